@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <cmath>
+
+#include "vivace/cpu/convert.h"
+#include "vivace/cpu/pool.h"
+#include "vivace/kernels/norm/norm.h"
+
+namespace vivace::cpu {
+namespace {
+
+using kernels::NormArgs;
+using kernels::NormKind;
+
+/// One token's row: where its adaptive parameters live and how a stretch of h and y is computed.
+struct Row {
+  const NormArgs& a;
+  int64_t t, ada;
+
+  Row(const NormArgs& args, int64_t token)
+      : a(args), t(token), ada(args.ada_row ? args.ada_row[token] : std::min<int64_t>(token, args.R - 1)) {}
+
+  /// h[i] for i in [first, first + n): x, or residual + gate * x.
+  void load_h(int64_t first, int64_t n, float* h) const {
+    load_f32(a.x, a.x_dtype, t * a.x_stride + first, n, h);
+    if (a.residual == nullptr) return;
+    float tmp[kChunk];
+    if (a.gate != nullptr) {
+      load_f32(a.gate, a.x_dtype, ada * a.gate_stride + first, n, tmp);
+      for (int64_t i = 0; i < n; ++i) h[i] *= tmp[i];
+    }
+    load_f32(a.residual, a.x_dtype, t * a.residual_stride + first, n, tmp);
+    for (int64_t i = 0; i < n; ++i) h[i] += tmp[i];
+  }
+
+  /// h -> y in place.
+  void apply(int64_t first, int64_t n, float mean, float inv, float* h) const {
+    float tmp[kChunk];
+    for (int64_t i = 0; i < n; ++i) h[i] = (h[i] - mean) * inv;
+    if (a.weight != nullptr) {
+      load_f32(a.weight, a.w_dtype, first, n, tmp);
+      const float plus = a.weight_plus_one ? 1.0f : 0.0f;
+      for (int64_t i = 0; i < n; ++i) h[i] *= tmp[i] + plus;
+    }
+    if (a.bias != nullptr) {
+      load_f32(a.bias, a.w_dtype, first, n, tmp);
+      for (int64_t i = 0; i < n; ++i) h[i] += tmp[i];
+    }
+    if (a.scale != nullptr) {
+      load_f32(a.scale, a.x_dtype, ada * a.scale_stride + first, n, tmp);
+      for (int64_t i = 0; i < n; ++i) h[i] *= 1.0f + tmp[i];
+    }
+    if (a.shift != nullptr) {
+      load_f32(a.shift, a.x_dtype, ada * a.shift_stride + first, n, tmp);
+      for (int64_t i = 0; i < n; ++i) h[i] += tmp[i];
+    }
+  }
+};
+
+/// Calls f(first, n) over [0, H) in chunks.
+template <class F>
+void chunks(int64_t H, F&& f) {
+  for (int64_t i = 0; i < H; i += kChunk) f(i, std::min(kChunk, H - i));
+}
+
+void norm_row(const NormArgs& a, int64_t t) {
+  const Row row(a, t);
+  float h[kChunk];
+  // Sixteen partial sums: a fixed order that vectorises, the same for every T and thread count.
+  float part[16] = {};
+  const auto total = [&] {
+    float s = 0;
+    for (float& p : part) s += p, p = 0;
+    return s;
+  };
+  float mean = 0;
+  if (a.kind == NormKind::layer) {
+    chunks(a.H, [&](int64_t first, int64_t n) {
+      row.load_h(first, n, h);
+      for (int64_t i = 0; i < n; ++i) part[i % 16] += h[i];
+    });
+    mean = total() / static_cast<float>(a.H);
+  }
+  chunks(a.H, [&](int64_t first, int64_t n) {
+    row.load_h(first, n, h);
+    for (int64_t i = 0; i < n; ++i) part[i % 16] += (h[i] - mean) * (h[i] - mean);
+  });
+  const float inv = 1.0f / std::sqrt(total() / static_cast<float>(a.H) + a.eps);
+
+  float quant = 1.0f;  // y is divided by this before it is stored
+  if (a.row_scale != nullptr) {
+    float amax = 0;
+    chunks(a.H, [&](int64_t first, int64_t n) {
+      row.load_h(first, n, h);
+      row.apply(first, n, mean, inv, h);
+      for (int64_t i = 0; i < n; ++i) amax = std::max(amax, std::fabs(h[i]));
+    });
+    quant = a.row_scale[t] = amax > 0 ? amax / 448.0f : 1.0f;
+  } else if (a.out_scale != nullptr) {
+    quant = *a.out_scale;
+  }
+  chunks(a.H, [&](int64_t first, int64_t n) {
+    row.load_h(first, n, h);
+    if (a.residual != nullptr) store_f32(a.residual, a.x_dtype, t * a.residual_stride + first, n, h);
+    row.apply(first, n, mean, inv, h);
+    if (quant != 1.0f)
+      for (int64_t i = 0; i < n; ++i) h[i] /= quant;
+    store_f32(a.out, a.out_dtype, t * a.out_stride + first, n, h);
+  });
+}
+
+}  // namespace
+
+void norm(const NormArgs& a, Pool& pool) {
+  const int64_t T = valid_rows(a.rows, a.T);
+  // A row of a small model costs less than waking a thread.
+  const int64_t rows_per_chunk = std::max<int64_t>(1, 4096 / a.H);
+  const int64_t n = (T + rows_per_chunk - 1) / rows_per_chunk;
+  const auto body = [&](int64_t chunk) {
+    for (int64_t t = chunk * rows_per_chunk; t < std::min(T, (chunk + 1) * rows_per_chunk); ++t) norm_row(a, t);
+  };
+  pool.run(n, body);
+}
+
+}  // namespace vivace::cpu

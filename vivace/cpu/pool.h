@@ -1,0 +1,36 @@
+// Pool: the CPU backend's worker threads. Pinned, spin-then-park, no allocation per call.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace vivace::cpu {
+
+/// A fixed set of threads that run one function over numbered chunks. The caller is thread 0.
+/// Not re-entrant: chunks must not call run(). One caller at a time.
+class Pool {
+ public:
+  /// `threads` counts the caller; 0 picks one a physical core the process may use.
+  explicit Pool(int threads = 0);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  int threads() const;
+
+  /// Calls fn(chunk) for chunk in [0, chunks), spread over the threads; returns when all are done.
+  /// Which thread runs which chunk is unspecified: results must not depend on it.
+  template <class Fn>
+  void run(int64_t chunks, Fn&& fn) {
+    using F = std::remove_reference_t<Fn>;
+    run_erased(chunks, [](void* f, int64_t chunk) { (*static_cast<F*>(f))(chunk); },
+               const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+ private:
+  void run_erased(int64_t chunks, void (*fn)(void*, int64_t), void* ctx);
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace vivace::cpu

@@ -1,0 +1,30 @@
+// Arguments of `norm`, shared by the CPU and CUDA kernels. POD; see vivace/ops/norm.h for the formula.
+#pragma once
+#include "vivace/base/dtype.h"
+
+namespace vivace::kernels {
+
+enum class NormKind : int32_t { rms, layer };
+
+struct NormArgs {
+  const void* x;         // [T, H] x_dtype
+  void* residual;        // [T, H] x_dtype, updated in place; or null
+  const void* gate;      // [R, H] x_dtype or null
+  const void* weight;    // [H] w_dtype or null
+  const void* bias;      // [H] w_dtype or null
+  const void* scale;     // [R, H] x_dtype or null
+  const void* shift;     // [R, H] x_dtype or null
+  const int32_t* ada_row;  // [T] row of gate/scale/shift for each token, or null: row min(t, R-1)
+  void* out;             // [T, H] out_dtype
+  const float* out_scale;  // [1] static quantisation scale, or null
+  float* row_scale;        // [T] dynamic quantisation scale, written; or null
+  const int32_t* rows;     // [1] device-side T, or null
+  int64_t x_stride, residual_stride, out_stride, gate_stride, scale_stride, shift_stride;  // elements a row
+  int32_t T, H, R;
+  float eps;
+  NormKind kind;
+  bool weight_plus_one;  // multiply by (1 + w), Gemma's convention
+  DType x_dtype, w_dtype, out_dtype;
+};
+
+}  // namespace vivace::kernels

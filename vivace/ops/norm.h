@@ -1,0 +1,81 @@
+// norm: RMS or layer normalisation with everything that models fold into it.
+#pragma once
+#include "vivace/kernels/norm/norm.h"
+#include "vivace/ops/call.h"
+
+namespace vivace::cpu {
+class Pool;
+void norm(const kernels::NormArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct norm {
+  using Args = kernels::NormArgs;
+  static constexpr Port kPorts[] = {
+      in("x", "T,H", "f32|bf16|f16", "rows to normalise"),
+      opt_inout("residual", "T,H", "=x", "residual stream: becomes round(residual + gate * x), and its unrounded value is normalised"),
+      opt_in("gate", "R,H", "=x", "factor of x before it joins the residual"),
+      opt_in("weight", "H", "f32|bf16|f16", "factor of the normalised row; absent means 1"),
+      opt_in("bias", "H", "=weight", "added after weight"),
+      opt_in("scale", "R,H", "=x", "adaptive scale: the row is multiplied by (1 + scale)"),
+      opt_in("shift", "R,H", "=x", "adaptive shift, added last"),
+      opt_in("ada_row", "T", "i32", "row of gate, scale and shift for each token; absent means row min(t, R-1)"),
+      out("out", "T,H", "f32|bf16|f16|e4m3", "normalised rows", "x"),
+      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_out("row_scale", "T", "f32", "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("kind", "rms|layer", "rms divides by the root mean square, layer also subtracts the mean"),
+      real("eps", 1e-6, "added to the mean square or the variance"),
+      boolean("weight_plus_one", false, "multiply by (1 + weight), Gemma's convention"),
+  };
+  static constexpr OpSpec spec{
+      .name = "norm",
+      .group = "norm",
+      .brief = "RMS or layer normalisation of rows, with residual, gate, weight, adaptive scale and shift, and quantised output.",
+      .formula = "h = f32(x); if residual: h = f32(residual) + f32(gate or 1) * h, residual = round(h), h stays unrounded; "
+                 "m = mean(h) if layer else 0; y = (h - m) * rsqrt(mean((h - m)^2) + eps) * (w or 1+w) + bias; "
+                 "y = y * (1 + scale) + shift; out = round(y), or sat_e4m3(y / s) with s = out_scale or row_scale. All in f32.",
+      .source = "RMSNorm arXiv:1910.07467, LayerNorm arXiv:1607.06450, adaptive norm arXiv:2212.09748",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    const Tensor& x = c["x"];
+    const Tensor& out = c["out"];
+    const bool quantized = out.dtype == DType::e4m3, fixed = c["out_scale"].present(), dynamic = c["row_scale"].present();
+    if (quantized != (fixed || dynamic) || (fixed && dynamic))
+      return c.error(Code::kInvalidArgument, strf("out is %s: an e4m3 out takes exactly one of out_scale and row_scale, any other out neither (got out_scale %s, row_scale %s)",
+                                                  name(out.dtype), fixed ? "given" : "absent", dynamic ? "given" : "absent"));
+    if (c["gate"].present() && !c["residual"].present()) return c.error(Code::kInvalidArgument, "gate needs residual");
+    if (c["bias"].present() && !c["weight"].present()) return c.error(Code::kInvalidArgument, "bias needs weight");
+    if (c.integer("weight_plus_one") && !c["weight"].present()) return c.error(Code::kInvalidArgument, "weight_plus_one needs weight");
+    if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
+    if (c.dim("H") < 1) return c.error(Code::kInvalidShape, "H must be at least 1");
+    *a = Args{
+        .x = x.data, .residual = c.ptr("residual"), .gate = c.ptr("gate"), .weight = c.ptr("weight"), .bias = c.ptr("bias"),
+        .scale = c.ptr("scale"), .shift = c.ptr("shift"), .ada_row = c.ptr<int32_t>("ada_row"), .out = out.data,
+        .out_scale = c.ptr<float>("out_scale"), .row_scale = c.ptr<float>("row_scale"), .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
+        .gate_stride = c.row_stride("gate"), .scale_stride = c.row_stride("scale"), .shift_stride = c.row_stride("shift"),
+        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .R = static_cast<int32_t>(c.dim("R")),
+        .eps = static_cast<float>(c.real("eps")), .kind = c.choice<kernels::NormKind>("kind"), .weight_plus_one = c.flag("weight_plus_one"),
+        .x_dtype = x.dtype, .w_dtype = c["weight"].dtype, .out_dtype = out.dtype,
+    };
+    return {};
+  }
+
+  static Cost cost(const Args& a) {
+    const int64_t n = int64_t{a.T} * a.H, e = info(a.x_dtype).bytes, tables = int64_t{a.R} * a.H * e;
+    return {.bytes = n * (e * (a.residual ? 3 : 1) + info(a.out_dtype).bytes) + (a.weight ? a.H * info(a.w_dtype).bytes : 0) * (a.bias ? 2 : 1) +
+                     tables * ((a.gate != nullptr) + (a.scale != nullptr) + (a.shift != nullptr)),
+            .flops = n * 6};
+  }
+
+  static void host(const Args& a, cpu::Pool& pool) { cpu::norm(a, pool); }
+};
+
+}  // namespace vivace::ops::defs

@@ -1,0 +1,67 @@
+#include "vivace/ops/registry.h"
+
+#include "vivace/ops/all_ops.h"  // made by CMake from ops.def: includes every ops/<op>.h
+#include "vivace/ops/define.h"
+
+namespace vivace::ops {
+
+#define OP(name) const OpRow name = define<defs::name>();
+#define COMPOSITE(name) const OpRow name = define<defs::name>();
+#define ALIAS(name, op, attrs)
+#include "vivace/ops/ops.def"
+#undef OP
+#undef COMPOSITE
+#undef ALIAS
+
+std::span<const OpRow* const> table() {
+  static constexpr const OpRow* kRows[] = {
+#define OP(name) &name,
+#define COMPOSITE(name) &name,
+#define ALIAS(name, op, attrs)
+#include "vivace/ops/ops.def"
+#undef OP
+#undef COMPOSITE
+#undef ALIAS
+  };
+  return kRows;
+}
+
+std::span<const Alias> aliases() {
+  static constexpr Alias kRows[] = {
+#define OP(name)
+#define COMPOSITE(name)
+#define ALIAS(name, op, attrs) {#name, &op, attrs},
+#include "vivace/ops/ops.def"
+#undef OP
+#undef COMPOSITE
+#undef ALIAS
+  };
+  return kRows;
+}
+
+const OpRow* find(std::string_view name) {
+  for (const OpRow* row : table())
+    if (name == row->spec->name) return row;
+  return nullptr;
+}
+
+Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs) {
+  Call call(*op.spec);
+  for (const auto& [name, t] : ports)
+    if (Status s = call.bind(name, t); !s.ok()) return s;
+  for (const auto& [name, value] : attrs) {
+    const double* number = std::get_if<double>(&value);
+    if (Status s = number ? call.set(name, *number) : call.set(name, std::get<std::string_view>(value)); !s.ok()) return s;
+  }
+  return issue(op, call);
+}
+
+Status Recorder::issue(const OpRow& op, Call& call) {
+  if (Status s = call.check(); !s.ok()) return s;
+  if (op.decompose) return op.decompose(call, *this);
+  exec::Launch launch;
+  if (Status s = op.prepare(call, &launch); !s.ok()) return s;
+  return stream_->launch(launch);
+}
+
+}  // namespace vivace::ops

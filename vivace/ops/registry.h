@@ -1,0 +1,65 @@
+// The op table at run time: one row an op, made from ops.def and the op headers.
+#pragma once
+#include <initializer_list>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "vivace/exec/stream.h"
+#include "vivace/ops/call.h"
+
+namespace vivace::ops {
+
+class Recorder;
+
+/// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`.
+struct OpRow {
+  const OpSpec* spec;
+  /// Checked call -> launch for the call's place. Setup phase; no work is issued.
+  Status (*prepare)(const Call& call, exec::Launch* launch) = nullptr;
+  Cost (*cost)(const Call& call) = nullptr;
+  /// Issues the ops that define this one on the recorder.
+  Status (*decompose)(const Call& call, Recorder& recorder) = nullptr;
+};
+
+/// A semantic name: a primitive with some attributes fixed.
+struct Alias {
+  const char* name;
+  const OpRow* op;
+  const char* attrs;  // "act=silu,merged=1"
+};
+
+/// All rows in the order of ops.def; all aliases.
+std::span<const OpRow* const> table();
+std::span<const Alias> aliases();
+/// Row by op name, nullptr if there is none.
+const OpRow* find(std::string_view name);
+
+#define OP(name) extern const OpRow name;
+#define COMPOSITE(name) extern const OpRow name;
+#define ALIAS(name, op, attrs)
+#include "vivace/ops/ops.def"
+#undef OP
+#undef COMPOSITE
+#undef ALIAS
+
+using PortArg = std::pair<std::string_view, Tensor>;
+using AttrArg = std::pair<std::string_view, std::variant<double, std::string_view>>;
+
+/// Where pipelines send ops: checks, prepares and launches each on one stream (which may be capturing).
+class Recorder {
+ public:
+  explicit Recorder(exec::Stream& stream) : stream_(&stream) {}
+  /// `rec(ops::norm, {{"x", x}, {"weight", w}, {"out", y}}, {{"eps", 1e-5}})`. Setup phase.
+  /// A port given as an empty Tensor{} is the same as a port not given.
+  Status operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs = {});
+  /// The same for a call that is already bound.
+  Status issue(const OpRow& op, Call& call);
+  exec::Stream& stream() { return *stream_; }
+
+ private:
+  exec::Stream* stream_;
+};
+
+}  // namespace vivace::ops
