@@ -1,0 +1,162 @@
+"""Receipts: measured results that can be checked. The digest rule lives here and only here.
+
+Benchmarks and tests write theirs so:
+
+    from tools.receipt import Receipt
+    r = Receipt("norm", chip="cpu", sources=["vivace/cpu/norm/norm.cc"], command="vivace bench norm")
+    r.row(op="norm", case="T=1,H=576", dtype="f32", p50_us=0.4, n=200)
+    r.write("bench")                     # bench/results/cpu/norm.json, replaced whole
+
+docs/receipts.md explains the fields.
+"""
+
+import datetime
+import glob
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = 1
+TOP = {
+    "schema": int, "suite": str, "command": str, "chip": str, "sm": (str, type(None)),
+    "driver": (str, type(None)), "cuda": (str, type(None)), "clocks_mhz": (dict, type(None)),
+    "host": dict, "date": str, "commit": str, "tactics": (str, type(None)), "versions": dict,
+    "sources": dict, "limits": (dict, type(None)), "rows": list,
+}
+NUMBERS = (
+    "p50_us", "p99_us", "p999_us", "n", "bytes", "flops", "limit_us", "share", "peer_p50_us",
+    "ratio", "max_err", "bound",
+)
+TEXTS = ("op", "case", "dtype", "tactic", "peer", "note", "tool")
+CASE = re.compile(r"^[\w]+=[^,= ]+(?:,[\w]+=[^,= ]+)*$")
+
+
+def source_digest(root: Path, files: list[str]) -> str:
+    """sha256 over the concatenated bytes of the files, in the order given."""
+    h = hashlib.sha256()
+    for name in files:
+        h.update((Path(root) / name).read_bytes())
+    return "sha256:" + h.hexdigest()
+
+
+def expand(root: Path, patterns: list[str]) -> list[str]:
+    """Files of the patterns, sorted within each; a pattern that matches nothing is an error."""
+    out: list[str] = []
+    for p in patterns:
+        found = sorted(f for f in glob.glob(p, root_dir=root, recursive=True) if (Path(root) / f).is_file())
+        if not found:
+            raise FileNotFoundError(f"receipt sources: nothing matches {p!r} under {root}")
+        out += [f for f in found if f not in out]
+    return out
+
+
+def commit(root: Path) -> str:
+    """The hash of HEAD, or 'dirty' when tracked files other than receipts differ from it."""
+    def git(*args: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *args], capture_output=True, text=True).stdout.strip()
+    head = git("rev-parse", "HEAD")
+    return head if head and not git("status", "--porcelain", "-uno", "--", ".", ":!*/results/*") else "dirty"
+
+
+def host() -> dict:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists() and (m := re.search(r"model name\s*:\s*(.+)", info.read_text())):
+        cpu = m.group(1).strip()
+    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0))}
+
+
+class Receipt:
+    def __init__(self, suite: str, *, chip: str, sources: list[str], command: str, root: Path = ROOT, **facts):
+        """chip: 'cpu', or the product name a GPU reports; facts: any of sm, driver, cuda, clocks_mhz,
+        tactics, versions, limits. sources: paths or globs from the root."""
+        if unknown := set(facts) - set(TOP):
+            raise ValueError(f"receipt: no such field: {', '.join(sorted(unknown))}")
+        files = expand(root, sources)
+        self.root = Path(root)
+        self.data = {
+            "schema": SCHEMA, "suite": suite, "command": command, "chip": chip, "sm": None,
+            "driver": None, "cuda": None, "clocks_mhz": None, "host": host(),
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "commit": commit(root), "tactics": None, "versions": {},
+            "sources": {"digest": source_digest(root, files), "files": files},
+            "limits": None, "rows": [],
+        } | facts
+
+    def row(self, *, op: str, case: str, **fields) -> None:
+        """One result. Missing figures are null; share and ratio are derived here."""
+        row = {"op": op, "case": case} | fields
+        if row.get("limit_us") and row.get("p50_us"):
+            row["share"] = row["limit_us"] / row["p50_us"]
+        if row.get("peer_p50_us") and row.get("p50_us"):
+            row["ratio"] = row["peer_p50_us"] / row["p50_us"]
+        if errors := row_errors(row):
+            raise ValueError(f"receipt row {op} {case}: {'; '.join(errors)}")
+        self.data["rows"].append(row)
+
+    def write(self, kind: str, folder: str | None = None) -> Path:
+        """kind: 'bench' or 'tests'; folder: the short chip name, 'h200' or 'cpu'."""
+        short = folder or self.data["chip"].split()[-1].lower()
+        path = self.root / kind / "results" / short / f"{self.data['suite']}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(self.data, indent=1) + "\n")
+        part.replace(path)
+        return path
+
+
+def row_errors(row: dict) -> list[str]:
+    out = [f"{k} is missing" for k in ("op", "case") if not row.get(k)]
+    out += [f"{k} is {row[k]!r}, not text" for k in TEXTS if k in row and not isinstance(row[k], (str, type(None)))]
+    for k in NUMBERS:
+        v = row.get(k)
+        if v is not None and (isinstance(v, bool) or not isinstance(v, (int, float))):
+            out.append(f"{k} is {v!r}, not a number")
+        elif k in ("p50_us", "p99_us", "limit_us", "peer_p50_us") and v == 0:
+            out.append(f"{k} is 0; a missing figure is null")
+    if row.get("case") and not CASE.match(str(row["case"])):
+        out.append(f"case {row['case']!r} is not key=value,key=value")
+    if "pass" in row and not isinstance(row["pass"], (bool, type(None))):
+        out.append(f"pass is {row['pass']!r}, not true or false")
+    return out
+
+
+def errors(data: object, stem: str | None = None) -> list[str]:
+    """What is wrong with the form of a receipt; empty when nothing is."""
+    if not isinstance(data, dict):
+        return ["not a JSON object"]
+    out = [f"{k} is missing" for k in TOP if k not in data]
+    out += [f"{k} has type {type(data[k]).__name__}" for k, t in TOP.items() if k in data and not isinstance(data[k], t)]
+    if out:
+        return out
+    if data["schema"] != SCHEMA:
+        out.append(f"schema is {data['schema']}, wanted {SCHEMA}")
+    if stem is not None and data["suite"] != stem:
+        out.append(f"suite is {data['suite']!r} in a file named {stem}.json")
+    src = data["sources"]
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(src.get("digest"))):
+        out.append(f"sources.digest is {src.get('digest')!r}")
+    if not src.get("files") or not all(isinstance(f, str) for f in src["files"]):
+        out.append("sources.files lists no files")
+    if not re.fullmatch(r"[0-9a-f]{40}|dirty", data["commit"]):
+        out.append(f"commit is {data['commit']!r}, wanted a hash or 'dirty'")
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", data["date"]):
+        out.append(f"date is {data['date']!r}, wanted UTC as 2026-01-31T12:00:00Z")
+    if not data["rows"]:
+        out.append("no rows")
+    for i, row in enumerate(data["rows"]):
+        out += [f"row {i}: {e}" for e in (row_errors(row) if isinstance(row, dict) else ["not an object"])]
+    return out
+
+
+def stale(root: Path, data: dict) -> str | None:
+    """Why the receipt no longer speaks for the sources, or None."""
+    src = data["sources"]
+    if gone := [f for f in src["files"] if not (Path(root) / f).is_file()]:
+        return f"{gone[0]} is gone"
+    return None if source_digest(root, src["files"]) == src["digest"] else "its sources changed since"
