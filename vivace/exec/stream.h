@@ -24,13 +24,20 @@ class Event {
 
 /// An ordered queue. Eager by default: launch() issues at once. Between begin_capture() and
 /// end_capture() it records and nothing runs. Not thread-safe: one thread at a time.
+///
+/// A capture holds launches and copies of one stream. replay(), record(), wait() and synchronize()
+/// answer FailedPrecondition while capturing: order between captured graphs is a Plan's. Executables
+/// and events of another backend are refused with InvalidArgument. A refused call changes nothing.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual Status launch(const Launch& launch) = 0;
-  /// Copies `bytes` between any two places this backend can reach. The ranges must not overlap.
+  /// Copies `bytes` between any two places this backend can reach. Host memory must stay as it is
+  /// until the copy has run. Errors: AliasError if the ranges overlap, InvalidArgument for null.
   virtual Status copy(void* to, const void* from, size_t bytes) = 0;
+  /// Errors: FailedPrecondition when already capturing.
   virtual Status begin_capture() = 0;
+  /// Capturing ends, whatever the answer. Errors: FailedPrecondition without begin_capture().
   virtual Result<std::unique_ptr<Executable>> end_capture() = 0;
   virtual bool capturing() const = 0;
   /// Issues captured work; never allocates. `executable` must come from this stream's backend.
@@ -39,5 +46,10 @@ class Stream {
   virtual Status wait(Event& event) = 0;
   virtual Status synchronize() = 0;
 };
+
+/// For backends: FailedPrecondition "<backend> stream: <call>: <why>".
+Status wrong_time(const char* backend, const char* call, const char* why);
+/// For backends: the argument checks of copy(), the same in all of them.
+Status check_copy(const char* backend, const void* to, const void* from, size_t bytes);
 
 }  // namespace vivace::exec

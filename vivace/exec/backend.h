@@ -1,0 +1,26 @@
+// Backend: where streams, events and buffers of one kind come from.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "vivace/exec/buffer.h"
+#include "vivace/exec/stream.h"
+
+namespace vivace::exec {
+
+/// Makes the objects of one backend; they must not outlive it, nor be mixed with another's: a stream
+/// refuses foreign events and executables. Setup phase only: every call may allocate.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  /// "cpu", "cuda:0": static for the life of the backend.
+  virtual const char* name() const = 0;
+  /// `priority`: 0 is ordinary, lower numbers go first; clamped to what the device offers.
+  virtual Result<std::unique_ptr<Stream>> make_stream(int priority = 0) = 0;
+  virtual Result<std::unique_ptr<Event>> make_event() = 0;
+  /// `bytes` > 0 of zeroed memory that this backend's launches reach, aligned to 256 bytes.
+  /// Errors: InvalidArgument, OutOfMemory with name and size.
+  virtual Result<Buffer> make_buffer(std::string name, size_t bytes) = 0;
+};
+
+}  // namespace vivace::exec

@@ -1,0 +1,143 @@
+#include "vivace/exec/cpu_stream.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "vivace/base/check.h"
+
+namespace vivace::exec {
+namespace {
+
+constexpr size_t kAlign = 256;  // of buffers; also what a device allocation gives
+
+Status foreign(const char* call, const char* what) {
+  return Status(Code::kInvalidArgument, strf("cpu stream: %s: the %s comes from another backend", call, what));
+}
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+/// Steps in order, and their arguments in one aligned block: replay walks both forward, reads
+/// nothing else and writes nothing here.
+class CpuExecutable final : public Executable {
+ public:
+  CpuExecutable() {
+    steps_.reserve(512);
+    args_.reserve(1024);
+  }
+
+  void add(const Launch& launch) {
+    const size_t at = args_.size();
+    args_.resize(at + (launch.args_bytes + sizeof(Line) - 1) / sizeof(Line));
+    if (launch.args_bytes != 0) std::memcpy(args_.data() + at, launch.args, launch.args_bytes);
+    steps_.push_back({launch.host, nullptr, nullptr, at});
+  }
+  void add_copy(void* to, const void* from, size_t bytes) { steps_.push_back({nullptr, to, from, bytes}); }
+  void finish() {
+    steps_.shrink_to_fit();
+    args_.shrink_to_fit();
+  }
+
+  size_t launches() const override { return steps_.size(); }
+
+  void run(cpu::Pool& pool) const {
+    for (const Step& s : steps_) {
+      if (s.host != nullptr) s.host(args_.data() + s.size, pool);
+      else copy_bytes(s.to, s.from, s.size);
+    }
+  }
+
+ private:
+  struct alignas(64) Line {  // the alignment that Launch::args promises
+    std::byte bytes[64];
+  };
+  struct Step {
+    HostFn host;       // nullptr: a copy
+    void* to;
+    const void* from;
+    size_t size;       // a copy's bytes, or a launch's first line in args_
+  };
+  std::vector<Step> steps_;
+  std::vector<Line> args_;
+};
+
+CpuStream::CpuStream(cpu::Pool& pool) : pool_(pool) {}
+CpuStream::~CpuStream() = default;
+
+Status CpuStream::launch(const Launch& launch) {
+  if (launch.host == nullptr)
+    return Status(Code::kInvalidArgument, strf("cpu stream: launch of %s: it has no host function, so it was prepared for another backend", launch.op));
+  if (launch.args_bytes > kMaxArgsBytes)
+    return Status(Code::kInvalidArgument, strf("cpu stream: launch of %s: args_bytes is %u, at most %zu fit", launch.op, launch.args_bytes, kMaxArgsBytes));
+  if (capture_) capture_->add(launch);
+  else launch.host(launch.args, pool_);
+  return {};
+}
+
+Status CpuStream::copy(void* to, const void* from, size_t bytes) {
+  VV_TRY(check_copy("cpu", to, from, bytes));
+  if (capture_) capture_->add_copy(to, from, bytes);
+  else copy_bytes(to, from, bytes);
+  return {};
+}
+
+Status CpuStream::begin_capture() {
+  if (capture_) return wrong_time("cpu", "begin_capture", "already capturing; end_capture() first");
+  capture_ = std::make_unique<CpuExecutable>();
+  return {};
+}
+
+Result<std::unique_ptr<Executable>> CpuStream::end_capture() {
+  if (!capture_) return wrong_time("cpu", "end_capture", "not capturing; begin_capture() first");
+  capture_->finish();
+  return std::unique_ptr<Executable>(std::move(capture_));
+}
+
+Status CpuStream::replay(Executable& executable) {
+  if (capture_) return wrong_time("cpu", "replay", "the stream is capturing, and a capture cannot hold a replay");
+  const auto* mine = dynamic_cast<const CpuExecutable*>(&executable);
+  if (mine == nullptr) return foreign("replay", "executable");
+  mine->run(pool_);
+  return {};
+}
+
+Status CpuStream::record(Event& event) {
+  if (capture_) return wrong_time("cpu", "record", "the stream is capturing; order graphs with a Plan");
+  if (dynamic_cast<CpuEvent*>(&event) == nullptr) return foreign("record", "event");
+  return {};
+}
+
+Status CpuStream::wait(Event& event) {
+  if (capture_) return wrong_time("cpu", "wait", "the stream is capturing; order graphs with a Plan");
+  if (dynamic_cast<CpuEvent*>(&event) == nullptr) return foreign("wait", "event");
+  return {};
+}
+
+Status CpuStream::synchronize() {
+  if (capture_) return wrong_time("cpu", "synchronize", "the stream is capturing, nothing has run");
+  return {};
+}
+
+Result<std::unique_ptr<Stream>> CpuBackend::make_stream(int) {
+  return std::unique_ptr<Stream>(std::make_unique<CpuStream>(pool_));
+}
+
+Result<std::unique_ptr<Event>> CpuBackend::make_event() {
+  return std::unique_ptr<Event>(std::make_unique<CpuEvent>());
+}
+
+Result<Buffer> CpuBackend::make_buffer(std::string name, size_t bytes) {
+  if (bytes == 0) return Status(Code::kInvalidArgument, "buffer " + name + ": 0 bytes");
+  const size_t padded = (bytes + kAlign - 1) / kAlign * kAlign;
+  void* data = padded < bytes ? nullptr : std::aligned_alloc(kAlign, padded);
+  if (data == nullptr) return Status(Code::kOutOfMemory, strf("buffer %s: no %zu bytes of host memory", name.c_str(), bytes));
+  std::memset(data, 0, padded);  // also takes the page faults now, not at the first replay
+  return Buffer(std::move(name), data, bytes, Place::host, [](void* p, size_t, void*) { std::free(p); });
+}
+
+}  // namespace vivace::exec
