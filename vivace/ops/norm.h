@@ -1,7 +1,7 @@
 // norm: RMS or layer normalisation with everything that models fold into it.
 #pragma once
 #include "vivace/kernels/norm/norm.h"
-#include "vivace/ops/call.h"
+#include "vivace/ops/quantized_out.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -46,10 +46,7 @@ struct norm {
   static Status bind(const Call& c, Args* a) {
     const Tensor& x = c["x"];
     const Tensor& out = c["out"];
-    const bool quantized = out.dtype == DType::e4m3, fixed = c["out_scale"].present(), dynamic = c["row_scale"].present();
-    if (quantized != (fixed || dynamic) || (fixed && dynamic))
-      return c.error(Code::kInvalidArgument, strf("out is %s: an e4m3 out takes exactly one of out_scale and row_scale, any other out neither (got out_scale %s, row_scale %s)",
-                                                  name(out.dtype), fixed ? "given" : "absent", dynamic ? "given" : "absent"));
+    VV_TRY(check_quantized_out(c));
     if (c["gate"].present() && !c["residual"].present()) return c.error(Code::kInvalidArgument, "gate needs residual");
     if (c["bias"].present() && !c["weight"].present()) return c.error(Code::kInvalidArgument, "bias needs weight");
     if (c.integer("weight_plus_one") && !c["weight"].present()) return c.error(Code::kInvalidArgument, "weight_plus_one needs weight");

@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "vivace/cpu/convert.h"
-#include "vivace/cpu/pool.h"
+#include "vivace/cpu/rows.h"
 #include "vivace/kernels/norm/norm.h"
 
 namespace vivace::cpu {
@@ -56,12 +55,6 @@ struct Row {
   }
 };
 
-/// Calls f(first, n) over [0, H) in chunks.
-template <class F>
-void chunks(int64_t H, F&& f) {
-  for (int64_t i = 0; i < H; i += kChunk) f(i, std::min(kChunk, H - i));
-}
-
 void norm_row(const NormArgs& a, int64_t t) {
   const Row row(a, t);
   float h[kChunk];
@@ -74,51 +67,34 @@ void norm_row(const NormArgs& a, int64_t t) {
   };
   float mean = 0;
   if (a.kind == NormKind::layer) {
-    chunks(a.H, [&](int64_t first, int64_t n) {
+    for_chunks(a.H, [&](int64_t first, int64_t n) {
       row.load_h(first, n, h);
       for (int64_t i = 0; i < n; ++i) part[i % 16] += h[i];
     });
     mean = total() / static_cast<float>(a.H);
   }
-  chunks(a.H, [&](int64_t first, int64_t n) {
+  for_chunks(a.H, [&](int64_t first, int64_t n) {
     row.load_h(first, n, h);
     for (int64_t i = 0; i < n; ++i) part[i % 16] += (h[i] - mean) * (h[i] - mean);
   });
   const float inv = 1.0f / std::sqrt(total() / static_cast<float>(a.H) + a.eps);
 
-  float quant = 1.0f;  // y is divided by this before it is stored
-  if (a.row_scale != nullptr) {
-    float amax = 0;
-    chunks(a.H, [&](int64_t first, int64_t n) {
-      row.load_h(first, n, h);
-      row.apply(first, n, mean, inv, h);
-      for (int64_t i = 0; i < n; ++i) amax = std::max(amax, std::fabs(h[i]));
-    });
-    quant = a.row_scale[t] = amax > 0 ? amax / 448.0f : 1.0f;
-  } else if (a.out_scale != nullptr) {
-    quant = *a.out_scale;
-  }
-  chunks(a.H, [&](int64_t first, int64_t n) {
+  const float scale = output_scale(a.out_scale, a.row_scale, t, a.H, [&](int64_t first, int64_t n, float* y) {
+    row.load_h(first, n, y);
+    row.apply(first, n, mean, inv, y);
+  });
+  for_chunks(a.H, [&](int64_t first, int64_t n) {
     row.load_h(first, n, h);
     if (a.residual != nullptr) store_f32(a.residual, a.x_dtype, t * a.residual_stride + first, n, h);
     row.apply(first, n, mean, inv, h);
-    if (quant != 1.0f)
-      for (int64_t i = 0; i < n; ++i) h[i] /= quant;
-    store_f32(a.out, a.out_dtype, t * a.out_stride + first, n, h);
+    store_scaled(a.out, a.out_dtype, t * a.out_stride + first, n, h, scale);
   });
 }
 
 }  // namespace
 
 void norm(const NormArgs& a, Pool& pool) {
-  const int64_t T = valid_rows(a.rows, a.T);
-  // A row of a small model costs less than waking a thread.
-  const int64_t rows_per_chunk = std::max<int64_t>(1, 4096 / a.H);
-  const int64_t n = (T + rows_per_chunk - 1) / rows_per_chunk;
-  const auto body = [&](int64_t chunk) {
-    for (int64_t t = chunk * rows_per_chunk; t < std::min(T, (chunk + 1) * rows_per_chunk); ++t) norm_row(a, t);
-  };
-  pool.run(n, body);
+  for_rows(pool, valid_rows(a.rows, a.T), a.H, [&](int64_t t) { norm_row(a, t); });
 }
 
 }  // namespace vivace::cpu

@@ -1,0 +1,22 @@
+#include "vivace/kernels/rope/kv_append.h"
+
+#include "vivace/cpu/rows.h"
+
+namespace vivace::cpu {
+
+void kv_append(const kernels::KvAppendArgs& a, Pool& pool) {
+  const int64_t row = int64_t{a.Hkv} * a.D;
+  for_rows(pool, valid_rows(a.rows, a.T), 2 * row, [&](int64_t t) {
+    const int64_t slot = a.cache.slot ? a.cache.slot[t] : 0, pos = a.pos[t];
+    if (!a.cache.holds(slot, pos)) return;
+    for_chunks(row, [&](int64_t first, int64_t n) {
+      float h[kChunk];
+      load_f32(a.k, a.dtype, t * a.k_stride + first, n, h);
+      store_f32(a.cache.k, a.cache.dtype, slot * a.cache.k_stride + pos * row + first, n, h);
+      load_f32(a.v, a.dtype, t * a.v_stride + first, n, h);
+      store_f32(a.cache.v, a.cache.dtype, slot * a.cache.v_stride + pos * row + first, n, h);
+    });
+  });
+}
+
+}  // namespace vivace::cpu

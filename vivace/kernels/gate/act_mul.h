@@ -1,0 +1,22 @@
+// Arguments of `act_mul`, shared by the CPU and CUDA kernels. POD; see vivace/ops/act_mul.h.
+#pragma once
+#include "vivace/base/dtype.h"
+#include "vivace/kernels/gate/activation.h"
+
+namespace vivace::kernels {
+
+struct ActMulArgs {
+  const void* gate;        // [T, H] dtype
+  const void* up;          // [T, H] dtype, or null: the activation alone
+  const float* inv_scale;  // [H] or null
+  void* out;               // [T, H] out_dtype
+  const float* out_scale;  // [1] static quantisation scale, or null
+  float* row_scale;        // [T] dynamic quantisation scale, written; or null
+  const int32_t* rows;     // [1] device-side T, or null
+  int64_t gate_stride, up_stride, out_stride;  // elements a row
+  int32_t T, H;
+  Activation act;
+  DType dtype, out_dtype;
+};
+
+}  // namespace vivace::kernels

@@ -1,0 +1,70 @@
+// act_mul: the gated activation of an MLP, from one merged matrix, from two, or the activation alone.
+#pragma once
+#include "vivace/kernels/gate/act_mul.h"
+#include "vivace/ops/quantized_out.h"
+
+namespace vivace::cpu {
+class Pool;
+void act_mul(const kernels::ActMulArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct act_mul {
+  using Args = kernels::ActMulArgs;
+  static constexpr Port kPorts[] = {
+      opt_in("x", "T,2*H", "f32|bf16|f16", "merged rows: H gate values, then H up values; exactly one of x and gate"),
+      opt_in("gate", "T,H", "f32|bf16|f16", "argument of the activation"),
+      opt_in("up", "T,H", "=gate", "factor of the activated gate; absent means the activation alone"),
+      opt_in("inv_scale", "H", "f32", "factor of each channel, the inverse of the next product's input smoothing"),
+      out("out", "T,H", "f32|bf16|f16|e4m3", "gated rows", "gate"),
+      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_out("row_scale", "T", "f32", "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("act", "silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the gate; relu2 is relu squared"),
+  };
+  static constexpr OpSpec spec{
+      .name = "act_mul",
+      .group = "gate",
+      .brief = "Activation of the gate times up, with per-channel scale and quantised output.",
+      .formula = "y = act(f32(gate)) * f32(up) * inv_scale, factors that are absent left out, multiplied from left to right; "
+                 "out = round(y), or sat_e4m3(y / s) with s = out_scale or row_scale. All in f32. "
+                 "silu = g / (1 + exp(-g)); gelu_tanh = g/2 * (1 + tanh(sqrt(2/pi) * (g + 0.044715 * g^3))); "
+                 "gelu_erf = g/2 * (1 + erf(g / sqrt(2))).",
+      .source = "GLU variants arXiv:2002.05202, GELU arXiv:1606.08415, squared ReLU arXiv:2109.08668",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    const Tensor &x = c["x"], &gate = c["gate"], &up = c["up"], &out = c["out"];
+    if (x.present() == gate.present())
+      return c.error(Code::kInvalidArgument, strf("takes exactly one of x (merged) and gate, got %s", x.present() ? "both" : "neither"));
+    if (x.present() && up.present()) return c.error(Code::kInvalidArgument, "x holds gate and up, so that port up must be absent; got both");
+    VV_TRY(check_quantized_out(c));
+    const Tensor& g = x.present() ? x : gate;
+    const int64_t H = c.dim("H");
+    const void* merged_up = x.data ? static_cast<const char*>(x.data) + H * info(g.dtype).bytes : nullptr;
+    *a = Args{
+        .gate = g.data, .up = x.present() ? merged_up : up.data, .inv_scale = c.ptr<float>("inv_scale"), .out = out.data,
+        .out_scale = c.ptr<float>("out_scale"), .row_scale = c.ptr<float>("row_scale"), .rows = c.ptr<int32_t>("rows"),
+        .gate_stride = g.stride[0], .up_stride = x.present() ? x.stride[0] : c.row_stride("up"), .out_stride = out.stride[0],
+        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(H),
+        .act = static_cast<kernels::Activation>(c.integer("act") + 1),  // the choices leave out Activation::none
+        .dtype = g.dtype, .out_dtype = out.dtype,
+    };
+    return {};
+  }
+
+  static Cost cost(const Args& a) {
+    const int64_t n = int64_t{a.T} * a.H;
+    return {.bytes = n * (info(a.dtype).bytes * (a.up ? 2 : 1) + info(a.out_dtype).bytes) + (a.inv_scale ? a.H * int64_t{4} : 0),
+            .flops = n * 6};
+  }
+
+  static void host(const Args& a, cpu::Pool& pool) { cpu::act_mul(a, pool); }
+};
+
+}  // namespace vivace::ops::defs

@@ -1,0 +1,85 @@
+// qkv_rope: everything between the qkv product and attention.
+#pragma once
+#include "vivace/kernels/rope/qkv_rope.h"
+#include "vivace/ops/rope_rules.h"
+
+namespace vivace::cpu {
+class Pool;
+void qkv_rope(const kernels::QkvRopeArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct qkv_rope {
+  using Args = kernels::QkvRopeArgs;
+  static constexpr Port kPorts[] = {
+      in("qkv", "T,(Hq+2*Hkv)*D", "f32|bf16|f16", "per token: Hq heads of q, Hkv of k, Hkv of v; D <= 1024"),
+      out("q", "T,Hq,D", "=qkv", "normalised and rotated queries"),
+      opt_inout("k_cache", "S,L,Hkv,D", "f32|bf16|f16|e4m3", "keys by slot and position; the caches or k_out and v_out, not both"),
+      opt_inout("v_cache", "S,L,Hkv,D", "=k_cache", "values by slot and position"),
+      opt_out("k_out", "T,Hkv,D", "=qkv", "normalised and rotated keys"),
+      opt_out("v_out", "T,Hkv,D", "=qkv", "values"),
+      opt_in("pos", "T", "i32", "position of each token: angle and cache row; needed by inv_freq and by the caches"),
+      opt_in("slot", "T", "i32", "cache slot of each token; absent means 0"),
+      opt_in("inv_freq", "R", "f32", "radians a position for each rotated pair, 2R <= D; absent means no rotation"),
+      opt_in("q_norm", "D", "f32|bf16|f16", "weight of a per-head RMS norm of q, before the rotation; absent means no norm"),
+      opt_in("k_norm", "D", "f32|bf16|f16", "the same for k"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("style", "half|interleaved", "half rotates dims (i, i+R), interleaved dims (2i, 2i+1)"),
+      real("attn_factor", 1, "factor of cos and sin (YaRN's attention factor)"),
+      real("eps", 1e-6, "added to the mean square of q_norm and k_norm"),
+      boolean("norm_plus_one", false, "q_norm and k_norm multiply by (1 + weight), Gemma's convention"),
+  };
+  static constexpr OpSpec spec{
+      .name = "qkv_rope",
+      .group = "rope",
+      .brief = "Splits qkv, normalises and rotates q and k, and appends k and v to a cache or writes them out.",
+      .formula = "per head h of q and k in f32: if its norm: h = h * rsqrt(mean(h^2) + eps) * (w or 1+w), unrounded; "
+                 "if inv_freq: rotated as in rope, unrounded; then rounded once. v is converted. "
+                 "k_cache[slot[t], pos[t]] = k, v_cache likewise; e4m3 saturates and has scale 1. "
+                 "A pos outside [0, L) or slot outside [0, S) writes no cache row; q is written all the same. "
+                 "Two tokens of one call with the same slot and position: either may remain.",
+      .source = "RoPE arXiv:2104.09864, QK norm arXiv:2010.04245, RMSNorm arXiv:1910.07467",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    const auto given = [&](const char* port) { return c[port].present(); };
+    const auto word = [&](const char* port) { return given(port) ? "given" : "absent"; };
+    const bool caches = given("k_cache") && given("v_cache"), outs = given("k_out") && given("v_out");
+    if (given("k_cache") != given("v_cache") || given("k_out") != given("v_out") || caches == outs)
+      return c.error(Code::kInvalidArgument, strf("wants k_cache and v_cache, or k_out and v_out; got k_cache %s, v_cache %s, k_out %s, v_out %s",
+                                                  word("k_cache"), word("v_cache"), word("k_out"), word("v_out")));
+    if ((caches || given("inv_freq")) && !given("pos"))
+      return c.error(Code::kInvalidArgument, strf("pos is absent, but %s needs it", caches ? "k_cache" : "inv_freq"));
+    if (given("slot") && !caches) return c.error(Code::kInvalidArgument, "slot is given, but k_cache and v_cache are absent");
+    if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
+    if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm")) return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
+    VV_TRY(check_rotation(c));
+    *a = Args{
+        .qkv = c.ptr("qkv"), .q = c.ptr("q"), .k_out = c.ptr("k_out"), .v_out = c.ptr("v_out"), .cache = cache_of(c),
+        .pos = c.ptr<int32_t>("pos"), .inv_freq = c.ptr<float>("inv_freq"), .q_norm = c.ptr("q_norm"), .k_norm = c.ptr("k_norm"), .rows = c.ptr<int32_t>("rows"),
+        .qkv_stride = c.row_stride("qkv"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k_out"), .v_stride = c.row_stride("v_out"),
+        .T = static_cast<int32_t>(c.dim("T")), .Hq = static_cast<int32_t>(c.dim("Hq")), .Hkv = static_cast<int32_t>(c.dim("Hkv")),
+        .D = static_cast<int32_t>(c.dim("D")), .R = static_cast<int32_t>(c.dim("R")),
+        .attn_factor = static_cast<float>(c.real("attn_factor")), .eps = static_cast<float>(c.real("eps")),
+        .style = c.choice<kernels::RopeStyle>("style"), .norm_plus_one = c.flag("norm_plus_one"),
+        .dtype = c["qkv"].dtype, .q_norm_dtype = c["q_norm"].dtype, .k_norm_dtype = c["k_norm"].dtype,
+    };
+    return {};
+  }
+
+  static Cost cost(const Args& a) {
+    const int64_t q = int64_t{a.T} * a.Hq * a.D, kv = int64_t{a.T} * a.Hkv * a.D, e = info(a.dtype).bytes;
+    const int64_t kv_bytes = a.k_out ? e : info(a.cache.dtype).bytes;
+    return {.bytes = (q + 2 * kv) * e + q * e + 2 * kv * kv_bytes + a.R * int64_t{4},
+            .flops = (q + kv) * ((a.q_norm || a.k_norm) ? 4 : 0) + int64_t{a.T} * (a.Hq + a.Hkv) * a.R * 6};
+  }
+
+  static void host(const Args& a, cpu::Pool& pool) { cpu::qkv_rope(a, pool); }
+};
+
+}  // namespace vivace::ops::defs
