@@ -18,6 +18,8 @@ class Graph {
  public:
   /// `bound`: the most variants it will hold.
   Graph(std::string name, size_t bound);
+  Graph(const Graph&) = delete;  // plans hold its address
+  Graph& operator=(const Graph&) = delete;
 
   /// Records fn's launches and keeps them under `key`, replacing an unpinned variant of that key.
   /// If anything fails, the graph is as it was and the stream no longer captures.
