@@ -97,7 +97,7 @@ virtual_environment() {
 # Digest of what the installed module was built from, names and contents.
 sources_digest() {
   { find vivace python -type f ! -path '*/__pycache__/*' ! -name '*.md' -print0 | sort -z
-    printf '%s\0' CMakeLists.txt pyproject.toml LICENSE README.md
+    printf '%s\0' CMakeLists.txt pyproject.toml LICENSE README.md tools/*.cmake
   } | xargs -0 sha256sum | sha256sum | cut -d' ' -f1
 }
 

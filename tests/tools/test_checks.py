@@ -111,7 +111,7 @@ PLANTED = [
     ("dead_code", "tools/off.py", "x = 1\n# print(x)\n", "commented-out"),
     ("dead_code", "tools/off.py", "# if x.ready():\n", "commented-out"),
     ("portable", "tools/a.sh", "cd /" + "root/checkout\n", "absolute path"),
-    ("portable", "docs/index.md", "see https://" + "pypi.org" + "/x\n", "package host"),
+    ("portable", "docs/index.md", "see https://py" + "pi.org/x\n", "package host"),
     ("copies", "vivace/base/copy.cc", COPIED + "\n\nint other;\n// again\n" + COPIED, "share a run"),
     ("receipts", "tests/results/cpu/bad.json", "{", "not JSON"),
     ("receipts", "tests/results/cpu/bad.json", json.dumps({"schema": 1}), "suite is missing"),

@@ -1,0 +1,53 @@
+"""Snippets in the docs work. A fence marked `<!-- run -->` on the line above it is run in an empty
+folder, one marked `<!-- run in root -->` in the repository root; every other python and sh fence must parse."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(?:<!-- (?P<mark>run(?: in root)?) -->\n)?```(?P<lang>python|sh)\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+def _snippets():
+    for page in PAGES:
+        body = page.read_text()
+        for m in FENCE.finditer(body):
+            line = body.count("\n", 0, m.start("code")) + 1
+            yield pytest.param(m["lang"], m["mark"], m["code"], id=f"{page.relative_to(ROOT)}:{line}")
+
+
+def _run(lang: str, code: str, cwd: Path) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = [sys.executable, "-"] if lang == "python" else ["bash", "-euo", "pipefail", "-s"]
+    return subprocess.run(command, input=code, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("lang,mark,code", list(_snippets()))
+def test_snippet(lang, mark, code, tmp_path):
+    if mark is None:
+        if lang == "python":
+            ast.parse(code)
+        else:
+            got = subprocess.run(["bash", "-n"], input=code, capture_output=True, text=True)
+            assert got.returncode == 0, got.stderr
+        return
+    got = _run(lang, code, ROOT if mark == "run in root" else tmp_path)
+    assert got.returncode == 0, f"{code}\n--- said:\n{got.stdout}\n{got.stderr}"
+
+
+def test_a_broken_snippet_would_fail(tmp_path):
+    assert _run("python", "raise SystemExit(3)", tmp_path).returncode == 3
+    assert _run("sh", "false\ntrue\n", tmp_path).returncode != 0
+
+
+def test_every_error_code_has_a_row():
+    codes = re.findall(r"^\s+k(\w+)\b.*//", re.search(r"enum class Code.*?\{(.*?)\};", (ROOT / "vivace/base/status.h").read_text(), re.S)[1], re.M)
+    table = (ROOT / "docs/errors.md").read_text()
+    assert len(codes) > 15 and [c for c in codes if f"| `{c}` |" not in table] == []
