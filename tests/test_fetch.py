@@ -161,3 +161,15 @@ def test_command_line_prints_path_or_code(shelf, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "cache/sample.gguf")
     assert fetch.main(["gpt-9"]) == 1
     assert capsys.readouterr().err.startswith("error: NotFound: no model named 'gpt-9'")
+
+
+def test_loading_by_name_never_downloads(shelf, tmp_path, monkeypatch):
+    errors = pytest.importorskip("vivace.errors", reason="needs the installed module")
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(errors.NotFoundError, match="run: python -m vivace.fetch sample"):
+        fetch.path_of("sample")
+    path = fetch.fetch("sample")
+    assert fetch.path_of("sample") == str(path)
+    path.write_bytes(b"x")
+    with pytest.raises(errors.CorruptDataError, match="wanted"):
+        fetch.path_of("sample")

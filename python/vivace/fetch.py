@@ -101,6 +101,20 @@ def fetch(name: str, folder: Path | None = None) -> Path:
         raise FetchError(f"{folder}: {e.strerror or e}; set VIVACE_CACHE to a folder you may write") from e
 
 
+def path_of(name: str) -> str:
+    """Path of a known model that was fetched before, verified again. Never downloads: loading a model
+    opens no connection. Raises vivace.errors.NotFoundError or CorruptDataError, saying what to run."""
+    from vivace.errors import CorruptDataError, NotFoundError
+
+    model, again = MODELS[name.lower()], f"run: python -m vivace.fetch {name}"
+    path = cache_dir() / model.filename
+    if not path.exists():
+        raise NotFoundError(f"{name} is not in {path.parent}; {again}")
+    if (digest := _sha256(path)) != model.sha256:
+        raise CorruptDataError(f"{path}: sha256 is {digest}, wanted {model.sha256}; {again}")
+    return str(path)
+
+
 def _wait_for(lock, what: str) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
