@@ -1,0 +1,45 @@
+// Arguments of `sample`, shared by the CPU and CUDA kernels. POD; see vivace/ops/sample.h for the rules.
+#pragma once
+#include "vivace/base/dtype.h"
+
+namespace vivace::kernels {
+
+/// Temperatures below this are greedy: logits divided by less would overflow f32.
+inline constexpr float kMinTemperature = 1e-6f;
+/// Probability masses are summed in whole units of 2^-40 of the top token's, so that their sum does not
+/// depend on its order; kMaxSampleVocab of them fit into 62 bits.
+inline constexpr float kMassUnit = 0x1p40f;
+inline constexpr int64_t kMaxSampleVocab = int64_t{1} << 22;
+
+struct SampleArgs {
+  const void* logits;        // [T, V] dtype
+  int32_t* token;            // [T]
+  float* logprob;            // [T] or null
+  const float* temperature;  // [T] or null, as all below
+  const int32_t* top_k;      // [T]
+  const float* top_p;        // [T]
+  const float* min_p;        // [T]
+  const int64_t* seed;       // [T]
+  const int32_t* step;       // [T]
+  const int32_t* counts;     // [S, V]
+  const int32_t* slot;       // [T] row of counts
+  const float* repetition;   // [T]
+  const float* presence;     // [T]
+  const float* frequency;    // [T]
+  const int32_t* mask;       // [T, (V + 31) / 32] bit v % 32 of word v / 32 set: token v is allowed
+  const int32_t* rows;       // [1] device-side T
+  int64_t logits_stride, counts_stride, mask_stride;  // elements a row
+  int32_t T, V, S;
+  DType dtype;
+};
+
+/// Order of scores as order of unsigned integers; -0 and +0 are one value.
+VV_HD inline uint32_t score_key(float z) {
+  union {
+    float f;
+    uint32_t u;
+  } bits{z + 0.0f};
+  return bits.u & 0x80000000u ? ~bits.u : bits.u | 0x80000000u;
+}
+
+}  // namespace vivace::kernels

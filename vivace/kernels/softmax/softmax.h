@@ -1,0 +1,17 @@
+// Arguments of `softmax`, shared by the CPU and CUDA kernels. POD; see vivace/ops/softmax.h.
+#pragma once
+#include "vivace/base/dtype.h"
+
+namespace vivace::kernels {
+
+struct SoftmaxArgs {
+  const void* x;        // [T, H] x_dtype
+  void* out;            // [T, H] out_dtype
+  const int32_t* rows;  // [1] device-side T, or null
+  int64_t x_stride, out_stride;  // elements a row
+  int32_t T, H;
+  float scale;
+  DType x_dtype, out_dtype;
+};
+
+}  // namespace vivace::kernels
