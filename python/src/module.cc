@@ -1,0 +1,19 @@
+// vivace._core: what the Python package is built on. Pure C++ below, one file a subject here.
+#include <nanobind/nanobind.h>
+
+#include "errors.h"
+#include "model.h"
+#include "ops.h"
+#include "runtime.h"
+#include "tensor.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "The C++ core of vivace; use the vivace package.";
+  m.attr("__version__") = VV_VERSION;
+  vivace::python::add_errors(m);
+  vivace::python::add_view(m);
+  vivace::python::add_runtime(m);
+  vivace::python::add_table(m);
+  vivace::python::add_ops(m);
+  vivace::python::add_model(m);
+}

@@ -1,0 +1,82 @@
+#include "ops.h"
+
+#include <nanobind/stl/string.h>
+
+#include <new>
+
+#include "bound_op.h"
+#include "errors.h"
+#include "runtime.h"
+#include "vivace/base/check.h"
+
+namespace vivace::python {
+namespace {
+
+/// The body of every op function. Arguments live in the caller's frame until it returns; a capture
+/// keeps them longer itself.
+PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t positional, PyObject* keywords) {
+  const auto* op = static_cast<const BoundOp*>(PyCapsule_GetPointer(self, nullptr));
+  try {
+    ops::Call call(*op->row->spec);
+    nb::object keep;
+    Status s = op->bind(args, static_cast<size_t>(positional), keywords, &call, &keep);
+    if (s.ok()) s = issue(*op->row, call);
+    if (!s.ok()) {
+      set_error(s);
+      return nullptr;
+    }
+    if (nb::list* list = capture_keep()) {
+      const Py_ssize_t n = positional + (keywords ? PyTuple_GET_SIZE(keywords) : 0);
+      for (Py_ssize_t i = 0; i < n; ++i) list->append(nb::handle(args[i]));
+      if (keep.is_valid()) list->append(keep);
+    }
+    Py_RETURN_NONE;
+  } catch (const nb::python_error& e) {
+    const_cast<nb::python_error&>(e).restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& e) {
+    set_error(Status(Code::kInternal, op->name + ": " + e.what()));
+  }
+  return nullptr;
+}
+
+/// Function object of one row; lives as long as the process.
+nb::object make_function(const ops::OpRow& row, const ops::Alias* alias) {
+  Result<BoundOp*> made = BoundOp::make(row, alias);
+  check(made.status());
+  BoundOp* op = made.value();
+  op->def = {op->name.c_str(), reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_op)), METH_FASTCALL | METH_KEYWORDS, op->doc.c_str()};
+  nb::object self = nb::steal(PyCapsule_New(op, nullptr, nullptr));
+  nb::object module = nb::str("vivace.ops");
+  nb::object f = nb::steal(PyCFunction_NewEx(&op->def, self.ptr(), module.ptr()));
+  if (!f.is_valid()) throw nb::python_error();
+  return f;
+}
+
+}  // namespace
+
+void add_ops(nb::module_& m) {
+  m.def("op_functions", [] {
+    nb::dict functions;
+    for (const ops::OpRow* row : ops::table()) functions[row->spec->name] = make_function(*row, nullptr);
+    for (const ops::Alias& a : ops::aliases()) functions[a.name] = make_function(*a.op, &a);
+    return functions;
+  }, "name -> function for every op and alias. Called once, by vivace.ops.");
+  m.def("cost", [](const std::string& name, nb::kwargs kwargs) -> nb::object {
+    const ops::OpRow* row = ops::find(name);
+    if (row == nullptr) check(Status(Code::kNotFound, "cost: no op '" + name + "'"));
+    if (row->cost == nullptr) return nb::none();
+    Result<BoundOp*> made = BoundOp::make(*row, nullptr);
+    check(made.status());
+    const std::unique_ptr<BoundOp> op(made.value());
+    ops::Call call(*row->spec);
+    nb::object keep;
+    for (auto [key, value] : kwargs) check(op->bind_keyword(key.ptr(), value.ptr(), &call, &keep));
+    check(call.check());
+    const ops::Cost c = row->cost(call);
+    return nb::make_tuple(c.bytes, c.flops);
+  }, nb::arg("op"), nb::arg("arguments"), "(bytes, flops) that one call cannot do without; None for a composite op. Nothing runs.");
+}
+
+}  // namespace vivace::python

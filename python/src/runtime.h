@@ -1,0 +1,37 @@
+// The process's CPU pool and the stream that ops called from Python run on.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <memory>
+#include <mutex>
+
+#include "vivace/cpu/pool.h"
+#include "vivace/exec/cpu_stream.h"
+#include "vivace/ops/registry.h"
+
+namespace vivace::python {
+
+namespace nb = nanobind;
+
+/// One pool for all Python threads; `lock` makes them take turns, as the pool demands. It is only
+/// taken without the GIL, so a thread that waits for it never blocks the others.
+struct Runtime {
+  std::mutex lock;
+  std::unique_ptr<cpu::Pool> pool;
+  std::unique_ptr<exec::CpuStream> stream;  // eager work
+
+  /// The one instance; after a fork the child makes its own, as threads do not survive it.
+  static Runtime& get();
+};
+
+/// Checks, prepares and launches a bound call: on the capture this thread is in, else at once.
+/// Called with the GIL held.
+Status issue(const ops::OpRow& row, ops::Call& call);
+
+/// The list that keeps captured arguments alive, or null outside a capture.
+nb::list* capture_keep();
+
+/// vivace.Capture, set_threads, threads.
+void add_runtime(nb::module_& m);
+
+}  // namespace vivace::python

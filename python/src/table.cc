@@ -1,0 +1,145 @@
+// The op table as Python data, and the text of the op functions.
+#include <cmath>
+
+#include "bound_op.h"
+#include "ops.h"
+
+namespace vivace::python {
+namespace {
+
+const char* text(ops::Io io) { return io == ops::Io::in ? "in" : io == ops::Io::out ? "out" : "inout"; }
+
+const char* text(ops::AttrKind k) {
+  switch (k) {
+    case ops::AttrKind::real: return "real";
+    case ops::AttrKind::integer: return "integer";
+    case ops::AttrKind::boolean: return "boolean";
+    case ops::AttrKind::choice: return "choice";
+  }
+  return "?";
+}
+
+nb::list split(std::string_view list) {
+  nb::list out;
+  while (!list.empty()) {
+    const size_t bar = list.find('|');
+    out.append(nb::str(list.data(), std::min(bar, list.size())));
+    list = bar == std::string_view::npos ? std::string_view() : list.substr(bar + 1);
+  }
+  return out;
+}
+
+nb::object fallback(const ops::Attr& a) {
+  switch (a.kind) {
+    case ops::AttrKind::real: return nb::float_(a.fallback);
+    case ops::AttrKind::integer: return nb::int_(static_cast<int64_t>(a.fallback));
+    case ops::AttrKind::boolean: return nb::bool_(a.fallback != 0);
+    case ops::AttrKind::choice: return split(a.choices)[static_cast<size_t>(a.fallback)];
+  }
+  return nb::none();
+}
+
+nb::dict port_row(const ops::Port& p) {
+  nb::dict d;
+  d["name"] = p.name;
+  d["io"] = text(p.io);
+  d["shape"] = p.shape;
+  d["dtypes"] = p.dtypes;
+  d["optional"] = p.optional;
+  d["inplace"] = p.inplace;
+  d["doc"] = p.doc;
+  return d;
+}
+
+nb::dict op_row(const ops::OpSpec& s) {
+  nb::list ports, attrs;
+  for (const ops::Port& p : s.ports) ports.append(port_row(p));
+  for (const ops::Attr& a : s.attrs) {
+    nb::dict d;
+    d["name"] = a.name;
+    d["kind"] = text(a.kind);
+    d["default"] = fallback(a);
+    d["choices"] = split(a.choices);
+    d["doc"] = a.doc;
+    attrs.append(d);
+  }
+  nb::dict d;
+  d["name"] = s.name;
+  d["group"] = s.group;
+  d["brief"] = s.brief;
+  d["formula"] = s.formula;
+  d["source"] = s.source;
+  d["composite"] = s.composite;
+  d["min_arch"] = name(s.min_arch);
+  d["ports"] = ports;
+  d["attrs"] = attrs;
+  return d;
+}
+
+}  // namespace
+
+std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool* fixed, const char* fixed_attrs) {
+  // Python has no required positional parameter after an optional one: from the first optional port
+  // on, the signature shows keywords (the call itself takes any port by position).
+  std::string signature = name + "(", ports, attrs;
+  bool keyword_only = false;
+  const auto comma = [&] { return signature.back() == '(' ? "" : ", "; };
+  const auto star = [&] {
+    if (!keyword_only) signature += comma() + std::string("*");
+    keyword_only = true;
+  };
+  for (const ops::Port& p : spec.ports) {
+    if (p.optional) star();
+    signature += comma() + std::string(p.name) + (p.optional ? "=None" : "");
+    ports += strf("  %s: %s[%s] %s%s. %s%s%s\n", p.name, p.optional ? "optional " : "", p.shape, p.dtypes, p.io == ops::Io::in ? "" : p.io == ops::Io::out ? ", written" : ", updated",
+                  p.doc, p.inplace[0] ? "; may be " : "", p.inplace);
+  }
+  for (size_t i = 0; i < spec.attrs.size(); ++i) {
+    const ops::Attr& a = spec.attrs[i];
+    if (fixed[i]) continue;
+    star();
+    nb::object r = nb::steal(PyObject_Repr(fallback(a).ptr()));
+    const std::string value = PyUnicode_AsUTF8(r.ptr());
+    signature += comma() + std::string(a.name) + "=" + value;
+    attrs += strf("  %s: %s, default %s. %s\n", a.name, a.choices[0] ? a.choices : text(a.kind), value.c_str(), a.doc);
+  }
+  std::string doc = signature + ")\n--\n\n" + spec.brief + "\n\n";
+  if (fixed_attrs[0]) doc += std::string(spec.name) + " with " + fixed_attrs + ".\n\n";
+  doc += std::string("Formula: ") + spec.formula + "\n\nPorts, any of them also by position in this order:\n" + ports;
+  if (!attrs.empty()) doc += "\nAttributes, by name:\n" + attrs;
+  return doc + "\nSource: " + spec.source;
+}
+
+void add_table(nb::module_& m) {
+  m.def("op_table", [] {
+    nb::list rows;
+    for (const ops::OpRow* row : ops::table()) rows.append(op_row(*row->spec));
+    return rows;
+  }, "Every op as a dict: ports, attributes, formula, source.");
+  m.def("alias_table", [] {
+    nb::list rows;
+    for (const ops::Alias& a : ops::aliases()) {
+      nb::dict d;
+      d["name"] = a.name;
+      d["op"] = a.op->spec->name;
+      d["attrs"] = a.attrs;
+      rows.append(d);
+    }
+    return rows;
+  }, "Every alias as a dict: its op, and the attributes it fixes.");
+  m.def("dtype_table", [] {
+    nb::list rows;
+    for (int i = 0; i < kDTypeCount; ++i) {
+      const DTypeInfo d = info(static_cast<DType>(i));
+      nb::dict row;
+      row["name"] = d.name;
+      row["block"] = d.block;
+      row["bytes"] = d.bytes;
+      row["is_float"] = d.is_float;
+      rows.append(row);
+    }
+    return rows;
+  }, "Every dtype as a dict: `block` elements take `bytes` bytes.");
+}
+
+}  // namespace vivace::python
