@@ -15,8 +15,10 @@ class Backend {
   virtual ~Backend() = default;
   /// "cpu", "cuda:0": static for the life of the backend.
   virtual const char* name() const = 0;
-  /// `priority`: 0 is ordinary, lower numbers go first; clamped to what the device offers.
-  virtual Result<std::unique_ptr<Stream>> make_stream(int priority = 0) = 0;
+  /// Stream priorities run from 0, the least urgent, to levels - 1.
+  virtual int priority_levels() const = 0;
+  /// Errors: InvalidArgument names the range of levels.
+  virtual Result<std::unique_ptr<Stream>> make_stream(int level = 0) = 0;
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
   /// `bytes` > 0 of zeroed memory that this backend's launches reach, aligned to 256 bytes.
   /// Errors: InvalidArgument, OutOfMemory with name and size.

@@ -123,7 +123,8 @@ Status CpuStream::synchronize() {
   return {};
 }
 
-Result<std::unique_ptr<Stream>> CpuBackend::make_stream(int) {
+Result<std::unique_ptr<Stream>> CpuBackend::make_stream(int level) {
+  if (level != 0) return Status(Code::kInvalidArgument, strf("cpu backend: stream of priority level %d: the one level is 0", level));
   return std::unique_ptr<Stream>(std::make_unique<CpuStream>(pool_));
 }
 

@@ -41,7 +41,8 @@ class CpuBackend final : public Backend {
   /// `pool` must outlive the backend and its streams.
   explicit CpuBackend(cpu::Pool& pool) : pool_(pool) {}
   const char* name() const override { return "cpu"; }
-  Result<std::unique_ptr<Stream>> make_stream(int priority = 0) override;
+  int priority_levels() const override { return 1; }
+  Result<std::unique_ptr<Stream>> make_stream(int level = 0) override;
   Result<std::unique_ptr<Event>> make_event() override;
   Result<Buffer> make_buffer(std::string name, size_t bytes) override;
 
