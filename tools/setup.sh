@@ -101,7 +101,7 @@ sources_digest() {
   } | xargs -0 sha256sum | sha256sum | cut -d' ' -f1
 }
 
-# install_vivace [EXTRA]: builds the wheel into build/wheel (incremental) and installs it with its pinned requirements.
+# install_vivace [EXTRA]: builds the wheel (incremental, under build/) and installs it with its pinned requirements.
 install_vivace() {
   local extra=${1:-} digest stamp
   digest=$(sources_digest)
@@ -112,7 +112,7 @@ import tomllib
 print(*(r.replace(" ", "") for r in tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))')
   export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$(cores)}"
   building "building and installing vivace${extra:+[$extra]}" $PY -m pip install -v --no-build-isolation \
-    -C build-dir=build/wheel -C build.verbose=true ".${extra:+[$extra]}"
+    --config-settings=build.verbose=true ".${extra:+[$extra]}"
   printf '%s' "$digest" >.venv/.vivace
   printf '%s' "$digest" >"$stamp"
 }
