@@ -9,6 +9,13 @@ LOG=build/setup.log
 say() { printf '%s\n' "$*" >&2; }
 die() { say "error: $*"; exit 1; }
 
+# The first errors a compiler or tool reported, then the end of the log; lines cut, the log has them whole.
+failed_step() {
+  say "$1: failed; from $LOG:"
+  { grep -m 5 -A 2 -E '(error|ERROR):|^E: ' "$LOG" || true; echo ...; tail -n 8 "$LOG"; } | cut -c1-240 >&2
+  exit 1
+}
+
 # quietly TITLE COMMAND...: a line with the time taken; the output goes to the log, and its end is shown on failure.
 quietly() {
   local title=$1 start=$SECONDS
@@ -16,9 +23,7 @@ quietly() {
   mkdir -p build
   [ -t 2 ] && printf '%s ...' "$title" >&2
   if ! "$@" >"$LOG" 2>&1 </dev/null; then
-    say "${title}: failed; the end of $LOG:"
-    tail -n 30 "$LOG" >&2
-    exit 1
+    failed_step "$title"
   fi
   if [ -t 2 ]; then printf '\r\033[K%s: %d s\n' "$title" $((SECONDS - start)) >&2; else say "$title: $((SECONDS - start)) s"; fi
 }
@@ -44,9 +49,7 @@ building() {
   mkdir -p build
   if ! "$@" 2>&1 </dev/null | tee "$LOG" | _ninja_progress "$title"; then
     printf '\n' >&2
-    say "$title: failed; the end of $LOG:"
-    tail -n 30 "$LOG" >&2
-    exit 1
+    failed_step "$title"
   fi
   printf '\r\033[K%s: %d s\n' "$title" $((SECONDS - start)) >&2
 }
