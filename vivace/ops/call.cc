@@ -188,11 +188,11 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   if (t.shape.elements() < 0) return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
   if (t.data == nullptr && t.shape.elements() != 0) return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
   int64_t want = 1;
-  for (int i = rank - 1; i >= 1; --i) {
-    if (t.shape[i] != 1 && t.stride[i] != want) return error(Code::kInvalidLayout, strf("port %s: axis %d has stride %ld, wanted %ld (only the outermost axis may be strided); make it contiguous", p.name, i, static_cast<long>(t.stride[i]), static_cast<long>(want)));
+  for (int i = rank - 1; i >= (rank > 1 ? 1 : 0); --i) {
+    if (t.shape[i] != 1 && t.stride[i] != want) return error(Code::kInvalidLayout, strf("port %s: axis %d has stride %ld, wanted %ld (only the outermost of several axes may be strided); make it contiguous", p.name, i, static_cast<long>(t.stride[i]), static_cast<long>(want)));
     want *= t.shape[i];
   }
-  if (t.shape[0] > 1 && t.stride[0] < want) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name, static_cast<long>(t.stride[0]), static_cast<long>(want)));
+  if (rank > 1 && t.shape[0] > 1 && t.stride[0] < want) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name, static_cast<long>(t.stride[0]), static_cast<long>(want)));
   const DTypeInfo d = info(t.dtype);
   if (t.shape[rank - 1] % d.block != 0) return error(Code::kInvalidShape, strf("port %s: last axis %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.shape[rank - 1]), d.name, d.block));
   // Block formats are read by bytes; their natural alignment is that of their f16 scale.
