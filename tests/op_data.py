@@ -1,0 +1,225 @@
+"""Memory and contents for op tests: guarded, poisoned, oddly laid out arrays, made from the op table."""
+import functools
+import importlib
+
+import gguf
+import ml_dtypes
+import numpy as np
+
+import vivace
+from tests.ref.common import DISTRIBUTIONS, FLOATS, Inputs, round_to
+from vivace import ops
+
+TABLE = {row["name"]: row for row in ops.ops_table()["ops"]}
+DTYPES = {row["name"]: row for row in ops.ops_table()["dtypes"]}
+NUMPY = {
+    "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+    "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "i64": np.int64, "i32": np.int32,
+    "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
+}
+LAYOUTS = ("dense", "unaligned", "strided")
+GUARD = 64          # bytes before and after each port's memory
+GUARD_FILL = 0xFF   # NaN in every float format, -1 as an integer: reading it shows in the result
+NAN_FILL, BIG_FILL = 0xFF, 0x7F  # two poisons for outputs: neither can pass for a result of both runs
+
+
+@functools.cache
+def reference(op):
+    """The reference module of an op, or None if there is none."""
+    try:
+        return importlib.import_module(f"tests.ref.{op}")
+    except ModuleNotFoundError as e:
+        if e.name != f"tests.ref.{op}":
+            raise
+        return None
+
+
+def ports(op):
+    return {p["name"]: p for p in TABLE[op]["ports"]}
+
+
+def shape_of(op, port, case):
+    """Shape of a port under the case's dims: "(Hq+2*Hkv)*D" is evaluated."""
+    if port in case.shapes:
+        return tuple(case.shapes[port])
+    dims = []
+    for expression in ports(op)[port]["shape"].split(","):
+        try:
+            dims.append(int(eval(expression.replace("/", "//"), {"__builtins__": {}}, dict(case.dims))))
+        except (NameError, SyntaxError) as e:
+            raise ValueError(f"{op}: case {case.id} gives no size for '{expression}' of port {port}: {e}") from None
+    return tuple(dims)
+
+
+def is_block(dtype):
+    return DTYPES[dtype]["block"] > 1
+
+
+def row_bytes(dtype, shape):
+    """Bytes of one entry of the outermost axis."""
+    d = DTYPES[dtype]
+    inner = int(np.prod(shape[1:])) if len(shape) > 1 else 1
+    return inner // d["block"] * d["bytes"]
+
+
+class Slot:
+    """One port's memory: guard, rows (with gaps if strided), guard."""
+
+    def __init__(self, dtype, shape, layout="dense"):
+        self.dtype, self.shape = dtype, tuple(shape)
+        unit = DTYPES[dtype]["bytes"]
+        self.row, count = row_bytes(dtype, shape), shape[0]
+        self.pitch = self.row + (3 * unit if layout == "strided" and len(shape) > 1 else 0)
+        # One element off the 64 bytes that allocations usually give; 2 bytes for block formats.
+        skew = 0 if layout == "dense" else 2 if is_block(dtype) else unit
+        size = self.pitch * count
+        raw = np.full(2 * GUARD + skew + size + 64, GUARD_FILL, np.uint8)
+        self.start = GUARD + -(raw.ctypes.data + GUARD) % 64 + skew
+        self.memory = raw
+        self.bytes = np.ndarray((count, self.row), np.uint8, raw, self.start, (self.pitch, 1))
+        self.array = self._array()
+
+    def _array(self):
+        if is_block(self.dtype):
+            return vivace.view(self.bytes, dtype=self.dtype, shape=self.shape)
+        unit, strides = DTYPES[self.dtype]["bytes"], []
+        for dim in reversed(self.shape[1:]):
+            strides.insert(0, unit)
+            unit *= dim
+        strides.insert(0, self.pitch if len(self.shape) > 1 else unit)
+        return np.ndarray(self.shape, NUMPY[self.dtype], self.memory, self.start, strides)
+
+    def fill(self, value):
+        self.bytes[...] = value
+        return self
+
+    def surroundings(self):
+        """Everything but the data: guards and the gaps between rows."""
+        copy = self.memory.copy()
+        np.ndarray(self.bytes.shape, np.uint8, copy, self.start, (self.pitch, 1))[...] = 0
+        return copy
+
+
+def encode(values, dtype):
+    """float64 or integer array -> bytes [rows, row bytes] of the nearest values of `dtype`."""
+    values = np.asarray(values)
+    if is_block(dtype):
+        packed = quantize(values.astype(np.float32).reshape(-1, values.shape[-1]), dtype)
+        return packed.reshape(len(values), -1)
+    if dtype in FLOATS:
+        values = round_to(values, dtype)
+    with np.errstate(all="ignore"):
+        plain = np.ascontiguousarray(values.astype(NUMPY[dtype]))
+    return plain.reshape(-1).view(np.uint8).reshape(len(values), row_bytes(dtype, values.shape))
+
+
+def decode(data, dtype, shape):
+    """The reverse: float64 for floats and block formats, int64 for integers."""
+    data = np.ascontiguousarray(data)
+    if is_block(dtype):
+        flat = data.reshape(int(np.prod(shape[:-1])), -1)
+        return gguf.quants.dequantize(flat, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64).reshape(shape)
+    plain = data.reshape(-1).view(NUMPY[dtype]).reshape(shape)
+    return plain.astype(np.float64 if dtype in FLOATS else np.int64)
+
+
+def quantize(rows, dtype):
+    """f32 [N, K] -> bytes [N, row bytes]. The k-quants have no NumPy encoder: theirs are random codes
+    with scales that give values of the same size as the rows."""
+    if dtype not in ("q4_k", "q5_k", "q6_k"):
+        return gguf.quants.quantize(rows, gguf.GGMLQuantizationType[dtype.upper()])
+    d = DTYPES[dtype]
+    blocks = rows.reshape(-1, d["block"])
+    rng = np.random.default_rng(np.frombuffer(blocks.tobytes()[:64], np.uint8).astype(np.uint64))
+    packed = rng.integers(0, 256, (len(blocks), d["bytes"]), np.uint8)
+    amax = np.abs(blocks).max(-1) if blocks.size else np.zeros(len(blocks))
+    if dtype == "q6_k":  # d at the end; values are d * scale (int8) * [-32, 32)
+        packed[:, -2:] = (amax / (127 * 32)).astype(np.float16)[:, None].view(np.uint8)
+    else:  # d and dmin lead; values are d * scale (6 bits) * q - dmin * min (6 bits)
+        top = 63 * (15 if dtype == "q4_k" else 31)
+        packed[:, 0:2] = (2 * amax / top).astype(np.float16)[:, None].view(np.uint8)
+        packed[:, 2:4] = (amax / 63).astype(np.float16)[:, None].view(np.uint8)
+    return packed.reshape(len(rows), -1)
+
+
+def draw(distribution, dtype, shape, rng):
+    """float64 array of one of the DISTRIBUTIONS, or "nonfinite"."""
+    normal = rng.standard_normal(shape)
+    if distribution == "large":
+        return 64.0 * normal
+    if distribution == "tiny":
+        return 2.0**-20 * normal
+    if distribution == "zero":
+        return np.zeros(shape)
+    if distribution == "subnormal":
+        bits, emin, _, _ = FLOATS[dtype if dtype in FLOATS else "f16"]
+        return np.ldexp(rng.integers(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1), shape).astype(np.float64), emin - bits + 1)
+    if distribution == "nonfinite":
+        odd = rng.choice([np.inf, -np.inf, np.nan], shape)
+        return np.where(rng.random(shape) < 0.02, odd, normal)
+    assert distribution == "normal", distribution
+    return normal
+
+
+def is_random(op, case, port):
+    """Whether the distribution decides what this port holds."""
+    dtype = case.dtypes[port]
+    fixed = port in case.ranges or port in case.positive or port in case.values
+    return ports(op)[port]["io"] != "out" and not fixed and (dtype in FLOATS or is_block(dtype))
+
+
+def distributions(op, case):
+    """Those that make a difference for this case."""
+    return case.distributions if any(is_random(op, case, p) for p in case.dtypes) else case.distributions[:1]
+
+
+def contents(op, case, distribution):
+    """port -> bytes for every port that is read. Deterministic."""
+    rng = np.random.default_rng([case.seed, (*DISTRIBUTIONS, "nonfinite").index(distribution)])
+    out = {}
+    for port, dtype in case.dtypes.items():
+        shape = shape_of(op, port, case)
+        if ports(op)[port]["io"] == "out":
+            continue
+        if port == "rows":
+            value = np.array([case.rows])
+        elif port in case.values:
+            given = case.values[port]
+            value = np.asarray(given(rng, shape) if callable(given) else given).reshape(shape)
+        elif port in case.ranges:
+            low, high = case.ranges[port]
+            value = rng.uniform(low, high, shape) if dtype in FLOATS else rng.integers(low, high, shape)
+        elif port in case.positive:
+            value = np.exp2(rng.uniform(-1, 1, shape))
+        elif dtype in FLOATS or is_block(dtype):
+            value = draw(distribution, dtype, shape, rng)
+        elif 0 in shape:
+            value = np.zeros(shape)
+        else:
+            raise ValueError(f"{op}: case {case.id}: integer port {port} needs ranges or values")
+        out[port] = encode(value, dtype)
+    return out
+
+
+def by_row(op, port):
+    """Whether the port has one entry a token, so that a device-side row count cuts it."""
+    return ports(op)[port]["shape"].split(",")[0] == "T"
+
+
+def valid_rows(case):
+    T = case.dims.get("T", 0)
+    return T if case.rows is None else min(max(case.rows, 0), T)
+
+
+def expected(op, case, data):
+    """What the reference says each written port holds: {port: float64 or int64 array}, valid rows only."""
+    n, inputs = valid_rows(case), {}
+    for port, raw in data.items():
+        if port != "rows":
+            shape = shape_of(op, port, case)
+            value = decode(raw, case.dtypes[port], shape)
+            inputs[port] = value[:n] if by_row(op, port) else value
+    inputs = Inputs(inputs, case)
+    with np.errstate(all="ignore"):
+        written = reference(op).ref(**{k: v.copy() for k, v in inputs.items()}, **case.attrs, dtypes=case.dtypes)
+    return inputs, written
