@@ -16,10 +16,6 @@ Status foreign(const char* call, const char* what) {
   return Status(Code::kInvalidArgument, strf("cpu stream: %s: the %s comes from another backend", call, what));
 }
 
-void copy_bytes(void* to, const void* from, size_t bytes) {
-  if (bytes != 0) std::memcpy(to, from, bytes);
-}
-
 }  // namespace
 
 /// Steps in order, and their arguments in one aligned block: replay walks both forward, reads
@@ -48,7 +44,7 @@ class CpuExecutable final : public Executable {
   void run(cpu::Pool& pool) const {
     for (const Step& s : steps_) {
       if (s.host != nullptr) s.host(args_.data() + s.size, pool);
-      else copy_bytes(s.to, s.from, s.size);
+      else std::memcpy(s.to, s.from, s.size);
     }
   }
 
@@ -81,8 +77,9 @@ Status CpuStream::launch(const Launch& launch) {
 
 Status CpuStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(check_copy("cpu", to, from, bytes));
+  if (bytes == 0) return {};
   if (capture_) capture_->add_copy(to, from, bytes);
-  else copy_bytes(to, from, bytes);
+  else std::memcpy(to, from, bytes);
   return {};
 }
 

@@ -8,6 +8,9 @@
 namespace vivace::cpu {
 class Pool;
 }
+namespace vivace::device {
+struct Kernel;
+}
 
 namespace vivace::exec {
 
@@ -19,7 +22,7 @@ using HostFn = void (*)(const void* args, cpu::Pool& pool);
 struct Launch {
   const char* op = "";        // static string: profiles and errors
   HostFn host = nullptr;      // set for the CPU backend
-  void* function = nullptr;   // CUfunction, set for the CUDA backend
+  const device::Kernel* kernel = nullptr;  // set for the CUDA backend; outlives all captures of it
   uint32_t grid[3] = {1, 1, 1};
   uint32_t block[3] = {1, 1, 1};
   uint32_t smem_bytes = 0;    // dynamic shared memory

@@ -1,0 +1,100 @@
+// The interposer itself: this binary's malloc family forwards to glibc's and counts.
+#include "tests/exec/alloc_count.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define VV_OWN_MALLOC 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define VV_OWN_MALLOC 0
+#endif
+#endif
+#ifndef VV_OWN_MALLOC
+#define VV_OWN_MALLOC 1
+#endif
+
+namespace {
+// initial-exec: reading it must not itself allocate.
+[[gnu::tls_model("initial-exec")]] thread_local uint64_t t_allocations = 0;
+}  // namespace
+
+#if VV_OWN_MALLOC
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* __libc_memalign(size_t, size_t);
+
+void* malloc(size_t n) {
+  ++t_allocations;
+  return __libc_malloc(n);
+}
+void* calloc(size_t n, size_t m) {
+  ++t_allocations;
+  return __libc_calloc(n, m);
+}
+void* realloc(void* p, size_t n) {
+  ++t_allocations;
+  return __libc_realloc(p, n);
+}
+void* memalign(size_t align, size_t n) {
+  ++t_allocations;
+  return __libc_memalign(align, n);
+}
+void* aligned_alloc(size_t align, size_t n) {
+  ++t_allocations;
+  return __libc_memalign(align, n);
+}
+int posix_memalign(void** out, size_t align, size_t n) {
+  ++t_allocations;
+  *out = __libc_memalign(align, n);
+  return *out == nullptr ? ENOMEM : 0;
+}
+}
+#endif
+
+namespace vivace::testing {
+
+bool counts_allocations() { return VV_OWN_MALLOC != 0; }
+uint64_t allocations() { return t_allocations; }
+
+namespace {
+
+TEST(AllocCount, CountsThisThreadOnly) {
+  if (!counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
+  uint64_t before = allocations();
+  void* volatile p = std::malloc(24);
+  std::free(p);
+  EXPECT_EQ(allocations() - before, 1u);
+  before = allocations();
+  auto* volatile q = new int[7];
+  delete[] q;
+  EXPECT_EQ(allocations() - before, 1u);
+  before = allocations();
+  void* volatile r = std::aligned_alloc(256, 512);
+  std::free(r);
+  EXPECT_EQ(allocations() - before, 1u);
+
+  uint64_t inside = 0;
+  std::thread other([&] {
+    const uint64_t start = allocations();
+    for (int i = 0; i < 100; ++i) {
+      void* volatile s = std::malloc(8);
+      std::free(s);
+    }
+    inside = allocations() - start;
+  });
+  const uint64_t here = allocations();
+  other.join();
+  EXPECT_EQ(inside, 100u);
+  EXPECT_EQ(allocations(), here);
+}
+
+}  // namespace
+}  // namespace vivace::testing

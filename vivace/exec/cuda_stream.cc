@@ -1,0 +1,181 @@
+#include "vivace/exec/cuda_stream.h"
+
+#include <utility>
+
+#include "vivace/device/kernel.h"
+
+namespace vivace::exec {
+namespace {
+
+class CudaExecutable final : public Executable {
+ public:
+  CudaExecutable(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches)
+      : device_(device), exec_(exec), owned_(owned), launches_(launches) {}
+  /// A graph that is running is freed by the driver once it is done.
+  ~CudaExecutable() override {
+    if (!owned_ || !device_.bind().ok()) return;
+    VV_CU_IGNORE(cuGraphExecDestroy, exec_);
+  }
+  CudaExecutable(const CudaExecutable&) = delete;
+  CudaExecutable& operator=(const CudaExecutable&) = delete;
+  size_t launches() const override { return launches_; }
+  const device::Device& device() const { return device_; }
+  cu::GraphExec exec() const { return exec_; }
+
+ private:
+  const device::Device& device_;
+  cu::GraphExec exec_;
+  bool owned_;
+  size_t launches_;
+};
+
+struct CapturedGraph {
+  cu::Graph handle = nullptr;
+  ~CapturedGraph() {
+    if (handle != nullptr) VV_CU_IGNORE(cuGraphDestroy, handle);
+  }
+};
+
+/// `object` as this backend's type T on this device, or nullptr.
+template <class T, class Base>
+T* mine(Base& object, const device::Device& device) {
+  T* const t = dynamic_cast<T*>(&object);
+  return t != nullptr && &t->device() == &device ? t : nullptr;
+}
+
+Status foreign(const char* call, const char* what, const device::Device& device) {
+  return Status(Code::kInvalidArgument, strf("cuda stream: %s: the %s comes from another backend than cuda:%d", call, what, device.info().ordinal));
+}
+
+constexpr const char* kNoEvents = "the stream is capturing; order graphs with a Plan";
+
+}  // namespace
+
+CudaStream::~CudaStream() {
+  if (capturing_) static_cast<void>(end_capture());  // a borrowed handle must not stay capturing
+}
+
+Status CudaStream::launch(const Launch& launch) {
+  if (launch.kernel == nullptr)
+    return Status(Code::kInvalidArgument, strf("cuda stream: launch of %s: it has no CUDA kernel, so it was prepared for another backend", launch.op));
+  if (launch.kernel->device != &device())
+    return Status(Code::kInvalidDevice, strf("cuda stream: launch of %s: its kernel is loaded on cuda:%d, the stream is on cuda:%d", launch.op,
+                                             launch.kernel->device->info().ordinal, device().info().ordinal));
+  VV_TRY(device().bind());
+  const device::LaunchShape shape = {.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
+                                     .block = {launch.block[0], launch.block[1], launch.block[2]},
+                                     .smem_bytes = launch.smem_bytes,
+                                     .cluster = {launch.cluster, 1, 1},
+                                     .pdl = launch.pdl};
+  VV_TRY(device::launch(*launch.kernel, shape, handle(), launch.args, launch.args_bytes));
+  ++recorded_;
+  return {};
+}
+
+Status CudaStream::copy(void* to, const void* from, size_t bytes) {
+  VV_TRY(check_copy("cuda", to, from, bytes));
+  if (bytes == 0) return {};
+  VV_TRY(device().bind());
+  VV_TRY(stream_.copy(to, from, bytes));
+  ++recorded_;
+  return {};
+}
+
+Status CudaStream::begin_capture() {
+  if (capturing_) return wrong_time("cuda", "begin_capture", "already capturing; end_capture() first");
+  VV_TRY(device().bind());
+  // Thread-local: an allocation or a load on this thread is refused, other threads go on undisturbed.
+  VV_CU(cuStreamBeginCapture_v2, handle(), cu::kCaptureThreadLocal);
+  capturing_ = true;
+  recorded_ = 0;
+  return {};
+}
+
+Result<std::unique_ptr<Executable>> CudaStream::end_capture() {
+  if (!capturing_) return wrong_time("cuda", "end_capture", "not capturing; begin_capture() first");
+  capturing_ = false;
+  VV_TRY(device().bind());
+  CapturedGraph graph;
+  VV_CU(cuStreamEndCapture, handle(), &graph.handle);
+  cu::GraphExec exec = nullptr;
+  VV_CU(cuGraphInstantiateWithFlags, &exec, graph.handle, 0ull);
+  auto executable = std::make_unique<CudaExecutable>(device(), exec, true, recorded_);
+  VV_CU(cuGraphUpload, exec, handle());  // so that the first replay costs what the others cost
+  return std::unique_ptr<Executable>(std::move(executable));
+}
+
+Status CudaStream::replay(Executable& executable) {
+  if (capturing_) return wrong_time("cuda", "replay", "the stream is capturing, and a capture cannot hold a replay");
+  const auto* e = mine<CudaExecutable>(executable, device());
+  if (e == nullptr) return foreign("replay", "executable", device());
+  VV_TRY(device().bind());
+  VV_CU(cuGraphLaunch, e->exec(), handle());
+  return {};
+}
+
+Status CudaStream::record(Event& event) {
+  if (capturing_) return wrong_time("cuda", "record", kNoEvents);
+  auto* e = mine<CudaEvent>(event, device());
+  if (e == nullptr) return foreign("record", "event", device());
+  VV_TRY(device().bind());
+  return e->event().record(handle());
+}
+
+Status CudaStream::wait(Event& event) {
+  if (capturing_) return wrong_time("cuda", "wait", kNoEvents);
+  auto* e = mine<CudaEvent>(event, device());
+  if (e == nullptr) return foreign("wait", "event", device());
+  VV_TRY(device().bind());
+  return stream_.wait(e->event());
+}
+
+Status CudaStream::synchronize() {
+  if (capturing_) return wrong_time("cuda", "synchronize", "the stream is capturing, nothing has run");
+  VV_TRY(device().bind());
+  return stream_.synchronize();
+}
+
+Status CudaEvent::synchronize() {
+  VV_TRY(device_.bind());
+  return event_.synchronize();
+}
+
+Result<std::unique_ptr<Executable>> adopt_cuda_graph(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches) {
+  if (exec == nullptr) return Status(Code::kInvalidArgument, "adopt_cuda_graph: null CUgraphExec");
+  return std::unique_ptr<Executable>(std::make_unique<CudaExecutable>(device, exec, owned, launches));
+}
+
+CudaBackend::CudaBackend(const device::Device& device, device::Stream fills)
+    : device_(device), name_(strf("cuda:%d", device.info().ordinal)), fills_(std::move(fills)) {}
+
+Result<std::unique_ptr<CudaBackend>> CudaBackend::create(const device::Device& device) {
+  VV_ASSIGN(device::Stream fills, device::Stream::create(device));
+  return std::unique_ptr<CudaBackend>(new CudaBackend(device, std::move(fills)));
+}
+
+Result<std::unique_ptr<Stream>> CudaBackend::make_stream(int level) {
+  VV_ASSIGN(device::Stream stream, device::Stream::create(device_, level));
+  return std::unique_ptr<Stream>(std::make_unique<CudaStream>(std::move(stream)));
+}
+
+Result<std::unique_ptr<Event>> CudaBackend::make_event() {
+  VV_ASSIGN(device::Event event, device::Event::create(device_));
+  return std::unique_ptr<Event>(std::make_unique<CudaEvent>(device_, std::move(event)));
+}
+
+Result<Buffer> CudaBackend::make_buffer(std::string name, size_t bytes) {
+  if (bytes == 0) return Status(Code::kInvalidArgument, "buffer " + name + ": 0 bytes");
+  VV_TRY(device_.bind());
+  cu::DevicePtr ptr = 0;
+  if (Status s = VV_CU_STATUS(cuMemAlloc_v2, &ptr, bytes); !s.ok()) return std::move(s).with_context("buffer " + name);
+  void* const data = reinterpret_cast<void*>(ptr);
+  Buffer buffer(std::move(name), data, bytes, Place::device, [](void* p, size_t, void* device) {
+    if (!static_cast<const device::Device*>(device)->bind().ok()) return;
+    VV_CU_IGNORE(cuMemFree_v2, reinterpret_cast<cu::DevicePtr>(p));
+  }, const_cast<device::Device*>(&device_));
+  VV_TRY(fills_.fill(data, 0, bytes));
+  VV_TRY(fills_.synchronize());
+  return buffer;
+}
+
+}  // namespace vivace::exec

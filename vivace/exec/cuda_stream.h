@@ -1,0 +1,73 @@
+// The CUDA backend: streams of one device, captures as instantiated CUDA graphs.
+#pragma once
+#include <memory>
+
+#include "vivace/device/stream.h"
+#include "vivace/exec/backend.h"
+
+namespace vivace::exec {
+
+/// A device stream under the contract. A capture becomes one graph; kernels with Launch::pdl keep
+/// their programmatic dependency in it. In a capture nothing may allocate device memory or load
+/// code on this thread: the driver refuses it, and end_capture() then reports the lost capture.
+class CudaStream final : public Stream {
+ public:
+  /// Takes a stream in any of device::Stream's forms: made here, borrowed from a framework, or
+  /// adopted from a green context.
+  explicit CudaStream(device::Stream stream) : stream_(std::move(stream)) {}
+  ~CudaStream() override;
+
+  Status launch(const Launch& launch) override;
+  Status copy(void* to, const void* from, size_t bytes) override;
+  Status begin_capture() override;
+  Result<std::unique_ptr<Executable>> end_capture() override;
+  bool capturing() const override { return capturing_; }
+  Status replay(Executable& executable) override;
+  Status record(Event& event) override;
+  Status wait(Event& event) override;
+  Status synchronize() override;
+
+  cu::Stream handle() const { return stream_.handle(); }
+
+ private:
+  const device::Device& device() const { return stream_.device(); }
+  device::Stream stream_;
+  bool capturing_ = false;
+  size_t recorded_ = 0;  // launches and copies of this capture
+};
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(const device::Device& device, device::Event event) : device_(device), event_(std::move(event)) {}
+  Status synchronize() override;
+  const device::Device& device() const { return device_; }
+  device::Event& event() { return event_; }
+
+ private:
+  const device::Device& device_;
+  device::Event event_;
+};
+
+/// Makes an executable of a graph that others instantiated, for Graph::adopt. `owned`: destroyed
+/// with the executable; otherwise it must outlive it. `launches` is the caller's count, for reports.
+/// Errors: InvalidArgument for null.
+Result<std::unique_ptr<Executable>> adopt_cuda_graph(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches = 0);
+
+class CudaBackend final : public Backend {
+ public:
+  /// `device` as Device::get() gives it.
+  static Result<std::unique_ptr<CudaBackend>> create(const device::Device& device);
+  const char* name() const override { return name_.c_str(); }
+  int priority_levels() const override { return device_.priority_levels(); }
+  Result<std::unique_ptr<Stream>> make_stream(int level = 0) override;
+  Result<std::unique_ptr<Event>> make_event() override;
+  Result<Buffer> make_buffer(std::string name, size_t bytes) override;
+
+ private:
+  CudaBackend(const device::Device& device, device::Stream fills);
+  const device::Device& device_;
+  std::string name_;
+  device::Stream fills_;  // zeroes new buffers
+};
+
+}  // namespace vivace::exec
