@@ -27,4 +27,13 @@ struct NormArgs {
   DType x_dtype, w_dtype, out_dtype;
 };
 
+/// One thread block a row.
+struct NormPolicy {
+  int32_t threads;  // a block
+  int32_t vec;      // elements an access; 1 serves any alignment
+  int32_t items;    // accesses a thread keeps in registers: rows of up to threads * vec * items; 0 re-reads the row
+  constexpr bool operator==(const NormPolicy&) const = default;
+  constexpr int64_t capacity() const { return int64_t{threads} * vec * items; }
+};
+
 }  // namespace vivace::kernels

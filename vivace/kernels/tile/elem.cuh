@@ -1,0 +1,103 @@
+// Element types in device memory and their conversion to f32, by the chip's own instructions where it
+// has them. No toolkit header: NVRTC compiles this with nothing but Vivace's own sources.
+#pragma once
+#include "vivace/base/int.h"
+
+namespace vivace::kernels {
+
+// Storage only; arithmetic is f32.
+struct f16 { uint16_t bits; };
+struct bf16 { uint16_t bits; };
+struct e4m3 { uint8_t bits; };
+
+__device__ __forceinline__ float to_float(float v) { return v; }
+__device__ __forceinline__ float to_float(bf16 v) { return __uint_as_float(uint32_t{v.bits} << 16); }
+__device__ __forceinline__ float to_float(f16 v) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v.bits));
+  return r;
+}
+__device__ __forceinline__ float to_float(e4m3 v) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t pair;  // two f16
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(uint16_t{v.bits}));
+  return to_float(f16{static_cast<uint16_t>(pair)});
+#else
+  // The seven magnitude bits, moved to f32's places, are the value times 2^-120: one exact product
+  // restores it, subnormals included. 0x7f is NaN.
+  const float r = __uint_as_float((v.bits & 0x7fu) << 20) * 0x1p120f;
+  return (v.bits & 0x7fu) == 0x7fu ? __uint_as_float(0x7fc00000u) : (v.bits & 0x80u) ? -r : r;
+#endif
+}
+
+/// f32 -> T, round to nearest even; e4m3 saturates at +-448 and keeps NaN.
+template <class T>
+__device__ __forceinline__ T from_float(float f);
+
+template <>
+__device__ __forceinline__ float from_float<float>(float f) { return f; }
+template <>
+__device__ __forceinline__ bf16 from_float<bf16>(float f) {
+  bf16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));
+  return r;
+}
+template <>
+__device__ __forceinline__ f16 from_float<f16>(float f) {
+  f16 r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(f));
+  return r;
+}
+template <>
+__device__ __forceinline__ e4m3 from_float<e4m3>(float f) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(f));  // first source is the high half
+  return e4m3{static_cast<uint8_t>(pair)};
+#else
+  const uint32_t u = __float_as_uint(f), mag = u & 0x7fffffffu;
+  const uint8_t sign = static_cast<uint8_t>((u >> 24) & 0x80u);
+  if (mag > 0x7f800000u) return e4m3{static_cast<uint8_t>(sign | 0x7fu)};
+  if (mag >= 0x43e80000u) return e4m3{static_cast<uint8_t>(sign | 0x7eu)};  // 464 and above: half a step over 448
+  uint32_t code;
+  if (mag < 0x3c800000u) {  // below 2^-6: subnormals are multiples of 2^-9, rounded by the adder
+    code = __float_as_uint(__uint_as_float(mag) + 16384.0f) - 0x46800000u;
+  } else {
+    const uint32_t rounded = mag + 0x7ffffu + ((mag >> 20) & 1u);  // to three mantissa bits, ties to even
+    code = (rounded >> 20) - (120u << 3);
+  }
+  return e4m3{static_cast<uint8_t>(sign | code)};
+#endif
+}
+
+/// N elements that move as one access; N * sizeof(T) is 1, 2, 4, 8 or 16 bytes (larger ones split).
+template <class T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
+  T v[N];
+};
+
+/// N consecutive elements as f32. `p` is aligned to min(16, N * sizeof(T)) bytes.
+template <int N, class T>
+__device__ __forceinline__ void load(const T* p, float (&out)[N]) {
+  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(p);
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = to_float(raw.v[i]);
+}
+
+/// The reverse, rounded to T.
+template <int N, class T>
+__device__ __forceinline__ void store(T* p, const float (&in)[N]) {
+  Vec<T, N> raw;
+#pragma unroll
+  for (int i = 0; i < N; ++i) raw.v[i] = from_float<T>(in[i]);
+  *reinterpret_cast<Vec<T, N>*>(p) = raw;
+}
+
+/// Valid rows: the device-side count clamped to [0, T], or T where there is none.
+__device__ __forceinline__ int valid_rows(const int32_t* rows, int T) {
+  if (rows == nullptr) return T;
+  const int n = *rows;
+  return n < 0 ? 0 : (n < T ? n : T);
+}
+
+}  // namespace vivace::kernels

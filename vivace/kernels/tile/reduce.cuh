@@ -1,0 +1,40 @@
+// Sums and maxima over a warp and a thread block, in a fixed order: the same bits every time.
+#pragma once
+#include "vivace/base/int.h"
+
+namespace vivace::kernels {
+
+struct Sum {
+  static constexpr float kIdentity = 0.0f;
+  __device__ __forceinline__ float operator()(float a, float b) const { return a + b; }
+};
+struct Max {
+  // fmaxf drops NaN: callers that must see it test for it themselves.
+  static constexpr float kIdentity = -3.402823466e38f;
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+/// The result is in every lane.
+template <class Op>
+__device__ __forceinline__ float warp_reduce(float v, Op op) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane >>= 1) v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  return v;
+}
+
+/// The result is in every thread. `scratch` holds kThreads / 32 floats and is free again at return.
+template <int kThreads, class Op>
+__device__ __forceinline__ float block_reduce(float v, float* scratch, Op op) {
+  v = warp_reduce(v, op);
+  if constexpr (kThreads == 32) return v;
+  constexpr int kWarps = kThreads / 32;
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  // Every warp reduces the partials for itself: one barrier fewer than a broadcast.
+  v = threadIdx.x % 32 < kWarps ? scratch[threadIdx.x % 32] : Op::kIdentity;
+  v = warp_reduce(v, op);
+  __syncthreads();
+  return v;
+}
+
+}  // namespace vivace::kernels
