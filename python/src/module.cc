@@ -16,4 +16,5 @@ NB_MODULE(_core, m) {
   vivace::python::add_table(m);
   vivace::python::add_ops(m);
   vivace::python::add_model(m);
+  vivace::python::add_checkpoint(m);
 }

@@ -1,0 +1,131 @@
+// Models and batching for Python. Thin: every decision is in engine/ and serve/.
+#include "model.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "errors.h"
+#include "vivace/models/models.h"
+#include "vivace/serve/batcher.h"
+
+namespace vivace::python {
+namespace {
+
+struct TextModel {
+  std::unique_ptr<engine::Model> owner;
+  engine::TextModel* model;
+};
+
+std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
+                                           const std::string& kv_dtype, int threads, int context, int max_batch, int chunk) {
+  Result<std::unique_ptr<engine::Model>> loaded = [&] {
+    nb::gil_scoped_release release;
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk});
+  }();
+  check(loaded.status());
+  auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
+  if (text == nullptr) check(Status(Code::kUnsupported, path + ": this checkpoint is no text model"));
+  return std::make_unique<TextModel>(TextModel{std::move(loaded).value(), text});
+}
+
+nb::dict limits(const TextModel& m) {
+  const engine::TextLimits l = m.model->limits();
+  nb::dict d;
+  d["vocab"] = l.vocab;
+  d["context"] = l.context;
+  d["max_batch"] = l.max_batch;
+  d["chunk"] = l.chunk;
+  return d;
+}
+
+std::vector<std::pair<std::string, int64_t>> memory(const TextModel& m) {
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const engine::MemoryLine& l : m.model->memory()) lines.emplace_back(l.name, l.bytes);
+  return lines;
+}
+
+/// Batcher plus the reference that keeps its model alive.
+struct Batcher {
+  explicit Batcher(TextModel& m) : batcher(*m.model) { events.reserve(static_cast<size_t>(2 * m.model->limits().max_batch + 16)); }
+  serve::Batcher batcher;
+  std::vector<serve::Event> events;
+};
+
+int64_t submit(Batcher& b, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p,
+               float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop) {
+  engine::Sampling s{temperature, top_p, min_p, top_k, repetition, presence, frequency, seed};
+  Result<int64_t> id = b.batcher.submit({std::move(prompt), max_tokens, s, std::move(stop)});
+  check(id.status());
+  return *id;
+}
+
+/// [(request, token or None, logprob, finish or None)]
+nb::list step(Batcher& b) {
+  Status s = [&] {
+    nb::gil_scoped_release release;
+    return b.batcher.step(&b.events);
+  }();
+  check(s);
+  nb::list out;
+  for (const serve::Event& e : b.events) {
+    nb::object token = e.token >= 0 ? nb::object(nb::int_(e.token)) : nb::none();
+    nb::object finish = e.finish == serve::Finish::none ? nb::none() : nb::object(nb::str(serve::name(e.finish)));
+    out.append(nb::make_tuple(e.request, token, e.logprob, finish));
+  }
+  return out;
+}
+
+/// Logits of the last step as nested lists would be slow: a copy as bytes plus its shape.
+nb::tuple logits(const TextModel& m) {
+  const Tensor t = m.model->logits();
+  return nb::make_tuple(nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), t.shape[0], t.shape[1]);
+}
+
+/// Steps the model directly: rows of (token, pos, slot, sample) -> [(token, logprob, slot)].
+nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
+  std::vector<engine::TokenRow> r;
+  size_t sampled = 0;
+  for (const auto& [token, pos, slot, sample] : rows) {
+    r.push_back({token, pos, slot, sample});
+    sampled += sample;
+  }
+  std::vector<engine::Sampled> out(sampled);
+  Status s = [&] {
+    nb::gil_scoped_release release;
+    return m.model->step(r, out);
+  }();
+  check(s);
+  nb::list result;
+  for (const engine::Sampled& x : out) result.append(nb::make_tuple(x.token, x.logprob, x.slot));
+  return result;
+}
+
+}  // namespace
+
+void add_model(nb::module_& m) {
+  nb::class_<TextModel>(m, "TextModel")
+      .def("report", [](const TextModel& t) { return t.model->report(); })
+      .def("memory", &memory)
+      .def("limits", &limits)
+      .def("start", [](TextModel& t, int slot, float temperature, int64_t seed) {
+        engine::Sampling s;
+        s.temperature = temperature;
+        s.seed = seed;
+        check(t.model->start(slot, s));
+      }, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
+      .def("step", &model_step)
+      .def("logits", &logits);
+  nb::class_<Batcher>(m, "Batcher")
+      .def(nb::init<TextModel&>(), nb::keep_alive<1, 2>())
+      .def("submit", &submit, nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"),
+           nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"))
+      .def("cancel", [](Batcher& b, int64_t id) { check(b.batcher.cancel(id)); })
+      .def("idle", [](const Batcher& b) { return b.batcher.idle(); })
+      .def("step", &step);
+  m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
+        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"));
+}
+
+}  // namespace vivace::python

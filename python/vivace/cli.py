@@ -1,0 +1,212 @@
+"""The command line: vivace run | doctor | ops | plan | bench, each with --json."""
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+def main(argv=None) -> int:
+    args = parser().parse_args(argv)
+    from vivace.errors import Error
+
+    try:
+        return args.run(args)
+    except Error as e:
+        print(f"vivace {args.command}: {e}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader left; nothing to tell it
+        return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="vivace", description="Real-time inference for robots, agents and speech.")
+    commands = top.add_subparsers(dest="command", required=True)
+
+    def command(name, run, help):
+        p = commands.add_parser(name, help=help, description=help)
+        p.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        p.set_defaults(run=run)
+        return p
+
+    p = command("run", cmd_run, "Answer a prompt, streaming.")
+    add_load_options(p)
+    p.add_argument("prompt", nargs="?", help="the question; without one, each line of standard input is a turn of a chat")
+    p.add_argument("--system", help="system message")
+    p.add_argument("--max-tokens", type=int)
+    p.add_argument("--temperature", type=float, default=0.0)
+    p.add_argument("--top-k", type=int, default=0)
+    p.add_argument("--top-p", type=float, default=1.0)
+    p.add_argument("--min-p", type=float, default=0.0)
+    p.add_argument("--repetition-penalty", type=float, default=1.0)
+    p.add_argument("--seed", type=int, default=0)
+
+    command("doctor", cmd_doctor, "Check this machine: CPU, memory, driver, caches; say how to fix what is wrong.")
+    p = command("ops", cmd_ops, "List every op with its ports, attributes and status on this machine.")
+    p.add_argument("name", nargs="?", help="one op or alias")
+    p = command("plan", cmd_plan, "Print the exact memory that a model needs.")
+    add_load_options(p)
+    p = command("bench", cmd_bench, "Time a model's decode step and prefill on this machine.")
+    add_load_options(p)
+    p.add_argument("--steps", type=int, default=128, help="decode steps to time")
+    p.add_argument("--prompt-tokens", type=int, default=512, help="prompt length of the prefill row")
+    p.add_argument("--receipt", help="write the rows as a receipt to this file")
+    return top
+
+
+def add_load_options(p) -> None:
+    p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
+    p.add_argument("--device", default="auto")
+    p.add_argument("--precision", default="auto", help="auto, q8 or f32")
+    p.add_argument("--kv-dtype", default="auto", help="auto, f16, bf16 or f32")
+    p.add_argument("--threads", type=int, default=0)
+    p.add_argument("--context", type=int, default=0)
+    p.add_argument("--max-batch", type=int, default=1)
+    p.add_argument("--chunk", type=int, default=128)
+
+
+def load(args):
+    import vivace
+
+    return vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
+                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk)
+
+
+def peak_rss_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# ---- run -----------------------------------------------------------------------------------------
+
+def cmd_run(args) -> int:
+    with load(args) as model:
+        messages = [{"role": "system", "content": args.system}] if args.system else []
+        if args.prompt is not None:
+            return answer(model, args, messages + [{"role": "user", "content": args.prompt}])[0]
+        while True:
+            if sys.stdin.isatty():
+                print("> ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                return 0
+            if not line.strip():
+                continue
+            messages.append({"role": "user", "content": line.rstrip("\n")})
+            code, text = answer(model, args, messages)
+            if code == 0:
+                messages.append({"role": "assistant", "content": text})
+            else:
+                messages.pop()
+
+
+def answer(model, args, messages) -> tuple[int, str]:
+    """Streams one answer. Ctrl-C ends it cleanly: what was said stays, the summary still comes."""
+    from vivace.model import Answer, _add
+
+    prompt = messages if model.text.template else "\n".join(m["content"] for m in messages)
+    start = time.perf_counter()
+    out, code = Answer(), 0
+    chunks = model.stream(prompt, max_tokens=args.max_tokens, temperature=args.temperature, top_k=args.top_k, top_p=args.top_p,
+                          min_p=args.min_p, repetition_penalty=args.repetition_penalty, seed=args.seed)
+    try:
+        for c in chunks:
+            _add(out, c.token, c.logprob, c.finish, time.perf_counter() - start)
+            out.text += c.text
+            if not args.json:
+                print(c.text, end="", flush=True)
+    except KeyboardInterrupt:
+        chunks.close()
+        out.finish, code = "cancelled", 130
+    facts = {"finish": out.finish, "tokens": len(out.tokens),
+             "first_token_ms": None if out.first_token_s is None else round(out.first_token_s * 1e3, 1),
+             "tokens_per_s": None if out.tokens_per_s is None else round(out.tokens_per_s, 1), "peak_rss_mb": round(peak_rss_mb(), 1)}
+    if args.json:
+        print(json.dumps({"text": out.text, **facts}), flush=True)
+    else:
+        if not out.text.endswith("\n"):
+            print(flush=True)
+        rate = "" if facts["tokens_per_s"] is None else f", {facts['tokens_per_s']} tokens/s"
+        first = "" if facts["first_token_ms"] is None else f"first token {facts['first_token_ms']} ms, "
+        print(f"[{first}{facts['tokens']} tokens{rate}, peak memory {facts['peak_rss_mb']} MB, finish: {out.finish}]", file=sys.stderr)
+    return code, out.text
+
+
+# ---- doctor --------------------------------------------------------------------------------------
+
+def cmd_doctor(args) -> int:
+    from vivace.doctor import examine
+
+    rows = examine()
+    if args.json:
+        print(json.dumps({"checks": rows}))
+    else:
+        for r in rows:
+            print(f"{r['status']:<5} {r['check']:<18} {r['found']}" + (f"\n      fix: {r['fix']}" if r["fix"] else ""))
+    return 1 if any(r["status"] == "FAIL" for r in rows) else 0
+
+
+# ---- ops -----------------------------------------------------------------------------------------
+
+def cmd_ops(args) -> int:
+    from vivace import ops
+    from vivace.errors import NotFoundError
+
+    rows = ops.ops_table()
+    if args.name:
+        rows = [r for r in rows if r["name"] == args.name]
+        if not rows:
+            raise NotFoundError(f"no op named {args.name!r}; `vivace ops` lists them")
+    if args.json:
+        print(json.dumps({"ops": rows}))
+    elif args.name:
+        print(getattr(ops, args.name).__doc__)
+    else:
+        width = max(len(r["name"]) for r in rows)
+        for r in rows:
+            print(f"{r['name']:<{width}}  {r['kind']:<9}  {r['brief']}")
+    return 0
+
+
+# ---- plan ----------------------------------------------------------------------------------------
+
+def cmd_plan(args) -> int:
+    with load(args) as model:
+        lines, report = model.memory(), model.report()
+    total = sum(b for _, b in lines)
+    if args.json:
+        print(json.dumps({"regions": [{"name": n, "bytes": b} for n, b in lines], "total_bytes": total, "report": report}))
+        return 0
+    caches = [(n, b) for n, b in lines if n.startswith(("k_cache.", "v_cache."))]
+    for name, size in [(n, b) for n, b in lines if (n, b) not in caches] + [(f"kv cache ({len(caches)} regions)", sum(b for _, b in caches))]:
+        print(f"{size:>15,}  {name}")
+    print(f"{total:>15,}  total bytes ({report['family']}, {report['precision']}, kv {report['kv_dtype']}, context {report['context']}, batch {report['max_batch']})")
+    return 0
+
+
+# ---- bench ---------------------------------------------------------------------------------------
+
+def cmd_bench(args) -> int:
+    from vivace.bench import bench_text_model, write_receipt
+
+    with load(args) as model:
+        rows = bench_text_model(model, steps=args.steps, prompt_tokens=args.prompt_tokens)
+        if args.receipt:
+            write_receipt(args.receipt, model, rows, command=" ".join(["vivace", *sys.argv[1:]]))
+    if args.json:
+        print(json.dumps({"rows": rows}))
+    else:
+        for r in rows:
+            print(f"{r['case']:<70} p50 {r['p50_us']:>10.1f} us  p99 {r['p99_us']:>10.1f} us  {r['note']}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,205 @@
+"""load_model and the typed models it returns."""
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vivace import _core
+from vivace.errors import ClosedError, Error, InvalidArgumentError, NotFoundError, UnsupportedError
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One step of a streamed answer. `text` may be empty while a character is incomplete."""
+
+    text: str
+    token: int | None
+    logprob: float | None
+    finish: str | None = None  # None, "stop", "length", "cancelled" or "nan_logits"
+
+
+@dataclass
+class Answer:
+    """A finished answer. Times are host seconds."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: str | None = None
+    prompt_tokens: int = 0
+    first_token_s: float | None = None  # from the call to the first token
+    total_s: float = 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Decode rate: tokens after the first over the time after the first."""
+        if self.first_token_s is None or len(self.tokens) < 2 or self.total_s <= self.first_token_s:
+            return None
+        return (len(self.tokens) - 1) / (self.total_s - self.first_token_s)
+
+
+def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
+               threads=0, context=0, max_batch=1, chunk=128) -> "TextModel":
+    """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
+
+    device: "auto" or "cpu". precision: "auto", "q8" (int8 activations against quantised weights) or "f32".
+    partition: a share of a GPU; None is all of it. kv_dtype: "auto" (f16), "f32", "f16", "bf16".
+    threads: CPU threads, 0 = one a physical core. context: positions a sequence may hold, 0 = the model's
+    own, at most 4096. max_batch: sequences live at once. chunk: prompt tokens a step may take.
+    Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
+    """
+    if partition is not None:
+        raise UnsupportedError("partition: a share of a GPU; this model runs on the CPU, set threads instead")
+    path = resolve(path_or_name)
+    core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads,
+                                 context=context, max_batch=max_batch, chunk=chunk)
+    return TextModel(path, core)
+
+
+def resolve(path_or_name) -> str:
+    """The path of a checkpoint: as given if it exists, else that of a model that was fetched before."""
+    path = os.fspath(path_or_name)
+    if os.path.exists(path):
+        return path
+    from vivace import fetch
+
+    if path.lower() in fetch.MODELS:
+        return fetch.path_of(path)
+    raise NotFoundError(f"{path}: no such file or directory, and no known model of that name ({', '.join(sorted(fetch.MODELS))})")
+
+
+class TextModel:
+    """A language model. Not thread-safe: one call at a time. Use as a context manager or close() it."""
+
+    def __init__(self, path: str, core):
+        self._path, self._core, self._text = path, core, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self) -> None:
+        """Frees the model's memory. Later calls raise ClosedError; closing twice is fine."""
+        self._core = None
+
+    @property
+    def _live(self):
+        if self._core is None:
+            raise ClosedError("this model was closed; load it again")
+        return self._core
+
+    @property
+    def text(self):
+        """Tokenizer and chat template (vivace.text.Text), built on first use."""
+        if self._text is None:
+            from vivace.text import load_text
+
+            text = load_text(self._path, _core.read_metadata(self._path))
+            size, vocab = text.tokenizer.get_vocab_size(), self._live.limits()["vocab"]
+            if size > vocab:
+                raise InvalidArgumentError(f"tokenizer: it has {size} tokens, the model's vocabulary {vocab}; they do not belong together")
+            self._text = text
+        return self._text
+
+    def report(self) -> dict:
+        """Every decision of the load: family, precision plan, dtypes, shapes, memory."""
+        facts = {k: json.loads(v) for k, v in self._live.report()}
+        return {"path": self._path, **facts, "memory": dict(self.memory())}
+
+    def memory(self) -> list[tuple[str, int]]:
+        """Exact bytes by region, in order."""
+        return self._live.memory()
+
+    def prompt_ids(self, prompt) -> list[int]:
+        """Token ids of a string (one user turn if the model has a chat template, else plain text), of a list
+        of {"role", "content"} messages, or of token ids as they are."""
+        if isinstance(prompt, str):
+            if self.text.template:
+                return self.text.chat_ids([{"role": "user", "content": prompt}])
+            return self.text.prompt_ids(prompt)
+        prompt = list(prompt)
+        if prompt and isinstance(prompt[0], dict):
+            return self.text.chat_ids(prompt)
+        return prompt
+
+    def generate(self, prompt, **options) -> Answer:
+        """Answers `prompt`; see stream() for the options."""
+        return collect(self.stream(prompt, **options))
+
+    def generate_ids(self, ids, **options) -> Answer:
+        """Token ids in, token ids out; needs no tokenizer. Nothing stops it but `stop` ids and max_tokens."""
+        return collect(self._stream(list(ids), None, **options))
+
+    def generate_batch(self, prompts, **options) -> list[Answer]:
+        """Answers several prompts, up to max_batch of them side by side, each as if it were alone."""
+        text = self.text
+        answers, order = [], {}
+        batcher = _core.Batcher(self._live)
+        for prompt in prompts:
+            ids = self.prompt_ids(prompt)
+            order[batcher.submit(**_request(ids, text.eos, self._live.limits()["context"], **options))] = len(answers)
+            answers.append(Answer(prompt_tokens=len(ids)))
+        start = time.perf_counter()
+        while not batcher.idle():
+            for request, token, logprob, finish in batcher.step():
+                _add(answers[order[request]], token, logprob, finish, time.perf_counter() - start)
+        for a in answers:
+            a.text = text.decode(a.tokens)
+        return answers
+
+    def stream(self, prompt, **options) -> Iterator[Chunk]:
+        """Yields an answer as it is made. Options: max_tokens (default: up to the context, at most 512),
+        temperature (0 = greedy), top_k (0 = off), top_p, min_p, repetition_penalty, presence_penalty,
+        frequency_penalty, seed, stop (extra token ids). Closing the iterator cancels the answer."""
+        ids = self.prompt_ids(prompt)
+        return self._stream(ids, self.text, **options)
+
+    def _stream(self, ids, text, **options) -> Iterator[Chunk]:
+        request = _request(ids, text.eos if text else [], self._live.limits()["context"], **options)
+        batcher = _core.Batcher(self._live)
+        batcher.submit(**request)  # errors of the request surface here, not at the first next()
+        return self._run(batcher, text)
+
+    def _run(self, batcher, text) -> Iterator[Chunk]:
+        decode = text.stream() if text else lambda token: ""
+        while not batcher.idle():
+            self._live  # closed meanwhile: a clear error
+            for _, token, logprob, finish in batcher.step():
+                if finish == "nan_logits":
+                    raise Error("the model's logits are NaN: the checkpoint or this machine's arithmetic is broken")
+                has = token is not None
+                yield Chunk(decode(token) if has else "", token, logprob if has else None, finish)
+
+
+def _request(ids, eos, context, *, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
+             presence_penalty=0.0, frequency_penalty=0.0, seed=0, stop=()) -> dict:
+    if max_tokens is None:
+        max_tokens = max(1, min(512, context - len(ids) + 1))
+    return dict(prompt=ids, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+                repetition=repetition_penalty, presence=presence_penalty, frequency=frequency_penalty, seed=seed, stop=[*eos, *stop])
+
+
+def _add(answer: Answer, token, logprob, finish, elapsed) -> None:
+    if token is not None:
+        if answer.first_token_s is None:
+            answer.first_token_s = elapsed
+        answer.tokens.append(token)
+        answer.logprobs.append(logprob)
+    answer.finish = finish or answer.finish
+    answer.total_s = elapsed
+
+
+def collect(chunks: Iterator[Chunk], start: float | None = None) -> Answer:
+    """Runs a stream to its end."""
+    start = time.perf_counter() if start is None else start
+    answer = Answer()
+    for c in chunks:
+        answer.text += c.text
+        _add(answer, c.token, c.logprob, c.finish, time.perf_counter() - start)
+    return answer

@@ -1,0 +1,192 @@
+"""Text in and out of token ids: tokenizers built from a checkpoint, chat templates in a sandbox.
+
+The tokenizer itself is the `tokenizers` library; this module only maps what GGUF and hub
+checkpoints store onto it. Nothing here is imported until a model with text is used.
+"""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vivace.errors import CorruptDataError, LimitExceededError, NotFoundError, UnsupportedError
+
+MAX_TEMPLATE_CHARS = 64 << 10
+MAX_RENDERED_CHARS = 4 << 20
+
+# How GGUF's `tokenizer.ggml.pre` splits text before byte-level BPE. A pattern is used alone; `digits`
+# puts every digit on its own; None is GPT-2's own split.
+_LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_PRE = {
+    "gpt-2": {}, "default": {},
+    "smollm": {"digits": True},
+    "llama-bpe": {"pattern": _LLAMA3}, "llama3": {"pattern": _LLAMA3},
+    "qwen2": {"pattern": _QWEN2, "nfc": True},
+}
+_CONTROL, _USER_DEFINED = 3, 4  # GGUF token types that are matched whole
+
+
+@dataclass
+class Text:
+    """A checkpoint's tokenizer, its special ids and its chat template."""
+
+    tokenizer: object
+    bos: int | None = None
+    eos: list[int] = field(default_factory=list)  # every id that ends an answer
+    add_bos: bool = False
+    template: str | None = None
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids of `text`. Names of special tokens in `text` stay text unless `special` is set, so a
+        user's words cannot forge a turn."""
+        # tokenizers calls "encode special tokens as text" `encode_special_tokens`.
+        self.tokenizer.encode_special_tokens = not special
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Ids of a plain prompt, with the beginning-of-text token where the model wants one."""
+        ids = self.encode(text)
+        return [self.bos, *ids] if self.add_bos and self.bos is not None else ids
+
+    def decode(self, ids) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def stream(self):
+        """Returns f(id) -> text that became final with this token ("" while a character is incomplete)."""
+        from tokenizers.decoders import DecodeStream
+
+        stream = DecodeStream(skip_special_tokens=True)
+        return lambda token: stream.step(self.tokenizer, token) or ""
+
+    def chat_ids(self, messages: list[dict], *, add_generation_prompt: bool = True) -> list[int]:
+        """Ids of a conversation through the chat template. Message text is encoded as plain text: special
+        tokens come from the template alone."""
+        return _encode_rendered(self, messages, add_generation_prompt)
+
+    def render(self, messages: list[dict], *, add_generation_prompt: bool = True) -> str:
+        return _render(self, messages, add_generation_prompt)
+
+
+def load_text(path: str, metadata: dict) -> Text:
+    """Builds the tokenizer of the checkpoint at `path`; `metadata` is its GGUF metadata (or {})."""
+    if "tokenizer.ggml.model" in metadata:
+        return _from_gguf(metadata)
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    return _from_hub(folder)
+
+
+def _from_gguf(meta: dict) -> Text:
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    kind = meta["tokenizer.ggml.model"]
+    if kind != "gpt2":
+        raise UnsupportedError(f"tokenizer.ggml.model: wanted gpt2 (byte-level BPE), got {kind!r}; pass token ids instead")
+    pre = meta.get("tokenizer.ggml.pre", "default")
+    if pre not in _PRE:
+        raise UnsupportedError(f"tokenizer.ggml.pre: wanted one of {', '.join(sorted(_PRE))}, got {pre!r}")
+    tokens, merges = meta.get("tokenizer.ggml.tokens"), meta.get("tokenizer.ggml.merges")
+    if not tokens or merges is None:
+        raise CorruptDataError("tokenizer.ggml.tokens and .merges: wanted both, got at least one of them missing")
+    vocab = {t: i for i, t in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        raise CorruptDataError(f"tokenizer.ggml.tokens: {len(tokens) - len(vocab)} duplicates")
+    pairs = [tuple(m.split(" ", 1)) for m in merges]
+    bad = next((m for m, p in zip(merges, pairs) if len(p) != 2), None)
+    if bad is not None:
+        raise CorruptDataError(f"tokenizer.ggml.merges: wanted two words a merge, got {bad!r}")
+    tok = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in ("llama-bpe", "llama3")))
+    rule = _PRE[pre]
+    if rule.get("nfc"):
+        tok.normalizer = normalizers.NFC()
+    if "pattern" in rule:
+        steps = [pre_tokenizers.Split(Regex(rule["pattern"]), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    else:
+        steps = [pre_tokenizers.Digits(individual_digits=True)] if rule.get("digits") else []
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
+    tok.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tok.decoder = decoders.ByteLevel()
+    types = meta.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    added = [AddedToken(t, special=k == _CONTROL, normalized=False) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)]
+    tok.add_special_tokens([a for a in added if a.special])
+    tok.add_tokens([a for a in added if not a.special])
+    eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
+    return Text(tok, bos=meta.get("tokenizer.ggml.bos_token_id"), eos=list(dict.fromkeys(eos)),
+                add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", False)), template=meta.get("tokenizer.chat_template"))
+
+
+def _from_hub(folder: Path) -> Text:
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    if not file.exists():
+        raise NotFoundError(f"{file}: no tokenizer beside the checkpoint; pass token ids (generate_ids) or add the file")
+    tok = Tokenizer.from_file(str(file))
+    config = _json(folder / "tokenizer_config.json")
+    template = config.get("chat_template")
+    if (folder / "chat_template.jinja").exists():
+        template = (folder / "chat_template.jinja").read_text()
+    if isinstance(template, list):  # named templates: the default one
+        template = next((t["template"] for t in template if t.get("name") == "default"), None)
+
+    def token_id(name):
+        value = config.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        return tok.token_to_id(value) if value else None
+
+    eos = _json(folder / "generation_config.json").get("eos_token_id", token_id("eos_token"))
+    eos = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    return Text(tok, bos=token_id("bos_token"), eos=eos, add_bos=bool(config.get("add_bos_token", False)), template=template)
+
+
+def _json(file: Path) -> dict:
+    return json.loads(file.read_text()) if file.exists() else {}
+
+
+def _render(text: Text, messages, add_generation_prompt) -> str:
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    if not text.template:
+        raise NotFoundError("this checkpoint has no chat template; call generate with a plain prompt")
+    if len(text.template) > MAX_TEMPLATE_CHARS:
+        raise LimitExceededError(f"chat template: {len(text.template)} characters, at most {MAX_TEMPLATE_CHARS} are accepted")
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+
+    def raise_exception(message):
+        raise TemplateError(message)
+
+    env.globals.update(raise_exception=raise_exception)
+    name = lambda i: text.tokenizer.id_to_token(i) if i is not None else ""
+    pieces, size = [], 0
+    try:
+        stream = env.from_string(text.template).generate(
+            messages=messages, add_generation_prompt=add_generation_prompt, bos_token=name(text.bos), eos_token=name(text.eos[0] if text.eos else None))
+        for piece in stream:
+            size += len(piece)
+            if size > MAX_RENDERED_CHARS:
+                raise LimitExceededError(f"chat template: it rendered more than {MAX_RENDERED_CHARS} characters")
+            pieces.append(piece)
+    except TemplateError as e:
+        raise CorruptDataError(f"chat template: {e}") from e
+    return "".join(pieces)
+
+
+def _encode_rendered(text: Text, messages, add_generation_prompt) -> list[int]:
+    """Special tokens are recognised only where the template put them. Messages without their names (the
+    ordinary case) are encoded with the template in one piece, exactly as the references do."""
+    rendered = _render(text, messages, add_generation_prompt)
+    names = [t.content for t in text.tokenizer.get_added_tokens_decoder().values() if t.special]
+    contents = [m["content"] for m in messages if isinstance(m.get("content"), str)]
+    if not any(name in content for name in names for content in contents):
+        return text.encode(rendered, special=True)
+    ids, at = [], 0
+    for content in contents:
+        content = content if content in rendered[at:] else content.strip()  # many templates trim
+        start = rendered.find(content, at)
+        if start < 0:
+            raise UnsupportedError("chat template: it rewrites a message that contains the name of a special token; remove the name")
+        ids += text.encode(rendered[at:start], special=True) + text.encode(content)
+        at = start + len(content)
+    return ids + text.encode(rendered[at:], special=True)

@@ -1,0 +1,19 @@
+#include "vivace/engine/model.h"
+
+namespace vivace::engine {
+
+Status check(const Sampling& s) {
+  const auto bad = [](const char* what, const char* want, double got) {
+    return Status(Code::kInvalidArgument, strf("%s: wanted %s, got %g", what, want, got));
+  };
+  if (!(s.temperature >= 0 && s.temperature < 1e6f)) return bad("temperature", "0 (greedy) to 1e6", s.temperature);
+  if (!(s.top_p > 0 && s.top_p <= 1)) return bad("top_p", "a value in (0, 1]", s.top_p);
+  if (!(s.min_p >= 0 && s.min_p <= 1)) return bad("min_p", "a value in [0, 1]", s.min_p);
+  if (s.top_k < 0) return bad("top_k", "0 (off) or more", s.top_k);
+  if (!(s.repetition > 0 && s.repetition < 1e6f)) return bad("repetition_penalty", "a value in (0, 1e6)", s.repetition);
+  if (!(s.presence >= -1e6f && s.presence <= 1e6f)) return bad("presence_penalty", "a finite value", s.presence);
+  if (!(s.frequency >= -1e6f && s.frequency <= 1e6f)) return bad("frequency_penalty", "a finite value", s.frequency);
+  return {};
+}
+
+}  // namespace vivace::engine

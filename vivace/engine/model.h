@@ -1,0 +1,87 @@
+// What a loaded model looks like to the layers above: options in, a typed model out.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vivace/base/status.h"
+#include "vivace/base/tensor.h"
+
+namespace vivace::engine {
+
+/// How to load. Every "auto" is resolved once, at load, and named in Model::report().
+struct LoadOptions {
+  std::string device = "auto";     // auto | cpu
+  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8
+  std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
+  int threads = 0;                 // CPU backend: 0 = one a physical core
+  int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
+  int max_batch = 1;               // sequences that can be live at once
+  int chunk = 128;                 // prompt rows a step may take
+};
+
+/// One line of what `plan` prints: a named region and its exact size.
+struct MemoryLine {
+  std::string name;
+  int64_t bytes = 0;
+};
+
+/// Key-value facts for reports, in order. Values are JSON literals.
+using Report = std::vector<std::pair<std::string, std::string>>;
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const std::string& family() const = 0;
+  virtual Report report() const = 0;
+  /// Exact memory by region: mapped weights, arena regions. Known before the first step.
+  virtual std::vector<MemoryLine> memory() const = 0;
+};
+
+/// One token that enters a step.
+struct TokenRow {
+  int32_t token = 0;
+  int32_t pos = 0;    // its position in its sequence, from 0
+  int32_t slot = 0;   // whose sequence
+  bool sample = false;  // the next token after this one is wanted
+};
+
+/// Per-sequence sampling parameters. temperature 0 is greedy.
+struct Sampling {
+  float temperature = 0, top_p = 1, min_p = 0;
+  int32_t top_k = 0;
+  float repetition = 1, presence = 0, frequency = 0;
+  int64_t seed = 0;
+};
+
+/// Checks every field; InvalidArgument names the first that is out of range.
+Status check(const Sampling& sampling);
+
+/// What a step drew for a row that asked: token -1 means its logits were NaN.
+struct Sampled {
+  int32_t token = -1;
+  int32_t slot = 0;
+  float logprob = 0;
+};
+
+struct TextLimits {
+  int vocab = 0, context = 0, max_batch = 0, chunk = 0;
+};
+
+/// A decoder: rows of tokens in, next tokens out, state kept in slots.
+class TextModel : public Model {
+ public:
+  virtual TextLimits limits() const = 0;
+  /// Sets the parameters of `slot` and forgets its sequence. Not on the hot path. Errors: InvalidArgument
+  /// names the value, and nothing changed.
+  virtual Status start(int slot, const Sampling& sampling) = 0;
+  /// One step over 1..chunk rows, at most max_batch of which sample; `out` gets them in row order.
+  /// After load this neither allocates nor compiles. Rows of one slot must be in position order.
+  virtual Status step(std::span<const TokenRow> rows, std::span<Sampled> out) = 0;
+  /// The logits [sampled rows, vocab] f32 of the last step; valid until the next one.
+  virtual Tensor logits() const = 0;
+};
+
+}  // namespace vivace::engine

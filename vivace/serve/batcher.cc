@@ -1,0 +1,121 @@
+#include "vivace/serve/batcher.h"
+
+#include <algorithm>
+
+#include "vivace/base/check.h"
+
+namespace vivace::serve {
+
+using engine::Sampled;
+using engine::TokenRow;
+
+const char* name(Finish f) {
+  static constexpr const char* kNames[] = {"", "stop", "length", "cancelled", "nan_logits"};
+  return kNames[static_cast<int>(f)];
+}
+
+Batcher::Batcher(engine::TextModel& model) : model_(model), limits_(model.limits()), slots_(static_cast<size_t>(limits_.max_batch)) {
+  rows_.reserve(static_cast<size_t>(limits_.chunk));
+  sampled_.reserve(static_cast<size_t>(limits_.max_batch));
+  cancelled_.reserve(slots_.size());
+}
+
+Result<int64_t> Batcher::submit(Request request) {
+  if (request.prompt.empty()) return Status(Code::kInvalidArgument, "generate: the prompt is empty; it needs at least one token");
+  if (request.max_tokens < 1) return Status(Code::kInvalidArgument, strf("generate: max_tokens must be at least 1, got %d", request.max_tokens));
+  for (const int32_t t : request.prompt)
+    if (t < 0 || t >= limits_.vocab) return Status(Code::kInvalidArgument, strf("generate: prompt token %d is outside the model's vocabulary [0, %d)", t, limits_.vocab));
+  // The last token drawn is never fed, so it needs no position.
+  const int64_t need = static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
+  if (need > limits_.context)
+    return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, the context holds %d; shorten the prompt, lower max_tokens or load with a larger context",
+                                             request.prompt.size(), request.max_tokens, static_cast<long>(need), limits_.context));
+  VV_TRY(engine::check(request.sampling));
+  Active a;
+  a.id = next_id_++;
+  a.request = std::move(request);
+  waiting_.push_back(std::move(a));
+  return waiting_.back().id;
+}
+
+Status Batcher::cancel(int64_t request) {
+  for (Active& a : slots_)
+    if (a.id == request) {
+      a.cancelled = true;
+      return {};
+    }
+  for (auto it = waiting_.begin(); it != waiting_.end(); ++it)
+    if (it->id == request) {
+      waiting_.erase(it);
+      cancelled_.push_back(request);
+      return {};
+    }
+  return Status(Code::kNotFound, strf("cancel: request %ld is not running", static_cast<long>(request)));
+}
+
+bool Batcher::idle() const {
+  return waiting_.empty() && cancelled_.empty() && std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; });
+}
+
+void Batcher::release(Active* a) { *a = Active{}; }
+
+Status Batcher::admit() {
+  for (size_t slot = 0; slot < slots_.size() && !waiting_.empty(); ++slot) {
+    if (slots_[slot].id >= 0) continue;
+    slots_[slot] = std::move(waiting_.front());
+    waiting_.pop_front();
+    VV_TRY(model_.start(static_cast<int>(slot), slots_[slot].request.sampling));
+  }
+  return {};
+}
+
+void Batcher::add_rows() {
+  rows_.clear();
+  // Answers first: a long prompt must not stall those who already listen.
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Active& a = slots_[i];
+    if (a.id >= 0 && a.last >= 0) rows_.push_back(TokenRow{a.last, a.fed++, static_cast<int32_t>(i), true});
+  }
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Active& a = slots_[i];
+    if (a.id < 0 || a.last >= 0) continue;
+    const int size = static_cast<int>(a.request.prompt.size());
+    while (a.fed < size && rows_.size() < static_cast<size_t>(limits_.chunk)) {
+      const int pos = a.fed++;
+      rows_.push_back(TokenRow{a.request.prompt[static_cast<size_t>(pos)], pos, static_cast<int32_t>(i), pos == size - 1});
+    }
+  }
+}
+
+void Batcher::finish_sample(const Sampled& s, std::vector<Event>* events) {
+  Active& a = slots_[static_cast<size_t>(s.slot)];
+  Event e{a.id, s.token, s.logprob, Finish::none};
+  a.last = s.token;
+  ++a.produced;
+  const auto& stop = a.request.stop;
+  if (s.token < 0) e.finish = Finish::nan_logits;
+  else if (std::find(stop.begin(), stop.end(), s.token) != stop.end()) e.finish = Finish::stop, e.token = -1;
+  else if (a.produced == a.request.max_tokens) e.finish = Finish::length;
+  events->push_back(e);
+  if (e.finish != Finish::none) release(&a);
+}
+
+Status Batcher::step(std::vector<Event>* events) {
+  events->clear();
+  for (const int64_t id : cancelled_) events->push_back({id, -1, 0, Finish::cancelled});
+  cancelled_.clear();
+  for (Active& a : slots_)
+    if (a.cancelled) {
+      events->push_back({a.id, -1, 0, Finish::cancelled});
+      release(&a);
+    }
+  VV_TRY(admit());
+  add_rows();
+  if (rows_.empty()) return {};
+  sampled_.resize(static_cast<size_t>(std::count_if(rows_.begin(), rows_.end(), [](const TokenRow& r) { return r.sample; })));
+  VV_TRY(model_.step(rows_, sampled_));
+  for (const Sampled& s : sampled_) finish_sample(s, events);
+  return {};
+}
+
+}  // namespace vivace::serve

@@ -1,0 +1,69 @@
+// Batcher: several requests on one TextModel. Which rows enter a step is decided here and nowhere else.
+#pragma once
+#include <deque>
+#include <vector>
+
+#include "vivace/engine/model.h"
+
+namespace vivace::serve {
+
+struct Request {
+  std::vector<int32_t> prompt;      // at least one token
+  int max_tokens = 0;               // >= 1
+  engine::Sampling sampling;
+  std::vector<int32_t> stop;        // token ids that end the answer; they are not part of it
+};
+
+enum class Finish : uint8_t { none, stop, length, cancelled, nan_logits };
+const char* name(Finish f);
+
+/// One thing that happened to a request in a step: a token, its end, or both.
+struct Event {
+  int64_t request = 0;
+  int32_t token = -1;   // -1: no token came with this event
+  float logprob = 0;
+  Finish finish = Finish::none;
+};
+
+/// Not thread-safe: one caller. Requests that find no free slot wait in order.
+class Batcher {
+ public:
+  /// `model` must outlive the batcher and be used by nobody else meanwhile.
+  explicit Batcher(engine::TextModel& model);
+
+  /// Queues a request and returns its id. Errors: InvalidArgument (empty prompt, token out of range,
+  /// sampling values), LimitExceeded when prompt + max_tokens exceed the context, both numbers named.
+  Result<int64_t> submit(Request request);
+  /// Ends a request at once; its Finish::cancelled event comes with the next step. NotFound if it is over.
+  Status cancel(int64_t request);
+  bool idle() const;
+  /// One model step: every answering request gets one row, the rest of the chunk goes to prompts in
+  /// order of arrival. Replaces `events`. Does not allocate once `events` has room for 2 x max_batch.
+  /// An error concerns the step as a whole; requests fail alone through their events.
+  Status step(std::vector<Event>* events);
+
+ private:
+  struct Active {
+    int64_t id = -1;       // -1: the slot is free
+    Request request;
+    int fed = 0;           // tokens of the context that entered the model
+    int produced = 0;
+    int32_t last = -1;     // drawn but not yet fed
+    bool cancelled = false;
+  };
+  Status admit();
+  void add_rows();
+  void finish_sample(const engine::Sampled& s, std::vector<Event>* events);
+  static void release(Active* a);
+
+  engine::TextModel& model_;
+  engine::TextLimits limits_;
+  std::vector<Active> slots_;
+  std::deque<Active> waiting_;
+  std::vector<int64_t> cancelled_;  // ended while waiting
+  std::vector<engine::TokenRow> rows_;
+  std::vector<engine::Sampled> sampled_;
+  int64_t next_id_ = 0;
+};
+
+}  // namespace vivace::serve
