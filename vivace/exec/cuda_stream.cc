@@ -58,10 +58,10 @@ CudaStream::~CudaStream() {
 Status CudaStream::launch(const Launch& launch) {
   if (launch.kernel == nullptr)
     return Status(Code::kInvalidArgument, strf("cuda stream: launch of %s: it has no CUDA kernel, so it was prepared for another backend", launch.op));
-  if (launch.kernel->device != &device())
+  if (launch.kernel->device != &dev())
     return Status(Code::kInvalidDevice, strf("cuda stream: launch of %s: its kernel is loaded on cuda:%d, the stream is on cuda:%d", launch.op,
-                                             launch.kernel->device->info().ordinal, device().info().ordinal));
-  VV_TRY(device().bind());
+                                             launch.kernel->device->info().ordinal, dev().info().ordinal));
+  VV_TRY(dev().bind());
   const device::LaunchShape shape = {.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                                      .block = {launch.block[0], launch.block[1], launch.block[2]},
                                      .smem_bytes = launch.smem_bytes,
@@ -75,7 +75,7 @@ Status CudaStream::launch(const Launch& launch) {
 Status CudaStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(check_copy("cuda", to, from, bytes));
   if (bytes == 0) return {};
-  VV_TRY(device().bind());
+  VV_TRY(dev().bind());
   VV_TRY(stream_.copy(to, from, bytes));
   ++recorded_;
   return {};
@@ -83,7 +83,7 @@ Status CudaStream::copy(void* to, const void* from, size_t bytes) {
 
 Status CudaStream::begin_capture() {
   if (capturing_) return wrong_time("cuda", "begin_capture", "already capturing; end_capture() first");
-  VV_TRY(device().bind());
+  VV_TRY(dev().bind());
   // Thread-local: an allocation or a load on this thread is refused, other threads go on undisturbed.
   VV_CU(cuStreamBeginCapture_v2, handle(), cu::kCaptureThreadLocal);
   capturing_ = true;
@@ -94,44 +94,44 @@ Status CudaStream::begin_capture() {
 Result<std::unique_ptr<Executable>> CudaStream::end_capture() {
   if (!capturing_) return wrong_time("cuda", "end_capture", "not capturing; begin_capture() first");
   capturing_ = false;
-  VV_TRY(device().bind());
+  VV_TRY(dev().bind());
   CapturedGraph graph;
   VV_CU(cuStreamEndCapture, handle(), &graph.handle);
   cu::GraphExec exec = nullptr;
   VV_CU(cuGraphInstantiateWithFlags, &exec, graph.handle, 0ull);
-  auto executable = std::make_unique<CudaExecutable>(device(), exec, true, recorded_);
+  auto executable = std::make_unique<CudaExecutable>(dev(), exec, true, recorded_);
   VV_CU(cuGraphUpload, exec, handle());  // so that the first replay costs what the others cost
   return std::unique_ptr<Executable>(std::move(executable));
 }
 
 Status CudaStream::replay(Executable& executable) {
   if (capturing_) return wrong_time("cuda", "replay", "the stream is capturing, and a capture cannot hold a replay");
-  const auto* e = mine<CudaExecutable>(executable, device());
-  if (e == nullptr) return foreign("replay", "executable", device());
-  VV_TRY(device().bind());
+  const auto* e = mine<CudaExecutable>(executable, dev());
+  if (e == nullptr) return foreign("replay", "executable", dev());
+  VV_TRY(dev().bind());
   VV_CU(cuGraphLaunch, e->exec(), handle());
   return {};
 }
 
 Status CudaStream::record(Event& event) {
   if (capturing_) return wrong_time("cuda", "record", kNoEvents);
-  auto* e = mine<CudaEvent>(event, device());
-  if (e == nullptr) return foreign("record", "event", device());
-  VV_TRY(device().bind());
+  auto* e = mine<CudaEvent>(event, dev());
+  if (e == nullptr) return foreign("record", "event", dev());
+  VV_TRY(dev().bind());
   return e->event().record(handle());
 }
 
 Status CudaStream::wait(Event& event) {
   if (capturing_) return wrong_time("cuda", "wait", kNoEvents);
-  auto* e = mine<CudaEvent>(event, device());
-  if (e == nullptr) return foreign("wait", "event", device());
-  VV_TRY(device().bind());
+  auto* e = mine<CudaEvent>(event, dev());
+  if (e == nullptr) return foreign("wait", "event", dev());
+  VV_TRY(dev().bind());
   return stream_.wait(e->event());
 }
 
 Status CudaStream::synchronize() {
   if (capturing_) return wrong_time("cuda", "synchronize", "the stream is capturing, nothing has run");
-  VV_TRY(device().bind());
+  VV_TRY(dev().bind());
   return stream_.synchronize();
 }
 

@@ -27,10 +27,11 @@ class CudaStream final : public Stream {
   Status wait(Event& event) override;
   Status synchronize() override;
 
+  const device::Device* device() const override { return &stream_.device(); }
   cu::Stream handle() const { return stream_.handle(); }
 
  private:
-  const device::Device& device() const { return stream_.device(); }
+  const device::Device& dev() const { return stream_.device(); }
   device::Stream stream_;
   bool capturing_ = false;
   size_t recorded_ = 0;  // launches and copies of this capture

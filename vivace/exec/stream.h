@@ -5,6 +5,10 @@
 #include "vivace/base/status.h"
 #include "vivace/exec/launch.h"
 
+namespace vivace::device {
+class Device;
+}
+
 namespace vivace::exec {
 
 /// What a backend captured: an executable list of work. Opaque to everything above exec.
@@ -40,6 +44,8 @@ class Stream {
   /// Capturing ends, whatever the answer. Errors: FailedPrecondition without begin_capture().
   virtual Result<std::unique_ptr<Executable>> end_capture() = 0;
   virtual bool capturing() const = 0;
+  /// The GPU this stream runs on; nullptr for the CPU backend.
+  virtual const device::Device* device() const { return nullptr; }
   /// Issues captured work; never allocates. `executable` must come from this stream's backend.
   virtual Status replay(Executable& executable) = 0;
   virtual Status record(Event& event) = 0;

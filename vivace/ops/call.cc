@@ -112,7 +112,7 @@ Status Call::set(std::string_view attr, double value) {
     const Attr& a = spec_->attrs[i];
     if (attr != a.name) continue;
     if (a.kind == AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got the number %g", a.name, a.choices, value));
-    if (a.kind == AttrKind::integer && value != std::floor(value)) return error(Code::kInvalidArgument, strf("attribute %s takes an integer, got %g", a.name, value));
+    if (a.kind == AttrKind::integer && !(value == std::floor(value) && std::fabs(value) <= 0x1p53)) return error(Code::kInvalidArgument, strf("attribute %s takes an integer, got %g", a.name, value));
     if (a.kind == AttrKind::boolean && value != 0 && value != 1) return error(Code::kInvalidArgument, strf("attribute %s takes true or false, got %g", a.name, value));
     if (std::isnan(value)) return error(Code::kInvalidArgument, strf("attribute %s is NaN", a.name));
     attrs_[i] = value;
@@ -185,7 +185,9 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   if (Status s = check_dtype(p, t); !s.ok()) return s;
   const int rank = rank_of(p.shape);
   if (t.shape.rank != rank) return error(Code::kInvalidShape, strf("port %s: wanted [%s], got %s (rank %d for %d)", p.name, p.shape, to_string(t.shape).c_str(), t.shape.rank, rank));
-  if (t.shape.elements() < 0) return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
+  for (int i = 0; i < rank; ++i)  // kernels hold dims in 32 bits
+    if (t.shape[i] < 0 || t.shape[i] > INT32_MAX) return error(Code::kInvalidShape, strf("port %s: axis %d of %s is not in [0, %d]", p.name, i, to_string(t.shape).c_str(), INT32_MAX));
+  if (t.shape.elements() < 0 || t.shape.elements() > INT64_MAX / 8) return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
   if (t.data == nullptr && t.shape.elements() != 0) return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
   int64_t want = 1;
   for (int i = rank - 1; i >= (rank > 1 ? 1 : 0); --i) {
@@ -195,6 +197,7 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   if (rank > 1 && t.shape[0] > 1 && t.stride[0] < want) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name, static_cast<long>(t.stride[0]), static_cast<long>(want)));
   const DTypeInfo d = info(t.dtype);
   if (t.shape[rank - 1] % d.block != 0) return error(Code::kInvalidShape, strf("port %s: last axis %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.shape[rank - 1]), d.name, d.block));
+  if (rank > 1 && t.shape[0] > 1 && t.stride[0] % d.block != 0) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.stride[0]), d.name, d.block));
   // Block formats are read by bytes; their natural alignment is that of their f16 scale.
   const uintptr_t align = is_block(t.dtype) ? 2 : static_cast<uintptr_t>(d.bytes);
   if (reinterpret_cast<uintptr_t>(t.data) % align != 0) return error(Code::kInvalidLayout, strf("port %s: data is not aligned to %s's %lu bytes", p.name, d.name, static_cast<unsigned long>(align)));

@@ -5,18 +5,50 @@
 namespace vivace::ops {
 
 /// A primitive op gives: `Args` (POD), `spec`, `bind(Call, Args*)` with its cross-port rules,
-/// `cost(Args)`, and `host(Args, Pool)`. A composite gives `spec` and `decompose(Call, Recorder)`.
+/// `cost(Args)` and `host(Args, Pool)`; once it runs on GPUs also a struct `Gpu` with
+///   kHeader                          the .cuh that holds the kernel
+///   Key                              POD with ==: dtypes and policy, all that picks an instance
+///   pick(Args, Arch) -> Result<Key>  the tactic; pure
+///   instance(Key) -> string          the C++ expression of the kernel
+///   shape(Args, Key, Launch*)        grid, block, shared memory
+///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
+/// A composite gives `spec` and `decompose(Call, Recorder)`.
 template <class Op>
-Status prepare(const Call& call, exec::Launch* launch) {
+concept OnGpu = requires { typename Op::Gpu; };
+
+template <class Op>
+Status prepare_gpu(const Call& call, const Target& target, const typename Op::Args& args, exec::Launch* launch) {
+  if constexpr (OnGpu<Op>) {
+    static KernelTable<typename Op::Gpu> table;
+    Result<typename Op::Gpu::Key> key = Op::Gpu::pick(args, target.arch());
+    if (!key.ok()) return std::move(key).status().with_context(Op::spec.name);
+    Result<const device::Kernel*> kernel = table.get(*target.device, *key);
+    if (!kernel.ok()) return std::move(kernel).status().with_context(Op::spec.name);
+    launch->kernel = *kernel;
+    Op::Gpu::shape(args, *key, launch);
+    return {};
+  } else {
+    return call.error(Code::kUnsupported, "it has no CUDA kernel; move the tensors to host memory");
+  }
+}
+
+template <class Op>
+Status prepare(const Call& call, const Target& target, exec::Launch* launch) {
   typename Op::Args args{};
   if (Status s = Op::bind(call, &args); !s.ok()) return s;
   launch->op = Op::spec.name;
   launch->set_args(args);
-  if (call.place() == Place::host) {
-    launch->host = [](const void* a, cpu::Pool& pool) { Op::host(*static_cast<const typename Op::Args*>(a), pool); };
-    return {};
-  }
-  return call.error(Code::kUnsupported, "no CUDA kernel is built into this version; move the tensors to host memory");
+  if (target.device != nullptr) return prepare_gpu<Op>(call, target, args, launch);
+  launch->host = [](const void* a, cpu::Pool& pool) { Op::host(*static_cast<const typename Op::Args*>(a), pool); };
+  return {};
+}
+
+template <class Op>
+std::vector<Instance> instances(Arch arch) {
+  std::vector<Instance> all;
+  if constexpr (OnGpu<Op>)
+    Op::Gpu::instances(arch, [&](const typename Op::Gpu::Key& key) { all.push_back({Op::Gpu::kHeader, Op::Gpu::instance(key)}); });
+  return all;
 }
 
 template <class Op>
@@ -29,8 +61,8 @@ Cost cost(const Call& call) {
 template <class Op>
 constexpr OpRow define() {
   static_assert(Op::spec.complete(), "spec needs brief, formula, source and a doc for every port and attribute");
-  if constexpr (Op::spec.composite) return OpRow{&Op::spec, nullptr, nullptr, &Op::decompose};
-  else return OpRow{&Op::spec, &prepare<Op>, &cost<Op>, nullptr};
+  if constexpr (Op::spec.composite) return OpRow{&Op::spec, nullptr, nullptr, nullptr, &Op::decompose};
+  else return OpRow{&Op::spec, &prepare<Op>, &cost<Op>, &instances<Op>, nullptr};
 }
 
 }  // namespace vivace::ops

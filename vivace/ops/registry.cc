@@ -59,8 +59,11 @@ Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> port
 Status Recorder::issue(const OpRow& op, Call& call) {
   if (Status s = call.check(); !s.ok()) return s;
   if (op.decompose) return op.decompose(call, *this);
+  const Target target{stream_->device()};
+  if ((call.place() == Place::device) != (target.device != nullptr))
+    return call.error(Code::kInvalidDevice, strf("the tensors are in %s memory, the stream runs on the %s", call.place() == Place::host ? "host" : "device", target.device ? "device" : "host"));
   exec::Launch launch;
-  if (Status s = op.prepare(call, &launch); !s.ok()) return s;
+  if (Status s = op.prepare(call, target, &launch); !s.ok()) return s;
   return stream_->launch(launch);
 }
 

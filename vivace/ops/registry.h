@@ -8,6 +8,7 @@
 
 #include "vivace/exec/stream.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::ops {
 
@@ -16,9 +17,12 @@ class Recorder;
 /// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`.
 struct OpRow {
   const OpSpec* spec;
-  /// Checked call -> launch for the call's place. Setup phase; no work is issued.
-  Status (*prepare)(const Call& call, exec::Launch* launch) = nullptr;
+  /// Checked call -> launch for the target, whose memory the call's tensors are in. Setup phase; no
+  /// work is issued.
+  Status (*prepare)(const Call& call, const Target& target, exec::Launch* launch) = nullptr;
   Cost (*cost)(const Call& call) = nullptr;
+  /// The kernel instances that serve a chip: what gates compile and packs hold. Empty without CUDA kernels.
+  std::vector<Instance> (*instances)(Arch arch) = nullptr;
   /// Issues the ops that define this one on the recorder.
   Status (*decompose)(const Call& call, Recorder& recorder) = nullptr;
 };

@@ -1,0 +1,68 @@
+#include "vivace/ops/gpu.h"
+
+#include <map>
+#include <memory>
+
+#include "vivace/base/check.h"
+#include "vivace/jit/cache.h"
+#include "vivace/jit/nvrtc.h"
+
+namespace vivace::ops {
+namespace {
+
+/// Modules of this process by (device, header, expression). Never unloaded: captured graphs hold them.
+struct Loaded {
+  std::mutex mutex;
+  std::map<std::pair<const device::Device*, std::string>, std::pair<device::Module, const device::Kernel*>> kernels;
+  Result<jit::Cache> cache = open_cache();
+
+  static Result<jit::Cache> open_cache() {
+    VV_ASSIGN(const std::string folder, jit::Cache::default_folder());
+    return jit::Cache::open(folder);
+  }
+};
+
+Loaded& loaded() {
+  static Loaded* all = new Loaded;  // outlives every static that might launch
+  return *all;
+}
+
+Result<jit::Binary> build(const jit::Source& source) {
+  Loaded& l = loaded();
+  if (!l.cache.ok()) return l.cache.status();
+  return l.cache->get_or_build(jit::cache_key(source), [&] { return jit::compile(source); });
+}
+
+}  // namespace
+
+const char* type_name(DType t) {
+  switch (t) {
+    case DType::f32: return "float";
+    case DType::f16: return "vivace::kernels::f16";
+    case DType::bf16: return "vivace::kernels::bf16";
+    case DType::e4m3: return "vivace::kernels::e4m3";
+    case DType::i64: return "long";
+    case DType::i32: return "int";
+    case DType::i8: return "signed char";
+    case DType::u8: return "unsigned char";
+    default: return "?";  // no kernel takes it as an element: the compile says so
+  }
+}
+
+Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression) {
+  VV_TRY(device.check_arch());
+  Loaded& l = loaded();
+  const auto key = std::pair(&device, expression);
+  const std::lock_guard lock(l.mutex);
+  if (const auto it = l.kernels.find(key); it != l.kernels.end()) return it->second.second;
+  const jit::Source source{expression, strf("#include \"%s\"\n", header), {expression}, {}, device.info().arch};
+  VV_ASSIGN(const jit::Binary binary, build(source));
+  VV_ASSIGN(const std::string symbol, binary.symbol(expression));
+  VV_TRY(device.bind());
+  VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary.cubin)), expression));
+  VV_ASSIGN(const device::Kernel* kernel, module.kernel(symbol));
+  l.kernels.emplace(key, std::pair(std::move(module), kernel));
+  return kernel;
+}
+
+}  // namespace vivace::ops

@@ -1,0 +1,72 @@
+// How a tactic becomes a kernel on a GPU: named instance -> JIT (cached) -> loaded once a process.
+#pragma once
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "vivace/base/dtype.h"
+#include "vivace/base/status.h"
+#include "vivace/device/kernel.h"
+#include "vivace/exec/launch.h"
+
+namespace vivace::ops {
+
+/// Where a call will run: a device, or the host where it is null.
+struct Target {
+  const device::Device* device = nullptr;
+  Arch arch() const { return device ? device->info().arch : Arch::cpu; }
+  int sm_count() const { return device ? device->info().sm_count : 0; }
+};
+
+/// The kernel `expression` (a template instance, fully qualified) of `header`, loaded on the device.
+/// Compiles unless cache or packs have it. Setup phase, thread-safe.
+/// Errors: Unsupported (chip, no NVRTC), CompileError, FailedPrecondition (strict mode, after ready).
+Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression);
+
+/// The C++ type of a dtype in kernel expressions: "float", "vivace::kernels::bf16", ...
+const char* type_name(DType t);
+
+/// Kernels of one op by key, so that a second use of a tactic costs a short search and builds no string.
+template <class Gpu>
+class KernelTable {
+ public:
+  Result<const device::Kernel*> get(const device::Device& device, const typename Gpu::Key& key) {
+    const std::lock_guard lock(mutex_);
+    for (const Row& r : rows_)
+      if (r.device == &device && r.key == key) return r.kernel;
+    Result<const device::Kernel*> kernel = load_kernel(device, Gpu::kHeader, Gpu::instance(key));
+    if (kernel.ok()) rows_.push_back({&device, key, *kernel});
+    return kernel;
+  }
+
+ private:
+  struct Row {
+    const device::Device* device;
+    typename Gpu::Key key;
+    const device::Kernel* kernel;
+  };
+  std::mutex mutex_;
+  std::vector<Row> rows_;
+};
+
+/// One kernel instance, for compile gates, packs and prewarming.
+struct Instance {
+  const char* header;
+  std::string expression;
+};
+
+/// printf into a kernel expression: `expr("norm<%s, %d>", ...)` in namespace vivace::kernels.
+template <class... A>
+std::string kernel_expression(const char* format, A... args) {
+  return "vivace::kernels::" + strf(format, args...);
+}
+
+/// Whether `p` and a row pitch of `stride` elements allow accesses of `vec` elements of `t`.
+inline bool vectorizable(const void* p, int64_t stride, DType t, int vec) {
+  const uintptr_t bytes = static_cast<uintptr_t>(vec) * static_cast<uintptr_t>(info(t).bytes);
+  const uintptr_t align = bytes < 16 ? bytes : 16;
+  return p == nullptr || (reinterpret_cast<uintptr_t>(p) % align == 0 && static_cast<uintptr_t>(stride) * static_cast<uintptr_t>(info(t).bytes) % align == 0);
+}
+
+}  // namespace vivace::ops
