@@ -1,6 +1,7 @@
 """Memory and contents for op tests: guarded, poisoned, oddly laid out arrays, made from the op table."""
 import functools
 import importlib
+import inspect
 
 import gguf
 import ml_dtypes
@@ -220,6 +221,8 @@ def expected(op, case, data):
             value = decode(raw, case.dtypes[port], shape)
             inputs[port] = value[:n] if by_row(op, port) else value
     inputs = Inputs(inputs, case)
+    ref = reference(op).ref
+    extra = {"dims": case.dims} if "dims" in inspect.signature(ref).parameters else {}
     with np.errstate(all="ignore"):
-        written = reference(op).ref(**{k: v.copy() for k, v in inputs.items()}, **case.attrs, dtypes=case.dtypes)
+        written = ref(**{k: v.copy() for k, v in inputs.items()}, **case.attrs, **extra, dtypes=case.dtypes)
     return inputs, written

@@ -2,10 +2,10 @@
 
 A reference module `tests/ref/<op>.py` holds:
 
-    ref(<ports>, *, <attributes>, dtypes) -> {port: array}   every written port, as the formula says
-    bound(port, value, dtype, inputs)     -> largest allowed |got - value| of a float port
-    CASES = [Case(...), ...]                                 at least three
-    SCRATCH = ("scratch",)                                   optional: inout ports whose content means nothing
+    ref(<ports>, *, <attributes>, dtypes[, dims]) -> {port: array}   every written port, as the formula says
+    bound(port, value, dtype, inputs)             -> largest allowed |got - value| of a float port
+    CASES = [Case(...), ...]         at least three, which together use every port, dtype and choice
+    SCRATCH = ("scratch",)           optional: inout ports whose content means nothing
 
 Float and block-quantised ports arrive as float64 (dequantised), integer ports as int64, absent ones not
 at all. A port whose outermost axis is T arrives with the valid rows only, so `rows` never does.
