@@ -118,21 +118,26 @@ Status Call::set(std::string_view attr, double value) {
     attrs_[i] = value;
     return {};
   }
-  std::string names;
-  for (const Attr& a : spec_->attrs) names += std::string(names.empty() ? "" : ", ") + a.name;
-  return error(Code::kNotFound, "no attribute '" + std::string(attr) + "'; its attributes are " + (names.empty() ? "none" : names));
+  return no_attr(attr);
 }
 
 Status Call::set(std::string_view attr, std::string_view value) {
   for (size_t i = 0; i < spec_->attrs.size(); ++i) {
     const Attr& a = spec_->attrs[i];
-    if (attr != a.name || a.kind != AttrKind::choice) continue;
+    if (attr != a.name) continue;
+    if (a.kind != AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes a number, got '%.*s'", a.name, static_cast<int>(value.size()), value.data()));
     const int index = index_in(a.choices, value);
     if (index < 0) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got '%.*s'", a.name, a.choices, static_cast<int>(value.size()), value.data()));
     attrs_[i] = index;
     return {};
   }
-  return error(Code::kNotFound, "no attribute '" + std::string(attr) + "' that takes a name");
+  return no_attr(attr);
+}
+
+Status Call::no_attr(std::string_view attr) const {
+  std::string names;
+  for (const Attr& a : spec_->attrs) names += std::string(names.empty() ? "" : ", ") + a.name;
+  return error(Code::kNotFound, "no attribute '" + std::string(attr) + "'; its attributes are " + (names.empty() ? "none" : names));
 }
 
 int Call::port_index(const char* name) const {

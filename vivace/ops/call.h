@@ -51,6 +51,7 @@ class Call {
  private:
   int port_index(const char* name) const;
   int attr_index(const char* name) const;
+  Status no_attr(std::string_view attr) const;
   Status check_port(const Port& p, const Tensor& t) const;
   Status check_dtype(const Port& p, const Tensor& t) const;
   Status bind_dims();
