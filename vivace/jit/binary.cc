@@ -1,5 +1,6 @@
 #include "vivace/jit/binary.h"
 
+#include <map>
 #include <set>
 
 #include "vivace/base/sha256.h"
@@ -61,10 +62,25 @@ std::vector<std::string> includes_of(std::string_view text) {
   return found;
 }
 
-void collect(std::string_view text, std::set<std::string>* seen) {
-  for (const std::string& include : includes_of(text)) {
-    const char* header = find_header(include.c_str());
-    if (header != nullptr && seen->insert(include).second) collect(header, seen);
+struct HeaderFacts {
+  Digest digest;
+  std::vector<std::string> includes;
+};
+
+// Hashed and scanned once a process: a warm start makes hundreds of keys over the same headers.
+const std::map<std::string, HeaderFacts>& headers() {
+  static const std::map<std::string, HeaderFacts> all = [] {
+    std::map<std::string, HeaderFacts> m;
+    for (const Header& h : embedded_headers()) m[h.name] = {sha256(h.text), includes_of(h.text)};
+    return m;
+  }();
+  return all;
+}
+
+void collect(const std::vector<std::string>& includes, std::set<std::string>* seen) {
+  for (const std::string& include : includes) {
+    const auto it = headers().find(include);
+    if (it != headers().end() && seen->insert(include).second) collect(it->second.includes, seen);
   }
 }
 
@@ -125,11 +141,12 @@ std::string cache_key(const Source& source) {
     put_u32(&all, list->size());
     for (const std::string& s : *list) put(&all, s);
   }
-  std::set<std::string> headers;
-  collect(source.text, &headers);
-  for (const std::string& h : headers) {
+  std::set<std::string> used;
+  collect(includes_of(source.text), &used);
+  for (const std::string& h : used) {
     put(&all, h);
-    put(&all, find_header(h.c_str()));
+    const Digest& d = headers().at(h).digest;
+    all.append(reinterpret_cast<const char*>(d.data()), d.size());
   }
   return hex(sha256(all));
 }

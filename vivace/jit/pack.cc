@@ -1,0 +1,141 @@
+#include "vivace/jit/pack.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "vivace/base/check.h"
+#include "vivace/base/sha256.h"
+
+// Layout, little-endian:
+//   magic[8] count:u64 digest-of-index[32] | index: count rows, sorted by key | binaries
+//   row: key[64] offset:u64 bytes:u64 digest[32]
+namespace vivace::jit {
+namespace {
+
+constexpr char kMagic[] = "VVPACK01";
+constexpr size_t kHead = 8 + 8 + 32, kKeyBytes = 64, kRow = kKeyBytes + 8 + 8 + 32;
+
+void put_u64(std::string* out, uint64_t v) {
+  for (int i = 0; i < 8; ++i) *out += static_cast<char>(v >> (8 * i));
+}
+uint64_t get_u64(const char* p) {
+  uint64_t v = 0;
+  for (int i = 0; i < 8; ++i) v |= static_cast<uint64_t>(static_cast<uint8_t>(p[i])) << (8 * i);
+  return v;
+}
+void put_digest(std::string* out, std::string_view bytes) {
+  const Digest d = sha256(bytes);
+  out->append(reinterpret_cast<const char*>(d.data()), d.size());
+}
+bool matches(std::string_view bytes, const char* digest) {
+  const Digest d = sha256(bytes);
+  return std::memcmp(d.data(), digest, d.size()) == 0;
+}
+
+}  // namespace
+
+struct Pack::Rep {
+  std::string path;
+  const char* data = nullptr;
+  size_t bytes = 0;
+  size_t count = 0;
+  ~Rep() {
+    if (data != nullptr) munmap(const_cast<char*>(data), bytes);
+  }
+  const char* row(size_t i) const { return data + kHead + i * kRow; }
+  std::string_view key(size_t i) const { return {row(i), kKeyBytes}; }
+};
+
+Result<Pack> Pack::open(const std::string& path) {
+  auto rep = std::make_shared<Rep>();
+  rep->path = path;
+  const auto corrupt = [&](const std::string& why) { return Status(Code::kCorruptData, "pack " + path + ": " + why); };
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return Status(errno == ENOENT ? Code::kNotFound : Code::kIoError, strf("pack %s: %s", path.c_str(), std::strerror(errno)));
+  struct stat s = {};
+  const bool regular = fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size >= static_cast<off_t>(kHead);
+  void* map = regular ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (!regular) return corrupt("too short for a pack, or no regular file");
+  if (map == MAP_FAILED) return Status(Code::kIoError, strf("pack %s: mmap: %s", path.c_str(), std::strerror(errno)));
+  rep->data = static_cast<const char*>(map);
+  rep->bytes = static_cast<size_t>(s.st_size);
+
+  if (std::memcmp(rep->data, kMagic, 8) != 0) return corrupt("not a Vivace pack of this version; make it again with `vivace pack`");
+  const uint64_t count = get_u64(rep->data + 8);
+  if (count > (rep->bytes - kHead) / kRow) return corrupt(strf("its index of %llu rows does not fit in %zu bytes", static_cast<unsigned long long>(count), rep->bytes));
+  rep->count = static_cast<size_t>(count);
+  if (!matches({rep->data + kHead, rep->count * kRow}, rep->data + 16)) return corrupt("the digest of its index does not match");
+  for (size_t i = 0; i < rep->count; ++i) {
+    const uint64_t offset = get_u64(rep->row(i) + kKeyBytes), bytes = get_u64(rep->row(i) + kKeyBytes + 8);
+    if (offset > rep->bytes || bytes > rep->bytes - offset) return corrupt("row " + std::to_string(i) + " points past its end");
+    if (i > 0 && rep->key(i - 1) >= rep->key(i)) return corrupt("its index is not sorted");
+  }
+  Pack p;
+  p.rep_ = std::move(rep);
+  return p;
+}
+
+Result<Binary> Pack::find(const std::string& key) const {
+  size_t low = 0, high = rep_->count;
+  while (low < high) {
+    const size_t mid = (low + high) / 2;
+    if (rep_->key(mid) < key) low = mid + 1;
+    else high = mid;
+  }
+  if (low == rep_->count || rep_->key(low) != key) return Status(Code::kNotFound, "pack " + rep_->path + " has no kernel " + key);
+  const char* row = rep_->row(low) + kKeyBytes;
+  const std::string_view bytes(rep_->data + get_u64(row), get_u64(row + 8));
+  if (!matches(bytes, row + 16)) return Status(Code::kCorruptData, "pack " + rep_->path + ": the digest of kernel " + key + " does not match; reinstall it");
+  return parse_binary(bytes);
+}
+
+std::vector<std::string> Pack::keys() const {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < rep_->count; ++i) all.emplace_back(rep_->key(i));
+  return all;
+}
+
+const std::string& Pack::path() const { return rep_->path; }
+
+Status write_pack(const std::string& path, std::span<const std::pair<std::string, Binary>> binaries) {
+  std::vector<const std::pair<std::string, Binary>*> sorted;
+  for (const auto& b : binaries) sorted.push_back(&b);
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+  std::string index, data;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    const std::string& key = sorted[i]->first;
+    if (key.size() != kKeyBytes || key.find_first_not_of("0123456789abcdef") != std::string::npos)
+      return Status(Code::kInvalidArgument, "pack key \"" + key + "\": 64 lower-case hex digits are wanted");
+    if (i > 0 && key == sorted[i - 1]->first) return Status(Code::kInvalidArgument, "pack key " + key + " comes twice");
+    const std::string bytes = serialize(sorted[i]->second);
+    index += key;
+    put_u64(&index, kHead + sorted.size() * kRow + data.size());
+    put_u64(&index, bytes.size());
+    put_digest(&index, bytes);
+    data += bytes;
+  }
+  std::string all(kMagic, 8);
+  put_u64(&all, sorted.size());
+  put_digest(&all, index);
+  all += index + data;
+
+  const std::string temp = path + ".tmp" + std::to_string(getpid());
+  std::FILE* f = std::fopen(temp.c_str(), "wb");
+  if (f == nullptr) return Status(Code::kIoError, strf("pack %s: %s", temp.c_str(), std::strerror(errno)));
+  const bool written = std::fwrite(all.data(), 1, all.size(), f) == all.size() && std::fflush(f) == 0 && fsync(fileno(f)) == 0;
+  const bool closed = std::fclose(f) == 0;
+  if (written && closed && std::rename(temp.c_str(), path.c_str()) == 0) return Status();
+  const Status s(Code::kIoError, strf("pack %s could not be written: %s", path.c_str(), std::strerror(errno)));
+  std::remove(temp.c_str());
+  return s;
+}
+
+}  // namespace vivace::jit
