@@ -1,6 +1,7 @@
 // norm: RMS or layer normalisation with everything that models fold into it.
 #pragma once
 #include "vivace/kernels/norm/norm.h"
+#include "vivace/ops/gpu.h"
 #include "vivace/ops/quantized_out.h"
 
 namespace vivace::cpu {
