@@ -1,0 +1,238 @@
+"""Every way to call an op wrongly that its spec lets us think of: a typed error that names op and port,
+and nothing written."""
+import re
+
+import numpy as np
+import pytest
+
+import vivace
+from tests import dlpack_fake
+from tests.op_data import DTYPES, NUMPY, TABLE, Slot, is_block, ports, reference, shape_of
+from tests.op_run import run
+from vivace import ops
+
+
+def cases_by_port():
+    """(op, port, first non-empty case that has the port)."""
+    out = []
+    for op in TABLE:
+        for port in ports(op):
+            for case in reference(op).CASES if reference(op) else []:
+                if port in case.dtypes and 0 not in case.dims.values():
+                    out.append(pytest.param(op, port, case, id=f"{op}-{port}"))
+                    break
+    return out
+
+
+EACH_PORT = pytest.mark.parametrize("op, port, case", cases_by_port())
+EACH_OP = pytest.mark.parametrize("op, case", [pytest.param(op, reference(op).CASES[0], id=op) for op in TABLE if reference(op)])
+
+
+def refused(r, error, names, changes=(), drop=()):
+    """The call with some arguments replaced raises `error`, whose message names the op and one of `names`;
+    no slot has changed."""
+    arguments = {k: v for k, v in r.arguments().items() if k not in drop} | dict(changes)
+    with pytest.raises(error) as caught:
+        getattr(ops, r.op)(**arguments)
+    assert isinstance(caught.value, vivace.Error)
+    message = str(caught.value)
+    assert message.startswith(f"{r.op}: "), message
+    assert any(re.search(rf"\b{re.escape(n)}\b", message) for n in names), f"{message!r} names none of {names}"
+    for port, slot in r.slots.items():
+        assert np.array_equal(slot.bytes, r.before[port]), f"port {port} was written by a refused call"
+        assert np.array_equal(slot.surroundings(), r.around[port])
+
+
+def followers(op, case, port):
+    """Ports of the case that take their dtype from `port`."""
+    return [p for p, spec in ports(op).items() if spec["dtypes"] == f"={port}" and p in case.dtypes]
+
+
+def sharing(op, case, port):
+    """Ports of the case whose shape has a symbol in common with this one's: an error may name either."""
+    symbols = lambda p: set(re.findall(r"[A-Za-z]\w*", ports(op)[p]["shape"]))  # noqa: E731
+    return [p for p in case.dtypes if symbols(p) & symbols(port)]
+
+
+@EACH_PORT
+def test_wrong_dtype(op, port, case):
+    r = run(op, case)
+    allowed = ports(op)[port]["dtypes"].split("|")
+    for dtype in NUMPY:
+        if dtype in allowed or (allowed[0][0] == "=" and dtype == case.dtypes.get(allowed[0][1:])):
+            continue
+        refused(r, vivace.InvalidDTypeError, [port, *followers(op, case, port)], {port: Slot(dtype, shape_of(op, port, case)).array})
+
+
+@EACH_PORT
+def test_wrong_rank(op, port, case):
+    r, dtype, shape = run(op, case), case.dtypes[port], shape_of(op, port, case)
+    refused(r, vivace.InvalidShapeError, [port], {port: Slot(dtype, (1, *shape)).array})
+    if len(shape) > 1:
+        refused(r, vivace.InvalidShapeError, [port], {port: Slot(dtype, shape[1:]).array})
+
+
+@EACH_PORT
+def test_wrong_size(op, port, case):
+    """Each axis one larger and one smaller, where something else says what it should be."""
+    r, dtype, shape = run(op, case), case.dtypes[port], shape_of(op, port, case)
+    for axis, expression in enumerate(ports(op)[port]["shape"].split(",")):
+        known = expression.isdigit() or any(p != port and expression in ports(op)[p]["shape"].split(",") for p in case.dtypes)
+        if not known:
+            continue
+        step = DTYPES[dtype]["block"] if axis == len(shape) - 1 else 1
+        for size in (shape[axis] + step, shape[axis] - step):
+            if size >= 0:
+                other = (*shape[:axis], size, *shape[axis + 1:])
+                refused(r, vivace.InvalidShapeError, [port, *sharing(op, case, port)], {port: Slot(dtype, other).array})
+
+
+@EACH_PORT
+def test_missing(op, port, case):
+    if ports(op)[port]["optional"]:
+        pytest.skip("optional: whether others need it is the op's own rule")
+    r = run(op, case)
+    refused(r, vivace.InvalidArgumentError, [port], drop=[port])
+    refused(r, vivace.InvalidArgumentError, [port], {port: None})
+
+
+@EACH_PORT
+def test_null(op, port, case):
+    dtype, shape = case.dtypes[port], shape_of(op, port, case)
+    if is_block(dtype):
+        return  # a View cannot be null
+    refused(run(op, case), vivace.InvalidArgumentError, [port], {port: dlpack_fake.Fake(None, dtype, shape)})
+
+
+@EACH_PORT
+def test_misaligned(op, port, case):
+    dtype, shape = case.dtypes[port], shape_of(op, port, case)
+    if not is_block(dtype) and DTYPES[dtype]["bytes"] == 1:
+        return  # any address will do
+    slot = Slot(dtype, shape)
+    raw = np.zeros(slot.bytes.size + 16, np.uint8)
+    at = -raw.ctypes.data % 16 + 1
+    if is_block(dtype):
+        odd = vivace.view(raw[at : at + slot.bytes.size], dtype=dtype, shape=shape)
+    else:
+        odd = np.ndarray(shape, NUMPY[dtype], raw, at)
+    refused(run(op, case), vivace.InvalidLayoutError, [port], {port: odd})
+
+
+@EACH_PORT
+def test_not_dense(op, port, case):
+    """Strided or reversed inner axes, a broadcast outer axis, a reversed one."""
+    r, dtype, shape = run(op, case), case.dtypes[port], shape_of(op, port, case)
+    if is_block(dtype):
+        return  # view() makes dense rows only; test_arrays.py has its errors
+    wide = np.zeros([2 * s for s in shape], NUMPY[dtype])
+    for axis in range(len(shape)):
+        if shape[axis] < 2 or (axis == 0 and len(shape) > 1):
+            continue
+        index = [slice(0, s) for s in shape]
+        index[axis] = slice(0, 2 * shape[axis], 2)
+        refused(r, vivace.InvalidLayoutError, [port], {port: np.ascontiguousarray(wide)[tuple(index)]})
+    full = np.zeros(shape, NUMPY[dtype])
+    if shape[0] > 1:
+        refused(r, vivace.InvalidLayoutError, [port], {port: full[::-1]})
+        flat = np.lib.stride_tricks.as_strided(full, shape, (0, *full.strides[1:]))
+        refused(r, vivace.InvalidLayoutError, [port], {port: flat})
+    if len(shape) > 1 and shape[-1] > 1:
+        refused(r, vivace.InvalidLayoutError, [port], {port: full[..., ::-1]})
+
+
+@EACH_PORT
+def test_not_an_array(op, port, case):
+    r, dtype, shape = run(op, case), case.dtypes[port], shape_of(op, port, case)
+    for value in ([[1.0]], 3.5, "x", object(), r.op):
+        refused(r, vivace.InvalidDTypeError, [port], {port: value})
+    if not is_block(dtype) and DTYPES[dtype]["bytes"] > 1 and NUMPY[dtype].__module__ == "numpy":
+        refused(r, vivace.InvalidDTypeError, [port], {port: np.zeros(shape, np.dtype(NUMPY[dtype]).newbyteorder(">"))})
+    refused(r, vivace.InvalidDTypeError, [port], {port: np.zeros(shape, np.complex64)})
+    refused(r, vivace.InvalidDTypeError, [port], {port: dlpack_fake.Fake(8, "u32", shape)})
+    refused(r, vivace.InvalidDeviceError, [port], {port: dlpack_fake.Fake(8, "f32", shape, device=dlpack_fake.OPENCL)})
+
+
+@EACH_PORT
+def test_read_only(op, port, case):
+    r = run(op, case)
+    if ports(op)[port]["io"] == "in":
+        if not is_block(case.dtypes[port]):
+            r.slots[port].array.flags.writeable = False
+        r.call()  # reading read-only memory is fine
+        return
+    frozen = Slot(case.dtypes[port], shape_of(op, port, case)).array
+    frozen.flags.writeable = False
+    refused(r, vivace.InvalidArgumentError, [port], {port: frozen})
+
+
+@EACH_PORT
+def test_other_memory(op, port, case):
+    """One port in device memory, the others on the host."""
+    if is_block(case.dtypes[port]) or len(case.dtypes) == 1:
+        return
+    fake = dlpack_fake.Fake(4096, case.dtypes[port], shape_of(op, port, case), device=dlpack_fake.CUDA)
+    refused(run(op, case), vivace.InvalidDeviceError, list(case.dtypes), {port: fake})
+
+
+@EACH_PORT
+def test_overlap(op, port, case):
+    """A written port that shares bytes with any other port, unless it is exactly its in-place input."""
+    if ports(op)[port]["io"] == "in":
+        return
+    r, mine = run(op, case), Slot(case.dtypes[port], shape_of(op, port, case))
+    for other, dtype in case.dtypes.items():
+        if other == port:
+            continue
+        theirs = Slot(dtype, shape_of(op, other, case))
+        size = max(mine.bytes.size, theirs.bytes.size)
+        unit = max(DTYPES[case.dtypes[port]]["bytes"], DTYPES[dtype]["bytes"])
+        if min(mine.bytes.size, theirs.bytes.size) <= unit:
+            unit = 0  # a single element: exactly the same memory
+            if other in (ports(op)[port]["inplace"],) or port == ports(op)[other]["inplace"]:
+                continue
+        memory = np.zeros(size + 4 * unit + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+
+        def place(name, at):
+            d, shape = case.dtypes[name], shape_of(op, name, case)
+            if is_block(d):
+                slot = Slot(d, shape)
+                return vivace.view(memory[at : at + slot.bytes.size].reshape(slot.bytes.shape), dtype=d, shape=shape)
+            return np.ndarray(shape, NUMPY[d], memory, at)
+
+        refused(r, vivace.AliasError, [port, other], {port: place(port, start), other: place(other, start + unit)})
+        assert not memory.any()
+
+
+@EACH_OP
+def test_unknown_names(op, case):
+    r = run(op, case)
+    refused(r, vivace.NotFoundError, ["no_such_thing"], {"no_such_thing": 1})
+    with pytest.raises(vivace.InvalidArgumentError, match=f"^{op}: .* positional arguments"):
+        getattr(ops, op)(*[None] * (len(ports(op)) + 1))
+    first = next(iter(ports(op)))
+    with pytest.raises(vivace.InvalidArgumentError, match=f"^{op}: port {first} is given twice"):
+        some = Slot("f32", (1,)).array
+        getattr(ops, op)(some, **{first: some})
+
+
+@EACH_OP
+def test_bad_attributes(op, case):
+    r = run(op, case)
+    for attr in TABLE[op]["attrs"]:
+        bad = {"choice": ["no such choice", 1, None, ""], "boolean": [2, -1, 0.5, "yes", float("nan"), None],
+               "integer": [0.5, "3", float("nan"), float("inf"), None, 10**30], "real": ["1", float("nan"), None, [1.0]]}[attr["kind"]]
+        for value in bad:
+            refused(r, vivace.InvalidArgumentError, [attr["name"]], {attr["name"]: value})
+
+
+def test_positional_ports():
+    """Ports may go by position in the order of the spec; None leaves one out."""
+    for op in TABLE:
+        r = run(op, reference(op).CASES[0])
+        arguments = r.arguments()
+        getattr(ops, op)(*[arguments.pop(p, None) for p in ports(op)], **arguments)
+        by_position = r.check_memory().written
+        again = run(op, r.case).call().written
+        assert all(np.array_equal(by_position[p], again[p]) for p in again)
