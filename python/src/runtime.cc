@@ -16,7 +16,7 @@ struct Capture {
   std::unique_ptr<exec::CpuStream> stream;
   std::unique_ptr<exec::Executable> executable;
   nb::list keep;
-  cpu::Pool* pool = nullptr;
+  int pool_number = 0;  // Runtime::pool_number at capture
 };
 
 thread_local Capture* current = nullptr;
@@ -34,10 +34,7 @@ Status set_threads(int n) {
   if (n < 0 || n > 1024) return Status(Code::kInvalidArgument, strf("set_threads: wanted 0 (one a physical core) to 1024, got %d", n));
   if (current != nullptr) return Status(Code::kFailedPrecondition, "set_threads: not inside a capture");
   return alone([n](Runtime& r) -> Status {
-    r.stream.reset();
-    r.pool.reset();
-    r.pool = std::make_unique<cpu::Pool>(n);
-    r.stream = std::make_unique<exec::CpuStream>(*r.pool);
+    r.make_pool(n);
     return {};
   });
 }
@@ -46,7 +43,7 @@ Status enter(Capture& c) {
   if (current != nullptr) return Status(Code::kFailedPrecondition, "capture: this thread is capturing already; captures do not nest");
   if (c.stream != nullptr) return Status(Code::kFailedPrecondition, "capture: already used; make a new Capture");
   VV_TRY(alone([&c](Runtime& r) {
-    c.pool = r.pool.get();
+    c.pool_number = r.pool_number;
     c.stream = std::make_unique<exec::CpuStream>(*r.pool);
     return c.stream->begin_capture();
   }));
@@ -67,12 +64,21 @@ Status replay(Capture& c) {
   if (c.executable == nullptr) return Status(Code::kFailedPrecondition, "replay: nothing is captured yet; replay after the with block");
   if (current != nullptr) return Status(Code::kFailedPrecondition, "replay: not inside a capture");
   return alone([&c](Runtime& r) -> Status {
-    if (c.pool != r.pool.get()) return Status(Code::kFailedPrecondition, "replay: set_threads made a new pool since the capture; capture again");
+    if (c.pool_number != r.pool_number) return Status(Code::kFailedPrecondition, "replay: set_threads made a new pool since the capture; capture again");
     return c.stream->replay(*c.executable);
   });
 }
 
 }  // namespace
+
+void Runtime::make_pool(int threads) {
+  static int made = 0;
+  stream.reset();
+  pool.reset();
+  pool = std::make_unique<cpu::Pool>(threads);
+  pool_number = ++made;
+  stream = std::make_unique<exec::CpuStream>(*pool);
+}
 
 Runtime& Runtime::get() {
   // Leaked on purpose: worker threads must not be joined from static destructors. The GIL does not
@@ -88,8 +94,7 @@ Runtime& Runtime::get() {
   const std::lock_guard hold(making);
   if (instance == nullptr) {
     auto* r = new Runtime;
-    r->pool = std::make_unique<cpu::Pool>();
-    r->stream = std::make_unique<exec::CpuStream>(*r->pool);
+    r->make_pool(0);
     instance = r;
   }
   return *instance;

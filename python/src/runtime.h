@@ -18,8 +18,10 @@ namespace nb = nanobind;
 struct Runtime {
   std::mutex lock;
   std::unique_ptr<cpu::Pool> pool;
+  int pool_number = 0;  // counts the pools of this process and its parents: addresses repeat
   std::unique_ptr<exec::CpuStream> stream;  // eager work
 
+  void make_pool(int threads);
   /// The one instance; after a fork the child makes its own, as threads do not survive it.
   static Runtime& get();
 };
