@@ -1,0 +1,132 @@
+"""Writes tests/fixtures/tiny/<family>/: random checkpoints in the hub's format and what they must give.
+
+    python -m tests.reference.make_tiny_checkpoints        # needs torch and transformers (pins in README.md)
+
+Each folder holds config.json, float32 safetensors and expected.safetensors:
+    prompt_ids [24] i32, prompt_logits [24, V] f32, greedy_ids [32] i32, greedy_gaps [32] f32
+computed by `transformers` in float64, so that a float32 engine may be compared closely; a gap is the
+step's top-1 minus top-2 logit.  Weights are larger than a usual initialisation, so that attention is
+far from uniform and no greedy step is a near-tie; the prompt runs past the "original" context of the
+rope scalings, so that ignoring one changes every later row.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "tiny"
+PROMPT, TOKENS, MIN_GAP = 24, 32, 0.02
+
+COMMON = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+              num_key_value_heads=2, vocab_size=192, max_position_embeddings=128, rms_norm_eps=1e-5,
+              hidden_act="silu", torch_dtype="float32", bos_token_id=1, eos_token_id=2)
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+# config.json is written by hand in the form that most published checkpoints have (rope_theta and
+# rope_scaling side by side); "llama_untied" has the newer rope_parameters instead.
+FAMILIES = {
+    "llama": dict(model_type="llama", architectures=["LlamaForCausalLM"], **COMMON, rope_theta=10000.0,
+                  rope_scaling=LLAMA3, tie_word_embeddings=True, attention_bias=False, mlp_bias=False),
+    "llama_untied": dict(model_type="llama", architectures=["LlamaForCausalLM"], **COMMON,
+                         rope_parameters={"rope_theta": 500000.0, **LLAMA3}, tie_word_embeddings=False),
+    "llama_linear": dict(model_type="llama", architectures=["LlamaForCausalLM"],
+                         **{**COMMON, "hidden_size": 32, "num_key_value_heads": 1, "num_attention_heads": 2},
+                         rope_theta=10000.0, rope_scaling={"type": "linear", "factor": 2.0}, tie_word_embeddings=True),
+    "qwen2": dict(model_type="qwen2", architectures=["Qwen2ForCausalLM"], **COMMON, rope_theta=1000000.0,
+                  tie_word_embeddings=True, use_sliding_window=False),
+    "qwen3": dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"],
+                  **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6}, head_dim=32, rope_theta=1000000.0,
+                  tie_word_embeddings=True, attention_bias=False, use_sliding_window=False),
+    "qwen3_yarn": dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"],
+                       **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64},
+                       head_dim=16, rope_theta=10000.0, rope_scaling=YARN, tie_word_embeddings=False, attention_bias=False, use_sliding_window=False)}
+SHARDED = ("qwen3",)  # in two files with an index
+
+
+def randomize(model, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for name, p in model.named_parameters():
+        if p.ndim == 2:
+            scale = 1.0 if "embed" in name else 1.6 / np.sqrt(p.shape[1])
+            value = rng.standard_normal(p.shape) * scale
+        elif name.endswith("bias"):
+            value = rng.standard_normal(p.shape) * 0.5
+        else:
+            value = 1.0 + 0.3 * rng.standard_normal(p.shape)
+        p.data = torch.from_numpy(value.astype(np.float32).astype(np.float64))  # exact in the float32 file
+
+
+def greedy(model, prompt: np.ndarray) -> tuple[list[int], list[float]]:
+    """Recomputes the whole sequence each step: no cache takes part in the expected values."""
+    ids, gaps = list(prompt), []
+    for _ in range(TOKENS):
+        logits = model(torch.tensor([ids])).logits[0, -1].numpy()
+        second, first = np.partition(logits, -2)[-2:]
+        ids.append(int(logits.argmax()))
+        gaps.append(float(first - second))
+    return ids[len(prompt):], gaps
+
+
+def write_weights(model, folder: Path, sharded: bool, tied: bool) -> int:
+    tensors = {name: p.detach().numpy().astype(np.float32) for name, p in model.named_parameters()
+               if not (tied and name == "lm_head.weight")}
+    if not sharded:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return (folder / "model.safetensors").stat().st_size
+    names, index = list(tensors), {}
+    for part, chosen in enumerate((names[: len(names) // 2], names[len(names) // 2:]), start=1):
+        file = f"model-{part:05d}-of-00002.safetensors"
+        save_file({n: tensors[n] for n in chosen}, folder / file, metadata={"format": "pt"})
+        index.update({n: file for n in chosen})
+    size = sum(t.nbytes for t in tensors.values())
+    text = json.dumps({"metadata": {"total_size": size}, "weight_map": index}, indent=1)
+    (folder / "model.safetensors.index.json").write_text(text + "\n")
+    return size
+
+
+@torch.no_grad()
+def write(name: str, out: Path) -> None:
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(FAMILIES[name], indent=1) + "\n")
+    # From the file, as a user's would be; eager attention is the plainest path.
+    config = transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager")
+    for seed in range(200):
+        model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
+        randomize(model, seed)
+        prompt = np.random.default_rng(seed + 1000).integers(3, config.vocab_size, PROMPT)
+        ids, gaps = greedy(model, prompt)
+        if min(gaps) >= MIN_GAP and len(set(ids)) >= 8:  # no near-tie, no short loop
+            break
+    else:
+        raise SystemExit(f"{name}: no seed gave greedy gaps of {MIN_GAP}")
+    size = write_weights(model, folder, name in SHARDED, config.tie_word_embeddings)
+    logits = model(torch.tensor(prompt[None])).logits[0].numpy()
+    save_file({"prompt_ids": prompt.astype(np.int32), "prompt_logits": logits.astype(np.float32),
+               "greedy_ids": np.array(ids, np.int32), "greedy_gaps": np.array(gaps, np.float32)},
+              folder / "expected.safetensors",
+              metadata={"source": f"transformers {transformers.__version__}, torch {torch.__version__}, float64",
+                        "seed": str(seed)})
+    print(f"{name}: seed {seed}, {size} bytes, min gap {min(gaps):.3f}, {len(set(ids))} distinct tokens")
+
+
+def main() -> None:
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--out", type=Path, default=FIXTURES)
+    ap.add_argument("--only", choices=sorted(FAMILIES), nargs="*")
+    args = ap.parse_args()
+    torch.set_num_threads(1)
+    for name in args.only or FAMILIES:
+        write(name, args.out)
+
+
+if __name__ == "__main__":
+    main()
