@@ -73,9 +73,9 @@ Status replay(Capture& c) {
 
 void Runtime::make_pool(int threads) {
   static int made = 0;
+  auto fresh = std::make_unique<cpu::Pool>(threads);
   stream.reset();
-  pool.reset();
-  pool = std::make_unique<cpu::Pool>(threads);
+  pool = std::move(fresh);
   pool_number = ++made;
   stream = std::make_unique<exec::CpuStream>(*pool);
 }
