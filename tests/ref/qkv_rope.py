@@ -58,7 +58,7 @@ CASES = [
          {"norm_plus_one": True, "attn_factor": 1.1}, values={**_FREQ, "pos": np.array([8, 0, 3, 4, 1, 7])}, rows=4),
     Case({"T": 4, **_SMALL, "S": 1, "L": 6}, {k: "f32" if d == "bf16" else d for k, d in _CACHED.items() if k not in ("slot", "inv_freq")},
          values={"pos": np.array([5, 1, 0, 2])}, note="positions for the cache alone, no rotation"),
-    Case({"T": 3, **_SMALL, "S": 2, "L": 4}, {k: "f16" if d == "bf16" else d for k, d in {**_CACHED, "q_norm": "f16", "k_norm": "bf16"}.items()},
+    Case({"T": 3, **_SMALL, "S": 2, "L": 4}, {k: "f16" if d == "bf16" else d for k, d in {**_CACHED, "q_norm": "f16"}.items()} | {"k_norm": "bf16"},
          values={**_FREQ, **distinct(2, 4)}),
     Case({"T": 3, **_SMALL, "S": 2, "L": 4}, {**_CACHED, "q_norm": "f32"}, values={**_FREQ, **distinct(2, 4)}),
     Case({"T": 0, **_SMALL, "S": 1, "L": 6}, _CACHED, values={**_FREQ, **distinct(1, 6)}),
