@@ -67,18 +67,14 @@ Status CudaStream::launch(const Launch& launch) {
                                      .smem_bytes = launch.smem_bytes,
                                      .cluster = {launch.cluster, 1, 1},
                                      .pdl = launch.pdl};
-  VV_TRY(device::launch(*launch.kernel, shape, handle(), launch.args, launch.args_bytes));
-  ++recorded_;
-  return {};
+  return device::launch(*launch.kernel, shape, handle(), launch.args, launch.args_bytes);
 }
 
 Status CudaStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(check_copy("cuda", to, from, bytes));
   if (bytes == 0) return {};
   VV_TRY(dev().bind());
-  VV_TRY(stream_.copy(to, from, bytes));
-  ++recorded_;
-  return {};
+  return stream_.copy(to, from, bytes);
 }
 
 Status CudaStream::begin_capture() {
@@ -87,7 +83,6 @@ Status CudaStream::begin_capture() {
   // Thread-local: an allocation or a load on this thread is refused, other threads go on undisturbed.
   VV_CU(cuStreamBeginCapture_v2, handle(), cu::kCaptureThreadLocal);
   capturing_ = true;
-  recorded_ = 0;
   return {};
 }
 
@@ -97,9 +92,11 @@ Result<std::unique_ptr<Executable>> CudaStream::end_capture() {
   VV_TRY(dev().bind());
   CapturedGraph graph;
   VV_CU(cuStreamEndCapture, handle(), &graph.handle);
+  size_t nodes = 0;
+  VV_CU(cuGraphGetNodes, graph.handle, nullptr, &nodes);
   cu::GraphExec exec = nullptr;
   VV_CU(cuGraphInstantiateWithFlags, &exec, graph.handle, 0ull);
-  auto executable = std::make_unique<CudaExecutable>(dev(), exec, true, recorded_);
+  auto executable = std::make_unique<CudaExecutable>(dev(), exec, true, nodes);
   VV_CU(cuGraphUpload, exec, handle());  // so that the first replay costs what the others cost
   return std::unique_ptr<Executable>(std::move(executable));
 }

@@ -10,6 +10,7 @@ namespace vivace::exec {
 /// A device stream under the contract. A capture becomes one graph; kernels with Launch::pdl keep
 /// their programmatic dependency in it. In a capture nothing may allocate device memory or load
 /// code on this thread: the driver refuses it, and end_capture() then reports the lost capture.
+/// Work that the caller puts on handle() itself is captured too.
 class CudaStream final : public Stream {
  public:
   /// Takes a stream in any of device::Stream's forms: made here, borrowed from a framework, or
@@ -34,7 +35,6 @@ class CudaStream final : public Stream {
   const device::Device& dev() const { return stream_.device(); }
   device::Stream stream_;
   bool capturing_ = false;
-  size_t recorded_ = 0;  // launches and copies of this capture
 };
 
 class CudaEvent final : public Event {

@@ -29,6 +29,9 @@ class Graph {
   /// The same with an executable that was made elsewhere. Errors: as capture; InvalidArgument for null.
   Status adopt(ShapeKey key, std::unique_ptr<Executable> executable);
 
+  /// OK if a capture of `key` would be kept: there is room, and the key is not pinned.
+  Status admit(ShapeKey key) const;
+
   /// Issues the variant on `stream`. Errors: NoVariant names the key and the captured ones.
   Status replay(ShapeKey key, Stream& stream);
 
@@ -60,7 +63,6 @@ class Graph {
   };
   const Variant* find(ShapeKey key) const;
   Variant* find(ShapeKey key) { return const_cast<Variant*>(std::as_const(*this).find(key)); }
-  Status admit(ShapeKey key) const;
   Status no_variant(ShapeKey key) const;
 
   std::string name_;
