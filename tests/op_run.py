@@ -2,7 +2,7 @@
 import numpy as np
 
 import vivace
-from tests.op_data import NAN_FILL, Slot, by_row, contents, ports, shape_of, valid_rows
+from tests.op_data import NAN_FILL, Slot, by_row, contents, decode, expected, ports, reference, shape_of, valid_rows
 from tests.ref.common import FLOATS
 from vivace import ops
 
@@ -87,3 +87,36 @@ def close(got, want, allowed, dtype):
             over = np.minimum(np.abs(got), np.abs(want)) + allowed >= biggest
             ok |= over & (np.isinf(got) | np.isinf(want)) & (np.sign(got) == np.sign(want))
     return ok
+
+
+class Wrong(AssertionError):
+    """A result outside of the reference's bound."""
+
+
+def verify(op, case, r):
+    """Compares a finished run with the reference; Wrong says where. Returns (error, allowed) of the
+    element that came nearest to its bound, (0.0, 0.0) where everything is exact."""
+    inputs, want = expected(op, case, r.data)
+    scratch = getattr(reference(op), "SCRATCH", ())
+    written = {p: raw for p, raw in r.written.items() if p not in scratch}
+    assert set(want) >= set(written), f"the reference does not say what {set(written) - set(want)} holds"
+    worst = (0.0, 0.0)
+    for port, raw in written.items():
+        dtype, value = case.dtypes[port], np.asarray(want[port])
+        got = decode(raw, dtype, (len(raw), *shape_of(op, port, case)[1:]))
+        assert got.shape == value.shape, f"reference's {port} has shape {value.shape}, the op's {got.shape}"
+        if not value.size:
+            continue
+        with np.errstate(all="ignore"):
+            allowed = reference(op).bound(port, value, dtype, inputs) if dtype in FLOATS else 0.0
+            allowed = np.broadcast_to(np.asarray(allowed, np.float64), value.shape)
+            ok, error = close(got, value, allowed, dtype), np.abs(got - value)
+        if not ok.all():
+            at = tuple(np.argwhere(~ok)[0])
+            raise Wrong(f"{port}{list(map(int, at))}: got {got[at]!r}, reference {value[at]!r}, allowed {allowed[at]!r}; "
+                        f"{np.count_nonzero(~ok)} of {ok.size} differ")
+        share = np.where(np.isfinite(error) & (error > 0), error / np.maximum(allowed, np.finfo(np.float64).tiny), 0.0)
+        at = np.unravel_index(np.argmax(share), share.shape)
+        if share[at] > (worst[0] / worst[1] if worst[1] else 0.0):
+            worst = (float(error[at]), float(allowed[at]))
+    return worst

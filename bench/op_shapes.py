@@ -1,0 +1,52 @@
+"""Shapes that bench_ops.py times: rows of data, no code. An op without rows here runs its reference's cases.
+
+One small language model's step (SmolLM2-135M: H 576, 9 query and 3 key heads of 64, M 1536, V 49152):
+T = 1 is a decode step, T = 128 a prefill chunk.
+"""
+import numpy as np
+
+from tests.ref.common import Case
+
+HEADS = {"Hq": 9, "Hkv": 3, "D": 64}
+FREQ = {"inv_freq": lambda rng, shape: 10000.0 ** (-np.arange(shape[0]) / shape[0])}
+COUNT = {"pos": lambda rng, shape: np.arange(shape[0]) + 512}
+CACHE = {"k_cache": "bf16", "v_cache": "bf16", "pos": "i32"}
+
+
+def both(dims, *rest, **more):
+    """A decode step and a prefill chunk."""
+    return [Case({"T": T, **dims}, *rest, **more) for T in (1, 128)]
+
+
+SHAPES = {
+    "norm": [
+        *both({"H": 576}, {"x": "f32", "residual": "f32", "weight": "f32", "out": "f32"}),
+        *both({"H": 576}, {"x": "bf16", "residual": "bf16", "weight": "bf16", "out": "bf16"}),
+    ],
+    "embedding": both({"V": 49152, "H": 576}, {"table": "q8_0", "ids": "i32", "out": "f32"}, ranges={"ids": (0, 49152)}),
+    "act_mul": both({"H": 1536}, {"x": "f32", "out": "f32"}) + both({"H": 1536}, {"x": "bf16", "out": "bf16"}),
+    "rope": both({"N": 9, "D": 64, "R": 32}, {"x": "f32", "inv_freq": "f32", "pos": "i32", "out": "f32"}, values={**FREQ, **COUNT}),
+    "qkv_rope": both({**HEADS, "R": 32, "S": 1, "L": 1024}, {"qkv": "f32", "q": "f32", **CACHE, "inv_freq": "f32"}, values={**FREQ, **COUNT}),
+    "kv_append": both({"Hkv": 3, "D": 64, "S": 1, "L": 1024}, {"k": "bf16", "v": "bf16", **CACHE}, values=COUNT),
+    "softmax": both({"H": 1024}, {"x": "f32", "out": "f32"}),
+    "sample": [
+        Case({"T": 1, "V": 49152}, {"logits": "f32", "token": "i32"}, note="greedy"),
+        Case({"T": 1, "V": 49152}, {"logits": "f32", "token": "i32", "temperature": "f32", "top_k": "i32", "top_p": "f32", "seed": "i64", "step": "i32"},
+             values={"temperature": np.array([0.7]), "top_k": np.array([40]), "top_p": np.array([0.95]), "seed": np.array([7]), "step": np.array([3])}),
+    ],
+    "count_tokens": [Case({"T": 1, "S": 1, "V": 49152}, {"ids": "i32", "counts": "i32"}, ranges={"ids": (0, 49152), "counts": (0, 5)})],
+    "cast": both({"H": 576}, {"x": "f32", "out": "bf16"}) + both({"H": 576}, {"x": "f32", "out": "e4m3"}),
+    "gemm": [
+        Case({"T": T, "N": N, "K": K}, {"x": "f32", "w": w, "out": "f32"}, attrs)
+        for T in (1, 128) for N, K in ((960, 576), (1536, 576), (576, 1536))
+        for w, attrs in (("f32", {}), ("bf16", {}), ("q4_1", {}), ("q4_1", {"act": "q8"}), ("q8_0", {"act": "q8"}))
+    ] + [Case({"T": 1, "N": 49152, "K": 576}, {"x": "f32", "w": "q8_0", "out": "f32"}, {"act": "q8"})],
+    "attention": [
+        Case({"T": T, **HEADS, "Dv": 64, "S": 1, "L": 1024}, {"q": "f32", "k": "bf16", "v": "bf16", "pos": "i32", "out": "f32"},
+             values={"pos": lambda rng, shape: np.arange(shape[0]) + 1024 - shape[0]})
+        for T in (1, 128)
+    ],
+}
+
+# Names of the canonical case keys (docs/receipts.md), where they differ from the op's symbols.
+KEYS = {"gemm": {"T": "M"}}
