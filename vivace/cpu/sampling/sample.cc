@@ -151,14 +151,26 @@ class Row {
     const uint64_t seed = a_.seed ? static_cast<uint64_t>(a_.seed[t_]) : 0;
     const uint32_t step = a_.step ? static_cast<uint32_t>(a_.step[t_]) : 0;
     const float min_p = a_.min_p ? a_.min_p[t_] : 0.0f;
-    const auto noise = [&](int64_t v) { return kernels::gumbel(kernels::noise_words(seed, step, static_cast<uint32_t>(v / 4)).w[v % 4]); };
-    // The top token is in every cut. Starting from its score, tokens that no noise can lift are skipped.
+    int64_t group = -1;
+    kernels::PhiloxWords words{};  // of tokens 4 * group and the three after it
+    const auto word = [&](int64_t v) {
+      if (v / 4 != group) group = v / 4, words = kernels::noise_words(seed, step, static_cast<uint32_t>(group));
+      return words.w[v % 4];
+    };
+    // Two logarithms a token are saved where they cannot matter: the top token, which every cut keeps,
+    // starts, and g <= -log(u), so that a token whose u is above exp(max - best) loses. The slack is wider
+    // than the roundings of a score.
     int64_t best = argmax_;
-    float best_score = max_ + noise(argmax_);
+    float best_score = 0, hopeless = 0;
+    const auto take = [&](int64_t v, float score) {
+      best = v, best_score = score;
+      hopeless = std::exp(max_ - score + 1e-3f + 1e-6f * std::fabs(max_)) * 0x1p32f;
+    };
+    take(argmax_, max_ + kernels::gumbel(word(argmax_)));
     each_kept(cut, [&](int64_t v, float z, uint32_t) {
-      if (z + kernels::kMaxGumbel < best_score || weight(z) < min_p) return;
-      const float score = z + noise(v);
-      if (score > best_score || (score == best_score && v < best)) best_score = score, best = v;
+      if (z + kernels::kMaxGumbel < best_score || static_cast<float>(word(v)) > hopeless || weight(z) < min_p) return;
+      const float score = z + kernels::gumbel(word(v));
+      if (score > best_score || (score == best_score && v < best)) take(v, score);
     });
     return best;
   }
