@@ -1,0 +1,47 @@
+#include <string>
+
+#include "vivace/capi/guard.h"
+
+#ifndef VV_VERSION
+#error "VV_VERSION comes from the build"
+#endif
+
+namespace vivace::capi {
+namespace {
+
+static_assert(static_cast<int>(Code::kInternal) == VV_INTERNAL && VV_INTERNAL == kCodeCount - 1);
+static_assert(static_cast<int>(Code::kNoVariant) == VV_NO_VARIANT && static_cast<int>(Code::kCudaError) == VV_CUDA_ERROR);
+
+thread_local std::string t_error;
+
+}  // namespace
+
+vv_status answer(const char* call, const Status& status) {
+  if (status.ok()) [[likely]] return VV_OK;
+  t_error = std::string(call) + ": " + status.to_string();
+  return static_cast<vv_status>(status.code());
+}
+
+Status from_callback(vv_status status) {
+  if (status == VV_OK) return {};
+  if (static_cast<int>(status) < 0 || static_cast<int>(status) >= kCodeCount)
+    return Status(Code::kInvalidArgument, strf("the callback answered %d, which is no vv_status", static_cast<int>(status)));
+  return Status(static_cast<Code>(status), t_error.empty() ? "the callback gave no reason (vv_fail gives one)" : t_error);
+}
+
+void clear_error() { t_error.clear(); }
+
+}  // namespace vivace::capi
+
+extern "C" {
+
+const char* vv_version(void) { return VV_VERSION; }
+const char* vv_status_name(vv_status status) { return vivace::name(static_cast<vivace::Code>(status)); }
+const char* vv_last_error(void) { return vivace::capi::t_error.c_str(); }
+
+vv_status vv_fail(vv_status status, const char* why) {
+  vivace::capi::t_error = why == nullptr ? "" : why;
+  return status;
+}
+
+}  // extern "C"
