@@ -1,5 +1,6 @@
 // Pool: the CPU backend's worker threads. Pinned, spin-then-park, no allocation per call.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -7,16 +8,23 @@
 namespace vivace::cpu {
 
 /// A fixed set of threads that run one function over numbered chunks. The caller is thread 0.
-/// Not re-entrant: chunks must not call run(). One caller at a time.
+/// Not re-entrant: chunks must not call run(). One caller at a time. Several pools may share the
+/// machine: a waiting thread spins for tens of microseconds, then yields, then sleeps.
 class Pool {
  public:
-  /// `threads` counts the caller; 0 picks one a physical core the process may use.
+  /// `threads` counts the caller; 0 picks one a physical core the process may use. Workers are pinned,
+  /// one a core, as long as there are cores enough; the caller's own thread is left as it is.
   explicit Pool(int threads = 0);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int threads() const;
+
+  /// At least `bytes` of 64-byte aligned memory for the kernel that is running, contents undefined; valid
+  /// until the next call. Grows (allocates) on the first call of a size: a warm-up run makes later ones free.
+  /// Only for the caller's thread, outside chunks.
+  void* scratch(size_t bytes);
 
   /// Calls fn(chunk) for chunk in [0, chunks), spread over the threads; returns when all are done.
   /// Which thread runs which chunk is unspecified: results must not depend on it.
