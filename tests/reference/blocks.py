@@ -90,7 +90,7 @@ class Blocks:
             y += self.d[b][:, None] * dx[b] * (dot[b].astype(np.float64) - self.zero * total[b])
             if self.m is not None:
                 y += self.m[b][:, None] * (dx[b] * total[b])
-        return y.T
+        return np.ascontiguousarray(y.T)
 
 
 def _f16(raw: np.ndarray) -> np.ndarray:

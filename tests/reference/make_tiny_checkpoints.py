@@ -110,7 +110,7 @@ def write(name: str, out: Path) -> None:
         raise SystemExit(f"{name}: no seed gave greedy gaps of {MIN_GAP}")
     size = write_weights(model, folder, name in SHARDED, config.tie_word_embeddings)
     logits = model(torch.tensor(prompt[None])).logits[0].numpy()
-    save_file({"prompt_ids": prompt.astype(np.int32), "prompt_logits": logits.astype(np.float32),
+    save_file({"prompt_ids": prompt.astype(np.int32), "prompt_logits": np.ascontiguousarray(logits, np.float32),
                "greedy_ids": np.array(ids, np.int32), "greedy_gaps": np.array(gaps, np.float32)},
               folder / "expected.safetensors",
               metadata={"source": f"transformers {transformers.__version__}, torch {torch.__version__}, float64",

@@ -113,3 +113,34 @@ def test_refusals(tmp_path):
     model = Llama(TINY / "llama")
     with pytest.raises(ValueError, match="token ids"):
         model.forward([model.config.vocab])
+
+
+GGUFS = sorted(p.stem for p in TINY.with_name("tiny_gguf").glob("*.gguf"))
+
+
+@pytest.mark.parametrize("name", GGUFS)
+@pytest.mark.parametrize("act", ["f32", "q8"])
+def test_tiny_gguf(name, act):
+    """The stored values are this code's own; llama.cpp gave the same greedy ids when they were made."""
+    pytest.importorskip("gguf")
+    folder = TINY.with_name("tiny_gguf")
+    expected = checkpoints.read_safetensors(folder / f"{name}.expected.safetensors")
+    model = Llama(folder / f"{name}.gguf", act=act, dtype="float64")
+    logits = model.forward(expected["prompt_ids"], all_logits=True)
+    np.testing.assert_allclose(logits, expected[f"{act}.prompt_logits"], rtol=0, atol=1e-5)  # stored in float32
+    for dtype in ("float64", "float32"):  # in q8 float32's rounding flips codes; the gaps allow for that
+        model.dtype = model.kv_dtype = np.dtype(dtype)
+        assert model.greedy(expected["prompt_ids"], 32)[0] == expected[f"{act}.greedy_ids"].tolist()
+
+
+def test_gguf_and_hub_forms_agree():
+    """Permuted rows with interleaved rope are the hub's rows with rotate-half; f16 storage is the only loss."""
+    pytest.importorskip("gguf")
+    hub = Llama(TINY / "llama_linear", dtype="float64")
+    for weight in hub.weights.values():
+        if isinstance(weight, blocks.Dense):
+            weight.w = weight.w.astype(np.float16).astype(np.float64)
+    ids = np.arange(3, 40)
+    want = hub.forward(ids, all_logits=True)
+    got = Llama(TINY.with_name("tiny_gguf") / "llama_f16.gguf", dtype="float64").forward(ids, all_logits=True)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-9)
