@@ -2,6 +2,8 @@
 #include "tests/exec/alloc_count.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -66,6 +68,11 @@ namespace vivace::testing {
 
 bool counts_allocations() { return VV_OWN_MALLOC != 0; }
 uint64_t allocations() { return t_allocations; }
+int64_t minor_faults() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
 
 namespace {
 
@@ -97,6 +104,29 @@ TEST(AllocCount, CountsThisThreadOnly) {
   other.join();
   EXPECT_EQ(inside, 100u);
   EXPECT_EQ(allocations(), here);
+}
+
+TEST(AllocCount, WatchSeesWhatAStepDoes) {
+  if (!counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
+  const Quiet quiet = watch(100, [] { return true; });
+  EXPECT_EQ(quiet.allocations, 0u);
+  EXPECT_EQ(quiet.faults, 0);
+  EXPECT_EQ(quiet.failures, 0);
+  // One allocation in a hundred calls, and one page touched for the first time.
+  constexpr size_t kPage = 4096, kPages = 64;
+  char* const pages = static_cast<char*>(mmap(nullptr, kPage * kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  int turn = 0;
+  const Quiet loud = watch(100, [&] {
+    if (++turn % 100 != 0) return true;
+    pages[static_cast<size_t>(turn / 100) % kPages * kPage] = 1;
+    delete new volatile int(turn);
+    return false;
+  });
+  EXPECT_EQ(loud.allocations, 5u);
+  EXPECT_EQ(loud.faults, 1);
+  EXPECT_EQ(loud.failures, 6);
+  munmap(pages, kPage * kPages);
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // Replay is predictable: no allocation on the calling thread and no page fault once warm.
-#include <sys/resource.h>
-
 #include "tests/exec/alloc_count.h"
 #include "tests/exec/subject.h"
 #include "vivace/exec/plan.h"
@@ -8,32 +6,15 @@
 namespace vivace::exec::testing {
 namespace {
 
-using vivace::testing::allocations;
-using vivace::testing::counts_allocations;
-
-constexpr int kReplays = 10'000;
-
-int64_t minor_faults() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_minflt;
-}
-
 class HotPath : public ContractTest {
  protected:
-  /// Calls `step` until it has not faulted for a while, then kReplays times under watch.
   template <class Step>
   void expect_quiet(Step&& step) {
-    if (!counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
-    for (int i = 0; i < 100; ++i) ASSERT_TRUE(step().ok());
-    int bad = 0;
-    const int64_t faults = minor_faults();
-    const uint64_t before = allocations();
-    for (int i = 0; i < kReplays; ++i) bad += step().ok() ? 0 : 1;
-    const uint64_t allocated = allocations() - before;
-    EXPECT_EQ(minor_faults() - faults, 0);
-    EXPECT_EQ(allocated, 0u);
-    EXPECT_EQ(bad, 0);
+    if (!vivace::testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
+    const vivace::testing::Quiet q = vivace::testing::watch(10'000, [&] { return step().ok(); });
+    EXPECT_EQ(q.allocations, 0u);
+    EXPECT_EQ(q.faults, 0);
+    EXPECT_EQ(q.failures, 0);
   }
 };
 VV_CONTRACT_SUITE(HotPath);
