@@ -1,6 +1,7 @@
 // act_mul: the gated activation of an MLP, from one merged matrix, from two, or the activation alone.
 #pragma once
 #include "vivace/kernels/gate/act_mul.h"
+#include "vivace/ops/gpu.h"
 #include "vivace/ops/quantized_out.h"
 
 namespace vivace::cpu {
@@ -65,6 +66,46 @@ struct act_mul {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::act_mul(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/gate/act_mul.cuh";
+    using Policy = kernels::ActMulPolicy;
+    struct Key {
+      DType in, out;
+      Policy p;
+      bool operator==(const Key&) const = default;
+    };
+    // Preference order within whole_row and vec: short stretches keep all SMs busy on few rows.
+    static constexpr Policy kTactics[] = {
+        {128, 8, 1, false}, {256, 8, 2, false}, {128, 1, 4, false}, {256, 8, 1, true}, {256, 1, 1, true},
+    };
+    static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
+
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool wide = a.H % 8 == 0 && vectorizable(a.gate, a.gate_stride, a.dtype, 8) && vectorizable(a.up, a.up_stride, a.dtype, 8) &&
+                        vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      const bool whole = a.row_scale != nullptr, many = int64_t{a.T} * a.H >= kManyElements;
+      const int row = whole ? (wide ? 3 : 4) : !wide ? 2 : many ? 1 : 0;
+      return Key{a.dtype, a.out_dtype, kTactics[row]};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("act_mul<%s, %s, vivace::kernels::ActMulPolicy{%d, %d, %d, %s}>", type_name(k.in), type_name(k.out),
+                               k.p.threads, k.p.vec, k.p.items, k.p.whole_row ? "true" : "false");
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      const int64_t stretches = k.p.whole_row ? 1 : (a.H + k.p.stretch() - 1) / k.p.stretch();
+      launch->grid[0] = static_cast<uint32_t>(a.T * stretches);
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType in : {DType::f32, DType::bf16, DType::f16})
+        for (const Policy& p : kTactics) {
+          visit(Key{in, DType::e4m3, p});
+          if (!p.whole_row) visit(Key{in, in, p});
+        }
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

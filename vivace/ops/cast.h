@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/copy/cast.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -42,6 +43,37 @@ struct cast {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::cast(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/copy/cast.cuh";
+    using Policy = kernels::CastPolicy;
+    struct Key {
+      DType in, out;
+      Policy p;
+      bool operator==(const Key&) const = default;
+    };
+    static constexpr Policy kTactics[] = {{128, 8, 1}, {256, 8, 2}, {128, 1, 4}};
+    static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
+
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool wide = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 2 : int64_t{a.T} * a.H >= kManyElements ? 1 : 0]};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("cast<%s, %s, vivace::kernels::CastPolicy{%d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.vec, k.p.items);
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(a.T * ((a.H + k.p.stretch() - 1) / k.p.stretch()));
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::e4m3, DType::e5m2};
+      for (const DType in : kTypes)
+        for (const DType out : kTypes)
+          for (const Policy& p : kTactics) visit(Key{in, out, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

@@ -41,6 +41,7 @@ const char* type_name(DType t) {
     case DType::f16: return "vivace::kernels::f16";
     case DType::bf16: return "vivace::kernels::bf16";
     case DType::e4m3: return "vivace::kernels::e4m3";
+    case DType::e5m2: return "vivace::kernels::e5m2";
     case DType::i64: return "long";
     case DType::i32: return "int";
     case DType::i8: return "signed char";

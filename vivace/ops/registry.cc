@@ -64,6 +64,7 @@ Status Recorder::issue(const OpRow& op, Call& call) {
     return call.error(Code::kInvalidDevice, strf("the tensors are in %s memory, the stream runs on the %s", call.place() == Place::host ? "host" : "device", target.device ? "device" : "host"));
   exec::Launch launch;
   if (Status s = op.prepare(call, target, &launch); !s.ok()) return s;
+  if (target.device != nullptr && launch.grid[0] == 0) return {};  // no rows: no work, and no legal launch
   return stream_->launch(launch);
 }
 

@@ -13,4 +13,11 @@ struct CastArgs {
   DType x_dtype, out_dtype;
 };
 
+/// A block converts one stretch of a row.
+struct CastPolicy {
+  int32_t threads, vec, items;
+  constexpr bool operator==(const CastPolicy&) const = default;
+  constexpr int64_t stretch() const { return int64_t{threads} * vec * items; }
+};
+
 }  // namespace vivace::kernels

@@ -19,4 +19,13 @@ struct ActMulArgs {
   DType dtype, out_dtype;
 };
 
+struct ActMulPolicy {
+  int32_t threads;  // a block
+  int32_t vec;      // elements an access; 1 serves any alignment
+  int32_t items;    // accesses a thread has in flight
+  bool whole_row;   // a block owns a row (dynamic scales need its maximum); else a stretch of one
+  constexpr bool operator==(const ActMulPolicy&) const = default;
+  constexpr int64_t stretch() const { return int64_t{threads} * vec * items; }
+};
+
 }  // namespace vivace::kernels

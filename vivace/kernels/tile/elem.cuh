@@ -9,6 +9,7 @@ namespace vivace::kernels {
 struct f16 { uint16_t bits; };
 struct bf16 { uint16_t bits; };
 struct e4m3 { uint8_t bits; };
+struct e5m2 { uint8_t bits; };
 
 __device__ __forceinline__ float to_float(float v) { return v; }
 __device__ __forceinline__ float to_float(bf16 v) { return __uint_as_float(uint32_t{v.bits} << 16); }
@@ -30,7 +31,10 @@ __device__ __forceinline__ float to_float(e4m3 v) {
 #endif
 }
 
-/// f32 -> T, round to nearest even; e4m3 saturates at +-448 and keeps NaN.
+/// e5m2 is the upper half of an f16.
+__device__ __forceinline__ float to_float(e5m2 v) { return to_float(f16{static_cast<uint16_t>(uint16_t{v.bits} << 8)}); }
+
+/// f32 -> T, round to nearest even; e4m3 saturates at +-448, e5m2 at +-57344, and both keep NaN.
 template <class T>
 __device__ __forceinline__ T from_float(float f);
 
@@ -67,6 +71,28 @@ __device__ __forceinline__ e4m3 from_float<e4m3>(float f) {
     code = (rounded >> 20) - (120u << 3);
   }
   return e4m3{static_cast<uint8_t>(sign | code)};
+#endif
+}
+
+template <>
+__device__ __forceinline__ e5m2 from_float<e5m2>(float f) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(f));
+  return e5m2{static_cast<uint8_t>(pair)};
+#else
+  const uint32_t u = __float_as_uint(f), mag = u & 0x7fffffffu;
+  const uint8_t sign = static_cast<uint8_t>((u >> 24) & 0x80u);
+  if (mag > 0x7f800000u) return e5m2{static_cast<uint8_t>(sign | 0x7fu)};
+  if (mag >= 0x47700000u) return e5m2{static_cast<uint8_t>(sign | 0x7bu)};  // 61440 and above: half a step over 57344
+  uint32_t code;
+  if (mag < 0x38800000u) {  // below 2^-14: subnormals are multiples of 2^-16, rounded by the adder
+    code = __float_as_uint(__uint_as_float(mag) + 128.0f) - 0x43000000u;
+  } else {
+    const uint32_t rounded = mag + 0xfffffu + ((mag >> 21) & 1u);  // to two mantissa bits, ties to even
+    code = (rounded >> 21) - (112u << 2);
+  }
+  return e5m2{static_cast<uint8_t>(sign | code)};
 #endif
 }
 
