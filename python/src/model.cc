@@ -19,10 +19,10 @@ struct TextModel {
 };
 
 std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
-                                           const std::string& kv_dtype, int threads, int context, int max_batch, int chunk) {
+                                           const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager) {
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     nb::gil_scoped_release release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk});
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -125,7 +125,7 @@ void add_model(nb::module_& m) {
       .def("idle", [](const Batcher& b) { return b.batcher.idle(); })
       .def("step", &step);
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
-        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"));
+        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false);
 }
 
 }  // namespace vivace::python

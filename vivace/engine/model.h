@@ -20,6 +20,7 @@ struct LoadOptions {
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
   int max_batch = 1;               // sequences that can be live at once
   int chunk = 128;                 // prompt rows a step may take
+  bool eager = false;              // issue ops one by one instead of replaying a graph: for debugging, same bits
 };
 
 /// One line of what `plan` prints: a named region and its exact size.

@@ -21,8 +21,12 @@ bool is_pickle(std::string_view path) {
 }
 
 Status refuse_pickle(const std::string& path) {
-  return Status(Code::kUnsupported, path + ": a pickle is a program that runs when it is loaded, so Vivace never opens one; save the model as "
-                                           "safetensors on a machine that trusts it (transformers: model.save_pretrained(folder))");
+  return Status(
+      Code::kUnsupported,
+      path +
+          ": a pickle is a program that runs when it is loaded, so Vivace never opens one; save "
+          "the model as "
+          "safetensors on a machine that trusts it (transformers: model.save_pretrained(folder))");
 }
 
 bool exists(const std::string& path) {
@@ -36,7 +40,8 @@ Result<std::vector<std::string>> list(const std::string& folder) {
   std::vector<std::string> found;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const std::string path = it->path().string();
-    if (path.ends_with(".gguf") || path.ends_with(".safetensors") || is_pickle(path)) found.push_back(path);
+    if (path.ends_with(".gguf") || path.ends_with(".safetensors") || is_pickle(path))
+      found.push_back(path);
   }
   if (error) return Status(Code::kIoError, folder + ": cannot list: " + error.message());
   std::sort(found.begin(), found.end());
@@ -54,16 +59,22 @@ Result<std::string> choose(const std::string& folder) {
   if (usable.size() == 1) return usable[0];
   if (usable.size() > 1) {
     std::string names;
-    for (size_t i = 0; i < usable.size() && i < 8; ++i) names += (i ? ", " : "") + fs::path(usable[i]).filename().string();
-    return Status(Code::kInvalidArgument, strf("%s: %zu checkpoints (%s%s); name the file you want", folder.c_str(), usable.size(), names.c_str(), usable.size() > 8 ? ", ..." : ""));
+    for (size_t i = 0; i < usable.size() && i < 8; ++i)
+      names += (i ? ", " : "") + fs::path(usable[i]).filename().string();
+    return Status(Code::kInvalidArgument,
+                  strf("%s: %zu checkpoints (%s%s); name the file you want", folder.c_str(),
+                       usable.size(), names.c_str(), usable.size() > 8 ? ", ..." : ""));
   }
   if (!found.empty()) return refuse_pickle(found[0]);
-  return Status(Code::kNotFound, folder + ": wanted model.safetensors, " + kIndexName + ", or one .safetensors or .gguf file; found none");
+  return Status(Code::kNotFound, folder + ": wanted model.safetensors, " + kIndexName +
+                                     ", or one .safetensors or .gguf file; found none");
 }
 
 }  // namespace
 
-const char* name(Format f) { return f == Format::gguf ? "gguf" : "safetensors"; }
+const char* name(Format f) {
+  return f == Format::gguf ? "gguf" : "safetensors";
+}
 
 Result<Checkpoint> Checkpoint::open(const std::string& path) {
   std::error_code error;
@@ -80,11 +91,17 @@ Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
   const Bytes bytes = file.bytes();
   const bool magic = bytes.size() >= 4 && std::equal(bytes.begin(), bytes.begin() + 4, "GGUF");
   Checkpoint out;
-  if (path.ends_with(".safetensors")) out.format_ = Format::safetensors;
-  else if (path.ends_with(".gguf") || magic) out.format_ = Format::gguf;
-  else if (is_pickle(path)) return refuse_pickle(path);
-  else return Status(Code::kUnsupported, path + ": neither GGUF nor named *.safetensors or *" + std::string(kIndexSuffix));
-  VV_ASSIGN(ParsedFile parsed, out.format_ == Format::gguf ? parse_gguf(bytes, path) : parse_safetensors(bytes, path));
+  if (path.ends_with(".safetensors"))
+    out.format_ = Format::safetensors;
+  else if (path.ends_with(".gguf") || magic)
+    out.format_ = Format::gguf;
+  else if (is_pickle(path))
+    return refuse_pickle(path);
+  else
+    return Status(Code::kUnsupported,
+                  path + ": neither GGUF nor named *.safetensors or *" + std::string(kIndexSuffix));
+  VV_ASSIGN(ParsedFile parsed,
+            out.format_ == Format::gguf ? parse_gguf(bytes, path) : parse_safetensors(bytes, path));
   out.tensors_ = std::move(parsed.tensors);
   out.metadata_ = std::move(parsed.metadata);
   out.files_.push_back(std::move(file));
@@ -107,7 +124,9 @@ Result<Checkpoint> Checkpoint::open_shards(const std::string& index_path) {
       out.tensors_.push_back(std::move(t));
     }
     if (out.tensors_.size() > kMaxTensors)
-      return Status(Code::kLimitExceeded, strf("%s: more than %llu tensors in the shards", index_path.c_str(), static_cast<unsigned long long>(kMaxTensors)));
+      return Status(Code::kLimitExceeded,
+                    strf("%s: more than %llu tensors in the shards", index_path.c_str(),
+                         static_cast<unsigned long long>(kMaxTensors)));
     if (i == 0) out.metadata_ = std::move(parsed.metadata);
     out.files_.push_back(std::move(file).value());
   }
@@ -116,15 +135,21 @@ Result<Checkpoint> Checkpoint::open_shards(const std::string& index_path) {
   for (const auto& [tensor, shard] : index.tensors) {
     const TensorEntry* t = out.find(tensor);
     if (!t || t->file != static_cast<int>(shard))
-      return Status(Code::kCorruptData, index_path + ": weight_map puts tensor " + quote(tensor) + " in " + index.shards[shard] + ", which does not hold it");
+      return Status(Code::kCorruptData, index_path + ": weight_map puts tensor " + quote(tensor) +
+                                            " in " + index.shards[shard] +
+                                            ", which does not hold it");
   }
   if (index.tensors.size() != out.tensors_.size())
-    return Status(Code::kCorruptData, strf("%s: weight_map lists %zu tensors, the shards hold %zu", index_path.c_str(), index.tensors.size(), out.tensors_.size()));
+    return Status(Code::kCorruptData,
+                  strf("%s: weight_map lists %zu tensors, the shards hold %zu", index_path.c_str(),
+                       index.tensors.size(), out.tensors_.size()));
   return out;
 }
 
 const TensorEntry* Checkpoint::find(std::string_view name) const {
-  const auto at = std::lower_bound(by_name_.begin(), by_name_.end(), name, [this](uint32_t i, std::string_view n) { return tensors_[i].name < n; });
+  const auto at =
+      std::lower_bound(by_name_.begin(), by_name_.end(), name,
+                       [this](uint32_t i, std::string_view n) { return tensors_[i].name < n; });
   return at != by_name_.end() && tensors_[*at].name == name ? &tensors_[*at] : nullptr;
 }
 
@@ -136,7 +161,9 @@ Tensor Checkpoint::tensor(const TensorEntry& entry) const {
 Result<Tensor> Checkpoint::tensor(std::string_view name) const {
   const TensorEntry* entry = find(name);
   if (!entry)
-    return Status(Code::kNotFound, strf("%s: no tensor %s among %zu", files_.empty() ? "checkpoint" : files_[0].path().c_str(), quote(name).c_str(), tensors_.size()));
+    return Status(Code::kNotFound, strf("%s: no tensor %s among %zu",
+                                        files_.empty() ? "checkpoint" : files_[0].path().c_str(),
+                                        quote(name).c_str(), tensors_.size()));
   return tensor(*entry);
 }
 

@@ -9,11 +9,14 @@ namespace vivace::engine {
 namespace {
 
 const char* name(JsonKind k) {
-  static constexpr const char* kNames[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
+  static constexpr const char* kNames[] = {"null",   "boolean", "integer", "number",
+                                           "string", "array",   "object"};
   return kNames[static_cast<int>(k)];
 }
 
-bool is_container(JsonKind k) { return k == JsonKind::array || k == JsonKind::object; }
+bool is_container(JsonKind k) {
+  return k == JsonKind::array || k == JsonKind::object;
+}
 
 }  // namespace
 
@@ -24,7 +27,8 @@ Json::~Json() = default;
 
 Result<Json> Json::parse(std::string_view text, std::string name, const JsonLimits& limits) {
   if (text.size() > limits.bytes)
-    return Status(Code::kLimitExceeded, strf("%s: %zu bytes of JSON, at most %zu are read", name.c_str(), text.size(), limits.bytes));
+    return Status(Code::kLimitExceeded, strf("%s: %zu bytes of JSON, at most %zu are read",
+                                             name.c_str(), text.size(), limits.bytes));
   auto doc = std::make_unique<JsonDoc>();
   doc->name = std::move(name);
   doc->text = text;
@@ -38,7 +42,9 @@ Result<Json> Json::parse_file(const std::string& path, const JsonLimits& limits)
   return parse({reinterpret_cast<const char*>(b.data()), b.size()}, path, limits);
 }
 
-JsonKind JsonValue::kind() const { return doc_->nodes[node_].kind; }
+JsonKind JsonValue::kind() const {
+  return doc_->nodes[node_].kind;
+}
 
 Result<JsonValue> JsonValue::expect(JsonKind wanted_kind, const char* wanted) const {
   if (kind() == wanted_kind) return *this;
@@ -67,19 +73,31 @@ Result<std::string_view> JsonValue::as_string() const {
   return std::string_view(doc_->text).substr(s.begin, s.bytes);
 }
 
-Result<JsonValue> JsonValue::as_object() const { return expect(JsonKind::object, "object"); }
-Result<JsonValue> JsonValue::as_array() const { return expect(JsonKind::array, "array"); }
+Result<JsonValue> JsonValue::as_object() const {
+  return expect(JsonKind::object, "object");
+}
+Result<JsonValue> JsonValue::as_array() const {
+  return expect(JsonKind::array, "array");
+}
 
-size_t JsonValue::size() const { return is_container(kind()) ? doc_->nodes[node_].count : 0; }
+size_t JsonValue::size() const {
+  return is_container(kind()) ? doc_->nodes[node_].count : 0;
+}
 
-std::string_view JsonValue::key() const { return doc_->key(doc_->nodes[node_]); }
+std::string_view JsonValue::key() const {
+  return doc_->key(doc_->nodes[node_]);
+}
 
 JsonValue::Iterator& JsonValue::Iterator::operator++() {
   node_ = doc_->nodes[node_].next;
   return *this;
 }
-JsonValue::Iterator JsonValue::begin() const { return is_container(kind()) ? Iterator(doc_, node_ + 1) : end(); }
-JsonValue::Iterator JsonValue::end() const { return Iterator(doc_, doc_->nodes[node_].next); }
+JsonValue::Iterator JsonValue::begin() const {
+  return is_container(kind()) ? Iterator(doc_, node_ + 1) : end();
+}
+JsonValue::Iterator JsonValue::end() const {
+  return Iterator(doc_, doc_->nodes[node_].next);
+}
 
 std::optional<JsonValue> JsonValue::find(std::string_view key) const {
   if (!is_object()) return std::nullopt;
@@ -128,7 +146,8 @@ Result<double> JsonValue::get_double(std::string_view key, double fallback) cons
   VV_ASSIGN(const auto v, optional_member(key));
   return v ? v->as_double() : Result<double>(fallback);
 }
-Result<std::string_view> JsonValue::get_string(std::string_view key, std::string_view fallback) const {
+Result<std::string_view> JsonValue::get_string(std::string_view key,
+                                               std::string_view fallback) const {
   VV_ASSIGN(const auto v, optional_member(key));
   return v ? v->as_string() : Result<std::string_view>(fallback);
 }
@@ -139,7 +158,8 @@ std::string JsonValue::path() const {
   const JsonValue holder(doc_, parent);
   const std::string prefix = parent == 0 ? "" : holder.path();
   if (holder.is_object()) {
-    const std::string shown = is_good_name(key()) && key().size() <= 96 ? std::string(key()) : quote(key());
+    const std::string shown =
+        is_good_name(key()) && key().size() <= 96 ? std::string(key()) : quote(key());
     return prefix.empty() ? shown : prefix + "." + shown;
   }
   size_t i = 0;
@@ -150,6 +170,8 @@ std::string JsonValue::path() const {
   return prefix + "[" + std::to_string(i) + "]";
 }
 
-Status JsonValue::error(Code code, const std::string& what) const { return Status(code, doc_->name + ": " + path() + ": " + what); }
+Status JsonValue::error(Code code, const std::string& what) const {
+  return Status(code, doc_->name + ": " + path() + ": " + what);
+}
 
 }  // namespace vivace::engine

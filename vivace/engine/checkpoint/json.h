@@ -11,8 +11,8 @@
 
 namespace vivace::engine {
 
-/// Bounds of one document. Values are also bounded by max(2^20, bytes / 12), which keeps the tree's memory
-/// below 3 x the text plus 32 MB.
+/// Bounds of one document. Values are also bounded by max(2^20, bytes / 12), which keeps the tree's
+/// memory below 3 x the text plus 32 MB.
 struct JsonLimits {
   size_t bytes = 64 << 20;
   int depth = 64;
@@ -92,8 +92,8 @@ class JsonValue {
 /// Owns a parsed document. Move-only; moving keeps every JsonValue valid.
 class Json {
  public:
-  /// Errors: CorruptData with byte offset (syntax, UTF-8, duplicate key, number outside double's range,
-  /// NaN and Infinity), LimitExceeded (bytes, depth, values). `name` stands in messages.
+  /// Errors: CorruptData with byte offset (syntax, UTF-8, duplicate key, number outside double's
+  /// range, NaN and Infinity), LimitExceeded (bytes, depth, values). `name` stands in messages.
   static Result<Json> parse(std::string_view text, std::string name, const JsonLimits& limits = {});
   /// Reads and parses a regular file.
   static Result<Json> parse_file(const std::string& path, const JsonLimits& limits = {});

@@ -10,16 +10,18 @@
 namespace vivace::engine {
 namespace {
 
-/// Values that the text can hold at most: commas and opening brackets outside strings, plus one. Exact for
-/// valid JSON up to empty containers, so that the tree is allocated once.
+/// Values that the text can hold at most: commas and opening brackets outside strings, plus one.
+/// Exact for valid JSON up to empty containers, so that the tree is allocated once.
 size_t count_values(std::string_view text) {
   size_t n = 1;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == ',' || c == '[' || c == '{') {
@@ -52,7 +54,11 @@ void put_utf8(uint32_t c, char** out) {
 class Parser {
  public:
   Parser(JsonDoc* doc, const JsonLimits& limits)
-      : doc_(*doc), limits_(limits), begin_(doc->text.data()), p_(begin_), end_(begin_ + doc->text.size()) {}
+      : doc_(*doc),
+        limits_(limits),
+        begin_(doc->text.data()),
+        p_(begin_),
+        end_(begin_ + doc->text.size()) {}
 
   Status run() {
     skip_space();
@@ -63,7 +69,8 @@ class Parser {
 
  private:
   Status fail(const std::string& what) const {
-    return Status(Code::kCorruptData, strf("%s: byte %td: %s", doc_.name.c_str(), p_ - begin_, what.c_str()));
+    return Status(Code::kCorruptData,
+                  strf("%s: byte %td: %s", doc_.name.c_str(), p_ - begin_, what.c_str()));
   }
   void skip_space() {
     while (p_ < end_ && (*p_ == ' ' || *p_ == '\n' || *p_ == '\r' || *p_ == '\t')) ++p_;
@@ -74,7 +81,9 @@ class Parser {
     return true;
   }
   bool eat_word(std::string_view word) {
-    if (static_cast<size_t>(end_ - p_) < word.size() || std::memcmp(p_, word.data(), word.size()) != 0) return false;
+    if (static_cast<size_t>(end_ - p_) < word.size() ||
+        std::memcmp(p_, word.data(), word.size()) != 0)
+      return false;
     p_ += word.size();
     return true;
   }
@@ -93,7 +102,8 @@ class Parser {
     const char c = *p_;
     if (c == '{' || c == '[') {
       if (depth >= limits_.depth)
-        return Status(Code::kLimitExceeded, strf("%s: byte %td: nested deeper than %d", doc_.name.c_str(), p_ - begin_, limits_.depth));
+        return Status(Code::kLimitExceeded, strf("%s: byte %td: nested deeper than %d",
+                                                 doc_.name.c_str(), p_ - begin_, limits_.depth));
       node.kind = c == '{' ? JsonKind::object : JsonKind::array;
       node.count = 0;
       doc_.nodes.push_back(node);
@@ -157,9 +167,13 @@ class Parser {
     members.reserve(doc_.nodes[self].count);
     for (uint32_t i = self + 1; i < doc_.nodes.size(); i = doc_.nodes[i].next) members.push_back(i);
     const auto key = [this](uint32_t i) { return doc_.key(doc_.nodes[i]); };
-    std::sort(members.begin(), members.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
-    const auto twice = std::adjacent_find(members.begin(), members.end(), [&](uint32_t a, uint32_t b) { return key(a) == key(b); });
-    return twice == members.end() ? Status() : fail("duplicate key " + quote(key(*twice)) + " in the object that ends here");
+    std::sort(members.begin(), members.end(),
+              [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
+    const auto twice = std::adjacent_find(members.begin(), members.end(),
+                                          [&](uint32_t a, uint32_t b) { return key(a) == key(b); });
+    return twice == members.end()
+               ? Status()
+               : fail("duplicate key " + quote(key(*twice)) + " in the object that ends here");
   }
 
   /// At an opening quote. Unescapes in place: `out` never passes p_.
@@ -194,7 +208,8 @@ class Parser {
     uint32_t code = 0, low = 0;
     if (c != 'u' || !hex4(p_ + 2, &code)) return fail("unknown escape");
     if (code >= 0xd800 && code < 0xe000) {  // UTF-16 surrogates come in pairs, high first
-      if (code >= 0xdc00 || end_ - p_ < 8 || p_[6] != '\\' || p_[7] != 'u' || !hex4(p_ + 8, &low) || low < 0xdc00 || low >= 0xe000)
+      if (code >= 0xdc00 || end_ - p_ < 8 || p_[6] != '\\' || p_[7] != 'u' || !hex4(p_ + 8, &low) ||
+          low < 0xdc00 || low >= 0xe000)
         return fail("lone UTF-16 surrogate");
       code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
       p_ += 6;
@@ -238,7 +253,8 @@ class Parser {
     if (integer && std::from_chars(first, p_, node->integer).ec == std::errc()) return Status();
     node->kind = JsonKind::number;
     const auto r = std::from_chars(first, p_, node->number);
-    return r.ec == std::errc() && r.ptr == p_ ? Status() : fail("number outside the range of a double");
+    return r.ec == std::errc() && r.ptr == p_ ? Status()
+                                              : fail("number outside the range of a double");
   }
 
   JsonDoc& doc_;
@@ -255,8 +271,11 @@ Status parse_json(JsonDoc* doc, const JsonLimits& limits) {
   const size_t bytes = doc->text.size(), values = count_values(doc->text);
   const size_t cap = std::max<size_t>(1u << 20, bytes / 12);
   if (bytes > std::min<size_t>(limits.bytes, UINT32_MAX - 1))
-    return Status(Code::kLimitExceeded, strf("%s: %zu bytes of JSON, at most %zu are read", name, bytes, limits.bytes));
-  if (values > cap) return Status(Code::kLimitExceeded, strf("%s: about %zu JSON values, at most %zu are read", name, values, cap));
+    return Status(Code::kLimitExceeded,
+                  strf("%s: %zu bytes of JSON, at most %zu are read", name, bytes, limits.bytes));
+  if (values > cap)
+    return Status(Code::kLimitExceeded,
+                  strf("%s: about %zu JSON values, at most %zu are read", name, values, cap));
   if (!is_utf8(doc->text)) return Status(Code::kCorruptData, strf("%s: not valid UTF-8", name));
   doc->nodes.reserve(values);
   return Parser(doc, limits).run();

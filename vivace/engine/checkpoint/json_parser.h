@@ -29,7 +29,9 @@ struct JsonDoc {
   std::string text;  // strings are unescaped in place: no escape is shorter than what it stands for
   std::vector<JsonNode> nodes;
 
-  std::string_view key(const JsonNode& n) const { return std::string_view(text).substr(n.key_begin, n.key_bytes); }
+  std::string_view key(const JsonNode& n) const {
+    return std::string_view(text).substr(n.key_begin, n.key_bytes);
+  }
 };
 
 /// Fills doc->nodes from doc->text.

@@ -12,7 +12,9 @@
 namespace vivace::engine {
 namespace {
 
-int64_t modified_ns_of(const struct stat& s) { return s.st_mtim.tv_sec * 1'000'000'000ll + s.st_mtim.tv_nsec; }
+int64_t modified_ns_of(const struct stat& s) {
+  return s.st_mtim.tv_sec * 1'000'000'000ll + s.st_mtim.tv_nsec;
+}
 
 Status system_error(const std::string& path, const char* what) {
   const int error = errno;
@@ -33,8 +35,9 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
   if (::fstat(fd, &s) != 0) {
     status = system_error(path, "cannot stat");
   } else if (!S_ISREG(s.st_mode)) {
-    status = Status(Code::kInvalidArgument, path + ": wanted a regular file, got " +
-                                                (S_ISDIR(s.st_mode) ? "a directory" : "a pipe or device"));
+    status = Status(Code::kInvalidArgument,
+                    path + ": wanted a regular file, got " +
+                        (S_ISDIR(s.st_mode) ? "a directory" : "a pipe or device"));
   } else if (s.st_size > 0) {
     void* p = ::mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {
@@ -65,10 +68,12 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
 Status MappedFile::check_unchanged() const {
   struct stat s = {};
   if (::stat(path_.c_str(), &s) != 0) return system_error(path_, "cannot stat");
-  if (s.st_ino == inode_ && static_cast<size_t>(s.st_size) == size_ && modified_ns_of(s) == modified_ns_)
+  if (s.st_ino == inode_ && static_cast<size_t>(s.st_size) == size_ &&
+      modified_ns_of(s) == modified_ns_)
     return Status();
-  return Status(Code::kIoError, strf("%s: changed since it was opened (had %zu bytes, has %lld); load it again",
-                                     path_.c_str(), size_, static_cast<long long>(s.st_size)));
+  return Status(Code::kIoError,
+                strf("%s: changed since it was opened (had %zu bytes, has %lld); load it again",
+                     path_.c_str(), size_, static_cast<long long>(s.st_size)));
 }
 
 void MappedFile::unmap() {

@@ -12,7 +12,21 @@
 namespace vivace::engine {
 
 /// In the order of GGUF's own type ids.
-enum class MetaType : uint8_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
+enum class MetaType : uint8_t {
+  u8,
+  i8,
+  u16,
+  i16,
+  u32,
+  i32,
+  f32,
+  boolean,
+  string,
+  array,
+  u64,
+  i64,
+  f64
+};
 inline constexpr int kMetaTypeCount = 13;
 const char* name(MetaType t);
 
@@ -43,19 +57,21 @@ struct MetaEntry {
   std::string key;
   MetaType type = MetaType::u8;
   bool is_array = false;
-  std::string_view raw;                   // the scalar's or numeric array's bytes, or the string itself
-  std::vector<std::string_view> strings;  // an array of strings; elements may be any bytes (vocabularies)
+  std::string_view raw;  // the scalar's or numeric array's bytes, or the string itself
+  std::vector<std::string_view>
+      strings;  // an array of strings; elements may be any bytes (vocabularies)
 
   size_t count() const;  // elements of the array; 1 for a scalar
   /// "u32", "array of string [49152]": for messages.
   std::string type_name() const;
   /// Element `i` of the scalar or array, widened; the caller has looked at `type`.
-  int64_t integer(size_t i = 0) const;  // any integer type or boolean; u64 above int64's range wraps
-  double number(size_t i = 0) const;    // f32, f64 or any integer type
+  int64_t integer(
+      size_t i = 0) const;            // any integer type or boolean; u64 above int64's range wraps
+  double number(size_t i = 0) const;  // f32, f64 or any integer type
 };
 
-/// Getters answer NotFound for an absent key and InvalidDType for a value of another type, naming file
-/// and key. Views live as long as the Checkpoint they came from.
+/// Getters answer NotFound for an absent key and InvalidDType for a value of another type, naming
+/// file and key. Views live as long as the Checkpoint they came from.
 class Metadata {
  public:
   explicit Metadata(std::string file = {}) : file_(std::move(file)) {}
@@ -75,18 +91,21 @@ class Metadata {
   /// Any integer array, or a scalar as an array of one: GGUF writes per-layer counts in both forms.
   Result<std::vector<int64_t>> get_i64s(std::string_view key) const;
 
-  /// For readers: appends a pair, then freeze() sorts the index and refuses duplicate keys (CorruptData).
+  /// For readers: appends a pair, then freeze() sorts the index and refuses duplicate keys
+  /// (CorruptData).
   void add(MetaEntry entry) { entries_.push_back(std::move(entry)); }
   void add_string(std::string key, std::string value);
   Status freeze();
 
  private:
-  Result<const MetaEntry*> want(std::string_view key, bool array, const char* wanted, bool (*accepts)(MetaType)) const;
+  Result<const MetaEntry*> want(std::string_view key, bool array, const char* wanted,
+                                bool (*accepts)(MetaType)) const;
 
   std::string file_;
   std::vector<MetaEntry> entries_;
   std::vector<uint32_t> by_key_;
-  std::deque<std::string> owned_;  // strings that the file holds in escaped form; addresses are stable
+  std::deque<std::string>
+      owned_;  // strings that the file holds in escaped form; addresses are stable
 };
 
 }  // namespace vivace::engine

@@ -48,8 +48,10 @@ std::string quote(std::string_view s) {
   std::string r = "\"";
   for (unsigned char c : s.substr(0, kShown)) {
     if (c == '"' || c == '\\') r += '\\';
-    if (c >= 0x20 && c < 0x7f) r += static_cast<char>(c);
-    else r += strf("\\x%02x", c);
+    if (c >= 0x20 && c < 0x7f)
+      r += static_cast<char>(c);
+    else
+      r += strf("\\x%02x", c);
   }
   return r + (s.size() > kShown ? "\"..." : "\"");
 }
@@ -59,24 +61,31 @@ std::optional<uint64_t> tensor_bytes(DType dtype, const Shape& shape) {
   const int64_t n = shape.elements(), row = shape.rank > 0 ? shape.dim[shape.rank - 1] : 1;
   uint64_t bytes = 0;
   if (n < 0 || row % unit.block != 0) return std::nullopt;
-  if (__builtin_mul_overflow(static_cast<uint64_t>(n / unit.block), static_cast<uint64_t>(unit.bytes), &bytes)) return std::nullopt;
+  if (__builtin_mul_overflow(static_cast<uint64_t>(n / unit.block),
+                             static_cast<uint64_t>(unit.bytes), &bytes))
+    return std::nullopt;
   return bytes;
 }
 
-Result<std::vector<uint32_t>> index_by_name(const std::vector<TensorEntry>& tensors, const std::string& file) {
+Result<std::vector<uint32_t>> index_by_name(const std::vector<TensorEntry>& tensors,
+                                            const std::string& file) {
   std::vector<uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return tensors[a].name < tensors[b].name; });
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return tensors[a].name < tensors[b].name; });
   for (size_t i = 1; i < order.size(); ++i)
     if (tensors[order[i]].name == tensors[order[i - 1]].name)
-      return Status(Code::kCorruptData, file + ": duplicate tensor " + quote(tensors[order[i]].name));
+      return Status(Code::kCorruptData,
+                    file + ": duplicate tensor " + quote(tensors[order[i]].name));
   return order;
 }
 
-Status check_layout(const std::vector<TensorEntry>& tensors, uint64_t begin, uint64_t end, bool gapless, const std::string& file) {
+Status check_layout(const std::vector<TensorEntry>& tensors, uint64_t begin, uint64_t end,
+                    bool gapless, const std::string& file) {
   std::vector<uint32_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0u);
-  // Empty tensors sort before the one that starts where they lie, so they never look like an overlap there.
+  // Empty tensors sort before the one that starts where they lie, so they never look like an
+  // overlap there.
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     const TensorEntry &x = tensors[a], &y = tensors[b];
     return x.offset != y.offset ? x.offset < y.offset : x.bytes < y.bytes;
@@ -85,14 +94,17 @@ Status check_layout(const std::vector<TensorEntry>& tensors, uint64_t begin, uin
   for (uint32_t i : order) {
     const TensorEntry& t = tensors[i];
     if (t.offset < at || (gapless && t.offset != at))
-      return Status(Code::kCorruptData, strf("%s: tensor %s starts at byte %llu, expected %s%llu: %s", file.c_str(), quote(t.name).c_str(),
-                                             static_cast<unsigned long long>(t.offset), gapless ? "" : "at least ",
-                                             static_cast<unsigned long long>(at), t.offset < at ? "tensors overlap" : "bytes without a tensor"));
+      return Status(Code::kCorruptData,
+                    strf("%s: tensor %s starts at byte %llu, expected %s%llu: %s", file.c_str(),
+                         quote(t.name).c_str(), static_cast<unsigned long long>(t.offset),
+                         gapless ? "" : "at least ", static_cast<unsigned long long>(at),
+                         t.offset < at ? "tensors overlap" : "bytes without a tensor"));
     at = t.offset + t.bytes;
   }
   if (gapless && at != end)
-    return Status(Code::kCorruptData, strf("%s: tensors end at byte %llu, the file at %llu", file.c_str(),
-                                           static_cast<unsigned long long>(at), static_cast<unsigned long long>(end)));
+    return Status(Code::kCorruptData,
+                  strf("%s: tensors end at byte %llu, the file at %llu", file.c_str(),
+                       static_cast<unsigned long long>(at), static_cast<unsigned long long>(end)));
   return Status();
 }
 

@@ -19,7 +19,8 @@ struct ParsedFile {
   Metadata metadata;
 };
 
-/// `file` is the whole file and outlives the result; `name` stands in messages. Pure: no I/O, no tensor data read.
+/// `file` is the whole file and outlives the result; `name` stands in messages. Pure: no I/O, no
+/// tensor data read.
 Result<ParsedFile> parse_gguf(Bytes file, const std::string& name);
 Result<ParsedFile> parse_safetensors(Bytes file, const std::string& name);
 
@@ -30,20 +31,24 @@ struct ShardIndex {
 };
 Result<ShardIndex> parse_shard_index(Bytes file, const std::string& name);
 
-/// shape x dtype in bytes; nullopt if it overflows or the last axis is not a whole number of blocks.
+/// shape x dtype in bytes; nullopt if it overflows or the last axis is not a whole number of
+/// blocks.
 std::optional<uint64_t> tensor_bytes(DType dtype, const Shape& shape);
 
 /// Permutation that sorts `tensors` by name; CorruptData names a duplicate.
-Result<std::vector<uint32_t>> index_by_name(const std::vector<TensorEntry>& tensors, const std::string& file);
+Result<std::vector<uint32_t>> index_by_name(const std::vector<TensorEntry>& tensors,
+                                            const std::string& file);
 
-/// CorruptData if two tensors share a byte; with `gapless`, also if they do not fill [begin, end) exactly.
-Status check_layout(const std::vector<TensorEntry>& tensors, uint64_t begin, uint64_t end, bool gapless,
-                    const std::string& file);
+/// CorruptData if two tensors share a byte; with `gapless`, also if they do not fill [begin, end)
+/// exactly.
+Status check_layout(const std::vector<TensorEntry>& tensors, uint64_t begin, uint64_t end,
+                    bool gapless, const std::string& file);
 
 /// Not empty, at most kMaxNameBytes, valid UTF-8, no control characters.
 bool is_good_name(std::string_view s);
 bool is_utf8(std::string_view s);
-/// `s` in double quotes for a message: control and non-ASCII bytes as \xNN, shortened to 96 characters.
+/// `s` in double quotes for a message: control and non-ASCII bytes as \xNN, shortened to 96
+/// characters.
 std::string quote(std::string_view s);
 
 }  // namespace vivace::engine

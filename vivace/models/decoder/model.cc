@@ -58,7 +58,9 @@ class DecoderModel final : public engine::TextModel {
   Status check_options();
   void declare_buffers();
   Status fill_frequencies();
+  Status record(exec::Stream& stream, int64_t T);
   Status capture(int64_t T);
+  Status run(int64_t T);
   Status check_rows(std::span<const TokenRow> rows, std::span<Sampled> out) const;
   int32_t* samples() const { return static_cast<int32_t*>(buffers_.samples.data); }
 
@@ -162,17 +164,23 @@ Status DecoderModel::load() {
   VV_TRY(capture(limits_.max_batch));
   if (limits_.chunk != limits_.max_batch) VV_TRY(capture(limits_.chunk));
   // One dry step with no valid rows sizes every scratch area; after that nothing allocates.
-  for (int64_t T : {int64_t{limits_.max_batch}, int64_t{limits_.chunk}}) VV_TRY(graph_.replay(exec::ShapeKey{static_cast<uint64_t>(T)}, stream_));
+  for (int64_t T : {int64_t{limits_.max_batch}, int64_t{limits_.chunk}}) VV_TRY(run(T));
   return {};
+}
+
+Status DecoderModel::record(exec::Stream& stream, int64_t T) {
+  ops::Recorder rec(stream);
+  return record_step(rec, config_, plan_, weights_, buffers_, T, attn_factor_);
 }
 
 Status DecoderModel::capture(int64_t T) {
   const exec::ShapeKey key{static_cast<uint64_t>(T)};
-  VV_TRY(graph_.capture(key, stream_, [&](exec::Stream& stream) {
-    ops::Recorder rec(stream);
-    return record_step(rec, config_, plan_, weights_, buffers_, T, attn_factor_);
-  }));
+  VV_TRY(graph_.capture(key, stream_, [&](exec::Stream& stream) { return record(stream, T); }));
   return graph_.pin(key);
+}
+
+Status DecoderModel::run(int64_t T) {
+  return options_.eager ? record(stream_, T) : graph_.replay(exec::ShapeKey{static_cast<uint64_t>(T)}, stream_);
 }
 
 Status DecoderModel::start(int slot, const Sampling& sampling) {
@@ -226,8 +234,7 @@ Status DecoderModel::step(std::span<const TokenRow> rows, std::span<Sampled> out
   }
   put(b.rows, 0, static_cast<int32_t>(rows.size()));
   put(b.samples, 0, static_cast<int32_t>(n));
-  const int64_t bucket = rows.size() <= static_cast<size_t>(limits_.max_batch) ? limits_.max_batch : limits_.chunk;
-  VV_TRY(graph_.replay(exec::ShapeKey{static_cast<uint64_t>(bucket)}, stream_));
+  VV_TRY(run(rows.size() <= static_cast<size_t>(limits_.max_batch) ? limits_.max_batch : limits_.chunk));
   for (size_t i = 0; i < n; ++i) {
     out[i].token = static_cast<const int32_t*>(b.next.data)[i];
     out[i].logprob = static_cast<const float*>(b.logprob.data)[i];

@@ -1,0 +1,263 @@
+"""The decoder through its Python face, against stored values of independent references (see tests/reference)."""
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vivace
+from vivace import _core
+
+FIXTURES = Path(__file__).parent / "fixtures"
+HUB = sorted(p.parent.name for p in (FIXTURES / "tiny").glob("*/config.json"))
+GGUF = sorted(p.stem for p in (FIXTURES / "tiny_gguf").glob("*.gguf"))
+# f32 sums over at most 64 terms, two layers deep, on logits up to 32: 2e-6 relative. The stored values
+# themselves carry 4e-5 (float32 tables of the reference).
+TOLERANCE = 1e-4
+
+
+def open_core(path, precision="f32", kv_dtype="f32", threads=2, context=0, max_batch=1, chunk=128, eager=False):
+    return _core.load_text_model(str(path), device="cpu", precision=precision, kv_dtype=kv_dtype, threads=threads,
+                                 context=context, max_batch=max_batch, chunk=chunk, eager=eager)
+
+
+def feed(core, ids, *, chunk=1 << 30, slot=0):
+    """Logits [len(ids), V] of a sequence fed in pieces of `chunk`."""
+    core.start(slot)
+    parts = []
+    for at in range(0, len(ids), chunk):
+        part = ids[at:at + chunk]
+        core.step([(int(t), at + i, slot, True) for i, t in enumerate(part)])
+        raw, rows, vocab = core.logits()
+        parts.append(np.frombuffer(raw, np.float32).reshape(rows, vocab).copy())
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_hub_checkpoint_matches_transformers(name):
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids = want["prompt_ids"].tolist()
+    got = feed(open_core(FIXTURES / "tiny" / name, max_batch=len(ids)), ids)
+    np.testing.assert_allclose(got, want["prompt_logits"], rtol=0, atol=TOLERANCE)
+    with vivace.load_model(FIXTURES / "tiny" / name, precision="f32", kv_dtype="f32") as model:
+        assert model.generate_ids(ids, max_tokens=len(want["greedy_ids"])).tokens == want["greedy_ids"].tolist()
+
+
+@pytest.mark.parametrize("act", ["f32", "q8"])
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf_matches_the_numpy_reference(name, act):
+    want = load_file(FIXTURES / "tiny_gguf" / f"{name}.expected.safetensors")
+    path, ids = FIXTURES / "tiny_gguf" / f"{name}.gguf", want["prompt_ids"].tolist()
+    got = feed(open_core(path, precision=act, max_batch=len(ids)), ids)
+    if act == "f32":
+        np.testing.assert_allclose(got, want["f32.prompt_logits"], rtol=0, atol=TOLERANCE)
+    else:
+        # A value within f32 rounding of a half integer may take the other int8 code; one code of 127 moves
+        # a logit by up to some 1e-2 of its size. The stored greedy gaps are >= 0.1.
+        np.testing.assert_allclose(got, want["q8.prompt_logits"], rtol=0, atol=0.05)
+        assert np.median(np.abs(got - want["q8.prompt_logits"])) < 2e-3
+    with vivace.load_model(path, precision=act, kv_dtype="f32") as model:
+        greedy = want[f"{act}.greedy_ids"].tolist()
+        assert model.generate_ids(ids, max_tokens=len(greedy)).tokens == greedy
+
+
+PATH = FIXTURES / "tiny_gguf" / "llama_q4_1.gguf"
+IDS = list(range(3, 40))
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
+def test_bits_do_not_depend_on_how_rows_are_grouped(kv_dtype):
+    whole = feed(open_core(PATH, "q8", kv_dtype, max_batch=40), IDS)
+    options = [dict(threads=1), dict(eager=True), dict(chunk=64)]
+    for o in options:
+        np.testing.assert_array_equal(feed(open_core(PATH, "q8", kv_dtype, max_batch=40, **o), IDS), whole)
+    for piece in (1, 5):
+        np.testing.assert_array_equal(feed(open_core(PATH, "q8", kv_dtype, max_batch=40), IDS, chunk=piece), whole)
+    # Beside another sequence, in another slot, interleaved row by row.
+    core = open_core(PATH, "q8", kv_dtype, max_batch=8)
+    core.start(5)
+    core.start(2)
+    for pos, token in enumerate(IDS):
+        core.step([(90 - pos, pos, 2, False), (token, pos, 5, True)])
+        raw, _, vocab = core.logits()
+        np.testing.assert_array_equal(np.frombuffer(raw, np.float32), whole[pos, :vocab])
+
+
+def test_batch_answers_equal_single_answers():
+    prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
+    options = dict(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1)
+    with vivace.load_model(PATH, max_batch=3, chunk=16) as model:
+        batcher = _core.Batcher(model._core)
+        got = {}
+        ids = [batcher.submit(prompt=p, stop=[], temperature=0.9, top_k=0, top_p=0.95, min_p=0.0, repetition=1.1, presence=0.0,
+                              frequency=0.0, seed=11, max_tokens=20) for p in prompts]
+        while not batcher.idle():
+            for request, token, _, _ in batcher.step():
+                got.setdefault(request, []).append(token)
+    with vivace.load_model(PATH) as model:
+        for request, prompt in zip(ids, prompts):
+            alone = model.generate_ids(prompt, **options)
+            assert alone.tokens == got[request] and alone.finish == "length"
+
+
+def test_seed_decides_the_draw():
+    with vivace.load_model(PATH) as model:
+        draw = lambda seed: model.generate_ids(IDS, max_tokens=24, temperature=1.5, seed=seed).tokens
+        assert draw(1) == draw(1)
+        assert draw(1) != draw(2)
+
+
+def test_stop_token_ends_the_answer_and_is_not_part_of_it():
+    with vivace.load_model(PATH) as model:
+        full = model.generate_ids(IDS, max_tokens=12).tokens
+        stop = full[5]
+        answer = model.generate_ids(IDS, max_tokens=12, stop=[stop])
+        assert answer.tokens == full[:full.index(stop)] and answer.finish == "stop"
+
+
+def test_context_is_used_to_its_last_position():
+    with vivace.load_model(PATH, context=40) as model:
+        answer = model.generate_ids(IDS, max_tokens=4)  # 37 + 4 - 1 positions
+        assert len(answer.tokens) == 4
+        with pytest.raises(vivace.LimitExceededError, match="41 positions, the context holds 40"):
+            model.generate_ids(IDS, max_tokens=5)
+        assert model.generate_ids(IDS, max_tokens=4).tokens == answer.tokens  # the refusal harmed nothing
+
+
+def test_cancel_leaves_the_others_alone():
+    with vivace.load_model(PATH, max_batch=2) as model:
+        alone = model.generate_ids(IDS, max_tokens=16).tokens
+        batcher = _core.Batcher(model._core)
+        submit = lambda p: batcher.submit(prompt=p, stop=[], temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
+                                          presence=0.0, frequency=0.0, seed=0, max_tokens=16)
+        keep, drop, waiting = submit(IDS), submit(IDS[:5]), submit(IDS[:7])
+        batcher.step()
+        batcher.cancel(drop)
+        batcher.cancel(waiting)
+        tokens, ends = [], {}
+        while not batcher.idle():
+            for request, token, _, finish in batcher.step():
+                if request == keep and token is not None:
+                    tokens.append(token)
+                if finish:
+                    ends[request] = finish
+        assert ends == {keep: "length", drop: "cancelled", waiting: "cancelled"}
+        assert tokens == alone[1:]
+        with pytest.raises(vivace.NotFoundError, match="not running"):
+            batcher.cancel(keep)
+
+
+def test_report_and_memory_are_exact():
+    with vivace.load_model(PATH, context=64, max_batch=3, kv_dtype="f32") as model:
+        report, memory = model.report(), dict(model.memory())
+        assert (report["family"], report["precision"], report["kv_dtype"], report["context"]) == ("llama", "q8", "f32", 64)
+        assert memory["k_cache.0"] == 3 * 64 * report["kv_heads"] * report["head_dim"] * 4
+        assert memory["logits"] == 3 * report["vocab"] * 4
+        assert memory["weights (mapped)"] == PATH.stat().st_size
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("options,error,match", [
+    (dict(precision="int3"), vivace.InvalidArgumentError, "precision: wanted auto, q8 or f32, got 'int3'"),
+    (dict(kv_dtype="f64"), vivace.InvalidArgumentError, "kv_dtype"),
+    (dict(device="tpu"), vivace.UnsupportedError, "device"),
+    (dict(context=1 << 20), vivace.LimitExceededError, "trained for"),
+    (dict(max_batch=0), vivace.InvalidArgumentError, "max_batch"),
+    (dict(chunk=0), vivace.InvalidArgumentError, "chunk"),
+    (dict(partition=0.5), vivace.UnsupportedError, "partition"),
+])
+def test_bad_load_options(options, error, match):
+    with pytest.raises(error, match=match):
+        vivace.load_model(PATH, **options)
+
+
+@pytest.mark.parametrize("options,match", [
+    (dict(temperature=-1), "temperature"), (dict(temperature=float("nan")), "temperature"), (dict(top_p=0), "top_p"),
+    (dict(top_p=1.5), "top_p"), (dict(min_p=-0.1), "min_p"), (dict(top_k=-1), "top_k"), (dict(repetition_penalty=0), "repetition"),
+    (dict(max_tokens=0), "max_tokens"),
+])
+def test_bad_sampling_options(options, match):
+    with vivace.load_model(PATH) as model:
+        with pytest.raises(vivace.InvalidArgumentError, match=match):
+            model.generate_ids(IDS, **{"max_tokens": 2, **options})
+        assert len(model.generate_ids(IDS, max_tokens=2).tokens) == 2
+
+
+def test_bad_prompts():
+    with vivace.load_model(PATH) as model:
+        for ids, match in [([], "empty"), ([5, 100000], "token 100000 is outside"), ([-1], "token -1")]:
+            with pytest.raises(vivace.InvalidArgumentError, match=match):
+                model.generate_ids(ids, max_tokens=2)
+
+
+def test_use_after_close():
+    model = vivace.load_model(PATH)
+    stream = model._stream(IDS, None, max_tokens=8)
+    next(stream)
+    model.close()
+    model.close()
+    with pytest.raises(vivace.ClosedError, match="closed"):
+        model.generate_ids(IDS, max_tokens=2)
+    with pytest.raises(vivace.ClosedError, match="closed"):
+        next(stream)
+
+
+def test_no_such_model():
+    with pytest.raises(vivace.NotFoundError, match="no-such-model"):
+        vivace.load_model("no-such-model")
+
+
+def hub_copy(tmp_path, name="llama", **changes):
+    shutil.copytree(FIXTURES / "tiny" / name, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config.update(changes)
+    (tmp_path / "m" / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize("changes,error,match", [
+    (dict(architectures=["MambaForCausalLM"]), vivace.UnsupportedError, "MambaForCausalLM.*serves llama"),
+    (dict(architectures="LlamaForCausalLM"), vivace.CorruptDataError, "architectures"),
+    (dict(hidden_size=...), vivace.NotFoundError, "hidden_size"),
+    (dict(hidden_size="64"), vivace.InvalidDTypeError, "hidden_size"),
+    (dict(hidden_size=128), vivace.InvalidShapeError, r"embed_tokens.weight: wanted \[192, 128\], got \[192, 64\]"),
+    (dict(num_hidden_layers=3), vivace.NotFoundError, "model.layers.2"),
+    (dict(num_hidden_layers=10**9), vivace.InvalidArgumentError, "layers"),
+    (dict(num_key_value_heads=3), vivace.InvalidArgumentError, "4 heads are no multiple of 3"),
+    (dict(rope_scaling={"rope_type": "warp", "factor": 2}), vivace.UnsupportedError, "rope_type.*warp"),
+    (dict(hidden_act="tanh"), vivace.UnsupportedError, "hidden_act"),
+    (dict(attention_bias=True), vivace.UnsupportedError, "attention_bias"),
+    (dict(quantization_config={"bits": 4}), vivace.UnsupportedError, "quantization_config"),
+])
+def test_bad_configs(tmp_path, changes, error, match):
+    with pytest.raises(error, match=match):
+        vivace.load_model(hub_copy(tmp_path, **changes))
+
+
+def test_missing_tensor_and_truncated_file(tmp_path):
+    folder = hub_copy(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    lost = weights.pop("model.layers.1.mlp.up_proj.weight")
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(vivace.NotFoundError, match="model.layers.1.mlp.up_proj.weight is missing"):
+        vivace.load_model(folder)
+    weights["model.layers.1.mlp.up_proj.weight"] = lost
+    save_file(weights, folder / "model.safetensors")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-100])
+    with pytest.raises(vivace.CorruptDataError, match="model.safetensors"):
+        vivace.load_model(folder)
+
+
+def test_nan_weights_fail_the_request_not_the_process(tmp_path):
+    folder = hub_copy(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = np.full_like(weights["model.norm.weight"], np.nan)
+    save_file(weights, folder / "model.safetensors")
+    with vivace.load_model(folder) as model:
+        for _ in range(2):
+            with pytest.raises(vivace.Error, match="NaN"):
+                model.generate_ids(IDS, max_tokens=4)
