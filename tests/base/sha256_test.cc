@@ -25,5 +25,19 @@ TEST(Sha256, PiecesGiveTheSameDigestAsTheWhole) {
   }
 }
 
+TEST(Sha256, InstructionsGiveTheSameBitsAsPortableCode) {
+  if (!detail::has_sha_instructions()) GTEST_SKIP() << "no SHA instructions on this machine";
+  std::string text(64 * 9, '\0');
+  uint32_t a[8], b[8], x = 1;
+  for (int round = 0; round < 100; ++round) {
+    for (char& c : text) c = static_cast<char>((x = x * 1664525u + 1013904223u) >> 24);
+    for (int i = 0; i < 8; ++i) a[i] = b[i] = (x = x * 1664525u + 1013904223u);
+    const size_t count = static_cast<size_t>(round % 10);
+    detail::sha256_blocks(a, reinterpret_cast<const uint8_t*>(text.data()), count);
+    detail::sha256_blocks_x86(b, reinterpret_cast<const uint8_t*>(text.data()), count);
+    for (int i = 0; i < 8; ++i) ASSERT_EQ(a[i], b[i]) << count << " blocks, word " << i;
+  }
+}
+
 }  // namespace
 }  // namespace vivace

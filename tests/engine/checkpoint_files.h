@@ -20,8 +20,12 @@ std::string le(T v) {
   std::memcpy(s.data(), &v, sizeof(T));
   return s;
 }
-inline std::string gguf_string(const std::string& s) { return le<uint64_t>(s.size()) + s; }
-inline std::string gguf_pair(const std::string& key, uint32_t type, const std::string& payload) { return gguf_string(key) + le(type) + payload; }
+inline std::string gguf_string(const std::string& s) {
+  return le<uint64_t>(s.size()) + s;
+}
+inline std::string gguf_pair(const std::string& key, uint32_t type, const std::string& payload) {
+  return gguf_string(key) + le(type) + payload;
+}
 
 struct GgufTensor {
   std::string name;
@@ -41,7 +45,8 @@ struct GgufFile {
   int64_t more_pairs = 0, more_tensors = 0;  // added to the counts in the header
 
   std::string bytes() const {
-    std::string s = magic + le(version) + le<uint64_t>(tensors.size() + static_cast<uint64_t>(more_tensors)) +
+    std::string s = magic + le(version) +
+                    le<uint64_t>(tensors.size() + static_cast<uint64_t>(more_tensors)) +
                     le<uint64_t>(pairs.size() + static_cast<uint64_t>(more_pairs));
     for (const std::string& p : pairs) s += p;
     for (const GgufTensor& t : tensors) {
@@ -60,7 +65,9 @@ inline std::string safetensors_file(const std::string& header, size_t data_bytes
   return le<uint64_t>(header.size()) + header + data;
 }
 
-inline Bytes as_bytes(const std::string& s) { return {reinterpret_cast<const uint8_t*>(s.data()), s.size()}; }
+inline Bytes as_bytes(const std::string& s) {
+  return {reinterpret_cast<const uint8_t*>(s.data()), s.size()};
+}
 
 /// A folder that goes away with the test.
 class TempFolder {
@@ -90,7 +97,9 @@ template <class T>
 void expect_error(const Result<T>& r, Code code, std::initializer_list<const char*> parts) {
   ASSERT_FALSE(r.ok()) << "expected " << name(code);
   EXPECT_STREQ(name(r.status().code()), name(code)) << r.status().message();
-  for (const char* part : parts) EXPECT_NE(r.status().message().find(part), std::string::npos) << "no '" << part << "' in: " << r.status().message();
+  for (const char* part : parts)
+    EXPECT_NE(r.status().message().find(part), std::string::npos)
+        << "no '" << part << "' in: " << r.status().message();
 }
 
 }  // namespace vivace::engine::testing

@@ -6,8 +6,9 @@ namespace vivace::engine {
 namespace {
 
 using namespace testing;
-constexpr uint32_t kU32 = 4, kF32 = 6, kBool = 7, kString = 8, kArray = 9, kU64 = 10;  // ids of value types
-constexpr uint32_t kTypeF32 = 0, kTypeQ4_0 = 2;                                        // ids of element types
+constexpr uint32_t kU32 = 4, kF32 = 6, kBool = 7, kString = 8, kArray = 9,
+                   kU64 = 10;                    // ids of value types
+constexpr uint32_t kTypeF32 = 0, kTypeQ4_0 = 2;  // ids of element types
 
 Result<ParsedFile> parse(const GgufFile& file) {
   static std::string bytes;  // the result's views point here
@@ -18,7 +19,8 @@ Result<ParsedFile> parse(const GgufFile& file) {
 /// Two tensors: f32 [2, 3] at 0 and q4_0 [2, 32] at 32.
 GgufFile small() {
   GgufFile f;
-  f.pairs = {gguf_pair("general.architecture", kString, gguf_string("llama")), gguf_pair("llama.block_count", kU32, le<uint32_t>(2))};
+  f.pairs = {gguf_pair("general.architecture", kString, gguf_string("llama")),
+             gguf_pair("llama.block_count", kU32, le<uint32_t>(2))};
   f.tensors = {{"a.weight", {3, 2}, kTypeF32, 0}, {"b.weight", {32, 2}, kTypeQ4_0, 32}};
   f.data = std::string(32 + 36, 'd');
   return f;
@@ -46,12 +48,25 @@ TEST(Gguf, TensorsInRowMajorOrder) {
 
 TEST(Gguf, EveryMetadataType) {
   GgufFile f;
-  f.pairs = {gguf_pair("u8", 0, "\xfe"), gguf_pair("i8", 1, "\xfe"), gguf_pair("u16", 2, le<uint16_t>(65535)), gguf_pair("i16", 3, le<int16_t>(-3)),
-             gguf_pair("u32", 4, le<uint32_t>(4000000000u)), gguf_pair("i32", 5, le<int32_t>(-5)), gguf_pair("f32", 6, le(0.5f)), gguf_pair("bool", 7, "\1"),
-             gguf_pair("text", 8, gguf_string("héllo")), gguf_pair("u64", 10, le<uint64_t>(UINT64_MAX)), gguf_pair("i64", 11, le<int64_t>(-11)), gguf_pair("f64", 12, le(1e300)),
-             gguf_pair("texts", kArray, le(kString) + le<uint64_t>(3) + gguf_string("a") + gguf_string("") + gguf_string("\xff")),
-             gguf_pair("i32s", kArray, le<uint32_t>(5) + le<uint64_t>(2) + le<int32_t>(1) + le<int32_t>(-1)),
-             gguf_pair("f32s", kArray, le(kF32) + le<uint64_t>(1) + le(-2.5f)), gguf_pair("none", kArray, le(kU64) + le<uint64_t>(0))};
+  f.pairs = {gguf_pair("u8", 0, "\xfe"),
+             gguf_pair("i8", 1, "\xfe"),
+             gguf_pair("u16", 2, le<uint16_t>(65535)),
+             gguf_pair("i16", 3, le<int16_t>(-3)),
+             gguf_pair("u32", 4, le<uint32_t>(4000000000u)),
+             gguf_pair("i32", 5, le<int32_t>(-5)),
+             gguf_pair("f32", 6, le(0.5f)),
+             gguf_pair("bool", 7, "\1"),
+             gguf_pair("text", 8, gguf_string("héllo")),
+             gguf_pair("u64", 10, le<uint64_t>(UINT64_MAX)),
+             gguf_pair("i64", 11, le<int64_t>(-11)),
+             gguf_pair("f64", 12, le(1e300)),
+             gguf_pair("texts", kArray,
+                       le(kString) + le<uint64_t>(3) + gguf_string("a") + gguf_string("") +
+                           gguf_string("\xff")),
+             gguf_pair("i32s", kArray,
+                       le<uint32_t>(5) + le<uint64_t>(2) + le<int32_t>(1) + le<int32_t>(-1)),
+             gguf_pair("f32s", kArray, le(kF32) + le<uint64_t>(1) + le(-2.5f)),
+             gguf_pair("none", kArray, le(kU64) + le<uint64_t>(0))};
   const auto r = parse(f);
   ASSERT_TRUE(r.ok()) << r.status().to_string();
   const Metadata& m = r->metadata;
@@ -70,7 +85,8 @@ TEST(Gguf, EveryMetadataType) {
   EXPECT_EQ(*m.get_f64("f64"), 1e300);
   EXPECT_EQ(*m.get_f64("u32"), 4e9);
   const auto texts = *m.get_strings("texts");
-  EXPECT_EQ(std::vector<std::string>(texts.begin(), texts.end()), (std::vector<std::string>{"a", "", "\xff"}));
+  EXPECT_EQ(std::vector<std::string>(texts.begin(), texts.end()),
+            (std::vector<std::string>{"a", "", "\xff"}));
   EXPECT_EQ(m.get_i32s("i32s")->to_vector(), (std::vector<int32_t>{1, -1}));
   EXPECT_EQ(*m.get_i64s("i32s"), (std::vector<int64_t>{1, -1}));
   EXPECT_EQ(*m.get_i64s("i16"), (std::vector<int64_t>{-3}));
@@ -79,20 +95,28 @@ TEST(Gguf, EveryMetadataType) {
   EXPECT_EQ(m.find("texts")->type_name(), "array of string [3]");
 
   expect_error(m.get_u64("absent"), Code::kNotFound, {"m.gguf: metadata has no key \"absent\""});
-  expect_error(m.get_u64("text"), Code::kInvalidDType, {"m.gguf: metadata key \"text\": expected an integer >= 0, got string"});
+  expect_error(m.get_u64("text"), Code::kInvalidDType,
+               {"m.gguf: metadata key \"text\": expected an integer >= 0, got string"});
   expect_error(m.get_u64("i16"), Code::kInvalidArgument, {"got -3"});
   expect_error(m.get_i64("u64"), Code::kInvalidArgument, {"below 2^63, got 18446744073709551615"});
   expect_error(m.get_u64("i32s"), Code::kInvalidDType, {"got array of i32 [2]"});
   expect_error(m.get_u64("bool"), Code::kInvalidDType, {"got bool"});
   expect_error(m.get_bool("u8"), Code::kInvalidDType, {"expected bool, got u8"});
-  expect_error(m.get_string("texts"), Code::kInvalidDType, {"expected string, got array of string [3]"});
+  expect_error(m.get_string("texts"), Code::kInvalidDType,
+               {"expected string, got array of string [3]"});
   expect_error(m.get_f32s("i32s"), Code::kInvalidDType, {"expected array of f32"});
-  expect_error(m.get_strings("text"), Code::kInvalidDType, {"expected array of string, got string"});
+  expect_error(m.get_strings("text"), Code::kInvalidDType,
+               {"expected array of string, got string"});
 }
 
 TEST(Gguf, EveryElementType) {
-  const struct { uint32_t id; DType dtype; } types[] = {{0, DType::f32}, {1, DType::f16}, {2, DType::q4_0}, {3, DType::q4_1}, {6, DType::q5_0}, {7, DType::q5_1},
-      {8, DType::q8_0}, {12, DType::q4_k}, {13, DType::q5_k}, {14, DType::q6_k}, {24, DType::i8}, {25, DType::i16}, {26, DType::i32}, {27, DType::i64}, {28, DType::f64}, {30, DType::bf16}};
+  const struct {
+    uint32_t id;
+    DType dtype;
+  } types[] = {{0, DType::f32},   {1, DType::f16},   {2, DType::q4_0}, {3, DType::q4_1},
+               {6, DType::q5_0},  {7, DType::q5_1},  {8, DType::q8_0}, {12, DType::q4_k},
+               {13, DType::q5_k}, {14, DType::q6_k}, {24, DType::i8},  {25, DType::i16},
+               {26, DType::i32},  {27, DType::i64},  {28, DType::f64}, {30, DType::bf16}};
   for (const auto& t : types) {
     GgufFile f;
     f.tensors = {{"w", {256}, t.id, 0}};
@@ -141,23 +165,36 @@ TEST(Gguf, BadHeader) {
 }
 
 TEST(Gguf, BadMetadata) {
-  const struct { std::string pair; Code code; const char* part; } cases[] = {
-      {gguf_pair("llama.block_count", kU32, le<uint32_t>(3)), Code::kCorruptData, "duplicate metadata key \"llama.block_count\""},
+  const struct {
+    std::string pair;
+    Code code;
+    const char* part;
+  } cases[] = {
+      {gguf_pair("llama.block_count", kU32, le<uint32_t>(3)), Code::kCorruptData,
+       "duplicate metadata key \"llama.block_count\""},
       {gguf_pair("k", 13, ""), Code::kCorruptData, "type id below 13, got 13"},
       {gguf_pair("k", 0xffffffffu, ""), Code::kCorruptData, "type id below 13"},
       {gguf_pair("k", kBool, "\2"), Code::kCorruptData, "bool of 0 or 1, got 2"},
-      {gguf_pair("k", kArray, le(kBool) + le<uint64_t>(2) + "\1\xff"), Code::kCorruptData, "bool of 0 or 1, got 255"},
+      {gguf_pair("k", kArray, le(kBool) + le<uint64_t>(2) + "\1\xff"), Code::kCorruptData,
+       "bool of 0 or 1, got 255"},
       {gguf_pair("k", kString, gguf_string("\xff")), Code::kCorruptData, "not valid UTF-8"},
-      {gguf_pair("k", kString, le<uint64_t>(UINT64_MAX)), Code::kCorruptData, "wanted 18446744073709551615 bytes"},
+      {gguf_pair("k", kString, le<uint64_t>(UINT64_MAX)), Code::kCorruptData,
+       "wanted 18446744073709551615 bytes"},
       {gguf_pair("", kU32, le<uint32_t>(0)), Code::kCorruptData, "printable UTF-8"},
       {gguf_pair("a\nb", kU32, le<uint32_t>(0)), Code::kCorruptData, "a\\x0ab"},
-      {gguf_pair(std::string(1025, 'k'), kU32, le<uint32_t>(0)), Code::kCorruptData, "got 1025 bytes"},
-      {gguf_pair("k", kArray, le(kArray) + le<uint64_t>(0)), Code::kUnsupported, "arrays of arrays"},
-      {gguf_pair("k", kArray, le(kU64) + le<uint64_t>(UINT64_MAX / 8 + 2)), Code::kCorruptData, "array length"},
-      {gguf_pair("k", kArray, le(kString) + le<uint64_t>(uint64_t{1} << 40)), Code::kCorruptData, "array length"},
-      {gguf_pair("general.alignment", kU32, le<uint32_t>(0)), Code::kCorruptData, "general.alignment: wanted a power of two"},
+      {gguf_pair(std::string(1025, 'k'), kU32, le<uint32_t>(0)), Code::kCorruptData,
+       "got 1025 bytes"},
+      {gguf_pair("k", kArray, le(kArray) + le<uint64_t>(0)), Code::kUnsupported,
+       "arrays of arrays"},
+      {gguf_pair("k", kArray, le(kU64) + le<uint64_t>(UINT64_MAX / 8 + 2)), Code::kCorruptData,
+       "array length"},
+      {gguf_pair("k", kArray, le(kString) + le<uint64_t>(uint64_t{1} << 40)), Code::kCorruptData,
+       "array length"},
+      {gguf_pair("general.alignment", kU32, le<uint32_t>(0)), Code::kCorruptData,
+       "general.alignment: wanted a power of two"},
       {gguf_pair("general.alignment", kU32, le<uint32_t>(48)), Code::kCorruptData, "got 48"},
-      {gguf_pair("general.alignment", kU64, le<uint64_t>(32)), Code::kCorruptData, "wanted u32, got u64"},
+      {gguf_pair("general.alignment", kU64, le<uint64_t>(32)), Code::kCorruptData,
+       "wanted u32, got u64"},
       {gguf_pair("split.count", kU32, le<uint32_t>(2)), Code::kUnsupported, "one of 2 parts"},
   };
   for (const auto& c : cases) {
@@ -176,7 +213,8 @@ TEST(Gguf, AlignmentPair) {
   ASSERT_TRUE(parse(f).ok());
   EXPECT_EQ(parse(f)->tensors[1].offset % 128, 0u);
   f.tensors[1].offset = 32;
-  expect_error(parse(f), Code::kCorruptData, {"tensor \"b\"", "offset 32 is no multiple of the alignment 128"});
+  expect_error(parse(f), Code::kCorruptData,
+               {"tensor \"b\"", "offset 32 is no multiple of the alignment 128"});
 }
 
 TEST(Gguf, BadTensors) {
@@ -185,18 +223,38 @@ TEST(Gguf, BadTensors) {
     change(&f);
     return parse(f);
   };
-  expect_error(with([](GgufFile* f) { f->tensors[1].offset = 0; }), Code::kCorruptData, {"m.gguf", "overlap"});
-  expect_error(with([](GgufFile* f) { f->tensors[1].offset = 31; }), Code::kCorruptData, {"offset 31 is no multiple"});
-  expect_error(with([](GgufFile* f) { f->tensors[1].offset = 64; }), Code::kCorruptData, {"\"b.weight\"", "wanted 36 bytes at 64", "holds 68"});
-  expect_error(with([](GgufFile* f) { f->tensors[1].offset = UINT64_MAX - 31; }), Code::kCorruptData, {"truncated?"});
-  expect_error(with([](GgufFile* f) { f->tensors[1].dims = {48, 2}; }), Code::kCorruptData, {"\"b.weight\"", "[2, 48]", "blocks of 32"});
-  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {0, 2}; }), Code::kCorruptData, {"\"a.weight\"", "dimension", "got 0"});
-  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {uint64_t{1} << 63}; }), Code::kCorruptData, {"dimension"});
-  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {uint64_t{1} << 32, uint64_t{1} << 32}; }), Code::kCorruptData, {"overflows"});
-  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {uint64_t{1} << 62}; }), Code::kCorruptData, {"overflows"});
-  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {1, 1, 1, 1, 1}; }), Code::kCorruptData, {"rank", "at most 4, got 5"});
-  expect_error(with([](GgufFile* f) { f->tensors[0].name.clear(); }), Code::kCorruptData, {"tensor 0", "name"});
-  expect_error(with([](GgufFile* f) { f->data.resize(40); }), Code::kCorruptData, {"\"b.weight\"", "truncated?"});
+  expect_error(with([](GgufFile* f) { f->tensors[1].offset = 0; }), Code::kCorruptData,
+               {"m.gguf", "overlap"});
+  expect_error(with([](GgufFile* f) { f->tensors[1].offset = 31; }), Code::kCorruptData,
+               {"offset 31 is no multiple"});
+  expect_error(with([](GgufFile* f) { f->tensors[1].offset = 64; }), Code::kCorruptData,
+               {"\"b.weight\"", "wanted 36 bytes at 64", "holds 68"});
+  expect_error(with([](GgufFile* f) { f->tensors[1].offset = UINT64_MAX - 31; }),
+               Code::kCorruptData, {"truncated?"});
+  expect_error(with([](GgufFile* f) {
+                 f->tensors[1].dims = {48, 2};
+               }),
+               Code::kCorruptData, {"\"b.weight\"", "[2, 48]", "blocks of 32"});
+  expect_error(with([](GgufFile* f) {
+                 f->tensors[0].dims = {0, 2};
+               }),
+               Code::kCorruptData, {"\"a.weight\"", "dimension", "got 0"});
+  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {uint64_t{1} << 63}; }),
+               Code::kCorruptData, {"dimension"});
+  expect_error(with([](GgufFile* f) {
+                 f->tensors[0].dims = {uint64_t{1} << 32, uint64_t{1} << 32};
+               }),
+               Code::kCorruptData, {"overflows"});
+  expect_error(with([](GgufFile* f) { f->tensors[0].dims = {uint64_t{1} << 62}; }),
+               Code::kCorruptData, {"overflows"});
+  expect_error(with([](GgufFile* f) {
+                 f->tensors[0].dims = {1, 1, 1, 1, 1};
+               }),
+               Code::kCorruptData, {"rank", "at most 4, got 5"});
+  expect_error(with([](GgufFile* f) { f->tensors[0].name.clear(); }), Code::kCorruptData,
+               {"tensor 0", "name"});
+  expect_error(with([](GgufFile* f) { f->data.resize(40); }), Code::kCorruptData,
+               {"\"b.weight\"", "truncated?"});
 }
 
 TEST(Gguf, FlippedBytesNeverBreakIt) {
@@ -207,7 +265,8 @@ TEST(Gguf, FlippedBytesNeverBreakIt) {
       changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
       const auto r = parse_gguf(as_bytes(changed), "m.gguf");
       if (!r.ok()) continue;
-      for (const TensorEntry& t : r->tensors) ASSERT_LE(t.offset + t.bytes, changed.size()) << i << "." << bit;
+      for (const TensorEntry& t : r->tensors)
+        ASSERT_LE(t.offset + t.bytes, changed.size()) << i << "." << bit;
     }
   }
 }

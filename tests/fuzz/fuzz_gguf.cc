@@ -10,7 +10,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz::check_parsed(file, *parsed);
     (void)engine::index_by_name(parsed->tensors, "fuzz.gguf").ok();
   } else {
-    fuzz::require(parsed.status().message().find("fuzz.gguf") != std::string::npos, "errors name the file");
+    fuzz::require(parsed.status().message().find("fuzz.gguf") != std::string::npos,
+                  "errors name the file");
   }
   return 0;
 }

@@ -11,7 +11,8 @@ namespace {
 /// Values below and including `v`.
 size_t walk(const JsonValue& v, int depth) {
   fuzz::require(depth <= 65, "depth is bounded");
-  const bool any = v.as_bool().ok() || v.as_int().ok() || v.as_string().ok() || v.as_array().ok() || v.as_object().ok() || v.as_double().ok();
+  const bool any = v.as_bool().ok() || v.as_int().ok() || v.as_string().ok() || v.as_array().ok() ||
+                   v.as_object().ok() || v.as_double().ok();
   fuzz::require(any != v.is_null(), "exactly the non-null values have a typed getter");
   fuzz::require(engine::is_utf8(v.key()), "keys are UTF-8");
   if (v.is_string()) fuzz::require(engine::is_utf8(*v.as_string()), "strings are UTF-8");
@@ -20,7 +21,8 @@ size_t walk(const JsonValue& v, int depth) {
   for (JsonValue child : v) {
     ++members;
     values += walk(child, depth + 1);
-    if (v.is_object() && members <= 8) fuzz::require(v.find(child.key()).has_value(), "members are found");
+    if (v.is_object() && members <= 8)
+      fuzz::require(v.find(child.key()).has_value(), "members are found");
   }
   fuzz::require(members == v.size(), "size() counts the members");
   return values;

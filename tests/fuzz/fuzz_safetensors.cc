@@ -14,12 +14,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (int i = 7; i >= 0; --i) header = header << 8 | data[i];
     fuzz::require(8 + header + total == size, "tensors fill the data section");
   } else {
-    fuzz::require(parsed.status().message().find("fuzz.safetensors") != std::string::npos, "errors name the file");
+    fuzz::require(parsed.status().message().find("fuzz.safetensors") != std::string::npos,
+                  "errors name the file");
   }
   if (const auto index = engine::parse_shard_index(file, "fuzz.json"); index.ok()) {
     for (const std::string& shard : index->shards)
-      fuzz::require(shard.find('/') == shard.npos && shard.find("..") == shard.npos, "shards are plain names");
-    for (const auto& [name, shard] : index->tensors) fuzz::require(shard < index->shards.size(), "shard numbers are in range");
+      fuzz::require(shard.find('/') == shard.npos && shard.find("..") == shard.npos,
+                    "shards are plain names");
+    for (const auto& [name, shard] : index->tensors)
+      fuzz::require(shard < index->shards.size(), "shard numbers are in range");
   }
   return 0;
 }
