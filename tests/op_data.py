@@ -66,11 +66,11 @@ def row_bytes(dtype, shape):
 class Slot:
     """One port's memory: guard, rows (with gaps if strided), guard."""
 
-    def __init__(self, dtype, shape, layout="dense"):
+    def __init__(self, dtype, shape, layout="dense", gap=3):
         self.dtype, self.shape = dtype, tuple(shape)
         unit = DTYPES[dtype]["bytes"]
         self.row, count = row_bytes(dtype, shape), shape[0]
-        self.pitch = self.row + (3 * unit if layout == "strided" and len(shape) > 1 else 0)
+        self.pitch = self.row + (gap * unit if layout == "strided" and len(shape) > 1 else 0)
         # One element off the 64 bytes that allocations usually give; 2 bytes for block formats.
         skew = 0 if layout == "dense" else 2 if is_block(dtype) else unit
         size = self.pitch * count
@@ -152,6 +152,9 @@ def draw(distribution, dtype, shape, rng):
         return 2.0**-20 * normal
     if distribution == "zero":
         return np.zeros(shape)
+    if distribution == "edges":
+        normal[..., [0, -1]] *= 30.0
+        return normal
     if distribution == "subnormal":
         bits, emin, _, _ = FLOATS[dtype if dtype in FLOATS else "f16"]
         return np.ldexp(rng.integers(-(2 ** (bits - 1)) + 1, 2 ** (bits - 1), shape).astype(np.float64), emin - bits + 1)

@@ -15,7 +15,9 @@ class Run:
         self.inplace = inplace or {}      # out port -> the input port it shares memory with
         self.rows = case.rows if rows is None else rows
         self.n = valid_rows(case) if rows is None else min(max(rows, 0), case.dims["T"])
-        self.slots = {p: Slot(d, shape_of(op, p, case), layout) for p, d in case.dtypes.items() if p not in self.inplace}
+        # Each port has a row gap of its own: a stride taken from another port shows.
+        self.slots = {p: Slot(d, shape_of(op, p, case), layout, gap=3 + i)
+                      for i, (p, d) in enumerate(case.dtypes.items()) if p not in self.inplace}
         if self.rows is not None and "rows" not in self.slots:
             self.slots["rows"] = Slot("i32", (1,), layout)
         self.reset()

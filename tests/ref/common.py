@@ -30,9 +30,10 @@ E5M2_MAX = 57344.0
 # What random float ports are drawn from. Every case runs with all of these unless it says otherwise.
 #   normal     N(0, 1)                    large   64 * N(0, 1)
 #   tiny       2^-20 * N(0, 1)            zero    all zeros
+#   edges      N(0, 1), the first and last of each row 30 times larger
 #   subnormal  below the dtype's smallest normal number
 #   nonfinite  N(0, 1) with some +inf, -inf and NaN (only where a case asks for it)
-DISTRIBUTIONS = ("normal", "large", "tiny", "subnormal", "zero")
+DISTRIBUTIONS = ("normal", "large", "tiny", "subnormal", "zero", "edges")
 
 
 @dataclass(frozen=True)

@@ -161,5 +161,7 @@ CASES = [
     case(16, 97, "f32", (*_DRAW, "top_k", "top_p", "min_p", "counts", "slot", "repetition", "presence", "frequency", "mask"), S=2, seed=3),
     case(8, 64, "f32", (*_DRAW, "top_p"), rows=3),
     case(5, 40, "f32", ("temperature", "logprob"), values={"logits": odd_rows, "temperature": np.array([1, 1, 1, 0, 0])}),
+    case(8, 60, "f32", ("counts", "repetition"), S=1, values={"logits": lambda rng, shape: -rng.uniform(1, 3, shape)},
+         note="negative logits only: a penalty must push them down, not up"),
     case(0, 64, "f32", (), values={"logits": np.zeros((0, 64))}),
 ]

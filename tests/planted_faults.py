@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Proof that the op tests can fail: plants one fault at a time in the C++ sources and runs them.
+
+    python tests/planted_faults.py [build folder] [-k word]
+
+The folder is a CMake build with VV_PYTHON=ON and Ninja (default: the newest below build/). The tree itself
+is never touched: the changed file is compiled from a copy and linked in front of the library.
+A fault that no test notices makes the exit status 1.
+"""
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
+
+# (what is wrong, file, right, wrong, tests[, the .cc to compile where the file is a header])
+FAULTS = [
+    ("the last row is forgotten", "vivace/cpu/rows.h", "std::min(T, (chunk + 1) * together)", "std::min(T - 1, (chunk + 1) * together)", f"{OPS} -k norm", "vivace/cpu/norm/norm.cc"),
+    ("the device-side row count is ignored", "vivace/cpu/norm/norm.cc", "valid_rows(a.rows, a.T)", "static_cast<int64_t>(a.T)", f"{OPS} -k norm"),
+    ("mean over one element too few", "vivace/cpu/norm/norm.cc", "static_cast<float>(a.H) + a.eps", "static_cast<float>(a.H - 1) + a.eps", f"{OPS} -k norm"),
+    ("eps is left out", "vivace/cpu/norm/norm.cc", "static_cast<float>(a.H) + a.eps", "static_cast<float>(a.H)", f"{OPS} -k norm"),
+    ("weight_plus_one does nothing", "vivace/cpu/norm/norm.cc", "a.weight_plus_one ? 1.0f : 0.0f", "a.weight_plus_one ? 0.0f : 0.0f", f"{OPS} -k norm"),
+    ("scale and shift swapped", "vivace/cpu/norm/norm.cc", "load_f32(a.shift, a.x_dtype, ada * a.shift_stride", "load_f32(a.scale, a.x_dtype, ada * a.shift_stride", f"{OPS} -k norm"),
+    ("the output stride is the input's", "vivace/cpu/norm/norm.cc", "t * a.out_stride + first", "t * a.x_stride + first", f"{OPS} -k norm"),
+    ("the rounded residual is normalised", "vivace/cpu/norm/norm.cc", "row.apply(first, n, mean, inv, h);\n    store_scaled", "if (a.residual) load_f32(a.residual, a.x_dtype, t * a.residual_stride + first, n, h);\n    row.apply(first, n, mean, inv, h);\n    store_scaled", f"{OPS} -k norm"),
+    ("the scale is not applied", "vivace/cpu/norm/norm.cc", "n, h, scale)", "n, h, 1.0f)", f"{OPS} -k norm"),
+    ("the largest value skips the first of each chunk", "vivace/cpu/rows.h", "for (int64_t i = 0; i < n; ++i) amax", "for (int64_t i = 1; i < n; ++i) amax", f"{OPS} -k norm", "vivace/cpu/norm/norm.cc"),
+    ("fp8 of 448 or more wraps", "vivace/base/float_types.h", "code > kMaxFinite ? kMaxFinite : static_cast<uint8_t>(code)", "static_cast<uint8_t>(code)", f"{OPS} -k cast", "vivace/cpu/convert.cc"),
+    ("bf16 truncates", "vivace/base/float_types.h", "(u + 0x7fffu + ((u >> 16) & 1u)) >> 16", "u >> 16", f"{OPS} -k cast", "vivace/cpu/convert.cc"),
+    ("bf16 rounds ties up", "vivace/base/float_types.h", "(u + 0x7fffu + ((u >> 16) & 1u)) >> 16", "(u + 0x8000u) >> 16", f"{OPS} -k cast", "vivace/cpu/convert.cc"),
+    ("fp8 subnormals lose their shift", "vivace/base/float_types.h", "(exp < 1 - kBias ? 1 - kBias - exp : 0)", "0", f"{OPS} -k cast", "vivace/cpu/convert.cc"),
+    ("an id one past the table is read", "vivace/cpu/embedding/embedding.cc", "id < a.V", "id <= a.V", f"{OPS} -k embedding"),
+    ("a table row starts one stride late", "vivace/cpu/embedding/embedding.cc", "id * a.table_stride", "(id + 1) * a.table_stride", f"{OPS} -k embedding"),
+    ("nibbles swapped", "vivace/cpu/quant/dequantize.cc", "const int lo = (q[j] & 15)", "const int lo = (q[j] >> 4)", f"{OPS} -k embedding"),
+    ("the minimum of q4_1 has the wrong sign", "vivace/cpu/quant/dequantize.cc", "static_cast<float>(hi - kZero) * d + m", "static_cast<float>(hi - kZero) * d - m", f"{OPS} -k embedding"),
+    ("q6_k takes the wrong sub-scale", "vivace/cpu/quant/dequantize.cc", "half * 8 + run * 2 + l / 16", "half * 8 + run + l / 16", f"{OPS} -k embedding"),
+    ("gate and up swapped", "vivace/cpu/gate/act_mul.cc", "load_f32(a.up, a.dtype, t * a.up_stride", "load_f32(a.gate, a.dtype, t * a.up_stride", f"{OPS} -k act_mul"),
+    ("inv_scale restarts at every chunk", "vivace/cpu/gate/act_mul.cc", "a.inv_scale[first + i]", "a.inv_scale[i]", f"{OPS} -k act_mul"),
+    ("a stale position: the row number", "vivace/cpu/rope/rope.cc", "a.pos[t]", "static_cast<int32_t>(t)", f"{OPS} -k rope"),
+    ("the rotation turns the other way", "vivace/cpu/rope/rotate.h", "a0 * cos_[i] - b0 * sin_[i]", "a0 * cos_[i] + b0 * sin_[i]", f"{OPS} -k rope", "vivace/cpu/rope/rope.cc"),
+    ("the half style pairs neighbours", "vivace/cpu/rope/rotate.h", "half_(style == kernels::RopeStyle::half)", "half_(style != kernels::RopeStyle::half)", f"{OPS} -k rope", "vivace/cpu/rope/rope.cc"),
+    ("keys go into the values' cache", "vivace/cpu/rope/qkv_rope.cc", "a.cache.k, a.cache.k_stride", "a.cache.v, a.cache.k_stride", f"{OPS} -k qkv_rope"),
+    ("values are rotated too", "vivace/cpu/rope/qkv_rope.cc", "heads(a.Hkv, nullptr, a.dtype, false,", "heads(a.Hkv, nullptr, a.dtype, true,", f"{OPS} -k qkv_rope"),
+    ("rows that the cache lacks are written", "vivace/cpu/rope/kv_append.cc", "if (!a.cache.holds(slot, pos)) return;", "if (!a.cache.holds(slot, 0)) return;", f"{OPS} -k kv_append"),
+    ("the slot is ignored", "vivace/cpu/rope/kv_append.cc", "a.cache.slot ? a.cache.slot[t] : 0", "0", f"{OPS} -k kv_append"),
+    ("softmax does not subtract the largest", "vivace/cpu/softmax/softmax.cc", "part += std::exp(z[i] - max)", "part += std::exp(z[i])", f"{OPS} -k softmax"),
+    ("the sum keeps the first chunk only", "vivace/cpu/softmax/softmax.cc", "sum += part", "sum = sum > 0 ? sum : part", f"{OPS} -k softmax"),
+    ("ties go to the highest id", "vivace/cpu/sampling/sample.cc", "if (z[i] > max_)", "if (z[i] >= max_)", f"{OPS} -k sample"),
+    ("top_k keeps one more", "vivace/cpu/sampling/sample.cc", "static_cast<uint64_t>(k), []", "static_cast<uint64_t>(k + 1), []", DRAWS),
+    ("the mask is read one bit off", "vivace/cpu/sampling/sample.cc", ">> (v % 32) & 1", ">> ((v + 1) % 32) & 1", f"{OPS} -k sample"),
+    ("the step does not reach the noise", "vivace/cpu/sampling/sample.cc", "a_.step ? static_cast<uint32_t>(a_.step[t_]) : 0", "0", f"{OPS} -k sample"),
+    ("repetition of a negative logit divides", "vivace/cpu/sampling/sample.cc", ": l[i] * repetition", ": l[i] / repetition", f"{OPS} -k sample"),
+    ("a token at the end of the vocabulary is not counted", "vivace/cpu/sampling/count_tokens.cc", "id < a.V", "id < a.V - 1", f"{OPS} -k count_tokens"),
+    ("a capture runs its launches as well", "vivace/exec/cpu_stream.cc", "if (capture_) capture_->add(launch);\n  else launch", "if (capture_) capture_->add(launch);\n  launch", f"{OPS} -k norm"),
+    ("a replay skips the last launch", "vivace/exec/cpu_stream.cc", "for (const Step& s : steps_) {", "for (const Step& s : steps_) {\n      if (&s == &steps_.back()) break;", f"{OPS} -k norm"),
+    ("aliasing is not checked", "vivace/ops/call.cc", "return check_aliasing();", "return {};", f"{BAD} -k overlap"),
+    ("alignment is not checked", "vivace/ops/call.cc", "% align != 0", "% 1 != 0", f"{BAD} -k misaligned"),
+    ("strided vectors are taken for dense", "vivace/ops/call.cc", "i >= (rank > 1 ? 1 : 0)", "i >= 1", f"{BAD} -k not_dense"),
+    ("a dtype that follows a port is not checked", "vivace/ops/call.cc", "!other.present() || other.dtype == t.dtype", "!other.present() || true", f"{BAD} -k wrong_dtype"),
+    ("null data is not checked", "vivace/ops/call.cc", "t.data == nullptr && t.shape.elements() != 0", "false", f"{BAD} -k null"),
+    ("read-only arrays are written", "python/src/tensor.cc", "write && !(a.flags & kNumpyWritable)", "write && a.flags == 0", f"{BAD} -k read_only"),
+    ("swapped bytes are read as they are", "python/src/tensor.cc", "d.byteorder == '>'", "d.byteorder == '#'", f"{BAD} -k not_an_array"),
+    ("captured arguments are not kept alive", "python/src/ops.cc", "if (nb::list* list = capture_keep())", "if (nb::list* list = nullptr)", ARRAYS),
+]
+
+
+class Module:
+    """Builds variants of vivace._core beside a finished build."""
+
+    def __init__(self, build):
+        self.build = build
+        self.compile = {c["file"]: c for c in json.loads((build / "compile_commands.json").read_text())}
+        lines = subprocess.run(["ninja", "-C", build, "-t", "commands", "_core"], capture_output=True, text=True, check=True).stdout.splitlines()
+        link = [line for line in lines if "-shared" in line and "_core." in line][-1]
+        self.link = shlex.split(link.replace(": &&", "").replace("&& :", ""))
+        self.library = next(i for i, a in enumerate(self.link) if a.endswith("libvivace_core.a"))
+        self.output = self.link.index("-o") + 1
+
+    def variant(self, folder, changed, text, source):
+        """An importable package below `folder` in which `changed` has the given text."""
+        copy = folder / changed
+        copy.parent.mkdir(parents=True)
+        copy.write_text(text)
+        if source != changed:  # quotes look beside the including file first, then along -I
+            (folder / source).parent.mkdir(parents=True, exist_ok=True)
+            (folder / source).write_text((ROOT / source).read_text())
+        command = self.compile[str(ROOT / source)]
+        words, target = shlex.split(command["command"]), str(folder / "changed.o")
+        usual = words[words.index("-o") + 1]
+        words[words.index("-o") + 1], words[words.index("-c") + 1] = target, str(folder / source)
+        beside = ["-I", str((ROOT / source).parent)] if source.startswith("python/") else []
+        subprocess.run([words[0], "-I", str(folder), *beside, *words[1:], "-Wno-error"], cwd=command["directory"], check=True, capture_output=True, text=True)
+        link = list(self.link)
+        package = folder / "package" / "vivace"
+        package.mkdir(parents=True)
+        link[self.output] = str(package / Path(link[self.output]).name)
+        if usual in link:
+            link[link.index(usual)] = target
+        else:
+            link.insert(self.library, target)
+        subprocess.run(link, cwd=self.build, check=True, capture_output=True, text=True)
+        for f in (ROOT / "python/vivace").iterdir():
+            (package / f.name).symlink_to(f)
+        return package.parent
+
+
+def caught(module, fault):
+    """Whether the tests fail on this fault; what they said."""
+    what, changed, right, wrong, tests, *source = fault
+    text = (ROOT / changed).read_text()
+    if text.count(right) < 1:
+        raise SystemExit(f"{changed} no longer contains {right!r}: bring this fault up to date")
+    with tempfile.TemporaryDirectory() as folder:
+        path = module.variant(Path(folder), changed, text.replace(right, wrong), source[0] if source else changed)
+        search = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(tests)], cwd=ROOT,
+                              env=os.environ | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, timeout=300)
+    last = [line for line in done.stdout.splitlines() if line.startswith("FAILED")] or [done.stdout[-200:] + done.stderr[-200:]]
+    # 1: a test failed; a signal: the fault crashed the process, which is noticed too.
+    return done.returncode == 1 or done.returncode < 0, last[0][:150]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("build", nargs="?", type=Path, help="default: the newest folder below build/ that has the module")
+    p.add_argument("-k", default="", metavar="word", help="only faults whose text contains it")
+    args = p.parse_args()
+    found = sorted((f.parent.parent for f in (ROOT / "build").glob("*/python/CMakeFiles")), key=lambda f: (f / "build.ninja").stat().st_mtime)
+    if not args.build and not found:
+        p.error("no build below build/; configure one with -DVV_PYTHON=ON")
+    module = Module((args.build or found[-1]).resolve())
+    chosen = [f for f in FAULTS if args.k in " ".join(f)]
+    missed = []
+    for fault in chosen:
+        ok, said = caught(module, fault)
+        missed += [] if ok else [fault]
+        print(f"{'caught' if ok else 'MISSED'}  {fault[0]}  ({fault[1]}): {said}", flush=True)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} planted faults caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
