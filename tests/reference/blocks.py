@@ -59,7 +59,9 @@ class Blocks:
         # codes [N, B, 32] integers; d, m [N, B] float32 widened from f16; zero is 8 for Q4_0, else 0.
         self.n, self.nblocks, _ = codes.shape
         self.shape = (self.n, self.nblocks * BLOCK)
-        self.d, self.m, self.zero = d.T.astype(np.float64), None if m is None else m.T.astype(np.float64), zero
+        self.d = np.ascontiguousarray(d.T, np.float64)    # [B, N], as the products read them
+        self.m = None if m is None else np.ascontiguousarray(m.T, np.float64)
+        self.zero = zero
         self._codes = codes
         self._by_block: np.ndarray | None = None  # [B, N, 32] float32, for "q8"
         self._dense: np.ndarray | None = None     # [N, K] float64, for "f32"
@@ -82,15 +84,20 @@ class Blocks:
             self._by_block = np.ascontiguousarray(self._codes.transpose(1, 0, 2).astype(np.float32))
         codes, dx = quantize_rows(x)                      # [T, B, 32], [T, B]
         # Integers below 2^24 (32 * 127 * 128 at most), so float32 products and sums are exact.
-        dot = self._by_block @ codes.transpose(1, 2, 0)   # [B, N, T]
-        total = codes.sum(axis=2, dtype=np.float64).T     # [B, T], sum of the activation's codes
-        dx = dx.astype(np.float64).T                      # [B, T]
-        y = np.zeros((self.n, len(x)))
-        for b in range(self.nblocks):                     # over K, in order
-            y += self.d[b][:, None] * dx[b] * (dot[b].astype(np.float64) - self.zero * total[b])
+        total = codes.sum(axis=2, dtype=np.float64)       # [T, B], sum of the activation's codes
+        dx = dx.astype(np.float64)
+        y = np.empty((len(x), self.n))
+        for t in range(len(x)):
+            if t % 8 == 0:  # eight rows at a time: enough to reuse the weights, little enough to hold
+                exact = self._by_block @ codes[t:t + 8].transpose(1, 2, 0)  # [B, N, 8]
+            dot = exact[..., t % 8].astype(np.float64)    # [B, N]
+            if self.zero:
+                dot -= self.zero * total[t][:, None]
+            dot *= self.d * dx[t][:, None]
             if self.m is not None:
-                y += self.m[b][:, None] * (dx[b] * total[b])
-        return np.ascontiguousarray(y.T)
+                dot += self.m * (dx[t] * total[t])[:, None]
+            y[t] = dot.sum(axis=0)                        # over K
+        return y
 
 
 def _f16(raw: np.ndarray) -> np.ndarray:

@@ -26,41 +26,62 @@ import numpy as np
 from . import checkpoints, rope
 
 
+class Cache:
+    """Keys (after rope) and values of one sequence: per layer [positions so far, Hkv, D]."""
+
+    def __init__(self, config: checkpoints.Config, dtype):
+        empty = np.zeros((0, config.kv_heads, config.head_dim), dtype)
+        self.keys, self.values = [empty] * config.layers, [empty] * config.layers
+
+
 class Llama:
-    """One sequence with its KV cache.  `forward` appends; `reset` starts over."""
+    """The model and one sequence: `forward` appends to it, `reset` starts over."""
 
     def __init__(self, path, act: str = "f32", dtype=np.float32, kv_dtype=None):
-        if act not in ("f32", "q8"):
-            raise ValueError(f"act must be 'f32' or 'q8', got {act!r}")
         self.config, self.weights = checkpoints.load(path)
-        self.act, self.dtype = act, np.dtype(dtype)
-        self.kv_dtype = np.dtype(kv_dtype or dtype)  # storage only: values are widened when read
+        self.configure(act, dtype, kv_dtype)
         c = self.config
         self.freq, self.rope_mult = rope.frequencies(
             c.rope_base, c.rope_dim, c.rope_scaling, self.weights.get("rope_freqs.weight"))
+
+    def configure(self, act: str, dtype, kv_dtype=None) -> None:
+        """Chooses how to compute and starts over; `kv_dtype` is storage only, values are widened when read."""
+        if act not in ("f32", "q8"):
+            raise ValueError(f"act must be 'f32' or 'q8', got {act!r}")
+        self.act, self.dtype, self.kv_dtype = act, np.dtype(dtype), np.dtype(kv_dtype or dtype)
         self.reset()
 
     def reset(self) -> None:
-        empty = np.zeros((0, self.config.kv_heads, self.config.head_dim), self.kv_dtype)
-        self.keys = [empty] * self.config.layers      # each [positions so far, Hkv, D], after rope
-        self.values = [empty] * self.config.layers
+        self.cache = self.new_cache()
+
+    def new_cache(self) -> Cache:
+        return Cache(self.config, self.kv_dtype)
 
     def forward(self, ids, trace: dict | None = None, all_logits: bool = False) -> np.ndarray:
         """Logits [V] of the last token, or [T, V]; `trace` receives every intermediate by name."""
+        logits = self.forward_batch([self.cache], [ids], trace, all_logits)
+        return logits if all_logits else logits[0]
+
+    def forward_batch(self, caches, chunks, trace: dict | None = None, all_logits: bool = False) -> np.ndarray:
+        """Appends chunks[s] to sequence caches[s]; rows are stacked in that order.
+
+        Logits of every chunk's last token, [sequences, V], or of all rows.
+        """
         c, note = self.config, (lambda name, x: x) if trace is None else (lambda name, x: trace.setdefault(name, x))
-        ids = np.asarray(ids, np.int64)
-        if not len(ids) or ids.min() < 0 or ids.max() >= c.vocab:
+        chunks = [np.asarray(ids, np.int64) for ids in chunks]
+        if any(not len(ids) or ids.min() < 0 or ids.max() >= c.vocab for ids in chunks):
             raise ValueError(f"token ids must be in [0, {c.vocab}) and at least one")
-        start = len(self.keys[0])
-        angle = np.arange(start, start + len(ids))[:, None] * self.freq
+        ends = np.cumsum([len(ids) for ids in chunks])
+        positions = np.concatenate([len(cache.keys[0]) + np.arange(len(ids)) for cache, ids in zip(caches, chunks)])
+        angle = positions[:, None] * self.freq                    # [rows, rope_dim / 2]
         cos = (np.cos(angle) * self.rope_mult).astype(self.dtype)
         sin = (np.sin(angle) * self.rope_mult).astype(self.dtype)
 
-        x = note("embed", self.weights["token_embd.weight"].rows(ids).astype(self.dtype))
+        x = note("embed", self.weights["token_embd.weight"].rows(np.concatenate(chunks)).astype(self.dtype))
         for i in range(c.layers):
             p = f"blk.{i}."
             a = note(p + "attn_norm", self._rms(x, p + "attn_norm"))
-            attn = note(p + "attn", self._attention(i, a, cos, sin, note))
+            attn = note(p + "attn", self._attention(i, a, cos, sin, caches, ends, note))
             x = note(p + "attn_residual", x + note(p + "attn_output", self._linear(p + "attn_output", attn)))
             m = note(p + "ffn_norm", self._rms(x, p + "ffn_norm"))
             gate = note(p + "ffn_gate", self._linear(p + "ffn_gate", m))
@@ -68,23 +89,27 @@ class Llama:
             act = note(p + "ffn_act", gate / (1 + np.exp(-gate)) * up)
             x = note(p + "out", x + note(p + "ffn_down", self._linear(p + "ffn_down", act)))
         if not all_logits:
-            x = x[-1:]
+            x = x[ends - 1]
         x = note("output_norm", self._rms(x, "output_norm"))
         head = "output" if "output.weight" in self.weights else "token_embd"
-        logits = note("logits", self._linear(head, x))
-        return logits if all_logits else logits[0]
+        return note("logits", self._linear(head, x))
 
     def greedy(self, prompt, tokens: int) -> tuple[list[int], list[float]]:
         """`tokens` greedy ids after `prompt` (never stopping early) and each step's top-1 minus top-2 logit."""
-        self.reset()
-        out, gaps, logits = [], [], self.forward(prompt)
+        return self.greedy_batch([prompt], tokens)[0]
+
+    def greedy_batch(self, prompts, tokens: int) -> list[tuple[list[int], list[float]]]:
+        """The same for several prompts, which share each step's pass over the weights."""
+        caches, out = [self.new_cache() for _ in prompts], [([], []) for _ in prompts]
+        logits = np.concatenate([self.forward_batch([cache], [p]) for cache, p in zip(caches, prompts)])
         for step in range(tokens):
-            second, first = np.partition(logits, -2)[-2:]
-            out.append(int(np.argmax(logits)))
-            gaps.append(float(first) - float(second))
+            for row, (ids, gaps) in zip(logits, out):
+                second, first = np.partition(row, -2)[-2:]
+                ids.append(int(np.argmax(row)))
+                gaps.append(float(first) - float(second))
             if step + 1 < tokens:
-                logits = self.forward([out[-1]])
-        return out, gaps
+                logits = self.forward_batch(caches, [[ids[-1]] for ids, _ in out])
+        return out
 
     def _linear(self, name: str, x: np.ndarray) -> np.ndarray:
         y = self.weights[name + ".weight"].product(x, self.act)
@@ -96,7 +121,7 @@ class Llama:
         weight = self.weights[name + ".weight"].astype(self.dtype)
         return x / np.sqrt(mean + self.dtype.type(self.config.eps)) * weight
 
-    def _attention(self, i: int, a: np.ndarray, cos, sin, note) -> np.ndarray:
+    def _attention(self, i: int, a: np.ndarray, cos, sin, caches, ends, note) -> np.ndarray:
         c, p, t = self.config, f"blk.{i}.", len(a)
         q = note(p + "q", self._linear(p + "attn_q", a)).reshape(t, c.heads, c.head_dim)
         k = note(p + "k", self._linear(p + "attn_k", a)).reshape(t, c.kv_heads, c.head_dim)
@@ -105,20 +130,26 @@ class Llama:
             q, k = self._rms(q, p + "attn_q_norm"), self._rms(k, p + "attn_k_norm")
         q = note(p + "q_rope", rope.rotate(q, cos, sin, c.rope_interleaved))
         k = note(p + "k_rope", rope.rotate(k, cos, sin, c.rope_interleaved))
-        self.keys[i] = np.concatenate([self.keys[i], k.astype(self.kv_dtype)])
-        self.values[i] = np.concatenate([self.values[i], v.astype(self.kv_dtype)])
-        keys, values = self.keys[i].astype(self.dtype), self.values[i].astype(self.dtype)
+        out, begin = np.empty_like(q), 0
+        for cache, end in zip(caches, ends):
+            rows = slice(begin, end)
+            cache.keys[i] = np.concatenate([cache.keys[i], k[rows].astype(self.kv_dtype)])
+            cache.values[i] = np.concatenate([cache.values[i], v[rows].astype(self.kv_dtype)])
+            out[rows] = self._attend(q[rows], cache.keys[i].astype(self.dtype), cache.values[i].astype(self.dtype))
+            begin = end
+        return out.reshape(t, c.heads * c.head_dim)
 
-        total = len(keys)
-        hidden = np.arange(total)[None, :] > np.arange(total - t, total)[:, None]  # the future, [T, total]
+    def _attend(self, q: np.ndarray, keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """q [T, Hq, D] are the last T of the positions that keys and values [total, Hkv, D] hold."""
+        t, total, group = len(q), len(keys), self.config.heads // self.config.kv_heads
+        future = np.arange(total)[None, :] > np.arange(total - t, total)[:, None]  # [T, total]
         out = np.empty_like(q)
-        group = c.heads // c.kv_heads
-        for h in range(c.heads):
-            score = q[:, h] @ keys[:, h // group].T / self.dtype.type(np.sqrt(c.head_dim))
-            score[hidden] = -np.inf
+        for h in range(self.config.heads):
+            score = q[:, h] @ keys[:, h // group].T / self.dtype.type(np.sqrt(self.config.head_dim))
+            score[future] = -np.inf
             weight = np.exp(score - score.max(axis=1, keepdims=True))
             out[:, h] = (weight / weight.sum(axis=1, keepdims=True)) @ values[:, h // group]
-        return out.reshape(t, c.heads * c.head_dim)
+        return out
 
 
 def main() -> None:

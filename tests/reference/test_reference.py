@@ -101,6 +101,16 @@ def test_decode_equals_prefill():
     np.testing.assert_allclose([model.forward([i]) for i in ids], whole, rtol=0, atol=1e-11)
 
 
+def test_a_batch_changes_nothing():
+    rng = np.random.default_rng(3)
+    prompts = [rng.integers(3, 192, n).tolist() for n in (5, 1, 17)]
+    model = Llama(TINY / "llama", dtype="float64")
+    for (ids, gaps), prompt in zip(model.greedy_batch(prompts, 8), prompts):
+        alone = model.greedy(prompt, 8)
+        assert ids == alone[0]
+        np.testing.assert_allclose(gaps, alone[1], rtol=0, atol=1e-11)
+
+
 def test_refusals(tmp_path):
     with pytest.raises(ValueError, match="multiple of 32"):
         blocks.quantize_rows(np.ones((1, 33), np.float32))
@@ -129,7 +139,7 @@ def test_tiny_gguf(name, act):
     logits = model.forward(expected["prompt_ids"], all_logits=True)
     np.testing.assert_allclose(logits, expected[f"{act}.prompt_logits"], rtol=0, atol=1e-5)  # stored in float32
     for dtype in ("float64", "float32"):  # in q8 float32's rounding flips codes; the gaps allow for that
-        model.dtype = model.kv_dtype = np.dtype(dtype)
+        model.configure(act, dtype)
         assert model.greedy(expected["prompt_ids"], 32)[0] == expected[f"{act}.greedy_ids"].tolist()
 
 
