@@ -78,6 +78,7 @@ class [[nodiscard]] Result {
   T value() && { return std::move(*value_); }
   T& operator*() & { return *value_; }
   const T& operator*() const& { return *value_; }
+  T operator*() && { return std::move(*value_); }  // by value: `for (x : *f())` must not dangle
   T* operator->() { return &*value_; }
   const T* operator->() const { return &*value_; }
 
