@@ -94,8 +94,7 @@ class CudaSubject final : public Subject {
 };
 
 class CudaOnly : public ContractTest {};
-INSTANTIATE_TEST_SUITE_P(Backends, CudaOnly, ::testing::Values(SubjectRow{"cuda", make_cuda_subject}),
-                         [](const auto& info) { return std::string(info.param.name); });
+VV_SUBJECT_SUITE(CudaOnly, SubjectRow{"cuda", make_cuda_subject});
 
 TEST_P(CudaOnly, AdoptsAGraphThatOthersInstantiated) {
   auto device = device::Device::get(0);

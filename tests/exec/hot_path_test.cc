@@ -17,7 +17,7 @@ class HotPath : public ContractTest {
     EXPECT_EQ(q.failures, 0);
   }
 };
-VV_CONTRACT_SUITE(HotPath);
+VV_SUBJECT_SUITE(HotPath, SubjectRow{"cpu", make_cpu_subject}, SubjectRow{"cuda", make_cuda_subject});
 
 TEST_P(HotPath, GraphReplay) {
   Graph graph("step", 64);

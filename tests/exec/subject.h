@@ -26,13 +26,15 @@ struct SubjectRow {
 };
 Result<std::unique_ptr<Subject>> make_cpu_subject();
 Result<std::unique_ptr<Subject>> make_cuda_subject();
+Result<std::unique_ptr<Subject>> make_deferred_subject();  // see deferred_subject_test.cc
 
 inline void PrintTo(const SubjectRow& row, std::ostream* out) { *out << row.name; }
 
-#define VV_CONTRACT_SUITE(suite)                                                                            \
-  INSTANTIATE_TEST_SUITE_P(Backends, suite,                                                                 \
-                           ::testing::Values(SubjectRow{"cpu", make_cpu_subject}, SubjectRow{"cuda", make_cuda_subject}), \
-                           [](const auto& info) { return std::string(info.param.name); })
+#define VV_SUBJECT_SUITE(suite, ...) \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, ::testing::Values(__VA_ARGS__), [](const auto& info) { return std::string(info.param.name); })
+#define VV_CONTRACT_SUITE(suite)                                                                       \
+  VV_SUBJECT_SUITE(suite, SubjectRow{"cpu", make_cpu_subject}, SubjectRow{"cuda", make_cuda_subject}, \
+                   SubjectRow{"deferred", make_deferred_subject})
 
 class ForeignExecutable final : public Executable {
  public:
