@@ -29,7 +29,7 @@ TEST(PoolTest, SleepingWorkersWakeUp) {
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // beyond the spin
     std::atomic<int> inside{0};
-    bool met = false;
+    std::atomic<bool> met{false};
     // Chunk 0 waits until another thread entered chunk 1: only a woken worker can do that.
     pool.run(2, [&](int64_t) {
       ++inside;

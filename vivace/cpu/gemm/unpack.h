@@ -1,0 +1,154 @@
+// Block formats of 16 rows -> Panel, for any level's lanes. A format's bytes are first transposed by
+// dwords, so that lane r holds four bytes of row r, and decoded afterwards, 16 rows at once.
+#pragma once
+#include <cstring>
+
+#include "vivace/base/float_types.h"
+#include "vivace/cpu/gemm/level.h"
+
+namespace vivace::cpu {
+
+template <class B>
+struct Unpack {
+  using I = typename B::I;
+
+  static void put(Panel* p, int64_t group, const I& v) { B::store_i(p->q + group * 64, v); }
+
+  /// The first `bytes` (2 or 4) of each row's block: scales, gathered as one dword a row.
+  static I header(const uint8_t* const* row, int64_t offset, int bytes) {
+    alignas(64) uint32_t h[16] = {};
+    if (bytes == 2) {
+      for (int r = 0; r < 16; ++r) { uint16_t v; std::memcpy(&v, row[r] + offset, 2); h[r] = v; }
+    } else {
+      for (int r = 0; r < 16; ++r) std::memcpy(&h[r], row[r] + offset, 4);
+    }
+    return B::load_i(h);
+  }
+
+  /// Bits 4 g .. 4 g + 3 of each lane as bit 4 of its four bytes.
+  static I fifth_bits(const I& high, int g) {
+    return B::shl(B::band(B::mul_i(B::band(B::shr(high, 4 * g), 15), 0x00204081u), 0x01010101u), 4);
+  }
+
+  /// q4_0 q4_1 q5_0 q5_1: nibble j of 16 is element j (low) and 16 + j (high).
+  template <bool kMin, bool kHigh>
+  static void nibbles32(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    constexpr int kHeader = kMin ? 4 : 2, kBytes = 16 + kHeader + (kHigh ? 4 : 0);
+    for (int64_t b = 0; b < n / 32; ++b) {
+      const int64_t at = b * kBytes;
+      prefetch(row, at, kBytes, ahead);
+      const I h = header(row, at, kHeader);
+      B::store(p->scale + b * 16, B::low_f16(h));
+      if (kMin) B::store(p->min + b * 16, B::high_f16(h));
+      I high = h, t[4];
+      if (kHigh) high = header(row, at + kHeader, 4);
+      B::transpose16(row, at + kBytes - 16, t);
+      for (int g = 0; g < 4; ++g) {
+        I lo = B::band(t[g], 0x0f0f0f0fu), hi = B::band(B::shr(t[g], 4), 0x0f0f0f0fu);
+        if (kHigh) lo = B::bor(lo, fifth_bits(high, g)), hi = B::bor(hi, fifth_bits(high, g + 4));
+        put(p, b * 8 + g, lo);
+        put(p, b * 8 + 4 + g, hi);
+      }
+    }
+  }
+
+  static void q8_0(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    for (int64_t b = 0; b < n / 32; ++b) {
+      prefetch(row, b * 34, 34, ahead);
+      B::store(p->scale + b * 16, B::low_f16(header(row, b * 34, 2)));
+      for (int half = 0; half < 2; ++half) {
+        I t[4];
+        B::transpose16(row, b * 34 + 2 + half * 16, t);
+        for (int g = 0; g < 4; ++g) put(p, b * 8 + half * 4 + g, B::bxor(t[g], 0x80808080u));  // signed -> 128 + q
+      }
+    }
+  }
+
+  static float half_at(const uint8_t* p) { uint16_t h; std::memcpy(&h, p, 2); return f32_of_f16(h); }
+
+  /// q4_k, q5_k: see vivace/cpu/quant/dequantize.cc for the layout.
+  template <bool kHigh>
+  static void nibbles256(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    constexpr int kBytes = kHigh ? 176 : 144;
+    for (int64_t b = 0; b < n / 256; ++b) {
+      const int64_t at = b * kBytes;
+      prefetch(row, at, kBytes, ahead);
+      for (int r = 0; r < 16; ++r) {
+        const uint8_t *block = row[r] + at, *s = block + 4;
+        const float d = half_at(block), dmin = half_at(block + 2);
+        for (int j = 0; j < 8; ++j) {
+          const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6 << 4);
+          const int min = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | (s[j] >> 6 << 4);
+          p->scale[(b * 8 + j) * 16 + r] = d * static_cast<float>(scale);
+          p->min[(b * 8 + j) * 16 + r] = -(dmin * static_cast<float>(min));
+        }
+      }
+      for (int half = 0; half < 2; ++half) {
+        I high[4];
+        if (kHigh) B::transpose16(row, at + 16 + half * 16, high);
+        for (int c = 0; c < 4; ++c) {  // 32 bytes: sub-block 2 c low, 2 c + 1 high
+          I t[4];
+          B::transpose16(row, at + kBytes - 128 + c * 32 + half * 16, t);
+          for (int g = 0; g < 4; ++g) {
+            I lo = B::band(t[g], 0x0f0f0f0fu), hi = B::band(B::shr(t[g], 4), 0x0f0f0f0fu);
+            if (kHigh) {
+              lo = B::bor(lo, B::shl(B::band(B::shr(high[g], 2 * c), 0x01010101u), 4));
+              hi = B::bor(hi, B::shl(B::band(B::shr(high[g], 2 * c + 1), 0x01010101u), 4));
+            }
+            put(p, (b * 8 + 2 * c) * 8 + half * 4 + g, lo);
+            put(p, (b * 8 + 2 * c + 1) * 8 + half * 4 + g, hi);
+          }
+        }
+      }
+    }
+  }
+
+  static void q6_k(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    for (int64_t b = 0; b < n / 256; ++b) {
+      const int64_t at = b * 210;
+      prefetch(row, at, 210, ahead);
+      for (int r = 0; r < 16; ++r) {
+        const float d = half_at(row[r] + at + 208);
+        for (int j = 0; j < 16; ++j) p->scale[(b * 16 + j) * 16 + r] = d * static_cast<float>(static_cast<int8_t>(row[r][at + 192 + j]));
+      }
+      // Each half of 128 elements: runs of 32 take nibble bytes l and l + 32, low then high, and bit pair `run` of byte l.
+      for (int half = 0; half < 2; ++half)
+        for (int part = 0; part < 2; ++part) {  // 16 of a run's 32 elements
+          I high[4];
+          B::transpose16(row, at + 128 + half * 32 + part * 16, high);
+          for (int run = 0; run < 4; ++run) {
+            I t[4];
+            B::transpose16(row, at + half * 64 + run % 2 * 32 + part * 16, t);
+            for (int g = 0; g < 4; ++g) {
+              const I low = B::band(B::shr(t[g], run / 2 * 4), 0x0f0f0f0fu);
+              const I top = B::shl(B::band(B::shr(high[g], 2 * run), 0x03030303u), 4);
+              put(p, (b * 8 + half * 4 + run) * 8 + part * 4 + g, B::bor(low, top));
+            }
+          }
+        }
+    }
+  }
+
+  /// The 16 rows follow each other in memory: what they hold of one block is what is `ahead` consumed later.
+  static void prefetch(const uint8_t* const* row, int64_t at, int bytes, int64_t ahead) {
+    if (ahead == 0) return;
+    const uint8_t* next = row[0] + ahead + at * 16;
+    for (int i = 0; i < 16 * bytes; i += 64) __builtin_prefetch(next + i);
+  }
+
+  static void run(DType t, const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    switch (t) {
+      case DType::q4_0: return nibbles32<false, false>(row, n, ahead, p);
+      case DType::q4_1: return nibbles32<true, false>(row, n, ahead, p);
+      case DType::q5_0: return nibbles32<false, true>(row, n, ahead, p);
+      case DType::q5_1: return nibbles32<true, true>(row, n, ahead, p);
+      case DType::q8_0: return q8_0(row, n, ahead, p);
+      case DType::q4_k: return nibbles256<false>(row, n, ahead, p);
+      case DType::q5_k: return nibbles256<true>(row, n, ahead, p);
+      case DType::q6_k: return q6_k(row, n, ahead, p);
+      default: __builtin_trap();  // specs list only the formats above
+    }
+  }
+};
+
+}  // namespace vivace::cpu

@@ -1,0 +1,74 @@
+// gemm: x times W transposed, W plain or block-quantised, with everything that models fold into it.
+#pragma once
+#include "vivace/cpu/simd/isa.h"
+#include "vivace/kernels/gemm/gemm.h"
+#include "vivace/ops/call.h"
+
+namespace vivace::cpu {
+class Pool;
+void gemm(const kernels::GemmArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct gemm {
+  using Args = kernels::GemmArgs;
+  static constexpr Port kPorts[] = {
+      in("x", "T,K", "f32|bf16|f16", "activations"),
+      in("w", "N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout"),
+      opt_in("bias", "N", "f32|bf16|f16", "added before the activation"),
+      opt_in("residual", "T,N", "=out", "added after the activation"),
+      out("out", "T,N", "f32|bf16|f16", "result", "residual"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("act", "f32|q8", "how activations enter a product with a block-quantised w: as f32, or as int8 in blocks of 32"),
+      real("alpha", 1, "factor of the product"),
+      choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product"),
+  };
+  static constexpr OpSpec spec{
+      .name = "gemm",
+      .group = "gemm",
+      .brief = "Matrix product of activations with transposed plain or block-quantised weights, with bias, activation and residual.",
+      .formula = "out = round(residual + epilogue(alpha * (x W^T) + bias)), all in f32, summed over K in an order that depends on K alone. "
+                 "act=f32: x as f32 times W as f32 (block formats dequantised). act=q8: each 32 values of x become int8: d = amax / 127, "
+                 "q = rint(x * (127 / amax)) half to even, zeros where amax = 0; a block adds (dw * d) * (sum qw q), qw less its format's "
+                 "zero point, plus m * (d * sum q) in formats with a minimum (m = -dmin * min in q4_k, q5_k); integer sums are exact.",
+      .source = "GGUF block formats: the ggml project's quantisation reference; integer activations arXiv:1712.05877",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    const Tensor &x = c["x"], &w = c["w"], &out = c["out"];
+    const auto act = c.choice<kernels::GemmAct>("act");
+    if (act == kernels::GemmAct::q8 && !is_block(w.dtype))
+      return c.error(Code::kInvalidArgument, strf("act=q8 needs a block-quantised w, got %s; use act=f32", name(w.dtype)));
+    if (c.dim("K") < 1 || c.dim("N") < 1)
+      return c.error(Code::kInvalidShape, strf("N and K must be at least 1, got %ld and %ld", static_cast<long>(c.dim("N")), static_cast<long>(c.dim("K"))));
+    for (const char* d : {"T", "N", "K"})
+      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+    if (c.place() == Place::host) {
+      if (Status s = cpu::check_isa(); !s.ok()) return s;
+    }
+    *a = Args{
+        .x = x.data, .w = w.data, .bias = c.ptr("bias"), .residual = c.ptr("residual"), .out = out.data, .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"), .w_stride = c.row_stride("w"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
+        .alpha = static_cast<float>(c.real("alpha")), .epilogue = c.choice<kernels::Activation>("epilogue"), .act = act,
+        .x_dtype = x.dtype, .w_dtype = w.dtype, .bias_dtype = c["bias"].dtype, .out_dtype = out.dtype,
+    };
+    return {};
+  }
+
+  static Cost cost(const Args& a) {
+    const int64_t T = a.T, N = a.N, K = a.K;
+    return {.bytes = N * row_bytes(a.w_dtype, K) + T * K * info(a.x_dtype).bytes + T * N * info(a.out_dtype).bytes * (a.residual ? 2 : 1) +
+                     (a.bias ? N * info(a.bias_dtype).bytes : 0),
+            .flops = 2 * T * N * K};
+  }
+
+  static void host(const Args& a, cpu::Pool& pool) { cpu::gemm(a, pool); }
+};
+
+}  // namespace vivace::ops::defs
