@@ -58,7 +58,6 @@ def parser() -> argparse.ArgumentParser:
     add_load_options(p)
     p.add_argument("--steps", type=int, default=128, help="decode steps to time")
     p.add_argument("--prompt-tokens", type=int, default=512, help="prompt length of the prefill row")
-    p.add_argument("--receipt", help="write the rows as a receipt to this file")
     return top
 
 
@@ -81,7 +80,7 @@ def load(args):
 
 
 def peak_rss_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 # ---- run -----------------------------------------------------------------------------------------
@@ -194,14 +193,14 @@ def cmd_plan(args) -> int:
 # ---- bench ---------------------------------------------------------------------------------------
 
 def cmd_bench(args) -> int:
-    from vivace.bench import bench_text_model, write_receipt
+    from vivace.bench import bench_text_model
 
+    start = time.perf_counter()
     with load(args) as model:
+        load_s = time.perf_counter() - start
         rows = bench_text_model(model, steps=args.steps, prompt_tokens=args.prompt_tokens)
-        if args.receipt:
-            write_receipt(args.receipt, model, rows, command=" ".join(["vivace", *sys.argv[1:]]))
     if args.json:
-        print(json.dumps({"rows": rows}))
+        print(json.dumps({"rows": rows, "load_s": load_s, "peak_rss_mb": peak_rss_mb()}))
     else:
         for r in rows:
             print(f"{r['case']:<70} p50 {r['p50_us']:>10.1f} us  p99 {r['p99_us']:>10.1f} us  {r['note']}")
