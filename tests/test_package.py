@@ -88,6 +88,15 @@ def test_module_exports_only_its_init():
     assert names == {"PyInit__core"}, f"also exported: {sorted(names - {'PyInit__core'})[:5]}"
 
 
+def test_package_is_small():
+    """<= 15 MB in all, the module stripped."""
+    package = Path(vivace.__file__).parent
+    size = sum(f.stat().st_size for f in package.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
+    assert size <= 15e6, f"{size / 1e6:.1f} MB"
+    sections = subprocess.run(["readelf", "-SW", _core.__file__], capture_output=True, text=True, check=True).stdout
+    assert ".symtab" not in sections and ".debug_info" not in sections
+
+
 def test_functions_have_signatures_and_help():
     for row in ops.ops_table()["ops"]:
         f = getattr(ops, row["name"])
