@@ -1,7 +1,7 @@
 """Reference of `gated_mlp`: the references of gemm and act_mul, put together as vivace/ops/gated_mlp.h says."""
 import numpy as np
 
-from tests.ref import act_mul, gemm
+from tests.ref import act_mul
 from tests.ref.common import Case, Inputs, rounding
 
 SCRATCH = ("gate_up", "hidden")
@@ -15,6 +15,8 @@ def _mode(quant, w):
 
 def _stages(x, w_gate, w_up, w_down, residual=None, *, act="silu", quant="f32", dtypes):
     """Everything between: what gate, up and hidden are rounded to, and the last product's call."""
+    from tests.ref import gemm  # when used, so that collecting the cases needs no other reference
+
     def project(w):
         return gemm.ref(x=x, w={"gate": w_gate, "up": w_up}[w], **_mode(quant, dtypes[f"w_{w}"]),
                         dtypes={"x": dtypes["x"], "w": dtypes[f"w_{w}"], "out": dtypes["gate_up"]})["out"]
@@ -26,6 +28,8 @@ def _stages(x, w_gate, w_up, w_down, residual=None, *, act="silu", quant="f32", 
 
 
 def ref(*, gate_up, hidden, act="silu", quant="f32", dtypes, **inputs):
+    from tests.ref import gemm
+
     *_, down, down_dtypes = _stages(**inputs, act=act, quant=quant, dtypes=dtypes)
     return {"out": gemm.ref(**down, **_mode(quant, dtypes["w_down"]), dtypes=down_dtypes)["out"]}
 
@@ -37,6 +41,8 @@ def bound(port, value, dtype, inputs):
     its own bound; the last product carries that as sum |w_down| e_hidden. With q8 activations an error of
     hidden can also take its int8 value over a tie: one step of its block, amax / 127, more.
     """
+    from tests.ref import gemm
+
     case, given = inputs.case, {k: v for k, v in inputs.items() if k not in SCRATCH}
     quant, kind, d = case.attrs.get("quant", "f32"), case.attrs.get("act", "silu"), case.dtypes
     gate, up, hidden, down, _ = _stages(**given, act=kind, quant=quant, dtypes=d)
