@@ -1,0 +1,91 @@
+// attention: softmax(q k^T) v over a cache, with grouped heads and the masks that models use.
+#pragma once
+#include <cmath>
+
+#include "vivace/cpu/simd/isa.h"
+#include "vivace/kernels/attention/attention.h"
+#include "vivace/ops/call.h"
+
+namespace vivace::cpu {
+class Pool;
+void attention(const kernels::AttentionArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct attention {
+  using Args = kernels::AttentionArgs;
+  static constexpr int kMaxHeadDim = 1024;
+  static constexpr Port kPorts[] = {
+      in("q", "T,Hq,D", "f32|bf16|f16", "queries"),
+      in("k", "S,L,Hkv,D", "f32|bf16|f16|e4m3", "keys: S slots of L places"),
+      in("v", "S,L,Hkv,Dv", "=k", "values"),
+      opt_in("pos", "T", "i32", "position of each query; absent means t"),
+      opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
+      opt_in("length", "S", "i32", "valid places of each slot; absent means L"),
+      opt_in("prefix", "S", "i32", "places of each slot that every query sees, for mask=prefix"),
+      opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
+      out("out", "T,Hq,Dv", "=q", "weighted values"),
+      opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("mask", "causal|prefix|full", "which keys a query sees"),
+      integer("window", 0, "if positive, only keys j > pos - window are visible"),
+      real("softcap", 0, "if positive, scores become softcap * tanh(score / softcap)"),
+      real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)"),
+  };
+  static constexpr OpSpec spec{
+      .name = "attention",
+      .group = "attention",
+      .brief = "Attention over a key-value cache: grouped heads, causal, prefix or full mask, window, soft cap and sinks.",
+      .formula = "s_j = cap(scale * q . k_j); key j is visible iff j < L, j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
+                 "j <= pos; and j > pos - window if window > 0; p = exp(s - m), m the largest visible s or sink; "
+                 "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible: out 0, lse -inf. All in f32. Head h reads kv head h / (Hq / Hkv).",
+      .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; grouped heads arXiv:2305.13245; sinks arXiv:2309.17453",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    const auto mask = c.choice<kernels::AttentionMask>("mask");
+    const long Hq = c.dim("Hq"), Hkv = c.dim("Hkv"), D = c.dim("D"), Dv = c.dim("Dv");
+    if (Hkv < 1 || Hq % Hkv != 0) return c.error(Code::kInvalidShape, strf("Hq must be a multiple of Hkv, got %ld and %ld", Hq, Hkv));
+    if (D < 1 || Dv < 1 || D > kMaxHeadDim || Dv > kMaxHeadDim)
+      return c.error(Code::kUnsupported, strf("head sizes must be in [1, %d], got D %ld and Dv %ld", kMaxHeadDim, D, Dv));
+    if ((mask == kernels::AttentionMask::prefix) != c["prefix"].present())
+      return c.error(Code::kInvalidArgument, "port prefix is given exactly when mask=prefix");
+    if (c.integer("window") < 0 || c.integer("window") > INT32_MAX)
+      return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
+    if (!(c.real("softcap") >= 0)) return c.error(Code::kInvalidArgument, strf("softcap must be >= 0, got %g", c.real("softcap")));
+    for (const char* d : {"T", "S", "L", "Hq"})
+      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+    if (c.place() == Place::host) {
+      if (Status s = cpu::check_isa(); !s.ok()) return s;
+    }
+    const double scale = c.real("scale");
+    *a = Args{
+        .q = c.ptr("q"), .k = c.ptr("k"), .v = c.ptr("v"), .pos = c.ptr<int32_t>("pos"), .slot = c.ptr<int32_t>("slot"),
+        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .sinks = c.ptr<float>("sinks"), .out = c.ptr("out"),
+        .lse = c.ptr<float>("lse"), .rows = c.ptr<int32_t>("rows"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k"),
+        .v_stride = c.row_stride("v"), .out_stride = c.row_stride("out"), .lse_stride = c.row_stride("lse"),
+        .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(c.dim("S")), .L = static_cast<int32_t>(c.dim("L")),
+        .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv),
+        .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
+        .softcap = static_cast<float>(c.real("softcap")), .window = static_cast<int32_t>(c.integer("window")),
+        .mask = mask, .dtype = c["q"].dtype, .kv_dtype = c["k"].dtype,
+    };
+    return {};
+  }
+
+  /// As if each query saw every place: what is masked depends on contents.
+  static Cost cost(const Args& a) {
+    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1;
+    return {.bytes = T * a.Hq * (int64_t{a.D} + a.Dv) * e + slots * a.L * a.Hkv * (int64_t{a.D} + a.Dv) * info(a.kv_dtype).bytes,
+            .flops = 2 * T * a.Hq * a.L * (int64_t{a.D} + a.Dv)};
+  }
+
+  static void host(const Args& a, cpu::Pool& pool) { cpu::attention(a, pool); }
+};
+
+}  // namespace vivace::ops::defs
