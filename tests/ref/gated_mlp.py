@@ -74,8 +74,8 @@ def case(T, H, M, N, dtype, weights, attrs=None, *, scratch=None, residual=False
         dtypes["residual"] = dtype
     if "rows" in options:
         dtypes["rows"] = "i32"
-    ranges = {w: (-0.25, 0.25) for w in _WEIGHTS} | {"gate_up": (0, 1), "hidden": (0, 1)}
-    return Case({"T": T, "H": H, "M": M, "N": N}, dtypes, attrs or {}, ranges=ranges, distributions=("normal", "tiny", "zero"), **options)
+    values = {w: lambda rng, shape: rng.uniform(-0.25, 0.25, shape) for w in _WEIGHTS}
+    return Case({"T": T, "H": H, "M": M, "N": N}, dtypes, attrs or {}, values=values, distributions=("normal", "tiny", "zero"), **options)
 
 
 CASES = [
