@@ -113,6 +113,7 @@ void Pool::count_live(TenantId tenant, int64_t bytes, int64_t requested) {
 
 // Whether `stream` may use the block now; with `wait` it is made so (stream 0: the host waits).
 Result<bool> Pool::idle(Block* block, StreamId stream, bool wait) {
+  const std::lock_guard<std::mutex> lock(block->uses_mutex_);  // free() adds to it before it has the pool's lock
   for (const Block::Use& u : block->uses_) {
     if (stream != 0 && u.stream == stream) continue;
     VV_ASSIGN(const bool done, backend_.event_done(u.event));
