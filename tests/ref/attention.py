@@ -1,0 +1,90 @@
+"""Reference of `attention`: float64, the formula of vivace/ops/attention.h, one query and head at a time."""
+import numpy as np
+
+from tests.ref.common import Case, rounding, round_to
+
+
+def visible(t, L, pos, slot, length, prefix, S, mask, window):
+    s = 0 if slot is None else slot[t]
+    if not 0 <= s < S:
+        return 0, np.zeros(L, bool)
+    j, p = np.arange(L), t if pos is None else pos[t]
+    see = j < (L if length is None else length[s])
+    if mask == "causal":
+        see &= j <= p
+    elif mask == "prefix":
+        see &= (j <= p) | (j < prefix[s])
+    if window > 0:
+        see &= j > p - window
+    return s, see
+
+
+def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale):
+    """(t, h, slot, kv head, seen places, their scores) of every query and head."""
+    (T, Hq, D), (S, L, Hkv, _) = q.shape, k.shape
+    scale = float(np.float32(scale if scale else 1 / np.sqrt(D)))
+    for t in range(T):
+        s, see = visible(t, L, pos, slot, length, prefix, S, mask, window)
+        for h in range(Hq):
+            g = h // (Hq // Hkv)
+            score = scale * (k[s, see, g] @ q[t, h])
+            yield t, h, s, g, see, softcap * np.tanh(score / softcap) if softcap > 0 else score
+
+
+def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, sinks=None,
+        *, mask="causal", window=0, softcap=0.0, scale=0.0, dtypes):
+    T, Hq, _ = q.shape
+    out, lse = np.zeros((T, Hq, v.shape[-1])), np.full((T, Hq), -np.inf)
+    for t, h, s, g, see, score in each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale):
+        if not see.any():
+            continue
+        m = score.max()
+        p = np.exp(score - m)
+        lse[t, h] = m + np.log(p.sum())
+        top = m if sinks is None else max(m, sinks[h])
+        total = p.sum() * np.exp(m - top) + (0 if sinks is None else np.exp(sinks[h] - top))
+        out[t, h] = p @ v[s, see, g] * (np.exp(m - top) / total)
+    written = {"out": round_to(out, dtypes["out"])}
+    if "lse" in dtypes:
+        written["lse"] = round_to(lse, dtypes["lse"])
+    return written
+
+
+def bound(port, value, dtype, inputs):
+    """A score is off by (D/16 + 8) half-units of the sum of its terms' sizes, which changes p by the same
+    factor: with twice that error e, out moves by at most 2 e max|v|. Softmax and the sum over keys add a
+    few half-units a key block, of max|v| too."""
+    q, k, v, attrs = inputs["q"], inputs["k"], inputs["v"], inputs.attrs
+    if not q.size:
+        return rounding(value, dtype)
+    D, L = q.shape[-1], k.shape[1]
+    scale = attrs.get("scale", 0.0) or 1 / np.sqrt(D)
+    size = abs(scale) * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)  # of a score's terms
+    capped = attrs.get("softcap", 0.0)
+    error = (D / 16 + 10) * 2.0**-24 * size + (2.0**-22 * capped if capped else 0) + 2.0**-22 * np.minimum(size, 1e4)
+    if port == "lse":
+        return (error + 2.0**-22 * (1 + L / 16))[..., 0] + 2.0**-22 * np.abs(np.where(np.isfinite(value), value, 0)) + rounding(value, dtype)
+    return (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32)) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
+
+
+def shape(T, L, Hq, Hkv, D, Dv, S=1):
+    return {"T": T, "S": S, "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
+
+
+def ports(q, kv, **more):
+    return {"q": q, "k": kv, "v": kv, "out": q, **more}
+
+
+CASES = [
+    Case(shape(1, 40, 9, 3, 64, 64), ports("f32", "f32", pos="i32"), ranges={"pos": (39, 40)}),
+    Case(shape(7, 70, 4, 2, 32, 32), ports("bf16", "bf16", lse="f32")),
+    Case(shape(5, 100, 6, 6, 40, 24, S=3), ports("f16", "f16", pos="i32", slot="i32", length="i32", lse="f32"), {"scale": 0.3},
+         ranges={"pos": (0, 100), "slot": (-1, 4), "length": (0, 101)}, note="slots out of range and empty slots see nothing"),
+    Case(shape(6, 64, 8, 1, 128, 128), ports("bf16", "e4m3", pos="i32"), {"softcap": 5.0}, ranges={"pos": (0, 64)}),
+    Case(shape(9, 90, 2, 1, 64, 64, S=2), ports("f32", "f32", pos="i32", slot="i32", prefix="i32"), {"mask": "prefix"},
+         ranges={"pos": (0, 90), "slot": (0, 2), "prefix": (0, 90)}),
+    Case(shape(4, 80, 4, 4, 256, 256), ports("f32", "bf16"), {"mask": "full"}),
+    Case(shape(8, 80, 4, 2, 64, 64), ports("f32", "f32", pos="i32", sinks="f32", lse="f32"), {"window": 16}, ranges={"pos": (0, 80)}),
+    Case(shape(6, 33, 3, 1, 16, 16), ports("f32", "f32", rows="i32"), rows=4),
+    Case(shape(0, 16, 2, 2, 16, 16), ports("f32", "f32")),
+]

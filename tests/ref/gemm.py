@@ -1,0 +1,91 @@
+"""Reference of `gemm`: float64, the formula of vivace/ops/gemm.h; act=q8 quantises exactly as stated."""
+import numpy as np
+
+from tests.ref.act_mul import activate
+from tests.ref.common import Case, rounding, round_to
+
+BLOCKS32 = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
+K_QUANTS = ("q4_k", "q5_k", "q6_k")
+
+
+def quantized(x):
+    """The values that int8 activations stand for. d and q come from f32 arithmetic, so it is f32 here too."""
+    T, K = x.shape
+    blocks = x.astype(np.float32).reshape(T, K // 32, 32)
+    amax = np.abs(blocks).max(-1, keepdims=True)
+    with np.errstate(divide="ignore", over="ignore"):
+        inv = np.float32(127) / amax
+    inv = np.where(np.isfinite(inv), inv, np.float32(0))
+    q = np.rint(blocks * inv)
+    return (q.astype(np.float64) * (amax / np.float32(127)).astype(np.float64)).reshape(T, K)
+
+
+def product(x, w, act):
+    return (quantized(x) if act == "q8" else x) @ w.T
+
+
+def ref(x, w, bias=None, residual=None, *, act="f32", alpha=1.0, epilogue="none", dtypes):
+    y = float(np.float32(alpha)) * product(x, w, act)
+    if bias is not None:
+        y = y + bias
+    if epilogue != "none":
+        y = activate(epilogue, y)
+    if residual is not None:
+        y = residual + y
+    return {"out": round_to(y, dtypes["out"])}
+
+
+def block_size(w, x):
+    """sum over k of |x_k| times the largest |w| of k's block: the terms' sizes, minima counted apart.
+
+    A block with a minimum adds code * scale and the minimum, each up to twice its largest value.
+    """
+    N, K = w.shape
+    if K % 32 == 0:
+        top = np.abs(w.reshape(N, K // 32, 32)).max(-1, keepdims=True)
+        w = np.broadcast_to(2 * top, (N, K // 32, 32)).reshape(N, K)
+    return np.abs(x) @ np.abs(w).T
+
+
+def bound(port, value, dtype, inputs):
+    """K terms summed in f32: a chain adds at most K/16 + 8 times (lanes or blocks, then their tree), each
+    with half a unit of at most the sum of the terms' sizes; dequantisation and scales add four more.
+    An activation raises an error by at most 1.13 (relu2: 2 |y|) and adds its own, as in act_mul."""
+    x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
+    if not x.size:
+        return rounding(value, dtype)
+    quant = attrs.get("act", "f32") == "q8"
+    steps = x.shape[1] / 16 + 12
+    alpha = abs(float(np.float32(attrs.get("alpha", 1.0))))
+    size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else np.abs(x) @ np.abs(w).T)
+    y = alpha * product(x, w, attrs.get("act", "f32"))
+    if "bias" in inputs:
+        size, y = size + np.abs(inputs["bias"]), np.abs(y) + np.abs(inputs["bias"])
+    error = steps * 2.0**-24 * size
+    epilogue = attrs.get("epilogue", "none")
+    if epilogue == "relu2":
+        error = 2 * (np.abs(y) + error) * error + 2.0**-22 * y**2
+    elif epilogue != "none":
+        error = 1.13 * error + 1e-6 * np.abs(y)
+    if "residual" in inputs:
+        error = error + 2.0**-23 * (np.abs(inputs["residual"]) + np.abs(value))
+    # Products below f32's range vanish one by one.
+    return error + rounding(value, dtype) + x.shape[1] * 2.0**-149
+
+
+CASES = [
+    Case({"T": 1, "N": 1, "K": 1}, {"x": "f32", "w": "f32", "out": "f32"}),
+    Case({"T": 7, "N": 50, "K": 100}, {"x": "bf16", "w": "bf16", "bias": "bf16", "residual": "bf16", "out": "bf16"}, {"alpha": 0.5}),
+    Case({"T": 3, "N": 33, "K": 2500}, {"x": "f16", "w": "f16", "bias": "f16", "out": "f16"}, {"epilogue": "gelu_tanh"}, distributions=("normal", "tiny", "zero")),
+    Case({"T": 33, "N": 48, "K": 64}, {"x": "f32", "w": "bf16", "bias": "f32", "residual": "f32", "out": "f32"}, {"epilogue": "silu"}),
+    *[Case({"T": 4, "N": 20, "K": 48}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"epilogue": e}, distributions=("normal", "tiny"))
+      for e in ("gelu_erf", "relu", "relu2")],
+    Case({"T": 6, "N": 17, "K": 96}, {"x": "f32", "w": "f32", "out": "f32", "rows": "i32"}, rows=4),
+    Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
+    *[Case({"T": t, "N": 37, "K": 576}, {"x": "f32", "w": q, "residual": "f32", "out": "f32"}, {"act": act})
+      for q in BLOCKS32 for act, t in (("f32", 5), ("q8", 11))],
+    *[Case({"T": t, "N": 18, "K": 2304}, {"x": "bf16", "w": q, "out": "bf16"}, {"act": act})
+      for q in K_QUANTS for act, t in (("f32", 2), ("q8", 9))],
+    Case({"T": 6, "N": 40, "K": 64}, {"x": "bf16", "w": "q4_1", "bias": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"},
+         {"act": "q8", "epilogue": "silu", "alpha": 2.0}, rows=3),
+]
