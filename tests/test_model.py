@@ -54,10 +54,12 @@ def test_gguf_matches_the_numpy_reference(name, act):
     if act == "f32":
         np.testing.assert_allclose(got, want["f32.prompt_logits"], rtol=0, atol=TOLERANCE)
     else:
-        # A value within f32 rounding of a half integer may take the other int8 code; one code of 127 moves
-        # a logit by up to some 1e-2 of its size. The stored greedy gaps are >= 0.1.
-        np.testing.assert_allclose(got, want["q8.prompt_logits"], rtol=0, atol=0.05)
-        assert np.median(np.abs(got - want["q8.prompt_logits"])) < 2e-3
+        # A value within f32 rounding of a half integer may take the other int8 code here than in the float64
+        # reference, which moves that token's whole row of logits by about a code's share (1/127) of their
+        # size, 0.1 of 15. Rows where no code flipped agree as in f32.
+        error = np.abs(got - want["q8.prompt_logits"]).max(axis=1)
+        assert np.mean(error < 10 * TOLERANCE) >= 0.8, error
+        assert error.max() < 0.25, error
     with vivace.load_model(path, precision=act, kv_dtype="f32") as model:
         greedy = want[f"{act}.greedy_ids"].tolist()
         assert model.generate_ids(ids, max_tokens=len(greedy)).tokens == greedy

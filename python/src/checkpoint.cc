@@ -1,6 +1,8 @@
 // A checkpoint's metadata as a dict, for tokenizers and templates.
 #include "model.h"
 
+#include <nanobind/stl/string.h>
+
 #include "errors.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
 
