@@ -108,13 +108,16 @@ def bound(port, value, dtype, inputs):
 
 @functools.cache
 def scenario(T, V, S, dtype, ports, spread, seed):
-    """Values of `ports` with a margin in every row: rows that lack it are redrawn."""
+    """Values of `ports` with a margin in every row: rows that lack it are redrawn.
+
+    Small vocabularies get few levels, so that cuts fall between equal logits.
+    """
     rng = np.random.default_rng([T, V, seed])
     out = {"counts": rng.integers(0, 4, (S, V)) * (rng.random((S, V)) < 0.3)}
     rows = []
     while len(rows) < T:
         row = {
-            "logits": round_to(spread * rng.standard_normal(V), dtype),
+            "logits": round_to(np.round(spread * rng.standard_normal(V) * 4) / 4 if V < 50 else spread * rng.standard_normal(V), dtype),
             "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 1.7]), "top_k": rng.integers(-1, V + 2), "top_p": rng.choice([0.0, 0.3, 0.8, 0.95, 1.0]),
             "min_p": rng.choice([0.0, 0.02, 0.3]), "seed": rng.integers(-(2**63), 2**63), "step": rng.integers(0, 2**31),
             "slot": rng.integers(-1, S + 1), "repetition": rng.choice([1.0, 1.3, 0.8]), "presence": rng.choice([0.0, 0.5]),
@@ -159,6 +162,9 @@ CASES = [
     case(9, 640, "f32", (*_DRAW, "top_k", "top_p", "min_p", "logprob"), seed=2),
     case(9, 301, "bf16", (*_DRAW, "counts", "slot", "repetition", "presence", "frequency", "mask", "logprob"), S=3),
     case(16, 97, "f32", (*_DRAW, "top_k", "top_p", "min_p", "counts", "slot", "repetition", "presence", "frequency", "mask"), S=2, seed=3),
+    case(200, 12, "f32", (*_DRAW, "top_k"), spread=0.3, note="few tokens, each as likely: one too many or too few shows"),
+    case(200, 12, "bf16", (*_DRAW, "top_p"), spread=0.3),
+    case(200, 12, "f32", (*_DRAW, "counts", "slot", "repetition", "presence", "frequency"), S=6, spread=0.5),
     case(8, 64, "f32", (*_DRAW, "top_p"), rows=3),
     case(5, 40, "f32", ("temperature", "logprob"), values={"logits": odd_rows, "temperature": np.array([1, 1, 1, 0, 0])}),
     case(8, 60, "f32", ("counts", "repetition"), S=1, values={"logits": lambda rng, shape: -rng.uniform(1, 3, shape)},
