@@ -71,14 +71,16 @@ TEST_P(StreamContract, CopiesAreCaptured) {
   VV_EXPECT_OK(stream_->begin_capture());
   VV_EXPECT_OK(affine(*stream_, y_, x_, 1, 1));
   VV_EXPECT_OK(stream_->copy(x_.data(), y_.data(), x_.bytes() / 2));
+  VV_EXPECT_OK(affine(*stream_, x_, y_, 3, 2));  // a kernel after a copy: its early start must still wait
   auto captured = stream_->end_capture();
   ASSERT_TRUE(captured.ok());
-  EXPECT_EQ((*captured)->launches(), 2u);
+  EXPECT_EQ((*captured)->launches(), 3u);
   EXPECT_EQ(read(x_), ramp(0.25f));
   auto want_y = ramp(-1.5f);
   reference(&want_y, ramp(0.25f), 1, 1);
   auto want_x = ramp(0.25f);
   std::copy_n(want_y.begin(), kCount / 2, want_x.begin());
+  reference(&want_x, want_y, 3, 2);
   VV_EXPECT_OK(stream_->replay(**captured));
   EXPECT_EQ(read(x_), want_x);
 }

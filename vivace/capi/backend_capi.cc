@@ -108,7 +108,7 @@ vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place pl
     VV_NOT_NULL(out);
     if (bytes == 0) return Status(Code::kInvalidArgument, std::string("buffer ") + name + ": 0 bytes");
     if (place != VV_HOST && place != VV_DEVICE)
-      return Status(Code::kInvalidArgument, vivace::strf("place is %d, wanted VV_HOST or VV_DEVICE", static_cast<int>(place)));
+      return Status(Code::kInvalidArgument, vivace::strf("place is %d, wanted VV_HOST or VV_DEVICE", place));
     auto handle = std::make_unique<vv_buffer>();
     std::string text = name;  // the deleter is ours only once nothing can fail
     handle->buffer = exec::Buffer(std::move(text), data, bytes, place == VV_HOST ? vivace::Place::host : vivace::Place::device, deleter, context);

@@ -24,8 +24,8 @@ vv_status answer(const char* call, const Status& status) {
 
 Status from_callback(vv_status status) {
   if (status == VV_OK) return {};
-  if (static_cast<int>(status) < 0 || static_cast<int>(status) >= kCodeCount)
-    return Status(Code::kInvalidArgument, strf("the callback answered %d, which is no vv_status", static_cast<int>(status)));
+  if (status < 0 || status >= kCodeCount)
+    return Status(Code::kInvalidArgument, strf("the callback answered %d, which is no vv_status", status));
   return Status(static_cast<Code>(status), t_error.empty() ? "the callback gave no reason (vv_fail gives one)" : t_error);
 }
 

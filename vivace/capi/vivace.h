@@ -25,7 +25,8 @@ extern "C" {
 /* ---- Status ---- */
 
 /* Values and names are stable; docs/errors.md says what each means. */
-typedef enum vv_status {
+typedef int32_t vv_status; /* an integer type: a callback may answer any number */
+enum {
   VV_OK = 0,
   VV_INVALID_ARGUMENT = 1,
   VV_INVALID_SHAPE = 2,
@@ -46,7 +47,7 @@ typedef enum vv_status {
   VV_CANCELLED = 17,
   VV_FAILED_PRECONDITION = 18,
   VV_INTERNAL = 19
-} vv_status;
+};
 
 /* "0.1.0": static. */
 VV_API const char* vv_version(void);
@@ -84,7 +85,8 @@ VV_API int vv_backend_priority_levels(const vv_backend* backend);
 
 /* ---- Buffer: a named region. Owns its lifetime, has no verbs. ---- */
 
-typedef enum vv_place { VV_HOST = 0, VV_DEVICE = 1 } vv_place;
+typedef int32_t vv_place;
+enum { VV_HOST = 0, VV_DEVICE = 1 };
 typedef void (*vv_deleter)(void* data, size_t bytes, void* context);
 
 typedef struct vv_buffer_info {
