@@ -69,12 +69,10 @@ void for_panels(const GemmArgs& a, int64_t T, Pool& pool, F&& body) {
 struct Rows {
   const uint8_t* row[kPanelRows];
 
-  /// The rows of a panel from element k on; beyond N the last row again, whose results nobody reads.
-  Rows(const GemmArgs& a, int64_t panel, int64_t k) {
-    for (int64_t r = 0; r < kPanelRows; ++r) {
-      const int64_t n = std::min<int64_t>(panel * kPanelRows + r, a.N - 1);
-      row[r] = static_cast<const uint8_t*>(a.w) + row_bytes(a.w_dtype, n * a.w_stride + k);
-    }
+  /// The rows of a panel from `offset` bytes on; beyond N the last row again, whose results nobody reads.
+  Rows(const GemmArgs& a, int64_t pitch, int64_t panel, int64_t offset) {
+    for (int64_t r = 0; r < kPanelRows; ++r)
+      row[r] = static_cast<const uint8_t*>(a.w) + std::min<int64_t>(panel * kPanelRows + r, a.N - 1) * pitch + offset;
   }
 };
 
@@ -146,7 +144,8 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
   const int group = code_info(a.w_dtype).group;
   // Rows of a panel follow each other in memory, so the next panel is what lies this far on.
   const bool dense = a.w_stride == K;
-  const int64_t panel_bytes = row_bytes(a.w_dtype, K) * kPanelRows, slabs = ceil_div(K, kSlab);
+  const int64_t pitch = row_bytes(a.w_dtype, a.w_stride), slab_bytes = row_bytes(a.w_dtype, kSlab);
+  const int64_t panel_bytes = pitch * kPanelRows, slabs = ceil_div(K, kSlab), panels = ceil_div(a.N, kPanelRows);
   for_panels(a, T, pool, [&](int64_t first, int64_t count) {
     Panel panel;
     alignas(64) float acc[kTokenBlock * kPanelRows];
@@ -156,7 +155,7 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
         for (int64_t s = 0; s < slabs; ++s) {
           const int64_t k = s * kSlab, n = std::min(kSlab, K - k);
           if (slabs > 1 || t0 == 0)
-            l.unpack(a.w_dtype, Rows(a, p, k).row, n, dense && slabs == 1 && p + 2 < ceil_div(a.N, kPanelRows) ? panel_bytes : 0, &panel);
+            l.unpack(a.w_dtype, Rows(a, pitch, p, s * slab_bytes).row, n, dense && slabs == 1 && p + 2 < panels ? panel_bytes : 0, &panel);
           for (int64_t t = t0; t < t1; t += l.tile)
             l.product(a.w_dtype, panel, x.at(t, k, group), static_cast<int>(x.width(t)), n, s > 0, acc + (t - t0) * kPanelRows);
         }
@@ -170,6 +169,7 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
   const int64_t K = a.K, padded = ceil_div(K, 16) * 16;
   float* copy = static_cast<float*>(pool.scratch(static_cast<size_t>(T * padded * 4)));
   const WideRows x = widen_rows(a, l, T, padded, copy, pool);
+  const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
   const auto tile = [&](const uint8_t* const* row, int64_t t0, int64_t t1, float* acc) {
     alignas(64) float wide[kRows][kSlab];
     alignas(64) float part[kRows * kTokens * 16];
@@ -203,7 +203,7 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
     for (int64_t p = first; p < first + count; ++p)
       for (int64_t t0 = 0; t0 < T; t0 += kTokens) {
         const int64_t t1 = std::min(T, t0 + kTokens);
-        const Rows rows(a, p, 0);
+        const Rows rows(a, pitch, p, 0);
         for (int64_t r = 0; r < kPanelRows; r += kRows) tile(rows.row + r, t0, t1, acc + r);
         for (int64_t t = t0; t < t1; ++t) finish(a, l, t, p * kPanelRows, acc + (t - t0) * kPanelRows);
       }

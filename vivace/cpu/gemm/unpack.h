@@ -2,6 +2,7 @@
 // dwords, so that lane r holds four bytes of row r, and decoded afterwards, 16 rows at once.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "vivace/base/float_types.h"
 #include "vivace/cpu/gemm/level.h"
@@ -14,16 +15,25 @@ struct Unpack {
 
   static void put(Panel* p, int64_t group, const I& v) { B::store_i(p->q + group * 64, v); }
 
-  /// The first `bytes` (2 or 4) of each row's block: scales, gathered as one dword a row.
-  static I header(const uint8_t* const* row, int64_t offset, int bytes) {
-    alignas(64) uint32_t h[16] = {};
-    if (bytes == 2) {
-      for (int r = 0; r < 16; ++r) { uint16_t v; std::memcpy(&v, row[r] + offset, 2); h[r] = v; }
-    } else {
-      for (int r = 0; r < 16; ++r) std::memcpy(&h[r], row[r] + offset, 4);
+  /// Dwords of all rows' blocks, collected before any is used: a wide load that follows narrow stores to
+  /// the same place waits until they left the store queue.
+  struct Dwords {
+    alignas(64) uint32_t v[kSlab / 32][16];
+
+    /// The first kSize (2 or 4) bytes at `offset` of each of n blocks of kBytes.
+    template <int kSize>
+    void collect(const uint8_t* const* row, int64_t n, int bytes, int offset) {
+      for (int r = 0; r < 16; ++r) {
+        const uint8_t* p = row[r] + offset;
+        for (int64_t b = 0; b < n; ++b, p += bytes) {
+          std::conditional_t<kSize == 2, uint16_t, uint32_t> x;
+          std::memcpy(&x, p, kSize);
+          v[b][r] = x;
+        }
+      }
     }
-    return B::load_i(h);
-  }
+    I operator[](int64_t b) const { return B::load_i(v[b]); }
+  };
 
   /// Bits 4 g .. 4 g + 3 of each lane as bit 4 of its four bytes.
   static I fifth_bits(const I& high, int g) {
@@ -34,14 +44,16 @@ struct Unpack {
   template <bool kMin, bool kHigh>
   static void nibbles32(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
     constexpr int kHeader = kMin ? 4 : 2, kBytes = 16 + kHeader + (kHigh ? 4 : 0);
+    Dwords headers, fifths;
+    headers.template collect<kHeader>(row, n / 32, kBytes, 0);
+    if (kHigh) fifths.template collect<4>(row, n / 32, kBytes, kHeader);
     for (int64_t b = 0; b < n / 32; ++b) {
       const int64_t at = b * kBytes;
       prefetch(row, at, kBytes, ahead);
-      const I h = header(row, at, kHeader);
-      B::store(p->scale + b * 16, B::low_f16(h));
-      if (kMin) B::store(p->min + b * 16, B::high_f16(h));
-      I high = h, t[4];
-      if (kHigh) high = header(row, at + kHeader, 4);
+      B::store(p->scale + b * 16, B::low_f16(headers[b]));
+      if (kMin) B::store(p->min + b * 16, B::high_f16(headers[b]));
+      I high = headers[b], t[4];
+      if (kHigh) high = fifths[b];
       B::transpose16(row, at + kBytes - 16, t);
       for (int g = 0; g < 4; ++g) {
         I lo = B::band(t[g], 0x0f0f0f0fu), hi = B::band(B::shr(t[g], 4), 0x0f0f0f0fu);
@@ -53,9 +65,11 @@ struct Unpack {
   }
 
   static void q8_0(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    Dwords headers;
+    headers.template collect<2>(row, n / 32, 34, 0);
     for (int64_t b = 0; b < n / 32; ++b) {
       prefetch(row, b * 34, 34, ahead);
-      B::store(p->scale + b * 16, B::low_f16(header(row, b * 34, 2)));
+      B::store(p->scale + b * 16, B::low_f16(headers[b]));
       for (int half = 0; half < 2; ++half) {
         I t[4];
         B::transpose16(row, b * 34 + 2 + half * 16, t);
