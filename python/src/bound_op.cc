@@ -58,26 +58,26 @@ Result<BoundOp*> BoundOp::make(const ops::OpRow& row, const ops::Alias* alias) {
   return b.release();
 }
 
-Status BoundOp::bind(PyObject* const* args, size_t positional, PyObject* keywords, ops::Call* call, nb::object* keep) const {
+Status BoundOp::bind(PyObject* const* args, size_t positional, PyObject* keywords, ops::Call* call, Borrowed* from) const {
   const size_t port_count = row->spec->ports.size();
   for (size_t i = 0; i < row->spec->attrs.size(); ++i)
     if (fixed[i]) call->set_at(static_cast<int>(i), fixed_value[i]);
   if (positional > port_count) return error(Code::kInvalidArgument, strf("%zu positional arguments for %zu ports; attributes go by name", positional, port_count));
-  for (size_t i = 0; i < positional; ++i) VV_TRY(bind_port(static_cast<int>(i), args[i], call, keep));
+  for (size_t i = 0; i < positional; ++i) VV_TRY(bind_port(static_cast<int>(i), args[i], call, from));
   const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
-  for (Py_ssize_t k = 0; k < named; ++k) VV_TRY(bind_keyword(PyTuple_GET_ITEM(keywords, k), args[positional + static_cast<size_t>(k)], call, keep));
+  for (Py_ssize_t k = 0; k < named; ++k) VV_TRY(bind_keyword(PyTuple_GET_ITEM(keywords, k), args[positional + static_cast<size_t>(k)], call, from));
   return {};
 }
 
-Status BoundOp::bind_keyword(PyObject* key, PyObject* value, ops::Call* call, nb::object* keep) const {
+Status BoundOp::bind_keyword(PyObject* key, PyObject* value, ops::Call* call, Borrowed* from) const {
   const int port_count = static_cast<int>(row->spec->ports.size()), attr_count = static_cast<int>(row->spec->attrs.size());
   // Identity first: keywords written at a call site are interned, so this nearly always hits.
   for (int i = 0; i < port_count; ++i)
-    if (key == ports[i]) return bind_port(i, value, call, keep);
+    if (key == ports[i]) return bind_port(i, value, call, from);
   for (int i = 0; i < attr_count; ++i)
     if (key == attrs[i]) return bind_attr(i, value, call);
   for (int i = 0; i < port_count; ++i)
-    if (same_name(key, ports[i])) return bind_port(i, value, call, keep);
+    if (same_name(key, ports[i])) return bind_port(i, value, call, from);
   for (int i = 0; i < attr_count; ++i)
     if (same_name(key, attrs[i])) return bind_attr(i, value, call);
   std::string names, settings;
@@ -86,17 +86,12 @@ Status BoundOp::bind_keyword(PyObject* key, PyObject* value, ops::Call* call, nb
   return error(Code::kNotFound, strf("no port or attribute '%s'; ports: %s; attributes: %s", PyUnicode_AsUTF8(key), names.c_str(), settings.empty() ? "none" : settings.c_str()));
 }
 
-Status BoundOp::bind_port(int i, PyObject* value, ops::Call* call, nb::object* keep) const {
+Status BoundOp::bind_port(int i, PyObject* value, ops::Call* call, Borrowed* from) const {
   const ops::Port& p = row->spec->ports[static_cast<size_t>(i)];
   if (value == Py_None) return {};
   if (call->port_at(i).present()) return error(Code::kInvalidArgument, strf("port %s is given twice", p.name));
   Tensor t;
-  nb::object capsule;
-  if (Status s = to_tensor(value, p.io != ops::Io::in, &t, &capsule); !s.ok()) return std::move(s).with_context(strf("%s: port %s", name.c_str(), p.name));
-  if (capsule.is_valid()) {
-    if (!keep->is_valid()) *keep = nb::list();
-    nb::borrow<nb::list>(*keep).append(capsule);
-  }
+  if (Status s = to_tensor(value, p.io != ops::Io::in, &t, from); !s.ok()) return std::move(s).with_context(strf("%s: port %s", name.c_str(), p.name));
   call->bind_at(i, t);
   return {};
 }

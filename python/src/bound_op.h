@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "tensor.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::python {
@@ -24,12 +25,12 @@ struct BoundOp {
   /// `alias` may be null. Errors: an alias that names an attribute or a value that is not there.
   static Result<BoundOp*> make(const ops::OpRow& row, const ops::Alias* alias);
 
-  /// Binds Python arguments in the vectorcall form. `keep` receives DLPack capsules.
-  Status bind(PyObject* const* args, size_t positional, PyObject* keywords, ops::Call* call, nb::object* keep) const;
-  Status bind_keyword(PyObject* name, PyObject* value, ops::Call* call, nb::object* keep) const;
+  /// Binds Python arguments in the vectorcall form. `from` receives what came with the tensors.
+  Status bind(PyObject* const* args, size_t positional, PyObject* keywords, ops::Call* call, Borrowed* from) const;
+  Status bind_keyword(PyObject* name, PyObject* value, ops::Call* call, Borrowed* from) const;
 
  private:
-  Status bind_port(int i, PyObject* value, ops::Call* call, nb::object* keep) const;
+  Status bind_port(int i, PyObject* value, ops::Call* call, Borrowed* from) const;
   Status bind_attr(int i, PyObject* value, ops::Call* call) const;
   Status error(Code code, const std::string& message) const { return Status(code, name + ": " + message); }
 };

@@ -41,4 +41,16 @@ struct DLManagedTensorVersioned {
 };
 inline constexpr uint64_t kDLReadOnly = 1;
 
+/// What type(tensor).__dlpack_c_exchange_api__ points at (capsule "dlpack_exchange_api"): conversion
+/// without Python calls, and the stream that the framework works on.
+struct DLPackExchangeAPI {
+  uint32_t major, minor;
+  DLPackExchangeAPI* previous;
+  int (*allocate)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx, void (*set_error)(void*, const char*, const char*));
+  int (*from_object)(void* object, DLManagedTensorVersioned** out);
+  int (*to_object)(DLManagedTensorVersioned* tensor, void** out);
+  int (*view_of_object)(void* object, DLTensor* out);  // borrows: valid while the object lives; may be null
+  int (*current_work_stream)(int32_t device_type, int32_t device_id, void** out);
+};
+
 }  // namespace vivace::python

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "errors.h"
+#include "gpu_runtime.h"
 #include "model.h"
 #include "ops.h"
 #include "runtime.h"
@@ -15,6 +16,7 @@ NB_MODULE(_core, m) {
   vivace::python::add_runtime(m);
   vivace::python::add_table(m);
   vivace::python::add_ops(m);
+  vivace::python::add_gpu_runtime(m);
   vivace::python::add_model(m);
   vivace::python::add_checkpoint(m);
 }

@@ -18,9 +18,9 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t positional, 
   const auto* op = static_cast<const BoundOp*>(PyCapsule_GetPointer(self, nullptr));
   try {
     ops::Call call(*op->row->spec);
-    nb::object keep;
-    Status s = op->bind(args, static_cast<size_t>(positional), keywords, &call, &keep);
-    if (s.ok()) s = issue(*op->row, call);
+    Borrowed from;
+    Status s = op->bind(args, static_cast<size_t>(positional), keywords, &call, &from);
+    if (s.ok()) s = issue(*op->row, call, from);
     if (!s.ok()) {
       set_error(s);
       return nullptr;
@@ -28,7 +28,7 @@ PyObject* call_op(PyObject* self, PyObject* const* args, Py_ssize_t positional, 
     if (nb::list* list = capture_keep()) {
       const Py_ssize_t n = positional + (keywords ? PyTuple_GET_SIZE(keywords) : 0);
       for (Py_ssize_t i = 0; i < n; ++i) list->append(nb::handle(args[i]));
-      if (keep.is_valid()) list->append(keep);
+      if (from.capsules.is_valid()) list->append(from.capsules);
     }
     Py_RETURN_NONE;
   } catch (const nb::python_error& e) {
@@ -71,8 +71,8 @@ void add_ops(nb::module_& m) {
     check(made.status());
     const std::unique_ptr<BoundOp> op(made.value());
     ops::Call call(*row->spec);
-    nb::object keep;
-    for (auto [key, value] : kwargs) check(op->bind_keyword(key.ptr(), value.ptr(), &call, &keep));
+    Borrowed from;
+    for (auto [key, value] : kwargs) check(op->bind_keyword(key.ptr(), value.ptr(), &call, &from));
     check(call.check());
     const ops::Cost c = row->cost(call);
     return nb::make_tuple(c.bytes, c.flops);

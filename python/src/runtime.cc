@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "errors.h"
+#include "gpu_runtime.h"
 #include "vivace/base/check.h"
 
 namespace vivace::python {
@@ -100,7 +101,8 @@ Runtime& Runtime::get() {
   return *instance;
 }
 
-Status issue(const ops::OpRow& row, ops::Call& call) {
+Status issue(const ops::OpRow& row, ops::Call& call, const Borrowed& from) {
+  if (from.device >= 0) return issue_on_gpu(row, call, from);
   if (current != nullptr) {
     ops::Recorder recorder(*current->stream);  // records: no work runs, the pool is not touched
     return recorder.issue(row, call);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "tensor.h"
 #include "vivace/cpu/pool.h"
 #include "vivace/exec/cpu_stream.h"
 #include "vivace/ops/registry.h"
@@ -26,9 +27,10 @@ struct Runtime {
   static Runtime& get();
 };
 
-/// Checks, prepares and launches a bound call: on the capture this thread is in, else at once.
-/// Called with the GIL held.
-Status issue(const ops::OpRow& row, ops::Call& call);
+/// Checks, prepares and launches a bound call. Host tensors: on the capture this thread is in, else at
+/// once. Device tensors: on the stream of use_stream(), else where their producer works; the call returns
+/// before the work is done. Called with the GIL held.
+Status issue(const ops::OpRow& row, ops::Call& call, const Borrowed& from);
 
 /// The list that keeps captured arguments alive, or null outside a capture.
 nb::list* capture_keep();

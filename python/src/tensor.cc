@@ -85,20 +85,94 @@ Status dtype_of(const DLDataType& d, DType* dtype) {
   return Status(Code::kInvalidDType, strf("DLPack dtype (code %d, %d bits, %d lanes) has no counterpart here", d.code, d.bits, d.lanes));
 }
 
-Status from_dlpack(PyObject* o, bool write, Tensor* t, Keep* keep) {
+constexpr uintptr_t kLegacyStream = 1;  // CU_STREAM_LEGACY: ordered with every blocking stream
+
+/// `d` as a Tensor; its place and GPU go to `from`.
+Status from_dltensor(const DLTensor& d, Tensor* t, Borrowed* from) {
+  switch (d.device.type) {
+    case kDLCPU:
+    case kDLCUDAHost: t->place = Place::host; break;
+    case kDLCUDA:
+    case kDLCUDAManaged: t->place = Place::device; break;
+    default: return Status(Code::kInvalidDevice, strf("DLPack device type %d is neither host nor CUDA memory", d.device.type));
+  }
+  if (t->place == Place::device) {
+    if (from->device >= 0 && from->device != d.device.id)
+      return Status(Code::kInvalidDevice, strf("it is on GPU %d, the tensors before it on GPU %d", d.device.id, from->device));
+    from->device = d.device.id;
+  }
+  if (Status s = dtype_of(d.dtype, &t->dtype); !s.ok()) return s;
+  if (Status s = strided("the tensor", d.ndim, d.shape, t); !s.ok()) return s;
+  int64_t dense = 1;
+  for (int i = d.ndim - 1; i >= 0; --i) {
+    t->stride[i] = d.strides ? d.strides[i] : dense;
+    dense *= d.shape[i];
+  }
+  t->data = d.data ? static_cast<char*>(d.data) + d.byte_offset : nullptr;
+  return {};
+}
+
+/// The exchange table of a type, or null. A handful of types are seen; guarded by the GIL.
+const DLPackExchangeAPI* exchange_of(PyTypeObject* type) {
+  static struct {
+    PyTypeObject* type;
+    const DLPackExchangeAPI* api;
+  } known[4];
+  static size_t count = 0;
+  for (size_t i = 0; i < count; ++i)
+    if (known[i].type == type) return known[i].api;
+  nb::object capsule = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
+  const DLPackExchangeAPI* api = nullptr;
+  if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
+    api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  PyErr_Clear();
+  if (api != nullptr && (api->major != 1 || api->view_of_object == nullptr || api->current_work_stream == nullptr)) api = nullptr;
+  if (api != nullptr && count < std::size(known)) {
+    Py_INCREF(type);  // the table is the type's: both stay
+    known[count++] = {type, api};
+  }
+  return api;
+}
+
+Status from_exchange(const DLPackExchangeAPI& api, PyObject* o, Tensor* t, Borrowed* from) {
+  DLTensor d{};
+  if (api.view_of_object(o, &d) != 0) return Status(Code::kInvalidArgument, strf("%s gave no view of its memory: %s", Py_TYPE(o)->tp_name, take_python_error().c_str()));
+  const bool first = from->device < 0;
+  if (Status s = from_dltensor(d, t, from); !s.ok()) return s;
+  if (first && from->device >= 0 && api.current_work_stream(kDLCUDA, from->device, &from->stream) != 0)
+    return Status(Code::kInvalidArgument, strf("%s did not say its current stream: %s", Py_TYPE(o)->tp_name, take_python_error().c_str()));
+  return {};
+}
+
+/// Whether `o` says that it lives on a GPU, by __dlpack_device__.
+bool on_gpu(PyObject* o) {
+  nb::object device = nb::steal(PyObject_CallMethod(o, "__dlpack_device__", nullptr));
+  if (!device.is_valid() || !PyTuple_Check(device.ptr()) || PyTuple_GET_SIZE(device.ptr()) != 2) {
+    PyErr_Clear();
+    return false;
+  }
+  const long type = PyLong_AsLong(nb::object(device[0].attr("__int__")()).ptr());
+  return type == kDLCUDA || type == kDLCUDAManaged;
+}
+
+Status from_dlpack(PyObject* o, bool write, Tensor* t, Borrowed* from) {
   static PyObject* const kDlpack = PyUnicode_InternFromString("__dlpack__");
   nb::object method = nb::steal(PyObject_GetAttr(o, kDlpack));
   if (!method.is_valid()) {
     PyErr_Clear();
     return Status(Code::kInvalidDType, strf("wanted a NumPy array, a vivace.View or an object with __dlpack__, got %s", Py_TYPE(o)->tp_name));
   }
-  nb::dict versions;
-  versions["max_version"] = nb::make_tuple(1, 1);
+  nb::dict options;
+  options["max_version"] = nb::make_tuple(1, 1);
+  const bool gpu = on_gpu(o);
+  if (gpu) options["stream"] = nb::int_(kLegacyStream);
   nb::object none = nb::make_tuple();
-  nb::object capsule = nb::steal(PyObject_Call(method.ptr(), none.ptr(), versions.ptr()));
+  nb::object capsule = nb::steal(PyObject_Call(method.ptr(), none.ptr(), options.ptr()));
   if (!capsule.is_valid() && PyErr_ExceptionMatches(PyExc_TypeError)) {  // a producer from before max_version
     PyErr_Clear();
-    capsule = nb::steal(PyObject_CallNoArgs(method.ptr()));
+    nb::dict older;
+    if (gpu) older["stream"] = nb::int_(kLegacyStream);
+    capsule = nb::steal(PyObject_Call(method.ptr(), none.ptr(), older.ptr()));
   }
   if (!capsule.is_valid()) return Status(Code::kInvalidArgument, strf("%s.__dlpack__ failed: %s", Py_TYPE(o)->tp_name, take_python_error().c_str()));
 
@@ -113,22 +187,10 @@ Status from_dlpack(PyObject* o, bool write, Tensor* t, Keep* keep) {
   } else {
     return Status(Code::kInvalidArgument, strf("%s.__dlpack__ gave no usable capsule", Py_TYPE(o)->tp_name));
   }
-  switch (d->device.type) {
-    case kDLCPU:
-    case kDLCUDAHost: t->place = Place::host; break;
-    case kDLCUDA:
-    case kDLCUDAManaged: t->place = Place::device; break;
-    default: return Status(Code::kInvalidDevice, strf("DLPack device type %d is neither host nor CUDA memory", d->device.type));
-  }
-  if (Status s = dtype_of(d->dtype, &t->dtype); !s.ok()) return s;
-  if (Status s = strided("the tensor", d->ndim, d->shape, t); !s.ok()) return s;
-  int64_t dense = 1;
-  for (int i = d->ndim - 1; i >= 0; --i) {
-    t->stride[i] = d->strides ? d->strides[i] : dense;
-    dense *= d->shape[i];
-  }
-  t->data = d->data ? static_cast<char*>(d->data) + d->byte_offset : nullptr;
-  *keep = std::move(capsule);
+  const bool first = from->device < 0;
+  if (Status s = from_dltensor(*d, t, from); !s.ok()) return s;
+  if (first && from->device >= 0) from->stream = reinterpret_cast<void*>(kLegacyStream);
+  from->keep(std::move(capsule));
   return {};
 }
 
@@ -169,7 +231,7 @@ Status numpy_abi_status() {
 
 }  // namespace
 
-Status to_tensor(PyObject* o, bool write, Tensor* t, Keep* keep) {
+Status to_tensor(PyObject* o, bool write, Tensor* t, Borrowed* from) {
   if (PyTypeObject* array = ndarray_type(); array != nullptr && (Py_TYPE(o) == array || PyType_IsSubtype(Py_TYPE(o), array))) {
     static const Status kAbi = numpy_abi_status();
     if (!kAbi.ok()) return kAbi;
@@ -178,10 +240,14 @@ Status to_tensor(PyObject* o, bool write, Tensor* t, Keep* keep) {
   View* view = nullptr;
   if (nb::try_cast<View*>(nb::handle(o), view, false)) {
     if (write && !view->writable) return Status(Code::kInvalidArgument, "the viewed memory is read-only and this port is written");
+    if (view->tensor.place == Place::device) {  // its owner knows the GPU and the stream
+      if (Status s = to_tensor(view->owner.ptr(), write, t, from); !s.ok()) return s;
+    }
     *t = view->tensor;
     return {};
   }
-  return from_dlpack(o, write, t, keep);
+  if (const DLPackExchangeAPI* api = exchange_of(Py_TYPE(o))) return from_exchange(*api, o, t, from);
+  return from_dlpack(o, write, t, from);
 }
 
 }  // namespace vivace::python

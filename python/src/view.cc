@@ -12,13 +12,12 @@ namespace {
 /// stride carries over.
 Result<View> make_view(nb::object array, const std::string& dtype, const std::vector<int64_t>& shape) {
   const auto error = [](Code c, const std::string& m) { return Status(c, "view: " + m); };
-  View v{array, {}, true};
-  Keep keep;
-  if (Status s = to_tensor(array.ptr(), false, &v.tensor, &keep); !s.ok()) return std::move(s).with_context("view");
+  View v{array, nb::object(), {}, true};
+  Borrowed from, again;
+  if (Status s = to_tensor(array.ptr(), false, &v.tensor, &from); !s.ok()) return std::move(s).with_context("view");
   Tensor ignored;
-  Keep second;
-  v.writable = to_tensor(array.ptr(), true, &ignored, &second).ok();
-  if (keep.is_valid()) v.owner = keep;
+  v.writable = to_tensor(array.ptr(), true, &ignored, &again).ok();
+  v.capsules = from.capsules;
 
   const Tensor bytes = v.tensor;
   DType wanted;

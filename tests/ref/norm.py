@@ -13,6 +13,9 @@ def ref(x, residual=None, gate=None, weight=None, bias=None, scale=None, shift=N
     for table in (gate, scale, shift):
         if table is not None:
             ada = np.minimum(np.arange(T), len(table) - 1) if ada_row is None else ada_row.astype(int)
+            lost = (ada < 0) | (ada >= len(table))  # no such row: everything this token writes is NaN
+            ada = np.where(lost, 0, ada)
+            h = np.where(lost[:, None], np.nan, h)
     if residual is not None:
         h = residual + (h if gate is None else gate[ada] * h)
         written["residual"] = round_to(h, dtypes["residual"])
@@ -70,8 +73,8 @@ def _ada(inputs, table, absent, of=np.abs):
     if table not in inputs:
         return absent
     T = len(inputs["x"])
-    rows = inputs.get("ada_row", np.minimum(np.arange(T), len(inputs[table]) - 1))
-    return of(inputs[table])[rows]
+    rows = inputs.get("ada_row", np.minimum(np.arange(T), len(inputs[table]) - 1)).astype(int)
+    return of(inputs[table])[np.clip(rows, 0, len(inputs[table]) - 1)]  # lost rows are NaN anyway
 
 
 CASES = [
@@ -81,6 +84,8 @@ CASES = [
     Case({"T": 5, "H": 96, "R": 5}, {"x": "bf16", "residual": "bf16", "gate": "bf16", "scale": "bf16", "shift": "bf16", "out": "bf16"}),
     Case({"T": 6, "H": 96, "R": 2}, {"x": "f32", "scale": "f32", "shift": "f32", "ada_row": "i32", "out": "f32"},
          ranges={"ada_row": (0, 2)}),
+    Case({"T": 9, "H": 40, "R": 2}, {"x": "f32", "residual": "f32", "gate": "f32", "ada_row": "i32", "out": "f32"},
+         ranges={"ada_row": (-1, 4)}, note="some rows of the table do not exist"),
     Case({"T": 4, "H": 576}, {"x": "f32", "weight": "f32", "bias": "f32", "out": "f32"}, {"kind": "layer", "eps": 1e-5}),
     Case({"T": 9, "H": 128}, {"x": "bf16", "weight": "bf16", "out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
     Case({"T": 9, "H": 130}, {"x": "f32", "residual": "f32", "weight": "f32", "out": "e4m3", "row_scale": "f32"}),

@@ -21,18 +21,25 @@ struct DTypeInfo {
   bool is_float; // plain floating-point element type
 };
 
-/// Table row of `t`. Never null; total over the enum.
+#define VV_DTYPE_ROWS                                                                                             \
+  {"f64", 1, 8, true}, {"f32", 1, 4, true}, {"f16", 1, 2, true}, {"bf16", 1, 2, true}, {"e4m3", 1, 1, true},      \
+  {"e5m2", 1, 1, true}, {"e2m1", 2, 1, true}, {"i64", 1, 8, false}, {"i32", 1, 4, false}, {"i16", 1, 2, false},   \
+  {"i8", 1, 1, false}, {"u8", 1, 1, false}, {"i4", 2, 1, false}, {"bool", 1, 1, false}, {"q4_0", 32, 18, false},  \
+  {"q4_1", 32, 20, false}, {"q5_0", 32, 22, false}, {"q5_1", 32, 24, false}, {"q8_0", 32, 34, false},             \
+  {"q4_k", 256, 144, false}, {"q5_k", 256, 176, false}, {"q6_k", 256, 210, false}
+
+/// Table row of `t`. Total over the enum.
+#ifdef __CUDACC__
+// Device code cannot index a host table, so each use folds its own.
 VV_HD constexpr DTypeInfo info(DType t) {
-  constexpr DTypeInfo rows[kDTypeCount] = {
-      {"f64", 1, 8, true},    {"f32", 1, 4, true},    {"f16", 1, 2, true},    {"bf16", 1, 2, true},
-      {"e4m3", 1, 1, true},   {"e5m2", 1, 1, true},   {"e2m1", 2, 1, true},   {"i64", 1, 8, false},
-      {"i32", 1, 4, false},   {"i16", 1, 2, false},   {"i8", 1, 1, false},    {"u8", 1, 1, false},
-      {"i4", 2, 1, false},    {"bool", 1, 1, false},  {"q4_0", 32, 18, false}, {"q4_1", 32, 20, false},
-      {"q5_0", 32, 22, false}, {"q5_1", 32, 24, false}, {"q8_0", 32, 34, false}, {"q4_k", 256, 144, false},
-      {"q5_k", 256, 176, false}, {"q6_k", 256, 210, false},
-  };
+  constexpr DTypeInfo rows[kDTypeCount] = {VV_DTYPE_ROWS};
   return rows[static_cast<int>(t)];
 }
+#else
+inline constexpr DTypeInfo kDTypeRows[kDTypeCount] = {VV_DTYPE_ROWS};
+constexpr const DTypeInfo& info(DType t) { return kDTypeRows[static_cast<int>(t)]; }
+#endif
+#undef VV_DTYPE_ROWS
 
 VV_HD constexpr const char* name(DType t) { return info(t).name; }
 

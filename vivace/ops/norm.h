@@ -21,7 +21,7 @@ struct norm {
       opt_in("bias", "H", "=weight", "added after weight"),
       opt_in("scale", "R,H", "=x", "adaptive scale: the row is multiplied by (1 + scale)"),
       opt_in("shift", "R,H", "=x", "adaptive shift, added last"),
-      opt_in("ada_row", "T", "i32", "row of gate, scale and shift for each token; absent means row min(t, R-1)"),
+      opt_in("ada_row", "T", "i32", "row of gate, scale and shift for each token, outside [0, R) the token's residual and out become NaN; absent means row min(t, R-1)"),
       out("out", "T,H", "f32|bf16|f16|e4m3", "normalised rows", "x"),
       opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("row_scale", "T", "f32", "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "vivace/cpu/rows.h"
 #include "vivace/kernels/norm/norm.h"
@@ -14,12 +15,15 @@ using kernels::NormKind;
 struct Row {
   const NormArgs& a;
   int64_t t, ada;
+  bool lost;  // ada_row names a row that is not there: everything this token writes is NaN
 
   Row(const NormArgs& args, int64_t token)
-      : a(args), t(token), ada(args.ada_row ? args.ada_row[token] : std::min<int64_t>(token, args.R - 1)) {}
+      : a(args), t(token), ada(args.ada_row ? args.ada_row[token] : std::min<int64_t>(token, args.R - 1)),
+        lost((a.gate || a.scale || a.shift) && (ada < 0 || ada >= a.R)) {}
 
   /// h[i] for i in [first, first + n): x, or residual + gate * x.
   void load_h(int64_t first, int64_t n, float* h) const {
+    if (lost) return void(std::fill_n(h, n, std::numeric_limits<float>::quiet_NaN()));
     load_f32(a.x, a.x_dtype, t * a.x_stride + first, n, h);
     if (a.residual == nullptr) return;
     float tmp[kChunk];
@@ -33,6 +37,7 @@ struct Row {
 
   /// h -> y in place.
   void apply(int64_t first, int64_t n, float mean, float inv, float* h) const {
+    if (lost) return;
     float tmp[kChunk];
     for (int64_t i = 0; i < n; ++i) h[i] = (h[i] - mean) * inv;
     if (a.weight != nullptr) {

@@ -13,9 +13,11 @@ template <class X, class W, class Out, int V>
 struct NormRow {
   const NormArgs& a;
   const int64_t t, ada;  // row of x; row of gate, scale and shift
+  const bool lost;       // ada_row names a row that is not there: everything this token writes is NaN
 
   __device__ __forceinline__ NormRow(const NormArgs& args, int row)
-      : a(args), t(row), ada(args.ada_row ? args.ada_row[row] : min(row, args.R - 1)) {}
+      : a(args), t(row), ada(args.ada_row ? args.ada_row[row] : min(row, args.R - 1)),
+        lost((a.gate || a.scale || a.shift) && (ada < 0 || ada >= a.R)) {}
 
   template <class T>
   __device__ __forceinline__ static const T* at(const void* base, int64_t offset) {
@@ -24,6 +26,11 @@ struct NormRow {
 
   /// h[i] at columns [col, col + V): x, or residual + gate * x.
   __device__ __forceinline__ void load_h(int col, float (&h)[V]) const {
+    if (lost) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) h[i] = __uint_as_float(0x7fc00000u);
+      return;
+    }
     load<V>(at<X>(a.x, t * a.x_stride + col), h);
     if (a.residual == nullptr) return;
     float r[V];
@@ -39,6 +46,7 @@ struct NormRow {
   }
 
   __device__ __forceinline__ void apply(int col, float mean, float inv, float (&h)[V]) const {
+    if (lost) return;
     float p[V];
 #pragma unroll
     for (int i = 0; i < V; ++i) h[i] = (h[i] - mean) * inv;

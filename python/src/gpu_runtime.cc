@@ -1,0 +1,46 @@
+#include "gpu_runtime.h"
+
+#include <vector>
+
+#include "errors.h"
+#include "vivace/base/check.h"
+#include "vivace/exec/cuda_stream.h"
+
+namespace vivace::python {
+namespace {
+
+struct Seen {
+  int device;
+  void* handle;
+  std::unique_ptr<exec::CudaStream> stream;
+};
+
+/// Wrappers of streams that others own, by handle. A program works on a handful; guarded by the GIL.
+Result<exec::CudaStream*> stream_of(int ordinal, void* handle) {
+  static std::vector<Seen> seen;
+  for (const Seen& s : seen)
+    if (s.device == ordinal && s.handle == handle) return s.stream.get();
+  VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
+  seen.push_back({ordinal, handle, std::make_unique<exec::CudaStream>(device::Stream::borrow(*device, static_cast<cu::Stream>(handle)))});
+  return seen.back().stream.get();
+}
+
+thread_local bool overridden = false;
+thread_local void* override_handle = nullptr;
+
+}  // namespace
+
+Status issue_on_gpu(const ops::OpRow& row, ops::Call& call, const Borrowed& from) {
+  VV_ASSIGN(exec::CudaStream* const stream, stream_of(from.device, overridden ? override_handle : from.stream));
+  ops::Recorder recorder(*stream);
+  return recorder.issue(row, call);
+}
+
+void add_gpu_runtime(nb::module_& m) {
+  m.def("set_stream", [](nb::object handle) {
+    overridden = !handle.is_none();
+    override_handle = overridden ? reinterpret_cast<void*>(nb::cast<uintptr_t>(handle)) : nullptr;
+  }, nb::arg("handle").none(), "CUDA stream (an integer handle) of this thread's ops on device tensors; None follows the tensors' framework.");
+}
+
+}  // namespace vivace::python

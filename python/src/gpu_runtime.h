@@ -1,0 +1,16 @@
+// Ops called from Python on device tensors: which stream they run on.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include "tensor.h"
+#include "vivace/ops/registry.h"
+
+namespace vivace::python {
+
+/// Checks, prepares and launches on the GPU of `from`. Does not wait for the work. GIL held.
+Status issue_on_gpu(const ops::OpRow& row, ops::Call& call, const Borrowed& from);
+
+/// use_stream.
+void add_gpu_runtime(nb::module_& m);
+
+}  // namespace vivace::python
