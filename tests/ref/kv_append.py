@@ -4,22 +4,30 @@ import numpy as np
 from tests.ref.common import Case, round_to
 
 
-def cache_rows(cache, pos, slot):
-    """Per token: whether the cache has a row for it, and which."""
+def cache_rows(cache, pos, slot, page_table=None):
+    """Per token: whether the cache has a row for it, and which (block and place)."""
     slot = np.zeros_like(pos) if slot is None else slot
-    held = (slot >= 0) & (slot < cache.shape[0]) & (pos >= 0) & (pos < cache.shape[1])
-    return held, slot, pos
+    blocks, places = cache.shape[:2]
+    if page_table is None:
+        block, place, held = slot, pos, (slot >= 0) & (slot < blocks) & (pos >= 0) & (pos < places)
+    else:
+        slots, pages = page_table.shape
+        held = (slot >= 0) & (slot < slots) & (pos >= 0) & (pos < pages * places)
+        block, place = page_table[np.where(held, slot, 0), np.where(held, pos, 0) // places], pos % places
+        held = held & (block >= 0) & (block < blocks)
+    return held, block, place
 
 
-def append(cache, new, pos, slot, dtype):
-    held, slot, pos = cache_rows(cache, pos, slot)
+def append(cache, new, pos, slot, page_table, dtype):
+    held, block, place = cache_rows(cache, pos, slot, page_table)
     out = cache.copy()
-    out[slot[held], pos[held]] = round_to(new[held], dtype)
+    out[block[held], place[held]] = round_to(new[held], dtype)
     return out
 
 
-def ref(k, v, pos, k_cache, v_cache, slot=None, *, dtypes):
-    return {"k_cache": append(k_cache, k, pos, slot, dtypes["k_cache"]), "v_cache": append(v_cache, v, pos, slot, dtypes["v_cache"])}
+def ref(k, v, pos, k_cache, v_cache, slot=None, page_table=None, *, dtypes):
+    return {"k_cache": append(k_cache, k, pos, slot, page_table, dtypes["k_cache"]),
+            "v_cache": append(v_cache, v, pos, slot, page_table, dtypes["v_cache"])}
 
 
 def bound(port, value, dtype, inputs):
@@ -37,11 +45,15 @@ def distinct(slots, positions, first=0):
 
 _PORTS = {"k": "bf16", "v": "bf16", "pos": "i32", "slot": "i32", "k_cache": "bf16", "v_cache": "bf16"}
 CASES = [
-    Case({"T": 4, "Hkv": 2, "D": 16, "S": 1, "L": 8}, {k: "f32" if d == "bf16" else d for k, d in _PORTS.items() if k != "slot"},
+    Case({"T": 4, "Hkv": 2, "D": 16, "B": 1, "L": 8}, {k: "f32" if d == "bf16" else d for k, d in _PORTS.items() if k != "slot"},
          values={"pos": np.array([7, 0, 3, 4])}),
-    Case({"T": 9, "Hkv": 3, "D": 100, "S": 3, "L": 5}, _PORTS, values=distinct(4, 7, first=-1), note="some slots and positions do not exist"),
-    Case({"T": 6, "Hkv": 1, "D": 64, "S": 2, "L": 9}, {**_PORTS, "k_cache": "e4m3", "v_cache": "e4m3"}, values=distinct(2, 9)),
-    Case({"T": 6, "Hkv": 2, "D": 32, "S": 2, "L": 9}, {**_PORTS, "k": "f32", "v": "f32", "k_cache": "f16", "v_cache": "f16", "rows": "i32"},
+    Case({"T": 9, "Hkv": 3, "D": 100, "B": 3, "L": 5}, _PORTS, values=distinct(4, 7, first=-1), note="some slots and positions do not exist"),
+    Case({"T": 6, "Hkv": 1, "D": 64, "B": 2, "L": 9}, {**_PORTS, "k_cache": "e4m3", "v_cache": "e4m3"}, values=distinct(2, 9)),
+    Case({"T": 6, "Hkv": 2, "D": 32, "B": 2, "L": 9}, {**_PORTS, "k": "f32", "v": "f32", "k_cache": "f16", "v_cache": "f16", "rows": "i32"},
          values=distinct(2, 9), rows=4),
-    Case({"T": 0, "Hkv": 2, "D": 16, "S": 1, "L": 8}, {k: "f16" if d == "bf16" else d for k, d in _PORTS.items()}, values=distinct(1, 8)),
+    Case({"T": 9, "Hkv": 2, "D": 24, "B": 7, "L": 4, "S": 3, "P": 2}, {**_PORTS, "page_table": "i32"},
+         values={**distinct(4, 10, first=-1), "page_table": np.array([[5, 2], [0, -1], [7, 6]])}, note="paged; some pages do not exist"),
+    Case({"T": 5, "Hkv": 1, "D": 64, "B": 4, "L": 3, "S": 1, "P": 4}, {**{k: "f16" for k in ("k", "v", "k_cache", "v_cache")}, "pos": "i32", "page_table": "i32"},
+         values={"pos": np.array([11, 0, 4, 6, 12]), "page_table": np.array([[3, 1, 0, 2]])}),
+    Case({"T": 0, "Hkv": 2, "D": 16, "B": 1, "L": 8}, {k: "f16" if d == "bf16" else d for k, d in _PORTS.items()}, values=distinct(1, 8)),
 ]

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/sampling/count_tokens.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -40,6 +41,22 @@ struct count_tokens {
   static Cost cost(const Args& a) { return {.bytes = a.T * int64_t{a.slot ? 16 : 12}, .flops = 0}; }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::count_tokens(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/sampling/count_tokens.cuh";
+    struct Key {
+      kernels::CountTokensPolicy p;
+      bool operator==(const Key&) const = default;
+    };
+    static Result<Key> pick(const Args&, Arch) { return Key{{128}}; }
+    static std::string instance(const Key& k) { return kernel_expression("count_tokens<vivace::kernels::CountTokensPolicy{%d}>", k.p.threads); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} + k.p.threads - 1) / k.p.threads);
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) { visit(Key{{128}}); }
+  };
 };
 
 }  // namespace vivace::ops::defs

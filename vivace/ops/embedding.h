@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/embedding/embedding.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -48,6 +49,43 @@ struct embedding {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::embedding(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/embedding/embedding.cuh";
+    using Policy = kernels::EmbeddingPolicy;
+    struct Key {
+      DType table, out;
+      Policy p;
+      bool operator==(const Key&) const = default;
+    };
+    static constexpr Policy kTactics[] = {{128, 8, 8, 1}, {256, 8, 8, 2}, {128, 8, 1, 1}, {128, 1, 1, 4}};
+    static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
+    static constexpr DType kBlockFormats[] = {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k};
+
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool store = a.H % 8 == 0 && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      const bool block = is_block(a.table_dtype), wide = store && (block || vectorizable(a.table, a.table_stride, a.table_dtype, 8));
+      return Key{a.table_dtype, a.out_dtype, kTactics[wide ? (int64_t{a.T} * a.H >= kManyElements ? 1 : 0) : block ? 2 : 3]};
+    }
+    static std::string instance(const Key& k) {
+      // A block format has no element type: its bytes stand for it.
+      return kernel_expression("embedding<%s, static_cast<vivace::DType>(%d), %s, vivace::kernels::EmbeddingPolicy{%d, %d, %d, %d}>",
+                               is_block(k.table) ? "unsigned char" : type_name(k.table), static_cast<int>(k.table), type_name(k.out),
+                               k.p.threads, k.p.vec, k.p.store_vec, k.p.items);
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(a.T * ((a.H + k.p.stretch() - 1) / k.p.stretch()));
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const int row : {0, 1, 3}) visit(Key{t, t, kTactics[row]});
+      for (const DType t : kBlockFormats)
+        for (const DType out : {DType::f32, DType::bf16, DType::f16})
+          for (const int row : {0, 1, 2}) visit(Key{t, out, kTactics[row]});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

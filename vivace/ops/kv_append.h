@@ -15,19 +15,21 @@ struct kv_append {
   static constexpr Port kPorts[] = {
       in("k", "T,Hkv,D", "f32|bf16|f16", "keys of each token"),
       in("v", "T,Hkv,D", "=k", "values of each token"),
-      in("pos", "T", "i32", "row of the slot that the token takes; outside [0, L) nothing is written"),
-      opt_in("slot", "T", "i32", "slot of each token, absent means 0; outside [0, S) nothing is written"),
-      inout("k_cache", "S,L,Hkv,D", "f32|bf16|f16|e4m3", "keys by slot and position"),
-      inout("v_cache", "S,L,Hkv,D", "=k_cache", "values by slot and position"),
+      in("pos", "T", "i32", "place in its slot that the token takes; outside [0, L), paged [0, P*L), nothing is written"),
+      opt_in("slot", "T", "i32", "slot of each token, absent means 0; a slot that does not exist takes nothing"),
+      inout("k_cache", "B,L,Hkv,D", "f32|bf16|f16|e4m3", "keys by slot and position; with page_table by page and place"),
+      inout("v_cache", "B,L,Hkv,D", "=k_cache", "values, laid out as k_cache"),
+      opt_in("page_table", "S,P", "i32", "block of the caches that holds each page of L places of a slot; outside [0, B) nothing is written; absent: block = slot"),
       rows_port(),
   };
   static constexpr OpSpec spec{
       .name = "kv_append",
       .group = "rope",
       .brief = "Writes keys and values of tokens to their slot and position of a cache.",
-      .formula = "k_cache[slot[t], pos[t]] = round(k[t]), v_cache likewise; e4m3 saturates and has scale 1. "
+      .formula = "k_cache[b, i] = round(k[t]), v_cache likewise; (b, i) = (slot[t], pos[t]), or with page_table "
+                 "(page_table[slot[t], pos[t] / L], pos[t] % L); e4m3 saturates and has scale 1. "
                  "Two tokens of one call with the same slot and position: either may remain.",
-      .source = "slotted KV cache; definition ours",
+      .source = "slotted and paged KV caches (PagedAttention arXiv:2309.06180); definition ours",
       .ports = kPorts,
       .attrs = {},
   };
@@ -48,6 +50,36 @@ struct kv_append {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::kv_append(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/rope/kv_append.cuh";
+    using Policy = kernels::KvAppendPolicy;
+    struct Key {
+      DType in, kv;
+      Policy p;
+      bool operator==(const Key&) const = default;
+    };
+    static constexpr Policy kTactics[] = {{128, 8}, {256, 1}};
+
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool wide = int64_t{a.Hkv} * a.D % 8 == 0 && vectorizable(a.k, a.k_stride, a.dtype, 8) && vectorizable(a.v, a.v_stride, a.dtype, 8) &&
+                        vectorizable(a.cache.k, a.cache.k_stride, a.cache.dtype, 8) && vectorizable(a.cache.v, a.cache.v_stride, a.cache.dtype, 8);
+      return Key{a.dtype, a.cache.dtype, kTactics[wide ? 0 : 1]};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("kv_append<%s, %s, vivace::kernels::KvAppendPolicy{%d, %d}>", type_name(k.in), type_name(k.kv), k.p.threads, k.p.vec);
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(a.T);
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const DType kv : {t, DType::e4m3})
+          for (const Policy& p : kTactics) visit(Key{t, kv, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

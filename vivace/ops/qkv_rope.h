@@ -15,8 +15,8 @@ struct qkv_rope {
   static constexpr Port kPorts[] = {
       in("qkv", "T,(Hq+2*Hkv)*D", "f32|bf16|f16", "per token: Hq heads of q, Hkv of k, Hkv of v; D <= 1024"),
       out("q", "T,Hq,D", "=qkv", "normalised and rotated queries"),
-      opt_inout("k_cache", "S,L,Hkv,D", "f32|bf16|f16|e4m3", "keys by slot and position; the caches or k_out and v_out, not both"),
-      opt_inout("v_cache", "S,L,Hkv,D", "=k_cache", "values by slot and position"),
+      opt_inout("k_cache", "B,L,Hkv,D", "f32|bf16|f16|e4m3", "keys by slot and position, with page_table by page and place; the caches or k_out and v_out, not both"),
+      opt_inout("v_cache", "B,L,Hkv,D", "=k_cache", "values, laid out as k_cache"),
       opt_out("k_out", "T,Hkv,D", "=qkv", "normalised and rotated keys"),
       opt_out("v_out", "T,Hkv,D", "=qkv", "values"),
       opt_in("pos", "T", "i32", "position of each token: angle and cache row; needed by inv_freq and by the caches"),
@@ -24,6 +24,7 @@ struct qkv_rope {
       opt_in("inv_freq", "R", "f32", "radians a position for each rotated pair, 2R <= D; absent means no rotation"),
       opt_in("q_norm", "D", "f32|bf16|f16", "weight of a per-head RMS norm of q, before the rotation; absent means no norm"),
       opt_in("k_norm", "D", "f32|bf16|f16", "the same for k"),
+      opt_in("page_table", "S,P", "i32", "block of the caches that holds each page of L places of a slot; absent: block = slot"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -38,8 +39,8 @@ struct qkv_rope {
       .brief = "Splits qkv, normalises and rotates q and k, and appends k and v to a cache or writes them out.",
       .formula = "per head h of q and k in f32: if its norm: h = h * rsqrt(mean(h^2) + eps) * (w or 1+w), unrounded; "
                  "if inv_freq: rotated as in rope, unrounded; then rounded once. v is converted. "
-                 "k_cache[slot[t], pos[t]] = k, v_cache likewise; e4m3 saturates and has scale 1. "
-                 "A pos outside [0, L) or slot outside [0, S) writes no cache row; q is written all the same. "
+                 "k and v go to their caches as in kv_append; e4m3 saturates and has scale 1. "
+                 "A pos, slot or page that does not exist writes no cache row; q is written all the same. "
                  "Two tokens of one call with the same slot and position: either may remain.",
       .source = "RoPE arXiv:2104.09864, QK norm arXiv:2010.04245, RMSNorm arXiv:1910.07467",
       .ports = kPorts,
@@ -55,7 +56,8 @@ struct qkv_rope {
                                                   word("k_cache"), word("v_cache"), word("k_out"), word("v_out")));
     if ((caches || given("inv_freq")) && !given("pos"))
       return c.error(Code::kInvalidArgument, strf("pos is absent, but %s needs it", caches ? "k_cache" : "inv_freq"));
-    if (given("slot") && !caches) return c.error(Code::kInvalidArgument, "slot is given, but k_cache and v_cache are absent");
+    for (const char* port : {"slot", "page_table"})
+      if (given(port) && !caches) return c.error(Code::kInvalidArgument, strf("%s is given, but k_cache and v_cache are absent", port));
     if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
     if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm")) return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
     VV_TRY(check_rotation(c));
@@ -80,6 +82,36 @@ struct qkv_rope {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::qkv_rope(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/rope/qkv_rope.cuh";
+    struct Key {
+      DType in, kv;
+      kernels::RopePolicy p;
+      bool operator==(const Key&) const = default;
+    };
+    static Result<Key> pick(const Args& a, Arch) {
+      const DType kv = a.cache.k ? a.cache.dtype : a.dtype;
+      const bool wide = vectorizable(a.qkv, a.qkv_stride, a.dtype, 8) && vectorizable(a.q, a.q_stride, a.dtype, 8) &&
+                        vectorizable(a.k_out, a.k_stride, a.dtype, 8) && vectorizable(a.v_out, a.v_stride, a.dtype, 8) &&
+                        vectorizable(a.cache.k, a.cache.k_stride, kv, 8) && vectorizable(a.cache.v, a.cache.v_stride, kv, 8);
+      VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.inv_freq ? a.R : 0));
+      return Key{a.dtype, kv, p};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("qkv_rope<%s, %s, %s>", type_name(k.in), type_name(k.kv), policy_expression(k.p).c_str());
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.blocks(a.Hq + 2 * a.Hkv));
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const DType kv : {t, DType::e4m3})
+          for (const kernels::RopePolicy& p : kRopeTactics) visit(Key{t, kv, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

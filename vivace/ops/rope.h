@@ -53,6 +53,30 @@ struct rope {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::rope(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/rope/rope.cuh";
+    struct Key {
+      DType dtype;
+      kernels::RopePolicy p;
+      bool operator==(const Key&) const = default;
+    };
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool wide = vectorizable(a.x, a.x_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.dtype, 8);
+      VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.R));
+      return Key{a.dtype, p};
+    }
+    static std::string instance(const Key& k) { return kernel_expression("rope<%s, %s>", type_name(k.dtype), policy_expression(k.p).c_str()); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.blocks(a.N));
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const kernels::RopePolicy& p : kRopeTactics) visit(Key{t, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

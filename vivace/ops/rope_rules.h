@@ -3,6 +3,7 @@
 #include "vivace/base/check.h"
 #include "vivace/kernels/rope/qkv_rope.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::ops {
 
@@ -16,11 +17,32 @@ inline Status check_rotation(const Call& c) {
   return {};
 }
 
-/// The cache ports k_cache, v_cache and slot of a call that has them.
+/// The cache ports k_cache, v_cache, slot and page_table of a call that has them.
 inline kernels::KvCache cache_of(const Call& c) {
-  return {.k = c.ptr("k_cache"), .v = c.ptr("v_cache"), .slot = c.ptr<int32_t>("slot"),
-          .k_stride = c.row_stride("k_cache"), .v_stride = c.row_stride("v_cache"),
-          .S = static_cast<int32_t>(c.dim("S")), .L = static_cast<int32_t>(c.dim("L")), .dtype = c["k_cache"].dtype};
+  return {.k = c.ptr("k_cache"), .v = c.ptr("v_cache"), .slot = c.ptr<int32_t>("slot"), .page_table = c.ptr<int32_t>("page_table"),
+          .k_stride = c.row_stride("k_cache"), .v_stride = c.row_stride("v_cache"), .table_stride = c.row_stride("page_table"),
+          .B = static_cast<int32_t>(c.dim("B")), .L = static_cast<int32_t>(c.dim("L")),
+          .S = static_cast<int32_t>(c.dim("S")), .P = static_cast<int32_t>(c.dim("P")), .dtype = c["k_cache"].dtype};
+}
+
+/// Tactics of the rotating ops. Within a width: as few lanes as hold the head; many tokens share a sine
+/// between heads, few spread over blocks. A head's arithmetic is the same whatever `heads` is.
+inline constexpr kernels::RopePolicy kRopeTactics[] = {
+    {128, 8, 4, 1, 1}, {128, 8, 8, 1, 1}, {128, 8, 16, 1, 1}, {128, 8, 32, 2, 1},
+    {128, 8, 4, 1, 2}, {128, 8, 8, 1, 2}, {128, 8, 16, 1, 2},
+    {128, 1, 32, 2, 1}, {128, 1, 32, 4, 1}, {128, 1, 32, 17, 1},
+};
+inline constexpr int kRopeManyTokens = 256;
+
+/// `wide`: every pointer and stride allows 8 elements an access.
+inline Result<kernels::RopePolicy> pick_rope(bool wide, int64_t T, int D, int R) {
+  for (const int heads : {T >= kRopeManyTokens ? 2 : 1, 1})
+    for (const kernels::RopePolicy& p : kRopeTactics)
+      if ((p.vec == 1 || wide) && (p.heads == heads) && p.holds(D, R)) return p;
+  return Status(Code::kInternal, "no tactic serves this head");  // check_rotation bounds D
+}
+inline std::string policy_expression(const kernels::RopePolicy& p) {
+  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d}", p.threads, p.vec, p.lanes, p.chunks, p.heads);
 }
 
 }  // namespace vivace::ops

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/softmax/softmax.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -46,6 +47,40 @@ struct softmax {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::softmax(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/softmax/softmax.cuh";
+    using Policy = kernels::SoftmaxPolicy;
+    struct Key {
+      DType in, out;
+      Policy p;
+      bool operator==(const Key&) const = default;
+    };
+    // In order of preference: the first row that holds H and whose access width the call allows.
+    static constexpr Policy kTactics[] = {
+        {32, 8, 1}, {64, 8, 1}, {128, 8, 1}, {256, 8, 1}, {512, 8, 1}, {1024, 8, 1}, {1024, 8, 2},
+        {128, 1, 4}, {512, 1, 4}, {1024, 8, 0}, {1024, 1, 0},
+    };
+
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool wide = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      for (const Policy& p : kTactics)
+        if ((p.vec == 1 || wide) && (p.items == 0 || a.H <= p.capacity())) return Key{a.x_dtype, a.out_dtype, p};
+      return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("softmax<%s, %s, vivace::kernels::SoftmaxPolicy{%d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.vec, k.p.items);
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(a.T);
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const Policy& p : kTactics) visit(Key{t, t, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

@@ -8,13 +8,15 @@ void kv_append(const kernels::KvAppendArgs& a, Pool& pool) {
   const int64_t row = int64_t{a.Hkv} * a.D;
   for_rows(pool, valid_rows(a.rows, a.T), 2 * row, [&](int64_t t) {
     const int64_t slot = a.cache.slot ? a.cache.slot[t] : 0, pos = a.pos[t];
-    if (!a.cache.holds(slot, pos)) return;
+    const int64_t place = a.cache.row(slot, pos);
+    if (place < 0) return;
+    const int64_t k_first = a.cache.element(place, a.cache.k_stride, row), v_first = a.cache.element(place, a.cache.v_stride, row);
     for_chunks(row, [&](int64_t first, int64_t n) {
       float h[kChunk];
       load_f32(a.k, a.dtype, t * a.k_stride + first, n, h);
-      store_f32(a.cache.k, a.cache.dtype, slot * a.cache.k_stride + pos * row + first, n, h);
+      store_f32(a.cache.k, a.cache.dtype, k_first + first, n, h);
       load_f32(a.v, a.dtype, t * a.v_stride + first, n, h);
-      store_f32(a.cache.v, a.cache.dtype, slot * a.cache.v_stride + pos * row + first, n, h);
+      store_f32(a.cache.v, a.cache.dtype, v_first + first, n, h);
     });
   });
 }

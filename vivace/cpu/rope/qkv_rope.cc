@@ -15,11 +15,11 @@ struct Sink {
   int64_t first;  // element of the token's first head
 };
 
-Sink kv_sink(const QkvRopeArgs& a, int64_t t, void* out, int64_t out_stride, void* cache, int64_t slot_stride) {
+Sink kv_sink(const QkvRopeArgs& a, int64_t t, void* out, int64_t out_stride, void* cache, int64_t block_stride) {
   if (out != nullptr) return {out, a.dtype, t * out_stride};
-  const int64_t slot = a.cache.slot ? a.cache.slot[t] : 0, pos = a.pos[t];
-  if (!a.cache.holds(slot, pos)) return {nullptr, a.cache.dtype, 0};
-  return {cache, a.cache.dtype, slot * slot_stride + pos * a.Hkv * a.D};
+  const int64_t row = a.cache.row(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
+  if (row < 0) return {nullptr, a.cache.dtype, 0};
+  return {cache, a.cache.dtype, a.cache.element(row, block_stride, int64_t{a.Hkv} * a.D)};
 }
 
 void rms_norm(float* head, int64_t D, const float* factor, float eps) {

@@ -15,4 +15,14 @@ struct EmbeddingArgs {
   DType table_dtype, out_dtype;
 };
 
+/// A block copies one stretch of a row.
+struct EmbeddingPolicy {
+  int32_t threads;
+  int32_t vec;        // elements a load; 8 for block formats
+  int32_t store_vec;  // elements a store: vec or 1
+  int32_t items;
+  constexpr bool operator==(const EmbeddingPolicy&) const = default;
+  constexpr int64_t stretch() const { return int64_t{threads} * vec * items; }
+};
+
 }  // namespace vivace::kernels

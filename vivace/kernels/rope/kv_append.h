@@ -4,17 +4,27 @@
 
 namespace vivace::kernels {
 
-/// A slotted KV cache as an op writes it.
+/// A KV cache as an op writes it: a slot is one block of L rows, or, with a page table, P blocks (pages)
+/// of L rows that lie anywhere.
 struct KvCache {
-  void* k;              // [S, L, Hkv, D] dtype
-  void* v;              // [S, L, Hkv, D] dtype
+  void* k;              // [B, L, Hkv, D] dtype
+  void* v;              // [B, L, Hkv, D] dtype
   const int32_t* slot;  // [T] or null: slot 0
-  int64_t k_stride, v_stride;  // elements a slot
-  int32_t S, L;
+  const int32_t* page_table;   // [S, P] block of each page of a slot, or null: block = slot
+  int64_t k_stride, v_stride;  // elements a block
+  int64_t table_stride;        // elements a slot of page_table
+  int32_t B, L, S, P;
   DType dtype;
 
-  /// Whether the cache has a row for (slot, pos); other rows are not written.
-  VV_HD bool holds(int64_t s, int64_t pos) const { return s >= 0 && s < S && pos >= 0 && pos < L; }
+  /// Row L * block + place of (slot, pos), -1 if the cache has none: such tokens are not written.
+  VV_HD int64_t row(int64_t s, int64_t pos) const {
+    if (page_table == nullptr) return s >= 0 && s < B && pos >= 0 && pos < L ? s * L + pos : -1;
+    if (s < 0 || s >= S || pos < 0 || L == 0 || pos / L >= P) return -1;
+    const int64_t block = page_table[s * table_stride + pos / L];
+    return block >= 0 && block < B ? block * L + pos % L : -1;
+  }
+  /// First element of a row() whose rows hold `width` elements, in a cache of this block stride.
+  VV_HD int64_t element(int64_t row, int64_t block_stride, int64_t width) const { return row / L * block_stride + row % L * width; }
 };
 
 struct KvAppendArgs {
@@ -26,6 +36,13 @@ struct KvAppendArgs {
   int64_t k_stride, v_stride;  // elements a token
   int32_t T, Hkv, D;
   DType dtype;
+};
+
+/// One thread block a token.
+struct KvAppendPolicy {
+  int32_t threads;
+  int32_t vec;  // elements an access; 1 serves any alignment
+  constexpr bool operator==(const KvAppendPolicy&) const = default;
 };
 
 }  // namespace vivace::kernels

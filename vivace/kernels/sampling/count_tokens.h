@@ -13,4 +13,9 @@ struct CountTokensArgs {
   int32_t T, S, V;
 };
 
+struct CountTokensPolicy {
+  int32_t threads;
+  constexpr bool operator==(const CountTokensPolicy&) const = default;
+};
+
 }  // namespace vivace::kernels

@@ -14,4 +14,13 @@ struct SoftmaxArgs {
   DType x_dtype, out_dtype;
 };
 
+/// One thread block a row.
+struct SoftmaxPolicy {
+  int32_t threads;  // a block
+  int32_t vec;      // elements an access; 1 serves any alignment
+  int32_t items;    // accesses a thread keeps in registers; 0 reads the row twice
+  constexpr bool operator==(const SoftmaxPolicy&) const = default;
+  constexpr int64_t capacity() const { return int64_t{threads} * vec * items; }
+};
+
 }  // namespace vivace::kernels
