@@ -10,7 +10,7 @@
 namespace vivace::cpu {
 namespace {
 
-TEST(PoolTest, EveryChunkRunsOnceAndIsVisibleAfterRun) {
+TEST(CpuPoolTest, EveryChunkRunsOnceAndIsVisibleAfterRun) {
   for (int threads : {1, 2, 3, 7}) {
     Pool pool(threads);
     ASSERT_EQ(pool.threads(), threads);
@@ -24,7 +24,7 @@ TEST(PoolTest, EveryChunkRunsOnceAndIsVisibleAfterRun) {
   }
 }
 
-TEST(PoolTest, SleepingWorkersWakeUp) {
+TEST(CpuPoolTest, SleepingWorkersWakeUp) {
   Pool pool(3);
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // beyond the spin
@@ -41,7 +41,7 @@ TEST(PoolTest, SleepingWorkersWakeUp) {
   }
 }
 
-TEST(PoolTest, ManyPoolsOnALoadedMachine) {
+TEST(CpuPoolTest, ManyPoolsOnALoadedMachine) {
   std::vector<std::thread> users;
   std::atomic<int64_t> total{0};
   for (int u = 0; u < 4; ++u)
@@ -53,7 +53,7 @@ TEST(PoolTest, ManyPoolsOnALoadedMachine) {
   EXPECT_EQ(total.load(), 4 * 300 * 120);
 }
 
-TEST(PoolTest, DestructionWithSpinningAndSleepingWorkers) {
+TEST(CpuPoolTest, DestructionWithSpinningAndSleepingWorkers) {
   for (int round = 0; round < 50; ++round) {
     Pool pool(4);
     if (round % 2) pool.run(8, [](int64_t) {});
@@ -61,7 +61,7 @@ TEST(PoolTest, DestructionWithSpinningAndSleepingWorkers) {
   }
 }
 
-TEST(PoolTest, ScratchIsAlignedAndKeptOnceGrown) {
+TEST(CpuPoolTest, ScratchIsAlignedAndKeptOnceGrown) {
   Pool pool(1);
   void* a = pool.scratch(10000);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(a) % 64, 0u);
