@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/sampling/sample.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/sample_gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -69,6 +70,8 @@ struct sample {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::sample(a, pool); }
+
+  using Gpu = SampleGpu;
 };
 
 }  // namespace vivace::ops::defs

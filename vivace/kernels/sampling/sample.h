@@ -33,6 +33,18 @@ struct SampleArgs {
   DType dtype;
 };
 
+/// A cluster of thread blocks owns a row, each block a stretch of it.
+struct SamplePolicy {
+  int32_t threads;  // a block
+  int32_t cluster;  // blocks a row
+  int32_t vec;      // logits an access: 4, or 1 for any alignment
+  bool greedy;      // there is no temperature: the largest logit, one pass
+  bool resident;    // the row's scores stay in shared memory; else every pass reads the logits again
+  constexpr bool operator==(const SamplePolicy&) const = default;
+  /// Tokens of a block: whole words of the mask.
+  VV_HD constexpr int stretch(int V) const { return (V + cluster * 32 - 1) / (cluster * 32) * 32; }
+};
+
 /// Order of scores as order of unsigned integers; -0 and +0 are one value.
 VV_HD inline uint32_t score_key(float z) {
   union {

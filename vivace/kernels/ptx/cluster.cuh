@@ -1,0 +1,59 @@
+// Thread block clusters and their distributed shared memory (Hopper on). With a cluster of one these are
+// the block's own barrier and memory, on every chip.
+#pragma once
+#include "vivace/base/int.h"
+
+namespace vivace::kernels::ptx {
+
+template <int kCluster>
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+  return static_cast<int>(rank);
+}
+
+/// Every thread of the cluster arrives; shared memory written before it is visible to all after it.
+template <int kCluster>
+__device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    return;
+  }
+#endif
+  __syncthreads();
+}
+
+/// Address of block `rank`'s copy of a shared variable. That block must not have ended.
+template <int kCluster>
+__device__ __forceinline__ uint32_t remote_address(const void* shared, int rank) {
+  uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(at), "r"(rank));
+#endif
+  return at;
+}
+
+template <int kCluster>
+__device__ __forceinline__ uint32_t remote_load(const uint32_t* shared, int rank) {
+  if constexpr (kCluster == 1) return *shared;
+  uint32_t v = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(remote_address<kCluster>(shared, rank)) : "memory");
+#endif
+  return v;
+}
+
+template <int kCluster>
+__device__ __forceinline__ uint64_t remote_load(const uint64_t* shared, int rank) {
+  if constexpr (kCluster == 1) return *shared;
+  uint64_t v = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(v) : "r"(remote_address<kCluster>(shared, rank)) : "memory");
+#endif
+  return v;
+}
+
+}  // namespace vivace::kernels::ptx

@@ -1,0 +1,206 @@
+// The fewest best tokens of a row whose counts or masses reach a target, without a sort: histograms over
+// ever narrower ranges of ranks until a list of what is left fits, which is then ranked outright.
+#pragma once
+#include "vivace/kernels/sampling/row.cuh"
+
+namespace vivace::kernels {
+
+inline constexpr int kSampleBins = 1024, kSampleList = 256;
+
+/// What the blocks of a row share while they narrow it; every block comes to the same values.
+struct NarrowShared {
+  uint64_t mass[kSampleBins];
+  uint32_t count[kSampleBins];
+  uint64_t warp_measure[32];
+  uint32_t warp_count[32];
+  uint64_t list[kSampleList];      // ranks of this block's candidates; other blocks read it
+  uint64_t all[kSampleList];       // ranks of all blocks' candidates
+  uint64_t all_mass[kSampleList];
+  uint32_t listed;                 // in list
+  // The bin in which the target is reached: measure and tokens above it and in all, tokens in it.
+  uint64_t above, total, cut;
+  uint32_t above_count, bin_count;
+  int bin;
+};
+
+template <SamplePolicy P>
+struct Narrowing {
+  NarrowShared& s;
+  float max;            // largest score
+  uint64_t cut = kPossible;  // ranks below are out
+  bool whole = false;   // s.all holds every token from cut on
+  int n = 0;            // candidates in s.all
+  bool used = false;    // another block may still read the histogram or the list
+
+  __device__ __forceinline__ Narrowing(NarrowShared& shared, float max_score) : s(shared), max(max_score) {}
+
+  __device__ __forceinline__ float weight(float z) const { return z == max ? 1.0f : expf(z - max); }
+  __device__ __forceinline__ uint64_t mass(float z) const { return static_cast<uint64_t>(__fmul_rn(weight(z), kMassUnit)); }
+
+  /// First level: distance from the largest score, in 32nds; what is 32 below has mass 0 or next to it.
+  __device__ __forceinline__ int distance_bin(float z) const {
+    const float d = max - z;
+    return d < 31.5f ? static_cast<int>(d * 32.0f) : kSampleBins - 1;
+  }
+  /// Later levels: ten more bits of the rank from level to level.
+  __device__ __forceinline__ static int shift(int level) { return level > 5 ? 0 : level < 0 ? 54 : 54 - 10 * level; }
+
+  /// k largest, or (by_mass) the best tokens with share p of the mass. `each(f)` calls f(v, z) for this
+  /// block's tokens. Every thread of the cluster takes part.
+  template <class Each>
+  __device__ __forceinline__ void narrow(bool by_mass, uint32_t k, float p, Each&& each) {
+    if (whole) {
+      rank_list(by_mass, 0, by_mass ? 0 : k, p);
+      return;
+    }
+    int first_bin = 0;  // where the first level found the target; later ones only look there
+    uint64_t target = k, above = 0, prefix = 0;
+    for (int level = 0;; ++level) {
+      const int down = shift(level), before = shift(level - 1);
+      if (used) ptx::cluster_sync<P.cluster>();
+      used = true;
+      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += P.threads) s.mass[i] = 0, s.count[i] = 0;
+      if (threadIdx.x == 0) s.listed = 0;
+      __syncthreads();
+      each([&](int v, float z) {
+        const uint64_t r = ranked(z, v);
+        if (r < cut) return;
+        int bin = distance_bin(z);
+        if (level > 0) {
+          if (bin != first_bin || r >> before != prefix) return;
+          bin = kSampleBins - 1 - static_cast<int>(r >> down & (level > 5 ? 15u : 1023u));
+        }
+        atomicAdd(&s.count[bin], 1u);
+        if (by_mass) atomicAdd(reinterpret_cast<unsigned long long*>(&s.mass[bin]), static_cast<unsigned long long>(mass(z)));
+      });
+      ptx::cluster_sync<P.cluster>();
+      find_bin(by_mass, level == 0, p, &target, above);
+      if (level == 0 && s.total < target) return;  // fewer than k: all stay
+      above = s.above;
+      const bool everything = level == 0 && s.above_count + s.bin_count <= kSampleList;
+      if (level == 0) first_bin = s.bin;
+      else prefix = prefix << (before - down) | static_cast<uint64_t>(kSampleBins - 1 - s.bin);
+      if (everything || s.bin_count <= kSampleList) {
+        gather(level, everything, first_bin, down, prefix, each);
+        whole = everything;
+        rank_list(by_mass, everything ? 0 : above, target, p);
+        return;
+      }
+      __syncthreads();
+    }
+  }
+
+ private:
+  /// Sums the blocks' histograms and finds the bin in which `above` + measures reach the target (which by
+  /// mass the first level sets). Two bins a thread, or one.
+  __device__ __forceinline__ void find_bin(bool by_mass, bool first, float p, uint64_t* target, uint64_t above) {
+    constexpr int kOwn = kSampleBins / P.threads;
+    static_assert(kOwn >= 1 && kSampleBins % P.threads == 0);
+    uint64_t measure[kOwn], sum = 0;
+    uint32_t count[kOwn], tokens = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int bin = static_cast<int>(threadIdx.x) * kOwn + i;
+      measure[i] = 0, count[i] = 0;
+#pragma unroll
+      for (int rank = 0; rank < P.cluster; ++rank) {
+        count[i] += ptx::remote_load<P.cluster>(&s.count[bin], rank);
+        if (by_mass) measure[i] += ptx::remote_load<P.cluster>(&s.mass[bin], rank);
+      }
+      if (!by_mass) measure[i] = count[i];
+      sum += measure[i];
+      tokens += count[i];
+    }
+    // Inclusive sums up to this thread: in its warp, then over the warps before.
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    uint64_t upto = sum;
+    uint32_t tokens_upto = tokens;
+#pragma unroll
+    for (int d = 1; d < 32; d <<= 1) {
+      const uint64_t m = __shfl_up_sync(0xffffffffu, upto, d);
+      const uint32_t c = __shfl_up_sync(0xffffffffu, tokens_upto, d);
+      if (lane >= d) upto += m, tokens_upto += c;
+    }
+    if (lane == 31) s.warp_measure[warp] = upto, s.warp_count[warp] = tokens_upto;
+    __syncthreads();
+    uint64_t total = 0;
+    for (int w = 0; w < P.threads / 32; ++w) {
+      if (w < warp) upto += s.warp_measure[w], tokens_upto += s.warp_count[w];
+      total += s.warp_measure[w];
+    }
+    if (by_mass && first) *target = mass_target(p, total);
+    uint64_t before = above + upto - sum;
+    uint32_t tokens_before = tokens_upto - tokens;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (before < *target && before + measure[i] >= *target) {
+        s.bin = static_cast<int>(threadIdx.x) * kOwn + i;
+        s.above = before;
+        s.above_count = tokens_before;
+        s.bin_count = count[i];
+      }
+      before += measure[i];
+      tokens_before += count[i];
+    }
+    if (threadIdx.x == 0) s.total = total;
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ static uint64_t mass_target(float p, uint64_t total) {
+    const double want = ceil(static_cast<double>(p) * static_cast<double>(total));
+    return want < 1 ? 1 : min(total, static_cast<uint64_t>(want));
+  }
+
+  /// Every block's candidates into s.all: those of the found bin, or of the first level's bins up to it.
+  template <class Each>
+  __device__ __forceinline__ void gather(int level, bool everything, int first_bin, int down, uint64_t prefix, Each&& each) {
+    each([&](int v, float z) {
+      const uint64_t r = ranked(z, v);
+      const int bin = distance_bin(z);
+      if (r < cut || (everything ? bin > first_bin : bin != first_bin || (level > 0 && r >> down != prefix))) return;
+      s.list[atomicAdd(&s.listed, 1u)] = r;
+    });
+    ptx::cluster_sync<P.cluster>();
+    n = 0;
+    int mine = -1, from = 0;  // entry of this thread: block and place
+#pragma unroll
+    for (int rank = 0; rank < P.cluster; ++rank) {
+      const int count = static_cast<int>(ptx::remote_load<P.cluster>(&s.listed, rank)), i = static_cast<int>(threadIdx.x) - n;
+      if (i >= 0 && i < count) mine = rank, from = i;
+      n += count;
+    }
+    if (mine >= 0) {
+      const uint64_t r = ptx::remote_load<P.cluster>(&s.list[from], mine);
+      s.all[threadIdx.x] = r;
+      s.all_mass[threadIdx.x] = mass(ranked_score(r));
+    }
+    __syncthreads();
+  }
+
+  /// Moves the cut to the candidate with which `above` + measures reach the target; target 0 stands for
+  /// share p of the listed mass. A target out of reach moves nothing.
+  __device__ __forceinline__ void rank_list(bool by_mass, uint64_t above, uint64_t target, float p) {
+    static_assert(P.threads >= kSampleList);
+    const int i = static_cast<int>(threadIdx.x);
+    if (threadIdx.x == 0) s.cut = cut;
+    __syncthreads();
+    if (i < n) {
+      const uint64_t mine = s.all[i];
+      uint64_t better = 0, total = 0;
+      for (int j = 0; j < n; ++j) {
+        const uint64_t r = s.all[j], m = r < cut ? 0 : by_mass ? s.all_mass[j] : 1;
+        total += m;
+        better += r > mine ? m : 0;
+      }
+      if (target == 0) target = mass_target(p, total);
+      better += above;
+      const uint64_t own = by_mass ? s.all_mass[i] : 1;
+      if (mine >= cut && better < target && better + own >= target) s.cut = mine;
+    }
+    __syncthreads();
+    cut = s.cut;
+    __syncthreads();
+  }
+};
+
+}  // namespace vivace::kernels

@@ -1,0 +1,109 @@
+// One row of logits as `sample` sees it on CUDA, and the reductions over the blocks that share it.
+#pragma once
+#include "vivace/kernels/ptx/cluster.cuh"
+#include "vivace/kernels/sampling/sample.h"
+#include "vivace/kernels/tile/elem.cuh"
+#include "vivace/kernels/tile/reduce.cuh"
+
+namespace vivace::kernels {
+
+/// A score and its token as one integer: larger is better, of equal scores the lower id. 54 bits.
+inline constexpr int kIdBits = 22;
+inline constexpr uint32_t kIdMask = (1u << kIdBits) - 1;
+static_assert(kMaxSampleVocab == int64_t{1} << kIdBits);
+__device__ __forceinline__ uint64_t ranked(float z, int v) {
+  return static_cast<uint64_t>(score_key(z)) << kIdBits | (kIdMask - static_cast<uint32_t>(v));
+}
+__device__ __forceinline__ int ranked_id(uint64_t r) { return static_cast<int>(kIdMask - (static_cast<uint32_t>(r) & kIdMask)); }
+__device__ __forceinline__ float ranked_score(uint64_t r) {
+  const uint32_t key = static_cast<uint32_t>(r >> kIdBits);
+  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+/// The least rank above that of -inf: what has it or more can come.
+inline constexpr uint64_t kPossible = uint64_t{0x00800000u} << kIdBits;
+
+__device__ __forceinline__ float minus_inf() { return __uint_as_float(0xff800000u); }
+
+/// The options of row `t`, read once, and its penalised, divided and masked logits, four at a time.
+template <class In, SamplePolicy P>
+struct SampleRow {
+  const SampleArgs& a;
+  int64_t t;
+  float temperature = 1.0f, repetition = 1.0f, presence = 0.0f, frequency = 0.0f;
+  bool greedy;
+  const int32_t* counts = nullptr;
+
+  __device__ __forceinline__ SampleRow(const SampleArgs& args, int64_t row) : a(args), t(row) {
+    const float wanted = P.greedy || !a.temperature ? 0.0f : a.temperature[t];
+    greedy = !(wanted >= kMinTemperature);
+    if (!greedy) temperature = wanted;
+    if (a.counts == nullptr) return;
+    const int64_t slot = a.slot ? a.slot[t] : 0;
+    if (slot >= 0 && slot < a.S) counts = a.counts + slot * a.counts_stride;
+    if (a.repetition) repetition = a.repetition[t];
+    if (a.presence) presence = a.presence[t];
+    if (a.frequency) frequency = a.frequency[t];
+  }
+
+  /// Raw logits of tokens v .. v + 3; v is a multiple of 4. Those beyond V are -inf.
+  __device__ __forceinline__ void raw(int v, float (&l)[4]) const {
+    const In* row = static_cast<const In*>(a.logits) + t * a.logits_stride + v;
+    if (P.vec == 4 && v + 4 <= a.V) {
+      load<4>(row, l);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) l[i] = v + i < a.V ? to_float(row[i]) : minus_inf();
+  }
+
+  /// Raw logits -> scores. Every operation rounds to f32, as on the CPU.
+  __device__ __forceinline__ void score(int v, float (&l)[4]) const {
+    if (counts != nullptr) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int n = v + i < a.V ? counts[v + i] : 0;
+        if (n <= 0) continue;
+        l[i] = l[i] > 0 ? __fdiv_rn(l[i], repetition) : __fmul_rn(l[i], repetition);
+        l[i] = __fsub_rn(l[i], __fadd_rn(presence, __fmul_rn(frequency, static_cast<float>(n))));
+      }
+    }
+    if (temperature != 1.0f)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) l[i] = __fdiv_rn(l[i], temperature);
+    if (a.mask != nullptr) {
+      const uint32_t word = v < a.V ? static_cast<uint32_t>(a.mask[t * a.mask_stride + v / 32]) >> (v % 32) : 0u;
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (!(word >> i & 1u)) l[i] = minus_inf();
+    }
+  }
+};
+
+/// Shared memory of the reductions.
+struct SampleScratch {
+  uint64_t warp[32];
+  float warp_f[32];
+  uint64_t block;       // this block's largest rank, 0 where a score is NaN; other blocks read it
+  uint64_t drawn;       // the same for the draw
+  uint32_t lse_max, lse_sum;  // bits of this block's part of the log-sum-exp
+};
+
+struct MaxRank {
+  __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
+};
+
+/// The largest rank of the block, in every thread.
+template <int kThreads>
+__device__ __forceinline__ uint64_t block_max(uint64_t v, uint64_t* scratch) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane >>= 1) v = MaxRank()(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = threadIdx.x % 32 < kThreads / 32 ? scratch[threadIdx.x % 32] : 0;
+#pragma unroll
+  for (int lane = 16; lane > 0; lane >>= 1) v = MaxRank()(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  __syncthreads();
+  return v;
+}
+
+}  // namespace vivace::kernels
