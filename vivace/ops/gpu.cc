@@ -61,9 +61,10 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ch
   VV_ASSIGN(const std::string symbol, binary.symbol(expression));
   VV_TRY(device.bind());
   VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary.cubin)), expression));
-  VV_ASSIGN(const device::Kernel* kernel, module.kernel(symbol));
+  VV_ASSIGN(device::Kernel* kernel, module.kernel(symbol));
+  VV_TRY(kernel->allow_dynamic_smem(device.info().smem_per_block - kernel->static_smem));  // shape() says what a launch takes
   l.kernels.emplace(key, std::pair(std::move(module), kernel));
-  return kernel;
+  return static_cast<const device::Kernel*>(kernel);
 }
 
 }  // namespace vivace::ops
