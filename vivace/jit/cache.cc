@@ -151,7 +151,7 @@ Cache::~Cache() {
 
 Result<std::string> Cache::default_folder() {
   const auto env = [](const char* name) { const char* v = std::getenv(name); return std::string(v == nullptr ? "" : v); };
-  if (const std::string v = env("VIVACE_CACHE"); !v.empty()) return v;
+  if (const std::string v = env("VIVACE_CACHE"); !v.empty()) return v + "/jit";
   if (const std::string x = env("XDG_CACHE_HOME"); !x.empty() && x[0] == '/') return x + "/vivace/jit";
   if (const std::string h = env("HOME"); !h.empty()) return h + "/.cache/vivace/jit";
   return Status(Code::kNotFound, "no place for the JIT cache: set VIVACE_CACHE, XDG_CACHE_HOME or HOME");

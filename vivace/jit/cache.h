@@ -25,7 +25,7 @@ class Cache {
   /// symbolic link; it must belong to this user and be writable by nobody else.
   /// Errors: FailedPrecondition says which rule is broken and how to repair it; IoError.
   static Result<Cache> open(const std::string& folder);
-  /// $VIVACE_CACHE, else $XDG_CACHE_HOME/vivace/jit, else $HOME/.cache/vivace/jit.
+  /// $VIVACE_CACHE/jit, else $XDG_CACHE_HOME/vivace/jit, else $HOME/.cache/vivace/jit.
   /// Errors: NotFound if none of them is set.
   static Result<std::string> default_folder();
 
