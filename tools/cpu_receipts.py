@@ -14,8 +14,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
-HOT_PATH = ["HotPath*/cpu*", "DecoderHotPath*", "CapiHotPath*", "*HotPath*Capi*"]
-
 
 def run(*command, **env) -> str:
     print("$", " ".join(map(str, command)), flush=True)
