@@ -50,3 +50,42 @@ SHAPES = {
 
 # Names of the canonical case keys (docs/receipts.md), where they differ from the op's symbols.
 KEYS = {"gemm": {"T": "M"}}
+
+# What bench_gpu.py times: op -> variant -> case of T rows and H columns. A variant's peers are in gpu_peers.py.
+GPU_SIZES = ((1, 4096), (50, 1024), (968, 2048), (8192, 4096), (32768, 8192))
+
+
+def gpu_case(op, variant, T, H):
+    """The case of a variant at a size, or None where the op has no such size."""
+    one = {"T": T, "H": H}
+    heads = {"T": T, "Hq": H // 128 * 2 // 3 // 2 * 2 or 2, "Hkv": max(1, H // 128 // 6), "D": 128, "R": 64}
+    bf = lambda *ports: dict.fromkeys(ports, "bf16")  # noqa: E731
+    freq = {"inv_freq": lambda rng, shape: 10000.0 ** (-np.arange(shape[0]) / shape[0])}
+    pos = {"pos": (0, 4096)}
+    cases = {
+        ("norm", "rms"): Case(one, bf("x", "weight", "out")),
+        ("norm", "add_rms"): Case(one, bf("x", "residual", "weight", "out")),
+        ("norm", "add_rms_fp8"): Case(one, bf("x", "residual", "weight") | {"out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
+        ("norm", "rms_fp8_row"): Case(one, bf("x", "weight") | {"out": "e4m3", "row_scale": "f32"}),
+        ("norm", "layer"): Case(one, bf("x", "weight", "bias", "out"), {"kind": "layer"}),
+        ("act_mul", "swiglu"): Case(one, bf("x", "out")),
+        ("act_mul", "swiglu_fp8"): Case(one, bf("x") | {"out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
+        ("act_mul", "gelu_split"): Case(one, bf("gate", "up", "out"), {"act": "gelu_tanh"}),
+        ("cast", "copy"): Case(one, bf("x", "out")),
+        ("cast", "fp8"): Case(one, bf("x") | {"out": "e4m3"}),
+        ("cast", "f32"): Case(one, bf("x") | {"out": "f32"}),
+        ("softmax", "rows"): Case(one, bf("x", "out")),
+        ("rope", "half"): Case({"T": T, "N": H // 128, "D": 128, "R": 64}, bf("x", "out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
+        ("qkv_rope", "split"): Case(heads, bf("qkv", "q", "k_out", "v_out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
+        ("qkv_rope", "norm"): Case(heads, bf("qkv", "q", "k_out", "v_out", "q_norm", "k_norm") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
+        ("embedding", "bf16"): Case(one | {"V": 32000}, bf("table", "out") | {"ids": "i32"}, ranges={"ids": (0, 32000)}),
+    }
+    return cases.get((op, variant))
+
+
+GPU_VARIANTS = {
+    "norm": ("rms", "add_rms", "add_rms_fp8", "rms_fp8_row", "layer"), "act_mul": ("swiglu", "swiglu_fp8", "gelu_split"),
+    "cast": ("copy", "fp8", "f32"), "softmax": ("rows",), "rope": ("half",), "qkv_rope": ("split", "norm"), "embedding": ("bf16",),
+}
+GPU_SAMPLE = Case({"T": 32, "V": 152064}, {"logits": "f32", "token": "i32", "temperature": "f32", "top_k": "i32", "top_p": "f32", "seed": "i64", "step": "i32"},
+                  ranges={"seed": (0, 1 << 30), "step": (0, 1000), "top_k": (40, 41), "top_p": (0.95, 0.950001), "temperature": (0.7, 0.700001)})

@@ -1,11 +1,22 @@
-"""`--receipt`: writes tests/results/cpu/ops.json from what test_ops.py compared, if everything ran and passed."""
+"""`--device cuda`: the op tests with their arrays in GPU memory. `--receipt`: writes tests/results/<chip>/ops.json
+from what test_ops.py compared, if everything ran. `--rows FILE`: the rows of that receipt alone, a line each."""
+import json
+import os
 from pathlib import Path
 
 import pytest
 
+COUNTED = {"test_result": None, "test_same_bits": "same_bits", "test_row_count": "row_count"}
+
 
 def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where the op tests' arrays lie: cpu, cuda, cuda:1; torch-cpu: torch tensors on the host")
     parser.addoption("--receipt", action="store_true", help="write the receipt of the op tests to tests/results/cpu/ops.json")
+    parser.addoption("--rows", metavar="FILE", help="append the rows of the op tests to FILE, one JSON object a line")
+
+
+def pytest_configure(config):
+    os.environ["VIVACE_TEST_DEVICE"] = config.getoption("--device")  # read when tests/op_data.py is imported
 
 
 def pytest_collection_modifyitems(config, items):
@@ -16,28 +27,37 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
-    if report.when != "call" or getattr(item, "originalname", None) != "test_result":
+    name = getattr(item, "originalname", None)
+    gpu = "tests/gpu/" in item.nodeid
+    if report.when != "call" or report.skipped or not (name in COUNTED or gpu):
         return
-    facts, p = dict(report.user_properties), item.callspec.params
-    first = next(iter(p["case"].dtypes.values()))
-    item.config.receipt_rows.append({
-        "op": p["op"], "case": f"{p['case'].id},values={p['distribution']}", "dtype": first, "tool": "pytest",
-        "max_err": facts.get("max_err"), "bound": facts.get("bound"), "pass": report.passed,
-    })
+    facts, p = dict(report.user_properties), getattr(getattr(item, "callspec", None), "params", {})
+    row = {"op": p.get("op", "all"), "case": f"test={name}", "tool": "pytest", "note": COUNTED.get(name, name),
+           "max_err": facts.get("max_err"), "bound": facts.get("bound"), "pass": report.passed}
+    if "case" in p:
+        row |= {"case": p["case"].id + (f",values={p['distribution']}" if "distribution" in p else ""), "dtype": next(iter(p["case"].dtypes.values()))}
+    item.config.receipt_rows.append(row)
 
 
 def pytest_sessionfinish(session, exitstatus):
     config = session.config
-    if not config.getoption("--receipt") or not getattr(config, "receipt_rows", None):
+    rows = getattr(config, "receipt_rows", None)
+    if not rows:
+        return
+    if config.getoption("--rows"):
+        with open(config.getoption("--rows"), "a") as f:
+            f.writelines(json.dumps(row) + "\n" for row in rows)
+    if not config.getoption("--receipt"):
         return
     import vivace
     from tools.receipt import Receipt
 
-    ops = sorted({row["op"] for row in config.receipt_rows})
+    rows = [r for r in rows if r["note"] is None]
+    ops = sorted({row["op"] for row in rows})
     sources = ["vivace/base/*.h", "vivace/cpu/**/*.h", "vivace/cpu/**/*.cc", "vivace/ops/*.h", "vivace/ops/ops.def",
                "tests/ref/common.py", *(f"tests/ref/{op}.py" for op in ops), "tests/op_data.py", "tests/op_run.py", "tests/test_ops.py"]
     r = Receipt("ops", chip="cpu", sources=sources, command="pytest tests/test_ops.py --receipt", versions={"vivace": vivace.__version__})
-    for row in config.receipt_rows:
+    for row in rows:
         r.row(**row)
     path = r.write("tests")
     config.get_terminal_writer().line(f"\nreceipt: {path.relative_to(Path(r.root))}, {len(r.data['rows'])} rows")

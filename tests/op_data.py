@@ -1,7 +1,11 @@
-"""Memory and contents for op tests: guarded, poisoned, oddly laid out arrays, made from the op table."""
+"""Memory and contents for op tests: guarded, poisoned, oddly laid out arrays, made from the op table.
+
+`pytest --device cuda` puts the same arrays into GPU memory (tests/gpu/memory.py).
+"""
 import functools
 import importlib
 import inspect
+import os
 
 import gguf
 import ml_dtypes
@@ -11,7 +15,12 @@ import vivace
 from tests.ref.common import DISTRIBUTIONS, FLOATS, Inputs, round_to
 from vivace import ops
 
-TABLE = {row["name"]: row for row in ops.ops_table()["ops"]}
+if os.environ.get("VIVACE_TEST_DEVICE", "cpu") == "cpu":
+    device = None
+else:
+    from tests.gpu import memory as device
+
+TABLE = {row["name"]: row for row in ops.ops_table()["ops"] if device is None or row["gpu"]}
 DTYPES = {row["name"]: row for row in ops.ops_table()["dtypes"]}
 NUMPY = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
@@ -64,7 +73,10 @@ def row_bytes(dtype, shape):
 
 
 class Slot:
-    """One port's memory: guard, rows (with gaps if strided), guard."""
+    """One port's memory: guard, rows (with gaps if strided), guard.
+
+    On a GPU `array` is device memory and `memory`, `bytes` are its copy here, which push() and pull() move.
+    """
 
     def __init__(self, dtype, shape, layout="dense", gap=3):
         self.dtype, self.shape = dtype, tuple(shape)
@@ -74,15 +86,29 @@ class Slot:
         # One element off the 64 bytes that allocations usually give; 2 bytes for block formats.
         skew = 0 if layout == "dense" else 2 if is_block(dtype) else unit
         size = self.pitch * count
-        raw = np.full(2 * GUARD + skew + size + 64, GUARD_FILL, np.uint8)
-        self.start = GUARD + -(raw.ctypes.data + GUARD) % 64 + skew
+        raw = np.full(-(-(2 * GUARD + skew + size + 64) // 64) * 64, GUARD_FILL, np.uint8)
+        self.store = device and device.allocate(raw.size)
+        address = self.store.data_ptr() if device else raw.ctypes.data
+        self.start = GUARD + -(address + GUARD) % 64 + skew
         self.memory = raw
         self.bytes = np.ndarray((count, self.row), np.uint8, raw, self.start, (self.pitch, 1))
         self.array = self._array()
+        self.push()
+
+    def push(self):
+        if self.store is not None:
+            device.upload(self.store, self.memory)
+
+    def pull(self):
+        if self.store is not None:
+            device.download(self.memory, self.store)
 
     def _array(self):
         if is_block(self.dtype):
-            return vivace.view(self.bytes, dtype=self.dtype, shape=self.shape)
+            rows = device.rows(self) if device else self.bytes
+            return vivace.view(rows, dtype=self.dtype, shape=self.shape)
+        if device:
+            return device.typed(self)
         unit, strides = DTYPES[self.dtype]["bytes"], []
         for dim in reversed(self.shape[1:]):
             strides.insert(0, unit)
@@ -92,6 +118,7 @@ class Slot:
 
     def fill(self, value):
         self.bytes[...] = value
+        self.push()
         return self
 
     def surroundings(self):

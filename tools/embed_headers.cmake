@@ -27,6 +27,6 @@ foreach(header IN LISTS headers)
   endif()
   string(APPEND text "},\n")
 endforeach()
-string(APPEND text "};\n}  // namespace\nstd::span<const Header> embedded_headers() { return kHeaders; }\n}  // namespace vivace::jit\n")
+string(APPEND text "};\n}  // namespace\nstd::span<const Header> built_in_headers() { return kHeaders; }\n}  // namespace vivace::jit\n")
 # WRITE, not CONFIGURE: nothing in the headers may be taken for a variable.
 file(WRITE ${OUT} "${text}")

@@ -1,8 +1,13 @@
 // The op table as Python data, and the text of the op functions.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
 #include <cmath>
 
 #include "bound_op.h"
+#include "errors.h"
 #include "ops.h"
+#include "vivace/base/check.h"
 
 namespace vivace::python {
 namespace {
@@ -51,7 +56,8 @@ nb::dict port_row(const ops::Port& p) {
   return d;
 }
 
-nb::dict op_row(const ops::OpSpec& s) {
+nb::dict op_row(const ops::OpRow& row) {
+  const ops::OpSpec& s = *row.spec;
   nb::list ports, attrs;
   for (const ops::Port& p : s.ports) ports.append(port_row(p));
   for (const ops::Attr& a : s.attrs) {
@@ -71,6 +77,7 @@ nb::dict op_row(const ops::OpSpec& s) {
   d["source"] = s.source;
   d["composite"] = s.composite;
   d["min_arch"] = name(s.min_arch);
+  d["gpu"] = row.instances != nullptr && !row.instances(s.min_arch).empty();
   d["ports"] = ports;
   d["attrs"] = attrs;
   return d;
@@ -113,9 +120,18 @@ std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool*
 void add_table(nb::module_& m) {
   m.def("op_table", [] {
     nb::list rows;
-    for (const ops::OpRow* row : ops::table()) rows.append(op_row(*row->spec));
+    for (const ops::OpRow* row : ops::table()) rows.append(op_row(*row));
     return rows;
   }, "Every op as a dict: ports, attributes, formula, source.");
+  m.def("gpu_instances", [](const std::string& op, int capability) {
+    nb::list all;
+    const ops::OpRow* row = ops::find(op);
+    if (row == nullptr) check(Status(Code::kNotFound, "gpu_instances: no op '" + op + "'"));
+    if (row->instances != nullptr)
+      for (const ops::Instance& i : row->instances(static_cast<Arch>(capability))) all.append(nb::make_tuple(i.header, i.expression));
+    return all;
+  }, nb::arg("op"), nb::arg("capability"), "(header, kernel expression) of every tactic that serves a chip of this compute capability, 90 for 9.0.");
+  m.def("loaded_kernels", &ops::loaded_kernels, "Expressions of the kernels that this process has loaded so far.");
   m.def("alias_table", [] {
     nb::list rows;
     for (const ops::Alias& a : ops::aliases()) {

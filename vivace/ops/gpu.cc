@@ -4,33 +4,20 @@
 #include <memory>
 
 #include "vivace/base/check.h"
-#include "vivace/jit/cache.h"
-#include "vivace/jit/nvrtc.h"
+#include "vivace/ops/kernel_store.h"
 
 namespace vivace::ops {
 namespace {
 
-/// Modules of this process by (device, header, expression). Never unloaded: captured graphs hold them.
+/// Modules of this process by (device, expression). Never unloaded: captured graphs hold them.
 struct Loaded {
   std::mutex mutex;
   std::map<std::pair<const device::Device*, std::string>, std::pair<device::Module, const device::Kernel*>> kernels;
-  Result<jit::Cache> cache = open_cache();
-
-  static Result<jit::Cache> open_cache() {
-    VV_ASSIGN(const std::string folder, jit::Cache::default_folder());
-    return jit::Cache::open(folder);
-  }
 };
 
 Loaded& loaded() {
   static Loaded* all = new Loaded;  // outlives every static that might launch
   return *all;
-}
-
-Result<jit::Binary> build(const jit::Source& source) {
-  Loaded& l = loaded();
-  if (!l.cache.ok()) return l.cache.status();
-  return l.cache->get_or_build(jit::cache_key(source), [&] { return jit::compile(source); });
 }
 
 }  // namespace
@@ -54,17 +41,28 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ch
   VV_TRY(device.check_arch());
   Loaded& l = loaded();
   const auto key = std::pair(&device, expression);
-  const std::lock_guard lock(l.mutex);
-  if (const auto it = l.kernels.find(key); it != l.kernels.end()) return it->second.second;
-  const jit::Source source{expression, strf("#include \"%s\"\n", header), {expression}, {}, device.info().arch};
-  VV_ASSIGN(const jit::Binary binary, build(source));
-  VV_ASSIGN(const std::string symbol, binary.symbol(expression));
+  {
+    const std::lock_guard lock(l.mutex);
+    if (const auto it = l.kernels.find(key); it != l.kernels.end()) return it->second.second;
+  }
+  // Without the lock: threads compile different kernels side by side.
+  VV_ASSIGN(jit::Compiler* const all, compiler());
+  VV_ASSIGN(const jit::BinaryPtr binary, all->get(source_of({header, expression}, device.info().arch)));
+  VV_ASSIGN(const std::string symbol, binary->symbol(expression));
   VV_TRY(device.bind());
-  VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary.cubin)), expression));
+  VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary->cubin)), expression));
   VV_ASSIGN(device::Kernel* kernel, module.kernel(symbol));
   VV_TRY(kernel->allow_dynamic_smem(device.info().smem_per_block - kernel->static_smem));  // shape() says what a launch takes
-  l.kernels.emplace(key, std::pair(std::move(module), kernel));
-  return static_cast<const device::Kernel*>(kernel);
+  const std::lock_guard lock(l.mutex);  // another thread's copy, if it was first
+  return l.kernels.emplace(key, std::pair(std::move(module), kernel)).first->second.second;
+}
+
+std::vector<std::string> loaded_kernels() {
+  Loaded& l = loaded();
+  const std::lock_guard lock(l.mutex);
+  std::vector<std::string> all;
+  for (const auto& [key, loaded] : l.kernels) all.push_back(key.second);
+  return all;
 }
 
 }  // namespace vivace::ops

@@ -24,6 +24,9 @@ struct Target {
 /// Errors: Unsupported (chip, no NVRTC), CompileError, FailedPrecondition (strict mode, after ready).
 Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression);
 
+/// Expressions loaded so far in this process: what tests hold against an op's instances().
+std::vector<std::string> loaded_kernels();
+
 /// The C++ type of a dtype in kernel expressions: "float", "vivace::kernels::bf16", ...
 const char* type_name(DType t);
 

@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Times every op that has CUDA kernels at the sizes of op_shapes.py, beside PyTorch in the same process.
+
+    python bench/bench_gpu.py --facts FILE --out DIR [--quick] [op ...]
+
+A row is a call inside a CUDA graph of many, each on memory of its own, and the L2 cache is flushed before
+every replay: operands come from device memory. `warm_us` in the note is the same call on the same memory
+again and again. Sampled rows of every result are checked against the float64 reference first: a wrong row
+is no row. Peers run in turn with ours. tools/device_facts.py writes FILE: chip and measured limits.
+"""
+import argparse
+import json
+import math
+import os
+import sys
+import time
+import types
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("VIVACE_TEST_DEVICE", "cuda")
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+
+from bench.gpu_peers import PEERS  # noqa: E402
+from bench.op_shapes import GPU_SAMPLE, GPU_SIZES, GPU_VARIANTS, KEYS, gpu_case  # noqa: E402
+from tests.gpu.memory import TORCH  # noqa: E402
+from tests.op_data import TABLE, by_row, encode, ports, shape_of  # noqa: E402
+from tests.op_run import verify  # noqa: E402
+from tests.ref.common import Case  # noqa: E402
+from tools.receipt import Receipt  # noqa: E402
+from vivace import ops  # noqa: E402
+
+PER_GRAPH = 100           # calls, where memory and time allow
+GRAPH_BYTES = 3 << 30     # of all copies together
+CHECKED = 8               # rows of a result that the reference sees
+
+
+class Tensors:
+    """One copy of a case's ports in device memory."""
+
+    def __init__(self, op, case, seed):
+        self.op, self.case = op, case
+        g = torch.Generator(device="cuda").manual_seed(seed)
+        self.ports = {p: self.make(p, d, shape_of(op, p, case), g, seed) for p, d in case.dtypes.items()}
+
+    def make(self, port, dtype, shape, g, seed):
+        case, kind = self.case, TORCH[dtype]
+        if ports(self.op)[port]["io"] == "out":
+            return torch.empty(shape, dtype=kind, device="cuda")
+        if port in case.values:
+            raw = encode(np.asarray(case.values[port](np.random.default_rng(seed), shape)), dtype)
+            return torch.from_numpy(np.ascontiguousarray(raw)).cuda().view(kind).view(shape)
+        if port in case.positive:
+            return torch.rand(shape, generator=g, device="cuda").mul_(1.5).add_(0.5).to(kind)
+        if port in case.ranges:
+            low, high = case.ranges[port]
+            if kind.is_floating_point:
+                return torch.rand(shape, generator=g, device="cuda").mul_(high - low).add_(low).to(kind)
+            return torch.randint(low, high, shape, generator=g, device="cuda", dtype=kind)
+        return torch.randn(shape, generator=g, device="cuda", dtype=torch.bfloat16 if kind.itemsize < 4 else torch.float32).to(kind)
+
+    def arguments(self):
+        return self.ports | self.case.attrs
+
+    def call(self):
+        getattr(ops, self.op)(**self.arguments())
+
+    def bytes(self):
+        return sum(t.numel() * t.element_size() for t in self.ports.values())
+
+
+def check(op, case, t):
+    """Runs once and compares a few rows with the reference; (error, bound)."""
+    T = case.dims["T"]
+    at = sorted({round(i * (T - 1) / max(1, CHECKED - 1)) for i in range(min(T, CHECKED))})
+    index = torch.tensor(at, device="cuda")
+
+    def raw(port, tensor):
+        picked = tensor[index] if by_row(op, port) else tensor
+        return picked.contiguous().view(torch.uint8).view(len(picked), -1).cpu().numpy()
+
+    data = {p: raw(p, v) for p, v in t.ports.items() if ports(op)[p]["io"] != "out"}
+    t.call()
+    written = {p: raw(p, v) for p, v in t.ports.items() if ports(op)[p]["io"] != "in"}
+    small = Case(case.dims | {"T": len(at)}, case.dtypes, case.attrs)
+    return verify(op, small, types.SimpleNamespace(data=data, written=written))
+
+
+class Timer:
+    """Replays of a graph behind a flushed cache, in microseconds a call."""
+
+    def __init__(self):
+        self.sweep = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+
+    def graph(self, calls):
+        side, g = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(side):
+            calls[0]()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(g, stream=side):
+            for c in calls:
+                c()
+        g.replay()
+        torch.cuda.synchronize()
+        return g, len(calls)
+
+    def time(self, graph, replays, cold=True):
+        g, n = graph
+        events = []
+        for _ in range(replays):
+            if cold:
+                self.sweep.zero_()
+            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            a.record()
+            g.replay()
+            b.record()
+            events.append((a, b))
+        torch.cuda.synchronize()
+        return [1e3 * a.elapsed_time(b) / n for a, b in events]
+
+
+def at(times, q):
+    times = sorted(times)
+    return times[min(len(times) - 1, int(q * len(times)))]
+
+
+def label(op, case, variant):
+    keys = KEYS.get(op, {})
+    return ",".join([f"{keys.get(k, k)}={v}" for k, v in case.dims.items()] + [f"variant={variant}"])
+
+
+def measure(timer, op, variant, case, limits, compiled, replays):
+    copies, t = [], Tensors(op, case, 0)
+    size = t.bytes()
+    error, bound = check(op, case, t)
+    cost = ops.cost(op, **t.arguments())
+    n = max(3, min(PER_GRAPH, math.ceil(GRAPH_BYTES / max(size, 1))))
+    copies = [t] + [Tensors(op, case, i) for i in range(1, n)]
+    ours = timer.graph([c.call for c in copies])
+    peers, failed = {}, ""
+    function = PEERS.get((op, variant))
+    if function:
+        options = {"torch_eager": function} | ({"torch_compile": torch.compile(function, dynamic=False)} if compiled else {})
+        for name, f in options.items():
+            try:
+                f(**copies[0].ports)
+                f(**copies[0].ports)
+                peers[name] = timer.graph([lambda c=c, f=f: f(**c.ports) for c in copies])
+            except Exception as e:  # noqa: BLE001 - a peer that does not run is a note, not our failure
+                failed = f" {name}_failed={type(e).__name__}"
+    times, theirs = [], {name: [] for name in peers}
+    for _ in range(2):  # in turn
+        times += timer.time(ours, replays)
+        for name, g in peers.items():
+            theirs[name] += timer.time(g, replays)
+    warm = timer.time(timer.graph([copies[0].call] * 100), 20, cold=False)
+    best = min(theirs, key=lambda k: at(theirs[k], 0.5), default=None)
+    limit = max(cost[0] / limits["copy_TBs"] / 1e6, cost[1] / limits["bf16_TFLOPs"] / 1e6)
+    note = f"copies={n} warm_us={at(warm, 0.5):.3f}" + "".join(f" {k}_us={at(v, 0.5):.2f}" for k, v in theirs.items()) + failed
+    return {"op": op, "case": label(op, case, variant), "dtype": next(iter(case.dtypes.values())), "p50_us": at(times, 0.5), "p99_us": at(times, 0.99), "n": len(times),
+            "bytes": cost[0], "flops": cost[1], "limit_us": limit, "peer": best, "peer_p50_us": at(theirs[best], 0.5) if best else None,
+            "max_err": error, "bound": bound, "pass": True, "note": note}
+
+
+def host_rows(timer):
+    """What one call and one replay cost the CPU that issues them."""
+    rows = []
+    for op, variant in (("norm", "rms"), ("act_mul", "swiglu"), ("cast", "fp8")):
+        if op not in TABLE:
+            continue
+        t = Tensors(op, gpu_case(op, variant, 1, 4096), 0)
+        function, arguments = getattr(ops, op), t.arguments()
+        graph, _ = timer.graph([t.call] * 20)
+        for what, f in (("call", lambda: function(**arguments)), ("replay", graph.replay)):
+            samples = []
+            for _ in range(60):
+                torch.cuda.synchronize()
+                start = time.perf_counter_ns()
+                for _ in range(50):
+                    f()
+                samples.append((time.perf_counter_ns() - start) / 50e3)
+            rows.append({"op": op, "case": f"T=1,H=4096,variant={variant},host={what}", "dtype": "bf16", "p50_us": at(samples, 0.5), "p99_us": at(samples, 0.99), "n": len(samples),
+                         "pass": True, "note": "host time from Python, 50 in a row" + (", graph of 20 calls" if what == "replay" else "")})
+    return rows
+
+
+def show(row):
+    peer = f"{row['peer_p50_us']:9.2f} {row['peer_p50_us'] / row['p50_us']:6.2f} {row['peer']}" if row.get("peer_p50_us") else ""
+    share = f"{row['limit_us']:9.2f} {row['limit_us'] / row['p50_us']:6.2f}" if row.get("limit_us") else " " * 16
+    print(f"{row['op']:<10} {row['case']:<46} {row['p50_us']:9.2f} {row['p99_us']:9.2f} {share} {peer}  {row['note']}", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("ops", nargs="*", metavar="op", help="default: all that have kernels")
+    p.add_argument("--facts", type=Path, required=True)
+    p.add_argument("--out", type=Path, required=True, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--quick", action="store_true", help="two sizes, no compiled peer, no receipt")
+    args = p.parse_args()
+    facts, timer = json.loads(args.facts.read_text()), Timer()
+    if unknown := set(args.ops) - set(TABLE):
+        p.error(f"no kernels for {', '.join(sorted(unknown))}; there are {', '.join(TABLE)}")
+    print(f"{'op':<10} {'case':<46} {'p50 us':>9} {'p99 us':>9} {'limit us':>9} {'share':>6} {'peer us':>9} {'ratio':>6}")
+    rows, wrong = [], []
+    for op in args.ops or TABLE:
+        work = [(v, gpu_case(op, v, T, H)) for v in GPU_VARIANTS.get(op, ()) for T, H in GPU_SIZES if not args.quick or T in (1, 8192)]
+        for variant, case in work + ([("topk_topp", GPU_SAMPLE)] if op == "sample" else []):
+            try:
+                rows.append(measure(timer, op, variant, case, facts["limits"], not args.quick, 20 if args.quick else 50))
+                show(rows[-1])
+            except Exception as e:  # noqa: BLE001 - the other rows are wanted all the same; reported below
+                wrong.append(f"{op} {variant} {case.dims}: {type(e).__name__}: {str(e)[:300]}")
+                print(wrong[-1], flush=True)
+                if "CUDA" in str(e) and "illegal" in str(e):
+                    break
+            torch.cuda.empty_cache()
+    for row in host_rows(timer):
+        rows.append(row)
+        show(row)
+    if not args.quick and not args.ops and not wrong:
+        sources = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def",
+                   "bench/bench_gpu.py", "bench/gpu_peers.py", "bench/op_shapes.py"]
+        r = Receipt("ops", sources=sources, command="python bench/bench_gpu.py", **facts)
+        for row in rows:
+            r.row(**row)
+        r.root = args.out
+        print(r.write("bench"))
+    print(f"{len(rows)} rows, {len(wrong)} failed", *wrong, sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

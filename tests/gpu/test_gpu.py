@@ -1,0 +1,221 @@
+"""What only a GPU can get wrong: tactics, dependent launches, replays, devices. Needs --device cuda."""
+import os
+
+import numpy as np
+import pytest
+
+from tests.op_data import TABLE, by_row, contents, device, ports, reference, shape_of
+from tests.op_run import Run, verify
+from tests.ref.common import Case
+
+torch = pytest.importorskip("torch")
+if not (device and device.ON_GPU):
+    pytest.skip("--device cuda runs these", allow_module_level=True)
+
+import vivace  # noqa: E402
+from tests.gpu.kernels import delayed_copy  # noqa: E402
+from vivace import _core, ops  # noqa: E402
+
+# Ports that a kernel may read before its dependency wait, because no kernel writes them.
+IMMUTABLE = {"weight", "bias", "w", "w_scale", "table", "inv_freq", "q_norm", "k_norm"}
+CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
+DELAY = 200_000  # cycles, some 0.1 ms: a kernel that does not wait has long finished
+
+
+def full(op):
+    """Cases with rows, one for each set of ports and dtypes."""
+    return [c for c in reference(op).CASES if 0 not in c.dims.values() and c.rows is None]
+
+
+EACH_FULL = pytest.mark.parametrize("op, case", [pytest.param(op, c, id=f"{op}-{c.id}") for op in TABLE for c in full(op)])
+
+
+@EACH_FULL
+def test_waits_for_its_inputs_and_its_readers(op, case):
+    """A predecessor that lets the op start at once, sleeps, then writes what the op reads and copies what
+    it will write: a missing or late dependency wait shows as poison in, or results out too early."""
+    data = contents(op, case, case.distributions[0])
+    base = Run(op, case, data).call().written
+    r = Run(op, case, data)
+    late = {p: s for p, s in r.slots.items() if p in r.data and p not in IMMUTABLE}
+    staged = {p: s.store.clone() for p, s in late.items()}
+    outs = {p: s for p, s in r.slots.items() if ports(op)[p]["io"] == "out"}
+    seen = {p: torch.zeros_like(s.store) for p, s in outs.items()}
+    want = {p: s.store.clone() for p, s in outs.items()}
+    moves = [(s.store, staged[p]) for p, s in late.items()] + [(seen[p], s.store) for p, s in outs.items()]
+    copy = delayed_copy(moves)
+
+    def poison():
+        for s in late.values():
+            s.store.fill_(0xFF)
+        for p, s in outs.items():
+            s.store.copy_(want[p])
+            seen[p].zero_()
+        torch.cuda.synchronize()
+
+    def check(how):
+        for p, s in r.slots.items():
+            s.pull()
+        for p, bits in r.written.items():
+            assert np.array_equal(bits, base[p]), f"{how}: port {p} has other bits behind a delayed predecessor"
+        for p in outs:
+            assert torch.equal(seen[p], want[p]), f"{how}: port {p} was written before the predecessor had read it"
+
+    poison()
+    copy(DELAY)
+    getattr(ops, op)(**r.arguments())
+    torch.cuda.synchronize()
+    check("eager")
+    poison()
+    with device.Capture() as graph:
+        copy(DELAY)
+        getattr(ops, op)(**r.arguments())
+    for turn in range(2):
+        poison()
+        graph.replay()
+        torch.cuda.synchronize()
+        check(f"replay {turn}")
+
+
+@pytest.mark.parametrize("op", [op for op in TABLE if any(c.dims.get("T", 0) > 0 for c in full(op))])
+def test_rows_are_independent(op):
+    """Row 0 alone has the bits that it has among many."""
+    for case in full(op):
+        T = case.dims.get("T", 0)
+        if T < 2 or any(not by_row(op, p) for p in case.dtypes if ports(op)[p]["io"] != "in") or case.shapes:
+            continue
+        if any(not by_row(op, p) and ports(op)[p]["shape"].split(",")[0] != ports(op)[p]["shape"].split(",")[0].replace("T", "") for p in case.dtypes):
+            continue  # a port whose size follows T in another way
+        data = contents(op, case, case.distributions[0])
+        many = Run(op, case, data).call().written
+        one = Case(case.dims | {"T": 1}, case.dtypes, case.attrs, ranges=case.ranges, positive=case.positive, values=case.values)
+        alone = Run(op, one, {p: v[:1] if by_row(op, p) else v for p, v in data.items()}).call().written
+        for p in alone:
+            assert np.array_equal(alone[p], many[p][:1]), f"{case.id}: port {p}: row 0 alone has other bits"
+
+
+def ladder(op):
+    """The reference's first case of each dtype set, at sizes that reach every tactic."""
+    H, T = (8, 33, 264, 520, 1000, 1032, 2056, 4104, 8200, 12000, 24008, 4099, 20001), (1, 3, 300)
+    seen = set()
+    for case in full(op):
+        key = tuple(sorted(case.dtypes.items()))
+        if key in seen or set(case.dims) - {"T", "H", "R"} or case.shapes or case.values:
+            continue
+        seen.add(key)
+        for h in H:
+            for t in T:
+                yield Case(case.dims | {"T": t, "H": h}, case.dtypes, case.attrs, ranges=case.ranges, positive=case.positive, note="ladder")
+
+
+@pytest.mark.parametrize("op", TABLE)
+def test_every_tactic(op, record_property):
+    """Results at sizes that reach the tactics of the table; a tactic that no size reaches is named in the receipt."""
+    worst = (0.0, 0.0)
+    for case in ladder(op):
+        if case.dims["T"] * case.dims["H"] > 1_300_000 and case.dtypes != full(op)[0].dtypes:
+            continue  # the reference takes a second for each of these
+        r = Run(op, case, contents(op, case, "normal")).call()
+        error, allowed = verify(op, case, r)
+        if allowed and error / allowed > (worst[0] / worst[1] if worst[1] else 0):
+            worst = (error, allowed)
+    record_property("max_err", worst[0])
+    record_property("bound", worst[1])
+    used = set(_core.loaded_kernels())
+    main = [e for _, e in _core.gpu_instances(op, CAPABILITY)]
+    missing = [e for e in main if e not in used]
+    print(f"{op}: {len(main) - len(missing)} of {len(main)} instances ran; not: {missing[:6]}")
+    assert used.intersection(main), "no instance of the gate's list has run"
+
+
+@EACH_FULL
+def test_host_and_device_do_not_mix(op, case):
+    r = Run(op, case, contents(op, case, case.distributions[0]))
+    arguments = r.arguments()
+    for port, slot in r.slots.items():
+        if len(r.slots) == 1 or not hasattr(slot.array, "cpu"):
+            continue
+        with pytest.raises(vivace.InvalidDeviceError, match=f"^{op}: "):
+            getattr(ops, op)(**(arguments | {port: slot.array.cpu()}))
+    r.check_memory()
+
+
+@EACH_FULL
+def test_strides_of_tensors(op, case):
+    """Inner axes must be dense, outer strides positive: a transposed or expanded tensor is refused."""
+    r = Run(op, case, contents(op, case, case.distributions[0]))
+    for port, slot in r.slots.items():
+        shape = shape_of(op, port, case)
+        if not hasattr(slot.array, "cpu") or len(shape) < 2 or min(shape) < 2:
+            continue
+        wrong = [torch.zeros((*shape[:-2], shape[-1], shape[-2]), dtype=torch.uint8, device=device.NAME).view(torch.uint8)]
+        wrong = [torch.zeros(shape[::-1], device=device.NAME).to(slot.array.dtype).permute(*reversed(range(len(shape)))),
+                 slot.array[:1].expand(shape)]
+        for t in wrong:
+            with pytest.raises(vivace.InvalidLayoutError, match=f"^{op}: .*{port}"):
+                getattr(ops, op)(**(r.arguments() | {port: t}))
+    r.check_memory()
+
+
+def test_large_tensor():
+    """More than 2^31 elements: offsets need 64 bits."""
+    if torch.cuda.mem_get_info()[0] < 20 << 30 or "cast" not in TABLE:
+        pytest.skip("needs 20 GiB of free device memory")
+    x = torch.empty(65600, 32768, dtype=torch.bfloat16, device=device.NAME)
+    torch.manual_seed(0)
+    for block in x.split(8200):
+        block.normal_()
+    out = torch.full_like(x, float("nan"), dtype=torch.float8_e4m3fn)
+    ops.cast(x=x, out=out)
+    for a, b in zip(x.split(8200), out.split(8200)):
+        assert torch.equal(a.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8), b.view(torch.uint8))
+    if "norm" in TABLE:
+        norm = torch.full_like(x, float("nan"))
+        ops.norm(x=x, out=norm)
+        for at in (0, 32768, 65599):
+            row = x[at].double()
+            want = row * torch.rsqrt((row * row).mean() + 1e-6)
+            assert (norm[at].double() - want).abs().max() < 0.05
+
+
+def test_replays():
+    """One graph of every op, replayed VIVACE_REPLAYS times while allocations around it come, go and are
+    poisoned: each replay starts from the same bytes and must end with the same bytes."""
+    count, size = int(os.environ.get("VIVACE_REPLAYS", "2000")), 8 << 20
+    runs, picked = [], [(op, c) for op in TABLE for c in full(op)[:2]]
+    with device.arena(size) as a:
+        for op, case in picked:
+            try:
+                runs.append(Run(op, case, contents(op, case, case.distributions[0]), fill=0x7F))
+            except MemoryError:
+                break
+    start = a.memory.clone()
+    for r in runs:
+        getattr(ops, r.op)(**r.arguments())
+    for r in runs:
+        if not getattr(reference(r.op), "SCRATCH", ()):
+            verify(r.op, r.case, r.check_memory())
+    used = a.memory[: a.used].view(torch.int64)
+    want, first = used.clone(), start[: a.used].view(torch.int64)
+    wrong = torch.zeros((), dtype=torch.int64, device=device.NAME)
+    with device.Capture() as graph:
+        used.copy_(first)
+        for r in runs:
+            getattr(ops, r.op)(**r.arguments())
+        wrong.add_((used != want).sum())
+    side, held = torch.cuda.Stream(), []
+    rng = np.random.default_rng(1)
+    for i in range(count):
+        graph.replay()
+        if i % 500 == 0:
+            with torch.cuda.stream(side):
+                held.append(torch.full((int(rng.integers(1 << 10, 1 << 24)),), 0xFF, dtype=torch.uint8, device=device.NAME))
+            if len(held) > 8:
+                held.pop(int(rng.integers(len(held))))
+            if i % 50_000 == 0:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+                assert int(wrong) == 0, f"{int(wrong)} words differ after {i + 1} replays"
+    torch.cuda.synchronize()
+    assert int(wrong) == 0, f"{int(wrong)} words differ over {count} replays of {len(runs)} calls"
+    print(f"{count} replays of {len(runs)} calls, every bit the same")

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Collects in one folder what a GPU machine without a package source needs to run tests and benchmarks.
+# Usage: tools/build_device_wheel.sh [PYTHON [FOLDER]]: an interpreter of the GPU machine's version (default
+# python3.12); default folder build/carry. Makes FOLDER/wheel (Vivace), FOLDER/wheels (what the tests import
+# beyond torch and NumPy), FOLDER/vivace_tests (the C++ tests) and FOLDER/commit.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${1:-python3.12} out=${2:-build/carry} tree=build/carry-tree
+mkdir -p "$out/wheel"
+[ -x build/carry-venv/bin/pip ] || { "$python" -m venv build/carry-venv && build/carry-venv/bin/pip install -q "scikit-build-core>=1.1,<2" "nanobind>=3.1,<4"; }
+
+# One build tree for the module and the C++ tests: the core is compiled once. libstdc++ goes inside, for
+# the other machine's may be older.
+CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) build/carry-venv/bin/pip wheel . -q --no-build-isolation --no-deps -w "$out/wheel" -C build-dir="$tree" \
+  -C cmake.define.VV_TESTS=ON -C "cmake.define.CMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc"
+cmake --build "$tree" --target vivace_tests -j "$(nproc)"
+strip -o "$out/vivace_tests" "$tree/tests/vivace_tests"
+
+pins=$(sed -n 's/^  "\(pytest\|pytest-timeout\|ml_dtypes\|gguf\)==\([^"]*\)",$/\1==\2/p' pyproject.toml)
+for pin in $pins; do
+  name=${pin%%==*}
+  compgen -G "$out/wheels/${name//-/_}-${pin##*==}-*.whl" >/dev/null && continue
+  build/carry-venv/bin/pip download -q --no-deps --only-binary=:all: -d "$out/wheels" "$pin"
+done
+if [ -z "$(git status --porcelain -uno -- . ':!*/results/*')" ]; then git rev-parse HEAD; else echo dirty; fi >"$out/commit"
+du -sh "$out"

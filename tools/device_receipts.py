@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Test receipts of a GPU run, from the rows its parts left: device_receipts.py ROWS_FOLDER FACTS_FILE OUT.
+
+Rows of ops-*.jsonl go to OUT/tests/results/<chip>/ops.json, gpu-*.jsonl to gpu.json, and so on.
+"""
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.receipt import Receipt  # noqa: E402
+
+KERNELS = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def", "vivace/ops/gpu.cc"]
+HARNESS = ["tests/op_data.py", "tests/op_run.py", "tests/ref/*.py", "tests/gpu/*.py"]
+SUITES = {
+    "ops": ("pytest tests/test_ops.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops.py"]),
+    "gpu": ("pytest tests/gpu --device cuda", [*KERNELS, *HARNESS]),
+    "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops_bad.py"]),
+    "faults": ("python tests/planted_gpu.py", [*KERNELS, *HARNESS, "tests/planted_gpu.py"]),
+    "sanitize": ("compute-sanitizer python tests/gpu/sanitized.py", [*KERNELS, *HARNESS]),
+}
+
+
+def main():
+    folder, facts, out = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    for suite, (command, sources) in SUITES.items():
+        rows = [json.loads(line) for f in sorted(folder.glob(f"{suite}*.jsonl")) for line in f.read_text().splitlines()]
+        if not rows:
+            continue
+        r = Receipt(suite, command=command, sources=sources, **facts)
+        for row in rows:
+            r.row(**row)
+        r.root = out
+        failed = sum(not row["pass"] for row in rows)
+        print(f"{r.write('tests')}: {len(rows)} rows, {failed} failed")
+
+
+if __name__ == "__main__":
+    main()
