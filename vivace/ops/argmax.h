@@ -51,7 +51,14 @@ struct argmax {
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::sample(a, pool); }
 
-  using Gpu = SampleGpu;
+  struct Gpu : SampleGpu {
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      SampleGpu::instances(arch, [&](const Key& k) {
+        if (k.p.greedy) visit(k);
+      });
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

@@ -24,23 +24,31 @@ inline constexpr uint64_t kPossible = uint64_t{0x00800000u} << kIdBits;
 
 __device__ __forceinline__ float minus_inf() { return __uint_as_float(0xff800000u); }
 
+/// x / d by the rounded reciprocal and one correction: correctly rounded for quotients in the normal range,
+/// in a quarter of a division's code. Infinities, zeros and quotients near either end keep x * (1 / d).
+__device__ __forceinline__ float quotient(float x, float d, float reciprocal) {
+  const float q = __fmul_rn(x, reciprocal), better = fmaf(fmaf(-q, d, x), reciprocal, q);
+  return fabsf(q) > 0x1p-90f && fabsf(q) < 0x1p+90f ? better : q;
+}
+
 /// The options of row `t`, read once, and its penalised, divided and masked logits, four at a time.
 template <class In, SamplePolicy P>
 struct SampleRow {
   const SampleArgs& a;
   int64_t t;
   float temperature = 1.0f, repetition = 1.0f, presence = 0.0f, frequency = 0.0f;
+  float per_temperature = 1.0f, per_repetition = 1.0f;  // their reciprocals
   bool greedy;
   const int32_t* counts = nullptr;
 
   __device__ __forceinline__ SampleRow(const SampleArgs& args, int64_t row) : a(args), t(row) {
     const float wanted = P.greedy || !a.temperature ? 0.0f : a.temperature[t];
     greedy = !(wanted >= kMinTemperature);
-    if (!greedy) temperature = wanted;
+    if (!greedy) temperature = wanted, per_temperature = __frcp_rn(wanted);
     if (a.counts == nullptr) return;
     const int64_t slot = a.slot ? a.slot[t] : 0;
     if (slot >= 0 && slot < a.S) counts = a.counts + slot * a.counts_stride;
-    if (a.repetition) repetition = a.repetition[t];
+    if (a.repetition) repetition = a.repetition[t], per_repetition = __frcp_rn(repetition);
     if (a.presence) presence = a.presence[t];
     if (a.frequency) frequency = a.frequency[t];
   }
@@ -63,13 +71,13 @@ struct SampleRow {
       for (int i = 0; i < 4; ++i) {
         const int n = v + i < a.V ? counts[v + i] : 0;
         if (n <= 0) continue;
-        l[i] = l[i] > 0 ? __fdiv_rn(l[i], repetition) : __fmul_rn(l[i], repetition);
+        l[i] = l[i] > 0 ? quotient(l[i], repetition, per_repetition) : __fmul_rn(l[i], repetition);
         l[i] = __fsub_rn(l[i], __fadd_rn(presence, __fmul_rn(frequency, static_cast<float>(n))));
       }
     }
     if (temperature != 1.0f)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) l[i] = __fdiv_rn(l[i], temperature);
+      for (int i = 0; i < 4; ++i) l[i] = quotient(l[i], temperature, per_temperature);
     if (a.mask != nullptr) {
       const uint32_t word = v < a.V ? static_cast<uint32_t>(a.mask[t * a.mask_stride + v / 32]) >> (v % 32) : 0u;
 #pragma unroll

@@ -87,7 +87,7 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxWords& w, int i) {
 
 /// Grid: T * cluster blocks. Moves the logits in once (resident) and 4 to 8 bytes out a row.
 template <class In, SamplePolicy P>
-__global__ void __launch_bounds__(P.threads, P.threads == 512 ? 2 : 1) sample(const __grid_constant__ SampleArgs a) {
+__global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sample(const __grid_constant__ SampleArgs a) {
   __shared__ SampleScratch scratch;
   ptx::dependency_wait();
   ptx::launch_dependents();
