@@ -2,7 +2,7 @@
 #pragma once
 #include "vivace/kernels/embedding/embedding.h"
 #include "vivace/kernels/ptx/pdl.cuh"
-#include "vivace/kernels/quant/blocks.cuh"
+#include "vivace/kernels/quantize/blocks.cuh"
 
 namespace vivace::kernels {
 
