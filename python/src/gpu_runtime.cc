@@ -31,8 +31,12 @@ thread_local void* override_handle = nullptr;
 }  // namespace
 
 Status issue_on_gpu(const ops::OpRow& row, ops::Call& call, const Borrowed& from) {
-  VV_ASSIGN(exec::CudaStream* const stream, stream_of(from.device, overridden ? override_handle : from.stream));
-  ops::Recorder recorder(*stream);
+  const Result<exec::CudaStream*> stream = stream_of(from.device, overridden ? override_handle : from.stream);
+  if (!stream.ok()) {
+    VV_TRY(call.check());  // what is wrong with the call itself comes first, with or without a GPU
+    return stream.status();
+  }
+  ops::Recorder recorder(**stream);
   return recorder.issue(row, call);
 }
 
