@@ -26,7 +26,7 @@ import torch  # noqa: E402
 
 from bench.gpu_peers import PEERS  # noqa: E402
 from bench.op_shapes import GPU_SAMPLE, GPU_SIZES, GPU_VARIANTS, KEYS, gpu_case  # noqa: E402
-from tests.gpu.memory import TORCH  # noqa: E402
+from tests.gpu.memory import NAME, TORCH  # noqa: E402
 from tests.op_data import TABLE, by_row, encode, ports, shape_of  # noqa: E402
 from tests.op_run import verify  # noqa: E402
 from tests.ref.common import Case  # noqa: E402
@@ -43,24 +43,24 @@ class Tensors:
 
     def __init__(self, op, case, seed):
         self.op, self.case = op, case
-        g = torch.Generator(device="cuda").manual_seed(seed)
+        g = torch.Generator(device=NAME).manual_seed(seed)
         self.ports = {p: self.make(p, d, shape_of(op, p, case), g, seed) for p, d in case.dtypes.items()}
 
     def make(self, port, dtype, shape, g, seed):
         case, kind = self.case, TORCH[dtype]
         if ports(self.op)[port]["io"] == "out":
-            return torch.empty(shape, dtype=kind, device="cuda")
+            return torch.empty(shape, dtype=kind, device=NAME)
         if port in case.values:
             raw = encode(np.asarray(case.values[port](np.random.default_rng(seed), shape)), dtype)
-            return torch.from_numpy(np.ascontiguousarray(raw)).cuda().view(kind).view(shape)
+            return torch.from_numpy(np.ascontiguousarray(raw)).to(NAME).view(kind).view(shape)
         if port in case.positive:
-            return torch.rand(shape, generator=g, device="cuda").mul_(1.5).add_(0.5).to(kind)
+            return torch.rand(shape, generator=g, device=NAME).mul_(1.5).add_(0.5).to(kind)
         if port in case.ranges:
             low, high = case.ranges[port]
             if kind.is_floating_point:
-                return torch.rand(shape, generator=g, device="cuda").mul_(high - low).add_(low).to(kind)
-            return torch.randint(low, high, shape, generator=g, device="cuda", dtype=kind)
-        return torch.randn(shape, generator=g, device="cuda", dtype=torch.bfloat16 if kind.itemsize < 4 else torch.float32).to(kind)
+                return torch.rand(shape, generator=g, device=NAME).mul_(high - low).add_(low).to(kind)
+            return torch.randint(low, high, shape, generator=g, device=NAME, dtype=kind)
+        return torch.randn(shape, generator=g, device=NAME, dtype=torch.bfloat16 if kind.itemsize < 4 else torch.float32).to(kind)
 
     def arguments(self):
         return self.ports | self.case.attrs
@@ -76,7 +76,7 @@ def check(op, case, t):
     """Runs once and compares a few rows with the reference; (error, bound)."""
     T = case.dims["T"]
     at = sorted({round(i * (T - 1) / max(1, CHECKED - 1)) for i in range(min(T, CHECKED))})
-    index = torch.tensor(at, device="cuda")
+    index = torch.tensor(at, device=NAME)
 
     def raw(port, tensor):
         picked = tensor[index] if by_row(op, port) else tensor
@@ -93,7 +93,7 @@ class Timer:
     """Replays of a graph behind a flushed cache, in microseconds a call."""
 
     def __init__(self):
-        self.sweep = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        self.sweep = torch.empty(256 << 20, dtype=torch.uint8, device=NAME)
 
     def graph(self, calls):
         side, g = torch.cuda.Stream(), torch.cuda.CUDAGraph()
