@@ -1,0 +1,41 @@
+"""Reference of `gate_residual`: float64, the formula of vivace/ops/gate_residual.h."""
+import numpy as np
+
+from tests.ref.common import Case, round_to, rounding
+
+
+def _sum(x, residual=None, bias=None, table=None, gate=None, ada_row=None, dt=None, *, alpha=1.0, of=np.asarray):
+    T = len(x)
+    y = of(x)
+    if bias is not None:
+        y = y + of(bias)
+    if table is not None:
+        y = y + of(table)[np.arange(T) % len(table)]
+    if gate is not None:
+        y = y * of(gate)[np.minimum(np.arange(T), len(gate) - 1) if ada_row is None else ada_row.astype(int)]
+    y = y * of(alpha) * (1.0 if dt is None else of(dt)[0])
+    return y if residual is None else y + of(residual)
+
+
+def ref(x, *, alpha=1.0, dtypes, **others):
+    return {"out": round_to(_sum(x, alpha=alpha, **others), dtypes["out"])}
+
+
+def bound(port, value, dtype, inputs):
+    """Six f32 operations on terms that may cancel: 6 * 2^-24 < 4e-7 of their sizes; alpha itself is rounded once more.
+
+    1e-44 for products that are subnormal in f32: a factor keeps each below seven units of 2^-149."""
+    return 5e-7 * _sum(**inputs, **inputs.attrs, of=np.abs) + 1e-44 + rounding(value, dtype)
+
+
+CASES = [
+    Case({"T": 3, "H": 64}, {"x": "f32", "out": "f32"}),
+    Case({"T": 7, "H": 1000}, {"x": "bf16", "residual": "bf16", "out": "bf16"}),
+    Case({"T": 5, "H": 96, "R": 5}, {"x": "f16", "residual": "f16", "gate": "f16", "out": "f16"}),
+    Case({"T": 6, "H": 200, "R": 2}, {"x": "bf16", "residual": "bf16", "gate": "bf16", "ada_row": "i32", "out": "bf16"}, ranges={"ada_row": (0, 2)}),
+    Case({"T": 4, "H": 257, "R": 1}, {"x": "f32", "residual": "f32", "bias": "f32", "gate": "f32", "out": "f32"}),
+    Case({"T": 9, "H": 72, "P": 4}, {"x": "f16", "bias": "f16", "table": "f16", "out": "f16"}),
+    Case({"T": 5, "H": 32}, {"x": "f32", "residual": "f32", "dt": "f32", "out": "f32"}, {"alpha": -0.1}, positive=("dt",)),
+    Case({"T": 8, "H": 64}, {"x": "f32", "residual": "f32", "out": "f32", "rows": "i32"}, rows=5),
+    Case({"T": 0, "H": 64}, {"x": "bf16", "out": "bf16"}),
+]

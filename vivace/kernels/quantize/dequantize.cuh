@@ -1,0 +1,35 @@
+// dequantize on CUDA: formula in vivace/ops/dequantize.h.
+#pragma once
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/quantize/dequantize.h"
+#include "vivace/kernels/tile/stretch.cuh"
+
+namespace vivace::kernels {
+
+__device__ __forceinline__ float to_float(signed char v) { return static_cast<float>(v); }
+
+/// Grid: T * ceil(H / stretch) blocks. Moves 1 + Out bytes an element. vec divides 128.
+template <class In, class Out, StretchPolicy P>
+__global__ void __launch_bounds__(P.threads) dequantize(const __grid_constant__ DequantizeArgs a) {
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const StretchPlace<P> place(a.H);
+  const int64_t t = place.t;
+  if (t >= valid_rows(a.rows, a.T)) return;
+  const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
+  const float whole = a.scale ? *a.scale : a.row_scale ? a.row_scale[t] : 1.0f;
+  Vec<In, P.vec> raw[P.items];
+  float scale[P.items];
+  place.each([&](int k, int col) {
+    raw[k] = *reinterpret_cast<const Vec<In, P.vec>*>(x + col);
+    scale[k] = a.block_scale ? a.block_scale[t * a.block_stride + col / kQuantBlock] : whole;
+  });
+  place.each([&](int k, int col) {
+    float v[P.vec];
+#pragma unroll
+    for (int i = 0; i < P.vec; ++i) v[i] = to_float(raw[k].v[i]) * scale[k];
+    store<P.vec>(static_cast<Out*>(a.out) + t * a.out_stride + col, v);
+  });
+}
+
+}  // namespace vivace::kernels

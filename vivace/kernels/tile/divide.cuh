@@ -1,0 +1,23 @@
+// Many divisions by one divisor: correctly rounded, without the general division's slow path.
+#pragma once
+#include "vivace/base/int.h"
+
+namespace vivace::kernels {
+
+/// x / s. For s in [2^-60, 2^60] two corrected steps from the reciprocal round correctly wherever the
+/// quotient is not subnormal (smaller quotients vanish in every 8-bit format); other s divide as usual.
+struct Divider {
+  float s, r;
+  bool quick;
+
+  __device__ __forceinline__ explicit Divider(float divisor) : s(divisor), r(__frcp_rn(divisor)), quick(divisor >= 0x1p-60f && divisor <= 0x1p60f) {}
+  __device__ __forceinline__ float operator()(float x) const {
+    if (!quick) return x / s;
+    const float rough = x * r;
+    float q = fmaf(fmaf(-s, rough, x), r, rough);
+    q = fmaf(fmaf(-s, q, x), r, q);
+    return fabsf(rough) <= 3.402823466e38f ? q : rough;  // infinity and NaN stay
+  }
+};
+
+}  // namespace vivace::kernels
