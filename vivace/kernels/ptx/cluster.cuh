@@ -26,6 +26,21 @@ __device__ __forceinline__ void cluster_sync() {
   __syncthreads();
 }
 
+/// The barrier in two halves. First use: arrive at the start, wait before the first remote access, so
+/// that all blocks of the cluster are known to run. Orders no memory.
+template <int kCluster>
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+template <int kCluster>
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 /// Address of block `rank`'s copy of a shared variable. That block must not have ended.
 template <int kCluster>
 __device__ __forceinline__ uint32_t remote_address(const void* shared, int rank) {
@@ -34,6 +49,18 @@ __device__ __forceinline__ uint32_t remote_address(const void* shared, int rank)
   if constexpr (kCluster > 1) asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(at), "r"(rank));
 #endif
   return at;
+}
+
+/// Stores to an address that remote_address() gave.
+template <int kCluster>
+__device__ __forceinline__ void remote_store(uint32_t address, float v) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+    return;
+  }
+#endif
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
 template <int kCluster>

@@ -1,0 +1,13 @@
+// Matrix fragments from shared memory (sm_75 on).
+#pragma once
+#include "vivace/base/int.h"
+
+namespace vivace::kernels::ptx {
+
+/// Four 8 x 8 matrices of 16-bit words: lane i gives the address of row i % 8 of matrix i / 8 (16 bytes,
+/// aligned); register j of lane i then holds words 2 (i % 4) and + 1 of row i / 4 of matrix j.
+__device__ __forceinline__ void load_matrix4(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+}  // namespace vivace::kernels::ptx
