@@ -23,7 +23,7 @@ struct NarrowShared {
   int bin;
 };
 
-template <SamplePolicy P>
+template <SamplePolicy P, ScoreKind kKind = ScoreKind::logit>
 struct Narrowing {
   NarrowShared& s;
   float max;            // largest score
@@ -34,11 +34,16 @@ struct Narrowing {
 
   __device__ __forceinline__ Narrowing(NarrowShared& shared, float max_score) : s(shared), max(max_score) {}
 
-  __device__ __forceinline__ float weight(float z) const { return z == max ? 1.0f : expf(z - max); }
+  __device__ __forceinline__ float weight(float z) const {
+    if constexpr (kKind == ScoreKind::probability) return quotient(z, max, __frcp_rn(max));
+    return z == max ? 1.0f : expf(z - max);
+  }
   __device__ __forceinline__ uint64_t mass(float z) const { return static_cast<uint64_t>(__fmul_rn(weight(z), kMassUnit)); }
 
-  /// First level: distance from the largest score, in 32nds; what is 32 below has mass 0 or next to it.
+  /// First level: distance from the largest score, in 32nds, of a probability in 32nds of a halving; what
+  /// is 32 below has mass 0 or next to it.
   __device__ __forceinline__ int distance_bin(float z) const {
+    if constexpr (kKind == ScoreKind::probability) return static_cast<int>(min((score_key(max) - score_key(z)) >> 18, kSampleBins - 1u));
     const float d = max - z;
     return d < 31.5f ? static_cast<int>(d * 32.0f) : kSampleBins - 1;
   }
@@ -102,7 +107,7 @@ struct Narrowing {
     for (int i = 0; i < kOwn; ++i) {
       const int bin = static_cast<int>(threadIdx.x) * kOwn + i;
       measure[i] = 0, count[i] = 0;
-#pragma unroll
+#pragma unroll 4  // loads in flight; more do not fit into the registers
       for (int rank = 0; rank < P.cluster; ++rank) {
         count[i] += ptx::remote_load<P.cluster>(&s.count[bin], rank);
         if (by_mass) measure[i] += ptx::remote_load<P.cluster>(&s.mass[bin], rank);
@@ -124,6 +129,7 @@ struct Narrowing {
     if (lane == 31) s.warp_measure[warp] = upto, s.warp_count[warp] = tokens_upto;
     __syncthreads();
     uint64_t total = 0;
+#pragma unroll 2
     for (int w = 0; w < P.threads / 32; ++w) {
       if (w < warp) upto += s.warp_measure[w], tokens_upto += s.warp_count[w];
       total += s.warp_measure[w];

@@ -45,6 +45,9 @@ struct SamplePolicy {
   VV_HD constexpr int stretch(int V) const { return (V + cluster * 32 - 1) / (cluster * 32) * 32; }
 };
 
+/// What a score counts for against the largest: logits by the exponential, probabilities by themselves.
+enum class ScoreKind : int32_t { logit, probability };
+
 /// Order of scores as order of unsigned integers; -0 and +0 are one value.
 VV_HD inline uint32_t score_key(float z) {
   union {
