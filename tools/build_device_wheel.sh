@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
 # Collects in one folder what a GPU machine without a package source needs to run tests and benchmarks.
 # Usage: tools/build_device_wheel.sh [PYTHON [FOLDER]]: an interpreter of the GPU machine's version (default
-# python3.12); default folder build/carry. Makes FOLDER/wheel (Vivace), FOLDER/wheels (what the tests import
-# beyond torch and NumPy), FOLDER/vivace_tests (the C++ tests) and FOLDER/commit.
+# python3.12); default folder build/carry. Makes FOLDER/src (the last commit's files, from which the rest is
+# built), FOLDER/wheel (Vivace), FOLDER/wheels (what the tests import beyond torch and NumPy),
+# FOLDER/vivace_tests (the C++ tests) and FOLDER/commit. On the other machine: FOLDER/src/tools/device_run.py.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-python=${1:-python3.12} out=${2:-build/carry} tree=build/carry-tree
+python=${1:-python3.12} out=$(realpath -m "${2:-build/carry}") tree=$PWD/build/carry-tree
 mkdir -p "$out/wheel"
+commit=$(git rev-parse HEAD)
+rm -rf "$out/src" && mkdir "$out/src"
+# New times: a build tool must not take an older commit's file for unchanged; ccache finds what is.
+git archive "$commit" -- . ':!*/results' ':!docs' ':!lab' | tar -x -m -C "$out/src"
 [ -x build/carry-venv/bin/pip ] || { "$python" -m venv build/carry-venv && build/carry-venv/bin/pip install -q "scikit-build-core>=1.1,<2" "nanobind>=3.1,<4"; }
 
 # One build tree for the module and the C++ tests: the core is compiled once. libstdc++ goes inside, for
 # the other machine's may be older.
-CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) build/carry-venv/bin/pip wheel . -q --no-build-isolation --no-deps -w "$out/wheel" -C build-dir="$tree" \
+CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) build/carry-venv/bin/pip wheel "$out/src" -q --no-build-isolation --no-deps -w "$out/wheel" -C build-dir="$tree" \
   -C cmake.define.VV_TESTS=ON -C "cmake.define.CMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc"
 cmake --build "$tree" --target vivace_tests -j "$(nproc)"
 strip -o "$out/vivace_tests" "$tree/tests/vivace_tests"
@@ -22,5 +27,5 @@ for pin in $pins; do
   compgen -G "$out/wheels/${name//-/_}-${pin##*==}-*.whl" >/dev/null && continue
   build/carry-venv/bin/pip download -q --no-deps --only-binary=:all: -d "$out/wheels" "$pin"
 done
-if [ -z "$(git status --porcelain -uno -- . ':!*/results/*')" ]; then git rev-parse HEAD; else echo dirty; fi >"$out/commit"
+echo "$commit" >"$out/commit"
 du -sh "$out"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs tests and benchmarks on a GPU machine that has no package source, and packs what came out.
 
-    python3 tools/device_run.py --carry build/carry --out DIR [--budget SECONDS] [STAGE ...]
+    python3 CARRY/src/tools/device_run.py --out DIR [--budget SECONDS] [STAGE ...]
 
-CARRY is what tools/build_device_wheel.sh made. Stages run in order, each with its own time limit, and stop
+CARRY is what tools/build_device_wheel.sh made: sources, wheels, the C++ tests. Stages run in order, each with its own time limit, and stop
 when the budget is spent; logs and receipts go to DIR/results.tar.gz; the last lines are a table.
 """
 import argparse
@@ -147,7 +147,7 @@ def pack(s):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all but bench and faults; there are {', '.join(STAGES)}")
-    p.add_argument("--carry", type=Path, default=ROOT / "build/carry")
+    p.add_argument("--carry", type=Path, default=ROOT.parent, help="default: the folder above the sources")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--budget", type=float, default=560, help="seconds for everything")
     p.add_argument("--jobs", type=int, default=8, help="processes side by side")

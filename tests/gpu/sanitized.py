@@ -1,5 +1,5 @@
 """A small set of calls for compute-sanitizer: every op, each set of ports and dtypes once, eager and replayed,
-dense and unaligned. Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL
+dense and unaligned. Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL [OP ...]
 
 initcheck wants memory that was written before it is read: slots are uploaded whole.
 """
@@ -20,7 +20,7 @@ from tests.op_run import Run  # noqa: E402
 def main():
     rows, tool = sys.argv[1], sys.argv[2]
     done = []
-    for op in TABLE:
+    for op in sys.argv[3:] or TABLE:
         for case in reference(op).CASES:
             data = contents(op, case, case.distributions[0])
             for layout in ("dense", "unaligned"):

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Plants faults in the CUDA kernels, one at a time, and shows that the tests notice each. Needs a GPU.
+
+    python tests/planted_gpu.py [-k WORD] [--jobs N] [--rows FILE]
+
+A fault is a change to one header, which the JIT reads from a folder in place of its own (VIVACE_KERNEL_DIR):
+nothing is built. A fault that does not compile counts as missed.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+K = "vivace/kernels/"
+
+
+def table(op):
+    return f"tests/test_ops.py -k '[{op}-'"
+
+
+def waits(op):
+    return f"tests/gpu -k 'waits and [{op}-'"
+
+
+def tactics(op):
+    return f"tests/gpu -k 'tactic and [{op}]'"
+
+
+WAIT = "ptx::dependency_wait();\n"
+ROWS = "if (static_cast<int>(blockIdx.x) >= valid_rows(a.rows, a.T)) return;\n"
+
+# what, file, right, wrong, how it is noticed: pytest arguments, or "TOOL OP" for compute-sanitizer.
+FAULTS = [
+    ("norm does not wait for its predecessor", K + "norm/norm.cuh", WAIT, "", waits("norm")),
+    ("act_mul does not wait", K + "gate/act_mul.cuh", WAIT, "", waits("act_mul")),
+    ("rope does not wait", K + "rope/rope.cuh", WAIT, "", waits("rope")),
+    ("kv_append does not wait", K + "rope/kv_append.cuh", WAIT, "", waits("kv_append")),
+    ("sample does not wait", K + "sampling/sample.cuh", WAIT, "", waits("sample")),
+    ("the wait is an empty function", K + "ptx/pdl.cuh", 'asm volatile("griddepcontrol.wait;" ::: "memory");', "", waits("cast")),
+    ("softmax reads the row count before it waits", K + "softmax/softmax.cuh", f"{WAIT}  ptx::launch_dependents();\n  {ROWS}",
+     f"{ROWS}  {WAIT}  ptx::launch_dependents();\n", waits("softmax")),
+    ("norm: one access too many a row", K + "norm/norm.cuh", "if (col < H) f(k, col);", "if (col <= H) f(k, col);", table("norm")),
+    ("norm: the last access of a row is left out", K + "norm/norm.cuh", "if (col < H) f(k, col);", "if (col + P.vec < H) f(k, col);", table("norm")),
+    ("norm: long rows step too far", K + "norm/norm.cuh", "col += P.threads * P.vec) f(0, col)", "col += P.threads * P.vec + P.vec) f(0, col)", tactics("norm")),
+    ("norm: eps is left out", K + "norm/norm.cuh", "/ count + a.eps", "/ count", table("norm")),
+    ("norm: out has x's row pitch", K + "norm/norm.cuh", "row.t * a.out_stride", "row.t * a.x_stride", table("norm")),
+    ("norm: the scale multiplies", K + "norm/norm.cuh", "h[k][i] /= quant", "h[k][i] *= quant", table("norm")),
+    ("norm: every row's scale goes to row 0", K + "norm/norm.cuh", "a.row_scale[row.t] = quant", "a.row_scale[0] = quant", table("norm")),
+    ("norm: the residual is not written back", K + "norm/norm.cuh", "if (a.residual != nullptr) store<V>", "if (a.residual == a.out) store<V>", table("norm")),
+    ("sums leave half a warp out", K + "tile/reduce.cuh", "int lane = 16; lane > 0", "int lane = 8; lane > 0", table("norm")),
+    ("partial sums are read before they are written", K + "tile/reduce.cuh", "__syncthreads();\n  // Every warp", "// Every warp", "racecheck norm"),
+    ("scratch is reused while it is read", K + "tile/reduce.cuh", "  __syncthreads();\n  return v;", "  return v;", "racecheck norm"),
+    ("the device-side row count is ignored", K + "tile/elem.cuh", "const int n = *rows;", "const int n = T;", table("act_mul")),
+    ("the device-side row count is one too many", K + "tile/elem.cuh", "const int n = *rows;", "const int n = *rows + 1;", table("cast")),
+    ("bf16 is cut, not rounded", K + "tile/elem.cuh", "cvt.rn.bf16.f32", "cvt.rz.bf16.f32", table("cast")),
+    ("f16 is cut, not rounded", K + "tile/elem.cuh", "cvt.rn.f16.f32", "cvt.rz.f16.f32", table("cast")),
+    ("an e4m3 pair's halves change places", K + "tile/elem.cuh", '"=h"(pair) : "f"(0.0f), "f"(f));  // first', '"=h"(pair) : "f"(f), "f"(0.0f));  // first', table("cast")),
+    ("act_mul: the columns' factors start again", K + "gate/act_mul.cuh", "a.inv_scale[col + i]", "a.inv_scale[i]", table("act_mul")),
+    ("act_mul: a row's scale is its neighbour's", K + "gate/act_mul.cuh", "a.row_scale[t] = scale", "a.row_scale[t ^ 1] = scale", table("act_mul")),
+    ("act_mul: up has the gate's row pitch", K + "gate/act_mul.cuh", "t * a.up_stride", "t * (a.gate_stride + 0 * a.up_stride)", table("act_mul")),
+    ("cast: offsets have 32 bits", K + "copy/cast.cuh", "(a.x) + t * a.x_stride", "(a.x) + static_cast<int>(t * a.x_stride)", "tests/gpu -k large"),
+    ("cast: rows are taken for dense", K + "copy/cast.cuh", "(a.x) + t * a.x_stride", "(a.x) + t * a.H", table("cast")),
+    ("softmax: the largest is not subtracted", K + "softmax/softmax.cuh", "expf(z[k][i] - max)", "expf(z[k][i])", table("softmax")),
+    ("softmax: a row of -inf divides by zero", K + "softmax/softmax.cuh", "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", table("softmax")),
+    ("rope turns the other way", K + "rope/rotate.cuh", "x = x0 * c - y0 * s;", "x = x0 * c + y0 * s;", table("rope")),
+    ("rope: every token has the first one's position", K + "rope/rope.cuh", "a.pos[t]", "a.pos[0]", table("rope")),
+    ("kv_append: places that do not exist are written", K + "rope/kv_append.cuh", "if (row < 0) return;", "", table("kv_append")),
+    ("qkv_rope: keys and values change places", K + "rope/qkv_rope.cuh", "kind == 1 ? a.k_out : a.v_out", "kind == 2 ? a.k_out : a.v_out", table("qkv_rope")),
+    ("embedding: the scale is forgotten", K + "embedding/embedding.cuh", "y[k][i] *= a.scale", "y[k][i] *= 1.0f", table("embedding")),
+    ("count_tokens: not atomic", K + "sampling/count_tokens.cuh", "atomicAdd(a.counts + slot * a.counts_stride + id, 1)", "a.counts[slot * a.counts_stride + id] += 1", table("count_tokens")),
+    ("sample: one token too many stays", K + "sampling/sample.cuh", "static_cast<uint32_t>(k), p, each", "static_cast<uint32_t>(k + 1), p, each", table("sample")),
+]
+
+
+def command(how, folder):
+    tool, *op = how.split()
+    if tool not in ("racecheck", "memcheck", "synccheck", "initcheck"):
+        return [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--device", "cuda", *shlex.split(how)], {}
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    return [sanitizer, "--tool", tool, "--error-exitcode", "1", "--print-limit", "2", sys.executable, "tests/gpu/sanitized.py", f"{folder}/rows", tool, *op], {}
+
+
+def caught(fault):
+    """Whether the fault was noticed, and what was said."""
+    what, file, right, wrong, how = fault
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "kernels" / file
+        target.parent.mkdir(parents=True)
+        target.write_text((ROOT / file).read_text().replace(right, wrong))
+        words, extra = command(how, folder)
+        env = os.environ | extra | {"VIVACE_KERNEL_DIR": f"{folder}/kernels", "VIVACE_CACHE": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
+        except subprocess.TimeoutExpired:
+            return False, "no result in 200 s"
+    text = done.stdout + done.stderr
+    if "CompileError" in text:
+        return False, "it does not compile: " + text[text.find("CompileError"):][:300]
+    said = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR", "E  ")) or "hazard" in line] or [text[-200:]]
+    # 1: a test failed, or the sanitizer reported; a signal: the fault crashed the process.
+    return done.returncode == 1 or done.returncode < 0, re.sub(r"\s+", " ", said[0])[:160]
+
+
+def stale():
+    """Faults whose text is no longer in the sources."""
+    return [f for f in FAULTS if not (ROOT / f[1]).exists() or f[2] not in (ROOT / f[1]).read_text()]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("-k", default="", metavar="WORD", help="only faults whose text contains it")
+    p.add_argument("--jobs", type=int, default=4)
+    p.add_argument("--rows", metavar="FILE", help="append a receipt row a fault to FILE")
+    args = p.parse_args()
+    if old := stale():
+        p.error("bring these up to date: " + "; ".join(f[0] for f in old))
+    chosen = [f for f in FAULTS if args.k in " ".join(f)]
+    missed = 0
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for fault, (ok, said) in zip(chosen, pool.map(caught, chosen)):
+            missed += not ok
+            print(f"{'caught' if ok else 'MISSED'}  {fault[0]}: {said}", flush=True)
+            if args.rows:
+                words = re.sub(r"[^\w]+", "_", fault[0]).strip("_")
+                with open(args.rows, "a") as f:
+                    f.write(json.dumps({"op": Path(fault[1]).stem, "case": f"fault={words}", "tool": fault[4].split()[0] if "check" in fault[4].split()[0] else "pytest", "pass": ok, "note": said}) + "\n")
+    print(f"{len(chosen) - missed} of {len(chosen)} planted faults caught")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
