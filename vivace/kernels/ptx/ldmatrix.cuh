@@ -10,4 +10,9 @@ __device__ __forceinline__ void load_matrix4(uint32_t address, uint32_t (&r)[4])
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
+/// The same, transposed: a lane gets rows 2c, 2c + 1 of column g (g = lane / 4, c = lane % 4).
+__device__ __forceinline__ void load_matrix4_transposed(uint32_t address, uint32_t (&r)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
 }  // namespace vivace::kernels::ptx
