@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Times the compile of all kernels for the GPU of this machine: cold, and again from the cache.
+
+    python bench/bench_jit.py --facts FILE --out DIR
+
+Each turn is a process of its own with a cache folder that is empty (cold) or filled by the turn before (warm).
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.receipt import Receipt  # noqa: E402
+
+TURN = "import json, sys; from vivace import pack; print(json.dumps(pack.build(sys.argv[1], [sys.argv[2]], sys.argv[4:], jobs=int(sys.argv[3]))))"
+
+
+def turn(folder, arch, jobs, *ops):
+    """Facts of one `vivace pack` with the cache in `folder`."""
+    done = subprocess.run([sys.executable, "-c", TURN, f"{folder}/all.vvp", arch, str(jobs), *ops], env=os.environ | {"VIVACE_CACHE": f"{folder}/cache"},
+                          capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-2000:])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--facts", type=Path, required=True)
+    p.add_argument("--out", type=Path, required=True, help="folder under which bench/results/<chip> is written")
+    args = p.parse_args()
+    facts = json.loads(args.facts.read_text())
+    major, minor = facts["sm"].split(".")
+    arch, cores, rows = f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""), len(os.sched_getaffinity(0)), []
+
+    def row(op, case, seconds, kernels, note=""):
+        rows.append({"op": op, "case": case, "p50_us": seconds * 1e6, "n": 1, "pass": True, "note": f"kernels={kernels} {note}".strip()})
+        print(f"{op:<12} {case:<36} {seconds:8.3f} s  {kernels} kernels {note}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        cold = turn(folder, arch, cores)
+        row("jit", f"set=all,cores={cores},cache=cold", cold["seconds"], cold["kernels"], f"mean_ms_a_kernel={1e3 * cold['seconds'] * cores / max(1, cold['kernels']):.0f}")
+        warm = turn(folder, arch, cores)
+        row("jit", f"set=all,cores={cores},cache=warm", warm["seconds"], warm["kernels"])
+    if not rows:
+        return 1
+    r = Receipt("jit", sources=["vivace/jit/*.cc", "vivace/jit/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_jit.py"],
+                command="python bench/bench_jit.py", **facts)
+    for one in rows:
+        r.row(**one)
+    r.root = args.out
+    print(r.write("bench"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
