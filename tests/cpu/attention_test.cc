@@ -116,17 +116,22 @@ TEST_P(AttentionTest, AgreesWithNaive) {
 TEST_P(AttentionTest, RowBitsDependOnTheRowAlone) {
   const ScopedIsa level(std::get<0>(GetParam()));
   Pool one(1), three(3);
-  Problem p(9, 3, 64, 64, std::get<1>(GetParam()));
-  const size_t row = p.Hq * p.Dv;
-  std::vector<float> all(Problem::T * row), single(row);
-  p.a.out = all.data();
-  attention(p.a, three);
-  for (int t = 0; t < Problem::T; ++t) {
-    AttentionArgs a = p.a;
-    a.q = p.q.data() + t * a.q_stride, a.pos += t, a.slot += t, a.T = 1, a.out = single.data();
-    attention(a, one);
-    EXPECT_EQ(0, std::memcmp(single.data(), all.data() + t * row, row * 4)) << "row " << t;
-  }
+  for (const bool neighbours : {false, true})  // consecutive queries of one slot share passes over its keys
+    for (const int window : {0, 17}) {
+      Problem p(9, 3, 64, 64, std::get<1>(GetParam()));
+      p.a.window = window;
+      if (neighbours) p.pos = {60, 61, 62, 63, 64, 65, 3, 149, 5}, p.slot = {1, 1, 1, 1, 1, 1, 1, 1, 0};
+      const size_t row = p.Hq * p.Dv;
+      std::vector<float> all(Problem::T * row), single(row);
+      p.a.out = all.data();
+      attention(p.a, three);
+      for (int t = 0; t < Problem::T; ++t) {
+        AttentionArgs a = p.a;
+        a.q = p.q.data() + t * a.q_stride, a.pos += t, a.slot += t, a.T = 1, a.out = single.data();
+        attention(a, one);
+        EXPECT_EQ(0, std::memcmp(single.data(), all.data() + t * row, row * 4)) << "row " << t << " window " << window;
+      }
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AttentionTest,

@@ -48,14 +48,24 @@ void attention(const AttentionArgs& a, Pool& pool) {
   const int64_t T = valid_rows(a.rows, a.T);
   const AttentionHeads heads = heads_of_level();
   const int group = a.Hq / a.Hkv, parts = (group + kHeadsTogether - 1) / kHeadsTogether;
-  // A chunk: one token, one kv head, up to kHeadsTogether of the heads that read it. Last tokens first:
-  // they see most keys, and what ends a run should be short.
-  const int64_t chunks = T * a.Hkv * parts;
+  // A chunk: a few tokens, one kv head, up to kHeadsTogether of the heads that read it. Last tokens first: they
+  // see most keys, and what ends a run should be short. Few tokens are spread over the threads instead.
+  const int64_t wide = std::clamp<int64_t>(T * a.Hkv * parts / (4 * pool.threads()), 1, kTokensTogether);
+  const int64_t tiles = (T + wide - 1) / wide, chunks = tiles * a.Hkv * parts;
   const auto body = [&](int64_t c) {
-    const int64_t t = T - 1 - c / (a.Hkv * parts);
+    const int64_t t0 = (tiles - 1 - c / (a.Hkv * parts)) * wide, t1 = std::min(T, t0 + wide);
     const int kv = static_cast<int>(c / parts % a.Hkv), part = static_cast<int>(c % parts);
-    const Visible see(a, t);
-    heads(a, t, see.slot, see.first, see.end, kv * group + part * kHeadsTogether, std::min(kHeadsTogether, group - part * kHeadsTogether));
+    AttentionTile tile{};
+    tile.h0 = kv * group + part * kHeadsTogether;
+    tile.heads = std::min(kHeadsTogether, group - part * kHeadsTogether);
+    for (int64_t t = t0; t < t1; ++t) {
+      const Visible see(a, t);
+      if (tile.tokens > 0 && see.slot != tile.slot) heads(a, tile), tile.tokens = 0;
+      if (tile.tokens == 0) tile.t = t, tile.slot = see.slot;
+      tile.first[tile.tokens] = see.first;
+      tile.end[tile.tokens++] = see.end;
+    }
+    heads(a, tile);
   };
   pool.run(chunks, body);
 }

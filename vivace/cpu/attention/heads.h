@@ -1,5 +1,5 @@
-// AttentionHeads for any level's lanes: online softmax over blocks of keys, counted from the first
-// visible one, so that a row's bits depend on nothing but its own query and keys.
+// AttentionHeads for any level's lanes: online softmax over blocks of keys on a fixed grid of places, so that a
+// row's bits depend on nothing but its own query and keys. A tile's queries share the widened keys and values.
 #pragma once
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace vivace::cpu {
 template <class B>
 struct Heads {
   using F = typename B::F;
-  static constexpr int kKeys = 32;
+  static constexpr int kKeys = 32;  // places of a block
 
   /// n values of any type as f32, zeros up to a multiple of 16.
   static void widen(DType t, const void* src, int64_t at, int n, float* dst) {
@@ -57,55 +57,131 @@ struct Heads {
     bits = (bits + 127u) << 23;  // 2^n
     float power;
     std::memcpy(&power, &bits, 4);
-    return x < -87.0f ? 0.0f : p * power;
+    const float y = p * power;  // not in the branch: the compiler may not move what could trap, and would not vectorise
+    return x < -87.0f ? 0.0f : y;
   }
 
-  static void run(const kernels::AttentionArgs& a, int64_t t, int64_t slot, int64_t first, int64_t end, int h0, int heads) {
-    constexpr int kMax = kMaxHeadDim;
-    const int D = (a.D + 15) / 16 * 16, Dv = (a.Dv + 15) / 16 * 16, kv = h0 / (a.Hq / a.Hkv);
-    alignas(64) float q[kHeadsTogether][kMax], sum[kHeadsTogether][kMax], row[kMax], p[kHeadsTogether][kKeys];
-    float top[kHeadsTogether], mass[kHeadsTogether];  // largest score so far, sum of exp(score - top)
-    for (int h = 0; h < heads; ++h) {
-      widen(a.dtype, a.q, t * a.q_stride + int64_t{h0 + h} * a.D, a.D, q[h]);
-      std::memset(sum[h], 0, Dv * sizeof(float));
-      top[h] = -__builtin_inff(), mass[h] = 0;
+  /// One query head: its row, its weighted sum so far and the softmax's running state.
+  struct Query {
+    alignas(64) float q[kMaxHeadDim];
+    alignas(64) float sum[kMaxHeadDim];
+    alignas(64) float p[kKeys];  // scores, then weights, of the block at hand
+    float top, mass;             // largest score so far, sum of exp(score - top)
+  };
+
+  /// Rows of a block as f32: the cache itself where it has that form, else a widened copy. Rows beyond n repeat
+  /// the first.
+  struct Rows {
+    alignas(64) float copy[kKeys * (kMaxHeadDim + 16)];
+    const float* row[kKeys];
+
+    void load(DType t, const void* src, int64_t at, int64_t pitch, int n, int D) {
+      const bool direct = t == DType::f32 && D % 16 == 0;
+      const int wide = (D + 15) / 16 * 16 + 16;  // one line more: rows a power of two apart would share few sets of the cache
+      for (int j = 0; j < n; ++j) {
+        row[j] = direct ? static_cast<const float*>(src) + at + j * pitch : copy + j * wide;
+        if (!direct) widen(t, src, at + j * pitch, D, copy + j * wide);
+      }
+      for (int j = n; j < kKeys; ++j) row[j] = row[0];
     }
-    for (int64_t j0 = first; j0 < end; j0 += kKeys) {
+  };
+
+  /// p[j] = q . key j for the first n keys, and some number for the others.
+  static void scores(Query* q, const float* const* key, int n, int D) {
+    constexpr int kTogether = B::kTile;
+    for (int j0 = 0; j0 < n; j0 += 16) {
+      F sums[16];
+      for (int j = 0; j < 16; j += kTogether) {
+        F s[kTogether];
+        for (int c = 0; c < kTogether; ++c) s[c] = B::zero();
+        for (int i = 0; i < D; i += 16) {
+          const F x = B::load(q->q + i);
+          for (int c = 0; c < kTogether; ++c) s[c] = B::fma(x, B::load(key[j0 + j + c] + i), s[c]);
+        }
+        for (int c = 0; c < kTogether; ++c) sums[j + c] = s[c];
+      }
+      B::store(q->p + j0, B::sum16(sums));
+    }
+  }
+
+  /// Scores of keys [lo, hi) of a block -> weights; the others' are 0.
+  static void soften(Query* q, const kernels::AttentionArgs& a, int lo, int hi, int Dv) {
+    float m = q->top, *p = q->p;
+    for (int j = 0; j < kKeys; ++j) p[j] *= a.scale;
+    if (a.softcap > 0)
+      for (int j = lo; j < hi; ++j) p[j] = a.softcap * __builtin_tanhf(p[j] / a.softcap);
+    for (int j = 0; j < lo; ++j) p[j] = -__builtin_inff();
+    for (int j = hi; j < kKeys; ++j) p[j] = -__builtin_inff();
+    alignas(64) float tops[16];
+    B::store(tops, B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
+    for (int half = 8; half > 0; half /= 2)
+      for (int j = 0; j < half; ++j) tops[j] = tops[j] > tops[j + half] ? tops[j] : tops[j + half];
+    m = tops[0];
+    const float base = m == -__builtin_inff() ? 0.0f : m;  // all scores -inf: their exp is 0, not NaN
+    const float shrink = exp_negative(q->top - base);
+    for (int j = 0; j < kKeys; ++j) p[j] = exp_negative(p[j] - base);
+    q->mass = q->mass * shrink + lanes(B::add(B::load(p), B::load(p + 16)));
+    q->top = m;
+    if (shrink != 1.0f)
+      for (int i = 0; i < Dv; i += 16) B::store(q->sum + i, B::mul(B::load(q->sum + i), B::set(shrink)));
+  }
+
+  /// sum += weights times values, key after key in each element; a masked key's value is not read.
+  template <int kWidth>
+  static void add_values(Query* q, const float* const* value, int lo, int hi, int at) {
+    F s[kWidth];
+    for (int c = 0; c < kWidth; ++c) s[c] = B::load(q->sum + at + c * 16);
+    for (int j = lo; j < hi; ++j) {
+      const F w = B::set(q->p[j]);
+      for (int c = 0; c < kWidth; ++c) s[c] = B::fma(w, B::load(value[j] + at + c * 16), s[c]);
+    }
+    for (int c = 0; c < kWidth; ++c) B::store(q->sum + at + c * 16, s[c]);
+  }
+
+  static void run(const kernels::AttentionArgs& a, const AttentionTile& tile) {
+    const int D = (a.D + 15) / 16 * 16, Dv = (a.Dv + 15) / 16 * 16, kv = tile.h0 / (a.Hq / a.Hkv);
+    Query queries[kTokensTogether * kHeadsTogether];
+    Rows rows;
+    int64_t begin = INT64_MAX, end = 0;
+    for (int i = 0; i < tile.tokens; ++i) {
+      if (tile.first[i] < tile.end[i]) {
+        begin = tile.first[i] < begin ? tile.first[i] : begin;
+        end = tile.end[i] > end ? tile.end[i] : end;
+      }
+      for (int h = 0; h < tile.heads; ++h) {
+        Query& q = queries[i * tile.heads + h];
+        widen(a.dtype, a.q, (tile.t + i) * a.q_stride + int64_t{tile.h0 + h} * a.D, a.D, q.q);
+        std::memset(q.sum, 0, Dv * sizeof(float));
+        q.top = -__builtin_inff(), q.mass = 0;
+      }
+    }
+    for (int64_t j0 = begin / kKeys * kKeys; j0 < end; j0 += kKeys) {
       const int n = static_cast<int>(end - j0 < kKeys ? end - j0 : kKeys);
-      for (int j = 0; j < n; ++j) {
-        widen(a.kv_dtype, a.k, slot * a.k_stride + ((j0 + j) * a.Hkv + kv) * a.D, a.D, row);
-        for (int h = 0; h < heads; ++h) {
-          F s = B::zero();
-          for (int i = 0; i < D; i += 16) s = B::fma(B::load(q[h] + i), B::load(row + i), s);
-          p[h][j] = lanes(s);
+      const auto each = [&](auto&& f) {  // f(query, lo, hi) for the queries that see keys of this block
+        for (int i = 0; i < tile.tokens; ++i) {
+          const int lo = static_cast<int>(tile.first[i] > j0 ? (tile.first[i] - j0 < kKeys ? tile.first[i] - j0 : kKeys) : 0);
+          const int hi = static_cast<int>(tile.end[i] - j0 < n ? tile.end[i] - j0 : n);
+          if (lo < hi)
+            for (int h = 0; h < tile.heads; ++h) f(&queries[i * tile.heads + h], lo, hi);
         }
-      }
-      for (int h = 0; h < heads; ++h) {
-        float m = top[h];
-        for (int j = 0; j < n; ++j) {
-          p[h][j] *= a.scale;
-          if (a.softcap > 0) p[h][j] = a.softcap * __builtin_tanhf(p[h][j] / a.softcap);
-        }
-        for (int j = 0; j < n; ++j) m = p[h][j] > m ? p[h][j] : m;
-        for (int j = n; j < kKeys; ++j) p[h][j] = -__builtin_inff();
-        const float base = m == -__builtin_inff() ? 0.0f : m;  // all scores -inf: their exp is 0, not NaN
-        const float shrink = exp_negative(top[h] - base);
-        for (int j = 0; j < kKeys; ++j) p[h][j] = exp_negative(p[h][j] - base);
-        F s = B::add(B::load(p[h]), B::load(p[h] + 16));
-        mass[h] = mass[h] * shrink + lanes(s);
-        top[h] = m;
-        if (shrink != 1.0f)
-          for (int i = 0; i < Dv; i += 16) B::store(sum[h] + i, B::mul(B::load(sum[h] + i), B::set(shrink)));
-      }
-      for (int j = 0; j < n; ++j) {
-        widen(a.kv_dtype, a.v, slot * a.v_stride + ((j0 + j) * a.Hkv + kv) * a.Dv, a.Dv, row);
-        for (int h = 0; h < heads; ++h) {
-          const F w = B::set(p[h][j]);
-          for (int i = 0; i < Dv; i += 16) B::store(sum[h] + i, B::fma(w, B::load(row + i), B::load(sum[h] + i)));
-        }
-      }
+      };
+      rows.load(a.kv_dtype, a.k, tile.slot * a.k_stride + (j0 * a.Hkv + kv) * a.D, int64_t{a.Hkv} * a.D, n, a.D);
+      each([&](Query* q, int lo, int hi) {
+        scores(q, rows.row, hi, D);
+        soften(q, a, lo, hi, Dv);
+      });
+      rows.load(a.kv_dtype, a.v, tile.slot * a.v_stride + (j0 * a.Hkv + kv) * a.Dv, int64_t{a.Hkv} * a.Dv, n, a.Dv);
+      each([&](Query* q, int lo, int hi) {
+        int i = 0;
+        for (; i + 64 <= Dv; i += 64) add_values<4>(q, rows.row, lo, hi, i);
+        for (; i < Dv; i += 16) add_values<1>(q, rows.row, lo, hi, i);
+      });
     }
-    for (int h = 0; h < heads; ++h) finish(a, t, h0 + h, top[h], mass[h], sum[h]);
+    for (int i = 0; i < tile.tokens; ++i)
+      for (int h = 0; h < tile.heads; ++h) {
+        Query& q = queries[i * tile.heads + h];
+        finish(a, tile.t + i, tile.h0 + h, q.top, q.mass, q.sum);
+      }
   }
 
   static void finish(const kernels::AttentionArgs& a, int64_t t, int h, float top, float mass, float* sum) {

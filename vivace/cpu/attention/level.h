@@ -4,11 +4,18 @@
 
 namespace vivace::cpu {
 
-/// Keys [first, end) are what query t sees; one call does heads [h0, h0 + heads) of one kv head.
-using AttentionHeads = void (*)(const kernels::AttentionArgs& a, int64_t t, int64_t slot, int64_t first, int64_t end, int h0, int heads);
-
-inline constexpr int kHeadsTogether = 4;     // query heads that share one pass over keys and values
+inline constexpr int kTokensTogether = 4;    // queries of one slot that share a pass, each with
+inline constexpr int kHeadsTogether = 4;     // this many of its heads
 inline constexpr int kMaxHeadDim = 1024;     // as ops/attention.h says
+
+/// `tokens` consecutive queries from `t` on, all of `slot`, heads [h0, h0 + heads) of one kv head. Query i sees
+/// keys [first[i], end[i]).
+struct AttentionTile {
+  int64_t t, slot;
+  int tokens, h0, heads;
+  int64_t first[kTokensTogether], end[kTokensTogether];
+};
+using AttentionHeads = void (*)(const kernels::AttentionArgs& a, const AttentionTile& tile);
 
 AttentionHeads attention_portable();
 AttentionHeads attention_avx2();    // nullptr in builds for other CPUs

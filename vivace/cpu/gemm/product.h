@@ -72,6 +72,7 @@ struct Product {
       float inv = 127.0f / amax;
       if (inv == __builtin_inff()) inv = 0;
       alignas(64) int32_t code32[32];
+      alignas(64) int8_t code8[32];
       int32_t part[2] = {0, 0};
       for (int i = 0; i < 32; ++i) {
         const float shifted = x[i] * inv + 12582912.0f;  // 1.5 * 2^23: the sum's low bits are rint(x * inv)
@@ -80,7 +81,8 @@ struct Product {
         code32[i] = static_cast<int32_t>(u - 0x4b400000u);
       }
       for (int i = 0; i < 16; ++i) part[0] += code32[i], part[1] += code32[i + 16];
-      for (int i = 0; i < 32; ++i) q[(b * 8 + i / 4) * 4 * w + i % 4] = static_cast<int8_t>(code32[i]);
+      for (int i = 0; i < 32; ++i) code8[i] = static_cast<int8_t>(code32[i]);
+      for (int g = 0; g < 8; ++g) std::memcpy(q + (b * 8 + g) * 4 * w, code8 + g * 4, 4);
       d[b * w] = scale;
       sum[b * w] = scale * static_cast<float>(part[0] + part[1]);
       if (code.group == 16) {

@@ -80,7 +80,7 @@ struct Unpack {
 
   static float half_at(const uint8_t* p) { uint16_t h; std::memcpy(&h, p, 2); return f32_of_f16(h); }
 
-  /// q4_k, q5_k: see vivace/cpu/quant/dequantize.cc for the layout.
+  /// q4_k, q5_k: see vivace/cpu/quant/blocks.h for the layout.
   template <bool kHigh>
   static void nibbles256(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
     constexpr int kBytes = kHigh ? 176 : 144;

@@ -20,6 +20,12 @@ struct Avx2 {
 
   static I set_i(int32_t x) { const __m256i v = _mm256_set1_epi32(x); return {v, v}; }
   static I load_i(const void* p) { return {load8(p), load8(static_cast<const char*>(p) + 32)}; }
+  static __m256i bytes8(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
+  static I load_u8(const uint8_t* p) { return {bytes8(p), bytes8(p + 8)}; }
+  static I lane_bits(uint32_t bits) {
+    const __m256i v = _mm256_set1_epi32(static_cast<int>(bits)), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), one = _mm256_set1_epi32(1);
+    return {_mm256_and_si256(_mm256_srlv_epi32(v, lane), one), _mm256_and_si256(_mm256_srlv_epi32(_mm256_srli_epi32(v, 8), lane), one)};
+  }
   static void store_i(void* p, I v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), v.a);
     _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, v.b);
@@ -71,6 +77,23 @@ struct Avx2 {
   static F add(F v, F w) { return {_mm256_add_ps(v.a, w.a), _mm256_add_ps(v.b, w.b)}; }
   static F max(F v, F w) { return {_mm256_max_ps(v.a, w.a), _mm256_max_ps(v.b, w.b)}; }
   static F fma(F u, F v, F w) { return {_mm256_fmadd_ps(u.a, v.a, w.a), _mm256_fmadd_ps(u.b, v.b, w.b)}; }
+  /// Halves, then quarters, then pairs of two vectors meet in one; the order of v undoes the shuffles'.
+  static __m256 sum8(const F* v) {
+    constexpr int kOrder[] = {0, 2, 1, 3};  // v[kOrder[e] + 4 l] ends in place e of 128-bit lane l
+    __m256 quarter[4], pair[2];
+    for (int i = 0; i < 4; ++i) {
+      const F &f = v[kOrder[i]], &g = v[4 + kOrder[i]];
+      const __m256 x = _mm256_add_ps(f.a, f.b), y = _mm256_add_ps(g.a, g.b);
+      quarter[i] = _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+    }
+    // quarter[0..3] are keys 0 2 1 3: places of the result are filled by quarters 0, 2, 1, 3 in turn.
+    for (int i = 0; i < 2; ++i) {
+      const __m256 x = quarter[i], y = quarter[i + 2];
+      pair[i] = _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x44), _mm256_shuffle_ps(x, y, 0xee));
+    }
+    return _mm256_add_ps(_mm256_shuffle_ps(pair[0], pair[1], 0x88), _mm256_shuffle_ps(pair[0], pair[1], 0xdd));
+  }
+  static F sum16(const F* v) { return {sum8(v), sum8(v + 8)}; }
   static F load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(load4(p)), _mm256_cvtph_ps(load4(p + 8))}; }
   static __m256 bf16x8(const uint16_t* p) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load4(p)), 16)); }
   static F load_bf16(const uint16_t* p) { return {bf16x8(p), bf16x8(p + 8)}; }

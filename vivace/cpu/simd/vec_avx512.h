@@ -16,6 +16,8 @@ struct Avx512 {
 
   static I set_i(int32_t x) { return _mm512_set1_epi32(x); }
   static I load_i(const void* p) { return _mm512_loadu_si512(p); }
+  static I load_u8(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static I lane_bits(uint32_t bits) { return _mm512_maskz_set1_epi32(static_cast<__mmask16>(bits), 1); }
   static void store_i(void* p, I a) { _mm512_storeu_si512(p, a); }
   static I band(I a, uint32_t m) { return _mm512_and_si512(a, _mm512_set1_epi32(static_cast<int>(m))); }
   static I bor(I a, I b) { return _mm512_or_si512(a, b); }
@@ -55,6 +57,21 @@ struct Avx512 {
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }
   static F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  /// Halves, then quarters, eighths and pairs of two vectors meet in one; the order of v undoes the shuffles'.
+  static F sum16(const F* v) {
+    // Place p of the result is filled by the key whose number has bits 0 and 1, and bits 2 and 3, swapped.
+    constexpr int kOrder[] = {0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15};
+    F half[8], quarter[4], eighth[2];
+    for (int i = 0; i < 8; ++i) {
+      const F a = v[kOrder[i]], b = v[kOrder[i + 8]];
+      half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+    for (int i = 0; i < 4; ++i)
+      quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[i], half[i + 4], 0x88), _mm512_shuffle_f32x4(half[i], half[i + 4], 0xdd));
+    for (int i = 0; i < 2; ++i)
+      eighth[i] = _mm512_add_ps(_mm512_shuffle_ps(quarter[i], quarter[i + 2], 0x44), _mm512_shuffle_ps(quarter[i], quarter[i + 2], 0xee));
+    return _mm512_add_ps(_mm512_shuffle_ps(eighth[0], eighth[1], 0x88), _mm512_shuffle_ps(eighth[0], eighth[1], 0xdd));
+  }
   static F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static F load_bf16(const uint16_t* p) {
     const I wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));

@@ -22,6 +22,10 @@ struct Portable {
   }
   static I set_i(int32_t x) { return make<I>([&](int) { return static_cast<uint32_t>(x); }); }
   static I load_i(const void* p) { I r; std::memcpy(&r, p, sizeof r); return r; }
+  /// Sixteen bytes, one a lane.
+  static I load_u8(const uint8_t* p) { return make<I>([&](int i) { return uint32_t{p[i]}; }); }
+  /// Lane i = bit i.
+  static I lane_bits(uint32_t bits) { return make<I>([&](int i) { return bits >> i & 1; }); }
   static void store_i(void* p, const I& a) { std::memcpy(p, &a, sizeof a); }
   static I band(const I& a, uint32_t m) { return make<I>([&](int i) { return a.v[i] & m; }); }
   static I bor(const I& a, const I& b) { return make<I>([&](int i) { return a.v[i] | b.v[i]; }); }
@@ -56,6 +60,15 @@ struct Portable {
   static F max(const F& a, const F& b) { return make<F>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
   /// a * b + c; fused where the level has it.
   static F fma(const F& a, const F& b, const F& c) { return make<F>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
+  /// Lane j = the sum of v[j]'s lanes, as a tree: i and i + 8, then i and i + 4, 2, 1.
+  static F sum16(const F* v) {
+    return make<F>([&](int j) {
+      F s = v[j];
+      for (int half = 8; half > 0; half /= 2)
+        for (int i = 0; i < half; ++i) s.v[i] += s.v[i + half];
+      return s.v[0];
+    });
+  }
   static F load_f16(const uint16_t* p) { return make<F>([&](int i) { return f32_of_f16(p[i]); }); }
   static F load_bf16(const uint16_t* p) { return make<F>([&](int i) { return f32_of_bf16(p[i]); }); }
   /// The low and the high half of each dword as f16.
