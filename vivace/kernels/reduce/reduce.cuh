@@ -1,0 +1,58 @@
+// reduce on CUDA: formula in vivace/ops/reduce.h.
+#pragma once
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/reduce/reduce.h"
+#include "vivace/kernels/tile/elem.cuh"
+#include "vivace/kernels/tile/reduce.cuh"
+
+namespace vivace::kernels {
+
+/// As Max, but a row of -inf stays -inf.
+struct MaxOfAny {
+  static constexpr float kIdentity = -__builtin_huge_valf();
+  __device__ __forceinline__ float operator()(float p, float q) const { return fmaxf(p, q); }
+};
+
+/// Grid: T blocks. Reads each element once; up to four accesses of 8 in flight a thread.
+template <class In, ReducePolicy P>
+__global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ ReduceArgs a) {
+  constexpr int V = 8, kFlight = 4;
+  __shared__ float scratch[32];
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int64_t t = blockIdx.x;
+  if (t >= valid_rows(a.rows, a.T)) return;
+  const int H = valid_rows(a.cols, a.H);
+  const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
+  const bool adds = a.kind == Reduction::sum || a.kind == Reduction::mean;
+  const float identity = a.kind == Reduction::max ? -__uint_as_float(0x7f800000u) : 0.0f;
+  float total = identity;
+  for (int64_t base = int64_t{threadIdx.x} * V; base < H; base += int64_t{P.threads} * V * kFlight) {
+    float v[kFlight][V];
+#pragma unroll
+    for (int k = 0; k < kFlight; ++k) {
+      const int64_t col = base + int64_t{k} * P.threads * V;
+      if (P.wide && col + V <= H) {
+        load<V>(x + col, v[k]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i) v[k][i] = col + i < H ? to_float(x[col + i]) : identity;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kFlight; ++k)
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        if (adds) total += v[k][i];
+        else total = fmaxf(total, a.kind == Reduction::amax ? fabsf(v[k][i]) : v[k][i]);
+      }
+  }
+  if (adds) {
+    total = block_reduce<P.threads>(total, scratch, Sum());
+  } else {
+    total = block_reduce<P.threads>(total, scratch, MaxOfAny());
+  }
+  if (threadIdx.x == 0) a.out[t] = a.kind == Reduction::mean ? total / static_cast<float>(H) : total;
+}
+
+}  // namespace vivace::kernels

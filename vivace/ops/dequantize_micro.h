@@ -1,0 +1,51 @@
+// dequantize_micro: FP4 codes with their scales back to floating point.
+#pragma once
+#include "vivace/kernels/quantize/dequantize_micro.h"
+#include "vivace/ops/micro_rules.h"
+
+namespace vivace::cpu {
+class Pool;
+void dequantize_micro(const kernels::MicroArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct dequantize_micro {
+  using Args = kernels::MicroArgs;
+  static constexpr Port kPorts[] = {
+      in("x", "T,H/2", "u8", "codes, two a byte, the even column in the low nibble"),
+      in("scales", "?", "e4m3", "block scales in the given layout, fp4_scale_bytes(T, H, layout) of them"),
+      in("tensor_scale", "1", "f32", "scale of the whole tensor"),
+      out("out", "T,H", "f32|bf16|f16", "values; H is a multiple of 16"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("layout", "linear|swizzled", "linear: [T, H/16] dense; swizzled: tiles of 128 rows x 4 scales, 512 bytes each, tile rows outermost, "
+             "scale (m, k) of a tile at byte (m % 32) * 16 + (m / 32) * 4 + k, padded to whole tiles"),
+  };
+  static constexpr OpSpec spec{
+      .name = "dequantize_micro",
+      .group = "quantize",
+      .brief = "Values of FP4 (e2m1) codes with an e4m3 scale for each 16 columns and one f32 tensor scale.",
+      .formula = "out = round(e2m1(code) * (f32(s) * tensor_scale)), both products in f32",
+      .source = "OCP Microscaling Formats 1.0 (e2m1); scale tiles as in the cuBLAS documentation of 1D block scaling",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) { return bind_micro(c, "out", "x", a); }
+  static Cost cost(const Args& a) { return cost_micro(a); }
+  static void host(const Args& a, cpu::Pool& pool) { cpu::dequantize_micro(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/quantize/dequantize_micro.cuh";
+    using Key = MicroKey;
+    static Result<Key> pick(const Args& a, Arch) { return pick_micro(a); }
+    static std::string instance(const Key& k) { return micro_expression("dequantize_micro", k); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_micro(int64_t{a.T} * (a.H / kernels::kMicroBlock), k, launch); }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) { visit_micro(visit); }
+  };
+};
+
+}  // namespace vivace::ops::defs
