@@ -12,7 +12,7 @@ from vivace import _core
 _functions = _core.op_functions()
 globals().update(_functions)
 
-__all__ = [*_functions, "cost", "ops_table"]
+__all__ = [*_functions, "cost", "fp4_scale_bytes", "ops_table"]
 
 
 def ops_table() -> dict:
@@ -23,3 +23,13 @@ def ops_table() -> dict:
 def cost(op: str, **ports_and_attributes) -> "tuple[int, int] | None":
     """(bytes, flops) that this call cannot do without; None for a composite op. Nothing runs."""
     return _core.cost(op, **ports_and_attributes)
+
+
+def fp4_scale_bytes(rows: int, columns: int, layout: str = "linear") -> int:
+    """Entries of the scales of quantize_micro for [rows, columns] values, in its layout."""
+    if rows < 0 or columns < 16 or columns % 16:
+        raise ValueError(f"fp4_scale_bytes: wanted rows >= 0 and a multiple of 16 columns, got {rows} x {columns}")
+    if layout not in ("linear", "swizzled"):
+        raise ValueError(f"fp4_scale_bytes: layout is linear or swizzled, got {layout!r}")
+    blocks = columns // 16
+    return rows * blocks if layout == "linear" else -(-rows // 128) * 128 * (-(-blocks // 4) * 4)
