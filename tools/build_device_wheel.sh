@@ -1,17 +1,24 @@
 #!/usr/bin/env bash
 # Collects in one folder what a GPU machine without a package source needs to run tests and benchmarks.
-# Usage: tools/build_device_wheel.sh [PYTHON [FOLDER]]: an interpreter of the GPU machine's version (default
-# python3.12); default folder build/carry. Makes FOLDER/src (the last commit's files, from which the rest is
-# built), FOLDER/wheel (Vivace), FOLDER/wheels (what the tests import beyond torch and NumPy),
-# FOLDER/vivace_tests (the C++ tests) and FOLDER/commit. On the other machine: FOLDER/src/tools/device_run.py.
+# Usage: tools/build_device_wheel.sh [--tree] [PYTHON [FOLDER]]: an interpreter of the GPU machine's version
+# (default python3.12); default folder build/carry. Makes FOLDER/src (the last commit's files, from which the
+# rest is built; --tree: the files as they lie here), FOLDER/wheel (Vivace), FOLDER/wheels (what the tests
+# import beyond torch and NumPy), FOLDER/vivace_tests (the C++ tests) and FOLDER/commit. On the other machine
+# FOLDER/src/tools/device_run.py runs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+files() { git archive "$commit" -- . ':!*/results' ':!docs' ':!lab'; }
+commit=$(git rev-parse HEAD)
+if [ "${1:-}" = --tree ]; then
+  shift
+  commit=dirty
+  files() { git ls-files -z -co --exclude-standard -- . ':!*/results' ':!docs' ':!lab' | tar -c --null --ignore-failed-read -T -; }
+fi
 python=${1:-python3.12} out=$(realpath -m "${2:-build/carry}") tree=$PWD/build/carry-tree
 mkdir -p "$out/wheel"
-commit=$(git rev-parse HEAD)
 rm -rf "$out/src" && mkdir "$out/src"
 # New times: a build tool must not take an older commit's file for unchanged; ccache finds what is.
-git archive "$commit" -- . ':!*/results' ':!docs' ':!lab' | tar -x -m -C "$out/src"
+files | tar -x -m -C "$out/src"
 [ -x build/carry-venv/bin/pip ] || { "$python" -m venv build/carry-venv && build/carry-venv/bin/pip install -q "scikit-build-core>=1.1,<2" "nanobind>=3.1,<4"; }
 
 # One build tree for the module and the C++ tests: the core is compiled once. libstdc++ goes inside, for
