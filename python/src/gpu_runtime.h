@@ -10,6 +10,9 @@ namespace vivace::python {
 /// Checks, prepares and launches on the GPU of `from`. Does not wait for the work. GIL held.
 Status issue_on_gpu(const ops::OpRow& row, ops::Call& call, const Borrowed& from);
 
+/// Whether set_stream() sends this thread's ops to a stream of the caller's choice.
+bool stream_is_overridden();
+
 /// use_stream.
 void add_gpu_runtime(nb::module_& m);
 

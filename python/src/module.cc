@@ -1,12 +1,14 @@
 // vivace._core: what the Python package is built on. Pure C++ below, one file a subject here.
 #include <nanobind/nanobind.h>
 
+#include "array.h"
 #include "errors.h"
 #include "gpu_runtime.h"
 #include "model.h"
 #include "ops.h"
 #include "runtime.h"
 #include "tensor.h"
+#include "user_jit.h"
 
 NB_MODULE(_core, m) {
   m.doc() = "The C++ core of vivace; use the vivace package.";
@@ -17,6 +19,8 @@ NB_MODULE(_core, m) {
   vivace::python::add_table(m);
   vivace::python::add_ops(m);
   vivace::python::add_gpu_runtime(m);
+  vivace::python::add_array(m);
+  vivace::python::add_user_jit(m);
   vivace::python::add_model(m);
   vivace::python::add_checkpoint(m);
 }

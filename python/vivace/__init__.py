@@ -14,7 +14,8 @@ from vivace.errors import *  # noqa: F403  Error, InvalidShapeError, ...
 __version__ = _core.__version__
 
 # Name -> the module that has it, imported at first use.
-_lazy = {"ops": "vivace.ops", "load_model": "vivace.model", "Model": "vivace.model"}
+_lazy = {"ops": "vivace.ops", "load_model": "vivace.model", "Model": "vivace.model", "Array": "vivace.array", "array": "vivace.array",
+         "device": "vivace.device", "jit": "vivace.jit"}
 
 __all__ = ["Capture", "View", "__version__", "set_threads", "threads", "view", *errors.__all__, *_lazy]
 

@@ -1,4 +1,4 @@
-"""The command line: vivace run | doctor | ops | plan | bench, each with --json."""
+"""The command line: vivace run | doctor | ops | plan | bench | pack, each with --json."""
 from __future__ import annotations
 
 import argparse
@@ -58,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
     add_load_options(p)
     p.add_argument("--steps", type=int, default=128, help="decode steps to time")
     p.add_argument("--prompt-tokens", type=int, default=512, help="prompt length of the prefill row")
+    p = command("pack", cmd_pack, "Compile the ops' CUDA kernels into one file, for machines without NVRTC. Needs no GPU.")
+    p.add_argument("-o", "--output", required=True, help="the pack to write, NAME.vvp")
+    p.add_argument("--arch", action="append", required=True, metavar="sm_90a", help="a chip; may be given several times")
+    p.add_argument("--op", action="append", default=[], help="an op; may be given several times (default: all)")
+    p.add_argument("--jobs", type=int, default=0, help="compiles at a time (default: one a core)")
     return top
 
 
@@ -187,6 +192,23 @@ def cmd_plan(args) -> int:
     for name, size in [(n, b) for n, b in lines if (n, b) not in caches] + [(f"kv cache ({len(caches)} regions)", sum(b for _, b in caches))]:
         print(f"{size:>15,}  {name}")
     print(f"{total:>15,}  total bytes ({report['family']}, {report['precision']}, kv {report['kv_dtype']}, context {report['context']}, batch {report['max_batch']})")
+    return 0
+
+
+# ---- pack ----------------------------------------------------------------------------------------
+
+def cmd_pack(args) -> int:
+    from vivace import pack
+
+    def progress(done, total, kernel):
+        if sys.stderr.isatty():
+            print(f"\r{done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+    facts = pack.build(args.output, args.arch, args.op, jobs=args.jobs, progress=progress)
+    if args.json:
+        print(json.dumps(facts))
+    else:
+        print(f"{facts['path']}: {facts['kernels']} kernels for {', '.join(facts['archs'])}, {facts['bytes']:,} bytes, {facts['seconds']} s")
     return 0
 
 

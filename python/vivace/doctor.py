@@ -9,7 +9,7 @@ from pathlib import Path
 def examine() -> list[dict]:
     """One row a check: check, status (ok, note, FAIL), found, fix (None if nothing is to be done)."""
     rows = []
-    for check in (_build, _cpu, _op, _memory, _cache, _driver):
+    for check in (_build, _cpu, _op, _memory, _cache, _driver, _chip, _nvrtc, _jit_cache, _clocks, _gpu_op):
         status, found, fix = check()
         rows.append({"check": check.__name__.strip("_"), "status": status, "found": found, "fix": fix})
     return rows
@@ -71,13 +71,105 @@ def _cache():
 
 
 def _driver():
-    import ctypes
+    from vivace import _core
+    from vivace.errors import Error
 
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "note", "no NVIDIA driver; the CPU backend serves everything", None
-    version = ctypes.c_int()
-    if cuda.cuInit(0) != 0 or cuda.cuDriverGetVersion(ctypes.byref(version)) != 0:
-        return "note", "an NVIDIA driver is installed but finds no usable GPU", "check `nvidia-smi`"
-    return "note", f"NVIDIA driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}; models of this version run on the CPU", None
+        version, count = _core.driver_version(), _core.device_count()
+    except Error as e:
+        return "note", f"no GPU in use: {e}", "nothing, if the CPU is to serve everything"
+    return "ok", f"NVIDIA driver for CUDA {version // 1000}.{version % 1000 // 10}, {count} GPU{'s' * (count != 1)}", None
+
+
+def _gpus() -> int:
+    from vivace import _core
+    from vivace.errors import Error
+
+    try:
+        return _core.device_count()
+    except Error:
+        return 0
+
+
+NO_GPU = ("note", "no GPU", None)
+
+
+def _chip():
+    from vivace import device
+    from vivace.errors import Error
+
+    found = []
+    for i in range(_gpus()):
+        d = device.info(i)
+        try:
+            device._core.check_device(i)
+        except Error as e:
+            return "FAIL", str(e), "hide it with CUDA_VISIBLE_DEVICES, or use the CPU"
+        m = device.state(i)
+        found.append(f"cuda:{i} {d['name']} {d['arch']}, {d['sm_count']} SMs, {m['free_bytes'] >> 20} of {m['total_bytes'] >> 20} MB free")
+    return ("ok", "; ".join(found), None) if found else NO_GPU
+
+
+def _nvrtc():
+    from vivace import _core, jit
+    from vivace.errors import Error
+
+    jit.find_nvrtc()
+    try:
+        n = _core.nvrtc_info()
+    except Error as e:
+        status = "FAIL" if _gpus() and not os.environ.get("VIVACE_PACKS") else "note"
+        return status, str(e).split(":")[0], "pip install 'vivace[cuda]', set CUDA_HOME, or give packs in VIVACE_PACKS (`vivace pack` makes them)"
+    headers = f"headers {n['include_dirs'][0]}" if n["include_dirs"] else "no CUDA headers"
+    fix = None if n["include_dirs"] else "pip install 'vivace[cuda]' if your own kernels include cuda_fp16.h and its like"
+    return ("ok" if fix is None else "note"), f"{n['version']} at {n['library']}; {headers}", fix
+
+
+def _jit_cache():
+    from vivace import _core
+    from vivace.errors import Error
+
+    try:
+        return "ok", f"{_core.jit_cache()}: ours alone, writable", None
+    except Error as e:
+        return "FAIL", str(e), "repair it as the message says, or set VIVACE_CACHE"
+
+
+def _clocks():
+    from vivace import device
+    from vivace.errors import Error
+
+    found, slow = [], False
+    for i in range(_gpus()):
+        try:
+            s = device.state(i)
+        except Error as e:
+            return "note", f"cuda:{i}: {e}", None
+        found.append(f"cuda:{i} SM {s['sm_mhz']}/{s['max_sm_mhz']} MHz, memory {s['memory_mhz']}/{s['max_memory_mhz']} MHz, {s['temperature_c']} C")
+        slow |= bool(s["throttle_reasons"] & ~1)  # 1: idle
+    if not found:
+        return NO_GPU
+    return ("note" if slow else "ok"), "; ".join(found), "clocks are held back: check cooling and the power limit with `nvidia-smi -q -d PERFORMANCE`" if slow else None
+
+
+def _gpu_op():
+    """norm on each GPU, compiled or from a pack or the cache, against numbers."""
+    import numpy as np
+
+    from vivace import array, jit, ops
+    from vivace.errors import Error
+
+    jit.find_nvrtc()
+    worst, n = 0.0, _gpus()
+    x = np.arange(1, 4097, dtype=np.float32)[None] / 64
+    want = x / np.sqrt((x.astype(np.float64) ** 2).mean())
+    for i in range(n):
+        try:
+            with array.from_numpy(x, f"cuda:{i}") as a, array.empty(x.shape, "f32", f"cuda:{i}") as out:
+                ops.norm(a, out=out, eps=0.0)
+                worst = max(worst, float(np.abs(out.numpy() - want).max()))
+        except Error as e:
+            return "FAIL", f"cuda:{i}: {type(e).__name__}: {e}", "do as the message says"
+    if worst > 1e-5:
+        return "FAIL", f"norm is off by {worst:.2e}", "report this with the output of `vivace doctor --json`"
+    return ("ok", f"norm ran on {n} GPU{'s' * (n != 1)}, max error {worst:.1e}", None) if n else NO_GPU
