@@ -105,6 +105,9 @@ def ops(s):
 
 def gpu(s):
     s.together([(f"gpu-{op}", [*PYTEST, "-s", "tests/gpu", "-k", f"[{op}- or [{op}]", "--rows", s.rows / f"gpu-{op}.jsonl"], 200) for op in gpu_ops(s)])
+    for f in sorted((ROOT / "tests/gpu").glob("test_*.py")):
+        if f.name != "test_gpu.py":
+            s.run(f"gpu-{f.stem}", [*PYTEST, f"tests/gpu/{f.name}", "--rows", s.rows / f"gpu-{f.stem}.jsonl"], 60)
     s.run("gpu-whole", [*PYTEST, "-s", "tests/gpu", "-k", "large or replays", "--rows", s.rows / "gpu-whole.jsonl"], 150,
           VIVACE_REPLAYS=os.environ.get("VIVACE_REPLAYS", "100000"))
 
