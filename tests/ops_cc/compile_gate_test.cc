@@ -1,0 +1,137 @@
+// Every CUDA kernel compiles for every chip, without a GPU, and keeps within its resources. Many
+// instances share a translation unit: that is four times faster than one each. Skips without NVRTC.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "vivace/jit/embedded.h"
+#include "vivace/jit/nvrtc.h"
+#include "vivace/ops/kernel_store.h"
+
+namespace vivace::ops {
+namespace {
+
+#define VV_NEED_NVRTC() \
+  if (!jit::nvrtc().ok()) GTEST_SKIP() << jit::nvrtc().status().message()
+
+constexpr size_t kPerUnit = 24;             // instances of one op a translation unit
+constexpr int kMaxStaticSmem = 48 * 1024;   // what every chip gives without asking
+
+/// Kernels that may spill, by op and tactic: most bytes of stack, and why that is right.
+struct Allowed {
+  const char* op;
+  const char* tactic;
+  int bytes;
+  const char* why;
+};
+constexpr Allowed kSpills[] = {
+    {"::norm<", "NormPolicy{1024, 1, 0}>", 8, "1024 threads leave 64 registers; a pointer is parked outside the loops of a tactic for long unaligned rows"},
+};
+
+int allowed_spill(const std::string& expression) {
+  for (const Allowed& a : kSpills)
+    if (expression.find(a.op) != std::string::npos && expression.ends_with(a.tactic)) return a.bytes;
+  return 0;
+}
+
+/// One unit: instances of one header, compiled together.
+void compile_and_judge(const std::string& header, const std::vector<std::string>& expressions, Arch arch) {
+  const jit::Source source{header + ".cu", "#include \"" + header + "\"\n", expressions, {}, arch};
+  const Result<jit::Binary> binary = jit::compile(source);
+  ASSERT_TRUE(binary.ok()) << name(arch) << ": " << binary.status().to_string();
+  EXPECT_EQ(binary->arch, name(arch));
+  EXPECT_EQ(binary->warnings, "") << header << " for " << name(arch);
+  std::map<std::string, jit::Resources> by_symbol;
+  for (const jit::Resources& r : binary->resources) by_symbol[r.symbol] = r;
+  for (const std::string& e : expressions) {
+    const Result<std::string> symbol = binary->symbol(e);
+    ASSERT_TRUE(symbol.ok()) << symbol.status().to_string();
+    ASSERT_TRUE(by_symbol.contains(*symbol)) << "ptxas said nothing of " << e;
+    const jit::Resources& r = by_symbol[*symbol];
+    EXPECT_GT(r.registers, 0) << e;
+    EXPECT_LE(r.registers, 255) << e;
+    EXPECT_LE(r.spill_stores, allowed_spill(e)) << e << " spills " << r.spill_stores << " + " << r.spill_loads << " bytes on " << name(arch);
+    EXPECT_LE(r.stack_bytes, allowed_spill(e)) << e << " has a stack frame on " << name(arch) << ": an array that is indexed at run time?";
+    EXPECT_LE(r.static_smem, kMaxStaticSmem) << e << " on " << name(arch);
+  }
+}
+
+class CompileGate : public testing::TestWithParam<const OpRow*> {};
+
+/// Chips on which every tactic is compiled: the oldest, the one that is measured, the newest. The others
+/// differ from these in no path of the kernels and get one tactic a kernel.
+bool thorough(Arch a) { return a == Arch::sm80 || a == Arch::sm90a || a == Arch::sm120a; }
+
+TEST_P(CompileGate, EveryTacticWithinResources) {
+  VV_NEED_NVRTC();
+  for (const Arch arch : kGpuArchs) {
+    if (!thorough(arch) || GetParam()->spec->min_arch > arch) continue;
+    const std::vector<Instance> all = GetParam()->instances(arch);
+    ASSERT_FALSE(all.empty()) << "no instance for " << name(arch);
+    std::set<std::string> unique;
+    std::vector<std::string> unit;
+    for (const Instance& i : all) {
+      EXPECT_STREQ(i.header, all[0].header);
+      EXPECT_EQ(i.expression.find('?'), std::string::npos) << "an element type that kernels do not know: " << i.expression;
+      if (unique.insert(i.expression).second) unit.push_back(i.expression);
+      if (unit.size() == kPerUnit) {
+        compile_and_judge(all[0].header, unit, arch);
+        unit.clear();
+      }
+    }
+    if (!unit.empty()) compile_and_judge(all[0].header, unit, arch);
+  }
+}
+
+TEST_P(CompileGate, OneTacticOnEveryOtherChip) {
+  VV_NEED_NVRTC();
+  for (const Arch arch : kGpuArchs) {
+    if (thorough(arch) || GetParam()->spec->min_arch > arch) continue;
+    const std::vector<Instance> all = GetParam()->instances(arch);
+    ASSERT_FALSE(all.empty()) << "no instance for " << name(arch);
+    compile_and_judge(all[0].header, {all[0].expression}, arch);
+  }
+}
+
+std::vector<const OpRow*> gpu_rows() {
+  std::vector<const OpRow*> rows;
+  for (const OpRow* row : table())
+    if (row->instances != nullptr && !row->instances(Arch::sm120a).empty()) rows.push_back(row);
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, CompileGate, testing::ValuesIn(gpu_rows()), [](const auto& info) { return std::string(info.param->spec->name); });
+
+TEST(CompileGateItself, EveryHeaderAlone) {
+  VV_NEED_NVRTC();
+  int headers = 0;
+  for (const jit::Header& h : jit::embedded_headers()) {
+    if (!std::string_view(h.name).ends_with(".cuh")) continue;
+    ++headers;
+    const jit::Source source{std::string(h.name) + ".cu", std::string("#include \"") + h.name + "\"\n__global__ void nothing() {}\n", {"nothing"}, {}, Arch::sm90a};
+    const Result<jit::Binary> binary = jit::compile(source);
+    EXPECT_TRUE(binary.ok()) << h.name << ": " << binary.status().to_string();
+  }
+  EXPECT_GT(headers, 8);
+}
+
+/// The gate must be able to fail: each of its bounds is broken once.
+TEST(CompileGateItself, SeesSpillsStackAndErrors) {
+  VV_NEED_NVRTC();
+  const std::string body = "extern \"C\" __global__ void __launch_bounds__(1024) k(float* x, int n) {\n"
+                           "  float v[200];\n#pragma unroll\n  for (int i = 0; i < 200; ++i) v[i] = x[i * 7 + threadIdx.x];\n"
+                           "  __syncthreads();\n#pragma unroll\n  for (int i = 0; i < 200; ++i) x[i * 5] = v[199 - i] * v[i];\n}\n";
+  const Result<jit::Binary> spilling = jit::compile({"spill.cu", body, {"k"}, {}, Arch::sm90a});
+  ASSERT_TRUE(spilling.ok()) << spilling.status().to_string();
+  EXPECT_GT(spilling->resources.at(0).spill_stores, 0);
+  const std::string stack = "extern \"C\" __global__ void k(float* x, int n) {\n  float v[32];\n"
+                            "  for (int i = 0; i < 32; ++i) v[(i * n) & 31] = x[i];\n  x[n] = v[n & 31];\n}\n";
+  const Result<jit::Binary> indexed = jit::compile({"stack.cu", stack, {"k"}, {}, Arch::sm90a});
+  ASSERT_TRUE(indexed.ok());
+  EXPECT_GT(indexed->resources.at(0).stack_bytes, 0);
+  EXPECT_EQ(jit::compile({"bad.cu", "extern \"C\" __global__ void k() { undefined_name(); }", {"k"}, {}, Arch::sm90a}).status().code(), Code::kCompileError);
+}
+
+}  // namespace
+}  // namespace vivace::ops
