@@ -24,14 +24,24 @@ def product(x, w, act):
     return (quantized(x) if act == "q8" else x) @ w.T
 
 
-def ref(x, w, bias=None, residual=None, *, act="f32", alpha=1.0, epilogue="none", dtypes):
-    y = float(np.float32(alpha)) * product(x, w, act)
+def scales(inputs, alpha):
+    """The factor of each sum: a number or [T, N]."""
+    s = float(np.float32(alpha)) * inputs.get("x_scale", np.ones(1))[0] * inputs.get("w_scale", np.ones(1))[0]
+    if "x_row_scale" in inputs:
+        s = s * inputs["x_row_scale"][:, None]
+    return s * inputs["w_row_scale"] if "w_row_scale" in inputs else s
+
+
+def ref(x, w, bias=None, residual=None, out_scale=None, *, act="f32", alpha=1.0, epilogue="none", dtypes, **factors):
+    y = scales(factors, alpha) * product(x, w, act)
     if bias is not None:
         y = y + bias
     if epilogue != "none":
         y = activate(epilogue, y)
     if residual is not None:
         y = residual + y
+    if out_scale is not None:
+        y = y / out_scale[0]
     return {"out": round_to(y, dtypes["out"])}
 
 
@@ -49,14 +59,14 @@ def block_size(w, x):
 
 def bound(port, value, dtype, inputs):
     """K terms summed in f32: a chain adds at most K/16 + 8 times (lanes or blocks, then their tree), each
-    with half a unit of at most the sum of the terms' sizes; dequantisation and scales add four more.
+    with half a unit of at most the sum of the terms' sizes; dequantisation and scales add eight more.
     An activation raises an error by at most 1.13 (relu2: 2 |y|) and adds its own, as in act_mul."""
     x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
     if not x.size:
         return rounding(value, dtype)
     quant = attrs.get("act", "f32") == "q8"
-    steps = x.shape[1] / 16 + 12
-    alpha = abs(float(np.float32(attrs.get("alpha", 1.0))))
+    steps = x.shape[1] / 16 + 16
+    alpha = np.abs(scales(inputs, attrs.get("alpha", 1.0)))
     size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else np.abs(x) @ np.abs(w).T)
     y = alpha * product(x, w, attrs.get("act", "f32"))
     if "bias" in inputs:
@@ -69,6 +79,8 @@ def bound(port, value, dtype, inputs):
         error = 1.13 * error + 1e-6 * np.abs(y)
     if "residual" in inputs:
         error = error + 2.0**-23 * (np.abs(inputs["residual"]) + np.abs(value))
+    if "out_scale" in inputs:
+        error = (error + 2.0**-23 * y) / np.abs(inputs["out_scale"][0])
     # Products below f32's range vanish one by one.
     return error + rounding(value, dtype) + x.shape[1] * 2.0**-149
 
@@ -81,6 +93,15 @@ CASES = [
     *[Case({"T": 4, "N": 20, "K": 48}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"epilogue": e}, distributions=("normal", "tiny"))
       for e in ("gelu_erf", "relu", "relu2")],
     Case({"T": 6, "N": 17, "K": 96}, {"x": "f32", "w": "f32", "out": "f32", "rows": "i32"}, rows=4),
+    Case({"T": 5, "N": 40, "K": 160}, {"x": "e4m3", "w": "e4m3", "x_scale": "f32", "w_scale": "f32", "bias": "bf16", "residual": "bf16", "out": "bf16"},
+         {"alpha": 0.25}, positive=("x_scale", "w_scale")),
+    Case({"T": 9, "N": 24, "K": 96}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_row_scale": "f32", "out": "f32"},
+         positive=("x_row_scale", "w_row_scale")),
+    Case({"T": 12, "N": 33, "K": 100}, {"x": "bf16", "w": "bf16", "out": "e4m3", "out_scale": "f32"}, {"epilogue": "gelu_tanh"}, positive=("out_scale",)),
+    Case({"T": 17, "N": 40, "K": 128}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_scale": "f32", "out": "e4m3", "out_scale": "f32", "rows": "i32"},
+         positive=("x_row_scale", "w_scale", "out_scale"), rows=11),
+    Case({"T": 3, "N": 20, "K": 64}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16"}, positive=("w_row_scale",)),
+    Case({"T": 70, "N": 130, "K": 136}, {"x": "bf16", "w": "bf16", "bias": "f32", "out": "f32"}, note="more tokens than a streaming tactic takes"),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
     *[Case({"T": t, "N": 37, "K": 576}, {"x": "f32", "w": q, "residual": "f32", "out": "f32"}, {"act": act})
       for q in BLOCKS32 for act, t in (("f32", 5), ("q8", 11))],

@@ -3,6 +3,7 @@
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gemm_gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -14,11 +15,16 @@ namespace vivace::ops::defs {
 struct gemm {
   using Args = kernels::GemmArgs;
   static constexpr Port kPorts[] = {
-      in("x", "T,K", "f32|bf16|f16", "activations"),
-      in("w", "N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout"),
+      in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
+      in("w", "N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout; not written by the kernel before this one on the stream: it is read ahead"),
       opt_in("bias", "N", "f32|bf16|f16", "added before the activation"),
       opt_in("residual", "T,N", "=out", "added after the activation"),
-      out("out", "T,N", "f32|bf16|f16", "result", "residual"),
+      opt_in("x_scale", "1", "f32", "factor of all of x: x stands for x * x_scale"),
+      opt_in("w_scale", "1", "f32", "factor of all of w"),
+      opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
+      opt_in("w_row_scale", "N", "f32", "factor of each row of w"),
+      out("out", "T,N", "f32|bf16|f16|e4m3", "result", "residual"),
+      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -30,7 +36,8 @@ struct gemm {
       .name = "gemm",
       .group = "gemm",
       .brief = "Matrix product of activations with transposed plain or block-quantised weights, with bias, activation and residual.",
-      .formula = "out = round(residual + epilogue(alpha * (x W^T) + bias)), all in f32, summed over K in an order that depends on K alone. "
+      .formula = "out = round(residual + epilogue(s * (x W^T) + bias)), s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; an e4m3 out is "
+                 "sat_e4m3(... / out_scale). All in f32, summed over K in an order that depends on the weight's shape and not on the other tokens. "
                  "act=f32: x as f32 times W as f32 (block formats dequantised). act=q8: each 32 values of x become int8: d = amax / 127, "
                  "q = rint(x * (127 / amax)) half to even, zeros where amax = 0; a block adds (dw * d) * (sum qw q), qw less its format's "
                  "zero point, plus m * (d * sum q) in formats with a minimum (m = -dmin * min in q4_k, q5_k); integer sums are exact.",
@@ -51,8 +58,14 @@ struct gemm {
     if (c.place() == Place::host) {
       if (Status s = cpu::check_isa(); !s.ok()) return s;
     }
+    if ((out.dtype == DType::e4m3) != c["out_scale"].present())
+      return c.error(Code::kInvalidArgument, strf("out is %s and out_scale %s: an e4m3 out needs it, any other takes none", name(out.dtype),
+                                                  c["out_scale"].present() ? "given" : "absent"));
+    if (out.dtype == DType::e4m3 && c["residual"].present()) return c.error(Code::kInvalidArgument, "an e4m3 out takes no residual; use bf16 and cast");
     *a = Args{
         .x = x.data, .w = w.data, .bias = c.ptr("bias"), .residual = c.ptr("residual"), .out = out.data, .rows = c.ptr<int32_t>("rows"),
+        .x_scale = c.ptr<float>("x_scale"), .w_scale = c.ptr<float>("w_scale"), .x_row_scale = c.ptr<float>("x_row_scale"),
+        .w_row_scale = c.ptr<float>("w_row_scale"), .out_scale = c.ptr<float>("out_scale"),
         .x_stride = c.row_stride("x"), .w_stride = c.row_stride("w"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
         .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
         .alpha = static_cast<float>(c.real("alpha")), .epilogue = c.choice<kernels::Activation>("epilogue"), .act = act,
@@ -69,6 +82,8 @@ struct gemm {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::gemm(a, pool); }
+
+  using Gpu = GemmGpu;
 };
 
 }  // namespace vivace::ops::defs

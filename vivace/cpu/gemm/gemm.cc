@@ -28,6 +28,11 @@ const GemmLevel& level() {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+void widen(const GemmLevel& l, DType t, const void* src, int64_t n, float* dst) {
+  if (t == DType::e4m3) load_f32(src, t, 0, n, dst);
+  else l.widen(t, src, n, dst);
+}
+
 /// Finishes 16 columns (fewer at the end of N) of one token.
 void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float* acc) {
   const int64_t n = std::min<int64_t>(kPanelRows, a.N - n0);
@@ -37,11 +42,17 @@ void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float*
   };
   char *out = at(a.out, a.out_stride), *residual = at(a.residual, a.residual_stride);
   const char* bias = a.bias == nullptr ? nullptr : static_cast<const char*>(a.bias) + n0 * info(a.bias_dtype).bytes;
-  if (n == kPanelRows && a.epilogue == kernels::Activation::none &&
-      l.store16(acc, a.alpha, bias, a.bias_dtype, residual, out, a.out_dtype))
+  const float scale = a.alpha * (a.x_scale ? *a.x_scale : 1.0f) * (a.w_scale ? *a.w_scale : 1.0f);
+  const bool more = a.x_row_scale != nullptr || a.w_row_scale != nullptr || a.out_scale != nullptr;
+  if (n == kPanelRows && a.epilogue == kernels::Activation::none && !more &&
+      l.store16(acc, scale, bias, a.bias_dtype, residual, out, a.out_dtype))
     return;
   float tmp[kPanelRows];
-  for (int64_t i = 0; i < n; ++i) acc[i] = a.alpha * acc[i];
+  for (int64_t i = 0; i < n; ++i) acc[i] = scale * acc[i];
+  if (a.x_row_scale != nullptr)
+    for (int64_t i = 0; i < n; ++i) acc[i] *= a.x_row_scale[t];
+  if (a.w_row_scale != nullptr)
+    for (int64_t i = 0; i < n; ++i) acc[i] *= a.w_row_scale[n0 + i];
   if (bias != nullptr) {
     load_f32(bias, a.bias_dtype, 0, n, tmp);
     for (int64_t i = 0; i < n; ++i) acc[i] += tmp[i];
@@ -51,6 +62,8 @@ void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float*
     load_f32(residual, a.out_dtype, 0, n, tmp);
     for (int64_t i = 0; i < n; ++i) acc[i] = tmp[i] + acc[i];
   }
+  if (a.out_scale != nullptr)
+    for (int64_t i = 0; i < n; ++i) acc[i] /= *a.out_scale;
   store_f32(out, a.out_dtype, 0, n, acc);
 }
 
@@ -116,7 +129,7 @@ WideRows widen_rows(const GemmArgs& a, const GemmLevel& l, int64_t T, int64_t pa
   if (a.x_dtype == DType::f32 && padded == a.K) return {static_cast<const float*>(a.x), a.x_stride};
   const auto convert = [&](int64_t t) {
     float* row = copy + t * padded;
-    l.widen(a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, a.K, row);
+    widen(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, a.K, row);
     std::fill(row + a.K, row + padded, 0.0f);
   };
   if (T == 1) convert(0);
@@ -133,7 +146,7 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
     const float* row = static_cast<const float*>(a.x) + t * a.x_stride;
     if (wide_bytes != 0) {
       float* copy = reinterpret_cast<float*>(memory) + t * K;
-      l.widen(a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * 2, K, copy);
+      widen(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, K, copy);
       row = copy;
     }
     x.fill(l, a.w_dtype, t, row);
@@ -181,7 +194,7 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
         from[r] = wide[r];
         if (a.w_dtype == DType::f32 && n == n16) from[r] = reinterpret_cast<const float*>(src);
         else if (is_block(a.w_dtype)) dequantize_row(a.w_dtype, src, 0, n, wide[r]);
-        else l.widen(a.w_dtype, src, n, wide[r]);
+        else widen(l, a.w_dtype, src, n, wide[r]);
         if (from[r] == wide[r]) std::fill(wide[r] + n, wide[r] + n16, 0.0f);
       }
       for (int64_t t = t0; t < t1; t += l.dot_tokens)

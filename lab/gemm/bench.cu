@@ -1,0 +1,244 @@
+// Every gemm tactic on one GPU: errors against float64, bits across token counts, time beside cuBLASLt.
+//   nvcc -std=c++20 -O2 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -lcuda -ldl -o bench
+//   ./bench [rows.jsonl] [quick]
+#include <cstring>
+#include <map>
+
+#include "lab/gemm/blas.h"
+#include "lab/gemm/harness.h"
+#include "vivace/kernels/gemm/gemm.cuh"
+
+namespace lab {
+using namespace vivace::kernels;
+
+struct Variant {
+  std::string name;
+  bool many;            // serves more than 64 tokens
+  int tokens, rows;     // of a tile: 64 tokens at most in streaming variants
+  int threads, smem, cluster, parts_k;
+  const void* kernel[2];  // bf16, e4m3; out is bf16
+};
+
+template <GemmStream P>
+Variant stream() {
+  char name[64];
+  std::snprintf(name, sizeof name, "s%d.%d.%d.%d/%dc%d%s", P.warps_n, P.warps_k, P.row_tiles, P.token_tiles, P.stages, P.cluster, P.shared_x ? "x" : "");
+  return {name, false, P.tokens(), P.rows(), P.threads(), P.smem_bytes(), P.cluster, P.warps_k,
+          {reinterpret_cast<const void*>(&gemm_stream<bf16, bf16, P>), reinterpret_cast<const void*>(&gemm_stream<e4m3, bf16, P>)}};
+}
+template <GemmTile P>
+Variant tile() {
+  char name[64];
+  std::snprintf(name, sizeof name, "t%dx%d/%d", P.tokens, P.rows, P.stages);
+  return {name, true, P.tokens, P.rows, P.threads(), P.smem_bytes(), 1, 1,
+          {reinterpret_cast<const void*>(&gemm_tile<bf16, bf16, P>), reinterpret_cast<const void*>(&gemm_tile<e4m3, bf16, P>)}};
+}
+template <int C>
+void add_streams(std::vector<Variant>& all) {
+  all.push_back(stream<GemmStream{4, 2, 1, 1, 4, C, false, true}>());
+  all.push_back(stream<GemmStream{4, 2, 1, 1, 6, C, false, true}>());
+  all.push_back(stream<GemmStream{2, 2, 2, 1, 4, C, false, true}>());
+  all.push_back(stream<GemmStream{2, 2, 2, 1, 6, C, false, true}>());
+  all.push_back(stream<GemmStream{4, 2, 1, 2, 4, C, false, true}>());
+  all.push_back(stream<GemmStream{4, 2, 1, 2, 4, C, true, true}>());
+  all.push_back(stream<GemmStream{4, 2, 1, 4, 4, C, true, true}>());
+  all.push_back(stream<GemmStream{2, 2, 2, 4, 4, C, true, true}>());
+  all.push_back(stream<GemmStream{2, 2, 2, 8, 3, C, true, true}>());
+  all.push_back(stream<GemmStream{4, 2, 2, 8, 3, C, true, true}>());
+}
+
+struct Shape {
+  int N, K;
+};
+struct Pool {  // random data: any slice is a tensor
+  char* w[2];  // bf16, e4m3
+  char* x[2];
+  bf16* out;
+  size_t bytes;
+};
+
+double g_limit_us = 0;
+cudaStream_t g_stream;
+
+bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) {
+  cudaLaunchAttribute attr[2];
+  attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attr[0].val.programmaticStreamSerializationAllowed = 1;
+  attr[1].id = cudaLaunchAttributeClusterDimension;
+  attr[1].val.clusterDim = {static_cast<unsigned>(v.cluster), 1, 1};
+  cudaLaunchConfig_t c = {};
+  const int tiles = (a.N + v.rows - 1) / v.rows;
+  c.gridDim = dim3(v.many ? static_cast<unsigned>(tiles * ((a.T + v.tokens - 1) / v.tokens)) : static_cast<unsigned>(tiles * v.cluster));
+  c.blockDim = dim3(static_cast<unsigned>(v.threads));
+  c.dynamicSmemBytes = static_cast<size_t>(v.smem);
+  c.stream = stream;
+  c.attrs = attr;
+  c.numAttrs = v.cluster > 1 ? 2 : 1;
+  void* params[] = {const_cast<GemmArgs*>(&a)};
+  return cudaLaunchKernelExC(&c, v.kernel[type], params) == cudaSuccess;
+}
+
+GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
+  GemmArgs a = {};
+  a.x = p.x[type], a.w = p.w[type] + w_offset, a.out = p.out;
+  a.x_stride = a.w_stride = s.K, a.out_stride = s.N;
+  a.T = M, a.N = s.N, a.K = s.K, a.alpha = 1.0f;
+  a.x_dtype = a.w_dtype = type ? DType::e4m3 : DType::bf16;
+  a.out_dtype = DType::bf16;
+  return a;
+}
+
+bool usable(const Variant& v, int M, Shape s, int type) {
+  const int64_t step = 128 / (type ? 1 : 2);
+  return v.many ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.parts_k) >= 1;
+}
+
+/// Largest error over its bound: one rounding of the output and K / 16 + 16 of the sum.
+double check(const Variant& v, const Pool& p, int type, int M, Shape s, std::vector<uint16_t>* bits) {
+  const size_t outputs = size_t(M) * s.N;
+  LAB_CHECK(cudaMemset(p.out, 0xff, outputs * 2));
+  GemmArgs a = arguments(p, type, M, s, 0);
+  if (!launch(v, type, a, g_stream)) {
+    std::printf("launch of %s: %s\n", v.name.c_str(), cudaGetErrorString(cudaGetLastError()));
+    return NAN;
+  }
+  LAB_CHECK(cudaStreamSynchronize(g_stream));
+  bits->resize(outputs);
+  LAB_CHECK(cudaMemcpy(bits->data(), p.out, outputs * 2, cudaMemcpyDeviceToHost));
+  static std::map<std::vector<int>, std::pair<std::vector<double>, std::vector<double>>> known;
+  const int count = static_cast<int>(std::min<size_t>(outputs, 20000));
+  std::vector<int2> pick(count);
+  for (int i = 0; i < count; ++i) {
+    const size_t at = outputs <= 20000 ? i : (size_t(i) * 2654435761u) % outputs;
+    pick[i] = {static_cast<int>(at / s.N), static_cast<int>(at % s.N)};
+  }
+  auto& [ref, size] = known[{type, M, s.N, s.K}];
+  if (ref.empty()) {
+    ref.resize(count), size.resize(count);
+    int2* d_pick = device_alloc<int2>(count);
+    double *d_ref = device_alloc<double>(count), *d_size = device_alloc<double>(count);
+    LAB_CHECK(cudaMemcpy(d_pick, pick.data(), count * sizeof(int2), cudaMemcpyHostToDevice));
+    if (type) reference<<<(count + 7) / 8, 256>>>(reinterpret_cast<e4m3*>(p.x[1]), reinterpret_cast<e4m3*>(p.w[1]), s.K, d_pick, count, d_ref, d_size);
+    else reference<<<(count + 7) / 8, 256>>>(reinterpret_cast<bf16*>(p.x[0]), reinterpret_cast<bf16*>(p.w[0]), s.K, d_pick, count, d_ref, d_size);
+    LAB_CHECK(cudaMemcpy(ref.data(), d_ref, count * 8, cudaMemcpyDeviceToHost));
+    LAB_CHECK(cudaMemcpy(size.data(), d_size, count * 8, cudaMemcpyDeviceToHost));
+    LAB_CHECK(cudaFree(d_pick));
+    LAB_CHECK(cudaFree(d_ref));
+    LAB_CHECK(cudaFree(d_size));
+  }
+  double worst = 0;
+  for (int i = 0; i < count; ++i) {
+    const uint32_t word = uint32_t((*bits)[size_t(pick[i].x) * s.N + pick[i].y]) << 16;
+    float got;
+    std::memcpy(&got, &word, 4);
+    const double allowed = std::abs(ref[i]) * 0x1p-8 + (s.K / 16 + 16) * 0x1p-24 * size[i];
+    const double share = std::abs(got - ref[i]) / allowed;
+    if (!(share <= worst)) worst = share;  // NaN too
+  }
+  return worst;
+}
+
+}  // namespace lab
+
+int main(int argc, char** argv) {
+  using namespace lab;
+  FILE* rows = argc > 1 ? std::fopen(argv[1], "w") : nullptr;
+  const bool quick = argc > 2;
+  LAB_CHECK(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
+  std::vector<Variant> all;
+  add_streams<1>(all);
+  add_streams<2>(all);
+  add_streams<4>(all);
+  add_streams<8>(all);
+  all.push_back(tile<GemmTile{128, 128, 2, 4, 3, true}>());
+  all.push_back(tile<GemmTile{64, 64, 2, 2, 3, true}>());
+  for (const Variant& v : all)
+    for (const void* kernel : v.kernel) LAB_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.smem));
+
+  Pool p;
+  p.bytes = size_t{1} << 30;
+  for (int type = 0; type < 2; ++type) p.w[type] = device_alloc<char>(p.bytes), p.x[type] = device_alloc<char>(size_t{4096} * 16384 * 2);
+  p.out = device_alloc<bf16>(size_t{4096} * 32768);
+  fill_random<<<1024, 256>>>(reinterpret_cast<bf16*>(p.w[0]), p.bytes / 2, 1);
+  fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(p.w[1]), p.bytes, 2);
+  fill_random<<<1024, 256>>>(reinterpret_cast<bf16*>(p.x[0]), size_t{4096} * 16384, 3);
+  fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(p.x[1]), size_t{4096} * 16384 * 2, 4);
+  LAB_CHECK(cudaDeviceSynchronize());
+  Blas blas;
+
+  const std::vector<Shape> decode = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {32768, 2048}, {2048, 16384}, {2560, 2048},
+                                     {8192, 1024}, {1024, 4096}, {2560, 1024}, {1024, 2048}};
+  const std::vector<Shape> vision = {{3456, 1152}, {1152, 1152}, {4304, 1152}, {1152, 4304}};
+  struct Job {
+    int M;
+    Shape s;
+  };
+  std::vector<Job> jobs;
+  for (const Shape& s : decode)
+    for (int M : {1, 8, 16, 32, 50, 64, 256, 968, 4096})
+      if (!quick || M == 1 || M == 50 || M == 256) jobs.push_back({M, s});
+  for (const Shape& s : vision)
+    for (int M : {256, 512, 768}) jobs.push_back({M, s});
+
+  int wrong = 0;
+  std::string table;
+  std::vector<double> ratios[2][2];
+  for (int type = 0; type < 2; ++type) {
+    std::map<std::vector<int>, std::vector<uint16_t>> first;  // bits of (N, K, parts) at the least M: later ones must agree
+    for (const auto& [M, s] : jobs) {
+      const size_t w_bytes = size_t(s.N) * s.K * (type ? 1 : 2);
+      const int copies = static_cast<int>(std::clamp<size_t>((size_t{320} << 20) / w_bytes, 2, 200));
+      const int nodes = std::clamp(copies * (M > 64 ? 1 : 2), 8, M > 64 ? 16 : 120);
+      const int64_t bytes = static_cast<int64_t>(w_bytes + size_t(M) * s.K * (type ? 1 : 2) + size_t(M) * s.N * 2);
+      struct Row {
+        double us;
+        std::string name;
+      };
+      std::vector<Row> timed;
+      for (const Variant& v : all) {
+        if (!usable(v, M, s, type)) continue;
+        std::vector<uint16_t> bits;
+        const double share = check(v, p, type, M, s, &bits);
+        if (!(share <= 1.0)) {
+          ++wrong;
+          char line[160];
+          std::snprintf(line, sizeof line, "WRONG %s %s M=%d %dx%d: %.3g of the bound\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K, share);
+          table += line;
+        }
+        auto& base = first[{s.N, s.K, v.many ? -v.tokens : v.cluster * v.parts_k}];
+        if (base.empty()) base = bits;
+        if (std::memcmp(base.data(), bits.data(), 2 * std::min(base.size(), bits.size())) != 0) {
+          ++wrong;
+          char line[160];
+          std::snprintf(line, sizeof line, "BITS %s %s M=%d %dx%d differ from fewer tokens\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K);
+          table += line;
+        }
+        const double us = time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, type, arguments(p, type, M, s, i % copies * w_bytes), stream); });
+        timed.push_back({us, v.name});
+        if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"us\":%.3f,\"gbs\":%.0f,\"bound\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, v.name.c_str(), us, bytes / us / 1e3, share);
+      }
+      const double peer = blas.time(type ? CUDA_R_8F_E4M3 : CUDA_R_16BF, p.x[type], p.w[type], w_bytes, copies, p.out, M, s.N, s.K, nodes, M > 256 ? 4 : 8);
+      if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"cublasLt\",\"us\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, peer);
+      std::sort(timed.begin(), timed.end(), [](const Row& a, const Row& b) { return a.us < b.us; });
+      char line[256];
+      int at = std::snprintf(line, sizeof line, "%-4s %4d %5dx%-5d lt %7.2f", type ? "fp8" : "bf16", M, s.N, s.K, peer);
+      if (!timed.empty()) {
+        at += std::snprintf(line + at, sizeof line - at, " best %7.2f x%.2f %4.0fGB/s", timed[0].us, peer / timed[0].us, bytes / timed[0].us / 1e3);
+        if (!std::isnan(peer)) ratios[type][M > 64].push_back(peer / timed[0].us);
+        for (size_t i = 0; i < std::min<size_t>(3, timed.size()); ++i) at += std::snprintf(line + at, sizeof line - at, " %s:%.2f", timed[i].name.c_str(), timed[i].us);
+      }
+      table += std::string(line) + "\n";
+    }
+  }
+  std::printf("%s", table.c_str());
+  for (int type = 0; type < 2; ++type)
+    for (int many = 0; many < 2; ++many) {
+      double logs = 0, least = 1e9;
+      for (double r : ratios[type][many]) logs += std::log(r), least = std::min(least, r);
+      if (!ratios[type][many].empty())
+        std::printf("%s %s: geometric mean %.3f x cuBLASLt, least %.3f, %zu rows\n", type ? "fp8" : "bf16", many ? "M > 64" : "M <= 64", std::exp(logs / ratios[type][many].size()), least, ratios[type][many].size());
+    }
+  std::printf("%d wrong\n", wrong);
+  if (rows) std::fclose(rows);
+  return wrong != 0;
+}

@@ -1,0 +1,5 @@
+// gemm on CUDA: formula in vivace/ops/gemm.h, where the tactics are chosen too.
+#pragma once
+#include "vivace/kernels/gemm/simple.cuh"
+#include "vivace/kernels/gemm/stream.cuh"
+#include "vivace/kernels/gemm/tile.cuh"

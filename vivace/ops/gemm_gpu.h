@@ -1,0 +1,128 @@
+// How gemm runs on a GPU: which kernel, which tile, how K is cut.
+#pragma once
+#include "vivace/kernels/gemm/gemm.h"
+#include "vivace/ops/gpu.h"
+
+namespace vivace::ops {
+
+struct GemmGpu {
+  static constexpr const char* kHeader = "vivace/kernels/gemm/gemm.cuh";
+  using Args = kernels::GemmArgs;
+  using Stream = kernels::GemmStream;
+  using Tile = kernels::GemmTile;
+  enum class Kind : uint8_t { simple, stream, tile };
+  struct Key {
+    Kind kind;
+    DType x, w, out;
+    Stream stream;
+    Tile tile;
+    bool operator==(const Key&) const = default;
+  };
+
+  static constexpr int kStreamTokens = 64;  // one invariance class: up to here a token's bits do not depend on T
+
+  // warps n, k; row tiles; token tiles; stages; cluster (set by split()); shared x; aligned. The first row that
+  // holds T and the chip's shared memory serves; all rows of a table agree in warps_k.
+  static constexpr Stream kStreams[] = {
+      {4, 2, 1, 1, 4, 1, false, true}, {4, 2, 1, 1, 2, 1, false, true}, {4, 2, 1, 2, 4, 1, false, true}, {4, 2, 1, 2, 2, 1, false, true},
+      {4, 2, 1, 4, 4, 1, true, true},  {4, 2, 1, 4, 2, 1, true, true},  {2, 2, 2, 8, 3, 1, true, true},  {2, 2, 1, 8, 2, 1, true, true},
+  };
+  static constexpr Stream kWideStream = {4, 2, 2, 8, 3, 1, true, true};  // of many rows: x is read half as often
+  static constexpr Tile kTiles[] = {{128, 128, 2, 4, 3, true}, {64, 64, 2, 2, 3, true}, {64, 64, 2, 2, 3, false}};
+
+  /// Shared memory a block may have on the chip.
+  static constexpr int smem_limit(Arch arch) {
+    if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;
+    return (arch >= Arch::sm90a && arch <= Arch::sm110a ? 227 : 99) * 1024;
+  }
+  static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
+
+  /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, two steps a part at least.
+  static constexpr int split(int64_t N, int64_t k_bytes, Arch arch) {
+    if (!has_clusters(arch)) return 1;
+    int s = 1;
+    while (s < 8 && (N + 63) / 64 * s < 256 && k_bytes >= int64_t{s} * 2 * 2 * 2 * 128) s *= 2;
+    return s;
+  }
+
+  static constexpr bool has_mma(DType x, DType w) { return x == w && (x == DType::bf16 || x == DType::f16 || x == DType::e4m3); }
+
+  static Result<Key> pick(const Args& a, Arch arch) {
+    if (is_block(a.w_dtype))
+      return Status(Code::kUnsupported, strf("w is %s, which has no CUDA product yet; the nearest served case: dequantize w to bf16 or f16 once, at load", name(a.w_dtype)));
+    Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}};
+    if (!has_mma(a.x_dtype, a.w_dtype)) return k;
+    const int vec = 16 / info(a.x_dtype).bytes;
+    const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
+    if (a.T > kStreamTokens) {
+      k.kind = Kind::tile;
+      k.tile = !aligned ? kTiles[2] : a.T > 256 ? kTiles[0] : kTiles[1];
+      return k;
+    }
+    k.kind = Kind::stream;
+    const int cluster = split(a.N, int64_t{a.K} * info(a.w_dtype).bytes, arch);
+    for (Stream s : kStreams) {
+      s.cluster = cluster;
+      s.aligned = aligned;
+      if (a.T > s.tokens() || s.smem_bytes() > smem_limit(arch)) continue;
+      Stream wide = kWideStream;
+      wide.cluster = cluster;
+      wide.aligned = aligned;
+      k.stream = s.token_tiles == 8 && int64_t{a.N} / wide.rows() * cluster >= 128 && wide.smem_bytes() <= smem_limit(arch) ? wide : s;
+      return k;
+    }
+    return Status(Code::kInternal, "no tactic serves this shape");  // the last row serves all
+  }
+  static std::string instance(const Key& k) {
+    const auto flag = [](bool b) { return b ? "true" : "false"; };
+    switch (k.kind) {
+      case Kind::stream:
+        return kernel_expression("gemm_stream<%s, %s, vivace::kernels::GemmStream{%d, %d, %d, %d, %d, %d, %s, %s}>", type_name(k.x), type_name(k.out),
+                                 k.stream.warps_n, k.stream.warps_k, k.stream.row_tiles, k.stream.token_tiles, k.stream.stages, k.stream.cluster,
+                                 flag(k.stream.shared_x), flag(k.stream.aligned));
+      case Kind::tile:
+        return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s}>", type_name(k.x), type_name(k.out), k.tile.tokens,
+                                 k.tile.rows, k.tile.warps_t, k.tile.warps_n, k.tile.stages, flag(k.tile.aligned));
+      case Kind::simple: break;
+    }
+    return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
+  }
+  static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+    const auto tiles = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile; };
+    int64_t grid = tiles(a.T, 64) * tiles(a.N, 64);
+    launch->block[0] = 256;
+    if (k.kind == Kind::stream) {
+      grid = a.T == 0 ? 0 : tiles(a.N, k.stream.rows()) * k.stream.cluster;
+      launch->block[0] = static_cast<uint32_t>(k.stream.threads());
+      launch->cluster = static_cast<uint32_t>(k.stream.cluster);
+      launch->smem_bytes = static_cast<uint32_t>(k.stream.smem_bytes());
+    } else if (k.kind == Kind::tile) {
+      grid = tiles(a.T, k.tile.tokens) * tiles(a.N, k.tile.rows);
+      launch->block[0] = static_cast<uint32_t>(k.tile.threads());
+      launch->smem_bytes = static_cast<uint32_t>(k.tile.smem_bytes());
+    }
+    launch->grid[0] = static_cast<uint32_t>(grid);
+  }
+  template <class Visit>
+  static void instances(Arch arch, Visit&& visit) {
+    for (const DType t : {DType::bf16, DType::f16, DType::e4m3}) {
+      const DType out = t == DType::e4m3 ? DType::bf16 : t;
+      for (Stream s : kStreams)
+        for (const int cluster : {1, 2, 4, 8}) {
+          s.cluster = cluster;
+          if (s.smem_bytes() > smem_limit(arch) || (cluster > 1 && (!has_clusters(arch) || t == DType::f16))) continue;
+          visit(Key{Kind::stream, t, t, out, s, {}});
+        }
+      Stream odd = kStreams[0];
+      odd.aligned = false;
+      if (odd.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, odd, {}});
+      if (kWideStream.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, kWideStream, {}});
+      for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile});
+      visit(Key{Kind::simple, DType::f32, t, out, {}, {}});
+      visit(Key{Kind::simple, t, DType::f32, DType::f32, {}, {}});
+    }
+    visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}});
+  }
+};
+
+}  // namespace vivace::ops
