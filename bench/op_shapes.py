@@ -42,7 +42,7 @@ SHAPES = {
         for w, attrs in (("f32", {}), ("bf16", {}), ("q4_1", {}), ("q4_1", {"act": "q8"}), ("q8_0", {"act": "q8"}))
     ] + [Case({"T": 1, "N": 49152, "K": 576}, {"x": "f32", "w": "q8_0", "out": "f32"}, {"act": "q8"})],
     "attention": [
-        Case({"T": T, **HEADS, "Dv": 64, "S": 1, "L": 1024}, {"q": "f32", "k": "bf16", "v": "bf16", "pos": "i32", "out": "f32"},
+        Case({"T": T, **HEADS, "Dv": 64, "S": 1, "B": 1, "L": 1024}, {"q": "f32", "k": "bf16", "v": "bf16", "pos": "i32", "out": "f32"},
              values={"pos": lambda rng, shape: np.arange(shape[0]) + 1024 - shape[0]})
         for T in (1, 128)
     ],

@@ -4,6 +4,20 @@ import numpy as np
 from tests.ref.common import Case, rounding, round_to
 
 
+def slots_of(k, v, page_table):
+    """Keys and values by slot and place: with a page table each slot's pages in a row, zeros where there is none."""
+    if page_table is None:
+        return k, v
+    held = (page_table >= 0) & (page_table < len(k))
+    S, P = page_table.shape
+
+    def by_place(x):
+        pages = np.where(held[:, :, None, None, None], x[np.where(held, page_table, 0)], 0.0)
+        return pages.reshape(S, P * x.shape[1], *x.shape[2:])
+
+    return by_place(k), by_place(v)
+
+
 def visible(t, L, pos, slot, length, prefix, S, mask, window):
     s = 0 if slot is None else slot[t]
     if not 0 <= s < S:
@@ -31,8 +45,9 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale):
             yield t, h, s, g, see, softcap * np.tanh(score / softcap) if softcap > 0 else score
 
 
-def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, sinks=None,
+def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, sinks=None,
         *, mask="causal", window=0, softcap=0.0, scale=0.0, dtypes):
+    k, v = slots_of(k, v, page_table)
     T, Hq, _ = q.shape
     out, lse = np.zeros((T, Hq, v.shape[-1])), np.full((T, Hq), -np.inf)
     for t, h, s, g, see, score in each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale):
@@ -53,10 +68,12 @@ def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, sinks=None,
 def bound(port, value, dtype, inputs):
     """A score is off by (D/16 + 8) half-units of the sum of its terms' sizes, which changes p by the same
     factor: with twice that error e, out moves by at most 2 e max|v|. Softmax and the sum over keys add a
-    few half-units a key block, of max|v| too."""
+    few half-units a key block, of max|v| too. Weights that the formula lets round to a 16-bit type move out
+    by half a unit of theirs, of max|v|."""
     q, k, v, attrs = inputs["q"], inputs["k"], inputs["v"], inputs.attrs
     if not q.size:
         return rounding(value, dtype)
+    k, v = slots_of(k, v, inputs.get("page_table"))
     D, L = q.shape[-1], k.shape[1]
     scale = attrs.get("scale", 0.0) or 1 / np.sqrt(D)
     size = abs(scale) * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)  # of a score's terms
@@ -64,11 +81,15 @@ def bound(port, value, dtype, inputs):
     error = (D / 16 + 10) * 2.0**-24 * size + (2.0**-22 * capped if capped else 0) + 2.0**-22 * np.minimum(size, 1e4)
     if port == "lse":
         return (error + 2.0**-22 * (1 + L / 16))[..., 0] + 2.0**-22 * np.abs(np.where(np.isfinite(value), value, 0)) + rounding(value, dtype)
-    return (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32)) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
+    dtypes = inputs.case.dtypes
+    rounds = dtypes["q"] != "f32" and dtypes["k"] in (dtypes["q"], "e4m3")
+    weights = {"bf16": 2.0**-9, "f16": 2.0**-12 + 2.0**-25 * L}[dtypes["q"]] if rounds else 0.0
+    return (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32) + weights) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
 
 
-def shape(T, L, Hq, Hkv, D, Dv, S=1):
-    return {"T": T, "S": S, "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
+def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None):
+    """S slots of L places; with P of P pages of L places each, B in all."""
+    return {"T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
 
 
 def ports(q, kv, **more):
@@ -86,5 +107,19 @@ CASES = [
     Case(shape(4, 80, 4, 4, 256, 256), ports("f32", "bf16"), {"mask": "full"}),
     Case(shape(8, 80, 4, 2, 64, 64), ports("f32", "f32", pos="i32", sinks="f32", lse="f32"), {"window": 16}, ranges={"pos": (0, 80)}),
     Case(shape(6, 33, 3, 1, 16, 16), ports("f32", "f32", rows="i32"), rows=4),
+    Case(shape(5, 8, 4, 2, 64, 64, S=3, B=9, P=3), ports("bf16", "bf16", pos="i32", slot="i32", length="i32", page_table="i32", lse="f32"),
+         ranges={"pos": (0, 24), "slot": (0, 3), "length": (1, 25), "page_table": (0, 9)}, note="pages"),
+    Case(shape(6, 7, 6, 2, 24, 24, S=2, B=5, P=4), ports("f32", "f32", pos="i32", slot="i32", prefix="i32", page_table="i32"), {"mask": "prefix"},
+         ranges={"pos": (0, 28), "slot": (0, 2), "prefix": (0, 28), "page_table": (-1, 6)}, note="some pages do not exist"),
+    Case(shape(40, 300, 8, 1, 256, 256), ports("bf16", "bf16", pos="i32", length="i32", lse="f32"), {"mask": "full"},
+         ranges={"pos": (0, 300), "length": (250, 301)}, distributions=("normal", "large"), note="an action chunk"),
+    Case(shape(70, 130, 4, 2, 72, 72), ports("f16", "f16"), distributions=("normal", "edges"), note="prefill"),
+    Case(shape(90, 90, 3, 1, 128, 128, S=4), ports("bf16", "bf16", pos="i32", slot="i32", sinks="f32", lse="f32"), {"window": 33, "softcap": 3.0},
+         ranges={"pos": (0, 90)}, values={"slot": lambda rng, shape: np.sort(rng.integers(-1, 5, shape))}, distributions=("normal",),
+         note="a prefill of several slots"),
+    Case(shape(4, 700, 8, 2, 128, 128, S=4), ports("bf16", "bf16", pos="i32", slot="i32", lse="f32"),
+         ranges={"pos": (0, 700)}, values={"slot": np.array([2, 0, 3, 1])}, distributions=("normal", "large"), note="a decode step of four sequences"),
+    Case(shape(3, 600, 40, 1, 64, 80), ports("f16", "e4m3", pos="i32"), ranges={"pos": (590, 600)}, distributions=("normal",),
+         note="more heads than a tile has rows"),
     Case(shape(0, 16, 2, 2, 16, 16), ports("f32", "f32")),
 ]

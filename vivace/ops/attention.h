@@ -4,6 +4,7 @@
 
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/attention.h"
+#include "vivace/ops/attention_gpu.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {
@@ -18,12 +19,13 @@ struct attention {
   static constexpr int kMaxHeadDim = 1024;
   static constexpr Port kPorts[] = {
       in("q", "T,Hq,D", "f32|bf16|f16", "queries"),
-      in("k", "S,L,Hkv,D", "f32|bf16|f16|e4m3", "keys: S slots of L places"),
-      in("v", "S,L,Hkv,Dv", "=k", "values"),
+      in("k", "B,L,Hkv,D", "f32|bf16|f16|e4m3", "keys: B slots of L places; with page_table B pages of L places"),
+      in("v", "B,L,Hkv,Dv", "=k", "values"),
       opt_in("pos", "T", "i32", "position of each query; absent means t"),
       opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
-      opt_in("length", "S", "i32", "valid places of each slot; absent means L"),
+      opt_in("length", "S", "i32", "valid places of each slot; absent means all: L, paged P*L"),
       opt_in("prefix", "S", "i32", "places of each slot that every query sees, for mask=prefix"),
+      opt_in("page_table", "S,P", "i32", "block of k and v that holds each page of L places of a slot; outside [0, B) its keys and values count as zeros; absent: block = slot, S = B"),
       opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
       out("out", "T,Hq,Dv", "=q", "weighted values"),
       opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
@@ -39,10 +41,11 @@ struct attention {
       .name = "attention",
       .group = "attention",
       .brief = "Attention over a key-value cache: grouped heads, causal, prefix or full mask, window, soft cap and sinks.",
-      .formula = "s_j = cap(scale * q . k_j); key j is visible iff j < L, j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
+      .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L]; s_j = cap(scale * q . k_j); key j is visible iff j < L (paged P*L), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
                  "j <= pos; and j > pos - window if window > 0; p = exp(s - m), m the largest visible s or sink; "
-                 "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible: out 0, lse -inf. All in f32. Head h reads kv head h / (Hq / Hkv).",
-      .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; grouped heads arXiv:2305.13245; sinks arXiv:2309.17453",
+                 "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible: out 0, lse -inf. All in f32, but that "
+                 "with 16-bit q and a k of q's type or e4m3 p_j may be rounded to q's type where it meets v_j, not where it is summed. Head h reads kv head h / (Hq / Hkv).",
+      .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; grouped heads arXiv:2305.13245; pages arXiv:2309.06180; sinks arXiv:2309.17453",
       .ports = kPorts,
       .attrs = kAttrs,
   };
@@ -58,7 +61,12 @@ struct attention {
     if (c.integer("window") < 0 || c.integer("window") > INT32_MAX)
       return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
     if (!(c.real("softcap") >= 0)) return c.error(Code::kInvalidArgument, strf("softcap must be >= 0, got %g", c.real("softcap")));
-    for (const char* d : {"T", "S", "L", "Hq"})
+    const bool paged = c["page_table"].present();
+    const long B = c.dim("B"), S = paged || c["length"].present() || c["prefix"].present() ? c.dim("S") : B;
+    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length and prefix have an entry for each of k's B = %ld slots, got %ld", B, S));
+    if (paged && c.dim("P") * c.dim("L") > INT32_MAX)
+      return c.error(Code::kInvalidShape, strf("P * L = %ld places are above 2^31 - 1", static_cast<long>(c.dim("P") * c.dim("L"))));
+    for (const char* d : {"T", "B", "L", "Hq"})
       if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
     if (c.place() == Place::host) {
       if (Status s = cpu::check_isa(); !s.ok()) return s;
@@ -66,11 +74,11 @@ struct attention {
     const double scale = c.real("scale");
     *a = Args{
         .q = c.ptr("q"), .k = c.ptr("k"), .v = c.ptr("v"), .pos = c.ptr<int32_t>("pos"), .slot = c.ptr<int32_t>("slot"),
-        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .sinks = c.ptr<float>("sinks"), .out = c.ptr("out"),
+        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .page_table = c.ptr<int32_t>("page_table"), .sinks = c.ptr<float>("sinks"), .out = c.ptr("out"),
         .lse = c.ptr<float>("lse"), .rows = c.ptr<int32_t>("rows"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k"),
         .v_stride = c.row_stride("v"), .out_stride = c.row_stride("out"), .lse_stride = c.row_stride("lse"),
-        .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(c.dim("S")), .L = static_cast<int32_t>(c.dim("L")),
-        .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv),
+        .table_stride = c.row_stride("page_table"), .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(S),
+        .B = static_cast<int32_t>(B), .L = static_cast<int32_t>(c.dim("L")), .P = paged ? static_cast<int32_t>(c.dim("P")) : 0, .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv),
         .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
         .softcap = static_cast<float>(c.real("softcap")), .window = static_cast<int32_t>(c.integer("window")),
         .mask = mask, .dtype = c["q"].dtype, .kv_dtype = c["k"].dtype,
@@ -80,12 +88,14 @@ struct attention {
 
   /// As if each query saw every place: what is masked depends on contents.
   static Cost cost(const Args& a) {
-    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1;
-    return {.bytes = T * a.Hq * (int64_t{a.D} + a.Dv) * e + slots * a.L * a.Hkv * (int64_t{a.D} + a.Dv) * info(a.kv_dtype).bytes,
-            .flops = 2 * T * a.Hq * a.L * (int64_t{a.D} + a.Dv)};
+    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1, L = a.places();
+    return {.bytes = T * a.Hq * (int64_t{a.D} + a.Dv) * e + slots * L * a.Hkv * (int64_t{a.D} + a.Dv) * info(a.kv_dtype).bytes,
+            .flops = 2 * T * a.Hq * L * (int64_t{a.D} + a.Dv)};
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::attention(a, pool); }
+
+  using Gpu = AttentionGpu;
 };
 
 }  // namespace vivace::ops::defs

@@ -11,7 +11,7 @@ namespace vivace::cpu {
 namespace {
 
 using kernels::AttentionArgs;
-using kernels::AttentionMask;
+using kernels::AttentionSpan;
 
 AttentionHeads heads_of_level() {
   switch (isa()) {
@@ -21,26 +21,6 @@ AttentionHeads heads_of_level() {
   }
   return attention_portable();
 }
-
-/// Every mask leaves one run of keys.
-struct Visible {
-  int64_t slot, first = 0, end = 0;
-
-  Visible(const AttentionArgs& a, int64_t t) : slot(a.slot ? a.slot[t] : 0) {
-    if (slot < 0 || slot >= a.S) {
-      slot = 0;
-      return;
-    }
-    const int64_t pos = a.pos ? a.pos[t] : t;
-    end = a.length ? std::clamp<int64_t>(a.length[slot], 0, a.L) : a.L;
-    if (a.mask != AttentionMask::full) {
-      const int64_t seen = a.mask == AttentionMask::prefix ? std::max<int64_t>(a.prefix[slot], pos + 1) : pos + 1;
-      end = std::min(end, std::max<int64_t>(seen, 0));
-    }
-    if (a.window > 0) first = std::max<int64_t>(0, pos - a.window + 1);
-    end = std::max(first, end);
-  }
-};
 
 }  // namespace
 
@@ -59,7 +39,7 @@ void attention(const AttentionArgs& a, Pool& pool) {
     tile.h0 = kv * group + part * kHeadsTogether;
     tile.heads = std::min(kHeadsTogether, group - part * kHeadsTogether);
     for (int64_t t = t0; t < t1; ++t) {
-      const Visible see(a, t);
+      const AttentionSpan see(a, t);
       if (tile.tokens > 0 && see.slot != tile.slot) heads(a, tile), tile.tokens = 0;
       if (tile.tokens == 0) tile.t = t, tile.slot = see.slot;
       tile.first[tile.tokens] = see.first;

@@ -33,6 +33,13 @@ struct Heads {
     for (; i % 16 != 0; ++i) dst[i] = 0;
   }
 
+  /// Place j of a slot in k or v as f32; zeros where its page does not exist.
+  static void fetch(const kernels::AttentionArgs& a, const void* from, int64_t stride, int64_t slot, int64_t j, int kv, int n, float* dst) {
+    const int64_t block = a.block(slot, j);
+    if (block < 0) std::memset(dst, 0, (n + 15) / 16 * 16 * sizeof(float));
+    else widen(a.kv_dtype, from, block * stride + (a.place(j) * a.Hkv + kv) * n, n, dst);
+  }
+
   static float lanes(const F& v) {
     alignas(64) float s[16];
     B::store(s, v);

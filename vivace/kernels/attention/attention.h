@@ -8,22 +8,98 @@ enum class AttentionMask : int32_t { causal, prefix, full };
 
 struct AttentionArgs {
   const void* q;          // [T, Hq, D] dtype
-  const void* k;          // [S, L, Hkv, D] kv_dtype
-  const void* v;          // [S, L, Hkv, Dv] kv_dtype
+  const void* k;          // [B, L, Hkv, D] kv_dtype
+  const void* v;          // [B, L, Hkv, Dv] kv_dtype
   const int32_t* pos;     // [T] or null: pos[t] = t
   const int32_t* slot;    // [T] or null: 0
-  const int32_t* length;  // [S] or null: L
+  const int32_t* length;  // [S] or null: places()
   const int32_t* prefix;  // [S], set iff mask is prefix
+  const int32_t* page_table;  // [S, P] block of each page of a slot, or null: block = slot
   const float* sinks;     // [Hq] or null
   void* out;              // [T, Hq, Dv] dtype
   float* lse;             // [T, Hq] or null
   const int32_t* rows;    // [1] device-side T, or null
-  int64_t q_stride, k_stride, v_stride, out_stride, lse_stride;  // elements a token (k, v: a slot)
-  int32_t T, S, L, Hq, Hkv, D, Dv;
+  int64_t q_stride, k_stride, v_stride, out_stride, lse_stride;  // elements a token (k, v: a block)
+  int64_t table_stride;   // elements a slot of page_table
+  int32_t T, S, B, L, P, Hq, Hkv, D, Dv;
   float scale, softcap;   // softcap 0: none
   int32_t window;         // 0: none
   AttentionMask mask;
   DType dtype, kv_dtype;
+
+  /// Tokens may well have slots of their own: decode steps of several sequences.
+  VV_HD bool by_token() const { return slot != nullptr && T <= S; }
+  VV_HD int group() const { return Hq / Hkv; }  // query heads that read one kv head
+  /// Places of a slot.
+  VV_HD int64_t places() const { return page_table ? int64_t{P} * L : L; }
+  /// Block and place in it of place j of a slot; block -1: the page does not exist.
+  VV_HD int64_t block(int64_t s, int64_t j) const {
+    if (page_table == nullptr) return s;
+    const int64_t b = page_table[s * table_stride + j / L];
+    return b >= 0 && b < B ? b : -1;
+  }
+  VV_HD int64_t place(int64_t j) const { return page_table ? j % L : j; }
+};
+
+/// The keys that a query sees: one run of its slot's places, whatever the mask.
+struct AttentionSpan {
+  int64_t slot, first, end;
+
+  VV_HD AttentionSpan(const AttentionArgs& a, int64_t t) : slot(a.slot ? a.slot[t] : 0), first(0), end(0) {
+    const int64_t pos = a.pos ? a.pos[t] : t;
+    if (slot < 0 || slot >= a.S) {
+      slot = 0;
+      return;
+    }
+    end = a.places();
+    if (a.length != nullptr) {
+      const int64_t valid = a.length[slot];
+      if (valid < end) end = valid;
+    }
+    if (a.mask != AttentionMask::full) {
+      int64_t seen = pos + 1;
+      if (a.mask == AttentionMask::prefix && a.prefix[slot] > seen) seen = a.prefix[slot];
+      if (seen < end) end = seen;
+    }
+    if (a.window > 0 && pos - a.window + 1 > 0) first = pos - a.window + 1;
+    if (end < first) first = end = 0;
+  }
+};
+
+/// Kernel for 16-bit queries on tensor cores. A row is a query of one head; `warps_m` * 16 rows that read
+/// one kv head make a tile (of one token only if by_token()). Keys go in blocks of `keys`, block b to stream b % (split * warps_n), where a
+/// stream is warps_m warps; split blocks of threads, a cluster, share a tile's streams. What a row's bits
+/// depend on is keys and the number of streams.
+struct AttentionTile {
+  int32_t d, dv;     // head sizes, up to 256
+  int32_t warps_m, warps_n, keys, stages, split;
+  bool wide;         // 16-byte accesses
+  constexpr bool operator==(const AttentionTile&) const = default;
+
+  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n; }
+  VV_HD constexpr int rows() const { return 16 * warps_m; }
+  VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
+  /// 16-bit elements between rows in shared memory: an odd number of 16-byte units, so that the eight rows
+  /// of a matrix lie in different banks.
+  VV_HD constexpr int pitch(int dim) const { return padded(dim) + 8; }
+  VV_HD constexpr int stage_bytes() const { return keys * (pitch(d) + pitch(dv)) * 2; }
+  VV_HD constexpr int query_bytes() const { return rows() * pitch(d) * 2; }
+  VV_HD constexpr int partial() const { return rows() * (padded(dv) + 2); }  // f32 sums, maximum, mass of a stream's rows
+  VV_HD constexpr bool merges() const { return warps_n * split > 1; }
+  VV_HD constexpr int smem() const {
+    const int streams = warps_n * stages * stage_bytes();
+    const int merging = merges() ? (warps_n * partial() + 2 * rows()) * 4 : 0;
+    return query_bytes() + (streams > merging ? streams : merging);
+  }
+};
+
+/// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.
+struct AttentionPlain {
+  int32_t threads;
+  int32_t lanes;   // threads that share a key
+  int32_t items;   // elements of a head a thread holds: heads of up to lanes * items
+  bool wide;       // accesses of 4 elements
+  constexpr bool operator==(const AttentionPlain&) const = default;
 };
 
 }  // namespace vivace::kernels

@@ -1,0 +1,393 @@
+// attention of 16-bit queries on tensor cores (mma.sync): prefill tiles and split decode in one kernel.
+// Formula in vivace/ops/attention.h, cutting in AttentionTile.
+#pragma once
+#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
+#include "vivace/kernels/ptx/cluster.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/ldmatrix.cuh"
+#include "vivace/kernels/ptx/mma.cuh"
+#include "vivace/kernels/ptx/pack.cuh"
+#include "vivace/kernels/ptx/pdl.cuh"
+
+namespace vivace::kernels {
+
+/// The threads of one stream: a warp, several, or the block.
+template <AttentionTile P>
+__device__ __forceinline__ void stream_sync(int stream) {
+  if constexpr (P.warps_m == 1) __syncwarp();
+  else if constexpr (P.warps_n == 1) __syncthreads();
+  else ptx::named_barrier<P.warps_m * 32>(stream + 1);
+}
+
+/// Elements at .. at + 7 of a head into shared memory as type Q; zeros where `take` is false or the head ends.
+template <class Q, class T, bool kWide>
+__device__ __forceinline__ void copy_eight(Q* to, const T* head, int at, int dim, bool take) {
+  if constexpr (kWide && sizeof(T) == 2) {
+    ptx::copy16(to, head + (at < dim ? at : 0), take && at < dim);
+  } else {
+    float x[8] = {};
+    if (take) {
+      if constexpr (kWide) {
+        if (at < dim) load<8>(head + at, x);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          if (at + i < dim) x[i] = to_float(head[at + i]);
+      }
+    }
+    store<8>(to, x);
+  }
+}
+
+template <class Q, class Kv, AttentionTile P>
+struct AttentionTileKernel {
+  static constexpr int kKeys = P.keys, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kPitch = P.pitch(P.d), kPitchV = P.pitch(P.dv);
+  static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kOutTiles = kDimV / 8, kStride = P.split * P.warps_n;
+  static constexpr bool kHoldQ = P.d <= 128;  // queries in registers; larger heads read them again for each block
+
+  const AttentionArgs& a;
+  Q *queries, *stages;  // shared memory; stages: this stream's
+  float* partials;      // shared memory of the merge, over the stages
+  int kv, rank;         // kv head; block of the cluster
+  int warp_m, stream, lane;
+  int row0, row_end;    // rows t * group + head of the tile; below 2^31, as places are (pick and bind check it)
+
+  float out[kOutTiles][4];
+  float top[2], mass[2];     // of rows lane / 4 and lane / 4 + 8; mass: this lane's share
+  int first[2], end[2];      // keys they see
+  uint32_t q[kHoldQ ? kSteps : 1][4];
+
+  __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
+
+  __device__ __forceinline__ void load_queries() {
+    const int group = a.group();
+    for (int i = static_cast<int>(threadIdx.x); i < P.rows() * (kDim / 8); i += P.threads()) {
+      const int row = row0 + i / (kDim / 8), t = row / group;
+      const bool take = row < row_end;
+      const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} : 0);
+      copy_eight<Q, Q, P.wide>(queries + i / (kDim / 8) * kPitch + i % (kDim / 8) * 8, head, i % (kDim / 8) * 8, P.d, take);
+    }
+    ptx::copy_commit();
+  }
+
+  /// Block b of keys and values of a slot into a stage; zeros outside of [lo, hi) and for pages that do not exist.
+  __device__ __forceinline__ void load_block(Q* stage, int64_t slot, int b, int lo, int hi) const {
+    constexpr int kThreads = P.warps_m * 32, kChunks = kDim / 8, kChunksV = kDimV / 8;
+    const int thread = warp_m * 32 + lane;
+    const auto sweep = [&]<int kC, int kP, int kD>(Q* to, const void* base, int64_t stride) {
+#pragma unroll
+      for (int i0 = 0; i0 < kKeys * kC; i0 += kThreads) {
+        const int i = i0 + thread;
+        if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
+        const int j = b * kKeys + i / kC;
+        const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
+        const int64_t at = block >= 0 ? block * stride + (a.place(j) * a.Hkv + kv) * kD : 0;
+        copy_eight<Q, Kv, P.wide>(to + i / kC * kP + i % kC * 8, static_cast<const Kv*>(base) + at, i % kC * 8, kD, block >= 0);
+      }
+    };
+    sweep.template operator()<kChunks, kPitch, P.d>(stage, a.k, a.k_stride);
+    sweep.template operator()<kChunksV, kPitchV, P.dv>(stage + kKeys * kPitch, a.v, a.v_stride);
+  }
+
+  __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
+    ptx::load_matrix4(ptx::shared_address(queries + (warp_m * 16 + lane % 16) * kPitch + step * 16 + lane / 16 * 8), f);
+  }
+
+  /// Scores of a block, in powers of two: keys 8 n + 2 (lane % 4) + {0, 1} in s[n].
+  __device__ __forceinline__ void scores(const Q* keys, float (&s)[kKeyTiles][4]) const {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      uint32_t f[4];
+      if constexpr (kHoldQ) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) f[i] = q[step][i];
+      } else {
+        query_fragment(step, f);
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        uint32_t k[4];
+        ptx::load_matrix4(ptx::shared_address(keys + (n * 8 + lane % 8 + lane / 16 * 8) * kPitch + step * 16 + lane / 8 % 2 * 8), k);
+        ptx::mma16816<Q>(s[n], f[0], f[1], f[2], f[3], k[0], k[1]);
+        ptx::mma16816<Q>(s[n + 1], f[0], f[1], f[2], f[3], k[2], k[3]);
+      }
+    }
+    if (a.softcap > 0) {
+      const float factor = a.softcap * kLog2e;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] = factor * tanhf(s[n][i] * a.scale / a.softcap);
+    } else {
+      const float factor = a.scale * kLog2e;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] *= factor;
+    }
+  }
+
+  /// Scores become weights 2^(s - top); the sums so far shrink to the new maximum.
+  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeyTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (key0 < first[i] || key0 + kKeys > end[i]) {  // part of the block is not seen
+        const int from = first[i] - key0, to = end[i] - key0;
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int j = n * 8 + lane % 4 * 2 + e;
+            if (j < from || j >= to) s[n][2 * i + e] = kMinusInfinity;
+          }
+      }
+      float m = top[i];
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+      const float base = softmax_base(m), shrink = ptx::exp2_fast(top[i] - base);
+      top[i] = m;
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          s[n][2 * i + e] = ptx::exp2_fast(s[n][2 * i + e] - base);
+          sum += s[n][2 * i + e];
+        }
+      mass[i] = mass[i] * shrink + sum;
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n) out[n][2 * i] *= shrink, out[n][2 * i + 1] *= shrink;
+    }
+  }
+
+  __device__ __forceinline__ void add_values(const Q* values, const float (&s)[kKeyTiles][4]) {
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      const uint32_t p[4] = {ptx::pack<Q>(s[2 * k][0], s[2 * k][1]), ptx::pack<Q>(s[2 * k][2], s[2 * k][3]),
+                             ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]), ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+      for (int n = 0; n < kOutTiles; n += 2) {
+        uint32_t v[4];
+        ptx::load_matrix4_transposed(ptx::shared_address(values + (k * 16 + lane % 16) * kPitchV + n * 8 + lane / 16 * 8), v);
+        ptx::mma16816<Q>(out[n], p[0], p[1], p[2], p[3], v[0], v[1]);
+        ptx::mma16816<Q>(out[n + 1], p[0], p[1], p[2], p[3], v[2], v[3]);
+      }
+    }
+  }
+
+  /// Tokens [ta, tb), which share a slot: all their keys.
+  __device__ __forceinline__ void attend(int ta, int tb) {
+    const int group = a.group();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int t = my_row(i) / group;
+      first[i] = end[i] = 0;
+      if (my_row(i) < row_end && t >= ta && t < tb) {
+        const AttentionSpan see(a, t);
+        first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
+      }
+      top[i] = kMinusInfinity, mass[i] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
+    // What any row of the tile sees, the same in every warp.
+    int lo = 0x7fffffff, hi = 0;
+    for (int t = ta + lane; t < tb; t += 32) {
+      const AttentionSpan see(a, t);
+      if (see.end > see.first) lo = min(lo, static_cast<int>(see.first)), hi = max(hi, static_cast<int>(see.end));
+    }
+    lo = __reduce_min_sync(0xffffffffu, lo);
+    hi = __reduce_max_sync(0xffffffffu, hi);
+    const int64_t slot = AttentionSpan(a, ta).slot;
+
+    const int me = rank * P.warps_n + stream;
+    int b = lo / kKeys / kStride * kStride + me;  // this stream's blocks: b, b + kStride, ...
+    if (b < lo / kKeys) b += kStride;
+    const int past = hi > lo ? (hi + kKeys - 1) / kKeys : 0;
+    constexpr int kStage = kKeys * (kPitch + kPitchV);
+#pragma unroll
+    for (int s = 0; s < P.stages - 1; ++s) {
+      if (b + s * kStride < past) load_block(stages + s * kStage, slot, b + s * kStride, lo, hi);
+      ptx::copy_commit();
+    }
+    if constexpr (kHoldQ) {  // waits for the queries alone: they are the oldest group
+      ptx::copy_wait<P.stages - 1>();
+      __syncthreads();
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) query_fragment(step, q[step]);
+    } else {
+      ptx::copy_wait<P.stages - 1>();
+      __syncthreads();
+    }
+    int full = 0, empty = P.stages - 1;  // stages to read and to write
+    for (; b < past; b += kStride) {
+      ptx::copy_wait<P.stages - 2>();
+      stream_sync<P>(stream);
+      if (b + (P.stages - 1) * kStride < past) load_block(stages + empty * kStage, slot, b + (P.stages - 1) * kStride, lo, hi);
+      ptx::copy_commit();
+      float s[kKeyTiles][4];
+      const Q* keys = stages + full * kStage;
+      scores(keys, s);
+      weigh(b * kKeys, s);
+      add_values(keys + kKeys * kPitch, s);
+      full = full + 1 == P.stages ? 0 : full + 1;
+      empty = empty + 1 == P.stages ? 0 : empty + 1;
+    }
+    ptx::copy_wait<0>();
+    stream_sync<P>(stream);  // the stages are free for the next run
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      mass[i] += __shfl_xor_sync(0xffffffffu, mass[i], 1);
+      mass[i] += __shfl_xor_sync(0xffffffffu, mass[i], 2);
+    }
+  }
+
+  __device__ __forceinline__ void put(int row, int column, float x, float y) const {
+    const int group = a.group();
+    const int64_t t = row / group;
+    Q* to = static_cast<Q*>(a.out) + t * a.out_stride + (kv * group + row % group) * int64_t{P.dv} + column;
+    if constexpr (P.wide) {
+      if (column < P.dv) store<2>(to, {x, y});
+    } else {
+      if (column < P.dv) to[0] = from_float<Q>(x);
+      if (column + 1 < P.dv) to[1] = from_float<Q>(y);
+    }
+  }
+  __device__ __forceinline__ float finish(int row, float highest, float total, bool write_lse) const {
+    const int group = a.group(), h = kv * group + row % group;
+    if (write_lse && a.lse != nullptr) a.lse[int64_t{row / group} * a.lse_stride + h] = softmax_lse(highest, total);
+    return softmax_factor(a, h, highest, total);
+  }
+  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const {
+    return row < row_end && row >= ta * a.group() && row < tb * a.group();
+  }
+
+  __device__ __forceinline__ void write_direct(int ta, int tb) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = my_row(i);
+      if (!in_run(row, ta, tb)) continue;
+      const float factor = finish(row, top[i], mass[i], lane % 4 == 0);
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n) put(row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
+    }
+  }
+
+  static constexpr int kPartial = P.partial();  // floats: sums by row, maxima, masses
+
+  /// Streams meet in shared memory, blocks of the cluster in distributed shared memory; both in fixed order.
+  __device__ __forceinline__ void merge(int ta, int tb) const {
+    constexpr int kRows = P.rows(), kPairs = kDimV / 2;
+    __syncthreads();  // all stages are free
+    float* const mine = partials + stream * kPartial;
+    float* const ends = partials + P.warps_n * kPartial;  // maxima and masses of this block; its sums take stream 0's place
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = warp_m * 16 + lane / 4 + 8 * i;
+      if (!in_run(row0 + r, ta, tb)) continue;
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n) store<2>(mine + r * kDimV + n * 8 + lane % 4 * 2, {out[n][2 * i], out[n][2 * i + 1]});
+      if (lane % 4 == 0) mine[kRows * kDimV + r] = top[i], mine[kRows * kDimV + kRows + r] = mass[i];
+    }
+    __syncthreads();
+    const int begin = max(ta * a.group() - row0, 0), count = min(tb * a.group(), row_end) - row0 - begin;
+    for (int i = static_cast<int>(threadIdx.x); i < count * kPairs; i += P.threads()) {
+      const int r = begin + i / kPairs, column = i % kPairs * 2;
+      float highest = kMinusInfinity, total = 0, x = 0, y = 0;
+#pragma unroll
+      for (int s = 0; s < P.warps_n; ++s) highest = fmaxf(highest, partials[s * kPartial + kRows * kDimV + r]);
+      const float base = softmax_base(highest);
+#pragma unroll
+      for (int s = 0; s < P.warps_n; ++s) {
+        const float* from = partials + s * kPartial;
+        const float w = ptx::exp2_fast(from[kRows * kDimV + r] - base);
+        const Vec<float, 2> v = *reinterpret_cast<const Vec<float, 2>*>(from + r * kDimV + column);
+        total += from[kRows * kDimV + kRows + r] * w;
+        x += v.v[0] * w, y += v.v[1] * w;
+      }
+      if constexpr (P.split == 1) {
+        const float factor = finish(row0 + r, highest, total, column == 0);
+        put(row0 + r, column, x * factor, y * factor);
+      } else {
+        store<2>(partials + r * kDimV + column, {x, y});
+        if (column == 0) ends[r] = highest, ends[kRows + r] = total;
+      }
+    }
+    if constexpr (P.split > 1) {
+      ptx::cluster_sync<P.split>();
+      for (int i = rank * P.threads() + static_cast<int>(threadIdx.x); i < count * kPairs; i += P.split * P.threads()) {
+        const int r = begin + i / kPairs, column = i % kPairs * 2;
+        float tops[P.split], masses[P.split];
+        uint64_t sums[P.split];
+#pragma unroll
+        for (int c = 0; c < P.split; ++c) {
+          tops[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + r), c));
+          masses[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + kRows + r), c));
+          sums[c] = ptx::remote_load<P.split>(reinterpret_cast<const uint64_t*>(partials + r * kDimV + column), c);
+        }
+        float highest = kMinusInfinity, total = 0, x = 0, y = 0;
+#pragma unroll
+        for (int c = 0; c < P.split; ++c) highest = fmaxf(highest, tops[c]);
+        const float base = softmax_base(highest);
+#pragma unroll
+        for (int c = 0; c < P.split; ++c) {
+          const float w = ptx::exp2_fast(tops[c] - base);
+          total += masses[c] * w;
+          x += __uint_as_float(static_cast<uint32_t>(sums[c])) * w, y += __uint_as_float(static_cast<uint32_t>(sums[c] >> 32)) * w;
+        }
+        const float factor = finish(row0 + r, highest, total, column == 0);
+        put(row0 + r, column, x * factor, y * factor);
+      }
+      ptx::cluster_sync<P.split>();  // nobody leaves, or writes its next partial, while others read
+    }
+    __syncthreads();
+  }
+
+  /// End of the run of tokens from t on that share its slot; the same in every warp.
+  __device__ __forceinline__ int run_end(int t, int past) const {
+    if (a.slot == nullptr) return past;
+    const int32_t slot = a.slot[t];
+    for (int at = t + 1; at < past; at += 32) {
+      const uint32_t other = __ballot_sync(0xffffffffu, at + lane < past && a.slot[at + lane] != slot);
+      if (other != 0) return at + __ffs(static_cast<int>(other)) - 1;
+    }
+    return past;
+  }
+};
+
+/// Grid: tiles * Hkv * split blocks, clusters of split; tiles of the last tokens first, which see most keys.
+template <class Q, class Kv, AttentionTile P>
+__global__ void __launch_bounds__(P.threads()) attention_tile(const __grid_constant__ AttentionArgs a) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  using Kernel = AttentionTileKernel<Q, Kv, P>;
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int rank = ptx::cluster_rank<P.split>(), warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = a.group(), height = a.by_token() && group < P.rows() ? group : P.rows();
+  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
+  const int tile = static_cast<int>(gridDim.x / P.split / heads - 1 - index / heads);
+  const int rows = valid_rows(a.rows, a.T) * group, row0 = tile * height;
+  if (row0 >= rows) return;  // the whole cluster
+  Q* const queries = reinterpret_cast<Q*>(memory);
+  Q* const stages = queries + P.query_bytes() / 2;
+  const int stream = warp / P.warps_m;
+  Kernel k{a, queries, stages + stream * P.stages * (P.stage_bytes() / 2), reinterpret_cast<float*>(stages),
+           static_cast<int>(index % heads), rank, warp % P.warps_m, stream, static_cast<int>(threadIdx.x % 32),
+           row0, min(row0 + height, rows)};
+  k.load_queries();
+  const int past = (k.row_end - 1) / group + 1;
+  for (int ta = row0 / group; ta < past;) {
+    const int tb = k.run_end(ta, past);
+    k.attend(ta, tb);
+    if constexpr (P.merges()) k.merge(ta, tb);
+    else k.write_direct(ta, tb);
+    ta = tb;
+  }
+}
+
+}  // namespace vivace::kernels
