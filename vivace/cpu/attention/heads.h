@@ -33,13 +33,6 @@ struct Heads {
     for (; i % 16 != 0; ++i) dst[i] = 0;
   }
 
-  /// Place j of a slot in k or v as f32; zeros where its page does not exist.
-  static void fetch(const kernels::AttentionArgs& a, const void* from, int64_t stride, int64_t slot, int64_t j, int kv, int n, float* dst) {
-    const int64_t block = a.block(slot, j);
-    if (block < 0) std::memset(dst, 0, (n + 15) / 16 * 16 * sizeof(float));
-    else widen(a.kv_dtype, from, block * stride + (a.place(j) * a.Hkv + kv) * n, n, dst);
-  }
-
   static float lanes(const F& v) {
     alignas(64) float s[16];
     B::store(s, v);
@@ -82,12 +75,15 @@ struct Heads {
     alignas(64) float copy[kKeys * (kMaxHeadDim + 16)];
     const float* row[kKeys];
 
-    void load(DType t, const void* src, int64_t at, int64_t pitch, int n, int D) {
-      const bool direct = t == DType::f32 && D % 16 == 0;
-      const int wide = (D + 15) / 16 * 16 + 16;  // one line more: rows a power of two apart would share few sets of the cache
+    /// Heads of `dim` elements at places [j0, j0 + n) of a slot; zeros where a page does not exist.
+    void load(const kernels::AttentionArgs& a, const void* base, int64_t stride, int64_t slot, int64_t j0, int kv, int n, int dim) {
+      const bool direct = a.kv_dtype == DType::f32 && dim % 16 == 0;
+      const int padded = (dim + 15) / 16 * 16, wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
       for (int j = 0; j < n; ++j) {
-        row[j] = direct ? static_cast<const float*>(src) + at + j * pitch : copy + j * wide;
-        if (!direct) widen(t, src, at + j * pitch, D, copy + j * wide);
+        const int64_t block = a.block(slot, j0 + j), at = block * stride + (a.place(j0 + j) * a.Hkv + kv) * dim;
+        row[j] = direct && block >= 0 ? static_cast<const float*>(base) + at : copy + j * wide;
+        if (block < 0) std::memset(copy + j * wide, 0, padded * sizeof(float));
+        else if (!direct) widen(a.kv_dtype, base, at, dim, copy + j * wide);
       }
       for (int j = n; j < kKeys; ++j) row[j] = row[0];
     }
@@ -172,12 +168,12 @@ struct Heads {
             for (int h = 0; h < tile.heads; ++h) f(&queries[i * tile.heads + h], lo, hi);
         }
       };
-      rows.load(a.kv_dtype, a.k, tile.slot * a.k_stride + (j0 * a.Hkv + kv) * a.D, int64_t{a.Hkv} * a.D, n, a.D);
+      rows.load(a, a.k, a.k_stride, tile.slot, j0, kv, n, a.D);
       each([&](Query* q, int lo, int hi) {
         scores(q, rows.row, hi, D);
         soften(q, a, lo, hi, Dv);
       });
-      rows.load(a.kv_dtype, a.v, tile.slot * a.v_stride + (j0 * a.Hkv + kv) * a.Dv, int64_t{a.Hkv} * a.Dv, n, a.Dv);
+      rows.load(a, a.v, a.v_stride, tile.slot, j0, kv, n, a.Dv);
       each([&](Query* q, int lo, int hi) {
         int i = 0;
         for (; i + 64 <= Dv; i += 64) add_values<4>(q, rows.row, lo, hi, i);
