@@ -49,8 +49,9 @@ TEST(Nvrtc, CompilesForEveryChip) {
   }
 }
 
-// In a child process, before NVRTC is loaded (suites named so run first): the answer stays for a process.
+// In a process of its own, since the first answer stays for a process.
 TEST(NvrtcDeathTest, ExplicitChoiceThatIsNotThereSaysWhatToDo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         setenv("VIVACE_NVRTC", "/nowhere/libnvrtc.so", 1);

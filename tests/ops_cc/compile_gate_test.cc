@@ -26,7 +26,6 @@ struct Allowed {
   const char* why;
 };
 constexpr Allowed kSpills[] = {
-    {"::norm<", "NormPolicy{1024, 1, 0}>", 8, "1024 threads leave 64 registers each, one word short; serves only long unaligned rows"},
 };
 
 int allowed_spill(const std::string& expression) {

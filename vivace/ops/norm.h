@@ -83,27 +83,26 @@ struct norm {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // In order of preference: the first row that holds H and whose access width the call allows.
-    // Short rows take few threads, so that many rows share an SM; a thread keeps 1 to 4 accesses.
-    static constexpr Policy kTactics[] = {
-        {32, 8, 1}, {64, 8, 1}, {128, 8, 1}, {256, 8, 1}, {512, 8, 1}, {1024, 8, 1}, {1024, 8, 2},
-        {128, 1, 4}, {512, 1, 4},  // rows of odd length or alignment
-        {1024, 8, 0}, {1024, 1, 0},  // longer than registers hold: the row is read again from L2
+    // The first row that holds H. Two groups a thread keep enough bytes in flight with few warps to
+    // synchronise; one tactic an H for every T, so that a row's bits do not depend on its company.
+    struct Tactic {
+      int32_t threads, items;
     };
+    static constexpr Tactic kTactics[] = {{32, 1}, {32, 2}, {64, 2}, {128, 2}, {256, 2}, {512, 2}, {512, 4}, {512, 0}};
 
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
-                        vectorizable(a.out, a.out_stride, a.out_dtype, 8) && vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) &&
-                        vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) && vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) &&
-                        vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
-      for (const Policy& p : kTactics)
-        if ((p.vec == 1 || wide) && (p.items == 0 || a.H <= p.capacity()))
+      const bool aligned = a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
+                           vectorizable(a.out, a.out_stride, a.out_dtype, 8) && vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) &&
+                           vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) && vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) &&
+                           vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
+      for (const Tactic& t : kTactics)
+        if (const Policy p{t.threads, t.items, aligned}; p.items == 0 || a.H <= p.capacity())
           return Key{a.x_dtype, a.weight ? a.w_dtype : a.x_dtype, a.out_dtype, p};
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("norm<%s, %s, %s, vivace::kernels::NormPolicy{%d, %d, %d}>",
-                               type_name(k.x), type_name(k.w), type_name(k.out), k.p.threads, k.p.vec, k.p.items);
+      return kernel_expression("norm<%s, %s, %s, vivace::kernels::NormPolicy{%d, %d, %s}>", type_name(k.x), type_name(k.w), type_name(k.out),
+                               k.p.threads, k.p.items, k.p.aligned ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T);
@@ -113,7 +112,8 @@ struct norm {
     static void instances(Arch, Visit&& visit) {
       for (const DType x : {DType::f32, DType::bf16, DType::f16})
         for (const DType out : {x, DType::e4m3})
-          for (const Policy& p : kTactics) visit(Key{x, x, out, p});
+          for (const Tactic& t : kTactics)
+            for (const bool aligned : {true, false}) visit(Key{x, x, out, {t.threads, t.items, aligned}});
     }
   };
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/gate/act_mul.h"
 #include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/tile/divide.cuh"
 #include "vivace/kernels/tile/elem.cuh"
 #include "vivace/kernels/tile/reduce.cuh"
 
@@ -49,10 +50,11 @@ __global__ void __launch_bounds__(P.threads) act_mul(const __grid_constant__ Act
     scale = amax > 0 ? amax / 448.0f : 1.0f;
     if (threadIdx.x == 0) a.row_scale[t] = scale;
   }
+  const Divider divide(scale);
   const auto write = [&](int col, float (&y)[V]) {
     if (scale != 1.0f)
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] /= scale;
+      for (int i = 0; i < V; ++i) y[i] = divide(y[i]);
     store<V>(out + col, y);
   };
   if constexpr (P.whole_row) {

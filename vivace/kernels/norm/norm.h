@@ -27,13 +27,16 @@ struct NormArgs {
   DType x_dtype, w_dtype, out_dtype;
 };
 
-/// One thread block a row.
+inline constexpr int kNormGroup = 8;  // consecutive elements that one thread takes together
+
+/// One thread block a row. Which thread sums which group, and so every bit of the result, follows from
+/// threads and items alone, which follow from H alone: the same row gives the same bits in any place.
 struct NormPolicy {
   int32_t threads;  // a block
-  int32_t vec;      // elements an access; 1 serves any alignment
-  int32_t items;    // accesses a thread keeps in registers: rows of up to threads * vec * items; 0 re-reads the row
+  int32_t items;    // groups a thread keeps in registers: rows of up to threads * items * 8; 0 re-reads the row
+  bool aligned;     // groups are whole and aligned: 16-byte accesses; else element by element
   constexpr bool operator==(const NormPolicy&) const = default;
-  constexpr int64_t capacity() const { return int64_t{threads} * vec * items; }
+  constexpr int64_t capacity() const { return int64_t{threads} * items * kNormGroup; }
 };
 
 }  // namespace vivace::kernels

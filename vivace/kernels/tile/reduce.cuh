@@ -22,8 +22,9 @@ __device__ __forceinline__ float warp_reduce(float v, Op op) {
   return v;
 }
 
-/// The result is in every thread. `scratch` holds kThreads / 32 floats and is free again at return.
-template <int kThreads, class Op>
+/// The result is in every thread. `scratch` holds kThreads / 32 floats. It is free again at return if
+/// kFree, which costs a barrier; else after the caller's next one.
+template <int kThreads, bool kFree = true, class Op>
 __device__ __forceinline__ float block_reduce(float v, float* scratch, Op op) {
   v = warp_reduce(v, op);
   if constexpr (kThreads == 32) return v;
@@ -33,7 +34,7 @@ __device__ __forceinline__ float block_reduce(float v, float* scratch, Op op) {
   // Every warp reduces the partials for itself: one barrier fewer than a broadcast.
   v = threadIdx.x % 32 < kWarps ? scratch[threadIdx.x % 32] : Op::kIdentity;
   v = warp_reduce(v, op);
-  __syncthreads();
+  if constexpr (kFree) __syncthreads();
   return v;
 }
 
