@@ -233,6 +233,8 @@ def hub_copy(tmp_path, name="llama", **changes):
     (dict(hidden_act="tanh"), vivace.UnsupportedError, "hidden_act"),
     (dict(attention_bias=True), vivace.UnsupportedError, "attention_bias"),
     (dict(quantization_config={"bits": 4}), vivace.UnsupportedError, "quantization_config"),
+    (dict(quantization_config={"quant_method": "fp8", "weight_block_size": [64, 128]}), vivace.UnsupportedError, r"weight_block_size \[128, 128\]"),
+    (dict(sliding_window=64), vivace.UnsupportedError, "sliding_window"),
 ])
 def test_bad_configs(tmp_path, changes, error, match):
     with pytest.raises(error, match=match):

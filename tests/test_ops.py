@@ -117,10 +117,11 @@ def test_row_count(op, case, distribution):
     """With a device-side count the rows before it have the same bits, those beyond are not touched."""
     data = contents(op, case, distribution)
     base, T = Run(op, case, data).call().written, case.dims["T"]
+    whole = {*getattr(reference(op), "SCRATCH", ()), *getattr(reference(op), "WHOLE", ())}  # rows that depend on how many there are
     for count in {T - 1, T // 2, 0, -3, T, T + 7}:
         r = Run(op, case, data, rows=count).call()  # call() checks the rows beyond
         assert r.n == min(max(count, 0), T)
-        same({p: b for p, b in r.written.items() if by_row(op, p)}, base, f"rows={count}")
+        same({p: b for p, b in r.written.items() if by_row(op, p) and p not in whole}, base, f"rows={count}")
 
 
 def test_alias_is_its_op():

@@ -12,13 +12,15 @@ rope scalings, so that ignoring one changes every later row.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "tiny"
 PROMPT, TOKENS, MIN_GAP = 24, 32, 0.02
@@ -29,6 +31,9 @@ COMMON = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_att
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+GEMMA = dict(hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=192,
+             max_position_embeddings=128, rms_norm_eps=1e-6, hidden_activation="gelu_pytorch_tanh", sliding_window=8,
+             attention_bias=False, torch_dtype="float32", bos_token_id=2, eos_token_id=1)
 
 # config.json is written by hand in the form that most published checkpoints have (rope_theta and
 # rope_scaling side by side); "llama_untied" has the newer rope_parameters instead.
@@ -47,15 +52,34 @@ FAMILIES = {
                   tie_word_embeddings=True, attention_bias=False, use_sliding_window=False),
     "qwen3_yarn": dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"],
                        **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64},
-                       head_dim=16, rope_theta=10000.0, rope_scaling=YARN, tie_word_embeddings=False, attention_bias=False, use_sliding_window=False)}
+                       head_dim=16, rope_theta=10000.0, rope_scaling=YARN, tie_word_embeddings=False, attention_bias=False, use_sliding_window=False),
+    # Published gemma3 files spread the two thetas; "gemma3_params" has the newer form and lists its layers.
+    "gemma3": dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], **GEMMA, num_hidden_layers=4,
+                   sliding_window_pattern=3, rope_theta=1000000.0, rope_local_base_freq=10000.0,
+                   rope_scaling={"rope_type": "linear", "factor": 8.0}, query_pre_attn_scalar=24),
+    "gemma3_params": dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], **GEMMA, num_hidden_layers=3,
+                          layer_types=["full_attention", "sliding_attention", "sliding_attention"], query_pre_attn_scalar=16,
+                          rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                                           "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}),
+    "mixtral": dict(model_type="mixtral", architectures=["MixtralForCausalLM"],
+                    **{**COMMON, "hidden_size": 32, "intermediate_size": 32}, rope_theta=1000000.0, sliding_window=None,
+                    num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False),
+    "qwen3_moe": dict(model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"],
+                      **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6}, head_dim=16, rope_theta=1000000.0,
+                      num_experts=6, num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=True,
+                      decoder_sparse_step=1, mlp_only_layers=[], tie_word_embeddings=True, use_sliding_window=False),
+    "gpt2": dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], n_embd=32, n_layer=2, n_head=4, n_ctx=128, n_positions=128,
+                 vocab_size=192, layer_norm_epsilon=1e-5, activation_function="gelu_new", bos_token_id=1, eos_token_id=2)}
 SHARDED = ("qwen3",)  # in two files with an index
 
 
 def randomize(model, seed: int) -> None:
     rng = np.random.default_rng(seed)
+    # Gemma multiplies embeddings by sqrt(hidden): of unit size they would drown the layers.
+    embed = 2 / np.sqrt(model.config.hidden_size) if "gemma" in model.config.model_type else 1.0
     for name, p in model.named_parameters():
-        if p.ndim == 2:
-            scale = 1.0 if "embed" in name else 1.6 / np.sqrt(p.shape[1])
+        if p.ndim >= 2:
+            scale = embed if "embed" in name or ".wte" in name or ".wpe" in name else 1.6 / np.sqrt(p.shape[-1])
             value = rng.standard_normal(p.shape) * scale
         elif name.endswith("bias"):
             value = rng.standard_normal(p.shape) * 0.5
@@ -75,9 +99,16 @@ def greedy(model, prompt: np.ndarray) -> tuple[list[int], list[float]]:
     return ids[len(prompt):], gaps
 
 
+def hub_tensors(model) -> dict[str, np.ndarray]:
+    """Weights under the names that published files have: in memory transformers fuses experts."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy.deepcopy(model).float().save_pretrained(folder)
+        tensors = load_file(Path(folder) / "model.safetensors")
+    return {name: np.ascontiguousarray(t, np.float32) for name, t in tensors.items()}
+
+
 def write_weights(model, folder: Path, sharded: bool, tied: bool) -> int:
-    tensors = {name: p.detach().numpy().astype(np.float32) for name, p in model.named_parameters()
-               if not (tied and name == "lm_head.weight")}
+    tensors = {name: t for name, t in hub_tensors(model).items() if not (tied and name == "lm_head.weight")}
     if not sharded:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return (folder / "model.safetensors").stat().st_size
@@ -98,7 +129,7 @@ def write(name: str, out: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(FAMILIES[name], indent=1) + "\n")
     # From the file, as a user's would be; eager attention is the plainest path.
-    config = transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager")
+    config = transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager")
     for seed in range(200):
         model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
         randomize(model, seed)

@@ -2,12 +2,29 @@
 
 #include <cstring>
 
+#include "vivace/base/float_types.h"
+
 namespace vivace::engine {
 
-std::string WeightSource::name_of(const WeightRule& rule, int layer) const {
-  std::string name = checkpoint_.format() == Format::gguf ? rule.gguf : rule.hf;
-  if (const size_t at = name.find("{}"); at != std::string::npos) name.replace(at, 2, std::to_string(layer));
+namespace {
+
+constexpr int64_t kScaleBlock = 128;  // e4m3 weights: rows and columns that share a scale
+
+std::string with_number(std::string name, const char* mark, int64_t number) {
+  if (const size_t at = name.find(mark); at != std::string::npos) name.replace(at, std::strlen(mark), std::to_string(number));
   return name;
+}
+
+Status wrong_shape(const std::string& name, const Shape& wanted, const Shape& got) {
+  return Status(Code::kInvalidShape, "tensor " + name + ": wanted " + to_string(wanted) + ", got " + to_string(got));
+}
+
+}  // namespace
+
+std::string WeightSource::name_of(const WeightRule& rule, int layer) const {
+  const bool gguf = checkpoint_.format() == Format::gguf;
+  const std::string name = gguf ? rule.gguf : rule.hf;
+  return with_number(gguf || name.empty() ? name : prefix_ + name, "{}", layer);
 }
 
 bool WeightSource::has(const WeightRule& rule, int layer) const {
@@ -16,19 +33,83 @@ bool WeightSource::has(const WeightRule& rule, int layer) const {
 }
 
 Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
-  const std::string tensor_name = name_of(rule, layer);
+  const std::string name = name_of(rule, layer);
+  if (name.find("{e}") != std::string::npos) return gather(rule, name);
+  return one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors);
+}
+
+Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& shape, bool transposed) const {
   const TensorEntry* e = checkpoint_.find(tensor_name);
   if (e == nullptr) return Status(Code::kNotFound, "tensor " + tensor_name + " is missing; the checkpoint is incomplete or of another family");
-  if (!(e->shape == rule.shape))
-    return Status(Code::kInvalidShape, "tensor " + tensor_name + ": wanted " + to_string(rule.shape) + ", got " + to_string(e->shape));
+  const Shape stored = transposed ? Shape(shape[1], shape[0]) : shape;
+  if (!(e->shape == stored)) return wrong_shape(tensor_name, stored, e->shape);
+  if (e->dtype == DType::e4m3) return unscale(*e);
   Tensor t = checkpoint_.tensor(*e);
-  const uintptr_t align = is_block(t.dtype) ? 2 : static_cast<uintptr_t>(info(t.dtype).bytes);
-  if (reinterpret_cast<uintptr_t>(t.data) % align != 0) {
-    auto copy = std::make_unique<std::byte[]>(e->bytes);
-    std::memcpy(copy.get(), t.data, e->bytes);
-    t.data = copy.get();
-    copies_.push_back(std::move(copy));
+  const int size = is_block(t.dtype) ? 0 : info(t.dtype).bytes;
+  if (transposed) {
+    if (size == 0) return Status(Code::kUnsupported, "tensor " + tensor_name + ": a block format cannot be transposed");
+    const Tensor copy = own(t.dtype, shape);
+    const char* from = static_cast<const char*>(t.data);
+    char* to = static_cast<char*>(copy.data);
+    for (int64_t n = 0; n < shape[0]; ++n)
+      for (int64_t k = 0; k < shape[1]; ++k, to += size) std::memcpy(to, from + (k * shape[0] + n) * size, static_cast<size_t>(size));
+    return copy;
   }
+  if (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(size == 0 ? 2 : size) != 0) {
+    const Tensor copy = own(t.dtype, t.shape);
+    std::memcpy(copy.data, t.data, e->bytes);
+    return copy;
+  }
+  return t;
+}
+
+Result<Tensor> WeightSource::gather(const WeightRule& rule, const std::string& name) const {
+  const Shape matrix(rule.shape[1], rule.shape[2]);
+  Tensor all;
+  for (int64_t i = 0; i < rule.shape[0]; ++i) {
+    VV_ASSIGN(const Tensor part, one(with_number(name, "{e}", i), matrix, rule.hf_transposed));
+    if (i == 0) all = own(part.dtype, rule.shape);
+    VV_CHECK_EQ(kInvalidDType, std::string(vivace::name(all.dtype)), std::string(vivace::name(part.dtype)));
+    const int64_t bytes = part.span_bytes();
+    std::memcpy(static_cast<char*>(all.data) + i * bytes, part.data, static_cast<size_t>(bytes));
+  }
+  return all;
+}
+
+Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
+  const std::string scale_name = weight.name + "_scale_inv";
+  const TensorEntry* s = checkpoint_.find(scale_name);
+  if (weight.shape.rank != 2 || s == nullptr)
+    return Status(Code::kUnsupported, "tensor " + weight.name + " is e4m3 without block scales in " + scale_name + "; convert it to bf16 or GGUF");
+  const int64_t N = weight.shape[0], K = weight.shape[1], across = (K + kScaleBlock - 1) / kScaleBlock;
+  const Shape wanted((N + kScaleBlock - 1) / kScaleBlock, across);
+  if (!(s->shape == wanted)) return wrong_shape(scale_name, wanted, s->shape);
+  if (s->dtype != DType::f32 && s->dtype != DType::bf16)
+    return Status(Code::kUnsupported, "tensor " + scale_name + ": wanted f32 or bf16, got " + name(s->dtype));
+  const auto* codes = static_cast<const uint8_t*>(checkpoint_.tensor(weight).data);
+  const auto* scales = static_cast<const char*>(checkpoint_.tensor(*s).data);
+  const Tensor out = own(DType::bf16, weight.shape);
+  auto* to = static_cast<uint16_t*>(out.data);
+  const auto scale_at = [&](int64_t i) {
+    float f;
+    uint16_t h;
+    if (s->dtype == DType::f32) return std::memcpy(&f, scales + i * 4, 4), f;
+    return std::memcpy(&h, scales + i * 2, 2), f32_of_bf16(h);
+  };
+  for (int64_t n = 0; n < N; ++n)
+    for (int64_t k0 = 0; k0 < K; k0 += kScaleBlock) {
+      const float scale = scale_at(n / kScaleBlock * across + k0 / kScaleBlock);
+      for (int64_t k = k0; k < K && k < k0 + kScaleBlock; ++k) to[n * K + k] = bf16_of_f32(f32_of_e4m3(codes[n * K + k]) * scale);
+    }
+  return out;
+}
+
+Tensor WeightSource::own(DType dtype, const Shape& shape) const {
+  Tensor t = tensor(nullptr, dtype, shape);
+  const int64_t bytes = t.span_bytes();
+  copies_.push_back(std::make_unique<std::byte[]>(static_cast<size_t>(bytes)));
+  t.data = copies_.back().get();
+  copied_ += bytes;
   return t;
 }
 

@@ -11,11 +11,13 @@
 namespace vivace::engine {
 
 /// Where one weight comes from. "{}" in a name stands for the layer's number; an empty name means that
-/// the format does not carry this weight.
+/// the format does not carry this weight. With "{e}" a hub checkpoint keeps one [N, K] tensor for each of
+/// the E matrices of a [E, N, K] weight.
 struct WeightRule {
   const char* gguf;
   const char* hf;
   Shape shape;
+  bool hf_transposed = false;  // the hub's matrix is [in, out]
 };
 
 /// Owns the checkpoint's mapping for as long as views of it live.
@@ -24,17 +26,29 @@ class WeightSource {
   explicit WeightSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
   const Checkpoint& checkpoint() const { return checkpoint_; }
   bool has(const WeightRule& rule, int layer = -1) const;
-  /// A view of the mapped file; a tensor whose address breaks its dtype's alignment is copied once.
+  /// Put before every hub name from now on.
+  void set_hub_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  /// A view of the mapped file. Copied once, into memory of this object: a tensor whose address breaks its
+  /// dtype's alignment, a transposed one, experts that lie apart, and e4m3 with a scale a 128 x 128 block
+  /// ("weight_scale_inv" beside "weight"), which becomes bf16.
   /// Errors: NotFound names the tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies.
   Result<Tensor> get(const WeightRule& rule, int layer = -1) const;
-  /// Bytes of the mapped files.
+  /// Bytes of the mapped files, and of what was copied out of them.
   int64_t bytes() const;
+  int64_t copied_bytes() const { return copied_; }
   /// Reads every page of the files once, so that no step faults.
   void touch() const;
 
  private:
   std::string name_of(const WeightRule& rule, int layer) const;
+  Result<Tensor> one(const std::string& name, const Shape& shape, bool transposed) const;
+  Result<Tensor> gather(const WeightRule& rule, const std::string& name) const;
+  Result<Tensor> unscale(const TensorEntry& weight) const;
+  /// A dense tensor in memory of this object.
+  Tensor own(DType dtype, const Shape& shape) const;
   Checkpoint checkpoint_;
+  std::string prefix_;
+  mutable int64_t copied_ = 0;
   mutable std::vector<std::unique_ptr<std::byte[]>> copies_;
 };
 

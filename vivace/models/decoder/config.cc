@@ -1,5 +1,7 @@
 #include "vivace/models/decoder/config.h"
 
+#include <cmath>
+
 #include "vivace/base/check.h"
 #include "vivace/engine/registry.h"
 
@@ -11,10 +13,14 @@ using engine::Json;
 using engine::JsonValue;
 using engine::Metadata;
 
-/// The family whose `arch` member equals `architecture`.
-Result<const Family*> find_family(const char* Family::*arch, std::string_view architecture) {
+constexpr int64_t kMaxLayers = 1024;
+
+/// The family whose `arch` member equals `architecture`, with experts or without where there are both.
+Result<const Family*> find_family(const char* Family::*arch, std::string_view architecture, bool experts) {
+  const Family* found = nullptr;
   for (const Family& f : kFamilies)
-    if (architecture == f.*arch) return &f;
+    if (architecture == f.*arch && (found == nullptr || f.has(kExperts) == experts)) found = &f;
+  if (found != nullptr) return found;
   return Status(Code::kUnsupported, "architecture '" + std::string(architecture) + "' is no decoder family of this version");
 }
 
@@ -48,11 +54,25 @@ class Gguf {
   std::string prefix_;
 };
 
+/// Gemma 3's files state the window; the pattern and the smaller theta are the architecture's.
+Status read_gguf_local(const Gguf& g, DecoderConfig* c) {
+  constexpr int64_t kGlobalEvery = 6, kLayersOf27B = 62;
+  VV_TRY(g.integer("attention.sliding_window", &c->window));
+  VV_TRY(g.maybe("rope.freq_base_swa", &c->local_theta));
+  c->rope_theta = 1e6;
+  // Checked here too: the list is as long as the file says.
+  if (c->layers < 1 || c->layers > kMaxLayers) return {};
+  for (int64_t i = 0; i < c->layers; ++i) c->local.push_back((i + 1) % kGlobalEvery != 0);
+  if (c->layers == kLayersOf27B && c->heads > 0) c->attn_scale = 1 / std::sqrt(static_cast<double>(c->hidden) / static_cast<double>(c->heads));
+  return {};
+}
+
 Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
   const Metadata& meta = checkpoint.metadata();
   VV_ASSIGN(const std::string_view arch, meta.get_string("general.architecture"));
-  VV_ASSIGN(c->family, find_family(&Family::gguf_arch, arch));
   const Gguf g(meta, arch);
+  VV_TRY(g.maybe("expert_count", &c->experts));
+  VV_ASSIGN(c->family, find_family(&Family::gguf_arch, arch, c->experts > 0));
   VV_TRY(g.integer("block_count", &c->layers));
   VV_TRY(g.integer("embedding_length", &c->hidden));
   VV_TRY(g.integer("attention.head_count", &c->heads));
@@ -62,11 +82,16 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
   VV_TRY(g.maybe("attention.key_length", &c->head_dim));
   VV_TRY(g.integer("feed_forward_length", &c->mlp));
   VV_TRY(g.integer("context_length", &c->context));
-  VV_TRY(g.number("attention.layer_norm_rms_epsilon", &c->eps));
+  if (c->has(kExperts)) {
+    VV_TRY(g.integer("expert_used_count", &c->experts_used));
+    VV_TRY(g.maybe("expert_feed_forward_length", &c->mlp));
+  }
+  VV_TRY(g.number(c->has(kLayerNorm) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", &c->eps));
+  if (c->has(kLocalLayers)) VV_TRY(read_gguf_local(g, c));
   c->rope_style = c->family->gguf_rope;
   VV_TRY(g.maybe("rope.freq_base", &c->rope_theta));
-  c->rope_dims = c->head_dim;
-  VV_TRY(g.maybe("rope.dimension_count", &c->rope_dims));
+  c->rope_dims = c->has(kLearnedPositions) ? 0 : c->head_dim;
+  if (c->rope_dims != 0) VV_TRY(g.maybe("rope.dimension_count", &c->rope_dims));
   if (g.has("rope.scaling.type")) {
     VV_ASSIGN(const std::string_view kind, g.text("rope.scaling.type"));
     VV_ASSIGN(c->rope_scaling.kind, rope_kind(kind, "rope.scaling.type"));
@@ -85,12 +110,22 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
 // ---- hub: config.json beside the safetensors ----
 
 Status read_rope(const JsonValue& root, DecoderConfig* c) {
+  if (c->has(kLearnedPositions)) return {};
   // transformers 5 keeps theta and scaling together in rope_parameters; older files spread them.
   std::optional<JsonValue> scaling = root.find("rope_parameters");
   if (!scaling || scaling->is_null()) scaling = root.find("rope_scaling");
-  VV_ASSIGN(c->rope_theta, root.get_double("rope_theta", 10000));
+  VV_ASSIGN(c->rope_theta, root.get_double("rope_theta", c->has(kLocalLayers) ? 1e6 : 10000));
+  VV_ASSIGN(c->local_theta, root.get_double("rope_local_base_freq", c->local_theta));
   c->rope_dims = c->head_dim;
   if (!scaling || scaling->is_null()) return {};
+  if (c->has(kLocalLayers)) {  // the newer form has one such object a kind of layer
+    if (const auto local = scaling->find("sliding_attention"); local && !local->is_null()) {
+      VV_ASSIGN(c->local_theta, local->get_double("rope_theta", c->local_theta));
+      VV_ASSIGN(const std::string_view kind, local->get_string("rope_type", "default"));
+      if (kind != "default") return local->error(Code::kUnsupported, "sliding-window layers with scaled rope are not served");
+    }
+    if (const auto global = scaling->find("full_attention"); global && !global->is_null()) scaling = global;
+  }
   const JsonValue s = *scaling;
   VV_ASSIGN(c->rope_theta, s.get_double("rope_theta", c->rope_theta));
   VV_ASSIGN(const std::string_view old_name, s.get_string("type", "default"));
@@ -110,16 +145,78 @@ Status read_rope(const JsonValue& root, DecoderConfig* c) {
   return {};
 }
 
+/// Layers with a sliding window: layer_types, or every layer but each sliding_window_pattern-th.
+Status read_local(const JsonValue& root, DecoderConfig* c) {
+  VV_ASSIGN(c->window, root.get_int("sliding_window"));
+  VV_ASSIGN(const double scalar, root.get_double("query_pre_attn_scalar", 256));
+  c->attn_scale = scalar > 0 ? 1 / std::sqrt(scalar) : 0;
+  if (c->layers < 1 || c->layers > kMaxLayers) return {};  // refused later; the list is as long as the file says
+  const auto types = root.find("layer_types");
+  if (!types || types->is_null()) {
+    VV_ASSIGN(const int64_t pattern, root.get_int("sliding_window_pattern", 6));
+    if (pattern < 1) return Status(Code::kInvalidArgument, strf("config.json: sliding_window_pattern: wanted at least 1, got %ld", static_cast<long>(pattern)));
+    for (int64_t i = 0; i < c->layers; ++i) c->local.push_back((i + 1) % pattern != 0);
+    return {};
+  }
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != c->layers)
+    return types->error(Code::kInvalidShape, strf("expected a list of %ld layers", static_cast<long>(c->layers)));
+  for (const JsonValue type : *types) {
+    VV_ASSIGN(const std::string_view t, type.as_string());
+    if (t != "sliding_attention" && t != "full_attention") return type.error(Code::kUnsupported, "expected sliding_attention or full_attention");
+    c->local.push_back(t == "sliding_attention");
+  }
+  return {};
+}
+
+Status read_experts(const JsonValue& root, DecoderConfig* c) {
+  VV_ASSIGN(c->experts_used, root.get_int("num_experts_per_tok"));
+  if (c->has(kExpertsW123)) {
+    VV_ASSIGN(c->experts, root.get_int("num_local_experts"));
+    return {};
+  }
+  VV_ASSIGN(c->experts, root.get_int("num_experts"));
+  VV_ASSIGN(c->mlp, root.get_int("moe_intermediate_size"));
+  VV_ASSIGN(c->renormalize, root.get_bool("norm_topk_prob", false));
+  VV_ASSIGN(const int64_t step, root.get_int("decoder_sparse_step", 1));
+  const auto dense = root.find("mlp_only_layers");
+  if (step != 1 || (dense && dense->is_array() && dense->size() != 0))
+    return Status(Code::kUnsupported, "config.json: decoder_sparse_step, mlp_only_layers: layers without experts between layers with them are not served");
+  return {};
+}
+
+/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; other quantised hub files are refused.
+Status check_quantization(const JsonValue& q) {
+  VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
+  bool blocks = false;
+  if (const auto size = q.find("weight_block_size"); size && size->is_array() && size->size() == 2) {
+    blocks = true;
+    for (const JsonValue n : *size) {
+      VV_ASSIGN(const int64_t v, n.as_int());
+      blocks = blocks && v == 128;
+    }
+  }
+  if (method == "fp8" && blocks) return {};
+  return Status(Code::kUnsupported, "config.json: quantization_config: only fp8 with weight_block_size [128, 128] is served, got quant_method '" + std::string(method) + "'; use a GGUF file");
+}
+
 /// Features of a config that would change the arithmetic and that the pipeline does not have.
-Status refuse_unserved(const JsonValue& root) {
-  VV_ASSIGN(const std::string_view act, root.get_string("hidden_act", "silu"));
-  if (act != "silu") return Status(Code::kUnsupported, "config.json: hidden_act: wanted silu, got '" + std::string(act) + "'");
-  for (const char* flag : {"attention_bias", "mlp_bias", "use_sliding_window"}) {
-    VV_ASSIGN(const bool on, root.get_bool(flag, false));
+Status refuse_unserved(const JsonValue& root, const Family& family) {
+  VV_ASSIGN(const std::string_view act, root.get_string(family.keys->act, family.hub_act));
+  if (act != family.hub_act)
+    return Status(Code::kUnsupported, strf("config.json: %s: wanted %s, got '", family.keys->act, family.hub_act) + std::string(act) + "'");
+  for (const char* flag : {"attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "scale_attn_by_inverse_layer_idx"}) {
+    const auto value = root.find(flag);
+    if (!value || value->is_null()) continue;
+    VV_ASSIGN(const bool on, root.get_bool(flag));
     if (on) return Status(Code::kUnsupported, strf("config.json: %s: true is not served", flag));
   }
-  if (const auto q = root.find("quantization_config"); q && !q->is_null())
-    return Status(Code::kUnsupported, "config.json: quantization_config: quantised hub checkpoints are not served; use a GGUF file");
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
+    if (const auto value = root.find(cap); value && !value->is_null()) return Status(Code::kUnsupported, strf("config.json: %s is not served", cap));
+  if (const auto window = root.find("sliding_window"); window && !window->is_null() && !family.has(kLocalLayers) && !root.find("use_sliding_window"))
+    return Status(Code::kUnsupported, "config.json: sliding_window: a window in every layer is not served");
+  VV_ASSIGN(const bool scaled, root.get_bool("scale_attn_weights", true));
+  if (!scaled) return Status(Code::kUnsupported, "config.json: scale_attn_weights: false is not served");
+  if (const auto q = root.find("quantization_config"); q && !q->is_null()) return check_quantization(*q);
   return {};
 }
 
@@ -127,18 +224,27 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
   const JsonValue root = json.root();
   VV_ASSIGN(const std::string arch, engine::architecture(checkpoint));
-  VV_ASSIGN(c->family, find_family(&Family::hf_arch, arch));
-  VV_TRY(refuse_unserved(root));
-  VV_ASSIGN(c->layers, root.get_int("num_hidden_layers"));
-  VV_ASSIGN(c->hidden, root.get_int("hidden_size"));
-  VV_ASSIGN(c->heads, root.get_int("num_attention_heads"));
+  VV_ASSIGN(c->family, find_family(&Family::hf_arch, arch, false));
+  VV_TRY(refuse_unserved(root, *c->family));
+  const HubKeys& key = *c->family->keys;
+  VV_ASSIGN(c->layers, root.get_int(key.layers));
+  VV_ASSIGN(c->hidden, root.get_int(key.hidden));
+  VV_ASSIGN(c->heads, root.get_int(key.heads));
   VV_ASSIGN(c->kv_heads, root.get_int("num_key_value_heads", c->heads));
   VV_ASSIGN(c->head_dim, root.get_int("head_dim", c->heads > 0 ? c->hidden / c->heads : 0));
-  VV_ASSIGN(c->mlp, root.get_int("intermediate_size"));
+  const auto mlp = root.find(key.mlp);
+  if (c->has(kPlainMlp) && (!mlp || mlp->is_null())) {
+    c->mlp = c->hidden <= INT64_MAX / 4 ? 4 * c->hidden : c->hidden;  // what is that large is refused by check()
+  } else {
+    VV_ASSIGN(c->mlp, root.get_int(key.mlp));
+  }
   VV_ASSIGN(c->vocab, root.get_int("vocab_size"));
-  VV_ASSIGN(c->context, root.get_int("max_position_embeddings"));
-  VV_ASSIGN(c->eps, root.get_double("rms_norm_eps", 1e-6));
-  VV_ASSIGN(c->tied, root.get_bool("tie_word_embeddings", false));
+  VV_ASSIGN(c->context, root.get_int(key.context));
+  VV_ASSIGN(c->eps, root.get_double(key.eps, c->has(kLayerNorm) ? 1e-5 : 1e-6));
+  VV_ASSIGN(c->tied, root.get_bool("tie_word_embeddings", c->has(kTied)));
+  c->norm_plus_one = c->has(kHubPlusOne);
+  if (c->has(kExperts)) VV_TRY(read_experts(root, c));
+  if (c->has(kLocalLayers)) VV_TRY(read_local(root, c));
   return read_rope(root, c);
 }
 
@@ -147,7 +253,7 @@ Status check(const DecoderConfig& c) {
   const auto in_range = [](const char* what, int64_t v, int64_t most) {
     return v >= 1 && v <= most ? Status() : Status(Code::kInvalidArgument, strf("config: %s: wanted 1 to %ld, got %ld", what, static_cast<long>(most), static_cast<long>(v)));
   };
-  VV_TRY(in_range("layers", c.layers, 1024));
+  VV_TRY(in_range("layers", c.layers, kMaxLayers));
   VV_TRY(in_range("hidden size", c.hidden, 1 << 20));
   VV_TRY(in_range("heads", c.heads, 4096));
   VV_TRY(in_range("kv heads", c.kv_heads, c.heads));
@@ -155,7 +261,14 @@ Status check(const DecoderConfig& c) {
   VV_TRY(in_range("mlp size", c.mlp, 1 << 22));
   VV_TRY(in_range("vocabulary", c.vocab, 1 << 22));
   VV_TRY(in_range("context", c.context, 1 << 26));
-  VV_TRY(in_range("rope dims", c.rope_dims, c.head_dim));
+  if (!c.has(kLearnedPositions)) VV_TRY(in_range("rope dims", c.rope_dims, c.head_dim));
+  if (c.has(kLocalLayers)) VV_TRY(in_range("sliding window", c.window, 1 << 26));
+  if (c.has(kExperts)) {
+    VV_TRY(in_range("experts", c.experts, 4096));
+    VV_TRY(in_range("experts of a token", c.experts_used, c.experts));
+  }
+  if (c.has(kFusedQkv) && (c.kv_heads != c.heads || c.q_width() != c.hidden))
+    return Status(Code::kInvalidArgument, "config: a fused qkv projection wants as many kv heads as heads, and heads that fill the hidden size");
   if (c.heads % c.kv_heads != 0) return Status(Code::kInvalidArgument, strf("config: %ld heads are no multiple of %ld kv heads", static_cast<long>(c.heads), static_cast<long>(c.kv_heads)));
   if (c.rope_dims % 2 != 0) return Status(Code::kInvalidArgument, strf("config: rope dims must be even, got %ld", static_cast<long>(c.rope_dims)));
   if (!(c.eps > 0 && c.eps < 1)) return Status(Code::kInvalidArgument, strf("config: norm epsilon: wanted a value in (0, 1), got %g", c.eps));

@@ -1,38 +1,82 @@
 // DecoderConfig: the numbers of a decoder-only language model, read from GGUF metadata or config.json.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "vivace/engine/checkpoint/checkpoint.h"
 #include "vivace/ops/rope_freqs.h"
 
 namespace vivace::models::decoder {
 
+/// What a family's layers have. Weight rules and the pipeline ask for these, never for a family's name.
+enum Feature : uint32_t {
+  kQkvBias = 1,            // q, k and v projections carry a bias
+  kQkNorm = 2,             // RMS norm of each q and k head before rope
+  kHubPlusOne = 4,         // hub checkpoints store norm weights less 1 (GGUF stores them whole)
+  kPostNorms = 8,          // norms of what attention and MLP give, before it joins the residual stream
+  kLocalLayers = 16,       // layers with a sliding window and a rope theta of their own
+  kScaledEmbedding = 32,   // embeddings times sqrt(hidden)
+  kExperts = 64,           // the MLP is a mixture of experts
+  kExpertsW123 = 128,      // ... under Mixtral's hub names
+  kLayerNorm = 256,        // layer norms with bias instead of RMS norms
+  kLearnedPositions = 512, // a table of positions is added to the embedding; no rope
+  kFusedQkv = 1024,        // one projection gives q, k and v
+  kPlainMlp = 2048,        // up, activation, down, with biases; no gate
+  kTied = 4096,            // the head is the embedding unless config.json says otherwise
+};
+
+/// Where config.json keeps what every family has.
+struct HubKeys {
+  const char *layers, *hidden, *heads, *mlp, *context, *eps, *act;
+};
+inline constexpr HubKeys kHubKeys = {"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "rms_norm_eps", "hidden_act"};
+inline constexpr HubKeys kGemmaKeys = {"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "rms_norm_eps", "hidden_activation"};
+inline constexpr HubKeys kGpt2Keys = {"n_layer", "n_embd", "n_head", "n_inner", "n_positions", "layer_norm_epsilon", "activation_function"};
+
 /// What sets one family apart from the next. A family is a row of kFamilies, never a copy of the pipeline.
 struct Family {
   const char* name;
-  const char* gguf_arch;
+  const char* gguf_arch;     // with experts or without, as `features` says
   const char* hf_arch;
-  bool qkv_bias;             // q, k and v projections carry a bias
-  bool qk_norm;              // RMS norm of each q and k head before rope
   const char* gguf_rope;     // GGUF permutes llama's q and k rows so that pairs are interleaved
+  uint32_t features = 0;
+  const char* act = "silu";      // of the MLP, as ops call it
+  const char* hub_act = "silu";  // as config.json calls it
+  const HubKeys* keys = &kHubKeys;
+
+  bool has(uint32_t wanted) const { return (features & wanted) == wanted; }
 };
 
 inline constexpr Family kFamilies[] = {
-    {"llama", "llama", "LlamaForCausalLM", false, false, "interleaved"},
-    {"qwen2", "qwen2", "Qwen2ForCausalLM", true, false, "half"},
-    {"qwen3", "qwen3", "Qwen3ForCausalLM", false, true, "half"},
+    {"llama", "llama", "LlamaForCausalLM", "interleaved"},
+    {"mixtral", "llama", "MixtralForCausalLM", "interleaved", kExperts | kExpertsW123},
+    {"qwen2", "qwen2", "Qwen2ForCausalLM", "half", kQkvBias},
+    {"qwen3", "qwen3", "Qwen3ForCausalLM", "half", kQkNorm},
+    {"qwen3_moe", "qwen3moe", "Qwen3MoeForCausalLM", "half", kQkNorm | kExperts},
+    {"gemma3", "gemma3", "Gemma3ForCausalLM", "half", kQkNorm | kHubPlusOne | kPostNorms | kLocalLayers | kScaledEmbedding | kTied,
+     "gelu_tanh", "gelu_pytorch_tanh", &kGemmaKeys},
+    {"gpt2", "gpt2", "GPT2LMHeadModel", "half", kLayerNorm | kLearnedPositions | kFusedQkv | kPlainMlp | kTied, "gelu_tanh", "gelu_new", &kGpt2Keys},
 };
 
 struct DecoderConfig {
   const Family* family = nullptr;
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, mlp = 0, vocab = 0, context = 0;
   double eps = 1e-6;
+  bool norm_plus_one = false;       // norm weights are stored less 1
   std::string rope_style = "half";  // "half" | "interleaved"
   double rope_theta = 10000;
-  int64_t rope_dims = 0;            // leading dims of a head that rotate
+  int64_t rope_dims = 0;            // leading dims of a head that rotate; 0: no rope
   ops::RopeScaling rope_scaling;
+  double attn_scale = 0;            // 0: 1 / sqrt(head_dim)
+  int64_t window = 0;               // of local layers
+  double local_theta = 10000;       // of local layers, which know no scaling
+  std::vector<bool> local;          // a layer; empty: none
+  int64_t experts = 0, experts_used = 0;
+  bool renormalize = true;          // weights of the chosen experts sum to 1
   bool tied = false;                // the head is the embedding
 
+  bool has(uint32_t wanted) const { return family->has(wanted); }
+  bool is_local(size_t layer) const { return layer < local.size() && local[layer]; }
   int64_t q_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
 };

@@ -122,15 +122,30 @@ void DecoderModel::declare_buffers() {
   declare("top_k", i32, Shape(R), &b.top_k);
   declare("seed", DType::i64, Shape(R), &b.seed);
   declare("counts", i32, Shape(S, c.vocab), &b.counts);
-  declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
+  if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
+  if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
   declare("hidden", f32, Shape(T, c.hidden), &b.hidden);
   declare("normed", f32, Shape(T, c.hidden), &b.normed);
   declare("qkv", f32, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
   declare("q", f32, Shape(T, c.heads, c.head_dim), &b.q);
   declare("attended", f32, Shape(T, c.heads, c.head_dim), &b.attended);
-  declare("gate_up", f32, Shape(T, 2 * c.mlp), &b.gate_up);
-  declare("mlp", f32, Shape(T, c.mlp), &b.mlp);
+  const int64_t A = c.has(kExperts) ? T * c.experts_used : T;  // rows of the MLP
+  if (!c.has(kPlainMlp)) declare("gate_up", f32, Shape(A, 2 * c.mlp), &b.gate_up);
+  declare("mlp", f32, Shape(A, c.mlp), &b.mlp);
+  if (c.has(kExperts)) {
+    declare("route_logits", f32, Shape(T, c.experts), &b.route_logits);
+    declare("route_weights", f32, Shape(T, c.experts_used), &b.route_weights);
+    declare("place", i32, Shape(T, c.experts_used), &b.place);
+    declare("token", i32, Shape(A), &b.token);
+    declare("offsets", i32, Shape(c.experts + 1), &b.offsets);
+    declare("gathered", f32, Shape(A, c.hidden), &b.gathered);
+    declare("expert_out", f32, Shape(A, c.hidden), &b.expert_out);
+  }
   declare("last", f32, Shape(R, c.hidden), &b.last);
+  if (uses_branch(c)) {
+    declare("branch", f32, Shape(T, c.hidden), &b.branch);
+    declare("last_branch", f32, Shape(R, c.hidden), &b.last_branch);
+  }
   declare("logits", f32, Shape(R, c.vocab), &b.logits);
   declare("next", i32, Shape(R), &b.next);
   declare("logprob", f32, Shape(R), &b.logprob);
@@ -143,12 +158,17 @@ void DecoderModel::declare_buffers() {
 }
 
 Status DecoderModel::fill_frequencies() {
-  VV_ASSIGN(const ops::RopeFreqs freqs, ops::rope_freqs(config_.rope_theta, config_.rope_dims, config_.rope_scaling));
+  if (config_.rope_dims == 0) return {};
   const auto* factors = static_cast<const float*>(weights_.rope_factors.data);
-  auto* inv_freq = static_cast<float*>(buffers_.inv_freq.data);
-  for (size_t i = 0; i < freqs.inv_freq.size(); ++i) inv_freq[i] = factors ? freqs.inv_freq[i] / factors[i] : freqs.inv_freq[i];
-  attn_factor_ = freqs.attn_factor;
-  return {};
+  const auto fill = [&](double theta, const ops::RopeScaling& scaling, const Tensor& to, double* attn_factor) -> Status {
+    VV_ASSIGN(const ops::RopeFreqs freqs, ops::rope_freqs(theta, config_.rope_dims, scaling));
+    auto* inv_freq = static_cast<float*>(to.data);
+    for (size_t i = 0; i < freqs.inv_freq.size(); ++i) inv_freq[i] = factors ? freqs.inv_freq[i] / factors[i] : freqs.inv_freq[i];
+    if (attn_factor != nullptr) *attn_factor = freqs.attn_factor;
+    return {};
+  };
+  VV_TRY(fill(config_.rope_theta, config_.rope_scaling, buffers_.inv_freq, &attn_factor_));
+  return config_.local.empty() ? Status() : fill(config_.local_theta, {}, buffers_.local_inv_freq, nullptr);
 }
 
 Status DecoderModel::load() {
@@ -262,14 +282,18 @@ engine::Report DecoderModel::report() const {
           {"trained_context", number(c.context)},
           {"max_batch", number(limits_.max_batch)},
           {"chunk", number(limits_.chunk)},
-          {"weight_dtype", quoted(name(weights_.layers.front().q.dtype))},
+          {"weight_dtype", quoted(name(weights_.layers.front().o.dtype))},
           {"head_dtype", quoted(name(weights_.head.dtype))},
+          {"experts", number(c.experts)},
+          {"experts_used", number(c.experts_used)},
+          {"window", number(c.window)},
           {"rope_style", quoted(c.rope_style)},
           {"arena_bytes", number(arena_.bytes())}};
 }
 
 std::vector<engine::MemoryLine> DecoderModel::memory() const {
   std::vector<engine::MemoryLine> lines = {{"weights (mapped)", source_.bytes()}};
+  if (source_.copied_bytes() > 0) lines.push_back({"weights (copied)", source_.copied_bytes()});
   for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
   return lines;
 }

@@ -1,5 +1,7 @@
 #include "vivace/models/decoder/pipeline.h"
 
+#include <cmath>
+
 #include "vivace/base/check.h"
 
 namespace vivace::models::decoder {
@@ -27,62 +29,120 @@ class Step {
  public:
   Step(ops::Recorder& rec, const DecoderConfig& c, const PrecisionPlan& plan, const DecoderWeights& w, const StepBuffers& b, int64_t T, double attn_factor)
       : rec_(rec), c_(c), plan_(plan), w_(w), b_(b), T_(T), attn_factor_(attn_factor),
-        hidden_(top(b.hidden, T)), normed_(top(b.normed, T)), pos_(top(b.pos, T)), slot_(top(b.slot, T)) {}
+        hidden_(top(b.hidden, T)), normed_(top(b.normed, T)), pos_(top(b.pos, T)), slot_(top(b.slot, T)) {
+    if (uses_branch(c)) branch_ = top(b.branch, T);
+  }
 
   Status record() {
     const Tensor tokens = top(b_.tokens, T_);
-    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", b_.rows}}));
+    const double scale = c_.has(kScaledEmbedding) ? std::sqrt(static_cast<double>(c_.hidden)) : 1;
+    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", b_.rows}}, {{"scale", scale}}));
+    if (c_.has(kLearnedPositions)) {
+      VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos_}, {"out", branch_}, {"rows", b_.rows}}));
+      waiting_ = true;
+    }
     VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", b_.rows}}));
     for (size_t i = 0; i < w_.layers.size(); ++i) {
-      VV_TRY(attention(w_.layers[i], b_.k_cache[i], b_.v_cache[i]));
+      VV_TRY(attention(w_.layers[i], i));
       VV_TRY(mlp(w_.layers[i]));
     }
     return sample();
   }
 
  private:
-  Status attention(const LayerWeights& w, const Tensor& k_cache, const Tensor& v_cache) {
+  Status attention(const LayerWeights& w, size_t layer) {
     const int64_t nq = c_.q_width(), nk = c_.kv_width();
-    const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_);
-    VV_TRY(norm(hidden_, w.attn_norm, normed_));
-    VV_TRY(linear(normed_, w.q, w.q_bias, columns(qkv, 0, nq)));
-    VV_TRY(linear(normed_, w.k, w.k_bias, columns(qkv, nq, nk)));
-    VV_TRY(linear(normed_, w.v, w.v_bias, columns(qkv, nq + nk, nk)));
+    const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_), &k_cache = b_.k_cache[layer], &v_cache = b_.v_cache[layer];
+    const bool local = c_.is_local(layer);
+    VV_TRY(add_norm(w.attn_norm, w.attn_norm_bias));
+    if (w.qkv.present()) {
+      VV_TRY(linear(normed_, w.qkv, w.qkv_bias, qkv));
+    } else {
+      VV_TRY(linear(normed_, w.q, w.q_bias, columns(qkv, 0, nq)));
+      VV_TRY(linear(normed_, w.k, w.k_bias, columns(qkv, nq, nk)));
+      VV_TRY(linear(normed_, w.v, w.v_bias, columns(qkv, nq + nk, nk)));
+    }
     VV_TRY(rec_(ops::qkv_rope,
                 {{"qkv", qkv}, {"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"pos", pos_}, {"slot", slot_},
-                 {"inv_freq", b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"rows", b_.rows}},
-                {{"style", std::string_view(c_.rope_style)}, {"attn_factor", attn_factor_}, {"eps", c_.eps}}));
+                 {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"rows", b_.rows}},
+                {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
+                 {"norm_plus_one", plus_one(w.q_norm)}}));
     VV_TRY(rec_(ops::attention, {{"q", q}, {"k", k_cache}, {"v", v_cache}, {"pos", pos_}, {"slot", slot_}, {"out", attended}, {"rows", b_.rows}},
-                {{"mask", "causal"}}));
-    return rec_(ops::gemm, {{"x", flat(attended)}, {"w", w.o}, {"residual", hidden_}, {"out", hidden_}, {"rows", b_.rows}}, {{"act", act(w.o)}});
+                {{"mask", "causal"}, {"window", local ? static_cast<double>(c_.window) : 0.0}, {"scale", c_.attn_scale}}));
+    VV_TRY(linear(flat(attended), w.o, w.o_bias, target(w.attn_post_norm), residual(w.attn_post_norm)));
+    return post_norm(w.attn_post_norm);
   }
 
   Status mlp(const LayerWeights& w) {
-    VV_TRY(norm(hidden_, w.mlp_norm, normed_));
-    return rec_(ops::gated_mlp,
-                {{"x", normed_}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", hidden_}, {"out", hidden_},
-                 {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", b_.rows}},
-                {{"act", "silu"}, {"quant", act(w.gate)}});
+    VV_TRY(add_norm(w.mlp_norm, w.mlp_norm_bias));
+    const Tensor out = target(w.mlp_post_norm), plus = residual(w.mlp_post_norm);
+    if (c_.has(kExperts)) {
+      VV_TRY(experts(w, plus, out));
+    } else if (c_.has(kPlainMlp)) {
+      const Tensor inner = top(b_.mlp, T_);
+      VV_TRY(linear(normed_, w.up, w.up_bias, inner, {}, c_.family->act));
+      VV_TRY(linear(inner, w.down, w.down_bias, out, plus));
+    } else {
+      VV_TRY(rec_(ops::gated_mlp,
+                  {{"x", normed_}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
+                   {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", b_.rows}},
+                  {{"act", c_.family->act}, {"quant", act(w.gate)}}));
+    }
+    return post_norm(w.mlp_post_norm);
+  }
+
+  Status experts(const LayerWeights& w, const Tensor& plus, const Tensor& out) {
+    const int64_t A = T_ * c_.experts_used;
+    return rec_(ops::moe_mlp,
+                {{"x", normed_}, {"router", w.router}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
+                 {"logits", top(b_.route_logits, T_)}, {"weights", top(b_.route_weights, T_)}, {"place", top(b_.place, T_)}, {"token", top(b_.token, A)},
+                 {"offsets", b_.offsets}, {"gathered", top(b_.gathered, A)}, {"gate_up", top(b_.gate_up, A)}, {"hidden", top(b_.mlp, A)},
+                 {"expert_out", top(b_.expert_out, A)}, {"rows", b_.rows}},
+                {{"act", c_.family->act}, {"quant", act(w.gate)}, {"renormalize", c_.renormalize ? 1.0 : 0.0}});
   }
 
   Status sample() {
     // A row's logits cost as much as its whole stack of layers: only the sampled rows reach the head.
-    VV_TRY(rec_(ops::embedding, {{"table", hidden_}, {"ids", b_.sample_rows}, {"out", b_.last}, {"rows", b_.samples}}));
-    VV_TRY(rec_(ops::norm, {{"x", b_.last}, {"weight", w_.final_norm}, {"out", b_.last}, {"rows", b_.samples}}, {{"eps", c_.eps}}));
-    VV_TRY(rec_(ops::gemm, {{"x", b_.last}, {"w", w_.head}, {"out", b_.logits}, {"rows", b_.samples}}, {{"act", act(w_.head)}}));
+    Tensor last = b_.last, sum;
+    VV_TRY(rec_(ops::embedding, {{"table", hidden_}, {"ids", b_.sample_rows}, {"out", last}, {"rows", b_.samples}}));
+    if (waiting_) {
+      sum = last, last = b_.last_branch;
+      VV_TRY(rec_(ops::embedding, {{"table", branch_}, {"ids", b_.sample_rows}, {"out", last}, {"rows", b_.samples}}));
+    }
+    VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, last, b_.samples));
+    VV_TRY(rec_(ops::gemm, {{"x", last}, {"w", w_.head}, {"out", b_.logits}, {"rows", b_.samples}}, {{"act", act(w_.head)}}));
     return rec_(ops::sample,
                 {{"logits", b_.logits}, {"token", b_.next}, {"logprob", b_.logprob}, {"temperature", b_.temperature}, {"top_k", b_.top_k},
                  {"top_p", b_.top_p}, {"min_p", b_.min_p}, {"seed", b_.seed}, {"step", b_.sample_step}, {"counts", b_.counts},
                  {"slot", b_.sample_slot}, {"repetition", b_.repetition}, {"presence", b_.presence}, {"frequency", b_.frequency}, {"rows", b_.samples}});
   }
 
-  Status norm(const Tensor& x, const Tensor& weight, const Tensor& out) {
-    return rec_(ops::norm, {{"x", x}, {"weight", weight}, {"out", out}, {"rows", b_.rows}}, {{"eps", c_.eps}});
+  /// normed = norm of the residual stream, which first takes in what waits in branch.
+  Status add_norm(const Tensor& weight, const Tensor& bias) {
+    const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, b_.rows) : norm(hidden_, {}, weight, bias, normed_, b_.rows);
+    waiting_ = false;
+    return s;
   }
 
-  Status linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out) {
-    return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"out", out}, {"rows", b_.rows}}, {{"act", act(w)}});
+  /// Where a block's result goes and what is added to it: the residual stream, or branch if it has a norm of its own first.
+  const Tensor& target(const Tensor& post) const { return post.present() ? branch_ : hidden_; }
+  Tensor residual(const Tensor& post) const { return post.present() ? Tensor{} : hidden_; }
+  Status post_norm(const Tensor& weight) {
+    if (!weight.present()) return {};
+    waiting_ = true;
+    return norm(branch_, {}, weight, {}, branch_, b_.rows);
   }
+
+  Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Tensor& out, const Tensor& rows) {
+    return rec_(ops::norm, {{"x", x}, {"residual", sum}, {"weight", weight}, {"bias", bias}, {"out", out}, {"rows", rows}},
+                {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
+  }
+
+  Status linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
+    return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"residual", residual}, {"out", out}, {"rows", b_.rows}}, {{"act", act(w)}, {"epilogue", epilogue}});
+  }
+
+  double plus_one(const Tensor& weight) const { return c_.norm_plus_one && weight.present() ? 1 : 0; }
 
   /// Plain weights take activations as they are under every plan.
   std::string_view act(const Tensor& w) const { return is_block(w.dtype) ? plan_.act : "f32"; }
@@ -94,7 +154,8 @@ class Step {
   const StepBuffers& b_;
   int64_t T_;
   double attn_factor_;
-  Tensor hidden_, normed_, pos_, slot_;
+  Tensor hidden_, normed_, branch_, pos_, slot_;
+  bool waiting_ = false;  // branch holds what the residual stream lacks
 };
 
 }  // namespace

@@ -5,9 +5,7 @@ namespace {
 
 using engine::WeightRule;
 
-/// When a rule applies.
-enum class When { always, qkv_bias, qk_norm };
-
+/// Applies to families with all features of `needs` and none of `lacks`.
 template <class Owner>
 struct Rule {
   Tensor Owner::*sink;
@@ -15,7 +13,8 @@ struct Rule {
   const char* hf;
   int64_t (*rows)(const DecoderConfig&);
   int64_t (*cols)(const DecoderConfig&);  // nullptr: a vector
-  When when = When::always;
+  uint32_t needs = 0, lacks = 0;
+  bool hf_transposed = false;
 };
 
 int64_t hidden(const DecoderConfig& c) { return c.hidden; }
@@ -24,53 +23,83 @@ int64_t kv_width(const DecoderConfig& c) { return c.kv_width(); }
 int64_t head_dim(const DecoderConfig& c) { return c.head_dim; }
 int64_t mlp(const DecoderConfig& c) { return c.mlp; }
 int64_t vocab(const DecoderConfig& c) { return c.vocab; }
+int64_t qkv_width(const DecoderConfig& c) { return c.q_width() + 2 * c.kv_width(); }
+int64_t context(const DecoderConfig& c) { return c.context; }
+int64_t experts(const DecoderConfig& c) { return c.experts; }
 
 using L = LayerWeights;
-// "{}" stands for the layer's number.
+constexpr uint32_t kGpt2 = kFusedQkv;  // whose hub names are its own
+// "{}" stands for the layer's number, "{e}" for an expert's.
 constexpr Rule<L> kLayer[] = {
-    {&L::attn_norm, "blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight", hidden, nullptr},
-    {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden},
-    {&L::k, "blk.{}.attn_k.weight", "model.layers.{}.self_attn.k_proj.weight", kv_width, hidden},
-    {&L::v, "blk.{}.attn_v.weight", "model.layers.{}.self_attn.v_proj.weight", kv_width, hidden},
-    {&L::q_bias, "blk.{}.attn_q.bias", "model.layers.{}.self_attn.q_proj.bias", q_width, nullptr, When::qkv_bias},
-    {&L::k_bias, "blk.{}.attn_k.bias", "model.layers.{}.self_attn.k_proj.bias", kv_width, nullptr, When::qkv_bias},
-    {&L::v_bias, "blk.{}.attn_v.bias", "model.layers.{}.self_attn.v_proj.bias", kv_width, nullptr, When::qkv_bias},
-    {&L::q_norm, "blk.{}.attn_q_norm.weight", "model.layers.{}.self_attn.q_norm.weight", head_dim, nullptr, When::qk_norm},
-    {&L::k_norm, "blk.{}.attn_k_norm.weight", "model.layers.{}.self_attn.k_norm.weight", head_dim, nullptr, When::qk_norm},
-    {&L::o, "blk.{}.attn_output.weight", "model.layers.{}.self_attn.o_proj.weight", hidden, q_width},
-    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr},
-    {&L::gate, "blk.{}.ffn_gate.weight", "model.layers.{}.mlp.gate_proj.weight", mlp, hidden},
-    {&L::up, "blk.{}.ffn_up.weight", "model.layers.{}.mlp.up_proj.weight", mlp, hidden},
-    {&L::down, "blk.{}.ffn_down.weight", "model.layers.{}.mlp.down_proj.weight", hidden, mlp},
+    {&L::attn_norm, "blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight", hidden, nullptr, 0, kGpt2},
+    {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, 0, kFusedQkv},
+    {&L::k, "blk.{}.attn_k.weight", "model.layers.{}.self_attn.k_proj.weight", kv_width, hidden, 0, kFusedQkv},
+    {&L::v, "blk.{}.attn_v.weight", "model.layers.{}.self_attn.v_proj.weight", kv_width, hidden, 0, kFusedQkv},
+    {&L::q_bias, "blk.{}.attn_q.bias", "model.layers.{}.self_attn.q_proj.bias", q_width, nullptr, kQkvBias},
+    {&L::k_bias, "blk.{}.attn_k.bias", "model.layers.{}.self_attn.k_proj.bias", kv_width, nullptr, kQkvBias},
+    {&L::v_bias, "blk.{}.attn_v.bias", "model.layers.{}.self_attn.v_proj.bias", kv_width, nullptr, kQkvBias},
+    {&L::q_norm, "blk.{}.attn_q_norm.weight", "model.layers.{}.self_attn.q_norm.weight", head_dim, nullptr, kQkNorm},
+    {&L::k_norm, "blk.{}.attn_k_norm.weight", "model.layers.{}.self_attn.k_norm.weight", head_dim, nullptr, kQkNorm},
+    {&L::o, "blk.{}.attn_output.weight", "model.layers.{}.self_attn.o_proj.weight", hidden, q_width, 0, kGpt2},
+    {&L::attn_post_norm, "blk.{}.post_attention_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr, kPostNorms},
+    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr, 0, kPostNorms | kGpt2},
+    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight", hidden, nullptr, kPostNorms},
+    {&L::mlp_post_norm, "blk.{}.post_ffw_norm.weight", "model.layers.{}.post_feedforward_layernorm.weight", hidden, nullptr, kPostNorms},
+    {&L::gate, "blk.{}.ffn_gate.weight", "model.layers.{}.mlp.gate_proj.weight", mlp, hidden, 0, kExperts | kPlainMlp},
+    {&L::up, "blk.{}.ffn_up.weight", "model.layers.{}.mlp.up_proj.weight", mlp, hidden, 0, kExperts | kPlainMlp},
+    {&L::down, "blk.{}.ffn_down.weight", "model.layers.{}.mlp.down_proj.weight", hidden, mlp, 0, kExperts | kPlainMlp},
+    {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.mlp.gate.weight", experts, hidden, kExperts, kExpertsW123},
+    {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.mlp.experts.{e}.gate_proj.weight", mlp, hidden, kExperts, kExpertsW123},
+    {&L::up, "blk.{}.ffn_up_exps.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight", mlp, hidden, kExperts, kExpertsW123},
+    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.{e}.down_proj.weight", hidden, mlp, kExperts, kExpertsW123},
+    {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.block_sparse_moe.gate.weight", experts, hidden, kExpertsW123},
+    {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", mlp, hidden, kExpertsW123},
+    {&L::up, "blk.{}.ffn_up_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", mlp, hidden, kExpertsW123},
+    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", hidden, mlp, kExpertsW123},
+    {&L::attn_norm, "blk.{}.attn_norm.weight", "h.{}.ln_1.weight", hidden, nullptr, kGpt2},
+    {&L::attn_norm_bias, "blk.{}.attn_norm.bias", "h.{}.ln_1.bias", hidden, nullptr, kGpt2},
+    {&L::qkv, "blk.{}.attn_qkv.weight", "h.{}.attn.c_attn.weight", qkv_width, hidden, kGpt2, 0, true},
+    {&L::qkv_bias, "blk.{}.attn_qkv.bias", "h.{}.attn.c_attn.bias", qkv_width, nullptr, kGpt2},
+    {&L::o, "blk.{}.attn_output.weight", "h.{}.attn.c_proj.weight", hidden, q_width, kGpt2, 0, true},
+    {&L::o_bias, "blk.{}.attn_output.bias", "h.{}.attn.c_proj.bias", hidden, nullptr, kGpt2},
+    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "h.{}.ln_2.weight", hidden, nullptr, kGpt2},
+    {&L::mlp_norm_bias, "blk.{}.ffn_norm.bias", "h.{}.ln_2.bias", hidden, nullptr, kGpt2},
+    {&L::up, "blk.{}.ffn_up.weight", "h.{}.mlp.c_fc.weight", mlp, hidden, kGpt2, 0, true},
+    {&L::up_bias, "blk.{}.ffn_up.bias", "h.{}.mlp.c_fc.bias", mlp, nullptr, kGpt2},
+    {&L::down, "blk.{}.ffn_down.weight", "h.{}.mlp.c_proj.weight", hidden, mlp, kGpt2, 0, true},
+    {&L::down_bias, "blk.{}.ffn_down.bias", "h.{}.mlp.c_proj.bias", hidden, nullptr, kGpt2},
 };
 
 using W = DecoderWeights;
 constexpr Rule<W> kModel[] = {
-    {&W::embed, "token_embd.weight", "model.embed_tokens.weight", vocab, hidden},
-    {&W::final_norm, "output_norm.weight", "model.norm.weight", hidden, nullptr},
+    {&W::embed, "token_embd.weight", "model.embed_tokens.weight", vocab, hidden, 0, kGpt2},
+    {&W::final_norm, "output_norm.weight", "model.norm.weight", hidden, nullptr, 0, kGpt2},
+    {&W::embed, "token_embd.weight", "wte.weight", vocab, hidden, kGpt2},
+    {&W::positions, "position_embd.weight", "wpe.weight", context, hidden, kGpt2},
+    {&W::final_norm, "output_norm.weight", "ln_f.weight", hidden, nullptr, kGpt2},
+    {&W::final_norm_bias, "output_norm.bias", "ln_f.bias", hidden, nullptr, kGpt2},
 };
 constexpr Rule<W> kHead = {&W::head, "output.weight", "lm_head.weight", vocab, hidden};
 
-bool applies(When when, const Family& f) {
-  switch (when) {
-    case When::always: return true;
-    case When::qkv_bias: return f.qkv_bias;
-    case When::qk_norm: return f.qk_norm;
-  }
-  return false;
+/// Weights that have one matrix an expert.
+template <class Owner>
+bool of_experts(const Rule<Owner>& r) {
+  return std::string_view(r.gguf).find("_exps.") != std::string_view::npos;
 }
 
 template <class Owner>
 Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner) {
-  if (!applies(r.when, *c.family)) return {};
-  const Shape shape = r.cols ? Shape(r.rows(c), r.cols(c)) : Shape(r.rows(c));
-  VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, r.hf, shape}, layer));
+  if (!c.has(r.needs) || (c.family->features & r.lacks) != 0) return {};
+  const Shape shape = of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c)) : r.cols ? Shape(r.rows(c), r.cols(c)) : Shape(r.rows(c));
+  VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, r.hf, shape, r.hf_transposed}, layer));
   return {};
 }
 
 }  // namespace
 
-Status load_weights(const engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights) {
+Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights) {
+  // GPT-2 was published without the prefix that saving it again adds.
+  if (config.has(kGpt2) && source.checkpoint().find("transformer.wte.weight") != nullptr) source.set_hub_prefix("transformer.");
   for (const auto& rule : kModel) VV_TRY(load(source, config, rule, -1, weights));
   if (config.tied) weights->head = weights->embed;
   else VV_TRY(load(source, config, kHead, -1, weights));

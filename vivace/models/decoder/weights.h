@@ -7,25 +7,32 @@
 
 namespace vivace::models::decoder {
 
+/// What a family does not have (see Feature) stays empty.
 struct LayerWeights {
-  Tensor attn_norm;                 // [H]
-  Tensor q, k, v;                   // [Hq*D, H], [Hkv*D, H] x 2
-  Tensor q_bias, k_bias, v_bias;    // families with qkv_bias
-  Tensor q_norm, k_norm;            // [D], families with qk_norm
-  Tensor o;                         // [H, Hq*D]
-  Tensor mlp_norm;                  // [H]
-  Tensor gate, up, down;            // [M, H] x 2, [H, M]
+  Tensor attn_norm, attn_norm_bias;  // [H]
+  Tensor q, k, v;                    // [Hq*D, H], [Hkv*D, H] x 2
+  Tensor q_bias, k_bias, v_bias;
+  Tensor qkv, qkv_bias;              // [(Hq+2Hkv)*D, H], instead of the six above
+  Tensor q_norm, k_norm;             // [D]
+  Tensor o, o_bias;                  // [H, Hq*D]
+  Tensor attn_post_norm;             // [H] of what attention gives
+  Tensor mlp_norm, mlp_norm_bias;    // [H]
+  Tensor router;                     // [E, H]; then gate, up and down have E of what follows
+  Tensor gate, up, down;             // [M, H] x 2, [H, M]
+  Tensor up_bias, down_bias;
+  Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
 
 struct DecoderWeights {
   Tensor embed;         // [V, H]
-  Tensor final_norm;    // [H]
+  Tensor positions;     // [context, H], families with learned positions
+  Tensor final_norm, final_norm_bias;  // [H]
   Tensor head;          // [V, H]; the embedding where the model is tied
   Tensor rope_factors;  // [D/2] f32 divisors of the rope frequencies, GGUF's form of llama3 scaling; or absent
   std::vector<LayerWeights> layers;
 };
 
 /// Finds and checks every tensor. Errors: NotFound names the missing tensor, InvalidShape both shapes.
-Status load_weights(const engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights);
+Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights);
 
 }  // namespace vivace::models::decoder

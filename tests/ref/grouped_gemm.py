@@ -1,0 +1,42 @@
+"""Reference of `grouped_gemm`: the reference of gemm, group by group."""
+import numpy as np
+
+from tests.ref import gemm
+from tests.ref.common import Case, Inputs, rounding
+
+
+def groups(offsets, A):
+    for e in range(len(offsets) - 1):
+        first = min(max(int(offsets[e]), 0), A)
+        yield e, first, min(max(int(offsets[e + 1]), first), A)
+
+
+def ref(x, w, offsets, *, act="f32", dtypes):
+    out = np.zeros((len(x), w.shape[1]))
+    for e, first, end in groups(offsets, len(x)):
+        out[first:end] = gemm.ref(x[first:end], w[e], act=act, dtypes=dtypes)["out"]
+    return {"out": out}
+
+
+def bound(port, value, dtype, inputs):
+    out = rounding(value, dtype)
+    for e, first, end in groups(inputs["offsets"], len(inputs["x"])):
+        part = Inputs({"x": inputs["x"][first:end], "w": inputs["w"][e]}, inputs.case)
+        out[first:end] = gemm.bound(port, value[first:end], dtype, part)
+    return out
+
+
+def case(A, E, N, K, offsets, x, w, attrs=None, **options):
+    """Every row has a group: what no group owns is not written."""
+    return Case({"A": A, "E": E, "N": N, "K": K}, {"x": x, "w": w, "offsets": "i32", "out": x}, attrs or {},
+                values={"offsets": np.array(offsets)}, **options)
+
+
+CASES = [
+    case(9, 4, 20, 48, [0, 3, 3, 8, 9], "f32", "f32"),
+    case(6, 3, 17, 40, [0, 0, 6, 6], "bf16", "bf16"),
+    case(5, 2, 33, 64, [-3, 2, 99], "f16", "f16", note="offsets are clamped"),
+    *[case(7, 3, 18, 64, [0, 1, 5, 7], "f32", q, {"act": act}) for q in gemm.BLOCKS32 for act in ("f32", "q8")],
+    *[case(4, 2, 16, 256, [0, 3, 4], "f32", q, {"act": act}) for q in gemm.K_QUANTS for act in ("f32", "q8")],
+    case(0, 2, 8, 16, [0, 0, 0], "f32", "f32"),
+]

@@ -1,0 +1,86 @@
+"""Reference of `moe_mlp`: gated_mlp's reference for each chosen expert, weighted as moe_route says."""
+import numpy as np
+
+from tests.ref import gated_mlp, moe_route
+from tests.ref.common import Case, Inputs, round_to, rounding
+
+SCRATCH = ("logits", "weights", "place", "token", "offsets", "gathered", "gate_up", "hidden", "expert_out")
+_WEIGHTS = ("router", "w_gate", "w_up", "w_down")
+
+
+def _experts(x, router, w_gate, w_up, w_down, *, act, quant, renormalize, dtypes, K):
+    """weights [T, K], the chosen experts and what each gives [T, K, N]."""
+    from tests.ref import gemm
+
+    logits = gemm.ref(x, router, **gated_mlp._mode(quant, dtypes["router"]), dtypes={"out": "f32"})["out"]
+    routed = moe_route.ref(logits, renormalize=renormalize, dtypes={"weights": "f32"}, dims={"K": K, "T": len(x)})
+    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :K]
+    part = {k: dtypes[k] for k in ("x", "w_gate", "w_up", "w_down", "gate_up", "hidden")} | {"out": dtypes["gate_up"]}
+    every = [gated_mlp.ref(x=x, w_gate=w_gate[e], w_up=w_up[e], w_down=w_down[e], gate_up=None, hidden=None, act=act, quant=quant, dtypes=part)["out"]
+             for e in range(len(router))]
+    every = np.stack(every, 1) if len(x) else np.zeros((0, len(router), w_down.shape[1]))
+    return routed["weights"], chosen, np.take_along_axis(every, chosen[..., None], 1), part
+
+
+def ref(*, residual=None, act="silu", quant="f32", renormalize=True, dtypes, dims, **inputs):
+    given = {k: v for k, v in inputs.items() if k not in SCRATCH}
+    weights, _, y, _ = _experts(**given, act=act, quant=quant, renormalize=renormalize, dtypes=dtypes, K=dims["K"])
+    out = (weights[..., None] * y).sum(1)
+    return {"out": round_to(out if residual is None else residual + out, dtypes["out"])}
+
+
+def bound(port, value, dtype, inputs):
+    """Each expert's bound, weighted; the weights' own error, with logits off by gemm's bound; then the sum."""
+    from tests.ref import gemm
+
+    case, a = inputs.case, inputs.attrs
+    K, quant = case.dims["K"], a.get("quant", "f32")
+    given = {k: v for k, v in inputs.items() if k not in SCRATCH + ("residual",)}
+    if not len(inputs["x"]):
+        return rounding(value, dtype)
+    weights, chosen, y, part = _experts(**given, act=a.get("act", "silu"), quant=quant, renormalize=a.get("renormalize", True), dtypes=case.dtypes, K=K)
+    logits = gemm.product(inputs["x"], inputs["router"], gated_mlp._mode(quant, case.dtypes["router"])["act"])
+    router = Case(case.dims, {"x": case.dtypes["x"], "w": case.dtypes["router"], "out": "f32"}, gated_mlp._mode(quant, case.dtypes["router"]))
+    e_logit = gemm.bound("out", logits, "f32", Inputs({"x": inputs["x"], "w": inputs["router"]}, router)).max(1, keepdims=True)
+    error = 0
+    for k in range(K):
+        for e in range(len(inputs["router"])):
+            one = Inputs({"x": inputs["x"], **{w: inputs[w][e] for w in _WEIGHTS[1:]}},
+                         Case(case.dims, part, {n: v for n, v in a.items() if n != "renormalize"}))
+            b = gated_mlp.bound("out", y[:, k], part["out"], one)
+            here = (chosen[:, k] == e)[:, None]
+            error = error + here * (weights[:, k:k + 1] * b + weights[:, k:k + 1] * (4 * e_logit + 2.0**-20) * np.abs(y[:, k]))
+    return error + 2.0**-22 * (np.abs(weights[..., None] * y).sum(1) + np.abs(inputs.get("residual", 0))) + rounding(value, dtype)
+
+
+def distinct(rng, shape):
+    """Experts whose scores are far apart, so that no rounding changes the choice."""
+    return rng.uniform(-1, 1, shape) * np.linspace(0.5, 4, shape[0])[:, None]
+
+
+def case(T, E, K, H, M, N, dtype, weights, attrs=None, *, scratch=None, residual=False, **options):
+    scratch = scratch or dtype
+    dtypes = {"x": dtype, **dict(zip(_WEIGHTS, weights)), "out": dtype, "logits": "f32", "weights": "f32", "place": "i32", "token": "i32",
+              "offsets": "i32", "gathered": dtype, "gate_up": scratch, "hidden": scratch, "expert_out": scratch}
+    dtypes |= ({"residual": dtype} if residual else {}) | ({"rows": "i32"} if "rows" in options else {})
+    values = {"router": distinct} | {w: lambda rng, shape: rng.uniform(-0.25, 0.25, shape) for w in _WEIGHTS[1:]}
+    return Case({"T": T, "E": E, "K": K, "H": H, "M": M, "N": N}, dtypes, attrs or {}, values=values, ranges={p: (0, 1) for p in ("place", "token", "offsets")},
+                distributions=("normal",), **options)
+
+
+CASES = [
+    case(5, 4, 2, 64, 96, 64, "f32", ("f32", "f32", "f32", "f32"), residual=True),
+    case(3, 6, 3, 48, 32, 40, "bf16", ("bf16", "bf16", "bf16", "bf16"), {"act": "gelu_tanh", "renormalize": False}, scratch="f32"),
+    case(2, 3, 1, 32, 48, 32, "f16", ("f16", "f16", "f16", "f16"), {"act": "gelu_erf"}, scratch="f32", residual=True),
+    case(4, 4, 2, 64, 64, 32, "f32", ("f32", "q4_0", "q4_1", "q8_0"), {"quant": "q8"}, residual=True),
+    case(4, 4, 2, 64, 64, 32, "f32", ("q8_0", "q8_0", "q5_1", "q4_0"), residual=True),
+    case(3, 4, 2, 64, 64, 32, "f32", ("q4_0", "q5_0", "q4_0", "q4_1")),
+    case(3, 4, 2, 64, 64, 32, "f32", ("q4_1", "q4_1", "q8_0", "q5_0")),
+    case(3, 4, 2, 64, 64, 32, "f32", ("q5_0", "q5_1", "q5_0", "q5_1"), {"quant": "q8"}),
+    case(2, 3, 2, 64, 64, 32, "f32", ("q5_1", "f32", "f32", "f32"), scratch="f16"),
+    case(2, 2, 1, 256, 256, 24, "f32", ("q4_k", "q4_k", "q5_k", "q6_k"), {"quant": "q8"}),
+    case(2, 2, 1, 256, 256, 24, "f32", ("q5_k", "q5_k", "q6_k", "q4_k")),
+    case(2, 2, 1, 256, 256, 24, "f32", ("q6_k", "q6_k", "q4_k", "q5_k"), scratch="bf16"),
+    case(6, 4, 2, 64, 32, 64, "f32", ("f32", "f32", "f32", "f32"), rows=2),
+    case(0, 4, 2, 64, 32, 64, "f32", ("f32", "f32", "f32", "f32")),
+]

@@ -1,0 +1,46 @@
+"""Reference of `moe_route`: float64 weights; the choice and the order are exact."""
+import numpy as np
+
+from tests.ref.common import Case, rounding, round_to
+
+WHOLE = ("place",)  # a choice's place depends on all other choices
+
+
+def ref(logits, *, renormalize=True, dtypes, dims):
+    (n, E), K = logits.shape, dims["K"]
+    chosen = np.argsort(-logits, axis=1, kind="stable")[:, :K]  # NaN sorts last, equals keep their order
+    p = np.exp(logits - (logits.max(1, keepdims=True) if n else 0))
+    weights = np.take_along_axis(p, chosen, 1)
+    weights = weights / (weights if renormalize else p).sum(1, keepdims=True)
+    order = np.argsort(chosen.ravel(), kind="stable")
+    place = np.empty(n * K, int)
+    place[order] = np.arange(n * K)
+    token = np.zeros(dims["T"] * K, int)
+    token[:n * K] = order // K
+    offsets = np.searchsorted(np.sort(chosen.ravel()), np.arange(E + 1))
+    return {"weights": round_to(weights, dtypes["weights"]), "place": place.reshape(n, K), "token": token, "offsets": offsets}
+
+
+def bound(port, value, dtype, inputs):
+    """exp of a difference that is rounded once (half a unit of up to twice the largest logit), then sums of E terms."""
+    x = np.abs(inputs["logits"]).max(initial=0)
+    return value * (2.0**-22 * np.minimum(x, 110) + 2.0**-22 + inputs["logits"].shape[1] * 2.0**-24) + rounding(value, dtype) + 1e-38
+
+
+def ports(logits, **more):
+    return {"logits": logits, "weights": "f32", "place": "i32", "token": "i32", "offsets": "i32", **more}
+
+
+def ties(rng, shape):
+    return rng.integers(0, 3, shape).astype(np.float64)
+
+
+CASES = [
+    Case({"T": 7, "E": 8, "K": 2}, ports("f32")),
+    Case({"T": 33, "E": 128, "K": 8}, ports("bf16"), {"renormalize": False}),
+    Case({"T": 5, "E": 6, "K": 6}, ports("f16")),
+    Case({"T": 9, "E": 12, "K": 5}, ports("f32"), values={"logits": ties}, note="many equal logits"),
+    Case({"T": 6, "E": 5, "K": 3}, ports("f32", rows="i32"), rows=4),
+    Case({"T": 1, "E": 1, "K": 1}, ports("f32")),
+    Case({"T": 0, "E": 4, "K": 2}, ports("f32")),
+]
