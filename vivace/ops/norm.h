@@ -83,12 +83,13 @@ struct norm {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // The first row that holds H. Two groups a thread keep enough bytes in flight with few warps to
-    // synchronise; one tactic an H for every T, so that a row's bits do not depend on its company.
+    // The first row that holds H. One group a thread while threads last: on the H200, 8192 x 4096 bf16 took
+    // 47 us with 512 x 1 and 56 us with 256 x 2, one row 2.3 and 2.8 us. One tactic an H for every T, so that
+    // a row's bits do not depend on its company.
     struct Tactic {
       int32_t threads, items;
     };
-    static constexpr Tactic kTactics[] = {{32, 1}, {32, 2}, {64, 2}, {128, 2}, {256, 2}, {512, 2}, {512, 4}, {512, 0}};
+    static constexpr Tactic kTactics[] = {{32, 1}, {64, 1}, {128, 1}, {256, 1}, {512, 1}, {1024, 1}, {512, 4}, {512, 0}};
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool aligned = a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&

@@ -6,7 +6,7 @@
 
 namespace vivace::kernels {
 
-inline constexpr float kMinusInfinity = -__builtin_inff();
+inline constexpr float kMinusInfinity = -__builtin_bit_cast(float, 0x7f800000u);
 inline constexpr float kLog2e = 1.44269504f, kLn2 = 0.693147181f;
 
 /// What exponents are taken against: the largest score, or 0 where every score is -inf, so that the

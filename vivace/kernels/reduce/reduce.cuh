@@ -9,7 +9,7 @@ namespace vivace::kernels {
 
 /// As Max, but a row of -inf stays -inf.
 struct MaxOfAny {
-  static constexpr float kIdentity = -__builtin_huge_valf();
+  static constexpr float kIdentity = -__builtin_bit_cast(float, 0x7f800000u);
   __device__ __forceinline__ float operator()(float p, float q) const { return fmaxf(p, q); }
 };
 
