@@ -71,23 +71,38 @@ struct AttentionTileKernel {
     ptx::copy_commit();
   }
 
-  /// Block b of keys and values of a slot into a stage; zeros outside of [lo, hi) and for pages that do not exist.
-  __device__ __forceinline__ void load_block(Q* stage, int64_t slot, int b, int lo, int hi) const {
-    constexpr int kThreads = P.warps_m * 32, kChunks = kDim / 8, kChunksV = kDimV / 8;
-    const int thread = warp_m * 32 + lane;
-    const auto sweep = [&]<int kC, int kP, int kD>(Q* to, const void* base, int64_t stride) {
+  /// Rows of block b of keys or values into a stage; zeros outside of [lo, hi) and for pages that do not exist.
+  template <int kD, int kPadded, int kTo, bool kPaged>
+  __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo, int hi) const {
+    constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
+    const int thread = warp_m * 32 + lane, pitch = a.Hkv * kD;
+    const Kv* const heads = static_cast<const Kv*>(base) + kv * kD;
+    const Kv* const first_key = heads + (kPaged ? 0 : slot * stride + int64_t{b * kKeys} * pitch);
 #pragma unroll
-      for (int i0 = 0; i0 < kKeys * kC; i0 += kThreads) {
-        const int i = i0 + thread;
-        if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
-        const int j = b * kKeys + i / kC;
-        const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
-        const int64_t at = block >= 0 ? block * stride + (a.place(j) * a.Hkv + kv) * kD : 0;
-        copy_eight<Q, Kv, P.wide>(to + i / kC * kP + i % kC * 8, static_cast<const Kv*>(base) + at, i % kC * 8, kD, block >= 0);
+    for (int i0 = 0; i0 < kKeys * kC; i0 += kThreads) {
+      const int i = i0 + thread;
+      if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
+      const int row = i / kC, j = b * kKeys + row;
+      bool take = j >= lo && j < hi;
+      const Kv* head = heads;
+      if constexpr (kPaged) {
+        const int64_t block = take ? a.block(slot, j) : -1;
+        take = block >= 0;
+        if (take) head += block * stride + a.place(j) * pitch;
+      } else if (take) {
+        head = first_key + int64_t{row} * pitch;
       }
-    };
-    sweep.template operator()<kChunks, kPitch, P.d>(stage, a.k, a.k_stride);
-    sweep.template operator()<kChunksV, kPitchV, P.dv>(stage + kKeys * kPitch, a.v, a.v_stride);
+      copy_eight<Q, Kv, P.wide>(to + row * kTo + i % kC * 8, head, i % kC * 8, kD, take);
+    }
+  }
+  __device__ __forceinline__ void load_block(Q* stage, int64_t slot, int b, int lo, int hi) const {
+    if (a.page_table == nullptr) {
+      load_rows<P.d, kDim, kPitch, false>(stage, a.k, a.k_stride, slot, b, lo, hi);
+      load_rows<P.dv, kDimV, kPitchV, false>(stage + kKeys * kPitch, a.v, a.v_stride, slot, b, lo, hi);
+    } else {
+      load_rows<P.d, kDim, kPitch, true>(stage, a.k, a.k_stride, slot, b, lo, hi);
+      load_rows<P.dv, kDimV, kPitchV, true>(stage + kKeys * kPitch, a.v, a.v_stride, slot, b, lo, hi);
+    }
   }
 
   __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
@@ -362,7 +377,7 @@ struct AttentionTileKernel {
 
 /// Grid: tiles * Hkv * split blocks, clusters of split; tiles of the last tokens first, which see most keys.
 template <class Q, class Kv, AttentionTile P>
-__global__ void __launch_bounds__(P.threads()) attention_tile(const __grid_constant__ AttentionArgs a) {
+__device__ __forceinline__ void run_attention_tile(const AttentionArgs& a) {
   extern __shared__ __align__(16) unsigned char memory[];
   using Kernel = AttentionTileKernel<Q, Kv, P>;
   ptx::dependency_wait();
@@ -388,6 +403,11 @@ __global__ void __launch_bounds__(P.threads()) attention_tile(const __grid_const
     else k.write_direct(ta, tb);
     ta = tb;
   }
+}
+
+template <class Q, class Kv, AttentionTile P>
+__global__ void __launch_bounds__(P.threads(), 1) attention_tile(const __grid_constant__ AttentionArgs a) {
+  run_attention_tile<Q, Kv, P>(a);
 }
 
 }  // namespace vivace::kernels

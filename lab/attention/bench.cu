@@ -1,0 +1,357 @@
+// Attention on one GPU: every cut checked against float64, then timed in graphs, keys and values warm and cold.
+//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/attention/bench.cu -o /tmp/bench && /tmp/bench rows.jsonl
+// Peers: peers.py beside it.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "vivace/kernels/attention/attention.cuh"
+
+namespace {
+using namespace vivace;
+using namespace vivace::kernels;
+
+#define LAB_CHECK(call)                                                                         \
+  do {                                                                                          \
+    const cudaError_t lab_error = (call);                                                       \
+    if (lab_error != cudaSuccess) {                                                             \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(lab_error)); \
+      std::exit(2);                                                                             \
+    }                                                                                           \
+  } while (0)
+
+__device__ uint32_t mix(uint64_t i) {
+  uint64_t z = (i + 1) * 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<uint32_t>(z >> 32);
+}
+/// Sums of four uniforms, scaled to variance 1.
+template <class T>
+__global__ void fill_random(T* p, size_t n, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) {
+    float s = 0;
+    for (int j = 0; j < 4; ++j) s += static_cast<float>(mix(seed + i * 4 + j)) * 0x1p-32f - 0.5f;
+    p[i] = from_float<T>(s * 1.7320508f);
+  }
+}
+
+/// The largest |out - reference| over `count` of the rows (t, h), one block each, in float64; and of lse.
+template <class Q, class Kv>
+__global__ void compare(const AttentionArgs a, int count, float* worst) {
+  __shared__ double weight[256], sums[256], shared_top;
+  const int64_t rows = int64_t{a.T} * a.Hq, r = count >= rows ? blockIdx.x : (blockIdx.x * 7919ll * 31 + rows - 1) % rows;
+  if (r >= rows) return;
+  const int64_t t = r / a.Hq;
+  const int h = static_cast<int>(r % a.Hq), kv = h / a.group();
+  const AttentionSpan see(a, t);
+  const Q* q = static_cast<const Q*>(a.q) + t * a.q_stride + h * a.D;
+  double top = -INFINITY, mass = 0, y = 0;
+  for (int64_t j0 = see.first; j0 < see.end; j0 += 256) {
+    const int64_t j = j0 + threadIdx.x;
+    double s = -INFINITY;
+    if (j < see.end) {
+      s = 0;
+      const int64_t b = a.block(see.slot, j);
+      const Kv* k = static_cast<const Kv*>(a.k) + b * a.k_stride + (a.place(j) * a.Hkv + kv) * a.D;
+      if (b >= 0)
+        for (int i = 0; i < a.D; ++i) s += double(to_float(q[i])) * double(to_float(k[i]));
+      s *= a.scale;
+    }
+    weight[threadIdx.x] = s;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      double m = top;
+      for (int i = 0; i < 256; ++i) m = fmax(m, weight[i]);
+      shared_top = m;
+    }
+    __syncthreads();
+    const double m = shared_top, shrink = exp(top - m);
+    const double p = exp(s - m);
+    __syncthreads();
+    weight[threadIdx.x] = p;
+    __syncthreads();
+    mass *= shrink, y *= shrink, top = m;
+    for (int i = 0; i < 256 && j0 + i < see.end; ++i) {
+      mass += weight[i];
+      const int64_t b = a.block(see.slot, j0 + i);
+      if (threadIdx.x < a.Dv && b >= 0) y += weight[i] * double(to_float(static_cast<const Kv*>(a.v)[b * a.v_stride + (a.place(j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
+    }
+    __syncthreads();
+  }
+  sums[threadIdx.x] = 0;
+  if (threadIdx.x < a.Dv) {
+    const double want = mass > 0 ? y / mass : 0, got = to_float(static_cast<const Q*>(a.out)[t * a.out_stride + h * a.Dv + threadIdx.x]);
+    // In units of what the formula allows: a rounding of the weights and one of the result.
+    sums[threadIdx.x] = fabs(want - got) / (4.0 / 512 + fabs(want) / 128);
+    if (!(sums[threadIdx.x] < 1e9)) sums[threadIdx.x] = 1e9;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    double e = a.lse && mass > 0 ? fabs(top + log(mass) - a.lse[t * a.lse_stride + h]) / 1e-4 : 0;
+    for (int i = 0; i < a.Dv; ++i) e = fmax(e, sums[i]);
+    worst[blockIdx.x] = static_cast<float>(e);
+  }
+}
+
+struct Shape {
+  const char* kind;  // decode, prefill
+  int B, Hq, Hkv, T, L, D;  // T queries a sequence
+  AttentionMask mask;
+  bool paged = false;
+};
+
+struct Variant {
+  std::string name;
+  DType q, kv;
+  AttentionTile cut;
+  void (*kernel)(AttentionArgs);
+};
+// nvcc's host side knows no class-type template parameters of kernels.
+template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
+__global__ void __launch_bounds__(32 * m * n, 1) tile_kernel(const __grid_constant__ AttentionArgs a) {
+  run_attention_tile<Q, Kv, AttentionTile{d, dv, m, n, keys, stages, split, true}>(a);
+}
+template <class Q, class Kv, int... kCut>
+void add(std::vector<Variant>& all, DType q, DType kv) {
+  constexpr AttentionTile P{kCut..., true};
+  char name[96];
+  std::snprintf(name, sizeof name, "m%d n%d k%d s%d c%d", P.warps_m, P.warps_n, P.keys, P.stages, P.split);
+  all.push_back({name, q, kv, P, &tile_kernel<Q, Kv, kCut...>});
+}
+
+bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
+  const AttentionTile& c = v.cut;
+  const int height = a.by_token() && a.group() < c.rows() ? a.group() : c.rows();
+  const int64_t tiles = (int64_t{a.T} * a.group() + height - 1) / height;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = {static_cast<unsigned>(tiles * a.Hkv * c.split), 1, 1};
+  config.blockDim = {static_cast<unsigned>(c.threads()), 1, 1};
+  config.dynamicSmemBytes = static_cast<size_t>(c.smem());
+  config.stream = stream;
+  cudaLaunchAttribute attrs[2] = {};
+  attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attrs[0].val.programmaticStreamSerializationAllowed = 1;
+  attrs[1].id = cudaLaunchAttributeClusterDimension;
+  attrs[1].val.clusterDim = {static_cast<unsigned>(c.split), 1, 1};
+  config.attrs = attrs;
+  config.numAttrs = c.split > 1 ? 2 : 1;
+  return cudaLaunchKernelEx(&config, v.kernel, a) == cudaSuccess;
+}
+
+struct Problem {
+  std::vector<char*> kv;  // copies of k and v, together larger than the cache
+  char *q = nullptr, *out = nullptr;
+  float *lse = nullptr, *worst = nullptr;
+  int32_t *pos = nullptr, *slot = nullptr, *table = nullptr;
+  size_t half = 0;  // bytes of k
+  AttentionArgs a{};
+
+  Problem(const Shape& s, DType kv_type) {
+    const int T = s.B * s.T, page = 16, pages = (s.L + page - 1) / page;
+    const size_t e = static_cast<size_t>(info(kv_type).bytes), places = static_cast<size_t>(s.B) * s.L;
+    half = (places * s.Hkv * s.D * e + 255) / 256 * 256;
+    const int copies = std::string(s.kind) == "decode" ? static_cast<int>(std::clamp<size_t>((size_t{320} << 20) / (2 * half), 2, 100)) : 1;
+    for (int i = 0; i < copies; ++i) {
+      char* p;
+      LAB_CHECK(cudaMalloc(&p, 2 * half));
+      kv.push_back(p);
+      if (kv_type == DType::e4m3) fill_random<<<512, 256>>>(reinterpret_cast<e4m3*>(p), 2 * half, i * 17);
+      else fill_random<<<512, 256>>>(reinterpret_cast<bf16*>(p), half, i * 17);
+    }
+    const size_t q_bytes = static_cast<size_t>(T) * s.Hq * s.D * 2;
+    LAB_CHECK(cudaMalloc(&q, q_bytes));
+    LAB_CHECK(cudaMalloc(&out, q_bytes));
+    LAB_CHECK(cudaMalloc(&lse, static_cast<size_t>(T) * s.Hq * 4));
+    LAB_CHECK(cudaMalloc(&worst, 1024 * 4));
+    fill_random<<<512, 256>>>(reinterpret_cast<bf16*>(q), q_bytes / 2, 99);
+    std::vector<int32_t> p, t, order;
+    for (int b = 0; b < s.B; ++b)
+      for (int i = 0; i < s.T; ++i) p.push_back(s.L - s.T + i), t.push_back(b);
+    for (int i = 0; i < s.B * pages; ++i) order.push_back(i);
+    std::shuffle(order.begin(), order.end(), std::mt19937(3));
+    const auto upload = [](const std::vector<int32_t>& v) {
+      int32_t* d;
+      LAB_CHECK(cudaMalloc(&d, v.size() * 4));
+      LAB_CHECK(cudaMemcpy(d, v.data(), v.size() * 4, cudaMemcpyHostToDevice));
+      return d;
+    };
+    pos = upload(p), slot = upload(t), table = upload(order);
+    a.q = q, a.out = out, a.lse = lse, a.pos = pos, a.slot = s.B > 1 ? slot : nullptr;
+    a.q_stride = a.out_stride = int64_t{s.Hq} * s.D, a.lse_stride = s.Hq;
+    a.T = T, a.S = s.B, a.Hq = s.Hq, a.Hkv = s.Hkv, a.D = a.Dv = s.D;
+    a.B = s.paged ? s.B * pages : s.B, a.L = s.paged ? page : s.L, a.P = s.paged ? pages : 0;
+    a.k_stride = a.v_stride = int64_t{a.L} * s.Hkv * s.D;
+    if (s.paged) a.page_table = table, a.table_stride = pages;
+    a.scale = 1.0f / std::sqrt(static_cast<float>(s.D)), a.mask = s.mask, a.dtype = DType::bf16, a.kv_dtype = kv_type;
+    LAB_CHECK(cudaDeviceSynchronize());
+  }
+  ~Problem() {
+    for (char* p : kv) cudaFree(p);
+    for (void* p : {static_cast<void*>(q), static_cast<void*>(out), static_cast<void*>(lse), static_cast<void*>(worst), static_cast<void*>(pos), static_cast<void*>(slot), static_cast<void*>(table)}) cudaFree(p);
+  }
+  AttentionArgs with(size_t copy) const {
+    AttentionArgs b = a;
+    b.k = kv[copy % kv.size()], b.v = kv[copy % kv.size()] + half;
+    return b;
+  }
+};
+
+/// us a launch: a graph of `count` launches, median of its replays.
+double time_graph(int count, const std::function<bool(int, cudaStream_t)>& issue) {
+  cudaStream_t stream;
+  LAB_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  LAB_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  bool ok = true;
+  for (int i = 0; i < count && ok; ++i) ok = issue(i, stream);
+  cudaGraph_t graph = nullptr;
+  LAB_CHECK(cudaStreamEndCapture(stream, &graph));
+  double us = NAN;
+  if (ok) {
+    cudaGraphExec_t exec;
+    LAB_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    cudaEvent_t a, b;
+    LAB_CHECK(cudaEventCreate(&a));
+    LAB_CHECK(cudaEventCreate(&b));
+    std::vector<float> ms;
+    for (int i = 0; i < 9; ++i) {
+      LAB_CHECK(cudaEventRecord(a, stream));
+      LAB_CHECK(cudaGraphLaunch(exec, stream));
+      LAB_CHECK(cudaEventRecord(b, stream));
+      LAB_CHECK(cudaStreamSynchronize(stream));
+      float t;
+      LAB_CHECK(cudaEventElapsedTime(&t, a, b));
+      if (i >= 2) ms.push_back(t);
+    }
+    std::sort(ms.begin(), ms.end());
+    us = ms[ms.size() / 2] * 1000.0 / count;
+    LAB_CHECK(cudaEventDestroy(a));
+    LAB_CHECK(cudaEventDestroy(b));
+    LAB_CHECK(cudaGraphExecDestroy(exec));
+  }
+  LAB_CHECK(cudaGraphDestroy(graph));
+  LAB_CHECK(cudaStreamDestroy(stream));
+  return us;
+}
+
+std::vector<Variant> variants() {
+  std::vector<Variant> all;
+  constexpr DType b = DType::bf16, f8 = DType::e4m3;
+#define CUT(...) add<bf16, bf16, __VA_ARGS__>(all, b, b)
+  // decode: d, dv, warps_m, warps_n, keys, stages, split
+  CUT(128, 128, 1, 4, 16, 3, 8);
+  CUT(128, 128, 1, 8, 16, 3, 8);
+  CUT(128, 128, 1, 4, 32, 3, 8);
+  CUT(128, 128, 1, 4, 32, 2, 8);
+  CUT(128, 128, 1, 8, 16, 2, 8);
+  CUT(128, 128, 1, 4, 16, 3, 4);
+  CUT(128, 128, 1, 4, 16, 3, 2);
+  CUT(128, 128, 1, 4, 16, 3, 1);
+  CUT(256, 256, 1, 4, 16, 3, 8);
+  CUT(256, 256, 1, 8, 16, 2, 8);
+  CUT(256, 256, 1, 4, 32, 2, 8);
+  CUT(256, 256, 1, 4, 16, 2, 8);
+  // chunk
+  CUT(256, 256, 4, 2, 32, 2, 8);
+  CUT(256, 256, 4, 1, 64, 2, 8);
+  CUT(256, 256, 4, 1, 32, 2, 8);
+  CUT(256, 256, 2, 4, 16, 2, 8);
+  CUT(256, 256, 2, 2, 32, 2, 8);
+  // prefill
+  CUT(128, 128, 4, 1, 64, 2, 1);
+  CUT(128, 128, 8, 1, 64, 2, 1);
+  CUT(128, 128, 4, 1, 32, 3, 1);
+  CUT(256, 256, 4, 1, 32, 2, 1);
+  CUT(256, 256, 8, 1, 32, 2, 1);
+  CUT(72, 72, 4, 1, 64, 2, 1);
+  CUT(72, 72, 4, 1, 32, 3, 1);
+  CUT(64, 64, 4, 1, 64, 2, 1);
+  CUT(64, 64, 8, 1, 64, 2, 1);
+  CUT(64, 64, 4, 1, 32, 3, 1);
+#undef CUT
+  add<bf16, e4m3, 128, 128, 1, 4, 16, 3, 8>(all, b, f8);
+  add<bf16, e4m3, 128, 128, 1, 8, 16, 2, 8>(all, b, f8);
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  FILE* rows = std::fopen(argc > 1 ? argv[1] : "attention.jsonl", "w");
+  if (rows == nullptr) return 2;
+  const std::vector<Variant> all = variants();
+  for (const Variant& v : all) LAB_CHECK(cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.cut.smem()));
+  constexpr auto causal = AttentionMask::causal, full = AttentionMask::full;
+  const std::vector<Shape> shapes = {
+      {"decode", 1, 32, 8, 1, 1024, 128, causal},   {"decode", 1, 32, 8, 1, 8192, 128, causal},        {"decode", 1, 32, 8, 1, 32768, 128, causal},
+      {"decode", 16, 32, 8, 1, 4096, 128, causal},  {"decode", 64, 32, 8, 1, 4096, 128, causal},       {"decode", 64, 32, 8, 1, 1024, 128, causal},
+      {"decode", 1, 8, 1, 1, 1024, 256, causal},    {"decode", 16, 32, 8, 1, 4096, 128, causal, true}, {"decode", 1, 8, 1, 50, 1000, 256, full},
+      {"prefill", 1, 32, 8, 1024, 1024, 128, causal}, {"prefill", 1, 32, 8, 4096, 4096, 128, causal},  {"prefill", 1, 32, 8, 8192, 8192, 128, causal},
+      {"prefill", 4, 32, 8, 2048, 2048, 128, causal, true}, {"prefill", 1, 32, 8, 16384, 16384, 128, causal}, {"prefill", 1, 8, 1, 968, 968, 256, full},
+      {"prefill", 3, 16, 16, 256, 256, 72, full},   {"prefill", 1, 20, 20, 1500, 1500, 64, full},      {"prefill", 2, 16, 16, 8192, 8192, 256, causal},
+  };
+  int wrong = 0;
+  std::string table;
+  for (const Shape& s : shapes)
+    for (const DType kv : {DType::bf16, DType::e4m3}) {
+      if (kv == DType::e4m3 && (s.D != 128 || std::string(s.kind) != "decode")) continue;
+      Problem p(s, kv);
+      const bool decode = std::string(s.kind) == "decode";
+      const double pairs = s.mask == causal && !decode ? double(s.T) * (s.T + 1) / 2 + double(s.T) * (s.L - s.T) : double(s.T) * s.L;
+      const double flop = 4.0 * s.B * s.Hq * pairs * s.D, bytes = 2.0 * double(p.half);
+      struct Best {
+        double us;
+        std::string name;
+      };
+      std::vector<Best> best[2];
+      for (const Variant& v : all) {
+        if (v.cut.d != s.D || v.kv != kv || (decode ? v.cut.warps_m * 16 > s.T * s.Hq / s.Hkv + 15 : v.cut.warps_m < 4 || v.cut.split > 1)) continue;
+        LAB_CHECK(cudaMemset(p.out, 0xff, static_cast<size_t>(p.a.T) * s.Hq * s.D * 2));
+        LAB_CHECK(cudaMemset(p.worst, 0, 4096));
+        if (!launch(v, p.with(0), nullptr)) {
+          table += "did not launch: " + v.name + ": " + cudaGetErrorString(cudaGetLastError()) + "\n";
+          ++wrong;
+          continue;
+        }
+        LAB_CHECK(cudaDeviceSynchronize());
+        const int count = s.L > 4096 ? 128 : 512;
+        if (kv == DType::e4m3) compare<bf16, e4m3><<<count, 256>>>(p.with(0), count, p.worst);
+        else compare<bf16, bf16><<<count, 256>>>(p.with(0), count, p.worst);
+        std::vector<float> worst(count);
+        LAB_CHECK(cudaMemcpy(worst.data(), p.worst, count * 4, cudaMemcpyDeviceToHost));
+        const float error = *std::max_element(worst.begin(), worst.end());
+        if (!(error <= 1)) {
+          ++wrong;
+          char line[160];
+          std::snprintf(line, sizeof line, "WRONG %s %d,%d,%d,%d,%d,%d %s: %.3g of the bound\n", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, v.name.c_str(), error);
+          table += line;
+        }
+        for (int cold = 0; cold < (decode ? 2 : 1); ++cold) {
+          const int nodes = decode ? (s.B * int64_t{s.L} >= 65536 ? 10 : 60) : s.L >= 4096 ? 1 : 8;
+          const double us = time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, p.with(cold ? i : 0), stream); });
+          best[cold].push_back({us, v.name});
+          std::fprintf(rows, "{\"op\":\"attention\",\"kind\":\"%s\",\"case\":\"B=%d,Hq=%d,Hkv=%d,T=%d,L=%d,D=%d,mask=%s%s,kv=%s,kvcache=%s\",\"tactic\":\"%s\",\"us\":%.3f,\"tflops\":%.1f,\"gbs\":%.0f,\"bound\":%.3f}\n",
+                       s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.mask == causal ? "causal" : "full", s.paged ? ",page=16" : "", name(kv), cold ? "cold" : "warm", v.name.c_str(), us, flop / us / 1e6, bytes / us / 1e3, error);
+        }
+      }
+      for (int cold = 0; cold < (decode ? 2 : 1); ++cold) {
+        std::sort(best[cold].begin(), best[cold].end(), [](const Best& x, const Best& y) { return x.us < y.us; });
+        char line[320];
+        int at = std::snprintf(line, sizeof line, "%-7s %d,%d,%d,%d,%d,%d%s %s %s", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.paged ? ",page" : "", name(kv), decode ? (cold ? "cold" : "warm") : "");
+        if (!best[cold].empty()) at += std::snprintf(line + at, sizeof line - at, decode ? " %.0f GB/s" : " %.0f TF", (decode ? bytes / 1e3 : flop / 1e6) / best[cold][0].us);
+        for (size_t i = 0; i < std::min<size_t>(6, best[cold].size()) && at < 260; ++i) at += std::snprintf(line + at, sizeof line - at, " | %s %.2f", best[cold][i].name.c_str(), best[cold][i].us);
+        table += std::string(line) + "\n";
+      }
+      std::fflush(rows);
+    }
+  std::printf("%s%d wrong\n", table.c_str(), wrong);
+  std::fclose(rows);
+  return wrong != 0;
+}
