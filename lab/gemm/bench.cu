@@ -1,50 +1,74 @@
 // Every gemm tactic on one GPU: errors against float64, bits across token counts, time beside cuBLASLt.
-//   nvcc -std=c++20 -O2 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -lcuda -ldl -o bench
-//   ./bench [rows.jsonl] [quick]
+//   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/kernels.cu -o kernels.cubin
+//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -ldl -o bench
+//   ./bench kernels.cubin [rows.jsonl] [quick]
+#include <cudaTypedefs.h>
+
 #include <cstring>
 #include <map>
 
 #include "lab/gemm/blas.h"
 #include "lab/gemm/harness.h"
-#include "vivace/kernels/gemm/gemm.cuh"
 
 namespace lab {
 using namespace vivace::kernels;
 
+enum class Kind { stream, tile, wgmma };
 struct Variant {
   std::string name;
-  bool many;            // serves more than 64 tokens
-  int tokens, rows;     // of a tile: 64 tokens at most in streaming variants
-  int threads, smem, cluster, parts_k;
+  Kind kind;
+  int tokens, rows;  // of a tile: 64 tokens at most in streaming variants
+  int threads, smem, cluster, warps_k;
   const void* kernel[2];  // bf16, e4m3; out is bf16
+  bool many() const { return kind != Kind::stream; }
 };
 
-template <GemmStream P>
-Variant stream() {
-  char name[64];
-  std::snprintf(name, sizeof name, "s%d.%d.%d.%d/%dc%d%s", P.warps_n, P.warps_k, P.row_tiles, P.token_tiles, P.stages, P.cluster, P.shared_x ? "x" : "");
-  return {name, false, P.tokens(), P.rows(), P.threads(), P.smem_bytes(), P.cluster, P.warps_k,
-          {reinterpret_cast<const void*>(&gemm_stream<bf16, bf16, P>), reinterpret_cast<const void*>(&gemm_stream<e4m3, bf16, P>)}};
+cudaLibrary_t g_library;
+cudaStream_t g_stream;
+int g_sms;
+PFN_cuTensorMapEncodeTiled_v12000 g_encode;
+
+/// By the mangled name; out is bf16. `policy` and `args` are mangled too.
+const void* kernel(const char* name, bool e4m3, const std::string& policy, const char* args) {
+  const std::string symbol = "_ZN6vivace7kernels" + std::to_string(std::strlen(name)) + name + (e4m3 ? "INS0_4e4m3ENS0_4bf16E" : "INS0_4bf16ES2_") +
+                             "XtlNS0_" + policy + "EEEEvNS0_" + args + "E";
+  cudaKernel_t found = nullptr;
+  if (cudaLibraryGetKernel(&found, g_library, symbol.c_str()) != cudaSuccess) {
+    std::printf("no kernel %s\n", symbol.c_str());
+    std::exit(2);
+  }
+  return reinterpret_cast<const void*>(found);
 }
-template <GemmTile P>
-Variant tile() {
-  char name[64];
-  std::snprintf(name, sizeof name, "t%dx%d/%d", P.tokens, P.rows, P.stages);
-  return {name, true, P.tokens, P.rows, P.threads(), P.smem_bytes(), 1, 1,
-          {reinterpret_cast<const void*>(&gemm_tile<bf16, bf16, P>), reinterpret_cast<const void*>(&gemm_tile<e4m3, bf16, P>)}};
+std::string mangle(std::initializer_list<int> values) {
+  std::string s;
+  for (int v : values) s += "Li" + std::to_string(v) + "E";
+  return s;
 }
-template <int C>
-void add_streams(std::vector<Variant>& all) {
-  all.push_back(stream<GemmStream{4, 2, 1, 1, 4, C, false, true}>());
-  all.push_back(stream<GemmStream{4, 2, 1, 1, 6, C, false, true}>());
-  all.push_back(stream<GemmStream{2, 2, 2, 1, 4, C, false, true}>());
-  all.push_back(stream<GemmStream{2, 2, 2, 1, 6, C, false, true}>());
-  all.push_back(stream<GemmStream{4, 2, 1, 2, 4, C, false, true}>());
-  all.push_back(stream<GemmStream{4, 2, 1, 2, 4, C, true, true}>());
-  all.push_back(stream<GemmStream{4, 2, 1, 4, 4, C, true, true}>());
-  all.push_back(stream<GemmStream{2, 2, 2, 4, 4, C, true, true}>());
-  all.push_back(stream<GemmStream{2, 2, 2, 8, 3, C, true, true}>());
-  all.push_back(stream<GemmStream{4, 2, 2, 8, 3, C, true, true}>());
+
+void add(std::vector<Variant>& all, const GemmStream& p) {
+  char name[64];
+  std::snprintf(name, sizeof name, "s%d.%d.%d.%d/%dc%d%s", p.warps_n, p.warps_k, p.row_tiles, p.token_tiles, p.stages, p.cluster, p.shared_x ? "x" : "");
+  if (p.smem_bytes() > 227 * 1024) return;
+  Variant v{name, Kind::stream, p.tokens(), p.rows(), p.threads(), p.smem_bytes(), p.cluster, p.warps_k, {}};
+  for (int type = 0; type < 2; ++type)
+    v.kernel[type] = kernel("gemm_stream", type, "10GemmStreamE" + mangle({p.warps_n, p.warps_k, p.row_tiles, p.token_tiles, p.stages, p.cluster}) +
+                            (p.shared_x ? "Lb1E" : "Lb0E") + "Lb1E", "8GemmArgs");
+  all.push_back(v);
+}
+void add(std::vector<Variant>& all, const GemmTile& p) {
+  char name[64];
+  std::snprintf(name, sizeof name, "t%dx%d/%d", p.tokens, p.rows, p.stages);
+  Variant v{name, Kind::tile, p.tokens, p.rows, p.threads(), p.smem_bytes(), 1, 1, {}};
+  for (int type = 0; type < 2; ++type)
+    v.kernel[type] = kernel("gemm_tile", type, "8GemmTileE" + mangle({p.tokens, p.rows, p.warps_t, p.warps_n, p.stages}) + "Lb1E", "8GemmArgs");
+  all.push_back(v);
+}
+void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
+  char name[64];
+  std::snprintf(name, sizeof name, "w%d/%dc%d", p.rows, p.stages, p.cluster);
+  Variant v{name, Kind::wgmma, p.tokens(), p.rows, p.threads(), p.smem_bytes(), p.cluster, 1, {}};
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.stages, p.cluster}), "13GemmWgmmaArgs");
+  all.push_back(v);
 }
 
 struct Shape {
@@ -57,8 +81,16 @@ struct Pool {  // random data: any slice is a tensor
   size_t bytes;
 };
 
-double g_limit_us = 0;
-cudaStream_t g_stream;
+void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows) {
+  const cuuint64_t dims[] = {static_cast<cuuint64_t>(K), static_cast<cuuint64_t>(rows)}, pitch[] = {static_cast<cuuint64_t>(K) * (type ? 1 : 2)};
+  const cuuint32_t box[] = {type ? 128u : 64u, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  const CUresult r = g_encode(reinterpret_cast<CUtensorMap*>(map), type ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), dims,
+                              pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (r != CUDA_SUCCESS) {
+    std::printf("cuTensorMapEncodeTiled: %d\n", static_cast<int>(r));
+    std::exit(2);
+  }
+}
 
 bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) {
   cudaLaunchAttribute attr[2];
@@ -67,14 +99,23 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   attr[1].id = cudaLaunchAttributeClusterDimension;
   attr[1].val.clusterDim = {static_cast<unsigned>(v.cluster), 1, 1};
   cudaLaunchConfig_t c = {};
-  const int tiles = (a.N + v.rows - 1) / v.rows;
-  c.gridDim = dim3(v.many ? static_cast<unsigned>(tiles * ((a.T + v.tokens - 1) / v.tokens)) : static_cast<unsigned>(tiles * v.cluster));
+  const int tiles_n = (a.N + v.rows - 1) / v.rows, tiles_t = (a.T + v.tokens - 1) / v.tokens;
+  int grid = v.kind == Kind::stream ? tiles_n * v.cluster : tiles_n * tiles_t;
+  if (v.kind == Kind::wgmma) grid = std::min(tiles_n * ((tiles_t + v.cluster - 1) / v.cluster) * v.cluster, g_sms / v.cluster * v.cluster);
+  c.gridDim = dim3(static_cast<unsigned>(grid));
   c.blockDim = dim3(static_cast<unsigned>(v.threads));
   c.dynamicSmemBytes = static_cast<size_t>(v.smem);
   c.stream = stream;
   c.attrs = attr;
   c.numAttrs = v.cluster > 1 ? 2 : 1;
+  GemmWgmmaArgs w;
   void* params[] = {const_cast<GemmArgs*>(&a)};
+  if (v.kind == Kind::wgmma) {
+    encode(&w.x_map, type, a.x, a.T, a.K, 128);
+    encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.cluster);
+    w.g = a;
+    params[0] = &w;
+  }
   return cudaLaunchKernelExC(&c, v.kernel[type], params) == cudaSuccess;
 }
 
@@ -90,7 +131,8 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
 
 bool usable(const Variant& v, int M, Shape s, int type) {
   const int64_t step = 128 / (type ? 1 : 2);
-  return v.many ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.parts_k) >= 1;
+  if (v.kernel[type] == nullptr) return false;
+  return v.many() ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.warps_k) >= 1;
 }
 
 /// Largest error over its bound: one rounding of the output and K / 16 + 16 of the sum.
@@ -142,18 +184,22 @@ double check(const Variant& v, const Pool& p, int type, int M, Shape s, std::vec
 
 int main(int argc, char** argv) {
   using namespace lab;
-  FILE* rows = argc > 1 ? std::fopen(argv[1], "w") : nullptr;
-  const bool quick = argc > 2;
+  if (argc < 2) return std::printf("bench kernels.cubin [rows.jsonl] [quick]\n"), 2;
+  FILE* rows = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
+  const bool quick = argc > 3;
   LAB_CHECK(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
+  LAB_CHECK(cudaLibraryLoadFromFile(&g_library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0));
+  LAB_CHECK(cudaDeviceGetAttribute(&g_sms, cudaDevAttrMultiProcessorCount, 0));
+  cudaDriverEntryPointQueryResult found;
+  LAB_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", reinterpret_cast<void**>(&g_encode), 12000, cudaEnableDefault, &found));
   std::vector<Variant> all;
-  add_streams<1>(all);
-  add_streams<2>(all);
-  add_streams<4>(all);
-  add_streams<8>(all);
-  all.push_back(tile<GemmTile{128, 128, 2, 4, 3, true}>());
-  all.push_back(tile<GemmTile{64, 64, 2, 2, 3, true}>());
+#define STREAM(n, k, r, t, s, c, x) add(all, GemmStream{n, k, r, t, s, c, bool(x), true});
+#define TILE(t, n, wt, wn, s) add(all, GemmTile{t, n, wt, wn, s, true});
+#define WGMMA(type, n, s, c) add(all, GemmWgmma{n, s, c}, std::strcmp(#type, "e4m3") == 0);
+#include "lab/gemm/tactics.inc"
   for (const Variant& v : all)
-    for (const void* kernel : v.kernel) LAB_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.smem));
+    for (const void* k : v.kernel)
+      if (k != nullptr) LAB_CHECK(cudaKernelSetAttributeForDevice(static_cast<cudaKernel_t>(const_cast<void*>(k)), cudaFuncAttributeMaxDynamicSharedMemorySize, v.smem, 0));
 
   Pool p;
   p.bytes = size_t{1} << 30;
@@ -205,7 +251,7 @@ int main(int argc, char** argv) {
           std::snprintf(line, sizeof line, "WRONG %s %s M=%d %dx%d: %.3g of the bound\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K, share);
           table += line;
         }
-        auto& base = first[{s.N, s.K, v.many ? -v.tokens : v.cluster * v.parts_k}];
+        auto& base = first[{s.N, s.K, v.kind == Kind::stream ? v.cluster * v.warps_k : -static_cast<int>(v.kind)}];
         if (base.empty()) base = bits;
         if (std::memcmp(base.data(), bits.data(), 2 * std::min(base.size(), bits.size())) != 0) {
           ++wrong;

@@ -7,6 +7,8 @@
 
 namespace lab {
 
+#define LAB_BLAS(name) reinterpret_cast<decltype(&name)>(dlsym(lib_, #name))
+
 class Blas {
  public:
   Blas() {
@@ -17,7 +19,7 @@ class Blas {
       return;
     }
     workspace_ = device_alloc<char>(kWorkspace);
-    call<decltype(&cublasLtCreate)>("cublasLtCreate")(&handle_);
+    LAB_BLAS(cublasLtCreate)(&handle_);
   }
   bool ok() const { return handle_ != nullptr; }
 
@@ -27,19 +29,19 @@ class Blas {
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t la, lb, lc;
     cublasLtMatmulPreference_t preference;
-    call<decltype(&cublasLtMatmulDescCreate)>("cublasLtMatmulDescCreate")(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    LAB_BLAS(cublasLtMatmulDescCreate)(&op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    call<decltype(&cublasLtMatmulDescSetAttribute)>("cublasLtMatmulDescSetAttribute")(op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    const auto layout = call<decltype(&cublasLtMatrixLayoutCreate)>("cublasLtMatrixLayoutCreate");
+    LAB_BLAS(cublasLtMatmulDescSetAttribute)(op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    const auto layout = LAB_BLAS(cublasLtMatrixLayoutCreate);
     layout(&la, type, K, N, K);
     layout(&lb, type, K, M, K);
     layout(&lc, CUDA_R_16BF, N, M, N);
-    call<decltype(&cublasLtMatmulPreferenceCreate)>("cublasLtMatmulPreferenceCreate")(&preference);
-    call<decltype(&cublasLtMatmulPreferenceSetAttribute)>("cublasLtMatmulPreferenceSetAttribute")(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
-    std::vector<cublasLtMatmulHeuristicResult_t> found(algorithms);
+    LAB_BLAS(cublasLtMatmulPreferenceCreate)(&preference);
+    LAB_BLAS(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
+    cublasLtMatmulHeuristicResult_t found[16];  // a vector of this unnamed type stops nvcc 13.0
     int count = 0;
-    call<decltype(&cublasLtMatmulAlgoGetHeuristic)>("cublasLtMatmulAlgoGetHeuristic")(handle_, op, la, lb, lc, lc, preference, algorithms, found.data(), &count);
-    const auto matmul = call<decltype(&cublasLtMatmul)>("cublasLtMatmul");
+    LAB_BLAS(cublasLtMatmulAlgoGetHeuristic)(handle_, op, la, lb, lc, lc, preference, algorithms, found, &count);
+    const auto matmul = LAB_BLAS(cublasLtMatmul);
     const float one = 1, zero = 0;
     double best = NAN;
     for (int i = 0; i < count; ++i) {
@@ -48,19 +50,15 @@ class Blas {
       }, 3);
       if (!(us >= best)) best = us;  // NaN too
     }
-    call<decltype(&cublasLtMatmulPreferenceDestroy)>("cublasLtMatmulPreferenceDestroy")(preference);
-    const auto destroy = call<decltype(&cublasLtMatrixLayoutDestroy)>("cublasLtMatrixLayoutDestroy");
+    LAB_BLAS(cublasLtMatmulPreferenceDestroy)(preference);
+    const auto destroy = LAB_BLAS(cublasLtMatrixLayoutDestroy);
     destroy(la), destroy(lb), destroy(lc);
-    call<decltype(&cublasLtMatmulDescDestroy)>("cublasLtMatmulDescDestroy")(op);
+    LAB_BLAS(cublasLtMatmulDescDestroy)(op);
     return best;
   }
 
  private:
   static constexpr size_t kWorkspace = 64 << 20;
-  template <class F>
-  F call(const char* name) {
-    return reinterpret_cast<F>(dlsym(lib_, name));
-  }
   void* lib_ = nullptr;
   cublasLtHandle_t handle_ = nullptr;
   char* workspace_ = nullptr;

@@ -3,3 +3,4 @@
 #include "vivace/kernels/gemm/simple.cuh"
 #include "vivace/kernels/gemm/stream.cuh"
 #include "vivace/kernels/gemm/tile.cuh"
+#include "vivace/kernels/gemm/wgmma.cuh"

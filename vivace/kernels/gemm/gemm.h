@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/base/dtype.h"
 #include "vivace/kernels/gate/activation.h"
+#include "vivace/kernels/tile/tensor_map.h"
 
 namespace vivace::kernels {
 
@@ -58,6 +59,26 @@ struct GemmTile {
   constexpr bool operator==(const GemmTile&) const = default;
   VV_HD constexpr int threads() const { return 32 * warps_t * warps_n; }
   VV_HD constexpr int smem_bytes() const { return stages * (tokens + rows) * 128; }
+};
+
+/// Many tokens on Hopper: the copy engine fills a ring of shared memory, two warpgroups multiply 64 tokens
+/// each. Blocks stay for several tiles; the two blocks of a cluster have neighbouring tokens and share W.
+struct GemmWgmma {
+  int32_t rows;     // of W a tile; tokens are 128
+  int32_t stages;
+  int32_t cluster;  // 1 or 2
+  constexpr bool operator==(const GemmWgmma&) const = default;
+  VV_HD constexpr int tokens() const { return 128; }
+  VV_HD constexpr int threads() const { return 384; }
+  VV_HD constexpr int stage_bytes() const { return (tokens() + rows) * 128; }
+  VV_HD constexpr int turn_stride() const { return 36; }  // floats a row of a warp's 16 x 32 outputs on their way out
+  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + 8 * 16 * turn_stride() * 4; }
+};
+
+struct GemmWgmmaArgs {
+  TensorMap x_map;  // [T, K], boxes of 128 tokens x 128 bytes
+  TensorMap w_map;  // [N, K], boxes of rows / cluster x 128 bytes
+  GemmArgs g;
 };
 
 }  // namespace vivace::kernels

@@ -8,7 +8,7 @@ namespace vivace::kernels {
 /// 64 tokens x 64 rows of W a block, 4 x 4 outputs a thread. Each run of 16 k is summed apart and then
 /// added: two short chains in place of one long one. Grid: ceil(T / 64) * ceil(N / 64) blocks of 256.
 template <class X, class W, class Out>
-__global__ void __launch_bounds__(256) gemm_simple(const __grid_constant__ GemmArgs a) {
+__global__ void __launch_bounds__(256, 1) gemm_simple(const __grid_constant__ GemmArgs a) {
   constexpr int kTile = 64, kRun = 16;
   __shared__ float xs[kRun][kTile + 4], ws[kRun][kTile + 4];
   ptx::dependency_wait();

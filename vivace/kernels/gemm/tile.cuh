@@ -30,7 +30,7 @@ __device__ __forceinline__ void multiply32(float (&d)[4], const uint32_t (&a)[4]
 
 /// Grid: ceil(T / P.tokens) * ceil(N / P.rows) blocks, neighbours along T: they share W.
 template <class T, class Out, GemmTile P>
-__global__ void __launch_bounds__(P.threads()) gemm_tile(const __grid_constant__ GemmArgs a) {
+__global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constant__ GemmArgs a) {
   constexpr int kElems = 16 / sizeof(T), kStep = 8 * kElems;  // elements a word; a step of K
   constexpr int kTokenTiles = P.tokens / P.warps_t / 16, kRowTiles = P.rows / P.warps_n / 8;
   constexpr int kRowsAtOnce = P.threads() / 8, kStageWords = (P.tokens + P.rows) * 8;

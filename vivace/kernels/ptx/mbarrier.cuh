@@ -1,0 +1,31 @@
+// Barriers in shared memory that count arrivals and bytes (Hopper on).
+#pragma once
+#include "vivace/base/int.h"
+
+namespace vivace::kernels::ptx {
+
+/// By one thread; then mbarrier_fence() and a barrier of the block or cluster before first use.
+__device__ __forceinline__ void mbarrier_init(uint32_t at, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory"); }
+/// Makes initialised barriers visible to the cluster and to the copy engine.
+__device__ __forceinline__ void mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async;" ::: "memory"); }
+/// Arrives and announces bytes that the copy engine will count down.
+__device__ __forceinline__ void mbarrier_expect(uint32_t at, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+/// Arrives at block `rank`'s copy of a barrier.
+__device__ __forceinline__ void mbarrier_arrive(uint32_t at, int rank) {
+  asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %0, %1;\n\tmbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}" ::"r"(at), "r"(rank) : "memory");
+}
+/// Until the phase of this parity is complete. `kCluster`: arrivals come from other blocks too.
+template <bool kCluster>
+__device__ __forceinline__ void mbarrier_wait(uint32_t at, int parity) {
+  uint32_t done;
+  do {
+    if constexpr (kCluster)
+      asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(done) : "r"(at), "r"(parity) : "memory");
+    else
+      asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(done) : "r"(at), "r"(parity) : "memory");
+  } while (!done);
+}
+
+}  // namespace vivace::kernels::ptx
