@@ -48,7 +48,7 @@ class Run:
     def skip_unserved(self):
         """A reference may say that no CUDA kernel serves a case yet: `unserved_on_gpu(case)` -> reason. Then the
         call must answer Unsupported and write nothing."""
-        reason = device() == "cuda" and getattr(reference(self.op), "unserved_on_gpu", lambda case: None)(self.case)
+        reason = device is not None and device.ON_GPU and getattr(reference(self.op), "unserved_on_gpu", lambda case: None)(self.case)
         if not reason:
             return
         with pytest.raises(vivace.UnsupportedError, match=self.op):
