@@ -19,6 +19,7 @@ int64_t Tensor::span_bytes() const {
 }
 
 bool Tensor::is_dense() const {
+  if (shape.elements() == 0) return true;
   int64_t want = 1;
   for (int i = shape.rank - 1; i >= 0; --i) {
     if (shape.dim[i] != 1 && stride[i] != want) return false;
