@@ -13,6 +13,7 @@ from vivace.errors import CorruptDataError, LimitExceededError, NotFoundError, U
 
 MAX_TEMPLATE_CHARS = 64 << 10
 MAX_RENDERED_CHARS = 4 << 20
+MAX_PIECE_CHARS = 512  # of a SentencePiece token: its splits are listed
 
 # How GGUF's `tokenizer.ggml.pre` splits text before byte-level BPE. A pattern is used alone; `digits`
 # puts every digit on its own; None is GPT-2's own split.
@@ -25,7 +26,8 @@ _PRE = {
     "llama-bpe": {"pattern": _LLAMA3}, "llama3": {"pattern": _LLAMA3},
     "qwen2": {"pattern": _QWEN2, "nfc": True},
 }
-_CONTROL, _USER_DEFINED = 3, 4  # GGUF token types that are matched whole
+# GGUF token types. Control and user-defined tokens are matched whole.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
 
 @dataclass
@@ -78,20 +80,41 @@ def load_text(path: str, metadata: dict) -> Text:
 
 
 def _from_gguf(meta: dict) -> Text:
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken
 
     kind = meta["tokenizer.ggml.model"]
-    if kind != "gpt2":
-        raise UnsupportedError(f"tokenizer.ggml.model: wanted gpt2 (byte-level BPE), got {kind!r}; pass token ids instead")
-    pre = meta.get("tokenizer.ggml.pre", "default")
-    if pre not in _PRE:
-        raise UnsupportedError(f"tokenizer.ggml.pre: wanted one of {', '.join(sorted(_PRE))}, got {pre!r}")
-    tokens, merges = meta.get("tokenizer.ggml.tokens"), meta.get("tokenizer.ggml.merges")
-    if not tokens or merges is None:
-        raise CorruptDataError("tokenizer.ggml.tokens and .merges: wanted both, got at least one of them missing")
+    tokens = meta.get("tokenizer.ggml.tokens")
+    if not tokens:
+        raise CorruptDataError("tokenizer.ggml.tokens: wanted a list of tokens, got none")
     vocab = {t: i for i, t in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.tokens: {len(tokens) - len(vocab)} duplicates")
+    types = meta.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    if len(types) != len(tokens):
+        raise CorruptDataError(f"tokenizer.ggml.token_type: wanted {len(tokens)} entries, got {len(types)}")
+    if kind == "gpt2":
+        tok = _byte_level(meta, vocab)
+    elif kind == "llama":
+        tok = _sentence_piece(meta, tokens, vocab, types)
+    else:
+        raise UnsupportedError(f"tokenizer.ggml.model: wanted gpt2 (byte-level BPE) or llama (SentencePiece BPE), got {kind!r}; pass token ids instead")
+    added = [AddedToken(t, special=k == _CONTROL, normalized=False) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)]
+    tok.add_special_tokens([a for a in added if a.special])
+    tok.add_tokens([a for a in added if not a.special])
+    eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
+    return Text(tok, bos=meta.get("tokenizer.ggml.bos_token_id"), eos=list(dict.fromkeys(eos)),
+                add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", kind == "llama")), template=meta.get("tokenizer.chat_template"))
+
+
+def _byte_level(meta: dict, vocab: dict):
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    pre = meta.get("tokenizer.ggml.pre", "default")
+    if pre not in _PRE:
+        raise UnsupportedError(f"tokenizer.ggml.pre: wanted one of {', '.join(sorted(_PRE))}, got {pre!r}")
+    merges = meta.get("tokenizer.ggml.merges")
+    if merges is None:
+        raise CorruptDataError("tokenizer.ggml.merges: wanted a list of merges, got none")
     pairs = [tuple(m.split(" ", 1)) for m in merges]
     bad = next((m for m, p in zip(merges, pairs) if len(p) != 2), None)
     if bad is not None:
@@ -107,13 +130,37 @@ def _from_gguf(meta: dict) -> Text:
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True))
     tok.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tok.decoder = decoders.ByteLevel()
-    types = meta.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    added = [AddedToken(t, special=k == _CONTROL, normalized=False) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)]
-    tok.add_special_tokens([a for a in added if a.special])
-    tok.add_tokens([a for a in added if not a.special])
-    eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
-    return Text(tok, bos=meta.get("tokenizer.ggml.bos_token_id"), eos=list(dict.fromkeys(eos)),
-                add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", False)), template=meta.get("tokenizer.chat_template"))
+    return tok
+
+
+def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list):
+    """SentencePiece's BPE: the pair whose union has the best score is merged first. As ranked merges that is:
+    every split of every token into two, best score first; of one token's splits the longest left part first."""
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    scores = meta.get("tokenizer.ggml.scores")
+    if scores is None or len(scores) != len(tokens):
+        raise CorruptDataError(f"tokenizer.ggml.scores: wanted {len(tokens)} entries, got {'none' if scores is None else len(scores)}")
+    # Only what merging can reach: pieces, and not the names of bytes and of special tokens.
+    pieces = {t for t, k in zip(tokens, types) if k in (_NORMAL, _UNUSED) or (k == _USER_DEFINED and len(t) == 1)}
+    merges = []
+    for t in pieces:
+        if len(t) > MAX_PIECE_CHARS:
+            raise LimitExceededError(f"tokenizer.ggml.tokens: a token of {len(t)} characters, at most {MAX_PIECE_CHARS} are accepted")
+        merges += [(-scores[vocab[t]], vocab[t], cut - len(t), t[:cut], t[cut:]) for cut in range(1, len(t))
+                   if t[:cut] in pieces and t[cut:] in pieces]
+    merges.sort(key=lambda m: (m[0], m[1], -m[2]))
+    unknown = meta.get("tokenizer.ggml.unknown_token_id", next((i for i, k in enumerate(types) if k == _UNKNOWN), None))
+    if unknown is not None and not 0 <= unknown < len(tokens):
+        raise CorruptDataError(f"tokenizer.ggml.unknown_token_id: wanted a token, got {unknown} of {len(tokens)}")
+    tok = Tokenizer(models.BPE(vocab=vocab, merges=[(left, right) for *_, left, right in merges], fuse_unk=True, byte_fallback=True,
+                               unk_token=None if unknown is None else tokens[unknown]))
+    prefix = bool(meta.get("tokenizer.ggml.add_space_prefix", True))
+    spaces = normalizers.Replace(" ", "\u2581")
+    tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefix else spaces
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tok.decoder = decoders.Sequence(steps + ([decoders.Strip(" ", 1, 0)] if prefix else []))
+    return tok
 
 
 def _from_hub(folder: Path) -> Text:
