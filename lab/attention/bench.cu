@@ -117,14 +117,28 @@ struct Variant {
 // nvcc's host side knows no class-type template parameters of kernels.
 template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
 __global__ void __launch_bounds__(32 * m * n, 1) tile_kernel(const __grid_constant__ AttentionArgs a) {
-  run_attention_tile<Q, Kv, AttentionTile{d, dv, m, n, keys, stages, split, true}>(a);
+  constexpr AttentionTile P{d, dv, m, n, keys, stages, split, true};
+  run_attention<AttentionTileKernel<Q, Kv, P>, Q, P>(a);
+}
+template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
+__global__ void __launch_bounds__(32 * m * n, 1) group_kernel(const __grid_constant__ AttentionArgs a) {
+  constexpr AttentionTile P{d, dv, m, n, keys, stages, split, true, true};
+  run_attention<AttentionGroupKernel<Q, Kv, P>, Q, P>(a);
 }
 template <class Q, class Kv, int... kCut>
 void add(std::vector<Variant>& all, DType q, DType kv) {
-  constexpr AttentionTile P{kCut..., true};
+  constexpr AttentionTile P{kCut..., true, false};
   char name[96];
   std::snprintf(name, sizeof name, "m%d n%d k%d s%d c%d", P.warps_m, P.warps_n, P.keys, P.stages, P.split);
   all.push_back({name, q, kv, P, &tile_kernel<Q, Kv, kCut...>});
+}
+
+template <class Q, class Kv, int... kCut>
+void add_groups(std::vector<Variant>& all, DType q, DType kv) {
+  constexpr AttentionTile P{kCut..., true, true};
+  char name[96];
+  std::snprintf(name, sizeof name, "wgmma m%d k%d", P.warps_m, P.keys);
+  all.push_back({name, q, kv, P, &group_kernel<Q, Kv, kCut...>});
 }
 
 bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
@@ -275,6 +289,16 @@ std::vector<Variant> variants() {
   CUT(64, 64, 4, 1, 64, 2, 1);
   CUT(64, 64, 8, 1, 64, 2, 1);
   CUT(64, 64, 4, 1, 32, 3, 1);
+#undef CUT
+#define CUT(...) add_groups<bf16, bf16, __VA_ARGS__>(all, b, b)
+  CUT(128, 128, 8, 1, 128, 2, 1);
+  CUT(128, 128, 8, 1, 64, 2, 1);
+  CUT(128, 128, 4, 1, 64, 2, 1);
+  CUT(64, 64, 8, 1, 128, 2, 1);
+  CUT(64, 64, 4, 1, 128, 2, 1);
+  CUT(64, 64, 8, 1, 64, 2, 1);
+  CUT(256, 256, 8, 1, 64, 2, 1);
+  CUT(256, 256, 4, 1, 64, 2, 1);
 #undef CUT
   add<bf16, e4m3, 128, 128, 1, 4, 16, 3, 8>(all, b, f8);
   add<bf16, e4m3, 128, 128, 1, 8, 16, 2, 8>(all, b, f8);

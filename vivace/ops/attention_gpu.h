@@ -38,6 +38,8 @@ struct AttentionGpu {
     Tile t{d, dv, 1, 4, 16, 3, blocks, wide};
     if (role == Role::chunk) t = {d, dv, 4, 2, 32, 2, blocks, wide};
     if (role == Role::prefill) t = {d, dv, 4, 1, largest > 128 ? 32 : 64, 2, 1, wide};
+    if (role == Role::prefill && arch == Arch::sm90a && d == dv && (d == 64 || d == 128 || d == 256))
+      return {d, dv, 8, 1, d > 128 ? 64 : 128, 2, 1, wide, true};
     while (t.smem() > smem_limit(arch)) {
       if (t.warps_n > 1) t.warps_n /= 2;
       else if (t.stages > 2) --t.stages;
@@ -70,8 +72,9 @@ struct AttentionGpu {
       return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}>", type_name(k.q), type_name(k.kv),
                                k.plain.threads, k.plain.lanes, k.plain.items, k.plain.wide ? "true" : "false");
     const Tile& t = k.tile;
-    return kernel_expression("attention_tile<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s}>", type_name(k.q), type_name(k.kv),
-                             t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, t.wide ? "true" : "false");
+    return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}>", t.groups ? "attention_group" : "attention_tile",
+                             type_name(k.q), type_name(k.kv), t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, t.wide ? "true" : "false",
+                             t.groups ? "true" : "false");
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
     if (!k.tensor) {

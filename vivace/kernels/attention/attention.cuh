@@ -2,3 +2,4 @@
 #pragma once
 #include "vivace/kernels/attention/plain.cuh"
 #include "vivace/kernels/attention/tile.cuh"
+#include "vivace/kernels/attention/warpgroup.cuh"

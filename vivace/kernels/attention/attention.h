@@ -35,10 +35,10 @@ struct AttentionArgs {
   /// Block and place in it of place j of a slot; block -1: the page does not exist.
   VV_HD int64_t block(int64_t s, int64_t j) const {
     if (page_table == nullptr) return s;
-    const int64_t b = page_table[s * table_stride + j / L];
+    const int64_t b = page_table[s * table_stride + static_cast<uint32_t>(j) / static_cast<uint32_t>(L)];
     return b >= 0 && b < B ? b : -1;
   }
-  VV_HD int64_t place(int64_t j) const { return page_table ? j % L : j; }
+  VV_HD int64_t place(int64_t j) const { return page_table ? static_cast<uint32_t>(j) % static_cast<uint32_t>(L) : j; }  // places fit 31 bits
 };
 
 /// The keys that a query sees: one run of its slot's places, whatever the mask.
@@ -74,6 +74,7 @@ struct AttentionTile {
   int32_t d, dv;     // head sizes, up to 256
   int32_t warps_m, warps_n, keys, stages, split;
   bool wide;         // 16-byte accesses
+  bool groups;       // warps in groups of four, wgmma: Hopper; heads of a multiple of 64, one stream
   constexpr bool operator==(const AttentionTile&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_m * warps_n; }
@@ -81,7 +82,7 @@ struct AttentionTile {
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
   /// 16-bit elements between rows in shared memory: an odd number of 16-byte units, so that the eight rows
   /// of a matrix lie in different banks.
-  VV_HD constexpr int pitch(int dim) const { return padded(dim) + 8; }
+  VV_HD constexpr int pitch(int dim) const { return groups ? dim : padded(dim) + 8; }
   VV_HD constexpr int stage_bytes() const { return keys * (pitch(d) + pitch(dv)) * 2; }
   VV_HD constexpr int query_bytes() const { return rows() * pitch(d) * 2; }
   VV_HD constexpr int partial() const { return rows() * (padded(dv) + 2); }  // f32 sums, maximum, mass of a stream's rows

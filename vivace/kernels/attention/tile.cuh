@@ -58,6 +58,14 @@ struct AttentionTileKernel {
   int first[2], end[2];      // keys they see
   uint32_t q[kHoldQ ? kSteps : 1][4];
 
+  /// Elements [at, at + 8) of row `row` of a tile of `rows`: rows one after the other, or, for wgmma, panels
+  /// of 64 elements swizzled in groups of 8 rows.
+  template <int kRows, int kTo>
+  __device__ __forceinline__ static Q* place(Q* tile, int row, int at) {
+    if constexpr (P.groups) return tile + (at / 64 * kRows + row) * 64 + (at / 8 % 8 ^ row % 8) * 8;
+    else return tile + row * kTo + at;
+  }
+
   __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
 
   __device__ __forceinline__ void load_queries() {
@@ -66,7 +74,7 @@ struct AttentionTileKernel {
       const int row = row0 + i / (kDim / 8), t = row / group;
       const bool take = row < row_end;
       const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} : 0);
-      copy_eight<Q, Q, P.wide>(queries + i / (kDim / 8) * kPitch + i % (kDim / 8) * 8, head, i % (kDim / 8) * 8, P.d, take);
+      copy_eight<Q, Q, P.wide>(place<P.rows(), kPitch>(queries, i / (kDim / 8), i % (kDim / 8) * 8), head, i % (kDim / 8) * 8, P.d, take);
     }
     ptx::copy_commit();
   }
@@ -77,32 +85,41 @@ struct AttentionTileKernel {
     constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
     const int thread = warp_m * 32 + lane, pitch = a.Hkv * kD;
     const Kv* const heads = static_cast<const Kv*>(base) + kv * kD;
-    const Kv* const first_key = heads + (kPaged ? 0 : slot * stride + int64_t{b * kKeys} * pitch);
+    if constexpr (!kPaged && kThreads % kC == 0) {  // a thread keeps its column: one address that advances
+      const int row0 = thread / kC, at = thread % kC * 8;
+      int j = b * kKeys + row0;
+      const Kv* head = heads + slot * stride + int64_t{j} * pitch;
 #pragma unroll
-    for (int i0 = 0; i0 < kKeys * kC; i0 += kThreads) {
-      const int i = i0 + thread;
-      if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
-      const int row = i / kC, j = b * kKeys + row;
-      bool take = j >= lo && j < hi;
-      const Kv* head = heads;
-      if constexpr (kPaged) {
-        const int64_t block = take ? a.block(slot, j) : -1;
-        take = block >= 0;
-        if (take) head += block * stride + a.place(j) * pitch;
-      } else if (take) {
-        head = first_key + int64_t{row} * pitch;
+      for (int row = 0; row < kKeys; row += kThreads / kC) {
+        if (kKeys % (kThreads / kC) != 0 && row0 + row >= kKeys) break;
+        const bool take = j >= lo && j < hi;
+        copy_eight<Q, Kv, P.wide>(place<kKeys, kTo>(to, row0 + row, at), take ? head : heads, at, kD, take);
+        head += int64_t{kThreads / kC} * pitch;
+        j += kThreads / kC;
       }
-      copy_eight<Q, Kv, P.wide>(to + row * kTo + i % kC * 8, head, i % kC * 8, kD, take);
+    } else {
+#pragma unroll 2
+      for (int i0 = 0; i0 < kKeys * kC; i0 += kThreads) {
+        const int i = i0 + thread;
+        if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
+        const int row = i / kC, j = b * kKeys + row;
+        const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
+        const Kv* head = block >= 0 ? heads + block * stride + a.place(j) * pitch : heads;
+        copy_eight<Q, Kv, P.wide>(place<kKeys, kTo>(to, row, i % kC * 8), head, i % kC * 8, kD, block >= 0);
+      }
     }
   }
+  __device__ __forceinline__ void load_keys(Q* to, int64_t slot, int b, int lo, int hi) const {
+    if (a.page_table == nullptr) load_rows<P.d, kDim, kPitch, false>(to, a.k, a.k_stride, slot, b, lo, hi);
+    else load_rows<P.d, kDim, kPitch, true>(to, a.k, a.k_stride, slot, b, lo, hi);
+  }
+  __device__ __forceinline__ void load_values(Q* to, int64_t slot, int b, int lo, int hi) const {
+    if (a.page_table == nullptr) load_rows<P.dv, kDimV, kPitchV, false>(to, a.v, a.v_stride, slot, b, lo, hi);
+    else load_rows<P.dv, kDimV, kPitchV, true>(to, a.v, a.v_stride, slot, b, lo, hi);
+  }
   __device__ __forceinline__ void load_block(Q* stage, int64_t slot, int b, int lo, int hi) const {
-    if (a.page_table == nullptr) {
-      load_rows<P.d, kDim, kPitch, false>(stage, a.k, a.k_stride, slot, b, lo, hi);
-      load_rows<P.dv, kDimV, kPitchV, false>(stage + kKeys * kPitch, a.v, a.v_stride, slot, b, lo, hi);
-    } else {
-      load_rows<P.d, kDim, kPitch, true>(stage, a.k, a.k_stride, slot, b, lo, hi);
-      load_rows<P.dv, kDimV, kPitchV, true>(stage + kKeys * kPitch, a.v, a.v_stride, slot, b, lo, hi);
-    }
+    load_keys(stage, slot, b, lo, hi);
+    load_values(stage + kKeys * kPitch, slot, b, lo, hi);
   }
 
   __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
@@ -130,6 +147,9 @@ struct AttentionTileKernel {
         ptx::mma16816<Q>(s[n + 1], f[0], f[1], f[2], f[3], k[2], k[3]);
       }
     }
+    scale(s);
+  }
+  __device__ __forceinline__ void scale(float (&s)[kKeyTiles][4]) const {
     if (a.softcap > 0) {
       const float factor = a.softcap * kLog2e;
 #pragma unroll
@@ -145,8 +165,8 @@ struct AttentionTileKernel {
     }
   }
 
-  /// Scores become weights 2^(s - top); the sums so far shrink to the new maximum.
-  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeyTiles][4]) {
+  /// Scores become weights 2^(s - top); what the sums so far must shrink by.
+  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeyTiles][4], float (&shrinks)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (key0 < first[i] || key0 + kKeys > end[i]) {  // part of the block is not seen
@@ -175,9 +195,12 @@ struct AttentionTileKernel {
           sum += s[n][2 * i + e];
         }
       mass[i] = mass[i] * shrink + sum;
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) out[n][2 * i] *= shrink, out[n][2 * i + 1] *= shrink;
+      shrinks[i] = shrink;
     }
+  }
+  __device__ __forceinline__ void shrink(const float (&by)[2]) {
+#pragma unroll
+    for (int n = 0; n < kOutTiles; ++n) out[n][0] *= by[0], out[n][1] *= by[0], out[n][2] *= by[1], out[n][3] *= by[1];
   }
 
   __device__ __forceinline__ void add_values(const Q* values, const float (&s)[kKeyTiles][4]) {
@@ -195,8 +218,8 @@ struct AttentionTileKernel {
     }
   }
 
-  /// Tokens [ta, tb), which share a slot: all their keys.
-  __device__ __forceinline__ void attend(int ta, int tb) {
+  /// Empty state for the rows of tokens [ta, tb), which share a slot; what any of them sees, the same in every warp.
+  __device__ __forceinline__ void begin(int ta, int tb, int* least, int* most) {
     const int group = a.group();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -218,8 +241,14 @@ struct AttentionTileKernel {
     }
     lo = __reduce_min_sync(0xffffffffu, lo);
     hi = __reduce_max_sync(0xffffffffu, hi);
-    const int64_t slot = AttentionSpan(a, ta).slot;
+    *least = lo, *most = hi;
+  }
 
+  /// Tokens [ta, tb): all their keys.
+  __device__ __forceinline__ void attend(int ta, int tb) {
+    int lo, hi;
+    begin(ta, tb, &lo, &hi);
+    const int64_t slot = AttentionSpan(a, ta).slot;
     const int me = rank * P.warps_n + stream;
     int b = lo / kKeys / kStride * kStride + me;  // this stream's blocks: b, b + kStride, ...
     if (b < lo / kKeys) b += kStride;
@@ -248,13 +277,18 @@ struct AttentionTileKernel {
       float s[kKeyTiles][4];
       const Q* keys = stages + full * kStage;
       scores(keys, s);
-      weigh(b * kKeys, s);
+      float by[2];
+      weigh(b * kKeys, s, by);
+      shrink(by);
       add_values(keys + kKeys * kPitch, s);
       full = full + 1 == P.stages ? 0 : full + 1;
       empty = empty + 1 == P.stages ? 0 : empty + 1;
     }
     ptx::copy_wait<0>();
     stream_sync<P>(stream);  // the stages are free for the next run
+    sum_mass();
+  }
+  __device__ __forceinline__ void sum_mass() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       mass[i] += __shfl_xor_sync(0xffffffffu, mass[i], 1);
@@ -376,10 +410,9 @@ struct AttentionTileKernel {
 };
 
 /// Grid: tiles * Hkv * split blocks, clusters of split; tiles of the last tokens first, which see most keys.
-template <class Q, class Kv, AttentionTile P>
-__device__ __forceinline__ void run_attention_tile(const AttentionArgs& a) {
-  extern __shared__ __align__(16) unsigned char memory[];
-  using Kernel = AttentionTileKernel<Q, Kv, P>;
+template <class Kernel, class Q, AttentionTile P>
+__device__ __forceinline__ void run_attention(const AttentionArgs& a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int rank = ptx::cluster_rank<P.split>(), warp = static_cast<int>(threadIdx.x) / 32;
@@ -407,7 +440,7 @@ __device__ __forceinline__ void run_attention_tile(const AttentionArgs& a) {
 
 template <class Q, class Kv, AttentionTile P>
 __global__ void __launch_bounds__(P.threads(), 1) attention_tile(const __grid_constant__ AttentionArgs a) {
-  run_attention_tile<Q, Kv, P>(a);
+  run_attention<AttentionTileKernel<Q, Kv, P>, Q, P>(a);
 }
 
 }  // namespace vivace::kernels
