@@ -1,10 +1,11 @@
-// A checkpoint's metadata as a dict, for tokenizers and templates.
+// A checkpoint as Python sees it: metadata for tokenizers and templates, tensors and names for converters.
 #include "model.h"
 
 #include <nanobind/stl/string.h>
 
 #include "errors.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
+#include "vivace/models/decoder/weights.h"
 
 namespace vivace::python {
 namespace {
@@ -48,8 +49,41 @@ nb::dict read_metadata(const std::string& path) {
   return d;
 }
 
+/// [(name, dtype, shape, file, offset, bytes)] in file order.
+nb::list read_tensors(const std::string& path) {
+  Result<engine::Checkpoint> c = engine::Checkpoint::open(path);
+  check(c.status());
+  nb::list all;
+  for (const engine::TensorEntry& t : c->tensors()) {
+    nb::list shape;
+    for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
+    all.append(nb::make_tuple(text(t.name), name(t.dtype), nb::tuple(shape), text(c->files()[static_cast<size_t>(t.file)].path()), t.offset, t.bytes));
+  }
+  return all;
+}
+
+/// The decoder family of a GGUF (`experts` tells two of one name apart) or hub architecture: its names and its
+/// weights' [(gguf, hub, hub_transposed)], or None.
+nb::object decoder_family(const std::string& architecture, bool experts) {
+  using models::decoder::kExperts;
+  for (const models::decoder::Family& f : models::decoder::kFamilies) {
+    if (architecture != f.hf_arch && (architecture != f.gguf_arch || f.has(kExperts) != experts)) continue;
+    nb::list weights;
+    for (const auto& w : models::decoder::weight_names(f)) weights.append(nb::make_tuple(w.gguf, w.hf, w.hf_transposed));
+    nb::dict d;
+    d["name"] = f.name, d["gguf"] = f.gguf_arch, d["hub"] = f.hf_arch, d["weights"] = weights;
+    d["interleaved"] = std::string_view(f.gguf_rope) == "interleaved", d["plus_one"] = f.has(models::decoder::kHubPlusOne);
+    return d;
+  }
+  return nb::none();
+}
+
 }  // namespace
 
-void add_checkpoint(nb::module_& m) { m.def("read_metadata", &read_metadata, nb::arg("path")); }
+void add_checkpoint(nb::module_& m) {
+  m.def("read_metadata", &read_metadata, nb::arg("path"));
+  m.def("read_tensors", &read_tensors, nb::arg("path"));
+  m.def("decoder_family", &decoder_family, nb::arg("architecture"), nb::arg("experts") = false);
+}
 
 }  // namespace vivace::python

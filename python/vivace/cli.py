@@ -1,4 +1,4 @@
-"""The command line: vivace run | doctor | ops | plan | bench | pack, each with --json."""
+"""The command line: vivace run | doctor | ops | plan | bench | pack | convert, each with --json."""
 from __future__ import annotations
 
 import argparse
@@ -63,6 +63,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--arch", action="append", required=True, metavar="sm_90a", help="a chip; may be given several times")
     p.add_argument("--op", action="append", default=[], help="an op; may be given several times (default: all)")
     p.add_argument("--jobs", type=int, default=0, help="compiles at a time (default: one a core)")
+    p = command("convert", cmd_convert, "Convert a checkpoint: a hub folder to GGUF, or GGUF to a hub folder.")
+    p.add_argument("source", help="folder with safetensors, .safetensors or .gguf")
+    p.add_argument("target", help="a new .gguf file, or a new folder")
+    p.add_argument("--dtype", default="auto", help="of matrices: q8_0 (auto), q4_0, q4_1, f16, bf16, f32 for GGUF; bf16 (auto), f16, f32 for a folder")
     return top
 
 
@@ -226,6 +230,16 @@ def cmd_bench(args) -> int:
     else:
         for r in rows:
             print(f"{r['case']:<70} p50 {r['p50_us']:>10.1f} us  p99 {r['p99_us']:>10.1f} us  {r['note']}")
+    return 0
+
+
+# ---- convert -------------------------------------------------------------------------------------
+
+def cmd_convert(args) -> int:
+    from vivace.convert import convert
+
+    facts = convert(args.source, args.target, dtype=args.dtype)
+    print(json.dumps(facts) if args.json else f"{args.target}: {facts['tensors']} tensors, {facts['bytes']:,} bytes")
     return 0
 
 

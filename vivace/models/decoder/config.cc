@@ -56,13 +56,16 @@ class Gguf {
 
 /// Gemma 3's files state the window; the pattern and the smaller theta are the architecture's.
 Status read_gguf_local(const Gguf& g, DecoderConfig* c) {
-  constexpr int64_t kGlobalEvery = 6, kLayersOf27B = 62;
+  constexpr int64_t kLayersOf27B = 62;
+  int64_t global_every = 6;
+  VV_TRY(g.maybe("attention.sliding_window_pattern", &global_every));
+  if (global_every < 1) return Status(Code::kInvalidArgument, strf("attention.sliding_window_pattern: wanted at least 1, got %ld", static_cast<long>(global_every)));
   VV_TRY(g.integer("attention.sliding_window", &c->window));
   VV_TRY(g.maybe("rope.freq_base_swa", &c->local_theta));
   c->rope_theta = 1e6;
   // Checked here too: the list is as long as the file says.
   if (c->layers < 1 || c->layers > kMaxLayers) return {};
-  for (int64_t i = 0; i < c->layers; ++i) c->local.push_back((i + 1) % kGlobalEvery != 0);
+  for (int64_t i = 0; i < c->layers; ++i) c->local.push_back((i + 1) % global_every != 0);
   if (c->layers == kLayersOf27B && c->heads > 0) c->attn_scale = 1 / std::sqrt(static_cast<double>(c->hidden) / static_cast<double>(c->heads));
   return {};
 }
@@ -88,6 +91,7 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
   }
   VV_TRY(g.number(c->has(kLayerNorm) ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", &c->eps));
   if (c->has(kLocalLayers)) VV_TRY(read_gguf_local(g, c));
+  VV_TRY(g.maybe("attention.scale", &c->attn_scale));
   c->rope_style = c->family->gguf_rope;
   VV_TRY(g.maybe("rope.freq_base", &c->rope_theta));
   c->rope_dims = c->has(kLearnedPositions) ? 0 : c->head_dim;
@@ -261,6 +265,7 @@ Status check(const DecoderConfig& c) {
   VV_TRY(in_range("mlp size", c.mlp, 1 << 22));
   VV_TRY(in_range("vocabulary", c.vocab, 1 << 22));
   VV_TRY(in_range("context", c.context, 1 << 26));
+  if (!(c.attn_scale >= 0 && c.attn_scale < 1e6)) return Status(Code::kInvalidArgument, strf("config: attention scale: wanted a value in [0, 1e6), got %g", c.attn_scale));
   if (!c.has(kLearnedPositions)) VV_TRY(in_range("rope dims", c.rope_dims, c.head_dim));
   if (c.has(kLocalLayers)) VV_TRY(in_range("sliding window", c.window, 1 << 26));
   if (c.has(kExperts)) {

@@ -87,9 +87,11 @@ bool of_experts(const Rule<Owner>& r) {
   return std::string_view(r.gguf).find("_exps.") != std::string_view::npos;
 }
 
+bool applies(const Family& f, uint32_t needs, uint32_t lacks) { return f.has(needs) && (f.features & lacks) == 0; }
+
 template <class Owner>
 Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner) {
-  if (!c.has(r.needs) || (c.family->features & r.lacks) != 0) return {};
+  if (!applies(*c.family, r.needs, r.lacks)) return {};
   const Shape shape = of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c)) : r.cols ? Shape(r.rows(c), r.cols(c)) : Shape(r.rows(c));
   VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, r.hf, shape, r.hf_transposed}, layer));
   return {};
@@ -112,6 +114,17 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
   for (int i = 0; i < config.layers; ++i)
     for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &weights->layers[static_cast<size_t>(i)]));
   return {};
+}
+
+std::vector<WeightName> weight_names(const Family& family) {
+  std::vector<WeightName> names;
+  const auto add = [&](const auto& r) {
+    if (applies(family, r.needs, r.lacks)) names.push_back({r.gguf, r.hf, r.hf_transposed});
+  };
+  for (const auto& r : kModel) add(r);
+  add(kHead);
+  for (const auto& r : kLayer) add(r);
+  return names;
 }
 
 }  // namespace vivace::models::decoder

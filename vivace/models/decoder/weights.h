@@ -35,4 +35,11 @@ struct DecoderWeights {
 /// Finds and checks every tensor. Errors: NotFound names the missing tensor, InvalidShape both shapes.
 Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights);
 
+/// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
+struct WeightName {
+  const char *gguf, *hf;
+  bool hf_transposed;
+};
+std::vector<WeightName> weight_names(const Family& family);
+
 }  // namespace vivace::models::decoder

@@ -1,0 +1,289 @@
+"""Checkpoints from one format to another: hub folders (safetensors) to GGUF and back.
+
+    vivace convert SmolLM2/ smollm2.gguf --dtype q4_1
+    vivace convert smollm2.gguf folder/ --dtype bf16
+
+Names and layouts come from the engine's own weight tables, files are read by its strict readers. Matrices get
+`dtype`; vectors, routers and learned positions stay f32. What the target format cannot say is refused.
+"""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from vivace import _core, ops, view
+from vivace.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from vivace.gguf import write_gguf
+
+PLAIN = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
+GGUF_DTYPES = (*PLAIN, "q8_0", "q4_0", "q4_1")
+
+# config.json's key -> GGUF's, below "<architecture>."; absent ones are left out.
+_KEYS = {"num_hidden_layers": "block_count", "hidden_size": "embedding_length", "num_attention_heads": "attention.head_count",
+         "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length", "intermediate_size": "feed_forward_length",
+         "max_position_embeddings": "context_length", "rms_norm_eps": "attention.layer_norm_rms_epsilon", "sliding_window": "attention.sliding_window",
+         "num_experts": "expert_count", "num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+         "moe_intermediate_size": "expert_feed_forward_length", "n_layer": "block_count", "n_embd": "embedding_length",
+         "n_head": "attention.head_count", "n_inner": "feed_forward_length", "n_positions": "context_length",
+         "layer_norm_epsilon": "attention.layer_norm_epsilon"}
+_ONE_FAMILY = {"sliding_window": ("gemma3",), "num_experts": ("qwen3_moe",), "moe_intermediate_size": ("qwen3_moe",), "num_local_experts": ("mixtral",)}
+_MODEL_TYPES = {"gemma3": "gemma3_text"}
+_EXTRA = {"gemma3": {"hidden_activation": "gelu_pytorch_tanh"}, "gpt2": {"activation_function": "gelu_new"}, "qwen3_moe": {"norm_topk_prob": True}}
+
+
+def convert(source, target, *, dtype: str = "auto") -> dict:
+    """Writes `target` (a .gguf file or a folder) from `source` (a hub folder, .safetensors or .gguf). dtype: q8_0 for
+    GGUF and bf16 for a folder unless given. Returns {"tensors", "bytes"}."""
+    source, target = Path(source), Path(target)
+    to_gguf = target.suffix == ".gguf"
+    dtype = ("q8_0" if to_gguf else "bf16") if dtype == "auto" else dtype
+    allowed = GGUF_DTYPES if to_gguf else tuple(PLAIN)
+    if dtype not in allowed:
+        raise InvalidArgumentError(f"dtype: wanted one of {', '.join(allowed)} for {'a GGUF file' if to_gguf else 'safetensors'}, got {dtype!r}")
+    if target.exists() and (to_gguf or not target.is_dir() or any(target.iterdir())):
+        raise InvalidArgumentError(f"{target}: it exists; name a new file or an empty folder")
+    entries = _core.read_tensors(str(source))
+    meta = _core.read_metadata(str(source))
+    if ("general.architecture" in meta) == to_gguf:
+        raise UnsupportedError(f"{source}: only safetensors to GGUF and GGUF to safetensors are converted")
+    return _to_gguf(source, target, entries, dtype) if to_gguf else _to_hub(source, target, entries, meta, dtype)
+
+
+class _Tensors:
+    """The tensors of a checkpoint as f32 arrays, read when asked for."""
+
+    def __init__(self, entries):
+        self.entries = {e[0]: e[1:] for e in entries}
+
+    def __contains__(self, name):
+        return name in self.entries
+
+    def __getitem__(self, name) -> np.ndarray:
+        if name not in self.entries:
+            raise NotFoundError(f"tensor {name} is missing; the checkpoint is incomplete or of another family")
+        dtype, shape, file, offset, size = self.entries[name]
+        raw = np.memmap(file, np.uint8, "r", offset, (size,)) if size else np.zeros(0, np.uint8)
+        out = _widen(raw, dtype, shape)
+        if dtype == "e4m3" and name + "_scale_inv" in self:
+            out *= np.repeat(np.repeat(self[name + "_scale_inv"], 128, 0), 128, 1)[:shape[0], :shape[1]]
+        return out
+
+
+def _widen(raw: np.ndarray, dtype: str, shape) -> np.ndarray:
+    if dtype == "f32":
+        return np.frombuffer(raw.tobytes(), "<f4").reshape(shape)
+    if dtype == "f16":
+        return np.frombuffer(raw.tobytes(), "<f2").astype(np.float32).reshape(shape)
+    if dtype == "bf16":
+        return (np.frombuffer(raw.tobytes(), "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    rows = int(np.prod(shape[:-1]))
+    out = np.empty((rows, shape[-1]), np.float32)
+    table = view(np.array(raw), dtype=dtype, shape=(rows, shape[-1]))
+    if dtype.startswith("q"):  # the engine's own definition of the block formats
+        ops.embedding(table=table, ids=np.arange(rows, dtype=np.int32), out=out)
+    elif dtype in ("e4m3", "e5m2"):
+        ops.cast(x=table, out=out)
+    else:
+        raise UnsupportedError(f"dtype {dtype} is no weight that is converted")
+    return out.reshape(shape)
+
+
+def _permute(w: np.ndarray, heads: int, back: bool = False) -> np.ndarray:
+    """Rows i and i + D/2 of each head become neighbours, as GGUF stores llama's q and k; or back."""
+    half = (-1, 2) if back else (2, -1)
+    return w.reshape(heads, *half, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
+
+
+def _layout(family, gguf_name, w, config, back=False):
+    """GGUF's way of storing what hub files store plainly: interleaved heads, whole norm weights."""
+    if family["interleaved"] and gguf_name.endswith(("attn_q.weight", "attn_k.weight")):
+        heads = config["num_attention_heads"]
+        w = _permute(w, heads if "attn_q." in gguf_name else config.get("num_key_value_heads", heads), back)
+    if family["plus_one"] and gguf_name.endswith("norm.weight"):
+        w = w - 1 if back else w + 1
+    return w
+
+
+def _names(family, layers):
+    """(GGUF name, hub name, hub_transposed) of every weight; "{e}" stays."""
+    for gguf, hub, transposed in family["weights"]:
+        for i in range(layers) if "{}" in gguf else (None,):
+            yield (gguf.replace("{}", str(i)), hub.replace("{}", str(i)), transposed) if i is not None else (gguf, hub, transposed)
+
+
+# ---- hub -> GGUF -----------------------------------------------------------------------------------
+
+def _to_gguf(source, target, entries, dtype):
+    file = (source if source.is_dir() else source.parent) / "config.json"
+    if not file.exists():
+        raise NotFoundError(f"{file}: a hub checkpoint needs its config.json")
+    config = json.loads(file.read_text())
+    arch = (config.get("architectures") or [None])[0]
+    family = _core.decoder_family(str(arch))
+    if family is None:
+        raise UnsupportedError(f"{file}: architecture {arch!r} is no decoder family of this version")
+    tensors, layers = _Tensors(entries), config.get("num_hidden_layers", config.get("n_layer"))
+    prefix = "transformer." if "transformer.wte.weight" in tensors else ""
+    rope, extra = _rope_metadata(config, family)
+    out = dict(extra)
+    for gguf, hub, transposed in _names(family, layers):
+        if gguf == "output.weight" and hub not in tensors:
+            continue  # tied
+        hub = prefix + hub
+        if "{e}" in hub:
+            experts = config.get("num_local_experts", config.get("num_experts"))
+            w = np.stack([tensors[hub.replace("{e}", str(e))] for e in range(experts)])
+        else:
+            w = tensors[hub].T if transposed else tensors[hub]
+        out[gguf] = _layout(family, gguf, w, config)
+    head_dim = config.get("head_dim") or config.get("hidden_size", config.get("n_embd")) // config.get("num_attention_heads", config.get("n_head"))
+    meta = {"general.architecture": family["gguf"], "general.name": source.name, "tokenizer.ggml.model": "no_vocab"}
+    values = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0), "head_dim": head_dim}
+    for key, gguf in _KEYS.items():
+        if values.get(key) and family["name"] in _ONE_FAMILY.get(key, (family["name"],)) and not (key == "n_inner" and "n_embd" not in config):
+            meta[f"{family['gguf']}.{gguf}"] = values[key]
+    meta |= {f"{family['gguf']}.{k}": v for k, v in rope.items()}
+    kinds = {n: "f32" if w.ndim < 2 or n.endswith("ffn_gate_inp.weight") or n == "position_embd.weight" else dtype for n, w in out.items()}
+    return write_gguf(target, meta, out, kinds)
+
+
+def _rope_metadata(config, family):
+    """Keys below the architecture, and tensors, that say what config.json says about positions."""
+    from math import pi
+
+    if family["name"] == "gpt2":
+        return {}, {}
+    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    keys = {}
+    if family["name"] == "gemma3":
+        local = rope.pop("sliding_attention", {})
+        rope = rope.pop("full_attention", rope)
+        keys["rope.freq_base_swa"] = float(local.get("rope_theta", config.get("rope_local_base_freq", 1e4)))
+        keys["attention.scale"] = float(config.get("query_pre_attn_scalar", 256)) ** -0.5
+        keys["attention.sliding_window_pattern"] = _pattern(config)
+    if family["name"] == "qwen3_moe" and not config.get("norm_topk_prob", False):
+        raise UnsupportedError("config.json: norm_topk_prob: false has no key in GGUF")
+    theta = float(rope.get("rope_theta", config.get("rope_theta", 1e6 if family["name"] == "gemma3" else 1e4)))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    keys["rope.freq_base"] = theta
+    if kind == "llama3":
+        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        freq = theta ** -(np.arange(0, head_dim, 2) / head_dim)
+        turns = rope["original_max_position_embeddings"] * freq / (2 * pi)
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        smooth = np.clip((turns - low) / (high - low), 0, 1)
+        return keys, {"rope_freqs.weight": (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)}
+    if kind in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+        if kind == "yarn":
+            keys["rope.scaling.original_context_length"] = int(rope.get("original_max_position_embeddings", config["max_position_embeddings"]))
+        if kind == "yarn" and {"mscale", "attention_factor", "truncate"} & set(rope):
+            raise UnsupportedError("config.json: rope_scaling: mscale, attention_factor and truncate of yarn have no key in GGUF")
+    elif kind != "default":
+        raise UnsupportedError(f"config.json: rope_scaling.rope_type: {kind!r} has no form in GGUF")
+    return keys, {}
+
+
+def _pattern(config) -> int:
+    """n where every n-th layer is global; GGUF can say no other arrangement."""
+    layers, types = config["num_hidden_layers"], config.get("layer_types")
+    if types is None:
+        return int(config.get("sliding_window_pattern", 6))
+    for n in range(1, layers + 2):
+        if types == ["full_attention" if (i + 1) % n == 0 else "sliding_attention" for i in range(layers)]:
+            return n
+    raise UnsupportedError("config.json: layer_types: GGUF can only say that every n-th layer is global")
+
+
+# ---- GGUF -> hub -----------------------------------------------------------------------------------
+
+def _to_hub(source, target, entries, meta, dtype):
+    arch = meta["general.architecture"]
+    family = _core.decoder_family(arch, bool(meta.get(f"{arch}.expert_count", 0)))
+    if family is None:
+        raise UnsupportedError(f"{source}: architecture {arch!r} is no decoder family of this version")
+    tensors = _Tensors(entries)
+    config = _hub_config(meta, arch, family, tensors)
+    layers = meta[f"{arch}.block_count"]
+    out = {}
+    for gguf, hub, transposed in _names(family, layers):
+        if gguf == "output.weight" and gguf not in tensors:
+            continue
+        w = _layout(family, gguf, tensors[gguf], config, back=True)
+        if "{e}" in hub:
+            out |= {hub.replace("{e}", str(e)): w[e] for e in range(len(w))}
+        else:
+            out[hub] = w.T if transposed else w
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    if meta.get("tokenizer.ggml.tokens"):
+        _write_tokenizer(target, meta)
+    return _write_safetensors(target / "model.safetensors", out, dtype)
+
+
+def _hub_config(meta, arch, family, tensors) -> dict:
+    name = family["name"]
+    config = {"architectures": [family["hub"]], "model_type": _MODEL_TYPES.get(name, name)}
+    for key, gguf in _KEYS.items():
+        if (key.startswith(("n_", "layer_norm"))) == (name == "gpt2") and name in _ONE_FAMILY.get(key, (name,)) and f"{arch}.{gguf}" in meta:
+            value = meta[f"{arch}.{gguf}"]
+            config[key] = float(str(np.float32(value))) if isinstance(value, float) else value
+    config |= {"vocab_size": tensors.entries["token_embd.weight"][1][0], "tie_word_embeddings": "output.weight" not in tensors, **_EXTRA.get(name, {})}
+    if name == "gpt2":
+        return config
+    theta = float(meta.get(f"{arch}.rope.freq_base", 1e6 if name == "gemma3" else 1e4))
+    config["rope_theta"] = theta
+    kind = meta.get(f"{arch}.rope.scaling.type", "none")
+    if kind in ("linear", "yarn"):
+        config["rope_scaling"] = {"rope_type": kind, "factor": meta[f"{arch}.rope.scaling.factor"]}
+        if kind == "yarn":
+            config["rope_scaling"]["original_max_position_embeddings"] = meta[f"{arch}.rope.scaling.original_context_length"]
+    elif kind != "none":
+        raise UnsupportedError(f"{arch}.rope.scaling.type: {kind!r} is not converted")
+    if "rope_freqs.weight" in tensors:
+        raise UnsupportedError("rope_freqs.weight: its llama3 parameters cannot be told from the tensor; convert from the original hub folder")
+    if name == "gemma3":
+        scale = meta.get(f"{arch}.attention.scale")
+        config |= {"rope_local_base_freq": meta.get(f"{arch}.rope.freq_base_swa", 1e4), "sliding_window_pattern": meta.get(f"{arch}.attention.sliding_window_pattern", 6),
+                   "query_pre_attn_scalar": meta.get(f"{arch}.attention.key_length", 256) if scale is None else round(scale ** -2, 3)}
+    return config
+
+
+def _write_tokenizer(target: Path, meta: dict) -> None:
+    from vivace.text import load_text
+
+    text = load_text("", meta)
+    text.tokenizer.save(str(target / "tokenizer.json"))
+    name = lambda i: None if i is None else text.tokenizer.id_to_token(i)  # noqa: E731
+    config = {"bos_token": name(text.bos), "eos_token": name(text.eos[0] if text.eos else None), "add_bos_token": text.add_bos, "chat_template": text.template}
+    (target / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}, indent=1) + "\n")
+    (target / "generation_config.json").write_text(json.dumps({"eos_token_id": text.eos}) + "\n")
+
+
+def narrow(w: np.ndarray, dtype: str) -> np.ndarray:
+    """f32 -> the bytes of a plain dtype, rounded to nearest even."""
+    w = np.ascontiguousarray(w, np.float32)
+    if dtype != "bf16":
+        return w.astype({"f32": "<f4", "f16": "<f2"}[dtype])
+    u = w.view(np.uint32)
+    rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16
+    return np.where(np.isnan(w), u >> 16 | 0x40, rounded).astype("<u2")
+
+
+def _write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
+    header, at, parts = {"__metadata__": {"format": "pt"}}, 0, []
+    for name, w in tensors.items():
+        kind = dtype if w.ndim >= 2 else "f32"
+        size = w.size * (4 if kind == "f32" else 2)
+        header[name] = {"dtype": PLAIN[kind], "shape": list(w.shape), "data_offsets": [at, at + size]}
+        parts.append((w, kind))
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for w, kind in parts:
+            f.write(narrow(w, kind).tobytes())
+    return {"tensors": len(tensors), "bytes": path.stat().st_size}
