@@ -35,9 +35,9 @@ struct AttentionGpu {
   /// The cut for a role: fixed by head sizes, most places a slot can have, and chip.
   static constexpr Tile cut(Role role, int d, int dv, int64_t places, bool wide, Arch arch) {
     const int largest = d > dv ? d : dv, blocks = arch >= Arch::sm90a ? (places <= 128 ? 1 : places <= 512 ? 4 : 8) : 1;
-    Tile t{d, dv, 1, 4, 16, 3, blocks, wide};
-    if (role == Role::chunk) t = {d, dv, 4, 2, 32, 2, blocks, wide};
-    if (role == Role::prefill) t = {d, dv, 4, 1, largest > 128 ? 32 : 64, 2, 1, wide};
+    Tile t{d, dv, 1, 4, 16, 3, blocks, wide, false};
+    if (role == Role::chunk) t = {d, dv, 4, 2, 32, 2, blocks, wide, false};
+    if (role == Role::prefill) t = {d, dv, 4, 1, largest > 128 ? 32 : 64, 2, 1, wide, false};
     if (role == Role::prefill && arch == Arch::sm90a && d == dv && (d == 64 || d == 128 || d == 256))
       return {d, dv, 8, 1, d > 128 ? 64 : 128, 2, 1, wide, true};
     while (t.smem() > smem_limit(arch)) {
