@@ -1,5 +1,7 @@
 // norm: RMS or layer normalisation with everything that models fold into it.
 #pragma once
+#include <algorithm>
+
 #include "vivace/kernels/norm/norm.h"
 #include "vivace/ops/gpu.h"
 #include "vivace/ops/quantized_out.h"
@@ -89,7 +91,9 @@ struct norm {
     struct Tactic {
       int32_t threads, items;
     };
-    static constexpr Tactic kTactics[] = {{32, 1}, {64, 1}, {128, 1}, {256, 1}, {512, 1}, {1024, 1}, {512, 4}, {512, 0}};
+    static constexpr Tactic kTactics[] = {{32, 1}, {64, 1}, {128, 1}, {256, 1}, {512, 1}, {1024, 1}, {512, 0}};
+
+    static constexpr int32_t kThreadsOnChip = 132 * 1024;
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool aligned = a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
@@ -106,7 +110,8 @@ struct norm {
                                k.p.threads, k.p.items, k.p.aligned ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = static_cast<uint32_t>(a.T);
+      // 1024 threads an SM of the largest chips: more blocks would only wait their turn.
+      launch->grid[0] = static_cast<uint32_t>(std::min(a.T, kThreadsOnChip / k.p.threads));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
     template <class Visit>
