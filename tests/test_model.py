@@ -87,6 +87,22 @@ def test_bits_do_not_depend_on_how_rows_are_grouped(kv_dtype):
         np.testing.assert_array_equal(np.frombuffer(raw, np.float32), whole[pos, :vocab])
 
 
+@pytest.mark.parametrize("name", ["gemma3", "gemma3_params", "gpt2", "mixtral", "qwen3_moe"])
+def test_bits_of_every_kind_of_layer_do_not_depend_on_grouping(name):
+    """Windows, experts, learned positions: a row alone, in pieces and beside another sequence."""
+    path = FIXTURES / "tiny" / name
+    whole = feed(open_core(path, kv_dtype="f16", max_batch=40), IDS)
+    for o, piece in ((dict(threads=1), 1 << 30), (dict(eager=True), 7), (dict(), 1)):
+        np.testing.assert_array_equal(feed(open_core(path, kv_dtype="f16", max_batch=40, **o), IDS, chunk=piece), whole)
+    core = open_core(path, kv_dtype="f16", max_batch=4)
+    core.start(0)
+    core.start(3)
+    for pos, token in enumerate(IDS):
+        core.step([(90 - pos, pos, 0, False), (token, pos, 3, True)])
+        raw, _, vocab = core.logits()
+        np.testing.assert_array_equal(np.frombuffer(raw, np.float32), whole[pos, :vocab])
+
+
 def test_batch_answers_equal_single_answers():
     prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
     options = dict(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1)
@@ -239,6 +255,33 @@ def hub_copy(tmp_path, name="llama", **changes):
 def test_bad_configs(tmp_path, changes, error, match):
     with pytest.raises(error, match=match):
         vivace.load_model(hub_copy(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("name,changes,error,match", [
+    ("gemma3", dict(hidden_activation="silu"), vivace.UnsupportedError, "hidden_activation: wanted gelu_pytorch_tanh"),
+    ("gemma3", dict(final_logit_softcapping=30.0), vivace.UnsupportedError, "final_logit_softcapping"),
+    ("gemma3", dict(use_bidirectional_attention=True), vivace.UnsupportedError, "use_bidirectional_attention"),
+    ("gemma3", dict(sliding_window=0), vivace.InvalidArgumentError, "sliding window"),
+    ("gemma3", dict(sliding_window_pattern=0), vivace.InvalidArgumentError, "sliding_window_pattern"),
+    ("gemma3", dict(query_pre_attn_scalar=1e-300), vivace.InvalidArgumentError, "attention scale"),
+    ("gemma3_params", dict(layer_types=["full_attention"]), vivace.InvalidShapeError, "layer_types.*3 layers"),
+    ("gemma3_params", dict(layer_types=["linear_attention"] * 3), vivace.UnsupportedError, "layer_types"),
+    ("gemma3_params", dict(num_hidden_layers=10**15), vivace.InvalidArgumentError, "layers"),
+    ("qwen3_moe", dict(num_experts=7), vivace.InvalidShapeError, r"mlp.gate.weight: wanted \[7, 32\]"),
+    ("qwen3_moe", dict(num_experts_per_tok=7), vivace.InvalidArgumentError, "experts of a token"),
+    ("qwen3_moe", dict(decoder_sparse_step=2), vivace.UnsupportedError, "decoder_sparse_step"),
+    ("qwen3_moe", dict(mlp_only_layers=[0]), vivace.UnsupportedError, "mlp_only_layers"),
+    ("mixtral", dict(num_local_experts=0), vivace.InvalidArgumentError, "experts"),
+    ("mixtral", dict(num_local_experts=10**18), vivace.InvalidArgumentError, "experts"),
+    ("mixtral", dict(sliding_window=16), vivace.UnsupportedError, "sliding_window"),
+    ("gpt2", dict(n_embd=10**18), vivace.InvalidArgumentError, "hidden size"),
+    ("gpt2", dict(n_head=5), vivace.InvalidArgumentError, "fused qkv"),
+    ("gpt2", dict(scale_attn_weights=False), vivace.UnsupportedError, "scale_attn_weights"),
+    ("gpt2", dict(activation_function="relu"), vivace.UnsupportedError, "activation_function"),
+])
+def test_bad_configs_of_other_families(tmp_path, name, changes, error, match):
+    with pytest.raises(error, match=match):
+        vivace.load_model(hub_copy(tmp_path, name, **changes))
 
 
 def test_missing_tensor_and_truncated_file(tmp_path):

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vivace.errors import CorruptDataError, LimitExceededError, NotFoundError, UnsupportedError
+from vivace.errors import CorruptDataError, Error, LimitExceededError, NotFoundError, UnsupportedError
 
 MAX_TEMPLATE_CHARS = 64 << 10
 MAX_RENDERED_CHARS = 4 << 20
@@ -79,17 +79,41 @@ def load_text(path: str, metadata: dict) -> Text:
     return _from_hub(folder)
 
 
+def _entries(meta: dict, key: str, kind) -> list | None:
+    """A list of metadata, checked: a file may keep anything under any key."""
+    value = meta.get(key)
+    if value is not None and not (isinstance(value, list) and all(isinstance(x, kind) for x in value)):
+        raise CorruptDataError(f"{key}: wanted a list of {kind[0].__name__ if isinstance(kind, tuple) else kind.__name__}, got {str(value)[:40]}")
+    return value
+
+
+def _token_id(meta: dict, key: str, count: int) -> int | None:
+    value = meta.get(key)
+    if value is not None and not (type(value) is int and 0 <= value < count):
+        raise CorruptDataError(f"{key}: wanted a token, got {str(value)[:40]} of {count}")
+    return value
+
+
 def _from_gguf(meta: dict) -> Text:
+    try:
+        return _build_gguf(meta)
+    except Error:
+        raise
+    except Exception as e:  # the tokenizers library has no class of its own for input that it refuses
+        raise CorruptDataError(f"tokenizer.ggml: the tokenizers library refuses it: {e}") from e
+
+
+def _build_gguf(meta: dict) -> Text:
     from tokenizers import AddedToken
 
     kind = meta["tokenizer.ggml.model"]
-    tokens = meta.get("tokenizer.ggml.tokens")
+    tokens = _entries(meta, "tokenizer.ggml.tokens", str)
     if not tokens:
         raise CorruptDataError("tokenizer.ggml.tokens: wanted a list of tokens, got none")
     vocab = {t: i for i, t in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.tokens: {len(tokens) - len(vocab)} duplicates")
-    types = meta.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    types = _entries(meta, "tokenizer.ggml.token_type", int) or [_NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.token_type: wanted {len(tokens)} entries, got {len(types)}")
     if kind == "gpt2":
@@ -101,8 +125,9 @@ def _from_gguf(meta: dict) -> Text:
     added = [AddedToken(t, special=k == _CONTROL, normalized=False) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)]
     tok.add_special_tokens([a for a in added if a.special])
     tok.add_tokens([a for a in added if not a.special])
-    eos = [meta[k] for k in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id") if k in meta]
-    return Text(tok, bos=meta.get("tokenizer.ggml.bos_token_id"), eos=list(dict.fromkeys(eos)),
+    ids = {k: _token_id(meta, f"tokenizer.ggml.{k}_token_id", len(tokens)) for k in ("bos", "eos", "eot")}
+    eos = [ids[k] for k in ("eos", "eot") if ids[k] is not None]
+    return Text(tok, bos=ids["bos"], eos=list(dict.fromkeys(eos)),
                 add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", kind == "llama")), template=meta.get("tokenizer.chat_template"))
 
 
@@ -112,7 +137,7 @@ def _byte_level(meta: dict, vocab: dict):
     pre = meta.get("tokenizer.ggml.pre", "default")
     if pre not in _PRE:
         raise UnsupportedError(f"tokenizer.ggml.pre: wanted one of {', '.join(sorted(_PRE))}, got {pre!r}")
-    merges = meta.get("tokenizer.ggml.merges")
+    merges = _entries(meta, "tokenizer.ggml.merges", str)
     if merges is None:
         raise CorruptDataError("tokenizer.ggml.merges: wanted a list of merges, got none")
     pairs = [tuple(m.split(" ", 1)) for m in merges]
@@ -138,7 +163,7 @@ def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list):
     every split of every token into two, best score first; of one token's splits the longest left part first."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    scores = meta.get("tokenizer.ggml.scores")
+    scores = _entries(meta, "tokenizer.ggml.scores", (float, int))
     if scores is None or len(scores) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.scores: wanted {len(tokens)} entries, got {'none' if scores is None else len(scores)}")
     # Only what merging can reach: pieces, and not the names of bytes and of special tokens.
@@ -150,9 +175,9 @@ def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list):
         merges += [(-scores[vocab[t]], vocab[t], cut - len(t), t[:cut], t[cut:]) for cut in range(1, len(t))
                    if t[:cut] in pieces and t[cut:] in pieces]
     merges.sort(key=lambda m: (m[0], m[1], -m[2]))
-    unknown = meta.get("tokenizer.ggml.unknown_token_id", next((i for i, k in enumerate(types) if k == _UNKNOWN), None))
-    if unknown is not None and not 0 <= unknown < len(tokens):
-        raise CorruptDataError(f"tokenizer.ggml.unknown_token_id: wanted a token, got {unknown} of {len(tokens)}")
+    unknown = _token_id(meta, "tokenizer.ggml.unknown_token_id", len(tokens))
+    if unknown is None:
+        unknown = next((i for i, k in enumerate(types) if k == _UNKNOWN), None)
     tok = Tokenizer(models.BPE(vocab=vocab, merges=[(left, right) for *_, left, right in merges], fuse_unk=True, byte_fallback=True,
                                unk_token=None if unknown is None else tokens[unknown]))
     prefix = bool(meta.get("tokenizer.ggml.add_space_prefix", True))

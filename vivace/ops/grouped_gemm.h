@@ -1,7 +1,7 @@
 // grouped_gemm: runs of rows, each times a matrix of its own.
 #pragma once
 #include "vivace/cpu/simd/isa.h"
-#include "vivace/kernels/moe/moe.h"
+#include "vivace/kernels/moe/grouped_gemm.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {

@@ -1,6 +1,6 @@
 // moe_combine: the experts' rows back to their tokens, weighted.
 #pragma once
-#include "vivace/kernels/moe/moe.h"
+#include "vivace/kernels/moe/moe_combine.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {

@@ -1,6 +1,6 @@
 // moe_route: which experts a token goes to, with what weight, and the order that groups tokens by expert.
 #pragma once
-#include "vivace/kernels/moe/moe.h"
+#include "vivace/kernels/moe/moe_route.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {

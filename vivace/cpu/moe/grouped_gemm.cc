@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "vivace/cpu/pool.h"
-#include "vivace/kernels/moe/moe.h"
+#include "vivace/kernels/moe/grouped_gemm.h"
 
 namespace vivace::cpu {
 

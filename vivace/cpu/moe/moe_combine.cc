@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "vivace/cpu/rows.h"
-#include "vivace/kernels/moe/moe.h"
+#include "vivace/kernels/moe/moe_combine.h"
 
 namespace vivace::cpu {
 

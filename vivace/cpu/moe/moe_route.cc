@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "vivace/cpu/rows.h"
-#include "vivace/kernels/moe/moe.h"
+#include "vivace/kernels/moe/moe_route.h"
 
 namespace vivace::cpu {
 namespace {

@@ -1,0 +1,20 @@
+// Arguments of `moe_route`, shared by the CPU and CUDA kernels. POD; see vivace/ops/moe_route.h.
+#pragma once
+#include "vivace/base/dtype.h"
+
+namespace vivace::kernels {
+
+struct MoeRouteArgs {
+  const void* logits;    // [T, E] dtype
+  float* weights;        // [T, K]
+  int32_t* place;        // [T, K] row of each choice once choices are sorted by expert
+  int32_t* token;        // [T * K] token of each sorted row
+  int32_t* offsets;      // [E + 1] first sorted row of each expert, then their count
+  const int32_t* rows;   // [1] device-side T, or null
+  int64_t logits_stride, weights_stride, place_stride;  // elements a row
+  int32_t T, E, K;
+  bool renormalize;
+  DType dtype;
+};
+
+}  // namespace vivace::kernels
