@@ -322,7 +322,7 @@ int main(int argc, char** argv) {
       {"prefill", 3, 16, 16, 256, 256, 72, full},   {"prefill", 1, 20, 20, 1500, 1500, 64, full},      {"prefill", 2, 16, 16, 8192, 8192, 256, causal},
   };
   int wrong = 0;
-  std::string table;
+  std::string table;  // what went wrong with the shape at hand
   for (const Shape& s : shapes)
     for (const DType kv : {DType::bf16, DType::e4m3}) {
       if (kv == DType::e4m3 && (s.D != 128 || std::string(s.kind) != "decode")) continue;
@@ -371,11 +371,13 @@ int main(int argc, char** argv) {
         int at = std::snprintf(line, sizeof line, "%-7s %d,%d,%d,%d,%d,%d%s %s %s", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.paged ? ",page" : "", name(kv), decode ? (cold ? "cold" : "warm") : "");
         if (!best[cold].empty()) at += std::snprintf(line + at, sizeof line - at, decode ? " %.0f GB/s" : " %.0f TF", (decode ? bytes / 1e3 : flop / 1e6) / best[cold][0].us);
         for (size_t i = 0; i < std::min<size_t>(6, best[cold].size()) && at < 260; ++i) at += std::snprintf(line + at, sizeof line - at, " | %s %.2f", best[cold][i].name.c_str(), best[cold][i].us);
-        table += std::string(line) + "\n";
+        std::printf("%s%s\n", table.c_str(), line);
+        table.clear();
       }
       std::fflush(rows);
+      std::fflush(stdout);
     }
-  std::printf("%s%d wrong\n", table.c_str(), wrong);
+  std::printf("%d wrong\n", wrong);
   std::fclose(rows);
   return wrong != 0;
 }
