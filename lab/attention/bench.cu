@@ -128,6 +128,7 @@ __global__ void __launch_bounds__(32 * m * n, 1) group_kernel(const __grid_const
 template <class Q, class Kv, int... kCut>
 void add(std::vector<Variant>& all, DType q, DType kv) {
   constexpr AttentionTile P{kCut..., true, false};
+  static_assert(P.smem() <= 227 * 1024);
   char name[96];
   std::snprintf(name, sizeof name, "m%d n%d k%d s%d c%d", P.warps_m, P.warps_n, P.keys, P.stages, P.split);
   all.push_back({name, q, kv, P, &tile_kernel<Q, Kv, kCut...>});
@@ -136,6 +137,7 @@ void add(std::vector<Variant>& all, DType q, DType kv) {
 template <class Q, class Kv, int... kCut>
 void add_groups(std::vector<Variant>& all, DType q, DType kv) {
   constexpr AttentionTile P{kCut..., true, true};
+  static_assert(P.smem() <= 227 * 1024);
   char name[96];
   std::snprintf(name, sizeof name, "wgmma m%d k%d", P.warps_m, P.keys);
   all.push_back({name, q, kv, P, &group_kernel<Q, Kv, kCut...>});
@@ -269,8 +271,8 @@ std::vector<Variant> variants() {
   CUT(128, 128, 1, 4, 16, 3, 2);
   CUT(128, 128, 1, 4, 16, 3, 1);
   CUT(256, 256, 1, 4, 16, 3, 8);
-  CUT(256, 256, 1, 8, 16, 2, 8);
-  CUT(256, 256, 1, 4, 32, 2, 8);
+  CUT(256, 256, 1, 4, 16, 3, 4);
+  CUT(256, 256, 1, 2, 32, 3, 8);
   CUT(256, 256, 1, 4, 16, 2, 8);
   // chunk
   CUT(256, 256, 4, 2, 32, 2, 8);
