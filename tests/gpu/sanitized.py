@@ -1,5 +1,5 @@
-"""A small set of calls for compute-sanitizer: every op, each set of ports and dtypes once, eager and replayed,
-dense and unaligned. Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL [OP ...]
+"""A small set of calls for compute-sanitizer: every op, each set of ports and dtypes once, dense and unaligned,
+eager (a graph runs the same kernels, and the tools launch kernels of their own while one is captured). Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL [OP ...]
 
 initcheck wants memory that was written before it is read: slots are uploaded whole.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["VIVACE_TEST_DEVICE"] = "cuda"
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from tests.op_data import TABLE, contents, reference  # noqa: E402
@@ -23,12 +24,11 @@ def main():
     for op in sys.argv[3:] or TABLE:
         for case in reference(op).CASES:
             data = contents(op, case, case.distributions[0])
-            for layout in ("dense", "unaligned"):
-                r = Run(op, case, data, layout=layout).call()
-            graph = r.capture()
-            r.reset()
-            graph.replay()
-            r.check_memory()
+            try:
+                for layout in ("dense", "unaligned"):
+                    Run(op, case, data, layout=layout).call()
+            except pytest.skip.Exception:
+                continue  # no kernel serves this case
             done.append({"op": op, "case": case.id, "tool": tool, "pass": True})
     torch.cuda.synchronize()
     print(f"{len(done)} cases under {tool}")

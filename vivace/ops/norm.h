@@ -1,7 +1,5 @@
 // norm: RMS or layer normalisation with everything that models fold into it.
 #pragma once
-#include <algorithm>
-
 #include "vivace/kernels/norm/norm.h"
 #include "vivace/ops/gpu.h"
 #include "vivace/ops/quantized_out.h"
@@ -85,15 +83,16 @@ struct norm {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // The first row that holds H. One group a thread while threads last: on the H200, 8192 x 4096 bf16 took
-    // 47 us with 512 x 1 and 56 us with 256 x 2, one row 2.3 and 2.8 us. One tactic an H for every T, so that
-    // a row's bits do not depend on its company.
+    // The first row that holds H. One group a thread while threads last. H200, bf16, one row of 4096 and 8192
+    // of them, us: 512 x 1 late 2.34, 47.5; early 2.07, 54.2; 256 x 2 early 2.76, 55.8; blocks that walk over
+    // rows with the next one on its way 2.17, 63.7 (docs/design/030-memory-bound.md). Threads and items follow
+    // from H alone, so that a row's bits do not depend on its company; early changes no arithmetic.
     struct Tactic {
       int32_t threads, items;
     };
     static constexpr Tactic kTactics[] = {{32, 1}, {64, 1}, {128, 1}, {256, 1}, {512, 1}, {1024, 1}, {512, 0}};
 
-    static constexpr int32_t kThreadsOnChip = 132 * 1024;
+    static constexpr int32_t kFewRows = 132;  // one for each SM of the largest chips
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool aligned = a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
@@ -101,17 +100,16 @@ struct norm {
                            vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) && vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) &&
                            vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
       for (const Tactic& t : kTactics)
-        if (const Policy p{t.threads, t.items, aligned}; p.items == 0 || a.H <= p.capacity())
+        if (const Policy p{t.threads, t.items, aligned, a.T <= kFewRows}; p.items == 0 || a.H <= p.capacity())
           return Key{a.x_dtype, a.weight ? a.w_dtype : a.x_dtype, a.out_dtype, p};
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("norm<%s, %s, %s, vivace::kernels::NormPolicy{%d, %d, %s}>", type_name(k.x), type_name(k.w), type_name(k.out),
-                               k.p.threads, k.p.items, k.p.aligned ? "true" : "false");
+      return kernel_expression("norm<%s, %s, %s, vivace::kernels::NormPolicy{%d, %d, %s, %s}>", type_name(k.x), type_name(k.w), type_name(k.out),
+                               k.p.threads, k.p.items, k.p.aligned ? "true" : "false", k.p.early ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      // 1024 threads an SM of the largest chips: more blocks would only wait their turn.
-      launch->grid[0] = static_cast<uint32_t>(std::min(a.T, kThreadsOnChip / k.p.threads));
+      launch->grid[0] = static_cast<uint32_t>(a.T);
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
     template <class Visit>
@@ -119,7 +117,8 @@ struct norm {
       for (const DType x : {DType::f32, DType::bf16, DType::f16})
         for (const DType out : {x, DType::e4m3})
           for (const Tactic& t : kTactics)
-            for (const bool aligned : {true, false}) visit(Key{x, x, out, {t.threads, t.items, aligned}});
+            for (const bool aligned : {true, false})
+              for (const bool early : {true, false}) visit(Key{x, x, out, {t.threads, t.items, aligned, early}});
     }
   };
 };

@@ -35,9 +35,8 @@ struct NormPolicy {
   int32_t threads;  // a block
   int32_t items;    // groups a thread keeps in registers: rows of up to threads * items * 8; 0 re-reads the row
   bool aligned;     // groups are whole and aligned: 16-byte accesses; else element by element
+  bool early;       // the weight is asked for before the reduction: shorter for one row, slower for many
   constexpr bool operator==(const NormPolicy&) const = default;
-  /// What registers are bounded for: 1024 threads an SM, where the row is kept.
-  constexpr int blocks_per_sm() const { return items == 0 ? 1 : threads < 64 ? 16 : 1024 / threads; }
   constexpr int64_t capacity() const { return int64_t{threads} * items * kNormGroup; }
 };
 
