@@ -268,7 +268,7 @@ def narrow(w: np.ndarray, dtype: str) -> np.ndarray:
     if dtype != "bf16":
         return w.astype({"f32": "<f4", "f16": "<f2"}[dtype])
     u = w.view(np.uint32)
-    rounded = (u + 0x7FFF + (u >> 16 & 1)) >> 16
+    rounded = (u.astype(np.uint64) + 0x7FFF + (u >> 16 & 1)) >> 16
     return np.where(np.isnan(w), u >> 16 | 0x40, rounded).astype("<u2")
 
 
