@@ -98,6 +98,8 @@ def test_rows_are_independent(op):
         many = Run(op, case, data).call().written
         one = Case(case.dims | {"T": 1}, case.dtypes, case.attrs)
         for t in (0, T - 1):
+            if t and set(case.dtypes) & set(getattr(reference(op), "BY_PLACE", ())):
+                continue
             if t and any(p in case.dtypes and not by_row(op, p) for p in ("gate", "scale", "shift")) and "ada_row" not in case.dtypes:
                 continue  # which row of these a token takes depends on its place
             alone = Run(op, one, {p: v[t : t + 1] if by_row(op, p) else v for p, v in data.items()}).call().written

@@ -28,6 +28,9 @@ def bound(port, value, dtype, inputs):
     return 5e-7 * _sum(**inputs, **inputs.attrs, of=np.abs) + 1e-44 + rounding(value, dtype)
 
 
+# Ports without a row a token of which a token's row depends on its place in the call.
+BY_PLACE = ("table",)
+
 CASES = [
     Case({"T": 3, "H": 64}, {"x": "f32", "out": "f32"}),
     Case({"T": 7, "H": 1000}, {"x": "bf16", "residual": "bf16", "out": "bf16"}),

@@ -52,12 +52,13 @@ struct cast {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    static constexpr Policy kTactics[] = {{128, 8, 1}, {256, 8, 2}, {128, 1, 4}};
+    // As kStretchTactics: accesses of at most 16 bytes on the wider side.
+    static constexpr Policy kTactics[] = {{128, 8, 1}, {256, 8, 2}, {128, 4, 2}, {256, 4, 2}, {128, 1, 4}};
     static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 2 : int64_t{a.T} * a.H >= kManyElements ? 1 : 0]};
+      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 4 : (a.x_dtype == DType::f32 || a.out_dtype == DType::f32 ? 2 : 0) + (int64_t{a.T} * a.H >= kManyElements ? 1 : 0)]};
     }
     static std::string instance(const Key& k) {
       return kernel_expression("cast<%s, %s, vivace::kernels::CastPolicy{%d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.vec, k.p.items);
@@ -71,7 +72,8 @@ struct cast {
       constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::e4m3, DType::e5m2};
       for (const DType in : kTypes)
         for (const DType out : kTypes)
-          for (const Policy& p : kTactics) visit(Key{in, out, p});
+          for (const Policy& p : kTactics)
+            if (p.vec == 1 || (p.vec == 4) == (in == DType::f32 || out == DType::f32)) visit(Key{in, out, p});
     }
   };
 };

@@ -95,7 +95,7 @@ struct qkv_rope {
       const bool wide = vectorizable(a.qkv, a.qkv_stride, a.dtype, 8) && vectorizable(a.q, a.q_stride, a.dtype, 8) &&
                         vectorizable(a.k_out, a.k_stride, a.dtype, 8) && vectorizable(a.v_out, a.v_stride, a.dtype, 8) &&
                         vectorizable(a.cache.k, a.cache.k_stride, kv, 8) && vectorizable(a.cache.v, a.cache.v_stride, kv, 8);
-      VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.inv_freq ? a.R : 0));
+      VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.inv_freq ? a.R : 0, 2));
       return Key{a.dtype, kv, p};
     }
     static std::string instance(const Key& k) {

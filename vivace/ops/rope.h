@@ -63,7 +63,7 @@ struct rope {
     };
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = vectorizable(a.x, a.x_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.dtype, 8);
-      VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.R));
+      VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.R, 1));
       return Key{a.dtype, p};
     }
     static std::string instance(const Key& k) { return kernel_expression("rope<%s, %s>", type_name(k.dtype), policy_expression(k.p).c_str()); }
@@ -74,7 +74,8 @@ struct rope {
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
-        for (const kernels::RopePolicy& p : kRopeTactics) visit(Key{t, p});
+        for (const kernels::RopePolicy& p : kRopeTactics)
+          if (p.heads == 1) visit(Key{t, p});
     }
   };
 };

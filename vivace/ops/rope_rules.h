@@ -25,24 +25,26 @@ inline kernels::KvCache cache_of(const Call& c) {
           .S = static_cast<int32_t>(c.dim("S")), .P = static_cast<int32_t>(c.dim("P")), .dtype = c["k_cache"].dtype};
 }
 
-/// Tactics of the rotating ops. Within a width: as few lanes as hold the head; many tokens share a sine
-/// between heads, few spread over blocks. A head's arithmetic is the same whatever `heads` is.
+/// Tactics of the rotating ops: as few lanes as hold the head. Those of vec 8 and access 1 serve heads at
+/// any alignment, to the bit; those of vec 1 any R and D. A head's arithmetic is the same whatever `heads` is.
 inline constexpr kernels::RopePolicy kRopeTactics[] = {
-    {128, 8, 4, 1, 1}, {128, 8, 8, 1, 1}, {128, 8, 16, 1, 1}, {128, 8, 32, 2, 1},
-    {128, 8, 4, 1, 2}, {128, 8, 8, 1, 2}, {128, 8, 16, 1, 2},
-    {128, 1, 32, 2, 1}, {128, 1, 32, 4, 1}, {128, 1, 32, 17, 1},
+    {128, 8, 8, 4, 1, 1}, {128, 8, 8, 8, 1, 1}, {128, 8, 8, 16, 1, 1}, {128, 8, 8, 32, 2, 1},
+    {64, 8, 8, 4, 1, 2}, {64, 8, 8, 8, 1, 2}, {64, 8, 8, 16, 1, 2},
+    {128, 8, 1, 4, 1, 1}, {128, 8, 1, 8, 1, 1}, {128, 8, 1, 16, 1, 1}, {128, 8, 1, 32, 2, 1},
+    {128, 1, 1, 32, 2, 1}, {128, 1, 1, 32, 4, 1}, {128, 1, 1, 32, 17, 1},
 };
 inline constexpr int kRopeManyTokens = 256;
 
-/// `wide`: every pointer and stride allows 8 elements an access.
-inline Result<kernels::RopePolicy> pick_rope(bool wide, int64_t T, int D, int R) {
-  for (const int heads : {T >= kRopeManyTokens ? 2 : 1, 1})
+/// `wide`: every pointer and stride allows 8 elements an access; `many_heads`: heads a thread where tokens are many.
+inline Result<kernels::RopePolicy> pick_rope(bool wide, int64_t T, int D, int R, int many_heads) {
+  const int vec = D % 8 == 0 && R % 8 == 0 ? 8 : 1, access = wide ? vec : 1;
+  for (const int heads : {T >= kRopeManyTokens ? many_heads : 1, 1})
     for (const kernels::RopePolicy& p : kRopeTactics)
-      if ((p.vec == 1 || wide) && (p.heads == heads) && p.holds(D, R)) return p;
+      if (p.vec == vec && p.access == access && p.heads == heads && p.holds(D, R)) return p;
   return Status(Code::kInternal, "no tactic serves this head");  // check_rotation bounds D
 }
 inline std::string policy_expression(const kernels::RopePolicy& p) {
-  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d}", p.threads, p.vec, p.lanes, p.chunks, p.heads);
+  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d, %d}", p.threads, p.vec, p.access, p.lanes, p.chunks, p.heads);
 }
 
 }  // namespace vivace::ops

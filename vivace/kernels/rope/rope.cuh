@@ -8,6 +8,7 @@ namespace vivace::kernels {
 /// Grid: T * P.blocks(N) blocks. Moves 2 elements a value.
 template <class X, RopePolicy P>
 __global__ void __launch_bounds__(P.threads) rope(const __grid_constant__ RopeArgs a) {
+  __shared__ RopeAngles<P> angles;
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int blocks = P.blocks(a.N);
@@ -18,16 +19,20 @@ __global__ void __launch_bounds__(P.threads) rope(const __grid_constant__ RopeAr
   const X* x = static_cast<const X*>(a.x) + t * a.x_stride;
   X* out = static_cast<X*>(a.out) + t * a.out_stride;
   HeadPart<P> part(lane, a.D, a.R, a.style);
-  float h[P.heads][P.chunks][2 * P.vec];
+  typename HeadPart<P>::template Raw<X> raw[P.heads];
 #pragma unroll
   for (int n = 0; n < P.heads; ++n)
-    if (first + n * P.slots() < a.N) part.load_head(x + int64_t{first + n * P.slots()} * a.D, h[n]);
-  part.set_angles(a.inv_freq, lane, static_cast<float>(a.pos[t]), a.attn_factor);
+    if (first + n * P.slots() < a.N) part.load_head(x + int64_t{first + n * P.slots()} * a.D, raw[n]);
+  angles.fill(a.inv_freq, a.R, static_cast<float>(a.pos[t]), a.attn_factor);
+  __syncthreads();
+  part.take_angles(angles, lane);
 #pragma unroll
   for (int n = 0; n < P.heads; ++n) {
     if (first + n * P.slots() >= a.N) continue;
-    part.rotate(h[n]);
-    part.store_head(out + int64_t{first + n * P.slots()} * a.D, h[n]);
+    float h[P.chunks][2 * P.vec];
+    part.widen(raw[n], h);
+    part.rotate(h);
+    part.store_head(out + int64_t{first + n * P.slots()} * a.D, h);
   }
 }
 

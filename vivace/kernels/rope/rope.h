@@ -24,10 +24,11 @@ struct RopeArgs {
 };
 
 /// `lanes` neighbouring threads own a head: each holds `chunks` chunks of 2 * vec of its elements (vec
-/// pairs where they rotate), of `heads` heads one after another, so that a sine serves several.
+/// pairs where they rotate), of `heads` heads one after another.
 struct RopePolicy {
   int32_t threads;  // a block; all of one token
-  int32_t vec;      // elements an access; 1 serves any alignment
+  int32_t vec;      // neighbouring elements of a thread
+  int32_t access;   // elements an access: vec, or 1 for any alignment, with the same arithmetic
   int32_t lanes;    // a power of two, at most a warp
   int32_t chunks;
   int32_t heads;
@@ -35,6 +36,8 @@ struct RopePolicy {
   /// Chunks that a head has: pairs first, then what is copied. Vec 8 wants R and D in whole vectors.
   VV_HD constexpr int chunk_count(int D, int R) const { return (R + vec - 1) / vec + (D - 2 * R + 2 * vec - 1) / (2 * vec); }
   VV_HD constexpr bool holds(int D, int R) const { return chunk_count(D, R) <= lanes * chunks && (vec == 1 || (R % vec == 0 && D % vec == 0)); }
+  /// Pairs of a head that there is room for.
+  VV_HD constexpr int pairs() const { return lanes * chunks * vec; }
   /// Heads that run side by side in a block, and blocks a token.
   VV_HD constexpr int slots() const { return threads / lanes; }
   VV_HD constexpr int blocks(int heads_in_token) const { return (heads_in_token + slots() * heads - 1) / (slots() * heads); }

@@ -6,10 +6,48 @@
 
 namespace vivace::kernels {
 
-/// Where the chunks of this thread lie in a head, and the sines of its pairs.
+/// N elements of a norm weight, whose type is known at run time only: [D] values that stay in L1.
+template <int N>
+__device__ __forceinline__ void load_weight(const void* w, DType dtype, int i, float (&out)[N]) {
+  const uint16_t* halves = static_cast<const uint16_t*>(w) + i;
+  if (dtype == DType::f32) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) out[j] = static_cast<const float*>(w)[i + j];
+    return;
+  }
+  Vec<uint16_t, N> raw;
+  if (reinterpret_cast<uint64_t>(halves) % sizeof(raw) == 0) {
+    raw = load_raw<N, N>(halves);
+  } else {
+    raw = load_raw<1, N>(halves);
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) out[j] = dtype == DType::bf16 ? to_float(bf16{raw.v[j]}) : to_float(f16{raw.v[j]});
+}
+
+/// The token's sines, computed once a block and shared by its heads.
+template <RopePolicy P>
+struct RopeAngles {
+  alignas(16) float cosine[P.pairs()];
+  alignas(16) float sine[P.pairs()];
+
+  /// All threads of the block; a barrier must follow.
+  __device__ __forceinline__ void fill(const float* inv_freq, int R, float pos, float factor) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads) {
+      float s, c;
+      sin_cos(__fmul_rn(pos, inv_freq[i]), &s, &c);
+      cosine[i] = __fmul_rn(c, factor);
+      sine[i] = __fmul_rn(s, factor);
+    }
+  }
+};
+
+/// Where the chunks of this thread lie in a head. Products and sums are written out: the compiler must not
+/// contract them one way in one tactic and another way in the next.
 template <RopePolicy P>
 struct HeadPart {
-  static constexpr int V = P.vec, C = P.chunks;
+  static constexpr int V = P.vec, A = P.access, C = P.chunks;
   // First elements of the two vectors of a chunk; -1 where the head has none. In the interleaved style a
   // rotating chunk is one stretch of 2V, and its pairs are neighbours.
   int a[C], b[C];
@@ -30,33 +68,39 @@ struct HeadPart {
     }
   }
 
-  __device__ __forceinline__ void set_angles(const float* inv_freq, int lane, float pos, float factor) {
+  __device__ __forceinline__ void take_angles(const RopeAngles<P>& angles, int lane) {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
       if (!rotates[k]) continue;
-      float f[V];
+      load<V>(angles.cosine + (lane + k * P.lanes) * V, cosine[k]);
+      load<V>(angles.sine + (lane + k * P.lanes) * V, sine[k]);
+    }
+  }
+
+  /// A head as it lies in memory, so that several in flight cost few registers.
+  template <class In>
+  struct Raw {
+    Vec<In, V> lo[C], hi[C];
+  };
+  template <class In>
+  __device__ __forceinline__ void load_head(const In* head, Raw<In>& r) const {
 #pragma unroll
-      for (int i = 0; i < V; ++i) f[i] = inv_freq[(lane + k * P.lanes) * V + i];
-#pragma unroll
-      for (int i = 0; i < V; ++i) {
-        sin_cos(pos * f[i], &sine[k][i], &cosine[k][i]);
-        cosine[k][i] *= factor;
-        sine[k][i] *= factor;
-      }
+    for (int k = 0; k < C; ++k) {
+      if (a[k] >= 0) r.lo[k] = load_raw<A, V>(head + a[k]);
+      if (b[k] >= 0) r.hi[k] = load_raw<A, V>(head + b[k]);
     }
   }
 
   /// h[k][0 .. V) are the elements from a[k] on, h[k][V .. 2V) those from b[k] on; absent ones are 0.
   template <class In>
-  __device__ __forceinline__ void load_head(const In* head, float (&h)[C][2 * V]) const {
+  __device__ __forceinline__ void widen(const Raw<In>& r, float (&h)[C][2 * V]) const {
 #pragma unroll
-    for (int k = 0; k < C; ++k) {
-      float lo[V] = {}, hi[V] = {};
-      if (a[k] >= 0) load<V>(head + a[k], lo);
-      if (b[k] >= 0) load<V>(head + b[k], hi);
+    for (int k = 0; k < C; ++k)
 #pragma unroll
-      for (int i = 0; i < V; ++i) h[k][i] = lo[i], h[k][V + i] = hi[i];
-    }
+      for (int i = 0; i < V; ++i) {
+        h[k][i] = a[k] >= 0 ? to_float(r.lo[k].v[i]) : 0.0f;
+        h[k][V + i] = b[k] >= 0 ? to_float(r.hi[k].v[i]) : 0.0f;
+      }
   }
 
   template <class Out>
@@ -66,29 +110,39 @@ struct HeadPart {
       float lo[V], hi[V];
 #pragma unroll
       for (int i = 0; i < V; ++i) lo[i] = h[k][i], hi[i] = h[k][V + i];
-      if (a[k] >= 0) store<V>(head + a[k], lo);
-      if (b[k] >= 0) store<V>(head + b[k], hi);
+      if (a[k] >= 0) store_by<A>(head + a[k], lo);
+      if (b[k] >= 0) store_by<A>(head + b[k], hi);
     }
   }
 
-  /// h = h * rsqrt(mean(h^2) + eps) * (w + plus). All lanes of the head take part.
-  template <class Weight>
-  __device__ __forceinline__ void norm(float (&h)[C][2 * V], int D, float eps, Weight&& weight, float plus) const {
+  /// rsqrt(mean(h^2) + eps), in every lane of the head. All of them take part.
+  __device__ __forceinline__ float inverse_rms(const float (&h)[C][2 * V], int D, float eps) const {
     float sum = 0;
 #pragma unroll
     for (int k = 0; k < C; ++k)
 #pragma unroll
-      for (int i = 0; i < 2 * V; ++i) sum += h[k][i] * h[k][i];
+      for (int i = 0; i < 2 * V; ++i) sum = fmaf(h[k][i], h[k][i], sum);
 #pragma unroll
     for (int lane = P.lanes / 2; lane > 0; lane >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, lane);
-    const float inv = rsqrtf(sum / static_cast<float>(D) + eps);
+    return rsqrtf(fmaf(sum, __frcp_rn(static_cast<float>(D)), eps));
+  }
+
+  __device__ __forceinline__ void load_weights(const void* w, DType dtype, float (&weight)[C][2 * V]) const {
+#pragma unroll
+    for (int k = 0; k < C; ++k) {
+      float lo[V] = {}, hi[V] = {};
+      if (a[k] >= 0) load_weight<V>(w, dtype, a[k], lo);
+      if (b[k] >= 0) load_weight<V>(w, dtype, b[k], hi);
+#pragma unroll
+      for (int i = 0; i < V; ++i) weight[k][i] = lo[i], weight[k][V + i] = hi[i];
+    }
+  }
+  /// h = h * (inverse * (weight + plus)).
+  __device__ __forceinline__ void scale(float (&h)[C][2 * V], float inverse, const float (&weight)[C][2 * V], float plus) const {
 #pragma unroll
     for (int k = 0; k < C; ++k)
 #pragma unroll
-      for (int i = 0; i < 2 * V; ++i) {
-        const int base = i < V ? a[k] : b[k];
-        if (base >= 0) h[k][i] *= inv * (weight(base + i % V) + plus);
-      }
+      for (int i = 0; i < 2 * V; ++i) h[k][i] = __fmul_rn(h[k][i], __fmul_rn(inverse, __fadd_rn(weight[k][i], plus)));
   }
 
   __device__ __forceinline__ void rotate(float (&h)[C][2 * V]) const {
@@ -108,8 +162,8 @@ struct HeadPart {
  private:
   __device__ __forceinline__ static void turn(float& x, float& y, float c, float s) {
     const float x0 = x, y0 = y;
-    x = x0 * c - y0 * s;
-    y = y0 * c + x0 * s;
+    x = fmaf(x0, c, -__fmul_rn(y0, s));
+    y = fmaf(y0, c, __fmul_rn(x0, s));
   }
 };
 

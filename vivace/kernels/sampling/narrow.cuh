@@ -17,6 +17,7 @@ struct NarrowShared {
   uint64_t all[kSampleList];       // ranks of all blocks' candidates
   uint64_t all_mass[kSampleList];
   uint32_t listed;                 // in list
+  uint64_t floor;                  // see GroupMaxima
   // The bin in which the target is reached: measure and tokens above it and in all, tokens in it.
   uint64_t above, total, cut;
   uint32_t above_count, bin_count;
@@ -95,6 +96,30 @@ struct Narrowing {
     }
   }
 
+  /// Tokens in all blocks' lists, of which the first kSampleList count.
+  __device__ __forceinline__ int listed() const {
+    uint32_t all = 0;
+    for (int rank = 0; rank < P.cluster; ++rank) all += ptx::remote_load<P.cluster>(&s.listed, rank);
+    return static_cast<int>(all);
+  }
+  /// All blocks' lists, together no longer than kSampleList, into s.all; their length.
+  __device__ __forceinline__ int collect() {
+    int total = 0, mine = -1, from = 0;  // entry of this thread: block and place
+#pragma unroll
+    for (int rank = 0; rank < P.cluster; ++rank) {
+      const int count = static_cast<int>(ptx::remote_load<P.cluster>(&s.listed, rank)), i = static_cast<int>(threadIdx.x) - total;
+      if (i >= 0 && i < count) mine = rank, from = i;
+      total += count;
+    }
+    if (mine >= 0) {
+      const uint64_t r = ptx::remote_load<P.cluster>(&s.list[from], mine);
+      s.all[threadIdx.x] = r;
+      s.all_mass[threadIdx.x] = mass(ranked_score(r));
+    }
+    __syncthreads();
+    return total;
+  }
+
  private:
   /// Sums the blocks' histograms and finds the bin in which `above` + measures reach the target (which by
   /// mass the first level sets). Two bins a thread, or one.
@@ -167,41 +192,34 @@ struct Narrowing {
       s.list[atomicAdd(&s.listed, 1u)] = r;
     });
     ptx::cluster_sync<P.cluster>();
-    n = 0;
-    int mine = -1, from = 0;  // entry of this thread: block and place
-#pragma unroll
-    for (int rank = 0; rank < P.cluster; ++rank) {
-      const int count = static_cast<int>(ptx::remote_load<P.cluster>(&s.listed, rank)), i = static_cast<int>(threadIdx.x) - n;
-      if (i >= 0 && i < count) mine = rank, from = i;
-      n += count;
-    }
-    if (mine >= 0) {
-      const uint64_t r = ptx::remote_load<P.cluster>(&s.list[from], mine);
-      s.all[threadIdx.x] = r;
-      s.all_mass[threadIdx.x] = mass(ranked_score(r));
-    }
-    __syncthreads();
+    n = collect();
   }
 
   /// Moves the cut to the candidate with which `above` + measures reach the target; target 0 stands for
   /// share p of the listed mass. A target out of reach moves nothing.
   __device__ __forceinline__ void rank_list(bool by_mass, uint64_t above, uint64_t target, float p) {
-    static_assert(P.threads >= kSampleList);
-    const int i = static_cast<int>(threadIdx.x);
+    static_assert(P.threads >= 2 * kSampleList);
+    // Neighbouring threads share a candidate.
+    const int team = n <= P.threads / 8 ? 8 : n <= P.threads / 4 ? 4 : 2;
+    const int i = static_cast<int>(threadIdx.x) / team;
     if (threadIdx.x == 0) s.cut = cut;
     __syncthreads();
-    if (i < n) {
-      const uint64_t mine = s.all[i];
-      uint64_t better = 0, total = 0;
-      for (int j = 0; j < n; ++j) {
-        const uint64_t r = s.all[j], m = r < cut ? 0 : by_mass ? s.all_mass[j] : 1;
-        total += m;
-        better += r > mine ? m : 0;
-      }
+    const uint64_t mine = i < n ? s.all[i] : 0;
+    uint64_t better = 0, total = 0;
+#pragma unroll 4
+    for (int j = static_cast<int>(threadIdx.x) % team; j < n; j += team) {
+      const uint64_t r = s.all[j], m = r < cut ? 0 : by_mass ? s.all_mass[j] : 1;
+      total += m;
+      better += r > mine ? m : 0;
+    }
+    for (int lane = team / 2; lane > 0; lane >>= 1) {
+      total += __shfl_xor_sync(0xffffffffu, total, lane);
+      better += __shfl_xor_sync(0xffffffffu, better, lane);
+    }
+    if (i < n && mine >= cut && static_cast<int>(threadIdx.x) % team == 0) {
       if (target == 0) target = mass_target(p, total);
       better += above;
-      const uint64_t own = by_mass ? s.all_mass[i] : 1;
-      if (mine >= cut && better < target && better + own >= target) s.cut = mine;
+      if (better < target && better + (by_mass ? s.all_mass[i] : 1) >= target) s.cut = mine;
     }
     __syncthreads();
     cut = s.cut;

@@ -2,7 +2,7 @@
 // shared memory, so that the logits are read once, and the truncations need no sort.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
-#include "vivace/kernels/sampling/narrow.cuh"
+#include "vivace/kernels/sampling/group_maxima.cuh"
 #include "vivace/kernels/sampling/philox.h"
 
 namespace vivace::kernels {
@@ -85,6 +85,16 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxWords& w, int i) {
   return i == 0 ? w.w[0] : i == 1 ? w.w[1] : i == 2 ? w.w[2] : w.w[3];
 }
 
+/// A greedy block needs none of the narrowing's memory.
+template <bool kGreedy>
+struct ChooseShared {
+  struct Type {};
+};
+template <>
+struct ChooseShared<false> {
+  using Type = NarrowShared;
+};
+
 /// Grid: T * cluster blocks. Moves the logits in once (resident) and 4 to 8 bytes out a row.
 template <class In, SamplePolicy P>
 __global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sample(const __grid_constant__ SampleArgs a) {
@@ -96,25 +106,30 @@ __global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sam
   const int rank = ptx::cluster_rank<P.cluster>(), tid = static_cast<int>(threadIdx.x);
   const int begin = rank * P.stretch(a.V), end = min(begin + P.stretch(a.V), a.V);
   const SampleRow<In, P> row(a, t);
+  __shared__ typename ChooseShared<P.greedy>::Type shared;
+  const int k = !P.greedy && a.top_k ? a.top_k[t] : 0;
 
   const SampleSeen seen = first_pass<P>(row, begin, end, !row.greedy);
-  const bool nan = __syncthreads_or(seen.nan);
-  const uint64_t block_best = block_max<P.threads>(seen.best, scratch.warp);
   if (a.logprob != nullptr) {
     const float max = block_reduce<P.threads>(seen.lse_max, scratch.warp_f, Max());
     const float sum = block_reduce<P.threads>(seen.lse_sum * expf(seen.lse_max - max), scratch.warp_f, Sum());
     if (tid == 0) scratch.lse_max = __float_as_uint(max), scratch.lse_sum = __float_as_uint(sum);
   }
-  if (tid == 0) scratch.block = nan ? ~uint64_t{0} : block_best;  // no rank is that large
-  ptx::cluster_sync<P.cluster>();
-  uint64_t best = 0;
-  for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.block, r));
+  uint64_t best = seen.nan ? ~uint64_t{0} : seen.best;  // no rank is that large
+  if constexpr (P.greedy) {
+    best = block_max<P.threads>(best, scratch.warp);
+    if (tid == 0) scratch.block = best;
+    ptx::cluster_sync<P.cluster>();
+    best = 0;
+    for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.block, r));
+  } else {
+    best = GroupMaxima<P>::find(shared, best, static_cast<uint32_t>(k));
+  }
   int token = best == ~uint64_t{0} || best < kPossible ? -1 : ranked_id(best);
 
   if constexpr (!P.greedy) {
     if (!row.greedy && token >= 0) {
       const float max = ranked_score(best);
-      __shared__ NarrowShared shared;
       Narrowing<P> narrowing(shared, max);
       const auto each_four = [&](auto&& f) {
         for (int v = begin + tid * 4; v < end; v += P.threads * 4) {
@@ -135,17 +150,42 @@ __global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sam
           for (int i = 0; i < 4; ++i) f(v + i, z[i]);
         });
       };
-      const int k = a.top_k ? a.top_k[t] : 0;
       const float p = a.top_p ? a.top_p[t] : 1.0f, min_p = a.min_p ? a.min_p[t] : 0.0f;
       const bool by_count = k > 0 && k < a.V, by_mass = p < 1.0f;
+      // Few wanted and the floor known: what is above it is listed in one look at the scores, and the rest is
+      // one block's work. A list that runs over is dropped.
+      bool listed = by_count && static_cast<uint32_t>(k) <= kGroupedTopK && shared.floor >= kPossible;
+      if (listed) {
+        const uint64_t floor = shared.floor;
+        const float least = ranked_score(floor);
+        each_four([&](int v, const float(&z)[4]) {
+          if (!(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])) >= least)) return;
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if (const uint64_t r = ranked(z[i], v + i); r >= floor) {
+              const uint32_t at = atomicAdd(&shared.listed, 1u);
+              if (at < kSampleList) shared.list[at] = r;
+            }
+        });
+        ptx::cluster_sync<P.cluster>();
+        listed = narrowing.listed() <= kSampleList;
+        narrowing.used = true;
+      }
+      if (listed) {
+        narrowing.whole = true;
+        if (rank == 0) narrowing.n = narrowing.collect();
+      }
+      const bool works = !listed || rank == 0;
       // One body for both: its code is large.
-      for (int turn = by_count ? 0 : 1; turn < (by_mass ? 2 : 1); ++turn) narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
+      for (int turn = by_count ? 0 : 1; works && turn < (by_mass ? 2 : 1); ++turn) narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
 
       Draw draw{a.seed ? static_cast<uint64_t>(a.seed[t]) : 0, a.step ? static_cast<uint32_t>(a.step[t]) : 0, 0.0f};
       // The top token is never cut: its score is the one to beat.
       draw.best = max + gumbel(word_of(draw.words(token), token % 4));
       draw.drawn = ranked(draw.best, token);
-      if (narrowing.whole) {
+      if (!works) {
+        // Block 0 draws.
+      } else if (narrowing.whole) {
         if (tid < narrowing.n && shared.all[tid] >= narrowing.cut) {
           const uint64_t r = shared.all[tid];
           const int v = ranked_id(r);
@@ -161,11 +201,12 @@ __global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sam
             if (ranked(z[i], v + i) >= narrowing.cut && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p)) draw.offer(v + i, z[i], words.w[i]);
         });
       }
-      const uint64_t drawn = block_max<P.threads>(draw.drawn, scratch.warp);
-      if (tid == 0) scratch.drawn = drawn;
-      ptx::cluster_sync<P.cluster>();
-      best = 0;
-      for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.drawn, r));
+      best = block_max<P.threads>(draw.drawn, scratch.warp);
+      if (!narrowing.whole) {  // else a block has seen all there is
+        if (tid == 0) scratch.drawn = best;
+        ptx::cluster_sync<P.cluster>();
+        for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.drawn, r));
+      }
       token = ranked_id(best);
     }
   }

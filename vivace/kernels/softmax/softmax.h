@@ -17,8 +17,9 @@ struct SoftmaxArgs {
 /// One thread block a row.
 struct SoftmaxPolicy {
   int32_t threads;  // a block
-  int32_t vec;      // elements an access; 1 serves any alignment
-  int32_t items;    // accesses a thread keeps in registers; 0 reads the row twice
+  int32_t vec;      // neighbouring elements of a thread
+  int32_t items;    // groups of them a thread keeps in registers; 0 reads the row twice
+  bool wide;        // a group is one access; else one an element, in the same order of arithmetic
   constexpr bool operator==(const SoftmaxPolicy&) const = default;
   constexpr int64_t capacity() const { return int64_t{threads} * vec * items; }
 };

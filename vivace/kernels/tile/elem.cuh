@@ -119,6 +119,36 @@ __device__ __forceinline__ void store(T* p, const float (&in)[N]) {
   *reinterpret_cast<Vec<T, N>*>(p) = raw;
 }
 
+/// N elements by accesses of kAccess (N or 1): the same values in the same places at any alignment.
+template <int kAccess, int N, class T>
+__device__ __forceinline__ Vec<T, N> load_raw(const T* p) {
+  if constexpr (kAccess == N) {
+    return *reinterpret_cast<const Vec<T, N>*>(p);
+  } else {
+    static_assert(kAccess == 1);
+    Vec<T, N> raw;
+#pragma unroll
+    for (int i = 0; i < N; ++i) raw.v[i] = p[i];
+    return raw;
+  }
+}
+template <int kAccess, int N, class T>
+__device__ __forceinline__ void load_by(const T* p, float (&out)[N]) {
+  const Vec<T, N> raw = load_raw<kAccess, N>(p);
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = to_float(raw.v[i]);
+}
+template <int kAccess, int N, class T>
+__device__ __forceinline__ void store_by(T* p, const float (&in)[N]) {
+  if constexpr (kAccess == N) {
+    store<N>(p, in);
+  } else {
+    static_assert(kAccess == 1);
+#pragma unroll
+    for (int i = 0; i < N; ++i) p[i] = from_float<T>(in[i]);
+  }
+}
+
 /// Valid rows: the device-side count clamped to [0, T], or T where there is none.
 __device__ __forceinline__ int valid_rows(const int32_t* rows, int T) {
   if (rows == nullptr) return T;
