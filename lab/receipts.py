@@ -1,0 +1,78 @@
+"""Receipts of the kernel experiments: the best tactic a case beside the best peer of the same run.
+
+    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --attention attention.jsonl --peers peers.jsonl
+
+Writes bench/results/h200/{gemm,attention}.json. The inputs are what lab/gemm/bench, lab/attention/bench and
+lab/attention/peers.py wrote on the GPU; facts.json is tools/device_facts.py's.
+"""
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools.receipt import Receipt  # noqa: E402
+
+
+def lines(path):
+    return [json.loads(line) for line in Path(path).read_text().splitlines() if line.strip()]
+
+
+def receipt(suite, facts, command, sources):
+    keep = {k: facts[k] for k in ("sm", "driver", "cuda", "clocks_mhz", "limits", "versions") if k in facts}
+    return Receipt(suite, chip=facts["chip"], command=command, sources=sources, **keep)
+
+
+def gemm(facts, path):
+    cases = defaultdict(dict)
+    for row in lines(path):
+        cases[row["type"], row["M"], row["N"], row["K"]][row["tactic"]] = row
+    r = receipt("gemm", facts, "lab/gemm/bench", ["vivace/kernels/gemm/*", "vivace/kernels/ptx/*.cuh", "vivace/kernels/tile/*", "lab/gemm/*"])
+    for (dtype, M, N, K), tactics in cases.items():
+        peer = tactics.pop("cublasLt", None)
+        best = min(tactics.values(), key=lambda t: t["us"])
+        size = 2 if dtype == "bf16" else 1
+        moved, flops = size * (N * K + M * K) + 2 * M * N, 2 * M * N * K
+        peak = facts["limits"]["bf16_TFLOPs"] * (1 if dtype == "bf16" else 1.87)
+        limit = max(moved / facts["limits"]["read_TBs"] / 1e6, flops / peak / 1e6)
+        r.row(op="gemm", case=f"M={M},N={N},K={K}", dtype=dtype, tactic=best["tactic"], p50_us=best["us"], bytes=moved, flops=flops, limit_us=limit,
+              peer="cublaslt" if peer else None, peer_p50_us=peer["us"] if peer else None, max_err=best["bound"], bound=1.0,
+              note="max_err in units of the rounding bound; cold weights; tactics from w on are not chosen by the op yet", **{"pass": best["bound"] <= 1})
+    return r.write("bench")
+
+
+def attention(facts, path, peers):
+    cases, others = defaultdict(list), defaultdict(list)
+    for row in lines(path):
+        cases[row["case"]].append(row)
+    for row in lines(peers):
+        others[row["case"]].append(row)
+    r = receipt("attention", facts, "lab/attention/bench; lab/attention/peers.py", ["vivace/kernels/attention/*", "vivace/kernels/ptx/*.cuh", "vivace/kernels/tile/*", "lab/attention/*"])
+    for case, rows in cases.items():
+        best = min(rows, key=lambda t: t["us"])
+        peer = min(others.get(case, []), key=lambda t: t["us"], default=None)
+        fields = dict(part.split("=", 1) for part in case.split(","))
+        r.row(op="attention", case=case, dtype=fields.get("kv", "bf16"), tactic=best["tactic"], p50_us=best["us"], peer=peer["impl"] if peer else None,
+              peer_p50_us=peer["us"] if peer else None, max_err=best["bound"], bound=1.0,
+              note=f"max_err in units of the rounding bound; {best['gbs']} GB/s, {best['tflops']} TFLOP/s; the op's own cut may be another", **{"pass": best["bound"] <= 1})
+    return r.write("bench")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--facts", type=Path, required=True)
+    p.add_argument("--gemm")
+    p.add_argument("--attention")
+    p.add_argument("--peers")
+    args = p.parse_args()
+    facts = json.loads(args.facts.read_text())
+    if args.gemm:
+        print(gemm(facts, args.gemm))
+    if args.attention:
+        print(attention(facts, args.attention, args.peers))
+
+
+if __name__ == "__main__":
+    main()
