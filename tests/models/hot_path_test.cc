@@ -37,6 +37,20 @@ TEST(DecoderHotPath, TenThousandStepsAllocateNothing) {
   EXPECT_EQ(q.failures, 0);
 }
 
+TEST(DecoderHotPath, TheFirstStepAllocatesNothing) {
+  if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
+  for (const char* name : {"llama_q4_1.gguf", "../tiny/mixtral", "../tiny/gemma3", "../tiny/gpt2"}) {
+    const auto owner = load(name, {.threads = 2, .max_batch = 2, .chunk = 16});
+    auto& model = dynamic_cast<engine::TextModel&>(*owner);
+    std::vector<engine::TokenRow> rows;
+    for (int32_t i = 0; i < 16; ++i) rows.push_back({3 + i, i, 0, i == 15});
+    engine::Sampled out[1];
+    const uint64_t before = testing::allocations();
+    ASSERT_TRUE(model.step(rows, out).ok());
+    EXPECT_EQ(testing::allocations() - before, 0u) << name;
+  }
+}
+
 TEST(DecoderHotPath, BatcherStepsAllocateNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
   const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2});

@@ -225,8 +225,15 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
 
 }  // namespace
 
+size_t gemm_scratch(const GemmArgs& a) {
+  const int64_t T = a.T, K = a.K;
+  if (a.act == GemmAct::q8) return (a.x_dtype == DType::f32 ? 0 : static_cast<size_t>(T * K * 4)) + QuantizedRows::bytes(K, T);
+  return static_cast<size_t>(T * ceil_div(K, 16) * 16 * 4);
+}
+
 void gemm(const GemmArgs& a, Pool& pool) {
   const int64_t T = valid_rows(a.rows, a.T);
+  pool.scratch(gemm_scratch(a));  // for the bound: one call with no valid row makes room for all later ones
   if (T == 0) return;
   if (a.act == GemmAct::q8) gemm_q8(a, level(), T, pool);
   else gemm_f32(a, level(), T, pool);

@@ -6,6 +6,7 @@
 namespace vivace::cpu {
 
 void gemm(const kernels::GemmArgs& a, Pool& pool);
+size_t gemm_scratch(const kernels::GemmArgs& a);
 
 /// Groups one after the other, each on all threads: a row's bits are gemm's, whatever else is in its group.
 void grouped_gemm(const kernels::GroupedGemmArgs& a, Pool& pool) {
@@ -13,6 +14,8 @@ void grouped_gemm(const kernels::GroupedGemmArgs& a, Pool& pool) {
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.N = a.N, g.K = a.K, g.alpha = 1, g.epilogue = kernels::Activation::none, g.act = a.act;
   g.x_dtype = a.x_dtype, g.w_dtype = a.w_dtype, g.out_dtype = a.out_dtype;
+  g.T = a.A;
+  pool.scratch(gemm_scratch(g));  // as if all rows were of one group: later calls find room
   for (int32_t e = 0; e < a.E; ++e) {
     const int32_t first = std::clamp(a.offsets[e], 0, a.A), end = std::clamp(a.offsets[e + 1], first, a.A);
     if (first == end) continue;

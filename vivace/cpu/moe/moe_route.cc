@@ -23,7 +23,7 @@ void choose(const kernels::MoeRouteArgs& a, const float* x, int32_t* chosen) {
 
 void moe_route(const kernels::MoeRouteArgs& a, Pool& pool) {
   const int64_t T = valid_rows(a.rows, a.T);
-  float* logits = static_cast<float*>(pool.scratch(static_cast<size_t>(std::max<int64_t>(T, 1)) * a.E * sizeof(float)));
+  float* logits = static_cast<float*>(pool.scratch(static_cast<size_t>(a.T) * a.E * sizeof(float)));
   for_rows(pool, T, int64_t{a.E} * a.K, [&](int64_t t) {
     float* x = logits + t * a.E;
     load_f32(a.logits, a.dtype, t * a.logits_stride, a.E, x);
