@@ -100,7 +100,7 @@ struct norm {
                            vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) && vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) &&
                            vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
       for (const Tactic& t : kTactics)
-        if (const Policy p{t.threads, t.items, aligned, a.T <= kFewRows}; p.items == 0 || a.H <= p.capacity())
+        if (const Policy p{t.threads, t.items, aligned, aligned && a.T <= kFewRows}; p.items == 0 || a.H <= p.capacity())
           return Key{a.x_dtype, a.weight ? a.w_dtype : a.x_dtype, a.out_dtype, p};
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
     }
@@ -117,8 +117,8 @@ struct norm {
       for (const DType x : {DType::f32, DType::bf16, DType::f16})
         for (const DType out : {x, DType::e4m3})
           for (const Tactic& t : kTactics)
-            for (const bool aligned : {true, false})
-              for (const bool early : {true, false}) visit(Key{x, x, out, {t.threads, t.items, aligned, early}});
+            for (const auto [aligned, early] : {std::pair(true, true), std::pair(true, false), std::pair(false, false)})
+              visit(Key{x, x, out, {t.threads, t.items, aligned, early}});
     }
   };
 };
