@@ -117,8 +117,7 @@ struct norm {
       for (const DType x : {DType::f32, DType::bf16, DType::f16})
         for (const DType out : {x, DType::e4m3})
           for (const Tactic& t : kTactics)
-            for (const auto [aligned, early] : {std::pair(true, true), std::pair(true, false), std::pair(false, false)})
-              visit(Key{x, x, out, {t.threads, t.items, aligned, early}});
+            for (const int form : {0, 1, 2}) visit(Key{x, x, out, {t.threads, t.items, form > 0, form > 1}});
     }
   };
 };
