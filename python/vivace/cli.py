@@ -167,19 +167,23 @@ def cmd_ops(args) -> int:
     from vivace import ops
     from vivace.errors import NotFoundError
 
-    rows = ops.ops_table()
+    table = ops.ops_table()
+    where = {r["name"]: "composite" if r["composite"] else "cpu, cuda" if r["gpu"] else "cpu" for r in table["ops"]}
+    rows = [{"name": r["name"], "kind": "op", "runs": where[r["name"]], "brief": r["brief"]} for r in table["ops"]]
+    rows += [{"name": a["name"], "kind": "alias", "runs": where[a["op"]], "brief": f"{a['op']}({a['attrs']})"} for a in table["aliases"]]
     if args.name:
         rows = [r for r in rows if r["name"] == args.name]
         if not rows:
             raise NotFoundError(f"no op named {args.name!r}; `vivace ops` lists them")
     if args.json:
-        print(json.dumps({"ops": rows}))
+        specs = {r["name"]: r for r in table["ops"]}
+        print(json.dumps({"ops": [r | {"spec": specs.get(r["name"])} for r in rows], "dtypes": table["dtypes"]}))
     elif args.name:
         print(getattr(ops, args.name).__doc__)
     else:
         width = max(len(r["name"]) for r in rows)
         for r in rows:
-            print(f"{r['name']:<{width}}  {r['kind']:<9}  {r['brief']}")
+            print(f"{r['name']:<{width}}  {r['kind']:<5}  {r['runs']:<9}  {r['brief']}")
     return 0
 
 

@@ -18,7 +18,7 @@ def examine() -> list[dict]:
 def _build():
     import vivace
 
-    return "ok", f"vivace {vivace.__version__}, {len(vivace.ops.ops_table())} ops and aliases", None
+    return "ok", f"vivace {vivace.__version__}, {sum(len(vivace.ops.ops_table()[k]) for k in ('ops', 'aliases'))} ops and aliases", None
 
 
 def _cpu():
