@@ -18,7 +18,7 @@ def slots_of(k, v, page_table):
     return by_place(k), by_place(v)
 
 
-def visible(t, L, pos, slot, length, prefix, S, mask, window):
+def visible(t, L, pos, slot, length, prefix, S, mask, window, bits=None, bits_from=None):
     s = 0 if slot is None else slot[t]
     if not 0 <= s < S:
         return 0, np.zeros(L, bool)
@@ -28,29 +28,38 @@ def visible(t, L, pos, slot, length, prefix, S, mask, window):
         see &= j <= p
     elif mask == "prefix":
         see &= (j <= p) | (j < prefix[s])
+    elif mask == "state" and p <= prefix[s]:
+        see &= j < prefix[s] + (p == prefix[s])
     if window > 0:
         see &= j > p - window
+    if bits is not None:
+        first = 0 if bits_from is None else bits_from[s]
+        row = np.unpackbits(bits[t].astype("<i4").view(np.uint8), bitorder="little").astype(bool)
+        place = j - first
+        see &= (place < 0) | ((place < len(row)) & row[np.clip(place, 0, len(row) - 1)])
     return s, see
 
 
-def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale):
+def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, head_scale=None, slopes=None, bits=None, bits_from=None):
     """(t, h, slot, kv head, seen places, their scores) of every query and head."""
     (T, Hq, D), (S, L, Hkv, _) = q.shape, k.shape
     scale = float(np.float32(scale if scale else 1 / np.sqrt(D)))
     for t in range(T):
-        s, see = visible(t, L, pos, slot, length, prefix, S, mask, window)
+        s, see = visible(t, L, pos, slot, length, prefix, S, mask, window, bits, bits_from)
         for h in range(Hq):
             g = h // (Hq // Hkv)
-            score = scale * (k[s, see, g] @ q[t, h])
+            score = scale * (1 if head_scale is None else head_scale[h]) * (k[s, see, g] @ q[t, h])
+            if slopes is not None:
+                score = score + slopes[h] * (np.flatnonzero(see) - (t if pos is None else pos[t]))
             yield t, h, s, g, see, softcap * np.tanh(score / softcap) if softcap > 0 else score
 
 
 def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, sinks=None,
-        *, mask="causal", window=0, softcap=0.0, scale=0.0, dtypes):
+        head_scale=None, slopes=None, bits=None, bits_from=None, *, mask="causal", window=0, softcap=0.0, scale=0.0, dtypes):
     k, v = slots_of(k, v, page_table)
     T, Hq, _ = q.shape
     out, lse = np.zeros((T, Hq, v.shape[-1])), np.full((T, Hq), -np.inf)
-    for t, h, s, g, see, score in each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale):
+    for t, h, s, g, see, score in each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, head_scale, slopes, bits, bits_from):
         if not see.any():
             continue
         m = score.max()
@@ -77,6 +86,10 @@ def bound(port, value, dtype, inputs):
     D, L = q.shape[-1], k.shape[1]
     scale = attrs.get("scale", 0.0) or 1 / np.sqrt(D)
     size = abs(scale) * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)  # of a score's terms
+    if "head_scale" in inputs:
+        size = size * np.abs(inputs["head_scale"])[:, None]
+    if "slopes" in inputs:  # distances are below L and, with pos, below twice that; a factor 4 for the product and the sum
+        size = size + np.abs(inputs["slopes"])[:, None] * 8 * L
     capped = attrs.get("softcap", 0.0)
     error = (D / 16 + 10) * 2.0**-24 * size + (2.0**-22 * capped if capped else 0) + 2.0**-22 * np.minimum(size, 1e4)
     if port == "lse":
@@ -87,9 +100,9 @@ def bound(port, value, dtype, inputs):
     return (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32) + weights) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
 
 
-def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None):
+def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None, W=None):
     """S slots of L places; with P of P pages of L places each, B in all."""
-    return {"T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
+    return {"T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), **({} if W is None else {"W": W}), "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
 
 
 def ports(q, kv, **more):
@@ -122,4 +135,17 @@ CASES = [
     Case(shape(3, 600, 40, 1, 64, 80), ports("f16", "e4m3", pos="i32"), ranges={"pos": (590, 600)}, distributions=("normal",),
          note="more heads than a tile has rows"),
     Case(shape(0, 16, 2, 2, 16, 16), ports("f32", "f32")),
+    Case(shape(11, 60, 4, 1, 64, 64), ports("bf16", "bf16", pos="i32", prefix="i32", lse="f32"), {"mask": "state"}, values={"pos": np.arange(14, 25), "prefix": np.array([17])},
+         note="a prefix's last places, the state at 17, the actions"),
+    Case(shape(70, 90, 4, 2, 128, 128), ports("bf16", "bf16", slopes="f32", head_scale="f32", lse="f32"), ranges={"slopes": (0, 1), "head_scale": (0.5, 1.5)},
+         distributions=("normal",), note="ALiBi and a scale a head, prefill"),
+    Case(shape(3, 200, 6, 2, 64, 64), ports("f16", "f16", pos="i32", slopes="f32"), {"softcap": 4.0}, ranges={"pos": (150, 200), "slopes": (0, 0.1)}),
+    Case(shape(9, 300, 8, 2, 128, 128, S=2, W=1), ports("bf16", "bf16", slot="i32", length="i32", bits="i32", bits_from="i32", lse="f32"), {"mask": "full"},
+         ranges={"bits": (-2**31, 2**31)}, values={"slot": np.array([0] * 5 + [1] * 4), "length": np.array([210, 300]), "bits_from": np.array([201, 291])},
+         distributions=("normal", "large"), note="two speculative trees"),
+    Case(shape(40, 70, 4, 4, 40, 40, W=2), ports("f32", "f32", bits="i32", head_scale="f32", lse="f32"), {"mask": "full"},
+         ranges={"bits": (-2**31, 2**31), "head_scale": (0.1, 2)}, note="bits from place 0; those beyond 64 are hidden"),
+    Case(shape(66, 66, 2, 1, 72, 72, W=3), ports("f16", "f16", bits="i32"), {"mask": "causal"},
+         values={"bits": lambda rng, shape: np.where(np.arange(66)[:, None] % 3 == 0, 0, rng.integers(-2**31, 2**31, shape))}, distributions=("normal", "edges"),
+         note="every third row sees nothing"),
 ]

@@ -1,5 +1,6 @@
 // attention: softmax(q k^T) v over a cache, with grouped heads and the masks that models use.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "vivace/cpu/simd/isa.h"
@@ -24,15 +25,19 @@ struct attention {
       opt_in("pos", "T", "i32", "position of each query; absent means t"),
       opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
       opt_in("length", "S", "i32", "valid places of each slot; absent means all: L, paged P*L"),
-      opt_in("prefix", "S", "i32", "places of each slot that every query sees, for mask=prefix"),
+      opt_in("prefix", "S", "i32", "places of each slot that every query sees, for mask=prefix; for mask=state the place of the state, which follows the prefix"),
       opt_in("page_table", "S,P", "i32", "block of k and v that holds each page of L places of a slot; outside [0, B) its keys and values count as zeros; absent: block = slot, S = B"),
       opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
+      opt_in("head_scale", "Hq", "f32", "a factor of each head, beside scale"),
+      opt_in("slopes", "Hq", "f32", "ALiBi: slope * (j - pos) joins the scores of each head"),
+      opt_in("bits", "T,W", "i32", "bit b of a query's row, from the low one of word 0 on, lets it see place bits_from + b; beyond the row no place is seen"),
+      opt_in("bits_from", "S", "i32", "first place of each slot that bits decides on; those before it are as if their bits were set; absent means 0"),
       out("out", "T,Hq,Dv", "=q", "weighted values"),
       opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      choice("mask", "causal|prefix|full", "which keys a query sees"),
+      choice("mask", "causal|prefix|full|state", "which keys a query sees"),
       integer("window", 0, "if positive, only keys j > pos - window are visible"),
       real("softcap", 0, "if positive, scores become softcap * tanh(score / softcap)"),
       real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)"),
@@ -41,11 +46,12 @@ struct attention {
       .name = "attention",
       .group = "attention",
       .brief = "Attention over a key-value cache: grouped heads, causal, prefix or full mask, window, soft cap and sinks.",
-      .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L]; s_j = cap(scale * q . k_j); key j is visible iff j < L (paged P*L), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
-                 "j <= pos; and j > pos - window if window > 0; p = exp(s - m), m the largest visible s or sink; "
+      .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L]; s_j = cap(scale * head_scale * q . k_j + slope * (j - pos)); key j is visible iff j < L (paged P*L), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
+                 "j <= pos; state: j < prefix[slot] where pos < prefix[slot], j <= pos where they are equal, else all; and j > pos - window if window > 0; "
+                 "and, with bits, j < bits_from[slot] or bit j - bits_from[slot] of the query's row is set; values of places that bits alone hides must be finite; p = exp(s - m), m the largest visible s or sink; "
                  "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible: out 0, lse -inf. All in f32, but that "
                  "with 16-bit q and a k of q's type or e4m3 p_j may be rounded to q's type where it meets v_j, not where it is summed. Head h reads kv head h / (Hq / Hkv).",
-      .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; grouped heads arXiv:2305.13245; pages arXiv:2309.06180; sinks arXiv:2309.17453",
+      .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; ALiBi arXiv:2108.12409; blocks of a state and of actions arXiv:2410.24164; grouped heads arXiv:2305.13245; pages arXiv:2309.06180; sinks arXiv:2309.17453",
       .ports = kPorts,
       .attrs = kAttrs,
   };
@@ -56,14 +62,15 @@ struct attention {
     if (Hkv < 1 || Hq % Hkv != 0) return c.error(Code::kInvalidShape, strf("Hq must be a multiple of Hkv, got %ld and %ld", Hq, Hkv));
     if (D < 1 || Dv < 1 || D > kMaxHeadDim || Dv > kMaxHeadDim)
       return c.error(Code::kUnsupported, strf("head sizes must be in [1, %d], got D %ld and Dv %ld", kMaxHeadDim, D, Dv));
-    if ((mask == kernels::AttentionMask::prefix) != c["prefix"].present())
-      return c.error(Code::kInvalidArgument, "port prefix is given exactly when mask=prefix");
+    if ((mask == kernels::AttentionMask::prefix || mask == kernels::AttentionMask::state) != c["prefix"].present())
+      return c.error(Code::kInvalidArgument, "port prefix is given exactly when mask=prefix or mask=state");
+    if (c["bits_from"].present() && !c["bits"].present()) return c.error(Code::kInvalidArgument, "port bits_from says where bits begins: give bits too");
     if (c.integer("window") < 0 || c.integer("window") > INT32_MAX)
       return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
     if (!(c.real("softcap") >= 0)) return c.error(Code::kInvalidArgument, strf("softcap must be >= 0, got %g", c.real("softcap")));
     const bool paged = c["page_table"].present();
-    const long B = c.dim("B"), S = paged || c["length"].present() || c["prefix"].present() ? c.dim("S") : B;
-    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length and prefix have an entry for each of k's B = %ld slots, got %ld", B, S));
+    const long B = c.dim("B"), S = paged || c["length"].present() || c["prefix"].present() || c["bits_from"].present() ? c.dim("S") : B;
+    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length, prefix and bits_from have an entry for each of k's B = %ld slots, got %ld", B, S));
     if (paged && c.dim("P") * c.dim("L") > INT32_MAX)
       return c.error(Code::kInvalidShape, strf("P * L = %ld places are above 2^31 - 1", static_cast<long>(c.dim("P") * c.dim("L"))));
     for (const char* d : {"T", "B", "L", "Hq"})
@@ -74,14 +81,16 @@ struct attention {
     const double scale = c.real("scale");
     *a = Args{
         .q = c.ptr("q"), .k = c.ptr("k"), .v = c.ptr("v"), .pos = c.ptr<int32_t>("pos"), .slot = c.ptr<int32_t>("slot"),
-        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .page_table = c.ptr<int32_t>("page_table"), .sinks = c.ptr<float>("sinks"), .out = c.ptr("out"),
+        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .page_table = c.ptr<int32_t>("page_table"), .sinks = c.ptr<float>("sinks"),
+        .head_scale = c.ptr<float>("head_scale"), .slopes = c.ptr<float>("slopes"), .bits = c.ptr<int32_t>("bits"), .bits_from = c.ptr<int32_t>("bits_from"), .out = c.ptr("out"),
         .lse = c.ptr<float>("lse"), .rows = c.ptr<int32_t>("rows"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k"),
         .v_stride = c.row_stride("v"), .out_stride = c.row_stride("out"), .lse_stride = c.row_stride("lse"),
-        .table_stride = c.row_stride("page_table"), .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(S),
-        .B = static_cast<int32_t>(B), .L = static_cast<int32_t>(c.dim("L")), .P = paged ? static_cast<int32_t>(c.dim("P")) : 0, .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv),
+        .table_stride = c.row_stride("page_table"), .bits_stride = c.row_stride("bits"), .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(S),
+        .B = static_cast<int32_t>(B), .L = static_cast<int32_t>(c.dim("L")), .P = paged ? static_cast<int32_t>(c.dim("P")) : 0,
+        .W = c["bits"].present() ? static_cast<int32_t>(std::min<int64_t>(c.dim("W"), INT32_MAX)) : 0, .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv),
         .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
         .softcap = static_cast<float>(c.real("softcap")), .window = static_cast<int32_t>(c.integer("window")),
-        .mask = mask, .dtype = c["q"].dtype, .kv_dtype = c["k"].dtype,
+        .mask = mask, .dtype = c["q"].dtype, .kv_dtype = c["k"].dtype, .extra = {},
     };
     return {};
   }

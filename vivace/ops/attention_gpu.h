@@ -15,6 +15,7 @@ struct AttentionGpu {
     bool tensor;  // tile, else plain
     Tile tile;
     Plain plain;
+    bool terms = false;  // per-head scales, slopes or bits
     bool operator==(const Key&) const = default;
   };
   /// Roles of a call. A row's bits depend on its role, never on its neighbours.
@@ -65,16 +66,19 @@ struct AttentionGpu {
     Key k{a.dtype, a.kv_dtype, a.dtype != DType::f32 && (a.kv_dtype == a.dtype || a.kv_dtype == DType::e4m3) && largest <= kMaxTileDim, {}, {}};
     if (k.tensor) k.tile = cut(role(a), a.D, a.Dv, a.places(), aligned(a, 8), arch);
     else k.plain = plain(largest, aligned(a, 4));
+    k.terms = a.has_terms();
     return k;
   }
-  static std::string instance(const Key& k) {
+  static std::string instance(const Key& k) { return instance(k, k.terms ? "vivace::kernels::Terms" : "vivace::kernels::Standard"); }
+  /// The same kernel for a variant, the C++ name of a struct (kernels/attention/variant.cuh).
+  static std::string instance(const Key& k, const std::string& variant) {
     if (!k.tensor)
-      return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}>", type_name(k.q), type_name(k.kv),
-                               k.plain.threads, k.plain.lanes, k.plain.items, k.plain.wide ? "true" : "false");
+      return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}, %s>", type_name(k.q), type_name(k.kv),
+                               k.plain.threads, k.plain.lanes, k.plain.items, k.plain.wide ? "true" : "false", variant.c_str());
     const Tile& t = k.tile;
-    return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}>", t.groups ? "attention_group" : "attention_tile",
+    return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}, %s>", t.groups ? "attention_group" : "attention_tile",
                              type_name(k.q), type_name(k.kv), t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, t.wide ? "true" : "false",
-                             t.groups ? "true" : "false");
+                             t.groups ? "true" : "false", variant.c_str());
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
     if (!k.tensor) {
@@ -104,6 +108,7 @@ struct AttentionGpu {
     for (const int d : {64, 128, 256, 1024})
       for (const bool wide : {true, false}) visit(Key{DType::f32, DType::bf16, false, {}, plain(d, wide)});
     visit(Key{DType::f32, DType::f32, false, {}, plain(64, true)});
+    for (const Role r : {Role::decode, Role::chunk, Role::prefill}) visit(Key{DType::bf16, DType::bf16, true, cut(r, 128, 128, 4096, true, arch), {}, true});
   }
 };
 

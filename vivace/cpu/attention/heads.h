@@ -66,6 +66,8 @@ struct Heads {
     alignas(64) float q[kMaxHeadDim];
     alignas(64) float sum[kMaxHeadDim];
     alignas(64) float p[kKeys];  // scores, then weights, of the block at hand
+    int64_t t, pos;
+    float scale, slope;          // of this head
     float top, mass;             // largest score so far, sum of exp(score - top)
   };
 
@@ -107,14 +109,19 @@ struct Heads {
     }
   }
 
-  /// Scores of keys [lo, hi) of a block -> weights; the others' are 0.
-  static void soften(Query* q, const kernels::AttentionArgs& a, int lo, int hi, int Dv) {
+  /// Scores of keys [lo, hi) of the block from place j0 on -> weights; the others' are 0.
+  static void soften(Query* q, const kernels::AttentionArgs& a, int64_t slot, int64_t j0, int lo, int hi, int Dv) {
     float m = q->top, *p = q->p;
-    for (int j = 0; j < kKeys; ++j) p[j] *= a.scale;
+    for (int j = 0; j < kKeys; ++j) p[j] *= q->scale;
+    if (a.slopes != nullptr)
+      for (int j = lo; j < hi; ++j) p[j] += q->slope * static_cast<float>(j0 + j - q->pos);
     if (a.softcap > 0)
       for (int j = lo; j < hi; ++j) p[j] = a.softcap * __builtin_tanhf(p[j] / a.softcap);
     for (int j = 0; j < lo; ++j) p[j] = -__builtin_inff();
     for (int j = hi; j < kKeys; ++j) p[j] = -__builtin_inff();
+    if (a.bits != nullptr)
+      for (int j = lo; j < hi; ++j)
+        if (!a.bit(q->t, slot, j0 + j)) p[j] = -__builtin_inff();
     alignas(64) float tops[16];
     B::store(tops, B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
     for (int half = 8; half > 0; half /= 2)
@@ -155,6 +162,9 @@ struct Heads {
         Query& q = queries[i * tile.heads + h];
         widen(a.dtype, a.q, (tile.t + i) * a.q_stride + int64_t{tile.h0 + h} * a.D, a.D, q.q);
         std::memset(q.sum, 0, Dv * sizeof(float));
+        q.t = tile.t + i, q.pos = a.pos ? a.pos[q.t] : q.t;
+        q.scale = a.head_scale ? a.scale * a.head_scale[tile.h0 + h] : a.scale;
+        q.slope = a.slopes ? a.slopes[tile.h0 + h] : 0;
         q.top = -__builtin_inff(), q.mass = 0;
       }
     }
@@ -171,7 +181,7 @@ struct Heads {
       rows.load(a, a.k, a.k_stride, tile.slot, j0, kv, n, a.D);
       each([&](Query* q, int lo, int hi) {
         scores(q, rows.row, hi, D);
-        soften(q, a, lo, hi, Dv);
+        soften(q, a, tile.slot, j0, lo, hi, Dv);
       });
       rows.load(a, a.v, a.v_stride, tile.slot, j0, kv, n, a.Dv);
       each([&](Query* q, int lo, int hi) {

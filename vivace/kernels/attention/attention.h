@@ -1,10 +1,11 @@
 // Arguments of `attention`, shared by the CPU and CUDA kernels. POD; see vivace/ops/attention.h.
 #pragma once
 #include "vivace/base/dtype.h"
+#include "vivace/kernels/attention/variant.h"
 
 namespace vivace::kernels {
 
-enum class AttentionMask : int32_t { causal, prefix, full };
+enum class AttentionMask : int32_t { causal, prefix, full, state };
 
 struct AttentionArgs {
   const void* q;          // [T, Hq, D] dtype
@@ -13,20 +14,34 @@ struct AttentionArgs {
   const int32_t* pos;     // [T] or null: pos[t] = t
   const int32_t* slot;    // [T] or null: 0
   const int32_t* length;  // [S] or null: places()
-  const int32_t* prefix;  // [S], set iff mask is prefix
+  const int32_t* prefix;  // [S], set iff mask is prefix or state
   const int32_t* page_table;  // [S, P] block of each page of a slot, or null: block = slot
   const float* sinks;     // [Hq] or null
+  const float* head_scale;  // [Hq] or null
+  const float* slopes;    // [Hq] or null: ALiBi
+  const int32_t* bits;    // [T, W] or null
+  const int32_t* bits_from;  // [S] or null: 0
   void* out;              // [T, Hq, Dv] dtype
   float* lse;             // [T, Hq] or null
   const int32_t* rows;    // [1] device-side T, or null
   int64_t q_stride, k_stride, v_stride, out_stride, lse_stride;  // elements a token (k, v: a block)
-  int64_t table_stride;   // elements a slot of page_table
-  int32_t T, S, B, L, P, Hq, Hkv, D, Dv;
+  int64_t table_stride, bits_stride;  // elements a slot of page_table, a token of bits
+  int32_t T, S, B, L, P, W, Hq, Hkv, D, Dv;
   float scale, softcap;   // softcap 0: none
   int32_t window;         // 0: none
   AttentionMask mask;
   DType dtype, kv_dtype;
+  AttentionExtra extra;   // of a user's variant
 
+  /// Whether scores or visibility depend on more than spans, scale and soft cap.
+  VV_HD bool has_terms() const { return head_scale != nullptr || slopes != nullptr || bits != nullptr; }
+  /// Whether `bits` lets query t see place j of its slot: from bits_from on, bit j - bits_from decides.
+  VV_HD bool bit(int64_t t, int64_t slot_of_t, int64_t j) const {
+    if (bits == nullptr) return true;
+    if (bits_from != nullptr) j -= bits_from[slot_of_t];
+    if (j < 0) return true;
+    return j / 32 < W && (static_cast<uint32_t>(bits[t * bits_stride + j / 32]) >> (j % 32) & 1u) != 0;
+  }
   /// Tokens may well have slots of their own: decode steps of several sequences.
   VV_HD bool by_token() const { return slot != nullptr && T <= S; }
   VV_HD int group() const { return Hq / Hkv; }  // query heads that read one kv head
@@ -59,6 +74,8 @@ struct AttentionSpan {
     if (a.mask != AttentionMask::full) {
       int64_t seen = pos + 1;
       if (a.mask == AttentionMask::prefix && a.prefix[slot] > seen) seen = a.prefix[slot];
+      // Three blocks: the prefix, one state, all after it; each sees itself and those before it.
+      if (a.mask == AttentionMask::state) seen = pos < a.prefix[slot] ? a.prefix[slot] : pos == a.prefix[slot] ? seen : end;
       if (seen < end) end = seen;
     }
     if (a.window > 0 && pos - a.window + 1 > 0) first = pos - a.window + 1;

@@ -3,6 +3,7 @@
 // fixed order, so that a row's bits depend on its own query and keys.
 #pragma once
 #include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/variant.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 
 namespace vivace::kernels {
@@ -26,8 +27,15 @@ __device__ __forceinline__ void load_head(const T* head, int lane, int dim, floa
   }
 }
 
+/// The same elements as a variant wants them: edit(first element, the four).
+template <AttentionPlain P, class Edit>
+__device__ __forceinline__ void edit_head(int lane, float (&x)[P.items], Edit&& edit) {
+#pragma unroll
+  for (int i = 0; i < P.items / 4; ++i) edit((i * P.lanes + lane) * 4, reinterpret_cast<float(&)[4]>(x[4 * i]));
+}
+
 /// Grid: T * Hq blocks. Reads the keys and values of one head once a query head.
-template <class Q, class Kv, AttentionPlain P>
+template <class Q, class Kv, AttentionPlain P, class V = Standard>
 __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_constant__ AttentionArgs a) {
   constexpr int kStreams = P.threads / P.lanes, kTogether = P.items <= 16 ? 4 : 2;
   constexpr int kWidth = P.lanes * P.items;  // of a head in shared memory
@@ -44,6 +52,9 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
 
   float q[P.items], sum[P.items] = {};
   load_head<P>(static_cast<const Q*>(a.q) + t * a.q_stride + int64_t{h} * a.D, lane, a.D, q);
+  if constexpr (Hooks<V>::kQuery) edit_head<P>(lane, q, [&](int d, float (&x)[4]) { variant_query<V>(a, static_cast<int>(t), h, d, x); });
+  VariantRow row{};
+  if constexpr (Hooks<V>::kEdits) row = variant_row<V>(a, static_cast<int>(t), h, static_cast<int>(see.first), static_cast<int>(see.end));
   float top = kMinusInfinity, mass = 0;
   const auto head_of = [&](const void* base, int64_t stride, int dim, int64_t block, int64_t j) {
     return static_cast<const Kv*>(base) + block * stride + (a.place(j) * a.Hkv + kv) * dim;
@@ -61,6 +72,7 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
       for (int i = 0; i < P.items; ++i) value[u][i] = 0;
       if (block >= 0) {
         load_head<P>(head_of(a.k, a.k_stride, a.D, block, j), lane, a.D, key);
+        if constexpr (Hooks<V>::kKey) edit_head<P>(lane, key, [&](int d, float (&x)[4]) { variant_key<V>(a, see.slot, kv, j, d, x); });
         load_head<P>(head_of(a.v, a.v_stride, a.Dv, block, j), lane, a.Dv, value[u]);
       }
       float s = 0;
@@ -68,9 +80,21 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
       for (int i = 0; i < P.items; ++i) s += q[i] * key[i];
 #pragma unroll
       for (int step = P.lanes / 2; step > 0; step >>= 1) s += __shfl_xor_sync(0xffffffffu, s, step);
-      s *= a.scale;
-      if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
-      score[u] = seen ? s : kMinusInfinity;
+      if constexpr (Hooks<V>::kEdits) {
+        score[u] = variant_score<V>(a, row, static_cast<int>(j), s);
+      } else {
+        s *= a.scale;
+        if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
+        score[u] = seen ? s : kMinusInfinity;
+      }
+    }
+    if constexpr (!Hooks<V>::kSoftmax) {
+      top = 0;
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u)
+#pragma unroll
+        for (int i = 0; i < P.items; ++i) sum[i] += score[u] * value[u][i];
+      continue;
     }
     float m = top;
 #pragma unroll
@@ -98,17 +122,18 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
   for (int s = 0; s < kStreams; ++s) all = fmaxf(all, tops[s]);
   const float base = all == kMinusInfinity ? 0.0f : all;
   for (int s = 0; s < kStreams; ++s) total += masses[s] * expf(tops[s] - base);
-  if (a.lse != nullptr && threadIdx.x == 0) a.lse[t * a.lse_stride + h] = all + logf(total);
+  if (Hooks<V>::kSoftmax && a.lse != nullptr && threadIdx.x == 0) a.lse[t * a.lse_stride + h] = all + logf(total);
   float factor = total > 0 || total != total ? 1.0f / total : 0.0f;
   if (a.sinks != nullptr) {
     const float sink = a.sinks[h], m = fmaxf(sink, all), keys = expf(all - m);
     factor = total == 0 ? 0.0f : keys / (total * keys + expf(sink - m));
   }
+  if constexpr (!Hooks<V>::kSoftmax) factor = 1;
   Q* const out = static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * a.Dv;
   for (int i = static_cast<int>(threadIdx.x); i < a.Dv; i += P.threads) {
     float y = 0;
     for (int s = 0; s < kStreams; ++s) y += partial[s * kWidth + i] * expf(tops[s] - base);
-    out[i] = from_float<Q>(y * factor);
+    out[i] = from_float<Q>(variant_output<V>(a, static_cast<int>(t), h, i, y * factor));
   }
 }
 

@@ -2,6 +2,7 @@
 // Formula in vivace/ops/attention.h, cutting in AttentionTile.
 #pragma once
 #include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/variant.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -20,10 +21,13 @@ __device__ __forceinline__ void stream_sync(int stream) {
   else ptx::named_barrier<P.warps_m * 32>(stream + 1);
 }
 
+struct AsItIs {};
+
 /// Elements at .. at + 7 of a head into shared memory as type Q; zeros where `take` is false or the head ends.
-template <class Q, class T, bool kWide>
-__device__ __forceinline__ void copy_eight(Q* to, const T* head, int at, int dim, bool take) {
-  if constexpr (kWide && sizeof(T) == 2) {
+/// edit(x): what becomes of the eight on their way.
+template <class Q, class T, bool kWide, class Edit = AsItIs>
+__device__ __forceinline__ void copy_eight(Q* to, const T* head, int at, int dim, bool take, Edit edit = {}) {
+  if constexpr (kWide && sizeof(T) == 2 && kSameType<Edit, AsItIs>) {
     ptx::copy16(to, head + (at < dim ? at : 0), take && at < dim);
   } else {
     float x[8] = {};
@@ -35,12 +39,13 @@ __device__ __forceinline__ void copy_eight(Q* to, const T* head, int at, int dim
         for (int i = 0; i < 8; ++i)
           if (at + i < dim) x[i] = to_float(head[at + i]);
       }
+      if constexpr (!kSameType<Edit, AsItIs>) edit(x);
     }
     store<8>(to, x);
   }
 }
 
-template <class Q, class Kv, AttentionTile P>
+template <class Q, class Kv, AttentionTile P, class V>
 struct AttentionTileKernel {
   static constexpr int kKeys = P.keys, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kPitch = P.pitch(P.d), kPitchV = P.pitch(P.dv);
   static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kOutTiles = kDimV / 8, kStride = P.split * P.warps_n;
@@ -74,18 +79,23 @@ struct AttentionTileKernel {
       const int row = row0 + i / (kDim / 8), t = row / group;
       const bool take = row < row_end;
       const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} : 0);
-      copy_eight<Q, Q, P.wide>(place<P.rows(), kPitch>(queries, i / (kDim / 8), i % (kDim / 8) * 8), head, i % (kDim / 8) * 8, P.d, take);
+      const int at = i % (kDim / 8) * 8;
+      Q* const to = place<P.rows(), kPitch>(queries, i / (kDim / 8), at);
+      if constexpr (Hooks<V>::kQuery)
+        copy_eight<Q, Q, P.wide>(to, head, at, P.d, take, [&](float (&x)[8]) { variant_query<V>(a, t, kv * group + row % group, at, x); });
+      else
+        copy_eight<Q, Q, P.wide>(to, head, at, P.d, take);
     }
     ptx::copy_commit();
   }
 
   /// Rows of block b of keys or values into a stage; zeros outside of [lo, hi) and for pages that do not exist.
-  template <int kD, int kPadded, int kTo, bool kPaged>
+  template <int kD, int kPadded, int kTo, bool kPaged, bool kEdit = false>
   __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo, int hi) const {
     constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
     const int thread = warp_m * 32 + lane, pitch = a.Hkv * kD;
     const Kv* const heads = static_cast<const Kv*>(base) + kv * kD;
-    if constexpr (!kPaged && kThreads % kC == 0) {  // a thread keeps its column: one address that advances
+    if constexpr (!kPaged && !kEdit && kThreads % kC == 0) {  // a thread keeps its column: one address that advances
       const int row0 = thread / kC, at = thread % kC * 8;
       int j = b * kKeys + row0;
       const Kv* head = heads + slot * stride + int64_t{j} * pitch;
@@ -105,13 +115,17 @@ struct AttentionTileKernel {
         const int row = i / kC, j = b * kKeys + row;
         const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
         const Kv* head = block >= 0 ? heads + block * stride + a.place(j) * pitch : heads;
-        copy_eight<Q, Kv, P.wide>(place<kKeys, kTo>(to, row, i % kC * 8), head, i % kC * 8, kD, block >= 0);
+        Q* const element = place<kKeys, kTo>(to, row, i % kC * 8);
+        if constexpr (kEdit)
+          copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0, [&](float (&x)[8]) { variant_key<V>(a, slot, kv, j, i % kC * 8, x); });
+        else
+          copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0);
       }
     }
   }
   __device__ __forceinline__ void load_keys(Q* to, int64_t slot, int b, int lo, int hi) const {
-    if (a.page_table == nullptr) load_rows<P.d, kDim, kPitch, false>(to, a.k, a.k_stride, slot, b, lo, hi);
-    else load_rows<P.d, kDim, kPitch, true>(to, a.k, a.k_stride, slot, b, lo, hi);
+    if (a.page_table == nullptr) load_rows<P.d, kDim, kPitch, false, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
+    else load_rows<P.d, kDim, kPitch, true, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
   }
   __device__ __forceinline__ void load_values(Q* to, int64_t slot, int b, int lo, int hi) const {
     if (a.page_table == nullptr) load_rows<P.dv, kDimV, kPitchV, false>(to, a.v, a.v_stride, slot, b, lo, hi);
@@ -150,6 +164,7 @@ struct AttentionTileKernel {
     scale(s);
   }
   __device__ __forceinline__ void scale(float (&s)[kKeyTiles][4]) const {
+    if constexpr (Hooks<V>::kEdits) return;  // weigh() asks the variant
     if (a.softcap > 0) {
       const float factor = a.softcap * kLog2e;
 #pragma unroll
@@ -169,7 +184,15 @@ struct AttentionTileKernel {
   __device__ __forceinline__ void weigh(int key0, float (&s)[kKeyTiles][4], float (&shrinks)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      if (key0 < first[i] || key0 + kKeys > end[i]) {  // part of the block is not seen
+      if constexpr (Hooks<V>::kEdits) {
+        const int row = my_row(i);
+        VariantRow r = variant_row<V>(a, row / a.group(), kv * a.group() + row % a.group(), first[i], end[i]);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            s[n][2 * i + e] = variant_score<V>(a, r, key0 + n * 8 + lane % 4 * 2 + e, s[n][2 * i + e]) * (Hooks<V>::kSoftmax ? kLog2e : 1.0f);
+      } else if (key0 < first[i] || key0 + kKeys > end[i]) {  // part of the block is not seen
         const int from = first[i] - key0, to = end[i] - key0;
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
@@ -178,6 +201,10 @@ struct AttentionTileKernel {
             const int j = n * 8 + lane % 4 * 2 + e;
             if (j < from || j >= to) s[n][2 * i + e] = kMinusInfinity;
           }
+      }
+      if constexpr (!Hooks<V>::kSoftmax) {  // the sums need no base: every stream's is 0
+        top[i] = 0, shrinks[i] = 1;
+        continue;
       }
       float m = top[i];
 #pragma unroll
@@ -300,6 +327,10 @@ struct AttentionTileKernel {
     const int group = a.group();
     const int64_t t = row / group;
     Q* to = static_cast<Q*>(a.out) + t * a.out_stride + (kv * group + row % group) * int64_t{P.dv} + column;
+    if constexpr (Hooks<V>::kOutput) {
+      const int h = kv * group + row % group;
+      x = variant_output<V>(a, static_cast<int>(t), h, column, x), y = variant_output<V>(a, static_cast<int>(t), h, column + 1, y);
+    }
     if constexpr (P.wide) {
       if (column < P.dv) store<2>(to, {x, y});
     } else {
@@ -309,6 +340,7 @@ struct AttentionTileKernel {
   }
   __device__ __forceinline__ float finish(int row, float highest, float total, bool write_lse) const {
     const int group = a.group(), h = kv * group + row % group;
+    if constexpr (!Hooks<V>::kSoftmax) return 1.0f;
     if (write_lse && a.lse != nullptr) a.lse[int64_t{row / group} * a.lse_stride + h] = softmax_lse(highest, total);
     return softmax_factor(a, h, highest, total);
   }
@@ -438,9 +470,9 @@ __device__ __forceinline__ void run_attention(const AttentionArgs& a) {
   }
 }
 
-template <class Q, class Kv, AttentionTile P>
+template <class Q, class Kv, AttentionTile P, class V = Standard>
 __global__ void __launch_bounds__(P.threads(), 1) attention_tile(const __grid_constant__ AttentionArgs a) {
-  run_attention<AttentionTileKernel<Q, Kv, P>, Q, P>(a);
+  run_attention<AttentionTileKernel<Q, Kv, P, V>, Q, P>(a);
 }
 
 }  // namespace vivace::kernels

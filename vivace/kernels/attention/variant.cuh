@@ -1,0 +1,140 @@
+// Variants of attention: what may be changed between q k^T and the output, and how every kernel asks for it.
+// A kernel takes a variant V as its last template argument and calls variant_row(), variant_score(),
+// variant_output() and the k... constants below; Standard changes nothing and costs nothing.
+#pragma once
+#include "vivace/kernels/attention/attention.h"
+#include "vivace/kernels/tile/elem.cuh"
+
+namespace vivace::kernels {
+
+/// Where a score stands: query t at position pos, head h, which reads kv head kv; key at place j of a slot.
+struct AttentionAt {
+  int t, pos, slot, h, kv, j;
+};
+
+/// What a hook that a variant leaves alone returns.
+struct Unchanged {};
+
+/// Base of variants: every hook as it is if a variant does not say otherwise. Hooks are static; a variant's
+/// own take the same arguments, with its struct Extra in place of AttentionExtra.
+struct AttentionVariant {
+  /// Whether weights are exp(logit) over their sum; otherwise a logit is itself the weight.
+  static constexpr bool kSoftmax = true;
+  /// Element d of a query or key head, before the product.
+  __device__ static Unchanged query(const AttentionExtra&, float, const AttentionAt&, int) { return {}; }
+  __device__ static Unchanged key(const AttentionExtra&, float, const AttentionAt&, int) { return {}; }
+  /// The score of a visible key: scale * q . k with the call's per-head scale, ALiBi and soft cap.
+  __device__ static Unchanged logit(const AttentionExtra&, float, const AttentionAt&) { return {}; }
+  /// Whether a key that the call's mask lets through is visible.
+  __device__ static Unchanged visible(const AttentionExtra&, const AttentionAt&) { return {}; }
+  /// Element d of the output, before it is rounded.
+  __device__ static Unchanged output(const AttentionExtra&, float, const AttentionAt&, int) { return {}; }
+};
+
+struct Standard : AttentionVariant {};  // spans, scale and soft cap
+struct Terms : AttentionVariant {};     // and the arguments' per-head scales, ALiBi slopes and bits
+
+template <class A, class B>
+inline constexpr bool kSameType = false;
+template <class A>
+inline constexpr bool kSameType<A, A> = true;
+
+template <class V>
+struct Hooks {
+  static const AttentionExtra& extra();  // for types only
+  static const AttentionAt& at();
+  static constexpr bool kEdits = !kSameType<V, Standard>;  // scores or visibility
+  static constexpr bool kSoftmax = V::kSoftmax;
+  static constexpr bool kQuery = !kSameType<decltype(V::query(extra(), 0.0f, at(), 0)), Unchanged>;
+  static constexpr bool kKey = !kSameType<decltype(V::key(extra(), 0.0f, at(), 0)), Unchanged>;
+  static constexpr bool kLogit = !kSameType<decltype(V::logit(extra(), 0.0f, at())), Unchanged>;
+  static constexpr bool kVisible = !kSameType<decltype(V::visible(extra(), at())), Unchanged>;
+  static constexpr bool kOutput = !kSameType<decltype(V::output(extra(), 0.0f, at(), 0)), Unchanged>;
+};
+
+/// What a row's scores have in common.
+struct VariantRow {
+  AttentionAt at;
+  float scale, slope;
+  int first, end;  // keys that the mask's span lets through
+};
+template <class V>
+__device__ __forceinline__ VariantRow variant_row(const AttentionArgs& a, int t, int h, int first, int end) {
+  VariantRow r{{t, t, 0, h, h / a.group(), 0}, a.scale, 0, first, end};
+  if (end <= first) return r;  // nothing will be asked, and t may be no row
+  if (a.pos != nullptr) r.at.pos = a.pos[t];
+  if (a.slot != nullptr) r.at.slot = a.slot[t];
+  if (a.head_scale != nullptr) r.scale *= a.head_scale[h];
+  if (a.slopes != nullptr) r.slope = a.slopes[h];
+  return r;
+}
+
+/// Whether a row sees key j. What a variant says is asked for keys that everything else lets through only.
+template <class V>
+__device__ __forceinline__ bool variant_sees(const AttentionArgs& a, VariantRow& r, int j) {
+  if (j < r.first || j >= r.end || !a.bit(r.at.t, r.at.slot, j)) return false;
+  r.at.j = j;
+  if constexpr (Hooks<V>::kVisible) return V::visible(a.extra, r.at);
+  return true;
+}
+
+/// The score of key j, from q . k; what an invisible key has is -inf, or 0 where there is no softmax.
+template <class V>
+__device__ __forceinline__ float variant_score(const AttentionArgs& a, VariantRow& r, int j, float product) {
+  if (!variant_sees<V>(a, r, j)) return Hooks<V>::kSoftmax ? -__builtin_bit_cast(float, 0x7f800000u) : 0.0f;
+  float s = product * r.scale + r.slope * static_cast<float>(j - r.at.pos);
+  if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
+  if constexpr (Hooks<V>::kLogit) s = V::logit(a.extra, s, r.at);
+  return s;
+}
+
+template <class V>
+__device__ __forceinline__ float variant_output(const AttentionArgs& a, int t, int h, int d, float y) {
+  if constexpr (Hooks<V>::kOutput) {
+    const AttentionAt at{t, a.pos ? a.pos[t] : t, a.slot ? a.slot[t] : 0, h, h / a.group(), 0};
+    return V::output(a.extra, y, at, d);
+  }
+  return y;
+}
+
+/// Elements [d, d + N) of a query head, or of the key head at place j, as the variant wants them; in place.
+template <class V, int N>
+__device__ __forceinline__ void variant_query(const AttentionArgs& a, int t, int h, int d, float (&x)[N]) {
+  if constexpr (Hooks<V>::kQuery) {
+    const AttentionAt at{t, a.pos ? a.pos[t] : t, a.slot ? a.slot[t] : 0, h, h / a.group(), 0};
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (d + i < a.D) x[i] = V::query(a.extra, x[i], at, d + i);
+  }
+}
+template <class V, int N>
+__device__ __forceinline__ void variant_key(const AttentionArgs& a, int64_t slot, int kv, int64_t j, int d, float (&x)[N]) {
+  if constexpr (Hooks<V>::kKey) {
+    const AttentionAt at{-1, -1, static_cast<int>(slot), -1, kv, static_cast<int>(j)};  // a key serves many queries
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (d + i < a.D) x[i] = V::key(a.extra, x[i], at, d + i);
+  }
+}
+
+/// An extra tensor as hooks read it: bias(h, j). Outside of its shape it is 0.
+template <class T>
+struct ExtraTensor : AttentionExtraTensor {
+  __device__ float operator()(int i, int j = 0, int k = 0) const {
+    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(dim[0]) || static_cast<uint32_t>(j) >= static_cast<uint32_t>(dim[1]) ||
+        static_cast<uint32_t>(k) >= static_cast<uint32_t>(dim[2]))
+      return 0;
+    return to_float(static_cast<const T*>(data)[(int64_t{i} * dim[1] + j) * dim[2] + k]);
+  }
+};
+template <>
+struct ExtraTensor<int32_t> : AttentionExtraTensor {
+  __device__ int operator()(int i, int j = 0, int k = 0) const {
+    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(dim[0]) || static_cast<uint32_t>(j) >= static_cast<uint32_t>(dim[1]) ||
+        static_cast<uint32_t>(k) >= static_cast<uint32_t>(dim[2]))
+      return 0;
+    return static_cast<const int32_t*>(data)[(int64_t{i} * dim[1] + j) * dim[2] + k];
+  }
+};
+
+}  // namespace vivace::kernels
