@@ -8,6 +8,6 @@ namespace vivace::kernels {
 #define TILE(t, n, wt, wn, s)                                                                                \
   template __global__ void gemm_tile<bf16, bf16, GemmTile{t, n, wt, wn, s, true}>(const __grid_constant__ GemmArgs); \
   template __global__ void gemm_tile<e4m3, bf16, GemmTile{t, n, wt, wn, s, true}>(const __grid_constant__ GemmArgs);
-#define WGMMA(type, n, s, c) template __global__ void gemm_wgmma<type, bf16, GemmWgmma{n, s, c}>(const __grid_constant__ GemmWgmmaArgs);
+#define WGMMA(type, ...) template __global__ void gemm_wgmma<type, bf16, GemmWgmma{__VA_ARGS__}>(const __grid_constant__ GemmWgmmaArgs);
 #include "lab/gemm/tactics.inc"
 }  // namespace vivace::kernels

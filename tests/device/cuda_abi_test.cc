@@ -59,6 +59,10 @@ TEST(CudaAbi, ConstantsAreTheVendors) {
       {MemLocation().type, CU_MEM_LOCATION_TYPE_DEVICE}, {MemAllocationProp().type, CU_MEM_ALLOCATION_TYPE_PINNED},
       {MemAccessDesc().flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}, {kLaunchCooperative, CU_LAUNCH_ATTRIBUTE_COOPERATIVE},
       {kLaunchClusterDim, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION}, {kLaunchPdl, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION},
+      {kMapU8, CU_TENSOR_MAP_DATA_TYPE_UINT8}, {kMapU16, CU_TENSOR_MAP_DATA_TYPE_UINT16}, {kMapU32, CU_TENSOR_MAP_DATA_TYPE_UINT32},
+      {kMapNoInterleave, CU_TENSOR_MAP_INTERLEAVE_NONE}, {kMapSwizzle128, CU_TENSOR_MAP_SWIZZLE_128B},
+      {kMapFetch256, CU_TENSOR_MAP_L2_PROMOTION_L2_256B}, {kMapZeros, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE},
+      {static_cast<int>(kMapBytes), sizeof(CUtensorMap)}, {static_cast<int>(kMapAlign), alignof(CUtensorMap)},
 #if CUDA_VERSION >= 12040
       {kResourceSm, CU_DEV_RESOURCE_TYPE_SM}, {kGreenDefaultStream, CU_GREEN_CTX_DEFAULT_STREAM},
 #endif

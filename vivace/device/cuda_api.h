@@ -111,6 +111,11 @@ using DevResourceDesc = struct CUdevResourceDesc_st*;
 inline constexpr int kResourceSm = 1;
 inline constexpr unsigned kGreenDefaultStream = 1;
 
+// CUtensorMap's describers: element types by size (no arithmetic depends on them), 128-byte swizzle,
+// 256-byte L2 fetches, zeros beyond the edges.
+inline constexpr int kMapU8 = 0, kMapU16 = 1, kMapU32 = 2, kMapNoInterleave = 0, kMapSwizzle128 = 3, kMapFetch256 = 3, kMapZeros = 0;
+inline constexpr size_t kMapBytes = 128, kMapAlign = 64;
+
 struct GraphUpdateInfo {
   int result = 0;  // CUgraphExecUpdateResult
   GraphNode error_node = nullptr, error_from = nullptr;
@@ -189,6 +194,9 @@ using HostFn = void (*)(void*);
 
 // Only some drivers have these; a call without one answers Unsupported.
 #define VV_CUDA_OPTIONAL_FUNCTIONS(X)                                                                   \
+  X(cuTensorMapEncodeTiled, (void* map, int type, unsigned rank, void* base, const uint64_t* dims,       \
+                             const uint64_t* pitches, const unsigned* box, const unsigned* steps,       \
+                             int interleave, int swizzle, int promotion, int fill))                     \
   X(cuDeviceGetDevResource, (Device device, DevResource* resource, int type))                           \
   X(cuDevSmResourceSplitByCount, (DevResource* result, unsigned* groups, const DevResource* input,      \
                                   DevResource* remaining, unsigned flags, unsigned min_count))          \

@@ -11,6 +11,7 @@ namespace vivace::ops {
 ///   pick(Args, Arch) -> Result<Key>  the tactic; pure
 ///   instance(Key) -> string          the C++ expression of the kernel
 ///   shape(Args, Key, Launch*)        grid, block, shared memory
+///   complete(Args, Key, Device, Launch*) -> Status   optional: what only the device can say, such as tensor maps
 ///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
 /// A composite gives `spec` and `decompose(Call, Recorder)`.
 template <class Op>
@@ -26,6 +27,9 @@ Status prepare_gpu(const Call& call, const Target& target, const typename Op::Ar
     if (!kernel.ok()) return std::move(kernel).status().with_context(Op::spec.name);
     launch->kernel = *kernel;
     Op::Gpu::shape(args, *key, launch);
+    if constexpr (requires { Op::Gpu::complete(args, *key, *target.device, launch); }) {
+      if (Status s = Op::Gpu::complete(args, *key, *target.device, launch); !s.ok()) return std::move(s).with_context(Op::spec.name);
+    }
     return {};
   } else {
     return call.error(Code::kUnsupported, "it has no CUDA kernel; move the tensors to host memory");

@@ -25,6 +25,7 @@ struct GemmArgs {
   Activation epilogue;
   GemmAct act;
   DType x_dtype, w_dtype, bias_dtype, out_dtype;
+  bool fast_accum;  // e4m3 sums stay in the tensor unit
 };
 
 /// Few tokens: W is read once, straight into the matrix units' layout; K is cut over warps and a cluster.
@@ -61,23 +62,37 @@ struct GemmTile {
   VV_HD constexpr int smem_bytes() const { return stages * (tokens + rows) * 128; }
 };
 
-/// Many tokens on Hopper: the copy engine fills a ring of shared memory, two warpgroups multiply 64 tokens
-/// each. Blocks stay for several tiles; the two blocks of a cluster have neighbouring tokens and share W.
+/// Hopper: the copy engine fills a ring of shared memory, and warpgroups multiply 64 rows of W each by the
+/// tile's tokens. A cluster of split * share_x * share_w blocks:
+///   split    cut a tile's K; their sums meet in distributed shared memory, in the order of K
+///   share_x  have neighbouring rows of W; each loads a part of x for all of them
+///   share_w  have neighbouring tokens; each loads a part of W for all of them
+/// Products of one weight shape agree in `split` within an invariance class, and in nothing else.
 struct GemmWgmma {
-  int32_t rows;     // of W a tile; tokens are 128
+  int32_t rows;    // of W a tile: 64 or 128
+  int32_t tokens;  // of a tile: widths of ptx::Wgmma
   int32_t stages;
-  int32_t cluster;  // 1 or 2
+  int32_t split, share_x, share_w;
+  bool promote;    // sums leave the tensor unit every 128 bytes of K and are added in f32
+  bool aligned;    // the copy engine loads; else a warp, element by element, and nothing is shared
   constexpr bool operator==(const GemmWgmma&) const = default;
-  VV_HD constexpr int tokens() const { return 128; }
-  VV_HD constexpr int threads() const { return 384; }
-  VV_HD constexpr int stage_bytes() const { return (tokens() + rows) * 128; }
-  VV_HD constexpr int turn_stride() const { return 36; }  // floats a row of a warp's 16 x 32 outputs on their way out
-  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + 8 * 16 * turn_stride() * 4; }
+
+  VV_HD constexpr int groups() const { return rows / 64; }
+  VV_HD constexpr int threads() const { return 2 * rows + 32; }  // and a warp that loads
+  VV_HD constexpr int registers() const { return rows == 128 ? 224 : 248; }  // a thread: those of one block a multiprocessor, or two
+  VV_HD constexpr int cluster() const { return split * share_x * share_w; }
+  VV_HD constexpr int stage_bytes() const { return (tokens + rows) * 128; }
+  VV_HD constexpr int slice() const { return rows / split; }     // rows that a block finishes where K is split
+  // Outputs on their way out, [token][row]: floats a token, and tokens that a warpgroup turns at a time.
+  VV_HD constexpr int turn_stride() const { return (split > 1 ? slice() : 64) + 4; }
+  VV_HD constexpr int turn_tokens() const { return tokens < 32 ? tokens : 32; }
+  VV_HD constexpr int sum_bytes() const { return split > 1 ? rows * tokens * 4 : groups() * turn_tokens() * turn_stride() * 4; }
+  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + sum_bytes(); }
 };
 
 struct GemmWgmmaArgs {
-  TensorMap x_map;  // [T, K], boxes of 128 tokens x 128 bytes
-  TensorMap w_map;  // [N, K], boxes of rows / cluster x 128 bytes
+  TensorMap x_map;  // [T, K], boxes of tokens / share_x x 128 bytes
+  TensorMap w_map;  // [N, K], boxes of rows / share_w x 128 bytes
   GemmArgs g;
 };
 

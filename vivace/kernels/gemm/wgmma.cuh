@@ -1,10 +1,14 @@
-// gemm of many tokens on Hopper: copy engine, warpgroup products, blocks that stay. Limit: 2 T N K flop.
+// gemm on Hopper: copy engine, warpgroup products, blocks that stay. Limit: memory bandwidth for few
+// tokens (N * K * sizeof(W) bytes), 2 T N K flop for many.
 //
-// Three warpgroups: one thread of the first asks the copy engine for tiles, the other two multiply. A stage
-// holds 128 tokens and P.rows rows of W, 128 bytes of K each. e4m3 products keep fewer bits of a sum inside
-// the tensor unit than f32 has, so every stage's sum leaves it and is added in f32.
+// W is the 64-row operand and the tokens are the columns, so one kernel serves tiles of 8 to 256 tokens and
+// a token's sum is the same in all of them. One warp asks the copy engine for tiles, the others multiply. A
+// stage holds 128 bytes of K of the tile's rows and tokens. e4m3 products keep fewer bits of a sum inside
+// the tensor unit than f32 has, so with P.promote every stage's sum leaves it and is added in f32.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
+#include "vivace/kernels/gemm/fragment.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
@@ -14,152 +18,314 @@
 
 namespace vivace::kernels {
 
-/// Order of the tiles: bands of 16 token tiles, in a band along tokens first, so that blocks that run
-/// together share x and W in L2. In units of a cluster's tiles.
-struct GemmBand {
-  int tiles_t, tiles_n;
-  __device__ __forceinline__ void place(int i, int band, int* t, int* n) const {
-    const int whole = band * tiles_n, b = i / whole, first = b * band, width = min(band, tiles_t - first);
-    *t = first + (i - b * whole) % width;
-    *n = (i - b * whole) / width;
+/// Where a block works: its tiles, its part of K, its place in the cluster.
+template <class T, GemmWgmma P>
+struct WgmmaPlace {
+  static constexpr int kStep = 128 / sizeof(T);  // elements of K a stage
+  int part, of_x, of_w;                          // rank in the cluster along split, share_x, share_w
+  int tiles_t, tiles_n, first_step, steps;
+
+  __device__ __forceinline__ explicit WgmmaPlace(const GemmArgs& a) {
+    const int rank = ptx::cluster_rank<P.cluster()>(), all = (a.K + kStep - 1) / kStep;
+    part = rank / (P.share_x * P.share_w), of_x = rank % P.share_x, of_w = rank / P.share_x % P.share_w;
+    tiles_t = (a.T + P.tokens * P.share_w - 1) / (P.tokens * P.share_w);
+    tiles_n = (a.N + P.rows * P.share_x - 1) / (P.rows * P.share_x);
+    first_step = static_cast<int>(int64_t{all} * part / P.split);
+    steps = static_cast<int>(int64_t{all} * (part + 1) / P.split) - first_step;
   }
+  __device__ __forceinline__ int tiles() const { return tiles_t * tiles_n; }
+  /// First token and row of tile i. Bands of 2048 tokens, in a band along tokens first, so that clusters
+  /// that run together share x and W in L2.
+  __device__ __forceinline__ void tile(int i, int* t0, int* n0) const {
+    constexpr int kBand = 2048 / (P.tokens * P.share_w);
+    const int whole = kBand * tiles_n, band = i / whole, left = i - band * whole, width = min(kBand, tiles_t - band * kBand);
+    *t0 = ((band * kBand + left % width) * P.share_w + of_w) * P.tokens;
+    *n0 = (left / width * P.share_x + of_x) * P.rows;
+  }
+  /// Whether the cluster works on the tile: tiles of no valid token are passed over, but for a block's first,
+  /// whose weights are on their way before the number of valid tokens is known.
+  __device__ __forceinline__ bool works(int i, int t0, int M) const { return t0 - of_w * P.tokens < M || i == static_cast<int>(blockIdx.x) / P.cluster(); }
 };
 
+/// The loading thread.
 template <class T, GemmWgmma P>
-struct WgmmaTile {
-  static constexpr int kAtom = P.rows > 128 ? P.rows / 2 : P.rows;  // rows of one instruction
-  static constexpr int kAtoms = P.rows / kAtom;
-  static constexpr int kStep = 128 / sizeof(T);
-  static constexpr bool kPromote = sizeof(T) == 1;
+__device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const WgmmaPlace<T, P>& place, uint32_t base, uint32_t full, uint32_t empty) {
+  constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
+  const int stride = static_cast<int>(gridDim.x) / P.cluster();
+  const uint64_t policy_w = P.tokens <= 64 ? ptx::evict_first() : ptx::evict_normal(), policy_x = P.tokens <= 64 ? ptx::evict_last() : ptx::evict_normal();
+  const int same_part = place.part * kShared;
+  const auto load_w = [&](int slot, int step, int n0) {
+    const uint32_t to = base + slot * P.stage_bytes() + place.of_w * kWRows * 128;
+    const int k = (place.first_step + step) * place.kStep, n = n0 + place.of_w * kWRows;
+    if constexpr (P.share_w > 1) {
+      int mask = 0;
+#pragma unroll
+      for (int i = 0; i < P.share_w; ++i) mask |= 1 << (i * P.share_x);
+      ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, static_cast<uint16_t>(mask << (same_part + place.of_x)));
+    } else {
+      ptx::tma_load(to, args.w_map, full + 8 * slot, k, n, policy_w);
+    }
+  };
+  const auto load_x = [&](int slot, int step, int t0) {
+    const uint32_t to = base + slot * P.stage_bytes() + (P.rows + place.of_x * kXRows) * 128;
+    const int k = (place.first_step + step) * place.kStep, t = t0 + place.of_x * kXRows;
+    if constexpr (P.share_x > 1)
+      ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.share_x) - 1) << (same_part + place.of_w * P.share_x)));
+    else
+      ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
+  };
 
-  /// One stage: four products of 32 bytes of K for each atom.
-  __device__ __forceinline__ static void multiply(uint32_t x, uint32_t w, float (&acc)[kAtoms][kAtom / 2], bool add) {
+  // W is immutable: it is on its way while the predecessor still runs.
+  int t0, n0, ahead = min(P.stages, place.steps);
+  place.tile(static_cast<int>(blockIdx.x) / P.cluster(), &t0, &n0);
+  for (int i = 0; i < ahead; ++i) {
+    ptx::mbarrier_expect(full + 8 * i, P.stage_bytes());
+    load_w(i, i, n0);
+  }
+  ptx::dependency_wait();
+  const int M = valid_rows(args.g.rows, args.g.T);
+  int slot = 0, parity = 1;  // the first turn finds every slot free
+  for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += stride) {
+    place.tile(i, &t0, &n0);
+    if (!place.works(i, t0, M)) continue;
+    for (int k = 0; k < place.steps; ++k) {
+      if (ahead > 0) {
+        --ahead;
+      } else {
+        ptx::mbarrier_wait<(kShared > 1)>(empty + 8 * slot, parity);
+        ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
+        load_w(slot, k, n0);
+      }
+      load_x(slot, k, t0);
+      if (++slot == P.stages) slot = 0, parity ^= 1;
+    }
+  }
+}
+
+/// The loading warp where rows are not aligned for the copy engine: element by element, the same stages.
+template <class T, GemmWgmma P>
+__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, const WgmmaPlace<T, P>& place, uint4* ring, uint32_t full, uint32_t empty) {
+  static_assert(P.aligned || P.share_x * P.share_w == 1);
+  constexpr int kElems = 16 / sizeof(T);
+  ptx::dependency_wait();
+  const int M = valid_rows(a.rows, a.T), lane = threadIdx.x % 32;
+  int slot = 0, parity = 1;
+  for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += static_cast<int>(gridDim.x) / P.cluster()) {
+    int t0, n0;
+    place.tile(i, &t0, &n0);
+    if (!place.works(i, t0, M)) continue;
+    for (int step = 0; step < place.steps; ++step) {
+      ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+      for (int j = lane; j < (P.rows + P.tokens) * 8; j += 32) {
+        const int row = j / 8, word = j % 8;
+        const bool is_w = row < P.rows;
+        const int64_t at = is_w ? n0 + row : t0 + row - P.rows, k = int64_t{place.first_step + step} * place.kStep + word * kElems;
+        const T* from = is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
+        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K, at < (is_w ? a.N : M), 0);
+      }
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
+      if (++slot == P.stages) slot = 0, parity ^= 1;
+    }
+  }
+}
+
+/// A multiplying warpgroup's part of one tile: acc (as Wgmma says) = its 64 rows x the tokens.
+template <class T, GemmWgmma P>
+struct WgmmaRing {
+  static constexpr int kPeers = P.share_x + P.share_w - 1;  // blocks that this one's stages come from, itself among them
+  uint32_t base, full, empty;
+  int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
+  int slot = 0, parity = 0;
+
+  __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
+      : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(threadIdx.x / 128) {
+    const int same_part = place.part * P.share_x * P.share_w;
+    if (lane < P.share_x) to = same_part + place.of_w * P.share_x + lane;
+    else to = same_part + (lane - P.share_x + (lane - P.share_x >= place.of_w)) * P.share_x + place.of_x;
+  }
+  __device__ __forceinline__ void release(int free) const {
+    if (lane < kPeers) {
+      if constexpr (P.cluster() > 1) ptx::mbarrier_arrive(empty + 8 * free, to);
+      else ptx::mbarrier_arrive(empty + 8 * free);
+    }
+  }
+  __device__ __forceinline__ void advance() {
+    if (++slot == P.stages) slot = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
+    const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = base + slot * P.stage_bytes() + P.rows * 128;
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k)
-#pragma unroll
-      for (int i = 0; i < kAtoms; ++i)
-        ptx::Wgmma<T, kAtom>::run(acc[i], ptx::wgmma_tile(x + k * 32), ptx::wgmma_tile(w + i * kAtom * 128 + k * 32), add || k > 0);
+    for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w + k * 32), ptx::wgmma_tile(x + k * 32), add || k > 0);
     ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
+#pragma unroll
+    for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
+    if constexpr (P.promote) {
+      for (int k = 0; k < steps; ++k, advance()) {
+        ptx::mbarrier_wait<(P.cluster() > 1)>(full + 8 * slot, parity);
+        float part[P.tokens / 2];
+        multiply_stage(part, false);
+        ptx::wgmma_wait<0>(part);
+        release(slot);
+#pragma unroll
+        for (int j = 0; j < P.tokens / 2; ++j) acc[j] += part[j];
+      }
+    } else {
+      int last = -1;
+      for (int k = 0; k < steps; ++k, advance()) {
+        ptx::mbarrier_wait<(P.cluster() > 1)>(full + 8 * slot, parity);
+        multiply_stage(acc, true);
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
+        if (last >= 0) release(last);
+        last = slot;
+      }
+      ptx::wgmma_wait<0>(acc);
+      if (last >= 0) release(last);
+    }
   }
 };
 
-/// Grid: a multiple of P.cluster, at most the tiles and best the multiprocessors.
+/// Whole sums to memory: through the warpgroup's own shared memory, some tokens at a time, so that a token's
+/// rows leave side by side.
+template <class Out, GemmWgmma P>
+__device__ __forceinline__ void wgmma_finish(const GemmEpilogue<Out>& epilogue, float* turn, const float (&acc)[P.tokens / 2], int t0, int n0, int M, bool vector) {
+  constexpr int V = 4, kTokens = P.turn_tokens(), kStride = P.turn_stride();
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 128, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
+#pragma unroll 1
+  for (int run = 0; run < P.tokens / kTokens && t0 + run * kTokens < M; ++run) {
+#pragma unroll
+    for (int j = 0; j < P.tokens / 8; ++j) {
+      if (j / (kTokens / 8) != run) continue;  // registers have no run-time index
+      float* to = turn + (j % (kTokens / 8) * 8 + lane % 4 * 2) * kStride + row;
+      to[0] = acc[4 * j], to[kStride] = acc[4 * j + 1];
+      to[8] = acc[4 * j + 2], to[kStride + 8] = acc[4 * j + 3];
+    }
+    ptx::named_barrier<128>(1 + group);
+#pragma unroll 1
+    for (int i = threadIdx.x % 128; i < kTokens * 64 / V; i += 128) {
+      float y[V];
+      const int t = t0 + run * kTokens + i / (64 / V), n = n0 + i % (64 / V) * V;
+      load<V>(turn + i / (64 / V) * kStride + i % (64 / V) * V, y);
+      if (t < M && n < epilogue.a.N) epilogue.finish(t, n, y, vector);
+    }
+    ptx::named_barrier<128>(1 + group);
+  }
+}
+
+/// Parts of sums: a block finishes P.slice() rows, whose parts the others send it. A unit is 8 rows, what
+/// half the registers of a warp hold; a part of a unit travels as it lies in the registers.
+template <GemmWgmma P>
+struct WgmmaMerge {
+  static constexpr int kUnits = P.rows / 8 / P.split;               // of a block
+  static constexpr int kPairs = P.tokens / 8;                       // pairs of tokens a lane, unit
+  static constexpr int kPartFloats = kUnits * kPairs * 64;
+
+  __device__ __forceinline__ static void send(float* sums, int part, const float (&acc)[P.tokens / 2]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int unit = warp * 2 + h;
+      const uint32_t to = ptx::remote_address<P.split>(sums + part * kPartFloats + unit % kUnits * kPairs * 64 + lane * 2, unit / kUnits);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) ptx::remote_store2<P.split>(to + j * 256, acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]);
+    }
+  }
+  /// Adds the parts in order and turns them into [token][row of the slice].
+  __device__ __forceinline__ static void add(const float* sums, float* turn) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kUnits * kPairs * 32; i += 2 * P.rows) {
+      const int lane = i % 32, pair = i / 32 % kPairs, unit = i / 32 / kPairs;
+      float y[2] = {};
+#pragma unroll
+      for (int p = 0; p < P.split; ++p) {
+        float more[2];
+        load<2>(sums + p * kPartFloats + i * 2, more);
+        y[0] = p == 0 ? more[0] : y[0] + more[0];
+        y[1] = p == 0 ? more[1] : y[1] + more[1];
+      }
+      float* to = turn + (pair * 8 + lane % 4 * 2) * P.turn_stride() + unit * 8 + lane / 4;
+      to[0] = y[0], to[P.turn_stride()] = y[1];
+    }
+  }
+};
+
+/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where K is split.
 template <class T, class Out, GemmWgmma P>
-__global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
+__global__ void __launch_bounds__(P.threads()) __maxnreg__(P.registers()) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Tile = WgmmaTile<T, P>;
-  constexpr int kXBytes = P.tokens() * 128, C = P.cluster;
+  static_assert(P.split == 1 || P.share_x * P.share_w == 1);
+  constexpr int C = P.cluster();
+  constexpr bool kShared = P.share_x * P.share_w > 1;
   extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
   const GemmArgs& a = args.g;
-  const int tid = static_cast<int>(threadIdx.x), group = tid / 128;
-  const int rank = ptx::cluster_rank<C>(), clusters = static_cast<int>(gridDim.x) / C, cluster_id = static_cast<int>(blockIdx.x) / C;
+  const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
-  if (tid == 0) {
+  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16));
+  if (tid == 2 * P.rows) {
+    if constexpr (P.aligned) {
+      ptx::tma_prefetch(args.w_map);
+      ptx::tma_prefetch(args.x_map);
+    }
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, 8 * C);  // the multiplying warps of every block that is sent to
+      ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaRing<T, P>::kPeers);  // the multiplying warps of every block that is sent to
     }
     ptx::mbarrier_fence();
   }
-  ptx::cluster_sync<C>();
-  ptx::dependency_wait();
+  if constexpr (kShared) ptx::cluster_sync<C>();
+  else __syncthreads();
+  if constexpr (!kShared && C > 1) ptx::cluster_arrive<C>();
   ptx::launch_dependents();
 
-  const int M = valid_rows(a.rows, a.T);
-  const int rows_t = P.tokens() * C;
-  const GemmBand band{(M + rows_t - 1) / rows_t, (a.N + P.rows - 1) / P.rows};
-  const int tiles = band.tiles_t * band.tiles_n, steps = (a.K + Tile::kStep - 1) / Tile::kStep;
-
-  if (group == 0) {
-    ptx::registers_down<40>();
-    if (tid == 0) {
-      int slot = 0, parity = 1;  // the first turn finds every slot free
-      for (int i = cluster_id; i < tiles; i += clusters) {
-        int t, n;
-        band.place(i, 16 / C, &t, &n);
-        const int t0 = (t * C + rank) * P.tokens(), n0 = n * P.rows + rank * (P.rows / C);
-        for (int k = 0; k < steps; ++k) {
-          ptx::mbarrier_wait<(C > 1)>(empty + 8 * slot, parity);
-          const uint32_t stage = base + slot * P.stage_bytes(), ready = full + 8 * slot;
-          ptx::mbarrier_expect(ready, P.stage_bytes());
-          ptx::tma_load(stage, args.x_map, ready, k * Tile::kStep, t0);
-          if constexpr (C > 1)
-            ptx::tma_load_multicast(stage + kXBytes + rank * (P.rows / C) * 128, args.w_map, ready, k * Tile::kStep, n0, (1 << C) - 1);
-          else
-            ptx::tma_load(stage + kXBytes, args.w_map, ready, k * Tile::kStep, n0);
-          if (++slot == P.stages) slot = 0, parity ^= 1;
-        }
-      }
+  const WgmmaPlace<T, P> place(a);
+  if (warp == P.rows / 16) {
+    if constexpr (P.aligned) {
+      if (tid % 32 == 0) wgmma_load<T, P>(args, place, base, full, empty);
+      __syncwarp();
+    } else {
+      wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
+    }
+    if constexpr (P.split > 1) {
+      ptx::cluster_wait<C>();
+      ptx::cluster_sync<C>();
     }
   } else {
-    ptx::registers_up<232>();
+    ptx::dependency_wait();
+    const int M = valid_rows(a.rows, a.T);
     const GemmEpilogue<Out> epilogue(a);
-    const bool vector = epilogue.template wide<8>();
-    const int lane = tid % 32, warp = tid / 32 % 4;
-    float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16)) + (tid / 32 - 4) * 16 * P.turn_stride();
-    const auto release = [&](int slot) {  // one lane of each warp for each block of the cluster
-      if (lane < C) ptx::mbarrier_arrive(empty + 8 * slot, lane);
-    };
-    int slot = 0, parity = 0;
-    for (int i = cluster_id; i < tiles; i += clusters) {
-      float acc[Tile::kAtoms][Tile::kAtom / 2];
-      if constexpr (Tile::kPromote) {
-#pragma unroll
-        for (int j = 0; j < Tile::kAtom / 2; ++j) acc[0][j] = 0.0f;
-        static_assert(Tile::kAtoms == 1, "the stage's sums need registers of their own");
-      }
-      int last = -1;
-      for (int k = 0; k < steps; ++k) {
-        ptx::mbarrier_wait<(C > 1)>(full + 8 * slot, parity);
-        const uint32_t stage = base + slot * P.stage_bytes(), x = stage + (group - 1) * 64 * 128;
-        if constexpr (Tile::kPromote) {
-          float part[1][Tile::kAtom / 2];
-          Tile::multiply(x, stage + kXBytes, part, false);
-          ptx::wgmma_wait<0>(part[0]);
-          release(slot);
-#pragma unroll
-          for (int j = 0; j < Tile::kAtom / 2; ++j) acc[0][j] += part[0][j];
-        } else {
-          Tile::multiply(x, stage + kXBytes, acc, k > 0);
-          asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
-          if (last >= 0) release(last);
-          last = slot;
-        }
-        if (++slot == P.stages) slot = 0, parity ^= 1;
-      }
-      if constexpr (!Tile::kPromote) {
-#pragma unroll
-        for (int j = 0; j < Tile::kAtoms; ++j) ptx::wgmma_wait<0>(acc[j]);
-        release(last);
-      }
-      int t, n;
-      band.place(i, 16 / C, &t, &n);
-      const int t0 = (t * C + rank) * P.tokens() + (group - 1) * 64 + warp * 16;
-      // 32 columns at a time through the warp's own shared memory, so that a row leaves in 64-byte runs.
+    const bool vector = epilogue.template wide<4>();
+    WgmmaRing<T, P> ring(place, base, full, empty);
+    for (int i = static_cast<int>(blockIdx.x) / C; i < place.tiles(); i += static_cast<int>(gridDim.x) / C) {
+      int t0, n0;
+      place.tile(i, &t0, &n0);
+      if (!place.works(i, t0, M)) continue;
+      float acc[P.tokens / 2];
+      ring.multiply(place.steps, acc);
+      if constexpr (P.split == 1) {
+        wgmma_finish<Out, P>(epilogue, sums + ring.group * P.turn_tokens() * P.turn_stride(), acc, t0, n0 + ring.group * 64, M, vector);
+      } else {
+        ptx::cluster_wait<C>();
+        WgmmaMerge<P>::send(sums, place.part, acc);
+        ptx::cluster_sync<C>();
+        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem);  // the ring is at rest
+        WgmmaMerge<P>::add(sums, turn);
+        ptx::named_barrier<2 * P.rows>(1);
+        constexpr int V = 4, kGroups = P.slice() / V;
 #pragma unroll 1
-      for (int run = 0; run < P.rows / 32; ++run) {
-#pragma unroll
-        for (int m = 0; m < P.rows / 8; ++m) {
-          if (m / 4 != run) continue;  // registers have no run-time index
-          const float* d = acc[m * 8 / Tile::kAtom] + m * 8 % Tile::kAtom / 2;
-          float* to = turn + lane / 4 * P.turn_stride() + m % 4 * 8 + lane % 4 * 2;
-          to[0] = d[0], to[1] = d[1];
-          to[8 * P.turn_stride()] = d[2], to[8 * P.turn_stride() + 1] = d[3];
+        for (int j = tid; j < P.tokens * kGroups; j += 2 * P.rows) {
+          const int t = t0 + j / kGroups, n = n0 + place.part * P.slice() + j % kGroups * V;
+          float y[V];
+          load<V>(turn + j / kGroups * P.turn_stride() + j % kGroups * V, y);
+          if (t < M && n < a.N) epilogue.finish(t, n, y, vector);
         }
-        __syncwarp();
-#pragma unroll 1
-        for (int r = lane / 4; r < 16; r += 8) {
-          float y[8];
-          load<8>(turn + r * P.turn_stride() + lane % 4 * 8, y);
-          const int row = t0 + r, col = n * P.rows + run * 32 + lane % 4 * 8;
-          if (row < M && col < a.N) epilogue.finish(row, col, y, vector);
-        }
-        __syncwarp();
       }
     }
   }
-  ptx::cluster_sync<C>();  // a block stays until nobody arrives at its barriers any more
+  if constexpr (kShared) ptx::cluster_sync<C>();  // a block stays until nobody arrives at its barriers any more
 #endif
 }
 

@@ -63,6 +63,18 @@ __device__ __forceinline__ void remote_store(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
+/// Two floats, the address aligned to 8 bytes.
+template <int kCluster>
+__device__ __forceinline__ void remote_store2(uint32_t address, float v, float w) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v), "f"(w) : "memory");
+    return;
+  }
+#endif
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v), "f"(w) : "memory");
+}
+
 template <int kCluster>
 __device__ __forceinline__ uint32_t remote_load(const uint32_t* shared, int rank) {
   if constexpr (kCluster == 1) return *shared;

@@ -14,12 +14,29 @@ __device__ __forceinline__ uint64_t evict_first() {
   return policy;
 }
 
+/// L2 policies of data that many blocks read soon, and of data that has no special place.
+__device__ __forceinline__ uint64_t evict_last() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t evict_normal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 /// 16 bytes, both addresses aligned to 16; with `valid` false 16 zeros and `from` is not read.
 __device__ __forceinline__ void copy16(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void copy16(void* to, const void* from, bool valid, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0), "l"(policy) : "memory");
+}
+
+/// The first `bytes` (0 .. 16) of them, then zeros.
+__device__ __forceinline__ void copy16_part(void* to, const void* from, int bytes, uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "l"(policy) : "memory");
 }
 
 /// Closes this thread's group of copies; groups finish in order.

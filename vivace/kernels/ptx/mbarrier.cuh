@@ -12,6 +12,7 @@ __device__ __forceinline__ void mbarrier_fence() { asm volatile("fence.mbarrier_
 __device__ __forceinline__ void mbarrier_expect(uint32_t at, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
+__device__ __forceinline__ void mbarrier_arrive(uint32_t at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
 /// Arrives at block `rank`'s copy of a barrier.
 __device__ __forceinline__ void mbarrier_arrive(uint32_t at, int rank) {
   asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %0, %1;\n\tmbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n\t}" ::"r"(at), "r"(rank) : "memory");

@@ -7,13 +7,13 @@ namespace vivace::kernels::ptx {
 __device__ __forceinline__ void tma_prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 /// The box at (column, row) of the map's tensor to shared memory, zeros beyond its edges; its bytes count
-/// down `barrier`. `map` lies in the kernel's parameters.
-__device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row) : "memory");
+/// down `barrier`. `map` lies in the kernel's parameters. `policy`: an L2 policy as evict_first() gives it.
+__device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint64_t policy) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "l"(policy) : "memory");
 }
 /// The same into every block of the cluster that `mask` names, at the same place, each with its own barrier.
-__device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint16_t mask) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(mask) : "memory");
+__device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint64_t policy, uint16_t mask) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(mask), "l"(policy) : "memory");
 }
 
 }  // namespace vivace::kernels::ptx

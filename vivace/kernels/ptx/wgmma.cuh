@@ -28,125 +28,71 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 template <class T, int N>
 struct Wgmma;
 
-#define VV_ACC8(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-template <>
-struct Wgmma<bf16, 64> {
-  __device__ __forceinline__ static void run(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31 "
-                 "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<bf16, 96> {
-  __device__ __forceinline__ static void run(float (&d)[48], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %50, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47 "
-                 "}, %48, %49, p, 1, 1, 0, 0;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24), VV_ACC8(32), VV_ACC8(40)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<bf16, 128> {
-  __device__ __forceinline__ static void run(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63 "
-                 "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24), VV_ACC8(32), VV_ACC8(40), VV_ACC8(48), VV_ACC8(56)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<f16, 64> {
-  __device__ __forceinline__ static void run(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31 "
-                 "}, %32, %33, p, 1, 1, 0, 0;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<f16, 96> {
-  __device__ __forceinline__ static void run(float (&d)[48], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %50, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47 "
-                 "}, %48, %49, p, 1, 1, 0, 0;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24), VV_ACC8(32), VV_ACC8(40)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<f16, 128> {
-  __device__ __forceinline__ static void run(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63 "
-                 "}, %64, %65, p, 1, 1, 0, 0;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24), VV_ACC8(32), VV_ACC8(40), VV_ACC8(48), VV_ACC8(56)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<e4m3, 64> {
-  __device__ __forceinline__ static void run(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31 "
-                 "}, %32, %33, p, 1, 1;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<e4m3, 96> {
-  __device__ __forceinline__ static void run(float (&d)[48], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %50, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47 "
-                 "}, %48, %49, p, 1, 1;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24), VV_ACC8(32), VV_ACC8(40)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-template <>
-struct Wgmma<e4m3, 128> {
-  __device__ __forceinline__ static void run(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63 "
-                 "}, %64, %65, p, 1, 1;\n\t}"
-                 : VV_ACC8(0), VV_ACC8(8), VV_ACC8(16), VV_ACC8(24), VV_ACC8(32), VV_ACC8(40), VV_ACC8(48), VV_ACC8(56)
-                 : "l"(a), "l"(b), "r"(static_cast<int>(add)));
-  }
-};
-#undef VV_ACC8
+// The instruction names every register, so each width N is a row of the table below: its registers in
+// asm, the operand numbers of A, B and the predicate, and the registers in C++.
+#define VV_REG0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define VV_REG1 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define VV_REG2 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define VV_REG3 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define VV_REG4 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define VV_REG5 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define VV_REG6 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define VV_REG7 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define VV_ACC4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define VV_ACC16(i) VV_ACC4(i), VV_ACC4(i + 4), VV_ACC4(i + 8), VV_ACC4(i + 12)
+#define VV_ACC32 VV_ACC16(0), VV_ACC16(16)
+#define VV_ACC48 VV_ACC32, VV_ACC16(32)
+#define VV_ACC64 VV_ACC48, VV_ACC16(48)
+#define VV_ACC80 VV_ACC64, VV_ACC16(64)
+#define VV_ACC96 VV_ACC80, VV_ACC16(80)
+#define VV_ACC112 VV_ACC96, VV_ACC16(96)
+#define VV_ACC128 VV_ACC112, VV_ACC16(112)
+
+#define VV_WGMMA(T, N, shape, types, tail, registers, a_at, b_at, add_at, ...)                                            \
+  template <>                                                                                                            \
+  struct Wgmma<T, N> {                                                                                                   \
+    __device__ __forceinline__ static void run(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {                    \
+      asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #add_at ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #N shape \
+                   ".f32" types " {" registers "}, %" #a_at ", %" #b_at ", p, 1, 1" tail ";\n\t}"                         \
+                   : __VA_ARGS__                                                                                         \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                        \
+    }                                                                                                                    \
+  };
+#define VV_WGMMA_WIDTH(N, registers, a_at, b_at, add_at, ...)                                                   \
+  VV_WGMMA(bf16, N, "k16", ".bf16.bf16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                   \
+  VV_WGMMA(f16, N, "k16", ".f16.f16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                      \
+  VV_WGMMA(e4m3, N, "k32", ".e4m3.e4m3", "", registers, a_at, b_at, add_at, __VA_ARGS__)
+
+VV_WGMMA_WIDTH(8, "%0, %1, %2, %3", 4, 5, 6, VV_ACC4(0))
+VV_WGMMA_WIDTH(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, VV_ACC4(0), VV_ACC4(4))
+VV_WGMMA_WIDTH(32, VV_REG0, 16, 17, 18, VV_ACC16(0))
+VV_WGMMA_WIDTH(64, VV_REG0 ", " VV_REG1, 32, 33, 34, VV_ACC32)
+VV_WGMMA_WIDTH(96, VV_REG0 ", " VV_REG1 ", " VV_REG2, 48, 49, 50, VV_ACC48)
+VV_WGMMA_WIDTH(128, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3, 64, 65, 66, VV_ACC64)
+VV_WGMMA_WIDTH(160, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4, 80, 81, 82, VV_ACC80)
+VV_WGMMA_WIDTH(192, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5, 96, 97, 98, VV_ACC96)
+VV_WGMMA_WIDTH(224, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6, 112, 113, 114, VV_ACC112)
+VV_WGMMA_WIDTH(256, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6 ", " VV_REG7, 128, 129, 130, VV_ACC128)
+
+#undef VV_WGMMA_WIDTH
+#undef VV_WGMMA
+#undef VV_ACC4
+#undef VV_ACC16
+#undef VV_ACC32
+#undef VV_ACC48
+#undef VV_ACC64
+#undef VV_ACC80
+#undef VV_ACC96
+#undef VV_ACC112
+#undef VV_ACC128
+#undef VV_REG0
+#undef VV_REG1
+#undef VV_REG2
+#undef VV_REG3
+#undef VV_REG4
+#undef VV_REG5
+#undef VV_REG6
+#undef VV_REG7
 
 /// Moves registers between the warpgroups of a block that launch bounds cap.
 template <int kRegisters>

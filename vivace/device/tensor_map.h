@@ -1,0 +1,23 @@
+// Tensor maps: what the copy engine of Hopper and later needs to know of a matrix in device memory.
+#pragma once
+#include <cstdint>
+
+#include "vivace/base/status.h"
+
+namespace vivace::device {
+
+/// A row-major matrix, copied in boxes of box_rows rows x 128 bytes of columns, which land in shared memory
+/// with the 128-byte swizzle and zeros beyond the matrix's edges.
+struct MapShape {
+  const void* data;       // device memory, aligned to 16 bytes
+  int64_t rows, columns;  // elements; at least 1
+  int64_t pitch;          // bytes a row, a multiple of 16
+  int element_bytes;      // 1, 2 or 4
+  int box_rows;           // 1 to 256
+};
+
+/// Writes the map to `map`: 128 bytes, aligned to 64, a __grid_constant__ argument of kernels. No work is
+/// issued. Errors: Unsupported (a driver without tensor maps), CudaError with the shape where the driver refuses it.
+Status encode_map(const MapShape& shape, void* map);
+
+}  // namespace vivace::device
