@@ -120,6 +120,67 @@ def test_batch_answers_equal_single_answers():
             assert alone.tokens == got[request] and alone.finish == "length"
 
 
+def answers(model, requests, **options):
+    """{request: (tokens, logprobs, finish)} of requests that one batcher serves."""
+    batcher, got = _core.Batcher(model._core), {}
+    defaults = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, seed=0, stop=[])
+    for r in requests:
+        batcher.submit(**{**defaults, **options, **r})
+    while not batcher.idle():
+        for request, token, logprob, finish in batcher.step():
+            tokens, logprobs, _ = got.get(request, ([], [], None))
+            got[request] = (tokens + [token] * (token is not None), logprobs + [logprob] * (token is not None), finish)
+    return got
+
+
+@pytest.mark.parametrize("options", [dict(), dict(temperature=1.1, top_p=0.9, repetition=1.2, seed=5)])
+def test_running_ahead_changes_no_answer(options):
+    """Steps queued before the draws are known: the same tokens and log-probabilities, also where requests end
+    at a stop token, join late or are of different lengths."""
+    with vivace.load_model(PATH, max_batch=3, chunk=16) as model:
+        prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
+        plain = answers(model, [dict(prompt=p, max_tokens=24 + 3 * i) for i, p in enumerate(prompts)], **options)
+        stop = plain[1][0][7]  # in the midst of an answer
+        requests = [dict(prompt=p, max_tokens=24 + 3 * i, stop=[stop] if i == 1 else []) for i, p in enumerate(prompts)]
+        want = answers(model, requests, **options)
+        assert want[1][2] == "stop" and want[0] == plain[0]
+    for ahead in (2, 5):
+        with vivace.load_model(PATH, max_batch=3, chunk=16, ahead=ahead) as model:
+            assert answers(model, requests, **options) == want
+            assert answers(model, requests, **options) == want  # nothing was left behind
+
+
+def test_a_stream_that_is_left_while_steps_are_queued():
+    with vivace.load_model(PATH, ahead=4) as model:
+        whole = model.generate_ids(IDS, max_tokens=12)
+        stream = model._stream(IDS, None, max_tokens=12)
+        for _ in range(3):
+            next(stream)
+        stream.close()
+        assert model.generate_ids(IDS, max_tokens=12).tokens == whole.tokens
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_bf16_plan_is_near_f32(name):
+    """Weights rounded to bf16, joined products, bf16 activations and cache: two layers of roundings by 2^-9 on
+    logits of some units; the sum of squares over a row says more than its worst element."""
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids = want["prompt_ids"].tolist()
+    got = feed(open_core(FIXTURES / "tiny" / name, "bf16", "auto", max_batch=len(ids)), ids)
+    error = np.linalg.norm(got - want["prompt_logits"]) / np.linalg.norm(want["prompt_logits"])
+    assert 1e-5 < error < 0.04, error
+
+
+def test_random_weights_need_only_a_config(tmp_path):
+    shutil.copy(FIXTURES / "tiny" / "qwen3" / "config.json", tmp_path)
+    for precision in ("bf16", "f32"):
+        with vivace.load_model(tmp_path, precision=precision, random_weights=True, max_batch=2) as model:
+            tokens = model.generate_ids([5, 6, 7], max_tokens=8).tokens
+            assert len(tokens) == 8 and all(0 <= t < model.report()["vocab"] for t in tokens)
+    with pytest.raises(vivace.NotFoundError):
+        vivace.load_model(tmp_path)
+
+
 def test_seed_decides_the_draw():
     with vivace.load_model(PATH) as model:
         draw = lambda seed: model.generate_ids(IDS, max_tokens=24, temperature=1.5, seed=seed).tokens
@@ -179,9 +240,12 @@ def test_report_and_memory_are_exact():
 # ---- bad input -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("options,error,match", [
-    (dict(precision="int3"), vivace.InvalidArgumentError, "precision: wanted auto, q8 or f32, got 'int3'"),
+    (dict(precision="int3"), vivace.InvalidArgumentError, "precision: wanted auto, q8, f32, bf16, got 'int3'"),
     (dict(kv_dtype="f64"), vivace.InvalidArgumentError, "kv_dtype"),
-    (dict(device="tpu"), vivace.UnsupportedError, "device"),
+    (dict(device="tpu"), vivace.InvalidArgumentError, "device: wanted auto, cpu, cuda or cuda:N, got 'tpu'"),
+    (dict(device="cuda:x"), vivace.InvalidArgumentError, "device: wanted"),
+    (dict(device="cudax"), vivace.InvalidArgumentError, "device: wanted"),
+    (dict(ahead=-1), vivace.InvalidArgumentError, "ahead"),
     (dict(context=1 << 20), vivace.LimitExceededError, "trained for"),
     (dict(max_batch=0), vivace.InvalidArgumentError, "max_batch"),
     (dict(chunk=0), vivace.InvalidArgumentError, "chunk"),

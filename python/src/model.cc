@@ -20,10 +20,11 @@ struct TextModel {
 };
 
 std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
-                                           const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager) {
+                                           const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager, int ahead,
+                                           bool random_weights) {
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     nb::gil_scoped_release release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager});
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -38,6 +39,7 @@ nb::dict limits(const TextModel& m) {
   d["context"] = l.context;
   d["max_batch"] = l.max_batch;
   d["chunk"] = l.chunk;
+  d["ahead"] = l.ahead;
   return d;
 }
 
@@ -79,8 +81,10 @@ nb::list step(Batcher& b) {
 }
 
 /// Logits of the last step as nested lists would be slow: a copy as bytes plus its shape.
-nb::tuple logits(const TextModel& m) {
-  const Tensor t = m.model->logits();
+nb::tuple logits(TextModel& m) {
+  Result<Tensor> last = m.model->logits();
+  check(last.status());
+  const Tensor& t = *last;
   return nb::make_tuple(nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), t.shape[0], t.shape[1]);
 }
 
@@ -126,7 +130,7 @@ void add_model(nb::module_& m) {
       .def("idle", [](const Batcher& b) { return b.batcher.idle(); })
       .def("step", &step);
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
-        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false);
+        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false);
 }
 
 }  // namespace vivace::python

@@ -43,20 +43,27 @@ class Answer:
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, chunk=128) -> "TextModel":
+               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
-    device: "auto" or "cpu". precision: "auto", "q8" (int8 activations against quantised weights) or "f32".
-    partition: a share of a GPU; None is all of it. kv_dtype: "auto" (f16), "f32", "f16", "bf16".
-    threads: CPU threads, 0 = one a physical core. context: positions a sequence may hold, 0 = the model's
-    own, at most 4096. max_batch: sequences live at once. chunk: prompt tokens a step may take.
+    device: "auto" or "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU bf16), "q8" (int8 activations
+    against quantised weights), "f32" or "bf16". partition: a share of a GPU; None is all of it.
+    kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3". threads: CPU threads,
+    0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
+    max_batch: sequences live at once. chunk: prompt tokens a step may take. ahead: steps that may be queued
+    before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
+    shapes of a config.json with weights drawn where the model runs, for timing.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     if partition is not None:
-        raise UnsupportedError("partition: a share of a GPU; this model runs on the CPU, set threads instead")
+        raise UnsupportedError("partition: decoders run on the whole device so far; on the CPU set threads instead")
+    if str(device).startswith("cuda"):
+        from vivace.jit import find_nvrtc
+
+        find_nvrtc()
     path = resolve(path_or_name)
     core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads,
-                                 context=context, max_batch=max_batch, chunk=chunk)
+                                 context=context, max_batch=max_batch, chunk=chunk, ahead=ahead, random_weights=random_weights)
     return TextModel(path, core)
 
 

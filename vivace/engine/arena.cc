@@ -1,18 +1,11 @@
 #include "vivace/engine/arena.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
+#include "vivace/base/check.h"
 
 namespace vivace::engine {
 
 namespace {
 constexpr int64_t kAlign = 256;  // the strictest of cache line, AVX-512 and TMA
-}
-
-Arena::~Arena() {
-  if (base_ != nullptr) munmap(base_, static_cast<size_t>(bytes_));
 }
 
 void Arena::declare(std::string name, DType dtype, Shape shape, Tensor* view) {
@@ -21,15 +14,13 @@ void Arena::declare(std::string name, DType dtype, Shape shape, Tensor* view) {
   bytes_ += (t.span_bytes() + kAlign - 1) / kAlign * kAlign;
 }
 
-Status Arena::commit() {
-  if (base_ != nullptr) return Status(Code::kFailedPrecondition, "arena: committed already; it cannot grow");
+Status Arena::commit(Machine& machine) {
+  if (buffer_.data() != nullptr) return Status(Code::kFailedPrecondition, name_ + ": committed already; it cannot grow");
   if (bytes_ == 0) return {};
-  void* p = mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (p == MAP_FAILED)
-    return Status(Code::kOutOfMemory, strf("arena: cannot reserve %ld bytes: %s; lower context or max_batch", static_cast<long>(bytes_), std::strerror(errno)));
-  base_ = p;
+  VV_ASSIGN(buffer_, machine.reserve(name_, static_cast<size_t>(bytes_)));
   for (Region& r : regions_) {
-    r.view.data = static_cast<char*>(p) + r.offset;
+    r.view.data = static_cast<char*>(buffer_.data()) + r.offset;
+    r.view.place = machine.place();
     *r.target = r.view;
   }
   return {};

@@ -3,16 +3,15 @@
 #include <string>
 #include <vector>
 
-#include "vivace/base/status.h"
 #include "vivace/base/tensor.h"
+#include "vivace/engine/machine.h"
 #include "vivace/engine/model.h"
 
 namespace vivace::engine {
 
 class Arena {
  public:
-  Arena() = default;
-  ~Arena();
+  explicit Arena(std::string name = "arena") : name_(std::move(name)) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -21,7 +20,7 @@ class Arena {
   void declare(std::string name, DType dtype, Shape shape, Tensor* view);
   /// Reserves, zeroes and touches every byte (no page fault later) and fills in the views.
   /// Errors: OutOfMemory with the size; FailedPrecondition when already committed.
-  Status commit();
+  Status commit(Machine& machine);
   int64_t bytes() const { return bytes_; }
   std::vector<MemoryLine> lines() const;
 
@@ -32,8 +31,9 @@ class Arena {
     Tensor* target;
     int64_t offset;
   };
+  std::string name_;
   std::vector<Region> regions_;
-  void* base_ = nullptr;
+  exec::Buffer buffer_;
   int64_t bytes_ = 0;
 };
 

@@ -1,5 +1,9 @@
 #include "vivace/engine/model.h"
 
+#include <algorithm>
+
+#include "vivace/base/check.h"
+
 namespace vivace::engine {
 
 Status check(const Sampling& s) {
@@ -14,6 +18,14 @@ Status check(const Sampling& s) {
   if (!(s.presence >= -1e6f && s.presence <= 1e6f)) return bad("presence_penalty", "a finite value", s.presence);
   if (!(s.frequency >= -1e6f && s.frequency <= 1e6f)) return bad("frequency_penalty", "a finite value", s.frequency);
   return {};
+}
+
+Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
+  const auto sampled = static_cast<size_t>(std::count_if(rows.begin(), rows.end(), [](const TokenRow& r) { return r.sample; }));
+  if (out.size() != sampled) return Status(Code::kInvalidArgument, strf("step: %zu rows sample but out holds %zu", sampled, out.size()));
+  if (queued() > 0) return Status(Code::kFailedPrecondition, strf("step: %d steps are queued; collect() them first", queued()));
+  VV_TRY(issue(rows));
+  return collect(out);
 }
 
 }  // namespace vivace::engine

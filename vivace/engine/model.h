@@ -13,14 +13,16 @@ namespace vivace::engine {
 
 /// How to load. Every "auto" is resolved once, at load, and named in Model::report().
 struct LoadOptions {
-  std::string device = "auto";     // auto | cpu
-  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8
+  std::string device = "auto";     // auto | cpu | cuda | cuda:N
+  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16
   std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
   int max_batch = 1;               // sequences that can be live at once
   int chunk = 128;                 // prompt rows a step may take
   bool eager = false;              // issue ops one by one instead of replaying a graph: for debugging, same bits
+  int ahead = 0;                   // steps that may be queued at once; 0 = as suits the device
+  bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -69,6 +71,8 @@ struct Sampled {
 
 struct TextLimits {
   int vocab = 0, context = 0, max_batch = 0, chunk = 0;
+  int ahead = 1;      // steps that may be queued before the first is collected
+  bool mixed = true;  // whether rows that answer and rows of prompts belong in one step
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
@@ -78,11 +82,24 @@ class TextModel : public Model {
   /// Sets the parameters of `slot` and forgets its sequence. Not on the hot path. Errors: InvalidArgument
   /// names the value, and nothing changed.
   virtual Status start(int slot, const Sampling& sampling) = 0;
-  /// One step over 1..chunk rows, at most max_batch of which sample; `out` gets them in row order.
-  /// After load this neither allocates nor compiles. Rows of one slot must be in position order.
-  virtual Status step(std::span<const TokenRow> rows, std::span<Sampled> out) = 0;
-  /// The logits [sampled rows, vocab] f32 of the last step; valid until the next one.
-  virtual Tensor logits() const = 0;
+  /// Queues a step over 1..chunk rows, at most max_batch of which sample. After load this neither
+  /// allocates nor compiles. Rows of one slot must be in position order. A step all of whose rows
+  /// sample, max_batch at most, is of the decode class, any other of the prefill class: bits of a row
+  /// depend on its class, never on the other rows. Errors: LimitExceeded with limits().ahead steps queued.
+  virtual Status issue(std::span<const TokenRow> rows) = 0;
+  /// Queues the last decode step once more: each of its rows with the token that it drew, at the next
+  /// position, without the host having seen that token. Errors: FailedPrecondition where no decode step came
+  /// before, LimitExceeded at the end of the context or with limits().ahead steps queued.
+  virtual Status repeat() = 0;
+  /// Waits for the oldest queued step; `out` gets its draws in row order and must have their number.
+  virtual Status collect(std::span<Sampled> out) = 0;
+  /// Steps that were queued and not collected.
+  virtual int queued() const = 0;
+  /// issue() and collect() of one step. Errors: FailedPrecondition with steps queued, and theirs.
+  Status step(std::span<const TokenRow> rows, std::span<Sampled> out);
+  /// The logits [sampled rows, vocab] f32 of the last step, in host memory; valid until the next one.
+  /// Errors: FailedPrecondition with steps queued.
+  virtual Result<Tensor> logits() = 0;
 };
 
 }  // namespace vivace::engine

@@ -45,7 +45,7 @@ void add_models(std::span<const ModelRow> added) {
 const std::vector<ModelRow>& models() { return rows(); }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const LoadOptions& options) {
-  VV_ASSIGN(Checkpoint checkpoint, Checkpoint::open(path));
+  VV_ASSIGN(Checkpoint checkpoint, options.random_weights ? Checkpoint::open_config(path) : Checkpoint::open(path));
   VV_ASSIGN(const std::string arch, architecture(checkpoint));
   for (const ModelRow& row : rows()) {
     if (arch != row.architecture) continue;

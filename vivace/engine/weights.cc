@@ -33,6 +33,7 @@ bool WeightSource::has(const WeightRule& rule, int layer) const {
 }
 
 Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
+  if (synthetic_) return tensor(nullptr, DType::bf16, rule.shape);
   const std::string name = name_of(rule, layer);
   if (name.find("{e}") != std::string::npos) return gather(rule, name);
   return one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors);

@@ -26,6 +26,10 @@ class WeightSource {
   explicit WeightSource(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
   const Checkpoint& checkpoint() const { return checkpoint_; }
   bool has(const WeightRule& rule, int layer = -1) const;
+  /// From now on every weight is there, as a bf16 view of the declared shape without data, but those that
+  /// only has() asks for.
+  void make_synthetic() { synthetic_ = true; }
+  bool synthetic() const { return synthetic_; }
   /// Put before every hub name from now on.
   void set_hub_prefix(std::string prefix) { prefix_ = std::move(prefix); }
   /// A view of the mapped file. Copied once, into memory of this object: a tensor whose address breaks its
@@ -48,6 +52,7 @@ class WeightSource {
   Tensor own(DType dtype, const Shape& shape) const;
   Checkpoint checkpoint_;
   std::string prefix_;
+  bool synthetic_ = false;
   mutable int64_t copied_ = 0;
   mutable std::vector<std::unique_ptr<std::byte[]>> copies_;
 };

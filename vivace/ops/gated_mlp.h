@@ -39,13 +39,22 @@ struct gated_mlp {
     const int64_t M = c.dim("M");
     // A weight that is not block-quantised takes f32 activations whatever `quant` says.
     const auto mode = [&](const char* w) { return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32"); };
-    VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["w_gate"]}, {"out", columns(c["gate_up"], 0, M)}, {"rows", c["rows"]}}, {{"act", mode("w_gate")}}));
-    VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["w_up"]}, {"out", columns(c["gate_up"], M, M)}, {"rows", c["rows"]}}, {{"act", mode("w_up")}}));
+    if (Tensor both = c["w_gate"]; follows(c["w_up"], both)) {
+      both.shape.dim[0] *= 2;  // side by side they are one product
+      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", both}, {"out", c["gate_up"]}, {"rows", c["rows"]}}, {{"act", mode("w_gate")}}));
+    } else {
+      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["w_gate"]}, {"out", columns(c["gate_up"], 0, M)}, {"rows", c["rows"]}}, {{"act", mode("w_gate")}}));
+      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["w_up"]}, {"out", columns(c["gate_up"], M, M)}, {"rows", c["rows"]}}, {{"act", mode("w_up")}}));
+    }
     VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", c["rows"]}}, {{"act", act}}));
     return rec(ops::gemm, {{"x", c["hidden"]}, {"w", c["w_down"]}, {"residual", c["residual"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {{"act", mode("w_down")}});
   }
 
  private:
+  /// Whether `second` begins where `first`, a dense matrix of the same shape and dtype, ends.
+  static bool follows(const Tensor& second, const Tensor& first) {
+    return first.dtype == second.dtype && first.is_dense() && second.is_dense() && static_cast<char*>(first.data) + first.span_bytes() == second.data;
+  }
   /// Columns [begin, begin + count) of a matrix of a plain dtype.
   static Tensor columns(Tensor t, int64_t begin, int64_t count) {
     if (t.data != nullptr) t.data = static_cast<char*>(t.data) + row_bytes(t.dtype, begin);

@@ -18,6 +18,17 @@ Batcher::Batcher(engine::TextModel& model) : model_(model), limits_(model.limits
   rows_.reserve(static_cast<size_t>(limits_.chunk));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
   cancelled_.reserve(slots_.size());
+  answering_.reserve(slots_.size());
+  queued_.resize(static_cast<size_t>(limits_.ahead));
+  for (Queued& q : queued_) q.requests.reserve(slots_.size());
+}
+
+Batcher::~Batcher() {
+  // The model must not keep steps that nobody will collect.
+  for (; in_flight_ > 0; --in_flight_, oldest_ = (oldest_ + 1) % queued_.size()) {
+    sampled_.resize(queued_[oldest_].requests.size());
+    if (!model_.collect(sampled_).ok()) return;
+  }
 }
 
 Result<int64_t> Batcher::submit(Request request) {
@@ -69,13 +80,14 @@ Status Batcher::admit() {
   return {};
 }
 
-void Batcher::add_rows() {
-  rows_.clear();
-  // Answers first: a long prompt must not stall those who already listen.
+void Batcher::add_answers() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     Active& a = slots_[i];
     if (a.id >= 0 && a.last >= 0) rows_.push_back(TokenRow{a.last, a.fed++, static_cast<int32_t>(i), true});
   }
+}
+
+void Batcher::add_prompts() {
   for (size_t i = 0; i < slots_.size(); ++i) {
     Active& a = slots_[i];
     if (a.id < 0 || a.last >= 0) continue;
@@ -87,11 +99,80 @@ void Batcher::add_rows() {
   }
 }
 
+/// Queues rows_, if there are any.
+Status Batcher::issue() {
+  if (rows_.empty()) return {};
+  VV_TRY(model_.issue(rows_));
+  Queued& q = queued_[(oldest_ + in_flight_++) % queued_.size()];
+  q.requests.clear();
+  for (const TokenRow& r : rows_)
+    if (r.sample) {
+      Active& a = slots_[static_cast<size_t>(r.slot)];
+      ++a.drawing;
+      q.requests.push_back(a.id);
+    }
+  return {};
+}
+
+/// What the next step holds, with nothing in flight. Answers first: a long prompt must not stall those
+/// who already listen.
+Status Batcher::plan() {
+  may_repeat_ = false;
+  VV_TRY(admit());
+  rows_.clear();
+  add_answers();
+  const size_t answers = rows_.size();
+  if (!limits_.mixed && answers > 0) {
+    VV_TRY(issue());
+    rows_.clear();
+  }
+  add_prompts();
+  may_repeat_ = answers > 0 && rows_.size() == (limits_.mixed ? answers : 0);
+  VV_TRY(issue());
+  if (may_repeat_) answering_ = queued_[oldest_].requests;
+  return {};
+}
+
+/// Whether the last step's rows, and nothing else, would make up the next step as well.
+bool Batcher::steady() const {
+  if (!may_repeat_ || in_flight_ == queued_.size()) return false;
+  size_t live = 0;
+  for (const Active& a : slots_) {
+    if (a.id < 0) {
+      if (!waiting_.empty()) return false;
+      continue;
+    }
+    if (a.cancelled || a.produced + a.drawing >= a.request.max_tokens) return false;
+    ++live;
+  }
+  return live == answering_.size();
+}
+
+Status Batcher::repeat() {
+  VV_TRY(model_.repeat());
+  queued_[(oldest_ + in_flight_++) % queued_.size()].requests = answering_;
+  for (Active& a : slots_)
+    if (a.id >= 0) ++a.drawing, ++a.fed;
+  return {};
+}
+
+Status Batcher::collect(std::vector<Event>* events) {
+  const Queued& q = queued_[oldest_];
+  sampled_.resize(q.requests.size());
+  VV_TRY(model_.collect(sampled_));
+  oldest_ = (oldest_ + 1) % queued_.size();
+  --in_flight_;
+  for (size_t i = 0; i < sampled_.size(); ++i)
+    if (slots_[static_cast<size_t>(sampled_[i].slot)].id == q.requests[i]) finish_sample(sampled_[i], events);  // else it ended meanwhile
+  return {};
+}
+
 void Batcher::finish_sample(const Sampled& s, std::vector<Event>* events) {
   Active& a = slots_[static_cast<size_t>(s.slot)];
   Event e{a.id, s.token, s.logprob, Finish::none};
   a.last = s.token;
   ++a.produced;
+  --a.drawing;
   const auto& stop = a.request.stop;
   if (s.token < 0) e.finish = Finish::nan_logits;
   else if (std::find(stop.begin(), stop.end(), s.token) != stop.end()) e.finish = Finish::stop, e.token = -1;
@@ -109,12 +190,14 @@ Status Batcher::step(std::vector<Event>* events) {
       events->push_back({a.id, -1, 0, Finish::cancelled});
       release(&a);
     }
-  VV_TRY(admit());
-  add_rows();
-  if (rows_.empty()) return {};
-  sampled_.resize(static_cast<size_t>(std::count_if(rows_.begin(), rows_.end(), [](const TokenRow& r) { return r.sample; })));
-  VV_TRY(model_.step(rows_, sampled_));
-  for (const Sampled& s : sampled_) finish_sample(s, events);
+  if (in_flight_ == 0) VV_TRY(plan());
+  while (in_flight_ > 0 && steady()) VV_TRY(repeat());
+  if (in_flight_ == 0) return {};
+  VV_TRY(collect(events));
+  // Steps of answers and of prompts that were planned together end together, and nobody waits for steps
+  // whose requests are all over.
+  const auto nobody = [this] { return std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; }); };
+  while (in_flight_ > 0 && (!may_repeat_ || nobody())) VV_TRY(collect(events));
   return {};
 }
 

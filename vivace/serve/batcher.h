@@ -30,6 +30,8 @@ class Batcher {
  public:
   /// `model` must outlive the batcher and be used by nobody else meanwhile.
   explicit Batcher(engine::TextModel& model);
+  ~Batcher();
+  Batcher(const Batcher&) = delete;
 
   /// Queues a request and returns its id. Errors: InvalidArgument (empty prompt, token out of range,
   /// sampling values), LimitExceeded when prompt + max_tokens exceed the context, both numbers named.
@@ -38,8 +40,11 @@ class Batcher {
   Status cancel(int64_t request);
   bool idle() const;
   /// One model step: every answering request gets one row, the rest of the chunk goes to prompts in
-  /// order of arrival. Replaces `events`. Does not allocate once `events` has room for 2 x max_batch.
-  /// An error concerns the step as a whole; requests fail alone through their events.
+  /// order of arrival; apart, where the model does not mix them. While nobody joins or leaves, further
+  /// steps are queued before this one's draws are known (TextLimits::ahead): the answers are the same, and
+  /// what a request draws after its stop token is dropped. Replaces `events`. Does not allocate once
+  /// `events` has room for 2 x max_batch. An error concerns the step as a whole; requests fail alone
+  /// through their events.
   Status step(std::vector<Event>* events);
 
  private:
@@ -48,11 +53,22 @@ class Batcher {
     Request request;
     int fed = 0;           // tokens of the context that entered the model
     int produced = 0;
+    int drawing = 0;       // draws that are queued in the model
     int32_t last = -1;     // drawn but not yet fed
     bool cancelled = false;
   };
+  /// One queued step: whose draws it will give, in order.
+  struct Queued {
+    std::vector<int64_t> requests;  // ids
+  };
   Status admit();
-  void add_rows();
+  void add_answers();
+  void add_prompts();
+  Status plan();
+  Status issue();
+  bool steady() const;
+  Status repeat();
+  Status collect(std::vector<Event>* events);
   void finish_sample(const engine::Sampled& s, std::vector<Event>* events);
   static void release(Active* a);
 
@@ -63,6 +79,10 @@ class Batcher {
   std::vector<int64_t> cancelled_;  // ended while waiting
   std::vector<engine::TokenRow> rows_;
   std::vector<engine::Sampled> sampled_;
+  std::vector<Queued> queued_;      // a ring of limits_.ahead
+  size_t oldest_ = 0, in_flight_ = 0;
+  std::vector<int64_t> answering_;  // requests of the last step of answers
+  bool may_repeat_ = false;         // nothing but that step's rows is at work
   int64_t next_id_ = 0;
 };
 

@@ -86,6 +86,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& path) {
   return open_file(file);
 }
 
+Result<Checkpoint> Checkpoint::open_config(const std::string& path) {
+  std::error_code error;
+  VV_ASSIGN(MappedFile file, MappedFile::open(fs::is_directory(path, error) ? path + "/config.json" : path));
+  Checkpoint out;
+  out.format_ = Format::safetensors;
+  out.files_.push_back(std::move(file));
+  return out;
+}
+
 Result<Checkpoint> Checkpoint::open_file(const std::string& path) {
   VV_ASSIGN(MappedFile file, MappedFile::open(path));
   const Bytes bytes = file.bytes();

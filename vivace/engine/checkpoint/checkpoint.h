@@ -35,6 +35,10 @@ class Checkpoint {
   /// pickles, because loading one runs its code).
   static Result<Checkpoint> open(const std::string& path);
 
+  /// A hub folder's config.json (or the folder) as a checkpoint without tensors: what a model of random
+  /// weights is made from. Errors: NotFound, IoError.
+  static Result<Checkpoint> open_config(const std::string& path);
+
   Format format() const { return format_; }
   const std::vector<MappedFile>& files() const { return files_; }
   const std::vector<TensorEntry>& tensors() const { return tensors_; }  // in file order

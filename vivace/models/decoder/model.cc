@@ -1,13 +1,12 @@
-// DecoderModel: config + weights + arena + one captured graph a bucket, behind engine::TextModel.
+// DecoderModel: config + weights + arena + one captured graph a class and bucket, behind engine::TextModel.
 #include "vivace/models/decoder/model.h"
 
 #include <algorithm>
 
-#include "vivace/cpu/pool.h"
-#include "vivace/engine/arena.h"
-#include "vivace/exec/cpu_stream.h"
+#include "vivace/base/check.h"
 #include "vivace/exec/graph.h"
 #include "vivace/models/decoder/pipeline.h"
+#include "vivace/models/decoder/step_io.h"
 
 namespace vivace::models::decoder {
 namespace {
@@ -18,31 +17,16 @@ using engine::Sampling;
 using engine::TextLimits;
 using engine::TokenRow;
 
-constexpr PrecisionPlan kPlans[] = {
-    {"q8", "q8"},    // activations as int8 blocks against block-quantised weights, f32 elsewhere
-    {"f32", "f32"},  // weights widened, every product in f32
-};
-
 constexpr int kDefaultContext = 4096;  // caps "auto": a slot's KV memory should not surprise a laptop
-
-Result<PrecisionPlan> pick_plan(const std::string& precision) {
-  if (precision == "auto") return kPlans[0];
-  for (const PrecisionPlan& p : kPlans)
-    if (precision == p.name) return p;
-  return Status(Code::kInvalidArgument, "precision: wanted auto, q8 or f32, got '" + precision + "'");
-}
-
-Result<DType> pick_kv(const std::string& kv) {
-  if (kv == "auto" || kv == "f16") return DType::f16;
-  if (kv == "f32") return DType::f32;
-  if (kv == "bf16") return DType::bf16;
-  return Status(Code::kInvalidArgument, "kv_dtype: wanted auto, f32, f16 or bf16, got '" + kv + "'");
-}
+constexpr int kChunks[] = {128, 512};  // row bounds of prompt steps below the largest, LoadOptions::chunk
 
 class DecoderModel final : public engine::TextModel {
  public:
-  DecoderModel(engine::Checkpoint checkpoint, const LoadOptions& options)
-      : source_(std::move(checkpoint)), options_(options), pool_(options.threads), stream_(pool_), graph_("decoder_step", 2) {}
+  DecoderModel(engine::Checkpoint checkpoint, const LoadOptions& options) : source_(std::move(checkpoint)), options_(options) {}
+  /// What is in flight on a device holds addresses of this object's memory.
+  ~DecoderModel() override {
+    if (machine_ != nullptr) static_cast<void>(machine_->stream().synchronize());
+  }
 
   Status load();
 
@@ -51,24 +35,35 @@ class DecoderModel final : public engine::TextModel {
   std::vector<engine::MemoryLine> memory() const override;
   TextLimits limits() const override { return limits_; }
   Status start(int slot, const Sampling& sampling) override;
-  Status step(std::span<const TokenRow> rows, std::span<Sampled> out) override;
-  Tensor logits() const override { return slice(buffers_.logits, 0, *samples()); }
+  Status issue(std::span<const TokenRow> rows) override;
+  Status repeat() override;
+  Status collect(std::span<Sampled> out) override;
+  int queued() const override { return flights_.size(); }
+  Result<Tensor> logits() override;
 
  private:
+  /// One captured step: a class and its bound of rows.
+  struct Variant {
+    bool decode;
+    int64_t rows;
+    exec::ShapeKey key() const { return exec::ShapeKey{static_cast<uint64_t>(rows) << 1 | static_cast<uint64_t>(decode)}; }
+  };
   Status check_options();
   void declare_buffers();
   Status fill_frequencies();
-  Status record(exec::Stream& stream, int64_t T);
-  Status capture(int64_t T);
-  Status run(int64_t T);
-  Status check_rows(std::span<const TokenRow> rows, std::span<Sampled> out) const;
-  int32_t* samples() const { return static_cast<int32_t*>(buffers_.samples.data); }
+  Status check_fit();
+  Status make_variants();
+  Status record(exec::Stream& stream, const Variant& v);
+  Status run(const Variant& v);
+  const Variant& pick(bool decode, size_t rows) const;
+  Status check_rows(std::span<const TokenRow> rows) const;
+  Status check_room() const;
+  Status queue(const Variant& v, std::span<const int32_t> slots);
 
   engine::WeightSource source_;
   LoadOptions options_;
-  cpu::Pool pool_;
-  exec::CpuStream stream_;
-  exec::Graph graph_;
+  std::unique_ptr<engine::Machine> machine_;  // before everything that lives on it
+  engine::Placement placement_;
   engine::Arena arena_;
   std::string family_;
   DecoderConfig config_;
@@ -77,25 +72,35 @@ class DecoderModel final : public engine::TextModel {
   TextLimits limits_;
   DecoderWeights weights_;
   StepBuffers buffers_;
+  InputBlock decode_, prompt_;
+  Flights flights_;
   double attn_factor_ = 1;
+  std::vector<Variant> variants_;   // by class and rows, ascending
+  std::unique_ptr<exec::Graph> graph_;
   std::vector<Sampling> sampling_;  // a slot
+  std::vector<int32_t> slots_;      // draws of the step that is being queued
+  std::vector<int32_t> decoding_;   // slots of the last decode step's rows, in order
+  int32_t last_pos_ = -1;           // largest position of that step's rows
+  std::vector<float> logits_;       // the host's copy, where ops leave them elsewhere
 };
 
 Status DecoderModel::check_options() {
-  if (options_.device != "auto" && options_.device != "cpu")
-    return Status(Code::kUnsupported, "device: this version runs decoders on 'cpu' only, got '" + options_.device + "'");
-  VV_ASSIGN(plan_, pick_plan(options_.precision));
-  VV_ASSIGN(kv_dtype_, pick_kv(options_.kv_dtype));
+  VV_ASSIGN(plan_, pick_plan(options_.precision, machine_->place()));
+  VV_ASSIGN(kv_dtype_, pick_kv(options_.kv_dtype, plan_, machine_->place()));
   const auto at_least = [](const char* what, int value, int least) {
     return value >= least ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted at least %d, got %d", what, least, value));
   };
   VV_TRY(at_least("context", options_.context, 0));
   VV_TRY(at_least("max_batch", options_.max_batch, 1));
   VV_TRY(at_least("chunk", options_.chunk, 1));
+  VV_TRY(at_least("ahead", options_.ahead, 0));
   if (options_.context > config_.context)
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d", static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
-  limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.chunk, options_.max_batch)};
+  const bool host = machine_->place() == Place::host;
+  // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
+  limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.chunk, options_.max_batch),
+                       std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host};
   return {};
 }
 
@@ -104,47 +109,35 @@ void DecoderModel::declare_buffers() {
   StepBuffers& b = buffers_;
   const int64_t T = limits_.chunk, R = limits_.max_batch, S = limits_.max_batch, L = limits_.context;
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
-  const DType i32 = DType::i32, f32 = DType::f32;
-  declare("tokens", i32, Shape(T), &b.tokens);
-  declare("pos", i32, Shape(T), &b.pos);
-  declare("slot", i32, Shape(T), &b.slot);
-  declare("rows", i32, Shape(1), &b.rows);
-  declare("sample_rows", i32, Shape(R), &b.sample_rows);
-  declare("samples", i32, Shape(1), &b.samples);
-  declare("sample_slot", i32, Shape(R), &b.sample_slot);
-  declare("sample_step", i32, Shape(R), &b.sample_step);
-  declare("temperature", f32, Shape(R), &b.temperature);
-  declare("top_p", f32, Shape(R), &b.top_p);
-  declare("min_p", f32, Shape(R), &b.min_p);
-  declare("repetition", f32, Shape(R), &b.repetition);
-  declare("presence", f32, Shape(R), &b.presence);
-  declare("frequency", f32, Shape(R), &b.frequency);
-  declare("top_k", i32, Shape(R), &b.top_k);
-  declare("seed", DType::i64, Shape(R), &b.seed);
+  const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
+  decode_.declare(arena_, "decode", R, R, false);
+  prompt_.declare(arena_, "prompt", T, R, true);
+  declare("cursor", i32, Shape(1), &b.cursor);
   declare("counts", i32, Shape(S, c.vocab), &b.counts);
+  declare("no_counts", i32, Shape(c.vocab), &b.no_counts);
   if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
   if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
-  declare("hidden", f32, Shape(T, c.hidden), &b.hidden);
-  declare("normed", f32, Shape(T, c.hidden), &b.normed);
-  declare("qkv", f32, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
-  declare("q", f32, Shape(T, c.heads, c.head_dim), &b.q);
-  declare("attended", f32, Shape(T, c.heads, c.head_dim), &b.attended);
+  declare("hidden", act, Shape(T, c.hidden), &b.hidden);
+  declare("normed", act, Shape(T, c.hidden), &b.normed);
+  declare("qkv", act, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
+  declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
+  declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
   const int64_t A = c.has(kExperts) ? T * c.experts_used : T;  // rows of the MLP
-  if (!c.has(kPlainMlp)) declare("gate_up", f32, Shape(A, 2 * c.mlp), &b.gate_up);
-  declare("mlp", f32, Shape(A, c.mlp), &b.mlp);
+  if (!c.has(kPlainMlp)) declare("gate_up", act, Shape(A, 2 * c.mlp), &b.gate_up);
+  declare("mlp", act, Shape(A, c.mlp), &b.mlp);
   if (c.has(kExperts)) {
     declare("route_logits", f32, Shape(T, c.experts), &b.route_logits);
     declare("route_weights", f32, Shape(T, c.experts_used), &b.route_weights);
     declare("place", i32, Shape(T, c.experts_used), &b.place);
     declare("token", i32, Shape(A), &b.token);
     declare("offsets", i32, Shape(c.experts + 1), &b.offsets);
-    declare("gathered", f32, Shape(A, c.hidden), &b.gathered);
-    declare("expert_out", f32, Shape(A, c.hidden), &b.expert_out);
+    declare("gathered", act, Shape(A, c.hidden), &b.gathered);
+    declare("expert_out", act, Shape(A, c.hidden), &b.expert_out);
   }
-  declare("last", f32, Shape(R, c.hidden), &b.last);
+  declare("last", act, Shape(R, c.hidden), &b.last);
   if (uses_branch(c)) {
-    declare("branch", f32, Shape(T, c.hidden), &b.branch);
-    declare("last_branch", f32, Shape(R, c.hidden), &b.last_branch);
+    declare("branch", act, Shape(T, c.hidden), &b.branch);
+    declare("last_branch", act, Shape(R, c.hidden), &b.last_branch);
   }
   declare("logits", f32, Shape(R, c.vocab), &b.logits);
   declare("next", i32, Shape(R), &b.next);
@@ -161,46 +154,81 @@ Status DecoderModel::fill_frequencies() {
   if (config_.rope_dims == 0) return {};
   const auto* factors = static_cast<const float*>(weights_.rope_factors.data);
   const auto fill = [&](double theta, const ops::RopeScaling& scaling, const Tensor& to, double* attn_factor) -> Status {
-    VV_ASSIGN(const ops::RopeFreqs freqs, ops::rope_freqs(theta, config_.rope_dims, scaling));
-    auto* inv_freq = static_cast<float*>(to.data);
-    for (size_t i = 0; i < freqs.inv_freq.size(); ++i) inv_freq[i] = factors ? freqs.inv_freq[i] / factors[i] : freqs.inv_freq[i];
+    VV_ASSIGN(ops::RopeFreqs freqs, ops::rope_freqs(theta, config_.rope_dims, scaling));
+    for (size_t i = 0; factors != nullptr && i < freqs.inv_freq.size(); ++i) freqs.inv_freq[i] /= factors[i];
     if (attn_factor != nullptr) *attn_factor = freqs.attn_factor;
-    return {};
+    const engine::Upload one[] = {{to.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)}};
+    return machine_->upload(one);
   };
   VV_TRY(fill(config_.rope_theta, config_.rope_scaling, buffers_.inv_freq, &attn_factor_));
   return config_.local.empty() ? Status() : fill(config_.local_theta, {}, buffers_.local_inv_freq, nullptr);
 }
 
+/// Before anything is copied: the whole need against what there is.
+Status DecoderModel::check_fit() {
+  VV_ASSIGN(const int64_t free, machine_->free_bytes());
+  const int64_t need = placement_.bytes() + arena_.bytes();
+  if (machine_->place() == Place::host || need <= free) return {};
+  return Status(Code::kOutOfMemory, strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context or max_batch, or use a smaller precision",
+                                         static_cast<long>(need), static_cast<long>(placement_.bytes()), static_cast<long>(arena_.bytes()), machine_->name(),
+                                         static_cast<long>(free), static_cast<long>(need - free)));
+}
+
 Status DecoderModel::load() {
   VV_ASSIGN(config_, read_config(source_.checkpoint()));
   family_ = config_.family->name;
+  if (options_.random_weights) source_.make_synthetic();
+  VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
   VV_TRY(check_options());
   VV_TRY(load_weights(source_, config_, &weights_));
+  place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_);
   declare_buffers();
-  VV_TRY(arena_.commit());
-  source_.touch();
+  VV_TRY(check_fit());
+  VV_TRY(placement_.commit(*machine_));
+  if (config_.tied) weights_.head = weights_.embed;
+  VV_TRY(arena_.commit(*machine_));
+  if (machine_->place() == Place::host) source_.touch();
+  else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
   VV_TRY(fill_frequencies());
+  for (InputBlock* block : {&decode_, &prompt_}) VV_TRY(block->open(*machine_, limits_.ahead));
+  VV_TRY(flights_.open(*machine_, limits_.ahead, limits_.max_batch, &buffers_));
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
-  VV_TRY(capture(limits_.max_batch));
-  if (limits_.chunk != limits_.max_batch) VV_TRY(capture(limits_.chunk));
-  // One dry step with no valid rows sizes every scratch area; after that nothing allocates.
-  for (int64_t T : {int64_t{limits_.max_batch}, int64_t{limits_.chunk}}) VV_TRY(run(T));
-  return {};
+  for (std::vector<int32_t>* slots : {&slots_, &decoding_}) slots->reserve(static_cast<size_t>(limits_.max_batch));
+  return make_variants();
 }
 
-Status DecoderModel::record(exec::Stream& stream, int64_t T) {
+Status DecoderModel::make_variants() {
+  for (int64_t rows = 1; rows < limits_.max_batch; rows *= 2) variants_.push_back({true, rows});
+  variants_.push_back({true, limits_.max_batch});
+  for (const int rows : kChunks)
+    if (rows < limits_.chunk) variants_.push_back({false, rows});
+  variants_.push_back({false, limits_.chunk});
+  graph_ = std::make_unique<exec::Graph>("decoder_step", variants_.size());
+  exec::Stream& stream = machine_->stream();
+  for (const Variant& v : variants_) {
+    // A dry step with no valid rows sizes every scratch area and loads every kernel, which a capture must not do.
+    VV_TRY(record(stream, v));
+    flights_.skip();
+    VV_TRY(graph_->capture(v.key(), stream, [&](exec::Stream& s) { return record(s, v); }));
+    VV_TRY(graph_->pin(v.key()));
+    VV_TRY(run(v));
+    flights_.skip();
+  }
+  return stream.synchronize();
+}
+
+Status DecoderModel::record(exec::Stream& stream, const Variant& v) {
   ops::Recorder rec(stream);
-  return record_step(rec, config_, plan_, weights_, buffers_, T, attn_factor_);
+  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_};
+  return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
 
-Status DecoderModel::capture(int64_t T) {
-  const exec::ShapeKey key{static_cast<uint64_t>(T)};
-  VV_TRY(graph_.capture(key, stream_, [&](exec::Stream& stream) { return record(stream, T); }));
-  return graph_.pin(key);
+Status DecoderModel::run(const Variant& v) {
+  return options_.eager ? record(machine_->stream(), v) : graph_->replay(v.key(), machine_->stream());
 }
 
-Status DecoderModel::run(int64_t T) {
-  return options_.eager ? record(stream_, T) : graph_.replay(exec::ShapeKey{static_cast<uint64_t>(T)}, stream_);
+const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const {
+  return *std::find_if(variants_.begin(), variants_.end(), [&](const Variant& v) { return v.decode == decode && static_cast<size_t>(v.rows) >= rows; });
 }
 
 Status DecoderModel::start(int slot, const Sampling& sampling) {
@@ -208,11 +236,14 @@ Status DecoderModel::start(int slot, const Sampling& sampling) {
   VV_TRY(engine::check(sampling));
   sampling_[static_cast<size_t>(slot)] = sampling;
   const Tensor counts = slice(buffers_.counts, slot, 1);
-  std::fill_n(static_cast<int32_t*>(counts.data), limits_.vocab, 0);
-  return {};
+  return machine_->stream().copy(counts.data, buffers_.no_counts.data, static_cast<size_t>(counts.span_bytes()));
 }
 
-Status DecoderModel::check_rows(std::span<const TokenRow> rows, std::span<Sampled> out) const {
+Status DecoderModel::check_room() const {
+  return flights_.full() ? Status(Code::kLimitExceeded, strf("step: %d steps are queued already; collect() the oldest", limits_.ahead)) : Status();
+}
+
+Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
   if (rows.empty() || rows.size() > static_cast<size_t>(limits_.chunk))
     return Status(Code::kLimitExceeded, strf("step: wanted 1 to %d rows, got %zu", limits_.chunk, rows.size()));
   size_t sampled = 0;
@@ -223,43 +254,54 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows, std::span<Sample
     sampled += r.sample;
   }
   if (sampled > static_cast<size_t>(limits_.max_batch)) return Status(Code::kLimitExceeded, strf("step: at most %d rows may sample, got %zu", limits_.max_batch, sampled));
-  if (out.size() != sampled) return Status(Code::kInvalidArgument, strf("step: %zu rows sample but out holds %zu", sampled, out.size()));
   return {};
 }
 
-Status DecoderModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
-  VV_TRY(check_rows(rows, out));
-  const StepBuffers& b = buffers_;
-  const auto put = []<class V>(const Tensor& t, size_t i, V v) { static_cast<V*>(t.data)[i] = v; };
-  size_t n = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const TokenRow& r = rows[i];
-    put(b.tokens, i, r.token);
-    put(b.pos, i, r.pos);
-    put(b.slot, i, r.slot);
-    if (!r.sample) continue;
-    const Sampling& s = sampling_[static_cast<size_t>(r.slot)];
-    put(b.sample_rows, n, static_cast<int32_t>(i));
-    put(b.sample_slot, n, r.slot);
-    put(b.sample_step, n, r.pos + 1);  // the drawn token's position: the same draw alone or in a batch
-    put(b.temperature, n, s.temperature);
-    put(b.top_p, n, s.top_p);
-    put(b.min_p, n, s.min_p);
-    put(b.repetition, n, s.repetition);
-    put(b.presence, n, s.presence);
-    put(b.frequency, n, s.frequency);
-    put(b.top_k, n, s.top_k);
-    put(b.seed, n, s.seed);
-    out[n++].slot = r.slot;
+Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
+  VV_TRY(run(v));
+  return flights_.push(machine_->stream(), slots);
+}
+
+Status DecoderModel::issue(std::span<const TokenRow> rows) {
+  VV_TRY(check_room());
+  VV_TRY(check_rows(rows));
+  slots_.clear();
+  int32_t last = -1;
+  for (const TokenRow& r : rows) {
+    if (r.sample) slots_.push_back(r.slot);
+    last = std::max(last, r.pos);
   }
-  put(b.rows, 0, static_cast<int32_t>(rows.size()));
-  put(b.samples, 0, static_cast<int32_t>(n));
-  VV_TRY(run(rows.size() <= static_cast<size_t>(limits_.max_batch) ? limits_.max_batch : limits_.chunk));
-  for (size_t i = 0; i < n; ++i) {
-    out[i].token = static_cast<const int32_t*>(b.next.data)[i];
-    out[i].logprob = static_cast<const float*>(b.logprob.data)[i];
+  const bool decode = slots_.size() == rows.size();
+  VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
+  if (decode) {
+    decoding_ = slots_;
+    last_pos_ = last;
   }
-  return {};
+  return queue(pick(decode, rows.size()), slots_);
+}
+
+Status DecoderModel::repeat() {
+  VV_TRY(check_room());
+  if (decoding_.empty()) return Status(Code::kFailedPrecondition, "repeat: no step of the decode class came before; issue() one");
+  if (last_pos_ + 1 >= limits_.context) return Status(Code::kLimitExceeded, strf("repeat: position %d is outside the context of %d", last_pos_ + 1, limits_.context));
+  ++last_pos_;
+  return queue(pick(true, decoding_.size()), decoding_);
+}
+
+Status DecoderModel::collect(std::span<Sampled> out) {
+  if (flights_.empty()) return Status(Code::kFailedPrecondition, "collect: no step is queued; issue() one");
+  if (out.size() != flights_.draws()) return Status(Code::kInvalidArgument, strf("collect: the step draws %zu tokens but out holds %zu", flights_.draws(), out.size()));
+  return flights_.pop(out);
+}
+
+Result<Tensor> DecoderModel::logits() {
+  if (!flights_.empty()) return Status(Code::kFailedPrecondition, "logits: steps are queued; collect() them first");
+  const Tensor t = slice(buffers_.logits, 0, static_cast<int64_t>(slots_.size()));
+  if (machine_->place() == Place::host) return t;
+  VV_TRY(machine_->stream().synchronize());
+  VV_TRY(machine_->stream().copy(logits_.data(), t.data, static_cast<size_t>(t.span_bytes())));
+  VV_TRY(machine_->stream().synchronize());
+  return tensor(logits_.data(), t.dtype, t.shape);
 }
 
 engine::Report DecoderModel::report() const {
@@ -267,10 +309,10 @@ engine::Report DecoderModel::report() const {
   const auto number = [](int64_t v) { return std::to_string(v); };
   const DecoderConfig& c = config_;
   return {{"family", quoted(family_)},
-          {"device", quoted("cpu")},
+          {"device", quoted(machine_->name())},
           {"precision", quoted(plan_.name)},
           {"kv_dtype", quoted(name(kv_dtype_))},
-          {"threads", number(pool_.threads())},
+          {"threads", number(machine_->threads())},
           {"layers", number(c.layers)},
           {"hidden", number(c.hidden)},
           {"heads", number(c.heads)},
@@ -282,17 +324,23 @@ engine::Report DecoderModel::report() const {
           {"trained_context", number(c.context)},
           {"max_batch", number(limits_.max_batch)},
           {"chunk", number(limits_.chunk)},
+          {"ahead", number(limits_.ahead)},
           {"weight_dtype", quoted(name(weights_.layers.front().o.dtype))},
           {"head_dtype", quoted(name(weights_.head.dtype))},
           {"experts", number(c.experts)},
           {"experts_used", number(c.experts_used)},
           {"window", number(c.window)},
           {"rope_style", quoted(c.rope_style)},
+          {"graphs", number(static_cast<int64_t>(variants_.size()))},
+          {"launches", number(static_cast<int64_t>(graph_->executable(variants_.front().key())->launches()))},
+          {"weight_bytes", number(placement_.bytes())},
           {"arena_bytes", number(arena_.bytes())}};
 }
 
 std::vector<engine::MemoryLine> DecoderModel::memory() const {
-  std::vector<engine::MemoryLine> lines = {{"weights (mapped)", source_.bytes()}};
+  std::vector<engine::MemoryLine> lines;
+  if (placement_.bytes() > 0) lines.push_back({"weights", placement_.bytes()});
+  else lines.push_back({"weights (mapped)", source_.bytes()});
   if (source_.copied_bytes() > 0) lines.push_back({"weights (copied)", source_.copied_bytes()});
   for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
   return lines;

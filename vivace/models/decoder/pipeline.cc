@@ -27,21 +27,22 @@ Tensor flat(const Tensor& t) {
 
 class Step {
  public:
-  Step(ops::Recorder& rec, const DecoderConfig& c, const PrecisionPlan& plan, const DecoderWeights& w, const StepBuffers& b, int64_t T, double attn_factor)
-      : rec_(rec), c_(c), plan_(plan), w_(w), b_(b), T_(T), attn_factor_(attn_factor),
-        hidden_(top(b.hidden, T)), normed_(top(b.normed, T)), pos_(top(b.pos, T)), slot_(top(b.slot, T)) {
-    if (uses_branch(c)) branch_ = top(b.branch, T);
+  Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
+      : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
+        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor),
+        hidden_(top(b_.hidden, T)), normed_(top(b_.normed, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)) {
+    if (uses_branch(c_)) branch_ = top(b_.branch, T);
   }
 
   Status record() {
-    const Tensor tokens = top(b_.tokens, T_);
+    const Tensor tokens = top(in_.tokens, T_);
     const double scale = c_.has(kScaledEmbedding) ? std::sqrt(static_cast<double>(c_.hidden)) : 1;
-    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", b_.rows}}, {{"scale", scale}}));
+    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", in_.rows}}, {{"scale", scale}}));
     if (c_.has(kLearnedPositions)) {
-      VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos_}, {"out", branch_}, {"rows", b_.rows}}));
+      VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos_}, {"out", branch_}, {"rows", in_.rows}}));
       waiting_ = true;
     }
-    VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", b_.rows}}));
+    VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", in_.rows}}));
     for (size_t i = 0; i < w_.layers.size(); ++i) {
       VV_TRY(attention(w_.layers[i], i));
       VV_TRY(mlp(w_.layers[i]));
@@ -64,10 +65,10 @@ class Step {
     }
     VV_TRY(rec_(ops::qkv_rope,
                 {{"qkv", qkv}, {"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"pos", pos_}, {"slot", slot_},
-                 {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"rows", b_.rows}},
+                 {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"rows", in_.rows}},
                 {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
                  {"norm_plus_one", plus_one(w.q_norm)}}));
-    VV_TRY(rec_(ops::attention, {{"q", q}, {"k", k_cache}, {"v", v_cache}, {"pos", pos_}, {"slot", slot_}, {"out", attended}, {"rows", b_.rows}},
+    VV_TRY(rec_(ops::attention, {{"q", q}, {"k", k_cache}, {"v", v_cache}, {"pos", pos_}, {"slot", slot_}, {"out", attended}, {"rows", in_.rows}},
                 {{"mask", "causal"}, {"window", local ? static_cast<double>(c_.window) : 0.0}, {"scale", c_.attn_scale}}));
     VV_TRY(linear(flat(attended), w.o, w.o_bias, target(w.attn_post_norm), residual(w.attn_post_norm)));
     return post_norm(w.attn_post_norm);
@@ -85,7 +86,7 @@ class Step {
     } else {
       VV_TRY(rec_(ops::gated_mlp,
                   {{"x", normed_}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
-                   {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", b_.rows}},
+                   {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", in_.rows}},
                   {{"act", c_.family->act}, {"quant", act(w.gate)}}));
     }
     return post_norm(w.mlp_post_norm);
@@ -97,29 +98,38 @@ class Step {
                 {{"x", normed_}, {"router", w.router}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
                  {"logits", top(b_.route_logits, T_)}, {"weights", top(b_.route_weights, T_)}, {"place", top(b_.place, T_)}, {"token", top(b_.token, A)},
                  {"offsets", b_.offsets}, {"gathered", top(b_.gathered, A)}, {"gate_up", top(b_.gate_up, A)}, {"hidden", top(b_.mlp, A)},
-                 {"expert_out", top(b_.expert_out, A)}, {"rows", b_.rows}},
+                 {"expert_out", top(b_.expert_out, A)}, {"rows", in_.rows}},
                 {{"act", c_.family->act}, {"quant", act(w.gate)}, {"renormalize", c_.renormalize ? 1.0 : 0.0}});
   }
 
   Status sample() {
     // A row's logits cost as much as its whole stack of layers: only the sampled rows reach the head.
-    Tensor last = b_.last, sum;
-    VV_TRY(rec_(ops::embedding, {{"table", hidden_}, {"ids", b_.sample_rows}, {"out", last}, {"rows", b_.samples}}));
+    Tensor last = top(b_.last, R_), sum;
+    const Tensor logits = top(b_.logits, R_), next = top(b_.next, R_), logprob = top(b_.logprob, R_), step = top(in_.sample_step, R_);
+    const bool gathers = in_.sample_rows.present();
+    if (gathers) VV_TRY(rec_(ops::embedding, {{"table", hidden_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
     if (waiting_) {
-      sum = last, last = b_.last_branch;
-      VV_TRY(rec_(ops::embedding, {{"table", branch_}, {"ids", b_.sample_rows}, {"out", last}, {"rows", b_.samples}}));
+      sum = gathers ? last : hidden_;
+      last = gathers ? b_.last_branch : branch_;
+      if (gathers) VV_TRY(rec_(ops::embedding, {{"table", branch_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
+      VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, last, in_.samples));
+    } else {
+      VV_TRY(norm(gathers ? last : hidden_, {}, w_.final_norm, w_.final_norm_bias, last, in_.samples));
     }
-    VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, last, b_.samples));
-    VV_TRY(rec_(ops::gemm, {{"x", last}, {"w", w_.head}, {"out", b_.logits}, {"rows", b_.samples}}, {{"act", act(w_.head)}}));
-    return rec_(ops::sample,
-                {{"logits", b_.logits}, {"token", b_.next}, {"logprob", b_.logprob}, {"temperature", b_.temperature}, {"top_k", b_.top_k},
-                 {"top_p", b_.top_p}, {"min_p", b_.min_p}, {"seed", b_.seed}, {"step", b_.sample_step}, {"counts", b_.counts},
-                 {"slot", b_.sample_slot}, {"repetition", b_.repetition}, {"presence", b_.presence}, {"frequency", b_.frequency}, {"rows", b_.samples}});
+    VV_TRY(rec_(ops::gemm, {{"x", last}, {"w", w_.head}, {"out", logits}, {"rows", in_.samples}}, {{"act", act(w_.head)}}));
+    VV_TRY(rec_(ops::sample,
+                {{"logits", logits}, {"token", next}, {"logprob", logprob}, {"temperature", top(in_.temperature, R_)}, {"top_k", top(in_.top_k, R_)},
+                 {"top_p", top(in_.top_p, R_)}, {"min_p", top(in_.min_p, R_)}, {"seed", top(in_.seed, R_)}, {"step", step}, {"counts", b_.counts},
+                 {"slot", top(in_.sample_slot, R_)}, {"repetition", top(in_.repetition, R_)}, {"presence", top(in_.presence, R_)},
+                 {"frequency", top(in_.frequency, R_)}, {"rows", in_.samples}}));
+    return rec_(ops::advance,
+                {{"token", next}, {"logprob", logprob}, {"cursor", b_.cursor}, {"ring", b_.ring}, {"ring_logprob", b_.ring_logprob}, {"rows", in_.samples},
+                 {"fed", gathers ? Tensor{} : top(in_.tokens, R_)}, {"pos", gathers ? Tensor{} : pos_}, {"step", gathers ? Tensor{} : step}});
   }
 
   /// normed = norm of the residual stream, which first takes in what waits in branch.
   Status add_norm(const Tensor& weight, const Tensor& bias) {
-    const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, b_.rows) : norm(hidden_, {}, weight, bias, normed_, b_.rows);
+    const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, in_.rows) : norm(hidden_, {}, weight, bias, normed_, in_.rows);
     waiting_ = false;
     return s;
   }
@@ -130,7 +140,7 @@ class Step {
   Status post_norm(const Tensor& weight) {
     if (!weight.present()) return {};
     waiting_ = true;
-    return norm(branch_, {}, weight, {}, branch_, b_.rows);
+    return norm(branch_, {}, weight, {}, branch_, in_.rows);
   }
 
   Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Tensor& out, const Tensor& rows) {
@@ -139,7 +149,7 @@ class Step {
   }
 
   Status linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
-    return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"residual", residual}, {"out", out}, {"rows", b_.rows}}, {{"act", act(w)}, {"epilogue", epilogue}});
+    return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"residual", residual}, {"out", out}, {"rows", in_.rows}}, {{"act", act(w)}, {"epilogue", epilogue}});
   }
 
   double plus_one(const Tensor& weight) const { return c_.norm_plus_one && weight.present() ? 1 : 0; }
@@ -152,7 +162,8 @@ class Step {
   const PrecisionPlan& plan_;
   const DecoderWeights& w_;
   const StepBuffers& b_;
-  int64_t T_;
+  const StepInputs& in_;
+  int64_t T_, R_;
   double attn_factor_;
   Tensor hidden_, normed_, branch_, pos_, slot_;
   bool waiting_ = false;  // branch holds what the residual stream lacks
@@ -160,9 +171,8 @@ class Step {
 
 }  // namespace
 
-Status record_step(ops::Recorder& rec, const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights,
-                   const StepBuffers& buffers, int64_t T, double attn_factor) {
-  return Step(rec, config, plan, weights, buffers, T, attn_factor).record();
+Status record_step(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T) {
+  return Step(rec, context, inputs, T).record();
 }
 
 }  // namespace vivace::models::decoder

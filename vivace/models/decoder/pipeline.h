@@ -1,33 +1,33 @@
 // The one decoder pipeline: token rows to next tokens, as a walk over ops. It knows no backend.
 #pragma once
+#include "vivace/models/decoder/plan.h"
 #include "vivace/models/decoder/weights.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::models::decoder {
 
-/// How the model computes, decided once at load.
-struct PrecisionPlan {
-  const char* name;  // "q8", "f32"
-  const char* act;   // how activations enter a product with block-quantised weights: gemm's `act`
-};
-
-/// What a step reads and writes besides weights. T is the bucket's row bound, R its bound of sampled
-/// rows, S the slots, L the positions of a slot. Filled by the arena.
-struct StepBuffers {
-  // Inputs, written by the host before each step.
+/// What the host says of a step: one block of memory, written before it. T is the class's row bound, R
+/// its bound of sampled rows. In the decode class every row samples: sample_rows is absent, samples is
+/// rows, sample_slot is slot, and the step itself moves tokens, pos and sample_step on.
+struct StepInputs {
   Tensor tokens, pos, slot;        // [T] i32
   Tensor rows;                     // [1] i32: valid rows
-  Tensor sample_rows;              // [R] i32: which rows are sampled
+  Tensor sample_rows;              // [R] i32: which rows are sampled, or absent
   Tensor samples;                  // [1] i32: how many
   Tensor sample_slot, sample_step; // [R] i32
   Tensor temperature, top_p, min_p, repetition, presence, frequency;  // [R] f32
   Tensor top_k;                    // [R] i32
   Tensor seed;                     // [R] i64
-  // State.
+};
+
+/// What a step reads and writes besides weights and inputs. T is the largest row bound, R that of
+/// sampled rows, S the slots, L the positions of a slot. Filled by the arena. "act" is the plan's dtype.
+struct StepBuffers {
   std::vector<Tensor> k_cache, v_cache;  // a layer: [S, L, Hkv, D]
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
+  Tensor no_counts;                // [V] i32: zeros, what a slot starts with
   Tensor inv_freq, local_inv_freq; // [D/2] f32; absent without rope, without local layers
-  // Scratch, f32.
+  // Scratch, act unless it says otherwise.
   Tensor hidden;                   // [T, H] the residual stream
   Tensor normed;                   // [T, H]
   Tensor branch;                   // [T, H] what will join the residual stream; families that need it
@@ -41,13 +41,23 @@ struct StepBuffers {
   Tensor logits;                   // [R, V] f32
   Tensor next;                     // [R] i32
   Tensor logprob;                  // [R] f32
+  Tensor cursor;                   // [1] i32: row of the rings that the next step writes
+  Tensor ring, ring_logprob;       // [N, R] i32, f32: next and logprob of the last N steps, where the host reaches them
 };
 
 /// Whether what a layer gives waits in `branch` until the next norm adds it to the residual stream.
 inline bool uses_branch(const DecoderConfig& c) { return c.has(kPostNorms) || c.has(kLearnedPositions); }
 
-/// Records one step over at most T rows (T <= the buffers' bound), sampling included.
-Status record_step(ops::Recorder& rec, const DecoderConfig& config, const PrecisionPlan& plan,
-                   const DecoderWeights& weights, const StepBuffers& buffers, int64_t T, double attn_factor);
+/// Everything that record_step() walks over.
+struct StepContext {
+  const DecoderConfig& config;
+  const PrecisionPlan& plan;
+  const DecoderWeights& weights;
+  const StepBuffers& buffers;
+  double attn_factor = 1;
+};
+
+/// Records one step over at most T rows (T <= the inputs' bound), sampling included.
+Status record_step(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T);
 
 }  // namespace vivace::models::decoder

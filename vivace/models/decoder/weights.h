@@ -2,8 +2,10 @@
 #pragma once
 #include <vector>
 
+#include "vivace/engine/placement.h"
 #include "vivace/engine/weights.h"
 #include "vivace/models/decoder/config.h"
+#include "vivace/models/decoder/plan.h"
 
 namespace vivace::models::decoder {
 
@@ -34,6 +36,12 @@ struct DecoderWeights {
 
 /// Finds and checks every tensor. Errors: NotFound names the missing tensor, InvalidShape both shapes.
 Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights);
+
+/// Copies the weights to where `machine`'s ops read them, in the dtypes of the plan, with matrices that
+/// take the same input joined into one product, once `placement` is committed; it owns the memory. Where
+/// the host's ops can read the checkpoint as it is mapped, nothing happens.
+void place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
+                   DecoderWeights* weights, engine::Placement* placement);
 
 /// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
 struct WeightName {

@@ -1,0 +1,119 @@
+#include "vivace/engine/machine.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <vector>
+
+#include "vivace/base/check.h"
+#include "vivace/cpu/pool.h"
+#include "vivace/device/cuda_transfer.h"
+#include "vivace/exec/cpu_stream.h"
+#include "vivace/exec/cuda_stream.h"
+
+namespace vivace::engine {
+namespace {
+
+class Host final : public Machine {
+ public:
+  explicit Host(int threads) : pool_(threads), backend_(pool_), stream_(pool_) {}
+  const char* name() const override { return "cpu"; }
+  Place place() const override { return Place::host; }
+  Arch arch() const override { return Arch::cpu; }
+  int threads() const override { return pool_.threads(); }
+  exec::Backend& backend() override { return backend_; }
+  exec::Stream& stream() override { return stream_; }
+  int ahead() const override { return 1; }
+
+  Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (p == MAP_FAILED) return Status(Code::kOutOfMemory, strf("%s: cannot reserve %zu bytes: %s; lower context or max_batch", name.c_str(), bytes, std::strerror(errno)));
+    return exec::Buffer(std::move(name), p, bytes, Place::host, [](void* data, size_t size, void*) { munmap(data, size); });
+  }
+  Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override { return reserve(std::move(name), bytes); }
+  Result<int64_t> free_bytes() override { return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
+  Status upload(std::span<const Upload> copies) override {
+    for (const Upload& c : copies) std::memcpy(c.to, c.from, c.bytes);
+    return {};
+  }
+
+ private:
+  cpu::Pool pool_;
+  exec::CpuBackend backend_;
+  exec::CpuStream stream_;
+};
+
+class Gpu final : public Machine {
+ public:
+  static Result<std::unique_ptr<Machine>> open(int ordinal) {
+    VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
+    VV_TRY(device->check_arch());
+    auto gpu = std::unique_ptr<Gpu>(new Gpu(*device));
+    VV_ASSIGN(gpu->backend_, exec::CudaBackend::create(*device));
+    VV_ASSIGN(gpu->stream_, gpu->backend_->make_stream(0));
+    return std::unique_ptr<Machine>(std::move(gpu));
+  }
+  const char* name() const override { return backend_->name(); }
+  Place place() const override { return Place::device; }
+  Arch arch() const override { return device_.info().arch; }
+  int threads() const override { return 0; }
+  exec::Backend& backend() override { return *backend_; }
+  exec::Stream& stream() override { return *stream_; }
+  int ahead() const override { return 4; }
+
+  Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
+    VV_ASSIGN(const int64_t free, free_bytes());
+    const int64_t wanted = static_cast<int64_t>(bytes);
+    if (wanted > free)
+      return Status(Code::kOutOfMemory, strf("%s: %s has %ld bytes free, %ld are wanted, %ld too many; lower context or max_batch, or use a smaller precision",
+                                             name.c_str(), this->name(), static_cast<long>(free), static_cast<long>(wanted), static_cast<long>(wanted - free)));
+    return backend_->make_buffer(std::move(name), bytes);
+  }
+  Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override {
+    VV_ASSIGN(device::PinnedBuffer pinned, device::PinnedBuffer::create(device_, bytes));
+    std::memset(pinned.data(), 0, bytes);
+    auto* const owner = new device::PinnedBuffer(std::move(pinned));
+    return exec::Buffer(std::move(name), owner->data(), bytes, Place::device,
+                        [](void*, size_t, void* context) { delete static_cast<device::PinnedBuffer*>(context); }, owner);
+  }
+  Result<int64_t> free_bytes() override {
+    VV_ASSIGN(const device::MemoryInfo memory, device_.memory());
+    return memory.free_bytes;
+  }
+  Status upload(std::span<const Upload> copies) override {
+    VV_ASSIGN(const std::unique_ptr<device::CudaCopies> lanes, device::CudaCopies::create(device_));
+    VV_ASSIGN(const std::unique_ptr<device::TransferEngine> engine, device::TransferEngine::create(*lanes, {}));
+    std::vector<device::Ticket> tickets;
+    for (const Upload& c : copies) {
+      VV_ASSIGN(device::Ticket ticket, engine->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
+      tickets.push_back(std::move(ticket));
+    }
+    for (const device::Ticket& t : tickets) VV_TRY(t.wait());
+    return {};
+  }
+
+ private:
+  explicit Gpu(const device::Device& device) : device_(device) {}
+  const device::Device& device_;
+  std::unique_ptr<exec::CudaBackend> backend_;
+  std::unique_ptr<exec::Stream> stream_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Machine>> Machine::open(const std::string& device, int threads) {
+  if (device == "auto" || device == "cpu") return std::unique_ptr<Machine>(std::make_unique<Host>(threads));
+  int ordinal = 0;
+  const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
+  if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() || end != number.data() + number.size())
+    return Status(Code::kInvalidArgument, "device: wanted auto, cpu, cuda or cuda:N, got '" + device + "'");
+  Result<std::unique_ptr<Machine>> gpu = Gpu::open(ordinal);
+  if (!gpu.ok()) return std::move(gpu).status().with_context("device '" + device + "'");
+  return gpu;
+}
+
+}  // namespace vivace::engine

@@ -1,0 +1,23 @@
+// Precision plans of decoders: what activations, weights and cache are, decided once at load.
+#pragma once
+#include <string>
+
+#include "vivace/base/status.h"
+#include "vivace/base/tensor.h"
+
+namespace vivace::models::decoder {
+
+struct PrecisionPlan {
+  const char* name;
+  DType hidden;       // of activations between ops
+  const char* act;    // how activations enter a product with block-quantised weights: gemm's `act`
+  bool plain_16_bit;  // matrices become bf16 where they are something else
+  bool keeps_blocks;  // block-quantised matrices stay what they are, also off the host
+};
+
+/// `precision` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists the plans.
+Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
+/// `kv` as in engine::LoadOptions.
+Result<DType> pick_kv(const std::string& kv, const PrecisionPlan& plan, Place place);
+
+}  // namespace vivace::models::decoder

@@ -1,0 +1,114 @@
+#include "vivace/models/decoder/step_io.h"
+
+#include <string>
+
+#include "vivace/base/check.h"
+
+namespace vivace::models::decoder {
+
+using engine::Sampled;
+using engine::Sampling;
+using engine::TokenRow;
+
+void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers) {
+  const auto declare = [&](const char* name, DType dtype, int64_t n, Tensor* t) { arena.declare(std::string(prefix) + "." + name, dtype, Shape(n), t); };
+  gathers_ = gathers;
+  declare("tokens", DType::i32, T, &in_.tokens);
+  declare("pos", DType::i32, T, &in_.pos);
+  declare("slot", DType::i32, T, &in_.slot);
+  declare("rows", DType::i32, 1, &in_.rows);
+  if (gathers) {
+    declare("sample_rows", DType::i32, R, &in_.sample_rows);
+    declare("samples", DType::i32, 1, &in_.samples);
+    declare("sample_slot", DType::i32, R, &in_.sample_slot);
+  }
+  declare("sample_step", DType::i32, R, &in_.sample_step);
+  declare("temperature", DType::f32, R, &in_.temperature);
+  declare("top_p", DType::f32, R, &in_.top_p);
+  declare("min_p", DType::f32, R, &in_.min_p);
+  declare("repetition", DType::f32, R, &in_.repetition);
+  declare("presence", DType::f32, R, &in_.presence);
+  declare("frequency", DType::f32, R, &in_.frequency);
+  declare("top_k", DType::i32, R, &in_.top_k);
+  declare("seed", DType::i64, R, &in_.seed);
+}
+
+Status InputBlock::open(engine::Machine& machine, int ahead) {
+  begin_ = static_cast<char*>(in_.tokens.data);
+  bytes_ = static_cast<size_t>(static_cast<char*>(in_.seed.data) + in_.seed.span_bytes() - begin_);
+  bytes_ = (bytes_ + 15) / 16 * 16;
+  if (!gathers_) {
+    in_.samples = in_.rows;
+    in_.sample_slot = in_.slot;
+  }
+  VV_ASSIGN(staging_, machine.reserve_shared("step inputs", bytes_ * static_cast<size_t>(ahead)));
+  return {};
+}
+
+Status InputBlock::write(exec::Stream& stream, int flight, std::span<const TokenRow> rows, std::span<const Sampling> of_slot) {
+  stage_ = static_cast<char*>(staging_.data()) + static_cast<size_t>(flight) * bytes_;
+  size_t n = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TokenRow& r = rows[i];
+    put(in_.tokens, i, r.token);
+    put(in_.pos, i, r.pos);
+    put(in_.slot, i, r.slot);
+    if (!r.sample) continue;
+    const Sampling& s = of_slot[static_cast<size_t>(r.slot)];
+    if (gathers_) {
+      put(in_.sample_rows, n, static_cast<int32_t>(i));
+      put(in_.sample_slot, n, r.slot);
+    }
+    put(in_.sample_step, n, r.pos + 1);  // the drawn token's position: the same draw alone or in a batch
+    put(in_.temperature, n, s.temperature);
+    put(in_.top_p, n, s.top_p);
+    put(in_.min_p, n, s.min_p);
+    put(in_.repetition, n, s.repetition);
+    put(in_.presence, n, s.presence);
+    put(in_.frequency, n, s.frequency);
+    put(in_.top_k, n, s.top_k);
+    put(in_.seed, n, s.seed);
+    ++n;
+  }
+  put(in_.rows, 0, static_cast<int32_t>(rows.size()));
+  if (gathers_) put(in_.samples, 0, static_cast<int32_t>(n));
+  return stream.copy(begin_, stage_, bytes_);
+}
+
+Status Flights::open(engine::Machine& machine, int ahead, int64_t R, StepBuffers* buffers) {
+  flights_.resize(static_cast<size_t>(ahead));
+  for (Flight& f : flights_) {
+    VV_ASSIGN(f.done, machine.backend().make_event());
+    f.slots.reserve(static_cast<size_t>(R));
+  }
+  const size_t half = static_cast<size_t>(ahead * R) * 4;
+  VV_ASSIGN(rings_, machine.reserve_shared("rings of draws", 2 * half));
+  ring_ = tensor(rings_.data(), DType::i32, Shape(ahead, R), machine.place());
+  logprob_ = tensor(static_cast<char*>(rings_.data()) + half, DType::f32, Shape(ahead, R), machine.place());
+  buffers->ring = ring_;
+  buffers->ring_logprob = logprob_;
+  return {};
+}
+
+Status Flights::push(exec::Stream& stream, std::span<const int32_t> slots) {
+  Flight& f = flights_[static_cast<size_t>(next())];
+  VV_TRY(stream.record(*f.done));
+  f.slots.assign(slots.begin(), slots.end());
+  f.row = row_;
+  skip();
+  ++count_;
+  return {};
+}
+
+Status Flights::pop(std::span<Sampled> out) {
+  Flight& f = flights_[static_cast<size_t>(first_)];
+  VV_TRY(f.done->synchronize());
+  const auto row = static_cast<size_t>(f.row) * static_cast<size_t>(ring_.shape[1]);
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = {static_cast<const int32_t*>(ring_.data)[row + i], f.slots[i], static_cast<const float*>(logprob_.data)[row + i]};
+  first_ = (first_ + 1) % static_cast<int>(flights_.size());
+  --count_;
+  return {};
+}
+
+}  // namespace vivace::models::decoder

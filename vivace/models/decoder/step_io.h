@@ -1,0 +1,71 @@
+// StepIo: how a step's inputs reach the ops and its draws come back, for several steps in flight.
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "vivace/engine/arena.h"
+#include "vivace/models/decoder/pipeline.h"
+
+namespace vivace::models::decoder {
+
+/// The inputs of one class: one stretch of the arena, and for each step in flight a copy of it that the
+/// host writes.
+class InputBlock {
+ public:
+  /// `R` sampled rows of at most `T`; `gathers`: of which sample_rows says where they stand.
+  void declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers);
+  /// After the arena's commit: the host's copies, one a step in flight.
+  Status open(engine::Machine& machine, int ahead);
+  /// Writes rows, of which those that sample take the parameters of their slot, and queues the copy.
+  /// `flight`: which of the copies, free since its last step was collected.
+  Status write(exec::Stream& stream, int flight, std::span<const engine::TokenRow> rows, std::span<const engine::Sampling> of_slot);
+  const StepInputs& inputs() const { return in_; }
+
+ private:
+  /// The host's copy of element i of `t`.
+  template <class V>
+  void put(const Tensor& t, size_t i, V v) {
+    reinterpret_cast<V*>(stage_ + (static_cast<char*>(t.data) - begin_))[i] = v;
+  }
+  StepInputs in_;
+  bool gathers_ = false;
+  char* begin_ = nullptr;  // of the stretch
+  size_t bytes_ = 0;
+  exec::Buffer staging_;
+  char* stage_ = nullptr;  // the copy that is being written
+};
+
+/// The steps that were queued and not yet collected, oldest first.
+class Flights {
+ public:
+  /// `R`: most draws of a step. Makes the rings of `buffers` and the events.
+  Status open(engine::Machine& machine, int ahead, int64_t R, StepBuffers* buffers);
+  bool full() const { return count_ == static_cast<int>(flights_.size()); }
+  bool empty() const { return count_ == 0; }
+  int size() const { return count_; }
+  /// The place of the next step, for InputBlock::write().
+  int next() const { return (first_ + count_) % static_cast<int>(flights_.size()); }
+  /// Notes that a step was queued which draws for `slots`, and marks its end on the stream.
+  Status push(exec::Stream& stream, std::span<const int32_t> slots);
+  /// A step that draws nothing and is not collected: of loading.
+  void skip() { row_ = (row_ + 1) % static_cast<int>(flights_.size()); }
+  /// Draws of the oldest step, 0 where none is queued.
+  size_t draws() const { return empty() ? 0 : flights_[static_cast<size_t>(first_)].slots.size(); }
+  /// Waits for the oldest step. `out` has draws() elements.
+  Status pop(std::span<engine::Sampled> out);
+
+ private:
+  struct Flight {
+    std::unique_ptr<exec::Event> done;
+    std::vector<int32_t> slots;  // of the draws; reserved
+    int row = 0;                 // of the rings
+  };
+  std::vector<Flight> flights_;
+  int first_ = 0, count_ = 0;
+  int row_ = 0;  // of the rings that the next step writes, as the device's cursor says
+  exec::Buffer rings_;
+  Tensor ring_, logprob_;
+};
+
+}  // namespace vivace::models::decoder
