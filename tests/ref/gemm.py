@@ -85,11 +85,6 @@ def bound(port, value, dtype, inputs):
     return error + rounding(value, dtype) + x.shape[1] * 2.0**-149
 
 
-def unserved_on_gpu(case):
-    w = case.dtypes["w"]
-    return f"no CUDA product with {w} weights yet" if w.startswith("q") else None
-
-
 CASES = [
     Case({"T": 1, "N": 1, "K": 1}, {"x": "f32", "w": "f32", "out": "f32"}),
     Case({"T": 7, "N": 50, "K": 100}, {"x": "bf16", "w": "bf16", "bias": "bf16", "residual": "bf16", "out": "bf16"}, {"alpha": 0.5}),

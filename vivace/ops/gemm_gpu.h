@@ -1,7 +1,7 @@
 // How gemm runs on a GPU: which kernel, which tile, how K is cut.
 #pragma once
 #include "vivace/kernels/gemm/gemm.h"
-#include "vivace/ops/gpu.h"
+#include "vivace/ops/gemm_codes_gpu.h"
 
 namespace vivace::ops {
 
@@ -10,12 +10,14 @@ struct GemmGpu {
   using Args = kernels::GemmArgs;
   using Stream = kernels::GemmStream;
   using Tile = kernels::GemmTile;
-  enum class Kind : uint8_t { simple, stream, tile };
+  using Codes = GemmCodesGpu;
+  enum class Kind : uint8_t { simple, stream, tile, codes };
   struct Key {
     Kind kind;
     DType x, w, out;
     Stream stream;
     Tile tile;
+    Codes::Key codes;
     bool operator==(const Key&) const = default;
   };
 
@@ -30,11 +32,7 @@ struct GemmGpu {
   static constexpr Stream kWideStream = {4, 2, 2, 8, 3, 1, true, true};  // of many rows: x is read half as often
   static constexpr Tile kTiles[] = {{128, 128, 2, 4, 3, true}, {64, 64, 2, 2, 3, true}, {64, 64, 2, 2, 3, false}};
 
-  /// Shared memory a block may have on the chip.
-  static constexpr int smem_limit(Arch arch) {
-    if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;
-    return (arch >= Arch::sm90a && arch <= Arch::sm110a ? 227 : 99) * 1024;
-  }
+  static constexpr int smem_limit(Arch arch) { return gemm_smem_limit(arch); }
   static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, two steps a part at least.
@@ -48,9 +46,15 @@ struct GemmGpu {
   static constexpr bool has_mma(DType x, DType w) { return x == w && (x == DType::bf16 || x == DType::f16 || x == DType::e4m3); }
 
   static Result<Key> pick(const Args& a, Arch arch) {
-    if (is_block(a.w_dtype))
-      return Status(Code::kUnsupported, strf("w is %s, which has no CUDA product yet; the nearest served case: dequantize w to bf16 or f16 once, at load", name(a.w_dtype)));
-    Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}};
+    Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
+    if (a.x_dtype != a.w_dtype) {
+      const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
+      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, Codes::split(a.N, a.K, a.w_dtype, arch), Codes::aligned(a.w, pitch, a.w_dtype), arch);
+      if (!codes.ok()) return std::move(codes).status();
+      k.kind = Kind::codes;
+      k.codes = *codes;
+      return k;
+    }
     if (!has_mma(a.x_dtype, a.w_dtype)) return k;
     const int vec = 16 / info(a.x_dtype).bytes;
     const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
@@ -83,12 +87,14 @@ struct GemmGpu {
       case Kind::tile:
         return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s}>", type_name(k.x), type_name(k.out), k.tile.tokens,
                                  k.tile.rows, k.tile.warps_t, k.tile.warps_n, k.tile.stages, flag(k.tile.aligned));
+      case Kind::codes: return Codes::instance("gemm_codes", k.codes);
       case Kind::simple: break;
     }
     return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
     const auto tiles = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile; };
+    if (k.kind == Kind::codes) return Codes::shape(k.codes, tiles(a.T, k.codes.p.tokens()) * tiles(a.N, k.codes.p.rows()), a.T, launch);
     int64_t grid = tiles(a.T, 64) * tiles(a.N, 64);
     launch->block[0] = 256;
     if (k.kind == Kind::stream) {
@@ -111,17 +117,16 @@ struct GemmGpu {
         for (const int cluster : {1, 2, 4, 8}) {
           s.cluster = cluster;
           if (s.smem_bytes() > smem_limit(arch) || (cluster > 1 && (!has_clusters(arch) || t == DType::f16))) continue;
-          visit(Key{Kind::stream, t, t, out, s, {}});
+          visit(Key{Kind::stream, t, t, out, s, {}, {}});
         }
       Stream odd = kStreams[0];
       odd.aligned = false;
-      if (odd.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, odd, {}});
-      if (kWideStream.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, kWideStream, {}});
-      for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile});
-      visit(Key{Kind::simple, DType::f32, t, out, {}, {}});
-      visit(Key{Kind::simple, t, DType::f32, DType::f32, {}, {}});
+      if (odd.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, odd, {}, {}});
+      if (kWideStream.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, kWideStream, {}, {}});
+      for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile, {}});
     }
-    visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}});
+    visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}});
+    Codes::instances(arch, [&](const Codes::Key& c) { visit(Key{Kind::codes, c.x, c.w, c.out, {}, {}, c}); });
   }
 };
 

@@ -1,5 +1,6 @@
 // gemm on CUDA: formula in vivace/ops/gemm.h, where the tactics are chosen too.
 #pragma once
+#include "vivace/kernels/gemm/codes.cuh"
 #include "vivace/kernels/gemm/simple.cuh"
 #include "vivace/kernels/gemm/stream.cuh"
 #include "vivace/kernels/gemm/tile.cuh"

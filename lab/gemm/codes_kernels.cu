@@ -1,0 +1,44 @@
+// What codes_bench.cu tries: out and x are bf16.
+#include "vivace/kernels/gemm/codes.cuh"
+
+namespace vivace::kernels {
+#define CODES(W, ACT, ...) template __global__ void gemm_codes<bf16, DType::W, bf16, GemmAct::ACT, GemmCodes{__VA_ARGS__}>(const __grid_constant__ GemmArgs);
+#define CODES_CLUSTERS(W, ACT, N, K, R, T, S, P) CODES(W, ACT, N, K, R, T, S, 1, P, true) CODES(W, ACT, N, K, R, T, S, 4, P, true)
+// Shapes of the tile with one format.
+CODES_CLUSTERS(q4_0, f32, 4, 2, 1, 1, 2, 4096)
+CODES_CLUSTERS(q4_0, f32, 4, 2, 1, 1, 3, 4096)
+CODES_CLUSTERS(q4_0, f32, 4, 2, 1, 1, 4, 4096)
+CODES_CLUSTERS(q4_0, f32, 8, 1, 1, 1, 3, 4096)
+CODES_CLUSTERS(q4_0, f32, 2, 4, 1, 1, 3, 4096)
+CODES_CLUSTERS(q4_0, f32, 2, 2, 1, 1, 3, 4096)
+CODES_CLUSTERS(q4_0, f32, 2, 2, 2, 1, 3, 4096)
+CODES(q4_0, f32, 4, 2, 1, 1, 3, 2, 4096, true)
+CODES(q4_0, f32, 4, 2, 1, 1, 3, 8, 4096, true)
+CODES(q4_0, f32, 4, 2, 1, 1, 3, 1, 1024, true)
+CODES(q4_0, f32, 4, 2, 1, 1, 3, 1, 4096, false)
+// More tokens.
+CODES_CLUSTERS(q4_0, f32, 4, 2, 1, 2, 3, 2048)
+CODES(q4_0, f32, 4, 2, 1, 2, 2, 1, 1024, true)
+CODES_CLUSTERS(q4_0, f32, 4, 2, 1, 4, 3, 1024)
+CODES(q4_0, f32, 4, 2, 2, 4, 2, 1, 1024, true)
+CODES_CLUSTERS(q4_0, f32, 4, 2, 2, 8, 3, 512)
+CODES(q4_0, f32, 4, 2, 2, 8, 2, 1, 512, true)
+CODES(q4_0, f32, 4, 2, 1, 8, 3, 1, 512, true)
+CODES_CLUSTERS(q4_0, q8, 4, 2, 1, 1, 3, 4096)
+CODES(q4_0, q8, 4, 2, 1, 2, 3, 1, 2048, true)
+CODES(q4_0, q8, 4, 2, 1, 4, 3, 1, 1024, true)
+CODES(q4_0, q8, 4, 2, 2, 8, 3, 1, 512, true)
+// Formats.
+#define CODES_FORMAT(W, A) \
+  CODES(W, f32, 4, 2, 1, 1, 3, 1, 4096, A) CODES(W, f32, 4, 2, 1, 1, 3, 4, 4096, A) CODES(W, q8, 4, 2, 1, 1, 3, 1, 4096, A) CODES(W, f32, 4, 2, 2, 8, 2, 1, 512, A)
+CODES_FORMAT(q4_1, true)
+CODES_FORMAT(q5_0, true)
+CODES_FORMAT(q5_1, true)
+CODES_FORMAT(q8_0, true)
+CODES_FORMAT(q4_k, true)
+CODES_FORMAT(q5_k, true)
+CODES_FORMAT(q6_k, false)
+CODES(e4m3, f32, 4, 2, 1, 1, 3, 1, 4096, true)
+CODES(e4m3, f32, 4, 2, 1, 1, 3, 4, 4096, true)
+CODES(e4m3, f32, 4, 2, 2, 8, 2, 1, 512, true)
+}  // namespace vivace::kernels

@@ -1,0 +1,280 @@
+// gemm whose weights are widened in registers: block formats, 8-bit elements, pairs of types that the matrix
+// units do not multiply. Limit: memory bandwidth at few tokens, N * row_bytes(W, K); the integer units next.
+//
+// A warp copies 16 rows of W, 256 elements at a time, as raw bytes into its own ring and widens them on the way
+// to the matrix units: no barrier but the warp's. x is converted once a block, a panel of K at a time. Products
+// of codes and x are exact; each group's sum is scaled and added in f32, in the order of K.
+#pragma once
+#include "vivace/kernels/gemm/epilogue.cuh"
+#include "vivace/kernels/gemm/panel.cuh"
+#include "vivace/kernels/gemm/weights.cuh"
+#include "vivace/kernels/ptx/cluster.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/pdl.cuh"
+
+namespace vivace::kernels {
+
+template <DType kMma>
+struct MmaType { using Type = bf16; };
+template <>
+struct MmaType<DType::f16> { using Type = f16; };
+
+/// A block's tile: P.rows() rows of W from n0 on times up to P.tokens() tokens, the cluster's share `rank` of K.
+template <class X, DType W, GemmAct kAct, GemmCodes P>
+struct CodesTile {
+  using Mma = typename MmaType<P.mma(kTypeOf<X>, W)>::Type;
+  using Row = WeightRow<W, Mma, P.aligned>;
+  using Panel = XPanel<X, Mma, W, kAct, P>;
+  static constexpr bool kInt = kAct == GemmAct::q8, kScaled = is_block(W);
+  static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
+  static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kRows = 16 * P.row_tiles;
+  static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
+  static constexpr int kTogether = P.token_tiles > 2 || kWPlanes > 1 || (W == DType::q5_k && !P.aligned) ? 1 : P.token_tiles > 1 || !P.aligned ? 2 : 4;  // groups whose code is interleaved
+  static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
+
+  const GemmArgs& a;
+  const uint8_t* w;  // the warp's first row
+  uint8_t* ring;     // the warp's
+  Panel panel;
+  float* sums;
+  int64_t pitch;     // bytes between rows of W
+  int lane, wn, wk, rank, n0;
+  int first, count;  // steps of K of this rank
+  uint64_t policy;
+
+  __device__ __forceinline__ CodesTile(const GemmArgs& args, uint8_t* smem, int tile)
+      : a(args), panel(smem + P.ring_bytes(W), args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
+        rank(ptx::cluster_rank<P.cluster>()), n0(tile * P.rows()), policy(ptx::evict_first()) {
+    ring = smem + static_cast<int>(threadIdx.x) / 32 * (P.stages * kRows * kPitch);
+    sums = reinterpret_cast<float*>(smem + (P.reuse() ? 0 : P.ring_bytes(W) + P.panel_bytes(kTypeOf<X>, W, kAct, a.T)));
+    pitch = row_bytes(W, a.w_stride);
+    w = static_cast<const uint8_t*>(a.w) + (n0 + wn * kRows) * pitch;
+    const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
+    first = static_cast<int>(steps * rank / P.cluster);
+    count = static_cast<int>(steps * (rank + 1) / P.cluster) - first;
+  }
+
+  /// Step `i` of this rank into its place. Bytes beyond K become zeros; rows beyond N stay what they are.
+  __device__ __forceinline__ void load_w(int i) const {
+    uint8_t* slot = ring + i / P.warps_k % P.stages * (kRows * kPitch);
+    const int64_t begin = int64_t{first + i} * kBytes, end = row_bytes(W, a.K);
+    const int rows = a.N - n0 - wn * kRows;
+#pragma unroll(P.row_tiles > 1 ? 3 : 16)
+    for (int u = 0; u < (kRows * kChunks + 31) / 32; ++u) {
+      const int at = u * 32 + lane, row = at / kChunks, chunk = at % kChunks;
+      if (at >= kRows * kChunks || row >= rows) continue;
+      const uint8_t* start = w + row * pitch;
+      const uint8_t* from = start + begin + chunk * 16;
+      if constexpr (!P.aligned) from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start + begin) & ~uint64_t{15}) + chunk * 16;
+      const int64_t left = start + end - from;
+      ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
+    }
+  }
+  /// Row r (0 .. 15) of row tile `tile` in step i's place: the lane's top one, or 8 below.
+  __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
+    const int row = tile * 16 + half * 8 + lane / 4;
+    const uint8_t* p = ring + i / P.warps_k % P.stages * (kRows * kPitch) + row * kPitch;
+    if constexpr (!P.aligned) p += reinterpret_cast<uint64_t>(w + row * pitch + int64_t{first + i} * kBytes) & 15;
+    return p;
+  }
+
+  /// Step i into the sums; `at` is its first group's place in the panel, `groups` of them are there.
+  __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    Row rows[P.row_tiles][2];
+#pragma unroll
+    for (int r = 0; r < P.row_tiles; ++r) rows[r][0] = Row(row_at(i, r, 0)), rows[r][1] = Row(row_at(i, r, 1));
+#pragma unroll(kTogether)
+    for (int j = 0; j < kGroups; ++j) {
+      if (j >= groups) break;
+      if constexpr (kInt) multiply_codes(rows, at, j, acc);
+      else multiply_planes(rows, at, j, acc);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_planes(const Row (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    constexpr int kHalves = W == DType::q6_k ? 2 : 1;
+    uint32_t v[P.row_tiles][2][kWPlanes][4];
+    float scale[P.row_tiles][2][kHalves], minimum[P.row_tiles][2];
+#pragma unroll
+    for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        rows[r][h].operands(j, lane % 4, v[r][h]);
+        if constexpr (kScaled) {
+#pragma unroll
+          for (int q = 0; q < kHalves; ++q) scale[r][h][q] = rows[r][h].scale(j, q);
+          if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min(j);
+        }
+      }
+#pragma unroll
+    for (int m = 0; m < P.token_tiles; ++m) {
+      uint32_t b[Panel::kPlanes][4];
+#pragma unroll
+      for (int p = 0; p < Panel::kPlanes; ++p) panel.operands(p, m, at + j, b[p]);
+#pragma unroll
+      for (int r = 0; r < P.row_tiles; ++r) {
+        float part[2][4] = {};  // of q6_k's halves; else the first alone
+#pragma unroll
+        for (int s = 0; s < kWPlanes; ++s)
+#pragma unroll
+          for (int p = 0; p < Panel::kPlanes; ++p) {
+            if (s + p > 3) continue;  // below 2^-28 of the product
+            float(&low)[4] = kScaled ? part[0] : acc[r][m];
+            float(&high)[4] = kScaled ? part[kHalves - 1] : acc[r][m];
+            ptx::mma16816<Mma>(low, v[r][0][s][0], v[r][1][s][0], v[r][0][s][1], v[r][1][s][1], b[p][0], b[p][1]);
+            ptx::mma16816<Mma>(high, v[r][0][s][2], v[r][1][s][2], v[r][0][s][3], v[r][1][s][3], b[p][2], b[p][3]);
+          }
+        if constexpr (kScaled) {
+#pragma unroll
+          for (int q = 0; q < kHalves; ++q)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) acc[r][m][e] = fmaf(part[q][e], scale[r][e / 2][q], acc[r][m][e]);
+        }
+        if constexpr (Panel::kMin) add_minimum(panel.sum(m, at + j), minimum[r], acc[r][m]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void multiply_codes(const Row (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    constexpr int kHalves = Panel::kStarts;
+    uint32_t low[P.row_tiles][2], high[P.row_tiles][2];
+    float scale[P.row_tiles][2][kHalves], minimum[P.row_tiles][2];
+#pragma unroll
+    for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        rows[r][h].codes(j, lane % 4, low[r][h], high[r][h]);
+#pragma unroll
+        for (int q = 0; q < kHalves; ++q) scale[r][h][q] = rows[r][h].scale(j, q);
+        if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min(j);
+      }
+#pragma unroll
+    for (int m = 0; m < P.token_tiles; ++m) {
+      uint32_t b_low, b_high;
+      panel.codes(m, at + j, b_low, b_high);
+      const float2 d = panel.scale(m, at + j);
+#pragma unroll
+      for (int r = 0; r < P.row_tiles; ++r) {
+        int part[kHalves][4];
+        const int2 start = panel.start(0, m, at + j);
+        if constexpr (kHalves == 1) {
+          ptx::mma_s8(part[0], low[r][0], low[r][1], high[r][0], high[r][1], b_low, b_high, start.x, start.y);
+        } else {
+          const int2 second = panel.start(1, m, at + j);
+          ptx::mma_s8_half(part[0], low[r][0], low[r][1], b_low, start.x, start.y);
+          ptx::mma_s8_half(part[1], high[r][0], high[r][1], b_high, second.x, second.y);
+        }
+#pragma unroll
+        for (int q = 0; q < kHalves; ++q)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            acc[r][m][e] = fmaf(__int_as_float(part[q][e]) - kSumStartFloat, scale[r][e / 2][q] * (e % 2 ? d.y : d.x), acc[r][m][e]);
+        if constexpr (Panel::kMin) add_minimum(panel.sum(m, at + j), minimum[r], acc[r][m]);
+      }
+    }
+  }
+  __device__ __forceinline__ static void add_minimum(float2 sum, const float (&minimum)[2], float (&acc)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) acc[e] = fmaf(minimum[e / 2], e % 2 ? sum.y : sum.x, acc[e]);
+  }
+
+  __device__ __forceinline__ void prefetch() const {
+#pragma unroll
+    for (int s = 0; s < P.stages - 1; ++s) {
+      if (wk + s * P.warps_k < count) load_w(wk + s * P.warps_k);
+      ptx::copy_commit();
+    }
+  }
+
+  /// All steps of this warp, of `tokens` rows of x from `x` on. Starts after prefetch() and the dependency wait.
+  __device__ __forceinline__ void run(const X* x, int tokens, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    const bool wide = reinterpret_cast<uint64_t>(x) % 16 == 0 && a.x_stride * sizeof(X) % 16 == 0;
+    for (int p = 0; p < count; p += kPanelSteps) {
+      const int64_t k = int64_t{first + p} * kStep;
+      if (p > 0) __syncthreads();  // the panel before has been read
+      panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
+      __syncthreads();
+      const int end = min(p + kPanelSteps, count);
+      for (int i = p + wk; i < end; i += P.warps_k) {
+        ptx::copy_wait<P.stages - 2>();
+        __syncwarp();  // every lane's copies are there, and every lane has left the place that is filled next
+        const int ahead = i + (P.stages - 1) * P.warps_k;
+        if (ahead < count) load_w(ahead);
+        ptx::copy_commit();
+        multiply(i, (i - p) * kGroups, static_cast<int>((a.K - int64_t{first + i} * kStep + 31) / 32), acc);
+      }
+    }
+    ptx::copy_wait<0>();
+  }
+
+  /// Sums of all warps and blocks of the cluster, and what follows them; row 0 is token t0.
+  template <class Out>
+  __device__ __forceinline__ void merge(const float (&acc)[P.row_tiles][P.token_tiles][4], int64_t t0, int tokens) const {
+    if constexpr (P.reuse()) ptx::cluster_sync<P.cluster>();  // every ring and panel has been read
+    send(acc, tokens);
+    ptx::cluster_sync<P.cluster>();
+    finish<Out>(t0, tokens);
+  }
+
+ private:
+  /// Sums to the block of the cluster that finishes their rows: [part][token][row of the slice].
+  __device__ __forceinline__ void send(const float (&acc)[P.row_tiles][P.token_tiles][4], int tokens) const {
+    float* part = sums + (rank * P.warps_k + wk) * P.tokens() * P.sum_stride();
+#pragma unroll
+    for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int row = (wn * P.row_tiles + r) * 16 + e / 2 * 8 + lane / 4;
+        const uint32_t to = ptx::remote_address<P.cluster>(part + row % P.slice(), row / P.slice());
+#pragma unroll
+        for (int m = 0; m < P.token_tiles; ++m) {
+          const int t = m * 8 + lane % 4 * 2 + e % 2;
+          if (t < tokens) ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(), acc[r][m][e]);
+        }
+      }
+  }
+
+  /// This block's slice of the outputs.
+  template <class Out>
+  __device__ __forceinline__ void finish(int64_t t0, int tokens) const {
+    constexpr int V = 4, kRuns = P.slice() / V;
+    const GemmEpilogue<Out> epilogue(a);
+    const bool vector = epilogue.template wide<V>();
+    for (int i = static_cast<int>(threadIdx.x); i < tokens * kRuns; i += P.threads()) {
+      const int t = i / kRuns, row = i % kRuns * V, n = n0 + rank * P.slice() + row;
+      float y[V] = {};
+#pragma unroll
+      for (int part = 0; part < P.parts(); ++part) {
+        const float4 more = *reinterpret_cast<const float4*>(sums + (part * P.tokens() + t) * P.sum_stride() + row);
+        y[0] += more.x, y[1] += more.y, y[2] += more.z, y[3] += more.w;
+      }
+      if (n < a.N) epilogue.finish(t0 + t, n, y, vector);
+    }
+  }
+};
+
+/// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W.
+template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
+__global__ void __launch_bounds__(P.threads(), P.token_tiles > 2 ? 1 : 2) gemm_codes(const __grid_constant__ GemmArgs a) {
+  extern __shared__ __align__(16) uint8_t codes_smem[];
+  const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), block = static_cast<int>(blockIdx.x) / P.cluster;
+  const CodesTile<X, W, kAct, P> tile(a, codes_smem, block / tiles_t);
+  const int64_t t0 = int64_t{block % tiles_t} * P.tokens();
+  tile.prefetch();  // W is immutable: it is on its way while the predecessor still runs
+  ptx::cluster_arrive<P.cluster>();
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int64_t M = valid_rows(a.rows, a.T);
+  const int tokens = static_cast<int>(min(M - t0, int64_t{P.tokens()}));
+  if (tokens <= 0) {  // the same in every block of the cluster
+    ptx::copy_wait<0>();
+    ptx::cluster_wait<P.cluster>();
+    return;
+  }
+  float acc[P.row_tiles][P.token_tiles][4] = {};
+  tile.run(static_cast<const X*>(a.x) + t0 * a.x_stride, tokens, acc);
+  ptx::cluster_wait<P.cluster>();
+  tile.template merge<Out>(acc, t0, tokens);
+}
+
+}  // namespace vivace::kernels

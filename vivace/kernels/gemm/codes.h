@@ -1,0 +1,64 @@
+// Policy of the gemm kernels whose weights are widened in registers: block formats, 8-bit elements, mixed
+// pairs. Shared by host and device, so that both agree on every size. POD.
+#pragma once
+#include "vivace/kernels/gemm/gemm.h"
+
+namespace vivace::kernels {
+
+/// W streams as it lies in memory through each warp's own ring of shared memory; a panel of x, converted once
+/// a block, lies beside it. K is dealt to warps_k warps step by step and cut over a cluster. The order of a
+/// sum depends on the weight's shape alone where warps_k and cluster do: not on the tiles, not on T.
+struct GemmCodes {
+  int32_t warps_n, warps_k;  // warps of a block along N and along K
+  int32_t row_tiles;         // 16-row tiles of W a warp holds
+  int32_t token_tiles;       // 8-token tiles a block holds
+  int32_t stages;            // steps of K in a warp's ring
+  int32_t cluster;           // blocks that share a tile, cut along K; 1 before Hopper
+  int32_t panel;             // elements of K that x is converted for at a time
+  bool aligned;              // rows and steps of W start at 16 bytes
+  constexpr bool operator==(const GemmCodes&) const = default;
+
+  VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
+  VV_HD constexpr int rows() const { return 16 * row_tiles * warps_n; }  // of W a cluster finishes
+  VV_HD constexpr int slice() const { return rows() / cluster; }         // of these a block finishes
+  VV_HD constexpr int tokens() const { return 8 * token_tiles; }
+  VV_HD constexpr int parts() const { return warps_k * cluster; }        // partial sums of an output
+  VV_HD constexpr bool reuse() const { return token_tiles > 2; }         // sums meet where the ring was, for one more barrier
+  VV_HD constexpr int sum_stride() const { return slice() + 4; }         // floats a token: keeps banks apart
+
+  // Sizes that depend on the formats too.
+  VV_HD static constexpr int step(DType w) { return info(w).block > 1 ? 256 : 256 / info(w).bytes; }  // elements of K a turn of the ring
+  VV_HD static constexpr int step_bytes(DType w) { return static_cast<int>(row_bytes(w, step(w))); }
+  /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
+  VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
+  /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank.
+  VV_HD constexpr int pitch(DType w) const {
+    const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes;
+    return (chunks(w) * 16 + apart - 1) / (2 * apart) * (2 * apart) + apart;
+  }
+  VV_HD constexpr int ring_bytes(DType w) const { return stages * warps_n * warps_k * 16 * row_tiles * pitch(w); }
+
+  /// The element type that the matrix units multiply: bf16, or f16 where both sides fit it exactly.
+  VV_HD static constexpr DType mma(DType x, DType w) {
+    return (x == DType::f16 && w != DType::bf16 && w != DType::f32) || (x == DType::e4m3 && w == DType::f16) ? DType::f16 : DType::bf16;
+  }
+  /// Numbers of that type whose sum is exactly a value of `t`.
+  VV_HD static constexpr int planes(DType t, DType unit) { return t == DType::f32 ? 3 : t == DType::f16 && unit == DType::bf16 ? 2 : 1; }
+
+  /// Bytes of x's rows in a panel, one token and plane; then of what a token keeps for each 32 elements.
+  VV_HD constexpr int x_pitch(GemmAct act) const { return act == GemmAct::q8 ? panel + 16 : panel * 2 + 32; }
+  VV_HD static constexpr bool has_min(DType w) { return w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k; }
+  VV_HD static constexpr int starts(DType w, GemmAct act) { return act != GemmAct::q8 ? 0 : w == DType::q6_k ? 2 : 1; }
+  VV_HD constexpr int side_bytes(DType w, GemmAct act) const {
+    return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8) + has_min(w));
+  }
+  VV_HD constexpr int panel_bytes(DType x, DType w, GemmAct act, int T) const {
+    return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * (T < tokens() ? T : tokens()) * x_pitch(act) + side_bytes(w, act);
+  }
+  VV_HD constexpr int smem_bytes(DType x, DType w, GemmAct act, int T) const {
+    const int operands = ring_bytes(w) + panel_bytes(x, w, act, T), sums = 4 * parts() * tokens() * sum_stride();
+    return !reuse() ? operands + sums : operands > sums ? operands : sums;
+  }
+};
+
+}  // namespace vivace::kernels

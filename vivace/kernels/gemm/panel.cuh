@@ -1,0 +1,145 @@
+// A panel of x in shared memory, in the form that products with widened weights read: planes of bf16 or f16
+// whose sum is x, or int8 codes with their scales. Made by all threads of a block, once a panel.
+#pragma once
+#include "vivace/kernels/gemm/codes.h"
+#include "vivace/kernels/gemm/widen.cuh"
+#include "vivace/kernels/ptx/mma_int.cuh"
+
+namespace vivace::kernels {
+
+/// Integer sums start here, as the bits of 1.5 * 2^23: read as a float they are that number plus the sum.
+inline constexpr int kSumStart = 0x4b400000;
+inline constexpr float kSumStartFloat = 12582912.0f;
+
+template <class T>
+inline constexpr DType kTypeOf = sizeof(T) == 4 ? DType::f32 : sizeof(T) == 1 ? DType::e4m3 : __is_same(T, f16) ? DType::f16 : DType::bf16;
+
+template <class X, class Mma, DType W, GemmAct kAct, GemmCodes P>
+struct XPanel {
+  static constexpr bool kInt = kAct == GemmAct::q8, kMin = P.has_min(W);
+  static constexpr int kPlanes = kInt ? 1 : P.planes(kTypeOf<X>, kTypeOf<Mma>);
+  static constexpr int kStarts = P.starts(W, kAct), kZero = W == DType::q4_0 ? 8 : W == DType::q5_0 ? 16 : W == DType::q6_k ? 32 : 0;
+  static constexpr int kGroups = P.panel / 32, kPitch = P.x_pitch(kAct), kTokens = P.tokens();
+
+  uint8_t* x;            // [plane][token] rows of kPitch bytes
+  int *starts;           // [half][group][token] first value of an integer sum: less its zero point
+  float *scales, *sums;  // [group][token] d of int8 blocks; sum of the group's x, or d times that of its codes
+  int rows;              // tokens that have a row
+
+  __device__ __forceinline__ XPanel(uint8_t* memory, int T) : x(memory), rows(min(T, kTokens)) {
+    starts = reinterpret_cast<int*>(memory + kPlanes * rows * kPitch);
+    scales = reinterpret_cast<float*>(starts + kStarts * kGroups * kTokens);
+    sums = scales + (kInt ? kGroups * kTokens : 0);
+  }
+
+  /// Elements [0, K) of `tokens` rows at `from`, of which a panel holds the first P.panel; those beyond are zeros
+  /// up to the end of a group of 32. `wide`: rows start at 16 bytes. Four lanes a group, eight elements each.
+  __device__ __forceinline__ void fill(const X* from, int64_t stride, int64_t K, int tokens, bool wide) const {
+    constexpr int kQuads = P.threads() / 4, kBatch = sizeof(X) == 4 || kTokens == 64 ? 2 : 4;
+    const int quad = static_cast<int>(threadIdx.x) / 4, lane = static_cast<int>(threadIdx.x) % 4;
+    const int groups = K < P.panel ? static_cast<int>((K + 31) / 32) : kGroups;
+    for (int first = 0; first < tokens * kGroups; first += kBatch * kQuads) {
+      Vec<X, 8> raw[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int u = first + i * kQuads + quad, t = u / kGroups, k = u % kGroups * 32 + lane * 8;
+        const X* p = from + t * stride + k;
+        if (t >= tokens || u % kGroups >= groups) continue;
+        if (wide && k + 8 <= K) {
+          raw[i] = *reinterpret_cast<const Vec<X, 8>*>(p);
+        } else {
+#pragma unroll
+          for (int e = 0; e < 8; ++e) raw[i].v[e] = k + e < K ? p[e] : X{};
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int u = first + i * kQuads + quad, t = u / kGroups, group = u % kGroups;
+        const bool valid = t < tokens && group < groups;
+        if constexpr (kInt) put_codes(raw[i], t, group, lane, valid);
+        else put_planes(raw[i], t, group, lane, valid);
+      }
+    }
+  }
+
+  /// The lane's operands of plane p: x of token tile m, group j of the panel.
+  __device__ __forceinline__ void operands(int p, int m, int j, uint32_t (&b)[4]) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
+    const uint8_t* row = x + (p * rows + t) * kPitch + j * 64 + lane % 4 * 8;
+    const uint2 low = *reinterpret_cast<const uint2*>(row), high = *reinterpret_cast<const uint2*>(row + 32);
+    b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
+  }
+  __device__ __forceinline__ void codes(int m, int j, uint32_t& low, uint32_t& high) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);
+    const uint8_t* row = x + t * kPitch + j * 32 + lane % 4 * 4;
+    low = *reinterpret_cast<const uint32_t*>(row);
+    high = *reinterpret_cast<const uint32_t*>(row + 16);
+  }
+  /// Of the two tokens whose sums the lane holds.
+  __device__ __forceinline__ int2 start(int half, int m, int j) const { return *reinterpret_cast<const int2*>(starts + (half * kGroups + j) * kTokens + column(m)); }
+  __device__ __forceinline__ float2 scale(int m, int j) const { return *reinterpret_cast<const float2*>(scales + j * kTokens + column(m)); }
+  __device__ __forceinline__ float2 sum(int m, int j) const { return *reinterpret_cast<const float2*>(sums + j * kTokens + column(m)); }
+
+ private:
+  __device__ __forceinline__ static int column(int m) { return m * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
+
+  __device__ __forceinline__ void put_planes(const Vec<X, 8>& raw, int t, int group, int lane, bool valid) const {
+    float v[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) v[e] = to_float(raw.v[e]);
+    if constexpr (kMin) {
+      float s = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+      s += __shfl_xor_sync(0xffffffffu, s, 1);
+      s += __shfl_xor_sync(0xffffffffu, s, 2);
+      if (valid && lane == 0) sums[group * kTokens + t] = s;
+    }
+    if (!valid) return;
+    uint32_t parts[2][kPlanes][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float four[4] = {v[4 * h], v[4 * h + 1], v[4 * h + 2], v[4 * h + 3]};
+      split4<Mma, kPlanes>(four, parts[h]);
+    }
+#pragma unroll
+    for (int p = 0; p < kPlanes; ++p)
+      *reinterpret_cast<uint4*>(x + (p * rows + t) * kPitch + group * 64 + lane * 16) = {parts[0][p][0], parts[0][p][1], parts[1][p][0], parts[1][p][1]};
+  }
+
+  /// d = amax / 127, q = rint(x * (127 / amax)) to even. A NaN makes its block NaN; a block so small that
+  /// 127 / amax overflows counts as zeros. The same bits as the CPU's.
+  __device__ __forceinline__ void put_codes(const Vec<X, 8>& raw, int t, int group, int lane, bool valid) const {
+    float v[8];
+    uint32_t top = 0;  // |x| as an integer orders like |x|, with NaN above all
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      v[e] = to_float(raw.v[e]);
+      top = max(top, __float_as_uint(v[e]) & 0x7fffffffu);
+    }
+    top = max(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    top = max(top, __shfl_xor_sync(0xffffffffu, top, 2));
+    const float amax = __uint_as_float(top), d = __fdiv_rn(amax, 127.0f);
+    float inverse = __fdiv_rn(127.0f, amax);
+    if (inverse == __uint_as_float(0x7f800000u)) inverse = 0.0f;
+    uint32_t code[8], word[2];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) code[e] = __float_as_uint(__fadd_rn(__fmul_rn(v[e], inverse), kSumStartFloat));
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      word[h] = __byte_perm(__byte_perm(code[4 * h], code[4 * h + 1], 0x0040), __byte_perm(code[4 * h + 2], code[4 * h + 3], 0x0040), 0x5410);
+    int s = ptx::dot4(word[0], 0x01010101u, ptx::dot4(word[1], 0x01010101u, 0));
+    s += __shfl_xor_sync(0xffffffffu, s, 1);
+    if constexpr (kStarts == 2) {
+      if (valid && lane % 2 == 0) starts[(lane / 2 * kGroups + group) * kTokens + t] = kSumStart - kZero * s;
+    }
+    s += __shfl_xor_sync(0xffffffffu, s, 2);
+    if (!valid) return;
+    *reinterpret_cast<uint2*>(x + t * kPitch + group * 32 + lane * 8) = {word[0], word[1]};
+    if (lane == 0) {
+      if constexpr (kStarts == 1) starts[group * kTokens + t] = kSumStart - kZero * s;
+      scales[group * kTokens + t] = d;
+      if constexpr (kMin) sums[group * kTokens + t] = __fmul_rn(d, static_cast<float>(s));
+    }
+  }
+};
+
+}  // namespace vivace::kernels

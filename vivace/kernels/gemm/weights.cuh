@@ -1,0 +1,197 @@
+// Rows of W in shared memory, as they lay in global memory -> operands: a trait a storage format. One warp
+// holds 16 rows; lane i has rows i / 4 and i / 4 + 8 and, of each 32 elements, 4c .. 4c + 3 and
+// 16 + 4c .. 16 + 4c + 3 (c = i % 4), which is what the matrix units want of x and W alike.
+#pragma once
+#include "vivace/kernels/gemm/widen.cuh"
+#include "vivace/kernels/quantize/blocks.cuh"
+
+namespace vivace::kernels {
+
+/// 32 bits at an address that is a multiple of kAlign.
+template <int kAlign>
+__device__ __forceinline__ uint32_t word_at(const uint8_t* p) {
+  if constexpr (kAlign >= 4) return *reinterpret_cast<const uint32_t*>(p);
+  if constexpr (kAlign == 2) return __byte_perm(block_u16(p), block_u16(p + 2), 0x5410);
+  return p[0] | p[1] << 8 | p[2] << 16 | uint32_t{p[3]} << 24;
+}
+
+/// One row's step of a block format. `codes` gives unsigned codes (q8_0: signed ones), one a byte, of the
+/// lane's elements of 32-element group j; `scale` and `min` belong to that group (`half`: 16 of it in q6_k).
+template <DType kFormat, bool kAligned>
+struct BlockRow;
+
+/// Nibbles with an f16 scale for each 32: q4_0, q4_1, q5_0, q5_1.
+template <bool kHigh, bool kMin, bool kAligned>
+struct NibbleRow {
+  static constexpr int kCodes = 2 + (kMin ? 2 : 0) + (kHigh ? 4 : 0), kBytes = kCodes + 16;
+  static constexpr int kAlign = kAligned && kMin ? 4 : 2;
+  static constexpr int kZero = kMin ? 0 : (kHigh ? 16 : 8);
+  const uint8_t* p;
+  NibbleRow() = default;
+  __device__ __forceinline__ explicit NibbleRow(const uint8_t* row) : p(row) {}
+  __device__ __forceinline__ void codes(int j, int c, uint32_t& low, uint32_t& high) const {
+    const uint8_t* b = p + j * kBytes;
+    // Of two neighbouring 18- or 22-byte blocks one has its codes at a multiple of four.
+    const uint32_t q = kAligned && (j * kBytes + kCodes) % 4 == 0 ? word_at<4>(b + kCodes + 4 * c) : word_at<kAlign>(b + kCodes + 4 * c);
+    low = q & 0x0f0f0f0fu;
+    high = q >> 4 & 0x0f0f0f0fu;
+    if constexpr (kHigh) {
+      const uint32_t fifth = word_at<kAlign>(b + kCodes - 4) >> (4 * c);
+      low |= ((fifth & 15u) * 0x00204081u & 0x01010101u) << 4;  // bit i to byte i
+      high |= ((fifth >> 16 & 15u) * 0x00204081u & 0x01010101u) << 4;
+    }
+  }
+  __device__ __forceinline__ float scale(int j, int) const { return block_f16(p + j * kBytes); }
+  __device__ __forceinline__ float min(int j) const { return block_f16(p + j * kBytes + 2); }
+};
+template <bool kAligned>
+struct BlockRow<DType::q4_0, kAligned> : NibbleRow<false, false, kAligned> { using NibbleRow<false, false, kAligned>::NibbleRow; };
+template <bool kAligned>
+struct BlockRow<DType::q4_1, kAligned> : NibbleRow<false, true, kAligned> { using NibbleRow<false, true, kAligned>::NibbleRow; };
+template <bool kAligned>
+struct BlockRow<DType::q5_0, kAligned> : NibbleRow<true, false, kAligned> { using NibbleRow<true, false, kAligned>::NibbleRow; };
+template <bool kAligned>
+struct BlockRow<DType::q5_1, kAligned> : NibbleRow<true, true, kAligned> { using NibbleRow<true, true, kAligned>::NibbleRow; };
+
+template <bool kAligned>
+struct BlockRow<DType::q8_0, kAligned> {
+  static constexpr int kZero = 0;
+  const uint8_t* p;
+  BlockRow() = default;
+  __device__ __forceinline__ explicit BlockRow(const uint8_t* row) : p(row) {}
+  __device__ __forceinline__ void codes(int j, int c, uint32_t& low, uint32_t& high) const {
+    const uint8_t* q = p + j * 34 + 2 + 4 * c;
+    const bool word = kAligned && (j * 34 + 2) % 4 == 0;
+    low = word ? word_at<4>(q) : word_at<2>(q);
+    high = word ? word_at<4>(q + 16) : word_at<2>(q + 16);
+  }
+  __device__ __forceinline__ float scale(int j, int) const { return block_f16(p + j * 34); }
+  __device__ __forceinline__ float min(int) const { return 0.0f; }
+};
+
+/// Nibbles in blocks of 256 with six-bit sub-scales and sub-minima of 32: q4_k, q5_k.
+template <bool kHigh, bool kAligned>
+struct SuperRow {
+  static constexpr int kZero = 0, kAlign = kAligned ? 4 : 2;
+  const uint8_t* p;
+  uint32_t scales[2], mins[2];  // of groups 0 .. 3 and 4 .. 7, one a byte
+  float d, d_min;
+  SuperRow() = default;
+  __device__ __forceinline__ explicit SuperRow(const uint8_t* row) : p(row), d(block_f16(row)), d_min(-block_f16(row + 2)) {
+    const uint32_t a = word_at<kAlign>(row + 4), b = word_at<kAlign>(row + 8), e = word_at<kAlign>(row + 12);
+    scales[0] = a & 0x3f3f3f3fu;
+    mins[0] = b & 0x3f3f3f3fu;
+    scales[1] = (e & 0x0f0f0f0fu) | (a >> 2 & 0x30303030u);
+    mins[1] = (e >> 4 & 0x0f0f0f0fu) | (b >> 2 & 0x30303030u);
+  }
+  __device__ __forceinline__ void codes(int j, int c, uint32_t& low, uint32_t& high) const {
+    const uint8_t* q = p + (kHigh ? 48 : 16) + j / 2 * 32 + 4 * c;
+    low = word_at<kAlign>(q) >> (j % 2 * 4) & 0x0f0f0f0fu;
+    high = word_at<kAlign>(q + 16) >> (j % 2 * 4) & 0x0f0f0f0fu;
+    if constexpr (kHigh) {
+      low |= (word_at<kAlign>(p + 16 + 4 * c) >> j & 0x01010101u) << 4;
+      high |= (word_at<kAlign>(p + 32 + 4 * c) >> j & 0x01010101u) << 4;
+    }
+  }
+  __device__ __forceinline__ float scale(int j, int) const { return __fmul_rn(d, static_cast<float>((j < 4 ? scales[0] : scales[1]) >> (j % 4 * 8) & 255u)); }
+  __device__ __forceinline__ float min(int j) const { return __fmul_rn(d_min, static_cast<float>((j < 4 ? mins[0] : mins[1]) >> (j % 4 * 8) & 255u)); }
+};
+template <bool kAligned>
+struct BlockRow<DType::q4_k, kAligned> : SuperRow<false, kAligned> { using SuperRow<false, kAligned>::SuperRow; };
+template <bool kAligned>
+struct BlockRow<DType::q5_k, kAligned> : SuperRow<true, kAligned> { using SuperRow<true, kAligned>::SuperRow; };
+
+/// Four bits below, two above, a signed scale for each 16.
+template <bool kAligned>
+struct BlockRow<DType::q6_k, kAligned> {
+  static constexpr int kZero = 32;
+  const uint8_t* p;
+  float d;
+  BlockRow() = default;
+  __device__ __forceinline__ explicit BlockRow(const uint8_t* row) : p(row), d(block_f16(row + 208)) {}
+  __device__ __forceinline__ void codes(int j, int c, uint32_t& low, uint32_t& high) const {
+    const int half = j / 4, run = j % 4;
+    const uint8_t *q = p + half * 64 + run % 2 * 32 + 4 * c, *top = p + 128 + half * 32 + 4 * c;
+    low = (word_at<2>(q) >> (run / 2 * 4) & 0x0f0f0f0fu) | (word_at<2>(top) >> (run * 2) & 0x03030303u) << 4;
+    high = (word_at<2>(q + 16) >> (run / 2 * 4) & 0x0f0f0f0fu) | (word_at<2>(top + 16) >> (run * 2) & 0x03030303u) << 4;
+  }
+  __device__ __forceinline__ float scale(int j, int half) const { return __fmul_rn(d, static_cast<float>(static_cast<int8_t>(p[192 + j * 2 + half]))); }
+  __device__ __forceinline__ float min(int) const { return 0.0f; }
+};
+
+/// One row's step as operands of Mma, in planes: pairs 0, 1 of the lane's first four elements of group j,
+/// pairs 2, 3 of the others.
+template <DType kFormat, class Mma, bool kAligned>
+struct WeightRow : BlockRow<kFormat, kAligned> {
+  using Base = BlockRow<kFormat, kAligned>;
+  using Base::Base;
+  __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
+    uint32_t low, high;
+    Base::codes(j, c, low, high);
+    if constexpr (kFormat == DType::q8_0) {
+      widen_signed<Mma>(low, out[0][0], out[0][1]);
+      widen_signed<Mma>(high, out[0][2], out[0][3]);
+    } else {
+      widen_codes<Mma, Base::kZero>(low, out[0][0], out[0][1]);
+      widen_codes<Mma, Base::kZero>(high, out[0][2], out[0][3]);
+    }
+  }
+};
+
+/// Bytes without scales of their own.
+template <class Mma, bool kAligned>
+struct WeightRow<DType::e4m3, Mma, kAligned> {
+  const uint8_t* p;
+  WeightRow() = default;
+  __device__ __forceinline__ explicit WeightRow(const uint8_t* row) : p(row) {}
+  __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
+    const uint8_t* q = p + j * 32 + 4 * c;
+    widen_e4m3_as<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
+    widen_e4m3_as<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
+  }
+};
+template <class Mma, bool kAligned>
+struct WeightRow<DType::i8, Mma, kAligned> {
+  const uint8_t* p;
+  WeightRow() = default;
+  __device__ __forceinline__ explicit WeightRow(const uint8_t* row) : p(row) {}
+  __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
+    const uint8_t* q = p + j * 32 + 4 * c;
+    widen_signed<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
+    widen_signed<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
+  }
+};
+
+/// bf16, f16 and f32: as they are, or cut into planes where they do not fit Mma.
+template <class T, class Mma, bool kAligned>
+struct PlainRow {
+  static constexpr int kPlanes = sizeof(T) == 4 ? 3 : __is_same(T, Mma) ? 1 : 2;
+  const uint8_t* p;
+  PlainRow() = default;
+  __device__ __forceinline__ explicit PlainRow(const uint8_t* row) : p(row) {}
+  __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[kPlanes][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const T* from = reinterpret_cast<const T*>(p) + j * 32 + half * 16 + 4 * c;
+      const Vec<T, 4> raw = load_raw<kAligned ? 4 : 1, 4>(from);
+      uint32_t parts[kPlanes][2];
+      if constexpr (kPlanes == 1) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) parts[0][i] = uint32_t{raw.v[2 * i].bits} | uint32_t{raw.v[2 * i + 1].bits} << 16;
+      } else {
+        const float v[4] = {to_float(raw.v[0]), to_float(raw.v[1]), to_float(raw.v[2]), to_float(raw.v[3])};
+        split4<Mma, kPlanes>(v, parts);
+      }
+#pragma unroll
+      for (int s = 0; s < kPlanes; ++s) out[s][2 * half] = parts[s][0], out[s][2 * half + 1] = parts[s][1];
+    }
+  }
+};
+template <class Mma, bool kAligned>
+struct WeightRow<DType::bf16, Mma, kAligned> : PlainRow<bf16, Mma, kAligned> { using PlainRow<bf16, Mma, kAligned>::PlainRow; };
+template <class Mma, bool kAligned>
+struct WeightRow<DType::f16, Mma, kAligned> : PlainRow<f16, Mma, kAligned> { using PlainRow<f16, Mma, kAligned>::PlainRow; };
+template <class Mma, bool kAligned>
+struct WeightRow<DType::f32, Mma, kAligned> : PlainRow<float, Mma, kAligned> { using PlainRow<float, Mma, kAligned>::PlainRow; };
+
+}  // namespace vivace::kernels
