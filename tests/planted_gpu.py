@@ -75,7 +75,7 @@ FAULTS = [
     ("kv_append: places that do not exist are written", K + "rope/kv_append.cuh", "if (row < 0) return;", "", table("kv_append")),
     ("qkv_rope: keys and values change places", K + "rope/qkv_rope.cuh", "kind == 1 ? a.k_out : a.v_out", "kind == 2 ? a.k_out : a.v_out", table("qkv_rope")),
     ("embedding: the scale is forgotten", K + "embedding/embedding.cuh", "y[k][i] *= a.scale", "y[k][i] *= 1.0f", table("embedding")),
-    ("advance: the cursor does not wrap", K + "sampling/advance.cuh", "place + 1 == a.N ? 0 : place + 1", "place + 1", table("advance")),
+    ("advance: the turn does not wrap", K + "sampling/advance.cuh", "place + 1 == a.N ? 0 : place + 1", "place + 1", table("advance")),
     ("count_tokens: not atomic", K + "sampling/count_tokens.cuh", "atomicAdd(a.counts + slot * a.counts_stride + id, 1)", "a.counts[slot * a.counts_stride + id] += 1", table("count_tokens")),
     ("sample: one token too many stays", K + "sampling/sample.cuh", "static_cast<uint32_t>(k), p, each", "static_cast<uint32_t>(k + 1), p, each", table("sample")),
 ]

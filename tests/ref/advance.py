@@ -4,9 +4,9 @@ import numpy as np
 from tests.ref.common import Case
 
 
-def ref(token, cursor, ring, logprob=None, fed=None, pos=None, step=None, ring_logprob=None, *, dtypes):
-    place, n = int(cursor[0]) % len(ring), len(token)
-    out = {"cursor": np.array([(place + 1) % len(ring)]), "ring": ring.copy()}
+def ref(token, turn, ring, logprob=None, fed=None, pos=None, step=None, ring_logprob=None, *, dtypes):
+    place, n = int(turn[0]) % len(ring), len(token)
+    out = {"turn": np.array([(place + 1) % len(ring)]), "ring": ring.copy()}
     out["ring"][place, :n] = token
     if ring_logprob is not None:
         out["ring_logprob"] = ring_logprob.copy()
@@ -25,13 +25,13 @@ def bound(port, value, dtype, inputs):
     return np.zeros(value.shape)
 
 
-ALL = {p: "i32" for p in ("token", "fed", "pos", "step", "cursor", "ring")} | {"logprob": "f32", "ring_logprob": "f32"}
+ALL = {p: "i32" for p in ("token", "fed", "pos", "step", "turn", "ring")} | {"logprob": "f32", "ring_logprob": "f32"}
 RANGES = {"token": (-1, 5000), "fed": (0, 5000), "pos": (0, 900), "step": (0, 900), "ring": (0, 5000)}
 
 CASES = [
-    Case({"T": 1, "N": 4, "C": 1}, ALL, ranges=RANGES | {"cursor": (3, 4)}, note="the cursor wraps"),
-    Case({"T": 5, "N": 3, "C": 8}, ALL, ranges=RANGES | {"cursor": (-5, -4)}, note="a negative cursor, a ring wider than the step"),
-    Case({"T": 300, "N": 2, "C": 300}, {p: "i32" for p in ("token", "cursor", "ring")}, ranges=RANGES | {"cursor": (1000, 1001)}, note="more rows than threads"),
-    Case({"T": 32, "N": 8, "C": 33}, ALL | {"rows": "i32"}, ranges=RANGES | {"cursor": (2, 3)}, rows=7),
-    Case({"T": 0, "N": 2, "C": 4}, {p: "i32" for p in ("token", "cursor", "ring")}, ranges=RANGES | {"cursor": (0, 1)}),
+    Case({"T": 1, "N": 4, "C": 1}, ALL, ranges=RANGES | {"turn": (3, 4)}, note="the turn wraps"),
+    Case({"T": 5, "N": 3, "C": 8}, ALL, ranges=RANGES | {"turn": (-5, -4)}, note="a negative turn, a ring wider than the step"),
+    Case({"T": 300, "N": 2, "C": 300}, {p: "i32" for p in ("token", "turn", "ring")}, ranges=RANGES | {"turn": (1000, 1001)}, note="more rows than threads"),
+    Case({"T": 32, "N": 8, "C": 33}, ALL | {"rows": "i32"}, ranges=RANGES | {"turn": (2, 3)}, rows=7),
+    Case({"T": 0, "N": 2, "C": 4}, {p: "i32" for p in ("token", "turn", "ring")}, ranges=RANGES | {"turn": (0, 1)}),
 ]

@@ -6,16 +6,16 @@
 
 namespace vivace::kernels {
 
-/// Grid: one block, so that every row has read the cursor before it moves. The rings may lie in
+/// Grid: one block, so that every row has read the turn before it moves. The rings may lie in
 /// page-locked host memory: they are written once and never read.
 template <AdvancePolicy P>
 __global__ void __launch_bounds__(P.threads) advance(const __grid_constant__ AdvanceArgs a) {
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int64_t T = valid_rows(a.rows, a.T);
-  const int32_t at = a.cursor[0] % a.N, place = at < 0 ? at + a.N : at;
+  const int32_t at = a.turn[0] % a.N, place = at < 0 ? at + a.N : at;
   __syncthreads();
-  if (threadIdx.x == 0) a.cursor[0] = place + 1 == a.N ? 0 : place + 1;
+  if (threadIdx.x == 0) a.turn[0] = place + 1 == a.N ? 0 : place + 1;
   for (int64_t t = threadIdx.x; t < T; t += P.threads) {
     const int32_t token = a.token[t];
     a.ring[place * a.ring_stride + t] = token;

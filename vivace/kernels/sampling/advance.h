@@ -10,7 +10,7 @@ struct AdvanceArgs {
   int32_t* fed;            // [T] or null
   int32_t* pos;            // [T] or null
   int32_t* step;           // [T] or null
-  int32_t* cursor;         // [1]
+  int32_t* turn;         // [1]
   int32_t* ring;           // [N, C]
   float* ring_logprob;     // [N, C] or null
   const int32_t* rows;     // [1] device-side T, or null

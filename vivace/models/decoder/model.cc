@@ -112,7 +112,7 @@ void DecoderModel::declare_buffers() {
   const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
   decode_.declare(arena_, "decode", R, R, false);
   prompt_.declare(arena_, "prompt", T, R, true);
-  declare("cursor", i32, Shape(1), &b.cursor);
+  declare("turn", i32, Shape(1), &b.turn);
   declare("counts", i32, Shape(S, c.vocab), &b.counts);
   declare("no_counts", i32, Shape(c.vocab), &b.no_counts);
   if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);

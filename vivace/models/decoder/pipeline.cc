@@ -123,7 +123,7 @@ class Step {
                  {"slot", top(in_.sample_slot, R_)}, {"repetition", top(in_.repetition, R_)}, {"presence", top(in_.presence, R_)},
                  {"frequency", top(in_.frequency, R_)}, {"rows", in_.samples}}));
     return rec_(ops::advance,
-                {{"token", next}, {"logprob", logprob}, {"cursor", b_.cursor}, {"ring", b_.ring}, {"ring_logprob", b_.ring_logprob}, {"rows", in_.samples},
+                {{"token", next}, {"logprob", logprob}, {"turn", b_.turn}, {"ring", b_.ring}, {"ring_logprob", b_.ring_logprob}, {"rows", in_.samples},
                  {"fed", gathers ? Tensor{} : top(in_.tokens, R_)}, {"pos", gathers ? Tensor{} : pos_}, {"step", gathers ? Tensor{} : step}});
   }
 

@@ -41,7 +41,7 @@ struct StepBuffers {
   Tensor logits;                   // [R, V] f32
   Tensor next;                     // [R] i32
   Tensor logprob;                  // [R] f32
-  Tensor cursor;                   // [1] i32: row of the rings that the next step writes
+  Tensor turn;                   // [1] i32: row of the rings that the next step writes
   Tensor ring, ring_logprob;       // [N, R] i32, f32: next and logprob of the last N steps, where the host reaches them
 };
 

@@ -63,7 +63,7 @@ class Flights {
   };
   std::vector<Flight> flights_;
   int first_ = 0, count_ = 0;
-  int row_ = 0;  // of the rings that the next step writes, as the device's cursor says
+  int row_ = 0;  // of the rings that the next step writes, as the device's turn says
   exec::Buffer rings_;
   Tensor ring_, logprob_;
 };
