@@ -1,0 +1,202 @@
+"""Steps of the decoder where it runs: `pytest --device cuda` holds a GPU to the same claims as the host.
+
+Bits of a row depend on its class (decode: every row of the step samples; prefill: any other step) and on nothing
+else; in f32 the greedy text is that of the float64 references; bf16 errs no more than the host's bf16 does.
+"""
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vivace
+from vivace import _core
+
+FIXTURES = Path(__file__).parent / "fixtures"
+HUB = sorted(p.parent.name for p in (FIXTURES / "tiny").glob("*/config.json"))
+GGUF = sorted(p.stem for p in (FIXTURES / "tiny_gguf").glob("*.gguf"))
+DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
+DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
+PATH = FIXTURES / "tiny" / "llama_untied"
+IDS = [(i * 37 + 5) % 190 for i in range(100)]
+TOLERANCE = 1e-4  # see test_model.py
+
+
+def load(path, precision="f32", **options):
+    """A model on the tested device; skips where an op of it has no kernel there yet."""
+    options = {"device": DEVICE, "precision": precision, "kv_dtype": "auto" if precision != "f32" else "f32", **options}
+    try:
+        return vivace.load_model(path, **options)
+    except vivace.UnsupportedError as e:
+        if "no CUDA kernel" in str(e):
+            pytest.skip(str(e))
+        raise
+
+
+def open_core(path, precision="f32", *, eager=False, max_batch=1, chunk=128, device=DEVICE, kv_dtype=None):
+    load(path, precision, max_batch=1).close()  # for the skip, and for NVRTC's path
+    kv_dtype = kv_dtype or ("f32" if precision == "f32" else "auto")
+    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, chunk=chunk, eager=eager)
+
+
+def last_logits(core):
+    raw, rows, vocab = core.logits()
+    return np.frombuffer(raw, np.float32).reshape(rows, vocab).copy()
+
+
+def decode(core, ids, piece, slot=0):
+    """Logits [len(ids), V] in the decode class, `piece` rows a step."""
+    core.start(slot)
+    out = []
+    for at in range(0, len(ids), piece):
+        core.step([(t, at + i, slot, True) for i, t in enumerate(ids[at:at + piece])])
+        out.append(last_logits(core))
+    return np.concatenate(out)
+
+
+def prefill(core, ids, pieces, slot=0, beside=()):
+    """Logits [V] of the last token, in the prefill class, in pieces of the given sizes; `beside`: (slot, ids)
+    of a sequence whose rows come first in every step."""
+    core.start(slot)
+    at = 0
+    for n in pieces:
+        rows = [(t, at + i, slot, at + i == len(ids) - 1) for i, t in enumerate(ids[at:at + n])]
+        if beside:
+            other, theirs = beside
+            rows = [(t, at + i, other, False) for i, t in enumerate(theirs[at:at + n])] + rows
+        at += n
+        if all(r[3] for r in rows):
+            rows = [(rows[0][0], rows[0][1], slot, False)] + rows  # a lone sampled row would be a decode step: said twice
+        core.step(rows)
+    return last_logits(core)[0]
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_f32_text_is_the_references(name):
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids = want["prompt_ids"].tolist()
+    got = decode(open_core(FIXTURES / "tiny" / name, max_batch=32), ids, len(ids))
+    np.testing.assert_allclose(got, want["prompt_logits"], rtol=0, atol=TOLERANCE)
+    with load(FIXTURES / "tiny" / name) as model:
+        assert model.generate_ids(ids, max_tokens=len(want["greedy_ids"])).tokens == want["greedy_ids"].tolist()
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_gguf_f32_text_is_the_references(name):
+    want = load_file(FIXTURES / "tiny_gguf" / f"{name}.expected.safetensors")
+    ids, greedy = want["prompt_ids"].tolist(), want["f32.greedy_ids"].tolist()
+    got = decode(open_core(FIXTURES / "tiny_gguf" / f"{name}.gguf", max_batch=32), ids, len(ids))
+    np.testing.assert_allclose(got, want["f32.prompt_logits"], rtol=0, atol=TOLERANCE)
+    with load(FIXTURES / "tiny_gguf" / f"{name}.gguf") as model:
+        assert model.generate_ids(ids, max_tokens=len(greedy)).tokens == greedy
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_bf16_errs_as_the_hosts_bf16(name):
+    """The same roundings in another order of summation: the error against float64, as a norm over all rows, is
+    within a quarter of the host's. Decode and prefill class."""
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids, size = want["prompt_ids"].tolist(), np.linalg.norm(want["prompt_logits"])
+    error = lambda logits: np.linalg.norm(logits - want["prompt_logits"]) / size  # noqa: E731
+    host = error(decode(open_core(FIXTURES / "tiny" / name, "bf16", max_batch=32, device="cpu"), ids, 32))
+    here = open_core(FIXTURES / "tiny" / name, "bf16", max_batch=32)
+    assert error(decode(here, ids, 32)) <= 1.25 * host
+    last = prefill(here, ids, [len(ids)]) - want["prompt_logits"][-1]
+    assert np.linalg.norm(last) / np.linalg.norm(want["prompt_logits"][-1]) <= 3 * host  # one row of many
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("name", ["llama_untied", "qwen3", "gemma3", "gpt2"])
+def test_bits_depend_on_the_class_alone(name, precision):
+    path = FIXTURES / "tiny" / name
+    ids = IDS[:60]
+    core = open_core(path, precision, max_batch=48)
+    whole = decode(core, ids, 48)
+    for piece in (1, 2, 7, 32):
+        np.testing.assert_array_equal(decode(core, ids, piece), whole)
+    np.testing.assert_array_equal(decode(core, ids, 9, slot=31), whole)
+    np.testing.assert_array_equal(decode(open_core(path, precision, max_batch=48, eager=True), ids, 5), whole)
+    prompt = prefill(core, ids, [60])
+    np.testing.assert_allclose(prompt, whole[-1], rtol=0, atol=1e-4 if precision == "f32" else 0.3 * np.abs(whole[-1]).max())
+    for pieces in ([20, 40], [1] * 60, [59, 1]):
+        np.testing.assert_array_equal(prefill(core, ids, pieces), prompt)
+    np.testing.assert_array_equal(prefill(core, ids, [30, 30], slot=7, beside=(3, IDS[::-1])), prompt)
+    longer = open_core(path, precision, max_batch=4, chunk=700)  # row bounds 128, 512 and 700
+    np.testing.assert_array_equal(prefill(longer, ids, [60]), prompt)
+    filler = [(1, 0, 1, False)] * 300
+    longer.start(0)
+    longer.step(filler + [(t, i, 0, False) for i, t in enumerate(ids[:-1])] + [(ids[-1], 59, 0, True)])
+    np.testing.assert_array_equal(last_logits(longer)[0], prompt)
+
+
+def answers(model, requests, **options):
+    batcher, got = _core.Batcher(model._core), {}
+    defaults = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, seed=0, stop=[])
+    for r in requests:
+        batcher.submit(**{**defaults, **options, **r})
+    while not batcher.idle():
+        for request, token, logprob, finish in batcher.step():
+            tokens, logprobs, _ = got.get(request, ([], [], None))
+            got[request] = (tokens + [token] * (token is not None), logprobs + [logprob] * (token is not None), finish)
+    return got
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+@pytest.mark.parametrize("options", [dict(), dict(temperature=1.1, top_k=30, top_p=0.9, repetition=1.2, seed=5)])
+def test_rows_that_join_and_leave(precision, options):
+    """Seven requests on three slots, of different lengths, one ended by a stop token: each answers as if alone,
+    tokens and log-probabilities bit for bit, however far the device runs ahead."""
+    prompts = [IDS[:n] for n in (2, 9, 30, 4, 17, 90, 3)]
+    with load(PATH, precision) as model:
+        alone = [answers(model, [dict(prompt=p, max_tokens=24 + i)], **options)[0] for i, p in enumerate(prompts)]
+    stop = alone[1][0][7]
+    cut = alone[1][0].index(stop)
+    requests = [dict(prompt=p, max_tokens=24 + i, stop=[stop] if i == 1 else []) for i, p in enumerate(prompts)]
+    for ahead in (2, 6):
+        with load(PATH, precision, max_batch=3, ahead=ahead) as model:
+            got = answers(model, requests, **options)
+            assert got[1] == (alone[1][0][:cut], alone[1][1][:cut], "stop")
+            assert [got[i] for i in range(7) if i != 1] == [alone[i] for i in range(7) if i != 1]
+
+
+def test_many_steps():
+    """Thousands of steps with rows that join and leave: the last answers are the first ones."""
+    count = 3000 if DEVICE == "cpu" else 100_000
+    with load(PATH, "bf16", max_batch=8) as model:
+        prompts = [dict(prompt=IDS[:3 + 7 * i], max_tokens=20 + 6 * i, temperature=0.8, seed=i) for i in range(9)]
+        first, steps, memory = answers(model, prompts), 0, None
+        while steps < count:
+            assert answers(model, prompts) == first
+            steps += sum(p["max_tokens"] for p in prompts) // 4
+            if DEVICE != "cpu":
+                free = vivace.device.state()["free_bytes"]
+                assert memory is None or free == memory
+                memory = free
+
+
+def test_one_request_of_nan_fails_alone(tmp_path):
+    folder = tmp_path / "m"
+    shutil.copytree(PATH, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][7] = np.nan  # untied: no other row's logits see it
+    save_file(weights, folder / "model.safetensors")
+    ids = [t for t in IDS if t != 7]
+    good = dict(prompt=ids[:20], max_tokens=12)
+    with load(folder, max_batch=2) as model:
+        alone = answers(model, [good])[0]
+        got = answers(model, [good, dict(prompt=[5, 7, 9], max_tokens=12), good])
+        assert got[0] == got[2] == alone and got[1] == ([], [], "nan_logits")
+
+
+def test_a_model_that_does_not_fit_says_by_how_much():
+    if DEVICE == "cpu":
+        pytest.skip("the host overcommits")
+    with pytest.raises(vivace.OutOfMemoryError, match=r"the model needs \d+ bytes \(weights \d+, arena \d+\), cuda:0 has \d+ free: \d+ too many"):
+        vivace.load_model(Path(__file__).parent.parent / "bench/configs/qwen3-8b", device=DEVICE, random_weights=True, context=40960, max_batch=128)
+
+
+def test_no_such_device():
+    with pytest.raises(vivace.Error, match="cuda:99"):
+        vivace.load_model(PATH, device="cuda:99")
