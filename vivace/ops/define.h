@@ -40,6 +40,9 @@ template <class Op>
 Status prepare(const Call& call, const Target& target, exec::Launch* launch) {
   typename Op::Args args{};
   if (Status s = Op::bind(call, &args); !s.ok()) return s;
+  const Cost cost = Op::cost(args);
+  launch->bytes = cost.bytes;
+  launch->flops = cost.flops;
   launch->op = Op::spec.name;
   launch->set_args(args);
   if (target.device != nullptr) return prepare_gpu<Op>(call, target, args, launch);
