@@ -3,6 +3,7 @@
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/moe/grouped_gemm.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gemm_codes_gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -60,6 +61,38 @@ struct grouped_gemm {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::grouped_gemm(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/moe/grouped_gemm.cuh";
+    using Codes = GemmCodesGpu;
+    using Key = Codes::Key;
+
+    /// Rows a group has if they are spread evenly, and room for uneven ones: sets the tile, not the bits.
+    static int64_t usual_rows(const Args& a) {
+      const int64_t groups = a.E < a.A ? a.E : a.A, mean = groups == 0 ? 0 : a.A / groups;
+      return mean <= 2 ? mean : 2 * mean;
+    }
+    /// K is cut as if eight groups had rows: one token's experts fill the chip, many do not pay for it.
+    static int cluster(const Args& a, Arch arch) {
+      const int s = Codes::split(int64_t{a.N} * 8, a.K, a.w_dtype, arch);
+      return s > 2 ? 2 : s;
+    }
+    static Result<Key> pick(const Args& a, Arch arch) {
+      const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
+      return Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), cluster(a, arch), Codes::aligned(a.w, pitch, a.w_dtype) && expert % 16 == 0, arch);
+    }
+    static std::string instance(const Key& k) { return Codes::instance("grouped_gemm", k); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      const int64_t slots = (a.E < a.A ? a.E : a.A) + a.A / k.p.tokens();
+      Codes::shape(k, slots * ((a.N + k.p.rows() - 1) / k.p.rows()), a.A, launch);
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      Codes::instances(arch, [&](Key k) {
+        if (k.x != DType::e4m3 && k.w != DType::e4m3) visit(k);
+      });
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

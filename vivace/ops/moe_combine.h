@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/moe/moe_combine.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/stretch.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -49,6 +50,29 @@ struct moe_combine {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::moe_combine(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/moe/moe_combine.cuh";
+    struct Key {
+      DType in, out;
+      kernels::StretchPolicy p;
+      bool operator==(const Key&) const = default;
+    };
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool wide = vectorizable(a.y, a.y_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8) &&
+                        vectorizable(a.residual, a.residual_stride, a.out_dtype, 8);
+      return Key{a.dtype, a.out_dtype, pick_stretch(a.T, a.N, wide, a.dtype == DType::f32 || a.out_dtype == DType::f32 ? 4 : 2)};
+    }
+    static std::string instance(const Key& k) { return stretch_expression("moe_combine", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.N, k.p, launch); }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType in : {DType::f32, DType::bf16, DType::f16})
+        for (const DType out : {DType::f32, DType::bf16, DType::f16})
+          for (const auto& p : kStretchTactics)
+            if (stretch_serves(p, in == DType::f32 || out == DType::f32 ? 4 : 2)) visit(Key{in, out, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/moe/moe_route.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -56,6 +57,40 @@ struct moe_route {
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::moe_route(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/moe/moe_route.cuh";
+    using Policy = kernels::MoeRoutePolicy;
+    struct Key {
+      DType t;
+      Policy p;
+      bool operator==(const Key&) const = default;
+    };
+    // Few tokens; many, on Hopper; many experts. All give the same result.
+    static constexpr Policy kTactics[] = {{512, 1}, {512, 8}, {128, 1}};
+    static constexpr int64_t kSmem = 96 * 1024, kManyTokens = 32;  // what every chip gives; from here on a cluster pays
+
+    static Result<Key> pick(const Args& a, Arch arch) {
+      const bool wide = kTactics[0].smem_bytes(a.E) <= kSmem;
+      if (!wide && kTactics[2].smem_bytes(a.E) > kSmem)
+        return Status(Code::kUnsupported, strf("E = %d experts; CUDA kernels route up to %d", a.E, static_cast<int>(kSmem / kTactics[2].smem_bytes(1))));
+      return Key{a.dtype, kTactics[!wide ? 2 : arch >= Arch::sm90a && a.T >= kManyTokens ? 1 : 0]};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("moe_route<%s, vivace::kernels::MoeRoutePolicy{%d, %d}>", type_name(k.t), k.p.threads, k.p.cluster);
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = launch->cluster = static_cast<uint32_t>(k.p.cluster);
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+      launch->smem_bytes = static_cast<uint32_t>(k.p.smem_bytes(a.E));
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      for (const DType t : {DType::f32, DType::bf16, DType::f16})
+        for (const Policy& p : kTactics)
+          if (p.cluster == 1 || arch >= Arch::sm90a) visit(Key{t, p});
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

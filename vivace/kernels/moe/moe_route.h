@@ -17,4 +17,12 @@ struct MoeRouteArgs {
   DType dtype;
 };
 
+/// One cluster of blocks routes all tokens.
+struct MoeRoutePolicy {
+  int32_t threads;
+  int32_t cluster;  // 1 before Hopper
+  constexpr bool operator==(const MoeRoutePolicy&) const = default;
+  constexpr int64_t smem_bytes(int64_t E) const { return (threads / 32 + 2) * E * 4; }
+};
+
 }  // namespace vivace::kernels
