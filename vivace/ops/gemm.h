@@ -70,6 +70,7 @@ struct gemm {
         .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
         .alpha = static_cast<float>(c.real("alpha")), .epilogue = c.choice<kernels::Activation>("epilogue"), .act = act,
         .x_dtype = x.dtype, .w_dtype = w.dtype, .bias_dtype = c["bias"].dtype, .out_dtype = out.dtype,
+        .fast_accum = false,
     };
     return {};
   }
