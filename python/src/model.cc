@@ -107,6 +107,24 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
   return result;
 }
 
+/// {step_us, groups: [{op, launches, bytes, flops, us}], order: [group of each launch]}
+nb::dict profile(TextModel& m, int rows, int pos, bool decode) {
+  Result<engine::Profile> p = [&] {
+    nb::gil_scoped_release release;
+    return m.model->profile(rows, pos, decode);
+  }();
+  check(p.status());
+  nb::list groups;
+  for (const engine::LaunchGroup& g : p->groups) {
+    nb::dict d;
+    d["op"] = g.op, d["launches"] = g.launches, d["bytes"] = g.bytes, d["flops"] = g.flops, d["us"] = g.us;
+    groups.append(d);
+  }
+  nb::dict d;
+  d["step_us"] = p->step_us, d["groups"] = groups, d["order"] = p->order;
+  return d;
+}
+
 }  // namespace
 
 void add_model(nb::module_& m) {
@@ -121,6 +139,7 @@ void add_model(nb::module_& m) {
         check(t.model->start(slot, s));
       }, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
+      .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"))
       .def("logits", &logits);
   nb::class_<Batcher>(m, "Batcher")
       .def(nb::init<TextModel&>(), nb::keep_alive<1, 2>())

@@ -10,35 +10,64 @@ def percentiles(seconds) -> dict:
     return {"p50_us": at(0.5), "p99_us": at(0.99), "p999_us": at(0.999) if len(us) >= 1000 else None, "n": len(us)}
 
 
-def bench_text_model(model, *, steps: int, prompt_tokens: int) -> list[dict]:
-    """metric=step: one greedy token at batch 1 after a short prompt. metric=prefill: `prompt_tokens` at once."""
+def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, position: int = 8) -> list[dict]:
+    """metric=step: a greedy token for each of `batch` sequences, from a context of `position` tokens on, as the
+    host sees them arrive. metric=prefill: `prompt_tokens` at once, up to the first token."""
     from vivace import _core
     from vivace.cli import peak_rss_mb
 
     report = model.report()
     vocab, context = report["vocab"], report["context"]
-    prompt_tokens = min(prompt_tokens, context)
+    prompt_tokens, position = min(prompt_tokens, context), min(position, context - 16)
     ids = lambda n: [(i * 7919 + 13) % vocab for i in range(n)]  # spread over the table; text does not matter here
-    name = "model=" + report["path"].rsplit("/", 1)[-1].rsplit(".", 1)[0].lower()
+    name = "model=" + model_name(report["path"])
 
-    def run(prompt, tokens):
-        """Seconds of each batcher step."""
+    def run(prompt, tokens, batch=1):
+        """Seconds of each batcher step in which all sequences answered."""
         batcher = _core.Batcher(model._live)
-        batcher.submit(prompt=prompt, max_tokens=tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
-                       presence=0.0, frequency=0.0, seed=0, stop=[])
-        times = []
+        for _ in range(batch):
+            batcher.submit(prompt=prompt, max_tokens=tokens, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
+                           presence=0.0, frequency=0.0, seed=0, stop=[])
+        start, times = time.perf_counter(), []
         while not batcher.idle():
+            events, last = batcher.step(), start
             start = time.perf_counter()
-            batcher.step()
-            times.append(time.perf_counter() - start)
+            times.append((len(events), start - last))
         return times
 
-    steps = min(steps, context - 16)
+    steps = min(steps, context - position)
     run(ids(8), 8)  # warm
-    decode = run(ids(8), steps + 1)[1:]
-    prefills = [sum(run(ids(prompt_tokens), 1)) for _ in range(5)]
+    decode = [t for events, t in run(ids(position), steps + 1, batch) if events == batch][1:]
+    prefills = [sum(t for _, t in run(ids(prompt_tokens), 1)) for _ in range(5)]
     peak = f"peak_rss_mb={peak_rss_mb():.1f}"
-    rows = [(f"{name},batch=1,ctx={8 + steps},metric=step", decode), (f"{name},batch=1,prompt={prompt_tokens},metric=prefill", prefills)]
-    return [{"op": "e2e", "case": case, "dtype": report["precision"], "tactic": f"threads={report['threads']}", **percentiles(times),
+    tactic = f"threads={report['threads']}" if report["device"] == "cpu" else f"ahead={report['ahead']}"
+    rows = [(f"{name},batch={batch},ctx={position + steps},metric=step", decode), (f"{name},batch=1,prompt={prompt_tokens},metric=prefill", prefills)]
+    return [{"op": "e2e", "case": case, "dtype": report["precision"], "tactic": tactic, **percentiles(times),
              "bytes": None, "flops": None, "limit_us": None, "share": None, "peer": None, "peer_p50_us": None, "ratio": None,
              "max_err": None, "bound": None, "pass": True, "note": peak} for case, times in rows]
+
+
+def model_name(path: str) -> str:
+    return path.rstrip("/").rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix(".safetensors").lower()
+
+
+def profile_rows(profile: dict, bytes_per_s: float | None) -> list[dict]:
+    """A row a group of launches: its time, rate, and the share of what the memory's rate allows."""
+    rows = []
+    for g in profile["groups"]:
+        limit = g["bytes"] / bytes_per_s * 1e6 if bytes_per_s else None
+        rows.append({**g, "total_us": g["us"] * g["launches"], "gb_per_s": g["bytes"] / g["us"] / 1e3, "tflop_per_s": g["flops"] / g["us"] / 1e6,
+                     "limit_us": limit, "share": limit / g["us"] if limit else None})
+    return rows
+
+
+def trace(profile: dict) -> dict:
+    """The step's launches in order, each at its group's time, in the form that Perfetto and chrome://tracing open."""
+    events, now = [], 0.0
+    for at, group in enumerate(profile["order"]):
+        g = profile["groups"][group]
+        events.append({"name": g["op"], "ph": "X", "pid": 1, "tid": 1, "ts": now, "dur": g["us"],
+                       "args": {"launch": at, "bytes": g["bytes"], "flops": g["flops"], "gb_per_s": g["bytes"] / g["us"] / 1e3}})
+        now += g["us"]
+    return {"traceEvents": events, "displayTimeUnit": "ns",
+            "otherData": {"what": "launches of one step, each timed alone with cold weights and laid end to end", "sum_us": now, "step_us": profile["step_us"]}}

@@ -58,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
     add_load_options(p)
     p.add_argument("--steps", type=int, default=128, help="decode steps to time")
     p.add_argument("--prompt-tokens", type=int, default=512, help="prompt length of the prefill row")
+    p.add_argument("--batch", type=int, default=1, help="sequences that decode side by side")
+    p.add_argument("--position", type=int, default=8, help="tokens of context before the first timed step")
+    p.add_argument("--profile", action="store_true", help="also time the launches of a step, each kind by itself")
+    p.add_argument("--trace", metavar="FILE", help="with --profile: the step as a trace that Perfetto opens")
+    p.add_argument("--random-weights", action="store_true", help="weights of the shapes in the model's config.json, drawn where it runs")
     p = command("pack", cmd_pack, "Compile the ops' CUDA kernels into one file, for machines without NVRTC. Needs no GPU.")
     p.add_argument("-o", "--output", required=True, help="the pack to write, NAME.vvp")
     p.add_argument("--arch", action="append", required=True, metavar="sm_90a", help="a chip; may be given several times")
@@ -72,20 +77,22 @@ def parser() -> argparse.ArgumentParser:
 
 def add_load_options(p) -> None:
     p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
-    p.add_argument("--device", default="auto")
-    p.add_argument("--precision", default="auto", help="auto, q8 or f32")
-    p.add_argument("--kv-dtype", default="auto", help="auto, f16, bf16 or f32")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    p.add_argument("--precision", default="auto", help="auto, q8, f32 or bf16")
+    p.add_argument("--kv-dtype", default="auto", help="auto, f16, bf16, f32 or e4m3")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--context", type=int, default=0)
     p.add_argument("--max-batch", type=int, default=1)
     p.add_argument("--chunk", type=int, default=128)
+    p.add_argument("--ahead", type=int, default=0, help="steps that may be queued at once; 0: as suits the device")
 
 
 def load(args):
     import vivace
 
     return vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
-                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk)
+                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead,
+                             random_weights=getattr(args, "random_weights", False))
 
 
 def peak_rss_mb() -> float:
@@ -223,17 +230,34 @@ def cmd_pack(args) -> int:
 # ---- bench ---------------------------------------------------------------------------------------
 
 def cmd_bench(args) -> int:
-    from vivace.bench import bench_text_model
+    from vivace.bench import bench_text_model, profile_rows, trace
 
+    args.max_batch = max(args.max_batch, args.batch)
     start = time.perf_counter()
     with load(args) as model:
         load_s = time.perf_counter() - start
-        rows = bench_text_model(model, steps=args.steps, prompt_tokens=args.prompt_tokens)
+        rows = bench_text_model(model, steps=args.steps, prompt_tokens=args.prompt_tokens, batch=args.batch, position=args.position)
+        report = model.report()
+        profile = model.profile(rows=args.batch, position=min(args.position, report["context"] - 1)) if args.profile else None
+    bytes_per_s = None
+    if profile and report["device"] != "cpu":
+        from vivace import device
+
+        bytes_per_s = device.info(int(report["device"].split(":")[1]))["peak_bytes_per_s"]
+    groups = profile_rows(profile, bytes_per_s) if profile else []
+    if args.trace and profile:
+        with open(args.trace, "w") as f:
+            json.dump(trace(profile), f)
     if args.json:
-        print(json.dumps({"rows": rows, "load_s": load_s, "peak_rss_mb": peak_rss_mb()}))
-    else:
-        for r in rows:
-            print(f"{r['case']:<70} p50 {r['p50_us']:>10.1f} us  p99 {r['p99_us']:>10.1f} us  {r['note']}")
+        print(json.dumps({"rows": rows, "load_s": load_s, "peak_rss_mb": peak_rss_mb(), **({"profile": {"step_us": profile["step_us"], "groups": groups}} if profile else {})}))
+        return 0
+    for r in rows:
+        print(f"{r['case']:<70} p50 {r['p50_us']:>10.1f} us  p99 {r['p99_us']:>10.1f} us  {r['note']}")
+    for g in groups:
+        share = "" if g["share"] is None else f"  {100 * g['share']:>5.1f} %"
+        print(f"{g['op']:<14} x {g['launches']:>3}  {g['bytes']:>12,} bytes  {g['us']:>8.2f} us  {g['total_us']:>9.1f} us in all  {g['gb_per_s']:>7.0f} GB/s{share}")
+    if profile:
+        print(f"sum {sum(g['total_us'] for g in groups):.1f} us, the step {profile['step_us']:.1f} us, {len(profile['order'])} launches")
     return 0
 
 

@@ -123,6 +123,11 @@ class TextModel:
         """Exact bytes by region, in order."""
         return self._live.memory()
 
+    def profile(self, *, rows: int = 1, position: int = 0, decode: bool = True) -> dict:
+        """Times one step and its launches, each kind by itself: step_us, groups of launches, order. `rows`
+        sequences at `position`, or with decode=False a piece of one prompt. Forgets every sequence."""
+        return self._live.profile(rows=rows, pos=position, decode=decode)
+
     def prompt_ids(self, prompt) -> list[int]:
         """Token ids of a string (one user turn if the model has a chat template, else plain text), of a list
         of {"role", "content"} messages, or of token ids as they are."""

@@ -8,6 +8,7 @@
 
 #include "vivace/base/status.h"
 #include "vivace/base/tensor.h"
+#include "vivace/engine/profile.h"
 
 namespace vivace::engine {
 
@@ -93,6 +94,9 @@ class TextModel : public Model {
   virtual Status repeat() = 0;
   /// Waits for the oldest queued step; `out` gets its draws in row order and must have their number.
   virtual Status collect(std::span<Sampled> out) = 0;
+  /// Times a step of `rows` rows and its launches, in the decode class (a row a slot, all at position `pos`)
+  /// or the prefill class (rows of one prompt that ends at `pos`). Forgets all sequences. Setup phase.
+  virtual Result<Profile> profile(int rows, int pos, bool decode) = 0;
   /// Steps that were queued and not collected.
   virtual int queued() const = 0;
   /// issue() and collect() of one step. Errors: FailedPrecondition with steps queued, and theirs.

@@ -38,6 +38,7 @@ class DecoderModel final : public engine::TextModel {
   Status issue(std::span<const TokenRow> rows) override;
   Status repeat() override;
   Status collect(std::span<Sampled> out) override;
+  Result<engine::Profile> profile(int rows, int pos, bool decode) override;
   int queued() const override { return flights_.size(); }
   Result<Tensor> logits() override;
 
@@ -292,6 +293,22 @@ Status DecoderModel::collect(std::span<Sampled> out) {
   if (flights_.empty()) return Status(Code::kFailedPrecondition, "collect: no step is queued; issue() one");
   if (out.size() != flights_.draws()) return Status(Code::kInvalidArgument, strf("collect: the step draws %zu tokens but out holds %zu", flights_.draws(), out.size()));
   return flights_.pop(out);
+}
+
+Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode) {
+  if (!flights_.empty()) return Status(Code::kFailedPrecondition, "profile: steps are queued; collect() them first");
+  std::vector<TokenRow> all;
+  for (int32_t i = 0; i < rows; ++i) all.push_back({i, decode ? pos : pos - rows + 1 + i, decode ? i : 0, decode || i == rows - 1});
+  VV_TRY(check_rows(all));
+  InputBlock& block = decode ? decode_ : prompt_;
+  const Variant& v = pick(decode, all.size());
+  Result<engine::Profile> p = engine::profile(*machine_, [&](exec::Stream& s) { return record(s, v); }, [&]() -> Status {
+    VV_TRY(machine_->stream().synchronize());  // the copy of the inputs is written again
+    return block.write(machine_->stream(), 0, all, sampling_);
+  });
+  VV_TRY(flights_.restart(machine_->stream(), buffers_));
+  decoding_.clear();
+  return p;
 }
 
 Result<Tensor> DecoderModel::logits() {

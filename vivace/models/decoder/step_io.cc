@@ -100,6 +100,11 @@ Status Flights::push(exec::Stream& stream, std::span<const int32_t> slots) {
   return {};
 }
 
+Status Flights::restart(exec::Stream& stream, const StepBuffers& buffers) {
+  row_ = 0;
+  return stream.copy(buffers.turn.data, buffers.no_counts.data, static_cast<size_t>(buffers.turn.span_bytes()));
+}
+
 Status Flights::pop(std::span<Sampled> out) {
   Flight& f = flights_[static_cast<size_t>(first_)];
   VV_TRY(f.done->synchronize());

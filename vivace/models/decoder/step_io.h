@@ -50,6 +50,8 @@ class Flights {
   Status push(exec::Stream& stream, std::span<const int32_t> slots);
   /// A step that draws nothing and is not collected: of loading.
   void skip() { row_ = (row_ + 1) % static_cast<int>(flights_.size()); }
+  /// Begins again at the first row of the rings, after steps that were not counted.
+  Status restart(exec::Stream& stream, const StepBuffers& buffers);
   /// Draws of the oldest step, 0 where none is queued.
   size_t draws() const { return empty() ? 0 : flights_[static_cast<size_t>(first_)].slots.size(); }
   /// Waits for the oldest step. `out` has draws() elements.
