@@ -32,12 +32,14 @@ def scales(inputs, alpha):
     return s * inputs["w_row_scale"] if "w_row_scale" in inputs else s
 
 
-def ref(x, w, bias=None, residual=None, out_scale=None, *, act="f32", alpha=1.0, epilogue="none", dtypes, **factors):
+def ref(x, w, bias=None, gate=None, residual=None, out_scale=None, *, act="f32", alpha=1.0, epilogue="none", fast_accum=False, dtypes, **factors):
     y = scales(factors, alpha) * product(x, w, act)
     if bias is not None:
         y = y + bias
     if epilogue != "none":
         y = activate(epilogue, y)
+    if gate is not None:
+        y = gate_rows(gate, len(x)) * y
     if residual is not None:
         y = residual + y
     if out_scale is not None:
@@ -57,26 +59,61 @@ def block_size(w, x):
     return np.abs(x) @ np.abs(w).T
 
 
-def bound(port, value, dtype, inputs):
+def gate_rows(gate, T):
+    return gate[np.minimum(np.arange(T), len(gate) - 1)]
+
+
+def tensor_unit_error(x, w, fast):
+    """Hopper's tensor unit adds e4m3 products to a sum in steps of 32, aligned to the largest term and cut off
+    below 2^-13 of it (arXiv:2412.19437, 3.3.2, measures the 14 bits). Each cut loses less than one unit and falls either
+    way with the term's sign, so 33 of them add up like a random walk: six units stand for six deviations. The
+    sum leaves the unit every 128 values, or with fast_accum never."""
+    K = x.shape[1]
+    error, total = 0.0, 0.0
+    for k in range(0, K, 32):
+        if not fast and k % 128 == 0:
+            total = 0.0
+        a, b = x[:, k : k + 32], w[:, k : k + 32]
+        total = total + a @ b.T
+        largest = np.zeros((len(x), len(w)))
+        for i in range(a.shape[1]):
+            largest = np.maximum(largest, np.abs(a[:, i, None] * b[None, :, i]))
+        error = error + 6 * 2.0**-13 * np.maximum(np.maximum(largest, np.abs(total)), np.abs(total - a @ b.T))
+    return error
+
+
+def sum_error(inputs):
     """K terms summed in f32: a chain adds at most K/16 + 8 times (lanes or blocks, then their tree), each
-    with half a unit of at most the sum of the terms' sizes; dequantisation and scales add eight more.
-    An activation raises an error by at most 1.13 (relu2: 2 |y|) and adds its own, as in act_mul."""
+    with half a unit of at most the sum of the terms' sizes; dequantisation and scales add eight more."""
+    x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
+    quant = attrs.get("act", "f32") == "q8"
+    alpha = np.abs(scales(inputs, attrs.get("alpha", 1.0)))
+    size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else np.abs(x) @ np.abs(w).T)
+    if "bias" in inputs:
+        size = size + np.abs(inputs["bias"])
+    error = (x.shape[1] / 16 + 16) * 2.0**-24 * size
+    if inputs.case.dtypes["x"] == "e4m3" == inputs.case.dtypes["w"]:
+        error = error + alpha * tensor_unit_error(x, w, attrs.get("fast_accum", False))
+    return error
+
+
+def bound(port, value, dtype, inputs):
+    """An activation raises the sum's error by at most 1.13 (relu2: 2 |y|) and adds its own, as in act_mul."""
     x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
     if not x.size:
         return rounding(value, dtype)
-    quant = attrs.get("act", "f32") == "q8"
-    steps = x.shape[1] / 16 + 16
-    alpha = np.abs(scales(inputs, attrs.get("alpha", 1.0)))
-    size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else np.abs(x) @ np.abs(w).T)
-    y = alpha * product(x, w, attrs.get("act", "f32"))
+    y = np.abs(scales(inputs, attrs.get("alpha", 1.0))) * product(x, w, attrs.get("act", "f32"))
     if "bias" in inputs:
-        size, y = size + np.abs(inputs["bias"]), np.abs(y) + np.abs(inputs["bias"])
-    error = steps * 2.0**-24 * size
+        y = np.abs(y) + np.abs(inputs["bias"])
+    error = sum_error(inputs)
     epilogue = attrs.get("epilogue", "none")
     if epilogue == "relu2":
         error = 2 * (np.abs(y) + error) * error + 2.0**-22 * y**2
     elif epilogue != "none":
         error = 1.13 * error + 1e-6 * np.abs(y)
+    if "gate" in inputs:
+        gate = np.abs(gate_rows(inputs["gate"], len(x)))
+        error, y = gate * error + 2.0**-23 * gate * np.abs(y), gate * np.abs(y)
     if "residual" in inputs:
         error = error + 2.0**-23 * (np.abs(inputs["residual"]) + np.abs(value))
     if "out_scale" in inputs:
@@ -101,6 +138,10 @@ CASES = [
     Case({"T": 17, "N": 40, "K": 128}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_scale": "f32", "out": "e4m3", "out_scale": "f32", "rows": "i32"},
          positive=("x_row_scale", "w_scale", "out_scale"), rows=11),
     Case({"T": 3, "N": 20, "K": 64}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16"}, positive=("w_row_scale",)),
+    Case({"T": 9, "N": 40, "K": 72, "R": 1}, {"x": "bf16", "w": "bf16", "bias": "bf16", "gate": "bf16", "residual": "bf16", "out": "bf16"}),
+    Case({"T": 6, "N": 21, "K": 40, "R": 4}, {"x": "f16", "w": "f16", "gate": "f32", "out": "f32", "rows": "i32"}, {"epilogue": "relu"}, rows=5),
+    Case({"T": 70, "N": 72, "K": 1040}, {"x": "e4m3", "w": "e4m3", "out": "bf16"}, {"fast_accum": True}),
+    Case({"T": 70, "N": 72, "K": 1040}, {"x": "e4m3", "w": "e4m3", "w_row_scale": "f32", "out": "bf16"}, positive=("w_row_scale",)),
     Case({"T": 70, "N": 130, "K": 136}, {"x": "bf16", "w": "bf16", "bias": "f32", "out": "f32"}, note="more tokens than a streaming tactic takes"),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
     *[Case({"T": t, "N": 37, "K": 576}, {"x": "f32", "w": q, "residual": "f32", "out": "f32"}, {"act": act})

@@ -18,7 +18,8 @@ struct gemm {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
       in("w", "N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout; not written by the kernel before this one on the stream: it is read ahead"),
       opt_in("bias", "N", "f32|bf16|f16", "added before the activation"),
-      opt_in("residual", "T,N", "=out", "added after the activation"),
+      opt_in("gate", "R,N", "=out", "factor of the activated product, before the residual: row min(t, R-1)"),
+      opt_in("residual", "T,N", "=out", "added last"),
       opt_in("x_scale", "1", "f32", "factor of all of x: x stands for x * x_scale"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
@@ -31,12 +32,13 @@ struct gemm {
       choice("act", "f32|q8", "how activations enter a product with a block-quantised w: as f32, or as int8 in blocks of 32"),
       real("alpha", 1, "factor of the product"),
       choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product"),
+      boolean("fast_accum", false, "e4m3 products: sums may stay in the tensor unit, which keeps about 13 bits of them"),
   };
   static constexpr OpSpec spec{
       .name = "gemm",
       .group = "gemm",
-      .brief = "Matrix product of activations with transposed plain or block-quantised weights, with bias, activation and residual.",
-      .formula = "out = round(residual + epilogue(s * (x W^T) + bias)), s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; an e4m3 out is "
+      .brief = "Matrix product of activations with transposed plain or block-quantised weights, with bias, activation, gate and residual.",
+      .formula = "out = round(residual + gate * epilogue(s * (x W^T) + bias)), absent terms left out, s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; an e4m3 out is "
                  "sat_e4m3(... / out_scale). All in f32, summed over K in an order that depends on the weight's shape and not on the other tokens. "
                  "act=f32: x as f32 times W as f32 (block formats dequantised). act=q8: each 32 values of x become int8: d = amax / 127, "
                  "q = rint(x * (127 / amax)) half to even, zeros where amax = 0; a block adds (dw * d) * (sum qw q), qw less its format's "
@@ -61,23 +63,28 @@ struct gemm {
     if ((out.dtype == DType::e4m3) != c["out_scale"].present())
       return c.error(Code::kInvalidArgument, strf("out is %s and out_scale %s: an e4m3 out needs it, any other takes none", name(out.dtype),
                                                   c["out_scale"].present() ? "given" : "absent"));
-    if (out.dtype == DType::e4m3 && c["residual"].present()) return c.error(Code::kInvalidArgument, "an e4m3 out takes no residual; use bf16 and cast");
+    for (const char* port : {"gate", "residual"})
+      if (out.dtype == DType::e4m3 && c[port].present()) return c.error(Code::kInvalidArgument, strf("an e4m3 out takes no %s; use bf16 and quantize", port));
+    if (c["gate"].present() && c.dim("R") < 1) return c.error(Code::kInvalidShape, "port gate: needs at least one row, got 0");
+    if (c.flag("fast_accum") && (x.dtype != DType::e4m3 || w.dtype != DType::e4m3))
+      return c.error(Code::kInvalidArgument, strf("fast_accum is for products of e4m3 with e4m3, got %s with %s", name(x.dtype), name(w.dtype)));
     *a = Args{
-        .x = x.data, .w = w.data, .bias = c.ptr("bias"), .residual = c.ptr("residual"), .out = out.data, .rows = c.ptr<int32_t>("rows"),
+        .x = x.data, .w = w.data, .bias = c.ptr("bias"), .gate = c.ptr("gate"), .residual = c.ptr("residual"), .out = out.data, .rows = c.ptr<int32_t>("rows"),
         .x_scale = c.ptr<float>("x_scale"), .w_scale = c.ptr<float>("w_scale"), .x_row_scale = c.ptr<float>("x_row_scale"),
         .w_row_scale = c.ptr<float>("w_row_scale"), .out_scale = c.ptr<float>("out_scale"),
-        .x_stride = c.row_stride("x"), .w_stride = c.row_stride("w"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
+        .x_stride = c.row_stride("x"), .w_stride = c.row_stride("w"), .gate_stride = c.row_stride("gate"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
         .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
+        .gate_rows = c["gate"].present() ? static_cast<int32_t>(c.dim("R")) : 0,
         .alpha = static_cast<float>(c.real("alpha")), .epilogue = c.choice<kernels::Activation>("epilogue"), .act = act,
         .x_dtype = x.dtype, .w_dtype = w.dtype, .bias_dtype = c["bias"].dtype, .out_dtype = out.dtype,
-        .fast_accum = false,
+        .fast_accum = c.flag("fast_accum"), .gated = false,
     };
     return {};
   }
 
   static Cost cost(const Args& a) {
     const int64_t T = a.T, N = a.N, K = a.K;
-    return {.bytes = N * row_bytes(a.w_dtype, K) + T * K * info(a.x_dtype).bytes + T * N * info(a.out_dtype).bytes * (a.residual ? 2 : 1) +
+    return {.bytes = N * row_bytes(a.w_dtype, K) + T * K * info(a.x_dtype).bytes + T * N * info(a.out_dtype).bytes * (a.residual ? 2 : 1) + a.gate_rows * N * info(a.out_dtype).bytes +
                      (a.bias ? N * info(a.bias_dtype).bytes : 0),
             .flops = 2 * T * N * K};
   }

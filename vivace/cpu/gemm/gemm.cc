@@ -35,15 +35,16 @@ void widen(const GemmLevel& l, DType t, const void* src, int64_t n, float* dst) 
 
 /// Finishes 16 columns (fewer at the end of N) of one token.
 void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float* acc) {
-  const int64_t n = std::min<int64_t>(kPanelRows, a.N - n0);
+  const int64_t n = std::min<int64_t>(kPanelRows, a.N - n0), wide = a.gated ? 2 : 1;  // columns of the product an output
   const int e = info(a.out_dtype).bytes;
-  const auto at = [&](const void* p, int64_t stride) {
-    return p == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(p)) + (t * stride + n0) * e;
+  const auto at = [&](const void* p, int64_t row, int64_t stride) {
+    return p == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(p)) + (row * stride + n0 / wide) * e;
   };
-  char *out = at(a.out, a.out_stride), *residual = at(a.residual, a.residual_stride);
+  char *out = at(a.out, t, a.out_stride), *residual = at(a.residual, t, a.residual_stride);
+  const char* gate = at(a.gate, std::min<int64_t>(t, a.gate_rows - 1), a.gate_stride);
   const char* bias = a.bias == nullptr ? nullptr : static_cast<const char*>(a.bias) + n0 * info(a.bias_dtype).bytes;
   const float scale = a.alpha * (a.x_scale ? *a.x_scale : 1.0f) * (a.w_scale ? *a.w_scale : 1.0f);
-  const bool more = a.x_row_scale != nullptr || a.w_row_scale != nullptr || a.out_scale != nullptr;
+  const bool more = a.x_row_scale != nullptr || a.w_row_scale != nullptr || a.out_scale != nullptr || a.gated || gate != nullptr;
   if (n == kPanelRows && a.epilogue == kernels::Activation::none && !more &&
       l.store16(acc, scale, bias, a.bias_dtype, residual, out, a.out_dtype))
     return;
@@ -57,14 +58,21 @@ void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float*
     load_f32(bias, a.bias_dtype, 0, n, tmp);
     for (int64_t i = 0; i < n; ++i) acc[i] += tmp[i];
   }
-  for (int64_t i = 0; i < n; ++i) acc[i] = kernels::activate(a.epilogue, acc[i]);
+  for (int64_t i = 0; i < n; i += wide) acc[i] = kernels::activate(a.epilogue, acc[i]);
+  const int64_t m = n / wide;  // outputs
+  if (a.gated)
+    for (int64_t i = 0; i < m; ++i) acc[i] = acc[2 * i] * acc[2 * i + 1];
+  if (gate != nullptr) {
+    load_f32(gate, a.out_dtype, 0, m, tmp);
+    for (int64_t i = 0; i < m; ++i) acc[i] *= tmp[i];
+  }
   if (residual != nullptr) {
-    load_f32(residual, a.out_dtype, 0, n, tmp);
-    for (int64_t i = 0; i < n; ++i) acc[i] = tmp[i] + acc[i];
+    load_f32(residual, a.out_dtype, 0, m, tmp);
+    for (int64_t i = 0; i < m; ++i) acc[i] = tmp[i] + acc[i];
   }
   if (a.out_scale != nullptr)
-    for (int64_t i = 0; i < n; ++i) acc[i] /= *a.out_scale;
-  store_f32(out, a.out_dtype, 0, n, acc);
+    for (int64_t i = 0; i < m; ++i) acc[i] /= *a.out_scale;
+  store_f32(out, a.out_dtype, 0, m, acc);
 }
 
 /// Calls body(first panel, count) in chunks that keep all threads busy to the end: several chunks a

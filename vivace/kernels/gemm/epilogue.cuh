@@ -24,28 +24,43 @@ struct GemmEpilogue {
     if (a.out_scale != nullptr) divisor = *a.out_scale;
   }
 
-  /// Whether V consecutive elements of a row move as one access.
+  /// Whether V consecutive columns of a row move as one access.
   template <int V>
   __device__ __forceinline__ bool wide() const {
-    constexpr uint32_t kBytes = V * sizeof(Out) < 16 ? V * sizeof(Out) : 16;
-    return a.N % V == 0 && a.out_stride % V == 0 && a.residual_stride % V == 0 && reinterpret_cast<uint64_t>(a.out) % kBytes == 0 &&
-           reinterpret_cast<uint64_t>(a.residual) % kBytes == 0;
+    const int count = a.gated ? V / 2 : V;
+    const uint32_t bytes = count * sizeof(Out) < 16 ? count * sizeof(Out) : 16;
+    return a.N % V == 0 && (a.out_stride | a.residual_stride | a.gate_stride) % count == 0 && reinterpret_cast<uint64_t>(a.out) % bytes == 0 &&
+           reinterpret_cast<uint64_t>(a.residual) % bytes == 0 && reinterpret_cast<uint64_t>(a.gate) % bytes == 0;
   }
 
-  /// Output (t, n) .. (t, n + V - 1) from their sums; those at N and beyond are dropped. `vector` as wide<V>() said.
+  /// Columns n .. n + V - 1 of token t from their sums; those at N and beyond are dropped. `vector` as wide<V>()
+  /// said. n and V are even where a.gated.
   template <int V>
   __device__ __forceinline__ void finish(int64_t t, int n, float (&y)[V], bool vector) const {
-    float add[V];
-    Out* out = static_cast<Out*>(a.out) + t * a.out_stride + n;
-    const Out* residual = static_cast<const Out*>(a.residual) + t * a.residual_stride + n;
-    if (a.residual != nullptr) {  // first: the load with the longest way
-      if (vector) {
-        load<V>(residual, add);
-      } else {
+    if (!a.gated) return finish_as<V, V>(t, n, y, vector);
+    finish_as<V, V / 2>(t, n, y, vector);
+  }
+
+ private:
+  /// Elements n .. of a row of out_dtype that ends at `end`.
+  template <int W>
+  __device__ __forceinline__ static void load_row(const Out* row, int n, int end, bool vector, float (&v)[W]) {
+    if (vector) {
+      load<W>(row + n, v);
+    } else {
 #pragma unroll
-        for (int i = 0; i < V; ++i) add[i] = n + i < a.N ? to_float(residual[i]) : 0.0f;
-      }
+      for (int i = 0; i < W; ++i) v[i] = n + i < end ? to_float(row[n + i]) : 0.0f;
     }
+  }
+
+  /// W outputs from V sums: V, or V / 2 where gated.
+  template <int V, int W>
+  __device__ __forceinline__ void finish_as(int64_t t, int n, float (&y)[V], bool vector) const {
+    const int end = W == V ? a.N : a.N / 2, to = W == V ? n : n / 2;
+    float add[W], factor[W], z[W];
+    // Loads first: they have the longest way.
+    if (a.residual != nullptr) load_row(static_cast<const Out*>(a.residual) + t * a.residual_stride, to, end, vector, add);
+    if (a.gate != nullptr) load_row(static_cast<const Out*>(a.gate) + min(t, int64_t{a.gate_rows - 1}) * a.gate_stride, to, end, vector, factor);
 #pragma unroll
     for (int i = 0; i < V; ++i) y[i] *= scale;
     if (a.x_row_scale != nullptr) {
@@ -63,22 +78,29 @@ struct GemmEpilogue {
     }
     if (a.epilogue != Activation::none) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] = activate(a.epilogue, y[i]);
+      for (int i = 0; i < V; i += V / W) y[i] = activate(a.epilogue, y[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < W; ++i) z[i] = W == V ? y[i] : y[V / W * i] * y[V / W * i + (W < V)];
+    if (a.gate != nullptr) {
+#pragma unroll
+      for (int i = 0; i < W; ++i) z[i] *= factor[i];
     }
     if (a.residual != nullptr) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] = add[i] + y[i];
+      for (int i = 0; i < W; ++i) z[i] = add[i] + z[i];
     }
     if (a.out_scale != nullptr) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] /= divisor;
+      for (int i = 0; i < W; ++i) z[i] /= divisor;
     }
+    Out* out = static_cast<Out*>(a.out) + t * a.out_stride + to;
     if (vector) {
-      store<V>(out, y);
+      store<W>(out, z);
     } else {
 #pragma unroll
-      for (int i = 0; i < V; ++i)
-        if (n + i < a.N) out[i] = from_float<Out>(y[i]);
+      for (int i = 0; i < W; ++i)
+        if (to + i < end) out[i] = from_float<Out>(z[i]);
     }
   }
 };

@@ -13,19 +13,21 @@ struct GemmArgs {
   const void* x;         // [T, K] x_dtype
   const void* w;         // [N, K] w_dtype, plain or block
   const void* bias;      // [N] bias_dtype, or null
+  const void* gate;      // [gate_rows, N] out_dtype: factor of the activated product of token min(t, gate_rows - 1); or null
   const void* residual;  // [T, N] out_dtype, may be out itself; or null
-  void* out;             // [T, N] out_dtype
+  void* out;             // [T, N] out_dtype; N / 2 columns where gated, of gate and residual too
   const int32_t* rows;   // [1] device-side T, or null
   const float *x_scale, *w_scale;          // [1] each, or null
   const float *x_row_scale, *w_row_scale;  // [T] and [N], or null
   const float* out_scale;                  // [1] static quantisation scale of out, or null
-  int64_t x_stride, w_stride, residual_stride, out_stride;  // elements a row
-  int32_t T, N, K;
+  int64_t x_stride, w_stride, gate_stride, residual_stride, out_stride;  // elements a row
+  int32_t T, N, K, gate_rows;
   float alpha;
   Activation epilogue;
   GemmAct act;
   DType x_dtype, w_dtype, bias_dtype, out_dtype;
   bool fast_accum;  // e4m3 sums stay in the tensor unit
+  bool gated;       // columns 2 i and 2 i + 1 become one: epilogue(first) * second
 };
 
 /// Few tokens: W is read once, straight into the matrix units' layout; K is cut over warps and a cluster.
@@ -78,8 +80,9 @@ struct GemmWgmma {
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
-  VV_HD constexpr int threads() const { return 2 * rows + 32; }  // and a warp that loads
-  VV_HD constexpr int registers() const { return rows == 128 ? 224 : 248; }  // a thread: those of one block a multiprocessor, or two
+  // A warp that loads; a group of warps where the multiplying ones need most of the registers.
+  VV_HD constexpr bool wide() const { return rows == 128 && tokens > 64; }
+  VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
   VV_HD constexpr int cluster() const { return split * share_x * share_w; }
   VV_HD constexpr int stage_bytes() const { return (tokens + rows) * 128; }
   VV_HD constexpr int slice() const { return rows / split; }     // rows that a block finishes where K is split
@@ -87,7 +90,7 @@ struct GemmWgmma {
   VV_HD constexpr int turn_stride() const { return (split > 1 ? slice() : 64) + 4; }
   VV_HD constexpr int turn_tokens() const { return tokens < 32 ? tokens : 32; }
   VV_HD constexpr int sum_bytes() const { return split > 1 ? rows * tokens * 4 : groups() * turn_tokens() * turn_stride() * 4; }
-  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + sum_bytes(); }
+  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
 };
 
 struct GemmWgmmaArgs {

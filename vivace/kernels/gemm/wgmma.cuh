@@ -92,7 +92,7 @@ __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const Wgmm
       if (ahead > 0) {
         --ahead;
       } else {
-        ptx::mbarrier_wait<(kShared > 1)>(empty + 8 * slot, parity);
+        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
         ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
         load_w(slot, k, n0);
       }
@@ -147,7 +147,7 @@ struct WgmmaRing {
   }
   __device__ __forceinline__ void release(int free) const {
     if (lane < kPeers) {
-      if constexpr (P.cluster() > 1) ptx::mbarrier_arrive(empty + 8 * free, to);
+      if constexpr (kPeers > 1) ptx::mbarrier_arrive(empty + 8 * free, to);
       else ptx::mbarrier_arrive(empty + 8 * free);
     }
   }
@@ -166,7 +166,7 @@ struct WgmmaRing {
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
     if constexpr (P.promote) {
       for (int k = 0; k < steps; ++k, advance()) {
-        ptx::mbarrier_wait<(P.cluster() > 1)>(full + 8 * slot, parity);
+        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         float part[P.tokens / 2];
         multiply_stage(part, false);
         ptx::wgmma_wait<0>(part);
@@ -177,7 +177,7 @@ struct WgmmaRing {
     } else {
       int last = -1;
       for (int k = 0; k < steps; ++k, advance()) {
-        ptx::mbarrier_wait<(P.cluster() > 1)>(full + 8 * slot, parity);
+        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         multiply_stage(acc, true);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
         if (last >= 0) release(last);
@@ -220,42 +220,52 @@ __device__ __forceinline__ void wgmma_finish(const GemmEpilogue<Out>& epilogue, 
 /// half the registers of a warp hold; a part of a unit travels as it lies in the registers.
 template <GemmWgmma P>
 struct WgmmaMerge {
-  static constexpr int kUnits = P.rows / 8 / P.split;               // of a block
-  static constexpr int kPairs = P.tokens / 8;                       // pairs of tokens a lane, unit
+  static constexpr int kUnits = P.rows / 8 / P.split;          // of a block
+  static constexpr int kPairs = P.tokens / 8;                  // pairs of tokens a lane, unit
+  static constexpr int kVec = kPairs > 1 ? 4 : 2;              // floats at a time
+  static constexpr int kPieces = 2 * kPairs / kVec;            // of a lane, unit
   static constexpr int kPartFloats = kUnits * kPairs * 64;
 
-  __device__ __forceinline__ static void send(float* sums, int part, const float (&acc)[P.tokens / 2]) {
+  /// `sums` and `barrier`: shared addresses, the same in every block.
+  __device__ __forceinline__ static void send(uint32_t sums, uint32_t barrier, int part, const float (&acc)[P.tokens / 2]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int unit = warp * 2 + h;
-      const uint32_t to = ptx::remote_address<P.split>(sums + part * kPartFloats + unit % kUnits * kPairs * 64 + lane * 2, unit / kUnits);
+      const int unit = warp * 2 + h, rank = unit / kUnits;
+      const uint32_t to = ptx::remote_shared(sums + 4 * (part * kPartFloats + unit % kUnits * kPairs * 64 + lane * kVec), rank), done = ptx::remote_shared(barrier, rank);
 #pragma unroll
-      for (int j = 0; j < kPairs; ++j) ptx::remote_store2<P.split>(to + j * 256, acc[4 * j + 2 * h], acc[4 * j + 2 * h + 1]);
+      for (int q = 0; q < kPieces; ++q) {
+        float v[kVec];
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) v[i] = acc[4 * (q * kVec / 2 + i / 2) + 2 * h + i % 2];
+        ptx::remote_store_async(to + q * 128 * kVec, v, done);
+      }
     }
   }
   /// Adds the parts in order and turns them into [token][row of the slice].
   __device__ __forceinline__ static void add(const float* sums, float* turn) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < kUnits * kPairs * 32; i += 2 * P.rows) {
-      const int lane = i % 32, pair = i / 32 % kPairs, unit = i / 32 / kPairs;
-      float y[2] = {};
+    for (int i = threadIdx.x; i < kUnits * kPieces * 32; i += 2 * P.rows) {
+      const int lane = i % 32, piece = i / 32 % kPieces, unit = i / 32 / kPieces;
+      float y[kVec];
+      load<kVec>(sums + i * kVec, y);
 #pragma unroll
-      for (int p = 0; p < P.split; ++p) {
-        float more[2];
-        load<2>(sums + p * kPartFloats + i * 2, more);
-        y[0] = p == 0 ? more[0] : y[0] + more[0];
-        y[1] = p == 0 ? more[1] : y[1] + more[1];
+      for (int p = 1; p < P.split; ++p) {
+        float more[kVec];
+        load<kVec>(sums + p * kPartFloats + i * kVec, more);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) y[j] += more[j];
       }
-      float* to = turn + (pair * 8 + lane % 4 * 2) * P.turn_stride() + unit * 8 + lane / 4;
-      to[0] = y[0], to[P.turn_stride()] = y[1];
+      float* to = turn + (piece * kVec / 2 * 8 + lane % 4 * 2) * P.turn_stride() + unit * 8 + lane / 4;
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) to[(j / 2 * 8 + j % 2) * P.turn_stride()] = y[j];
     }
   }
 };
 
 /// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where K is split.
 template <class T, class Out, GemmWgmma P>
-__global__ void __launch_bounds__(P.threads()) __maxnreg__(P.registers()) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
+__global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(P.split == 1 || P.share_x * P.share_w == 1);
   constexpr int C = P.cluster();
@@ -263,8 +273,8 @@ __global__ void __launch_bounds__(P.threads()) __maxnreg__(P.registers()) gemm_w
   extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
-  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
-  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16));
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
+  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16);
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
@@ -274,26 +284,29 @@ __global__ void __launch_bounds__(P.threads()) __maxnreg__(P.registers()) gemm_w
       ptx::mbarrier_init(full + 8 * s, 1);
       ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaRing<T, P>::kPeers);  // the multiplying warps of every block that is sent to
     }
+    if constexpr (P.split > 1) ptx::mbarrier_init(merged, 1);
     ptx::mbarrier_fence();
+    if constexpr (P.split > 1) ptx::mbarrier_expect(merged, P.split * WgmmaMerge<P>::kPartFloats * 4);
   }
-  if constexpr (kShared) ptx::cluster_sync<C>();
-  else __syncthreads();
-  if constexpr (!kShared && C > 1) ptx::cluster_arrive<C>();
+  __syncthreads();
+  if constexpr (C > 1) ptx::cluster_arrive<C>();
+  if constexpr (kShared) ptx::cluster_wait<C>();  // before blocks write to each other
   ptx::launch_dependents();
 
   const WgmmaPlace<T, P> place(a);
-  if (warp == P.rows / 16) {
-    if constexpr (P.aligned) {
-      if (tid % 32 == 0) wgmma_load<T, P>(args, place, base, full, empty);
-      __syncwarp();
-    } else {
-      wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
+  if (warp >= P.rows / 16) {
+    if constexpr (P.wide()) ptx::registers_down<40>();
+    if (warp == P.rows / 16) {
+      if constexpr (P.aligned) {
+        if (tid % 32 == 0) wgmma_load<T, P>(args, place, base, full, empty);
+        __syncwarp();
+      } else {
+        wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
+      }
     }
-    if constexpr (P.split > 1) {
-      ptx::cluster_wait<C>();
-      ptx::cluster_sync<C>();
-    }
+    if constexpr (P.split > 1) ptx::cluster_wait<C>();
   } else {
+    if constexpr (P.wide()) ptx::registers_up<232>();
     ptx::dependency_wait();
     const int M = valid_rows(a.rows, a.T);
     const GemmEpilogue<Out> epilogue(a);
@@ -308,10 +321,11 @@ __global__ void __launch_bounds__(P.threads()) __maxnreg__(P.registers()) gemm_w
       if constexpr (P.split == 1) {
         wgmma_finish<Out, P>(epilogue, sums + ring.group * P.turn_tokens() * P.turn_stride(), acc, t0, n0 + ring.group * 64, M, vector);
       } else {
-        ptx::cluster_wait<C>();
-        WgmmaMerge<P>::send(sums, place.part, acc);
-        ptx::cluster_sync<C>();
-        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem);  // the ring is at rest
+        ptx::cluster_wait<C>();  // the others run, and their barriers are made
+        WgmmaMerge<P>::send(ptx::shared_address(sums), merged, place.part, acc);
+        ptx::named_barrier<2 * P.rows>(1);                                     // nobody of this block reads the ring any more
+        ptx::mbarrier_wait<true>(merged, 0);
+        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem);
         WgmmaMerge<P>::add(sums, turn);
         ptx::named_barrier<2 * P.rows>(1);
         constexpr int V = 4, kGroups = P.slice() / V;
@@ -325,7 +339,10 @@ __global__ void __launch_bounds__(P.threads()) __maxnreg__(P.registers()) gemm_w
       }
     }
   }
-  if constexpr (kShared) ptx::cluster_sync<C>();  // a block stays until nobody arrives at its barriers any more
+  if constexpr (kShared) {  // a block stays until nobody arrives at its barriers any more
+    ptx::cluster_arrive<C>();
+    ptx::cluster_wait<C>();
+  }
 #endif
 }
 

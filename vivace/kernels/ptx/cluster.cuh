@@ -63,16 +63,25 @@ __device__ __forceinline__ void remote_store(uint32_t address, float v) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 
-/// Two floats, the address aligned to 8 bytes.
-template <int kCluster>
-__device__ __forceinline__ void remote_store2(uint32_t address, float v, float w) {
+/// Stores N floats (2 or 4) to another block of a cluster, `address` and `barrier` as mapa gives them, the first
+/// aligned to the whole; their bytes count down the barrier there. Hopper on.
+template <int N>
+__device__ __forceinline__ void remote_store_async(uint32_t address, const float (&v)[N], uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
-  if constexpr (kCluster > 1) {
-    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v), "f"(w) : "memory");
-    return;
-  }
+  static_assert(N == 2 || N == 4);
+  if constexpr (N == 2)
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(v[0]), "f"(v[1]), "r"(barrier) : "memory");
+  else
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier) : "memory");
 #endif
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v), "f"(w) : "memory");
+}
+/// A shared address of this block as block `rank`'s.
+__device__ __forceinline__ uint32_t remote_shared(uint32_t at, int rank) {
+  uint32_t r = at;
+#if __CUDA_ARCH__ >= 900
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(at), "r"(rank));
+#endif
+  return r;
 }
 
 template <int kCluster>

@@ -1,0 +1,52 @@
+"""Reference of `gated_gemm`: float64, the formula of vivace/ops/gated_gemm.h."""
+import numpy as np
+
+from tests.ref.act_mul import activate
+from tests.ref.common import Case, rounding, round_to
+from tests.ref.gemm import scales, sum_error
+
+
+def product(x, w, bias, factors, alpha):
+    y = scales(factors, alpha) * (x @ w.T)
+    return y if bias is None else y + bias
+
+
+def ref(x, w, bias=None, out_scale=None, *, act="silu", alpha=1.0, fast_accum=False, dtypes, **factors):
+    g = product(x, w, bias, factors, alpha)
+    y = activate(act, g[:, ::2]) * g[:, 1::2]
+    if out_scale is not None:
+        y = y / out_scale[0]
+    return {"out": round_to(y, dtypes["out"])}
+
+
+def bound(port, value, dtype, inputs):
+    """The error of a product of two: each one's times the other, with the activation's as in gemm."""
+    if not inputs["x"].size:
+        return rounding(value, dtype)
+    g = product(inputs["x"], inputs["w"], inputs.get("bias"), inputs, inputs.attrs.get("alpha", 1.0))
+    error = sum_error(inputs)
+    gate, up, gate_error, up_error = g[:, ::2], g[:, 1::2], error[:, ::2], error[:, 1::2]
+    act = inputs.attrs.get("act", "silu")
+    y = np.abs(activate(act, gate))
+    if act == "relu2":
+        gate_error = 2 * (np.abs(gate) + gate_error) * gate_error + 2.0**-22 * gate**2
+    else:
+        gate_error = 1.13 * gate_error + 1e-6 * np.abs(gate)
+    total = gate_error * (np.abs(up) + up_error) + y * up_error + 2.0**-22 * y * np.abs(up)
+    if "out_scale" in inputs:
+        total = (total + 2.0**-22 * y * np.abs(up)) / np.abs(inputs["out_scale"][0])
+    return total + rounding(value, dtype) + inputs["x"].shape[1] * 2.0**-149
+
+
+CASES = [
+    Case({"T": 7, "N": 25, "K": 100}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"act": "gelu_tanh"}),
+    Case({"T": 1, "N": 1, "K": 1}, {"x": "f32", "w": "f32", "out": "f32"}),
+    Case({"T": 5, "N": 33, "K": 160}, {"x": "e4m3", "w": "e4m3", "x_scale": "f32", "w_scale": "f32", "out": "e4m3", "out_scale": "f32"}, {"alpha": 0.25},
+         positive=("x_scale", "w_scale", "out_scale")),
+    Case({"T": 70, "N": 66, "K": 136}, {"x": "f16", "w": "f16", "bias": "f32", "out": "f16"}, {"act": "gelu_erf"}, distributions=("normal", "tiny"), note="more tokens than a streaming tactic takes"),
+    Case({"T": 9, "N": 20, "K": 96}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_row_scale": "f32", "bias": "f16", "out": "f32", "rows": "i32"}, {"act": "relu"},
+         positive=("x_row_scale", "w_row_scale"), rows=6),
+    Case({"T": 4, "N": 24, "K": 256}, {"x": "e4m3", "w": "e4m3", "out": "bf16"}, {"act": "relu2", "fast_accum": True}),
+    Case({"T": 6, "N": 16, "K": 64}, {"x": "bf16", "w": "bf16", "out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
+    Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
+]

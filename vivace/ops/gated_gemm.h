@@ -1,0 +1,81 @@
+// gated_gemm: the first half of a gated MLP in one pass, from weights whose gate and up rows alternate.
+#pragma once
+#include "vivace/kernels/gemm/gemm.h"
+#include "vivace/ops/call.h"
+#include "vivace/ops/gemm_gpu.h"
+
+namespace vivace::cpu {
+class Pool;
+void gemm(const kernels::GemmArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+/// gemm's kernels: neighbouring columns meet in the epilogue, so that the [T, 2 N] product is never written.
+struct gated_gemm {
+  using Args = kernels::GemmArgs;
+  static constexpr Port kPorts[] = {
+      in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
+      in("w", "2*N,K", "f32|bf16|f16|e4m3", "weights: row 2 n is gate n, row 2 n + 1 is up n; not written by the kernel before this one on the stream: it is read ahead"),
+      opt_in("bias", "2*N", "f32|bf16|f16", "added before the activation, in the order of w"),
+      opt_in("x_scale", "1", "f32", "factor of all of x: x stands for x * x_scale"),
+      opt_in("w_scale", "1", "f32", "factor of all of w"),
+      opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
+      opt_in("w_row_scale", "2*N", "f32", "factor of each row of w"),
+      out("out", "T,N", "f32|bf16|f16|e4m3", "gated rows"),
+      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("act", "silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the gate"),
+      real("alpha", 1, "factor of the product"),
+      boolean("fast_accum", false, "e4m3 products: sums may stay in the tensor unit, which keeps about 13 bits of them"),
+  };
+  static constexpr OpSpec spec{
+      .name = "gated_gemm",
+      .group = "gemm",
+      .brief = "Matrix product with interleaved gate and up weights, gated in the same pass, with quantised output.",
+      .formula = "g = s * (x W^T) + bias, s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; out[n] = round(act(g[2 n]) * g[2 n + 1]); an e4m3 out is "
+                 "sat_e4m3(... / out_scale). All in f32, summed as in gemm.",
+      .source = "GLU variants arXiv:2002.05202",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    const Tensor &x = c["x"], &w = c["w"], &out = c["out"];
+    if (c.dim("K") < 1 || c.dim("N") < 1)
+      return c.error(Code::kInvalidShape, strf("N and K must be at least 1, got %ld and %ld", static_cast<long>(c.dim("N")), static_cast<long>(c.dim("K"))));
+    for (const char* d : {"T", "N", "K"})
+      if (c.dim(d) > INT32_MAX / 2) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^30 - 1", d, static_cast<long>(c.dim(d))));
+    if ((out.dtype == DType::e4m3) != c["out_scale"].present())
+      return c.error(Code::kInvalidArgument, strf("out is %s and out_scale %s: an e4m3 out needs it, any other takes none", name(out.dtype),
+                                                  c["out_scale"].present() ? "given" : "absent"));
+    if (c.flag("fast_accum") && (x.dtype != DType::e4m3 || w.dtype != DType::e4m3))
+      return c.error(Code::kInvalidArgument, strf("fast_accum is for products of e4m3 with e4m3, got %s with %s", name(x.dtype), name(w.dtype)));
+    *a = Args{};
+    a->x = x.data, a->w = w.data, a->bias = c.ptr("bias"), a->out = out.data, a->rows = c.ptr<int32_t>("rows");
+    a->x_scale = c.ptr<float>("x_scale"), a->w_scale = c.ptr<float>("w_scale"), a->out_scale = c.ptr<float>("out_scale");
+    a->x_row_scale = c.ptr<float>("x_row_scale"), a->w_row_scale = c.ptr<float>("w_row_scale");
+    a->x_stride = c.row_stride("x"), a->w_stride = c.row_stride("w"), a->out_stride = c.row_stride("out");
+    a->T = static_cast<int32_t>(c.dim("T")), a->N = static_cast<int32_t>(2 * c.dim("N")), a->K = static_cast<int32_t>(c.dim("K"));
+    a->alpha = static_cast<float>(c.real("alpha"));
+    a->epilogue = static_cast<kernels::Activation>(c.integer("act") + 1);  // the choices leave out Activation::none
+    a->act = kernels::GemmAct::f32;
+    a->x_dtype = x.dtype, a->w_dtype = w.dtype, a->bias_dtype = c["bias"].dtype, a->out_dtype = out.dtype;
+    a->fast_accum = c.flag("fast_accum"), a->gated = true;
+    return {};
+  }
+
+  static Cost cost(const Args& a) {
+    const int64_t T = a.T, N = a.N, K = a.K;
+    return {.bytes = N * row_bytes(a.w_dtype, K) + T * K * info(a.x_dtype).bytes + T * N / 2 * info(a.out_dtype).bytes + (a.bias ? N * info(a.bias_dtype).bytes : 0),
+            .flops = 2 * T * N * K};
+  }
+
+  static void host(const Args& a, cpu::Pool& pool) { cpu::gemm(a, pool); }
+
+  using Gpu = GemmGpu;
+};
+
+}  // namespace vivace::ops::defs
