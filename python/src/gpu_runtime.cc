@@ -30,14 +30,14 @@ thread_local void* override_handle = nullptr;
 
 }  // namespace
 
-Status issue_on_gpu(const ops::OpRow& row, ops::Call& call, const Borrowed& from) {
+Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<Status(ops::Recorder&)>& record) {
   const Result<exec::CudaStream*> stream = stream_of(from.device, overridden ? override_handle : from.stream);
   if (!stream.ok()) {
     VV_TRY(call.check());  // what is wrong with the call itself comes first, with or without a GPU
     return stream.status();
   }
   ops::Recorder recorder(**stream);
-  return recorder.issue(row, call);
+  return record(recorder);
 }
 
 bool stream_is_overridden() { return overridden; }

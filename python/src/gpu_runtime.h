@@ -7,8 +7,8 @@
 
 namespace vivace::python {
 
-/// Checks, prepares and launches on the GPU of `from`. Does not wait for the work. GIL held.
-Status issue_on_gpu(const ops::OpRow& row, ops::Call& call, const Borrowed& from);
+/// Lets `record` launch `call` on the GPU of `from`. Does not wait for the work. GIL held.
+Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<Status(ops::Recorder&)>& record);
 
 /// Whether set_stream() sends this thread's ops to a stream of the caller's choice.
 bool stream_is_overridden();

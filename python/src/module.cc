@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "array.h"
+#include "attention_variant.h"
 #include "errors.h"
 #include "gpu_runtime.h"
 #include "model.h"
@@ -21,6 +22,7 @@ NB_MODULE(_core, m) {
   vivace::python::add_gpu_runtime(m);
   vivace::python::add_array(m);
   vivace::python::add_user_jit(m);
+  vivace::python::add_attention_variant(m);
   vivace::python::add_model(m);
   vivace::python::add_checkpoint(m);
 }

@@ -102,14 +102,18 @@ Runtime& Runtime::get() {
 }
 
 Status issue(const ops::OpRow& row, ops::Call& call, const Borrowed& from) {
-  if (from.device >= 0) return issue_on_gpu(row, call, from);
+  return issue(call, from, [&](ops::Recorder& recorder) { return recorder.issue(row, call); });
+}
+
+Status issue(ops::Call& call, const Borrowed& from, const std::function<Status(ops::Recorder&)>& record) {
+  if (from.device >= 0) return issue_on_gpu(call, from, record);
   if (current != nullptr) {
     ops::Recorder recorder(*current->stream);  // records: no work runs, the pool is not touched
-    return recorder.issue(row, call);
+    return record(recorder);
   }
   return alone([&](Runtime& r) {
     ops::Recorder recorder(*r.stream);
-    return recorder.issue(row, call);
+    return record(recorder);
   });
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -31,6 +32,8 @@ struct Runtime {
 /// once. Device tensors: on the stream of use_stream(), else where their producer works; the call returns
 /// before the work is done. Called with the GIL held.
 Status issue(const ops::OpRow& row, ops::Call& call, const Borrowed& from);
+/// The same with what is done with the recorder left to the caller. `call` is for errors only.
+Status issue(ops::Call& call, const Borrowed& from, const std::function<Status(ops::Recorder&)>& record);
 
 /// The list that keeps captured arguments alive, or null outside a capture.
 nb::list* capture_keep();

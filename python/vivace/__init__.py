@@ -15,6 +15,7 @@ __version__ = _core.__version__
 
 # Name -> the module that has it, imported at first use.
 _lazy = {"ops": "vivace.ops", "load_model": "vivace.model", "Model": "vivace.model", "Array": "vivace.array", "array": "vivace.array",
+         "attention": "vivace.attention",
          "device": "vivace.device", "jit": "vivace.jit"}
 
 __all__ = ["Capture", "View", "__version__", "set_threads", "threads", "view", *errors.__all__, *_lazy]

@@ -38,7 +38,12 @@ const char* type_name(DType t) {
 }
 
 Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression) {
+  return load_kernel(device, source_of({header, expression}, device.info().arch));
+}
+
+Result<const device::Kernel*> load_kernel(const device::Device& device, const jit::Source& source) {
   VV_TRY(device.check_arch());
+  const std::string& expression = source.expressions.at(0);
   Loaded& l = loaded();
   const auto key = std::pair(&device, expression);
   {
@@ -47,7 +52,7 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ch
   }
   // Without the lock: threads compile different kernels side by side.
   VV_ASSIGN(jit::Compiler* const all, compiler());
-  VV_ASSIGN(const jit::BinaryPtr binary, all->get(source_of({header, expression}, device.info().arch)));
+  VV_ASSIGN(const jit::BinaryPtr binary, all->get(source));
   VV_ASSIGN(const std::string symbol, binary->symbol(expression));
   VV_TRY(device.bind());
   VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary->cubin)), expression));

@@ -9,6 +9,7 @@
 #include "vivace/base/status.h"
 #include "vivace/device/kernel.h"
 #include "vivace/exec/launch.h"
+#include "vivace/jit/binary.h"
 
 namespace vivace::ops {
 
@@ -23,6 +24,8 @@ struct Target {
 /// Compiles unless cache or packs have it. Setup phase, thread-safe.
 /// Errors: Unsupported (chip, no NVRTC), CompileError, FailedPrecondition (strict mode, after ready).
 Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression);
+/// The same for a translation unit of the caller's with one expression, which must differ between units.
+Result<const device::Kernel*> load_kernel(const device::Device& device, const jit::Source& source);
 
 /// Expressions loaded so far in this process: what tests hold against an op's instances().
 std::vector<std::string> loaded_kernels();

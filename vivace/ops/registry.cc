@@ -59,11 +59,15 @@ Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> port
 Status Recorder::issue(const OpRow& op, Call& call) {
   if (Status s = call.check(); !s.ok()) return s;
   if (op.decompose) return op.decompose(call, *this);
+  return issue(call, op.prepare);
+}
+
+Status Recorder::issue(const Call& call, const std::function<Status(const Call&, const Target&, exec::Launch*)>& prepare) {
   const Target target{stream_->device()};
   if ((call.place() == Place::device) != (target.device != nullptr))
     return call.error(Code::kInvalidDevice, strf("the tensors are in %s memory, the stream runs on the %s", call.place() == Place::host ? "host" : "device", target.device ? "device" : "host"));
   exec::Launch launch;
-  if (Status s = op.prepare(call, target, &launch); !s.ok()) return s;
+  if (Status s = prepare(call, target, &launch); !s.ok()) return s;
   if (target.device != nullptr && launch.grid[0] == 0) return {};  // no rows: no work, and no legal launch
   return stream_->launch(launch);
 }

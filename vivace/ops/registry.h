@@ -1,5 +1,6 @@
 // The op table at run time: one row an op, made from ops.def and the op headers.
 #pragma once
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string_view>
@@ -60,6 +61,8 @@ class Recorder {
   Status operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs = {});
   /// The same for a call that is already bound.
   Status issue(const OpRow& op, Call& call);
+  /// The same for a checked call and a preparation of the caller's: what OpRow::prepare is to a row.
+  Status issue(const Call& call, const std::function<Status(const Call&, const Target&, exec::Launch*)>& prepare);
   exec::Stream& stream() { return *stream_; }
 
  private:

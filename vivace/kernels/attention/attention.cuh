@@ -1,5 +1,6 @@
 // The kernels of `attention`: tensor cores for 16-bit queries, CUDA cores for everything else.
 #pragma once
+#include "vivace/kernels/attention/expression.cuh"
 #include "vivace/kernels/attention/plain.cuh"
 #include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/attention/warpgroup.cuh"

@@ -43,6 +43,11 @@ template <class V>
 struct Hooks {
   static const AttentionExtra& extra();  // for types only
   static const AttentionAt& at();
+  static_assert(requires { V::query(extra(), 0.0f, at(), 0); }, "hook query: wanted float query(const Extra&, float x, const At&, int d)");
+  static_assert(requires { V::key(extra(), 0.0f, at(), 0); }, "hook key: wanted float key(const Extra&, float x, const At&, int d)");
+  static_assert(requires { V::logit(extra(), 0.0f, at()); }, "hook logit: wanted float logit(const Extra&, float s, const At&)");
+  static_assert(requires { V::visible(extra(), at()); }, "hook visible: wanted bool visible(const Extra&, const At&)");
+  static_assert(requires { V::output(extra(), 0.0f, at(), 0); }, "hook output: wanted float output(const Extra&, float x, const At&, int d)");
   static constexpr bool kEdits = !kSameType<V, Standard>;  // scores or visibility
   static constexpr bool kSoftmax = V::kSoftmax;
   static constexpr bool kQuery = !kSameType<decltype(V::query(extra(), 0.0f, at(), 0)), Unchanged>;
