@@ -1,0 +1,46 @@
+"""What racecheck needs in order to follow kernels whose groups of warps pass a named barrier unequally often.
+
+The tool (2025.3.1) orders a block's accesses by counting barriers a warp has passed, named ones too: once
+two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered.
+test_racecheck.py shows it on a kernel of ten lines. So racecheck runs the kernels with the missing turns
+added: barriers of one group alone, behind its loop, which order nothing between groups. All else stays, and
+no report is allowed.
+"""
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+K = "vivace/kernels/"
+
+# file, text, the same with the turns added
+EVEN = [
+    (K + "gemm/stream.cuh", "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);",
+     "  if constexpr (P.shared_x)\n"
+     "    for (int i = count; i < (steps + P.parts() - 1) / P.parts(); ++i)\n"
+     "      asm volatile(\"bar.sync %0, %1;\" ::\"r\"(s.wk + 1), \"n\"(32 * P.warps_n) : \"memory\");\n"
+     "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);"),
+    (K + "attention/tile.cuh", "    for (; b < past; b += kStride) {\n      ptx::copy_wait<P.stages - 2>();",
+     "    int turns = 0;\n    for (; b < past; b += kStride, ++turns) {\n      ptx::copy_wait<P.stages - 2>();"),
+    (K + "attention/tile.cuh", "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free",
+     "    for (const int most = (past - lo / kKeys / kStride * kStride + kStride - 1) / kStride; turns < most; ++turns) stream_sync<P>(stream);\n"
+     "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
+]
+
+
+def stale():
+    """Rows whose text is no longer in the sources exactly once."""
+    return [r for r in EVEN if (ROOT / r[0]).read_text().count(r[1]) != 1]
+
+
+def write(folder, sources=None):
+    """The patched headers below `folder`, from those of the folder `sources` where it has them."""
+    for file, text, even in EVEN:
+        to, planted = Path(folder) / file, Path(sources or "") / file
+        read = to if to.exists() else planted if sources and planted.exists() else ROOT / file
+        patched = read.read_text().replace(text, even)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(patched)
+    for planted in Path(sources).rglob("*.*") if sources else ():
+        to = Path(folder) / planted.relative_to(sources)
+        if planted.is_file() and not to.exists():
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(planted.read_text())
