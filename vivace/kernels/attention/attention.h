@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/base/dtype.h"
 #include "vivace/kernels/attention/variant.h"
+#include "vivace/kernels/tile/tensor_map.h"
 
 namespace vivace::kernels {
 
@@ -91,15 +92,17 @@ struct AttentionTile {
   int32_t d, dv;     // head sizes, up to 256
   int32_t warps_m, warps_n, keys, stages, split;
   bool wide;         // 16-byte accesses
-  bool groups;       // warps in groups of four, wgmma: Hopper; heads of a multiple of 64, one stream
+  bool groups;       // warps in groups of four, wgmma: Hopper; one stream
+  bool fed = false;  // groups whose keys and values a fifth warp's copy engine brings; else heads of a multiple of 64
+  static constexpr int kBarrierBytes = 128;
   constexpr bool operator==(const AttentionTile&) const = default;
 
-  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n; }
+  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n + (fed ? 128 : 0); }
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
   /// 16-bit elements between rows in shared memory: an odd number of 16-byte units, so that the eight rows
   /// of a matrix lie in different banks.
-  VV_HD constexpr int pitch(int dim) const { return groups ? dim : padded(dim) + 8; }
+  VV_HD constexpr int pitch(int dim) const { return groups ? (dim + 63) / 64 * 64 : padded(dim) + 8; }
   VV_HD constexpr int stage_bytes() const { return keys * (pitch(d) + pitch(dv)) * 2; }
   VV_HD constexpr int query_bytes() const { return rows() * pitch(d) * 2; }
   VV_HD constexpr int partial() const { return rows() * (padded(dv) + 2); }  // f32 sums, maximum, mass of a stream's rows
@@ -107,8 +110,43 @@ struct AttentionTile {
   VV_HD constexpr int smem() const {
     const int streams = warps_n * stages * stage_bytes();
     const int merging = merges() ? (warps_n * partial() + 2 * rows()) * 4 : 0;
-    return query_bytes() + (streams > merging ? streams : merging);
+    return query_bytes() + (streams > merging ? streams : merging) + (fed ? kBarrierBytes : 0);
   }
+};
+
+/// Kernel for few 16-bit queries on Hopper: decode and chunks. warps_m * 16 rows make a tile; warps_d warps share a row's
+/// columns; `split` blocks of threads, a cluster, share a tile's keys. A row's bits depend on neither.
+struct AttentionStream {
+  int32_t d, dv;  // head sizes, up to 256; rows of 16 bytes or multiples
+  int32_t warps_m, warps_d, stages, split;
+  int32_t slots;  // sums that a block keeps for the others at once
+  static constexpr int kKeys = 64, kGroup = 4;  // keys of a block, blocks of a group: the tree of a row's sum
+  static constexpr int kCopiers = 128;          // threads that copy
+  constexpr bool operator==(const AttentionStream&) const = default;
+
+  VV_HD constexpr int multipliers() const { return 32 * warps_m * warps_d; }
+  VV_HD constexpr int threads() const { return multipliers() + kCopiers; }
+  VV_HD constexpr int resident() const { return warps_m == 1 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  VV_HD constexpr int rows() const { return 16 * warps_m; }
+  VV_HD int height(const AttentionArgs& a) const { return a.by_token() && a.group() < rows() ? a.group() : rows(); }
+  VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
+  /// Bytes between rows of keys or values, so that what a warp reads together lies in different banks.
+  VV_HD constexpr int pitch(int dim, int bytes) const { return bytes == 2 ? padded(dim) * 2 + 16 : ((dim + 15) / 16 + 3) / 8 * 128 + 64; }
+  VV_HD constexpr int pitch_v(int dim, int bytes) const { return bytes == 2 ? pitch(dim, 2) : ((dim + 15) / 16 | 1) * 16; }
+  VV_HD constexpr int stage_bytes(int bytes) const { return kKeys * (pitch(d, bytes) + pitch_v(dv, bytes)); }
+  VV_HD constexpr int query_bytes() const { return rows() * (padded(d) + 8) * 2; }
+  VV_HD constexpr int slot_pitch() const { return padded(dv) + 4; }  // floats
+  VV_HD constexpr int barriers_at(int bytes, int height) const {
+    return query_bytes() + stages * stage_bytes(bytes) + (split > 1 ? slots * height * (slot_pitch() + 2) * 4 : 0);
+  }
+  VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
+};
+
+/// Arguments of a cut with `fed`: k and v as the copy engine reads them, innermost first [D, L, Hkv, B] in
+/// boxes of 64 elements of min(keys, L) places.
+struct AttentionFedArgs {
+  AttentionArgs a;
+  TensorMap k, v;
 };
 
 /// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.

@@ -1,0 +1,328 @@
+// attention of 16-bit queries by warpgroup products whose keys and values the copy engine brings (Hopper):
+// long prefill. Formula in vivace/ops/attention.h, cutting in AttentionTile. Limit: 2 T Hq L (D + Dv) flop, and as
+// many powers of two as products of a 128th of the tensor unit's rate.
+//
+// One warp asks for blocks of keys and values; two or three warpgroups, 64 rows each, multiply. They take turns
+// (one's products run while another turns scores into weights), and each starts its next block's scores before
+// this block's values. Blocks of threads stay and take tiles, longest first, back and forth.
+#pragma once
+#include "vivace/kernels/attention/tile.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
+#include "vivace/kernels/ptx/tma_box.cuh"
+#include "vivace/kernels/ptx/wgmma.cuh"
+#include "vivace/kernels/ptx/wgmma_rows.cuh"
+
+namespace vivace::kernels {
+
+/// A tile's place in the grid: `index` counts turns of the grid over all tiles.
+struct AttentionPlace {
+  int row0, row_end, kv;
+  bool exists;
+
+  __device__ __forceinline__ AttentionPlace(const AttentionArgs& a, int height, int turn) {
+    const int rows = valid_rows(a.rows, a.T) * a.group(), tiles = (rows + height - 1) / height, grid = static_cast<int>(gridDim.x);
+    const int64_t index = int64_t{turn} * grid + (turn % 2 ? grid - 1 - static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x));
+    exists = index < int64_t{tiles} * a.Hkv;
+    const int tile = exists ? tiles - 1 - static_cast<int>(index / a.Hkv) : 0;  // the last tokens first: they see most keys
+    kv = static_cast<int>(index % a.Hkv);
+    row0 = tile * height;
+    row_end = min(row0 + height, rows);
+  }
+};
+
+template <class Q, AttentionTile P, class V>
+struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
+  using Base = AttentionTileKernel<Q, Q, P, V>;
+  using Base::kKeys, Base::kDim, Base::kDimV, Base::kSteps, Base::kKeyTiles, Base::kOutTiles, Base::a, Base::queries, Base::stages, Base::out, Base::lane, Base::warp_m,
+      Base::first, Base::end, Base::top, Base::mass;
+  static_assert(P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1 && !Hooks<V>::kQuery && !Hooks<V>::kKey);
+  static constexpr int kGroups = P.warps_m / 4, kStages = P.stages;
+  static constexpr int kPanels = P.pitch(P.d) / 64, kPanelsV = P.pitch(P.dv) / 64;
+  static constexpr int kKeyElements = kKeys * P.pitch(P.d), kValueElements = kKeys * P.pitch(P.dv);
+  enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty };
+  enum Named { kTurn = 1, kPatch = 4, kQueries = 5 };  // the first and the last: one for each group
+  static_assert(4 * 8 * kStages <= P.kBarrierBytes);
+
+  __device__ __forceinline__ Q* keys(int i) const { return stages + i % kStages * kKeyElements; }
+  __device__ __forceinline__ Q* values(int i) const { return stages + kStages * kKeyElements + i % kStages * kValueElements; }
+  __device__ __forceinline__ uint32_t barrier(Barrier which, int i) const {
+    return ptx::shared_address(stages) + static_cast<uint32_t>(kStages * P.stage_bytes() + (which * kStages + i % kStages) * 8);
+  }
+  /// Block i (counted over all tiles) has arrived.
+  __device__ __forceinline__ void await(Barrier full, int i) const { ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1); }
+  __device__ __forceinline__ void release(Barrier empty, int i) const {
+    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
+  }
+  __device__ __forceinline__ void make_barriers() const {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(barrier(kKeysFull, i), 1);
+      ptx::mbarrier_init(barrier(kValuesFull, i), 1);
+      ptx::mbarrier_init(barrier(kKeysEmpty, i), P.warps_m);
+      ptx::mbarrier_init(barrier(kValuesEmpty, i), P.warps_m);
+    }
+    ptx::mbarrier_fence();
+  }
+  __device__ __forceinline__ void move_to(const AttentionPlace& to) { this->row0 = to.row0, this->row_end = to.row_end, this->kv = to.kv; }
+
+  /// What any row of tokens [ta, tb) sees; by a whole warp.
+  __device__ __forceinline__ void seen(int ta, int tb, int* least, int* most) const {
+    int lo = 0x7fffffff, hi = 0;
+    for (int t = ta + lane; t < tb; t += 32) {
+      const AttentionSpan see(a, t);
+      if (see.end > see.first) lo = min(lo, static_cast<int>(see.first)), hi = max(hi, static_cast<int>(see.end));
+    }
+    *least = __reduce_min_sync(0xffffffffu, lo);
+    *most = __reduce_max_sync(0xffffffffu, hi);
+  }
+
+  /// Asks for a block of keys or values, a page a lane: places of `page` (-1: zeros) from `place` on.
+  template <int kCount>
+  __device__ __forceinline__ void ask(Q* to, const TensorMap& map, uint32_t full, int box, int page, int place) const {
+    if (lane == 0) ptx::mbarrier_expect(full, kKeys * kCount * 128);
+    __syncwarp();
+    if (lane * box >= kKeys) return;
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 64), map, full, p * 64, place, this->kv, page);
+  }
+  /// The asking warp: every block of every tile, in the order in which they are read.
+  __device__ __forceinline__ void feed(const AttentionFedArgs& f) {
+    const int box = a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 places, so that a warp suffices
+    int i = 0;
+    for (int turn = 0;; ++turn) {
+      const AttentionPlace at(a, P.rows(), turn);
+      if (!at.exists) break;
+      move_to(at);
+      const int past_t = (this->row_end - 1) / a.group() + 1;
+      for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
+        tb = this->run_end(ta, past_t);
+        int lo, hi;
+        seen(ta, tb, &lo, &hi);
+        if (hi <= lo) continue;
+        const int64_t slot = AttentionSpan(a, ta).slot;
+        for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
+          const int j = b * kKeys + lane * box, place = static_cast<int>(a.place(j));
+          const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while the stage is still in use
+          ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
+          ask<kPanels>(keys(i), f.k, barrier(kKeysFull, i), box, page, place);
+          ptx::mbarrier_wait<false>(barrier(kValuesEmpty, i), (i / kStages & 1) ^ 1);
+          ask<kPanelsV>(values(i), f.v, barrier(kValuesFull, i), box, page, place);
+        }
+      }
+    }
+  }
+
+  /// This group's 64 queries of a tile; then await_queries().
+  __device__ __forceinline__ void load_group(const AttentionPlace& at) const {
+    const int group = a.group();
+    for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * (kDim / 8); i += 128) {
+      const int r = warp_m / 4 * 64 + i / (kDim / 8), row = at.row0 + r, t = row / group;
+      const bool take = row < at.row_end;
+      const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (at.kv * group + row % group) * int64_t{P.d} : 0);
+      copy_eight<Q, Q, true>(Base::template place<P.rows(), 0>(queries, r, i % (kDim / 8) * 8), head, i % (kDim / 8) * 8, P.d, take);
+    }
+    ptx::copy_commit();
+  }
+  __device__ __forceinline__ void group_barrier() const { ptx::named_barrier<128>(kQueries + warp_m / 4); }
+  __device__ __forceinline__ void await_queries() const {
+    ptx::copy_wait<0>();
+    ptx::tensor_fence();
+    group_barrier();
+  }
+
+  /// A descriptor `bytes` further on; addresses stay below 2^18, so that nothing carries out of the lower word.
+  __device__ __forceinline__ static uint64_t further(uint64_t descriptor, uint32_t bytes) {
+    return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16);
+  }
+  __device__ __forceinline__ void start_scores(const Q* k, float (&s)[kKeyTiles][4]) const {
+    uint32_t q0 = ptx::shared_address(queries) + static_cast<uint32_t>(warp_m / 4) * 64 * 128;
+    asm volatile("" : "+r"(q0));  // so that no step's address is kept across blocks: registers are short
+    const uint64_t from = ptx::wgmma_tile(q0), to = ptx::wgmma_tile(ptx::shared_address(k));
+    float(&flat)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      ptx::Wgmma<Q, kKeys>::run(flat, further(from, step / 4 * P.rows() * 128 + step % 4 * 32), further(to, step / 4 * kKeys * 128 + step % 4 * 32), step > 0);
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void start_values(const Q* v, const uint32_t (&p)[kKeys / 16][4]) {
+    const uint64_t from = ptx::wgmma_rows(ptx::shared_address(v), kKeys * 128);
+    float(&flat)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; ++step) ptx::WgmmaRows<Q, kDimV>::run(flat, p[step], further(from, step * 2048));
+    ptx::wgmma_commit();
+  }
+
+  /// Zeros in places of a block that no row of the run sees: there may be anything there, NaN too.
+  __device__ __forceinline__ void patch(Q* v, int from, int to) const {
+    for (int i = static_cast<int>(threadIdx.x) - 128; i < (to - from) * (kDimV / 8); i += P.warps_m * 32) {
+      const float zeros[8] = {};
+      store<8>(Base::template place<kKeys, 0>(v, from + i / (kDimV / 8), i % (kDimV / 8) * 8), zeros);
+    }
+    ptx::tensor_fence();
+    ptx::named_barrier<P.warps_m * 32>(kPatch);
+  }
+
+  /// Products into weights. `factor`, above 0, takes products to powers of two; top counts in products. A soft cap or another
+  /// scale is a matter for Terms.
+  __device__ __forceinline__ void weights(int key0, bool all, float factor, float (&s)[kKeyTiles][4], float (&by)[2]) {
+    if constexpr (Hooks<V>::kEdits) {
+      this->weigh(key0, s, by);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!all) {
+          const int from = first[i] - key0, to = end[i] - key0;
+#pragma unroll
+          for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              const int j = n * 8 + lane % 4 * 2 + e;
+              if (j < from || j >= to) s[n][2 * i + e] = kMinusInfinity;
+            }
+        }
+        float m = top[i];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        const float base = softmax_base(m) * factor;
+        by[i] = ptx::exp2_fast(top[i] * factor - base);
+        top[i] = m;
+        float sum[2] = {};
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            s[n][2 * i + e] = ptx::exp2_fast(__fmaf_rn(s[n][2 * i + e], factor, -base));
+            sum[e] += s[n][2 * i + e];
+          }
+        mass[i] = mass[i] * by[i] + (sum[0] + sum[1]);
+      }
+    }
+  }
+  __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      p[k][0] = ptx::pack<Q>(s[2 * k][0], s[2 * k][1]);
+      p[k][1] = ptx::pack<Q>(s[2 * k][2], s[2 * k][3]);
+      p[k][2] = ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]);
+      p[k][3] = ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3]);
+    }
+  }
+
+  __device__ __forceinline__ void my_turn() const {
+    if constexpr (kGroups > 1) ptx::named_barrier<256>(kTurn + warp_m / 4);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (kGroups > 1) ptx::named_arrive<256>(kTurn + (warp_m / 4 + 1) % kGroups);
+  }
+
+  /// Tokens [ta, tb), which share a slot; i counts blocks. The queries may be overwritten once scores_done() is called.
+  template <class Done>
+  __device__ __forceinline__ void attend(int ta, int tb, int& i, Done&& scores_done) {
+    int lo, hi;
+    this->begin(ta, tb, &lo, &hi);
+    if (hi <= lo) return scores_done();  // the same in every warp
+    const int least = lo / kKeys, most = (hi - 1) / kKeys;
+    // Blocks that every row of this warp sees whole need no mask.
+    int whole_from = 0, whole_to = 0x7fffffff;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      if (this->in_run(this->my_row(r), ta, tb)) whole_from = max(whole_from, first[r]), whole_to = min(whole_to, end[r]);
+    whole_from = __reduce_max_sync(0xffffffffu, whole_from), whole_to = __reduce_min_sync(0xffffffffu, whole_to);
+    const auto whole = [&](int b) { return b * kKeys >= whole_from && (b + 1) * kKeys <= whole_to; };
+    const float factor = Hooks<V>::kEdits ? 1.0f : a.scale * kLog2e;
+
+    float s[kKeyTiles][4], by[2];
+    uint32_t p[kKeys / 16][4];
+    float(&scores)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
+    float(&sums)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
+    await(kKeysFull, i);
+    ptx::wgmma_fence();
+    start_scores(keys(i), s);
+    ptx::wgmma_wait<0>(scores);
+    release(kKeysEmpty, i);
+    weights(most * kKeys, whole(most), factor, s, by);
+    round(s, p);
+    await(kValuesFull, i);
+    if (hi % kKeys != 0) patch(values(i), hi % kKeys, kKeys);
+    for (int b = most - 1; b >= least; --b, ++i) {
+      await(kKeysFull, i + 1);
+      my_turn();
+      ptx::wgmma_fence();
+      start_scores(keys(i + 1), s);
+      await(kValuesFull, i);
+      start_values(values(i), p);
+      pass_turn();
+      ptx::wgmma_wait<1>(scores);
+      release(kKeysEmpty, i + 1);
+      weights(b * kKeys, whole(b), factor, s, by);
+      ptx::wgmma_wait<0>(sums);
+      release(kValuesEmpty, i);
+      if (__any_sync(0xffffffffu, by[0] != 1 || by[1] != 1)) this->shrink(by);  // a row's largest score soon stands
+      round(s, p);
+    }
+    scores_done();
+    await(kValuesFull, i);
+    if (lo % kKeys != 0) patch(values(i), 0, lo % kKeys);
+    ptx::wgmma_fence();
+    start_values(values(i), p);
+    ptx::wgmma_wait<0>(sums);
+    release(kValuesEmpty, i);
+    ++i;
+    this->sum_mass();
+    top[0] *= factor, top[1] *= factor;
+  }
+
+  /// The multiplying groups: every tile; a tile's queries are on their way while the one before it ends.
+  __device__ __forceinline__ void multiply() {
+    AttentionPlace at(a, P.rows(), 0);
+    if (at.exists) load_group(at);
+    if (warp_m / 4 == kGroups - 1) pass_turn();  // the first turn is the first group's
+    int i = 0;
+    for (int turn = 0; at.exists; ++turn) {
+      const AttentionPlace next(a, P.rows(), turn + 1);
+      move_to(at);
+      await_queries();
+      const int past_t = (this->row_end - 1) / a.group() + 1;
+      for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
+        tb = this->run_end(ta, past_t);
+        attend(ta, tb, i, [&] {
+          if (tb < past_t || !next.exists) return;
+          group_barrier();  // every warp's scores are done
+          load_group(next);
+        });
+        this->write_direct(ta, tb);
+      }
+      at = next;
+    }
+  }
+};
+
+/// Grid: at most the tiles times Hkv, best the multiprocessors.
+template <class Q, AttentionTile P, class V>
+__device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Q* const queries = reinterpret_cast<Q*>(memory);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  AttentionFedKernel<Q, P, V> k{f.a, queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
+  if (threadIdx.x == 0) k.make_barriers();
+  __syncthreads();
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  if (warp < 4) {
+    ptx::registers_down<P.warps_m == 12 ? 32 : 40>();
+    if (warp == 0) k.feed(f);
+  } else {
+    ptx::registers_up<P.warps_m == 12 ? 160 : 232>();
+    k.multiply();
+  }
+#endif
+}
+
+template <class Q, AttentionTile P, class V = Standard>
+__global__ void __launch_bounds__(P.threads(), 1) attention_fed(const __grid_constant__ AttentionFedArgs f) {
+  run_attention_fed<Q, P, V>(f);
+}
+
+}  // namespace vivace::kernels
