@@ -75,22 +75,26 @@ struct act_mul {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // Preference order within whole_row and vec: short stretches keep all SMs busy on few rows.
+    // Short stretches and many blocks: H200, bf16, 8192 x 4096 from merged rows, us (limit 47.2): 128 threads x 1
+    // group of 8, 12 blocks an SM 48.3; x 2 51.7; x 4 52.3; 256 x 2 54.8 (docs/design/030-memory-bound.md).
     static constexpr Policy kTactics[] = {
-        {128, 8, 1, false}, {256, 8, 2, false}, {128, 1, 4, false}, {256, 8, 1, true}, {256, 1, 1, true},
+        {128, 8, 1, false, 12}, {128, 4, 1, false, 12}, {128, 1, 4, false, 1},
+        {256, 8, 4, true, 1}, {256, 4, 8, true, 1}, {256, 8, 0, true, 1}, {256, 1, 0, true, 1},
     };
-    static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
+    /// An access has at most 16 bytes.
+    static constexpr bool serves(const Policy& p, DType in) { return p.vec == 1 || p.items == 0 || (p.vec == 4) == (in == DType::f32); }
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = a.H % 8 == 0 && vectorizable(a.gate, a.gate_stride, a.dtype, 8) && vectorizable(a.up, a.up_stride, a.dtype, 8) &&
                         vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      const bool whole = a.row_scale != nullptr, many = int64_t{a.T} * a.H >= kManyElements;
-      const int row = whole ? (wide ? 3 : 4) : !wide ? 2 : many ? 1 : 0;
-      return Key{a.dtype, a.out_dtype, kTactics[row]};
+      const bool whole = a.row_scale != nullptr;
+      for (const Policy& p : kTactics)
+        if (p.whole_row == whole && (p.vec > 1) == wide && serves(p, a.dtype) && (!whole || p.items == 0 || a.H <= p.stretch())) return Key{a.dtype, a.out_dtype, p};
+      return Status(Code::kInternal, "no tactic serves this row");  // the last of each kind serves all
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("act_mul<%s, %s, vivace::kernels::ActMulPolicy{%d, %d, %d, %s}>", type_name(k.in), type_name(k.out),
-                               k.p.threads, k.p.vec, k.p.items, k.p.whole_row ? "true" : "false");
+      return kernel_expression("act_mul<%s, %s, vivace::kernels::ActMulPolicy{%d, %d, %d, %s, %d}>", type_name(k.in), type_name(k.out),
+                               k.p.threads, k.p.vec, k.p.items, k.p.whole_row ? "true" : "false", k.p.blocks);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t stretches = k.p.whole_row ? 1 : (a.H + k.p.stretch() - 1) / k.p.stretch();
@@ -100,10 +104,11 @@ struct act_mul {
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType in : {DType::f32, DType::bf16, DType::f16})
-        for (const Policy& p : kTactics) {
-          visit(Key{in, DType::e4m3, p});
-          if (!p.whole_row) visit(Key{in, in, p});
-        }
+        for (const Policy& p : kTactics)
+          if (serves(p, in)) {
+            visit(Key{in, DType::e4m3, p});
+            if (!p.whole_row) visit(Key{in, in, p});
+          }
     }
   };
 };

@@ -8,70 +8,80 @@
 
 namespace vivace::kernels {
 
+/// V neighbouring columns of a row, as they lie in memory until they are used.
 template <class In, int V>
-__device__ __forceinline__ void act_mul_at(const ActMulArgs& a, int64_t t, int col, float (&y)[V]) {
-  float up[V];
-  load<V>(static_cast<const In*>(a.gate) + t * a.gate_stride + col, y);
-  if (a.up != nullptr) load<V>(static_cast<const In*>(a.up) + t * a.up_stride + col, up);
+struct ActMulPart {
+  Vec<In, V> gate, up;
+
+  __device__ __forceinline__ void load(const ActMulArgs& a, int64_t t, int col) {
+    gate = load_raw<V, V>(static_cast<const In*>(a.gate) + t * a.gate_stride + col);
+    if (a.up != nullptr) up = load_raw<V, V>(static_cast<const In*>(a.up) + t * a.up_stride + col);
+  }
+  __device__ __forceinline__ void compute(const ActMulArgs& a, int col, float (&y)[V]) const {
 #pragma unroll
-  for (int i = 0; i < V; ++i) y[i] = activate(a.act, y[i]);
-  if (a.up != nullptr)
+    for (int i = 0; i < V; ++i) y[i] = to_float(gate.v[i]);
+    activate_all(a.act, y);
+    if (a.up != nullptr)
 #pragma unroll
-    for (int i = 0; i < V; ++i) y[i] *= up[i];
-  if (a.inv_scale != nullptr)
+      for (int i = 0; i < V; ++i) y[i] *= to_float(up.v[i]);
+    if (a.inv_scale != nullptr)
 #pragma unroll
-    for (int i = 0; i < V; ++i) y[i] *= a.inv_scale[col + i];
+      for (int i = 0; i < V; ++i) y[i] *= a.inv_scale[col + i];
+  }
+};
+
+/// f(k, col) for this thread's columns of a row: `items` of them, or all where items is 0.
+template <ActMulPolicy P, class F>
+__device__ __forceinline__ void act_mul_sweep(int first, int H, F&& f) {
+  constexpr int kStep = P.threads * P.vec;
+  if constexpr (P.items > 0) {
+#pragma unroll
+    for (int k = 0; k < P.items; ++k)
+      if (first + k * kStep < H) f(k, first + k * kStep);
+  } else {
+    for (int col = first; col < H; col += kStep) f(0, col);
+  }
 }
 
 /// Grid: T blocks (whole_row), or T * ceil(H / stretch). Moves 2 In + 1 Out elements a value.
 template <class In, class Out, ActMulPolicy P>
-__global__ void __launch_bounds__(P.threads) act_mul(const __grid_constant__ ActMulArgs a) {
-  constexpr int V = P.vec;
-  constexpr int kStep = P.threads * V;
+__global__ void __launch_bounds__(P.threads, P.blocks) act_mul(const __grid_constant__ ActMulArgs a) {
+  constexpr int V = P.vec, kItems = P.items > 0 ? P.items : 1;
   __shared__ float scratch[32];
+  const uint32_t stretches = P.whole_row ? 1 : (static_cast<uint32_t>(a.H) + P.stretch() - 1) / P.stretch();
+  const int64_t t = blockIdx.x / stretches;
+  const int first = static_cast<int>(blockIdx.x % stretches * P.stretch() + threadIdx.x * V);
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const int stretches = P.whole_row ? 1 : (a.H + kStep * P.items - 1) / (kStep * P.items);
-  const int64_t t = blockIdx.x / stretches;
   if (t >= valid_rows(a.rows, a.T)) return;
   Out* out = static_cast<Out*>(a.out) + t * a.out_stride;
-  const int first = static_cast<int>(blockIdx.x % stretches) * kStep * P.items + static_cast<int>(threadIdx.x) * V;
+  ActMulPart<In, V> part[kItems];
+  if constexpr (P.items > 0) act_mul_sweep<P>(first, a.H, [&](int k, int col) { part[k].load(a, t, col); });
+  const auto compute = [&](int k, int col, float (&y)[V]) {
+    if constexpr (P.items == 0) part[k].load(a, t, col);
+    part[k].compute(a, col, y);
+  };
 
   float scale = a.out_scale ? *a.out_scale : 1.0f;
   if constexpr (P.whole_row) {
     float amax = 0;
-    for (int col = first; col < a.H; col += kStep) {
+    act_mul_sweep<P>(first, a.H, [&](int k, int col) {
       float y[V];
-      act_mul_at<In>(a, t, col, y);
+      compute(k, col, y);
 #pragma unroll
       for (int i = 0; i < V; ++i) amax = fmaxf(amax, fabsf(y[i]));
-    }
-    amax = block_reduce<P.threads>(amax, scratch, Max());
+    });
+    amax = block_reduce<P.threads, false>(amax, scratch, Max());
     scale = amax > 0 ? amax / 448.0f : 1.0f;
     if (threadIdx.x == 0) a.row_scale[t] = scale;
   }
-  const Divider divide(scale);
-  const auto write = [&](int col, float (&y)[V]) {
-    if (scale != 1.0f)
-#pragma unroll
-      for (int i = 0; i < V; ++i) y[i] = divide(y[i]);
+  const RoughDivider by(scale);
+  act_mul_sweep<P>(first, a.H, [&](int k, int col) {
+    float y[V];
+    compute(k, col, y);
+    if (scale != 1.0f) by.divide(y);
     store<V>(out + col, y);
-  };
-  if constexpr (P.whole_row) {
-    for (int col = first; col < a.H; col += kStep) {
-      float y[V];
-      act_mul_at<In>(a, t, col, y);
-      write(col, y);
-    }
-  } else {
-    float y[P.items][V];
-#pragma unroll
-    for (int k = 0; k < P.items; ++k)
-      if (first + k * kStep < a.H) act_mul_at<In>(a, t, first + k * kStep, y[k]);
-#pragma unroll
-    for (int k = 0; k < P.items; ++k)
-      if (first + k * kStep < a.H) write(first + k * kStep, y[k]);
-  }
+  });
 }
 
 }  // namespace vivace::kernels

@@ -22,10 +22,11 @@ struct ActMulArgs {
 struct ActMulPolicy {
   int32_t threads;  // a block
   int32_t vec;      // elements an access; 1 serves any alignment
-  int32_t items;    // accesses a thread has in flight
+  int32_t items;    // accesses of each input that a thread has in flight; 0: a whole row is read twice
   bool whole_row;   // a block owns a row (dynamic scales need its maximum); else a stretch of one
+  int32_t blocks;   // that an SM must have room for
   constexpr bool operator==(const ActMulPolicy&) const = default;
-  constexpr int64_t stretch() const { return int64_t{threads} * vec * items; }
+  VV_HD constexpr int stretch() const { return threads * vec * items; }
 };
 
 }  // namespace vivace::kernels

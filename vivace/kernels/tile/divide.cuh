@@ -20,4 +20,23 @@ struct Divider {
   }
 };
 
+/// x / s within a unit in the last place, by a product where 1 / s is a normal number: for quotients that
+/// are about to be rounded to 8 bits or fewer.
+struct RoughDivider {
+  float s, r;
+  bool quick;
+
+  __device__ __forceinline__ explicit RoughDivider(float divisor) : s(divisor), r(__frcp_rn(divisor)), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) {}
+  template <int N>
+  __device__ __forceinline__ void divide(float (&x)[N]) const {
+    if (quick) {
+#pragma unroll
+      for (float& v : x) v *= r;
+    } else {
+#pragma unroll
+      for (float& v : x) v /= s;
+    }
+  }
+};
+
 }  // namespace vivace::kernels

@@ -29,11 +29,24 @@ __device__ __forceinline__ float block_reduce(float v, float* scratch, Op op) {
   v = warp_reduce(v, op);
   if constexpr (kThreads == 32) return v;
   constexpr int kWarps = kThreads / 32;
+  static_assert((kWarps & (kWarps - 1)) == 0);
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
   __syncthreads();
-  // Every warp reduces the partials for itself: one barrier fewer than a broadcast.
-  v = threadIdx.x % 32 < kWarps ? scratch[threadIdx.x % 32] : Op::kIdentity;
-  v = warp_reduce(v, op);
+  // Every warp reduces the partials for itself: one barrier fewer than a broadcast. Few of them are read
+  // by every thread, which is quicker than shuffles; the order is the same.
+  if constexpr (kWarps <= 8) {
+    float part[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) part[w] = scratch[w];
+#pragma unroll
+    for (int d = kWarps / 2; d > 0; d >>= 1)
+#pragma unroll
+      for (int w = 0; w < d; ++w) part[w] = op(part[w], part[w + d]);
+    v = part[0];
+  } else {
+    v = threadIdx.x % 32 < kWarps ? scratch[threadIdx.x % 32] : Op::kIdentity;
+    v = warp_reduce(v, op);
+  }
   if constexpr (kFree) __syncthreads();
   return v;
 }
