@@ -111,6 +111,10 @@ class TextModel:
             size, vocab = text.tokenizer.get_vocab_size(), self._live.limits()["vocab"]
             if size > vocab:
                 raise InvalidArgumentError(f"tokenizer: it has {size} tokens, the model's vocabulary {vocab}; they do not belong together")
+            if text.template:
+                from vivace import template
+
+                template.warm()  # its process starts while the prompt is on its way
             self._text = text
         return self._text
 

@@ -6,13 +6,13 @@ checkpoints store onto it. Nothing here is imported until a model with text is u
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vivace.errors import CorruptDataError, Error, LimitExceededError, NotFoundError, UnsupportedError
 
-MAX_TEMPLATE_CHARS = 64 << 10
-MAX_RENDERED_CHARS = 4 << 20
+MAX_FILE_BYTES = 128 << 20  # of tokenizer.json and what stands beside it
 MAX_PIECE_CHARS = 512  # of a SentencePiece token: its splits are listed
 
 # How GGUF's `tokenizer.ggml.pre` splits text before byte-level BPE. A pattern is used alone; `digits`
@@ -95,12 +95,8 @@ def _token_id(meta: dict, key: str, count: int) -> int | None:
 
 
 def _from_gguf(meta: dict) -> Text:
-    try:
+    with _refusals("tokenizer.ggml"):
         return _build_gguf(meta)
-    except Error:
-        raise
-    except Exception as e:  # the tokenizers library has no class of its own for input that it refuses
-        raise CorruptDataError(f"tokenizer.ggml: the tokenizers library refuses it: {e}") from e
 
 
 def _build_gguf(meta: dict) -> Text:
@@ -194,55 +190,75 @@ def _from_hub(folder: Path) -> Text:
     file = folder / "tokenizer.json"
     if not file.exists():
         raise NotFoundError(f"{file}: no tokenizer beside the checkpoint; pass token ids (generate_ids) or add the file")
-    tok = Tokenizer.from_file(str(file))
-    config = _json(folder / "tokenizer_config.json")
+    source = _text_of(file)
+    with _refusals(str(file)):
+        tok = Tokenizer.from_str(source)
+    config, generation = _json(folder / "tokenizer_config.json"), _json(folder / "generation_config.json")
     template = config.get("chat_template")
     if (folder / "chat_template.jinja").exists():
-        template = (folder / "chat_template.jinja").read_text()
+        template = _text_of(folder / "chat_template.jinja")
     if isinstance(template, list):  # named templates: the default one
-        template = next((t["template"] for t in template if t.get("name") == "default"), None)
+        template = next((t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None)
+    if not (template is None or isinstance(template, str)):
+        raise CorruptDataError(f"{folder}: chat_template: wanted a text, got {str(template)[:40]}")
 
     def token_id(name):
         value = config.get(name)
         value = value.get("content") if isinstance(value, dict) else value
+        if not (value is None or isinstance(value, str)):
+            raise CorruptDataError(f"{folder}/tokenizer_config.json: {name}: wanted a token's text, got {str(value)[:40]}")
         return tok.token_to_id(value) if value else None
 
-    eos = _json(folder / "generation_config.json").get("eos_token_id", token_id("eos_token"))
+    eos = generation.get("eos_token_id", token_id("eos_token"))
     eos = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if bad := [i for i in eos if type(i) is not int or not 0 <= i < 1 << 31]:
+        raise CorruptDataError(f"{folder}/generation_config.json: eos_token_id: wanted token ids, got {str(bad[0])[:40]}")
     return Text(tok, bos=token_id("bos_token"), eos=eos, add_bos=bool(config.get("add_bos_token", False)), template=template)
 
 
+def _text_of(file: Path) -> str:
+    if (size := file.stat().st_size) > MAX_FILE_BYTES:
+        raise LimitExceededError(f"{file}: {size} bytes, at most {MAX_FILE_BYTES} are accepted")
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise CorruptDataError(f"{file}: it is no UTF-8 text: {e}") from None
+
+
 def _json(file: Path) -> dict:
-    return json.loads(file.read_text()) if file.exists() else {}
+    """An object of JSON; {} where there is no such file."""
+    if not file.exists():
+        return {}
+    try:
+        value = json.loads(_text_of(file))
+    except (ValueError, RecursionError) as e:
+        raise CorruptDataError(f"{file}: {e}") from None
+    if not isinstance(value, dict):
+        raise CorruptDataError(f"{file}: wanted an object, got {type(value).__name__}")
+    return value
+
+
+@contextmanager
+def _refusals(what: str):
+    """The tokenizers library has no class of its own for input that it refuses, and panics at some."""
+    try:
+        yield
+    except Error:
+        raise
+    except BaseException as e:
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
+        raise CorruptDataError(f"{what}: the tokenizers library refuses it: {str(e)[:500]}") from e
 
 
 def _render(text: Text, messages, add_generation_prompt) -> str:
-    from jinja2 import TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from vivace import template
 
     if not text.template:
         raise NotFoundError("this checkpoint has no chat template; call generate with a plain prompt")
-    if len(text.template) > MAX_TEMPLATE_CHARS:
-        raise LimitExceededError(f"chat template: {len(text.template)} characters, at most {MAX_TEMPLATE_CHARS} are accepted")
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-
-    def raise_exception(message):
-        raise TemplateError(message)
-
-    env.globals.update(raise_exception=raise_exception)
     name = lambda i: text.tokenizer.id_to_token(i) if i is not None else ""
-    pieces, size = [], 0
-    try:
-        stream = env.from_string(text.template).generate(
-            messages=messages, add_generation_prompt=add_generation_prompt, bos_token=name(text.bos), eos_token=name(text.eos[0] if text.eos else None))
-        for piece in stream:
-            size += len(piece)
-            if size > MAX_RENDERED_CHARS:
-                raise LimitExceededError(f"chat template: it rendered more than {MAX_RENDERED_CHARS} characters")
-            pieces.append(piece)
-    except TemplateError as e:
-        raise CorruptDataError(f"chat template: {e}") from e
-    return "".join(pieces)
+    return template.render(text.template, messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None,
+                           bos_token=name(text.bos), eos_token=name(text.eos[0] if text.eos else None))
 
 
 def _encode_rendered(text: Text, messages, add_generation_prompt) -> list[int]:
