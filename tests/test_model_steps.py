@@ -93,22 +93,25 @@ def test_gguf_f32_text_is_the_references(name):
         assert model.generate_ids(ids, max_tokens=len(greedy)).tokens == greedy
 
 
+@pytest.mark.parametrize("precision", ["bf16", "w8a16", "fp8"])
 @pytest.mark.parametrize("name", HUB)
-def test_bf16_errs_as_the_hosts_bf16(name):
+def test_narrow_plans_err_as_on_the_host(name, precision):
     """The same roundings in another order of summation: the error against float64, as a norm over all rows, is
     within a quarter of the host's. Decode and prefill class."""
+    if precision == "fp8" and name in ("mixtral", "qwen3_moe"):
+        pytest.skip("test_model.py has the refusal")
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
     ids, size = want["prompt_ids"].tolist(), np.linalg.norm(want["prompt_logits"])
     error = lambda logits: np.linalg.norm(logits - want["prompt_logits"]) / size  # noqa: E731
-    host = error(decode(open_core(FIXTURES / "tiny" / name, "bf16", max_batch=32, device="cpu"), ids, 32))
-    here = open_core(FIXTURES / "tiny" / name, "bf16", max_batch=32)
+    host = error(decode(open_core(FIXTURES / "tiny" / name, precision, max_batch=32, device="cpu"), ids, 32))
+    here = open_core(FIXTURES / "tiny" / name, precision, max_batch=32)
     assert error(decode(here, ids, 32)) <= 1.25 * host
     last = prefill(here, ids, [len(ids)]) - want["prompt_logits"][-1]
     assert np.linalg.norm(last) / np.linalg.norm(want["prompt_logits"][-1]) <= 3 * host  # one row of many
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16"])
-@pytest.mark.parametrize("name", ["llama_untied", "qwen3", "gemma3", "gpt2"])
+@pytest.mark.parametrize("name, precision", [(n, p) for n in ("llama_untied", "qwen3", "gemma3", "gpt2") for p in ("f32", "bf16")] +
+                         [("llama_untied", "w8a16"), ("llama_untied", "fp8"), ("gpt2", "fp8"), ("../tiny_gguf/llama_q4_1.gguf", "native"), ("../tiny_gguf/qwen3_q8_0.gguf", "q8")])
 def test_bits_depend_on_the_class_alone(name, precision):
     path = FIXTURES / "tiny" / name
     ids = IDS[:60]
@@ -119,7 +122,7 @@ def test_bits_depend_on_the_class_alone(name, precision):
     np.testing.assert_array_equal(decode(core, ids, 9, slot=31), whole)
     np.testing.assert_array_equal(decode(open_core(path, precision, max_batch=48, eager=True), ids, 5), whole)
     prompt = prefill(core, ids, [60])
-    np.testing.assert_allclose(prompt, whole[-1], rtol=0, atol=1e-4 if precision == "f32" else 0.3 * np.abs(whole[-1]).max())
+    np.testing.assert_allclose(prompt, whole[-1], rtol=0, atol=1e-4 if precision == "f32" else 0.3 * np.abs(whole[-1]).max())  # another class: near, not equal
     for pieces in ([20, 40], [1] * 60, [59, 1]):
         np.testing.assert_array_equal(prefill(core, ids, pieces), prompt)
     np.testing.assert_array_equal(prefill(core, ids, [30, 30], slot=7, beside=(3, IDS[::-1])), prompt)

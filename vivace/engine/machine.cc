@@ -39,6 +39,7 @@ class Host final : public Machine {
     for (const Upload& c : copies) std::memcpy(c.to, c.from, c.bytes);
     return {};
   }
+  void finish_uploads() override {}
 
  private:
   cpu::Pool pool_;
@@ -84,15 +85,21 @@ class Gpu final : public Machine {
     return memory.free_bytes;
   }
   Status upload(std::span<const Upload> copies) override {
-    VV_ASSIGN(const std::unique_ptr<device::CudaCopies> lanes, device::CudaCopies::create(device_));
-    VV_ASSIGN(const std::unique_ptr<device::TransferEngine> engine, device::TransferEngine::create(*lanes, {}));
+    if (transfers_ == nullptr) {
+      VV_ASSIGN(lanes_, device::CudaCopies::create(device_));
+      VV_ASSIGN(transfers_, device::TransferEngine::create(*lanes_, {}));
+    }
     std::vector<device::Ticket> tickets;
     for (const Upload& c : copies) {
-      VV_ASSIGN(device::Ticket ticket, engine->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
+      VV_ASSIGN(device::Ticket ticket, transfers_->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
       tickets.push_back(std::move(ticket));
     }
     for (const device::Ticket& t : tickets) VV_TRY(t.wait());
     return {};
+  }
+  void finish_uploads() override {
+    transfers_.reset();
+    lanes_.reset();
   }
 
  private:
@@ -100,6 +107,8 @@ class Gpu final : public Machine {
   const device::Device& device_;
   std::unique_ptr<exec::CudaBackend> backend_;
   std::unique_ptr<exec::Stream> stream_;
+  std::unique_ptr<device::CudaCopies> lanes_;  // outlives transfers_
+  std::unique_ptr<device::TransferEngine> transfers_;
 };
 
 }  // namespace

@@ -44,6 +44,8 @@ class Machine {
   virtual Result<int64_t> free_bytes() = 0;
   /// Copies everything, as fast as the link allows, and waits for it.
   virtual Status upload(std::span<const Upload> copies) = 0;
+  /// Gives back what uploads needed; a later upload gets it again.
+  virtual void finish_uploads() = 0;
 };
 
 }  // namespace vivace::engine

@@ -1,7 +1,6 @@
 #include "vivace/engine/placement.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "vivace/base/check.h"
@@ -16,8 +15,9 @@ constexpr int64_t kDrawn = 1 << 22;  // random values made on the host; larger m
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/// Any weight as a matrix of its innermost rows.
+/// Any weight as a matrix of its innermost rows. Strided ones are matrices already.
 Tensor matrix(const Tensor& t) {
+  if (t.shape.rank == 2) return t;
   const int64_t inner = t.shape[t.shape.rank - 1];
   return tensor(t.data, t.dtype, Shape(inner == 0 ? 0 : t.shape.elements() / inner, inner), t.place);
 }
@@ -49,97 +49,147 @@ std::vector<std::byte> normals(int64_t n, DType dtype) {
 
 }  // namespace
 
-void Placement::add(Tensor* t, DType dtype, bool bias) {
-  Tensor to = tensor(reinterpret_cast<void*>(bytes_), dtype, t->shape);
-  bytes_ += rounded(to.span_bytes());
-  items_.push_back({t, *t, to, bias});
+/// What filling needs besides the region: made when first asked for, freed when all is filled.
+struct Placement::Scratch {
+  Machine& machine;
+  exec::Buffer raw, order, whole, values;
+  DType values_as = DType::f32;
+
+  /// At least `bytes`, contents free for use: everything queued is done.
+  Result<void*> at_least(exec::Buffer* buffer, int64_t bytes) {
+    VV_TRY(machine.stream().synchronize());
+    if (buffer->bytes() < static_cast<size_t>(bytes)) {
+      *buffer = exec::Buffer();  // before its successor, so that both need not fit
+      VV_ASSIGN(*buffer, machine.reserve("scratch of loading", static_cast<size_t>(bytes)));
+    }
+    return buffer->data();
+  }
+  Result<Tensor> upload(const Tensor& t) {
+    VV_ASSIGN(void* const to, at_least(&raw, t.span_bytes()));
+    const Upload one[] = {{to, t.data, static_cast<size_t>(t.span_bytes())}};
+    VV_TRY(machine.upload(one));
+    return at(t, to, machine.place());
+  }
+  /// 0, 1, 2, ...: a block format becomes plain by looking up its rows in order.
+  Result<Tensor> numbers(int64_t n) {
+    if (order.bytes() < static_cast<size_t>(n) * 4) {
+      VV_ASSIGN(void* const to, at_least(&order, n * 4));
+      std::vector<int32_t> all(static_cast<size_t>(n));
+      for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int32_t>(i);
+      const Upload one[] = {{to, all.data(), all.size() * 4}};
+      VV_TRY(machine.upload(one));
+    }
+    return tensor(order.data(), DType::i32, Shape(n), machine.place());
+  }
+  Status draw_values(DType dtype) {
+    if (values.data() != nullptr && values_as == dtype) return {};
+    const std::vector<std::byte> all = normals(kDrawn, dtype);
+    VV_ASSIGN(void* const to, at_least(&values, static_cast<int64_t>(all.size())));
+    const Upload one[] = {{to, all.data(), all.size()}};
+    values_as = dtype;
+    return machine.upload(one);
+  }
+};
+
+bool Placement::Group::plain() const {
+  return scale == nullptr && rows == Rows::after && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
 }
 
-void Placement::join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, bool bias) {
-  joined_.push_back({whole, items_.size(), parts.size()});
-  int64_t end = bytes_;
-  for (Tensor* part : parts) {
-    const Tensor to = tensor(reinterpret_cast<void*>(end), dtype, part->shape);
-    end += to.span_bytes();
-    items_.push_back({part, *part, to, bias});
+Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
+  if (rows == Rows::after) {
+    int64_t first = 0;
+    for (size_t k = 0; k < i; ++k) first += from[k].shape[0];
+    Tensor t = slice(all, first, from[i].shape[0]);
+    t.shape = from[i].shape;
+    return t;
   }
-  bytes_ = rounded(end);
+  Tensor t = slice(all, static_cast<int64_t>(i), from[i].shape[0]);
+  t.stride[0] *= static_cast<int64_t>(from.size());
+  return t;
+}
+
+void Placement::declare(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, DType dtype, Rows rows, bool bias) {
+  Group g{parts, {}, whole, scale, {}, {}, rows, bias};
+  Shape shape = (*parts.begin())->shape;
+  shape.dim[0] = 0;
+  for (const Tensor* part : parts) {
+    shape.dim[0] += part->shape[0];
+    g.from.push_back(*part);
+  }
+  g.to = tensor(reinterpret_cast<void*>(bytes_), dtype, shape);
+  bytes_ += rounded(g.to.span_bytes());
+  if (scale != nullptr) {
+    g.to_scale = tensor(reinterpret_cast<void*>(bytes_), DType::f32, Shape(shape.dim[0]));
+    bytes_ += rounded(g.to_scale.span_bytes());
+  }
+  groups_.push_back(std::move(g));
+}
+
+void Placement::add(Tensor* t, DType dtype, bool bias) { declare({t}, nullptr, nullptr, dtype, Rows::after, bias); }
+
+void Placement::join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows, bool bias) {
+  declare(parts, whole, nullptr, dtype, rows, bias);
+}
+
+void Placement::quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows) {
+  declare(parts, whole, scale, DType::e4m3, rows, false);
 }
 
 Status Placement::commit(Machine& machine) {
-  if (items_.empty()) return {};
+  if (groups_.empty()) return {};
   VV_ASSIGN(region_, machine.reserve("weights", static_cast<size_t>(bytes_)));
+  const auto placed = [&](const Tensor& t) { return at(t, static_cast<char*>(region_.data()) + reinterpret_cast<int64_t>(t.data), machine.place()); };
   std::vector<Upload> copies;
-  for (Item& i : items_) {
-    i.to = at(i.to, static_cast<char*>(region_.data()) + reinterpret_cast<int64_t>(i.to.data), machine.place());
-    if (i.from.data != nullptr && i.from.dtype == i.to.dtype) copies.push_back({i.to.data, i.from.data, static_cast<size_t>(i.from.span_bytes())});
+  for (Group& g : groups_) {
+    g.to = placed(g.to);
+    g.to_scale = placed(g.to_scale);
+    for (size_t i = 0; !g.drawn() && g.plain() && i < g.from.size(); ++i)
+      copies.push_back({g.part_of(g.to, i).data, g.from[i].data, static_cast<size_t>(g.from[i].span_bytes())});
   }
   VV_TRY(machine.upload(copies));
-  VV_TRY(convert(machine));
-  VV_TRY(draw(machine));
+  Scratch scratch{machine, {}, {}, {}, {}};
+  for (const Group& g : groups_)
+    if (g.drawn() || !g.plain()) VV_TRY(fill(machine, g, scratch));
   VV_TRY(machine.stream().synchronize());
-  for (const Item& i : items_) *i.target = i.to;
-  for (const Joined& j : joined_) {
-    Tensor whole = items_[j.first].to;
-    for (size_t k = 1; k < j.count; ++k) whole.shape.dim[0] += items_[j.first + k].to.shape[0];
-    if (j.whole != nullptr) *j.whole = whole;
+  for (const Group& g : groups_) {
+    for (size_t i = 0; g.scale == nullptr && i < g.parts.size(); ++i) *g.parts[i] = g.part_of(g.to, i);
+    if (g.whole != nullptr) *g.whole = g.to;
+    if (g.scale != nullptr) *g.scale = g.to_scale;
   }
   return {};
 }
 
-Status Placement::convert(Machine& machine) const {
-  int64_t largest = 0, most_rows = 0;
-  for (const Item& i : items_)
-    if (i.from.data != nullptr && i.from.dtype != i.to.dtype) {
-      largest = std::max(largest, i.from.span_bytes());
-      most_rows = std::max(most_rows, matrix(i.from).shape[0]);
-    }
-  if (largest == 0) return {};
-  // A block format becomes plain by looking up its rows in order.
-  VV_ASSIGN(const exec::Buffer raw, machine.reserve("weights to convert", static_cast<size_t>(largest)));
-  VV_ASSIGN(const exec::Buffer order, machine.reserve("rows to convert", static_cast<size_t>(most_rows) * 4));
-  std::vector<int32_t> numbers(static_cast<size_t>(most_rows));
-  for (size_t n = 0; n < numbers.size(); ++n) numbers[n] = static_cast<int32_t>(n);
-  const Upload all_numbers[] = {{order.data(), numbers.data(), numbers.size() * 4}};
-  VV_TRY(machine.upload(all_numbers));
+Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const {
   ops::Recorder rec(machine.stream());
-  for (const Item& i : items_) {
-    if (i.from.data == nullptr || i.from.dtype == i.to.dtype) continue;
-    const Upload one[] = {{raw.data(), i.from.data, static_cast<size_t>(i.from.span_bytes())}};
-    VV_TRY(machine.upload(one));
-    const Tensor from = matrix(at(i.from, raw.data(), machine.place())), to = matrix(i.to);
-    const Tensor ids = tensor(order.data(), DType::i32, Shape(from.shape[0]), machine.place());
-    if (is_block(from.dtype)) VV_TRY(rec(ops::embedding, {{"table", from}, {"ids", ids}, {"out", to}}));
-    else VV_TRY(rec(ops::cast, {{"x", from}, {"out", to}}));
-    VV_TRY(machine.stream().synchronize());  // the next one takes raw
+  Tensor to = g.to;
+  if (g.scale != nullptr) {
+    const Tensor whole = tensor(nullptr, DType::bf16, g.to.shape, machine.place());
+    VV_ASSIGN(void* const data, scratch.at_least(&scratch.whole, whole.span_bytes()));
+    to = at(whole, data, machine.place());
   }
-  return {};
+  if (g.drawn()) VV_TRY(draw(machine, g, to, scratch));
+  for (size_t i = 0; !g.drawn() && i < g.from.size(); ++i) {
+    VV_ASSIGN(const Tensor raw, scratch.upload(g.from[i]));
+    const Tensor from = matrix(raw), out = matrix(g.part_of(to, i));
+    if (is_block(from.dtype)) {
+      VV_ASSIGN(const Tensor ids, scratch.numbers(from.shape[0]));
+      VV_TRY(rec(ops::embedding, {{"table", from}, {"ids", ids}, {"out", out}}));
+    } else {
+      VV_TRY(rec(ops::cast, {{"x", from}, {"out", out}}));
+    }
+  }
+  return g.scale == nullptr ? Status() : rec(ops::quantize, {{"x", to}, {"out", g.to}, {"row_scale", g.to_scale}});
 }
 
-Status Placement::draw(Machine& machine) const {
+Status Placement::draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const {
   ops::Recorder rec(machine.stream());
-  exec::Buffer drawn;
-  DType drawn_as = DType::f32;
-  for (const Item& i : items_) {
-    if (i.from.data != nullptr) continue;
-    if (i.to.shape.rank == 1) {
-      VV_TRY(rec(ops::fill, {{"out", matrix(i.to)}}, {{"value", i.bias ? 0.0 : 1.0}}));
-      continue;
-    }
-    if (i.to.dtype != DType::f32 && i.to.dtype != DType::bf16) return Status(Code::kUnsupported, strf("random weights: wanted f32 or bf16, got %s", name(i.to.dtype)));
-    const int64_t block = row_bytes(i.to.dtype, kDrawn), bytes = i.to.span_bytes();
-    if (drawn.data() == nullptr || drawn_as != i.to.dtype) {
-      const std::vector<std::byte> values = normals(kDrawn, i.to.dtype);
-      VV_TRY(machine.stream().synchronize());
-      VV_ASSIGN(drawn, machine.reserve("random values", values.size()));
-      const Upload one[] = {{drawn.data(), values.data(), values.size()}};
-      VV_TRY(machine.upload(one));
-      drawn_as = i.to.dtype;
-    }
-    for (int64_t done = 0; done < bytes; done += block)
-      VV_TRY(machine.stream().copy(static_cast<char*>(i.to.data) + done, drawn.data(), static_cast<size_t>(std::min(block, bytes - done))));
-  }
-  return machine.stream().synchronize();
+  if (to.shape.rank == 1) return rec(ops::fill, {{"out", matrix(to)}}, {{"value", g.bias ? 0.0 : 1.0}});
+  if (to.dtype != DType::f32 && to.dtype != DType::bf16) return Status(Code::kUnsupported, strf("random weights: wanted f32 or bf16, got %s", name(to.dtype)));
+  VV_TRY(scratch.draw_values(to.dtype));
+  const int64_t block = row_bytes(to.dtype, kDrawn), bytes = to.span_bytes();
+  for (int64_t done = 0; done < bytes; done += block)
+    VV_TRY(machine.stream().copy(static_cast<char*>(to.data) + done, scratch.values.data(), static_cast<size_t>(std::min(block, bytes - done))));
+  return {};
 }
 
 }  // namespace vivace::engine

@@ -1,4 +1,4 @@
-// Placement: weights copied to where a machine's ops read them, joined, converted, or drawn at random.
+// Placement: weights copied to where a machine's ops read them, joined, converted, quantised, or drawn at random.
 #pragma once
 #include <initializer_list>
 #include <vector>
@@ -8,35 +8,47 @@
 
 namespace vivace::engine {
 
-/// Collects weights, then reserves one region for all of them and fills it. Views in the caller's
-/// structures are rewritten at commit() and must not move before it. A view without data (see
-/// WeightSource::synthetic) is filled: vectors with 1, biases with 0, matrices with N(0, 0.02).
+/// Collects weights, then reserves one region for all of them and fills it. Tensors of the caller are
+/// rewritten at commit() and must not move before it. A view without data (see
+/// WeightSource::make_synthetic) is filled: vectors with 1, biases with 0, matrices with N(0, 0.02).
 class Placement {
  public:
+  enum class Rows : uint8_t { after, alternate };  // how the rows of joined matrices follow each other
+
   /// `t` keeps its elements' values in `dtype`; a block-quantised `t` may also keep its own format.
   void add(Tensor* t, DType dtype, bool bias = false);
-  /// The rows of `parts`, one after the other, become `whole` (may be null), and the parts views of it.
-  void join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, bool bias = false);
+  /// `parts`, vectors or matrices with equal rows, become one; `whole` gets it, and the parts views of it.
+  /// `whole` may be null.
+  void join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows = Rows::after, bool bias = false);
+  /// The same as e4m3 with a scale a row, which `scale` gets; the parts stay as they were. One part will do.
+  void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows = Rows::after);
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Machine& machine);
 
  private:
-  struct Item {
-    Tensor* target;
-    Tensor from;  // in host memory, or without data
-    Tensor to;    // data: offset in the region until commit()
+  /// One matrix or vector of the region.
+  struct Group {
+    std::vector<Tensor*> parts;
+    std::vector<Tensor> from;  // of each part: in host memory, or without data
+    Tensor* whole;             // may be null
+    Tensor* scale;             // null: not quantised
+    Tensor to, to_scale;       // data: offset in the region until commit()
+    Rows rows;
     bool bias;
-  };
-  Status convert(Machine& machine) const;
-  Status draw(Machine& machine) const;
 
-  std::vector<Item> items_;
-  struct Joined {
-    Tensor* whole;
-    size_t first, count;  // in items_
+    bool drawn() const { return from.front().data == nullptr; }
+    /// Whether copying its parts is all there is to do.
+    bool plain() const;
+    /// Part i's rows in `all`, which has the group's shape.
+    Tensor part_of(const Tensor& all, size_t i) const;
   };
-  std::vector<Joined> joined_;
+  struct Scratch;
+  void declare(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, DType dtype, Rows rows, bool bias);
+  Status fill(Machine& machine, const Group& g, Scratch& scratch) const;
+  Status draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const;
+
+  std::vector<Group> groups_;
   exec::Buffer region_;
   int64_t bytes_ = 0;
 };

@@ -119,7 +119,7 @@ void DecoderModel::declare_buffers() {
   if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
   if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
   declare("hidden", act, Shape(T, c.hidden), &b.hidden);
-  declare("normed", act, Shape(T, c.hidden), &b.normed);
+  declare("normed", plan_.eight_in ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
   declare("qkv", act, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
   declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
   declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
@@ -136,6 +136,13 @@ void DecoderModel::declare_buffers() {
     declare("expert_out", act, Shape(A, c.hidden), &b.expert_out);
   }
   declare("last", act, Shape(R, c.hidden), &b.last);
+  if (plan_.eight_in) {
+    declare("normed_scale", f32, Shape(T), &b.normed_scale);
+    declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.codes);
+    declare("codes_scale", f32, Shape(T), &b.codes_scale);
+    declare("last_codes", DType::e4m3, Shape(R, c.hidden), &b.last_codes);
+    declare("last_scale", f32, Shape(R), &b.last_scale);
+  }
   if (uses_branch(c)) {
     declare("branch", act, Shape(T, c.hidden), &b.branch);
     declare("last_branch", act, Shape(R, c.hidden), &b.last_branch);
@@ -182,11 +189,11 @@ Status DecoderModel::load() {
   VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
   VV_TRY(check_options());
   VV_TRY(load_weights(source_, config_, &weights_));
-  place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_);
+  VV_TRY(place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_));
   declare_buffers();
   VV_TRY(check_fit());
   VV_TRY(placement_.commit(*machine_));
-  if (config_.tied) weights_.head = weights_.embed;
+  if (config_.tied && !weights_.head_scale.present()) weights_.head = weights_.embed;
   VV_TRY(arena_.commit(*machine_));
   if (machine_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
@@ -195,7 +202,9 @@ Status DecoderModel::load() {
   VV_TRY(flights_.open(*machine_, limits_.ahead, limits_.max_batch, &buffers_));
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
   for (std::vector<int32_t>* slots : {&slots_, &decoding_}) slots->reserve(static_cast<size_t>(limits_.max_batch));
-  return make_variants();
+  VV_TRY(make_variants());
+  machine_->finish_uploads();
+  return {};
 }
 
 Status DecoderModel::make_variants() {

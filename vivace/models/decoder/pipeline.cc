@@ -30,7 +30,7 @@ class Step {
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
         R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor),
-        hidden_(top(b_.hidden, T)), normed_(top(b_.normed, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)) {
+        hidden_(top(b_.hidden, T)), normed_{top(b_.normed, T), b_.normed_scale.present() ? top(b_.normed_scale, T) : Tensor{}}, pos_(top(in.pos, T)), slot_(top(in.slot, T)) {
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
   }
 
@@ -57,11 +57,11 @@ class Step {
     const bool local = c_.is_local(layer);
     VV_TRY(add_norm(w.attn_norm, w.attn_norm_bias));
     if (w.qkv.present()) {
-      VV_TRY(linear(normed_, w.qkv, w.qkv_bias, qkv));
+      VV_TRY(linear(normed_, {w.qkv, w.qkv_scale, w.qkv_bias}, qkv));
     } else {
-      VV_TRY(linear(normed_, w.q, w.q_bias, columns(qkv, 0, nq)));
-      VV_TRY(linear(normed_, w.k, w.k_bias, columns(qkv, nq, nk)));
-      VV_TRY(linear(normed_, w.v, w.v_bias, columns(qkv, nq + nk, nk)));
+      VV_TRY(linear(normed_, {w.q, {}, w.q_bias}, columns(qkv, 0, nq)));
+      VV_TRY(linear(normed_, {w.k, {}, w.k_bias}, columns(qkv, nq, nk)));
+      VV_TRY(linear(normed_, {w.v, {}, w.v_bias}, columns(qkv, nq + nk, nk)));
     }
     VV_TRY(rec_(ops::qkv_rope,
                 {{"qkv", qkv}, {"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"pos", pos_}, {"slot", slot_},
@@ -70,7 +70,9 @@ class Step {
                  {"norm_plus_one", plus_one(w.q_norm)}}));
     VV_TRY(rec_(ops::attention, {{"q", q}, {"k", k_cache}, {"v", v_cache}, {"pos", pos_}, {"slot", slot_}, {"out", attended}, {"rows", in_.rows}},
                 {{"mask", "causal"}, {"window", local ? static_cast<double>(c_.window) : 0.0}, {"scale", c_.attn_scale}}));
-    VV_TRY(linear(flat(attended), w.o, w.o_bias, target(w.attn_post_norm), residual(w.attn_post_norm)));
+    Rows entering;
+    VV_TRY(enter(flat(attended), &entering));
+    VV_TRY(linear(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm)));
     return post_norm(w.attn_post_norm);
   }
 
@@ -81,11 +83,21 @@ class Step {
       VV_TRY(experts(w, plus, out));
     } else if (c_.has(kPlainMlp)) {
       const Tensor inner = top(b_.mlp, T_);
-      VV_TRY(linear(normed_, w.up, w.up_bias, inner, {}, c_.family->act));
-      VV_TRY(linear(inner, w.down, w.down_bias, out, plus));
+      VV_TRY(linear(normed_, {w.up, w.up_scale, w.up_bias}, inner, {}, c_.family->act));
+      Rows entering;
+      VV_TRY(enter(inner, &entering));
+      VV_TRY(linear(entering, {w.down, w.down_scale, w.down_bias}, out, plus));
+    } else if (w.gate_up.present()) {
+      const Tensor inner = top(b_.mlp, T_);
+      VV_TRY(rec_(ops::gated_gemm,
+                  {{"x", normed_.x}, {"x_row_scale", normed_.scale}, {"w", w.gate_up}, {"w_row_scale", w.gate_up_scale}, {"out", inner}, {"rows", in_.rows}},
+                  {{"act", c_.family->act}}));
+      Rows entering;
+      VV_TRY(enter(inner, &entering));
+      VV_TRY(linear(entering, {w.down, w.down_scale, {}}, out, plus));
     } else {
       VV_TRY(rec_(ops::gated_mlp,
-                  {{"x", normed_}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
+                  {{"x", normed_.x}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
                    {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", in_.rows}},
                   {{"act", c_.family->act}, {"quant", act(w.gate)}}));
     }
@@ -95,7 +107,7 @@ class Step {
   Status experts(const LayerWeights& w, const Tensor& plus, const Tensor& out) {
     const int64_t A = T_ * c_.experts_used;
     return rec_(ops::moe_mlp,
-                {{"x", normed_}, {"router", w.router}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
+                {{"x", normed_.x}, {"router", w.router}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
                  {"logits", top(b_.route_logits, T_)}, {"weights", top(b_.route_weights, T_)}, {"place", top(b_.place, T_)}, {"token", top(b_.token, A)},
                  {"offsets", b_.offsets}, {"gathered", top(b_.gathered, A)}, {"gate_up", top(b_.gate_up, A)}, {"hidden", top(b_.mlp, A)},
                  {"expert_out", top(b_.expert_out, A)}, {"rows", in_.rows}},
@@ -112,11 +124,12 @@ class Step {
       sum = gathers ? last : hidden_;
       last = gathers ? b_.last_branch : branch_;
       if (gathers) VV_TRY(rec_(ops::embedding, {{"table", branch_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
-      VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, last, in_.samples));
-    } else {
-      VV_TRY(norm(gathers ? last : hidden_, {}, w_.final_norm, w_.final_norm_bias, last, in_.samples));
+    } else if (!gathers) {
+      last = hidden_;
     }
-    VV_TRY(rec_(ops::gemm, {{"x", last}, {"w", w_.head}, {"out", logits}, {"rows", in_.samples}}, {{"act", act(w_.head)}}));
+    const Rows entering = plan_.eight_in ? Rows{top(b_.last_codes, R_), top(b_.last_scale, R_)} : Rows{waiting_ ? last : top(b_.last, R_), {}};
+    VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
+    VV_TRY(product(entering, {w_.head, w_.head_scale, {}}, logits, {}, "none", in_.samples));
     VV_TRY(rec_(ops::sample,
                 {{"logits", logits}, {"token", next}, {"logprob", logprob}, {"temperature", top(in_.temperature, R_)}, {"top_k", top(in_.top_k, R_)},
                  {"top_p", top(in_.top_p, R_)}, {"min_p", top(in_.min_p, R_)}, {"seed", top(in_.seed, R_)}, {"step", step}, {"counts", b_.counts},
@@ -140,16 +153,38 @@ class Step {
   Status post_norm(const Tensor& weight) {
     if (!weight.present()) return {};
     waiting_ = true;
-    return norm(branch_, {}, weight, {}, branch_, in_.rows);
+    return norm(branch_, {}, weight, {}, {branch_, {}}, in_.rows);
   }
 
-  Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Tensor& out, const Tensor& rows) {
-    return rec_(ops::norm, {{"x", x}, {"residual", sum}, {"weight", weight}, {"bias", bias}, {"out", out}, {"rows", rows}},
+  /// Rows that enter a product, with the scale of each where they are e4m3.
+  struct Rows {
+    Tensor x, scale;
+  };
+  /// A matrix with what its epilogue takes; both may be absent.
+  struct Matrix {
+    const Tensor &w, &scale, &bias;
+  };
+
+  Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Rows& out, const Tensor& rows) {
+    return rec_(ops::norm, {{"x", x}, {"residual", sum}, {"weight", weight}, {"bias", bias}, {"out", out.x}, {"row_scale", out.scale}, {"rows", rows}},
                 {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
   }
 
-  Status linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
-    return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"residual", residual}, {"out", out}, {"rows", in_.rows}}, {{"act", act(w)}, {"epilogue", epilogue}});
+  /// x as it enters a product: itself, or quantised into codes.
+  Status enter(const Tensor& x, Rows* out) {
+    *out = {x, {}};
+    if (!plan_.eight_in) return {};
+    *out = {columns(top(b_.codes, T_), 0, x.shape[1]), top(b_.codes_scale, T_)};
+    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"rows", in_.rows}});
+  }
+
+  Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
+    return product(x, m, out, residual, epilogue, in_.rows);
+  }
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows) {
+    return rec_(ops::gemm,
+                {{"x", x.x}, {"x_row_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows}},
+                {{"act", act(m.w)}, {"epilogue", epilogue}});
   }
 
   double plus_one(const Tensor& weight) const { return c_.norm_plus_one && weight.present() ? 1 : 0; }
@@ -165,7 +200,9 @@ class Step {
   const StepInputs& in_;
   int64_t T_, R_;
   double attn_factor_;
-  Tensor hidden_, normed_, branch_, pos_, slot_;
+  Tensor hidden_;
+  Rows normed_;
+  Tensor branch_, pos_, slot_;
   bool waiting_ = false;  // branch holds what the residual stream lacks
 };
 

@@ -29,7 +29,7 @@ struct StepBuffers {
   Tensor inv_freq, local_inv_freq; // [D/2] f32; absent without rope, without local layers
   // Scratch, act unless it says otherwise.
   Tensor hidden;                   // [T, H] the residual stream
-  Tensor normed;                   // [T, H]
+  Tensor normed;                   // [T, H]; e4m3 where activations enter products so
   Tensor branch;                   // [T, H] what will join the residual stream; families that need it
   Tensor qkv, q, attended;         // [T, (Hq+2Hkv)*D], [T, Hq, D] x 2
   Tensor gate_up, mlp;             // [T, 2M], [T, M]; with experts k times as many rows
@@ -37,6 +37,8 @@ struct StepBuffers {
   Tensor token, offsets;           // [T*k] i32, [E+1] i32
   Tensor gathered, expert_out;     // [T*k, H] x 2
   Tensor last, last_branch;        // [R, H] the sampled rows' hidden state and branch
+  Tensor codes, last_codes;        // [T, max(Hq*D, M)], [R, H] e4m3: rows that enter a product, where they do so quantised
+  Tensor normed_scale, codes_scale, last_scale;  // f32 a row of normed, codes, last_codes
   // Outputs.
   Tensor logits;                   // [R, V] f32
   Tensor next;                     // [R] i32

@@ -1,70 +1,103 @@
 // Where a decoder's weights go: which dtype, and which ones lie side by side.
+#include "vivace/base/check.h"
 #include "vivace/models/decoder/weights.h"
 
 namespace vivace::models::decoder {
 namespace {
 
+using engine::Placement;
+
 class Placer {
  public:
-  Placer(const PrecisionPlan& plan, engine::Placement* placement) : plan_(plan), placement_(placement) {}
+  Placer(const PrecisionPlan& plan, Placement* placement) : plan_(plan), placement_(placement) {}
 
-  void matrix(Tensor* t) {
+  void plain(Tensor* t) {
     if (t->present()) placement_->add(t, dtype_of(*t));
   }
   void vector(Tensor* t, bool bias = false) {
     if (t->present()) placement_->add(t, t->dtype, bias);
   }
-  /// One matrix of several, if one dtype serves all; `whole` may be null.
-  bool join(std::initializer_list<Tensor*> parts, Tensor* whole) {
+  /// A matrix of products: `scale` is set where it becomes e4m3.
+  void matrix(Tensor* t, Tensor* scale) {
+    if (t->present() && eight(*t)) placement_->quantize({t}, t, scale);
+    else plain(t);
+  }
+  /// One matrix of several, if one dtype serves all.
+  bool join(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Placement::Rows rows = Placement::Rows::after) {
+    const Tensor& first = **parts.begin();
     for (const Tensor* t : parts)
-      if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(**parts.begin())) return false;
-    placement_->join(parts, whole, dtype_of(**parts.begin()));
+      if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(first)) return false;
+    if (eight(first)) placement_->quantize(parts, whole, scale, rows);
+    else placement_->join(parts, whole, dtype_of(first), rows);
     return true;
   }
 
  private:
+  bool eight(const Tensor& t) const { return plan_.plain == Plain::eight && !(is_block(t.dtype) && plan_.keeps_blocks); }
   DType dtype_of(const Tensor& t) const {
     if (is_block(t.dtype)) return plan_.keeps_blocks ? t.dtype : plan_.hidden;
-    return plan_.plain_16_bit ? DType::bf16 : t.dtype;
+    return plan_.plain == Plain::stored ? t.dtype : DType::bf16;
   }
   const PrecisionPlan& plan_;
-  engine::Placement* placement_;
+  Placement* placement_;
 };
+
+void place_attention(Placer& p, Placement* placement, LayerWeights& w) {
+  const bool biased = w.q_bias.present();
+  const bool split = w.q.present();
+  const bool one_bias = !biased || (w.q_bias.dtype == w.k_bias.dtype && w.q_bias.dtype == w.v_bias.dtype);
+  if (!split) {
+    p.matrix(&w.qkv, &w.qkv_scale);
+  } else if (one_bias && p.join({&w.q, &w.k, &w.v}, &w.qkv, &w.qkv_scale)) {
+    if (biased) placement->join({&w.q_bias, &w.k_bias, &w.v_bias}, &w.qkv_bias, w.q_bias.dtype, Placement::Rows::after, true);
+  } else {
+    for (Tensor* t : {&w.q_bias, &w.k_bias, &w.v_bias}) p.vector(t, true);
+    for (Tensor* t : {&w.q, &w.k, &w.v}) p.plain(t);
+  }
+  p.matrix(&w.o, &w.o_scale);
+}
+
+void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
+  p.plain(&w.router);
+  if (config.has(kExperts)) {
+    for (Tensor* t : {&w.gate, &w.up, &w.down}) p.plain(t);
+    return;
+  }
+  // Rows in turn are gated in the product's own pass; blocks, which no such product takes, lie one after the
+  // other, and gated_mlp sees that they do.
+  const bool gated = w.gate.present();
+  const bool joined = gated && (is_block(w.gate.dtype) || is_block(w.up.dtype) ? p.join({&w.gate, &w.up}, nullptr, nullptr)
+                                                                             : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, Placement::Rows::alternate));
+  if (gated && !joined) p.plain(&w.gate);
+  if (gated && !joined) p.plain(&w.up);
+  if (!gated) p.matrix(&w.up, &w.up_scale);
+  p.matrix(&w.down, &w.down_scale);
+}
 
 }  // namespace
 
-void place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
-                     DecoderWeights* weights, engine::Placement* placement) {
-  const bool as_mapped = machine.place() == Place::host && !plan.plain_16_bit && !synthetic;
-  if (as_mapped) return;
+Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
+                     DecoderWeights* weights, Placement* placement) {
+  if (plan.eight_in && config.has(kExperts))
+    return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
+  if (plan.plain == Plain::eight && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
+    return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native", plan.name, name(weights->layers.front().o.dtype)));
+  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !synthetic;
+  if (as_mapped) return {};
   Placer p(plan, placement);
-  p.matrix(&weights->embed);
-  if (!config.tied) p.matrix(&weights->head);
-  p.matrix(&weights->positions);
+  // An e4m3 head is its own: the table of the embedding stays 16-bit.
+  if (!config.tied || plan.plain == Plain::eight) p.matrix(&weights->head, &weights->head_scale);
+  p.plain(&weights->embed);
+  p.plain(&weights->positions);
   p.vector(&weights->final_norm);
   p.vector(&weights->final_norm_bias, true);
   for (LayerWeights& w : weights->layers) {
-    for (Tensor LayerWeights::*t : {&LayerWeights::attn_norm, &LayerWeights::q_norm, &LayerWeights::k_norm, &LayerWeights::attn_post_norm, &LayerWeights::mlp_norm, &LayerWeights::mlp_post_norm})
-      p.vector(&(w.*t));
-    for (Tensor LayerWeights::*t : {&LayerWeights::attn_norm_bias, &LayerWeights::qkv_bias, &LayerWeights::o_bias, &LayerWeights::mlp_norm_bias, &LayerWeights::up_bias, &LayerWeights::down_bias})
-      p.vector(&(w.*t), true);
-    const bool biased = w.q_bias.present(), split = w.q.present();
-    const bool same_biases = !biased || (w.q_bias.dtype == w.k_bias.dtype && w.q_bias.dtype == w.v_bias.dtype);
-    const bool joined = split && same_biases && p.join({&w.q, &w.k, &w.v}, &w.qkv);
-    if (joined && biased) placement->join({&w.q_bias, &w.k_bias, &w.v_bias}, &w.qkv_bias, w.q_bias.dtype, true);
-    for (Tensor LayerWeights::*t : {&LayerWeights::q_bias, &LayerWeights::k_bias, &LayerWeights::v_bias})
-      if (!joined) p.vector(&(w.*t), true);
-    for (Tensor LayerWeights::*t : {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v})
-      if (!joined) p.matrix(&(w.*t));
-    if (!split) p.matrix(&w.qkv);
-    p.matrix(&w.o);
-    p.matrix(&w.router);
-    // Side by side, gate and up are one product: gated_mlp looks for it.
-    const bool beside = w.gate.present() && p.join({&w.gate, &w.up}, nullptr);
-    if (!beside) p.matrix(&w.gate);
-    if (!beside) p.matrix(&w.up);
-    p.matrix(&w.down);
+    for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
+    for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias}) p.vector(t, true);
+    place_attention(p, placement, w);
+    place_mlp(p, config, w);
   }
+  return {};
 }
 
 }  // namespace vivace::models::decoder

@@ -4,15 +4,18 @@ namespace vivace::models::decoder {
 namespace {
 
 constexpr PrecisionPlan kPlans[] = {
-    {"q8", DType::f32, "q8", false, true},    // activations as int8 blocks against block-quantised weights, f32 elsewhere
-    {"f32", DType::f32, "f32", false, false},  // every product in f32, of weights as they are
-    {"bf16", DType::bf16, "f32", true, false}, // weights and activations bf16, sums in f32
+    {"q8", DType::f32, "q8", Plain::stored, true, false},      // activations as int8 blocks against block-quantised weights, f32 elsewhere
+    {"f32", DType::f32, "f32", Plain::stored, true, false},    // every product in f32, of weights as they are
+    {"bf16", DType::bf16, "f32", Plain::half, false, false},   // weights and activations bf16, sums in f32
+    {"native", DType::bf16, "f32", Plain::half, true, false},  // the same, but block-quantised weights as the checkpoint has them
+    {"w8a16", DType::bf16, "f32", Plain::eight, true, false},  // e4m3 weights, bf16 activations
+    {"fp8", DType::bf16, "f32", Plain::eight, false, true},    // e4m3 weights and, where they enter products, activations
 };
 
 }  // namespace
 
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
-  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "q8" : "bf16";
+  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "q8" : "native";
   std::string names;
   for (const PrecisionPlan& p : kPlans) {
     if (wanted == p.name) return p;

@@ -7,12 +7,16 @@
 
 namespace vivace::models::decoder {
 
+/// What becomes of a matrix that the checkpoint has in a plain dtype.
+enum class Plain : uint8_t { stored, half, eight };  // as it is; bf16; e4m3 with a scale a row
+
 struct PrecisionPlan {
   const char* name;
   DType hidden;       // of activations between ops
   const char* act;    // how activations enter a product with block-quantised weights: gemm's `act`
-  bool plain_16_bit;  // matrices become bf16 where they are something else
-  bool keeps_blocks;  // block-quantised matrices stay what they are, also off the host
+  Plain plain;
+  bool keeps_blocks;  // block-quantised matrices stay what they are; else they become `hidden`
+  bool eight_in;      // activations enter products as e4m3 with a scale a row
 };
 
 /// `precision` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists the plans.

@@ -21,6 +21,8 @@ struct LayerWeights {
   Tensor mlp_norm, mlp_norm_bias;    // [H]
   Tensor router;                     // [E, H]; then gate, up and down have E of what follows
   Tensor gate, up, down;             // [M, H] x 2, [H, M]
+  Tensor gate_up;                    // [2M, H] rows of gate and up in turn, instead of the two, where one product serves both
+  Tensor qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // f32 a row, of e4m3 matrices
   Tensor up_bias, down_bias;
   Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
@@ -30,6 +32,7 @@ struct DecoderWeights {
   Tensor positions;     // [context, H], families with learned positions
   Tensor final_norm, final_norm_bias;  // [H]
   Tensor head;          // [V, H]; the embedding where the model is tied
+  Tensor head_scale;    // f32 a row, of an e4m3 head
   Tensor rope_factors;  // [D/2] f32 divisors of the rope frequencies, GGUF's form of llama3 scaling; or absent
   std::vector<LayerWeights> layers;
 };
@@ -40,8 +43,9 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
 /// Copies the weights to where `machine`'s ops read them, in the dtypes of the plan, with matrices that
 /// take the same input joined into one product, once `placement` is committed; it owns the memory. Where
 /// the host's ops can read the checkpoint as it is mapped, nothing happens.
-void place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
-                   DecoderWeights* weights, engine::Placement* placement);
+/// Errors: Unsupported names the weight and the plan.
+Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
+                     DecoderWeights* weights, engine::Placement* placement);
 
 /// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
 struct WeightName {
