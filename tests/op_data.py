@@ -27,6 +27,8 @@ NUMPY = {
     "e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "i64": np.int64, "i32": np.int32,
     "i16": np.int16, "i8": np.int8, "u8": np.uint8, "bool": np.bool_,
 }
+PAIRS = ("e2m1", "i4")  # two elements a byte
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 LAYOUTS = ("dense", "unaligned", "strided")
 GUARD = 64          # bytes before and after each port's memory
 GUARD_FILL = 0xFF   # NaN in every float format, -1 as an integer: reading it shows in the result
@@ -128,9 +130,21 @@ class Slot:
         return copy
 
 
+def pairs(values, dtype):
+    """Codes of the nearest values, two a byte, the first in the low nibble."""
+    if dtype == "i4":
+        codes = np.clip(np.rint(values), -8, 7).astype(np.int64) & 15
+    else:
+        codes = np.abs(np.abs(values)[..., None] - E2M1[:8]).argmin(-1) + 8 * np.signbit(values)
+    codes = codes.reshape(len(values), -1).astype(np.uint8)
+    return codes[:, ::2] | codes[:, 1::2] << 4
+
+
 def encode(values, dtype):
     """float64 or integer array -> bytes [rows, row bytes] of the nearest values of `dtype`."""
     values = np.asarray(values)
+    if dtype in PAIRS:
+        return pairs(values, dtype)
     if is_block(dtype):
         packed = quantize(values.astype(np.float32).reshape(-1, values.shape[-1]), dtype)
         return packed.reshape(len(values), -1)
@@ -144,6 +158,9 @@ def encode(values, dtype):
 def decode(data, dtype, shape):
     """The reverse: float64 for floats and block formats, int64 for integers."""
     data = np.ascontiguousarray(data)
+    if dtype in PAIRS:
+        codes = np.stack([data & 15, data >> 4], -1).reshape(shape)
+        return E2M1[codes] if dtype == "e2m1" else ((codes.astype(np.int64) ^ 8) - 8).astype(np.float64)
     if is_block(dtype):
         flat = data.reshape(int(np.prod(shape[:-1])), -1)
         return gguf.quants.dequantize(flat, gguf.GGMLQuantizationType[dtype.upper()]).astype(np.float64).reshape(shape)

@@ -24,6 +24,28 @@ def product(x, w, act):
     return (quantized(x) if act == "q8" else x) @ w.T
 
 
+def pieces(scale, shape):
+    """Entries of a w_block_scale or w_block_zero, one an element of w."""
+    N, K = shape
+    rows = 1 if len(scale) == N else 128
+    width = next(g for g in (16, 32, 64, 128) if -(-K // g) == scale.shape[1])
+    return np.repeat(np.repeat(scale, rows, 0)[:N], width, 1)[:, :K]
+
+
+def operands(x, w, factors, size=False):
+    """x and w with the scales of their pieces. `size`: magnitudes, w's zero points counted apart."""
+    if size:
+        x, w = np.abs(x), np.abs(w)
+    if "w_block_zero" in factors:
+        zero = pieces(factors["w_block_zero"], w.shape)
+        w = w + np.abs(zero) if size else w - zero
+    if "w_block_scale" in factors:
+        w = w * pieces(factors["w_block_scale"], w.shape)
+    if "x_block_scale" in factors:
+        x = x * np.repeat(factors["x_block_scale"], 128, 1)[:, :x.shape[1]]
+    return (np.abs(x), np.abs(w)) if size else (x, w)
+
+
 def scales(inputs, alpha):
     """The factor of each sum: a number or [T, N]."""
     s = float(np.float32(alpha)) * inputs.get("x_scale", np.ones(1))[0] * inputs.get("w_scale", np.ones(1))[0]
@@ -33,7 +55,7 @@ def scales(inputs, alpha):
 
 
 def ref(x, w, bias=None, gate=None, residual=None, out_scale=None, *, act="f32", alpha=1.0, epilogue="none", fast_accum=False, dtypes, **factors):
-    y = scales(factors, alpha) * product(x, w, act)
+    y = scales(factors, alpha) * product(*operands(x, w, factors), act)
     if bias is not None:
         y = y + bias
     if epilogue != "none":
@@ -88,11 +110,11 @@ def sum_error(inputs):
     x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
     quant = attrs.get("act", "f32") == "q8"
     alpha = np.abs(scales(inputs, attrs.get("alpha", 1.0)))
-    size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else np.abs(x) @ np.abs(w).T)
+    size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else product(*operands(x, w, inputs, size=True), "f32"))
     if "bias" in inputs:
         size = size + np.abs(inputs["bias"])
     error = (x.shape[1] / 16 + 16) * 2.0**-24 * size
-    if inputs.case.dtypes["x"] == "e4m3" == inputs.case.dtypes["w"]:
+    if inputs.case.dtypes["x"] == "e4m3" == inputs.case.dtypes["w"] and "w_block_scale" not in inputs:
         error = error + alpha * tensor_unit_error(x, w, attrs.get("fast_accum", False))
     return error
 
@@ -102,7 +124,7 @@ def bound(port, value, dtype, inputs):
     x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
     if not x.size:
         return rounding(value, dtype)
-    y = np.abs(scales(inputs, attrs.get("alpha", 1.0))) * product(x, w, attrs.get("act", "f32"))
+    y = np.abs(scales(inputs, attrs.get("alpha", 1.0))) * product(*operands(x, w, inputs), attrs.get("act", "f32"))
     if "bias" in inputs:
         y = np.abs(y) + np.abs(inputs["bias"])
     error = sum_error(inputs)
@@ -142,6 +164,20 @@ CASES = [
     Case({"T": 6, "N": 21, "K": 40, "R": 4}, {"x": "f16", "w": "f16", "gate": "f32", "out": "f32", "rows": "i32"}, {"epilogue": "relu"}, rows=5),
     Case({"T": 70, "N": 72, "K": 1040}, {"x": "e4m3", "w": "e4m3", "out": "bf16"}, {"fast_accum": True}),
     Case({"T": 70, "N": 72, "K": 1040}, {"x": "e4m3", "w": "e4m3", "w_row_scale": "f32", "out": "bf16"}, positive=("w_row_scale",)),
+    *[Case({"T": 9, "N": 37, "K": 288}, {"x": x, "w": "i4", "w_block_scale": s, "w_block_zero": "i8", "out": x},
+           positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (37, c), "w_block_zero": (37, c)})
+      for x, s, c in (("bf16", "bf16", 3), ("f32", "f32", 5), ("f16", "f16", 9))],
+    Case({"T": 1, "N": 70, "K": 1024}, {"x": "bf16", "w": "i4", "w_block_scale": "f16", "out": "bf16"}, positive=("w_block_scale",), shapes={"w_block_scale": (70, 8)}),
+    Case({"T": 70, "N": 40, "K": 544}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "bias": "bf16", "residual": "bf16", "out": "bf16"},
+         {"epilogue": "silu"}, positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (40, 34)}),
+    Case({"T": 4, "N": 33, "K": 256}, {"x": "f32", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "f32", "rows": "i32"},
+         positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (33, 16)}, rows=3),
+    Case({"T": 11, "N": 200, "K": 300}, {"x": "e4m3", "w": "e4m3", "x_block_scale": "f32", "w_block_scale": "f32", "out": "bf16"},
+         positive=("x_block_scale", "w_block_scale"), shapes={"w_block_scale": (2, 3)}),
+    Case({"T": 3, "N": 150, "K": 260}, {"x": "bf16", "w": "e4m3", "w_block_scale": "f32", "out": "f32"}, positive=("w_block_scale",), shapes={"w_block_scale": (2, 3)}),
+    Case({"T": 5, "N": 50, "K": 130}, {"x": "bf16", "w": "i8", "w_row_scale": "f32", "out": "bf16"}, positive=("w_row_scale",), ranges={"w": (-128, 128)}),
+    Case({"T": 2, "N": 30, "K": 200}, {"x": "f16", "w": "i8", "w_block_scale": "f32", "out": "f16"}, positive=("w_block_scale",), ranges={"w": (-128, 128)},
+         shapes={"w_block_scale": (30, 7)}),
     Case({"T": 70, "N": 130, "K": 136}, {"x": "bf16", "w": "bf16", "bias": "f32", "out": "f32"}, note="more tokens than a streaming tactic takes"),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
     *[Case({"T": t, "N": 37, "K": 576}, {"x": "f32", "w": q, "residual": "f32", "out": "f32"}, {"act": act})

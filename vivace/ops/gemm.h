@@ -3,6 +3,7 @@
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gemm_blocks.h"
 #include "vivace/ops/gemm_gpu.h"
 
 namespace vivace::cpu {
@@ -16,7 +17,7 @@ struct gemm {
   using Args = kernels::GemmArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
-      in("w", "N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout; not written by the kernel before this one on the stream: it is read ahead"),
+      in("w", "N,K", "f32|bf16|f16|e4m3|i8|i4|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout, i4 and e2m1 two a byte, low nibble first; not written by the kernel before this one on the stream: it is read ahead"),
       opt_in("bias", "N", "f32|bf16|f16", "added before the activation"),
       opt_in("gate", "R,N", "=out", "factor of the activated product, before the residual: row min(t, R-1)"),
       opt_in("residual", "T,N", "=out", "added last"),
@@ -24,6 +25,9 @@ struct gemm {
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
       opt_in("w_row_scale", "N", "f32", "factor of each row of w"),
+      opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w: [N, ceil(K/g)], g of 16, 32, 64, 128 as the shape says, or [ceil(N/128), ceil(K/g)] for 8-bit w"),
+      opt_in("w_block_zero", "?,?", "i8", "of an i4 w: the code of each piece that stands for zero; the shape of w_block_scale"),
+      opt_in("x_block_scale", "T,(K+127)/128", "f32", "of an e4m3 x: factor of each 128 columns of each token"),
       out("out", "T,N", "f32|bf16|f16|e4m3", "result", "residual"),
       opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
       rows_port(),
@@ -40,7 +44,7 @@ struct gemm {
       .brief = "Matrix product of activations with transposed plain or block-quantised weights, with bias, activation, gate and residual.",
       .formula = "out = round(residual + gate * epilogue(s * (x W^T) + bias)), absent terms left out, s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; an e4m3 out is "
                  "sat_e4m3(... / out_scale). All in f32, summed over K in an order that depends on the weight's shape and not on the other tokens. "
-                 "act=f32: x as f32 times W as f32 (block formats dequantised). act=q8: each 32 values of x become int8: d = amax / 127, "
+                 "act=f32: x as f32 times W as f32 (block formats dequantised; with w_block_scale: (w - zero) * scale of its piece). act=q8: each 32 values of x become int8: d = amax / 127, "
                  "q = rint(x * (127 / amax)) half to even, zeros where amax = 0; a block adds (dw * d) * (sum qw q), qw less its format's "
                  "zero point, plus m * (d * sum q) in formats with a minimum (m = -dmin * min in q4_k, q5_k); integer sums are exact.",
       .source = "GGUF block formats: the ggml project's quantisation reference; integer activations arXiv:1712.05877",
@@ -71,15 +75,16 @@ struct gemm {
     *a = Args{
         .x = x.data, .w = w.data, .bias = c.ptr("bias"), .gate = c.ptr("gate"), .residual = c.ptr("residual"), .out = out.data, .rows = c.ptr<int32_t>("rows"),
         .x_scale = c.ptr<float>("x_scale"), .w_scale = c.ptr<float>("w_scale"), .x_row_scale = c.ptr<float>("x_row_scale"),
-        .w_row_scale = c.ptr<float>("w_row_scale"), .out_scale = c.ptr<float>("out_scale"),
+        .w_row_scale = c.ptr<float>("w_row_scale"), .out_scale = c.ptr<float>("out_scale"), .w_block_scale = nullptr, .w_block_zero = nullptr, .x_block_scale = nullptr,
         .x_stride = c.row_stride("x"), .w_stride = c.row_stride("w"), .gate_stride = c.row_stride("gate"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
+        .block_stride = 0, .zero_stride = 0, .x_block_stride = 0,
         .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
-        .gate_rows = c["gate"].present() ? static_cast<int32_t>(c.dim("R")) : 0,
+        .gate_rows = c["gate"].present() ? static_cast<int32_t>(c.dim("R")) : 0, .block_rows = 0, .block_group = 0,
         .alpha = static_cast<float>(c.real("alpha")), .epilogue = c.choice<kernels::Activation>("epilogue"), .act = act,
-        .x_dtype = x.dtype, .w_dtype = w.dtype, .bias_dtype = c["bias"].dtype, .out_dtype = out.dtype,
+        .x_dtype = x.dtype, .w_dtype = w.dtype, .bias_dtype = c["bias"].dtype, .out_dtype = out.dtype, .scale_dtype = DType::f32,
         .fast_accum = c.flag("fast_accum"), .gated = false,
     };
-    return {};
+    return bind_blocks(c, a);
   }
 
   static Cost cost(const Args& a) {

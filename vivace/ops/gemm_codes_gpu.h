@@ -45,13 +45,19 @@ struct GemmCodesGpu {
     return reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && Policy::step_bytes(t) % 16 == 0;
   }
 
-  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int cluster, bool aligned, Arch arch) {
-    const int planes = act == Act::q8 ? 1 : Policy::planes(x, Policy::mma(x, w));
+  /// A row of the table for these operands: `form` says all that does not come from the row.
+  static constexpr Policy with(Policy p, const Policy& form, DType x, DType w, Act act) {
+    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale, p.zeros = form.zeros, p.x_scaled = form.x_scaled;
+    if (act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
+    return p;
+  }
+  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false, bool x_scaled = false) {
+    return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled};
+  }
+
+  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, const Policy& form, Arch arch) {
     for (const Policy& row : kTactics) {
-      Policy p = row;
-      p.cluster = cluster;
-      p.aligned = aligned;
-      if (planes > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
+      const Policy p = with(row, form, x, w, act);
       const bool last = &row == std::end(kTactics) - 1;
       if ((T > p.tokens() && p.token_tiles < 8 && !last) || p.smem_bytes(x, w, act, p.tokens()) > gemm_smem_limit(arch)) continue;
       return Key{x, w, out, act, p};
@@ -61,9 +67,10 @@ struct GemmCodesGpu {
 
   /// `kernel` is the template's name.
   static std::string instance(const char* kernel, const Key& k) {
-    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmCodes{%d, %d, %d, %d, %d, %d, %d, %s}>", kernel,
+    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmCodes{%d, %d, %d, %d, %d, %d, %d, %s, %d, vivace::DType::%s, %s, %s}>", kernel,
                              type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k, k.p.row_tiles,
-                             k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false");
+                             k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false",
+                             k.p.group, name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false");
   }
 
   /// T is the bound that the kernel sees in its arguments.
@@ -77,28 +84,46 @@ struct GemmCodesGpu {
   /// Every tactic with one block format; every format, and every kind of x, with the first tactic.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
-    const auto one = [&](DType x, DType w, Act act, const Policy& row, int cluster, bool aligned) {
-      Policy p = row;
-      p.cluster = cluster;
-      p.aligned = aligned;
-      if (act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
+    const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) {
+      const Policy p = with(row, form, x, w, act);
       if (p.smem_bytes(x, w, act, p.tokens()) <= gemm_smem_limit(arch)) visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, act, p});
     };
     for (const Act act : {Act::f32, Act::q8}) {
-      for (const Policy& p : kTactics) one(DType::bf16, DType::q4_0, act, p, 1, true);
+      for (const Policy& p : kTactics) one(DType::bf16, DType::q4_0, act, p, form(1, true));
       if (arch >= Arch::sm90a)
-        for (const int cluster : {2, 4, 8}) one(DType::bf16, DType::q4_0, act, kTactics[0], cluster, true);
+        for (const int cluster : {2, 4, 8}) one(DType::bf16, DType::q4_0, act, kTactics[0], form(cluster, true));
       for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) {
-        if (Policy::step_bytes(w) % 16 == 0) one(DType::bf16, w, act, kTactics[0], 1, true);
-        one(DType::bf16, w, act, kTactics[1], 1, false);
+        if (Policy::step_bytes(w) % 16 == 0) one(DType::bf16, w, act, kTactics[0], form(1, true));
+        one(DType::bf16, w, act, kTactics[1], form(1, false));
       }
-      one(DType::f16, DType::q4_0, act, kTactics[0], 1, true);
-      one(DType::f32, DType::q4_0, act, kTactics[0], 1, true);
+      one(DType::f16, DType::q4_0, act, kTactics[0], form(1, true));
+      one(DType::f32, DType::q4_0, act, kTactics[0], form(1, true));
     }
-    for (const DType w : {DType::e4m3, DType::bf16, DType::f16, DType::f32}) {
-      one(DType::bf16, w, Act::f32, kTactics[1], 1, false);
-      one(DType::f32, w, Act::f32, kTactics[1], 1, true);
+    for (const DType w : {DType::e4m3, DType::i8, DType::bf16, DType::f16, DType::f32}) {
+      one(DType::bf16, w, Act::f32, kTactics[1], form(1, false));
+      one(DType::f32, w, Act::f32, kTactics[1], form(1, true));
     }
+  }
+
+  /// The same of weights with scales beside them.
+  template <class Visit>
+  static void scaled_instances(Arch arch, Visit&& visit) {
+    const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) {
+      const Policy p = with(row, form, x, w, Act::f32);
+      if (p.smem_bytes(x, w, Act::f32, p.tokens()) <= gemm_smem_limit(arch)) visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, Act::f32, p});
+    };
+    for (const Policy& p : kTactics) {
+      one(DType::bf16, DType::e2m1, p, form(1, true, 16, DType::e4m3));
+      one(DType::bf16, DType::i4, p, form(1, true, 128, DType::bf16, true));
+      one(DType::e4m3, DType::e4m3, p, form(1, true, 128, DType::f32, false, true));
+    }
+    for (const DType scale : {DType::f16, DType::f32}) {
+      one(DType::f16, DType::i4, kTactics[0], form(1, true, 32, scale));
+      one(DType::bf16, DType::i4, kTactics[1], form(1, false, 64, scale, true));
+    }
+    one(DType::f16, DType::e2m1, kTactics[0], form(1, true, 16, DType::e4m3));
+    one(DType::bf16, DType::e4m3, kTactics[0], form(1, true, 128, DType::f32));
+    one(DType::bf16, DType::i8, kTactics[0], form(1, true, 128, DType::bf16));
   }
 };
 

@@ -47,9 +47,10 @@ struct GemmGpu {
 
   static Result<Key> pick(const Args& a, Arch arch) {
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
-    if (a.x_dtype != a.w_dtype) {
-      const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
-      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, Codes::split(a.N, a.K, a.w_dtype, arch), Codes::aligned(a.w, pitch, a.w_dtype), arch);
+    if (a.x_dtype != a.w_dtype || a.w_block_scale != nullptr) {
+      const Codes::Policy form = Codes::form(Codes::split(a.N, a.K, a.w_dtype, arch), Codes::aligned(a.w, row_bytes(a.w_dtype, a.w_stride), a.w_dtype), a.block_group,
+                                             a.scale_dtype, a.w_block_zero != nullptr, a.x_block_scale != nullptr);
+      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, form, arch);
       if (!codes.ok()) return std::move(codes).status();
       k.kind = Kind::codes;
       k.codes = *codes;
@@ -126,7 +127,9 @@ struct GemmGpu {
       for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile, {}});
     }
     visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}});
-    Codes::instances(arch, [&](const Codes::Key& c) { visit(Key{Kind::codes, c.x, c.w, c.out, {}, {}, c}); });
+    const auto codes = [&](const Codes::Key& c) { visit(Key{Kind::codes, c.x, c.w, c.out, {}, {}, c}); };
+    Codes::instances(arch, codes);
+    Codes::scaled_instances(arch, codes);
   }
 };
 

@@ -79,7 +79,7 @@ struct grouped_gemm {
     }
     static Result<Key> pick(const Args& a, Arch arch) {
       const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
-      return Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), cluster(a, arch), Codes::aligned(a.w, pitch, a.w_dtype) && expert % 16 == 0, arch);
+      return Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), Codes::form(cluster(a, arch), Codes::aligned(a.w, pitch, a.w_dtype) && expert % 16 == 0), arch);
     }
     static std::string instance(const Key& k) { return Codes::instance("grouped_gemm", k); }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
@@ -89,7 +89,7 @@ struct grouped_gemm {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       Codes::instances(arch, [&](Key k) {
-        if (k.x != DType::e4m3 && k.w != DType::e4m3) visit(k);
+        if (k.w != DType::e4m3 && k.w != DType::i8) visit(k);
       });
     }
   };

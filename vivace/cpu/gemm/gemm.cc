@@ -5,6 +5,7 @@
 
 #include "vivace/cpu/convert.h"
 #include "vivace/cpu/gemm/level.h"
+#include "vivace/cpu/gemm/scaled.h"
 #include "vivace/cpu/pool.h"
 #include "vivace/cpu/quant/dequantize.h"
 #include "vivace/cpu/simd/isa.h"
@@ -138,6 +139,7 @@ WideRows widen_rows(const GemmArgs& a, const GemmLevel& l, int64_t T, int64_t pa
   const auto convert = [&](int64_t t) {
     float* row = copy + t * padded;
     widen(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, a.K, row);
+    if (a.x_block_scale != nullptr) scale_x(a, t, a.K, row);
     std::fill(row + a.K, row + padded, 0.0f);
   };
   if (T == 1) convert(0);
@@ -191,7 +193,8 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
   float* copy = static_cast<float*>(pool.scratch(static_cast<size_t>(T * padded * 4)));
   const WideRows x = widen_rows(a, l, T, padded, copy, pool);
   const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
-  const auto tile = [&](const uint8_t* const* row, int64_t t0, int64_t t1, float* acc) {
+  const bool scaled = a.w_block_scale != nullptr || a.w_dtype == DType::i8;
+  const auto tile = [&](const uint8_t* const* row, int64_t n0, int64_t t0, int64_t t1, float* acc) {
     alignas(64) float wide[kRows][kSlab];
     alignas(64) float part[kRows * kTokens * 16];
     for (int64_t k = 0; k < K; k += kSlab) {
@@ -202,6 +205,7 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
         from[r] = wide[r];
         if (a.w_dtype == DType::f32 && n == n16) from[r] = reinterpret_cast<const float*>(src);
         else if (is_block(a.w_dtype)) dequantize_row(a.w_dtype, src, 0, n, wide[r]);
+        else if (scaled) widen_scaled(a, std::min<int64_t>(n0 + r, a.N - 1), src, k, n, wide[r]);
         else widen(l, a.w_dtype, src, n, wide[r]);
         if (from[r] == wide[r]) std::fill(wide[r] + n, wide[r] + n16, 0.0f);
       }
@@ -225,7 +229,7 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
       for (int64_t t0 = 0; t0 < T; t0 += kTokens) {
         const int64_t t1 = std::min(T, t0 + kTokens);
         const Rows rows(a, pitch, p, 0);
-        for (int64_t r = 0; r < kPanelRows; r += kRows) tile(rows.row + r, t0, t1, acc + r);
+        for (int64_t r = 0; r < kPanelRows; r += kRows) tile(rows.row + r, p * kPanelRows + r, t0, t1, acc + r);
         for (int64_t t = t0; t < t1; ++t) finish(a, l, t, p * kPanelRows, acc + (t - t0) * kPanelRows);
       }
   });

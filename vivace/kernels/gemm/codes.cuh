@@ -25,11 +25,13 @@ struct CodesTile {
   using Mma = typename MmaType<P.mma(kTypeOf<X>, W)>::Type;
   using Row = WeightRow<W, Mma, P.aligned>;
   using Panel = XPanel<X, Mma, W, kAct, P>;
-  static constexpr bool kInt = kAct == GemmAct::q8, kScaled = is_block(W);
+  static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kScaled = kBlocks || P.group > 0;
+  static constexpr bool kHalves = W == DType::q6_k || P.group == 16;  // two scales for 32 elements
+  static constexpr int kScaleAt = 16 * P.chunks(W), kZeroAt = kScaleAt + 16 * P.side_chunks(P.scale_bytes(W));  // in a row of the ring
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
   static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kRows = 16 * P.row_tiles;
   static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
-  static constexpr int kTogether = P.token_tiles > 2 || kWPlanes > 1 || (W == DType::q5_k && !P.aligned) ? 1 : P.token_tiles > 1 || !P.aligned ? 2 : 4;  // groups whose code is interleaved
+  static constexpr int kTogether = P.token_tiles > 2 || kWPlanes > 1 || (W == DType::q5_k && !P.aligned) ? 1 : P.token_tiles > 1 || kInt || !P.aligned ? 2 : 4;  // groups whose code is interleaved
   static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
 
   const GemmArgs& a;
@@ -69,6 +71,30 @@ struct CodesTile {
       const int64_t left = start + end - from;
       ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
     }
+    if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
+    if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, a.w_block_zero, a.zero_stride, 1);
+  }
+  /// The address of step i's entries of row `row` in an array beside W, `pitch_bytes` between its rows.
+  __device__ __forceinline__ const uint8_t* side_at(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
+    return static_cast<const uint8_t*>(array) + (n0 + wn * kRows + row) / a.block_rows * pitch_bytes + int64_t{first + i} * kStep / P.group * bytes;
+  }
+  template <int kAt, int kSideBytes>
+  __device__ __forceinline__ void load_side(uint8_t* slot, int i, const void* array, int64_t pitch_bytes, int bytes) const {
+    constexpr int kSide = P.side_chunks(kSideBytes);
+    for (int at = lane; at < kRows * kSide; at += 32) {
+      const int row = at / kSide, chunk = at % kSide;
+      if (n0 + wn * kRows + row >= a.N) continue;
+      const uint8_t* start = side_at(i, row, array, pitch_bytes, bytes);
+      const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start) & ~uint64_t{15}) + chunk * 16;
+      const int64_t entries = (a.K - int64_t{first + i} * kStep + P.group - 1) / P.group, there = entries * bytes < kSideBytes ? entries * bytes : kSideBytes;
+      const int64_t left = start + there - from;
+      ptx::copy16_part(slot + row * kPitch + kAt + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
+    }
+  }
+  /// Where row `row`'s entries of step i lie in the ring.
+  template <int kAt>
+  __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
+    return ring + i / P.warps_k % P.stages * (kRows * kPitch) + row * kPitch + kAt + (reinterpret_cast<uint64_t>(side_at(i, row, array, pitch_bytes, bytes)) & 15);
   }
   /// Row r (0 .. 15) of row tile `tile` in step i's place: the lane's top one, or 8 below.
   __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
@@ -78,11 +104,38 @@ struct CodesTile {
     return p;
   }
 
+  /// A row's step, its scales and zero points.
+  struct ScaledRow : Row {
+    const uint8_t *scales, *zeros;
+    __device__ __forceinline__ float scale_of(int j, int half) const {
+      if constexpr (kBlocks) {
+        return Row::scale(j, half);
+      } else {
+        const int at = (j * 32 + half * 16) / P.group;
+        if constexpr (P.scale == DType::e4m3) return to_float(e4m3{scales[at]});
+        else if constexpr (P.scale == DType::f32) return reinterpret_cast<const float*>(scales)[at];
+        else return to_float(reinterpret_cast<const typename MmaType<P.scale>::Type*>(scales)[at]);
+      }
+    }
+    /// What each element adds beside its scaled code.
+    __device__ __forceinline__ float min_of(int j) const {
+      if constexpr (kBlocks) return Row::min(j);
+      else return -scale_of(j, 0) * static_cast<float>(static_cast<int8_t>(zeros[j * 32 / P.group]));
+    }
+  };
+
   /// Step i into the sums; `at` is its first group's place in the panel, `groups` of them are there.
   __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
-    Row rows[P.row_tiles][2];
+    ScaledRow rows[P.row_tiles][2];
 #pragma unroll
-    for (int r = 0; r < P.row_tiles; ++r) rows[r][0] = Row(row_at(i, r, 0)), rows[r][1] = Row(row_at(i, r, 1));
+    for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h));
+        const int row = r * 16 + h * 8 + lane / 4;
+        if constexpr (P.group > 0) rows[r][h].scales = side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
+        if constexpr (P.zeros) rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1);
+      }
 #pragma unroll(kTogether)
     for (int j = 0; j < kGroups; ++j) {
       if (j >= groups) break;
@@ -91,10 +144,10 @@ struct CodesTile {
     }
   }
 
-  __device__ __forceinline__ void multiply_planes(const Row (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
-    constexpr int kHalves = W == DType::q6_k ? 2 : 1;
+  __device__ __forceinline__ void multiply_planes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    constexpr int kParts = kHalves ? 2 : 1;
     uint32_t v[P.row_tiles][2][kWPlanes][4];
-    float scale[P.row_tiles][2][kHalves], minimum[P.row_tiles][2];
+    float scale[P.row_tiles][2][kParts], minimum[P.row_tiles][2];
 #pragma unroll
     for (int r = 0; r < P.row_tiles; ++r)
 #pragma unroll
@@ -102,51 +155,53 @@ struct CodesTile {
         rows[r][h].operands(j, lane % 4, v[r][h]);
         if constexpr (kScaled) {
 #pragma unroll
-          for (int q = 0; q < kHalves; ++q) scale[r][h][q] = rows[r][h].scale(j, q);
-          if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min(j);
+          for (int q = 0; q < kParts; ++q) scale[r][h][q] = rows[r][h].scale_of(j, q);
         }
+        if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min_of(j);
       }
 #pragma unroll
     for (int m = 0; m < P.token_tiles; ++m) {
       uint32_t b[Panel::kPlanes][4];
 #pragma unroll
       for (int p = 0; p < Panel::kPlanes; ++p) panel.operands(p, m, at + j, b[p]);
+      float2 d = {1.0f, 1.0f};
+      if constexpr (P.x_scaled) d = panel.scale(m, at + j);
 #pragma unroll
       for (int r = 0; r < P.row_tiles; ++r) {
-        float part[2][4] = {};  // of q6_k's halves; else the first alone
+        float part[2][4] = {};  // of the halves; else the first alone
 #pragma unroll
         for (int s = 0; s < kWPlanes; ++s)
 #pragma unroll
           for (int p = 0; p < Panel::kPlanes; ++p) {
             if (s + p > 3) continue;  // below 2^-28 of the product
             float(&low)[4] = kScaled ? part[0] : acc[r][m];
-            float(&high)[4] = kScaled ? part[kHalves - 1] : acc[r][m];
+            float(&high)[4] = kScaled ? part[kParts - 1] : acc[r][m];
             ptx::mma16816<Mma>(low, v[r][0][s][0], v[r][1][s][0], v[r][0][s][1], v[r][1][s][1], b[p][0], b[p][1]);
             ptx::mma16816<Mma>(high, v[r][0][s][2], v[r][1][s][2], v[r][0][s][3], v[r][1][s][3], b[p][2], b[p][3]);
           }
         if constexpr (kScaled) {
 #pragma unroll
-          for (int q = 0; q < kHalves; ++q)
+          for (int q = 0; q < kParts; ++q)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) acc[r][m][e] = fmaf(part[q][e], scale[r][e / 2][q], acc[r][m][e]);
+            for (int e = 0; e < 4; ++e) acc[r][m][e] = fmaf(part[q][e], P.x_scaled ? scale[r][e / 2][q] * (e % 2 ? d.y : d.x) : scale[r][e / 2][q], acc[r][m][e]);
         }
         if constexpr (Panel::kMin) add_minimum(panel.sum(m, at + j), minimum[r], acc[r][m]);
       }
     }
   }
 
-  __device__ __forceinline__ void multiply_codes(const Row (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
-    constexpr int kHalves = Panel::kStarts;
+  __device__ __forceinline__ void multiply_codes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    constexpr int kParts = Panel::kStarts;
     uint32_t low[P.row_tiles][2], high[P.row_tiles][2];
-    float scale[P.row_tiles][2][kHalves], minimum[P.row_tiles][2];
+    float scale[P.row_tiles][2][kParts], minimum[P.row_tiles][2];
 #pragma unroll
     for (int r = 0; r < P.row_tiles; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         rows[r][h].codes(j, lane % 4, low[r][h], high[r][h]);
 #pragma unroll
-        for (int q = 0; q < kHalves; ++q) scale[r][h][q] = rows[r][h].scale(j, q);
-        if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min(j);
+        for (int q = 0; q < kParts; ++q) scale[r][h][q] = rows[r][h].scale_of(j, q);
+        if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min_of(j);
       }
 #pragma unroll
     for (int m = 0; m < P.token_tiles; ++m) {
@@ -155,9 +210,9 @@ struct CodesTile {
       const float2 d = panel.scale(m, at + j);
 #pragma unroll
       for (int r = 0; r < P.row_tiles; ++r) {
-        int part[kHalves][4];
+        int part[kParts][4];
         const int2 start = panel.start(0, m, at + j);
-        if constexpr (kHalves == 1) {
+        if constexpr (kParts == 1) {
           ptx::mma_s8(part[0], low[r][0], low[r][1], high[r][0], high[r][1], b_low, b_high, start.x, start.y);
         } else {
           const int2 second = panel.start(1, m, at + j);
@@ -165,7 +220,7 @@ struct CodesTile {
           ptx::mma_s8_half(part[1], high[r][0], high[r][1], b_high, second.x, second.y);
         }
 #pragma unroll
-        for (int q = 0; q < kHalves; ++q)
+        for (int q = 0; q < kParts; ++q)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
             acc[r][m][e] = fmaf(__int_as_float(part[q][e]) - kSumStartFloat, scale[r][e / 2][q] * (e % 2 ? d.y : d.x), acc[r][m][e]);
@@ -186,13 +241,15 @@ struct CodesTile {
     }
   }
 
-  /// All steps of this warp, of `tokens` rows of x from `x` on. Starts after prefetch() and the dependency wait.
-  __device__ __forceinline__ void run(const X* x, int tokens, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+  /// All steps of this warp, of `tokens` rows of x from row t0 on. Starts after prefetch() and the dependency wait.
+  __device__ __forceinline__ void run(int64_t t0, int tokens, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    const X* x = static_cast<const X*>(a.x) + t0 * a.x_stride;
     const bool wide = reinterpret_cast<uint64_t>(x) % 16 == 0 && a.x_stride * sizeof(X) % 16 == 0;
     for (int p = 0; p < count; p += kPanelSteps) {
       const int64_t k = int64_t{first + p} * kStep;
       if (p > 0) __syncthreads();  // the panel before has been read
       panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
+      if constexpr (P.x_scaled) panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32), static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
       __syncthreads();
       const int end = min(p + kPanelSteps, count);
       for (int i = p + wk; i < end; i += P.warps_k) {
@@ -272,7 +329,7 @@ __global__ void __launch_bounds__(P.threads(), P.token_tiles > 2 ? 1 : 2) gemm_c
     return;
   }
   float acc[P.row_tiles][P.token_tiles][4] = {};
-  tile.run(static_cast<const X*>(a.x) + t0 * a.x_stride, tokens, acc);
+  tile.run(t0, tokens, acc);
   ptx::cluster_wait<P.cluster>();
   tile.template merge<Out>(acc, t0, tokens);
 }

@@ -16,6 +16,9 @@ struct GemmCodes {
   int32_t cluster;           // blocks that share a tile, cut along K; 1 before Hopper
   int32_t panel;             // elements of K that x is converted for at a time
   bool aligned;              // rows and steps of W start at 16 bytes
+  int32_t group = 0;         // elements of K that share an entry of w_block_scale; 0: there is none
+  DType scale = DType::f32;  // its type
+  bool zeros = false, x_scaled = false;  // w_block_zero, x_block_scale are there
   constexpr bool operator==(const GemmCodes&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -31,10 +34,14 @@ struct GemmCodes {
   VV_HD static constexpr int step_bytes(DType w) { return static_cast<int>(row_bytes(w, step(w))); }
   /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
   VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
+  /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind its W.
+  VV_HD constexpr int scale_bytes(DType w) const { return group == 0 ? 0 : (step(w) + group - 1) / group * info(scale).bytes; }
+  VV_HD constexpr int zero_bytes(DType w) const { return zeros ? (step(w) + group - 1) / group : 0; }
+  VV_HD static constexpr int side_chunks(int bytes) { return bytes == 0 ? 0 : (bytes + 30) / 16; }
   /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank.
   VV_HD constexpr int pitch(DType w) const {
-    const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes;
-    return (chunks(w) * 16 + apart - 1) / (2 * apart) * (2 * apart) + apart;
+    const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes, bytes = 16 * (chunks(w) + side_chunks(scale_bytes(w)) + side_chunks(zero_bytes(w)));
+    return (bytes + apart - 1) / (2 * apart) * (2 * apart) + apart;
   }
   VV_HD constexpr int ring_bytes(DType w) const { return stages * warps_n * warps_k * 16 * row_tiles * pitch(w); }
 
@@ -47,10 +54,10 @@ struct GemmCodes {
 
   /// Bytes of x's rows in a panel, one token and plane; then of what a token keeps for each 32 elements.
   VV_HD constexpr int x_pitch(GemmAct act) const { return act == GemmAct::q8 ? panel + 16 : panel * 2 + 32; }
-  VV_HD static constexpr bool has_min(DType w) { return w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k; }
+  VV_HD constexpr bool has_min(DType w) const { return zeros || w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k; }
   VV_HD static constexpr int starts(DType w, GemmAct act) { return act != GemmAct::q8 ? 0 : w == DType::q6_k ? 2 : 1; }
   VV_HD constexpr int side_bytes(DType w, GemmAct act) const {
-    return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8) + has_min(w));
+    return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8 || x_scaled) + has_min(w));
   }
   VV_HD constexpr int panel_bytes(DType x, DType w, GemmAct act, int T) const {
     return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * (T < tokens() ? T : tokens()) * x_pitch(act) + side_bytes(w, act);

@@ -20,12 +20,17 @@ struct GemmArgs {
   const float *x_scale, *w_scale;          // [1] each, or null
   const float *x_row_scale, *w_row_scale;  // [T] and [N], or null
   const float* out_scale;                  // [1] static quantisation scale of out, or null
+  // Scales of pieces of rows: entry k / block_group of row n / block_rows is that of w[n][k]. Null without.
+  const void* w_block_scale;     // [ceil(N / block_rows), ceil(K / block_group)] scale_dtype
+  const int8_t* w_block_zero;    // the same shape: the code that stands for zero
+  const float* x_block_scale;    // [T, ceil(K / 128)]
   int64_t x_stride, w_stride, gate_stride, residual_stride, out_stride;  // elements a row
-  int32_t T, N, K, gate_rows;
+  int64_t block_stride, zero_stride, x_block_stride;
+  int32_t T, N, K, gate_rows, block_rows, block_group;
   float alpha;
   Activation epilogue;
   GemmAct act;
-  DType x_dtype, w_dtype, bias_dtype, out_dtype;
+  DType x_dtype, w_dtype, bias_dtype, out_dtype, scale_dtype;
   bool fast_accum;  // e4m3 sums stay in the tensor unit
   bool gated;       // columns 2 i and 2 i + 1 become one: epilogue(first) * second
 };

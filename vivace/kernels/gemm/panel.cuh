@@ -23,13 +23,19 @@ struct XPanel {
 
   uint8_t* x;            // [plane][token] rows of kPitch bytes
   int *starts;           // [half][group][token] first value of an integer sum: less its zero point
-  float *scales, *sums;  // [group][token] d of int8 blocks; sum of the group's x, or d times that of its codes
+  float *scales, *sums;  // [group][token] d of int8 blocks, or x_block_scale; sum of the group's x, or d times that of its codes
   int rows;              // tokens that have a row
 
   __device__ __forceinline__ XPanel(uint8_t* memory, int T) : x(memory), rows(min(T, kTokens)) {
     starts = reinterpret_cast<int*>(memory + kPlanes * rows * kPitch);
     scales = reinterpret_cast<float*>(starts + kStarts * kGroups * kTokens);
-    sums = scales + (kInt ? kGroups * kTokens : 0);
+    sums = scales + (kInt || P.x_scaled ? kGroups * kTokens : 0);
+  }
+
+  /// x_block_scale of the panel's groups of 32 from the `first`th on: an entry serves four.
+  __device__ __forceinline__ void fill_scales(const float* from, int64_t stride, int first, int groups, int tokens) const {
+    for (int i = static_cast<int>(threadIdx.x); i < tokens * kGroups; i += P.threads())
+      if (i % kGroups < groups) scales[i % kGroups * kTokens + i / kGroups] = from[i / kGroups * stride + (first + i % kGroups) / 4];
   }
 
   /// Elements [0, K) of `tokens` rows at `from`, of which a panel holds the first P.panel; those beyond are zeros

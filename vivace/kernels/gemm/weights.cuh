@@ -15,6 +15,13 @@ __device__ __forceinline__ uint32_t word_at(const uint8_t* p) {
   return p[0] | p[1] << 8 | p[2] << 16 | uint32_t{p[3]} << 24;
 }
 
+/// Four 4-bit codes; two bytes, at any address unless kAligned.
+template <bool kAligned>
+__device__ __forceinline__ uint32_t four_codes(const uint8_t* p) {
+  if constexpr (kAligned) return block_u16(p);
+  return p[0] | p[1] << 8;
+}
+
 /// One row's step of a block format. `codes` gives unsigned codes (q8_0: signed ones), one a byte, of the
 /// lane's elements of 32-element group j; `scale` and `min` belong to that group (`half`: 16 of it in q6_k).
 template <DType kFormat, bool kAligned>
@@ -159,6 +166,44 @@ struct WeightRow<DType::i8, Mma, kAligned> {
     const uint8_t* q = p + j * 32 + 4 * c;
     widen_signed<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
     widen_signed<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
+  }
+};
+
+/// Two codes of four bits a byte, the lower nibble first, whose scales lie elsewhere.
+template <class Mma>
+struct HalfByteRow {
+  const uint8_t* p;
+  HalfByteRow() = default;
+  __device__ __forceinline__ explicit HalfByteRow(const uint8_t* row) : p(row) {}
+  /// Four neighbours, each nibble in the byte of its number, twice: the odd ones want a shift.
+  __device__ __forceinline__ static uint32_t spread(uint32_t four) { return __byte_perm(four, 0, 0x1100); }
+};
+template <class Mma, bool kAligned>
+struct WeightRow<DType::i4, Mma, kAligned> : HalfByteRow<Mma> {
+  using HalfByteRow<Mma>::HalfByteRow;
+  __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t two = this->spread(four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c));
+      widen_codes<Mma, 8>(((two & 0x000f000fu) | (two >> 4 & 0x0f000f00u)) ^ 0x08080808u, out[0][2 * half], out[0][2 * half + 1]);
+    }
+  }
+};
+template <class Mma, bool kAligned>
+struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
+  using HalfByteRow<Mma>::HalfByteRow;
+  __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t four = four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c), two = this->spread(four), pick = four & 0x7777u;
+      // A table of the eight magnitudes, upper and lower bytes, looked up four codes at a time.
+      constexpr bool kHalf = __is_same(Mma, f16);
+      uint32_t top = kHalf ? __byte_perm(0x3e3c3800u, 0x46444240u, pick) : __byte_perm(0x3f3f3f00u, 0x40404040u, pick);
+      const uint32_t low = kHalf ? 0u : __byte_perm(0xc0800000u, 0xc0804000u, pick);
+      top |= (two << 4 & 0x00800080u) | (two & 0x80008000u);  // signs
+      out[0][2 * half] = __byte_perm(low, top, 0x5140);
+      out[0][2 * half + 1] = __byte_perm(low, top, 0x7362);
+    }
   }
 };
 

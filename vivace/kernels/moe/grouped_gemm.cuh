@@ -56,13 +56,13 @@ __global__ void __launch_bounds__(P.threads(), P.token_tiles > 2 ? 1 : 2) groupe
   }
   GemmArgs g = {};
   g.w = static_cast<const uint8_t*>(a.w) + row_bytes(W, group.group * a.w_stride);
-  g.out = a.out;
+  g.x = a.x, g.out = a.out;
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.T = a.A, g.N = a.N, g.K = a.K, g.alpha = 1.0f;
   const CodesTile<X, W, kAct, P> tile(g, codes_smem, block % tiles_n);
   tile.prefetch();
   float acc[P.row_tiles][P.token_tiles][4] = {};
-  tile.run(static_cast<const X*>(a.x) + group.first * a.x_stride, group.count, acc);
+  tile.run(group.first, group.count, acc);
   ptx::cluster_wait<P.cluster>();
   tile.template merge<Out>(acc, group.first, group.count);
 }
