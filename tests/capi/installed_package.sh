@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the build into an empty prefix, builds examples/cpp/* against it with find_package(vivace),
+# Installs the build into an empty prefix, builds examples/{c,cpp}/* against it with find_package(vivace),
 # runs them, and looks at what the shared library shows.
 # Usage: installed_package.sh SOURCE_DIR BUILD_DIR CXX VERSION
 set -euo pipefail
@@ -9,29 +9,31 @@ trap 'rm -rf "$work"' EXIT
 fail() { echo "installed_package: $*" >&2; exit 1; }
 
 cmake --install "$build_dir" --prefix "$work/prefix" --component cpp >"$work/log" || { cat "$work/log"; exit 1; }
-for example in exec_hello generate_ids; do
-  cmake -S "$source_dir/examples/cpp/$example" -B "$work/$example" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
+for folder in cpp/exec_hello cpp/generate_ids c/generate_ids; do
+  cmake -S "$source_dir/examples/$folder" -B "$work/$folder" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
     -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-  cmake --build "$work/$example" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  cmake --build "$work/$folder" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 done
 # The example must have seen the prefix, not the checkout.
-grep -q "$source_dir/vivace" "$work"/exec_hello/CMakeFiles/*/compiler_depend.make "$work"/exec_hello/CMakeFiles/*/build.make &&
+grep -q "$source_dir/vivace" "$work"/cpp/exec_hello/CMakeFiles/*/compiler_depend.make "$work"/cpp/exec_hello/CMakeFiles/*/build.make &&
   fail "the example reads headers of the checkout"
 
 expect() { # program, line
   local said
-  said=$("$work/exec_hello/$1")
+  said=$("$work/cpp/exec_hello/$1")
   grep -qxF "$2" <<<"$said" || fail "$1: no line '$2' in: $said"
 }
 expect exec_hello "x = 89, y = 55 after 5 runs"
 expect exec_hello "NoVariant: graph context has no variant 0x9; captured keys: 0x8"
 expect exec_hello_c "Vivace $version: counter = 5 after 5 replays"
 
-said=$("$work/generate_ids/generate_ids" "$source_dir/tests/fixtures/tiny_gguf/llama_q4_1.gguf" 5 3 4 5 6)
+said=$("$work/cpp/generate_ids/generate_ids" "$source_dir/tests/fixtures/tiny_gguf/llama_q4_1.gguf" 5 3 4 5 6)
 [ "$(wc -w <<<"$said")" = 5 ] || fail "generate_ids: five token ids wanted, got: $said"
+same=$("$work/c/generate_ids/generate_ids_c" "$source_dir/tests/fixtures/tiny_gguf/llama_q4_1.gguf" 5 3 4 5 6)
+[ "$same" = "$said" ] || fail "generate_ids in C: '$said' wanted, got: $same"
 
-# Every symbol that the header declares is there, and no other.
+# Every symbol that the headers declare is there, and no other.
 nm -D --defined-only "$(find "$work/prefix" -name libvivace.so)" | awk '{print $3}' | sort -u >"$work/shown"
-grep -oE '\bvv_[a-z_]+\(' "$work/prefix/include/vivace/capi/vivace.h" | tr -d '(' | sort -u >"$work/declared"
-diff "$work/declared" "$work/shown" || fail "libvivace.so and vivace.h differ (< header, > library)"
+grep -oE '\bvv_[a-z_]+\(' -h "$work"/prefix/include/vivace/capi/{vivace,model}.h | tr -d '(' | sort -u >"$work/declared"
+diff "$work/declared" "$work/shown" || fail "libvivace.so and its headers differ (< headers, > library)"
 echo "installed_package: $(wc -l <"$work/shown") symbols, all of them vv_*"
