@@ -42,6 +42,22 @@ def safetensors(tensors, metadata=None, pad=0):
     return struct.pack("<Q", len(blob)) + blob + bytes(at)
 
 
+def model_seeds():
+    """config.json of every fixture behind the number of its folder, and a GGUF model of 2.4 KB behind the next."""
+    beside = ["llama", "llama_untied", "qwen2", "qwen3_yarn", "gemma3", "gemma3_params", "mixtral", "qwen3_moe", "gpt2"]
+    for i, name in enumerate(beside):
+        put("fuzz_model", name, bytes([i]) + (ROOT.parents[1] / "fixtures/tiny" / name / "config.json").read_bytes())
+    u32 = lambda key, value: pair(key, 4, struct.pack("<I", value))  # noqa: E731
+    keys = [pair("general.architecture", 8, text("llama")), u32("llama.block_count", 1), u32("llama.embedding_length", 8), u32("llama.attention.head_count", 2),
+            u32("llama.attention.head_count_kv", 1), u32("llama.feed_forward_length", 8), u32("llama.context_length", 16),
+            pair("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5)), pair("llama.rope.freq_base", 6, struct.pack("<f", 1e4))]
+    layer = [("attn_norm", [8]), ("attn_q", [8, 8]), ("attn_k", [8, 4]), ("attn_v", [8, 4]), ("attn_output", [8, 8]), ("ffn_norm", [8]),
+             ("ffn_gate", [8, 8]), ("ffn_up", [8, 8]), ("ffn_down", [8, 8])]
+    names = [("token_embd.weight", [8, 8]), ("output_norm.weight", [8])] + [(f"blk.0.{n}.weight", d) for n, d in layer]
+    tensors = [(n, d, 0, 4 * d[0] * (d[1] if len(d) > 1 else 1)) for n, d in names]
+    put("fuzz_model", "gguf_llama", bytes([len(beside)]) + gguf(keys, tensors))
+
+
 def main():
     scalars = [pair("a.u8", 0, b"\x01"), pair("a.i16", 3, b"\xff\xff"), pair("a.u32", 4, struct.pack("<I", 7)),
                pair("a.f32", 6, struct.pack("<f", 0.5)), pair("a.bool", 7, b"\x01"), pair("a.u64", 10, bytes(8)),
@@ -60,6 +76,7 @@ def main():
     put("fuzz_safetensors", "zero", safetensors([("z", "F16", [0, 4], 0), ("s", "F64", [], 8), ("y", "BOOL", [1], 1)]))
     put("fuzz_safetensors", "types", safetensors([(t, t, [1], n) for t, n in (("F8_E4M3", 1), ("F8_E5M2", 1), ("I64", 8), ("I16", 2), ("U8", 1))]))
     put("fuzz_safetensors", "index", '{"metadata": {"total_size": 3}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}')
+    model_seeds()
     put("fuzz_json", "config", '{"architectures": ["LlamaForCausalLM"], "rope_scaling": {"factor": 8.0, "type": null}, "n": -12, "e": 1.5e-3, "ok": true}')
     put("fuzz_json", "escapes", r'["\"\\\/\b\f\n\r\t", "\u0041\u00e9\u20ac\ud83d\ude00", "é€😀", {"\u0061": 0, "b": []}]')
     put("fuzz_json", "numbers", "[0, -0, 9223372036854775807, -9223372036854775808, 9223372036854775808, 1e308, 0.1, 1E+2, 2e-2]")
