@@ -12,7 +12,7 @@ inline constexpr int kSumStart = 0x4b400000;
 inline constexpr float kSumStartFloat = 12582912.0f;
 
 template <class T>
-inline constexpr DType kTypeOf = sizeof(T) == 4 ? DType::f32 : sizeof(T) == 1 ? DType::e4m3 : __is_same(T, f16) ? DType::f16 : DType::bf16;
+inline constexpr DType kTypeOf = sizeof(T) == 4 ? DType::f32 : sizeof(T) == 1 ? DType::e4m3 : kIsSame<T, f16> ? DType::f16 : DType::bf16;
 
 template <class X, class Mma, DType W, GemmAct kAct, GemmCodes P>
 struct XPanel {

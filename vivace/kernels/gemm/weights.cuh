@@ -197,7 +197,7 @@ struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
     for (int half = 0; half < 2; ++half) {
       const uint32_t four = four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c), two = this->spread(four), pick = four & 0x7777u;
       // A table of the eight magnitudes, upper and lower bytes, looked up four codes at a time.
-      constexpr bool kHalf = __is_same(Mma, f16);
+      constexpr bool kHalf = kIsSame<Mma, f16>;
       uint32_t top = kHalf ? __byte_perm(0x3e3c3800u, 0x46444240u, pick) : __byte_perm(0x3f3f3f00u, 0x40404040u, pick);
       const uint32_t low = kHalf ? 0u : __byte_perm(0xc0800000u, 0xc0804000u, pick);
       top |= (two << 4 & 0x00800080u) | (two & 0x80008000u);  // signs
@@ -210,7 +210,7 @@ struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
 /// bf16, f16 and f32: as they are, or cut into planes where they do not fit Mma.
 template <class T, class Mma, bool kAligned>
 struct PlainRow {
-  static constexpr int kPlanes = sizeof(T) == 4 ? 3 : __is_same(T, Mma) ? 1 : 2;
+  static constexpr int kPlanes = sizeof(T) == 4 ? 3 : kIsSame<T, Mma> ? 1 : 2;
   const uint8_t* p;
   PlainRow() = default;
   __device__ __forceinline__ explicit PlainRow(const uint8_t* row) : p(row) {}

@@ -29,7 +29,7 @@ __device__ __forceinline__ void under(uint32_t codes, uint32_t top, uint32_t& lo
 /// mantissa of 128 or 1024, whose last bit is worth one, and that is subtracted again.
 template <class Mma, int kZero>
 __device__ __forceinline__ void widen_codes(uint32_t codes, uint32_t& low, uint32_t& high) {
-  constexpr bool kHalf = sizeof(Mma) == 2 && __is_same(Mma, f16);
+  constexpr bool kHalf = sizeof(Mma) == 2 && kIsSame<Mma, f16>;
   under(codes, kHalf ? 0x64646464u : 0x43434343u, low, high);
   constexpr uint32_t kOne = kHalf ? 0x6400u + kZero : 0x4300u + kZero, kBoth = kOne << 16 | kOne;
   low = minus2<Mma>(low, kBoth);

@@ -5,6 +5,12 @@
 
 namespace vivace::kernels {
 
+/// Whether A and B are one type. NVRTC has no __is_same.
+template <class A, class B>
+inline constexpr bool kIsSame = false;
+template <class A>
+inline constexpr bool kIsSame<A, A> = true;
+
 // Storage only; arithmetic is f32.
 struct f16 { uint16_t bits; };
 struct bf16 { uint16_t bits; };
