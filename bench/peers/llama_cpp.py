@@ -61,6 +61,38 @@ class Peer:
         logits = self.lib.llama_get_logits_ith(self.context, -1)
         return int(self.np.argmax(self.np.ctypeslib.as_array(logits, shape=(self.vocab,))))
 
+    def tokenize(self, text: str) -> list[int]:
+        raw = text.encode()
+        ids = (self.lib.llama_token * (len(raw) + 8))()
+        n = self.lib.llama_tokenize(self.lib.llama_model_get_vocab(self.model), raw, len(raw), ids, len(ids), False, False)
+        return list(ids[:n])
+
+    def nll(self, ids: list[int]) -> float:
+        """Sum of -log p of ids[1:], each after all before it, in one window."""
+        np, batch = self.np, self.lib.llama_batch_init(len(ids), 0, 1)
+        self.reset()
+        batch.n_tokens = len(ids)
+        for i, token in enumerate(ids):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = token, i, 1, 1
+            batch.seq_id[i][0] = 0
+        if code := self.lib.llama_decode(self.context, batch):
+            sys.exit(f"llama_decode of {len(ids)} tokens returned {code}")
+        total = 0.0
+        for i, wanted in enumerate(ids[1:]):
+            logits = np.ctypeslib.as_array(self.lib.llama_get_logits_ith(self.context, i), shape=(self.vocab,)).astype(np.float64)
+            top = logits.max()
+            total += float(np.log(np.exp(logits - top).sum()) + top - logits[wanted])
+        self.lib.llama_batch_free(batch)
+        return total
+
+
+def perplexity(args) -> None:
+    """Reads {"text", "windows": [[ids]]} and prints {"tokens": ids of the text, "nll": [a sum a window]}."""
+    with open(args.perplexity) as f:
+        task = json.load(f)
+    peer = Peer(args.gguf, args.threads, max(map(len, task["windows"])))
+    print(json.dumps({"binding": f"llama-cpp-python {peer.version}", "tokens": peer.tokenize(task["text"]), "nll": [peer.nll(w) for w in task["windows"]]}))
+
 
 def main() -> None:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,7 +103,10 @@ def main() -> None:
     ap.add_argument("--decode", type=int, default=256, help="timed decode steps")
     ap.add_argument("--warmup", type=int, default=8, help="untimed decode steps before a fresh start")
     ap.add_argument("--context", type=int, default=0, help="context size; 0: what the run needs")
+    ap.add_argument("--perplexity", metavar="TASK.json", help="instead of timing: the log likelihood of given windows of tokens")
     args = ap.parse_args()
+    if args.perplexity:
+        return perplexity(args)
     if args.decode < 1 or args.threads < 1 or args.prompt_tokens < 1:
         ap.error("--decode, --threads and --prompt-tokens must be at least 1")
 
