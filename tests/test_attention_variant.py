@@ -11,7 +11,7 @@ from vivace.attention_expression import FUNCTIONS, Expression, HostTensor, on_ho
 from vivace.errors import CompileError, InvalidArgumentError, InvalidDTypeError, LimitExceededError, UnsupportedError
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/attention-variants.md").read_text(), re.M | re.S)
+PAGE = ROOT / "docs/attention-variants.md"
 
 
 def nvrtc():
@@ -140,7 +140,7 @@ def test_a_bad_call_writes_nothing():
 def documented():
     """The variants of docs/attention-variants.md, whose code runs here."""
     found = {}
-    for code in PAGE:
+    for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
         scope = {}
         exec(code, scope)  # noqa: S102: our own page
         found |= {n: v for n, v in scope.items() if isinstance(v, attention.Variant)}
