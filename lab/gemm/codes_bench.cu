@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   for (const Variant& v : all) {
     if (v.w != filled) {
       const int bytes = info(v.w).bytes, at = v.w == DType::q6_k ? 208 : 0;
-      if (is_block(v.w)) fill_blocks<<<4096, 256>>>(w, kPool / bytes, bytes, at, GemmCodes::has_min(v.w), 9);
+      if (is_block(v.w)) fill_blocks<<<4096, 256>>>(w, kPool / bytes, bytes, at, v.p.has_min(v.w), 9);
       else fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(w), kPool, 5);
       filled = v.w;
     }
