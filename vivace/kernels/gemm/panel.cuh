@@ -41,7 +41,7 @@ struct XPanel {
   /// Elements [0, K) of `tokens` rows at `from`, of which a panel holds the first P.panel; those beyond are zeros
   /// up to the end of a group of 32. `wide`: rows start at 16 bytes. Four lanes a group, eight elements each.
   __device__ __forceinline__ void fill(const X* from, int64_t stride, int64_t K, int tokens, bool wide) const {
-    constexpr int kQuads = P.threads() / 4, kBatch = sizeof(X) == 4 || kTokens == 64 ? 2 : 4;
+    constexpr int kQuads = P.threads() / 4, kBatch = sizeof(X) == 4 || kTokens == 64 || kInt ? 2 : 4;
     const int quad = static_cast<int>(threadIdx.x) / 4, lane = static_cast<int>(threadIdx.x) % 4;
     const int groups = K < P.panel ? static_cast<int>((K + 31) / 32) : kGroups;
     for (int first = 0; first < tokens * kGroups; first += kBatch * kQuads) {
