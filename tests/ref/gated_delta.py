@@ -1,0 +1,84 @@
+"""Reference of `gated_delta`: float64, one token and head at a time."""
+import numpy as np
+
+from tests.ref.common import Case, round_to, rounding
+
+
+def sequences(T, offsets, slot, fresh, S):
+    """(n, first, past, row of state or -1, whether it begins at zero)."""
+    if offsets is None:
+        offsets = np.array([0, T])
+    for n in range(len(offsets) - 1):
+        first, past = (int(np.clip(x, 0, T)) for x in offsets[n : n + 2])
+        row = n if slot is None else int(slot[n])
+        row = row if 0 <= row < S else -1
+        yield n, first, max(first, past), row, row < 0 or (fresh is not None and fresh[n] != 0)
+
+
+def unit(x, normalize):
+    return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) if normalize else x
+
+
+def ref(q, k, v, state, decay=None, beta=None, offsets=None, slot=None, fresh=None, *, scale=0.0, normalize=False, dtypes, largest=None):
+    T, Hv, Dv = v.shape
+    S, _, D, _ = state.shape
+    scale = float(np.float32(scale if scale else 1 / np.sqrt(D)))
+    q, k = (np.repeat(unit(x, normalize), Hv // max(x.shape[1], 1), 1) for x in (q, k))
+    out, state = np.full((T, Hv, Dv), np.nan), state.copy()
+    for _, first, past, row, zero in sequences(T, offsets, slot, fresh, S):
+        if first >= past:
+            continue
+        s = np.zeros((Hv, D, Dv)) if zero else state[row]
+        for t in range(first, past):
+            s = s * np.exp(0 if decay is None else decay[t][:, None, None])
+            u = (v[t] - np.einsum("hdc,hd->hc", s, k[t])) * (1 if beta is None else beta[t][:, None])
+            s = s + k[t][:, :, None] * u[:, None]
+            out[t] = np.einsum("hdc,hd->hc", s, q[t]) * scale
+            if largest is not None:
+                largest.append(np.abs(s).max(initial=0))
+        if row >= 0:
+            state[row] = s
+    return {"out": round_to(out, dtypes["out"]), "state": round_to(state, "f32")}
+
+
+def bound(port, value, dtype, inputs):
+    """Keys are at most of length 1 and decays at most 0, so that a step does not enlarge what came before: the errors
+    of T steps add up, each D half-units of the largest state or value; a query of length l adds its own D of them."""
+    largest = [np.abs(inputs["v"]).max(initial=0), np.abs(inputs["state"]).max(initial=0)]
+    ref(**inputs, **inputs.attrs, dtypes=inputs.case.dtypes, largest=largest)
+    T, D = len(inputs["q"]), inputs["q"].shape[-1]
+    error = 2.0**-24 * (T + 4) * (D + 16) * max(largest)
+    if port == "state":
+        return error + rounding(value, dtype)
+    q = unit(inputs["q"], inputs.attrs.get("normalize", False))
+    reach = np.abs(q).sum(-1).max(initial=0) * (inputs.attrs.get("scale", 0) or 1 / np.sqrt(D))
+    return 2 * error * reach + rounding(value, dtype)
+
+
+def short(rng, shape):
+    """Keys of length below 1."""
+    k = rng.standard_normal(shape)
+    return 0.9 * k / np.sqrt((k * k).sum(-1, keepdims=True))
+
+
+def shape(T, Hk, Hv, D, Dv, S=1, N=None):
+    return {"T": T, "Hk": Hk, "Hv": Hv, "D": D, "Dv": Dv, "S": S, **({} if N is None else {"N": N, "E": N + 1})}
+
+
+def ports(t, **more):
+    return {"q": t, "k": t, "v": t, "state": "f32", "out": t, **more}
+
+
+GATES = {"decay": (-1.0, 0.0), "beta": (0.0, 1.0)}
+CASES = [
+    Case(shape(1, 2, 4, 128, 128), ports("bf16", decay="f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal", "large", "zero"), note="a decode step"),
+    Case(shape(37, 2, 2, 64, 48), ports("f32", decay="f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal", "edges")),
+    Case(shape(20, 1, 3, 24, 33, S=5, N=4), ports("f16", decay="f32", beta="f32", offsets="i32", slot="i32", fresh="i32"), {"normalize": True, "scale": 0.5}, ranges=GATES,
+         values={"offsets": np.array([0, 7, 7, 11, 20]), "slot": np.array([3, 0, -1, 1]), "fresh": np.array([0, 1, 0, 1])}, distributions=("normal",),
+         note="sequences: one of no token, one without a state, one from zero"),
+    Case(shape(9, 2, 2, 40, 64), ports("f32"), values={"k": short}, distributions=("normal", "tiny"), note="no gates, lengths as they are"),
+    Case(shape(12, 1, 2, 256, 96, S=2, N=2), ports("bf16", decay="f32", offsets="i32", rows="i32"), {"normalize": True}, ranges={"decay": (-0.1, 0)},
+         values={"offsets": np.array([0, 3, 12])}, rows=8, distributions=("normal",)),
+    Case(shape(5, 1, 1, 512, 40), ports("f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal",)),
+    Case(shape(0, 2, 2, 16, 16), ports("f32")),
+]

@@ -1,0 +1,37 @@
+#include "vivace/kernels/attention/merge_states.h"
+
+#include <limits>
+
+#include "vivace/cpu/rows.h"
+
+namespace vivace::cpu {
+
+void merge_states(const kernels::MergeStatesArgs& a, Pool& pool) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  for_rows(pool, valid_rows(a.rows, a.T) * int64_t{a.Hq}, (a.N + 1) * int64_t{a.Dv}, [&](int64_t head) {
+    const int64_t t = head / a.Hq, h = head % a.Hq;
+    const auto score = [&](int64_t n) { return n < a.N ? a.s[t * a.s_stride + n * a.Hq + h] : a.v2 != nullptr ? a.s2[t * a.s2_stride + h] : kLowest; };
+    float top = kLowest;
+    for (int64_t n = 0; n <= a.N; ++n) top = std::fmax(top, score(n));
+    const float base = top == kLowest ? 0.0f : top;
+    const auto weight = [&](int64_t n) { return a.base2 ? std::exp2(score(n) - base) : std::exp(score(n) - base); };
+    float mass = 0;
+    for (int64_t n = 0; n <= a.N; ++n) mass += weight(n);
+    const float factor = mass == 0 ? 0.0f : 1.0f / mass;
+    for_chunks(a.Dv, [&](int64_t first, int64_t count) {
+      float sum[kChunk] = {}, x[kChunk];
+      for (int64_t n = 0; n <= a.N; ++n) {
+        const float w = weight(n);
+        if (w == 0) continue;  // such a state's values are not read
+        if (n < a.N) load_f32(a.v, a.dtype, t * a.v_stride + (n * a.Hq + h) * a.Dv + first, count, x);
+        else load_f32(a.v2, a.dtype, t * a.v2_stride + h * a.Dv + first, count, x);
+        for (int64_t i = 0; i < count; ++i) sum[i] += w * x[i];
+      }
+      for (int64_t i = 0; i < count; ++i) sum[i] *= factor;
+      store_f32(a.out, a.dtype, t * a.out_stride + h * a.Dv + first, count, sum);
+    });
+    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = mass == 0 ? kLowest : base + (a.base2 ? std::log2(mass) : std::log(mass));
+  });
+}
+
+}  // namespace vivace::cpu

@@ -1,0 +1,60 @@
+#include "vivace/kernels/linear/gated_delta.h"
+
+#include <vector>
+
+#include "vivace/cpu/rows.h"
+
+namespace vivace::cpu {
+namespace {
+
+constexpr int kMaxDim = 512;  // as ops/gated_delta.h says
+
+/// A head of q or k as f32, times `factor`, by its length if the op says so.
+void load_head(const kernels::GatedDeltaArgs& a, const void* base, int64_t at, float factor, float* x) {
+  load_f32(base, a.dtype, at, a.D, x);
+  float square = 0;
+  for (int d = 0; d < a.D; ++d) square += x[d] * x[d];
+  if (a.normalize) factor *= 1.0f / std::sqrt(square + 1e-6f);
+  for (int d = 0; d < a.D; ++d) x[d] *= factor;
+}
+
+}  // namespace
+
+void gated_delta(const kernels::GatedDeltaArgs& a, Pool& pool) {
+  const auto T = static_cast<int32_t>(valid_rows(a.rows, a.T));
+  const auto body = [&](int64_t chunk) {
+    const auto n = static_cast<int32_t>(chunk / a.Hv);
+    const int64_t hv = chunk % a.Hv, hk = hv / a.group(), D = a.D, Dv = a.Dv;
+    const int32_t first = a.sequences.first(n, T), past = a.sequences.past(n, T), slot = a.sequences.row(n);
+    if (first >= past) return;
+    // Without a slot the state is scratch; one head's fits the first-level cache's neighbour.
+    thread_local std::vector<float> scratch;
+    if (slot < 0) scratch.resize(static_cast<size_t>(D * Dv));
+    float* const state = slot < 0 ? scratch.data() : a.state + slot * a.state_stride + hv * D * Dv;
+    if (a.sequences.starts_at_zero(n)) std::fill(state, state + D * Dv, 0.0f);
+    float q[kMaxDim], k[kMaxDim], v[kMaxDim], held[kMaxDim], out[kMaxDim];
+    for (int64_t t = first; t < past; ++t) {
+      load_head(a, a.k, t * a.k_stride + hk * D, 1.0f, k);
+      load_head(a, a.q, t * a.q_stride + hk * D, a.scale, q);
+      load_f32(a.v, a.dtype, t * a.v_stride + hv * Dv, Dv, v);
+      const float gate = a.decay != nullptr ? std::exp(a.decay[t * a.decay_stride + hv]) : 1.0f, beta = a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+      std::fill(held, held + Dv, 0.0f);
+      for (int64_t d = 0; d < D; ++d)
+        for (int64_t c = 0; c < Dv; ++c) {
+          state[d * Dv + c] *= gate;
+          held[c] += k[d] * state[d * Dv + c];
+        }
+      for (int64_t c = 0; c < Dv; ++c) held[c] = beta * (v[c] - held[c]);
+      std::fill(out, out + Dv, 0.0f);
+      for (int64_t d = 0; d < D; ++d)
+        for (int64_t c = 0; c < Dv; ++c) {
+          state[d * Dv + c] += k[d] * held[c];
+          out[c] += q[d] * state[d * Dv + c];
+        }
+      store_f32(a.out, a.dtype, t * a.out_stride + hv * Dv, Dv, out);
+    }
+  };
+  pool.run(int64_t{a.sequences.N} * a.Hv, body);
+}
+
+}  // namespace vivace::cpu
