@@ -11,7 +11,7 @@ namespace vivace::kernels {
 /// threads of a warp that differ in it are neighbours of a shuffle.
 template <class In, GatedDeltaPolicy P>
 __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant__ GatedDeltaArgs a) {
-  constexpr int kRows = P.lanes * P.items, kTokens = 8;  // tokens brought together
+  constexpr int kRows = P.lanes * P.items, kTokens = P.lanes > 8 ? 4 : 8;  // tokens brought together
   static_assert(32 % P.lanes == 0 && P.threads() % 32 == 0 && P.items % 4 == 0);
   // Rows as lanes read them: item i of lane l at i * lanes + l, four items at a time.
   __shared__ float keys[kTokens][kRows], queries[kTokens][kRows], gates[kTokens], betas[kTokens];
