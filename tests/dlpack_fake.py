@@ -30,12 +30,12 @@ CODES = {"f64": (2, 64), "f32": (2, 32), "f16": (2, 16), "bf16": (4, 16), "e4m3"
 class Fake:
     """A producer. `versioned=False` knows no max_version, as tensors from before DLPack 1.0."""
 
-    def __init__(self, data, dtype, shape, strides=None, device=CPU, read_only=False, versioned=True, lanes=1, major=1):
+    def __init__(self, data, dtype, shape, strides=None, device=CPU, read_only=False, versioned=True, lanes=1, major=1, device_id=0):
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = (ctypes.c_int64 * len(shape))(*strides) if strides is not None else None
         code, bits = CODES[dtype]
-        tensor = _Tensor(data, device, 0, len(shape), code, bits, lanes, self.shape, self.strides, 0)
-        self.versioned = versioned
+        tensor = _Tensor(data, device, device_id, len(shape), code, bits, lanes, self.shape, self.strides, 0)
+        self.versioned, self.device, self.device_id = versioned, device, device_id
         self.managed = _Versioned(major, 0, None, None, int(read_only), tensor) if versioned else _Managed(tensor, None, None)
 
     def __dlpack__(self, **options):
@@ -45,7 +45,7 @@ class Fake:
         return _new(ctypes.addressof(self.managed), name, None)
 
     def __dlpack_device__(self):
-        return (CPU, 0)
+        return (self.device, self.device_id)
 
 
 def of(array, **options):

@@ -106,7 +106,7 @@ Status BoundOp::bind_attr(int i, PyObject* value, ops::Call* call) const {
       PyErr_Clear();
       return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got %s", a.name, a.choices, type_and_repr(value).c_str()));
     }
-    return call->set(a.name, std::string_view(s, static_cast<size_t>(n)));
+    return call->assign(i, std::string_view(s, static_cast<size_t>(n)));
   }
   const double number = PyUnicode_Check(value) ? (PyErr_SetNone(PyExc_TypeError), -1.0) : PyFloat_AsDouble(value);
   if (number == -1.0 && PyErr_Occurred()) {
@@ -114,7 +114,7 @@ Status BoundOp::bind_attr(int i, PyObject* value, ops::Call* call) const {
     const char* want = a.kind == ops::AttrKind::real ? "a number" : a.kind == ops::AttrKind::integer ? "an integer" : "true or false";
     return error(Code::kInvalidArgument, strf("attribute %s takes %s, got %s", a.name, want, type_and_repr(value).c_str()));
   }
-  return call->set(a.name, number);
+  return call->assign(i, number);
 }
 
 }  // namespace vivace::python

@@ -21,6 +21,8 @@ Result<exec::CudaStream*> stream_of(int ordinal, void* handle) {
   for (const Seen& s : seen)
     if (s.device == ordinal && s.handle == handle) return s.stream.get();
   VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
+  // The first use of a GPU, or nearly: kernels that no cache has are compiled with this environment's NVRTC.
+  nb::module_::import_("vivace.jit").attr("find_nvrtc")();
   seen.push_back({ordinal, handle, std::make_unique<exec::CudaStream>(device::Stream::borrow(*device, static_cast<cu::Stream>(handle)))});
   return seen.back().stream.get();
 }

@@ -54,6 +54,25 @@ nb::object make_function(const ops::OpRow& row, const ops::Alias* alias) {
   return f;
 }
 
+const ops::OpRow& row_of(const char* who, const std::string& name) {
+  const ops::OpRow* row = ops::find(name);
+  if (row == nullptr) check(Status(Code::kNotFound, std::string(who) + ": no op '" + name + "'"));
+  return *row;
+}
+
+/// A call that is bound and checked, not issued.
+struct CheckedCall {
+  CheckedCall(const ops::OpRow& row, const nb::kwargs& kwargs) : call(*row.spec) {
+    Result<BoundOp*> made = BoundOp::make(row, nullptr);
+    check(made.status());
+    const std::unique_ptr<BoundOp> op(made.value());
+    for (auto [key, value] : kwargs) check(op->bind_keyword(key.ptr(), value.ptr(), &call, &from));
+    check(call.check());
+  }
+  ops::Call call;
+  Borrowed from;
+};
+
 }  // namespace
 
 void add_ops(nb::module_& m) {
@@ -64,19 +83,15 @@ void add_ops(nb::module_& m) {
     return functions;
   }, "name -> function for every op and alias. Called once, by vivace.ops.");
   m.def("cost", [](const std::string& name, nb::kwargs kwargs) -> nb::object {
-    const ops::OpRow* row = ops::find(name);
-    if (row == nullptr) check(Status(Code::kNotFound, "cost: no op '" + name + "'"));
-    if (row->cost == nullptr) return nb::none();
-    Result<BoundOp*> made = BoundOp::make(*row, nullptr);
-    check(made.status());
-    const std::unique_ptr<BoundOp> op(made.value());
-    ops::Call call(*row->spec);
-    Borrowed from;
-    for (auto [key, value] : kwargs) check(op->bind_keyword(key.ptr(), value.ptr(), &call, &from));
-    check(call.check());
-    const ops::Cost c = row->cost(call);
+    const ops::OpRow& row = row_of("cost", name);
+    if (row.cost == nullptr) return nb::none();
+    const ops::Cost c = row.cost(CheckedCall(row, kwargs).call);
     return nb::make_tuple(c.bytes, c.flops);
   }, nb::arg("op"), nb::arg("arguments"), "(bytes, flops) that one call cannot do without; None for a composite op. Nothing runs.");
+  m.def("row_class", [](const std::string& name, nb::kwargs kwargs) -> nb::object {
+    const ops::OpRow& row = row_of("row_class", name);
+    return row.row_class == nullptr ? nb::none() : nb::object(nb::int_(row.row_class(CheckedCall(row, kwargs).call)));
+  }, nb::arg("op"), nb::arg("arguments"), "Invariance class of a call's rows on a GPU: calls of one class give a row the same bits, whatever rows are beside it. None for a composite op.");
 }
 
 }  // namespace vivace::python

@@ -28,6 +28,7 @@ struct AttentionGpu {
     if (a.by_token() || a.T <= 16 || (a.slot != nullptr && a.T <= 64)) return Role::decode;
     return a.T <= 64 ? Role::chunk : Role::prefill;
   }
+  static int row_class(const Args& a) { return static_cast<int>(role(a)); }
   /// Shared memory a block may have on the chip.
   static constexpr int smem_limit(Arch arch) {
     if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;

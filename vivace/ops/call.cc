@@ -16,27 +16,6 @@ int index_in(std::string_view list, std::string_view name) {
   return -1;
 }
 
-bool bare_symbol(std::string_view e) {
-  if (e.empty() || !std::isalpha(static_cast<unsigned char>(e[0]))) return false;
-  for (char c : e)
-    if (!std::isalnum(static_cast<unsigned char>(c))) return false;
-  return true;
-}
-
-/// Calls f(axis, expression) for each dim of a port's shape; returns their number.
-template <class F>
-int for_each_dim(std::string_view shape, F&& f) {
-  int axis = 0;
-  while (true) {
-    const size_t comma = shape.find(',');
-    f(axis++, shape.substr(0, comma));
-    if (comma == std::string_view::npos) return axis;
-    shape = shape.substr(comma + 1);
-  }
-}
-
-int rank_of(std::string_view shape) { return for_each_dim(shape, [](int, std::string_view) {}); }
-
 }  // namespace
 
 /// Evaluates "(Hq+2*Hkv)*D" over the bound symbols; unknown symbols make the result unknown (-1).
@@ -76,9 +55,7 @@ class DimExpr {
       for (char c : word) v = v * 10 + (c - '0');
       return v;
     }
-    for (int i = 0; i < call_.dim_count_; ++i)
-      if (word == call_.dims_[i].symbol) return call_.dims_[i].value;
-    return -1;
+    return call_.bound(Name::hash_of(word));
   }
   template <class F>
   static int64_t join(int64_t a, int64_t b, F&& f) { return a < 0 || b < 0 ? -1 : f(a, b); }
@@ -108,54 +85,40 @@ Status Call::bind(std::string_view port, const Tensor& t) {
 }
 
 Status Call::set(std::string_view attr, double value) {
-  for (size_t i = 0; i < spec_->attrs.size(); ++i) {
-    const Attr& a = spec_->attrs[i];
-    if (attr != a.name) continue;
-    if (a.kind == AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got the number %g", a.name, a.choices, value));
-    if (a.kind == AttrKind::integer && !(value == std::floor(value) && std::fabs(value) <= 0x1p53)) return error(Code::kInvalidArgument, strf("attribute %s takes an integer, got %g", a.name, value));
-    if (a.kind == AttrKind::boolean && value != 0 && value != 1) return error(Code::kInvalidArgument, strf("attribute %s takes true or false, got %g", a.name, value));
-    if (std::isnan(value)) return error(Code::kInvalidArgument, strf("attribute %s is NaN", a.name));
-    attrs_[i] = value;
-    return {};
-  }
+  for (size_t i = 0; i < spec_->attrs.size(); ++i)
+    if (attr == spec_->attrs[i].name) return assign(static_cast<int>(i), value);
   return no_attr(attr);
 }
 
 Status Call::set(std::string_view attr, std::string_view value) {
-  for (size_t i = 0; i < spec_->attrs.size(); ++i) {
-    const Attr& a = spec_->attrs[i];
-    if (attr != a.name) continue;
-    if (a.kind != AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes a number, got '%.*s'", a.name, static_cast<int>(value.size()), value.data()));
-    const int index = index_in(a.choices, value);
-    if (index < 0) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got '%.*s'", a.name, a.choices, static_cast<int>(value.size()), value.data()));
-    attrs_[i] = index;
-    return {};
-  }
+  for (size_t i = 0; i < spec_->attrs.size(); ++i)
+    if (attr == spec_->attrs[i].name) return assign(static_cast<int>(i), value);
   return no_attr(attr);
+}
+
+Status Call::assign(int i, double value) {
+  const Attr& a = spec_->attrs[static_cast<size_t>(i)];
+  if (a.kind == AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got the number %g", a.name, a.choices, value));
+  if (a.kind == AttrKind::integer && !(value == std::floor(value) && std::fabs(value) <= 0x1p53)) return error(Code::kInvalidArgument, strf("attribute %s takes an integer, got %g", a.name, value));
+  if (a.kind == AttrKind::boolean && value != 0 && value != 1) return error(Code::kInvalidArgument, strf("attribute %s takes true or false, got %g", a.name, value));
+  if (std::isnan(value)) return error(Code::kInvalidArgument, strf("attribute %s is NaN", a.name));
+  attrs_[i] = value;
+  return {};
+}
+
+Status Call::assign(int i, std::string_view value) {
+  const Attr& a = spec_->attrs[static_cast<size_t>(i)];
+  if (a.kind != AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes a number, got '%.*s'", a.name, static_cast<int>(value.size()), value.data()));
+  const int index = index_in(a.choices, value);
+  if (index < 0) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got '%.*s'", a.name, a.choices, static_cast<int>(value.size()), value.data()));
+  attrs_[i] = index;
+  return {};
 }
 
 Status Call::no_attr(std::string_view attr) const {
   std::string names;
   for (const Attr& a : spec_->attrs) names += std::string(names.empty() ? "" : ", ") + a.name;
   return error(Code::kNotFound, "no attribute '" + std::string(attr) + "'; its attributes are " + (names.empty() ? "none" : names));
-}
-
-int Call::port_index(const char* name) const {
-  for (size_t i = 0; i < spec_->ports.size(); ++i)
-    if (std::strcmp(spec_->ports[i].name, name) == 0) return static_cast<int>(i);
-  __builtin_trap();  // an op's own header asked for a port that its spec lacks
-}
-
-int Call::attr_index(const char* name) const {
-  for (size_t i = 0; i < spec_->attrs.size(); ++i)
-    if (std::strcmp(spec_->attrs[i].name, name) == 0) return static_cast<int>(i);
-  __builtin_trap();  // likewise
-}
-
-int64_t Call::dim(const char* symbol) const {
-  for (int i = 0; i < dim_count_; ++i)
-    if (std::strcmp(dims_[i].symbol, symbol) == 0) return dims_[i].value;
-  return 0;  // bound only by optional ports that are absent
 }
 
 Status Call::check() {
@@ -177,70 +140,81 @@ Status Call::check() {
 }
 
 Status Call::check_dtype(const Port& p, const Tensor& t) const {
-  if (p.dtypes[0] == '=') {
-    const Tensor& other = (*this)[p.dtypes + 1];
-    if (!other.present() || other.dtype == t.dtype) return {};
-    return error(Code::kInvalidDType, strf("port %s: wanted the dtype of %s (%s), got %s", p.name, p.dtypes + 1, name(other.dtype), name(t.dtype)));
-  }
-  if (index_in(p.dtypes, name(t.dtype)) >= 0) return {};
-  return error(Code::kInvalidDType, strf("port %s: wanted %s, got %s", p.name, p.dtypes, name(t.dtype)));
+  if (p.rules.dtypes >> static_cast<int>(t.dtype) & 1) return {};
+  if (p.rules.dtypes != 0) return error(Code::kInvalidDType, strf("port %s: wanted %s, got %s", p.name, p.dtypes, name(t.dtype)));
+  size_t i = 0;
+  while (spec_->ports[i].key != p.rules.dtype_of) ++i;  // complete() saw that it is there
+  if (!ports_[i].present() || ports_[i].dtype == t.dtype) return {};
+  return error(Code::kInvalidDType, strf("port %s: wanted the dtype of %s (%s), got %s", p.name, p.dtypes + 1, name(ports_[i].dtype), name(t.dtype)));
 }
 
 Status Call::check_port(const Port& p, const Tensor& t) const {
   if (Status s = check_dtype(p, t); !s.ok()) return s;
-  const int rank = rank_of(p.shape);
+  const int rank = p.rules.rank;
   if (t.shape.rank != rank) return error(Code::kInvalidShape, strf("port %s: wanted [%s], got %s (rank %d for %d)", p.name, p.shape, to_string(t.shape).c_str(), t.shape.rank, rank));
   for (int i = 0; i < rank; ++i)  // kernels hold dims in 32 bits
     if (t.shape[i] < 0 || t.shape[i] > INT32_MAX) return error(Code::kInvalidShape, strf("port %s: axis %d of %s is not in [0, %d]", p.name, i, to_string(t.shape).c_str(), INT32_MAX));
-  if (t.shape.elements() < 0 || t.shape.elements() > INT64_MAX / 8) return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
-  if (t.data == nullptr && t.shape.elements() != 0) return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
+  const int64_t elements = t.shape.elements();
+  if (elements < 0 || elements > INT64_MAX / 8) return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
+  if (t.data == nullptr && elements != 0) return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
+  const bool empty = elements == 0;  // nothing is reached through its strides, whatever they say
   int64_t want = 1;
-  for (int i = rank - 1; i >= (rank > 1 ? 1 : 0); --i) {
+  for (int i = rank - 1; i >= (rank > 1 ? 1 : 0) && !empty; --i) {
     if (t.shape[i] != 1 && t.stride[i] != want) return error(Code::kInvalidLayout, strf("port %s: axis %d has stride %ld, wanted %ld (only the outermost of several axes may be strided); make it contiguous", p.name, i, static_cast<long>(t.stride[i]), static_cast<long>(want)));
     want *= t.shape[i];
   }
-  if (rank > 1 && t.shape[0] > 1 && t.stride[0] < want) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name, static_cast<long>(t.stride[0]), static_cast<long>(want)));
+  if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] < want) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name, static_cast<long>(t.stride[0]), static_cast<long>(want)));
   const DTypeInfo d = info(t.dtype);
   if (t.shape[rank - 1] % d.block != 0) return error(Code::kInvalidShape, strf("port %s: last axis %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.shape[rank - 1]), d.name, d.block));
-  if (rank > 1 && t.shape[0] > 1 && t.stride[0] % d.block != 0) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.stride[0]), d.name, d.block));
+  if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] % d.block != 0) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.stride[0]), d.name, d.block));
   // Block formats are read by bytes; their natural alignment is that of their f16 scale.
   const uintptr_t align = is_block(t.dtype) ? 2 : static_cast<uintptr_t>(d.bytes);
   if (reinterpret_cast<uintptr_t>(t.data) % align != 0) return error(Code::kInvalidLayout, strf("port %s: data is not aligned to %s's %lu bytes", p.name, d.name, static_cast<unsigned long>(align)));
   return {};
 }
 
+int64_t Call::bound(uint64_t symbol) const {
+  for (int i = 0; i < dim_count_; ++i)
+    if (dims_[i].symbol == symbol) return dims_[i].value;
+  return -1;
+}
+
+Status Call::mismatch(const Port& p, const Shape& s, int axis, int64_t want) const {
+  const std::string_view e = p.rules.dims[axis].text;
+  return error(Code::kInvalidShape, strf("port %s: wanted [%s] with %.*s = %ld on axis %d, got %s", p.name, p.shape, static_cast<int>(e.size()), e.data(), static_cast<long>(want), axis, to_string(s).c_str()));
+}
+
 Status Call::bind_dims() {
   dim_count_ = 0;
-  Status failed;
-  const auto each = [&](auto&& f) {
-    for (size_t i = 0; i < spec_->ports.size() && failed.ok(); ++i)
-      if (ports_[i].present())
-        for_each_dim(spec_->ports[i].shape, [&](int axis, std::string_view e) {
-          if (failed.ok() && e != "?") f(spec_->ports[i], ports_[i].shape, axis, e);
-        });
-  };
-  const auto mismatch = [&](const Port& p, const Shape& s, int axis, std::string_view e, int64_t want) {
-    failed = error(Code::kInvalidShape, strf("port %s: wanted [%s] with %.*s = %ld on axis %d, got %s", p.name, p.shape, static_cast<int>(e.size()), e.data(), static_cast<long>(want), axis, to_string(s).c_str()));
-  };
-  each([&](const Port& p, const Shape& s, int axis, std::string_view e) {
-    if (!bare_symbol(e)) return;
-    const int64_t bound = DimExpr(e, *this).value();
-    if (bound >= 0) {
-      if (bound != s[axis]) mismatch(p, s, axis, e, bound);
-      return;
+  bool more = false;  // expressions, which need all symbols
+  for (size_t i = 0; i < spec_->ports.size(); ++i) {
+    if (!ports_[i].present()) continue;
+    const Port& p = spec_->ports[i];
+    const Shape& s = ports_[i].shape;
+    for (int axis = 0; axis < s.rank; ++axis) {
+      const DimRule& rule = p.rules.dims[axis];
+      more |= rule.kind == DimRule::Kind::expression || rule.kind == DimRule::Kind::number;
+      if (rule.kind != DimRule::Kind::symbol) continue;
+      const int64_t before = bound(rule.symbol);
+      if (before >= 0) {
+        if (before != s[axis]) return mismatch(p, s, axis, before);
+        continue;
+      }
+      if (dim_count_ == kMaxDims) __builtin_trap();  // the spec itself is too large
+      dims_[dim_count_++] = {rule.symbol, s[axis]};
     }
-    if (dim_count_ == kMaxDims || e.size() >= sizeof(Dim::symbol)) __builtin_trap();  // the spec itself is too large
-    Dim& d = dims_[dim_count_++];
-    std::memset(d.symbol, 0, sizeof d.symbol);
-    std::memcpy(d.symbol, e.data(), e.size());
-    d.value = s[axis];
-  });
-  each([&](const Port& p, const Shape& s, int axis, std::string_view e) {
-    if (bare_symbol(e)) return;
-    const int64_t want = DimExpr(e, *this).value();
-    if (want >= 0 && want != s[axis]) mismatch(p, s, axis, e, want);
-  });
-  return failed;
+  }
+  for (size_t i = 0; i < spec_->ports.size() && more; ++i) {
+    if (!ports_[i].present()) continue;
+    const Port& p = spec_->ports[i];
+    for (int axis = 0; axis < p.rules.rank; ++axis) {
+      const DimRule& rule = p.rules.dims[axis];
+      if (rule.kind != DimRule::Kind::expression && rule.kind != DimRule::Kind::number) continue;
+      const int64_t want = rule.kind == DimRule::Kind::number ? rule.number : DimExpr(rule.text, *this).value();
+      if (want >= 0 && want != ports_[i].shape[axis]) return mismatch(p, ports_[i].shape, axis, want);
+    }
+  }
+  return {};
 }
 
 namespace {
@@ -277,7 +251,7 @@ Status Call::check_aliasing() const {
     for (size_t j = 0; j < spec_->ports.size(); ++j) {
       const Port& q = spec_->ports[j];
       if (j == i || !ports_[j].present() || !overlap(ports_[i], ports_[j])) continue;
-      const bool allowed = std::strcmp(p.inplace, q.name) == 0 || std::strcmp(q.inplace, p.name) == 0;
+      const bool allowed = p.inplace_key == q.key || q.inplace_key == p.key;
       if (allowed && same_view(ports_[i], ports_[j])) continue;
       return error(Code::kAliasError, strf("port %s overlaps port %s; %s", p.name, q.name, allowed ? "in place they must be the same view" : "give it memory of its own"));
     }

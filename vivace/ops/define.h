@@ -12,6 +12,7 @@ namespace vivace::ops {
 ///   instance(Key) -> string          the C++ expression of the kernel
 ///   shape(Args, Key, Launch*)        grid, block, shared memory
 ///   complete(Args, Key, Device, Launch*) -> Status   optional: what only the device can say, such as tensor maps
+///   row_class(Args) -> int           optional: the invariance class of a call's rows; without it there is one
 ///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
 /// A composite gives `spec` and `decompose(Call, Recorder)`.
 template <class Op>
@@ -66,10 +67,26 @@ Cost cost(const Call& call) {
 }
 
 template <class Op>
+int row_class(const Call& call) {
+  if constexpr (requires(typename Op::Args args) { Op::Gpu::row_class(args); }) {
+    typename Op::Args args{};
+    if (Op::bind(call, &args).ok()) return Op::Gpu::row_class(args);
+  }
+  return 0;
+}
+
+template <class Op>
+constexpr bool needs_device() {
+  if constexpr (OnGpu<Op>)
+    return requires(typename Op::Args args, typename Op::Gpu::Key key, const device::Device& device, exec::Launch* launch) { Op::Gpu::complete(args, key, device, launch); };
+  return false;
+}
+
+template <class Op>
 constexpr OpRow define() {
   static_assert(Op::spec.complete(), "spec needs brief, formula, source and a doc for every port and attribute");
-  if constexpr (Op::spec.composite) return OpRow{&Op::spec, nullptr, nullptr, nullptr, &Op::decompose};
-  else return OpRow{&Op::spec, &prepare<Op>, &cost<Op>, &instances<Op>, nullptr};
+  if constexpr (Op::spec.composite) return OpRow{.spec = &Op::spec, .decompose = &Op::decompose};
+  else return OpRow{.spec = &Op::spec, .prepare = &prepare<Op>, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .needs_device = needs_device<Op>()};
 }
 
 }  // namespace vivace::ops

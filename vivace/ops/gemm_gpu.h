@@ -43,6 +43,9 @@ struct GemmGpu {
     return s;
   }
 
+  /// Decode steps, and all that is larger.
+  static constexpr int row_class(const Args& a) { return a.T > kStreamTokens; }
+
   static constexpr bool has_mma(DType x, DType w) { return x == w && (x == DType::bf16 || x == DType::f16 || x == DType::e4m3); }
 
   static Result<Key> pick(const Args& a, Arch arch) {

@@ -45,14 +45,19 @@ const OpRow* find(std::string_view name) {
   return nullptr;
 }
 
-Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs) {
-  Call call(*op.spec);
+Status bind(Call& call, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs) {
   for (const auto& [name, t] : ports)
     if (Status s = call.bind(name, t); !s.ok()) return s;
   for (const auto& [name, value] : attrs) {
     const double* number = std::get_if<double>(&value);
     if (Status s = number ? call.set(name, *number) : call.set(name, std::get<std::string_view>(value)); !s.ok()) return s;
   }
+  return {};
+}
+
+Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs) {
+  Call call(*op.spec);
+  if (Status s = bind(call, ports, attrs); !s.ok()) return s;
   return issue(op, call);
 }
 

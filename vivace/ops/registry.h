@@ -24,6 +24,11 @@ struct OpRow {
   Cost (*cost)(const Call& call) = nullptr;
   /// The kernel instances that serve a chip: what gates compile and packs hold. Empty without CUDA kernels.
   std::vector<Instance> (*instances)(Arch arch) = nullptr;
+  /// Which invariance class the rows of a call are in on a GPU: among calls of one class that differ only in
+  /// which rows they have, and how many, a row has the same bits. Null for a composite.
+  int (*row_class)(const Call& call) = nullptr;
+  /// A launch needs what only a loaded device can say (tensor maps): such ops have no <op>_launch.h.
+  bool needs_device = false;
   /// Issues the ops that define this one on the recorder.
   Status (*decompose)(const Call& call, Recorder& recorder) = nullptr;
 };
@@ -51,6 +56,9 @@ const OpRow* find(std::string_view name);
 
 using PortArg = std::pair<std::string_view, Tensor>;
 using AttrArg = std::pair<std::string_view, std::variant<double, std::string_view>>;
+
+/// Binds ports and attributes by name; a port given as an empty Tensor{} is the same as a port not given.
+Status bind(Call& call, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs);
 
 /// Where pipelines send ops: checks, prepares and launches each on one stream (which may be capturing).
 class Recorder {

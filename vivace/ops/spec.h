@@ -5,6 +5,7 @@
 
 #include "vivace/base/arch.h"
 #include "vivace/base/dtype.h"
+#include "vivace/ops/port_rules.h"
 
 namespace vivace::ops {
 
@@ -22,20 +23,27 @@ struct Port {
   const char* shape;
   const char* dtypes;
   const char* doc;
-  bool optional = false;
-  const char* inplace = "";
+  bool optional;
+  const char* inplace;
+  uint64_t key;          // hash of name
+  uint64_t inplace_key;  // of inplace; that of "" is no port's
+  PortRules rules;       // of shape and dtypes
 };
 
-constexpr Port in(const char* n, const char* s, const char* d, const char* doc) { return {n, Io::in, s, d, doc, false, ""}; }
-constexpr Port opt_in(const char* n, const char* s, const char* d, const char* doc) { return {n, Io::in, s, d, doc, true, ""}; }
+constexpr Port port(const char* n, Io io, const char* s, const char* d, const char* doc, bool optional, const char* inplace) {
+  return {n, io, s, d, doc, optional, inplace, Name::hash_of(n), Name::hash_of(inplace), PortRules(s, d)};
+}
+
+constexpr Port in(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::in, s, d, doc, false, ""); }
+constexpr Port opt_in(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::in, s, d, doc, true, ""); }
 constexpr Port out(const char* n, const char* s, const char* d, const char* doc, const char* inplace = "") {
-  return {n, Io::out, s, d, doc, false, inplace};
+  return port(n, Io::out, s, d, doc, false, inplace);
 }
 constexpr Port opt_out(const char* n, const char* s, const char* d, const char* doc, const char* inplace = "") {
-  return {n, Io::out, s, d, doc, true, inplace};
+  return port(n, Io::out, s, d, doc, true, inplace);
 }
-constexpr Port inout(const char* n, const char* s, const char* d, const char* doc) { return {n, Io::inout, s, d, doc, false, ""}; }
-constexpr Port opt_inout(const char* n, const char* s, const char* d, const char* doc) { return {n, Io::inout, s, d, doc, true, ""}; }
+constexpr Port inout(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::inout, s, d, doc, false, ""); }
+constexpr Port opt_inout(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::inout, s, d, doc, true, ""); }
 
 /// The device-side row count every row op takes: rows at and beyond it are neither read nor written.
 constexpr Port rows_port() {
@@ -50,13 +58,14 @@ struct Attr {
   double fallback;      // the default; for a choice its index
   const char* choices;  // "none|silu|gelu_tanh", or "" for the other kinds
   const char* doc;
+  uint64_t key;         // hash of name
 };
 
-constexpr Attr real(const char* n, double d, const char* doc) { return {n, AttrKind::real, d, "", doc}; }
-constexpr Attr integer(const char* n, double d, const char* doc) { return {n, AttrKind::integer, d, "", doc}; }
-constexpr Attr boolean(const char* n, bool d, const char* doc) { return {n, AttrKind::boolean, d ? 1.0 : 0.0, "", doc}; }
+constexpr Attr real(const char* n, double d, const char* doc) { return {n, AttrKind::real, d, "", doc, Name::hash_of(n)}; }
+constexpr Attr integer(const char* n, double d, const char* doc) { return {n, AttrKind::integer, d, "", doc, Name::hash_of(n)}; }
+constexpr Attr boolean(const char* n, bool d, const char* doc) { return {n, AttrKind::boolean, d ? 1.0 : 0.0, "", doc, Name::hash_of(n)}; }
 /// The first choice is the default; indices follow the kernel's enum.
-constexpr Attr choice(const char* n, const char* choices, const char* doc) { return {n, AttrKind::choice, 0, choices, doc}; }
+constexpr Attr choice(const char* n, const char* choices, const char* doc) { return {n, AttrKind::choice, 0, choices, doc, Name::hash_of(n)}; }
 
 /// Minimum traffic and arithmetic of one call: what the roofline is computed from.
 struct Cost {
@@ -82,7 +91,15 @@ struct OpSpec {
     const auto full = [](const char* s) { return s != nullptr && s[0] != '\0'; };
     if (!(full(name) && full(group) && full(brief) && full(formula) && full(source))) return false;
     for (const Port& p : ports)
-      if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc))) return false;
+      if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && p.rules.rank <= kMaxRank && p.rules.known_dtypes)) return false;
+    for (size_t i = 0; i < ports.size(); ++i)  // calls look names up by hash
+      for (size_t j = 0; j < i; ++j)
+        if (ports[i].key == ports[j].key) return false;
+    for (const Port& p : ports) {
+      bool there = p.rules.dtypes != 0;
+      for (const Port& q : ports) there |= p.rules.dtype_of == q.key;
+      if (!there) return false;
+    }
     for (const Attr& a : attrs)
       if (!(full(a.name) && full(a.doc) && (a.kind == AttrKind::choice) == full(a.choices))) return false;
     return !ports.empty() && ports.size() <= kMaxPorts && attrs.size() <= kMaxAttrs;
