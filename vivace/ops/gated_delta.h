@@ -77,8 +77,8 @@ struct gated_delta {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // A state's rows over 4 to 16 threads: 16 to 32 in registers each, so that one head fills four blocks.
-    static constexpr Policy kTactics[] = {{32, 4, 16}, {32, 4, 32}, {16, 8, 32}, {8, 16, 32}};
+    // A state's rows over 4 to 32 threads: 16 or 32 in registers each, so that one head fills four blocks.
+    static constexpr Policy kTactics[] = {{32, 4, 16}, {32, 4, 32}, {16, 8, 32}, {8, 32, 16}};
 
     static Result<Key> pick(const Args& a, Arch) {
       for (const Policy& p : kTactics)
