@@ -231,7 +231,10 @@ def _extract(model: Model, folder: Path, target: Path) -> None:
 
 def _sha256(path: Path) -> str:
     with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
+        digest = hashlib.sha256()  # file_digest() would want Python 3.11
+        while block := f.read(1 << 20):
+            digest.update(block)
+        return digest.hexdigest()
 
 
 def _bytes_under(folder: str) -> int:
