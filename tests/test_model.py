@@ -180,6 +180,69 @@ def test_narrower_plans_are_near_f32(name, plan):
     assert 1e-5 < error < PLANS[plan], error
 
 
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_logit_bias_and_mask(ahead):
+    vocab = 192
+    with vivace.load_model(PATH, max_batch=2, ahead=ahead, logit_bias=True) as model:
+        plain = model.generate_ids(IDS, max_tokens=10)
+        with vivace.load_model(PATH) as other:
+            assert other.generate_ids(IDS, max_tokens=10).tokens == plain.tokens  # no bias: the same answer
+        pushed = model.generate_ids(IDS, max_tokens=10, logit_bias={17: 1000.0})
+        assert pushed.tokens == [17] * 10
+        banned = model.generate_ids(IDS, max_tokens=10, logit_bias={plain.tokens[0]: float("-inf")})
+        assert plain.tokens[0] not in banned.tokens and banned.tokens != plain.tokens
+        assert model.generate_ids(IDS, max_tokens=10).tokens == plain.tokens  # the next sequence of the slot has none
+        seen = []
+
+        def odd_then_even(tokens):
+            seen.append(list(tokens))
+            return [t % 2 == (1 if len(tokens) % 2 == 0 else 0) for t in range(vocab)]
+
+        masked = model.generate_ids(IDS, max_tokens=10, mask=odd_then_even, temperature=1.0, seed=3)
+        assert [t % 2 for t in masked.tokens] == [1, 0] * 5
+        assert seen == [masked.tokens[:n] for n in range(10)]
+        assert model.generate_ids(IDS, max_tokens=6, mask=lambda tokens: None).tokens == plain.tokens[:6]
+
+
+def test_bad_bias_and_mask():
+    with vivace.load_model(PATH, logit_bias=True) as model:
+        for options, match in [(dict(logit_bias={500: 1.0}), "token 500 is outside"), (dict(logit_bias={5: float("nan")}), "finite value or -inf"),
+                               (dict(mask=lambda tokens: [True]), "wanted 192 booleans")]:
+            with pytest.raises(vivace.InvalidArgumentError, match=match):
+                model.generate_ids(IDS, max_tokens=2, **options)
+        core = _core.Batcher(model._core)
+        one = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, seed=0, stop=[], max_tokens=4)
+        with pytest.raises(vivace.InvalidShapeError, match="192 tokens, got 3"):
+            core.submit(prompt=IDS, **one, bias=bytes(12))
+        request = core.submit(prompt=IDS, **one)
+        with pytest.raises(vivace.NotFoundError, match="not running"):
+            core.set_bias(request, bytes(4 * 192))
+        core.step()
+        with pytest.raises(vivace.FailedPreconditionError, match="not stepwise"):
+            core.set_bias(request, bytes(4 * 192))
+    with vivace.load_model(PATH) as model, pytest.raises(vivace.FailedPreconditionError, match="logit_bias"):
+        model.generate_ids(IDS, max_tokens=2, logit_bias={3: 1.0})
+
+
+def test_stop_text_ends_the_answer_before_it():
+    from vivace.model import Chunk, _until
+
+    def told(texts, *stops):
+        out = list(_until((Chunk(t, i, 0.0, "length" if i == len(texts) - 1 else None) for i, t in enumerate(texts)), stops))
+        return "".join(c.text for c in out), [c.token for c in out if c.token is not None], out[-1].finish
+
+    assert told(["ab", "cd", "ef"], "xy") == ("abcdef", [0, 1, 2], "length")
+    assert told(["ab", "cd", "ef"], "de") == ("abc", [0, 1], "stop")
+    assert told(["a", "", "b", "ab", "c"], "abc", "bab") == ("a", [0], "stop")
+    assert told(["ab", "ab", "ac"], "abac") == ("ab", [0], "stop")
+    assert told(["ab"], "ab") == ("", [], "stop")
+    assert told(["end of it"], "of") == ("end ", [0], "stop")
+    first = next(_until(iter([Chunk("begin ", 0, 0.0), Chunk("sto", 1, 0.0)]), ["stop"]))
+    assert first.text == "begin "  # what cannot begin a stop string is not held back
+    with vivace.load_model(PATH) as model, pytest.raises(vivace.InvalidArgumentError, match="stop_text"):
+        model.generate_ids(IDS, max_tokens=2, stop_text="x")
+
+
 def test_random_weights_need_only_a_config(tmp_path):
     shutil.copy(FIXTURES / "tiny" / "qwen3" / "config.json", tmp_path)
     for precision in ("bf16", "f32"):

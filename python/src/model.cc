@@ -1,6 +1,8 @@
 // Models and batching for Python. Thin: every decision is in engine/ and serve/.
 #include "model.h"
 
+#include <cstring>
+
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -21,10 +23,10 @@ struct TextModel {
 
 std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
                                            const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager, int ahead,
-                                           bool random_weights) {
+                                           bool random_weights, bool logit_bias) {
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     nb::gil_scoped_release release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights});
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights, logit_bias});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -56,10 +58,18 @@ struct Batcher {
   std::vector<serve::Event> events;
 };
 
+/// f32 values as bytes: what NumPy's tobytes() gives, without a copy of each number.
+std::vector<float> floats(const nb::bytes& b) {
+  if (b.size() % sizeof(float) != 0) check(Status(Code::kInvalidShape, "bias: bytes that are no whole number of f32 values"));
+  std::vector<float> values(b.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), b.c_str(), b.size());
+  return values;
+}
+
 int64_t submit(Batcher& b, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p,
-               float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop) {
+               float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop, nb::bytes bias, bool stepwise) {
   engine::Sampling s{temperature, top_p, min_p, top_k, repetition, presence, frequency, seed};
-  Result<int64_t> id = b.batcher.submit({std::move(prompt), max_tokens, s, std::move(stop)});
+  Result<int64_t> id = b.batcher.submit({std::move(prompt), max_tokens, s, std::move(stop), floats(bias), stepwise});
   check(id.status());
   return *id;
 }
@@ -144,12 +154,14 @@ void add_model(nb::module_& m) {
   nb::class_<Batcher>(m, "Batcher")
       .def(nb::init<TextModel&>(), nb::keep_alive<1, 2>())
       .def("submit", &submit, nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"),
-           nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"))
+           nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"),
+           nb::arg("bias") = nb::bytes("", 0), nb::arg("stepwise") = false)
+      .def("set_bias", [](Batcher& b, int64_t id, nb::bytes bias) { check(b.batcher.set_bias(id, floats(bias))); })
       .def("cancel", [](Batcher& b, int64_t id) { check(b.batcher.cancel(id)); })
       .def("idle", [](const Batcher& b) { return b.batcher.idle(); })
       .def("step", &step);
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
-        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false);
+        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false);
 }
 
 }  // namespace vivace::python

@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +44,7 @@ class Answer:
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False) -> "TextModel":
+               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     device: "auto" or "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU bf16), "q8" (int8 activations
@@ -52,7 +53,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
     max_batch: sequences live at once. chunk: prompt tokens a step may take. ahead: steps that may be queued
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
-    shapes of a config.json with weights drawn where the model runs, for timing.
+    shapes of a config.json with weights drawn where the model runs, for timing. logit_bias: requests may
+    come with logit_bias or mask; a step takes one launch more.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     if partition is not None:
@@ -63,7 +65,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
         find_nvrtc()
     path = resolve(path_or_name)
     core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads,
-                                 context=context, max_batch=max_batch, chunk=chunk, ahead=ahead, random_weights=random_weights)
+                                 context=context, max_batch=max_batch, chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias)
     return TextModel(path, core)
 
 
@@ -172,33 +174,100 @@ class TextModel:
     def stream(self, prompt, **options) -> Iterator[Chunk]:
         """Yields an answer as it is made. Options: max_tokens (default: up to the context, at most 512),
         temperature (0 = greedy), top_k (0 = off), top_p, min_p, repetition_penalty, presence_penalty,
-        frequency_penalty, seed, stop (extra token ids). Closing the iterator cancels the answer."""
+        frequency_penalty, seed, stop (extra token ids), stop_text (strings that end the answer and are no part
+        of it), logit_bias ({token: value added to its logit}), mask (a function: tokens so far -> a sequence of
+        booleans, one a token of the vocabulary, of what may come next, or None for everything). The last two
+        need load_model(logit_bias=True). Closing the iterator cancels the answer."""
         ids = self.prompt_ids(prompt)
         return self._stream(ids, self.text, **options)
 
-    def _stream(self, ids, text, **options) -> Iterator[Chunk]:
-        request = _request(ids, text.eos if text else [], self._live.limits()["context"], **options)
+    def _stream(self, ids, text, *, stop_text=(), mask=None, logit_bias=None, **options) -> Iterator[Chunk]:
+        limits = self._live.limits()
+        stops = [stop_text] if isinstance(stop_text, str) else list(stop_text)
+        if stops and (text is None or "" in stops):
+            raise InvalidArgumentError("stop_text: it needs the model's tokenizer, and strings that are not empty")
+        bias = _Bias(limits["vocab"], logit_bias, mask)
+        request = _request(ids, text.eos if text else [], limits["context"], bias=bias.first(), stepwise=mask is not None, **options)
         batcher = _core.Batcher(self._live)
-        batcher.submit(**request)  # errors of the request surface here, not at the first next()
-        return self._run(batcher, text)
+        request = batcher.submit(**request)  # errors of the request surface here, not at the first next()
+        chunks = self._run(batcher, text, request, bias)
+        return _until(chunks, stops) if stops else chunks
 
-    def _run(self, batcher, text) -> Iterator[Chunk]:
+    def _run(self, batcher, text, request, bias) -> Iterator[Chunk]:
         decode = text.stream() if text else lambda token: ""
+        tokens = []
         while not batcher.idle():
             self._live  # closed meanwhile: a clear error
             for _, token, logprob, finish in batcher.step():
                 if finish == "nan_logits":
                     raise Error("the model's logits are NaN: the checkpoint or this machine's arithmetic is broken")
                 has = token is not None
+                if has and bias.mask is not None and finish is None:
+                    tokens.append(token)
+                    batcher.set_bias(request, bias.after(tokens))
                 yield Chunk(decode(token) if has else "", token, logprob if has else None, finish)
 
 
 def _request(ids, eos, context, *, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
-             presence_penalty=0.0, frequency_penalty=0.0, seed=0, stop=()) -> dict:
+             presence_penalty=0.0, frequency_penalty=0.0, seed=0, stop=(), bias=b"", stepwise=False) -> dict:
     if max_tokens is None:
         max_tokens = max(1, min(512, context - len(ids) + 1))
     return dict(prompt=ids, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-                repetition=repetition_penalty, presence=presence_penalty, frequency=frequency_penalty, seed=seed, stop=[*eos, *stop])
+                repetition=repetition_penalty, presence=presence_penalty, frequency=frequency_penalty, seed=seed, stop=[*eos, *stop], bias=bias, stepwise=stepwise)
+
+
+class _Bias:
+    """What is added to the logits of a request, as f32 bytes."""
+
+    def __init__(self, vocab, logit_bias, mask):
+        self.mask, self._base = mask, array("f", bytes(4 * vocab))
+        self._given = bool(logit_bias)
+        for token, value in (logit_bias or {}).items():
+            if not 0 <= token < vocab:
+                raise InvalidArgumentError(f"logit_bias: token {token} is outside the vocabulary [0, {vocab})")
+            if value != value or value == float("inf"):
+                raise InvalidArgumentError(f"logit_bias: token {token}: wanted a finite value or -inf, got {value}")
+            self._base[token] = value
+
+    def first(self) -> bytes:
+        return self.after([]) if self.mask is not None else self._base.tobytes() if self._given else b""
+
+    def after(self, tokens) -> bytes:
+        allowed = self.mask(list(tokens))
+        if allowed is None:
+            return self._base.tobytes()
+        if len(allowed) != len(self._base):
+            raise InvalidArgumentError(f"mask: wanted {len(self._base)} booleans, one a token, got {len(allowed)}")
+        return array("f", [b if ok else float("-inf") for b, ok in zip(self._base, allowed)]).tobytes()
+
+
+def _until(chunks: Iterator[Chunk], stops) -> Iterator[Chunk]:
+    """The chunks up to the first of the stop strings; text that may begin one is held back until it is known."""
+    held: list[Chunk] = []
+    for c in chunks:
+        held.append(c)
+        text = "".join(h.text for h in held)
+        at = min((i for i in (text.find(s) for s in stops) if i >= 0), default=-1)
+        if at >= 0:
+            chunks.close()
+            yield from _cut(held, at, "stop")
+            return
+        if c.finish is not None:
+            yield from held
+            return
+        begun = max((n for s in stops for n in range(1, min(len(s), len(text) + 1)) if text.endswith(s[:n])), default=0)
+        while held and sum(len(h.text) for h in held[1:]) >= begun:
+            yield held.pop(0)
+
+
+def _cut(chunks, at, finish) -> Iterator[Chunk]:
+    """`chunks` up to `at` characters: the tokens that the text before it came from."""
+    for c in chunks:
+        if at <= 0:
+            break
+        yield Chunk(c.text[:at], c.token, c.logprob)
+        at -= len(c.text)
+    yield Chunk("", None, None, finish)
 
 
 def _add(answer: Answer, token, logprob, finish, elapsed) -> None:

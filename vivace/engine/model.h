@@ -24,6 +24,7 @@ struct LoadOptions {
   bool eager = false;              // issue ops one by one instead of replaying a graph: for debugging, same bits
   int ahead = 0;                   // steps that may be queued at once; 0 = as suits the device
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
+  bool logit_bias = false;         // steps add set_bias()'s rows to the logits: one more launch
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -74,6 +75,7 @@ struct TextLimits {
   int vocab = 0, context = 0, max_batch = 0, chunk = 0;
   int ahead = 1;      // steps that may be queued before the first is collected
   bool mixed = true;  // whether rows that answer and rows of prompts belong in one step
+  bool biased = false;  // whether set_bias() works
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
@@ -83,6 +85,10 @@ class TextModel : public Model {
   /// Sets the parameters of `slot` and forgets its sequence. Not on the hot path. Errors: InvalidArgument
   /// names the value, and nothing changed.
   virtual Status start(int slot, const Sampling& sampling) = 0;
+  /// What is added to the logits of `slot` from the next queued step on, a value a token, -inf to forbid one;
+  /// empty: nothing, as after start(). Log-probabilities are those of the biased logits. Errors:
+  /// FailedPrecondition without LoadOptions::logit_bias, InvalidShape.
+  virtual Status set_bias(int slot, std::span<const float> bias) = 0;
   /// Queues a step over 1..chunk rows, at most max_batch of which sample. After load this neither
   /// allocates nor compiles. Rows of one slot must be in position order. A step all of whose rows
   /// sample, max_batch at most, is of the decode class, any other of the prefill class: bits of a row

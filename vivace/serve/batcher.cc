@@ -42,6 +42,9 @@ Result<int64_t> Batcher::submit(Request request) {
     return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, the context holds %d; shorten the prompt, lower max_tokens or load with a larger context",
                                              request.prompt.size(), request.max_tokens, static_cast<long>(need), limits_.context));
   VV_TRY(engine::check(request.sampling));
+  if (!request.bias.empty() && request.bias.size() != static_cast<size_t>(limits_.vocab))
+    return Status(Code::kInvalidShape, strf("generate: the bias wants a value for each of %d tokens, got %zu", limits_.vocab, request.bias.size()));
+  if (!request.bias.empty() && !limits_.biased) return Status(Code::kFailedPrecondition, "generate: a bias or mask of tokens needs a model loaded with logit_bias");
   Active a;
   a.id = next_id_++;
   a.request = std::move(request);
@@ -64,6 +67,16 @@ Status Batcher::cancel(int64_t request) {
   return Status(Code::kNotFound, strf("cancel: request %ld is not running", static_cast<long>(request)));
 }
 
+Status Batcher::set_bias(int64_t request, std::span<const float> bias) {
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    const Active& a = slots_[slot];
+    if (a.id != request) continue;
+    if (!a.request.stepwise) return Status(Code::kFailedPrecondition, strf("set_bias: request %ld is not stepwise, its next draws may be on their way", static_cast<long>(request)));
+    return model_.set_bias(static_cast<int>(slot), bias);
+  }
+  return Status(Code::kNotFound, strf("set_bias: request %ld is not running", static_cast<long>(request)));
+}
+
 bool Batcher::idle() const {
   return waiting_.empty() && cancelled_.empty() && std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; });
 }
@@ -75,7 +88,9 @@ Status Batcher::admit() {
     if (slots_[slot].id >= 0) continue;
     slots_[slot] = std::move(waiting_.front());
     waiting_.pop_front();
-    VV_TRY(model_.start(static_cast<int>(slot), slots_[slot].request.sampling));
+    const Request& request = slots_[slot].request;
+    VV_TRY(model_.start(static_cast<int>(slot), request.sampling));
+    if (!request.bias.empty()) VV_TRY(model_.set_bias(static_cast<int>(slot), request.bias));
   }
   return {};
 }
@@ -142,7 +157,7 @@ bool Batcher::steady() const {
       if (!waiting_.empty()) return false;
       continue;
     }
-    if (a.cancelled || a.produced + a.drawing >= a.request.max_tokens) return false;
+    if (a.cancelled || a.request.stepwise || a.produced + a.drawing >= a.request.max_tokens) return false;
     ++live;
   }
   return live == answering_.size();

@@ -1,6 +1,7 @@
 // Batcher: several requests on one TextModel. Which rows enter a step is decided here and nowhere else.
 #pragma once
 #include <deque>
+#include <span>
 #include <vector>
 
 #include "vivace/engine/model.h"
@@ -12,6 +13,8 @@ struct Request {
   int max_tokens = 0;               // >= 1
   engine::Sampling sampling;
   std::vector<int32_t> stop;        // token ids that end the answer; they are not part of it
+  std::vector<float> bias = {};     // a value a token, added to its logit, -inf to forbid it; empty: none
+  bool stepwise = false;            // no step runs ahead of this request: set_bias() may come between any two
 };
 
 enum class Finish : uint8_t { none, stop, length, cancelled, nan_logits };
@@ -38,6 +41,9 @@ class Batcher {
   Result<int64_t> submit(Request request);
   /// Ends a request at once; its Finish::cancelled event comes with the next step. NotFound if it is over.
   Status cancel(int64_t request);
+  /// Replaces the bias of a request that answers, from its next draw on. Errors: NotFound if it is over or
+  /// still waits; FailedPrecondition if it is not stepwise.
+  Status set_bias(int64_t request, std::span<const float> bias);
   bool idle() const;
   /// One model step: every answering request gets one row, the rest of the chunk goes to prompts in
   /// order of arrival; apart, where the model does not mix them. While nobody joins or leaves, further

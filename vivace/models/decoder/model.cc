@@ -35,6 +35,7 @@ class DecoderModel final : public engine::TextModel {
   std::vector<engine::MemoryLine> memory() const override;
   TextLimits limits() const override { return limits_; }
   Status start(int slot, const Sampling& sampling) override;
+  Status set_bias(int slot, std::span<const float> bias) override;
   Status issue(std::span<const TokenRow> rows) override;
   Status repeat() override;
   Status collect(std::span<Sampled> out) override;
@@ -59,6 +60,7 @@ class DecoderModel final : public engine::TextModel {
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const TokenRow> rows) const;
   Status check_room() const;
+  Status check_slot(const char* call, int slot) const;
   Status queue(const Variant& v, std::span<const int32_t> slots);
 
   engine::WeightSource source_;
@@ -101,7 +103,7 @@ Status DecoderModel::check_options() {
   const bool host = machine_->place() == Place::host;
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
   limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.chunk, options_.max_batch),
-                       std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host};
+                       std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host, options_.logit_bias};
   return {};
 }
 
@@ -146,6 +148,10 @@ void DecoderModel::declare_buffers() {
   if (uses_branch(c)) {
     declare("branch", act, Shape(T, c.hidden), &b.branch);
     declare("last_branch", act, Shape(R, c.hidden), &b.last_branch);
+  }
+  if (options_.logit_bias) {
+    declare("bias", f32, Shape(S, c.vocab), &b.bias);
+    declare("row_bias", f32, Shape(R, c.vocab), &b.row_bias);
   }
   declare("logits", f32, Shape(R, c.vocab), &b.logits);
   declare("next", i32, Shape(R), &b.next);
@@ -242,11 +248,26 @@ const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const 
 }
 
 Status DecoderModel::start(int slot, const Sampling& sampling) {
-  if (slot < 0 || slot >= limits_.max_batch) return Status(Code::kInvalidArgument, strf("start: slot %d is outside [0, %d)", slot, limits_.max_batch));
+  VV_TRY(check_slot("start", slot));
   VV_TRY(engine::check(sampling));
+  if (options_.logit_bias) VV_TRY(set_bias(slot, {}));
   sampling_[static_cast<size_t>(slot)] = sampling;
   const Tensor counts = slice(buffers_.counts, slot, 1);
   return machine_->stream().copy(counts.data, buffers_.no_counts.data, static_cast<size_t>(counts.span_bytes()));
+}
+
+Status DecoderModel::set_bias(int slot, std::span<const float> bias) {
+  VV_TRY(check_slot("set_bias", slot));
+  if (!options_.logit_bias) return Status(Code::kFailedPrecondition, "set_bias: load the model with logit_bias, so that its steps have room for it");
+  if (!bias.empty() && bias.size() != static_cast<size_t>(limits_.vocab))
+    return Status(Code::kInvalidShape, strf("set_bias: wanted a value for each of %d tokens, got %zu", limits_.vocab, bias.size()));
+  const Tensor to = slice(buffers_.bias, slot, 1);
+  VV_TRY(machine_->stream().copy(to.data, bias.empty() ? buffers_.no_counts.data : bias.data(), static_cast<size_t>(to.span_bytes())));
+  return bias.empty() ? Status() : machine_->stream().synchronize();  // the caller's memory is free again
+}
+
+Status DecoderModel::check_slot(const char* call, int slot) const {
+  return slot >= 0 && slot < limits_.max_batch ? Status() : Status(Code::kInvalidArgument, strf("%s: slot %d is outside [0, %d)", call, slot, limits_.max_batch));
 }
 
 Status DecoderModel::check_room() const {

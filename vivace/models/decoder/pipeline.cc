@@ -129,7 +129,9 @@ class Step {
     }
     const Rows entering = plan_.eight_in ? Rows{top(b_.last_codes, R_), top(b_.last_scale, R_)} : Rows{waiting_ ? last : top(b_.last, R_), {}};
     VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
-    VV_TRY(product(entering, {w_.head, w_.head_scale, {}}, logits, {}, "none", in_.samples));
+    const Tensor bias = b_.bias.present() ? top(b_.row_bias, R_) : Tensor{};
+    if (bias.present()) VV_TRY(rec_(ops::embedding, {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
+    VV_TRY(product(entering, {w_.head, w_.head_scale, {}}, logits, bias, "none", in_.samples));
     VV_TRY(rec_(ops::sample,
                 {{"logits", logits}, {"token", next}, {"logprob", logprob}, {"temperature", top(in_.temperature, R_)}, {"top_k", top(in_.top_k, R_)},
                  {"top_p", top(in_.top_p, R_)}, {"min_p", top(in_.min_p, R_)}, {"seed", top(in_.seed, R_)}, {"step", step}, {"counts", b_.counts},

@@ -26,6 +26,7 @@ struct StepBuffers {
   std::vector<Tensor> k_cache, v_cache;  // a layer: [S, L, Hkv, D]
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
   Tensor no_counts;                // [V] i32: zeros, what a slot starts with
+  Tensor bias, row_bias;           // [S, V], [R, V] f32: added to a slot's logits, gathered by row; or absent
   Tensor inv_freq, local_inv_freq; // [D/2] f32; absent without rope, without local layers
   // Scratch, act unless it says otherwise.
   Tensor hidden;                   // [T, H] the residual stream
