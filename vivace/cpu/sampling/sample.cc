@@ -1,5 +1,7 @@
 #include "vivace/kernels/sampling/sample.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "vivace/cpu/rows.h"
@@ -17,6 +19,24 @@ struct Cut {
   int64_t last = std::numeric_limits<int64_t>::max();
 };
 
+struct Largest {
+  float value;  // meaningless beside a NaN
+  bool nan;
+};
+
+/// Over n >= 1 values. As integers, because compilers vectorise that maximum.
+Largest largest(const float* z, int64_t n) {
+  uint32_t top = 0, nan = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    top = std::max(top, kernels::score_key(z[i]));
+    nan |= z[i] != z[i];
+  }
+  const uint32_t bits = top & 0x80000000u ? top & 0x7fffffffu : ~top;
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return {value, nan != 0};
+}
+
 /// One row's logits as the draw sees them, recomputed in every pass: no row-sized memory is needed.
 class Row {
  public:
@@ -25,7 +45,9 @@ class Row {
     greedy_ = !(temperature >= kernels::kMinTemperature);
     temperature_ = greedy_ ? 1.0f : temperature;
     const int64_t slot = a.slot ? a.slot[t] : 0;
-    if (a.counts && slot >= 0 && slot < a.S) counts_ = a.counts + slot * a.counts_stride;
+    const auto differs = [t](const float* of, float neutral) { return of != nullptr && of[t] != neutral; };
+    const bool penalised = differs(a.repetition, 1) || differs(a.presence, 0) || differs(a.frequency, 0);
+    if (penalised && a.counts && slot >= 0 && slot < a.S) counts_ = a.counts + slot * a.counts_stride;
   }
 
   /// Token of the row, -1 if there is none.
@@ -51,7 +73,7 @@ class Row {
     float l[kChunk], max = -kInf, sum = 0, at = 0;
     for_chunks(a_.V, [&](int64_t first, int64_t n) {
       load_f32(a_.logits, a_.dtype, t_ * a_.logits_stride + first, n, l);
-      for (int64_t i = 0; i < n; ++i) max = std::max(max, l[i]);
+      max = std::max(max, largest(l, n).value);
       if (token >= first && token < first + n) at = l[token - first];
     });
     for_chunks(a_.V, [&](int64_t first, int64_t n) {
@@ -108,10 +130,11 @@ class Row {
   bool find_max() {
     bool nan = false;
     each_chunk([&](int64_t first, int64_t n, const float* z) {
-      for (int64_t i = 0; i < n; ++i) {
-        nan |= std::isnan(z[i]);
-        if (z[i] > max_) max_ = z[i], argmax_ = first + i;
-      }
+      const Largest top = largest(z, n);
+      nan |= top.nan;
+      if (!(top.value > max_)) return;
+      max_ = top.value;
+      for (argmax_ = first; z[argmax_ - first] != max_;) ++argmax_;
     });
     return !nan && argmax_ >= 0;
   }
