@@ -1,0 +1,1 @@
+"""Other libraries' call names over Vivace's ops."""
