@@ -2,6 +2,7 @@
 
     vivace convert SmolLM2/ smollm2.gguf --dtype q4_1
     vivace convert smollm2.gguf folder/ --dtype bf16
+    vivace convert whisper-tiny.en/ folder/          # of CTranslate2: see ct2.py
 
 Names and layouts come from the engine's own weight tables, files are read by its strict readers. Matrices get
 `dtype`; vectors, routers and learned positions stay f32. What the target format cannot say is refused.
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vivace import _core, ops, view
+from vivace import _core, ct2, ops, view
 from vivace.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from vivace.gguf import write_gguf
 
@@ -34,21 +35,28 @@ _EXTRA = {"gemma3": {"hidden_activation": "gelu_pytorch_tanh"}, "gpt2": {"activa
 
 
 def convert(source, target, *, dtype: str = "auto") -> dict:
-    """Writes `target` (a .gguf file or a folder) from `source` (a hub folder, .safetensors or .gguf). dtype: q8_0 for
-    GGUF and bf16 for a folder unless given. Returns {"tensors", "bytes"}."""
+    """Writes `target` (a .gguf file or a folder) from `source` (a hub folder, .safetensors, .gguf, or a
+    folder of CTranslate2 with a Whisper model). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). Returns {"tensors", "bytes"}."""
     source, target = Path(source), Path(target)
+    if file := ct2.file_of(source):
+        _must_be_new(target, folder=True)
+        return ct2.convert(file, target, dtype)
     to_gguf = target.suffix == ".gguf"
     dtype = ("q8_0" if to_gguf else "bf16") if dtype == "auto" else dtype
     allowed = GGUF_DTYPES if to_gguf else tuple(PLAIN)
     if dtype not in allowed:
         raise InvalidArgumentError(f"dtype: wanted one of {', '.join(allowed)} for {'a GGUF file' if to_gguf else 'safetensors'}, got {dtype!r}")
-    if target.exists() and (to_gguf or not target.is_dir() or any(target.iterdir())):
-        raise InvalidArgumentError(f"{target}: it exists; name a new file or an empty folder")
+    _must_be_new(target, folder=not to_gguf)
     entries = _core.read_tensors(str(source))
     meta = _core.read_metadata(str(source))
     if ("general.architecture" in meta) == to_gguf:
         raise UnsupportedError(f"{source}: only safetensors to GGUF and GGUF to safetensors are converted")
     return _to_gguf(source, target, entries, dtype) if to_gguf else _to_hub(source, target, entries, meta, dtype)
+
+
+def _must_be_new(target: Path, folder: bool) -> None:
+    if target.exists() and not (folder and target.is_dir() and not any(target.iterdir())):
+        raise InvalidArgumentError(f"{target}: it exists; name a new file or an empty folder")
 
 
 class _Tensors:
@@ -220,7 +228,7 @@ def _to_hub(source, target, entries, meta, dtype):
     (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     if meta.get("tokenizer.ggml.tokens"):
         _write_tokenizer(target, meta)
-    return _write_safetensors(target / "model.safetensors", out, dtype)
+    return write_safetensors(target / "model.safetensors", out, dtype)
 
 
 def _hub_config(meta, arch, family, tensors) -> dict:
@@ -272,7 +280,7 @@ def narrow(w: np.ndarray, dtype: str) -> np.ndarray:
     return np.where(np.isnan(w), u >> 16 | 0x40, rounded).astype("<u2")
 
 
-def _write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
+def write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
     header, at, parts = {"__metadata__": {"format": "pt"}}, 0, []
     for name, w in tensors.items():
         kind = dtype if w.ndim >= 2 else "f32"
