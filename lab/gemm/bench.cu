@@ -22,7 +22,8 @@ struct Variant {
   int threads, smem, cluster, warps_k;
   const void* kernel[2];  // bf16, e4m3; out is bf16
   GemmWgmma policy = {};
-  bool many() const { return kind == Kind::tile || (kind == Kind::wgmma && policy.split == 1 && tokens > 64); }
+  bool many() const { return kind == Kind::tile || (kind == Kind::wgmma && tokens > 64); }
+  bool both() const { return kind == Kind::wgmma && tokens == 64 && policy.split == 1; }  // tiles that serve any number of tokens
   /// Variants of one key give a token the same bits.
   int bits_key() const { return kind == Kind::wgmma ? 1000 + policy.split * 2 + policy.promote : kind == Kind::stream ? cluster * warps_k : -1; }
 };
@@ -145,7 +146,7 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
 bool usable(const Variant& v, int M, Shape s, int type) {
   const int64_t step = 128 / (type ? 1 : 2);
   if (v.kernel[type] == nullptr) return false;
-  if (v.many()) return M > 64;
+  if (v.many() || (v.both() && M > 64)) return M > 64;
   return M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8) && s.K / step / (v.kind == Kind::wgmma ? v.policy.split : v.cluster * v.warps_k) >= 1;
 }
 
@@ -273,7 +274,8 @@ int main(int argc, char** argv) {
     for (int M : {256, 512, 768})
       if (many) jobs.push_back({M, s});
 
-  int wrong = 0, same_bits = 0, other_bits = 0;
+  int wrong = 0;
+  long same_bits[2] = {}, other_bits[2] = {};
   std::map<std::pair<int, bool>, double> coarse_error;  // by K and promotion: largest error over the bound of f32 sums
   const auto start = std::chrono::steady_clock::now();
   std::vector<double> ratios[2][2];
@@ -293,6 +295,7 @@ int main(int argc, char** argv) {
       struct Row {
         double us;
         std::string name;
+        const Variant* variant;
       };
       std::vector<Row> timed;
       for (const Variant& v : all) {
@@ -314,7 +317,7 @@ int main(int argc, char** argv) {
         if (v.kind == Kind::wgmma && v.policy.split == 1 && !v.policy.promote) {  // mma.sync and wgmma in the same order
           if (const auto tile = first.find({s.N, s.K, -1}); tile != first.end()) {
             const size_t n = std::min(tile->second.size(), bits.size());
-            for (size_t i = 0; i < n; ++i) ++(tile->second[i] == bits[i] ? same_bits : other_bits);
+            for (size_t i = 0; i < n; ++i) ++(tile->second[i] == bits[i] ? same_bits : other_bits)[type];
           }
         }
         if (std::memcmp(base.data(), bits.data(), 2 * std::min(base.size(), bits.size())) != 0) {
@@ -325,13 +328,25 @@ int main(int argc, char** argv) {
         }
         const int nodes_now = M > 1000 ? std::min(nodes, 4) : nodes;
         const double us = time_graph(nodes_now, [&](int i, cudaStream_t stream) { return launch(v, type, arguments(p, type, M, s, i % copies * w_bytes), stream); }, M > 1000 ? 3 : 5);
-        timed.push_back({us, v.name});
+        timed.push_back({us, v.name, &v});
         if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"us\":%.3f,\"gbs\":%.0f,\"bound\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, v.name.c_str(), us, bytes / us / 1e3, share);
       }
       const double peer = !peers ? NAN : blas.time(type ? CUDA_R_8F_E4M3 : CUDA_R_16BF, p.x[type], p.w[type], w_bytes, copies, p.out, M, s.N, s.K, nodes, M > 256 ? 4 : 8);
       if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"cublasLt\",\"us\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, peer);
       std::sort(timed.begin(), timed.end(), [](const Row& a, const Row& b) { return a.us < b.us; });
       const double us = timed.empty() ? NAN : timed[0].us;
+      if (!timed.empty() && size_t(M) * s.N <= size_t{4096} * 16384) {  // what the parts of the epilogue cost the best one
+        double with[3];
+        for (int kind = 0; kind < 3; ++kind)
+          with[kind] = time_graph(std::min(nodes, 12), [&](int i, cudaStream_t stream) {
+            GemmArgs a = arguments(p, type, M, s, i % copies * w_bytes);
+            if (kind == 0) a.residual = p.x[0], a.residual_stride = s.N;
+            if (kind == 1) a.bias = p.x[0], a.bias_dtype = DType::bf16, a.epilogue = Activation::gelu_tanh;
+            if (kind == 2) a.gated = true, a.epilogue = Activation::silu, a.out_stride = s.N / 2;
+            return launch(*timed[0].variant, type, a, stream);
+          }, 3);
+        if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"residual\":%.3f,\"gelu\":%.3f,\"gated\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, timed[0].name.c_str(), with[0], with[1], with[2]);
+      }
       if (!std::isnan(peer / us)) ratios[type][M > 64].push_back(peer / us);
       if (!peers)
         for (size_t i = 1; i < std::min<size_t>(timed.size(), 5); ++i) std::printf("    %.2f %s\n", timed[i].us, timed[i].name.c_str());
@@ -349,7 +364,8 @@ int main(int argc, char** argv) {
     }
   for (const auto& [key, share] : coarse_error)
     if (share > 0) std::printf("e4m3 K=%d promote=%d: %.2f of the bound of f32 sums\n", key.first, key.second, share);
-  std::printf("mma.sync and wgmma, unsplit: %d outputs with the same bits, %d with others\n", same_bits, other_bits);
+  for (int type = 0; type < 2; ++type)
+    std::printf("%s, mma.sync (e4m3 as f16) and wgmma in the same order: %ld outputs with the same bits, %ld with others\n", type ? "e4m3" : "bf16", same_bits[type], other_bits[type]);
   std::printf("%d wrong\n", wrong);
   if (rows) std::fclose(rows);
   return wrong != 0;

@@ -1,7 +1,10 @@
 // How gemm runs on a GPU: which kernel, which tile, how K is cut.
 #pragma once
+#include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/ops/gemm_codes_gpu.h"
+#include "vivace/ops/gemm_table.h"
+#include "vivace/ops/gemm_tiles.h"
 
 namespace vivace::ops {
 
@@ -11,13 +14,15 @@ struct GemmGpu {
   using Stream = kernels::GemmStream;
   using Tile = kernels::GemmTile;
   using Codes = GemmCodesGpu;
-  enum class Kind : uint8_t { simple, stream, tile, codes };
+  using Wgmma = kernels::GemmWgmma;
+  enum class Kind : uint8_t { simple, stream, tile, codes, wgmma };
   struct Key {
     Kind kind;
     DType x, w, out;
     Stream stream;
     Tile tile;
     Codes::Key codes;
+    Wgmma wgmma = {};
     bool operator==(const Key&) const = default;
   };
 
@@ -48,6 +53,9 @@ struct GemmGpu {
 
   static constexpr bool has_mma(DType x, DType w) { return x == w && (x == DType::bf16 || x == DType::f16 || x == DType::e4m3); }
 
+  /// Sums of e4m3 products leave the tensor unit every 128 values.
+  static constexpr bool promotes(const Args& a) { return a.x_dtype == DType::e4m3 && !a.fast_accum; }
+
   static Result<Key> pick(const Args& a, Arch arch) {
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
     if (a.x_dtype != a.w_dtype || a.w_block_scale != nullptr) {
@@ -62,6 +70,19 @@ struct GemmGpu {
     if (!has_mma(a.x_dtype, a.w_dtype)) return k;
     const int vec = 16 / info(a.x_dtype).bytes;
     const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
+    if (arch == Arch::sm90a) {
+      k.kind = Kind::wgmma;
+      const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
+      VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
+      // f16 goes as bf16 does; rows of e4m3 are of sums that leave the tensor unit.
+      const GemmRow* row = a.fast_accum ? nullptr : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
+      k.wgmma = !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promotes(a)) : GemmTiles::pick(a.T, a.N, k_bytes, promotes(a));
+      if (aligned && row != nullptr) {
+        const Wgmma measured = GemmTiles::laid({row->rows, row->tokens, row->share_x, row->share_w}, a.T, a.N, k_bytes, promotes(a));
+        if (GemmTiles::serves(measured, a.N)) k.wgmma = measured;
+      }
+      return k;
+    }
     if (a.T > kStreamTokens) {
       k.kind = Kind::tile;
       k.tile = !aligned ? kTiles[2] : a.T > 256 ? kTiles[0] : kTiles[1];
@@ -92,6 +113,9 @@ struct GemmGpu {
         return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s}>", type_name(k.x), type_name(k.out), k.tile.tokens,
                                  k.tile.rows, k.tile.warps_t, k.tile.warps_n, k.tile.stages, flag(k.tile.aligned));
       case Kind::codes: return Codes::instance("gemm_codes", k.codes);
+      case Kind::wgmma:
+        return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
+                                 k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned));
       case Kind::simple: break;
     }
     return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
@@ -110,13 +134,47 @@ struct GemmGpu {
       grid = tiles(a.T, k.tile.tokens) * tiles(a.N, k.tile.rows);
       launch->block[0] = static_cast<uint32_t>(k.tile.threads());
       launch->smem_bytes = static_cast<uint32_t>(k.tile.smem_bytes());
+    } else if (k.kind == Kind::wgmma) {
+      const Wgmma& p = k.wgmma;
+      grid = tiles(a.T, int64_t{p.tokens} * p.share_w) * tiles(a.N, int64_t{p.rows} * p.share_x) * p.cluster();
+      launch->block[0] = static_cast<uint32_t>(p.threads());
+      launch->cluster = static_cast<uint32_t>(p.cluster());
+      launch->smem_bytes = static_cast<uint32_t>(p.smem_bytes());
     }
     launch->grid[0] = static_cast<uint32_t>(grid);
+  }
+  /// Tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
+  static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+    if (k.kind != Kind::wgmma || launch->grid[0] == 0) return {};
+    const Wgmma& p = k.wgmma;
+    const auto map = [&](const void* data, int64_t rows, int64_t stride, DType t, int box, kernels::TensorMap* to) {
+      const int bytes = info(t).bytes;
+      return device::encode_map({.data = data, .rows = rows, .columns = a.K, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box}, to);
+    };
+    kernels::GemmWgmmaArgs args{};
+    if (p.aligned) {
+      VV_TRY(map(a.x, a.T, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
+      VV_TRY(map(a.w, a.N, a.w_stride, a.w_dtype, p.rows / p.share_w, &args.w_map));
+    }
+    args.g = a;
+    launch->set_args(args);
+    if (p.split == 1) {
+      const int cluster = p.cluster(), at_once = device.info().sm_count * GemmTiles::blocks_at_once(p) / cluster * cluster;
+      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(std::max(at_once, cluster)));
+    }
+    return {};
   }
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
     for (const DType t : {DType::bf16, DType::f16, DType::e4m3}) {
       const DType out = t == DType::e4m3 ? DType::bf16 : t;
+      if (arch == Arch::sm90a) {
+        const bool main = t != DType::f16;  // the others differ in an instruction's name
+        GemmTiles::each(t == DType::e4m3, [&](const Wgmma& p) {
+          if (main || p.split == 1) visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, p});
+        });
+        if (t == DType::e4m3) visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, GemmTiles::many({128, 256, 2, 1}, 8192, 8192, false)});
+      }
       for (Stream s : kStreams)
         for (const int cluster : {1, 2, 4, 8}) {
           s.cluster = cluster;

@@ -1,6 +1,7 @@
 // What follows the sum in every gemm tactic: scales, bias, activation, residual, rounding. One order of
 // operations, so that tactics differ in their sums alone.
 #pragma once
+#include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/kernels/tile/elem.cuh"
 
@@ -36,9 +37,23 @@ struct GemmEpilogue {
   /// Columns n .. n + V - 1 of token t from their sums; those at N and beyond are dropped. `vector` as wide<V>()
   /// said. n and V are even where a.gated.
   template <int V>
-  __device__ __forceinline__ void finish(int64_t t, int n, float (&y)[V], bool vector) const {
-    if (!a.gated) return finish_as<V, V>(t, n, y, vector);
-    finish_as<V, V / 2>(t, n, y, vector);
+  __device__ __forceinline__ void finish(int64_t t, int n, const float (&y)[V], bool vector) const {
+    float rows[1][V];
+#pragma unroll
+    for (int i = 0; i < V; ++i) rows[0][i] = y[i];
+    finish_rows(t, 1, t + 1, n, rows, vector);
+  }
+  /// The same for tokens t, t + step, ..., of which those at `end` and beyond are dropped: one decision on each
+  /// part of the epilogue for all of them.
+  template <int V, int R>
+  __device__ __forceinline__ void finish_rows(int64_t t, int step, int64_t end, int n, float (&y)[R][V], bool vector) const {
+    if (!a.gated) return finish_as<V>(t, step, end, n, y, vector);
+    finish_as<V / 2>(t, step, end, n, y, vector);
+  }
+
+  /// Whether outputs are the scaled and biased sums.
+  __device__ __forceinline__ bool plain() const {
+    return a.epilogue == Activation::none && a.residual == nullptr && a.gate == nullptr && !a.gated && a.out_scale == nullptr;
   }
 
  private:
@@ -53,54 +68,91 @@ struct GemmEpilogue {
     }
   }
 
-  /// W outputs from V sums: V, or V / 2 where gated.
-  template <int V, int W>
-  __device__ __forceinline__ void finish_as(int64_t t, int n, float (&y)[V], bool vector) const {
-    const int end = W == V ? a.N : a.N / 2, to = W == V ? n : n / 2;
-    float add[W], factor[W], z[W];
+  /// W outputs a token from V sums: V, or V / 2 where gated.
+  template <int W, int V, int R>
+  __device__ __forceinline__ void finish_as(int64_t t, int step, int64_t end, int n, float (&y)[R][V], bool vector) const {
+    constexpr int kEach = V / W;  // sums an output
+    const int last = a.N / kEach, to = n / kEach;
+    float add[R][W], factor[R][W], z[R][W];
     // Loads first: they have the longest way.
-    if (a.residual != nullptr) load_row(static_cast<const Out*>(a.residual) + t * a.residual_stride, to, end, vector, add);
-    if (a.gate != nullptr) load_row(static_cast<const Out*>(a.gate) + min(t, int64_t{a.gate_rows - 1}) * a.gate_stride, to, end, vector, factor);
+    if (a.residual != nullptr) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) y[i] *= scale;
+      for (int r = 0; r < R; ++r)
+        if (t + r * step < end) load_row(static_cast<const Out*>(a.residual) + (t + r * step) * a.residual_stride, to, last, vector, add[r]);
+    }
+    if (a.gate != nullptr) {
+#pragma unroll
+      for (int r = 0; r < R; ++r)
+        load_row(static_cast<const Out*>(a.gate) + min(t + r * step, int64_t{a.gate_rows - 1}) * a.gate_stride, to, last, vector, factor[r]);
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+      for (int i = 0; i < V; ++i) y[r][i] *= scale;
     if (a.x_row_scale != nullptr) {
-      const float s = a.x_row_scale[t];
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] *= s;
+      for (int r = 0; r < R; ++r) {
+        const float s = t + r * step < end ? a.x_row_scale[t + r * step] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < V; ++i) y[r][i] *= s;
+      }
     }
     if (a.w_row_scale != nullptr) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] *= n + i < a.N ? a.w_row_scale[n + i] : 0.0f;
+      for (int i = 0; i < V; ++i) {
+        const float s = n + i < a.N ? a.w_row_scale[n + i] : 0.0f;
+#pragma unroll
+        for (int r = 0; r < R; ++r) y[r][i] *= s;
+      }
     }
     if (a.bias != nullptr) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] += n + i < a.N ? load_as_float(a.bias, a.bias_dtype, n + i) : 0.0f;
-    }
-    if (a.epilogue != Activation::none) {
+      for (int i = 0; i < V; ++i) {
+        const float b = n + i < a.N ? load_as_float(a.bias, a.bias_dtype, n + i) : 0.0f;
 #pragma unroll
-      for (int i = 0; i < V; i += V / W) y[i] = activate(a.epilogue, y[i]);
+        for (int r = 0; r < R; ++r) y[r][i] += b;
+      }
     }
 #pragma unroll
-    for (int i = 0; i < W; ++i) z[i] = W == V ? y[i] : y[V / W * i] * y[V / W * i + (W < V)];
+    for (int r = 0; r < R; ++r)
+#pragma unroll
+      for (int i = 0; i < W; ++i) z[r][i] = y[r][kEach * i];
+    activate_all(a.epilogue, *reinterpret_cast<float(*)[R * W]>(&z));
+    if constexpr (kEach > 1) {
+#pragma unroll
+      for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int i = 0; i < W; ++i) z[r][i] *= y[r][kEach * i + kEach - 1];
+    }
     if (a.gate != nullptr) {
 #pragma unroll
-      for (int i = 0; i < W; ++i) z[i] *= factor[i];
+      for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int i = 0; i < W; ++i) z[r][i] *= factor[r][i];
     }
     if (a.residual != nullptr) {
 #pragma unroll
-      for (int i = 0; i < W; ++i) z[i] = add[i] + z[i];
+      for (int r = 0; r < R; ++r)
+#pragma unroll
+        for (int i = 0; i < W; ++i) z[r][i] = add[r][i] + z[r][i];
     }
     if (a.out_scale != nullptr) {
 #pragma unroll
-      for (int i = 0; i < W; ++i) z[i] /= divisor;
-    }
-    Out* out = static_cast<Out*>(a.out) + t * a.out_stride + to;
-    if (vector) {
-      store<W>(out, z);
-    } else {
+      for (int r = 0; r < R; ++r)
 #pragma unroll
-      for (int i = 0; i < W; ++i)
-        if (to + i < end) out[i] = from_float<Out>(z[i]);
+        for (int i = 0; i < W; ++i) z[r][i] /= divisor;
+    }
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      if (t + r * step >= end) continue;
+      Out* out = static_cast<Out*>(a.out) + (t + r * step) * a.out_stride + to;
+      if (vector) {
+        store<W>(out, z[r]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < W; ++i)
+          if (to + i < last) out[i] = from_float<Out>(z[r][i]);
+      }
     }
   }
 };

@@ -11,7 +11,9 @@
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/ldmatrix.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
+#include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
@@ -189,14 +191,33 @@ struct WgmmaRing {
   }
 };
 
+/// Sums that lie in shared memory as [token][row], floats `stride` apart, to memory: tokens t0 .. and rows n0 ..
+/// by kThreads threads of number `tid`, each with its four rows and up to kMost tokens at a time.
+template <class Out, int kTokens, int kRows, int kThreads, int kMost>
+__device__ __forceinline__ void finish_turned(const GemmEpilogue<Out>& epilogue, const float* turn, int stride, int tid, int t0, int n0, int M, bool vector) {
+  constexpr int V = 4, kAcross = kRows / V, kStep = kThreads / kAcross, kEach = (kTokens + kStep - 1) / kStep, R = kEach < kMost ? kEach : kMost;
+  static_assert(kThreads % kAcross == 0);
+  const int n = n0 + tid % kAcross * V;
+  if (n >= epilogue.a.N) return;
+#pragma unroll 1
+  for (int t = tid / kAcross; t < kTokens; t += R * kStep) {
+    float y[R][V];
+#pragma unroll
+    for (int r = 0; r < R; ++r)
+      if (R * kStep <= kTokens || t + r * kStep < kTokens) load<V>(turn + (t + r * kStep) * stride + tid % kAcross * V, y[r]);
+    epilogue.finish_rows(t0 + t, kStep, M < t0 + kTokens ? M : t0 + kTokens, n, y, vector);
+  }
+}
+
 /// Whole sums to memory: through the warpgroup's own shared memory, some tokens at a time, so that a token's
-/// rows leave side by side.
+/// rows leave side by side. Two such places take turns.
 template <class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_finish(const GemmEpilogue<Out>& epilogue, float* turn, const float (&acc)[P.tokens / 2], int t0, int n0, int M, bool vector) {
-  constexpr int V = 4, kTokens = P.turn_tokens(), kStride = P.turn_stride();
+__device__ __forceinline__ void wgmma_finish(const GemmEpilogue<Out>& epilogue, float* turns, const float (&acc)[P.tokens / 2], int t0, int n0, int M, bool vector) {
+  constexpr int kTokens = P.turn_tokens(), kStride = P.turn_stride();
   const int lane = threadIdx.x % 32, group = threadIdx.x / 128, row = threadIdx.x / 32 % 4 * 16 + lane / 4;
 #pragma unroll 1
   for (int run = 0; run < P.tokens / kTokens && t0 + run * kTokens < M; ++run) {
+    float* const turn = turns + run % 2 * kTokens * kStride;
 #pragma unroll
     for (int j = 0; j < P.tokens / 8; ++j) {
       if (j / (kTokens / 8) != run) continue;  // registers have no run-time index
@@ -205,15 +226,66 @@ __device__ __forceinline__ void wgmma_finish(const GemmEpilogue<Out>& epilogue, 
       to[8] = acc[4 * j + 2], to[kStride + 8] = acc[4 * j + 3];
     }
     ptx::named_barrier<128>(1 + group);
-#pragma unroll 1
-    for (int i = threadIdx.x % 128; i < kTokens * 64 / V; i += 128) {
-      float y[V];
-      const int t = t0 + run * kTokens + i / (64 / V), n = n0 + i % (64 / V) * V;
-      load<V>(turn + i / (64 / V) * kStride + i % (64 / V) * V, y);
-      if (t < M && n < epilogue.a.N) epilogue.finish(t, n, y, vector);
+    finish_turned<Out, kTokens, 64, 128, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, kStride, threadIdx.x % 128, t0 + run * kTokens, n0, M, vector);
+  }
+  ptx::named_barrier<128>(1 + group);  // the next tile starts with the first place again
+}
+
+/// The same for sums that are only scaled and biased, with rows of out aligned to 16 bytes: rounded in registers,
+/// so that a quarter of the words take the turn. A token's 64 rows are 128 bytes, word i of token t at i ^ (t % 8).
+template <class Out, GemmWgmma P>
+__device__ __forceinline__ void wgmma_finish_plain(const GemmEpilogue<Out>& epilogue, float* turns, const float (&acc)[P.tokens / 2], int t0, int n0, int M) {
+  constexpr int kTokens = 32;
+  const GemmArgs& a = epilogue.a;
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
+  const int n = n0 + warp * 16 + lane / 4;
+  float factor[2] = {1.0f, 1.0f}, bias[2] = {};
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (a.w_row_scale != nullptr && n + 8 * h < a.N) factor[h] = a.w_row_scale[n + 8 * h];
+    if (a.bias != nullptr && n + 8 * h < a.N) bias[h] = load_as_float(a.bias, a.bias_dtype, n + 8 * h);
+  }
+#pragma unroll
+  for (int run = 0; run < P.tokens / kTokens; ++run) {
+    if (t0 + run * kTokens >= M) break;
+    const uint32_t place = ptx::shared_address(turns) + run % 2 * kTokens * 128;
+#pragma unroll
+    for (int pair = 0; pair < kTokens / 16; ++pair) {
+      uint32_t words[4];  // (8 tokens, 8 rows) twice, then the next 8 tokens
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int j = run * (kTokens / 8) + pair * 2 + i;
+        const int64_t t = t0 + j * 8 + lane % 4 * 2;
+        float s[2] = {1.0f, 1.0f};
+        if (a.x_row_scale != nullptr) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) s[e] = t + e < M ? a.x_row_scale[t + e] : 0.0f;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float y[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {  // not fused: the bits of the way through finish_rows()
+            y[e] = __fmul_rn(__fmul_rn(__fmul_rn(acc[4 * j + 2 * h + e], epilogue.scale), s[e]), factor[h]);
+            if (a.bias != nullptr) y[e] = __fadd_rn(y[e], bias[h]);
+          }
+          words[2 * i + h] = ptx::pack<Out>(y[0], y[1]);
+        }
+      }
+      const int token = pair * 16 + lane / 16 * 8 + lane % 8, word = warp * 2 + lane / 8 % 2;
+      ptx::store_matrix4_transposed(place + token * 128 + (word ^ (token % 8)) * 16, words);
     }
     ptx::named_barrier<128>(1 + group);
+#pragma unroll
+    for (int i = 0; i < kTokens * 8 / 128; ++i) {
+      const int token = i * 16 + threadIdx.x % 128 / 8, word = threadIdx.x % 8, col = n0 + word * 8;
+      const int64_t t = t0 + run * kTokens + token;
+      if (t < M && col < a.N)
+        *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + t * a.out_stride + col) =
+            reinterpret_cast<const uint4*>(turns)[run % 2 * kTokens * 8 + token * 8 + (word ^ (token % 8))];
+    }
   }
+  ptx::named_barrier<128>(1 + group);
 }
 
 /// Parts of sums: a block finishes P.slice() rows, whose parts the others send it. A unit is 8 rows, what
@@ -227,12 +299,13 @@ struct WgmmaMerge {
   static constexpr int kPartFloats = kUnits * kPairs * 64;
 
   /// `sums` and `barrier`: shared addresses, the same in every block.
-  __device__ __forceinline__ static void send(uint32_t sums, uint32_t barrier, int part, const float (&acc)[P.tokens / 2]) {
+  template <class T>
+  __device__ __forceinline__ static void send(uint32_t sums, uint32_t barrier, const WgmmaPlace<T, P>& place, const float (&acc)[P.tokens / 2]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int unit = warp * 2 + h, rank = unit / kUnits;
-      const uint32_t to = ptx::remote_shared(sums + 4 * (part * kPartFloats + unit % kUnits * kPairs * 64 + lane * kVec), rank), done = ptx::remote_shared(barrier, rank);
+      const int unit = warp * 2 + h, rank = unit / kUnits * (P.share_x * P.share_w) + place.of_w * P.share_x + place.of_x;
+      const uint32_t to = ptx::remote_shared(sums + 4 * (place.part * kPartFloats + unit % kUnits * kPairs * 64 + lane * kVec), rank), done = ptx::remote_shared(barrier, rank);
 #pragma unroll
       for (int q = 0; q < kPieces; ++q) {
         float v[kVec];
@@ -267,14 +340,15 @@ struct WgmmaMerge {
 template <class T, class Out, GemmWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(P.split == 1 || P.share_x * P.share_w == 1);
   constexpr int C = P.cluster();
   constexpr bool kShared = P.share_x * P.share_w > 1;
   extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
-  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16);
+  static_assert(P.merges());
+  constexpr bool kLate = P.split > 1 && P.late();
+  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + (kLate ? 0 : P.stages * (P.stage_bytes() + 16) + 16));
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
@@ -304,13 +378,17 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
         wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
       }
     }
-    if constexpr (P.split > 1) ptx::cluster_wait<C>();
+    if constexpr (P.split > 1 && !kShared) ptx::cluster_wait<C>();
+    if constexpr (kLate) {
+      ptx::cluster_arrive<C>();
+      ptx::cluster_wait<C>();
+    }
   } else {
     if constexpr (P.wide()) ptx::registers_up<232>();
     ptx::dependency_wait();
     const int M = valid_rows(a.rows, a.T);
     const GemmEpilogue<Out> epilogue(a);
-    const bool vector = epilogue.template wide<4>();
+    const bool vector = epilogue.template wide<4>(), straight = epilogue.plain() && epilogue.template wide<8>();
     WgmmaRing<T, P> ring(place, base, full, empty);
     for (int i = static_cast<int>(blockIdx.x) / C; i < place.tiles(); i += static_cast<int>(gridDim.x) / C) {
       int t0, n0;
@@ -319,23 +397,26 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
       float acc[P.tokens / 2];
       ring.multiply(place.steps, acc);
       if constexpr (P.split == 1) {
-        wgmma_finish<Out, P>(epilogue, sums + ring.group * P.turn_tokens() * P.turn_stride(), acc, t0, n0 + ring.group * 64, M, vector);
+        float* const turns = sums + ring.group * 2 * P.turn_tokens() * P.turn_stride();
+        if constexpr (sizeof(Out) == 2 && P.tokens >= 32) {
+          if (straight) wgmma_finish_plain<Out, P>(epilogue, turns, acc, t0, n0 + ring.group * 64, M);
+          else wgmma_finish<Out, P>(epilogue, turns, acc, t0, n0 + ring.group * 64, M, vector);
+        } else {
+          wgmma_finish<Out, P>(epilogue, turns, acc, t0, n0 + ring.group * 64, M, vector);
+        }
       } else {
-        ptx::cluster_wait<C>();  // the others run, and their barriers are made
-        WgmmaMerge<P>::send(ptx::shared_address(sums), merged, place.part, acc);
+        if constexpr (!kShared) ptx::cluster_wait<C>();  // the others run, and their barriers are made
+        if constexpr (kLate) {                           // and have read their rings
+          ptx::cluster_arrive<C>();
+          ptx::cluster_wait<C>();
+        }
+        WgmmaMerge<P>::send(ptx::shared_address(sums), merged, place, acc);
         ptx::named_barrier<2 * P.rows>(1);                                     // nobody of this block reads the ring any more
         ptx::mbarrier_wait<true>(merged, 0);
-        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem);
+        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem) + (kLate ? P.merge_bytes() / 4 : 0);
         WgmmaMerge<P>::add(sums, turn);
         ptx::named_barrier<2 * P.rows>(1);
-        constexpr int V = 4, kGroups = P.slice() / V;
-#pragma unroll 1
-        for (int j = tid; j < P.tokens * kGroups; j += 2 * P.rows) {
-          const int t = t0 + j / kGroups, n = n0 + place.part * P.slice() + j % kGroups * V;
-          float y[V];
-          load<V>(turn + j / kGroups * P.turn_stride() + j % kGroups * V, y);
-          if (t < M && n < a.N) epilogue.finish(t, n, y, vector);
-        }
+        finish_turned<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.turn_stride(), tid, t0, n0 + place.part * P.slice(), M, vector);
       }
     }
   }

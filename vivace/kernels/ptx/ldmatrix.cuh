@@ -1,4 +1,4 @@
-// Matrix fragments from shared memory (sm_75 on).
+// Matrix fragments from shared memory (sm_75 on) and to it.
 #pragma once
 #include "vivace/base/int.h"
 
@@ -13,6 +13,13 @@ __device__ __forceinline__ void load_matrix4(uint32_t address, uint32_t (&r)[4])
 /// The same, transposed: a lane gets rows 2c, 2c + 1 of column g (g = lane / 4, c = lane % 4).
 __device__ __forceinline__ void load_matrix4_transposed(uint32_t address, uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+}
+
+/// The way back, transposed (Hopper on): register j of a lane holds column g of rows 2c, 2c + 1 of matrix j.
+__device__ __forceinline__ void store_matrix4_transposed(uint32_t address, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+#endif
 }
 
 }  // namespace vivace::kernels::ptx

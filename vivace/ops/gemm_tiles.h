@@ -1,0 +1,114 @@
+// Which tile of gemm_wgmma serves a product, and how K is cut.
+#pragma once
+#include <algorithm>
+
+#include "vivace/kernels/gemm/gemm.h"
+
+namespace vivace::ops {
+
+/// Tactics of gemm_wgmma. The cut of K comes from the weight's shape and the class alone (up to kFewTokens
+/// tokens, or more); tile and sharing may follow T and a table, because they do not change a token's sum.
+struct GemmTiles {
+  using Wgmma = kernels::GemmWgmma;
+  static constexpr int kFewTokens = 64;
+  static constexpr int kMultiprocessors = 132;  // of the chip that the constants here were measured on
+  static constexpr int kSmem = 227 * 1024;      // of a block; a multiprocessor has 1 KiB more, and takes 1 KiB a block
+
+  /// How the work of a tile is laid out: what a table's row chooses.
+  struct Layout {
+    int32_t rows, tokens, share_x, share_w;
+  };
+  // Deep rings where one block a multiprocessor has the chip's bandwidth to itself, short ones where two share it
+  // or the next product's block starts beside this one's. H200: 24576 x 4096, T = 1: 48.2 us (4.18 TB/s).
+  static constexpr Layout kFew[] = {{64, 8, 1, 1}, {64, 16, 1, 1}, {64, 32, 1, 1}, {128, 32, 1, 1}, {64, 64, 1, 1}, {128, 64, 1, 1}};
+  static constexpr Layout kMany[] = {{64, 64, 1, 1},   {64, 64, 2, 1},   {128, 64, 1, 1},  {64, 96, 2, 1},   {128, 96, 1, 1},  {128, 96, 2, 1}, {128, 128, 1, 1},
+                                     {128, 128, 2, 1}, {128, 128, 1, 2}, {128, 160, 2, 1}, {128, 160, 1, 2}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 256, 2, 1}, {128, 256, 1, 2}};
+  static constexpr int kMaxPromoted = 192;  // tokens: a stage's sums need registers of their own
+
+  static constexpr int blocks_at_once(const Wgmma& p) { return std::max(1, (kSmem + 1024) / (p.smem_bytes() + 1024)); }
+  /// The ring that fits `smem` bytes.
+  static constexpr Wgmma with_stages(Wgmma p, int smem) {
+    p.stages = 1;
+    p.stages = std::min((smem - p.smem_bytes()) / (p.stage_bytes() + 16) + 1, 12);
+    return p;
+  }
+
+  /// Blocks that cut K in the class of few tokens: as many as find room, two steps each at least.
+  static constexpr int few_split(int64_t N, int64_t k_bytes) {
+    int s = 1;
+    while (s < 8 && (N + 63) / 64 * s * 2 <= 192 && k_bytes >= int64_t{s} * 2 * 2 * 128) s *= 2;
+    return s;
+  }
+  /// And of many: narrow and deep weights leave most of the chip idle otherwise.
+  static constexpr int many_split(int64_t N, int64_t k_bytes) {
+    int s = 1;
+    while (s < 4 && (N + 127) / 128 * s <= 20 && k_bytes >= int64_t{s} * 4096) s *= 2;
+    return s;
+  }
+  static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
+    const int split = few_split(N, k_bytes);
+    const bool deep = (N + l.rows - 1) / l.rows * split > kMultiprocessors || k_bytes / split > 2048;
+    return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, l.tokens >= 32 && deep ? kSmem : 113 * 1024);
+  }
+  static constexpr Wgmma many(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
+    const int smem = l.rows == 64 ? 113 * 1024 : kSmem;
+    Wgmma p = with_stages({l.rows, l.tokens, 0, many_split(N, k_bytes), l.share_x, l.share_w, promote, true}, smem);
+    return p;
+  }
+
+  static constexpr Wgmma pick_few(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+    for (const Layout& l : kFew)
+      if (l.tokens >= T && l.rows == 64) return few(l, N, k_bytes, promote);
+    return few(kFew[4], N, k_bytes, promote);
+  }
+  /// Cycles of one block after the other: a step of K, then a tile's way out.
+  static constexpr int64_t cycles(const Wgmma& p, int64_t T, int64_t N, int64_t k_bytes) {
+    const int64_t tiles = (T + p.tokens - 1) / p.tokens * ((N + p.rows - 1) / p.rows) * p.split, steps = (k_bytes + 127) / 128 / p.split;
+    const int64_t at_once = int64_t{kMultiprocessors} * blocks_at_once(p), waves = (tiles + at_once - 1) / at_once;
+    const int64_t busy = std::min<int64_t>(blocks_at_once(p), (tiles + kMultiprocessors - 1) / kMultiprocessors);  // blocks that share a multiprocessor
+    const int64_t step = std::max<int64_t>(p.groups() * p.tokens * 2 * busy, 300);
+    return waves * (steps * step + 1200 + 6 * p.tokens + (p.split > 1 ? 3000 : 0));
+  }
+  static constexpr bool serves(const Wgmma& p, int64_t N) { return p.merges() && p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && !(p.promote && p.tokens > kMaxPromoted); }
+  static constexpr Wgmma pick_many(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+    Wgmma best = many(kMany[0], N, k_bytes, promote);
+    int64_t least = INT64_MAX;
+    for (const Layout& l : kMany) {
+      const Wgmma p = many(l, N, k_bytes, promote);
+      if (!serves(p, N)) continue;
+      if (const int64_t c = cycles(p, T, N, k_bytes); c < least || (c == least && p.cluster() > best.cluster())) best = p, least = c;
+    }
+    return best;
+  }
+  /// A row's layout with the class's cut of K.
+  static constexpr Wgmma laid(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+    return T <= kFewTokens ? few(l, N, k_bytes, promote) : many(l, N, k_bytes, promote);
+  }
+  static constexpr Wgmma pick(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+    return T <= kFewTokens ? pick_few(T, N, k_bytes, promote) : pick_many(T, N, k_bytes, promote);
+  }
+  /// Rows that the copy engine cannot take: a tile for each class, with its cut of K.
+  static constexpr Wgmma odd(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+    Wgmma p = with_stages({64, 64, 0, T <= kFewTokens ? few_split(N, k_bytes) : many_split(N, k_bytes), 1, 1, promote, false}, 113 * 1024);
+    return p;
+  }
+
+  /// Every tactic that these give: gates and packs compile them.
+  template <class Visit>
+  static void each(bool promote, Visit&& visit) {
+    for (const Layout& l : kFew)
+      for (const int split : {1, 2, 4, 8})
+        for (const int smem : {113 * 1024, kSmem}) {
+          if (smem == kSmem && l.tokens < 32) continue;
+          visit(with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, smem));
+        }
+    for (const Layout& l : kMany)
+      for (const int split : {1, 2, 4}) {
+        const Wgmma p = with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, l.rows == 64 ? 113 * 1024 : kSmem);
+        if (serves(p, INT32_MAX)) visit(p);
+      }
+    for (const int split : {1, 2, 4, 8}) visit(with_stages({64, 64, 0, split, 1, 1, promote, false}, 113 * 1024));
+  }
+};
+
+}  // namespace vivace::ops
