@@ -12,7 +12,6 @@ import json
 import random
 from pathlib import Path
 
-import gguf
 import sentencepiece
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,13 +40,20 @@ def strings():
     return out + [" ".join(rng.choice(words) for _ in range(rng.randint(1, 30))) for _ in range(100)]
 
 
-def write(name, options):
+def train(options):
+    """The same model at every call."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines()), model_writer=model, model_type="bpe", vocab_size=700, byte_fallback=True, character_coverage=0.99,
         normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, split_digits=True,
         num_threads=1, minloglevel=2, **options)
-    sp = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def write(name, options):
+    import gguf
+
+    sp = train(options)
     user = set(options["user_defined_symbols"])
 
     def kind(i):
