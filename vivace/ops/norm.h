@@ -83,41 +83,55 @@ struct norm {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // The first row that holds H. One group a thread while threads last. H200, bf16, one row of 4096 and 8192
-    // of them, us: 512 x 1 late 2.34, 47.5; early 2.07, 54.2; 256 x 2 early 2.76, 55.8; blocks that walk over
-    // rows with the next one on its way 2.17, 63.7 (docs/design/030-memory-bound.md). Threads and items follow
-    // from H alone, so that a row's bits do not depend on its company; early changes no arithmetic.
+    // The first row that holds H: threads and items follow from H alone, so that a row's bits do not depend on
+    // its company. H200, bf16, one row of 4096 and 8192 of them, us (limit 31.5): 512 x 1 2.12, 78.4; 256 x 2 2.02,
+    // 43.2; 128 x 4 2.03, 35.3; 64 x 8 37.6; a warp a row 93.0 (docs/design/030-memory-bound.md).
     struct Tactic {
       int32_t threads, items;
     };
-    static constexpr Tactic kTactics[] = {{32, 1}, {64, 1}, {128, 1}, {256, 1}, {512, 1}, {1024, 1}, {512, 0}};
+    static constexpr Tactic kTactics[] = {{64, 1}, {128, 1}, {128, 2}, {128, 4}, {256, 4}, {512, 4}, {512, 0}};
 
     static constexpr int32_t kFewRows = 132;  // one for each SM of the largest chips
 
-    static Result<Key> pick(const Args& a, Arch) {
-      const bool aligned = a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
-                           vectorizable(a.out, a.out_stride, a.out_dtype, 8) && vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) &&
-                           vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) && vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) &&
-                           vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
+    static Result<Policy> policy(const Args& a, bool fits) {
+      const bool aligned = fits && a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
+                           vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) && vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) &&
+                           vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) && vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
+      const bool plain = aligned && a.kind == kernels::NormKind::rms && !a.gate && !a.scale && !a.shift && !a.bias && !a.row_scale;
       for (const Tactic& t : kTactics)
-        if (const Policy p{t.threads, t.items, aligned, aligned && a.T <= kFewRows}; p.items == 0 || a.H <= p.capacity())
-          return Key{a.x_dtype, a.weight ? a.w_dtype : a.x_dtype, a.out_dtype, p};
+        if (const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && a.T <= kFewRows}; p.items == 0 || a.H <= p.capacity()) return p;
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
     }
+    static constexpr bool early(const Tactic& t) { return t.items > 0; }
+    static Result<Key> pick(const Args& a, Arch) {
+      VV_ASSIGN(const Policy p, policy(a, vectorizable(a.out, a.out_stride, a.out_dtype, 8)));
+      return Key{a.x_dtype, a.weight ? a.w_dtype : a.x_dtype, a.out_dtype, p};
+    }
+    static std::string expression(const Policy& p) {
+      const auto flag = [](bool b) { return b ? "true" : "false"; };
+      return strf("vivace::kernels::NormPolicy{%d, %d, %s, %s, %s, %s}", p.threads, p.items, flag(p.aligned), flag(p.plain), flag(p.residual), flag(p.early));
+    }
     static std::string instance(const Key& k) {
-      return kernel_expression("norm<%s, %s, %s, vivace::kernels::NormPolicy{%d, %d, %s, %s}>", type_name(k.x), type_name(k.w), type_name(k.out),
-                               k.p.threads, k.p.items, k.p.aligned ? "true" : "false", k.p.early ? "true" : "false");
+      return kernel_expression("norm<%s, %s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out), expression(k.p).c_str());
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T);
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
+    /// Every policy once.
+    template <class Visit>
+    static void policies(Visit&& visit) {
+      for (const Tactic& t : kTactics) {
+        for (const bool aligned : {true, false}) visit(Policy{t.threads, t.items, aligned, false, false, false});
+        for (const bool residual : {true, false})
+          for (const bool soon : {true, false})
+            if (!soon || early(t)) visit(Policy{t.threads, t.items, true, true, residual, soon});
+      }
+    }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType x : {DType::f32, DType::bf16, DType::f16})
-        for (const DType out : {x, DType::e4m3})
-          for (const Tactic& t : kTactics)
-            for (const int form : {0, 1, 2}) visit(Key{x, x, out, {t.threads, t.items, form > 0, form > 1}});
+        for (const DType out : {x, DType::e4m3}) policies([&](const Policy& p) { visit(Key{x, x, out, p}); });
     }
   };
 };

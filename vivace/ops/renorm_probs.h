@@ -54,11 +54,11 @@ struct renorm_probs {
       kernels::SamplePolicy p;
       bool operator==(const Key&) const = default;
     };
-    static constexpr kernels::SamplePolicy kTactics[] = {{512, 1, 1, false, false}, {512, 8, 1, false, false}};
+    static constexpr kernels::SamplePolicy kTactics[] = {{512, 1, 1, false}, {512, 8, 1, false}};
 
     static Result<Key> pick(const Args& a, Arch arch) { return Key{kTactics[SampleGpu::has_clusters(arch) && a.V > SampleGpu::kSmallVocab ? 1 : 0]}; }
     static std::string instance(const Key& k) {
-      return kernel_expression("renorm_probs<vivace::kernels::SamplePolicy{%d, %d, 1, false, false}>", k.p.threads, k.p.cluster);
+      return kernel_expression("renorm_probs<vivace::kernels::SamplePolicy{%d, %d, 1, false}>", k.p.threads, k.p.cluster);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.cluster);

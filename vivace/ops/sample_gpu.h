@@ -13,44 +13,31 @@ struct SampleGpu {
     Policy p;
     bool operator==(const Key&) const = default;
   };
-  static constexpr int kThreads = 512, kSmallVocab = 8192;  // below, one block a row is quicker than a cluster's barriers
-  static constexpr int kStaticSmem = 20 * 1024;             // of the kernel, at most
+  static constexpr int kSmallVocab = 8192;  // up to here one block a row is quicker than a cluster's barriers
 
-  /// Shared memory a block may have on the chip.
-  static constexpr int smem_limit(Arch arch) {
-    if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;
-    return (arch >= Arch::sm90a && arch <= Arch::sm110a ? 227 : 99) * 1024;
-  }
-  static constexpr uint32_t smem(const Key& k, int V) { return k.p.resident ? static_cast<uint32_t>(k.p.stretch(V)) * 4 : 0; }
+  /// Clusters of small blocks: all 32 of a batch of 32 rows fit on the chip at once, three blocks an SM. H200, 32 x
+  /// 152064, top-k 40 and top-p 0.95, us: 256 threads x 8 blocks 18.0; 512 x 8 (15 clusters fit) 33.6.
+  static constexpr Policy policy(bool cluster, int vec, bool greedy) { return {cluster ? 256 : 512, cluster ? 8 : 1, vec, greedy}; }
 
   static Result<Key> pick(const kernels::SampleArgs& a, Arch arch) {
-    const bool greedy = a.temperature == nullptr;
-    Key k{a.dtype, {kThreads, has_clusters(arch) && a.V > kSmallVocab ? 8 : 1, vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, greedy, !greedy}};
-    if (static_cast<int64_t>(smem(k, a.V)) + kStaticSmem > smem_limit(arch)) k.p.resident = false;
-    return k;
+    return Key{a.dtype, policy(has_clusters(arch) && a.V > kSmallVocab, vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, a.temperature == nullptr)};
   }
   static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
   static std::string instance(const Key& k) {
-    return kernel_expression("sample<%s, vivace::kernels::SamplePolicy{%d, %d, %d, %s, %s}>", type_name(k.dtype), k.p.threads, k.p.cluster, k.p.vec,
-                             k.p.greedy ? "true" : "false", k.p.resident ? "true" : "false");
+    return kernel_expression("sample<%s, vivace::kernels::SamplePolicy{%d, %d, %d, %s}>", type_name(k.dtype), k.p.threads, k.p.cluster, k.p.vec, k.p.greedy ? "true" : "false");
   }
   static void shape(const kernels::SampleArgs& a, const Key& k, exec::Launch* launch) {
     launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.cluster);
     launch->block[0] = static_cast<uint32_t>(k.p.threads);
     launch->cluster = static_cast<uint32_t>(k.p.cluster);
-    launch->smem_bytes = smem(k, a.V);
   }
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
     for (const DType t : {DType::f32, DType::bf16, DType::f16})
-      for (const int cluster : {1, 8}) {
-        if (cluster > 1 && !has_clusters(arch)) continue;
-        for (const int vec : {4, 1}) {
-          visit(Key{t, {kThreads, cluster, vec, true, false}});
-          visit(Key{t, {kThreads, cluster, vec, false, true}});
-          visit(Key{t, {kThreads, cluster, vec, false, false}});
-        }
-      }
+      for (const bool cluster : {false, true})
+        if (!cluster || has_clusters(arch))
+          for (const int vec : {4, 1})
+            for (const bool greedy : {true, false}) visit(Key{t, policy(cluster, vec, greedy)});
   }
 };
 

@@ -13,16 +13,25 @@ namespace vivace::kernels {
 // The arithmetic below is written with rounded intrinsics: contraction by the compiler would differ
 // between the aligned and the element-wise instance, and with it the last bit of a row.
 
-/// Elements [col, col + 8) of a row of n, zeros beyond it.
+/// Elements [col, col + 8) of a row of n as they lie in memory; from n on, what comes before it once more. No
+/// branch: the compiler would put the first use of each load before the next one.
 template <bool kAligned, class T>
-__device__ __forceinline__ void load_group(const void* base, int64_t offset, int col, int n, float (&out)[kNormGroup]) {
-  const T* p = static_cast<const T*>(base) + offset + col;
+__device__ __forceinline__ Vec<T, kNormGroup> load_group(const void* base, int64_t offset, int col, int n) {
+  const T* p = static_cast<const T*>(base) + offset;
   if constexpr (kAligned) {
-    load<kNormGroup>(p, out);
+    return load_raw<kNormGroup, kNormGroup>(p + min(col, n - kNormGroup));
   } else {
+    Vec<T, kNormGroup> raw;
 #pragma unroll
-    for (int i = 0; i < kNormGroup; ++i) out[i] = col + i < n ? to_float(p[i]) : 0.0f;
+    for (int i = 0; i < kNormGroup; ++i) raw.v[i] = p[min(col + i, n - 1)];
+    return raw;
   }
+}
+
+template <class T>
+__device__ __forceinline__ void widen(const Vec<T, kNormGroup>& raw, float (&out)[kNormGroup]) {
+#pragma unroll
+  for (int i = 0; i < kNormGroup; ++i) out[i] = to_float(raw.v[i]);
 }
 
 template <bool kAligned, class T>
@@ -37,159 +46,220 @@ __device__ __forceinline__ void store_group(void* base, int64_t offset, int col,
   }
 }
 
-/// One row's view of the arguments.
-template <class X, class W, bool kAligned>
-struct NormRow {
-  const NormArgs& a;
-  const int64_t t, ada;  // row of x; row of gate, scale and shift
-  const bool lost;       // ada_row names a row that is not there: everything this token writes is NaN
-  using Group = float[kNormGroup];
-
-  __device__ __forceinline__ NormRow(const NormArgs& args, int row)
-      : a(args), t(row), ada(args.ada_row ? args.ada_row[row] : min(row, args.R - 1)),
-        lost((a.gate || a.scale || a.shift) && (ada < 0 || ada >= a.R)) {}
-
-  /// h at columns [col, col + 8): x, or residual + gate * x.
-  __device__ __forceinline__ void load_h(int col, Group& h) const {
-    if (lost) {
-#pragma unroll
-      for (float& v : h) v = __uint_as_float(0x7fc00000u);
-      return;
-    }
-    load_group<kAligned, X>(a.x, t * a.x_stride, col, a.H, h);
-    if (a.residual == nullptr) return;
-    Group r;
-    load_group<kAligned, X>(a.residual, t * a.residual_stride, col, a.H, r);
-    if (a.gate != nullptr) {
-      Group g;
-      load_group<kAligned, X>(a.gate, ada * a.gate_stride, col, a.H, g);
-#pragma unroll
-      for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(h[i], g[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kNormGroup; ++i) h[i] = __fadd_rn(h[i], r[i]);
-  }
-
-  __device__ __forceinline__ void load_weight(int col, Group& w) const {
-    if (a.weight == nullptr) return;
-    load_group<kAligned, W>(a.weight, 0, col, a.H, w);
-#pragma unroll
-    for (float& v : w) v = __fadd_rn(v, a.weight_plus_one ? 1.0f : 0.0f);
-  }
-
-  /// h -> y in place; w from load_weight.
-  __device__ __forceinline__ void apply(int col, float mean, float inv, const Group& w, Group& h) const {
-    if (lost) return;
-    Group p;
-#pragma unroll
-    for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(__fsub_rn(h[i], mean), inv);
-    if (a.weight != nullptr)
-#pragma unroll
-      for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(h[i], w[i]);
-    if (a.bias != nullptr) {
-      load_group<kAligned, W>(a.bias, 0, col, a.H, p);
-#pragma unroll
-      for (int i = 0; i < kNormGroup; ++i) h[i] = __fadd_rn(h[i], p[i]);
-    }
-    if (a.scale != nullptr) {
-      load_group<kAligned, X>(a.scale, ada * a.scale_stride, col, a.H, p);
-#pragma unroll
-      for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(h[i], __fadd_rn(1.0f, p[i]));
-    }
-    if (a.shift != nullptr) {
-      load_group<kAligned, X>(a.shift, ada * a.shift_stride, col, a.H, p);
-#pragma unroll
-      for (int i = 0; i < kNormGroup; ++i) h[i] = __fadd_rn(h[i], p[i]);
-    }
-  }
-};
-
-/// Calls f(item, col) for this thread's groups of a row of H elements, in the one order there is.
-template <NormPolicy P, class F>
+/// Calls f(item, col) for this thread's groups of a row of H elements, in the one order there is; with kAll for
+/// the places of kept groups behind its end, too.
+template <NormPolicy P, bool kAll = false, class F>
 __device__ __forceinline__ void norm_sweep(int H, F&& f) {
   const int first = static_cast<int>(threadIdx.x) * kNormGroup;
   if constexpr (P.items > 0) {
 #pragma unroll
     for (int k = 0; k < P.items; ++k)
-      if (const int col = first + k * P.threads * kNormGroup; col < H) f(k, col);
+      if (const int col = first + k * P.threads * kNormGroup; kAll || col < H) f(k, col);
   } else {
     for (int col = first; col < H; col += P.threads * kNormGroup) f(0, col);
   }
 }
 
-/// Grid: T blocks. Moves (x + out) * T * H bytes plus residual twice; ~6 T H flop; shared memory 192 bytes.
-template <class X, class W, class Out, NormPolicy P>
-__global__ void __launch_bounds__(P.threads) norm(const __grid_constant__ NormArgs a) {
-  constexpr bool kKept = P.items > 0;
-  constexpr int kItems = kKept ? P.items : 1;
-  __shared__ float scratch[3][P.threads / 32];
-  if (P.early && a.weight != nullptr)  // on its way while the predecessor still runs
-    for (int i = static_cast<int>(threadIdx.x) * 128; i < a.H * static_cast<int>(sizeof(W)); i += P.threads * 128)
-      ptx::prefetch_l2(static_cast<const char*>(a.weight) + i);
-  ptx::dependency_wait();
-  ptx::launch_dependents();
-  if (static_cast<int>(blockIdx.x) >= valid_rows(a.rows, a.T)) return;
-  const NormRow<X, W, P.aligned> row(a, static_cast<int>(blockIdx.x));
-  float h[kItems][kNormGroup], w[kItems][kNormGroup];
-  const float count = static_cast<float>(a.H);
+/// One row's view of the arguments.
+template <class X, class W, NormPolicy P>
+struct NormRow {
+  using Group = float[kNormGroup];
+  using Raw = Vec<X, kNormGroup>;
+  static constexpr bool kKept = P.items > 0;           // the row stays in registers
+  static constexpr int kItems = kKept ? P.items : 1;
 
-  constexpr bool kEarly = kKept && P.early;
-  if constexpr (kKept) norm_sweep<P>(a.H, [&](int k, int col) { row.load_h(col, h[k]); });
-  if constexpr (kEarly) norm_sweep<P>(a.H, [&](int k, int col) { row.load_weight(col, w[k]); });
+  const NormArgs& a;
+  const int64_t t, ada;  // row of x; row of gate, scale and shift
+  const bool lost;       // ada_row names a row that is not there: everything this token writes is NaN
+  Raw x[kItems], residual[P.plain && !P.residual ? 1 : kItems];
 
-  float mean = 0;
-  if (a.kind == NormKind::layer) {
-    float sum = 0;
-    norm_sweep<P>(a.H, [&](int k, int col) {
-      if constexpr (!kKept) row.load_h(col, h[k]);
-#pragma unroll
-      for (float v : h[k]) sum = __fadd_rn(sum, v);
-    });
-    mean = block_reduce<P.threads, false>(sum, scratch[0], Sum()) / count;
+  __device__ __forceinline__ NormRow(const NormArgs& args, int row)
+      : a(args), t(row), ada(P.plain ? 0 : args.ada_row ? args.ada_row[row] : min(row, args.R - 1)),
+        lost(!P.plain && (a.gate || a.scale || a.shift) && (ada < 0 || ada >= a.R)) {
+    if constexpr (kKept) norm_sweep<P, true>(a.H, [&](int k, int col) { load(k, col); });
   }
 
-  float squares = 0;
-  norm_sweep<P>(a.H, [&](int k, int col) {
-    if constexpr (!kKept) row.load_h(col, h[k]);
-#pragma unroll
-    for (int i = 0; i < kNormGroup; ++i) {
-      const float d = __fsub_rn(h[k][i], mean);
-      if (P.aligned || col + i < a.H) squares = __fmaf_rn(d, d, squares);
-    }
-  });
-  const float inv = rsqrtf(block_reduce<P.threads, false>(squares, scratch[1], Sum()) / count + a.eps);
+  __device__ __forceinline__ bool has_residual() const { return P.plain ? P.residual : a.residual != nullptr; }
 
-  float quant = 1.0f;  // y is divided by this
-  if (a.row_scale != nullptr) {
-    float amax = 0;
-    norm_sweep<P>(a.H, [&](int k, int col) {
-      float y[kNormGroup];
-      if constexpr (!kKept) row.load_h(col, h[k]);
-      if constexpr (!kEarly) row.load_weight(col, w[k]);
+  template <class F>
+  __device__ __forceinline__ void sweep(F&& f) const { norm_sweep<P>(a.H, f); }
+
+  __device__ __forceinline__ void load(int k, int col) {
+    x[k] = load_group<P.aligned, X>(a.x, t * a.x_stride, col, a.H);
+    if (has_residual()) residual[k] = load_group<P.aligned, X>(a.residual, t * a.residual_stride, col, a.H);
+  }
+
+  /// h: x, or residual + gate * x. Kept in x's own type, it costs few registers and is made anew in every sweep.
+  __device__ __forceinline__ void get(int k, int col, Group& h) {
+    if constexpr (!kKept) load(k, col);
+    widen(x[k], h);
+    if (has_residual()) {
+      Group r;
+      widen(residual[k], r);
+      if (!P.plain && a.gate != nullptr && !lost) {
+        Group g;
+        widen(load_group<P.aligned, X>(a.gate, ada * a.gate_stride, col, a.H), g);
 #pragma unroll
-      for (int i = 0; i < kNormGroup; ++i) y[i] = h[k][i];
-      row.apply(col, mean, inv, w[k], y);
+        for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(h[i], g[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kNormGroup; ++i) h[i] = __fadd_rn(h[i], r[i]);
+    }
+    if (!P.plain && lost)
+#pragma unroll
+      for (float& v : h) v = __uint_as_float(0x7fc00000u);
+  }
+
+  /// f over the row's h, summed up in every thread: f(sum, h) -> sum.
+  template <class F>
+  __device__ __forceinline__ float total(float* scratch, F&& f) {
+    float sum = 0;
+    sweep([&](int k, int col) {
+      Group h;
+      get(k, col, h);
 #pragma unroll
       for (int i = 0; i < kNormGroup; ++i)
-        if (P.aligned || col + i < a.H) amax = fmaxf(amax, fabsf(y[i]));
+        if (P.aligned || col + i < a.H) sum = f(sum, h[i]);
     });
-    amax = block_reduce<P.threads, false>(amax, scratch[2], Max());
-    quant = amax > 0 ? amax / 448.0f : 1.0f;
-    if (threadIdx.x == 0) a.row_scale[row.t] = quant;
-  } else if (a.out_scale != nullptr) {
-    quant = *a.out_scale;
+    return block_reduce<P.threads, false>(sum, scratch, Sum());
   }
 
-  const Divider divide(quant);
-  norm_sweep<P>(a.H, [&](int k, int col) {
-    if constexpr (!kKept) row.load_h(col, h[k]);
-    if constexpr (!kEarly) row.load_weight(col, w[k]);
-    if (a.residual != nullptr) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col, a.H, h[k]);
-    row.apply(col, mean, inv, w[k], h[k]);
-    if (quant != 1.0f)
+  /// y of N groups, of item k and column col each: one kind of parameter after the other, so that their loads
+  /// travel together.
+  template <int N>
+  __device__ __forceinline__ void apply(const int (&col)[N], float mean, float inv, float plus, Group (&y)[N]) const {
+    const auto each = [&](const void* base, int64_t offset, auto type, auto&& f) {
+      Vec<decltype(type), kNormGroup> raw[N];
 #pragma unroll
-      for (float& v : h[k]) v = divide(v);
-    store_group<P.aligned, Out>(a.out, row.t * a.out_stride, col, a.H, h[k]);
+      for (int k = 0; k < N; ++k) raw[k] = load_group<P.aligned, decltype(type)>(base, offset, col[k], a.H);
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        Group p;
+        widen(raw[k], p);
+#pragma unroll
+        for (int i = 0; i < kNormGroup; ++i) y[k][i] = f(y[k][i], p[i]);
+      }
+    };
+#pragma unroll
+    for (Group& g : y)
+#pragma unroll
+      for (float& v : g) v = __fmul_rn(__fsub_rn(v, mean), inv);
+    if (a.weight != nullptr) each(a.weight, 0, W{}, [&](float v, float w) { return __fmul_rn(v, __fadd_rn(w, plus)); });
+    if (a.bias != nullptr) each(a.bias, 0, W{}, [](float v, float b) { return __fadd_rn(v, b); });
+    if (lost) return;
+    if (a.scale != nullptr) each(a.scale, ada * a.scale_stride, X{}, [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
+    if (a.shift != nullptr) each(a.shift, ada * a.shift_stride, X{}, [](float v, float s) { return __fadd_rn(v, s); });
+  }
+};
+
+/// The whole of `norm` but its output: emit(col, y) for every group of y. kScaled: where there is a row_scale, it is
+/// written and y comes divided by it. Shared memory: 3 floats a warp.
+template <class X, class W, bool kScaled, NormPolicy P, class Emit>
+__device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) {
+  alignas(16) __shared__ float scratch[3][P.threads / 32];
+  using Row = NormRow<X, W, P>;
+  using Group = typename Row::Group;
+  const float per_count = __frcp_rn(static_cast<float>(a.H));
+  Row row(a, t);
+  Vec<W, kNormGroup> weight[P.early ? Row::kItems : 1];
+  if constexpr (P.early)
+    if (a.weight != nullptr) norm_sweep<P, true>(a.H, [&](int k, int col) { weight[k] = load_group<P.aligned, W>(a.weight, 0, col, a.H); });
+
+  float mean = 0;
+  if (!P.plain && a.kind == NormKind::layer)
+    mean = __fmul_rn(row.total(scratch[0], [](float sum, float h) { return __fadd_rn(sum, h); }), per_count);
+  const float squares = row.total(scratch[1], [&](float sum, float h) {
+    const float d = P.plain ? h : __fsub_rn(h, mean);
+    return __fmaf_rn(d, d, sum);
+  });
+  const float inv = rsqrtf(__fmaf_rn(squares, per_count, a.eps));
+
+  const float plus = a.weight_plus_one ? 1.0f : 0.0f;
+  if constexpr (P.plain) {
+    row.sweep([&](int k, int col) {
+      Group y;
+      row.get(k, col, y);
+      if (row.has_residual()) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col, a.H, y);
+#pragma unroll
+      for (float& v : y) v = __fmul_rn(v, inv);
+      if (a.weight != nullptr) {
+        Group w;
+        if constexpr (P.early) widen(weight[k], w);
+        else widen(load_group<P.aligned, W>(a.weight, 0, col, a.H), w);
+#pragma unroll
+        for (int i = 0; i < kNormGroup; ++i) y[i] = __fmul_rn(y[i], __fadd_rn(w[i], plus));
+      }
+      emit(col, y);
+    });
+  } else {
+    Group y[Row::kItems];
+    const int first = static_cast<int>(threadIdx.x) * kNormGroup;
+    constexpr int kStep = P.threads * kNormGroup;
+    // All kept groups at once, or one after the other of a long row.
+    const auto groups = [&](bool store_h, auto&& f) {
+      for (int at = first; at < a.H; at += kStep * Row::kItems) {
+        int col[Row::kItems];
+#pragma unroll
+        for (int k = 0; k < Row::kItems; ++k) {
+          col[k] = at + k * kStep;
+          row.get(k, col[k], y[k]);
+          if (store_h && row.has_residual() && col[k] < a.H) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col[k], a.H, y[k]);
+        }
+        row.apply(col, mean, inv, plus, y);
+#pragma unroll
+        for (int k = 0; k < Row::kItems; ++k)
+          if (col[k] < a.H) f(col[k], y[k]);
+        if constexpr (Row::kKept) break;
+      }
+    };
+    if (kScaled && a.row_scale != nullptr) {
+      float amax = 0;
+      groups(Row::kKept, [&](int col, Group& v) {
+#pragma unroll
+        for (int i = 0; i < kNormGroup; ++i)
+          if (P.aligned || col + i < a.H) amax = fmaxf(amax, fabsf(v[i]));
+      });
+      amax = block_reduce<P.threads, false>(amax, scratch[2], Max());
+      const float scale = amax > 0 ? amax / 448.0f : 1.0f;
+      if (threadIdx.x == 0) a.row_scale[row.t] = scale;
+      const RoughDivider by(scale);
+      const auto scaled = [&](int col, Group& v) {
+        by.divide(v);
+        emit(col, v);
+      };
+      if constexpr (Row::kKept) {
+        row.sweep([&](int k, int col) { scaled(col, y[k]); });
+      } else {
+        groups(true, scaled);
+      }
+    } else {
+      groups(true, [&](int col, Group& v) { emit(col, v); });
+    }
+  }
+}
+
+/// Before anything else of a kernel that ends in norm_row. Among few rows the weight is on its way while the
+/// predecessor still runs; among many, whose blocks find it in L1, the hints would cost more than they bring.
+template <class W, NormPolicy P>
+__device__ __forceinline__ void norm_begin(const NormArgs& a) {
+  if (P.early && a.weight != nullptr)
+    norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
+}
+
+/// Grid: T blocks. Moves (x + out) * T * H bytes plus residual twice; ~6 T H flop.
+template <class X, class W, class Out, NormPolicy P>
+__global__ void __launch_bounds__(P.threads) norm(const __grid_constant__ NormArgs a) {
+  norm_begin<W, P>(a);
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int t = static_cast<int>(blockIdx.x);
+  if (t >= valid_rows(a.rows, a.T)) return;
+  constexpr bool kQuantised = sizeof(Out) == 1;
+  const float scale = kQuantised && a.out_scale != nullptr ? *a.out_scale : 1.0f;
+  const RoughDivider by(scale);
+  norm_row<X, W, kQuantised, P>(a, t, [&](int col, float (&y)[kNormGroup]) {
+    if (kQuantised && scale != 1.0f) by.divide(y);
+    store_group<P.aligned, Out>(a.out, t * a.out_stride, col, a.H, y);
   });
 }
 

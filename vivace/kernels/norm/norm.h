@@ -35,7 +35,9 @@ struct NormPolicy {
   int32_t threads;  // a block
   int32_t items;    // groups a thread keeps in registers: rows of up to threads * items * 8; 0 re-reads the row
   bool aligned;     // groups are whole and aligned: 16-byte accesses; else element by element
-  bool early;       // the weight is asked for before the reduction: shorter for one row, slower for many
+  bool plain;       // rms with at most a residual and a weight: no adaptive rows, no bias, no dynamic scale
+  bool residual;    // there is one; only plain kernels ask here
+  bool early;       // the weight is asked for before the reduction: shorter for few rows, slower for many
   constexpr bool operator==(const NormPolicy&) const = default;
   constexpr int64_t capacity() const { return int64_t{threads} * items * kNormGroup; }
 };

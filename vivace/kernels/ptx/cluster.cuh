@@ -85,6 +85,27 @@ __device__ __forceinline__ uint32_t remote_shared(uint32_t at, int rank) {
 }
 
 template <int kCluster>
+__device__ __forceinline__ void remote_store(uint32_t address, uint32_t v) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+    return;
+  }
+#endif
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+template <int kCluster>
+__device__ __forceinline__ void remote_store(uint32_t address, uint64_t v) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kCluster > 1) {
+    asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(v) : "memory");
+    return;
+  }
+#endif
+  asm volatile("st.shared.u64 [%0], %1;" ::"r"(address), "l"(v) : "memory");
+}
+
+template <int kCluster>
 __device__ __forceinline__ uint32_t remote_load(const uint32_t* shared, int rank) {
   if constexpr (kCluster == 1) return *shared;
   uint32_t v = 0;

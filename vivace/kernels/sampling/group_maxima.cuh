@@ -14,32 +14,40 @@ struct GroupMaxima {
   static constexpr int kOwn = kSampleGroups / P.cluster;      // groups of a block
   static constexpr int kLanes = P.threads / kOwn;             // threads of a group
   static constexpr int kJudges = P.threads / kSampleGroups;   // threads that rank a group
-  static_assert(kLanes <= 32 && kJudges >= 1 && kJudges <= 32 && kSampleGroups <= kSampleList);
+  static constexpr int kShare = kSampleGroups / kJudges;      // groups that a judge compares with
+  static_assert(kLanes <= 32 && kLanes >= P.cluster && kJudges >= 1 && kJudges <= 32 && kShare % 4 == 0);
 
-  /// `best` is a thread's largest rank, ~0 where it has seen NaN. Gives the row's; the k-th largest group
-  /// goes to s.floor, 0 where there is none. Its one cluster barrier publishes what was written before it.
-  __device__ __forceinline__ static uint64_t find(NarrowShared& s, uint64_t best, uint32_t k) {
+  alignas(16) uint32_t key[kSampleGroups];  // score keys, ~0 where there is NaN
+  uint32_t largest, floor;                  // of key; the k-th largest, 0 where there is none
+
+  /// `score` is the largest that a thread has seen, NaN if there was one. All blocks of the cluster must run.
+  /// Its one cluster barrier publishes what was written before it.
+  __device__ __forceinline__ void find(float score, int cluster_rank, uint32_t k) {
     const int tid = static_cast<int>(threadIdx.x);
+    uint32_t best = score != score ? ~0u : score_key(score);
 #pragma unroll
-    for (int lane = kLanes / 2; lane > 0; lane >>= 1) best = MaxRank()(best, __shfl_xor_sync(0xffffffffu, best, lane));
-    // all_mass and all are free until the first list is collected, which is behind another cluster barrier.
-    if (tid % kLanes == 0) s.all_mass[tid / kLanes] = best;
-    if (tid == 0) s.floor = 0, s.total = 0, s.listed = 0;
+    for (int lane = kLanes / 2; lane > 0; lane >>= 1) best = max(best, __shfl_xor_sync(0xffffffffu, best, lane));
+    if (tid == 0) floor = 0;
+    // A lane of the group for each block.
+    if (tid % kLanes < P.cluster)
+      ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&key[cluster_rank * kOwn + tid / kLanes], tid % kLanes), best);
     ptx::cluster_sync<P.cluster>();
-    if (tid < kSampleGroups) s.all[tid] = ptx::remote_load<P.cluster>(&s.all_mass[tid % kOwn], tid / kOwn);
-    __syncthreads();
-    const uint64_t mine = s.all[tid / kJudges];
+    const int group = tid / kJudges, from = tid % kJudges * kShare;
+    const uint32_t mine = key[group];
     uint32_t better = 0;
-#pragma unroll 8
-    for (int i = 0; i < kSampleGroups / kJudges; ++i) better += s.all[i * kJudges + tid % kJudges] > mine;
+#pragma unroll 4
+    for (int i = from; i < from + kShare; i += 4) {
+      const Vec<uint32_t, 4> other = *reinterpret_cast<const Vec<uint32_t, 4>*>(key + i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) better += other.v[j] > mine - (i + j < group);  // of equal ones the first is better
+    }
 #pragma unroll
     for (int lane = kJudges / 2; lane > 0; lane >>= 1) better += __shfl_xor_sync(0xffffffffu, better, lane);
-    // Several NaN groups, or several empty ones, write the same value.
-    if (better == 0) s.total = mine;
-    if (better + 1 == k) s.floor = mine;
+    if (better == 0) largest = mine;
+    if (better + 1 == k) floor = mine;
     __syncthreads();
-    return s.total;
   }
+  __device__ __forceinline__ float max_score() const { return largest == ~0u ? __uint_as_float(0x7fc00000u) : key_score(largest); }
 };
 
 }  // namespace vivace::kernels

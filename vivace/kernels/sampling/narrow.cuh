@@ -9,20 +9,27 @@ inline constexpr int kSampleBins = 1024, kSampleList = 256;
 
 /// What the blocks of a row share while they narrow it; every block comes to the same values.
 struct NarrowShared {
-  uint64_t mass[kSampleBins];
+  // The masses' low and high words apart: shared memory adds 32 bits at once, 64 only by trial.
+  uint32_t mass_low[kSampleBins], mass_high[kSampleBins];
   uint32_t count[kSampleBins];
   uint64_t warp_measure[32];
   uint32_t warp_count[32];
-  uint64_t list[kSampleList];      // ranks of this block's candidates; other blocks read it
+  alignas(16) uint64_t list[kSampleList];  // ranks of this block's candidates; other blocks read it
   uint64_t all[kSampleList];       // ranks of all blocks' candidates
   uint64_t all_mass[kSampleList];
   uint32_t listed;                 // in list
-  uint64_t floor;                  // see GroupMaxima
+  uint64_t top;                    // largest rank of this block, once it has looked; other blocks read it
   // The bin in which the target is reached: measure and tokens above it and in all, tokens in it.
   uint64_t above, total, cut;
   uint32_t above_count, bin_count;
   int bin;
 };
+
+/// What the best tokens must reach to have share p of `total`; at least 1.
+__device__ __forceinline__ uint64_t mass_target(float p, uint64_t total) {
+  const double want = ceil(static_cast<double>(p) * static_cast<double>(total));
+  return want < 1 ? 1 : min(total, static_cast<uint64_t>(want));
+}
 
 template <SamplePolicy P, ScoreKind kKind = ScoreKind::logit>
 struct Narrowing {
@@ -65,7 +72,7 @@ struct Narrowing {
       const int down = shift(level), before = shift(level - 1);
       if (used) ptx::cluster_sync<P.cluster>();
       used = true;
-      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += P.threads) s.mass[i] = 0, s.count[i] = 0;
+      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += P.threads) s.mass_low[i] = 0, s.mass_high[i] = 0, s.count[i] = 0;
       if (threadIdx.x == 0) s.listed = 0;
       __syncthreads();
       each([&](int v, float z) {
@@ -77,7 +84,11 @@ struct Narrowing {
           bin = kSampleBins - 1 - static_cast<int>(r >> down & (level > 5 ? 15u : 1023u));
         }
         atomicAdd(&s.count[bin], 1u);
-        if (by_mass) atomicAdd(reinterpret_cast<unsigned long long*>(&s.mass[bin]), static_cast<unsigned long long>(mass(z)));
+        if (by_mass) {
+          const uint64_t m = mass(z);
+          const uint32_t low = static_cast<uint32_t>(m), old = atomicAdd(&s.mass_low[bin], low);
+          if (const uint32_t high = static_cast<uint32_t>(m >> 32) + (old + low < old); high != 0) atomicAdd(&s.mass_high[bin], high);
+        }
       });
       ptx::cluster_sync<P.cluster>();
       find_bin(by_mass, level == 0, p, &target, above);
@@ -96,12 +107,6 @@ struct Narrowing {
     }
   }
 
-  /// Tokens in all blocks' lists, of which the first kSampleList count.
-  __device__ __forceinline__ int listed() const {
-    uint32_t all = 0;
-    for (int rank = 0; rank < P.cluster; ++rank) all += ptx::remote_load<P.cluster>(&s.listed, rank);
-    return static_cast<int>(all);
-  }
   /// All blocks' lists, together no longer than kSampleList, into s.all; their length.
   __device__ __forceinline__ int collect() {
     int total = 0, mine = -1, from = 0;  // entry of this thread: block and place
@@ -135,7 +140,8 @@ struct Narrowing {
 #pragma unroll 4  // loads in flight; more do not fit into the registers
       for (int rank = 0; rank < P.cluster; ++rank) {
         count[i] += ptx::remote_load<P.cluster>(&s.count[bin], rank);
-        if (by_mass) measure[i] += ptx::remote_load<P.cluster>(&s.mass[bin], rank);
+        if (by_mass)
+          measure[i] += ptx::remote_load<P.cluster>(&s.mass_low[bin], rank) + (uint64_t{ptx::remote_load<P.cluster>(&s.mass_high[bin], rank)} << 32);
       }
       if (!by_mass) measure[i] = count[i];
       sum += measure[i];
@@ -177,11 +183,6 @@ struct Narrowing {
     __syncthreads();
   }
 
-  __device__ __forceinline__ static uint64_t mass_target(float p, uint64_t total) {
-    const double want = ceil(static_cast<double>(p) * static_cast<double>(total));
-    return want < 1 ? 1 : min(total, static_cast<uint64_t>(want));
-  }
-
   /// Every block's candidates into s.all: those of the found bin, or of the first level's bins up to it.
   template <class Each>
   __device__ __forceinline__ void gather(int level, bool everything, int first_bin, int down, uint64_t prefix, Each&& each) {
@@ -198,9 +199,9 @@ struct Narrowing {
   /// Moves the cut to the candidate with which `above` + measures reach the target; target 0 stands for
   /// share p of the listed mass. A target out of reach moves nothing.
   __device__ __forceinline__ void rank_list(bool by_mass, uint64_t above, uint64_t target, float p) {
-    static_assert(P.threads >= 2 * kSampleList);
+    static_assert(P.threads >= kSampleList);
     // Neighbouring threads share a candidate.
-    const int team = n <= P.threads / 8 ? 8 : n <= P.threads / 4 ? 4 : 2;
+    const int team = n <= P.threads / 8 ? 8 : n <= P.threads / 4 ? 4 : n <= P.threads / 2 ? 2 : 1;
     const int i = static_cast<int>(threadIdx.x) / team;
     if (threadIdx.x == 0) s.cut = cut;
     __syncthreads();

@@ -15,10 +15,8 @@ __device__ __forceinline__ uint64_t ranked(float z, int v) {
   return static_cast<uint64_t>(score_key(z)) << kIdBits | (kIdMask - static_cast<uint32_t>(v));
 }
 __device__ __forceinline__ int ranked_id(uint64_t r) { return static_cast<int>(kIdMask - (static_cast<uint32_t>(r) & kIdMask)); }
-__device__ __forceinline__ float ranked_score(uint64_t r) {
-  const uint32_t key = static_cast<uint32_t>(r >> kIdBits);
-  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
-}
+__device__ __forceinline__ float key_score(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+__device__ __forceinline__ float ranked_score(uint64_t r) { return key_score(static_cast<uint32_t>(r >> kIdBits)); }
 /// The least rank above that of -inf: what has it or more can come.
 inline constexpr uint64_t kPossible = uint64_t{0x00800000u} << kIdBits;
 
@@ -39,12 +37,14 @@ struct SampleRow {
   float temperature = 1.0f, repetition = 1.0f, presence = 0.0f, frequency = 0.0f;
   float per_temperature = 1.0f, per_repetition = 1.0f;  // their reciprocals
   bool greedy;
+  bool plain;  // scores are logits over the temperature: their order is the logits'
   const int32_t* counts = nullptr;
 
   __device__ __forceinline__ SampleRow(const SampleArgs& args, int64_t row) : a(args), t(row) {
     const float wanted = P.greedy || !a.temperature ? 0.0f : a.temperature[t];
     greedy = !(wanted >= kMinTemperature);
     if (!greedy) temperature = wanted, per_temperature = __frcp_rn(wanted);
+    plain = a.counts == nullptr && a.mask == nullptr;
     if (a.counts == nullptr) return;
     const int64_t slot = a.slot ? a.slot[t] : 0;
     if (slot >= 0 && slot < a.S) counts = a.counts + slot * a.counts_stride;
@@ -63,6 +63,8 @@ struct SampleRow {
 #pragma unroll
     for (int i = 0; i < 4; ++i) l[i] = v + i < a.V ? to_float(row[i]) : minus_inf();
   }
+
+  __device__ __forceinline__ float divided(float l) const { return temperature != 1.0f ? quotient(l, temperature, per_temperature) : l; }
 
   /// Raw logits -> scores. Every operation rounds to f32, as on the CPU.
   __device__ __forceinline__ void score(int v, float (&l)[4]) const {

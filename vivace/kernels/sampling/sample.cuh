@@ -1,5 +1,5 @@
-// sample on CUDA: formula in vivace/ops/sample.h. A cluster of blocks owns a row; its scores stay in
-// shared memory, so that the logits are read once, and the truncations need no sort.
+// sample on CUDA: formula in vivace/ops/sample.h. A cluster of blocks owns a row. One pass over the logits
+// keeps the maximum of every thread's few runs of tokens; what can matter afterwards is read again from L2.
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/sampling/group_maxima.cuh"
@@ -7,48 +7,95 @@
 
 namespace vivace::kernels {
 
-extern __shared__ float4 sample_scores[];
-
 /// What one thread knows of its logits after the first pass.
 struct SampleSeen {
-  uint64_t best = 0;   // largest rank
-  bool nan = false;    // an allowed score is NaN
+  float best = minus_inf();  // largest score, NaN if an allowed one is
+  int best_id = -1;          // its token; greedy rows only
   float lse_max = Max::kIdentity, lse_sum = 0;  // sum of exp(raw - lse_max)
 };
 
-/// Reads this block's stretch once: largest rank, NaN, log-sum-exp of the raw logits; keeps the scores.
+/// The larger; NaN if either is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+
+/// What a second look at a block's tokens needs: the largest score of every thread's runs of tokens.
+template <SamplePolicy P>
+struct ChunkMaxima {
+  float of[kSampleChunks][P.threads];
+};
+
+/// Raw logits of the fours at v, v + 4 * threads, ...: this thread's in one batch. -inf beyond the end.
 template <SamplePolicy P, class Row>
-__device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int end, bool keep) {
-  constexpr int kUnroll = 4, kStep = P.threads * 4;
-  SampleSeen seen;
-  float best = minus_inf();
-  int best_id = -1;
-  for (int v = begin + static_cast<int>(threadIdx.x) * 4; v < end; v += kStep * kUnroll) {
-    float l[kUnroll][4];
+__device__ __forceinline__ void load_batch(const Row& row, int v, int end, float (&l)[kSampleUnroll][4]) {
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k)
-      if (v + k * kStep < end) row.raw(v + k * kStep, l[k]);
+  for (int k = 0; k < kSampleUnroll; ++k) {
+    if (v + k * P.threads * 4 < end) {
+      row.raw(v + k * P.threads * 4, l[k]);
+    } else {
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      const int at = v + k * kStep;
-      if (at >= end) continue;
-      if (row.a.logprob != nullptr) {
-        const float top = fmaxf(seen.lse_max, fmaxf(fmaxf(l[k][0], l[k][1]), fmaxf(l[k][2], l[k][3])));
-        seen.lse_sum *= expf(seen.lse_max - top);
-        seen.lse_max = top;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) seen.lse_sum += expf(l[k][i] - top);
-      }
-      row.score(at, l[k]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        seen.nan |= l[k][i] != l[k][i];
-        if (l[k][i] > best) best = l[k][i], best_id = at + i;
-      }
-      if (P.resident && keep) sample_scores[(at - begin) / 4] = make_float4(l[k][0], l[k][1], l[k][2], l[k][3]);
+      for (float& x : l[k]) x = minus_inf();
     }
   }
-  if (best_id >= 0) seen.best = ranked(best, best_id);
+}
+
+/// Reads this block's stretch once: largest score, NaN, log-sum-exp of the raw logits; keeps the runs' maxima.
+template <SamplePolicy P, class Row>
+__device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int end, ChunkMaxima<P>* chunks) {
+  SampleSeen seen;
+  const int per_chunk = P.batches_a_chunk(row.a.V);
+  float best = minus_inf(), next[kSampleUnroll][4];  // the next batch travels while this one is looked at
+  int v = begin + static_cast<int>(threadIdx.x) * 4, in_chunk = 0, chunk = 0;
+  const auto end_chunk = [&] {
+    // Of a plain row the division keeps the order: that of the maximum does for all.
+    if (!P.greedy && row.plain) best = row.divided(best);
+    if constexpr (!P.greedy) chunks->of[chunk][threadIdx.x] = best;
+    seen.best = max_or_nan(seen.best, best);
+    if constexpr (!P.greedy) best = minus_inf();
+    in_chunk = 0;
+    ++chunk;
+  };
+  load_batch<P>(row, v, end, next);
+#pragma unroll 1
+  for (; v < end; v += P.batch()) {
+    float l[kSampleUnroll][4];
+#pragma unroll
+    for (int k = 0; k < kSampleUnroll; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) l[k][i] = next[k][i];
+    load_batch<P>(row, v + P.batch(), end, next);
+    if (row.a.logprob != nullptr) {
+      float top = seen.lse_max;
+#pragma unroll
+      for (int k = 0; k < kSampleUnroll; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) top = fmaxf(top, l[k][i]);
+      seen.lse_sum *= expf(seen.lse_max - top);
+      seen.lse_max = top;
+#pragma unroll
+      for (int k = 0; k < kSampleUnroll; ++k)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) seen.lse_sum += expf(l[k][i] - top);
+    }
+    if (!row.plain || P.greedy) {
+#pragma unroll
+      for (int k = 0; k < kSampleUnroll; ++k) row.score(v + k * P.threads * 4, l[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < kSampleUnroll; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (P.greedy)
+          if (l[k][i] > best) seen.best_id = v + k * P.threads * 4 + i;
+        best = max_or_nan(best, l[k][i]);
+      }
+    if (++in_chunk == per_chunk) end_chunk();
+  }
+  if (in_chunk > 0) end_chunk();
+  if constexpr (!P.greedy)
+    for (; chunk < kSampleChunks; ++chunk) chunks->of[chunk][threadIdx.x] = minus_inf();
   return seen;
 }
 
@@ -85,19 +132,156 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxWords& w, int i) {
   return i == 0 ? w.w[0] : i == 1 ? w.w[1] : i == 2 ? w.w[2] : w.w[3];
 }
 
-/// A greedy block needs none of the narrowing's memory.
-template <bool kGreedy>
+/// The draw among the first k of a list of n candidates that holds the row's k best, by one block: they are
+/// put in order, and one warp cuts and draws. The token in thread 0.
+template <SamplePolicy P>
+__device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k, float p, float min_p, uint64_t seed, uint32_t step) {
+  static_assert(P.threads >= kSampleList);
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32;
+  if (tid < n) {
+    const uint64_t mine = s.list[tid];
+    int better = 0;
+#pragma unroll 4
+    for (int i = 0; i + 2 <= n; i += 2) {
+      const Vec<uint64_t, 2> other = *reinterpret_cast<const Vec<uint64_t, 2>*>(s.list + i);
+      better += (other.v[0] > mine) + (other.v[1] > mine);
+    }
+    if (n % 2 != 0) better += s.list[n - 1] > mine;
+    s.all[better] = mine;
+  }
+  __syncthreads();
+  if (tid >= 32) return -1;
+  const int kept = min(static_cast<int>(k), n);
+  const Narrowing<P> scale(s, ranked_score(s.all[0]));
+  uint64_t total = 0, target = ~uint64_t{0}, before = 0, drawn = 0;
+  if (p < 1.0f) {
+#pragma unroll 1
+    for (int i = lane; i < kept; i += 32) total += s.all_mass[i] = scale.mass(ranked_score(s.all[i]));
+#pragma unroll
+    for (int d = 16; d > 0; d >>= 1) total += __shfl_xor_sync(0xffffffffu, total, d);
+    target = mass_target(p, total);
+  }
+#pragma unroll 1
+  for (int first = 0; first < kept; first += 32) {
+    const int i = first + lane;
+    uint64_t upto = 0;
+    if (p < 1.0f) {
+      const uint64_t m = upto = i < kept ? s.all_mass[i] : 0;
+#pragma unroll
+      for (int d = 1; d < 32; d <<= 1) {
+        const uint64_t other = __shfl_up_sync(0xffffffffu, upto, d);
+        if (lane >= d) upto += other;
+      }
+      const uint64_t all = __shfl_sync(0xffffffffu, upto, 31);
+      upto += before - m;
+      before += all;
+    }
+    if (i >= kept || upto >= target) continue;
+    const uint64_t r = s.all[i];
+    const int v = ranked_id(r);
+    const float z = ranked_score(r);
+    if (i > 0 && !(scale.weight(z) >= min_p)) continue;
+    drawn = MaxRank()(drawn, ranked(z + gumbel(word_of(noise_words(seed, step, static_cast<uint32_t>(v) / 4), v % 4)), v));
+  }
+  __syncwarp();
+#pragma unroll
+  for (int d = 16; d > 0; d >>= 1) drawn = MaxRank()(drawn, __shfl_xor_sync(0xffffffffu, drawn, d));
+  return ranked_id(drawn);
+}
+
+/// The draw where many tokens may stay: by histograms, over the whole row again and again. The token in every
+/// thread of the cluster.
+template <SamplePolicy P, class Row>
+__device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScratch& scratch, const Row& row, int begin, int end, float max, int top,
+                                                int k, bool by_mass, float p, float min_p, uint64_t seed, uint32_t step) {
+  const int tid = static_cast<int>(threadIdx.x);
+  Narrowing<P> narrowing(shared, max);
+  narrowing.used = true;
+  const auto each_four = [&](auto&& f) {
+    constexpr int kStep = P.threads * 4;
+    float next[4];  // on its way while the one before it is looked at
+    if (begin + tid * 4 < end) row.raw(begin + tid * 4, next);
+#pragma unroll 1
+    for (int v = begin + tid * 4; v < end; v += kStep) {
+      float z[4] = {next[0], next[1], next[2], next[3]};
+      if (v + kStep < end) row.raw(v + kStep, next);
+      row.score(v, z);
+      f(v, z);
+    }
+  };
+  const auto each = [&](auto&& f) {
+    each_four([&](int v, const float(&z)[4]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) f(v + i, z[i]);
+    });
+  };
+  // One body for both: its code is large.
+  for (int turn = k > 0 ? 0 : 1; turn < (by_mass ? 2 : 1); ++turn) narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
+
+  Draw draw{seed, step, 0.0f};
+  // The top token is never cut: its score is the one to beat.
+  draw.best = max + gumbel(word_of(draw.words(top), top % 4));
+  draw.drawn = ranked(draw.best, top);
+  if (narrowing.whole) {
+    if (tid < narrowing.n && shared.all[tid] >= narrowing.cut) {
+      const uint64_t r = shared.all[tid];
+      const int v = ranked_id(r);
+      const float z = ranked_score(r);
+      if (narrowing.weight(z) >= min_p) draw.offer(v, z, word_of(draw.words(v), v % 4));
+    }
+  } else {
+    each_four([&](int v, const float(&z)[4]) {
+      if (!(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])) + kMaxGumbel >= draw.best)) return;
+      const PhiloxWords words = draw.words(v);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (ranked(z[i], v + i) >= narrowing.cut && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p)) draw.offer(v + i, z[i], words.w[i]);
+    });
+  }
+  uint64_t best = block_max<P.threads>(draw.drawn, scratch.warp);
+  if (!narrowing.whole) {  // else a block has seen all there is
+    if (tid == 0) scratch.drawn = best;
+    ptx::cluster_sync<P.cluster>();
+    for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.drawn, r));
+  }
+  return ranked_id(best);
+}
+
+/// Shared memory of a block that is not greedy.
+template <SamplePolicy P>
 struct ChooseShared {
-  struct Type {};
-};
-template <>
-struct ChooseShared<false> {
-  using Type = NarrowShared;
+  static constexpr int kRoom = kSampleList / 2;  // candidates that a block may find
+  NarrowShared narrow;
+  GroupMaxima<P> groups;
+  ChunkMaxima<P> chunks;
+  uint64_t found[P.cluster][kRoom];  // block 0's: what each block has found; stores travel, nobody waits for loads
+  uint32_t count[P.cluster];         // how many; in every block
+
+  /// All candidates into narrow.list, by block 0; their number, more than kSampleList where there is no room.
+  __device__ __forceinline__ int collect(int cluster_rank) {
+    uint32_t total = 0;
+    bool room = true;
+    int mine = -1, from = 0;  // entry of this thread: block and place
+#pragma unroll
+    for (int r = 0; r < P.cluster; ++r) {
+      const int i = static_cast<int>(threadIdx.x) - static_cast<int>(total);
+      if (i >= 0 && i < static_cast<int>(count[r])) mine = r, from = i;
+      room &= count[r] <= kRoom;
+      total += count[r];
+    }
+    if (!room || total > kSampleList) return kSampleList + 1;
+    if (cluster_rank == 0) {
+      if (mine >= 0) narrow.list[threadIdx.x] = found[mine][from];
+      __syncthreads();
+    }
+    return static_cast<int>(total);
+  }
 };
 
-/// Grid: T * cluster blocks. Moves the logits in once (resident) and 4 to 8 bytes out a row.
+/// Grid: T * cluster blocks. Moves the logits in once, runs of them that hold good tokens a second time from
+/// L2 (all of them where that does not narrow the choice), and 4 to 8 bytes out a row.
 template <class In, SamplePolicy P>
-__global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sample(const __grid_constant__ SampleArgs a) {
+__global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __grid_constant__ SampleArgs a) {
   __shared__ SampleScratch scratch;
   ptx::dependency_wait();
   ptx::launch_dependents();
@@ -106,108 +290,88 @@ __global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sam
   const int rank = ptx::cluster_rank<P.cluster>(), tid = static_cast<int>(threadIdx.x);
   const int begin = rank * P.stretch(a.V), end = min(begin + P.stretch(a.V), a.V);
   const SampleRow<In, P> row(a, t);
-  __shared__ typename ChooseShared<P.greedy>::Type shared;
-  const int k = !P.greedy && a.top_k ? a.top_k[t] : 0;
-
-  const SampleSeen seen = first_pass<P>(row, begin, end, !row.greedy);
-  if (a.logprob != nullptr) {
+  int token = -1;
+  bool may_leave = false;  // nobody reads this block's shared memory any more
+  const auto share_log_sum = [&](const SampleSeen& seen) {
+    if (a.logprob == nullptr) return;
     const float max = block_reduce<P.threads>(seen.lse_max, scratch.warp_f, Max());
     const float sum = block_reduce<P.threads>(seen.lse_sum * expf(seen.lse_max - max), scratch.warp_f, Sum());
     if (tid == 0) scratch.lse_max = __float_as_uint(max), scratch.lse_sum = __float_as_uint(sum);
-  }
-  uint64_t best = seen.nan ? ~uint64_t{0} : seen.best;  // no rank is that large
+  };
+
   if constexpr (P.greedy) {
+    const SampleSeen seen = first_pass<P>(row, begin, end, static_cast<ChunkMaxima<P>*>(nullptr));
+    share_log_sum(seen);
+    // No rank is as large as that of NaN.
+    uint64_t best = seen.best != seen.best ? ~uint64_t{0} : seen.best_id < 0 ? 0 : ranked(seen.best, seen.best_id);
     best = block_max<P.threads>(best, scratch.warp);
     if (tid == 0) scratch.block = best;
     ptx::cluster_sync<P.cluster>();
     best = 0;
     for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.block, r));
+    if (best != ~uint64_t{0} && best >= kPossible) token = ranked_id(best);
   } else {
-    best = GroupMaxima<P>::find(shared, best, static_cast<uint32_t>(k));
-  }
-  int token = best == ~uint64_t{0} || best < kPossible ? -1 : ranked_id(best);
-
-  if constexpr (!P.greedy) {
-    if (!row.greedy && token >= 0) {
-      const float max = ranked_score(best);
-      Narrowing<P> narrowing(shared, max);
-      const auto each_four = [&](auto&& f) {
-        for (int v = begin + tid * 4; v < end; v += P.threads * 4) {
-          float z[4];
-          if constexpr (P.resident) {
-            const float4 kept = sample_scores[(v - begin) / 4];
-            z[0] = kept.x, z[1] = kept.y, z[2] = kept.z, z[3] = kept.w;
-          } else {
-            row.raw(v, z);
-            row.score(v, z);
-          }
-          f(v, z);
-        }
-      };
-      const auto each = [&](auto&& f) {
-        each_four([&](int v, const float(&z)[4]) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) f(v + i, z[i]);
-        });
-      };
+    __shared__ ChooseShared<P> all;
+    NarrowShared& shared = all.narrow;
+    if (tid == 0) shared.listed = 0, shared.top = 0;
+    ptx::cluster_arrive<P.cluster>();
+    const int k = a.top_k ? a.top_k[t] : 0;
+    const SampleSeen seen = first_pass<P>(row, begin, end, &all.chunks);
+    share_log_sum(seen);
+    ptx::cluster_wait<P.cluster>();  // the others' shared memory exists
+    all.groups.find(seen.best, rank, static_cast<uint32_t>(k));
+    const float max = all.groups.max_score();
+    if (max > minus_inf()) {  // no NaN, and a token that can come
+      const uint64_t seed = a.seed ? static_cast<uint64_t>(a.seed[t]) : 0;
+      const uint32_t step = a.step ? static_cast<uint32_t>(a.step[t]) : 0;
       const float p = a.top_p ? a.top_p[t] : 1.0f, min_p = a.min_p ? a.min_p[t] : 0.0f;
-      const bool by_count = k > 0 && k < a.V, by_mass = p < 1.0f;
-      // Few wanted and the floor known: what is above it is listed in one look at the scores, and the rest is
-      // one block's work. A list that runs over is dropped.
-      bool listed = by_count && static_cast<uint32_t>(k) <= kGroupedTopK && shared.floor >= kPossible;
-      if (listed) {
-        const uint64_t floor = shared.floor;
-        const float least = ranked_score(floor);
-        each_four([&](int v, const float(&z)[4]) {
-          if (!(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])) >= least)) return;
+      const bool by_count = !row.greedy && k > 0 && k < a.V, by_mass = !row.greedy && p < 1.0f;
+      // The runs that reach the floor, or where there is none the maximum, are looked at again: they hold the
+      // top token, and, where few are wanted, all that can be chosen. Those go into block 0's list.
+      const bool few = by_count && static_cast<uint32_t>(k) <= kGroupedTopK && all.groups.floor > score_key(minus_inf());
+      const float least = few ? key_score(all.groups.floor) : max;
+      const int per_chunk = P.batches_a_chunk(a.V);
+#pragma unroll 1
+      for (int c = 0; c < kSampleChunks; ++c) {
+        if (!(all.chunks.of[c][tid] >= least)) continue;
+#pragma unroll 1
+        for (int n = c * per_chunk; n < (c + 1) * per_chunk; ++n) {
+          const int v = begin + n * P.batch() + tid * 4;
+          float z[kSampleUnroll][4];
+          load_batch<P>(row, v, end, z);
+          uint32_t hits = 0;
 #pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (const uint64_t r = ranked(z[i], v + i); r >= floor) {
-              const uint32_t at = atomicAdd(&shared.listed, 1u);
-              if (at < kSampleList) shared.list[at] = r;
-            }
-        });
-        ptx::cluster_sync<P.cluster>();
-        listed = narrowing.listed() <= kSampleList;
-        narrowing.used = true;
-      }
-      if (listed) {
-        narrowing.whole = true;
-        if (rank == 0) narrowing.n = narrowing.collect();
-      }
-      const bool works = !listed || rank == 0;
-      // One body for both: its code is large.
-      for (int turn = by_count ? 0 : 1; works && turn < (by_mass ? 2 : 1); ++turn) narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
-
-      Draw draw{a.seed ? static_cast<uint64_t>(a.seed[t]) : 0, a.step ? static_cast<uint32_t>(a.step[t]) : 0, 0.0f};
-      // The top token is never cut: its score is the one to beat.
-      draw.best = max + gumbel(word_of(draw.words(token), token % 4));
-      draw.drawn = ranked(draw.best, token);
-      if (!works) {
-        // Block 0 draws.
-      } else if (narrowing.whole) {
-        if (tid < narrowing.n && shared.all[tid] >= narrowing.cut) {
-          const uint64_t r = shared.all[tid];
-          const int v = ranked_id(r);
-          const float z = ranked_score(r);
-          if (narrowing.weight(z) >= min_p) draw.offer(v, z, word_of(draw.words(v), v % 4));
+          for (int i = 0; i < kSampleUnroll * 4; ++i) {
+            if (i % 4 == 0) row.score(v + i * P.threads, z[i / 4]);
+            hits |= static_cast<uint32_t>(z[i / 4][i % 4] >= least) << i;
+          }
+          for (; hits != 0; hits &= hits - 1) {  // seldom: the score is made again rather than picked from registers
+            const int bit = __ffs(static_cast<int>(hits)) - 1, at = v + bit / 4 * P.threads * 4;
+            float four[4];
+            row.raw(at, four);
+            row.score(at, four);
+            const float score = bit % 4 == 0 ? four[0] : bit % 4 == 1 ? four[1] : bit % 4 == 2 ? four[2] : four[3];
+            const uint64_t r = ranked(score, at + bit % 4);
+            if (score == max) atomicMax(reinterpret_cast<unsigned long long*>(&shared.top), static_cast<unsigned long long>(r));
+            if (!few) continue;
+            const uint32_t place = atomicAdd(&shared.listed, 1u);
+            if (place < all.kRoom) ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&all.found[rank][place], 0), r);
+          }
         }
+      }
+      __syncthreads();
+      if (tid < P.cluster) ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&all.count[rank], tid), shared.listed);
+      ptx::cluster_sync<P.cluster>();
+      const int listed = few ? all.collect(rank) : kSampleList + 1;
+      if (listed <= kSampleList) {
+        may_leave = a.logprob == nullptr;  // block 0 has all it needs
+        if (rank == 0) token = choose_listed<P>(shared, listed, static_cast<uint32_t>(k), p, min_p, seed, step);
       } else {
-        each_four([&](int v, const float(&z)[4]) {
-          if (!(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])) + kMaxGumbel >= draw.best)) return;
-          const PhiloxWords words = draw.words(v);
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (ranked(z[i], v + i) >= narrowing.cut && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p)) draw.offer(v + i, z[i], words.w[i]);
-        });
+        uint64_t best = 0;
+        for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&shared.top, r));
+        token = ranked_id(best);
+        if (!row.greedy) token = choose_among_all<P>(shared, scratch, row, begin, end, max, token, by_count ? k : 0, by_mass, p, min_p, seed, step);
       }
-      best = block_max<P.threads>(draw.drawn, scratch.warp);
-      if (!narrowing.whole) {  // else a block has seen all there is
-        if (tid == 0) scratch.drawn = best;
-        ptx::cluster_sync<P.cluster>();
-        for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.drawn, r));
-      }
-      token = ranked_id(best);
     }
   }
   if (rank == 0 && tid == 0) {
@@ -217,7 +381,7 @@ __global__ void __launch_bounds__(P.threads, P.resident || P.greedy ? 2 : 1) sam
       a.logprob[t] = log_softmax_at<P>(scratch, at);
     }
   }
-  ptx::cluster_sync<P.cluster>();  // no block ends while another may read its shared memory
+  if (!may_leave) ptx::cluster_sync<P.cluster>();  // no block ends while another may read its shared memory
 }
 
 }  // namespace vivace::kernels

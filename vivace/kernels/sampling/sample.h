@@ -33,16 +33,21 @@ struct SampleArgs {
   DType dtype;
 };
 
+inline constexpr int kSampleUnroll = 4, kSampleChunks = 8;
+
 /// A cluster of thread blocks owns a row, each block a stretch of it.
 struct SamplePolicy {
   int32_t threads;  // a block
   int32_t cluster;  // blocks a row
   int32_t vec;      // logits an access: 4, or 1 for any alignment
   bool greedy;      // there is no temperature: the largest logit, one pass
-  bool resident;    // the row's scores stay in shared memory; else every pass reads the logits again
   constexpr bool operator==(const SamplePolicy&) const = default;
   /// Tokens of a block: whole words of the mask.
   VV_HD constexpr int stretch(int V) const { return (V + cluster * 32 - 1) / (cluster * 32) * 32; }
+  /// A thread takes its tokens four at a time, kSampleUnroll such fours on their way at once. It keeps the
+  /// maximum of each of up to kSampleChunks runs of them, so that a second look reads only what can matter.
+  VV_HD constexpr int batch() const { return threads * 4 * kSampleUnroll; }
+  VV_HD constexpr int batches_a_chunk(int V) const { return ((stretch(V) + batch() - 1) / batch() + kSampleChunks - 1) / kSampleChunks; }
 };
 
 /// What a score counts for against the largest: logits by the exponential, probabilities by themselves.
