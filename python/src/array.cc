@@ -4,8 +4,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
-#include <map>
-#include <mutex>
 
 #include "dlpack_abi.h"
 #include "errors.h"
@@ -30,24 +28,6 @@ namespace {
 
 constexpr uintptr_t kLegacyStream = 1;  // CU_STREAM_LEGACY: what arrays are filled on and ops run on by default
 constexpr uintptr_t kPerThreadStream = 2;
-
-struct DevicePool {
-  std::unique_ptr<device::CudaMemory> memory;
-  std::unique_ptr<device::Pool> pool;
-};
-
-/// One pool a device; never torn down, for arrays may die after static destructors.
-Result<device::Pool*> pool_of(device::Device* device) {
-  static std::mutex mutex;
-  static auto* all = new std::map<const device::Device*, DevicePool>;
-  const std::lock_guard lock(mutex);
-  DevicePool& p = (*all)[device];
-  if (p.pool == nullptr) {
-    VV_ASSIGN(p.memory, device::CudaMemory::create(*device));
-    VV_ASSIGN(p.pool, device::Pool::create(*p.memory, {}));
-  }
-  return p.pool.get();
-}
 
 Status parse_device(const std::string& text, int* ordinal) {
   *ordinal = 0;
@@ -86,7 +66,7 @@ Result<Array> make(const Tensor& planned, const std::string& where, bool zero) {
   a.storage->device = device;
   const size_t bytes = bytes_of(planned);
   if (bytes == 0) return a;
-  VV_ASSIGN(a.storage->pool, pool_of(device));
+  VV_ASSIGN(a.storage->pool, device::shared_pool(*device));
   VV_ASSIGN(a.storage->block, a.storage->pool->allocate({.bytes = bytes, .stream = kLegacyStream, .name = "vivace.Array"}));
   a.tensor.data = a.storage->block->data();
   if (zero) {
@@ -321,7 +301,7 @@ void add_array(nb::module_& m) {
   m.def("pool_stats", [](int ordinal) {
     Result<device::Device*> device = device::Device::get(ordinal);
     check(device.status());
-    Result<device::Pool*> pool = pool_of(*device);
+    Result<device::Pool*> pool = device::shared_pool(**device);
     check(pool.status());
     Result<device::PoolStats> s = (*pool)->stats();
     check(s.status());

@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "runtime.h"
 #include "vivace/base/check.h"
+#include "vivace/ops/tactic.h"
 
 namespace vivace::python {
 namespace {
@@ -88,6 +89,12 @@ void add_ops(nb::module_& m) {
     const ops::Cost c = row.cost(CheckedCall(row, kwargs).call);
     return nb::make_tuple(c.bytes, c.flops);
   }, nb::arg("op"), nb::arg("arguments"), "(bytes, flops) that one call cannot do without; None for a composite op. Nothing runs.");
+  m.def("picked_kernel", [](const std::string& name, int capability, nb::kwargs kwargs) {
+    const ops::OpRow& row = row_of("picked_kernel", name);
+    const Result<std::string> picked = ops::picked_kernel(row, CheckedCall(row, kwargs).call, static_cast<Arch>(capability));
+    check(picked.status());
+    return picked.value();
+  }, nb::arg("op"), nb::arg("capability"), nb::arg("arguments"), "The kernel that a call would run on a chip of this compute capability, 90 for 9.0. Nothing is compiled or run.");
   m.def("row_class", [](const std::string& name, nb::kwargs kwargs) -> nb::object {
     const ops::OpRow& row = row_of("row_class", name);
     return row.row_class == nullptr ? nb::none() : nb::object(nb::int_(row.row_class(CheckedCall(row, kwargs).call)));

@@ -32,6 +32,16 @@ said=$("$work/cpp/generate_ids/generate_ids" "$source_dir/tests/fixtures/tiny_gg
 same=$("$work/c/generate_ids/generate_ids_c" "$source_dir/tests/fixtures/tiny_gguf/llama_q4_1.gguf" 5 3 4 5 6)
 [ "$same" = "$said" ] || fail "generate_ids in C: '$said' wanted, got: $same"
 
+# Kernels compiled by the user's nvcc.
+if command -v nvcc >/dev/null; then
+  flags=(-DCMAKE_CUDA_ARCHITECTURES=90a -DCMAKE_CUDA_FLAGS="--threads 2" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CUDA_HOST_COMPILER="$cxx")
+  cmake -S "$source_dir/examples/cpp/direct_launch" -B "$work/cpp/direct_launch" -DCMAKE_PREFIX_PATH="$work/prefix" "${flags[@]}" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  cmake --build "$work/cpp/direct_launch" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  said=$("$work/cpp/direct_launch/direct_launch") || fail "direct_launch: $said"
+  grep -q "^InvalidDevice: softmax: " <<<"$said" && grep -qE "^(no GPU|softmax of 1000 values)" <<<"$said" || fail "direct_launch: $said"
+fi
+ls "$work"/prefix/include/vivace/kernels/norm/norm_launch.h >/dev/null || fail "no norm_launch.h is installed"
+
 # Every symbol that the headers declare is there, and no other.
 nm -D --defined-only "$(find "$work/prefix" -name libvivace.so)" | awk '{print $3}' | sort -u >"$work/shown"
 grep -oE '\bvv_[a-z_]+\(' -h "$work"/prefix/include/vivace/capi/{vivace,model}.h | tr -d '(' | sort -u >"$work/declared"

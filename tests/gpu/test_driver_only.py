@@ -44,7 +44,7 @@ def pack(tmp_path_factory):
     path = tmp_path_factory.mktemp("pack") / "softmax.vvp"
     arch = next(a for a in ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_110a", "sm_120a", "sm_121a")
                 if a.strip("sm_a") == str(_core.device_info(0)["capability"]))
-    subprocess.run([sys.executable, "-m", "vivace", "pack", "--arch", arch, "--op", "softmax", "-o", path], check=True, timeout=200)
+    subprocess.run([sys.executable, "-m", "vivace.cli", "pack", "--arch", arch, "--op", "softmax", "-o", path], check=True, timeout=200)
     return path
 
 

@@ -118,4 +118,20 @@ Status CudaMemory::stream_wait(StreamId stream, Event event) {
   return Status();
 }
 
+Result<Pool*> shared_pool(const Device& device) {
+  struct Shared {
+    std::unique_ptr<CudaMemory> memory;
+    std::unique_ptr<Pool> pool;
+  };
+  static std::mutex mutex;
+  static auto* all = new std::map<const Device*, Shared>;
+  const std::lock_guard lock(mutex);
+  Shared& s = (*all)[&device];
+  if (s.pool == nullptr) {
+    VV_ASSIGN(s.memory, CudaMemory::create(device));
+    VV_ASSIGN(s.pool, Pool::create(*s.memory, {}));
+  }
+  return s.pool.get();
+}
+
 }  // namespace vivace::device

@@ -3,7 +3,7 @@
 #include <map>
 #include <mutex>
 
-#include "vivace/device/memory_backend.h"
+#include "vivace/device/memory.h"
 #include "vivace/device/stream.h"
 
 namespace vivace::device {
@@ -39,5 +39,9 @@ class CudaMemory : public MemoryBackend {
   std::mutex mutex_;
   std::map<uint64_t, cu::MemHandle> handles_;  // of each map()
 };
+
+/// The pool of a device that everything in this process shares; made at the first call, never torn down,
+/// for buffers may die after static destructors. Errors: those of CudaMemory::create and Pool::create.
+Result<Pool*> shared_pool(const Device& device);
 
 }  // namespace vivace::device

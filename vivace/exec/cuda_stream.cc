@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "vivace/device/cuda_memory.h"
 #include "vivace/device/kernel.h"
 
 namespace vivace::exec {
@@ -163,13 +164,20 @@ Result<std::unique_ptr<Event>> CudaBackend::make_event() {
 Result<Buffer> CudaBackend::make_buffer(std::string name, size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "buffer " + name + ": 0 bytes");
   VV_TRY(device_.bind());
-  cu::DevicePtr ptr = 0;
-  if (Status s = VV_CU_STATUS(cuMemAlloc_v2, &ptr, bytes); !s.ok()) return std::move(s).with_context("buffer " + name);
-  void* const data = reinterpret_cast<void*>(ptr);
-  Buffer buffer(std::move(name), data, bytes, Place::device, [](void* p, size_t, void* device) {
-    if (!static_cast<const device::Device*>(device)->bind().ok()) return;
-    VV_CU_IGNORE(cuMemFree_v2, reinterpret_cast<cu::DevicePtr>(p));
-  }, const_cast<device::Device*>(&device_));
+  VV_ASSIGN(device::Pool* const pool, device::shared_pool(device_));
+  VV_ASSIGN(device::Block* const block, pool->allocate({.bytes = bytes, .stream = reinterpret_cast<device::StreamId>(fills_.handle()), .name = "buffer " + name}));
+  void* const data = block->data();
+  struct Held {
+    const device::Device* device;
+    device::Pool* pool;
+    device::Block* block;
+  };
+  // Any stream may have used it last, so all are waited for; a block that cannot be given back stays the pool's loss.
+  Buffer buffer(std::move(name), data, bytes, Place::device, [](void*, size_t, void* context) {
+    const std::unique_ptr<Held> h(static_cast<Held*>(context));
+    constexpr device::StreamId kLegacy = 1;
+    if (h->device->synchronize().ok()) static_cast<void>(h->pool->free(h->block, kLegacy));
+  }, new Held{&device_, pool, block});
   VV_TRY(fills_.fill(data, 0, bytes));
   VV_TRY(fills_.synchronize());
   return buffer;

@@ -1,0 +1,36 @@
+"""Every tactic of every op, by a call that picks it, against the float64 reference. Needs --device cuda."""
+import pytest
+
+from tests.op_data import TABLE, contents, device, reference
+from tests.op_run import Run, verify
+
+if not (device and device.ON_GPU):
+    pytest.skip("--device cuda runs these", allow_module_level=True)
+
+import torch  # noqa: E402
+
+from tests.tactics import search  # noqa: E402
+from vivace import _core, jit  # noqa: E402
+
+CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
+
+
+@pytest.mark.parametrize("op", TABLE)
+def test_each_tactic_by_a_call(op, record_property):
+    """What tests/tactics.py finds must run, and be what runs; a tactic that no call reaches is named."""
+    jit.prewarm([op])
+    wanted = {e for _, e in _core.gpu_instances(op, CAPABILITY)}
+    ran, worst = set(), (0.0, 0.0)
+    for kernel, (case, layout) in search(op, CAPABILITY).items():
+        if getattr(reference(op), "unserved_on_gpu", lambda case: None)(case):
+            continue
+        r = Run(op, case, contents(op, case, "normal"), layout=layout).call()
+        assert _core.picked_kernel(op, CAPABILITY, **r.arguments()) == kernel, f"{case.id}, {layout}: picks another kernel on the device than on the host"
+        error, allowed = verify(op, case, r)
+        ran.add(kernel)
+        if allowed and error / allowed > (worst[0] / worst[1] if worst[1] else 0):
+            worst = (error, allowed)
+    record_property("max_err", worst[0])
+    record_property("bound", worst[1])
+    print(f"{op}: {len(ran)} of {len(wanted)} tactics ran; no call found for", *sorted(wanted - ran), sep="\n    ")
+    assert len(ran) >= 0.9 * len(wanted), f"only {len(ran)} of {len(wanted)} tactics are reached"

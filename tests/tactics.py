@@ -1,0 +1,109 @@
+"""Calls that reach the tactics of an op: searched, for which kernel a call picks is known without a GPU.
+
+    python -m tests.tactics [--capability 90] [op ...]     what the search finds, and what it does not
+"""
+import math
+import mmap
+import random
+import sys
+
+import numpy as np
+
+import vivace
+from tests.op_data import DTYPES, NUMPY, is_block, ports, reference, row_bytes, shape_of
+from tests.ref.common import Case
+from vivace import _core, ops
+
+SIZES = (1, 2, 3, 4, 5, 8, 16, 24, 33, 40, 48, 64, 72, 96, 100, 128, 160, 200, 256, 260, 264, 300, 512, 520, 576, 700, 1000, 1024, 1032, 1500, 1999, 2048, 2056,
+         3000, 4096, 4104, 6000, 8192, 8200, 12000, 16384, 20001, 24008, 32768, 65536, 131072, 151936)
+TOKENS = (1, 2, 3, 5, 8, 12, 16, 17, 24, 32, 33, 40, 64, 65, 100, 128, 200, 256, 300, 520, 1100)
+MOST_BYTES, MOST_FLOPS = 1 << 28, 3e9  # of a call: the reference runs it in float64
+DRAWS, PATIENCE = 4000, 1200           # of dims for a case and its dtypes; draws without a new kernel
+FLOATS3 = ("f32", "bf16", "f16")
+_memory = mmap.mmap(-1, MOST_BYTES + (1 << 20), mmap.MAP_PRIVATE)  # never touched: shapes and addresses are all that counts
+
+
+def arguments(op, case, layout):
+    """The case's ports as Run would lay them out, without contents; None if they are too large."""
+    at, given = 64, dict(case.attrs)
+    for port, dtype in case.dtypes.items():
+        shape = shape_of(op, port, case)
+        rows, row = shape[0], row_bytes(dtype, shape)
+        start = -(-at // 64) * 64 + (0 if layout == "dense" else 2 if is_block(dtype) else DTYPES[dtype]["bytes"])
+        at = start + rows * row + 64
+        if at > MOST_BYTES:
+            return None
+        if is_block(dtype):
+            given[port] = vivace.view(np.ndarray((rows, row), np.uint8, _memory, start), dtype=dtype, shape=shape)
+        else:
+            given[port] = np.ndarray(shape, NUMPY[dtype], _memory, start)
+    return given
+
+
+def variants(op, case):
+    """The case, and the same with all plain floats of one type where the ports have a choice."""
+    yield case
+
+    def takes(port, t):
+        listed = ports(op)[port]["dtypes"]
+        return listed[0] == "=" and takes(listed[1:], t) or t in listed.split("|")
+
+    for t in FLOATS3:
+        dtypes = {p: t if d in FLOATS3 and takes(p, t) else d for p, d in case.dtypes.items()}
+        if dtypes != case.dtypes:
+            yield Case(case.dims, dtypes, case.attrs, case.ranges, case.positive, None, case.values, case.shapes)
+
+
+def draws(case, rng):
+    yield case.dims, "dense"
+    for _ in range(DRAWS):
+        dims = {k: v if rng.random() < 0.3 else rng.choice(TOKENS if k == "T" else SIZES) for k, v in case.dims.items()}
+        yield dims, "unaligned" if rng.random() < 0.3 else "dense"
+
+
+def search(op, capability):
+    """{kernel expression: (case, layout)}: for each instance of the op's table the cheapest call found that picks it."""
+    wanted = {e for _, e in _core.gpu_instances(op, capability)}
+    found, rng = {}, random.Random(op)
+    for case in reference(op).CASES:
+        if 0 in case.dims.values() or case.rows is not None or wanted <= set(found):
+            continue
+        for variant in variants(op, case):
+            stale = 0
+            for dims, layout in draws(variant, rng):
+                stale += 1
+                if stale > PATIENCE:
+                    break
+                tried = Case(dims, variant.dtypes, case.attrs, case.ranges, case.positive, None, case.values, case.shapes)
+                try:
+                    given = arguments(op, tried, layout)
+                    if given is None:
+                        continue
+                    kernel = _core.picked_kernel(op, capability, **given)
+                    bytes_, flops = ops.cost(op, **given)
+                except (vivace.Error, ValueError):
+                    continue  # these dims make no call
+                if kernel not in wanted or flops > MOST_FLOPS or math.prod(dims.values()) > 1 << 34:
+                    continue
+                cost = bytes_ + flops / 16
+                if kernel not in found:
+                    stale = 0
+                if kernel not in found or cost < found[kernel][0]:
+                    found[kernel] = (cost, tried, layout)
+    return {k: (case, layout) for k, (_, case, layout) in found.items()}
+
+
+def main():
+    names = [a for a in sys.argv[1:] if not a.startswith("-")]
+    capability = 90
+    if "--capability" in sys.argv:
+        capability = int(names.pop(0))
+    for op in names or [r["name"] for r in ops.ops_table()["ops"] if r["gpu"]]:
+        found = search(op, capability)
+        wanted = sorted({e for _, e in _core.gpu_instances(op, capability)})
+        missing = [e.replace("vivace::kernels::", "") for e in wanted if e not in found]
+        print(f"{op}: {len(wanted) - len(missing)} of {len(wanted)}", *missing[:4], sep="\n    ", flush=True)
+
+
+if __name__ == "__main__":
+    main()
