@@ -28,6 +28,12 @@ def _rms_fp8_row(x, weight):
     return _fp8(y, scale), scale
 
 
+def _fp8_by_groups(x, width):
+    y = x.float().unflatten(-1, (-1, width))
+    scale = y.abs().amax(-1, keepdim=True) / 448
+    return _fp8(y, scale).flatten(-2), scale.squeeze(-1)
+
+
 def _swiglu(x):
     gate, up = x.chunk(2, -1)
     return F.silu(gate) * up
@@ -65,5 +71,14 @@ PEERS = {
     ("rope", "half"): lambda x, inv_freq, pos, **_: _rotate(x.view(len(pos), -1, 2 * inv_freq.numel()), inv_freq, pos),
     ("qkv_rope", "split"): lambda qkv, q, k_out, inv_freq, pos, **_: _qkv(qkv, q, k_out, inv_freq, pos),
     ("qkv_rope", "norm"): lambda qkv, q, k_out, inv_freq, pos, q_norm, k_norm, **_: _qkv(qkv, q, k_out, inv_freq, pos, q_norm, k_norm),
+    ("quantize", "tensor"): lambda x, out_scale, **_: _fp8(x, out_scale),
+    ("quantize", "row"): lambda x, **_: _fp8_by_groups(x, x.shape[-1]),
+    ("quantize", "block"): lambda x, **_: _fp8_by_groups(x, 128),
+    ("dequantize", "row"): lambda x, row_scale, **_: (x.float() * row_scale[:, None]).bfloat16(),
+    ("gate_residual", "add"): lambda x, residual, **_: residual + x,
+    ("gate_residual", "gated"): lambda x, residual, gate, **_: (residual.float() + gate.float() * x.float()).to(x.dtype),
+    ("reduce", "amax"): lambda x, **_: x.abs().amax(-1).float(),
+    ("reduce", "sum"): lambda x, **_: x.float().sum(-1),
+    ("fill", "value"): lambda out, **_: torch.full_like(out, 1.5),
     ("embedding", "bf16"): lambda table, ids, **_: F.embedding(ids.flatten(), table),
 }

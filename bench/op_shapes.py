@@ -80,6 +80,15 @@ def gpu_case(op, variant, T, H):
         ("rope", "half"): Case({"T": T, "N": H // 128, "D": 128, "R": 64}, bf("x", "out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
         ("qkv_rope", "split"): Case(heads, bf("qkv", "q", "k_out", "v_out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
         ("qkv_rope", "norm"): Case(heads, bf("qkv", "q", "k_out", "v_out", "q_norm", "k_norm") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
+        ("quantize", "tensor"): Case(one, bf("x") | {"out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
+        ("quantize", "row"): Case(one, bf("x") | {"out": "e4m3", "row_scale": "f32"}),
+        ("quantize", "block"): Case(one, bf("x") | {"out": "e4m3", "block_scale": "f32"}),
+        ("dequantize", "row"): Case(one, {"x": "e4m3"} | bf("out") | {"row_scale": "f32"}, positive=("row_scale",)),
+        ("gate_residual", "add"): Case(one, bf("x", "residual", "out")),
+        ("gate_residual", "gated"): Case(one | {"R": 1}, bf("x", "residual", "gate", "out")),
+        ("reduce", "amax"): Case(one, bf("x") | {"out": "f32"}, {"kind": "amax"}),
+        ("reduce", "sum"): Case(one, bf("x") | {"out": "f32"}),
+        ("fill", "value"): Case(one, bf("out"), {"value": 1.5}),
         ("embedding", "bf16"): Case(one | {"V": 32000}, bf("table", "out") | {"ids": "i32"}, ranges={"ids": (0, 32000)}),
     }
     return cases.get((op, variant))
@@ -88,6 +97,7 @@ def gpu_case(op, variant, T, H):
 GPU_VARIANTS = {
     "norm": ("rms", "add_rms", "add_rms_fp8", "rms_fp8_row", "layer"), "act_mul": ("swiglu", "swiglu_fp8", "gelu_split"),
     "cast": ("copy", "fp8", "f32"), "softmax": ("rows",), "rope": ("half",), "qkv_rope": ("split", "norm"), "embedding": ("bf16",),
+    "quantize": ("tensor", "row", "block"), "dequantize": ("row",), "gate_residual": ("add", "gated"), "reduce": ("amax", "sum"), "fill": ("value",),
 }
 GPU_SAMPLE = Case({"T": 32, "V": 152064}, {"logits": "f32", "token": "i32", "temperature": "f32", "top_k": "i32", "top_p": "f32", "seed": "i64", "step": "i32"},
                   ranges={"seed": (0, 1 << 30), "step": (0, 1000), "top_k": (40, 41), "top_p": (0.95, 0.950001), "temperature": (0.7, 0.700001)})
