@@ -10,6 +10,7 @@
 
 #include "lab/gemm/blas.h"
 #include "lab/gemm/harness.h"
+#include "vivace/ops/gemm_tiles.h"
 
 namespace lab {
 using namespace vivace::kernels;
@@ -22,8 +23,7 @@ struct Variant {
   int threads, smem, cluster, warps_k;
   const void* kernel[2];  // bf16, e4m3; out is bf16
   GemmWgmma policy = {};
-  bool many() const { return kind == Kind::tile || (kind == Kind::wgmma && tokens > 64); }
-  bool both() const { return kind == Kind::wgmma && tokens == 64 && policy.split == 1; }  // tiles that serve any number of tokens
+
   /// Variants of one key give a token the same bits.
   int bits_key() const { return kind == Kind::wgmma ? 1000 + policy.split * 2 + policy.promote : kind == Kind::stream ? cluster * warps_k : -1; }
 };
@@ -113,8 +113,8 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   int grid = v.kind == Kind::stream ? tiles_n * v.cluster : tiles_n * tiles_t;
   if (v.kind == Kind::wgmma) {
     const GemmWgmma& p = v.policy;
-    const int tiles = (tiles_n + p.share_x - 1) / p.share_x * ((tiles_t + p.share_w - 1) / p.share_w) * v.cluster, at_once = v.smem < 113 * 1024 ? 2 : 1;
-    grid = p.split > 1 || p.tokens <= 64 ? tiles : std::min(tiles, g_sms * at_once / v.cluster * v.cluster);
+    const int tiles = (tiles_n + p.share_x - 1) / p.share_x * ((tiles_t + p.share_w - 1) / p.share_w) * v.cluster;
+    grid = p.split > 1 ? tiles : std::min(tiles, g_sms * vivace::ops::GemmTiles::blocks_at_once(p) / v.cluster * v.cluster);
   }
   c.gridDim = dim3(static_cast<unsigned>(grid));
   c.blockDim = dim3(static_cast<unsigned>(v.threads));
@@ -146,8 +146,16 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
 bool usable(const Variant& v, int M, Shape s, int type) {
   const int64_t step = 128 / (type ? 1 : 2);
   if (v.kernel[type] == nullptr) return false;
-  if (v.many() || (v.both() && M > 64)) return M > 64;
-  return M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8) && s.K / step / (v.kind == Kind::wgmma ? v.policy.split : v.cluster * v.warps_k) >= 1;
+  if (v.kind == Kind::wgmma) {  // what the op may choose: the class's cut of K, the layout's ring
+    using vivace::ops::GemmTiles;
+    const GemmTiles::Layout l = {v.rows, v.tokens, v.policy.share_x, v.policy.share_w};
+    const int64_t k_bytes = int64_t{s.K} * (type ? 1 : 2);
+    const bool few = M <= 64 && M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8);
+    if (M <= 64 && !few) return false;
+    if (M <= 64 && v.tokens == 64 && v.policy.share_x > 1) return false;
+    return GemmTiles::laid(l, M, s.N, k_bytes, v.policy.promote) == v.policy && GemmTiles::serves(v.policy, s.N);
+  }
+  return v.kind == Kind::tile ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.warps_k) >= 1;
 }
 
 /// Waits at most five seconds: a tactic that hangs or faults is named, and ends the run.

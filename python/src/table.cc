@@ -8,6 +8,8 @@
 #include "errors.h"
 #include "ops.h"
 #include "vivace/base/check.h"
+#include "vivace/ops/gemm_table.h"
+#include "vivace/ops/gemm_tiles.h"
 
 namespace vivace::python {
 namespace {
@@ -83,6 +85,30 @@ nb::dict op_row(const ops::OpRow& row) {
   return d;
 }
 
+std::span<const ops::GemmRow> rows_in_use() {
+  const Result<std::span<const ops::GemmRow>> rows = ops::gemm_rows();
+  check(rows.status());
+  return *rows;
+}
+
+/// What `vivace tune` tries for a product: (rows, tokens, share_x, share_w) of the layouts that serve it.
+nb::list gemm_layouts(const std::string& dtype, int64_t N, int64_t K, int64_t T) {
+  using ops::GemmTiles;
+  const bool promote = dtype == "e4m3";
+  if (!promote && dtype != "bf16") check(Status(Code::kInvalidArgument, strf("gemm_layouts: dtype is bf16 or e4m3, got '%s'", dtype.c_str())));
+  if (N < 1 || K < 1 || T < 1 || N > INT32_MAX || K > INT32_MAX || T > INT32_MAX)
+    check(Status(Code::kInvalidShape, strf("gemm_layouts: N, K and T are 1 to 2^31 - 1, got %ld, %ld, %ld", static_cast<long>(N), static_cast<long>(K), static_cast<long>(T))));
+  nb::list all;
+  const auto visit = [&](const GemmTiles::Layout& l) {
+    if (!GemmTiles::serves(GemmTiles::laid(l, T, N, K * (promote ? 1 : 2), promote), N)) return;
+    if (T <= GemmTiles::kFewTokens && l.tokens < T) return;
+    all.append(nb::make_tuple(l.rows, l.tokens, l.share_x, l.share_w));
+  };
+  if (T <= GemmTiles::kFewTokens) for (const GemmTiles::Layout& l : GemmTiles::kFew) visit(l);
+  else for (const GemmTiles::Layout& l : GemmTiles::kMany) visit(l);
+  return all;
+}
+
 }  // namespace
 
 std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool* fixed, const char* fixed_attrs) {
@@ -118,6 +144,11 @@ std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool*
 }
 
 void add_table(nb::module_& m) {
+  m.def("gemm_tactics", [] { return ops::print_gemm_rows(rows_in_use()); }, "The measured tiles of gemm that are in use, one row a line.");
+  m.def("gemm_tactics_digest", [] { return ops::gemm_table_digest(rows_in_use()); }, "SHA-256 of gemm_tactics().");
+  m.def("load_gemm_tactics", [](const std::string& text) { check(ops::load_gemm_rows(text)); }, nb::arg("text"),
+        "Rows in the place of shipped ones of the same weights; an empty text restores these. Calls that are prepared keep their tile.");
+  m.def("gemm_layouts", &gemm_layouts, nb::arg("dtype"), nb::arg("N"), nb::arg("K"), nb::arg("T"), "(rows, tokens, share_x, share_w) of each layout that serves a product.");
   m.def("op_table", [] {
     nb::list rows;
     for (const ops::OpRow* row : ops::table()) rows.append(op_row(*row));

@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
     command("doctor", cmd_doctor, "Check this machine: CPU, memory, driver, caches; say how to fix what is wrong.")
     p = command("ops", cmd_ops, "List every op with its ports, attributes and status on this machine.")
     p.add_argument("name", nargs="?", help="one op or alias")
+    p.add_argument("--tactics", action="store_true", help="print the measured tiles of gemm instead, and their digest")
+    p = command("tune", cmd_tune, "Time the tiles of gemm on this machine's GPU and write a table for VIVACE_TACTICS. Needs PyTorch.")
+    p.add_argument("-o", "--output", required=True, help="the table to write")
+    p.add_argument("--weight", action="append", required=True, metavar="NxK", help="rows x columns of a weight; may be given several times")
+    p.add_argument("--tokens", default="8,16,32,64,256,512,1024,4096", help="up to how many tokens a row serves, one row each")
+    p.add_argument("--dtype", action="append", default=[], choices=["bf16", "e4m3"], help="of weights and activations (default: both)")
     p = command("plan", cmd_plan, "Print the exact memory that a model needs.")
     add_load_options(p)
     p = command("bench", cmd_bench, "Time a model's decode step and prefill on this machine.")
@@ -174,6 +180,8 @@ def cmd_ops(args) -> int:
     from vivace import ops
     from vivace.errors import NotFoundError
 
+    if args.tactics:
+        return print_tactics(args)
     table = ops.ops_table()
     where = {r["name"]: "composite" if r["composite"] else "cpu, cuda" if r["gpu"] else "cpu" for r in table["ops"]}
     rows = [{"name": r["name"], "kind": "op", "runs": where[r["name"]], "brief": r["brief"]} for r in table["ops"]]
@@ -191,6 +199,29 @@ def cmd_ops(args) -> int:
         width = max(len(r["name"]) for r in rows)
         for r in rows:
             print(f"{r['name']:<{width}}  {r['kind']:<5}  {r['runs']:<9}  {r['brief']}")
+    return 0
+
+
+def print_tactics(args) -> int:
+    from vivace import _core
+
+    text, digest = _core.gemm_tactics(), _core.gemm_tactics_digest()
+    if args.json:
+        rows = [line.split() for line in text.splitlines() if not line.startswith("#")]
+        names = ("dtype", "N", "K", "T", "rows", "tokens", "share_x", "share_w", "us")
+        print(json.dumps({"gemm": [dict(zip(names, r[:1] + [float(v) if "." in v else int(v) for v in r[1:]])) for r in rows], "digest": digest}))
+    else:
+        print(text + f"# digest {digest}")
+    return 0
+
+
+def cmd_tune(args) -> int:
+    from vivace import tune
+
+    rows = tune.gemm(tune.weights(args.weight), tune.counts(args.tokens), args.dtype or ["bf16", "e4m3"], say=lambda line: print(line, file=sys.stderr))
+    with open(args.output, "w") as f:
+        f.write(rows)
+    print(json.dumps({"output": args.output, "rows": rows.count("\n") - 1}) if args.json else f"wrote {args.output}; use it with VIVACE_TACTICS={args.output}")
     return 0
 
 

@@ -1,0 +1,76 @@
+"""The table of gemm's tiles: printed, loaded, refused; `vivace tune` without a GPU."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vivace import _core, errors, tune
+
+
+@pytest.fixture(autouse=True)
+def shipped():
+    yield
+    _core.load_gemm_tactics("")
+
+
+def rows():
+    return [line for line in _core.gemm_tactics().splitlines() if not line.startswith("#")]
+
+
+def cli(*args, env=None):
+    import os
+
+    return subprocess.run([sys.executable, "-m", "vivace.cli", *args], capture_output=True, text=True, timeout=120, env=os.environ | (env or {}))
+
+
+def test_printed_rows_load_again_with_the_same_digest():
+    text, digest = _core.gemm_tactics(), _core.gemm_tactics_digest()
+    assert len(rows()) > 50 and digest.startswith("sha256:")
+    _core.load_gemm_tactics(text)
+    assert _core.gemm_tactics() == text and _core.gemm_tactics_digest() == digest
+
+
+def test_rows_take_the_place_of_the_weight_s_shipped_ones():
+    shipped = rows()
+    dtype, N, K = shipped[0].split()[:3]
+    row = f"{dtype} {N} {K} 64 128 64 1 1 1.50"
+    _core.load_gemm_tactics(row + "\n# nothing\n")
+    now = rows()
+    assert [r for r in now if r.split()[:3] == [dtype, N, K]] == [row]
+    assert [r for r in now if r.split()[:3] != [dtype, N, K]] == [r for r in shipped if r.split()[:3] != [dtype, N, K]]
+
+
+def test_shipped_rows_are_layouts_that_serve_their_product():
+    for row in rows():
+        dtype, N, K, T, *layout, us = row.split()
+        assert tuple(map(int, layout)) in _core.gemm_layouts(dtype, int(N), int(K), int(T)), row
+        assert float(us) > 0
+
+
+@pytest.mark.parametrize("text, said", [
+    ("bf16 64 64 8 64 8 1", "line 1: a row is"), ("bf16 64 64 8 64 8 1 1 0 7", "line 1: a row is"), ("\nf32 64 64 8 64 8 1 1 0", "line 2: dtype"),
+    ("bf16 0 64 8 64 8 1 1 0", "at least 1"), ("bf16 64 64 8 63 8 1 1 0", "no tactic has rows=63"),
+])
+def test_a_bad_row_is_refused_and_changes_nothing(text, said):
+    before = _core.gemm_tactics()
+    with pytest.raises(errors.CorruptDataError, match=said):
+        _core.load_gemm_tactics(text)
+    assert _core.gemm_tactics() == before
+
+
+def test_the_command_prints_them_and_reads_a_file(tmp_path):
+    data = json.loads(cli("ops", "--tactics", "--json").stdout)
+    assert data["digest"] == _core.gemm_tactics_digest() and len(data["gemm"]) == len(rows())
+    own = tmp_path / "own.txt"
+    own.write_text("bf16 3 5 8 64 8 1 1 2.25\n")
+    assert "bf16 3 5 8 64 8 1 1 2.25" in cli("ops", "--tactics", env={"VIVACE_TACTICS": str(own)}).stdout
+    own.write_text("bf16 3 5\n")
+    failed = cli("ops", "--tactics", env={"VIVACE_TACTICS": str(own)})
+    assert failed.returncode == 1 and "own.txt" in failed.stderr and "line 1" in failed.stderr
+
+
+@pytest.mark.parametrize("words, tokens", [(["64"], "8"), (["64x0"], "8"), (["64x64"], "0"), (["64x64"], "eight")])
+def test_tune_refuses_what_is_no_shape(words, tokens):
+    with pytest.raises(errors.InvalidArgumentError):
+        tune.gemm(tune.weights(words), tune.counts(tokens), ["bf16"])
