@@ -85,11 +85,11 @@ struct norm {
     };
     // The first row that holds H: threads and items follow from H alone, so that a row's bits do not depend on
     // its company. H200, bf16, one row of 4096 and 8192 of them, us (limit 31.5): 512 x 1 2.12, 78.4; 256 x 2 2.02,
-    // 43.2; 128 x 4 2.03, 35.3; 64 x 8 37.6; a warp a row 93.0 (docs/design/030-memory-bound.md).
+    // 43.2; 128 x 4 1.64, 34.5; 64 x 8 37.6; a warp a row 93.0 (docs/design/030-memory-bound.md).
     struct Tactic {
       int32_t threads, items;
     };
-    static constexpr Tactic kTactics[] = {{64, 1}, {128, 1}, {128, 2}, {128, 4}, {256, 4}, {512, 4}, {512, 0}};
+    static constexpr Tactic kTactics[] = {{64, 1}, {128, 1}, {128, 2}, {128, 4}, {256, 4}, {512, 0}};
 
     static constexpr int32_t kFewRows = 132;  // one for each SM of the largest chips
 
@@ -98,8 +98,10 @@ struct norm {
                            vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) && vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) &&
                            vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) && vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
       const bool plain = aligned && a.kind == kernels::NormKind::rms && !a.gate && !a.scale && !a.shift && !a.bias && !a.row_scale;
-      for (const Tactic& t : kTactics)
-        if (const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && a.T <= kFewRows}; p.items == 0 || a.H <= p.capacity()) return p;
+      for (const Tactic& t : kTactics) {
+        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && a.T <= kFewRows};
+        if (p.items == 0 || a.H <= p.capacity()) return p;
+      }
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
     }
     static constexpr bool early(const Tactic& t) { return t.items > 0; }
