@@ -2,7 +2,7 @@
 // tactics, time beside cuBLASLt's bf16 product of the same shape. The cubin says what is tried.
 //   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/codes_kernels.cu -o codes.cubin
 //   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/codes_bench.cu -ldl -lcuda -o codes_bench
-//   ./codes_bench codes.cubin [rows.jsonl]
+//   ./codes_bench codes.cubin [rows.jsonl] [nopeer]
 #include <cuda.h>
 #include <cxxabi.h>
 
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
   double *d_ref = device_alloc<double>(kPick), *d_size = device_alloc<double>(kPick);
   Blas blas;
   struct Shape { int N, K; };
-  const Shape shapes[] = {{24576, 4096}, {4096, 4096}, {4096, 12288}, {1024, 4096}, {576, 1536}};
+  const Shape shapes[] = {{24576, 4096}, {4096, 4096}, {1024, 4096}, {600, 1536}};
   const int tokens[] = {1, 8, 16, 32, 64, 512};
   std::map<std::pair<int, int>, std::map<int, double>> peer;
   int wrong = 0;
@@ -219,6 +219,7 @@ int main(int argc, char** argv) {
           return launch(v, b, st);
         });
         auto& lt = peer[{s.N, s.K}];
+        if (argc > 3) lt[M] = NAN;
         if (!lt.count(M)) {
           const size_t bytes = size_t(s.N) * s.K * 2;
           const int n = static_cast<int>(std::clamp<size_t>(kPool / bytes, 2, 40));

@@ -25,9 +25,8 @@ struct GemmCodesGpu {
   // warps n, k; row tiles; token tiles; stages; cluster (set by split()); panel of one plane; aligned. The
   // first row that holds T (the last ones: several times) and the chip's shared memory serves. All agree in warps_k.
   static constexpr Policy kTactics[] = {
-      {4, 2, 1, 1, 3, 1, 4096, true}, {4, 2, 1, 1, 2, 1, 2048, true}, {4, 2, 1, 2, 3, 1, 2048, true}, {4, 2, 1, 2, 2, 1, 1024, true},
-      {4, 2, 1, 4, 3, 1, 1024, true}, {4, 2, 2, 8, 3, 1, 512, true},  {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 4, 2, 1, 512, true},
-      {4, 2, 1, 1, 2, 1, 512, true},
+      {4, 2, 1, 1, 3, 1, 4096, true}, {4, 2, 1, 1, 2, 1, 2048, true}, {4, 2, 1, 2, 3, 1, 1024, true}, {4, 2, 1, 4, 2, 1, 512, true},
+      {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 1, 2, 1, 512, true},
   };
   static constexpr int kWarpsK = 2;
 

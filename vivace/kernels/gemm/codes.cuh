@@ -30,8 +30,10 @@ struct CodesTile {
   static constexpr int kScaleAt = 16 * P.chunks(W), kZeroAt = kScaleAt + 16 * P.side_chunks(P.scale_bytes(W));  // in a row of the ring
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
   static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kRows = 16 * P.row_tiles;
+  static constexpr int kRingBytes = P.ring_bytes(W);
+  static constexpr bool kReuse = P.reuse();
   static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
-  static constexpr int kTogether = P.token_tiles > 2 || kWPlanes > 1 || (W == DType::q5_k && !P.aligned) ? 1 : P.token_tiles > 1 || kInt || !P.aligned ? 2 : 4;  // groups whose code is interleaved
+  static constexpr int kTogether = P.token_tiles > 2 || kWPlanes > 1 || W == DType::q5_k ? 1 : 2;  // groups whose code is interleaved
   static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
 
   const GemmArgs& a;
@@ -45,10 +47,10 @@ struct CodesTile {
   uint64_t policy;
 
   __device__ __forceinline__ CodesTile(const GemmArgs& args, uint8_t* smem, int tile)
-      : a(args), panel(smem + P.ring_bytes(W), args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
+      : a(args), panel(smem + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
         rank(ptx::cluster_rank<P.cluster>()), n0(tile * P.rows()), policy(ptx::evict_first()) {
     ring = smem + static_cast<int>(threadIdx.x) / 32 * (P.stages * kRows * kPitch);
-    sums = reinterpret_cast<float*>(smem + (P.reuse() ? 0 : P.ring_bytes(W) + P.panel_bytes(kTypeOf<X>, W, kAct, a.T)));
+    sums = reinterpret_cast<float*>(smem + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
     w = static_cast<const uint8_t*>(a.w) + (n0 + wn * kRows) * pitch;
     const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
@@ -61,15 +63,25 @@ struct CodesTile {
     uint8_t* slot = ring + i / P.warps_k % P.stages * (kRows * kPitch);
     const int64_t begin = int64_t{first + i} * kBytes, end = row_bytes(W, a.K);
     const int rows = a.N - n0 - wn * kRows;
-#pragma unroll(P.row_tiles > 1 ? 3 : 16)
-    for (int u = 0; u < (kRows * kChunks + 31) / 32; ++u) {
-      const int at = u * 32 + lane, row = at / kChunks, chunk = at % kChunks;
-      if (at >= kRows * kChunks || row >= rows) continue;
-      const uint8_t* start = w + row * pitch;
-      const uint8_t* from = start + begin + chunk * 16;
-      if constexpr (!P.aligned) from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start + begin) & ~uint64_t{15}) + chunk * 16;
-      const int64_t left = start + end - from;
-      ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
+    if (P.aligned && begin + kBytes <= end) {
+      // Four lanes a row: 64 bytes at a time, so that few sectors are asked for twice.
+      const uint8_t* from = w + lane / 4 * pitch + begin + lane % 4 * 16;
+      uint8_t* to = slot + lane / 4 * kPitch + lane % 4 * 16;
+#pragma unroll
+      for (int r = 0; r < kRows / 8; ++r, from += 8 * pitch)
+#pragma unroll
+        for (int u = 0; u < (kChunks + 3) / 4; ++u)
+          if (u * 4 + lane % 4 < kChunks && r * 8 + lane / 4 < rows) ptx::copy16(to + r * 8 * kPitch + u * 64, from + u * 64, true, policy);
+    } else {
+#pragma unroll 1
+      for (int at = lane; at < kRows * kChunks; at += 32) {
+        const int row = at / kChunks, chunk = at % kChunks;
+        if (row >= rows) break;  // rows ascend
+        const uint8_t* start = w + row * pitch;
+        const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start + begin) & ~uint64_t{15}) + chunk * 16;
+        const int64_t left = start + end - from;
+        ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
+      }
     }
     if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
     if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, a.w_block_zero, a.zero_stride, 1);
@@ -81,6 +93,7 @@ struct CodesTile {
   template <int kAt, int kSideBytes>
   __device__ __forceinline__ void load_side(uint8_t* slot, int i, const void* array, int64_t pitch_bytes, int bytes) const {
     constexpr int kSide = P.side_chunks(kSideBytes);
+#pragma unroll 1
     for (int at = lane; at < kRows * kSide; at += 32) {
       const int row = at / kSide, chunk = at % kSide;
       if (n0 + wn * kRows + row >= a.N) continue;
@@ -267,7 +280,7 @@ struct CodesTile {
   /// Sums of all warps and blocks of the cluster, and what follows them; row 0 is token t0.
   template <class Out>
   __device__ __forceinline__ void merge(const float (&acc)[P.row_tiles][P.token_tiles][4], int64_t t0, int tokens) const {
-    if constexpr (P.reuse()) ptx::cluster_sync<P.cluster>();  // every ring and panel has been read
+    if constexpr (kReuse) ptx::cluster_sync<P.cluster>();  // every ring and panel has been read
     send(acc, tokens);
     ptx::cluster_sync<P.cluster>();
     finish<Out>(t0, tokens);
@@ -312,7 +325,7 @@ struct CodesTile {
 
 /// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
-__global__ void __launch_bounds__(P.threads(), P.token_tiles > 2 ? 1 : 2) gemm_codes(const __grid_constant__ GemmArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(W, kAct)) gemm_codes(const __grid_constant__ GemmArgs a) {
   extern __shared__ __align__(16) uint8_t codes_smem[];
   const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), block = static_cast<int>(blockIdx.x) / P.cluster;
   const CodesTile<X, W, kAct, P> tile(a, codes_smem, block / tiles_t);

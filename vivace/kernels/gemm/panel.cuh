@@ -3,6 +3,7 @@
 #pragma once
 #include "vivace/kernels/gemm/codes.h"
 #include "vivace/kernels/gemm/widen.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mma_int.cuh"
 
 namespace vivace::kernels {
@@ -26,11 +27,16 @@ struct XPanel {
   float *scales, *sums;  // [group][token] d of int8 blocks, or x_block_scale; sum of the group's x, or d times that of its codes
   int rows;              // tokens that have a row
 
+  // Constants, not calls: NVRTC reads a policy from memory where a member function of it gets a run-time argument.
+  static constexpr int kSideBytes = P.side_bytes(W, kAct);
+  static constexpr bool kCopies = !kInt && kTypeOf<X> == kTypeOf<Mma>;  // x as it is: no register in between
+
   __device__ __forceinline__ XPanel(uint8_t* memory, int T) : x(memory), rows(min(T, kTokens)) {
     starts = reinterpret_cast<int*>(memory + kPlanes * rows * kPitch);
     scales = reinterpret_cast<float*>(starts + kStarts * kGroups * kTokens);
     sums = scales + (kInt || P.x_scaled ? kGroups * kTokens : 0);
   }
+  __device__ __forceinline__ int bytes() const { return kPlanes * rows * kPitch + kSideBytes; }
 
   /// x_block_scale of the panel's groups of 32 from the `first`th on: an entry serves four.
   __device__ __forceinline__ void fill_scales(const float* from, int64_t stride, int first, int groups, int tokens) const {
@@ -41,9 +47,12 @@ struct XPanel {
   /// Elements [0, K) of `tokens` rows at `from`, of which a panel holds the first P.panel; those beyond are zeros
   /// up to the end of a group of 32. `wide`: rows start at 16 bytes. Four lanes a group, eight elements each.
   __device__ __forceinline__ void fill(const X* from, int64_t stride, int64_t K, int tokens, bool wide) const {
-    constexpr int kQuads = P.threads() / 4, kBatch = sizeof(X) == 4 || kTokens == 64 || kInt ? 2 : 4;
+    constexpr int kQuads = P.threads() / 4, kBatch = kCopies ? 1 : 2;
     const int quad = static_cast<int>(threadIdx.x) / 4, lane = static_cast<int>(threadIdx.x) % 4;
     const int groups = K < P.panel ? static_cast<int>((K + 31) / 32) : kGroups;
+    if constexpr (kCopies) {
+      if (wide && K % 8 == 0) return copy(from, stride, K, tokens, groups);
+    }
     for (int first = 0; first < tokens * kGroups; first += kBatch * kQuads) {
       Vec<X, 8> raw[kBatch];
 #pragma unroll
@@ -64,6 +73,34 @@ struct XPanel {
         const bool valid = t < tokens && group < groups;
         if constexpr (kInt) put_codes(raw[i], t, group, lane, valid);
         else put_planes(raw[i], t, group, lane, valid);
+      }
+    }
+  }
+
+  /// The same where x needs no conversion: 16 bytes a copy, all of a thread's in flight together.
+  __device__ __forceinline__ void copy(const X* from, int64_t stride, int64_t K, int tokens, int groups) const {
+    constexpr int kWords = kGroups * 4;
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    for (int u = static_cast<int>(threadIdx.x); u < tokens * kWords; u += P.threads()) {
+      const int t = u / kWords, word = u % kWords;
+      if (word < groups * 4) ptx::copy16(x + t * kPitch + word * 16, from + t * stride + word * 8, word * 8 < K, policy);
+    }
+    ptx::copy_commit();
+    ptx::copy_wait<0>();
+    if constexpr (kMin) {
+      __syncthreads();
+      for (int u = static_cast<int>(threadIdx.x); u < tokens * kGroups; u += P.threads()) {
+        const int t = u % tokens, group = u / tokens;
+        if (group >= groups) break;
+        float quarter[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float v[8];
+          load<8>(reinterpret_cast<const X*>(x + t * kPitch + group * 64) + i * 8, v);
+          quarter[i] = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+        }
+        sums[group * kTokens + t] = (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
       }
     }
   }
@@ -96,7 +133,7 @@ struct XPanel {
     if constexpr (kMin) {
       float s = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
       s += __shfl_xor_sync(0xffffffffu, s, 1);
-      s += __shfl_xor_sync(0xffffffffu, s, 2);
+      s += __shfl_xor_sync(0xffffffffu, s, 2);  // pairs of quarters, as copy() adds them
       if (valid && lane == 0) sums[group * kTokens + t] = s;
     }
     if (!valid) return;
