@@ -45,6 +45,43 @@ def test_hub_checkpoint_matches_transformers(name):
         assert model.generate_ids(ids, max_tokens=len(want["greedy_ids"])).tokens == want["greedy_ids"].tolist()
 
 
+ROWS = [0, 7, 15, 23]  # of the prompt: those whose values are stored
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_every_value_between_ops_matches_transformers(name):
+    """Whatever entered or left a part of a layer there must come up here, in the same order."""
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids = want["prompt_ids"].tolist()
+    core = open_core(FIXTURES / "tiny" / name, max_batch=len(ids))
+    core.start(0)
+    seen = core.observe([(t, i, 0, True) for i, t in enumerate(ids)])
+    values = [np.frombuffer(raw, np.float32).reshape(len(ids), -1)[ROWS] for _, _, raw, shape in seen if shape[0] == len(ids) and raw]
+    names, at = sorted(k for k in want if k.startswith("values.")), 0
+    assert len(names) >= 3 * json.loads((FIXTURES / "tiny" / name / "config.json").read_text()).get("num_hidden_layers", 2)
+    for key in names:
+        best = np.inf
+        for i in range(at, len(values)):
+            if values[i].shape == want[key].shape:
+                error = np.abs(values[i] - want[key]).max()
+                best = min(best, error)
+                if error < TOLERANCE:
+                    break
+        else:
+            pytest.fail(f"{key}: the closest of {len(values) - at} values after the last match is {best} away")
+        at = i
+
+
+def test_observing_refuses_what_a_step_refuses():
+    core = open_core(FIXTURES / "tiny" / "llama", max_batch=2)
+    with pytest.raises(vivace.LimitExceededError, match="rows"):
+        core.observe([])
+    with pytest.raises(vivace.InvalidArgumentError, match="token"):
+        core.observe([(10**6, 0, 0, True)])
+    before = core.step([(5, 0, 0, True)])
+    assert core.observe([(5, 0, 1, True)]) and core.step([(5, 0, 0, True)]) == before
+
+
 @pytest.mark.parametrize("act", ["f32", "q8"])
 @pytest.mark.parametrize("name", GGUF)
 def test_gguf_matches_the_numpy_reference(name, act):

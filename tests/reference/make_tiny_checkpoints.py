@@ -3,7 +3,8 @@
     python -m tests.reference.make_tiny_checkpoints        # needs torch and transformers (pins in README.md)
 
 Each folder holds config.json, float32 safetensors and expected.safetensors:
-    prompt_ids [24] i32, prompt_logits [24, V] f32, greedy_ids [32] i32, greedy_gaps [32] f32
+    prompt_ids [24] i32, prompt_logits [24, V] f32, greedy_ids [64] i32, greedy_gaps [64] f32,
+    values.NN.NAME [4, width] f32: at rows 0, 7, 15, 23 of the prompt what enters and leaves each part of each layer
 computed by `transformers` in float64, so that a float32 engine may be compared closely; a gap is the
 step's top-1 minus top-2 logit.  Weights are larger than a usual initialisation, so that attention is
 far from uniform and no greedy step is a near-tie; the prompt runs past the "original" context of the
@@ -20,10 +21,12 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "tiny"
-PROMPT, TOKENS, MIN_GAP = 24, 32, 0.02
+PROMPT, TOKENS, MIN_GAP = 24, 64, 0.01
+ROWS = [0, 7, 15, 23]
 
 COMMON = dict(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
               num_key_value_heads=2, vocab_size=192, max_position_embeddings=128, rms_norm_eps=1e-5,
@@ -51,7 +54,7 @@ FAMILIES = {
                   **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6}, head_dim=32, rope_theta=1000000.0,
                   tie_word_embeddings=True, attention_bias=False, use_sliding_window=False),
     "qwen3_yarn": dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"],
-                       **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 64},
+                       **{**COMMON, "hidden_size": 32, "rms_norm_eps": 1e-6},
                        head_dim=16, rope_theta=10000.0, rope_scaling=YARN, tie_word_embeddings=False, attention_bias=False, use_sliding_window=False),
     # Published gemma3 files spread the two thetas; "gemma3_params" has the newer form and lists its layers.
     "gemma3": dict(model_type="gemma3_text", architectures=["Gemma3ForCausalLM"], **GEMMA, num_hidden_layers=4,
@@ -99,6 +102,35 @@ def greedy(model, prompt: np.ndarray) -> tuple[list[int], list[float]]:
     return ids[len(prompt):], gaps
 
 
+# Parts of a layer: what enters them, and for whole layers what leaves. Experts are fused in memory, so of them only
+# what enters and leaves the block is seen.
+PARTS = {"attn.c_attn": "normed", "self_attn.q_proj": "normed", "attn.c_proj": "attended", "self_attn.o_proj": "attended", "mlp": "mlp_normed",
+         "mlp.down_proj": "mlp_inner", "mlp.c_proj": "mlp_inner"}
+
+
+def values(model, prompt: np.ndarray) -> dict[str, np.ndarray]:
+    """Intermediates of one pass, numbered in the order in which they come up."""
+    seen, hooks = {}, []
+
+    def keep(name, tensor):
+        rows = tensor.reshape(PROMPT, -1)[ROWS].numpy()
+        seen[f"values.{len(seen):02}.{name}"] = np.ascontiguousarray(rows, np.float32)
+
+    layers = model.transformer.h if hasattr(model, "transformer") else model.model.layers
+    for i, layer in enumerate(layers):
+        for part, name in PARTS.items():
+            try:
+                module = layer.get_submodule(part)
+            except AttributeError:
+                continue
+            hooks.append(module.register_forward_pre_hook(lambda _, args, name=f"layer{i}.{name}": keep(name, args[0])))
+        hooks.append(layer.register_forward_hook(lambda _, args, out, name=f"layer{i}.out": keep(name, out[0] if isinstance(out, tuple) else out)))
+    model(torch.tensor(prompt[None]))
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
 def hub_tensors(model) -> dict[str, np.ndarray]:
     """Weights under the names that published files have: in memory transformers fuses experts."""
     with tempfile.TemporaryDirectory() as folder:
@@ -123,6 +155,15 @@ def write_weights(model, folder: Path, sharded: bool, tied: bool) -> int:
     return size
 
 
+def kept_seed(name: str) -> list[int]:
+    """That of the fixture as it is: its weights stay what they are where they still serve (tiny_gguf/ is made of some)."""
+    file = FIXTURES / name / "expected.safetensors"
+    if not file.exists():
+        return []
+    with safe_open(file, "numpy") as f:
+        return [int(f.metadata()["seed"])]
+
+
 @torch.no_grad()
 def write(name: str, out: Path) -> None:
     folder = out / name
@@ -130,7 +171,7 @@ def write(name: str, out: Path) -> None:
     (folder / "config.json").write_text(json.dumps(FAMILIES[name], indent=1) + "\n")
     # From the file, as a user's would be; eager attention is the plainest path.
     config = transformers.AutoConfig.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager")
-    for seed in range(200):
+    for seed in (*kept_seed(name), *range(200)):
         model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
         randomize(model, seed)
         prompt = np.random.default_rng(seed + 1000).integers(3, config.vocab_size, PROMPT)
@@ -142,11 +183,11 @@ def write(name: str, out: Path) -> None:
     size = write_weights(model, folder, name in SHARDED, config.tie_word_embeddings)
     logits = model(torch.tensor(prompt[None])).logits[0].numpy()
     save_file({"prompt_ids": prompt.astype(np.int32), "prompt_logits": np.ascontiguousarray(logits, np.float32),
-               "greedy_ids": np.array(ids, np.int32), "greedy_gaps": np.array(gaps, np.float32)},
+               "greedy_ids": np.array(ids, np.int32), "greedy_gaps": np.array(gaps, np.float32), **values(model, prompt)},
               folder / "expected.safetensors",
               metadata={"source": f"transformers {transformers.__version__}, torch {torch.__version__}, float64",
                         "seed": str(seed)})
-    print(f"{name}: seed {seed}, {size} bytes, min gap {min(gaps):.3f}, {len(set(ids))} distinct tokens")
+    print(f"{name}: {len(values(model, prompt))} values, seed {seed}, {size} bytes, min gap {min(gaps):.3f}, {len(set(ids))} distinct tokens")
 
 
 def main() -> None:

@@ -28,4 +28,8 @@ Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
   return collect(out);
 }
 
+Status TextModel::observe(std::span<const TokenRow>, const Observer&) {
+  return Status(Code::kUnsupported, "observe: this model shows no values between its ops");
+}
+
 }  // namespace vivace::engine

@@ -1,6 +1,7 @@
 // What a loaded model looks like to the layers above: options in, a typed model out.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -103,6 +104,12 @@ class TextModel : public Model {
   /// Times a step of `rows` rows and its launches, in the decode class (a row a slot, all at position `pos`)
   /// or the prefill class (rows of one prompt that ends at `pos`). Forgets all sequences. Setup phase.
   virtual Result<Profile> profile(int rows, int pos, bool decode) = 0;
+  /// Sees an output of an op of a step, in host memory, as the op left it.
+  using Observer = std::function<Status(const char* op, const char* port, const Tensor& value)>;
+  /// A step like issue() and collect(), op by op, whose every value `observer` sees. Its draws are dropped. Setup
+  /// phase. Errors: Unsupported where values are not in host memory; FailedPrecondition with steps queued; the
+  /// observer's.
+  virtual Status observe(std::span<const TokenRow> rows, const Observer& observer);
   /// Steps that were queued and not collected.
   virtual int queued() const = 0;
   /// issue() and collect() of one step. Errors: FailedPrecondition with steps queued, and theirs.

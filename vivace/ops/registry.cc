@@ -74,7 +74,8 @@ Status Recorder::issue(const Call& call, const std::function<Status(const Call&,
   exec::Launch launch;
   if (Status s = prepare(call, target, &launch); !s.ok()) return s;
   if (target.device != nullptr && launch.grid[0] == 0) return {};  // no rows: no work, and no legal launch
-  return stream_->launch(launch);
+  if (Status s = stream_->launch(launch); !s.ok() || !observer_) return s;
+  return observer_(call);
 }
 
 }  // namespace vivace::ops

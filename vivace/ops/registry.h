@@ -63,7 +63,9 @@ Status bind(Call& call, std::initializer_list<PortArg> ports, std::initializer_l
 /// Where pipelines send ops: checks, prepares and launches each on one stream (which may be capturing).
 class Recorder {
  public:
-  explicit Recorder(exec::Stream& stream) : stream_(&stream) {}
+  /// Sees each primitive call right after it was enqueued: calibration, and tests of what lies between ops.
+  using Observer = std::function<Status(const Call&)>;
+  explicit Recorder(exec::Stream& stream, Observer observer = {}) : stream_(&stream), observer_(std::move(observer)) {}
   /// `rec(ops::norm, {{"x", x}, {"weight", w}, {"out", y}}, {{"eps", 1e-5}})`. Setup phase.
   /// A port given as an empty Tensor{} is the same as a port not given.
   Status operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs = {});
@@ -75,6 +77,7 @@ class Recorder {
 
  private:
   exec::Stream* stream_;
+  Observer observer_;
 };
 
 }  // namespace vivace::ops

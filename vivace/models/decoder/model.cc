@@ -40,6 +40,7 @@ class DecoderModel final : public engine::TextModel {
   Status repeat() override;
   Status collect(std::span<Sampled> out) override;
   Result<engine::Profile> profile(int rows, int pos, bool decode) override;
+  Status observe(std::span<const TokenRow> rows, const Observer& observer) override;
   int queued() const override { return flights_.size(); }
   Result<Tensor> logits() override;
 
@@ -55,7 +56,7 @@ class DecoderModel final : public engine::TextModel {
   Status fill_frequencies();
   Status check_fit();
   Status make_variants();
-  Status record(exec::Stream& stream, const Variant& v);
+  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {});
   Status run(const Variant& v);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const TokenRow> rows) const;
@@ -233,8 +234,8 @@ Status DecoderModel::make_variants() {
   return stream.synchronize();
 }
 
-Status DecoderModel::record(exec::Stream& stream, const Variant& v) {
-  ops::Recorder rec(stream);
+Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer) {
+  ops::Recorder rec(stream, std::move(observer));
   const StepContext context{config_, plan_, weights_, buffers_, attn_factor_};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
@@ -339,6 +340,30 @@ Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode) {
   VV_TRY(flights_.restart(machine_->stream(), buffers_));
   decoding_.clear();
   return p;
+}
+
+Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& observer) {
+  if (machine_->place() != Place::host) return Status(Code::kUnsupported, "observe: values on a device are not shown; load the model with device=\"cpu\"");
+  if (!flights_.empty()) return Status(Code::kFailedPrecondition, "observe: steps are queued; collect() them first");
+  VV_TRY(check_rows(rows));
+  std::vector<int32_t> slots;
+  for (const TokenRow& r : rows)
+    if (r.sample) slots.push_back(r.slot);
+  const bool decode = slots.size() == rows.size();
+  VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
+  decoding_.clear();
+  VV_TRY(record(machine_->stream(), pick(decode, rows.size()), [&](const ops::Call& call) -> Status {
+    VV_TRY(machine_->stream().synchronize());
+    for (size_t i = 0; i < call.spec().ports.size(); ++i) {
+      const ops::Port& port = call.spec().ports[i];
+      const Tensor& value = call.port_at(static_cast<int>(i));
+      if (port.io != ops::Io::in && value.present()) VV_TRY(observer(call.spec().name, port.name, value));
+    }
+    return {};
+  }));
+  VV_TRY(flights_.push(machine_->stream(), slots));
+  std::vector<Sampled> dropped(slots.size());
+  return flights_.pop(dropped);
 }
 
 Result<Tensor> DecoderModel::logits() {
