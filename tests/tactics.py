@@ -15,10 +15,10 @@ from tests.ref.common import Case
 from vivace import _core, ops
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 24, 33, 40, 48, 64, 72, 96, 100, 128, 160, 200, 256, 260, 264, 300, 512, 520, 576, 700, 1000, 1024, 1032, 1500, 1999, 2048, 2056,
-         3000, 4096, 4104, 6000, 8192, 8200, 12000, 16384, 20001, 24008, 32768, 65536, 131072, 151936)
+         3000, 4096, 4104, 6000, 8192, 8200, 12000, 16384, 20001, 24008, 32768, 65536, 131072, 151936, 262144, 600000)
 TOKENS = (1, 2, 3, 5, 8, 12, 16, 17, 24, 32, 33, 40, 64, 65, 100, 128, 200, 256, 300, 520, 1100)
 MOST_BYTES, MOST_FLOPS = 1 << 28, 3e9  # of a call: the reference runs it in float64
-DRAWS, PATIENCE = 4000, 1200           # of dims for a case and its dtypes; draws without a new kernel
+DRAWS, PATIENCE = 12000, 4000          # of dims and types for a case; draws without a new kernel
 FLOATS3 = ("f32", "bf16", "f16")
 _memory = mmap.mmap(-1, MOST_BYTES + (1 << 20), mmap.MAP_PRIVATE)  # never touched: shapes and addresses are all that counts
 
@@ -40,25 +40,38 @@ def arguments(op, case, layout):
     return given
 
 
-def variants(op, case):
-    """The case, and the same with all plain floats of one type where the ports have a choice."""
-    yield case
-
-    def takes(port, t):
-        listed = ports(op)[port]["dtypes"]
-        return listed[0] == "=" and takes(listed[1:], t) or t in listed.split("|")
-
-    for t in FLOATS3:
-        dtypes = {p: t if d in FLOATS3 and takes(p, t) else d for p, d in case.dtypes.items()}
-        if dtypes != case.dtypes:
-            yield Case(case.dims, dtypes, case.attrs, case.ranges, case.positive, None, case.values, case.shapes)
+def takes(op, port, t):
+    listed = ports(op)[port]["dtypes"]
+    return listed[0] == "=" and takes(op, listed[1:], t) or t in listed.split("|")
 
 
-def draws(case, rng):
-    yield case.dims, "dense"
+def seen_dtypes(op):
+    """port -> dtypes that the op's cases give it, and the plain floats that it takes."""
+    seen = {}
+    for case in reference(op).CASES:
+        for port, dtype in case.dtypes.items():
+            seen.setdefault(port, set()).update([dtype, *(t for t in FLOATS3 if dtype in FLOATS3 and takes(op, port, t))])
+    return {p: sorted(d) for p, d in seen.items()}
+
+
+def draws(op, case, rng):
+    """(dims, dtypes, layout), the case's own first: sizes from the ladders, ports of other types that they may have."""
+    yield case.dims, case.dtypes, "dense"
+    choices = seen_dtypes(op)
     for _ in range(DRAWS):
         dims = {k: v if rng.random() < 0.3 else rng.choice(TOKENS if k == "T" else SIZES) for k, v in case.dims.items()}
-        yield dims, "unaligned" if rng.random() < 0.3 else "dense"
+        if {"D", "Dv"} <= set(dims) and rng.random() < 0.7:
+            dims["Dv"] = dims["D"]
+        dtypes, kind, one = dict(case.dtypes), rng.random(), rng.choice(FLOATS3)
+        for port, dtype in dtypes.items():
+            follows = ports(op)[port]["dtypes"]
+            if follows[0] == "=" and follows[1:] in dtypes:
+                dtypes[port] = dtypes[follows[1:]]
+            elif kind < 0.4 and dtype in FLOATS3 and one in choices[port]:
+                dtypes[port] = one  # all of one type
+            elif kind > 0.7:
+                dtypes[port] = rng.choice(choices[port])
+        yield dims, dtypes, "unaligned" if rng.random() < 0.3 else "dense"
 
 
 def search(op, capability):
@@ -68,28 +81,27 @@ def search(op, capability):
     for case in reference(op).CASES:
         if 0 in case.dims.values() or case.rows is not None or wanted <= set(found):
             continue
-        for variant in variants(op, case):
-            stale = 0
-            for dims, layout in draws(variant, rng):
-                stale += 1
-                if stale > PATIENCE:
-                    break
-                tried = Case(dims, variant.dtypes, case.attrs, case.ranges, case.positive, None, case.values, case.shapes)
-                try:
-                    given = arguments(op, tried, layout)
-                    if given is None:
-                        continue
-                    kernel = _core.picked_kernel(op, capability, **given)
-                    bytes_, flops = ops.cost(op, **given)
-                except (vivace.Error, ValueError):
-                    continue  # these dims make no call
-                if kernel not in wanted or flops > MOST_FLOPS or math.prod(dims.values()) > 1 << 34:
+        stale = 0
+        for dims, dtypes, layout in draws(op, case, rng):
+            stale += 1
+            if stale > PATIENCE:
+                break
+            tried = Case(dims, dtypes, case.attrs, case.ranges, case.positive, None, case.values, case.shapes)
+            try:
+                given = arguments(op, tried, layout)
+                if given is None:
                     continue
-                cost = bytes_ + flops / 16
-                if kernel not in found:
-                    stale = 0
-                if kernel not in found or cost < found[kernel][0]:
-                    found[kernel] = (cost, tried, layout)
+                kernel = _core.picked_kernel(op, capability, **given)
+                bytes_, flops = ops.cost(op, **given)
+            except (vivace.Error, ValueError):
+                continue  # these make no call
+            if kernel not in wanted or flops > MOST_FLOPS or math.prod(dims.values()) > 1 << 34:
+                continue
+            cost = bytes_ + flops / 16
+            if kernel not in found:
+                stale = 0
+            if kernel not in found or cost < found[kernel][0]:
+                found[kernel] = (cost, tried, layout)
     return {k: (case, layout) for k, (_, case, layout) in found.items()}
 
 
