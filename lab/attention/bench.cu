@@ -1,18 +1,22 @@
 // Attention on one GPU: every cut checked against float64, then timed in graphs, keys and values warm and cold.
 //   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/attention/bench.cu -o /tmp/bench && /tmp/bench rows.jsonl
 // Peers: peers.py beside it.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "vivace/kernels/attention/attention.cuh"
+#include "vivace/kernels/attention/fed.cuh"
+#include "vivace/kernels/attention/stream.cuh"
 
 namespace {
 using namespace vivace;
@@ -113,17 +117,15 @@ struct Variant {
   DType q, kv;
   AttentionTile cut;
   void (*kernel)(AttentionArgs);
+  void (*fed)(AttentionFedArgs) = nullptr;  // instead
+  AttentionStream stream = {};              // with split > 0 the cut
+  const void* entry() const { return fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
 };
 // nvcc's host side knows no class-type template parameters of kernels.
 template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
 __global__ void __launch_bounds__(32 * m * n, 1) tile_kernel(const __grid_constant__ AttentionArgs a) {
   constexpr AttentionTile P{d, dv, m, n, keys, stages, split, true};
-  run_attention<AttentionTileKernel<Q, Kv, P>, Q, P>(a);
-}
-template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
-__global__ void __launch_bounds__(32 * m * n, 1) group_kernel(const __grid_constant__ AttentionArgs a) {
-  constexpr AttentionTile P{d, dv, m, n, keys, stages, split, true, true};
-  run_attention<AttentionGroupKernel<Q, Kv, P>, Q, P>(a);
+  run_attention<AttentionTileKernel<Q, Kv, P, Standard>, Q, P>(a);
 }
 template <class Q, class Kv, int... kCut>
 void add(std::vector<Variant>& all, DType q, DType kv) {
@@ -134,13 +136,51 @@ void add(std::vector<Variant>& all, DType q, DType kv) {
   all.push_back({name, q, kv, P, &tile_kernel<Q, Kv, kCut...>});
 }
 
-template <class Q, class Kv, int... kCut>
-void add_groups(std::vector<Variant>& all, DType q, DType kv) {
-  constexpr AttentionTile P{kCut..., true, true};
+template <class Q, int d, int dv, int m, int keys, int stages>
+__global__ void __launch_bounds__(32 * m + 128, 1) fed_kernel(const __grid_constant__ AttentionFedArgs f) {
+  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
+  run_attention_fed<Q, P, Standard>(f);
+}
+template <class Q, int d, int dv, int m, int keys, int stages>
+void add_fed(std::vector<Variant>& all, DType q) {
+  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
   static_assert(P.smem() <= 227 * 1024);
   char name[96];
-  std::snprintf(name, sizeof name, "wgmma m%d k%d", P.warps_m, P.keys);
-  all.push_back({name, q, kv, P, &group_kernel<Q, Kv, kCut...>});
+  std::snprintf(name, sizeof name, "fed m%d k%d s%d", P.warps_m, P.keys, P.stages);
+  all.push_back({name, q, q, P, nullptr, &fed_kernel<Q, d, dv, m, keys, stages>});
+}
+
+template <class Q, class Kv, int... kCut>
+__global__ void __launch_bounds__(AttentionStream{kCut...}.threads(), AttentionStream{kCut...}.resident()) stream_kernel(const __grid_constant__ AttentionArgs a) {
+  constexpr AttentionStream P{kCut...};
+  run_attention_stream<Q, Kv, P>(a);
+}
+template <class Q, class Kv, int... kCut>
+void add_stream(std::vector<Variant>& all, DType q, DType kv) {
+  constexpr AttentionStream P{kCut...};
+  char name[96];
+  std::snprintf(name, sizeof name, "stream m%d d%d s%d c%d", P.warps_m, P.warps_d, P.stages, P.split);
+  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, 64, P.stages, P.split, true, false}, &stream_kernel<Q, Kv, kCut...>, nullptr, P});
+}
+
+/// k or v as AttentionFedArgs says.
+TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stride, int keys) {
+  static const auto encode = [] {
+    void* f = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    LAB_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found));
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f);
+  }();
+  CUtensorMap map;
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(a.L), static_cast<cuuint64_t>(a.Hkv), static_cast<cuuint64_t>(a.B)};
+  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(a.Hkv) * dim * 2, static_cast<cuuint64_t>(dim) * 2, static_cast<cuuint64_t>(stride) * 2};
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(keys, a.page_table ? a.L : keys)), 1, 1}, steps[4] = {1, 1, 1, 1};
+  const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (r != CUDA_SUCCESS) std::printf("no tensor map: %d\n", static_cast<int>(r)), std::exit(2);
+  TensorMap out;
+  std::memcpy(&out, &map, sizeof out);
+  return out;
 }
 
 bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
@@ -152,6 +192,12 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   config.blockDim = {static_cast<unsigned>(c.threads()), 1, 1};
   config.dynamicSmemBytes = static_cast<size_t>(c.smem());
   config.stream = stream;
+  if (const AttentionStream& p = v.stream; p.split > 0) {
+    const int64_t all = (int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a);
+    config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
+    config.blockDim.x = static_cast<unsigned>(p.threads());
+    config.dynamicSmemBytes = static_cast<size_t>(p.smem(info(a.kv_dtype).bytes, p.height(a)));
+  }
   cudaLaunchAttribute attrs[2] = {};
   attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attrs[0].val.programmaticStreamSerializationAllowed = 1;
@@ -159,6 +205,12 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   attrs[1].val.clusterDim = {static_cast<unsigned>(c.split), 1, 1};
   config.attrs = attrs;
   config.numAttrs = c.split > 1 ? 2 : 1;
+  if (c.fed) {
+    config.gridDim.x = std::min(config.gridDim.x, 132u);
+    AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
+    std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
+    return cudaLaunchKernelEx(&config, v.fed, f) == cudaSuccess;
+  }
   return cudaLaunchKernelEx(&config, v.kernel, a) == cudaSuccess;
 }
 
@@ -261,49 +313,35 @@ std::vector<Variant> variants() {
   std::vector<Variant> all;
   constexpr DType b = DType::bf16, f8 = DType::e4m3;
 #define CUT(...) add<bf16, bf16, __VA_ARGS__>(all, b, b)
-  // decode: d, dv, warps_m, warps_n, keys, stages, split
+  // decode by tiles: d, dv, warps_m, warps_n, keys, stages, split
   CUT(128, 128, 1, 4, 16, 3, 8);
-  CUT(128, 128, 1, 8, 16, 3, 8);
-  CUT(128, 128, 1, 4, 32, 3, 8);
-  CUT(128, 128, 1, 4, 32, 2, 8);
-  CUT(128, 128, 1, 8, 16, 2, 8);
-  CUT(128, 128, 1, 4, 16, 3, 4);
-  CUT(128, 128, 1, 4, 16, 3, 2);
   CUT(128, 128, 1, 4, 16, 3, 1);
-  CUT(256, 256, 1, 4, 16, 3, 8);
-  CUT(256, 256, 1, 4, 16, 3, 4);
-  CUT(256, 256, 1, 2, 32, 3, 8);
-  CUT(256, 256, 1, 4, 16, 2, 8);
-  // chunk
-  CUT(256, 256, 4, 2, 32, 2, 8);
-  CUT(256, 256, 4, 1, 64, 2, 8);
-  CUT(256, 256, 4, 1, 32, 2, 8);
-  CUT(256, 256, 2, 4, 16, 2, 8);
-  CUT(256, 256, 2, 2, 32, 2, 8);
-  // prefill
-  CUT(128, 128, 4, 1, 64, 2, 1);
-  CUT(128, 128, 8, 1, 64, 2, 1);
-  CUT(128, 128, 4, 1, 32, 3, 1);
-  CUT(256, 256, 4, 1, 32, 2, 1);
-  CUT(256, 256, 8, 1, 32, 2, 1);
-  CUT(72, 72, 4, 1, 64, 2, 1);
-  CUT(72, 72, 4, 1, 32, 3, 1);
-  CUT(64, 64, 4, 1, 64, 2, 1);
-  CUT(64, 64, 8, 1, 64, 2, 1);
-  CUT(64, 64, 4, 1, 32, 3, 1);
 #undef CUT
-#define CUT(...) add_groups<bf16, bf16, __VA_ARGS__>(all, b, b)
-  CUT(128, 128, 8, 1, 128, 2, 1);
-  CUT(128, 128, 8, 1, 64, 2, 1);
-  CUT(128, 128, 4, 1, 64, 2, 1);
-  CUT(64, 64, 8, 1, 128, 2, 1);
-  CUT(64, 64, 4, 1, 128, 2, 1);
-  CUT(64, 64, 8, 1, 64, 2, 1);
-  CUT(256, 256, 8, 1, 64, 2, 1);
-  CUT(256, 256, 4, 1, 64, 2, 1);
+  // decode and chunk by streams: d, dv, warps_m, warps_d, stages, split, slots
+#define CUT(...) add_stream<bf16, bf16, __VA_ARGS__>(all, b, b)
+  CUT(128, 128, 1, 4, 3, 1, 2);
+  CUT(128, 128, 1, 4, 3, 2, 2);
+  CUT(128, 128, 1, 4, 3, 4, 2);
+  CUT(128, 128, 1, 4, 3, 8, 2);
+  CUT(128, 128, 1, 4, 3, 16, 2);
+  CUT(256, 256, 1, 4, 2, 8, 2);
+  CUT(256, 256, 1, 4, 2, 16, 2);
+  CUT(256, 256, 4, 2, 1, 16, 1);
+  CUT(256, 256, 2, 4, 2, 8, 2);
+  CUT(256, 256, 2, 2, 2, 8, 2);
 #undef CUT
-  add<bf16, e4m3, 128, 128, 1, 4, 16, 3, 8>(all, b, f8);
-  add<bf16, e4m3, 128, 128, 1, 8, 16, 2, 8>(all, b, f8);
+#define CUT(...) add_stream<bf16, e4m3, __VA_ARGS__>(all, b, f8)
+  CUT(128, 128, 1, 4, 4, 1, 2);
+  CUT(128, 128, 1, 4, 4, 4, 2);
+  CUT(128, 128, 1, 4, 4, 16, 2);
+#undef CUT
+#define CUT(...) add_fed<bf16, __VA_ARGS__>(all, b)
+  CUT(128, 128, 8, 128, 2);
+  CUT(64, 64, 8, 128, 3);
+  CUT(72, 72, 8, 128, 2);
+  CUT(256, 256, 8, 64, 2);
+  CUT(256, 256, 4, 64, 2);
+#undef CUT
   return all;
 }
 
@@ -312,8 +350,27 @@ std::vector<Variant> variants() {
 int main(int argc, char** argv) {
   FILE* rows = std::fopen(argc > 1 ? argv[1] : "attention.jsonl", "w");
   if (rows == nullptr) return 2;
+  const std::string only = argc > 2 ? argv[2] : "";  // decode or prefill
+  const int length = argc > 3 ? std::atoi(argv[3]) : 0;  // one shape, checked and not timed: for profilers
   const std::vector<Variant> all = variants();
-  for (const Variant& v : all) LAB_CHECK(cudaFuncSetAttribute(v.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v.cut.smem()));
+  for (const Variant& v : all) {
+    LAB_CHECK(cudaFuncSetAttribute(v.entry(), cudaFuncAttributeMaxDynamicSharedMemorySize, v.stream.split > 0 ? 227 * 1024 : v.cut.smem()));
+    if (v.stream.split > 8) {
+      LAB_CHECK(cudaFuncSetAttribute(v.entry(), cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+      cudaLaunchConfig_t config = {};
+      config.gridDim = {static_cast<unsigned>(v.stream.split) * 8, 1, 1};
+      config.blockDim = {static_cast<unsigned>(v.stream.threads()), 1, 1};
+      config.dynamicSmemBytes = static_cast<size_t>(v.stream.smem(info(v.kv).bytes, v.stream.warps_m > 1 ? v.stream.rows() : 4));
+      cudaLaunchAttribute size = {};
+      size.id = cudaLaunchAttributeClusterDimension;
+      size.val.clusterDim = {static_cast<unsigned>(v.stream.split), 1, 1};
+      config.attrs = &size;
+      config.numAttrs = 1;
+      int clusters = 0;
+      LAB_CHECK(cudaOccupancyMaxActiveClusters(&clusters, v.entry(), &config));
+      std::printf("%s, heads of %d, %zu bytes: %d clusters at once\n", v.name.c_str(), v.cut.d, config.dynamicSmemBytes, clusters);
+    }
+  }
   constexpr auto causal = AttentionMask::causal, full = AttentionMask::full;
   const std::vector<Shape> shapes = {
       {"decode", 1, 32, 8, 1, 1024, 128, causal},   {"decode", 1, 32, 8, 1, 8192, 128, causal},        {"decode", 1, 32, 8, 1, 32768, 128, causal},
@@ -327,6 +384,7 @@ int main(int argc, char** argv) {
   std::string table;  // what went wrong with the shape at hand
   for (const Shape& s : shapes)
     for (const DType kv : {DType::bf16, DType::e4m3}) {
+      if ((!only.empty() && only != s.kind) || (length != 0 && length != s.L)) continue;
       if (kv == DType::e4m3 && (s.D != 128 || std::string(s.kind) != "decode")) continue;
       Problem p(s, kv);
       const bool decode = std::string(s.kind) == "decode";
@@ -359,7 +417,7 @@ int main(int argc, char** argv) {
           std::snprintf(line, sizeof line, "WRONG %s %d,%d,%d,%d,%d,%d %s: %.3g of the bound\n", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, v.name.c_str(), error);
           table += line;
         }
-        for (int cold = 0; cold < (decode ? 2 : 1); ++cold) {
+        for (int cold = 0; cold < (length != 0 ? 0 : decode ? 2 : 1); ++cold) {
           const int nodes = decode ? (s.B * int64_t{s.L} >= 65536 ? 10 : 60) : s.L >= 4096 ? 1 : 8;
           const double us = time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, p.with(cold ? i : 0), stream); });
           best[cold].push_back({us, v.name});

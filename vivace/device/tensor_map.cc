@@ -15,4 +15,17 @@ Status encode_map(const MapShape& s, void* map) {
                                           static_cast<long>(s.columns), static_cast<long>(s.pitch), s.box_rows));
 }
 
+Status encode_map(const BoxShape& s, void* map) {
+  uint64_t dims[5], pitches[4];
+  unsigned box[5] = {64, static_cast<unsigned>(s.box_rows), 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};
+  for (int i = 0; i < s.axes; ++i) dims[i] = static_cast<uint64_t>(s.dim[i]);
+  for (int i = 0; i + 1 < s.axes; ++i) pitches[i] = static_cast<uint64_t>(s.pitch[i]);
+  const Status status = VV_CU_STATUS(cuTensorMapEncodeTiled, map, cu::kMapU16, static_cast<unsigned>(s.axes), const_cast<void*>(s.data), dims, pitches, box, steps,
+                                     cu::kMapNoInterleave, cu::kMapSwizzle128, cu::kMapFetch256, cu::kMapZeros);
+  if (status.ok()) return status;
+  std::string shape;
+  for (int i = 0; i < s.axes; ++i) shape += strf(i > 0 ? " x %ld, pitch %ld" : "%ld", static_cast<long>(s.dim[i]), i > 0 ? static_cast<long>(s.pitch[i - 1]) : 0l);
+  return Status(status).with_context(strf("tensor map of %s, boxes of %d rows", shape.c_str(), s.box_rows));
+}
+
 }  // namespace vivace::device

@@ -20,4 +20,15 @@ struct MapShape {
 /// issued. Errors: Unsupported (a driver without tensor maps), CudaError with the shape where the driver refuses it.
 Status encode_map(const MapShape& shape, void* map);
 
+/// Up to five axes, innermost first and dense: 16-bit elements in boxes of 64 x box_rows of the first two axes and one of the
+/// others, laid out in shared memory as above.
+struct BoxShape {
+  const void* data;    // device memory, aligned to 16 bytes
+  int axes;            // 2 to 5
+  int64_t dim[5];      // elements; at least 1
+  int64_t pitch[4];    // bytes along axis 1 and on, multiples of 16
+  int box_rows;        // 1 to 256
+};
+Status encode_map(const BoxShape& shape, void* map);
+
 }  // namespace vivace::device

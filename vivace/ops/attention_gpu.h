@@ -1,5 +1,9 @@
 // How attention runs on a GPU: which kernel, cut how.
 #pragma once
+#include <algorithm>
+#include <cstring>
+
+#include "vivace/device/tensor_map.h"
 #include "vivace/kernels/attention/attention.h"
 #include "vivace/ops/gpu.h"
 
@@ -9,13 +13,16 @@ struct AttentionGpu {
   static constexpr const char* kHeader = "vivace/kernels/attention/attention.cuh";
   using Args = kernels::AttentionArgs;
   using Tile = kernels::AttentionTile;
+  using Stream = kernels::AttentionStream;
   using Plain = kernels::AttentionPlain;
   struct Key {
     DType q, kv;
     bool tensor;  // tile, else plain
     Tile tile;
     Plain plain;
-    bool terms = false;  // per-head scales, slopes or bits
+    bool terms = false;  // per-head scales, slopes or bits; where Standard leaves them out also soft cap and odd scales
+    bool streamed = false;  // stream instead of tile
+    Stream stream = {};
     bool operator==(const Key&) const = default;
   };
   /// Roles of a call. A row's bits depend on its role, never on its neighbours.
@@ -60,7 +67,62 @@ struct AttentionGpu {
     return a.D % n == 0 && a.Dv % n == 0 && vectorizable(a.q, a.q_stride, a.dtype, n) && vectorizable(a.k, a.k_stride, a.kv_dtype, n) &&
            vectorizable(a.v, a.v_stride, a.kv_dtype, n) && vectorizable(a.out, a.out_stride, a.dtype, 2);
   }
+  /// Cuts of `fed`, which a row's bits do not depend on but in `keys`: 128 rows a tile, or 64 where those are few enough to run at once.
+  static constexpr Tile fed(int d, int dv, bool small) {
+    const int largest = d > dv ? d : dv;
+    return {d, dv, small ? 4 : 8, 1, largest > 128 ? 64 : 128, largest > 64 ? 2 : 3, 1, true, true, true};
+  }
+  static constexpr int kAtOnce = 132;  // blocks of threads on the largest Hopper
+  /// Whether the copy engine can bring k and v: a row of boxes of 64 elements, a block of keys in whole pages or a page in whole blocks.
+  static bool feeds(const Args& a, Arch arch) {
+    if (arch != Arch::sm90a || a.kv_dtype != a.dtype || !aligned(a, 8) || a.L < 1 || a.B < 1) return false;
+    const Tile t = fed(a.D, a.Dv, false);
+    const int wide = t.padded(a.Dv);
+    if (wide != 64 && wide != 80 && wide != 128 && wide != 256) return false;
+    return a.page_table == nullptr || (a.L >= 8 && (t.keys % a.L == 0 || a.L % t.keys == 0));
+  }
+  /// Cuts of streams, which a row's bits do not depend on. `rows`: of a kv head that see the same keys; `tiles`: of all.
+  static constexpr Stream stream(int d, int dv, int kv_bytes, int rows, int64_t tiles, int64_t places) {
+    Stream s{d, dv, rows > 32 ? 4 : rows > 16 ? 2 : 1, 4, 1, 1, 2};
+    if (s.warps_m > 1) s.warps_d = 2, s.slots = 1;
+    while (s.split < 16 && tiles * s.split <= kAtOnce / 2 && places > int64_t{s.kKeys} * s.split) s.split *= 2;
+    const int height = rows < s.rows() ? rows : s.rows(), most = (s.resident() == 2 ? 113 : 227) * 1024;
+    while (s.stages < 8 && places > int64_t{s.kKeys} * s.split * s.stages) {
+      Stream more = s;
+      ++more.stages;
+      if (more.smem(kv_bytes, height) > most) break;
+      s = more;
+    }
+    return s;
+  }
+  static Stream stream(const Args& a) {
+    const int64_t rows = a.by_token() ? a.group() : int64_t{a.T} * a.group(), runs = a.by_token() ? a.T : 1;
+    const int most = rows > 64 ? 64 : static_cast<int>(rows);
+    const int height = most > 32 ? 64 : most > 16 ? 32 : 16;
+    return stream(a.D, a.Dv, info(a.kv_dtype).bytes, most, (rows + height - 1) / height * runs * a.Hkv, a.places());
+  }
+  /// Whether a stream serves the call: 16-byte copies, and scores that are a product and a scale.
+  static bool streams(const Args& a, Arch arch) {
+    if (arch != Arch::sm90a || a.has_terms() || a.softcap > 0 || !aligned(a, 16 / info(a.kv_dtype).bytes) || !vectorizable(a.out, a.out_stride, a.dtype, 4)) return false;
+    return a.kv_dtype != DType::e4m3 || a.D % 64 == 0;
+  }
   static Result<Key> pick(const Args& a, Arch arch) {
+    Result<Key> found = general(a, arch);
+    if (!found.ok() || !found->tensor) return found;
+    if (role(a) != Role::prefill && streams(a, arch)) {
+      found->streamed = true;
+      found->stream = stream(a);
+      found->tile = {};
+      return found;
+    }
+    if (role(a) != Role::prefill || !feeds(a, arch)) return found;
+    const int64_t rows = int64_t{a.T} * a.group();
+    found->tile = fed(a.D, a.Dv, (rows + 63) / 64 * a.Hkv <= kAtOnce);
+    found->terms = found->terms || a.softcap > 0 || !(a.scale > 0);
+    return found;
+  }
+  /// What also serves variants of users: every hook, every layout.
+  static Result<Key> general(const Args& a, Arch arch) {
     const int largest = a.D > a.Dv ? a.D : a.Dv;
     if (int64_t{a.T} * a.Hq > INT32_MAX / 2)
       return Status(Code::kUnsupported, strf("T * Hq = %ld queries are above 2^30; cut the call", static_cast<long>(int64_t{a.T} * a.Hq)));
@@ -76,7 +138,13 @@ struct AttentionGpu {
     if (!k.tensor)
       return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}, %s>", type_name(k.q), type_name(k.kv),
                                k.plain.threads, k.plain.lanes, k.plain.items, k.plain.wide ? "true" : "false", variant.c_str());
+    if (k.streamed)
+      return kernel_expression("attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.stream.d,
+                               k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages, k.stream.split, k.stream.slots);
     const Tile& t = k.tile;
+    if (t.fed)
+      return kernel_expression("attention_fed<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, %s>", type_name(k.q), t.d, t.dv, t.warps_m,
+                               t.warps_n, t.keys, t.stages, t.split, variant.c_str());
     return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}, %s>", t.groups ? "attention_group" : "attention_tile",
                              type_name(k.q), type_name(k.kv), t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, t.wide ? "true" : "false",
                              t.groups ? "true" : "false", variant.c_str());
@@ -89,12 +157,36 @@ struct AttentionGpu {
       launch->smem_bytes = static_cast<uint32_t>(streams * (k.plain.lanes * k.plain.items + 2) * 4);
       return;
     }
+    if (k.streamed) {
+      const int height = k.stream.height(a);
+      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.stream.split);
+      launch->block[0] = static_cast<uint32_t>(k.stream.threads());
+      launch->cluster = static_cast<uint32_t>(k.stream.split);
+      launch->smem_bytes = static_cast<uint32_t>(k.stream.smem(info(a.kv_dtype).bytes, height));
+      return;
+    }
     const int group = a.group(), height = a.by_token() && group < k.tile.rows() ? group : k.tile.rows();
     const int64_t tiles = (int64_t{a.T} * group + height - 1) / height;
     launch->grid[0] = static_cast<uint32_t>(tiles * a.Hkv * k.tile.split);
     launch->block[0] = static_cast<uint32_t>(k.tile.threads());
     launch->cluster = static_cast<uint32_t>(k.tile.split);
     launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
+  }
+  /// Fed: tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
+  static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+    if (!k.tensor || k.streamed || !k.tile.fed) return {};
+    kernels::AttentionFedArgs f{};
+    std::memcpy(f.args, &a, offsetof(Args, extra));
+    const auto map = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
+      const int64_t row = int64_t{a.Hkv} * dim * 2;
+      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim, a.L, a.Hkv, a.B, 1}, .pitch = {row, int64_t{dim} * 2, a.B > 1 ? stride * 2 : row * a.L, 0},
+                                 .box_rows = a.page_table != nullptr ? std::min(a.L, k.tile.keys) : k.tile.keys}, to);
+    };
+    VV_TRY(map(a.k, a.D, a.k_stride, &f.k));
+    VV_TRY(map(a.v, a.Dv, a.v_stride, &f.v));
+    launch->set_args(f);
+    launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count));
+    return {};
   }
   /// Head sizes that models have; others compile when they come.
   template <class Visit>
@@ -110,6 +202,16 @@ struct AttentionGpu {
       for (const bool wide : {true, false}) visit(Key{DType::f32, DType::bf16, false, {}, plain(d, wide)});
     visit(Key{DType::f32, DType::f32, false, {}, plain(64, true)});
     for (const Role r : {Role::decode, Role::chunk, Role::prefill}) visit(Key{DType::bf16, DType::bf16, true, cut(r, 128, 128, 4096, true, arch), {}, true});
+    if (arch != Arch::sm90a) return;
+    for (const int d : {64, 72, 128, 256})
+      for (const int64_t tiles : {1, 8, 16, 32, 64, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(d, d, 2, d == 256 ? 8 : 4, tiles, 4096)});
+    visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(256, 256, 2, 64, 7, 1024)});
+    visit(Key{DType::f16, DType::f16, true, {}, {}, false, true, stream(128, 128, 2, 4, 8, 4096)});
+    for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::e4m3, true, {}, {}, false, true, stream(128, 128, 1, 4, tiles, 4096)});
+    for (const bool small : {false, true})
+      for (const int d : {64, 72, 128, 256}) visit(Key{DType::bf16, DType::bf16, true, fed(d, d, small), {}});
+    visit(Key{DType::f16, DType::f16, true, fed(128, 128, false), {}});
+    visit(Key{DType::bf16, DType::bf16, true, fed(128, 128, false), {}, true});
   }
 };
 

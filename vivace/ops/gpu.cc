@@ -58,6 +58,7 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ji
   VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary->cubin)), expression));
   VV_ASSIGN(device::Kernel* kernel, module.kernel(symbol));
   VV_TRY(kernel->allow_dynamic_smem(device.info().smem_per_block - kernel->static_smem));  // shape() says what a launch takes
+  if (device.info().clusters) VV_TRY(kernel->allow_large_clusters());
   const std::lock_guard lock(l.mutex);  // another thread's copy, if it was first
   return l.kernels.emplace(key, std::pair(std::move(module), kernel)).first->second.second;
 }

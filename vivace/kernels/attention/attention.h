@@ -119,14 +119,14 @@ struct AttentionTile {
 struct AttentionStream {
   int32_t d, dv;  // head sizes, up to 256; rows of 16 bytes or multiples
   int32_t warps_m, warps_d, stages, split;
-  int32_t slots;  // sums that a block keeps for the others at once
+  int32_t slots;  // units of keys a block does before the cluster meets
   static constexpr int kKeys = 64, kGroup = 4;  // keys of a block, blocks of a group: the tree of a row's sum
   static constexpr int kCopiers = 128;          // threads that copy
   constexpr bool operator==(const AttentionStream&) const = default;
 
   VV_HD constexpr int multipliers() const { return 32 * warps_m * warps_d; }
   VV_HD constexpr int threads() const { return multipliers() + kCopiers; }
-  VV_HD constexpr int resident() const { return warps_m == 1 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  VV_HD constexpr int resident() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   VV_HD int height(const AttentionArgs& a) const { return a.by_token() && a.group() < rows() ? a.group() : rows(); }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
@@ -134,20 +134,25 @@ struct AttentionStream {
   VV_HD constexpr int pitch(int dim, int bytes) const { return bytes == 2 ? padded(dim) * 2 + 16 : ((dim + 15) / 16 + 3) / 8 * 128 + 64; }
   VV_HD constexpr int pitch_v(int dim, int bytes) const { return bytes == 2 ? pitch(dim, 2) : ((dim + 15) / 16 | 1) * 16; }
   VV_HD constexpr int stage_bytes(int bytes) const { return kKeys * (pitch(d, bytes) + pitch_v(dv, bytes)); }
-  VV_HD constexpr int query_bytes() const { return rows() * (padded(d) + 8) * 2; }
-  VV_HD constexpr int slot_pitch() const { return padded(dv) + 4; }  // floats
+  VV_HD constexpr int query_bytes() const { return rows() * (padded(d) + 8) * 2 + rows() * 4; }
+  /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
+  VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
   VV_HD constexpr int barriers_at(int bytes, int height) const {
-    return query_bytes() + stages * stage_bytes(bytes) + (split > 1 ? slots * height * (slot_pitch() + 2) * 4 : 0);
+    return query_bytes() + stages * stage_bytes(bytes) + (split > 1 ? split * slots * (share(height) * 16 + height * 8) : 0);
   }
   VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
 };
 
-/// Arguments of a cut with `fed`: k and v as the copy engine reads them, innermost first [D, L, Hkv, B] in
-/// boxes of 64 elements of min(keys, L) places.
+/// Arguments of a cut with `fed`: those of the op up to `extra`, which no fed kernel reads, and k and v as the copy engine
+/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements of min(keys, L) places (without pages: keys).
 struct AttentionFedArgs {
-  AttentionArgs a;
+  static constexpr int kBytes = 256;
+  alignas(64) unsigned char args[kBytes];
   TensorMap k, v;
+
+  VV_HD const AttentionArgs& a() const { return *reinterpret_cast<const AttentionArgs*>(args); }
 };
+static_assert(__builtin_offsetof(AttentionArgs, extra) <= AttentionFedArgs::kBytes);
 
 /// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.
 struct AttentionPlain {

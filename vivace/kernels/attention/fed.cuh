@@ -167,36 +167,40 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     if constexpr (Hooks<V>::kEdits) {
       this->weigh(key0, s, by);
     } else {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (!all) {
-          const int from = first[i] - key0, to = end[i] - key0;
-#pragma unroll
-          for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              const int j = n * 8 + lane % 4 * 2 + e;
-              if (j < from || j >= to) s[n][2 * i + e] = kMinusInfinity;
-            }
-        }
-        float m = top[i];
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        const float base = softmax_base(m) * factor;
-        by[i] = ptx::exp2_fast(top[i] * factor - base);
-        top[i] = m;
-        float sum[2] = {};
+      if (!all) {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            s[n][2 * i + e] = ptx::exp2_fast(__fmaf_rn(s[n][2 * i + e], factor, -base));
-            sum[e] += s[n][2 * i + e];
+          for (int e = 0; e < 4; ++e) {
+            const int j = key0 + n * 8 + lane % 4 * 2 + e % 2;
+            if (j < first[e / 2] || j >= end[e / 2]) s[n][e] = kMinusInfinity;
           }
-        mass[i] = mass[i] * by[i] + (sum[0] + sum[1]);
       }
+      // Four chains of maxima and of sums, so that none waits for its own last step.
+      float m[4] = {top[0], top[0], top[1], top[1]};
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) m[e] = fmaxf(m[e], s[n][e]);
+      float base[2], sum[4] = {};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float largest = fmaxf(m[2 * i], m[2 * i + 1]);
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+        base[i] = softmax_base(largest) * factor;
+        by[i] = ptx::exp2_fast(top[i] * factor - base[i]);
+        top[i] = largest;
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          s[n][e] = ptx::exp2_fast(__fmaf_rn(s[n][e], factor, -base[e / 2]));
+          sum[e] += s[n][e];
+        }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) mass[i] = mass[i] * by[i] + (sum[2 * i] + sum[2 * i + 1]);
     }
   }
   __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {
@@ -256,9 +260,17 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
       ptx::wgmma_wait<1>(scores);
       release(kKeysEmpty, i + 1);
       weights(b * kKeys, whole(b), factor, s, by);
-      ptx::wgmma_wait<0>(sums);
-      release(kValuesEmpty, i);
-      if (__any_sync(0xffffffffu, by[0] != 1 || by[1] != 1)) this->shrink(by);  // a row's largest score soon stands
+      // The assembler would wait for the products first and have nothing run beside them: so the wait stands behind a branch
+      // that every weight decides (a NaN in the mass takes the one that is right for it too). A row's largest score soon stands.
+      if (__any_sync(0xffffffffu, by[0] != 1 || by[1] != 1 || !(mass[0] >= 0) || !(mass[1] >= 0))) {
+        ptx::wgmma_wait<0>(sums);
+        release(kValuesEmpty, i);
+        this->shrink(by);
+      } else {
+        asm volatile("// the same, and yet not");
+        ptx::wgmma_wait<0>(sums);
+        release(kValuesEmpty, i);
+      }
       round(s, p);
     }
     scores_done();
@@ -305,7 +317,7 @@ __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
   extern __shared__ __align__(1024) unsigned char memory[];
   Q* const queries = reinterpret_cast<Q*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  AttentionFedKernel<Q, P, V> k{f.a, queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
+  AttentionFedKernel<Q, P, V> k{f.a(), queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
   ptx::dependency_wait();

@@ -47,4 +47,7 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
+/// Arrives at a barrier of shared memory (mbarrier.cuh) once this thread's copies so far have landed; its count expects each thread.
+__device__ __forceinline__ void mbarrier_arrive_copied(uint32_t at) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory"); }
+
 }  // namespace vivace::kernels::ptx

@@ -1,0 +1,612 @@
+// attention of few 16-bit queries on Hopper: keys and values stream past them once. Formula in
+// vivace/ops/attention.h, but no soft cap and none of Terms; cutting in AttentionStream. Limit: the bytes of the
+// visible keys and values.
+//
+// Four warps copy blocks of 64 keys and values, as many at once as shared memory holds; the others multiply, each
+// with part of the values' columns and all of the scores. A row's sum is a tree: four blocks one after the other
+// are a group, four groups a super, supers one after the other the row. Blocks of threads in a cluster take
+// blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared memory; the
+// tree is the same however it is cut, and so are a row's bits.
+#pragma once
+#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
+#include "vivace/kernels/ptx/cluster.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/ldmatrix.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
+#include "vivace/kernels/ptx/mma.cuh"
+#include "vivace/kernels/ptx/pack.cuh"
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/ptx/remote.cuh"
+
+namespace vivace::kernels {
+
+/// Largest score (in powers of two) and sum of the weights of some keys of a row.
+struct AttentionState {
+  float top = kMinusInfinity, mass = 0;
+
+  /// Joins another's; what the values' sums of this and of the other count from now on.
+  __device__ __forceinline__ void join(const AttentionState& other, float& mine, float& theirs) {
+    const float highest = fmaxf(top, other.top), base = softmax_base(highest);
+    mine = ptx::exp2_fast(top - base);
+    theirs = ptx::exp2_fast(other.top - base);
+    top = highest;
+    mass = __fmaf_rn(other.mass, theirs, __fmul_rn(mass, mine));
+  }
+};
+__device__ __forceinline__ float joined(float x, float mine, float other, float theirs) { return __fmaf_rn(other, theirs, __fmul_rn(x, mine)); }
+
+template <bool kFirst, class A, class B>
+struct OneOf {
+  using Type = A;
+};
+template <class A, class B>
+struct OneOf<false, A, B> {
+  using Type = B;
+};
+
+template <class Q, class Kv, AttentionStream P>
+struct AttentionStreamKernel {
+  static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kSteps = kDim / 16;
+  static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16, in which every e4m3 is exact
+  static constexpr int kPitch = P.pitch(P.d, sizeof(Kv)), kPitchV = P.pitch_v(P.dv, sizeof(Kv));  // bytes
+  static constexpr int kStage = P.stage_bytes(sizeof(Kv)), kQueryPitch = kDim + 8;
+  static constexpr int kTiles = (kDimV / 16 + P.warps_d - 1) / P.warps_d;  // 16 columns of values each, of a warp
+  static constexpr bool kHoldQ = P.resident() == 1 && kSteps <= 8;  // queries in registers for a unit; else read again for each block
+  using Queries = uint32_t[kHoldQ ? kSteps : 1][4];
+  static constexpr float kLift = 16384;  // narrow: weights times this, so that small ones keep their bits in f16
+  using Element = typename OneOf<kNarrow, f16, Q>::Type;
+  static_assert(!kNarrow || (P.d % 64 == 0 && P.dv % 16 == 0));
+
+  const AttentionArgs& a;
+  unsigned char* memory;  // queries, stages, slots, barriers
+  int kv, rank, warp_m, warp_d, lane;
+  int row0, row_end, height;  // rows t * group + head
+
+  int first[2], end[2];  // keys that rows lane / 4 and lane / 4 + 8 of the warp's 16 see
+  float unlift[2];       // narrow: what the queries of those rows were divided by
+
+  __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory); }
+  __device__ __forceinline__ unsigned char* stage(int i) const { return memory + P.query_bytes() + i % P.stages * kStage; }
+  /// Sums and states that a round's units sent to this block: of unit n the fours that are its own, and its rows.
+  __device__ __forceinline__ float* sent_sums(int n) const { return reinterpret_cast<float*>(memory + P.query_bytes() + P.stages * kStage) + n * P.share(height) * 4; }
+  __device__ __forceinline__ AttentionState* sent_states(int n) const { return reinterpret_cast<AttentionState*>(sent_sums(P.split * P.slots)) + n * height; }
+  __device__ __forceinline__ uint32_t barrier(int which, int i) const {
+    return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height) + (which * P.stages + i % P.stages) * 8);
+  }
+  enum { kFull, kEmpty };
+  __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
+
+  __device__ __forceinline__ void load_queries() const {
+    const int group = a.group();
+    for (int i = static_cast<int>(threadIdx.x); i < P.rows() * (kDim / 8); i += P.multipliers()) {
+      const int row = row0 + i / (kDim / 8), t = row / group, at = i % (kDim / 8) * 8;
+      const bool take = row < row_end && at < P.d;
+      const Q* from = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
+      Q* const to = queries() + i / (kDim / 8) * kQueryPitch + at;
+      ptx::copy16(to, from, take);
+    }
+    ptx::copy_commit();
+    ptx::copy_wait<0>();
+    meet();
+    if constexpr (kNarrow) {
+      narrow_queries();
+      meet();
+    }
+  }
+  /// The multiplying warps.
+  __device__ __forceinline__ static void meet() { ptx::named_barrier<P.multipliers()>(1); }
+
+  /// Narrow: queries become f16, each row divided by a power of two that takes its largest element to 2^14 .. 2^15.
+  __device__ __forceinline__ void narrow_queries() const {
+    for (int r = static_cast<int>(threadIdx.x) / 32; r < P.rows(); r += P.multipliers() / 32) {
+      Q* const row = queries() + r * kQueryPitch;
+      float most = 0;
+      for (int at = lane * 4; at < kDim; at += 128) {
+        float x[4];
+        load<4>(row + at, x);
+        most = fmaxf(fmaxf(most, fmaxf(fabsf(x[0]), fabsf(x[1]))), fmaxf(fabsf(x[2]), fabsf(x[3])));
+      }
+#pragma unroll
+      for (int step = 16; step > 0; step >>= 1) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+      const int exponent = max(static_cast<int>(__float_as_uint(most) >> 23), 30);
+      const float by = __uint_as_float(static_cast<uint32_t>(127 + 14 + 127 - exponent) << 23);
+      for (int at = lane * 4; at < kDim; at += 128) {
+        float x[4];
+        load<4>(row + at, x);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[i] *= by;
+        store<4>(reinterpret_cast<f16*>(row) + at, x);
+      }
+      if (lane == 0) unlifts()[r] = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
+    }
+  }
+  /// Behind the queries.
+  __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(memory + P.query_bytes() - P.rows() * 4); }
+  /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts of four steps.
+  __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
+    if constexpr (kNarrow) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint2 four = *reinterpret_cast<const uint2*>(queries() + (warp_m * 16 + lane / 4 + 8 * i) * kQueryPitch + step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
+        f[i] = four.x, f[2 + i] = four.y;
+      }
+    } else {
+      ptx::load_matrix4(ptx::shared_address(queries() + (warp_m * 16 + lane % 16) * kQueryPitch + step * 16 + lane / 16 * 8), f);
+    }
+  }
+
+  // --- the copying warps ---
+
+  static constexpr int kRows = kKeys / (P.kCopiers / 32);  // of a block, of a copying warp
+
+  /// A warp's rows of keys or values: row r begins `offset` of lane r (elements; negative: zeros) after this kv head's first.
+  template <int kD, int kTo>
+  __device__ __forceinline__ void copy_rows(unsigned char* to, const void* base, int64_t offset) const {
+    constexpr int kC = kD * static_cast<int>(sizeof(Kv)) / 16, kEach = 16 / static_cast<int>(sizeof(Kv)), kSteps16 = (kRows * kC + 31) / 32;
+    const Kv* const heads = static_cast<const Kv*>(base) + kv * kD;
+#pragma unroll 8
+    for (int n = 0; n < kSteps16; ++n) {
+      const int i = n * 32 + lane, r = i / kC, c = i % kC;
+      const int64_t from = __shfl_sync(0xffffffffu, offset, r % kRows);
+      if (kRows * kC % 32 == 0 || r < kRows) ptx::copy16(to + r * kTo + c * 16, from < 0 ? heads : heads + from + c * kEach, from >= 0);
+    }
+  }
+  /// Block b into the stage that `i` names; zeros outside of [lo, hi) and for pages that do not exist.
+  __device__ __forceinline__ void copy(int i, int64_t slot, int b, int lo, int hi) const {
+    const int first_row = (static_cast<int>(threadIdx.x) - P.multipliers()) / 32 * kRows, j = b * kKeys + first_row + lane;
+    int64_t k = -1, v = -1;
+    if (lane < kRows && j >= lo && j < hi) {  // page numbers are read while the stage is still in use
+      const int64_t block = a.block(slot, j), place = a.place(j) * a.Hkv;
+      if (block >= 0) k = block * a.k_stride + place * P.d, v = block * a.v_stride + place * P.dv;
+    }
+    ptx::mbarrier_wait<false>(barrier(kEmpty, i), (i / P.stages & 1) ^ 1);
+    copy_rows<P.d, kPitch>(stage(i) + first_row * kPitch, a.k, k);
+    copy_rows<P.dv, kPitchV>(stage(i) + kKeys * kPitch + first_row * kPitchV, a.v, v);
+    ptx::mbarrier_arrive_copied(barrier(kFull, i));
+  }
+
+  // --- the multiplying warps ---
+
+  /// q . k of a block: keys 8 n + 2 (lane % 4) + {0, 1} in s[n].
+  __device__ __forceinline__ void products(const unsigned char* keys, const Queries& q, float (&s)[kKeys / 8][4]) const {
+    const auto fragment = [&](int step, uint32_t(&f)[4]) {
+      if constexpr (kHoldQ) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) f[i] = q[step][i];
+      } else {
+        query_fragment(step, f);
+      }
+    };
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+    if constexpr (kNarrow) {
+#pragma unroll
+      for (int chunk = 0; chunk < kSteps / 4; ++chunk) {
+        uint32_t f[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) fragment(chunk * 4 + i, f[i]);
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n) {
+          const uint4 k = *reinterpret_cast<const uint4*>(keys + (n * 8 + lane / 4) * kPitch + chunk * 64 + lane % 4 * 16);
+          const uint32_t words[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            uint32_t low, high;
+            ptx::widen_e4m3(words[i], low, high);
+            ptx::mma16816<f16>(s[n], f[i][0], f[i][1], f[i][2], f[i][3], low, high);
+          }
+        }
+      }
+    } else {
+      uint32_t k[2][kKeys / 16][4];  // of this step and, on their way, of the next
+      const auto fetch = [&](int step) {
+#pragma unroll
+        for (int n = 0; n < kKeys / 16; ++n)
+          ptx::load_matrix4(ptx::shared_address(keys + (n * 16 + lane % 8 + lane / 16 * 8) * kPitch + step * 32 + lane / 8 % 2 * 16), k[step % 2][n]);
+      };
+      fetch(0);
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        uint32_t f[4];
+        fragment(step, f);
+        if (step + 1 < kSteps) fetch(step + 1);
+#pragma unroll
+        for (int n = 0; n < kKeys / 16; ++n) {
+          const uint32_t(&b)[4] = k[step % 2][n];
+          ptx::mma16816<Q>(s[2 * n], f[0], f[1], f[2], f[3], b[0], b[1]);
+          ptx::mma16816<Q>(s[2 * n + 1], f[0], f[1], f[2], f[3], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  /// Products become weights 2^(score - top); the state of the block's keys.
+  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeys / 8][4], AttentionState (&block)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float plain = unlift[i] * a.scale * kLog2e;
+      const int from = first[i] - key0, to = end[i] - key0;
+      float m = kMinusInfinity;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s[n][2 * i + e];
+          const int j = n * 8 + lane % 4 * 2 + e;
+          x = j >= from && j < to ? x * plain : kMinusInfinity;
+          m = fmaxf(m, x);
+        }
+      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+      const float base = softmax_base(m);
+      float sum[2] = {};
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          s[n][2 * i + e] = ptx::exp2_fast(s[n][2 * i + e] - base);
+          sum[e] += s[n][2 * i + e];
+        }
+      float mass = sum[0] + sum[1];
+      mass += __shfl_xor_sync(0xffffffffu, mass, 1);
+      mass += __shfl_xor_sync(0xffffffffu, mass, 2);
+      block[i] = {m, mass};
+    }
+  }
+
+  /// Sums of this warp's columns: y[t][h][.] as mma16816 has them, columns by column().
+  using Sums = float[kTiles][2][4];
+  /// First column of y[t][h]'s pair; its second is 1 (narrow: 2) further.
+  __device__ __forceinline__ int column(int t, int h) const {
+    const int tile = (warp_d * kTiles + t) * 16;
+    return kNarrow ? tile + lane % 4 * 4 + h : tile + h * 8 + lane % 4 * 2;
+  }
+  __device__ __forceinline__ static void clear(Sums& y) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) y[t][h][0] = y[t][h][1] = y[t][h][2] = y[t][h][3] = 0;
+  }
+  /// sums += weights times values of a block, as states that join.
+  __device__ __forceinline__ void add_values(const unsigned char* v, const float (&s)[kKeys / 8][4], const AttentionState (&block)[2], AttentionState (&state)[2], Sums& sums) const {
+    using E = Element;
+    uint32_t p[kKeys / 16][4];
+    constexpr float kBy = kNarrow ? kLift : 1.0f;
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) p[k][i] = ptx::pack<E>(s[2 * k + i / 2][i % 2 * 2] * kBy, s[2 * k + i / 2][i % 2 * 2 + 1] * kBy);
+    float mine[2], theirs[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      state[i].join(block[i], mine[i], theirs[i]);
+      theirs[i] *= 1 / kBy;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int tile = warp_d * kTiles + t;
+      if (kDimV / 16 % P.warps_d != 0 && tile >= kDimV / 16) break;
+      float y[2][4] = {};
+      if constexpr (kNarrow) {
+#pragma unroll
+        for (int k = 0; k < kKeys / 16; k += 2) {
+          uint32_t four[4];  // keys 16 k + 8 i .., pairs of columns
+          ptx::load_matrix4_transposed(ptx::shared_address(v + (k * 16 + lane) * kPitchV + tile * 16), four);
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            uint32_t even[2], odd[2];
+            ptx::widen_e4m3(__byte_perm(four[2 * i], 0, 0x3120), even[0], odd[0]);
+            ptx::widen_e4m3(__byte_perm(four[2 * i + 1], 0, 0x3120), even[1], odd[1]);
+            ptx::mma16816<E>(y[0], p[k + i][0], p[k + i][1], p[k + i][2], p[k + i][3], even[0], even[1]);
+            ptx::mma16816<E>(y[1], p[k + i][0], p[k + i][1], p[k + i][2], p[k + i][3], odd[0], odd[1]);
+          }
+        }
+      } else {
+        uint32_t b[kKeys / 16][4];
+#pragma unroll
+        for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4_transposed(ptx::shared_address(v + (k * 16 + lane % 16) * kPitchV + tile * 32 + lane / 16 * 16), b[k]);
+#pragma unroll
+        for (int k = 0; k < kKeys / 16; ++k) {
+          ptx::mma16816<E>(y[0], p[k][0], p[k][1], p[k][2], p[k][3], b[k][0], b[k][1]);
+          ptx::mma16816<E>(y[1], p[k][0], p[k][1], p[k][2], p[k][3], b[k][2], b[k][3]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[t][h][e] = joined(sums[t][h][e], mine[e / 2], y[h][e], theirs[e / 2]);
+    }
+  }
+  /// sums += more, of states that join.
+  __device__ __forceinline__ static void join(AttentionState (&state)[2], Sums& sums, const AttentionState (&other)[2], const Sums& more) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float mine, theirs;
+      state[i].join(other[i], mine, theirs);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) sums[t][h][2 * i + e] = joined(sums[t][h][2 * i + e], mine, more[t][h][2 * i + e], theirs);
+    }
+  }
+
+  /// Blocks [b, past) of one unit; i counts stages.
+  __device__ __forceinline__ void unit(int b, int past, int& i, AttentionState (&state)[2], Sums& sums) const {
+    clear(sums);
+    state[0] = state[1] = {};
+    Queries q;
+    if constexpr (kHoldQ) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) query_fragment(step, q[step]);
+    }
+#pragma unroll 1
+    while (b < past) {
+      const int group_past = min((b / kGroup + 1) * kGroup, past);
+      AttentionState group[2];
+      Sums group_sums;
+      clear(group_sums);
+#pragma unroll 1
+      for (; b < group_past; ++b, ++i) {
+        float s[kKeys / 8][4];
+        AttentionState block[2];
+        ptx::mbarrier_wait<false>(barrier(kFull, i), i / P.stages & 1);
+        products(stage(i), q, s);
+        weigh(b * kKeys, s, block);
+        add_values(stage(i) + kKeys * kPitch, s, block, group, group_sums);
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));
+      }
+      join(state, sums, group, group_sums);
+    }
+  }
+  /// A unit's sums to the blocks that own them: four columns of a row are the share of one.
+  __device__ __forceinline__ void send(int n, const AttentionState (&state)[2], const Sums& sums) const {
+    const int each = P.share(height);
+    const uint32_t inverse = 0xffffffffu / static_cast<uint32_t>(each) + 1;  // fours are below 2^16
+    const auto owner = [&](int four) { return each == 1 ? four : static_cast<int>(__umulhi(static_cast<uint32_t>(four), inverse)); };
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = my_row(i) - row0;
+      if (r >= height) continue;
+      if (warp_d == 0) {
+        const int last = owner((r + 1) * (kDimV / 4) - 1);
+        for (int to = owner(r * (kDimV / 4)) + lane % 4; to <= last; to += 4) ptx::remote_store2<P.split>(sent_states(n) + r, to, state[i].top, state[i].mass);
+      }
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        if (kDimV / 16 % P.warps_d != 0 && warp_d * kTiles + t >= kDimV / 16) break;
+        if constexpr (kNarrow) {
+          const int four = r * (kDimV / 4) + column(t, 0) / 4, to = owner(four);
+          ptx::remote_store4<P.split>(sent_sums(n) + (four - to * each) * 4, to, {sums[t][0][2 * i], sums[t][1][2 * i], sums[t][0][2 * i + 1], sums[t][1][2 * i + 1]});
+        } else {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int four = r * (kDimV / 4) + column(t, h) / 4, to = owner(four);
+            ptx::remote_store2<P.split>(sent_sums(n) + (four - to * each) * 4 + column(t, h) % 4, to, sums[t][h][2 * i], sums[t][h][2 * i + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  // --- the end ---
+
+  /// Columns [column, + 4) of a row, weighted and rounded; its log-sum-exp with column 0.
+  __device__ __forceinline__ void write(int row, int column, const AttentionState& state, const float (&y)[4]) const {
+    const int group = a.group(), h = kv * group + row % group;
+    const int64_t t = row / group;
+    if (column == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + h] = softmax_lse(state.top, state.mass);
+    if (column >= P.dv) return;
+    const float factor = softmax_factor(a, h, state.top, state.mass);
+    float z[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) z[e] = y[e] * factor;
+    store<4>(static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * P.dv + column, z);
+  }
+  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
+
+  static constexpr int kShare = (P.share(P.rows()) + P.threads() - 1) / P.threads();  // fours of a thread
+  struct Total {
+    AttentionState state;
+    float y[4];
+  };
+  /// The e-th four that is this thread's; its row is height or more where there is none.
+  __device__ __forceinline__ int mine(int e) const {
+    const int at = e * P.threads() + static_cast<int>(threadIdx.x), each = P.share(height);
+    return at < each ? rank * each + at : height * (kDimV / 4);
+  }
+  /// This thread's part of a round's units, in their order, joins its totals.
+  __device__ __forceinline__ void collect(int u0, int units, int span, Total (&total)[kShare]) const {
+#pragma unroll
+    for (int e = 0; e < kShare; ++e) {
+      const int four = mine(e), r = four / (kDimV / 4);
+      if (r >= height) break;
+      Total group{{}, {}}, super{{}, {}};
+#pragma unroll 1
+      for (int n = 0; n < units; ++n) {
+        float y[4];
+        load<4>(sent_sums(n) + (four - rank * P.share(height)) * 4, y);
+        join_one(group, sent_states(n)[r], y);
+        const int past = (u0 + n + 1) * span;  // blocks
+        const bool last = n == units - 1;
+        if (!last && past % kGroup != 0) continue;
+        join_one(super, group.state, group.y);
+        group = {{}, {}};
+        if (!last && past % kSuper != 0) continue;
+        join_one(total[e], super.state, super.y);
+        super = {{}, {}};
+      }
+    }
+  }
+  __device__ __forceinline__ static void join_one(Total& to, const AttentionState& state, const float (&y)[4]) {
+    float mine, theirs;
+    to.state.join(state, mine, theirs);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to.y[e] = joined(to.y[e], mine, y[e], theirs);
+  }
+
+  /// What tokens [ta, tb) see, the same in every warp.
+  __device__ __forceinline__ void spans(int ta, int tb, int* least, int* most) {
+    const int group = a.group();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      first[i] = end[i] = 0;
+      if (!in_run(my_row(i), ta, tb)) continue;
+      const AttentionSpan see(a, my_row(i) / group);
+      first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
+    }
+    int lo = 0x7fffffff, hi = 0;
+    for (int t = ta + lane; t < tb; t += 32) {
+      const AttentionSpan see(a, t);
+      if (see.end > see.first) lo = min(lo, static_cast<int>(see.first)), hi = max(hi, static_cast<int>(see.end));
+    }
+    *least = __reduce_min_sync(0xffffffffu, lo);
+    *most = __reduce_max_sync(0xffffffffu, hi);
+  }
+
+  /// Tokens [ta, tb), which share a slot; i counts stages.
+  __device__ __forceinline__ void attend(int ta, int tb, bool copies, int& i, bool& again) {
+    int lo, hi;
+    spans(ta, tb, &lo, &hi);
+    const int64_t slot = AttentionSpan(a, ta).slot;
+    const int least = hi > lo ? lo / kKeys : 0, past = hi > lo ? (hi - 1) / kKeys + 1 : 0;
+    // The smallest units that the blocks' slots hold at once; else supers, of which any number may come.
+    const auto count_of = [&](int span) { return past > least ? (past - 1) / span - least / span + 1 : 0; };
+    constexpr int kMany = P.split * P.slots;
+    const int span = P.split == 1 || count_of(kGroup) > kMany ? kSuper : count_of(1) > kMany ? kGroup : 1;
+    const int u0 = least / span, units = count_of(span);
+    const auto begin_of = [&](int u) { return max(u * span, least); };
+    const auto end_of = [&](int u) { return min((u + 1) * span, past); };
+    if constexpr (P.split == 1) {
+      if (copies) {
+        for (int b = least; b < past; ++b, ++i) copy(i, slot, b, lo, hi);
+        return;
+      }
+      AttentionState all[2], group[2];
+      Sums total, sums;
+      clear(total);
+#pragma unroll 1
+      for (int u = u0; u < u0 + units; ++u) {
+        unit(begin_of(u), end_of(u), i, group, sums);
+        join(all, total, group, sums);
+      }
+      write_direct(ta, tb, all, total);
+    } else {
+      Total total[kShare];
+#pragma unroll
+      for (int e = 0; e < kShare; ++e) total[e] = {{}, {}};
+#pragma unroll 1
+      for (int u = 0; u < units; u += P.split * P.slots) {  // a round; a unit's slot and block of threads follow from its number
+        const int count = min(units - u, P.split * P.slots);
+        if (again) ptx::cluster_sync<P.split>();  // nobody reads any more what the last round sent
+        again = true;
+#pragma unroll 1
+        for (int n = rank; n < count; n += P.split) {
+          const int b = begin_of(u0 + u + n), e = end_of(u0 + u + n);
+          if (copies) {
+#pragma unroll 1
+            for (int at = b; at < e; ++at, ++i) copy(i, slot, at, lo, hi);
+          } else {
+            AttentionState state[2];
+            Sums sums;
+            unit(b, e, i, state, sums);
+            send(n, state, sums);
+          }
+        }
+        ptx::cluster_sync<P.split>();
+        collect(u0 + u, count, span, total);
+      }
+#pragma unroll
+      for (int e = 0; e < kShare; ++e) {
+        const int four = mine(e), r = four / (kDimV / 4);
+        if (r < height && in_run(row0 + r, ta, tb)) write(row0 + r, four % (kDimV / 4) * 4, total[e].state, total[e].y);
+      }
+    }
+  }
+  __device__ __forceinline__ void write_direct(int ta, int tb, const AttentionState (&state)[2], const Sums& sums) const {
+    const int c = lane % 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool mine = in_run(my_row(i), ta, tb);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const int tile = warp_d * kTiles + t;
+        if (kDimV / 16 % P.warps_d != 0 && tile >= kDimV / 16) break;
+        float y[4];
+        if constexpr (kNarrow) {
+          y[0] = sums[t][0][2 * i], y[1] = sums[t][1][2 * i], y[2] = sums[t][0][2 * i + 1], y[3] = sums[t][1][2 * i + 1];
+        } else {  // neighbouring lanes swap halves, so that each has four columns in a row
+          const float give0 = c % 2 ? sums[t][0][2 * i] : sums[t][1][2 * i], give1 = c % 2 ? sums[t][0][2 * i + 1] : sums[t][1][2 * i + 1];
+          const float got0 = __shfl_xor_sync(0xffffffffu, give0, 1), got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
+          y[0] = c % 2 ? got0 : sums[t][0][2 * i], y[1] = c % 2 ? got1 : sums[t][0][2 * i + 1];
+          y[2] = c % 2 ? sums[t][1][2 * i] : got0, y[3] = c % 2 ? sums[t][1][2 * i + 1] : got1;
+        }
+        // Not narrow: lanes 0 and 2 have columns 0 and 4 of the tile's first half, lanes 1 and 3 of its second.
+        if (mine) write(my_row(i), tile * 16 + (kNarrow ? c * 4 : c % 2 * 8 + c / 2 * 4), state[i], y);
+      }
+    }
+  }
+
+  __device__ __forceinline__ int run_end(int t, int past) const {
+    if (a.slot == nullptr) return past;
+    const int32_t slot = a.slot[t];
+    for (int at = t + 1; at < past; at += 32) {
+      const uint32_t other = __ballot_sync(0xffffffffu, at + lane < past && a.slot[at + lane] != slot);
+      if (other != 0) return at + __ffs(static_cast<int>(other)) - 1;
+    }
+    return past;
+  }
+};
+
+/// Grid: tiles * Hkv * split blocks, clusters of split.
+template <class Q, class Kv, AttentionStream P>
+__device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int group = a.group(), height = P.height(a), warp = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
+  const int tile = static_cast<int>(index / heads), row0 = tile * height;
+  const bool copies = static_cast<int>(threadIdx.x) >= P.multipliers();
+  AttentionStreamKernel<Q, Kv, P> k{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < P.stages; ++i) {
+      ptx::mbarrier_init(k.barrier(k.kFull, i), P.kCopiers);
+      ptx::mbarrier_init(k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);
+    }
+    ptx::mbarrier_fence();
+  }
+  if constexpr (P.d % 16 != 0)  // columns of keys that pad the last step, never written again
+    for (int i = static_cast<int>(threadIdx.x); i < P.stages * P.kKeys; i += P.threads())
+      for (int at = P.d; at < k.kDim; ++at) reinterpret_cast<Kv*>(k.stage(i / P.kKeys) + i % P.kKeys * k.kPitch)[at] = from_float<Kv>(0.0f);
+  __syncthreads();
+  ptx::cluster_arrive<P.split>();
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int rows = valid_rows(a.rows, a.T) * group;
+  if (row0 >= rows) return;  // the whole cluster
+  k.row_end = min(row0 + height, rows);
+  k.unlift[0] = k.unlift[1] = 1;
+  if (copies) {
+    k.warp_m = 0, k.warp_d = 0;
+  } else {
+    k.load_queries();
+    if constexpr (k.kNarrow) k.unlift[0] = k.unlifts()[k.warp_m * 16 + k.lane / 4], k.unlift[1] = k.unlifts()[k.warp_m * 16 + k.lane / 4 + 8];
+  }
+  ptx::cluster_wait<P.split>();  // the others run, and may be sent to
+  int i = 0;
+  bool again = false;
+  const int past = (k.row_end - 1) / group + 1;
+  for (int ta = row0 / group, tb; ta < past; ta = tb) {
+    tb = k.run_end(ta, past);
+    k.attend(ta, tb, copies, i, again);
+  }
+}
+
+template <class Q, class Kv, AttentionStream P>
+__global__ void __launch_bounds__(P.threads(), P.resident()) attention_stream(const __grid_constant__ AttentionArgs a) {
+  run_attention_stream<Q, Kv, P>(a);
+}
+
+}  // namespace vivace::kernels
