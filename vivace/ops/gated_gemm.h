@@ -75,7 +75,19 @@ struct gated_gemm {
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::gemm(a, pool); }
 
-  using Gpu = GemmGpu;
+  struct Gpu : GemmGpu {
+    /// gemm's list holds these kernels; one of each kind stands for them here.
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      Kind last{};
+      bool first = true;
+      GemmGpu::instances(arch, [&](const Key& k) {
+        if (first || k.kind != last) visit(k);
+        first = false;
+        last = k.kind;
+      });
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs
