@@ -1,7 +1,8 @@
 """Bad input that has to do with GPUs, by tensors that say they are on one: no GPU is needed, for none is reached.
 
 What else the list holds and where: no driver, old driver, driver without symbols: tests/device/driver_test.cc;
-no NVRTC: tests/jit/nvrtc_test.cc and tests/gpu/test_driver_only.py; wrong dtype, rank, size, layout, alignment,
+chips without kernels, old drivers and no NVRTC from
+Python: tests/test_fake_driver.py, with a real GPU tests/gpu/test_driver_only.py; wrong dtype, rank, size, layout, alignment,
 null, read-only and overlapping ports of every op: tests/test_ops_bad.py; strides and host memory among device
 tensors of every op: tests/gpu/test_gpu.py; arrays after close: tests/gpu/test_face.py.
 """

@@ -1,0 +1,98 @@
+"""Bad machines, by a driver that a C compiler makes here: chips without kernels, old drivers, GPUs that are not
+there, no compiler for kernels. Every call of the fake succeeds and does nothing."""
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CC = shutil.which("cc") or shutil.which("gcc")
+pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
+
+# Two devices: a Turing chip and a Hopper one. Attributes 75 and 76 are the compute capability.
+ANSWERS = {
+    "cuInit": "(unsigned f) { return 0; }",
+    "cuDriverGetVersion": "(int* v) { const char* e = getenv(\"FAKE_CUDA\"); *v = e ? atoi(e) : 13000; return 0; }",
+    "cuDeviceGetCount": "(int* n) { *n = 2; return 0; }",
+    "cuDeviceGet": "(int* d, int ordinal) { *d = ordinal; return 0; }",
+    "cuDeviceGetName": "(char* s, int n, int d) { snprintf(s, n, d ? \"Fake Hopper\" : \"Fake Turing\"); return 0; }",
+    "cuDeviceGetUuid_v2": "(unsigned char* u, int d) { memset(u, d, 16); return 0; }",
+    "cuDeviceTotalMem_v2": "(size_t* n, int d) { *n = 1ul << 34; return 0; }",
+    "cuDeviceGetAttribute": "(int* v, int a, int d) { *v = a == 75 ? (d ? 9 : 7) : a == 76 ? (d ? 0 : 5) : 1000; return 0; }",
+    "cuDevicePrimaryCtxRetain": "(void** c, int d) { *c = (void*)(size_t)(16 + d); return 0; }",
+    "cuCtxGetCurrent": "(void** c) { *c = 0; return 0; }",
+    "cuCtxGetStreamPriorityRange": "(int* a, int* b) { *a = 0; *b = -5; return 0; }",
+    "cuGetErrorName": "(int e, const char** s) { *s = \"FAKE\"; return 0; }",
+    "cuGetErrorString": "(int e, const char** s) { *s = \"fake\"; return 0; }",
+}
+PRELUDE = """
+import vivace
+from tests.dlpack_fake import CUDA, Fake
+from vivace import device, ops
+def on(gpu, dtype="f32", at=0x7F0000000000, shape=(4, 8)):
+    return Fake(at, dtype, shape, device=CUDA, device_id=gpu)
+def cast(gpu):
+    ops.cast(x=on(gpu), out=on(gpu, "f16", 0x7F0000010000))
+def said(f, *args):
+    try:
+        f(*args)
+    except vivace.Error as e:
+        print(type(e).__name__, e)
+    else:
+        print("it ran")
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("driver")
+    names = re.findall(r"^  X\((cu\w+),", (ROOT / "vivace/device/cuda_api.h").read_text(), re.M)
+    assert set(ANSWERS) <= set(names) and len(names) > 60
+    text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+    text += "".join(f"int {n}{ANSWERS.get(n, '() { return 0; }')}\n" for n in names if not n.startswith(("cuGreen", "cuDevRes", "cuDevSm", "cuCtxFrom")))
+    (folder / "fake.c").write_text(text)
+    subprocess.run([CC, "-shared", "-fPIC", "-w", "-o", folder / "libcuda.so.1", folder / "fake.c"], check=True)
+    return folder
+
+
+def run(driver, text, tmp_path, **env):
+    env = os.environ | {"LD_LIBRARY_PATH": f"{driver}:{os.environ.get('LD_LIBRARY_PATH', '')}", "VIVACE_CACHE": str(tmp_path / "cache"),
+                        "PYTHONPATH": os.pathsep.join([str(Path(__import__("vivace").__file__).parents[1]), str(ROOT)])} | env
+    done = subprocess.run([sys.executable, "-c", PRELUDE + text], capture_output=True, text=True, env=env, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_chip_without_kernels_is_named(driver, tmp_path):
+    out = run(driver, "print(device.count())\nsaid(cast, 0)\nprint(device.info(1)['name'])", tmp_path)
+    assert out.splitlines()[0] == "2" and out.splitlines()[2] == "Fake Hopper"
+    assert re.search(r"^UnsupportedError cast: Fake Turing has compute capability 7.5; kernels exist for sm_80, .*: use the CPU backend$", out, re.M), out
+
+
+def test_an_old_driver_is_told_its_version(driver, tmp_path):
+    out = run(driver, "said(cast, 1)\nsaid(device.count)", tmp_path, FAKE_CUDA="11080")
+    assert out.count("UnsupportedError") == 2 and out.count("the NVIDIA driver supports CUDA 11.8, Vivace needs 12.4 or newer; update the driver") == 2, out
+
+
+def test_a_gpu_that_is_not_there(driver, tmp_path):
+    out = run(driver, "said(cast, 7)\nsaid(device.info, 7)", tmp_path)
+    assert out.count("device 7: this process sees devices 0 to 1") == 2, out
+
+
+def test_no_nvrtc_and_no_pack(driver, tmp_path):
+    out = run(driver, "said(cast, 1)", tmp_path, VIVACE_NVRTC="/nonexistent/libnvrtc.so")
+    assert re.search(r"^UnsupportedError cast: .*/nonexistent/libnvrtc.so", out, re.M | re.S), out
+
+
+def test_tensors_on_two_gpus(driver, tmp_path):
+    out = run(driver, 'said(lambda: ops.cast(x=on(1), out=on(0, "f16", 0x7F0000010000)))', tmp_path)
+    assert "InvalidDeviceError cast: port out: it is on GPU 0, the tensors before it on GPU 1" in out, out
+
+
+def test_a_negative_size_is_refused(driver, tmp_path):
+    out = run(driver, 'said(lambda: ops.cast(x=on(1, shape=(4, -8)), out=on(1, "f16", 0x7F0000010000)))', tmp_path)
+    assert "InvalidShapeError cast: port x" in out, out
