@@ -110,6 +110,7 @@ def test_a_hub_folder(tmp_path):
     (dict(tokenizer_config="{"), "tokenizer_config.json: "),
     (dict(tokenizer_config="[" * 100000), "tokenizer_config.json: "),
     (dict(tokenizer_config='{"chat_template": 5}'), "chat_template: wanted a text"),
+    (dict(tokenizer_config=r'{"bos_token": "\ud83d"}'), "bos_token: the tokenizers library refuses it.*surrogates"),
     (dict(tokenizer_config='{"bos_token": 5}'), "bos_token: wanted a token's text"),
     (dict(generation_config='{"eos_token_id": [1, "x"]}'), "eos_token_id: wanted token ids, got x"),
     (dict(generation_config='{"eos_token_id": -1}'), "eos_token_id: wanted token ids, got -1"),
@@ -118,6 +119,15 @@ def test_broken_hub_files(tmp_path, files, why):
     folder = hub_folder(tmp_path, **files)
     with pytest.raises(vivace.CorruptDataError, match=why):
         load_text(str(folder), {})
+
+
+def test_a_tokenizer_that_fails_while_it_encodes(tmp_path):
+    folder = hub_folder(tmp_path)
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    spec["model"]["unk_token"] = "gone"
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(vivace.CorruptDataError, match="gone"):
+        load_text(str(folder), {}).encode("xyz")
 
 
 def test_files_that_are_no_text_or_too_large(tmp_path, monkeypatch):

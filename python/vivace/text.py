@@ -45,7 +45,8 @@ class Text:
         user's words cannot forge a turn."""
         # tokenizers calls "encode special tokens as text" `encode_special_tokens`.
         self.tokenizer.encode_special_tokens = not special
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        with _refusals("tokenizer"):
+            return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def prompt_ids(self, text: str) -> list[int]:
         """Ids of a plain prompt, with the beginning-of-text token where the model wants one."""
@@ -53,14 +54,20 @@ class Text:
         return [self.bos, *ids] if self.add_bos and self.bos is not None else ids
 
     def decode(self, ids) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        with _refusals("tokenizer"):
+            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def stream(self):
         """Returns f(id) -> text that became final with this token ("" while a character is incomplete)."""
         from tokenizers.decoders import DecodeStream
 
         stream = DecodeStream(skip_special_tokens=True)
-        return lambda token: stream.step(self.tokenizer, token) or ""
+
+        def step(token):
+            with _refusals("tokenizer"):
+                return stream.step(self.tokenizer, token) or ""
+
+        return step
 
     def chat_ids(self, messages: list[dict], *, add_generation_prompt: bool = True) -> list[int]:
         """Ids of a conversation through the chat template. Message text is encoded as plain text: special
@@ -207,7 +214,8 @@ def _from_hub(folder: Path) -> Text:
         value = value.get("content") if isinstance(value, dict) else value
         if not (value is None or isinstance(value, str)):
             raise CorruptDataError(f"{folder}/tokenizer_config.json: {name}: wanted a token's text, got {str(value)[:40]}")
-        return tok.token_to_id(value) if value else None
+        with _refusals(f"{folder}/tokenizer_config.json: {name}"):
+            return tok.token_to_id(value) if value else None
 
     eos = generation.get("eos_token_id", token_id("eos_token"))
     eos = eos if isinstance(eos, list) else [] if eos is None else [eos]

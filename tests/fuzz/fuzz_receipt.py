@@ -1,0 +1,39 @@
+"""Sums up fuzzing runs: tests/results/cpu/fuzz.json.
+
+    python tests/fuzz/fuzz_receipt.py RUNS.txt ...
+
+A line a run: target, exit status, user seconds, system seconds, inputs. A run that found something, or did not end by
+itself, has another status than 0 and fails the receipt.
+"""
+import collections
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tools.receipt import Receipt  # noqa: E402
+
+HOUR = 3600
+
+
+def main(files: list[str]) -> None:
+    seconds, inputs, bad, runs = (collections.Counter() for _ in range(4))
+    for file in files:
+        for line in Path(file).read_text().splitlines():
+            target, status, user, system, count = line.split()
+            runs[target] += 1
+            seconds[target] += float(user) + float(system)
+            inputs[target] += int(count)
+            bad[target] += status != "0"
+    r = Receipt("fuzz", chip="cpu", command="python tests/fuzz/fuzz_receipt.py RUNS.txt",
+                sources=["tests/fuzz/*.cc", "tests/fuzz/*.h", "tests/fuzz/*.py", "vivace/engine/checkpoint/*.cc", "python/vivace/text.py", "python/vivace/template*.py"])
+    for target in sorted(runs):
+        r.row(op="fuzz", case=f"target={target},runs={runs[target]},metric=findings", n=inputs[target], max_err=bad[target], bound=0,
+              note=f"{seconds[target]:.0f} CPU seconds, {inputs[target]} inputs", **{"pass": bad[target] == 0})
+    total = sum(seconds.values())
+    r.row(op="fuzz", case="target=all,metric=cpu_seconds", n=sum(inputs.values()), note=f"{total:.0f} of {HOUR} CPU seconds", **{"pass": total >= HOUR and not any(bad.values())})
+    print(r.write("tests").relative_to(ROOT), f"{total:.0f} CPU seconds, {sum(inputs.values())} inputs, {sum(bad.values())} findings")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
