@@ -12,6 +12,7 @@
 #include "errors.h"
 #include "vivace/models/models.h"
 #include "vivace/serve/batcher.h"
+#include "vivace/serve/speculation.h"
 
 namespace vivace::python {
 namespace {
@@ -74,20 +75,42 @@ int64_t submit(Batcher& b, std::vector<int32_t> prompt, int max_tokens, float te
   return *id;
 }
 
-/// [(request, token or None, logprob, finish or None)]
-nb::list step(Batcher& b) {
+/// [(request, token or None, logprob, finish or None)] of a Batcher or a Speculation.
+template <class Stepped>
+nb::list step_of(Stepped& stepped, std::vector<serve::Event>& events) {
   Status s = [&] {
     nb::gil_scoped_release release;
-    return b.batcher.step(&b.events);
+    return stepped.step(&events);
   }();
   check(s);
   nb::list out;
-  for (const serve::Event& e : b.events) {
+  for (const serve::Event& e : events) {
     nb::object token = e.token >= 0 ? nb::object(nb::int_(e.token)) : nb::none();
     nb::object finish = e.finish == serve::Finish::none ? nb::none() : nb::object(nb::str(serve::name(e.finish)));
     out.append(nb::make_tuple(e.request, token, e.logprob, finish));
   }
   return out;
+}
+
+nb::list step(Batcher& b) { return step_of(b.batcher, b.events); }
+
+/// A drafter and what checks its guesses.
+struct Speculation {
+  std::unique_ptr<serve::Drafter> drafter;
+  std::unique_ptr<serve::Speculation> speculation;
+  std::vector<serve::Event> events;
+};
+
+std::unique_ptr<Speculation> speculate(TextModel& m, TextModel* draft_model, int drafts, std::vector<int32_t> prompt, int max_tokens, std::vector<int32_t> stop) {
+  auto s = std::make_unique<Speculation>();
+  if (draft_model != nullptr) s->drafter = std::make_unique<serve::DraftModel>(*draft_model->model);
+  else s->drafter = std::make_unique<serve::PromptLookup>();
+  serve::Request request;
+  request.prompt = std::move(prompt), request.max_tokens = max_tokens, request.stop = std::move(stop);
+  Result<serve::Speculation> made = serve::Speculation::start(*m.model, *s->drafter, drafts, std::move(request));
+  check(made.status());
+  s->speculation = std::make_unique<serve::Speculation>(std::move(made).value());
+  return s;
 }
 
 /// Logits of the last step as nested lists would be slow: a copy as bytes plus its shape.
@@ -115,24 +138,6 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
   nb::list result;
   for (const engine::Sampled& x : out) result.append(nb::make_tuple(x.token, x.logprob, x.slot));
   return result;
-}
-
-/// Steps like step() and gives [(op, port, bytes, shape)] of every f32 value between ops.
-nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
-  std::vector<engine::TokenRow> r;
-  for (const auto& [token, pos, slot, sample] : rows) r.push_back({token, pos, slot, sample});
-  nb::list seen;
-  check(m.model->observe(r, [&](const char* op, const char* port, const Tensor& t) -> Status {
-    if (t.dtype != DType::f32 || t.shape.rank == 0) return {};
-    const int64_t row = t.span_bytes() == 0 ? 0 : Tensor(slice(t, 0, 1)).span_bytes();
-    std::string dense;  // rows may be strided: parts of a wider buffer
-    for (int64_t i = 0; i < t.shape[0]; ++i) dense.append(static_cast<const char*>(t.data) + i * t.stride[0] * 4, static_cast<size_t>(row));
-    nb::list shape;
-    for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size()), shape));
-    return {};
-  }));
-  return seen;
 }
 
 /// {step_us, groups: [{op, launches, bytes, flops, us}], order: [group of each launch]}
@@ -167,7 +172,6 @@ void add_model(nb::module_& m) {
         check(t.model->start(slot, s));
       }, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
-      .def("observe", &observe, nb::arg("rows"))
       .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"))
       .def("logits", &logits);
   nb::class_<Batcher>(m, "Batcher")
@@ -179,6 +183,12 @@ void add_model(nb::module_& m) {
       .def("cancel", [](Batcher& b, int64_t id) { check(b.batcher.cancel(id)); })
       .def("idle", [](const Batcher& b) { return b.batcher.idle(); })
       .def("step", &step);
+  nb::class_<Speculation>(m, "Speculation")
+      .def("idle", [](const Speculation& s) { return s.speculation->idle(); })
+      .def("step", [](Speculation& s) { return step_of(*s.speculation, s.events); })
+      .def("counts", [](const Speculation& s) { return nb::make_tuple(s.speculation->steps(), s.speculation->drafted(), s.speculation->accepted()); });
+  m.def("speculate", &speculate, nb::arg("model"), nb::arg("draft_model").none(), nb::kw_only(), nb::arg("drafts"), nb::arg("prompt"), nb::arg("max_tokens"),
+        nb::arg("stop"), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>());
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
         nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false);
 }

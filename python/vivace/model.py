@@ -177,21 +177,37 @@ class TextModel:
         frequency_penalty, seed, stop (extra token ids), stop_text (strings that end the answer and are no part
         of it), logit_bias ({token: value added to its logit}), mask (a function: tokens so far -> a sequence of
         booleans, one a token of the vocabulary, of what may come next, or None for everything). The last two
-        need load_model(logit_bias=True). Closing the iterator cancels the answer."""
+        need load_model(logit_bias=True). draft: "lookup" (what followed the same words before) or a smaller model with
+        the same vocabulary guesses `drafts` tokens (4), which one step checks: the same greedy answer in fewer
+        steps; needs max_batch above drafts. Closing the iterator cancels the answer."""
         ids = self.prompt_ids(prompt)
         return self._stream(ids, self.text, **options)
 
-    def _stream(self, ids, text, *, stop_text=(), mask=None, logit_bias=None, **options) -> Iterator[Chunk]:
+    def _stream(self, ids, text, *, stop_text=(), mask=None, logit_bias=None, draft=None, drafts=4, **options) -> Iterator[Chunk]:
         limits = self._live.limits()
         stops = [stop_text] if isinstance(stop_text, str) else list(stop_text)
         if stops and (text is None or "" in stops):
             raise InvalidArgumentError("stop_text: it needs the model's tokenizer, and strings that are not empty")
         bias = _Bias(limits["vocab"], logit_bias, mask)
         request = _request(ids, text.eos if text else [], limits["context"], bias=bias.first(), stepwise=mask is not None, **options)
-        batcher = _core.Batcher(self._live)
-        request = batcher.submit(**request)  # errors of the request surface here, not at the first next()
+        # Errors of the request surface here, not at the first next().
+        if draft is not None:
+            batcher, request = self._speculate(request, draft, drafts), 0
+        else:
+            batcher = _core.Batcher(self._live)
+            request = batcher.submit(**request)
         chunks = self._run(batcher, text, request, bias)
         return _until(chunks, stops) if stops else chunks
+
+    def _speculate(self, request, draft, drafts):
+        plain = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, bias=b"", stepwise=False)
+        other = sorted(k for k, v in plain.items() if request[k] != v)
+        if other:
+            raise InvalidArgumentError(f"draft: guesses are for greedy answers; leave out {', '.join(other)}, or draft")
+        if draft != "lookup" and not isinstance(draft, TextModel):
+            raise InvalidArgumentError(f"draft: wanted 'lookup' or a smaller model, got {draft!r}")
+        small = None if draft == "lookup" else draft._live
+        return _core.speculate(self._live, small, drafts=drafts, prompt=request["prompt"], max_tokens=request["max_tokens"], stop=request["stop"])
 
     def _run(self, batcher, text, request, bias) -> Iterator[Chunk]:
         decode = text.stream() if text else lambda token: ""

@@ -31,20 +31,25 @@ Batcher::~Batcher() {
   }
 }
 
-Result<int64_t> Batcher::submit(Request request) {
+Status check(const Request& request, const engine::TextLimits& limits) {
   if (request.prompt.empty()) return Status(Code::kInvalidArgument, "generate: the prompt is empty; it needs at least one token");
   if (request.max_tokens < 1) return Status(Code::kInvalidArgument, strf("generate: max_tokens must be at least 1, got %d", request.max_tokens));
   for (const int32_t t : request.prompt)
-    if (t < 0 || t >= limits_.vocab) return Status(Code::kInvalidArgument, strf("generate: prompt token %d is outside the model's vocabulary [0, %d)", t, limits_.vocab));
+    if (t < 0 || t >= limits.vocab) return Status(Code::kInvalidArgument, strf("generate: prompt token %d is outside the model's vocabulary [0, %d)", t, limits.vocab));
   // The last token drawn is never fed, so it needs no position.
   const int64_t need = static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
-  if (need > limits_.context)
+  if (need > limits.context)
     return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, the context holds %d; shorten the prompt, lower max_tokens or load with a larger context",
-                                             request.prompt.size(), request.max_tokens, static_cast<long>(need), limits_.context));
+                                             request.prompt.size(), request.max_tokens, static_cast<long>(need), limits.context));
   VV_TRY(engine::check(request.sampling));
-  if (!request.bias.empty() && request.bias.size() != static_cast<size_t>(limits_.vocab))
-    return Status(Code::kInvalidShape, strf("generate: the bias wants a value for each of %d tokens, got %zu", limits_.vocab, request.bias.size()));
-  if (!request.bias.empty() && !limits_.biased) return Status(Code::kFailedPrecondition, "generate: a bias or mask of tokens needs a model loaded with logit_bias");
+  if (!request.bias.empty() && request.bias.size() != static_cast<size_t>(limits.vocab))
+    return Status(Code::kInvalidShape, strf("generate: the bias wants a value for each of %d tokens, got %zu", limits.vocab, request.bias.size()));
+  if (!request.bias.empty() && !limits.biased) return Status(Code::kFailedPrecondition, "generate: a bias or mask of tokens needs a model loaded with logit_bias");
+  return {};
+}
+
+Result<int64_t> Batcher::submit(Request request) {
+  VV_TRY(check(request, limits_));
   Active a;
   a.id = next_id_++;
   a.request = std::move(request);

@@ -17,6 +17,10 @@ struct Request {
   bool stepwise = false;            // no step runs ahead of this request: set_bias() may come between any two
 };
 
+/// Errors: InvalidArgument (empty prompt, token out of range, sampling values), LimitExceeded when prompt + max_tokens
+/// exceed the context, both numbers named, InvalidShape or FailedPrecondition for a bias.
+Status check(const Request& request, const engine::TextLimits& limits);
+
 enum class Finish : uint8_t { none, stop, length, cancelled, nan_logits };
 const char* name(Finish f);
 
@@ -36,8 +40,7 @@ class Batcher {
   ~Batcher();
   Batcher(const Batcher&) = delete;
 
-  /// Queues a request and returns its id. Errors: InvalidArgument (empty prompt, token out of range,
-  /// sampling values), LimitExceeded when prompt + max_tokens exceed the context, both numbers named.
+  /// Queues a request and returns its id. Errors: those of check().
   Result<int64_t> submit(Request request);
   /// Ends a request at once; its Finish::cancelled event comes with the next step. NotFound if it is over.
   Status cancel(int64_t request);

@@ -1,0 +1,46 @@
+"""Guesses of several tokens that one step checks, on the host or (`pytest --device cuda`) on a GPU."""
+import os
+from pathlib import Path
+
+import pytest
+
+import vivace
+from vivace import _core
+
+DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
+DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
+TINY = Path(__file__).parent / "fixtures" / "tiny"
+IDS = [3 + i for i in range(37)]
+
+
+def load(name, **options):
+    return vivace.load_model(TINY / name, device=DEVICE, precision="bf16", context=100, **options)
+
+
+@pytest.mark.parametrize("drafts", [1, 4, 7])
+def test_drafts_change_no_token(drafts):
+    """Whatever is guessed, right or wrong: tokens, log-probabilities and the end are those of plain decoding."""
+    repeating = (IDS[:6] * 7)[:37]
+    # "llama" has 192 tokens as well and other weights: nearly every guess of it is wrong.
+    with load("llama_untied", max_batch=8) as model, load("llama_untied") as twin, load("llama") as other:
+        for prompt in (IDS, repeating, [5]):
+            plain = model.generate_ids(prompt, max_tokens=40)
+            stop = [plain.tokens[20]]
+            for draft in ("lookup", twin, other):
+                got = model.generate_ids(prompt, max_tokens=40, draft=draft, drafts=drafts)
+                assert (got.tokens, got.logprobs, got.finish) == (plain.tokens, plain.logprobs, "length")
+                cut = model.generate_ids(prompt, max_tokens=40, draft=draft, drafts=drafts, stop=stop)
+                assert cut.finish == "stop" and cut.tokens == plain.tokens[:plain.tokens.index(stop[0])]
+        whole = model.generate_ids(IDS, max_tokens=64)  # to the last position of the context
+        assert model.generate_ids(IDS, max_tokens=64, draft="lookup", drafts=drafts).tokens == whole.tokens
+        run = _core.speculate(model._core, twin._core, drafts=drafts, prompt=IDS, max_tokens=40, stop=[])
+        while not run.idle():
+            run.step()
+        steps, drafted, accepted = run.counts()
+        assert accepted == drafted and steps == -(-39 // (drafts + 1))  # a twin is always right
+        with pytest.raises(vivace.LimitExceededError, match="max_batch - 1 = 7 drafts"):
+            model.generate_ids(IDS, max_tokens=4, draft="lookup", drafts=8)
+        with pytest.raises(vivace.InvalidArgumentError, match="leave out temperature, or draft"):
+            model.generate_ids(IDS, max_tokens=4, draft="lookup", temperature=0.5)
+        with pytest.raises(vivace.InvalidArgumentError, match="wanted 'lookup' or a smaller model"):
+            model.generate_ids(IDS, max_tokens=4, draft="magic")
