@@ -140,6 +140,24 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
   return result;
 }
 
+/// Steps like step() and gives [(op, port, bytes, shape)] of every f32 value between ops.
+nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
+  std::vector<engine::TokenRow> r;
+  for (const auto& [token, pos, slot, sample] : rows) r.push_back({token, pos, slot, sample});
+  nb::list seen;
+  check(m.model->observe(r, [&](const char* op, const char* port, const Tensor& t) -> Status {
+    if (t.dtype != DType::f32 || t.shape.rank == 0) return {};
+    const int64_t row = t.span_bytes() == 0 ? 0 : Tensor(slice(t, 0, 1)).span_bytes();
+    std::string dense;  // rows may be strided: parts of a wider buffer
+    for (int64_t i = 0; i < t.shape[0]; ++i) dense.append(static_cast<const char*>(t.data) + i * t.stride[0] * 4, static_cast<size_t>(row));
+    nb::list shape;
+    for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
+    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size()), shape));
+    return {};
+  }));
+  return seen;
+}
+
 /// {step_us, groups: [{op, launches, bytes, flops, us}], order: [group of each launch]}
 nb::dict profile(TextModel& m, int rows, int pos, bool decode) {
   Result<engine::Profile> p = [&] {
@@ -172,6 +190,7 @@ void add_model(nb::module_& m) {
         check(t.model->start(slot, s));
       }, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
+      .def("observe", &observe, nb::arg("rows"))
       .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"))
       .def("logits", &logits);
   nb::class_<Batcher>(m, "Batcher")
