@@ -69,9 +69,10 @@ struct causal_conv {
     static constexpr int kMany = 256;  // tokens from which on a thread takes several
 
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = a.C % 4 == 0 && vectorizable(a.x, a.x_stride, a.dtype, 4) && vectorizable(a.out, a.out_stride, a.dtype, 4) &&
-                        vectorizable(a.state, a.state_stride, DType::f32, 4);
-      return Key{a.dtype, {128, wide ? 4 : 1, a.T >= kMany ? 16 : 1, a.K}};
+      const int vec = a.dtype == DType::f32 || a.T < kMany ? 4 : 8;
+      const bool wide = a.C % vec == 0 && vectorizable(a.x, a.x_stride, a.dtype, vec) && vectorizable(a.out, a.out_stride, a.dtype, vec) &&
+                        vectorizable(a.state, a.state_stride, DType::f32, vec);
+      return Key{a.dtype, {128, wide ? vec : 1, a.T >= kMany ? 16 : 1, a.K}};
     }
     static std::string instance(const Key& k) {
       return kernel_expression("causal_conv<%s, vivace::kernels::CausalConvPolicy{%d, %d, %d, %d}>", type_name(k.t), k.p.threads, k.p.vec, k.p.tokens, k.p.taps);
@@ -85,8 +86,8 @@ struct causal_conv {
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
-        for (const int vec : {4, 1})
-          for (const int tokens : {1, 16})
+        for (const int tokens : {1, 16})
+          for (const int vec : {t == DType::f32 || tokens == 1 ? 4 : 8, 1})
             for (const int taps : {3, 4}) visit(Key{t, {128, vec, tokens, taps}});
     }
   };

@@ -27,7 +27,7 @@ struct merge_states {
       .name = "merge_states",
       .group = "attention",
       .brief = "Merges attention over disjoint runs of keys: split keys, a shared prefix, a draft tree.",
-      .formula = "m = max s; w_n = exp(s_n - m); out = round(sum w_n v_n / sum w_n); lse = m + log sum w_n, in f32; values of weight 0 are not read; "
+      .formula = "m = max s; w_n = exp(s_n - m); out = round(sum w_n v_n / sum w_n); lse = m + log sum w_n, in f32; what a state of weight 0 holds does not matter; "
                  "where every s is -inf: out 0, lse -inf. With base2 exp2 and log2.",
       .source = "online softmax arXiv:1805.02867; shared prefixes arXiv:2402.05099",
       .ports = kPorts,
@@ -38,6 +38,7 @@ struct merge_states {
     if (c["v2"].present() != c["s2"].present()) return c.error(Code::kInvalidArgument, "ports v2 and s2 go together");
     for (const char* d : {"T", "N", "Hq", "Dv"})
       if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+    if (c.dim("Dv") < 1) return c.error(Code::kInvalidShape, "Dv is 0");
     *a = Args{
         .v = c.ptr("v"), .s = c.ptr<float>("s"), .v2 = c.ptr("v2"), .s2 = c.ptr<float>("s2"), .out = c.ptr("out"), .lse = c.ptr<float>("lse"),
         .rows = c.ptr<int32_t>("rows"), .v_stride = c.row_stride("v"), .s_stride = c.row_stride("s"), .v2_stride = c.row_stride("v2"),
@@ -73,8 +74,8 @@ struct merge_states {
       return kernel_expression("merge_states<%s, vivace::kernels::MergeStatesPolicy{%d, %d}>", type_name(k.t), k.p.threads, k.p.vec);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      const int warps = k.p.threads / 32;
-      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.Hq + warps - 1) / warps);
+      const int heads = k.p.heads(a.Dv);
+      launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * ((a.Hq + heads - 1) / heads));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
     template <class Visit>

@@ -22,7 +22,7 @@ void merge_states(const kernels::MergeStatesArgs& a, Pool& pool) {
       float sum[kChunk] = {}, x[kChunk];
       for (int64_t n = 0; n <= a.N; ++n) {
         const float w = weight(n);
-        if (w == 0) continue;  // such a state's values are not read
+        if (w == 0) continue;  // what such a state holds does not matter
         if (n < a.N) load_f32(a.v, a.dtype, t * a.v_stride + (n * a.Hq + h) * a.Dv + first, count, x);
         else load_f32(a.v2, a.dtype, t * a.v2_stride + h * a.Dv + first, count, x);
         for (int64_t i = 0; i < count; ++i) sum[i] += w * x[i];

@@ -18,10 +18,13 @@ struct MergeStatesArgs {
   DType dtype;
 };
 
-/// A warp takes a head of a token, a lane `vec` neighbouring elements at a time.
+/// A block takes some heads of a token, a thread `vec` neighbouring elements of one.
 struct MergeStatesPolicy {
   int32_t threads, vec;
   constexpr bool operator==(const MergeStatesPolicy&) const = default;
+
+  VV_HD constexpr int chunks(int Dv) const { return (Dv + vec - 1) / vec; }  // threads of a head
+  VV_HD constexpr int heads(int Dv) const { return chunks(Dv) < threads ? threads / chunks(Dv) : 1; }  // of a block
 };
 
 }  // namespace vivace::kernels

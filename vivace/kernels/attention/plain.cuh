@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
   load_head<P>(static_cast<const Q*>(a.q) + t * a.q_stride + int64_t{h} * a.D, lane, a.D, q);
   if constexpr (Hooks<V>::kQuery) edit_head<P>(lane, q, [&](int d, float (&x)[4]) { variant_query<V>(a, static_cast<int>(t), h, d, x); });
   VariantRow row{};
-  if constexpr (Hooks<V>::kEdits) row = variant_row<V>(a, static_cast<int>(t), h, static_cast<int>(see.first), static_cast<int>(see.end));
+  if constexpr (Hooks<V>::kEdits) row = variant_row<V>(a, static_cast<int>(t), h, kv, static_cast<int>(see.first), static_cast<int>(see.end));
   float top = kMinusInfinity, mass = 0;
   const auto head_of = [&](const void* base, int64_t stride, int dim, int64_t block, int64_t j) {
     return static_cast<const Kv*>(base) + block * stride + (a.place(j) * a.Hkv + kv) * dim;
@@ -81,7 +81,9 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
 #pragma unroll
       for (int step = P.lanes / 2; step > 0; step >>= 1) s += __shfl_xor_sync(0xffffffffu, s, step);
       if constexpr (Hooks<V>::kEdits) {
-        score[u] = variant_score<V>(a, row, static_cast<int>(j), s);
+        float one[1][2] = {{s, 0.0f}};
+        variant_scores<V>(a, row, false, one, [&](int, int) { return static_cast<int>(j); });
+        score[u] = one[0][0];
       } else {
         s *= a.scale;
         if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);

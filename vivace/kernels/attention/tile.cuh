@@ -61,6 +61,7 @@ struct AttentionTileKernel {
   float out[kOutTiles][4];
   float top[2], mass[2];     // of rows lane / 4 and lane / 4 + 8; mass: this lane's share
   int first[2], end[2];      // keys they see
+  int token[Hooks<V>::kEdits ? 2 : 1];  // of those rows, for a variant
   uint32_t q[kHoldQ ? kSteps : 1][4];
 
   /// Elements [at, at + 8) of row `row` of a tile of `rows`: rows one after the other, or, for wgmma, panels
@@ -185,13 +186,16 @@ struct AttentionTileKernel {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (Hooks<V>::kEdits) {
-        const int row = my_row(i);
-        VariantRow r = variant_row<V>(a, row / a.group(), kv * a.group() + row % a.group(), first[i], end[i]);
+        float mine[kKeyTiles][2];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) mine[n][0] = s[n][2 * i], mine[n][1] = s[n][2 * i + 1];
+        // Made anew for each block: loads that hit, where registers are short.
+        const VariantRow r = variant_row<V>(a, token[i], kv * a.group() + my_row(i) - token[i] * a.group(), kv, first[i], end[i]);
+        variant_scores<V>(a, r, key0 >= first[i] && key0 + kKeys <= end[i], mine, [&](int n, int e) { return key0 + n * 8 + lane % 4 * 2 + e; });
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
-          for (int e = 0; e < 2; ++e)
-            s[n][2 * i + e] = variant_score<V>(a, r, key0 + n * 8 + lane % 4 * 2 + e, s[n][2 * i + e]) * (Hooks<V>::kSoftmax ? kLog2e : 1.0f);
+          for (int e = 0; e < 2; ++e) s[n][2 * i + e] = mine[n][e] * (Hooks<V>::kSoftmax ? kLog2e : 1.0f);
       } else if (key0 < first[i] || key0 + kKeys > end[i]) {  // part of the block is not seen
         const int from = first[i] - key0, to = end[i] - key0;
 #pragma unroll
@@ -256,6 +260,7 @@ struct AttentionTileKernel {
         const AttentionSpan see(a, t);
         first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
       }
+      if constexpr (Hooks<V>::kEdits) token[i] = t;
       top[i] = kMinusInfinity, mass[i] = 0;
     }
 #pragma unroll

@@ -1,5 +1,5 @@
 // Variants of attention: what may be changed between q k^T and the output, and how every kernel asks for it.
-// A kernel takes a variant V as its last template argument and calls variant_row(), variant_score(),
+// A kernel takes a variant V as its last template argument and calls variant_row(), variant_scores(),
 // variant_output() and the k... constants below; Standard changes nothing and costs nothing.
 #pragma once
 #include "vivace/kernels/attention/attention.h"
@@ -23,7 +23,7 @@ struct AttentionVariant {
   /// Element d of a query or key head, before the product.
   __device__ static Unchanged query(const AttentionExtra&, float, const AttentionAt&, int) { return {}; }
   __device__ static Unchanged key(const AttentionExtra&, float, const AttentionAt&, int) { return {}; }
-  /// The score of a visible key: scale * q . k with the call's per-head scale, ALiBi and soft cap.
+  /// The score of a key: scale * q . k with the call's per-head scale, ALiBi and soft cap.
   __device__ static Unchanged logit(const AttentionExtra&, float, const AttentionAt&) { return {}; }
   /// Whether a key that the call's mask lets through is visible.
   __device__ static Unchanged visible(const AttentionExtra&, const AttentionAt&) { return {}; }
@@ -64,8 +64,8 @@ struct VariantRow {
   int first, end;  // keys that the mask's span lets through
 };
 template <class V>
-__device__ __forceinline__ VariantRow variant_row(const AttentionArgs& a, int t, int h, int first, int end) {
-  VariantRow r{{t, t, 0, h, h / a.group(), 0}, a.scale, 0, first, end};
+__device__ __forceinline__ VariantRow variant_row(const AttentionArgs& a, int t, int h, int kv, int first, int end) {
+  VariantRow r{{t, t, 0, h, kv, 0}, a.scale, 0, first, end};
   if (end <= first) return r;  // nothing will be asked, and t may be no row
   if (a.pos != nullptr) r.at.pos = a.pos[t];
   if (a.slot != nullptr) r.at.slot = a.slot[t];
@@ -74,23 +74,27 @@ __device__ __forceinline__ VariantRow variant_row(const AttentionArgs& a, int t,
   return r;
 }
 
-/// Whether a row sees key j. What a variant says is asked for keys that everything else lets through only.
-template <class V>
-__device__ __forceinline__ bool variant_sees(const AttentionArgs& a, VariantRow& r, int j) {
-  if (j < r.first || j >= r.end || !a.bit(r.at.t, r.at.slot, j)) return false;
-  r.at.j = j;
-  if constexpr (Hooks<V>::kVisible) return V::visible(a.extra, r.at);
-  return true;
-}
+constexpr float kHidden = -__builtin_bit_cast(float, 0x7f800000u);
 
-/// The score of key j, from q . k; what an invisible key has is -inf, or 0 where there is no softmax.
-template <class V>
-__device__ __forceinline__ float variant_score(const AttentionArgs& a, VariantRow& r, int j, float product) {
-  if (!variant_sees<V>(a, r, j)) return Hooks<V>::kSoftmax ? -__builtin_bit_cast(float, 0x7f800000u) : 0.0f;
-  float s = product * r.scale + r.slope * static_cast<float>(j - r.at.pos);
-  if (a.softcap > 0) s = a.softcap * tanhf(s / a.softcap);
-  if constexpr (Hooks<V>::kLogit) s = V::logit(a.extra, s, r.at);
-  return s;
+/// Scores from products q . k. key(n, e): the place of s[n][e]; s[n][e + 2] is another row's. What one pass does is
+/// decided once for all of them, so that a call pays for what it uses. A hook may be asked for keys that are not
+/// seen; what it says of those is dropped. The score of such a key is -inf, or 0 where there is no softmax.
+template <class V, int N, class Key>
+__device__ __forceinline__ void variant_scores(const AttentionArgs& a, const VariantRow& r, bool all_in_span, float (&s)[N][2], Key&& key) {
+  const auto each = [&](auto&& f) {
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) f(s[n][e], key(n, e));
+  };
+  const float hidden = Hooks<V>::kSoftmax ? kHidden : 0.0f;
+  AttentionAt at = r.at;
+  each([&](float& x, int j) { x = x * r.scale + r.slope * static_cast<float>(j - r.at.pos); });
+  if (a.softcap > 0) each([&](float& x, int) { x = a.softcap * tanhf(x / a.softcap); });
+  if constexpr (Hooks<V>::kLogit) each([&](float& x, int j) { at.j = j, x = V::logit(a.extra, x, at); });
+  if (!all_in_span) each([&](float& x, int j) { x = j >= r.first && j < r.end ? x : hidden; });
+  if (a.bits != nullptr && r.end > r.first) each([&](float& x, int j) { x = a.bit(r.at.t, r.at.slot, j) ? x : hidden; });
+  if constexpr (Hooks<V>::kVisible) each([&](float& x, int j) { at.j = j, x = V::visible(a.extra, at) ? x : hidden; });
 }
 
 template <class V>

@@ -64,7 +64,21 @@ struct CausalConvThread {
     float window[K][V] = {};
 #pragma unroll
     for (int k = 0; k + 1 < K; ++k) input(begin - (K - 1) + k, window[k + 1]);
-    for (int t = begin; t < end; ++t) {
+    constexpr int kTogether = 4;  // inputs in flight
+    int t = begin;
+    for (; t + kTogether <= end; t += kTogether) {
+      float next[kTogether][V];
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) input(t + u, next[u]);
+#pragma unroll
+      for (int u = 0; u < kTogether; ++u) {
+        advance(window);
+#pragma unroll
+        for (int i = 0; i < V; ++i) window[K - 1][i] = next[u][i];
+        put(t + u, window);
+      }
+    }
+    for (; t < end; ++t) {
       advance(window);
       input(t, window[K - 1]);
       put(t, window);
