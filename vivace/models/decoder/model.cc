@@ -399,6 +399,7 @@ engine::Report DecoderModel::report() const {
           {"ahead", number(limits_.ahead)},
           {"weight_dtype", quoted(name(weights_.layers.front().o.dtype))},
           {"head_dtype", quoted(name(weights_.head.dtype))},
+          {"tied", c.tied ? "true" : "false"},
           {"experts", number(c.experts)},
           {"experts_used", number(c.experts_used)},
           {"window", number(c.window)},
