@@ -24,10 +24,13 @@ _memory = mmap.mmap(-1, MOST_BYTES + (1 << 20), mmap.MAP_PRIVATE)  # never touch
 
 
 def arguments(op, case, layout):
-    """The case's ports as Run would lay them out, without contents; None if they are too large."""
+    """The case's ports as Run would lay them out, without contents; None if they are too large, or if the case fixes
+    contents of another size."""
     at, given = 64, dict(case.attrs)
     for port, dtype in case.dtypes.items():
         shape = shape_of(op, port, case)
+        if port in case.values and not callable(case.values[port]) and np.size(case.values[port]) != math.prod(shape):
+            return None
         rows, row = shape[0], row_bytes(dtype, shape)
         start = -(-at // 64) * 64 + (0 if layout == "dense" else 2 if is_block(dtype) else DTYPES[dtype]["bytes"])
         at = start + rows * row + 64

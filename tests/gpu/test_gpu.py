@@ -99,6 +99,7 @@ def test_rows_are_independent(op):
         whole = Case(case.dims | {"T": most}, case.dtypes, case.attrs, ranges=case.ranges, positive=case.positive, values=case.values)
         data = contents(op, whole, case.distributions[0])
         fixed = bool(set(case.dtypes) & set(getattr(reference(op), "BY_PLACE", ())))
+        fixed |= "pos" in ports(op) and "pos" not in case.dtypes  # positions then are places
         fixed |= any(p in case.dtypes and not by_row(op, p) for p in ("gate", "scale", "shift")) and "ada_row" not in case.dtypes
         seen = {}  # (class, row) -> (bits by port, how many rows were beside it)
         for count in sorted({min(c, most) for c in COUNTS}):
