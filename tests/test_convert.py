@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
+from vivace import _core
 from tests.test_model import FIXTURES, HUB, TOLERANCE, feed, open_core
 from vivace.convert import GGUF_DTYPES, convert, narrow
 from vivace.gguf import quantize
@@ -159,3 +160,34 @@ def test_fp8_blocks_equal_the_bf16_they_mean(tmp_path):
 def test_bad_fp8_scales(tmp_path, change, error, match):
     with pytest.raises(error, match=match):
         open_core(fp8_folders(tmp_path, change)[0])
+
+
+def test_a_tokenizer_goes_along_and_back(tmp_path):
+    from tests.test_text import hub_folder
+    from vivace.text import load_text
+
+    source = tmp_path / "hub"
+    shutil.copytree(FIXTURES / "tiny" / "qwen2", source)
+    hub_folder(source, tokenizer_config='{"eos_token": "</s>", "bos_token": "a", "add_bos_token": true, "chat_template": "{{ messages[0].content }}b"}',
+               generation_config='{"eos_token_id": [3, 1, 2]}')
+    convert(source, tmp_path / "m.gguf")
+    convert(tmp_path / "m.gguf", tmp_path / "back", dtype="f32")
+    want, got, back = load_text(str(source), {}), load_text("", _core.read_metadata(str(tmp_path / "m.gguf"))), load_text(str(tmp_path / "back"), {})
+    for text in (got, back):
+        assert (text.bos, text.eos, text.add_bos, text.template) == (want.bos, want.eos, want.add_bos, want.template) == (0, [3, 1, 2], True, "{{ messages[0].content }}b")
+        assert text.encode("ab</s>ba") == want.encode("ab</s>ba") and text.chat_ids([{"role": "user", "content": "ab"}]) == [2, 1]
+    with vivace.load_model(tmp_path / "m.gguf") as model:
+        assert model.generate("ab", max_tokens=3).finish in ("length", "stop")
+
+
+def test_a_gguf_without_a_tokenizer_says_so(tmp_path):
+    from vivace.text import load_text
+
+    convert(FIXTURES / "tiny" / "llama", tmp_path / "m.gguf")
+    meta = _core.read_metadata(str(tmp_path / "m.gguf"))
+    with pytest.raises(vivace.NotFoundError, match="no tokenizer"):
+        load_text("", meta)
+    with pytest.raises(vivace.CorruptDataError, match="bos_token_id: wanted a token"):
+        load_text("", {**meta, "tokenizer.huggingface.json": '{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "tokenizer.ggml.bos_token_id": 9})
+    with pytest.raises(vivace.CorruptDataError, match="refuses it"):
+        load_text("", {**meta, "tokenizer.huggingface.json": "{"})

@@ -147,7 +147,7 @@ def _to_gguf(source, target, entries, dtype):
             w = tensors[hub].T if transposed else tensors[hub]
         out[gguf] = _layout(family, gguf, w, config)
     head_dim = config.get("head_dim") or config.get("hidden_size", config.get("n_embd")) // config.get("num_attention_heads", config.get("n_head"))
-    meta = {"general.architecture": family["gguf"], "general.name": source.name, "tokenizer.ggml.model": "no_vocab"}
+    meta = {"general.architecture": family["gguf"], "general.name": source.name, **_tokenizer_metadata(file.parent)}
     values = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0), "head_dim": head_dim}
     for key, gguf in _KEYS.items():
         if values.get(key) and family["name"] in _ONE_FAMILY.get(key, (family["name"],)) and not (key == "n_inner" and "n_embd" not in config):
@@ -155,6 +155,23 @@ def _to_gguf(source, target, entries, dtype):
     meta |= {f"{family['gguf']}.{k}": v for k, v in rope.items()}
     kinds = {n: "f32" if w.ndim < 2 or n.endswith("ffn_gate_inp.weight") or n == "position_embd.weight" else dtype for n, w in out.items()}
     return write_gguf(target, meta, out, kinds)
+
+
+def _tokenizer_metadata(folder: Path) -> dict:
+    """tokenizer.json whole, under GGUF's key for it, and what stands beside it. llama.cpp wants its own lists instead."""
+    file, meta = folder / "tokenizer.json", {"tokenizer.ggml.model": "no_vocab"}
+    if not file.exists():
+        return meta
+    from vivace.text import load_text
+
+    text = load_text(str(folder), {})
+    meta["tokenizer.huggingface.json"] = file.read_text(encoding="utf-8")
+    if len(text.eos) > 3:
+        raise UnsupportedError(f"{folder}/generation_config.json: eos_token_id: GGUF has keys for three ids, these are {len(text.eos)}")
+    ids = {"bos": text.bos, **dict(zip(("eos", "eot", "eom"), text.eos))}
+    meta |= {f"tokenizer.ggml.{k}_token_id": i for k, i in ids.items() if i is not None}
+    meta["tokenizer.ggml.add_bos_token"] = text.add_bos
+    return meta | ({"tokenizer.chat_template": text.template} if text.template else {})
 
 
 def _rope_metadata(config, family):
@@ -226,7 +243,7 @@ def _to_hub(source, target, entries, meta, dtype):
             out[hub] = w.T if transposed else w
     target.mkdir(parents=True, exist_ok=True)
     (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    if meta.get("tokenizer.ggml.tokens"):
+    if meta.get("tokenizer.ggml.tokens") or meta.get("tokenizer.huggingface.json"):
         _write_tokenizer(target, meta)
     return write_safetensors(target / "model.safetensors", out, dtype)
 

@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -16,8 +17,8 @@ from vivace.errors import CorruptDataError, InvalidArgumentError, LimitExceededE
 
 MAX_TEMPLATE_CHARS = 64 << 10
 MAX_RENDERED_CHARS = 4 << 20
-MAX_SECONDS = 2.0
-START_SECONDS = 30.0  # for Python and jinja2 to start
+MAX_SECONDS = 2.0  # of the processor: a busy machine is no reason to refuse
+WAIT_SECONDS = 60.0  # by the clock, for anything
 MAX_BYTES = 512 << 20  # of address space, Python itself included
 
 
@@ -53,16 +54,22 @@ class _Worker:
             self.start()
             try:
                 if not self.ready:
-                    self._exchange(b"", START_SECONDS)
+                    self._exchange(b"")
                     self.ready = True
-                return json.loads(self._exchange(json.dumps(request).encode() + b"\n", MAX_SECONDS))
+                return json.loads(self._exchange(json.dumps(request).encode() + b"\n"))
             except BaseException:
                 self.stop()  # whatever interrupted this, the next answer must not be the late one
                 raise
 
-    def _exchange(self, out: bytes, seconds: float) -> bytes:
-        """Writes `out` and reads one line, in that many seconds at most."""
-        pipes, got, deadline = self.process, bytearray(), time.monotonic() + seconds
+    def _end(self) -> LimitExceededError:
+        """Why the process is no more."""
+        if self.process.wait(WAIT_SECONDS) == -signal.SIGPROF:
+            return LimitExceededError(f"chat template: it took more than {MAX_SECONDS:g} seconds")
+        return LimitExceededError("chat template: it ended the process that renders it, by its depth or its memory")
+
+    def _exchange(self, out: bytes) -> bytes:
+        """Writes `out` and reads one line."""
+        pipes, got, deadline = self.process, bytearray(), time.monotonic() + WAIT_SECONDS
         with selectors.DefaultSelector() as ready:
             if out:
                 ready.register(pipes.stdin, selectors.EVENT_WRITE)
@@ -70,18 +77,18 @@ class _Worker:
             while out or not got.endswith(b"\n"):
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise LimitExceededError(f"chat template: it took more than {seconds:g} seconds")
+                    raise LimitExceededError(f"chat template: no answer within {WAIT_SECONDS:g} seconds")
                 for key, _ in ready.select(left):
                     if key.fileobj is pipes.stdout:
                         block = os.read(pipes.stdout.fileno(), 1 << 16)
                         if not block:
-                            raise LimitExceededError("chat template: it ended the process that renders it, by its depth or its memory")
+                            raise self._end()
                         got += block
                     else:
                         try:
                             out = out[os.write(pipes.stdin.fileno(), out):]
                         except BrokenPipeError:
-                            raise LimitExceededError("chat template: the process that renders it did not start or ended") from None
+                            raise self._end() from None
                         if not out:
                             ready.unregister(pipes.stdin)
         return bytes(got)
@@ -102,7 +109,7 @@ def render(template: str, **values) -> str:
     if len(template) > MAX_TEMPLATE_CHARS:
         raise LimitExceededError(f"chat template: {len(template)} characters, at most {MAX_TEMPLATE_CHARS} are accepted")
     try:
-        answer = _worker.ask({"template": template, "values": values, "most_chars": MAX_RENDERED_CHARS})
+        answer = _worker.ask({"template": template, "values": values, "most_chars": MAX_RENDERED_CHARS, "seconds": MAX_SECONDS})
     except (TypeError, ValueError) as e:  # of json.dumps
         raise InvalidArgumentError(f"messages: wanted plain data (dicts, lists, strings, numbers): {e}") from None
     if "limit" in answer:

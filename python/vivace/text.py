@@ -110,6 +110,8 @@ def _build_gguf(meta: dict) -> Text:
     from tokenizers import AddedToken
 
     kind = meta["tokenizer.ggml.model"]
+    if kind == "no_vocab":
+        return _from_gguf_json(meta)
     tokens = _entries(meta, "tokenizer.ggml.tokens", str)
     if not tokens:
         raise CorruptDataError("tokenizer.ggml.tokens: wanted a list of tokens, got none")
@@ -128,10 +130,27 @@ def _build_gguf(meta: dict) -> Text:
     added = [AddedToken(t, special=k == _CONTROL, normalized=False) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)]
     tok.add_special_tokens([a for a in added if a.special])
     tok.add_tokens([a for a in added if not a.special])
-    ids = {k: _token_id(meta, f"tokenizer.ggml.{k}_token_id", len(tokens)) for k in ("bos", "eos", "eot")}
-    eos = [ids[k] for k in ("eos", "eot") if ids[k] is not None]
-    return Text(tok, bos=ids["bos"], eos=list(dict.fromkeys(eos)),
-                add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", kind == "llama")), template=meta.get("tokenizer.chat_template"))
+    return _with_ids(tok, meta, len(tokens), add_bos=kind == "llama")
+
+
+def _from_gguf_json(meta: dict) -> Text:
+    """A tokenizer.json inside GGUF, as `vivace convert` puts it there."""
+    from tokenizers import Tokenizer
+
+    source = meta.get("tokenizer.huggingface.json")
+    if not isinstance(source, str):
+        raise NotFoundError("tokenizer.ggml.model: this file has no tokenizer; pass token ids (generate_ids)")
+    tok = Tokenizer.from_str(source)
+    return _with_ids(tok, meta, tok.get_vocab_size(), add_bos=False)
+
+
+def _with_ids(tok, meta: dict, count: int, add_bos: bool) -> Text:
+    ids = {k: _token_id(meta, f"tokenizer.ggml.{k}_token_id", count) for k in ("bos", "eos", "eot", "eom")}
+    eos = [ids[k] for k in ("eos", "eot", "eom") if ids[k] is not None]
+    template = meta.get("tokenizer.chat_template")
+    if not (template is None or isinstance(template, str)):
+        raise CorruptDataError(f"tokenizer.chat_template: wanted a text, got {str(template)[:40]}")
+    return Text(tok, bos=ids["bos"], eos=list(dict.fromkeys(eos)), add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", add_bos)), template=template)
 
 
 def _byte_level(meta: dict, vocab: dict):

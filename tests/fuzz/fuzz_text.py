@@ -101,7 +101,7 @@ class Tokenizer:
 class Template:
     """A typed error or a text, in bounded time, and the process answers the next one."""
 
-    limit_s = 8
+    limit_s = 10
 
     def __init__(self, _):
         self.seeds = ["{% for m in messages %}{{ m['role'] + ': ' + m['content'] | trim }}\n{% endfor %}{% if add_generation_prompt %}A:{% endif %}",
@@ -164,10 +164,10 @@ def run(name: str, seconds: float, seed: int) -> int:
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
         target = TARGETS[name](Path(folder))
         while time.monotonic() - start < seconds:
-            state, began = rng.getstate(), time.monotonic()
+            state, began = rng.getstate(), time.process_time()
             try:
                 target.once(rng)
-                assert time.monotonic() - began < target.limit_s, "too slow"
+                assert time.process_time() - began < target.limit_s, "too slow"
             except BaseException as e:
                 if isinstance(e, KeyboardInterrupt):
                     raise
