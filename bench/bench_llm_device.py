@@ -7,6 +7,7 @@ floor counts weights and caches once at the measured copy rate. The peer is tran
 CUDA graphs on the same chip on an earlier day (bf16), so its ratio says less than one measured in turn.
 """
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -47,8 +48,8 @@ def main() -> None:
     from vivace.bench import bench_text_model
 
     info, state = device.info(), device.state()
-    r = Receipt("llm", chip=info["name"], sm=info["arch"], driver=state["driver"], clocks_mhz={"sm": state["sm_mhz"], "memory": state["memory_mhz"]},
-                command="python bench/bench_llm_device.py", versions={"vivace": vivace.__version__}, sources=SOURCES, limits={"copy_bytes_per_s": COPY_RATE})
+    r = Receipt("llm", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
+                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_llm_device.py", versions={"vivace": vivace.__version__}, sources=SOURCES, limits={"copy_bytes_per_s": COPY_RATE})
     for name, precision, kv, batches in CASES:
         if args.models and name not in args.models.split(","):
             continue
