@@ -93,6 +93,19 @@ def test_gguf_f32_text_is_the_references(name):
         assert model.generate_ids(ids, max_tokens=len(greedy)).tokens == greedy
 
 
+# Relative error of the same rows in float64's eyes when transformers 5.17 on torch 2.11 computes them in bf16 (CPU).
+TORCH_BF16 = {"gemma3": 0.0283, "gemma3_params": 0.0202, "gpt2": 0.0086, "llama": 0.0235, "llama_linear": 0.0206, "llama_untied": 0.0223,
+              "mixtral": 0.0517, "qwen2": 0.0191, "qwen3": 0.0150, "qwen3_moe": 0.0130, "qwen3_yarn": 0.0270}
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_bf16_errs_no_more_than_pytorch(name):
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    ids = want["prompt_ids"].tolist()
+    got = decode(open_core(FIXTURES / "tiny" / name, "bf16", max_batch=32), ids, 32)
+    assert np.linalg.norm(got - want["prompt_logits"]) / np.linalg.norm(want["prompt_logits"]) <= 1.05 * TORCH_BF16[name]
+
+
 @pytest.mark.parametrize("precision", ["bf16", "w8a16", "fp8"])
 @pytest.mark.parametrize("name", HUB)
 def test_narrow_plans_err_as_on_the_host(name, precision):
