@@ -6,6 +6,7 @@ A reference module `tests/ref/<op>.py` holds:
     bound(port, value, dtype, inputs)             -> largest allowed |got - value| of a float port
     CASES = [Case(...), ...]         at least three, which together use every port, dtype and choice
     SCRATCH = ("scratch",)           optional: inout ports whose content means nothing
+    JUDGED = ("out", "scales")       optional: written ports that judged(got, inputs) -> excess judges together
     WHOLE = ("order",)               optional: ports whose rows depend on how many rows there are
 
 Float and block-quantised ports arrive as float64 (dequantised), integer ports as int64, absent ones not

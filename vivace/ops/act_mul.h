@@ -40,21 +40,29 @@ struct act_mul {
   };
 
   static Status bind(const Call& c, Args* a) {
-    const Tensor &x = c["x"], &gate = c["gate"], &up = c["up"], &out = c["out"];
+    VV_TRY(bind_rows(c, a));
+    VV_TRY(check_quantized_out(c));
+    a->out = c.ptr("out"), a->out_stride = c.row_stride("out"), a->out_dtype = c["out"].dtype;
+    a->out_scale = c.ptr<float>("out_scale"), a->row_scale = c.ptr<float>("row_scale");
+    return {};
+  }
+
+  /// All but the output and its scales.
+  static Status bind_rows(const Call& c, Args* a) {
+    const Tensor &x = c["x"], &gate = c["gate"], &up = c["up"];
     if (x.present() == gate.present())
       return c.error(Code::kInvalidArgument, strf("takes exactly one of x (merged) and gate, got %s", x.present() ? "both" : "neither"));
     if (x.present() && up.present()) return c.error(Code::kInvalidArgument, "x holds gate and up, so that port up must be absent; got both");
-    VV_TRY(check_quantized_out(c));
     const Tensor& g = x.present() ? x : gate;
-    const int64_t H = c.dim("H");
+    const int64_t H = x.present() ? x.shape[1] / 2 : gate.shape[1];
     const void* merged_up = x.data ? static_cast<const char*>(x.data) + H * info(g.dtype).bytes : nullptr;
     *a = Args{
-        .gate = g.data, .up = x.present() ? merged_up : up.data, .inv_scale = c.ptr<float>("inv_scale"), .out = out.data,
-        .out_scale = c.ptr<float>("out_scale"), .row_scale = c.ptr<float>("row_scale"), .rows = c.ptr<int32_t>("rows"),
-        .gate_stride = g.stride[0], .up_stride = x.present() ? x.stride[0] : c.row_stride("up"), .out_stride = out.stride[0],
+        .gate = g.data, .up = x.present() ? merged_up : up.data, .inv_scale = c.ptr<float>("inv_scale"), .out = nullptr,
+        .out_scale = nullptr, .row_scale = nullptr, .rows = c.ptr<int32_t>("rows"),
+        .gate_stride = g.stride[0], .up_stride = x.present() ? x.stride[0] : c.row_stride("up"), .out_stride = 0,
         .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(H),
         .act = static_cast<kernels::Activation>(c.integer("act") + 1),  // the choices leave out Activation::none
-        .dtype = g.dtype, .out_dtype = out.dtype,
+        .dtype = g.dtype, .out_dtype = g.dtype,
     };
     return {};
   }

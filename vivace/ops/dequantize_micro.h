@@ -33,7 +33,7 @@ struct dequantize_micro {
       .attrs = kAttrs,
   };
 
-  static Status bind(const Call& c, Args* a) { return bind_micro(c, "out", "x", a); }
+  static Status bind(const Call& c, Args* a) { return bind_micro(c, "out", "x", c.dim("H"), a); }
   static Cost cost(const Args& a) { return cost_micro(a); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::dequantize_micro(a, pool); }
 

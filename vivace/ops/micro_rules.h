@@ -6,9 +6,9 @@
 
 namespace vivace::ops {
 
-/// `values` names the floating-point port, `packed` that of the codes.
-inline Status bind_micro(const Call& c, const char* values, const char* packed, kernels::MicroArgs* a) {
-  const int64_t T = c.dim("T"), H = c.dim("H");
+/// `values` names the floating-point port, `packed` that of the codes; H values a row.
+inline Status bind_micro(const Call& c, const char* values, const char* packed, int64_t H, kernels::MicroArgs* a) {
+  const int64_t T = c.dim("T");
   const auto layout = c.choice<kernels::ScaleLayout>("layout");
   if (H < kernels::kMicroBlock || H % kernels::kMicroBlock != 0)
     return c.error(Code::kInvalidShape, strf("port %s: wanted a multiple of %d columns, got %ld", values, kernels::kMicroBlock, static_cast<long>(H)));
@@ -21,6 +21,23 @@ inline Status bind_micro(const Call& c, const char* values, const char* packed, 
   };
   return {};
 }
+
+/// The ports of an op that ends in FP4 codes: `values` is the port whose rows they are.
+inline Status bind_micro_out(const Call& c, const char* values, int64_t H, kernels::MicroArgs* a) {
+  VV_TRY(bind_micro(c, values, "out", H, a));
+  a->values = nullptr;
+  return {};
+}
+/// Bytes of the codes and scales.
+inline int64_t micro_bytes(const kernels::MicroArgs& a) { return int64_t{a.T} * a.H / 2 + int64_t{a.T} * a.H / kernels::kMicroBlock; }
+/// Rows that have scales.
+inline int64_t micro_rows(const kernels::MicroArgs& a) {
+  return a.layout == kernels::ScaleLayout::swizzled ? (int64_t{a.T} + 127) / 128 * 128 : int64_t{a.T};
+}
+inline bool micro_aligned(const kernels::MicroArgs& a) { return vectorizable(a.packed, a.packed_stride, DType::u8, 4); }
+inline constexpr const char* kMicroLayoutDoc =
+    "linear: [T, H/16] dense; swizzled: tiles of 128 rows x 4 scales, 512 bytes each, tile rows outermost, "
+    "scale (m, k) of a tile at byte (m % 32) * 16 + (m / 32) * 4 + k, padded to whole tiles";
 
 inline Cost cost_micro(const kernels::MicroArgs& a) {
   const int64_t n = int64_t{a.T} * a.H;

@@ -45,9 +45,16 @@ struct norm {
   };
 
   static Status bind(const Call& c, Args* a) {
-    const Tensor& x = c["x"];
-    const Tensor& out = c["out"];
     VV_TRY(check_quantized_out(c));
+    VV_TRY(bind_rows(c, a));
+    a->out = c.ptr("out"), a->out_stride = c.row_stride("out"), a->out_dtype = c["out"].dtype;
+    a->out_scale = c.ptr<float>("out_scale"), a->row_scale = c.ptr<float>("row_scale");
+    return {};
+  }
+
+  /// All but the output and its scales.
+  static Status bind_rows(const Call& c, Args* a) {
+    const Tensor& x = c["x"];
     if (c["gate"].present() && !c["residual"].present()) return c.error(Code::kInvalidArgument, "gate needs residual");
     if (c["bias"].present() && !c["weight"].present()) return c.error(Code::kInvalidArgument, "bias needs weight");
     if (c.integer("weight_plus_one") && !c["weight"].present()) return c.error(Code::kInvalidArgument, "weight_plus_one needs weight");
@@ -55,13 +62,13 @@ struct norm {
     if (c.dim("H") < 1) return c.error(Code::kInvalidShape, "H must be at least 1");
     *a = Args{
         .x = x.data, .residual = c.ptr("residual"), .gate = c.ptr("gate"), .weight = c.ptr("weight"), .bias = c.ptr("bias"),
-        .scale = c.ptr("scale"), .shift = c.ptr("shift"), .ada_row = c.ptr<int32_t>("ada_row"), .out = out.data,
-        .out_scale = c.ptr<float>("out_scale"), .row_scale = c.ptr<float>("row_scale"), .rows = c.ptr<int32_t>("rows"),
-        .x_stride = c.row_stride("x"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
+        .scale = c.ptr("scale"), .shift = c.ptr("shift"), .ada_row = c.ptr<int32_t>("ada_row"), .out = nullptr,
+        .out_scale = nullptr, .row_scale = nullptr, .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"), .residual_stride = c.row_stride("residual"), .out_stride = 0,
         .gate_stride = c.row_stride("gate"), .scale_stride = c.row_stride("scale"), .shift_stride = c.row_stride("shift"),
         .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .R = static_cast<int32_t>(c.dim("R")),
         .eps = static_cast<float>(c.real("eps")), .kind = c.choice<kernels::NormKind>("kind"), .weight_plus_one = c.flag("weight_plus_one"),
-        .x_dtype = x.dtype, .w_dtype = c["weight"].dtype, .out_dtype = out.dtype,
+        .x_dtype = x.dtype, .w_dtype = c["weight"].dtype, .out_dtype = x.dtype,
     };
     return {};
   }

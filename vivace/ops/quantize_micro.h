@@ -34,7 +34,7 @@ struct quantize_micro {
       .attrs = kAttrs,
   };
 
-  static Status bind(const Call& c, Args* a) { return bind_micro(c, "x", "out", a); }
+  static Status bind(const Call& c, Args* a) { return bind_micro(c, "x", "out", c.dim("H"), a); }
   static Cost cost(const Args& a) { return cost_micro(a); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::quantize_micro(a, pool); }
 

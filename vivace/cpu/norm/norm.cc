@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "vivace/cpu/norm/norm.h"
 #include "vivace/cpu/rows.h"
 #include "vivace/kernels/norm/norm.h"
 
@@ -60,6 +61,8 @@ struct Row {
   }
 };
 
+}  // namespace
+
 void norm_row(const NormArgs& a, int64_t t) {
   const Row row(a, t);
   float h[kChunk];
@@ -95,8 +98,6 @@ void norm_row(const NormArgs& a, int64_t t) {
     store_scaled(a.out, a.out_dtype, t * a.out_stride + first, n, h, scale);
   });
 }
-
-}  // namespace
 
 void norm(const NormArgs& a, Pool& pool) {
   for_rows(pool, valid_rows(a.rows, a.T), a.H, [&](int64_t t) { norm_row(a, t); });

@@ -8,14 +8,14 @@
 
 namespace vivace::kernels {
 
-/// V neighbouring columns of a row, as they lie in memory until they are used.
-template <class In, int V>
+/// V neighbouring columns of a row by accesses of kAccess, as they lie in memory until they are used.
+template <class In, int V, int kAccess = V>
 struct ActMulPart {
   Vec<In, V> gate, up;
 
   __device__ __forceinline__ void load(const ActMulArgs& a, int64_t t, int col) {
-    gate = load_raw<V, V>(static_cast<const In*>(a.gate) + t * a.gate_stride + col);
-    if (a.up != nullptr) up = load_raw<V, V>(static_cast<const In*>(a.up) + t * a.up_stride + col);
+    gate = load_raw<kAccess, V>(static_cast<const In*>(a.gate) + t * a.gate_stride + col);
+    if (a.up != nullptr) up = load_raw<kAccess, V>(static_cast<const In*>(a.up) + t * a.up_stride + col);
   }
   __device__ __forceinline__ void compute(const ActMulArgs& a, int col, float (&y)[V]) const {
 #pragma unroll

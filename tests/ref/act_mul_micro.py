@@ -1,0 +1,42 @@
+"""Reference of `act_mul_micro`: the rows of act_mul in float64, quantised; quantize_micro judges the codes."""
+from tests.ref import act_mul
+from tests.ref.common import Case, Inputs
+from tests.ref.quantize_micro import judge, quantised
+
+
+def _rows(inputs, attrs):
+    """Exact y and how far f32 may be from it."""
+    kinds = {k: v for k, v in attrs.items() if k != "layout"}
+    given = Inputs({k: v for k, v in inputs.items() if k != "tensor_scale"}, Case({}, {}, kinds))
+    y = act_mul.ref(**{k: v.copy() for k, v in given.items()}, **kinds, dtypes={"out": "f64"})["out"]
+    return y, act_mul.bound("out", y, "f64", given)
+
+
+def ref(tensor_scale, *, layout="linear", dims, dtypes, **rest):
+    written = act_mul.ref(**rest, dtypes=dtypes | {"out": "f64"})
+    written["out"], written["scales"] = quantised(written["out"], tensor_scale, layout, dims["T"])
+    return written
+
+
+def bound(port, value, dtype, inputs):
+    """Both written ports are judged together."""
+    return 0.0
+
+
+def judged(got, inputs):
+    """Codes and scales against the exact rows."""
+    y, allowed = _rows(inputs, inputs.attrs)
+    return judge(got, y, allowed, inputs["tensor_scale"], inputs.attrs.get("layout", "linear"), inputs.case.dims["T"])
+
+
+JUDGED = ("out", "scales")
+_G = {"values": {"tensor_scale": [0.0013]}, "distributions": ("normal", "large", "zero", "edges")}
+_OUT = {"out": "u8", "scales": "e4m3", "tensor_scale": "f32"}
+CASES = [
+    Case({"T": 3, "C": 32}, {"x": "f32", **_OUT}, shapes={"scales": (12,)}, **_G),
+    Case({"T": 5, "C": 1032}, {"x": "bf16", "inv_scale": "f32", **_OUT}, {"act": "gelu_tanh", "layout": "swizzled"}, shapes={"scales": (16896,)}, positive=("inv_scale",), **_G),
+    Case({"T": 130, "C": 24}, {"gate": "f16", "up": "f16", **_OUT}, {"act": "gelu_erf", "layout": "swizzled"}, shapes={"scales": (1024,)}, **_G),
+    Case({"T": 4, "C": 48}, {"gate": "bf16", **_OUT}, {"act": "relu2"}, shapes={"scales": (24,)}, **_G),
+    Case({"T": 8, "C": 16}, {"gate": "f32", "up": "f32", "rows": "i32", **_OUT}, {"act": "relu"}, shapes={"scales": (16,)}, rows=5, **_G),
+    Case({"T": 2, "C": 16}, {"x": "f16", **_OUT}, shapes={"scales": (4,)}, **_G),
+]
