@@ -1,5 +1,6 @@
 // Writes kernels/<group>/<op>_launch.h below a folder: an op's kernels for programs that nvcc compiles.
-//     launch_headers FOLDER [op ...]
+//     launch_headers [--check] FOLDER [op ...]
+// An op whose kernels are not declared in the form that others have is left out and named; --check fails then.
 // Kernels are `template <..., Policy P> __global__`, and nvcc cannot make the host side of a kernel whose template
 // argument is a struct. So the header reads the kernel as a device function and wraps each instance of the op's
 // table in a kernel without template arguments.
@@ -85,12 +86,14 @@ Result<std::string> header_of(const ops::OpRow& row, const std::map<std::string,
     }
   }
   const char* const op = row.spec->name;
-  std::string entries, wrappers;
+  std::string entries, wrappers, args;
   int number = 0;
   for (const auto& [expression, archs] : instances) {
     const std::string prefix = "vivace::kernels::", name = expression.substr(prefix.size(), expression.find('<') - prefix.size());
     const auto kernel = kernels.find(name);
     if (kernel == kernels.end()) return Status(Code::kInternal, strf("%s: no declaration of kernel %s is in the headers", op, name.c_str()));
+    if (args.empty()) args = kernel->second.args;
+    if (args != kernel->second.args) return Status(Code::kUnsupported, strf("%s: its kernels take different arguments, %s and %s", op, args.c_str(), kernel->second.args.c_str()));
     VV_ASSIGN(const std::string bounds, launch_bounds(expression, kernel->second));
     std::string chips;
     for (const Arch a : archs) chips += strf("%s__CUDA_ARCH__ == %d", chips.empty() ? "" : " || ", 10 * static_cast<int>(a));
@@ -118,16 +121,21 @@ Result<std::string> header_of(const ops::OpRow& row, const std::map<std::string,
               op, op, source, op, macros.c_str(), push.c_str(), source, pop.c_str(), wrappers.c_str(), op, entries.c_str(), row.spec->brief, op, op, op, op, op, op, op);
 }
 
-Status run(const std::filesystem::path& folder, const std::set<std::string>& wanted) {
+Status run(const std::filesystem::path& folder, const std::set<std::string>& wanted, bool check) {
   const std::map<std::string, Declared> kernels = declared_kernels();
   for (const ops::OpRow* row : ops::table()) {
     if (row->instances == nullptr || row->needs_device || row->instances(Arch::sm90a).empty()) continue;
     if (!wanted.empty() && !wanted.contains(row->spec->name)) continue;
-    VV_ASSIGN(const std::string text, header_of(*row, kernels));
+    const Result<std::string> text = header_of(*row, kernels);
+    if (!text.ok()) {
+      if (check) return text.status();
+      std::fprintf(stderr, "launch_headers: no header for %s\n", text.status().message().c_str());
+      continue;
+    }
     const std::filesystem::path to = folder / "vivace" / "kernels" / row->spec->group / strf("%s_launch.h", row->spec->name);
     std::filesystem::create_directories(to.parent_path());
     std::ofstream file(to, std::ios::binary);
-    if (!(file << text).flush()) return Status(Code::kIoError, to.string() + " cannot be written");
+    if (!(file << *text).flush()) return Status(Code::kIoError, to.string() + " cannot be written");
   }
   return {};
 }
@@ -136,11 +144,12 @@ Status run(const std::filesystem::path& folder, const std::set<std::string>& wan
 }  // namespace vivace
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::fputs("usage: launch_headers FOLDER [op ...]\n", stderr);
+  const bool check = argc > 1 && std::string(argv[1]) == "--check";
+  if (argc < 2 + check) {
+    std::fputs("usage: launch_headers [--check] FOLDER [op ...]\n", stderr);
     return 2;
   }
-  const vivace::Status s = vivace::run(argv[1], std::set<std::string>(argv + 2, argv + argc));
+  const vivace::Status s = vivace::run(argv[1 + check], std::set<std::string>(argv + 2 + check, argv + argc), check);
   if (!s.ok()) std::fprintf(stderr, "launch_headers: %s\n", s.to_string().c_str());
   return s.ok() ? 0 : 1;
 }
