@@ -188,19 +188,22 @@ def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list):
     scores = _entries(meta, "tokenizer.ggml.scores", (float, int))
     if scores is None or len(scores) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.scores: wanted {len(tokens)} entries, got {'none' if scores is None else len(scores)}")
-    # Only what merging can reach: pieces, and not the names of bytes and of special tokens.
-    pieces = {t for t, k in zip(tokens, types) if k in (_NORMAL, _UNUSED) or (k == _USER_DEFINED and len(t) == 1)}
-    merges = []
+    # Only what merging can reach: pieces, and not the names of bytes and of special tokens. A vocabulary of 262,144
+    # pieces has a million splits: they share the pieces' own strings and numbers.
+    pieces = {t: t for t, k in zip(tokens, types) if k in (_NORMAL, _UNUSED) or (k == _USER_DEFINED and len(t) == 1)}
+    merges, find = [], pieces.get
     for t in pieces:
         if len(t) > MAX_PIECE_CHARS:
             raise LimitExceededError(f"tokenizer.ggml.tokens: a token of {len(t)} characters, at most {MAX_PIECE_CHARS} are accepted")
-        merges += [(-scores[vocab[t]], vocab[t], cut - len(t), t[:cut], t[cut:]) for cut in range(1, len(t))
-                   if t[:cut] in pieces and t[cut:] in pieces]
-    merges.sort(key=lambda m: (m[0], m[1], -m[2]))
+        worst, number = -scores[vocab[t]], vocab[t]
+        for cut in range(1, len(t)):
+            if (left := find(t[:cut])) is not None and (right := find(t[cut:])) is not None:
+                merges.append((worst, number, len(t) - cut, left, right))
+    merges.sort()
     unknown = _token_id(meta, "tokenizer.ggml.unknown_token_id", len(tokens))
     if unknown is None:
         unknown = next((i for i, k in enumerate(types) if k == _UNKNOWN), None)
-    tok = Tokenizer(models.BPE(vocab=vocab, merges=[(left, right) for *_, left, right in merges], fuse_unk=True, byte_fallback=True,
+    tok = Tokenizer(models.BPE(vocab=vocab, merges=[m[3:] for m in merges], fuse_unk=True, byte_fallback=True,
                                unk_token=None if unknown is None else tokens[unknown]))
     prefix = bool(meta.get("tokenizer.ggml.add_space_prefix", True))
     spaces = normalizers.Replace(" ", "\u2581")
