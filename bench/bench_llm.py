@@ -1,4 +1,4 @@
-"""Decode and prefill of one GGUF file, ours and llama.cpp in turn: bench/results/cpu/llm.json.
+"""Decode and prefill of one GGUF file, ours and llama.cpp in turn: bench/results/cpu/llm.json, or another --suite.
 
     python bench/bench_llm.py --gguf MODEL.gguf --peer-python PEER_ENV/bin/python
 
@@ -50,6 +50,8 @@ def main() -> None:
     p.add_argument("--steps", type=int, default=128)
     p.add_argument("--prompt", type=int, default=512)
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--suite", default="llm", help="name of the receipt: one a model")
+    p.add_argument("--dtype", default="q4_1", help="what most of the file's weights are")
     args = p.parse_args()
     args.gguf = os.path.abspath(args.gguf)
 
@@ -61,10 +63,10 @@ def main() -> None:
 
     import vivace
 
-    r = Receipt("llm", chip="cpu", command="python bench/bench_llm.py", versions={"vivace": vivace.__version__, "peer": b[0]["version"]},
+    r = Receipt(args.suite, chip="cpu", command="python bench/bench_llm.py", versions={"vivace": vivace.__version__, "peer": b[0]["version"]},
                 sources=["vivace/base/*.h", "vivace/cpu/**/*.cc", "vivace/cpu/**/*.h", "vivace/ops/*.h", "vivace/exec/*.cc", "vivace/models/decoder/*.cc", "vivace/serve/*.cc"])
     for metric, case in zip(("step", "prefill"), a[0]["cases"]):
-        r.row(op="e2e", case=case, dtype="q4_1", tactic=f"act=q8 threads={args.threads}", p50_us=median(a, metric),
+        r.row(op="e2e", case=case, dtype=args.dtype, tactic=f"act=q8 threads={args.threads}", p50_us=median(a, metric),
               p99_us=median(a, "step_p99") if metric == "step" else None, n=a[0]["n"] * args.rounds if metric == "step" else 5 * args.rounds,
               peer="llama.cpp", peer_p50_us=median(b, metric),
               note=f"peak_rss_mb={median(a, 'rss_mb'):.0f} peer_peak_rss_mb={median(b, 'rss_mb'):.0f} load_s={median(a, 'load_s'):.3f} "
