@@ -22,13 +22,6 @@ def few_split(N, k_bytes):
     return s
 
 
-def many_split(N, k_bytes):
-    s = 1
-    while s < 4 and (N + 127) // 128 * s <= 20 and k_bytes >= s * 4096:
-        s *= 2
-    return s
-
-
 def main():
     best = defaultdict(lambda: (float("inf"), None))
     for name in sys.argv[1:]:
@@ -42,7 +35,7 @@ def main():
                 continue
             rows, tokens, _, split, x, w = map(int, m.groups())
             few, size = r["M"] <= 64, 2 if r["type"] == "bf16" else 1
-            wanted = (few_split if few else many_split)(r["N"], r["K"] * size)
+            wanted = few_split(r["N"], r["K"] * size) if few else 1
             if split != wanted or (rows, tokens, x, w) not in (FEW if few else MANY):
                 continue
             key = ("bf16" if r["type"] == "bf16" else "e4m3", r["N"], r["K"], UP_TO[r["M"]])

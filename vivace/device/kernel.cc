@@ -23,9 +23,10 @@ Status read_attributes(Kernel* k) {
   k->max_cluster = k->device->info().clusters ? kPortableCluster : 1;
   k->pdl = k->device->info().major >= 9;
   // The driver ends the list of parameters with an error; that is the only way to count them.
-  size_t offset = 0, bytes = 0;
+  size_t offset = 0, bytes = 0, first = 0;  // an argument struct aligned to 64 does not start at 0
   while (detail::g_api.cuKernelGetParamInfo(k->handle, static_cast<size_t>(k->param_count), &offset, &bytes) == cu::kSuccess) {
-    k->param_bytes = offset + bytes;
+    if (k->param_count == 0) first = offset;
+    k->param_bytes = offset + bytes - first;
     ++k->param_count;
   }
   return Status();

@@ -51,6 +51,7 @@ struct GemmGpu {
   /// Decode steps, and all that is larger.
   static constexpr int row_class(const Args& a) { return a.T > kStreamTokens; }
 
+  static bool has_wgmma(Arch arch) { return arch == Arch::sm90a && !portable_only(); }
   static constexpr bool has_mma(DType x, DType w) { return x == w && (x == DType::bf16 || x == DType::f16 || x == DType::e4m3); }
 
   /// Sums of e4m3 products leave the tensor unit every 128 values.
@@ -70,7 +71,7 @@ struct GemmGpu {
     if (!has_mma(a.x_dtype, a.w_dtype)) return k;
     const int vec = 16 / info(a.x_dtype).bytes;
     const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
-    if (arch == Arch::sm90a) {
+    if (has_wgmma(arch)) {
       k.kind = Kind::wgmma;
       const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
       VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
@@ -168,12 +169,18 @@ struct GemmGpu {
   static void instances(Arch arch, Visit&& visit) {
     for (const DType t : {DType::bf16, DType::f16, DType::e4m3}) {
       const DType out = t == DType::e4m3 ? DType::bf16 : t;
-      if (arch == Arch::sm90a) {
-        const bool main = t != DType::f16;  // the others differ in an instruction's name
-        GemmTiles::each(t == DType::e4m3, [&](const Wgmma& p) {
-          if (main || p.split == 1) visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, p});
-        });
-        if (t == DType::e4m3) visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, GemmTiles::many({128, 256, 2, 1}, 8192, 8192, false)});
+      if (has_wgmma(arch)) {
+        std::vector<Wgmma> all;
+        const bool promote = t == DType::e4m3;
+        GemmTiles::each(promote, [&](const Wgmma& p) { all.push_back(p); });
+        for (const GemmRow& r : shipped_gemm_rows()) {
+          const Wgmma p = GemmTiles::laid({r.rows, r.tokens, r.share_x, r.share_w}, r.T, r.N, int64_t{r.K} * info(r.dtype).bytes, promote);
+          if (r.dtype == t && std::find(all.begin(), all.end(), p) == all.end()) all.push_back(p);
+        }
+        if (promote) all.push_back(GemmTiles::pick(64, 4096, 4096, false));  // fast_accum
+        for (const Wgmma& p : all)
+          if (t != DType::f16 || p.split == 1) visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, p});  // f16 differs from bf16 in an instruction's name
+        continue;
       }
       for (Stream s : kStreams)
         for (const int cluster : {1, 2, 4, 8}) {

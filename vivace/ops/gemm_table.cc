@@ -28,11 +28,9 @@ auto key(const GemmRow& r) { return std::tuple(static_cast<int>(r.dtype), r.N, r
 std::string refuse(const GemmRow& r) {
   if (r.dtype != DType::bf16 && r.dtype != DType::e4m3) return "dtype is bf16 (f16 goes with it) or e4m3";
   if (r.N < 1 || r.K < 1 || r.T < 1) return "N, K and T are at least 1";
-  bool listed = false;
-  GemmTiles::each(r.dtype == DType::e4m3, [&](const kernels::GemmWgmma& p) {
-    listed |= p.aligned && p.rows == r.rows && p.tokens == r.tokens && p.share_x == r.share_x && p.share_w == r.share_w &&
-              (p.split == 1 || r.T <= GemmTiles::kFewTokens);
-  });
+  const auto is = [&](const GemmTiles::Layout& l) { return l.rows == r.rows && l.tokens == r.tokens && l.share_x == r.share_x && l.share_w == r.share_w; };
+  const bool listed = r.T <= GemmTiles::kFewTokens ? std::any_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is)
+                                                   : std::any_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is);
   return listed ? "" : strf("no tactic has rows=%d tokens=%d share_x=%d share_w=%d", r.rows, r.tokens, r.share_x, r.share_w);
 }
 
@@ -100,6 +98,16 @@ Result<std::span<const GemmRow>> gemm_rows() {
     put(t, more);
   }
   return std::span<const GemmRow>(*t.all.back());
+}
+
+std::span<const GemmRow> shipped_gemm_rows() { return kShipped; }
+
+bool portable_only() {
+  static const bool on = [] {
+    const char* v = std::getenv("VIVACE_PORTABLE");
+    return v != nullptr && v[0] == '1';
+  }();
+  return on;
 }
 
 const GemmRow* find_gemm_row(std::span<const GemmRow> rows, DType dtype, int64_t N, int64_t K, int64_t T) {

@@ -31,6 +31,12 @@ Result<std::span<const GemmRow>> gemm_rows();
 /// Errors: CorruptData names the line and what a row wants.
 Status load_gemm_rows(std::string_view text);
 
+/// The shipped ones alone, whatever is loaded.
+std::span<const GemmRow> shipped_gemm_rows();
+
+/// VIVACE_PORTABLE=1: the tactics of chips without a table, so that they can be tested on one that has it.
+bool portable_only();
+
 /// The row that serves the product, or nullptr.
 const GemmRow* find_gemm_row(std::span<const GemmRow> rows, DType dtype, int64_t N, int64_t K, int64_t T);
 

@@ -1,6 +1,7 @@
 // Which tile of gemm_wgmma serves a product, and how K is cut.
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "vivace/kernels/gemm/gemm.h"
 
@@ -39,21 +40,17 @@ struct GemmTiles {
     while (s < 8 && (N + 63) / 64 * s * 2 <= 192 && k_bytes >= int64_t{s} * 2 * 2 * 128) s *= 2;
     return s;
   }
-  /// And of many: narrow and deep weights leave most of the chip idle otherwise.
-  static constexpr int many_split(int64_t N, int64_t k_bytes) {
-    int s = 1;
-    while (s < 4 && (N + 127) / 128 * s <= 20 && k_bytes >= int64_t{s} * 4096) s *= 2;
-    return s;
-  }
   static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
     const int split = few_split(N, k_bytes);
     const bool deep = (N + l.rows - 1) / l.rows * split > kMultiprocessors || k_bytes / split > 2048;
     return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, l.tokens >= 32 && deep ? kSmem : 113 * 1024);
   }
-  static constexpr Wgmma many(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
+  /// K is not cut in the class of many: parts of a tile of 128 x 256 cost more on their way than they save from
+  /// 968 tokens on (2560 x 2048, 4096 tokens: 118.8 us cut in two, 77.4 us before), though 256 tokens gain
+  /// (1024 x 4096: 10.4 us for 15.4).
+  static constexpr Wgmma many(const Layout& l, bool promote) {
     const int smem = l.rows == 64 ? 113 * 1024 : kSmem;
-    Wgmma p = with_stages({l.rows, l.tokens, 0, many_split(N, k_bytes), l.share_x, l.share_w, promote, true}, smem);
-    return p;
+    return with_stages({l.rows, l.tokens, 0, 1, l.share_x, l.share_w, promote, true}, smem);
   }
 
   static constexpr Wgmma pick_few(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
@@ -63,18 +60,19 @@ struct GemmTiles {
   }
   /// Cycles of one block after the other: a step of K, then a tile's way out.
   static constexpr int64_t cycles(const Wgmma& p, int64_t T, int64_t N, int64_t k_bytes) {
-    const int64_t tiles = (T + p.tokens - 1) / p.tokens * ((N + p.rows - 1) / p.rows) * p.split, steps = (k_bytes + 127) / 128 / p.split;
+    const int64_t tiles = (T + p.tokens - 1) / p.tokens * ((N + p.rows - 1) / p.rows) , steps = (k_bytes + 127) / 128;
     const int64_t at_once = int64_t{kMultiprocessors} * blocks_at_once(p), waves = (tiles + at_once - 1) / at_once;
     const int64_t busy = std::min<int64_t>(blocks_at_once(p), (tiles + kMultiprocessors - 1) / kMultiprocessors);  // blocks that share a multiprocessor
-    const int64_t step = std::max<int64_t>(p.groups() * p.tokens * 2 * busy, 300);
-    return waves * (steps * step + 1200 + 6 * p.tokens + (p.split > 1 ? 3000 : 0));
+    const int64_t products = p.groups() * p.tokens * 2, bytes = 128 * (p.rows / p.share_w + p.tokens / p.share_x) / 36;  // 36 bytes a cycle from L2
+    const int64_t step = std::max<int64_t>(std::max(products, bytes) * busy, 300);
+    return waves * (steps * step + 1200 + 6 * p.tokens);
   }
-  static constexpr bool serves(const Wgmma& p, int64_t N) { return p.merges() && p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && !(p.promote && p.tokens > kMaxPromoted); }
+  static constexpr bool serves(const Wgmma& p, int64_t N) { return p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && !(p.promote && p.tokens > kMaxPromoted); }
   static constexpr Wgmma pick_many(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    Wgmma best = many(kMany[0], N, k_bytes, promote);
+    Wgmma best = many(kMany[0], promote);
     int64_t least = INT64_MAX;
     for (const Layout& l : kMany) {
-      const Wgmma p = many(l, N, k_bytes, promote);
+      const Wgmma p = many(l, promote);
       if (!serves(p, N)) continue;
       if (const int64_t c = cycles(p, T, N, k_bytes); c < least || (c == least && p.cluster() > best.cluster())) best = p, least = c;
     }
@@ -82,32 +80,31 @@ struct GemmTiles {
   }
   /// A row's layout with the class's cut of K.
   static constexpr Wgmma laid(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    return T <= kFewTokens ? few(l, N, k_bytes, promote) : many(l, N, k_bytes, promote);
+    return T <= kFewTokens ? few(l, N, k_bytes, promote) : many(l, promote);
   }
   static constexpr Wgmma pick(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     return T <= kFewTokens ? pick_few(T, N, k_bytes, promote) : pick_many(T, N, k_bytes, promote);
   }
   /// Rows that the copy engine cannot take: a tile for each class, with its cut of K.
   static constexpr Wgmma odd(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    Wgmma p = with_stages({64, 64, 0, T <= kFewTokens ? few_split(N, k_bytes) : many_split(N, k_bytes), 1, 1, promote, false}, 113 * 1024);
-    return p;
+    return with_stages({64, 64, 0, T <= kFewTokens ? few_split(N, k_bytes) : 1, 1, 1, promote, false}, 113 * 1024);
   }
 
-  /// Every tactic that these give: gates and packs compile them.
+  /// The tactics that these give for products of all sizes, each once: what gates and packs compile beside the
+  /// table's.
   template <class Visit>
   static void each(bool promote, Visit&& visit) {
-    for (const Layout& l : kFew)
-      for (const int split : {1, 2, 4, 8})
-        for (const int smem : {113 * 1024, kSmem}) {
-          if (smem == kSmem && l.tokens < 32) continue;
-          visit(with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, smem));
-        }
-    for (const Layout& l : kMany)
-      for (const int split : {1, 2, 4}) {
-        const Wgmma p = with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, l.rows == 64 ? 113 * 1024 : kSmem);
-        if (serves(p, INT32_MAX)) visit(p);
+    std::vector<Wgmma> seen;
+    const auto once = [&](const Wgmma& p) {
+      if (std::find(seen.begin(), seen.end(), p) != seen.end()) return;
+      seen.push_back(p);
+      visit(p);
+    };
+    for (const int64_t N : {64, 520, 1024, 2056, 4096, 8192, 16384, 32768})
+      for (const int64_t k_bytes : {128, 1024, 4096, 16384}) {
+        for (const int64_t T : {8, 16, 32, 64, 128, 256, 520, 1100}) once(pick(T, N, k_bytes, promote));
+        for (const int64_t T : {64, 256}) once(odd(T, N, k_bytes, promote));
       }
-    for (const int split : {1, 2, 4, 8}) visit(with_stages({64, 64, 0, split, 1, 1, promote, false}, 113 * 1024));
   }
 };
 

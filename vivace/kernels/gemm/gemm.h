@@ -94,12 +94,7 @@ struct GemmWgmma {
   // Outputs on their way out, [token][row]: floats a token, and tokens that a warpgroup turns at a time.
   VV_HD constexpr int turn_stride() const { return (split > 1 ? slice() : 64) + 4; }
   VV_HD constexpr int turn_tokens() const { return tokens < 32 ? tokens : 32; }
-  // Parts of sums meet beside the ring, or where that takes too much in the ring, once every block is done with it.
-  VV_HD constexpr bool late() const { return tokens > 64; }
-  VV_HD constexpr int merge_bytes() const { return rows * tokens * 4; }
-  VV_HD constexpr int sum_bytes() const { return split == 1 ? groups() * 2 * turn_tokens() * turn_stride() * 4 : late() ? 0 : merge_bytes(); }
-  /// Whether the ring holds what lies in it after the products.
-  VV_HD constexpr bool merges() const { return split == 1 || stages * stage_bytes() >= (late() ? merge_bytes() : 0) + tokens * turn_stride() * 4; }
+  VV_HD constexpr int sum_bytes() const { return split > 1 ? rows * tokens * 4 : groups() * 2 * turn_tokens() * turn_stride() * 4; }
   VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
 };
 

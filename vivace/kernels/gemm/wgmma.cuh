@@ -346,9 +346,8 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
-  static_assert(P.merges());
-  constexpr bool kLate = P.split > 1 && P.late();
-  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + (kLate ? 0 : P.stages * (P.stage_bytes() + 16) + 16));
+  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16);
+  static_assert(P.split == 1 || P.tokens * P.turn_stride() * 4 <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
@@ -379,10 +378,6 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
       }
     }
     if constexpr (P.split > 1 && !kShared) ptx::cluster_wait<C>();
-    if constexpr (kLate) {
-      ptx::cluster_arrive<C>();
-      ptx::cluster_wait<C>();
-    }
   } else {
     if constexpr (P.wide()) ptx::registers_up<232>();
     ptx::dependency_wait();
@@ -406,14 +401,10 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
         }
       } else {
         if constexpr (!kShared) ptx::cluster_wait<C>();  // the others run, and their barriers are made
-        if constexpr (kLate) {                           // and have read their rings
-          ptx::cluster_arrive<C>();
-          ptx::cluster_wait<C>();
-        }
         WgmmaMerge<P>::send(ptx::shared_address(sums), merged, place, acc);
         ptx::named_barrier<2 * P.rows>(1);                                     // nobody of this block reads the ring any more
         ptx::mbarrier_wait<true>(merged, 0);
-        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem) + (kLate ? P.merge_bytes() / 4 : 0);
+        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem);
         WgmmaMerge<P>::add(sums, turn);
         ptx::named_barrier<2 * P.rows>(1);
         finish_turned<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.turn_stride(), tid, t0, n0 + place.part * P.slice(), M, vector);
