@@ -37,6 +37,11 @@ if command -v nvcc >/dev/null; then
   flags=(-DCMAKE_CUDA_ARCHITECTURES=90a -DCMAKE_CUDA_FLAGS="--threads 2" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CUDA_HOST_COMPILER="$cxx")
   cmake -S "$source_dir/examples/cpp/direct_launch" -B "$work/cpp/direct_launch" -DCMAKE_PREFIX_PATH="$work/prefix" "${flags[@]}" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   cmake --build "$work/cpp/direct_launch" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  for op in gate/act_mul sampling/count_tokens rope/kv_append quantize/quantize_micro moe/moe_route; do
+    echo "#include \"vivace/kernels/${op}_launch.h\""
+  done >"$work/headers.cu"
+  nvcc -std=c++20 -arch=sm_90a --threads 2 -ccbin "$cxx" -DVV_LAUNCH_BF16=0 -DVV_LAUNCH_F16=0 -DVV_LAUNCH_E4M3=0 -I "$work/prefix/include" \
+    -c "$work/headers.cu" -o "$work/headers.o" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   said=$("$work/cpp/direct_launch/direct_launch") || fail "direct_launch: $said"
   grep -q "^InvalidDevice: softmax: " <<<"$said" && grep -qE "^(no GPU|softmax of 1000 values)" <<<"$said" || fail "direct_launch: $said"
 fi

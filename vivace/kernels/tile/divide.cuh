@@ -6,11 +6,11 @@ namespace vivace::kernels {
 
 /// x / s. For s in [2^-60, 2^60] two corrected steps from the reciprocal round correctly wherever the
 /// quotient is not subnormal (smaller quotients vanish in every 8-bit format); other s divide as usual.
-struct Divider {
+struct Divider {  // intrinsics in the body: nvcc's host pass reads member initialisers
   float s, r;
   bool quick;
 
-  __device__ __forceinline__ explicit Divider(float divisor) : s(divisor), r(__frcp_rn(divisor)), quick(divisor >= 0x1p-60f && divisor <= 0x1p60f) {}
+  __device__ __forceinline__ explicit Divider(float divisor) : s(divisor), quick(divisor >= 0x1p-60f && divisor <= 0x1p60f) { r = __frcp_rn(divisor); }
   __device__ __forceinline__ float operator()(float x) const {
     if (!quick) return x / s;
     const float rough = x * r;
@@ -26,7 +26,7 @@ struct RoughDivider {
   float s, r;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float divisor) : s(divisor), r(__frcp_rn(divisor)), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) {}
+  __device__ __forceinline__ explicit RoughDivider(float divisor) : s(divisor), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) { r = __frcp_rn(divisor); }
   template <int N>
   __device__ __forceinline__ void divide(float (&x)[N]) const {
     if (quick) {
