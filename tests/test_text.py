@@ -136,3 +136,11 @@ def test_files_that_are_no_text_or_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "MAX_FILE_BYTES", 100)
     with pytest.raises(vivace.LimitExceededError, match="at most 100 are accepted"):
         load_text(str(folder), {})
+
+
+@pytest.mark.parametrize("target", ["tokenizer", "template", "safetensors", "gguf"])
+def test_a_slice_of_the_fuzzer(target):
+    pytest.importorskip("gguf")
+    from tests.fuzz import fuzz_text
+
+    assert fuzz_text.run(target, seconds=1.0, seed=20) == 0
