@@ -1,0 +1,116 @@
+// latent_attention: attention whose keys and values are one small row a place, shared by all heads.
+#pragma once
+#include "vivace/cpu/simd/isa.h"
+#include "vivace/kernels/attention/latent_attention.h"
+#include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
+
+namespace vivace::cpu {
+class Pool;
+void latent_attention(const kernels::LatentAttentionArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct latent_attention {
+  using Args = kernels::LatentAttentionArgs;
+  static constexpr int kMaxDim = 1024;
+  static constexpr Port kPorts[] = {
+      in("q", "T,Hq,E", "f32|bf16|f16", "queries: C elements that the key projection was absorbed into, then the rotated ones"),
+      in("cache", "B,L,E", "=q", "a row a place: C latent elements, then the rotated key; B slots of L places, with page_table B pages"),
+      opt_in("pos", "T", "i32", "position of each query; absent means t"),
+      opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
+      opt_in("length", "S", "i32", "valid places of each slot; absent means all"),
+      opt_in("page_table", "S,P", "i32", "block of the cache that holds each page of L places of a slot; outside [0, B) its rows count as zeros"),
+      out("out", "T,N,Hq,C", "=q", "weighted latent elements over each of N runs of places"),
+      opt_out("lse", "T,N,Hq", "f32", "log-sum-exp of each run, which merge_states makes one with out"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("mask", "causal|full", "which places a query sees"),
+      real("scale", 0, "factor of q . key, which must be given: 1 / sqrt of a head's size before absorption, 1 / sqrt(192) for 128 + 64"),
+  };
+  static constexpr OpSpec spec{
+      .name = "latent_attention",
+      .group = "attention",
+      .brief = "Multi-head latent attention over a cache of latent rows, in runs of places that merge_states joins.",
+      .formula = "run n is places [n w, (n + 1) w), w = places / N rounded up to a multiple of 32; s_j = scale * q . cache_j over the visible places of a run, "
+                 "visible as in attention; out = round(sum p_j cache_j[0, C) / sum p_j), p = softmax parts, in f32, but that with 16-bit types p_j is rounded "
+                 "to q's type where it meets the values; nothing visible: out 0, lse -inf.",
+      .source = "DeepSeek-V2 arXiv:2405.04434",
+      .ports = kPorts,
+      .attrs = kAttrs,
+  };
+
+  static Status bind(const Call& c, Args* args) {
+    const long E = c.dim("E"), C = c.dim("C"), N = c.dim("N");
+    if (C < 1 || C > E || E > kMaxDim) return c.error(Code::kInvalidShape, strf("wanted 1 <= C <= E <= %d, got C %ld and E %ld", kMaxDim, C, E));
+    if (N < 1 || N > 1024) return c.error(Code::kInvalidShape, strf("N must be in [1, 1024], got %ld", N));
+    if (!(c.real("scale") > 0)) return c.error(Code::kInvalidArgument, strf("scale must be given and positive, such as 1 / sqrt(192), got %g", c.real("scale")));
+    const bool paged = c["page_table"].present();
+    const long B = c.dim("B"), S = paged || c["length"].present() ? c.dim("S") : B;
+    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length has an entry for each of the cache's B = %ld slots, got %ld", B, S));
+    if (paged && c.dim("P") * c.dim("L") > INT32_MAX) return c.error(Code::kInvalidShape, "P * L is above 2^31 - 1");
+    for (const char* d : {"T", "B", "L", "Hq"})
+      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+    *args = Args{};
+    kernels::AttentionArgs& a = args->a;
+    a.q = c.ptr("q"), a.k = a.v = c.ptr("cache"), a.pos = c.ptr<int32_t>("pos"), a.slot = c.ptr<int32_t>("slot"), a.length = c.ptr<int32_t>("length");
+    a.page_table = c.ptr<int32_t>("page_table"), a.out = c.ptr("out"), a.lse = c.ptr<float>("lse"), a.rows = c.ptr<int32_t>("rows");
+    a.q_stride = c.row_stride("q"), a.k_stride = a.v_stride = c.row_stride("cache"), a.out_stride = c.row_stride("out"), a.lse_stride = c.row_stride("lse");
+    a.table_stride = c.row_stride("page_table");
+    a.T = static_cast<int32_t>(c.dim("T")), a.S = static_cast<int32_t>(S), a.B = static_cast<int32_t>(B), a.L = static_cast<int32_t>(c.dim("L"));
+    a.P = paged ? static_cast<int32_t>(c.dim("P")) : 0, a.Hq = static_cast<int32_t>(c.dim("Hq")), a.Hkv = 1, a.D = static_cast<int32_t>(E), a.Dv = static_cast<int32_t>(C);
+    a.scale = static_cast<float>(c.real("scale")), a.mask = c.integer("mask") == 1 ? kernels::AttentionMask::full : kernels::AttentionMask::causal;
+    a.dtype = a.kv_dtype = c["q"].dtype;
+    args->N = static_cast<int32_t>(N);
+    return {};
+  }
+  /// As if each query saw every place.
+  static Cost cost(const Args& args) {
+    const kernels::AttentionArgs& a = args.a;
+    const int64_t e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1;
+    return {.bytes = int64_t{a.T} * a.Hq * (a.D + int64_t{args.N} * a.Dv) * e + slots * a.places() * a.D * e, .flops = 2 * int64_t{a.T} * a.Hq * a.places() * (a.D + int64_t{a.Dv})};
+  }
+  static void host(const Args& a, cpu::Pool& pool) { cpu::latent_attention(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/attention/latent_attention.cuh";
+    using Tile = kernels::LatentTile;
+    struct Key {
+      DType t;
+      Tile tile;
+      bool operator==(const Key&) const = default;
+    };
+    /// 64 heads of 576 and two blocks of places where 150 KB fit, else 32 and one.
+    static constexpr Tile cut(int e, int c, bool wide, Arch arch) {
+      const bool large = arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a);
+      return large ? Tile{e, c, 64, 2, wide} : Tile{e, c, 32, 1, wide};
+    }
+    static Result<Key> pick(const Args& args, Arch arch) {
+      const kernels::AttentionArgs& a = args.a;
+      if (a.dtype == DType::f32) return Status(Code::kUnsupported, "on a GPU queries and cache must be bf16 or f16, got f32");
+      if (a.D % 32 != 0 || a.Dv % 128 != 0 || a.D > 576)
+        return Status(Code::kUnsupported, strf("on a GPU E must be a multiple of 32 up to 576 and C of 128, got %d and %d", a.D, a.Dv));
+      if (int64_t{a.T} * args.N * a.Hq > INT32_MAX) return Status(Code::kUnsupported, "T * N * Hq is above 2^31 - 1; cut the call");
+      const bool wide = vectorizable(a.q, a.q_stride, a.dtype, 8) && vectorizable(a.k, a.k_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.dtype, 2);
+      return Key{a.dtype, cut(a.D, a.Dv, wide, arch)};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("latent_attention<%s, vivace::kernels::LatentTile{%d, %d, %d, %d, %s}>", type_name(k.t), k.tile.e, k.tile.c, k.tile.rows, k.tile.stages,
+                               k.tile.wide ? "true" : "false");
+    }
+    static void shape(const Args& args, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(int64_t{args.a.T} * args.N * ((args.a.Hq + k.tile.rows - 1) / k.tile.rows));
+      launch->block[0] = kernels::LatentTile::kThreads;
+      launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      for (const DType t : {DType::bf16, DType::f16})
+        for (const bool wide : {true, false}) visit(Key{t, cut(576, 512, wide, arch)});
+    }
+  };
+};
+
+}  // namespace vivace::ops::defs
