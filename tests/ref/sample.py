@@ -118,7 +118,7 @@ def scenario(T, V, S, dtype, ports, spread, seed):
     while len(rows) < T:
         row = {
             "logits": round_to(np.round(spread * rng.standard_normal(V) * 4) / 4 if V < 50 else spread * rng.standard_normal(V), dtype),
-            "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 1.7]), "top_k": rng.integers(-1, V + 2), "top_p": rng.choice([0.0, 0.3, 0.8, 0.95, 1.0]),
+            "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 1.7]), "top_k": rng.integers(-1, V + 2) if V < 8000 else rng.choice([1, 5, 40, 90, 200, V // 2]), "top_p": rng.choice([0.0, 0.3, 0.8, 0.95, 1.0]),
             "min_p": rng.choice([0.0, 0.02, 0.3]), "seed": rng.integers(-(2**63), 2**63), "step": rng.integers(0, 2**31),
             "slot": rng.integers(-1, S + 1), "repetition": rng.choice([1.0, 1.3, 0.8]), "presence": rng.choice([0.0, 0.5]),
             "frequency": rng.choice([0.0, 0.25]), "mask": rng.integers(-(2**31), 2**31, (V + 31) // 32),
@@ -169,5 +169,11 @@ CASES = [
     case(5, 40, "f32", ("temperature", "logprob"), values={"logits": odd_rows, "temperature": np.array([1, 1, 1, 0, 0])}),
     case(8, 60, "f32", ("counts", "repetition"), S=1, values={"logits": lambda rng, shape: -rng.uniform(1, 3, shape)},
          note="negative logits only: a penalty must push them down, not up"),
+    # Rows that several thread blocks share on a GPU.
+    case(6, 20001, "f32", (*_DRAW, "top_k", "top_p", "min_p"), spread=3, seed=4),
+    case(5, 12288, "bf16", (*_DRAW, "top_k", "logprob"), spread=1, seed=5, note="ties at the floor of the candidates"),
+    case(4, 9001, "f16", (*_DRAW, "top_k", "counts", "slot", "repetition", "presence", "frequency", "mask"), S=2, spread=3, seed=6),
+    case(4, 10000, "f32", (*_DRAW, "top_p"), spread=4, seed=7),
+    case(3, 8300, "f32", ("logprob",), seed=8),
     case(0, 64, "f32", (), values={"logits": np.zeros((0, 64))}),
 ]
