@@ -44,11 +44,10 @@ struct CodesTile {
   int64_t pitch;     // bytes between rows of W
   int lane, wn, wk, rank, n0;
   int first, count;  // steps of K of this rank
-  uint64_t policy;
 
   __device__ __forceinline__ CodesTile(const GemmArgs& args, uint8_t* smem, int tile)
       : a(args), panel(smem + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
-        rank(ptx::cluster_rank<P.cluster>()), n0(tile * P.rows()), policy(ptx::evict_first()) {
+        rank(ptx::cluster_rank<P.cluster>()), n0(tile * P.rows()) {
     ring = smem + static_cast<int>(threadIdx.x) / 32 * (P.stages * kRows * kPitch);
     sums = reinterpret_cast<float*>(smem + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
@@ -58,7 +57,8 @@ struct CodesTile {
     count = static_cast<int>(steps * (rank + 1) / P.cluster) - first;
   }
 
-  /// Step `i` of this rank into its place. Bytes beyond K become zeros; rows beyond N stay what they are.
+  /// Step `i` of this rank into its place. Bytes beyond K become zeros; rows beyond N stay what they are. No L2
+  /// policy: ptxas 13.0 keeps a constant one in uniform registers and loses half of it where lanes diverge.
   __device__ __forceinline__ void load_w(int i) const {
     uint8_t* slot = ring + i / P.warps_k % P.stages * (kRows * kPitch);
     const int64_t begin = int64_t{first + i} * kBytes, end = row_bytes(W, a.K);
@@ -71,7 +71,7 @@ struct CodesTile {
       for (int r = 0; r < kRows / 8; ++r, from += 8 * pitch)
 #pragma unroll
         for (int u = 0; u < (kChunks + 3) / 4; ++u)
-          if (u * 4 + lane % 4 < kChunks && r * 8 + lane / 4 < rows) ptx::copy16(to + r * 8 * kPitch + u * 64, from + u * 64, true, policy);
+          if (u * 4 + lane % 4 < kChunks && r * 8 + lane / 4 < rows) ptx::copy16(to + r * 8 * kPitch + u * 64, from + u * 64, true);
     } else {
 #pragma unroll 1
       for (int at = lane; at < kRows * kChunks; at += 32) {
@@ -80,7 +80,7 @@ struct CodesTile {
         const uint8_t* start = w + row * pitch;
         const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start + begin) & ~uint64_t{15}) + chunk * 16;
         const int64_t left = start + end - from;
-        ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
+        ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
       }
     }
     if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
@@ -101,7 +101,7 @@ struct CodesTile {
       const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start) & ~uint64_t{15}) + chunk * 16;
       const int64_t entries = (a.K - int64_t{first + i} * kStep + P.group - 1) / P.group, there = entries * bytes < kSideBytes ? entries * bytes : kSideBytes;
       const int64_t left = start + there - from;
-      ptx::copy16_part(slot + row * kPitch + kAt + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16, policy);
+      ptx::copy16_part(slot + row * kPitch + kAt + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
     }
   }
   /// Where row `row`'s entries of step i lie in the ring.

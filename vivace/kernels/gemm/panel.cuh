@@ -80,11 +80,9 @@ struct XPanel {
   /// The same where x needs no conversion: 16 bytes a copy, all of a thread's in flight together.
   __device__ __forceinline__ void copy(const X* from, int64_t stride, int64_t K, int tokens, int groups) const {
     constexpr int kWords = kGroups * 4;
-    uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     for (int u = static_cast<int>(threadIdx.x); u < tokens * kWords; u += P.threads()) {
       const int t = u / kWords, word = u % kWords;
-      if (word < groups * 4) ptx::copy16(x + t * kPitch + word * 16, from + t * stride + word * 8, word * 8 < K, policy);
+      if (word < groups * 4) ptx::copy16(x + t * kPitch + word * 16, from + t * stride + word * 8, word * 8 < K);
     }
     ptx::copy_commit();
     ptx::copy_wait<0>();

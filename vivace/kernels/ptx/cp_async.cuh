@@ -35,8 +35,8 @@ __device__ __forceinline__ void copy16(void* to, const void* from, bool valid, u
 }
 
 /// The first `bytes` (0 .. 16) of them, then zeros.
-__device__ __forceinline__ void copy16_part(void* to, const void* from, int bytes, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "l"(policy) : "memory");
+__device__ __forceinline__ void copy16_part(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
 }
 
 /// Closes this thread's group of copies; groups finish in order.
