@@ -53,16 +53,18 @@ TEST(DecoderHotPath, TheFirstStepAllocatesNothing) {
 
 TEST(DecoderHotPath, BatcherStepsAllocateNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
-  const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2});
-  auto& model = dynamic_cast<engine::TextModel&>(*owner);
-  serve::Batcher batcher(model);
-  std::vector<serve::Event> events;
-  events.reserve(16);
-  for (int i = 0; i < 2; ++i) ASSERT_TRUE(batcher.submit({{1, 2, 3}, 100, {}, {}}).ok());
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(batcher.step(&events).ok());
-  const uint64_t before = testing::allocations();
-  for (int i = 0; i < 90; ++i) ASSERT_TRUE(batcher.step(&events).ok());
-  EXPECT_EQ(testing::allocations() - before, 0u);
+  for (const int ahead : {1, 4}) {
+    const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2, .ahead = ahead});
+    auto& model = dynamic_cast<engine::TextModel&>(*owner);
+    serve::Batcher batcher(model);
+    std::vector<serve::Event> events;
+    events.reserve(16);
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(batcher.submit({{1, 2, 3}, 100, {}, {}}).ok());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(batcher.step(&events).ok());
+    const uint64_t before = testing::allocations();
+    for (int i = 0; i < 90; ++i) ASSERT_TRUE(batcher.step(&events).ok());
+    EXPECT_EQ(testing::allocations() - before, 0u);
+  }
 }
 
 }  // namespace
