@@ -135,6 +135,8 @@ CASES = [
     Case(shape(3, 600, 40, 1, 64, 80), ports("f16", "e4m3", pos="i32"), ranges={"pos": (590, 600)}, distributions=("normal",),
          note="more heads than a tile has rows"),
     Case(shape(0, 16, 2, 2, 16, 16), ports("f32", "f32")),
+    Case(shape(75, 90, 4, 2, 192, 128), ports("bf16", "bf16", lse="f32"), distributions=("normal",), note="heads of 192 and 128: before absorption"),
+    Case(shape(2, 200, 16, 16, 192, 128), ports("f16", "f16", pos="i32"), ranges={"pos": (100, 200)}, distributions=("normal", "large")),
     Case(shape(11, 60, 4, 1, 64, 64), ports("bf16", "bf16", pos="i32", prefix="i32", lse="f32"), {"mask": "state"}, values={"pos": np.arange(14, 25), "prefix": np.array([17])},
          note="a prefix's last places, the state at 17, the actions"),
     Case(shape(70, 90, 4, 2, 128, 128), ports("bf16", "bf16", slopes="f32", head_scale="f32", lse="f32"), ranges={"slopes": (0, 1), "head_scale": (0.5, 1.5)},
