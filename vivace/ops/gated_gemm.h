@@ -82,6 +82,7 @@ struct gated_gemm {
       Kind last{};
       bool first = true;
       GemmGpu::instances(arch, [&](const Key& k) {
+        if (k.kind == Kind::codes) return;
         if (first || k.kind != last) visit(k);
         first = false;
         last = k.kind;
