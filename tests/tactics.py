@@ -26,13 +26,10 @@ _memory = mmap.mmap(-1, MOST_BYTES + (1 << 20), mmap.MAP_PRIVATE)  # never touch
 
 
 def arguments(op, case, layout):
-    """The case's ports as Run would lay them out, without contents; None if they are too large, or if the case fixes
-    contents of another size."""
+    """The case's ports as Run would lay them out, without contents; None if they are too large."""
     at, given = 64, dict(case.attrs)
     for port, dtype in case.dtypes.items():
         shape = shape_of(op, port, case)
-        if port in case.values and not callable(case.values[port]) and np.size(case.values[port]) != math.prod(shape):
-            return None
         rows, row = shape[0], row_bytes(dtype, shape)
         start = -(-at // 64) * 64 + (0 if layout == "dense" else 2 if is_block(dtype) else DTYPES[dtype]["bytes"])
         at = start + rows * row + 64
@@ -43,6 +40,15 @@ def arguments(op, case, layout):
         else:
             given[port] = np.ndarray(shape, NUMPY[dtype], _memory, start)
     return given
+
+
+def has_contents(op, case):
+    """Whether what the case fixes of its contents fits these sizes."""
+    for port, given in case.values.items():
+        shape = shape_of(op, port, case)
+        if np.size(given(np.random.default_rng(0), shape) if callable(given) else given) != math.prod(shape):
+            return False
+    return True
 
 
 def takes(op, port, t):
@@ -103,10 +109,11 @@ def search(op, capability):
             if kernel not in wanted or flops > MOST_FLOPS or math.prod(dims.values()) > 1 << 34:
                 continue
             cost = bytes_ + flops / 16
+            if kernel in found and cost >= found[kernel][0] or not has_contents(op, tried):
+                continue
             if kernel not in found:
                 stale = 0
-            if kernel not in found or cost < found[kernel][0]:
-                found[kernel] = (cost, tried, layout)
+            found[kernel] = (cost, tried, layout)
     return {k: (case, layout) for k, (_, case, layout) in found.items()}
 
 
