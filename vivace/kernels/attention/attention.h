@@ -121,24 +121,30 @@ struct AttentionStream {
   int32_t warps_m, warps_d, stages, split;
   int32_t slots;  // units of keys a block does before the cluster meets
   static constexpr int kKeys = 64, kGroup = 4;  // keys of a block, blocks of a group: the tree of a row's sum
-  static constexpr int kCopiers = 128;          // threads that copy
+  static constexpr int kCopiers = 64;           // threads that copy
   constexpr bool operator==(const AttentionStream&) const = default;
 
   VV_HD constexpr int multipliers() const { return 32 * warps_m * warps_d; }
   VV_HD constexpr int threads() const { return multipliers() + kCopiers; }
   VV_HD constexpr int resident() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
   VV_HD constexpr int rows() const { return 16 * warps_m; }
-  VV_HD int height(const AttentionArgs& a) const { return a.by_token() && a.group() < rows() ? a.group() : rows(); }
+  /// Rows of a tile: of one token if by_token().
+  VV_HD int height(const AttentionArgs& a) const {
+    const int64_t all = a.by_token() ? a.group() : int64_t{a.T} * a.group();
+    return all < rows() ? static_cast<int>(all) : rows();
+  }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
   /// Bytes between rows of keys or values, so that what a warp reads together lies in different banks.
   VV_HD constexpr int pitch(int dim, int bytes) const { return bytes == 2 ? padded(dim) * 2 + 16 : ((dim + 15) / 16 + 3) / 8 * 128 + 64; }
   VV_HD constexpr int pitch_v(int dim, int bytes) const { return bytes == 2 ? pitch(dim, 2) : ((dim + 15) / 16 | 1) * 16; }
   VV_HD constexpr int stage_bytes(int bytes) const { return kKeys * (pitch(d, bytes) + pitch_v(dv, bytes)); }
-  VV_HD constexpr int query_bytes() const { return rows() * (padded(d) + 8) * 2 + rows() * 4; }
+  VV_HD constexpr int query_bytes(int height) const { return (height * ((padded(d) + 8) * 2 + 4) + 15) / 16 * 16; }
+  static constexpr int kScorePitch = kKeys + 8;  // floats; two buffers of scores for each row
+  VV_HD constexpr int score_bytes(int height) const { return 2 * height * kScorePitch * 4; }
   /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
   VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
   VV_HD constexpr int barriers_at(int bytes, int height) const {
-    return query_bytes() + stages * stage_bytes(bytes) + (split > 1 ? split * slots * (share(height) * 16 + height * 8) : 0);
+    return query_bytes(height) + stages * stage_bytes(bytes) + score_bytes(height) + (split > 1 ? split * slots * (share(height) * 16 + height * 8) : 0);
   }
   VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
 };

@@ -322,11 +322,12 @@ __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
   __syncthreads();
   ptx::dependency_wait();
   ptx::launch_dependents();
+  constexpr bool kMove = P.warps_m > 4;  // with one group there are registers for everyone
   if (warp < 4) {
-    ptx::registers_down<P.warps_m == 12 ? 32 : 40>();
+    if constexpr (kMove) ptx::registers_down<(P.warps_m == 12 || P.d > 128 ? 32 : 40)>();
     if (warp == 0) k.feed(f);
   } else {
-    ptx::registers_up<P.warps_m == 12 ? 160 : 232>();
+    if constexpr (kMove) ptx::registers_up<(P.warps_m == 12 ? 160 : P.d > 128 ? 240 : 232)>();
     k.multiply();
   }
 #endif

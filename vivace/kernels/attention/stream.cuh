@@ -2,8 +2,8 @@
 // vivace/ops/attention.h, but no soft cap and none of Terms; cutting in AttentionStream. Limit: the bytes of the
 // visible keys and values.
 //
-// Four warps copy blocks of 64 keys and values, as many at once as shared memory holds; the others multiply, each
-// with part of the values' columns and all of the scores. A row's sum is a tree: four blocks one after the other
+// Two warps copy blocks of 64 keys and values, as many at once as shared memory holds; the others multiply, each with
+// part of the block's keys, then, with everyone's scores, part of the values' columns. A row's sum is a tree: four blocks one after the other
 // are a group, four groups a super, supers one after the other the row. Blocks of threads in a cluster take
 // blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared memory; the
 // tree is the same however it is cut, and so are a row's bits.
@@ -67,19 +67,27 @@ struct AttentionStreamKernel {
   float unlift[2];       // narrow: what the queries of those rows were divided by
 
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory); }
-  __device__ __forceinline__ unsigned char* stage(int i) const { return memory + P.query_bytes() + i % P.stages * kStage; }
+  __device__ __forceinline__ unsigned char* stage(int i) const { return memory + P.query_bytes(height) + i % P.stages * kStage; }
+  /// The i-th block's scores of a row.
+  __device__ __forceinline__ float* scores(int i, int r) const {
+    return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage) + (i % 2 * height + r) * P.kScorePitch;
+  }
   /// Sums and states that a round's units sent to this block: of unit n the fours that are its own, and its rows.
-  __device__ __forceinline__ float* sent_sums(int n) const { return reinterpret_cast<float*>(memory + P.query_bytes() + P.stages * kStage) + n * P.share(height) * 4; }
+  __device__ __forceinline__ float* sent_sums(int n) const {
+    return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage + P.score_bytes(height)) + n * P.share(height) * 4;
+  }
   __device__ __forceinline__ AttentionState* sent_states(int n) const { return reinterpret_cast<AttentionState*>(sent_sums(P.split * P.slots)) + n * height; }
   __device__ __forceinline__ uint32_t barrier(int which, int i) const {
     return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height) + (which * P.stages + i % P.stages) * 8);
   }
   enum { kFull, kEmpty };
+  /// Rows beyond the tile's stand for its last one: what comes of them is dropped.
+  __device__ __forceinline__ int held(int r) const { return min(r, height - 1); }
   __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
 
   __device__ __forceinline__ void load_queries() const {
     const int group = a.group();
-    for (int i = static_cast<int>(threadIdx.x); i < P.rows() * (kDim / 8); i += P.multipliers()) {
+    for (int i = static_cast<int>(threadIdx.x); i < height * (kDim / 8); i += P.multipliers()) {
       const int row = row0 + i / (kDim / 8), t = row / group, at = i % (kDim / 8) * 8;
       const bool take = row < row_end && at < P.d;
       const Q* from = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
@@ -99,7 +107,7 @@ struct AttentionStreamKernel {
 
   /// Narrow: queries become f16, each row divided by a power of two that takes its largest element to 2^14 .. 2^15.
   __device__ __forceinline__ void narrow_queries() const {
-    for (int r = static_cast<int>(threadIdx.x) / 32; r < P.rows(); r += P.multipliers() / 32) {
+    for (int r = static_cast<int>(threadIdx.x) / 32; r < height; r += P.multipliers() / 32) {
       Q* const row = queries() + r * kQueryPitch;
       float most = 0;
       for (int at = lane * 4; at < kDim; at += 128) {
@@ -122,17 +130,17 @@ struct AttentionStreamKernel {
     }
   }
   /// Behind the queries.
-  __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(memory + P.query_bytes() - P.rows() * 4); }
+  __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(queries() + height * kQueryPitch); }
   /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts of four steps.
   __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
     if constexpr (kNarrow) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint2 four = *reinterpret_cast<const uint2*>(queries() + (warp_m * 16 + lane / 4 + 8 * i) * kQueryPitch + step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
+        const uint2 four = *reinterpret_cast<const uint2*>(queries() + held(warp_m * 16 + lane / 4 + 8 * i) * kQueryPitch + step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
         f[i] = four.x, f[2 + i] = four.y;
       }
     } else {
-      ptx::load_matrix4(ptx::shared_address(queries() + (warp_m * 16 + lane % 16) * kQueryPitch + step * 16 + lane / 16 * 8), f);
+      ptx::load_matrix4(ptx::shared_address(queries() + held(warp_m * 16 + lane % 16) * kQueryPitch + step * 16 + lane / 16 * 8), f);
     }
   }
 
@@ -168,8 +176,9 @@ struct AttentionStreamKernel {
 
   // --- the multiplying warps ---
 
-  /// q . k of a block: keys 8 n + 2 (lane % 4) + {0, 1} in s[n].
-  __device__ __forceinline__ void products(const unsigned char* keys, const Queries& q, float (&s)[kKeys / 8][4]) const {
+  /// q . k of this warp's keys of a block: keys 8 n + 2 (lane % 4) + {0, 1} of those in s[n].
+  static constexpr int kOwn = kKeys / P.warps_d;
+  __device__ __forceinline__ void products(const unsigned char* keys, const Queries& q, float (&s)[kOwn / 8][4]) const {
     const auto fragment = [&](int step, uint32_t(&f)[4]) {
       if constexpr (kHoldQ) {
 #pragma unroll
@@ -178,47 +187,59 @@ struct AttentionStreamKernel {
         query_fragment(step, f);
       }
     };
+    keys += warp_d * kOwn * kPitch;
 #pragma unroll
-    for (int n = 0; n < kKeys / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+    for (int n = 0; n < kOwn / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
     if constexpr (kNarrow) {
 #pragma unroll
       for (int chunk = 0; chunk < kSteps / 4; ++chunk) {
-        uint32_t f[4][4];
+        uint4 k[kOwn / 8];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) fragment(chunk * 4 + i, f[i]);
+        for (int n = 0; n < kOwn / 8; ++n) k[n] = *reinterpret_cast<const uint4*>(keys + (n * 8 + lane / 4) * kPitch + chunk * 64 + lane % 4 * 16);
 #pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
-          const uint4 k = *reinterpret_cast<const uint4*>(keys + (n * 8 + lane / 4) * kPitch + chunk * 64 + lane % 4 * 16);
-          const uint32_t words[4] = {k.x, k.y, k.z, k.w};
+        for (int i = 0; i < 4; ++i) {
+          uint32_t f[4];
+          fragment(chunk * 4 + i, f);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
+          for (int n = 0; n < kOwn / 8; ++n) {
+            const uint32_t words[4] = {k[n].x, k[n].y, k[n].z, k[n].w};
             uint32_t low, high;
             ptx::widen_e4m3(words[i], low, high);
-            ptx::mma16816<f16>(s[n], f[i][0], f[i][1], f[i][2], f[i][3], low, high);
+            ptx::mma16816<f16>(s[n], f[0], f[1], f[2], f[3], low, high);
           }
         }
       }
     } else {
-      uint32_t k[2][kKeys / 16][4];  // of this step and, on their way, of the next
-      const auto fetch = [&](int step) {
-#pragma unroll
-        for (int n = 0; n < kKeys / 16; ++n)
-          ptx::load_matrix4(ptx::shared_address(keys + (n * 16 + lane % 8 + lane / 16 * 8) * kPitch + step * 32 + lane / 8 % 2 * 16), k[step % 2][n]);
-      };
-      fetch(0);
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         uint32_t f[4];
         fragment(step, f);
-        if (step + 1 < kSteps) fetch(step + 1);
 #pragma unroll
-        for (int n = 0; n < kKeys / 16; ++n) {
-          const uint32_t(&b)[4] = k[step % 2][n];
-          ptx::mma16816<Q>(s[2 * n], f[0], f[1], f[2], f[3], b[0], b[1]);
-          ptx::mma16816<Q>(s[2 * n + 1], f[0], f[1], f[2], f[3], b[2], b[3]);
+        for (int n = 0; n < kOwn / 8; n += 2) {
+          uint32_t k[4];
+          ptx::load_matrix4(ptx::shared_address(keys + (n * 8 + lane % 8 + lane / 16 * 8) * kPitch + step * 32 + lane / 8 % 2 * 16), k);
+          ptx::mma16816<Q>(s[n], f[0], f[1], f[2], f[3], k[0], k[1]);
+          ptx::mma16816<Q>(s[n + 1], f[0], f[1], f[2], f[3], k[2], k[3]);
         }
       }
     }
+  }
+  /// Everyone's products of a row to everyone who has columns of it. Two buffers: nobody is two blocks ahead.
+  __device__ __forceinline__ void exchange(int i, const float (&own)[kOwn / 8][4], float (&s)[kKeys / 8][4]) const {
+    const int r[2] = {warp_m * 16 + lane / 4, warp_m * 16 + lane / 4 + 8};
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (r[h] < height)
+#pragma unroll
+        for (int n = 0; n < kOwn / 8; ++n) store<2>(scores(i, r[h]) + warp_d * kOwn + n * 8 + lane % 4 * 2, {own[n][2 * h], own[n][2 * h + 1]});
+    ptx::named_barrier<P.warps_d * 32>(2 + warp_m);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        const Vec<float, 2> x = *reinterpret_cast<const Vec<float, 2>*>(scores(i, held(r[h])) + n * 8 + lane % 4 * 2);
+        s[n][2 * h] = x.v[0], s[n][2 * h + 1] = x.v[1];
+      }
   }
 
   /// Products become weights 2^(score - top); the state of the block's keys.
@@ -353,7 +374,9 @@ struct AttentionStreamKernel {
         float s[kKeys / 8][4];
         AttentionState block[2];
         ptx::mbarrier_wait<false>(barrier(kFull, i), i / P.stages & 1);
-        products(stage(i), q, s);
+        float own[kOwn / 8][4];
+        products(stage(i), q, own);
+        exchange(i, own, s);
         weigh(b * kKeys, s, block);
         add_values(stage(i) + kKeys * kPitch, s, block, group, group_sums);
         __syncwarp();
@@ -592,7 +615,7 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
     k.warp_m = 0, k.warp_d = 0;
   } else {
     k.load_queries();
-    if constexpr (k.kNarrow) k.unlift[0] = k.unlifts()[k.warp_m * 16 + k.lane / 4], k.unlift[1] = k.unlifts()[k.warp_m * 16 + k.lane / 4 + 8];
+    if constexpr (k.kNarrow) k.unlift[0] = k.unlifts()[k.held(k.warp_m * 16 + k.lane / 4)], k.unlift[1] = k.unlifts()[k.held(k.warp_m * 16 + k.lane / 4 + 8)];
   }
   ptx::cluster_wait<P.split>();  // the others run, and may be sent to
   int i = 0;
