@@ -18,7 +18,7 @@ from tests.gpu.kernels import delayed_copy  # noqa: E402
 from vivace import _core, ops  # noqa: E402
 
 # Ports that a kernel may read before its dependency wait, because no kernel writes them.
-IMMUTABLE = {"weight", "bias", "w", "w_scale", "table", "inv_freq", "q_norm", "k_norm"}
+IMMUTABLE = {"weight", "bias", "w", "w_scale", "w_block_scale", "w_block_zero", "table", "inv_freq", "q_norm", "k_norm"}
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 DELAY = 200_000  # cycles, some 0.1 ms: a kernel that does not wait has long finished
 

@@ -80,49 +80,41 @@ struct GemmCodesGpu {
     launch->grid[0] = static_cast<uint32_t>(tiles * k.p.cluster);
   }
 
-  /// Every tactic with one block format; every format, and every kind of x, with the first tactic.
+  /// Every tactic with one block format; every format, and the kinds of x, with the first tactic.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
-    const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) {
-      const Policy p = with(row, form, x, w, act);
-      if (p.smem_bytes(x, w, act, p.tokens()) <= gemm_smem_limit(arch)) visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, act, p});
-    };
-    for (const Act act : {Act::f32, Act::q8}) {
-      for (const Policy& p : kTactics) one(DType::bf16, DType::q4_0, act, p, form(1, true));
-      if (arch >= Arch::sm90a)
-        for (const int cluster : {2, 4, 8}) one(DType::bf16, DType::q4_0, act, kTactics[0], form(cluster, true));
-      for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) {
-        if (Policy::step_bytes(w) % 16 == 0) one(DType::bf16, w, act, kTactics[0], form(1, true));
-        one(DType::bf16, w, act, kTactics[1], form(1, false));
-      }
-      one(DType::f16, DType::q4_0, act, kTactics[0], form(1, true));
-      one(DType::f32, DType::q4_0, act, kTactics[0], form(1, true));
-    }
-    for (const DType w : {DType::e4m3, DType::i8, DType::bf16, DType::f16, DType::f32}) {
-      one(DType::bf16, w, Act::f32, kTactics[1], form(1, false));
-      one(DType::f32, w, Act::f32, kTactics[1], form(1, true));
-    }
+    const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) { visit_one(arch, visit, x, w, act, row, form); };
+    for (const Policy& p : kTactics) one(DType::bf16, DType::q4_0, Act::f32, p, form(1, true));
+    if (arch >= Arch::sm90a) one(DType::bf16, DType::q4_0, Act::f32, kTactics[0], form(4, true));
+    for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k})
+      one(DType::bf16, w, Act::f32, kTactics[1], form(1, w == DType::q8_0));
+    for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) one(DType::bf16, w, Act::q8, kTactics[1], form(1, w != DType::q6_k));
+    one(DType::f16, DType::q4_0, Act::f32, kTactics[0], form(1, true));
+    one(DType::f32, DType::q4_0, Act::f32, kTactics[0], form(1, true));
+    one(DType::bf16, DType::e4m3, Act::f32, kTactics[0], form(1, true));
+    one(DType::bf16, DType::i8, Act::f32, kTactics[1], form(1, false));
+    one(DType::f32, DType::bf16, Act::f32, kTactics[1], form(1, true));
+    one(DType::bf16, DType::f32, Act::f32, kTactics[1], form(1, false));
   }
 
   /// The same of weights with scales beside them.
   template <class Visit>
   static void scaled_instances(Arch arch, Visit&& visit) {
-    const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) {
-      const Policy p = with(row, form, x, w, Act::f32);
-      if (p.smem_bytes(x, w, Act::f32, p.tokens()) <= gemm_smem_limit(arch)) visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, Act::f32, p});
-    };
-    for (const Policy& p : kTactics) {
-      one(DType::bf16, DType::e2m1, p, form(1, true, 16, DType::e4m3));
-      one(DType::bf16, DType::i4, p, form(1, true, 128, DType::bf16, true));
-      one(DType::e4m3, DType::e4m3, p, form(1, true, 128, DType::f32, false, true));
+    const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) { visit_one(arch, visit, x, w, Act::f32, row, form); };
+    for (const int tactic : {0, 4}) {
+      one(DType::bf16, DType::e2m1, kTactics[tactic], form(1, true, 16, DType::e4m3));
+      one(DType::bf16, DType::i4, kTactics[tactic], form(1, true, 128, DType::bf16, true));
+      one(DType::e4m3, DType::e4m3, kTactics[tactic], form(1, true, 128, DType::f32, false, true));
     }
-    for (const DType scale : {DType::f16, DType::f32}) {
-      one(DType::f16, DType::i4, kTactics[0], form(1, true, 32, scale));
-      one(DType::bf16, DType::i4, kTactics[1], form(1, false, 64, scale, true));
-    }
-    one(DType::f16, DType::e2m1, kTactics[0], form(1, true, 16, DType::e4m3));
-    one(DType::bf16, DType::e4m3, kTactics[0], form(1, true, 128, DType::f32));
-    one(DType::bf16, DType::i8, kTactics[0], form(1, true, 128, DType::bf16));
+    one(DType::f16, DType::i4, kTactics[1], form(1, false, 32, DType::f32, true));
+    one(DType::bf16, DType::i8, kTactics[0], form(1, true, 128, DType::f16));
+  }
+
+ private:
+  template <class Visit>
+  static void visit_one(Arch arch, Visit&& visit, DType x, DType w, Act act, const Policy& row, const Policy& form) {
+    const Policy p = with(row, form, x, w, act);
+    if (p.smem_bytes(x, w, act, p.tokens()) <= gemm_smem_limit(arch)) visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, act, p});
   }
 };
 

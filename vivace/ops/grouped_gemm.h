@@ -66,6 +66,7 @@ struct grouped_gemm {
     static constexpr const char* kHeader = "vivace/kernels/moe/grouped_gemm.cuh";
     using Codes = GemmCodesGpu;
     using Key = Codes::Key;
+    using Act = kernels::GemmAct;
 
     /// Rows a group has if they are spread evenly, and room for uneven ones: sets the tile, not the bits.
     static int64_t usual_rows(const Args& a) {
@@ -87,10 +88,16 @@ struct grouped_gemm {
       Codes::shape(k, slots * ((a.N + k.p.rows() - 1) / k.p.rows()), a.A, launch);
     }
     template <class Visit>
-    static void instances(Arch arch, Visit&& visit) {
-      Codes::instances(arch, [&](Key k) {
-        if (k.w != DType::e4m3 && k.w != DType::i8) visit(k);
-      });
+    static void instances(Arch, Visit&& visit) {
+      const auto one = [&](DType x, DType w, Act act, int tactic, bool aligned) {
+        visit(Key{x, w, x, act, Codes::with(Codes::kTactics[tactic], Codes::form(1, aligned), x, w, act)});
+      };
+      for (const int tactic : {1, 3}) one(DType::bf16, DType::bf16, Act::f32, tactic, true);
+      one(DType::bf16, DType::q4_0, Act::f32, 1, true);
+      one(DType::bf16, DType::q4_k, Act::f32, 1, true);
+      one(DType::bf16, DType::q6_k, Act::q8, 1, false);
+      one(DType::f32, DType::f32, Act::f32, 1, false);
+      one(DType::f16, DType::f16, Act::f32, 1, true);
     }
   };
 };
