@@ -98,15 +98,13 @@ struct norm {
     };
     static constexpr Tactic kTactics[] = {{64, 1}, {128, 1}, {128, 2}, {128, 4}, {256, 4}, {512, 0}};
 
-    static constexpr int32_t kFewRows = 132;  // one for each SM of the largest chips
-
     static Result<Policy> policy(const Args& a, bool fits) {
       const bool aligned = fits && a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
                            vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) && vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) &&
                            vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) && vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
       const bool plain = aligned && a.kind == kernels::NormKind::rms && !a.gate && !a.scale && !a.shift && !a.bias && !a.row_scale;
       for (const Tactic& t : kTactics) {
-        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && a.T <= kFewRows};
+        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && a.T <= int64_t{kernels::kNormFewRows}};
         if (p.items == 0 || a.H <= p.capacity()) return p;
       }
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all

@@ -238,12 +238,13 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
   }
 }
 
-/// Before anything else of a kernel that ends in norm_row. Among few rows the weight is on its way while the
-/// predecessor still runs; among many, whose blocks find it in L1, the hints would cost more than they bring.
+/// Before anything else of a kernel that ends in norm_row. Among few rows weight and bias are on their way while the
+/// predecessor still runs; among many, whose blocks find them in L1, the hints would cost more than they bring.
 template <class W, NormPolicy P>
 __device__ __forceinline__ void norm_begin(const NormArgs& a) {
-  if (P.early && a.weight != nullptr)
-    norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
+  if (P.plain ? !P.early : gridDim.x > kNormFewRows) return;
+  if (a.weight != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
+  if (!P.plain && a.bias != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.bias) + col); });
 }
 
 /// Grid: T blocks. Moves (x + out) * T * H bytes plus residual twice; ~6 T H flop.

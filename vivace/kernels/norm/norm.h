@@ -28,6 +28,7 @@ struct NormArgs {
 };
 
 inline constexpr int kNormGroup = 8;  // consecutive elements that one thread takes together
+inline constexpr uint32_t kNormFewRows = 132;  // up to here, one for each SM of the largest chips, latency decides
 
 /// One thread block a row. Which thread sums which group, and so every bit of the result, follows from
 /// threads and items alone, which follow from H alone: the same row gives the same bits in any place.
