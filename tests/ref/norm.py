@@ -87,6 +87,8 @@ CASES = [
     Case({"T": 9, "H": 40, "R": 2}, {"x": "f32", "residual": "f32", "gate": "f32", "ada_row": "i32", "out": "f32"},
          ranges={"ada_row": (-1, 4)}, note="some rows of the table do not exist"),
     Case({"T": 4, "H": 576}, {"x": "f32", "weight": "f32", "bias": "f32", "out": "f32"}, {"kind": "layer", "eps": 1e-5}),
+    Case({"T": 6, "H": 512}, {"x": "bf16", "residual": "bf16", "weight": "bf16", "out": "bf16"}, {"weight_plus_one": True}),
+    Case({"T": 3, "H": 1032}, {"x": "f16", "residual": "f16", "weight": "f16", "out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
     Case({"T": 9, "H": 128}, {"x": "bf16", "weight": "bf16", "out": "e4m3", "out_scale": "f32"}, positive=("out_scale",)),
     Case({"T": 9, "H": 130}, {"x": "f32", "residual": "f32", "weight": "f32", "out": "e4m3", "row_scale": "f32"}),
     Case({"T": 8, "H": 64}, {"x": "f32", "weight": "f32", "out": "f32", "rows": "i32"}, rows=5),
