@@ -17,8 +17,7 @@ from vivace import _core, ops
 SIZES = (1, 2, 3, 4, 5, 8, 16, 24, 33, 40, 48, 64, 72, 96, 100, 128, 160, 200, 256, 260, 264, 300, 512, 520, 576, 700, 1000, 1024, 1032, 1500, 1999, 2048, 2056,
          3000, 4096, 4104, 6000, 8192, 8200, 12000, 16384, 20001, 24008, 32768, 65536, 131072, 151936, 262144, 600000)
 TOKENS = (1, 2, 3, 5, 8, 12, 16, 17, 24, 32, 33, 40, 64, 65, 100, 128, 200, 256, 300, 520, 1100)
-LADDERS = {"T": TOKENS, "D": (16, 33, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 256, 300, 512), "Hq": (1, 2, 4, 8, 16, 32), "Hkv": (1, 2, 4, 8),
-           "S": (1, 2, 5, 16, 40, 64, 300), "B": (1, 2, 5, 16, 40, 64)}  # the project's index letters; any other: SIZES
+LADDERS = {"T": TOKENS, "D": (16, 33, 40, 64, 64, 72, 80, 96, 128, 128, 192, 256, 256, 300, 512), "Hq": (1, 2, 4, 8, 16, 32), "Hkv": (1, 2, 4, 8)}  # the project's index letters; any other: SIZES
 MOST_BYTES, MOST_FLOPS = 1 << 28, 3e9  # of a call: the reference runs it in float64
 DRAWS, PATIENCE = 12000, 4000          # of dims and types for a case; draws without a new kernel
 FLOATS3 = ("f32", "bf16", "f16")
@@ -70,7 +69,8 @@ def draws(op, case, rng):
     yield case.dims, case.dtypes, "dense"
     choices = seen_dtypes(op)
     for _ in range(DRAWS):
-        dims = {k: v if rng.random() < 0.3 else rng.choice(LADDERS.get(k, SIZES)) for k, v in case.dims.items()}
+        fixed = ("S", "B", "E", "T", "A") if case.values else ("S", "B", "E")  # what slots, offsets and tables point into
+        dims = {k: v if k in fixed or rng.random() < 0.3 else rng.choice(LADDERS.get(k, SIZES)) for k, v in case.dims.items()}
         if {"D", "Dv"} <= set(dims) and rng.random() < 0.7:
             dims["Dv"] = dims["D"]
         dtypes, kind, one = dict(case.dtypes), rng.random(), rng.choice(FLOATS3)

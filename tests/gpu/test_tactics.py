@@ -15,7 +15,7 @@ from vivace import _core, jit  # noqa: E402
 # Share of the table that calls reach. Less than all where the table lists rows that this chip never picks
 # (gemm's two-stage streams are for chips with less shared memory) or sets of block formats, forms and sizes that
 # the search does not hit together.
-SHARE = {"gemm": 0.35, "gated_gemm": 0.2, "grouped_gemm": 0.35, "attention": 0.5, "qkv_rope": 0.75, "sample": 0.6, "sample_chain": 0.5, "renorm_probs": 0.5}
+SHARE = {"gemm": 0.35, "gated_gemm": 0.2, "grouped_gemm": 0.2, "attention": 0.5, "qkv_rope": 0.75, "sample": 0.4, "sample_chain": 0.5, "renorm_probs": 0.5}
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 
 
