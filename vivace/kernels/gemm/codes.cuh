@@ -159,6 +159,7 @@ struct CodesTile {
 
   __device__ __forceinline__ void multiply_planes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
     constexpr int kParts = kHalves ? 2 : 1;
+    constexpr bool kSplit = kWPlanes > 1 || Panel::kPlanes > 1;
     uint32_t v[P.row_tiles][2][kWPlanes][4];
     float scale[P.row_tiles][2][kParts], minimum[P.row_tiles][2];
 #pragma unroll
@@ -181,14 +182,15 @@ struct CodesTile {
       if constexpr (P.x_scaled) d = panel.scale(m, at + j);
 #pragma unroll
       for (int r = 0; r < P.row_tiles; ++r) {
-        float part[2][4] = {};  // of the halves; else the first alone
+        float part[2][4] = {};  // of the halves, or of the planes; else the first alone
 #pragma unroll
         for (int s = 0; s < kWPlanes; ++s)
 #pragma unroll
           for (int p = 0; p < Panel::kPlanes; ++p) {
             if (s + p > 3) continue;  // below 2^-28 of the product
-            float(&low)[4] = kScaled ? part[0] : acc[r][m];
-            float(&high)[4] = kScaled ? part[kParts - 1] : acc[r][m];
+            // Several planes: the large product and the small ones apart, for the tensor unit cuts what it adds.
+            float(&low)[4] = kScaled ? part[0] : kSplit ? part[s + p > 0] : acc[r][m];
+            float(&high)[4] = kScaled ? part[kParts - 1] : kSplit ? part[s + p > 0] : acc[r][m];
             ptx::mma16816<Mma>(low, v[r][0][s][0], v[r][1][s][0], v[r][0][s][1], v[r][1][s][1], b[p][0], b[p][1]);
             ptx::mma16816<Mma>(high, v[r][0][s][2], v[r][1][s][2], v[r][0][s][3], v[r][1][s][3], b[p][2], b[p][3]);
           }
@@ -197,6 +199,10 @@ struct CodesTile {
           for (int q = 0; q < kParts; ++q)
 #pragma unroll
             for (int e = 0; e < 4; ++e) acc[r][m][e] = fmaf(part[q][e], P.x_scaled ? scale[r][e / 2][q] * (e % 2 ? d.y : d.x) : scale[r][e / 2][q], acc[r][m][e]);
+        }
+        if constexpr (!kScaled && kSplit) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) acc[r][m][e] += part[0][e] + part[1][e];
         }
         if constexpr (Panel::kMin) add_minimum(panel.sum(m, at + j), minimum[r], acc[r][m]);
       }
@@ -325,7 +331,7 @@ struct CodesTile {
 
 /// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(W, kAct)) gemm_codes(const __grid_constant__ GemmArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gemm_codes(const __grid_constant__ GemmArgs a) {
   extern __shared__ __align__(16) uint8_t codes_smem[];
   const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), block = static_cast<int>(blockIdx.x) / P.cluster;
   const CodesTile<X, W, kAct, P> tile(a, codes_smem, block / tiles_t);

@@ -26,8 +26,8 @@ struct GemmCodes {
   VV_HD constexpr int slice() const { return rows() / cluster; }         // of these a block finishes
   VV_HD constexpr int tokens() const { return 8 * token_tiles; }
   /// Blocks that a multiprocessor should hold: what the registers of the widening allow.
-  VV_HD constexpr int blocks(DType w, GemmAct act) const {
-    return token_tiles > 1 || w == DType::f32 ? 1 : act == GemmAct::q8 && info(w).block == 256 ? 2 : 3;
+  VV_HD constexpr int blocks(DType x, DType w, GemmAct act) const {
+    return token_tiles > 1 || x == DType::f32 || w == DType::f32 ? 1 : act == GemmAct::q8 && info(w).block == 256 ? 2 : 3;
   }
   VV_HD constexpr int parts() const { return warps_k * cluster; }        // partial sums of an output
   VV_HD constexpr bool reuse() const { return token_tiles > 2; }         // sums meet where the ring was, for one more barrier

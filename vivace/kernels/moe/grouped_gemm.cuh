@@ -43,7 +43,7 @@ struct GroupTile {
 
 /// Grid: ceil(N / P.rows()) * (tiles that any offsets could give) * P.cluster blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(W, kAct)) grouped_gemm(const __grid_constant__ GroupedGemmArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) grouped_gemm(const __grid_constant__ GroupedGemmArgs a) {
   extern __shared__ __align__(16) uint8_t codes_smem[];
   ptx::cluster_arrive<P.cluster>();
   ptx::dependency_wait();
