@@ -35,7 +35,7 @@ struct GemmCodesGpu {
     if (arch < Arch::sm90a) return 1;
     const int64_t steps = (K + Policy::step(w) - 1) / Policy::step(w);
     int s = 1;
-    while (s < 8 && (N + 63) / 64 * s < 256 && steps >= int64_t{s} * 2 * kWarpsK) s *= 2;
+    while (s < 4 && (N + 63) / 64 * s < 128 && steps >= int64_t{s} * 2 * kWarpsK) s *= 2;
     return s;
   }
 
