@@ -41,10 +41,6 @@ def bound(port, value, dtype, inputs):
     return ((2 * np.minimum(error, 1) + 2.0**-24 * (L / 2 + 32) + weights) * np.abs(cache).max(initial=0))[..., None] + rounding(value, dtype) + 1e-38
 
 
-def unserved_on_gpu(case):
-    return "float32, or a cache of another cut" if case.dtypes["q"] == "f32" or case.dims["E"] % 32 or case.dims["C"] % 128 else None
-
-
 def shape(T, L, Hq, N, E=576, C=512, S=1, B=None, P=None):
     return {"T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), "L": L, "Hq": Hq, "N": N, "E": E, "C": C}
 
