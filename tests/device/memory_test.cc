@@ -83,6 +83,27 @@ TEST(SizeClass, CoversTheRequestAndWastesAtMostAQuarter) {
   EXPECT_EQ(size_class(~size_t{0}, 64 * kKiB), 0u);
 }
 
+// A GPU maps 2 MiB at a time, and its driver refuses any other size: every class is a cell of a slab or whole units.
+TEST(SizeClass, EveryRequestMapsWholeUnits) {
+  for (const size_t unit : {4 * kKiB, 64 * kKiB, 2 * kMiB}) {
+    HostMemory device(64 * kMiB, unit);
+    Result<std::unique_ptr<Pool>> pool = Pool::create(device, {});
+    ASSERT_TRUE(pool.ok()) << pool.status().to_string();
+    for (const size_t edge : {448 * kKiB, 512 * kKiB, kMiB, 2 * kMiB})
+      for (const size_t n : {edge - 257, edge - 256, edge - 255, edge - 1, edge, edge + 1, edge + 64 * kKiB - 1}) {
+        const Result<Block*> b = (*pool)->allocate({n, 0, 1, "b", false});  // HostMemory::map checks the size
+        ASSERT_TRUE(b.ok()) << n << " bytes in units of " << unit << ": " << b.status().to_string();
+        ASSERT_EQ(size_class(size_class(n, unit), unit), size_class(n, unit)) << n;
+        std::memset((*b)->data(), 1, n);
+        ASSERT_EQ(device.mapped() % static_cast<int64_t>(unit), 0);
+        ASSERT_TRUE((*pool)->free(*b, 1).ok());
+      }
+    device.finish(1);
+    ASSERT_TRUE((*pool)->trim().ok());
+    EXPECT_EQ(device.mapped(), 0);
+  }
+}
+
 TEST_F(PoolTest, BlocksAreDisjointAlignedAndAccounted) {
   std::vector<Block*> blocks;
   std::mt19937 random(1);

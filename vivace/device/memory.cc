@@ -8,6 +8,7 @@ namespace vivace::device {
 namespace {
 
 constexpr size_t kStep = 256, kLargeBytes = 512 * 1024, kSlabBytes = 2 * 1024 * 1024;
+constexpr size_t kMostCellBytes = kLargeBytes / 8 * 7;  // the class before kLargeBytes: rounded on, a request would look large
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 long long ll(int64_t v) { return static_cast<long long>(v); }
@@ -23,7 +24,7 @@ struct Pool::Slab {
 
 size_t size_class(size_t bytes, size_t granularity) {
   if (bytes > (size_t{1} << 62)) return 0;
-  if (bytes > kLargeBytes - kStep) return round_up(bytes, granularity);
+  if (bytes > kMostCellBytes) return round_up(std::max(bytes, kLargeBytes), granularity);
   size_t power = kStep;
   while (power * 2 <= bytes) power *= 2;
   return round_up(std::max<size_t>(bytes, 1), std::max(kStep, power / 4));
@@ -219,7 +220,7 @@ Result<Block*> Pool::allocate(const Allocation& r) {
   if (r.bytes == 0 || bytes == 0) return Status(Code::kInvalidArgument, strf("%s: %zu bytes cannot be allocated", r.name.c_str(), r.bytes));
   if (r.evictable && bytes < kLargeBytes)
     return Status(Code::kInvalidArgument, strf("%s: %zu bytes: only blocks of %zu bytes and more have pages of their own and can be evicted",
-                                               r.name.c_str(), r.bytes, kLargeBytes - kStep + 1));
+                                               r.name.c_str(), r.bytes, kMostCellBytes + 1));
   Block* block = nullptr;
   Status s = fit_quota(r.tenant, bytes);
   if (s.ok()) block = reuse(bytes, r.stream, false);

@@ -14,7 +14,7 @@
 namespace vivace::device {
 
 /// Rounds a request up to its size class: 256-byte steps, then four classes a power of two (at most
-/// 25 % is lost), and from 512 KiB on whole multiples of `granularity`. 0 on overflow.
+/// 25 % is lost) up to 448 KiB, and beyond, whole multiples of `granularity` of at least 512 KiB. 0 on overflow.
 size_t size_class(size_t bytes, size_t granularity);
 
 struct TenantStats {

@@ -25,7 +25,8 @@ class MemoryBackend {
   /// Addresses without memory behind them. `bytes` is a multiple of granularity().
   virtual Result<uint64_t> reserve(size_t bytes) = 0;
   virtual void unreserve(uint64_t address, size_t bytes) = 0;
-  /// Puts memory behind reserved addresses. Errors: OutOfMemory; then nothing has changed.
+  /// Puts memory behind reserved addresses. Both are multiples of granularity(): a GPU's driver takes no others.
+  /// Errors: OutOfMemory; then nothing has changed.
   virtual Status map(uint64_t address, size_t bytes) = 0;
   /// Takes it away again; a range as it was given to map(). Nothing may use it any more.
   virtual Status unmap(uint64_t address, size_t bytes) = 0;
