@@ -1,5 +1,6 @@
 """Bad machines, by a driver that a C compiler makes here: chips without kernels, old drivers, GPUs that are not
-there, no compiler for kernels. Every call of the fake succeeds and does nothing."""
+there, no compiler for kernels. Every call of the fake succeeds and does nothing, except that memory is refused in
+any other size than a real driver takes."""
 import os
 import re
 import shutil
@@ -26,6 +27,11 @@ ANSWERS = {
     "cuDevicePrimaryCtxRetain": "(void** c, int d) { *c = (void*)(size_t)(16 + d); return 0; }",
     "cuCtxGetCurrent": "(void** c) { *c = 0; return 0; }",
     "cuCtxGetStreamPriorityRange": "(int* a, int* b) { *a = 0; *b = -5; return 0; }",
+    "cuMemGetInfo_v2": "(size_t* free, size_t* total) { *free = *total = 1ul << 34; return 0; }",
+    "cuMemGetAllocationGranularity": "(size_t* n, void* prop, int option) { *n = 1 << 21; return 0; }",
+    "cuMemAddressReserve": "(size_t* at, size_t n, size_t align, size_t wish, size_t f) { static size_t next = 1ul << 40; *at = next; next += n; return 0; }",
+    "cuMemCreate": "(size_t* h, size_t n, void* prop, size_t f) { *h = 1; return n == 0 || n % (1 << 21) ? 1 : 0; }",
+    "cuMemMap": "(size_t at, size_t n, size_t offset, size_t h, size_t f) { return at % (1 << 21) || n % (1 << 21) ? 1 : 0; }",
     "cuGetErrorName": "(int e, const char** s) { *s = \"FAKE\"; return 0; }",
     "cuGetErrorString": "(int e, const char** s) { *s = \"fake\"; return 0; }",
 }
@@ -96,3 +102,16 @@ def test_tensors_on_two_gpus(driver, tmp_path):
 def test_a_negative_size_is_refused(driver, tmp_path):
     out = run(driver, 'said(lambda: ops.cast(x=on(1, shape=(4, -8)), out=on(1, "f16", 0x7F0000010000)))', tmp_path)
     assert "InvalidShapeError cast: port x" in out, out
+
+
+def test_memory_of_every_size(driver, tmp_path):
+    out = run(driver, """
+from vivace import array
+kept = []
+for edge in (1 << 10, 448 << 10, 512 << 10, 2 << 20):
+    for n in (edge - 257, edge - 1, edge, edge + 1):
+        kept.append(array.empty((n,), "u8", "cuda:1"))
+stats = array.pool_stats(1)
+print(stats["requested"] == sum(a.nbytes for a in kept), stats["mapped"] % (2 << 20))
+""", tmp_path)
+    assert out.split() == ["True", "0"], out
