@@ -37,3 +37,9 @@ def test_most_ops_have_one_class():
     assert _core.row_class("gated_mlp", x=np.zeros((2, 8), np.float32), w_gate=np.zeros((4, 8), np.float32), w_up=np.zeros((4, 8), np.float32),
                            w_down=np.zeros((8, 4), np.float32), out=np.zeros((2, 8), np.float32), gate_up=np.zeros((2, 8), np.float32),
                            hidden=np.zeros((2, 4), np.float32)) is None
+
+
+def test_rows_off_16_bytes_are_another_class():
+    q, kv, out = np.zeros((3, 4, 64), np.float16), np.zeros((1, 16, 2, 64), np.float16), np.zeros((3, 4, 64), np.float16)
+    off = np.zeros(q.size + 1, np.float16)[1:].reshape(q.shape)
+    assert _core.row_class("attention", q=off, k=kv, v=kv.copy(), out=out) != _core.row_class("attention", q=q, k=kv, v=kv.copy(), out=out)

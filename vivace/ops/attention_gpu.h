@@ -35,15 +35,24 @@ struct AttentionGpu {
     if (a.by_token() || a.T <= 16 || (a.slot != nullptr && a.T <= 64)) return Role::decode;
     return a.T <= 64 ? Role::chunk : Role::prefill;
   }
-  static int row_class(const Args& a) { return static_cast<int>(role(a)); }
+  /// Roles of calls whose rows lie at multiples of 16 bytes, then of all others, which some kernels cannot read.
+  static int row_class(const Args& a) { return static_cast<int>(role(a)) + (fine(a) ? 0 : 3); }
   /// Shared memory a block may have on the chip.
   static constexpr int smem_limit(Arch arch) {
     if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;
     return (arch >= Arch::sm90a && arch <= Arch::sm110a ? 227 : 99) * 1024;
   }
-  /// The cut for a role: fixed by head sizes, most places a slot can have, and chip.
-  static constexpr Tile cut(Role role, int d, int dv, int64_t places, bool wide, Arch arch) {
-    const int largest = d > dv ? d : dv, blocks = arch >= Arch::sm90a ? (places <= 128 ? 1 : places <= 512 ? 4 : 8) : 1;
+  /// Blocks of threads that share a tile's keys: what a slot may hold, but no more than the tiles of all `slots` (slots * kv heads)
+  /// leave room for. H200, us, in 8, in 1: 64 slots of 8 heads x 4096: 316, 260; x 1024: 140, 71.
+  static constexpr int blocks(int64_t places, int64_t slots, Arch arch) {
+    if (arch < Arch::sm90a) return 1;
+    int b = places <= 128 ? 1 : places <= 512 ? 4 : 8;
+    while (b > 1 && slots * b > 512) b /= 2;
+    return b;
+  }
+  /// The cut for a role: fixed by head sizes, the cache's shape and chip.
+  static constexpr Tile cut(Role role, int d, int dv, int64_t places, bool wide, Arch arch, int64_t slots = 1) {
+    const int largest = d > dv ? d : dv, blocks = AttentionGpu::blocks(places, slots, arch);
     Tile t{d, dv, 1, 4, 16, 3, blocks, wide, false};
     if (role == Role::chunk) t = {d, dv, 4, 2, 32, 2, blocks, wide, false};
     if (role == Role::prefill) t = {d, dv, 4, 1, largest > 128 ? 32 : 64, 2, 1, wide, false};
@@ -67,6 +76,8 @@ struct AttentionGpu {
     return a.D % n == 0 && a.Dv % n == 0 && vectorizable(a.q, a.q_stride, a.dtype, n) && vectorizable(a.k, a.k_stride, a.kv_dtype, n) &&
            vectorizable(a.v, a.v_stride, a.kv_dtype, n) && vectorizable(a.out, a.out_stride, a.dtype, 2);
   }
+  /// Whether all rows lie at multiples of 16 bytes, of keys and values at least.
+  static bool fine(const Args& a) { return aligned(a, 16 / info(a.kv_dtype).bytes) && vectorizable(a.out, a.out_stride, a.dtype, 4); }
   /// Cuts of `fed`, which a row's bits do not depend on but in `keys`: 128 rows a tile, or 64 where those are few enough to run at once.
   static constexpr Tile fed(int d, int dv, bool small) {
     const int largest = d > dv ? d : dv;
@@ -75,7 +86,7 @@ struct AttentionGpu {
   static constexpr int kAtOnce = 132;  // blocks of threads on the largest Hopper
   /// Whether the copy engine can bring k and v: a row of boxes of 64 elements, a block of keys in whole pages or a page in whole blocks.
   static bool feeds(const Args& a, Arch arch) {
-    if (arch != Arch::sm90a || a.kv_dtype != a.dtype || !aligned(a, 8) || a.L < 1 || a.B < 1) return false;
+    if (arch != Arch::sm90a || a.kv_dtype != a.dtype || !fine(a) || a.L < 1 || a.B < 1) return false;
     const Tile t = fed(a.D, a.Dv, false);
     const int wide = t.padded(a.Dv);
     if (wide != 64 && wide != 80 && wide != 128 && wide != 256) return false;
@@ -99,13 +110,12 @@ struct AttentionGpu {
     const int most = rows > 32 ? 32 : static_cast<int>(rows), height = most > 16 ? 32 : 16;
     return stream(a.D, a.Dv, info(a.kv_dtype).bytes, most, (rows + height - 1) / height * runs * a.Hkv, a.places());
   }
-  /// Whether a stream serves the call: 16-byte copies, and scores that are a product and a scale. H200, us, stream against tile:
-  /// pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224; bf16 64 x 4096: 274, 317; but 1 x 1024: 8.7, 6.2,
-  /// 1 x 8192: 23.9, 18.7. So caches of few slots stay with tiles; a row's kernel follows from the cache's shape, not from T.
+  /// Whether a stream serves the call: 16-byte copies, and scores that are a product and a scale. H200, us, stream against the best
+  /// tile: pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224; but 16-bit caches without pages 1 x 1024: 8.7, 6.2,
+  /// 1 x 8192: 23.9, 18.7, 64 x 4096: 274, 260. A row's kernel follows from the cache, not from T.
   static bool streams(const Args& a, Arch arch) {
-    if (arch != Arch::sm90a || a.has_terms() || a.softcap > 0 || !aligned(a, 16 / info(a.kv_dtype).bytes) || !vectorizable(a.out, a.out_stride, a.dtype, 4)) return false;
-    if (a.kv_dtype == DType::e4m3) return a.D % 64 == 0;
-    return a.page_table != nullptr || int64_t{a.S} * a.Hkv >= 64;
+    if (arch != Arch::sm90a || a.has_terms() || a.softcap > 0 || !fine(a)) return false;
+    return a.kv_dtype == DType::e4m3 ? a.D % 64 == 0 : a.page_table != nullptr;
   }
   static Result<Key> pick(const Args& a, Arch arch) {
     Result<Key> found = general(a, arch);
@@ -127,7 +137,7 @@ struct AttentionGpu {
     if (int64_t{a.T} * a.Hq > INT32_MAX / 2)
       return Status(Code::kUnsupported, strf("T * Hq = %ld queries are above 2^30; cut the call", static_cast<long>(int64_t{a.T} * a.Hq)));
     Key k{a.dtype, a.kv_dtype, a.dtype != DType::f32 && (a.kv_dtype == a.dtype || a.kv_dtype == DType::e4m3) && largest <= kMaxTileDim, {}, {}};
-    if (k.tensor) k.tile = cut(role(a), a.D, a.Dv, a.places(), aligned(a, 8), arch);
+    if (k.tensor) k.tile = cut(role(a), a.D, a.Dv, a.places(), aligned(a, 8), arch, int64_t{a.S} * a.Hkv);
     else k.plain = plain(largest, aligned(a, 4));
     k.terms = a.has_terms();
     return k;
@@ -193,6 +203,8 @@ struct AttentionGpu {
   static void instances(Arch arch, Visit&& visit) {
     for (const Role r : {Role::decode, Role::chunk, Role::prefill})
       for (const int d : {64, 72, 128, 256}) visit(Key{DType::bf16, DType::bf16, true, cut(r, d, d, 4096, true, arch), {}});
+    for (const int64_t slots : {128, 256, 512})
+      if (arch >= Arch::sm90a) visit(Key{DType::bf16, DType::bf16, true, cut(Role::decode, 128, 128, 4096, true, arch, slots), {}});
     for (const Role r : {Role::decode, Role::prefill}) {
       visit(Key{DType::f16, DType::f16, true, cut(r, 128, 128, 4096, true, arch), {}});
       visit(Key{DType::bf16, DType::e4m3, true, cut(r, 128, 128, 4096, true, arch), {}});
