@@ -36,6 +36,7 @@ CASES = [
     case(9, 4, 20, 48, [0, 3, 3, 8, 9], "f32", "f32"),
     case(6, 3, 17, 40, [0, 0, 6, 6], "bf16", "bf16"),
     case(5, 2, 33, 64, [-3, 2, 99], "f16", "f16", note="offsets are clamped"),
+    case(32, 2, 24, 64, [0, 13, 32], "bf16", "bf16", note="a tile of many rows a group"),
     *[case(7, 3, 18, 64, [0, 1, 5, 7], "f32", q, {"act": act}) for q in gemm.BLOCKS32 for act in ("f32", "q8")],
     *[case(4, 2, 16, 256, [0, 3, 4], "f32", q, {"act": act}) for q in gemm.K_QUANTS for act in ("f32", "q8")],
     case(0, 2, 8, 16, [0, 0, 0], "f32", "f32"),

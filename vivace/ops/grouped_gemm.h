@@ -88,11 +88,12 @@ struct grouped_gemm {
       Codes::shape(k, slots * ((a.N + k.p.rows() - 1) / k.p.rows()), a.A, launch);
     }
     template <class Visit>
-    static void instances(Arch, Visit&& visit) {
-      const auto one = [&](DType x, DType w, Act act, int tactic, bool aligned) {
-        visit(Key{x, w, x, act, Codes::with(Codes::kTactics[tactic], Codes::form(1, aligned), x, w, act)});
+    static void instances(Arch arch, Visit&& visit) {
+      // As pick() would on this chip: the first tactic that its shared memory holds.
+      const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
+        if (const Result<Key> k = Codes::pick(x, w, x, act, rows, Codes::form(1, aligned), arch); k.ok()) visit(*k);
       };
-      for (const int tactic : {1, 3}) one(DType::bf16, DType::bf16, Act::f32, tactic, true);
+      for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, true);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);
       one(DType::bf16, DType::q4_k, Act::f32, 1, true);
       one(DType::bf16, DType::q6_k, Act::q8, 1, false);
