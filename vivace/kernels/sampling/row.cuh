@@ -44,13 +44,16 @@ struct SampleRow {
     const float wanted = P.greedy || !a.temperature ? 0.0f : a.temperature[t];
     greedy = !(wanted >= kMinTemperature);
     if (!greedy) temperature = wanted, per_temperature = __frcp_rn(wanted);
-    plain = a.counts == nullptr && a.mask == nullptr;
-    if (a.counts == nullptr) return;
-    const int64_t slot = a.slot ? a.slot[t] : 0;
-    if (slot >= 0 && slot < a.S) counts = a.counts + slot * a.counts_stride;
-    if (a.repetition) repetition = a.repetition[t], per_repetition = __frcp_rn(repetition);
-    if (a.presence) presence = a.presence[t];
-    if (a.frequency) frequency = a.frequency[t];
+    if (a.counts != nullptr) {
+      const int64_t slot = a.slot ? a.slot[t] : 0;
+      if (a.presence) presence = a.presence[t];
+      if (a.frequency) frequency = a.frequency[t];
+      if (a.repetition) repetition = a.repetition[t], per_repetition = __frcp_rn(repetition);
+      // Penalties of 1, 0 and 0 leave every logit as it is: such a row does not read its counts.
+      const bool counted = (slot >= 0) & (slot < a.S) & ((repetition != 1.0f) | (presence != 0.0f) | (frequency != 0.0f));
+      counts = counted ? a.counts + slot * a.counts_stride : nullptr;
+    }
+    plain = counts == nullptr && a.mask == nullptr;
   }
 
   /// Raw logits of tokens v .. v + 3; v is a multiple of 4. Those beyond V are -inf.
@@ -66,15 +69,24 @@ struct SampleRow {
 
   __device__ __forceinline__ float divided(float l) const { return temperature != 1.0f ? quotient(l, temperature, per_temperature) : l; }
 
-  /// Raw logits -> scores. Every operation rounds to f32, as on the CPU.
-  __device__ __forceinline__ void score(int v, float (&l)[4]) const {
-    if (counts != nullptr) {
+  /// How often tokens v .. v + 3 have come, 0 for those beyond V. Only where there are counts. One access where
+  /// they are aligned: nothing waits between loads.
+  __device__ __forceinline__ Vec<int32_t, 4> occurrences(int v) const {
+    if (reinterpret_cast<uint64_t>(counts) % 16 == 0 && v + 4 <= a.V) return *reinterpret_cast<const Vec<int32_t, 4>*>(counts + v);
+    Vec<int32_t, 4> n;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) n.v[i] = v + i < a.V ? counts[v + i] : 0;
+    return n;
+  }
+
+  /// Raw logits -> scores. Every operation rounds to f32, as on the CPU. `n`: occurrences, read where there are counts.
+  __device__ __forceinline__ void score(int v, const Vec<int32_t, 4>& n, float (&l)[4]) const {
+    if (counts != nullptr && max(max(n.v[0], n.v[1]), max(n.v[2], n.v[3])) > 0) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const int n = v + i < a.V ? counts[v + i] : 0;
-        if (n <= 0) continue;
+        if (n.v[i] <= 0) continue;
         l[i] = l[i] > 0 ? quotient(l[i], repetition, per_repetition) : __fmul_rn(l[i], repetition);
-        l[i] = __fsub_rn(l[i], __fadd_rn(presence, __fmul_rn(frequency, static_cast<float>(n))));
+        l[i] = __fsub_rn(l[i], __fadd_rn(presence, __fmul_rn(frequency, static_cast<float>(n.v[i]))));
       }
     }
     if (temperature != 1.0f)
@@ -86,6 +98,22 @@ struct SampleRow {
       for (int i = 0; i < 4; ++i)
         if (!(word >> i & 1u)) l[i] = minus_inf();
     }
+  }
+  __device__ __forceinline__ void score(int v, float (&l)[4]) const {
+    Vec<int32_t, 4> n{};
+    if (counts != nullptr) n = occurrences(v);
+    score(v, n, l);
+  }
+  /// kFours of them, `step` tokens apart: all counts are on their way before the first is looked at.
+  template <int kFours>
+  __device__ __forceinline__ void score(int v, int step, float (&l)[kFours][4]) const {
+    Vec<int32_t, 4> n[kFours];
+    if (counts != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kFours; ++k) n[k] = occurrences(v + k * step);
+    }
+#pragma unroll
+    for (int k = 0; k < kFours; ++k) score(v + k * step, n[k], l[k]);
   }
 };
 

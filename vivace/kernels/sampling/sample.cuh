@@ -79,10 +79,7 @@ __device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int 
 #pragma unroll
         for (int i = 0; i < 4; ++i) seen.lse_sum += expf(l[k][i] - top);
     }
-    if (!row.plain || P.greedy) {
-#pragma unroll
-      for (int k = 0; k < kSampleUnroll; ++k) row.score(v + k * P.threads * 4, l[k]);
-    }
+    if (!row.plain || P.greedy) row.score(v, P.threads * 4, l);
 #pragma unroll
     for (int k = 0; k < kSampleUnroll; ++k)
 #pragma unroll
@@ -339,12 +336,10 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
           const int v = begin + n * P.batch() + tid * 4;
           float z[kSampleUnroll][4];
           load_batch<P>(row, v, end, z);
+          row.score(v, P.threads * 4, z);
           uint32_t hits = 0;
 #pragma unroll
-          for (int i = 0; i < kSampleUnroll * 4; ++i) {
-            if (i % 4 == 0) row.score(v + i * P.threads, z[i / 4]);
-            hits |= static_cast<uint32_t>(z[i / 4][i % 4] >= least) << i;
-          }
+          for (int i = 0; i < kSampleUnroll * 4; ++i) hits |= static_cast<uint32_t>(z[i / 4][i % 4] >= least) << i;
           for (; hits != 0; hits &= hits - 1) {  // seldom: the score is made again rather than picked from registers
             const int bit = __ffs(static_cast<int>(hits)) - 1, at = v + bit / 4 * P.threads * 4;
             float four[4];
