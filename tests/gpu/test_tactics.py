@@ -12,10 +12,13 @@ import torch  # noqa: E402
 from tests.tactics import search  # noqa: E402
 from vivace import _core, jit  # noqa: E402
 
-# Share of the table that calls reach. Less than all where the table lists rows that this chip never picks
-# (gemm's two-stage streams are for chips with less shared memory) or sets of block formats, forms and sizes that
-# the search does not hit together.
-SHARE = {"gemm": 0.35, "gated_gemm": 0.2, "grouped_gemm": 0.2, "attention": 0.5, "qkv_rope": 0.75, "sample": 0.4, "sample_chain": 0.5, "renorm_probs": 0.5}
+# Share of the table that calls must reach. Less than all, for the search does not hit every set of types, forms and
+# sizes together: attention's streams cut in two (44 of 49: the cases fix the slots, and with them the cut) and
+# qkv_rope's pairs of heads with an e4m3 cache (75 of 84: the cases fix the tokens, too few for pairs).
+REQUIRED = 0.8
+SHARE = {
+    "gemm": 0.5,  # 94 of 130 on sm_90a, 37 of 64 on sm_80: the two-stage streams in the table are for chips with less shared memory
+}
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 
 
@@ -37,4 +40,4 @@ def test_each_tactic_by_a_call(op, record_property):
     record_property("max_err", worst[0])
     record_property("bound", worst[1])
     print(f"{op}: {len(ran)} of {len(wanted)} tactics ran; no call found for", *sorted(wanted - ran), sep="\n    ")
-    assert len(ran) >= SHARE.get(op, 0.8) * len(wanted), f"only {len(ran)} of {len(wanted)} tactics are reached"
+    assert len(ran) >= SHARE.get(op, REQUIRED) * len(wanted), f"only {len(ran)} of {len(wanted)} tactics are reached"

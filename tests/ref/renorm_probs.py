@@ -64,6 +64,7 @@ CASES = [
     case(9, 1000, 2.0, ("top_k", "top_p")),
     case(7, 513, 0.01, ("top_k",), note="nearly equal probabilities"),
     case(7, 700, 3.0, ("top_p",)),
+    case(3, 9001, 2.0, ("top_k", "top_p"), note="a row that several blocks of threads share"),
     case(4, 33, 1.0, ()),
     case(6, 64, 1.0, ("top_k", "top_p"), rows=2),
     Case({"T": 2, "V": 5}, {"probs": "f32", "out": "f32", "top_p": "f32"},

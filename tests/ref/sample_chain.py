@@ -92,6 +92,7 @@ CASES = [
     case(11, 5, 1001, 1.5, note="most drafts are rejected somewhere"),
     case(6, 1, 7, 0.0, noise_ports=False, note="draft and target agree: nothing is rejected"),
     case(3, 40, 33, 0.05, note="more drafts than a warp has lanes"),
+    case(3, 2, 9001, 0.5, note="a row that several blocks of threads share"),
     case(7, 2, 64, 0.5, rows=3),
     Case({"T": 0, "N": 2, "V": 9}, {"draft": "i32", "draft_probs": "f32", "probs": "f32", "tokens": "i32", "accepted": "i32"}, values=_EMPTY),
 ]
