@@ -1,5 +1,7 @@
 // grouped_gemm: runs of rows, each times a matrix of its own.
 #pragma once
+#include <optional>
+
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/moe/grouped_gemm.h"
 #include "vivace/ops/call.h"
@@ -89,9 +91,10 @@ struct grouped_gemm {
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
-      // As pick() would on this chip: the first tactic that its shared memory holds.
+      // As pick() would on this chip: the first tactic that its shared memory holds, for few and many rows perhaps the same.
+      std::optional<Key> last;
       const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
-        if (const Result<Key> k = Codes::pick(x, w, x, act, rows, Codes::form(1, aligned), arch); k.ok()) visit(*k);
+        if (const Result<Key> k = Codes::pick(x, w, x, act, rows, Codes::form(1, aligned), arch); k.ok() && last != *k) visit(*(last = *k));
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, true);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);
