@@ -62,12 +62,13 @@ TEST(CudaAbi, ConstantsAreTheVendors) {
       {kMapU8, CU_TENSOR_MAP_DATA_TYPE_UINT8}, {kMapU16, CU_TENSOR_MAP_DATA_TYPE_UINT16}, {kMapU32, CU_TENSOR_MAP_DATA_TYPE_UINT32},
       {kMapNoInterleave, CU_TENSOR_MAP_INTERLEAVE_NONE}, {kMapSwizzle128, CU_TENSOR_MAP_SWIZZLE_128B},
       {kMapFetch256, CU_TENSOR_MAP_L2_PROMOTION_L2_256B}, {kMapZeros, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE},
-      {static_cast<int>(kMapBytes), sizeof(CUtensorMap)}, {static_cast<int>(kMapAlign), alignof(CUtensorMap)},
+      {static_cast<int>(kMapBytes), sizeof(CUtensorMap)},
 #if CUDA_VERSION >= 12040
       {kResourceSm, CU_DEV_RESOURCE_TYPE_SM}, {kGreenDefaultStream, CU_GREEN_CTX_DEFAULT_STREAM},
 #endif
   };
   for (size_t i = 0; i < std::size(pairs); ++i) EXPECT_EQ(pairs[i][0], pairs[i][1]) << "row " << i;
+  EXPECT_EQ(alignof(CUtensorMap) % kMapAlign, 0u);  // the driver wants 64; since CUDA 13 the header asks its compilers for 128
 }
 
 }  // namespace

@@ -27,14 +27,18 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 10> kSpills{{
+constexpr std::array<Allowed, 14> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
+    {"attention_fed<", "AttentionTile{64, 64, 8, 1, 128, 3, 1, true, true, true}, vivace::kernels::Standard>", 16, Arch::sm100a, "the same with 128 keys a block; four words"},
     {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; loop counters are parked"},
     {"gate_residual<float", "4, 2}>", 8, Arch::sm86, "two words on sm_80, stored once a thread and never read back"},
     {"norm<", ", false, false, false}>", 16, Arch::sm121a, "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},
+    {"norm<", "NormPolicy{256, 4, true, true, false, true}>", 8, Arch::sm86, "two words on sm_80 are given a place and never used"},
     {"norm_micro<", ", false, false, false}>", 16, Arch::sm121a, "the same"},
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "one word on sm_120a, outside of the loop over K"},
+    {"sample<", "SamplePolicy{256, 8, 1, false}>", 8, Arch::sm100a, "one word on sm_90a: rows that are not aligned, beside penalties"},
     {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm100a, "ptxas parks one word around the sines' branches on some chips, far below the register limit; heads of 256"},
     {"rope<", "RopePolicy{128, 8, 8, 32, 2, 1}>", 8, Arch::sm100a, "the same; heads of 512 to 1024"},
     {"rope<", "RopePolicy{128, 1, 1, 32, 17, 1}>", 8, Arch::sm100a, "the same; heads above 256 of odd sizes"},

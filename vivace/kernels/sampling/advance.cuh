@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(P.threads) advance(const __grid_constant__ Adv
   const int32_t at = a.turn[0] % a.N, place = at < 0 ? at + a.N : at;
   __syncthreads();
   if (threadIdx.x == 0) a.turn[0] = place + 1 == a.N ? 0 : place + 1;
+#pragma unroll 1  // rows are few; unrolled, some chips' compilers spill
   for (int64_t t = threadIdx.x; t < T; t += P.threads) {
     const int32_t token = a.token[t];
     a.ring[place * a.ring_stride + t] = token;
