@@ -5,6 +5,9 @@ two groups differ in that count, it takes accesses on the two sides of a later _
 test_racecheck.py shows it on a kernel of ten lines. So racecheck runs the kernels with the missing turns
 added: barriers of one group alone, behind its loop, which order nothing between groups. All else stays, and
 no report is allowed.
+
+Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives for its warp: it orders
+that lane's accesses alone. attention_stream is run with an arrival of every lane.
 """
 from pathlib import Path
 
@@ -23,6 +26,8 @@ EVEN = [
     (K + "attention/tile.cuh", "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free",
      "    for (const int most = (past - lo / kKeys / kStride * kStride + kStride - 1) / kStride; turns < most; ++turns) stream_sync<P>(stream);\n"
      "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
+    (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));", "        ptx::mbarrier_arrive(barrier(kEmpty, i));"),
+    (K + "attention/stream.cuh", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d * 32);"),
 ]
 
 
