@@ -35,7 +35,7 @@ SHAPES = {
              values={"temperature": np.array([0.7]), "top_k": np.array([40]), "top_p": np.array([0.95]), "seed": np.array([7]), "step": np.array([3])}),
     ],
     "advance": [Case({"T": 32, "N": 4, "C": 32}, {p: "i32" for p in ("token", "fed", "pos", "step", "turn", "ring")} | {"logprob": "f32", "ring_logprob": "f32"},
-                     ranges={"turn": (0, 4), "pos": (0, 900), "step": (0, 900)})],
+                     ranges={"turn": (0, 4), "pos": (0, 900), "step": (0, 900), "token": (0, 49152), "fed": (0, 49152), "ring": (0, 49152)})],
     "count_tokens": [Case({"T": 1, "S": 1, "V": 49152}, {"ids": "i32", "counts": "i32"}, ranges={"ids": (0, 49152), "counts": (0, 5)})],
     "cast": both({"H": 576}, {"x": "f32", "out": "bf16"}) + both({"H": 576}, {"x": "f32", "out": "e4m3"}),
     "gemm": [
