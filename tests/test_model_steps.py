@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
+from tests.test_model import answers
 from vivace import _core
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -145,18 +146,6 @@ def test_bits_depend_on_the_class_alone(name, precision):
     longer.start(0)
     longer.step(filler + [(t, i, 0, False) for i, t in enumerate(ids[:-1])] + [(ids[-1], 59, 0, True)])
     np.testing.assert_array_equal(last_logits(longer)[0], prompt)
-
-
-def answers(model, requests, **options):
-    batcher, got = _core.Batcher(model._core), {}
-    defaults = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, seed=0, stop=[])
-    for r in requests:
-        batcher.submit(**{**defaults, **options, **r})
-    while not batcher.idle():
-        for request, token, logprob, finish in batcher.step():
-            tokens, logprobs, _ = got.get(request, ([], [], None))
-            got[request] = (tokens + [token] * (token is not None), logprobs + [logprob] * (token is not None), finish)
-    return got
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
