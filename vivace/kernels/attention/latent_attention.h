@@ -21,4 +21,18 @@ struct LatentAttentionArgs {
   }
 };
 
+/// A block of eight warps takes `rows` heads of a token (32 or 64) and a run, 32 places at a time. Scores are shared
+/// out by rows and places, sums by columns.
+struct LatentTile {
+  int32_t e, c, rows, stages;
+  bool wide;  // 16-byte accesses
+  constexpr bool operator==(const LatentTile&) const = default;
+
+  static constexpr int kThreads = 256, kKeys = 32, kWeightPitch = 40;  // pitches: an odd number of 16-byte units
+  VV_HD constexpr int pitch() const { return e + 8; }
+  VV_HD constexpr int row_groups() const { return rows / 16; }
+  VV_HD constexpr int key_groups() const { return 8 / row_groups(); }
+  VV_HD constexpr int smem() const { return (rows + stages * kKeys) * pitch() * 2 + rows * kWeightPitch * 2 + rows * (2 * key_groups() + 3) * 4; }
+};
+
 }  // namespace vivace::kernels
