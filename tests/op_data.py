@@ -52,10 +52,11 @@ def ports(op):
 
 def shape_of(op, port, case):
     """Shape of a port under the case's dims: "(Hq+2*Hkv)*D" is evaluated."""
-    if port in case.shapes:
-        return tuple(case.shapes[port])
+    given = case.shapes.get(port, ports(op)[port]["shape"])
+    if not isinstance(given, str):
+        return tuple(given)
     dims = []
-    for expression in ports(op)[port]["shape"].split(","):
+    for expression in given.split(","):
         try:
             dims.append(int(eval(expression.replace("/", "//"), {"__builtins__": {}}, dict(case.dims))))
         except (NameError, SyntaxError) as e:

@@ -11,7 +11,7 @@ import numpy as np
 
 import vivace
 from tests.op_data import DTYPES, NUMPY, is_block, ports, reference, row_bytes, shape_of
-from tests.ref.common import Case
+from tests.ref.common import FLOATS, Case
 from vivace import _core, ops
 
 SIZES = (1, 2, 3, 4, 5, 8, 16, 24, 33, 40, 48, 64, 72, 96, 100, 128, 160, 200, 256, 260, 264, 300, 512, 520, 576, 700, 1000, 1024, 1032, 1500, 1999, 2048, 2056,
@@ -42,7 +42,11 @@ def arguments(op, case, layout):
 
 
 def has_contents(op, case):
-    """Whether what the case fixes of its contents fits these sizes."""
+    """Whether what the case fixes of its contents fits these sizes, and integers that are read have a range."""
+    for port, dtype in case.dtypes.items():
+        known = dtype in FLOATS or is_block(dtype) or port in case.values or port in case.ranges or ports(op)[port]["io"] == "out"
+        if not known and 0 not in shape_of(op, port, case):
+            return False
     for port, given in case.values.items():
         shape = shape_of(op, port, case)
         try:
@@ -71,9 +75,9 @@ def seen_dtypes(op):
 def draws(op, case, rng):
     """(dims, dtypes, layout), the case's own first: sizes from the ladders, ports of other types that they may have."""
     yield case.dims, case.dtypes, "dense"
-    choices = seen_dtypes(op)
+    choices, tables = seen_dtypes(op), any(case.dtypes[p] not in FLOATS for p in case.values if p in case.dtypes)
     for _ in range(DRAWS):
-        fixed = ("S", "B", "E", "T", "A") if case.values else ("S", "B", "E")  # what slots, offsets and tables point into
+        fixed = ("S", "B", "E", "T", "A") if tables else ("S", "B", "E")  # what slots, offsets and tables point into
         dims = {k: v if k in fixed or rng.random() < 0.3 else rng.choice(LADDERS.get(k, SIZES)) for k, v in case.dims.items()}
         if {"D", "Dv"} <= set(dims) and rng.random() < 0.7:
             dims["Dv"] = dims["D"]

@@ -103,13 +103,20 @@ def ops(s):
     s.together([(f"ops-{op}", [*PYTEST, "tests/test_ops.py", "-k", f"[{op}- or [{op}]", "--rows", s.rows / f"ops-{op}.jsonl"], 200) for op in gpu_ops(s)])
 
 
+LONG = ("attention", "gemm", "grouped_gemm", "latent_attention")  # ops whose tests on the GPU take minutes, run as PARTS side by side
+PARTS = {"waits": "waits", "tactics": "tactic", "rows": "independent", "refusals": "mix or strides"}
+
+
 def gpu(s):
-    s.together([(f"gpu-{op}", [*PYTEST, "-s", "tests/gpu", "-k", f"[{op}- or [{op}]", "--rows", s.rows / f"gpu-{op}.jsonl"], 200) for op in gpu_ops(s)])
-    for f in sorted((ROOT / "tests/gpu").glob("test_*.py")):
-        if f.name != "test_gpu.py":
-            s.run(f"gpu-{f.stem}", [*PYTEST, f"tests/gpu/{f.name}", "--rows", s.rows / f"gpu-{f.stem}.jsonl"], 60)
-    s.run("gpu-whole", [*PYTEST, "-s", "tests/gpu", "-k", "large or replays", "--rows", s.rows / "gpu-whole.jsonl"], 150,
-          VIVACE_REPLAYS=os.environ.get("VIVACE_REPLAYS", "100000"))
+    def job(name, choice, limit=280, **env):
+        return f"gpu-{name}", [*PYTEST, "-s", "tests/gpu", "-k", choice, "--rows", s.rows / f"gpu-{name}.jsonl"], limit, env
+
+    found = gpu_ops(s)
+    jobs = [job(f"{op}-{part}", f"([{op}- or [{op}]) and ({tests})") for op in LONG if op in found for part, tests in PARTS.items()]
+    jobs += [job("whole", "large or replays", VIVACE_REPLAYS=os.environ.get("VIVACE_REPLAYS", "100000"))]
+    jobs += [(f"gpu-{f.stem}", [*PYTEST, f"tests/gpu/{f.name}", "--rows", s.rows / f"gpu-{f.stem}.jsonl"], 200)
+             for f in sorted((ROOT / "tests/gpu").glob("test_*.py")) if f.stem not in ("test_gpu", "test_tactics")]
+    s.together(jobs + [job(op, f"[{op}- or [{op}]") for op in found if op not in LONG])
 
 
 def bad(s):

@@ -33,10 +33,10 @@ JUDGED = ("out", "scales")
 _G = {"values": {"tensor_scale": [0.0013]}, "distributions": ("normal", "large", "zero", "edges")}
 _OUT = {"out": "u8", "scales": "e4m3", "tensor_scale": "f32"}
 CASES = [
-    Case({"T": 3, "C": 32}, {"x": "f32", **_OUT}, shapes={"scales": (12,)}, **_G),
-    Case({"T": 5, "C": 1032}, {"x": "bf16", "inv_scale": "f32", **_OUT}, {"act": "gelu_tanh", "layout": "swizzled"}, shapes={"scales": (16896,)}, positive=("inv_scale",), **_G),
-    Case({"T": 130, "C": 24}, {"gate": "f16", "up": "f16", **_OUT}, {"act": "gelu_erf", "layout": "swizzled"}, shapes={"scales": (1024,)}, **_G),
-    Case({"T": 4, "C": 48}, {"gate": "bf16", **_OUT}, {"act": "relu2"}, shapes={"scales": (24,)}, **_G),
-    Case({"T": 8, "C": 16}, {"gate": "f32", "up": "f32", "rows": "i32", **_OUT}, {"act": "relu"}, shapes={"scales": (16,)}, rows=5, **_G),
-    Case({"T": 2, "C": 16}, {"x": "f16", **_OUT}, shapes={"scales": (4,)}, **_G),
+    Case({"T": 3, "C": 32}, {"x": "f32", **_OUT}, shapes={"scales": "T*C/8"}, **_G),
+    Case({"T": 5, "C": 1032}, {"x": "bf16", "inv_scale": "f32", **_OUT}, {"act": "gelu_tanh", "layout": "swizzled"}, shapes={"scales": "(T+127)/128*512*((C/8+3)/4)"}, positive=("inv_scale",), **_G),
+    Case({"T": 130, "C": 24}, {"gate": "f16", "up": "f16", **_OUT}, {"act": "gelu_erf", "layout": "swizzled"}, shapes={"scales": "(T+127)/128*512*((C/8+3)/4)"}, **_G),
+    Case({"T": 4, "C": 48}, {"gate": "bf16", **_OUT}, {"act": "relu2"}, shapes={"scales": "T*C/8"}, **_G),
+    Case({"T": 8, "C": 16}, {"gate": "f32", "up": "f32", "rows": "i32", **_OUT}, {"act": "relu"}, shapes={"scales": "T*C/8"}, rows=5, **_G),
+    Case({"T": 2, "C": 16}, {"x": "f16", **_OUT}, shapes={"scales": "T*C/8"}, **_G),
 ]

@@ -44,5 +44,6 @@ CASES = [
     Case({"T": 40, "C": 72, "K": 2, "P": 1, "S": 1}, ports("bf16", rows="i32"), {"act": "silu"}, rows=33, distributions=("normal",)),
     Case({"T": 6, "C": 512, "K": 4, "P": 3, "S": 8, "N": 6, "E": 7}, ports("bf16", offsets="i32", slot="i32"), {"act": "silu"},
          values={"offsets": np.arange(7), "slot": np.array([7, 0, 3, 1, 2, 5])}, note="a decode step of six sequences"),
+    Case({"T": 5, "C": 96, "K": 3, "P": 2, "S": 1}, ports("f16"), distributions=("normal", "edges")),
     Case({"T": 0, "C": 8, "K": 4, "P": 3, "S": 1}, ports("f32")),
 ]

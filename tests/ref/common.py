@@ -49,7 +49,7 @@ class Case:
     positive: tuple = ()                            # float ports drawn from [0.5, 2)
     rows: int | None = None                         # content of the `rows` port (which `dtypes` must list)
     values: dict = field(default_factory=dict)      # port -> array, or f(rng, shape) -> array: exact content
-    shapes: dict = field(default_factory=dict)      # port -> shape, where the spec says "?"
+    shapes: dict = field(default_factory=dict)      # port -> shape or "T*H/16", where the spec says "?"
     distributions: tuple = DISTRIBUTIONS            # of the float ports that nothing above fixes
     seed: int = 0
     note: str = ""                                  # why this case exists, where that is not plain

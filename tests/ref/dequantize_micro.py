@@ -21,8 +21,8 @@ def bound(port, value, dtype, inputs):
 
 _CODES = {"ranges": {"x": (0, 256)}, "positive": ("tensor_scale",)}
 CASES = [
-    Case({"T": 3, "H": 64}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "f32"}, shapes={"scales": (12,)}, **_CODES),
-    Case({"T": 130, "H": 48}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "bf16"}, {"layout": "swizzled"}, shapes={"scales": (1024,)}, **_CODES),
-    Case({"T": 5, "H": 256}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "f16"}, {"layout": "swizzled"}, shapes={"scales": (2048,)}, **_CODES),
-    Case({"T": 8, "H": 32}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "bf16", "rows": "i32"}, shapes={"scales": (16,)}, rows=5, **_CODES),
+    Case({"T": 3, "H": 64}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "f32"}, shapes={"scales": "T*H/16"}, **_CODES),
+    Case({"T": 130, "H": 48}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "bf16"}, {"layout": "swizzled"}, shapes={"scales": "(T+127)/128*512*((H/16+3)/4)"}, **_CODES),
+    Case({"T": 5, "H": 256}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "f16"}, {"layout": "swizzled"}, shapes={"scales": "(T+127)/128*512*((H/16+3)/4)"}, **_CODES),
+    Case({"T": 8, "H": 32}, {"x": "u8", "scales": "e4m3", "tensor_scale": "f32", "out": "bf16", "rows": "i32"}, shapes={"scales": "T*H/16"}, rows=5, **_CODES),
 ]

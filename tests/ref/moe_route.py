@@ -41,6 +41,7 @@ CASES = [
     Case({"T": 5, "E": 6, "K": 6}, ports("f16")),
     Case({"T": 9, "E": 12, "K": 5}, ports("f32"), values={"logits": ties}, note="many equal logits"),
     Case({"T": 6, "E": 5, "K": 3}, ports("f32", rows="i32"), rows=4),
+    Case({"T": 20, "E": 2000, "K": 4}, ports("bf16"), distributions=("normal", "edges"), note="more experts than the tables of a wide block hold"),
     Case({"T": 1, "E": 1, "K": 1}, ports("f32")),
     Case({"T": 0, "E": 4, "K": 2}, ports("f32")),
 ]

@@ -32,9 +32,11 @@ JUDGED = ("out", "scales")
 _G = {"values": {"tensor_scale": [0.0013]}, "distributions": ("normal", "large", "zero", "edges")}
 _OUT = {"out": "u8", "scales": "e4m3", "tensor_scale": "f32"}
 CASES = [
-    Case({"T": 3, "H": 64}, {"x": "f32", "weight": "f32", **_OUT}, shapes={"scales": (12,)}, **_G),
-    Case({"T": 5, "H": 256}, {"x": "bf16", "residual": "bf16", "weight": "bf16", **_OUT}, {"layout": "swizzled", "weight_plus_one": True}, shapes={"scales": (2048,)}, **_G),
-    Case({"T": 130, "H": 48, "R": 1}, {"x": "f16", "residual": "f16", "gate": "f16", "scale": "f16", "shift": "f16", **_OUT}, {"layout": "swizzled", "eps": 1e-5}, shapes={"scales": (1024,)}, **_G),
-    Case({"T": 4, "H": 576}, {"x": "f32", "weight": "f16", "bias": "f16", **_OUT}, {"kind": "layer"}, shapes={"scales": (144,)}, **_G),
-    Case({"T": 8, "H": 32, "R": 2}, {"x": "bf16", "scale": "bf16", "shift": "bf16", "ada_row": "i32", "rows": "i32", **_OUT}, shapes={"scales": (16,)}, rows=5, ranges={"ada_row": (0, 2)}, **_G),
+    Case({"T": 3, "H": 64}, {"x": "f32", "weight": "f32", **_OUT}, shapes={"scales": "T*H/16"}, **_G),
+    Case({"T": 5, "H": 256}, {"x": "bf16", "residual": "bf16", "weight": "bf16", **_OUT}, {"layout": "swizzled", "weight_plus_one": True}, shapes={"scales": "(T+127)/128*512*((H/16+3)/4)"}, **_G),
+    Case({"T": 130, "H": 48, "R": 1}, {"x": "f16", "residual": "f16", "gate": "f16", "scale": "f16", "shift": "f16", **_OUT}, {"layout": "swizzled", "eps": 1e-5}, shapes={"scales": "(T+127)/128*512*((H/16+3)/4)"}, **_G),
+    Case({"T": 4, "H": 512}, {"x": "bf16", "weight": "bf16", **_OUT}, shapes={"scales": "T*H/16"}, **_G),
+    Case({"T": 4, "H": 512}, {"x": "f16", "residual": "f16", "weight": "f16", **_OUT}, shapes={"scales": "T*H/16"}, **_G),
+    Case({"T": 4, "H": 576}, {"x": "f32", "weight": "f16", "bias": "f16", **_OUT}, {"kind": "layer"}, shapes={"scales": "T*H/16"}, **_G),
+    Case({"T": 8, "H": 32, "R": 2}, {"x": "bf16", "scale": "bf16", "shift": "bf16", "ada_row": "i32", "rows": "i32", **_OUT}, shapes={"scales": "T*H/16"}, rows=5, ranges={"ada_row": (0, 2)}, **_G),
 ]

@@ -88,10 +88,10 @@ def bound(port, value, dtype, inputs):
 
 _G = {"values": {"tensor_scale": [0.0011]}}
 CASES = [
-    Case({"T": 3, "H": 64}, {"x": "f32", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, shapes={"scales": (12,)}, **_G),
-    Case({"T": 5, "H": 256}, {"x": "bf16", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, {"layout": "swizzled"}, shapes={"scales": (2048,)}, **_G),
-    Case({"T": 130, "H": 48}, {"x": "f16", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, {"layout": "swizzled"}, shapes={"scales": (1024,)}, **_G),
-    Case({"T": 8, "H": 32}, {"x": "bf16", "out": "u8", "scales": "e4m3", "tensor_scale": "f32", "rows": "i32"}, shapes={"scales": (16,)}, rows=5, **_G),
+    Case({"T": 3, "H": 64}, {"x": "f32", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, shapes={"scales": "T*H/16"}, **_G),
+    Case({"T": 5, "H": 256}, {"x": "bf16", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, {"layout": "swizzled"}, shapes={"scales": "(T+127)/128*512*((H/16+3)/4)"}, **_G),
+    Case({"T": 130, "H": 48}, {"x": "f16", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, {"layout": "swizzled"}, shapes={"scales": "(T+127)/128*512*((H/16+3)/4)"}, **_G),
+    Case({"T": 8, "H": 32}, {"x": "bf16", "out": "u8", "scales": "e4m3", "tensor_scale": "f32", "rows": "i32"}, shapes={"scales": "T*H/16"}, rows=5, **_G),
     Case({"T": 2, "H": 32}, {"x": "f32", "out": "u8", "scales": "e4m3", "tensor_scale": "f32"}, note="every tie",
          shapes={"scales": (4,)}, values={"tensor_scale": [1.0], "x": lambda rng, shape: np.resize(
              [6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5, 0], shape)}),
