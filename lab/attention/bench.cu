@@ -64,7 +64,7 @@ __global__ void compare(const AttentionArgs a, int count, float* worst) {
     if (j < see.end) {
       s = 0;
       const int64_t b = a.block(see.slot, j);
-      const Kv* k = static_cast<const Kv*>(a.k) + b * a.k_stride + (a.place(j) * a.Hkv + kv) * a.D;
+      const Kv* k = static_cast<const Kv*>(a.k) + b * a.k_stride + (a.place(see.slot, j) * a.Hkv + kv) * a.D;
       if (b >= 0)
         for (int i = 0; i < a.D; ++i) s += double(to_float(q[i])) * double(to_float(k[i]));
       s *= a.scale;
@@ -86,7 +86,7 @@ __global__ void compare(const AttentionArgs a, int count, float* worst) {
     for (int i = 0; i < 256 && j0 + i < see.end; ++i) {
       mass += weight[i];
       const int64_t b = a.block(see.slot, j0 + i);
-      if (threadIdx.x < a.Dv && b >= 0) y += weight[i] * double(to_float(static_cast<const Kv*>(a.v)[b * a.v_stride + (a.place(j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
+      if (threadIdx.x < a.Dv && b >= 0) y += weight[i] * double(to_float(static_cast<const Kv*>(a.v)[b * a.v_stride + (a.place(see.slot, j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
     }
     __syncthreads();
   }

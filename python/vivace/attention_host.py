@@ -22,20 +22,22 @@ def run(variant, arguments):
     _attend(variant, extra, **call)
 
 
-def _attend(variant, extra, q, k, v, out, pos=None, slot=None, length=None, prefix=None, page_table=None, sinks=None, head_scale=None, slopes=None,
-            bits=None, bits_from=None, lse=None, rows=None, mask="causal", window=0, softcap=0.0, scale=0.0):
+def _attend(variant, extra, q, k, v, out, pos=None, slot=None, length=None, prefix=None, page_table=None, k_offsets=None, sinks=None, head_scale=None, slopes=None,
+            bits=None, bits_from=None, lse=None, rows=None, mask="causal", layout="nhd", window=0, softcap=0.0, scale=0.0):
     if mask not in _MASKS:
         raise NotFoundError(f"attention: mask is one of {', '.join(_MASKS)}, got {mask!r}")
     T = len(q) if rows is None else int(np.clip(rows[0], 0, len(q)))
+    if layout == "hnd":
+        k, v = np.swapaxes(k, 1, 2), np.swapaxes(v, 1, 2)
     Hq, D = q.shape[1:]
     L, Hkv = k.shape[1:3]
     factor = np.float32(scale or 1 / np.sqrt(D)) * (np.ones(Hq, np.float32) if head_scale is None else head_scale)
     heads = np.arange(Hq)[:, None]
     for t in range(T):
         s, p = (0 if slot is None else int(slot[t])), (t if pos is None else int(pos[t]))
-        none = not 0 <= s < (len(k) if page_table is None else len(page_table))  # such a slot: nothing is visible
+        none = not 0 <= s < (len(k_offsets) - 1 if k_offsets is not None else len(k) if page_table is None else len(page_table))  # such a slot: nothing is visible
         s = 0 if none else s
-        keys, values = _places(k, v, s, page_table)
+        keys, values = _places(k, v, s, page_table, k_offsets)
         j = np.arange(len(keys))
         see = j < (0 if none else len(j) if length is None else length[s])
         if mask == "causal" or (mask == "state" and p == prefix[s]):
@@ -73,8 +75,12 @@ def _attend(variant, extra, q, k, v, out, pos=None, slot=None, length=None, pref
             lse[t] = total
 
 
-def _places(k, v, slot, page_table):
+def _places(k, v, slot, page_table, k_offsets):
     """Keys and values of a slot by place; zeros where a page does not exist."""
+    if k_offsets is not None:
+        first, past = (int(x) for x in k_offsets[slot : slot + 2])
+        rows = slice(first, past) if first >= 0 else slice(0)
+        return k[0, rows], v[0, rows]
     if page_table is None:
         return k[slot], v[slot]
     pages = np.asarray(page_table[slot])

@@ -4,8 +4,21 @@ import numpy as np
 from tests.ref.common import Case, rounding, round_to
 
 
-def slots_of(k, v, page_table):
-    """Keys and values by slot and place: with a page table each slot's pages in a row, zeros where there is none."""
+def slots_of(k, v, page_table, k_offsets=None, layout="nhd"):
+    """Keys and values by slot and place: with a page table each slot's pages in a row, zeros where there is none; with
+    offsets each slot's rows, and zeros, which are not there, behind them."""
+    if layout == "hnd":
+        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+    if k_offsets is not None:
+        held = held_rows(k_offsets, k.shape[1])
+
+        def by_slot(x):
+            rows = np.zeros((len(held), *x.shape[1:]))
+            for s, n in enumerate(held):
+                rows[s, :n] = x[0, max(k_offsets[s], 0) :][:n]
+            return rows
+
+        return by_slot(k), by_slot(v)
     if page_table is None:
         return k, v
     held = (page_table >= 0) & (page_table < len(k))
@@ -16,6 +29,12 @@ def slots_of(k, v, page_table):
         return pages.reshape(S, P * x.shape[1], *x.shape[2:])
 
     return by_place(k), by_place(v)
+
+
+def held_rows(k_offsets, L):
+    """Rows that each slot of ragged keys has; those outside of k are not there."""
+    first, past = k_offsets[:-1], np.minimum(k_offsets[1:], L)
+    return np.where(first < 0, 0, np.maximum(past - first, 0))
 
 
 def visible(t, L, pos, slot, length, prefix, S, mask, window, bits=None, bits_from=None):
@@ -54,9 +73,12 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, hea
             yield t, h, s, g, see, softcap * np.tanh(score / softcap) if softcap > 0 else score
 
 
-def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, sinks=None,
-        head_scale=None, slopes=None, bits=None, bits_from=None, *, mask="causal", window=0, softcap=0.0, scale=0.0, dtypes):
-    k, v = slots_of(k, v, page_table)
+def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, k_offsets=None, sinks=None,
+        head_scale=None, slopes=None, bits=None, bits_from=None, *, mask="causal", layout="nhd", window=0, softcap=0.0, scale=0.0, dtypes):
+    if k_offsets is not None:
+        held = held_rows(k_offsets, k.shape[2 if layout == "hnd" else 1])
+        length = held if length is None else np.minimum(length, held)
+    k, v = slots_of(k, v, page_table, k_offsets, layout)
     T, Hq, _ = q.shape
     out, lse = np.zeros((T, Hq, v.shape[-1])), np.full((T, Hq), -np.inf)
     for t, h, s, g, see, score in each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, head_scale, slopes, bits, bits_from):
@@ -82,7 +104,7 @@ def bound(port, value, dtype, inputs):
     q, k, v, attrs = inputs["q"], inputs["k"], inputs["v"], inputs.attrs
     if not q.size:
         return rounding(value, dtype)
-    k, v = slots_of(k, v, inputs.get("page_table"))
+    k, v = slots_of(k, v, inputs.get("page_table"), inputs.get("k_offsets"), attrs.get("layout", "nhd"))
     D, L = q.shape[-1], k.shape[1]
     scale = attrs.get("scale", 0.0) or 1 / np.sqrt(D)
     size = abs(scale) * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)  # of a score's terms
@@ -100,14 +122,42 @@ def bound(port, value, dtype, inputs):
     return (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32) + weights) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
 
 
-def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None, W=None):
-    """S slots of L places; with P of P pages of L places each, B in all."""
-    return {"T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), **({} if W is None else {"W": W}), "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
+def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None, W=None, R=None):
+    """S slots of L places; with P of P pages of L places each, B in all; with R ragged, L rows for R - 1 slots. The sizes
+    are named after layout=nhd: for hnd give Hkv as L and L as Hkv."""
+    return {**({} if R is None else {"R": R}), "T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), **({} if W is None else {"W": W}), "L": L, "Hq": Hq, "Hkv": Hkv, "D": D, "Dv": Dv}
 
 
 def ports(q, kv, **more):
     return {"q": q, "k": kv, "v": kv, "out": q, **more}
 
+
+def first_rows(*rows):
+    return np.cumsum([0, *rows])
+
+
+RAGGED = [
+    Case(shape(7, 90, 4, 2, 40, 24, R=4), ports("f32", "f32", pos="i32", slot="i32", k_offsets="i32", lse="f32"),
+         ranges={"pos": (0, 90), "slot": (-1, 4)}, values={"k_offsets": first_rows(30, 0, 60)}, note="ragged keys; a slot without any"),
+    Case(shape(5, 200, 8, 2, 128, 128, S=3, B=1, R=4), ports("bf16", "bf16", pos="i32", slot="i32", length="i32", k_offsets="i32"), values={"k_offsets": np.array([-3, 50, 150, 230]), "slot": np.array([1, 2, 0, 2, 1])},
+         ranges={"pos": (0, 100), "length": (20, 101)}, distributions=("normal",), note="offsets that k does not have: decode"),
+    Case(shape(90, 120, 4, 2, 128, 128, R=4), ports("bf16", "bf16", pos="i32", slot="i32", k_offsets="i32", lse="f32"),
+         values={"k_offsets": first_rows(33, 47, 40), "slot": np.repeat([0, 1, 2], 30), "pos": np.tile(np.arange(3, 33), 3)}, distributions=("normal", "edges"), note="a ragged prefill"),
+    Case(shape(6, 90, 4, 2, 64, 64, R=3), ports("f16", "e4m3", pos="i32", slot="i32", k_offsets="i32"), values={"k_offsets": first_rows(37, 53), "slot": np.array([0, 0, 1, 1, 1, 0])},
+         ranges={"pos": (0, 60)}, distributions=("normal",)),
+]
+
+HND = {"layout": "hnd"}
+HEADS_FIRST = [
+    Case(shape(9, 2, 6, 100, 40, 24, S=3), ports("f32", "f32", pos="i32", slot="i32", length="i32", lse="f32"), HND, ranges={"pos": (0, 100), "slot": (-1, 4), "length": (0, 101)}),
+    Case(shape(5, 2, 4, 16, 64, 64, S=3, B=20, P=6), ports("bf16", "bf16", pos="i32", slot="i32", length="i32", page_table="i32"), HND,
+         ranges={"pos": (0, 96), "slot": (0, 3), "length": (1, 97), "page_table": (-1, 21)}, distributions=("normal",), note="pages of heads"),
+    Case(shape(80, 2, 4, 100, 128, 128, S=2), ports("bf16", "bf16", pos="i32", slot="i32", lse="f32"), HND, ranges={"pos": (0, 100)},
+         values={"slot": np.repeat([1, 0], 40)}, distributions=("normal", "edges"), note="a prefill"),
+    Case(shape(70, 3, 3, 8, 128, 128, B=12, P=11), ports("f16", "f16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 88), "page_table": (-1, 13)},
+         distributions=("normal",), note="a prefill over pages of heads"),
+    Case(shape(3, 1, 8, 130, 128, 128), ports("bf16", "e4m3", pos="i32", slopes="f32"), HND, ranges={"pos": (100, 130), "slopes": (0, 0.1)}, distributions=("normal",)),
+]
 
 CASES = [
     Case(shape(1, 40, 9, 3, 64, 64), ports("f32", "f32", pos="i32"), ranges={"pos": (39, 40)}),
@@ -150,4 +200,6 @@ CASES = [
     Case(shape(66, 66, 2, 1, 72, 72, W=3), ports("f16", "f16", bits="i32"), {"mask": "causal"},
          values={"bits": lambda rng, shape: np.where(np.arange(66)[:, None] % 3 == 0, 0, rng.integers(-2**31, 2**31, shape))}, distributions=("normal", "edges"),
          note="every third row sees nothing"),
+    *RAGGED,
+    *HEADS_FIRST,
 ]

@@ -20,13 +20,14 @@ struct attention {
   static constexpr int kMaxHeadDim = 1024;
   static constexpr Port kPorts[] = {
       in("q", "T,Hq,D", "f32|bf16|f16", "queries"),
-      in("k", "B,L,Hkv,D", "f32|bf16|f16|e4m3", "keys: B slots of L places; with page_table B pages of L places"),
+      in("k", "B,L,Hkv,D", "f32|bf16|f16|e4m3", "keys: B slots of L places; with page_table B pages of L places; with layout=hnd [B, Hkv, L, D]"),
       in("v", "B,L,Hkv,Dv", "=k", "values"),
       opt_in("pos", "T", "i32", "position of each query; absent means t"),
       opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
       opt_in("length", "S", "i32", "valid places of each slot; absent means all: L, paged P*L"),
       opt_in("prefix", "S", "i32", "places of each slot that every query sees, for mask=prefix; for mask=state the place of the state, which follows the prefix"),
       opt_in("page_table", "S,P", "i32", "block of k and v that holds each page of L places of a slot; outside [0, B) its keys and values count as zeros; absent: block = slot, S = B"),
+      opt_in("k_offsets", "R", "i32", "ragged keys: slot s has rows k_offsets[s] to k_offsets[s + 1] of k and v, whose B is 1; S = R - 1; rows outside of k are not there"),
       opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
       opt_in("head_scale", "Hq", "f32", "a factor of each head, beside scale"),
       opt_in("slopes", "Hq", "f32", "ALiBi: slope * (j - pos) joins the scores of each head"),
@@ -38,6 +39,7 @@ struct attention {
   };
   static constexpr Attr kAttrs[] = {
       choice("mask", "causal|prefix|full|state", "which keys a query sees"),
+      choice("layout", "nhd|hnd", "whether a block of k and v holds its places one after the other, or its heads: [B, Hkv, L, D]"),
       integer("window", 0, "if positive, only keys j > pos - window are visible"),
       real("softcap", 0, "if positive, scores become softcap * tanh(score / softcap)"),
       real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)"),
@@ -46,7 +48,7 @@ struct attention {
       .name = "attention",
       .group = "attention",
       .brief = "Attention over a key-value cache: grouped heads, causal, prefix or full mask, window, soft cap and sinks.",
-      .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L]; s_j = cap(scale * head_scale * q . k_j + slope * (j - pos)); key j is visible iff j < L (paged P*L), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
+      .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L], with k_offsets row k_offsets[slot] + j of block 0; s_j = cap(scale * head_scale * q . k_j + slope * (j - pos)); key j is visible iff j < L (paged P*L; ragged k_offsets[slot + 1] - k_offsets[slot]), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
                  "j <= pos; state: j < prefix[slot] where pos < prefix[slot], j <= pos where they are equal, else all; and j > pos - window if window > 0; "
                  "and, with bits, j < bits_from[slot] or bit j - bits_from[slot] of the query's row is set; values of places that bits alone hides must be finite; p = exp(s - m), m the largest visible s or sink; "
                  "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible: out 0, lse -inf. All in f32, but that "
@@ -58,7 +60,8 @@ struct attention {
 
   static Status bind(const Call& c, Args* a) {
     const auto mask = c.choice<kernels::AttentionMask>("mask");
-    const long Hq = c.dim("Hq"), Hkv = c.dim("Hkv"), D = c.dim("D"), Dv = c.dim("Dv");
+    const bool hnd = c.flag("layout"), ragged = c["k_offsets"].present();
+    const long Hq = c.dim("Hq"), Hkv = c.dim(hnd ? "L" : "Hkv"), L = c.dim(hnd ? "Hkv" : "L"), D = c.dim("D"), Dv = c.dim("Dv");  // dims are named after nhd
     if (Hkv < 1 || Hq % Hkv != 0) return c.error(Code::kInvalidShape, strf("Hq must be a multiple of Hkv, got %ld and %ld", Hq, Hkv));
     if (D < 1 || Dv < 1 || D > kMaxHeadDim || Dv > kMaxHeadDim)
       return c.error(Code::kUnsupported, strf("head sizes must be in [1, %d], got D %ld and Dv %ld", kMaxHeadDim, D, Dv));
@@ -69,11 +72,15 @@ struct attention {
       return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
     if (!(c.real("softcap") >= 0)) return c.error(Code::kInvalidArgument, strf("softcap must be >= 0, got %g", c.real("softcap")));
     const bool paged = c["page_table"].present();
-    const long B = c.dim("B"), S = paged || c["length"].present() || c["prefix"].present() || c["bits_from"].present() ? c.dim("S") : B;
-    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length, prefix and bits_from have an entry for each of k's B = %ld slots, got %ld", B, S));
-    if (paged && c.dim("P") * c.dim("L") > INT32_MAX)
-      return c.error(Code::kInvalidShape, strf("P * L = %ld places are above 2^31 - 1", static_cast<long>(c.dim("P") * c.dim("L"))));
-    for (const char* d : {"T", "B", "L", "Hq"})
+    const bool by_slot = paged || c["length"].present() || c["prefix"].present() || c["bits_from"].present();
+    const long B = c.dim("B"), S = ragged ? c.dim("R") - 1 : by_slot ? c.dim("S") : B;
+    if (ragged && (paged || B != 1)) return c.error(Code::kInvalidArgument, strf("with k_offsets all keys lie in one block, without page_table; got B = %ld%s", B, paged ? " and page_table" : ""));
+    if (ragged && S < 0) return c.error(Code::kInvalidShape, "k_offsets has an entry for each slot and one more, got none");
+    if (ragged && by_slot && S != c.dim("S")) return c.error(Code::kInvalidShape, strf("k_offsets has R = %ld entries, one more than slots, but length, prefix or bits_from have S = %ld", S + 1, static_cast<long>(c.dim("S"))));
+    if (!paged && !ragged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length, prefix and bits_from have an entry for each of k's B = %ld slots, got %ld", B, S));
+    if (paged && c.dim("P") * L > INT32_MAX)
+      return c.error(Code::kInvalidShape, strf("P * L = %ld places are above 2^31 - 1", static_cast<long>(c.dim("P") * L)));
+    for (const char* d : {"T", "B", "L", "Hkv", "Hq"})
       if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
     if (c.place() == Place::host) {
       if (Status s = cpu::check_isa(); !s.ok()) return s;
@@ -81,23 +88,23 @@ struct attention {
     const double scale = c.real("scale");
     *a = Args{
         .q = c.ptr("q"), .k = c.ptr("k"), .v = c.ptr("v"), .pos = c.ptr<int32_t>("pos"), .slot = c.ptr<int32_t>("slot"),
-        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .page_table = c.ptr<int32_t>("page_table"), .sinks = c.ptr<float>("sinks"),
+        .length = c.ptr<int32_t>("length"), .prefix = c.ptr<int32_t>("prefix"), .page_table = c.ptr<int32_t>("page_table"), .k_offsets = c.ptr<int32_t>("k_offsets"), .sinks = c.ptr<float>("sinks"),
         .head_scale = c.ptr<float>("head_scale"), .slopes = c.ptr<float>("slopes"), .bits = c.ptr<int32_t>("bits"), .bits_from = c.ptr<int32_t>("bits_from"), .out = c.ptr("out"),
         .lse = c.ptr<float>("lse"), .rows = c.ptr<int32_t>("rows"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k"),
         .v_stride = c.row_stride("v"), .out_stride = c.row_stride("out"), .lse_stride = c.row_stride("lse"),
         .table_stride = c.row_stride("page_table"), .bits_stride = c.row_stride("bits"), .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(S),
-        .B = static_cast<int32_t>(B), .L = static_cast<int32_t>(c.dim("L")), .P = paged ? static_cast<int32_t>(c.dim("P")) : 0,
+        .B = static_cast<int32_t>(B), .L = static_cast<int32_t>(L), .P = paged ? static_cast<int32_t>(c.dim("P")) : 0,
         .W = c["bits"].present() ? static_cast<int32_t>(std::min<int64_t>(c.dim("W"), INT32_MAX)) : 0, .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv),
         .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
         .softcap = static_cast<float>(c.real("softcap")), .window = static_cast<int32_t>(c.integer("window")),
-        .mask = mask, .dtype = c["q"].dtype, .kv_dtype = c["k"].dtype, .extra = {},
+        .mask = mask, .dtype = c["q"].dtype, .kv_dtype = c["k"].dtype, .heads_first = hnd, .extra = {},
     };
     return {};
   }
 
   /// As if each query saw every place: what is masked depends on contents.
   static Cost cost(const Args& a) {
-    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1, L = a.places();
+    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot && !a.k_offsets ? (a.S < a.T ? a.S : a.T) : 1, L = a.places();
     return {.bytes = T * a.Hq * (int64_t{a.D} + a.Dv) * e + slots * L * a.Hkv * (int64_t{a.D} + a.Dv) * info(a.kv_dtype).bytes,
             .flops = 2 * T * a.Hq * L * (int64_t{a.D} + a.Dv)};
   }

@@ -188,8 +188,8 @@ struct AttentionGpu {
     kernels::AttentionFedArgs f{};
     std::memcpy(f.args, &a, offsetof(Args, extra));
     const auto map = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
-      const int64_t row = int64_t{a.Hkv} * dim * 2;
-      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim, a.L, a.Hkv, a.B, 1}, .pitch = {row, int64_t{dim} * 2, a.B > 1 ? stride * 2 : row * a.L, 0},
+      const int64_t row = int64_t{a.place_rows()} * dim * 2, head = int64_t{a.head_rows()} * dim * 2;
+      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride * 2 : int64_t{a.L} * a.Hkv * dim * 2, 0},
                                  .box_rows = a.page_table != nullptr ? std::min(a.L, k.tile.keys) : k.tile.keys}, to);
     };
     VV_TRY(map(a.k, a.D, a.k_stride, &f.k));

@@ -82,7 +82,7 @@ struct Heads {
       const bool direct = a.kv_dtype == DType::f32 && dim % 16 == 0;
       const int padded = (dim + 15) / 16 * 16, wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
       for (int j = 0; j < n; ++j) {
-        const int64_t block = a.block(slot, j0 + j), at = block * stride + (a.place(j0 + j) * a.Hkv + kv) * dim;
+        const int64_t block = a.block(slot, j0 + j), at = block * stride + (a.place(slot, j0 + j) * a.place_rows() + int64_t{kv} * a.head_rows()) * dim;
         row[j] = direct && block >= 0 ? static_cast<const float*>(base) + at : copy + j * wide;
         if (block < 0) std::memset(copy + j * wide, 0, padded * sizeof(float));
         else if (!direct) widen(a.kv_dtype, base, at, dim, copy + j * wide);

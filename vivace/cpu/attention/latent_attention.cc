@@ -19,7 +19,7 @@ void latent_attention(const kernels::LatentAttentionArgs& args, Pool& pool) {
     for (int64_t j = see.first; j < see.end; ++j) {
       const int64_t block = a.block(see.slot, j);
       if (block < 0) std::fill(row, row + E, 0.0f);
-      else load_f32(a.k, a.dtype, block * a.k_stride + a.place(j) * E, E, row);
+      else load_f32(a.k, a.dtype, block * a.k_stride + a.place(see.slot, j) * E, E, row);
       float part[16] = {}, s = 0;
       for (int64_t i = 0; i < E; ++i) part[i % 16] += q[i] * row[i];
       for (const float p : part) s += p;

@@ -10,13 +10,14 @@ enum class AttentionMask : int32_t { causal, prefix, full, state };
 
 struct AttentionArgs {
   const void* q;          // [T, Hq, D] dtype
-  const void* k;          // [B, L, Hkv, D] kv_dtype
-  const void* v;          // [B, L, Hkv, Dv] kv_dtype
+  const void* k;          // [B, L, Hkv, D] kv_dtype, with heads_first [B, Hkv, L, D]
+  const void* v;          // alike, heads of Dv
   const int32_t* pos;     // [T] or null: pos[t] = t
   const int32_t* slot;    // [T] or null: 0
   const int32_t* length;  // [S] or null: places()
   const int32_t* prefix;  // [S], set iff mask is prefix or state
   const int32_t* page_table;  // [S, P] block of each page of a slot, or null: block = slot
+  const int32_t* k_offsets;   // [S + 1] first row of each slot in block 0, its only one; or null
   const float* sinks;     // [Hq] or null
   const float* head_scale;  // [Hq] or null
   const float* slopes;    // [Hq] or null: ALiBi
@@ -32,6 +33,7 @@ struct AttentionArgs {
   int32_t window;         // 0: none
   AttentionMask mask;
   DType dtype, kv_dtype;
+  bool heads_first;       // a block's heads one after the other, not its places
   AttentionExtra extra;   // of a user's variant
 
   /// Whether scores or visibility depend on more than spans, scale and soft cap.
@@ -50,11 +52,19 @@ struct AttentionArgs {
   VV_HD int64_t places() const { return page_table ? int64_t{P} * L : L; }
   /// Block and place in it of place j of a slot; block -1: the page does not exist.
   VV_HD int64_t block(int64_t s, int64_t j) const {
-    if (page_table == nullptr) return s;
+    if (page_table == nullptr) return k_offsets ? 0 : s;
     const int64_t b = page_table[s * table_stride + static_cast<uint32_t>(j) / static_cast<uint32_t>(L)];
     return b >= 0 && b < B ? b : -1;
   }
-  VV_HD int64_t place(int64_t j) const { return page_table ? static_cast<uint32_t>(j) % static_cast<uint32_t>(L) : j; }  // places fit 31 bits
+  VV_HD int64_t place(int64_t s, int64_t j) const {
+    if (k_offsets != nullptr) return j + k_offsets[s];
+    return page_table ? static_cast<uint32_t>(j) % static_cast<uint32_t>(L) : j;  // places fit 31 bits
+  }
+  /// Without pages: the element where place 0 of a slot lies, `stride` of them between blocks and `pitch` between places.
+  VV_HD int64_t slot_at(int64_t s, int64_t stride, int64_t pitch) const { return k_offsets ? k_offsets[s] * pitch : s * stride; }
+  /// Heads' rows, of D or Dv elements, between places and between kv heads of a block.
+  VV_HD int32_t place_rows() const { return heads_first ? 1 : Hkv; }
+  VV_HD int32_t head_rows() const { return heads_first ? L : 1; }
 };
 
 /// The keys that a query sees: one run of its slot's places, whatever the mask.
@@ -71,6 +81,10 @@ struct AttentionSpan {
     if (a.length != nullptr) {
       const int64_t valid = a.length[slot];
       if (valid < end) end = valid;
+    }
+    if (a.k_offsets != nullptr) {  // rows that k does not have are not there
+      const int64_t from = a.k_offsets[slot], to = a.k_offsets[slot + 1], held = from < 0 ? 0 : (to < a.L ? to : a.L) - from;
+      if (held < end) end = held < 0 ? 0 : held;
     }
     if (a.mask != AttentionMask::full) {
       int64_t seen = pos + 1;
@@ -149,7 +163,43 @@ struct AttentionStream {
   VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
 };
 
-/// Arguments of a cut with `fed`: those of the op up to `extra`, which no fed kernel reads, and k and v as the copy engine
+/// Kernel for few 16-bit queries on Hopper whose keys the copy engine brings. warps_m * 16 rows make a tile; four warps share its
+/// keys, then its columns; `split` blocks of threads, a cluster, take blocks of keys in turn: block b, counted from place 0, is
+/// for block b % split. A row's bits follow from keys and split.
+struct AttentionSplit {
+  int32_t d, dv;  // head sizes, up to 256
+  int32_t warps_m, keys, stages, split;
+  static constexpr int kWarps = 4;  // along keys, then along columns
+  constexpr bool operator==(const AttentionSplit&) const = default;
+
+  VV_HD constexpr int rows() const { return 16 * warps_m; }
+  VV_HD constexpr int multipliers() const { return 32 * kWarps * warps_m; }
+  VV_HD constexpr int threads() const { return multipliers() + 32; }
+  VV_HD constexpr int resident() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  /// Rows of a tile: of one token if by_token().
+  VV_HD int height(const AttentionArgs& a) const {
+    const int64_t all = a.by_token() ? a.group() : int64_t{a.T} * a.group();
+    return all < rows() ? static_cast<int>(all) : rows();
+  }
+  VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
+  VV_HD constexpr int panels(int dim) const { return (dim + 63) / 64; }  // of 64 elements, swizzled
+  VV_HD constexpr int stage_bytes() const { return keys * (panels(d) + panels(dv)) * 128; }
+  VV_HD constexpr int query_pitch() const { return padded(d) + 8; }  // elements
+  VV_HD constexpr int weight_pitch() const { return keys + 8; }
+  /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
+  VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
+  VV_HD constexpr int state_bytes(int height) const { return (height + 1) / 2 * 16; }  // f32 maximum and mass of each row
+  VV_HD constexpr int sent_bytes(int height) const { return split > 1 ? share(height) * 16 + state_bytes(height) : 0; }  // of one block to one
+  // Shared memory: stages (at the end sums and states to send), queries, weights, maxima and masses, what was sent here, barriers.
+  VV_HD constexpr int queries_at() const { return stages * stage_bytes(); }
+  VV_HD constexpr int weights_at() const { return queries_at() + rows() * query_pitch() * 2; }
+  VV_HD constexpr int maxima_at() const { return weights_at() + rows() * weight_pitch() * 2; }
+  VV_HD constexpr int sent_at() const { return maxima_at() + 2 * kWarps * rows() * 4; }
+  VV_HD constexpr int barriers_at(int height) const { return sent_at() + split * sent_bytes(height); }
+  VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
+};
+
+/// Arguments of `fed` and `split`: those of the op up to `extra`, which neither reads, and k and v as the copy engine
 /// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements of min(keys, L) places (without pages: keys).
 struct AttentionFedArgs {
   static constexpr int kBytes = 256;

@@ -64,17 +64,6 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
   }
   __device__ __forceinline__ void move_to(const AttentionPlace& to) { this->row0 = to.row0, this->row_end = to.row_end, this->kv = to.kv; }
 
-  /// What any row of tokens [ta, tb) sees; by a whole warp.
-  __device__ __forceinline__ void seen(int ta, int tb, int* least, int* most) const {
-    int lo = 0x7fffffff, hi = 0;
-    for (int t = ta + lane; t < tb; t += 32) {
-      const AttentionSpan see(a, t);
-      if (see.end > see.first) lo = min(lo, static_cast<int>(see.first)), hi = max(hi, static_cast<int>(see.end));
-    }
-    *least = __reduce_min_sync(0xffffffffu, lo);
-    *most = __reduce_max_sync(0xffffffffu, hi);
-  }
-
   /// Asks for a block of keys or values, a page a lane: places of `page` (-1: zeros) from `place` on.
   template <int kCount>
   __device__ __forceinline__ void ask(Q* to, const TensorMap& map, uint32_t full, int box, int page, int place) const {
@@ -94,13 +83,13 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
       move_to(at);
       const int past_t = (this->row_end - 1) / a.group() + 1;
       for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
-        tb = this->run_end(ta, past_t);
+        tb = run_end(a, ta, past_t, lane);
         int lo, hi;
-        seen(ta, tb, &lo, &hi);
+        span_of_tokens(a, ta, tb, lane, &lo, &hi);
         if (hi <= lo) continue;
         const int64_t slot = AttentionSpan(a, ta).slot;
         for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
-          const int j = b * kKeys + lane * box, place = static_cast<int>(a.place(j));
+          const int j = b * kKeys + lane * box, place = static_cast<int>(a.place(slot, j));
           const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while the stage is still in use
           ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
           ask<kPanels>(keys(i), f.k, barrier(kKeysFull, i), box, page, place);
@@ -297,7 +286,7 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
       await_queries();
       const int past_t = (this->row_end - 1) / a.group() + 1;
       for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
-        tb = this->run_end(ta, past_t);
+        tb = run_end(a, ta, past_t, lane);
         attend(ta, tb, i, [&] {
           if (tb < past_t || !next.exists) return;
           group_barrier();  // every warp's scores are done

@@ -47,7 +47,7 @@ struct LatentKernel {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += P.kThreads) {
       const int row = i / kChunks, at = i % kChunks * 8, j = b * kKeys + row;
       const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
-      const Q* from = static_cast<const Q*>(a.k) + (block >= 0 ? block * a.k_stride + a.place(j) * P.e + at : 0);
+      const Q* from = static_cast<const Q*>(a.k) + (block >= 0 ? block * a.k_stride + a.place(slot, j) * P.e + at : 0);
       bring_eight<Q, P.wide>(to + row * kPitch + at, from, block >= 0);
     }
   }

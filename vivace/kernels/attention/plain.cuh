@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
   if constexpr (Hooks<V>::kEdits) row = variant_row<V>(a, static_cast<int>(t), h, kv, static_cast<int>(see.first), static_cast<int>(see.end));
   float top = kMinusInfinity, mass = 0;
   const auto head_of = [&](const void* base, int64_t stride, int dim, int64_t block, int64_t j) {
-    return static_cast<const Kv*>(base) + block * stride + (a.place(j) * a.Hkv + kv) * dim;
+    return static_cast<const Kv*>(base) + block * stride + (a.place(see.slot, j) * a.place_rows() + int64_t{kv} * a.head_rows()) * dim;
   };
   // Every warp makes the same number of turns, so that shuffles meet.
   for (int64_t j0 = see.first / kStreams * kStreams; j0 < see.end; j0 += kStreams * kTogether) {

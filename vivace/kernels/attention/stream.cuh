@@ -8,6 +8,7 @@
 // blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared memory; the
 // tree is the same however it is cut, and so are a row's bits.
 #pragma once
+#include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
@@ -152,7 +153,7 @@ struct AttentionStreamKernel {
   template <int kD, int kTo>
   __device__ __forceinline__ void copy_rows(unsigned char* to, const void* base, int64_t offset) const {
     constexpr int kC = kD * static_cast<int>(sizeof(Kv)) / 16, kEach = 16 / static_cast<int>(sizeof(Kv)), kSteps16 = (kRows * kC + 31) / 32;
-    const Kv* const heads = static_cast<const Kv*>(base) + kv * kD;
+    const Kv* const heads = static_cast<const Kv*>(base) + int64_t{kv} * a.head_rows() * kD;
 #pragma unroll 8
     for (int n = 0; n < kSteps16; ++n) {
       const int i = n * 32 + lane, r = i / kC, c = i % kC;
@@ -165,7 +166,7 @@ struct AttentionStreamKernel {
     const int first_row = (static_cast<int>(threadIdx.x) - P.multipliers()) / 32 * kRows, j = b * kKeys + first_row + lane;
     int64_t k = -1, v = -1;
     if (lane < kRows && j >= lo && j < hi) {  // page numbers are read while the stage is still in use
-      const int64_t block = a.block(slot, j), place = a.place(j) * a.Hkv;
+      const int64_t block = a.block(slot, j), place = a.place(slot, j) * a.place_rows();
       if (block >= 0) k = block * a.k_stride + place * P.d, v = block * a.v_stride + place * P.dv;
     }
     ptx::mbarrier_wait<false>(barrier(kEmpty, i), (i / P.stages & 1) ^ 1);
@@ -481,13 +482,7 @@ struct AttentionStreamKernel {
       const AttentionSpan see(a, my_row(i) / group);
       first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
     }
-    int lo = 0x7fffffff, hi = 0;
-    for (int t = ta + lane; t < tb; t += 32) {
-      const AttentionSpan see(a, t);
-      if (see.end > see.first) lo = min(lo, static_cast<int>(see.first)), hi = max(hi, static_cast<int>(see.end));
-    }
-    *least = __reduce_min_sync(0xffffffffu, lo);
-    *most = __reduce_max_sync(0xffffffffu, hi);
+    span_of_tokens(a, ta, tb, lane, least, most);
   }
 
   /// Tokens [ta, tb), which share a slot; i counts stages.
@@ -572,16 +567,6 @@ struct AttentionStreamKernel {
       }
     }
   }
-
-  __device__ __forceinline__ int run_end(int t, int past) const {
-    if (a.slot == nullptr) return past;
-    const int32_t slot = a.slot[t];
-    for (int at = t + 1; at < past; at += 32) {
-      const uint32_t other = __ballot_sync(0xffffffffu, at + lane < past && a.slot[at + lane] != slot);
-      if (other != 0) return at + __ffs(static_cast<int>(other)) - 1;
-    }
-    return past;
-  }
 };
 
 /// Grid: tiles * Hkv * split blocks, clusters of split.
@@ -622,7 +607,7 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   bool again = false;
   const int past = (k.row_end - 1) / group + 1;
   for (int ta = row0 / group, tb; ta < past; ta = tb) {
-    tb = k.run_end(ta, past);
+    tb = run_end(a, ta, past, k.lane);
     k.attend(ta, tb, copies, i, again);
   }
 }

@@ -1,6 +1,7 @@
 // attention of 16-bit queries on tensor cores (mma.sync): prefill tiles and split decode in one kernel.
 // Formula in vivace/ops/attention.h, cutting in AttentionTile.
 #pragma once
+#include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/attention/variant.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -94,12 +95,12 @@ struct AttentionTileKernel {
   template <int kD, int kPadded, int kTo, bool kPaged, bool kEdit = false>
   __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo, int hi) const {
     constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
-    const int thread = warp_m * 32 + lane, pitch = a.Hkv * kD;
-    const Kv* const heads = static_cast<const Kv*>(base) + kv * kD;
+    const int thread = warp_m * 32 + lane, pitch = a.place_rows() * kD;
+    const Kv* const heads = static_cast<const Kv*>(base) + int64_t{kv} * a.head_rows() * kD;
     if constexpr (!kPaged && !kEdit && kThreads % kC == 0) {  // a thread keeps its column: one address that advances
       const int row0 = thread / kC, at = thread % kC * 8;
       int j = b * kKeys + row0;
-      const Kv* head = heads + slot * stride + int64_t{j} * pitch;
+      const Kv* head = heads + a.slot_at(slot, stride, pitch) + int64_t{j} * pitch;
 #pragma unroll
       for (int row = 0; row < kKeys; row += kThreads / kC) {
         if (kKeys % (kThreads / kC) != 0 && row0 + row >= kKeys) break;
@@ -115,7 +116,7 @@ struct AttentionTileKernel {
         if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
         const int row = i / kC, j = b * kKeys + row;
         const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
-        const Kv* head = block >= 0 ? heads + block * stride + a.place(j) * pitch : heads;
+        const Kv* head = block >= 0 ? heads + block * stride + a.place(slot, j) * pitch : heads;
         Q* const element = place<kKeys, kTo>(to, row, i % kC * 8);
         if constexpr (kEdit)
           copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0, [&](float (&x)[8]) { variant_key<V>(a, slot, kv, j, i % kC * 8, x); });
@@ -265,15 +266,7 @@ struct AttentionTileKernel {
     }
 #pragma unroll
     for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
-    // What any row of the tile sees, the same in every warp.
-    int lo = 0x7fffffff, hi = 0;
-    for (int t = ta + lane; t < tb; t += 32) {
-      const AttentionSpan see(a, t);
-      if (see.end > see.first) lo = min(lo, static_cast<int>(see.first)), hi = max(hi, static_cast<int>(see.end));
-    }
-    lo = __reduce_min_sync(0xffffffffu, lo);
-    hi = __reduce_max_sync(0xffffffffu, hi);
-    *least = lo, *most = hi;
+    span_of_tokens(a, ta, tb, lane, least, most);
   }
 
   /// Tokens [ta, tb): all their keys.
@@ -433,17 +426,6 @@ struct AttentionTileKernel {
     }
     __syncthreads();
   }
-
-  /// End of the run of tokens from t on that share its slot; the same in every warp.
-  __device__ __forceinline__ int run_end(int t, int past) const {
-    if (a.slot == nullptr) return past;
-    const int32_t slot = a.slot[t];
-    for (int at = t + 1; at < past; at += 32) {
-      const uint32_t other = __ballot_sync(0xffffffffu, at + lane < past && a.slot[at + lane] != slot);
-      if (other != 0) return at + __ffs(static_cast<int>(other)) - 1;
-    }
-    return past;
-  }
 };
 
 /// Grid: tiles * Hkv * split blocks, clusters of split; tiles of the last tokens first, which see most keys.
@@ -467,7 +449,7 @@ __device__ __forceinline__ void run_attention(const AttentionArgs& a) {
   k.load_queries();
   const int past = (k.row_end - 1) / group + 1;
   for (int ta = row0 / group; ta < past;) {
-    const int tb = k.run_end(ta, past);
+    const int tb = run_end(a, ta, past, k.lane);
     k.attend(ta, tb);
     if constexpr (P.merges()) k.merge(ta, tb);
     else k.write_direct(ta, tb);
