@@ -16,6 +16,7 @@
 
 #include "vivace/kernels/attention/attention.cuh"
 #include "vivace/kernels/attention/fed.cuh"
+#include "vivace/kernels/attention/split.cuh"
 #include "vivace/kernels/attention/stream.cuh"
 
 namespace {
@@ -119,6 +120,7 @@ struct Variant {
   void (*kernel)(AttentionArgs);
   void (*fed)(AttentionFedArgs) = nullptr;  // instead
   AttentionStream stream = {};              // with split > 0 the cut
+  AttentionSplit split = {};                // likewise
   const void* entry() const { return fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
 };
 // nvcc's host side knows no class-type template parameters of kernels.
@@ -163,6 +165,19 @@ void add_stream(std::vector<Variant>& all, DType q, DType kv) {
   all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, 64, P.stages, P.split, true, false}, &stream_kernel<Q, Kv, kCut...>, nullptr, P});
 }
 
+template <class Q, int... kCut>
+__global__ void __launch_bounds__(AttentionSplit{kCut...}.threads(), AttentionSplit{kCut...}.resident()) split_kernel(const __grid_constant__ AttentionFedArgs f) {
+  constexpr AttentionSplit P{kCut...};
+  run_attention_split<Q, P>(f);
+}
+template <class Q, int... kCut>
+void add_split(std::vector<Variant>& all, DType q) {
+  constexpr AttentionSplit P{kCut...};
+  char name[96];
+  std::snprintf(name, sizeof name, "split m%d k%d s%d c%d", P.warps_m, P.keys, P.stages, P.split);
+  all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true}, nullptr, &split_kernel<Q, kCut...>, {}, P});
+}
+
 /// k or v as AttentionFedArgs says.
 TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stride, int keys) {
   static const auto encode = [] {
@@ -205,8 +220,14 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   attrs[1].val.clusterDim = {static_cast<unsigned>(c.split), 1, 1};
   config.attrs = attrs;
   config.numAttrs = c.split > 1 ? 2 : 1;
+  if (const AttentionSplit& p = v.split; p.split > 0) {
+    const int64_t all = (int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a);
+    config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
+    config.blockDim.x = static_cast<unsigned>(p.threads());
+    config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
+  }
   if (c.fed) {
-    config.gridDim.x = std::min(config.gridDim.x, 132u);
+    if (v.split.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
     AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
     return cudaLaunchKernelEx(&config, v.fed, f) == cudaSuccess;
@@ -356,16 +377,17 @@ int main(int argc, char** argv) {
   const int length = argc > 3 ? std::atoi(argv[3]) : 0;  // one shape, checked and not timed: for profilers
   const std::vector<Variant> all = variants();
   for (const Variant& v : all) {
-    LAB_CHECK(cudaFuncSetAttribute(v.entry(), cudaFuncAttributeMaxDynamicSharedMemorySize, v.stream.split > 0 ? 227 * 1024 : v.cut.smem()));
-    if (v.stream.split > 8) {
-      LAB_CHECK(cudaFuncSetAttribute(v.entry(), cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    LAB_CHECK(cudaFuncSetAttribute(v.entry(), cudaFuncAttributeMaxDynamicSharedMemorySize, 227 * 1024));
+    if (v.cut.split > 8) LAB_CHECK(cudaFuncSetAttribute(v.entry(), cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    if (v.cut.split > 1) {
+      const int height = v.cut.warps_m > 1 ? v.cut.rows() : 4;
       cudaLaunchConfig_t config = {};
-      config.gridDim = {static_cast<unsigned>(v.stream.split) * 8, 1, 1};
-      config.blockDim = {static_cast<unsigned>(v.stream.threads()), 1, 1};
-      config.dynamicSmemBytes = static_cast<size_t>(v.stream.smem(info(v.kv).bytes, v.stream.warps_m > 1 ? v.stream.rows() : 4));
+      config.gridDim = {static_cast<unsigned>(v.cut.split) * 8, 1, 1};
+      config.blockDim = {static_cast<unsigned>(v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
+      config.dynamicSmemBytes = static_cast<size_t>(v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
       cudaLaunchAttribute size = {};
       size.id = cudaLaunchAttributeClusterDimension;
-      size.val.clusterDim = {static_cast<unsigned>(v.stream.split), 1, 1};
+      size.val.clusterDim = {static_cast<unsigned>(v.cut.split), 1, 1};
       config.attrs = &size;
       config.numAttrs = 1;
       int clusters = 0;
