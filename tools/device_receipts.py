@@ -14,7 +14,10 @@ from tools.receipt import Receipt  # noqa: E402
 
 KERNELS = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def", "vivace/ops/gpu.cc"]
 HARNESS = ["tests/op_data.py", "tests/op_run.py", "tests/ref/*.py", "tests/gpu/*.py"]
+NATIVE = ["vivace/base/*.h", "vivace/base/*.cc", "vivace/device/*.h", "vivace/device/*.cc", "vivace/exec/*.h", "vivace/exec/*.cc", "vivace/jit/*.h", "vivace/jit/*.cc",
+          "vivace/capi/*", "tests/capi/*.cc", "tests/device/*.cc", "tests/exec/*.cc", "tests/exec/*.h", "tests/jit/*.cc"]
 SUITES = {
+    "gtest": ("vivace_tests", NATIVE),
     "ops": ("pytest tests/test_ops.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops.py"]),
     "gpu": ("pytest tests/gpu --device cuda", [*KERNELS, *HARNESS]),
     "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops_bad.py"]),
@@ -23,10 +26,21 @@ SUITES = {
 }
 
 
+def gtest_rows(file):
+    """Rows of a gtest JSON report; what was skipped has not passed."""
+    for suite in json.loads(file.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            failures = [f["failure"] for f in test.get("failures", [])]
+            note = " ".join(failures[0].split())[:200] if failures else "skipped" if test["result"] == "SKIPPED" else ""
+            yield {"op": suite["name"], "case": f"test={test['name']}", "tool": "gtest", "pass": not note, "note": note}
+
+
 def main():
     folder, facts, out = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
     for suite, (command, sources) in SUITES.items():
         rows = [json.loads(line) for f in sorted(folder.glob(f"{suite}*.jsonl")) for line in f.read_text().splitlines()]
+        if suite == "gtest" and (folder / "gtest.json").exists():
+            rows = list(gtest_rows(folder / "gtest.json"))
         if not rows:
             continue
         r = Receipt(suite, command=command, sources=sources, **facts)

@@ -95,7 +95,7 @@ def gtest(s):
     names = subprocess.run([s.carry / "vivace_tests", "--gtest_list_tests"], capture_output=True, text=True, env=s.env).stdout
     suites = [line.split()[0].rstrip(".") for line in names.splitlines() if line and not line.startswith(" ")]
     gpu = [n for n in suites if any(w in n.lower() for w in WORDS)]
-    s.run("gtest", [s.carry / "vivace_tests", "--gtest_brief=1", "--gtest_filter=" + ":".join(f"{n}.*" for n in gpu)], 120)
+    s.run("gtest", [s.carry / "vivace_tests", "--gtest_brief=1", f"--gtest_output=json:{s.rows / 'gtest.json'}", "--gtest_filter=" + ":".join(f"{n}.*" for n in gpu)], 120)
 
 
 def ops(s):
