@@ -1,0 +1,30 @@
+// repeat_heads on CUDA: formula in vivace/ops/repeat_heads.h.
+#pragma once
+#include "vivace/kernels/copy/repeat_heads.h"
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/tile/stretch.cuh"
+
+namespace vivace::kernels {
+
+/// Grid: T * ceil(Hkv * D / stretch) blocks. Moves every element once in and `repeats` times out. E is an
+/// unsigned integer of the element's size: bits are copied. An access lies within a head.
+template <class E, StretchPolicy P>
+__global__ void __launch_bounds__(P.threads) repeat_heads(const __grid_constant__ RepeatHeadsArgs a) {
+  using Part = Vec<E, P.vec>;
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const StretchPlace<P> place(a.Hkv * a.D);
+  if (place.t >= valid_rows(a.rows, a.T)) return;
+  const E* x = static_cast<const E*>(a.x) + place.t * a.x_stride;
+  E* out = static_cast<E*>(a.out) + place.t * a.out_stride;
+  Part part[P.items];
+  place.each([&](int k, int col) { part[k] = *reinterpret_cast<const Part*>(x + col); });
+  place.each([&](int k, int col) {
+    const int head = col / a.D;
+    E* to = out + int64_t{head} * a.repeats * a.D + (col - head * a.D);
+#pragma unroll 4
+    for (int r = 0; r < a.repeats; ++r) *reinterpret_cast<Part*>(to + int64_t{r} * a.D) = part[k];
+  });
+}
+
+}  // namespace vivace::kernels
