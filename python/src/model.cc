@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "errors.h"
+#include "vivace/base/float_types.h"
 #include "vivace/models/models.h"
 #include "vivace/serve/batcher.h"
 #include "vivace/serve/speculation.h"
@@ -24,10 +25,10 @@ struct TextModel {
 
 std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
                                            const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager, int ahead,
-                                           bool random_weights, bool logit_bias) {
+                                           bool random_weights, bool logit_bias, std::vector<float> act_scales) {
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     nb::gil_scoped_release release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights, logit_bias});
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights, logit_bias, std::move(act_scales)});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -140,22 +141,34 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
   return result;
 }
 
-/// Steps like step() and gives [(op, port, bytes, shape)] of every f32 value between ops.
+/// Steps like step() and gives [(op, port, bytes, shape)] of every f32 or bf16 value between ops, as f32.
 nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
   std::vector<engine::TokenRow> r;
   for (const auto& [token, pos, slot, sample] : rows) r.push_back({token, pos, slot, sample});
   nb::list seen;
   check(m.model->observe(r, [&](const char* op, const char* port, const Tensor& t) -> Status {
-    if (t.dtype != DType::f32 || t.shape.rank == 0) return {};
-    const int64_t row = t.span_bytes() == 0 ? 0 : Tensor(slice(t, 0, 1)).span_bytes();
-    std::string dense;  // rows may be strided: parts of a wider buffer
-    for (int64_t i = 0; i < t.shape[0]; ++i) dense.append(static_cast<const char*>(t.data) + i * t.stride[0] * 4, static_cast<size_t>(row));
+    if ((t.dtype != DType::f32 && t.dtype != DType::bf16) || t.shape.rank == 0 || t.span_bytes() == 0) return {};
+    const int64_t row = Tensor(slice(t, 0, 1)).shape.elements();
+    std::vector<float> dense;  // rows may be strided: parts of a wider buffer
+    for (int64_t i = 0; i < t.shape[0] * row; ++i) {
+      const int64_t at = i / row * t.stride[0] + i % row;
+      dense.push_back(t.dtype == DType::f32 ? static_cast<const float*>(t.data)[at] : f32_of_bf16(static_cast<const uint16_t*>(t.data)[at]));
+    }
     nb::list shape;
     for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size()), shape));
+    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size() * sizeof(float)), shape));
     return {};
   }));
   return seen;
+}
+
+std::vector<float> calibrate(TextModel& m, const std::vector<std::vector<int32_t>>& prompts, double percentile) {
+  Result<std::vector<float>> scales = [&] {
+    nb::gil_scoped_release release;
+    return m.model->calibrate(prompts, percentile);
+  }();
+  check(scales.status());
+  return std::move(scales).value();
 }
 
 /// {step_us, groups: [{op, launches, bytes, flops, us}], order: [group of each launch]}
@@ -191,6 +204,7 @@ void add_model(nb::module_& m) {
       }, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
       .def("observe", &observe, nb::arg("rows"))
+      .def("calibrate", &calibrate, nb::arg("prompts"), nb::arg("percentile"))
       .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"))
       .def("logits", &logits);
   nb::class_<Batcher>(m, "Batcher")
@@ -209,7 +223,8 @@ void add_model(nb::module_& m) {
   m.def("speculate", &speculate, nb::arg("model"), nb::arg("draft_model").none(), nb::kw_only(), nb::arg("drafts"), nb::arg("prompt"), nb::arg("max_tokens"),
         nb::arg("stop"), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>());
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
-        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false);
+        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false,
+        nb::arg("act_scales") = std::vector<float>());
 }
 
 }  // namespace vivace::python

@@ -1,4 +1,4 @@
-"""The command line: vivace run | doctor | ops | plan | bench | pack | convert, each with --json."""
+"""The command line: vivace run | doctor | ops | plan | bench | calibrate | pack | convert, each with --json."""
 from __future__ import annotations
 
 import argparse
@@ -69,6 +69,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--profile", action="store_true", help="also time the launches of a step, each kind by itself")
     p.add_argument("--trace", metavar="FILE", help="with --profile: the step as a trace that Perfetto opens")
     p.add_argument("--random-weights", action="store_true", help="weights of the shapes in the model's config.json, drawn where it runs")
+    p = command("calibrate", cmd_calibrate, "Find the scales that --precision fp8_static needs, from prompts, and keep them.")
+    p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    p.add_argument("--prompts", metavar="FILE", help="text, a prompt a line; default: a few that come with Vivace")
+    p.add_argument("--percentile", type=float, default=100.0, help="of the magnitudes that a scale covers")
     p = command("pack", cmd_pack, "Compile the ops' CUDA kernels into one file, for machines without NVRTC. Needs no GPU.")
     p.add_argument("-o", "--output", required=True, help="the pack to write, NAME.vvp")
     p.add_argument("--arch", action="append", required=True, metavar="sm_90a", help="a chip; may be given several times")
@@ -289,6 +294,28 @@ def cmd_bench(args) -> int:
         print(f"{g['op']:<14} x {g['launches']:>3}  {g['bytes']:>12,} bytes  {g['us']:>8.2f} us  {g['total_us']:>9.1f} us in all  {g['gb_per_s']:>7.0f} GB/s{share}")
     if profile:
         print(f"sum {sum(g['total_us'] for g in groups):.1f} us, the step {profile['step_us']:.1f} us, {len(profile['order'])} launches")
+    return 0
+
+
+# ---- calibrate -----------------------------------------------------------------------------------
+
+def cmd_calibrate(args) -> int:
+    from pathlib import Path
+
+    from vivace import calibrate
+    from vivace.errors import NotFoundError
+    from vivace.model import find_compiler, resolve
+
+    try:
+        prompts = None if args.prompts is None else [line for line in Path(args.prompts).read_text().splitlines() if line.strip()]
+    except OSError as e:
+        raise NotFoundError(f"{args.prompts}: {e.strerror}") from e
+    find_compiler(args.device)
+    scales = calibrate.act_scales(resolve(args.model), prompts, percentile=args.percentile, device=args.device)
+    if args.json:
+        print(json.dumps({"plan": calibrate.PLAN, "percentile": args.percentile, "act_scales": scales}))
+    else:
+        print(f"{len(scales)} scales, {min(scales):.3g} to {max(scales):.3g}, kept for precision {calibrate.PLAN}")
     return 0
 
 

@@ -44,7 +44,8 @@ class Answer:
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False) -> "TextModel":
+               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False,
+               calibration=None, percentile=100.0) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     device: "auto" or "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU bf16), "q8" (int8 activations
@@ -54,19 +55,32 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     max_batch: sequences live at once. chunk: prompt tokens a step may take. ahead: steps that may be queued
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
     shapes of a config.json with weights drawn where the model runs, for timing. logit_bias: requests may
-    come with logit_bias or mask; a step takes one launch more.
+    come with logit_bias or mask; a step takes one launch more. calibration: prompts (strings or token ids) that
+    precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     if partition is not None:
         raise UnsupportedError("partition: decoders run on the whole device so far; on the CPU set threads instead")
+    find_compiler(device)
+    path = resolve(path_or_name)
+    scales = []
+    if precision == "fp8_static":
+        from vivace import calibrate
+
+        scales = calibrate.act_scales(path, calibration, percentile=percentile, device=device, random_weights=random_weights)
+    elif calibration is not None:
+        raise InvalidArgumentError(f"calibration: only precision='fp8_static' has scales to calibrate, got {precision!r}")
+    core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads, context=context, max_batch=max_batch,
+                                 chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias, act_scales=scales)
+    return TextModel(path, core)
+
+
+def find_compiler(device) -> None:
+    """Before a load on a GPU: where NVRTC is, if a package of this environment holds it."""
     if str(device).startswith("cuda"):
         from vivace.jit import find_nvrtc
 
         find_nvrtc()
-    path = resolve(path_or_name)
-    core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads,
-                                 context=context, max_batch=max_batch, chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias)
-    return TextModel(path, core)
 
 
 def resolve(path_or_name) -> str:

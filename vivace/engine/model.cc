@@ -32,4 +32,8 @@ Status TextModel::observe(std::span<const TokenRow>, const Observer&) {
   return Status(Code::kUnsupported, "observe: this model shows no values between its ops");
 }
 
+Result<std::vector<float>> TextModel::calibrate(std::span<const std::vector<int32_t>>, double) {
+  return Status(Code::kUnsupported, "calibrate: this model has no plan with calibrated scales");
+}
+
 }  // namespace vivace::engine

@@ -16,7 +16,7 @@ namespace vivace::engine {
 /// How to load. Every "auto" is resolved once, at load, and named in Model::report().
 struct LoadOptions {
   std::string device = "auto";     // auto | cpu | cuda | cuda:N
-  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | fp8
+  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | fp8 | fp8_static
   std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
@@ -26,6 +26,7 @@ struct LoadOptions {
   int ahead = 0;                   // steps that may be queued at once; 0 = as suits the device
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
   bool logit_bias = false;         // steps add set_bias()'s rows to the logits: one more launch
+  std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -104,12 +105,15 @@ class TextModel : public Model {
   /// Times a step of `rows` rows and its launches, in the decode class (a row a slot, all at position `pos`)
   /// or the prefill class (rows of one prompt that ends at `pos`). Forgets all sequences. Setup phase.
   virtual Result<Profile> profile(int rows, int pos, bool decode) = 0;
-  /// Sees an output of an op of a step, in host memory, as the op left it.
+  /// Sees an output of an op of a step, in host memory, as the op left it; rows beyond the step's are of older steps.
   using Observer = std::function<Status(const char* op, const char* port, const Tensor& value)>;
   /// A step like issue() and collect(), op by op, whose every value `observer` sees. Its draws are dropped. Setup
-  /// phase. Errors: Unsupported where values are not in host memory; FailedPrecondition with steps queued; the
-  /// observer's.
+  /// phase. Errors: FailedPrecondition with steps queued; the observer's.
   virtual Status observe(std::span<const TokenRow> rows, const Observer& observer);
+  /// LoadOptions::act_scales from what `prompts` bring to each place where activations enter products: the magnitude
+  /// that `percentile` (above 50, to 100) of the values do not exceed, over e4m3's largest. Forgets slot 0. Setup phase.
+  /// Errors: Unsupported for plans whose activations are codes already, and where values are NaN; InvalidArgument.
+  virtual Result<std::vector<float>> calibrate(std::span<const std::vector<int32_t>> prompts, double percentile);
   /// Steps that were queued and not collected.
   virtual int queued() const = 0;
   /// issue() and collect() of one step. Errors: FailedPrecondition with steps queued, and theirs.

@@ -2,9 +2,11 @@
 #include "vivace/models/decoder/model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "vivace/base/check.h"
 #include "vivace/exec/graph.h"
+#include "vivace/models/decoder/calibrate.h"
 #include "vivace/models/decoder/pipeline.h"
 #include "vivace/models/decoder/step_io.h"
 
@@ -41,6 +43,7 @@ class DecoderModel final : public engine::TextModel {
   Status collect(std::span<Sampled> out) override;
   Result<engine::Profile> profile(int rows, int pos, bool decode) override;
   Status observe(std::span<const TokenRow> rows, const Observer& observer) override;
+  Result<std::vector<float>> calibrate(std::span<const std::vector<int32_t>> prompts, double percentile) override;
   int queued() const override { return flights_.size(); }
   Result<Tensor> logits() override;
 
@@ -52,12 +55,15 @@ class DecoderModel final : public engine::TextModel {
     exec::ShapeKey key() const { return exec::ShapeKey{static_cast<uint64_t>(rows) << 1 | static_cast<uint64_t>(decode)}; }
   };
   Status check_options();
+  Status check_scales() const;
   void declare_buffers();
   Status fill_frequencies();
   Status check_fit();
   Status make_variants();
   Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {});
   Status run(const Variant& v);
+  /// A step op by op; `seen` gets what each op left, where it lies.
+  Status walk(std::span<const TokenRow> rows, const Observer& seen);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const TokenRow> rows) const;
   Status check_room() const;
@@ -101,10 +107,22 @@ Status DecoderModel::check_options() {
   if (options_.context > config_.context)
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d", static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
+  VV_TRY(check_scales());
   const bool host = machine_->place() == Place::host;
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
   limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.chunk, options_.max_batch),
                        std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host, options_.logit_bias};
+  return {};
+}
+
+Status DecoderModel::check_scales() const {
+  const std::vector<float>& scales = options_.act_scales;
+  const size_t wanted = plan_.entry == Entry::by_site ? static_cast<size_t>(site_count(config_)) : 0;
+  if (scales.size() != wanted)
+    return Status(Code::kFailedPrecondition, strf("act_scales: precision %s wants %zu, one a place where activations enter products, got %zu; calibrate() of the checkpoint "
+                                                  "loaded in bf16 gives those of fp8_static", plan_.name, wanted, scales.size()));
+  for (const float s : scales)
+    if (!(s > 0 && std::isfinite(s))) return Status(Code::kInvalidArgument, strf("act_scales: wanted positive finite values, got %g", static_cast<double>(s)));
   return {};
 }
 
@@ -122,7 +140,7 @@ void DecoderModel::declare_buffers() {
   if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
   if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
   declare("hidden", act, Shape(T, c.hidden), &b.hidden);
-  declare("normed", plan_.eight_in ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
+  declare("normed", plan_.eight_in() ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
   declare("qkv", act, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
   declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
   declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
@@ -139,13 +157,16 @@ void DecoderModel::declare_buffers() {
     declare("expert_out", act, Shape(A, c.hidden), &b.expert_out);
   }
   declare("last", act, Shape(R, c.hidden), &b.last);
-  if (plan_.eight_in) {
-    declare("normed_scale", f32, Shape(T), &b.normed_scale);
+  if (plan_.eight_in()) {
     declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.codes);
-    declare("codes_scale", f32, Shape(T), &b.codes_scale);
     declare("last_codes", DType::e4m3, Shape(R, c.hidden), &b.last_codes);
+  }
+  if (plan_.entry == Entry::by_row) {
+    declare("normed_scale", f32, Shape(T), &b.normed_scale);
+    declare("codes_scale", f32, Shape(T), &b.codes_scale);
     declare("last_scale", f32, Shape(R), &b.last_scale);
   }
+  if (plan_.entry == Entry::by_site) declare("site_scale", f32, Shape(site_count(c)), &b.site_scale);
   if (uses_branch(c)) {
     declare("branch", act, Shape(T, c.hidden), &b.branch);
     declare("last_branch", act, Shape(R, c.hidden), &b.last_branch);
@@ -205,6 +226,10 @@ Status DecoderModel::load() {
   if (machine_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
   VV_TRY(fill_frequencies());
+  if (plan_.entry == Entry::by_site) {
+    const engine::Upload scales[] = {{buffers_.site_scale.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
+    VV_TRY(machine_->upload(scales));
+  }
   for (InputBlock* block : {&decode_, &prompt_}) VV_TRY(block->open(*machine_, limits_.ahead));
   VV_TRY(flights_.open(*machine_, limits_.ahead, limits_.max_batch, &buffers_));
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
@@ -343,7 +368,21 @@ Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode) {
 }
 
 Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& observer) {
-  if (machine_->place() != Place::host) return Status(Code::kUnsupported, "observe: values on a device are not shown; load the model with device=\"cpu\"");
+  std::vector<std::byte> copy;
+  return walk(rows, [&](const char* op, const char* port, const Tensor& there) -> Status {
+    if (machine_->place() == Place::host) return observer(op, port, there);
+    const size_t bytes = static_cast<size_t>(there.span_bytes());
+    copy.resize(bytes);
+    VV_TRY(machine_->stream().copy(copy.data(), there.data, bytes));
+    VV_TRY(machine_->stream().synchronize());
+    Tensor here = there;
+    here.data = copy.data();
+    here.place = Place::host;
+    return observer(op, port, here);
+  });
+}
+
+Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "observe: steps are queued; collect() them first");
   VV_TRY(check_rows(rows));
   std::vector<int32_t> slots;
@@ -357,13 +396,42 @@ Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& obs
     for (size_t i = 0; i < call.spec().ports.size(); ++i) {
       const ops::Port& port = call.spec().ports[i];
       const Tensor& value = call.port_at(static_cast<int>(i));
-      if (port.io != ops::Io::in && value.present()) VV_TRY(observer(call.spec().name, port.name, value));
+      if (port.io != ops::Io::in && value.present()) VV_TRY(seen(call.spec().name, port.name, value));
     }
     return {};
   }));
   VV_TRY(flights_.push(machine_->stream(), slots));
   std::vector<Sampled> dropped(slots.size());
   return flights_.pop(dropped);
+}
+
+Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<int32_t>> prompts, double percentile) {
+  if (plan_.eight_in()) return Status(Code::kUnsupported, strf("calibrate: precision %s has no unrounded activations to look at; load the model in bf16", plan_.name));
+  if (config_.has(kExperts)) return Status(Code::kUnsupported, "calibrate: products of experts take no e4m3 activations");
+  SiteHistograms sites(site_count(config_));
+  for (const std::vector<int32_t>& prompt : prompts) {
+    VV_TRY(start(0, {}));
+    for (size_t at = 0; at < prompt.size(); at += static_cast<size_t>(limits_.chunk)) {
+      std::vector<TokenRow> rows;
+      for (size_t i = at; i < std::min(prompt.size(), at + static_cast<size_t>(limits_.chunk)); ++i) rows.push_back({prompt[i], static_cast<int32_t>(i), 0, false});
+      rows.back().sample = true;
+      int64_t site = 0;
+      VV_TRY(walk(rows, [&](const char* op, const char*, const Tensor& there) -> Status {
+        const bool head = site == site_count(config_) - 1;
+        const void* const wanted[] = {buffers_.normed.data, buffers_.attended.data, buffers_.normed.data, buffers_.mlp.data};
+        const bool final_norm = head && std::string_view(op) == "norm" && (there.data == buffers_.last.data || there.data == buffers_.last_branch.data);
+        if (head ? !final_norm : there.data != wanted[site % kSites]) return {};
+        Tensor dense = slice(there, 0, head ? 1 : static_cast<int64_t>(rows.size()));
+        std::vector<std::byte> copy(static_cast<size_t>(dense.span_bytes()));
+        VV_TRY(machine_->stream().copy(copy.data(), dense.data, copy.size()));
+        VV_TRY(machine_->stream().synchronize());
+        dense.data = copy.data();
+        return sites.add(site++, dense);
+      }));
+      VV_CHECK_EQ(kInternal, site_count(config_), site);
+    }
+  }
+  return sites.scales(percentile);
 }
 
 Result<Tensor> DecoderModel::logits() {

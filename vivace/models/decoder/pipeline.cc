@@ -30,7 +30,7 @@ class Step {
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
         R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor),
-        hidden_(top(b_.hidden, T)), normed_{top(b_.normed, T), b_.normed_scale.present() ? top(b_.normed_scale, T) : Tensor{}}, pos_(top(in.pos, T)), slot_(top(in.slot, T)) {
+        hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)) {
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
   }
 
@@ -44,6 +44,7 @@ class Step {
     }
     VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", in_.rows}}));
     for (size_t i = 0; i < w_.layers.size(); ++i) {
+      layer_ = static_cast<int64_t>(i);
       VV_TRY(attention(w_.layers[i], i));
       VV_TRY(mlp(w_.layers[i]));
     }
@@ -55,7 +56,7 @@ class Step {
     const int64_t nq = c_.q_width(), nk = c_.kv_width();
     const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_), &k_cache = b_.k_cache[layer], &v_cache = b_.v_cache[layer];
     const bool local = c_.is_local(layer);
-    VV_TRY(add_norm(w.attn_norm, w.attn_norm_bias));
+    VV_TRY(add_norm(w.attn_norm, w.attn_norm_bias, kAttentionIn));
     if (w.qkv.present()) {
       VV_TRY(linear(normed_, {w.qkv, w.qkv_scale, w.qkv_bias}, qkv));
     } else {
@@ -71,26 +72,27 @@ class Step {
     VV_TRY(rec_(ops::attention, {{"q", q}, {"k", k_cache}, {"v", v_cache}, {"pos", pos_}, {"slot", slot_}, {"out", attended}, {"rows", in_.rows}},
                 {{"mask", "causal"}, {"window", local ? static_cast<double>(c_.window) : 0.0}, {"scale", c_.attn_scale}}));
     Rows entering;
-    VV_TRY(enter(flat(attended), &entering));
+    VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(linear(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm)));
     return post_norm(w.attn_post_norm);
   }
 
   Status mlp(const LayerWeights& w) {
-    VV_TRY(add_norm(w.mlp_norm, w.mlp_norm_bias));
+    VV_TRY(add_norm(w.mlp_norm, w.mlp_norm_bias, kMlpIn));
     const Tensor out = target(w.mlp_post_norm), plus = residual(w.mlp_post_norm);
     if (c_.has(kExperts)) {
       VV_TRY(experts(w, plus, out));
     } else if (c_.has(kPlainMlp)) {
-      const Tensor inner = top(b_.mlp, T_);
-      VV_TRY(linear(normed_, {w.up, w.up_scale, w.up_bias}, inner, {}, c_.family->act));
+      const Rows inner = inner_rows();
+      VV_TRY(linear(normed_, {w.up, w.up_scale, w.up_bias}, inner.x, {}, c_.family->act, inner.scale));
       Rows entering;
       VV_TRY(enter(inner, &entering));
       VV_TRY(linear(entering, {w.down, w.down_scale, w.down_bias}, out, plus));
     } else if (w.gate_up.present()) {
-      const Tensor inner = top(b_.mlp, T_);
+      const Rows inner = inner_rows();
       VV_TRY(rec_(ops::gated_gemm,
-                  {{"x", normed_.x}, {"x_row_scale", normed_.scale}, {"w", w.gate_up}, {"w_row_scale", w.gate_up_scale}, {"out", inner}, {"rows", in_.rows}},
+                  {{"x", normed_.x}, {"x_row_scale", normed_.row_scale}, {"x_scale", normed_.scale}, {"w", w.gate_up}, {"w_row_scale", w.gate_up_scale},
+                   {"out", inner.x}, {"out_scale", inner.scale}, {"rows", in_.rows}},
                   {{"act", c_.family->act}}));
       Rows entering;
       VV_TRY(enter(inner, &entering));
@@ -127,7 +129,7 @@ class Step {
     } else if (!gathers) {
       last = hidden_;
     }
-    const Rows entering = plan_.eight_in ? Rows{top(b_.last_codes, R_), top(b_.last_scale, R_)} : Rows{waiting_ ? last : top(b_.last, R_), {}};
+    const Rows entering = plan_.eight_in() ? codes(b_.last_codes, b_.last_scale, R_, site_count(c_) - 1) : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
     VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
     const Tensor bias = b_.bias.present() ? top(b_.row_bias, R_) : Tensor{};
     if (bias.present()) VV_TRY(rec_(ops::embedding, {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
@@ -143,7 +145,8 @@ class Step {
   }
 
   /// normed = norm of the residual stream, which first takes in what waits in branch.
-  Status add_norm(const Tensor& weight, const Tensor& bias) {
+  Status add_norm(const Tensor& weight, const Tensor& bias, Site site) {
+    normed_ = plan_.eight_in() ? codes(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_), {}, {}};
     const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, in_.rows) : norm(hidden_, {}, weight, bias, normed_, in_.rows);
     waiting_ = false;
     return s;
@@ -155,37 +158,57 @@ class Step {
   Status post_norm(const Tensor& weight) {
     if (!weight.present()) return {};
     waiting_ = true;
-    return norm(branch_, {}, weight, {}, {branch_, {}}, in_.rows);
+    return norm(branch_, {}, weight, {}, {branch_, {}, {}}, in_.rows);
   }
 
-  /// Rows that enter a product, with the scale of each where they are e4m3.
+  /// Rows that enter a product; where they are e4m3, with a scale of each or one of all.
   struct Rows {
-    Tensor x, scale;
+    Tensor x, row_scale, scale;
   };
+  int64_t at(Site site) const { return layer_ * kSites + site; }
+  /// The first n rows of a buffer of codes and of their scales; `site` has the scale that was made before.
+  Rows codes(const Tensor& x, const Tensor& row_scale, int64_t n, int64_t site) const {
+    if (plan_.entry == Entry::by_row) return {top(x, n), top(row_scale, n), {}};
+    return {top(x, n), {}, slice(b_.site_scale, site, 1)};
+  }
+  /// What the MLP's first half writes: codes, where their scale is known before.
+  Rows inner_rows() const {
+    if (plan_.entry != Entry::by_site) return {top(b_.mlp, T_), {}, {}};
+    Rows r = codes(b_.codes, {}, T_, at(kInner));
+    r.x = columns(r.x, 0, c_.mlp);
+    return r;
+  }
   /// A matrix with what its epilogue takes; both may be absent.
   struct Matrix {
     const Tensor &w, &scale, &bias;
   };
 
   Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Rows& out, const Tensor& rows) {
-    return rec_(ops::norm, {{"x", x}, {"residual", sum}, {"weight", weight}, {"bias", bias}, {"out", out.x}, {"row_scale", out.scale}, {"rows", rows}},
+    return rec_(ops::norm, {{"x", x}, {"residual", sum}, {"weight", weight}, {"bias", bias}, {"out", out.x}, {"row_scale", out.row_scale}, {"out_scale", out.scale}, {"rows", rows}},
                 {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
   }
 
   /// x as it enters a product: itself, or quantised into codes.
-  Status enter(const Tensor& x, Rows* out) {
-    *out = {x, {}};
-    if (!plan_.eight_in) return {};
-    *out = {columns(top(b_.codes, T_), 0, x.shape[1]), top(b_.codes_scale, T_)};
-    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"rows", in_.rows}});
+  Status enter(const Tensor& x, Site site, Rows* out) {
+    *out = {x, {}, {}};
+    if (!plan_.eight_in()) return {};
+    *out = codes(b_.codes, b_.codes_scale, T_, at(site));
+    out->x = columns(out->x, 0, x.shape[1]);
+    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->row_scale}, {"out_scale", out->scale}, {"rows", in_.rows}});
+  }
+  /// The MLP's rows, which may be codes already.
+  Status enter(const Rows& inner, Rows* out) {
+    *out = inner;
+    return inner.scale.present() ? Status() : enter(inner.x, kInner, out);
   }
 
-  Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
-    return product(x, m, out, residual, epilogue, in_.rows);
+  Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}) {
+    return product(x, m, out, residual, epilogue, in_.rows, out_scale);
   }
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows) {
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows, const Tensor& out_scale = {}) {
     return rec_(ops::gemm,
-                {{"x", x.x}, {"x_row_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows}},
+                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual},
+                 {"out", out}, {"out_scale", out_scale}, {"rows", rows}},
                 {{"act", act(m.w)}, {"epilogue", epilogue}});
   }
 
@@ -203,6 +226,7 @@ class Step {
   int64_t T_, R_;
   double attn_factor_;
   Tensor hidden_;
+  int64_t layer_ = 0;
   Rows normed_;
   Tensor branch_, pos_, slot_;
   bool waiting_ = false;  // branch holds what the residual stream lacks

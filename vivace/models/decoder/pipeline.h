@@ -39,7 +39,8 @@ struct StepBuffers {
   Tensor gathered, expert_out;     // [T*k, H] x 2
   Tensor last, last_branch;        // [R, H] the sampled rows' hidden state and branch
   Tensor codes, last_codes;        // [T, max(Hq*D, M)], [R, H] e4m3: rows that enter a product, where they do so quantised
-  Tensor normed_scale, codes_scale, last_scale;  // f32 a row of normed, codes, last_codes
+  Tensor normed_scale, codes_scale, last_scale;  // f32 a row of normed, codes, last_codes: Entry::by_row
+  Tensor site_scale;               // f32 a site: Entry::by_site
   // Outputs.
   Tensor logits;                   // [R, V] f32
   Tensor next;                     // [R] i32
@@ -47,6 +48,10 @@ struct StepBuffers {
   Tensor turn;                   // [1] i32: row of the rings that the next step writes
   Tensor ring, ring_logprob;       // [N, R] i32, f32: next and logprob of the last N steps, where the host reaches them
 };
+
+/// Places where activations enter products, in the order of the step: kSites a layer, then the head.
+enum Site : int64_t { kAttentionIn, kAttended, kMlpIn, kInner, kSites };
+inline int64_t site_count(const DecoderConfig& c) { return c.layers * kSites + 1; }
 
 /// Whether what a layer gives waits in `branch` until the next norm adds it to the residual stream.
 inline bool uses_branch(const DecoderConfig& c) { return c.has(kPostNorms) || c.has(kLearnedPositions); }

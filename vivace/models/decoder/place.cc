@@ -78,7 +78,7 @@ void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
 
 Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
                      DecoderWeights* weights, Placement* placement) {
-  if (plan.eight_in && config.has(kExperts))
+  if (plan.eight_in() && config.has(kExperts))
     return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
   if (plan.plain == Plain::eight && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
     return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native", plan.name, name(weights->layers.front().o.dtype)));

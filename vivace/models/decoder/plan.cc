@@ -4,12 +4,13 @@ namespace vivace::models::decoder {
 namespace {
 
 constexpr PrecisionPlan kPlans[] = {
-    {"q8", DType::f32, "q8", Plain::stored, true, false},      // activations as int8 blocks against block-quantised weights, f32 elsewhere
-    {"f32", DType::f32, "f32", Plain::stored, true, false},    // every product in f32, of weights as they are
-    {"bf16", DType::bf16, "f32", Plain::half, false, false},   // weights and activations bf16, sums in f32
-    {"native", DType::bf16, "f32", Plain::half, true, false},  // the same, but block-quantised weights as the checkpoint has them
-    {"w8a16", DType::bf16, "f32", Plain::eight, true, false},  // e4m3 weights, bf16 activations
-    {"fp8", DType::bf16, "f32", Plain::eight, false, true},    // e4m3 weights and, where they enter products, activations
+    {"q8", DType::f32, "q8", Plain::stored, true, Entry::plain},      // activations as int8 blocks against block-quantised weights, f32 elsewhere
+    {"f32", DType::f32, "f32", Plain::stored, true, Entry::plain},    // every product in f32, of weights as they are
+    {"bf16", DType::bf16, "f32", Plain::half, false, Entry::plain},   // weights and activations bf16, sums in f32
+    {"native", DType::bf16, "f32", Plain::half, true, Entry::plain},  // the same, but block-quantised weights as the checkpoint has them
+    {"w8a16", DType::bf16, "f32", Plain::eight, true, Entry::plain},  // e4m3 weights, bf16 activations
+    {"fp8", DType::bf16, "f32", Plain::eight, false, Entry::by_row},  // e4m3 weights and, where they enter products, activations
+    {"fp8_static", DType::bf16, "f32", Plain::eight, false, Entry::by_site},  // the same with calibrated scales
 };
 
 }  // namespace

@@ -10,13 +10,18 @@ namespace vivace::models::decoder {
 /// What becomes of a matrix that the checkpoint has in a plain dtype.
 enum class Plain : uint8_t { stored, half, eight };  // as it is; bf16; e4m3 with a scale a row
 
+/// How activations enter products: as they are, or as e4m3 with a scale a row made in the step, or one a place made before.
+enum class Entry : uint8_t { plain, by_row, by_site };
+
 struct PrecisionPlan {
   const char* name;
   DType hidden;       // of activations between ops
   const char* act;    // how activations enter a product with block-quantised weights: gemm's `act`
   Plain plain;
   bool keeps_blocks;  // block-quantised matrices stay what they are; else they become `hidden`
-  bool eight_in;      // activations enter products as e4m3 with a scale a row
+  Entry entry;
+
+  bool eight_in() const { return entry != Entry::plain; }
 };
 
 /// `precision` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists the plans.
