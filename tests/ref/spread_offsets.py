@@ -1,0 +1,35 @@
+"""Reference of `spread_offsets`: the formula."""
+import numpy as np
+
+from tests.ref.common import Case
+
+
+def ref(offsets, k_offsets=None, length=None, *, dtypes, dims):
+    t = np.arange(dims["T"] if "rows" not in dtypes else 21)
+    s = np.searchsorted(offsets, t, side="right") - 1
+    inside = (s >= 0) & (s < len(offsets) - 1)
+    s = np.where(inside, s, 0)
+    pos = np.zeros_like(t)
+    if len(offsets) > 1:
+        tokens = np.diff(offsets)
+        keys = length if length is not None else np.diff(k_offsets) if k_offsets is not None else tokens
+        pos = t - offsets[s] + (keys - tokens)[s]
+    out = {"slot": np.where(inside, s, -1), "pos": np.where(inside, pos, 0)}
+    return out | ({"count": offsets[-1:]} if "count" in dtypes else {})
+
+
+def bound(port, value, dtype, inputs):
+    """Integers: exact."""
+    return np.zeros(value.shape)
+
+
+OUT = {"offsets": "i32", "slot": "i32", "pos": "i32"}
+
+CASES = [
+    Case({"T": 10, "R": 4}, OUT | {"count": "i32"}, values={"offsets": np.array([0, 3, 3, 8])}, note="an empty slot; two tokens of none"),
+    Case({"T": 9, "R": 3}, OUT | {"k_offsets": "i32"}, values={"offsets": np.array([2, 5, 9]), "k_offsets": np.array([0, 40, 44])}, note="two tokens before the first slot"),
+    Case({"T": 300, "R": 6, "S": 5}, OUT | {"length": "i32", "count": "i32"}, ranges={"length": (100, 500)}, values={"offsets": np.array([0, 1, 100, 100, 229, 300])}),
+    Case({"T": 40, "R": 3, "S": 2}, OUT | {"length": "i32", "rows": "i32"}, rows=21, ranges={"length": (40, 90)}, values={"offsets": np.array([0, 20, 40])}),
+    Case({"T": 5, "R": 1}, OUT, values={"offsets": np.array([0])}, note="no slots"),
+    Case({"T": 0, "R": 2}, OUT | {"count": "i32"}, values={"offsets": np.array([0, 0])}),
+]
