@@ -171,7 +171,10 @@ struct CodesTile {
 #pragma unroll
           for (int q = 0; q < kParts; ++q) scale[r][h][q] = rows[r][h].scale_of(j, q);
         }
-        if constexpr (Panel::kMin) minimum[r][h] = rows[r][h].min_of(j);
+        if constexpr (Panel::kMin) {
+          minimum[r][h] = rows[r][h].min_of(j);
+          if constexpr (kBlocks) minimum[r][h] = fmaf(scale[r][h][0], static_cast<float>(Row::kZero), minimum[r][h]);
+        }
       }
 #pragma unroll
     for (int m = 0; m < P.token_tiles; ++m) {

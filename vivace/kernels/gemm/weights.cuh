@@ -24,6 +24,8 @@ __device__ __forceinline__ uint32_t four_codes(const uint8_t* p) {
 
 /// One row's step of a block format. `codes` gives unsigned codes (q8_0: signed ones), one a byte, of the
 /// lane's elements of 32-element group j; `scale` and `min` belong to that group (`half`: 16 of it in q6_k).
+/// kZero: what operands() takes off the codes. In formats with a minimum that is the middle of the codes, and the
+/// minimum has to make up for it: sums of unsigned codes times x are large and cancel with the minimum's.
 template <DType kFormat, bool kAligned>
 struct BlockRow;
 
@@ -32,7 +34,7 @@ template <bool kHigh, bool kMin, bool kAligned>
 struct NibbleRow {
   static constexpr int kCodes = 2 + (kMin ? 2 : 0) + (kHigh ? 4 : 0), kBytes = kCodes + 16;
   static constexpr int kAlign = kAligned && kMin ? 4 : 2;
-  static constexpr int kZero = kMin ? 0 : (kHigh ? 16 : 8);
+  static constexpr int kZero = kHigh ? 16 : 8;
   const uint8_t* p;
   NibbleRow() = default;
   __device__ __forceinline__ explicit NibbleRow(const uint8_t* row) : p(row) {}
@@ -79,7 +81,7 @@ struct BlockRow<DType::q8_0, kAligned> {
 /// Nibbles in blocks of 256 with six-bit sub-scales and sub-minima of 32: q4_k, q5_k.
 template <bool kHigh, bool kAligned>
 struct SuperRow {
-  static constexpr int kZero = 0, kAlign = kAligned ? 4 : 2;
+  static constexpr int kZero = kHigh ? 16 : 8, kAlign = kAligned ? 4 : 2;
   const uint8_t* p;
   uint32_t scales[2], mins[2];  // of groups 0 .. 3 and 4 .. 7, one a byte
   float d, d_min;
