@@ -8,6 +8,7 @@
 #include "errors.h"
 #include "runtime.h"
 #include "vivace/base/check.h"
+#include "vivace/ops/checked.h"
 #include "vivace/ops/tactic.h"
 
 namespace vivace::python {
@@ -89,6 +90,15 @@ void add_ops(nb::module_& m) {
     const ops::Cost c = row.cost(CheckedCall(row, kwargs).call);
     return nb::make_tuple(c.bytes, c.flops);
   }, nb::arg("op"), nb::arg("arguments"), "(bytes, flops) that one call cannot do without; None for a composite op. Nothing runs.");
+  m.def("workspace_size", [](const std::string& name, int capability, nb::kwargs kwargs) {
+    const ops::OpRow& row = row_of("workspace_size", name);
+    if (row.workspace == nullptr) check(Status(Code::kUnsupported, "workspace_size: " + name + " is a composite: what it works in are its ports"));
+    const Result<int64_t> bytes = row.workspace(CheckedCall(row, kwargs).call, static_cast<Arch>(capability));
+    check(bytes.status());
+    return bytes.value();
+  }, nb::arg("op"), nb::arg("capability"), nb::arg("arguments"), "Bytes of device memory of the library's that a call works in on a chip of this compute capability. Nothing runs.");
+  m.def("checked", [] { return ops::checked(); }, "Whether checked mode is on.");
+  m.def("set_checked", &ops::set_checked, nb::arg("on"), "Checked mode, for the whole process: contents that ops trust are held against their limits before each launch.");
   m.def("picked_kernel", [](const std::string& name, int capability, nb::kwargs kwargs) {
     const ops::OpRow& row = row_of("picked_kernel", name);
     const Result<std::string> picked = ops::picked_kernel(row, CheckedCall(row, kwargs).call, static_cast<Arch>(capability));

@@ -7,12 +7,14 @@ A function takes every port as an array (NumPy, vivace.view() for block formats,
 __dlpack__), outputs included, and returns None: nothing is allocated behind the caller's back.
 help(ops.norm) has the formula; ops_table() has everything as data.
 """
+from contextlib import contextmanager
+
 from vivace import _core
 
 _functions = _core.op_functions()
 globals().update(_functions)
 
-__all__ = [*_functions, "cost", "fp4_scale_bytes", "ops_table"]
+__all__ = [*_functions, "checked", "cost", "fp4_scale_bytes", "ops_table", "workspace_size"]
 
 
 def ops_table() -> dict:
@@ -20,9 +22,28 @@ def ops_table() -> dict:
     return {"ops": _core.op_table(), "aliases": _core.alias_table(), "dtypes": _core.dtype_table()}
 
 
+@contextmanager
+def checked(on: bool = True):
+    """While it lasts, ops hold what they trust of contents (page numbers, lengths, slots, offsets) against its limits before
+    they launch, and raise InvalidArgumentError where it breaks them. Each call waits for the device; captures are not
+    checked, since contents come later. VIVACE_CHECKED=1 in the environment is the same for a whole process."""
+    before = _core.checked()
+    _core.set_checked(on)
+    try:
+        yield
+    finally:
+        _core.set_checked(before)
+
+
 def cost(op: str, **ports_and_attributes) -> "tuple[int, int] | None":
     """(bytes, flops) that this call cannot do without; None for a composite op. Nothing runs."""
     return _core.cost(op, **ports_and_attributes)
+
+
+def workspace_size(op: str, *, capability: int = 90, **ports_and_attributes) -> int:
+    """Bytes of device memory, beside its ports, that the call works in on a chip (90: compute capability 9.0). The library
+    owns them; there is nothing to bring. Exact. Nothing runs."""
+    return _core.workspace_size(op, capability, **ports_and_attributes)
 
 
 def fp4_scale_bytes(rows: int, columns: int, layout: str = "linear") -> int:

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "vivace/device/cuda_memory.h"
+#include "vivace/device/graph.h"
 #include "vivace/device/kernel.h"
 
 namespace vivace::exec {
@@ -77,6 +78,8 @@ Status CudaStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(dev().bind());
   return stream_.copy(to, from, bytes);
 }
+
+Result<bool> CudaStream::in_capture() const { return device::is_capturing(stream_); }
 
 Status CudaStream::begin_capture() {
   if (capturing_) return wrong_time("cuda", "begin_capture", "already capturing; end_capture() first");

@@ -23,6 +23,8 @@ class CudaStream final : public Stream {
   Status begin_capture() override;
   Result<std::unique_ptr<Executable>> end_capture() override;
   bool capturing() const override { return capturing_; }
+  /// Also when somebody else captures what is put on handle().
+  Result<bool> in_capture() const;
   Status replay(Executable& executable) override;
   Status record(Event& event) override;
   Status wait(Event& event) override;

@@ -6,6 +6,7 @@
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/attention.h"
 #include "vivace/ops/attention_gpu.h"
+#include "vivace/ops/attention_contents.h"
 #include "vivace/ops/call.h"
 
 namespace vivace::cpu {
@@ -109,6 +110,7 @@ struct attention {
             .flops = 2 * T * a.Hq * L * (int64_t{a.D} + a.Dv)};
   }
 
+  static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::attention(a, pool); }
 
   using Gpu = AttentionGpu;

@@ -1,11 +1,12 @@
 // define<Op>(): turns an op's header into its row. The only place where specs meet backends.
 #pragma once
+#include "vivace/base/check.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::ops {
 
 /// A primitive op gives: `Args` (POD), `spec`, `bind(Call, Args*)` with its cross-port rules,
-/// `cost(Args)` and `host(Args, Pool)`; once it runs on GPUs also a struct `Gpu` with
+/// `cost(Args)` and `host(Args, Pool)`, may give `inspect(Call, Contents)` (ops/checked.h); once it runs on GPUs also a struct `Gpu` with
 ///   kHeader                          the .cuh that holds the kernel
 ///   Key                              POD with ==: dtypes and policy, all that picks an instance
 ///   pick(Args, Arch) -> Result<Key>  the tactic; pure
@@ -13,6 +14,7 @@ namespace vivace::ops {
 ///   shape(Args, Key, Launch*)        grid, block, shared memory
 ///   complete(Args, Key, Device, Launch*) -> Status   optional: what only the device can say, such as tensor maps
 ///   row_class(Args) -> int           optional: the invariance class of a call's rows; without it there is one
+///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there are none
 ///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
 /// A composite gives `spec` and `decompose(Call, Recorder)`.
 template <class Op>
@@ -75,6 +77,26 @@ int row_class(const Call& call) {
   return 0;
 }
 
+/// Device memory of the library's that a call works in, beside its ports.
+template <class Op>
+Result<int64_t> workspace(const Call& call, Arch arch) {
+  if constexpr (OnGpu<Op>) {
+    typename Op::Args args{};
+    VV_TRY(Op::bind(call, &args));
+    VV_ASSIGN(const typename Op::Gpu::Key key, Op::Gpu::pick(args, arch));
+    if constexpr (requires { Op::Gpu::workspace(args, key); }) return Op::Gpu::workspace(args, key);
+    return 0;
+  } else {
+    return call.error(Code::kUnsupported, "it has no CUDA kernel");
+  }
+}
+
+template <class Op>
+constexpr auto inspector() -> Status (*)(const Call&, const Contents&) {
+  if constexpr (requires { &Op::inspect; }) return &Op::inspect;
+  else return nullptr;
+}
+
 template <class Op>
 constexpr bool needs_device() {
   if constexpr (OnGpu<Op>)
@@ -86,7 +108,7 @@ template <class Op>
 constexpr OpRow define() {
   static_assert(Op::spec.complete(), "spec needs brief, formula, source and a doc for every port and attribute");
   if constexpr (Op::spec.composite) return OpRow{.spec = &Op::spec, .decompose = &Op::decompose};
-  else return OpRow{.spec = &Op::spec, .prepare = &prepare<Op>, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .needs_device = needs_device<Op>()};
+  else return OpRow{.spec = &Op::spec, .prepare = &prepare<Op>, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .workspace = &workspace<Op>, .needs_device = needs_device<Op>(), .inspect = inspector<Op>()};
 }
 
 }  // namespace vivace::ops

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/latent_attention.h"
+#include "vivace/ops/attention_contents.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/gpu.h"
 
@@ -72,6 +73,7 @@ struct latent_attention {
     const int64_t e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1;
     return {.bytes = int64_t{a.T} * a.Hq * (a.D + int64_t{args.N} * a.Dv) * e + slots * a.places() * a.D * e, .flops = 2 * int64_t{a.T} * a.Hq * a.places() * (a.D + int64_t{a.Dv})};
   }
+  static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::latent_attention(a, pool); }
 
   struct Gpu {

@@ -1,6 +1,7 @@
 #include "vivace/ops/registry.h"
 
 #include "vivace/ops/all_ops.h"  // made by CMake from ops.def: includes every ops/<op>.h
+#include "vivace/ops/checked.h"
 #include "vivace/ops/define.h"
 
 namespace vivace::ops {
@@ -73,6 +74,9 @@ Status Recorder::issue(const Call& call, const std::function<Status(const Call&,
     return call.error(Code::kInvalidDevice, strf("the tensors are in %s memory, the stream runs on the %s", call.place() == Place::host ? "host" : "device", target.device ? "device" : "host"));
   exec::Launch launch;
   if (Status s = prepare(call, target, &launch); !s.ok()) return s;
+  if (checked()) {
+    if (Status s = check_contents(call, *stream_); !s.ok()) return s;
+  }
   if (target.device != nullptr && launch.grid[0] == 0) return {};  // no rows: no work, and no legal launch
   if (Status s = stream_->launch(launch); !s.ok() || !observer_) return s;
   return observer_(call);

@@ -14,6 +14,7 @@
 namespace vivace::ops {
 
 class Recorder;
+class Contents;
 
 /// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`.
 struct OpRow {
@@ -27,8 +28,13 @@ struct OpRow {
   /// Which invariance class the rows of a call are in on a GPU: among calls of one class that differ only in
   /// which rows they have, and how many, a row has the same bits. Null for a composite.
   int (*row_class)(const Call& call) = nullptr;
+  /// Bytes of device memory of the library's that a call works in on a chip, beside its ports. Exact, and never the caller's to bring.
+  /// Null for a composite, whose scratch memory is ports.
+  Result<int64_t> (*workspace)(const Call& call, Arch arch) = nullptr;
   /// A launch needs what only a loaded device can say (tensor maps): such ops have no <op>_launch.h.
   bool needs_device = false;
+  /// What the op trusts of contents, held against them in checked mode. Null: nothing.
+  Status (*inspect)(const Call& call, const Contents& contents) = nullptr;
   /// Issues the ops that define this one on the recorder.
   Status (*decompose)(const Call& call, Recorder& recorder) = nullptr;
 };

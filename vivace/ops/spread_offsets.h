@@ -1,6 +1,7 @@
 // spread_offsets: what ragged offsets say of each token, so that a step's layers read it and none searches.
 #pragma once
 #include "vivace/kernels/attention/spread_offsets.h"
+#include "vivace/ops/attention_contents.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/gpu.h"
 
@@ -44,6 +45,7 @@ struct spread_offsets {
     return {};
   }
   static Cost cost(const Args& a) { return {.bytes = int64_t{a.T} * 8 + int64_t{a.S + 1} * 4 * (1 + (a.k_offsets != nullptr) + (a.length != nullptr)), .flops = 0}; }
+  static Status inspect(const Call& c, const Contents& read) { return inspect_offsets(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::spread_offsets(a, pool); }
 
   struct Gpu {

@@ -1,0 +1,96 @@
+"""Checked mode: contents that break an op's rules are refused before anything is launched; and what a call works in."""
+import numpy as np
+import pytest
+
+import vivace
+from tests.op_data import NUMPY, Slot
+from vivace import ops
+
+
+def slot(dtype, values):
+    s = Slot(dtype, np.shape(values))
+    s.bytes[...] = np.ascontiguousarray(np.asarray(values, NUMPY[dtype])).reshape(-1).view(np.uint8).reshape(s.bytes.shape)
+    s.push()
+    return s
+
+
+class Paged:
+    """Two slots of three pages of 16 places; the first holds 20, the second 40. Five pages exist."""
+
+    def __init__(self, **changed):
+        rng = np.random.default_rng(0)
+        values = {"length": [20, 40], "slot": [0, 1, -1], "page_table": [[4, 1, 77], [0, 2, 3]], "pos": [19, 39, 0]} | changed
+        self.ports = {n: slot("bf16", rng.standard_normal(s)) for n, s in {"q": (3, 4, 64), "k": (5, 16, 2, 64), "v": (5, 16, 2, 64)}.items()}
+        self.ports |= {n: slot("i32", v) for n, v in values.items()} | {"out": Slot("bf16", (3, 4, 64)).fill(0x7F)}
+        self.before = self.ports["out"].bytes.copy()
+
+    def __call__(self):
+        ops.attention(**{n: s.array for n, s in self.ports.items()})
+
+    def written(self):
+        self.ports["out"].pull()
+        return not np.array_equal(self.ports["out"].bytes, self.before)
+
+
+def test_right_contents_pass():
+    call = Paged()
+    with ops.checked():
+        call()
+    assert call.written()
+
+
+@pytest.mark.parametrize("changed, says", [
+    ({"length": [20, 49]}, r"length\[1\] is 49, wanted 0 to the 48 places"),
+    ({"length": [-1, 40]}, r"length\[0\] is -1"),
+    ({"page_table": [[4, 5, 0], [0, 2, 3]]}, r"page_table\[0, 1\] is 5, wanted 0 to 4: slot 0 holds 20 places in pages of 16"),
+    ({"page_table": [[4, 1, 0], [0, -1, 3]]}, r"page_table\[1, 1\] is -1"),
+    ({"slot": [0, 2, -1]}, r"slot\[1\] is 2, wanted -1 to 1"),
+    ({"slot": [0, -2, -1]}, r"slot\[1\] is -2"),
+])
+def test_wrong_contents(changed, says):
+    call = Paged(**changed)
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match="attention: " + says):
+        call()
+    assert not call.written()
+    call()  # without the mode it is defined what such contents do
+    assert call.written()
+
+
+@pytest.mark.parametrize("offsets, says", [([0, 5, 4, 9], r"k_offsets\[2\] is 4, wanted 5 to 12"), ([-1, 5, 8, 9], r"k_offsets\[0\] is -1"), ([0, 5, 8, 13], r"k_offsets\[3\] is 13")])
+def test_offsets(offsets, says):
+    q, k, v, out = (Slot("f32", s).fill(0) for s in ((2, 2, 32), (1, 12, 1, 32), (1, 12, 1, 32), (2, 2, 32)))
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=says):
+        ops.attention(q=q.array, k=k.array, v=v.array, out=out.array, slot=slot("i32", [0, 2]).array, k_offsets=slot("i32", offsets).array, mask="full")
+
+
+def test_spread_offsets():
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=r"spread_offsets: offsets\[2\] is 9, wanted 3 to 8"):
+        ops.spread_offsets(offsets=slot("i32", [0, 3, 9]).array, slot=Slot("i32", (8,)).array, pos=Slot("i32", (8,)).array)
+
+
+def test_latent():
+    q, cache, out = slot("bf16", np.zeros((1, 2, 160))), slot("bf16", np.zeros((2, 8, 160))), Slot("bf16", (1, 1, 2, 128))
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=r"latent_attention: page_table\[0, 1\] is 2"):
+        ops.latent_attention(q=q.array, cache=cache.array, page_table=slot("i32", [[1, 2]]).array, length=slot("i32", [9]).array, out=out.array, mask="full", scale=0.1)
+
+
+def test_mode_ends():
+    """Also when its body raises."""
+    assert not ops._core.checked()
+    with pytest.raises(KeyError), ops.checked():
+        assert ops._core.checked()
+        raise KeyError
+    assert not ops._core.checked()
+
+
+def test_workspace_size():
+    """Parts of a split meet in a cluster's shared memory: there is no workspace to bring, and none is held."""
+    call = {n: s.array for n, s in Paged().ports.items()}
+    for capability in (80, 90, 120):
+        assert ops.workspace_size("attention", capability=capability, **call) == 0
+    with pytest.raises(vivace.UnsupportedError, match="composite"):
+        x = Slot("f32", (2, 8)).array
+        ops.workspace_size("gated_mlp", x=x, w_gate=x, w_up=x, w_down=Slot("f32", (8, 2)).array, out=Slot("f32", (2, 8)).array,
+                           gate_up=Slot("f32", (2, 4)).array, hidden=Slot("f32", (2, 2)).array)
+    with pytest.raises(vivace.InvalidShapeError):
+        ops.workspace_size("attention", **call | {"out": call["q"][:2]})
