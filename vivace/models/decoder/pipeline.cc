@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
+#include "vivace/models/attention_sites.h"
 
 namespace vivace::models::decoder {
 namespace {
@@ -30,7 +31,9 @@ class Step {
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
         R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor),
-        hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)) {
+        hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
+        global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
+        local_(sites_.add({.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
   }
 
@@ -69,8 +72,7 @@ class Step {
                  {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"rows", in_.rows}},
                 {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
                  {"norm_plus_one", plus_one(w.q_norm)}}));
-    VV_TRY(rec_(ops::attention, {{"q", q}, {"k", k_cache}, {"v", v_cache}, {"pos", pos_}, {"slot", slot_}, {"out", attended}, {"rows", in_.rows}},
-                {{"mask", "causal"}, {"window", local ? static_cast<double>(c_.window) : 0.0}, {"scale", c_.attn_scale}}));
+    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer), {.q = q, .out = attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = {}, .lse = {}, .rows = in_.rows}));
     Rows entering;
     VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(linear(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm)));
@@ -229,6 +231,8 @@ class Step {
   int64_t layer_ = 0;
   Rows normed_;
   Tensor branch_, pos_, slot_;
+  AttentionSites sites_;
+  int global_, local_;
   bool waiting_ = false;  // branch holds what the residual stream lacks
 };
 

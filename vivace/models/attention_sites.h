@@ -1,0 +1,46 @@
+// Attention sites: where a model attends. A site fixes mask, window and scale of a kind of layer, a layer its keys and
+// values; a pipeline says run(site, layer, ...) and knows neither kernels nor where a cache lies.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "vivace/ops/registry.h"
+
+namespace vivace::models {
+
+/// What all calls of a site have in common: attributes of ops::attention.
+struct AttentionSite {
+  std::string name;  // for errors
+  std::string_view mask = "causal";
+  double window = 0, softcap = 0, scale = 0;  // scale 0: 1 / sqrt(D)
+};
+
+/// Rows that attend, and what they see. An empty Tensor{} is absent, as for the op.
+struct Attending {
+  Tensor q, out;             // [T, Hq, D] x 2
+  Tensor pos, slot;          // [T] i32
+  Tensor length, prefix;     // [S] i32
+  Tensor page_table;         // [S, P] i32: then k and v of a layer are pages
+  Tensor lse, rows;          // [T, Hq] f32, [1] i32
+};
+
+class AttentionSites {
+ public:
+  /// Keys and values of each layer, [S, L, Hkv, D] or pages. Views: whoever owns them outlives this.
+  AttentionSites(std::span<const Tensor> k, std::span<const Tensor> v) : k_(k), v_(v) {}
+  /// The number that run() wants.
+  int add(AttentionSite site) {
+    sites_.push_back(std::move(site));
+    return static_cast<int>(sites_.size()) - 1;
+  }
+  const AttentionSite& operator[](int site) const { return sites_[static_cast<size_t>(site)]; }
+  /// Records attention of a layer. Errors: InvalidArgument for a site or layer that is not there, and the op's own, with the site's name.
+  Status run(ops::Recorder& rec, int site, int64_t layer, const Attending& rows) const;
+
+ private:
+  std::span<const Tensor> k_, v_;
+  std::vector<AttentionSite> sites_;
+};
+
+}  // namespace vivace::models
