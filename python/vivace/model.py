@@ -48,7 +48,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
                calibration=None, percentile=100.0) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
-    device: "auto" or "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU bf16), "q8" (int8 activations
+    device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU native), "q8" (int8 activations
     against quantised weights), "f32" or "bf16". partition: a share of a GPU; None is all of it.
     kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3". threads: CPU threads,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
@@ -77,7 +77,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
 
 def find_compiler(device) -> None:
     """Before a load on a GPU: where NVRTC is, if a package of this environment holds it."""
-    if str(device).startswith("cuda"):
+    if device != "cpu":
         from vivace.jit import find_nvrtc
 
         find_nvrtc()

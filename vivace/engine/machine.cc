@@ -111,10 +111,19 @@ class Gpu final : public Machine {
   std::unique_ptr<device::TransferEngine> transfers_;
 };
 
+/// Whether the first device is one that kernels exist for. A driver that does not work is as good as none.
+bool has_gpu() {
+  const Result<int> devices = device::Device::count();
+  if (!devices.ok() || *devices == 0) return false;
+  const Result<device::Device*> first = device::Device::get(0);
+  return first.ok() && (*first)->check_arch().ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Machine>> Machine::open(const std::string& device, int threads) {
-  if (device == "auto" || device == "cpu") return std::unique_ptr<Machine>(std::make_unique<Host>(threads));
+  if (device == "cpu" || (device == "auto" && !has_gpu())) return std::unique_ptr<Machine>(std::make_unique<Host>(threads));
+  if (device == "auto") return open("cuda", threads);
   int ordinal = 0;
   const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);

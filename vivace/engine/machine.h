@@ -20,7 +20,8 @@ struct Upload {
 /// which kind it is: what differs is answered here.
 class Machine {
  public:
-  /// `device`: "auto" (the host), "cpu", "cuda" (the first device) or "cuda:N"; `threads` of the host,
+  /// `device`: "auto" (the first device where there is one that kernels exist for, else the host), "cpu", "cuda" (the
+  /// first device) or "cuda:N"; `threads` of the host,
   /// 0 = one a physical core. Errors: InvalidArgument lists the names; Unsupported when there is no such device.
   static Result<std::unique_ptr<Machine>> open(const std::string& device, int threads);
   virtual ~Machine() = default;
