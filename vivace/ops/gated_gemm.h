@@ -16,7 +16,7 @@ struct gated_gemm {
   using Args = kernels::GemmArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
-      in("w", "2*N,K", "f32|bf16|f16|e4m3", "weights: row 2 n is gate n, row 2 n + 1 is up n; not written by the kernel before this one on the stream: it is read ahead"),
+      in("w", "2*N,K", "f32|bf16|f16|e4m3", "weights: row 2 n is gate n, row 2 n + 1 is up n; not written by a kernel that may still run when this one is queued: it is read ahead of the stream's order"),
       opt_in("bias", "2*N", "f32|bf16|f16", "added before the activation, in the order of w"),
       opt_in("x_scale", "1", "f32", "factor of all of x: x stands for x * x_scale"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),

@@ -17,7 +17,7 @@ struct gemm {
   using Args = kernels::GemmArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
-      in("w", "N,K", "f32|bf16|f16|e4m3|i8|i4|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout, i4 and e2m1 two a byte, low nibble first; not written by the kernel before this one on the stream: it is read ahead"),
+      in("w", "N,K", "f32|bf16|f16|e4m3|i8|i4|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, one output a row; block formats in GGUF's layout, i4 and e2m1 two a byte, low nibble first; not written by a kernel that may still run when this one is queued: it is read ahead of the stream's order"),
       opt_in("bias", "N", "f32|bf16|f16", "added before the activation"),
       opt_in("gate", "R,N", "=out", "factor of the activated product, before the residual: row min(t, R-1)"),
       opt_in("residual", "T,N", "=out", "added last"),

@@ -22,8 +22,8 @@ __device__ __forceinline__ void table_values(const EmbeddingArgs& a, int64_t id,
 template <class Table, DType kTable, class Out, EmbeddingPolicy P>
 __global__ void __launch_bounds__(P.threads) embedding(const __grid_constant__ EmbeddingArgs a) {
   constexpr int V = P.vec, kStep = P.threads * V;
+  ptx::launch_dependents();  // before the wait: the product that follows loads its weights meanwhile
   ptx::dependency_wait();
-  ptx::launch_dependents();
   const int stretches = (a.H + kStep * P.items - 1) / (kStep * P.items);
   const int64_t t = blockIdx.x / stretches;
   if (t >= valid_rows(a.rows, a.T)) return;

@@ -251,8 +251,8 @@ __device__ __forceinline__ void norm_begin(const NormArgs& a) {
 template <class X, class W, class Out, NormPolicy P>
 __global__ void __launch_bounds__(P.threads) norm(const __grid_constant__ NormArgs a) {
   norm_begin<W, P>(a);
+  ptx::launch_dependents();  // before the wait: the product that follows loads its weights meanwhile
   ptx::dependency_wait();
-  ptx::launch_dependents();
   const int t = static_cast<int>(blockIdx.x);
   if (t >= valid_rows(a.rows, a.T)) return;
   constexpr bool kQuantised = sizeof(Out) == 1;

@@ -13,7 +13,8 @@ __device__ __forceinline__ void dependency_wait() {
 }
 
 /// Lets the dependent kernel start now. Says nothing about memory: its dependency_wait() still waits
-/// for this grid to end.
+/// for this grid to end. Before dependency_wait() it lets the one after that start as well, and so on: short
+/// kernels that stand between products do so (docs/design/040-llm-step.md).
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");

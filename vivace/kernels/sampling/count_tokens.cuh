@@ -9,8 +9,8 @@ namespace vivace::kernels {
 /// Grid: ceil(T / threads) blocks, a token a thread. Integer atomics: the sum has no order.
 template <CountTokensPolicy P>
 __global__ void __launch_bounds__(P.threads) count_tokens(const __grid_constant__ CountTokensArgs a) {
+  ptx::launch_dependents();  // before the wait: the product that follows loads its weights meanwhile
   ptx::dependency_wait();
-  ptx::launch_dependents();
   const int64_t t = int64_t{blockIdx.x} * P.threads + threadIdx.x;
   if (t >= valid_rows(a.rows, a.T)) return;
   const int id = a.ids[t], slot = a.slot ? a.slot[t] : 0;
