@@ -47,12 +47,6 @@ nb::dict limits(const TextModel& m) {
   return d;
 }
 
-std::vector<std::pair<std::string, int64_t>> memory(const TextModel& m) {
-  std::vector<std::pair<std::string, int64_t>> lines;
-  for (const engine::MemoryLine& l : m.model->memory()) lines.emplace_back(l.name, l.bytes);
-  return lines;
-}
-
 /// Batcher plus the reference that keeps its model alive.
 struct Batcher {
   explicit Batcher(TextModel& m) : batcher(*m.model) { events.reserve(static_cast<size_t>(2 * m.model->limits().max_batch + 16)); }
@@ -171,30 +165,39 @@ std::vector<float> calibrate(TextModel& m, const std::vector<std::vector<int32_t
   return std::move(scales).value();
 }
 
-/// {step_us, groups: [{op, launches, bytes, flops, us}], order: [group of each launch]}
 nb::dict profile(TextModel& m, int rows, int pos, bool decode) {
   Result<engine::Profile> p = [&] {
     nb::gil_scoped_release release;
     return m.model->profile(rows, pos, decode);
   }();
   check(p.status());
+  return profile_dict(*p);
+}
+
+}  // namespace
+
+nb::dict profile_dict(const engine::Profile& profile) {
   nb::list groups;
-  for (const engine::LaunchGroup& g : p->groups) {
+  for (const engine::LaunchGroup& g : profile.groups) {
     nb::dict d;
     d["op"] = g.op, d["launches"] = g.launches, d["bytes"] = g.bytes, d["flops"] = g.flops, d["us"] = g.us;
     groups.append(d);
   }
   nb::dict d;
-  d["step_us"] = p->step_us, d["groups"] = groups, d["order"] = p->order;
+  d["step_us"] = profile.step_us, d["groups"] = groups, d["order"] = profile.order;
   return d;
 }
 
-}  // namespace
+std::vector<std::pair<std::string, int64_t>> memory_lines(const engine::Model& model) {
+  std::vector<std::pair<std::string, int64_t>> lines;
+  for (const engine::MemoryLine& l : model.memory()) lines.emplace_back(l.name, l.bytes);
+  return lines;
+}
 
 void add_model(nb::module_& m) {
   nb::class_<TextModel>(m, "TextModel")
       .def("report", [](const TextModel& t) { return t.model->report(); })
-      .def("memory", &memory)
+      .def("memory", [](const TextModel& t) { return memory_lines(*t.model); })
       .def("limits", &limits)
       .def("start", [](TextModel& t, int slot, float temperature, int64_t seed) {
         engine::Sampling s;

@@ -45,8 +45,10 @@ class Answer:
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
                threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False,
-               calibration=None, percentile=100.0) -> "TextModel":
+               calibration=None, percentile=100.0, config=None, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
+
+    config="pi05" or "pi0" loads a robot's policy instead: vivace.policy.load_policy has its options.
 
     device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU native), "q8" (int8 activations
     against quantised weights), "f32" or "bf16". partition: a share of a GPU; None is all of it.
@@ -59,6 +61,12 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
+    if config is not None:
+        from vivace.policy import load_policy
+
+        return load_policy(path_or_name, config=config, device=device, precision=precision, partition=partition, threads=threads, random_weights=random_weights, **policy)
+    if policy:
+        raise TypeError(f"load_model() got an unexpected keyword argument {next(iter(policy))!r}")
     if partition is not None:
         raise UnsupportedError("partition: decoders run on the whole device so far; on the CPU set threads instead")
     find_compiler(device)

@@ -1,0 +1,178 @@
+// Policies for Python. Thin: every decision is in models/vla.
+#include <cstring>
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "errors.h"
+#include "model.h"
+#include "tensor.h"
+#include "vivace/models/vla/image.h"
+#include "vivace/models/vla/model.h"
+#include "vivace/models/vla/statistics.h"
+
+namespace vivace::python {
+namespace {
+
+using engine::Frame;
+using engine::Observation;
+
+struct Policy {
+  std::unique_ptr<engine::PolicyModel> model;
+};
+
+std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& config, const std::string& device, const std::string& precision, const std::string& resize,
+                                    const std::string& statistics, std::vector<bool> delta, const std::string& robot, int threads, int views, int horizon, int steps, int batch, int prompt_tokens,
+                                    bool eager, bool random_weights) {
+  auto loaded = [&] {
+    nb::gil_scoped_release release;
+    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, threads, views, horizon, steps, batch, prompt_tokens, eager, random_weights});
+  }();
+  check(loaded.status());
+  return std::make_unique<Policy>(Policy{std::move(loaded).value()});
+}
+
+/// What the spans of observations point to while a call lasts.
+struct Given {
+  std::vector<std::vector<Frame>> views;
+  std::vector<std::vector<int32_t>> tokens;
+  std::vector<Observation> observations;
+  Borrowed from;
+};
+
+Status frame_of(nb::handle o, Given* given, Frame* frame) {
+  if (o.is_none()) return {};
+  Tensor t;
+  if (Status s = to_tensor(o.ptr(), false, &t, &given->from); !s.ok()) return s;
+  if (t.dtype != DType::u8) return Status(Code::kInvalidDType, std::string("a frame is u8, got ") + name(t.dtype) + "; scale it to 0..255");
+  if (t.place != Place::host) return Status(Code::kInvalidDevice, "a frame is in host memory; copy it there");
+  if (t.shape.rank != 3 || t.shape[2] != 3) return Status(Code::kInvalidShape, "a frame is [height, width, 3], got " + to_string(t.shape));
+  if (t.shape.elements() > 0 && (t.stride[2] != 1 || t.stride[1] != 3)) return Status(Code::kInvalidLayout, "a frame's rows are dense; copy it with numpy.ascontiguousarray");
+  *frame = {static_cast<const uint8_t*>(t.data), t.shape[0], t.shape[1], t.stride[0]};
+  return {};
+}
+
+/// f32 values of any shape, dense.
+std::span<const float> floats(nb::handle o, const char* what, Given* given) {
+  if (o.is_none()) return {};
+  Tensor t;
+  check(to_tensor(o.ptr(), false, &t, &given->from).with_context(what));
+  if (t.dtype != DType::f32 || t.place != Place::host || !t.is_dense()) check(Status(Code::kInvalidDType, std::string(what) + ": wanted dense f32 values in host memory, got " + name(t.dtype)));
+  return {static_cast<const float*>(t.data), static_cast<size_t>(t.shape.elements())};
+}
+
+/// Each a dict: frames, tokens, state, noise, seed, frozen.
+void read(nb::list all, Given* given) {
+  given->views.resize(nb::len(all));
+  given->tokens.resize(nb::len(all));
+  for (size_t i = 0; i < nb::len(all); ++i) {
+    const nb::dict d = nb::cast<nb::dict>(all[i]);
+    for (nb::handle o : nb::cast<nb::list>(d["frames"])) {
+      Frame f;
+      check(frame_of(o, given, &f).with_context("camera " + std::to_string(given->views[i].size())));
+      given->views[i].push_back(f);
+    }
+    given->tokens[i] = nb::cast<std::vector<int32_t>>(d["tokens"]);
+    given->observations.push_back({given->views[i], given->tokens[i], floats(d["state"], "state", given), floats(d["noise"], "noise", given), nb::cast<uint64_t>(d["seed"]), floats(d["frozen"], "frozen", given)});
+  }
+}
+
+/// Actions as bytes of f32 [observations, horizon, robot_dim].
+nb::bytes predict(Policy& p, nb::list observations) {
+  Given given;
+  read(observations, &given);
+  const engine::PolicyLimits l = p.model->limits();
+  std::vector<float> actions(given.observations.size() * static_cast<size_t>(l.horizon * l.robot_dim));
+  const Status s = [&] {
+    nb::gil_scoped_release release;
+    return p.model->predict(given.observations, actions);
+  }();
+  check(s);
+  return nb::bytes(actions.data(), actions.size() * sizeof(float));
+}
+
+/// [(name, step, dtype, bytes, shape)] of every value that the policy shows.
+nb::list observe(Policy& p, nb::list observations) {
+  Given given;
+  read(observations, &given);
+  nb::list seen;
+  check(p.model->observe(given.observations, [&](const char* name, int step, const Tensor& t) -> Status {
+    nb::list shape;
+    for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
+    seen.append(nb::make_tuple(name, step, vivace::name(t.dtype), nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), shape));
+    return {};
+  }));
+  return seen;
+}
+
+nb::dict limits(const Policy& p) {
+  const engine::PolicyLimits l = p.model->limits();
+  nb::dict d;
+  d["views"] = l.views, d["horizon"] = l.horizon, d["steps"] = l.steps, d["batch"] = l.batch, d["prompt_tokens"] = l.prompt_tokens;
+  d["action_dim"] = l.action_dim, d["robot_dim"] = l.robot_dim, d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state;
+  return d;
+}
+
+nb::dict profile(Policy& p, bool context) {
+  auto got = [&] {
+    nb::gil_scoped_release release;
+    return p.model->profile(context);
+  }();
+  check(got.status());
+  return profile_dict(*got);
+}
+
+/// f32 [side, side, 3] in [-1, 1] as bytes.
+nb::bytes resize_frame(nb::handle frame, const std::string& flavour, int side) {
+  if (flavour != "openpi" && flavour != "lerobot") check(Status(Code::kInvalidArgument, "flavour: wanted openpi or lerobot, got '" + flavour + "'"));
+  Given given;
+  Frame f;
+  check(frame_of(frame, &given, &f));
+  if (f.data == nullptr || f.height < 1 || f.width < 1 || side < 1) check(Status(Code::kInvalidShape, "frame: wanted at least one pixel"));
+  std::vector<float> out(static_cast<size_t>(side) * static_cast<size_t>(side) * 3);
+  models::vla::Resizer(flavour == "openpi" ? models::vla::Resize::openpi : models::vla::Resize::lerobot, side).picture(f, out.data());
+  return nb::bytes(out.data(), out.size() * sizeof(float));
+}
+
+std::vector<float> scale(const std::string& kind, const std::string& flavour, std::vector<double> low, std::vector<double> high, const std::vector<float>& x, bool inverse) {
+  using models::vla::Scaler;
+  Scaler s;
+  s.kind = kind == "mean_std" ? Scaler::Kind::mean_std : kind == "quantiles" ? Scaler::Kind::quantiles : Scaler::Kind::min_max;
+  s.flavour = flavour == "openpi" ? Scaler::Flavour::openpi : Scaler::Flavour::lerobot;
+  if (low.empty() || low.size() != high.size()) check(Status(Code::kInvalidShape, "low and high: wanted as many of one as of the other"));
+  s.low = std::move(low), s.high = std::move(high);
+  std::vector<float> out;
+  for (size_t i = 0; i < x.size(); ++i) out.push_back(inverse ? s.unnormalize(x[i], i % s.low.size()) : s.normalize(x[i], i % s.low.size()));
+  return out;
+}
+
+}  // namespace
+
+void add_policy(nb::module_& m) {
+  nb::class_<Policy>(m, "Policy")
+      .def("report", [](const Policy& p) { return p.model->report(); })
+      .def("memory", [](const Policy& p) { return memory_lines(*p.model); })
+      .def("limits", &limits)
+      .def("predict", &predict, nb::arg("observations"))
+      .def("normalized", [](const Policy& p, int i) {
+        auto got = p.model->normalized(i);
+        check(got.status());
+        return nb::bytes(got->data(), got->size() * sizeof(float));
+      }, nb::arg("observation"))
+      .def("normalize_state", [](const Policy& p, const std::vector<float>& state) {
+        auto got = p.model->normalized_state(state);
+        check(got.status());
+        return *got;
+      }, nb::arg("state"))
+      .def("observe", &observe, nb::arg("observations"))
+      .def("profile", &profile, nb::arg("context"));
+  m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
+        nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
+        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("eager") = false, nb::arg("random_weights") = false);
+  m.def("resize_frame", &resize_frame, nb::arg("frame"), nb::arg("flavour"), nb::arg("side") = 224);
+  m.def("scale_values", &scale, nb::arg("kind"), nb::arg("flavour"), nb::arg("low"), nb::arg("high"), nb::arg("x"), nb::arg("inverse"));
+}
+
+}  // namespace vivace::python

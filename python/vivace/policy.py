@@ -1,0 +1,179 @@
+"""Vision-language-action policies: camera frames, a prompt and the arm's state in, a chunk of actions out."""
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+from vivace import _core
+from vivace.errors import ClosedError, InvalidArgumentError, NotFoundError, UnsupportedError
+
+BOS = 2  # of PaliGemma's tokenizer
+
+
+def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None,
+                threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, random_weights=False) -> "Policy":
+    """Loads a policy: what vivace.load_model(path, config=...) does.
+
+    config: "pi05", "pi0". num_views: camera slots (3). action_horizon, num_steps: of a chunk and its flow, 0 = the
+    checkpoint's. batch: observations of one call. prompt_tokens: most tokens of a prompt. resize: "openpi"
+    (antialiased, u8) or "lerobot" (bilinear, f32), "auto" as the checkpoint was saved. statistics: "auto" reads
+    norm_stats.json or lerobot's processor files and answers in the robot's units, "none" gives normalised actions.
+    robot: which of several folders under assets/. delta: a boolean a dimension: that action is a step from the state. tokenizer:
+    tokenizer.json or tokenizer.model of PaliGemma, where it is not beside the checkpoint; token ids need none.
+    Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
+    divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.
+    """
+    if partition is not None:
+        raise UnsupportedError("partition: policies run on the whole device so far; on the CPU set threads instead")
+    if str(device).startswith("cuda"):
+        from vivace.jit import find_nvrtc
+
+        find_nvrtc()
+    path = os.fspath(path)
+    if not os.path.exists(path):
+        raise NotFoundError(f"{path}: no such file or directory")
+    core = _core.load_policy(path, config=config, device=device, precision=precision, resize=resize, statistics=statistics, delta=list(delta), robot=robot, threads=threads,
+                             num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, random_weights=random_weights)
+    return Policy(path, core, tokenizer)
+
+
+def clean(task: str) -> str:
+    """A task as openpi writes it into a prompt."""
+    return task.strip().replace("_", " ").replace("\n", " ")
+
+
+def state_bins(state) -> list[int]:
+    """Normalised values as the words of a prompt: 256 bins of [-1, 1], what lies below is -1."""
+    return [min(max(math.floor(128.0 * float(v)) + 128, -1), 255) for v in state]
+
+
+def prompt_text(config: str, task: str, state=None) -> str:
+    """The text that a family's prompt begins with; `state` is normalised. pi0's newline is a part of its own."""
+    words = " ".join(map(str, state_bins(state))) if state is not None else ""
+    if config == "pi05" and state is not None:
+        return f"Task: {clean(task)}, State: {words};\nAction: "
+    if config == "pi0fast" and state is not None:
+        return f"Task: {task.lower().strip().replace('_', ' ')}, State: {words};\n"
+    return clean(task)
+
+
+class Policy:
+    """A loaded policy. Not thread-safe: one call at a time. Use as a context manager or close() it."""
+
+    def __init__(self, path: str, core, tokenizer=None):
+        import numpy
+
+        self._np, self._path, self._core = numpy, path, core
+        self._tokenizer, self._text, self._prompt = tokenizer, None, None
+        self._limits = core.limits()
+        self._family = json.loads(dict(core.report())["family"])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self) -> None:
+        """Frees the policy's memory. Later calls raise ClosedError; closing twice is fine."""
+        self._core = None
+
+    @property
+    def _live(self):
+        if self._core is None:
+            raise ClosedError("this policy was closed; load it again")
+        return self._core
+
+    def report(self) -> dict:
+        """Every decision of the load: family, precision, shapes, launches of the two graphs, memory."""
+        return {"path": self._path, **{k: json.loads(v) for k, v in self._live.report()}, "memory": dict(self._live.memory())}
+
+    def profile(self, graph: str = "context") -> dict:
+        """Times the "context" or the "actions" graph and its launches, each kind by itself."""
+        if graph not in ("context", "actions"):
+            raise InvalidArgumentError(f"graph: wanted context or actions, got {graph!r}")
+        return self._live.profile(context=graph == "context")
+
+    def set_prompt(self, prompt) -> None:
+        """What predict() uses when it is given no prompt: text, or token ids."""
+        self._prompt = prompt
+
+    def predict(self, images, prompt=None, state=None, noise=None, seed=None, *, frozen=None):
+        """Actions [horizon, robot's dimensions] f32, in the robot's units.
+
+        images: a u8 [height, width, 3] array a camera slot, or None where that camera is off; at least one. prompt: text,
+        token ids, or None for set_prompt()'s. state: the robot's own values; part of pi0.5's prompt, an input of pi0.
+        noise: [horizon, action_dim] f32, else drawn from `seed` (0 if none), the same on every device. frozen: the
+        first actions of the chunk, normalised [n, action_dim], which the rest continues (pi05).
+        Lists of images, prompts, ... of `batch` observations: predict_batch()."""
+        return self.predict_batch([dict(images=images, prompt=prompt, state=state, noise=noise, seed=seed, frozen=frozen)])[0]
+
+    def predict_batch(self, observations):
+        """Actions [observations, horizon, dimensions] of dicts with predict()'s arguments."""
+        given = [self._observation(**o) for o in observations]
+        raw = self._live.predict(given)
+        return self._np.frombuffer(raw, self._np.float32).reshape(len(given), self._limits["horizon"], -1).copy()
+
+    def normalized(self, observation: int = 0):
+        """The network's own actions of the last predict(): [horizon, action_dim], of which frozen= takes the first."""
+        raw = self._live.normalized(observation)
+        return self._np.frombuffer(raw, self._np.float32).reshape(self._limits["horizon"], -1).copy()
+
+    def observe(self, **observation) -> list:
+        """[(name, step, value)] of what the pipeline computes on the way; see docs/models/pi05.md."""
+        np = self._np
+        seen = []
+        for name, step, dtype, raw, shape in self._live.observe([self._observation(**observation)]):
+            if dtype == "bf16":
+                value = (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+            else:
+                value = np.frombuffer(raw, {"f32": np.float32, "f16": np.float16, "i32": np.int32}[dtype])
+            seen.append((name, step, value.reshape(shape)))
+        return seen
+
+    def _observation(self, images, prompt=None, state=None, noise=None, seed=None, frozen=None) -> dict:
+        np = self._np
+
+        def values(what, v, rank):
+            if v is None:
+                return None
+            try:
+                a = np.ascontiguousarray(v, np.float32)
+            except (TypeError, ValueError):
+                raise InvalidArgumentError(f"{what}: wanted numbers, got {type(v).__name__}") from None
+            if a.ndim != rank:
+                raise InvalidArgumentError(f"{what}: wanted {rank} axes, got {a.ndim}")
+            if rank == 2 and a.shape[1] != self._limits["action_dim"]:
+                raise InvalidArgumentError(f"{what}: wanted rows of {self._limits['action_dim']}, got {a.shape[1]}")
+            return a
+
+        state = values("state", state, 1)
+        if seed is not None and not 0 <= seed < 1 << 64:
+            raise InvalidArgumentError(f"seed: wanted 0 to 2^64 - 1, got {seed}")
+        return dict(frames=list(images), tokens=self._tokens(self._prompt if prompt is None else prompt, state), state=state,
+                    noise=values("noise", noise, 2), seed=seed or 0, frozen=values("frozen", frozen, 2))
+
+    def _tokens(self, prompt, state) -> list[int]:
+        if prompt is None:
+            raise InvalidArgumentError("prompt: give text or token ids, or set_prompt() before")
+        if not isinstance(prompt, str):
+            return [int(t) for t in prompt]
+        in_prompt = self._family in ("pi05", "pi0fast")
+        if in_prompt and state is None:
+            raise InvalidArgumentError(f"state: {self._family} writes it into the prompt; give it, or token ids as prompt")
+        words = self._live.normalize_state([float(v) for v in state]) if in_prompt else None
+        ids = [BOS, *self._encode(prompt_text(self._family, prompt, words))]
+        return ids if in_prompt else ids + self._encode("\n")
+
+    def _encode(self, text: str) -> list[int]:
+        if self._text is None:
+            from vivace.text import load_text
+
+            where = Path(self._tokenizer) if self._tokenizer is not None else Path(self._path)
+            folder = where if where.is_dir() else where.parent
+            if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
+                raise NotFoundError(f"tokenizer: neither tokenizer.json nor tokenizer.model is in {folder}; name one with tokenizer=, or give token ids")
+            self._text = load_text(str(folder), {})
+        return self._text.encode(text)

@@ -1,0 +1,382 @@
+"""Policies against what openpi and lerobot computed from the same random weights (tests/fixtures/vla); with
+`--device cuda` on a GPU. Tolerances are those that the two references need between themselves."""
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import vivace
+from vivace import _core
+from vivace.policy import prompt_text, state_bins
+
+FIXTURES = Path(__file__).parent / "fixtures" / "vla"
+DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
+DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
+FLOWS = [("pi05", "pi05_tiny"), ("pi0", "pi0_tiny")]
+CASES = [(config, name, case) for config, name in FLOWS for case in "abc"]
+TOKENS, KV, VELOCITY, ACTIONS = 2e-4, 2e-4, 6e-4, 2e-4
+# openpi rounds the time in f32: its v differs by up to 3.5e-4 from lerobot's, whose time is f64 like ours.
+VELOCITY_LEROBOT, SINCOS = 1e-4, 3e-4
+INPUTS = {name: load_file(FIXTURES / name / "inputs.safetensors") for _, name in FLOWS}
+
+
+def expected(name, case):
+    return {k.split(".", 1)[1]: v for k, v in load_file(FIXTURES / name / f"expected_{case}.safetensors").items()}
+
+
+def observation(name, case):
+    """What predict() takes: masked views are None, padding is gone."""
+    i = INPUTS[name]
+    views = [i["images_u8"][v] if on else None for v, on in zip(i[f"{case}.views"], i[f"{case}.view_mask"])]
+    return dict(images=views, prompt=i[f"{case}.tokens"][i[f"{case}.token_mask"] > 0], noise=i[f"{case}.noise"], state=i.get(f"{case}.state"))
+
+
+def load(config, name, case, path=None, **options):
+    n = INPUTS[name][f"{case}.noise"]
+    steps = json.loads((FIXTURES / name / "config.json").read_text())
+    steps = steps["cases"].get(case, steps["rtc_case"])["num_steps"]
+    options = {"num_views": len(INPUTS[name][f"{case}.views"]), "action_horizon": n.shape[0], "num_steps": steps, "statistics": "none",
+               "precision": "f32", "device": DEVICE, "threads": 0 if DEVICE != "cpu" else 2, **options}
+    return vivace.load_model(path or FIXTURES / name, config=config, **options)
+
+
+def velocities(seen, noise, steps):
+    x = [noise, *(v for name, _, v in seen if name == "x")]
+    assert len(x) == steps + 1
+    return [(b - a) * np.float32(-steps) for a, b in zip(x, x[1:])]
+
+
+def close(got, want, bound):
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("config,name,case", CASES)
+def test_every_stage_matches_the_references(config, name, case):
+    want, given = expected(name, case), observation(name, case)
+    mask, token_mask = (INPUTS[name][f"{case}.{k}"] for k in ("view_mask", "token_mask"))
+    with load(config, name, case) as model:
+        seen = model.observe(**given)
+        actions = model.predict(**given)
+    by = {(n, s): v for n, s, v in seen}
+    on = by["image_tokens", -1].reshape(len(mask), 256, -1)
+    for k, slot in enumerate(np.flatnonzero(mask)):
+        close(on[k][want["image_rows"]], want["image_tokens"][slot], TOKENS)
+    first_word = 256 * int(mask.sum())
+    words = want["text_embeddings"]
+    close(by["prefix_embeddings", -1][first_word:first_word + len(words)], words, 1e-5)
+    # Rows of the references' prefix, less masked views and padding, are ours.
+    place = np.cumsum(np.concatenate([np.repeat(mask, 256), token_mask])) - 1
+    assert (place[want["prefix_rows"]] == want["prefix_positions"]).all()
+    last = max(s for n, s in by if n == "k_cache")
+    for what, layer in (("first", 0), ("last", last)):
+        for kv in "kv":
+            close(by[f"{kv}_cache", layer][0][want["prefix_positions"]], want[f"{kv}_{what}"], KV)
+    steps = len(want["t"])
+    close(by["time_sincos", -1][:steps], want["time_sincos"], SINCOS)
+    if "adarms_cond" in want:
+        close(by["adarms_cond", -1][:steps], want["adarms_cond"], SINCOS)
+    close(by["suffix_embeddings", 0], want["suffix_embeddings_step0"], TOKENS)
+    close(by["expert_out", 0], want["expert_out_step0"], 1e-3)  # of size 10; the velocity below is what counts
+    for s, v in enumerate(velocities(seen, given["noise"], steps)):
+        close(v, want["v"][s], VELOCITY)
+        if "v_lerobot" in want:
+            close(v, want["v_lerobot"][s], VELOCITY_LEROBOT)
+        if "x" in want:
+            close(by["x", s + 1], want["x"][s + 1], ACTIONS)
+    close(actions, want["actions"], ACTIONS)
+    close(actions, want["actions_lerobot"], ACTIONS)
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory):
+    """pi05_tiny with gates near 1: what attention and MLP say matters more."""
+    path = tmp_path_factory.mktemp("gated")
+    weights = {}
+    for shard in (FIXTURES / "pi05_tiny").glob("model-*.safetensors"):
+        weights |= load_file(shard)
+    weights |= load_file(FIXTURES / "pi05_tiny" / "override_gates.safetensors")
+    save_file(weights, path / "model.safetensors")
+    shutil.copy(FIXTURES / "pi05_tiny" / "config.json", path)
+    return path
+
+
+@pytest.mark.parametrize("case", "ab")
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_where_the_prefix_matters(gated, case, precision):
+    want = {k[2:]: v for k, v in load_file(FIXTURES / "pi05_tiny" / "expected_gates.safetensors").items() if k.startswith(case + ".")}
+    given = observation("pi05_tiny", case)
+    with load("pi05", "pi05_tiny", case, gated, precision=precision) as model:
+        actions, seen = model.predict(**given), model.observe(**given)
+    if precision == "f32":
+        close(actions, want["actions"], ACTIONS)
+        return
+    for v, w in zip(velocities(seen, given["noise"], len(want["v"])), want["v"]):
+        assert np.vdot(v, w) / np.linalg.norm(v) / np.linalg.norm(w) >= 0.9995
+
+
+def test_a_hard_prefix_is_kept_and_continued():
+    want, given = expected("pi05_tiny", "d"), observation("pi05_tiny", "d")
+    n = int(INPUTS["pi05_tiny"]["d.delay"][0])
+    frozen = INPUTS["pi05_tiny"]["d.prev_actions"][:n]
+    with load("pi05", "pi05_tiny", "d") as model:
+        actions = model.predict(**given, frozen=frozen)
+        free = model.predict(**given)
+    assert (actions[:n] == frozen).all()
+    close(actions, want["actions"], ACTIONS)
+    assert np.abs(free[n:] - actions[n:]).max() > 1e-2  # the given actions do lead the rest
+
+
+@pytest.mark.parametrize("config,name", FLOWS)
+def test_bits_do_not_depend_on_how_it_runs(config, name):
+    """Graphs or op by op, one observation after the other or side by side, again or for the first time."""
+    a, b = observation(name, "a"), observation(name, "b")
+    a = a | dict(images=[*a["images"], None])
+    with load(config, name, "b", batch=3) as model:
+        one, two = model.predict(**a), model.predict(**b)
+        assert (model.predict(**a) == one).all()
+        both = model.predict_batch([b, a])
+    assert (both[0] == two).all() and (both[1] == one).all()
+    eager = _core.load_policy(str(FIXTURES / name), config=config, device=DEVICE, precision="f32", statistics="none", threads=2 * (DEVICE == "cpu"), num_views=3,
+                              action_horizon=len(a["noise"]), num_steps=10, batch=3, eager=True)
+    raw = eager.predict([dict(frames=b["images"], tokens=b["prompt"].tolist(), state=b["state"], noise=b["noise"], seed=0, frozen=None)])
+    assert raw == two.tobytes()
+    # A camera that is off counts as no camera.
+    with load(config, name, "a") as model:
+        close(model.predict(**observation(name, "a")), one, 2e-6)
+
+
+def test_prompt_state_and_views_count():
+    """Planted mistakes must show: another word, a swapped view, another state, another seed."""
+    given = observation("pi0_tiny", "a")
+    with load("pi0", "pi0_tiny", "a") as model:
+        base = model.predict(**given)
+        words = given["prompt"].copy()
+        words[3] += 1
+        state = given["state"].copy()
+        state[1] += 0.1
+        for other in (dict(prompt=words), dict(images=given["images"][::-1]), dict(state=state), dict(images=[given["images"][0], None])):
+            assert np.abs(model.predict(**given | other) - base).max() > 1e-3
+        seeded = [model.predict(**given | dict(noise=None, seed=s)) for s in (1, 2, 1)]
+    assert (seeded[0] == seeded[2]).all() and np.abs(seeded[0] - seeded[1]).max() > 0.1
+
+
+def test_noise_is_standard_normal():
+    with load("pi05", "pi05_tiny", "a", action_horizon=1000, num_steps=1) as model:
+        given = observation("pi05_tiny", "a") | dict(noise=None)
+        seen = model.observe(**given, seed=3)
+        noise = model.observe(**given | dict(seed=3))
+    x = next(v for n, _, v in seen if n == "noise")
+    assert abs(x.mean()) < 4 / np.sqrt(x.size) and abs(x.std() - 1) < 4 / np.sqrt(2 * x.size)
+    assert (x == next(v for n, _, v in noise if n == "noise")).all()
+
+
+# ---- preprocessing ----
+
+PRE = FIXTURES / "preprocess"
+SIZES = ["480x640", "200x123", "150x250", "224x224"]
+
+
+def picture(size):
+    if size == "480x640":
+        return np.concatenate([load_file(PRE / f"image_{size}_{part}.safetensors")["rows"] for part in ("top", "bottom")])
+    return load_file(PRE / "inputs.safetensors")[f"image_{size}"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_resize_matches_both_references(size):
+    rows = load_file(PRE / "expected.safetensors")
+    got = {f: np.frombuffer(_core.resize_frame(picture(size), f), np.float32).reshape(224, 224, 3) for f in ("openpi", "lerobot")}
+    want = load_file(PRE / "expected_openpi.safetensors")[f"{size}.openpi_u8_rows"]
+    assert (np.rint((got["openpi"][rows["u8_rows"]] + 1) / 2 * 255) == want).all()
+    close(got["lerobot"][rows["float_rows"]], load_file(PRE / "expected_lerobot.safetensors")[f"{size}.lerobot_f32_rows"], 2e-6)
+
+
+def test_frames_of_any_size_reach_the_network():
+    """The whole path: a large frame counts as its resized picture, and strided rows as dense ones."""
+    given = observation("pi0_tiny", "a")
+    large = picture("480x640")
+    small = np.frombuffer(_core.resize_frame(large, "openpi"), np.float32).reshape(224, 224, 3)
+    small = np.rint((small + 1) / 2 * 255).astype(np.uint8)
+    wide = np.zeros((480, 700, 3), np.uint8)
+    wide[:, :640] = large
+    with load("pi0", "pi0_tiny", "a") as model:
+        want = model.predict(**given | dict(images=[small, given["images"][1]]))
+        for frame in (large, wide[:, :640]):
+            assert (model.predict(**given | dict(images=[frame, given["images"][1]])) == want).all()
+
+
+KINDS = {"mean_std": ("mean", "std"), "quantiles": ("q01", "q99"), "min_max": ("min", "max")}
+NAMED = {("openpi", "mean_std"): "mean_std", ("openpi", "quantiles"): "quantile", ("lerobot", "mean_std"): "mean_std",
+         ("lerobot", "quantiles"): "quantiles", ("lerobot", "min_max"): "min_max"}
+
+
+@pytest.mark.parametrize("flavour,kind", NAMED)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_normalisation_matches_the_references(flavour, kind, inverse):
+    given = load_file(PRE / "inputs.safetensors")
+    low, high = (given[f"stats.{k}"].astype(float).tolist() for k in KINDS[kind])
+    x = given["normalised" if inverse else "raw"]
+    got = _core.scale_values(kind, flavour, low, high, x.ravel().tolist(), inverse)
+    want = load_file(PRE / "expected.safetensors")[f"{flavour}.{NAMED[flavour, kind]}.{'unnormalise' if inverse else 'normalise'}"]
+    # Relative to the terms that meet: what cancels keeps their absolute error.
+    np.testing.assert_allclose(np.float32(got).reshape(x.shape), want, rtol=1e-6, atol=1e-6)
+
+
+def test_prompts_and_state_bins():
+    given, want = load_file(PRE / "inputs.safetensors"), load_file(PRE / "expected.safetensors")
+    assert state_bins(given["state_values"]) == want["state_bins"].tolist()
+    for p in json.loads((PRE / "config.json").read_text())["prompts"]:
+        assert prompt_text("pi05", p["task"], given["prompt_state"]) == p["pi05"]
+        assert prompt_text("pi0fast", p["task"], given["prompt_state"]) == p["fast_openpi_prefix"]
+        assert [prompt_text("pi0", p["task"]), "\n"] == p["pi0_openpi_parts"]
+
+
+# ---- statistics ----
+
+STATS = {"mean": [0.5, -1.0, 2.0], "std": [0.25, 2.0, 0.5], "q01": [-1.0, -2.0, 1.0], "q99": [1.0, 3.0, 4.0]}
+
+
+def with_statistics(tmp_path, name, stats=STATS, at="assets/lab/arm"):
+    for f in (FIXTURES / name).glob("*"):
+        if f.name.startswith(("model", "config")):
+            shutil.copy(f, tmp_path)
+    folder = tmp_path / at
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "norm_stats.json").write_text(json.dumps({"norm_stats": {"state": stats, "actions": stats}}))
+    return tmp_path
+
+
+def test_actions_come_in_the_robots_units(tmp_path):
+    path = with_statistics(tmp_path, "pi0_tiny")
+    given = observation("pi0_tiny", "a") | dict(state=[0.6, -1.5, 2.5])
+    mean, std = np.float32(STATS["mean"]), np.float32(STATS["std"])
+    with load("pi0", "pi0_tiny", "a", path, statistics="auto", delta=[True, False, True]) as model:
+        actions, raw = model.predict(**given), model.normalized()
+        assert model.report()["robot_dim"] == 3 and actions.shape == (10, 3)
+    np.testing.assert_allclose(actions, raw[:, :3] * std + mean + np.float32([0.6, 0, 2.5]), rtol=1e-5, atol=1e-5)
+    with load("pi0", "pi0_tiny", "a") as plain:
+        normal = np.zeros(32, np.float32)
+        normal[:3] = (np.float32(given["state"]) - mean) / (std + 1e-6)
+        close(plain.predict(**given | dict(state=normal)), raw, 1e-5)
+
+
+def test_lerobot_processors(tmp_path):
+    for f in (FIXTURES / "pi05_tiny").glob("model*"):
+        shutil.copy(f, tmp_path)
+    config = json.loads((FIXTURES / "pi05_tiny" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"type": "pi05", "chunk_size": 10, "max_action_dim": 32, "max_state_dim": 32}))
+    for which, step in (("pre", "normalizer"), ("post", "unnormalizer")):
+        name = f"policy_{which}processor"
+        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name, "steps": [
+            {"registry_name": "device_processor", "config": {}},
+            {"registry_name": f"{step}_processor", "config": {"eps": 1e-8, "norm_map": {"VISUAL": "IDENTITY", "STATE": "QUANTILES", "ACTION": "QUANTILES"}},
+             "state_file": f"{name}_step_1.safetensors"}]}))
+        save_file({f"{f}.{k}": np.float32(v) for f in ("observation.state", "action") for k, v in STATS.items()}, tmp_path / f"{name}_step_1.safetensors")
+    with load("pi05", "pi05_tiny", "a", tmp_path, statistics="auto") as model:
+        assert model.report()["resize"] == "lerobot"
+        actions, raw = model.predict(**observation("pi05_tiny", "a")), model.normalized()
+    q01, q99 = np.float32(STATS["q01"]), np.float32(STATS["q99"])
+    np.testing.assert_allclose(actions, (raw[:, :3] + 1) * (q99 - q01) / 2 + q01, rtol=1e-6, atol=1e-6)
+
+
+def test_bad_statistics_are_refused(tmp_path):
+    with pytest.raises(vivace.NotFoundError, match="norm_stats.json"):
+        load("pi05", "pi05_tiny", "a", statistics="auto")
+    path = with_statistics(tmp_path, "pi05_tiny", STATS | {"q99": [1.0, -2.0, 4.0]})
+    with pytest.raises(vivace.InvalidArgumentError, match="dimension 1 never moved"):
+        load("pi05", "pi05_tiny", "a", path, statistics="auto")
+    with_statistics(tmp_path, "pi05_tiny", at="assets/lab/other")
+    with pytest.raises(vivace.InvalidArgumentError, match="lab/arm, lab/other"):
+        load("pi05", "pi05_tiny", "a", path, statistics="auto")
+    with load("pi05", "pi05_tiny", "a", path, statistics="auto", robot="lab/other") as model:
+        assert model.report()["robot_dim"] == 3
+    with_statistics(tmp_path, "pi05_tiny", STATS | {"q99": [1.0, 3.0]}, at="assets/lab/other")
+    with pytest.raises(vivace.CorruptDataError, match="q01"):
+        load("pi05", "pi05_tiny", "a", path, statistics="auto", robot="lab/other")
+
+
+# ---- bad input ----
+
+@pytest.fixture(scope="module")
+def pi0():
+    with load("pi0", "pi0_tiny", "a", prompt_tokens=16) as model:
+        yield model
+
+
+NAN = np.float32([np.nan] * 32)
+BAD = {
+    "views": (dict(images=[None]), vivace.InvalidArgumentError, "each of 2 cameras, got 1"),
+    "no_view": (dict(images=[None, None]), vivace.InvalidArgumentError, "no camera is on"),
+    "frame_dtype": (dict(images=[np.zeros((8, 8, 3), np.float32), None]), vivace.InvalidDTypeError, "u8, got f32"),
+    "frame_shape": (dict(images=[np.zeros((3, 8, 8), np.uint8), None]), vivace.InvalidShapeError, "height, width, 3"),
+    "frame_empty": (dict(images=[np.zeros((0, 8, 3), np.uint8), None]), vivace.InvalidShapeError, "0 x 8"),
+    "state_missing": (dict(state=None), vivace.InvalidArgumentError, "reads the state"),
+    "state_size": (dict(state=np.zeros(33, np.float32)), vivace.InvalidShapeError, "33 values"),
+    "state_nan": (dict(state=NAN), vivace.InvalidArgumentError, "state is not finite"),
+    "noise_nan": (dict(noise=np.full((10, 32), np.inf, np.float32)), vivace.InvalidArgumentError, "noise is not finite"),
+    "noise_shape": (dict(noise=np.zeros((9, 32), np.float32)), vivace.InvalidShapeError, "noise"),
+    "token": (dict(prompt=[2, 2044]), vivace.InvalidArgumentError, "token 2044"),
+    "prompt_long": (dict(prompt=[1] * 17), vivace.LimitExceededError, "17 tokens, at most 16"),
+    "prompt_none": (dict(prompt=None), vivace.InvalidArgumentError, "prompt"),
+    "prompt_text": (dict(prompt="reach"), vivace.NotFoundError, "tokenizer"),
+    "frozen": (dict(frozen=np.zeros((2, 32), np.float32)), vivace.UnsupportedError, "only pi05"),
+    "seed": (dict(noise=None, seed=-1), vivace.InvalidArgumentError, "seed"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_observations(pi0, what):
+    given = observation("pi0_tiny", "a")
+    good = pi0.predict(**given)
+    change, error, words = BAD[what]
+    with pytest.raises(error, match=words):
+        pi0.predict(**given | change)
+    if what not in ("prompt_none", "prompt_text", "seed", "frame_dtype", "frame_shape"):  # found before the network was asked
+        with pytest.raises(vivace.FailedPreconditionError):
+            pi0.normalized()
+    assert (pi0.predict(**given) == good).all()
+
+
+def test_bad_loads(tmp_path):
+    with pytest.raises(vivace.InvalidArgumentError, match="those of pi05"):
+        load("pi0", "pi05_tiny", "a")
+    with pytest.raises(vivace.InvalidArgumentError, match="those of pi0;"):
+        load("pi05", "pi0_tiny", "a")
+    with pytest.raises(vivace.InvalidArgumentError, match="pi05, pi0, pi0fast, got 'pi7'"):
+        load("pi7", "pi05_tiny", "a")
+    with pytest.raises(vivace.InvalidArgumentError, match="is of no policy"):
+        load("pi05", "pi05_tiny", "a", FIXTURES.parent / "tiny" / "llama_untied")
+    for option, value in (("precision", "q8"), ("num_views", 99), ("num_steps", -1), ("batch", 0), ("resize", "nearest"), ("statistics", "some"), ("device", "tpu")):
+        with pytest.raises(vivace.InvalidArgumentError):
+            load("pi05", "pi05_tiny", "a", **{option: value})
+    with pytest.raises(TypeError, match="num_view"):
+        vivace.load_model(FIXTURES / "pi05_tiny", num_view=3)
+    weights = {}
+    for shard in (FIXTURES / "pi05_tiny").glob("model-*.safetensors"):
+        weights |= load_file(shard)
+    shutil.copy(FIXTURES / "pi05_tiny" / "config.json", tmp_path)
+    gone = "paligemma_with_expert.gemma_expert.model.layers.2.mlp.down_proj.weight"
+    save_file({k: v for k, v in weights.items() if k != gone}, tmp_path / "model.safetensors")
+    with pytest.raises(vivace.NotFoundError, match=gone):
+        load("pi05", "pi05_tiny", "a", tmp_path)
+    save_file(weights | {gone: weights[gone][:, :32].copy()}, tmp_path / "model.safetensors")
+    with pytest.raises(vivace.InvalidShapeError, match=gone):
+        load("pi05", "pi05_tiny", "a", tmp_path)
+
+
+def test_broken_weights_give_no_action(tmp_path):
+    weights = {}
+    for shard in (FIXTURES / "pi05_tiny").glob("model-*.safetensors"):
+        weights |= load_file(shard)
+    weights["action_out_proj.bias"] = np.full(32, np.nan, np.float32)
+    save_file(weights, tmp_path / "model.safetensors")
+    shutil.copy(FIXTURES / "pi05_tiny" / "config.json", tmp_path)
+    with load("pi05", "pi05_tiny", "a", tmp_path) as model:
+        with pytest.raises(vivace.InternalError, match="not finite"):
+            model.predict(**observation("pi05_tiny", "a"))
+    with pytest.raises(vivace.ClosedError):
+        model.predict(**observation("pi05_tiny", "a"))

@@ -1,0 +1,73 @@
+// Policies: camera frames, a prompt and the arm's state in, a chunk of actions out.
+#pragma once
+#include <optional>
+#include <span>
+
+#include "vivace/engine/model.h"
+
+namespace vivace::engine {
+
+/// How to load a policy. Zeros and "auto" are resolved once, at load, and named in Model::report().
+struct PolicyOptions {
+  std::string config;               // pi05 | pi0 | pi0fast
+  std::string device = "auto";      // auto | cpu | cuda | cuda:N
+  std::string precision = "auto";   // auto | f32 | bf16 | fp8
+  std::string resize = "auto";      // how frames become 224 x 224: openpi | lerobot; auto: as the checkpoint was saved
+  std::string statistics = "auto";  // auto: of the checkpoint, an error if it has none; none: actions stay normalised
+  std::vector<bool> delta;          // dimensions whose actions are steps from the state: it is added again
+  std::string robot;                // which of several statistics; empty: the only one
+  int threads = 0;                  // host: 0 = one a physical core
+  int views = 0;                    // camera slots; 0 = 3
+  int horizon = 0;                  // actions of a chunk; 0 = the checkpoint's
+  int steps = 0;                    // of the flow; 0 = the checkpoint's, else 10
+  int batch = 1;                    // observations of one call
+  int prompt_tokens = 0;            // most tokens of a prompt; 0 = the family's
+  bool eager = false;               // issue ops one by one instead of replaying graphs: for debugging, same bits
+  bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
+};
+
+struct PolicyLimits {
+  int views = 0, horizon = 0, steps = 0, batch = 0, prompt_tokens = 0;
+  int action_dim = 0;   // of the network's actions and noise
+  int robot_dim = 0;    // of the actions that come out
+  int state_dim = 0;    // of the robot's state; 0: any up to the network's
+  bool takes_state = false;  // the network reads the state; else the prompt may hold it
+};
+
+/// A camera's picture: RGB rows of `stride` bytes, u8. Without data the camera is off: its tokens are dropped.
+struct Frame {
+  const uint8_t* data = nullptr;
+  int64_t height = 0, width = 0, stride = 0;
+};
+
+/// Memory stays the caller's and is read during the call alone.
+struct Observation {
+  std::span<const Frame> views;        // a camera slot each
+  std::span<const int32_t> tokens;     // the prompt, without padding; may be empty
+  std::span<const float> state;        // the robot's own units
+  std::span<const float> noise;        // [horizon, action_dim]; empty: drawn from `seed`
+  uint64_t seed = 0;
+  std::span<const float> frozen;       // [n, action_dim], n < horizon: first actions of the chunk, normalised, that the rest must follow
+};
+
+class PolicyModel : public Model {
+ public:
+  virtual PolicyLimits limits() const = 0;
+  /// One chunk an observation, 1 to limits().batch of them: actions [observations, horizon, robot_dim] in the robot's
+  /// units. After load this neither allocates nor compiles, but for pictures of a size that was not seen before.
+  /// Errors: InvalidArgument, InvalidShape, LimitExceeded name what is wrong with an observation, and nothing ran;
+  /// Internal where the network's actions are not finite. After an error `actions` is not written.
+  virtual Status predict(std::span<const Observation> observations, std::span<float> actions) = 0;
+  /// The network's own actions of the last predict(): [horizon, action_dim] of observation `i`, normalised.
+  virtual Result<std::span<const float>> normalized(int i) const = 0;
+  /// The state as the network, or the words of the prompt, take it. Errors: InvalidShape.
+  virtual Result<std::vector<float>> normalized_state(std::span<const float> state) const = 0;
+  /// Sees values by name while a predict() runs op by op: what they are is in docs/models/pi05.md. `step` counts the
+  /// flow's steps, -1 outside them. Setup phase.
+  using Probe = std::function<Status(const char* name, int step, const Tensor& value)>;
+  virtual Status observe(std::span<const Observation> observations, const Probe& probe) = 0;
+  /// Times the two graphs and their launches. Setup phase.
+  virtual Result<Profile> profile(bool context) = 0;
+};
+
+}  // namespace vivace::engine

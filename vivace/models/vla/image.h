@@ -1,0 +1,46 @@
+// Pictures of any size as the network wants them: scaled to fit, centred, the rest black.
+#pragma once
+#include <vector>
+
+#include "vivace/engine/policy.h"
+
+namespace vivace::models::vla {
+
+/// The two reference flavours. They differ by up to half of the range where pictures shrink: a policy must see the
+/// one that it was trained with.
+enum class Resize : uint8_t {
+  openpi,   // antialiased triangle filter in fixed point, u8 between the two passes and after them
+  lerobot,  // bilinear without antialiasing, in f32
+};
+
+/// Scales RGB frames of one size to `side` x `side`. Weights are made once a size.
+class Resizer {
+ public:
+  Resizer(Resize kind, int64_t side) : kind_(kind), side_(side) {}
+  /// Writes the picture's patches: [side / patch squared] rows of `stride` values, of which patch * patch * 3 are
+  /// written as f32 in [-1, 1], a pixel's channels side by side.
+  void run(const engine::Frame& frame, int64_t patch, int64_t stride, float* out);
+  /// The picture alone: [side, side, 3] f32 in [-1, 1].
+  void picture(const engine::Frame& frame, float* out);
+
+ private:
+  /// Of one axis: for each output the first input and the weights from there on.
+  struct Axis {
+    int64_t from = 0, to = 0, taps = 0, before = 0;  // sizes, weights an output, padding
+    std::vector<int32_t> first, count, fixed;        // fixed: openpi's weights, 22 bits
+    std::vector<float> share;                        // lerobot's weight of the second input
+  };
+  void prepare(Axis* axis, int64_t from, int64_t to) const;
+  void shrink(const engine::Frame& frame);
+  void blend(const engine::Frame& frame);
+
+  Resize kind_;
+  int64_t side_;
+  int64_t height_ = 0, width_ = 0;
+  Axis x_, y_;
+  std::vector<uint8_t> rows_;    // openpi: [height, to, 3] after the first pass
+  std::vector<int32_t> sums_;    // of one row of the second pass
+  std::vector<float> scaled_;    // [side, side, 3] in [-1, 1]
+};
+
+}  // namespace vivace::models::vla

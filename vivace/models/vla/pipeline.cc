@@ -1,0 +1,280 @@
+#include "vivace/models/vla/pipeline.h"
+
+#include <cmath>
+
+#include "vivace/base/check.h"
+
+namespace vivace::models::vla {
+namespace {
+
+/// Columns [first, first + n) of a matrix.
+Tensor columns(Tensor t, int64_t first, int64_t n) {
+  t.data = static_cast<char*>(t.data) + row_bytes(t.dtype, first);
+  t.shape.dim[1] = n;
+  return t;
+}
+
+/// [T, N, D] as [T, N*D].
+Tensor flat(const Tensor& t) {
+  Tensor r = tensor(t.data, t.dtype, Shape(t.shape[0], t.shape[1] * t.shape[2]), t.place);
+  r.stride[0] = t.stride[0];
+  return r;
+}
+
+/// [T, H] of one dense buffer as [T / n, n, ...].
+Tensor by_view(const Tensor& t, int64_t n) { return tensor(t.data, t.dtype, Shape(t.shape[0] / n, n, t.shape[1], t.shape[2]), t.place); }
+
+/// Row `i` of a matrix as a vector.
+Tensor row(const Tensor& t, int64_t i) { return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place); }
+
+/// Rows that enter a product, with the scale of each where they are e4m3.
+struct Rows {
+  Tensor x, scale;
+};
+
+/// A norm's adaptive side: a time table's parts, and which of its rows each token takes.
+struct Ada {
+  Tensor scale, shift, gate, rows;
+};
+Ada ada(const Tensor& table, const Tensor& rows) {
+  if (!table.present()) return {};
+  const int64_t H = table.shape[1] / 3;
+  return {columns(table, 0, H), columns(table, H, H), columns(table, 2 * H, H), rows};
+}
+
+class Walk {
+ public:
+  Walk(ops::Recorder& rec, const PolicyContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers) {}
+
+  Status vision(const ContextInputs& in) {
+    const TowerBuffers& b = b_.vision;
+    rows_ = in.view_rows;
+    Rows entering;
+    VV_TRY(enter(b, in.pixels, &entering));
+    VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
+    for (const VisionLayer& w : w_.vision) {
+      VV_TRY(layer_norm(b.hidden, w.attn_norm, b));
+      VV_TRY(product({b.normed, b.normed_scale}, w.qkv, b.qkv));
+      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}));
+      VV_TRY(rec_(ops::attention, {{"q", b.q}, {"k", by_view(b.k, c_.view_tokens())}, {"v", by_view(b.v, c_.view_tokens())}, {"slot", b_.view_slot}, {"out", b.attended}, {"rows", rows_}},
+                  {{"mask", "full"}}));
+      VV_TRY(enter(b, flat(b.attended), &entering));
+      VV_TRY(product(entering, w.o, b.hidden, b.hidden));
+      VV_TRY(layer_norm(b.hidden, w.mlp_norm, b));
+      VV_TRY(product({b.normed, b.normed_scale}, w.up, b.mlp, {}, "gelu_tanh"));
+      VV_TRY(enter(b, b.mlp, &entering));
+      VV_TRY(product(entering, w.down, b.hidden, b.hidden));
+    }
+    VV_TRY(layer_norm(b.hidden, w_.vision_norm, b));
+    const Tensor out = slice(b_.text.hidden, 0, b.hidden.shape[0]);
+    VV_TRY(product({b.normed, b.normed_scale}, w_.projector, out));
+    return show("image_tokens", -1, out);
+  }
+
+  Status words(const ContextInputs& in) {
+    // Rows of pictures are written too, and then again by the pictures.
+    return rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}});
+  }
+
+  Status prefix(const ContextInputs& in) {
+    const TowerBuffers& b = b_.text;
+    rows_ = in.rows;
+    VV_TRY(show("prefix_embeddings", -1, b.hidden));
+    for (size_t i = 0; i < w_.text.size(); ++i) {
+      const GemmaLayer& w = w_.text[i];
+      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, {}};
+      VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
+      if (!w.o.w.present()) {
+        VV_TRY(keys(b, w.qkv, cache));
+        break;
+      }
+      VV_TRY(attend(b, c_.text, w, cache, b.hidden, b.hidden));
+      VV_TRY(rms_norm(b, w.mlp_norm, b.normed, b.normed_scale));
+      VV_TRY(mlp(b, w, b.hidden, b.hidden));
+    }
+    return {};
+  }
+
+  Status flow(const ActionInputs& in) {
+    const TowerBuffers& b = b_.expert;
+    const bool adaptive = c_.has(kAdaNorm);
+    rows_ = {};
+    for (int64_t s = 0; s < x_.steps; ++s) {
+      const int step = static_cast<int>(s);
+      const Tensor time_row = adaptive ? row(in.time_row, s) : Tensor{};
+      VV_TRY(adaptive ? product({in.x, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
+      VV_TRY(show("suffix_embeddings", step, b.hidden));
+      Ada before;  // of the branch that waits to join the residual stream
+      for (size_t i = 0; i < w_.expert.size(); ++i) {
+        const GemmaLayer& w = w_.expert[i];
+        const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, in.prefix};
+        if (adaptive) {
+          const Ada attn = ada(b_.attn_ada[i], time_row), after = ada(b_.mlp_ada[i], time_row);
+          VV_TRY(ada_norm(b, before, attn, b.normed, b.normed_scale));
+          VV_TRY(attend(b, c_.expert, w, cache, b.branch, {}));
+          VV_TRY(ada_norm(b, attn, after, b.normed, b.normed_scale));
+          VV_TRY(mlp(b, w, b.branch, {}));
+          before = after;
+        } else {
+          VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
+          VV_TRY(attend(b, c_.expert, w, cache, b.hidden, b.hidden));
+          VV_TRY(rms_norm(b, w.mlp_norm, b.normed, b.normed_scale));
+          VV_TRY(mlp(b, w, b.hidden, b.hidden));
+        }
+      }
+      if (adaptive) VV_TRY(ada_norm(b, before, ada(b_.final_ada, time_row), b_.out, {}));
+      else VV_TRY(rms_norm(b, w_.expert_norm, b_.out, {}));
+      VV_TRY(show("expert_out", step, b_.out));
+      VV_TRY(advance(in));
+      VV_TRY(show("x", step + 1, in.x));
+    }
+    return {};
+  }
+
+  /// Time tables, from which the flow takes rows: all that the time decides is known at load.
+  Status tables(const Tensor& time, const Tensor (&scratch)[3]) {
+    const auto dense = [&](const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out, std::string_view act) {
+      return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"out", out}}, {{"epilogue", act}});
+    };
+    VV_TRY(show("time_sincos", -1, time));
+    const int64_t H = c_.expert.width;
+    if (!c_.has(kAdaNorm)) return dense(slice(time, 0, x_.steps), columns(w_.time_in.w, H, H), w_.time_in.bias, b_.time_bias, "none");
+    const auto& [inner, condition, all] = scratch;
+    VV_TRY(dense(time, w_.time_in.w, w_.time_in.bias, inner, "silu"));
+    VV_TRY(dense(inner, w_.time_out.w, w_.time_out.bias, condition, "silu"));
+    VV_TRY(show("adarms_cond", -1, condition));
+    const auto table = [&](const Matrix& m, const Tensor& out) -> Status {
+      VV_TRY(dense(condition, m.w, m.bias, all, "none"));
+      return rec_(ops::cast, {{"x", all}, {"out", out}});
+    };
+    for (size_t i = 0; i < w_.expert.size(); ++i) {
+      VV_TRY(table(w_.expert[i].attn_ada, b_.attn_ada[i]));
+      VV_TRY(table(w_.expert[i].mlp_ada, b_.mlp_ada[i]));
+    }
+    return table(w_.expert_ada, b_.final_ada);
+  }
+
+ private:
+  /// A layer's keys and values, where rows stand in them, and what they see.
+  struct Cache {
+    const Tensor &k, &v, &pos, &slot, &length;
+    Tensor prefix;  // absent: every row sees all; else the actions' rule
+  };
+
+  /// Attention of normed rows, through its output product.
+  Status attend(const TowerBuffers& b, const Tower& t, const GemmaLayer& w, const Cache& cache, const Tensor& out, const Tensor& residual) {
+    const bool state = cache.prefix.present() && c_.has(kStateToken);
+    VV_TRY(product({b.normed, b.normed_scale}, w.qkv, b.qkv));
+    VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::attention,
+                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", state ? cache.prefix : Tensor{}},
+                 {"out", b.attended}, {"rows", rows_}},
+                {{"mask", state ? "state" : "full"}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
+    Rows entering;
+    VV_TRY(enter(b, flat(b.attended), &entering));
+    return product(entering, w.o, out, residual);
+  }
+
+  /// Keys and values of the layer whose rows nobody reads.
+  Status keys(const TowerBuffers& b, const Matrix& kv, const Cache& cache) {
+    const Tower& t = c_.text;
+    const Tensor both = columns(b.qkv, 0, 2 * t.kv_width());
+    VV_TRY(product({b.normed, b.normed_scale}, kv, both));
+    const auto heads = [&](int64_t first) {
+      const Tensor part = columns(both, first, t.kv_width());
+      Tensor h = tensor(part.data, part.dtype, Shape(part.shape[0], t.kv_heads, t.head_dim), part.place);
+      h.stride[0] = part.stride[0];
+      return h;
+    };
+    const Tensor k = heads(0), v = heads(t.kv_width());
+    VV_TRY(rec_(ops::rope, {{"x", k}, {"inv_freq", b_.inv_freq}, {"pos", cache.pos}, {"out", k}, {"rows", rows_}}));
+    return rec_(ops::kv_append, {{"k", k}, {"v", v}, {"pos", cache.pos}, {"slot", cache.slot}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"rows", rows_}});
+  }
+
+  Status mlp(const TowerBuffers& b, const GemmaLayer& w, const Tensor& out, const Tensor& residual) {
+    VV_TRY(rec_(ops::gated_gemm, {{"x", b.normed}, {"x_row_scale", b.normed_scale}, {"w", w.gate_up.w}, {"w_row_scale", w.gate_up.scale}, {"out", b.mlp}, {"rows", rows_}},
+                {{"act", "gelu_tanh"}}));
+    Rows entering;
+    VV_TRY(enter(b, b.mlp, &entering));
+    return product(entering, w.down, out, residual);
+  }
+
+  /// pi0: the state's token and the actions mixed with the time, in f32 up to the residual stream.
+  Status embed_actions(const ActionInputs& in, int64_t step) {
+    const int64_t B = x_.batch, n = in.x.shape[0] / B, A = n + 1, H = c_.expert.width;
+    const Tensor& hidden = b_.expert.hidden;
+    for (int64_t i = 0; i < B; ++i) {
+      VV_TRY(product({slice(in.state, i, 1), {}}, w_.state, slice(hidden, i * A, 1)));
+      VV_TRY(product({slice(in.x, i * n, n), {}}, w_.action_in, b_.embedded));
+      VV_TRY(rec_(ops::gemm, {{"x", b_.embedded}, {"w", columns(w_.time_in.w, 0, H)}, {"bias", row(b_.time_bias, step)}, {"out", b_.mixed}}, {{"epilogue", "silu"}}));
+      VV_TRY(product({b_.mixed, {}}, w_.time_out, slice(hidden, i * A + 1, n)));
+    }
+    return {};
+  }
+
+  /// x += step_size * velocity.
+  Status advance(const ActionInputs& in) {
+    const int64_t B = x_.batch, n = in.x.shape[0] / B, A = b_.out.shape[0] / B;
+    const auto step = [&](const Tensor& from, const Tensor& x, const Tensor& size) {
+      return rec_(ops::gemm, {{"x", from}, {"w", w_.action_out.w}, {"bias", w_.action_out.bias}, {"gate", size}, {"residual", x}, {"out", x}});
+    };
+    if (A == n) return step(b_.out, in.x, in.step_size);
+    for (int64_t i = 0; i < B; ++i) VV_TRY(step(slice(b_.out, i * A + 1, n), slice(in.x, i * n, n), slice(in.step_size, i * n, n)));
+    return {};
+  }
+
+  /// hidden += gate of `before` * branch, where something waits; out = adaptive norm of hidden.
+  Status ada_norm(const TowerBuffers& b, const Ada& before, const Ada& now, const Tensor& out, const Tensor& row_scale) {
+    const bool waits = before.gate.present();
+    return rec_(ops::norm,
+                {{"x", waits ? b.branch : b.hidden}, {"residual", waits ? b.hidden : Tensor{}}, {"gate", before.gate}, {"scale", now.scale}, {"shift", now.shift}, {"ada_row", now.rows},
+                 {"out", out}, {"row_scale", row_scale}},
+                {{"eps", c_.eps}});
+  }
+
+  Status rms_norm(const TowerBuffers& b, const Tensor& weight, const Tensor& out, const Tensor& row_scale) {
+    return rec_(ops::norm, {{"x", b.hidden}, {"weight", weight}, {"out", out}, {"row_scale", row_scale}, {"rows", rows_}}, {{"eps", c_.eps}, {"weight_plus_one", 1.0}});
+  }
+
+  Status layer_norm(const Tensor& x, const NormWeights& w, const TowerBuffers& b) {
+    return rec_(ops::norm, {{"x", x}, {"weight", w.weight}, {"bias", w.bias}, {"out", b.normed}, {"row_scale", b.normed_scale}, {"rows", rows_}}, {{"kind", "layer"}, {"eps", c_.eps}});
+  }
+
+  /// x as it enters a product: itself, or quantised into codes.
+  Status enter(const TowerBuffers& b, const Tensor& x, Rows* out) {
+    *out = {x, {}};
+    if (!x_.plan.eight) return {};
+    *out = {columns(b.codes, 0, x.shape[1]), b.codes_scale};
+    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"rows", rows_}});
+  }
+
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
+    return rec_(ops::gemm,
+                {{"x", x.x}, {"x_row_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows_}},
+                {{"epilogue", epilogue}});
+  }
+
+  Status show(const char* name, int step, const Tensor& value) const { return x_.show ? x_.show(name, step, value) : Status(); }
+
+  ops::Recorder& rec_;
+  const PolicyContext& x_;
+  const PolicyConfig& c_;
+  const PolicyWeights& w_;
+  const PolicyBuffers& b_;
+  Tensor rows_;  // valid rows of the stack at hand
+};
+
+}  // namespace
+
+Status record_context(ops::Recorder& rec, const PolicyContext& context, const ContextInputs& in) {
+  Walk walk(rec, context);
+  VV_TRY(walk.words(in));
+  VV_TRY(walk.vision(in));
+  return walk.prefix(in);
+}
+
+Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in) { return Walk(rec, context).flow(in); }
+
+Status record_tables(ops::Recorder& rec, const PolicyContext& context, const Tensor& time, const Tensor (&scratch)[3]) { return Walk(rec, context).tables(time, scratch); }
+
+}  // namespace vivace::models::vla

@@ -1,0 +1,78 @@
+// The one pipeline of vision-language-action policies: pictures and words to a prefix of keys and values, and noise
+// to actions over it. A walk over ops; it knows no backend.
+#pragma once
+#include <functional>
+
+#include "vivace/models/vla/weights.h"
+#include "vivace/ops/registry.h"
+
+namespace vivace::models::vla {
+
+/// What the host says of the context: one block of memory. B observations of V views, n tokens a view, P words at
+/// most; T = B (V n + P). Rows of views that are on come first, then words: where a row stands does not matter,
+/// since it reads and writes its place (slot, pos) of the cache.
+struct ContextInputs {
+  Tensor pixels;       // [B V n, padded patch] act: patches of views that are on
+  Tensor ids;          // [T] i32: the word of each row; of a picture's row any
+  Tensor pos, slot;    // [T] i32: place of each row in its prefix, whose prefix
+  Tensor view_rows;    // [1] i32: rows of pictures
+  Tensor rows;         // [1] i32: rows of pictures and words
+  Tensor length;       // [B] i32: of each prefix
+};
+
+/// ... and of the actions. A rows an observation: its horizon, after a state token where the family has one.
+struct ActionInputs {
+  Tensor x;            // [B horizon, D] f32: noise, then actions
+  Tensor state;        // [B, S] f32, or absent
+  Tensor step_size;    // [B horizon, D] f32: of each action; 0 keeps it
+  Tensor time_row;     // [steps, B A] i32: row of the time tables for each token of each step, with adaptive norms
+  Tensor pos, slot;    // [B A] i32
+  Tensor prefix;       // [B] i32: length of the prefix
+  Tensor length;       // [B] i32: prefix and actions
+};
+
+/// Rows of one stack and what lies between its ops. act unless it says otherwise.
+struct TowerBuffers {
+  Tensor hidden;                         // [T, H]
+  Tensor normed;                         // [T, H]; e4m3 where rows enter products so
+  Tensor branch;                         // [T, H] what will join hidden; adaptive norms
+  Tensor qkv, q, attended, mlp;          // [T, (Hq+2Hkv) D], [T, Hq, D] x 2, [T, M]
+  Tensor k, v;                           // [T, Hkv, D] where there is no cache
+  Tensor codes;                          // [T, max(Hq D, M)] e4m3
+  Tensor normed_scale, codes_scale;      // [T] f32
+};
+
+struct PolicyBuffers {
+  TowerBuffers vision, text, expert;
+  std::vector<Tensor> k_cache, v_cache;  // a layer: [B, L, Hkv, D]
+  Tensor inv_freq;                       // [D / 2] f32
+  Tensor view_slot;                      // [B V n] i32: t / n
+  Tensor mixed, embedded;                // [horizon, H] f32: pi0's actions on their way in
+  Tensor out;                            // [B A, H] f32: what leaves the expert
+  // Time tables, a row a step and one for time 0: scale, shift and gate side by side.
+  std::vector<Tensor> attn_ada, mlp_ada; // a layer: [steps + 1, 3 H] act
+  Tensor final_ada;                      // [steps + 1, 3 H] act
+  Tensor time_bias;                      // [steps, H] f32: what the time adds to an action, without adaptive norms
+};
+
+/// Sees named values while ops run one by one; see engine::PolicyModel::observe.
+using Show = std::function<Status(const char* name, int step, const Tensor& value)>;
+
+struct PolicyContext {
+  const PolicyConfig& config;
+  const PrecisionPlan& plan;
+  const PolicyWeights& weights;
+  const PolicyBuffers& buffers;
+  int64_t batch, views, steps;
+  Show show;
+};
+
+/// Pictures and words to the keys and values of every layer.
+Status record_context(ops::Recorder& rec, const PolicyContext& context, const ContextInputs& in);
+/// All steps of the flow.
+Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in);
+/// Time tables from [sin, cos] rows [steps + 1, H] f32, once at load. `scratch`: two tensors [steps + 1, H] f32 and
+/// one [steps + 1, 3 H] f32.
+Status record_tables(ops::Recorder& rec, const PolicyContext& context, const Tensor& time, const Tensor (&scratch)[3]);
+
+}  // namespace vivace::models::vla

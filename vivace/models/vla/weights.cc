@@ -1,0 +1,210 @@
+#include "vivace/models/vla/weights.h"
+
+#include <cstring>
+
+#include "vivace/base/check.h"
+
+namespace vivace::models::vla {
+namespace {
+
+using engine::Placement;
+using engine::WeightRule;
+using engine::WeightSource;
+
+constexpr PrecisionPlan kPlans[] = {
+    {"f32", DType::f32, true, false},    // every product in f32, of weights as they are
+    {"bf16", DType::bf16, false, false}, // weights and activations bf16, sums in f32
+    {"fp8", DType::bf16, false, true},   // e4m3 in products, bf16 between them
+};
+
+class Loader {
+ public:
+  Loader(const WeightSource& source, const PrecisionPlan& plan, Placement* placement, Placement* tables) : source_(source), plan_(plan), placement_(placement), tables_(tables) {}
+
+  Result<Tensor> get(const std::string& name, const Shape& shape) const { return source_.get(WeightRule{"", name.c_str(), shape}); }
+
+  /// A vector of norms in its own dtype.
+  Status vector(const std::string& name, int64_t n, Tensor* t) {
+    VV_ASSIGN(*t, get(name, Shape(n)));
+    placement_->add(t, t->dtype);
+    return {};
+  }
+  Status norm(const std::string& name, int64_t n, NormWeights* to) {
+    VV_TRY(vector(name + ".weight", n, &to->weight));
+    VV_ASSIGN(to->bias, get(name + ".bias", Shape(n)));
+    placement_->add(&to->bias, to->weight.dtype, true);
+    return {};
+  }
+
+  struct Part {
+    const char* name;
+    int64_t rows;
+  };
+  /// `parts` of `prefix` as one matrix in the plan's form.
+  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Matrix* m, Placement::Rows order = Placement::Rows::after) {
+    int n = 0;
+    for (const Part& p : parts) {
+      VV_ASSIGN(m->parts[n], get(prefix + p.name + ".weight", Shape(p.rows, K)));
+      if (bias) {
+        VV_ASSIGN(m->part_bias[n], get(prefix + p.name + ".bias", Shape(p.rows)));
+      }
+      ++n;
+    }
+    place(n, m, order, placement_);
+    if (bias) join(n, m->part_bias, &m->bias, plan_.stored ? m->part_bias[0].dtype : DType::bf16, Placement::Rows::after, true, placement_);
+    return {};
+  }
+  /// One matrix and its bias in f32, of which loading alone has use, or which every plan reads so.
+  Status full(const std::string& name, int64_t N, int64_t K, Matrix* m, bool for_tables) {
+    VV_ASSIGN(m->w, get(name + ".weight", Shape(N, K)));
+    VV_ASSIGN(m->bias, get(name + ".bias", Shape(N)));
+    Placement* const to = for_tables ? tables_ : placement_;
+    to->add(&m->w, DType::f32);
+    to->add(&m->bias, DType::f32, true);
+    return {};
+  }
+  Status table(Tensor t, DType dtype, Tensor* to) {
+    *to = t;
+    placement_->add(to, dtype);
+    return {};
+  }
+  /// Matrix parts that are there already, in the plan's form.
+  void place(int n, Matrix* m, Placement::Rows order, Placement* to) {
+    Tensor* const p = m->parts;
+    if (plan_.eight) {
+      if (n == 1) to->quantize({p}, &m->w, &m->scale, order);
+      else if (n == 2) to->quantize({p, p + 1}, &m->w, &m->scale, order);
+      else to->quantize({p, p + 1, p + 2}, &m->w, &m->scale, order);
+      return;
+    }
+    join(n, p, &m->w, plan_.stored ? p[0].dtype : DType::bf16, order, false, to);
+  }
+  static void join(int n, Tensor* p, Tensor* whole, DType dtype, Placement::Rows order, bool bias, Placement* to) {
+    if (n == 1) to->join({p}, whole, dtype, order, bias);
+    else if (n == 2) to->join({p, p + 1}, whole, dtype, order, bias);
+    else to->join({p, p + 1, p + 2}, whole, dtype, order, bias);
+  }
+  bool synthetic() const { return source_.synthetic(); }
+
+ private:
+  const WeightSource& source_;
+  const PrecisionPlan& plan_;
+  Placement *placement_, *tables_;
+};
+
+Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std::vector<VisionLayer>* layers) {
+  const Tower& t = c.vision;
+  layers->resize(static_cast<size_t>(t.layers));
+  for (size_t i = 0; i < layers->size(); ++i) {
+    VisionLayer& w = (*layers)[i];
+    const std::string at = names.vision + "encoder.layers." + std::to_string(i) + ".";
+    VV_TRY(load.norm(at + "layer_norm1", t.width, &w.attn_norm));
+    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.width}, {"k_proj", t.width}, {"v_proj", t.width}}, t.width, true, &w.qkv));
+    VV_TRY(load.matrix(at + "self_attn.", {{"out_proj", t.width}}, t.width, true, &w.o));
+    VV_TRY(load.norm(at + "layer_norm2", t.width, &w.mlp_norm));
+    VV_TRY(load.matrix(at + "mlp.", {{"fc1", t.mlp}}, t.width, true, &w.up));
+    VV_TRY(load.matrix(at + "mlp.", {{"fc2", t.width}}, t.mlp, true, &w.down));
+  }
+  return {};
+}
+
+/// `keys_last`: of the last layer only keys and values are read.
+Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, std::vector<GemmaLayer>* layers) {
+  layers->resize(static_cast<size_t>(t.layers));
+  for (size_t i = 0; i < layers->size(); ++i) {
+    GemmaLayer& w = (*layers)[i];
+    const std::string at = prefix + "layers." + std::to_string(i) + ".";
+    if (adaptive) {
+      VV_TRY(load.full(at + "input_layernorm.dense", 3 * t.width, t.width, &w.attn_ada, true));
+      VV_TRY(load.full(at + "post_attention_layernorm.dense", 3 * t.width, t.width, &w.mlp_ada, true));
+    } else {
+      VV_TRY(load.vector(at + "input_layernorm.weight", t.width, &w.attn_norm));
+    }
+    if (keys_last && i + 1 == layers->size()) return load.matrix(at + "self_attn.", {{"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv);
+    if (!adaptive) VV_TRY(load.vector(at + "post_attention_layernorm.weight", t.width, &w.mlp_norm));
+    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv));
+    VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o));
+    VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up, Placement::Rows::alternate));
+    VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down));
+  }
+  return {};
+}
+
+/// Patch weights [H, 3, P, P] as rows of P*P*3 values in the order of pictures, zeros up to `padded`; the table of
+/// positions once a view.
+Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& plan, const Names& names, int views, Placement* placement,
+                    std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
+  const int64_t H = c.vision.width, P = c.patch, n = c.view_tokens(), K = padded_patch(c);
+  const std::string at = names.vision + "embeddings.";
+  VV_ASSIGN(const Tensor table, load.get(at + "position_embedding.weight", Shape(n, H)));
+  VV_ASSIGN(w->patches.part_bias[0], load.get(at + "patch_embedding.bias", Shape(H)));
+  VV_ASSIGN(const Tensor kernel, load.get(at + "patch_embedding.weight", Shape(H, 3, P, P)));
+  w->patches.parts[0] = tensor(nullptr, kernel.dtype, Shape(H, K));
+  w->positions = tensor(nullptr, table.dtype, Shape(views * n, H));
+  if (!load.synthetic()) {
+    const auto fresh = [&](Tensor* t) {
+      own->push_back(std::make_unique<std::byte[]>(static_cast<size_t>(t->span_bytes())));
+      t->data = own->back().get();
+    };
+    fresh(&w->patches.parts[0]);
+    fresh(&w->positions);
+    const auto size = static_cast<size_t>(info(kernel.dtype).bytes);
+    const char* from = static_cast<const char*>(kernel.data);
+    char* const to = static_cast<char*>(w->patches.parts[0].data);
+    for (int64_t h = 0; h < H; ++h)
+      for (int64_t channel = 0; channel < 3; ++channel)
+        for (int64_t p = 0; p < P * P; ++p, from += size) std::memcpy(to + static_cast<size_t>(h * K + p * 3 + channel) * size, from, size);
+    const auto bytes = static_cast<size_t>(table.span_bytes());
+    for (int v = 0; v < views; ++v) std::memcpy(static_cast<char*>(w->positions.data) + static_cast<size_t>(v) * bytes, table.data, bytes);
+  }
+  load.place(1, &w->patches, Placement::Rows::after, placement);
+  Loader::join(1, w->patches.part_bias, &w->patches.bias, plan.stored ? w->patches.part_bias[0].dtype : DType::bf16, Placement::Rows::after, true, placement);
+  return load.table(w->positions, plan.act, &w->positions);
+}
+
+Status load_flow(Loader& load, const PolicyConfig& c, const Names& names, PolicyWeights* w) {
+  const int64_t H = c.expert.width;
+  VV_TRY(load.full(names.top + "action_in_proj", H, c.action_dim, &w->action_in, false));
+  VV_TRY(load.full(names.top + "action_out_proj", c.action_dim, H, &w->action_out, false));
+  if (c.has(kAdaNorm)) {
+    VV_TRY(load.full(names.top + "time_mlp_in", H, H, &w->time_in, true));
+    VV_TRY(load.full(names.top + "time_mlp_out", H, H, &w->time_out, true));
+    return load.full(names.expert + "norm.dense", 3 * H, H, &w->expert_ada, true);
+  }
+  VV_TRY(load.full(names.top + "state_proj", H, c.state_dim, &w->state, false));
+  VV_TRY(load.full(names.top + "action_time_mlp_in", H, 2 * H, &w->time_in, false));
+  VV_TRY(load.full(names.top + "action_time_mlp_out", H, H, &w->time_out, false));
+  return load.vector(names.expert + "norm.weight", H, &w->expert_norm);
+}
+
+}  // namespace
+
+Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
+  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
+  std::string names;
+  for (const PrecisionPlan& p : kPlans) {
+    if (wanted == p.name) return p;
+    names += std::string(", ") + p.name;
+  }
+  return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
+}
+
+Status load_weights(const WeightSource& source, const PolicyConfig& c, const PrecisionPlan& plan, int views, int batch, Placement* placement, Placement* tables,
+                    std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
+  const Names names = names_of(source.checkpoint());
+  const Tower &v = c.vision, &t = c.text;
+  Loader load(source, plan, placement, tables);
+  VV_TRY(load_patches(load, c, plan, names, views * batch, placement, own, w));
+  VV_TRY(load_vision(load, c, names, &w->vision));
+  VV_TRY(load.norm(names.vision + "post_layernorm", v.width, &w->vision_norm));
+  const std::string joint = names.top + "paligemma_with_expert.paligemma.model.multi_modal_projector.";
+  VV_TRY(load.matrix(joint, {{"linear", t.width}}, v.width, true, &w->projector));
+  VV_ASSIGN(const Tensor embed, load.get(names.embed, Shape(c.vocab, t.width)));
+  VV_TRY(load.table(embed, plan.stored ? embed.dtype : DType::bf16, &w->embed));
+  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), &w->text));
+  if (c.has(kCodes)) return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
+  VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, &w->expert));
+  return load_flow(load, c, names, w);
+}
+
+}  // namespace vivace::models::vla
