@@ -1,4 +1,4 @@
-"""The command line: vivace run | doctor | ops | plan | bench | calibrate | pack | convert, each with --json."""
+"""The command line: vivace run | doctor | ops | plan | bench | calibrate | verify | pack | convert, each with --json."""
 from __future__ import annotations
 
 import argparse
@@ -74,6 +74,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--prompts", metavar="FILE", help="text, a prompt a line; default: a few that come with Vivace")
     p.add_argument("--percentile", type=float, default=100.0, help="of the magnitudes that a scale covers")
+    p = command("verify", cmd_verify, "Say what a precision plan costs in accuracy: layer by layer, at the end, in perplexity.")
+    p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    p.add_argument("--precision", required=True, help="the plan in question")
+    p.add_argument("--against", default="bf16", help="the plan that it is compared with")
+    p.add_argument("--text", metavar="FILE", help="what both read; default: a few prompts that come with Vivace")
     p = command("pack", cmd_pack, "Compile the ops' CUDA kernels into one file, for machines without NVRTC. Needs no GPU.")
     p.add_argument("-o", "--output", required=True, help="the pack to write, NAME.vvp")
     p.add_argument("--arch", action="append", required=True, metavar="sm_90a", help="a chip; may be given several times")
@@ -316,6 +322,29 @@ def cmd_calibrate(args) -> int:
         print(json.dumps({"plan": calibrate.PLAN, "percentile": args.percentile, "act_scales": scales}))
     else:
         print(f"{len(scales)} scales, {min(scales):.3g} to {max(scales):.3g}, kept for precision {calibrate.PLAN}")
+    return 0
+
+
+# ---- verify --------------------------------------------------------------------------------------
+
+def cmd_verify(args) -> int:
+    from pathlib import Path
+
+    from vivace.errors import NotFoundError
+    from vivace.verify import verify
+
+    try:
+        prompts = None if args.text is None else [Path(args.text).read_text()]
+    except OSError as e:
+        raise NotFoundError(f"{args.text}: {e.strerror}") from e
+    r = verify(args.model, precision=args.precision, against=args.against, prompts=prompts, device=args.device)
+    if args.json:
+        print(json.dumps(r))
+        return 0
+    for row in r["layers"]:
+        print(f"{row['place']:>4} {row['op']:<10} error {row['error']:.2e}")
+    print(f"{args.precision} against {args.against}, {r['tokens']} tokens: logits {r['logits_error']:.2e} relative, {r['max_error']:.3g} at most; divergence {r['divergence']:.2e}; "
+          f"same choice {r['same_choice']:.1%}; perplexity {r['perplexity']:.4g} against {r['perplexity_against']:.4g} ({r['perplexity_change']:+.2%})")
     return 0
 
 

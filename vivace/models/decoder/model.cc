@@ -385,10 +385,10 @@ Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& obs
 Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "observe: steps are queued; collect() them first");
   VV_TRY(check_rows(rows));
-  std::vector<int32_t> slots;
+  slots_.clear();
   for (const TokenRow& r : rows)
-    if (r.sample) slots.push_back(r.slot);
-  const bool decode = slots.size() == rows.size();
+    if (r.sample) slots_.push_back(r.slot);
+  const bool decode = slots_.size() == rows.size();
   VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
   decoding_.clear();
   VV_TRY(record(machine_->stream(), pick(decode, rows.size()), [&](const ops::Call& call) -> Status {
@@ -400,8 +400,8 @@ Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen) 
     }
     return {};
   }));
-  VV_TRY(flights_.push(machine_->stream(), slots));
-  std::vector<Sampled> dropped(slots.size());
+  VV_TRY(flights_.push(machine_->stream(), slots_));
+  std::vector<Sampled> dropped(slots_.size());
   return flights_.pop(dropped);
 }
 

@@ -1,0 +1,52 @@
+"""`vivace verify`: errors of a precision plan against another, held to values worked out here."""
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vivace
+from tests.test_model_steps import DEVICE, IDS, decode, open_core
+from vivace import cli
+from vivace.verify import verify
+
+TINY = Path(__file__).parent / "fixtures" / "tiny"
+PROMPTS = [IDS[:50], IDS[20:60]]
+
+
+def test_figures_are_those_of_the_logits():
+    got = verify(TINY / "llama_untied", precision="fp8", against="bf16", prompts=PROMPTS, device=DEVICE)
+    a, b = (np.concatenate([decode(open_core(TINY / "llama_untied", plan, max_batch=32), ids, 32) for ids in PROMPTS]).astype(np.float64) for plan in ("bf16", "fp8"))
+    assert got["logits_error"] == pytest.approx(np.linalg.norm(b - a) / np.linalg.norm(a), rel=1e-6)
+    assert got["max_error"] == pytest.approx(np.abs(b - a).max(), rel=1e-6)
+    log = [x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (a, b)]
+    rows = [i for i in range(90) if i not in (49, 89)]
+    nexts = [*PROMPTS[0][1:], *PROMPTS[1][1:]]
+    perplexity = [np.exp(-np.mean(x[rows, nexts])) for x in log]
+    assert got["perplexity_change"] == pytest.approx(perplexity[1] / perplexity[0] - 1, rel=1e-6)
+    assert got["same_choice"] == np.mean(a.argmax(1) == b.argmax(1)) and got["tokens"] == 90
+    assert got["divergence"] == pytest.approx(np.mean(np.sum(np.exp(log[0]) * (log[0] - log[1]), axis=1)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name, places", [("llama_untied", 1 + 2 * 2), ("gemma3", None), ("gpt2", None), ("qwen3_moe", None)])
+def test_errors_along_the_layers_grow_from_nothing(name, places):
+    got = verify(TINY / name, precision="w8a16", against="bf16", prompts=PROMPTS, device=DEVICE)
+    errors = [row["error"] for row in got["layers"]]
+    assert places is None or len(errors) == places
+    assert errors[0] == 0 and 0 < next(e for e in errors if e) < 0.2 and got["logits_error"] > 0
+
+
+def test_a_plan_against_itself_is_the_same():
+    got = verify(TINY / "qwen3", precision="bf16", against="bf16", prompts=PROMPTS, device=DEVICE)
+    assert got["logits_error"] == got["divergence"] == got["perplexity_change"] == 0 and got["same_choice"] == 1
+    assert all(row["error"] == 0 for row in got["layers"])
+
+
+def test_the_command_line_and_bad_input(capsys, tmp_path):
+    with pytest.raises(vivace.InvalidArgumentError, match="no prompt"):
+        verify(TINY / "qwen3", precision="fp8", prompts=[], device=DEVICE)
+    with pytest.raises(vivace.InvalidArgumentError, match="fewer than two tokens"):
+        verify(TINY / "qwen3", precision="fp8", prompts=[[3]], device=DEVICE)
+    with pytest.raises(vivace.InvalidArgumentError, match="precision: wanted"):
+        verify(TINY / "qwen3", precision="fp9", prompts=PROMPTS, device=DEVICE)
+    assert cli.main(["verify", "--model", str(TINY / "qwen3"), "--precision", "fp8", "--text", str(tmp_path / "gone")]) == 1
+    assert "gone: No such file" in capsys.readouterr().err
