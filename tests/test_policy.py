@@ -189,18 +189,24 @@ def picture(size):
 @pytest.mark.parametrize("size", SIZES)
 def test_resize_matches_both_references(size):
     rows = load_file(PRE / "expected.safetensors")
-    got = {f: np.frombuffer(_core.resize_frame(picture(size), f), np.float32).reshape(224, 224, 3) for f in ("openpi", "lerobot")}
-    want = load_file(PRE / "expected_openpi.safetensors")[f"{size}.openpi_u8_rows"]
-    assert (np.rint((got["openpi"][rows["u8_rows"]] + 1) / 2 * 255) == want).all()
+    got = {f: np.frombuffer(_core.resize_frame(picture(size), f), t).reshape(224, 224, 3) for f, t in (("openpi", np.uint8), ("lerobot", np.float32))}
+    assert (got["openpi"][rows["u8_rows"]] == load_file(PRE / "expected_openpi.safetensors")[f"{size}.openpi_u8_rows"]).all()
     close(got["lerobot"][rows["float_rows"]], load_file(PRE / "expected_lerobot.safetensors")[f"{size}.lerobot_f32_rows"], 2e-6)
+
+
+def test_lerobots_pictures_in_every_precision():
+    """224 x 224 frames are the same in both flavours, but come as f32 or bf16 instead of u8."""
+    given = observation("pi0_tiny", "a")
+    for precision, bound in (("f32", 2e-5), ("bf16", 0.1)):
+        with load("pi0", "pi0_tiny", "a", precision=precision, resize="lerobot") as one, load("pi0", "pi0_tiny", "a", precision=precision, resize="openpi") as other:
+            close(one.predict(**given), other.predict(**given), bound)
 
 
 def test_frames_of_any_size_reach_the_network():
     """The whole path: a large frame counts as its resized picture, and strided rows as dense ones."""
     given = observation("pi0_tiny", "a")
     large = picture("480x640")
-    small = np.frombuffer(_core.resize_frame(large, "openpi"), np.float32).reshape(224, 224, 3)
-    small = np.rint((small + 1) / 2 * 255).astype(np.uint8)
+    small = np.frombuffer(_core.resize_frame(large, "openpi"), np.uint8).reshape(224, 224, 3)
     wide = np.zeros((480, 700, 3), np.uint8)
     wide[:, :640] = large
     with load("pi0", "pi0_tiny", "a") as model:

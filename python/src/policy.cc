@@ -124,16 +124,19 @@ nb::dict profile(Policy& p, bool context) {
   return profile_dict(*got);
 }
 
-/// f32 [side, side, 3] in [-1, 1] as bytes.
+/// [side, side, 3] as bytes: openpi's u8, lerobot's f32 in [-1, 1].
 nb::bytes resize_frame(nb::handle frame, const std::string& flavour, int side) {
   if (flavour != "openpi" && flavour != "lerobot") check(Status(Code::kInvalidArgument, "flavour: wanted openpi or lerobot, got '" + flavour + "'"));
   Given given;
   Frame f;
   check(frame_of(frame, &given, &f));
   if (f.data == nullptr || f.height < 1 || f.width < 1 || side < 1) check(Status(Code::kInvalidShape, "frame: wanted at least one pixel"));
-  std::vector<float> out(static_cast<size_t>(side) * static_cast<size_t>(side) * 3);
-  models::vla::Resizer(flavour == "openpi" ? models::vla::Resize::openpi : models::vla::Resize::lerobot, side).picture(f, out.data());
-  return nb::bytes(out.data(), out.size() * sizeof(float));
+  const auto run = [&](auto one, models::vla::Resize kind) {
+    std::vector<decltype(one)> out(static_cast<size_t>(side) * static_cast<size_t>(side) * 3);
+    models::vla::Resizer(kind, side).run(f, out.data());
+    return nb::bytes(out.data(), out.size() * sizeof(one));
+  };
+  return flavour == "openpi" ? run(uint8_t{}, models::vla::Resize::openpi) : run(float{}, models::vla::Resize::lerobot);
 }
 
 std::vector<float> scale(const std::string& kind, const std::string& flavour, std::vector<double> low, std::vector<double> high, const std::vector<float>& x, bool inverse) {

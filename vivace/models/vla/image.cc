@@ -10,8 +10,6 @@ constexpr int kBits = 22;  // of a fixed-point weight
 
 uint8_t rounded(int32_t sum) { return static_cast<uint8_t>(std::clamp((sum + (1 << (kBits - 1))) >> kBits, 0, 255)); }
 
-float unit(uint8_t v) { return static_cast<float>(v) / 255.0f * 2.0f - 1.0f; }
-
 }  // namespace
 
 void Resizer::prepare(Axis* a, int64_t from, int64_t to) const {
@@ -51,9 +49,25 @@ void Resizer::prepare(Axis* a, int64_t from, int64_t to) const {
   }
 }
 
-/// Columns, then rows; an axis that keeps its size is left alone, as its single weight would.
-void Resizer::shrink(const engine::Frame& frame) {
+void Resizer::prepare(const engine::Frame& frame) {
+  if (frame.height == height_ && frame.width == width_) return;
+  height_ = frame.height;
+  width_ = frame.width;
+  const double ratio = std::max(static_cast<double>(width_) / static_cast<double>(side_), static_cast<double>(height_) / static_cast<double>(side_));
+  const auto fit = [&](int64_t n) { return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(n) / ratio), 1, side_); };
+  prepare(&x_, width_, fit(width_));
+  prepare(&y_, height_, fit(height_));
   rows_.resize(static_cast<size_t>(height_ * x_.to * 3));
+  sums_.resize(static_cast<size_t>(x_.to * 3));
+}
+
+/// Columns, then rows.
+void Resizer::run(const engine::Frame& frame, uint8_t* out) {
+  if (frame.height == side_ && frame.width == side_) {
+    for (int64_t y = 0; y < side_; ++y) std::copy_n(frame.data + y * frame.stride, side_ * 3, out + y * side_ * 3);
+    return;
+  }
+  prepare(frame);
   for (int64_t y = 0; y < height_; ++y) {
     const uint8_t* const from = frame.data + y * frame.stride;
     uint8_t* to = rows_.data() + y * x_.to * 3;
@@ -67,7 +81,7 @@ void Resizer::shrink(const engine::Frame& frame) {
     }
   }
   const int64_t wide = x_.to * 3;
-  sums_.resize(static_cast<size_t>(wide));
+  std::fill_n(out, side_ * side_ * 3, uint8_t{0});
   for (int64_t i = 0; i < y_.to; ++i) {
     std::fill(sums_.begin(), sums_.end(), 0);
     for (int32_t k = 0; k < y_.count[static_cast<size_t>(i)]; ++k) {
@@ -75,17 +89,19 @@ void Resizer::shrink(const engine::Frame& frame) {
       const int32_t weight = y_.fixed[static_cast<size_t>(i * y_.taps + k)];
       for (int64_t j = 0; j < wide; ++j) sums_[static_cast<size_t>(j)] += from[j] * weight;
     }
-    float* const to = &scaled_[static_cast<size_t>(((y_.before + i) * side_ + x_.before) * 3)];
-    for (int64_t j = 0; j < wide; ++j) to[j] = unit(rounded(sums_[static_cast<size_t>(j)]));
+    uint8_t* const to = out + ((y_.before + i) * side_ + x_.before) * 3;
+    for (int64_t j = 0; j < wide; ++j) to[j] = rounded(sums_[static_cast<size_t>(j)]);
   }
 }
 
-void Resizer::blend(const engine::Frame& frame) {
+void Resizer::run(const engine::Frame& frame, float* out) {
+  prepare(frame);
+  std::fill_n(out, side_ * side_ * 3, -1.0f);
   for (int64_t i = 0; i < y_.to; ++i) {
     const int64_t y0 = y_.first[static_cast<size_t>(i)], y1 = std::min(y0 + 1, height_ - 1);
     const float below = y_.share[static_cast<size_t>(i)], above = 1.0f - below;
     const uint8_t *const top = frame.data + y0 * frame.stride, *const bottom = frame.data + y1 * frame.stride;
-    float* to = &scaled_[static_cast<size_t>(((y_.before + i) * side_ + x_.before) * 3)];
+    float* to = out + ((y_.before + i) * side_ + x_.before) * 3;
     for (int64_t j = 0; j < x_.to; ++j) {
       const int64_t x0 = x_.first[static_cast<size_t>(j)], x1 = std::min(x0 + 1, width_ - 1);
       const float right = x_.share[static_cast<size_t>(j)], left = 1.0f - right;
@@ -94,29 +110,6 @@ void Resizer::blend(const engine::Frame& frame) {
         *to++ = (above * (left * at(top, x0, c) + right * at(top, x1, c)) + below * (left * at(bottom, x0, c) + right * at(bottom, x1, c))) * 2.0f - 1.0f;
     }
   }
-}
-
-void Resizer::picture(const engine::Frame& frame, float* out) {
-  if (frame.height != height_ || frame.width != width_) {
-    height_ = frame.height;
-    width_ = frame.width;
-    const double ratio = std::max(static_cast<double>(width_) / static_cast<double>(side_), static_cast<double>(height_) / static_cast<double>(side_));
-    const auto fit = [&](int64_t n) { return std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(n) / ratio), 1, side_); };
-    prepare(&x_, width_, fit(width_));
-    prepare(&y_, height_, fit(height_));
-    scaled_.assign(static_cast<size_t>(side_ * side_ * 3), -1.0f);  // black, and nothing else ever stands in the padding
-  }
-  if (kind_ == Resize::openpi) shrink(frame);
-  else blend(frame);
-  if (out != nullptr) std::copy(scaled_.begin(), scaled_.end(), out);
-}
-
-void Resizer::run(const engine::Frame& frame, int64_t patch, int64_t stride, float* out) {
-  picture(frame, nullptr);
-  const int64_t across = side_ / patch;
-  for (int64_t y = 0; y < across * patch; ++y)
-    for (int64_t x = 0; x < across; ++x)
-      std::copy_n(&scaled_[static_cast<size_t>((y * side_ + x * patch) * 3)], patch * 3, out + (y / patch * across + x) * stride + y % patch * patch * 3);
 }
 
 }  // namespace vivace::models::vla

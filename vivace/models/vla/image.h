@@ -17,11 +17,10 @@ enum class Resize : uint8_t {
 class Resizer {
  public:
   Resizer(Resize kind, int64_t side) : kind_(kind), side_(side) {}
-  /// Writes the picture's patches: [side / patch squared] rows of `stride` values, of which patch * patch * 3 are
-  /// written as f32 in [-1, 1], a pixel's channels side by side.
-  void run(const engine::Frame& frame, int64_t patch, int64_t stride, float* out);
-  /// The picture alone: [side, side, 3] f32 in [-1, 1].
-  void picture(const engine::Frame& frame, float* out);
+  /// The picture [side, side, 3]: openpi's in u8 ...
+  void run(const engine::Frame& frame, uint8_t* out);
+  /// ... lerobot's as f32 in [-1, 1].
+  void run(const engine::Frame& frame, float* out);
 
  private:
   /// Of one axis: for each output the first input and the weights from there on.
@@ -30,9 +29,8 @@ class Resizer {
     std::vector<int32_t> first, count, fixed;        // fixed: openpi's weights, 22 bits
     std::vector<float> share;                        // lerobot's weight of the second input
   };
+  void prepare(const engine::Frame& frame);
   void prepare(Axis* axis, int64_t from, int64_t to) const;
-  void shrink(const engine::Frame& frame);
-  void blend(const engine::Frame& frame);
 
   Resize kind_;
   int64_t side_;
@@ -40,7 +38,6 @@ class Resizer {
   Axis x_, y_;
   std::vector<uint8_t> rows_;    // openpi: [height, to, 3] after the first pass
   std::vector<int32_t> sums_;    // of one row of the second pass
-  std::vector<float> scaled_;    // [side, side, 3] in [-1, 1]
 };
 
 }  // namespace vivace::models::vla

@@ -81,7 +81,7 @@ class FlowPolicy final : public engine::PolicyModel {
   std::unique_ptr<exec::Graph> context_graph_, action_graph_;
   std::unique_ptr<exec::Plan> runs_;
   std::vector<Resizer> resizers_;   // a camera slot
-  std::vector<float> patches_;      // of one picture, where activations are not f32
+  std::vector<float> picture_;      // lerobot's, where activations are not f32
   struct Kept {
     const char* name;
     Shape shape;
@@ -154,7 +154,8 @@ void FlowPolicy::declare_buffers() {
   const int64_t B = limits_.batch, pictures = B * limits_.views * c.view_tokens(), T = pictures + B * limits_.prompt_tokens, A = suffix(), n = limits_.horizon, H = c.expert.width;
   const int64_t L = limits_.views * c.view_tokens() + limits_.prompt_tokens + A;
   const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
-  context_in_.declare(arena_, "in.pixels", act, Shape(pictures, padded_patch(c)), &context_.pixels);
+  const DType pixel = options_.resize == "openpi" ? DType::u8 : act;
+  context_in_.declare(arena_, "in.pixels", pixel, Shape(B * limits_.views, c.image, c.image, 3), &context_.pixels);
   context_in_.declare(arena_, "in.ids", i32, Shape(T), &context_.ids);
   context_in_.declare(arena_, "in.pos", i32, Shape(T), &context_.pos);
   context_in_.declare(arena_, "in.slot", i32, Shape(T), &context_.slot);
@@ -175,7 +176,12 @@ void FlowPolicy::declare_buffers() {
   declare_tower("vision", c.vision, pictures, false, &b.vision);
   declare_tower("prefix", c.text, T, true, &b.text);
   declare_tower("expert", c.expert, B * A, true, &b.expert);
+  declare("patches", act, Shape(pictures, padded_patch(c)), &b.patches);
   declare("view_slot", i32, Shape(pictures), &b.view_slot);
+  if (pixel == DType::u8) {
+    declare("pixel_scale", f32, Shape(3), &b.pixel_scale);
+    declare("pixel_offset", f32, Shape(3), &b.pixel_offset);
+  }
   declare("inv_freq", f32, Shape(c.text.head_dim / 2), &b.inv_freq);
   declare("expert.out", f32, Shape(B * A, H), &b.out);
   const auto layers = static_cast<size_t>(c.text.layers);
@@ -207,7 +213,11 @@ Status FlowPolicy::fill_constants() {
   std::vector<int32_t> slots(static_cast<size_t>(buffers_.view_slot.shape[0]));
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
   const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)}, {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
-  return machine_->upload(both);
+  VV_TRY(machine_->upload(both));
+  if (!buffers_.pixel_scale.present()) return {};
+  constexpr float kScale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, kOffset[] = {-1, -1, -1};
+  const engine::Upload pixels[] = {{buffers_.pixel_scale.data, kScale, sizeof(kScale)}, {buffers_.pixel_offset.data, kOffset, sizeof(kOffset)}};
+  return machine_->upload(pixels);
 }
 
 /// [sin, cos] of each step's time, and of time 0 for actions that are given: then everything made of them. Times are
@@ -267,7 +277,7 @@ Status FlowPolicy::load() {
   VV_TRY(context_in_.open(*machine_, "context inputs"));
   VV_TRY(action_in_.open(*machine_, "action inputs"));
   VV_ASSIGN(result_, machine_->reserve_shared("actions", static_cast<size_t>(action_.x.span_bytes())));
-  patches_.resize(static_cast<size_t>(config_.view_tokens() * padded_patch(config_)));
+  picture_.resize(static_cast<size_t>(config_.image * config_.image * 3));
   VV_TRY(fill_constants());
   VV_TRY(make_tables());
   VV_TRY(make_graphs());
@@ -332,12 +342,16 @@ Status FlowPolicy::check(const Observation& o, size_t i) const {
 }
 
 void FlowPolicy::write_pixels(const engine::Frame& frame, int64_t slot) {
-  const int64_t n = config_.view_tokens(), K = padded_patch(config_), first = slot * n * K;
+  const int64_t n = config_.image * config_.image * 3, first = slot * n;
   Resizer& resizer = resizers_[static_cast<size_t>(slot % limits_.views)];
-  if (plan_.act == DType::f32) return resizer.run(frame, config_.patch, K, context_in_.host<float>(context_.pixels) + first);
-  resizer.run(frame, config_.patch, K, patches_.data());
+  switch (context_.pixels.dtype) {
+    case DType::u8: return resizer.run(frame, context_in_.host<uint8_t>(context_.pixels) + first);
+    case DType::f32: return resizer.run(frame, context_in_.host<float>(context_.pixels) + first);
+    default: break;
+  }
+  resizer.run(frame, picture_.data());
   uint16_t* const to = context_in_.host<uint16_t>(context_.pixels) + first;
-  for (size_t i = 0; i < patches_.size(); ++i) to[i] = bf16_of_f32(patches_[i]);
+  for (size_t i = 0; i < picture_.size(); ++i) to[i] = bf16_of_f32(picture_[i]);
 }
 
 void FlowPolicy::write_actions(const Observation& o, int64_t b, int64_t prefix) {

@@ -50,7 +50,10 @@ class Walk {
     const TowerBuffers& b = b_.vision;
     rows_ = in.view_rows;
     Rows entering;
-    VV_TRY(enter(b, in.pixels, &entering));
+    const double side = static_cast<double>(c_.patch);
+    VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
+                {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
+    VV_TRY(enter(b, b_.patches, &entering));
     VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
     for (const VisionLayer& w : w_.vision) {
       VV_TRY(layer_norm(b.hidden, w.attn_norm, b));

@@ -12,7 +12,7 @@ namespace vivace::models::vla {
 /// most; T = B (V n + P). Rows of views that are on come first, then words: where a row stands does not matter,
 /// since it reads and writes its place (slot, pos) of the cache.
 struct ContextInputs {
-  Tensor pixels;       // [B V n, padded patch] act: patches of views that are on
+  Tensor pixels;       // [B V, side, side, 3] u8, or act in [-1, 1]: pictures of views that are on
   Tensor ids;          // [T] i32: the word of each row; of a picture's row any
   Tensor pos, slot;    // [T] i32: place of each row in its prefix, whose prefix
   Tensor view_rows;    // [1] i32: rows of pictures
@@ -45,6 +45,8 @@ struct TowerBuffers {
 struct PolicyBuffers {
   TowerBuffers vision, text, expert;
   std::vector<Tensor> k_cache, v_cache;  // a layer: [B, L, Hkv, D]
+  Tensor patches;                        // [B V n, padded patch] act
+  Tensor pixel_scale, pixel_offset;      // [3] f32, of u8 pictures
   Tensor inv_freq;                       // [D / 2] f32
   Tensor view_slot;                      // [B V n] i32: t / n
   Tensor mixed, embedded;                // [horizon, H] f32: pi0's actions on their way in
