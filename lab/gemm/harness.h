@@ -1,4 +1,4 @@
-// Device memory, random data, a float64 reference, graphs over rotating weights. For lab/gemm/bench.cu alone.
+// Device memory, random data, a float64 reference, graphs over rotating weights. For the benches of lab/gemm.
 #pragma once
 #include <cuda_runtime.h>
 

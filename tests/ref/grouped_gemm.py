@@ -5,31 +5,31 @@ from tests.ref import gemm
 from tests.ref.common import Case, Inputs, rounding
 
 
-def groups(offsets, A):
+def groups(offsets, A, counts=None):
     for e in range(len(offsets) - 1):
         first = min(max(int(offsets[e]), 0), A)
-        yield e, first, min(max(int(offsets[e + 1]), first), A)
+        end = min(max(int(offsets[e + 1]), first), A)
+        yield e, first, end if counts is None else min(first + max(int(counts[e]), 0), end)
 
 
-def ref(x, w, offsets, *, act="f32", dtypes):
-    out = np.zeros((len(x), w.shape[1]))
-    for e, first, end in groups(offsets, len(x)):
+def ref(x, w, offsets, counts=None, *, act="f32", dtypes):
+    out = np.full((len(x), w.shape[1]), np.nan)  # rows of no group stay what the harness put there
+    for e, first, end in groups(offsets, len(x), counts):
         out[first:end] = gemm.ref(x[first:end], w[e], act=act, dtypes=dtypes)["out"]
     return {"out": out}
 
 
 def bound(port, value, dtype, inputs):
     out = rounding(value, dtype)
-    for e, first, end in groups(inputs["offsets"], len(inputs["x"])):
+    for e, first, end in groups(inputs["offsets"], len(inputs["x"]), inputs.get("counts")):
         part = Inputs({"x": inputs["x"][first:end], "w": inputs["w"][e]}, inputs.case)
         out[first:end] = gemm.bound(port, value[first:end], dtype, part)
     return out
 
 
-def case(A, E, N, K, offsets, x, w, attrs=None, **options):
-    """Every row has a group: what no group owns is not written."""
-    return Case({"A": A, "E": E, "N": N, "K": K}, {"x": x, "w": w, "offsets": "i32", "out": x}, attrs or {},
-                values={"offsets": np.array(offsets)}, **options)
+def case(A, E, N, K, offsets, x, w, attrs=None, counts=None, **options):
+    given = {"offsets": np.array(offsets)} | ({} if counts is None else {"counts": np.array(counts)})
+    return Case({"A": A, "E": E, "N": N, "K": K}, {"x": x, "w": w} | dict.fromkeys(given, "i32") | {"out": x}, attrs or {}, values=given, **options)
 
 
 CASES = [
@@ -40,4 +40,9 @@ CASES = [
     *[case(7, 3, 18, 64, [0, 1, 5, 7], "f32", q, {"act": act}) for q in gemm.BLOCKS32 for act in ("f32", "q8")],
     *[case(4, 2, 16, 256, [0, 3, 4], "f32", q, {"act": act}) for q in gemm.K_QUANTS for act in ("f32", "q8")],
     case(0, 2, 8, 16, [0, 0, 0], "f32", "f32"),
+    *[case(24, 3, 40, 64, [0, 8, 16, 24], t, t, counts=[3, 0, 8], note="masked") for t in ("bf16", "f16", "f32")],
+    case(12, 3, 16, 64, [0, 4, 8, 12], "f32", "q4_0", counts=[-1, 99, 2], note="counts are clamped"),
+    case(9, 40, 72, 136, [0] * 7 + [2] * 30 + [9] * 4, "bf16", "bf16", note="more groups than a warp has lanes"),
+    case(75, 2, 136, 200, [0, 70, 75], "bf16", "bf16", note="a group of several widths"),
+    case(300, 2, 136, 72, [0, 290, 300], "f16", "f16", note="a group of several tiles"),
 ]

@@ -23,11 +23,12 @@ struct GemmCodesGpu {
   };
 
   // warps n, k; row tiles; token tiles; stages; cluster (set by split()); panel of one plane; aligned. The
-  // first row that holds T (the last ones: several times) and the chip's shared memory serves. All agree in warps_k.
+  // first row that holds T (those of kAnyTokens on: several times) and the chip's shared memory serves. All agree in warps_k.
   static constexpr Policy kTactics[] = {
       {4, 2, 1, 1, 3, 1, 4096, true}, {4, 2, 1, 1, 2, 1, 2048, true}, {4, 2, 1, 2, 3, 1, 1024, true}, {4, 2, 1, 4, 2, 1, 512, true},
-      {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 1, 2, 1, 512, true},
+      {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 1, 2, 1, 512, true}, {2, 2, 1, 1, 2, 1, 512, true},
   };
+  static constexpr int kAnyTokens = 4;
   static constexpr int kWarpsK = 2;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
@@ -57,8 +58,8 @@ struct GemmCodesGpu {
   static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, const Policy& form, Arch arch) {
     for (const Policy& row : kTactics) {
       const Policy p = with(row, form, x, w, act);
-      const bool last = &row == std::end(kTactics) - 1;
-      if ((T > p.tokens() && p.token_tiles < 8 && !last) || p.smem_bytes(x, w, act, p.tokens()) > gemm_smem_limit(arch)) continue;
+      const bool any = &row - kTactics >= kAnyTokens;
+      if ((T > p.tokens() && !any) || p.smem_bytes(x, w, act, p.tokens()) > gemm_smem_limit(arch)) continue;
       return Key{x, w, out, act, p};
     }
     return Status(Code::kInternal, "no tactic serves this shape");

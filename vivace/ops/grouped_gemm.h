@@ -3,9 +3,11 @@
 #include <optional>
 
 #include "vivace/cpu/simd/isa.h"
+#include "vivace/device/tensor_map.h"
 #include "vivace/kernels/moe/grouped_gemm.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/gemm_codes_gpu.h"
+#include "vivace/ops/gemm_table.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -20,6 +22,7 @@ struct grouped_gemm {
       in("x", "A,K", "f32|bf16|f16", "activations, rows of a group together"),
       in("w", "E,N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "a weight matrix each group; block formats in GGUF's layout"),
       in("offsets", "E+1", "i32", "group e is rows [offsets[e], offsets[e+1]), clamped to [0, A]"),
+      opt_in("counts", "E", "i32", "rows that group e has, the first of those that the offsets give it, clamped to their number: the masked layout, [E, capacity, K], with offsets of multiples of the capacity"),
       out("out", "A,N", "f32|bf16|f16", "result; rows of no group are not written"),
   };
   static constexpr Attr kAttrs[] = {
@@ -29,7 +32,7 @@ struct grouped_gemm {
       .name = "grouped_gemm",
       .group = "moe",
       .brief = "Products of runs of rows with one weight matrix a run: the experts of a mixture.",
-      .formula = "out[r] = round(x[r] W_e^T) for r in [offsets[e], offsets[e+1]), each as gemm's formula says, to the bit.",
+      .formula = "out[r] = round(x[r] W_e^T) for r in [offsets[e], offsets[e+1]), of these the first counts[e] where counts are given, each as gemm's formula says.",
       .source = "grouped products of a mixture of experts arXiv:2211.15841",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -48,7 +51,7 @@ struct grouped_gemm {
       if (Status s = cpu::check_isa(); !s.ok()) return s;
     }
     *a = Args{
-        .x = c.ptr("x"), .w = w.data, .offsets = c.ptr<int32_t>("offsets"), .out = c.ptr("out"), .x_stride = c.row_stride("x"),
+        .x = c.ptr("x"), .w = w.data, .offsets = c.ptr<int32_t>("offsets"), .counts = c.ptr<int32_t>("counts"), .out = c.ptr("out"), .x_stride = c.row_stride("x"),
         .w_stride = c.row_stride("w"), .out_stride = c.row_stride("out"), .A = static_cast<int32_t>(c.dim("A")),
         .E = static_cast<int32_t>(c.dim("E")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
         .act = act, .x_dtype = c["x"].dtype, .w_dtype = w.dtype, .out_dtype = c["out"].dtype,
@@ -67,34 +70,68 @@ struct grouped_gemm {
   struct Gpu {
     static constexpr const char* kHeader = "vivace/kernels/moe/grouped_gemm.cuh";
     using Codes = GemmCodesGpu;
-    using Key = Codes::Key;
+    using Wgmma = kernels::GroupedWgmma;
     using Act = kernels::GemmAct;
+    struct Key {
+      Codes::Key codes;
+      Wgmma wgmma = {};  // of no rows: codes serve
+      bool operator==(const Key&) const = default;
+    };
 
-    /// Rows a group has if they are spread evenly, and room for uneven ones: sets the tile, not the bits.
-    static int64_t usual_rows(const Args& a) {
-      const int64_t groups = a.E < a.A ? a.E : a.A, mean = groups == 0 ? 0 : a.A / groups;
-      return mean <= 2 ? mean : 2 * mean;
+    // Few rows a group, two blocks a multiprocessor; some tens; hundreds, where arithmetic counts.
+    static constexpr Wgmma kTiles[] = {{64, 64, 6}, {128, 128, 6}, {128, 256, 4}};
+    static constexpr const Wgmma& tile(int64_t mean) { return kTiles[mean < 8 ? 0 : mean <= 128 ? 1 : 2]; }
+
+    static int64_t mean_rows(const Args& a) {
+      const int64_t groups = a.E < a.A ? a.E : a.A;
+      return groups == 0 ? 0 : a.A / groups;
     }
-    /// K is cut as if eight groups had rows: one token's experts fill the chip, many do not pay for it.
-    static int cluster(const Args& a, Arch arch) {
-      const int s = Codes::split(int64_t{a.N} * 8, a.K, a.w_dtype, arch);
-      return s > 2 ? 2 : s;
+    /// Rows a group has if they are spread evenly, and room for uneven ones: sets the tile, not the bits.
+    static int64_t usual_rows(const Args& a) { return mean_rows(a) <= 2 ? mean_rows(a) : 2 * mean_rows(a); }
+    /// What the copy engine takes: rows and experts without gaps between them, starting at 16 bytes.
+    static bool has_wgmma(const Args& a, Arch arch) {
+      return arch == Arch::sm90a && !portable_only() && a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16) && a.K % 8 == 0 &&
+             a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, 8);
     }
     static Result<Key> pick(const Args& a, Arch arch) {
+      if (has_wgmma(a, arch)) return Key{{a.x_dtype, a.w_dtype, a.out_dtype, a.act, {}}, tile(mean_rows(a))};
       const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
-      return Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), Codes::form(cluster(a, arch), Codes::aligned(a.w, pitch, a.w_dtype) && expert % 16 == 0), arch);
+      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), Codes::form(1, Codes::aligned(a.w, pitch, a.w_dtype) && expert % 16 == 0), arch));
+      return Key{codes};
     }
-    static std::string instance(const Key& k) { return Codes::instance("grouped_gemm", k); }
+    static std::string instance(const Key& k) {
+      if (k.wgmma.rows == 0) return Codes::instance("grouped_gemm", k.codes);
+      return kernel_expression("grouped_wgmma<%s, %s, vivace::kernels::GroupedWgmma{%d, %d, %d}>", type_name(k.codes.x), type_name(k.codes.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages);
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      const int64_t slots = (a.E < a.A ? a.E : a.A) + a.A / k.p.tokens();
-      Codes::shape(k, slots * ((a.N + k.p.rows() - 1) / k.p.rows()), a.A, launch);
+      const int64_t groups = a.E < a.A ? a.E : a.A;
+      const auto tiles = [&](int tokens, int rows) { return (groups + a.A / tokens) * ((a.N + rows - 1) / rows); };
+      if (k.wgmma.rows == 0) return Codes::shape(k.codes, tiles(k.codes.p.tokens(), k.codes.p.rows()), a.A, launch);
+      launch->block[0] = static_cast<uint32_t>(k.wgmma.threads());
+      launch->smem_bytes = static_cast<uint32_t>(k.wgmma.smem_bytes());
+      launch->grid[0] = static_cast<uint32_t>(std::min<int64_t>(tiles(k.wgmma.tokens, k.wgmma.rows), INT32_MAX));
+    }
+    /// Tensor maps, and as many blocks as the chip holds at once.
+    static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+      if (k.wgmma.rows == 0 || launch->grid[0] == 0) return {};
+      const int bytes = info(a.x_dtype).bytes, at_once = 228 * 1024 / (k.wgmma.smem_bytes() + 1024);
+      kernels::GroupedWgmmaArgs args{};
+      VV_TRY(device::encode_map({.data = a.x, .rows = a.A, .columns = a.K, .pitch = a.x_stride * bytes, .element_bytes = bytes, .box_rows = k.wgmma.box()}, &args.x_map));
+      VV_TRY(device::encode_map({.data = a.w, .rows = int64_t{a.E} * a.N, .columns = a.K, .pitch = int64_t{a.K} * bytes, .element_bytes = bytes, .box_rows = k.wgmma.rows}, &args.w_map));
+      args.g = a;
+      launch->set_args(args);
+      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count * at_once));
+      return {};
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
+      if (arch == Arch::sm90a && !portable_only())
+        for (const DType t : {DType::bf16, DType::f16})
+          for (const Wgmma& p : kTiles) visit(Key{{t, t, t, Act::f32, {}}, p});
       // As pick() would on this chip: the first tactic that its shared memory holds, for few and many rows perhaps the same.
-      std::optional<Key> last;
+      std::optional<Codes::Key> last;
       const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
-        if (const Result<Key> k = Codes::pick(x, w, x, act, rows, Codes::form(1, aligned), arch); k.ok() && last != *k) visit(*(last = *k));
+        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, Codes::form(1, aligned), arch); k.ok() && last != *k) visit(Key{*(last = *k)});
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, true);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);

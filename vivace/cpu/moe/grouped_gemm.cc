@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "vivace/cpu/pool.h"
 #include "vivace/kernels/moe/grouped_gemm.h"
 
@@ -17,7 +15,8 @@ void grouped_gemm(const kernels::GroupedGemmArgs& a, Pool& pool) {
   g.T = a.A;
   pool.scratch(gemm_scratch(g));  // as if all rows were of one group: later calls find room
   for (int32_t e = 0; e < a.E; ++e) {
-    const int32_t first = std::clamp(a.offsets[e], 0, a.A), end = std::clamp(a.offsets[e + 1], first, a.A);
+    int32_t first = 0, end = 0;
+    a.rows_of(e, &first, &end);
     if (first == end) continue;
     g.T = end - first;
     g.x = static_cast<const char*>(a.x) + first * a.x_stride * info(a.x_dtype).bytes;

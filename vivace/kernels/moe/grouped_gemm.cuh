@@ -1,45 +1,12 @@
 // grouped_gemm on CUDA: formula in vivace/ops/grouped_gemm.h. Limit: memory bandwidth, the weights of the
 // groups that have rows. A block finds its group in the offsets on the device; its product is gemm_codes' one,
-// with plain weights too.
+// with plain weights too where grouped_wgmma does not serve them.
 #pragma once
 #include "vivace/kernels/gemm/codes.cuh"
-#include "vivace/kernels/moe/grouped_gemm.h"
+#include "vivace/kernels/moe/group_tile.cuh"
+#include "vivace/kernels/moe/grouped_wgmma.cuh"
 
 namespace vivace::kernels {
-
-/// The tile of up to kTokens rows that has number `slot` among the tiles of all groups, in the groups' order.
-struct GroupTile {
-  int group = -1;  // none: fewer tiles than that
-  int first, count;
-
-  template <int kTokens>
-  __device__ __forceinline__ static GroupTile find(const int32_t* offsets, int E, int A, int slot) {
-    GroupTile found;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    for (int e0 = 0, before = 0; e0 < E; e0 += 32) {
-      const int e = e0 + lane;
-      const int begin = e < E ? min(max(offsets[e], 0), A) : 0, end = e < E ? min(max(offsets[e + 1], begin), A) : 0;
-      const int tiles = (end - begin + kTokens - 1) / kTokens;
-      int sum = tiles;
-#pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, sum, d);
-        if (lane >= d) sum += other;
-      }
-      const int at = slot - before - (sum - tiles);  // place among this group's tiles
-      const uint32_t owner = __ballot_sync(0xffffffffu, at >= 0 && at < tiles);
-      if (owner != 0) {
-        const int source = __ffs(static_cast<int>(owner)) - 1;
-        found.group = e0 + source;
-        found.first = __shfl_sync(0xffffffffu, begin + at * kTokens, source);
-        found.count = min(__shfl_sync(0xffffffffu, end, source) - found.first, kTokens);
-        return found;
-      }
-      before += __shfl_sync(0xffffffffu, sum, 31);
-    }
-    return found;
-  }
-};
 
 /// Grid: ceil(N / P.rows()) * (tiles that any offsets could give) * P.cluster blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
@@ -49,7 +16,7 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int tiles_n = (a.N + P.rows() - 1) / P.rows(), block = static_cast<int>(blockIdx.x) / P.cluster;
-  const GroupTile group = GroupTile::find<P.tokens()>(a.offsets, a.E, a.A, block / tiles_n);
+  const GroupTile group = GroupCursor<P.tokens()>(a).seek(block / tiles_n);
   if (group.group < 0) {  // in every block of the cluster
     ptx::cluster_wait<P.cluster>();
     return;

@@ -1,4 +1,4 @@
-// Arguments of `grouped_gemm`, shared by the CPU and CUDA kernels. POD; see vivace/ops/grouped_gemm.h.
+// Arguments and policies of `grouped_gemm`, shared by the CPU and CUDA kernels. POD; see vivace/ops/grouped_gemm.h.
 #pragma once
 #include "vivace/kernels/gemm/gemm.h"
 
@@ -8,11 +8,44 @@ struct GroupedGemmArgs {
   const void* x;           // [A, K] x_dtype, rows sorted by group
   const void* w;           // [E, N, K] w_dtype
   const int32_t* offsets;  // [E + 1]
+  const int32_t* counts;   // [E] valid rows of each group, or null: all
   void* out;               // [A, N] out_dtype
   int64_t x_stride, w_stride, out_stride;  // elements a row; w: an expert
   int32_t A, E, N, K;
   GemmAct act;
   DType x_dtype, w_dtype, out_dtype;
+
+  /// Rows [*first, *end) of group e, inside of [0, A].
+  VV_HD constexpr void rows_of(int e, int32_t* first, int32_t* end) const {
+    const auto clamp = [](int32_t v, int32_t low, int32_t high) { return v < low ? low : v > high ? high : v; };
+    *first = clamp(offsets[e], 0, A);
+    *end = clamp(offsets[e + 1], *first, A);
+    if (counts != nullptr) *end = *first + clamp(counts[e], 0, *end - *first);
+  }
+};
+
+/// Hopper: as GemmWgmma, over the tiles of all groups. A tile asks the copy engine for as many boxes of x as it
+/// has rows and multiplies in the narrowest width that holds them, so one kernel serves groups of any size.
+struct GroupedWgmma {
+  int32_t rows;    // of W a tile: 64 or 128
+  int32_t tokens;  // of x a tile, at most: 64, 128 or 256
+  int32_t stages;
+  constexpr bool operator==(const GroupedWgmma&) const = default;
+
+  VV_HD constexpr int groups() const { return rows / 64; }
+  VV_HD constexpr bool wide() const { return tokens > 128; }  // multiplying warps need most of the registers
+  VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
+  VV_HD constexpr int box() const { return tokens / 8; }  // rows of x a copy brings, and the narrowest width
+  VV_HD constexpr int stage_bytes() const { return (rows + tokens) * 128; }
+  VV_HD static constexpr int turn_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
+  VV_HD constexpr int turn_bytes() const { return rows / 16 * 8 * turn_stride() * 4; }
+  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 32) + turn_bytes(); }
+};
+
+struct GroupedWgmmaArgs {
+  TensorMap x_map;  // [A, K], boxes of box() rows x 128 bytes
+  TensorMap w_map;  // [E * N, K], boxes of rows x 128 bytes
+  GroupedGemmArgs g;
 };
 
 }  // namespace vivace::kernels

@@ -1,0 +1,174 @@
+// grouped_gemm on Hopper: copy engine and warpgroup products, as gemm_wgmma has them. Limit: memory bandwidth,
+// the weights of the groups that have rows, up to some hundred rows a group; 2 A N K flop beyond.
+//
+// Blocks stay and walk the tiles of all groups. The offsets are the predecessor's, so nothing is on its way
+// before the dependency wait. A token's sum is wgmma over K in order: the same in every tile and width.
+#pragma once
+#include "vivace/kernels/moe/group_tile.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/ptx/wgmma.cuh"
+
+namespace vivace::kernels {
+
+/// What a stage belongs to: rows of x from `first` on, `count` of them, and of W from n0 on. No rows: the end.
+struct alignas(16) GroupStage {
+  int32_t first, count, n0, unused;
+};
+
+/// The loading warp. Tiles of a group's rows lie next to each other, so that blocks that share W run together.
+/// Boxes reach over the ends of groups and experts: what they bring of others is not used.
+template <class T, GroupedWgmma P>
+__device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base, uint32_t full, uint32_t empty, GroupStage* stages) {
+  constexpr int kStep = 128 / sizeof(T);
+  const int steps = (args.g.K + kStep - 1) / kStep, tiles_n = (args.g.N + P.rows - 1) / P.rows;
+  const uint64_t policy_x = ptx::evict_last();
+  GroupCursor<P.tokens> cursor(args.g);
+  int slot = 0, parity = 1;  // the first turn finds every slot free
+  for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
+    const GroupTile tile = cursor.seek(i / tiles_n);
+    if (threadIdx.x % 32 == 0) {
+      const int n0 = i % tiles_n * P.rows, boxes = (tile.count + P.box() - 1) / P.box();
+      const uint64_t policy_w = tile.count < P.tokens ? ptx::evict_first() : ptx::evict_normal();
+      for (int k = 0; k < (tile.group < 0 ? 1 : steps); ++k) {
+        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+        stages[slot] = {tile.first, tile.count, n0, 0};
+        if (tile.group < 0) {
+          ptx::mbarrier_arrive(full + 8 * slot);
+          break;
+        }
+        ptx::mbarrier_expect(full + 8 * slot, (P.rows + boxes * P.box()) * 128);
+        const uint32_t to = base + slot * P.stage_bytes();
+        ptx::tma_load(to, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0, policy_w);
+        for (int b = 0; b < boxes; ++b)
+          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep, tile.first + b * P.box(), policy_x);
+        if (++slot == P.stages) slot = 0, parity ^= 1;
+      }
+    }
+    __syncwarp();
+    if (tile.group < 0) break;
+  }
+}
+
+/// A multiplying warpgroup: 64 rows of W of each tile.
+template <class T, class Out, GroupedWgmma P>
+struct GroupedProducts {
+  const GroupedGemmArgs& a;
+  uint32_t base, full, empty;
+  const GroupStage* stages;
+  float* turn;  // the warp's
+  int lane, group, warp;
+  int slot = 0, parity = 0;
+
+  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_, uint32_t full_, uint32_t empty_, const GroupStage* stages_, float* turns)
+      : a(args), base(base_), full(full_), empty(empty_), stages(stages_), lane(threadIdx.x % 32), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4) {
+    turn = turns + threadIdx.x / 32 * 8 * P.turn_stride();
+  }
+
+  /// All tiles of the block.
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+      const GroupStage tile = stages[slot];
+      if (tile.count == 0) break;
+      within<P.box()>(tile);
+    }
+  }
+
+ private:
+  template <int kWidth>
+  __device__ __forceinline__ void within(const GroupStage& tile) {
+    if constexpr (kWidth < P.tokens) {
+      if (tile.count > kWidth) return within<2 * kWidth>(tile);
+    }
+    multiply<kWidth>(tile);
+  }
+
+  template <int kWidth>
+  __device__ __forceinline__ void multiply(const GroupStage& tile) {
+    constexpr int kStep = 128 / sizeof(T);
+    const int steps = (a.K + kStep - 1) / kStep;
+    float acc[kWidth / 2];
+#pragma unroll
+    for (int j = 0; j < kWidth / 2; ++j) acc[j] = 0.0f;
+    int last = -1;
+    for (int k = 0; k < steps; ++k) {
+      ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+      const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = base + slot * P.stage_bytes() + P.rows * 128;
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int q = 0; q < 4; ++q) ptx::Wgmma<T, kWidth>::run(acc, ptx::wgmma_tile(w + q * 32), ptx::wgmma_tile(x + q * 32), true);
+      ptx::wgmma_commit();
+      asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
+      if (last >= 0 && lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
+      last = slot;
+      if (++slot == P.stages) slot = 0, parity ^= 1;
+    }
+    ptx::wgmma_wait<0>(acc);
+    if (lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
+    finish<kWidth>(acc, tile, tile.n0 + group * 64 + warp * 16);
+  }
+
+  /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side.
+  template <int kWidth>
+  __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile, int n0) const {
+    constexpr int kStride = P.turn_stride();
+    const int token = lane / 4, n = n0 + lane % 4 * 4;
+    const bool vector = a.N % 4 == 0 && a.out_stride % 4 == 0 && reinterpret_cast<uint64_t>(a.out) % (4 * sizeof(Out)) == 0;
+    Out* out = static_cast<Out*>(a.out) + (int64_t{tile.first} + token) * a.out_stride + n;
+#pragma unroll
+    for (int j = 0; j < kWidth / 8; ++j, out += 8 * a.out_stride) {
+      if (j * 8 >= tile.count) break;
+      float* to = turn + lane % 4 * 2 * kStride + lane / 4;
+      to[0] = acc[4 * j], to[kStride] = acc[4 * j + 1];
+      to[8] = acc[4 * j + 2], to[kStride + 8] = acc[4 * j + 3];
+      __syncwarp();
+      float y[4];
+      load<4>(turn + token * kStride + lane % 4 * 4, y);
+      __syncwarp();
+      if (j * 8 + token >= tile.count) continue;
+      if (vector && n < a.N) {
+        store<4>(out, y);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (n + i < a.N) out[i] = from_float<Out>(y[i]);
+      }
+    }
+  }
+};
+
+/// Grid: any; blocks share the tiles.
+template <class T, class Out, GroupedWgmma P>
+__global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_constant__ GroupedWgmmaArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char grouped_wgmma_smem[];
+  const uint32_t base = ptx::shared_address(grouped_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
+  float* const turns = reinterpret_cast<float*>(grouped_wgmma_smem + P.stages * (P.stage_bytes() + 16));
+  GroupStage* const stages = reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.turn_bytes());
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x == 2 * P.rows) {
+    ptx::tma_prefetch(args.w_map);
+    ptx::tma_prefetch(args.x_map);
+    for (int s = 0; s < P.stages; ++s) {
+      ptx::mbarrier_init(full + 8 * s, 1);
+      ptx::mbarrier_init(empty + 8 * s, P.rows / 16);  // the multiplying warps
+    }
+    ptx::mbarrier_fence();
+  }
+  __syncthreads();
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  if (warp >= P.rows / 16) {
+    if constexpr (P.wide()) ptx::registers_down<40>();
+    if (warp == P.rows / 16) grouped_load<T, P>(args, base, full, empty, stages);
+  } else {
+    if constexpr (P.wide()) ptx::registers_up<232>();
+    GroupedProducts<T, Out, P>(args.g, base, full, empty, stages, turns).run();
+  }
+#endif
+}
+
+}  // namespace vivace::kernels
