@@ -48,7 +48,7 @@ struct HostCall {
   alignas(64) vv_host_fn fn;
   alignas(64) std::byte args[VV_MAX_ARGS_BYTES];
 };
-static_assert(sizeof(HostCall) == exec::kMaxArgsBytes && offsetof(HostCall, args) == 64);
+static_assert(sizeof(HostCall) <= exec::kMaxArgsBytes && offsetof(HostCall, args) == 64);
 
 void run_host_call(const void* raw, vivace::cpu::Pool&) {
   const auto* call = static_cast<const HostCall*>(raw);

@@ -186,7 +186,7 @@ struct AttentionGpu {
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
     if (!k.tensor || k.streamed || !k.tile.fed) return {};
     kernels::AttentionFedArgs f{};
-    std::memcpy(f.args, &a, offsetof(Args, extra));
+    std::memcpy(f.args, &a, sizeof(a));
     const auto map = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
       const int64_t row = int64_t{a.place_rows()} * dim * 2, head = int64_t{a.head_rows()} * dim * 2;
       return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride * 2 : int64_t{a.L} * a.Hkv * dim * 2, 0},

@@ -106,6 +106,11 @@ Result<AttentionGpu::Key> AttentionVariant::pick(const kernels::AttentionArgs& a
   const bool edits = mentions(options_.text, "query") || mentions(options_.text, "key");
   VV_ASSIGN(AttentionGpu::Key key, AttentionGpu::general(args, edits && arch == Arch::sm90a ? Arch::sm89 : arch));
   // Hooks are unrolled over a block's keys: half of them compile in half the time, and nothing spills.
+  const bool prefill = AttentionGpu::role(args) == AttentionGpu::Role::prefill;
+  if (key.tensor && prefill && !edits && AttentionGpu::feeds(args, arch)) {
+    const int64_t rows = int64_t{args.T} * args.group();
+    key.tile = AttentionGpu::fed(args.D, args.Dv, (rows + 63) / 64 * args.Hkv <= AttentionGpu::kAtOnce);
+  }
   if (key.tensor && key.tile.groups) key.tile.keys = std::min(key.tile.keys, 64);
   return key;
 }
@@ -128,7 +133,7 @@ Status AttentionVariant::prepare(const Call& call, std::span<const VariantValue>
   launch->op = "attention";
   launch->set_args(args);
   AttentionGpu::shape(args, key, launch);
-  return {};
+  return AttentionGpu::complete(args, key, *target.device, launch);
 }
 
 Result<VariantKernel> AttentionVariant::compile(kernels::AttentionArgs args, Arch arch) const {

@@ -199,17 +199,17 @@ struct AttentionSplit {
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 
-/// Arguments of `fed` and `split`: those of the op up to `extra`, which neither reads, and k and v as the copy engine
+/// Arguments of `fed` and `split`: those of the op, and k and v as the copy engine
 /// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements of min(keys, L) places (without pages: keys).
 struct AttentionFedArgs {
-  static constexpr int kBytes = 256;
+  static constexpr int kBytes = 448;
   alignas(64) unsigned char args[kBytes];
   TensorMap k, v;
 
   VV_HD const AttentionArgs& a() const { return *reinterpret_cast<const AttentionArgs*>(args); }
 };
 #ifndef __CUDACC_RTC__  // NVRTC has no __builtin_offsetof; the host pass has looked
-static_assert(__builtin_offsetof(AttentionArgs, extra) <= AttentionFedArgs::kBytes);
+static_assert(sizeof(AttentionArgs) <= AttentionFedArgs::kBytes);
 #endif
 
 /// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.
