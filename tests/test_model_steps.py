@@ -107,7 +107,7 @@ def test_bf16_errs_no_more_than_pytorch(name):
     assert np.linalg.norm(got - want["prompt_logits"]) / np.linalg.norm(want["prompt_logits"]) <= 1.05 * TORCH_BF16[name]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "w8a16", "fp8"])
+@pytest.mark.parametrize("precision", ["bf16", "w8a16", "w4a16", "fp8"])
 @pytest.mark.parametrize("name", HUB)
 def test_narrow_plans_err_as_on_the_host(name, precision):
     """The same roundings in another order of summation: the error against float64, as a norm over all rows, is
@@ -125,7 +125,7 @@ def test_narrow_plans_err_as_on_the_host(name, precision):
 
 
 @pytest.mark.parametrize("name, precision", [(n, p) for n in ("llama_untied", "qwen3", "gemma3", "gpt2") for p in ("f32", "bf16")] +
-                         [("llama_untied", "w8a16"), ("llama_untied", "fp8"), ("gpt2", "fp8"), ("../tiny_gguf/llama_q4_1.gguf", "native"), ("../tiny_gguf/qwen3_q8_0.gguf", "q8")])
+                         [("llama_untied", "w8a16"), ("llama_untied", "w4a16"), ("llama_untied", "fp8"), ("gpt2", "fp8"), ("../tiny_gguf/llama_q4_1.gguf", "native"), ("../tiny_gguf/qwen3_q8_0.gguf", "q8")])
 def test_bits_depend_on_the_class_alone(name, precision):
     path = FIXTURES / "tiny" / name
     ids = IDS[:60]

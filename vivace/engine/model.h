@@ -16,7 +16,7 @@ namespace vivace::engine {
 /// How to load. Every "auto" is resolved once, at load, and named in Model::report().
 struct LoadOptions {
   std::string device = "auto";     // auto | cpu | cuda | cuda:N
-  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | fp8 | fp8_static
+  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | w4a16 | fp8 | fp8_static
   std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096

@@ -11,6 +11,7 @@ namespace vivace::engine {
 namespace {
 
 constexpr int64_t kAlign = 256;
+constexpr int64_t kMicro = 16;         // columns that share a scale of FP4
 constexpr int64_t kDrawn = 1 << 22;  // random values made on the host; larger matrices repeat them
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -52,7 +53,7 @@ std::vector<std::byte> normals(int64_t n, DType dtype) {
 /// What filling needs besides the region: made when first asked for, freed when all is filled.
 struct Placement::Scratch {
   Machine& machine;
-  exec::Buffer raw, order, whole, values;
+  exec::Buffer raw, order, whole, values, maxima;
   DType values_as = DType::f32;
 
   /// At least `bytes`, contents free for use: everything queued is done.
@@ -92,7 +93,7 @@ struct Placement::Scratch {
 };
 
 bool Placement::Group::plain() const {
-  return scale == nullptr && rows == Rows::after && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
+  return scale.empty() && rows == Rows::after && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
 }
 
 Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
@@ -108,31 +109,37 @@ Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
   return t;
 }
 
-void Placement::declare(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, DType dtype, Rows rows, bool bias) {
-  Group g{parts, {}, whole, scale, {}, {}, rows, bias};
+void Placement::declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias) {
+  Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias};
   Shape shape = (*parts.begin())->shape;
   shape.dim[0] = 0;
   for (const Tensor* part : parts) {
     shape.dim[0] += part->shape[0];
     g.from.push_back(*part);
   }
-  g.to = tensor(reinterpret_cast<void*>(bytes_), dtype, shape);
-  bytes_ += rounded(g.to.span_bytes());
-  if (scale != nullptr) {
-    g.to_scale = tensor(reinterpret_cast<void*>(bytes_), DType::f32, Shape(shape.dim[0]));
-    bytes_ += rounded(g.to_scale.span_bytes());
-  }
+  const auto reserve = [this](DType type, Shape s) {
+    const Tensor t = tensor(reinterpret_cast<void*>(bytes_), type, s);
+    bytes_ += rounded(t.span_bytes());
+    return t;
+  };
+  g.to = reserve(dtype, shape);
+  if (g.scale.size() == 2) g.to_scale = {reserve(DType::e4m3, Shape(shape.dim[0], shape.dim[1] / kMicro)), reserve(DType::f32, Shape(1))};
+  if (g.scale.size() == 1) g.to_scale = {reserve(DType::f32, Shape(shape.dim[0]))};
   groups_.push_back(std::move(g));
 }
 
-void Placement::add(Tensor* t, DType dtype, bool bias) { declare({t}, nullptr, nullptr, dtype, Rows::after, bias); }
+void Placement::add(Tensor* t, DType dtype, bool bias) { declare({t}, nullptr, {}, dtype, Rows::after, bias); }
 
 void Placement::join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows, bool bias) {
-  declare(parts, whole, nullptr, dtype, rows, bias);
+  declare(parts, whole, {}, dtype, rows, bias);
 }
 
 void Placement::quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows) {
-  declare(parts, whole, scale, DType::e4m3, rows, false);
+  declare(parts, whole, {scale}, DType::e4m3, rows, false);
+}
+
+void Placement::quantize_micro(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows) {
+  declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, rows, false);
 }
 
 Status Placement::commit(Machine& machine) {
@@ -142,19 +149,19 @@ Status Placement::commit(Machine& machine) {
   std::vector<Upload> copies;
   for (Group& g : groups_) {
     g.to = placed(g.to);
-    g.to_scale = placed(g.to_scale);
+    for (Tensor& t : g.to_scale) t = placed(t);
     for (size_t i = 0; !g.drawn() && g.plain() && i < g.from.size(); ++i)
       copies.push_back({g.part_of(g.to, i).data, g.from[i].data, static_cast<size_t>(g.from[i].span_bytes())});
   }
   VV_TRY(machine.upload(copies));
-  Scratch scratch{machine, {}, {}, {}, {}};
+  Scratch scratch{machine, {}, {}, {}, {}, {}};
   for (const Group& g : groups_)
     if (g.drawn() || !g.plain()) VV_TRY(fill(machine, g, scratch));
   VV_TRY(machine.stream().synchronize());
   for (const Group& g : groups_) {
-    for (size_t i = 0; g.scale == nullptr && i < g.parts.size(); ++i) *g.parts[i] = g.part_of(g.to, i);
+    for (size_t i = 0; g.scale.empty() && i < g.parts.size(); ++i) *g.parts[i] = g.part_of(g.to, i);
     if (g.whole != nullptr) *g.whole = g.to;
-    if (g.scale != nullptr) *g.scale = g.to_scale;
+    for (size_t i = 0; i < g.scale.size(); ++i) *g.scale[i] = g.to_scale[i];
   }
   return {};
 }
@@ -162,7 +169,7 @@ Status Placement::commit(Machine& machine) {
 Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const {
   ops::Recorder rec(machine.stream());
   Tensor to = g.to;
-  if (g.scale != nullptr) {
+  if (!g.scale.empty()) {
     const Tensor whole = tensor(nullptr, DType::bf16, g.to.shape, machine.place());
     VV_ASSIGN(void* const data, scratch.at_least(&scratch.whole, whole.span_bytes()));
     to = at(whole, data, machine.place());
@@ -178,7 +185,24 @@ Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const
       VV_TRY(rec(ops::cast, {{"x", from}, {"out", out}}));
     }
   }
-  return g.scale == nullptr ? Status() : rec(ops::quantize, {{"x", to}, {"out", g.to}, {"row_scale", g.to_scale}});
+  return g.scale.empty() ? Status() : quantise(machine, g, to, scratch);
+}
+
+Status Placement::quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const {
+  ops::Recorder rec(machine.stream());
+  if (g.to.dtype == DType::e4m3) return rec(ops::quantize, {{"x", from}, {"out", g.to}, {"row_scale", g.to_scale[0]}});
+  std::vector<float> largest(static_cast<size_t>(from.shape[0]));
+  VV_ASSIGN(void* const data, scratch.at_least(&scratch.maxima, from.shape[0] * 4));
+  VV_TRY(rec(ops::reduce, {{"x", from}, {"out", tensor(data, DType::f32, Shape(from.shape[0]), machine.place())}}, {{"kind", "amax"}}));
+  VV_TRY(machine.stream().copy(largest.data(), data, largest.size() * 4));
+  VV_TRY(machine.stream().synchronize());
+  // The largest block's scale is e4m3's largest, so that the small ones keep their bits.
+  const float amax = *std::max_element(largest.begin(), largest.end()), whole = amax > 0 ? amax / (6 * 448) : 1;
+  const Upload one[] = {{g.to_scale[1].data, &whole, sizeof(whole)}};
+  VV_TRY(machine.upload(one));
+  Tensor bytes = tensor(g.to.data, DType::u8, Shape(g.to.shape[0], g.to.shape[1] / 2), machine.place());
+  Tensor scales = tensor(g.to_scale[0].data, DType::e4m3, Shape(g.to_scale[0].shape.elements()), machine.place());
+  return rec(ops::quantize_micro, {{"x", from}, {"out", bytes}, {"scales", scales}, {"tensor_scale", g.to_scale[1]}});
 }
 
 Status Placement::draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const {

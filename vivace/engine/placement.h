@@ -8,6 +8,14 @@
 
 namespace vivace::engine {
 
+/// What a quantised matrix [N, K] comes with, as gemm takes it. e4m3: `row`. FP4: `block` and `whole`.
+struct Scales {
+  Tensor row;    // [N] f32
+  Tensor block;  // [N, K/16] e4m3
+  Tensor whole;  // [1] f32
+  bool present() const { return row.present() || block.present(); }
+};
+
 /// Collects weights, then reserves one region for all of them and fills it. Tensors of the caller are
 /// rewritten at commit() and must not move before it. A view without data (see
 /// WeightSource::make_synthetic) is filled: vectors with 1, biases with 0, matrices with N(0, 0.02).
@@ -22,6 +30,8 @@ class Placement {
   void join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows = Rows::after, bool bias = false);
   /// The same as e4m3 with a scale a row, which `scale` gets; the parts stay as they were. One part will do.
   void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows = Rows::after);
+  /// The same as FP4; rows are a multiple of 16 wide.
+  void quantize_micro(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Machine& machine);
@@ -32,8 +42,9 @@ class Placement {
     std::vector<Tensor*> parts;
     std::vector<Tensor> from;  // of each part: in host memory, or without data
     Tensor* whole;             // may be null
-    Tensor* scale;             // null: not quantised
-    Tensor to, to_scale;       // data: offset in the region until commit()
+    std::vector<Tensor*> scale;  // row, or block and whole; none: not quantised
+    Tensor to;                 // data: offset in the region until commit(); so in to_scale
+    std::vector<Tensor> to_scale;
     Rows rows;
     bool bias;
 
@@ -44,8 +55,9 @@ class Placement {
     Tensor part_of(const Tensor& all, size_t i) const;
   };
   struct Scratch;
-  void declare(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, DType dtype, Rows rows, bool bias);
+  void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias);
   Status fill(Machine& machine, const Group& g, Scratch& scratch) const;
+  Status quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const;
   Status draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const;
 
   std::vector<Group> groups_;

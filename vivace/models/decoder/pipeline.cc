@@ -90,10 +90,15 @@ class Step {
       Rows entering;
       VV_TRY(enter(inner, &entering));
       VV_TRY(linear(entering, {w.down, w.down_scale, w.down_bias}, out, plus));
+    } else if (w.gate_up.present() && w.gate_up.dtype == DType::e2m1) {
+      const Tensor both = top(b_.gate_up, T_), inner = top(b_.mlp, T_);
+      VV_TRY(linear(normed_, {w.gate_up, w.gate_up_scale, {}}, both));
+      VV_TRY(rec_(ops::act_mul, {{"x", both}, {"out", inner}, {"rows", in_.rows}}, {{"act", c_.family->act}}));
+      VV_TRY(linear({inner, {}, {}}, {w.down, w.down_scale, {}}, out, plus));
     } else if (w.gate_up.present()) {
       const Rows inner = inner_rows();
       VV_TRY(rec_(ops::gated_gemm,
-                  {{"x", normed_.x}, {"x_row_scale", normed_.row_scale}, {"x_scale", normed_.scale}, {"w", w.gate_up}, {"w_row_scale", w.gate_up_scale},
+                  {{"x", normed_.x}, {"x_row_scale", normed_.row_scale}, {"x_scale", normed_.scale}, {"w", w.gate_up}, {"w_row_scale", w.gate_up_scale.row},
                    {"out", inner.x}, {"out_scale", inner.scale}, {"rows", in_.rows}},
                   {{"act", c_.family->act}}));
       Rows entering;
@@ -182,7 +187,9 @@ class Step {
   }
   /// A matrix with what its epilogue takes; both may be absent.
   struct Matrix {
-    const Tensor &w, &scale, &bias;
+    const Tensor& w;
+    const engine::Scales& scale;
+    const Tensor& bias;
   };
 
   Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Rows& out, const Tensor& rows) {
@@ -209,7 +216,7 @@ class Step {
   }
   Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows, const Tensor& out_scale = {}) {
     return rec_(ops::gemm,
-                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual},
+                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"bias", m.bias}, {"residual", residual},
                  {"out", out}, {"out_scale", out_scale}, {"rows", rows}},
                 {{"act", act(m.w)}, {"epilogue", epilogue}});
   }

@@ -7,6 +7,9 @@ namespace {
 
 using engine::Placement;
 
+/// Whether the plan makes narrow matrices of plain ones.
+bool quantises(const PrecisionPlan& plan) { return plan.plain == Plain::eight || plan.plain == Plain::four; }
+
 class Placer {
  public:
   Placer(const PrecisionPlan& plan, Placement* placement) : plan_(plan), placement_(placement) {}
@@ -17,23 +20,35 @@ class Placer {
   void vector(Tensor* t, bool bias = false) {
     if (t->present()) placement_->add(t, t->dtype, bias);
   }
-  /// A matrix of products: `scale` is set where it becomes e4m3.
-  void matrix(Tensor* t, Tensor* scale) {
-    if (t->present() && eight(*t)) placement_->quantize({t}, t, scale);
+  /// A matrix of products: `scale` is set where it is quantised.
+  void matrix(Tensor* t, engine::Scales* scale) {
+    if (t->present() && narrow(*t)) quantise({t}, t, scale);
+    else plain(t);
+  }
+  /// The head decides which token comes: it stays e4m3 where other matrices are FP4.
+  void head(Tensor* t, engine::Scales* scale) {
+    if (t->present() && narrow(*t)) placement_->quantize({t}, t, &scale->row);
     else plain(t);
   }
   /// One matrix of several, if one dtype serves all.
-  bool join(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Placement::Rows rows = Placement::Rows::after) {
+  bool join(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, Placement::Rows rows = Placement::Rows::after) {
     const Tensor& first = **parts.begin();
     for (const Tensor* t : parts)
       if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(first)) return false;
-    if (eight(first)) placement_->quantize(parts, whole, scale, rows);
+    if (narrow(first)) quantise(parts, whole, scale, rows);
     else placement_->join(parts, whole, dtype_of(first), rows);
     return true;
   }
 
+  /// Of quantised matrices.
+  DType format() const { return plan_.plain == Plain::four ? DType::e2m1 : DType::e4m3; }
+
  private:
-  bool eight(const Tensor& t) const { return plan_.plain == Plain::eight && !(is_block(t.dtype) && plan_.keeps_blocks); }
+  void quantise(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, Placement::Rows rows = Placement::Rows::after) {
+    if (format() == DType::e2m1) placement_->quantize_micro(parts, whole, &scale->block, &scale->whole, rows);
+    else placement_->quantize(parts, whole, &scale->row, rows);
+  }
+  bool narrow(const Tensor& t) const { return quantises(plan_) && !(is_block(t.dtype) && plan_.keeps_blocks); }
   DType dtype_of(const Tensor& t) const {
     if (is_block(t.dtype)) return plan_.keeps_blocks ? t.dtype : plan_.hidden;
     return plan_.plain == Plain::stored ? t.dtype : DType::bf16;
@@ -66,8 +81,9 @@ void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
   // Rows in turn are gated in the product's own pass; blocks, which no such product takes, lie one after the
   // other, and gated_mlp sees that they do.
   const bool gated = w.gate.present();
+  const bool in_turn = p.format() != DType::e2m1;  // no gated product takes FP4
   const bool joined = gated && (is_block(w.gate.dtype) || is_block(w.up.dtype) ? p.join({&w.gate, &w.up}, nullptr, nullptr)
-                                                                             : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, Placement::Rows::alternate));
+                                                                             : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, in_turn ? Placement::Rows::alternate : Placement::Rows::after));
   if (gated && !joined) p.plain(&w.gate);
   if (gated && !joined) p.plain(&w.up);
   if (!gated) p.matrix(&w.up, &w.up_scale);
@@ -80,13 +96,16 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
                      DecoderWeights* weights, Placement* placement) {
   if (plan.eight_in() && config.has(kExperts))
     return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
-  if (plan.plain == Plain::eight && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
+  if (quantises(plan) && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
     return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native", plan.name, name(weights->layers.front().o.dtype)));
+  if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0))
+    return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads %ld and mlp %ld wide do not all divide", plan.name,
+                                           static_cast<long>(config.hidden), static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
   const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !synthetic;
   if (as_mapped) return {};
   Placer p(plan, placement);
-  // An e4m3 head is its own: the table of the embedding stays 16-bit.
-  if (!config.tied || plan.plain == Plain::eight) p.matrix(&weights->head, &weights->head_scale);
+  // A quantised head is its own: the table of the embedding stays 16-bit.
+  if (!config.tied || quantises(plan)) p.head(&weights->head, &weights->head_scale);
   p.plain(&weights->embed);
   p.plain(&weights->positions);
   p.vector(&weights->final_norm);

@@ -9,6 +9,7 @@ constexpr PrecisionPlan kPlans[] = {
     {"bf16", DType::bf16, "f32", Plain::half, false, Entry::plain},   // weights and activations bf16, sums in f32
     {"native", DType::bf16, "f32", Plain::half, true, Entry::plain},  // the same, but block-quantised weights as the checkpoint has them
     {"w8a16", DType::bf16, "f32", Plain::eight, true, Entry::plain},  // e4m3 weights, bf16 activations
+    {"w4a16", DType::bf16, "f32", Plain::four, true, Entry::plain},   // FP4 weights (NVFP4), bf16 activations
     {"fp8", DType::bf16, "f32", Plain::eight, false, Entry::by_row},  // e4m3 weights and, where they enter products, activations
     {"fp8_static", DType::bf16, "f32", Plain::eight, false, Entry::by_site},  // the same with calibrated scales
 };

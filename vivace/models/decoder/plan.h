@@ -8,7 +8,7 @@
 namespace vivace::models::decoder {
 
 /// What becomes of a matrix that the checkpoint has in a plain dtype.
-enum class Plain : uint8_t { stored, half, eight };  // as it is; bf16; e4m3 with a scale a row
+enum class Plain : uint8_t { stored, half, eight, four };  // as it is; bf16; e4m3 with a scale a row; FP4 with a scale for 16 columns, the head e4m3
 
 /// How activations enter products: as they are, or as e4m3 with a scale a row made in the step, or one a place made before.
 enum class Entry : uint8_t { plain, by_row, by_site };

@@ -21,8 +21,8 @@ struct LayerWeights {
   Tensor mlp_norm, mlp_norm_bias;    // [H]
   Tensor router;                     // [E, H]; then gate, up and down have E of what follows
   Tensor gate, up, down;             // [M, H] x 2, [H, M]
-  Tensor gate_up;                    // [2M, H] rows of gate and up in turn, instead of the two, where one product serves both
-  Tensor qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // f32 a row, of e4m3 matrices
+  Tensor gate_up;                    // [2M, H] instead of the two, where one product serves both: rows in turn; FP4: gate, then up
+  engine::Scales qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // of quantised matrices
   Tensor up_bias, down_bias;
   Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
@@ -32,7 +32,7 @@ struct DecoderWeights {
   Tensor positions;     // [context, H], families with learned positions
   Tensor final_norm, final_norm_bias;  // [H]
   Tensor head;          // [V, H]; the embedding where the model is tied
-  Tensor head_scale;    // f32 a row, of an e4m3 head
+  engine::Scales head_scale;  // of a quantised head
   Tensor rope_factors;  // [D/2] f32 divisors of the rope frequencies, GGUF's form of llama3 scaling; or absent
   std::vector<LayerWeights> layers;
 };
