@@ -3,6 +3,8 @@ import numpy as np
 
 from tests.ref.common import Case
 
+WHOLE = ("slot", "pos")  # a token is known by its place among all
+
 
 def ref(offsets, k_offsets=None, length=None, *, dtypes, dims):
     t = np.arange(dims["T"] if "rows" not in dtypes else 21)

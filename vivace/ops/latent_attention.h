@@ -79,9 +79,12 @@ struct latent_attention {
   struct Gpu {
     static constexpr const char* kHeader = "vivace/kernels/attention/latent_attention.cuh";
     using Tile = kernels::LatentTile;
+    using Plain = kernels::LatentPlain;
     struct Key {
       DType t;
+      bool tensor;  // tile, else plain
       Tile tile;
+      Plain plain;
       bool operator==(const Key&) const = default;
     };
     /// 64 heads of 576 and two blocks of places where 150 KB fit, else 32 and one.
@@ -89,28 +92,31 @@ struct latent_attention {
       const bool large = arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a);
       return large ? Tile{e, c, 64, 2, wide} : Tile{e, c, 32, 1, wide};
     }
+    static constexpr Plain plain(int e) { return {e <= 128 ? 4 : e <= 256 ? 8 : e <= 576 ? 18 : 32}; }
     static Result<Key> pick(const Args& args, Arch arch) {
       const kernels::AttentionArgs& a = args.a;
-      if (a.dtype == DType::f32) return Status(Code::kUnsupported, "on a GPU queries and cache must be bf16 or f16, got f32");
-      if (a.D % 32 != 0 || a.Dv % 128 != 0 || a.D > 576)
-        return Status(Code::kUnsupported, strf("on a GPU E must be a multiple of 32 up to 576 and C of 128, got %d and %d", a.D, a.Dv));
       if (int64_t{a.T} * args.N * a.Hq > INT32_MAX) return Status(Code::kUnsupported, "T * N * Hq is above 2^31 - 1; cut the call");
+      if (a.dtype == DType::f32 || a.D % 32 != 0 || a.Dv % 128 != 0 || a.D > 576) return Key{a.dtype, false, {}, plain(a.D)};
       const bool wide = vectorizable(a.q, a.q_stride, a.dtype, 8) && vectorizable(a.k, a.k_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.dtype, 2);
-      return Key{a.dtype, cut(a.D, a.Dv, wide, arch)};
+      return Key{a.dtype, true, cut(a.D, a.Dv, wide, arch), {}};
     }
     static std::string instance(const Key& k) {
+      if (!k.tensor) return kernel_expression("latent_plain<%s, vivace::kernels::LatentPlain{%d}>", type_name(k.t), k.plain.items);
       return kernel_expression("latent_attention<%s, vivace::kernels::LatentTile{%d, %d, %d, %d, %s}>", type_name(k.t), k.tile.e, k.tile.c, k.tile.rows, k.tile.stages,
                                k.tile.wide ? "true" : "false");
     }
     static void shape(const Args& args, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = static_cast<uint32_t>(int64_t{args.a.T} * args.N * ((args.a.Hq + k.tile.rows - 1) / k.tile.rows));
-      launch->block[0] = kernels::LatentTile::kThreads;
-      launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
+      const int heads = k.tensor ? k.tile.rows : 1;
+      launch->grid[0] = static_cast<uint32_t>(int64_t{args.a.T} * args.N * ((args.a.Hq + heads - 1) / heads));
+      launch->block[0] = static_cast<uint32_t>(k.tensor ? kernels::LatentTile::kThreads : Plain::kThreads);
+      launch->smem_bytes = static_cast<uint32_t>(k.tensor ? k.tile.smem() : Plain::smem(args.a.Dv));
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       for (const DType t : {DType::bf16, DType::f16})
-        for (const bool wide : {true, false}) visit(Key{t, cut(576, 512, wide, arch)});
+        for (const bool wide : {true, false}) visit(Key{t, true, cut(576, 512, wide, arch), {}});
+      for (const int e : {128, 256, 576, 1024}) visit(Key{DType::f32, false, {}, plain(e)});
+      visit(Key{DType::bf16, false, {}, plain(128)});
     }
   };
 };

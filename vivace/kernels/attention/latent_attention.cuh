@@ -1,4 +1,4 @@
-// latent_attention on tensor cores (mma.sync): formula in vivace/ops/latent_attention.h. Every head reads the same
+// latent_attention on tensor cores (mma.sync), and on CUDA cores for what they do not take: formula in vivace/ops/latent_attention.h. Every head reads the same
 // cache, and values are the front of keys, so that a place is brought once for both.
 #pragma once
 #include "vivace/kernels/attention/latent_attention.h"
@@ -214,6 +214,63 @@ __global__ void __launch_bounds__(P.kThreads, 1) latent_attention(const __grid_c
   ptx::copy_wait<0>();
   __syncthreads();
   k.write(t * a.out_stride + n * a.Hq * P.c, t * a.lse_stride + n * a.Hq, h0);
+}
+
+/// Any type, any sizes, f32 throughout. A block of four warps takes a head of a token and a run; a warp takes every fourth place.
+/// Grid: T * N * Hq blocks.
+template <class Q, LatentPlain P>
+__global__ void __launch_bounds__(P.kThreads) latent_plain(const __grid_constant__ LatentAttentionArgs args) {
+  constexpr int kWarps = P.kThreads / 32;
+  extern __shared__ __align__(16) float partial[];  // [kWarps][C], then maxima and masses
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const AttentionArgs& a = args.a;
+  const int h = static_cast<int>(blockIdx.x % static_cast<uint32_t>(a.Hq)), warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t n = blockIdx.x / static_cast<uint32_t>(a.Hq) % static_cast<uint32_t>(args.N), t = blockIdx.x / static_cast<uint32_t>(a.Hq) / static_cast<uint32_t>(args.N);
+  if (t >= valid_rows(a.rows, a.T)) return;
+  float* const tops = partial + kWarps * a.Dv;
+  float* const masses = tops + kWarps;
+  float q[P.items], sum[P.items] = {}, top = kMinusInfinity, mass = 0;
+#pragma unroll
+  for (int i = 0; i < P.items; ++i) q[i] = i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.q)[t * a.q_stride + int64_t{h} * a.D + i * 32 + lane]) : 0.0f;
+  const AttentionSpan see = args.span(t, n);
+#pragma unroll 1
+  for (int64_t j = see.first / kWarps * kWarps + warp; j < see.end; j += kWarps) {
+    if (j < see.first) continue;
+    const int64_t block = a.block(see.slot, j);
+    float row[P.items], s = 0;
+#pragma unroll
+    for (int i = 0; i < P.items; ++i)
+      row[i] = block >= 0 && i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.k)[block * a.k_stride + a.place(see.slot, j) * a.D + i * 32 + lane]) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < P.items; ++i) s += q[i] * row[i];
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) s += __shfl_xor_sync(0xffffffffu, s, step);
+    s *= a.scale * kLog2e;
+    const float m = fmaxf(top, s), base = softmax_base(m), shrink = ptx::exp2_fast(top - base), w = ptx::exp2_fast(s - base);
+    top = m, mass = mass * shrink + w;
+#pragma unroll
+    for (int i = 0; i < P.items; ++i) sum[i] = sum[i] * shrink + w * row[i];
+  }
+#pragma unroll
+  for (int i = 0; i < P.items; ++i)
+    if (i * 32 + lane < a.Dv) partial[warp * a.Dv + i * 32 + lane] = sum[i];
+  if (lane == 0) tops[warp] = top, masses[warp] = mass;
+  __syncthreads();
+  float highest = kMinusInfinity, total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, tops[w]);
+  const float base = softmax_base(highest);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += masses[w] * ptx::exp2_fast(tops[w] - base);
+  const float factor = total == 0 ? 0.0f : 1.0f / total;
+  for (int c = static_cast<int>(threadIdx.x); c < a.Dv; c += P.kThreads) {
+    float x = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) x += partial[w * a.Dv + c] * ptx::exp2_fast(tops[w] - base);
+    static_cast<Q*>(a.out)[t * a.out_stride + (n * a.Hq + h) * a.Dv + c] = from_float<Q>(x * factor);
+  }
+  if (threadIdx.x == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + n * a.Hq + h] = softmax_lse(highest, total);
 }
 
 }  // namespace vivace::kernels

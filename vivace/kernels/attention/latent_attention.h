@@ -35,4 +35,13 @@ struct LatentTile {
   VV_HD constexpr int smem() const { return (rows + stages * kKeys) * pitch() * 2 + rows * kWeightPitch * 2 + rows * (2 * key_groups() + 3) * 4; }
 };
 
+/// For everything else: `items` elements of a row in each of a warp's lanes, E <= 32 * items.
+struct LatentPlain {
+  int32_t items;
+  static constexpr int kThreads = 128;
+  constexpr bool operator==(const LatentPlain&) const = default;
+
+  VV_HD static constexpr int smem(int c) { return kThreads / 32 * (c + 2) * 4; }
+};
+
 }  // namespace vivace::kernels
