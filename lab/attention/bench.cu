@@ -174,8 +174,8 @@ template <class Q, int... kCut>
 void add_split(std::vector<Variant>& all, DType q) {
   constexpr AttentionSplit P{kCut...};
   char name[96];
-  std::snprintf(name, sizeof name, "split m%d k%d s%d c%d", P.warps_m, P.keys, P.stages, P.split);
-  all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true}, nullptr, &split_kernel<Q, kCut...>, {}, P});
+  std::snprintf(name, sizeof name, "split m%d k%d s%d c%d x%d t%d", P.warps_m, P.keys, P.stages, P.split, P.teams, P.tiles);
+  all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.cluster(), true, false, true}, nullptr, &split_kernel<Q, kCut...>, {}, P});
 }
 
 /// k or v as AttentionFedArgs says.
@@ -221,8 +221,8 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   config.attrs = attrs;
   config.numAttrs = c.split > 1 ? 2 : 1;
   if (const AttentionSplit& p = v.split; p.split > 0) {
-    const int64_t all = (int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a);
-    config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
+    const int64_t height = p.height(a) * p.tiles, all = (int64_t{a.T} * a.group() + height - 1) / height;
+    config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.cluster());
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
   }

@@ -3,6 +3,7 @@
 #include "vivace/kernels/attention/expression.cuh"
 #include "vivace/kernels/attention/fed.cuh"
 #include "vivace/kernels/attention/plain.cuh"
+#include "vivace/kernels/attention/split.cuh"
 #include "vivace/kernels/attention/stream.cuh"
 #include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/attention/warpgroup.cuh"

@@ -163,19 +163,22 @@ struct AttentionStream {
   VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
 };
 
-/// Kernel for few 16-bit queries on Hopper whose keys the copy engine brings. warps_m * 16 rows make a tile; four warps share its
-/// keys, then its columns; `split` blocks of threads, a cluster, take blocks of keys in turn: block b, counted from place 0, is
-/// for block b % split. A row's bits follow from keys and split.
+/// Kernel for few 16-bit queries on Hopper whose keys the copy engine brings. warps_m * 16 rows make a tile; four warps for 16 of
+/// them share a block's keys, then its columns; `teams` of such take a block of threads' blocks of keys in turn; `split` blocks of
+/// threads all of them: block b, counted from place 0, is for team b / split % teams of b % split. A row's bits follow
+/// from keys, split and teams. `tiles` (1 or 2) of one kv head make a cluster with their blocks and share what is brought.
 struct AttentionSplit {
   int32_t d, dv;  // head sizes, up to 256
-  int32_t warps_m, keys, stages, split;
+  int32_t warps_m, keys, stages, split, teams, tiles;
   static constexpr int kWarps = 4;  // along keys, then along columns
   constexpr bool operator==(const AttentionSplit&) const = default;
 
   VV_HD constexpr int rows() const { return 16 * warps_m; }
-  VV_HD constexpr int multipliers() const { return 32 * kWarps * warps_m; }
+  VV_HD constexpr int cluster() const { return split * tiles; }
+  VV_HD constexpr int team() const { return 32 * kWarps * warps_m; }  // threads
+  VV_HD constexpr int multipliers() const { return team() * teams; }
   VV_HD constexpr int threads() const { return multipliers() + 32; }
-  VV_HD constexpr int resident() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  VV_HD constexpr int resident() const { return warps_m * teams == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
   /// Rows of a tile: of one token if by_token().
   VV_HD int height(const AttentionArgs& a) const {
     const int64_t all = a.by_token() ? a.group() : int64_t{a.T} * a.group();
@@ -189,13 +192,15 @@ struct AttentionSplit {
   /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
   VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
   VV_HD constexpr int state_bytes(int height) const { return (height + 1) / 2 * 16; }  // f32 maximum and mass of each row
-  VV_HD constexpr int sent_bytes(int height) const { return split > 1 ? share(height) * 16 + state_bytes(height) : 0; }  // of one block to one
-  // Shared memory: stages (at the end sums and states to send), queries, weights, maxima and masses, what was sent here, barriers.
-  VV_HD constexpr int queries_at() const { return stages * stage_bytes(); }
+  VV_HD constexpr int partial_bytes(int height) const { return height * padded(dv) * 4 + state_bytes(height); }  // sums and states of a team
+  VV_HD constexpr int sent_bytes(int height) const { return share(height) * 16 + state_bytes(height); }  // of one team to one block
+  // Shared memory: stages (at the end partials), queries, weights, maxima and masses, what was sent here, barriers.
+  VV_HD constexpr int stages_bytes() const { return stages * stage_bytes() > teams * partial_bytes(rows()) ? stages * stage_bytes() : teams * partial_bytes(rows()); }
+  VV_HD constexpr int queries_at() const { return (stages_bytes() + 15) / 16 * 16; }
   VV_HD constexpr int weights_at() const { return queries_at() + rows() * query_pitch() * 2; }
-  VV_HD constexpr int maxima_at() const { return weights_at() + rows() * weight_pitch() * 2; }
-  VV_HD constexpr int sent_at() const { return maxima_at() + 2 * kWarps * rows() * 4; }
-  VV_HD constexpr int barriers_at(int height) const { return sent_at() + split * sent_bytes(height); }
+  VV_HD constexpr int maxima_at() const { return weights_at() + teams * rows() * weight_pitch() * 2; }
+  VV_HD constexpr int sent_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }
+  VV_HD constexpr int barriers_at(int height) const { return sent_at() + (split > 1 ? split * teams * sent_bytes(height) : 0); }
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 

@@ -32,11 +32,12 @@ struct AttentionSplitKernel {
   static constexpr int kTiles = (kDimV / 16 + kWarps - 1) / kWarps;    // 16 columns of values each, of a warp
   static constexpr bool kUneven = kDimV / 16 % kWarps != 0;
   static constexpr bool kHoldQ = kSteps <= 8;  // queries in registers; else read again for each block
+  static constexpr bool kHoldV = kTiles * kKeys / 16 <= 16;  // a block's values in registers before its weights are there
 
   const AttentionFedArgs& f;
   const AttentionArgs& a;
   unsigned char* memory;
-  int kv, rank, warp_m, warp_d, lane;
+  int kv, rank, half, team, warp_m, warp_d, lane;  // rank: among the blocks of a tile; half: which tile of the cluster
   int row0, row_end, height;  // rows t * group + head
 
   int first[2], end[2];  // keys that rows lane / 4 and lane / 4 + 8 of the warp's 16 see
@@ -44,15 +45,18 @@ struct AttentionSplitKernel {
   float out[kTiles][2][4];
 
   enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty, kSent };
-  enum Named { kTile = 1, kAll = 3 };  // a tile's four warps (two ids); all that multiply
+  enum Named { kAll = 1, kTeam, kTile = kTeam + P.teams };  // all that multiply; each team; four warps of each 16 rows of each
   __device__ __forceinline__ unsigned char* keys(int i) const { return memory + i % kStages * P.stage_bytes(); }
   __device__ __forceinline__ unsigned char* values(int i) const { return keys(i) + kKeys * kPanels * 128; }
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }
-  __device__ __forceinline__ Q* weights() const { return reinterpret_cast<Q*>(memory + P.weights_at()) + warp_m * 16 * P.weight_pitch(); }
-  /// Of each warp of a tile and row: maxima, behind them masses.
-  __device__ __forceinline__ float* maxima(int warp) const { return reinterpret_cast<float*>(memory + P.maxima_at()) + warp * P.rows() + warp_m * 16; }
+  __device__ __forceinline__ Q* weights() const { return reinterpret_cast<Q*>(memory + P.weights_at()) + (team * P.warps_m + warp_m) * 16 * P.weight_pitch(); }
+  /// Of each warp of a team and row: maxima, behind them masses.
+  __device__ __forceinline__ float* maxima(int warp) const { return reinterpret_cast<float*>(memory + P.maxima_at()) + (team * 2 * kWarps + warp) * P.rows() + warp_m * 16; }
   __device__ __forceinline__ float* masses(int warp) const { return maxima(warp) + kWarps * P.rows(); }
-  __device__ __forceinline__ unsigned char* sent(int from) const { return memory + P.sent_at() + from * P.sent_bytes(height); }
+  /// Sums and states of a team, over the stages; and what every team of the cluster sent of its own to this block: all of it where
+  /// there is but one block.
+  __device__ __forceinline__ unsigned char* partial(int of) const { return memory + of * P.partial_bytes(height); }
+  __device__ __forceinline__ unsigned char* sent(int from) const { return P.split == 1 ? partial(from) : memory + P.sent_at() + from * P.sent_bytes(height); }
   __device__ __forceinline__ uint32_t barrier(Barrier which, int i = 0) const {
     return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(height) + (which * kStages + i % kStages) * 8);
   }
@@ -60,8 +64,8 @@ struct AttentionSplitKernel {
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(barrier(kKeysFull, i), 1);
       ptx::mbarrier_init(barrier(kValuesFull, i), 1);
-      ptx::mbarrier_init(barrier(kKeysEmpty, i), kWarps * P.warps_m);
-      ptx::mbarrier_init(barrier(kValuesEmpty, i), kWarps * P.warps_m);
+      ptx::mbarrier_init(barrier(kKeysEmpty, i), kWarps * P.warps_m * P.tiles);
+      ptx::mbarrier_init(barrier(kValuesEmpty, i), kWarps * P.warps_m * P.tiles);
     }
     ptx::mbarrier_init(barrier(kSent), 1);
     ptx::mbarrier_fence();
@@ -70,9 +74,14 @@ struct AttentionSplitKernel {
   __device__ __forceinline__ void await(Barrier full, int i) const { ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1); }
   __device__ __forceinline__ void release(Barrier empty, int i) const {
     __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
+    if constexpr (P.tiles > 1) {
+      if (lane < P.tiles) ptx::mbarrier_arrive(barrier(empty, i), lane * P.split + rank);  // whoever copies to both must know of both
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
+    }
   }
-  __device__ __forceinline__ void tile_barrier() const { ptx::named_barrier<kWarps * 32>(kTile + warp_m); }
+  __device__ __forceinline__ void tile_barrier() const { ptx::named_barrier<kWarps * 32>(kTile + team * P.warps_m + warp_m); }
+  __device__ __forceinline__ void team_barrier() const { ptx::named_barrier<P.team()>(kTeam + team); }
   __device__ __forceinline__ static void all_barrier() { ptx::named_barrier<P.multipliers()>(kAll); }
   __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
   __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
@@ -85,7 +94,11 @@ struct AttentionSplitKernel {
     __syncwarp();
     if (lane * box >= kKeys) return;
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 128), map, full, p * 64, place, kv, page);
+    for (int p = 0; p < kCount; ++p) {
+      const uint32_t at = ptx::shared_address(to + (p * kKeys + lane * box) * 128);
+      if constexpr (P.tiles == 1) ptx::tma_box(at, map, full, p * 64, place, kv, page);
+      else if (p % P.tiles == half) ptx::tma_box_multicast(at, map, full, p * 64, place, kv, page, static_cast<uint16_t>((1u << P.split | 1u) << rank));
+    }
   }
   /// This block's part of places [lo, hi) of a slot; i counts stages.
   __device__ __forceinline__ void feed(int64_t slot, int lo, int hi, int& i) const {
@@ -136,23 +149,32 @@ struct AttentionSplitKernel {
 #pragma unroll
       for (int e = 0; e < 4; ++e) s[n][e] = odd[n][e] = 0;
     const uint32_t rows = ptx::shared_address(k) + static_cast<uint32_t>(warp_d * kOwn + lane % 8 + lane / 16 * 8) * 128;
+    constexpr int kBatch = 128 / kOwn < kSteps ? 128 / kOwn : kSteps;  // steps whose keys are on their way together: 32 registers
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t own[4];
-      if constexpr (kHoldQ) {
+    for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
+      uint32_t b[kBatch][kOwn / 16][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) own[i] = q[step][i];
-      } else {
-        query_fragment(step, own);
+      for (int i = 0; i < kBatch && step0 + i < kSteps; ++i) {
+        const int step = step0 + i;
+        const uint32_t chunk = static_cast<uint32_t>((step % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll
+        for (int n = 0; n < kOwn / 16; ++n) ptx::load_matrix4(rows + chunk + static_cast<uint32_t>((step / 4 * kKeys + n * 16) * 128), b[i][n]);
       }
-      float(&to)[kOwn / 8][4] = step % 2 ? odd : s;
-      const uint32_t chunk = static_cast<uint32_t>((step % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
 #pragma unroll
-      for (int n = 0; n < kOwn / 8; n += 2) {
-        uint32_t b[4];
-        ptx::load_matrix4(rows + chunk + static_cast<uint32_t>((step / 4 * kKeys + n * 8) * 128), b);
-        ptx::mma16816<Q>(to[n], own[0], own[1], own[2], own[3], b[0], b[1]);
-        ptx::mma16816<Q>(to[n + 1], own[0], own[1], own[2], own[3], b[2], b[3]);
+      for (int i = 0; i < kBatch && step0 + i < kSteps; ++i) {
+        uint32_t own[4];
+        if constexpr (kHoldQ) {
+#pragma unroll
+          for (int w = 0; w < 4; ++w) own[w] = q[step0 + i][w];
+        } else {
+          query_fragment(step0 + i, own);
+        }
+        float(&to)[kOwn / 8][4] = (step0 + i) % 2 ? odd : s;
+#pragma unroll
+        for (int n = 0; n < kOwn / 16; ++n) {
+          ptx::mma16816<Q>(to[2 * n], own[0], own[1], own[2], own[3], b[i][n][0], b[i][n][1]);
+          ptx::mma16816<Q>(to[2 * n + 1], own[0], own[1], own[2], own[3], b[i][n][2], b[i][n][3]);
+        }
       }
     }
 #pragma unroll
@@ -161,8 +183,8 @@ struct AttentionSplitKernel {
       for (int e = 0; e < 4; ++e) s[n][e] += odd[n][e];
   }
 
-  /// Products into weights 2^(score - top), in shared memory for the tile's other warps; what the sums so far must shrink by.
-  __device__ __forceinline__ void weigh(int key0, float factor, float (&s)[kOwn / 8][4], float (&by)[2]) {
+  /// Products into scores in powers of two, and this warp's maxima into shared memory.
+  __device__ __forceinline__ void score(int key0, float factor, float (&s)[kOwn / 8][4]) const {
     const int mine = key0 + warp_d * kOwn + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -181,6 +203,9 @@ struct AttentionSplitKernel {
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
       if (lane % 4 == 0) maxima(warp_d)[lane / 4 + 8 * i] = m;
     }
+  }
+  /// Scores into weights 2^(score - top), in shared memory for the tile's other warps; what the sums so far must shrink by.
+  __device__ __forceinline__ void weigh(const float (&s)[kOwn / 8][4], float (&by)[2]) {
     tile_barrier();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -206,33 +231,48 @@ struct AttentionSplitKernel {
   /// Zeros in places of a block that no row of the run sees: there may be anything there, NaN too.
   __device__ __forceinline__ void patch(unsigned char* v, int from, int to) const {
     const float zeros[4] = {};
-    for (int i = static_cast<int>(threadIdx.x) - 32; i < (to - from) * kPanelsV * 8; i += P.multipliers())
+    for (int i = static_cast<int>(threadIdx.x) - 32 - team * P.team(); i < (to - from) * kPanelsV * 8; i += P.team())
       store<4>(reinterpret_cast<float*>(v + (i / 8 % kPanelsV * kKeys + from + i / 8 / kPanelsV) * 128 + i % 8 * 16), zeros);
     ptx::tensor_fence();
-    all_barrier();
+    team_barrier();
   }
-  /// Sums of this warp's columns: those of tile t, half h in out[t][h].
-  __device__ __forceinline__ void add_values(const unsigned char* v) {
+  /// Values of a block in tile t of this warp's columns.
+  using Values = uint32_t[kKeys / 16][4];
+  __device__ __forceinline__ void load_values(const unsigned char* v, int t, Values& b) const {
+    const int tile = warp_d * kTiles + t;
+    const uint32_t column = ptx::shared_address(v) + static_cast<uint32_t>(lane % 16 * 128 + tile / 4 * kKeys * 128 + ((tile % 4 * 2 + lane / 16) ^ lane % 8) * 16);
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4_transposed(column + k * 2048, b[k]);
+  }
+  /// Sums of this warp's columns: those of tile t, half h in out[t][h]. Values that registers hold are in `early`.
+  struct Early {
+    Values tile[kHoldV ? kTiles : 1];
+  };
+  __device__ __forceinline__ void add_values(const unsigned char* v, const Early& early) {
     uint32_t p[kKeys / 16][4];
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4(ptx::shared_address(weights() + lane % 16 * P.weight_pitch() + k * 16 + lane / 16 * 8), p[k]);
-    const uint32_t rows = ptx::shared_address(v) + static_cast<uint32_t>(lane % 16) * 128;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const int tile = warp_d * kTiles + t;
-      if (kUneven && tile >= kDimV / 16) break;
-      const uint32_t column = rows + static_cast<uint32_t>(tile / 4 * kKeys * 128 + ((tile % 4 * 2 + lane / 16) ^ lane % 8) * 16);
+      if (kUneven && warp_d * kTiles + t >= kDimV / 16) break;
+      Values b;
+      if constexpr (kHoldV) {
+#pragma unroll
+        for (int k = 0; k < kKeys / 16; ++k)
+#pragma unroll
+          for (int w = 0; w < 4; ++w) b[k][w] = early.tile[t][k][w];
+      } else {
+        load_values(v, t, b);
+      }
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k) {
-        uint32_t b[4];
-        ptx::load_matrix4_transposed(column + k * 2048, b);
-        ptx::mma16816<Q>(out[t][0], p[k][0], p[k][1], p[k][2], p[k][3], b[0], b[1]);
-        ptx::mma16816<Q>(out[t][1], p[k][0], p[k][1], p[k][2], p[k][3], b[2], b[3]);
+        ptx::mma16816<Q>(out[t][0], p[k][0], p[k][1], p[k][2], p[k][3], b[k][0], b[k][1]);
+        ptx::mma16816<Q>(out[t][1], p[k][0], p[k][1], p[k][2], p[k][3], b[k][2], b[k][3]);
       }
     }
   }
 
-  /// Sums of this block's keys for tokens [ta, tb); i counts stages. Queries are in registers or shared memory.
+  /// Sums of this team's keys; i counts stages. Queries are in registers or shared memory.
   __device__ __forceinline__ void sum_up(const Queries& q, int lo, int hi, int& i) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) top[r] = kMinusInfinity, mass[r] = 0;
@@ -240,26 +280,49 @@ struct AttentionSplitKernel {
     for (int t = 0; t < kTiles; ++t)
 #pragma unroll
       for (int h = 0; h < 2; ++h) out[t][h][0] = out[t][h][1] = out[t][h][2] = out[t][h][3] = 0;
-    const int past = hi > lo ? (hi - 1) / kKeys + 1 : 0;
+    const int past = hi > lo ? (hi - 1) / kKeys + 1 : 0, from = first_block(lo);
     const float factor = a.scale * kLog2e;
+    constexpr int kStride = P.split * P.teams;
+    int b = from / P.split % P.teams, at = i + (team >= b ? team - b : team - b + P.teams);  // this team's first block and its stage
+    b = from + (at - i) * P.split;
+    i += past > from ? (past - 1 - from) / P.split + 1 : 0;
+    float s[kOwn / 8][4], by[2];
+    const auto begin = [&](float(&to)[kOwn / 8][4]) {
+      await(kKeysFull, at);
+      products(keys(at), q, to);
+      release(kKeysEmpty, at);
+    };
+    if (b < past) begin(s);
 #pragma unroll 1
-    for (int b = first_block(lo); b < past; b += P.split, ++i) {
-      float s[kOwn / 8][4], by[2];
-      await(kKeysFull, i);
-      products(keys(i), q, s);
-      release(kKeysEmpty, i);
-      weigh(b * kKeys, factor, s, by);
+    for (; b < past; b += kStride) {
+      score(b * kKeys, factor, s);
+      const int here = at;
+      at += P.teams;
+      float next[kOwn / 8][4];
+      if (b + kStride < past) begin(next);  // the tensor cores have something to do while warps meet
+      await(kValuesFull, here);
+      if (b * kKeys < lo) patch(values(here), 0, lo - b * kKeys);
+      if ((b + 1) * kKeys > hi) patch(values(here), hi - b * kKeys, kKeys);
+      Early early;
+      if constexpr (kHoldV) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t)
+          if (!kUneven || warp_d * kTiles + t < kDimV / 16) load_values(values(here), t, early.tile[t]);
+        release(kValuesEmpty, here);
+      }
+      weigh(s, by);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t)
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
           for (int e = 0; e < 4; ++e) out[t][h][e] *= by[e / 2];
-      await(kValuesFull, i);
-      if (b * kKeys < lo) patch(values(i), 0, lo - b * kKeys);
-      if ((b + 1) * kKeys > hi) patch(values(i), hi - b * kKeys, kKeys);
-      add_values(values(i));
-      release(kValuesEmpty, i);
+      add_values(values(here), early);
+      if constexpr (!kHoldV) release(kValuesEmpty, here);
+#pragma unroll
+      for (int n = 0; n < kOwn / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[n][e] = next[n][e];
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -320,10 +383,9 @@ struct AttentionSplitKernel {
       if (in_run(row0 + r, ta, tb)) write(row0 + r, column, top[i], total[i], y);
     });
   }
-  /// This block's sums to those that add them up, its own share among them.
+  /// Every team's sums to those that add them up, this block's own share among them.
   __device__ __forceinline__ void send() const {
-    float* const sums = reinterpret_cast<float*>(memory);
-    float* const states = sums + height * kDimV;
+    float* const sums = reinterpret_cast<float*>(partial(team));
     all_barrier();  // the stages are free, and everyone's masses there
     each_four([&](int, int r, int column, const float(&y)[4]) {
       if (r < height) store<4>(sums + r * kDimV + column, y);
@@ -332,32 +394,36 @@ struct AttentionSplitKernel {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = lane / 4 + 8 * i;
-        if (warp_m * 16 + r < height) store<2>(states + (warp_m * 16 + r) * 2, {top[i], whole_mass(r)});
+        if (warp_m * 16 + r < height) store<2>(sums + height * kDimV + (warp_m * 16 + r) * 2, {top[i], whole_mass(r)});
       }
     }
-    ptx::tensor_fence();
+    if constexpr (P.split > 1) ptx::tensor_fence();
     all_barrier();
-    const int to = static_cast<int>(threadIdx.x) - 32, each = P.share(height), from = to * each, count = min(height * (kDimV / 4) - from, each);
-    if (to >= P.split || count <= 0) return;
-    ptx::remote_copy(ptx::shared_address(sent(rank)), ptx::shared_address(sums + from * 4), count * 16, barrier(kSent), to);
-    ptx::remote_copy(ptx::shared_address(sent(rank) + each * 16), ptx::shared_address(states), P.state_bytes(height), barrier(kSent), to);
+    if constexpr (P.split > 1) {
+      const int of = (static_cast<int>(threadIdx.x) - 32) / P.split, to = (static_cast<int>(threadIdx.x) - 32) % P.split, each = P.share(height), from = to * each, count = min(height * (kDimV / 4) - from, each);
+      if (of >= P.teams || count <= 0) return;
+      const uint32_t here = ptx::shared_address(partial(of)), there = ptx::shared_address(sent(rank * P.teams + of));
+      ptx::remote_copy(there, here + from * 16, count * 16, barrier(kSent), half * P.split + to);
+      ptx::remote_copy(there + each * 16, here + height * kDimV * 4, P.state_bytes(height), barrier(kSent), half * P.split + to);
+    }
   }
   /// Adds up what was sent here.
   __device__ __forceinline__ void collect(int ta, int tb) const {
+    constexpr int kParts = P.split * P.teams;
     const int each = P.share(height), fours = height * (kDimV / 4);
     for (int at = static_cast<int>(threadIdx.x) - 32; at < each && rank * each + at < fours; at += P.multipliers()) {
       const int r = (rank * each + at) / (kDimV / 4), column = (rank * each + at) % (kDimV / 4) * 4;
       if (!in_run(row0 + r, ta, tb)) continue;
       float highest = kMinusInfinity, total = 0, sum[4] = {};
-      Vec<float, 2> states[P.split];
+      Vec<float, 2> states[kParts];
 #pragma unroll
-      for (int c = 0; c < P.split; ++c) {
+      for (int c = 0; c < kParts; ++c) {
         states[c] = *reinterpret_cast<const Vec<float, 2>*>(sent(c) + each * 16 + r * 8);
         highest = fmaxf(highest, states[c].v[0]);
       }
       const float base = softmax_base(highest);
 #pragma unroll
-      for (int c = 0; c < P.split; ++c) {
+      for (int c = 0; c < kParts; ++c) {
         const float w = ptx::exp2_fast(states[c].v[0] - base);
         const Vec<float, 4> y = *reinterpret_cast<const Vec<float, 4>*>(sent(c) + at * 16);
         total += states[c].v[1] * w;
@@ -380,16 +446,17 @@ struct AttentionSplitKernel {
     span_of_tokens(a, ta, tb, lane, least, most);
   }
 
-  /// All runs of the tile. Queries are on their way.
-  __device__ __forceinline__ void run(bool asks) {
+  /// All runs of rows [begin, past) of the cluster's tiles. Queries are on their way.
+  __device__ __forceinline__ void run(bool asks, int begin, int past_row) {
     Queries q;
     int i = 0, round = 0;
-    const int past = (row_end - 1) / a.group() + 1;
-    for (int ta = row0 / a.group(), tb; ta < past; ta = tb, ++round) {
+    const int past = (past_row - 1) / a.group() + 1;
+    for (int ta = begin / a.group(), tb; ta < past; ta = tb, ++round) {
       tb = run_end(a, ta, past, lane);
       int lo, hi;
       spans(ta, tb, &lo, &hi);
       if (asks) {
+        if (P.tiles > 1 && round == 0) ptx::cluster_wait<P.cluster()>();
         feed(AttentionSpan(a, ta).slot, lo, hi, i);
       } else {
         if (round == 0) {
@@ -402,22 +469,25 @@ struct AttentionSplitKernel {
         }
         sum_up(q, lo, hi, i);
       }
-      if constexpr (P.split == 1) {
+      if constexpr (P.split == 1 && P.teams == 1) {
         if (asks) continue;
         write_direct(ta, tb);
         tile_barrier();  // masses may be written again
+      } else if constexpr (P.split == 1) {
+        if (!asks) send(), collect(ta, tb);
+        __syncthreads();  // the stages may be written again
       } else {
         if (asks) {
           const int mine = min(P.share(height), height * (kDimV / 4) - rank * P.share(height));
-          if (lane == 0) ptx::mbarrier_expect(barrier(kSent), mine > 0 ? static_cast<uint32_t>(P.split * (mine * 16 + P.state_bytes(height))) : 0);
+          if (lane == 0) ptx::mbarrier_expect(barrier(kSent), mine > 0 ? static_cast<uint32_t>(P.split * P.teams * (mine * 16 + P.state_bytes(height))) : 0);
         }
         __syncwarp();
-        if (round == 0) ptx::cluster_wait<P.split>();  // the others run, and may be sent to
+        if (round == 0 && (P.tiles == 1 || !asks)) ptx::cluster_wait<P.cluster()>();  // the others run, and may be sent to
         if (!asks) send();
         ptx::mbarrier_wait<true>(barrier(kSent), round & 1);
         if (!asks) collect(ta, tb);
         __syncwarp();
-        ptx::cluster_sync<P.split>();  // everyone has what was sent: this block may leave, or use its memory again
+        ptx::cluster_sync<P.cluster()>();  // everyone has what was sent: this block may leave, or use its memory again
       }
     }
   }
@@ -430,21 +500,22 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = f.a();
   const int group = a.group(), height = P.height(a), warp = static_cast<int>(threadIdx.x) / 32 - 1;
-  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
-  const int row0 = static_cast<int>(index / heads) * height;
+  static_assert(P.tiles == 1 || (P.tiles == 2 && P.split > 1));
+  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.cluster();
+  const int begin = static_cast<int>(index / heads) * height * P.tiles, block = ptx::cluster_rank<P.cluster()>(), half = block / P.split;
   const bool asks = warp < 0;
-  AttentionSplitKernel<Q, P> k{f, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), asks ? 0 : warp / P.kWarps, asks ? 0 : warp % P.kWarps,
-                               static_cast<int>(threadIdx.x % 32), row0, 0, height};
+  AttentionSplitKernel<Q, P> k{f, a, memory, static_cast<int>(index % heads), block % P.split, half, asks ? 0 : warp / P.kWarps / P.warps_m, asks ? 0 : warp / P.kWarps % P.warps_m,
+                               asks ? 0 : warp % P.kWarps, static_cast<int>(threadIdx.x % 32), begin + half * height, 0, height};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
-  ptx::cluster_arrive<P.split>();
+  ptx::cluster_arrive<P.cluster()>();
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int rows = valid_rows(a.rows, a.T) * group;
-  if (row0 >= rows) return;  // the whole cluster
-  k.row_end = min(row0 + height, rows);
+  if (begin >= rows) return;  // the whole cluster
+  k.row_end = min(k.row0 + height, rows);
   if (!asks) k.load_queries();
-  k.run(asks);
+  k.run(asks, begin, min(begin + height * P.tiles, rows));
 #endif
 }
 

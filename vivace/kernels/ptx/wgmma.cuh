@@ -24,7 +24,7 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[kCount]) {
 
 /// d (64 x N, + where `add`) = A (64 rows) times B (N rows) transposed, over 32 bytes of K. Warp w of the
 /// group holds rows 16 w ..; lane i, g = i / 4, c = i % 4: d[4 j], d[4 j + 1] row g, columns 8 j + 2 c and
-/// + 1; d[4 j + 2], d[4 j + 3] row g + 8.
+/// + 1; d[4 j + 2], d[4 j + 3] row g + 8. f32 elements are cut to tf32, 10 bits of mantissa.
 template <class T, int N>
 struct Wgmma;
 
@@ -61,16 +61,20 @@ struct Wgmma;
 #define VV_WGMMA_WIDTH(N, registers, a_at, b_at, add_at, ...)                                                   \
   VV_WGMMA(bf16, N, "k16", ".bf16.bf16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                   \
   VV_WGMMA(f16, N, "k16", ".f16.f16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                      \
-  VV_WGMMA(e4m3, N, "k32", ".e4m3.e4m3", "", registers, a_at, b_at, add_at, __VA_ARGS__)
+  VV_WGMMA(e4m3, N, "k32", ".e4m3.e4m3", "", registers, a_at, b_at, add_at, __VA_ARGS__)                        \
+  VV_WGMMA(float, N, "k8", ".tf32.tf32", "", registers, a_at, b_at, add_at, __VA_ARGS__)
 
 VV_WGMMA_WIDTH(8, "%0, %1, %2, %3", 4, 5, 6, VV_ACC4(0))
 VV_WGMMA_WIDTH(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, VV_ACC4(0), VV_ACC4(4))
 VV_WGMMA_WIDTH(32, VV_REG0, 16, 17, 18, VV_ACC16(0))
 VV_WGMMA_WIDTH(64, VV_REG0 ", " VV_REG1, 32, 33, 34, VV_ACC32)
+VV_WGMMA_WIDTH(80, VV_REG0 ", " VV_REG1 ", %32, %33, %34, %35, %36, %37, %38, %39", 40, 41, 42, VV_ACC32, VV_ACC4(32), VV_ACC4(36))
 VV_WGMMA_WIDTH(96, VV_REG0 ", " VV_REG1 ", " VV_REG2, 48, 49, 50, VV_ACC48)
 VV_WGMMA_WIDTH(128, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3, 64, 65, 66, VV_ACC64)
 VV_WGMMA_WIDTH(160, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4, 80, 81, 82, VV_ACC80)
+VV_WGMMA_WIDTH(176, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", %80, %81, %82, %83, %84, %85, %86, %87", 88, 89, 90, VV_ACC80, VV_ACC4(80), VV_ACC4(84))
 VV_WGMMA_WIDTH(192, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5, 96, 97, 98, VV_ACC96)
+VV_WGMMA_WIDTH(208, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", %96, %97, %98, %99, %100, %101, %102, %103", 104, 105, 106, VV_ACC96, VV_ACC4(96), VV_ACC4(100))
 VV_WGMMA_WIDTH(224, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6, 112, 113, 114, VV_ACC112)
 VV_WGMMA_WIDTH(256, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6 ", " VV_REG7, 128, 129, 130, VV_ACC128)
 
