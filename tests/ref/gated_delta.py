@@ -81,4 +81,11 @@ CASES = [
          values={"offsets": np.array([0, 3, 12])}, rows=8, distributions=("normal",)),
     Case(shape(5, 1, 1, 512, 40), ports("f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal",)),
     Case(shape(0, 2, 2, 16, 16), ports("f32")),
+    Case(shape(150, 1, 2, 128, 128), ports("bf16", decay="f32", beta="f32"), {"normalize": True}, ranges=GATES, distributions=("normal", "large", "tiny", "edges"),
+         note="a prompt: two chunks and a part"),
+    Case(shape(210, 2, 2, 64, 40, S=4, N=3), ports("bf16", decay="f32", beta="f32", offsets="i32", slot="i32", fresh="i32"), {"normalize": True},
+         ranges={"decay": (-0.05, 0.0), "beta": (0.0, 1.0)}, values={"offsets": np.array([0, 64, 65, 210]), "slot": np.array([2, 0, 3]), "fresh": np.array([0, 0, 1])}, distributions=("normal",),
+         note="prompts around a chunk's edge, long memories"),
+    Case(shape(140, 1, 1, 96, 64), ports("bf16", decay="f32", rows="i32"), {"normalize": True}, ranges={"decay": (-60.0, 0.0)}, rows=130, distributions=("normal",),
+         note="decays that leave nothing"),
 ]

@@ -38,7 +38,8 @@ struct gated_delta {
       .group = "linear",
       .brief = "Gated delta rule: linear attention with a decaying state, for prefill and decode.",
       .formula = "for each token of a sequence and value head: S = exp(decay) S; u = beta (v - S^T k); S = S + k u^T; out = round(S^T (scale q)), in f32; "
-                 "S begins as the sequence's row of state, or zeros, and is left there. Tokens in no sequence are not written.",
+                 "S begins as the sequence's row of state, or zeros, and is left there. Tokens in no sequence are not written. On a GPU prompts in bf16 may go by chunks of "
+                 "tokens: then S, u and q k^T enter products rounded to 16 bits.",
       .source = "Gated DeltaNet arXiv:2412.06464",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -72,28 +73,44 @@ struct gated_delta {
   struct Gpu {
     static constexpr const char* kHeader = "vivace/kernels/linear/gated_delta.cuh";
     using Policy = kernels::GatedDeltaPolicy;
+    using Chunks = kernels::GatedDeltaChunks;
     struct Key {
       DType t;
       Policy p;
+      bool chunked = false;  // chunks instead
+      Chunks chunks = {};
       bool operator==(const Key&) const = default;
     };
+    /// Prompts in bf16 go by chunks, everything else token by token: another class of rows.
+    static int row_class(const Args& a) {
+      const bool aligned = vectorizable(a.q, a.q_stride, a.dtype, 8) && vectorizable(a.k, a.k_stride, a.dtype, 8) && vectorizable(a.v, a.v_stride, a.dtype, 8) &&
+                           vectorizable(a.out, a.out_stride, a.dtype, 2);
+      return a.dtype == DType::bf16 && (a.D == 64 || a.D == 96 || a.D == 128) && a.Dv % 8 == 0 && aligned && a.T >= 32 * int64_t{a.sequences.N} ? 1 : 0;
+    }
+    static constexpr bool holds_chunks(Arch arch) { return arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a); }
     // A state's rows over 4 to 32 threads: 16 or 32 in registers each, so that one head fills four blocks.
     static constexpr Policy kTactics[] = {{32, 4, 16}, {32, 4, 32}, {16, 8, 32}, {8, 32, 16}};
 
-    static Result<Key> pick(const Args& a, Arch) {
+    static Result<Key> pick(const Args& a, Arch arch) {
+      if (row_class(a) == 1 && holds_chunks(arch)) return Key{a.dtype, {}, true, {a.D}};
       for (const Policy& p : kTactics)
         if (a.D <= p.lanes * p.items) return Key{a.dtype, p};
       return Status(Code::kInternal, "bind lets no such head through");
     }
     static std::string instance(const Key& k) {
+      if (k.chunked) return kernel_expression("gated_delta_chunks<vivace::kernels::GatedDeltaChunks{%d}>", k.chunks.d);
       return kernel_expression("gated_delta<%s, vivace::kernels::GatedDeltaPolicy{%d, %d, %d}>", type_name(k.t), k.p.columns, k.p.lanes, k.p.items);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = a.T == 0 ? 0 : static_cast<uint32_t>(int64_t{a.sequences.N} * a.Hv * ((a.Dv + k.p.columns - 1) / k.p.columns));
-      launch->block[0] = static_cast<uint32_t>(k.p.threads());
+      const int columns = k.chunked ? Chunks::kColumns : k.p.columns;
+      launch->grid[0] = a.T == 0 ? 0 : static_cast<uint32_t>(int64_t{a.sequences.N} * a.Hv * ((a.Dv + columns - 1) / columns));
+      launch->block[0] = static_cast<uint32_t>(k.chunked ? Chunks::kThreads : k.p.threads());
+      launch->smem_bytes = k.chunked ? static_cast<uint32_t>(k.chunks.smem()) : 0;
     }
     template <class Visit>
-    static void instances(Arch, Visit&& visit) {
+    static void instances(Arch arch, Visit&& visit) {
+      if (holds_chunks(arch))
+        for (const int d : {64, 96, 128}) visit(Key{DType::bf16, {}, true, {d}});
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
         for (const Policy& p : kTactics) visit(Key{t, p});
     }

@@ -2,6 +2,7 @@
 // tokens go by; a block's columns need nothing of the others'.
 #pragma once
 #include "vivace/kernels/linear/gated_delta.h"
+#include "vivace/kernels/linear/gated_delta_chunks.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/tile/elem.cuh"
 

@@ -32,4 +32,19 @@ struct GatedDeltaPolicy {
   VV_HD constexpr int threads() const { return columns * lanes; }
 };
 
+/// Chunks of tokens on tensor cores: a block holds `kColumns` columns of one head's state, d rows, a warp 16 of them.
+struct GatedDeltaChunks {
+  int32_t d;  // 64, 96 or 128
+  static constexpr int kTokens = 64, kColumns = 32, kThreads = 256;
+  constexpr bool operator==(const GatedDeltaChunks&) const = default;
+
+  /// bf16 elements of a chunk: keys, queries, values. Pitches: an odd number of 16 bytes.
+  VV_HD constexpr int stage() const { return 2 * kTokens * (d + 8) + kTokens * (kColumns + 8); }
+  /// Two chunks; state, corrections twice, each as two bf16; matrix, right side, inverses, a part, four factors a token.
+  VV_HD constexpr int smem() const {
+    return (2 * stage() + 2 * d * (kColumns + 8) + 4 * kTokens * (kColumns + 8)) * 2 +
+           (kTokens * (kTokens + 4) + kTokens * (kColumns + 4) + kTokens * 17 + 16 * (kColumns + 4) + 4 * kTokens) * 4;
+  }
+};
+
 }  // namespace vivace::kernels
