@@ -17,15 +17,19 @@ def _sum(x, residual=None, bias=None, table=None, gate=None, ada_row=None, dt=No
     return y if residual is None else y + of(residual)
 
 
-def ref(x, *, alpha=1.0, dtypes, **others):
-    return {"out": round_to(_sum(x, alpha=alpha, **others), dtypes["out"])}
+def ref(x, *, alpha=1.0, act="none", dtypes, **others):
+    y = _sum(x, alpha=alpha, **others)
+    return {"out": round_to(y / (1 + np.exp(-y)) if act == "silu" else y, dtypes["out"])}
 
 
 def bound(port, value, dtype, inputs):
     """Six f32 operations on terms that may cancel: 6 * 2^-24 < 4e-7 of their sizes; alpha itself is rounded once more.
 
-    1e-44 for products that are subnormal in f32: a factor keeps each below seven units of 2^-149."""
-    return 5e-7 * _sum(**inputs, **inputs.attrs, of=np.abs) + 1e-44 + rounding(value, dtype)
+    1e-44 for products that are subnormal in f32: a factor keeps each below seven units of 2^-149. SiLU's slope is
+    at most 1.1, and its exponential, sum and quotient are within 6e-7 of its argument (vivace/kernels/gate/activation.h)."""
+    attrs = {k: v for k, v in inputs.attrs.items() if k != "act"}
+    sizes = _sum(**inputs, **attrs, of=np.abs)
+    return (1.15e-6 if "act" in inputs.attrs else 5e-7) * sizes + (2e-44 if "act" in inputs.attrs else 1e-44) + rounding(value, dtype)
 
 
 # Ports without a row a token of which a token's row depends on its place in the call.
@@ -40,5 +44,7 @@ CASES = [
     Case({"T": 9, "H": 72, "P": 4}, {"x": "f16", "bias": "f16", "table": "f16", "out": "f16"}),
     Case({"T": 5, "H": 32}, {"x": "f32", "residual": "f32", "dt": "f32", "out": "f32"}, {"alpha": -0.1}, positive=("dt",)),
     Case({"T": 8, "H": 64}, {"x": "f32", "residual": "f32", "out": "f32", "rows": "i32"}, rows=5),
+    Case({"T": 4, "H": 136}, {"x": "f16", "residual": "f16", "out": "f16"}, {"act": "silu"}),
+    Case({"T": 3, "H": 50}, {"x": "f32", "bias": "f32", "out": "f32"}, {"act": "silu"}),
     Case({"T": 0, "H": 64}, {"x": "bf16", "out": "bf16"}),
 ]

@@ -26,12 +26,12 @@ struct gate_residual {
       out("out", "T,H", "=x", "the sum", "residual"),
       rows_port(),
   };
-  static constexpr Attr kAttrs[] = {real("alpha", 1, "factor of x")};
+  static constexpr Attr kAttrs[] = {real("alpha", 1, "factor of x"), choice("act", "none|silu", "activation of the sum")};
   static constexpr OpSpec spec{
       .name = "gate_residual",
       .group = "gate",
-      .brief = "Residual plus gated rows, with bias, position table and step size.",
-      .formula = "out = round(residual + gate * (x + bias + table[t % P]) * (alpha * dt)), absent terms left out. All in f32, rounded once.",
+      .brief = "Residual plus gated rows, with bias, position table, step size and activation.",
+      .formula = "out = round(act(residual + gate * (x + bias + table[t % P]) * (alpha * dt))), absent terms left out; silu(y) = y / (1 + exp(-y)). All in f32, rounded once.",
       .source = "residual gates arXiv:2212.09748, Euler step arXiv:2210.02747",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -47,7 +47,7 @@ struct gate_residual {
         .x_stride = c.row_stride("x"), .residual_stride = c.row_stride("residual"), .table_stride = c.row_stride("table"),
         .gate_stride = c.row_stride("gate"), .out_stride = c.row_stride("out"),
         .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .R = static_cast<int32_t>(c.dim("R")),
-        .P = static_cast<int32_t>(c.dim("P")), .alpha = static_cast<float>(c.real("alpha")), .dtype = c["x"].dtype,
+        .P = static_cast<int32_t>(c.dim("P")), .alpha = static_cast<float>(c.real("alpha")), .act = c.choice<kernels::Activation>("act"), .dtype = c["x"].dtype,
     };
     return {};
   }

@@ -89,7 +89,7 @@ struct im2col {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    static constexpr Policy kTactics[] = {{128, 2, 8, 8}, {128, 1, 1, 8}, {128, 1, 1, 1}};
+    static constexpr Policy kTactics[] = {{128, 1, 8, 8}, {128, 1, 1, 8}, {128, 1, 1, 1}};
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = a.K % kernels::kPatchGroup == 0 && vectorizable(a.out, a.out_stride, a.out_dtype, 8);

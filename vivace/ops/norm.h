@@ -102,9 +102,11 @@ struct norm {
       const bool aligned = fits && a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&
                            vectorizable(a.gate, a.gate_stride, a.x_dtype, 8) && vectorizable(a.scale, a.scale_stride, a.x_dtype, 8) &&
                            vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) && vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
-      const bool plain = aligned && a.kind == kernels::NormKind::rms && !a.gate && !a.scale && !a.shift && !a.bias && !a.row_scale;
+      const bool layer = a.kind == kernels::NormKind::layer, scaled = a.row_scale != nullptr;
       for (const Tactic& t : kTactics) {
-        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && a.T <= int64_t{kernels::kNormFewRows}};
+        // Layer norm with a row's scale, a bias of an RMS norm and long rows of either kind have no plain kernel.
+        const bool plain = aligned && !a.gate && !a.scale && !a.shift && (layer || !a.bias) && !(layer && scaled) && (t.items > 0 || (!layer && !scaled));
+        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && !layer && !scaled && a.T <= int64_t{kernels::kNormFewRows}, plain && layer, plain && scaled};
         if (p.items == 0 || a.H <= p.capacity()) return p;
       }
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
@@ -116,7 +118,7 @@ struct norm {
     }
     static std::string expression(const Policy& p) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
-      return strf("vivace::kernels::NormPolicy{%d, %d, %s, %s, %s, %s}", p.threads, p.items, flag(p.aligned), flag(p.plain), flag(p.residual), flag(p.early));
+      return strf("vivace::kernels::NormPolicy{%d, %d, %s, %s, %s, %s, %s, %s}", p.threads, p.items, flag(p.aligned), flag(p.plain), flag(p.residual), flag(p.early), flag(p.layer), flag(p.scaled));
     }
     static std::string instance(const Key& k) {
       return kernel_expression("norm<%s, %s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out), expression(k.p).c_str());
@@ -125,20 +127,24 @@ struct norm {
       launch->grid[0] = static_cast<uint32_t>(a.T);
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
-    /// Every policy once.
+    /// Every policy once; those with a row's scale where `scales`.
     template <class Visit>
-    static void policies(Visit&& visit) {
+    static void policies(bool scales, Visit&& visit) {
       for (const Tactic& t : kTactics) {
-        for (const bool aligned : {true, false}) visit(Policy{t.threads, t.items, aligned, false, false, false});
-        for (const bool residual : {true, false})
+        for (const bool aligned : {true, false}) visit(Policy{t.threads, t.items, aligned, false, false, false, false, false});
+        for (const bool residual : {true, false}) {
           for (const bool soon : {true, false})
-            if (!soon || early(t)) visit(Policy{t.threads, t.items, true, true, residual, soon});
+            if (!soon || early(t)) visit(Policy{t.threads, t.items, true, true, residual, soon, false, false});
+          if (t.items == 0) continue;
+          visit(Policy{t.threads, t.items, true, true, residual, false, true, false});
+          if (scales) visit(Policy{t.threads, t.items, true, true, residual, false, false, true});
+        }
       }
     }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType x : {DType::f32, DType::bf16, DType::f16})
-        for (const DType out : {x, DType::e4m3}) policies([&](const Policy& p) { visit(Key{x, x, out, p}); });
+        for (const DType out : {x, DType::e4m3}) policies(out == DType::e4m3, [&](const Policy& p) { visit(Key{x, x, out, p}); });
     }
   };
 };

@@ -61,7 +61,7 @@ struct norm_micro {
     /// Rows of f32, which no model quantises so, are compiled when they come.
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
-      for (const DType x : {DType::bf16, DType::f16}) norm::Gpu::policies([&](const kernels::NormPolicy& p) { visit(Key{x, x, p}); });
+      for (const DType x : {DType::bf16, DType::f16}) norm::Gpu::policies(false, [&](const kernels::NormPolicy& p) { visit(Key{x, x, p}); });
     }
   };
 };

@@ -68,9 +68,9 @@ struct quantize {
     // Preference order within a scope: the first row whose access width the call allows and that holds H.
     static constexpr Policy kTactics[] = {
         {128, 8, 1, Scope::given}, {256, 8, 2, Scope::given}, {128, 1, 4, Scope::given},
-        {32, 8, 1, Scope::row}, {128, 8, 1, Scope::row}, {256, 8, 2, Scope::row}, {512, 8, 2, Scope::row}, {512, 8, 4, Scope::row},
+        {32, 8, 1, Scope::row}, {128, 8, 1, Scope::row}, {128, 8, 2, Scope::row}, {128, 8, 4, Scope::row}, {256, 8, 4, Scope::row}, {512, 8, 4, Scope::row},
         {512, 8, 0, Scope::row}, {512, 1, 0, Scope::row},
-        {256, 8, 1, Scope::block}, {256, 1, 4, Scope::block},
+        {128, 8, 2, Scope::block}, {256, 1, 4, Scope::block},
     };
 
     static Result<Key> pick(const Args& a, Arch) {

@@ -30,6 +30,8 @@ void gate_residual_row(const GateResidualArgs& a, int64_t t) {
       load_f32(a.residual, a.dtype, t * a.residual_stride + first, n, p);
       for (int64_t i = 0; i < n; ++i) y[i] += p[i];
     }
+    if (a.act != kernels::Activation::none)
+      for (int64_t i = 0; i < n; ++i) y[i] = kernels::activate(a.act, y[i]);
     store_f32(a.out, a.dtype, t * a.out_stride + first, n, y);
   });
 }

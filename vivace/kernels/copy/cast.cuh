@@ -20,8 +20,7 @@ __global__ void __launch_bounds__(P.threads) cast(const __grid_constant__ CastAr
   const int first = static_cast<int>(blockIdx.x % stretches) * kStep * P.items + static_cast<int>(threadIdx.x) * P.vec;
   float v[P.items][P.vec];
 #pragma unroll
-  for (int k = 0; k < P.items; ++k)
-    if (first + k * kStep < a.H) load<P.vec>(x + first + k * kStep, v[k]);
+  for (int k = 0; k < P.items; ++k) load<P.vec>(x + min(first + k * kStep, a.H - P.vec), v[k]);  // no branch: they travel together
 #pragma unroll
   for (int k = 0; k < P.items; ++k)
     if (first + k * kStep < a.H) store<P.vec>(out + first + k * kStep, v[k]);

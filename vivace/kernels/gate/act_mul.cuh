@@ -18,12 +18,14 @@ struct ActMulPart {
     if (a.up != nullptr) up = load_raw<kAccess, V>(static_cast<const In*>(a.up) + t * a.up_stride + col);
   }
   __device__ __forceinline__ void compute(const ActMulArgs& a, int col, float (&y)[V]) const {
-#pragma unroll
-    for (int i = 0; i < V; ++i) y[i] = to_float(gate.v[i]);
+    to_floats(gate, y);
     activate_all(a.act, y);
-    if (a.up != nullptr)
+    if (a.up != nullptr) {
+      float factor[V];
+      to_floats(up, factor);
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[i] *= to_float(up.v[i]);
+      for (int i = 0; i < V; ++i) y[i] *= factor[i];
+    }
     if (a.inv_scale != nullptr)
 #pragma unroll
       for (int i = 0; i < V; ++i) y[i] *= a.inv_scale[col + i];

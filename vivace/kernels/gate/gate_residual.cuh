@@ -18,31 +18,37 @@ __global__ void __launch_bounds__(P.threads) gate_residual(const __grid_constant
   const auto at = [&](const void* base, int64_t row, int64_t stride) { return static_cast<const E*>(base) + row * stride; };
   const int64_t ada = a.gate == nullptr ? 0 : a.ada_row ? a.ada_row[t] : min(static_cast<int>(t), a.R - 1);
   const float factor = a.dt ? a.alpha * *a.dt : a.alpha;
-  float y[P.items][V], r[P.items][V];
+  Vec<E, V> x[P.items], r[P.items];
+  place.each_clamped([&](int k, int col) { x[k] = load_raw<V, V>(at(a.x, t, a.x_stride) + col); });
+  if (a.residual != nullptr) place.each_clamped([&](int k, int col) { r[k] = load_raw<V, V>(at(a.residual, t, a.residual_stride) + col); });
   place.each([&](int k, int col) {
-    load<V>(at(a.x, t, a.x_stride) + col, y[k]);
-    if (a.residual != nullptr) load<V>(at(a.residual, t, a.residual_stride) + col, r[k]);
-  });
-  place.each([&](int k, int col) {
-    float p[V];
+    float y[V], p[V];
+    to_floats(x[k], y);
     if (a.bias != nullptr) {
       load<V>(at(a.bias, 0, 0) + col, p);
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[k][i] += p[i];
+      for (int i = 0; i < V; ++i) y[i] += p[i];
     }
     if (a.table != nullptr) {
       load<V>(at(a.table, t % a.P, a.table_stride) + col, p);
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[k][i] += p[i];
+      for (int i = 0; i < V; ++i) y[i] += p[i];
     }
     if (a.gate != nullptr) {
       load<V>(at(a.gate, ada, a.gate_stride) + col, p);
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[k][i] *= p[i];
+      for (int i = 0; i < V; ++i) y[i] *= p[i];
     }
+    if (a.residual != nullptr) {
+      to_floats(r[k], p);
 #pragma unroll
-    for (int i = 0; i < V; ++i) y[k][i] = a.residual != nullptr ? y[k][i] * factor + r[k][i] : y[k][i] * factor;
-    store<V>(static_cast<E*>(a.out) + t * a.out_stride + col, y[k]);
+      for (int i = 0; i < V; ++i) y[i] = fmaf(y[i], factor, p[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) y[i] *= factor;
+    }
+    activate_all(a.act, y);
+    store<V>(static_cast<E*>(a.out) + t * a.out_stride + col, y);
   });
 }
 

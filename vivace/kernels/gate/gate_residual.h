@@ -1,6 +1,7 @@
 // Arguments of `gate_residual`, shared by the CPU and CUDA kernels. POD; see vivace/ops/gate_residual.h.
 #pragma once
 #include "vivace/base/dtype.h"
+#include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/tile/stretch.h"
 
 namespace vivace::kernels {
@@ -18,6 +19,7 @@ struct GateResidualArgs {
   int64_t x_stride, residual_stride, table_stride, gate_stride, out_stride;  // elements a row
   int32_t T, H, R, P;
   float alpha;
+  Activation act;
   DType dtype;
 };
 

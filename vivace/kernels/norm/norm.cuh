@@ -28,10 +28,15 @@ __device__ __forceinline__ Vec<T, kNormGroup> load_group(const void* base, int64
   }
 }
 
-template <class T>
+/// kPairs: two of 16 bits at once. The kernels with every option run out of registers over it on Hopper.
+template <bool kPairs, class T>
 __device__ __forceinline__ void widen(const Vec<T, kNormGroup>& raw, float (&out)[kNormGroup]) {
+  if constexpr (kPairs) {
+    to_floats(raw, out);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kNormGroup; ++i) out[i] = to_float(raw.v[i]);
+    for (int i = 0; i < kNormGroup; ++i) out[i] = to_float(raw.v[i]);
+  }
 }
 
 template <bool kAligned, class T>
@@ -92,13 +97,13 @@ struct NormRow {
   /// h: x, or residual + gate * x. Kept in x's own type, it costs few registers and is made anew in every sweep.
   __device__ __forceinline__ void get(int k, int col, Group& h) {
     if constexpr (!kKept) load(k, col);
-    widen(x[k], h);
+    widen<P.plain>(x[k], h);
     if (has_residual()) {
       Group r;
-      widen(residual[k], r);
+      widen<P.plain>(residual[k], r);
       if (!P.plain && a.gate != nullptr && !lost) {
         Group g;
-        widen(load_group<P.aligned, X>(a.gate, ada * a.gate_stride, col, a.H), g);
+        widen<P.plain>(load_group<P.aligned, X>(a.gate, ada * a.gate_stride, col, a.H), g);
 #pragma unroll
         for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(h[i], g[i]);
       }
@@ -135,7 +140,7 @@ struct NormRow {
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         Group p;
-        widen(raw[k], p);
+        widen<P.plain>(raw[k], p);
 #pragma unroll
         for (int i = 0; i < kNormGroup; ++i) y[k][i] = f(y[k][i], p[i]);
       }
@@ -152,6 +157,15 @@ struct NormRow {
   }
 };
 
+/// The largest magnitude that each thread has seen -> the row's scale, written and in every thread.
+template <NormPolicy P>
+__device__ __forceinline__ float norm_row_scale(const NormArgs& a, int64_t t, float amax, float* scratch) {
+  amax = block_reduce<P.threads, false>(amax, scratch, Max());
+  const float scale = amax > 0 ? amax / 448.0f : 1.0f;
+  if (threadIdx.x == 0) a.row_scale[t] = scale;
+  return scale;
+}
+
 /// The whole of `norm` but its output: emit(col, y) for every group of y. kScaled: where there is a row_scale, it is
 /// written and y comes divided by it. Shared memory: 3 floats a warp.
 template <class X, class W, bool kScaled, NormPolicy P, class Emit>
@@ -166,31 +180,55 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
     if (a.weight != nullptr) norm_sweep<P, true>(a.H, [&](int k, int col) { weight[k] = load_group<P.aligned, W>(a.weight, 0, col, a.H); });
 
   float mean = 0;
-  if (!P.plain && a.kind == NormKind::layer)
+  if (P.plain ? P.layer : a.kind == NormKind::layer)
     mean = __fmul_rn(row.total(scratch[0], [](float sum, float h) { return __fadd_rn(sum, h); }), per_count);
   const float squares = row.total(scratch[1], [&](float sum, float h) {
-    const float d = P.plain ? h : __fsub_rn(h, mean);
+    const float d = P.plain && !P.layer ? h : __fsub_rn(h, mean);
     return __fmaf_rn(d, d, sum);
   });
   const float inv = rsqrtf(__fmaf_rn(squares, per_count, a.eps));
 
   const float plus = a.weight_plus_one ? 1.0f : 0.0f;
   if constexpr (P.plain) {
-    row.sweep([&](int k, int col) {
-      Group y;
+    const auto result = [&](int k, int col, Group& y) {
       row.get(k, col, y);
       if (row.has_residual()) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col, a.H, y);
 #pragma unroll
-      for (float& v : y) v = __fmul_rn(v, inv);
+      for (float& v : y) v = __fmul_rn(P.layer ? __fsub_rn(v, mean) : v, inv);
+      Group p;
       if (a.weight != nullptr) {
-        Group w;
-        if constexpr (P.early) widen(weight[k], w);
-        else widen(load_group<P.aligned, W>(a.weight, 0, col, a.H), w);
+        if constexpr (P.early) widen<P.plain>(weight[k], p);
+        else widen<P.plain>(load_group<P.aligned, W>(a.weight, 0, col, a.H), p);
 #pragma unroll
-        for (int i = 0; i < kNormGroup; ++i) y[i] = __fmul_rn(y[i], __fadd_rn(w[i], plus));
+        for (int i = 0; i < kNormGroup; ++i) y[i] = __fmul_rn(y[i], __fadd_rn(p[i], plus));
       }
-      emit(col, y);
-    });
+      if (P.layer && a.bias != nullptr) {
+        widen<P.plain>(load_group<P.aligned, W>(a.bias, 0, col, a.H), p);
+#pragma unroll
+        for (int i = 0; i < kNormGroup; ++i) y[i] = __fadd_rn(y[i], p[i]);
+      }
+    };
+    if constexpr (P.scaled) {
+      static_assert(Row::kKept);
+      Group y[Row::kItems];
+      float amax = 0;
+      row.sweep([&](int k, int col) {
+        result(k, col, y[k]);
+#pragma unroll
+        for (const float v : y[k]) amax = fmaxf(amax, fabsf(v));
+      });
+      const RoughDivider by(norm_row_scale<P>(a, t, amax, scratch[2]));
+      row.sweep([&](int k, int col) {
+        by.divide(y[k]);
+        emit(col, y[k]);
+      });
+    } else {
+      row.sweep([&](int k, int col) {
+        Group y;
+        result(k, col, y);
+        emit(col, y);
+      });
+    }
   } else {
     Group y[Row::kItems];
     const int first = static_cast<int>(threadIdx.x) * kNormGroup;
@@ -219,10 +257,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
         for (int i = 0; i < kNormGroup; ++i)
           if (P.aligned || col + i < a.H) amax = fmaxf(amax, fabsf(v[i]));
       });
-      amax = block_reduce<P.threads, false>(amax, scratch[2], Max());
-      const float scale = amax > 0 ? amax / 448.0f : 1.0f;
-      if (threadIdx.x == 0) a.row_scale[row.t] = scale;
-      const RoughDivider by(scale);
+      const RoughDivider by(norm_row_scale<P>(a, t, amax, scratch[2]));
       const auto scaled = [&](int col, Group& v) {
         by.divide(v);
         emit(col, v);
@@ -242,9 +277,9 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
 /// predecessor still runs; among many, whose blocks find them in L1, the hints would cost more than they bring.
 template <class W, NormPolicy P>
 __device__ __forceinline__ void norm_begin(const NormArgs& a) {
-  if (P.plain ? !P.early : gridDim.x > kNormFewRows) return;
+  if (P.plain && !P.layer && !P.scaled ? !P.early : gridDim.x > kNormFewRows) return;
   if (a.weight != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
-  if (!P.plain && a.bias != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.bias) + col); });
+  if ((!P.plain || P.layer) && a.bias != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.bias) + col); });
 }
 
 /// Grid: T blocks. Moves (x + out) * T * H bytes plus residual twice; ~6 T H flop.

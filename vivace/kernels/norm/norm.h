@@ -36,9 +36,12 @@ struct NormPolicy {
   int32_t threads;  // a block
   int32_t items;    // groups a thread keeps in registers: rows of up to threads * items * 8; 0 re-reads the row
   bool aligned;     // groups are whole and aligned: 16-byte accesses; else element by element
-  bool plain;       // rms with at most a residual and a weight: no adaptive rows, no bias, no dynamic scale
-  bool residual;    // there is one; only plain kernels ask here
+  bool plain;       // at most a residual, a weight, the bias of a layer norm and a row's scale: no gate, no adaptive rows
+  // What only plain kernels ask here; the others look at the arguments. The arithmetic is the same.
+  bool residual;    // there is one
   bool early;       // the weight is asked for before the reduction: shorter for few rows, slower for many
+  bool layer;       // the mean is taken off, and there may be a bias
+  bool scaled;      // there is a row_scale
   constexpr bool operator==(const NormPolicy&) const = default;
   constexpr int64_t capacity() const { return int64_t{threads} * items * kNormGroup; }
 };

@@ -19,28 +19,59 @@ __device__ __forceinline__ float quant_scale(float amax) {
   return amax > 0 ? amax / kQuantTop<Out> : 1.0f;
 }
 
+/// x, already divided, as codes.
 template <class Out, int V>
-__device__ __forceinline__ void store_quantized(Out* p, const float (&x)[V], const Divider& by) {
-  float q[V];
+__device__ __forceinline__ void store_codes(Out* p, const float (&x)[V]) {
+  if constexpr (kQuantTop<Out> == 127.0f && V % 4 == 0) {
+    Vec<uint32_t, V / 4> words;
 #pragma unroll
-  for (int i = 0; i < V; ++i) q[i] = by(x[i]);
-  if constexpr (sizeof(Out) == 1 && kQuantTop<Out> == 127.0f) {
-    Vec<Out, V> raw;
+    for (int i = 0; i < V; i += 4) {
+      int q[4];
 #pragma unroll
-    for (int i = 0; i < V; ++i)  // NaN converts to 0
-      raw.v[i] = q[i] != q[i] ? 0 : static_cast<Out>(__float2int_rn(fminf(fmaxf(q[i], -127.0f), 127.0f)));
-    *reinterpret_cast<Vec<Out, V>*>(p) = raw;
+      for (int j = 0; j < 4; ++j) q[j] = max(__float2int_rn(x[i + j]), -127);  // NaN converts to 0
+      asm("{\n\t.reg .b32 upper;\n\tcvt.pack.sat.s8.s32.b32 upper, %4, %3, 0;\n\tcvt.pack.sat.s8.s32.b32 %0, %2, %1, upper;\n\t}" : "=r"(words.v[i / 4]) : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]));
+    }
+    *reinterpret_cast<Vec<uint32_t, V / 4>*>(p) = words;
+  } else if constexpr (kQuantTop<Out> == 127.0f) {
+#pragma unroll
+    for (int i = 0; i < V; ++i) p[i] = static_cast<Out>(max(min(__float2int_rn(x[i]), 127), -127));
   } else {
-    store<V>(p, q);
+    store<V>(p, x);
   }
 }
 
-template <int V>
-__device__ __forceinline__ float largest(const float (&x)[V], float amax) {
+/// This thread's accesses of a row: all are on their way before the first is used, so there is no branch before
+/// a load. Those behind the row's end are what comes before it once more.
+template <class In, QuantizePolicy P>
+struct QuantPart {
+  static constexpr int kItems = P.items > 0 ? P.items : 1;
+  Vec<In, P.vec> raw[kItems];
+
+  __device__ __forceinline__ void load(const In* x, int first, int step, int H) {
 #pragma unroll
-  for (int i = 0; i < V; ++i) amax = fmaxf(amax, fabsf(x[i]));
-  return amax;
-}
+    for (int k = 0; k < kItems; ++k) raw[k] = load_raw<P.vec, P.vec>(x + min(first + k * step, H - P.vec));
+  }
+  __device__ __forceinline__ float largest(float amax) const {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      float v[P.vec];
+      to_floats(raw[k], v);
+#pragma unroll
+      for (const float x : v) amax = fmaxf(amax, fabsf(x));
+    }
+    return amax;
+  }
+  template <bool kFinite, class Out>
+  __device__ __forceinline__ void store(Out* out, int first, int step, int H, const Divider& by) const {
+#pragma unroll
+    for (int k = 0; k < kItems; ++k) {
+      float v[P.vec];
+      to_floats(raw[k], v);
+      by.template divide<kFinite>(v);
+      if (first + k * step < H) store_codes(out + first + k * step, v);
+    }
+  }
+};
 
 template <class In, class Out, QuantizePolicy P>
 __device__ __forceinline__ void quantize_given(const QuantizeArgs& a) {
@@ -50,89 +81,73 @@ __device__ __forceinline__ void quantize_given(const QuantizeArgs& a) {
   const float scale = a.amax ? quant_scale<Out>(*a.amax) : *a.out_scale;
   if (a.tensor_scale != nullptr && blockIdx.x == 0 && threadIdx.x == 0) *a.tensor_scale = scale;
   if (t >= valid_rows(a.rows, a.T)) return;
-  const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
-  Out* out = static_cast<Out*>(a.out) + t * a.out_stride;
   const int first = static_cast<int>(blockIdx.x % stretches) * kStep * P.items + static_cast<int>(threadIdx.x) * P.vec;
-  float v[P.items][P.vec];
-#pragma unroll
-  for (int k = 0; k < P.items; ++k)
-    if (first + k * kStep < a.H) load<P.vec>(x + first + k * kStep, v[k]);
-  const Divider by(scale);
-#pragma unroll
-  for (int k = 0; k < P.items; ++k)
-    if (first + k * kStep < a.H) store_quantized(out + first + k * kStep, v[k], by);
+  QuantPart<In, P> part;
+  part.load(static_cast<const In*>(a.x) + t * a.x_stride, first, kStep, a.H);
+  part.template store<false>(static_cast<Out*>(a.out) + t * a.out_stride, first, kStep, a.H, Divider(scale));
 }
 
 template <class In, class Out, QuantizePolicy P>
 __device__ __forceinline__ void quantize_row(const QuantizeArgs& a) {
   constexpr int kStep = P.threads * P.vec;
-  constexpr int kKept = P.items > 0 ? P.items : 1;
   __shared__ float scratch[32];
   const int64_t t = blockIdx.x;
   if (t >= valid_rows(a.rows, a.T)) return;
   const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
   Out* out = static_cast<Out*>(a.out) + t * a.out_stride;
   const int first = static_cast<int>(threadIdx.x) * P.vec;
-  float v[kKept][P.vec], amax = 0;
+  QuantPart<In, P> part;
+  float amax = 0;
   if constexpr (P.items > 0) {
-#pragma unroll
-    for (int k = 0; k < kKept; ++k)
-      if (first + k * kStep < a.H) load<P.vec>(x + first + k * kStep, v[k]);
-#pragma unroll
-    for (int k = 0; k < kKept; ++k)
-      if (first + k * kStep < a.H) amax = largest(v[k], amax);
-  } else {
-    for (int64_t col = first; col < a.H; col += kStep) {
-      load<P.vec>(x + col, v[0]);
-      amax = largest(v[0], amax);
+    if (a.H > 0) {
+      part.load(x, first, kStep, a.H);
+      amax = part.largest(amax);
     }
+  } else {
+    for (int col = first; col < a.H; col += kStep) part.load(x, col, 0, a.H), amax = part.largest(amax);
   }
-  const float scale = quant_scale<Out>(block_reduce<P.threads>(amax, scratch, Max()));
+  amax = block_reduce<P.threads, false>(amax, scratch, Max());
+  const float scale = quant_scale<Out>(amax);
   if (threadIdx.x == 0) a.row_scale[t] = scale;
   const Divider by(scale);
+  // An infinite amax leaves `quick`, so that every quotient by products is finite, or NaN.
   if constexpr (P.items > 0) {
-#pragma unroll
-    for (int k = 0; k < kKept; ++k)
-      if (first + k * kStep < a.H) store_quantized(out + first + k * kStep, v[k], by);
+    part.template store<true>(out, first, kStep, a.H, by);
   } else {
-    for (int64_t col = first; col < a.H; col += kStep) {
-      load<P.vec>(x + col, v[0]);
-      store_quantized(out + col, v[0], by);
-    }
+    for (int col = first; col < a.H; col += kStep) part.load(x, col, 0, a.H), part.template store<true>(out, col, 0, a.H, by);
   }
 }
 
-/// P.lanes() neighbouring lanes share 128 columns; lanes whose columns lie beyond H hold zeros.
+/// P.lanes() neighbouring lanes share 128 columns; those of a lane beyond H are its row's last ones once more,
+/// which may belong to the block before: they do not count.
 template <class In, class Out, QuantizePolicy P>
 __device__ __forceinline__ void quantize_block(const QuantizeArgs& a) {
-  constexpr int kLanes = P.lanes();
+  constexpr int kLanes = P.lanes(), kUnits = P.threads / kLanes, kStep = kLanes * P.vec;
   static_assert(kLanes * P.vec * P.items == kQuantBlock && kLanes <= 32);
   const uint32_t blocks = (static_cast<uint32_t>(a.H) + kQuantBlock - 1) / kQuantBlock;
-  const int64_t unit = (int64_t{blockIdx.x} * P.threads + threadIdx.x) / kLanes;
-  const int64_t t = unit / blocks;
-  const int b = static_cast<int>(unit - t * blocks), lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int64_t unit = int64_t{blockIdx.x} * kUnits + threadIdx.x / kLanes;
+  const bool small = gridDim.x < (1u << 31) / kUnits;  // a division of 64 bits costs as much as all the rest
+  const int64_t t = small ? static_cast<uint32_t>(unit) / blocks : unit / blocks;
+  const int first = static_cast<int>(unit - t * blocks) * kQuantBlock + static_cast<int>(threadIdx.x) % kLanes * P.vec;
   const bool live = t < valid_rows(a.rows, a.T);  // others still take part in the shuffles
-  const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
-  float v[P.items][P.vec] = {}, amax = 0;
+  QuantPart<In, P> part;
+  float amax = 0;
+  if (live) {
+    part.load(static_cast<const In*>(a.x) + t * a.x_stride, first, kStep, a.H);
 #pragma unroll
-  for (int k = 0; k < P.items; ++k) {
-    const int col = b * kQuantBlock + (k * kLanes + lane) * P.vec;
-    if (live && col < a.H) load<P.vec>(x + col, v[k]);
+    for (int k = 0; k < P.items; ++k) {
+      float v[P.vec];
+      to_floats(part.raw[k], v);
+#pragma unroll
+      for (const float x : v) amax = first + k * kStep < a.H ? fmaxf(amax, fabsf(x)) : amax;
+    }
   }
-#pragma unroll
-  for (int k = 0; k < P.items; ++k) amax = largest(v[k], amax);
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step >>= 1) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, step));
   if (!live) return;
   const float scale = quant_scale<Out>(amax);
-  if (lane == 0) a.block_scale[t * a.block_stride + b] = scale;
-  const Divider by(scale);
-  Out* out = static_cast<Out*>(a.out) + t * a.out_stride;
-#pragma unroll
-  for (int k = 0; k < P.items; ++k) {
-    const int col = b * kQuantBlock + (k * kLanes + lane) * P.vec;
-    if (col < a.H) store_quantized(out + col, v[k], by);
-  }
+  if (threadIdx.x % kLanes == 0) a.block_scale[t * a.block_stride + first / kQuantBlock] = scale;
+  part.template store<true>(static_cast<Out*>(a.out) + t * a.out_stride, first, kStep, a.H, Divider(scale));
 }
 
 /// Grid: given: T * ceil(H / stretch); row: T; block: all 128-blocks. Moves In + 1 bytes a value.

@@ -29,15 +29,17 @@ __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ Redu
   float total = identity;
   for (int64_t base = int64_t{threadIdx.x} * V; base < H; base += int64_t{P.threads} * V * kFlight) {
     float v[kFlight][V];
+    if (constexpr int64_t kStep = int64_t{P.threads} * V; P.wide && base + (kFlight - 1) * kStep + V <= H) {
+      Vec<In, V> raw[kFlight];  // no branch between the loads: they travel together
 #pragma unroll
-    for (int k = 0; k < kFlight; ++k) {
-      const int64_t col = base + int64_t{k} * P.threads * V;
-      if (P.wide && col + V <= H) {
-        load<V>(x + col, v[k]);
-      } else {
+      for (int k = 0; k < kFlight; ++k) raw[k] = load_raw<V, V>(x + base + k * kStep);
 #pragma unroll
-        for (int i = 0; i < V; ++i) v[k][i] = col + i < H ? to_float(x[col + i]) : identity;
-      }
+      for (int k = 0; k < kFlight; ++k) to_floats(raw[k], v[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k)
+#pragma unroll
+        for (int i = 0; i < V; ++i) v[k][i] = base + k * kStep + i < H ? to_float(x[base + k * kStep + i]) : identity;
     }
 #pragma unroll
     for (int k = 0; k < kFlight; ++k)

@@ -21,8 +21,11 @@ __device__ __forceinline__ void load_weight(const void* w, DType dtype, int i, f
   } else {
     raw = load_raw<1, N>(halves);
   }
-#pragma unroll
-  for (int j = 0; j < N; ++j) out[j] = dtype == DType::bf16 ? to_float(bf16{raw.v[j]}) : to_float(f16{raw.v[j]});
+  if (dtype == DType::bf16) {
+    to_floats(reinterpret_cast<const Vec<bf16, N>&>(raw), out);
+  } else {
+    to_floats(reinterpret_cast<const Vec<f16, N>&>(raw), out);
+  }
 }
 
 /// The token's sines, computed once a block and shared by its heads.
@@ -86,6 +89,7 @@ struct HeadPart {
   __device__ __forceinline__ void load_head(const In* head, Raw<In>& r) const {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
+      if constexpr (A > 1) r.lo[k] = {}, r.hi[k] = {};  // four words of zeros rather than as many selections as elements
       if (a[k] >= 0) r.lo[k] = load_raw<A, V>(head + a[k]);
       if (b[k] >= 0) r.hi[k] = load_raw<A, V>(head + b[k]);
     }
@@ -95,12 +99,21 @@ struct HeadPart {
   template <class In>
   __device__ __forceinline__ void widen(const Raw<In>& r, float (&h)[C][2 * V]) const {
 #pragma unroll
-    for (int k = 0; k < C; ++k)
+    for (int k = 0; k < C; ++k) {
+      if constexpr (A > 1) {
+        float lo[V], hi[V];
+        to_floats(r.lo[k], lo);
+        to_floats(r.hi[k], hi);
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
-        h[k][i] = a[k] >= 0 ? to_float(r.lo[k].v[i]) : 0.0f;
-        h[k][V + i] = b[k] >= 0 ? to_float(r.hi[k].v[i]) : 0.0f;
+        for (int i = 0; i < V; ++i) h[k][i] = lo[i], h[k][V + i] = hi[i];
+      } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i) {
+          h[k][i] = a[k] >= 0 ? to_float(r.lo[k].v[i]) : 0.0f;
+          h[k][V + i] = b[k] >= 0 ? to_float(r.hi[k].v[i]) : 0.0f;
+        }
       }
+    }
   }
 
   template <class Out>

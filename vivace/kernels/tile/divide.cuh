@@ -4,19 +4,27 @@
 
 namespace vivace::kernels {
 
-/// x / s. For s in [2^-60, 2^60] two corrected steps from the reciprocal round correctly wherever the
-/// quotient is not subnormal (smaller quotients vanish in every 8-bit format); other s divide as usual.
+/// x / s of N values. For s in [2^-60, 2^60] by the reciprocal and one correction: rounded correctly but where the
+/// quotient lies within 2^-22 of a unit of the middle between two f32 (and is not subnormal: such quotients
+/// vanish in every 8-bit format). Other s divide as usual.
 struct Divider {  // intrinsics in the body: nvcc's host pass reads member initialisers
   float s, r;
   bool quick;
 
   __device__ __forceinline__ explicit Divider(float divisor) : s(divisor), quick(divisor >= 0x1p-60f && divisor <= 0x1p60f) { r = __frcp_rn(divisor); }
-  __device__ __forceinline__ float operator()(float x) const {
-    if (!quick) return x / s;
-    const float rough = x * r;
-    float q = fmaf(fmaf(-s, rough, x), r, rough);
-    q = fmaf(fmaf(-s, q, x), r, q);
-    return fabsf(rough) <= 3.402823466e38f ? q : rough;  // infinity and NaN stay
+  /// kFinite: the caller knows that no quotient is infinite.
+  template <bool kFinite, int N>
+  __device__ __forceinline__ void divide(float (&x)[N]) const {
+    if (quick) {
+#pragma unroll
+      for (float& v : x) {
+        const float rough = v * r, better = fmaf(fmaf(-s, rough, v), r, rough);
+        v = kFinite || fabsf(rough) <= 3.402823466e38f ? better : rough;  // infinity and NaN stay
+      }
+    } else {
+#pragma unroll
+      for (float& v : x) v /= s;
+    }
   }
 };
 

@@ -108,21 +108,78 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vec {
   T v[N];
 };
 
+/// Whether N elements travel between memory and registers as words: single bytes, which the compiler takes apart
+/// and joins again one by one, would cost more than their conversion.
+template <class T, int N>
+inline constexpr bool kByWords = kIsSame<T, e4m3> && N % 4 == 0
+#if __CUDA_ARCH__ < 890
+                                 && false
+#endif
+    ;
+
+/// All of them as f32.
+template <class T, int N>
+__device__ __forceinline__ void to_floats(const Vec<T, N>& raw, float (&out)[N]) {
+  if constexpr (kIsSame<T, bf16> && N % 2 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {  // the upper one lies where f32 wants it
+      const uint32_t pair = reinterpret_cast<const uint32_t*>(&raw)[i / 2];
+      out[i] = __uint_as_float(pair << 16);
+      out[i + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = to_float(raw.v[i]);
+  }
+}
+/// Four e4m3 a word.
+template <int W>
+__device__ __forceinline__ void words_to_floats(const Vec<uint32_t, W>& raw, float (&out)[4 * W]) {
+#pragma unroll
+  for (int i = 0; i < W; ++i) {
+    uint32_t halves[2];
+    asm("{\n\t.reg .b16 lo, hi;\n\tmov.b32 {lo, hi}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, lo;\n\tcvt.rn.f16x2.e4m3x2 %1, hi;\n\t}" : "=r"(halves[0]), "=r"(halves[1]) : "r"(raw.v[i]));
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      out[4 * i + 2 * j] = to_float(f16{static_cast<uint16_t>(halves[j])});
+      out[4 * i + 2 * j + 1] = to_float(f16{static_cast<uint16_t>(halves[j] >> 16)});
+    }
+  }
+}
+template <int N>
+__device__ __forceinline__ Vec<uint32_t, N / 4> floats_to_words(const float (&in)[N]) {
+  Vec<uint32_t, N / 4> raw;
+#pragma unroll
+  for (int i = 0; i < N; i += 4)
+    asm("{\n\t.reg .b16 lo, hi;\n\tcvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\n\tcvt.rn.satfinite.e4m3x2.f32 hi, %4, %3;\n\tmov.b32 %0, {lo, hi};\n\t}"
+        : "=r"(raw.v[i / 4])
+        : "f"(in[i]), "f"(in[i + 1]), "f"(in[i + 2]), "f"(in[i + 3]));
+  return raw;
+}
+
 /// N consecutive elements as f32. `p` is aligned to min(16, N * sizeof(T)) bytes.
 template <int N, class T>
 __device__ __forceinline__ void load(const T* p, float (&out)[N]) {
-  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(p);
-#pragma unroll
-  for (int i = 0; i < N; ++i) out[i] = to_float(raw.v[i]);
+  if constexpr (kByWords<T, N>) {
+    const Vec<uint32_t, N / 4> raw = *reinterpret_cast<const Vec<uint32_t, N / 4>*>(p);
+    words_to_floats(raw, out);
+  } else {
+    const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(p);  // one access, before anything is taken from it
+    to_floats(raw, out);
+  }
 }
 
 /// The reverse, rounded to T.
 template <int N, class T>
 __device__ __forceinline__ void store(T* p, const float (&in)[N]) {
-  Vec<T, N> raw;
+  if constexpr (kByWords<T, N>) {
+    *reinterpret_cast<Vec<uint32_t, N / 4>*>(p) = floats_to_words(in);
+  } else {
+    Vec<T, N> raw;
 #pragma unroll
-  for (int i = 0; i < N; ++i) raw.v[i] = from_float<T>(in[i]);
-  *reinterpret_cast<Vec<T, N>*>(p) = raw;
+    for (int i = 0; i < N; ++i) raw.v[i] = from_float<T>(in[i]);
+    *reinterpret_cast<Vec<T, N>*>(p) = raw;
+  }
 }
 
 /// N elements by accesses of kAccess (N or 1): the same values in the same places at any alignment.
@@ -141,8 +198,7 @@ __device__ __forceinline__ Vec<T, N> load_raw(const T* p) {
 template <int kAccess, int N, class T>
 __device__ __forceinline__ void load_by(const T* p, float (&out)[N]) {
   const Vec<T, N> raw = load_raw<kAccess, N>(p);
-#pragma unroll
-  for (int i = 0; i < N; ++i) out[i] = to_float(raw.v[i]);
+  to_floats(raw, out);
 }
 template <int kAccess, int N, class T>
 __device__ __forceinline__ void store_by(T* p, const float (&in)[N]) {

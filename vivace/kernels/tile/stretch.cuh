@@ -16,7 +16,14 @@ struct StretchPlace {
     t = blockIdx.x / stretches;
     first = static_cast<int>(blockIdx.x % stretches) * kStep * P.items + static_cast<int>(threadIdx.x) * P.vec;
   }
-  /// f(k, col) for each access of this thread.
+  /// f(k, col) for each access of this thread, those behind the row's end at its last columns once more: for loads,
+  /// which a branch before them would keep from travelling together.
+  template <class F>
+  __device__ __forceinline__ void each_clamped(F&& f) const {
+#pragma unroll
+    for (int k = 0; k < P.items; ++k) f(k, min(first + k * kStep, H - P.vec));
+  }
+  /// f(k, col) for each access of this thread within the row.
   template <class F>
   __device__ __forceinline__ void each(F&& f) const {
 #pragma unroll
