@@ -101,6 +101,7 @@ def add_load_options(p) -> None:
     p.add_argument("--context", type=int, default=0)
     p.add_argument("--max-batch", type=int, default=1)
     p.add_argument("--chunk", type=int, default=128)
+    p.add_argument("--kv-pages", type=int, default=0, help="pages of 64 positions that all sequences share; 0: each has the whole context")
     p.add_argument("--ahead", type=int, default=0, help="steps that may be queued at once; 0: as suits the device")
 
 
@@ -108,7 +109,7 @@ def load(args):
     import vivace
 
     return vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
-                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead,
+                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages,
                              random_weights=getattr(args, "random_weights", False))
 
 

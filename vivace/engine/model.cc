@@ -28,6 +28,10 @@ Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
   return collect(out);
 }
 
+void TextModel::release(int) {}
+
+int TextModel::free_pages() const { return 0; }
+
 Status TextModel::observe(std::span<const TokenRow>, const Observer&) {
   return Status(Code::kUnsupported, "observe: this model shows no values between its ops");
 }

@@ -26,6 +26,7 @@ struct LoadOptions {
   int ahead = 0;                   // steps that may be queued at once; 0 = as suits the device
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
   bool logit_bias = false;         // steps add set_bias()'s rows to the logits: one more launch
+  int kv_pages = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself
   std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
 };
 
@@ -78,15 +79,22 @@ struct TextLimits {
   int ahead = 1;      // steps that may be queued before the first is collected
   bool mixed = true;  // whether rows that answer and rows of prompts belong in one step
   bool biased = false;  // whether set_bias() works
+  int page = 0;         // positions of a page; 0: no pages
+  int pages = 0;        // that all sequences share
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
 class TextModel : public Model {
  public:
   virtual TextLimits limits() const = 0;
-  /// Sets the parameters of `slot` and forgets its sequence. Not on the hot path. Errors: InvalidArgument
-  /// names the value, and nothing changed.
-  virtual Status start(int slot, const Sampling& sampling) = 0;
+  /// Sets the parameters of `slot`, forgets its sequence and takes pages for `positions` of the next one, where there
+  /// are pages; 0: the whole context. Not on the hot path. Errors: InvalidArgument names the value, and nothing changed;
+  /// LimitExceeded when too few pages are free.
+  virtual Status start(int slot, const Sampling& sampling, int positions = 0) = 0;
+  /// Ends the sequence of `slot`: its pages are free. Steps of it that are queued already do no harm.
+  virtual void release(int slot);
+  /// Pages that start() could take; 0 without pages.
+  virtual int free_pages() const;
   /// What is added to the logits of `slot` from the next queued step on, a value a token, -inf to forbid one;
   /// empty: nothing, as after start(). Log-probabilities are those of the biased logits. Errors:
   /// FailedPrecondition without LoadOptions::logit_bias, InvalidShape.

@@ -41,6 +41,9 @@ Status check(const Request& request, const engine::TextLimits& limits) {
   if (need > limits.context)
     return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, the context holds %d; shorten the prompt, lower max_tokens or load with a larger context",
                                              request.prompt.size(), request.max_tokens, static_cast<long>(need), limits.context));
+  if (limits.page > 0 && need > int64_t{limits.pages} * limits.page)
+    return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, all %d pages of %d together hold %ld; load with more kv_pages",
+                                             request.prompt.size(), request.max_tokens, static_cast<long>(need), limits.pages, limits.page, static_cast<long>(limits.pages) * limits.page));
   VV_TRY(engine::check(request.sampling));
   if (!request.bias.empty() && request.bias.size() != static_cast<size_t>(limits.vocab))
     return Status(Code::kInvalidShape, strf("generate: the bias wants a value for each of %d tokens, got %zu", limits.vocab, request.bias.size()));
@@ -86,15 +89,22 @@ bool Batcher::idle() const {
   return waiting_.empty() && cancelled_.empty() && std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; });
 }
 
-void Batcher::release(Active* a) { *a = Active{}; }
+void Batcher::release(Active* a) {
+  model_.release(static_cast<int>(a - slots_.data()));
+  *a = Active{};
+}
 
 Status Batcher::admit() {
   for (size_t slot = 0; slot < slots_.size() && !waiting_.empty(); ++slot) {
     if (slots_[slot].id >= 0) continue;
+    const Request& next = waiting_.front().request;
+    const int positions = static_cast<int>(next.prompt.size()) + next.max_tokens - 1;
+    // In order of arrival: whoever needs more pages than are free holds up those behind.
+    if (limits_.page > 0 && (positions + limits_.page - 1) / limits_.page > model_.free_pages()) return {};
     slots_[slot] = std::move(waiting_.front());
     waiting_.pop_front();
     const Request& request = slots_[slot].request;
-    VV_TRY(model_.start(static_cast<int>(slot), request.sampling));
+    VV_TRY(model_.start(static_cast<int>(slot), request.sampling, positions));
     if (!request.bias.empty()) VV_TRY(model_.set_bias(static_cast<int>(slot), request.bias));
   }
   return {};

@@ -79,7 +79,7 @@ class Batcher {
   Status repeat();
   Status collect(std::vector<Event>* events);
   void finish_sample(const engine::Sampled& s, std::vector<Event>* events);
-  static void release(Active* a);
+  void release(Active* a);
 
   engine::TextModel& model_;
   engine::TextLimits limits_;

@@ -23,7 +23,7 @@ Result<Speculation> Speculation::start(engine::TextModel& model, Drafter& drafte
   made.guesses_.resize(static_cast<size_t>(drafts));
   made.rows_.reserve(static_cast<size_t>(std::max(limits.chunk, drafts + 1)));
   made.drawn_.reserve(static_cast<size_t>(drafts) + 1);
-  VV_TRY(model.start(0, {}));
+  VV_TRY(model.start(0, {}, static_cast<int>(std::min<size_t>(static_cast<size_t>(model.limits().context), request.prompt.size() + static_cast<size_t>(request.max_tokens + drafts)))));
   return made;
 }
 

@@ -7,6 +7,7 @@
 #include "vivace/base/check.h"
 #include "vivace/exec/graph.h"
 #include "vivace/models/decoder/calibrate.h"
+#include "vivace/models/decoder/pages.h"
 #include "vivace/models/decoder/pipeline.h"
 #include "vivace/models/decoder/step_io.h"
 
@@ -36,7 +37,9 @@ class DecoderModel final : public engine::TextModel {
   engine::Report report() const override;
   std::vector<engine::MemoryLine> memory() const override;
   TextLimits limits() const override { return limits_; }
-  Status start(int slot, const Sampling& sampling) override;
+  Status start(int slot, const Sampling& sampling, int positions) override;
+  void release(int slot) override { pages_.release(slot); }
+  int free_pages() const override { return pages_.free(); }
   Status set_bias(int slot, std::span<const float> bias) override;
   Status issue(std::span<const TokenRow> rows) override;
   Status repeat() override;
@@ -68,6 +71,7 @@ class DecoderModel final : public engine::TextModel {
   Status check_rows(std::span<const TokenRow> rows) const;
   Status check_room() const;
   Status check_slot(const char* call, int slot) const;
+  static Status no_place(const char* call, int slot, int pos);
   Status queue(const Variant& v, std::span<const int32_t> slots);
 
   engine::WeightSource source_;
@@ -83,6 +87,7 @@ class DecoderModel final : public engine::TextModel {
   DecoderWeights weights_;
   StepBuffers buffers_;
   InputBlock decode_, prompt_;
+  Pages pages_;
   Flights flights_;
   double attn_factor_ = 1;
   std::vector<Variant> variants_;   // by class and rows, ascending
@@ -90,7 +95,7 @@ class DecoderModel final : public engine::TextModel {
   std::vector<Sampling> sampling_;  // a slot
   std::vector<int32_t> slots_;      // draws of the step that is being queued
   std::vector<int32_t> decoding_;   // slots of the last decode step's rows, in order
-  int32_t last_pos_ = -1;           // largest position of that step's rows
+  std::vector<int32_t> decoding_pos_;  // their positions
   std::vector<float> logits_;       // the host's copy, where ops leave them elsewhere
 };
 
@@ -104,6 +109,7 @@ Status DecoderModel::check_options() {
   VV_TRY(at_least("max_batch", options_.max_batch, 1));
   VV_TRY(at_least("chunk", options_.chunk, 1));
   VV_TRY(at_least("ahead", options_.ahead, 0));
+  VV_TRY(at_least("kv_pages", options_.kv_pages, 0));
   if (options_.context > config_.context)
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d", static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
@@ -111,7 +117,8 @@ Status DecoderModel::check_options() {
   const bool host = machine_->place() == Place::host;
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
   limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.chunk, options_.max_batch),
-                       std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host, options_.logit_bias};
+                       std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host, options_.logit_bias,
+                       options_.kv_pages ? Pages::kPlaces : 0, options_.kv_pages};
   return {};
 }
 
@@ -178,11 +185,13 @@ void DecoderModel::declare_buffers() {
   declare("logits", f32, Shape(R, c.vocab), &b.logits);
   declare("next", i32, Shape(R), &b.next);
   declare("logprob", f32, Shape(R), &b.logprob);
+  pages_.declare(arena_, limits_.max_batch, limits_.context, options_.kv_pages);
+  const Shape cache = pages_.used() ? Shape(pages_.count(), Pages::kPlaces, c.kv_heads, c.head_dim) : Shape(S, L, c.kv_heads, c.head_dim);
   b.k_cache.resize(static_cast<size_t>(c.layers));
   b.v_cache.resize(static_cast<size_t>(c.layers));
   for (size_t i = 0; i < b.k_cache.size(); ++i) {
-    arena_.declare(strf("k_cache.%zu", i), kv_dtype_, Shape(S, L, c.kv_heads, c.head_dim), &b.k_cache[i]);
-    arena_.declare(strf("v_cache.%zu", i), kv_dtype_, Shape(S, L, c.kv_heads, c.head_dim), &b.v_cache[i]);
+    arena_.declare(strf("k_cache.%zu", i), kv_dtype_, cache, &b.k_cache[i]);
+    arena_.declare(strf("v_cache.%zu", i), kv_dtype_, cache, &b.v_cache[i]);
   }
 }
 
@@ -226,6 +235,8 @@ Status DecoderModel::load() {
   if (machine_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
   VV_TRY(fill_frequencies());
+  VV_TRY(pages_.open(*machine_));
+  buffers_.page_table = pages_.table();
   if (plan_.entry == Entry::by_site) {
     const engine::Upload scales[] = {{buffers_.site_scale.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
     VV_TRY(machine_->upload(scales));
@@ -233,7 +244,7 @@ Status DecoderModel::load() {
   for (InputBlock* block : {&decode_, &prompt_}) VV_TRY(block->open(*machine_, limits_.ahead));
   VV_TRY(flights_.open(*machine_, limits_.ahead, limits_.max_batch, &buffers_));
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
-  for (std::vector<int32_t>* slots : {&slots_, &decoding_}) slots->reserve(static_cast<size_t>(limits_.max_batch));
+  for (std::vector<int32_t>* slots : {&slots_, &decoding_, &decoding_pos_}) slots->reserve(static_cast<size_t>(limits_.max_batch));
   VV_TRY(make_variants());
   machine_->finish_uploads();
   return {};
@@ -273,9 +284,12 @@ const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const 
   return *std::find_if(variants_.begin(), variants_.end(), [&](const Variant& v) { return v.decode == decode && static_cast<size_t>(v.rows) >= rows; });
 }
 
-Status DecoderModel::start(int slot, const Sampling& sampling) {
+Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
   VV_TRY(check_slot("start", slot));
   VV_TRY(engine::check(sampling));
+  if (positions < 0 || positions > limits_.context)
+    return Status(Code::kLimitExceeded, strf("start: wanted 1 to %d positions, or 0 for all of them, got %d", limits_.context, positions));
+  VV_TRY(pages_.reserve(machine_->stream(), slot, positions ? positions : limits_.context));
   if (options_.logit_bias) VV_TRY(set_bias(slot, {}));
   sampling_[static_cast<size_t>(slot)] = sampling;
   const Tensor counts = slice(buffers_.counts, slot, 1);
@@ -296,6 +310,10 @@ Status DecoderModel::check_slot(const char* call, int slot) const {
   return slot >= 0 && slot < limits_.max_batch ? Status() : Status(Code::kInvalidArgument, strf("%s: slot %d is outside [0, %d)", call, slot, limits_.max_batch));
 }
 
+Status DecoderModel::no_place(const char* call, int slot, int pos) {
+  return Status(Code::kFailedPrecondition, strf("%s: position %d of slot %d has no page; start() takes as many as the sequence will hold", call, pos, slot));
+}
+
 Status DecoderModel::check_room() const {
   return flights_.full() ? Status(Code::kLimitExceeded, strf("step: %d steps are queued already; collect() the oldest", limits_.ahead)) : Status();
 }
@@ -308,6 +326,7 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
     if (r.token < 0 || r.token >= limits_.vocab) return Status(Code::kInvalidArgument, strf("step: token %d is outside the vocabulary [0, %d)", r.token, limits_.vocab));
     if (r.pos < 0 || r.pos >= limits_.context) return Status(Code::kLimitExceeded, strf("step: position %d is outside the context of %d", r.pos, limits_.context));
     if (r.slot < 0 || r.slot >= limits_.max_batch) return Status(Code::kInvalidArgument, strf("step: slot %d is outside [0, %d)", r.slot, limits_.max_batch));
+    if (!pages_.holds(r.slot, r.pos)) return no_place("step", r.slot, r.pos);
     sampled += r.sample;
   }
   if (sampled > static_cast<size_t>(limits_.max_batch)) return Status(Code::kLimitExceeded, strf("step: at most %d rows may sample, got %zu", limits_.max_batch, sampled));
@@ -323,16 +342,14 @@ Status DecoderModel::issue(std::span<const TokenRow> rows) {
   VV_TRY(check_room());
   VV_TRY(check_rows(rows));
   slots_.clear();
-  int32_t last = -1;
-  for (const TokenRow& r : rows) {
+  for (const TokenRow& r : rows)
     if (r.sample) slots_.push_back(r.slot);
-    last = std::max(last, r.pos);
-  }
   const bool decode = slots_.size() == rows.size();
   VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
   if (decode) {
     decoding_ = slots_;
-    last_pos_ = last;
+    decoding_pos_.clear();
+    for (const TokenRow& r : rows) decoding_pos_.push_back(r.pos);
   }
   return queue(pick(decode, rows.size()), slots_);
 }
@@ -340,8 +357,12 @@ Status DecoderModel::issue(std::span<const TokenRow> rows) {
 Status DecoderModel::repeat() {
   VV_TRY(check_room());
   if (decoding_.empty()) return Status(Code::kFailedPrecondition, "repeat: no step of the decode class came before; issue() one");
-  if (last_pos_ + 1 >= limits_.context) return Status(Code::kLimitExceeded, strf("repeat: position %d is outside the context of %d", last_pos_ + 1, limits_.context));
-  ++last_pos_;
+  for (size_t i = 0; i < decoding_.size(); ++i) {
+    const int32_t pos = decoding_pos_[i] + 1;
+    if (pos >= limits_.context) return Status(Code::kLimitExceeded, strf("repeat: position %d is outside the context of %d", pos, limits_.context));
+    if (!pages_.holds(decoding_[i], pos)) return no_place("repeat", decoding_[i], pos);
+  }
+  for (int32_t& pos : decoding_pos_) ++pos;
   return queue(pick(true, decoding_.size()), decoding_);
 }
 
@@ -355,6 +376,8 @@ Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "profile: steps are queued; collect() them first");
   std::vector<TokenRow> all;
   for (int32_t i = 0; i < rows; ++i) all.push_back({i, decode ? pos : pos - rows + 1 + i, decode ? i : 0, decode || i == rows - 1});
+  for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
+  for (int slot = 0; slot < (decode ? std::min(rows, limits_.max_batch) : 1); ++slot) VV_TRY(pages_.reserve(machine_->stream(), slot, pos + 1));
   VV_TRY(check_rows(all));
   InputBlock& block = decode ? decode_ : prompt_;
   const Variant& v = pick(decode, all.size());
@@ -410,7 +433,7 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
   if (config_.has(kExperts)) return Status(Code::kUnsupported, "calibrate: products of experts take no e4m3 activations");
   SiteHistograms sites(site_count(config_));
   for (const std::vector<int32_t>& prompt : prompts) {
-    VV_TRY(start(0, {}));
+    VV_TRY(start(0, {}, static_cast<int>(std::min<size_t>(prompt.size(), static_cast<size_t>(limits_.context)))));
     for (size_t at = 0; at < prompt.size(); at += static_cast<size_t>(limits_.chunk)) {
       std::vector<TokenRow> rows;
       for (size_t i = at; i < std::min(prompt.size(), at + static_cast<size_t>(limits_.chunk)); ++i) rows.push_back({prompt[i], static_cast<int32_t>(i), 0, false});
@@ -472,6 +495,7 @@ engine::Report DecoderModel::report() const {
           {"experts_used", number(c.experts_used)},
           {"window", number(c.window)},
           {"rope_style", quoted(c.rope_style)},
+          {"kv_pages", number(pages_.count())},
           {"graphs", number(static_cast<int64_t>(variants_.size()))},
           {"launches", number(static_cast<int64_t>(graph_->executable(variants_.front().key())->launches()))},
           {"weight_bytes", number(placement_.bytes())},

@@ -69,10 +69,10 @@ class Step {
     }
     VV_TRY(rec_(ops::qkv_rope,
                 {{"qkv", qkv}, {"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"pos", pos_}, {"slot", slot_},
-                 {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"rows", in_.rows}},
+                 {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"page_table", b_.page_table}, {"rows", in_.rows}},
                 {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
                  {"norm_plus_one", plus_one(w.q_norm)}}));
-    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer), {.q = q, .out = attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = {}, .lse = {}, .rows = in_.rows}));
+    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer), {.q = q, .out = attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows}));
     Rows entering;
     VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(linear(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm)));

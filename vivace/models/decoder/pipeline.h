@@ -24,6 +24,7 @@ struct StepInputs {
 /// sampled rows, S the slots, L the positions of a slot. Filled by the arena. "act" is the plan's dtype.
 struct StepBuffers {
   std::vector<Tensor> k_cache, v_cache;  // a layer: [S, L, Hkv, D]
+  Tensor page_table;               // [S, P] i32 where the caches are pages: [pages, places, Hkv, D]; or absent
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
   Tensor no_counts;                // [V] i32: zeros, what a slot starts with
   Tensor bias, row_bias;           // [S, V], [R, V] f32: added to a slot's logits, gathered by row; or absent
