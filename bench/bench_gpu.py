@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 import os
+import subprocess
 import sys
 import time
 import types
@@ -73,19 +74,19 @@ class Tensors:
 
 
 def check(op, case, t):
-    """Runs once and compares a few rows with the reference; (error, bound)."""
+    """Runs once and compares a few rows with the reference; (error, bound). Of frames the first one's rows."""
     T = case.dims["T"]
-    at = sorted({round(i * (T - 1) / max(1, CHECKED - 1)) for i in range(min(T, CHECKED))})
+    at = list(range(T // case.dims["N"])) if op == "im2col" else sorted({round(i * (T - 1) / max(1, CHECKED - 1)) for i in range(min(T, CHECKED))})
     index = torch.tensor(at, device=NAME)
 
     def raw(port, tensor):
-        picked = tensor[index] if by_row(op, port) else tensor
+        picked = tensor[index] if by_row(op, port) else tensor[:1] if op == "im2col" and port == "x" else tensor
         return picked.contiguous().view(torch.uint8).view(len(picked), -1).cpu().numpy()
 
     data = {p: raw(p, v) for p, v in t.ports.items() if ports(op)[p]["io"] != "out"}
     t.call()
     written = {p: raw(p, v) for p, v in t.ports.items() if ports(op)[p]["io"] != "in"}
-    small = Case(case.dims | {"T": len(at)}, case.dtypes, case.attrs)
+    small = Case(case.dims | {"T": len(at)} | ({"N": 1} if op == "im2col" else {}), case.dtypes, case.attrs)
     return verify(op, small, types.SimpleNamespace(data=data, written=written))
 
 
@@ -130,6 +131,26 @@ def at(times, q):
 def label(op, case, variant):
     keys = KEYS.get(op, {})
     return ",".join([f"{keys.get(k, k)}={v}" for k, v in case.dims.items()] + [f"variant={variant}"])
+
+
+def compile_share(work, share):
+    """Compiles the peers of every n-th piece of work, which leaves them in the compiler's cache on disk."""
+    i, n = map(int, share.split("/"))
+    for op, variant, case in work[i::n]:
+        if function := PEERS.get((op, variant)):
+            try:
+                torch.compile(function, dynamic=False)(**Tensors(op, case, 0).ports)
+            except Exception:  # noqa: BLE001 - the measuring process comes to the same and notes it
+                pass
+            torch.cuda.empty_cache()
+
+
+def compile_peers(ops_named):
+    """One process a core or so: compiling in turn takes longer than all measuring. They are done before it begins."""
+    n = max(1, min(12, (os.cpu_count() or 1) - 2))
+    started = [subprocess.Popen([sys.executable, __file__, "--share", f"{i}/{n}", *ops_named], stdout=subprocess.DEVNULL) for i in range(n)]
+    if any([p.wait() for p in started]):
+        print("peers: a compiling process failed; the rest compiles while measuring", flush=True)
 
 
 def measure(timer, op, variant, case, limits, compiled, replays):
@@ -196,27 +217,34 @@ def show(row):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("ops", nargs="*", metavar="op", help="default: all that have kernels")
-    p.add_argument("--facts", type=Path, required=True)
-    p.add_argument("--out", type=Path, required=True, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--facts", type=Path)
+    p.add_argument("--out", type=Path, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--share", metavar="I/N", help="compile the peers of every N-th row from the I-th on, and nothing else")
     p.add_argument("--quick", action="store_true", help="two sizes, no compiled peer, no receipt")
     args = p.parse_args()
-    facts, timer = json.loads(args.facts.read_text()), Timer()
     if unknown := set(args.ops) - set(TABLE):
         p.error(f"no kernels for {', '.join(sorted(unknown))}; there are {', '.join(TABLE)}")
+    work = [(op, v, gpu_case(op, v, T, H)) for op in args.ops or TABLE for v in GPU_VARIANTS.get(op, ()) for T, H in GPU_SIZES if not args.quick or T in (1, 8192)]
+    work += [("sample", v, c) for v, c in GPU_SAMPLE.items() if "sample" in (args.ops or TABLE)]
+    if args.share:
+        return compile_share(work, args.share)
+    if not (args.facts and args.out):
+        p.error("--facts and --out are needed")
+    if not args.quick:
+        compile_peers(args.ops)
+    facts, timer = json.loads(args.facts.read_text()), Timer()
     print(f"{'op':<10} {'case':<46} {'p50 us':>9} {'p99 us':>9} {'limit us':>9} {'share':>6} {'peer us':>9} {'ratio':>6}")
     rows, wrong = [], []
-    for op in args.ops or TABLE:
-        work = [(v, gpu_case(op, v, T, H)) for v in GPU_VARIANTS.get(op, ()) for T, H in GPU_SIZES if not args.quick or T in (1, 8192)]
-        for variant, case in work + ([("topk_topp", GPU_SAMPLE)] if op == "sample" else []):
-            try:
-                rows.append(measure(timer, op, variant, case, facts["limits"], not args.quick, 20 if args.quick else 50))
-                show(rows[-1])
-            except Exception as e:  # noqa: BLE001 - the other rows are wanted all the same; reported below
-                wrong.append(f"{op} {variant} {case.dims}: {type(e).__name__}: {str(e)[:300]}")
-                print(wrong[-1], flush=True)
-                if "CUDA" in str(e) and "illegal" in str(e):
-                    break
-            torch.cuda.empty_cache()
+    for op, variant, case in work:
+        try:
+            rows.append(measure(timer, op, variant, case, facts["limits"], not args.quick, 20 if args.quick else 30))
+            show(rows[-1])
+        except Exception as e:  # noqa: BLE001 - the other rows are wanted all the same; reported below
+            wrong.append(f"{op} {variant} {case.dims}: {type(e).__name__}: {str(e)[:300]}")
+            print(wrong[-1], flush=True)
+            if "CUDA" in str(e) and "illegal" in str(e):
+                break
+        torch.cuda.empty_cache()
     for row in host_rows(timer):
         rows.append(row)
         show(row)

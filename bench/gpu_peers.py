@@ -55,7 +55,21 @@ def _qkv(qkv, q, k_out, inv_freq, pos, q_norm=None, k_norm=None):
     return _rotate(q, inv_freq, pos), _rotate(k, inv_freq, pos), v.contiguous()
 
 
+def _patches(x, scale, offset):
+    pixels = x.permute(0, 3, 1, 2).float() * scale[:, None, None] + offset[:, None, None]
+    rows = pixels.unflatten(3, (-1, 14)).unflatten(2, (-1, 14)).permute(0, 2, 4, 1, 3, 5)  # N, OH, OW, C, 14, 14
+    return F.pad(rows.flatten(3), (0, 4)).bfloat16()
+
+
+def _windows(x):
+    padded = F.pad(x[:, 0], (0, 0, 1, 1))
+    return torch.cat((padded[:, :-2], padded[:, 1:-1], padded[:, 2:]), -1)
+
+
 PEERS = {
+    ("im2col", "patches"): lambda x, scale, offset, **_: _patches(x, scale, offset),
+    ("im2col", "conv1d"): lambda x, **_: _windows(x),
+    ("repeat_heads", "4x"): lambda x, **_: x.repeat_interleave(4, 1),
     ("norm", "rms"): lambda x, weight, **_: F.rms_norm(x, (x.shape[-1],), weight, 1e-6),
     ("norm", "add_rms"): lambda x, residual, weight, **_: _add_rms(x, residual, weight),
     ("norm", "add_rms_fp8"): lambda x, residual, weight, out_scale, **_: _add_rms_fp8(x, residual, weight, out_scale),

@@ -3,6 +3,8 @@
 One small language model's step (SmolLM2-135M: H 576, 9 query and 3 key heads of 64, M 1536, V 49152):
 T = 1 is a decode step, T = 128 a prefill chunk.
 """
+import math
+
 import numpy as np
 
 from tests.ref.common import Case
@@ -57,11 +59,18 @@ KEYS = {"gemm": {"T": "M"}}
 GPU_SIZES = ((1, 4096), (50, 1024), (968, 2048), (8192, 4096), (32768, 8192))
 
 
+def divisor(n, most):
+    """The largest divisor of n that is not above `most`."""
+    return next(d for d in range(most, 0, -1) if n % d == 0)
+
+
 def gpu_case(op, variant, T, H):
     """The case of a variant at a size, or None where the op has no such size."""
     one = {"T": T, "H": H}
     heads = {"T": T, "Hq": H // 128 * 2 // 3 // 2 * 2 or 2, "Hkv": max(1, H // 128 // 6), "D": 128, "R": 64}
     bf = lambda *ports: dict.fromkeys(ports, "bf16")  # noqa: E731
+    frames = divisor(T, max(1, T // 1024))
+    lines = divisor(T // frames, math.isqrt(T // frames))  # of patches in a frame
     freq = {"inv_freq": lambda rng, shape: 10000.0 ** (-np.arange(shape[0]) / shape[0])}
     pos = {"pos": (0, 4096)}
     cases = {
@@ -76,6 +85,10 @@ def gpu_case(op, variant, T, H):
         ("cast", "copy"): Case(one, bf("x", "out")),
         ("cast", "fp8"): Case(one, bf("x") | {"out": "e4m3"}),
         ("cast", "f32"): Case(one, bf("x") | {"out": "f32"}),
+        ("im2col", "patches"): Case({"N": frames, "H": 14 * lines, "W": 14 * (T // frames // lines), "C": 3, "T": T, "K": 592}, {"x": "u8", "scale": "f32", "offset": "f32"} | bf("out"),
+                                    {"kernel_h": 14, "kernel_w": 14, "stride_h": 14, "stride_w": 14, "order": "chw"}, ranges={"x": (0, 256)}),
+        ("im2col", "conv1d"): Case({"N": frames, "H": 1, "W": T // frames, "C": 1280, "T": T, "K": 3840}, bf("x", "out"), {"kernel_w": 3, "pad_w": 1}),
+        ("repeat_heads", "4x"): Case({"T": T, "Hkv": max(1, H // 512), "Hq": 4 * max(1, H // 512), "D": 128}, bf("x", "out")),
         ("softmax", "rows"): Case(one, bf("x", "out")),
         ("rope", "half"): Case({"T": T, "N": H // 128, "D": 128, "R": 64}, bf("x", "out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
         ("qkv_rope", "split"): Case(heads, bf("qkv", "q", "k_out", "v_out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
@@ -98,6 +111,13 @@ GPU_VARIANTS = {
     "norm": ("rms", "add_rms", "add_rms_fp8", "rms_fp8_row", "layer"), "act_mul": ("swiglu", "swiglu_fp8", "gelu_split"),
     "cast": ("copy", "fp8", "f32"), "softmax": ("rows",), "rope": ("half",), "qkv_rope": ("split", "norm"), "embedding": ("bf16",),
     "quantize": ("tensor", "row", "block"), "dequantize": ("row",), "gate_residual": ("add", "gated"), "reduce": ("amax", "sum"), "fill": ("value",),
+    "im2col": ("patches", "conv1d"), "repeat_heads": ("4x",),
 }
-GPU_SAMPLE = Case({"T": 32, "V": 152064}, {"logits": "f32", "token": "i32", "temperature": "f32", "top_k": "i32", "top_p": "f32", "seed": "i64", "step": "i32"},
-                  ranges={"seed": (0, 1 << 30), "step": (0, 1000), "top_k": (40, 41), "top_p": (0.95, 0.950001), "temperature": (0.7, 0.700001)})
+_DRAW = {"logits": "f32", "token": "i32", "temperature": "f32", "seed": "i64", "step": "i32"}
+_OPTIONS = {"seed": (0, 1 << 30), "step": (0, 1000), "top_k": (40, 41), "top_p": (0.95, 0.950001), "temperature": (0.7, 0.700001), "counts": (0, 2), "repetition": (1.1, 1.100001)}
+GPU_SAMPLE = {  # variant -> case
+    "topk_topp": Case({"T": 32, "V": 152064}, _DRAW | {"top_k": "i32", "top_p": "f32"}, ranges=_OPTIONS),
+    "topk_topp_one": Case({"T": 1, "V": 152064}, _DRAW | {"top_k": "i32", "top_p": "f32"}, ranges=_OPTIONS),
+    "penalty_one": Case({"T": 1, "V": 152064, "S": 1}, _DRAW | {"top_k": "i32", "top_p": "f32", "counts": "i32", "repetition": "f32"}, ranges=_OPTIONS),
+    "topp": Case({"T": 32, "V": 152064}, _DRAW | {"top_p": "f32"}, ranges=_OPTIONS),
+}
