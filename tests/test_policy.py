@@ -16,6 +16,7 @@ from vivace.policy import prompt_text, state_bins
 FIXTURES = Path(__file__).parent / "fixtures" / "vla"
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
 DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
+PRE = FIXTURES / "preprocess"
 FLOWS = [("pi05", "pi05_tiny"), ("pi0", "pi0_tiny")]
 CASES = [(config, name, case) for config, name in FLOWS for case in "abc"]
 TOKENS, KV, VELOCITY, ACTIONS = 2e-4, 2e-4, 6e-4, 2e-4
@@ -142,7 +143,7 @@ def test_bits_do_not_depend_on_how_it_runs(config, name):
     assert (both[0] == two).all() and (both[1] == one).all()
     eager = _core.load_policy(str(FIXTURES / name), config=config, device=DEVICE, precision="f32", statistics="none", threads=2 * (DEVICE == "cpu"), num_views=3,
                               action_horizon=len(a["noise"]), num_steps=10, batch=3, eager=True)
-    raw = eager.predict([dict(frames=b["images"], tokens=b["prompt"].tolist(), state=b["state"], noise=b["noise"], seed=0, frozen=None)])
+    raw = eager.predict([dict(frames=b["images"], tokens=b["prompt"].tolist(), state=b["state"], noise=b["noise"], seed=0, end_token=1, frozen=None)])
     assert raw == two.tobytes()
     # A camera that is off counts as no camera.
     with load(config, name, "a") as model:
@@ -174,9 +175,112 @@ def test_noise_is_standard_normal():
     assert (x == next(v for n, _, v in noise if n == "noise")).all()
 
 
+# ---- pi0-FAST ----
+
+FAST = FIXTURES / "pi0_fast_tiny"
+FAST_INPUTS = load_file(FAST / "inputs.safetensors")
+LOGITS = 2e-4
+
+
+def fast_observation(case):
+    """lerobot puts one BOS behind the prompt, which all of the prefix sees."""
+    i = FAST_INPUTS
+    views = [i["images_u8"][v] if on else None for v, on in zip(i[f"{case}.views"], i[f"{case}.view_mask"])]
+    return dict(images=views, prompt=[*i[f"{case}.tokens"][i[f"{case}.token_mask"] > 0], 2])
+
+
+def load_fast(case, path=FAST, **options):
+    options = {"num_views": len(FAST_INPUTS[f"{case}.views"]), "max_codes": 24, "statistics": "none", "precision": "f32", "device": DEVICE,
+               "threads": 0 if DEVICE != "cpu" else 2, **options}
+    return vivace.load_model(path, config="pi0fast", **options)
+
+
+@pytest.mark.parametrize("case", "ab")
+def test_codes_match_lerobot(case):
+    want, given = expected("pi0_fast_tiny", case), fast_observation(case)
+    mask, token_mask = (FAST_INPUTS[f"{case}.{k}"] for k in ("view_mask", "token_mask"))
+    with load_fast(case) as model:
+        ids = model.tokens(**given, end_token=-1)
+        ended = model.tokens(**given, end_token=int(want["end_token"][0]))
+        seen = model.observe(**given, end_token=-1)
+    assert ids == want["greedy_ids"].tolist()
+    assert ended + [0] * (24 - len(ended)) == want["greedy_ids_with_end_token"].tolist()
+    by = {(n, s): v for n, s, v in seen}
+    on = by["image_tokens", -1].reshape(len(mask), 256, -1)
+    for k, slot in enumerate(np.flatnonzero(mask)):
+        close(on[k][want["image_rows"]], want["image_tokens"][slot], TOKENS)
+    place = np.cumsum(np.concatenate([np.repeat(mask, 256), token_mask, [1]])) - 1
+    assert (place[want["prefix_rows"]] == want["prefix_positions"]).all()
+    last = max(s for n, s in by if n == "k_cache")
+    for what, layer in (("first", 0), ("last", last)):
+        for kv in "kv":
+            close(by[f"{kv}_cache", layer][0][want["prefix_positions"]], want[f"{kv}_{what}"], KV)
+    # Rows after the final norm are up to 50 in size.
+    np.testing.assert_allclose(by["prefix_out", -1][want["prefix_positions"]], want["prefix_out"], rtol=1e-5, atol=2e-4)
+    logits = [v[0] for n, _, v in seen if n == "logits"]
+    assert len(logits) == 24
+    for got, w in zip(logits, want["logits"]):
+        close(got, w, LOGITS)
+    for got, top, values in zip(logits, want["top5_ids"], want["top5_logits"]):
+        close(got[top], values, LOGITS)
+
+
+def test_codes_do_not_depend_on_company():
+    a, b = fast_observation("a"), fast_observation("b")
+    a["images"] = [*a["images"], None]
+    with load_fast("b", batch=2) as model:
+        one, two = (model.tokens(**o, end_token=-1) for o in (a, b))
+        both = model._live.generate([model._observation(**o, end_token=-1) for o in (b, a)])
+        assert model.tokens(**a, end_token=one[5]) == one[:6]  # and what an earlier run left behind plays no part
+    assert both == [two, one]
+    assert one == expected("pi0_fast_tiny", "a")["greedy_ids"].tolist()
+
+
+CODECS = {c["name"]: c for c in json.loads((FIXTURES / "preprocess" / "config.json").read_text())["fast_codecs"]}
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_codec_matches_the_references(name):
+    c, want = CODECS[name], load_file(PRE / "expected.safetensors")
+    codec = _core.ActionCodec.open(str(PRE / f"{name}.tokenizer.json"), c["scale"], c["min_token"])
+    shape = c["time_horizon"], c["action_dim"]
+    for i, length in enumerate(c["lengths"]):
+        ids = want[f"{name}.ids_{i}"].tolist()
+        assert len(ids) == length
+        close(np.float32(codec.decode(ids, *shape)).reshape(shape), want[f"{name}.decoded_from_ids_{i}"], 1e-6)
+    for which in ("short", "long"):
+        for mode in ("relaxed", "strict"):
+            got = codec.decode(want[f"{name}.{which}_ids"].tolist(), *shape, strict=mode == "strict")
+            close(np.float32(got).reshape(shape), want[f"{name}.{which}_{mode}"], 1e-6)
+    with pytest.raises(vivace.InvalidArgumentError, match="outside"):
+        codec.decode([c["vocab_size"]], *shape)
+
+
+def test_codes_become_actions(tmp_path):
+    """Whatever the network writes: tokens below the reserved ones are codes, and the codec reads them."""
+    shutil.copy(PRE / "codec_a.tokenizer.json", tmp_path / "tokenizer.json")
+    (tmp_path / "processor_config.json").write_text(json.dumps({"scale": 10, "min_token": -354, "vocab_size": 2048}))
+    given = fast_observation("a")
+    with load_fast("a") as model:
+        ids = model.tokens(**given, end_token=-1)
+        with pytest.raises(vivace.FailedPreconditionError, match="codec="):
+            model.predict(**given)
+    with load_fast("a", codec=tmp_path, action_horizon=10) as model:
+        actions = model.predict(**given)
+    codec = _core.ActionCodec.open(str(tmp_path / "tokenizer.json"), 10, -354)
+    end, size = ids.index(1) if 1 in ids else len(ids), len(json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"])
+    codes = [2044 - 1 - 128 - t for t in ids[:end] if 0 <= 2044 - 1 - 128 - t < size]
+    assert codes and (actions == np.float32(codec.decode(codes, 10, 32)).reshape(10, 32)).all()
+    for name, text, error in (("processor_config.json", "{}", vivace.NotFoundError), ("tokenizer.json", '{"model": {"vocab": {"a": 3}}}', vivace.CorruptDataError)):
+        old = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text)
+        with pytest.raises(error):
+            load_fast("a", codec=tmp_path)
+        (tmp_path / name).write_text(old)
+
+
 # ---- preprocessing ----
 
-PRE = FIXTURES / "preprocess"
 SIZES = ["480x640", "200x123", "150x250", "224x224"]
 
 

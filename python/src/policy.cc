@@ -9,6 +9,7 @@
 #include "errors.h"
 #include "model.h"
 #include "tensor.h"
+#include "vivace/models/vla/codec.h"
 #include "vivace/models/vla/image.h"
 #include "vivace/models/vla/model.h"
 #include "vivace/models/vla/statistics.h"
@@ -24,11 +25,11 @@ struct Policy {
 };
 
 std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& config, const std::string& device, const std::string& precision, const std::string& resize,
-                                    const std::string& statistics, std::vector<bool> delta, const std::string& robot, int threads, int views, int horizon, int steps, int batch, int prompt_tokens,
-                                    bool eager, bool random_weights) {
+                                    const std::string& statistics, std::vector<bool> delta, const std::string& robot, int threads, int views, int horizon, int steps, int batch, int prompt_tokens, int codes,
+                                    const std::string& codec, bool eager, bool random_weights) {
   auto loaded = [&] {
     nb::gil_scoped_release release;
-    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, threads, views, horizon, steps, batch, prompt_tokens, eager, random_weights});
+    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, random_weights});
   }();
   check(loaded.status());
   return std::make_unique<Policy>(Policy{std::move(loaded).value()});
@@ -63,7 +64,7 @@ std::span<const float> floats(nb::handle o, const char* what, Given* given) {
   return {static_cast<const float*>(t.data), static_cast<size_t>(t.shape.elements())};
 }
 
-/// Each a dict: frames, tokens, state, noise, seed, frozen.
+/// Each a dict: frames, tokens, state, noise, seed, end_token, frozen.
 void read(nb::list all, Given* given) {
   given->views.resize(nb::len(all));
   given->tokens.resize(nb::len(all));
@@ -75,7 +76,7 @@ void read(nb::list all, Given* given) {
       given->views[i].push_back(f);
     }
     given->tokens[i] = nb::cast<std::vector<int32_t>>(d["tokens"]);
-    given->observations.push_back({given->views[i], given->tokens[i], floats(d["state"], "state", given), floats(d["noise"], "noise", given), nb::cast<uint64_t>(d["seed"]), floats(d["frozen"], "frozen", given)});
+    given->observations.push_back({given->views[i], given->tokens[i], floats(d["state"], "state", given), floats(d["noise"], "noise", given), nb::cast<uint64_t>(d["seed"]), nb::cast<int32_t>(d["end_token"]), floats(d["frozen"], "frozen", given)});
   }
 }
 
@@ -111,7 +112,7 @@ nb::dict limits(const Policy& p) {
   const engine::PolicyLimits l = p.model->limits();
   nb::dict d;
   d["views"] = l.views, d["horizon"] = l.horizon, d["steps"] = l.steps, d["batch"] = l.batch, d["prompt_tokens"] = l.prompt_tokens;
-  d["action_dim"] = l.action_dim, d["robot_dim"] = l.robot_dim, d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state;
+  d["codes"] = l.codes, d["action_dim"] = l.action_dim, d["robot_dim"] = l.robot_dim, d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state;
   return d;
 }
 
@@ -154,11 +155,40 @@ std::vector<float> scale(const std::string& kind, const std::string& flavour, st
 }  // namespace
 
 void add_policy(nb::module_& m) {
+  using models::vla::ActionCodec;
+  nb::class_<ActionCodec>(m, "ActionCodec")
+      .def_static("open", [](const std::string& tokenizer, double scale, int min_token) {
+        auto codec = ActionCodec::open(tokenizer, scale, min_token);
+        check(codec.status());
+        return std::move(codec).value();
+      }, nb::arg("tokenizer"), nb::arg("scale"), nb::arg("min_token"))
+      .def("decode", [](const ActionCodec& c, const std::vector<int32_t>& codes, int64_t horizon, int64_t dims, bool strict) {
+        if (horizon < 1 || dims < 1 || horizon > 4096 || dims > 4096) check(Status(Code::kInvalidShape, "decode: wanted 1 to 4096 steps and dimensions"));
+        std::vector<float> out(static_cast<size_t>(horizon * dims));
+        check(c.decode(codes, horizon, dims, strict, out));
+        return out;
+      }, nb::arg("codes"), nb::arg("horizon"), nb::arg("dims"), nb::arg("strict") = false);
   nb::class_<Policy>(m, "Policy")
       .def("report", [](const Policy& p) { return p.model->report(); })
       .def("memory", [](const Policy& p) { return memory_lines(*p.model); })
       .def("limits", &limits)
       .def("predict", &predict, nb::arg("observations"))
+      .def("generate", [](Policy& p, nb::list observations) {
+        Given given;
+        read(observations, &given);
+        const Status s = [&] {
+          nb::gil_scoped_release release;
+          return p.model->generate(given.observations);
+        }();
+        check(s);
+        nb::list all;
+        for (size_t i = 0; i < given.observations.size(); ++i) {
+          auto got = p.model->tokens(static_cast<int>(i));
+          check(got.status());
+          all.append(std::vector<int32_t>(got->begin(), got->end()));
+        }
+        return all;
+      }, nb::arg("observations"))
       .def("normalized", [](const Policy& p, int i) {
         auto got = p.model->normalized(i);
         check(got.status());
@@ -173,7 +203,7 @@ void add_policy(nb::module_& m) {
       .def("profile", &profile, nb::arg("context"));
   m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
         nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
-        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("eager") = false, nb::arg("random_weights") = false);
+        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("eager") = false, nb::arg("random_weights") = false);
   m.def("resize_frame", &resize_frame, nb::arg("frame"), nb::arg("flavour"), nb::arg("side") = 224);
   m.def("scale_values", &scale, nb::arg("kind"), nb::arg("flavour"), nb::arg("low"), nb::arg("high"), nb::arg("x"), nb::arg("inverse"));
 }

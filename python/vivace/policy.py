@@ -13,15 +13,17 @@ BOS = 2  # of PaliGemma's tokenizer
 
 
 def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None,
-                threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, random_weights=False) -> "Policy":
+                threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, codec="", max_codes=0, random_weights=False) -> "Policy":
     """Loads a policy: what vivace.load_model(path, config=...) does.
 
-    config: "pi05", "pi0". num_views: camera slots (3). action_horizon, num_steps: of a chunk and its flow, 0 = the
+    config: "pi05", "pi0", "pi0fast". num_views: camera slots (3). action_horizon, num_steps: of a chunk and its flow, 0 = the
     checkpoint's. batch: observations of one call. prompt_tokens: most tokens of a prompt. resize: "openpi"
     (antialiased, u8) or "lerobot" (bilinear, f32), "auto" as the checkpoint was saved. statistics: "auto" reads
     norm_stats.json or lerobot's processor files and answers in the robot's units, "none" gives normalised actions.
     robot: which of several folders under assets/. delta: a boolean a dimension: that action is a step from the state. tokenizer:
     tokenizer.json or tokenizer.model of PaliGemma, where it is not beside the checkpoint; token ids need none.
+    codec: of pi0fast, a folder with the actions' tokenizer.json and processor_config.json; without it tokens() works,
+    predict() does not. max_codes: most tokens of its answer (256).
     Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
     divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.
     """
@@ -35,7 +37,7 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
     if not os.path.exists(path):
         raise NotFoundError(f"{path}: no such file or directory")
     core = _core.load_policy(path, config=config, device=device, precision=precision, resize=resize, statistics=statistics, delta=list(delta), robot=robot, threads=threads,
-                             num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, random_weights=random_weights)
+                             num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, max_codes=max_codes, codec=os.fspath(codec), random_weights=random_weights)
     return Policy(path, core, tokenizer)
 
 
@@ -100,6 +102,11 @@ class Policy:
         """What predict() uses when it is given no prompt: text, or token ids."""
         self._prompt = prompt
 
+    def tokens(self, images, prompt=None, state=None, *, end_token=None) -> list[int]:
+        """pi0fast: the tokens that the actions are made of, the end token too. end_token: None is "|" where there is a
+        tokenizer, else 1 (end of text); -1 writes max_codes of them."""
+        return self._live.generate([self._observation(images, prompt, state, end_token=end_token)])[0]
+
     def predict(self, images, prompt=None, state=None, noise=None, seed=None, *, frozen=None):
         """Actions [horizon, robot's dimensions] f32, in the robot's units.
 
@@ -133,7 +140,7 @@ class Policy:
             seen.append((name, step, value.reshape(shape)))
         return seen
 
-    def _observation(self, images, prompt=None, state=None, noise=None, seed=None, frozen=None) -> dict:
+    def _observation(self, images, prompt=None, state=None, noise=None, seed=None, frozen=None, end_token=None) -> dict:
         np = self._np
 
         def values(what, v, rank):
@@ -152,7 +159,10 @@ class Policy:
         state = values("state", state, 1)
         if seed is not None and not 0 <= seed < 1 << 64:
             raise InvalidArgumentError(f"seed: wanted 0 to 2^64 - 1, got {seed}")
-        return dict(frames=list(images), tokens=self._tokens(self._prompt if prompt is None else prompt, state), state=state,
+        tokens = self._tokens(self._prompt if prompt is None else prompt, state)
+        if end_token is None:
+            end_token = self._encode("|")[0] if self._family == "pi0fast" and self._text is not None else 1
+        return dict(frames=list(images), tokens=tokens, state=state, end_token=end_token,
                     noise=values("noise", noise, 2), seed=seed or 0, frozen=values("frozen", frozen, 2))
 
     def _tokens(self, prompt, state) -> list[int]:
@@ -165,7 +175,8 @@ class Policy:
             raise InvalidArgumentError(f"state: {self._family} writes it into the prompt; give it, or token ids as prompt")
         words = self._live.normalize_state([float(v) for v in state]) if in_prompt else None
         ids = [BOS, *self._encode(prompt_text(self._family, prompt, words))]
-        return ids if in_prompt else ids + self._encode("\n")
+        # lerobot's pi0-FAST begins the answer with a second BOS, which is part of the prompt.
+        return ids + [BOS] if self._family == "pi0fast" else ids if in_prompt else ids + self._encode("\n")
 
     def _encode(self, text: str) -> list[int]:
         if self._text is None:

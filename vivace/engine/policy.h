@@ -22,12 +22,15 @@ struct PolicyOptions {
   int steps = 0;                    // of the flow; 0 = the checkpoint's, else 10
   int batch = 1;                    // observations of one call
   int prompt_tokens = 0;            // most tokens of a prompt; 0 = the family's
+  int codes = 0;                    // pi0fast: most tokens of an answer; 0 = 256
+  std::string codec;                // pi0fast: folder with tokenizer.json and processor_config.json of the actions' codec
   bool eager = false;               // issue ops one by one instead of replaying graphs: for debugging, same bits
   bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
 };
 
 struct PolicyLimits {
   int views = 0, horizon = 0, steps = 0, batch = 0, prompt_tokens = 0;
+  int codes = 0;        // most tokens of an answer; 0: a flow
   int action_dim = 0;   // of the network's actions and noise
   int robot_dim = 0;    // of the actions that come out
   int state_dim = 0;    // of the robot's state; 0: any up to the network's
@@ -47,6 +50,7 @@ struct Observation {
   std::span<const float> state;        // the robot's own units
   std::span<const float> noise;        // [horizon, action_dim]; empty: drawn from `seed`
   uint64_t seed = 0;
+  int32_t end_token = 1;               // pi0fast: the answer ends with it; -1: at the most tokens
   std::span<const float> frozen;       // [n, action_dim], n < horizon: first actions of the chunk, normalised, that the rest must follow
 };
 
@@ -58,6 +62,10 @@ class PolicyModel : public Model {
   /// Errors: InvalidArgument, InvalidShape, LimitExceeded name what is wrong with an observation, and nothing ran;
   /// Internal where the network's actions are not finite. After an error `actions` is not written.
   virtual Status predict(std::span<const Observation> observations, std::span<float> actions) = 0;
+  /// pi0fast: the tokens alone, which need no codec. Errors: Unsupported elsewhere, and predict()'s.
+  virtual Status generate(std::span<const Observation> observations);
+  /// The tokens of observation `i` of the last run, the end token too.
+  virtual Result<std::span<const int32_t>> tokens(int i) const;
   /// The network's own actions of the last predict(): [horizon, action_dim] of observation `i`, normalised.
   virtual Result<std::span<const float>> normalized(int i) const = 0;
   /// The state as the network, or the words of the prompt, take it. Errors: InvalidShape.

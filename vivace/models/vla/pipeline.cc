@@ -85,7 +85,7 @@ class Walk {
     VV_TRY(show("prefix_embeddings", -1, b.hidden));
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
-      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, {}};
+      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, {}, "full"};
       VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
       if (!w.o.w.present()) {
         VV_TRY(keys(b, w.qkv, cache));
@@ -96,6 +96,28 @@ class Walk {
       VV_TRY(mlp(b, w, b.hidden, b.hidden));
     }
     return {};
+  }
+
+  Status first_code(const CodeInputs& in) {
+    rows_ = {};
+    VV_TRY(rec_(ops::embedding, {{"table", b_.text.hidden}, {"ids", in.last}, {"out", b_.expert.hidden}}));
+    return pick_code(in);
+  }
+
+  Status code(const CodeInputs& in) {
+    const TowerBuffers& b = b_.expert;
+    rows_ = {};
+    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.token}, {"out", b.hidden}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}));
+    for (size_t i = 0; i < w_.text.size(); ++i) {
+      const GemmaLayer& w = w_.text[i];
+      const Tensor none;
+      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, none, {}, "causal"};
+      VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
+      VV_TRY(attend(b, c_.text, w, cache, b.hidden, b.hidden));
+      VV_TRY(rms_norm(b, w.mlp_norm, b.normed, b.normed_scale));
+      VV_TRY(mlp(b, w, b.hidden, b.hidden));
+    }
+    return pick_code(in);
   }
 
   Status flow(const ActionInputs& in) {
@@ -110,7 +132,8 @@ class Walk {
       Ada before;  // of the branch that waits to join the residual stream
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
-        const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, in.prefix};
+        const bool state = c_.has(kStateToken);
+        const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
         if (adaptive) {
           const Ada attn = ada(b_.attn_ada[i], time_row), after = ada(b_.mlp_ada[i], time_row);
           VV_TRY(ada_norm(b, before, attn, b.normed, b.normed_scale));
@@ -161,21 +184,30 @@ class Walk {
   /// A layer's keys and values, where rows stand in them, and what they see.
   struct Cache {
     const Tensor &k, &v, &pos, &slot, &length;
-    Tensor prefix;  // absent: every row sees all; else the actions' rule
+    Tensor prefix;      // of the rule for a state before actions
+    const char* mask;
   };
 
   /// Attention of normed rows, through its output product.
   Status attend(const TowerBuffers& b, const Tower& t, const GemmaLayer& w, const Cache& cache, const Tensor& out, const Tensor& residual) {
-    const bool state = cache.prefix.present() && c_.has(kStateToken);
     VV_TRY(product({b.normed, b.normed_scale}, w.qkv, b.qkv));
     VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
     VV_TRY(rec_(ops::attention,
-                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", state ? cache.prefix : Tensor{}},
+                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
-                {{"mask", state ? "state" : "full"}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
+                {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
     Rows entering;
     VV_TRY(enter(b, flat(b.attended), &entering));
     return product(entering, w.o, out, residual);
+  }
+
+  /// The greedy token of the step's rows, where the next step and the host find it.
+  Status pick_code(const CodeInputs& in) {
+    VV_TRY(rms_norm(b_.expert, w_.text_norm, b_.out, {}));
+    VV_TRY(rec_(ops::gemm, {{"x", b_.out}, {"w", w_.embed}, {"out", b_.logits}}));
+    VV_TRY(show("logits", -1, b_.logits));
+    VV_TRY(rec_(ops::argmax, {{"x", b_.logits}, {"token", b_.next}}));
+    return rec_(ops::advance, {{"token", b_.next}, {"fed", in.token}, {"pos", in.pos}, {"turn", in.turn}, {"ring", in.ring}});
   }
 
   /// Keys and values of the layer whose rows nobody reads.
@@ -275,6 +307,10 @@ Status record_context(ops::Recorder& rec, const PolicyContext& context, const Co
   VV_TRY(walk.vision(in));
   return walk.prefix(in);
 }
+
+Status record_first_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in) { return Walk(rec, context).first_code(in); }
+
+Status record_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in) { return Walk(rec, context).code(in); }
 
 Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in) { return Walk(rec, context).flow(in); }
 

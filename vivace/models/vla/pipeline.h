@@ -31,6 +31,15 @@ struct ActionInputs {
   Tensor length;       // [B] i32: prefix and actions
 };
 
+/// What a step of codes reads and moves on: a row an observation.
+struct CodeInputs {
+  Tensor last;         // [B] i32: row of the context whose next token is the first
+  Tensor pos, slot;    // [B] i32: where the token that is fed stands
+  Tensor token;        // [B] i32: fed
+  Tensor turn;         // [1] i32: row of the ring
+  Tensor ring;         // [N, B] i32: tokens of the last N steps, where the host reaches them
+};
+
 /// Rows of one stack and what lies between its ops. act unless it says otherwise.
 struct TowerBuffers {
   Tensor hidden;                         // [T, H]
@@ -49,6 +58,7 @@ struct PolicyBuffers {
   Tensor pixel_scale, pixel_offset;      // [3] f32, of u8 pictures
   Tensor inv_freq;                       // [D / 2] f32
   Tensor view_slot;                      // [B V n] i32: t / n
+  Tensor logits, next;                   // [B, V] f32, [B] i32: of codes, whose rows are expert's
   Tensor mixed, embedded;                // [horizon, H] f32: pi0's actions on their way in
   Tensor out;                            // [B A, H] f32: what leaves the expert
   // Time tables, a row a step and one for time 0: scale, shift and gate side by side.
@@ -71,6 +81,10 @@ struct PolicyContext {
 
 /// Pictures and words to the keys and values of every layer.
 Status record_context(ops::Recorder& rec, const PolicyContext& context, const ContextInputs& in);
+/// The first token after a context: `in.pos` is that of the last word until then.
+Status record_first_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in);
+/// One more token, from the one before.
+Status record_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in);
 /// All steps of the flow.
 Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in);
 /// Time tables from [sin, cos] rows [steps + 1, H] f32, once at load. `scratch`: two tensors [steps + 1, H] f32 and

@@ -1,0 +1,354 @@
+#include "vivace/models/vla/base.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "vivace/base/check.h"
+#include "vivace/base/float_types.h"
+#include "vivace/models/vla/model.h"
+#include "vivace/ops/rope_freqs.h"
+
+namespace vivace::models::vla {
+namespace {
+
+using engine::Observation;
+using engine::PolicyOptions;
+
+constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096;
+constexpr int64_t kMostSide = 16384;  // of a frame
+
+}  // namespace
+
+Status PolicyBase::check_options() {
+  VV_ASSIGN(plan_, pick_plan(options_.precision, machine_->place()));
+  const auto range = [](const char* what, int value, int most) {
+    return value >= 0 && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted 1 to %d, or 0 for the checkpoint's own, got %d", what, most, value));
+  };
+  VV_TRY(range("num_views", options_.views, kMostViews));
+  VV_TRY(range("action_horizon", options_.horizon, kMostHorizon));
+  VV_TRY(range("num_steps", options_.steps, kMostSteps));
+  VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
+  if (options_.batch < 1 || options_.batch > kMostBatch) return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
+  const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
+  limits_.views = own(options_.views, 3);
+  limits_.horizon = own(options_.horizon, std::min<int64_t>(config_.horizon, kMostHorizon));
+  limits_.steps = own(options_.steps, std::min<int64_t>(config_.steps, kMostSteps));
+  limits_.prompt_tokens = own(options_.prompt_tokens, config_.family->prompt_tokens);
+  limits_.batch = options_.batch;
+  limits_.action_dim = static_cast<int>(config_.action_dim);
+  limits_.takes_state = config_.has(kStateToken);
+  if (options_.resize == "auto") options_.resize = config_.lerobot ? "lerobot" : "openpi";
+  if (options_.resize != "openpi" && options_.resize != "lerobot") return Status(Code::kInvalidArgument, "resize: wanted auto, openpi or lerobot, got '" + options_.resize + "'");
+  resizers_.assign(static_cast<size_t>(limits_.views), Resizer(options_.resize == "openpi" ? Resize::openpi : Resize::lerobot, config_.image));
+  return {};
+}
+
+Status PolicyBase::read_scalers() {
+  if (options_.statistics != "auto" && options_.statistics != "none") return Status(Code::kInvalidArgument, "statistics: wanted auto or none, got '" + options_.statistics + "'");
+  if (options_.statistics == "auto") {
+    VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, config_.has(kQuantiles)));
+  }
+  limits_.robot_dim = static_cast<int>(statistics_.actions.kind == Scaler::Kind::identity ? config_.action_dim : statistics_.actions.size());
+  limits_.state_dim = static_cast<int>(statistics_.state.kind == Scaler::Kind::identity ? 0 : statistics_.state.size());
+  if (limits_.robot_dim > config_.action_dim || limits_.state_dim > config_.state_dim)
+    return Status(Code::kInvalidArgument, strf("statistics: %s has %d actions and %d values of state, the network %ld and %ld; it is of another robot", statistics_.source.c_str(), limits_.robot_dim, limits_.state_dim,
+                                               static_cast<long>(config_.action_dim), static_cast<long>(config_.state_dim)));
+  if (static_cast<int>(options_.delta.size()) > limits_.robot_dim)
+    return Status(Code::kInvalidArgument, strf("delta: the robot has %d actions, got %zu", limits_.robot_dim, options_.delta.size()));
+  return {};
+}
+
+void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, TowerBuffers* b) {
+  const auto declare = [&](const char* what, DType dtype, Shape shape, Tensor* to) { arena_.declare(std::string(name) + "." + what, dtype, shape, to); };
+  const DType act = plan_.act, f32 = DType::f32;
+  declare("hidden", act, Shape(rows, t.width), &b->hidden);
+  declare("normed", plan_.eight ? DType::e4m3 : act, Shape(rows, t.width), &b->normed);
+  declare("qkv", act, Shape(rows, t.qkv_width()), &b->qkv);
+  declare("q", act, Shape(rows, t.heads, t.head_dim), &b->q);
+  declare("attended", act, Shape(rows, t.heads, t.head_dim), &b->attended);
+  declare("mlp", act, Shape(rows, t.mlp), &b->mlp);
+  if (!cached) {
+    declare("k", act, Shape(rows, t.kv_heads, t.head_dim), &b->k);
+    declare("v", act, Shape(rows, t.kv_heads, t.head_dim), &b->v);
+  }
+  if (!plan_.eight) return;
+  declare("codes", DType::e4m3, Shape(rows, std::max({t.q_width(), t.mlp, padded_patch(config_)})), &b->codes);
+  declare("normed_scale", f32, Shape(rows), &b->normed_scale);
+  declare("codes_scale", f32, Shape(rows), &b->codes_scale);
+}
+
+void PolicyBase::declare_context() {
+  const PolicyConfig& c = config_;
+  const int64_t B = limits_.batch, pictures = B * limits_.views * c.view_tokens(), T = pictures + B * limits_.prompt_tokens;
+  const int64_t L = limits_.views * c.view_tokens() + limits_.prompt_tokens + suffix();
+  const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
+  const DType pixel = options_.resize == "openpi" ? DType::u8 : act;
+  context_in_.declare(arena_, "in.pixels", pixel, Shape(B * limits_.views, c.image, c.image, 3), &context_.pixels);
+  context_in_.declare(arena_, "in.ids", i32, Shape(T), &context_.ids);
+  context_in_.declare(arena_, "in.pos", i32, Shape(T), &context_.pos);
+  context_in_.declare(arena_, "in.slot", i32, Shape(T), &context_.slot);
+  context_in_.declare(arena_, "in.view_rows", i32, Shape(1), &context_.view_rows);
+  context_in_.declare(arena_, "in.rows", i32, Shape(1), &context_.rows);
+  context_in_.declare(arena_, "in.length", i32, Shape(B), &context_.length);
+
+  PolicyBuffers& b = buffers_;
+  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  declare_tower("vision", c.vision, pictures, false, &b.vision);
+  declare_tower("prefix", c.text, T, true, &b.text);
+  declare("patches", act, Shape(pictures, padded_patch(c)), &b.patches);
+  declare("view_slot", i32, Shape(pictures), &b.view_slot);
+  if (pixel == DType::u8) {
+    declare("pixel_scale", f32, Shape(3), &b.pixel_scale);
+    declare("pixel_offset", f32, Shape(3), &b.pixel_offset);
+  }
+  declare("inv_freq", f32, Shape(c.text.head_dim / 2), &b.inv_freq);
+  const auto layers = static_cast<size_t>(c.text.layers);
+  b.k_cache.resize(layers);
+  b.v_cache.resize(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    arena_.declare(strf("k_cache.%zu", i), act, Shape(B, L, c.text.kv_heads, c.text.head_dim), &b.k_cache[i]);
+    arena_.declare(strf("v_cache.%zu", i), act, Shape(B, L, c.text.kv_heads, c.text.head_dim), &b.v_cache[i]);
+  }
+}
+
+Status PolicyBase::fill_constants() {
+  VV_ASSIGN(const ops::RopeFreqs freqs, ops::rope_freqs(config_.rope_theta, config_.text.head_dim, {}));
+  std::vector<int32_t> slots(static_cast<size_t>(buffers_.view_slot.shape[0]));
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
+  const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)}, {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
+  VV_TRY(machine_->upload(both));
+  if (!buffers_.pixel_scale.present()) return {};
+  constexpr float kScale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, kOffset[] = {-1, -1, -1};
+  const engine::Upload pixels[] = {{buffers_.pixel_scale.data, kScale, sizeof(kScale)}, {buffers_.pixel_offset.data, kOffset, sizeof(kOffset)}};
+  return machine_->upload(pixels);
+}
+
+Status PolicyBase::load() {
+  if (options_.random_weights) {
+    source_.make_synthetic();
+    options_.statistics = "none";
+  }
+  VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
+  VV_TRY(check_options());
+  VV_TRY(read_scalers());
+  VV_TRY(check_own());
+  engine::Placement tables;
+  std::vector<std::unique_ptr<std::byte[]>> own;
+  VV_TRY(load_weights(source_, config_, plan_, limits_.views, limits_.batch, &placement_, &tables, &own, &weights_));
+  declare_context();
+  declare_own();
+  VV_ASSIGN(const int64_t free, machine_->free_bytes());
+  if (const int64_t need = placement_.bytes() + tables.bytes() + arena_.bytes(); machine_->place() != Place::host && need > free)
+    return Status(Code::kOutOfMemory, strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision", static_cast<long>(need), machine_->name(), static_cast<long>(free)));
+  VV_TRY(placement_.commit(*machine_));
+  VV_TRY(tables.commit(*machine_));
+  VV_TRY(arena_.commit(*machine_));
+  VV_TRY(context_in_.open(*machine_, "context inputs"));
+  picture_.resize(static_cast<size_t>(config_.image * config_.image * 3));
+  VV_TRY(fill_constants());
+  VV_TRY(start());
+  VV_TRY(capture());
+  machine_->finish_uploads();
+  return {};
+}
+
+Status PolicyBase::record_launches(exec::Stream& s, bool) const {
+  ops::Recorder rec(s);
+  return record_context(rec, context(), context_);
+}
+
+Status PolicyBase::record_context_graph(exec::Stream& s) const {
+  VV_TRY(context_in_.copy_in(s));
+  return record_launches(s, true);
+}
+
+Status PolicyBase::capture() {
+  exec::Stream& stream = machine_->stream();
+  context_graph_ = std::make_unique<exec::Graph>("context", 1);
+  own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", 1);
+  // A dry run without rows sizes every scratch area and loads every kernel, which a capture must not do.
+  VV_TRY(record_context_graph(stream));
+  VV_TRY(record_own(stream));
+  VV_TRY(stream.synchronize());
+  VV_TRY(context_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_context_graph(s); }));
+  VV_TRY(own_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_own(s); }));
+  return captured();
+}
+
+Status PolicyBase::check(const Observation& o, size_t i) const {
+  if (o.views.size() != static_cast<size_t>(limits_.views)) return bad(i, Code::kInvalidArgument, strf("wanted a frame, or none, for each of %d cameras, got %zu; load with num_views", limits_.views, o.views.size()));
+  if (std::none_of(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; })) return bad(i, Code::kInvalidArgument, "no camera is on");
+  for (const engine::Frame& f : o.views)
+    if (f.data != nullptr && (f.height < 1 || f.width < 1 || f.height > kMostSide || f.width > kMostSide || f.stride < f.width * 3))
+      return bad(i, Code::kInvalidShape, strf("a frame has 1 to %ld rows and columns of RGB, got %ld x %ld with %ld bytes a row", static_cast<long>(kMostSide), static_cast<long>(f.height), static_cast<long>(f.width), static_cast<long>(f.stride)));
+  if (o.tokens.size() > static_cast<size_t>(limits_.prompt_tokens)) return bad(i, Code::kLimitExceeded, strf("the prompt has %zu tokens, at most %d; load with prompt_tokens", o.tokens.size(), limits_.prompt_tokens));
+  for (const int32_t t : o.tokens)
+    if (t < 0 || t >= config_.vocab) return bad(i, Code::kInvalidArgument, strf("token %d is outside the vocabulary [0, %ld)", t, static_cast<long>(config_.vocab)));
+  const bool adds = std::find(options_.delta.begin(), options_.delta.end(), true) != options_.delta.end();
+  if (o.state.empty() && (limits_.takes_state || adds)) return bad(i, Code::kInvalidArgument, limits_.takes_state ? "this policy reads the state; give it" : "actions are steps from the state; give it");
+  if (!o.state.empty() && (limits_.state_dim > 0 ? o.state.size() != static_cast<size_t>(limits_.state_dim) : o.state.size() > static_cast<size_t>(config_.state_dim)))
+    return bad(i, Code::kInvalidShape, strf("the state has %zu values, wanted %d", o.state.size(), limits_.state_dim > 0 ? limits_.state_dim : static_cast<int>(config_.state_dim)));
+  if (adds && o.state.size() < options_.delta.size()) return bad(i, Code::kInvalidShape, strf("the state has %zu values, actions are steps from %zu", o.state.size(), options_.delta.size()));
+  if (!std::all_of(o.state.begin(), o.state.end(), [](float v) { return std::isfinite(v); })) return bad(i, Code::kInvalidArgument, "state is not finite");
+  return check_own(o, i);
+}
+
+void PolicyBase::write_pixels(const engine::Frame& frame, int64_t slot) {
+  const int64_t n = config_.image * config_.image * 3, first = slot * n;
+  Resizer& resizer = resizers_[static_cast<size_t>(slot % limits_.views)];
+  switch (context_.pixels.dtype) {
+    case DType::u8: return resizer.run(frame, context_in_.host<uint8_t>(context_.pixels) + first);
+    case DType::f32: return resizer.run(frame, context_in_.host<float>(context_.pixels) + first);
+    default: break;
+  }
+  resizer.run(frame, picture_.data());
+  uint16_t* const to = context_in_.host<uint16_t>(context_.pixels) + first;
+  for (size_t i = 0; i < picture_.size(); ++i) to[i] = bf16_of_f32(picture_[i]);
+}
+
+void PolicyBase::write(std::span<const Observation> observations) {
+  const int64_t n = config_.view_tokens();
+  auto *const ids = context_in_.host<int32_t>(context_.ids), *const pos = context_in_.host<int32_t>(context_.pos), *const slot = context_in_.host<int32_t>(context_.slot);
+  int64_t row = 0, picture = 0;
+  const auto place = [&](int32_t id, int64_t at, size_t whose) {
+    ids[row] = id;
+    pos[row] = static_cast<int32_t>(at);
+    slot[row++] = static_cast<int32_t>(whose);
+  };
+  for (size_t b = 0; b < observations.size(); ++b) {
+    int64_t at = 0;
+    for (const engine::Frame& f : observations[b].views) {
+      if (f.data == nullptr) continue;
+      write_pixels(f, picture++);
+      for (int64_t i = 0; i < n; ++i) place(0, at++, b);
+    }
+  }
+  context_in_.host<int32_t>(context_.view_rows)[0] = static_cast<int32_t>(row);
+  for (size_t b = 0; b < static_cast<size_t>(limits_.batch); ++b) {
+    const Observation& o = observations[std::min(b, observations.size() - 1)];
+    int64_t at = std::count_if(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; }) * n;
+    if (b < observations.size())
+      for (const int32_t t : o.tokens) place(t, at++, b);
+    // Slots that nobody asked for run over an empty prefix; their actions are dropped.
+    const int64_t prefix = b < observations.size() ? at : 0;
+    context_in_.host<int32_t>(context_.length)[b] = static_cast<int32_t>(prefix);
+    write_own(o, static_cast<int64_t>(b), prefix);
+  }
+  context_in_.host<int32_t>(context_.rows)[0] = static_cast<int32_t>(row);
+}
+
+Status PolicyBase::prepare(std::span<const Observation> observations) {
+  answered_ = false;
+  if (observations.empty() || observations.size() > static_cast<size_t>(limits_.batch))
+    return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch", limits_.batch, observations.size()));
+  for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
+  write(observations);
+  return {};
+}
+
+Status PolicyBase::predict(std::span<const Observation> observations, std::span<float> actions) {
+  const int64_t n = limits_.horizon, D = limits_.action_dim, R = limits_.robot_dim;
+  answered_ = false;
+  if (const size_t want = observations.size() * static_cast<size_t>(n * R); actions.size() != want)
+    return Status(Code::kInvalidShape, strf("predict: wanted room for %zu values, got %zu", want, actions.size()));
+  VV_TRY(prepare(observations));
+  VV_ASSIGN(const std::span<const float> x, run(observations.size()));
+  if (!std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); }))
+    return Status(Code::kInternal, "predict: the network's actions are not finite: the checkpoint or this machine's arithmetic is broken; no action was given");
+  for (int64_t row = 0; row < static_cast<int64_t>(observations.size()) * n; ++row)
+    for (int64_t d = 0; d < R; ++d) {
+      float v = statistics_.actions.unnormalize(x[static_cast<size_t>(row * D + d)], static_cast<size_t>(d));
+      if (d < static_cast<int64_t>(options_.delta.size()) && options_.delta[static_cast<size_t>(d)]) v += observations[static_cast<size_t>(row / n)].state[static_cast<size_t>(d)];
+      actions[static_cast<size_t>(row * R + d)] = v;
+    }
+  answered_ = true;
+  return {};
+}
+
+Result<std::vector<float>> PolicyBase::normalized_state(std::span<const float> state) const {
+  if (limits_.state_dim > 0 && state.size() != static_cast<size_t>(limits_.state_dim)) return Status(Code::kInvalidShape, strf("the state has %zu values, wanted %d", state.size(), limits_.state_dim));
+  std::vector<float> out;
+  for (size_t i = 0; i < state.size(); ++i) out.push_back(statistics_.state.normalize(state[i], i));
+  return out;
+}
+
+Show PolicyBase::shower(const Probe& probe, std::vector<std::byte>* copy) {
+  return [this, &probe, copy](const char* name, int step, const Tensor& value) -> Status {
+    exec::Stream& stream = machine_->stream();
+    VV_TRY(stream.synchronize());
+    copy->resize(static_cast<size_t>(value.span_bytes()));
+    VV_TRY(stream.copy(copy->data(), value.data, copy->size()));
+    VV_TRY(stream.synchronize());
+    Tensor seen = value;
+    seen.data = copy->data();
+    seen.place = Place::host;
+    return probe(name, step, seen);
+  };
+}
+
+Status PolicyBase::observe_context(const Show& show) {
+  ops::Recorder rec(machine_->stream());
+  VV_TRY(context_in_.copy_in(machine_->stream()));
+  VV_TRY(record_context(rec, context(show), context_));
+  for (size_t i = 0; i < buffers_.k_cache.size(); ++i) {
+    VV_TRY(show("k_cache", static_cast<int>(i), buffers_.k_cache[i]));
+    VV_TRY(show("v_cache", static_cast<int>(i), buffers_.v_cache[i]));
+  }
+  return {};
+}
+
+Result<engine::Profile> PolicyBase::profile(bool context) {
+  return engine::profile(*machine_, [&](exec::Stream& s) { return record_launches(s, context); }, [&] { return machine_->stream().synchronize(); });
+}
+
+engine::Report PolicyBase::report() const {
+  const auto quoted = [](const std::string& s) { return '"' + s + '"'; };
+  const auto number = [](int64_t v) { return std::to_string(v); };
+  const auto tower = [&](const Tower& t) {
+    return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}", static_cast<long>(t.width), static_cast<long>(t.layers), static_cast<long>(t.mlp),
+                static_cast<long>(t.heads), static_cast<long>(t.kv_heads), static_cast<long>(t.head_dim));
+  };
+  return {{"family", quoted(family_)},
+          {"device", quoted(machine_->name())},
+          {"precision", quoted(plan_.name)},
+          {"threads", number(machine_->threads())},
+          {"resize", quoted(options_.resize)},
+          {"statistics", quoted(statistics_.source)},
+          {"vision", tower(config_.vision)},
+          {"text", tower(config_.text)},
+          {"expert", tower(config_.expert)},
+          {"vocab", number(config_.vocab)},
+          {"num_views", number(limits_.views)},
+          {"action_horizon", number(limits_.horizon)},
+          {"num_steps", number(limits_.steps)},
+          {"batch", number(limits_.batch)},
+          {"prompt_tokens", number(limits_.prompt_tokens)},
+          {"action_dim", number(limits_.action_dim)},
+          {"robot_dim", number(limits_.robot_dim)},
+          {"state_dim", number(limits_.state_dim)},
+          {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
+          {"action_launches", number(static_cast<int64_t>(own_graph_->executable(kOnly)->launches()))},
+          {"weight_bytes", number(placement_.bytes())},
+          {"arena_bytes", number(arena_.bytes())}};
+}
+
+std::vector<engine::MemoryLine> PolicyBase::memory() const {
+  std::vector<engine::MemoryLine> lines{{"weights", placement_.bytes()}};
+  for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
+  return lines;
+}
+
+Result<std::unique_ptr<engine::PolicyModel>> load_policy(const std::string& path, const PolicyOptions& options) {
+  const auto build = [&]() -> Result<std::unique_ptr<engine::PolicyModel>> {
+    VV_ASSIGN(engine::Checkpoint checkpoint, options.random_weights ? engine::Checkpoint::open_config(path) : engine::Checkpoint::open(path));
+    VV_ASSIGN(PolicyConfig config, read_config(checkpoint, options));
+    std::unique_ptr<PolicyBase> policy = (config.has(kFlow) ? make_flow : make_codes)(std::move(checkpoint), std::move(config), options);
+    VV_TRY(policy->load());
+    return std::unique_ptr<engine::PolicyModel>(std::move(policy));
+  };
+  auto built = build();
+  if (!built.ok()) return std::move(built).status().with_context(path);
+  return built;
+}
+
+}  // namespace vivace::models::vla

@@ -1,0 +1,96 @@
+// PolicyBase: what every policy has: a machine, weights, the context's inputs and graph. Families add what follows it.
+#pragma once
+#include "vivace/exec/plan.h"
+#include "vivace/models/vla/image.h"
+#include "vivace/models/vla/io.h"
+#include "vivace/models/vla/pipeline.h"
+#include "vivace/models/vla/statistics.h"
+
+namespace vivace::models::vla {
+
+class PolicyBase : public engine::PolicyModel {
+ public:
+  PolicyBase(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options)
+      : source_(std::move(checkpoint)), options_(options), family_(config.family->name), config_(std::move(config)) {}
+  /// What is in flight holds addresses of this object's memory.
+  ~PolicyBase() override {
+    if (machine_ != nullptr) static_cast<void>(machine_->stream().synchronize());
+  }
+  Status load();
+
+  const std::string& family() const override { return family_; }
+  engine::Report report() const override;
+  std::vector<engine::MemoryLine> memory() const override;
+  engine::PolicyLimits limits() const override { return limits_; }
+  Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
+  Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
+  Result<engine::Profile> profile(bool context) override;
+
+ protected:
+  static constexpr exec::ShapeKey kOnly{1};  // one variant a graph: what varies lies in memory
+
+  // What a family adds.
+  /// Places of the cache behind a prefix.
+  virtual int64_t suffix() const = 0;
+  virtual Status check_own() = 0;
+  virtual void declare_own() = 0;
+  /// After all memory is there: constants, tables.
+  virtual Status start() = 0;
+  virtual Status check_own(const engine::Observation& o, size_t i) const = 0;
+  /// The host's side of observation `b`, whose prefix has `prefix` places; 0 for one that nobody asked for.
+  virtual void write_own(const engine::Observation& o, int64_t b, int64_t prefix) = 0;
+  virtual Status record_own(exec::Stream& s) const = 0;
+  /// The launches of one of the two graphs without the copies around them.
+  virtual Status record_launches(exec::Stream& s, bool context) const;
+  /// Both graphs are there.
+  virtual Status captured() = 0;
+  /// Everything after write(): normalised actions [observations, horizon, action_dim].
+  virtual Result<std::span<const float>> run(size_t observations) = 0;
+
+  virtual Status record_context_graph(exec::Stream& s) const;
+  /// Checks observations and writes the host's side of them. Errors: as predict().
+  Status prepare(std::span<const engine::Observation> observations);
+  PolicyContext context(Show show = {}) const { return {config_, plan_, weights_, buffers_, limits_.batch, limits_.views, limits_.steps, std::move(show)}; }
+  void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, TowerBuffers* b);
+  /// Runs the context as observe() must: op by op, all values shown.
+  Status observe_context(const Show& show);
+  /// A Show that copies values to the host.
+  Show shower(const Probe& probe, std::vector<std::byte>* copy);
+  Status bad(size_t i, Code code, const std::string& what) const { return Status(code, strf("observation %zu: ", i) + what); }
+
+  engine::WeightSource source_;
+  engine::PolicyOptions options_;
+  std::unique_ptr<engine::Machine> machine_;  // before everything that lives on it
+  engine::Placement placement_;
+  engine::Arena arena_;
+  std::string family_;
+  PolicyConfig config_;
+  PrecisionPlan plan_{};
+  engine::PolicyLimits limits_;
+  Statistics statistics_;
+  PolicyWeights weights_;
+  PolicyBuffers buffers_;
+  ContextInputs context_;
+  Stretch context_in_;
+  std::unique_ptr<exec::Graph> context_graph_, own_graph_;
+  bool answered_ = false;           // the last predict() ended well
+
+ private:
+  Status check_options();
+  Status read_scalers();
+  void declare_context();
+  Status fill_constants();
+  Status capture();
+  Status check(const engine::Observation& o, size_t i) const;
+  void write(std::span<const engine::Observation> observations);
+  void write_pixels(const engine::Frame& frame, int64_t slot);
+
+  std::vector<Resizer> resizers_;   // a camera slot
+  std::vector<float> picture_;      // lerobot's, where activations are not f32
+};
+
+/// The two kinds of policy, not loaded yet.
+std::unique_ptr<PolicyBase> make_flow(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
+std::unique_ptr<PolicyBase> make_codes(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
+
+}  // namespace vivace::models::vla
