@@ -5,10 +5,18 @@
 A step is what the host sees: tokens of all sequences, read back, while the device runs ahead; context 1,024. Its
 floor counts weights and caches once at the measured copy rate. The peer is transformers 5.17 with torch.compile and
 CUDA graphs on the same chip on an earlier day (bf16), so its ratio says less than one measured in turn.
+metric=graph rows are the step's graph alone, replayed: curves over context and batch. metric=jitter: 20,000 steps of
+one sequence that starts anew at the same context every 400. metric=start: from the start of a process to the first
+token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
 """
 import argparse
+import json
 import os
+import struct
+import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,29 +26,115 @@ from tools.receipt import Receipt  # noqa: E402
 COPY_RATE = 4.25e12  # bytes a second, measured on the H200: docs/design/030-memory-bound.md
 PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwen3-0.6b", "bf16", 1): 2780.0}
 # model, precision, kv, sequences
-CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1, 8, 32)), ("qwen3-8b", "w8a16", "auto", (1, 8)),
-         ("qwen3-8b", "bf16", "e4m3", (1, 32)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)), ("qwen3-0.6b", "w8a16", "auto", (1,)),
+CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w4a16", "auto", (1, 8)),
+         ("qwen3-8b", "w8a16", "auto", (1,)), ("qwen3-8b", "bf16", "e4m3", (1, 32)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
          ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1, 8))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
+# model, precision, rows of a step, positions
+CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("llama-3.2-1b", "bf16", (1,), (1024, 8192, 32768, 65536, 131071)),
+          ("qwen3-8b", "bf16", (2, 4, 8, 16, 32), (1024,))]
+JITTER = ("smollm2-135m", "bf16", 20_000, 400)
+START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
-def floor_us(report, kv_bytes, batch) -> float:
-    """Weights that a step reads (the table of an untied embedding is not) and caches up to POSITION."""
+def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
+    """Weights that a step reads (the table of an untied embedding is not) and caches up to `position`."""
     r = report
     table = r["vocab"] * r["hidden"] * 2
     weights = r["weight_bytes"] - table  # untied: the table; tied in 8 bits: likewise; tied in 16: added again
     if r["tied"] and r["head_dtype"] == "bf16":
         weights += table
-    cache = batch * POSITION * r["layers"] * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
+    cache = batch * position * r["layers"] * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
     return (weights + cache) / COPY_RATE * 1e6
+
+
+def curves(vivace, add) -> None:
+    for name, precision, batches, positions in CURVES:
+        with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, context=max(positions) + 1, chunk=128, max_batch=max(batches)) as model:
+            report = model.report()
+            for batch in batches:
+                for position in positions:
+                    step = model.profile(rows=batch, position=position)["step_us"]
+                    add(report, precision, f"model={name},batch={batch},ctx={position},metric=graph", p50_us=step, limit_us=floor_us(report, 2, batch, position), tool="graph replays, host clock")
+
+
+def jitter(vivace, add) -> None:
+    """Times between tokens; the first of each run, which waits for the prompt, left out."""
+    from vivace import _core
+    from vivace.bench import percentiles
+
+    name, precision, count, run = JITTER
+    seconds = []
+    with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, context=2048, chunk=PROMPT) as model:
+        report = model.report()
+        request = dict(prompt=[(i * 7919 + 13) % report["vocab"] for i in range(POSITION)], max_tokens=run + 4, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
+                       presence=0.0, frequency=0.0, seed=0, stop=[])
+        while len(seconds) < count:
+            batcher = _core.Batcher(model._live)
+            batcher.submit(**request)
+            times = []
+            while not batcher.idle():
+                batcher.step()
+                times.append(time.perf_counter())
+            seconds += [b - a for a, b in zip(times, times[1:])][-run:]
+    p = percentiles(seconds)
+    add(report, precision, f"model={name},batch=1,ctx={POSITION},metric=jitter", **p, note=f"p99.9 is {p['p999_us'] / p['p50_us']:.3f} of p50, goal 1.03; the longest {max(seconds) * 1e6:.0f} us")
+
+
+_FIRST_TOKEN = """
+import json, os, sys, time
+born = float(sys.argv[2])
+at = {"interpreter": time.time() - born}
+import vivace
+at["import"] = time.time() - born
+model = vivace.load_model(sys.argv[1], device="cuda", precision="bf16")
+at["loaded"] = time.time() - born
+model.generate_ids([1, 2, 3], max_tokens=1)
+at["first_token"] = time.time() - born
+print(json.dumps({"at": at, "load": model.report()["load_s"]}))
+"""
+
+
+def start(add) -> None:
+    """A file of zeros: what it costs to bring weights over does not depend on their values."""
+    name, precision, goal = START
+    config = json.loads((ROOT / f"bench/configs/{name}/config.json").read_text())
+    h, m, v, d = config["hidden_size"], config["intermediate_size"], config["vocab_size"], config["head_dim"]
+    q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
+    shapes = {"model.embed_tokens.weight": [v, h], "model.norm.weight": [h], "lm_head.weight": [v, h]}
+    for i in range(config["num_hidden_layers"]):
+        layer = {"input_layernorm": [h], "post_attention_layernorm": [h], "self_attn.q_norm": [d], "self_attn.k_norm": [d], "self_attn.q_proj": [q, h], "self_attn.k_proj": [kv, h],
+                 "self_attn.v_proj": [kv, h], "self_attn.o_proj": [h, q], "mlp.gate_proj": [m, h], "mlp.up_proj": [m, h], "mlp.down_proj": [h, m]}
+        shapes |= {f"model.layers.{i}.{k}.weight": s for k, s in layer.items()}
+    table, offset = {}, 0
+    for key, shape in shapes.items():
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        table[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    header = json.dumps(table).encode()
+    header += b" " * (-len(header) % 8)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.safetensors"
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(header)) + header)
+            f.truncate(8 + len(header) + offset)
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        runs = []
+        for _ in range(3):  # the first brings the file into the page cache and the kernels into theirs
+            out = subprocess.run([sys.executable, "-c", _FIRST_TOKEN, folder, str(time.time())], capture_output=True, text=True, check=True)
+            runs.append(json.loads(out.stdout.strip().splitlines()[-1]))
+    best = min(runs[1:], key=lambda r: r["at"]["first_token"])
+    phases = ", ".join(f"{k} {s:.3f}" for k, s in [*best["at"].items(), *(("load/" + k, s) for k, s in best["load"].items())])
+    add(None, precision, f"model={name},bytes={offset},metric=start", p50_us=best["at"]["first_token"] * 1e6, n=2, limit_us=goal, note=f"seconds: {phases}; first run {runs[0]['at']['first_token']:.2f}")
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
+    p.add_argument("--parts", default="cases,curves,jitter,start", help="what to run, with commas between")
     args = p.parse_args()
 
     import vivace
@@ -50,7 +144,14 @@ def main() -> None:
     info, state = device.info(), device.state()
     r = Receipt("llm", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
                 commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_llm_device.py", versions={"vivace": vivace.__version__}, sources=SOURCES, limits={"copy_bytes_per_s": COPY_RATE})
-    for name, precision, kv, batches in CASES:
+
+    def add(report, precision, case, tool="host clock", **row):
+        tactic = f"launches={report['launches']} ahead={report['ahead']}" if report else "process"
+        r.row(op="e2e", case=case, dtype=precision, tactic=tactic, tool=tool, **row)
+        print(f"{case:<75} {precision:<10} p50 {row['p50_us']:>9.1f} us  " + (f"limit {row['limit_us']:.1f}  " if row.get("limit_us") else "") + (row.get("note") or ""), flush=True)
+
+    parts = args.parts.split(",")
+    for name, precision, kv, batches in CASES if "cases" in parts else []:
         if args.models and name not in args.models.split(","):
             continue
         try:
@@ -72,6 +173,13 @@ def main() -> None:
                         print(f"{row['case']:<75} {precision:<6} p50 {row['p50_us']:>9.1f} us  p99 {row['p99_us']:>9.1f}  {share}", flush=True)
         except vivace.Error as e:
             print(f"{name} {precision} kv={kv}: {e}", flush=True)  # no row: the receipt shows what ran
+    for part, run in (("curves", lambda: curves(vivace, add)), ("jitter", lambda: jitter(vivace, add)), ("start", lambda: start(add))):
+        if part not in parts:
+            continue
+        try:
+            run()
+        except (vivace.Error, subprocess.CalledProcessError) as e:
+            print(f"{part}: {e} {getattr(e, 'stderr', '')}", flush=True)
     print(r.write("bench").relative_to(ROOT))
 
 

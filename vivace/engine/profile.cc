@@ -37,7 +37,7 @@ bool alike(const exec::Launch& a, const exec::Launch& b) {
 /// Microseconds of one run of the launches.
 Result<double> time_of(Machine& machine, const std::vector<const exec::Launch*>& launches, const std::function<Status()>& reset) {
   using Clock = std::chrono::steady_clock;
-  constexpr int kSamples = 7;
+  constexpr int kSamples = 7, kLeast = 4;  // runs of a sample, so that the way to and from the device is shared
   constexpr double kSampleUs = 1500;
   exec::Stream& stream = machine.stream();
   VV_TRY(stream.begin_capture());
@@ -56,7 +56,7 @@ Result<double> time_of(Machine& machine, const std::vector<const exec::Launch*>&
     for (int i = 0; i < runs; ++i) VV_TRY(stream.replay(**graph));
     VV_TRY(stream.synchronize());
     const double us = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
-    if (us < kSampleUs && runs < 64) runs *= 2;  // until the wait at the end no longer shows
+    if (runs < kLeast || (us < kSampleUs && runs < 64)) runs *= 2;  // until the wait at the end no longer shows
     else samples.push_back(us / runs);
   }
   std::nth_element(samples.begin(), samples.begin() + kSamples / 2, samples.end());

@@ -2,6 +2,7 @@
 #include "vivace/models/decoder/model.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "vivace/base/check.h"
@@ -90,6 +91,7 @@ class DecoderModel final : public engine::TextModel {
   Pages pages_;
   Flights flights_;
   double attn_factor_ = 1;
+  std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
   std::vector<Variant> variants_;   // by class and rows, ascending
   std::unique_ptr<exec::Graph> graph_;
   std::vector<Sampling> sampling_;  // a slot
@@ -223,13 +225,21 @@ Status DecoderModel::load() {
   VV_ASSIGN(config_, read_config(source_.checkpoint()));
   family_ = config_.family->name;
   if (options_.random_weights) source_.make_synthetic();
+  auto last = std::chrono::steady_clock::now();
+  const auto phase = [&](const char* name) {
+    const auto now = std::chrono::steady_clock::now();
+    phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
+    last = now;
+  };
   VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
+  phase("device");
   VV_TRY(check_options());
   VV_TRY(load_weights(source_, config_, &weights_));
   VV_TRY(place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_));
   declare_buffers();
   VV_TRY(check_fit());
   VV_TRY(placement_.commit(*machine_));
+  phase("weights");
   if (config_.tied && !weights_.head_scale.present()) weights_.head = weights_.embed;
   VV_TRY(arena_.commit(*machine_));
   if (machine_->place() == Place::host) source_.touch();
@@ -245,8 +255,10 @@ Status DecoderModel::load() {
   VV_TRY(flights_.open(*machine_, limits_.ahead, limits_.max_batch, &buffers_));
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
   for (std::vector<int32_t>* slots : {&slots_, &decoding_, &decoding_pos_}) slots->reserve(static_cast<size_t>(limits_.max_batch));
+  phase("arena");
   VV_TRY(make_variants());
   machine_->finish_uploads();
+  phase("graphs");
   return {};
 }
 
@@ -471,6 +483,8 @@ engine::Report DecoderModel::report() const {
   const auto quoted = [](const std::string& s) { return '"' + s + '"'; };
   const auto number = [](int64_t v) { return std::to_string(v); };
   const DecoderConfig& c = config_;
+  std::string phases;
+  for (const auto& [name, seconds] : phases_) phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
   return {{"family", quoted(family_)},
           {"device", quoted(machine_->name())},
           {"precision", quoted(plan_.name)},
@@ -499,7 +513,8 @@ engine::Report DecoderModel::report() const {
           {"graphs", number(static_cast<int64_t>(variants_.size()))},
           {"launches", number(static_cast<int64_t>(graph_->executable(variants_.front().key())->launches()))},
           {"weight_bytes", number(placement_.bytes())},
-          {"arena_bytes", number(arena_.bytes())}};
+          {"arena_bytes", number(arena_.bytes())},
+          {"load_s", "{" + phases + "}"}};
 }
 
 std::vector<engine::MemoryLine> DecoderModel::memory() const {
