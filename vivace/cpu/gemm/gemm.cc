@@ -17,6 +17,7 @@ using kernels::GemmAct;
 using kernels::GemmArgs;
 
 constexpr int64_t kTokenBlock = 256;  // tokens whose sums a thread keeps at a time
+constexpr int64_t kAheadBytes = 16384;  // how far ahead of one token's product memory is asked for weights
 
 const GemmLevel& level() {
   switch (isa()) {
@@ -169,6 +170,17 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
   const bool dense = a.w_stride == K;
   const int64_t pitch = row_bytes(a.w_dtype, a.w_stride), slab_bytes = row_bytes(a.w_dtype, kSlab);
   const int64_t panel_bytes = pitch * kPanelRows, slabs = ceil_div(K, kSlab), panels = ceil_div(a.N, kPanelRows);
+  if (T == 1 && l.direct != nullptr) {
+    const int64_t far = ceil_div(kAheadBytes, panel_bytes);
+    for_panels(a, T, pool, [&](int64_t first, int64_t count) {
+      alignas(64) float acc[kPanelRows];
+      for (int64_t p = first; p < first + count; ++p) {
+        l.direct(a.w_dtype, Rows(a, pitch, p, 0).row, K, dense && p + far + 1 < panels ? far * panel_bytes : 0, x.at(0, 0, group), acc);
+        finish(a, l, 0, p * kPanelRows, acc);
+      }
+    });
+    return;
+  }
   for_panels(a, T, pool, [&](int64_t first, int64_t count) {
     Panel panel;
     alignas(64) float acc[kTokenBlock * kPanelRows];

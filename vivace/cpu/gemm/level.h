@@ -43,8 +43,8 @@ constexpr CodeInfo code_info(DType t) {
 struct GemmLevel {
   int tile;        // most tokens of an ActTile
   int dot_tokens;  // most tokens of one call of dots
-  /// `n` elements (a multiple of the block) of 16 rows -> panel. `ahead` bytes further on each row's
-  /// memory is prefetched.
+  /// `n` elements (a multiple of the block) of 16 rows -> panel. What lies `ahead` bytes further on is
+  /// prefetched; 0 for nothing.
   void (*unpack)(DType t, const uint8_t* const* row, int64_t n, int64_t ahead, Panel* panel);
   /// acc[token][16] (+)= panel x tile over n elements; `more` continues from what acc holds.
   void (*product)(DType t, const Panel& panel, const ActTile& x, int tokens, int64_t n, bool more, float* acc);
@@ -56,6 +56,9 @@ struct GemmLevel {
   void (*dots)(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more, float* part);
   /// residual + act(alpha * acc + bias) of 16 columns, stored; act is none. False: the dtypes need the general path.
   bool (*store16)(const float* acc, float alpha, const void* bias, DType bias_dtype, const void* residual, void* out, DType out_dtype);
+  /// acc[16] = 16 rows x one token over all n elements of K, without a panel between: the bits of unpack and
+  /// product. Null in levels where the panel is as fast.
+  void (*direct)(DType t, const uint8_t* const* row, int64_t n, int64_t ahead, const ActTile& x, float* acc) = nullptr;
 };
 
 const GemmLevel* gemm_portable();

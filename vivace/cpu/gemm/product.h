@@ -166,6 +166,6 @@ struct Dots {
 
 template <class B>
 inline constexpr GemmLevel kGemmLevel = {
-    B::kTile, B::kDotTokens, &Unpack<B>::run, &Product<B>::run, &Product<B>::quantize, &Dots<B>::widen, &Dots<B>::run, &Dots<B>::store16};
+    B::kTile, B::kDotTokens, &Unpack<B>::run, &Product<B>::run, &Product<B>::quantize, &Dots<B>::widen, &Dots<B>::run, &Dots<B>::store16, nullptr};
 
 }  // namespace vivace::cpu

@@ -12,6 +12,7 @@ namespace vivace::cpu {
 template <class B>
 struct Unpack {
   using I = typename B::I;
+  using F = typename B::F;
 
   static void put(Panel* p, int64_t group, const I& v) { B::store_i(p->q + group * 64, v); }
 
@@ -78,7 +79,21 @@ struct Unpack {
     }
   }
 
-  static float half_at(const uint8_t* p) { uint16_t h; std::memcpy(&h, p, 2); return f32_of_f16(h); }
+  /// Scale and minimum j of 8, six bits each, from a k-quant's transposed header: 4 in the low bits of a byte, the
+  /// other 4 in what those bytes leave over.
+  static I scale6(const I* head, int j) {
+    if (j < 4) return B::band(B::shr(head[1], 8 * j), 63);
+    return B::bor(B::band(B::shr(head[3], 8 * j - 32), 15), B::shl(B::band(B::shr(head[1], 8 * j - 26), 3), 4));
+  }
+  static I min6(const I* head, int j) {
+    if (j < 4) return B::band(B::shr(head[2], 8 * j), 63);
+    return B::bor(B::band(B::shr(head[3], 8 * j - 28), 15), B::shl(B::band(B::shr(head[2], 8 * j - 26), 3), 4));
+  }
+  /// Signed byte j of 16.
+  static F scale8(const I* bytes, int j) {
+    const I code = B::band(B::bxor(B::shr(bytes[j / 4], j % 4 * 8), 0x80), 0xff);
+    return B::add(B::to_f(code), B::set(-128.0f));
+  }
 
   /// q4_k, q5_k: see vivace/cpu/quant/blocks.h for the layout.
   template <bool kHigh>
@@ -87,15 +102,12 @@ struct Unpack {
     for (int64_t b = 0; b < n / 256; ++b) {
       const int64_t at = b * kBytes;
       prefetch(row, at, kBytes, ahead);
-      for (int r = 0; r < 16; ++r) {
-        const uint8_t *block = row[r] + at, *s = block + 4;
-        const float d = half_at(block), dmin = half_at(block + 2);
-        for (int j = 0; j < 8; ++j) {
-          const int scale = j < 4 ? s[j] & 63 : (s[j + 4] & 15) | (s[j - 4] >> 6 << 4);
-          const int min = j < 4 ? s[j + 4] & 63 : (s[j + 4] >> 4) | (s[j] >> 6 << 4);
-          p->scale[(b * 8 + j) * 16 + r] = d * static_cast<float>(scale);
-          p->min[(b * 8 + j) * 16 + r] = -(dmin * static_cast<float>(min));
-        }
+      I head[4];  // d and dmin, then the twelve bytes of scales and minima
+      B::transpose16(row, at, head);
+      const F d = B::low_f16(head[0]), dmin = B::mul(B::set(-1.0f), B::high_f16(head[0]));
+      for (int j = 0; j < 8; ++j) {
+        B::store(p->scale + (b * 8 + j) * 16, B::mul(d, B::to_f(scale6(head, j))));
+        B::store(p->min + (b * 8 + j) * 16, B::mul(dmin, B::to_f(min6(head, j))));
       }
       for (int half = 0; half < 2; ++half) {
         I high[4];
@@ -118,13 +130,15 @@ struct Unpack {
   }
 
   static void q6_k(const uint8_t* const* row, int64_t n, int64_t ahead, Panel* p) {
+    Dwords ends;
+    ends.template collect<2>(row, n / 256, 210, 208);
     for (int64_t b = 0; b < n / 256; ++b) {
       const int64_t at = b * 210;
       prefetch(row, at, 210, ahead);
-      for (int r = 0; r < 16; ++r) {
-        const float d = half_at(row[r] + at + 208);
-        for (int j = 0; j < 16; ++j) p->scale[(b * 16 + j) * 16 + r] = d * static_cast<float>(static_cast<int8_t>(row[r][at + 192 + j]));
-      }
+      I scales[4];
+      B::transpose16(row, at + 192, scales);
+      const F d = B::low_f16(ends[b]);
+      for (int j = 0; j < 16; ++j) B::store(p->scale + (b * 16 + j) * 16, B::mul(d, scale8(scales, j)));
       // Each half of 128 elements: runs of 32 take nibble bytes l and l + 32, low then high, and bit pair `run` of byte l.
       for (int half = 0; half < 2; ++half)
         for (int part = 0; part < 2; ++part) {  // 16 of a run's 32 elements
@@ -144,7 +158,7 @@ struct Unpack {
   }
 
   /// The 16 rows follow each other in memory: what they hold of one block is what is `ahead` consumed later.
-  static void prefetch(const uint8_t* const* row, int64_t at, int bytes, int64_t ahead) {
+  [[gnu::always_inline]] static void prefetch(const uint8_t* const* row, int64_t at, int bytes, int64_t ahead) {
     if (ahead == 0) return;
     const uint8_t* next = row[0] + ahead + at * 16;
     for (int i = 0; i < 16 * bytes; i += 64) __builtin_prefetch(next + i);

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "vivace/cpu/rows.h"
+#include "vivace/cpu/simd/exp.h"
 #include "vivace/kernels/sampling/philox.h"
 
 namespace vivace::cpu {
@@ -78,9 +79,12 @@ class Row {
     });
     for_chunks(a_.V, [&](int64_t first, int64_t n) {
       load_f32(a_.logits, a_.dtype, t_ * a_.logits_stride + first, n, l);
-      float part = 0;  // of one chunk: the error grows with kChunk + V / kChunk, not with V
-      for (int64_t i = 0; i < n; ++i) part += std::exp(l[i] - max);
-      sum += part;
+      for (int64_t i = 0; i < n; ++i) l[i] = exp_negative(l[i] - max);
+      std::fill(l + n, l + kChunk, 0.0f);
+      float part[8] = {};  // of one chunk: the error grows with kChunk / 8 + V / kChunk, not with V
+      for (int64_t i = 0; i < kChunk; i += 8)
+        for (int64_t j = 0; j < 8; ++j) part[j] += l[i + j];
+      for (const float p : part) sum += p;
     });
     return at - max - std::log(sum);
   }
