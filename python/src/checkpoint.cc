@@ -3,8 +3,14 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <optional>
+#include <vector>
+
 #include "errors.h"
+#include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
+#include "vivace/engine/checkpoint/json.h"
 #include "vivace/models/decoder/weights.h"
 
 namespace vivace::python {
@@ -41,9 +47,39 @@ nb::object value(const MetaEntry& e) {
   return items;
 }
 
+/// What `s` takes as a str: a character has the width of the widest.
+uint64_t text_bytes(std::string_view s) {
+  unsigned char top = 0;
+  for (unsigned char c : s) top = std::max(top, c);
+  return 64 + s.size() * (top >= 0xf0 ? 4 : top >= 0x80 ? 2 : 1);
+}
+
+/// About the bytes of value(e), with its key.
+uint64_t object_bytes(const MetaEntry& e) {
+  uint64_t bytes = 256 + (e.is_array ? e.count() * 8 : 0);
+  if (e.type != MetaType::string) return bytes + e.count() * 32;
+  if (!e.is_array) return bytes + text_bytes(e.raw);
+  for (const std::string_view s : e.strings) bytes += text_bytes(s);
+  return bytes;
+}
+
+/// LimitExceeded where `bytes` of objects, the file's own pages and the reader's tables would pass 4 x the files + 64 MB.
+void check_room(const engine::Checkpoint& c, const char* what, uint64_t bytes) {
+  uint64_t files = 0;
+  for (const engine::MappedFile& f : c.files()) files += f.bytes().size();
+  const uint64_t room = 3 * files + (48u << 20);
+  if (bytes > room)
+    check(Status(Code::kLimitExceeded, strf("%s: its %s would take %llu bytes in Python, at most %llu are spent on a checkpoint of %llu",
+                                            c.files()[0].path().c_str(), what, static_cast<unsigned long long>(bytes),
+                                            static_cast<unsigned long long>(room), static_cast<unsigned long long>(files))));
+}
+
 nb::dict read_metadata(const std::string& path) {
   Result<engine::Checkpoint> c = engine::Checkpoint::open(path);
   check(c.status());
+  uint64_t bytes = 0;
+  for (const MetaEntry& e : c->metadata().entries()) bytes += object_bytes(e) + e.strings.size() * sizeof(std::string_view);
+  check_room(*c, "metadata", bytes);
   nb::dict d;
   for (const MetaEntry& e : c->metadata().entries()) d[text(e.key)] = value(e);
   return d;
@@ -53,11 +89,43 @@ nb::dict read_metadata(const std::string& path) {
 nb::list read_tensors(const std::string& path) {
   Result<engine::Checkpoint> c = engine::Checkpoint::open(path);
   check(c.status());
+  check_room(*c, "tensors", c->tensors().size() * 800);  // measured, with the reader's entry
+  std::vector<nb::object> files;
+  for (const engine::MappedFile& f : c->files()) files.push_back(text(f.path()));
   nb::list all;
   for (const engine::TensorEntry& t : c->tensors()) {
     nb::list shape;
     for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    all.append(nb::make_tuple(text(t.name), name(t.dtype), nb::tuple(shape), text(c->files()[static_cast<size_t>(t.file)].path()), t.offset, t.bytes));
+    all.append(nb::make_tuple(text(t.name), name(t.dtype), nb::tuple(shape), files[static_cast<size_t>(t.file)], t.offset, t.bytes));
+  }
+  return all;
+}
+
+/// Where a document's bytes are: [(key, bytes, members, whether the first member is an array)] of the members of the
+/// object at `key`, or of the document without one. A member's bytes reach to the next key, or to the end.
+nb::list json_members(nb::bytes data, const std::string& file, const std::string& key) {
+  const std::string_view source(data.c_str(), data.size());
+  Result<engine::Json> json = engine::Json::parse(source, file);
+  check(json.status());
+  Result<engine::JsonValue> object = json->root().as_object();
+  check(object.status());
+  nb::list all;
+  if (object->size() == 0) return all;
+  // Keys are views into a copy of the source in which nothing moves, and the first quote opens the first key.
+  const char* end = (*object->begin()).key().data() - source.find('"') - 1 + source.size();
+  if (!key.empty()) {
+    const std::optional<engine::JsonValue> found = object->find(key);
+    if (!found || !found->is_object()) return all;
+    for (engine::JsonValue v : *object)
+      if (v.key().data() > found->key().data()) end = std::min(end, v.key().data());
+    object = *found;
+  }
+  std::vector<engine::JsonValue> members;
+  for (engine::JsonValue v : *object) members.push_back(v);
+  for (size_t i = 0; i < members.size(); ++i) {
+    const engine::JsonValue v = members[i];
+    const char* next = i + 1 < members.size() ? members[i + 1].key().data() : end;
+    all.append(nb::make_tuple(text(v.key()), next - v.key().data(), v.size(), v.size() > 0 && (*v.begin()).is_array()));
   }
   return all;
 }
@@ -82,6 +150,7 @@ nb::object decoder_family(const std::string& architecture, bool experts) {
 
 void add_checkpoint(nb::module_& m) {
   m.def("read_metadata", &read_metadata, nb::arg("path"));
+  m.def("json_members", &json_members, nb::arg("data"), nb::arg("file"), nb::arg("key") = "");
   m.def("read_tensors", &read_tensors, nb::arg("path"));
   m.def("decoder_family", &decoder_family, nb::arg("architecture"), nb::arg("experts") = false);
 }

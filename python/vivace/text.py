@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vivace.errors import CorruptDataError, Error, LimitExceededError, NotFoundError, UnsupportedError
+from vivace.errors import CorruptDataError, Error, InvalidDTypeError, LimitExceededError, NotFoundError, UnsupportedError
 
-MAX_FILE_BYTES = 128 << 20  # of tokenizer.json and what stands beside it
+MAX_FILE_BYTES = 64 << 20  # of tokenizer.json and what stands beside it
+MAX_RULES_BYTES = 16 << 10  # of tokenizer.json beyond its vocabulary, merges and added tokens: a pattern of 2 MB takes gigabytes
 MAX_PIECE_CHARS = 512  # of a SentencePiece token: its splits are listed
 
 # How GGUF's `tokenizer.ggml.pre` splits text before byte-level BPE. A pattern is used alone; `digits`
@@ -79,11 +80,40 @@ class Text:
 
 
 def load_text(path: str, metadata: dict) -> Text:
-    """Builds the tokenizer of the checkpoint at `path`; `metadata` is its GGUF metadata (or {})."""
+    """Builds the tokenizer of the checkpoint at `path`; `metadata` is its GGUF metadata (or {}). It takes at most
+    4 x the checkpoint's files + 64 MB, whatever they say, and LimitExceededError where it would take more."""
+    file = Path(path)
     if "tokenizer.ggml.model" in metadata:
-        return _from_gguf(metadata)
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        return _from_gguf(metadata, _Budget(path, file.stat().st_size if path and file.is_file() else None))
+    folder = file if file.is_dir() else file.parent
     return _from_hub(folder)
+
+
+class _Budget:
+    """Counts what a tokenizer will take before it is built: the library that builds it has no bound of its own. The
+    bytes an entry takes were measured (tests/test_memory_bound.py holds them)."""
+
+    def __init__(self, what, files: int | None):
+        self.what, self.room, self.bytes = what, None if files is None else 4 * files + (64 << 20), 0
+
+    def spend(self, amount: int) -> None:
+        self.bytes += amount
+        if self.room is not None and self.bytes > self.room:
+            raise LimitExceededError(f"{self.what}: its tokenizer would take more than {self.room >> 20} MB, which is 4 x the checkpoint's files + 64 MB; pass token ids (generate_ids)")
+
+    def tokenizer_json(self, data: bytes, file: str) -> None:
+        from vivace import _core
+
+        try:
+            members = {k: (size, count, nested) for key in ("", "model") for k, size, count, nested in _core.json_members(data, file, key)}
+        except InvalidDTypeError as e:
+            raise CorruptDataError(str(e)) from None
+        vocab, merges, added = (members.get(k, (0, 0, False)) for k in ("vocab", "merges", "added_tokens"))
+        rules = len(data) - vocab[0] - merges[0] - added[0]
+        if rules > MAX_RULES_BYTES:
+            raise LimitExceededError(f"{file}: {rules} bytes beside vocabulary, merges and added tokens, at most {MAX_RULES_BYTES} are accepted; pass token ids (generate_ids)")
+        self.spend(2 * len(data) + 300 * vocab[1] + (100 if vocab[2] else 3) * vocab[0] + (620 if merges[2] else 170) * merges[1] + 3 * merges[0]
+                   + 500 * added[1] + 80 * max(0, added[0] - 100 * added[1]) + 2048 * rules)
 
 
 def _entries(meta: dict, key: str, kind) -> list | None:
@@ -101,20 +131,21 @@ def _token_id(meta: dict, key: str, count: int) -> int | None:
     return value
 
 
-def _from_gguf(meta: dict) -> Text:
+def _from_gguf(meta: dict, budget: _Budget) -> Text:
     with _refusals("tokenizer.ggml"):
-        return _build_gguf(meta)
+        return _build_gguf(meta, budget)
 
 
-def _build_gguf(meta: dict) -> Text:
+def _build_gguf(meta: dict, budget: _Budget) -> Text:
     from tokenizers import AddedToken
 
     kind = meta["tokenizer.ggml.model"]
     if kind == "no_vocab":
-        return _from_gguf_json(meta)
+        return _from_gguf_json(meta, budget)
     tokens = _entries(meta, "tokenizer.ggml.tokens", str)
     if not tokens:
         raise CorruptDataError("tokenizer.ggml.tokens: wanted a list of tokens, got none")
+    budget.spend(sum(600 + 8 * len(t) for t in tokens))
     vocab = {t: i for i, t in enumerate(tokens)}
     if len(vocab) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.tokens: {len(tokens) - len(vocab)} duplicates")
@@ -122,25 +153,29 @@ def _build_gguf(meta: dict) -> Text:
     if len(types) != len(tokens):
         raise CorruptDataError(f"tokenizer.ggml.token_type: wanted {len(tokens)} entries, got {len(types)}")
     if kind == "gpt2":
-        tok = _byte_level(meta, vocab)
+        tok = _byte_level(meta, vocab, budget)
     elif kind == "llama":
-        tok = _sentence_piece(meta, tokens, vocab, types)
+        tok = _sentence_piece(meta, tokens, vocab, types, budget)
     else:
         raise UnsupportedError(f"tokenizer.ggml.model: wanted gpt2 (byte-level BPE) or llama (SentencePiece BPE), got {kind!r}; pass token ids instead")
+    budget.spend(sum(500 + 80 * len(t) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)))
     added = [AddedToken(t, special=k == _CONTROL, normalized=False) for t, k in zip(tokens, types) if k in (_CONTROL, _USER_DEFINED)]
     tok.add_special_tokens([a for a in added if a.special])
     tok.add_tokens([a for a in added if not a.special])
     return _with_ids(tok, meta, len(tokens), add_bos=kind == "llama")
 
 
-def _from_gguf_json(meta: dict) -> Text:
+def _from_gguf_json(meta: dict, budget: _Budget) -> Text:
     """A tokenizer.json inside GGUF, as `vivace convert` puts it there."""
     from tokenizers import Tokenizer
 
     source = meta.get("tokenizer.huggingface.json")
     if not isinstance(source, str):
         raise NotFoundError("tokenizer.ggml.model: this file has no tokenizer; pass token ids (generate_ids)")
-    tok = Tokenizer.from_str(source)
+    budget.spend(5 * len(source))  # the text itself
+    data = source.encode("utf-8", "surrogateescape")
+    budget.tokenizer_json(data, "tokenizer.huggingface.json")
+    tok = Tokenizer.from_buffer(data)
     return _with_ids(tok, meta, tok.get_vocab_size(), add_bos=False)
 
 
@@ -153,7 +188,7 @@ def _with_ids(tok, meta: dict, count: int, add_bos: bool) -> Text:
     return Text(tok, bos=ids["bos"], eos=list(dict.fromkeys(eos)), add_bos=bool(meta.get("tokenizer.ggml.add_bos_token", add_bos)), template=template)
 
 
-def _byte_level(meta: dict, vocab: dict):
+def _byte_level(meta: dict, vocab: dict, budget: _Budget):
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     pre = meta.get("tokenizer.ggml.pre", "default")
@@ -162,6 +197,7 @@ def _byte_level(meta: dict, vocab: dict):
     merges = _entries(meta, "tokenizer.ggml.merges", str)
     if merges is None:
         raise CorruptDataError("tokenizer.ggml.merges: wanted a list of merges, got none")
+    budget.spend(sum(500 + 8 * len(m) for m in merges))
     pairs = [tuple(m.split(" ", 1)) for m in merges]
     bad = next((m for m, p in zip(merges, pairs) if len(p) != 2), None)
     if bad is not None:
@@ -180,7 +216,7 @@ def _byte_level(meta: dict, vocab: dict):
     return tok
 
 
-def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list):
+def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list, budget: _Budget):
     """SentencePiece's BPE: the pair whose union has the best score is merged first. As ranked merges that is:
     every split of every token into two, best score first; of one token's splits the longest left part first."""
     from tokenizers import Tokenizer, decoders, models, normalizers
@@ -199,6 +235,7 @@ def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list):
         for cut in range(1, len(t)):
             if (left := find(t[:cut])) is not None and (right := find(t[cut:])) is not None:
                 merges.append((worst, number, len(t) - cut, left, right))
+                budget.spend(450)
     merges.sort()
     unknown = _token_id(meta, "tokenizer.ggml.unknown_token_id", len(tokens))
     if unknown is None:
@@ -219,13 +256,15 @@ def _from_hub(folder: Path) -> Text:
     file = folder / "tokenizer.json"
     if not file.exists():
         raise NotFoundError(f"{file}: no tokenizer beside the checkpoint; pass token ids (generate_ids) or add the file")
-    source = _text_of(file)
+    source, budget = _bytes_of(file), _Budget(folder, sum(f.stat().st_size for f in folder.iterdir() if f.is_file()))
     with _refusals(str(file)):
-        tok = Tokenizer.from_str(source)
-    config, generation = _json(folder / "tokenizer_config.json"), _json(folder / "generation_config.json")
+        budget.tokenizer_json(source, str(file))
+        tok = Tokenizer.from_buffer(source)
+    del source
+    config, generation = _json(folder / "tokenizer_config.json", budget), _json(folder / "generation_config.json", budget)
     template = config.get("chat_template")
     if (folder / "chat_template.jinja").exists():
-        template = _text_of(folder / "chat_template.jinja")
+        template = _text_of(folder / "chat_template.jinja", budget)
     if isinstance(template, list):  # named templates: the default one
         template = next((t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None)
     if not (template is None or isinstance(template, str)):
@@ -246,21 +285,29 @@ def _from_hub(folder: Path) -> Text:
     return Text(tok, bos=token_id("bos_token"), eos=eos, add_bos=bool(config.get("add_bos_token", False)), template=template)
 
 
-def _text_of(file: Path) -> str:
+def _bytes_of(file: Path) -> bytes:
     if (size := file.stat().st_size) > MAX_FILE_BYTES:
         raise LimitExceededError(f"{file}: {size} bytes, at most {MAX_FILE_BYTES} are accepted")
+    return file.read_bytes()
+
+
+def _text_of(file: Path, budget: _Budget) -> str:
+    data = _bytes_of(file)
+    budget.spend(5 * len(data))
     try:
-        return file.read_text(encoding="utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as e:
         raise CorruptDataError(f"{file}: it is no UTF-8 text: {e}") from None
 
 
-def _json(file: Path) -> dict:
+def _json(file: Path, budget: _Budget) -> dict:
     """An object of JSON; {} where there is no such file."""
     if not file.exists():
         return {}
+    source = _text_of(file, budget)
+    budget.spend(4 * len(source) + 320 * source.count(",") + 240 * source.count("{") + 96 * source.count("["))
     try:
-        value = json.loads(_text_of(file))
+        value = json.loads(source)
     except (ValueError, RecursionError) as e:
         raise CorruptDataError(f"{file}: {e}") from None
     if not isinstance(value, dict):
