@@ -1,4 +1,4 @@
-// Models and checkpoints for Python; see model.cc, policy.cc and checkpoint.cc.
+// Models and checkpoints for Python; see model.cc, policy.cc, control.cc and checkpoint.cc.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -17,5 +17,6 @@ std::vector<std::pair<std::string, int64_t>> memory_lines(const engine::Model& m
 void add_model(nanobind::module_& m);
 void add_checkpoint(nanobind::module_& m);
 void add_policy(nanobind::module_& m);
+void add_control(nanobind::module_& m);
 
 }  // namespace vivace::python

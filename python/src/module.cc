@@ -25,5 +25,6 @@ NB_MODULE(_core, m) {
   vivace::python::add_attention_variant(m);
   vivace::python::add_model(m);
   vivace::python::add_policy(m);
+  vivace::python::add_control(m);
   vivace::python::add_checkpoint(m);
 }

@@ -1,0 +1,71 @@
+// ChunkRunner for Python; vivace/control.py has the threads.
+#include <cstring>
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "errors.h"
+#include "model.h"
+#include "vivace/serve/chunks.h"
+
+namespace vivace::python {
+namespace {
+
+namespace nb = nanobind;
+using serve::ChunkOptions;
+using serve::ChunkRequest;
+using serve::ChunkRunner;
+
+std::unique_ptr<ChunkRunner> make(int horizon, int dims, int network_dims, const std::string& join, int blend, int ask_after, std::vector<float> max_step, double stale, double watchdog) {
+  ChunkOptions o{horizon, dims, network_dims, ChunkOptions::Join::swap, blend, ask_after, std::move(max_step), stale, watchdog};
+  if (join == "blend") o.join = ChunkOptions::Join::blend;
+  else if (join == "prefix") o.join = ChunkOptions::Join::prefix;
+  else if (join != "swap") check(Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'"));
+  auto made = ChunkRunner::make(o);
+  check(made.status());
+  return std::move(made).value();
+}
+
+std::vector<float> floats(const nb::bytes& b) {
+  std::vector<float> values(b.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), b.c_str(), values.size() * sizeof(float));
+  return values;
+}
+
+nb::tuple next(ChunkRunner& r, double now, int dims) {
+  constexpr const char* kSources[] = {"chunk", "blend", "hold", "stopped"};
+  std::vector<float> action(static_cast<size_t>(std::max(dims, 0)));
+  serve::Tick t;
+  check(r.next(now, action, &t));
+  return nb::make_tuple(nb::bytes(action.data(), action.size() * sizeof(float)), kSources[static_cast<int>(t.source)], t.clamped, t.place, t.age);
+}
+
+nb::tuple begin(ChunkRunner& r, double now, int frozen_values) {
+  auto request = std::make_unique<ChunkRequest>();
+  std::vector<float> frozen(static_cast<size_t>(std::max(frozen_values, 0)));
+  check(r.begin(now, request.get(), frozen));
+  return nb::make_tuple(nb::cast(std::move(request)), nb::bytes(frozen.data(), frozen.size() * sizeof(float)));
+}
+
+}  // namespace
+
+void add_control(nb::module_& m) {
+  nb::class_<ChunkRequest>(m, "ChunkRequest")
+      .def_ro("id", &ChunkRequest::id)
+      .def_ro("tick", &ChunkRequest::tick)
+      .def_ro("observed", &ChunkRequest::observed)
+      .def_ro("frozen", &ChunkRequest::frozen);
+  nb::class_<ChunkRunner>(m, "ChunkRunner")
+      .def_static("make", &make, nb::kw_only(), nb::arg("horizon"), nb::arg("dims"), nb::arg("network_dims"), nb::arg("join"), nb::arg("blend"), nb::arg("ask_after"), nb::arg("max_step"),
+                  nb::arg("stale"), nb::arg("watchdog"))
+      .def("start", [](ChunkRunner& r, nb::bytes position, double now) { check(r.start(floats(position), now)); })
+      .def("next", &next)
+      .def("wants", &ChunkRunner::wants)
+      .def("begin", &begin)
+      .def("deliver", [](ChunkRunner& r, const ChunkRequest& q, nb::bytes actions, nb::bytes normalized) { check(r.deliver(q, floats(actions), floats(normalized))); })
+      .def("fail", &ChunkRunner::fail)
+      .def("delay", &ChunkRunner::delay);
+}
+
+}  // namespace vivace::python

@@ -1,0 +1,164 @@
+"""Chunks under injected delay, jitter, loss, disorder and restart: no jump exceeds the bound, nothing stale is used."""
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vivace
+from vivace.control import Loop, Runner
+
+HZ = 30.0
+DIMS, HORIZON, NETWORK = 3, 20, 5
+
+
+def chunk(value, rng=None):
+    """A chunk around `value`; the network's own actions say which chunk and place they are."""
+    actions = np.full((HORIZON, DIMS), value, np.float32)
+    if rng is not None:
+        actions += rng.normal(0, 0.5, actions.shape).astype(np.float32)
+    return actions
+
+
+def runner(**options):
+    r = Runner(**{"dims": DIMS, "horizon": HORIZON, "join": "swap", **options})
+    r.start([0.0] * DIMS, 0.0)
+    return r
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), join=st.sampled_from(["swap", "blend", "prefix"]), worst=st.integers(0, 30), loss=st.floats(0, 0.6))
+def test_no_jump_exceeds_the_bound(seed, join, worst, loss):
+    rng = np.random.default_rng(seed)
+    bound = np.float32([0.05, 0.2, 1.0])
+    stale, watchdog = 0.7, 1.0
+    r = Runner(dims=DIMS, horizon=HORIZON, network_dims=NETWORK, join=join, max_step=bound, stale=stale, watchdog=watchdog)
+    now, last, on_the_way, fed = 0.0, np.zeros(DIMS, np.float32), [], 0.0
+    r.start(last, now)
+    for tick in range(200):
+        now += rng.uniform(0.2, 2.0) / HZ  # jitter of the robot's own loop
+        if rng.random() < 0.01:            # restart somewhere else: the bound holds from there on
+            last = rng.normal(0, 1, DIMS).astype(np.float32)
+            r.start(last, now)
+            fed = now
+        if r.wants(now):
+            request, frozen = r.begin(now)
+            assert frozen is None or (join == "prefix" and 1 <= len(frozen) < HORIZON)
+            on_the_way.append((tick + int(rng.integers(0, worst + 1)), request))
+        for item in [x for x in on_the_way if x[0] <= tick]:
+            on_the_way.remove(item)
+            if rng.random() < loss:
+                if rng.random() < 0.5:
+                    r.fail(item[1])        # else nobody ever hears of it: the watchdog asks again
+            else:
+                r.deliver(item[1], chunk(rng.normal(0, 3), rng), np.zeros((HORIZON, NETWORK)) if join == "prefix" else ())
+        t = r.next(now)
+        assert np.isfinite(t.action).all()
+        assert (np.abs(t.action.astype(np.float64) - last) <= bound * (1 + 1e-6)).all()
+        if t.source in ("chunk", "blend"):
+            assert t.age <= stale and 0 <= t.place < HORIZON
+        else:
+            assert (t.action == last).all() and t.place == -1
+        last = t.action
+
+
+def test_an_answer_counts_from_its_observation():
+    """Latency-aware: what was meant for ticks that are over is skipped."""
+    r = runner()
+    request, _ = r.begin(0.0)
+    ramp = np.arange(HORIZON, dtype=np.float32)[:, None].repeat(DIMS, 1)
+    assert [r.next(i / HZ).source for i in range(4)] == ["hold"] * 4
+    r.deliver(request, ramp)
+    got = [r.next(i / HZ) for i in range(4, 22)]
+    assert [t.place for t in got[:16]] == list(range(4, 20)) and [t.action[0] for t in got[:16]] == list(range(4, 20))
+    assert [t.source for t in got[16:]] == ["hold", "hold"] and got[17].action[0] == 19
+    assert r.delay == 4
+
+
+def test_blend_goes_over_evenly():
+    r = runner(join="blend", blend=3)
+    first, _ = r.begin(0.0)
+    r.deliver(first, chunk(0.0))
+    for i in range(10):
+        r.next(i / HZ)
+    second, _ = r.begin(10 / HZ)
+    r.deliver(second, chunk(4.0))
+    assert [(t.source, t.action[0]) for t in (r.next(i / HZ) for i in range(10, 15))] == [("blend", 1), ("blend", 2), ("blend", 3), ("chunk", 4), ("chunk", 4)]
+
+
+def test_a_prefix_is_what_will_have_been_executed():
+    r = runner(join="prefix", network_dims=NETWORK)
+    request, frozen = r.begin(0.0)
+    assert frozen is None
+    own = np.arange(HORIZON * NETWORK, dtype=np.float32).reshape(HORIZON, NETWORK)
+    for i in range(3):
+        r.next(i / HZ)
+    r.deliver(request, chunk(1.0), own)
+    for i in range(3, 10):
+        r.next(i / HZ)
+    assert r.wants(10 / HZ)
+    request, frozen = r.begin(10 / HZ)
+    assert (frozen == own[10:14]).all()  # the wait was 3 ticks: those, and one more
+    with pytest.raises(vivace.InvalidShapeError, match="normalized"):
+        r.deliver(request, chunk(1.0), own[:5])
+    assert r.wants(10 / HZ)  # an answer that cannot be used is no answer
+
+
+def test_old_lost_and_overtaken_answers():
+    r = runner(stale=0.5, watchdog=1.0)
+    lost, _ = r.begin(0.0)
+    assert not r.wants(0.9) and r.wants(1.1)
+    newer, _ = r.begin(1.1)
+    r.deliver(newer, chunk(2.0))
+    r.deliver(lost, chunk(1.0))
+    assert r.next(1.2).action[0] == 2
+    assert r.next(1.55).source == "chunk" and r.next(1.7).source == "hold"  # 0.6 s old
+    assert r.next(2.3).source == "stopped"
+    r.start([5.0] * DIMS, 3.0)
+    r.deliver(newer, chunk(7.0))  # of before the restart
+    assert r.next(3.0).action[0] == 5
+    again, _ = r.begin(3.0)
+    r.deliver(again, chunk(6.0))
+    assert r.next(3.1).action[0] == 6
+
+
+def test_bad_values_and_options():
+    r = runner()
+    request, _ = r.begin(0.0)
+    bad = chunk(1.0)
+    bad[3, 1] = np.nan
+    with pytest.raises(vivace.InvalidArgumentError, match="not finite"):
+        r.deliver(request, bad)
+    with pytest.raises(vivace.InvalidShapeError, match="60 values, got 57"):
+        r.deliver(request, chunk(1.0)[:-1])
+    assert r.next(0.0).source == "hold"
+    fresh = Runner(dims=DIMS)
+    for call in (lambda: fresh.next(0.0), lambda: fresh.begin(0.0)):
+        with pytest.raises(vivace.FailedPreconditionError, match="start"):
+            call()
+    assert not fresh.wants(0.0)
+    with pytest.raises(vivace.InvalidArgumentError, match="position is not finite"):
+        fresh.start([0.0, np.inf, 0.0], 0.0)
+    for option in ({"dims": 0}, {"horizon": 0}, {"join": "jump"}, {"join": "prefix"}, {"max_step": [0.1, 0.0, 0.1]}, {"stale": 0.0}, {"watchdog": -1.0}, {"ask_after": 99}, {"blend": 99}):
+        with pytest.raises(vivace.InvalidArgumentError):
+            Runner(**{"dims": DIMS, "horizon": HORIZON, **option})
+    with pytest.raises(vivace.InvalidShapeError, match="max_step"):
+        Runner(dims=DIMS, max_step=[0.1])
+
+
+def test_the_loop_keeps_its_pace_while_the_policy_thinks():
+    import time
+
+    calls, seen = [], []
+
+    def ask(observation, frozen):
+        calls.append(observation)
+        if len(calls) == 2:
+            raise vivace.InternalError("planted")
+        time.sleep(0.06)
+        return chunk(float(len(calls))), ()
+
+    report = Loop(ask, hz=100, dims=DIMS, horizon=HORIZON, join="blend", max_step=[0.5] * DIMS).run([0.0] * DIMS, lambda: len(seen), seen.append, seconds=1.0)
+    assert report.ticks == 100 == len(seen) and len(report.failures) == 1
+    assert report.sources.get("chunk", 0) + report.sources.get("blend", 0) > 50
+    steps = np.diff([t.action[0] for t in seen])
+    assert np.abs(steps).max() <= 0.5 and seen[-1].action[0] > 1

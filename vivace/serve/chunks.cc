@@ -1,0 +1,174 @@
+#include "vivace/serve/chunks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "vivace/base/check.h"
+
+namespace vivace::serve {
+namespace {
+
+constexpr int kMost = 1 << 16;
+
+bool finite(std::span<const float> values) {
+  return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+Status wrong_size(const char* call, const char* what, int64_t wanted, size_t got) {
+  return Status(Code::kInvalidShape, strf("%s: %s: wanted %ld values, got %zu", call, what, static_cast<long>(wanted), got));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChunkRunner>> ChunkRunner::make(const ChunkOptions& o) {
+  const auto range = [](const char* what, int value, int least, int most) {
+    return value >= least && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted %d to %d, got %d", what, least, most, value));
+  };
+  VV_TRY(range("horizon", o.horizon, 1, kMost));
+  VV_TRY(range("dims", o.dims, 1, kMost));
+  VV_TRY(range("network_dims", o.network_dims, o.join == ChunkOptions::Join::prefix ? 1 : 0, kMost));
+  VV_TRY(range("blend", o.blend, 0, o.horizon));
+  VV_TRY(range("ask_after", o.ask_after, 0, o.horizon));
+  if (!o.max_step.empty() && o.max_step.size() != static_cast<size_t>(o.dims)) return wrong_size("make", "max_step", o.dims, o.max_step.size());
+  for (const float m : o.max_step)
+    if (!(m > 0 && std::isfinite(m))) return Status(Code::kInvalidArgument, strf("max_step: wanted positive numbers, got %g", static_cast<double>(m)));
+  for (const auto& [what, value] : {std::pair{"stale", o.stale}, std::pair{"watchdog", o.watchdog}})
+    if (!(value > 0)) return Status(Code::kInvalidArgument, strf("%s: wanted a positive time, got %g", what, value));
+  return std::unique_ptr<ChunkRunner>(new ChunkRunner(o));
+}
+
+ChunkRunner::ChunkRunner(const ChunkOptions& options) : o_(options), last_(static_cast<size_t>(options.dims)) {
+  if (o_.ask_after == 0) o_.ask_after = (o_.horizon + 1) / 2;
+  for (Chunk* c : {&current_, &previous_, &slots_[0], &slots_[1], &slots_[2]}) {
+    c->actions.resize(static_cast<size_t>(o_.horizon) * static_cast<size_t>(o_.dims));
+    c->normalized.resize(static_cast<size_t>(o_.horizon) * static_cast<size_t>(o_.network_dims));
+  }
+}
+
+Status ChunkRunner::start(std::span<const float> position, double now) {
+  if (position.size() != last_.size()) return wrong_size("start", "position", o_.dims, position.size());
+  if (!finite(position)) return Status(Code::kInvalidArgument, "start: position is not finite");
+  std::copy(position.begin(), position.end(), last_.begin());
+  current_.there = previous_.there = false;
+  first_id_ = next_id_;  // answers to questions before this one are of another life
+  pending_ = 0;
+  answers_ = 0;
+  fed_ = now;
+  started_ = true;
+  return {};
+}
+
+const float* ChunkRunner::action_of(const Chunk& chunk, int64_t tick) const {
+  const int64_t place = tick - chunk.request.tick;
+  return chunk.there && place >= 0 && place < o_.horizon ? chunk.actions.data() + place * o_.dims : nullptr;
+}
+
+void ChunkRunner::pick_up(double now) {
+  if (pending_ != 0 && failed_.load(std::memory_order_acquire) >= pending_) pending_ = 0;
+  if ((middle_.load(std::memory_order_acquire) & kFresh) == 0) return;
+  reading_ = middle_.exchange(reading_, std::memory_order_acq_rel) & ~kFresh;
+  Chunk& got = slots_[reading_];
+  if (got.request.id < first_id_) return;
+  if (got.request.id >= pending_) pending_ = 0;
+  if (current_.there && got.request.id <= current_.request.id) return;  // overtaken
+  if (tick_ - got.request.tick >= o_.horizon) return;                   // all of it is past
+  std::swap(previous_, current_);
+  std::swap(current_, got);
+  current_.there = true;
+  joined_ = tick_;
+  fed_ = now;
+  delays_[answers_++ % kDelays] = static_cast<int>(tick_ - current_.request.tick);
+}
+
+Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
+  if (!started_) return Status(Code::kFailedPrecondition, "next: start() first: where does the robot stand?");
+  if (action.size() != last_.size()) return wrong_size("next", "action", o_.dims, action.size());
+  pick_up(now);
+  *tick = Tick{};
+  const float* wanted = action_of(current_, tick_);
+  tick->age = current_.there ? now - current_.request.observed : 0;
+  if (wanted != nullptr && !(tick->age <= o_.stale)) wanted = nullptr;
+  float mixed = 0;  // share of the new chunk; 0: no old one to mix with
+  const float* old = nullptr;
+  if (wanted != nullptr) {
+    tick->source = TickSource::chunk;
+    tick->place = static_cast<int>(tick_ - current_.request.tick);
+    const int64_t since = tick_ - joined_;
+    old = o_.join == ChunkOptions::Join::blend && since < o_.blend ? action_of(previous_, tick_) : nullptr;
+    if (old != nullptr && now - previous_.request.observed > o_.stale) old = nullptr;
+    if (old != nullptr) {
+      tick->source = TickSource::blend;
+      mixed = static_cast<float>(since + 1) / static_cast<float>(o_.blend + 1);
+    }
+  } else {
+    tick->source = now - fed_ > o_.watchdog ? TickSource::stopped : TickSource::hold;
+  }
+  for (size_t d = 0; wanted != nullptr && d < last_.size(); ++d) {
+    float a = old != nullptr ? old[d] + (wanted[d] - old[d]) * mixed : wanted[d];
+    if (!o_.max_step.empty()) {
+      const float bound = o_.max_step[d], step = a - last_[d];
+      if (std::fabs(step) > bound) {
+        a = last_[d] + std::copysign(bound, step);
+        if (std::fabs(a - last_[d]) > bound) a = std::nextafterf(a, last_[d]);  // the sum was rounded outward
+        tick->clamped = true;
+      }
+    }
+    last_[d] = a;
+  }
+  std::copy(last_.begin(), last_.end(), action.begin());
+  ++tick_;
+  return {};
+}
+
+bool ChunkRunner::wants(double now) const {
+  if (!started_) return false;
+  const bool lost = pending_ != 0 && (failed_.load(std::memory_order_acquire) >= pending_ || now - asked_ > o_.watchdog);
+  if (pending_ != 0 && !lost) return false;
+  return !current_.there || tick_ - current_.request.tick >= o_.ask_after || tick_ - current_.request.tick >= o_.horizon;
+}
+
+int ChunkRunner::delay() const { return *std::max_element(delays_, delays_ + std::max(1, std::min(answers_, kDelays))); }
+
+Status ChunkRunner::begin(double now, ChunkRequest* request, std::span<float> frozen) {
+  if (!started_) return Status(Code::kFailedPrecondition, "begin: start() first: where does the robot stand?");
+  *request = {next_id_, tick_, now, 0};
+  if (o_.join == ChunkOptions::Join::prefix) {
+    if (frozen.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims)) return wrong_size("begin", "frozen", int64_t{o_.horizon - 1} * o_.network_dims, frozen.size());
+    const int64_t place = tick_ - current_.request.tick;
+    if (current_.there && place < o_.horizon) {
+      // One more than the longest wait: the answer may come a tick later than any before.
+      request->frozen = static_cast<int>(std::min<int64_t>({delay() + 1, o_.horizon - place, o_.horizon - 1}));
+      std::copy_n(current_.normalized.begin() + place * o_.network_dims, int64_t{request->frozen} * o_.network_dims, frozen.begin());
+    }
+  }
+  pending_ = next_id_++;
+  asked_ = now;
+  return {};
+}
+
+Status ChunkRunner::deliver(const ChunkRequest& request, std::span<const float> actions, std::span<const float> normalized) {
+  Chunk& slot = slots_[writing_];
+  Status bad;
+  if (actions.size() != slot.actions.size()) bad = wrong_size("deliver", "actions", static_cast<int64_t>(slot.actions.size()), actions.size());
+  else if (o_.join == ChunkOptions::Join::prefix && normalized.size() != slot.normalized.size()) bad = wrong_size("deliver", "normalized", static_cast<int64_t>(slot.normalized.size()), normalized.size());
+  else if (!finite(actions) || !finite(normalized)) bad = Status(Code::kInvalidArgument, "deliver: the actions are not finite; they are not used");
+  if (!bad.ok()) {
+    fail(request);
+    return bad;
+  }
+  if (request.id < delivered_) return {};  // a newer answer is there already
+  delivered_ = request.id;
+  slot.request = request;
+  std::copy(actions.begin(), actions.end(), slot.actions.begin());
+  if (o_.join == ChunkOptions::Join::prefix) std::copy(normalized.begin(), normalized.end(), slot.normalized.begin());
+  writing_ = middle_.exchange(writing_ | kFresh, std::memory_order_acq_rel) & ~kFresh;
+  return {};
+}
+
+void ChunkRunner::fail(const ChunkRequest& request) {
+  int64_t seen = failed_.load(std::memory_order_relaxed);
+  while (seen < request.id && !failed_.compare_exchange_weak(seen, request.id, std::memory_order_release)) {
+  }
+}
+
+}  // namespace vivace::serve
