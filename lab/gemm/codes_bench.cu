@@ -86,14 +86,17 @@ std::vector<Variant> variants(CUlibrary library) {
     v.kernel = k, v.w = static_cast<DType>(std::atoi(w + 6)), v.act = static_cast<GemmAct>(std::atoi(act + 8));
     std::sscanf(p, "GemmCodes{%d, %d, %d, %d, %d, %d, %d, %5[a-z]", &v.p.warps_n, &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag);
     v.p.aligned = flag[0] == 't';
+    if (const char* last = std::strrchr(p, '}')) {  // the last number is the copies' width
+      while (last > p && last[-1] != ' ') --last;
+      v.p.bulk = last[0] == '(' ? std::atoi(last + 5) : std::atoi(last);
+    }
     char name[96];
-    std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s", vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles,
-                  v.p.token_tiles, v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u");
+    std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s", vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles,
+                  v.p.token_tiles, v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.bulk > 0 ? "b" : "");
     v.name = name;
     int device = 0;
-    const int smem = v.p.smem_bytes(DType::bf16, v.w, v.act, v.p.tokens());
-    if (smem > 227 * 1024) std::printf("%s: %d bytes of shared memory\n", name, smem);
-    else if (cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem, k, device) == CUDA_SUCCESS) all.push_back(v);
+    const int smem = std::min(v.p.smem_bytes(DType::bf16, v.w, v.act, v.p.tokens()), 227 * 1024);  // a launch of fewer tokens may fit
+    if (cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem, k, device) == CUDA_SUCCESS) all.push_back(v);
     std::free(text);
   }
   std::sort(all.begin(), all.end(), [](const Variant& a, const Variant& b) { return a.name < b.name; });
@@ -109,6 +112,8 @@ bool launch(const Variant& v, const GemmArgs& a, cudaStream_t stream) {
   CUlaunchConfig c = {};
   const auto tiles = [](int n, int tile) { return (n + tile - 1) / tile; };
   c.gridDimX = static_cast<unsigned>(tiles(a.N, v.p.rows()) * tiles(a.T, v.p.tokens()) * v.p.cluster);
+  if (v.p.stays() && a.T <= v.p.tokens())
+    c.gridDimX = std::min(c.gridDimX, 132u * std::max(1u, std::min(228 * 1024 / (unsigned(v.p.smem_bytes(DType::bf16, v.w, v.act, a.T)) + 1024), unsigned(v.p.blocks(DType::bf16, v.w, v.act)))));
   c.gridDimY = c.gridDimZ = c.blockDimY = c.blockDimZ = 1;
   c.blockDimX = static_cast<unsigned>(v.p.threads());
   c.sharedMemBytes = static_cast<unsigned>(v.p.smem_bytes(DType::bf16, v.w, v.act, a.T));
@@ -142,7 +147,7 @@ int main(int argc, char** argv) {
   double *d_ref = device_alloc<double>(kPick), *d_size = device_alloc<double>(kPick);
   Blas blas;
   struct Shape { int N, K; };
-  const Shape shapes[] = {{24576, 4096}, {4096, 4096}, {1024, 4096}, {600, 1536}};
+  const Shape shapes[] = {{24576, 4096}, {4096, 4096}, {4096, 12288}, {1024, 4096}, {600, 1536}};
   const int tokens[] = {1, 8, 16, 32, 64, 512};
   std::map<std::pair<int, int>, std::map<int, double>> peer;
   int wrong = 0;
@@ -161,11 +166,11 @@ int main(int argc, char** argv) {
     for (const Shape& s : shapes) {
       if (s.K % info(v.w).block != 0) continue;
       if (v.p.cluster > 1 && (s.N + 63) / 64 * v.p.cluster > 600) continue;
-      if (v.p.cluster == 1 && s.N < 4096 && v.p.token_tiles == 1 && v.p.stages != 3) continue;
+      if (v.p.bulk > 0 && (s.K % 32 != 0 || row_bytes(v.w, s.K) % 16 != 0)) continue;
       std::vector<uint16_t> first;
       for (int M : tokens) {
-        const bool mine = M <= 64 ? M <= v.p.tokens() && (v.p.tokens() == 8 || M > v.p.tokens() / 2) : v.p.tokens() == 64;
-        if (!mine) continue;
+        const bool mine = v.p.bulk > 0 && v.p.token_tiles == 4 ? M >= 32 : M <= 64 ? M <= v.p.tokens() && (v.p.tokens() == 8 || M > v.p.tokens() / 2) : v.p.tokens() == 64;
+        if (!mine || v.p.smem_bytes(DType::bf16, v.w, v.act, std::min(M, v.p.tokens())) > 227 * 1024) continue;
         const size_t w_bytes = static_cast<size_t>(row_bytes(v.w, s.K)) * s.N;
         const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / w_bytes, 2, 60)), nodes = std::clamp(copies * 2, 8, 60);
         GemmArgs a = {};
@@ -207,7 +212,7 @@ int main(int argc, char** argv) {
           if (!(share <= worst)) worst = share;
         }
         static std::map<std::vector<int>, std::vector<uint16_t>> base;  // row 0, by all that may change bits
-        auto& known = base[{static_cast<int>(v.w), static_cast<int>(v.act), s.N, s.K, v.p.cluster, v.p.warps_k}];
+        auto& known = base[{static_cast<int>(v.w), static_cast<int>(v.act), s.N, s.K, v.p.cluster, v.p.warps_k, v.p.bulk}];
         bits.resize(s.N);
         if (known.empty()) known = bits;
         const bool same = known == bits;

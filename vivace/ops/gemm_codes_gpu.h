@@ -1,7 +1,10 @@
 // Tactics of products whose weights are widened in registers (kernels/gemm/codes.cuh): shared by gemm and
 // grouped_gemm.
 #pragma once
+#include <algorithm>
+
 #include "vivace/kernels/gemm/codes.h"
+#include "vivace/ops/gemm_table.h"
 #include "vivace/ops/gpu.h"
 
 namespace vivace::ops {
@@ -29,48 +32,74 @@ struct GemmCodesGpu {
       {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 1, 2, 1, 512, true}, {2, 2, 1, 1, 2, 1, 512, true},
   };
   static constexpr int kAnyTokens = 4;
-  static constexpr int kWarpsK = 2;
+  // Hopper on, where the copy engine brings W, up to kFewTokens tokens: the same, by tokens alone; the panel grows
+  // with K where it fits. The last serves several times.
+  static constexpr Policy kBulkTactics[] = {
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true},
+      {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
+  };
+  static constexpr int kFewTokens = 64, kBulk = 2;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
-  static constexpr int split(int64_t N, int64_t K, DType w, Arch arch) {
+  static constexpr int split(int64_t N, int64_t K, DType w, Arch arch, bool bulk) {
     if (arch < Arch::sm90a) return 1;
-    const int64_t steps = (K + Policy::step(w) - 1) / Policy::step(w);
+    const Policy& p = bulk ? kBulkTactics[0] : kTactics[0];
+    const int64_t step = form(1, true, 0, DType::f32, false, false, bulk).step(w), steps = (K + step - 1) / step;
     int s = 1;
-    while (s < 4 && (N + 63) / 64 * s < 128 && steps >= int64_t{s} * 2 * kWarpsK) s *= 2;
+    while (s < 4 && (N + p.rows() - 1) / p.rows() * s < 128 && steps >= int64_t{s} * 2 * p.warps_k) s *= 2;
     return s;
+  }
+  /// Whether the copy engine takes W: whole groups of 32 in rows of whole 16 bytes.
+  static bool bulk(const void* w, int64_t pitch, int64_t K, DType t, Arch arch) {
+    return arch >= Arch::sm90a && !portable_only() && reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && K % 32 == 0 && row_bytes(t, K) % 16 == 0 &&
+           form(1, true, 0, DType::f32, false, false, true).step_bytes(t) % 16 == 0;
   }
 
   /// Whether rows of `pitch` bytes at `w` and the steps in them start at 16 bytes.
   static bool aligned(const void* w, int64_t pitch, DType t) {
-    return reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && Policy::step_bytes(t) % 16 == 0;
+    return reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && Policy{}.step_bytes(t) % 16 == 0;
   }
 
   /// A row of the table for these operands: `form` says all that does not come from the row.
   static constexpr Policy with(Policy p, const Policy& form, DType x, DType w, Act act) {
-    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale, p.zeros = form.zeros, p.x_scaled = form.x_scaled;
-    if (act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
+    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale, p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.bulk = form.bulk;
+    if (p.bulk == 0 && act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
     return p;
   }
-  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false, bool x_scaled = false) {
-    return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled};
+  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false, bool x_scaled = false, bool bulk = false) {
+    return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled, bulk ? kBulk : 0};
   }
 
-  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, const Policy& form, Arch arch) {
+  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t K, const Policy& form, Arch arch) {
+    if (form.bulk > 0) return pick_bulk(x, w, out, act, T, K, form, arch);
     for (const Policy& row : kTactics) {
       const Policy p = with(row, form, x, w, act);
       const bool any = &row - kTactics >= kAnyTokens;
       if ((T > p.tokens() && !any) || p.smem_bytes(x, w, act, p.tokens()) > gemm_smem_limit(arch)) continue;
       return Key{x, w, out, act, p};
     }
-    return Status(Code::kInternal, "no tactic serves this shape");
+    return unserved(x, w, arch);
+  }
+  static Status unserved(DType x, DType w, Arch arch) {
+    return Status(Code::kUnsupported, strf("x %s with w %s: no tile fits the %d KiB of shared memory of %s; x bf16 is served", name(x), name(w), gemm_smem_limit(arch) / 1024, name(arch)));
+  }
+  static Result<Key> pick_bulk(DType x, DType w, DType out, Act act, int64_t T, int64_t K, const Policy& form, Arch arch) {
+    for (const Policy& row : kBulkTactics) {
+      const Policy p = with(row, form, x, w, act);
+      const bool last = &row == std::end(kBulkTactics) - 1, adapts = row.panel > 2048;
+      const int tokens = static_cast<int>(T < p.tokens() ? T : p.tokens());
+      if ((T > p.tokens() && row.token_tiles < 4 && !last) || (adapts && K > row.panel) || p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch)) continue;
+      return Key{x, w, out, act, p};
+    }
+    return unserved(x, w, arch);
   }
 
   /// `kernel` is the template's name.
   static std::string instance(const char* kernel, const Key& k) {
-    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmCodes{%d, %d, %d, %d, %d, %d, %d, %s, %d, vivace::DType::%s, %s, %s}>", kernel,
+    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmCodes{%d, %d, %d, %d, %d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d}>", kernel,
                              type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k, k.p.row_tiles,
                              k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false",
-                             k.p.group, name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false");
+                             k.p.group, name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.bulk);
   }
 
   /// T is the bound that the kernel sees in its arguments.
@@ -79,6 +108,12 @@ struct GemmCodesGpu {
     launch->cluster = static_cast<uint32_t>(k.p.cluster);
     launch->smem_bytes = static_cast<uint32_t>(k.p.smem_bytes(k.x, k.w, k.act, static_cast<int>(T < k.p.tokens() ? T : k.p.tokens())));
     launch->grid[0] = static_cast<uint32_t>(tiles * k.p.cluster);
+  }
+  /// As many blocks as the chip holds at once where they walk the tiles.
+  static void limit(const Key& k, int64_t T, int multiprocessors, exec::Launch* launch) {
+    if (!k.p.stays() || T > k.p.tokens()) return;
+    const uint32_t by_memory = 228 * 1024 / (launch->smem_bytes + 1024), by_registers = static_cast<uint32_t>(k.p.blocks(k.x, k.w, k.act));
+    launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(multiprocessors) * std::max(1u, std::min(by_memory, by_registers)));
   }
 
   /// Every tactic with one block format; every format, and the kinds of x, with the first tactic.
@@ -90,6 +125,14 @@ struct GemmCodesGpu {
     for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k})
       one(DType::bf16, w, Act::f32, kTactics[1], form(1, w == DType::q8_0));
     for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) one(DType::bf16, w, Act::q8, kTactics[1], form(1, w != DType::q6_k));
+    if (arch >= Arch::sm90a) {
+      const Policy bulk = form(1, true, 0, DType::f32, false, false, true);
+      for (const Policy& p : kBulkTactics) one(DType::bf16, DType::q4_0, Act::f32, p, bulk);
+      for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, kBulkTactics[2], bulk);
+      for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, kBulkTactics[2], bulk);
+      one(DType::f32, DType::q4_0, Act::f32, kBulkTactics[7], bulk);
+      one(DType::bf16, DType::q4_0, Act::f32, kBulkTactics[0], form(2, true, 0, DType::f32, false, false, true));
+    }
     one(DType::f16, DType::q4_0, Act::f32, kTactics[0], form(1, true));
     one(DType::f32, DType::q4_0, Act::f32, kTactics[0], form(1, true));
     one(DType::bf16, DType::e4m3, Act::f32, kTactics[0], form(1, true));
@@ -107,6 +150,11 @@ struct GemmCodesGpu {
       one(DType::bf16, DType::i4, kTactics[tactic], form(1, true, 128, DType::bf16, true));
       one(DType::e4m3, DType::e4m3, kTactics[tactic], form(1, true, 128, DType::f32, false, true));
     }
+    if (arch >= Arch::sm90a)
+      for (const int tactic : {2, 5}) {
+        one(DType::bf16, DType::e2m1, kBulkTactics[tactic], form(1, true, 16, DType::e4m3, false, false, true));
+        one(DType::bf16, DType::i4, kBulkTactics[tactic], form(1, true, 128, DType::bf16, true, false, true));
+      }
     one(DType::f16, DType::i4, kTactics[1], form(1, false, 32, DType::f32, true));
     one(DType::bf16, DType::i8, kTactics[0], form(1, true, 128, DType::f16));
   }

@@ -60,9 +60,11 @@ struct GemmGpu {
   static Result<Key> pick(const Args& a, Arch arch) {
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
     if (a.x_dtype != a.w_dtype || a.w_block_scale != nullptr) {
-      const Codes::Policy form = Codes::form(Codes::split(a.N, a.K, a.w_dtype, arch), Codes::aligned(a.w, row_bytes(a.w_dtype, a.w_stride), a.w_dtype), a.block_group,
-                                             a.scale_dtype, a.w_block_zero != nullptr, a.x_block_scale != nullptr);
-      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, form, arch);
+      const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
+      const bool bulk = a.T <= Codes::kFewTokens && Codes::bulk(a.w, pitch, a.K, a.w_dtype, arch);
+      const Codes::Policy form = Codes::form(Codes::split(a.N, a.K, a.w_dtype, arch, bulk), bulk || Codes::aligned(a.w, pitch, a.w_dtype), a.block_group, a.scale_dtype,
+                                             a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk);
+      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.K, form, arch);
       if (!codes.ok()) return std::move(codes).status();
       k.kind = Kind::codes;
       k.codes = *codes;
@@ -146,6 +148,7 @@ struct GemmGpu {
   }
   /// Tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
+    if (k.kind == Kind::codes) Codes::limit(k.codes, a.T, device.info().sm_count, launch);
     if (k.kind != Kind::wgmma || launch->grid[0] == 0) return {};
     const Wgmma& p = k.wgmma;
     const auto map = [&](const void* data, int64_t rows, int64_t stride, DType t, int box, kernels::TensorMap* to) {

@@ -96,7 +96,8 @@ struct grouped_gemm {
     static Result<Key> pick(const Args& a, Arch arch) {
       if (has_wgmma(a, arch)) return Key{{a.x_dtype, a.w_dtype, a.out_dtype, a.act, {}}, tile(mean_rows(a))};
       const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
-      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), Codes::form(1, Codes::aligned(a.w, pitch, a.w_dtype) && expert % 16 == 0), arch));
+      const bool bulk = expert % 16 == 0 && Codes::bulk(a.w, pitch, a.K, a.w_dtype, arch), aligned = expert % 16 == 0 && Codes::aligned(a.w, pitch, a.w_dtype);
+      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), a.K, Codes::form(1, bulk || aligned, 0, DType::f32, false, false, bulk), arch));
       return Key{codes};
     }
     static std::string instance(const Key& k) {
@@ -131,7 +132,7 @@ struct grouped_gemm {
       // As pick() would on this chip: the first tactic that its shared memory holds, for few and many rows perhaps the same.
       std::optional<Codes::Key> last;
       const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
-        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, Codes::form(1, aligned), arch); k.ok() && last != *k) visit(Key{*(last = *k)});
+        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 4096, Codes::form(1, aligned), arch); k.ok() && last != *k) visit(Key{*(last = *k)});
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, true);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);

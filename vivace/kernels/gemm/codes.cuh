@@ -1,15 +1,18 @@
 // gemm whose weights are widened in registers: block formats, 8-bit elements, pairs of types that the matrix
 // units do not multiply. Limit: memory bandwidth at few tokens, N * row_bytes(W, K); the integer units next.
 //
-// A warp copies 16 rows of W, 256 elements at a time, as raw bytes into its own ring and widens them on the way
-// to the matrix units: no barrier but the warp's. x is converted once a block, a panel of K at a time. Products
-// of codes and x are exact; each group's sum is scaled and added in f32, in the order of K.
+// A warp copies 16 rows of W, 256 elements at a time (Hopper: 512, by the copy engine), as raw bytes into its own
+// ring and widens them on the way to the matrix units: no barrier but the warp's. x is converted once a block, a
+// panel of K at a time. Products of codes and x are exact; each group's sum is scaled and added in f32, in the
+// order of K. Where P.stays(), blocks walk the tiles and their rings run through.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/panel.cuh"
 #include "vivace/kernels/gemm/weights.cuh"
+#include "vivace/kernels/ptx/bulk.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 
 namespace vivace::kernels {
@@ -19,7 +22,8 @@ struct MmaType { using Type = bf16; };
 template <>
 struct MmaType<DType::f16> { using Type = f16; };
 
-/// A block's tile: P.rows() rows of W from n0 on times up to P.tokens() tokens, the cluster's share `rank` of K.
+/// A block's tiles: P.rows() rows of W from n0 on times up to P.tokens() tokens, the cluster's share `rank` of K.
+/// Row tiles first, first + stride, ... below `end`: begin() goes to one, and copies run ahead into the next.
 template <class X, DType W, GemmAct kAct, GemmCodes P>
 struct CodesTile {
   using Mma = typename MmaType<P.mma(kTypeOf<X>, W)>::Type;
@@ -33,37 +37,72 @@ struct CodesTile {
   static constexpr int kRingBytes = P.ring_bytes(W);
   static constexpr bool kReuse = P.reuse();
   static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
-  static constexpr int kTogether = P.token_tiles > 2 || kWPlanes > 1 || W == DType::q5_k ? 1 : 2;  // groups whose code is interleaved
+  static constexpr bool kBulk = P.bulk > 0, kWaits = !kBulk || P.group > 0;  // kWaits: some copies are cp.async
+  // Groups whose code is interleaved: all of a step where few tokens leave registers for it.
+  static constexpr int kTogether = kWPlanes > 1 || Panel::kPlanes > 1 || W == DType::q5_k ? 1 : P.token_tiles > 2 ? (kBulk ? 2 : 1) : kBulk && P.token_tiles == 1 ? kGroups : 2;
   static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
 
   const GemmArgs& a;
-  const uint8_t* w;  // the warp's first row
   uint8_t* ring;     // the warp's
   Panel panel;
-  float* sums;
+  float *sums, *both_sums;
   int64_t pitch;     // bytes between rows of W
-  int lane, wn, wk, rank, n0;
+  uint32_t barriers;  // the warp's, one a stage
+  int lane, wn, wk, rank;
   int first, count;  // steps of K of this rank
+  int turn = 0, n0 = 0, slot = 0, parity = 0;  // slot, parity: of the step that is multiplied
+  int next_tile, next_step, stride, end;  // of the step that is copied next
+  bool whole = false;  // the panel holds all of this rank's x
 
-  __device__ __forceinline__ CodesTile(const GemmArgs& args, uint8_t* smem, int tile)
-      : a(args), panel(smem + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
-        rank(ptx::cluster_rank<P.cluster>()), n0(tile * P.rows()) {
-    ring = smem + static_cast<int>(threadIdx.x) / 32 * (P.stages * kRows * kPitch);
-    sums = reinterpret_cast<float*>(smem + (kReuse ? 0 : kRingBytes + panel.bytes()));
+  __device__ __forceinline__ CodesTile(const GemmArgs& args, uint8_t* smem, int tile, int stride_, int end_)
+      : a(args), panel(smem + P.barrier_bytes() + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
+        rank(ptx::cluster_rank<P.cluster>()), next_tile(tile), stride(stride_), end(end_) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    ring = smem + P.barrier_bytes() + warp * (P.stages * kRows * kPitch);
+    sums = both_sums = reinterpret_cast<float*>(smem + P.barrier_bytes() + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
-    w = static_cast<const uint8_t*>(a.w) + (n0 + wn * kRows) * pitch;
     const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
     first = static_cast<int>(steps * rank / P.cluster);
     count = static_cast<int>(steps * (rank + 1) / P.cluster) - first;
+    next_step = wk;
+    if (wk >= count) next_tile = end;
+    if constexpr (kBulk) {
+      barriers = ptx::shared_address(smem) + warp * P.stages * 8;
+      if (lane == 0) {
+#pragma unroll
+        for (int s = 0; s < P.stages; ++s) ptx::mbarrier_init(barriers + 8 * s, 1);
+        ptx::mbarrier_fence();
+      }
+      __syncwarp();
+    }
   }
+  __device__ __forceinline__ void begin(int tile) { n0 = tile * P.rows(); }
 
-  /// Step `i` of this rank into its place. Bytes beyond K become zeros; rows beyond N stay what they are. No L2
-  /// policy: ptxas 13.0 keeps a constant one in uniform registers and loses half of it where lanes diverge.
-  __device__ __forceinline__ void load_w(int i) const {
-    uint8_t* slot = ring + i / P.warps_k % P.stages * (kRows * kPitch);
+  /// The next step of this warp into place `into`.
+  __device__ __forceinline__ void load_next(int into) {
+    if (next_tile < end) {
+      load_w(next_step, next_tile * P.rows() + wn * kRows, into);
+      next_step += P.warps_k;
+      if (next_step >= count) next_step = wk, next_tile += stride;
+    }
+    if constexpr (kWaits) ptx::copy_commit();
+  }
+  /// Step `i` of this rank, rows of W from row0 on. Bytes beyond K become zeros (stay what they are where the copy
+  /// engine brings a row); rows beyond N stay what they are. No L2 policy: ptxas 13.0 keeps a constant one in uniform
+  /// registers and loses half of it where lanes diverge.
+  __device__ __forceinline__ void load_w(int i, int row0, int into) const {
+    uint8_t* slot = ring + into * (kRows * kPitch);
+    const uint8_t* w = static_cast<const uint8_t*>(a.w) + row0 * pitch;
     const int64_t begin = int64_t{first + i} * kBytes, end = row_bytes(W, a.K);
-    const int rows = a.N - n0 - wn * kRows;
-    if (P.aligned && begin + kBytes <= end) {
+    const int rows = a.N - row0;
+    if constexpr (kBulk) {
+      const int there = max(min(rows, kRows), 0), bytes = static_cast<int>(min(end - begin, int64_t{kBytes}));
+      if (lane == 0) ptx::mbarrier_expect(barriers + 8 * into, there * bytes);
+      __syncwarp();
+#pragma unroll
+      for (int row = lane; row < kRows; row += 32)
+        if (row < there) ptx::bulk_copy(ptx::shared_address(slot + row * kPitch), w + row * pitch + begin, bytes, barriers + 8 * into);
+    } else if (P.aligned && begin + kBytes <= end) {
       // Four lanes a row: 64 bytes at a time, so that few sectors are asked for twice.
       const uint8_t* from = w + lane / 4 * pitch + begin + lane % 4 * 16;
       uint8_t* to = slot + lane / 4 * kPitch + lane % 4 * 16;
@@ -83,21 +122,21 @@ struct CodesTile {
         ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
       }
     }
-    if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
-    if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, a.w_block_zero, a.zero_stride, 1);
+    if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, row0, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
+    if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, row0, a.w_block_zero, a.zero_stride, 1);
   }
-  /// The address of step i's entries of row `row` in an array beside W, `pitch_bytes` between its rows.
+  /// The address of step i's entries of row `row` of W in an array beside it, `pitch_bytes` between its rows.
   __device__ __forceinline__ const uint8_t* side_at(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
-    return static_cast<const uint8_t*>(array) + (n0 + wn * kRows + row) / a.block_rows * pitch_bytes + int64_t{first + i} * kStep / P.group * bytes;
+    return static_cast<const uint8_t*>(array) + row / a.block_rows * pitch_bytes + int64_t{first + i} * kStep / P.group * bytes;
   }
   template <int kAt, int kSideBytes>
-  __device__ __forceinline__ void load_side(uint8_t* slot, int i, const void* array, int64_t pitch_bytes, int bytes) const {
+  __device__ __forceinline__ void load_side(uint8_t* slot, int i, int row0, const void* array, int64_t pitch_bytes, int bytes) const {
     constexpr int kSide = P.side_chunks(kSideBytes);
 #pragma unroll 1
     for (int at = lane; at < kRows * kSide; at += 32) {
       const int row = at / kSide, chunk = at % kSide;
-      if (n0 + wn * kRows + row >= a.N) continue;
-      const uint8_t* start = side_at(i, row, array, pitch_bytes, bytes);
+      if (row0 + row >= a.N) continue;
+      const uint8_t* start = side_at(i, row0 + row, array, pitch_bytes, bytes);
       const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start) & ~uint64_t{15}) + chunk * 16;
       const int64_t entries = (a.K - int64_t{first + i} * kStep + P.group - 1) / P.group, there = entries * bytes < kSideBytes ? entries * bytes : kSideBytes;
       const int64_t left = start + there - from;
@@ -107,13 +146,13 @@ struct CodesTile {
   /// Where row `row`'s entries of step i lie in the ring.
   template <int kAt>
   __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
-    return ring + i / P.warps_k % P.stages * (kRows * kPitch) + row * kPitch + kAt + (reinterpret_cast<uint64_t>(side_at(i, row, array, pitch_bytes, bytes)) & 15);
+    return ring + slot * (kRows * kPitch) + row * kPitch + kAt + (reinterpret_cast<uint64_t>(side_at(i, n0 + wn * kRows + row, array, pitch_bytes, bytes)) & 15);
   }
   /// Row r (0 .. 15) of row tile `tile` in step i's place: the lane's top one, or 8 below.
   __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
     const int row = tile * 16 + half * 8 + lane / 4;
-    const uint8_t* p = ring + i / P.warps_k % P.stages * (kRows * kPitch) + row * kPitch;
-    if constexpr (!P.aligned) p += reinterpret_cast<uint64_t>(w + row * pitch + int64_t{first + i} * kBytes) & 15;
+    const uint8_t* p = ring + slot * (kRows * kPitch) + row * kPitch;
+    if constexpr (!P.aligned) p += (reinterpret_cast<uint64_t>(a.w) + (n0 + wn * kRows + row) * pitch + int64_t{first + i} * kBytes) & 15;
     return p;
   }
 
@@ -139,22 +178,31 @@ struct CodesTile {
 
   /// Step i into the sums; `at` is its first group's place in the panel, `groups` of them are there.
   __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
-    ScaledRow rows[P.row_tiles][2];
+    constexpr int kRun = is_block(W) && info(W).block == 256 ? 8 : kGroups;  // groups of a super-block
 #pragma unroll
-    for (int r = 0; r < P.row_tiles; ++r)
+    for (int from = 0; from < kGroups; from += kRun) {
+      ScaledRow rows[P.row_tiles][2];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h));
-        const int row = r * 16 + h * 8 + lane / 4;
-        if constexpr (P.group > 0) rows[r][h].scales = side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
-        if constexpr (P.zeros) rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1);
-      }
+      for (int r = 0; r < P.row_tiles; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h) + from / kRun * info(W).bytes);
+          const int row = r * 16 + h * 8 + lane / 4;
+          if constexpr (P.group > 0) rows[r][h].scales = side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
+          if constexpr (P.zeros) rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1);
+        }
+      if (groups >= from + kRun) {
 #pragma unroll(kTogether)
-    for (int j = 0; j < kGroups; ++j) {
-      if (j >= groups) break;
-      if constexpr (kInt) multiply_codes(rows, at, j, acc);
-      else multiply_planes(rows, at, j, acc);
+        for (int j = 0; j < kRun; ++j) multiply_group(rows, at + from, j, acc);
+      } else {
+#pragma unroll 1
+        for (int j = 0; j < groups - from; ++j) multiply_group(rows, at + from, j, acc);
+      }
     }
+  }
+  __device__ __forceinline__ void multiply_group(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+    if constexpr (kInt) multiply_codes(rows, at, j, acc);
+    else multiply_planes(rows, at, j, acc);
   }
 
   __device__ __forceinline__ void multiply_planes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
@@ -255,41 +303,53 @@ struct CodesTile {
     for (int e = 0; e < 4; ++e) acc[e] = fmaf(minimum[e / 2], e % 2 ? sum.y : sum.x, acc[e]);
   }
 
-  __device__ __forceinline__ void prefetch() const {
+  __device__ __forceinline__ void prefetch() {
 #pragma unroll
-    for (int s = 0; s < P.stages - 1; ++s) {
-      if (wk + s * P.warps_k < count) load_w(wk + s * P.warps_k);
-      ptx::copy_commit();
+    for (int s = 0; s < P.stages; ++s) load_next(s);
+  }
+  /// Waits for what prefetch() asked for: a block must not end before it has come.
+  __device__ __forceinline__ void drain(int tile) {
+    if constexpr (kWaits) ptx::copy_wait<0>();
+    if constexpr (kBulk) {
+      for (int s = 0, i = wk; s < P.stages && tile < end && wk < count; ++s) {
+        ptx::mbarrier_wait<false>(barriers + 8 * s, 0);
+        if ((i += P.warps_k) >= count) i = wk, tile += stride;
+      }
     }
   }
 
-  /// All steps of this warp, of `tokens` rows of x from row t0 on. Starts after prefetch() and the dependency wait.
-  __device__ __forceinline__ void run(int64_t t0, int tokens, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+  /// All steps of this warp in a tile, of `tokens` rows of x from row t0 on. Starts after prefetch() and the dependency wait.
+  __device__ __forceinline__ void run(int64_t t0, int tokens, float (&acc)[P.row_tiles][P.token_tiles][4]) {
     const X* x = static_cast<const X*>(a.x) + t0 * a.x_stride;
     const bool wide = reinterpret_cast<uint64_t>(x) % 16 == 0 && a.x_stride * sizeof(X) % 16 == 0;
     for (int p = 0; p < count; p += kPanelSteps) {
       const int64_t k = int64_t{first + p} * kStep;
-      if (p > 0) __syncthreads();  // the panel before has been read
-      panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
-      if constexpr (P.x_scaled) panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32), static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
-      __syncthreads();
-      const int end = min(p + kPanelSteps, count);
-      for (int i = p + wk; i < end; i += P.warps_k) {
-        ptx::copy_wait<P.stages - 2>();
-        __syncwarp();  // every lane's copies are there, and every lane has left the place that is filled next
-        const int ahead = i + (P.stages - 1) * P.warps_k;
-        if (ahead < count) load_w(ahead);
-        ptx::copy_commit();
+      if (!whole) {
+        if (p > 0 || P.stays()) __syncthreads();  // the panel before has been read
+        panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
+        if constexpr (P.x_scaled) panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32), static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
+        __syncthreads();
+      }
+      const int last = min(p + kPanelSteps, count);
+      for (int i = p + wk; i < last; i += P.warps_k) {
+        if constexpr (kWaits) ptx::copy_wait<P.stages - 1>();
+        if constexpr (kBulk) ptx::mbarrier_wait<false>(barriers + 8 * slot, parity);
+        __syncwarp();  // every lane's copies are there
         multiply(i, (i - p) * kGroups, static_cast<int>((a.K - int64_t{first + i} * kStep + 31) / 32), acc);
+        __syncwarp();  // every lane has left the place
+        load_next(slot);
+        if (++slot == P.stages) slot = 0, parity ^= 1;
       }
     }
-    ptx::copy_wait<0>();
+    whole = P.stays() && count <= kPanelSteps;
+    if constexpr (!kBulk) ptx::copy_wait<0>();
   }
 
   /// Sums of all warps and blocks of the cluster, and what follows them; row 0 is token t0.
   template <class Out>
-  __device__ __forceinline__ void merge(const float (&acc)[P.row_tiles][P.token_tiles][4], int64_t t0, int tokens) const {
+  __device__ __forceinline__ void merge(const float (&acc)[P.row_tiles][P.token_tiles][4], int64_t t0, int tokens) {
     if constexpr (kReuse) ptx::cluster_sync<P.cluster>();  // every ring and panel has been read
+    if constexpr (P.stays()) sums = both_sums + (turn ^= 1) * (P.sum_bytes() / 4);  // the other is still read
     send(acc, tokens);
     ptx::cluster_sync<P.cluster>();
     finish<Out>(t0, tokens);
@@ -332,12 +392,14 @@ struct CodesTile {
   }
 };
 
-/// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W.
+/// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W. Where P.stays()
+/// and one tile holds all tokens, any number of blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
 __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gemm_codes(const __grid_constant__ GemmArgs a) {
-  extern __shared__ __align__(16) uint8_t codes_smem[];
-  const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), block = static_cast<int>(blockIdx.x) / P.cluster;
-  const CodesTile<X, W, kAct, P> tile(a, codes_smem, block / tiles_t);
+  extern __shared__ __align__(128) uint8_t codes_smem[];
+  const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), tiles_n = (a.N + P.rows() - 1) / P.rows(), block = static_cast<int>(blockIdx.x) / P.cluster, first = block / tiles_t;
+  const int stride = P.stays() && tiles_t == 1 ? static_cast<int>(gridDim.x) : tiles_n;
+  CodesTile<X, W, kAct, P> tile(a, codes_smem, first, stride, tiles_n);
   const int64_t t0 = int64_t{block % tiles_t} * P.tokens();
   tile.prefetch();  // W is immutable: it is on its way while the predecessor still runs
   ptx::cluster_arrive<P.cluster>();
@@ -346,14 +408,17 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) ge
   const int64_t M = valid_rows(a.rows, a.T);
   const int tokens = static_cast<int>(min(M - t0, int64_t{P.tokens()}));
   if (tokens <= 0) {  // the same in every block of the cluster
-    ptx::copy_wait<0>();
+    tile.drain(first);
     ptx::cluster_wait<P.cluster>();
     return;
   }
-  float acc[P.row_tiles][P.token_tiles][4] = {};
-  tile.run(t0, tokens, acc);
-  ptx::cluster_wait<P.cluster>();
-  tile.template merge<Out>(acc, t0, tokens);
+  for (int i = first; i < tiles_n; i += stride) {
+    float acc[P.row_tiles][P.token_tiles][4] = {};
+    tile.begin(i);
+    tile.run(t0, tokens, acc);
+    ptx::cluster_wait<P.cluster>();
+    tile.template merge<Out>(acc, t0, tokens);
+  }
 }
 
 }  // namespace vivace::kernels

@@ -19,6 +19,7 @@ struct GemmCodes {
   int32_t group = 0;         // elements of K that share an entry of w_block_scale; 0: there is none
   DType scale = DType::f32;  // its type
   bool zeros = false, x_scaled = false;  // w_block_zero, x_block_scale are there
+  int32_t bulk = 0;          // the copy engine brings W, a copy a row of so many of the steps below; 0: cp.async
   constexpr bool operator==(const GemmCodes&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -27,15 +28,20 @@ struct GemmCodes {
   VV_HD constexpr int tokens() const { return 8 * token_tiles; }
   /// Blocks that a multiprocessor should hold: what the registers of the widening allow.
   VV_HD constexpr int blocks(DType x, DType w, GemmAct act) const {
+    if (bulk > 0) return token_tiles == 1 && ring_bytes(w) <= 80 * 1024 ? 2 : 1;
     return token_tiles > 1 || x == DType::f32 || w == DType::f32 ? 1 : act == GemmAct::q8 && info(w).block == 256 ? 2 : 3;
   }
   VV_HD constexpr int parts() const { return warps_k * cluster; }        // partial sums of an output
   VV_HD constexpr bool reuse() const { return token_tiles > 2; }         // sums meet where the ring was, for one more barrier
+  VV_HD constexpr int sum_bytes() const { return 4 * parts() * tokens() * sum_stride(); }
   VV_HD constexpr int sum_stride() const { return slice() + 4; }         // floats a token: keeps banks apart
 
   // Sizes that depend on the formats too.
-  VV_HD static constexpr int step(DType w) { return info(w).block > 1 ? 256 : 256 / info(w).bytes; }  // elements of K a turn of the ring
-  VV_HD static constexpr int step_bytes(DType w) { return static_cast<int>(row_bytes(w, step(w))); }
+  VV_HD constexpr int step(DType w) const { return (bulk > 0 ? bulk : 1) * (info(w).block > 1 ? 256 : 256 / info(w).bytes); }  // elements of K a turn of the ring
+  VV_HD constexpr int step_bytes(DType w) const { return static_cast<int>(row_bytes(w, step(w))); }
+  /// Whether a block goes on to other tiles: its sums have a place beside the ring, which then never empties.
+  VV_HD constexpr bool stays() const { return bulk > 0 && cluster == 1 && !reuse(); }
+  VV_HD constexpr int barrier_bytes() const { return bulk > 0 ? (8 * stages * warps_n * warps_k + 15) / 16 * 16 : 0; }
   /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
   VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
   /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind its W.
@@ -67,8 +73,8 @@ struct GemmCodes {
     return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * (T < tokens() ? T : tokens()) * x_pitch(act) + side_bytes(w, act);
   }
   VV_HD constexpr int smem_bytes(DType x, DType w, GemmAct act, int T) const {
-    const int operands = ring_bytes(w) + panel_bytes(x, w, act, T), sums = 4 * parts() * tokens() * sum_stride();
-    return !reuse() ? operands + sums : operands > sums ? operands : sums;
+    const int operands = ring_bytes(w) + panel_bytes(x, w, act, T), sums = (stays() ? 2 : 1) * sum_bytes();
+    return barrier_bytes() + (!reuse() ? operands + sums : operands > sums ? operands : sums);
   }
 };
 

@@ -19,6 +19,18 @@ __device__ __forceinline__ uint32_t minus2<f16>(uint32_t a, uint32_t b) {
   return a;
 }
 
+/// a + b for two pairs of bf16; exact here too.
+__device__ __forceinline__ uint32_t plus2(uint32_t a, uint32_t b) {
+  asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(0x3f803f80u), "r"(b));
+  return a;
+}
+/// v & kMask ^ kXor as one instruction: two constants keep the compiler from seeing that.
+template <uint32_t kMask, uint32_t kXor>
+__device__ __forceinline__ uint32_t masked(uint32_t v) {
+  asm("lop3.b32 %0, %0, %1, %2, 0x6a;" : "+r"(v) : "n"(kMask), "n"(kXor));
+  return v;
+}
+
 /// Bytes 0, 1 and bytes 2, 3 of `codes`, each below a byte `top`.
 __device__ __forceinline__ void under(uint32_t codes, uint32_t top, uint32_t& low, uint32_t& high) {
   low = __byte_perm(codes, top, 0x4140);
@@ -45,11 +57,14 @@ __device__ __forceinline__ void widen_signed<f16>(uint32_t bytes, uint32_t& low,
 }
 template <>
 __device__ __forceinline__ void widen_signed<bf16>(uint32_t bytes, uint32_t& low, uint32_t& high) {
-  uint32_t less_low, less_high;  // 128, or 256 under a sign: 0x80 is the exponent's last bit
-  under(bytes & 0x7f7f7f7fu, 0x43434343u, low, high);
-  under(bytes & 0x80808080u, 0x43434343u, less_low, less_high);
-  low = minus2<bf16>(low, less_low);
-  high = minus2<bf16>(high, less_high);
+  const uint32_t pair[2] = {__byte_perm(bytes, 0, 0x4140), __byte_perm(bytes, 0, 0x4342)};  // each byte under a zero
+  uint32_t wide[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {  // less 128, or less 256 under a sign: 0x80 is the exponent's last bit
+    wide[i] = plus2(masked<0x007f007fu, 0x43004300u>(pair[i]), masked<0x00800080u, 0xc300c300u>(pair[i]));
+  }
+  low = wide[0];
+  high = wide[1];
 }
 
 /// Four e4m3 as two pairs.
@@ -61,6 +76,15 @@ __device__ __forceinline__ void widen_e4m3_as<f16>(uint32_t four, uint32_t& low,
 }
 template <>
 __device__ __forceinline__ void widen_e4m3_as<bf16>(uint32_t four, uint32_t& low, uint32_t& high) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t half[2], pair[2];
+  ptx::widen_e4m3(four, half[0], half[1]);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float first = to_float(f16{static_cast<uint16_t>(half[i])}), second = to_float(f16{static_cast<uint16_t>(half[i] >> 16)});
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair[i]) : "f"(second), "f"(first));
+  }
+#else
   // Magnitude bits in bf16's places are the value times 2^-120: one exact product restores it, subnormals included.
   uint32_t pair[2] = {__byte_perm(four, 0, 0x1404), __byte_perm(four, 0, 0x3424)};  // each byte on top of a zero
 #pragma unroll
@@ -72,6 +96,7 @@ __device__ __forceinline__ void widen_e4m3_as<bf16>(uint32_t four, uint32_t& low
     if ((magnitude & 0x07f00000u) == 0x07f00000u) wide |= 0x7fc00000u;
     p = wide | sign;
   }
+#endif
   low = pair[0];
   high = pair[1];
 }
