@@ -94,3 +94,30 @@ def test_workspace_size():
                            gate_up=Slot("f32", (2, 4)).array, hidden=Slot("f32", (2, 2)).array)
     with pytest.raises(vivace.InvalidShapeError):
         ops.workspace_size("attention", **call | {"out": call["q"][:2]})
+
+
+SCALES = {"x_scale": [0.5], "w_scale": [2.0], "x_row_scale": [1.0, 2.0, 3.0], "w_row_scale": [1.0] * 8, "out_scale": [0.25]}
+
+
+@pytest.mark.parametrize("port, at, value", [("x_scale", 0, 0.0), ("w_scale", 0, float("nan")), ("x_row_scale", 1, -1.0), ("w_row_scale", 7, float("inf")), ("out_scale", 0, -0.0)])
+@pytest.mark.parametrize("op", ["gemm", "gated_gemm"])
+def test_scales(op, port, at, value):
+    """A scale that is not above zero is refused, unless it belongs to a row that is not valid."""
+    values = {p: list(v) for p, v in SCALES.items()}
+
+    def call(rows=None):
+        rng = np.random.default_rng(0)
+        given = {p: slot("f32", v).array for p, v in values.items()}
+        given |= {"x": slot("bf16", rng.standard_normal((3, 16))).array, "w": slot("bf16", rng.standard_normal((8, 16))).array}
+        out = Slot("e4m3", (3, 8 if op == "gemm" else 4)).fill(0x7F)
+        getattr(ops, op)(out=out.array, **given, **({} if rows is None else {"rows": slot("i32", [rows]).array}))
+
+    with ops.checked():
+        call()
+    values[port][at] = value
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=rf"{op}: port {port}: a scale is finite and above zero, entry {at} is"):
+        call()
+    if port == "x_row_scale":
+        with ops.checked():
+            call(rows=1)
+    call()

@@ -1,12 +1,13 @@
 // Every gemm tactic on one GPU: errors against float64, bits across token counts, time beside cuBLASLt.
 //   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/kernels.cu -o kernels.cubin
 //   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -ldl -o bench
-//   ./bench kernels.cubin [rows.jsonl] [quick]
+//   ./bench kernels.cubin[,more.cubin] [rows.jsonl] [quick]
 #include <cudaTypedefs.h>
 
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <sstream>
 
 #include "lab/gemm/blas.h"
 #include "lab/gemm/harness.h"
@@ -28,7 +29,7 @@ struct Variant {
   int bits_key() const { return kind == Kind::wgmma ? 1000 + policy.split * 2 + policy.promote : kind == Kind::stream ? cluster * warps_k : -1; }
 };
 
-cudaLibrary_t g_library;
+std::vector<cudaLibrary_t> g_libraries;
 cudaStream_t g_stream;
 int g_sms;
 PFN_cuTensorMapEncodeTiled_v12000 g_encode;
@@ -38,11 +39,10 @@ const void* kernel(const char* name, bool e4m3, const std::string& policy, const
   const std::string symbol = "_ZN6vivace7kernels" + std::to_string(std::strlen(name)) + name + (e4m3 ? "INS0_4e4m3ENS0_4bf16E" : "INS0_4bf16ES2_") +
                              "XtlNS0_" + policy + "EEEEvNS0_" + args + "E";
   cudaKernel_t found = nullptr;
-  if (cudaLibraryGetKernel(&found, g_library, symbol.c_str()) != cudaSuccess) {
-    std::printf("no kernel %s\n", symbol.c_str());
-    std::exit(2);
-  }
-  return reinterpret_cast<const void*>(found);
+  for (const cudaLibrary_t library : g_libraries)
+    if (cudaLibraryGetKernel(&found, library, symbol.c_str()) == cudaSuccess) return reinterpret_cast<const void*>(found);
+  std::printf("no kernel %s\n", symbol.c_str());
+  std::exit(2);
 }
 std::string mangle(std::initializer_list<int> values) {
   std::string s;
@@ -70,14 +70,14 @@ void add(std::vector<Variant>& all, const GemmTile& p) {
 }
 void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   char name[64];
-  std::snprintf(name, sizeof name, "w%dx%d/%dk%dx%dw%d%s", p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w, e4m3 && !p.promote ? "f" : "");
+  std::snprintf(name, sizeof name, "w%dx%d/%dk%d.%dx%dw%d%s", p.rows, p.tokens, p.stages, p.split, p.inside, p.share_x, p.share_w, e4m3 && !p.promote ? "f" : "");
   if (p.smem_bytes() > 227 * 1024) {
     std::printf("%s takes %d bytes\n", name, p.smem_bytes());
     return;
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E"), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish}), "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
@@ -91,11 +91,13 @@ struct Pool {  // random data: any slice is a tensor
   size_t bytes;
 };
 
-void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows) {
-  const cuuint64_t dims[] = {static_cast<cuuint64_t>(K), static_cast<cuuint64_t>(rows)}, pitch[] = {static_cast<cuuint64_t>(K) * (type ? 1 : 2)};
-  const cuuint32_t box[] = {type ? 128u : 64u, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  const CUresult r = g_encode(reinterpret_cast<CUtensorMap*>(map), type ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), dims,
-                              pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+/// `paired`: of 16 rows the even ones before the odd ones.
+void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows, bool paired = false) {
+  const cuuint64_t n = static_cast<cuuint64_t>(rows), k = static_cast<cuuint64_t>(K), bytes = k * (type ? 1 : 2);
+  const cuuint64_t dims[2][4] = {{k, n}, {k, 8, 2, n / 16}}, pitch[2][3] = {{bytes}, {2 * bytes, bytes, 16 * bytes}};
+  const cuuint32_t across = type ? 128 : 64, down = static_cast<cuuint32_t>(box_rows), box[2][4] = {{across, down}, {across, 8, 2, down / 16}}, steps[] = {1, 1, 1, 1};
+  const CUresult r = g_encode(reinterpret_cast<CUtensorMap*>(map), type ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, paired ? 4 : 2, const_cast<void*>(data), dims[paired],
+                              pitch[paired], box[paired], steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
     std::printf("cuTensorMapEncodeTiled: %d\n", static_cast<int>(r));
     std::exit(2);
@@ -114,7 +116,7 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   if (v.kind == Kind::wgmma) {
     const GemmWgmma& p = v.policy;
     const int tiles = (tiles_n + p.share_x - 1) / p.share_x * ((tiles_t + p.share_w - 1) / p.share_w) * v.cluster;
-    grid = p.split > 1 ? tiles : std::min(tiles, g_sms * vivace::ops::GemmTiles::blocks_at_once(p) / v.cluster * v.cluster);
+    grid = p.parts() > 1 ? tiles : std::min(tiles, vivace::ops::GemmTiles::resident(p, g_sms));
   }
   c.gridDim = dim3(static_cast<unsigned>(grid));
   c.blockDim = dim3(static_cast<unsigned>(v.threads));
@@ -126,7 +128,8 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   void* params[] = {const_cast<GemmArgs*>(&a)};
   if (v.kind == Kind::wgmma) {
     encode(&w.x_map, type, a.x, a.T, a.K, v.tokens / v.policy.share_x);
-    encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.policy.share_w);
+    encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.policy.share_w, v.policy.has(kFinishGated));
+    if (v.policy.has(kFinishResidual) && !v.policy.direct()) encode(&w.residual_map, 0, a.residual, a.T, a.N, v.tokens);
     w.g = a;
     params[0] = &w;
   }
@@ -143,6 +146,16 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
   return a;
 }
 
+/// The same tile with another way out, or nullptr. Gated outputs of few tokens are decided at run time.
+const Variant* with_finish(const std::vector<Variant>& all, const Variant& v, int type, int32_t finish) {
+  GemmWgmma p = v.policy;
+  p.finish = p.direct() && (finish & kFinishGated) ? kFinishAny : finish;
+  p = vivace::ops::GemmTiles::fill(p);
+  for (const Variant& other : all)
+    if (other.kind == Kind::wgmma && other.kernel[type] != nullptr && other.policy == p) return &other;
+  return nullptr;
+}
+
 bool usable(const Variant& v, int M, Shape s, int type) {
   const int64_t step = 128 / (type ? 1 : 2);
   if (v.kernel[type] == nullptr) return false;
@@ -153,7 +166,9 @@ bool usable(const Variant& v, int M, Shape s, int type) {
     const bool few = M <= 64 && M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8);
     if (M <= 64 && !few) return false;
     if (M <= 64 && v.tokens == 64 && v.policy.share_x > 1) return false;
-    return GemmTiles::laid(l, M, s.N, k_bytes, v.policy.promote) == v.policy && GemmTiles::serves(v.policy, s.N);
+    GemmWgmma p = GemmTiles::laid(l, M, s.N, k_bytes, v.policy.promote);
+    p.finish = kFinishFast;
+    return GemmTiles::fill(p) == v.policy && GemmTiles::serves(v.policy, s.N);
   }
   return v.kind == Kind::tile ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.warps_k) >= 1;
 }
@@ -243,7 +258,11 @@ int main(int argc, char** argv) {
     else seconds = std::atoi(argv[i]);
   }
   LAB_CHECK(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
-  LAB_CHECK(cudaLibraryLoadFromFile(&g_library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0));
+  for (std::istringstream files(argv[1]); files.good();) {
+    std::string file;
+    std::getline(files, file, ',');
+    LAB_CHECK(cudaLibraryLoadFromFile(&g_libraries.emplace_back(), file.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  }
   LAB_CHECK(cudaDeviceGetAttribute(&g_sms, cudaDevAttrMultiProcessorCount, 0));
   cudaDriverEntryPointQueryResult found;
   LAB_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", reinterpret_cast<void**>(&g_encode), 12000, cudaEnableDefault, &found));
@@ -286,7 +305,7 @@ int main(int argc, char** argv) {
   long same_bits[2] = {}, other_bits[2] = {};
   std::map<std::pair<int, bool>, double> coarse_error;  // by K and promotion: largest error over the bound of f32 sums
   const auto start = std::chrono::steady_clock::now();
-  std::vector<double> ratios[2][2];
+  std::vector<double> ratios[2][2], parts_cost[2][2][3];
   for (int pass = 0; pass < 4; ++pass) {  // few tokens of both types, then many
     const int type = pass % 2;
     std::map<std::vector<int>, std::vector<uint16_t>> first;  // bits of (N, K, parts) at the least M: later ones must agree
@@ -343,7 +362,13 @@ int main(int argc, char** argv) {
       if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"cublasLt\",\"us\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, peer);
       std::sort(timed.begin(), timed.end(), [](const Row& a, const Row& b) { return a.us < b.us; });
       const double us = timed.empty() ? NAN : timed[0].us;
-      if (!timed.empty() && size_t(M) * s.N <= size_t{4096} * 16384) {  // what the parts of the epilogue cost the best one
+      // What the parts of the epilogue cost the best tile that is here with all of them.
+      for (const Row& row : timed) {
+        constexpr int32_t kFinish[] = {kFinishFast | kFinishResidual, kFinishFast | kFinishBias | static_cast<int32_t>(Activation::gelu_tanh) * kFinishActivation,
+                                       kFinishFast | kFinishGated | static_cast<int32_t>(Activation::silu) * kFinishActivation};
+        const Variant* made[3] = {};
+        for (int kind = 0; kind < 3; ++kind) made[kind] = with_finish(all, *row.variant, type, kFinish[kind]);
+        if (std::find(made, made + 3, nullptr) != made + 3 || size_t(M) * s.N > size_t{4096} * 16384 || s.N % 16 != 0) continue;
         double with[3];
         for (int kind = 0; kind < 3; ++kind)
           with[kind] = time_graph(std::min(nodes, 12), [&](int i, cudaStream_t stream) {
@@ -351,9 +376,11 @@ int main(int argc, char** argv) {
             if (kind == 0) a.residual = p.x[0], a.residual_stride = s.N;
             if (kind == 1) a.bias = p.x[0], a.bias_dtype = DType::bf16, a.epilogue = Activation::gelu_tanh;
             if (kind == 2) a.gated = true, a.epilogue = Activation::silu, a.out_stride = s.N / 2;
-            return launch(*timed[0].variant, type, a, stream);
+            return launch(*made[kind], type, a, stream);
           }, 3);
-        if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"residual\":%.3f,\"gelu\":%.3f,\"gated\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, timed[0].name.c_str(), with[0], with[1], with[2]);
+        if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"bare\":%.3f,\"residual\":%.3f,\"gelu\":%.3f,\"gated\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, row.name.c_str(), row.us, with[0], with[1], with[2]);
+        for (int kind = 0; kind < 3; ++kind) parts_cost[type][M > 64][kind].push_back(with[kind] / row.us);
+        break;
       }
       if (!std::isnan(peer / us)) ratios[type][M > 64].push_back(peer / us);
       if (!peers)
@@ -370,6 +397,15 @@ int main(int argc, char** argv) {
       if (!ratios[type][many].empty())
         std::printf("%s %s: geometric mean %.3f x cuBLASLt, least %.3f, %zu rows\n", type ? "fp8" : "bf16", many ? "M > 64" : "M <= 64", std::exp(logs / ratios[type][many].size()), least, ratios[type][many].size());
     }
+  for (int type = 0; type < 2; ++type)
+    for (int many = 0; many < 2; ++many)
+      for (int kind = 0; kind < 3; ++kind) {
+        double logs = 0;
+        for (double r : parts_cost[type][many][kind]) logs += std::log(r);
+        if (!parts_cost[type][many][kind].empty())
+          std::printf("%s %s: %s costs %.3f x the bare product\n", type ? "fp8" : "bf16", many ? "M > 64" : "M <= 64", kind == 0 ? "a residual" : kind == 1 ? "bias and GELU" : "a gate",
+                      std::exp(logs / parts_cost[type][many][kind].size()));
+      }
   for (const auto& [key, share] : coarse_error)
     if (share > 0) std::printf("e4m3 K=%d promote=%d: %.2f of the bound of f32 sums\n", key.first, key.second, share);
   for (int type = 0; type < 2; ++type)

@@ -196,6 +196,29 @@ def test_large_tensor():
             assert (norm[at].double() - want).abs().max() < 0.05
 
 
+def test_large_product():
+    """Outputs, and weights, beyond 2^31 elements: rows at the ends against torch."""
+    if torch.cuda.mem_get_info()[0] < 30 << 30 or "gemm" not in TABLE:
+        pytest.skip("needs 30 GiB of free device memory")
+    torch.manual_seed(0)
+
+    def check(T, N, K):
+        x = torch.randn(T, K, device=device.NAME, dtype=torch.bfloat16)
+        w = torch.empty(N, K, device=device.NAME, dtype=torch.bfloat16)
+        for part in w.split(65536):
+            part.normal_()
+        out = torch.full((T, N), float("nan"), device=device.NAME, dtype=torch.bfloat16)
+        ops.gemm(x=x, w=w, out=out)
+        for t in (0, T // 2, T - 1):
+            for at in (0, N // 2, N - 64):
+                want = w[at : at + 64].double() @ x[t].double()
+                assert (out[t, at : at + 64].double() - want).abs().max() <= 2.0**-8 * want.abs().max() + 2.0**-24 * K * 16
+        assert not out[-1].isnan().any() and not out[:, -1].isnan().any()
+
+    check(16400, 131104, 64)   # out: 2.15e9 elements
+    check(3, 131104, 16400)    # w: 2.15e9 elements
+
+
 def test_replays():
     """One graph of every op, replayed VIVACE_REPLAYS times while allocations around it come, go and are
     poisoned: each replay starts from the same bytes and must end with the same bytes."""

@@ -54,7 +54,7 @@ def scales(inputs, alpha):
     return s * inputs["w_row_scale"] if "w_row_scale" in inputs else s
 
 
-def ref(x, w, bias=None, gate=None, residual=None, out_scale=None, *, act="f32", alpha=1.0, epilogue="none", fast_accum=False, dtypes, **factors):
+def ref(x, w, bias=None, gate=None, residual=None, out_scale=None, *, act="f32", alpha=1.0, epilogue="none", fast_accum=False, tf32=False, dtypes, **factors):
     y = scales(factors, alpha) * product(*operands(x, w, factors), act)
     if bias is not None:
         y = y + bias
@@ -86,21 +86,31 @@ def gate_rows(gate, T):
 
 
 def tensor_unit_error(x, w, fast):
-    """Hopper's tensor unit adds e4m3 products to a sum in steps of 32, aligned to the largest term and cut off
-    below 2^-13 of it (arXiv:2412.19437, 3.3.2, measures the 14 bits). Each cut loses less than one unit and falls either
-    way with the term's sign, so 33 of them add up like a random walk: six units stand for six deviations. The
-    sum leaves the unit every 128 values, or with fast_accum never."""
+    """What Hopper's tensor unit may lose of e4m3 products. It adds 32 products (or 16 and 16) to a sum in one step: all are
+    aligned to the largest of them and of the sum, kept to 13 bits below its leading one, and added exactly
+    (arXiv:2412.19437, 3.3.2, measures the 14 bits). So a step has a unit u = 2^(e - 13), e the exponent of the largest
+    magnitude. A product of two e4m3 has at most 8 significant bits: it loses nothing where it is a multiple of u, which all
+    within 2^6 of the largest are, and less than u elsewhere; the sum itself loses less than u each time it is aligned,
+    twice a step. No two losses are assumed to cancel. The sum leaves the unit every 128 values, or with fast_accum never."""
     K = x.shape[1]
-    error, total = 0.0, 0.0
+    error, total = np.zeros((len(x), len(w))), np.zeros((len(x), len(w)))
     for k in range(0, K, 32):
         if not fast and k % 128 == 0:
-            total = 0.0
-        a, b = x[:, k : k + 32], w[:, k : k + 32]
-        total = total + a @ b.T
-        largest = np.zeros((len(x), len(w)))
-        for i in range(a.shape[1]):
-            largest = np.maximum(largest, np.abs(a[:, i, None] * b[None, :, i]))
-        error = error + 6 * 2.0**-13 * np.maximum(np.maximum(largest, np.abs(total)), np.abs(total - a @ b.T))
+            total = np.zeros_like(total)
+        before, largest = np.abs(total), np.zeros_like(total)
+        columns = range(k, min(k + 32, K))
+        for i in columns:
+            p = x[:, i, None] * w[None, :, i]
+            total = total + p
+            largest = np.maximum(largest, np.abs(p))
+        largest = np.maximum(largest, np.maximum(before, np.abs(total)) + error)  # the unit's sum, as far off as it may be
+        with np.errstate(divide="ignore", invalid="ignore"):
+            unit = np.where(largest > 0, 2.0 ** (np.floor(np.log2(largest)) - 13), 1.0)
+        lost = 2.0 * (before + error > 0)
+        for i in columns:
+            p = x[:, i, None] * w[None, :, i] / unit
+            lost = lost + (p != np.rint(p))
+        error = error + lost * np.where(largest > 0, unit, 0.0)
     return error
 
 
@@ -114,6 +124,8 @@ def sum_error(inputs):
     if "bias" in inputs:
         size = size + np.abs(inputs["bias"])
     error = (x.shape[1] / 16 + 16) * 2.0**-24 * size
+    if attrs.get("tf32", False):  # both factors lose less than 2^-10 of themselves
+        error = error + 2.0**-9 * (1 + 2.0**-10) * size
     if inputs.case.dtypes["x"] == "e4m3" == inputs.case.dtypes["w"] and "w_block_scale" not in inputs:
         error = error + alpha * tensor_unit_error(x, w, attrs.get("fast_accum", False))
     return error
@@ -163,6 +175,15 @@ CASES = [
     Case({"T": 9, "N": 40, "K": 72, "R": 1}, {"x": "bf16", "w": "bf16", "bias": "bf16", "gate": "bf16", "residual": "bf16", "out": "bf16"}),
     Case({"T": 6, "N": 21, "K": 40, "R": 4}, {"x": "f16", "w": "f16", "gate": "f32", "out": "f32", "rows": "i32"}, {"epilogue": "relu"}, rows=5),
     Case({"T": 70, "N": 72, "K": 1040}, {"x": "e4m3", "w": "e4m3", "out": "bf16"}, {"fast_accum": True}),
+    *[Case({"T": t, "N": 80, "K": 1040}, {"x": "bf16", "w": "bf16", "out": "bf16"}) for t in (12, 130)],
+    *[Case({"T": t, "N": 144, "K": 320}, {"x": "bf16", "w": "bf16", "bias": "bf16", "residual": "bf16", "out": "bf16"}, {"epilogue": e}) for t, e in ((50, "none"), (200, "gelu_tanh"))],
+    *[Case({"T": t, "N": 136, "K": 192, "R": 1}, {"x": "bf16", "w": "bf16", "gate": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, rows=t - 3) for t in (30, 100)],
+    Case({"T": 150, "N": 160, "K": 256}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_row_scale": "f32", "residual": "bf16", "out": "bf16"},
+         positive=("x_row_scale", "w_row_scale")),
+    Case({"T": 200, "N": 160, "K": 384}, {"x": "e4m3", "w": "e4m3", "w_scale": "f32", "bias": "bf16", "out": "e4m3", "out_scale": "f32"}, {"epilogue": "gelu_tanh"},
+         positive=("w_scale", "out_scale")),
+    *[Case({"T": t, "N": n, "K": k}, {"x": "f32", "w": "f32", "bias": "f32", "out": "f32"}, {"tf32": True}, distributions=("normal", "zero"))
+      for t, n, k in ((5, 70, 200), (90, 130, 321))],
     Case({"T": 70, "N": 72, "K": 1040}, {"x": "e4m3", "w": "e4m3", "w_row_scale": "f32", "out": "bf16"}, positive=("w_row_scale",)),
     *[Case({"T": 9, "N": 37, "K": 288}, {"x": x, "w": "i4", "w_block_scale": s, "w_block_zero": "i8", "out": x},
            positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (37, c), "w_block_zero": (37, c)})

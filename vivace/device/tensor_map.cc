@@ -15,6 +15,18 @@ Status encode_map(const MapShape& s, void* map) {
                                           static_cast<long>(s.columns), static_cast<long>(s.pitch), s.box_rows));
 }
 
+Status encode_paired_map(const MapShape& s, void* map) {
+  const uint64_t dims[] = {static_cast<uint64_t>(s.columns), 8, 2, static_cast<uint64_t>(s.rows / 16)};
+  const uint64_t pitch = static_cast<uint64_t>(s.pitch), pitches[] = {2 * pitch, pitch, 16 * pitch};
+  const unsigned box[] = {static_cast<unsigned>(128 / s.element_bytes), 8, 2, static_cast<unsigned>(s.box_rows / 16)}, steps[] = {1, 1, 1, 1};
+  const int type = s.element_bytes == 1 ? cu::kMapU8 : s.element_bytes == 2 ? cu::kMapU16 : cu::kMapU32;
+  const Status status = VV_CU_STATUS(cuTensorMapEncodeTiled, map, type, 4u, const_cast<void*>(s.data), dims, pitches, box, steps, cu::kMapNoInterleave,
+                                     cu::kMapSwizzle128, cu::kMapFetch256, cu::kMapZeros);
+  if (status.ok()) return status;
+  return Status(status).with_context(strf("tensor map of %ld rows x %ld columns in pairs, pitch %ld bytes, boxes of %d rows", static_cast<long>(s.rows),
+                                          static_cast<long>(s.columns), static_cast<long>(s.pitch), s.box_rows));
+}
+
 Status encode_map(const BoxShape& s, void* map) {
   uint64_t dims[5], pitches[4];
   unsigned box[5] = {64, static_cast<unsigned>(s.box_rows), 1, 1, 1}, steps[5] = {1, 1, 1, 1, 1};

@@ -32,20 +32,25 @@ Result<bool> in_capture(exec::Stream& stream) {
 void set_checked(bool on) { mode() = on; }
 bool checked() { return mode(); }
 
-Result<std::vector<int32_t>> Contents::operator()(Name port) const {
+template <class T>
+Result<std::vector<T>> Contents::elements(Name port) const {
+  static_assert(sizeof(T) == 4);
   const Tensor& t = call_[port];
-  std::vector<int32_t> values;
+  std::vector<T> values;
   if (!t.present()) return values;
   const int64_t rows = t.shape.dim[0], row = rows == 0 ? 0 : t.shape.elements() / rows;
   values.resize(static_cast<size_t>(rows * row));
   for (int64_t i = 0; i < rows && row > 0; ++i) {
-    const void* from = static_cast<const int32_t*>(t.data) + i * t.stride[0];
+    const void* from = static_cast<const T*>(t.data) + i * t.stride[0];
     if (t.place == Place::host) std::memcpy(values.data() + i * row, from, static_cast<size_t>(row) * 4);
     else VV_TRY(stream_.copy(values.data() + i * row, from, static_cast<size_t>(row) * 4));
   }
   if (t.place == Place::device) VV_TRY(stream_.synchronize());
   return values;
 }
+
+Result<std::vector<int32_t>> Contents::operator()(Name port) const { return elements<int32_t>(port); }
+Result<std::vector<float>> Contents::floats(Name port) const { return elements<float>(port); }
 
 Result<int64_t> Contents::rows() const {
   const int64_t T = call_.dim("T");

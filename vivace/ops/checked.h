@@ -12,16 +12,21 @@ namespace vivace::ops {
 void set_checked(bool on);
 bool checked();
 
-/// Contents of a call's i32 ports, wherever they lie.
+/// Contents of a call's i32 and f32 ports, wherever they lie.
 class Contents {
  public:
   Contents(const Call& call, exec::Stream& stream) : call_(call), stream_(stream) {}
   /// All elements, outermost rows one after the other; empty if the port is absent.
   Result<std::vector<int32_t>> operator()(Name port) const;
+  /// The same of an f32 port.
+  Result<std::vector<float>> floats(Name port) const;
   /// Valid rows: what the port `rows` says, within [0, T]; T without it.
   Result<int64_t> rows() const;
 
  private:
+  template <class T>
+  Result<std::vector<T>> elements(Name port) const;
+
   const Call& call_;
   exec::Stream& stream_;
 };

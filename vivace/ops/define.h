@@ -14,6 +14,7 @@ namespace vivace::ops {
 ///   shape(Args, Key, Launch*)        grid, block, shared memory
 ///   complete(Args, Key, Device, Launch*) -> Status   optional: what only the device can say, such as tensor maps
 ///   row_class(Args) -> int           optional: the invariance class of a call's rows; without it there is one
+///   general(Key*) -> bool            optional: turns a key made for one use into one of the same bits that packs hold
 ///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there are none
 ///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
 /// A composite gives `spec` and `decompose(Call, Recorder)`.
@@ -27,6 +28,9 @@ Status prepare_gpu(const Call& call, const Target& target, const typename Op::Ar
     Result<typename Op::Gpu::Key> key = Op::Gpu::pick(args, target.arch());
     if (!key.ok()) return std::move(key).status().with_context(Op::spec.name);
     Result<const device::Kernel*> kernel = table.get(*target.device, *key);
+    if constexpr (requires { Op::Gpu::general(&*key); }) {  // without a compiler, what packs hold
+      if (!kernel.ok() && kernel.status().code() == Code::kUnsupported && Op::Gpu::general(&*key)) kernel = table.get(*target.device, *key);
+    }
     if (!kernel.ok()) return std::move(kernel).status().with_context(Op::spec.name);
     launch->kernel = *kernel;
     Op::Gpu::shape(args, *key, launch);

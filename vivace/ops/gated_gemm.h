@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/ops/call.h"
+#include "vivace/ops/gemm_contents.h"
 #include "vivace/ops/gemm_gpu.h"
 
 namespace vivace::cpu {
@@ -72,6 +73,8 @@ struct gated_gemm {
     return {.bytes = N * row_bytes(a.w_dtype, K) + T * K * info(a.x_dtype).bytes + T * N / 2 * info(a.out_dtype).bytes + (a.bias ? N * info(a.bias_dtype).bytes : 0),
             .flops = 2 * T * N * K};
   }
+
+  static Status inspect(const Call& c, const Contents& read) { return inspect_scales(c, read, {"x_scale", "w_scale", "x_row_scale", "w_row_scale", "out_scale"}); }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::gemm(a, pool); }
 

@@ -4,6 +4,7 @@
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/gemm_blocks.h"
+#include "vivace/ops/gemm_contents.h"
 #include "vivace/ops/gemm_gpu.h"
 
 namespace vivace::cpu {
@@ -36,6 +37,7 @@ struct gemm {
       choice("act", "f32|q8", "how activations enter a product with a block-quantised w: as f32, or as int8 in blocks of 32"),
       real("alpha", 1, "factor of the product"),
       choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product"),
+      boolean("tf32", false, "products of f32 with f32: on CUDA the factors are cut to tf32, 10 bits of mantissa, for the matrix units"),
       boolean("fast_accum", false, "e4m3 products: sums may stay in the tensor unit, which keeps about 13 bits of them"),
   };
   static constexpr OpSpec spec{
@@ -72,6 +74,8 @@ struct gemm {
     if (c["gate"].present() && c.dim("R") < 1) return c.error(Code::kInvalidShape, "port gate: needs at least one row, got 0");
     if (c.flag("fast_accum") && (x.dtype != DType::e4m3 || w.dtype != DType::e4m3))
       return c.error(Code::kInvalidArgument, strf("fast_accum is for products of e4m3 with e4m3, got %s with %s", name(x.dtype), name(w.dtype)));
+    if (c.flag("tf32") && (x.dtype != DType::f32 || w.dtype != DType::f32))
+      return c.error(Code::kInvalidArgument, strf("tf32 is for products of f32 with f32, got %s with %s", name(x.dtype), name(w.dtype)));
     *a = Args{
         .x = x.data, .w = w.data, .bias = c.ptr("bias"), .gate = c.ptr("gate"), .residual = c.ptr("residual"), .out = out.data, .rows = c.ptr<int32_t>("rows"),
         .x_scale = c.ptr<float>("x_scale"), .w_scale = c.ptr<float>("w_scale"), .x_row_scale = c.ptr<float>("x_row_scale"),
@@ -82,7 +86,7 @@ struct gemm {
         .gate_rows = c["gate"].present() ? static_cast<int32_t>(c.dim("R")) : 0, .block_rows = 0, .block_group = 0,
         .alpha = static_cast<float>(c.real("alpha")), .epilogue = c.choice<kernels::Activation>("epilogue"), .act = act,
         .x_dtype = x.dtype, .w_dtype = w.dtype, .bias_dtype = c["bias"].dtype, .out_dtype = out.dtype, .scale_dtype = DType::f32,
-        .fast_accum = c.flag("fast_accum"), .gated = false,
+        .fast_accum = c.flag("fast_accum"), .tf32 = c.flag("tf32"), .gated = false,
     };
     return bind_blocks(c, a);
   }
@@ -92,6 +96,10 @@ struct gemm {
     return {.bytes = N * row_bytes(a.w_dtype, K) + T * K * info(a.x_dtype).bytes + T * N * info(a.out_dtype).bytes * (a.residual ? 2 : 1) + a.gate_rows * N * info(a.out_dtype).bytes +
                      (a.bias ? N * info(a.bias_dtype).bytes : 0),
             .flops = 2 * T * N * K};
+  }
+
+  static Status inspect(const Call& c, const Contents& read) {
+    return inspect_scales(c, read, {"x_scale", "w_scale", "x_row_scale", "w_row_scale", "w_block_scale", "x_block_scale", "out_scale"});
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::gemm(a, pool); }

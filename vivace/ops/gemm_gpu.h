@@ -3,6 +3,7 @@
 #include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/ops/gemm_codes_gpu.h"
+#include "vivace/ops/gemm_finish.h"
 #include "vivace/ops/gemm_table.h"
 #include "vivace/ops/gemm_tiles.h"
 
@@ -52,7 +53,9 @@ struct GemmGpu {
   static constexpr int row_class(const Args& a) { return a.T > kStreamTokens; }
 
   static bool has_wgmma(Arch arch) { return arch == Arch::sm90a && !portable_only(); }
-  static constexpr bool has_mma(DType x, DType w) { return x == w && (x == DType::bf16 || x == DType::f16 || x == DType::e4m3); }
+  static constexpr bool has_mma(const Args& a) {
+    return a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16 || a.x_dtype == DType::e4m3 || (a.x_dtype == DType::f32 && a.tf32));
+  }
 
   /// Sums of e4m3 products leave the tensor unit every 128 values.
   static constexpr bool promotes(const Args& a) { return a.x_dtype == DType::e4m3 && !a.fast_accum; }
@@ -70,7 +73,7 @@ struct GemmGpu {
       k.codes = *codes;
       return k;
     }
-    if (!has_mma(a.x_dtype, a.w_dtype)) return k;
+    if (!has_mma(a)) return k;
     const int vec = 16 / info(a.x_dtype).bytes;
     const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
     if (has_wgmma(arch)) {
@@ -78,12 +81,14 @@ struct GemmGpu {
       const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
       VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
       // f16 goes as bf16 does; rows of e4m3 are of sums that leave the tensor unit.
-      const GemmRow* row = a.fast_accum ? nullptr : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
+      const GemmRow* row = a.fast_accum || a.tf32 ? nullptr : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
       k.wgmma = !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promotes(a)) : GemmTiles::pick(a.T, a.N, k_bytes, promotes(a));
       if (aligned && row != nullptr) {
         const Wgmma measured = GemmTiles::laid({row->rows, row->tokens, row->share_x, row->share_w}, a.T, a.N, k_bytes, promotes(a));
         if (GemmTiles::serves(measured, a.N)) k.wgmma = measured;
       }
+      k.wgmma.finish = gemm_finish(a, k.wgmma);
+      if (aligned) k.wgmma = GemmTiles::fill(k.wgmma);
       return k;
     }
     if (a.T > kStreamTokens) {
@@ -105,6 +110,11 @@ struct GemmGpu {
     }
     return Status(Code::kInternal, "no tactic serves this shape");  // the last row serves all
   }
+  static bool general(Key* k) {
+    if (k->kind != Kind::wgmma || k->wgmma == GemmTiles::general(k->wgmma)) return false;
+    k->wgmma = GemmTiles::general(k->wgmma);
+    return true;
+  }
   static std::string instance(const Key& k) {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
     switch (k.kind) {
@@ -117,8 +127,8 @@ struct GemmGpu {
                                  k.tile.rows, k.tile.warps_t, k.tile.warps_n, k.tile.stages, flag(k.tile.aligned));
       case Kind::codes: return Codes::instance("gemm_codes", k.codes);
       case Kind::wgmma:
-        return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
-                                 k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned));
+        return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
+                                 k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned), k.wgmma.inside, k.wgmma.finish);
       case Kind::simple: break;
     }
     return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
@@ -151,20 +161,22 @@ struct GemmGpu {
     if (k.kind == Kind::codes) Codes::limit(k.codes, a.T, device.info().sm_count, launch);
     if (k.kind != Kind::wgmma || launch->grid[0] == 0) return {};
     const Wgmma& p = k.wgmma;
-    const auto map = [&](const void* data, int64_t rows, int64_t stride, DType t, int box, kernels::TensorMap* to) {
+    const auto map = [&](bool paired, const void* data, int64_t rows, int64_t columns, int64_t stride, DType t, int box, kernels::TensorMap* to) {
       const int bytes = info(t).bytes;
-      return device::encode_map({.data = data, .rows = rows, .columns = a.K, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box}, to);
+      const device::MapShape shape = {.data = data, .rows = rows, .columns = columns, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box};
+      return paired ? device::encode_paired_map(shape, to) : device::encode_map(shape, to);
     };
     kernels::GemmWgmmaArgs args{};
     if (p.aligned) {
-      VV_TRY(map(a.x, a.T, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
-      VV_TRY(map(a.w, a.N, a.w_stride, a.w_dtype, p.rows / p.share_w, &args.w_map));
+      VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
+      const bool paired = p.finish != kernels::kFinishAny && (p.has(kernels::kFinishGated) || a.out_dtype == DType::e4m3);
+      VV_TRY(map(paired, a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.share_w, &args.w_map));
+      if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.tokens, &args.residual_map));
     }
     args.g = a;
     launch->set_args(args);
-    if (p.split == 1) {
-      const int cluster = p.cluster(), at_once = device.info().sm_count * GemmTiles::blocks_at_once(p) / cluster * cluster;
-      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(std::max(at_once, cluster)));
+    if (p.parts() == 1) {
+      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::resident(p, device.info().sm_count)));
     }
     return {};
   }
@@ -181,8 +193,23 @@ struct GemmGpu {
           if (r.dtype == t && std::find(all.begin(), all.end(), p) == all.end()) all.push_back(p);
         }
         if (promote) all.push_back(GemmTiles::pick(64, 4096, 4096, false));  // fast_accum
-        for (const Wgmma& p : all)
-          if (t != DType::f16 || p.split == 1) visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, p});  // f16 differs from bf16 in an instruction's name
+        const auto each = [&](Wgmma p, int32_t finish) {
+          p.finish = finish;
+          visit(Key{Kind::wgmma, t, t, out, {}, {}, {}, p.aligned ? GemmTiles::fill(p) : p});
+        };
+        std::vector<Wgmma> general;
+        for (const Wgmma& p : all) {
+          if (t == DType::f16 && p.split > 1) continue;  // it differs from bf16 in an instruction's name
+          each(p, p.aligned ? kernels::kFinishFast : kernels::kFinishAny);
+          if (const Wgmma g = GemmTiles::general(p); p.aligned && std::find(general.begin(), general.end(), g) == general.end()) general.push_back(g);
+        }
+        for (const Wgmma& p : general) each(p, kernels::kFinishAny);
+        // The epilogues that models have: the others are compiled when they are first used, or decided at run time.
+        for (const int64_t T : {16, 1024}) {
+          const Wgmma p = GemmTiles::pick(T, 4096, 8192, promote);
+          for (const int32_t finish : {kernels::kFinishResidual, kernels::kFinishBias, kernels::kFinishGate | kernels::kFinishResidual, kernels::kFinishRowScales | kernels::kFinishTokenScales})
+            if (t != DType::f16) each(p, kernels::kFinishFast | finish);
+        }
         continue;
       }
       for (Stream s : kStreams)

@@ -14,6 +14,7 @@ struct GemmTiles {
   static constexpr int kFewTokens = 64;
   static constexpr int kMultiprocessors = 132;  // of the chip that the constants here were measured on
   static constexpr int kSmem = 227 * 1024;      // of a block; a multiprocessor has 1 KiB more, and takes 1 KiB a block
+  static constexpr int kHalfSmem = 113 * 1024;  // of two blocks on a multiprocessor
 
   /// How the work of a tile is laid out: what a table's row chooses.
   struct Layout {
@@ -22,11 +23,19 @@ struct GemmTiles {
   // Deep rings where one block a multiprocessor has the chip's bandwidth to itself, short ones where two share it
   // or the next product's block starts beside this one's. H200: 24576 x 4096, T = 1: 48.2 us (4.18 TB/s).
   static constexpr Layout kFew[] = {{64, 8, 1, 1}, {64, 16, 1, 1}, {64, 32, 1, 1}, {128, 32, 1, 1}, {64, 64, 1, 1}, {128, 64, 1, 1}};
-  static constexpr Layout kMany[] = {{64, 64, 1, 1},   {64, 64, 2, 1},   {128, 64, 1, 1},  {64, 96, 2, 1},   {128, 96, 1, 1},  {128, 96, 2, 1}, {128, 128, 1, 1},
-                                     {128, 128, 2, 1}, {128, 128, 1, 2}, {128, 160, 2, 1}, {128, 160, 1, 2}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 256, 2, 1}, {128, 256, 1, 2}};
+  static constexpr Layout kMany[] = {{64, 64, 1, 1},   {64, 64, 2, 1},   {64, 64, 2, 2},   {64, 96, 2, 1},   {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 128, 2, 2},
+                                     {64, 128, 4, 1},  {64, 192, 2, 1},  {64, 192, 4, 1},  {64, 256, 2, 1},  {64, 256, 4, 1},  {128, 64, 1, 1},  {128, 64, 2, 1},
+                                     {128, 64, 1, 2},  {128, 64, 2, 2},  {128, 64, 1, 4},  {128, 64, 4, 1},  {128, 96, 1, 1},  {128, 96, 2, 1},  {128, 96, 2, 2},
+                                     {128, 128, 1, 1}, {128, 128, 2, 1}, {128, 128, 1, 2}, {128, 128, 2, 2}, {128, 128, 4, 1}, {128, 160, 2, 1}, {128, 160, 1, 2},
+                                     {128, 176, 2, 1}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 192, 2, 2}, {128, 208, 2, 1}, {128, 256, 2, 1}, {128, 256, 1, 2}};
   static constexpr int kMaxPromoted = 192;  // tokens: a stage's sums need registers of their own
 
   static constexpr int blocks_at_once(const Wgmma& p) { return std::max(1, (kSmem + 1024) / (p.smem_bytes() + 1024)); }
+  /// Blocks that a chip holds. Clusters of 4 and 8 find room on 120 of 132 multiprocessors: the others are alone in their groups.
+  static constexpr int resident(const Wgmma& p, int multiprocessors) {
+    const int all = blocks_at_once(p) * multiprocessors;
+    return std::max(1, (p.cluster() > 2 ? all * 10 / 11 : all) / p.cluster()) * p.cluster();
+  }
   /// The ring that fits `smem` bytes.
   static constexpr Wgmma with_stages(Wgmma p, int smem) {
     p.stages = 1;
@@ -34,23 +43,31 @@ struct GemmTiles {
     return p;
   }
 
+  /// The ring of a tile whose way out is known, in the same share of a multiprocessor.
+  static constexpr Wgmma fill(const Wgmma& p) { return with_stages(p, p.smem_bytes() <= kHalfSmem ? kHalfSmem : kSmem); }
+
   /// Blocks that cut K in the class of few tokens: as many as find room, two steps each at least.
   static constexpr int few_split(int64_t N, int64_t k_bytes) {
     int s = 1;
     while (s < 8 && (N + 63) / 64 * s * 2 <= 192 && k_bytes >= int64_t{s} * 2 * 2 * 128) s *= 2;
     return s;
   }
+  /// A block adds two parts itself where a block a part would be more than the chip holds at once, or a cluster of 8,
+  /// which finds room in few places (1024 x 2048, T = 50: 3.9 us for 4.4; one token has so little to do that 8 are better).
   static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
-    const int split = few_split(N, k_bytes);
-    const bool deep = (N + l.rows - 1) / l.rows * split > kMultiprocessors || k_bytes / split > 2048;
-    return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true}, l.tokens >= 32 && deep ? kSmem : 113 * 1024);
+    const int split = few_split(N, k_bytes), inside = l.tokens >= 32 && split > 1 && (split == 8 || (N + 63) / 64 * split > kMultiprocessors) ? 2 : 1;
+    const bool deep = l.tokens >= 32 && !(promote && split > inside && inside == 1);
+    return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, deep ? kSmem : kHalfSmem);
   }
-  /// K is not cut in the class of many: parts of a tile of 128 x 256 cost more on their way than they save from
-  /// 968 tokens on (2560 x 2048, 4096 tokens: 118.8 us cut in two, 77.4 us before), though 256 tokens gain
-  /// (1024 x 4096: 10.4 us for 15.4).
-  static constexpr Wgmma many(const Layout& l, bool promote) {
-    const int smem = l.rows == 64 ? 113 * 1024 : kSmem;
-    return with_stages({l.rows, l.tokens, 0, 1, l.share_x, l.share_w, promote, true}, smem);
+  /// Parts of K above 64 tokens: two where rows are few and long, which 256 tokens gain by (1024 x 4096: 9.0 us for 12.9)
+  /// and which costs 4096 tokens their widest tile (52.0 us for 45.6).
+  static constexpr int many_split(int64_t N, int64_t k_bytes) { return N <= 2048 && k_bytes >= 8192 ? 2 : 1; }
+  static constexpr Wgmma many(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
+    const int split = many_split(N, k_bytes);
+    const int64_t tiles = (T + l.tokens - 1) / l.tokens * ((N + l.rows - 1) / l.rows);
+    const int inside = tiles * split > kMultiprocessors + kMultiprocessors / 4 ? split : 1;
+    const bool half = l.rows == 64 && l.tokens <= 96 && (split == inside || l.share_x * l.share_w > 1);
+    return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, half ? kHalfSmem : kSmem);
   }
 
   static constexpr Wgmma pick_few(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
@@ -60,19 +77,25 @@ struct GemmTiles {
   }
   /// Cycles of one block after the other: a step of K, then a tile's way out.
   static constexpr int64_t cycles(const Wgmma& p, int64_t T, int64_t N, int64_t k_bytes) {
-    const int64_t tiles = (T + p.tokens - 1) / p.tokens * ((N + p.rows - 1) / p.rows) , steps = (k_bytes + 127) / 128;
-    const int64_t at_once = int64_t{kMultiprocessors} * blocks_at_once(p), waves = (tiles + at_once - 1) / at_once;
-    const int64_t busy = std::min<int64_t>(blocks_at_once(p), (tiles + kMultiprocessors - 1) / kMultiprocessors);  // blocks that share a multiprocessor
-    const int64_t products = p.groups() * p.tokens * 2, bytes = 128 * (p.rows / p.share_w + p.tokens / p.share_x) / 36;  // 36 bytes a cycle from L2
-    const int64_t step = std::max<int64_t>(std::max(products, bytes) * busy, 300);
-    return waves * (steps * step + 1200 + 6 * p.tokens);
+    const int64_t blocks = (T + p.tokens - 1) / p.tokens * ((N + p.rows - 1) / p.rows) * p.parts(), steps = ((k_bytes + 127) / 128 + p.parts() - 1) / p.parts();
+    const int64_t at_once = resident(p, kMultiprocessors), waves = (blocks + at_once - 1) / at_once;
+    const int64_t busy = std::min<int64_t>(blocks_at_once(p), (blocks + kMultiprocessors - 1) / kMultiprocessors);  // blocks that share a multiprocessor
+    // 64 bytes a cycle into a multiprocessor, 36 from L2.
+    const int64_t products = p.groups() * p.tokens * 2, in = 2 * (p.rows + p.tokens), bytes = 128 * (p.rows / p.share_w + p.tokens / p.share_x) / 36;
+    const int64_t step = std::max<int64_t>(std::max({products, in, bytes}) * busy, 300);
+    return waves * (steps * step + 1200 + 3 * p.tokens + (p.parts() > 1 ? 1500 + 8 * p.tokens : 0));
   }
-  static constexpr bool serves(const Wgmma& p, int64_t N) { return p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && !(p.promote && p.tokens > kMaxPromoted); }
+  /// Registers, shared memory and the weight's rows allow it: sums of a stage, and of a second part, need places of their own.
+  static constexpr bool serves(const Wgmma& p, int64_t N) {
+    const int sums = 1 + p.promote + (p.inside > 1);
+    return p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && sums * p.tokens <= (sums == 1 ? 256 : 2 * kMaxPromoted) &&
+           (p.parts() == 1 || p.rows * p.tokens * 4 + p.tokens * p.turn_stride() * 4 <= p.stages * p.stage_bytes());
+  }
   static constexpr Wgmma pick_many(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    Wgmma best = many(kMany[0], promote);
+    Wgmma best = many(kMany[0], T, N, k_bytes, promote);
     int64_t least = INT64_MAX;
     for (const Layout& l : kMany) {
-      const Wgmma p = many(l, promote);
+      const Wgmma p = many(l, T, N, k_bytes, promote);
       if (!serves(p, N)) continue;
       if (const int64_t c = cycles(p, T, N, k_bytes); c < least || (c == least && p.cluster() > best.cluster())) best = p, least = c;
     }
@@ -80,15 +103,18 @@ struct GemmTiles {
   }
   /// A row's layout with the class's cut of K.
   static constexpr Wgmma laid(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    return T <= kFewTokens ? few(l, N, k_bytes, promote) : many(l, promote);
+    return T <= kFewTokens ? few(l, N, k_bytes, promote) : many(l, T, N, k_bytes, promote);
   }
   static constexpr Wgmma pick(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     return T <= kFewTokens ? pick_few(T, N, k_bytes, promote) : pick_many(T, N, k_bytes, promote);
   }
   /// Rows that the copy engine cannot take: a tile for each class, with its cut of K.
   static constexpr Wgmma odd(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
-    return with_stages({64, 64, 0, T <= kFewTokens ? few_split(N, k_bytes) : 1, 1, 1, promote, false}, 113 * 1024);
+    return with_stages({64, 64, 0, T <= kFewTokens ? few_split(N, k_bytes) : many_split(N, k_bytes), 1, 1, promote, false, 1, 0}, kHalfSmem);
   }
+
+  /// The tile of the same bits that serves any product and epilogue.
+  static constexpr Wgmma general(const Wgmma& p) { return with_stages({64, 64, 0, p.split, 1, 1, p.promote, p.aligned, 1, 0}, kHalfSmem); }
 
   /// The tactics that these give for products of all sizes, each once: what gates and packs compile beside the
   /// table's.

@@ -1,5 +1,5 @@
 // What follows the sum in every gemm tactic: scales, bias, activation, residual, rounding. One order of
-// operations, so that tactics differ in their sums alone.
+// operations, none of them fused with the next, so that tactics differ in their sums alone.
 #pragma once
 #include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/gemm/gemm.h"
@@ -51,11 +51,6 @@ struct GemmEpilogue {
     finish_as<V / 2>(t, step, end, n, y, vector);
   }
 
-  /// Whether outputs are the scaled and biased sums.
-  __device__ __forceinline__ bool plain() const {
-    return a.epilogue == Activation::none && a.residual == nullptr && a.gate == nullptr && !a.gated && a.out_scale == nullptr;
-  }
-
  private:
   /// Elements n .. of a row of out_dtype that ends at `end`.
   template <int W>
@@ -88,13 +83,13 @@ struct GemmEpilogue {
 #pragma unroll
     for (int r = 0; r < R; ++r)
 #pragma unroll
-      for (int i = 0; i < V; ++i) y[r][i] *= scale;
+      for (int i = 0; i < V; ++i) y[r][i] = __fmul_rn(y[r][i], scale);
     if (a.x_row_scale != nullptr) {
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         const float s = t + r * step < end ? a.x_row_scale[t + r * step] : 0.0f;
 #pragma unroll
-        for (int i = 0; i < V; ++i) y[r][i] *= s;
+        for (int i = 0; i < V; ++i) y[r][i] = __fmul_rn(y[r][i], s);
       }
     }
     if (a.w_row_scale != nullptr) {
@@ -102,7 +97,7 @@ struct GemmEpilogue {
       for (int i = 0; i < V; ++i) {
         const float s = n + i < a.N ? a.w_row_scale[n + i] : 0.0f;
 #pragma unroll
-        for (int r = 0; r < R; ++r) y[r][i] *= s;
+        for (int r = 0; r < R; ++r) y[r][i] = __fmul_rn(y[r][i], s);
       }
     }
     if (a.bias != nullptr) {
@@ -110,7 +105,7 @@ struct GemmEpilogue {
       for (int i = 0; i < V; ++i) {
         const float b = n + i < a.N ? load_as_float(a.bias, a.bias_dtype, n + i) : 0.0f;
 #pragma unroll
-        for (int r = 0; r < R; ++r) y[r][i] += b;
+        for (int r = 0; r < R; ++r) y[r][i] = __fadd_rn(y[r][i], b);
       }
     }
 #pragma unroll
@@ -122,19 +117,19 @@ struct GemmEpilogue {
 #pragma unroll
       for (int r = 0; r < R; ++r)
 #pragma unroll
-        for (int i = 0; i < W; ++i) z[r][i] *= y[r][kEach * i + kEach - 1];
+        for (int i = 0; i < W; ++i) z[r][i] = __fmul_rn(z[r][i], y[r][kEach * i + kEach - 1]);
     }
     if (a.gate != nullptr) {
 #pragma unroll
       for (int r = 0; r < R; ++r)
 #pragma unroll
-        for (int i = 0; i < W; ++i) z[r][i] *= factor[r][i];
+        for (int i = 0; i < W; ++i) z[r][i] = __fmul_rn(z[r][i], factor[r][i]);
     }
     if (a.residual != nullptr) {
 #pragma unroll
       for (int r = 0; r < R; ++r)
 #pragma unroll
-        for (int i = 0; i < W; ++i) z[r][i] = add[r][i] + z[r][i];
+        for (int i = 0; i < W; ++i) z[r][i] = __fadd_rn(add[r][i], z[r][i]);
     }
     if (a.out_scale != nullptr) {
 #pragma unroll

@@ -32,6 +32,7 @@ struct GemmArgs {
   GemmAct act;
   DType x_dtype, w_dtype, bias_dtype, out_dtype, scale_dtype;
   bool fast_accum;  // e4m3 sums stay in the tensor unit
+  bool tf32;        // f32 factors are cut to 10 bits of mantissa
   bool gated;       // columns 2 i and 2 i + 1 become one: epilogue(first) * second
 };
 
@@ -69,9 +70,15 @@ struct GemmTile {
   VV_HD constexpr int smem_bytes() const { return stages * (tokens + rows) * 128; }
 };
 
+/// What follows the sums of gemm_wgmma where it is known when the kernel is made: an activation and these bits.
+/// kFinishAny: all of it is decided at run time, for any layout of out.
+inline constexpr int32_t kFinishAny = 0, kFinishFast = 1, kFinishBias = 2, kFinishGate = 4, kFinishResidual = 8, kFinishGated = 16, kFinishRowScales = 32,
+                         kFinishTokenScales = 64, kFinishActivation = 256;  // the last times the Activation
+
 /// Hopper: the copy engine fills a ring of shared memory, and warpgroups multiply 64 rows of W each by the
-/// tile's tokens. A cluster of split * share_x * share_w blocks:
-///   split    cut a tile's K; their sums meet in distributed shared memory, in the order of K
+/// tile's tokens. K is cut in `split` parts; their sums are added in pairs, the pairs in the order of K. A block adds
+/// `inside` parts itself, one after the other, and a cluster the blocks' sums in distributed shared memory. Blocks of
+/// a cluster also share operands:
 ///   share_x  have neighbouring rows of W; each loads a part of x for all of them
 ///   share_w  have neighbouring tokens; each loads a part of W for all of them
 /// Products of one weight shape agree in `split` within an invariance class, and in nothing else.
@@ -82,25 +89,35 @@ struct GemmWgmma {
   int32_t split, share_x, share_w;
   bool promote;    // sums leave the tensor unit every 128 bytes of K and are added in f32
   bool aligned;    // the copy engine loads; else a warp, element by element, and nothing is shared
+  int32_t inside;  // 1, or 2 where K is cut
+  int32_t finish;
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
   // A warp that loads; a group of warps where the multiplying ones need most of the registers.
   VV_HD constexpr bool wide() const { return rows == 128 && tokens > 64; }
   VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
-  VV_HD constexpr int cluster() const { return split * share_x * share_w; }
+  VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
+  VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }
   VV_HD constexpr int stage_bytes() const { return (tokens + rows) * 128; }
-  VV_HD constexpr int slice() const { return rows / split; }     // rows that a block finishes where K is split
+  VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster cuts K
+  VV_HD constexpr bool has(int32_t part) const { return (finish & part) != 0; }
+  VV_HD constexpr Activation activation() const { return static_cast<Activation>(finish / kFinishActivation); }
+  // Whether outputs go from registers to memory, without a turn in shared memory, where `finish` is known.
+  VV_HD constexpr bool direct() const { return tokens <= 64 || parts() > 1; }
   // Outputs on their way out, [token][row]: floats a token, and tokens that a warpgroup turns at a time.
-  VV_HD constexpr int turn_stride() const { return (split > 1 ? slice() : 64) + 4; }
+  VV_HD constexpr int turn_stride() const { return (parts() > 1 ? slice() : 64) + 4; }
   VV_HD constexpr int turn_tokens() const { return tokens < 32 ? tokens : 32; }
-  VV_HD constexpr int sum_bytes() const { return split > 1 ? rows * tokens * 4 : groups() * 2 * turn_tokens() * turn_stride() * 4; }
+  VV_HD constexpr int turn_bytes() const { return turn_tokens() * (finish != kFinishAny ? 128 : turn_stride() * 4); }
+  VV_HD constexpr int sum_bytes() const { return parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
   VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
 };
 
 struct GemmWgmmaArgs {
   TensorMap x_map;  // [T, K], boxes of tokens / share_x x 128 bytes
-  TensorMap w_map;  // [N, K], boxes of rows / share_w x 128 bytes
+  TensorMap w_map;  // [N, K], boxes of rows / share_w x 128 bytes; where kFinishGated, or out is e4m3 and `finish` is known,
+                    // each 16 rows with the even ones before the odd ones: [N / 16, 2, 8, K]
+  TensorMap residual_map;  // [T, N], boxes of tokens x 128 bytes; where kFinishResidual and not direct()
   GemmArgs g;
 };
 

@@ -27,7 +27,6 @@ struct StreamTile {
   int lane, wn, wk, tile, rank;
   int M = 0;
   const T *w_row[2 * P.row_tiles], *x_row;
-  uint64_t policy_w, policy_x;
 
   __device__ __forceinline__ StreamTile(const GemmArgs& args, uint4* smem)
       : a(args), w_ring(smem), x_ring(smem + P.w_words()), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n),
@@ -39,8 +38,6 @@ struct StreamTile {
       w_row[i] = static_cast<const T*>(a.w) + n * a.w_stride + c * kElems;
     }
     x_row = static_cast<const T*>(a.x) + g * a.x_stride + c * kElems;
-    policy_w = ptx::evict_first();
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy_x));
   }
   __device__ __forceinline__ uint4* w_slot(int slot) const { return w_ring + ((slot * kWarps + wk * P.warps_n + wn) * kWGroups) * 32 + lane; }
   __device__ __forceinline__ uint4* x_slot(int slot) const {
@@ -54,7 +51,7 @@ struct StreamTile {
     for (int i = 0; i < 2 * P.row_tiles; ++i)
 #pragma unroll
       for (int piece = 0; piece < 2; ++piece)
-        fetch16<T, P.aligned>(to + (2 * i + piece) * 32, w_row[i], step * kStep + piece * 4 * kElems, K, true, policy_w);
+        fetch16<T, P.aligned>(to + (2 * i + piece) * 32, w_row[i], step * kStep + piece * 4 * kElems, K, true);
   }
   __device__ __forceinline__ void load_x(int64_t step, int slot) const {
     uint4* to = x_slot(slot);
@@ -63,7 +60,7 @@ struct StreamTile {
     for (int i = 0; i < kXGroups; ++i) {
       if (P.shared_x && i % P.warps_n != wn) continue;
       const int first = i / 2 * 8;
-      fetch16<T, P.aligned>(to + i * 32, x_row + first * a.x_stride, step * kStep + i % 2 * 4 * kElems, K, first + lane / 4 < M, policy_x);
+      fetch16<T, P.aligned>(to + i * 32, x_row + first * a.x_stride, step * kStep + i % 2 * 4 * kElems, K, first + lane / 4 < M);
     }
   }
   __device__ __forceinline__ void multiply_step(int slot, float (&acc)[P.row_tiles][P.token_tiles][4]) const {

@@ -15,8 +15,8 @@ namespace vivace::kernels {
 /// the first 16 bytes, then of the second; `b0`, `b1` the two words of the rows.
 template <class T>
 __device__ __forceinline__ void multiply32(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (sizeof(T) == 2) {
-    ptx::mma16816<T>(d, a[0], a[1], a[2], a[3], b0, b1);
+  if constexpr (sizeof(T) != 1) {
+    ptx::mma_words<T>(d, a[0], a[1], a[2], a[3], b0, b1);
   } else {
     uint32_t low[4], high[4], l, h;
 #pragma unroll
@@ -42,8 +42,6 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
   const int t0 = static_cast<int>(blockIdx.x) % tiles_t * P.tokens, n0 = static_cast<int>(blockIdx.x) / tiles_t * P.rows;
   const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
 
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   const int row = tid / 8, word = tid % 8, K = a.K - word * kElems;
   const int home = row * 8 + (word ^ (row % 8));  // kRowsAtOnce is a multiple of 8: the same swizzle in every turn
   const T* const w_row = static_cast<const T*>(a.w) + (n0 + row) * a.w_stride + word * kElems;
@@ -53,13 +51,13 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
 #pragma unroll
     for (int i = 0; i < P.rows / kRowsAtOnce; ++i)
       fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + (P.tokens + i * kRowsAtOnce) * 8 + home, w_row + i * kRowsAtOnce * a.w_stride, step * kStep, K,
-                            n0 + row + i * kRowsAtOnce < a.N, policy);
+                            n0 + row + i * kRowsAtOnce < a.N);
   };
   const auto load_x = [&](int64_t step, int slot) {
 #pragma unroll
     for (int i = 0; i < P.tokens / kRowsAtOnce; ++i)
       fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + i * kRowsAtOnce * 8 + home, x_row + i * kRowsAtOnce * a.x_stride, step * kStep, K,
-                            t0 + row + i * kRowsAtOnce < M, policy);
+                            t0 + row + i * kRowsAtOnce < M);
   };
 #pragma unroll
   for (int i = 0; i < P.stages - 1; ++i)

@@ -8,33 +8,37 @@
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/fragment.cuh"
+#include "vivace/kernels/gemm/wgmma_finish.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
-#include "vivace/kernels/ptx/ldmatrix.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
-#include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/tma.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 
 namespace vivace::kernels {
 
+extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
+
 /// Where a block works: its tiles, its part of K, its place in the cluster.
 template <class T, GemmWgmma P>
 struct WgmmaPlace {
   static constexpr int kStep = 128 / sizeof(T);  // elements of K a stage
   int part, of_x, of_w;                          // rank in the cluster along split, share_x, share_w
-  int tiles_t, tiles_n, first_step, steps;
+  int tiles_t, tiles_n, first_step, steps, all_steps;
 
   __device__ __forceinline__ explicit WgmmaPlace(const GemmArgs& a) {
     const int rank = ptx::cluster_rank<P.cluster()>(), all = (a.K + kStep - 1) / kStep;
+    all_steps = all;
     part = rank / (P.share_x * P.share_w), of_x = rank % P.share_x, of_w = rank / P.share_x % P.share_w;
     tiles_t = (a.T + P.tokens * P.share_w - 1) / (P.tokens * P.share_w);
     tiles_n = (a.N + P.rows * P.share_x - 1) / (P.rows * P.share_x);
-    first_step = static_cast<int>(int64_t{all} * part / P.split);
-    steps = static_cast<int>(int64_t{all} * (part + 1) / P.split) - first_step;
+    first_step = cut(part * P.inside);
+    steps = cut((part + 1) * P.inside) - first_step;
   }
+  /// The first step of a part of K.
+  __device__ __forceinline__ int cut(int i) const { return static_cast<int>(int64_t{all_steps} * i / P.split); }
   __device__ __forceinline__ int tiles() const { return tiles_t * tiles_n; }
   /// First token and row of tile i. Bands of 2048 tokens, in a band along tokens first, so that clusters
   /// that run together share x and W in L2.
@@ -46,16 +50,17 @@ struct WgmmaPlace {
   }
   /// Whether the cluster works on the tile: tiles of no valid token are passed over, but for a block's first,
   /// whose weights are on their way before the number of valid tokens is known.
-  __device__ __forceinline__ bool works(int i, int t0, int M) const { return t0 - of_w * P.tokens < M || i == static_cast<int>(blockIdx.x) / P.cluster(); }
+  __device__ __forceinline__ bool works(int i, int t0, int M) const { return i == static_cast<int>(blockIdx.x) / P.cluster() || t0 - of_w * P.tokens < M; }
 };
 
 /// The loading thread.
-template <class T, GemmWgmma P>
+template <class T, class Out, GemmWgmma P>
 __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const WgmmaPlace<T, P>& place, uint32_t base, uint32_t full, uint32_t empty) {
   constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
   const uint64_t policy_w = P.tokens <= 64 ? ptx::evict_first() : ptx::evict_normal(), policy_x = P.tokens <= 64 ? ptx::evict_last() : ptx::evict_normal();
   const int same_part = place.part * kShared;
+  constexpr bool kBlocks = P.finish != kFinishAny && (P.has(kFinishGated) || sizeof(Out) == 1);  // even rows before odd ones
   const auto load_w = [&](int slot, int step, int n0) {
     const uint32_t to = base + slot * P.stage_bytes() + place.of_w * kWRows * 128;
     const int k = (place.first_step + step) * place.kStep, n = n0 + place.of_w * kWRows;
@@ -63,7 +68,11 @@ __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const Wgmm
       int mask = 0;
 #pragma unroll
       for (int i = 0; i < P.share_w; ++i) mask |= 1 << (i * P.share_x);
-      ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, static_cast<uint16_t>(mask << (same_part + place.of_x)));
+      const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + place.of_x));
+      if constexpr (kBlocks) ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
+      else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);
+    } else if constexpr (kBlocks) {
+      ptx::tma_load_blocks(to, args.w_map, full + 8 * slot, k, n / 16, policy_w);
     } else {
       ptx::tma_load(to, args.w_map, full + 8 * slot, k, n, policy_w);
     }
@@ -84,11 +93,15 @@ __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const Wgmm
     ptx::mbarrier_expect(full + 8 * i, P.stage_bytes());
     load_w(i, i, n0);
   }
+  ptx::touch_parameters(args);
   ptx::dependency_wait();
   const int M = valid_rows(args.g.rows, args.g.T);
   int slot = 0, parity = 1;  // the first turn finds every slot free
+  const auto advance = [&] {
+    if (++slot == P.stages) slot = 0, parity ^= 1;
+  };
   for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += stride) {
-    place.tile(i, &t0, &n0);
+    if (i >= stride) place.tile(i, &t0, &n0);
     if (!place.works(i, t0, M)) continue;
     for (int k = 0; k < place.steps; ++k) {
       if (ahead > 0) {
@@ -99,7 +112,15 @@ __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const Wgmm
         load_w(slot, k, n0);
       }
       load_x(slot, k, t0);
-      if (++slot == P.stages) slot = 0, parity ^= 1;
+      advance();
+    }
+    if constexpr (P.has(kFinishResidual) && !P.direct()) {  // a slot a warpgroup, read when the sums are done
+      for (int g = 0; g < P.groups(); ++g) {
+        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+        ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
+        ptx::tma_load(base + slot * P.stage_bytes(), args.residual_map, full + 8 * slot, n0 + g * 64, t0, policy_x);
+        advance();
+      }
     }
   }
 }
@@ -123,7 +144,7 @@ __device__ __forceinline__ void wgmma_fill(const GemmArgs& a, const WgmmaPlace<T
         const bool is_w = row < P.rows;
         const int64_t at = is_w ? n0 + row : t0 + row - P.rows, k = int64_t{place.first_step + step} * place.kStep + word * kElems;
         const T* from = is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
-        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K, at < (is_w ? a.N : M), 0);
+        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K, at < (is_w ? a.N : M));
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
       __syncwarp();
@@ -162,6 +183,21 @@ struct WgmmaRing {
 #pragma unroll
     for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w + k * 32), ptx::wgmma_tile(x + k * 32), add || k > 0);
     ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ uint32_t wait() const {
+    ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+    return base + slot * P.stage_bytes();
+  }
+  /// All of a tile's K that this block has.
+  __device__ __forceinline__ void multiply_tile(const WgmmaPlace<T, P>& place, float (&acc)[P.tokens / 2]) {
+    static_assert(P.inside == 1 || (P.inside == 2 && P.split % 2 == 0));
+    if constexpr (P.inside == 1) return multiply(place.steps, acc);
+    const int first = place.cut(place.part * P.inside + 1) - place.first_step;
+    multiply(first, acc);
+    float more[P.tokens / 2];
+    multiply(place.steps - first, more);
+#pragma unroll
+    for (int j = 0; j < P.tokens / 2; ++j) acc[j] += more[j];
   }
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
 #pragma unroll
@@ -231,72 +267,16 @@ __device__ __forceinline__ void wgmma_finish(const GemmEpilogue<Out>& epilogue, 
   ptx::named_barrier<128>(1 + group);  // the next tile starts with the first place again
 }
 
-/// The same for sums that are only scaled and biased, with rows of out aligned to 16 bytes: rounded in registers,
-/// so that a quarter of the words take the turn. A token's 64 rows are 128 bytes, word i of token t at i ^ (t % 8).
-template <class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_finish_plain(const GemmEpilogue<Out>& epilogue, float* turns, const float (&acc)[P.tokens / 2], int t0, int n0, int M) {
-  constexpr int kTokens = 32;
-  const GemmArgs& a = epilogue.a;
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4;
-  const int n = n0 + warp * 16 + lane / 4;
-  float factor[2] = {1.0f, 1.0f}, bias[2] = {};
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if (a.w_row_scale != nullptr && n + 8 * h < a.N) factor[h] = a.w_row_scale[n + 8 * h];
-    if (a.bias != nullptr && n + 8 * h < a.N) bias[h] = load_as_float(a.bias, a.bias_dtype, n + 8 * h);
-  }
-#pragma unroll
-  for (int run = 0; run < P.tokens / kTokens; ++run) {
-    if (t0 + run * kTokens >= M) break;
-    const uint32_t place = ptx::shared_address(turns) + run % 2 * kTokens * 128;
-#pragma unroll
-    for (int pair = 0; pair < kTokens / 16; ++pair) {
-      uint32_t words[4];  // (8 tokens, 8 rows) twice, then the next 8 tokens
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int j = run * (kTokens / 8) + pair * 2 + i;
-        const int64_t t = t0 + j * 8 + lane % 4 * 2;
-        float s[2] = {1.0f, 1.0f};
-        if (a.x_row_scale != nullptr) {
-#pragma unroll
-          for (int e = 0; e < 2; ++e) s[e] = t + e < M ? a.x_row_scale[t + e] : 0.0f;
-        }
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float y[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {  // not fused: the bits of the way through finish_rows()
-            y[e] = __fmul_rn(__fmul_rn(__fmul_rn(acc[4 * j + 2 * h + e], epilogue.scale), s[e]), factor[h]);
-            if (a.bias != nullptr) y[e] = __fadd_rn(y[e], bias[h]);
-          }
-          words[2 * i + h] = ptx::pack<Out>(y[0], y[1]);
-        }
-      }
-      const int token = pair * 16 + lane / 16 * 8 + lane % 8, word = warp * 2 + lane / 8 % 2;
-      ptx::store_matrix4_transposed(place + token * 128 + (word ^ (token % 8)) * 16, words);
-    }
-    ptx::named_barrier<128>(1 + group);
-#pragma unroll
-    for (int i = 0; i < kTokens * 8 / 128; ++i) {
-      const int token = i * 16 + threadIdx.x % 128 / 8, word = threadIdx.x % 8, col = n0 + word * 8;
-      const int64_t t = t0 + run * kTokens + token;
-      if (t < M && col < a.N)
-        *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + t * a.out_stride + col) =
-            reinterpret_cast<const uint4*>(turns)[run % 2 * kTokens * 8 + token * 8 + (word ^ (token % 8))];
-    }
-  }
-  ptx::named_barrier<128>(1 + group);
-}
-
 /// Parts of sums: a block finishes P.slice() rows, whose parts the others send it. A unit is 8 rows, what
 /// half the registers of a warp hold; a part of a unit travels as it lies in the registers.
 template <GemmWgmma P>
 struct WgmmaMerge {
-  static constexpr int kUnits = P.rows / 8 / P.split;          // of a block
+  static constexpr int kUnits = P.rows / 8 / P.parts();          // of a block
   static constexpr int kPairs = P.tokens / 8;                  // pairs of tokens a lane, unit
   static constexpr int kVec = kPairs > 1 ? 4 : 2;              // floats at a time
   static constexpr int kPieces = 2 * kPairs / kVec;            // of a lane, unit
   static constexpr int kPartFloats = kUnits * kPairs * 64;
+  static constexpr int kItems = kUnits * kPieces * 32;         // groups of kVec floats
 
   /// `sums` and `barrier`: shared addresses, the same in every block.
   template <class T>
@@ -315,20 +295,51 @@ struct WgmmaMerge {
       }
     }
   }
+  /// The same through this block's own memory `staged`, which nobody else uses any more, by the copy engine.
+  template <class T>
+  __device__ __forceinline__ static void send_staged(uint32_t sums, uint32_t barrier, float* staged, const WgmmaPlace<T, P>& place, const float (&acc)[P.tokens / 2]) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int q = 0; q < kPieces; ++q) {
+        float v[kVec];
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) v[i] = acc[4 * (q * kVec / 2 + i / 2) + 2 * h + i % 2];
+        store<kVec>(staged + ((warp * 2 + h) * kPieces + q) * 32 * kVec + lane * kVec, v);
+      }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the copy engine
+    ptx::named_barrier<2 * P.rows>(1);
+    const int part = static_cast<int>(threadIdx.x);
+    if (part < P.parts()) {
+      const int rank = part * (P.share_x * P.share_w) + place.of_w * P.share_x + place.of_x;
+      ptx::bulk_to_peer(ptx::remote_shared(sums + 4 * place.part * kPartFloats, rank), ptx::shared_address(staged + part * kPartFloats), 4 * kPartFloats, ptx::remote_shared(barrier, rank));
+    }
+  }
+  /// Item i of this block's rows: its parts added in order.
+  __device__ __forceinline__ static void sum(const float* sums, int i, float (&y)[kVec]) {
+    constexpr int kPair = P.inside == 1 && P.split > 1 ? 2 : 1;  // in pairs, as blocks that add two parts themselves do
+#pragma unroll
+    for (int p = 0; p < P.parts(); p += kPair) {
+      float more[kVec];
+      load<kVec>(sums + p * kPartFloats + i * kVec, more);
+      if constexpr (kPair > 1) {
+        float second[kVec];
+        load<kVec>(sums + (p + 1) * kPartFloats + i * kVec, second);
+#pragma unroll
+        for (int j = 0; j < kVec; ++j) more[j] += second[j];
+      }
+#pragma unroll
+      for (int j = 0; j < kVec; ++j) y[j] = p == 0 ? more[j] : y[j] + more[j];
+    }
+  }
   /// Adds the parts in order and turns them into [token][row of the slice].
   __device__ __forceinline__ static void add(const float* sums, float* turn) {
 #pragma unroll 1
-    for (int i = threadIdx.x; i < kUnits * kPieces * 32; i += 2 * P.rows) {
+    for (int i = threadIdx.x; i < kItems; i += 2 * P.rows) {
       const int lane = i % 32, piece = i / 32 % kPieces, unit = i / 32 / kPieces;
       float y[kVec];
-      load<kVec>(sums + i * kVec, y);
-#pragma unroll
-      for (int p = 1; p < P.split; ++p) {
-        float more[kVec];
-        load<kVec>(sums + p * kPartFloats + i * kVec, more);
-#pragma unroll
-        for (int j = 0; j < kVec; ++j) y[j] += more[j];
-      }
+      sum(sums, i, y);
       float* to = turn + (piece * kVec / 2 * 8 + lane % 4 * 2) * P.turn_stride() + unit * 8 + lane / 4;
 #pragma unroll
       for (int j = 0; j < kVec; ++j) to[(j / 2 * 8 + j % 2) * P.turn_stride()] = y[j];
@@ -336,18 +347,117 @@ struct WgmmaMerge {
   }
 };
 
-/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where K is split.
+/// What a multiplying warpgroup does with whole sums, and where it does it: by any way that serves P.finish.
+template <class T, class Out, GemmWgmma P>
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlace<T, P>& place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct();
+  using Merge = WgmmaMerge<P>;
+  constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
+  constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
+  static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
+  static_assert(!kDirect || (sizeof(Out) == 2 && !P.has(kFinishGated)));
+  const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
+  int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
+  place.tile(i, &t0, &n0);
+  asm volatile("" : "+r"(t0), "+r"(n0));  // divisions are done before the wait
+  ptx::touch_parameters(a);
+  ptx::dependency_wait();
+  const int M = valid_rows(a.rows, a.T);
+  const GemmEpilogue<Out> epilogue(a);
+  const bool vector = epilogue.template wide<4>();
+  WgmmaFinish<Out, P> out(epilogue);
+  for (; i < place.tiles(); i += stride) {
+    if (i >= stride) place.tile(i, &t0, &n0);
+    if (!place.works(i, t0, M)) continue;
+    const int rows0 = n0 + ring.group * 64;  // of this warpgroup
+    if constexpr (kFast && !kDirect) out.load_rows(rows0);
+    WgmmaPiece<Out, P, kPairs> piece[kPieces];
+    const auto item = [&](int p, int* t, int* n) {  // a piece's first token and row
+      if constexpr (kParts) {
+        const int at = (tid + p * 2 * P.rows) / 32;
+        *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 8;
+        return Merge::kItems % (2 * P.rows) == 0 || at < Merge::kItems / 32;
+      } else {
+        *t = t0, *n = rows0 + tid / 32 % 4 * 16 + 8 * p;
+        return true;
+      }
+    };
+    if constexpr (kDirect) {
+#pragma unroll
+      for (int p = 0; p < kPieces; ++p) {
+        int t, n;
+        if (item(p, &t, &n)) piece[p].prefetch(a, t, n, M);
+      }
+    }
+    float acc[P.tokens / 2];
+    ring.multiply_tile(place, acc);
+    if constexpr (kParts) {
+      if constexpr (!kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
+      if constexpr (kStaged > 0) {
+        ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
+        Merge::send_staged(ptx::shared_address(sums), merged, reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
+      } else {
+        Merge::send(ptx::shared_address(sums), merged, place, acc);
+      }
+      const float* const parts = reinterpret_cast<const float*>(sums);
+      if constexpr (kDirect) {
+        ptx::mbarrier_wait<true>(merged, 0);
+        if constexpr (kStaged > 0 && !kShared) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          int t, n;
+          if (!item(p, &t, &n)) continue;
+          float y[Merge::kVec];
+          Merge::sum(parts, tid + p * 2 * P.rows, y);
+          piece[p].finish(a, out.scale, t, n, M, y);
+        }
+      } else {
+        ptx::named_barrier<2 * P.rows>(1);
+        ptx::mbarrier_wait<true>(merged, 0);
+        if constexpr (kStaged > 0 && !kShared) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
+        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem + kStaged);
+        Merge::add(parts, turn);
+        ptx::named_barrier<2 * P.rows>(1);
+        finish_turned<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.turn_stride(), tid, t0, n0 + place.part * P.slice(), M, vector);
+      }
+    } else if constexpr (!kFast) {
+      wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
+    } else if constexpr (kDirect) {
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        float y[P.tokens / 4];
+#pragma unroll
+        for (int j = 0; j < P.tokens / 4; ++j) y[j] = acc[j / 2 * 4 + 2 * p + j % 2];
+        int t, n;
+        item(p, &t, &n);
+        piece[p].finish(a, out.scale, t, n, M, y);
+      }
+    } else {
+      uint32_t residual = 0;
+      if constexpr (P.has(kFinishResidual)) {
+        for (int g = 0; g < ring.group; ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
+        residual = ring.wait();
+      }
+      out.run(sums + ring.group * 2 * P.turn_bytes(), residual, acc, t0, rows0, M);
+      if constexpr (P.has(kFinishResidual)) {
+        __syncwarp();
+        ring.release(ring.slot), ring.advance();
+        for (int g = ring.group + 1; g < P.groups(); ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
+      }
+    }
+  }
+}
+
+/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where a cluster cuts K.
 template <class T, class Out, GemmWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int C = P.cluster();
-  constexpr bool kShared = P.share_x * P.share_w > 1;
-  extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
+  constexpr bool kShared = P.share_x * P.share_w > 1, kStaged = P.parts() > 1 && P.tokens >= 32;
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
-  float* const sums = reinterpret_cast<float*>(gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16);
-  static_assert(P.split == 1 || P.tokens * P.turn_stride() * 4 <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
+  unsigned char* const sums = gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
@@ -357,9 +467,9 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
       ptx::mbarrier_init(full + 8 * s, 1);
       ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaRing<T, P>::kPeers);  // the multiplying warps of every block that is sent to
     }
-    if constexpr (P.split > 1) ptx::mbarrier_init(merged, 1);
+    if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
     ptx::mbarrier_fence();
-    if constexpr (P.split > 1) ptx::mbarrier_expect(merged, P.split * WgmmaMerge<P>::kPartFloats * 4);
+    if constexpr (P.parts() > 1) ptx::mbarrier_expect(merged, P.parts() * WgmmaMerge<P>::kPartFloats * 4);
   }
   __syncthreads();
   if constexpr (C > 1) ptx::cluster_arrive<C>();
@@ -371,50 +481,22 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
     if constexpr (P.wide()) ptx::registers_down<40>();
     if (warp == P.rows / 16) {
       if constexpr (P.aligned) {
-        if (tid % 32 == 0) wgmma_load<T, P>(args, place, base, full, empty);
+        if (tid % 32 == 0) wgmma_load<T, Out, P>(args, place, base, full, empty);
         __syncwarp();
       } else {
         wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
       }
     }
-    if constexpr (P.split > 1 && !kShared) ptx::cluster_wait<C>();
+    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
+    if constexpr (kStaged && !kShared) ptx::cluster_arrive<C>();
   } else {
     if constexpr (P.wide()) ptx::registers_up<232>();
-    ptx::dependency_wait();
-    const int M = valid_rows(a.rows, a.T);
-    const GemmEpilogue<Out> epilogue(a);
-    const bool vector = epilogue.template wide<4>(), straight = epilogue.plain() && epilogue.template wide<8>();
     WgmmaRing<T, P> ring(place, base, full, empty);
-    for (int i = static_cast<int>(blockIdx.x) / C; i < place.tiles(); i += static_cast<int>(gridDim.x) / C) {
-      int t0, n0;
-      place.tile(i, &t0, &n0);
-      if (!place.works(i, t0, M)) continue;
-      float acc[P.tokens / 2];
-      ring.multiply(place.steps, acc);
-      if constexpr (P.split == 1) {
-        float* const turns = sums + ring.group * 2 * P.turn_tokens() * P.turn_stride();
-        if constexpr (sizeof(Out) == 2 && P.tokens >= 32) {
-          if (straight) wgmma_finish_plain<Out, P>(epilogue, turns, acc, t0, n0 + ring.group * 64, M);
-          else wgmma_finish<Out, P>(epilogue, turns, acc, t0, n0 + ring.group * 64, M, vector);
-        } else {
-          wgmma_finish<Out, P>(epilogue, turns, acc, t0, n0 + ring.group * 64, M, vector);
-        }
-      } else {
-        if constexpr (!kShared) ptx::cluster_wait<C>();  // the others run, and their barriers are made
-        WgmmaMerge<P>::send(ptx::shared_address(sums), merged, place, acc);
-        ptx::named_barrier<2 * P.rows>(1);                                     // nobody of this block reads the ring any more
-        ptx::mbarrier_wait<true>(merged, 0);
-        float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem);
-        WgmmaMerge<P>::add(sums, turn);
-        ptx::named_barrier<2 * P.rows>(1);
-        finish_turned<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.turn_stride(), tid, t0, n0 + place.part * P.slice(), M, vector);
-      }
-    }
+    wgmma_consume<T, Out, P>(a, place, ring, sums, merged);
   }
-  if constexpr (kShared) {  // a block stays until nobody arrives at its barriers any more
-    ptx::cluster_arrive<C>();
-    ptx::cluster_wait<C>();
-  }
+  // A block stays until nobody arrives at its barriers or reads its memory any more.
+  if constexpr (kShared) ptx::cluster_arrive<C>();
+  if constexpr (kShared || kStaged) ptx::cluster_wait<C>();
 #endif
 }
 

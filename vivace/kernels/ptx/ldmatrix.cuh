@@ -22,4 +22,11 @@ __device__ __forceinline__ void store_matrix4_transposed(uint32_t address, const
 #endif
 }
 
+/// An 8 x 8 matrix of 16-bit words in a warp, transposed: a lane gives words 2c, 2c + 1 of row g and gets those of column g.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t word) {
+  uint32_t r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(word));
+  return r;
+}
+
 }  // namespace vivace::kernels::ptx

@@ -20,4 +20,13 @@ __device__ __forceinline__ uint32_t pack<f16>(float low, float high) {
   return r;
 }
 
+/// Two e4m3, saturated (sm_89 on).
+__device__ __forceinline__ uint32_t pack_e4m3(float low, float high) {
+  uint16_t r = 0;
+#if __CUDA_ARCH__ >= 890
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+#endif
+  return r;
+}
+
 }  // namespace vivace::kernels::ptx

@@ -1,4 +1,4 @@
-// Copies of two-dimensional tiles by the copy engine (Hopper on).
+// Copies of tiles by the copy engine (Hopper on).
 #pragma once
 #include "vivace/kernels/tile/tensor_map.h"
 
@@ -14,6 +14,20 @@ __device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint
 /// The same into every block of the cluster that `mask` names, at the same place, each with its own barrier.
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint64_t policy, uint16_t mask) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(mask), "l"(policy) : "memory");
+}
+
+/// The same of a map of four dimensions: the box at (column, 0, 0, block).
+__device__ __forceinline__ void tma_load_blocks(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, uint64_t policy) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "l"(policy) : "memory");
+}
+__device__ __forceinline__ void tma_load_blocks_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, uint64_t policy, uint16_t mask) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6, %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "h"(mask), "l"(policy) : "memory");
+}
+
+/// `bytes` of this block's shared memory to another block of the cluster, all as mapa gives addresses there; they
+/// count down the barrier there. Aligned to 16. Ordinary stores to `from` need a fence of the async proxy before.
+__device__ __forceinline__ void bulk_to_peer(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "r"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
 }  // namespace vivace::kernels::ptx

@@ -1,0 +1,213 @@
+// The way out of gemm_wgmma where what follows the sum is known when the kernel is made (GemmWgmma::finish): the
+// same operations in the same order as GemmEpilogue, on the sums as they lie in the tensor unit's registers.
+#pragma once
+#include "vivace/kernels/gate/activation.h"
+#include "vivace/kernels/gemm/epilogue.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/ldmatrix.cuh"
+#include "vivace/kernels/ptx/pack.cuh"
+
+namespace vivace::kernels {
+
+/// What belongs to one row of W.
+struct WgmmaRowFactors {
+  float scale = 1.0f, bias = 0.0f, gate = 1.0f;
+
+  /// Of row n, which may lie beyond N.
+  template <class Out, GemmWgmma P>
+  __device__ __forceinline__ void load(const GemmArgs& a, int n) {
+    if constexpr (P.has(kFinishRowScales)) scale = n < a.N ? a.w_row_scale[n] : 0.0f;
+    if constexpr (P.has(kFinishBias)) bias = n < a.N ? load_as_float(a.bias, a.bias_dtype, n) : 0.0f;
+    if constexpr (P.has(kFinishGate)) gate = n < a.N ? to_float(static_cast<const Out*>(a.gate)[n]) : 0.0f;
+  }
+};
+
+/// One value after the other. Nothing is fused: tactics must agree.
+template <GemmWgmma P>
+__device__ __forceinline__ float wgmma_biased(float sum, float scale, float token, const WgmmaRowFactors& row) {
+  float y = __fmul_rn(sum, scale);
+  if constexpr (P.has(kFinishTokenScales)) y = __fmul_rn(y, token);
+  if constexpr (P.has(kFinishRowScales)) y = __fmul_rn(y, row.scale);
+  if constexpr (P.has(kFinishBias)) y = __fadd_rn(y, row.bias);
+  return y;
+}
+/// y / d, rounded as the division is, by products: r is 1 / d rounded, and one step of the remainder corrects y * r. Where
+/// that overflows, y * r saturates as y / d does; an r that is no normal number takes the division.
+struct WgmmaDivisor {
+  float d, r;
+  bool quick;
+
+  __device__ __forceinline__ explicit WgmmaDivisor(float divisor) : d(divisor), r(1.0f / divisor), quick(fabsf(r) > 0x1p-100f && fabsf(r) < 0x1p100f) {}
+  __device__ __forceinline__ float of(float y) const {
+    if (!quick) return y / d;
+    const float q = __fmul_rn(y, r);
+    return fabsf(q) < 0x1p20f ? fmaf(fmaf(-q, d, y), r, q) : q;
+  }
+};
+
+template <class Out, GemmWgmma P>
+__device__ __forceinline__ float wgmma_gated(float y, const WgmmaDivisor& divisor, const WgmmaRowFactors& row, float residual) {
+  if constexpr (P.has(kFinishGate)) y = __fmul_rn(y, row.gate);
+  if constexpr (P.has(kFinishResidual)) y = __fadd_rn(residual, y);
+  if constexpr (sizeof(Out) == 1) y = divisor.of(y);
+  return y;
+}
+
+/// Two 16-bit outputs of one register as f32.
+template <class Out>
+__device__ __forceinline__ float half_of(uint32_t pair, int i) {
+  return to_float(Out{static_cast<uint16_t>(i == 0 ? pair & 0xffffu : pair >> 16)});
+}
+
+/// Scales of tokens t and t + 1 below M.
+template <GemmWgmma P>
+__device__ __forceinline__ void token_scales(const GemmArgs& a, int64_t t, int M, float (&s)[2]) {
+  s[0] = s[1] = 1.0f;
+  if constexpr (P.has(kFinishTokenScales)) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) s[e] = t + e < M ? a.x_row_scale[t + e] : 0.0f;
+  }
+}
+
+/// A warpgroup's sums of many tokens: rounded in registers, turned by way of shared memory, 32 tokens at a time, so
+/// that a token's columns leave side by side. Two such places take turns. 16 bytes of token t lie at a place that
+/// depends on t, which keeps banks apart.
+template <class Out, GemmWgmma P>
+struct WgmmaFinish {
+  static constexpr bool kGated = P.has(kFinishGated), kOneByte = sizeof(Out) == 1;
+  static constexpr bool kPaired = kGated || kOneByte;       // W's rows lie even ones first: registers 0, 1 and 2, 3 are neighbours
+  static constexpr int kColumns = kGated ? 32 : 64;         // of out, a warpgroup
+  static constexpr int kWords = kColumns * sizeof(Out) / 16;  // of 16 bytes, a token
+  static constexpr int kTokens = 32;
+
+  const GemmArgs& a;
+  float scale;
+  WgmmaDivisor divisor;
+  WgmmaRowFactors row[2];
+
+  __device__ __forceinline__ explicit WgmmaFinish(const GemmEpilogue<Out>& epilogue) : a(epilogue.a), scale(epilogue.scale), divisor(epilogue.divisor) {}
+  /// Of the warpgroup's 64 rows that start at n0.
+  __device__ __forceinline__ void load_rows(int n0) {
+    const int lane = threadIdx.x % 32, first = n0 + threadIdx.x / 32 % 4 * 16;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) row[h].template load<Out, P>(a, first + (kPaired ? lane / 4 * 2 + h : lane / 4 + 8 * h));
+  }
+
+  __device__ __forceinline__ static int place(int token, int word) {
+    return token * kWords + (word ^ (kWords == 8 ? token % 8 : kWords == 4 ? token / 2 % 4 : token / 4 % 2));
+  }
+
+  /// Registers 4 j .. 4 j + 3 of a lane, tokens t, t + 1: out's words. residual: as load_matrix4_transposed() gives it.
+  __device__ __forceinline__ void values(const float* sums, int64_t t, int M, const uint32_t* residual, float (&z)[2][2]) const {
+    float s[2];
+    token_scales<P>(a, t, M, s);
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) z[h][e] = wgmma_biased<P>(sums[2 * h + e], scale, s[e], row[h]);
+    constexpr int kHalves = kGated ? 1 : 2;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if constexpr (P.activation() != Activation::none) z[h][e] = activate_as<P.activation()>(z[h][e]);
+        if constexpr (kGated) z[0][e] = __fmul_rn(z[0][e], z[1][e]);
+        float more = 0.0f;
+        if constexpr (P.has(kFinishResidual)) more = half_of<Out>(residual[h], e);
+        z[h][e] = wgmma_gated<Out, P>(z[h][e], divisor, row[h], more);
+      }
+  }
+
+  /// `turns`: the warpgroup's two places. `residual`: shared address of a slot with the residual's [token][64 columns].
+  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int n0, int M) const {
+    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, tid = threadIdx.x % 128;
+    const int first = kGated ? n0 / 2 : n0, columns = kGated ? a.N / 2 : a.N;
+#pragma unroll
+    for (int run = 0; run < (P.tokens + kTokens - 1) / kTokens; ++run) {
+      if (t0 + run * kTokens >= M) break;
+      unsigned char* const turn = turns + run % 2 * (kTokens * kWords * 16);
+      const uint32_t at = ptx::shared_address(turn);
+      uint32_t column[4] = {};  // kPaired: a word of each 8 tokens
+#pragma unroll
+      for (int pair = 0; pair < kTokens / 16; ++pair) {
+        if (run * kTokens + pair * 16 >= P.tokens) continue;
+        const int token = pair * 16 + lane / 16 * 8 + lane % 8, word = warp * 2 + lane / 8 % 2;
+        uint32_t more[4] = {}, words[4];  // (8 tokens, 8 rows) twice, then the next 8 tokens
+        if constexpr (P.has(kFinishResidual)) ptx::load_matrix4_transposed(residual + (run * kTokens + token) * 128 + (word ^ (token % 8)) * 16, more);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int j = run * (kTokens / 8) + pair * 2 + i;
+          float z[2][2];
+          values(acc + 4 * j, t0 + j * 8 + lane % 4 * 2, M, more + 2 * i, z);
+          if constexpr (!kPaired) {
+            words[2 * i] = ptx::pack<Out>(z[0][0], z[0][1]), words[2 * i + 1] = ptx::pack<Out>(z[1][0], z[1][1]);
+          } else if constexpr (!kOneByte) {
+            column[pair * 2 + i] = ptx::pack<Out>(z[0][0], z[0][1]);
+          } else if constexpr (!kGated) {
+            column[pair * 2 + i] = ptx::pack_e4m3(z[0][0], z[1][0]) | ptx::pack_e4m3(z[0][1], z[1][1]) << 16;
+          } else {  // a byte a token and column: neighbouring columns are in neighbouring lanes
+            const uint32_t own = ptx::pack_e4m3(z[0][0], z[0][1]), other = __shfl_xor_sync(0xffffffffu, own, 4);
+            const bool odd = lane / 4 % 2 != 0;
+            const uint32_t both = odd ? (other >> 8) | (own & 0xff00u) : (own & 0xffu) | (other & 0xffu) << 8;
+            const int t = (pair * 2 + i) * 8 + lane % 4 * 2 + odd, byte = warp * 8 + lane / 8 * 2;
+            *reinterpret_cast<uint16_t*>(turn + place(t, byte / 16) * 16 + byte % 16) = static_cast<uint16_t>(both);
+          }
+        }
+        if constexpr (!kPaired) ptx::store_matrix4_transposed(at + place(token, word) * 16, words);
+      }
+      if constexpr (kPaired && !(kOneByte && kGated)) ptx::store_matrix4_transposed(at + place(lane, warp) * 16, column);
+      ptx::named_barrier<128>(1 + group);
+#pragma unroll
+      for (int i = 0; i < (kTokens * kWords + 127) / 128; ++i) {
+        const int index = i * 128 + tid, token = index / kWords, word = index % kWords, col = first + word * (16 / static_cast<int>(sizeof(Out)));
+        const int64_t t = t0 + run * kTokens + token;
+        if (index < kTokens * kWords && run * kTokens + token < P.tokens && t < M && col < columns)
+          *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + t * a.out_stride + col) = reinterpret_cast<const uint4*>(turn)[place(token, word)];
+      }
+    }
+    ptx::named_barrier<128>(1 + group);  // the next tile starts with the first place again
+  }
+};
+
+/// Few tokens, or parts of sums: straight from registers, eight rows at a time, which are 16 bytes of a token. `Out` has 16 bits.
+/// A piece: the sums of 8 rows (lane / 4) and kPairs * 8 tokens, a lane's as in the tensor unit's registers.
+template <class Out, GemmWgmma P, int kPairs>
+struct WgmmaPiece {
+  WgmmaRowFactors row;
+  uint32_t residual[kPairs];
+
+  /// Before the sums are there. `t`, `n`: the first token and row.
+  __device__ __forceinline__ void prefetch(const GemmArgs& a, int t, int n, int M) {
+    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
+    row.template load<Out, P>(a, n + lane / 4);
+    if constexpr (P.has(kFinishResidual)) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int64_t token = t + 8 * i + lane / 4;
+        residual[i] = token < M && col < a.N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(a.residual) + token * a.residual_stride + col) : 0;
+      }
+    }
+  }
+  __device__ __forceinline__ void finish(const GemmArgs& a, float scale, int t, int n, int M, const float (&y)[2 * kPairs]) const {
+    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      float s[2], z[2];
+      token_scales<P>(a, t + 8 * i + lane % 4 * 2, M, s);
+      uint32_t more = 0;
+      if constexpr (P.has(kFinishResidual)) more = ptx::transpose_matrix(residual[i]);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        z[e] = wgmma_biased<P>(y[2 * i + e], scale, s[e], row);
+        if constexpr (P.activation() != Activation::none) z[e] = activate_as<P.activation()>(z[e]);
+        z[e] = wgmma_gated<Out, P>(z[e], WgmmaDivisor(1.0f), row, half_of<Out>(more, e));
+      }
+      const uint32_t word = ptx::transpose_matrix(ptx::pack<Out>(z[0], z[1]));
+      const int64_t token = t + 8 * i + lane / 4;
+      if (token < M && col < a.N) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + token * a.out_stride + col) = word;
+    }
+  }
+};
+
+}  // namespace vivace::kernels

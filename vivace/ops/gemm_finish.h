@@ -1,0 +1,28 @@
+// Which way out of gemm_wgmma serves a call: one made for its epilogue, or the one that decides at run time.
+#pragma once
+#include "vivace/kernels/gemm/gemm.h"
+#include "vivace/ops/gpu.h"
+
+namespace vivace::ops {
+
+/// GemmWgmma::finish of a call for a tile `p`. The outputs' bits are the same on every way.
+inline int32_t gemm_finish(const kernels::GemmArgs& a, const kernels::GemmWgmma& p) {
+  using namespace kernels;
+  const int bytes = info(a.out_dtype).bytes;
+  const int64_t columns = a.gated ? a.N / 2 : a.N;
+  if (!p.aligned || bytes == 4 || (a.gate != nullptr && a.gate_rows != 1)) return kFinishAny;
+  const bool paired = a.gated || bytes == 1;  // columns meet in one register where W's rows are loaded in another order
+  if (paired && (p.direct() || a.N % 16 != 0)) return kFinishAny;
+  const int vec = p.direct() ? 2 : 16 / bytes;
+  if (columns % vec != 0 || !vectorizable(a.out, a.out_stride, a.out_dtype, vec) || !vectorizable(a.residual, a.residual_stride, a.out_dtype, vec)) return kFinishAny;
+  int32_t finish = kFinishFast + kFinishActivation * static_cast<int32_t>(a.epilogue);
+  if (a.bias != nullptr) finish |= kFinishBias;
+  if (a.w_row_scale != nullptr) finish |= kFinishRowScales;
+  if (a.x_row_scale != nullptr) finish |= kFinishTokenScales;
+  if (a.gate != nullptr) finish |= kFinishGate;
+  if (a.residual != nullptr) finish |= kFinishResidual;
+  if (a.gated) finish |= kFinishGated;
+  return finish;
+}
+
+}  // namespace vivace::ops
