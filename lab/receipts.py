@@ -1,9 +1,9 @@
 """Receipts of the kernel experiments: the best tactic a case beside the best peer of the same run.
 
-    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --attention attention.jsonl --peers peers.jsonl
+    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --codes codes.jsonl --experts experts.jsonl --attention attention.jsonl --peers peers.jsonl
 
-Writes bench/results/h200/{gemm,attention}.json. The inputs are what lab/gemm/bench, lab/attention/bench and
-lab/attention/peers.py wrote on the GPU; facts.json is tools/device_facts.py's.
+Writes bench/results/h200/{gemm,codes,experts,attention}.json. The inputs are what lab/gemm/bench, codes_bench and
+grouped_bench, lab/attention/bench and peers.py wrote on the GPU; facts.json is tools/device_facts.py's.
 """
 import argparse
 import json
@@ -49,6 +49,38 @@ def gemm(facts, path):
     return r.write("bench")
 
 
+BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256, "q8_0": 34 / 32, "e4m3": 1}  # an element
+
+
+def codes(facts, path):
+    """Products with quantised weights: the best tactic a case, beside cuBLASLt's bf16 product of the same shape."""
+    cases = defaultdict(list)
+    for row in lines(path):
+        cases[row["w"], row["act"], row["M"], row["N"], row["K"]].append(row)
+    r = receipt("codes", facts, "lab/gemm/codes_bench codes.cubin rows.jsonl", ["vivace/kernels/gemm/*", "vivace/kernels/quantize/blocks.cuh", "vivace/kernels/ptx/*.cuh", "lab/gemm/codes_*"])
+    for (w, act, M, N, K), rows in cases.items():
+        best = min(rows, key=lambda t: t["us"])
+        moved = BLOCK_BYTES[w] * N * K + 2 * M * (N + K)
+        r.row(op="gemm", case=f"w={w},act={act},M={M},N={N},K={K}", dtype="bf16", tactic=best["tactic"], p50_us=best["us"], bytes=round(moved), flops=2 * M * N * K,
+              limit_us=moved / facts["limits"]["read_TBs"] / 1e6, peer="cublaslt bf16", peer_p50_us=best["cublaslt_bf16_us"], max_err=best["bound"], bound=1.0,
+              note="max_err in units of the bound of f32 sums; cold weights", **{"pass": best["bound"] <= 1})
+    return r.write("bench")
+
+
+def experts(facts, path):
+    """grouped_gemm of 128 experts, 8 a token: the tile that the op takes."""
+    cases = defaultdict(dict)
+    for row in lines(path):
+        cases[row["T"], row["N"], row["K"]][row["tactic"]] = row
+    r = receipt("experts", facts, "lab/gemm/grouped_bench grouped.cubin rows.jsonl", ["vivace/kernels/moe/*", "vivace/kernels/gemm/codes.*", "vivace/kernels/ptx/*.cuh", "lab/gemm/grouped_*"])
+    for (T, N, K), tactics in cases.items():
+        mean = T * 8 // min(128, T * 8)
+        row = tactics["w64x64/6" if mean < 8 else "w128x128/6" if mean <= 128 else "w128x256/4"]
+        r.row(op="grouped_gemm", case=f"T={T},E=128,top=8,N={N},K={K}", dtype="bf16", tactic=row["tactic"], p50_us=row["us"], flops=2 * T * 8 * N * K, limit_us=row["least_us"],
+              max_err=row["bound"], bound=1.0, note=f"{row['experts']} experts have rows; max_err in units of the bound of f32 sums; cold weights", **{"pass": row["bound"] <= 1})
+    return r.write("bench")
+
+
 def attention(facts, path, peers):
     cases, others = defaultdict(list), defaultdict(list)
     for row in lines(path):
@@ -70,12 +102,18 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--facts", type=Path, required=True)
     p.add_argument("--gemm")
+    p.add_argument("--codes")
+    p.add_argument("--experts")
     p.add_argument("--attention")
     p.add_argument("--peers")
     args = p.parse_args()
     facts = json.loads(args.facts.read_text())
     if args.gemm:
         print(gemm(facts, args.gemm))
+    if args.codes:
+        print(codes(facts, args.codes))
+    if args.experts:
+        print(experts(facts, args.experts))
     if args.attention:
         print(attention(facts, args.attention, args.peers))
 

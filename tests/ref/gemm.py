@@ -207,4 +207,11 @@ CASES = [
       for q in K_QUANTS for act, t in (("f32", 2), ("q8", 9))],
     Case({"T": 6, "N": 40, "K": 64}, {"x": "bf16", "w": "q4_1", "bias": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"},
          {"act": "q8", "epilogue": "silu", "alpha": 2.0}, rows=3),
+    Case({"T": 3, "N": 8500, "K": 256}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",), note="blocks walk the tiles"),
+    Case({"T": 2, "N": 40, "K": 16896}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal", "edges"), note="x comes in panels"),
+    Case({"T": 40, "N": 70, "K": 2560}, {"x": "bf16", "w": "q8_0", "out": "bf16"}, distributions=("normal", "large"), note="tens of tokens"),
+    *[Case({"T": 12, "N": 33, "K": 2048}, {"x": "bf16", "w": "q4_1", "out": "bf16", "rows": "i32"}, {"act": act}, distributions=("normal", "zero"), rows=10) for act in ("f32", "q8")],
+    Case({"T": 20, "N": 40, "K": 2048}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",),
+         positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (40, 16), "w_block_zero": (40, 16)}),
+    Case({"T": 5, "N": 40, "K": 1024}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16", "rows": "i32"}, distributions=("normal", "subnormal"), positive=("w_row_scale",), rows=0),
 ]
