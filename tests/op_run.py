@@ -66,12 +66,18 @@ class Run:
             assert np.array_equal(slot.surroundings(), self.around[port]), f"port {port}: memory around it was written"
             untouched = slot.bytes
             before = self.before[port]
+            left = self.left_alone(port)
+            assert left is None or np.array_equal(untouched[left], before[left]), f"port {port}: rows that the call leaves alone have changed"
             if spec[port]["io"] != "in" or port in shared:
                 if not by_row(self.op, port):
                     continue
                 untouched, before = untouched[self.n:], before[self.n:]
             assert np.array_equal(untouched, before), f"port {port}: rows or inputs that are not written have changed"
         return self
+
+    def left_alone(self, port):
+        """A mask of a written port's rows that the call must not write, of the reference's `left_alone(port, case)`; or None."""
+        return getattr(reference(self.op), "left_alone", lambda port, case: None)(port, self.case)
 
     @property
     def written(self):
@@ -81,6 +87,8 @@ class Run:
                 continue
             slot = self.slots[self.inplace.get(port, port)]
             out[port] = slot.bytes[: self.n].copy() if by_row(self.op, port) else slot.bytes.copy()
+            if (left := self.left_alone(port)) is not None:
+                out[port][left] = NAN_FILL
         return out
 
     def capture(self):

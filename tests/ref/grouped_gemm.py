@@ -13,10 +13,20 @@ def groups(offsets, A, counts=None):
 
 
 def ref(x, w, offsets, counts=None, *, act="f32", dtypes):
-    out = np.full((len(x), w.shape[1]), np.nan)  # rows of no group stay what the harness put there
+    out = np.full((len(x), w.shape[1]), np.nan)  # of no group: see left_alone()
     for e, first, end in groups(offsets, len(x), counts):
         out[first:end] = gemm.ref(x[first:end], w[e], act=act, dtypes=dtypes)["out"]
     return {"out": out}
+
+
+def left_alone(port, case):
+    """Rows of no group."""
+    if port != "out":
+        return None
+    left = np.ones(case.dims["A"], bool)
+    for _, first, end in groups(case.values["offsets"], len(left), case.values.get("counts")):
+        left[first:end] = False
+    return left
 
 
 def bound(port, value, dtype, inputs):

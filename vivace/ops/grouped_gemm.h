@@ -126,20 +126,22 @@ struct grouped_gemm {
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
-      if (arch == Arch::sm90a && !portable_only())
+      const bool wgmma = arch == Arch::sm90a && !portable_only(), bulk = arch >= Arch::sm90a && !portable_only();
+      if (wgmma)
         for (const DType t : {DType::bf16, DType::f16})
           for (const Wgmma& p : kTiles) visit(Key{{t, t, t, Act::f32, {}}, p});
       // As pick() would on this chip: the first tactic that its shared memory holds, for few and many rows perhaps the same.
       std::optional<Codes::Key> last;
       const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
-        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 4096, Codes::form(1, aligned), arch); k.ok() && last != *k) visit(Key{*(last = *k)});
+        const Codes::Policy form = Codes::form(1, aligned, 0, DType::f32, false, false, bulk && aligned);
+        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 4096, form, arch); k.ok() && last != *k) visit(Key{*(last = *k)});
       };
-      for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, true);
+      for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, !wgmma);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);
       one(DType::bf16, DType::q4_k, Act::f32, 1, true);
       one(DType::bf16, DType::q6_k, Act::q8, 1, false);
       one(DType::f32, DType::f32, Act::f32, 1, false);
-      one(DType::f16, DType::f16, Act::f32, 1, true);
+      one(DType::f16, DType::f16, Act::f32, 1, !wgmma);
     }
   };
 };
