@@ -12,7 +12,7 @@ import vivace
 from vivace import _core
 from tests.test_model import FIXTURES, HUB, TOLERANCE, feed, open_core
 from vivace.convert import GGUF_DTYPES, convert, narrow
-from vivace.gguf import quantize
+from vivace.blocks import SIZES, fitting, quantize
 
 GGUF_CANNOT_SAY = {"gemma3_params": "layer_types"}
 SAYABLE = [n for n in HUB if n not in GGUF_CANNOT_SAY]
@@ -59,7 +59,7 @@ def test_every_dtype_loads_and_stays_near(tmp_path, name, dtype):
     assert open_core(tmp_path / "m.gguf").report()
 
 
-@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q4_1"])
+@pytest.mark.parametrize("dtype", ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1"])
 def test_blocks_equal_gguf(dtype):
     import gguf
 
@@ -70,6 +70,33 @@ def test_blocks_equal_gguf(dtype):
         x[4, :32] = -scale
         want = gguf.quants.quantize(x, gguf.GGMLQuantizationType[dtype.upper()])
         np.testing.assert_array_equal(quantize(x, dtype).reshape(want.shape), want)
+
+
+@pytest.mark.parametrize("dtype,share", [("q4_k", 1 / 15), ("q5_k", 1 / 31), ("q6_k", 1 / 32)])
+def test_k_quants_are_what_gguf_reads(dtype, share):
+    """The reference reader and ours see the same values, within half a step of the sub-block and the rounding of its scales."""
+    import gguf
+
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((24, 512)).astype(np.float32) * np.exp2(rng.integers(-6, 6, (24, 1))).astype(np.float32)
+    x[3], x[4], x[5] = 0, np.abs(x[4]), -np.abs(x[5])
+    raw = quantize(x, dtype)
+    assert raw.shape == (48, SIZES[dtype][1])
+    theirs = gguf.quants.dequantize(raw.reshape(24, -1), gguf.GGMLQuantizationType[dtype.upper()])
+    ours = np.empty_like(x)
+    vivace.ops.embedding(table=vivace.view(raw.reshape(-1), dtype=dtype, shape=x.shape), ids=np.arange(24, dtype=np.int32), out=ours)
+    np.testing.assert_array_equal(ours, theirs)
+    blocks = x.reshape(-1, 256)
+    width = (np.maximum(blocks.max(1), 0) - np.minimum(blocks.min(1), 0)) if dtype != "q6_k" else np.abs(blocks).max(1)
+    # The stored scale and minimum are half a 63rd of the block's largest off each (q6_k: half a 127th), and 2^-11 by f16.
+    # Codes are half a step off; in q6_k a whole one, opposite the largest value, where there is a code fewer.
+    off = width * (share / 2 + 1 / 63 if dtype != "q6_k" else share + 0.5 / 127)
+    assert (np.abs(ours.reshape(-1, 256) - blocks).max(1) <= off * (1 + 2**-9)).all()
+
+
+def test_a_row_that_blocks_do_not_divide_gets_another_format():
+    assert [fitting(d, 640) for d in ("q4_k", "q5_k", "q6_k", "q4_0")] == ["q5_0", "q5_1", "q8_0", "q4_0"]
+    assert [fitting(d, 48) for d in ("q4_k", "q8_0", "bf16")] == ["f16", "f16", "bf16"]
 
 
 def test_narrow_equals_ml_dtypes():

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from vivace import _core, ct2, ops, view
+from vivace.blocks import SIZES
 from vivace.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from vivace.gguf import write_gguf
 
 PLAIN = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
-GGUF_DTYPES = (*PLAIN, "q8_0", "q4_0", "q4_1")
+GGUF_DTYPES = (*PLAIN, *SIZES)
 
 # config.json's key -> GGUF's, below "<architecture>."; absent ones are left out.
 _KEYS = {"num_hidden_layers": "block_count", "hidden_size": "embedding_length", "num_attention_heads": "attention.head_count",
