@@ -15,6 +15,7 @@ nanobind::dict profile_dict(const engine::Profile& profile);
 std::vector<std::pair<std::string, int64_t>> memory_lines(const engine::Model& model);
 
 void add_model(nanobind::module_& m);
+void add_bpe(nanobind::module_& m);
 void add_checkpoint(nanobind::module_& m);
 void add_policy(nanobind::module_& m);
 void add_control(nanobind::module_& m);

@@ -24,6 +24,7 @@ NB_MODULE(_core, m) {
   vivace::python::add_user_jit(m);
   vivace::python::add_attention_variant(m);
   vivace::python::add_model(m);
+  vivace::python::add_bpe(m);
   vivace::python::add_policy(m);
   vivace::python::add_control(m);
   vivace::python::add_checkpoint(m);

@@ -1,0 +1,47 @@
+// The tokenizer of engine/text for Python, where its tests are.
+#include "vivace/engine/text/bpe.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "errors.h"
+#include "model.h"
+
+namespace vivace::python {
+namespace {
+
+using engine::text::BytePairs;
+
+std::vector<int32_t> encode(const BytePairs& t, const nb::bytes& text, bool special) {
+  std::vector<int32_t> ids;
+  check(t.encode({text.c_str(), text.size()}, special, &ids));
+  return ids;
+}
+
+nb::bytes decode(const BytePairs& t, const std::vector<int32_t>& ids, bool streamed) {
+  std::string text;
+  if (!streamed) {
+    check(t.decode(ids, &text));
+  } else {
+    engine::text::TextStream stream(t);
+    for (const int32_t id : ids) check(stream.next(id, &text));
+  }
+  return nb::bytes(text.data(), text.size());
+}
+
+}  // namespace
+
+void add_bpe(nb::module_& m) {
+  nb::class_<BytePairs>(m, "BytePairs")
+      .def("encode", &encode, nb::arg("text"), nb::arg("special") = false)
+      .def("decode", &decode, nb::arg("ids"), nb::arg("streamed") = false)
+      .def("find", [](const BytePairs& t, const std::string& token) { return t.find(token); })
+      .def("size", &BytePairs::size);
+  m.def("load_byte_pairs", [](const std::string& path) {
+    Result<BytePairs> t = BytePairs::load(path);
+    check(t.status());
+    return std::move(t).value();
+  });
+}
+
+}  // namespace vivace::python
