@@ -33,7 +33,7 @@ def gemm(facts, path):
         if "us" in row:
             cases[case][row["tactic"]] = row
         else:
-            parts[case] = f"; with residual {row['residual']} us, bias and GELU {row['gelu']}, gated {row['gated']}"
+            parts[case] = f"; {row['tactic']} alone {row['bare']} us, with residual {row['residual']}, bias and GELU {row['gelu']}, gated {row['gated']}"
     r = receipt("gemm", facts, "lab/gemm/bench rows.jsonl quick", ["vivace/kernels/gemm/*", "vivace/kernels/ptx/*.cuh", "vivace/kernels/tile/*", "vivace/ops/gemm_tiles.h", "lab/gemm/*"])
     for (dtype, M, N, K), tactics in cases.items():
         peer = tactics.pop("cublasLt", None)

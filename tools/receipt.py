@@ -71,6 +71,15 @@ def host() -> dict:
     return {"cpu": cpu, "cores": len(os.sched_getaffinity(0))}
 
 
+def tactics() -> str | None:
+    """Digest of the table of tiles that this process would use; None where vivace is not installed."""
+    try:
+        from vivace import _core
+    except ImportError:
+        return None
+    return _core.gemm_tactics_digest()
+
+
 class Receipt:
     def __init__(self, suite: str, *, chip: str, sources: list[str], command: str, root: Path = ROOT, **facts):
         """chip: 'cpu', or the product name a GPU reports; facts: any of sm, driver, cuda, clocks_mhz,
@@ -83,7 +92,7 @@ class Receipt:
             "schema": SCHEMA, "suite": suite, "command": command, "chip": chip, "sm": None,
             "driver": None, "cuda": None, "clocks_mhz": None, "host": host(),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "commit": commit(root), "tactics": None, "versions": {},
+            "commit": commit(root), "tactics": None if chip == "cpu" else tactics(), "versions": {},
             "sources": {"digest": source_digest(root, files), "files": files},
             "limits": None, "rows": [],
         } | facts
