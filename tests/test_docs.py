@@ -51,3 +51,28 @@ def test_every_error_code_has_a_row():
     codes = re.findall(r"^\s+k(\w+)\b.*//", re.search(r"enum class Code.*?\{(.*?)\};", (ROOT / "vivace/base/status.h").read_text(), re.S)[1], re.M)
     table = (ROOT / "docs/errors.md").read_text()
     assert len(codes) > 15 and [c for c in codes if f"| `{c}` |" not in table] == []
+
+
+def _documented() -> list[re.Pattern]:
+    """The messages of docs/errors.md's tables; X, Y, Z, N, M, KEY and ... stand for anything."""
+    cells = re.findall(r"^\| (`.*?) \| ", (ROOT / "docs/errors.md").read_text(), re.M)
+    texts = [re.sub(r"^(?:port|slot|tensor) [XN]: ", "", t) for cell in cells for t in re.findall(r"`([^`]+)`", cell)]
+    return [re.compile(re.sub(r"\\\.\\\.\\\.|\b(?:[XYZNM]|KEY)\b", ".*", re.escape(t).replace("\\ ", " "))) for t in texts]
+
+
+# Whose messages must all be in the tables, and the constructors that make them.
+DESCRIBED = ["vivace/engine/checkpoint/*.cc", "vivace/serve/batcher.cc", "vivace/serve/speculation.cc", "vivace/capi/*.cc"]
+
+
+def test_messages_of_readers_requests_and_the_c_abi_are_described():
+    documented, missing, seen = _documented(), [], 0
+    for file in (f for pattern in DESCRIBED for f in sorted(ROOT.glob(pattern))):
+        for body in re.findall(r"(?:corrupt|Status)\(((?:[^;]){0,400}?);", file.read_text()):
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', body)).replace('\\"', '"')
+            if len(re.sub(r"%\w+|\W", "", text)) < 8:
+                continue  # put together elsewhere
+            seen += 1
+            said = re.sub(r"%[-\w.]+?[sdulfgzc]+", "1", text)
+            if not any(p.search(said) for p in documented):
+                missing.append(f"{file.name}: {text}")
+    assert seen > 60 and not missing, "docs/errors.md lacks:\n" + "\n".join(missing)
