@@ -47,14 +47,7 @@ def _attend(q, k, v, hnd, *, out=None, lse=None, return_lse=False, causal=False,
     lse = empty((T, Hq), q, f32=True) if return_lse and lse is None else lse
     settings = {"mask": "causal" if causal else "full", "window": window_left + 1 if window_left >= 0 else 0, "scale": sm_scale or 0.0, "softcap": logits_soft_cap or 0.0}
     ports = {n: p for n, p in ports.items() if p is not None}
-    if hnd:  # a head's keys are dense by themselves: one call each
-        group = Hq // k.shape[1]
-        for h in range(k.shape[1]):
-            of_heads = {n: x[h * group : (h + 1) * group] for n, x in (("slopes", slopes), ("sinks", sinks)) if x is not None}
-            ops.attention(slice_heads(q, h * group, group), k[:, h][:, :, None], v[:, h][:, :, None], out=slice_heads(out, h * group, group),
-                          lse=slice_heads(lse, h * group, group), **of_heads, **ports, **settings)
-    else:
-        ops.attention(q, k, v, out=out, lse=lse, slopes=slopes, sinks=sinks, **ports, **settings)
+    ops.attention(q, k, v, out=out, lse=lse, slopes=slopes, sinks=sinks, layout="hnd" if hnd else "nhd", **ports, **settings)
     if v_scale is not None and v_scale != 1:
         out *= v_scale
     if lse is not None:
@@ -305,8 +298,8 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Planned):
         if self._like is None:
             self._like = kv_indptr
         lens = np.diff(bounds)
-        # Rows as pages of one place: any request may begin anywhere.
-        self._plan(on_host(qo_indptr), bounds, lens, np.arange(int(bounds[-1]), dtype=np.int32), custom_mask, packed_custom_mask, causal, num_qo_heads, sm_scale,
+        self._keep("k_offsets", bounds, self._like)
+        self._plan(on_host(qo_indptr), bounds, lens, None, custom_mask, packed_custom_mask, causal, num_qo_heads, sm_scale,
                    {"window_left": window_left, "logits_soft_cap": logits_soft_cap}, pos_encoding_mode)
 
     begin_forward = plan
@@ -314,7 +307,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_Planned):
     def run(self, q, k, v, *, out=None, lse=None, return_lse=False, q_scale=None, k_scale=None, v_scale=None, sinks=None, enable_pdl=None):
         if self._hnd:
             raise UnsupportedError("flashinfer: ragged keys are [rows, Hkv, D], which is NHD")
-        return self._run(q, k[:, None], v[:, None], False, out, lse, return_lse, q_scale, k_scale, v_scale, sinks)
+        return self._run(q, k[None], v[None], False, out, lse, return_lse, q_scale, k_scale, v_scale, sinks)
 
     run_return_lse = _return_lse(run)
 
