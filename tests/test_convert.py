@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 import vivace
 from vivace import _core
 from tests.test_model import FIXTURES, HUB, TOLERANCE, feed, open_core
-from vivace.convert import GGUF_DTYPES, convert, narrow
+from vivace.convert import GGUF_DTYPES, _Tensors, convert, narrow
 from vivace.blocks import SIZES, fitting, quantize
 
 GGUF_CANNOT_SAY = {"gemma3_params": "layer_types"}
@@ -177,6 +177,30 @@ def test_fp8_blocks_equal_the_bf16_they_mean(tmp_path):
     np.testing.assert_array_equal(logits(fp8, ids), logits(plain, ids))
     convert(fp8, tmp_path / "m.gguf", dtype="bf16")
     np.testing.assert_allclose(logits(tmp_path / "m.gguf", ids), logits(plain, ids), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", SAYABLE)
+def test_gguf_to_fp8_blocks(tmp_path, name):
+    """e4m3 keeps four significant bits, so that weights are off by at most a 16th of themselves, or of their block's 448th."""
+    if "llama3" in (FIXTURES / "tiny" / name / "config.json").read_text():
+        pytest.skip("GGUF does not give llama3's rope parameters back")
+    convert(FIXTURES / "tiny" / name, tmp_path / "m.gguf", dtype="f32")
+    if name == "gpt2":
+        with pytest.raises(vivace.UnsupportedError, match="transposed"):
+            convert(tmp_path / "m.gguf", tmp_path / "fp8", dtype="e4m3")
+        return
+    convert(tmp_path / "m.gguf", tmp_path / "fp8", dtype="e4m3")
+    convert(tmp_path / "m.gguf", tmp_path / "f32", dtype="f32")
+    fp8, plain = (_Tensors(_core.read_tensors(str(tmp_path / d))) for d in ("fp8", "f32"))
+    codes = [n for n in fp8.entries if fp8.entries[n][0] == "e4m3"]
+    assert codes and all(n.endswith("_proj.weight") for n in codes)
+    for n in plain.entries:
+        want, got = plain[n], fp8[n]
+        off = np.abs(want) / 16 + np.abs(want).max() / 448 / 64 if n in codes else np.abs(want) / 256
+        assert (np.abs(got - want) <= off).all(), n
+    ids = list(range(1, 9))
+    assert np.isfinite(logits(tmp_path / "fp8", ids)).all()
+    convert(tmp_path / "fp8", tmp_path / "again.gguf", dtype="f32")
 
 
 @pytest.mark.parametrize("change,error,match", [

@@ -21,6 +21,7 @@ from vivace.gguf import write_gguf
 
 PLAIN = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 GGUF_DTYPES = (*PLAIN, *SIZES)
+_BLOCK = 128  # rows and columns that share a scale of e4m3
 
 # config.json's key -> GGUF's, below "<architecture>."; absent ones are left out.
 _KEYS = {"num_hidden_layers": "block_count", "hidden_size": "embedding_length", "num_attention_heads": "attention.head_count",
@@ -44,7 +45,7 @@ def convert(source, target, *, dtype: str = "auto") -> dict:
         return ct2.convert(file, target, dtype)
     to_gguf = target.suffix == ".gguf"
     dtype = ("q8_0" if to_gguf else "bf16") if dtype == "auto" else dtype
-    allowed = GGUF_DTYPES if to_gguf else tuple(PLAIN)
+    allowed = GGUF_DTYPES if to_gguf else (*PLAIN, "e4m3")
     if dtype not in allowed:
         raise InvalidArgumentError(f"dtype: wanted one of {', '.join(allowed)} for {'a GGUF file' if to_gguf else 'safetensors'}, got {dtype!r}")
     _must_be_new(target, folder=not to_gguf)
@@ -76,8 +77,13 @@ class _Tensors:
         raw = np.memmap(file, np.uint8, "r", offset, (size,)) if size else np.zeros(0, np.uint8)
         out = _widen(raw, dtype, shape)
         if dtype == "e4m3" and name + "_scale_inv" in self:
-            out *= np.repeat(np.repeat(self[name + "_scale_inv"], 128, 0), 128, 1)[:shape[0], :shape[1]]
+            out *= _spread(self[name + "_scale_inv"], shape)
         return out
+
+
+def _spread(scales: np.ndarray, shape) -> np.ndarray:
+    """A value for each block of 128 x 128 -> one for each element."""
+    return np.repeat(np.repeat(scales, _BLOCK, 0), _BLOCK, 1)[:shape[0], :shape[1]]
 
 
 def _widen(raw: np.ndarray, dtype: str, shape) -> np.ndarray:
@@ -242,6 +248,10 @@ def _to_hub(source, target, entries, meta, dtype):
             out |= {hub.replace("{e}", str(e)): w[e] for e in range(len(w))}
         else:
             out[hub] = w.T if transposed else w
+    if dtype == "e4m3":
+        if family["name"] == "gpt2":
+            raise UnsupportedError("dtype: gpt2 stores its products transposed, which e4m3 with block scales is not read for; choose bf16")
+        config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [_BLOCK, _BLOCK]}
     target.mkdir(parents=True, exist_ok=True)
     (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     if meta.get("tokenizer.ggml.tokens") or meta.get("tokenizer.huggingface.json"):
@@ -298,18 +308,40 @@ def narrow(w: np.ndarray, dtype: str) -> np.ndarray:
     return np.where(np.isnan(w), u >> 16 | 0x40, rounded).astype("<u2")
 
 
+def _e4m3(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix as codes and a scale for each block, the largest of a block at e4m3's largest."""
+    rows, columns = (-(-n // _BLOCK) for n in w.shape)
+    padded = np.zeros((rows * _BLOCK, columns * _BLOCK), np.float32)
+    padded[:w.shape[0], :w.shape[1]] = np.abs(w)
+    scales = padded.reshape(rows, _BLOCK, columns, _BLOCK).max((1, 3)) / np.float32(448)
+    scales[scales == 0] = 1
+    codes = np.empty(w.shape, np.uint8)
+    ops.cast(x=np.ascontiguousarray(w / _spread(scales, w.shape), np.float32), out=view(codes, dtype="e4m3", shape=w.shape))
+    return codes, scales
+
+
 def write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
+    """Matrices get `dtype`, all else f32; of e4m3 the projections alone, with their scales, and other matrices bf16."""
     header, at, parts = {"__metadata__": {"format": "pt"}}, 0, []
-    for name, w in tensors.items():
-        kind = dtype if w.ndim >= 2 else "f32"
-        size = w.size * (4 if kind == "f32" else 2)
-        header[name] = {"dtype": PLAIN[kind], "shape": list(w.shape), "data_offsets": [at, at + size]}
-        parts.append((w, kind))
+
+    def put(name, kind, shape, size, data):
+        nonlocal at
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + size]}
+        parts.append(data)
         at += size
+
+    for name, w in tensors.items():
+        if dtype == "e4m3" and w.ndim == 2 and name.endswith("_proj.weight"):
+            codes, scales = _e4m3(w)
+            put(name, "F8_E4M3", w.shape, codes.nbytes, lambda codes=codes: codes)
+            put(name + "_scale_inv", "F32", scales.shape, scales.nbytes, lambda scales=scales: scales)
+        else:
+            kind = "f32" if w.ndim < 2 else "bf16" if dtype == "e4m3" else dtype
+            put(name, PLAIN[kind], w.shape, w.size * (4 if kind == "f32" else 2), lambda w=w, kind=kind: narrow(w, kind))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as f:
         f.write(len(text).to_bytes(8, "little") + text)
-        for w, kind in parts:
-            f.write(narrow(w, kind).tobytes())
-    return {"tensors": len(tensors), "bytes": path.stat().st_size}
+        for data in parts:
+            f.write(data().tobytes())
+    return {"tensors": len(header) - 1, "bytes": path.stat().st_size}
