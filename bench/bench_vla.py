@@ -3,7 +3,7 @@
     python bench/bench_vla.py [--cases pi05-base:fp8:2] [--calls 400] [--profile]
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
-the two graphs alone. Floors are those of docs/design/080-policy-step.md; peers were measured on the same chip on an
+the two graphs alone; of pi0fast `actions` is one token, `predict` all of them. Floors are those of docs/design/080-policy-step.md; peers were measured on the same chip on an
 earlier day, so their ratio says less than one measured in turn.
 """
 import argparse
@@ -16,27 +16,27 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
-WORDS = 64
+WORDS, CODES = 64, 60
 # policy, precision, views -> floor of the whole, us
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8:2", "pi05-base:fp8:1", "pi05-base:fp8:3", "pi0-base:fp8:2", "pi0-base:bf16:2"]
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8:2", "pi05-base:fp8:1", "pi05-base:fp8:3", "pi0-base:fp8:2", "pi0-base:bf16:2", "pi0fast-base:fp8:3", "pi0fast-base:bf16:3"]
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",
-           "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json"]
+           "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json", "bench/configs/pi0fast-base/config.json"]
 
 
 def quantile(values, q) -> float:
     return sorted(values)[min(int(q * len(values)), len(values) - 1)]
 
 
-def walls(policy, observation, calls) -> list[float]:
-    for _ in range(10):
-        policy.predict(**observation)
+def walls(run, calls) -> list[float]:
+    for _ in range(min(10, calls)):
+        run()
     out = []
     for _ in range(calls):
         start = time.perf_counter()
-        policy.predict(**observation)
+        run()
         out.append((time.perf_counter() - start) * 1e6)
     return out
 
@@ -62,19 +62,21 @@ def main() -> None:
         views = int(views)
         start = time.perf_counter()
         with vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50,
-                               num_steps=10, prompt_tokens=WORDS if name.startswith("pi05") else 48, random_weights=True) as policy:
+                               num_steps=10, prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True) as policy:
             loaded = time.perf_counter() - start
             rng = np.random.default_rng(0)
-            observation = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + (WORDS if name.startswith("pi05") else 24))),
-                               state=rng.standard_normal(8).astype(np.float32), seed=0)
-            policy.predict(**observation)
+            words = 24 if name.startswith("pi0-") else WORDS
+            observation = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
+            codes = name.startswith("pi0fast")
+            run = (lambda: policy.tokens(**observation, end_token=-1)) if codes else (lambda: policy.predict(**observation, seed=0))
+            run()
             first = time.perf_counter() - start
-            wall = walls(policy, observation, args.calls)
+            wall = walls(run, max(args.calls // 20, 5) if codes else args.calls)
             stages = {stage: policy.profile(stage) for stage in ("context", "actions")}
             report = policy.report()
-            replay = sum(s["step_us"] for s in stages.values())
+            replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1 if codes else 1)
             limit, peer = FLOOR.get((name, precision, views)), PEER.get((name, precision, views))
-            tag = f"policy={name},views={views},horizon=50,steps=10"
+            tag = f"policy={name},views={views}," + (f"codes={CODES}" if codes else "horizon=50,steps=10")
             common = dict(op="e2e", dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
             for stage, s in stages.items():
                 r.row(**common, case=f"{tag},metric={stage}", p50_us=s["step_us"], n=1, tool="graph replay")

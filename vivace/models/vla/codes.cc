@@ -70,7 +70,6 @@ void CodePolicy::declare_own() {
   code_in_.declare(arena_, "codes.turn", i32, Shape(1), &code_.turn);
   declare_tower("codes", config_.text, B, true, &buffers_.expert);
   arena_.declare("prefix.out", plan_.act, Shape(B * (limits_.views * config_.view_tokens() + limits_.prompt_tokens), config_.text.width), &buffers_.text.branch);
-  arena_.declare("codes.out", plan_.act, Shape(B, config_.text.width), &buffers_.out);
   arena_.declare("logits", f32, Shape(B, config_.vocab), &buffers_.logits);
   arena_.declare("next", i32, Shape(B), &buffers_.next);
 }

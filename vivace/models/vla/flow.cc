@@ -64,7 +64,7 @@ void FlowPolicy::declare_own() {
   PolicyBuffers& b = buffers_;
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
   declare_tower("expert", c.expert, B * A, true, &b.expert);
-  declare("expert.out", f32, Shape(B * A, H), &b.out);
+  declare("expert.out", act, Shape(B * A, H), &b.out);
   if (!c.has(kAdaNorm)) {
     declare("mixed", f32, Shape(n, H), &b.mixed);
     declare("embedded", f32, Shape(n, H), &b.embedded);

@@ -203,8 +203,9 @@ class Walk {
 
   /// The greedy token of the step's rows, where the next step and the host find it.
   Status pick_code(const CodeInputs& in) {
-    VV_TRY(rms_norm(b_.expert, w_.text_norm, b_.out, {}));
-    VV_TRY(rec_(ops::gemm, {{"x", b_.out}, {"w", w_.embed}, {"out", b_.logits}}));
+    const TowerBuffers& b = b_.expert;
+    VV_TRY(rms_norm(b, w_.text_norm, b.normed, b.normed_scale));
+    VV_TRY(rec_(ops::gemm, {{"x", b.normed}, {"x_row_scale", b.normed_scale}, {"w", w_.head.w.present() ? w_.head.w : w_.embed}, {"w_row_scale", w_.head.scale}, {"out", b_.logits}}));
     VV_TRY(show("logits", -1, b_.logits));
     VV_TRY(rec_(ops::argmax, {{"x", b_.logits}, {"token", b_.next}}));
     return rec_(ops::advance, {{"token", b_.next}, {"fed", in.token}, {"pos", in.pos}, {"turn", in.turn}, {"ring", in.ring}});

@@ -63,6 +63,14 @@ class Loader {
     to->add(&m->bias, DType::f32, true);
     return {};
   }
+  /// ... in the dtype of activations.
+  Status plain(const std::string& name, int64_t N, int64_t K, Matrix* m) {
+    VV_ASSIGN(m->w, get(name + ".weight", Shape(N, K)));
+    VV_ASSIGN(m->bias, get(name + ".bias", Shape(N)));
+    placement_->add(&m->w, plan_.act);
+    placement_->add(&m->bias, DType::f32, true);
+    return {};
+  }
   Status table(Tensor t, DType dtype, Tensor* to) {
     *to = t;
     placement_->add(to, dtype);
@@ -165,7 +173,7 @@ Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& pl
 Status load_flow(Loader& load, const PolicyConfig& c, const Names& names, PolicyWeights* w) {
   const int64_t H = c.expert.width;
   VV_TRY(load.full(names.top + "action_in_proj", H, c.action_dim, &w->action_in, false));
-  VV_TRY(load.full(names.top + "action_out_proj", c.action_dim, H, &w->action_out, false));
+  VV_TRY(load.plain(names.top + "action_out_proj", c.action_dim, H, &w->action_out));
   if (c.has(kAdaNorm)) {
     VV_TRY(load.full(names.top + "time_mlp_in", H, H, &w->time_in, true));
     VV_TRY(load.full(names.top + "time_mlp_out", H, H, &w->time_out, true));
@@ -202,7 +210,11 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
   VV_ASSIGN(const Tensor embed, load.get(names.embed, Shape(c.vocab, t.width)));
   VV_TRY(load.table(embed, plan.stored ? embed.dtype : DType::bf16, &w->embed));
   VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), &w->text));
-  if (c.has(kCodes)) return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
+  if (c.has(kCodes)) {
+    w->head.parts[0] = embed;
+    if (plan.eight) load.place(1, &w->head, Placement::Rows::after, placement);
+    return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
+  }
   VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, &w->expert));
   return load_flow(load, c, names, w);
 }

@@ -48,8 +48,9 @@ struct PolicyWeights {
   std::vector<GemmaLayer> text, expert;
   Tensor text_norm, expert_norm;   // as attn_norm
   Matrix expert_ada;
-  Matrix action_in, action_out;    // f32
-  Matrix state;                    // f32
+  Matrix action_in, state;         // f32
+  Matrix action_out;               // as activations are: it reads what the last norm rounded
+  Matrix head;                     // of codes: the embedding, or its e4m3 twin
   Matrix time_in, time_out;        // f32; pi0: of action and time side by side
 };
 
