@@ -1,0 +1,146 @@
+// Where a block of gemm_wgmma works, and the warp that fills its ring: by the copy engine, or element by element.
+#pragma once
+#include "vivace/kernels/gemm/fragment.cuh"
+#include "vivace/kernels/gemm/gemm.h"
+#include "vivace/kernels/ptx/cluster.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/ptx/tma.cuh"
+
+namespace vivace::kernels {
+
+/// Where a block works: its tiles, its part of K, its place in the cluster.
+template <class T, GemmWgmma P>
+struct WgmmaPlace {
+  static constexpr int kStep = 128 / sizeof(T);  // elements of K a stage
+  int part, of_x, of_w;                          // rank in the cluster along split, share_x, share_w
+  int tiles_t, tiles_n, first_step, steps, all_steps;
+
+  __device__ __forceinline__ explicit WgmmaPlace(const GemmArgs& a) {
+    const int rank = ptx::cluster_rank<P.cluster()>(), all = (a.K + kStep - 1) / kStep;
+    all_steps = all;
+    part = rank / (P.share_x * P.share_w), of_x = rank % P.share_x, of_w = rank / P.share_x % P.share_w;
+    tiles_t = (a.T + P.tokens * P.share_w - 1) / (P.tokens * P.share_w);
+    tiles_n = (a.N + P.rows * P.share_x - 1) / (P.rows * P.share_x);
+    first_step = cut(part * P.inside);
+    steps = cut((part + 1) * P.inside) - first_step;
+  }
+  /// The first step of a part of K.
+  __device__ __forceinline__ int cut(int i) const { return static_cast<int>(int64_t{all_steps} * i / P.split); }
+  __device__ __forceinline__ int tiles() const { return tiles_t * tiles_n; }
+  /// First token and row of tile i. Bands of 2048 tokens, in a band along tokens first, so that clusters
+  /// that run together share x and W in L2.
+  __device__ __forceinline__ void tile(int i, int* t0, int* n0) const {
+    constexpr int kBand = 2048 / (P.tokens * P.share_w);
+    const int whole = kBand * tiles_n, band = i / whole, left = i - band * whole, width = min(kBand, tiles_t - band * kBand);
+    *t0 = ((band * kBand + left % width) * P.share_w + of_w) * P.tokens;
+    *n0 = (left / width * P.share_x + of_x) * P.rows;
+  }
+  /// Whether the cluster works on the tile: tiles of no valid token are passed over, but for a block's first,
+  /// whose weights are on their way before the number of valid tokens is known.
+  __device__ __forceinline__ bool works(int i, int t0, int M) const { return i == static_cast<int>(blockIdx.x) / P.cluster() || t0 - of_w * P.tokens < M; }
+};
+
+/// The loading thread.
+template <class T, class Out, GemmWgmma P>
+__device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const WgmmaPlace<T, P>& place, uint32_t base, uint32_t full, uint32_t empty) {
+  constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
+  const int stride = static_cast<int>(gridDim.x) / P.cluster();
+  const uint64_t policy_w = P.tokens <= 64 ? ptx::evict_first() : ptx::evict_normal(), policy_x = P.tokens <= 64 ? ptx::evict_last() : ptx::evict_normal();
+  const int same_part = place.part * kShared;
+  constexpr bool kBlocks = P.finish != kFinishAny && (P.has(kFinishGated) || sizeof(Out) == 1);  // even rows before odd ones
+  const auto load_w = [&](int slot, int step, int n0) {
+    const uint32_t to = base + slot * P.stage_bytes() + place.of_w * kWRows * 128;
+    const int k = (place.first_step + step) * place.kStep, n = n0 + place.of_w * kWRows;
+    if constexpr (P.share_w > 1) {
+      int mask = 0;
+#pragma unroll
+      for (int i = 0; i < P.share_w; ++i) mask |= 1 << (i * P.share_x);
+      const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + place.of_x));
+      if constexpr (kBlocks) ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
+      else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);
+    } else if constexpr (kBlocks) {
+      ptx::tma_load_blocks(to, args.w_map, full + 8 * slot, k, n / 16, policy_w);
+    } else {
+      ptx::tma_load(to, args.w_map, full + 8 * slot, k, n, policy_w);
+    }
+  };
+  const auto load_x = [&](int slot, int step, int t0) {
+    const uint32_t to = base + slot * P.stage_bytes() + (P.rows + place.of_x * kXRows) * 128;
+    const int k = (place.first_step + step) * place.kStep, t = t0 + place.of_x * kXRows;
+    if constexpr (P.share_x > 1)
+      ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.share_x) - 1) << (same_part + place.of_w * P.share_x)));
+    else
+      ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
+  };
+
+  // W is immutable: it is on its way while the predecessor still runs.
+  int t0, n0, ahead = min(P.stages, place.steps);
+  place.tile(static_cast<int>(blockIdx.x) / P.cluster(), &t0, &n0);
+  for (int i = 0; i < ahead; ++i) {
+    ptx::mbarrier_expect(full + 8 * i, P.stage_bytes());
+    load_w(i, i, n0);
+  }
+  ptx::touch_parameters(args);
+  ptx::dependency_wait();
+  const int M = valid_rows(args.g.rows, args.g.T);
+  int slot = 0, parity = 1;  // the first turn finds every slot free
+  const auto advance = [&] {
+    if (++slot == P.stages) slot = 0, parity ^= 1;
+  };
+  for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += stride) {
+    if (i >= stride) place.tile(i, &t0, &n0);
+    if (!place.works(i, t0, M)) continue;
+    for (int k = 0; k < place.steps; ++k) {
+      if (ahead > 0) {
+        --ahead;
+      } else {
+        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+        ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
+        load_w(slot, k, n0);
+      }
+      load_x(slot, k, t0);
+      advance();
+    }
+    if constexpr (P.has(kFinishResidual) && !P.direct()) {  // a slot a warpgroup, read when the sums are done
+      for (int g = 0; g < P.groups(); ++g) {
+        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+        ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
+        ptx::tma_load(base + slot * P.stage_bytes(), args.residual_map, full + 8 * slot, n0 + g * 64, t0, policy_x);
+        advance();
+      }
+    }
+  }
+}
+
+/// The loading warp where rows are not aligned for the copy engine: element by element, the same stages.
+template <class T, GemmWgmma P>
+__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, const WgmmaPlace<T, P>& place, uint4* ring, uint32_t full, uint32_t empty) {
+  static_assert(P.aligned || P.share_x * P.share_w == 1);
+  constexpr int kElems = 16 / sizeof(T);
+  ptx::dependency_wait();
+  const int M = valid_rows(a.rows, a.T), lane = threadIdx.x % 32;
+  int slot = 0, parity = 1;
+  for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += static_cast<int>(gridDim.x) / P.cluster()) {
+    int t0, n0;
+    place.tile(i, &t0, &n0);
+    if (!place.works(i, t0, M)) continue;
+    for (int step = 0; step < place.steps; ++step) {
+      ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+      for (int j = lane; j < (P.rows + P.tokens) * 8; j += 32) {
+        const int row = j / 8, word = j % 8;
+        const bool is_w = row < P.rows;
+        const int64_t at = is_w ? n0 + row : t0 + row - P.rows, k = int64_t{place.first_step + step} * place.kStep + word * kElems;
+        const T* from = is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
+        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K, at < (is_w ? a.N : M));
+      }
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
+      if (++slot == P.stages) slot = 0, parity ^= 1;
+    }
+  }
+}
+
+}  // namespace vivace::kernels
