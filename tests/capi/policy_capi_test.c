@@ -1,0 +1,134 @@
+/* Policies through the C ABI, as a C99 program sees them. Usage: vivace_policy_c FOLDER, of tests/fixtures/vla/pi05_tiny.
+ * What the actions are is the business of tests/test_policy.py; here: the same through any door, and every refusal. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "vivace/capi/policy.h"
+
+static int failures = 0;
+
+#define EXPECT(condition)                                                                          \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      printf("%s:%d: not so: %s; last error: %s\n", __FILE__, __LINE__, #condition, vv_last_error()); \
+      ++failures;                                                                                  \
+    }                                                                                              \
+  } while (0)
+#define EXPECT_OK(call) EXPECT((call) == VV_OK)
+#define EXPECT_ERROR(call, status, part) EXPECT((call) == (status) && strstr(vv_last_error(), (part)) != NULL)
+
+enum { kViews = 2, kHorizon = 4, kDim = 32, kChunk = kHorizon * kDim };
+
+static unsigned char picture[48 * 64 * 3];
+
+static vv_policy_options options_of(const char* path) {
+  vv_policy_options o;
+  memset(&o, 0, sizeof o);
+  o.struct_size = sizeof o;
+  o.path = path;
+  o.config = "pi05";
+  o.device = "cpu";
+  o.statistics = "none";
+  o.threads = 1;
+  o.views = kViews;
+  o.horizon = kHorizon;
+  o.steps = 2;
+  o.batch = 2;
+  return o;
+}
+
+static void test_refused_loads(const char* path) {
+  vv_policy* policy = NULL;
+  vv_policy_options o = options_of(path);
+  EXPECT_ERROR(vv_policy_load(NULL, &policy), VV_INVALID_ARGUMENT, "NULL");
+  EXPECT_ERROR(vv_policy_load(&o, NULL), VV_INVALID_ARGUMENT, "out");
+  o.config = NULL;
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "config");
+  o.config = "pi0";
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "those of pi05");
+  o = options_of("/no/such/folder");
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_NOT_FOUND, "/no/such/folder");
+  o = options_of(path);
+  o.statistics = NULL;
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_NOT_FOUND, "norm_stats.json");
+  o.struct_size = 8;
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "struct_size");
+  EXPECT(policy == NULL);
+}
+
+static void test_predict(vv_policy* policy) {
+  static const int32_t tokens[] = {2, 17, 301};
+  float one[kChunk], both[2 * kChunk], noise[kChunk];
+  vv_frame views[kViews];
+  vv_observation o[2];
+  int i;
+  memset(views, 0, sizeof views);
+  views[0].data = picture;
+  views[0].height = 48;
+  views[0].width = 64;
+  views[0].stride = 64 * 3;
+  memset(o, 0, sizeof o);
+  o[0].struct_size = sizeof o[0];
+  o[0].views = views;
+  o[0].view_count = kViews;
+  o[0].tokens = tokens;
+  o[0].token_count = 3;
+  o[0].seed = 7;
+  o[1] = o[0];
+  EXPECT_OK(vv_policy_predict(policy, o, 1, one, kChunk));
+  for (i = 0; i < kChunk; ++i) EXPECT(isfinite(one[i]));
+  EXPECT_OK(vv_policy_predict(policy, o, 2, both, 2 * kChunk));
+  EXPECT(memcmp(one, both, sizeof one) == 0 && memcmp(one, both + kChunk, sizeof one) == 0);
+  memcpy(both, one, sizeof one);
+  o[0].frozen = one;
+  o[0].frozen_count = 1;
+  EXPECT_OK(vv_policy_predict(policy, o, 1, both, kChunk));
+  EXPECT(memcmp(both, one, kDim * sizeof(float)) == 0 && memcmp(both, one, sizeof one) != 0);
+  o[0].frozen_count = 0;
+
+  memcpy(both, one, sizeof one);
+  EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk - 1), VV_LIMIT_EXCEEDED, "128");
+  EXPECT_ERROR(vv_policy_predict(policy, o, 3, both, kChunk), VV_INVALID_ARGUMENT, "1 to 2");
+  EXPECT_ERROR(vv_policy_predict(policy, NULL, 1, both, kChunk), VV_INVALID_ARGUMENT, "NULL");
+  o[0].view_count = 1;
+  EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk), VV_INVALID_ARGUMENT, "wanted 2 views, got 1");
+  o[0].view_count = kViews;
+  o[0].tokens = NULL;
+  EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk), VV_INVALID_ARGUMENT, "tokens");
+  o[0].tokens = tokens;
+  views[0].stride = 8;
+  EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk), VV_INVALID_SHAPE, "8 bytes a row");
+  views[0].stride = 64 * 3;
+  views[0].data = NULL;
+  EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk), VV_INVALID_ARGUMENT, "no camera");
+  views[0].data = picture;
+  for (i = 0; i < kChunk; ++i) noise[i] = NAN;
+  o[0].noise = noise;
+  EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk), VV_INVALID_ARGUMENT, "not finite");
+  EXPECT(memcmp(both, one, sizeof one) == 0);
+}
+
+int main(int argc, char** argv) {
+  vv_policy* policy = NULL;
+  vv_policy_options o;
+  vv_policy_info info;
+  int i;
+  if (argc != 2) return 2;
+  for (i = 0; i < (int)sizeof picture; ++i) picture[i] = (unsigned char)(i * 7 + i / 192);
+  test_refused_loads(argv[1]);
+  o = options_of(argv[1]);
+  EXPECT_OK(vv_policy_load(&o, &policy));
+  if (policy == NULL) return 1;
+  memset(&info, 0, sizeof info);
+  EXPECT_ERROR(vv_policy_get_info(policy, &info), VV_INVALID_ARGUMENT, "struct_size");
+  info.struct_size = sizeof info;
+  EXPECT_OK(vv_policy_get_info(policy, &info));
+  EXPECT(info.views == kViews && info.horizon == kHorizon && info.batch == 2 && info.action_dim == kDim && info.robot_dim == kDim);
+  EXPECT(strstr(info.report, "\"family\": \"pi05\"") != NULL);
+  test_predict(policy);
+  vv_policy_destroy(policy);
+  vv_policy_destroy(NULL);
+  printf("%d failures\n", failures);
+  return failures != 0;
+}

@@ -1,0 +1,80 @@
+/* Robot policies through the C ABI: pictures, words and state in, a chunk of actions out. C99, on top of vivace.h, whose
+ * rules on statuses, out parameters, handles and struct_size hold here. vv_policy_predict() neither allocates nor
+ * compiles, but for pictures of a size that was not seen before, unless it fails. */
+#ifndef VIVACE_POLICY_H
+#define VIVACE_POLICY_H
+
+#include "vivace/capi/vivace.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct vv_policy vv_policy;
+
+/* NULL, 0 and an empty list are the defaults. */
+typedef struct vv_policy_options {
+  size_t struct_size;
+  const char* path;       /* a folder or .safetensors file */
+  const char* config;     /* "pi05", "pi0", "pi0fast" */
+  const char* device;     /* NULL = "auto"; "cpu", "cuda", "cuda:N" */
+  const char* precision;  /* NULL = "auto"; "f32", "bf16", "fp8" */
+  const char* resize;     /* NULL = as the checkpoint was saved; "openpi", "lerobot" */
+  const char* statistics; /* NULL = the checkpoint's; "none": actions stay normalised */
+  const char* robot;      /* which of several statistics */
+  const char* codec;      /* pi0fast: folder of the actions' codec */
+  const unsigned char* delta; /* a flag a dimension: its action is a step from the state */
+  int delta_count;
+  int threads;            /* CPU: 0 = one a physical core */
+  int views;              /* camera slots; 0 = 3 */
+  int horizon;            /* 0 = the checkpoint's */
+  int steps;              /* of the flow; 0 = the checkpoint's, else 10 */
+  int batch;              /* observations of one call; 0 = 1 */
+  int prompt_tokens;      /* most tokens of a prompt; 0 = the family's */
+} vv_policy_options;
+
+typedef struct vv_policy_info {
+  size_t struct_size;
+  const char* report; /* every decision of the load, one JSON object; valid as long as the policy */
+  int views, horizon, steps, batch, prompt_tokens;
+  int action_dim;     /* of the network's actions and noise */
+  int robot_dim;      /* of the actions that come out */
+  int state_dim;      /* of the state; 0: any up to the network's */
+} vv_policy_info;
+
+/* RGB, 8 bits, rows of `stride` bytes. data NULL: that camera is off. */
+typedef struct vv_frame {
+  const unsigned char* data;
+  int64_t height, width, stride;
+} vv_frame;
+
+/* Memory stays the caller's. NULL where there is none. */
+typedef struct vv_observation {
+  size_t struct_size;
+  const vv_frame* views;   /* vv_policy_info.views of them */
+  int view_count;
+  const int32_t* tokens;   /* the prompt, without padding */
+  int token_count;
+  const float* state;      /* the robot's own units */
+  int state_count;
+  const float* noise;      /* [horizon, action_dim]; NULL: drawn from seed */
+  uint64_t seed;
+  const float* frozen;     /* [frozen_count, action_dim], normalised: what the chunk must begin with (pi05) */
+  int frozen_count;
+} vv_observation;
+
+/* Setup. Errors: VV_NOT_FOUND, VV_CORRUPT_DATA, VV_INVALID_ARGUMENT (an option; another family's checkpoint; statistics
+ * by which nothing can be divided), VV_INVALID_SHAPE, VV_OUT_OF_MEMORY, VV_UNSUPPORTED. */
+VV_API vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out);
+VV_API vv_status vv_policy_get_info(const vv_policy* policy, vv_policy_info* info);
+VV_API void vv_policy_destroy(vv_policy* policy);
+
+/* actions [count, horizon, robot_dim] of `count` observations, which lie one after the other, each of the struct_size that
+ * the first one states; `capacity` counts floats. Errors name what is wrong with which observation, and nothing ran;
+ * VV_INTERNAL: the network's actions are not finite. After an error `actions` is as it was. */
+VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,120 @@
+// Policies of the C ABI: vivace/capi/policy.h over engine::PolicyModel.
+#include "vivace/capi/policy.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "vivace/capi/guard.h"
+#include "vivace/models/vla/model.h"
+
+using vivace::Code;
+using vivace::Status;
+using vivace::capi::guard;
+
+namespace engine = vivace::engine;
+
+struct vv_policy {
+  std::unique_ptr<engine::PolicyModel> model;
+  std::string report;
+  std::vector<std::vector<engine::Frame>> views;     // of each observation, of the sizes that predict() needs
+  std::vector<engine::Observation> observations;
+};
+
+namespace {
+
+namespace capi = vivace::capi;
+
+constexpr size_t kOptionsV1 = sizeof(vv_policy_options), kInfoV1 = sizeof(vv_policy_info), kObservationV1 = sizeof(vv_observation);
+
+vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
+  if (o.config == nullptr) return capi::null("options.config");
+  if (o.delta_count < 0 || (o.delta_count > 0 && o.delta == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("options.delta: NULL or a negative count, got %d", o.delta_count));
+  engine::PolicyOptions to;
+  to.config = o.config;
+  for (const auto& [text, field] : {std::pair{o.device, &to.device}, {o.precision, &to.precision}, {o.resize, &to.resize}, {o.statistics, &to.statistics}, {o.robot, &to.robot}, {o.codec, &to.codec}})
+    if (text != nullptr) *field = text;
+  for (int i = 0; i < o.delta_count; ++i) to.delta.push_back(o.delta[i] != 0);
+  to.threads = o.threads, to.views = o.views, to.horizon = o.horizon, to.steps = o.steps, to.prompt_tokens = o.prompt_tokens;
+  if (o.batch != 0) to.batch = o.batch;
+  return to;
+}
+
+std::string json_of(const engine::Report& report) {
+  std::string s = "{";
+  for (const auto& [key, value] : report) s += (s.size() > 1 ? ", \"" : "\"") + key + "\": " + value;
+  return s + "}";
+}
+
+/// A list of the caller's: NULL only where it is empty.
+template <class T>
+Status list(const char* what, const T* data, int64_t count, std::span<const T>* to) {
+  if (count < 0 || (count > 0 && data == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("observation: %s is NULL, or its count %ld is negative", what, static_cast<long>(count)));
+  *to = {data, static_cast<size_t>(count)};
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
+  if (out != nullptr) *out = nullptr;
+  return guard("vv_policy_load", [&]() -> Status {
+    VV_NOT_NULL(out);
+    vv_policy_options o{};
+    VV_TRY(capi::read_struct(options, kOptionsV1, &o));
+    if (o.path == nullptr) return capi::null("options.path");
+    VV_ASSIGN(const engine::PolicyOptions to, load_options(o));
+    VV_ASSIGN(auto model, vivace::models::vla::load_policy(o.path, to));
+    const engine::PolicyLimits l = model->limits();
+    auto policy = std::make_unique<vv_policy>();
+    policy->report = json_of(model->report());
+    policy->views.assign(static_cast<size_t>(l.batch), std::vector<engine::Frame>(static_cast<size_t>(l.views)));
+    policy->observations.resize(static_cast<size_t>(l.batch));
+    policy->model = std::move(model);
+    *out = policy.release();
+    return {};
+  });
+}
+
+vv_status vv_policy_get_info(const vv_policy* policy, vv_policy_info* info) {
+  return guard("vv_policy_get_info", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    const engine::PolicyLimits l = policy->model->limits();
+    return capi::write_struct({sizeof(vv_policy_info), policy->report.c_str(), l.views, l.horizon, l.steps, l.batch, l.prompt_tokens, l.action_dim, l.robot_dim, l.state_dim}, kInfoV1, info);
+  });
+}
+
+void vv_policy_destroy(vv_policy* policy) { delete policy; }
+
+vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions, size_t capacity) {
+  return guard("vv_policy_predict", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    VV_NOT_NULL(observations);
+    VV_NOT_NULL(actions);
+    const engine::PolicyLimits l = policy->model->limits();
+    if (count < 1 || count > l.batch) return Status(Code::kInvalidArgument, vivace::strf("count: wanted 1 to %d observations, got %d", l.batch, count));
+    const size_t wanted = static_cast<size_t>(count) * static_cast<size_t>(l.horizon) * static_cast<size_t>(l.robot_dim);
+    if (capacity < wanted) return Status(Code::kLimitExceeded, vivace::strf("actions: room for %zu floats, %zu are needed", capacity, wanted));
+    const size_t size = observations->struct_size;
+    for (int i = 0; i < count; ++i) {
+      vv_observation o{};
+      VV_TRY(capi::read_struct(reinterpret_cast<const vv_observation*>(reinterpret_cast<const char*>(observations) + static_cast<size_t>(i) * size), kObservationV1, &o));
+      auto& views = policy->views[static_cast<size_t>(i)];
+      if (o.view_count != l.views || o.views == nullptr) return Status(Code::kInvalidArgument, vivace::strf("observation %d: wanted %d views, got %d", i, l.views, o.views == nullptr ? 0 : o.view_count));
+      for (size_t v = 0; v < views.size(); ++v) views[v] = {o.views[v].data, o.views[v].height, o.views[v].width, o.views[v].stride};
+      engine::Observation& to = policy->observations[static_cast<size_t>(i)];
+      to = {};
+      to.views = views;
+      to.seed = o.seed;
+      VV_TRY(list("tokens", o.tokens, o.token_count, &to.tokens));
+      VV_TRY(list("state", o.state, o.state_count, &to.state));
+      VV_TRY(list("noise", o.noise, o.noise == nullptr ? 0 : int64_t{l.horizon} * l.action_dim, &to.noise));
+      VV_TRY(list("frozen", o.frozen, int64_t{o.frozen_count} * l.action_dim, &to.frozen));
+    }
+    return policy->model->predict({policy->observations.data(), static_cast<size_t>(count)}, {actions, wanted});
+  });
+}
+
+}  // extern "C"
