@@ -165,17 +165,17 @@ void add_stream(std::vector<Variant>& all, DType q, DType kv) {
   all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, 64, P.stages, P.split, true, false}, &stream_kernel<Q, Kv, kCut...>, nullptr, P});
 }
 
-template <class Q, int... kCut>
+template <class Q, class Kv, int... kCut>
 __global__ void __launch_bounds__(AttentionSplit{kCut...}.threads(), AttentionSplit{kCut...}.resident()) split_kernel(const __grid_constant__ AttentionFedArgs f) {
   constexpr AttentionSplit P{kCut...};
-  run_attention_split<Q, P>(f);
+  run_attention_split<Q, Kv, P>(f);
 }
-template <class Q, int... kCut>
-void add_split(std::vector<Variant>& all, DType q) {
+template <class Q, class Kv, int... kCut>
+void add_split(std::vector<Variant>& all, DType q, DType kv) {
   constexpr AttentionSplit P{kCut...};
   char name[96];
   std::snprintf(name, sizeof name, "split m%d k%d s%d c%d x%d t%d", P.warps_m, P.keys, P.stages, P.split, P.teams, P.tiles);
-  all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.cluster(), true, false, true}, nullptr, &split_kernel<Q, kCut...>, {}, P});
+  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.cluster(), true, false, true}, nullptr, &split_kernel<Q, Kv, kCut...>, {}, P});
 }
 
 /// k or v as AttentionFedArgs says.
@@ -187,8 +187,9 @@ TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stri
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f);
   }();
   CUtensorMap map;
-  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(dim), static_cast<cuuint64_t>(a.L), static_cast<cuuint64_t>(a.Hkv), static_cast<cuuint64_t>(a.B)};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(a.Hkv) * dim * 2, static_cast<cuuint64_t>(dim) * 2, static_cast<cuuint64_t>(stride) * 2};
+  const int e = info(a.kv_dtype).bytes;
+  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(dim * e / 2), static_cast<cuuint64_t>(a.L), static_cast<cuuint64_t>(a.Hkv), static_cast<cuuint64_t>(a.B)};
+  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(a.Hkv * dim * e), static_cast<cuuint64_t>(dim * e), static_cast<cuuint64_t>(stride * e)};
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(keys, a.page_table ? a.L : keys)), 1, 1}, steps[4] = {1, 1, 1, 1};
   const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
@@ -340,29 +341,35 @@ std::vector<Variant> variants() {
 #undef CUT
   // decode and chunk by streams: d, dv, warps_m, warps_d, stages, split, slots
 #define CUT(...) add_stream<bf16, bf16, __VA_ARGS__>(all, b, b)
-  CUT(128, 128, 1, 4, 3, 1, 2);
   CUT(128, 128, 1, 4, 3, 2, 2);
-  CUT(128, 128, 1, 4, 3, 4, 2);
-  CUT(128, 128, 1, 4, 3, 8, 2);
   CUT(128, 128, 1, 4, 3, 16, 2);
-  CUT(128, 128, 1, 4, 6, 8, 2);
-  CUT(256, 256, 1, 4, 2, 8, 2);
-  CUT(256, 256, 1, 4, 2, 16, 2);
-  CUT(256, 256, 2, 4, 2, 8, 1);
-  CUT(256, 256, 2, 2, 2, 8, 1);
-  CUT(256, 256, 2, 4, 1, 16, 1);
-  CUT(256, 256, 4, 2, 1, 16, 1);
 #undef CUT
 #define CUT(...) add_stream<bf16, e4m3, __VA_ARGS__>(all, b, f8)
   CUT(128, 128, 1, 4, 4, 1, 2);
-  CUT(128, 128, 1, 4, 4, 4, 2);
   CUT(128, 128, 1, 4, 4, 16, 2);
+#undef CUT
+  // decode and chunk by split: d, dv, bytes, warps_m, keys, stages, split, teams, tiles
+#define CUT(...) add_split<bf16, bf16, __VA_ARGS__>(all, b, b)
+  CUT(128, 128, 2, 1, 64, 3, 1, 1, 1);
+  CUT(128, 128, 2, 1, 64, 3, 2, 1, 1);
+  CUT(128, 128, 2, 1, 64, 3, 8, 1, 1);
+  CUT(128, 128, 2, 1, 64, 3, 16, 1, 1);
+  CUT(128, 128, 2, 1, 64, 6, 8, 2, 1);
+  CUT(256, 256, 2, 1, 64, 3, 8, 1, 1);
+  CUT(256, 256, 2, 2, 64, 2, 8, 1, 1);
+  CUT(256, 256, 2, 2, 128, 1, 8, 1, 1);
+#undef CUT
+#define CUT(...) add_split<bf16, e4m3, __VA_ARGS__>(all, b, f8)
+  CUT(128, 128, 1, 1, 64, 6, 1, 1, 1);
+  CUT(128, 128, 1, 1, 64, 6, 8, 1, 1);
+  CUT(128, 128, 1, 1, 64, 6, 8, 2, 1);
 #undef CUT
 #define CUT(...) add_fed<bf16, __VA_ARGS__>(all, b)
   CUT(128, 128, 8, 128, 2);
   CUT(64, 64, 8, 128, 3);
   CUT(72, 72, 8, 128, 2);
   CUT(256, 256, 8, 64, 2);
+  CUT(256, 256, 8, 80, 2);
   CUT(256, 256, 4, 64, 2);
 #undef CUT
   return all;

@@ -89,13 +89,13 @@ struct AttentionGpu {
   static constexpr int kAtOnce = 132;  // blocks of threads on the largest Hopper
   /// Whether the copy engine can bring k and v: a row of boxes of 64 elements, a block of keys in whole pages or a page in whole blocks.
   static bool copies(const Args& a, int keys, Arch arch) {
-    if (arch != Arch::sm90a || a.kv_dtype != a.dtype || !fine(a) || a.L < 1 || a.B < 1) return false;
+    if (arch != Arch::sm90a || a.dtype == DType::f32 || !fine(a) || a.L < 1 || a.B < 1) return false;
     return a.page_table == nullptr || (a.L >= 8 && (keys % a.L == 0 || a.L % keys == 0));
   }
   static bool feeds(const Args& a, Arch arch) {
     const Tile t = fed(a.D, a.Dv, false);
     const int wide = t.padded(a.Dv);
-    return (wide == 64 || wide == 80 || wide == 128 || wide == 256) && copies(a, t.keys, arch);
+    return a.kv_dtype == a.dtype && (wide == 64 || wide == 80 || wide == 128 || wide == 256) && copies(a, t.keys, arch);
   }
   /// Cuts of streams, which a row's bits do not depend on. `rows`: of a kv head that see the same keys; `tiles`: of all.
   static constexpr Stream stream(int d, int dv, int kv_bytes, int rows, int64_t tiles, int64_t places) {
@@ -116,10 +116,10 @@ struct AttentionGpu {
     return stream(a.D, a.Dv, info(a.kv_dtype).bytes, most, (rows + height - 1) / height * runs * a.Hkv, a.places());
   }
   /// Cuts of `split`: fixed by role, head sizes and the cache's shape. `slots`: times kv heads; `group`: query heads of one.
-  static constexpr Split split(Role role, int d, int dv, int group, int64_t places, int64_t slots) {
+  static constexpr Split split(Role role, int d, int dv, int bytes, int group, int64_t places, int64_t slots) {
     const bool chunk = role == Role::chunk;
     const int64_t tiles = slots * (chunk ? (64 * group + 31) / 32 : (group + 15) / 16);
-    Split s{d, dv, chunk ? 2 : 1, 64, 1, 1, 1, 1};
+    Split s{d, dv, bytes, chunk ? 2 : 1, 64, 1, 1, 1, 1};
     while (s.split < 8 && tiles * s.split * 2 <= (s.resident() == 2 ? 2 : 1) * kAtOnce && places > int64_t{s.keys} * s.split) s.split *= 2;
     while (s.stages < 3) {
       Split more = s;
@@ -129,10 +129,11 @@ struct AttentionGpu {
     }
     return s;
   }
-  static Split split(const Args& a) { return split(role(a), a.D, a.Dv, a.group(), a.places(), int64_t{a.S} * a.Hkv); }
+  static Split split(const Args& a) { return split(role(a), a.D, a.Dv, info(a.kv_dtype).bytes, a.group(), a.places(), int64_t{a.S} * a.Hkv); }
   /// Whether it serves the call. A row's kernel follows from the cache and the role.
   static bool divides(const Args& a, Arch arch) {
-    return role(a) != Role::prefill && !a.has_terms() && !(a.softcap > 0) && copies(a, split(a).keys, arch);
+    if (role(a) == Role::prefill || a.has_terms() || a.softcap > 0 || !copies(a, split(a).keys, arch)) return false;
+    return a.kv_dtype == a.dtype || (a.kv_dtype == DType::e4m3 && a.D % 64 == 0);
   }
   /// Whether a stream serves the call: 16-byte copies, and scores that are a product and a scale. H200, us, stream against the best
   /// tile: pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224; but 16-bit caches without pages 1 x 1024: 8.7, 6.2,
@@ -182,7 +183,7 @@ struct AttentionGpu {
       return kernel_expression("attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.stream.d,
                                k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages, k.stream.split, k.stream.slots);
     if (k.divided)
-      return kernel_expression("attention_split<%s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), k.split.d, k.split.dv, k.split.warps_m, k.split.keys,
+      return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
                                k.split.stages, k.split.split, k.split.teams, k.split.tiles);
     const Tile& t = k.tile;
     if (t.fed)
@@ -230,8 +231,8 @@ struct AttentionGpu {
     kernels::AttentionFedArgs f{};
     std::memcpy(f.args, &a, sizeof(a));
     const auto map = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
-      const int64_t row = int64_t{a.place_rows()} * dim * 2, head = int64_t{a.head_rows()} * dim * 2;
-      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride * 2 : int64_t{a.L} * a.Hkv * dim * 2, 0},
+      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * dim * e, head = a.head_rows() * dim * e;
+      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim * e / 2, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e, 0},
                                  .box_rows = a.page_table != nullptr ? std::min(a.L, keys) : keys}, to);
     };
     VV_TRY(map(a.k, a.D, a.k_stride, &f.k));
@@ -257,16 +258,17 @@ struct AttentionGpu {
     visit(Key{DType::f32, DType::f32, false, {}, plain(64, true)});
     for (const Role r : {Role::decode, Role::chunk, Role::prefill}) visit(Key{DType::bf16, DType::bf16, true, cut(r, 128, 128, 4096, true, arch), {}, true});
     if (arch != Arch::sm90a) return;
-    const auto divided = [&](DType t, Role r, int d, int group, int64_t places, int64_t slots) {
-      Key k{t, t, true, {}, {}};
-      k.divided = true, k.split = split(r, d, d, group, places, slots);
+    const auto divided = [&](DType q, DType kv, Role r, int d, int group, int64_t places, int64_t slots) {
+      Key k{q, kv, true, {}, {}};
+      k.divided = true, k.split = split(r, d, d, info(kv).bytes, group, places, slots);
       visit(k);
     };
     for (const int d : {64, 72, 128, 256})
-      for (const Role r : {Role::decode, Role::chunk}) divided(DType::bf16, r, d, 4, 4096, 8);
-    for (const int64_t slots : {64, 128, 512}) divided(DType::bf16, Role::decode, 128, 4, 4096, slots);
-    divided(DType::bf16, Role::chunk, 256, 8, 1024, 1);
-    divided(DType::f16, Role::decode, 128, 4, 4096, 8);
+      for (const Role r : {Role::decode, Role::chunk}) divided(DType::bf16, DType::bf16, r, d, 4, 4096, 8);
+    for (const int64_t slots : {64, 128, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
+    divided(DType::bf16, DType::bf16, Role::chunk, 256, 8, 1024, 1);
+    divided(DType::f16, DType::f16, Role::decode, 128, 4, 4096, 8);
+    for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
     for (const int d : {64, 128})
       for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(d, d, 2, 4, tiles, 4096)});
     visit(Key{DType::f16, DType::f16, true, {}, {}, false, true, stream(128, 128, 2, 4, 8, 4096)});

@@ -169,6 +169,7 @@ struct AttentionStream {
 /// from keys, split and teams. `tiles` (1 or 2) of one kv head make a cluster with their blocks and share what is brought.
 struct AttentionSplit {
   int32_t d, dv;  // head sizes, up to 256
+  int32_t bytes;  // of an element of the cache
   int32_t warps_m, keys, stages, split, teams, tiles;
   static constexpr int kWarps = 4;  // along keys, then along columns
   constexpr bool operator==(const AttentionSplit&) const = default;
@@ -185,7 +186,7 @@ struct AttentionSplit {
     return all < rows() ? static_cast<int>(all) : rows();
   }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
-  VV_HD constexpr int panels(int dim) const { return (dim + 63) / 64; }  // of 64 elements, swizzled
+  VV_HD constexpr int panels(int dim) const { return (dim * bytes + 127) / 128; }  // of 128 bytes of a row, swizzled
   VV_HD constexpr int stage_bytes() const { return keys * (panels(d) + panels(dv)) * 128; }
   VV_HD constexpr int query_pitch() const { return padded(d) + 8; }  // elements
   VV_HD constexpr int weight_pitch() const { return keys + 8; }
@@ -199,13 +200,14 @@ struct AttentionSplit {
   VV_HD constexpr int queries_at() const { return (stages_bytes() + 15) / 16 * 16; }
   VV_HD constexpr int weights_at() const { return queries_at() + rows() * query_pitch() * 2; }
   VV_HD constexpr int maxima_at() const { return weights_at() + teams * rows() * weight_pitch() * 2; }
-  VV_HD constexpr int sent_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }
+  VV_HD constexpr int unlifts_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }  // e4m3: what each row was divided by
+  VV_HD constexpr int sent_at() const { return unlifts_at() + rows() * 4; }
   VV_HD constexpr int barriers_at(int height) const { return sent_at() + (split > 1 ? split * teams * sent_bytes(height) : 0); }
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 
 /// Arguments of `fed` and `split`: those of the op, and k and v as the copy engine
-/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements of min(keys, L) places (without pages: keys).
+/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(keys, L) places (without pages: keys).
 struct AttentionFedArgs {
   static constexpr int kBytes = 448;
   alignas(64) unsigned char args[kBytes];

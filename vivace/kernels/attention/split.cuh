@@ -8,6 +8,7 @@
 // state and one set of sums, and the blocks of a cluster meet once: each sends to each, as one copy, the columns that the
 // receiver adds up, in the order of the senders.
 #pragma once
+#include "vivace/kernels/attention/narrow.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -24,13 +25,17 @@
 
 namespace vivace::kernels {
 
-template <class Q, AttentionSplit P>
+template <class Q, class Kv, AttentionSplit P>
 struct AttentionSplitKernel {
+  static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16
+  using Element = typename OneOf<kNarrow, f16, Q>::Type;
+  static_assert(P.bytes == sizeof(Kv) && (!kNarrow || (P.d % 64 == 0 && P.dv % 16 == 0)));
   static constexpr int kKeys = P.keys, kDimV = P.padded(P.dv), kSteps = P.padded(P.d) / 16, kStages = P.stages, kWarps = P.kWarps;
   static constexpr int kPanels = P.panels(P.d), kPanelsV = P.panels(P.dv);
   static constexpr int kOwn = kKeys / kWarps;                          // keys of a warp
   static constexpr int kTiles = (kDimV / 16 + kWarps - 1) / kWarps;    // 16 columns of values each, of a warp
   static constexpr bool kUneven = kDimV / 16 % kWarps != 0;
+  static constexpr float kLift = kNarrow ? kNarrowLift : 1.0f;
   static constexpr bool kHoldQ = kSteps <= 8;  // queries in registers; else read again for each block
   static constexpr bool kHoldV = kTiles * kKeys / 16 <= 16;  // a block's values in registers before its weights are there
 
@@ -42,6 +47,7 @@ struct AttentionSplitKernel {
 
   int first[2], end[2];  // keys that rows lane / 4 and lane / 4 + 8 of the warp's 16 see
   float top[2], mass[2];  // mass: of this lane's keys
+  float unlift[2];        // narrow: what the queries of those rows were divided by
   float out[kTiles][2][4];
 
   enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty, kSent };
@@ -53,6 +59,7 @@ struct AttentionSplitKernel {
   /// Of each warp of a team and row: maxima, behind them masses.
   __device__ __forceinline__ float* maxima(int warp) const { return reinterpret_cast<float*>(memory + P.maxima_at()) + (team * 2 * kWarps + warp) * P.rows() + warp_m * 16; }
   __device__ __forceinline__ float* masses(int warp) const { return maxima(warp) + kWarps * P.rows(); }
+  __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(memory + P.unlifts_at()); }
   /// Sums and states of a team, over the stages; and what every team of the cluster sent of its own to this block: all of it where
   /// there is but one block.
   __device__ __forceinline__ unsigned char* partial(int of) const { return memory + of * P.partial_bytes(height); }
@@ -125,6 +132,9 @@ struct AttentionSplitKernel {
   // --- the multiplying warps ---
 
   __device__ __forceinline__ void load_queries() const {
+    if (!has(1))
+      for (int i = static_cast<int>(threadIdx.x) - 32; i < P.teams * 4 * P.weight_pitch(); i += P.multipliers())  // words of eight rows of each team
+        reinterpret_cast<uint32_t*>(memory + P.weights_at())[(i / (4 * P.weight_pitch()) * 2 + 1) * 4 * P.weight_pitch() + i % (4 * P.weight_pitch())] = 0;
     constexpr int kEights = P.padded(P.d) / 8;
     const int group = a.group();
     for (int i = static_cast<int>(threadIdx.x) - 32; i < P.rows() * kEights; i += P.multipliers()) {
@@ -135,93 +145,148 @@ struct AttentionSplitKernel {
     }
     ptx::copy_commit();
   }
+  /// Waits for the queries.
+  __device__ __forceinline__ void await_queries() {
+    ptx::copy_wait<0>();
+    all_barrier();
+    if constexpr (kNarrow) {
+      narrow_rows<Q, P.padded(P.d)>(queries(), P.query_pitch(), P.rows(), static_cast<int>(threadIdx.x) / 32 - 1, P.multipliers() / 32, lane, unlifts());
+      all_barrier();
+    }
+    if constexpr (kNarrow) unlift[0] = unlifts()[warp_m * 16 + lane / 4], unlift[1] = unlifts()[warp_m * 16 + lane / 4 + 8];
+  }
+  /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts of four steps.
   __device__ __forceinline__ void query_fragment(int step, uint32_t (&q)[4]) const {
-    ptx::load_matrix4(ptx::shared_address(queries() + (warp_m * 16 + lane % 16) * P.query_pitch() + step * 16 + lane / 16 * 8), q);
+    if constexpr (kNarrow) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint2 four = *reinterpret_cast<const uint2*>(queries() + (warp_m * 16 + lane / 4 + 8 * i) * P.query_pitch() + step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
+        q[i] = four.x, q[2 + i] = four.y;
+      }
+    } else {
+      ptx::load_matrix4(ptx::shared_address(queries() + (warp_m * 16 + lane % 16) * P.query_pitch() + step * 16 + lane / 16 * 8), q);
+    }
   }
   using Queries = uint32_t[kHoldQ ? kSteps : 1][4];
 
-  /// Products with this warp's keys of a block: keys 8 n + 2 (lane % 4) + {0, 1} of those in s[n]. Even and odd steps are sums of
-  /// their own, so that fewer multiplications wait for one another.
-  __device__ __forceinline__ void products(const unsigned char* k, const Queries& q, float (&s)[kOwn / 8][4]) const {
-    float odd[kOwn / 8][4];
+  /// Products with this warp's keys of a block: keys 8 n + 2 (lane % 4) + {0, 1} of those in [n]. Even and odd steps are sums of
+  /// their own, so that fewer multiplications wait for one another; score() adds them, so that nothing waits for them here.
+  struct Products {
+    float even[kOwn / 8][4], odd[kOwn / 8][4];
+  };
+  __device__ __forceinline__ void products(const unsigned char* k, const Queries& q, Products& s) const {
 #pragma unroll
     for (int n = 0; n < kOwn / 8; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[n][e] = odd[n][e] = 0;
-    const uint32_t rows = ptx::shared_address(k) + static_cast<uint32_t>(warp_d * kOwn + lane % 8 + lane / 16 * 8) * 128;
-    constexpr int kBatch = 128 / kOwn < kSteps ? 128 / kOwn : kSteps;  // steps whose keys are on their way together: 32 registers
+      for (int e = 0; e < 4; ++e) s.even[n][e] = s.odd[n][e] = 0;
+    const auto fragment = [&](int step, uint32_t(&own)[4]) {
+      if constexpr (kHoldQ) {
 #pragma unroll
-    for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
-      uint32_t b[kBatch][kOwn / 16][4];
-#pragma unroll
-      for (int i = 0; i < kBatch && step0 + i < kSteps; ++i) {
-        const int step = step0 + i;
-        const uint32_t chunk = static_cast<uint32_t>((step % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
-#pragma unroll
-        for (int n = 0; n < kOwn / 16; ++n) ptx::load_matrix4(rows + chunk + static_cast<uint32_t>((step / 4 * kKeys + n * 16) * 128), b[i][n]);
+        for (int w = 0; w < 4; ++w) own[w] = q[step][w];
+      } else {
+        query_fragment(step, own);
       }
+    };
+    if constexpr (kNarrow) {
+      const unsigned char* const rows = k + (warp_d * kOwn + lane / 4) * 128;
 #pragma unroll
-      for (int i = 0; i < kBatch && step0 + i < kSteps; ++i) {
-        uint32_t own[4];
-        if constexpr (kHoldQ) {
+      for (int four = 0; four < kSteps / 4; ++four) {
+        uint4 b[kOwn / 8];
 #pragma unroll
-          for (int w = 0; w < 4; ++w) own[w] = q[step0 + i][w];
-        } else {
-          query_fragment(step0 + i, own);
+        for (int n = 0; n < kOwn / 8; ++n) b[n] = *reinterpret_cast<const uint4*>(rows + (four / 2 * kKeys + n * 8) * 128 + ((four % 2 * 4 + lane % 4) ^ lane / 4) * 16);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          uint32_t own[4];
+          fragment(four * 4 + i, own);
+          float(&to)[kOwn / 8][4] = i % 2 ? s.odd : s.even;
+#pragma unroll
+          for (int n = 0; n < kOwn / 8; ++n) {
+            const uint32_t words[4] = {b[n].x, b[n].y, b[n].z, b[n].w};
+            uint32_t low, high;
+            ptx::widen_e4m3(words[i], low, high);
+            ptx::mma16816<f16>(to[n], own[0], own[1], own[2], own[3], low, high);
+          }
         }
-        float(&to)[kOwn / 8][4] = (step0 + i) % 2 ? odd : s;
+      }
+    } else {
+      const uint32_t rows = ptx::shared_address(k) + static_cast<uint32_t>(warp_d * kOwn + lane % 8 + lane / 16 * 8) * 128;
+      constexpr int kBatch = 128 / kOwn < kSteps ? 128 / kOwn : kSteps;  // steps whose keys are on their way together: 32 registers
 #pragma unroll
-        for (int n = 0; n < kOwn / 16; ++n) {
-          ptx::mma16816<Q>(to[2 * n], own[0], own[1], own[2], own[3], b[i][n][0], b[i][n][1]);
-          ptx::mma16816<Q>(to[2 * n + 1], own[0], own[1], own[2], own[3], b[i][n][2], b[i][n][3]);
+      for (int step0 = 0; step0 < kSteps; step0 += kBatch) {
+        uint32_t b[kBatch][kOwn / 16][4];
+#pragma unroll
+        for (int i = 0; i < kBatch && step0 + i < kSteps; ++i) {
+          const int step = step0 + i;
+          const uint32_t chunk = static_cast<uint32_t>((step % 4 * 2 + lane / 8 % 2) ^ lane % 8) * 16;
+#pragma unroll
+          for (int n = 0; n < kOwn / 16; ++n) ptx::load_matrix4(rows + chunk + static_cast<uint32_t>((step / 4 * kKeys + n * 16) * 128), b[i][n]);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch && step0 + i < kSteps; ++i) {
+          uint32_t own[4];
+          fragment(step0 + i, own);
+          float(&to)[kOwn / 8][4] = (step0 + i) % 2 ? s.odd : s.even;
+#pragma unroll
+          for (int n = 0; n < kOwn / 16; ++n) {
+            ptx::mma16816<Q>(to[2 * n], own[0], own[1], own[2], own[3], b[i][n][0], b[i][n][1]);
+            ptx::mma16816<Q>(to[2 * n + 1], own[0], own[1], own[2], own[3], b[i][n][2], b[i][n][3]);
+          }
         }
       }
     }
-#pragma unroll
-    for (int n = 0; n < kOwn / 8; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) s[n][e] += odd[n][e];
   }
 
+  /// Whether the tile has rows lane / 4 + 8: decode steps seldom do.
+  __device__ __forceinline__ bool has(int i) const { return P.warps_m > 1 || i == 0 || height > 8; }
   /// Products into scores in powers of two, and this warp's maxima into shared memory.
-  __device__ __forceinline__ void score(int key0, float factor, float (&s)[kOwn / 8][4]) const {
+  __device__ __forceinline__ void score(int key0, float factor, const Products& x, float (&s)[kOwn / 8][4]) const {
     const int mine = key0 + warp_d * kOwn + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const bool whole = key0 >= first[i] && key0 + kKeys <= end[i];
-      float m = kMinusInfinity;
+      if (!has(i)) break;
+      const float by = kNarrow ? factor * unlift[i] : factor;
 #pragma unroll
       for (int n = 0; n < kOwn / 8; ++n)
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int j = mine + n * 8 + e;
-          float& x = s[n][2 * i + e];
-          x = whole || (j >= first[i] && j < end[i]) ? x * factor : kMinusInfinity;
-          m = fmaxf(m, x);
-        }
+        for (int e = 0; e < 2; ++e) s[n][2 * i + e] = (x.even[n][2 * i + e] + x.odd[n][2 * i + e]) * by;
+      if (key0 < first[i] || key0 + kKeys > end[i]) {  // part of the block is not seen
+        const int from = first[i] - mine, to = end[i] - mine;
+#pragma unroll
+        for (int n = 0; n < kOwn / 8; ++n)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if ((n * 8 + e < from) | (n * 8 + e >= to)) s[n][2 * i + e] = kMinusInfinity;
+      }
+      float m = kMinusInfinity;
+#pragma unroll
+      for (int n = 0; n < kOwn / 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
       if (lane % 4 == 0) maxima(warp_d)[lane / 4 + 8 * i] = m;
     }
   }
-  /// Scores into weights 2^(score - top), in shared memory for the tile's other warps; what the sums so far must shrink by.
+  /// Scores into weights 2^(score - top), in shared memory for the tile's other warps; what the sums so far must shrink by. Weights
+  /// of rows that the tile lacks stay the zeros they were at first.
   __device__ __forceinline__ void weigh(const float (&s)[kOwn / 8][4], float (&by)[2]) {
     tile_barrier();
+    float m[2] = {top[0], top[1]};
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) m[i] = has(i) ? fmaxf(m[i], maxima(w)[lane / 4 + 8 * i]) : m[i];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int r = lane / 4 + 8 * i;
-      float m = top[i];
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) m = fmaxf(m, maxima(w)[r]);
-      const float base = softmax_base(m);
+      by[i] = 1;
+      if (!has(i)) break;
+      const float base = softmax_base(m[i]);
       by[i] = ptx::exp2_fast(top[i] - base);
-      top[i] = m;
+      top[i] = m[i];
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < kOwn / 8; ++n) {
         const float x = ptx::exp2_fast(s[n][2 * i] - base), y = ptx::exp2_fast(s[n][2 * i + 1] - base);
         sum += x + y;
-        *reinterpret_cast<uint32_t*>(weights() + r * P.weight_pitch() + warp_d * kOwn + n * 8 + lane % 4 * 2) = ptx::pack<Q>(x, y);
+        *reinterpret_cast<uint32_t*>(weights() + (lane / 4 + 8 * i) * P.weight_pitch() + warp_d * kOwn + n * 8 + lane % 4 * 2) = ptx::pack<Element>(x * kLift, y * kLift);
       }
       mass[i] = mass[i] * by[i] + sum;
     }
@@ -236,18 +301,20 @@ struct AttentionSplitKernel {
     ptx::tensor_fence();
     team_barrier();
   }
-  /// Values of a block in tile t of this warp's columns.
-  using Values = uint32_t[kKeys / 16][4];
+  /// Values of a block in tile t of this warp's columns; narrow: as they lie, pairs of columns.
+  static constexpr int kLoads = kKeys / (kNarrow ? 32 : 16);
+  using Values = uint32_t[kLoads][4];
   __device__ __forceinline__ void load_values(const unsigned char* v, int t, Values& b) const {
-    const int tile = warp_d * kTiles + t;
-    const uint32_t column = ptx::shared_address(v) + static_cast<uint32_t>(lane % 16 * 128 + tile / 4 * kKeys * 128 + ((tile % 4 * 2 + lane / 16) ^ lane % 8) * 16);
+    const int tile = warp_d * kTiles + t, row = kNarrow ? lane : lane % 16, chunk = kNarrow ? tile : tile * 2 + lane / 16;
+    const uint32_t column = ptx::shared_address(v) + static_cast<uint32_t>((chunk / 8 * kKeys + row) * 128 + (chunk % 8 ^ lane % 8) * 16);
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4_transposed(column + k * 2048, b[k]);
+    for (int k = 0; k < kLoads; ++k) ptx::load_matrix4_transposed(column + k * (kNarrow ? 4096 : 2048), b[k]);
   }
-  /// Sums of this warp's columns: those of tile t, half h in out[t][h]. Values that registers hold are in `early`.
   struct Early {
     Values tile[kHoldV ? kTiles : 1];
   };
+  /// Sums of this warp's columns: those of tile t in out[t], as mma16816 has its halves (narrow: even and odd columns). Values that
+  /// registers hold are in `early`.
   __device__ __forceinline__ void add_values(const unsigned char* v, const Early& early) {
     uint32_t p[kKeys / 16][4];
 #pragma unroll
@@ -258,7 +325,7 @@ struct AttentionSplitKernel {
       Values b;
       if constexpr (kHoldV) {
 #pragma unroll
-        for (int k = 0; k < kKeys / 16; ++k)
+        for (int k = 0; k < kLoads; ++k)
 #pragma unroll
           for (int w = 0; w < 4; ++w) b[k][w] = early.tile[t][k][w];
       } else {
@@ -266,8 +333,15 @@ struct AttentionSplitKernel {
       }
 #pragma unroll
       for (int k = 0; k < kKeys / 16; ++k) {
-        ptx::mma16816<Q>(out[t][0], p[k][0], p[k][1], p[k][2], p[k][3], b[k][0], b[k][1]);
-        ptx::mma16816<Q>(out[t][1], p[k][0], p[k][1], p[k][2], p[k][3], b[k][2], b[k][3]);
+        uint32_t half[2][2];
+        if constexpr (kNarrow) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) ptx::widen_e4m3(__byte_perm(b[k / 2][k % 2 * 2 + i], 0, 0x3120), half[0][i], half[1][i]);
+        } else {
+          half[0][0] = b[k][0], half[0][1] = b[k][1], half[1][0] = b[k][2], half[1][1] = b[k][3];
+        }
+        ptx::mma16816<Element>(out[t][0], p[k][0], p[k][1], p[k][2], p[k][3], half[0][0], half[0][1]);
+        ptx::mma16816<Element>(out[t][1], p[k][0], p[k][1], p[k][2], p[k][3], half[1][0], half[1][1]);
       }
     }
   }
@@ -286,20 +360,20 @@ struct AttentionSplitKernel {
     int b = from / P.split % P.teams, at = i + (team >= b ? team - b : team - b + P.teams);  // this team's first block and its stage
     b = from + (at - i) * P.split;
     i += past > from ? (past - 1 - from) / P.split + 1 : 0;
+    Products x;
     float s[kOwn / 8][4], by[2];
-    const auto begin = [&](float(&to)[kOwn / 8][4]) {
+    const auto begin = [&](Products& to) {
       await(kKeysFull, at);
       products(keys(at), q, to);
       release(kKeysEmpty, at);
     };
-    if (b < past) begin(s);
+    if (b < past) begin(x);
 #pragma unroll 1
     for (; b < past; b += kStride) {
-      score(b * kKeys, factor, s);
+      score(b * kKeys, factor, x, s);
       const int here = at;
       at += P.teams;
-      float next[kOwn / 8][4];
-      if (b + kStride < past) begin(next);  // the tensor cores have something to do while warps meet
+      if (b + kStride < past) begin(x);  // the tensor cores have something to do while warps meet
       await(kValuesFull, here);
       if (b * kKeys < lo) patch(values(here), 0, lo - b * kKeys);
       if ((b + 1) * kKeys > hi) patch(values(here), hi - b * kKeys, kKeys);
@@ -319,10 +393,6 @@ struct AttentionSplitKernel {
           for (int e = 0; e < 4; ++e) out[t][h][e] *= by[e / 2];
       add_values(values(here), early);
       if constexpr (!kHoldV) release(kValuesEmpty, here);
-#pragma unroll
-      for (int n = 0; n < kOwn / 8; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) s[n][e] = next[n][e];
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -352,16 +422,20 @@ struct AttentionSplitKernel {
     for (int e = 0; e < 4; ++e) z[e] = y[e] * factor;
     store<4>(static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * P.dv + column, z);
   }
-  /// Four columns in a row of tile t for row lane / 4 + 8 i: from column() on. Neighbouring lanes swap halves.
+  /// Four columns in a row of tile t for row lane / 4 + 8 i: from column() on. Neighbouring lanes swap halves; narrow: a lane has them.
   __device__ __forceinline__ void four(int t, int i, float (&y)[4]) const {
-    const bool odd = lane % 2 != 0;
     const float(&x)[2][4] = out[t];
-    const float got0 = __shfl_xor_sync(0xffffffffu, odd ? x[0][2 * i] : x[1][2 * i], 1);
-    const float got1 = __shfl_xor_sync(0xffffffffu, odd ? x[0][2 * i + 1] : x[1][2 * i + 1], 1);
-    y[0] = odd ? got0 : x[0][2 * i], y[1] = odd ? got1 : x[0][2 * i + 1];
-    y[2] = odd ? x[1][2 * i] : got0, y[3] = odd ? x[1][2 * i + 1] : got1;
+    if constexpr (kNarrow) {
+      y[0] = x[0][2 * i] / kLift, y[1] = x[1][2 * i] / kLift, y[2] = x[0][2 * i + 1] / kLift, y[3] = x[1][2 * i + 1] / kLift;
+    } else {
+      const bool odd = lane % 2 != 0;
+      const float got0 = __shfl_xor_sync(0xffffffffu, odd ? x[0][2 * i] : x[1][2 * i], 1);
+      const float got1 = __shfl_xor_sync(0xffffffffu, odd ? x[0][2 * i + 1] : x[1][2 * i + 1], 1);
+      y[0] = odd ? got0 : x[0][2 * i], y[1] = odd ? got1 : x[0][2 * i + 1];
+      y[2] = odd ? x[1][2 * i] : got0, y[3] = odd ? x[1][2 * i + 1] : got1;
+    }
   }
-  __device__ __forceinline__ int column(int t) const { return (warp_d * kTiles + t) * 16 + lane % 2 * 8 + lane % 4 / 2 * 4; }
+  __device__ __forceinline__ int column(int t) const { return (warp_d * kTiles + t) * 16 + (kNarrow ? lane % 4 * 4 : lane % 2 * 8 + lane % 4 / 2 * 4); }
 
   /// to(i, row of the tile, column, four sums) for every four that this lane has; i: which of its rows.
   template <class To>
@@ -460,8 +534,7 @@ struct AttentionSplitKernel {
         feed(AttentionSpan(a, ta).slot, lo, hi, i);
       } else {
         if (round == 0) {
-          ptx::copy_wait<0>();
-          all_barrier();
+          await_queries();
           if constexpr (kHoldQ) {
 #pragma unroll
             for (int step = 0; step < kSteps; ++step) query_fragment(step, q[step]);
@@ -494,7 +567,7 @@ struct AttentionSplitKernel {
 };
 
 /// Grid: tiles * Hkv * split blocks, clusters of split.
-template <class Q, AttentionSplit P>
+template <class Q, class Kv, AttentionSplit P>
 __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -504,7 +577,7 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.cluster();
   const int begin = static_cast<int>(index / heads) * height * P.tiles, block = ptx::cluster_rank<P.cluster()>(), half = block / P.split;
   const bool asks = warp < 0;
-  AttentionSplitKernel<Q, P> k{f, a, memory, static_cast<int>(index % heads), block % P.split, half, asks ? 0 : warp / P.kWarps / P.warps_m, asks ? 0 : warp / P.kWarps % P.warps_m,
+  AttentionSplitKernel<Q, Kv, P> k{f, a, memory, static_cast<int>(index % heads), block % P.split, half, asks ? 0 : warp / P.kWarps / P.warps_m, asks ? 0 : warp / P.kWarps % P.warps_m,
                                asks ? 0 : warp % P.kWarps, static_cast<int>(threadIdx.x % 32), begin + half * height, 0, height};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
@@ -519,9 +592,9 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
 #endif
 }
 
-template <class Q, AttentionSplit P>
+template <class Q, class Kv, AttentionSplit P>
 __global__ void __launch_bounds__(P.threads(), P.resident()) attention_split(const __grid_constant__ AttentionFedArgs f) {
-  run_attention_split<Q, P>(f);
+  run_attention_split<Q, Kv, P>(f);
 }
 
 }  // namespace vivace::kernels

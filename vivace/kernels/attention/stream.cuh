@@ -8,6 +8,7 @@
 // blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared memory; the
 // tree is the same however it is cut, and so are a row's bits.
 #pragma once
+#include "vivace/kernels/attention/narrow.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -37,15 +38,6 @@ struct AttentionState {
 };
 __device__ __forceinline__ float joined(float x, float mine, float other, float theirs) { return __fmaf_rn(other, theirs, __fmul_rn(x, mine)); }
 
-template <bool kFirst, class A, class B>
-struct OneOf {
-  using Type = A;
-};
-template <class A, class B>
-struct OneOf<false, A, B> {
-  using Type = B;
-};
-
 template <class Q, class Kv, AttentionStream P>
 struct AttentionStreamKernel {
   static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kSteps = kDim / 16;
@@ -55,7 +47,6 @@ struct AttentionStreamKernel {
   static constexpr int kTiles = (kDimV / 16 + P.warps_d - 1) / P.warps_d;  // 16 columns of values each, of a warp
   static constexpr bool kHoldQ = P.resident() == 1 && kSteps <= 8;  // queries in registers for a unit; else read again for each block
   using Queries = uint32_t[kHoldQ ? kSteps : 1][4];
-  static constexpr float kLift = 16384;  // narrow: weights times this, so that small ones keep their bits in f16
   using Element = typename OneOf<kNarrow, f16, Q>::Type;
   static_assert(!kNarrow || (P.d % 64 == 0 && P.dv % 16 == 0));
 
@@ -99,37 +90,13 @@ struct AttentionStreamKernel {
     ptx::copy_wait<0>();
     meet();
     if constexpr (kNarrow) {
-      narrow_queries();
+      narrow_rows<Q, kDim>(queries(), kQueryPitch, height, static_cast<int>(threadIdx.x) / 32, P.multipliers() / 32, lane, unlifts());
       meet();
     }
   }
   /// The multiplying warps.
   __device__ __forceinline__ static void meet() { ptx::named_barrier<P.multipliers()>(1); }
 
-  /// Narrow: queries become f16, each row divided by a power of two that takes its largest element to 2^14 .. 2^15.
-  __device__ __forceinline__ void narrow_queries() const {
-    for (int r = static_cast<int>(threadIdx.x) / 32; r < height; r += P.multipliers() / 32) {
-      Q* const row = queries() + r * kQueryPitch;
-      float most = 0;
-      for (int at = lane * 4; at < kDim; at += 128) {
-        float x[4];
-        load<4>(row + at, x);
-        most = fmaxf(fmaxf(most, fmaxf(fabsf(x[0]), fabsf(x[1]))), fmaxf(fabsf(x[2]), fabsf(x[3])));
-      }
-#pragma unroll
-      for (int step = 16; step > 0; step >>= 1) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
-      const int exponent = max(static_cast<int>(__float_as_uint(most) >> 23), 30);
-      const float by = __uint_as_float(static_cast<uint32_t>(127 + 14 + 127 - exponent) << 23);
-      for (int at = lane * 4; at < kDim; at += 128) {
-        float x[4];
-        load<4>(row + at, x);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[i] *= by;
-        store<4>(reinterpret_cast<f16*>(row) + at, x);
-      }
-      if (lane == 0) unlifts()[r] = __uint_as_float(static_cast<uint32_t>(exponent - 14) << 23);
-    }
-  }
   /// Behind the queries.
   __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(queries() + height * kQueryPitch); }
   /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts of four steps.
@@ -294,7 +261,7 @@ struct AttentionStreamKernel {
   __device__ __forceinline__ void add_values(const unsigned char* v, const float (&s)[kKeys / 8][4], const AttentionState (&block)[2], AttentionState (&state)[2], Sums& sums) const {
     using E = Element;
     uint32_t p[kKeys / 16][4];
-    constexpr float kBy = kNarrow ? kLift : 1.0f;
+    constexpr float kBy = kNarrow ? kNarrowLift : 1.0f;
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k)
 #pragma unroll
