@@ -102,6 +102,7 @@ def add_load_options(p) -> None:
     p.add_argument("--max-batch", type=int, default=1)
     p.add_argument("--chunk", type=int, default=128)
     p.add_argument("--kv-pages", type=int, default=0, help="pages of 64 positions that all sequences share; 0: each has the whole context")
+    p.add_argument("--resident-layers", type=int, default=-1, help="layers whose weights stay on the device; the others come from host memory in every step; -1: all")
     p.add_argument("--ahead", type=int, default=0, help="steps that may be queued at once; 0: as suits the device")
 
 
@@ -109,7 +110,7 @@ def load(args):
     import vivace
 
     return vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
-                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages,
+                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages, resident_layers=args.resident_layers,
                              random_weights=getattr(args, "random_weights", False))
 
 

@@ -44,7 +44,7 @@ class Answer:
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False, kv_pages=0,
+               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False, kv_pages=0, resident_layers=-1,
                calibration=None, percentile=100.0, config=None, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
@@ -58,7 +58,9 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
     shapes of a config.json with weights drawn where the model runs, for timing. logit_bias: requests may
     come with logit_bias or mask; a step takes one launch more. kv_pages: pages of 64 positions that all sequences
-    share, so that max_batch may exceed what fits with the whole context each; 0: none, each has its own places. calibration: prompts (strings or token ids) that
+    share, so that max_batch may exceed what fits with the whole context each; 0: none, each has its own places.
+    resident_layers: how many layers keep their weights on the device; the others come from host memory in every step,
+    for models larger than the device; -1: all stay. calibration: prompts (strings or token ids) that
     precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
@@ -80,7 +82,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     elif calibration is not None:
         raise InvalidArgumentError(f"calibration: only precision='fp8_static' has scales to calibrate, got {precision!r}")
     core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads, context=context, max_batch=max_batch,
-                                 chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias, kv_pages=kv_pages, act_scales=scales)
+                                 chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias, kv_pages=kv_pages, resident_layers=resident_layers, act_scales=scales)
     return TextModel(path, core)
 
 

@@ -27,6 +27,7 @@ struct LoadOptions {
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
   bool logit_bias = false;         // steps add set_bias()'s rows to the logits: one more launch
   int kv_pages = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself
+  int resident_layers = -1;        // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
   std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
 };
 

@@ -145,7 +145,11 @@ void Placement::quantize_micro(std::initializer_list<Tensor*> parts, Tensor* who
 Status Placement::commit(Machine& machine) {
   if (groups_.empty()) return {};
   VV_ASSIGN(region_, machine.reserve("weights", static_cast<size_t>(bytes_)));
-  const auto placed = [&](const Tensor& t) { return at(t, static_cast<char*>(region_.data()) + reinterpret_cast<int64_t>(t.data), machine.place()); };
+  return commit_at(machine, region_.data());
+}
+
+Status Placement::commit_at(Machine& machine, void* region) {
+  const auto placed = [&](const Tensor& t) { return at(t, static_cast<char*>(region) + reinterpret_cast<int64_t>(t.data), machine.place()); };
   std::vector<Upload> copies;
   for (Group& g : groups_) {
     g.to = placed(g.to);

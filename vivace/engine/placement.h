@@ -35,6 +35,8 @@ class Placement {
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Machine& machine);
+  /// The same into memory of the caller's, bytes() of it, aligned as reserve() does.
+  Status commit_at(Machine& machine, void* region);
 
  private:
   /// One matrix or vector of the region.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
+#include "vivace/engine/layer_stream.h"
 #include "vivace/exec/graph.h"
 #include "vivace/models/decoder/calibrate.h"
 #include "vivace/models/decoder/pages.h"
@@ -79,6 +80,7 @@ class DecoderModel final : public engine::TextModel {
   LoadOptions options_;
   std::unique_ptr<engine::Machine> machine_;  // before everything that lives on it
   engine::Placement placement_;
+  engine::LayerStream stream_;
   engine::Arena arena_;
   std::string family_;
   DecoderConfig config_;
@@ -112,6 +114,7 @@ Status DecoderModel::check_options() {
   VV_TRY(at_least("chunk", options_.chunk, 1));
   VV_TRY(at_least("ahead", options_.ahead, 0));
   VV_TRY(at_least("kv_pages", options_.kv_pages, 0));
+  VV_TRY(at_least("resident_layers", options_.resident_layers, -1));
   if (options_.context > config_.context)
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d", static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
@@ -214,11 +217,11 @@ Status DecoderModel::fill_frequencies() {
 /// Before anything is copied: the whole need against what there is.
 Status DecoderModel::check_fit() {
   VV_ASSIGN(const int64_t free, machine_->free_bytes());
-  const int64_t need = placement_.bytes() + arena_.bytes();
+  const int64_t need = placement_.bytes() + stream_.region_bytes() + arena_.bytes();
   if (machine_->place() == Place::host || need <= free) return {};
-  return Status(Code::kOutOfMemory, strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context or max_batch, or use a smaller precision",
-                                         static_cast<long>(need), static_cast<long>(placement_.bytes()), static_cast<long>(arena_.bytes()), machine_->name(),
-                                         static_cast<long>(free), static_cast<long>(need - free)));
+  return Status(Code::kOutOfMemory, strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context or max_batch, use a smaller precision, or set resident_layers below %ld",
+                                         static_cast<long>(need), static_cast<long>(placement_.bytes() + stream_.region_bytes()), static_cast<long>(arena_.bytes()), machine_->name(),
+                                         static_cast<long>(free), static_cast<long>(need - free), static_cast<long>(config_.layers)));
 }
 
 Status DecoderModel::load() {
@@ -235,10 +238,11 @@ Status DecoderModel::load() {
   phase("device");
   VV_TRY(check_options());
   VV_TRY(load_weights(source_, config_, &weights_));
-  VV_TRY(place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_));
+  VV_TRY(place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_, options_.resident_layers < 0 ? config_.layers : options_.resident_layers, &stream_.layers()));
   declare_buffers();
   VV_TRY(check_fit());
   VV_TRY(placement_.commit(*machine_));
+  VV_TRY(stream_.commit(*machine_));
   phase("weights");
   if (config_.tied && !weights_.head_scale.present()) weights_.head = weights_.embed;
   VV_TRY(arena_.commit(*machine_));
@@ -284,7 +288,7 @@ Status DecoderModel::make_variants() {
 
 Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer) {
   ops::Recorder rec(stream, std::move(observer));
-  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_};
+  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_, &stream_};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
 
@@ -510,6 +514,7 @@ engine::Report DecoderModel::report() const {
           {"window", number(c.window)},
           {"rope_style", quoted(c.rope_style)},
           {"kv_pages", number(pages_.count())},
+          {"streamed_layers", number(static_cast<int64_t>(stream_.layers().size()))},
           {"graphs", number(static_cast<int64_t>(variants_.size()))},
           {"launches", number(static_cast<int64_t>(graph_->executable(variants_.front().key())->launches()))},
           {"weight_bytes", number(placement_.bytes())},
@@ -521,6 +526,10 @@ std::vector<engine::MemoryLine> DecoderModel::memory() const {
   std::vector<engine::MemoryLine> lines;
   if (placement_.bytes() > 0) lines.push_back({"weights", placement_.bytes()});
   else lines.push_back({"weights (mapped)", source_.bytes()});
+  if (!stream_.layers().empty()) {
+    lines.push_back({"streamed layer", stream_.region_bytes()});
+    lines.push_back({"weights of streamed layers (host)", stream_.host_bytes()});
+  }
   if (source_.copied_bytes() > 0) lines.push_back({"weights (copied)", source_.copied_bytes()});
   for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
   return lines;

@@ -30,7 +30,7 @@ class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
-        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor),
+        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream),
         hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
         global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
         local_(sites_.add({.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
@@ -48,6 +48,7 @@ class Step {
     VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", in_.rows}}));
     for (size_t i = 0; i < w_.layers.size(); ++i) {
       layer_ = static_cast<int64_t>(i);
+      if (const size_t resident = w_.layers.size() - streamed(); i >= resident) VV_TRY(stream_->bring(rec_.stream(), i - resident));
       VV_TRY(attention(w_.layers[i], i));
       VV_TRY(mlp(w_.layers[i]));
     }
@@ -55,6 +56,8 @@ class Step {
   }
 
  private:
+  size_t streamed() const { return stream_ == nullptr ? 0 : stream_->layers().size(); }
+
   Status attention(const LayerWeights& w, size_t layer) {
     const int64_t nq = c_.q_width(), nk = c_.kv_width();
     const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_), &k_cache = b_.k_cache[layer], &v_cache = b_.v_cache[layer];
@@ -234,6 +237,7 @@ class Step {
   const StepInputs& in_;
   int64_t T_, R_;
   double attn_factor_;
+  const engine::LayerStream* stream_;
   Tensor hidden_;
   int64_t layer_ = 0;
   Rows normed_;

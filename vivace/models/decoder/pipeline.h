@@ -1,6 +1,7 @@
 // The one decoder pipeline: token rows to next tokens, as a walk over ops. It knows no backend.
 #pragma once
 #include "vivace/models/decoder/plan.h"
+#include "vivace/engine/layer_stream.h"
 #include "vivace/models/decoder/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -64,6 +65,7 @@ struct StepContext {
   const DecoderWeights& weights;
   const StepBuffers& buffers;
   double attn_factor = 1;
+  const engine::LayerStream* stream = nullptr;  // of the last layers, where their weights take turns
 };
 
 /// Records one step over at most T rows (T <= the inputs' bound), sampling included.

@@ -1,4 +1,6 @@
 // Where a decoder's weights go: which dtype, and which ones lie side by side.
+#include <algorithm>
+
 #include "vivace/base/check.h"
 #include "vivace/models/decoder/weights.h"
 
@@ -93,7 +95,7 @@ void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
 }  // namespace
 
 Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
-                     DecoderWeights* weights, Placement* placement) {
+                     DecoderWeights* weights, Placement* placement, int64_t resident, std::vector<Placement>* streamed) {
   if (plan.eight_in() && config.has(kExperts))
     return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
   if (quantises(plan) && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
@@ -101,7 +103,7 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
   if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0))
     return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads %ld and mlp %ld wide do not all divide", plan.name,
                                            static_cast<long>(config.hidden), static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
-  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !synthetic;
+  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !synthetic && resident >= config.layers;
   if (as_mapped) return {};
   Placer p(plan, placement);
   // A quantised head is its own: the table of the embedding stays 16-bit.
@@ -110,10 +112,14 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
   p.plain(&weights->positions);
   p.vector(&weights->final_norm);
   p.vector(&weights->final_norm_bias, true);
-  for (LayerWeights& w : weights->layers) {
+  streamed->resize(static_cast<size_t>(config.layers - std::min(resident, config.layers)));
+  for (size_t i = 0; i < weights->layers.size(); ++i) {
+    LayerWeights& w = weights->layers[i];
+    Placement* const to = static_cast<int64_t>(i) < resident ? placement : &(*streamed)[i - static_cast<size_t>(resident)];
+    Placer p(plan, to);
     for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
     for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias}) p.vector(t, true);
-    place_attention(p, placement, w);
+    place_attention(p, to, w);
     place_mlp(p, config, w);
   }
   return {};

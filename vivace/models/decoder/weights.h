@@ -43,9 +43,10 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
 /// Copies the weights to where `machine`'s ops read them, in the dtypes of the plan, with matrices that
 /// take the same input joined into one product, once `placement` is committed; it owns the memory. Where
 /// the host's ops can read the checkpoint as it is mapped, nothing happens.
-/// Errors: Unsupported names the weight and the plan.
+/// Layers from number `resident` on go to `streamed` instead, one of it each. Errors: Unsupported names the weight and
+/// the plan.
 Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
-                     DecoderWeights* weights, engine::Placement* placement);
+                     DecoderWeights* weights, engine::Placement* placement, int64_t resident, std::vector<engine::Placement>* streamed);
 
 /// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
 struct WeightName {
