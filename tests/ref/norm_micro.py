@@ -38,5 +38,6 @@ CASES = [
     Case({"T": 4, "H": 512}, {"x": "bf16", "weight": "bf16", **_OUT}, shapes={"scales": "T*H/16"}, **_G),
     Case({"T": 4, "H": 512}, {"x": "f16", "residual": "f16", "weight": "f16", **_OUT}, shapes={"scales": "T*H/16"}, **_G),
     Case({"T": 4, "H": 576}, {"x": "f32", "weight": "f16", "bias": "f16", **_OUT}, {"kind": "layer"}, shapes={"scales": "T*H/16"}, **_G),
+    Case({"T": 140, "H": 64}, {"x": "bf16", "residual": "bf16", "weight": "bf16", "bias": "bf16", **_OUT}, {"kind": "layer"}, shapes={"scales": "T*H/16"}, **_G),
     Case({"T": 8, "H": 32, "R": 2}, {"x": "bf16", "scale": "bf16", "shift": "bf16", "ada_row": "i32", "rows": "i32", **_OUT}, shapes={"scales": "T*H/16"}, rows=5, ranges={"ada_row": (0, 2)}, **_G),
 ]

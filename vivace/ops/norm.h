@@ -104,9 +104,11 @@ struct norm {
                            vectorizable(a.shift, a.shift_stride, a.x_dtype, 8) && vectorizable(a.weight, 0, a.w_dtype, 8) && vectorizable(a.bias, 0, a.w_dtype, 8);
       const bool layer = a.kind == kernels::NormKind::layer, scaled = a.row_scale != nullptr;
       for (const Tactic& t : kTactics) {
-        // Layer norm with a row's scale, a bias of an RMS norm and long rows of either kind have no plain kernel.
-        const bool plain = aligned && !a.gate && !a.scale && !a.shift && (layer || !a.bias) && !(layer && scaled) && (t.items > 0 || (!layer && !scaled));
-        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && early(t) && !layer && !scaled && a.T <= int64_t{kernels::kNormFewRows}, plain && layer, plain && scaled};
+        // Layer norm with a row's scale, a bias of an RMS norm and long rows of either kind have no plain kernel; those of
+        // layer norm and a row's scale bring the weight late, which few rows wait for.
+        const bool few = a.T <= int64_t{kernels::kNormFewRows}, simple = !layer && !scaled;
+        const bool plain = aligned && !a.gate && !a.scale && !a.shift && (layer || !a.bias) && (simple || (layer != scaled && t.items > 0 && !few));
+        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && simple && early(t) && few, plain && layer, plain && scaled};
         if (p.items == 0 || a.H <= p.capacity()) return p;
       }
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all

@@ -35,46 +35,57 @@ struct PatchPlace {
   }
 };
 
-/// One group of a row: its elements on their way, then scaled and stored.
+/// A group of columns: where its elements lie in a patch, and what becomes of them.
 template <class In, Im2colPolicy P>
-struct PatchGroup {
-  Vec<In, kPatchGroup> raw;
-  uint32_t real = 0;  // bit i: element i is a pixel of the frame, not padding
+struct PatchColumns {
+  const Im2colArgs& a;
+  int col;
+  uint32_t part = 0;                      // bit i: column i is one of the patch, not what fills its row up
+  uint32_t place[kPatchGroup / P.load];   // elements from the patch's first one, of a patch within the frame
+  float scale[kPatchGroup], offset[kPatchGroup];
 
-  /// `y`, `x`: the frame's line and column where the patch begins, negative in the padding.
-  __device__ __forceinline__ void load(const Im2colArgs& a, const In* frame, int y, int x, int col) {
+  __device__ __forceinline__ PatchColumns(const Im2colArgs& args, int first) : a(args), col(first) {
     PatchPlace at(a, col);
-#pragma unroll
-    for (int i = 0; i < kPatchGroup; i += P.load) {
-      const int line = y + at.line, pixel = x + at.pixel;
-      if (col + i < a.columns() && line >= 0 && line < a.H && pixel >= 0 && pixel < a.W) {
-        const In* p = frame + (line * a.W + pixel) * a.C + at.channel;
-        if constexpr (P.load == kPatchGroup) {
-          raw = load_raw<kPatchGroup, kPatchGroup>(p);
-          real = ~0u;
-        } else {
-          raw.v[i] = *p;
-          real |= 1u << i;
-        }
-      }
-      if constexpr (P.load == 1) at.next(a);
-    }
-  }
-  template <class Out>
-  __device__ __forceinline__ void store(const Im2colArgs& a, Out* row, int col) const {
-    float v[kPatchGroup];
-    PatchPlace at(a, col);
-    const bool scaled = a.scale != nullptr || a.offset != nullptr;
 #pragma unroll
     for (int i = 0; i < kPatchGroup; ++i) {
-      v[i] = real >> i & 1u ? to_float(raw.v[i]) : 0.0f;
-      if (!scaled) continue;
-      if (real >> i & 1u) {
-        if (a.scale != nullptr) v[i] = __fmul_rn(v[i], a.scale[at.channel]);
-        if (a.offset != nullptr) v[i] = __fadd_rn(v[i], a.offset[at.channel]);
-      }
+      const bool within = col + i < a.columns();
+      part |= static_cast<uint32_t>(within) << i;
+      if (i % P.load == 0) place[i / P.load] = (static_cast<uint32_t>(at.line) * a.W + at.pixel) * a.C + at.channel;
+      scale[i] = a.scale != nullptr && within ? a.scale[at.channel] : 1.0f;
+      offset[i] = a.offset != nullptr && within ? a.offset[at.channel] : -0.0f;  // x + -0 is x, of either sign
       at.next(a);
     }
+  }
+
+  /// The group's elements of the patch that begins at the frame's line y and column x, negative in the padding;
+  /// returns bit i for each that is one of the frame's.
+  __device__ __forceinline__ uint32_t load(const In* frame, int y, int x, Vec<In, kPatchGroup>& raw) const {
+    const In* patch = frame + (int64_t{y} * a.W + x) * a.C;
+    const bool inner = y >= 0 && y + a.kernel_h <= a.H && x >= 0 && x + a.kernel_w <= a.W;
+    uint32_t real = part;
+    if (!inner) {
+      PatchPlace at(a, col);
+#pragma unroll 1
+      for (int i = 0; i < kPatchGroup; ++i) {
+        const int line = y + at.line, pixel = x + at.pixel;
+        if (line < 0 || line >= a.H || pixel < 0 || pixel >= a.W) real &= ~(1u << i);
+        at.next(a);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPatchGroup; i += P.load) {
+      if (!(real >> i & 1u)) continue;
+      if constexpr (P.load == kPatchGroup) raw = load_raw<kPatchGroup, kPatchGroup>(patch + static_cast<int32_t>(place[0]));
+      else raw.v[i] = patch[static_cast<int32_t>(place[i])];
+    }
+    return real;
+  }
+
+  template <class Out>
+  __device__ __forceinline__ void store(Out* row, const Vec<In, kPatchGroup>& raw, uint32_t real) const {
+    float v[kPatchGroup];
+#pragma unroll
+    for (int i = 0; i < kPatchGroup; ++i) v[i] = real >> i & 1u ? __fadd_rn(__fmul_rn(to_float(raw.v[i]), scale[i]), offset[i]) : 0.0f;
     if constexpr (P.store == kPatchGroup) {
       kernels::store<kPatchGroup>(row + col, v);
     } else {
@@ -90,23 +101,24 @@ template <class In, class Out, Im2colPolicy P>
 __global__ void __launch_bounds__(P.threads) im2col(const __grid_constant__ Im2colArgs a) {
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const int groups = static_cast<int>(a.groups.by), together = P.rows(groups), stretches = P.stretches(groups);
-  const int block = static_cast<int>(blockIdx.x), first = stretches == 1 ? 0 : block % stretches * P.slots();
-  const int t0 = stretches == 1 ? block * together : block / stretches, valid = valid_rows(a.rows, a.T);
-  PatchGroup<In, P> part[P.items];
-  int row[P.items], col[P.items];
+  const int groups = static_cast<int>(a.groups.by), together = P.together(groups), stretches = P.stretches(groups);
+  const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int side = stretches == 1 ? a.groups.quotient(thread) : 0;
+  const int group = stretches == 1 ? a.groups.remainder(thread, side) : block % stretches * P.threads + thread;
+  const int first = (stretches == 1 ? block : block / stretches) * P.rows(groups) + side, valid = valid_rows(a.rows, a.T);
+  if (side >= together || group >= groups || first >= valid) return;
+  const PatchColumns<In, P> columns(a, group * kPatchGroup);
+  Vec<In, kPatchGroup> raw[P.items];
+  uint32_t real[P.items];
 #pragma unroll
   for (int k = 0; k < P.items; ++k) {
-    const int i = first + k * P.threads + static_cast<int>(threadIdx.x), r = a.groups.quotient(i), t = t0 + r;
-    row[k] = r < together && t < valid ? t : -1;
-    col[k] = a.groups.remainder(i, r) * kPatchGroup;
-    if (row[k] < 0) continue;
+    const int t = min(first + k * together, valid - 1);  // no branch before a load: rows behind the last are read as it
     const int n = a.per_frame.quotient(t), patch = a.per_frame.remainder(t, n), oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
-    part[k].load(a, static_cast<const In*>(a.x) + n * a.x_stride, oy * a.stride_h - a.pad_h, ox * a.stride_w - a.pad_w, col[k]);
+    real[k] = columns.load(static_cast<const In*>(a.x) + n * a.x_stride, oy * a.stride_h - a.pad_h, ox * a.stride_w - a.pad_w, raw[k]);
   }
 #pragma unroll
   for (int k = 0; k < P.items; ++k)
-    if (row[k] >= 0) part[k].store(a, static_cast<Out*>(a.out) + row[k] * a.out_stride, col[k]);
+    if (const int t = first + k * together; t < valid) columns.store(static_cast<Out*>(a.out) + t * a.out_stride, raw[k], real[k]);
 }
 
 }  // namespace vivace::kernels

@@ -28,16 +28,17 @@ struct Im2colArgs {
 
 inline constexpr int kPatchGroup = 8;  // neighbouring columns that one thread takes together
 
-/// A block takes `slots` groups: whole rows, or a stretch of one that has more groups.
+/// A thread keeps its group of columns, whose places in a patch are found once, and takes `items` rows of it. A
+/// block takes whole rows, or a stretch of them where they have more groups than it has threads.
 struct Im2colPolicy {
   int32_t threads;
-  int32_t items;  // groups a thread has in flight
+  int32_t items;
   int32_t load;   // elements an access: 8 where C and order keep a group within a pixel, else 1
   int32_t store;  // columns an access: 8, or 1 for any width and alignment
   constexpr bool operator==(const Im2colPolicy&) const = default;
-  VV_HD constexpr int32_t slots() const { return threads * items; }
-  VV_HD constexpr int32_t rows(int32_t groups) const { return groups < slots() ? slots() / groups : 1; }            // a block
-  VV_HD constexpr int32_t stretches(int32_t groups) const { return (groups + slots() - 1) / slots(); }              // of a row
+  VV_HD constexpr int32_t together(int32_t groups) const { return groups < threads ? threads / groups : 1; }  // rows side by side
+  VV_HD constexpr int32_t rows(int32_t groups) const { return together(groups) * items; }                    // of a block
+  VV_HD constexpr int32_t stretches(int32_t groups) const { return (groups + threads - 1) / threads; }       // of a row
 };
 
 }  // namespace vivace::kernels
