@@ -70,8 +70,9 @@ struct GemmCodesGpu {
     return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled, bulk ? kBulk : 0};
   }
 
-  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t K, const Policy& form, Arch arch) {
-    if (form.bulk > 0) return pick_bulk(x, w, out, act, T, K, form, arch);
+  /// For calls of about T tokens and never more than `most`.
+  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t K, const Policy& form, Arch arch) {
+    if (form.bulk > 0) return pick_bulk(x, w, out, act, T, most, K, form, arch);
     for (const Policy& row : kTactics) {
       const Policy p = with(row, form, x, w, act);
       const bool any = &row - kTactics >= kAnyTokens;
@@ -83,11 +84,11 @@ struct GemmCodesGpu {
   static Status unserved(DType x, DType w, Arch arch) {
     return Status(Code::kUnsupported, strf("x %s with w %s: no tile fits the %d KiB of shared memory of %s; x bf16 is served", name(x), name(w), gemm_smem_limit(arch) / 1024, name(arch)));
   }
-  static Result<Key> pick_bulk(DType x, DType w, DType out, Act act, int64_t T, int64_t K, const Policy& form, Arch arch) {
+  static Result<Key> pick_bulk(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t K, const Policy& form, Arch arch) {
     for (const Policy& row : kBulkTactics) {
       const Policy p = with(row, form, x, w, act);
       const bool last = &row == std::end(kBulkTactics) - 1, adapts = row.panel > 2048;
-      const int tokens = static_cast<int>(T < p.tokens() ? T : p.tokens());
+      const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
       if ((T > p.tokens() && row.token_tiles < 4 && !last) || (adapts && K > row.panel) || p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch)) continue;
       return Key{x, w, out, act, p};
     }

@@ -49,8 +49,11 @@ struct GemmGpu {
     return s;
   }
 
-  /// Decode steps, and all that is larger.
-  static constexpr int row_class(const Args& a) { return a.T > kStreamTokens; }
+  static bool is_codes(const Args& a) { return a.x_dtype != a.w_dtype || a.w_block_scale != nullptr; }
+  static bool has_bulk(const Args& a, Arch arch) { return is_codes(a) && a.T <= Codes::kFewTokens && Codes::bulk(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch); }
+
+  /// Decode steps, and all that is larger; decode with widened weights that the copy engine takes.
+  static int row_class(const Args& a) { return has_bulk(a, Arch::sm90a) ? 2 : a.T > kStreamTokens; }
 
   static bool has_wgmma(Arch arch) { return arch == Arch::sm90a && !portable_only(); }
   static constexpr bool has_mma(const Args& a) {
@@ -62,12 +65,12 @@ struct GemmGpu {
 
   static Result<Key> pick(const Args& a, Arch arch) {
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
-    if (a.x_dtype != a.w_dtype || a.w_block_scale != nullptr) {
+    if (is_codes(a)) {
       const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
-      const bool bulk = a.T <= Codes::kFewTokens && Codes::bulk(a.w, pitch, a.K, a.w_dtype, arch);
+      const bool bulk = has_bulk(a, arch);
       const Codes::Policy form = Codes::form(Codes::split(a.N, a.K, a.w_dtype, arch, bulk), bulk || Codes::aligned(a.w, pitch, a.w_dtype), a.block_group, a.scale_dtype,
                                              a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk);
-      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.K, form, arch);
+      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.T, a.K, form, arch);
       if (!codes.ok()) return std::move(codes).status();
       k.kind = Kind::codes;
       k.codes = *codes;

@@ -93,11 +93,16 @@ struct grouped_gemm {
       return arch == Arch::sm90a && !portable_only() && a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16) && a.K % 8 == 0 &&
              a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, 8);
     }
+    static bool has_bulk(const Args& a, Arch arch) {
+      return row_bytes(a.w_dtype, a.w_stride) % 16 == 0 && Codes::bulk(a.w, row_bytes(a.w_dtype, a.K), a.K, a.w_dtype, arch);
+    }
+    /// Weights that Hopper's copy engine takes have orders of their own.
+    static int row_class(const Args& a) { return has_wgmma(a, Arch::sm90a) ? 2 : has_bulk(a, Arch::sm90a); }
     static Result<Key> pick(const Args& a, Arch arch) {
       if (has_wgmma(a, arch)) return Key{{a.x_dtype, a.w_dtype, a.out_dtype, a.act, {}}, tile(mean_rows(a))};
       const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
-      const bool bulk = expert % 16 == 0 && Codes::bulk(a.w, pitch, a.K, a.w_dtype, arch), aligned = expert % 16 == 0 && Codes::aligned(a.w, pitch, a.w_dtype);
-      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), a.K, Codes::form(1, bulk || aligned, 0, DType::f32, false, false, bulk), arch));
+      const bool bulk = has_bulk(a, arch), aligned = expert % 16 == 0 && Codes::aligned(a.w, pitch, a.w_dtype);
+      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), a.A, a.K, Codes::form(1, bulk || aligned, 0, DType::f32, false, false, bulk), arch));
       return Key{codes};
     }
     static std::string instance(const Key& k) {
@@ -134,7 +139,7 @@ struct grouped_gemm {
       std::optional<Codes::Key> last;
       const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
         const Codes::Policy form = Codes::form(1, aligned, 0, DType::f32, false, false, bulk && aligned);
-        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 4096, form, arch); k.ok() && last != *k) visit(Key{*(last = *k)});
+        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 8, 4096, form, arch); k.ok() && last != *k) visit(Key{*(last = *k)});
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, !wgmma);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);
