@@ -174,8 +174,8 @@ template <class Q, class Kv, int... kCut>
 void add_split(std::vector<Variant>& all, DType q, DType kv) {
   constexpr AttentionSplit P{kCut...};
   char name[96];
-  std::snprintf(name, sizeof name, "split m%d k%d s%d c%d x%d t%d", P.warps_m, P.keys, P.stages, P.split, P.teams, P.tiles);
-  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.cluster(), true, false, true}, nullptr, &split_kernel<Q, Kv, kCut...>, {}, P});
+  std::snprintf(name, sizeof name, "split m%d k%d s%d c%d x%d", P.warps_m, P.keys, P.stages, P.split, P.teams);
+  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true}, nullptr, &split_kernel<Q, Kv, kCut...>, {}, P});
 }
 
 /// k or v as AttentionFedArgs says.
@@ -222,8 +222,8 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   config.attrs = attrs;
   config.numAttrs = c.split > 1 ? 2 : 1;
   if (const AttentionSplit& p = v.split; p.split > 0) {
-    const int64_t height = p.height(a) * p.tiles, all = (int64_t{a.T} * a.group() + height - 1) / height;
-    config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.cluster());
+    const int64_t height = p.height(a), all = (int64_t{a.T} * a.group() + height - 1) / height;
+    config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
   }
@@ -342,27 +342,24 @@ std::vector<Variant> variants() {
   // decode and chunk by streams: d, dv, warps_m, warps_d, stages, split, slots
 #define CUT(...) add_stream<bf16, bf16, __VA_ARGS__>(all, b, b)
   CUT(128, 128, 1, 4, 3, 2, 2);
-  CUT(128, 128, 1, 4, 3, 16, 2);
 #undef CUT
 #define CUT(...) add_stream<bf16, e4m3, __VA_ARGS__>(all, b, f8)
   CUT(128, 128, 1, 4, 4, 1, 2);
-  CUT(128, 128, 1, 4, 4, 16, 2);
 #undef CUT
-  // decode and chunk by split: d, dv, bytes, warps_m, keys, stages, split, teams, tiles
+  // decode and chunk by split: d, dv, bytes, warps_m, keys, stages, split, teams
 #define CUT(...) add_split<bf16, bf16, __VA_ARGS__>(all, b, b)
-  CUT(128, 128, 2, 1, 64, 3, 1, 1, 1);
-  CUT(128, 128, 2, 1, 64, 3, 2, 1, 1);
-  CUT(128, 128, 2, 1, 64, 3, 8, 1, 1);
-  CUT(128, 128, 2, 1, 64, 3, 16, 1, 1);
-  CUT(128, 128, 2, 1, 64, 6, 8, 2, 1);
-  CUT(256, 256, 2, 1, 64, 3, 8, 1, 1);
-  CUT(256, 256, 2, 2, 64, 2, 8, 1, 1);
-  CUT(256, 256, 2, 2, 128, 1, 8, 1, 1);
+  CUT(128, 128, 2, 1, 64, 3, 1, 1);
+  CUT(128, 128, 2, 1, 64, 3, 2, 1);
+  CUT(128, 128, 2, 1, 64, 3, 8, 1);
+  CUT(128, 128, 2, 1, 64, 3, 16, 1);
+  CUT(256, 256, 2, 1, 64, 2, 8, 1);
+  CUT(256, 256, 2, 2, 64, 2, 8, 1);
+  CUT(256, 256, 2, 2, 128, 1, 8, 1);
 #undef CUT
 #define CUT(...) add_split<bf16, e4m3, __VA_ARGS__>(all, b, f8)
-  CUT(128, 128, 1, 1, 64, 6, 1, 1, 1);
-  CUT(128, 128, 1, 1, 64, 6, 8, 1, 1);
-  CUT(128, 128, 1, 1, 64, 6, 8, 2, 1);
+  CUT(128, 128, 1, 1, 128, 3, 1, 1);
+  CUT(128, 128, 1, 1, 64, 3, 2, 1);
+  CUT(128, 128, 1, 1, 64, 6, 8, 2);
 #undef CUT
 #define CUT(...) add_fed<bf16, __VA_ARGS__>(all, b)
   CUT(128, 128, 8, 128, 2);

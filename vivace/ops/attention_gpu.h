@@ -116,17 +116,23 @@ struct AttentionGpu {
     return stream(a.D, a.Dv, info(a.kv_dtype).bytes, most, (rows + height - 1) / height * runs * a.Hkv, a.places());
   }
   /// Cuts of `split`: fixed by role, head sizes and the cache's shape. `slots`: times kv heads; `group`: query heads of one.
+  /// H200, us: 1 x 1024, 8192, 32768 (8 slots) in 8 blocks 6.2, 15.4, 47.5 (cold 16.1, 47.5), in 16 7.0, 13.7, 53.3 (18.2, 53.3), in 8
+  /// of two teams 6.8, 14.0, 54.5; 16 x 4096 (128) in 1, 2: 71.4, 70.2, in pages of 16 79.7, 74.3; 64 x 4096 (512) in 1, 2: 263, 271;
+  /// 64 x 1024: 71.9, 76.8. e4m3, blocks of 64 against 128 keys: 64 x 4096: 146, 139; 64 x 1024: 46.8, 45.3; 16 x 4096 in 2: 39.0;
+  /// 1 x 32768 in 8, one team, two: 53.1, 37.0. Chunk, 50 x 8 heads of 256 over 1000: keys 64, 128: 10.9, 10.5.
   static constexpr Split split(Role role, int d, int dv, int bytes, int group, int64_t places, int64_t slots) {
     const bool chunk = role == Role::chunk;
     const int64_t tiles = slots * (chunk ? (64 * group + 31) / 32 : (group + 15) / 16);
-    Split s{d, dv, bytes, chunk ? 2 : 1, 64, 1, 1, 1, 1};
+    const int largest = d > dv ? d : dv;
+    Split s{d, dv, bytes, chunk ? 2 : 1, 64, largest * bytes > 256 ? 2 : largest * bytes > 128 ? 3 : 6, 1, 1};
     while (s.split < 8 && tiles * s.split * 2 <= (s.resident() == 2 ? 2 : 1) * kAtOnce && places > int64_t{s.keys} * s.split) s.split *= 2;
-    while (s.stages < 3) {
-      Split more = s;
-      ++more.stages;
-      if (more.smem(s.rows()) > (s.resident() == 2 ? 113 : 227) * 1024) break;
-      s = more;
+    if (bytes == 1) {  // more arithmetic a byte
+      if (s.split == 1) s.keys = 128;
+      if (s.split == 8) s.teams = 2;
+      else s.stages = 3;
     }
+    if (chunk && largest > 128 && bytes == 2 && places <= int64_t{128} * s.split) s.keys = 128, s.stages = 1;  // one block of keys each
+    while (s.stages > 1 && s.smem(s.rows()) > (s.resident() == 2 ? 113 : 227) * 1024) --s.stages;
     return s;
   }
   static Split split(const Args& a) { return split(role(a), a.D, a.Dv, info(a.kv_dtype).bytes, a.group(), a.places(), int64_t{a.S} * a.Hkv); }
@@ -183,8 +189,8 @@ struct AttentionGpu {
       return kernel_expression("attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.stream.d,
                                k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages, k.stream.split, k.stream.slots);
     if (k.divided)
-      return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
-                               k.split.stages, k.split.split, k.split.teams, k.split.tiles);
+      return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
+                               k.split.stages, k.split.split, k.split.teams);
     const Tile& t = k.tile;
     if (t.fed)
       return kernel_expression("attention_fed<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, %s>", type_name(k.q), t.d, t.dv, t.warps_m,
@@ -210,10 +216,10 @@ struct AttentionGpu {
       return;
     }
     if (k.divided) {
-      const int height = k.split.height(a), rows = height * k.split.tiles;
-      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + rows - 1) / rows * a.Hkv * k.split.cluster());
+      const int height = k.split.height(a);
+      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.split.split);
       launch->block[0] = static_cast<uint32_t>(k.split.threads());
-      launch->cluster = static_cast<uint32_t>(k.split.cluster());
+      launch->cluster = static_cast<uint32_t>(k.split.split);
       launch->smem_bytes = static_cast<uint32_t>(k.split.smem(height));
       return;
     }

@@ -165,17 +165,16 @@ struct AttentionStream {
 
 /// Kernel for few 16-bit queries on Hopper whose keys the copy engine brings. warps_m * 16 rows make a tile; four warps for 16 of
 /// them share a block's keys, then its columns; `teams` of such take a block of threads' blocks of keys in turn; `split` blocks of
-/// threads all of them: block b, counted from place 0, is for team b / split % teams of b % split. A row's bits follow
-/// from keys, split and teams. `tiles` (1 or 2) of one kv head make a cluster with their blocks and share what is brought.
+/// threads, a cluster, all of them: block b, counted from place 0, is for team b / split % teams of b % split. A row's bits follow
+/// from keys, split and teams.
 struct AttentionSplit {
   int32_t d, dv;  // head sizes, up to 256
   int32_t bytes;  // of an element of the cache
-  int32_t warps_m, keys, stages, split, teams, tiles;
+  int32_t warps_m, keys, stages, split, teams;
   static constexpr int kWarps = 4;  // along keys, then along columns
   constexpr bool operator==(const AttentionSplit&) const = default;
 
   VV_HD constexpr int rows() const { return 16 * warps_m; }
-  VV_HD constexpr int cluster() const { return split * tiles; }
   VV_HD constexpr int team() const { return 32 * kWarps * warps_m; }  // threads
   VV_HD constexpr int multipliers() const { return team() * teams; }
   VV_HD constexpr int threads() const { return multipliers() + 32; }

@@ -42,7 +42,7 @@ struct AttentionSplitKernel {
   const AttentionFedArgs& f;
   const AttentionArgs& a;
   unsigned char* memory;
-  int kv, rank, half, team, warp_m, warp_d, lane;  // rank: among the blocks of a tile; half: which tile of the cluster
+  int kv, rank, team, warp_m, warp_d, lane;  // rank: of the block in its cluster
   int row0, row_end, height;  // rows t * group + head
 
   int first[2], end[2];  // keys that rows lane / 4 and lane / 4 + 8 of the warp's 16 see
@@ -71,8 +71,8 @@ struct AttentionSplitKernel {
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(barrier(kKeysFull, i), 1);
       ptx::mbarrier_init(barrier(kValuesFull, i), 1);
-      ptx::mbarrier_init(barrier(kKeysEmpty, i), kWarps * P.warps_m * P.tiles);
-      ptx::mbarrier_init(barrier(kValuesEmpty, i), kWarps * P.warps_m * P.tiles);
+      ptx::mbarrier_init(barrier(kKeysEmpty, i), kWarps * P.warps_m);
+      ptx::mbarrier_init(barrier(kValuesEmpty, i), kWarps * P.warps_m);
     }
     ptx::mbarrier_init(barrier(kSent), 1);
     ptx::mbarrier_fence();
@@ -81,11 +81,7 @@ struct AttentionSplitKernel {
   __device__ __forceinline__ void await(Barrier full, int i) const { ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1); }
   __device__ __forceinline__ void release(Barrier empty, int i) const {
     __syncwarp();
-    if constexpr (P.tiles > 1) {
-      if (lane < P.tiles) ptx::mbarrier_arrive(barrier(empty, i), lane * P.split + rank);  // whoever copies to both must know of both
-    } else {
-      if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
-    }
+    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
   }
   __device__ __forceinline__ void tile_barrier() const { ptx::named_barrier<kWarps * 32>(kTile + team * P.warps_m + warp_m); }
   __device__ __forceinline__ void team_barrier() const { ptx::named_barrier<P.team()>(kTeam + team); }
@@ -101,11 +97,7 @@ struct AttentionSplitKernel {
     __syncwarp();
     if (lane * box >= kKeys) return;
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      const uint32_t at = ptx::shared_address(to + (p * kKeys + lane * box) * 128);
-      if constexpr (P.tiles == 1) ptx::tma_box(at, map, full, p * 64, place, kv, page);
-      else if (p % P.tiles == half) ptx::tma_box_multicast(at, map, full, p * 64, place, kv, page, static_cast<uint16_t>((1u << P.split | 1u) << rank));
-    }
+    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 128), map, full, p * 64, place, kv, page);
   }
   /// This block's part of places [lo, hi) of a slot; i counts stages.
   __device__ __forceinline__ void feed(int64_t slot, int lo, int hi, int& i) const {
@@ -477,8 +469,8 @@ struct AttentionSplitKernel {
       const int of = (static_cast<int>(threadIdx.x) - 32) / P.split, to = (static_cast<int>(threadIdx.x) - 32) % P.split, each = P.share(height), from = to * each, count = min(height * (kDimV / 4) - from, each);
       if (of >= P.teams || count <= 0) return;
       const uint32_t here = ptx::shared_address(partial(of)), there = ptx::shared_address(sent(rank * P.teams + of));
-      ptx::remote_copy(there, here + from * 16, count * 16, barrier(kSent), half * P.split + to);
-      ptx::remote_copy(there + each * 16, here + height * kDimV * 4, P.state_bytes(height), barrier(kSent), half * P.split + to);
+      ptx::remote_copy(there, here + from * 16, count * 16, barrier(kSent), to);
+      ptx::remote_copy(there + each * 16, here + height * kDimV * 4, P.state_bytes(height), barrier(kSent), to);
     }
   }
   /// Adds up what was sent here.
@@ -520,17 +512,16 @@ struct AttentionSplitKernel {
     span_of_tokens(a, ta, tb, lane, least, most);
   }
 
-  /// All runs of rows [begin, past) of the cluster's tiles. Queries are on their way.
-  __device__ __forceinline__ void run(bool asks, int begin, int past_row) {
+  /// All runs of the tile. Queries are on their way.
+  __device__ __forceinline__ void run(bool asks) {
     Queries q;
     int i = 0, round = 0;
-    const int past = (past_row - 1) / a.group() + 1;
-    for (int ta = begin / a.group(), tb; ta < past; ta = tb, ++round) {
+    const int past = (row_end - 1) / a.group() + 1;
+    for (int ta = row0 / a.group(), tb; ta < past; ta = tb, ++round) {
       tb = run_end(a, ta, past, lane);
       int lo, hi;
       spans(ta, tb, &lo, &hi);
       if (asks) {
-        if (P.tiles > 1 && round == 0) ptx::cluster_wait<P.cluster()>();
         feed(AttentionSpan(a, ta).slot, lo, hi, i);
       } else {
         if (round == 0) {
@@ -555,12 +546,12 @@ struct AttentionSplitKernel {
           if (lane == 0) ptx::mbarrier_expect(barrier(kSent), mine > 0 ? static_cast<uint32_t>(P.split * P.teams * (mine * 16 + P.state_bytes(height))) : 0);
         }
         __syncwarp();
-        if (round == 0 && (P.tiles == 1 || !asks)) ptx::cluster_wait<P.cluster()>();  // the others run, and may be sent to
+        if (round == 0) ptx::cluster_wait<P.split>();  // the others run, and may be sent to
         if (!asks) send();
         ptx::mbarrier_wait<true>(barrier(kSent), round & 1);
         if (!asks) collect(ta, tb);
         __syncwarp();
-        ptx::cluster_sync<P.cluster()>();  // everyone has what was sent: this block may leave, or use its memory again
+        ptx::cluster_sync<P.split>();  // everyone has what was sent: this block may leave, or use its memory again
       }
     }
   }
@@ -573,22 +564,21 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = f.a();
   const int group = a.group(), height = P.height(a), warp = static_cast<int>(threadIdx.x) / 32 - 1;
-  static_assert(P.tiles == 1 || (P.tiles == 2 && P.split > 1));
-  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.cluster();
-  const int begin = static_cast<int>(index / heads) * height * P.tiles, block = ptx::cluster_rank<P.cluster()>(), half = block / P.split;
+  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
+  const int row0 = static_cast<int>(index / heads) * height;
   const bool asks = warp < 0;
-  AttentionSplitKernel<Q, Kv, P> k{f, a, memory, static_cast<int>(index % heads), block % P.split, half, asks ? 0 : warp / P.kWarps / P.warps_m, asks ? 0 : warp / P.kWarps % P.warps_m,
-                               asks ? 0 : warp % P.kWarps, static_cast<int>(threadIdx.x % 32), begin + half * height, 0, height};
+  AttentionSplitKernel<Q, Kv, P> k{f, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), asks ? 0 : warp / P.kWarps / P.warps_m,
+                                   asks ? 0 : warp / P.kWarps % P.warps_m, asks ? 0 : warp % P.kWarps, static_cast<int>(threadIdx.x % 32), row0, 0, height};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
-  ptx::cluster_arrive<P.cluster()>();
+  ptx::cluster_arrive<P.split>();
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int rows = valid_rows(a.rows, a.T) * group;
-  if (begin >= rows) return;  // the whole cluster
-  k.row_end = min(k.row0 + height, rows);
+  if (row0 >= rows) return;  // the whole cluster
+  k.row_end = min(row0 + height, rows);
   if (!asks) k.load_queries();
-  k.run(asks, begin, min(begin + height * P.tiles, rows));
+  k.run(asks);
 #endif
 }
 
