@@ -27,6 +27,7 @@ struct GatedDeltaChunkKernel {
   In *stages, *state_high, *state_low, *u_high, *u_low, *x_high, *x_low;  // shared memory, as GatedDeltaChunks::smem() counts it
   float *lower, *solved, *inverse, *part, *sums, *k_factor, *q_factor, *beta;
   int thread, warp, lane, hk, hv, column0;
+  float gates[2], rates[2];  // fetch()
   float state[kTiles][4];  // rows 16 warp + lane / 4 and 8 further, columns 8 n + 2 (lane % 4) and the next
 
   __device__ __forceinline__ In* keys(int stage) const { return stages + stage * P.stage(); }
@@ -51,37 +52,50 @@ struct GatedDeltaChunkKernel {
     ptx::copy_commit();
   }
 
-  /// Lengths of the chunk's keys and queries, betas, running sums of decays.
-  __device__ __forceinline__ void measure(int stage, int t0, int past) const {
-    for (int r = warp; r < 2 * kTokens; r += P.kThreads / 32) {
-      const In* const row = (r < kTokens ? keys(stage) : queries(stage)) + r % kTokens * kPitch;
+  /// Decays and betas of two tokens of a chunk, in the first warp; a chunk ahead, since they come from far.
+  __device__ __forceinline__ void fetch(int t0, int past) {
+    if (warp != 0) return;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int t = t0 + 2 * lane + e;
+      gates[e] = a.decay != nullptr && t < past ? fmaxf(a.decay[t * a.decay_stride + hv], kLeast) : 0.0f;
+      rates[e] = t >= past ? 0.0f : a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+    }
+  }
+  /// Lengths of the chunk's keys and queries, half a warp each; betas, running sums of decays.
+  __device__ __forceinline__ void measure(int stage) const {
+#pragma unroll
+    for (int pass = 0; pass < 2 * kTokens / 16; ++pass) {
+      const int r = pass * 16 + warp * 2 + lane / 16, at = lane % 16 * 8;
       float square = 0;
+      if (at < P.d) {
+        const uint4 x = *reinterpret_cast<const uint4*>((r < kTokens ? keys(stage) : queries(stage)) + r % kTokens * kPitch + at);
+        const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-      for (int i = lane; i < P.d; i += 32) square += to_float(row[i]) * to_float(row[i]);
+        for (int i = 0; i < 4; ++i) {
+          const float low = __uint_as_float(words[i] << 16), high = __uint_as_float(words[i] & 0xffff0000u);
+          square += low * low + high * high;
+        }
+      }
 #pragma unroll
-      for (int step = 16; step > 0; step >>= 1) square += __shfl_xor_sync(0xffffffffu, square, step);
+      for (int step = 8; step > 0; step >>= 1) square += __shfl_xor_sync(0xffffffffu, square, step);
       const float factor = a.normalize ? rsqrtf(square + 1e-6f) : 1.0f;
-      if (lane == 0) (r < kTokens ? k_factor : q_factor)[r % kTokens] = r < kTokens ? factor : factor * a.scale;
+      if (lane % 16 == 0) (r < kTokens ? k_factor : q_factor)[r % kTokens] = r < kTokens ? factor : factor * a.scale;
     }
     if (warp == 0) {
-      float two[2];
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int t = t0 + 2 * lane + e;
-        two[e] = a.decay != nullptr && t < past ? fmaxf(a.decay[t * a.decay_stride + hv], kLeast) : 0.0f;
-        beta[2 * lane + e] = t >= past ? 0.0f : a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
-      }
-      float sum = two[0] + two[1];
+      float sum = gates[0] + gates[1];
 #pragma unroll
       for (int step = 1; step < 32; step <<= 1) {
         const float before = __shfl_up_sync(0xffffffffu, sum, step);
         if (lane >= step) sum += before;
       }
-      sums[2 * lane] = sum - two[1], sums[2 * lane + 1] = sum;
+      sums[2 * lane] = sum - gates[1], sums[2 * lane + 1] = sum;
+      beta[2 * lane] = rates[0], beta[2 * lane + 1] = rates[1];
     }
   }
 
-  /// Rows r0 .. r0 + 15 of `rows` times every key up to the last of them, and times the state before the chunk.
+  /// Rows r0 .. r0 + 15 of `rows` times every key, and times the state before the chunk. Those of later keys go unused: skipping them
+  /// would keep products from overlapping.
   __device__ __forceinline__ void products(const In* rows, const In* k, int r0, float (&scores)[kTokens / 8][4], float (&read)[kTiles][4]) const {
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = 0;
@@ -94,7 +108,6 @@ struct GatedDeltaChunkKernel {
       for (int u = 0; u < 2; ++u) ptx::load_matrix4(ptx::shared_address(rows + (r0 + lane % 16) * kPitch + (step + u) * 16 + lane / 16 * 8), f[u]);
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
-        if (n * 8 > r0 + 15) break;
         uint32_t b[4];
         ptx::load_matrix4(ptx::shared_address(k + (n * 8 + lane % 8) * kPitch + step * 16 + lane / 8 * 8), b);
         ptx::mma16816<In>(scores[n], f[0][0], f[0][1], f[0][2], f[0][3], b[0], b[1]);
@@ -176,7 +189,7 @@ struct GatedDeltaChunkKernel {
     for (int b = 0; b < kTokens / 16; ++b) {
       const int r = b * 16 + row;
       float x = solved[r * kSolve + at], y = solved[r * kSolve + at + 1];
-#pragma unroll 4
+#pragma unroll 16
       for (int j = 0; j < b * 16; ++j) {
         const float l = lower[r * kLower + j];
         x -= l * solved[j * kSolve + at], y -= l * solved[j * kSolve + at + 1];
@@ -302,9 +315,10 @@ __global__ void __launch_bounds__(P.kThreads, 1) gated_delta_chunks(const __grid
   float* const sums = part + 16 * Kernel::kSolve;
   Kernel k{a, stages, states, states + P.d * Kernel::kNarrow, us, us + kNarrowTile, us + 2 * kNarrowTile, us + 3 * kNarrowTile,
            lower, solved, inverse, part, sums, sums + P.kTokens, sums + 2 * P.kTokens, sums + 3 * P.kTokens,
-           static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32), hv / a.group(), hv, slice * P.kColumns, {}};
+           static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32), hv / a.group(), hv, slice * P.kColumns, {}, {}, {}};
   const int slot = a.sequences.row(n);
   k.bring(0, first, past);
+  k.fetch(first, past);
   if (!a.sequences.starts_at_zero(n)) k.each(slot, [](float& x, const float* stored) { x = *stored; });
   if (k.warp * 16 < P.d) k.show();
   int stage = 0;
@@ -313,8 +327,9 @@ __global__ void __launch_bounds__(P.kThreads, 1) gated_delta_chunks(const __grid
     k.bring(stage ^ 1, t0 + P.kTokens, past);  // nothing behind the end
     ptx::copy_wait<1>();
     __syncthreads();
-    k.measure(stage, t0, past);
+    k.measure(stage);
     __syncthreads();
+    k.fetch(t0 + P.kTokens, past);
     float scores[P.kTokens / 8][4], read[Kernel::kTiles][4];
     const int r0 = k.warp % 4 * 16;
     const bool asks = k.warp < 4;  // of queries; the other warps of keys
