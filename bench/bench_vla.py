@@ -21,7 +21,7 @@ WORDS, CODES = 64, 60
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8:2", "pi05-base:fp8:1", "pi05-base:fp8:3", "pi0-base:fp8:2", "pi0-base:bf16:2", "pi0fast-base:fp8:3", "pi0fast-base:bf16:3"]
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8:3"]
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",
            "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json", "bench/configs/pi0fast-base/config.json"]
 
@@ -60,13 +60,14 @@ def main() -> None:
     for case in args.cases.split(","):
         name, precision, views = case.split(":")
         views = int(views)
+        rng = np.random.default_rng(0)
+        words = 24 if name.startswith("pi0-") else WORDS
+        observation = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
+        kind = "fp8" if precision.startswith("fp8") else precision
         start = time.perf_counter()
-        with vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50,
-                               num_steps=10, prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True) as policy:
+        with vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50, num_steps=10,
+                               prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation]) as policy:
             loaded = time.perf_counter() - start
-            rng = np.random.default_rng(0)
-            words = 24 if name.startswith("pi0-") else WORDS
-            observation = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
             codes = name.startswith("pi0fast")
             run = (lambda: policy.tokens(**observation, end_token=-1)) if codes else (lambda: policy.predict(**observation, seed=0))
             run()
@@ -75,7 +76,7 @@ def main() -> None:
             stages = {stage: policy.profile(stage) for stage in ("context", "actions")}
             report = policy.report()
             replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1 if codes else 1)
-            limit, peer = FLOOR.get((name, precision, views)), PEER.get((name, precision, views))
+            limit, peer = FLOOR.get((name, kind, views)), PEER.get((name, kind, views))
             tag = f"policy={name},views={views}," + (f"codes={CODES}" if codes else "horizon=50,steps=10")
             common = dict(op="e2e", dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
             for stage, s in stages.items():
@@ -88,7 +89,7 @@ def main() -> None:
                 total = sum(g["us"] * g["launches"] for g in s["groups"])
                 print(f"  {stage}: {s['step_us']:.1f} us, sum of its launches {total:.1f}")
                 for g in sorted(s["groups"], key=lambda g: -g["us"] * g["launches"]):
-                    rate = max(g["bytes"] / 4.25e12, g["flops"] / (7.9e14 if precision == "bf16" else 1.5e15)) * 1e6
+                    rate = max(g["bytes"] / 4.25e12, g["flops"] / (7.9e14 if kind == "bf16" else 1.5e15)) * 1e6
                     print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  {g['us'] * g['launches']:8.1f}  floor {rate:7.2f}")
     if not args.no_receipt:
         print(r.write("bench").relative_to(ROOT))

@@ -141,6 +141,40 @@ def test_where_the_prefix_matters(gated, references, case, precision):
             assert np.vdot(v, w) / np.linalg.norm(v) / np.linalg.norm(w) >= 0.9995
 
 
+def test_calibrated_scales(gated, references, tmp_path, monkeypatch):
+    """One scale a place instead of one a token: e4m3 is a float format, so the error stays that of rounding; found once, kept
+    under what they depend on."""
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+    given = observation("pi05_tiny", "a")
+    options = dict(path=gated, precision="fp8_static", calibration=[given], percentile=100.0)
+    with load("pi05", "pi05_tiny", "a", **options) as model:
+        seen, first = velocities(model.observe(**given), given["noise"], 10), model.predict(**given)
+        assert model.report()["precision"] == "fp8_static"
+    right, rounded = np.stack(references["a", "f32"][0]), np.stack(references["a", "fp8"][0])
+    assert np.linalg.norm(seen - right) <= 2 * np.linalg.norm(rounded - right)
+    kept = list((tmp_path / "models" / "calibration").glob("policy-*.json"))
+    scales = json.loads(kept[0].read_text())["act_scales"]
+    assert len(kept) == 1 and len(scales) == 3 + 4 * (2 + 4 + 4) and min(scales) > 0
+    # What is kept is used: halved, large values saturate and actions change.
+    kept[0].write_text(json.dumps({"act_scales": [v / 8 for v in scales]}))
+    with load("pi05", "pi05_tiny", "a", **options) as model:
+        assert np.abs(model.predict(**given) - first).max() > 0.05
+    # Other observations and another checkpoint are other scales.
+    with load("pi05", "pi05_tiny", "a", **options | dict(calibration=[given | dict(images=given["images"][::-1])])) as model:
+        assert len(list((tmp_path / "models" / "calibration").glob("policy-*.json"))) == 2
+    for change, words in ((dict(calibration=None), "takes its scales from observations"), (dict(percentile=0.0), "percentile")):
+        with pytest.raises(vivace.InvalidArgumentError, match=words):
+            load("pi05", "pi05_tiny", "a", **options | change)
+    plain = dict(config="pi05", device=DEVICE, statistics="none", num_views=2, action_horizon=10)
+    for wrong in (scales[:-1], [*scales[:-1], float("nan")], []):
+        with pytest.raises(vivace.InvalidArgumentError, match="act_scales"):
+            _core.load_policy(str(gated), precision="fp8_static", act_scales=wrong, **plain)
+    with pytest.raises(vivace.InvalidArgumentError, match="takes 0 of them"):
+        _core.load_policy(str(gated), precision="bf16", act_scales=scales, **plain)
+    with load("pi05", "pi05_tiny", "a", precision="fp8") as model, pytest.raises(vivace.FailedPreconditionError, match="already"):
+        model._live.calibrate([model._observation(**given)], 99.9)
+
+
 def test_a_hard_prefix_is_kept_and_continued():
     want, given = expected("pi05_tiny", "d"), observation("pi05_tiny", "d")
     n = int(INPUTS["pi05_tiny"]["d.delay"][0])
@@ -217,8 +251,8 @@ def load_fast(case, path=FAST, **options):
     return vivace.load_model(path, config="pi0fast", **options)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp8"])
-def test_codes_in_lower_precision(precision):
+@pytest.mark.parametrize("precision", ["bf16", "fp8", "fp8_static"])
+def test_codes_in_lower_precision(precision, tmp_path, monkeypatch):
     """The first logits, before greedy paths part, err no more than twice what float64 does when it is rounded likewise."""
     want, given = expected("pi0_fast_tiny", "a")["logits"][0], fast_observation("a")
     weights = {}
@@ -226,8 +260,9 @@ def test_codes_in_lower_precision(precision):
         weights |= load_file(shard)
     on = np.stack(given["images"])
     close(Policy(weights).first_logits(on, given["prompt"]), want, 1e-5)  # the reference itself
-    rounded = Policy(weights, arithmetic=Rounded(eight=precision == "fp8")).first_logits(on, given["prompt"])
-    with load_fast("a", precision=precision) as model:
+    rounded = Policy(weights, arithmetic=Rounded(eight=precision != "bf16")).first_logits(on, given["prompt"])
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+    with load_fast("a", precision=precision, calibration=[given], percentile=100.0) as model:
         got = next(v[0] for n, _, v in model.observe(**given, end_token=-1) if n == "logits")
     assert np.linalg.norm(got - want) <= 2 * np.linalg.norm(rounded - want)
 

@@ -26,10 +26,10 @@ struct Policy {
 
 std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& config, const std::string& device, const std::string& precision, const std::string& resize,
                                     const std::string& statistics, std::vector<bool> delta, const std::string& robot, int threads, int views, int horizon, int steps, int batch, int prompt_tokens, int codes,
-                                    const std::string& codec, bool eager, bool random_weights) {
+                                    const std::string& codec, std::vector<float> act_scales, bool eager, bool random_weights) {
   auto loaded = [&] {
     nb::gil_scoped_release release;
-    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, random_weights});
+    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, std::move(act_scales), threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, random_weights});
   }();
   check(loaded.status());
   return std::make_unique<Policy>(Policy{std::move(loaded).value()});
@@ -200,10 +200,20 @@ void add_policy(nb::module_& m) {
         return *got;
       }, nb::arg("state"))
       .def("observe", &observe, nb::arg("observations"))
+      .def("calibrate", [](Policy& p, nb::list observations, double percentile) {
+        Given given;
+        read(observations, &given);
+        auto scales = [&] {
+          nb::gil_scoped_release release;
+          return p.model->calibrate(given.observations, percentile);
+        }();
+        check(scales.status());
+        return std::move(scales).value();
+      }, nb::arg("observations"), nb::arg("percentile"))
       .def("profile", &profile, nb::arg("context"));
   m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
         nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
-        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("eager") = false, nb::arg("random_weights") = false);
+        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("random_weights") = false);
   m.def("resize_frame", &resize_frame, nb::arg("frame"), nb::arg("flavour"), nb::arg("side") = 224);
   m.def("scale_values", &scale, nb::arg("kind"), nb::arg("flavour"), nb::arg("low"), nb::arg("high"), nb::arg("x"), nb::arg("inverse"));
 }

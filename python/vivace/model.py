@@ -67,7 +67,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     if config is not None:
         from vivace.policy import load_policy
 
-        return load_policy(path_or_name, config=config, device=device, precision=precision, partition=partition, threads=threads, random_weights=random_weights, **policy)
+        return load_policy(path_or_name, config=config, device=device, precision=precision, partition=partition, threads=threads, random_weights=random_weights,
+                           calibration=calibration, percentile=percentile, **policy)
     if policy:
         raise TypeError(f"load_model() got an unexpected keyword argument {next(iter(policy))!r}")
     if partition is not None:

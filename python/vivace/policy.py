@@ -1,6 +1,7 @@
 """Vision-language-action policies: camera frames, a prompt and the arm's state in, a chunk of actions out."""
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -13,7 +14,7 @@ BOS = 2  # of PaliGemma's tokenizer
 
 
 def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None,
-                threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, codec="", max_codes=0, random_weights=False) -> "Policy":
+                threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, codec="", max_codes=0, calibration=None, percentile=100.0, random_weights=False) -> "Policy":
     """Loads a policy: what vivace.load_model(path, config=...) does.
 
     config: "pi05", "pi0", "pi0fast". num_views: camera slots (3). action_horizon, num_steps: of a chunk and its flow, 0 = the
@@ -24,6 +25,9 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
     tokenizer.json or tokenizer.model of PaliGemma, where it is not beside the checkpoint; token ids need none.
     codec: of pi0fast, a folder with the actions' tokenizer.json and processor_config.json; without it tokens() works,
     predict() does not. max_codes: most tokens of its answer (256).
+    precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "fp8" (a scale a token), or "fp8_static": scales found by running
+    `calibration`, a list of dicts with predict()'s arguments, in bf16; `percentile` of the magnitudes that they
+    bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan, the shapes and the observations.
     Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
     divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.
     """
@@ -36,9 +40,35 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
     path = os.fspath(path)
     if not os.path.exists(path):
         raise NotFoundError(f"{path}: no such file or directory")
-    core = _core.load_policy(path, config=config, device=device, precision=precision, resize=resize, statistics=statistics, delta=list(delta), robot=robot, threads=threads,
-                             num_views=num_views, action_horizon=action_horizon, num_steps=num_steps, batch=batch, prompt_tokens=prompt_tokens, max_codes=max_codes, codec=os.fspath(codec), random_weights=random_weights)
-    return Policy(path, core, tokenizer)
+    options = dict(config=config, resize=resize, statistics=statistics, delta=list(delta), robot=robot, num_views=num_views, action_horizon=action_horizon,
+                   num_steps=num_steps, prompt_tokens=prompt_tokens, max_codes=max_codes, codec=os.fspath(codec), random_weights=random_weights)
+    where = dict(device=device, threads=threads)
+    scales = _act_scales(path, calibration, percentile, tokenizer, options, where) if precision == "fp8_static" else []
+    return Policy(path, _core.load_policy(path, precision=precision, batch=batch, act_scales=scales, **options, **where), tokenizer)
+
+
+def _act_scales(path, observations, percentile, tokenizer, options, where) -> list[float]:
+    """Kept scales of these observations, or new ones."""
+    from vivace.calibrate import _read, checkpoint_digest
+    from vivace.fetch import cache_dir
+
+    if not observations:
+        raise InvalidArgumentError('calibration: precision="fp8_static" takes its scales from observations; give some, or use "fp8"')
+    with Policy(path, _core.load_policy(path, precision="bf16", **options, **where), tokenizer) as policy:
+        given = [policy._observation(**o) for o in observations]
+        seen = hashlib.sha256(json.dumps([checkpoint_digest(path), "fp8_static", percentile, options]).encode())
+        for o in given:
+            for value in [*o["frames"], o["tokens"], o["state"], o["noise"], o["seed"], o["frozen"]]:
+                seen.update(b"-" if value is None else policy._np.ascontiguousarray(value).tobytes() + b"|")
+        file = cache_dir() / "calibration" / f"policy-{seen.hexdigest()}.json"
+        if (kept := _read(file)) is not None:
+            return kept
+        scales = policy._live.calibrate(given, percentile)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps({"checkpoint": path, "plan": "fp8_static", "percentile": percentile, "act_scales": scales}))
+    part.replace(file)  # whole or not there
+    return scales
 
 
 def clean(task: str) -> str:

@@ -11,11 +11,12 @@ namespace vivace::engine {
 struct PolicyOptions {
   std::string config;               // pi05 | pi0 | pi0fast
   std::string device = "auto";      // auto | cpu | cuda | cuda:N
-  std::string precision = "auto";   // auto | f32 | bf16 | fp8
+  std::string precision = "auto";   // auto | f32 | bf16 | fp8 | fp8_static
   std::string resize = "auto";      // how frames become 224 x 224: openpi | lerobot; auto: as the checkpoint was saved
   std::string statistics = "auto";  // auto: of the checkpoint, an error if it has none; none: actions stay normalised
   std::vector<bool> delta;          // dimensions whose actions are steps from the state: it is added again
   std::string robot;                // which of several statistics; empty: the only one
+  std::vector<float> act_scales;    // of fp8_static and no other plan: what calibrate() gave
   int threads = 0;                  // host: 0 = one a physical core
   int views = 0;                    // camera slots; 0 = 3
   int horizon = 0;                  // actions of a chunk; 0 = the checkpoint's
@@ -74,6 +75,10 @@ class PolicyModel : public Model {
   /// flow's steps, -1 outside them. Setup phase.
   using Probe = std::function<Status(const char* name, int step, const Tensor& value)>;
   virtual Status observe(std::span<const Observation> observations, const Probe& probe) = 0;
+  /// PolicyOptions::act_scales from what observations bring to each place where activations enter products: over all
+  /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do not
+  /// quantise activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
+  virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) = 0;
   /// Times the two graphs and their launches. Setup phase.
   virtual Result<Profile> profile(bool context) = 0;
 };

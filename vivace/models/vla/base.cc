@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
@@ -28,6 +29,11 @@ Status PolicyBase::check_options() {
   VV_TRY(range("action_horizon", options_.horizon, kMostHorizon));
   VV_TRY(range("num_steps", options_.steps, kMostSteps));
   VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
+  const size_t places = plan_.fixed ? static_cast<size_t>(Places(config_).count()) : 0;
+  if (options_.act_scales.size() != places)
+    return Status(Code::kInvalidArgument, strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint", plan_.name, places, options_.act_scales.size()));
+  for (const float s : options_.act_scales)
+    if (!(s > 0 && std::isfinite(s))) return Status(Code::kInvalidArgument, strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
   if (options_.batch < 1 || options_.batch > kMostBatch) return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
   limits_.views = own(options_.views, 3);
@@ -73,6 +79,7 @@ void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, b
   }
   if (!plan_.eight) return;
   declare("codes", DType::e4m3, Shape(rows, std::max({t.q_width(), t.mlp, padded_patch(config_)})), &b->codes);
+  if (plan_.fixed) return;
   declare("normed_scale", f32, Shape(rows), &b->normed_scale);
   declare("codes_scale", f32, Shape(rows), &b->codes_scale);
 }
@@ -101,6 +108,7 @@ void PolicyBase::declare_context() {
     declare("pixel_scale", f32, Shape(3), &b.pixel_scale);
     declare("pixel_offset", f32, Shape(3), &b.pixel_offset);
   }
+  if (plan_.fixed) declare("act_scales", f32, Shape(Places(c).count()), &b.act_scales);
   declare("inv_freq", f32, Shape(c.text.head_dim / 2), &b.inv_freq);
   const auto layers = static_cast<size_t>(c.text.layers);
   b.k_cache.resize(layers);
@@ -117,6 +125,10 @@ Status PolicyBase::fill_constants() {
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
   const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)}, {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
   VV_TRY(machine_->upload(both));
+  if (plan_.fixed) {
+    const engine::Upload scales[] = {{buffers_.act_scales.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
+    VV_TRY(machine_->upload(scales));
+  }
   if (!buffers_.pixel_scale.present()) return {};
   constexpr float kScale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, kOffset[] = {-1, -1, -1};
   const engine::Upload pixels[] = {{buffers_.pixel_scale.data, kScale, sizeof(kScale)}, {buffers_.pixel_offset.data, kOffset, sizeof(kOffset)}};
@@ -295,6 +307,51 @@ Status PolicyBase::observe_context(const Show& show) {
     VV_TRY(show("v_cache", static_cast<int>(i), buffers_.v_cache[i]));
   }
   return {};
+}
+
+Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> observations, double percentile) {
+  if (plan_.eight) return Status(Code::kFailedPrecondition, strf("calibrate: %s quantises activations already; load with bf16 or f32", plan_.name));
+  if (observations.empty() || !(percentile > 0 && percentile <= 100))
+    return Status(Code::kInvalidArgument, strf("calibrate: wanted observations and a percentile in (0, 100], got %zu and %g", observations.size(), percentile));
+  const auto places = static_cast<size_t>(Places(config_).count());
+  std::vector<std::vector<float>> largest(places);  // an observation each
+  std::vector<std::byte> copy;
+  exec::Stream& stream = machine_->stream();
+  const Enters enters = [&](int64_t place, const Tensor& x, const Tensor& rows) -> Status {
+    int64_t valid = x.shape[0];
+    for (const Tensor* count : {&context_.view_rows, &context_.rows})
+      if (rows.data == count->data) valid = context_in_.host<int32_t>(*count)[0];
+    if (valid == 0) return {};
+    const Tensor part = slice(x, 0, valid);
+    copy.resize(static_cast<size_t>(part.span_bytes()));
+    VV_TRY(stream.synchronize());
+    VV_TRY(stream.copy(copy.data(), part.data, copy.size()));
+    VV_TRY(stream.synchronize());
+    float& most = largest[static_cast<size_t>(place)].back();
+    for (int64_t t = 0; t < valid; ++t)
+      for (int64_t i = 0; i < x.shape[1]; ++i) {
+        const auto at = static_cast<size_t>(t * x.stride[0] + i);
+        float v;
+        if (x.dtype == DType::f32) std::memcpy(&v, copy.data() + 4 * at, 4);
+        else v = f32_of_bf16(reinterpret_cast<const uint16_t*>(copy.data())[at]);
+        most = std::max(most, std::fabs(v));
+      }
+    return {};
+  };
+  for (const Observation& o : observations) {
+    VV_TRY(prepare({&o, 1}));
+    for (auto& l : largest) l.push_back(0);
+    VV_TRY(calibrate_one(enters));
+  }
+  std::vector<float> scales;
+  for (auto& l : largest) {
+    std::sort(l.begin(), l.end());
+    const double at = percentile / 100 * static_cast<double>(l.size() - 1), low = std::floor(at);
+    const float below = l[static_cast<size_t>(low)], above = l[static_cast<size_t>(std::ceil(at))];
+    const float value = below + (above - below) * static_cast<float>(at - low);
+    scales.push_back(value > 0 ? value / 448.0f : 1.0f);  // e4m3's largest; a place that nothing reached
+  }
+  return scales;
 }
 
 Result<engine::Profile> PolicyBase::profile(bool context) {

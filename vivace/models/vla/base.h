@@ -24,6 +24,7 @@ class PolicyBase : public engine::PolicyModel {
   engine::PolicyLimits limits() const override { return limits_; }
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
   Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
+  Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
   Result<engine::Profile> profile(bool context) override;
 
  protected:
@@ -44,13 +45,15 @@ class PolicyBase : public engine::PolicyModel {
   virtual Status record_launches(exec::Stream& s, bool context) const;
   /// Both graphs are there.
   virtual Status captured() = 0;
+  /// Runs what prepare() wrote op by op; `enters` sees what enters products.
+  virtual Status calibrate_one(const Enters& enters) = 0;
   /// Everything after write(): normalised actions [observations, horizon, action_dim].
   virtual Result<std::span<const float>> run(size_t observations) = 0;
 
   virtual Status record_context_graph(exec::Stream& s) const;
   /// Checks observations and writes the host's side of them. Errors: as predict().
   Status prepare(std::span<const engine::Observation> observations);
-  PolicyContext context(Show show = {}) const { return {config_, plan_, weights_, buffers_, limits_.batch, limits_.views, limits_.steps, std::move(show)}; }
+  PolicyContext context(Show show = {}) const { return {config_, plan_, weights_, buffers_, limits_.batch, limits_.views, limits_.steps, std::move(show), {}}; }
   void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
   Status observe_context(const Show& show);

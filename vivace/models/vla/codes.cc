@@ -33,6 +33,7 @@ class CodePolicy final : public PolicyBase {
   Status record_own(exec::Stream& s) const override { return record_launches(s, false); }
   Status captured() override { return {}; }
   Result<std::span<const float>> run(size_t observations) override;
+  Status calibrate_one(const Enters& enters) override;
   Status write_codes(size_t observations);
   /// Takes over what step `s` made; true where every observation has ended.
   bool collect(int s, size_t observations);
@@ -189,6 +190,19 @@ Status CodePolicy::generate(std::span<const Observation> observations) {
 Result<std::span<const int32_t>> CodePolicy::tokens(int i) const {
   if (i < 0 || static_cast<size_t>(i) >= written_) return Status(Code::kInvalidArgument, strf("tokens: observation %d is outside the %zu of the last run that ended well", i, written_));
   return std::span<const int32_t>(tokens_[static_cast<size_t>(i)]);
+}
+
+Status CodePolicy::calibrate_one(const Enters& enters) {
+  exec::Stream& stream = machine_->stream();
+  PolicyContext seen = context();
+  seen.enters = enters;
+  ops::Recorder rec(stream);
+  VV_TRY(context_in_.copy_in(stream));
+  VV_TRY(record_context(rec, seen, context_));
+  VV_TRY(code_in_.copy_in(stream));
+  VV_TRY(record_first_code(rec, seen, code_));
+  for (int s = 1; s < limits_.codes; ++s) VV_TRY(record_code(rec, seen, code_));
+  return stream.synchronize();
 }
 
 Result<std::span<const float>> CodePolicy::normalized(int i) const {

@@ -28,6 +28,7 @@ class FlowPolicy final : public PolicyBase {
   Status record_own(exec::Stream& s) const override;
   Status captured() override;
   Result<std::span<const float>> run(size_t observations) override;
+  Status calibrate_one(const Enters& enters) override;
   Status make_tables();
 
   ActionInputs action_;
@@ -189,6 +190,18 @@ Result<std::span<const float>> FlowPolicy::run(size_t observations) {
   }
   VV_TRY(stream.synchronize());
   return std::span<const float>(static_cast<const float*>(result_.data()), observations * static_cast<size_t>(limits_.horizon * limits_.action_dim));
+}
+
+Status FlowPolicy::calibrate_one(const Enters& enters) {
+  exec::Stream& stream = machine_->stream();
+  PolicyContext seen = context();
+  seen.enters = enters;
+  ops::Recorder rec(stream);
+  VV_TRY(context_in_.copy_in(stream));
+  VV_TRY(record_context(rec, seen, context_));
+  VV_TRY(action_in_.copy_in(stream));
+  VV_TRY(record_actions(rec, seen, action_));
+  return stream.synchronize();
 }
 
 Result<std::span<const float>> FlowPolicy::normalized(int i) const {

@@ -27,9 +27,9 @@ Tensor by_view(const Tensor& t, int64_t n) { return tensor(t.data, t.dtype, Shap
 /// Row `i` of a matrix as a vector.
 Tensor row(const Tensor& t, int64_t i) { return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place); }
 
-/// Rows that enter a product, with the scale of each where they are e4m3.
+/// Rows that enter a product, with the scale of each, or of all, where they are e4m3.
 struct Rows {
-  Tensor x, scale;
+  Tensor x, scale, all;
 };
 
 /// A norm's adaptive side: a time table's parts, and which of its rows each token takes.
@@ -44,7 +44,7 @@ Ada ada(const Tensor& table, const Tensor& rows) {
 
 class Walk {
  public:
-  Walk(ops::Recorder& rec, const PolicyContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers) {}
+  Walk(ops::Recorder& rec, const PolicyContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers), at_(context.config) {}
 
   Status vision(const ContextInputs& in) {
     const TowerBuffers& b = b_.vision;
@@ -53,24 +53,26 @@ class Walk {
     const double side = static_cast<double>(c_.patch);
     VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
-    VV_TRY(enter(b, b_.patches, &entering));
+    VV_TRY(enter(b, b_.patches, Places::patches, &entering));
     VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
-    for (const VisionLayer& w : w_.vision) {
-      VV_TRY(layer_norm(b.hidden, w.attn_norm, b));
-      VV_TRY(product({b.normed, b.normed_scale}, w.qkv, b.qkv));
+    for (size_t i = 0; i < w_.vision.size(); ++i) {
+      const VisionLayer& w = w_.vision[i];
+      VV_TRY(layer_norm(b.hidden, w.attn_norm, b, at_.vision(i, 0), &entering));
+      VV_TRY(product(entering, w.qkv, b.qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}));
       VV_TRY(rec_(ops::attention, {{"q", b.q}, {"k", by_view(b.k, c_.view_tokens())}, {"v", by_view(b.v, c_.view_tokens())}, {"slot", b_.view_slot}, {"out", b.attended}, {"rows", rows_}},
                   {{"mask", "full"}}));
-      VV_TRY(enter(b, flat(b.attended), &entering));
+      VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), &entering));
       VV_TRY(product(entering, w.o, b.hidden, b.hidden));
-      VV_TRY(layer_norm(b.hidden, w.mlp_norm, b));
-      VV_TRY(product({b.normed, b.normed_scale}, w.up, b.mlp, {}, "gelu_tanh"));
-      VV_TRY(enter(b, b.mlp, &entering));
+      VV_TRY(layer_norm(b.hidden, w.mlp_norm, b, at_.vision(i, 2), &entering));
+      const Rows inner = activated(b, at_.vision(i, 3));
+      VV_TRY(product(entering, w.up, inner.x, {}, "gelu_tanh", inner.all));
+      VV_TRY(enter(b, inner, at_.vision(i, 3), &entering));
       VV_TRY(product(entering, w.down, b.hidden, b.hidden));
     }
-    VV_TRY(layer_norm(b.hidden, w_.vision_norm, b));
+    VV_TRY(layer_norm(b.hidden, w_.vision_norm, b, at_.projector(), &entering));
     const Tensor out = slice(b_.text.hidden, 0, b.hidden.shape[0]);
-    VV_TRY(product({b.normed, b.normed_scale}, w_.projector, out));
+    VV_TRY(product(entering, w_.projector, out));
     return show("image_tokens", -1, out);
   }
 
@@ -86,14 +88,15 @@ class Walk {
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
       const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, {}, "full"};
-      VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
+      Rows entering;
+      VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
       if (!w.o.w.present()) {
-        VV_TRY(keys(b, w.qkv, cache));
+        VV_TRY(keys(b, entering, w.qkv, cache));
         break;
       }
-      VV_TRY(attend(b, c_.text, w, cache, b.hidden, b.hidden));
-      VV_TRY(rms_norm(b, w.mlp_norm, b.normed, b.normed_scale));
-      VV_TRY(mlp(b, w, b.hidden, b.hidden));
+      VV_TRY(attend(b, entering, c_.text, w, cache, at_.text(i, 1), b.hidden, b.hidden));
+      VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
+      VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
     }
     return {};
   }
@@ -112,10 +115,11 @@ class Walk {
       const GemmaLayer& w = w_.text[i];
       const Tensor none;
       const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, none, {}, "causal"};
-      VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
-      VV_TRY(attend(b, c_.text, w, cache, b.hidden, b.hidden));
-      VV_TRY(rms_norm(b, w.mlp_norm, b.normed, b.normed_scale));
-      VV_TRY(mlp(b, w, b.hidden, b.hidden));
+      Rows entering;
+      VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
+      VV_TRY(attend(b, entering, c_.text, w, cache, at_.text(i, 1), b.hidden, b.hidden));
+      VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
+      VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
     }
     return pick_code(in);
   }
@@ -127,29 +131,30 @@ class Walk {
     for (int64_t s = 0; s < x_.steps; ++s) {
       const int step = static_cast<int>(s);
       const Tensor time_row = adaptive ? row(in.time_row, s) : Tensor{};
-      VV_TRY(adaptive ? product({in.x, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
+      VV_TRY(adaptive ? product({in.x, {}, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
       VV_TRY(show("suffix_embeddings", step, b.hidden));
       Ada before;  // of the branch that waits to join the residual stream
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
         const bool state = c_.has(kStateToken);
         const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
+        Rows entering;
         if (adaptive) {
           const Ada attn = ada(b_.attn_ada[i], time_row), after = ada(b_.mlp_ada[i], time_row);
-          VV_TRY(ada_norm(b, before, attn, b.normed, b.normed_scale));
-          VV_TRY(attend(b, c_.expert, w, cache, b.branch, {}));
-          VV_TRY(ada_norm(b, attn, after, b.normed, b.normed_scale));
-          VV_TRY(mlp(b, w, b.branch, {}));
+          VV_TRY(ada_norm(b, before, attn, at_.expert(i, 0), &entering));
+          VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.branch, {}));
+          VV_TRY(ada_norm(b, attn, after, at_.expert(i, 2), &entering));
+          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.branch, {}));
           before = after;
         } else {
-          VV_TRY(rms_norm(b, w.attn_norm, b.normed, b.normed_scale));
-          VV_TRY(attend(b, c_.expert, w, cache, b.hidden, b.hidden));
-          VV_TRY(rms_norm(b, w.mlp_norm, b.normed, b.normed_scale));
-          VV_TRY(mlp(b, w, b.hidden, b.hidden));
+          VV_TRY(rms_norm(b, w.attn_norm, at_.expert(i, 0), &entering));
+          VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.hidden, b.hidden));
+          VV_TRY(rms_norm(b, w.mlp_norm, at_.expert(i, 2), &entering));
+          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.hidden, b.hidden));
         }
       }
-      if (adaptive) VV_TRY(ada_norm(b, before, ada(b_.final_ada, time_row), b_.out, {}));
-      else VV_TRY(rms_norm(b, w_.expert_norm, b_.out, {}));
+      if (adaptive) VV_TRY(ada_norm(b, before, ada(b_.final_ada, time_row), {b_.out, {}, {}}));
+      else VV_TRY(rms_norm(b, w_.expert_norm, {b_.out, {}, {}}));
       VV_TRY(show("expert_out", step, b_.out));
       VV_TRY(advance(in));
       VV_TRY(show("x", step + 1, in.x));
@@ -189,33 +194,33 @@ class Walk {
   };
 
   /// Attention of normed rows, through its output product.
-  Status attend(const TowerBuffers& b, const Tower& t, const GemmaLayer& w, const Cache& cache, const Tensor& out, const Tensor& residual) {
-    VV_TRY(product({b.normed, b.normed_scale}, w.qkv, b.qkv));
+  Status attend(const TowerBuffers& b, const Rows& x, const Tower& t, const GemmaLayer& w, const Cache& cache, int64_t place, const Tensor& out, const Tensor& residual) {
+    VV_TRY(product(x, w.qkv, b.qkv));
     VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
     VV_TRY(rec_(ops::attention,
                 {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
                 {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
     Rows entering;
-    VV_TRY(enter(b, flat(b.attended), &entering));
+    VV_TRY(enter(b, flat(b.attended), place, &entering));
     return product(entering, w.o, out, residual);
   }
 
   /// The greedy token of the step's rows, where the next step and the host find it.
   Status pick_code(const CodeInputs& in) {
-    const TowerBuffers& b = b_.expert;
-    VV_TRY(rms_norm(b, w_.text_norm, b.normed, b.normed_scale));
-    VV_TRY(rec_(ops::gemm, {{"x", b.normed}, {"x_row_scale", b.normed_scale}, {"w", w_.head.w.present() ? w_.head.w : w_.embed}, {"w_row_scale", w_.head.scale}, {"out", b_.logits}}));
+    Rows entering;
+    VV_TRY(rms_norm(b_.expert, w_.text_norm, at_.head(), &entering));
+    VV_TRY(rec_(ops::gemm, {{"x", entering.x}, {"x_row_scale", entering.scale}, {"x_scale", entering.all}, {"w", w_.head.w.present() ? w_.head.w : w_.embed}, {"w_row_scale", w_.head.scale}, {"out", b_.logits}}));
     VV_TRY(show("logits", -1, b_.logits));
     VV_TRY(rec_(ops::argmax, {{"x", b_.logits}, {"token", b_.next}}));
     return rec_(ops::advance, {{"token", b_.next}, {"fed", in.token}, {"pos", in.pos}, {"turn", in.turn}, {"ring", in.ring}});
   }
 
   /// Keys and values of the layer whose rows nobody reads.
-  Status keys(const TowerBuffers& b, const Matrix& kv, const Cache& cache) {
+  Status keys(const TowerBuffers& b, const Rows& x, const Matrix& kv, const Cache& cache) {
     const Tower& t = c_.text;
     const Tensor both = columns(b.qkv, 0, 2 * t.kv_width());
-    VV_TRY(product({b.normed, b.normed_scale}, kv, both));
+    VV_TRY(product(x, kv, both));
     const auto heads = [&](int64_t first) {
       const Tensor part = columns(both, first, t.kv_width());
       Tensor h = tensor(part.data, part.dtype, Shape(part.shape[0], t.kv_heads, t.head_dim), part.place);
@@ -227,11 +232,13 @@ class Walk {
     return rec_(ops::kv_append, {{"k", k}, {"v", v}, {"pos", cache.pos}, {"slot", cache.slot}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"rows", rows_}});
   }
 
-  Status mlp(const TowerBuffers& b, const GemmaLayer& w, const Tensor& out, const Tensor& residual) {
-    VV_TRY(rec_(ops::gated_gemm, {{"x", b.normed}, {"x_row_scale", b.normed_scale}, {"w", w.gate_up.w}, {"w_row_scale", w.gate_up.scale}, {"out", b.mlp}, {"rows", rows_}},
+  Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out, const Tensor& residual) {
+    const Rows inner = activated(b, place);
+    VV_TRY(rec_(ops::gated_gemm,
+                {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", w.gate_up.w}, {"w_row_scale", w.gate_up.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
                 {{"act", "gelu_tanh"}}));
     Rows entering;
-    VV_TRY(enter(b, b.mlp, &entering));
+    VV_TRY(enter(b, inner, place, &entering));
     return product(entering, w.down, out, residual);
   }
 
@@ -240,10 +247,10 @@ class Walk {
     const int64_t B = x_.batch, n = in.x.shape[0] / B, A = n + 1, H = c_.expert.width;
     const Tensor& hidden = b_.expert.hidden;
     for (int64_t i = 0; i < B; ++i) {
-      VV_TRY(product({slice(in.state, i, 1), {}}, w_.state, slice(hidden, i * A, 1)));
-      VV_TRY(product({slice(in.x, i * n, n), {}}, w_.action_in, b_.embedded));
+      VV_TRY(product({slice(in.state, i, 1), {}, {}}, w_.state, slice(hidden, i * A, 1)));
+      VV_TRY(product({slice(in.x, i * n, n), {}, {}}, w_.action_in, b_.embedded));
       VV_TRY(rec_(ops::gemm, {{"x", b_.embedded}, {"w", columns(w_.time_in.w, 0, H)}, {"bias", row(b_.time_bias, step)}, {"out", b_.mixed}}, {{"epilogue", "silu"}}));
-      VV_TRY(product({b_.mixed, {}}, w_.time_out, slice(hidden, i * A + 1, n)));
+      VV_TRY(product({b_.mixed, {}, {}}, w_.time_out, slice(hidden, i * A + 1, n)));
     }
     return {};
   }
@@ -259,34 +266,62 @@ class Walk {
     return {};
   }
 
+  /// Where a norm's rows go that enter a product at `place`.
+  Rows normed(const TowerBuffers& b, int64_t place) const { return {b.normed, b.normed_scale, scale_of(place)}; }
+  /// Where an activation's rows go that enter a product at `place`: codes at once where their scale is known.
+  Rows activated(const TowerBuffers& b, int64_t place) const {
+    return x_.plan.fixed ? Rows{columns(b.codes, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp, {}, {}};
+  }
+  Tensor scale_of(int64_t place) const { return x_.plan.fixed ? slice(b_.act_scales, place, 1) : Tensor{}; }
+
   /// hidden += gate of `before` * branch, where something waits; out = adaptive norm of hidden.
-  Status ada_norm(const TowerBuffers& b, const Ada& before, const Ada& now, const Tensor& out, const Tensor& row_scale) {
+  Status ada_norm(const TowerBuffers& b, const Ada& before, const Ada& now, const Rows& out) {
     const bool waits = before.gate.present();
     return rec_(ops::norm,
                 {{"x", waits ? b.branch : b.hidden}, {"residual", waits ? b.hidden : Tensor{}}, {"gate", before.gate}, {"scale", now.scale}, {"shift", now.shift}, {"ada_row", now.rows},
-                 {"out", out}, {"row_scale", row_scale}},
+                 {"out", out.x}, {"row_scale", out.scale}, {"out_scale", out.all}},
                 {{"eps", c_.eps}});
   }
-
-  Status rms_norm(const TowerBuffers& b, const Tensor& weight, const Tensor& out, const Tensor& row_scale) {
-    return rec_(ops::norm, {{"x", b.hidden}, {"weight", weight}, {"out", out}, {"row_scale", row_scale}, {"rows", rows_}}, {{"eps", c_.eps}, {"weight_plus_one", 1.0}});
+  Status ada_norm(const TowerBuffers& b, const Ada& before, const Ada& now, int64_t place, Rows* out) {
+    *out = normed(b, place);
+    VV_TRY(ada_norm(b, before, now, *out));
+    return entered(place, out->x);
   }
 
-  Status layer_norm(const Tensor& x, const NormWeights& w, const TowerBuffers& b) {
-    return rec_(ops::norm, {{"x", x}, {"weight", w.weight}, {"bias", w.bias}, {"out", b.normed}, {"row_scale", b.normed_scale}, {"rows", rows_}}, {{"kind", "layer"}, {"eps", c_.eps}});
+  Status rms_norm(const TowerBuffers& b, const Tensor& weight, const Rows& out) {
+    return rec_(ops::norm, {{"x", b.hidden}, {"weight", weight}, {"out", out.x}, {"row_scale", out.scale}, {"out_scale", out.all}, {"rows", rows_}}, {{"eps", c_.eps}, {"weight_plus_one", 1.0}});
+  }
+  Status rms_norm(const TowerBuffers& b, const Tensor& weight, int64_t place, Rows* out) {
+    *out = normed(b, place);
+    VV_TRY(rms_norm(b, weight, *out));
+    return entered(place, out->x);
+  }
+
+  Status layer_norm(const Tensor& x, const NormWeights& w, const TowerBuffers& b, int64_t place, Rows* out) {
+    *out = normed(b, place);
+    VV_TRY(rec_(ops::norm, {{"x", x}, {"weight", w.weight}, {"bias", w.bias}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}}, {{"kind", "layer"}, {"eps", c_.eps}}));
+    return entered(place, out->x);
   }
 
   /// x as it enters a product: itself, or quantised into codes.
-  Status enter(const TowerBuffers& b, const Tensor& x, Rows* out) {
-    *out = {x, {}};
+  Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, Rows* out) {
+    *out = {x, {}, {}};
+    VV_TRY(entered(place, x));
     if (!x_.plan.eight) return {};
-    *out = {columns(b.codes, 0, x.shape[1]), b.codes_scale};
-    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"rows", rows_}});
+    *out = {columns(b.codes, 0, x.shape[1]), x_.plan.fixed ? Tensor{} : b.codes_scale, scale_of(place)};
+    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}});
   }
+  Status enter(const TowerBuffers& b, const Rows& x, int64_t place, Rows* out) {
+    if (!x.all.present()) return enter(b, x.x, place, out);
+    *out = x;
+    return {};
+  }
+  Status entered(int64_t place, const Tensor& x) const { return x_.enters ? x_.enters(place, x, rows_) : Status(); }
 
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}) {
     return rec_(ops::gemm,
-                {{"x", x.x}, {"x_row_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows_}},
+                {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"out_scale", out_scale},
+                 {"rows", rows_}},
                 {{"epilogue", epilogue}});
   }
 
@@ -297,6 +332,7 @@ class Walk {
   const PolicyConfig& c_;
   const PolicyWeights& w_;
   const PolicyBuffers& b_;
+  Places at_;
   Tensor rows_;  // valid rows of the stack at hand
 };
 

@@ -57,6 +57,7 @@ struct PolicyBuffers {
   Tensor patches;                        // [B V n, padded patch] act
   Tensor pixel_scale, pixel_offset;      // [3] f32, of u8 pictures
   Tensor inv_freq;                       // [D / 2] f32
+  Tensor act_scales;                     // [places] f32, of a plan with fixed scales
   Tensor view_slot;                      // [B V n] i32: t / n
   Tensor logits, next;                   // [B, V] f32, [B] i32: of codes, whose rows are expert's
   Tensor mixed, embedded;                // [horizon, H] f32: pi0's actions on their way in
@@ -67,8 +68,27 @@ struct PolicyBuffers {
   Tensor time_bias;                      // [steps, H] f32: what the time adds to an action, without adaptive norms
 };
 
+/// Places where activations enter products: a calibrated scale each. Four a layer: the products before attention, after
+/// it, before the activation, after it.
+struct Places {
+  explicit Places(const PolicyConfig& c) : vision_(c.vision.layers), text_(c.text.layers), expert_(c.has(kFlow) ? c.expert.layers : 0) {}
+  static constexpr int64_t patches = 0;
+  int64_t vision(size_t layer, int64_t k) const { return 1 + 4 * static_cast<int64_t>(layer) + k; }
+  int64_t projector() const { return 1 + 4 * vision_; }
+  int64_t text(size_t layer, int64_t k) const { return 2 + 4 * vision_ + 4 * static_cast<int64_t>(layer) + k; }
+  int64_t head() const { return 2 + 4 * (vision_ + text_); }
+  int64_t expert(size_t layer, int64_t k) const { return 3 + 4 * (vision_ + text_) + 4 * static_cast<int64_t>(layer) + k; }
+  int64_t count() const { return 3 + 4 * (vision_ + text_ + expert_); }
+
+ private:
+  int64_t vision_, text_, expert_;
+};
+
 /// Sees named values while ops run one by one; see engine::PolicyModel::observe.
 using Show = std::function<Status(const char* name, int step, const Tensor& value)>;
+
+/// Sees what enters products; `rows`: the count of valid rows, or absent.
+using Enters = std::function<Status(int64_t place, const Tensor& x, const Tensor& rows)>;
 
 struct PolicyContext {
   const PolicyConfig& config;
@@ -77,6 +97,7 @@ struct PolicyContext {
   const PolicyBuffers& buffers;
   int64_t batch, views, steps;
   Show show;
+  Enters enters;
 };
 
 /// Pictures and words to the keys and values of every layer.

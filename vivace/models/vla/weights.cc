@@ -12,9 +12,10 @@ using engine::WeightRule;
 using engine::WeightSource;
 
 constexpr PrecisionPlan kPlans[] = {
-    {"f32", DType::f32, true, false},    // every product in f32, of weights as they are
-    {"bf16", DType::bf16, false, false}, // weights and activations bf16, sums in f32
-    {"fp8", DType::bf16, false, true},   // e4m3 in products, bf16 between them
+    {"f32", DType::f32, true, false, false},    // every product in f32, of weights as they are
+    {"bf16", DType::bf16, false, false, false}, // weights and activations bf16, sums in f32
+    {"fp8", DType::bf16, false, true, false},   // e4m3 in products, bf16 between them
+    {"fp8_static", DType::bf16, false, true, true},
 };
 
 class Loader {

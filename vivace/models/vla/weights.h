@@ -14,6 +14,7 @@ struct PrecisionPlan {
   DType act;        // of activations between ops
   bool stored;      // matrices keep the checkpoint's dtype; else bf16
   bool eight;       // matrices e4m3 with a scale a row, activations e4m3 with a scale a token where they enter products
+  bool fixed;       // ... with a scale a place, which calibration found
 };
 /// Errors: InvalidArgument lists the plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
