@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "lab/gemm/blas.h"
+#include "lab/gemm/choice.h"
 #include "lab/gemm/harness.h"
 #include "vivace/ops/gemm_tiles.h"
 
@@ -156,6 +157,8 @@ const Variant* with_finish(const std::vector<Variant>& all, const Variant& v, in
   return nullptr;
 }
 
+bool g_table;  // time what the op chooses alone
+
 bool usable(const Variant& v, int M, Shape s, int type) {
   const int64_t step = 128 / (type ? 1 : 2);
   if (v.kernel[type] == nullptr) return false;
@@ -165,6 +168,9 @@ bool usable(const Variant& v, int M, Shape s, int type) {
     const int64_t k_bytes = int64_t{s.K} * (type ? 1 : 2);
     const bool few = M <= 64 && M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8);
     if (M <= 64 && !few) return false;
+    if (g_table) return v.policy == op_choice(type, false, M, s.N, s.K) || (type == 1 && M > 64 && v.policy == op_choice(true, true, M, s.N, s.K));
+    const auto is = [&](const GemmTiles::Layout& o) { return o.rows == l.rows && o.tokens == l.tokens && o.share_x == l.share_x && o.share_w == l.share_w; };
+    if (M <= 64 ? std::none_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is) : std::none_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is)) return false;
     if (M <= 64 && v.tokens == 64 && v.policy.share_x > 1) return false;
     GemmWgmma p = GemmTiles::laid(l, M, s.N, k_bytes, v.policy.promote);
     p.finish = kFinishFast;
@@ -245,7 +251,7 @@ double check(const Variant& v, const Pool& p, int type, int M, Shape s, std::vec
 
 int main(int argc, char** argv) {
   using namespace lab;
-  if (argc < 2) return std::printf("bench kernels.cubin [rows.jsonl] [quick] [nopeer] [few|many] [seconds]\n"), 2;
+  if (argc < 2) return std::printf("bench kernels.cubin [rows.jsonl] [quick] [table] [nopeer] [few|many] [seconds]\n"), 2;
   FILE* rows = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
   bool quick = false, peers = true, few = true, many = true;
   int seconds = 210;
@@ -253,6 +259,7 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "quick") quick = true;
     else if (word == "nopeer") peers = false;
+    else if (word == "table") g_table = true;
     else if (word == "few") many = false;
     else if (word == "many") few = false;
     else seconds = std::atoi(argv[i]);

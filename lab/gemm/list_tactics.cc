@@ -1,5 +1,5 @@
 // Prints tactics.inc: the layouts of GemmTiles that should do best, with the cuts of K that the bench's weights have, and the ways out of some.
-//   g++ -std=c++20 -I. lab/gemm/list_tactics.cc -o list_tactics && ./list_tactics > lab/gemm/tactics.inc
+//   g++ -std=c++20 -I. lab/gemm/list_tactics.cc -o list_tactics && ./list_tactics [table] > lab/gemm/tactics.inc
 #include <algorithm>
 #include <cstdio>
 #include <set>
@@ -7,12 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "vivace/ops/gemm_tiles.h"
+#include "lab/gemm/choice.h"
 
 using namespace vivace;
 using kernels::GemmWgmma;
 
-int main() {
+int main(int argc, char**) {
+  const bool table = argc > 1;  // what the op chooses alone
   std::set<std::string> seen;
   const auto print = [&](bool e4m3, GemmWgmma p, int32_t finish) {
     p.finish = finish;
@@ -30,6 +31,15 @@ int main() {
   for (const bool e4m3 : {false, true})
     for (const auto& [N, K] : kWeights) {
       const int64_t k_bytes = int64_t{K} * (e4m3 ? 1 : 2);
+      for (const bool fast : {false, true})
+        for (const int64_t T : {1, 16, 50, 256, 512, 768, 968, 4096}) {
+          if (fast && (!e4m3 || T <= 64)) continue;
+          const GemmWgmma p = lab::op_choice(e4m3, fast, T, N, K);
+          print(e4m3, p, kFinishFast);
+          if (p.share_w == 1 && T != 16)
+            for (const int32_t way : kWays) print(e4m3, p, p.direct() && (way & kFinishGated) ? kFinishAny : way);
+        }
+      if (table) continue;
       for (const auto& l : ops::GemmTiles::kFew) {
         const GemmWgmma p = ops::GemmTiles::few(l, N, k_bytes, e4m3);
         if (p.stages < 3) continue;

@@ -202,9 +202,9 @@ struct GemmGpu {
         };
         std::vector<Wgmma> general;
         for (const Wgmma& p : all) {
+          if (const Wgmma g = GemmTiles::general(p); p.aligned && std::find(general.begin(), general.end(), g) == general.end()) general.push_back(g);
           if (t == DType::f16 && p.split > 1) continue;  // it differs from bf16 in an instruction's name
           each(p, p.aligned ? kernels::kFinishFast : kernels::kFinishAny);
-          if (const Wgmma g = GemmTiles::general(p); p.aligned && std::find(general.begin(), general.end(), g) == general.end()) general.push_back(g);
         }
         for (const Wgmma& p : general) each(p, kernels::kFinishAny);
         // The epilogues that models have: the others are compiled when they are first used, or decided at run time.
@@ -228,6 +228,14 @@ struct GemmGpu {
       for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile, {}});
     }
     visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}});
+    // tf32
+    if (has_wgmma(arch)) {
+      for (const int64_t T : {16, 64, 1024}) visit(Key{Kind::wgmma, DType::f32, DType::f32, DType::f32, {}, {}, {}, GemmTiles::pick(T, 4096, 16384, false)});
+    } else {
+      for (const Tile& tile : kTiles) visit(Key{Kind::tile, DType::f32, DType::f32, DType::f32, {}, tile, {}});
+      for (const Stream& s : {kStreams[1], kStreams[7]})
+        if (s.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, DType::f32, DType::f32, DType::f32, s, {}, {}});
+    }
     const auto codes = [&](const Codes::Key& c) { visit(Key{Kind::codes, c.x, c.w, c.out, {}, {}, c}); };
     Codes::instances(arch, codes);
     Codes::scaled_instances(arch, codes);
