@@ -17,10 +17,14 @@ struct SampleGpu {
 
   /// Clusters of small blocks: all 32 of a batch of 32 rows fit on the chip at once, three blocks an SM. H200, 32 x
   /// 152064, top-k 40 and top-p 0.95, us: 256 threads x 8 blocks 18.0; 512 x 8 (15 clusters fit) 33.6.
-  static constexpr Policy policy(bool cluster, int vec, bool greedy) { return {cluster ? 256 : 512, cluster ? 8 : 1, vec, greedy}; }
+  /// Few rows leave most of the chip idle: there larger blocks have more of a row on its way at once.
+  static constexpr Policy policy(bool cluster, int vec, bool greedy, bool few) { return {cluster && !few ? 256 : 512, cluster ? 8 : 1, vec, greedy}; }
+  static constexpr int kFewRows = 8;
 
   static Result<Key> pick(const kernels::SampleArgs& a, Arch arch) {
-    return Key{a.dtype, policy(has_clusters(arch) && a.V > kSmallVocab, vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, a.temperature == nullptr)};
+    // A token does not depend on the cut of its row; the log-probability's sum does, so that it keeps one.
+    const bool few = a.T <= kFewRows && a.logprob == nullptr;
+    return Key{a.dtype, policy(has_clusters(arch) && a.V > kSmallVocab, vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, a.temperature == nullptr, few)};
   }
   static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
   static std::string instance(const Key& k) {
@@ -37,7 +41,9 @@ struct SampleGpu {
       for (const bool cluster : {false, true})
         if (!cluster || has_clusters(arch))
           for (const int vec : {4, 1})
-            for (const bool greedy : {true, false}) visit(Key{t, policy(cluster, vec, greedy)});
+            for (const bool greedy : {true, false})
+              for (const bool few : {false, true})
+                if (cluster || !few) visit(Key{t, policy(cluster, vec, greedy, few)});
   }
 };
 

@@ -29,18 +29,35 @@ __device__ __forceinline__ float quotient(float x, float d, float reciprocal) {
   return fabsf(q) > 0x1p-90f && fabsf(q) < 0x1p+90f ? better : q;
 }
 
-/// The options of row `t`, read once, and its penalised, divided and masked logits, four at a time.
+/// The logits of row `t`.
 template <class In, SamplePolicy P>
-struct SampleRow {
+struct RawRow {
   const SampleArgs& a;
   int64_t t;
+
+  /// Raw logits of tokens v .. v + 3; v is a multiple of 4. Those beyond V are -inf.
+  __device__ __forceinline__ void raw(int v, float (&l)[4]) const {
+    const In* row = static_cast<const In*>(a.logits) + t * a.logits_stride + v;
+    if (P.vec == 4 && v + 4 <= a.V) {
+      load<4>(row, l);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) l[i] = v + i < a.V ? to_float(row[i]) : minus_inf();
+  }
+};
+
+/// The options of a row, read once, and its penalised, divided and masked logits, four at a time.
+template <class In, SamplePolicy P>
+struct SampleRow : RawRow<In, P> {
+  using RawRow<In, P>::a, RawRow<In, P>::t;
   float temperature = 1.0f, repetition = 1.0f, presence = 0.0f, frequency = 0.0f;
   float per_temperature = 1.0f, per_repetition = 1.0f;  // their reciprocals
   bool greedy;
   bool plain;  // scores are logits over the temperature: their order is the logits'
   const int32_t* counts = nullptr;
 
-  __device__ __forceinline__ SampleRow(const SampleArgs& args, int64_t row) : a(args), t(row) {
+  __device__ __forceinline__ explicit SampleRow(const RawRow<In, P>& raw) : RawRow<In, P>(raw) {
     const float wanted = P.greedy || !a.temperature ? 0.0f : a.temperature[t];
     greedy = !(wanted >= kMinTemperature);
     if (!greedy) temperature = wanted, per_temperature = __frcp_rn(wanted);
@@ -54,17 +71,6 @@ struct SampleRow {
       counts = counted ? a.counts + slot * a.counts_stride : nullptr;
     }
     plain = counts == nullptr && a.mask == nullptr;
-  }
-
-  /// Raw logits of tokens v .. v + 3; v is a multiple of 4. Those beyond V are -inf.
-  __device__ __forceinline__ void raw(int v, float (&l)[4]) const {
-    const In* row = static_cast<const In*>(a.logits) + t * a.logits_stride + v;
-    if (P.vec == 4 && v + 4 <= a.V) {
-      load<4>(row, l);
-      return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) l[i] = v + i < a.V ? to_float(row[i]) : minus_inf();
   }
 
   __device__ __forceinline__ float divided(float l) const { return temperature != 1.0f ? quotient(l, temperature, per_temperature) : l; }

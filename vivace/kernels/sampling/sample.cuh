@@ -41,12 +41,13 @@ __device__ __forceinline__ void load_batch(const Row& row, int v, int end, float
   }
 }
 
-/// Reads this block's stretch once: largest score, NaN, log-sum-exp of the raw logits; keeps the runs' maxima.
+/// Reads this block's stretch once: largest score, NaN, log-sum-exp of the raw logits; keeps the runs' maxima. `next`:
+/// this thread's first batch, on its way before the row's options are looked at.
 template <SamplePolicy P, class Row>
-__device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int end, ChunkMaxima<P>* chunks) {
+__device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int end, float (&next)[kSampleUnroll][4], ChunkMaxima<P>* chunks) {
   SampleSeen seen;
   const int per_chunk = P.batches_a_chunk(row.a.V);
-  float best = minus_inf(), next[kSampleUnroll][4];  // the next batch travels while this one is looked at
+  float best = minus_inf();  // the next batch travels while this one is looked at
   int v = begin + static_cast<int>(threadIdx.x) * 4, in_chunk = 0, chunk = 0;
   const auto end_chunk = [&] {
     // Of a plain row the division keeps the order: that of the maximum does for all.
@@ -57,7 +58,6 @@ __device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int 
     in_chunk = 0;
     ++chunk;
   };
-  load_batch<P>(row, v, end, next);
 #pragma unroll 1
   for (; v < end; v += P.batch()) {
     float l[kSampleUnroll][4];
@@ -129,14 +129,19 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxWords& w, int i) {
   return i == 0 ? w.w[0] : i == 1 ? w.w[1] : i == 2 ? w.w[2] : w.w[3];
 }
 
-/// The draw among the first k of a list of n candidates that holds the row's k best, by one block: they are
-/// put in order, and one warp cuts and draws. The token in thread 0.
+/// The draw among the first k of a list of n candidates that holds the row's k best, by one block: each candidate's
+/// thread finds its place, its mass and its score with noise; one warp cuts and draws. The token in thread 0.
 template <SamplePolicy P>
-__device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k, float p, float min_p, uint64_t seed, uint32_t step) {
+__device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k, float max, float p, float min_p, uint64_t seed, uint32_t step) {
   static_assert(P.threads >= kSampleList);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32;
   if (tid < n) {
     const uint64_t mine = s.list[tid];
+    const int v = ranked_id(mine);
+    const float z = ranked_score(mine);
+    const Narrowing<P> scale(s, max);
+    const bool stays = scale.weight(z) >= min_p;
+    const uint64_t drawn = ranked(z + gumbel(word_of(noise_words(seed, step, static_cast<uint32_t>(v) / 4), v % 4)), v);
     int better = 0;
 #pragma unroll 4
     for (int i = 0; i + 2 <= n; i += 2) {
@@ -144,43 +149,29 @@ __device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k,
       better += (other.v[0] > mine) + (other.v[1] > mine);
     }
     if (n % 2 != 0) better += s.list[n - 1] > mine;
-    s.all[better] = mine;
+    s.all[better] = stays || better == 0 ? drawn : 0;  // the top token is never cut
+    s.all_mass[better] = scale.mass(z);
   }
   __syncthreads();
   if (tid >= 32) return -1;
+  constexpr int kOwn = (kGroupedTopK + 31) / 32;  // neighbouring places of a lane
   const int kept = min(static_cast<int>(k), n);
-  const Narrowing<P> scale(s, ranked_score(s.all[0]));
-  uint64_t total = 0, target = ~uint64_t{0}, before = 0, drawn = 0;
-  if (p < 1.0f) {
-#pragma unroll 1
-    for (int i = lane; i < kept; i += 32) total += s.all_mass[i] = scale.mass(ranked_score(s.all[i]));
+  uint64_t mass[kOwn], own = 0;
 #pragma unroll
-    for (int d = 16; d > 0; d >>= 1) total += __shfl_xor_sync(0xffffffffu, total, d);
-    target = mass_target(p, total);
-  }
-#pragma unroll 1
-  for (int first = 0; first < kept; first += 32) {
-    const int i = first + lane;
-    uint64_t upto = 0;
-    if (p < 1.0f) {
-      const uint64_t m = upto = i < kept ? s.all_mass[i] : 0;
+  for (int j = 0; j < kOwn; ++j) own += mass[j] = lane * kOwn + j < kept ? s.all_mass[lane * kOwn + j] : 0;
+  uint64_t upto = own;
 #pragma unroll
-      for (int d = 1; d < 32; d <<= 1) {
-        const uint64_t other = __shfl_up_sync(0xffffffffu, upto, d);
-        if (lane >= d) upto += other;
-      }
-      const uint64_t all = __shfl_sync(0xffffffffu, upto, 31);
-      upto += before - m;
-      before += all;
-    }
-    if (i >= kept || upto >= target) continue;
-    const uint64_t r = s.all[i];
-    const int v = ranked_id(r);
-    const float z = ranked_score(r);
-    if (i > 0 && !(scale.weight(z) >= min_p)) continue;
-    drawn = MaxRank()(drawn, ranked(z + gumbel(word_of(noise_words(seed, step, static_cast<uint32_t>(v) / 4), v % 4)), v));
+  for (int d = 1; d < 32; d <<= 1) {
+    const uint64_t other = __shfl_up_sync(0xffffffffu, upto, d);
+    if (lane >= d) upto += other;
   }
-  __syncwarp();
+  const uint64_t target = p < 1.0f ? mass_target(p, __shfl_sync(0xffffffffu, upto, 31)) : ~uint64_t{0};
+  uint64_t before = upto - own, drawn = 0;
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    if (lane * kOwn + j < kept && before < target) drawn = MaxRank()(drawn, s.all[lane * kOwn + j]);
+    before += mass[j];
+  }
 #pragma unroll
   for (int d = 16; d > 0; d >>= 1) drawn = MaxRank()(drawn, __shfl_xor_sync(0xffffffffu, drawn, d));
   return ranked_id(drawn);
@@ -244,6 +235,21 @@ __device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScra
   return ranked_id(best);
 }
 
+/// How row t is drawn.
+struct DrawOptions {
+  uint64_t seed;
+  uint32_t step;
+  int k;
+  float p, min_p;
+
+  __device__ __forceinline__ void read(const SampleArgs& a, int64_t t) {
+    const int64_t key = a.seed ? a.seed[t] : 0;
+    const int counter = a.step ? a.step[t] : 0, most = a.top_k ? a.top_k[t] : 0;
+    const float mass = a.top_p ? a.top_p[t] : 1.0f, least = a.min_p ? a.min_p[t] : 0.0f;
+    seed = static_cast<uint64_t>(key), step = static_cast<uint32_t>(counter), k = most, p = mass, min_p = least;
+  }
+};
+
 /// Shared memory of a block that is not greedy.
 template <SamplePolicy P>
 struct ChooseShared {
@@ -286,7 +292,13 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
   if (t >= valid_rows(a.rows, a.T)) return;  // all blocks of a cluster have the same row
   const int rank = ptx::cluster_rank<P.cluster>(), tid = static_cast<int>(threadIdx.x);
   const int begin = rank * P.stretch(a.V), end = min(begin + P.stretch(a.V), a.V);
-  const SampleRow<In, P> row(a, t);
+  // All that waits for memory is asked for before any of it is looked at.
+  const RawRow<In, P> raw{a, t};
+  float first[kSampleUnroll][4];
+  load_batch<P>(raw, begin + tid * 4, end, first);
+  __shared__ DrawOptions options;  // wanted late: registers are few
+  if (!P.greedy && tid == 0) options.read(a, t);
+  const SampleRow<In, P> row(raw);
   int token = -1;
   bool may_leave = false;  // nobody reads this block's shared memory any more
   const auto share_log_sum = [&](const SampleSeen& seen) {
@@ -297,7 +309,7 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
   };
 
   if constexpr (P.greedy) {
-    const SampleSeen seen = first_pass<P>(row, begin, end, static_cast<ChunkMaxima<P>*>(nullptr));
+    const SampleSeen seen = first_pass<P>(row, begin, end, first, static_cast<ChunkMaxima<P>*>(nullptr));
     share_log_sum(seen);
     // No rank is as large as that of NaN.
     uint64_t best = seen.best != seen.best ? ~uint64_t{0} : seen.best_id < 0 ? 0 : ranked(seen.best, seen.best_id);
@@ -312,16 +324,17 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
     NarrowShared& shared = all.narrow;
     if (tid == 0) shared.listed = 0, shared.top = 0;
     ptx::cluster_arrive<P.cluster>();
-    const int k = a.top_k ? a.top_k[t] : 0;
-    const SampleSeen seen = first_pass<P>(row, begin, end, &all.chunks);
+    const SampleSeen seen = first_pass<P>(row, begin, end, first, &all.chunks);
     share_log_sum(seen);
     ptx::cluster_wait<P.cluster>();  // the others' shared memory exists
+    __syncthreads();  // the options are there
+    const int k = options.k;
     all.groups.find(seen.best, rank, static_cast<uint32_t>(k));
     const float max = all.groups.max_score();
     if (max > minus_inf()) {  // no NaN, and a token that can come
-      const uint64_t seed = a.seed ? static_cast<uint64_t>(a.seed[t]) : 0;
-      const uint32_t step = a.step ? static_cast<uint32_t>(a.step[t]) : 0;
-      const float p = a.top_p ? a.top_p[t] : 1.0f, min_p = a.min_p ? a.min_p[t] : 0.0f;
+      const uint64_t seed = options.seed;
+      const uint32_t step = options.step;
+      const float p = options.p, min_p = options.min_p;
       const bool by_count = !row.greedy && k > 0 && k < a.V, by_mass = !row.greedy && p < 1.0f;
       // The runs that reach the floor, or where there is none the maximum, are looked at again: they hold the
       // top token, and, where few are wanted, all that can be chosen. Those go into block 0's list.
@@ -360,7 +373,7 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
       const int listed = few ? all.collect(rank) : kSampleList + 1;
       if (listed <= kSampleList) {
         may_leave = a.logprob == nullptr;  // block 0 has all it needs
-        if (rank == 0) token = choose_listed<P>(shared, listed, static_cast<uint32_t>(k), p, min_p, seed, step);
+        if (rank == 0) token = choose_listed<P>(shared, listed, static_cast<uint32_t>(k), max, p, min_p, seed, step);
       } else {
         uint64_t best = 0;
         for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&shared.top, r));
