@@ -71,6 +71,7 @@ FAULTS = [
     ("latent_attention: values are the row's end", "vivace/cpu/attention/latent_attention.cc", "sum[i] += w * row[i];", "sum[i] += w * row[E - C + i];", f"{OPS} -k latent_attention"),
     ("attention_micro: a head has its neighbour's scales", "vivace/cpu/attention/attention_micro.cc", "scales_at + head * (d / 16)", "scales_at + (head + 1) * (d / 16)", f"{OPS} -k attention_micro"),
     ("attention_micro: the sums are not rescaled", "vivace/cpu/attention/attention_micro.cc", "sum[i] = sum[i] * shrink + w * row[i]", "sum[i] = sum[i] + w * row[i]", f"{OPS} -k attention_micro"),
+    ("scaled_attention: values have their keys' scale", "vivace/cpu/attention/scaled_attention.cc", "m.v_scale[kv] : 1.0f) / mass", "m.k_scale[kv] : 1.0f) / mass", f"{OPS} -k scaled_attention"),
     ("spread_offsets: a slot's first token is its predecessor's", "vivace/kernels/attention/spread_offsets.h", "offsets[middle] <= t", "offsets[middle] < t", f"{OPS} -k spread_offsets", "vivace/cpu/attention/spread_offsets.cc"),
     ("spread_offsets: tokens are the first of their keys", "vivace/kernels/attention/spread_offsets.h", "t - first + ahead", "t - first", f"{OPS} -k spread_offsets", "vivace/cpu/attention/spread_offsets.cc"),
     ("merge_states: the last state is left out", "vivace/cpu/attention/merge_states.cc", "for (int64_t n = 0; n <= a.N; ++n) mass", "for (int64_t n = 0; n < a.N; ++n) mass", f"{OPS} -k merge_states"),

@@ -65,7 +65,7 @@ struct AttentionMicroKernel {
 
   struct Codes {
     uint32_t k[2][kWords], v[4][kEach / 8];
-    float k_scale[2][(kWords + 1) / 2], v_scale[4];
+    e4m3 k_scale[2][(kWords + 1) / 2], v_scale[4];  // widened where they are used: bring() waits for nothing
   };
   /// What this lane needs of places [j0, j0 + 16): keys lane / 4 and 8 further, values 2 (lane % 4) + {0, 1, 8, 9}.
   __device__ __forceinline__ void bring(int64_t slot, int j0, int lo, int hi, Codes& c) const {
@@ -77,14 +77,14 @@ struct AttentionMicroKernel {
       words(static_cast<const unsigned char*>(a.k) + (take ? r.block * a.k_stride + r.head * kBytes : 0) + q * kWords * 4, take, c.k[i]);
       const e4m3* const scales = static_cast<const e4m3*>(m.k_scales) + (take ? r.block * m.k_scales_stride + r.head * kBlocks : 0) + q * kWords / 2;
 #pragma unroll
-      for (int s = 0; s < (kWords + 1) / 2; ++s) c.k_scale[i][s] = take ? to_float(scales[s]) : 0.0f;
+      for (int s = 0; s < (kWords + 1) / 2; ++s) c.k_scale[i][s] = take ? scales[s] : e4m3{0};
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const Row r = row(slot, j0 + 2 * q + i % 2 + i / 2 * 8, lo, hi);
       const bool take = r.block >= 0;
       words(static_cast<const unsigned char*>(a.v) + (take ? r.block * a.v_stride + r.head * kBytes : 0) + g * (kEach / 2), take, c.v[i]);
-      c.v_scale[i] = take ? to_float(static_cast<const e4m3*>(m.v_scales)[r.block * m.v_scales_stride + r.head * kBlocks + g * kEach / 16]) : 0.0f;
+      c.v_scale[i] = take ? static_cast<const e4m3*>(m.v_scales)[r.block * m.v_scales_stride + r.head * kBlocks + g * kEach / 16] : e4m3{0};
     }
   }
 
@@ -108,7 +108,8 @@ struct AttentionMicroKernel {
       s[i][0] = s[i][1] = s[i][2] = s[i][3] = 0;
 #pragma unroll
       for (int w = 0; w < kWords; ++w) {
-        const uint32_t scale = ptx::pack<Q>(c.k_scale[i][w / 2], c.k_scale[i][w / 2]);
+        const float one = to_float(c.k_scale[i][w / 2]);
+        const uint32_t scale = ptx::pack<Q>(one, one);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const uint32_t b0 = widen_codes<Q>(c.k[i][w] >> (8 * h), scale), b1 = widen_codes<Q>(c.k[i][w] >> (8 * h + 4), scale);
@@ -122,7 +123,7 @@ struct AttentionMicroKernel {
   /// out[n]: columns kEach g + n of the values, g the column of the product.
   __device__ __forceinline__ void add_values(const float (&s)[2][4], const Codes& c, float (&out)[kTiles][4]) const {
     const uint32_t p[4] = {ptx::pack<Q>(s[0][0], s[0][1]), ptx::pack<Q>(s[0][2], s[0][3]), ptx::pack<Q>(s[1][0], s[1][1]), ptx::pack<Q>(s[1][2], s[1][3])};
-    const uint32_t scale[2] = {ptx::pack<Q>(c.v_scale[0], c.v_scale[1]), ptx::pack<Q>(c.v_scale[2], c.v_scale[3])};
+    const uint32_t scale[2] = {ptx::pack<Q>(to_float(c.v_scale[0]), to_float(c.v_scale[1])), ptx::pack<Q>(to_float(c.v_scale[2]), to_float(c.v_scale[3]))};
 #pragma unroll
     for (int half = 0; half < kEach / 4; ++half) {  // four codes of each of four values
       uint32_t t[2];

@@ -1,0 +1,58 @@
+"""Reference of `scaled_attention`: that of attention, in float64, of what codes times scales are."""
+import numpy as np
+
+from tests.ref.attention import ref as attention
+from tests.ref.attention import slots_of
+from tests.ref.common import Case, rounding
+
+
+def scaled(inputs):
+    q, k, v = inputs["q"], inputs["k"], inputs["v"]
+    ones = lambda n: np.ones(n)  # noqa: E731
+    return (q * inputs.get("q_scale", ones(q.shape[1]))[:, None], k * inputs.get("k_scale", ones(k.shape[2]))[:, None], v * inputs.get("v_scale", ones(k.shape[2]))[:, None])
+
+
+def ref(q, k, v, q_scale=None, k_scale=None, v_scale=None, pos=None, slot=None, length=None, page_table=None, *, mask="causal", window=0, scale=0.0, dtypes):
+    given = {"q": q, "k": k, "v": v} | {n: x for n, x in (("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale)) if x is not None}
+    q, k, v = scaled(given)
+    return attention(q, k, v, pos, slot, length, None, page_table, mask=mask, window=window, scale=scale, dtypes=dtypes)
+
+
+def bound(port, value, dtype, inputs):
+    """As for attention, but that tensor cores add products of e4m3 with 13 bits of the largest in a sum and not 24, and that a
+    weight is rounded to e4m3's 3 bits: half a unit of it, or 2^-18 below e4m3's normal numbers."""
+    if not inputs["q"].size:
+        return rounding(value, dtype)
+    q, k, v = scaled(inputs)
+    k, v = slots_of(k, v, inputs.get("page_table"))
+    L = k.shape[1]
+    scale = inputs.attrs.get("scale", 0.0) or 1 / np.sqrt(q.shape[-1])
+    size = scale * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)
+    error = 2.0**-13 * size + 2.0**-22 * np.minimum(size, 1e4)
+    if port == "lse":
+        return (error + 2.0**-22 * (1 + L / 16))[..., 0] + 2.0**-22 * np.abs(np.where(np.isfinite(value), value, 0)) + rounding(value, dtype)
+    return (2 * np.minimum(error, 1) + 2.0**-4 + 2.0**-12 + 2.0**-18 * L) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
+
+
+def unserved_on_gpu(case):
+    return "heads of another size than 64 or 128" if case.dims["D"] not in (64, 128) else None
+
+
+def shape(T, L, Hq, Hkv, D, S=1, B=None, P=None):
+    return {"T": T, "S": S, "B": S if B is None else B, **({} if P is None else {"P": P}), "L": L, "Hq": Hq, "Hkv": Hkv, "D": D}
+
+
+def ports(out, **more):
+    return {"q": "e4m3", "k": "e4m3", "v": "e4m3", "out": out, **more}
+
+
+SCALES = {"q_scale": "f32", "k_scale": "f32", "v_scale": "f32"}
+CASES = [
+    Case(shape(150, 150, 4, 2, 128), ports("bf16", lse="f32", **SCALES), positive=tuple(SCALES), distributions=("normal", "edges"), note="a prompt"),
+    Case(shape(70, 90, 3, 3, 64, S=3), ports("f16", pos="i32", slot="i32", length="i32", lse="f32"), {"window": 40, "scale": 0.2}, ranges={"pos": (0, 90), "length": (0, 91)},
+         values={"slot": lambda rng, shape: np.sort(rng.integers(-1, 4, shape))}, distributions=("normal",), note="prompts of several slots, some of which do not exist"),
+    Case(shape(5, 16, 8, 1, 128, S=2, B=9, P=6), ports("bf16", pos="i32", slot="i32", length="i32", page_table="i32", k_scale="f32", rows="i32"), {"mask": "full"}, rows=4,
+         ranges={"pos": (0, 96), "slot": (0, 2), "length": (1, 97), "page_table": (-1, 10)}, positive=("k_scale",), distributions=("normal",), note="pages, some of which do not exist"),
+    Case(shape(3, 40, 2, 2, 48), ports("bf16", lse="f32"), distributions=("normal",)),
+    Case(shape(0, 16, 2, 2, 64), ports("f16"), distributions=("normal",)),
+]

@@ -1,0 +1,45 @@
+#include "vivace/kernels/attention/scaled_attention.h"
+
+#include <limits>
+
+#include "vivace/cpu/rows.h"
+
+namespace vivace::cpu {
+
+void scaled_attention(const kernels::ScaledAttentionArgs& m, Pool& pool) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  constexpr int kMaxDim = 256;  // as ops/scaled_attention.h says
+  const kernels::AttentionArgs& a = m.a;
+  const int64_t T = valid_rows(a.rows, a.T), D = a.D;
+  const auto body = [&](int64_t chunk) {
+    const int64_t h = chunk % a.Hq, t = chunk / a.Hq, kv = h / a.group();
+    const kernels::AttentionSpan see(a, t);
+    const float scale = a.scale * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) * (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
+    float q[kMaxDim], row[kMaxDim], sum[kMaxDim] = {}, top = kLowest, mass = 0;
+    load_f32(a.q, DType::e4m3, t * a.q_stride + h * D, D, q);
+    const auto load = [&](const void* from, int64_t stride, int64_t block, int64_t j) {
+      if (block < 0) std::fill(row, row + D, 0.0f);
+      else load_f32(from, DType::e4m3, block * stride + (a.place(see.slot, j) * a.place_rows() + kv * a.head_rows()) * D, D, row);
+    };
+    for (int64_t j = see.first; j < see.end; ++j) {
+      const int64_t block = a.block(see.slot, j);
+      load(a.k, a.k_stride, block, j);
+      float part[16] = {}, s = 0;
+      for (int64_t i = 0; i < D; ++i) part[i % 16] += q[i] * row[i];
+      for (const float p : part) s += p;
+      s *= scale;
+      const float highest = std::fmax(top, s), base = highest == kLowest ? 0.0f : highest, shrink = std::exp(top - base), w = std::exp(s - base);
+      load(a.v, a.v_stride, block, j);
+      for (int64_t i = 0; i < D; ++i) sum[i] = sum[i] * shrink + w * row[i];
+      mass = mass * shrink + w;
+      top = highest;
+    }
+    const float factor = mass == 0 ? 0.0f : (m.v_scale != nullptr ? m.v_scale[kv] : 1.0f) / mass;
+    for (int64_t i = 0; i < D; ++i) sum[i] *= factor;
+    store_f32(a.out, a.dtype, t * a.out_stride + h * D, D, sum);
+    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = mass == 0 ? kLowest : top + std::log(mass);
+  };
+  pool.run(T * a.Hq, body);
+}
+
+}  // namespace vivace::cpu

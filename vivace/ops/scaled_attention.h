@@ -1,0 +1,119 @@
+// scaled_attention: attention whose products are of 8-bit floats, with scales a head.
+#pragma once
+#include <cmath>
+
+#include "vivace/cpu/simd/isa.h"
+#include "vivace/kernels/attention/scaled_attention.h"
+#include "vivace/ops/attention_contents.h"
+#include "vivace/ops/gpu.h"
+
+namespace vivace::cpu {
+class Pool;
+void scaled_attention(const kernels::ScaledAttentionArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct scaled_attention {
+  using Args = kernels::ScaledAttentionArgs;
+  static constexpr int kMaxDim = 256;
+  static constexpr Port kPorts[] = {
+      in("q", "T,Hq,D", "e4m3", "queries"),
+      in("k", "B,L,Hkv,D", "e4m3", "keys: B slots of L places; with page_table B pages of L places"),
+      in("v", "B,L,Hkv,D", "e4m3", "values"),
+      opt_in("q_scale", "Hq", "f32", "scale of each head's queries; absent means 1"),
+      opt_in("k_scale", "Hkv", "f32", "scale of each kv head's keys; absent means 1"),
+      opt_in("v_scale", "Hkv", "f32", "scale of each kv head's values; absent means 1"),
+      opt_in("pos", "T", "i32", "position of each query; absent means t"),
+      opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
+      opt_in("length", "S", "i32", "valid places of each slot; absent means all"),
+      opt_in("page_table", "S,P", "i32", "block of k and v that holds each page of L places of a slot; outside [0, B) its keys and values count as zeros"),
+      out("out", "T,Hq,D", "bf16|f16", "weighted values"),
+      opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      choice("mask", "causal|full", "which keys a query sees"),
+      integer("window", 0, "if positive, only keys j > pos - window are visible"),
+      real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)"),
+  };
+  static constexpr OpSpec spec{
+      .name = "scaled_attention",
+      .group = "attention",
+      .brief = "Attention in 8-bit products: queries, keys and values in e4m3 with scales a head.",
+      .formula = "s_j = scale * q_scale * k_scale * q . k_j over the visible keys, visible as in attention; p = exp(s - max); out = round(v_scale * sum p_j v_j / sum p_j), in f32, but that "
+                 "2^8 p_j may be rounded to e4m3 where it meets v_j, not where it is summed; nothing visible: out 0, lse -inf.",
+      .source = "arXiv:1706.03762; 8-bit products arXiv:2407.08608",
+      .ports = kPorts,
+      .attrs = kAttrs,
+      .min_arch = Arch::sm89,
+  };
+
+  static Status bind(const Call& c, Args* args) {
+    const long D = c.dim("D"), Hq = c.dim("Hq"), Hkv = c.dim("Hkv");
+    if (Hkv < 1 || Hq % Hkv != 0) return c.error(Code::kInvalidShape, strf("Hq must be a multiple of Hkv, got %ld and %ld", Hq, Hkv));
+    if (D < 1 || D > kMaxDim) return c.error(Code::kUnsupported, strf("D must be in [1, %d], got %ld", kMaxDim, D));
+    if (c.integer("window") < 0 || c.integer("window") > INT32_MAX) return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
+    const bool paged = c["page_table"].present();
+    const long B = c.dim("B"), S = paged || c["length"].present() ? c.dim("S") : B;
+    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length has an entry for each of k's B = %ld slots, got %ld", B, S));
+    if (paged && c.dim("P") * c.dim("L") > INT32_MAX) return c.error(Code::kInvalidShape, "P * L is above 2^31 - 1");
+    for (const char* d : {"T", "B", "L", "Hq"})
+      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+    *args = Args{};
+    kernels::AttentionArgs& a = args->a;
+    a.q = c.ptr("q"), a.k = c.ptr("k"), a.v = c.ptr("v"), a.pos = c.ptr<int32_t>("pos"), a.slot = c.ptr<int32_t>("slot"), a.length = c.ptr<int32_t>("length");
+    a.page_table = c.ptr<int32_t>("page_table"), a.out = c.ptr("out"), a.lse = c.ptr<float>("lse"), a.rows = c.ptr<int32_t>("rows");
+    a.q_stride = c.row_stride("q"), a.k_stride = c.row_stride("k"), a.v_stride = c.row_stride("v"), a.out_stride = c.row_stride("out"), a.lse_stride = c.row_stride("lse");
+    a.table_stride = c.row_stride("page_table");
+    a.T = static_cast<int32_t>(c.dim("T")), a.S = static_cast<int32_t>(S), a.B = static_cast<int32_t>(B), a.L = static_cast<int32_t>(c.dim("L"));
+    a.P = paged ? static_cast<int32_t>(c.dim("P")) : 0, a.Hq = static_cast<int32_t>(Hq), a.Hkv = static_cast<int32_t>(Hkv), a.D = a.Dv = static_cast<int32_t>(D);
+    const double scale = c.real("scale");
+    a.scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))), a.window = static_cast<int32_t>(c.integer("window"));
+    a.mask = c.integer("mask") == 1 ? kernels::AttentionMask::full : kernels::AttentionMask::causal;
+    a.dtype = c["out"].dtype, a.kv_dtype = DType::e4m3;
+    args->q_scale = c.ptr<float>("q_scale"), args->k_scale = c.ptr<float>("k_scale"), args->v_scale = c.ptr<float>("v_scale");
+    return {};
+  }
+  /// As if each query saw every place.
+  static Cost cost(const Args& args) {
+    const kernels::AttentionArgs& a = args.a;
+    const int64_t slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1, places = a.places();
+    return {.bytes = int64_t{a.T} * a.Hq * 3 * a.D + slots * places * a.Hkv * 2 * a.D, .flops = 4 * int64_t{a.T} * a.Hq * places * a.D};
+  }
+  static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
+  static void host(const Args& a, cpu::Pool& pool) { cpu::scaled_attention(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/attention/scaled_attention.cuh";
+    using Tile = kernels::ScaledAttentionTile;
+    struct Key {
+      DType t;
+      Tile tile;
+      bool operator==(const Key&) const = default;
+    };
+    static Result<Key> pick(const Args& args, Arch arch) {
+      const kernels::AttentionArgs& a = args.a;
+      if (arch < Arch::sm89) return Status(Code::kUnsupported, "products of e4m3 begin with compute capability 8.9; cast q, k and v to bf16 and use attention");
+      if (a.D != 64 && a.D != 128) return Status(Code::kUnsupported, strf("on a GPU D must be 64 or 128, got %d; cast and use attention for other heads", a.D));
+      if (int64_t{a.T} * a.Hq > INT32_MAX / 2) return Status(Code::kUnsupported, "T * Hq is above 2^30; cut the call");
+      const bool wide = vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) && vectorizable(a.v, a.v_stride, DType::e4m3, 16);
+      return Key{a.dtype, {a.D, wide}};
+    }
+    static std::string instance(const Key& k) { return kernel_expression("scaled_attention<%s, vivace::kernels::ScaledAttentionTile{%d, %s}>", type_name(k.t), k.tile.d, k.tile.wide ? "true" : "false"); }
+    static void shape(const Args& args, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>((int64_t{args.a.T} * args.a.group() + Tile::kRows - 1) / Tile::kRows * args.a.Hkv);
+      launch->block[0] = Tile::kThreads;
+      launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      if (arch < Arch::sm89) return;
+      for (const DType t : {DType::bf16, DType::f16})
+        for (const int d : {64, 128})
+          for (const bool wide : {true, false}) visit(Key{t, {d, wide}});
+    }
+  };
+};
+
+}  // namespace vivace::ops::defs
