@@ -175,5 +175,7 @@ CASES = [
     case(4, 9001, "f16", (*_DRAW, "top_k", "counts", "slot", "repetition", "presence", "frequency", "mask"), S=2, spread=3, seed=6),
     case(4, 10000, "f32", (*_DRAW, "top_p"), spread=4, seed=7),
     case(3, 8300, "f32", ("logprob",), seed=8),
+    case(3, 8200, "f32", (), seed=9),
+    case(12, 9000, "f32", (*_DRAW, "top_k", "top_p", "min_p"), spread=3, seed=10, note="more rows than larger blocks are for"),
     case(0, 64, "f32", (), values={"logits": np.zeros((0, 64))}),
 ]
