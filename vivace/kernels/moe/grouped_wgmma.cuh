@@ -58,14 +58,11 @@ struct GroupedProducts {
   const GroupedGemmArgs& a;
   uint32_t base, full, empty;
   const GroupStage* stages;
-  float* turn;  // the warp's
-  int lane, group, warp;
+  float* turns;
   int slot = 0, parity = 0;
 
-  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_, uint32_t full_, uint32_t empty_, const GroupStage* stages_, float* turns)
-      : a(args), base(base_), full(full_), empty(empty_), stages(stages_), lane(threadIdx.x % 32), group(threadIdx.x / 128), warp(threadIdx.x / 32 % 4) {
-    turn = turns + threadIdx.x / 32 * 8 * P.turn_stride();
-  }
+  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_, uint32_t full_, uint32_t empty_, const GroupStage* stages_, float* turns_)
+      : a(args), base(base_), full(full_), empty(empty_), stages(stages_), turns(turns_) {}
 
   /// All tiles of the block.
   __device__ __forceinline__ void run() {
@@ -96,26 +93,27 @@ struct GroupedProducts {
     int last = -1;
     for (int k = 0; k < steps; ++k) {
       ptx::mbarrier_wait<false>(full + 8 * slot, parity);
-      const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = base + slot * P.stage_bytes() + P.rows * 128;
+      const uint32_t stage = base + slot * P.stage_bytes(), w = stage + threadIdx.x / 128 * (64 * 128), x = stage + P.rows * 128;
       ptx::wgmma_fence();
 #pragma unroll
       for (int q = 0; q < 4; ++q) ptx::Wgmma<T, kWidth>::run(acc, ptx::wgmma_tile(w + q * 32), ptx::wgmma_tile(x + q * 32), true);
       ptx::wgmma_commit();
       asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
-      if (last >= 0 && lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
+      if (last >= 0 && threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty + 8 * last);
       last = slot;
       if (++slot == P.stages) slot = 0, parity ^= 1;
     }
     ptx::wgmma_wait<0>(acc);
-    if (lane == 0) ptx::mbarrier_arrive(empty + 8 * last);
-    finish<kWidth>(acc, tile, tile.n0 + group * 64 + warp * 16);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty + 8 * last);
+    finish<kWidth>(acc, tile);
   }
 
   /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side.
   template <int kWidth>
-  __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile, int n0) const {
+  __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile) const {
     constexpr int kStride = P.turn_stride();
-    const int token = lane / 4, n = n0 + lane % 4 * 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4, n = tile.n0 + warp * 16 + lane % 4 * 4;
+    float* const turn = turns + warp * 8 * kStride;  // the warp's
     const bool vector = a.N % 4 == 0 && a.out_stride % 4 == 0 && reinterpret_cast<uint64_t>(a.out) % (4 * sizeof(Out)) == 0;
     Out* out = static_cast<Out*>(a.out) + (int64_t{tile.first} + token) * a.out_stride + n;
 #pragma unroll
@@ -162,10 +160,10 @@ __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_con
   ptx::dependency_wait();
   ptx::launch_dependents();
   if (warp >= P.rows / 16) {
-    if constexpr (P.wide()) ptx::registers_down<40>();
+    if constexpr (P.wide()) ptx::registers_down<56>();
     if (warp == P.rows / 16) grouped_load<T, P>(args, base, full, empty, stages);
   } else {
-    if constexpr (P.wide()) ptx::registers_up<232>();
+    if constexpr (P.wide()) ptx::registers_up<224>();
     GroupedProducts<T, Out, P>(args.g, base, full, empty, stages, turns).run();
   }
 #endif
