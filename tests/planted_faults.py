@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+POLICY = "tests/test_policy.py"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
 
 # (what is wrong, file, right, wrong, tests[, the .cc to compile where the file is a header])
@@ -93,6 +94,18 @@ FAULTS = [
     ("read-only arrays are written", "python/src/tensor.cc", "write && !(a.flags & kNumpyWritable)", "write && a.flags == 0", f"{BAD} -k read_only"),
     ("swapped bytes are read as they are", "python/src/tensor.cc", "d.byteorder == '>'", "d.byteorder == '#'", f"{BAD} -k not_an_array"),
     ("captured arguments are not kept alive", "python/src/ops.cc", "if (nb::list* list = capture_keep())", "if (nb::list* list = nullptr)", ARRAYS),
+    ("policy: a place behind the prefix is seen", "vivace/models/vla/base.cc", "(context_.length)[b] = static_cast<int32_t>(prefix)", "(context_.length)[b] = static_cast<int32_t>(prefix + 1)", f"{POLICY} -k stage"),
+    ("policy: the words of the call before", "vivace/models/vla/base.cc", "place(t, at++, b)", "place(ids[row] != 0 ? ids[row] : t, at++, b)", f"{POLICY} -k prompt_state"),
+    ("policy: pictures read each other", "vivace/models/vla/base.cc", "static_cast<int64_t>(i) / config_.view_tokens())", "static_cast<int64_t>(i) / config_.view_tokens() ^ 1)", f"{POLICY} -k stage"),
+    ("policy: the next step's time", "vivace/models/vla/flow.cc", "std::fill(row + fixed, row + A, s)", "std::fill(row + fixed, row + A, s + 1)", f"{POLICY} -k stage"),
+    ("policy: actions that are given have the step's time", "vivace/models/vla/flow.cc", "std::fill_n(row, fixed, limits_.steps)", "std::fill_n(row, fixed, s)", f"{POLICY} -k hard_prefix"),
+    ("policy: the state sees the actions", "vivace/models/vla/pipeline.cc", 'state ? "state" : "full"', 'state ? "causal" : "full"', f"{POLICY} -k stage"),
+    ("policy: words are not scaled", "vivace/models/vla/pipeline.cc", '{{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}', '{{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}', f"{POLICY} -k stage"),
+    ("policy: a calibrated scale of the place before", "vivace/models/vla/pipeline.cc", "slice(b_.act_scales, place, 1)", "slice(b_.act_scales, place > 0 ? place - 1 : 0, 1)", f"{POLICY} -k calibrated"),
+    ("policy: the filter is not widened", "vivace/models/vla/image.cc", "support = std::max(scale, 1.0)", "support = 1.0", f"{POLICY} -k resize"),
+    ("policy: dimensions before frequencies", "vivace/models/vla/codec.cc", "static_cast<size_t>(k * dims + d)", "static_cast<size_t>(d * horizon + k)", f"{POLICY} -k codec"),
+    ("control: twice the bound", "vivace/serve/chunks.cc", "if (std::fabs(step) > bound)", "if (std::fabs(step) > 2 * bound)", "tests/test_control.py -k jump"),
+    ("control: an answer counts from its arrival", "vivace/serve/chunks.cc", "const int64_t place = tick - chunk.request.tick;\n  return", "const int64_t place = tick - joined_;\n  return", "tests/test_control.py -k counts"),
 ]
 
 
