@@ -141,9 +141,8 @@ struct AttentionGpu {
     if (role(a) == Role::prefill || a.has_terms() || a.softcap > 0 || !copies(a, split(a).keys, arch)) return false;
     return a.kv_dtype == a.dtype || (a.kv_dtype == DType::e4m3 && a.D % 64 == 0);
   }
-  /// Whether a stream serves the call: 16-byte copies, and scores that are a product and a scale. H200, us, stream against the best
-  /// tile: pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224; but 16-bit caches without pages 1 x 1024: 8.7, 6.2,
-  /// 1 x 8192: 23.9, 18.7, 64 x 4096: 274, 260. A row's kernel follows from the cache, not from T.
+  /// Whether a stream serves the call that `split` does not: pages too small for the copy engine. H200, us, stream against the best
+  /// tile: pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224. A row's kernel follows from the cache, not from T.
   static bool streams(const Args& a, Arch arch) {
     if (arch != Arch::sm90a || a.has_terms() || a.softcap > 0 || !fine(a)) return false;
     return a.kv_dtype == DType::e4m3 ? a.D % 64 == 0 : a.page_table != nullptr;
@@ -250,10 +249,12 @@ struct AttentionGpu {
   /// Head sizes that models have; others compile when they come.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
+    const bool split_serves = arch == Arch::sm90a;  // there tiles decode with a soft cap only
     for (const Role r : {Role::decode, Role::chunk, Role::prefill})
-      for (const int d : {64, 72, 128, 256}) visit(Key{DType::bf16, DType::bf16, true, cut(r, d, d, 4096, true, arch), {}});
+      for (const int d : {64, 72, 128, 256})
+        if (d == 128 || r == Role::prefill || !split_serves) visit(Key{DType::bf16, DType::bf16, true, cut(r, d, d, 4096, true, arch), {}});
     for (const int64_t slots : {128, 256, 512})
-      if (arch >= Arch::sm90a) visit(Key{DType::bf16, DType::bf16, true, cut(Role::decode, 128, 128, 4096, true, arch, slots), {}});
+      if (arch > Arch::sm90a) visit(Key{DType::bf16, DType::bf16, true, cut(Role::decode, 128, 128, 4096, true, arch, slots), {}});
     for (const Role r : {Role::decode, Role::prefill}) {
       visit(Key{DType::f16, DType::f16, true, cut(r, 128, 128, 4096, true, arch), {}});
       visit(Key{DType::bf16, DType::e4m3, true, cut(r, 128, 128, 4096, true, arch), {}});
@@ -270,14 +271,13 @@ struct AttentionGpu {
       visit(k);
     };
     for (const int d : {64, 72, 128, 256})
-      for (const Role r : {Role::decode, Role::chunk}) divided(DType::bf16, DType::bf16, r, d, 4, 4096, 8);
+      for (const Role r : {Role::decode, Role::chunk})
+        if (d < 256 || r == Role::decode) divided(DType::bf16, DType::bf16, r, d, 4, 4096, 8);
     for (const int64_t slots : {64, 128, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
     divided(DType::bf16, DType::bf16, Role::chunk, 256, 8, 1024, 1);
     divided(DType::f16, DType::f16, Role::decode, 128, 4, 4096, 8);
     for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
-    for (const int d : {64, 128})
-      for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(d, d, 2, 4, tiles, 4096)});
-    visit(Key{DType::f16, DType::f16, true, {}, {}, false, true, stream(128, 128, 2, 4, 8, 4096)});
+    for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, tiles, 4096)});
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::e4m3, true, {}, {}, false, true, stream(128, 128, 1, 4, tiles, 4096)});
     for (const bool small : {false, true})
       for (const int d : {64, 72, 128, 256}) visit(Key{DType::bf16, DType::bf16, true, fed(d, d, small), {}});
