@@ -205,9 +205,9 @@ Status PolicyBase::check(const Observation& o, size_t i) const {
   return check_own(o, i);
 }
 
-void PolicyBase::write_pixels(const engine::Frame& frame, int64_t slot) {
+void PolicyBase::write_pixels(const engine::Frame& frame, size_t camera, int64_t slot) {
   const int64_t n = config_.image * config_.image * 3, first = slot * n;
-  Resizer& resizer = resizers_[static_cast<size_t>(slot % limits_.views)];
+  Resizer& resizer = resizers_[camera];
   switch (context_.pixels.dtype) {
     case DType::u8: return resizer.run(frame, context_in_.host<uint8_t>(context_.pixels) + first);
     case DType::f32: return resizer.run(frame, context_in_.host<float>(context_.pixels) + first);
@@ -229,9 +229,10 @@ void PolicyBase::write(std::span<const Observation> observations) {
   };
   for (size_t b = 0; b < observations.size(); ++b) {
     int64_t at = 0;
-    for (const engine::Frame& f : observations[b].views) {
+    for (size_t camera = 0; camera < observations[b].views.size(); ++camera) {
+      const engine::Frame& f = observations[b].views[camera];
       if (f.data == nullptr) continue;
-      write_pixels(f, picture++);
+      write_pixels(f, camera, picture++);
       for (int64_t i = 0; i < n; ++i) place(0, at++, b);
     }
   }

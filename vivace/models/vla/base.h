@@ -86,7 +86,7 @@ class PolicyBase : public engine::PolicyModel {
   Status capture();
   Status check(const engine::Observation& o, size_t i) const;
   void write(std::span<const engine::Observation> observations);
-  void write_pixels(const engine::Frame& frame, int64_t slot);
+  void write_pixels(const engine::Frame& frame, size_t camera, int64_t slot);
 
   std::vector<Resizer> resizers_;   // a camera slot
   std::vector<float> picture_;      // lerobot's, where activations are not f32

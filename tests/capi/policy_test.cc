@@ -1,0 +1,53 @@
+// A robot's call through the C ABI: nothing is allocated and no page is touched for the first time, whatever changes between calls.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/exec/alloc_count.h"
+#include "vivace/capi/policy.h"
+
+namespace vivace {
+namespace {
+
+TEST(PolicyCApi, CallsAllocateNothing) {
+  if (!vivace::testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
+  vv_policy_options options{};
+  options.struct_size = sizeof options;
+  options.path = VV_SOURCE_DIR "/tests/fixtures/vla/pi0_tiny";
+  options.config = "pi0";
+  options.device = "cpu";
+  options.statistics = "none";
+  options.threads = 1;
+  options.views = 2;
+  options.horizon = 4;
+  options.steps = 1;
+  vv_policy* policy = nullptr;
+  ASSERT_EQ(vv_policy_load(&options, &policy), VV_OK) << vv_last_error();
+  std::vector<unsigned char> small(200 * 250 * 3, 90), large(300 * 400 * 3, 200);
+  std::vector<float> state(32, 0.5f), actions(4 * 32);
+  const int32_t tokens[] = {2, 5, 9, 11, 200, 31};
+  int calls = 0;
+  const auto q = vivace::testing::watch(60, [&] {
+    ++calls;
+    // Another camera, prompt, state and seed each time; sizes that were seen before.
+    const vv_frame views[] = {{calls % 3 == 0 ? nullptr : small.data(), 200, 250, 250 * 3}, {large.data(), 300, 400, 400 * 3}};
+    state[1] = static_cast<float>(calls);
+    vv_observation o{};
+    o.struct_size = sizeof o;
+    o.views = views;
+    o.view_count = 2;
+    o.tokens = tokens;
+    o.token_count = 1 + calls % 6;
+    o.state = state.data();
+    o.state_count = 32;
+    o.seed = static_cast<uint64_t>(calls);
+    return vv_policy_predict(policy, &o, 1, actions.data(), actions.size()) == VV_OK;
+  });
+  EXPECT_EQ(q.allocations, 0u);
+  EXPECT_EQ(q.faults, 0);
+  EXPECT_EQ(q.failures, 0) << vv_last_error();
+  vv_policy_destroy(policy);
+}
+
+}  // namespace
+}  // namespace vivace
