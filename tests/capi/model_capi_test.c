@@ -5,20 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/capi/check.h"
 #include "vivace/capi/model.h"
-
-static int failures = 0;
-
-#define EXPECT(condition)                                                                          \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      printf("%s:%d: not so: %s; last error: %s\n", __FILE__, __LINE__, #condition, vv_last_error()); \
-      ++failures;                                                                                  \
-    }                                                                                              \
-  } while (0)
-#define EXPECT_OK(call) EXPECT((call) == VV_OK)
-/* The status, and that vv_last_error() holds `part`. */
-#define EXPECT_ERROR(call, status, part) EXPECT((call) == (status) && strstr(vv_last_error(), (part)) != NULL)
 
 enum { kBatch = 2, kChunk = 8, kPrompt = 5, kAnswer = 12 };
 

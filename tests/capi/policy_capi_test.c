@@ -4,19 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/capi/check.h"
 #include "vivace/capi/policy.h"
-
-static int failures = 0;
-
-#define EXPECT(condition)                                                                          \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      printf("%s:%d: not so: %s; last error: %s\n", __FILE__, __LINE__, #condition, vv_last_error()); \
-      ++failures;                                                                                  \
-    }                                                                                              \
-  } while (0)
-#define EXPECT_OK(call) EXPECT((call) == VV_OK)
-#define EXPECT_ERROR(call, status, part) EXPECT((call) == (status) && strstr(vv_last_error(), (part)) != NULL)
 
 enum { kViews = 2, kHorizon = 4, kDim = 32, kChunk = kHorizon * kDim };
 

@@ -3,18 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/capi/check.h"
 #include "vivace/capi/text.h"
-
-static int failures = 0;
-
-#define EXPECT(condition)                                                                          \
-  do {                                                                                             \
-    if (!(condition)) {                                                                            \
-      printf("%s:%d: not so: %s; last error: %s\n", __FILE__, __LINE__, #condition, vv_last_error()); \
-      ++failures;                                                                                  \
-    }                                                                                              \
-  } while (0)
-#define EXPECT_ERROR(call, status, part) EXPECT((call) == (status) && strstr(vv_last_error(), (part)) != NULL)
 
 static const char kFile[] =
     "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"h\": 0, \"i\": 1, \"hi\": 2, \"\\u0120\": 3}, \"merges\": [\"h i\"]},"
