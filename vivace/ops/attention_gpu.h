@@ -126,7 +126,7 @@ struct AttentionGpu {
     const int largest = d > dv ? d : dv;
     Split s{d, dv, bytes, chunk ? 2 : 1, 64, largest * bytes > 256 ? 2 : largest * bytes > 128 ? 3 : 6, 1, 1};
     while (s.split < 8 && tiles * s.split * 2 <= (s.resident() == 2 ? 2 : 1) * kAtOnce && places > int64_t{s.keys} * s.split) s.split *= 2;
-    if (bytes == 1) {  // more arithmetic a byte
+    if (bytes == 1 && !chunk) {  // more arithmetic a byte
       if (s.split == 1) s.keys = 128;
       if (s.split == 8) s.teams = 2;
       else s.stages = 3;
@@ -236,7 +236,7 @@ struct AttentionGpu {
     kernels::AttentionFedArgs f{};
     std::memcpy(f.args, &a, sizeof(a));
     const auto map = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
-      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * dim * e, head = a.head_rows() * dim * e;
+      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * e * dim, head = a.head_rows() * e * dim;
       return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim * e / 2, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e, 0},
                                  .box_rows = a.page_table != nullptr ? std::min(a.L, keys) : keys}, to);
     };
