@@ -19,19 +19,20 @@ def ref(q, k, v, q_scale=None, k_scale=None, v_scale=None, pos=None, slot=None, 
 
 
 def bound(port, value, dtype, inputs):
-    """As for attention, but that tensor cores add products of e4m3 with 13 bits of the largest in a sum and not 24, and that a
-    weight is rounded to e4m3's 3 bits: half a unit of it, or 2^-18 below e4m3's normal numbers."""
+    """As for attention, with two differences. Tensor cores cut each product of e4m3, and the sum so far, 13 bits below the largest of
+    the 32 that they add at once: 33 such units for 32 elements, of the largest product. And a weight is rounded to e4m3's 3 bits: half
+    a unit of it, or 2^-18 below e4m3's normal numbers."""
     if not inputs["q"].size:
         return rounding(value, dtype)
     q, k, v = scaled(inputs)
     k, v = slots_of(k, v, inputs.get("page_table"))
-    L = k.shape[1]
-    scale = inputs.attrs.get("scale", 0.0) or 1 / np.sqrt(q.shape[-1])
-    size = scale * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)
-    error = 2.0**-13 * size + 2.0**-22 * np.minimum(size, 1e4)
+    D, L = q.shape[-1], k.shape[1]
+    scale = inputs.attrs.get("scale", 0.0) or 1 / np.sqrt(D)
+    largest = scale * np.abs(q).max(-1, keepdims=True) * np.abs(k).max(initial=0)
+    error = (D + D / 32) * 2.0**-13 * largest + 2.0**-22 * np.minimum(D * largest, 1e4)
     if port == "lse":
         return (error + 2.0**-22 * (1 + L / 16))[..., 0] + 2.0**-22 * np.abs(np.where(np.isfinite(value), value, 0)) + rounding(value, dtype)
-    return (2 * np.minimum(error, 1) + 2.0**-4 + 2.0**-12 + 2.0**-18 * L) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
+    return (2 * np.minimum(error, 1) + 2.0**-4 + (L + L / 32) * 2.0**-13 + 2.0**-18 * L) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
 
 
 def unserved_on_gpu(case):
@@ -48,7 +49,7 @@ def ports(out, **more):
 
 SCALES = {"q_scale": "f32", "k_scale": "f32", "v_scale": "f32"}
 CASES = [
-    Case(shape(150, 150, 4, 2, 128), ports("bf16", lse="f32", **SCALES), positive=tuple(SCALES), distributions=("normal", "edges"), note="a prompt"),
+    Case(shape(150, 150, 4, 2, 128), ports("bf16", lse="f32", **SCALES), positive=tuple(SCALES), distributions=("normal", "tiny"), note="a prompt"),
     Case(shape(70, 90, 3, 3, 64, S=3), ports("f16", pos="i32", slot="i32", length="i32", lse="f32"), {"window": 40, "scale": 0.2}, ranges={"pos": (0, 90), "length": (0, 91)},
          values={"slot": lambda rng, shape: np.sort(rng.integers(-1, 4, shape))}, distributions=("normal",), note="prompts of several slots, some of which do not exist"),
     Case(shape(5, 16, 8, 1, 128, S=2, B=9, P=6), ports("bf16", pos="i32", slot="i32", length="i32", page_table="i32", k_scale="f32", rows="i32"), {"mask": "full"}, rows=4,
