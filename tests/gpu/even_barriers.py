@@ -7,7 +7,7 @@ added: barriers of one group alone, behind its loop, which order nothing between
 no report is allowed.
 
 Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives for its warp: it orders
-that lane's accesses alone. attention_stream is run with an arrival of every lane.
+that lane's accesses alone. attention_stream and attention_split are run with an arrival of every lane.
 """
 from pathlib import Path
 
@@ -28,6 +28,15 @@ EVEN = [
      "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
     (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));", "        ptx::mbarrier_arrive(barrier(kEmpty, i));"),
     (K + "attention/stream.cuh", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d * 32);"),
+    (K + "attention/split.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
+    (K + "attention/split.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
+    (K + "attention/split.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
+    (K + "attention/split.cuh", "    for (; b < past; b += kStride) {\n      score(", "    int turns = 0;\n    for (; b < past; b += kStride, ++turns) {\n      score("),
+    (K + "attention/split.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else team_barrier();"),
+    (K + "attention/split.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else team_barrier();"),
+    (K + "attention/split.cuh", "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n",
+     "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n"
+     "    for (const int most = past > from ? ((past - 1 - from) / P.split + P.teams) / P.teams : 0; turns < most; ++turns) tile_barrier(), tile_barrier(), team_barrier(), team_barrier();\n"),
 ]
 
 
