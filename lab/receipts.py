@@ -49,6 +49,8 @@ def gemm(facts, path):
     return r.write("bench")
 
 
+CODES = ["vivace/kernels/gemm/codes.*", *(f"vivace/kernels/{f}.cuh" for f in (
+    "gemm/panel", "gemm/weights", "gemm/widen", "gemm/epilogue", "quantize/blocks", "tile/elem", "ptx/bulk", "ptx/cp_async", "ptx/mbarrier", "ptx/mma", "ptx/mma_int", "ptx/cluster"))]
 BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256, "q8_0": 34 / 32, "e4m3": 1}  # an element
 
 
@@ -69,7 +71,7 @@ def shipped_codes(w, M, N, K):
 
 def codes(facts, path):
     """Products with quantised weights: the tile that the op takes, beside cuBLASLt's bf16 product of the same shape."""
-    r = receipt("codes", facts, "lab/gemm/codes_bench codes.cubin rows.jsonl", ["vivace/kernels/gemm/*", "vivace/kernels/quantize/blocks.cuh", "vivace/kernels/ptx/*.cuh", "lab/gemm/codes_*"])
+    r = receipt("codes", facts, "lab/gemm/codes_bench codes.cubin rows.jsonl", [*CODES, "lab/gemm/codes_*"])
     for row in lines(path):
         w, act, M, N, K = (row[k] for k in ("w", "act", "M", "N", "K"))
         strict = M > 64 and row["tactic"].endswith("2.4.2.4/1 c1 p2048b")  # the cut of few tokens: what one invariance class would cost
@@ -87,7 +89,7 @@ def experts(facts, path):
     cases = defaultdict(dict)
     for row in lines(path):
         cases[row["T"], row["N"], row["K"]][row["tactic"]] = row
-    r = receipt("experts", facts, "lab/gemm/grouped_bench grouped.cubin rows.jsonl", ["vivace/kernels/moe/*", "vivace/kernels/gemm/codes.*", "vivace/kernels/ptx/*.cuh", "lab/gemm/grouped_*"])
+    r = receipt("experts", facts, "lab/gemm/grouped_bench grouped.cubin rows.jsonl", ["vivace/kernels/moe/gr*", *CODES, "vivace/kernels/ptx/tma.cuh", "vivace/kernels/ptx/wgmma.cuh", "lab/gemm/grouped_*"])
     for (T, N, K), tactics in cases.items():
         mean = T * 8 // min(128, T * 8)
         row = tactics["w64x64/6" if mean < 8 else "w128x128/6" if mean <= 128 else "w128x256/4"]
