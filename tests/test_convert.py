@@ -227,7 +227,7 @@ def test_a_tokenizer_goes_along_and_back(tmp_path):
     for text in (got, back):
         assert (text.bos, text.eos, text.add_bos, text.template) == (want.bos, want.eos, want.add_bos, want.template) == (0, [3, 1, 2], True, "{{ messages[0].content }}b")
         assert text.encode("ab</s>ba") == want.encode("ab</s>ba") and text.chat_ids([{"role": "user", "content": "ab"}]) == [2, 1]
-    with vivace.load_model(tmp_path / "m.gguf") as model:
+    with vivace.load_model(tmp_path / "m.gguf", device="cpu") as model:
         assert model.generate("ab", max_tokens=3).finish in ("length", "stop")
 
 

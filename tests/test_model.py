@@ -18,6 +18,11 @@ GGUF = sorted(p.stem for p in (FIXTURES / "tiny_gguf").glob("*.gguf"))
 TOLERANCE = 1e-4
 
 
+def load_model(path, **options):
+    """On the host, also where there is a GPU: test_model_steps.py is for both."""
+    return vivace.load_model(path, **{"device": "cpu", **options})
+
+
 def open_core(path, precision="f32", kv_dtype="f32", threads=2, context=0, max_batch=1, chunk=128, eager=False):
     return _core.load_text_model(str(path), device="cpu", precision=precision, kv_dtype=kv_dtype, threads=threads,
                                  context=context, max_batch=max_batch, chunk=chunk, eager=eager)
@@ -41,7 +46,7 @@ def test_hub_checkpoint_matches_transformers(name):
     ids = want["prompt_ids"].tolist()
     got = feed(open_core(FIXTURES / "tiny" / name, max_batch=len(ids)), ids)
     np.testing.assert_allclose(got, want["prompt_logits"], rtol=0, atol=TOLERANCE)
-    with vivace.load_model(FIXTURES / "tiny" / name, precision="f32", kv_dtype="f32") as model:
+    with load_model(FIXTURES / "tiny" / name, precision="f32", kv_dtype="f32") as model:
         assert model.generate_ids(ids, max_tokens=len(want["greedy_ids"])).tokens == want["greedy_ids"].tolist()
 
 
@@ -97,7 +102,7 @@ def test_gguf_matches_the_numpy_reference(name, act):
         error = np.abs(got - want["q8.prompt_logits"]).max(axis=1)
         assert np.mean(error < 10 * TOLERANCE) >= 0.8, error
         assert error.max() < 0.25, error
-    with vivace.load_model(path, precision=act, kv_dtype="f32") as model:
+    with load_model(path, precision=act, kv_dtype="f32") as model:
         greedy = want[f"{act}.greedy_ids"].tolist()
         assert model.generate_ids(ids, max_tokens=len(greedy)).tokens == greedy
 
@@ -143,7 +148,7 @@ def test_bits_of_every_kind_of_layer_do_not_depend_on_grouping(name):
 def test_batch_answers_equal_single_answers():
     prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
     options = dict(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1)
-    with vivace.load_model(PATH, max_batch=3, chunk=16) as model:
+    with load_model(PATH, max_batch=3, chunk=16) as model:
         batcher = _core.Batcher(model._core)
         got = {}
         ids = [batcher.submit(prompt=p, stop=[], temperature=0.9, top_k=0, top_p=0.95, min_p=0.0, repetition=1.1, presence=0.0,
@@ -151,7 +156,7 @@ def test_batch_answers_equal_single_answers():
         while not batcher.idle():
             for request, token, _, _ in batcher.step():
                 got.setdefault(request, []).append(token)
-    with vivace.load_model(PATH) as model:
+    with load_model(PATH) as model:
         for request, prompt in zip(ids, prompts):
             alone = model.generate_ids(prompt, **options)
             assert alone.tokens == got[request] and alone.finish == "length"
@@ -174,7 +179,7 @@ def answers(model, requests, **options):
 def test_running_ahead_changes_no_answer(options):
     """Steps queued before the draws are known: the same tokens and log-probabilities, also where requests end
     at a stop token, join late or are of different lengths."""
-    with vivace.load_model(PATH, max_batch=3, chunk=16) as model:
+    with load_model(PATH, max_batch=3, chunk=16) as model:
         prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
         plain = answers(model, [dict(prompt=p, max_tokens=24 + 3 * i) for i, p in enumerate(prompts)], **options)
         stop = plain[1][0][7]  # in the midst of an answer
@@ -182,13 +187,13 @@ def test_running_ahead_changes_no_answer(options):
         want = answers(model, requests, **options)
         assert want[1][2] == "stop" and want[0] == plain[0]
     for ahead in (2, 5):
-        with vivace.load_model(PATH, max_batch=3, chunk=16, ahead=ahead) as model:
+        with load_model(PATH, max_batch=3, chunk=16, ahead=ahead) as model:
             assert answers(model, requests, **options) == want
             assert answers(model, requests, **options) == want  # nothing was left behind
 
 
 def test_a_stream_that_is_left_while_steps_are_queued():
-    with vivace.load_model(PATH, ahead=4) as model:
+    with load_model(PATH, ahead=4) as model:
         whole = model.generate_ids(IDS, max_tokens=12)
         stream = model._stream(IDS, None, max_tokens=12)
         for _ in range(3):
@@ -220,9 +225,9 @@ def test_narrower_plans_are_near_f32(name, plan):
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_logit_bias_and_mask(ahead):
     vocab = 192
-    with vivace.load_model(PATH, max_batch=2, ahead=ahead, logit_bias=True) as model:
+    with load_model(PATH, max_batch=2, ahead=ahead, logit_bias=True) as model:
         plain = model.generate_ids(IDS, max_tokens=10)
-        with vivace.load_model(PATH) as other:
+        with load_model(PATH) as other:
             assert other.generate_ids(IDS, max_tokens=10).tokens == plain.tokens  # no bias: the same answer
         pushed = model.generate_ids(IDS, max_tokens=10, logit_bias={17: 1000.0})
         assert pushed.tokens == [17] * 10
@@ -242,7 +247,7 @@ def test_logit_bias_and_mask(ahead):
 
 
 def test_bad_bias_and_mask():
-    with vivace.load_model(PATH, logit_bias=True) as model:
+    with load_model(PATH, logit_bias=True) as model:
         for options, match in [(dict(logit_bias={500: 1.0}), "token 500 is outside"), (dict(logit_bias={5: float("nan")}), "finite value or -inf"),
                                (dict(mask=lambda tokens: [True]), "wanted 192 booleans")]:
             with pytest.raises(vivace.InvalidArgumentError, match=match):
@@ -257,7 +262,7 @@ def test_bad_bias_and_mask():
         core.step()
         with pytest.raises(vivace.FailedPreconditionError, match="not stepwise"):
             core.set_bias(request, bytes(4 * 192))
-    with vivace.load_model(PATH) as model, pytest.raises(vivace.FailedPreconditionError, match="logit_bias"):
+    with load_model(PATH) as model, pytest.raises(vivace.FailedPreconditionError, match="logit_bias"):
         model.generate_ids(IDS, max_tokens=2, logit_bias={3: 1.0})
 
 
@@ -276,29 +281,29 @@ def test_stop_text_ends_the_answer_before_it():
     assert told(["end of it"], "of") == ("end ", [0], "stop")
     first = next(_until(iter([Chunk("begin ", 0, 0.0), Chunk("sto", 1, 0.0)]), ["stop"]))
     assert first.text == "begin "  # what cannot begin a stop string is not held back
-    with vivace.load_model(PATH) as model, pytest.raises(vivace.InvalidArgumentError, match="stop_text"):
+    with load_model(PATH) as model, pytest.raises(vivace.InvalidArgumentError, match="stop_text"):
         model.generate_ids(IDS, max_tokens=2, stop_text="x")
 
 
 def test_random_weights_need_only_a_config(tmp_path):
     shutil.copy(FIXTURES / "tiny" / "qwen3" / "config.json", tmp_path)
     for precision in ("bf16", "f32"):
-        with vivace.load_model(tmp_path, precision=precision, random_weights=True, max_batch=2) as model:
+        with load_model(tmp_path, precision=precision, random_weights=True, max_batch=2) as model:
             tokens = model.generate_ids([5, 6, 7], max_tokens=8).tokens
             assert len(tokens) == 8 and all(0 <= t < model.report()["vocab"] for t in tokens)
     with pytest.raises(vivace.NotFoundError):
-        vivace.load_model(tmp_path)
+        load_model(tmp_path)
 
 
 def test_seed_decides_the_draw():
-    with vivace.load_model(PATH) as model:
+    with load_model(PATH) as model:
         draw = lambda seed: model.generate_ids(IDS, max_tokens=24, temperature=1.5, seed=seed).tokens
         assert draw(1) == draw(1)
         assert draw(1) != draw(2)
 
 
 def test_stop_token_ends_the_answer_and_is_not_part_of_it():
-    with vivace.load_model(PATH) as model:
+    with load_model(PATH) as model:
         full = model.generate_ids(IDS, max_tokens=12).tokens
         stop = full[5]
         answer = model.generate_ids(IDS, max_tokens=12, stop=[stop])
@@ -306,7 +311,7 @@ def test_stop_token_ends_the_answer_and_is_not_part_of_it():
 
 
 def test_context_is_used_to_its_last_position():
-    with vivace.load_model(PATH, context=40) as model:
+    with load_model(PATH, context=40) as model:
         answer = model.generate_ids(IDS, max_tokens=4)  # 37 + 4 - 1 positions
         assert len(answer.tokens) == 4
         with pytest.raises(vivace.LimitExceededError, match="41 positions, the context holds 40"):
@@ -315,7 +320,7 @@ def test_context_is_used_to_its_last_position():
 
 
 def test_cancel_leaves_the_others_alone():
-    with vivace.load_model(PATH, max_batch=2) as model:
+    with load_model(PATH, max_batch=2) as model:
         alone = model.generate_ids(IDS, max_tokens=16).tokens
         batcher = _core.Batcher(model._core)
         submit = lambda p: batcher.submit(prompt=p, stop=[], temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
@@ -338,7 +343,7 @@ def test_cancel_leaves_the_others_alone():
 
 
 def test_report_and_memory_are_exact():
-    with vivace.load_model(PATH, context=64, max_batch=3, kv_dtype="f32") as model:
+    with load_model(PATH, context=64, max_batch=3, kv_dtype="f32") as model:
         report, memory = model.report(), dict(model.memory())
         assert (report["family"], report["precision"], report["kv_dtype"], report["context"]) == ("llama", "q8", "f32", 64)
         assert memory["k_cache.0"] == 3 * 64 * report["kv_heads"] * report["head_dim"] * 4
@@ -363,7 +368,7 @@ def test_report_and_memory_are_exact():
 ])
 def test_bad_load_options(options, error, match):
     with pytest.raises(error, match=match):
-        vivace.load_model(PATH, **options)
+        load_model(PATH, **options)
 
 
 @pytest.mark.parametrize("options,match", [
@@ -372,21 +377,21 @@ def test_bad_load_options(options, error, match):
     (dict(max_tokens=0), "max_tokens"),
 ])
 def test_bad_sampling_options(options, match):
-    with vivace.load_model(PATH) as model:
+    with load_model(PATH) as model:
         with pytest.raises(vivace.InvalidArgumentError, match=match):
             model.generate_ids(IDS, **{"max_tokens": 2, **options})
         assert len(model.generate_ids(IDS, max_tokens=2).tokens) == 2
 
 
 def test_bad_prompts():
-    with vivace.load_model(PATH) as model:
+    with load_model(PATH) as model:
         for ids, match in [([], "empty"), ([5, 100000], "token 100000 is outside"), ([-1], "token -1")]:
             with pytest.raises(vivace.InvalidArgumentError, match=match):
                 model.generate_ids(ids, max_tokens=2)
 
 
 def test_use_after_close():
-    model = vivace.load_model(PATH)
+    model = load_model(PATH)
     stream = model._stream(IDS, None, max_tokens=8)
     next(stream)
     model.close()
@@ -399,7 +404,7 @@ def test_use_after_close():
 
 def test_no_such_model():
     with pytest.raises(vivace.NotFoundError, match="no-such-model"):
-        vivace.load_model("no-such-model")
+        load_model("no-such-model")
 
 
 def hub_copy(tmp_path, name="llama", **changes):
@@ -428,7 +433,7 @@ def hub_copy(tmp_path, name="llama", **changes):
 ])
 def test_bad_configs(tmp_path, changes, error, match):
     with pytest.raises(error, match=match):
-        vivace.load_model(hub_copy(tmp_path, **changes))
+        load_model(hub_copy(tmp_path, **changes))
 
 
 @pytest.mark.parametrize("name,changes,error,match", [
@@ -455,7 +460,7 @@ def test_bad_configs(tmp_path, changes, error, match):
 ])
 def test_bad_configs_of_other_families(tmp_path, name, changes, error, match):
     with pytest.raises(error, match=match):
-        vivace.load_model(hub_copy(tmp_path, name, **changes))
+        load_model(hub_copy(tmp_path, name, **changes))
 
 
 def test_missing_tensor_and_truncated_file(tmp_path):
@@ -464,13 +469,13 @@ def test_missing_tensor_and_truncated_file(tmp_path):
     lost = weights.pop("model.layers.1.mlp.up_proj.weight")
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(vivace.NotFoundError, match="model.layers.1.mlp.up_proj.weight is missing"):
-        vivace.load_model(folder)
+        load_model(folder)
     weights["model.layers.1.mlp.up_proj.weight"] = lost
     save_file(weights, folder / "model.safetensors")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-100])
     with pytest.raises(vivace.CorruptDataError, match="model.safetensors"):
-        vivace.load_model(folder)
+        load_model(folder)
 
 
 def test_nan_weights_fail_the_request_not_the_process(tmp_path):
@@ -478,7 +483,7 @@ def test_nan_weights_fail_the_request_not_the_process(tmp_path):
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"] = np.full_like(weights["model.norm.weight"], np.nan)
     save_file(weights, folder / "model.safetensors")
-    with vivace.load_model(folder) as model:
+    with load_model(folder) as model:
         for _ in range(2):
             with pytest.raises(vivace.Error, match="NaN"):
                 model.generate_ids(IDS, max_tokens=4)

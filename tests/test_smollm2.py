@@ -33,7 +33,7 @@ def prompt(name):
 def models():
     """One model a precision plan, KV in f32 as the reference's, room for all prompts at once."""
     path = model_path()
-    opened = {act: vivace.load_model(path, precision=act, kv_dtype="f32", context=512, max_batch=len(FIXTURE["prompts"])) for act in ("q8", "f32")}
+    opened = {act: vivace.load_model(path, device="cpu", precision=act, kv_dtype="f32", context=512, max_batch=len(FIXTURE["prompts"])) for act in ("q8", "f32")}
     yield opened
     for m in opened.values():
         m.close()

@@ -16,6 +16,7 @@ static vv_model* load(const char* path) {
   memset(&options, 0, sizeof options);
   options.struct_size = sizeof options;
   options.path = path;
+  options.device = "cpu";
   options.threads = 1;
   options.context = 64;
   options.max_batch = kBatch;

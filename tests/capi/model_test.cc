@@ -34,7 +34,7 @@ struct Loaded {
 TEST(CApiModel, TokensAreThoseOfTheCppFace) {
   const std::vector<int32_t> prompt = {3, 9, 27, 81, 100, 44};
   constexpr int kTokens = 40;
-  auto loaded = models::load_model(kModel, {.threads = 2, .context = kContext, .chunk = 16});
+  auto loaded = models::load_model(kModel, {.device = "cpu", .threads = 2, .context = kContext, .chunk = 16});
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   serve::Batcher batcher(dynamic_cast<engine::TextModel&>(**loaded));
   serve::Request request;
@@ -104,6 +104,7 @@ TEST(CApiModel, StructsOfANewerHeaderAreServed) {
   } newer = {};
   newer.options.struct_size = sizeof newer;
   newer.options.path = kModel.c_str();
+  newer.options.device = "cpu";
   vv_model* model = nullptr;
   ASSERT_EQ(vv_model_load(&newer.options, &model), VV_OK) << vv_last_error();
   struct NewerInfo {

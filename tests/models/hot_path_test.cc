@@ -9,6 +9,7 @@ namespace vivace::models {
 namespace {
 
 std::unique_ptr<engine::Model> load(const char* name, engine::LoadOptions options) {
+  options.device = "cpu";  // what follows is about the host, also on a machine with a GPU
   auto model = models::load_model(std::string(VV_SOURCE_DIR) + "/tests/fixtures/tiny_gguf/" + name, options);
   EXPECT_TRUE(model.ok()) << model.status().to_string();
   return model.ok() ? std::move(model).value() : nullptr;

@@ -14,6 +14,7 @@ namespace {
 std::vector<int32_t> answers(const std::string& name, int threads, int ahead) {
   const std::string path = std::string(VV_SOURCE_DIR) + "/tests/fixtures/tiny_gguf/" + name;
   engine::LoadOptions options;
+  options.device = "cpu";
   options.threads = threads;
   options.context = 64;
   options.max_batch = 2;
