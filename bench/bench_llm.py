@@ -26,7 +26,7 @@ def run(command) -> dict:
 
 
 def ours(args) -> dict:
-    data = run([sys.executable, "-m", "vivace.cli", "bench", "--json", "--model", args.gguf, "--threads", str(args.threads), "--context",
+    data = run([sys.executable, "-m", "vivace.cli", "bench", "--json", "--device", "cpu", "--model", args.gguf, "--threads", str(args.threads), "--context",
                 str(args.context), "--chunk", str(args.chunk), "--steps", str(args.steps), "--prompt-tokens", str(args.prompt)])
     step, prefill = data["rows"]
     return {"step": step["p50_us"], "step_p99": step["p99_us"], "prefill": prefill["p50_us"], "load_s": data["load_s"],
