@@ -1,6 +1,6 @@
 """pi0.5 and pi0 of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
 
-    python bench/bench_vla.py [--cases pi05-base:fp8:2] [--calls 400] [--profile]
+    python bench/bench_vla.py [--warm] [--cases pi05-base:fp8:2] [--calls 200] [--profile]
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
 the two graphs alone; of pi0fast `actions` is one token, `predict` all of them. Floors are those of docs/design/080-policy-step.md; peers were measured on the same chip on an
@@ -8,6 +8,7 @@ earlier day, so their ratio says less than one measured in turn.
 """
 import argparse
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ WORDS, CODES = 64, 60
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8:3"]
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8:3", "pi05-base:fp8:2"]
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",
            "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json", "bench/configs/pi0fast-base/config.json"]
 
@@ -41,13 +42,23 @@ def walls(run, calls) -> list[float]:
     return out
 
 
+def warm(cases) -> None:
+    """The loads below compile one kernel after the other; here each case does so beside the others."""
+    running = [subprocess.Popen([sys.executable, __file__, "--cases", case, "--calls", "1", "--no-receipt"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for case in cases]
+    for p in running:
+        p.wait()
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cases", default=",".join(CASES), help="policy:precision:views, with commas between")
-    p.add_argument("--calls", type=int, default=400)
+    p.add_argument("--calls", type=int, default=200)
     p.add_argument("--profile", action="store_true", help="print what each kind of launch takes")
     p.add_argument("--no-receipt", action="store_true")
+    p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a case side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
+    if args.warm:
+        warm(args.cases.split(","))
 
     import numpy as np
 
