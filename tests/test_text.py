@@ -144,3 +144,18 @@ def test_a_slice_of_the_fuzzer(target):
     from tests.fuzz import fuzz_text
 
     assert fuzz_text.run(target, seconds=1.0, seed=20) == 0
+
+
+def test_the_weights_size_counts_wherever_they_are(tmp_path):
+    """A tokenizer of its own folder may take what the weights that it belongs to allow."""
+    (tmp_path / "text").mkdir()
+    folder = hub_folder(tmp_path / "text", tokenizer=json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {f"{i}": i for i in range(250_000)}, "merges": []}}))
+    for itself in (None, str(folder), str(folder / "tokenizer.json")):  # no file counts twice
+        with pytest.raises(vivace.LimitExceededError, match="its tokenizer would take more than"):
+            load_text(str(folder), {}, checkpoint=itself)
+    weights = tmp_path / "weights" / "model.safetensors"
+    weights.parent.mkdir()
+    with open(weights, "wb") as f:
+        f.truncate(64 << 20)
+    assert load_text(str(folder), {}, checkpoint=str(weights.parent)).tokenizer.get_vocab_size() == 250_000
+    assert load_text(str(folder), {}, checkpoint=str(weights)).tokenizer.get_vocab_size() == 250_000

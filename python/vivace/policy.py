@@ -216,5 +216,5 @@ class Policy:
             folder = where if where.is_dir() else where.parent
             if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
                 raise NotFoundError(f"tokenizer: neither tokenizer.json nor tokenizer.model is in {folder}; name one with tokenizer=, or give token ids")
-            self._text = load_text(str(folder), {})
+            self._text = load_text(str(folder), {}, checkpoint=self._path)
         return self._text.encode(text)

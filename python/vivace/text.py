@@ -79,14 +79,21 @@ class Text:
         return _render(self, messages, add_generation_prompt)
 
 
-def load_text(path: str, metadata: dict) -> Text:
+def load_text(path: str, metadata: dict, *, checkpoint: str | None = None) -> Text:
     """Builds the tokenizer of the checkpoint at `path`; `metadata` is its GGUF metadata (or {}). It takes at most
-    4 x the checkpoint's files + 64 MB, whatever they say, and LimitExceededError where it would take more."""
+    4 x the checkpoint's files + 64 MB, whatever they say, and LimitExceededError where it would take more. The files
+    are those beside the tokenizer, and those of `checkpoint` where the weights are elsewhere."""
     file = Path(path)
     if "tokenizer.ggml.model" in metadata:
         return _from_gguf(metadata, _Budget(path, file.stat().st_size if path and file.is_file() else None))
     folder = file if file.is_dir() else file.parent
-    return _from_hub(folder)
+    return _from_hub(folder, _Budget(folder, _size(folder, *([Path(checkpoint)] if checkpoint else []))))
+
+
+def _size(*places: Path) -> int:
+    """Bytes of files and of folders' own files, each once."""
+    files = {f.resolve() for place in places for f in (place.iterdir() if place.is_dir() else [place])}
+    return sum(f.stat().st_size for f in files if f.is_file())
 
 
 class _Budget:
@@ -250,13 +257,13 @@ def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list, budget: 
     return tok
 
 
-def _from_hub(folder: Path) -> Text:
+def _from_hub(folder: Path, budget: _Budget) -> Text:
     from tokenizers import Tokenizer
 
     file = folder / "tokenizer.json"
     if not file.exists():
         raise NotFoundError(f"{file}: no tokenizer beside the checkpoint; pass token ids (generate_ids) or add the file")
-    source, budget = _bytes_of(file), _Budget(folder, sum(f.stat().st_size for f in folder.iterdir() if f.is_file()))
+    source = _bytes_of(file)
     with _refusals(str(file)):
         budget.tokenizer_json(source, str(file))
         tok = Tokenizer.from_buffer(source)
