@@ -36,6 +36,7 @@ FAULTS = [
     ("bf16 truncates", "vivace/cpu/convert.cc", "rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16", "rounded = u >> 16", f"{OPS} -k cast"),
     ("bf16 rounds ties up", "vivace/cpu/convert.cc", "rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16", "rounded = (u + 0x8000u) >> 16", f"{OPS} -k cast"),
     ("fp8 subnormals lose their shift", "vivace/cpu/convert.cc", "select(mag < bits(pow2(1 - kBias)), small, normal)", "normal", f"{OPS} -k cast"),
+    ("the sum is not activated", "vivace/cpu/gate/gate_residual.cc", "a.act != kernels::Activation::none", "a.act == kernels::Activation::none", f"{OPS} -k gate_residual"),
     ("a patch begins in the frame, not in its padding", "vivace/cpu/copy/im2col.cc", "a.stride_w - a.pad_w", "a.stride_w", f"{OPS} -k im2col"),
     ("a patch's lines and columns change places", "vivace/cpu/copy/im2col.cc", "(hwc ? outer : q), pixel", "(hwc ? q : q), pixel", f"{OPS} -k im2col"),
     ("heads alternate", "vivace/cpu/copy/repeat_heads.cc", "h / a.repeats * head", "h % a.Hkv * head", f"{OPS} -k repeat_heads"),

@@ -89,14 +89,14 @@ struct im2col {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // One for few elements and one for many; any width and alignment.
-    static constexpr Policy kTactics[] = {{128, 1, 8, 8}, {256, 2, 8, 8}, {128, 1, 1, 8}, {256, 3, 1, 8}, {256, 2, 1, 1}};
+    // Whole groups of a pixel; single elements, few and many; any width and alignment.
+    static constexpr Policy kTactics[] = {{128, 1, 8, 8}, {128, 1, 1, 8}, {256, 3, 1, 8}, {256, 2, 1, 1}};
     static constexpr int64_t kManyElements = 1 << 20;
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = a.K % kernels::kPatchGroup == 0 && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
       const bool whole = a.order == kernels::PatchOrder::hwc && a.C % kernels::kPatchGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 4 : (whole ? 0 : 2) + (int64_t{a.T} * a.K >= kManyElements ? 1 : 0)]};
+      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 3 : whole ? 0 : int64_t{a.T} * a.K < kManyElements ? 1 : 2]};
     }
     static std::string instance(const Key& k) {
       return kernel_expression("im2col<%s, %s, vivace::kernels::Im2colPolicy{%d, %d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.items, k.p.load, k.p.store);

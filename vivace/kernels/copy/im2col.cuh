@@ -53,7 +53,8 @@ struct PatchColumns {
       if (i % P.load == 0) place[i / P.load] = (static_cast<uint32_t>(at.line) * a.W + at.pixel) * a.C + at.channel;
       scale[i] = a.scale != nullptr && within ? a.scale[at.channel] : 1.0f;
       offset[i] = a.offset != nullptr && within ? a.offset[at.channel] : -0.0f;  // x + -0 is x, of either sign
-      at.next(a);
+      if constexpr (P.load == kPatchGroup) ++at.channel;  // all of one pixel
+      else at.next(a);
     }
   }
 
@@ -66,9 +67,9 @@ struct PatchColumns {
     if (!inner) {
       PatchPlace at(a, col);
 #pragma unroll 1
-      for (int i = 0; i < kPatchGroup; ++i) {
+      for (int i = 0; i < kPatchGroup; i += P.load) {
         const int line = y + at.line, pixel = x + at.pixel;
-        if (line < 0 || line >= a.H || pixel < 0 || pixel >= a.W) real &= ~(1u << i);
+        if (line < 0 || line >= a.H || pixel < 0 || pixel >= a.W) real &= P.load == kPatchGroup ? 0u : ~(1u << i);
         at.next(a);
       }
     }

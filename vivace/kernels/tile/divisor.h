@@ -21,4 +21,7 @@ struct Divisor {
   VV_HD constexpr int32_t remainder(int32_t n, int32_t q) const { return n - q * static_cast<int32_t>(by); }
 };
 
+static_assert(Divisor::of(7).quotient(2147483647) == 306783378 && Divisor::of(1).quotient(2147483647) == 2147483647);
+static_assert(Divisor::of(2147483647).quotient(2147483646) == 0 && Divisor::of(2147483647).quotient(2147483647) == 1);
+
 }  // namespace vivace::kernels
