@@ -424,6 +424,7 @@ int main(int argc, char** argv) {
       };
       std::vector<Best> best[2];
       for (const Variant& v : all) {
+        if (decode && (s.B * s.Hkv >= 128 ? v.cut.split > 2 : s.L >= 8192 && v.cut.split < 8)) continue;  // too many blocks, or too few
         if (v.cut.d != s.D || v.kv != kv || (decode ? v.cut.warps_m * 16 > s.T * s.Hq / s.Hkv + 15 : v.cut.warps_m < 4 || v.cut.split > 1)) continue;
         LAB_CHECK(cudaMemset(p.out, 0xff, static_cast<size_t>(p.a.T) * s.Hq * s.D * 2));
         LAB_CHECK(cudaMemset(p.worst, 0, 4096));
@@ -446,7 +447,7 @@ int main(int argc, char** argv) {
           table += line;
         }
         for (int cold = 0; cold < (length != 0 ? 0 : decode ? 2 : 1); ++cold) {
-          const int nodes = decode ? (s.B * int64_t{s.L} >= 65536 ? 10 : 60) : s.L >= 4096 ? 1 : 8;
+          const int nodes = decode ? (s.B * int64_t{s.L} >= 65536 ? 10 : 40) : s.L >= 4096 ? 1 : 8;
           const double us = time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, p.with(cold ? i : 0), stream); });
           best[cold].push_back({us, v.name});
           std::fprintf(rows, "{\"op\":\"attention\",\"kind\":\"%s\",\"case\":\"B=%d,Hq=%d,Hkv=%d,T=%d,L=%d,D=%d,mask=%s%s,kv=%s,kvcache=%s\",\"tactic\":\"%s\",\"us\":%.3f,\"tflops\":%.1f,\"gbs\":%.0f,\"bound\":%.3f}\n",

@@ -53,7 +53,7 @@ def main():
         q = torch.randn(B, Hq, T, D, device="cuda", dtype=torch.bfloat16)
         # Caches as [B, L, Hkv, D], which is how ours and FlashInfer's lie.
         kv = [torch.randn(2, B, L, Hkv, D, device="cuda", dtype=torch.bfloat16).transpose(2, 3) for _ in range(copies)]
-        count = (10 if B * L >= 65536 else 60) if decode else (1 if L >= 4096 else 8)
+        count = (10 if B * L >= 65536 else 40) if decode else (1 if L >= 4096 else 8)
         for cold in (False, True) if decode else (False,):
             line = [f"{kind} {B},{Hq},{Hkv},{T},{L},{D} {'cold' if cold else 'warm'}"]
             for name, backend in BACKENDS.items():

@@ -31,7 +31,7 @@ EVEN = [
     (K + "attention/split.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
     (K + "attention/split.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
     (K + "attention/split.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
-    (K + "attention/split.cuh", "    for (; b < past; b += kStride) {\n      score(", "    int turns = 0;\n    for (; b < past; b += kStride, ++turns) {\n      score("),
+    (K + "attention/split.cuh", "#pragma unroll 1\n    for (; b < past; b += kStride) {\n      score(", "    int turns = 0;\n#pragma unroll 1\n    for (; b < past; b += kStride, ++turns) {\n      score("),
     (K + "attention/split.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else team_barrier();"),
     (K + "attention/split.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else team_barrier();"),
     (K + "attention/split.cuh", "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n",
