@@ -27,7 +27,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 14> kSpills{{
+constexpr std::array<Allowed, 17> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_fed<", "AttentionTile{64, 64, 8, 1, 128, 3, 1, true, true, true}, vivace::kernels::Standard>", 16, Arch::sm100a, "three words of heads of 64; where they go is not analysed"},
     {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; loop counters are parked"},
@@ -37,6 +37,9 @@ constexpr std::array<Allowed, 14> kSpills{{
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
     {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "one word on sm_120a; not analysed"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 2, false, true}>", 8, Arch::sm121a, "the same, in a unit with others; alone it has none"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 4, false, true}>", 8, Arch::sm121a, "the same, in a unit with others; alone it has none"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 8, false, true}>", 8, Arch::sm121a, "the same, in a unit with others; alone it has none"},
     {"sample<", "SamplePolicy{256, 8, 1, false}>", 8, Arch::sm100a, "one word on sm_90a; not analysed"},
     {"sample<", "SamplePolicy{256, 8, 4, false}>", 8, Arch::sm100a, "the same; three blocks a multiprocessor leave 80 registers"},
     {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm100a, "ptxas parks one word around the sines' branches on some chips, far below the register limit; heads of 256"},
