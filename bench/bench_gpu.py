@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("VIVACE_TEST_DEVICE", "cuda")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # compile_peers() has the cores at work
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
