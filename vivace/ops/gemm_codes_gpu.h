@@ -2,6 +2,7 @@
 // grouped_gemm.
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "vivace/kernels/gemm/codes.h"
 #include "vivace/ops/gemm_table.h"
@@ -120,20 +121,12 @@ struct GemmCodesGpu {
   /// Every tactic with one block format; every format, and the kinds of x, with the first tactic.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
+    if (arch >= Arch::sm90a && !portable_only()) return bulk_instances(arch, visit);
     const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) { visit_one(arch, visit, x, w, act, row, form); };
     for (const Policy& p : kTactics) one(DType::bf16, DType::q4_0, Act::f32, p, form(1, true));
-    if (arch >= Arch::sm90a) one(DType::bf16, DType::q4_0, Act::f32, kTactics[0], form(4, true));
     for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k})
       one(DType::bf16, w, Act::f32, kTactics[1], form(1, w == DType::q8_0));
     for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) one(DType::bf16, w, Act::q8, kTactics[1], form(1, w != DType::q6_k));
-    if (arch >= Arch::sm90a) {
-      const Policy bulk = form(1, true, 0, DType::f32, false, false, true);
-      for (const Policy& p : kBulkTactics) one(DType::bf16, DType::q4_0, Act::f32, p, bulk);
-      for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, kBulkTactics[2], bulk);
-      for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, kBulkTactics[2], bulk);
-      one(DType::f32, DType::q4_0, Act::f32, kBulkTactics[7], bulk);
-      one(DType::bf16, DType::q4_0, Act::f32, kBulkTactics[0], form(2, true, 0, DType::f32, false, false, true));
-    }
     one(DType::f16, DType::q4_0, Act::f32, kTactics[0], form(1, true));
     one(DType::f32, DType::q4_0, Act::f32, kTactics[0], form(1, true));
     one(DType::bf16, DType::e4m3, Act::f32, kTactics[0], form(1, true));
@@ -145,22 +138,61 @@ struct GemmCodesGpu {
   /// The same of weights with scales beside them.
   template <class Visit>
   static void scaled_instances(Arch arch, Visit&& visit) {
+    if (arch >= Arch::sm90a && !portable_only()) return bulk_scaled_instances(arch, visit);
     const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) { visit_one(arch, visit, x, w, Act::f32, row, form); };
     for (const int tactic : {0, 4}) {
       one(DType::bf16, DType::e2m1, kTactics[tactic], form(1, true, 16, DType::e4m3));
       one(DType::bf16, DType::i4, kTactics[tactic], form(1, true, 128, DType::bf16, true));
       one(DType::e4m3, DType::e4m3, kTactics[tactic], form(1, true, 128, DType::f32, false, true));
     }
-    if (arch >= Arch::sm90a)
-      for (const int tactic : {2, 5}) {
-        one(DType::bf16, DType::e2m1, kBulkTactics[tactic], form(1, true, 16, DType::e4m3, false, false, true));
-        one(DType::bf16, DType::i4, kBulkTactics[tactic], form(1, true, 128, DType::bf16, true, false, true));
-      }
     one(DType::f16, DType::i4, kTactics[1], form(1, false, 32, DType::f32, true));
     one(DType::bf16, DType::i8, kTactics[0], form(1, true, 128, DType::f16));
   }
 
  private:
+  /// Visits what pick() gives, each once.
+  template <class Visit>
+  struct Picks {
+    Arch arch;
+    Visit& visit;
+    std::vector<Key> seen = {};
+    void operator()(DType x, DType w, Act act, int64_t T, int64_t K, const Policy& form) {
+      const Result<Key> k = pick(x, w, x == DType::e4m3 ? DType::bf16 : x, act, T, T, K, form, arch);
+      if (!k.ok() || std::find(seen.begin(), seen.end(), *k) != seen.end()) return;
+      seen.push_back(*k);
+      visit(*k);
+    }
+  };
+  /// instances() of chips whose copy engine brings W: few tokens with it, many without, rows off 16 bytes.
+  template <class Visit>
+  static void bulk_instances(Arch arch, Visit& visit) {
+    Picks<Visit> one{arch, visit};
+    const Policy bulk = form(1, true, 0, DType::f32, false, false, true), aligned = form(1, true), odd = form(1, false);
+    for (const int T : {1, 16, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, bulk);
+    for (const int T : {1, 16}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, bulk);
+    one(DType::bf16, DType::q4_0, Act::f32, 1, 4096, form(2, true, 0, DType::f32, false, false, true));
+    for (const DType w : {DType::q4_0, DType::q8_0}) one(DType::bf16, w, Act::f32, 512, 4096, aligned);
+    for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, 1, 4096, bulk);
+    one(DType::bf16, DType::q8_0, Act::f32, 64, 4096, bulk);
+    for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, 1, 4096, bulk);
+    for (const DType x : {DType::f16, DType::f32}) one(x, DType::q4_0, Act::f32, 8, 4096, bulk);
+    one(DType::f32, DType::bf16, Act::f32, 1, 4096, bulk);
+    for (const DType w : {DType::q4_0, DType::q4_1, DType::q8_0, DType::q6_k, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, 1, 4096, odd);
+    for (const DType w : {DType::q8_0, DType::q6_k}) one(DType::bf16, w, Act::q8, 1, 4096, odd);
+  }
+  template <class Visit>
+  static void bulk_scaled_instances(Arch arch, Visit& visit) {
+    Picks<Visit> one{arch, visit};
+    for (const bool bulk : {true, false}) {
+      const int T = bulk ? 1 : 70;
+      one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, bulk));
+      one(DType::bf16, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, bulk));
+      one(DType::e4m3, DType::e4m3, Act::f32, T, 4096, form(1, true, 128, DType::f32, false, true, bulk));
+    }
+    one(DType::f16, DType::i4, Act::f32, 1, 4096, form(1, false, 32, DType::f32, true));
+    one(DType::bf16, DType::i8, Act::f32, 1, 4096, form(1, true, 128, DType::f16, false, false, true));
+  }
+
   template <class Visit>
   static void visit_one(Arch arch, Visit&& visit, DType x, DType w, Act act, const Policy& row, const Policy& form) {
     const Policy p = with(row, form, x, w, act);
