@@ -42,7 +42,7 @@ struct WgmmaDivisor {
   __device__ __forceinline__ float of(float y) const {
     if (!quick) return y / d;
     const float q = __fmul_rn(y, r);
-    return fabsf(q) < 0x1p20f ? fmaf(fmaf(-q, d, y), r, q) : q;
+    return fabsf(q) < 0x1p20f && q != 0.0f ? fmaf(fmaf(-q, d, y), r, q) : q;  // a zero keeps its sign
   }
 };
 
