@@ -51,5 +51,8 @@ CASES = [
     Case({"T": 200, "N": 80, "K": 320}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, distributions=("normal", "tiny")),
     Case({"T": 200, "N": 80, "K": 320}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_row_scale": "f32", "out": "e4m3", "out_scale": "f32", "rows": "i32"}, {"act": "gelu_tanh"},
          positive=("x_row_scale", "w_row_scale", "out_scale"), rows=190),
+    Case({"T": 2100, "N": 272, "K": 64}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, distributions=("normal",)),
+    Case({"T": 2100, "N": 272, "K": 64}, {"x": "e4m3", "w": "e4m3", "w_scale": "f32", "out": "e4m3", "out_scale": "f32", "rows": "i32"}, {"act": "gelu_tanh"},
+         positive=("w_scale", "out_scale"), rows=2050, distributions=("normal",)),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
 ]

@@ -178,6 +178,11 @@ CASES = [
     *[Case({"T": t, "N": 80, "K": 1040}, {"x": "bf16", "w": "bf16", "out": "bf16"}) for t in (12, 130)],
     *[Case({"T": t, "N": 144, "K": 320}, {"x": "bf16", "w": "bf16", "bias": "bf16", "residual": "bf16", "out": "bf16"}, {"epilogue": e}) for t, e in ((50, "none"), (200, "gelu_tanh"))],
     *[Case({"T": t, "N": 136, "K": 192, "R": 1}, {"x": "bf16", "w": "bf16", "gate": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, rows=t - 3) for t in (30, 100)],
+    # Enough outputs for tiles of more than 64 tokens, which leave by shared memory.
+    Case({"T": 2100, "N": 544, "K": 64, "R": 1}, {"x": "bf16", "w": "bf16", "bias": "bf16", "gate": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, {"epilogue": "silu"},
+         distributions=("normal",), rows=2050),
+    Case({"T": 2100, "N": 544, "K": 64}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_row_scale": "f32", "bias": "f32", "out": "e4m3", "out_scale": "f32"}, {"epilogue": "gelu_tanh"},
+         positive=("x_row_scale", "w_row_scale", "out_scale"), distributions=("normal",)),
     Case({"T": 150, "N": 160, "K": 256}, {"x": "e4m3", "w": "e4m3", "x_row_scale": "f32", "w_row_scale": "f32", "residual": "bf16", "out": "bf16"},
          positive=("x_row_scale", "w_row_scale")),
     Case({"T": 200, "N": 160, "K": 384}, {"x": "e4m3", "w": "e4m3", "w_scale": "f32", "bias": "bf16", "out": "e4m3", "out_scale": "f32"}, {"epilogue": "gelu_tanh"},
