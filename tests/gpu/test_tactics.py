@@ -17,7 +17,7 @@ from vivace import _core, jit  # noqa: E402
 # qkv_rope's pairs of heads with an e4m3 cache (75 of 84: the cases fix the tokens, too few for pairs).
 REQUIRED = 0.89
 SHARE = {
-    "gemm": 0.5,  # 94 of 130 on sm_90a, 37 of 64 on sm_80: the two-stage streams in the table are for chips with less shared memory
+    "gemm": 0.45,  # 96 of 211 on sm_90a: shipped tiles of large weights are beyond the float64 reference; lab/gemm/bench holds those to it on samples, and to each other's bits
 }
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 
