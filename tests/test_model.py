@@ -343,7 +343,7 @@ def test_cancel_leaves_the_others_alone():
 
 
 def test_report_and_memory_are_exact():
-    with load_model(PATH, context=64, max_batch=3, kv_dtype="f32") as model:
+    with load_model(PATH, device="cpu", context=64, max_batch=3, kv_dtype="f32") as model:
         report, memory = model.report(), dict(model.memory())
         assert (report["family"], report["precision"], report["kv_dtype"], report["context"]) == ("llama", "q8", "f32", 64)
         assert memory["k_cache.0"] == 3 * 64 * report["kv_heads"] * report["head_dim"] * 4

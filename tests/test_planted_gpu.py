@@ -1,5 +1,7 @@
 """The planted GPU faults still apply to the sources; whether they are caught needs a GPU."""
-from tests.gpu import even_barriers
+import pytest
+
+from tests.gpu import tool_views
 from tests.planted_gpu import FAULTS, stale
 
 
@@ -9,12 +11,13 @@ def test_planted_gpu_faults_apply():
     assert all(f[2] != f[3] for f in FAULTS)
 
 
-def test_even_barriers_apply(tmp_path):
-    assert not even_barriers.stale(), f"bring up to date in gpu/even_barriers.py: {even_barriers.stale()}"
+@pytest.mark.parametrize("tool", tool_views.VIEWS)
+def test_views_apply(tool, tmp_path):
+    assert not tool_views.stale(), f"bring up to date in gpu/tool_views.py: {tool_views.stale()}"
     planted = tmp_path / "planted" / "vivace/kernels/tile/reduce.cuh"
     planted.parent.mkdir(parents=True)
     planted.write_text("// a fault")
-    even_barriers.write(tmp_path / "even", tmp_path / "planted")
-    assert (tmp_path / "even/vivace/kernels/tile/reduce.cuh").read_text() == "// a fault"
-    for file, _, even in even_barriers.EVEN:
-        assert even in (tmp_path / "even" / file).read_text()
+    tool_views.write(tmp_path / "view", tool, tmp_path / "planted")
+    assert (tmp_path / "view/vivace/kernels/tile/reduce.cuh").read_text() == "// a fault"
+    for file, _, other in tool_views.VIEWS[tool]:
+        assert other in (tmp_path / "view" / file).read_text()

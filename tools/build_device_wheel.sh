@@ -7,12 +7,12 @@
 # FOLDER/src/tools/device_run.py runs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-files() { git archive "$commit" -- . ':!*/results' ':!docs' ':!lab'; }
+files() { git archive "$commit" -- . ':!*/results' ':!docs/design' ':!lab'; }
 commit=$(git rev-parse HEAD)
 if [ "${1:-}" = --tree ]; then
   shift
   commit=dirty
-  files() { git ls-files -z -co --exclude-standard -- . ':!*/results' ':!docs' ':!lab' | tar -c --null --ignore-failed-read -T -; }
+  files() { git ls-files -z -co --exclude-standard -- . ':!*/results' ':!docs/design' ':!lab' | tar -c --null --ignore-failed-read -T -; }
 fi
 python=${1:-python3.12} out=$(realpath -m "${2:-build/carry}") tree=$PWD/build/carry-tree
 mkdir -p "$out/wheel"

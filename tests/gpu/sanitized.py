@@ -1,8 +1,8 @@
 """A small set of calls for compute-sanitizer: every op, each set of ports and dtypes once, dense and unaligned,
 eager (a graph runs the same kernels, and the tools launch kernels of their own while one is captured). Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL [OP ...]
 
-initcheck wants memory that was written before it is read: slots are uploaded whole. racecheck gets the kernels
-of even_barriers.py, which says why.
+initcheck wants memory that was written before it is read: slots are uploaded whole. racecheck and memcheck get the
+kernels of tool_views.py, which says why.
 """
 import json
 import os
@@ -12,12 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ["VIVACE_TEST_DEVICE"] = "cuda"
-from tests.gpu import even_barriers  # noqa: E402
+from tests.gpu import tool_views  # noqa: E402
 
-if sys.argv[2] == "racecheck":  # before anything reads the kernels
-    even = tempfile.TemporaryDirectory()
-    even_barriers.write(even.name, os.environ.get("VIVACE_KERNEL_DIR"))
-    os.environ["VIVACE_KERNEL_DIR"] = even.name
+if sys.argv[2] in tool_views.VIEWS:  # before anything reads the kernels
+    view = tempfile.TemporaryDirectory()
+    tool_views.write(view.name, sys.argv[2], os.environ.get("VIVACE_KERNEL_DIR"))
+    os.environ["VIVACE_KERNEL_DIR"] = view.name
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

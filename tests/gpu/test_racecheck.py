@@ -1,4 +1,4 @@
-"""What racecheck says of named barriers that groups of warps pass unequally often: the reason for even_barriers.py."""
+"""What racecheck says of named barriers that groups of warps pass unequally often: the reason for tool_views.py."""
 import re
 import shutil
 import subprocess
@@ -20,4 +20,4 @@ def test_racecheck_takes_uneven_named_barriers_for_a_race():
     reported = set(re.findall(r"(?:Write|Read) access at (\w+)", said))
     assert "racing" in reported, "the tool no longer sees a real race: " + said[-500:]
     assert not reported & {"equal", "evened"}, said[-1500:]
-    assert "unequal" in reported, "this version of the tool follows uneven barriers: drop even_barriers.py and run the kernels as they are"
+    assert "unequal" in reported, "this version of the tool follows uneven barriers: drop EVEN of tool_views.py and run the kernels as they are"

@@ -1,13 +1,15 @@
-"""What racecheck needs in order to follow kernels whose groups of warps pass a named barrier unequally often.
+"""Kernels as compute-sanitizer can follow them: replacements in the sources, each for something that the tool
+(2025.3.1) takes for an error, shown by a small kernel that a test runs. No report is allowed then.
 
-The tool (2025.3.1) orders a block's accesses by counting barriers a warp has passed, named ones too: once
-two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered.
-test_racecheck.py shows it on a kernel of ten lines. So racecheck runs the kernels with the missing turns
-added: barriers of one group alone, behind its loop, which order nothing between groups. All else stays, and
-no report is allowed.
+racecheck, EVEN. It orders a block's accesses by counting barriers a warp has passed, named ones too: once
+two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
+(test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
+nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
+for its warp: it orders that lane's accesses alone. attention_stream and attention_split are run with an arrival of
+every lane.
 
-Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives for its warp: it orders
-that lane's accesses alone. attention_stream and attention_split are run with an arrival of every lane.
+memcheck, OWN_COPIES. It takes a copy by the engine from a block's shared memory to a cluster's for an access
+outside if the receiving block is the sender (test_memcheck.py). So a thread copies what stays in its block.
 """
 from pathlib import Path
 
@@ -40,17 +42,50 @@ EVEN = [
 ]
 
 
+OWN = """{
+    uint32_t own;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(own));
+    if (static_cast<uint32_t>(rank) == own) {
+      const uint32_t to_ = TO, from_ = FROM, bytes_ = BYTES;
+      for (uint32_t i = 0; i < bytes_; i += 16) {
+        uint32_t v[4];
+        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from_ + i) : "memory");
+        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to_ + i), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
+      }
+      __threadfence_block();
+      asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes_) : "memory");
+    } else {
+      ELSE
+    }
+  }"""
+
+
+def own_copy(call, to, source, bytes_):
+    return call, OWN.replace("TO", to).replace("FROM", source).replace("BYTES", bytes_).replace("ELSE", call)
+
+
+OWN_COPIES = [
+    (K + "ptx/remote.cuh", *own_copy(
+        'asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(remote_shared(to, rank)), "r"(from), "r"(bytes), "r"(remote_shared(barrier, rank)) : "memory");',
+        "to", "from", "static_cast<uint32_t>(bytes)")),
+    (K + "gemm/wgmma_merge.cuh", *own_copy(
+        "ptx::bulk_to_peer(ptx::remote_shared(sums + 4 * place.part * kPartFloats, rank), ptx::shared_address(staged + part * kPartFloats), 4 * kPartFloats, ptx::remote_shared(barrier, rank));",
+        "sums + 4 * place.part * kPartFloats", "ptx::shared_address(staged + part * kPartFloats)", "4 * kPartFloats")),
+]
+VIEWS = {"racecheck": EVEN, "memcheck": OWN_COPIES}
+
+
 def stale():
     """Rows whose text is no longer in the sources exactly once."""
-    return [r for r in EVEN if (ROOT / r[0]).read_text().count(r[1]) != 1]
+    return [r for view in VIEWS.values() for r in view if (ROOT / r[0]).read_text().count(r[1]) != 1]
 
 
-def write(folder, sources=None):
-    """The patched headers below `folder`, from those of the folder `sources` where it has them."""
-    for file, text, even in EVEN:
+def write(folder, tool, sources=None):
+    """The headers for `tool` below `folder`, from those of the folder `sources` where it has them."""
+    for file, text, other in VIEWS[tool]:
         to, planted = Path(folder) / file, Path(sources or "") / file
         read = to if to.exists() else planted if sources and planted.exists() else ROOT / file
-        patched = read.read_text().replace(text, even)
+        patched = read.read_text().replace(text, other)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(patched)
     for planted in Path(sources).rglob("*.*") if sources else ():
