@@ -142,8 +142,9 @@ def jit(s):
 def sanitize(s):
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     found, jobs = gpu_ops(s), []
-    shares = [["attention"], ["gemm", "gated_gemm"]]  # the longest, by themselves
-    shares.append([op for op in found if not any(op in share for share in shares)])
+    long = [["attention"], ["gemm", "gated_gemm"]]  # by themselves
+    rest = [op for op in found if not any(op in share for share in long)]
+    shares = long + [rest[i::3] for i in range(3)]
     for name in os.environ.get("VIVACE_TOOLS", "racecheck memcheck initcheck synccheck").split():
         for i, share in enumerate(shares):
             jobs.append((f"sanitize-{name}-{i}", [tool, "--tool", name, "--error-exitcode", 9, *(["--report-api-errors", "no"] if name == "memcheck" else []),  # the driver is asked for parameters until it says no
