@@ -23,6 +23,6 @@ def test_memcheck_takes_a_copy_to_the_own_block_for_an_error():
     assert "right" in run("own") and "right" in run("peer"), "the copies themselves"
     peer = run("peer", *memcheck)
     assert "right" in peer and "ERROR SUMMARY: 0 errors" in peer, peer[-1500:]
-    assert "Invalid __shared__ write" in run("beyond", *memcheck), "the tool no longer sees a real one"
+    assert "Out-of-range shared" in run("beyond", *memcheck), "the tool no longer sees a real one"
     own = run("own", *memcheck)
     assert "not located in remote CTA" in own, "this version of the tool knows such copies: drop OWN_COPIES of tool_views.py. " + own[-1500:]
