@@ -104,7 +104,7 @@ def bound(port, value, dtype, inputs):
     q, k, v, attrs = inputs["q"], inputs["k"], inputs["v"], inputs.attrs
     if not q.size:
         return rounding(value, dtype)
-    k, v = slots_of(k, v, inputs.get("page_table"), inputs.get("k_offsets"), attrs.get("layout", "nhd"))
+    k, v = (np.nan_to_num(x) for x in slots_of(k, v, inputs.get("page_table"), inputs.get("k_offsets"), attrs.get("layout", "nhd")))  # NaN: beyond a length
     D, L = q.shape[-1], k.shape[1]
     scale = attrs.get("scale", 0.0) or 1 / np.sqrt(D)
     size = abs(scale) * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)  # of a score's terms
@@ -135,6 +135,30 @@ def ports(q, kv, **more):
 def first_rows(*rows):
     return np.cumsum([0, *rows])
 
+
+def stale(*lengths):
+    """Keys or values that are NaN from each slot's length on."""
+    def given(rng, shape):
+        x = rng.standard_normal(shape)
+        for s, n in enumerate(lengths):
+            x[s, n:] = np.nan
+        return x
+    return given
+
+
+def beyond(T, L, Hq, Hkv, D, q, kv, slot, *lengths, **more):
+    S = len(lengths)
+    return Case(shape(T, L, Hq, Hkv, D, D, S=S), ports(q, kv, slot="i32", length="i32", lse="f32"), {"mask": "full"}, distributions=("normal",), note="what lies beyond the length is no number",
+                values={"k": stale(*lengths), "v": stale(*lengths), "slot": np.array(slot), "length": np.array(lengths)}, **more)
+
+
+BEYOND = [
+    beyond(4, 300, 8, 2, 128, "bf16", "bf16", [0, 1, 2, 1], 130, 64, 259),
+    beyond(8, 1000, 8, 2, 64, "bf16", "bf16", [0, 1, 2, 3, 4, 5, 6, 7], 1000, 900, 513, 512, 511, 65, 1, 3),
+    beyond(3, 300, 4, 1, 128, "f16", "e4m3", [0, 2, 1], 190, 7, 256),
+    beyond(40, 300, 8, 1, 256, "bf16", "bf16", [0] * 40, 250),
+    beyond(90, 200, 4, 2, 128, "bf16", "bf16", [1] * 30 + [0] * 60, 77, 130),
+]
 
 RAGGED = [
     Case(shape(7, 90, 4, 2, 40, 24, R=4), ports("f32", "f32", pos="i32", slot="i32", k_offsets="i32", lse="f32"),
@@ -200,6 +224,6 @@ CASES = [
     Case(shape(66, 66, 2, 1, 72, 72, W=3), ports("f16", "f16", bits="i32"), {"mask": "causal"},
          values={"bits": lambda rng, shape: np.where(np.arange(66)[:, None] % 3 == 0, 0, rng.integers(-2**31, 2**31, shape))}, distributions=("normal", "edges"),
          note="every third row sees nothing"),
-    *RAGGED,
+    *BEYOND, *RAGGED,
     *HEADS_FIRST,
 ]
