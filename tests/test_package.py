@@ -116,7 +116,7 @@ def test_functions_have_signatures_and_help():
 def test_table_is_plain_data():
     table = ops.ops_table()
     assert json.loads(json.dumps(table)) == table
-    assert set(ops.__all__) == {r["name"] for r in table["ops"] + table["aliases"]} | {"cost", "fp4_scale_bytes", "ops_table"}
+    assert set(ops.__all__) == {r["name"] for r in table["ops"] + table["aliases"]} | {"checked", "cost", "fp4_scale_bytes", "ops_table", "workspace_size"}
 
 
 def test_unknown_names_are_attribute_errors():
