@@ -21,7 +21,7 @@ def lines(path):
 
 
 def receipt(suite, facts, command, sources):
-    keep = {k: facts[k] for k in ("sm", "driver", "cuda", "clocks_mhz", "limits", "versions") if k in facts}
+    keep = {k: facts[k] for k in ("sm", "driver", "cuda", "clocks_mhz", "limits", "versions", "host", "date") if k in facts}
     return Receipt(suite, chip=facts["chip"], command=command, sources=sources, **keep)
 
 

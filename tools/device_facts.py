@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Writes what a receipt says of a GPU machine: chip, driver, clocks, CUDA, measured limits. device_facts.py FILE"""
+import datetime
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import vivace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tools.receipt import host  # noqa: E402
 
 
 def smi(*fields):
@@ -45,6 +50,7 @@ def main():
         "chip": name, "sm": "{}.{}".format(*torch.cuda.get_device_capability()), "driver": driver[0] if driver else None, "cuda": torch.version.cuda,
         "clocks_mhz": {"sm": int(clocks[0]), "mem": int(clocks[1])} if len(clocks) == 2 and clocks[0].isdigit() else None,
         "commit": os.environ.get("VIVACE_COMMIT", "dirty"), "versions": {"vivace": vivace.__version__, "torch": torch.__version__},
+        "host": host(), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),  # a receipt may be put together elsewhere, later
         "limits": {"copy_TBs": round(copy, 3), "read_TBs": round(read, 3), "bf16_TFLOPs": round(flops, 1)},
     }
     with open(sys.argv[1], "w") as f:
