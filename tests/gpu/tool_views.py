@@ -1,5 +1,5 @@
 """Kernels as compute-sanitizer can follow them: replacements in the sources, each for something that the tool
-(2025.3.1) takes for an error, shown by a small kernel that a test runs. No report is allowed then.
+(2025.3.1) reports and a small kernel is to show to be no error. No report is allowed then.
 
 racecheck, EVEN. It orders a block's accesses by counting barriers a warp has passed, named ones too: once
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
@@ -8,8 +8,10 @@ nothing between groups. Nor does it carry __syncwarp() to a barrier in shared me
 for its warp: it orders that lane's accesses alone. attention_stream and attention_split are run with an arrival of
 every lane.
 
-memcheck, OWN_COPIES. It takes a copy by the engine from a block's shared memory to a cluster's for an access
-outside if the receiving block is the sender (test_memcheck.py). So a thread copies what stays in its block.
+memcheck, OWN_COPIES. It reports a copy by the engine within a cluster as an access outside if the receiving block
+is the sender. So a thread copies what stays in its block. That the tool is wrong there is not shown yet:
+test_memcheck.py is to show it, and its part for the own block has not run. Until then memcheck's rows do not
+speak for that one copy.
 """
 from pathlib import Path
 

@@ -27,7 +27,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 25> kSpills{{
+constexpr std::array<Allowed, 26> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_fed<", "AttentionTile{64, 64, 8, 1, 128, 3, 1, true, true, true}, vivace::kernels::Standard>", 16, Arch::sm100a, "three words of heads of 64; where they go is not analysed"},
     {"attention_split<", "AttentionSplit{256, 256, 2, 2, 128, 1, 8, 1}>", 16, Arch::sm100a, "three words where nine warps leave 168 registers; where they go is not analysed"},
@@ -40,7 +40,8 @@ constexpr std::array<Allowed, 25> kSpills{{
     {"norm_micro<", ", false, false, false, false, false}>", 16, Arch::sm121a, "the same"},
     {"norm_micro<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a, "one word on sm_120a; not analysed"},
     {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a, "two words on sm_120a; not analysed"},
-    {"gemm_codes<", ", 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "one word on sm_120a in a unit with others; not analysed"},
+    {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 1, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "one word on sm_120a, in a unit with others; not analysed"},
+    {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "the same"},
     {"grouped_gemm<", "GemmCodes{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0}>", 28, Arch::sm86, "six words of q4_k on sm_80; not analysed"},
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
