@@ -143,7 +143,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
       const float* const parts = reinterpret_cast<const float*>(sums);
       if constexpr (kDirect) {
         ptx::mbarrier_wait<true>(merged, 0);
-        if constexpr (kStaged > 0 && !kShared) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
+        if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
           int t, n;
@@ -155,7 +155,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
       } else {
         ptx::named_barrier<2 * P.rows>(1);
         ptx::mbarrier_wait<true>(merged, 0);
-        if constexpr (kStaged > 0 && !kShared) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
+        if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
         float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem + kStaged);
         Merge::add(parts, turn);
         ptx::named_barrier<2 * P.rows>(1);
@@ -229,15 +229,14 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
       }
     }
     if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
-    if constexpr (kStaged && !kShared) ptx::cluster_arrive<C>();
+    if constexpr (kStaged) ptx::cluster_arrive<C>();
   } else {
     if constexpr (P.wide()) ptx::registers_up<232>();
     WgmmaRing<T, P> ring(place, base, full, empty);
     wgmma_consume<T, Out, P>(a, place, ring, sums, merged);
   }
-  // A block stays until nobody arrives at its barriers or reads its memory any more.
-  if constexpr (kShared) ptx::cluster_arrive<C>();
-  if constexpr (kShared || kStaged) ptx::cluster_wait<C>();
+  // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its loading thread waits for.
+  if constexpr (kStaged) ptx::cluster_wait<C>();
 #endif
 }
 

@@ -112,6 +112,10 @@ __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const Wgmm
       }
     }
   }
+  // Every slot is free again: all arrivals of the cluster's other blocks are in. One on its way to a block that has
+  // ended is a launch failure, and a relaxed barrier of the cluster at the end would not wait for it.
+  if constexpr (kShared > 1)
+    for (int i = 0; i < P.stages; ++i, advance()) ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
 }
 
 /// The loading warp where rows are not aligned for the copy engine: element by element, the same stages.

@@ -27,7 +27,8 @@ __device__ __forceinline__ void cluster_sync() {
 }
 
 /// The barrier in two halves. First use: arrive at the start, wait before the first remote access, so
-/// that all blocks of the cluster are known to run. Orders no memory.
+/// that all blocks of the cluster are known to run. Orders no memory: arrivals at another block's barriers
+/// may be on their way still when that block comes out of wait, so it must not end for this alone.
 template <int kCluster>
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
