@@ -24,14 +24,16 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 COPY_RATE = 4.25e12  # bytes a second, measured on the H200: docs/design/030-memory-bound.md
+PRODUCT_RATE = {"bf16": 790e12, "fp8": 1350e12, "fp8_static": 1350e12, "w4a16": 790e12}  # FLOP a second, likewise
 PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwen3-0.6b", "bf16", 1): 2780.0}
 # model, precision, kv, sequences
 CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w4a16", "auto", (1, 8)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
-         ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,))]
+         ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
+CURVE_CHUNK = 128
 # model, precision, rows of a step, positions
 CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("llama-3.2-1b", "bf16", (1,), (1024, 8192, 32768, 65536, 131071)),
           ("qwen3-8b", "bf16", (1, 2, 4, 8, 16, 32), (1024,))]
@@ -39,29 +41,74 @@ JITTER = ("smollm2-135m", "bf16", 20_000, 400)
 START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
+def experts_bytes(report) -> float:
+    """Of all experts' matrices in 16 bits."""
+    return report["layers"] * report["experts"] * 3 * report["mlp"] * report["hidden"] * 2
+
+
 def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
-    """Weights that a step reads (the table of an untied embedding is not) and caches up to `position`."""
+    """Weights that a step reads (the table of an untied embedding is not; of experts, those that one row takes) and
+    caches up to `position`."""
     r = report
     table = r["vocab"] * r["hidden"] * 2
     weights = r["weight_bytes"] - table  # untied: the table; tied in 8 bits: likewise; tied in 16: added again
     if r["tied"] and r["head_dtype"] == "bf16":
         weights += table
+    if r["experts"]:
+        weights -= experts_bytes(r) * (1 - min(1, batch * r["experts_used"] / r["experts"]))
     cache = batch * position * r["layers"] * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
     return (weights + cache) / COPY_RATE * 1e6
 
 
-def warm() -> None:
-    """The loads below compile one kernel after the other; here each model's do so beside the others."""
+def prefill_floor_us(report, precision) -> float:
+    """Each product and attention by what limits it, one after the other; one row of the head. Experts: all are read."""
+    r, T = report, PROMPT
+    attended = r["heads"] * r["head_dim"]
+    mlp = r["mlp"] * max(1, r["experts_used"])
+    params = [(attended + 2 * r["kv_heads"] * r["head_dim"]) * r["hidden"], attended * r["hidden"], 2 * mlp * r["hidden"], mlp * r["hidden"]]
+    held = [params[0], params[1], *(p * max(1, r["experts"]) // max(1, r["experts_used"]) for p in params[2:])]
+    size = {"bf16": 2, "w4a16": 0.5625}.get(precision, 1)
+    layer = sum(max(2 * T * p / PRODUCT_RATE[precision], h * size / COPY_RATE) for p, h in zip(params, held))
+    layer += 2 * T * T * attended / PRODUCT_RATE["bf16"]  # causal: half of the scores
+    return (r["layers"] * layer + r["vocab"] * r["hidden"] * (2 if r["head_dtype"] == "bf16" else 1) / COPY_RATE) * 1e6
+
+
+def warm(models) -> None:
+    """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
     code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), chunk=int(sys.argv[5]), max_batch=int(sys.argv[6])).close()"
-    jobs = [(name, precision, kv, 2 * POSITION, PROMPT, max(batches)) for name, precision, kv, batches in CASES] + [(name, precision, "auto", max(at) + 1, 128, max(rows)) for name, precision, rows, at in CURVES if name != "qwen3-8b" or len(at) > 1]
-    running = [subprocess.Popen([sys.executable, "-c", code, str(ROOT / "bench/configs" / name), *map(str, rest)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for name, *rest in jobs]
-    for p in running:
-        p.wait()
+    jobs = {(name, precision, kv, 2 * POSITION, PROMPT, max(batches)) for name, precision, kv, batches in CASES}
+    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, max(rows)) for name, precision, rows, at in CURVES} | {(*JITTER[:2], "auto", 2 * POSITION, PROMPT, 1)}
+    with tempfile.TemporaryDirectory() as folder:
+        running = []
+        for name, *rest in sorted(j for j in jobs if models is None or j[0] in models):
+            config = json.loads((ROOT / "bench/configs" / name / "config.json").read_text()) | {"num_hidden_layers": 2}
+            path = Path(folder) / name
+            path.mkdir(exist_ok=True)
+            (path / "config.json").write_text(json.dumps(config))
+            running.append(subprocess.Popen([sys.executable, "-c", code, str(path), *map(str, rest)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        for p in running:
+            p.wait()
 
 
-def curves(vivace, add) -> None:
+def steps(vivace, add, count, name, precision, kv, batches) -> None:
+    from vivace.bench import bench_text_model
+
+    with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, kv_dtype=kv, random_weights=True, context=2 * POSITION, chunk=PROMPT, max_batch=max(batches)) as model:
+        report = model.report()
+        for batch in batches:
+            step, prefill = bench_text_model(model, steps=count, prompt_tokens=PROMPT, batch=batch, position=POSITION)
+            peer = PEER.get((name, precision, batch)) if kv == "auto" else None
+            add(report, precision, f"model={name},batch={batch},ctx={POSITION},kv={report['kv_dtype']},metric=step", **{k: step[k] for k in ("p50_us", "p99_us", "p999_us", "n")},
+                limit_us=floor_us(report, 1 if report["kv_dtype"] == "e4m3" else 2, batch), peer="transformers 5.17 + compile + CUDA graphs (archived)" if peer else None, peer_p50_us=peer)
+            if batch == 1 and kv == "auto":
+                add(report, precision, f"model={name},prompt={PROMPT},metric=prefill", **{k: prefill[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision))
+
+
+def curves(vivace, add, models) -> None:
     for name, precision, batches, positions in CURVES:
-        with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, context=max(positions) + 1, chunk=128, max_batch=max(batches)) as model:
+        if models and name not in models:
+            continue
+        with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, context=max(positions) + 1, chunk=CURVE_CHUNK, max_batch=max(batches)) as model:
             report = model.report()
             for batch in batches:
                 for position in positions:
@@ -147,9 +194,9 @@ def main() -> None:
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
 
+    begun = time.monotonic()
     import vivace
     from vivace import device
-    from vivace.bench import bench_text_model
 
     info, state = device.info(), device.state()
     r = Receipt("llm", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
@@ -158,41 +205,24 @@ def main() -> None:
     def add(report, precision, case, tool="host clock", **row):
         tactic = f"launches={report['launches']} ahead={report['ahead']}" if report else "process"
         r.row(op="e2e", case=case, dtype=precision, tactic=tactic, tool=tool, **row)
-        print(f"{case:<75} {precision:<10} p50 {row['p50_us']:>9.1f} us  " + (f"limit {row['limit_us']:.1f}  " if row.get("limit_us") else "") + (row.get("note") or ""), flush=True)
+        r.write("bench")  # a run that is cut short keeps what it has
+        limit = f"limit {row['limit_us']:9.1f}  {row['p50_us'] / row['limit_us']:.2f} x  " if row.get("limit_us") else ""
+        p99 = f"p99 {row['p99_us']:>9.1f}  " if row.get("p99_us") else ""
+        print(f"{time.monotonic() - begun:5.0f} s  {case:<66} {precision:<10} p50 {row['p50_us']:>9.1f} us  {p99}{limit}{row.get('note') or ''}", flush=True)
 
-    parts = args.parts.split(",")
+    models, parts = args.models.split(",") if args.models else None, args.parts.split(",")
     if args.warm:
-        warm()
-    for name, precision, kv, batches in CASES if "cases" in parts else []:
-        if args.models and name not in args.models.split(","):
-            continue
-        try:
-            with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, kv_dtype=kv, random_weights=True, context=2048,
-                                   chunk=PROMPT, max_batch=max(batches)) as model:
-                report = model.report()
-                for batch in batches:
-                    step, prefill = bench_text_model(model, steps=args.steps, prompt_tokens=PROMPT, batch=batch, position=POSITION)
-                    limit = floor_us(report, 1 if report["kv_dtype"] == "e4m3" else 2, batch)
-                    case = f"model={name},batch={batch},ctx={POSITION},kv={report['kv_dtype']},metric=step"
-                    peer = PEER.get((name, precision, batch)) if kv == "auto" else None
-                    rows = [dict(case=case, p50_us=step["p50_us"], p99_us=step["p99_us"], p999_us=step["p999_us"], n=step["n"], limit_us=limit,
-                                 peer="transformers 5.17 + compile + CUDA graphs, archived" if peer else None, peer_p50_us=peer)]
-                    if batch == 1 and kv == "auto":
-                        rows.append(dict(case=f"model={name},prompt={PROMPT},metric=prefill", p50_us=prefill["p50_us"], p99_us=prefill["p99_us"], n=prefill["n"]))
-                    for row in rows:
-                        r.row(op="e2e", dtype=precision, tactic=f"launches={report['launches']} ahead={report['ahead']}", tool="host clock", **row)
-                        share = f"floor {row['limit_us']:8.1f}  share {row['limit_us'] / row['p50_us']:.2f}" if row.get("limit_us") else ""
-                        print(f"{row['case']:<75} {precision:<6} p50 {row['p50_us']:>9.1f} us  p99 {row['p99_us']:>9.1f}  {share}", flush=True)
-        except vivace.Error as e:
-            print(f"{name} {precision} kv={kv}: {e}", flush=True)  # no row: the receipt shows what ran
-    for part, run in (("jitter", lambda: jitter(vivace, add)), ("start", lambda: start(add)), ("curves", lambda: curves(vivace, add))):
-        r.write("bench")  # what is there so far, should the next part be cut short
-        if part not in parts:
+        warm(models)
+        print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
+    work = [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]
+    work += [(part, run) for part, run in (("jitter", lambda: jitter(vivace, add)), ("start", lambda: start(add)), ("curves", lambda: curves(vivace, add, models))) if part in parts]
+    for name, run in work:
+        if models and " kv=" in name and name.split()[0] not in models:
             continue
         try:
             run()
         except (vivace.Error, subprocess.CalledProcessError) as e:
-            print(f"{part}: {e} {getattr(e, 'stderr', '')}", flush=True)
+            print(f"{name}: {e} {getattr(e, 'stderr', '')}", flush=True)  # no row: the receipt shows what ran
     print(r.write("bench").relative_to(ROOT))
 
 
