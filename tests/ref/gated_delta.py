@@ -61,6 +61,16 @@ def short(rng, shape):
     return 0.9 * k / np.sqrt((k * k).sum(-1, keepdims=True))
 
 
+def between(rng, shape):
+    """Nearly half-way between two bf16: rounded, all lose the same side of it."""
+    return np.full(shape, 1 + 0.9 * 2.0**-8)
+
+
+def alike(rng, shape):
+    """Keys that read every row of the state the same way, so that what rounding takes off adds up."""
+    return np.ones(shape)
+
+
 def shape(T, Hk, Hv, D, Dv, S=1, N=None):
     return {"T": T, "Hk": Hk, "Hv": Hv, "D": D, "Dv": Dv, "S": S, **({} if N is None else {"N": N, "E": N + 1})}
 
@@ -88,4 +98,6 @@ CASES = [
          note="prompts around a chunk's edge, long memories"),
     Case(shape(140, 1, 1, 96, 64), ports("bf16", decay="f32", rows="i32"), {"normalize": True}, ranges={"decay": (-60.0, 0.0)}, rows=130, distributions=("normal",),
          note="decays that leave nothing"),
+    Case(shape(40, 1, 1, 64, 32), ports("bf16"), {"normalize": True}, values={"state": between, "k": alike}, distributions=("normal", "zero"),
+         note="a state whose second half of bits tells"),
 ]
