@@ -1,15 +1,20 @@
-"""pi0.5 and pi0 of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
+"""pi0.5, pi0 and pi0-FAST of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
 
-    python bench/bench_vla.py [--warm] [--cases pi05-base:fp8:2] [--calls 200] [--profile]
+    python bench/bench_vla.py [--warm] [--parts cases,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile]
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
-the two graphs alone; of pi0fast `actions` is one token, `predict` all of them. Floors are those of docs/design/080-policy-step.md; peers were measured on the same chip on an
-earlier day, so their ratio says less than one measured in turn.
+the two graphs alone; of pi0fast `actions` is one token, `predict` all of them. Floors are those of
+docs/design/080-policy-step.md; peers were measured on the same chip on an earlier day, so their ratio says less than one
+measured in turn. metric=jitter: calls back to back, and paced. metric=start: from the start of a process to the first actions of a
+checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
 """
 import argparse
+import json
 import os
+import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,7 +27,9 @@ WORDS, CODES = 64, 60
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8:3", "pi05-base:fp8:2"]
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8"]
+JITTER = ("pi05-base", "bf16", 2)
+START = ("pi05-base", "bf16", 3e6)  # goal in us
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",
            "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json", "bench/configs/pi0fast-base/config.json"]
 
@@ -42,25 +49,189 @@ def walls(run, calls) -> list[float]:
     return out
 
 
+def paced(run, seconds, hz) -> list[float]:
+    """Walls of calls that begin every 1/hz s, or of calls back to back."""
+    for _ in range(20):
+        run()
+    out, first = [], time.perf_counter()
+    while (begin := time.perf_counter()) - first < seconds:
+        run()
+        out.append((time.perf_counter() - begin) * 1e6)
+        if hz:
+            time.sleep(max(0.0, first + len(out) / hz - time.perf_counter()))
+    return out
+
+
 def warm(cases) -> None:
     """The loads below compile one kernel after the other; here each case does so beside the others."""
-    running = [subprocess.Popen([sys.executable, __file__, "--cases", case, "--calls", "1", "--no-receipt"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for case in cases]
+    running = [subprocess.Popen([sys.executable, __file__, "--parts", "cases", "--cases", case, "--calls", "1", "--no-receipt"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for case in cases]
     for p in running:
         p.wait()
 
 
+def observation(name, views) -> dict:
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    words = 24 if name.startswith("pi0-") else WORDS
+    return dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
+
+
+def load(name, precision, views, batch=1):
+    import vivace
+
+    return vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50, num_steps=10, batch=batch,
+                             prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation(name, views)])
+
+
+def tag_of(name, views, batch=1) -> str:
+    return f"policy={name},views={views}," + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else "horizon=50,steps=10")
+
+
+def print_profile(kind, stage, s) -> None:
+    total = sum(g["us"] * g["launches"] for g in s["groups"])
+    print(f"  {stage}: {s['step_us']:.1f} us, sum of its launches {total:.1f}")
+    for g in sorted(s["groups"], key=lambda g: -g["us"] * g["launches"]):
+        rate = max(g["bytes"] / 4.25e12, g["flops"] / (7.9e14 if kind == "bf16" else 1.5e15)) * 1e6
+        print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  {g['us'] * g['launches']:8.1f}  floor {rate:7.2f}")
+
+
+def one(case, calls, profiles, add) -> None:
+    name, precision, views, *more = case.split(":")
+    views, batch = int(views), int(more[0]) if more else 1
+    kind = "fp8" if precision.startswith("fp8") else precision
+    given = observation(name, views)
+    start = time.perf_counter()
+    with load(name, precision, views, batch) as policy:
+        loaded = time.perf_counter() - start
+        codes = name.startswith("pi0fast")
+        run = (lambda: policy.tokens(**given, end_token=-1)) if codes else (lambda: policy.predict_batch([dict(given, seed=i) for i in range(batch)]))
+        run()
+        wall = walls(run, max(calls // 20, 5) if codes or batch > 1 else calls)
+        stages = {stage: policy.profile(stage) for stage in ("context", "actions")}
+        report = policy.report()
+    replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1 if codes else 1)
+    limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if batch == 1 else (None, None)
+    tag = tag_of(name, views, batch)
+    common = dict(dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
+    for stage, s in stages.items():
+        add(**common, case=f"{tag},metric={stage}", p50_us=s["step_us"], n=1, tool="graph replay")
+    add(**common, case=f"{tag},metric=replay", p50_us=replay, n=1, limit_us=limit, tool="sum of the two", peer="FlashRT, replay, chunk 10, archived" if peer else None, peer_p50_us=peer)
+    add(**common, case=f"{tag},metric=predict", p50_us=quantile(wall, 0.5), p99_us=quantile(wall, 0.99), p999_us=quantile(wall, 0.999), n=len(wall), tool="host clock",
+        note=f"wall less replay {quantile(wall, 0.5) - replay:.0f} us, goal 300")
+    print(f"{case:<24} context {stages['context']['step_us']:8.1f}  actions {stages['actions']['step_us']:8.1f}  replay {replay:8.1f}  predict p50 {quantile(wall, 0.5):8.1f}"
+          f"  p99.9 {quantile(wall, 0.999):8.1f} us  load {loaded:.1f} s: {report['load_s']}", flush=True)
+    for stage, s in stages.items() if profiles else ():
+        print_profile(kind, stage, s)
+
+
+def jitter(add, seconds) -> None:
+    name, precision, views = JITTER
+    given = observation(name, views)
+    with load(name, precision, views) as policy:
+        for hz in (0, 30):
+            times = paced(lambda: policy.predict(**given, seed=0), seconds, hz)
+            p50, p999 = quantile(times, 0.5), quantile(times, 0.999)
+            add(dtype=precision, case=f"{tag_of(name, views)},metric=jitter" + (f",hz={hz}" if hz else ""), p50_us=p50, p99_us=quantile(times, 0.99), p999_us=p999, n=len(times), tool="host clock",
+                note=f"p99.9 is {p999 / p50:.3f} of p50, goal 1.03; the longest {max(times):.0f} us")
+            print(f"jitter {hz or 'back to back':>12}: {len(times)} calls, p50 {p50:.1f}  p99.9 {p999:.1f} = {p999 / p50:.3f}  longest {max(times):.1f} us", flush=True)
+
+
+_FIRST_ACTION = """
+import json, os, sys, time
+born = float(sys.argv[2])
+at = {"interpreter": time.time() - born}
+import numpy, vivace
+at["import"] = time.time() - born
+policy = vivace.load_model(sys.argv[1], config="pi05", device="cuda", precision=sys.argv[3], num_views=2, action_horizon=50, num_steps=10, prompt_tokens=64, statistics="none")
+at["loaded"] = time.time() - born
+policy.predict([numpy.zeros((224, 224, 3), numpy.uint8)] * 2, prompt=list(range(2, 66)), seed=0)
+at["first_action"] = time.time() - born
+print(json.dumps({"at": at, "load": policy.report()["load_s"]}))
+"""
+
+
+def shapes_of_pi05() -> dict:
+    """Tensors of a checkpoint of the base model as openpi's conversion writes it."""
+    joint = "paligemma_with_expert."
+    out = {joint + "paligemma.lm_head.weight": [257152, 2048]}
+
+    def dense(at, n, k, bias=True):
+        out[at + ".weight"] = [n, k]
+        if bias:
+            out[at + ".bias"] = [n]
+
+    gemma, expert, vision = joint + "paligemma.model.language_model.", joint + "gemma_expert.model.", joint + "paligemma.model.vision_tower.vision_model."
+    for at, width, mlp, adaptive in ((gemma, 2048, 16384, False), (expert, 1024, 4096, True)):
+        norm = (lambda key, w=width: dense(key + ".dense", 3 * w, w)) if adaptive else (lambda key, w=width: out.update({key + ".weight": [w]}))
+        for i in range(18):
+            layer = f"{at}layers.{i}."
+            for key in ("input_layernorm", "post_attention_layernorm"):
+                norm(layer + key)
+            for key, n, k in (("self_attn.q_proj", 2048, width), ("self_attn.k_proj", 256, width), ("self_attn.v_proj", 256, width), ("self_attn.o_proj", width, 2048),
+                              ("mlp.gate_proj", mlp, width), ("mlp.up_proj", mlp, width), ("mlp.down_proj", width, mlp)):
+                dense(layer + key, n, k, bias=False)
+        norm(at + "norm")
+    out |= {vision + "embeddings.patch_embedding.weight": [1152, 3, 14, 14], vision + "embeddings.patch_embedding.bias": [1152], vision + "embeddings.position_embedding.weight": [256, 1152]}
+    for i in range(27):
+        layer = f"{vision}encoder.layers.{i}."
+        for key in ("layer_norm1", "layer_norm2"):
+            out |= {f"{layer}{key}.weight": [1152], f"{layer}{key}.bias": [1152]}
+        for key in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            dense(f"{layer}self_attn.{key}", 1152, 1152)
+        dense(layer + "mlp.fc1", 4304, 1152)
+        dense(layer + "mlp.fc2", 1152, 4304)
+    out |= {vision + "post_layernorm.weight": [1152], vision + "post_layernorm.bias": [1152]}
+    dense(joint + "paligemma.model.multi_modal_projector.linear", 2048, 1152)
+    for key, n, k in (("action_in_proj", 1024, 32), ("action_out_proj", 32, 1024), ("time_mlp_in", 1024, 1024), ("time_mlp_out", 1024, 1024)):
+        dense(key, n, k)
+    return out
+
+
+def start(add) -> None:
+    """A file of zeros: what it costs to bring weights over does not depend on their values."""
+    name, precision, goal = START
+    table, offset = {}, 0
+    for key, shape in shapes_of_pi05().items():
+        size = 2
+        for n in shape:
+            size *= n
+        table[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    header = json.dumps(table).encode()
+    header += b" " * (-len(header) % 8)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(Path(folder) / "model.safetensors", "wb") as f:
+            f.write(struct.pack("<Q", len(header)) + header)
+            f.truncate(8 + len(header) + offset)
+        (Path(folder) / "config.json").write_text((ROOT / "bench/configs" / name / "config.json").read_text())
+        runs = []
+        for _ in range(3):  # the first brings the file into the page cache and the kernels into theirs
+            out = subprocess.run([sys.executable, "-c", _FIRST_ACTION, folder, str(time.time()), precision], capture_output=True, text=True)
+            if out.returncode != 0:
+                print(f"start: {out.stderr}", flush=True)
+                return
+            runs.append(json.loads(out.stdout.strip().splitlines()[-1]))
+    best = min(runs[1:], key=lambda r: r["at"]["first_action"])
+    phases = ", ".join(f"{k} {s:.3f}" for k, s in [*best["at"].items(), *(("load/" + k, s) for k, s in best["load"].items())])
+    note = f"seconds: {phases}; first run {runs[0]['at']['first_action']:.2f}"
+    add(dtype=precision, tactic="process", tool="host clock", case=f"policy={name},bytes={offset},metric=start", p50_us=best["at"]["first_action"] * 1e6, n=2, limit_us=goal, note=note)
+    print(f"start: first action {best['at']['first_action']:.2f} s; {note}", flush=True)
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--cases", default=",".join(CASES), help="policy:precision:views, with commas between")
+    p.add_argument("--cases", default=",".join(CASES), help="policy:precision:views[:batch], with commas between")
+    p.add_argument("--parts", default="cases,start,jitter", help="what to run, with commas between")
     p.add_argument("--calls", type=int, default=200)
+    p.add_argument("--seconds", type=float, default=30, help="of calls back to back, and of paced ones, for jitter")
     p.add_argument("--profile", action="store_true", help="print what each kind of launch takes")
     p.add_argument("--no-receipt", action="store_true")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a case side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
+    parts = args.parts.split(",")
     if args.warm:
         warm(args.cases.split(","))
-
-    import numpy as np
 
     import vivace
     from vivace import device
@@ -68,42 +239,21 @@ def main() -> None:
     info, state = device.info(), device.state()
     r = Receipt("vla", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
                 commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_vla.py", versions={"vivace": vivace.__version__}, sources=SOURCES)
-    for case in args.cases.split(","):
-        name, precision, views = case.split(":")
-        views = int(views)
-        rng = np.random.default_rng(0)
-        words = 24 if name.startswith("pi0-") else WORDS
-        observation = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
-        kind = "fp8" if precision.startswith("fp8") else precision
-        start = time.perf_counter()
-        with vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50, num_steps=10,
-                               prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation]) as policy:
-            loaded = time.perf_counter() - start
-            codes = name.startswith("pi0fast")
-            run = (lambda: policy.tokens(**observation, end_token=-1)) if codes else (lambda: policy.predict(**observation, seed=0))
-            run()
-            first = time.perf_counter() - start
-            wall = walls(run, max(args.calls // 20, 5) if codes else args.calls)
-            stages = {stage: policy.profile(stage) for stage in ("context", "actions")}
-            report = policy.report()
-            replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1 if codes else 1)
-            limit, peer = FLOOR.get((name, kind, views)), PEER.get((name, kind, views))
-            tag = f"policy={name},views={views}," + (f"codes={CODES}" if codes else "horizon=50,steps=10")
-            common = dict(op="e2e", dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
-            for stage, s in stages.items():
-                r.row(**common, case=f"{tag},metric={stage}", p50_us=s["step_us"], n=1, tool="graph replay")
-            r.row(**common, case=f"{tag},metric=replay", p50_us=replay, n=1, limit_us=limit, tool="sum of the two", peer="FlashRT, replay, chunk 10, archived" if peer else None, peer_p50_us=peer)
-            r.row(**common, case=f"{tag},metric=predict", p50_us=quantile(wall, 0.5), p99_us=quantile(wall, 0.99), p999_us=quantile(wall, 0.999), n=len(wall), tool="host clock")
-            print(f"{case:<18} context {stages['context']['step_us']:8.1f}  actions {stages['actions']['step_us']:8.1f}  replay {replay:8.1f}  predict p50 {quantile(wall, 0.5):8.1f}"
-                  f"  p99.9 {quantile(wall, 0.999):8.1f} us  load {loaded:.1f} s  first {first:.1f} s", flush=True)
-            for stage, s in stages.items() if args.profile else ():
-                total = sum(g["us"] * g["launches"] for g in s["groups"])
-                print(f"  {stage}: {s['step_us']:.1f} us, sum of its launches {total:.1f}")
-                for g in sorted(s["groups"], key=lambda g: -g["us"] * g["launches"]):
-                    rate = max(g["bytes"] / 4.25e12, g["flops"] / (7.9e14 if kind == "bf16" else 1.5e15)) * 1e6
-                    print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  {g['us'] * g['launches']:8.1f}  floor {rate:7.2f}")
-        if not args.no_receipt:  # after every case: a machine's time may end
+
+    def add(**row):
+        r.row(op="e2e", **row)
+        if not args.no_receipt:  # after every row: a machine's time may end
             r.write("bench")
+
+    for case in args.cases.split(",") if "cases" in parts else []:
+        try:
+            one(case, args.calls, args.profile, add)
+        except vivace.Error as e:
+            print(f"{case}: {e}", flush=True)  # no row: the receipt shows what ran
+    if "start" in parts:
+        start(add)
+    if "jitter" in parts:
+        jitter(add, args.seconds)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #include "vivace/models/vla/base.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -140,7 +141,14 @@ Status PolicyBase::load() {
     source_.make_synthetic();
     options_.statistics = "none";
   }
+  auto last = std::chrono::steady_clock::now();
+  const auto phase = [&](const char* name) {
+    const auto now = std::chrono::steady_clock::now();
+    phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
+    last = now;
+  };
   VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
+  phase("device");
   VV_TRY(check_options());
   VV_TRY(read_scalers());
   VV_TRY(check_own());
@@ -154,12 +162,16 @@ Status PolicyBase::load() {
     return Status(Code::kOutOfMemory, strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision", static_cast<long>(need), machine_->name(), static_cast<long>(free)));
   VV_TRY(placement_.commit(*machine_));
   VV_TRY(tables.commit(*machine_));
+  phase("weights");
   VV_TRY(arena_.commit(*machine_));
   VV_TRY(context_in_.open(*machine_, "context inputs"));
   picture_.resize(static_cast<size_t>(config_.image * config_.image * 3));
   VV_TRY(fill_constants());
+  phase("arena");
   VV_TRY(start());
+  phase("tables");
   VV_TRY(capture());
+  phase("graphs");
   machine_->finish_uploads();
   return {};
 }
@@ -366,6 +378,8 @@ engine::Report PolicyBase::report() const {
     return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}", static_cast<long>(t.width), static_cast<long>(t.layers), static_cast<long>(t.mlp),
                 static_cast<long>(t.heads), static_cast<long>(t.kv_heads), static_cast<long>(t.head_dim));
   };
+  std::string phases;
+  for (const auto& [name, seconds] : phases_) phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
   return {{"family", quoted(family_)},
           {"device", quoted(machine_->name())},
           {"precision", quoted(plan_.name)},
@@ -387,7 +401,8 @@ engine::Report PolicyBase::report() const {
           {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
           {"action_launches", number(static_cast<int64_t>(own_graph_->executable(kOnly)->launches()))},
           {"weight_bytes", number(placement_.bytes())},
-          {"arena_bytes", number(arena_.bytes())}};
+          {"arena_bytes", number(arena_.bytes())},
+          {"load_s", "{" + phases + "}"}};
 }
 
 std::vector<engine::MemoryLine> PolicyBase::memory() const {

@@ -88,6 +88,7 @@ class PolicyBase : public engine::PolicyModel {
   void write(std::span<const engine::Observation> observations);
   void write_pixels(const engine::Frame& frame, size_t camera, int64_t slot);
 
+  std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
   std::vector<Resizer> resizers_;   // a camera slot
   std::vector<float> picture_;      // lerobot's, where activations are not f32
 };
