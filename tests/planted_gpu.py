@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Plants faults in the CUDA kernels, one at a time, and shows that the tests notice each. Needs a GPU.
 
-    python tests/planted_gpu.py [-k WORD] [--jobs N] [--rows FILE]
+    python tests/planted_gpu.py [-k WORD ...] [--share I/N] [--jobs N] [--rows FILE]
 
 A fault is a change to one header, which the JIT reads from a folder in place of its own (VIVACE_KERNEL_DIR):
-nothing is built. A fault that does not compile counts as missed.
+nothing is built, and kernels without that header come from the usual cache. A fault that does not compile counts as missed.
 """
 import argparse
 import concurrent.futures
@@ -181,7 +181,7 @@ def caught(fault):
         target.parent.mkdir(parents=True)
         target.write_text((ROOT / file).read_text().replace(right, wrong))
         words, extra = command(how, folder)
-        env = os.environ | extra | {"VIVACE_KERNEL_DIR": f"{folder}/kernels", "VIVACE_CACHE": f"{folder}/cache", "PYTHONDONTWRITEBYTECODE": "1"}
+        env = os.environ | extra | {"VIVACE_KERNEL_DIR": f"{folder}/kernels", "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200)
         except subprocess.TimeoutExpired:
@@ -199,26 +199,35 @@ def stale():
     return [f for f in FAULTS if not (ROOT / f[1]).exists() or f[2] not in (ROOT / f[1]).read_text()]
 
 
+def row(fault, ok, said):
+    """A receipt's row."""
+    tool, words = fault[4].split()[0], re.sub(r"[^\w]+", "_", fault[0]).strip("_")
+    return {"op": Path(fault[1]).stem, "case": f"fault={words}", "tool": tool if "check" in tool else "pytest", "pass": ok, "note": said}
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("-k", default="", metavar="WORD", help="only faults whose text contains it")
+    p.add_argument("-k", default=[], nargs="+", metavar="WORD", help="only faults whose text contains one of these")
+    p.add_argument("--share", default="0/1", metavar="I/N", help="every N-th of them from the I-th on")
     p.add_argument("--jobs", type=int, default=4)
     p.add_argument("--rows", metavar="FILE", help="append a receipt row a fault to FILE")
     args = p.parse_args()
-    if old := [f for f in stale() if args.k in " ".join(f)]:
+    first, step = map(int, args.share.split("/"))
+    chosen = [f for f in FAULTS if not args.k or any(k in " ".join(f) for k in args.k)][first::step]
+    if old := [f for f in stale() if f in chosen]:
         p.error("bring these up to date: " + "; ".join(f[0] for f in old))
-    chosen = [f for f in FAULTS if args.k in " ".join(f)]
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for fault, (ok, said) in zip(chosen, pool.map(caught, chosen)):
+        begun = {pool.submit(caught, f): f for f in chosen}
+        for done in concurrent.futures.as_completed(begun):
+            fault, (ok, said) = begun[done], done.result()
             missed += not ok
             print(f"{'caught' if ok else 'MISSED'}  {fault[0]}: {said}", flush=True)
             if args.rows:
-                words = re.sub(r"[^\w]+", "_", fault[0]).strip("_")
                 with open(args.rows, "a") as f:
-                    f.write(json.dumps({"op": Path(fault[1]).stem, "case": f"fault={words}", "tool": fault[4].split()[0] if "check" in fault[4].split()[0] else "pytest", "pass": ok, "note": said}) + "\n")
+                    f.write(json.dumps(row(fault, ok, said)) + "\n")
     print(f"{len(chosen) - missed} of {len(chosen)} planted faults caught")
-    return 1 if missed else 0
+    return 1 if missed or not chosen else 0
 
 
 if __name__ == "__main__":
