@@ -354,7 +354,7 @@ def test_report_and_memory_are_exact():
 # ---- bad input -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("options,error,match", [
-    (dict(precision="int3"), vivace.InvalidArgumentError, "precision: wanted auto, q8, f32, bf16, native, w8a16, w4a16, fp8, fp8_static, got 'int3'"),
+    (dict(precision="int3"), vivace.InvalidArgumentError, "precision: wanted auto, q8, f32, bf16, native, w8a16, w4a16, int4, fp8, fp8_static, got 'int3'"),
     (dict(kv_dtype="f64"), vivace.InvalidArgumentError, "kv_dtype"),
     (dict(device="tpu"), vivace.InvalidArgumentError, "device: wanted auto, cpu, cuda or cuda:N, got 'tpu'"),
     (dict(device="cuda:x"), vivace.InvalidArgumentError, "device: wanted"),

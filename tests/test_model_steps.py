@@ -36,10 +36,10 @@ def load(path, precision="f32", **options):
         raise
 
 
-def open_core(path, precision="f32", *, eager=False, max_batch=1, chunk=128, device=DEVICE, kv_dtype=None):
-    load(path, precision, max_batch=1).close()  # for the skip, and for NVRTC's path
+def open_core(path, precision="f32", *, eager=False, max_batch=1, chunk=128, device=DEVICE, kv_dtype=None, head="auto"):
+    load(path, precision, max_batch=1, head=head).close()  # for the skip, and for NVRTC's path
     kv_dtype = kv_dtype or ("f32" if precision == "f32" else "auto")
-    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, chunk=chunk, eager=eager)
+    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, chunk=chunk, eager=eager, head=head)
 
 
 def last_logits(core):

@@ -95,7 +95,8 @@ def parser() -> argparse.ArgumentParser:
 def add_load_options(p) -> None:
     p.add_argument("--model", default=DEFAULT_MODEL, help="file, directory or name of a fetched model")
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    p.add_argument("--precision", default="auto", help="auto, q8, f32 or bf16")
+    p.add_argument("--precision", default="auto", help="auto, q8, f32, bf16, native, w8a16, w4a16, int4, fp8 or fp8_static")
+    p.add_argument("--head", default="auto", help="what the head becomes: auto, plain, e4m3, e2m1, q8_0 or q4_0")
     p.add_argument("--kv-dtype", default="auto", help="auto, f16, bf16, f32 or e4m3")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--context", type=int, default=0)
@@ -110,7 +111,7 @@ def load(args):
     import vivace
 
     return vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
-                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages, resident_layers=args.resident_layers,
+                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages, resident_layers=args.resident_layers, head=args.head,
                              random_weights=getattr(args, "random_weights", False))
 
 

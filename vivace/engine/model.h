@@ -16,7 +16,7 @@ namespace vivace::engine {
 /// How to load. Every "auto" is resolved once, at load, and named in Model::report().
 struct LoadOptions {
   std::string device = "auto";     // auto | cpu | cuda | cuda:N
-  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | w4a16 | fp8 | fp8_static
+  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | w4a16 | int4 | fp8 | fp8_static
   std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
@@ -29,6 +29,7 @@ struct LoadOptions {
   int kv_pages = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself
   int resident_layers = -1;        // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
   std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
+  std::string head = "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
 };
 
 /// One line of what `plan` prints: a named region and its exact size.

@@ -5,6 +5,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
+#include "vivace/engine/blocks.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::engine {
@@ -84,7 +85,12 @@ struct Placement::Scratch {
   }
   Status draw_values(DType dtype) {
     if (values.data() != nullptr && values_as == dtype) return {};
-    const std::vector<std::byte> all = normals(kDrawn, dtype);
+    std::vector<std::byte> all = normals(kDrawn, is_block(dtype) ? DType::f32 : dtype);
+    if (is_block(dtype)) {
+      std::vector<std::byte> blocks(static_cast<size_t>(row_bytes(dtype, kDrawn)));
+      VV_TRY(encode_blocks(tensor(all.data(), DType::f32, Shape(1, kDrawn)), dtype, blocks.data()));
+      all = std::move(blocks);
+    }
     VV_ASSIGN(void* const to, at_least(&values, static_cast<int64_t>(all.size())));
     const Upload one[] = {{to, all.data(), all.size()}};
     values_as = dtype;
@@ -171,6 +177,7 @@ Status Placement::commit_at(Machine& machine, void* region) {
 }
 
 Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const {
+  if (!g.drawn() && is_block(g.to.dtype)) return encode(machine, g);
   ops::Recorder rec(machine.stream());
   Tensor to = g.to;
   if (!g.scale.empty()) {
@@ -190,6 +197,18 @@ Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const
     }
   }
   return g.scale.empty() ? Status() : quantise(machine, g, to, scratch);
+}
+
+Status Placement::encode(Machine& machine, const Group& g) const {
+  std::vector<std::byte> blocks;
+  for (size_t i = 0; i < g.from.size(); ++i) {
+    const Tensor to = g.part_of(g.to, i);
+    blocks.resize(static_cast<size_t>(to.span_bytes()));
+    VV_TRY(encode_blocks(matrix(g.from[i]), to.dtype, blocks.data()));
+    const Upload one[] = {{to.data, blocks.data(), blocks.size()}};
+    VV_TRY(machine.upload(one));
+  }
+  return {};
 }
 
 Status Placement::quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const {
@@ -212,7 +231,7 @@ Status Placement::quantise(Machine& machine, const Group& g, const Tensor& from,
 Status Placement::draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const {
   ops::Recorder rec(machine.stream());
   if (to.shape.rank == 1) return rec(ops::fill, {{"out", matrix(to)}}, {{"value", g.bias ? 0.0 : 1.0}});
-  if (to.dtype != DType::f32 && to.dtype != DType::bf16) return Status(Code::kUnsupported, strf("random weights: wanted f32 or bf16, got %s", name(to.dtype)));
+  if (to.dtype != DType::f32 && to.dtype != DType::bf16 && !is_block(to.dtype)) return Status(Code::kUnsupported, strf("random weights: wanted f32, bf16 or blocks, got %s", name(to.dtype)));
   VV_TRY(scratch.draw_values(to.dtype));
   const int64_t block = row_bytes(to.dtype, kDrawn), bytes = to.span_bytes();
   for (int64_t done = 0; done < bytes; done += block)

@@ -23,7 +23,8 @@ class Placement {
  public:
   enum class Rows : uint8_t { after, alternate };  // how the rows of joined matrices follow each other
 
-  /// `t` keeps its elements' values in `dtype`; a block-quantised `t` may also keep its own format.
+  /// `t` keeps its elements' values in `dtype`; a block-quantised `t` may also keep its own format. Rows whose width
+  /// is a multiple of 32 may become q4_0 or q8_0 here and in join().
   void add(Tensor* t, DType dtype, bool bias = false);
   /// `parts`, vectors or matrices with equal rows, become one; `whole` gets it, and the parts views of it.
   /// `whole` may be null.
@@ -59,6 +60,8 @@ class Placement {
   struct Scratch;
   void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias);
   Status fill(Machine& machine, const Group& g, Scratch& scratch) const;
+  /// A group of plain parts that become blocks.
+  Status encode(Machine& machine, const Group& g) const;
   Status quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const;
   Status draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const;
 

@@ -104,7 +104,7 @@ class DecoderModel final : public engine::TextModel {
 };
 
 Status DecoderModel::check_options() {
-  VV_ASSIGN(plan_, pick_plan(options_.precision, machine_->place()));
+  VV_ASSIGN(plan_, pick_plan(options_.precision, options_.head, machine_->place()));
   VV_ASSIGN(kv_dtype_, pick_kv(options_.kv_dtype, plan_, machine_->place()));
   const auto at_least = [](const char* what, int value, int least) {
     return value >= least ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted at least %d, got %d", what, least, value));
@@ -244,7 +244,7 @@ Status DecoderModel::load() {
   VV_TRY(placement_.commit(*machine_));
   VV_TRY(stream_.commit(*machine_));
   phase("weights");
-  if (config_.tied && !weights_.head_scale.present()) weights_.head = weights_.embed;
+  if (!weights_.head.present()) weights_.head = weights_.embed;
   VV_TRY(arena_.commit(*machine_));
   if (machine_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));

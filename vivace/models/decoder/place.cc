@@ -10,7 +10,7 @@ namespace {
 using engine::Placement;
 
 /// Whether the plan makes narrow matrices of plain ones.
-bool quantises(const PrecisionPlan& plan) { return plan.plain == Plain::eight || plan.plain == Plain::four; }
+bool quantises(const PrecisionPlan& plan) { return plan.plain == Plain::eight || plan.plain == Plain::four || plan.plain == Plain::four_int; }
 
 class Placer {
  public:
@@ -22,14 +22,20 @@ class Placer {
   void vector(Tensor* t, bool bias = false) {
     if (t->present()) placement_->add(t, t->dtype, bias);
   }
-  /// A matrix of products: `scale` is set where it is quantised.
+  /// A matrix of products: `scale` is set where it is quantised and no block format.
   void matrix(Tensor* t, engine::Scales* scale) {
-    if (t->present() && narrow(*t)) quantise({t}, t, scale);
+    if (t->present() && narrow(*t)) quantise({t}, t, scale, format());
     else plain(t);
   }
-  /// The head decides which token comes: it stays e4m3 where other matrices are FP4.
+  /// The experts' matrices: plain, or blocks.
+  void experts(Tensor* t) {
+    if (t->present() && narrow(*t) && is_block(format())) placement_->add(t, format());
+    else plain(t);
+  }
+  bool quantises_head(const Tensor& t) const { return plan_.head && !(is_block(t.dtype) && plan_.keeps_blocks); }
+  /// The head decides which token comes: the plan says what becomes of it apart from other matrices.
   void head(Tensor* t, engine::Scales* scale) {
-    if (t->present() && narrow(*t)) placement_->quantize({t}, t, &scale->row);
+    if (quantises_head(*t)) quantise({t}, t, scale, *plan_.head);
     else plain(t);
   }
   /// One matrix of several, if one dtype serves all.
@@ -37,17 +43,19 @@ class Placer {
     const Tensor& first = **parts.begin();
     for (const Tensor* t : parts)
       if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(first)) return false;
-    if (narrow(first)) quantise(parts, whole, scale, rows);
+    if (narrow(first)) quantise(parts, whole, scale, format(), rows);
     else placement_->join(parts, whole, dtype_of(first), rows);
     return true;
   }
 
   /// Of quantised matrices.
-  DType format() const { return plan_.plain == Plain::four ? DType::e2m1 : DType::e4m3; }
+  DType format() const { return plan_.plain == Plain::four ? DType::e2m1 : plan_.plain == Plain::four_int ? DType::q4_0 : DType::e4m3; }
+  bool makes_blocks() const { return quantises(plan_) && is_block(format()); }
 
  private:
-  void quantise(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, Placement::Rows rows = Placement::Rows::after) {
-    if (format() == DType::e2m1) placement_->quantize_micro(parts, whole, &scale->block, &scale->whole, rows);
+  void quantise(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, DType to, Placement::Rows rows = Placement::Rows::after) {
+    if (is_block(to)) placement_->join(parts, whole, to, rows);
+    else if (to == DType::e2m1) placement_->quantize_micro(parts, whole, &scale->block, &scale->whole, rows);
     else placement_->quantize(parts, whole, &scale->row, rows);
   }
   bool narrow(const Tensor& t) const { return quantises(plan_) && !(is_block(t.dtype) && plan_.keeps_blocks); }
@@ -77,14 +85,14 @@ void place_attention(Placer& p, Placement* placement, LayerWeights& w) {
 void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
   p.plain(&w.router);
   if (config.has(kExperts)) {
-    for (Tensor* t : {&w.gate, &w.up, &w.down}) p.plain(t);
+    for (Tensor* t : {&w.gate, &w.up, &w.down}) p.experts(t);
     return;
   }
   // Rows in turn are gated in the product's own pass; blocks, which no such product takes, lie one after the
   // other, and gated_mlp sees that they do.
   const bool gated = w.gate.present();
   const bool in_turn = p.format() != DType::e2m1;  // no gated product takes FP4
-  const bool joined = gated && (is_block(w.gate.dtype) || is_block(w.up.dtype) ? p.join({&w.gate, &w.up}, nullptr, nullptr)
+  const bool joined = gated && (p.makes_blocks() || is_block(w.gate.dtype) || is_block(w.up.dtype) ? p.join({&w.gate, &w.up}, nullptr, nullptr)
                                                                              : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, in_turn ? Placement::Rows::alternate : Placement::Rows::after));
   if (gated && !joined) p.plain(&w.gate);
   if (gated && !joined) p.plain(&w.up);
@@ -100,14 +108,19 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
     return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
   if (quantises(plan) && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
     return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native", plan.name, name(weights->layers.front().o.dtype)));
+  if (plan.plain == Plain::four_int || (plan.head && is_block(*plan.head))) {
+    for (const int64_t width : {config.hidden, config.q_width(), config.mlp})
+      if (width % 32 != 0) return Status(Code::kUnsupported, strf("precision %s: int4 and int8 rows have a scale for each 32 columns, which %ld does not divide into", plan.name, static_cast<long>(width)));
+  }
   if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0))
     return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads %ld and mlp %ld wide do not all divide", plan.name,
                                            static_cast<long>(config.hidden), static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
-  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !synthetic && resident >= config.layers;
+  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !plan.head && !synthetic && resident >= config.layers;
   if (as_mapped) return {};
   Placer p(plan, placement);
-  // A quantised head is its own: the table of the embedding stays 16-bit.
-  if (!config.tied || quantises(plan)) p.head(&weights->head, &weights->head_scale);
+  // A quantised head is its own, and the table of the embedding stays 16-bit; else a tied model has one table (model.cc).
+  if (config.tied && !p.quantises_head(weights->head)) weights->head = Tensor{};
+  else p.head(&weights->head, &weights->head_scale);
   p.plain(&weights->embed);
   p.plain(&weights->positions);
   p.vector(&weights->final_norm);

@@ -1,5 +1,6 @@
 // Precision plans of decoders: what activations, weights and cache are, decided once at load.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "vivace/base/status.h"
@@ -8,7 +9,12 @@
 namespace vivace::models::decoder {
 
 /// What becomes of a matrix that the checkpoint has in a plain dtype.
-enum class Plain : uint8_t { stored, half, eight, four };  // as it is; bf16; e4m3 with a scale a row; FP4 with a scale for 16 columns, the head e4m3
+enum class Plain : uint8_t {
+  stored, half,  // as it is; bf16
+  eight,         // e4m3 with a scale a row
+  four,          // FP4 with a scale for 16 columns
+  four_int,      // int4 in groups of 32 with an f16 scale, as q4_0 lays them out
+};
 
 /// How activations enter products: as they are, or as e4m3 with a scale a row made in the step, or one a place made before.
 enum class Entry : uint8_t { plain, by_row, by_site };
@@ -20,12 +26,14 @@ struct PrecisionPlan {
   Plain plain;
   bool keeps_blocks;  // block-quantised matrices stay what they are; else they become `hidden`
   Entry entry;
+  std::optional<DType> head;  // what a plain head becomes: e4m3 and e2m1 with scales, or blocks; none: as the table of the embedding
 
   bool eight_in() const { return entry != Entry::plain; }
 };
 
-/// `precision` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists the plans.
-Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
+/// `precision` and `head` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists
+/// what there is; Unsupported: rows enter the head as e4m3 and want it so.
+Result<PrecisionPlan> pick_plan(const std::string& precision, const std::string& head, Place place);
 /// `kv` as in engine::LoadOptions.
 Result<DType> pick_kv(const std::string& kv, const PrecisionPlan& plan, Place place);
 
