@@ -24,10 +24,10 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 COPY_RATE = 4.25e12  # bytes a second, measured on the H200: docs/design/030-memory-bound.md
-PRODUCT_RATE = {"bf16": 790e12, "fp8": 1350e12, "fp8_static": 1350e12, "w4a16": 790e12}  # FLOP a second, likewise
+PRODUCT_RATE = {"bf16": 790e12, "fp8": 1350e12, "fp8_static": 1350e12, "w4a16": 790e12, "int4": 790e12}  # FLOP a second, likewise
 PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwen3-0.6b", "bf16", 1): 2780.0}
 # model, precision, kv, sequences
-CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w4a16", "auto", (1, 8)),
+CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w4a16", "auto", (1, 8)), ("qwen3-8b", "int4", "auto", (1, 8)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
          ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
@@ -67,7 +67,7 @@ def prefill_floor_us(report, precision) -> float:
     mlp = r["mlp"] * max(1, r["experts_used"])
     params = [(attended + 2 * r["kv_heads"] * r["head_dim"]) * r["hidden"], attended * r["hidden"], 2 * mlp * r["hidden"], mlp * r["hidden"]]
     held = [params[0], params[1], *(p * max(1, r["experts"]) // max(1, r["experts_used"]) for p in params[2:])]
-    size = {"bf16": 2, "w4a16": 0.5625}.get(precision, 1)
+    size = {"bf16": 2, "w4a16": 0.5625, "int4": 0.5625}.get(precision, 1)
     layer = sum(max(2 * T * p / PRODUCT_RATE[precision], h * size / COPY_RATE) for p, h in zip(params, held))
     layer += 2 * T * T * attended / PRODUCT_RATE["bf16"]  # causal: half of the scores
     return (r["layers"] * layer + r["vocab"] * r["hidden"] * (2 if r["head_dtype"] == "bf16" else 1) / COPY_RATE) * 1e6
