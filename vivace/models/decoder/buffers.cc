@@ -1,0 +1,71 @@
+// What a step reads and writes besides weights: declared in one place, before any memory is reserved.
+#include <algorithm>
+
+#include "vivace/base/check.h"
+#include "vivace/models/decoder/decoder_model.h"
+
+namespace vivace::models::decoder {
+
+void DecoderModel::declare_buffers() {
+  const DecoderConfig& c = config_;
+  StepBuffers& b = buffers_;
+  const int64_t T = limits_.chunk, R = limits_.max_batch, S = limits_.max_batch, L = limits_.context;
+  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
+  decode_.declare(arena_, "decode", R, R, false);
+  prompt_.declare(arena_, "prompt", T, R, true);
+  declare("turn", i32, Shape(1), &b.turn);
+  declare("counts", i32, Shape(S, c.vocab), &b.counts);
+  declare("no_counts", i32, Shape(c.vocab), &b.no_counts);
+  if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
+  if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
+  declare("hidden", act, Shape(T, c.hidden), &b.hidden);
+  declare("normed", plan_.eight_in() ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
+  declare("qkv", act, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
+  declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
+  declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
+  const int64_t A = c.has(kExperts) ? T * c.experts_used : T;  // rows of the MLP
+  if (!c.has(kPlainMlp)) declare("gate_up", act, Shape(A, 2 * c.mlp), &b.gate_up);
+  declare("mlp", act, Shape(A, c.mlp), &b.mlp);
+  if (c.has(kExperts)) {
+    declare("route_logits", f32, Shape(T, c.experts), &b.route_logits);
+    declare("route_weights", f32, Shape(T, c.experts_used), &b.route_weights);
+    declare("place", i32, Shape(T, c.experts_used), &b.place);
+    declare("token", i32, Shape(A), &b.token);
+    declare("offsets", i32, Shape(c.experts + 1), &b.offsets);
+    declare("gathered", act, Shape(A, c.hidden), &b.gathered);
+    declare("expert_out", act, Shape(A, c.hidden), &b.expert_out);
+  }
+  declare("last", act, Shape(R, c.hidden), &b.last);
+  if (plan_.eight_in()) {
+    declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.codes);
+    declare("last_codes", DType::e4m3, Shape(R, c.hidden), &b.last_codes);
+  }
+  if (plan_.entry == Entry::by_row) {
+    declare("normed_scale", f32, Shape(T), &b.normed_scale);
+    declare("codes_scale", f32, Shape(T), &b.codes_scale);
+    declare("last_scale", f32, Shape(R), &b.last_scale);
+  }
+  if (plan_.entry == Entry::by_site) declare("site_scale", f32, Shape(site_count(c)), &b.site_scale);
+  if (uses_branch(c)) {
+    declare("branch", act, Shape(T, c.hidden), &b.branch);
+    declare("last_branch", act, Shape(R, c.hidden), &b.last_branch);
+  }
+  if (options_.logit_bias) {
+    declare("bias", f32, Shape(S, c.vocab), &b.bias);
+    declare("row_bias", f32, Shape(R, c.vocab), &b.row_bias);
+  }
+  declare("logits", f32, Shape(R, c.vocab), &b.logits);
+  declare("next", i32, Shape(R), &b.next);
+  declare("logprob", f32, Shape(R), &b.logprob);
+  pages_.declare(arena_, limits_.max_batch, limits_.context, options_.kv_pages);
+  const Shape cache = pages_.used() ? Shape(pages_.count(), Pages::kPlaces, c.kv_heads, c.head_dim) : Shape(S, L, c.kv_heads, c.head_dim);
+  b.k_cache.resize(static_cast<size_t>(c.layers));
+  b.v_cache.resize(static_cast<size_t>(c.layers));
+  for (size_t i = 0; i < b.k_cache.size(); ++i) {
+    arena_.declare(strf("k_cache.%zu", i), kv_dtype_, cache, &b.k_cache[i]);
+    arena_.declare(strf("v_cache.%zu", i), kv_dtype_, cache, &b.v_cache[i]);
+  }
+}
+
+}  // namespace vivace::models::decoder

@@ -1,0 +1,115 @@
+// Slots, steps that are queued, and what they drew.
+#include <algorithm>
+
+#include "vivace/base/check.h"
+#include "vivace/models/decoder/decoder_model.h"
+
+namespace vivace::models::decoder {
+
+using engine::Sampled;
+using engine::Sampling;
+using engine::TokenRow;
+
+const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const {
+  return *std::find_if(variants_.begin(), variants_.end(), [&](const Variant& v) { return v.decode == decode && static_cast<size_t>(v.rows) >= rows; });
+}
+
+Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
+  VV_TRY(check_slot("start", slot));
+  VV_TRY(engine::check(sampling));
+  if (positions < 0 || positions > limits_.context)
+    return Status(Code::kLimitExceeded, strf("start: wanted 1 to %d positions, or 0 for all of them, got %d", limits_.context, positions));
+  VV_TRY(pages_.reserve(machine_->stream(), slot, positions ? positions : limits_.context));
+  if (options_.logit_bias) VV_TRY(set_bias(slot, {}));
+  sampling_[static_cast<size_t>(slot)] = sampling;
+  const Tensor counts = slice(buffers_.counts, slot, 1);
+  return machine_->stream().copy(counts.data, buffers_.no_counts.data, static_cast<size_t>(counts.span_bytes()));
+}
+
+Status DecoderModel::set_bias(int slot, std::span<const float> bias) {
+  VV_TRY(check_slot("set_bias", slot));
+  if (!options_.logit_bias) return Status(Code::kFailedPrecondition, "set_bias: load the model with logit_bias, so that its steps have room for it");
+  if (!bias.empty() && bias.size() != static_cast<size_t>(limits_.vocab))
+    return Status(Code::kInvalidShape, strf("set_bias: wanted a value for each of %d tokens, got %zu", limits_.vocab, bias.size()));
+  const Tensor to = slice(buffers_.bias, slot, 1);
+  VV_TRY(machine_->stream().copy(to.data, bias.empty() ? buffers_.no_counts.data : bias.data(), static_cast<size_t>(to.span_bytes())));
+  return bias.empty() ? Status() : machine_->stream().synchronize();  // the caller's memory is free again
+}
+
+Status DecoderModel::check_slot(const char* call, int slot) const {
+  return slot >= 0 && slot < limits_.max_batch ? Status() : Status(Code::kInvalidArgument, strf("%s: slot %d is outside [0, %d)", call, slot, limits_.max_batch));
+}
+
+Status DecoderModel::no_place(const char* call, int slot, int pos) {
+  return Status(Code::kFailedPrecondition, strf("%s: position %d of slot %d has no page; start() takes as many as the sequence will hold", call, pos, slot));
+}
+
+Status DecoderModel::check_room() const {
+  return flights_.full() ? Status(Code::kLimitExceeded, strf("step: %d steps are queued already; collect() the oldest", limits_.ahead)) : Status();
+}
+
+Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
+  if (rows.empty() || rows.size() > static_cast<size_t>(limits_.chunk))
+    return Status(Code::kLimitExceeded, strf("step: wanted 1 to %d rows, got %zu", limits_.chunk, rows.size()));
+  size_t sampled = 0;
+  for (const TokenRow& r : rows) {
+    if (r.token < 0 || r.token >= limits_.vocab) return Status(Code::kInvalidArgument, strf("step: token %d is outside the vocabulary [0, %d)", r.token, limits_.vocab));
+    if (r.pos < 0 || r.pos >= limits_.context) return Status(Code::kLimitExceeded, strf("step: position %d is outside the context of %d", r.pos, limits_.context));
+    if (r.slot < 0 || r.slot >= limits_.max_batch) return Status(Code::kInvalidArgument, strf("step: slot %d is outside [0, %d)", r.slot, limits_.max_batch));
+    if (!pages_.holds(r.slot, r.pos)) return no_place("step", r.slot, r.pos);
+    sampled += r.sample;
+  }
+  if (sampled > static_cast<size_t>(limits_.max_batch)) return Status(Code::kLimitExceeded, strf("step: at most %d rows may sample, got %zu", limits_.max_batch, sampled));
+  return {};
+}
+
+Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
+  VV_TRY(run(v));
+  return flights_.push(machine_->stream(), slots);
+}
+
+Status DecoderModel::issue(std::span<const TokenRow> rows) {
+  VV_TRY(check_room());
+  VV_TRY(check_rows(rows));
+  slots_.clear();
+  for (const TokenRow& r : rows)
+    if (r.sample) slots_.push_back(r.slot);
+  const bool decode = slots_.size() == rows.size();
+  VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
+  if (decode) {
+    decoding_ = slots_;
+    decoding_pos_.clear();
+    for (const TokenRow& r : rows) decoding_pos_.push_back(r.pos);
+  }
+  return queue(pick(decode, rows.size()), slots_);
+}
+
+Status DecoderModel::repeat() {
+  VV_TRY(check_room());
+  if (decoding_.empty()) return Status(Code::kFailedPrecondition, "repeat: no step of the decode class came before; issue() one");
+  for (size_t i = 0; i < decoding_.size(); ++i) {
+    const int32_t pos = decoding_pos_[i] + 1;
+    if (pos >= limits_.context) return Status(Code::kLimitExceeded, strf("repeat: position %d is outside the context of %d", pos, limits_.context));
+    if (!pages_.holds(decoding_[i], pos)) return no_place("repeat", decoding_[i], pos);
+  }
+  for (int32_t& pos : decoding_pos_) ++pos;
+  return queue(pick(true, decoding_.size()), decoding_);
+}
+
+Status DecoderModel::collect(std::span<Sampled> out) {
+  if (flights_.empty()) return Status(Code::kFailedPrecondition, "collect: no step is queued; issue() one");
+  if (out.size() != flights_.draws()) return Status(Code::kInvalidArgument, strf("collect: the step draws %zu tokens but out holds %zu", flights_.draws(), out.size()));
+  return flights_.pop(out);
+}
+
+Result<Tensor> DecoderModel::logits() {
+  if (!flights_.empty()) return Status(Code::kFailedPrecondition, "logits: steps are queued; collect() them first");
+  const Tensor t = slice(buffers_.logits, 0, static_cast<int64_t>(slots_.size()));
+  if (machine_->place() == Place::host) return t;
+  VV_TRY(machine_->stream().synchronize());
+  VV_TRY(machine_->stream().copy(logits_.data(), t.data, static_cast<size_t>(t.span_bytes())));
+  VV_TRY(machine_->stream().synchronize());
+  return tensor(logits_.data(), t.dtype, t.shape);
+}
+
+}  // namespace vivace::models::decoder
