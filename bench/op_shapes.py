@@ -88,6 +88,8 @@ def gpu_case(op, variant, T, H):
         ("im2col", "patches"): Case({"N": frames, "H": 14 * lines, "W": 14 * (T // frames // lines), "C": 3, "T": T, "K": 592}, {"x": "u8", "scale": "f32", "offset": "f32"} | bf("out"),
                                     {"kernel_h": 14, "kernel_w": 14, "stride_h": 14, "stride_w": 14, "order": "chw"}, ranges={"x": (0, 256)}),
         ("im2col", "conv1d"): Case({"N": frames, "H": 1, "W": T // frames, "C": 1280, "T": T, "K": 3840}, bf("x", "out"), {"kernel_w": 3, "pad_w": 1}),
+        ("resize_pad", "triangle"): Case({"T": frames, "H": 480, "W": 640, "C": 3, "OH": 224, "OW": 224}, {"x": "u8", "out": "u8"}, ranges={"x": (0, 256)}),
+        ("resize_pad", "linear"): Case({"T": frames, "H": 480, "W": 640, "C": 3, "OH": 224, "OW": 224}, {"x": "u8"} | bf("out"), {"filter": "linear"}, ranges={"x": (0, 256)}),
         ("repeat_heads", "4x"): Case({"T": T, "Hkv": max(1, H // 512), "Hq": 4 * max(1, H // 512), "D": 128}, bf("x", "out")),
         ("softmax", "rows"): Case(one, bf("x", "out")),
         ("rope", "half"): Case({"T": T, "N": H // 128, "D": 128, "R": 64}, bf("x", "out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
@@ -111,7 +113,7 @@ GPU_VARIANTS = {
     "norm": ("rms", "add_rms", "add_rms_fp8", "rms_fp8_row", "layer"), "act_mul": ("swiglu", "swiglu_fp8", "gelu_split"),
     "cast": ("copy", "fp8", "f32"), "softmax": ("rows",), "rope": ("half",), "qkv_rope": ("split", "norm"), "embedding": ("bf16",),
     "quantize": ("tensor", "row", "block"), "dequantize": ("row",), "gate_residual": ("add", "gated"), "reduce": ("amax", "sum"), "fill": ("value",),
-    "im2col": ("patches", "conv1d"), "repeat_heads": ("4x",),
+    "im2col": ("patches", "conv1d"), "resize_pad": ("triangle", "linear"), "repeat_heads": ("4x",),
 }
 _DRAW = {"logits": "f32", "token": "i32", "temperature": "f32", "seed": "i64", "step": "i32"}
 _OPTIONS = {"seed": (0, 1 << 30), "step": (0, 1000), "top_k": (40, 41), "top_p": (0.95, 0.950001), "temperature": (0.7, 0.700001), "counts": (0, 2), "repetition": (1.1, 1.100001)}
