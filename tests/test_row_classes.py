@@ -28,6 +28,7 @@ def test_classes_of_one_sequence():
     """A few queries of one sequence are a decode step, tens of them a chunk, more a prefill."""
     kinds = [attention(T) for T in (1, 16, 17, 64, 65, 500)]
     assert kinds[0] == kinds[1] == attention(3, slots=4) and kinds[2] == kinds[3] and kinds[4] == kinds[5] and len(set(kinds)) == 3
+    assert [attention(T, slots=1) for T in (1, 16, 17, 64, 65, 500)] == kinds  # slots are given, but there is one
 
 
 def test_most_ops_have_one_class():

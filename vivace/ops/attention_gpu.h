@@ -35,7 +35,7 @@ struct AttentionGpu {
   /// Decode: tokens with slots of their own, or few; one row of mma tiles and all streams along the keys.
   /// Chunk: some tens of queries of one sequence, such as an action chunk.
   static Role role(const Args& a) {
-    if (a.by_token() || a.T <= 16 || (a.slot != nullptr && a.T <= 64)) return Role::decode;
+    if (a.by_token() || a.T <= 16 || (a.slot != nullptr && a.S > 1 && a.T <= 64)) return Role::decode;  // of one slot they are one sequence's
     return a.T <= 64 ? Role::chunk : Role::prefill;
   }
   /// Roles of calls whose rows lie at multiples of 16 bytes, then of all others, which some kernels cannot read.
