@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import vivace
 from vivace import _core
+from tests.test_frames import picture, resized
 from tests.reference.policy_numpy import Exact, Policy, Rounded
 from vivace.policy import prompt_text, state_bins
 
@@ -206,6 +207,26 @@ def test_bits_do_not_depend_on_how_it_runs(config, name):
         close(model.predict(**observation(name, "a")), one, 2e-6)
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="shares of a GPU's multiprocessors")
+def test_shares_of_a_device():
+    given = observation("pi05_tiny", "a")
+    from vivace import device
+
+    whole = device.info()["sm_count"]
+    with load("pi05", "pi05_tiny", "a") as model:
+        want = model.predict(**given)
+        assert model.report()["multiprocessors"] == whole
+    share = 0.4
+    with load("pi05", "pi05_tiny", "a", partition=share) as one, load("pi05", "pi05_tiny", "a", partition=share) as other:
+        counts = [m.report()["multiprocessors"] for m in (one, other)]
+        assert all(share * whole - 1 <= c < 0.6 * whole for c in counts) and sum(counts) <= whole
+        assert (one.predict(**given) == want).all() and (other.predict(**given) == want).all()
+        with pytest.raises(vivace.InvalidArgumentError, match="multiprocessors"):
+            load("pi05", "pi05_tiny", "a", partition=share)
+    with load("pi05", "pi05_tiny", "a", partition=0.9) as model:  # what two gave back
+        assert (model.predict(**given) == want).all()
+
+
 def test_prompt_state_and_views_count():
     """Planted mistakes must show: another word, a swapped view, another state, another seed."""
     given = observation("pi0_tiny", "a")
@@ -353,23 +374,6 @@ def test_codes_become_actions(tmp_path):
 
 # ---- preprocessing ----
 
-SIZES = ["480x640", "200x123", "150x250", "224x224"]
-
-
-def picture(size):
-    if size == "480x640":
-        return np.concatenate([load_file(PRE / f"image_{size}_{part}.safetensors")["rows"] for part in ("top", "bottom")])
-    return load_file(PRE / "inputs.safetensors")[f"image_{size}"]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_resize_matches_both_references(size):
-    rows = load_file(PRE / "expected.safetensors")
-    got = {f: np.frombuffer(_core.resize_frame(picture(size), f), t).reshape(224, 224, 3) for f, t in (("openpi", np.uint8), ("lerobot", np.float32))}
-    assert (got["openpi"][rows["u8_rows"]] == load_file(PRE / "expected_openpi.safetensors")[f"{size}.openpi_u8_rows"]).all()
-    close(got["lerobot"][rows["float_rows"]], load_file(PRE / "expected_lerobot.safetensors")[f"{size}.lerobot_f32_rows"], 2e-6)
-
-
 def test_lerobots_pictures_in_every_precision():
     """224 x 224 frames are the same in both flavours, but come as f32 or bf16 instead of u8."""
     given = observation("pi0_tiny", "a")
@@ -382,7 +386,7 @@ def test_frames_of_any_size_reach_the_network():
     """The whole path: a large frame counts as its resized picture, and strided rows as dense ones."""
     given = observation("pi0_tiny", "a")
     large = picture("480x640")
-    small = np.frombuffer(_core.resize_frame(large, "openpi"), np.uint8).reshape(224, 224, 3)
+    small = resized(large[None], (1, 224, 224, 3), np.uint8)[0]
     wide = np.zeros((480, 700, 3), np.uint8)
     wide[:, :640] = large
     with load("pi0", "pi0_tiny", "a") as model:
@@ -535,6 +539,11 @@ def test_bad_loads(tmp_path):
     for option, value in (("precision", "q8"), ("num_views", 99), ("num_steps", -1), ("batch", 0), ("resize", "nearest"), ("statistics", "some"), ("device", "tpu")):
         with pytest.raises(vivace.InvalidArgumentError):
             load("pi05", "pi05_tiny", "a", **{option: value})
+    for share in (-0.5, 0.0, 1.0, float("nan")):
+        with pytest.raises(vivace.InvalidArgumentError, match="partition"):
+            load("pi05", "pi05_tiny", "a", partition=share)
+    with pytest.raises(vivace.UnsupportedError, match="partition"):
+        load("pi05", "pi05_tiny", "a", device="cpu", partition=0.5)
     with pytest.raises(TypeError, match="num_view"):
         vivace.load_model(FIXTURES / "pi05_tiny", num_view=3)
     weights = {}

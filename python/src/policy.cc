@@ -26,10 +26,10 @@ struct Policy {
 
 std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& config, const std::string& device, const std::string& precision, const std::string& resize,
                                     const std::string& statistics, std::vector<bool> delta, const std::string& robot, int threads, int views, int horizon, int steps, int batch, int prompt_tokens, int codes,
-                                    const std::string& codec, std::vector<float> act_scales, bool eager, bool random_weights) {
+                                    const std::string& codec, std::vector<float> act_scales, bool eager, double partition, bool random_weights) {
   auto loaded = [&] {
     nb::gil_scoped_release release;
-    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, std::move(act_scales), threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, random_weights});
+    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, std::move(act_scales), threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, partition, random_weights});
   }();
   check(loaded.status());
   return std::make_unique<Policy>(Policy{std::move(loaded).value()});
@@ -125,21 +125,6 @@ nb::dict profile(Policy& p, bool context) {
   return profile_dict(*got);
 }
 
-/// [side, side, 3] as bytes: openpi's u8, lerobot's f32 in [-1, 1].
-nb::bytes resize_frame(nb::handle frame, const std::string& flavour, int side) {
-  if (flavour != "openpi" && flavour != "lerobot") check(Status(Code::kInvalidArgument, "flavour: wanted openpi or lerobot, got '" + flavour + "'"));
-  Given given;
-  Frame f;
-  check(frame_of(frame, &given, &f));
-  if (f.data == nullptr || f.height < 1 || f.width < 1 || side < 1) check(Status(Code::kInvalidShape, "frame: wanted at least one pixel"));
-  const auto run = [&](auto one, models::vla::Resize kind) {
-    std::vector<decltype(one)> out(static_cast<size_t>(side) * static_cast<size_t>(side) * 3);
-    models::vla::Resizer(kind, side).run(f, out.data());
-    return nb::bytes(out.data(), out.size() * sizeof(one));
-  };
-  return flavour == "openpi" ? run(uint8_t{}, models::vla::Resize::openpi) : run(float{}, models::vla::Resize::lerobot);
-}
-
 std::vector<float> scale(const std::string& kind, const std::string& flavour, std::vector<double> low, std::vector<double> high, const std::vector<float>& x, bool inverse) {
   using models::vla::Scaler;
   Scaler s;
@@ -213,8 +198,7 @@ void add_policy(nb::module_& m) {
       .def("profile", &profile, nb::arg("context"));
   m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
         nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
-        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("random_weights") = false);
-  m.def("resize_frame", &resize_frame, nb::arg("frame"), nb::arg("flavour"), nb::arg("side") = 224);
+        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("partition") = 0.0, nb::arg("random_weights") = false);
   m.def("scale_values", &scale, nb::arg("kind"), nb::arg("flavour"), nb::arg("low"), nb::arg("high"), nb::arg("x"), nb::arg("inverse"));
 }
 

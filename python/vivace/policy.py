@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from vivace import _core
-from vivace.errors import ClosedError, InvalidArgumentError, NotFoundError, UnsupportedError
+from vivace.errors import ClosedError, InvalidArgumentError, NotFoundError
 
 BOS = 2  # of PaliGemma's tokenizer
 
@@ -28,11 +28,13 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
     precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "fp8" (a scale a token), or "fp8_static": scales found by running
     `calibration`, a list of dicts with predict()'s arguments, in bf16; `percentile` of the magnitudes that they
     bring counts. They are kept beside the other caches, under a digest of the whole checkpoint, the plan, the shapes and the observations.
+    partition: a share of a GPU's multiprocessors, in (0, 1), which no other policy of this process with a share runs on; None is all
+    of the GPU. report()["multiprocessors"] says how many it became. The same bits either way.
     Errors: NotFoundError, CorruptDataError, InvalidArgumentError (options, statistics by which nothing can be
     divided, another family's checkpoint), InvalidShapeError, OutOfMemoryError.
     """
-    if partition is not None:
-        raise UnsupportedError("partition: policies run on the whole device so far; on the CPU set threads instead")
+    if partition is not None and not 0 < partition < 1:
+        raise InvalidArgumentError(f"partition: wanted a share of the device in (0, 1), or None for all of it, got {partition}")
     if str(device).startswith("cuda"):
         from vivace.jit import find_nvrtc
 
@@ -42,7 +44,7 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
         raise NotFoundError(f"{path}: no such file or directory")
     options = dict(config=config, resize=resize, statistics=statistics, delta=list(delta), robot=robot, num_views=num_views, action_horizon=action_horizon,
                    num_steps=num_steps, prompt_tokens=prompt_tokens, max_codes=max_codes, codec=os.fspath(codec), random_weights=random_weights)
-    where = dict(device=device, threads=threads)
+    where = dict(device=device, threads=threads, partition=partition or 0.0)
     scales = _act_scales(path, calibration, percentile, tokenizer, options, where) if precision == "fp8_static" else []
     return Policy(path, _core.load_policy(path, precision=precision, batch=batch, act_scales=scales, **options, **where), tokenizer)
 

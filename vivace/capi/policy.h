@@ -31,6 +31,7 @@ typedef struct vv_policy_options {
   int steps;              /* of the flow; 0 = the checkpoint's, else 10 */
   int batch;              /* observations of one call; 0 = 1 */
   int prompt_tokens;      /* most tokens of a prompt; 0 = the family's */
+  double partition;       /* share of the device's multiprocessors, in (0, 1); 0 = all of it */
 } vv_policy_options;
 
 typedef struct vv_policy_info {

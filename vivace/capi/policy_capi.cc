@@ -1,6 +1,7 @@
 // Policies of the C ABI: vivace/capi/policy.h over engine::PolicyModel.
 #include "vivace/capi/policy.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +26,7 @@ namespace {
 
 namespace capi = vivace::capi;
 
-constexpr size_t kOptionsV1 = sizeof(vv_policy_options), kInfoV1 = sizeof(vv_policy_info), kObservationV1 = sizeof(vv_observation);
+constexpr size_t kOptionsV1 = offsetof(vv_policy_options, partition), kInfoV1 = sizeof(vv_policy_info), kObservationV1 = sizeof(vv_observation);
 
 vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
   if (o.config == nullptr) return capi::null("options.config");
@@ -35,7 +36,7 @@ vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
   for (const auto& [text, field] : {std::pair{o.device, &to.device}, {o.precision, &to.precision}, {o.resize, &to.resize}, {o.statistics, &to.statistics}, {o.robot, &to.robot}, {o.codec, &to.codec}})
     if (text != nullptr) *field = text;
   for (int i = 0; i < o.delta_count; ++i) to.delta.push_back(o.delta[i] != 0);
-  to.threads = o.threads, to.views = o.views, to.horizon = o.horizon, to.steps = o.steps, to.prompt_tokens = o.prompt_tokens;
+  to.threads = o.threads, to.views = o.views, to.horizon = o.horizon, to.steps = o.steps, to.prompt_tokens = o.prompt_tokens, to.partition = o.partition;
   if (o.batch != 0) to.batch = o.batch;
   return to;
 }

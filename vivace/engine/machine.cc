@@ -5,12 +5,16 @@
 
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <vector>
 
 #include "vivace/base/check.h"
 #include "vivace/cpu/pool.h"
 #include "vivace/device/cuda_transfer.h"
+#include "vivace/device/green.h"
 #include "vivace/exec/cpu_stream.h"
 #include "vivace/exec/cuda_stream.h"
 
@@ -23,6 +27,7 @@ class Host final : public Machine {
   const char* name() const override { return "cpu"; }
   Place place() const override { return Place::host; }
   Arch arch() const override { return Arch::cpu; }
+  int multiprocessors() const override { return 0; }
   int threads() const override { return pool_.threads(); }
   exec::Backend& backend() override { return backend_; }
   exec::Stream& stream() override { return stream_; }
@@ -47,19 +52,65 @@ class Host final : public Machine {
   exec::CpuStream stream_;
 };
 
+/// This process's shares of a device lie one behind the other: a new one takes the place of one that went and was as large, or
+/// what follows the last. Its place is free again when the object goes.
+class Share {
+ public:
+  static Result<std::unique_ptr<Share>> take(const device::Device& device, int ordinal, double share) {
+    const int all = device.info().sm_count, want = std::max(1, static_cast<int>(std::lround(share * all)));
+    const std::lock_guard lock(mutex_);
+    std::vector<Place>& places = places_[ordinal];
+    size_t at = 0;
+    while (at < places.size() && (places[at].taken || places[at].multiprocessors != want)) ++at;
+    std::vector<int> counts;
+    for (size_t i = 0; i < at; ++i) counts.push_back(places[i].multiprocessors);
+    counts.push_back(want);
+    VV_ASSIGN(std::vector<device::Partition> cut, device::split(device, counts));
+    if (at == places.size()) places.push_back({want, false});
+    places[at].taken = true;
+    return std::unique_ptr<Share>(new Share(std::move(cut.back()), ordinal, at));
+  }
+  ~Share() {
+    const std::lock_guard lock(mutex_);
+    std::vector<Place>& places = places_[ordinal_];
+    places[at_].taken = false;
+    while (!places.empty() && !places.back().taken) places.pop_back();
+  }
+  const device::Partition& partition() const { return partition_; }
+
+ private:
+  struct Place {
+    int multiprocessors;
+    bool taken;
+  };
+  Share(device::Partition partition, int ordinal, size_t at) : partition_(std::move(partition)), ordinal_(ordinal), at_(at) {}
+  static inline std::mutex mutex_;
+  static inline std::map<int, std::vector<Place>> places_;  // of a device
+  device::Partition partition_;
+  int ordinal_;
+  size_t at_;
+};
+
 class Gpu final : public Machine {
  public:
-  static Result<std::unique_ptr<Machine>> open(int ordinal) {
+  static Result<std::unique_ptr<Machine>> open(int ordinal, double share) {
     VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
     VV_TRY(device->check_arch());
     auto gpu = std::unique_ptr<Gpu>(new Gpu(*device));
     VV_ASSIGN(gpu->backend_, exec::CudaBackend::create(*device));
-    VV_ASSIGN(gpu->stream_, gpu->backend_->make_stream(0));
+    if (share == 0) {
+      VV_ASSIGN(gpu->stream_, gpu->backend_->make_stream(0));
+      return std::unique_ptr<Machine>(std::move(gpu));
+    }
+    VV_ASSIGN(gpu->share_, Share::take(*device, ordinal, share));
+    VV_ASSIGN(device::Stream stream, gpu->share_->partition().stream());
+    gpu->stream_ = std::make_unique<exec::CudaStream>(std::move(stream));
     return std::unique_ptr<Machine>(std::move(gpu));
   }
   const char* name() const override { return backend_->name(); }
   Place place() const override { return Place::device; }
   Arch arch() const override { return device_.info().arch; }
+  int multiprocessors() const override { return share_ ? share_->partition().sm_count() : device_.info().sm_count; }
   int threads() const override { return 0; }
   exec::Backend& backend() override { return *backend_; }
   exec::Stream& stream() override { return *stream_; }
@@ -106,6 +157,7 @@ class Gpu final : public Machine {
   explicit Gpu(const device::Device& device) : device_(device) {}
   const device::Device& device_;
   std::unique_ptr<exec::CudaBackend> backend_;
+  std::unique_ptr<Share> share_;  // outlives its stream
   std::unique_ptr<exec::Stream> stream_;
   std::unique_ptr<device::CudaCopies> lanes_;  // outlives transfers_
   std::unique_ptr<device::TransferEngine> transfers_;
@@ -121,15 +173,19 @@ bool has_gpu() {
 
 }  // namespace
 
-Result<std::unique_ptr<Machine>> Machine::open(const std::string& device, int threads) {
-  if (device == "cpu" || (device == "auto" && !has_gpu())) return std::unique_ptr<Machine>(std::make_unique<Host>(threads));
-  if (device == "auto") return open("cuda", threads);
+Result<std::unique_ptr<Machine>> Machine::open(const std::string& device, int threads, double share) {
+  if (!(share >= 0 && share < 1)) return Status(Code::kInvalidArgument, strf("partition: wanted a share of the device in (0, 1), got %g", share));
+  if (device == "cpu" || (device == "auto" && !has_gpu())) {
+    if (share != 0) return Status(Code::kUnsupported, "partition: the host is shared by threads, set their number");
+    return std::unique_ptr<Machine>(std::make_unique<Host>(threads));
+  }
+  if (device == "auto") return open("cuda", threads, share);
   int ordinal = 0;
   const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
   if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() || end != number.data() + number.size())
     return Status(Code::kInvalidArgument, "device: wanted auto, cpu, cuda or cuda:N, got '" + device + "'");
-  Result<std::unique_ptr<Machine>> gpu = Gpu::open(ordinal);
+  Result<std::unique_ptr<Machine>> gpu = Gpu::open(ordinal, share);
   if (!gpu.ok()) return std::move(gpu).status().with_context("device '" + device + "'");
   return gpu;
 }

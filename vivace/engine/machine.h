@@ -22,14 +22,17 @@ class Machine {
  public:
   /// `device`: "auto" (the first device where there is one that kernels exist for, else the host), "cpu", "cuda" (the
   /// first device) or "cuda:N"; `threads` of the host,
-  /// 0 = one a physical core. Errors: InvalidArgument lists the names; Unsupported when there is no such device.
-  static Result<std::unique_ptr<Machine>> open(const std::string& device, int threads);
+  /// 0 = one a physical core. `share` of a device: 0 = all of it, else in (0, 1): a part of its multiprocessors, rounded up as
+  /// the chip needs, that no other machine of this process with a share has. Errors: InvalidArgument lists the names, or says what
+  /// is left; Unsupported when there is no such device, or none that can be shared so.
+  static Result<std::unique_ptr<Machine>> open(const std::string& device, int threads, double share = 0);
   virtual ~Machine() = default;
 
   virtual const char* name() const = 0;  // "cpu", "cuda:0"
   virtual Place place() const = 0;
   /// The chip; Arch::cpu for the host.
   virtual Arch arch() const = 0;
+  virtual int multiprocessors() const = 0;  // that work may run on; 0 for the host
   virtual int threads() const = 0;  // of the host's ops; 0 on a device
   virtual exec::Backend& backend() = 0;
   virtual exec::Stream& stream() = 0;

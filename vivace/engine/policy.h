@@ -26,6 +26,7 @@ struct PolicyOptions {
   int codes = 0;                    // pi0fast: most tokens of an answer; 0 = 256
   std::string codec;                // pi0fast: folder with tokenizer.json and processor_config.json of the actions' codec
   bool eager = false;               // issue ops one by one instead of replaying graphs: for debugging, same bits
+  double partition = 0;             // share of the device's multiprocessors, in (0, 1); 0 = all of it
   bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
 };
 

@@ -16,7 +16,7 @@ namespace {
 using engine::Observation;
 using engine::PolicyOptions;
 
-constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096;
+constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096, kUsualBatch = 8;
 constexpr int64_t kMostSide = 16384;  // of a frame
 
 }  // namespace
@@ -46,7 +46,6 @@ Status PolicyBase::check_options() {
   limits_.takes_state = config_.has(kStateToken);
   if (options_.resize == "auto") options_.resize = config_.lerobot ? "lerobot" : "openpi";
   if (options_.resize != "openpi" && options_.resize != "lerobot") return Status(Code::kInvalidArgument, "resize: wanted auto, openpi or lerobot, got '" + options_.resize + "'");
-  resizers_.assign(static_cast<size_t>(limits_.views), Resizer(options_.resize == "openpi" ? Resize::openpi : Resize::lerobot, config_.image));
   return {};
 }
 
@@ -91,7 +90,7 @@ void PolicyBase::declare_context() {
   const int64_t L = limits_.views * c.view_tokens() + limits_.prompt_tokens + suffix();
   const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
   const DType pixel = options_.resize == "openpi" ? DType::u8 : act;
-  context_in_.declare(arena_, "in.pixels", pixel, Shape(B * limits_.views, c.image, c.image, 3), &context_.pixels);
+  arena_.declare("in.pixels", pixel, Shape(B * limits_.views, c.image, c.image, 3), &context_.pixels);
   context_in_.declare(arena_, "in.ids", i32, Shape(T), &context_.ids);
   context_in_.declare(arena_, "in.pos", i32, Shape(T), &context_.pos);
   context_in_.declare(arena_, "in.slot", i32, Shape(T), &context_.slot);
@@ -147,7 +146,7 @@ Status PolicyBase::load() {
     phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
     last = now;
   };
-  VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
+  VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads, options_.partition));
   phase("device");
   VV_TRY(check_options());
   VV_TRY(read_scalers());
@@ -165,7 +164,8 @@ Status PolicyBase::load() {
   phase("weights");
   VV_TRY(arena_.commit(*machine_));
   VV_TRY(context_in_.open(*machine_, "context inputs"));
-  picture_.resize(static_cast<size_t>(config_.image * config_.image * 3));
+  // Room for the frames of a usual call; larger ones find it when they come.
+  VV_TRY(pictures_.open(*machine_, context_.pixels, options_.resize == "openpi" ? Resize::openpi : Resize::lerobot, limits_.views * std::min(limits_.batch, kUsualBatch)));
   VV_TRY(fill_constants());
   phase("arena");
   VV_TRY(start());
@@ -217,23 +217,15 @@ Status PolicyBase::check(const Observation& o, size_t i) const {
   return check_own(o, i);
 }
 
-void PolicyBase::write_pixels(const engine::Frame& frame, size_t camera, int64_t slot) {
-  const int64_t n = config_.image * config_.image * 3, first = slot * n;
-  Resizer& resizer = resizers_[camera];
-  switch (context_.pixels.dtype) {
-    case DType::u8: return resizer.run(frame, context_in_.host<uint8_t>(context_.pixels) + first);
-    case DType::f32: return resizer.run(frame, context_in_.host<float>(context_.pixels) + first);
-    default: break;
-  }
-  resizer.run(frame, picture_.data());
-  uint16_t* const to = context_in_.host<uint16_t>(context_.pixels) + first;
-  for (size_t i = 0; i < picture_.size(); ++i) to[i] = bf16_of_f32(picture_[i]);
-}
-
-void PolicyBase::write(std::span<const Observation> observations) {
+Status PolicyBase::write(std::span<const Observation> observations) {
   const int64_t n = config_.view_tokens();
   auto *const ids = context_in_.host<int32_t>(context_.ids), *const pos = context_in_.host<int32_t>(context_.pos), *const slot = context_in_.host<int32_t>(context_.slot);
-  int64_t row = 0, picture = 0;
+  size_t bytes = 0;
+  for (const Observation& o : observations)
+    for (const engine::Frame& f : o.views)
+      if (f.data != nullptr) bytes += static_cast<size_t>(f.height * f.width * 3);
+  VV_TRY(pictures_.begin(bytes));
+  int64_t row = 0;
   const auto place = [&](int32_t id, int64_t at, size_t whose) {
     ids[row] = id;
     pos[row] = static_cast<int32_t>(at);
@@ -241,10 +233,9 @@ void PolicyBase::write(std::span<const Observation> observations) {
   };
   for (size_t b = 0; b < observations.size(); ++b) {
     int64_t at = 0;
-    for (size_t camera = 0; camera < observations[b].views.size(); ++camera) {
-      const engine::Frame& f = observations[b].views[camera];
+    for (const engine::Frame& f : observations[b].views) {
       if (f.data == nullptr) continue;
-      write_pixels(f, camera, picture++);
+      pictures_.add(f);
       for (int64_t i = 0; i < n; ++i) place(0, at++, b);
     }
   }
@@ -260,6 +251,7 @@ void PolicyBase::write(std::span<const Observation> observations) {
     write_own(o, static_cast<int64_t>(b), prefix);
   }
   context_in_.host<int32_t>(context_.rows)[0] = static_cast<int32_t>(row);
+  return pictures_.send();
 }
 
 Status PolicyBase::prepare(std::span<const Observation> observations) {
@@ -267,8 +259,7 @@ Status PolicyBase::prepare(std::span<const Observation> observations) {
   if (observations.empty() || observations.size() > static_cast<size_t>(limits_.batch))
     return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch", limits_.batch, observations.size()));
   for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
-  write(observations);
-  return {};
+  return write(observations);
 }
 
 Status PolicyBase::predict(std::span<const Observation> observations, std::span<float> actions) {
@@ -384,6 +375,7 @@ engine::Report PolicyBase::report() const {
           {"device", quoted(machine_->name())},
           {"precision", quoted(plan_.name)},
           {"threads", number(machine_->threads())},
+          {"multiprocessors", number(machine_->multiprocessors())},
           {"resize", quoted(options_.resize)},
           {"statistics", quoted(statistics_.source)},
           {"vision", tower(config_.vision)},
@@ -406,7 +398,7 @@ engine::Report PolicyBase::report() const {
 }
 
 std::vector<engine::MemoryLine> PolicyBase::memory() const {
-  std::vector<engine::MemoryLine> lines{{"weights", placement_.bytes()}};
+  std::vector<engine::MemoryLine> lines{{"weights", placement_.bytes()}, {"frames", static_cast<int64_t>(pictures_.bytes())}};
   for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
   return lines;
 }
