@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Times the compile of all kernels for the GPU of this machine: cold, and again from the cache.
 
-    python bench/bench_jit.py --facts FILE --out DIR
+    python bench/bench_jit.py --facts FILE --out DIR [--cache FOLDER]
 
-Each turn is a process of its own with a cache folder that is empty (cold) or filled by the turn before (warm).
+Each turn is a process of its own with a cache folder that is empty (cold) or filled by the turn before (warm). FOLDER
+is emptied first and left full, for whatever runs next.
 """
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,9 +23,9 @@ from tools.receipt import Receipt  # noqa: E402
 TURN = "import json, sys; from vivace import pack; print(json.dumps(pack.build(sys.argv[1], [sys.argv[2]], sys.argv[4:], jobs=int(sys.argv[3]))))"
 
 
-def turn(folder, arch, jobs, *ops):
-    """Facts of one `vivace pack` with the cache in `folder`."""
-    done = subprocess.run([sys.executable, "-c", TURN, f"{folder}/all.vvp", arch, str(jobs), *ops], env=os.environ | {"VIVACE_CACHE": f"{folder}/cache"},
+def turn(folder, cache, arch, jobs, *ops):
+    """Facts of one `vivace pack` to `folder` with the cache in `cache`."""
+    done = subprocess.run([sys.executable, "-c", TURN, f"{folder}/all.vvp", arch, str(jobs), *ops], env=os.environ | {"VIVACE_CACHE": str(cache)},
                           capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr[-2000:])
@@ -34,6 +36,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--facts", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--cache", type=Path, help="default: a folder that is gone afterwards")
     args = p.parse_args()
     facts = json.loads(args.facts.read_text())
     major, minor = facts["sm"].split(".")
@@ -44,9 +47,11 @@ def main():
         print(f"{op:<12} {case:<36} {seconds:8.3f} s  {kernels} kernels {note}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        cold = turn(folder, arch, cores)
+        cache = args.cache or Path(folder) / "cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        cold = turn(folder, cache, arch, cores)
         row("jit", f"set=all,cores={cores},cache=cold", cold["seconds"], cold["kernels"], f"mean_ms_a_kernel={1e3 * cold['seconds'] * cores / max(1, cold['kernels']):.0f}")
-        warm = turn(folder, arch, cores)
+        warm = turn(folder, cache, arch, cores)
         row("jit", f"set=all,cores={cores},cache=warm", warm["seconds"], warm["kernels"])
     if not rows:
         return 1

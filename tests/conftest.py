@@ -1,5 +1,6 @@
 """`--device cuda`: the op tests with their arrays in GPU memory. `--receipt`: writes tests/results/<chip>/ops.json
-from what test_ops.py compared, if everything ran. `--rows FILE`: the rows of that receipt alone, a line each."""
+from what test_ops.py compared, if everything ran. `--rows FILE`: the rows of that receipt alone, a line each. `--share
+I/N`: a part of the tests, so that N processes run all of them."""
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ COUNTED = {"test_result": None, "test_same_bits": "same_bits", "test_row_count":
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where the op tests' arrays lie: cpu, cuda, cuda:1; torch-cpu: torch tensors on the host")
     parser.addoption("--receipt", action="store_true", help="write the receipt of the op tests to tests/results/cpu/ops.json")
+    parser.addoption("--share", metavar="I/N", default="0/1", help="every N-th of the chosen tests, from the I-th on")
     parser.addoption("--rows", metavar="FILE", help="append the rows of the op tests to FILE, one JSON object a line")
 
 
@@ -19,8 +21,14 @@ def pytest_configure(config):
     os.environ["VIVACE_TEST_DEVICE"] = config.getoption("--device")  # read when tests/op_data.py is imported
 
 
+@pytest.hookimpl(trylast=True)  # behind -k
 def pytest_collection_modifyitems(config, items):
     config.receipt_rows = []
+    first, step = map(int, config.getoption("--share").split("/"))
+    if step > 1:
+        kept = items[first::step]
+        config.hook.pytest_deselected(items=[i for n, i in enumerate(items) if n % step != first])
+        items[:] = kept
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -31,7 +31,7 @@ def waits(op):
 
 
 def tactics(op):
-    return f"tests/gpu -k 'tactic and [{op}]'"
+    return f"tests/gpu -k 'tactic and ([{op}] or [{op}-)'"
 
 
 WAIT = "ptx::dependency_wait();\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Test receipts of a GPU run, from the rows its parts left: device_receipts.py ROWS_FOLDER FACTS_FILE OUT.
+"""Test receipts of a GPU run, from the rows its parts left: device_receipts.py ROWS_FOLDER FACTS_FILE OUT COMMAND.
 
-Rows of ops-*.jsonl go to OUT/tests/results/<chip>/ops.json, gpu-*.jsonl to gpu.json, and so on.
+Rows of ops-*.jsonl go to OUT/tests/results/<chip>/ops.json, gpu-*.jsonl to gpu.json, and so on. COMMAND is the call that made them.
 """
 import json
 import sys
@@ -26,9 +26,13 @@ SUITES = {
 }
 
 
-def gtest_rows(file):
-    """Rows of a gtest JSON report; what was skipped has not passed."""
-    for suite in json.loads(file.read_text())["testsuites"]:
+def rows_of(file):
+    """Rows, a line each; or those of a gtest JSON report, where what was skipped has not passed."""
+    text = file.read_text()
+    if '"testsuites"' not in text:
+        yield from map(json.loads, text.splitlines())
+        return
+    for suite in json.loads(text)["testsuites"]:
         for test in suite["testsuite"]:
             failures = [f["failure"] for f in test.get("failures", [])]
             note = " ".join(failures[0].split())[:200] if failures else "skipped" if test["result"] == "SKIPPED" else ""
@@ -36,14 +40,12 @@ def gtest_rows(file):
 
 
 def main():
-    folder, facts, out = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3])
+    folder, facts, out, call = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), Path(sys.argv[3]), sys.argv[4]
     for suite, (command, sources) in SUITES.items():
-        rows = [json.loads(line) for f in sorted(folder.glob(f"{suite}*.jsonl")) for line in f.read_text().splitlines()]
-        if suite == "gtest" and (folder / "gtest.json").exists():
-            rows = list(gtest_rows(folder / "gtest.json"))
+        rows = [row for f in sorted(folder.glob(f"{suite}*.jsonl")) for row in rows_of(f)]
         if not rows:
             continue
-        r = Receipt(suite, command=command, sources=sources, **facts)
+        r = Receipt(suite, command=f"{command}, by {call}", sources=sources, **facts)
         for row in rows:
             r.row(**row)
         r.root = out

@@ -92,7 +92,7 @@ class Receipt:
             "schema": SCHEMA, "suite": suite, "command": command, "chip": chip, "sm": None,
             "driver": None, "cuda": None, "clocks_mhz": None, "host": host(),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "commit": commit(root), "tactics": None if chip == "cpu" else tactics(), "versions": {},
+            "commit": commit(root), "tactics": None if chip == "cpu" or "tactics" in facts else tactics(), "versions": {},
             "sources": {"digest": source_digest(root, files), "files": files},
             "limits": None, "rows": [],
         } | facts
@@ -117,6 +117,32 @@ class Receipt:
         part.write_text(json.dumps(self.data, indent=1) + "\n")
         part.replace(path)
         return path
+
+
+SAME = ("schema", "suite", "chip", "sm", "driver", "cuda", "host", "commit", "tactics", "versions", "sources")
+
+
+def join(parts: list[dict]) -> dict:
+    """One receipt of what several calls of one commit wrote on machines of one kind; its command lists them, each with
+    its time. Limits and clocks, which are measured anew in each call, stay only where all agree."""
+    if len(parts) < 2:
+        raise ValueError(f"receipts to join: at least two, got {len(parts)}")
+    first, seen = parts[0], set()
+    for p in parts:
+        if wrong := errors(p):
+            raise ValueError(f"receipt of {p.get('command')!r}: {wrong[0]}")
+        if p["commit"] == "dirty":
+            raise ValueError(f"receipt of {p['command']!r}: its commit is 'dirty'; only calls of a commit are joined")
+        if other := [k for k in SAME if p[k] != first[k]]:
+            raise ValueError(f"receipts of different {other[0]}: {first[other[0]]!r} in {first['command']!r}, {p[other[0]]!r} in {p['command']!r}")
+        own = {tuple(row.get(k) for k in ("op", "case", "dtype", "tool", "note")) for row in p["rows"]}
+        if twice := seen & own:
+            raise ValueError(f"receipt of {p['command']!r}: another call has this row too: {min(twice, key=str)}")
+        seen |= own
+    parts = sorted(parts, key=lambda p: p["date"])
+    both = {k: first[k] if all(p[k] == first[k] for p in parts) else None for k in ("limits", "clocks_mhz")}
+    return first | both | {"command": "; ".join(f"{p['command']} ({p['date']})" for p in parts), "date": parts[0]["date"],
+                           "rows": [row for p in parts for row in p["rows"]]}
 
 
 def row_errors(row: dict) -> list[str]:

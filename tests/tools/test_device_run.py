@@ -1,0 +1,84 @@
+"""What a device machine's results are made of: parts in shares, receipts of several calls."""
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tools import device_parts
+from tools.receipt import SAME, Receipt, errors, join
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def call(command, date, *cases):
+    r = Receipt("gpu", chip="NVIDIA H200", sources=["tools/receipt.py"], command=command, sm="9.0", tactics="sha256:1", commit="a" * 40, date=date, limits={"copy_TBs": len(cases)})
+    for case in cases:
+        r.row(op="norm", case=case, tool="pytest", **{"pass": True})
+    return r.data
+
+
+ONE, TWO = call("run --share 0/2", "2026-01-01T10:00:00Z", "T=1"), call("run --share 1/2", "2026-01-01T09:00:00Z", "T=2", "T=3")
+
+
+def test_calls_of_one_commit_are_joined():
+    whole = join([ONE, TWO])
+    assert whole["command"] == "run --share 1/2 (2026-01-01T09:00:00Z); run --share 0/2 (2026-01-01T10:00:00Z)"
+    assert [r["case"] for r in whole["rows"]] == ["T=2", "T=3", "T=1"]
+    assert whole["limits"] is None and whole["date"] == TWO["date"] and errors(whole, "gpu") == []
+
+
+@pytest.mark.parametrize("field", [k for k in SAME if k != "schema"])
+def test_calls_that_differ_are_refused(field):
+    other = copy.deepcopy(TWO)
+    other[field] = {"commit": "b" * 40, "host": {"cores": -1}, "versions": {"vivace": "9"}, "sources": TWO["sources"] | {"digest": "sha256:" + "0" * 64}}.get(field, "other")
+    with pytest.raises(ValueError, match=f"different {field}"):
+        join([ONE, other])
+
+
+def test_no_row_comes_twice_and_no_tree_without_a_commit():
+    with pytest.raises(ValueError, match="has this row too: .*T=1"):
+        join([ONE, call("again", "2026-01-01T11:00:00Z", "T=1")])
+    with pytest.raises(ValueError, match="dirty"):
+        join([ONE | {"commit": "dirty"}, TWO | {"commit": "dirty"}])
+    with pytest.raises(ValueError, match="at least two"):
+        join([ONE])
+    with pytest.raises(ValueError, match="no rows"):
+        join([ONE, TWO | {"rows": []}])
+
+
+def test_folders_become_receipts(tmp_path):
+    def results(name, data):
+        to = tmp_path / name / "tests/results/h200/gpu.json"
+        to.parent.mkdir(parents=True)
+        to.write_text(json.dumps(data))
+        return tmp_path / name
+
+    def run(*folders):
+        return subprocess.run([sys.executable, ROOT / "tools/join_receipts.py", "--out", tmp_path / "out", *folders], capture_output=True, text=True)
+
+    a, b, c = results("a", ONE), results("b", TWO), results("c", TWO | {"tactics": "sha256:2"})
+    assert run(a, b).returncode == 0
+    out = tmp_path / "out/tests/results/h200/gpu.json"
+    assert json.loads(out.read_text()) == join([ONE, TWO])
+    before = out.read_text()
+    refused = run(a, c)
+    assert refused.returncode == 1 and "REFUSED" in refused.stdout and "tactics" in refused.stdout and out.read_text() == before
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_part_is_in_one_share(count, tmp_path):
+    (tmp_path / "vivace_tests").write_text("#!/bin/sh\necho GpuOne.\necho '  A'\n")
+    (tmp_path / "vivace_tests").chmod(0o755)
+    session, found = SimpleNamespace(carry=tmp_path, env={}), ["norm", "gemm", "attention", "cast", "grouped_gemm", "gated_gemm"]
+    parts = [p for stage in device_parts.STAGES.values() for p in stage(session, found)]
+    names = [p.name for p in parts]
+    assert len(set(names)) == len(names) and all(any("ROWS" in str(c) for c in p.command) for p in parts)
+    shares = [device_parts.share_of(parts, i, count) for i in range(count)]
+    assert sorted(p.name for share in shares for p in share) == sorted(names)
+    costs = [sum(p.cost for p in share) for share in shares]
+    assert max(costs) - min(costs) <= max(p.cost for p in parts)
+    assert all([p.cost for p in share] == sorted((p.cost for p in share), reverse=True) for share in shares)

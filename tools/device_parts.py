@@ -1,0 +1,125 @@
+"""The parts of a GPU machine's tests: processes that know nothing of one another and leave rows of their own, so that
+they run side by side, or in shares on several machines. device_run.py runs them."""
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "cuda", "--rows", "ROWS"]
+WORDS = ("gpu", "cuda", "driver", "nvrtc", "compiler", "cache", "pack", "kernel", "transfer", "launch", "pool", "backends", "table", "embedded")  # of C++ suites
+
+
+class Part(NamedTuple):
+    """One process; its rows go to <name>.jsonl, which ROWS in the command stands for."""
+
+    name: str
+    command: list
+    cost: float = 15        # seconds it takes beside fifteen others, about: the longest begin first
+    env: dict = {}
+    tool: str = ""          # of compute-sanitizer
+    limit: float = 280
+
+
+def share_of(parts, index, count):
+    """The index-th of `count` shares of about the same cost, the longest part first; every part is in one."""
+    shares = [(0.0, i, []) for i in range(count)]
+    for p in sorted(parts, key=lambda p: (-p.cost, p.name)):
+        cost, i, held = min(shares)
+        shares[i] = (cost + p.cost, i, held + [p])
+        shares.sort(key=lambda s: s[1])
+    return shares[index][2]
+
+
+def chosen(op):
+    return f"[{op}- or [{op}]"
+
+
+def in_shares(count, name, command, cost, **more):
+    """Parts that take every count-th test each; none may be without."""
+    return [Part(f"{name}-{i}" if count > 1 else name, [*command, "--share", f"{i}/{count}"], cost, **more) for i in range(count)]
+
+
+# op -> (shares, cost of each) of its table-driven tests
+OPS = {"attention": (3, 35), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample": (1, 25), "gated_gemm": (1, 18), "norm": (1, 18)}
+
+
+def ops(s, found):
+    """The table-driven op tests, an op a process, so that a crash takes only its op's rows."""
+    return [p for op in found for count, cost in [OPS.get(op, (1, 9))] for p in in_shares(count, f"ops-{op}", [*PYTEST, "tests/test_ops.py", "-k", chosen(op)], cost)]
+
+
+# op -> tests -> (shares, cost of each); any other op's are one process
+GPU = {
+    "gemm": {"waits": (2, 40), "every_tactic": (1, 15), "each_tactic": (1, 60), "independent": (3, 45), "mix or strides": (1, 15)},
+    "grouped_gemm": {"waits": (1, 35), "tactic": (1, 25), "mix or strides": (1, 12)},
+    "attention": {"waits": (2, 25), "every_tactic": (1, 15), "each_tactic": (1, 50), "independent": (2, 35), "mix or strides": (1, 15)},
+    "norm": {"waits or independent or mix or strides": (2, 25), "every_tactic": (1, 40), "each_tactic": (1, 50)},
+    "embedding": {"waits or independent or mix or strides": (1, 20), "tactic": (1, 50)},
+    "qkv_rope": {"waits or independent or mix or strides": (1, 20), "tactic": (1, 40)},
+    "sample": {"waits or independent or mix or strides": (1, 25), "tactic": (1, 30)},
+    "cast": {"waits or independent or mix or strides": (1, 20), "tactic": (1, 30)},
+}
+GPU_FILES = {"test_attention_variant": (3, 45), "test_memcheck": (1, 50), "test_driver_only": (1, 30)}
+EACH = {"gemm": 3, "norm": 2, "attention": 2}  # shares of test_tactics.py's tests: see SHARES there
+
+
+def gpu(s, found):
+    parts = []
+    for op in found:
+        for i, (tests, (count, cost)) in enumerate(GPU.get(op, {"": (1, 18)}).items()):
+            count = EACH.get(op, 1) if tests == "each_tactic" else count
+            words = f"({chosen(op)}) and ({tests})" if tests else chosen(op)
+            parts += in_shares(count, f"gpu-{op}-{tests.split()[0]}" if tests else f"gpu-{op}", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "tests/gpu/test_tactics.py", "-k", words], cost)
+    parts += [Part("gpu-large", [*PYTEST, "tests/gpu/test_gpu.py", "-k", "large"], 40),
+              Part("gpu-replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 120, {"VIVACE_REPLAYS": os.environ.get("VIVACE_REPLAYS", "1000000")}, limit=450)]
+    for f in sorted((ROOT / "tests/gpu").glob("test_*.py")):
+        if f.stem not in ("test_gpu", "test_tactics"):
+            count, cost = GPU_FILES.get(f.stem, (1, 15))
+            parts += in_shares(count, f"gpu-{f.stem}", [*PYTEST, f"tests/gpu/{f.name}"], cost)
+    return parts
+
+
+def bad(s, found):
+    return in_shares(1, "bad", [*PYTEST, "tests/test_ops_bad.py", "-k", "wrong or missing or unknown or attributes"], 22)
+
+
+def gtest(s, found):
+    names = subprocess.run([s.carry / "vivace_tests", "--gtest_list_tests"], capture_output=True, text=True, env=s.env).stdout
+    suites = [line.split()[0].rstrip(".") for line in names.splitlines() if line and not line.startswith(" ")]
+    gpu_suites = [n for n in suites if any(w in n.lower() for w in WORDS)]
+    return [Part("gtest", [s.carry / "vivace_tests", "--gtest_brief=1", "--gtest_output=json:ROWS", "--gtest_filter=" + ":".join(f"{n}.*" for n in gpu_suites)], 20)]
+
+
+FAULT_SHARES = 16
+
+
+def faults(s, found):
+    return [Part(f"faults-{i}", [sys.executable, "tests/planted_gpu.py", "--jobs", 1, "--share", f"{i}/{FAULT_SHARES}", "--rows", "ROWS"], 70) for i in range(FAULT_SHARES)]
+
+
+# tool -> [(ops, shares of their cases, cost of each)]; the ops that no line names are one more line's
+LONG = {
+    "racecheck": [(("gemm",), 4, 60), (("attention",), 2, 60), (("gated_gemm",), 2, 40), (("grouped_gemm",), 2, 40), (None, 4, 50)],
+    "memcheck": [(("gemm",), 2, 50), (("attention",), 2, 45), (("gated_gemm", "grouped_gemm"), 1, 50), (None, 3, 40)],
+    "initcheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 45), (("attention",), 1, 50), (None, 2, 45)],
+    "synccheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 40), (("attention",), 1, 40), (None, 2, 40)],
+}
+
+
+def sanitize(s, found):
+    tool, parts = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer", []
+    for name, lines in LONG.items():
+        named = {op for ops_, *_ in lines for op in ops_ or ()}
+        for ops_, count, cost in lines:
+            taken = [op for op in found if op not in named] if ops_ is None else [op for op in ops_ if op in found]
+            label = "rest" if ops_ is None else ops_[0]
+            # memcheck: the driver is asked for parameters until it says no
+            words = [tool, "--tool", name, "--error-exitcode", 9, *(["--report-api-errors", "no"] if name == "memcheck" else []), "--print-limit", 20, sys.executable, "tests/gpu/sanitized.py"]
+            parts += [Part(f"sanitize-{name}-{label}-{i}", [*words, "ROWS", name, "--share", f"{i}/{count}", *taken], cost, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, name) for i in range(count)]
+    return parts
+
+
+STAGES = {f.__name__: f for f in (gtest, ops, gpu, bad, faults, sanitize)}

@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Puts the receipts of one or more device calls in place: join_receipts.py [--out ROOT] RESULTS ...
+
+RESULTS is a folder that device_run.py packed (it holds tests/results or bench/results). A suite that one call wrote is
+copied, one that several calls wrote is joined if tools/receipt.py finds that they belong together, and refused if not.
+"""
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.receipt import join  # noqa: E402
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("results", nargs="+", type=Path)
+    p.add_argument("--out", type=Path, default=ROOT, help="default: this checkout")
+    args = p.parse_args()
+    found, refused = {}, 0
+    for folder in args.results:
+        files = sorted(f for kind in ("tests", "bench") for f in folder.glob(f"{kind}/results/*/*.json"))
+        if not files:
+            p.error(f"{folder}: no receipt below tests/results or bench/results")
+        for f in files:
+            found.setdefault(f.relative_to(folder), []).append(json.loads(f.read_text()))
+    for name, parts in found.items():
+        try:
+            data = parts[0] if len(parts) == 1 else join(parts)
+        except ValueError as e:
+            refused += 1
+            print(f"REFUSED  {name}: {e}")
+            continue
+        to = args.out / name
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(json.dumps(data, indent=1) + "\n")
+        print(f"{name}: {len(data['rows'])} rows of {len(parts)} calls, {sum(row.get('pass') is False for row in data['rows'])} failed")
+    return 1 if refused else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Trains tiny-pi05: behaviour cloning by flow matching, on pictures drawn where it trains and an analytic controller's chunks.
+
+    python tools/train_reach.py --out FOLDER [--steps N] [--batch N] [--device cuda|cpu] [--seconds S]
+
+FOLDER gets config.json, norm_stats.json, tokenizer.json and model.safetensors (bf16), in openpi's converted layout. Needs
+PyTorch and an installed Vivace, whose arm and cameras it uses. tools/reach/ has the model.
+"""
+import argparse
+import json
+import math
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from reach.model import Pi05, parameters  # noqa: E402
+
+from vivace.demo import arm, reach  # noqa: E402
+from vivace.policy import BOS, prompt_text, state_bins  # noqa: E402
+from vivace.text import load_text  # noqa: E402
+
+CONFIG = {
+    "vision": {"width": 128, "depth": 4, "mlp_dim": 384, "num_heads": 4, "image_size": reach.SIDE, "patch_size": 14},
+    "text": {"width": 128, "depth": 4, "mlp_dim": 256, "num_heads": 4, "num_kv_heads": 1, "head_dim": 32},
+    "expert": {"width": 128, "depth": 4, "mlp_dim": 256, "num_heads": 4, "num_kv_heads": 1, "head_dim": 32},
+    "action_dim": 8, "state_dim": 8, "action_horizon": reach.HORIZON, "num_inference_steps": 10,
+    "time_embedding": {"min_period": 4e-3, "max_period": 4.0},
+}
+CHUNKS = 4  # noises of one observation, which share its prefix
+
+
+def statistics() -> dict:
+    """Ranges of the joints and of their turns, by which states and actions are scaled to [-1, 1]."""
+    turns = [arm.STEP] * arm.JOINTS
+    state, actions = dict(q01=arm.LOW, q99=arm.HIGH), dict(q01=[-t for t in turns], q99=turns)
+    return {"norm_stats": {k: {"mean": [(a + b) / 2 for a, b in zip(v["q01"], v["q99"])], "std": [(b - a) / 4 for a, b in zip(v["q01"], v["q99"])], **v}
+                           for k, v in (("state", state), ("actions", actions))}}
+
+
+class Prompts:
+    """Token ids of every prompt of the task, made on the device: a row a colour and shape, a token a number of the state."""
+
+    def __init__(self, folder, device):
+        text = load_text(str(folder), {})
+        rows = [[BOS, *text.encode(prompt_text("pi05", reach.task(c, s), [0.0] * arm.JOINTS))] for c in arm.COLOURS for s in arm.SHAPES]
+        numbers = [text.encode(f" {state_bins([(n + 0.5) / 128 - 1])[0]}") for n in range(256)]
+        zero = numbers[128][0]
+        self.places = [i for i, t in enumerate(rows[0]) if t == zero]
+        if len({len(r) for r in rows}) != 1 or len(self.places) != arm.JOINTS or any(len(n) != 1 for n in numbers):
+            raise SystemExit(f"the tokenizer in {folder} is not the task's: make it again")
+        self.rows, self.numbers = torch.tensor(rows, device=device), torch.tensor(numbers, device=device)[:, 0]
+        self.vocab = text.tokenizer.get_vocab_size()
+
+    def __call__(self, colour, block, state):
+        ids = self.rows[colour * len(arm.SHAPES) + block.long()]
+        bins = torch.floor(128 * state + 128).clamp(0, 255).long()
+        for joint, place in enumerate(self.places):
+            ids[:, place] = self.numbers[bins[:, joint]]
+        return ids
+
+
+class Task:
+    def __init__(self, device, prompts):
+        self.cameras, self.prompts, self.device = arm.Cameras(reach.SIDE, torch, device=device), prompts, device
+        self.low, self.high = torch.tensor(arm.LOW, device=device), torch.tensor(arm.HIGH, device=device)
+
+    @torch.no_grad()
+    def draw(self, b):
+        """Pictures, token ids and normalised chunks of b observations: poses anywhere, on the way, and near the goal."""
+        d = self.device
+        scene = arm.scenes(torch, torch.rand(b, arm.NUMBERS, device=d))
+        share, kind, noise = torch.rand(b, 1, device=d), torch.rand(b, 1, device=d), torch.randn(b, arm.JOINTS, device=d)
+        anywhere = self.low + torch.rand(b, arm.JOINTS, device=d) * (self.high - self.low)
+        near = scene.start + (scene.goal - scene.start) * torch.where(kind < 0.6, share, 1.0) + noise * torch.where(kind < 0.6, 0.05, 0.12)
+        q = torch.where(kind < 0.2, anywhere, near).clamp(self.low, self.high)
+        ids = self.prompts(scene.colour[:, 0], scene.block[:, 0], (q - self.low) / (self.high - self.low + 1e-6) * 2 - 1)
+        actions = torch.zeros(b, reach.HORIZON, CONFIG["action_dim"], device=d)
+        actions[..., :arm.JOINTS] = arm.chunk(torch, q, scene.goal, reach.HORIZON) / arm.STEP
+        return self.cameras.frames(scene, q), ids, actions
+
+
+def loss_of(model, task, b):
+    pixels, ids, actions = task.draw(b)
+    with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
+        cache = model.prefix(pixels, ids)
+        # Beta(1.5, 1) of openpi: more of it where there is more noise.
+        t = torch.rand(b, CHUNKS, device=pixels.device) ** (1 / 1.5) * 0.999 + 0.001
+        noise = torch.randn(b, CHUNKS, *actions.shape[1:], device=pixels.device)
+        at = t[..., None, None]
+        v = model.velocity(cache, at * noise + (1 - at) * actions[:, None], t)
+    return F.mse_loss(v.float(), noise - actions[:, None])
+
+
+class Trainer:
+    """One step of AdamW over a batch; on a GPU captured once and replayed."""
+
+    def __init__(self, model, task, batch, rate):
+        device = task.device
+        self.weights = [p.requires_grad_() for p in model.p.values()]
+        on_gpu = device.startswith("cuda")
+        self.rate = torch.tensor(rate, device=device)
+        self.optimiser = torch.optim.AdamW(self.weights, lr=self.rate if on_gpu else rate, betas=(0.9, 0.95), weight_decay=0.01, fused=on_gpu, capturable=on_gpu)
+        self.graph, self.model, self.task, self.batch = None, model, task, batch
+        if on_gpu:
+            aside = torch.cuda.Stream()
+            with torch.cuda.stream(aside):
+                for _ in range(3):
+                    self._step()
+            torch.cuda.current_stream().wait_stream(aside)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.loss = self._step()
+
+    def _step(self):
+        self.optimiser.zero_grad()
+        loss = loss_of(self.model, self.task, self.batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.weights, 1.0, foreach=True)
+        self.optimiser.step()
+        return loss.detach()
+
+    def step(self, rate):
+        if self.graph is None:
+            self.optimiser.param_groups[0]["lr"] = rate
+            self.loss = self._step()
+        else:
+            self.rate.fill_(rate)
+            self.graph.replay()
+        return self.loss
+
+
+def save(model, folder) -> int:
+    weights = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.p.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
+    (folder / "norm_stats.json").write_text(json.dumps(statistics(), indent=1) + "\n")
+    return sum(v.numel() for v in weights.values())
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--out", required=True, type=Path)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--steps", type=int, default=6000)
+    p.add_argument("--seconds", type=float, default=0, help="as many steps as fit, instead of --steps")
+    p.add_argument("--batch", type=int, default=512)
+    p.add_argument("--rate", type=float, default=1e-3)
+    p.add_argument("--tokenizer", type=Path, default=reach.FOLDER, help="folder of tokenizer.json")
+    args = p.parse_args()
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    prompts = Prompts(args.tokenizer, args.device)
+    model = Pi05(parameters(CONFIG, prompts.vocab), CONFIG).to(args.device)
+    trainer = Trainer(model, Task(args.device, prompts), args.batch, 1e-5)
+    start, total = time.perf_counter(), args.steps
+    every = max(1, min(200, total // 20))
+    for i in range(total + 1):
+        done = (i + 1) / total
+        if args.seconds:
+            done = (time.perf_counter() - start) / args.seconds
+            if done >= 1:
+                break
+        loss = trainer.step(args.rate * min(1, (i + 1) / min(300, total / 5)) * (0.5 + 0.5 * math.cos(math.pi * min(done, 1))))
+        if i % every == 0:  # also keeps the queue short, so that the clock above tells the truth
+            print(f"{i:>6}  loss {loss.item():.5f}  {time.perf_counter() - start:6.1f} s", flush=True)
+    count = save(model, args.out)
+    if (args.tokenizer / "tokenizer.json").resolve() != (args.out / "tokenizer.json").resolve():
+        shutil.copy(args.tokenizer / "tokenizer.json", args.out / "tokenizer.json")
+    print(f"{count:,} weights, {(args.out / 'model.safetensors').stat().st_size:,} bytes, {i} steps of {args.batch} in {time.perf_counter() - start:.0f} s, last loss {loss.item():.5f}")
+
+
+if __name__ == "__main__":
+    main()
