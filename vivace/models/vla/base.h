@@ -85,12 +85,10 @@ class PolicyBase : public engine::PolicyModel {
   Status fill_constants();
   Status capture();
   Status check(const engine::Observation& o, size_t i) const;
-  void write(std::span<const engine::Observation> observations);
-  void write_pixels(const engine::Frame& frame, size_t camera, int64_t slot);
+  Status write(std::span<const engine::Observation> observations);
 
   std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
-  std::vector<Resizer> resizers_;   // a camera slot
-  std::vector<float> picture_;      // lerobot's, where activations are not f32
+  Pictures pictures_;
 };
 
 /// The two kinds of policy, not loaded yet.

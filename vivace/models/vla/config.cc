@@ -12,6 +12,7 @@ using engine::Json;
 using engine::JsonValue;
 
 constexpr int64_t kMost = 1 << 20;  // of any width or count: products of two stay in range
+constexpr int64_t kMostSide = 4096;  // of a picture
 
 struct Variant {
   const char* name;
@@ -74,6 +75,12 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
   VV_TRY(read_tower(root, "text", "paligemma_variant", &c->text));
   VV_TRY(read_tower(root, "expert", "action_expert_variant", &c->expert));
   VV_TRY(read_tower(root, "vision", nullptr, &c->vision));
+  if (const auto vision = root.find("vision"); vision.has_value() && vision->is_object()) {
+    VV_TRY(whole(*vision, "image_size", &c->image));
+    VV_TRY(whole(*vision, "patch_size", &c->patch));
+    if (c->image > kMostSide || c->image % c->patch != 0)
+      return vision->error(Code::kCorruptData, strf("image_size: wanted a multiple of patch_size, up to %ld, got %ld and %ld", static_cast<long>(kMostSide), static_cast<long>(c->image), static_cast<long>(c->patch)));
+  }
   // lerobot pads to what it calls the largest; openpi calls the padded width itself so.
   for (const char* key : {"max_action_dim", "action_dim"}) VV_TRY(whole(root, key, &c->action_dim));
   for (const char* key : {"max_state_dim", "state_dim"}) VV_TRY(whole(root, key, &c->state_dim));

@@ -2,7 +2,9 @@
 #pragma once
 #include <vector>
 
+#include "vivace/engine/machine.h"
 #include "vivace/engine/policy.h"
+#include "vivace/ops/registry.h"
 
 namespace vivace::models::vla {
 
@@ -13,31 +15,44 @@ enum class Resize : uint8_t {
   lerobot,  // bilinear without antialiasing, in f32
 };
 
-/// Scales RGB frames of one size to `side` x `side`. Weights are made once a size.
-class Resizer {
+/// Moves RGB frames to where the policy runs, as they are, and scales them there. Frames of one size that follow each other
+/// are one copy and one launch; u8 frames of the network's own size need no launch.
+class Pictures {
  public:
-  Resizer(Resize kind, int64_t side) : kind_(kind), side_(side) {}
-  /// The picture [side, side, 3]: openpi's in u8 ...
-  void run(const engine::Frame& frame, uint8_t* out);
-  /// ... lerobot's as f32 in [-1, 1].
-  void run(const engine::Frame& frame, float* out);
+  /// `pixels` [n, side, side, 3], u8 or [-1, 1], where ops run; it and `machine` must outlive this. Makes room for
+  /// `frames` of 480 x 640 and loads the kernel. Errors: OutOfMemory, and the op's.
+  Status open(engine::Machine& machine, const Tensor& pixels, Resize kind, int64_t frames);
+  /// A call's frames begin. Errors: OutOfMemory where they take `bytes` and no call before took so many.
+  Status begin(size_t bytes);
+  /// Copies the frame: it is the next picture.
+  void add(const engine::Frame& frame);
+  /// Issues everything in the stream's order. What is allocated, is for a size that was not seen before.
+  Status send();
+  size_t bytes() const { return staging_.bytes() + raw_.bytes(); }
 
  private:
-  /// Of one axis: for each output the first input and the weights from there on.
-  struct Axis {
-    int64_t from = 0, to = 0, taps = 0, before = 0;  // sizes, weights an output, padding
-    std::vector<int32_t> first, count, fixed;        // fixed: openpi's weights, 22 bits
-    std::vector<float> share;                        // lerobot's weight of the second input
+  /// Neighbours of one size.
+  struct Run {
+    int64_t height, width, first, count;
+    size_t at;  // in staging_ and in raw_
+    size_t bytes() const { return static_cast<size_t>(height * width * 3 * count); }
+    bool operator==(const Run&) const = default;
   };
-  void prepare(const engine::Frame& frame);
-  void prepare(Axis* axis, int64_t from, int64_t to) const;
+  struct Prepared {
+    Run run;
+    exec::Launch launch;
+  };
+  Result<const exec::Launch*> launch_of(const Run& run);
+  char* source() const { return static_cast<char*>(raw_.data() != nullptr ? raw_.data() : staging_.data()); }
 
-  Resize kind_;
-  int64_t side_;
-  int64_t height_ = 0, width_ = 0;
-  Axis x_, y_;
-  std::vector<uint8_t> rows_;    // openpi: [height, to, 3] after the first pass
-  std::vector<int32_t> sums_;    // of one row of the second pass
+  engine::Machine* machine_ = nullptr;
+  Tensor pixels_;
+  Resize kind_ = Resize::openpi;
+  exec::Buffer staging_, raw_;  // frames where the host writes them and, on a device, where ops read them
+  size_t used_ = 0;
+  int64_t pictures_ = 0;
+  std::vector<Run> runs_;
+  std::vector<Prepared> prepared_;
 };
 
 }  // namespace vivace::models::vla

@@ -8,7 +8,7 @@
 
 namespace vivace::models::vla {
 
-/// What the host says of the context: one block of memory. B observations of V views, n tokens a view, P words at
+/// What the host says of the context: pictures, then one block of memory. B observations of V views, n tokens a view, P words at
 /// most; T = B (V n + P). Rows of views that are on come first, then words: where a row stands does not matter,
 /// since it reads and writes its place (slot, pos) of the cache.
 struct ContextInputs {
