@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs tests and benchmarks on a GPU machine that has no package source, and packs what came out.
 
-    python3 CARRY/src/tools/device_run.py --out DIR [--budget SECONDS] [--share I/N] [STAGE ...]
+    python3 CARRY/src/tools/device_run.py --out DIR [STAGE ...] [--budget SECONDS] [--share I/N] [--only WORD ...]
 
 CARRY is what tools/build_device_wheel.sh made: sources, wheels, the C++ tests. Benchmarks run first, each alone; then
 the parts of all other stages side by side, the longest first (tools/device_parts.py), or of N shares the I-th: then
@@ -129,20 +129,21 @@ def main():
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--budget", type=float, default=560, help="seconds for everything")
     p.add_argument("--share", default="0/1", metavar="I/N", help="of the parts side by side")
+    p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only parts whose name contains one of these")
     p.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side; default: one a core")
     args = p.parse_args()
     if unknown := set(args.stages) - set(every):
         p.error(f"no such stage: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
     stages = args.stages or [n for n in every if n != "quick"]
     s = Session(args.carry.resolve(), args.out.resolve(), args.budget, args.jobs)
-    s.words = [*stages, *(["--share", args.share] if args.share != "0/1" else [])]
+    s.words = [*stages, *(["--share", args.share] if args.share != "0/1" else []), *(["--only", *args.only] if args.only else [])]
     try:
         setup(s)
         for name in filter(BENCHES.get, stages):
             (script, *more), limit = BENCHES[name]
             s.run(name, [sys.executable, script, *more, "--out", s.work, "--facts", s.work / "facts.json"], limit)
         found = gpu_ops(s)
-        parts = [part for name in filter(STAGES.get, stages) for part in STAGES[name](s, found)]
+        parts = [part for name in filter(STAGES.get, stages) for part in STAGES[name](s, found) if not args.only or any(w in part.name for w in args.only)]
         s.together(share_of(parts, *map(int, args.share.split("/"))))
     finally:
         pack(s)
