@@ -1,0 +1,1 @@
+"""Demonstrations that run closed-loop: `vivace demo reach`."""
