@@ -142,6 +142,27 @@ def test_where_the_prefix_matters(gated, references, case, precision):
             assert np.vdot(v, w) / np.linalg.norm(v) / np.linalg.norm(w) >= 0.9995
 
 
+@pytest.mark.parametrize("horizon,views", [(15, 1), (50, 3)])
+def test_horizons_and_views(gated, horizon, views):
+    rng = np.random.default_rng(horizon)
+    given = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=rng.integers(2, 2000, 21), noise=rng.standard_normal((horizon, 32)).astype(np.float32))
+    _, want = Policy(load_file(gated / "model.safetensors"), arithmetic=Exact()).actions(np.stack(given["images"]), given["prompt"], given["noise"], 4)
+    with load("pi05", "pi05_tiny", "a", gated, num_views=views, action_horizon=horizon, num_steps=4) as model:
+        got = model.predict(**given)
+        assert got.shape == (horizon, 32)
+        close(got, want, ACTIONS)
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "fp8"])
+def test_graphs_have_the_bits_of_ops_one_by_one(gated, precision):
+    given = observation("pi05_tiny", "a")
+    options = dict(config="pi05", device=DEVICE, precision=precision, statistics="none", threads=2 * (DEVICE == "cpu"), num_views=len(given["images"]), action_horizon=10, num_steps=3)
+    raw = dict(frames=given["images"], tokens=given["prompt"].tolist(), state=None, noise=given["noise"], seed=0, end_token=1, frozen=None)
+    captured, eager = (_core.load_policy(str(gated), eager=e, **options) for e in (False, True))
+    want = captured.predict([raw])
+    assert eager.predict([raw]) == want and captured.predict([raw]) == want
+
+
 def test_calibrated_scales(gated, references, tmp_path, monkeypatch):
     """One scale a place instead of one a token: e4m3 is a float format, so the error stays that of rounding; found once, kept
     under what they depend on."""
