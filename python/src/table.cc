@@ -79,7 +79,7 @@ nb::dict op_row(const ops::OpRow& row) {
   d["source"] = s.source;
   d["composite"] = s.composite;
   d["min_arch"] = name(s.min_arch);
-  d["gpu"] = row.instances != nullptr && !row.instances(s.min_arch).empty();
+  d["gpu"] = row.instances != nullptr && (!row.instances(s.min_arch).empty() || (s.composite && !row.instances(Arch::sm90a).empty()));
   d["ports"] = ports;
   d["attrs"] = attrs;
   return d;

@@ -17,7 +17,8 @@ namespace vivace::ops {
 ///   general(Key*) -> bool            optional: turns a key made for one use into one of the same bits that packs hold
 ///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there are none
 ///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
-/// A composite gives `spec` and `decompose(Call, Recorder)`.
+/// A composite gives `spec` and `decompose(Call, Recorder)`; one that has a kernel of its own also Args, bind, cost and a Gpu
+/// with kHeader, Key, pick, instance, row_class and instances, and issues it in decompose().
 template <class Op>
 concept OnGpu = requires { typename Op::Gpu; };
 
@@ -111,7 +112,9 @@ constexpr bool needs_device() {
 template <class Op>
 constexpr OpRow define() {
   static_assert(Op::spec.complete(), "spec needs brief, formula, source and a doc for every port and attribute");
-  if constexpr (Op::spec.composite) return OpRow{.spec = &Op::spec, .decompose = &Op::decompose};
+  if constexpr (Op::spec.composite && OnGpu<Op>)
+    return OpRow{.spec = &Op::spec, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .needs_device = true, .decompose = &Op::decompose};
+  else if constexpr (Op::spec.composite) return OpRow{.spec = &Op::spec, .decompose = &Op::decompose};
   else return OpRow{.spec = &Op::spec, .prepare = &prepare<Op>, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .workspace = &workspace<Op>, .needs_device = needs_device<Op>(), .inspect = inspector<Op>()};
 }
 

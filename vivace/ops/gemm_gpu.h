@@ -159,21 +159,19 @@ struct GemmGpu {
     }
     launch->grid[0] = static_cast<uint32_t>(grid);
   }
+  static Status map_w(const Args& a, const Wgmma& p, kernels::TensorMap* to) {
+    const bool paired = p.finish != kernels::kFinishAny && (p.has(kernels::kFinishGated) || a.out_dtype == DType::e4m3);
+    return map(paired, a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.share_w, to);
+  }
   /// Tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
     if (k.kind == Kind::codes) Codes::limit(k.codes, a.T, device.info().sm_count, launch);
     if (k.kind != Kind::wgmma || launch->grid[0] == 0) return {};
     const Wgmma& p = k.wgmma;
-    const auto map = [&](bool paired, const void* data, int64_t rows, int64_t columns, int64_t stride, DType t, int box, kernels::TensorMap* to) {
-      const int bytes = info(t).bytes;
-      const device::MapShape shape = {.data = data, .rows = rows, .columns = columns, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box};
-      return paired ? device::encode_paired_map(shape, to) : device::encode_map(shape, to);
-    };
     kernels::GemmWgmmaArgs args{};
-    if (p.aligned) {
+    if (p.aligned && p.panel == 0) {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
-      const bool paired = p.finish != kernels::kFinishAny && (p.has(kernels::kFinishGated) || a.out_dtype == DType::e4m3);
-      VV_TRY(map(paired, a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.share_w, &args.w_map));
+      VV_TRY(map_w(a, p, &args.w_map));
       if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.tokens, &args.residual_map));
     }
     args.g = a;
@@ -239,6 +237,13 @@ struct GemmGpu {
     const auto codes = [&](const Codes::Key& c) { visit(Key{Kind::codes, c.x, c.w, c.out, {}, {}, c}); };
     Codes::instances(arch, codes);
     Codes::scaled_instances(arch, codes);
+  }
+
+ private:
+  static Status map(bool paired, const void* data, int64_t rows, int64_t columns, int64_t stride, DType t, int box, kernels::TensorMap* to) {
+    const int bytes = info(t).bytes;
+    const device::MapShape shape = {.data = data, .rows = rows, .columns = columns, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box};
+    return paired ? device::encode_paired_map(shape, to) : device::encode_map(shape, to);
   }
 };
 

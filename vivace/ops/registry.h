@@ -16,7 +16,8 @@ namespace vivace::ops {
 class Recorder;
 class Contents;
 
-/// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`.
+/// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`, and `instances` and
+/// `row_class` where it has a kernel of its own.
 struct OpRow {
   const OpSpec* spec;
   /// Checked call -> launch for the target, whose memory the call's tensors are in. Setup phase; no
@@ -80,6 +81,8 @@ class Recorder {
   /// The same for a checked call and a preparation of the caller's: what OpRow::prepare is to a row.
   Status issue(const Call& call, const std::function<Status(const Call&, const Target&, exec::Launch*)>& prepare);
   exec::Stream& stream() { return *stream_; }
+  /// Whether somebody sees each call: then a composite issues its parts, whose values are there to be seen.
+  bool observed() const { return observer_ != nullptr; }
 
  private:
   exec::Stream* stream_;

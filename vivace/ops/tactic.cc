@@ -15,20 +15,20 @@ Result<std::string> picked(const Call& call, Arch arch) {
     VV_ASSIGN(const typename Op::Gpu::Key key, Op::Gpu::pick(args, arch));
     return Op::Gpu::instance(key);
   }
-  return call.error(Code::kUnsupported, "it has no CUDA kernel of its own");
+  return call.error(Code::kUnsupported, Op::spec.composite ? "a composite op runs the kernels of its parts" : "it has no CUDA kernel of its own");
 }
 
 }  // namespace
 
 Result<std::string> picked_kernel(const OpRow& op, const Call& call, Arch arch) {
 #define OP(name) if (&op == &ops::name) return picked<defs::name>(call, arch);
-#define COMPOSITE(name)
+#define COMPOSITE(name) if (&op == &ops::name) return picked<defs::name>(call, arch);
 #define ALIAS(name, op, attrs)
 #include "vivace/ops/ops.def"
 #undef OP
 #undef COMPOSITE
 #undef ALIAS
-  return call.error(Code::kUnsupported, "a composite op runs the kernels of its parts");
+  return call.error(Code::kInternal, "it is not in the table");
 }
 
 }  // namespace vivace::ops

@@ -91,6 +91,7 @@ struct GemmWgmma {
   bool aligned;    // the copy engine loads; else a warp, element by element, and nothing is shared
   int32_t inside;  // 1, or 2 where K is cut
   int32_t finish;
+  int32_t panel = 0;  // steps of K of x that lie before the ring, made by other warps of the block; 0: x comes through the ring
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
@@ -99,7 +100,8 @@ struct GemmWgmma {
   VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
   VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }
-  VV_HD constexpr int stage_bytes() const { return (tokens + rows) * 128; }
+  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
+  VV_HD constexpr int panel_bytes() const { return panel * tokens * 128; }
   VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster cuts K
   VV_HD constexpr bool has(int32_t part) const { return (finish & part) != 0; }
   VV_HD constexpr Activation activation() const { return static_cast<Activation>(finish / kFinishActivation); }
@@ -110,7 +112,7 @@ struct GemmWgmma {
   VV_HD constexpr int turn_tokens() const { return tokens < 32 ? tokens : 32; }
   VV_HD constexpr int turn_bytes() const { return turn_tokens() * (finish != kFinishAny ? 128 : turn_stride() * 4); }
   VV_HD constexpr int sum_bytes() const { return parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
-  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
+  VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
 };
 
 struct GemmWgmmaArgs {

@@ -15,13 +15,17 @@ namespace vivace::kernels {
 
 extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
 
+/// The barrier at which the warps that make x's panel arrive.
+template <GemmWgmma P>
+__device__ __forceinline__ uint32_t wgmma_made(uint32_t full) { return full + 16 * P.stages + 8; }
+
 /// A multiplying warpgroup's part of one tile: acc (as Wgmma says) = its 64 rows x the tokens.
 template <class T, GemmWgmma P>
 struct WgmmaRing {
   static constexpr int kPeers = P.share_x + P.share_w - 1;  // blocks that this one's stages come from, itself among them
   uint32_t base, full, empty;
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
-  int slot = 0, parity = 0;
+  int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
 
   __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
       : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(threadIdx.x / 128) {
@@ -37,9 +41,10 @@ struct WgmmaRing {
   }
   __device__ __forceinline__ void advance() {
     if (++slot == P.stages) slot = 0, parity ^= 1;
+    if constexpr (P.panel > 0) ++step;
   }
   __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
-    const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = base + slot * P.stage_bytes() + P.rows * 128;
+    const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = P.panel > 0 ? base - (P.panel - step) * P.tokens * 128 : base + slot * P.stage_bytes() + P.rows * 128;
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w + k * 32), ptx::wgmma_tile(x + k * 32), add || k > 0);
@@ -52,6 +57,7 @@ struct WgmmaRing {
   /// All of a tile's K that this block has.
   __device__ __forceinline__ void multiply_tile(const WgmmaPlace<T, P>& place, float (&acc)[P.tokens / 2]) {
     static_assert(P.inside == 1 || (P.inside == 2 && P.split % 2 == 0));
+    if constexpr (P.panel > 0) step = 0, ptx::mbarrier_wait<false>(wgmma_made<P>(full), 0);
     if constexpr (P.inside == 1) return multiply(place.steps, acc);
     const int first = place.cut(place.part * P.inside + 1) - place.first_step;
     multiply(first, acc);
@@ -189,26 +195,27 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
   }
 }
 
-/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where a cluster cuts K.
-template <class T, class Out, GemmWgmma P>
-__global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/// A block's work. kMakers: warps behind the loading one that call make(place, full) and arrive at wgmma_made() once each.
+template <class T, class Out, GemmWgmma P, int kMakers, class Args, class Make>
+__device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   constexpr int C = P.cluster();
   constexpr bool kShared = P.share_x * P.share_w > 1, kStaged = P.parts() > 1 && P.tokens >= 32;
+  static_assert((kMakers > 0) == (P.panel > 0) && (kMakers == 0 || (!kShared && P.aligned && !P.wide())));
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
-  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
-  unsigned char* const sums = gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16;
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
+  unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
-      ptx::tma_prefetch(args.x_map);
+      if constexpr (P.panel == 0) ptx::tma_prefetch(args.x_map);
     }
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
       ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaRing<T, P>::kPeers);  // the multiplying warps of every block that is sent to
     }
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
+    if constexpr (kMakers > 0) ptx::mbarrier_init(wgmma_made<P>(full), kMakers);
     ptx::mbarrier_fence();
     if constexpr (P.parts() > 1) ptx::mbarrier_expect(merged, P.parts() * WgmmaMerge<P>::kPartFloats * 4);
   }
@@ -227,6 +234,8 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
       } else {
         wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
       }
+    } else if constexpr (kMakers > 0) {
+      make(place, full);
     }
     if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
     if constexpr (kStaged) ptx::cluster_arrive<C>();
@@ -237,6 +246,13 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_consta
   }
   // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its loading thread waits for.
   if constexpr (kStaged) ptx::cluster_wait<C>();
+}
+
+/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where a cluster cuts K.
+template <class T, class Out, GemmWgmma P>
+__global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  wgmma_block<T, Out, P, 0>(args, [](const WgmmaPlace<T, P>&, uint32_t) {});
 #endif
 }
 

@@ -42,9 +42,9 @@ struct WgmmaPlace {
   __device__ __forceinline__ bool works(int i, int t0, int M) const { return i == static_cast<int>(blockIdx.x) / P.cluster() || t0 - of_w * P.tokens < M; }
 };
 
-/// The loading thread.
-template <class T, class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const WgmmaPlace<T, P>& place, uint32_t base, uint32_t full, uint32_t empty) {
+/// The loading thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
+template <class T, class Out, GemmWgmma P, class Args>
+__device__ __forceinline__ void wgmma_load(const Args& args, const WgmmaPlace<T, P>& place, uint32_t base, uint32_t full, uint32_t empty) {
   constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
   const uint64_t policy_w = P.tokens <= 64 ? ptx::evict_first() : ptx::evict_normal(), policy_x = P.tokens <= 64 ? ptx::evict_last() : ptx::evict_normal();
@@ -67,12 +67,14 @@ __device__ __forceinline__ void wgmma_load(const GemmWgmmaArgs& args, const Wgmm
     }
   };
   const auto load_x = [&](int slot, int step, int t0) {
-    const uint32_t to = base + slot * P.stage_bytes() + (P.rows + place.of_x * kXRows) * 128;
-    const int k = (place.first_step + step) * place.kStep, t = t0 + place.of_x * kXRows;
-    if constexpr (P.share_x > 1)
-      ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.share_x) - 1) << (same_part + place.of_w * P.share_x)));
-    else
-      ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
+    if constexpr (P.panel == 0) {
+      const uint32_t to = base + slot * P.stage_bytes() + (P.rows + place.of_x * kXRows) * 128;
+      const int k = (place.first_step + step) * place.kStep, t = t0 + place.of_x * kXRows;
+      if constexpr (P.share_x > 1)
+        ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.share_x) - 1) << (same_part + place.of_w * P.share_x)));
+      else
+        ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
+    }
   };
 
   // W is immutable: it is on its way while the predecessor still runs.

@@ -22,6 +22,17 @@ __device__ __forceinline__ float warp_reduce(float v, Op op) {
   return v;
 }
 
+/// The sums of a block's warps joined, a power of two of them: changes `part`.
+template <int N, class Op>
+__device__ __forceinline__ float reduce_parts(float (&part)[N], Op op) {
+  static_assert((N & (N - 1)) == 0);
+#pragma unroll
+  for (int d = N / 2; d > 0; d >>= 1)
+#pragma unroll
+    for (int w = 0; w < d; ++w) part[w] = op(part[w], part[w + d]);
+  return part[0];
+}
+
 /// The result is in every thread. `scratch` holds kThreads / 32 floats. It is free again at return if
 /// kFree, which costs a barrier; else after the caller's next one.
 template <int kThreads, bool kFree = true, class Op>
@@ -38,11 +49,7 @@ __device__ __forceinline__ float block_reduce(float v, float* scratch, Op op) {
     float part[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) part[w] = scratch[w];
-#pragma unroll
-    for (int d = kWarps / 2; d > 0; d >>= 1)
-#pragma unroll
-      for (int w = 0; w < d; ++w) part[w] = op(part[w], part[w + d]);
-    v = part[0];
+    v = reduce_parts(part, op);
   } else {
     v = threadIdx.x % 32 < kWarps ? scratch[threadIdx.x % 32] : Op::kIdentity;
     v = warp_reduce(v, op);

@@ -1,0 +1,99 @@
+"""Reference of `norm_gemm`: the references of norm and gemm or gated_gemm, one after the other, as vivace/ops/norm_gemm.h says."""
+import numpy as np
+
+from tests.ref import norm
+from tests.ref.common import Case, Inputs
+
+SCRATCH = ("normed",)
+NORM_PORTS, NORM_ATTRS = ("x", "weight", "scale", "shift", "ada_row"), ("eps", "weight_plus_one")
+
+
+def _first(inputs, attrs, dtypes):
+    """The norm's inputs, attributes and dtypes."""
+    given = {k: inputs[k] for k in NORM_PORTS if k in inputs} | ({"out_scale": inputs["normed_scale"]} if "normed_scale" in inputs else {})
+    return given, {k: v for k, v in attrs.items() if k in NORM_ATTRS}, {**dtypes, "out": dtypes["normed"]}
+
+
+def _second(normed, inputs, attrs, dtypes):
+    """The product's reference, inputs, attributes and dtypes."""
+    from tests.ref import gated_gemm, gemm
+
+    given = {k: v for k, v in inputs.items() if k not in (*NORM_PORTS, "normed", "normed_scale")} | {"x": normed}
+    if "normed_scale" in inputs:
+        given["x_scale"] = inputs["normed_scale"]
+    kind = attrs.get("epilogue", "none")
+    if attrs.get("gated", False):
+        return gated_gemm, given, {"act": kind}, {**dtypes, "x": dtypes["normed"]}
+    return gemm, given, {"epilogue": kind, "act": attrs.get("act", "f32")}, {**dtypes, "x": dtypes["normed"]}
+
+
+def _normed(inputs, attrs, dtypes):
+    given, kept, of = _first(inputs, attrs, dtypes)
+    return norm.ref(**given, **kept, dtypes=of)["out"]
+
+
+def ref(*, dtypes, eps=1e-6, weight_plus_one=False, epilogue="none", gated=False, act="f32", **inputs):
+    attrs = {"eps": eps, "weight_plus_one": weight_plus_one, "epilogue": epilogue, "gated": gated, "act": act}
+    module, given, kept, of = _second(_normed(inputs, attrs, dtypes), inputs, attrs, dtypes)
+    return {"out": module.ref(**given, **kept, dtypes=of)["out"]}
+
+
+def bound(port, value, dtype, inputs):
+    """The product's bound at the reference's normalised rows, and what a row that is off by the norm's bound changes:
+    the product's slope times sum |w| e."""
+    attrs, dtypes = inputs.attrs, inputs.case.dtypes
+    given, kept, of = _first(inputs, attrs, dtypes)
+    normed = _normed(inputs, attrs, dtypes)
+    e = norm.bound("out", normed, dtypes["normed"], Inputs(given, Case(inputs.case.dims, of, kept)))
+    module, given, kept, of = _second(normed, inputs, attrs, dtypes)
+    product = Inputs(given, Case(inputs.case.dims, of, kept))
+    if not normed.size:
+        return module.bound("out", value, dtype, product)
+    from tests.ref.act_mul import activate
+    from tests.ref.gemm import operands, scales
+
+    x, w = operands(normed, given["w"], product)
+    if kept.get("act") == "q8":  # an int8 value may change sides of a tie
+        amax = np.abs(normed).reshape(len(normed), -1, 32).max(-1)
+        e = e + np.repeat(amax / 127, 32, 1)
+    factor = np.abs(scales(given, 1.0))
+    y, off = factor * (x @ w.T), factor * (e @ np.abs(w).T)
+    if "bias" in given:
+        y = y + given["bias"]
+    kind = attrs.get("epilogue", "none")
+    slope = 1.0 if kind == "none" else 2 * (np.abs(y) + off) if kind == "relu2" else 1.13
+    error = slope * off
+    if attrs.get("gated", False):
+        gate, up = y[:, ::2], y[:, 1::2]
+        error = error[:, ::2] * (np.abs(up) + off[:, 1::2]) + np.abs(activate(kind, gate)) * off[:, 1::2]
+    if "out_scale" in inputs:
+        error = error / np.abs(inputs["out_scale"][0])
+    return error + module.bound("out", value, dtype, product)
+
+
+def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, **options):
+    """`ports`: further ones, with the dtypes that they have most often."""
+    attrs = attrs or {}
+    kinds = {"weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"}
+    dtypes = {"x": x, "w": w, "normed": normed or x, "out": out or x} | {p: kinds[p] for p in ports}
+    dims = {"T": T, "M": N * (2 if attrs.get("gated") else 1), "N": N, "K": K} | ({"R": R} if R else {})
+    positive = tuple(p for p in ("w_scale", "w_row_scale", "normed_scale", "out_scale") if p in ports)
+    return Case(dims, dtypes, attrs, positive=positive, **{"distributions": ("normal", "tiny", "zero"), **options})
+
+
+CASES = [
+    case(1, 80, 1024, "bf16", "bf16", ports=("weight",)),
+    case(7, 72, 320, "bf16", "bf16", {"weight_plus_one": True}, ports=("weight", "bias", "residual")),
+    case(12, 64, 576, "bf16", "bf16", {"epilogue": "silu", "gated": True}, ports=("weight",)),
+    case(50, 48, 264, "bf16", "bf16", {"epilogue": "gelu_tanh", "gated": True}, ports=("scale", "shift", "ada_row"), R=3, ranges={"ada_row": (-1, 4)}),
+    case(40, 40, 2048, "f16", "f16", ports=("weight", "scale", "shift"), R=40),
+    case(3, 96, 1040, "bf16", "e4m3", ports=("weight", "normed_scale", "w_scale"), normed="e4m3", distributions=("normal", "zero")),
+    case(20, 32, 512, "bf16", "e4m3", {"epilogue": "silu", "gated": True}, ports=("weight", "normed_scale", "w_row_scale", "out_scale"), normed="e4m3", out="e4m3", distributions=("normal", "zero")),
+    case(5, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=3, distributions=("normal",)),
+    case(9, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
+    case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),
+    case(4, 40, 100, "f32", "f32", ports=("weight", "bias")),
+    case(3, 40, 256, "f32", "q4_0", {"act": "q8"}, ports=("weight",), distributions=("normal", "zero")),
+    case(3, 24, 256, "bf16", "q8_0", ports=("weight",)),
+    case(0, 8, 64, "f32", "f32"),
+]

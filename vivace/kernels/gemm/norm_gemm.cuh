@@ -1,0 +1,147 @@
+// norm_gemm on Hopper, up to 64 tokens: gemm_wgmma whose x is no operand of the copy engine. Warps of their own read the
+// rows, normalise and round them as `norm` would have written them, and put them where the tensor unit reads; meanwhile the
+// ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less.
+#pragma once
+#include "vivace/kernels/gemm/norm_gemm.h"
+#include "vivace/kernels/gemm/wgmma.cuh"
+#include "vivace/kernels/tile/divide.cuh"
+#include "vivace/kernels/tile/reduce.cuh"
+
+namespace vivace::kernels {
+
+/// Rows of x -> the panel: norm.cuh's arithmetic in its order, bit for bit.
+template <class T, class X, class W, GemmWgmma P, NormPanel N>
+struct PanelMaker {
+  static constexpr int kEach = N.each(), kGroups = kEach * N.items, kWarps = N.threads / 32;
+  static constexpr bool kEarly = kGroups <= 4;  // the weight has registers, and is there before the rows are
+  using Group = float[kNormGroup];
+
+  const NormArgs& a;
+  const WgmmaPlace<T, P>& place;
+  unsigned char* panel;
+  int lane, team, member;
+  Vec<W, kNormGroup> weight[kEarly ? kGroups : 1];
+
+  __device__ __forceinline__ PanelMaker(const NormArgs& args, const WgmmaPlace<T, P>& place_, unsigned char* to)
+      : a(args), place(place_), panel(to), lane(threadIdx.x % 32), team((threadIdx.x / 32 - P.rows / 16 - 1) / N.team), member((threadIdx.x / 32 - P.rows / 16 - 1) % N.team) {
+    if constexpr (kEarly)
+      if (a.weight != nullptr) {
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) weight[g] = group<W>(a.weight, 0, column(g));
+      }
+  }
+  /// The first column of this lane's group g: g / items counts warps of norm, g % items its threads' groups.
+  __device__ __forceinline__ int column(int g) const {
+    return (((member * kEach + g / N.items) * 32 + lane) + g % N.items * N.threads) * kNormGroup;
+  }
+  /// Eight elements; beyond the row those at its end.
+  template <class V>
+  __device__ __forceinline__ Vec<V, kNormGroup> group(const void* base, int64_t offset, int col) const {
+    return load_raw<kNormGroup, kNormGroup>(static_cast<const V*>(base) + offset + min(col, a.H - kNormGroup));
+  }
+  /// The sum over the row that norm's block_reduce gives, of this lane's sums of the warps it stands for.
+  __device__ __forceinline__ float total(float (&part)[kEach], float* scratch) const {
+#pragma unroll
+    for (float& v : part) v = warp_reduce(v, Sum());
+    if constexpr (N.team == 1) return reduce_parts(part, Sum());
+    if (lane == 0) {
+#pragma unroll
+      for (int v = 0; v < kEach; ++v) scratch[member * kEach + v] = part[v];
+    }
+    ptx::named_barrier<N.team * 32>(3 + team);
+    float all[kWarps];
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all[w] = scratch[w];
+    return reduce_parts(all, Sum());
+  }
+  /// Where the panel has column `col`, the first of a group, of token t; null where another block has it.
+  __device__ __forceinline__ T* at(int t, int col) const {
+    const int step = col / place.kStep - place.first_step, byte = col % place.kStep * static_cast<int>(sizeof(T));
+    if (step < 0 || step >= place.steps) return nullptr;
+    return reinterpret_cast<T*>(panel + (step * P.tokens + t) * 128 + ((byte / 16) ^ (t % 8)) * 16 + byte % 16);
+  }
+  template <class V, class F>
+  __device__ __forceinline__ static void each(const Vec<V, kNormGroup>& raw, Group& y, F&& f) {
+    Group p;
+    to_floats(raw, p);
+#pragma unroll
+    for (int i = 0; i < kNormGroup; ++i) y[i] = f(y[i], p[i]);
+  }
+
+  /// Rows t of M, one a team. scratch: 2 * kWarps floats a team.
+  __device__ __forceinline__ void run(int M, float* scratch) {
+    const float per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight_plus_one ? 1.0f : 0.0f;
+    const float quantum = sizeof(T) == 1 && a.out_scale != nullptr ? *a.out_scale : 1.0f;
+    const RoughDivider by(quantum);
+    bool odd = false;
+    for (int t = team; t < M; t += N.teams(), odd = !odd) {
+      Vec<X, kNormGroup> x[kGroups];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) x[g] = group<X>(a.x, t * a.x_stride, column(g));
+      const int64_t ada = a.ada_row != nullptr ? a.ada_row[t] : min(t, a.R - 1);
+      const bool lost = (a.scale != nullptr || a.shift != nullptr) && (ada < 0 || ada >= a.R);
+      float part[kEach];
+#pragma unroll
+      for (int v = 0; v < kEach; ++v) {
+        part[v] = 0;
+#pragma unroll
+        for (int k = 0; k < N.items; ++k) {
+          Group h;
+          to_floats(x[v * N.items + k], h);
+          if (column(v * N.items + k) < a.H) {
+#pragma unroll
+            for (const float d : h) part[v] = __fmaf_rn(d, d, part[v]);
+          }
+        }
+      }
+      const float inv = rsqrtf(__fmaf_rn(total(part, scratch + (team * 2 + odd) * kWarps), per_count, a.eps));
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const int col = column(g);
+        if (col >= a.H) continue;
+        T* const to = at(t, col);
+        if (to == nullptr) continue;
+        Group y;
+        to_floats(x[g], y);
+#pragma unroll
+        for (float& v : y) v = lost ? __uint_as_float(0x7fc00000u) : __fmul_rn(v, inv);
+        if (a.weight != nullptr) {
+          const auto weigh = [&](float v, float w) { return __fmul_rn(v, __fadd_rn(w, plus)); };
+          if constexpr (kEarly) each(weight[g], y, weigh);
+          else each(group<W>(a.weight, 0, col), y, weigh);
+        }
+        if (!lost) {
+          if (a.scale != nullptr) each(group<X>(a.scale, ada * a.scale_stride, col), y, [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
+          if (a.shift != nullptr) each(group<X>(a.shift, ada * a.shift_stride, col), y, [](float v, float s) { return __fadd_rn(v, s); });
+        }
+        if (sizeof(T) == 1 && quantum != 1.0f) by.divide(y);
+        store<kNormGroup>(to, y);
+      }
+      // W's columns beyond K are zeros: what they meet must be finite.
+      if (member == 0) {
+        const int end = (a.H + place.kStep - 1) / place.kStep * place.kStep, col = a.H + lane * kNormGroup;
+        T* const to = col < end ? at(t, col) : nullptr;
+        if (to != nullptr) store<kNormGroup>(to, Group{});
+      }
+    }
+  }
+};
+
+/// Grid: as gemm_wgmma's.
+template <class T, class X, class W, class Out, GemmWgmma P, NormPanel N>
+__global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm(const __grid_constant__ NormGemmArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  __shared__ float scratch[2 * N.teams() * (N.threads / 32)];
+  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaPlace<T, P>& place, uint32_t full) {
+    PanelMaker<T, X, W, P, N> maker(args.norm, place, gemm_wgmma_smem);
+    ptx::touch_parameters(args.norm);
+    ptx::dependency_wait();
+    maker.run(valid_rows(args.norm.rows, args.norm.T), scratch);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));
+  });
+#endif
+}
+
+}  // namespace vivace::kernels

@@ -1,0 +1,208 @@
+// norm_gemm: a product of normalised rows. For few tokens one kernel, whose blocks normalise the rows themselves; the
+// bits are those of norm and gemm, one after the other.
+#pragma once
+#include <optional>
+
+#include "vivace/kernels/gemm/norm_gemm.h"
+#include "vivace/ops/gated_gemm.h"
+#include "vivace/ops/gemm.h"
+#include "vivace/ops/norm.h"
+#include "vivace/ops/registry.h"
+
+namespace vivace::ops::defs {
+
+struct norm_gemm {
+  static constexpr Port kPorts[] = {
+      in("x", "T,K", "f32|bf16|f16", "rows as they are before their norm"),
+      opt_in("weight", "K", "f32|bf16|f16", "factor of the normalised row, see norm; read ahead like w"),
+      opt_in("scale", "R,K", "=x", "adaptive scale, see norm"),
+      opt_in("shift", "R,K", "=x", "adaptive shift, see norm"),
+      opt_in("ada_row", "T", "i32", "row of scale and shift for each token, see norm"),
+      in("w", "M,K", "f32|bf16|f16|e4m3|i8|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights as gemm or, where gated, gated_gemm has them; read ahead of the stream's order"),
+      opt_in("bias", "M", "f32|bf16|f16", "added before the activation"),
+      opt_in("residual", "T,N", "=out", "added last; not where gated"),
+      opt_in("w_scale", "1", "f32", "factor of all of w"),
+      opt_in("w_row_scale", "M", "f32", "factor of each row of w"),
+      opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm; not where gated"),
+      inout("normed", "T,K", "f32|bf16|f16|e4m3", "scratch; its dtype is the one that normalised rows are rounded to. Its contents afterwards mean nothing"),
+      opt_in("normed_scale", "1", "f32", "static quantisation scale of e4m3 normalised rows; > 0"),
+      out("out", "T,N", "f32|bf16|f16|e4m3", "result: N = M columns, half of them where gated", "residual"),
+      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out; > 0"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      real("eps", 1e-6, "added to the mean square"),
+      boolean("weight_plus_one", false, "multiply by (1 + weight), Gemma's convention"),
+      choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product; of the gate where gated"),
+      boolean("gated", false, "neighbouring rows of w are gate and up, see gated_gemm"),
+      choice("act", "f32|q8", "how normalised rows enter a product with a block-quantised w, see gemm"),
+  };
+  static constexpr OpSpec spec{
+      .name = "norm_gemm",
+      .group = "gemm",
+      .brief = "RMS norm of rows and the product that takes them, plain or gated, as one op.",
+      .formula = "normed = norm(x, weight, scale, shift), rounded to its dtype (e4m3: sat_e4m3(y / normed_scale)); out = gemm(normed * normed_scale, w) or gated_gemm(...), with bias, epilogue, "
+                 "residual and scales as there. Rounding points are those of norm and of the product.",
+      .source = "RMSNorm arXiv:1910.07467",
+      .ports = kPorts,
+      .attrs = kAttrs,
+      .composite = true,
+  };
+
+  struct Args {
+    kernels::NormArgs norm;
+    kernels::GemmArgs g;
+  };
+  static Status bind(const Call& c, Args* a) {
+    Call first(*ops::norm.spec), second(*product(c).spec);
+    VV_TRY(bind_parts(c, first, second));
+    VV_TRY(norm::bind(first, &a->norm));
+    return c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g);
+  }
+  static Cost cost(const Args& a) {
+    const Cost n = norm::cost(a.norm), g = gemm::cost(a.g);
+    return {.bytes = n.bytes + g.bytes, .flops = n.flops + g.flops};
+  }
+
+  static Status decompose(const Call& c, Recorder& rec) {
+    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
+      Args args{};
+      VV_TRY(bind(c, &args));
+      VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
+      if (key && Gpu::wins(args))
+        return rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
+    }
+    Call first(*ops::norm.spec), second(*product(c).spec);
+    VV_TRY(bind_parts(c, first, second));
+    VV_TRY(rec.issue(ops::norm, first));
+    return rec.issue(product(c), second);
+  }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/gemm/norm_gemm.cuh";
+    using Wgmma = kernels::GemmWgmma;
+    using Panel = kernels::NormPanel;
+    struct Key {
+      DType x, weight, normed, out;
+      Wgmma p;
+      Panel panel;
+      bool operator==(const Key&) const = default;
+    };
+
+    /// Elements of x up to which every block's own norm costs less than a launch. H200, docs/design/010.
+    static constexpr int64_t kMostElements = 64 * 8192;
+    static bool wins(const Args& a) { return int64_t{a.norm.T} * a.norm.H <= kMostElements; }
+
+    /// The fused kernel for these operands, or none: another chip, type, alignment, or rows that fill the shared memory.
+    using Maybe = std::optional<Key>;
+    static Result<Maybe> fused(const Args& a, Arch arch) {
+      const kernels::NormArgs& n = a.norm;
+      if (a.g.T == 0 || a.g.T > GemmTiles::kFewTokens) return Maybe();
+      VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(a.g, arch));
+      if (gemm.kind != GemmGpu::Kind::wgmma || !gemm.wgmma.aligned || a.g.tf32) return Maybe();
+      VV_ASSIGN(const kernels::NormPolicy rows, norm::Gpu::policy(n, true));
+      if (!rows.aligned || rows.items == 0) return Maybe();
+      const std::optional<Wgmma> p = tile(a.g, gemm.wgmma.promote);
+      if (!p) return Maybe();
+      return Maybe(Key{n.x_dtype, n.weight != nullptr ? n.w_dtype : n.x_dtype, n.out_dtype, a.g.out_dtype, *p, panel(rows, a.g.T)});
+    }
+    /// gemm's tile for T tokens with x in a panel: the cut of K is that of gemm, and so are the bits.
+    static std::optional<Wgmma> tile(const kernels::GemmArgs& g, bool promote) {
+      const int64_t k_bytes = int64_t{g.K} * info(g.w_dtype).bytes, all = (k_bytes + 127) / 128;
+      Wgmma p = GemmTiles::pick_few(g.T, g.N, k_bytes, promote);
+      int64_t most = 0;
+      for (int64_t i = 0; i < p.split; i += p.inside) most = std::max(most, all * (i + p.inside) / p.split - all * i / p.split);
+      p.panel = 4;
+      while (p.panel < most) p.panel += p.panel % 3 == 0 ? p.panel / 3 : p.panel / 2;  // 4, 6, 8, 12, 16, ...: few kernels
+      p.finish = gemm_finish(g, p);
+      for (const int smem : {GemmTiles::kHalfSmem, GemmTiles::kSmem - 1024}) {
+        const Wgmma whole = GemmTiles::with_stages(p, smem);
+        if (whole.stages >= 4 && GemmTiles::serves(whole, g.N)) return whole;
+      }
+      return std::nullopt;
+    }
+    static constexpr Panel panel(const kernels::NormPolicy& p, int64_t T) {
+      if (T <= 8) return {p.threads, p.items, p.threads / 32, T == 1 ? p.threads / 32 : 8};
+      const int team = std::max(1, p.threads * p.items / 256);  // eight groups a lane
+      return {p.threads, p.items, team, 11 / team * team};
+    }
+    static std::string instance(const Key& k) {
+      const auto flag = [](bool b) { return b ? "true" : "false"; };
+      return kernel_expression("norm_gemm<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d}>", type_name(k.normed),
+                               type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, k.p.share_x, k.p.share_w, flag(k.p.promote), flag(k.p.aligned),
+                               k.p.inside, k.p.finish, k.p.panel, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps);
+    }
+    static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
+      static KernelTable<Gpu> table;
+      VV_ASSIGN(launch->kernel, table.get(*target.device, k));
+      const Cost c = cost(a);
+      launch->op = spec.name, launch->bytes = c.bytes, launch->flops = c.flops;
+      GemmGpu::Key gemm{GemmGpu::Kind::wgmma, a.g.x_dtype, a.g.w_dtype, a.g.out_dtype, {}, {}, {}, k.p};
+      GemmGpu::shape(a.g, gemm, launch);
+      VV_TRY(GemmGpu::complete(a.g, gemm, *target.device, launch));  // blocks that stay
+      launch->block[0] += 32 * static_cast<uint32_t>(k.panel.warps);
+      kernels::NormGemmArgs args{};
+      VV_TRY(GemmGpu::map_w(a.g, k.p, &args.w_map));
+      args.g = a.g, args.norm = a.norm;
+      launch->set_args(args);
+      return {};
+    }
+
+    static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
+    /// The kernel of the fused way, for searches; Unsupported where norm and the product run.
+    static Result<Key> pick(const Args& a, Arch arch) {
+      VV_ASSIGN(const Maybe key, fused(a, arch));
+      if (key && wins(a)) return *key;
+      return Status(Code::kUnsupported, strf("norm and the product run one after the other: T %d, K %d; one kernel serves T <= %ld on sm_90a", a.g.T, a.g.K, static_cast<long>(GemmTiles::kFewTokens)));
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      if (!GemmGpu::has_wgmma(arch)) return;
+      const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated, bool residual) {
+        static const char kAligned[16] = {};
+        Args a{};
+        a.norm.x_dtype = a.norm.w_dtype = DType::bf16, a.norm.out_dtype = normed;
+        a.norm.T = a.g.T = static_cast<int32_t>(T), a.norm.H = a.g.K = static_cast<int32_t>(K), a.g.N = static_cast<int32_t>(N);
+        a.norm.x_stride = a.norm.out_stride = a.g.x_stride = a.g.w_stride = K, a.g.out_stride = a.g.residual_stride = N;
+        a.norm.weight = kAligned;
+        a.g.residual = residual ? kAligned : nullptr, a.g.gated = gated, a.g.epilogue = gated ? kernels::Activation::silu : kernels::Activation::none;
+        a.g.x_dtype = a.g.w_dtype = normed, a.g.out_dtype = DType::bf16;
+        if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
+      };
+      for (const DType t : {DType::bf16, DType::e4m3})
+        for (const int64_t T : {1, 8, 16, 50}) {
+          one(t, T, 2560, 1024, false, false);
+          one(t, T, 8192, 1024, true, false);
+        }
+      one(DType::bf16, 1, 6144, 4096, false, false);
+      one(DType::bf16, 1, 24576, 4096, true, false);
+      one(DType::e4m3, 1, 24576, 4096, true, false);
+    }
+  };
+
+ private:
+  static const OpRow& product(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
+  /// The two calls that define this one, checked.
+  static Status bind_parts(const Call& c, Call& first, Call& second) {
+    constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
+    const bool gated = c.flag("gated");
+    const std::string_view epilogue = kActivations[c.integer("epilogue")];
+    if (c.dim("M") != c.dim("N") * (gated ? 2 : 1))
+      return c.error(Code::kInvalidShape, strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")), static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
+    if (gated && (epilogue == "none" || c["residual"].present() || c["w_block_scale"].present()))
+      return c.error(Code::kInvalidArgument, "gated=true needs an epilogue and takes no residual and no w_block_scale; see gated_gemm");
+    VV_TRY(ops::bind(first, {{"x", c["x"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"shift", c["shift"]}, {"ada_row", c["ada_row"]}, {"out", c["normed"]}, {"out_scale", c["normed_scale"]}, {"rows", c["rows"]}},
+                     {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}}));
+    VV_TRY(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]},
+                              {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {}));
+    if (gated) {
+      VV_TRY(ops::bind(second, {}, {{"act", epilogue}}));
+    } else {
+      VV_TRY(ops::bind(second, {{"residual", c["residual"]}, {"w_block_scale", c["w_block_scale"]}}, {{"epilogue", epilogue}, {"act", c.integer("act") == 1 ? "q8" : "f32"}}));
+    }
+    VV_TRY(first.check());
+    return second.check();
+  }
+};
+
+}  // namespace vivace::ops::defs
