@@ -6,7 +6,8 @@ A step is what the host sees: tokens of all sequences, read back, while the devi
 floor counts weights and caches once at the measured copy rate. The peer is transformers 5.17 with torch.compile and
 CUDA graphs on the same chip on an earlier day (bf16), so its ratio says less than one measured in turn.
 metric=graph rows are the step's graph alone, replayed: curves over context and batch. metric=jitter: 20,000 steps of
-one sequence that starts anew at the same context every 400. metric=start: from the start of a process to the first
+one sequence that starts anew at the same context every 400. invariance=strict: the same with one
+class of rows. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
 """
 import argparse
@@ -33,11 +34,13 @@ CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "a
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
+ROOM = 32  # sequences that a model could hold in the one row that measures what that costs a single one
 CURVE_CHUNK = 128
 # model, precision, rows of a step, positions
 CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("llama-3.2-1b", "bf16", (1,), (1024, 8192, 32768, 65536, 131071)),
-          ("qwen3-8b", "bf16", (1, 2, 4, 8, 16, 32), (1024,))]
+          ("qwen3-8b", "bf16", (2, 4, 8, 16, 32), (1024,))]
 JITTER = ("smollm2-135m", "bf16", 20_000, 400)
+STRICT = ("qwen3-8b", "bf16", 8)
 START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
@@ -76,8 +79,8 @@ def prefill_floor_us(report, precision) -> float:
 def warm(models) -> None:
     """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
     code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), chunk=int(sys.argv[5]), max_batch=int(sys.argv[6])).close()"
-    jobs = {(name, precision, kv, 2 * POSITION, PROMPT, max(batches)) for name, precision, kv, batches in CASES}
-    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, max(rows)) for name, precision, rows, at in CURVES} | {(*JITTER[:2], "auto", 2 * POSITION, PROMPT, 1)}
+    jobs = {(name, precision, kv, 2 * POSITION, PROMPT, batch) for name, precision, kv, batches in CASES for batch in batches}
+    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch) for name, precision, rows, at in CURVES for batch in rows} | {(*JITTER[:2], "auto", 2 * POSITION, PROMPT, 1)}
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for name, *rest in sorted(j for j in jobs if models is None or j[0] in models):
@@ -90,27 +93,44 @@ def warm(models) -> None:
             p.wait()
 
 
+def load(vivace, name, precision, batch, **options):
+    """A model for `batch` sequences: attention's cut follows from how many there may be."""
+    return vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, max_batch=batch, **options)
+
+
 def steps(vivace, add, count, name, precision, kv, batches) -> None:
     from vivace.bench import bench_text_model
 
-    with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, kv_dtype=kv, random_weights=True, context=2 * POSITION, chunk=PROMPT, max_batch=max(batches)) as model:
-        report = model.report()
-        for batch in batches:
+    for room, batch in [(b, b) for b in batches] + [(ROOM, 1)] * ((name, precision, kv) == CASES[0][:3]):
+        with load(vivace, name, precision, room, kv_dtype=kv, context=2 * POSITION, chunk=PROMPT) as model:
+            report = model.report()
             step, prefill = bench_text_model(model, steps=count, prompt_tokens=PROMPT, batch=batch, position=POSITION)
-            peer = PEER.get((name, precision, batch)) if kv == "auto" else None
-            add(report, precision, f"model={name},batch={batch},ctx={POSITION},kv={report['kv_dtype']},metric=step", **{k: step[k] for k in ("p50_us", "p99_us", "p999_us", "n")},
+            alone = batch == 1 and kv == "auto" and room == batch
+            peer = PEER.get((name, precision, batch)) if kv == "auto" and room == batch else None
+            beside = f",room={room}" if room != batch else ""
+            add(report, precision, f"model={name},batch={batch}{beside},ctx={POSITION},kv={report['kv_dtype']},metric=step", **{k: step[k] for k in ("p50_us", "p99_us", "p999_us", "n")},
                 limit_us=floor_us(report, 1 if report["kv_dtype"] == "e4m3" else 2, batch), peer="transformers 5.17 + compile + CUDA graphs (archived)" if peer else None, peer_p50_us=peer)
-            if batch == 1 and kv == "auto":
+            if alone:
                 add(report, precision, f"model={name},prompt={PROMPT},metric=prefill", **{k: prefill[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision))
+
+
+def strict(vivace, add) -> None:
+    """What it costs that tokens of prompts have the bits of tokens of answers: the same model, one class and two."""
+    from vivace.bench import bench_text_model
+
+    name, precision, batch = STRICT
+    for invariance in ("class", "strict"):
+        with load(vivace, name, precision, batch, context=2 * POSITION, chunk=PROMPT, invariance=invariance) as model:
+            step, prefill = bench_text_model(model, steps=100, prompt_tokens=PROMPT, batch=batch, position=POSITION)
+            for metric, row in (("step", step), ("prefill", prefill)):
+                add(model.report(), precision, f"model={name},batch={batch},ctx={POSITION},invariance={invariance},metric={metric}", **{k: row[k] for k in ("p50_us", "p99_us", "n")})
 
 
 def curves(vivace, add, models) -> None:
     for name, precision, batches, positions in CURVES:
-        if models and name not in models:
-            continue
-        with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, context=max(positions) + 1, chunk=CURVE_CHUNK, max_batch=max(batches)) as model:
-            report = model.report()
-            for batch in batches:
+        for batch in batches if not models or name in models else []:
+            with load(vivace, name, precision, batch, context=max(positions) + 1, chunk=CURVE_CHUNK) as model:
+                report = model.report()
                 for position in positions:
                     step = model.profile(rows=batch, position=position)["step_us"]
                     add(report, precision, f"model={name},batch={batch},ctx={position},metric=graph", p50_us=step, limit_us=floor_us(report, 2, batch, position), tool="graph replays, host clock")
@@ -123,7 +143,7 @@ def jitter(vivace, add) -> None:
 
     name, precision, count, run = JITTER
     seconds = []
-    with vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, random_weights=True, context=2048, chunk=PROMPT) as model:
+    with load(vivace, name, precision, 1, context=2 * POSITION, chunk=PROMPT) as model:
         report = model.report()
         request = dict(prompt=[(i * 7919 + 13) % report["vocab"] for i in range(POSITION)], max_tokens=run + 4, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
                        presence=0.0, frequency=0.0, seed=0, stop=[])
@@ -190,7 +210,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
-    p.add_argument("--parts", default="cases,jitter,start,curves", help="what to run, with commas between")
+    p.add_argument("--parts", default="cases,strict,jitter,start,curves", help="what to run, with commas between")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
 
@@ -215,7 +235,7 @@ def main() -> None:
         warm(models)
         print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
     work = [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]
-    work += [(part, run) for part, run in (("jitter", lambda: jitter(vivace, add)), ("start", lambda: start(add)), ("curves", lambda: curves(vivace, add, models))) if part in parts]
+    work += [(part, run) for part, run in (("strict", lambda: strict(vivace, add)), ("jitter", lambda: jitter(vivace, add)), ("start", lambda: start(add)), ("curves", lambda: curves(vivace, add, models))) if part in parts]
     for name, run in work:
         if models and " kv=" in name and name.split()[0] not in models:
             continue

@@ -36,10 +36,10 @@ def load(path, precision="f32", **options):
         raise
 
 
-def open_core(path, precision="f32", *, eager=False, max_batch=1, chunk=128, device=DEVICE, kv_dtype=None, head="auto"):
-    load(path, precision, max_batch=1, head=head).close()  # for the skip, and for NVRTC's path
+def open_core(path, precision="f32", *, eager=False, max_batch=1, chunk=128, device=DEVICE, kv_dtype=None, **options):
+    load(path, precision, max_batch=1, **options).close()  # for the skip, and for NVRTC's path
     kv_dtype = kv_dtype or ("f32" if precision == "f32" else "auto")
-    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, chunk=chunk, eager=eager, head=head)
+    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, chunk=chunk, eager=eager, **options)
 
 
 def last_logits(core):
@@ -146,6 +146,27 @@ def test_bits_depend_on_the_class_alone(name, precision):
     longer.start(0)
     longer.step(filler + [(t, i, 0, False) for i, t in enumerate(ids[:-1])] + [(ids[-1], 59, 0, True)])
     np.testing.assert_array_equal(last_logits(longer)[0], prompt)
+
+
+@pytest.mark.parametrize("name, precision", [("llama_untied", "f32"), ("llama_untied", "bf16"), ("qwen3", "w8a16"), ("llama_untied", "int4"), ("gemma3", "bf16"), ("llama_untied", "fp8")])
+@pytest.mark.parametrize("max_batch", [1, 48])
+def test_strict_invariance_has_one_class(name, precision, max_batch):
+    """Tokens of a prompt, in pieces of any size, beside others or not, have the bits of tokens of an answer."""
+    core = open_core(FIXTURES / "tiny" / name, precision, max_batch=max_batch, invariance="strict")
+    ids, most = IDS[:60], core.limits()["chunk"]
+    whole = decode(core, ids, 1)[-1]
+    np.testing.assert_array_equal(decode(core, ids, max_batch)[-1], whole)
+    for piece in (most, 7, 1):
+        np.testing.assert_array_equal(prefill(core, ids, [min(piece, 60 - at) for at in range(0, 60, piece)]), whole)
+    if max_batch > 1:
+        np.testing.assert_array_equal(prefill(core, ids, [30, 30], slot=7, beside=(3, IDS[::-1])), whole)
+
+
+@pytest.mark.parametrize("options, error, match", [(dict(invariance="some"), vivace.InvalidArgumentError, "wanted class or strict, got 'some'"),
+                                                   (dict(invariance="strict", max_batch=65), vivace.UnsupportedError, "at most 64 sequences share a class, got max_batch 65")])
+def test_bad_invariance(options, error, match):
+    with pytest.raises(error, match=match):
+        load(PATH, **options)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])

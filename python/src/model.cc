@@ -25,10 +25,10 @@ struct TextModel {
 
 std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
                                            const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager, int ahead,
-                                           bool random_weights, bool logit_bias, int kv_pages, int resident_layers, std::vector<float> act_scales, const std::string& head) {
+                                           bool random_weights, bool logit_bias, int kv_pages, int resident_layers, std::vector<float> act_scales, const std::string& head, const std::string& invariance) {
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     nb::gil_scoped_release release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights, logit_bias, kv_pages, resident_layers, std::move(act_scales), head});
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights, logit_bias, kv_pages, resident_layers, std::move(act_scales), invariance, head});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -227,7 +227,7 @@ void add_model(nb::module_& m) {
         nb::arg("stop"), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>());
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
         nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false,
-        nb::arg("kv_pages") = 0, nb::arg("resident_layers") = -1, nb::arg("act_scales") = std::vector<float>(), nb::arg("head") = "auto");
+        nb::arg("kv_pages") = 0, nb::arg("resident_layers") = -1, nb::arg("act_scales") = std::vector<float>(), nb::arg("head") = "auto", nb::arg("invariance") = "class");
 }
 
 }  // namespace vivace::python

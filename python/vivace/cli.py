@@ -1,4 +1,4 @@
-"""The command line: vivace run | doctor | ops | plan | bench | calibrate | verify | pack | convert, each with --json."""
+"""The command line: vivace run | demo | doctor | ops | plan | bench | calibrate | verify | pack | convert, each with --json."""
 from __future__ import annotations
 
 import argparse
@@ -49,6 +49,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--repetition-penalty", type=float, default=1.0)
     p.add_argument("--seed", type=int, default=0)
 
+    p = command("demo", cmd_demo, "Run a demonstration: `reach`, in which a policy moves an arm to what a sentence names.")
+    p.add_argument("name", choices=["reach"])
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    p.add_argument("--precision", default="auto", help="auto, f32, bf16 or fp8")
+    p.add_argument("--threads", type=int, default=0)
+    p.add_argument("--episodes", type=int, default=10)
+    p.add_argument("--seed", type=int, default=0, help="of the first episode; each has its own scene")
+    p.add_argument("--goal", metavar="COLOUR", help="what to reach in every scene; default: each scene's own")
+    p.add_argument("-o", "--out", metavar="FILE", help="an animated PNG of up to four episodes: NAME.apng or NAME.png")
     command("doctor", cmd_doctor, "Check this machine: CPU, memory, driver, caches; say how to fix what is wrong.")
     p = command("ops", cmd_ops, "List every op with its ports, attributes and status on this machine.")
     p.add_argument("name", nargs="?", help="one op or alias")
@@ -97,6 +106,7 @@ def add_load_options(p) -> None:
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--precision", default="auto", help="auto, q8, f32, bf16, native, w8a16, w4a16, int4, fp8 or fp8_static")
     p.add_argument("--head", default="auto", help="what the head becomes: auto, plain, e4m3, e2m1, q8_0 or q4_0")
+    p.add_argument("--invariance", default="class", choices=("class", "strict"), help="strict: a prompt's tokens have the bits of an answer's")
     p.add_argument("--kv-dtype", default="auto", help="auto, f16, bf16, f32 or e4m3")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--context", type=int, default=0)
@@ -111,7 +121,7 @@ def load(args):
     import vivace
 
     return vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
-                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages, resident_layers=args.resident_layers, head=args.head,
+                             threads=args.threads, context=args.context, max_batch=args.max_batch, chunk=args.chunk, ahead=args.ahead, kv_pages=args.kv_pages, resident_layers=args.resident_layers, head=args.head, invariance=args.invariance,
                              random_weights=getattr(args, "random_weights", False))
 
 
@@ -172,6 +182,18 @@ def answer(model, args, messages) -> tuple[int, str]:
         first = "" if facts["first_token_ms"] is None else f"first token {facts['first_token_ms']} ms, "
         print(f"[{first}{facts['tokens']} tokens{rate}, peak memory {facts['peak_rss_mb']} MB, finish: {out.finish}]", file=sys.stderr)
     return code, out.text
+
+
+# ---- demo ----------------------------------------------------------------------------------------
+
+def cmd_demo(args) -> int:
+    from vivace.demo import reach
+
+    facts = reach.show(device=args.device, precision=args.precision, threads=args.threads, episodes=args.episodes, seed=args.seed, goal=args.goal,
+                       out=args.out, say=None if args.json else lambda line: print(line, flush=True))
+    if args.json:
+        print(json.dumps(facts))
+    return 0
 
 
 # ---- doctor --------------------------------------------------------------------------------------

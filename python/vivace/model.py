@@ -45,14 +45,16 @@ class Answer:
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
                threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False, kv_pages=0, resident_layers=-1,
-               head="auto", calibration=None, percentile=100.0, config=None, **policy) -> "TextModel":
+               head="auto", invariance="class", calibration=None, percentile=100.0, config=None, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     config="pi05" or "pi0" loads a robot's policy instead: vivace.policy.load_policy has its options.
 
     device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU native), "q8" (int8 activations
     against quantised weights), "f32", "bf16", "native", "w8a16", "w4a16", "int4", "fp8" or "fp8_static"; docs/models/gpu.md says what
-    each does. head: what its last product becomes: "auto" (as precision says), "plain", "e4m3", "e2m1", "q8_0" or "q4_0". partition: a share of a GPU; None is all of it.
+    each does. head: what its last product becomes: "auto" (as precision says), "plain", "e4m3", "e2m1", "q8_0" or "q4_0". invariance: "class" (bits of a token
+    depend on whether it was part of a prompt or of an answer, never on what ran beside it) or "strict" (not on that either: prompts
+    take steps of at most 64 tokens, 16 with max_batch=1). partition: a share of a GPU; None is all of it.
     kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3". threads: CPU threads,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
     max_batch: sequences live at once. chunk: prompt tokens a step may take. ahead: steps that may be queued
@@ -84,7 +86,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     elif calibration is not None:
         raise InvalidArgumentError(f"calibration: only precision='fp8_static' has scales to calibrate, got {precision!r}")
     core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads, context=context, max_batch=max_batch,
-                                 chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias, kv_pages=kv_pages, resident_layers=resident_layers, act_scales=scales, head=head)
+                                 chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias, kv_pages=kv_pages, resident_layers=resident_layers, act_scales=scales, head=head, invariance=invariance)
     return TextModel(path, core)
 
 

@@ -29,6 +29,7 @@ struct LoadOptions {
   int kv_pages = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself
   int resident_layers = -1;        // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
   std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
+  std::string invariance = "class";  // class: bits of a row depend on its class, see issue(); strict: there is one class, and prompts take smaller steps
   std::string head = "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
 };
 

@@ -56,6 +56,7 @@ class DecoderModel final : public engine::TextModel {
   };
   Status check_options();
   Status check_scales() const;
+  Status check_invariance();
   void declare_buffers();
   Status fill_frequencies();
   Status check_fit();

@@ -12,6 +12,8 @@ namespace vivace::models::decoder {
 namespace {
 
 constexpr int kDefaultContext = 4096;  // caps "auto": a slot's KV memory should not surprise a laptop
+constexpr int kStrictBatch = 64;  // rows that products, and attention over several slots, take as answers
+constexpr int kStrictAlone = 16;  // the same over one slot
 constexpr int kChunks[] = {128, 512};  // row bounds of prompt steps below the largest, LoadOptions::chunk
 
 }  // namespace
@@ -35,11 +37,22 @@ Status DecoderModel::check_options() {
     return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d", static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
   VV_TRY(check_scales());
+  VV_TRY(check_invariance());
   const bool host = machine_->place() == Place::host;
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
   limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.chunk, options_.max_batch),
                        std::max(options_.ahead ? options_.ahead : machine_->ahead(), host ? 1 : 2), host, options_.logit_bias,
                        options_.kv_pages ? Pages::kPlaces : 0, options_.kv_pages};
+  return {};
+}
+
+/// One class: steps of prompts so small that every op takes their rows as it takes those of answers.
+Status DecoderModel::check_invariance() {
+  if (options_.invariance == "class") return {};
+  if (options_.invariance != "strict") return Status(Code::kInvalidArgument, "invariance: wanted class or strict, got '" + options_.invariance + "'");
+  if (options_.max_batch > kStrictBatch)
+    return Status(Code::kUnsupported, strf("invariance strict: at most %d sequences share a class, got max_batch %d", kStrictBatch, options_.max_batch));
+  options_.chunk = std::min(options_.chunk, options_.max_batch > 1 ? kStrictBatch : kStrictAlone);
   return {};
 }
 

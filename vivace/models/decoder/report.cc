@@ -13,6 +13,7 @@ engine::Report DecoderModel::report() const {
   return {{"family", quoted(family_)},
           {"device", quoted(machine_->name())},
           {"precision", quoted(plan_.name)},
+          {"invariance", quoted(options_.invariance)},
           {"kv_dtype", quoted(name(kv_dtype_))},
           {"threads", number(machine_->threads())},
           {"layers", number(c.layers)},
