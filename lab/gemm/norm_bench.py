@@ -1,0 +1,87 @@
+"""What norm_gemm's one kernel gains over norm and the product: chains of a decoder layer's products in a CUDA graph.
+
+    python lab/gemm/norm_bench.py [--warm] [MODEL:TYPE ...]      --warm: only compiles the kernels
+
+A chain is qkv (with its norm), o with residual, gate and up (with its norm), down with residual, again and again over more
+weights than L2 holds. us of a layer, norms folded or not, and what a fold of one norm gains. Needs a GPU and torch.
+"""
+import sys
+
+import torch
+
+from vivace import ops
+
+BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
+# name, hidden, q + k + v, MLP, adaptive
+MODELS = [("8B", 4096, 6144, 12288, 0), ("0.6B", 1024, 4096, 3072, 0), ("1B", 2048, 3072, 8192, 0), ("135M", 576, 960, 1536, 0), ("expert", 1024, 2560, 4096, 1)]
+TOKENS = {"8B": (1, 4, 8), "0.6B": (1, 4, 8, 16, 32), "1B": (1, 8), "135M": (1, 8), "expert": (1, 16, 50)}
+
+
+def chain(hidden, qkv, mlp, adaptive, T, eight, folded, layers):
+    t = E4M3 if eight else BF16
+    weight = lambda n, k: (torch.randn(n, k, device="cuda") * k**-0.5).to(t)  # noqa: E731
+    scale = torch.tensor([0.02], device="cuda") if eight else None
+    x = torch.randn(T, hidden, device="cuda").to(BF16)
+    normed, both = torch.empty(T, hidden, dtype=t, device="cuda"), torch.empty(T, qkv, dtype=BF16, device="cuda")
+    entering, inner = torch.zeros(T, hidden, dtype=t, device="cuda"), torch.empty(T, mlp, dtype=t, device="cuda")
+    rows = {"weight": torch.ones(hidden, device="cuda").to(BF16)}
+    if adaptive:
+        rows = {"scale": torch.zeros(2, hidden, device="cuda").to(BF16), "shift": torch.zeros(2, hidden, device="cuda").to(BF16), "ada_row": torch.zeros(T, dtype=torch.int32, device="cuda")}
+    ws = [(weight(qkv, hidden), weight(hidden, hidden), weight(2 * mlp, hidden), weight(hidden, mlp)) for _ in range(layers)]
+    out8, in8 = ({"out_scale": scale}, {"x_scale": scale}) if eight else ({}, {})
+
+    def normal(w, out, gated):
+        kind = {"act": "silu"} if gated else {}
+        if folded:
+            ops.norm_gemm(x=x, **rows, w=w, normed=normed, out=out, gated=gated, epilogue="silu" if gated else "none", **({"normed_scale": scale} if eight else {}), **(out8 if gated else {}))
+        else:
+            ops.norm(x=x, **rows, out=normed, **out8)
+            (ops.gated_gemm if gated else ops.gemm)(x=normed, w=w, out=out, **in8, **(out8 if gated else {}), **kind)
+
+    def layer(w):
+        normal(w[0], both, False)
+        ops.gemm(x=entering, w=w[1], residual=x, out=x, **in8)
+        normal(w[2], inner, True)
+        ops.gemm(x=inner, w=w[3], residual=x, out=x, **in8)
+
+    return lambda: [layer(w) for w in ws]
+
+
+def time(run, layers, repeats=4):
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeats):
+            run()
+    took = []
+    for _ in range(9):
+        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        a.record()
+        graph.replay()
+        b.record()
+        b.synchronize()
+        took.append(a.elapsed_time(b) * 1e3 / repeats / layers)
+    return sorted(took)[len(took) // 2]
+
+
+def main():
+    named, warm = [a for a in sys.argv[1:] if ":" in a], "--warm" in sys.argv
+    for eight in (False, True):
+        for name, hidden, qkv, mlp, adaptive in MODELS:
+            kind = "e4m3" if eight else "bf16"
+            if named and f"{name}:{kind}" not in named or eight and name in ("1B", "135M"):
+                continue
+            for T in TOKENS[name]:
+                size = (hidden * (qkv + hidden + 3 * mlp)) * (1 if eight else 2)
+                layers = 1 if warm else max(2, -(-150_000_000 // size))
+                runs = [chain(hidden, qkv, mlp, adaptive, T, eight, folded, layers) for folded in (False, True)]
+                if warm:
+                    [run() for run in runs]
+                    continue
+                two, one = (time(run, layers) for run in runs)
+                print(f"{name:7} {kind} T {T:3}: layer {two:7.2f} us, folded {one:7.2f}; a norm {(two - one) / 2:6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
