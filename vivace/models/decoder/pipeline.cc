@@ -66,6 +66,7 @@ class Step {
     if (w.qkv.present()) {
       VV_TRY(linear(normed_, {w.qkv, w.qkv_scale, w.qkv_bias}, qkv));
     } else {
+      VV_TRY(settle());
       VV_TRY(linear(normed_, {w.q, {}, w.q_bias}, columns(qkv, 0, nq)));
       VV_TRY(linear(normed_, {w.k, {}, w.k_bias}, columns(qkv, nq, nk)));
       VV_TRY(linear(normed_, {w.v, {}, w.v_bias}, columns(qkv, nq + nk, nk)));
@@ -86,6 +87,7 @@ class Step {
     VV_TRY(add_norm(w.mlp_norm, w.mlp_norm_bias, kMlpIn));
     const Tensor out = target(w.mlp_post_norm), plus = residual(w.mlp_post_norm);
     if (c_.has(kExperts)) {
+      VV_TRY(settle());
       VV_TRY(experts(w, plus, out));
     } else if (c_.has(kPlainMlp)) {
       const Rows inner = inner_rows();
@@ -100,14 +102,12 @@ class Step {
       VV_TRY(linear({inner, {}, {}}, {w.down, w.down_scale, {}}, out, plus));
     } else if (w.gate_up.present()) {
       const Rows inner = inner_rows();
-      VV_TRY(rec_(ops::gated_gemm,
-                  {{"x", normed_.x}, {"x_row_scale", normed_.row_scale}, {"x_scale", normed_.scale}, {"w", w.gate_up}, {"w_row_scale", w.gate_up_scale.row},
-                   {"out", inner.x}, {"out_scale", inner.scale}, {"rows", in_.rows}},
-                  {{"act", c_.family->act}}));
+      VV_TRY(gated({w.gate_up, w.gate_up_scale, {}}, inner));
       Rows entering;
       VV_TRY(enter(inner, &entering));
       VV_TRY(linear(entering, {w.down, w.down_scale, {}}, out, plus));
     } else {
+      VV_TRY(settle());
       VV_TRY(rec_(ops::gated_mlp,
                   {{"x", normed_.x}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
                    {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", in_.rows}},
@@ -139,8 +139,14 @@ class Step {
     } else if (!gathers) {
       last = hidden_;
     }
-    const Rows entering = plan_.eight_in() ? codes(b_.last_codes, b_.last_scale, R_, site_count(c_) - 1) : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
-    VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
+    Rows entering = plan_.eight_in() ? codes(b_.last_codes, b_.last_scale, R_, site_count(c_) - 1) : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
+    if (folds(w_.final_norm_bias)) {
+      if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
+      entering.raw = last;
+      entering.weight = w_.final_norm;
+    } else {
+      VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
+    }
     const Tensor bias = b_.bias.present() ? top(b_.row_bias, R_) : Tensor{};
     if (bias.present()) VV_TRY(rec_(ops::embedding, {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
     VV_TRY(product(entering, {w_.head, w_.head_scale, {}}, logits, bias, "none", in_.samples));
@@ -157,9 +163,23 @@ class Step {
   /// normed = norm of the residual stream, which first takes in what waits in branch.
   Status add_norm(const Tensor& weight, const Tensor& bias, Site site) {
     normed_ = plan_.eight_in() ? codes(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_), {}, {}};
+    if (folds(bias)) {
+      normed_.raw = hidden_;
+      normed_.weight = weight;
+      return {};
+    }
     const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, in_.rows) : norm(hidden_, {}, weight, bias, normed_, in_.rows);
     waiting_ = false;
     return s;
+  }
+  /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand over.
+  bool folds(const Tensor& bias) const { return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != Entry::by_row; }
+  /// Makes the rows of `normed_`, for readers that are no single product.
+  Status settle() {
+    if (!normed_.raw.present()) return {};
+    VV_TRY(norm(normed_.raw, {}, normed_.weight, {}, normed_, in_.rows));
+    normed_.raw = Tensor{};
+    return {};
   }
 
   /// Where a block's result goes and what is added to it: the residual stream, or branch if it has a norm of its own first.
@@ -174,6 +194,7 @@ class Step {
   /// Rows that enter a product; where they are e4m3, with a scale of each or one of all.
   struct Rows {
     Tensor x, row_scale, scale;
+    Tensor raw = {}, weight = {};  // where present x is scratch: the product makes it of `raw` by the norm with `weight`
   };
   int64_t at(Site site) const { return layer_ * kSites + site; }
   /// The first n rows of a buffer of codes and of their scales; `site` has the scale that was made before.
@@ -218,10 +239,26 @@ class Step {
     return product(x, m, out, residual, epilogue, in_.rows, out_scale);
   }
   Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows, const Tensor& out_scale = {}) {
+    if (x.raw.present())
+      return rec_(ops::norm_gemm,
+                  {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"bias", m.bias},
+                   {"residual", residual}, {"out", out}, {"out_scale", out_scale}, {"rows", rows}},
+                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"act", act(m.w)}, {"epilogue", epilogue}});
     return rec_(ops::gemm,
                 {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"bias", m.bias}, {"residual", residual},
                  {"out", out}, {"out_scale", out_scale}, {"rows", rows}},
                 {{"act", act(m.w)}, {"epilogue", epilogue}});
+  }
+
+  /// The gated product of the MLP's rows.
+  Status gated(const Matrix& m, const Rows& out) {
+    const Rows& x = normed_;
+    if (x.raw.present())
+      return rec_(ops::norm_gemm,
+                  {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
+                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"gated", 1.0}, {"epilogue", c_.family->act}});
+    return rec_(ops::gated_gemm,
+                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}}, {{"act", c_.family->act}});
   }
 
   double plus_one(const Tensor& weight) const { return c_.norm_plus_one && weight.present() ? 1 : 0; }

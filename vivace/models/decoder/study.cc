@@ -81,7 +81,7 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
       VV_TRY(walk(rows, [&](const char* op, const char*, const Tensor& there) -> Status {
         const bool head = site == site_count(config_) - 1;
         const void* const wanted[] = {buffers_.normed.data, buffers_.attended.data, buffers_.normed.data, buffers_.mlp.data};
-        const bool final_norm = head && std::string_view(op) == "norm" && (there.data == buffers_.last.data || there.data == buffers_.last_branch.data);
+        const bool final_norm = head && std::string_view(op) == "norm" && (there.data == buffers_.normed.data || there.data == buffers_.last.data || there.data == buffers_.last_branch.data);
         if (head ? !final_norm : there.data != wanted[site % kSites]) return {};
         Tensor dense = slice(there, 0, head ? 1 : static_cast<int64_t>(rows.size()));
         std::vector<std::byte> copy(static_cast<size_t>(dense.span_bytes()));
