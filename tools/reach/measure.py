@@ -8,6 +8,7 @@ says that it is the words that count; cosines of each precision's actions with f
 """
 import argparse
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,23 @@ BATCH = 50
 SOURCES = ["python/vivace/demo/*.py", "python/vivace/demo/tiny-pi05/*", "vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/kernels/**/*.cuh", "tools/reach/measure.py"]
 
 
+class Cameras(arm.Cameras):
+    """... whose scenes are drawn side by side by threads: the same pictures."""
+
+    def frames(self, scene, q):
+        cuts = np.array_split(np.arange(len(q)), min(len(q), 12))
+        one = super().frames
+        with ThreadPoolExecutor(len(cuts)) as pool:
+            return np.concatenate(list(pool.map(lambda c: one(arm.Scene(*(part[c] for part in scene)), q[c]), cuts)))
+
+
 def success(episodes) -> float:
     return sum(e.reached for e in episodes) / len(episodes)
 
 
 def samples(policy):
     """Normalised actions [SAMPLES, horizon, joints] along the controller's way, each from its own noise."""
-    cameras, out = arm.Cameras(reach.SIDE), []
+    cameras, out = Cameras(reach.SIDE), []
     for first in range(0, SAMPLES, BATCH):
         seeds = range(first, first + BATCH)
         scene = arm.join([arm.scene(s) for s in seeds])
@@ -58,7 +69,7 @@ def main():
     for precision in args.precisions.split(","):
         common = dict(op="reach", dtype=precision, tool="closed loop")
         with reach.load("cuda", precision, batch=BATCH, folder=args.folder) as policy:
-            episodes, _ = reach.run(policy, range(args.episodes), batch=BATCH)
+            episodes, _ = reach.run(policy, range(args.episodes), batch=BATCH, cameras=Cameras(reach.SIDE))
             share, steps = success(episodes), np.mean([e.steps for e in episodes if e.reached] or [0])
             hits = [e.reached for e in episodes]
             note = f"{sum(hits)} of {len(hits)} reached, after {steps:.1f} steps on average"
@@ -71,7 +82,7 @@ def main():
             actions = samples(policy)
             if base is None:
                 base, exact = hits, actions
-                wrong, _ = reach.run(policy, range(args.episodes // 2), batch=BATCH, told=1)
+                wrong, _ = reach.run(policy, range(args.episodes // 5), batch=BATCH, told=1, cameras=Cameras(reach.SIDE))
                 note = f"told to reach another thing: {sum(e.reached for e in wrong)} of {len(wrong)} come to the first one"
                 r.row(**common, case=f"episodes={len(wrong)},batch={BATCH},metric=success,told=other", share=success(wrong), note=note, **{"pass": success(wrong) < 0.2})
                 print(f"       {note}", flush=True)

@@ -108,8 +108,7 @@ class Pi05:
 
     @staticmethod
     def rms(x):
-        x = x.float()
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        return F.rms_norm(x.float(), x.shape[-1:], eps=1e-6)
 
     def rope(self, x, pos):
         """[B, heads, L, D] by halves, at places [L]."""
@@ -142,7 +141,7 @@ class Pi05:
         return self.dense(F.gelu(self.dense(x, at + "gate_proj"), approximate="tanh") * self.dense(x, at + "up_proj"), at + "down_proj")
 
     def prefix(self, pixels, ids):
-        """Keys and values of every layer, [B, kv heads, L, D]."""
+        """Keys and values of every layer [B, kv heads, L, D], and what the last token knows [B, width]."""
         seen = self.images(pixels)
         words = F.embedding(ids, self.p[EMBED]) * self.c["text"]["width"] ** 0.5
         h = torch.cat([seen, words.to(seen.dtype)], 1)
@@ -153,7 +152,7 @@ class Pi05:
             k, v = self.rope(self.heads(x, at + "self_attn.k_proj", "text"), pos), self.heads(x, at + "self_attn.v_proj", "text")
             cache.append((k, v))
             if i + 1 == self.c["text"]["depth"]:
-                return cache
+                return cache, h[:, -1]
             q = self.rope(self.heads(x, at + "self_attn.q_proj", "text"), pos)
             h = h + self.dense(F.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2).flatten(2), at + "self_attn.o_proj")
             h = h + self.mlp(self.rms(h) * (1 + self.p[at + "post_attention_layernorm.weight"]), at + "mlp.")
@@ -167,10 +166,10 @@ class Pi05:
             cond = F.silu(self.dense(cond, name))
 
         def ada(h, name):
-            scale, shift, gate = self.dense(cond, name + ".dense")[:, :, None].expand(-1, -1, n, -1).reshape(b, chunks * n, -1).chunk(3, -1)
+            scale, shift, gate = self.dense(cond, name + ".dense")[:, :, None].chunk(3, -1)  # [B, K, 1, H]
             return self.rms(h) * (1 + scale) + shift, gate
 
-        h = self.dense(x, "action_in_proj").view(b, chunks * n, -1)
+        h = self.dense(x, "action_in_proj")
         length = cache[0][0].shape[2]
         pos = length + torch.arange(n, device=x.device).repeat(chunks)
         own = torch.arange(chunks, device=x.device).repeat_interleave(n)
@@ -178,18 +177,18 @@ class Pi05:
         for i in range(self.c["expert"]["depth"]):
             at = f"{EXPERT}layers.{i}."
             y, gate = ada(h, at + "input_layernorm")
-            q, k, v = (self.heads(y, f"{at}self_attn.{part}_proj", "expert") for part in "qkv")
+            q, k, v = (self.heads(y.flatten(1, 2), f"{at}self_attn.{part}_proj", "expert") for part in "qkv")
             k, v = torch.cat([cache[i][0], self.rope(k, pos)], 2), torch.cat([cache[i][1], v], 2)
             group = q.shape[1] // k.shape[1]
             y = F.scaled_dot_product_attention(self.rope(q, pos), k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), attn_mask=sees)
-            h = h + gate * self.dense(y.transpose(1, 2).flatten(2), at + "self_attn.o_proj")
+            h = h + gate * self.dense(y.transpose(1, 2).flatten(2), at + "self_attn.o_proj").view(h.shape)
             y, gate = ada(h, at + "post_attention_layernorm")
             h = h + gate * self.mlp(y, at + "mlp.")
-        return self.dense(ada(h, EXPERT + "norm")[0], "action_out_proj").view(x.shape)
+        return self.dense(ada(h, EXPERT + "norm")[0], "action_out_proj")
 
     def actions(self, pixels, ids, noise, steps=10):
         """Normalised actions [B, T, A] of noise of that shape, by Euler's rule."""
-        cache, x = self.prefix(pixels, ids), noise[:, None]
+        (cache, _), x = self.prefix(pixels, ids), noise[:, None]
         for s in range(steps):
             x = x - self.velocity(cache, x, torch.full(x.shape[:2], 1 - s / steps, device=x.device)) / steps
         return x[:, 0]

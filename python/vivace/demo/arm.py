@@ -134,14 +134,14 @@ class Cameras:
         floor[..., 2] = 0
         feet, colours = self._seen(floor), self.palette[scene.colour]
         canvas = bones[:, :, :1, :1, None] * 0 + (self.right * 0 + self.up * 0 + self.paper.reshape(3, 1, 1))  # [B, 2, 3, size, size]
-        self._nearest = canvas[:, :, 0] * 0 - 10
+        nearest = canvas[:, :, 0] * 0 - 10
         for i in range(THINGS):
-            self._bar(canvas, feet[:, :, i], things[:, :, i], 0.012, self.wood)
-            self._bar(canvas, things[:, :, i], None, RADIUS, colours[:, None, i], scene.block[:, i].reshape(b, 1, 1, 1))
-        self._bar(canvas, bones[:, :, 0], bones[:, :, 1], 0.075, self.dark)
-        self._bar(canvas, bones[:, :, 1], bones[:, :, 2], 0.05, self.steel)
-        self._bar(canvas, bones[:, :, 2], bones[:, :, 3], 0.035, self.steel)
-        self._bar(canvas, bones[:, :, 3], None, 0.045, self.dark)
+            self._bar(canvas, nearest, feet[:, :, i], things[:, :, i], 0.012, self.wood)
+            self._bar(canvas, nearest, things[:, :, i], None, RADIUS, colours[:, None, i], scene.block[:, i].reshape(b, 1, 1, 1))
+        self._bar(canvas, nearest, bones[:, :, 0], bones[:, :, 1], 0.075, self.dark)
+        self._bar(canvas, nearest, bones[:, :, 1], bones[:, :, 2], 0.05, self.steel)
+        self._bar(canvas, nearest, bones[:, :, 2], bones[:, :, 3], 0.035, self.steel)
+        self._bar(canvas, nearest, bones[:, :, 3], None, 0.045, self.dark)
         canvas = xp.moveaxis(canvas, 2, -1) + 0.5
         return canvas.astype(np.uint8, order="C") if xp is np else canvas.byte().contiguous()
 
@@ -150,8 +150,8 @@ class Cameras:
         p = self.xp.asarray(p, dtype=self.xp.float32)
         return (p[:, None, :, None, :] * self.turn[:, None]).sum(-1) - self.middle[:, None]
 
-    def _bar(self, canvas, a, b, radius, colour, block=None):
-        """Draws a bar with round ends from a to b [B, 2, 3], or a ball at a, or where `block` says a block."""
+    def _bar(self, canvas, nearest, a, b, radius, colour, block=None):
+        """Draws a bar with round ends from a to b [B, 2, 3], or a ball at a, or where `block` says a block, if nothing is nearer."""
         xp = self.xp
         a = a[..., None, None]
         du, dv, depth = self.right - a[:, :, 0], self.up - a[:, :, 1], a[:, :, 2]
@@ -166,7 +166,7 @@ class Cameras:
             far = xp.where(block, xp.maximum(abs(du), abs(dv)) * 1.1, far)
             arch = xp.where(block, far * 0 + 0.75, arch)
         depth = depth + arch * radius
-        cover = xp.clip((radius - far) * (self.size / (2 * _HALF)) + 0.5, 0, 1) * (depth > self._nearest)
-        self._nearest = xp.where(cover > 0.5, depth, self._nearest)
+        cover = xp.clip((radius - far) * (self.size / (2 * _HALF)) + 0.5, 0, 1) * (depth > nearest)
+        nearest[:] = xp.where(cover > 0.5, depth, nearest)
         shade = (0.6 + 0.4 * arch)[:, :, None] * colour.reshape(*colour.shape, 1, 1)
         canvas += cover[:, :, None] * (shade - canvas)

@@ -18,6 +18,8 @@ HORIZON = 10         # actions of a chunk
 USED = 5             # of them, before the arm looks again
 STEPS = 40           # an episode ends where the tip is still outside after so many
 WORDS = 24           # most tokens of a prompt
+FILMED = 4           # episodes in a picture
+MOST, MOST_SEED = 10_000, 1 << 40
 
 
 @dataclass
@@ -53,12 +55,12 @@ def load(device="auto", precision="auto", batch=1, threads=0, folder=FOLDER):
     return vivace.load_model(folder, config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, device=device, precision=precision, threads=threads)
 
 
-def run(policy, seeds, *, batch=1, goal: str | None = None, told: int = 0, each=None) -> tuple[list[Episode], list[float]]:
+def run(policy, seeds, *, batch=1, goal: str | None = None, told: int = 0, each=None, cameras=None) -> tuple[list[Episode], list[float]]:
     """Closed-loop episodes, `batch` side by side, and the seconds of each predict_batch().
 
     goal: a colour that every scene then asks for. told: which thing the words name; 0 is the one that counts as reached.
-    each: called with every episode that ended. An episode depends on its seed alone, so two policies can be compared."""
-    colour, cameras, done, seconds = colour_number(goal), arm.Cameras(SIDE), [], []
+    each: called with every episode that ended. cameras: what draws, else arm.Cameras. An episode depends on its seed alone, so two policies can be compared."""
+    colour, cameras, done, seconds = colour_number(goal), cameras or arm.Cameras(SIDE), [], []
     for first in range(0, len(seeds), batch):
         live = []
         for seed in seeds[first:first + batch]:
@@ -97,6 +99,37 @@ def histogram(seconds, rows=8) -> list[str]:
     width = (high - low) / rows
     counts = np.bincount(np.minimum(((ms - low) / width).astype(int), rows - 1), minlength=rows)
     return [f"  {low + i * width:8.2f} ms {'and more ' if i + 1 == rows and ms[-1] > high else '         '}{'#' * math.ceil(40 * n / counts.max()):<40} {n}" for i, n in enumerate(counts)]
+
+
+def show(*, device="auto", precision="auto", threads=0, episodes=10, seed=0, goal=None, out=None, say=None) -> dict:
+    """What `vivace demo reach` does: episodes, how many reached, how long calls took, and a picture. `say` gets its lines.
+    Errors: InvalidArgumentError, NotFoundError (out's folder), and those of vivace.load_model()."""
+    if not 1 <= episodes <= MOST:
+        raise InvalidArgumentError(f"episodes: wanted 1 to {MOST}, got {episodes}")
+    if not 0 <= seed < MOST_SEED:
+        raise InvalidArgumentError(f"seed: wanted 0 to {MOST_SEED - 1}, got {seed}")
+    colour_number(goal)
+    if out is not None:
+        check_out(out)
+    say = say or (lambda line: None)
+
+    def each(e):
+        say(f'episode {e.seed}: "{e.words}": ' + (f"reached after {e.steps} steps" if e.reached else f"not within {STEPS} steps"))
+
+    with load(device, precision, threads=threads) as policy:
+        facts = policy.report()
+        ended, seconds = run(policy, range(seed, seed + episodes), goal=goal, each=each)
+    reached = [e for e in ended if e.reached]
+    calls = seconds[1:] or seconds  # the first one warms caches up
+    p50, p99 = (float(np.quantile(calls, q)) * 1e3 for q in (0.5, 0.99))
+    say(f"reached {len(reached)} of {len(ended)} ({len(reached) / len(ended):.0%})" + (f", after {np.mean([e.steps for e in reached]):.1f} steps on average" if reached else ""))
+    say(f"predict() on {facts['device']} in {facts['precision']}: p50 {p50:.2f} ms, p99 {p99:.2f} ms, {len(calls)} calls, one for {USED} steps")
+    for line in histogram(calls):
+        say(line)
+    if out is not None:
+        say(f"{out}: {film(ended[:FILMED], out):,} bytes")
+    return {"device": facts["device"], "precision": facts["precision"], "episodes": [{"seed": e.seed, "words": e.words, "reached": e.reached, "steps": e.steps} for e in ended],
+            "success": len(reached) / len(ended), "p50_ms": p50, "p99_ms": p99, "calls": len(calls), "out": out}
 
 
 def film(episodes, path, size=200) -> int:
