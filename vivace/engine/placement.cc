@@ -99,7 +99,7 @@ struct Placement::Scratch {
 };
 
 bool Placement::Group::plain() const {
-  return scale.empty() && rows == Rows::after && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
+  return scale.empty() && rows != Rows::alternate && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
 }
 
 Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
@@ -110,17 +110,38 @@ Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
     t.shape = from[i].shape;
     return t;
   }
+  if (rows == Rows::within) {
+    Tensor t = all;
+    for (size_t k = 0; k < i; ++k) t.data = static_cast<char*>(t.data) + from[k].shape[1] * row_bytes(t.dtype, t.shape[2]);
+    t.shape = from[i].shape;
+    return t;
+  }
   Tensor t = slice(all, static_cast<int64_t>(i), from[i].shape[0]);
   t.stride[0] *= static_cast<int64_t>(from.size());
   return t;
 }
 
+std::vector<Placement::Group::Piece> Placement::Group::pieces(const Tensor& all) const {
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < from.size(); ++i) {
+    const Tensor part = part_of(all, i);
+    if (rows != Rows::within) {
+      pieces.push_back({from[i], part});
+      continue;
+    }
+    const auto expert = [&](const Tensor& t, int64_t e) { return tensor(slice(t, e, 1).data, t.dtype, Shape(t.shape[1], t.shape[2]), t.place); };
+    for (int64_t e = 0; e < part.shape[0]; ++e) pieces.push_back({expert(from[i], e), expert(part, e)});
+  }
+  return pieces;
+}
+
 void Placement::declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias) {
   Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias};
   Shape shape = (*parts.begin())->shape;
-  shape.dim[0] = 0;
+  const int joined = rows == Rows::within ? 1 : 0;
+  shape.dim[joined] = 0;
   for (const Tensor* part : parts) {
-    shape.dim[0] += part->shape[0];
+    shape.dim[joined] += part->shape[joined];
     g.from.push_back(*part);
   }
   const auto reserve = [this](DType type, Shape s) {
@@ -160,8 +181,8 @@ Status Placement::commit_at(Machine& machine, void* region) {
   for (Group& g : groups_) {
     g.to = placed(g.to);
     for (Tensor& t : g.to_scale) t = placed(t);
-    for (size_t i = 0; !g.drawn() && g.plain() && i < g.from.size(); ++i)
-      copies.push_back({g.part_of(g.to, i).data, g.from[i].data, static_cast<size_t>(g.from[i].span_bytes())});
+    if (g.drawn() || !g.plain()) continue;
+    for (const Group::Piece& p : g.pieces(g.to)) copies.push_back({p.to.data, p.from.data, static_cast<size_t>(p.from.span_bytes())});
   }
   VV_TRY(machine.upload(copies));
   Scratch scratch{machine, {}, {}, {}, {}, {}};
@@ -186,9 +207,9 @@ Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const
     to = at(whole, data, machine.place());
   }
   if (g.drawn()) VV_TRY(draw(machine, g, to, scratch));
-  for (size_t i = 0; !g.drawn() && i < g.from.size(); ++i) {
-    VV_ASSIGN(const Tensor raw, scratch.upload(g.from[i]));
-    const Tensor from = matrix(raw), out = matrix(g.part_of(to, i));
+  for (const Group::Piece& p : g.drawn() ? std::vector<Group::Piece>{} : g.pieces(to)) {
+    VV_ASSIGN(const Tensor raw, scratch.upload(p.from));
+    const Tensor from = matrix(raw), out = matrix(p.to);
     if (is_block(from.dtype)) {
       VV_ASSIGN(const Tensor ids, scratch.numbers(from.shape[0]));
       VV_TRY(rec(ops::embedding, {{"table", from}, {"ids", ids}, {"out", out}}));
@@ -201,11 +222,10 @@ Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const
 
 Status Placement::encode(Machine& machine, const Group& g) const {
   std::vector<std::byte> blocks;
-  for (size_t i = 0; i < g.from.size(); ++i) {
-    const Tensor to = g.part_of(g.to, i);
-    blocks.resize(static_cast<size_t>(to.span_bytes()));
-    VV_TRY(encode_blocks(matrix(g.from[i]), to.dtype, blocks.data()));
-    const Upload one[] = {{to.data, blocks.data(), blocks.size()}};
+  for (const Group::Piece& p : g.pieces(g.to)) {
+    blocks.resize(static_cast<size_t>(p.to.span_bytes()));
+    VV_TRY(encode_blocks(matrix(p.from), p.to.dtype, blocks.data()));
+    const Upload one[] = {{p.to.data, blocks.data(), blocks.size()}};
     VV_TRY(machine.upload(one));
   }
   return {};

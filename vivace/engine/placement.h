@@ -21,7 +21,9 @@ struct Scales {
 /// WeightSource::make_synthetic) is filled: vectors with 1, biases with 0, matrices with N(0, 0.02).
 class Placement {
  public:
-  enum class Rows : uint8_t { after, alternate };  // how the rows of joined matrices follow each other
+  /// How the rows of joined matrices follow each other: all of one after all of another, in turn, or, of matrices of
+  /// experts [E, M, K], all of one after all of another in each expert.
+  enum class Rows : uint8_t { after, alternate, within };
 
   /// `t` keeps its elements' values in `dtype`; a block-quantised `t` may also keep its own format. Rows whose width
   /// is a multiple of 32 may become q4_0 or q8_0 here and in join().
@@ -56,6 +58,11 @@ class Placement {
     bool plain() const;
     /// Part i's rows in `all`, which has the group's shape.
     Tensor part_of(const Tensor& all, size_t i) const;
+    struct Piece {
+      Tensor from, to;
+    };
+    /// What lies in one run on both sides, of those rows in `all`: each part, or each expert's share of it.
+    std::vector<Piece> pieces(const Tensor& all) const;
   };
   struct Scratch;
   void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias);

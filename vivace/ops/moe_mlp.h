@@ -56,14 +56,25 @@ struct moe_mlp {
     VV_TRY(rec(ops::moe_route, {{"logits", c["logits"]}, {"weights", c["weights"]}, {"place", c["place"]}, {"token", c["token"]}, {"offsets", offsets}, {"rows", c["rows"]}},
                {{"renormalize", c.real("renormalize")}}));
     VV_TRY(rec(ops::embedding, {{"table", c["x"]}, {"ids", c["token"]}, {"out", gathered}, {"rows", count}}));
-    VV_TRY(experts(gathered, "w_gate", part(c["gate_up"], 0, M)));
-    VV_TRY(experts(gathered, "w_up", part(c["gate_up"], M, M)));
+    if (Tensor both = c["w_gate"]; side_by_side(both, c["w_up"])) {
+      both.shape.dim[1] *= 2;  // each expert's gate and up are one matrix
+      VV_TRY(rec(ops::grouped_gemm, {{"x", gathered}, {"w", both}, {"offsets", offsets}, {"out", c["gate_up"]}}, {{"act", mode("w_gate")}}));
+    } else {
+      VV_TRY(experts(gathered, "w_gate", part(c["gate_up"], 0, M)));
+      VV_TRY(experts(gathered, "w_up", part(c["gate_up"], M, M)));
+    }
     VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}}, {{"act", kActs[c.integer("act")]}}));
     VV_TRY(experts(c["hidden"], "w_down", c["expert_out"]));
     return rec(ops::moe_combine, {{"y", c["expert_out"]}, {"place", c["place"]}, {"weights", c["weights"]}, {"residual", c["residual"]}, {"out", c["out"]}, {"rows", c["rows"]}});
   }
 
  private:
+  /// Whether each expert of `up`, a tensor of the same shape and dtype, begins where that of `gate` ends and the next of `gate` where it ends.
+  static bool side_by_side(const Tensor& gate, const Tensor& up) {
+    const int64_t rows = gate.shape[1], step = rows * gate.shape[2];
+    return gate.dtype == up.dtype && gate.stride[0] == 2 * step && up.stride[0] == 2 * step &&
+           static_cast<char*>(gate.data) + rows * row_bytes(gate.dtype, gate.shape[2]) == up.data;
+  }
   /// Elements [begin, begin + count) of the last axis of a tensor of a plain dtype.
   static Tensor part(Tensor t, int64_t begin, int64_t count) {
     if (t.data != nullptr) t.data = static_cast<char*>(t.data) + row_bytes(t.dtype, begin);

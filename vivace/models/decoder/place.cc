@@ -27,10 +27,14 @@ class Placer {
     if (t->present() && narrow(*t)) quantise({t}, t, scale, format());
     else plain(t);
   }
-  /// The experts' matrices: plain, or blocks.
-  void experts(Tensor* t) {
-    if (t->present() && narrow(*t) && is_block(format())) placement_->add(t, format());
-    else plain(t);
+  /// The experts' matrices: plain, or blocks. Gates and ups lie side by side in each expert, if one dtype serves both.
+  void experts(Tensor* gate, Tensor* up, Tensor* down) {
+    if (expert_dtype(*gate) == expert_dtype(*up)) {
+      placement_->join({gate, up}, nullptr, expert_dtype(*gate), Placement::Rows::within);
+    } else {
+      for (Tensor* t : {gate, up}) placement_->add(t, expert_dtype(*t));
+    }
+    placement_->add(down, expert_dtype(*down));
   }
   bool quantises_head(const Tensor& t) const { return plan_.head && !(is_block(t.dtype) && plan_.keeps_blocks); }
   /// The head decides which token comes: the plan says what becomes of it apart from other matrices.
@@ -59,6 +63,7 @@ class Placer {
     else placement_->quantize(parts, whole, &scale->row, rows);
   }
   bool narrow(const Tensor& t) const { return quantises(plan_) && !(is_block(t.dtype) && plan_.keeps_blocks); }
+  DType expert_dtype(const Tensor& t) const { return narrow(t) && is_block(format()) ? format() : dtype_of(t); }
   DType dtype_of(const Tensor& t) const {
     if (is_block(t.dtype)) return plan_.keeps_blocks ? t.dtype : plan_.hidden;
     return plan_.plain == Plain::stored ? t.dtype : DType::bf16;
@@ -85,7 +90,7 @@ void place_attention(Placer& p, Placement* placement, LayerWeights& w) {
 void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
   p.plain(&w.router);
   if (config.has(kExperts)) {
-    for (Tensor* t : {&w.gate, &w.up, &w.down}) p.experts(t);
+    p.experts(&w.gate, &w.up, &w.down);
     return;
   }
   // Rows in turn are gated in the product's own pass; blocks, which no such product takes, lie one after the
