@@ -82,7 +82,7 @@ def main():
             actions = samples(policy)
             if base is None:
                 base, exact = hits, actions
-                wrong, _ = reach.run(policy, range(args.episodes // 5), batch=BATCH, told=1, cameras=Cameras(reach.SIDE))
+                wrong, _ = reach.run(policy, range(max(1, args.episodes // 5)), batch=BATCH, told=1, cameras=Cameras(reach.SIDE))
                 note = f"told to reach another thing: {sum(e.reached for e in wrong)} of {len(wrong)} come to the first one"
                 r.row(**common, case=f"episodes={len(wrong)},batch={BATCH},metric=success,told=other", share=success(wrong), note=note, **{"pass": success(wrong) < 0.2})
                 print(f"       {note}", flush=True)
