@@ -193,9 +193,10 @@ def caught(fault):
     text = done.stdout + done.stderr
     if "CompileError" in text:
         return False, "it does not compile: " + text[text.find("CompileError"):][:300]
-    said = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR", "E  ")) or "hazard" in line] or [text[-200:]]
-    # 1: a test failed, or the sanitizer reported; a signal: the fault crashed the process.
-    return done.returncode == 1 or done.returncode < 0, re.sub(r"\s+", " ", said[0])[:160]
+    # A test failed, the sanitizer reported, or a signal: the fault crashed the process. A test that could not begin noticed nothing.
+    said = [line for line in text.splitlines() if line.startswith(("FAILED", "E  ")) or "hazard" in line] or [text[-200:]]
+    failed = done.returncode == 1 and re.search(r"^FAILED " if words[0] == sys.executable else r"SUMMARY: [1-9]", text, re.M) is not None
+    return failed or done.returncode < 0, re.sub(r"\s+", " ", said[0])[:160]
 
 
 def stale():

@@ -1,6 +1,7 @@
 """What only a GPU can get wrong: tactics, dependent launches, replays, devices. Needs --device cuda."""
 import os
 import re
+import time
 
 import numpy as np
 import pytest
@@ -248,7 +249,7 @@ def test_replays():
             graph.stream.wait_stream(branch)
         wrong.add_((used != want).sum())
     side, held = torch.cuda.Stream(), []
-    rng = np.random.default_rng(1)
+    rng, begin = np.random.default_rng(1), time.monotonic()
     for i in range(count):
         graph.replay()
         if i % 500 == 0:
@@ -260,6 +261,7 @@ def test_replays():
                 torch.cuda.synchronize()
                 torch.cuda.empty_cache()
                 assert int(wrong) == 0, f"{int(wrong)} words differ after {i + 1} replays"
+                print(f"{i + 1} replays after {time.monotonic() - begin:.1f} s", flush=True)
     torch.cuda.synchronize()
     assert int(wrong) == 0, f"{int(wrong)} words differ over {count} replays of {len(runs)} calls"
     print(f"{count} replays of {len(runs)} calls, every bit the same")

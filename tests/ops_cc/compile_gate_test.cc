@@ -27,33 +27,23 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 26> kSpills{{
+constexpr std::array<Allowed, 16> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
-    {"attention_fed<", "AttentionTile{64, 64, 8, 1, 128, 3, 1, true, true, true}, vivace::kernels::Standard>", 16, Arch::sm100a, "three words of heads of 64; where they go is not analysed"},
-    {"attention_split<", "AttentionSplit{256, 256, 2, 2, 128, 1, 8, 1}>", 16, Arch::sm100a, "three words where nine warps leave 168 registers; where they go is not analysed"},
-    {"attention_plain<float", "AttentionPlain{256, 8, 8, false}, vivace::kernels::Standard>", 12, Arch::sm121a, "three words on sm_120a, in a unit with others; not analysed"},
-    {"attention_split<", "e4m3, vivace::kernels::AttentionSplit{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a, "five words where blocks of 128 keys leave two blocks a multiprocessor 168 registers; where they go is not analysed"},
+    {"attention_split<", "e4m3, vivace::kernels::AttentionSplit{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; the turn, the next block and a barrier's number are read from the stack in each turn of 128 keys"},
     {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; loop counters are parked"},
     {"norm<", ", false, false, false, false, false}>", 16, Arch::sm121a, "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},
-    {"norm<", "NormPolicy{256, 4, true, true, false, true, false, false}>", 8, Arch::sm86, "a stack frame of two words on sm_80, no spill reported; not analysed"},
-    {"norm<float", "true, true, true, false, true, false}>", 8, Arch::sm100a, "one or two words of layer norm with a residual in f32; not analysed"},
-    {"norm_micro<", ", false, false, false, false, false}>", 16, Arch::sm121a, "the same"},
-    {"norm_micro<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a, "one word on sm_120a; not analysed"},
-    {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a, "two words on sm_120a; not analysed"},
-    {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 1, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "one word on sm_120a, in a unit with others; not analysed"},
-    {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "the same"},
-    {"grouped_gemm<", "GemmCodes{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0}>", 28, Arch::sm86, "six words of q4_k on sm_80; not analysed"},
+    {"norm<", "NormPolicy{256, 4, true, true, false, true, false, false}>", 8, Arch::sm86, "sm_80: one word, in the path that a reciprocal takes for subnormal numbers alone"},
+    {"norm<float", "true, true, true, false, true, false}>", 8, Arch::sm100a, "sm_90a: stored and read once a row: the sum, or an address between loads of x and of the residual"},
+    {"norm_micro<", ", false, false, false, false, false}>", 16, Arch::sm121a, "as norm's: columns and addresses of adaptive rows"},
+    {"norm_micro<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a, "sm_120a: a column, stored before the sums and read once where codes are written"},
+    {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a, "sm_120a: an address, stored and read once, some fifty instructions apart"},
+    {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "sm_120a, q4_0: two blocks a multiprocessor leave 128 registers; a word stored before the loop over K, read once behind it"},
+    {"grouped_gemm<", "GemmCodes{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0}>", 28, Arch::sm86, "sm_80, q4_k: three blocks a multiprocessor leave 80 registers; places of a thread's copies, read where a step's are issued"},
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
-    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "one word on sm_120a; not analysed"},
-    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 2, false, true}>", 8, Arch::sm121a, "the same, in a unit with others; alone it has none"},
-    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 4, false, true}>", 8, Arch::sm121a, "the same, in a unit with others; alone it has none"},
-    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 8, false, true}>", 8, Arch::sm121a, "the same, in a unit with others; alone it has none"},
-    {"sample<", "SamplePolicy{256, 8, 1, false}>", 8, Arch::sm100a, "one word on sm_90a; not analysed"},
-    {"sample<", "SamplePolicy{256, 8, 4, false}>", 8, Arch::sm100a, "the same; three blocks a multiprocessor leave 80 registers"},
-    {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm100a, "ptxas parks one word around the sines' branches on some chips, far below the register limit; heads of 256"},
-    {"rope<", "RopePolicy{128, 8, 8, 32, 2, 1}>", 8, Arch::sm100a, "the same; heads of 512 to 1024"},
-    {"rope<", "RopePolicy{128, 1, 1, 32, 17, 1}>", 8, Arch::sm100a, "the same; heads above 256 of odd sizes"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "sm_120a: ptxas takes 64 registers by itself; the thread's number, stored first of all and read once behind the loop over K"},
+    {"sample<", "SamplePolicy{256, 8, 4, false}>", 8, Arch::sm100a, "sm_90a: three blocks a multiprocessor leave 80 registers; the threshold's bits, stored once and read once, at the draw"},
+    {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm86, "sm_80: ptxas parks one word around the sines' branches, far below the register limit; heads of 256"},
 }};
 
 int allowed_spill(const std::string& expression, Arch arch) {
@@ -62,7 +52,8 @@ int allowed_spill(const std::string& expression, Arch arch) {
   return 0;
 }
 
-/// One unit: instances of one header, compiled together.
+/// One unit: instances of one header, compiled together. One that spills there is compiled by itself, as the library
+/// does: ptxas parks words of some kernels only where others are beside them.
 void compile_and_judge(const std::string& header, const std::vector<std::string>& expressions, Arch arch) {
   const jit::Source source{header + ".cu", "#include \"" + header + "\"\n", expressions, {}, arch};
   const Result<jit::Binary> binary = jit::compile(source);
@@ -78,6 +69,10 @@ void compile_and_judge(const std::string& header, const std::vector<std::string>
     const jit::Resources& r = by_symbol[*symbol];
     EXPECT_GT(r.registers, 0) << e;
     EXPECT_LE(r.registers, 255) << e;
+    if (expressions.size() > 1 && (r.spill_stores > 0 || r.stack_bytes > 0)) {
+      compile_and_judge(header, {e}, arch);
+      continue;
+    }
     EXPECT_LE(r.spill_stores, allowed_spill(e, arch)) << e << " spills " << r.spill_stores << " + " << r.spill_loads << " bytes on " << name(arch);
     EXPECT_LE(r.stack_bytes, allowed_spill(e, arch)) << e << " has a stack frame on " << name(arch) << ": an array that is indexed at run time?";
     EXPECT_LE(r.static_smem, kMaxStaticSmem) << e << " on " << name(arch);
