@@ -130,7 +130,7 @@ def main():
     p.add_argument("--budget", type=float, default=560, help="seconds for everything")
     p.add_argument("--share", default="0/1", metavar="I/N", help="of the parts side by side")
     p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only parts whose name contains one of these")
-    p.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side; default: one a core")
+    p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes side by side; default: one a core")
     args = p.parse_args()
     if unknown := set(args.stages) - set(every):
         p.error(f"no such stage: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
