@@ -6,14 +6,18 @@
 A row is a call inside a CUDA graph of many, each on memory of its own, and the L2 cache is flushed before
 every replay: operands come from device memory. `warm_us` in the note is the same call on the same memory
 again and again. Sampled rows of every result are checked against the float64 reference first: a wrong row
-is no row. Peers run in turn with ours. tools/device_facts.py writes FILE: chip and measured limits.
+is no row. Peers run in turn with ours. Processes share the rows: compiling peers and checking results take all cores,
+the GPU is one process's at a time. tools/device_facts.py writes FILE: chip and measured limits.
 """
 import argparse
+import contextlib
+import fcntl
 import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -21,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("VIVACE_TEST_DEVICE", "cuda")
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # compile_peers() has the cores at work
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # the processes have the cores at work
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -38,6 +42,7 @@ from vivace import ops  # noqa: E402
 PER_GRAPH = 100           # calls, where memory and time allow
 GRAPH_BYTES = 3 << 30     # of all copies together
 CHECKED = 8               # rows of a result that the reference sees
+MOST_MS = 60              # of one row's replays of a graph in one turn
 
 
 class Tensors:
@@ -74,8 +79,8 @@ class Tensors:
         return sum(t.numel() * t.element_size() for t in self.ports.values())
 
 
-def check(op, case, t):
-    """Runs once and compares a few rows with the reference; (error, bound). Of frames the first one's rows."""
+def answer(op, case, t):
+    """Runs once; a few rows of what was read and written, of frames the first one's, as verify() takes them."""
     T = case.dims["T"]
     at = list(range(T // case.dims["N"])) if op == "im2col" else sorted({round(i * (T - 1) / max(1, CHECKED - 1)) for i in range(min(T, CHECKED))})
     index = torch.tensor(at, device=NAME)
@@ -88,7 +93,7 @@ def check(op, case, t):
     t.call()
     written = {p: raw(p, v) for p, v in t.ports.items() if ports(op)[p]["io"] != "in"}
     small = Case(case.dims | {"T": len(at)} | ({"N": 1} if op == "im2col" else {}), case.dtypes, case.attrs)
-    return verify(op, small, types.SimpleNamespace(data=data, written=written))
+    return small, types.SimpleNamespace(data=data, written=written)
 
 
 class Timer:
@@ -112,7 +117,7 @@ class Timer:
     def time(self, graph, replays, cold=True):
         g, n = graph
         events = []
-        for _ in range(replays):
+        while len(events) < replays:
             if cold:
                 self.sweep.zero_()
             a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -120,6 +125,9 @@ class Timer:
             g.replay()
             b.record()
             events.append((a, b))
+            if len(events) == 2:
+                torch.cuda.synchronize()
+                replays = min(replays, max(6, int(MOST_MS / a.elapsed_time(b))))
         torch.cuda.synchronize()
         return [1e3 * a.elapsed_time(b) / n for a, b in events]
 
@@ -134,57 +142,99 @@ def label(op, case, variant):
     return ",".join([f"{keys.get(k, k)}={v}" for k, v in case.dims.items()] + [f"variant={variant}"])
 
 
-def compile_share(work, share):
-    """Compiles the peers of every n-th piece of work, which leaves them in the compiler's cache on disk."""
-    i, n = map(int, share.split("/"))
-    for op, variant, case in work[i::n]:
+def compile_peers(work):
+    """{index: compiled peer} of a process's rows, each called once: what it compiles for the GPU is there afterwards."""
+    compiled = {}
+    for index, op, variant, case in work:
         if function := PEERS.get((op, variant)):
-            try:
-                torch.compile(function, dynamic=False)(**Tensors(op, case, 0).ports)
-            except Exception:  # noqa: BLE001 - the measuring process comes to the same and notes it
-                pass
+            compiled[index] = torch.compile(function, dynamic=False)
+            with contextlib.suppress(Exception):  # measuring comes to the same and notes it
+                compiled[index](**Tensors(op, case, 0).ports)
             torch.cuda.empty_cache()
+    return compiled
 
 
-def compile_peers(ops_named):
-    """One process a core or so: compiling in turn takes longer than all measuring. They are done before it begins."""
-    n = max(1, min(12, (os.cpu_count() or 1) - 2))
-    started = [subprocess.Popen([sys.executable, __file__, "--share", f"{i}/{n}", *ops_named], stdout=subprocess.DEVNULL) for i in range(n)]
-    if any([p.wait() for p in started]):
-        print("peers: a compiling process failed; the rest compiles while measuring", flush=True)
+@contextlib.contextmanager
+def turn(folder):
+    """Nobody else uses the GPU meanwhile; also over when the process dies."""
+    with open(folder / "turn", "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+        torch.cuda.synchronize()
 
 
-def measure(timer, op, variant, case, limits, compiled, replays):
-    copies, t = [], Tensors(op, case, 0)
-    size = t.bytes()
-    error, bound = check(op, case, t)
-    cost = ops.cost(op, **t.arguments())
+def measure(timer, op, variant, case, limits, compiled, replays, folder):
+    with turn(folder):
+        t = Tensors(op, case, 0)
+        size, cost = t.bytes(), ops.cost(op, **t.arguments())
+        small, result = answer(op, case, t)
+    error, bound = verify(op, small, result)
     n = max(3, min(PER_GRAPH, math.ceil(GRAPH_BYTES / max(size, 1))))
-    copies = [t] + [Tensors(op, case, i) for i in range(1, n)]
-    ours = timer.graph([c.call for c in copies])
     peers, failed = {}, ""
     function = PEERS.get((op, variant))
-    if function:
-        options = {"torch_eager": function} | ({"torch_compile": torch.compile(function, dynamic=False)} if compiled else {})
-        for name, f in options.items():
+    with turn(folder):
+        copies = [t] + [Tensors(op, case, i) for i in range(1, n)]
+        ours = timer.graph([c.call for c in copies])
+        for name, f in ({"torch_eager": function} | ({"torch_compile": compiled} if compiled else {}) if function else {}).items():
             try:
                 f(**copies[0].ports)
                 f(**copies[0].ports)
                 peers[name] = timer.graph([lambda c=c, f=f: f(**c.ports) for c in copies])
             except Exception as e:  # noqa: BLE001 - a peer that does not run is a note, not our failure
                 failed = f" {name}_failed={type(e).__name__}"
-    times, theirs = [], {name: [] for name in peers}
-    for _ in range(2):  # in turn
-        times += timer.time(ours, replays)
-        for name, g in peers.items():
-            theirs[name] += timer.time(g, replays)
-    warm = timer.time(timer.graph([copies[0].call] * 100), 20, cold=False)
+        times, theirs = [], {name: [] for name in peers}
+        for _ in range(2):  # in turn
+            times += timer.time(ours, replays)
+            for name, g in peers.items():
+                theirs[name] += timer.time(g, replays)
+        warm = timer.time(timer.graph([copies[0].call] * 100), 20, cold=False)
+        del copies, ours, peers, t
+        torch.cuda.empty_cache()
     best = min(theirs, key=lambda k: at(theirs[k], 0.5), default=None)
     limit = max(cost[0] / limits["copy_TBs"] / 1e6, cost[1] / limits["bf16_TFLOPs"] / 1e6)
     note = f"copies={n} warm_us={at(warm, 0.5):.3f}" + "".join(f" {k}_us={at(v, 0.5):.2f}" for k, v in theirs.items()) + failed
     return {"op": op, "case": label(op, case, variant), "dtype": next(iter(case.dtypes.values())), "p50_us": at(times, 0.5), "p99_us": at(times, 0.99), "n": len(times),
             "bytes": cost[0], "flops": cost[1], "limit_us": limit, "peer": best, "peer_p50_us": at(theirs[best], 0.5) if best else None,
             "max_err": error, "bound": bound, "pass": True, "note": note}
+
+
+def process(work, share, folder, limits, quick):
+    """Every n-th row of the work from the i-th on: its peers compiled, then, when all processes have theirs, measured."""
+    i, n = map(int, share.split("/"))
+    own = [(index, *row) for index, row in enumerate(work)][i::n]
+    compiled = {} if quick else compile_peers(own)
+    (folder / f"ready-{i}").touch()
+    until = time.monotonic() + 90  # one that died leaves no file
+    while len(list(folder.glob("ready-*"))) < n and time.monotonic() < until:
+        time.sleep(0.05)
+    with turn(folder):
+        timer = Timer()
+    with open(folder / f"rows-{i}.jsonl", "w") as out:
+        for index, op, variant, case in own:
+            try:
+                row = measure(timer, op, variant, case, limits, compiled.get(index), 20 if quick else 30, folder)
+                show(row)
+                print(json.dumps({"index": index, "row": row}), file=out, flush=True)
+            except Exception as e:  # noqa: BLE001 - the other rows are wanted all the same; main() reports it
+                print(json.dumps({"index": index, "wrong": f"{type(e).__name__}: {str(e)[:300]}"}), file=out, flush=True)
+                if "CUDA" in str(e) and ("illegal" in str(e) or "launch" in str(e)):
+                    return 1
+    return 0
+
+
+def run_processes(work, args):
+    """(rows, what went wrong) of all processes, in the order of the work."""
+    n = max(1, min(14, len(os.sched_getaffinity(0)) - 2, len(work)))
+    with tempfile.TemporaryDirectory() as folder:
+        mine = [sys.executable, __file__, *args.ops, "--facts", args.facts, "--folder", folder, *(["--quick"] if args.quick else [])]
+        started = [subprocess.Popen([*mine, "--share", f"{i}/{n}"]) for i in range(n)]
+        for p in started:
+            p.wait()
+        said = [json.loads(line) for f in Path(folder).glob("rows-*.jsonl") for line in f.read_text().splitlines()]
+    found = {line["index"]: line for line in said}
+    names = [f"{op} {variant} {case.dims}" for op, variant, case in work]
+    wrong = [f"{name}: {found[i]['wrong'] if i in found else 'its process ended before'}" for i, name in enumerate(names) if "row" not in found.get(i, {})]
+    return [found[i]["row"] for i in sorted(found) if "row" in found[i]], wrong
 
 
 def host_rows(timer):
@@ -220,32 +270,22 @@ def main():
     p.add_argument("ops", nargs="*", metavar="op", help="default: all that have kernels")
     p.add_argument("--facts", type=Path)
     p.add_argument("--out", type=Path, help="folder under which bench/results/<chip> is written")
-    p.add_argument("--share", metavar="I/N", help="compile the peers of every N-th row from the I-th on, and nothing else")
+    p.add_argument("--share", metavar="I/N", help="only every N-th row from the I-th on, beside other processes (with --folder)")
+    p.add_argument("--folder", type=Path, help="where the processes meet")
     p.add_argument("--quick", action="store_true", help="two sizes, no compiled peer, no receipt")
     args = p.parse_args()
     if unknown := set(args.ops) - set(TABLE):
         p.error(f"no kernels for {', '.join(sorted(unknown))}; there are {', '.join(TABLE)}")
+    if not (args.facts and (args.out or args.share)):
+        p.error("--facts and --out are needed")
     work = [(op, v, gpu_case(op, v, T, H)) for op in args.ops or TABLE for v in GPU_VARIANTS.get(op, ()) for T, H in GPU_SIZES if not args.quick or T in (1, 8192)]
     work += [("sample", v, c) for v, c in GPU_SAMPLE.items() if "sample" in (args.ops or TABLE)]
+    facts = json.loads(args.facts.read_text())
     if args.share:
-        return compile_share(work, args.share)
-    if not (args.facts and args.out):
-        p.error("--facts and --out are needed")
-    if not args.quick:
-        compile_peers(args.ops)
-    facts, timer = json.loads(args.facts.read_text()), Timer()
-    print(f"{'op':<10} {'case':<46} {'p50 us':>9} {'p99 us':>9} {'limit us':>9} {'share':>6} {'peer us':>9} {'ratio':>6}")
-    rows, wrong = [], []
-    for op, variant, case in work:
-        try:
-            rows.append(measure(timer, op, variant, case, facts["limits"], not args.quick, 20 if args.quick else 30))
-            show(rows[-1])
-        except Exception as e:  # noqa: BLE001 - the other rows are wanted all the same; reported below
-            wrong.append(f"{op} {variant} {case.dims}: {type(e).__name__}: {str(e)[:300]}")
-            print(wrong[-1], flush=True)
-            if "CUDA" in str(e) and "illegal" in str(e):
-                break
-        torch.cuda.empty_cache()
+        return process(work, args.share, args.folder, facts["limits"], args.quick)
+    print(f"{'op':<10} {'case':<46} {'p50 us':>9} {'p99 us':>9} {'limit us':>9} {'share':>6} {'peer us':>9} {'ratio':>6}", flush=True)
+    rows, wrong = run_processes(work, args)
+    timer = Timer()
     for row in host_rows(timer):
         rows.append(row)
         show(row)
