@@ -67,7 +67,8 @@ def draw(receipt: dict) -> str:
         raise ValueError("no curve in this receipt: it needs rows of metric=graph for several contexts and several batches")
     body = panel(context, "ms a step by context (dashed: its bytes at 4.25 TB/s)", 0) + panel(batch, "ms a step by sequences", WIDTH)
     size = f'width="{2 * WIDTH}" height="{HEIGHT}" viewBox="0 0 {2 * WIDTH} {HEIGHT}"'
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">', '<rect width="100%" height="100%" fill="#fff"/>', *body, "</svg>", ""])
+    of = f"<!-- of the receipt of {receipt['date']} -->"
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">', of, '<rect width="100%" height="100%" fill="#fff"/>', *body, "</svg>", ""])
 
 
 def main() -> None:
