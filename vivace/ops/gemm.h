@@ -46,7 +46,7 @@ struct gemm {
       .brief = "Matrix product of activations with transposed plain or block-quantised weights, with bias, activation, gate and residual.",
       .formula = "out = round(residual + gate * epilogue(s * (x W^T) + bias)), absent terms left out, s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; an e4m3 out is "
                  "sat_e4m3(... / out_scale). All in f32, summed over K in an order that depends on the weight's shape and not on the other tokens. "
-                 "act=f32: x as f32 times W as f32 (block formats dequantised; with w_block_scale: (w - zero) * scale of its piece). act=q8: each 32 values of x become int8: d = amax / 127, "
+                 "act=f32: x as f32 times W as f32 (block formats dequantised; with w_block_scale: (w - zero) * scale of its piece); on Hopper more than 64 bf16 tokens meet these values rounded to bf16, where rows of w are whole 16 bytes. act=q8: each 32 values of x become int8: d = amax / 127, "
                  "q = rint(x * (127 / amax)) half to even, zeros where amax = 0; a block adds (dw * d) * (sum qw q), qw less its format's "
                  "zero point, plus m * (d * sum q) in formats with a minimum (m = -dmin * min in q4_k, q5_k); integer sums are exact.",
       .source = "GGUF block formats: the ggml project's quantisation reference; integer activations arXiv:1712.05877",

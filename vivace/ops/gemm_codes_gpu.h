@@ -171,7 +171,8 @@ struct GemmCodesGpu {
     for (const int T : {1, 16, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, bulk);
     for (const int T : {1, 16}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, bulk);
     one(DType::bf16, DType::q4_0, Act::f32, 1, 4096, form(2, true, 0, DType::f32, false, false, true));
-    for (const DType w : {DType::q4_0, DType::q8_0}) one(DType::bf16, w, Act::f32, 512, 4096, aligned);
+    const DType many = arch == Arch::sm90a ? DType::f16 : DType::bf16;  // of prefill; gemm_widened serves bf16
+    for (const DType w : {DType::q4_0, DType::q8_0}) one(many, w, Act::f32, 512, 4096, aligned);
     for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, 1, 4096, bulk);
     one(DType::bf16, DType::q8_0, Act::f32, 64, 4096, bulk);
     for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, 1, 4096, bulk);
@@ -185,8 +186,9 @@ struct GemmCodesGpu {
     Picks<Visit> one{arch, visit};
     for (const bool bulk : {true, false}) {
       const int T = bulk ? 1 : 70;
-      one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, bulk));
-      one(DType::bf16, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, bulk));
+      const DType x = bulk || arch != Arch::sm90a ? DType::bf16 : DType::f16;
+      one(x, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, bulk));
+      one(x, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, bulk));
       one(DType::e4m3, DType::e4m3, Act::f32, T, 4096, form(1, true, 128, DType::f32, false, true, bulk));
     }
     one(DType::f16, DType::i4, Act::f32, 1, 4096, form(1, false, 32, DType::f32, true));

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/gemm.h"
+#include "vivace/kernels/gemm/widened.h"
 #include "vivace/ops/gemm_codes_gpu.h"
 #include "vivace/ops/gemm_finish.h"
 #include "vivace/ops/gemm_table.h"
@@ -16,7 +17,8 @@ struct GemmGpu {
   using Tile = kernels::GemmTile;
   using Codes = GemmCodesGpu;
   using Wgmma = kernels::GemmWgmma;
-  enum class Kind : uint8_t { simple, stream, tile, codes, wgmma };
+  using Widen = kernels::GemmWiden;
+  enum class Kind : uint8_t { simple, stream, tile, codes, wgmma, widened };
   struct Key {
     Kind kind;
     DType x, w, out;
@@ -24,6 +26,7 @@ struct GemmGpu {
     Tile tile;
     Codes::Key codes;
     Wgmma wgmma = {};
+    Widen widen = {};
     bool operator==(const Key&) const = default;
   };
 
@@ -52,8 +55,30 @@ struct GemmGpu {
   static bool is_codes(const Args& a) { return a.x_dtype != a.w_dtype || a.w_block_scale != nullptr; }
   static bool has_bulk(const Args& a, Arch arch) { return is_codes(a) && a.T <= Codes::kFewTokens && Codes::bulk(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch); }
 
-  /// Decode steps, and all that is larger; decode with widened weights that the copy engine takes.
-  static int row_class(const Args& a) { return has_bulk(a, Arch::sm90a) ? 2 : a.T > kStreamTokens; }
+  /// Whether W is dequantised to bf16 on its way to the tensor unit: bf16 tokens of prefill, W in rows of whole 16 bytes.
+  static bool has_widened(const Args& a, Arch arch) {
+    const bool plain = !is_block(a.w_dtype) && a.w_dtype != DType::i8 && a.w_dtype != DType::i4 && a.w_dtype != DType::e2m1 && a.w_dtype != DType::e4m3;
+    return has_wgmma(arch) && a.T > kStreamTokens && a.x_dtype == DType::bf16 && !plain && a.act == kernels::GemmAct::f32 && Widen::bytes(a.w_dtype) % 16 == 0 &&
+           Codes::bulk(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch) && vectorizable(a.x, a.x_stride, a.x_dtype, 8);
+  }
+  /// The tile of gemm_widened that takes the fewest cycles, where a step costs the widening warps some 620. Bits are the same in all.
+  static Status pick_widened(const Args& a, Key* k) {
+    k->kind = Kind::widened;
+    k->widen = {2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};
+    int64_t least = INT64_MAX;
+    for (const int tokens : {128, 192, 256}) {
+      Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
+      p.finish = a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
+      p = GemmTiles::with_stages(p, GemmTiles::kSmem - (k->widen.smem_bytes(p, a.w_dtype) - p.smem_bytes()));
+      const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + 127) / 128), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
+      const int64_t cycles = waves * ((a.K + 63) / 64 * std::max(4 * tokens, 620) + 1200 + 3 * tokens);
+      if (p.stages >= 3 && cycles < least) least = cycles, k->wgmma = p;
+    }
+    return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_widened fits");  // the first does in every format
+  }
+
+  /// Decode steps, and all that is larger; decode with widened weights that the copy engine takes, and prefill with them.
+  static int row_class(const Args& a) { return has_bulk(a, Arch::sm90a) ? 2 : has_widened(a, Arch::sm90a) ? 3 : a.T > kStreamTokens; }
 
   static bool has_wgmma(Arch arch) { return arch == Arch::sm90a && !portable_only(); }
   static constexpr bool has_mma(const Args& a) {
@@ -65,6 +90,10 @@ struct GemmGpu {
 
   static Result<Key> pick(const Args& a, Arch arch) {
     Key k{Kind::simple, a.x_dtype, a.w_dtype, a.out_dtype, {}, {}, {}};
+    if (has_widened(a, arch)) {
+      VV_TRY(pick_widened(a, &k));
+      return k;
+    }
     if (is_codes(a)) {
       const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
       const bool bulk = has_bulk(a, arch);
@@ -114,6 +143,12 @@ struct GemmGpu {
     return Status(Code::kInternal, "no tactic serves this shape");  // the last row serves all
   }
   static bool general(Key* k) {
+    if (k->kind == Kind::widened) {
+      if (k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny) return false;
+      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny;
+      k->wgmma = GemmTiles::with_stages(k->wgmma, GemmTiles::kSmem - (k->widen.smem_bytes(k->wgmma, k->w) - k->wgmma.smem_bytes()));
+      return true;
+    }
     if (k->kind != Kind::wgmma || k->wgmma == GemmTiles::general(k->wgmma)) return false;
     k->wgmma = GemmTiles::general(k->wgmma);
     return true;
@@ -132,6 +167,9 @@ struct GemmGpu {
       case Kind::wgmma:
         return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
                                  k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned), k.wgmma.inside, k.wgmma.finish);
+      case Kind::widened:
+        return kernel_expression("gemm_widened<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, %d}, vivace::kernels::GemmWiden{%d, %d, vivace::DType::%s, %s}>",
+                                 name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.finish, k.widen.raw, k.widen.group, name(k.widen.scale), flag(k.widen.zeros));
       case Kind::simple: break;
     }
     return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
@@ -150,12 +188,12 @@ struct GemmGpu {
       grid = tiles(a.T, k.tile.tokens) * tiles(a.N, k.tile.rows);
       launch->block[0] = static_cast<uint32_t>(k.tile.threads());
       launch->smem_bytes = static_cast<uint32_t>(k.tile.smem_bytes());
-    } else if (k.kind == Kind::wgmma) {
+    } else if (k.kind == Kind::wgmma || k.kind == Kind::widened) {
       const Wgmma& p = k.wgmma;
       grid = tiles(a.T, int64_t{p.tokens} * p.share_w) * tiles(a.N, int64_t{p.rows} * p.share_x) * p.cluster();
       launch->block[0] = static_cast<uint32_t>(p.threads());
       launch->cluster = static_cast<uint32_t>(p.cluster());
-      launch->smem_bytes = static_cast<uint32_t>(p.smem_bytes());
+      launch->smem_bytes = static_cast<uint32_t>(k.kind == Kind::widened ? k.widen.smem_bytes(p, k.w) : p.smem_bytes());
     }
     launch->grid[0] = static_cast<uint32_t>(grid);
   }
@@ -166,12 +204,12 @@ struct GemmGpu {
   /// Tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
     if (k.kind == Kind::codes) Codes::limit(k.codes, a.T, device.info().sm_count, launch);
-    if (k.kind != Kind::wgmma || launch->grid[0] == 0) return {};
+    if ((k.kind != Kind::wgmma && k.kind != Kind::widened) || launch->grid[0] == 0) return {};
     const Wgmma& p = k.wgmma;
     kernels::GemmWgmmaArgs args{};
     if (p.aligned && p.panel == 0) {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
-      VV_TRY(map_w(a, p, &args.w_map));
+      if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
       if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.tokens, &args.residual_map));
     }
     args.g = a;
@@ -237,9 +275,33 @@ struct GemmGpu {
     const auto codes = [&](const Codes::Key& c) { visit(Key{Kind::codes, c.x, c.w, c.out, {}, {}, c}); };
     Codes::instances(arch, codes);
     Codes::scaled_instances(arch, codes);
+    if (has_wgmma(arch)) widened_instances(visit);
   }
 
  private:
+  /// gemm_widened of each format, of each tile, with the epilogues that models have; and what packs hold for all others.
+  template <class Visit>
+  static void widened_instances(Visit& visit) {
+    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros) {
+      static const char kAligned[16] = {};
+      Args a{};
+      a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr, a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
+      a.T = static_cast<int32_t>(T), a.N = 4096, a.K = 4096, a.block_group = group;
+      a.x_stride = a.w_stride = a.out_stride = a.residual_stride = 4096;
+      a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
+      Key k{Kind::widened, a.x_dtype, w, a.out_dtype, {}, {}, {}};
+      if (!pick_widened(a, &k).ok()) return;
+      visit(k);
+      if (!residual && T == 100 && general(&k)) visit(k);
+    };
+    for (const DType w : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8}) one(w, 100, false, 0, DType::f32, false);
+    for (const int64_t T : {520, 1100}) one(DType::q4_0, T, false, 0, DType::f32, false);
+    one(DType::q4_0, 520, true, 0, DType::f32, false);
+    one(DType::e2m1, 520, false, 16, DType::e4m3, false);
+    one(DType::e2m1, 100, true, 16, DType::e4m3, false);
+    one(DType::i4, 100, false, 128, DType::bf16, true);
+    one(DType::i8, 100, false, 128, DType::f16, false);
+  }
   static Status map(bool paired, const void* data, int64_t rows, int64_t columns, int64_t stride, DType t, int box, kernels::TensorMap* to) {
     const int bytes = info(t).bytes;
     const device::MapShape shape = {.data = data, .rows = rows, .columns = columns, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box};

@@ -5,3 +5,4 @@
 #include "vivace/kernels/gemm/stream.cuh"
 #include "vivace/kernels/gemm/tile.cuh"
 #include "vivace/kernels/gemm/wgmma.cuh"
+#include "vivace/kernels/gemm/widened.cuh"

@@ -1,0 +1,224 @@
+// gemm of many bf16 tokens with quantised weights, on Hopper: gemm_wgmma whose W is no operand of the copy engine. Four warps
+// bring W's bytes, dequantise them, round them to bf16 and write them where the tensor unit reads. Limit: 2 T N K flop; a
+// tile's 8192 elements a step cost a warp about 350 instructions, which 256 tokens (1024 cycles) hide.
+#pragma once
+#include "vivace/kernels/gemm/weights.cuh"
+#include "vivace/kernels/gemm/wgmma.cuh"
+#include "vivace/kernels/gemm/widened.h"
+#include "vivace/kernels/ptx/bulk.cuh"
+
+namespace vivace::kernels {
+
+/// One of the loading warps: rows 32 warp .. of each tile.
+template <DType W, class Out, GemmWgmma P, GemmWiden Q>
+struct WideningWarp {
+  using Place = WgmmaPlace<bf16, P>;
+  using Row = WeightRow<W, bf16, true>;
+  static constexpr int kSteps = GemmWiden::kElements / Place::kStep;  // of the ring, a copy
+  static constexpr int kPitch = Q.pitch(W), kSlot = 32 * kPitch;
+  static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kHalves = Q.group == 16;
+  static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
+  static constexpr bool kNarrows = requires(Place p, int i) { p.narrow(0, 0, &i); };
+  static_assert(P.rows == 128 && P.wide() && P.cluster() == 1 && P.split == 1 && P.panel == 0);
+
+  const GemmWgmmaArgs& args;
+  const GemmArgs& a;
+  Place place;
+  uint8_t* raw;        // the warp's
+  uint32_t barriers;   // the warp's, one a copy
+  int lane, warp, stride;
+  int copies;          // of a tile's K
+  int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
+  int next_tile, next_copy = 0, M = 1 << 30;  // what is copied next; valid tokens, once that is known
+
+  __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
+      : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
+    raw = smem + P.smem_bytes() + warp * (Q.ring_bytes(W));
+    barriers = ptx::shared_address(smem) + P.smem_bytes() + GemmWiden::kWarps * Q.ring_bytes(W) + warp * 8 * Q.raw;
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < Q.raw; ++i) ptx::mbarrier_init(barriers + 8 * i, 1);
+      ptx::mbarrier_fence();
+    }
+    __syncwarp();
+  }
+
+  /// The next 256 elements of the warp's rows, of the tile in turn.
+  __device__ __forceinline__ void copy_next() {
+    if (next_tile >= place.tiles()) return;
+    int t0, n0;
+    place.tile(next_tile, &t0, &n0);
+    n0 += 32 * warp;
+    const int64_t pitch = row_bytes(W, a.w_stride), begin = int64_t{next_copy} * Q.bytes(W);
+    const int rows = max(min(a.N - n0, 32), 0), bytes = static_cast<int>(min(row_bytes(W, a.K) - begin, int64_t{Q.bytes(W)}));
+    if (lane == 0) ptx::mbarrier_expect(barriers + 8 * into, rows * bytes);
+    __syncwarp();
+    if (lane < rows) ptx::bulk_copy(ptx::shared_address(raw + into * kSlot + lane * kPitch), static_cast<const uint8_t*>(a.w) + (n0 + lane) * pitch + begin, bytes, barriers + 8 * into);
+    if (++into == Q.raw) into = 0;
+    if (++next_copy == copies) next_copy = 0, next_tile = following(next_tile);
+  }
+  __device__ __forceinline__ int following(int i) const {
+    i += stride;
+    if constexpr (!kNarrows)
+      for (int t0, n0; i < place.tiles(); i += stride) {
+        place.tile(i, &t0, &n0);
+        if (place.works(i, t0, M)) break;
+      }
+    return i;
+  }
+  /// Until the oldest copy is there; and done with it.
+  __device__ __forceinline__ void copied() const { ptx::mbarrier_wait<false>(barriers + 8 * from, parity); }
+  __device__ __forceinline__ void used() {
+    __syncwarp();  // all lanes have read it
+    if (++from == Q.raw) from = 0, parity ^= 1;
+  }
+
+  /// An entry of a's scales as f32.
+  __device__ __forceinline__ float entry(int64_t at) const {
+    if constexpr (Q.scale == DType::e4m3) return to_float(static_cast<const e4m3*>(a.w_block_scale)[at]);
+    else if constexpr (Q.scale == DType::bf16) return to_float(static_cast<const bf16*>(a.w_block_scale)[at]);
+    else if constexpr (Q.scale == DType::f16) return to_float(static_cast<const f16*>(a.w_block_scale)[at]);
+    else return static_cast<const float*>(a.w_block_scale)[at];
+  }
+  /// Two elements of a group, whose operands are `pair`.
+  __device__ __forceinline__ static uint32_t scaled(uint32_t pair, float scale, float zero, float min) {
+    float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
+    if constexpr (Q.zeros) low -= zero, high -= zero;
+    if constexpr (kMin) return ptx::pack<bf16>(__fmaf_rn(low, scale, min), __fmaf_rn(high, scale, min));
+    return ptx::pack<bf16>(__fmul_rn(low, scale), __fmul_rn(high, scale));
+  }
+
+  /// Elements [64 step, 64 step + 64) of the warp's rows to the ring's stage at `stage`.
+  __device__ __forceinline__ void widen(int step, int n0, unsigned char* stage) const {
+    const int c = lane % 4;
+    float scale[4][2][kEntries > 0 ? kEntries : 1], zero[4][2];
+    if constexpr (Q.group > 0) {  // all of them on their way before the first is used
+#pragma unroll
+      for (int o = 0; o < 4; ++o)
+#pragma unroll
+        for (int g = 0; g < 2; ++g) {
+          const int64_t row = min(n0 + 32 * warp + 8 * o + lane / 4, a.N - 1) / a.block_rows;
+          const int k = min(step * 64 + 32 * g, a.K - 1);
+#pragma unroll
+          for (int e = 0; e < kEntries; ++e) scale[o][g][e] = entry(row * a.block_stride + min(k + 16 * e, a.K - 1) / Q.group);
+          if constexpr (Q.zeros) zero[o][g] = a.w_block_zero[row * a.zero_stride + k / Q.group];
+        }
+    }
+#pragma unroll
+    for (int o = 0; o < 4; ++o) {
+      const int r = 8 * o + lane / 4, to = 32 * warp + r;
+      const Row row(raw + from * kSlot + r * kPitch);
+#pragma unroll
+      for (int g = 0; g < 2; ++g) {
+        const int j = step % kSteps * 2 + g;
+        uint32_t w[1][4];
+        row.operands(j, c, w);
+        if constexpr (kBlocks || Q.group > 0) {
+          float first, second, min = 0;
+          if constexpr (kBlocks) {
+            first = second = row.scale(j, 0);
+            if constexpr (kMin) min = __fmaf_rn(static_cast<float>(Row::kZero), first, row.min(j));
+          } else {
+            first = scale[o][g][0], second = scale[o][g][kEntries - 1];
+          }
+#pragma unroll
+          for (int i = 0; i < 4; ++i) w[0][i] = scaled(w[0][i], i < 2 ? first : second, zero[o][g], min);
+        }
+        if (step * 64 + 32 * g >= a.K) w[0][0] = w[0][1] = w[0][2] = w[0][3] = 0;  // x is zero there, and what was copied before may be no number
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int byte = 64 * g + 32 * half + 8 * c;
+          *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) = make_uint2(w[0][2 * half], w[0][2 * half + 1]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run(uint32_t base, unsigned char* ring, uint32_t full, uint32_t empty) {
+    const bool loads = warp == 0 && lane == 0;
+    const uint64_t policy = ptx::evict_normal();
+    int ahead = min(Q.raw, copies), slot = 0, turn = 1, i = blockIdx.x, t0, n0;
+    const auto take = [&] { ptx::mbarrier_wait<false>(empty + 8 * slot, turn); };
+    const auto give = [&] {
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
+      if (++slot == P.stages) slot = 0, turn ^= 1;
+    };
+    for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
+    place.tile(i, &t0, &n0);
+    ptx::touch_parameters(args);
+    ptx::dependency_wait();
+    M = valid_rows(a.rows, a.T);
+    bool next = false;
+    if constexpr (kNarrows) next = !place.narrow(M, stride, &i);
+    if (next) {  // no token has the first tile: what the multiplying warps wait for is empty
+      if constexpr (kNarrows)
+        for (int k = place.ahead(); k > 0; --k) {
+          if (loads) ptx::mbarrier_arrive(full + 8 * slot);
+          give();
+        }
+      for (; ahead > 0; --ahead) copied(), used();
+      next_tile = i, next_copy = 0;
+    } else if (next_tile != static_cast<int>(blockIdx.x)) {
+      next_tile = following(i);  // the whole first tile is on its way
+    } else {
+      next_tile = i;
+    }
+    for (; ahead < Q.raw; ++ahead) copy_next();
+    for (; i < place.tiles(); i = following(i), next = true) {
+      if (next) place.tile(i, &t0, &n0);
+      for (int k = 0; k < place.steps; ++k) {
+        take();
+        if (loads) {
+          ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
+          ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Place::kStep, t0, policy);
+        }
+        if (k % kSteps == 0) copied();
+        widen(k, n0, ring + slot * P.stage_bytes());
+        if (k % kSteps == kSteps - 1 || k == place.steps - 1) used(), copy_next();
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+        give();
+      }
+      if constexpr (P.has(kFinishResidual)) {  // a slot a warpgroup, as in wgmma_load()
+        for (int g = 0; g < P.groups(); ++g) {
+          take();
+          if (loads) {
+            ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
+            ptx::tma_load(base + slot * P.stage_bytes(), args.residual_map, full + 8 * slot, n0 + g * 64, t0, policy);
+          }
+          give();
+        }
+      }
+    }
+  }
+};
+
+/// Grid: at most the tiles.
+template <DType W, class Out, GemmWgmma P, GemmWiden Q>
+__global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_constant__ GemmWgmmaArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
+  if (threadIdx.x == 0) {
+    ptx::tma_prefetch(args.x_map);
+    for (int s = 0; s < P.stages; ++s) {
+      ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);
+      ptx::mbarrier_init(empty + 8 * s, P.rows / 16);
+    }
+    ptx::mbarrier_fence();
+  }
+  __syncthreads();
+  ptx::launch_dependents();
+  const WgmmaPlace<bf16, P> place(args.g);
+  if (warp >= P.rows / 16) {
+    ptx::registers_down<104>();
+    WideningWarp<W, Out, P, Q>(args, place, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
+  } else {
+    ptx::registers_up<200>();
+    WgmmaRing<bf16, P> ring(place, base, full, empty);
+    wgmma_consume<bf16, Out, P>(args.g, place, ring, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
+  }
+#endif
+}
+
+}  // namespace vivace::kernels

@@ -1,0 +1,24 @@
+// Policy of gemm_widened. Shared by host and device. POD.
+#pragma once
+#include "vivace/kernels/gemm/gemm.h"
+
+namespace vivace::kernels {
+
+/// How W, which is not bf16, gets into the ring of gemm_wgmma: each of the four loading warps has its own 32 rows of a tile
+/// of 128, copies them as they lie in memory, 256 elements a row at a time, and writes them as bf16.
+struct GemmWiden {
+  int32_t raw;    // such copies in flight a warp
+  int32_t group;  // elements of K that share an entry of w_block_scale; 0: there is none
+  DType scale;    // its type
+  bool zeros;     // w_block_zero is there
+  constexpr bool operator==(const GemmWiden&) const = default;
+
+  static constexpr int kElements = 256, kWarps = 4;
+  VV_HD static constexpr int bytes(DType w) { return static_cast<int>(row_bytes(w, kElements)); }
+  /// Bytes between rows: an odd number of 16, so that eight rows' words meet in no bank.
+  VV_HD static constexpr int pitch(DType w) { return (bytes(w) / 16 | 1) * 16; }
+  VV_HD constexpr int ring_bytes(DType w) const { return raw * 32 * pitch(w); }
+  VV_HD constexpr int smem_bytes(const GemmWgmma& p, DType w) const { return p.smem_bytes() + kWarps * (ring_bytes(w) + 8 * raw); }
+};
+
+}  // namespace vivace::kernels
