@@ -1,5 +1,5 @@
-// The tokenizer of engine/text for Python, where its tests are.
-#include "vivace/engine/text/bpe.h"
+// The tokenizers of engine/text for Python, where their tests are.
+#include "vivace/engine/text/tokenizer.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -11,8 +11,10 @@ namespace vivace::python {
 namespace {
 
 using engine::text::BytePairs;
+using engine::text::Tokenizer;
 
-std::vector<int32_t> encode(const BytePairs& t, const nb::bytes& text, bool special) {
+template <class T>
+std::vector<int32_t> encode(const T& t, const nb::bytes& text, bool special) {
   std::vector<int32_t> ids;
   check(t.encode({text.c_str(), text.size()}, special, &ids));
   return ids;
@@ -29,14 +31,30 @@ nb::bytes decode(const BytePairs& t, const std::vector<int32_t>& ids, bool strea
   return nb::bytes(text.data(), text.size());
 }
 
+nb::bytes decode_all(const Tokenizer& t, const std::vector<int32_t>& ids) {
+  std::string text;
+  check(t.decode(ids, &text));
+  return nb::bytes(text.data(), text.size());
+}
+
 }  // namespace
 
 void add_bpe(nb::module_& m) {
   nb::class_<BytePairs>(m, "BytePairs")
-      .def("encode", &encode, nb::arg("text"), nb::arg("special") = false)
+      .def("encode", &encode<BytePairs>, nb::arg("text"), nb::arg("special") = false)
       .def("decode", &decode, nb::arg("ids"), nb::arg("streamed") = false)
       .def("find", [](const BytePairs& t, const std::string& token) { return t.find(token); })
       .def("size", &BytePairs::size);
+  nb::class_<Tokenizer>(m, "Tokenizer")
+      .def("encode", &encode<Tokenizer>, nb::arg("text"), nb::arg("special") = false)
+      .def("decode", &decode_all, nb::arg("ids"))
+      .def("find", [](const Tokenizer& t, const std::string& token) { return t.find(token); })
+      .def("size", &Tokenizer::size);
+  m.def("load_tokenizer", [](const std::string& path) {
+    Result<Tokenizer> t = Tokenizer::load(path);
+    check(t.status());
+    return std::move(t).value();
+  });
   m.def("load_byte_pairs", [](const std::string& path) {
     Result<BytePairs> t = BytePairs::load(path);
     check(t.status());

@@ -1,4 +1,4 @@
-// Tokenizers of the C ABI: vivace/capi/text.h over engine::text::BytePairs.
+// Tokenizers of the C ABI: vivace/capi/text.h over engine::text::Tokenizer.
 #include "vivace/capi/text.h"
 
 #include <algorithm>
@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "vivace/capi/guard.h"
-#include "vivace/engine/text/bpe.h"
+#include "vivace/engine/text/tokenizer.h"
 
 using vivace::Code;
 using vivace::Status;
 using vivace::capi::guard;
-using vivace::engine::text::BytePairs;
+using vivace::engine::text::Tokenizer;
 
 struct vv_tokenizer {
-  BytePairs pairs;
+  Tokenizer tokenizer;
 };
 
 namespace {
@@ -33,8 +33,8 @@ vv_status vv_tokenizer_load(const char* checkpoint, vv_tokenizer** out) {
   return guard("vv_tokenizer_load", [&]() -> Status {
     VV_NOT_NULL(checkpoint);
     VV_NOT_NULL(out);
-    VV_ASSIGN(BytePairs pairs, BytePairs::load(checkpoint));
-    *out = new vv_tokenizer{std::move(pairs)};
+    VV_ASSIGN(Tokenizer loaded, Tokenizer::load(checkpoint));
+    *out = new vv_tokenizer{std::move(loaded)};
     return {};
   });
 }
@@ -47,7 +47,7 @@ vv_status vv_tokenizer_encode(const vv_tokenizer* tokenizer, const char* text, s
     VV_NOT_NULL(count);
     if (text == nullptr && bytes > 0) return vivace::capi::null("text");
     std::vector<int32_t> all;
-    VV_TRY(tokenizer->pairs.encode({text, bytes}, special != 0, &all));
+    VV_TRY(tokenizer->tokenizer.encode({text, bytes}, special != 0, &all));
     give(all, ids, capacity, count);
     return {};
   });
@@ -59,7 +59,7 @@ vv_status vv_tokenizer_decode(const vv_tokenizer* tokenizer, const int32_t* ids,
     VV_NOT_NULL(bytes);
     if (ids == nullptr && count > 0) return vivace::capi::null("ids");
     std::string all;
-    VV_TRY(tokenizer->pairs.decode({ids, count}, &all));
+    VV_TRY(tokenizer->tokenizer.decode({ids, count}, &all));
     give(all, text, capacity, bytes);
     return {};
   });
@@ -70,7 +70,7 @@ vv_status vv_tokenizer_find(const vv_tokenizer* tokenizer, const char* token, in
     VV_NOT_NULL(tokenizer);
     VV_NOT_NULL(token);
     VV_NOT_NULL(id);
-    const int32_t found = tokenizer->pairs.find(token);
+    const int32_t found = tokenizer->tokenizer.find(token);
     if (found < 0) return Status(Code::kNotFound, std::string("no token '") + token + "' in this vocabulary");
     *id = found;
     return {};

@@ -1,0 +1,34 @@
+#include "vivace/engine/text/tokenizer.h"
+
+#include <filesystem>
+
+#include "vivace/base/check.h"
+#include "vivace/engine/checkpoint/checkpoint.h"
+
+namespace vivace::engine::text {
+namespace fs = std::filesystem;
+
+Result<Tokenizer> Tokenizer::load(const std::string& path) {
+  const auto read = [](auto made) -> Result<Tokenizer> {
+    if (!made.ok()) return std::move(made).status();
+    return Tokenizer(std::move(made).value());
+  };
+  const fs::path given(path);
+  if (given.extension() == ".gguf") {
+    VV_ASSIGN(const Checkpoint file, Checkpoint::open(path));
+    VV_ASSIGN(const std::string_view kind, file.metadata().get_string("tokenizer.ggml.model"));
+    return kind == "llama" ? read(Pieces::from_gguf(file.metadata())) : read(BytePairs::from_gguf(file.metadata()));
+  }
+  if (given.extension() == ".model") return read(Pieces::load(path));
+  std::error_code error;
+  const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
+  if (given.extension() != ".json" && fs::exists(folder / "tokenizer.model", error)) return read(Pieces::load((folder / "tokenizer.model").string()));
+  const fs::path file = given.extension() == ".json" && given.filename() != "config.json" ? given : folder / "tokenizer.json";
+  if (!fs::exists(file, error)) return Status(Code::kNotFound, "tokenizer: neither tokenizer.model nor tokenizer.json is in '" + folder.string() + "'; put one there, name one, or give token ids");
+  VV_ASSIGN(const Json json, Json::parse_file(file.string()));
+  VV_ASSIGN(const JsonValue model, json.root().at("model"));
+  VV_ASSIGN(const bool pieces, model.get_bool("byte_fallback", false));
+  return pieces ? read(Pieces::from_json(json)) : read(BytePairs::from_json(json));
+}
+
+}  // namespace vivace::engine::text
