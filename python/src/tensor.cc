@@ -112,24 +112,31 @@ Status from_dltensor(const DLTensor& d, Tensor* t, Borrowed* from) {
   return {};
 }
 
-/// The exchange table of a type, or null. A handful of types are seen; guarded by the GIL.
-const DLPackExchangeAPI* exchange_of(PyTypeObject* type) {
-  static struct {
-    PyTypeObject* type;
-    const DLPackExchangeAPI* api;
-  } known[4];
-  static size_t count = 0;
-  for (size_t i = 0; i < count; ++i)
+/// Types with an exchange table seen so far: a handful. Guarded by the GIL.
+struct SeenExchange {
+  PyTypeObject* type;
+  const DLPackExchangeAPI* api;
+} known[4];
+size_t known_count = 0;
+
+/// The exchange table of a type that was seen before, or null.
+const DLPackExchangeAPI* known_exchange(PyTypeObject* type) {
+  for (size_t i = 0; i < known_count; ++i)
     if (known[i].type == type) return known[i].api;
+  return nullptr;
+}
+
+/// The exchange table of a type, or null.
+const DLPackExchangeAPI* exchange_of(PyTypeObject* type) {
   nb::object capsule = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
   const DLPackExchangeAPI* api = nullptr;
   if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
     api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();
   if (api != nullptr && (api->major != 1 || api->view_of_object == nullptr || api->current_work_stream == nullptr)) api = nullptr;
-  if (api != nullptr && count < std::size(known)) {
+  if (api != nullptr && known_count < std::size(known)) {
     Py_INCREF(type);  // the table is the type's: both stay
-    known[count++] = {type, api};
+    known[known_count++] = {type, api};
   }
   return api;
 }
@@ -232,6 +239,7 @@ Status numpy_abi_status() {
 }  // namespace
 
 Status to_tensor(PyObject* o, bool write, Tensor* t, Borrowed* from) {
+  if (const DLPackExchangeAPI* api = known_exchange(Py_TYPE(o))) return from_exchange(*api, o, t, from);  // first: the usual call is of such tensors alone
   if (PyTypeObject* array = ndarray_type(); array != nullptr && (Py_TYPE(o) == array || PyType_IsSubtype(Py_TYPE(o), array))) {
     static const Status kAbi = numpy_abi_status();
     if (!kAbi.ok()) return kAbi;
