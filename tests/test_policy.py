@@ -197,6 +197,18 @@ def test_calibrated_scales(gated, references, tmp_path, monkeypatch):
         model._live.calibrate([model._observation(**given)], 99.9)
 
 
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_hard_prefix_beside_others(precision):
+    """What an observation brings has the same bits whether its neighbours' first actions are given or not."""
+    a, d = observation("pi05_tiny", "a"), observation("pi05_tiny", "d")
+    d |= dict(images=[*d["images"], None, None][:len(a["images"])], frozen=INPUTS["pi05_tiny"]["d.prev_actions"][:2])
+    with load("pi05", "pi05_tiny", "a", batch=2, precision=precision) as model:
+        alone, led = model.predict(**a), model.predict(**d)
+        both = model.predict_batch([a, d])
+        assert (both[0] == alone).all() and (both[1] == led).all()
+        assert (model.predict(**a) == alone).all()
+
+
 def test_a_hard_prefix_is_kept_and_continued():
     want, given = expected("pi05_tiny", "d"), observation("pi05_tiny", "d")
     n = int(INPUTS["pi05_tiny"]["d.delay"][0])

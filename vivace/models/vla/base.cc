@@ -189,7 +189,7 @@ Status PolicyBase::record_context_graph(exec::Stream& s) const {
 Status PolicyBase::capture() {
   exec::Stream& stream = machine_->stream();
   context_graph_ = std::make_unique<exec::Graph>("context", 1);
-  own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", 1);
+  own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", 2);
   // A dry run without rows sizes every scratch area and loads every kernel, which a capture must not do.
   VV_TRY(record_context_graph(stream));
   VV_TRY(record_own(stream));

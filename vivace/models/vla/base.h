@@ -28,7 +28,7 @@ class PolicyBase : public engine::PolicyModel {
   Result<engine::Profile> profile(bool context) override;
 
  protected:
-  static constexpr exec::ShapeKey kOnly{1};  // one variant a graph: what varies lies in memory
+  static constexpr exec::ShapeKey kOnly{1};  // what varies lies in memory
 
   // What a family adds.
   /// Places of the cache behind a prefix.

@@ -70,7 +70,7 @@ void CodePolicy::declare_own() {
   code_in_.declare(arena_, "codes.token", i32, Shape(B), &code_.token);
   code_in_.declare(arena_, "codes.turn", i32, Shape(1), &code_.turn);
   declare_tower("codes", config_.text, B, true, &buffers_.expert);
-  arena_.declare("prefix.out", plan_.act, Shape(B * (limits_.views * config_.view_tokens() + limits_.prompt_tokens), config_.text.width), &buffers_.text.branch);
+  arena_.declare("prefix.out", plan_.act, Shape(B * (limits_.views * config_.view_tokens() + limits_.prompt_tokens), config_.text.width), &buffers_.out);
   arena_.declare("logits", f32, Shape(B, config_.vocab), &buffers_.logits);
   arena_.declare("next", i32, Shape(B), &buffers_.next);
 }
@@ -220,8 +220,8 @@ Status CodePolicy::observe(std::span<const Observation> observations, const Prob
   exec::Stream& stream = machine_->stream();
   ops::Recorder rec(stream);
   const TowerBuffers& b = buffers_.text;
-  VV_TRY(rec(ops::norm, {{"x", b.hidden}, {"weight", weights_.text_norm}, {"out", b.branch}, {"rows", context_.rows}}, {{"eps", config_.eps}, {"weight_plus_one", 1.0}}));
-  VV_TRY(show("prefix_out", -1, b.branch));
+  VV_TRY(rec(ops::norm, {{"x", b.hidden}, {"weight", weights_.text_norm}, {"out", buffers_.out}, {"rows", context_.rows}}, {{"eps", config_.eps}, {"weight_plus_one", 1.0}}));
+  VV_TRY(show("prefix_out", -1, buffers_.out));
   VV_TRY(code_in_.copy_in(stream));
   VV_TRY(record_first_code(rec, context(show), code_));
   for (size_t s = 1; s < tokens_[0].size(); ++s) VV_TRY(record_code(rec, context(show), code_));

@@ -30,11 +30,15 @@ class FlowPolicy final : public PolicyBase {
   Result<std::span<const float>> run(size_t observations) override;
   Status calibrate_one(const Enters& enters) override;
   Status make_tables();
+  /// context() of the observations that were written last.
+  PolicyContext at_hand(Show show = {}) const;
 
   ActionInputs action_;
   Stretch action_in_;
   exec::Buffer result_;
-  std::unique_ptr<exec::Plan> runs_;
+  static constexpr exec::ShapeKey kApart{2};  // actions at several times; kOnly: all at the step's
+  std::unique_ptr<exec::Plan> runs_, runs_apart_;
+  bool even_ = true;                // no observation at hand has actions that are given
   struct Kept {
     const char* name;
     Shape shape;
@@ -72,7 +76,7 @@ void FlowPolicy::declare_own() {
     declare("time_bias", f32, Shape(limits_.steps, H), &b.time_bias);
     return;
   }
-  declare("expert.branch", act, Shape(B * A, H), &b.expert.branch);
+  declare("expert.gates", act, Shape(B * A, H), &b.expert.gates);
   b.attn_ada.resize(static_cast<size_t>(c.expert.layers));
   b.mlp_ada.resize(b.attn_ada.size());
   const Shape table(limits_.steps + 1, 3 * H);
@@ -140,6 +144,7 @@ void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
   float* const size = action_in_.host<float>(action_.step_size) + b * n * D;
   std::fill_n(size, fixed * D, 0.0f);
   std::fill(size + fixed * D, size + n * D, static_cast<float>(-1.0 / limits_.steps));
+  even_ = (b == 0 || even_) && fixed == 0;
   if (config_.has(kAdaNorm))
     for (int s = 0; s < limits_.steps; ++s) {
       int32_t* const row = action_in_.host<int32_t>(action_.time_row) + (s * limits_.batch + b) * A;
@@ -162,7 +167,13 @@ void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
 Status FlowPolicy::record_launches(exec::Stream& s, bool context) const {
   if (context) return PolicyBase::record_launches(s, true);
   ops::Recorder rec(s);
-  return record_actions(rec, this->context(), action_);
+  return record_actions(rec, at_hand(), action_);
+}
+
+PolicyContext FlowPolicy::at_hand(Show show) const {
+  PolicyContext c = context(std::move(show));
+  c.even = even_;
+  return c;
 }
 
 Status FlowPolicy::record_own(exec::Stream& s) const {
@@ -172,12 +183,23 @@ Status FlowPolicy::record_own(exec::Stream& s) const {
 }
 
 Status FlowPolicy::captured() {
-  runs_ = std::make_unique<exec::Plan>("policy", machine_->backend());
-  for (exec::Graph* g : {context_graph_.get(), own_graph_.get()}) {
-    VV_ASSIGN(const exec::Plan::Step step, runs_->add(*g, kOnly, machine_->stream()));
-    static_cast<void>(step);
-  }
-  return runs_->freeze();
+  exec::Stream& stream = machine_->stream();
+  const auto plan = [&](exec::ShapeKey key, std::unique_ptr<exec::Plan>* to) -> Status {
+    *to = std::make_unique<exec::Plan>("policy", machine_->backend());
+    for (const auto& [graph, k] : {std::pair{context_graph_.get(), kOnly}, {own_graph_.get(), key}}) {
+      VV_ASSIGN(const exec::Plan::Step step, (*to)->add(*graph, k, stream));
+      static_cast<void>(step);
+    }
+    return (*to)->freeze();
+  };
+  VV_TRY(plan(kOnly, &runs_));
+  if (!config_.has(kAdaNorm)) return {};
+  even_ = false;
+  VV_TRY(record_own(stream));  // as in capture(): kernels and scratch areas, which a capture must not bring
+  VV_TRY(stream.synchronize());
+  VV_TRY(own_graph_->capture(kApart, stream, [&](exec::Stream& s) { return record_own(s); }));
+  even_ = true;
+  return plan(kApart, &runs_apart_);
 }
 
 Result<std::span<const float>> FlowPolicy::run(size_t observations) {
@@ -186,7 +208,7 @@ Result<std::span<const float>> FlowPolicy::run(size_t observations) {
     VV_TRY(record_context_graph(stream));
     VV_TRY(record_own(stream));
   } else {
-    VV_TRY(runs_->run());
+    VV_TRY((even_ ? runs_ : runs_apart_)->run());
   }
   VV_TRY(stream.synchronize());
   return std::span<const float>(static_cast<const float*>(result_.data()), observations * static_cast<size_t>(limits_.horizon * limits_.action_dim));
@@ -194,7 +216,7 @@ Result<std::span<const float>> FlowPolicy::run(size_t observations) {
 
 Status FlowPolicy::calibrate_one(const Enters& enters) {
   exec::Stream& stream = machine_->stream();
-  PolicyContext seen = context();
+  PolicyContext seen = at_hand();
   seen.enters = enters;
   ops::Recorder rec(stream);
   VV_TRY(context_in_.copy_in(stream));
@@ -221,7 +243,7 @@ Status FlowPolicy::observe(std::span<const Observation> observations, const Prob
   VV_TRY(action_in_.copy_in(machine_->stream()));
   VV_TRY(show("noise", -1, action_.x));
   ops::Recorder rec(machine_->stream());
-  return record_actions(rec, context(show), action_);
+  return record_actions(rec, at_hand(show), action_);
 }
 
 }  // namespace

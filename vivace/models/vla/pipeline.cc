@@ -27,17 +27,20 @@ Tensor by_view(const Tensor& t, int64_t n) { return tensor(t.data, t.dtype, Shap
 /// Row `i` of a matrix as a vector.
 Tensor row(const Tensor& t, int64_t i) { return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place); }
 
-/// Rows that enter a product, with the scale of each, or of all, where they are e4m3.
-struct Rows {
-  Tensor x, scale, all;
-};
-
-/// A norm's adaptive side: a time table's parts, and which of its rows each token takes.
+/// A norm's adaptive side: a time table's parts, and which of its rows each token takes; absent: there is one.
 struct Ada {
   Tensor scale, shift, gate, rows;
 };
+
+/// Rows that enter a product, with the scale of each, or of all, where they are e4m3. Where `raw` is present x is scratch: the product
+/// makes it of `raw` by the norm of `weight` or `ada`.
+struct Rows {
+  Tensor x, scale, all;
+  Tensor raw = {}, weight = {};
+  Ada ada = {};
+};
+
 Ada ada(const Tensor& table, const Tensor& rows) {
-  if (!table.present()) return {};
   const int64_t H = table.shape[1] / 3;
   return {columns(table, 0, H), columns(table, H, H), columns(table, 2 * H, H), rows};
 }
@@ -130,22 +133,19 @@ class Walk {
     rows_ = {};
     for (int64_t s = 0; s < x_.steps; ++s) {
       const int step = static_cast<int>(s);
-      const Tensor time_row = adaptive ? row(in.time_row, s) : Tensor{};
+      const auto now = [&](const Tensor& table) { return x_.even ? ada(slice(table, s, 1), {}) : ada(table, row(in.time_row, s)); };
       VV_TRY(adaptive ? product({in.x, {}, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
       VV_TRY(show("suffix_embeddings", step, b.hidden));
-      Ada before;  // of the branch that waits to join the residual stream
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
         const bool state = c_.has(kStateToken);
         const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
         Rows entering;
         if (adaptive) {
-          const Ada attn = ada(b_.attn_ada[i], time_row), after = ada(b_.mlp_ada[i], time_row);
-          VV_TRY(ada_norm(b, before, attn, at_.expert(i, 0), &entering));
-          VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.branch, {}));
-          VV_TRY(ada_norm(b, attn, after, at_.expert(i, 2), &entering));
-          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.branch, {}));
-          before = after;
+          VV_TRY(ada_norm(b, now(b_.attn_ada[i]), at_.expert(i, 0), &entering));
+          VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.hidden, b.hidden));
+          VV_TRY(ada_norm(b, now(b_.mlp_ada[i]), at_.expert(i, 2), &entering));
+          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.hidden, b.hidden));
         } else {
           VV_TRY(rms_norm(b, w.attn_norm, at_.expert(i, 0), &entering));
           VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.hidden, b.hidden));
@@ -153,8 +153,7 @@ class Walk {
           VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.hidden, b.hidden));
         }
       }
-      if (adaptive) VV_TRY(ada_norm(b, before, ada(b_.final_ada, time_row), {b_.out, {}, {}}));
-      else VV_TRY(rms_norm(b, w_.expert_norm, {b_.out, {}, {}}));
+      VV_TRY(norm(b.hidden, {b_.out, {}, {}, {}, w_.expert_norm, adaptive ? now(b_.final_ada) : Ada{}}));
       VV_TRY(show("expert_out", step, b_.out));
       VV_TRY(advance(in));
       VV_TRY(show("x", step + 1, in.x));
@@ -201,16 +200,29 @@ class Walk {
                 {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
                 {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
-    Rows entering;
-    VV_TRY(enter(b, flat(b.attended), place, &entering));
-    return product(entering, w.o, out, residual);
+    const Tensor attended = flat(b.attended);
+    Rows entering{attended, {}, {}};
+    VV_TRY(w.o.w.dtype == DType::e4m3 ? enter(b, attended, place, &entering) : entered(place, attended));
+    Tensor gate;
+    VV_TRY(gate_of(b, x.ada, &gate));
+    return product(entering, w.o, out, residual, "none", {}, gate);
+  }
+
+  /// The factor of a branch whose rows came by this norm: of all rows, or of each.
+  Status gate_of(const TowerBuffers& b, const Ada& ada, Tensor* gate) {
+    *gate = ada.gate;
+    if (!ada.rows.present()) return {};
+    *gate = b.gates;
+    return rec_(ops::embedding, {{"table", ada.gate}, {"ids", ada.rows}, {"out", b.gates}});
   }
 
   /// The greedy token of the step's rows, where the next step and the host find it.
   Status pick_code(const CodeInputs& in) {
     Rows entering;
     VV_TRY(rms_norm(b_.expert, w_.text_norm, at_.head(), &entering));
-    VV_TRY(rec_(ops::gemm, {{"x", entering.x}, {"x_row_scale", entering.scale}, {"x_scale", entering.all}, {"w", w_.head.w.present() ? w_.head.w : w_.embed}, {"w_row_scale", w_.head.scale}, {"out", b_.logits}}));
+    Matrix head = w_.head;
+    if (!head.w.present()) head.w = w_.embed;
+    VV_TRY(product(entering, head, b_.logits));
     VV_TRY(show("logits", -1, b_.logits));
     VV_TRY(rec_(ops::argmax, {{"x", b_.logits}, {"token", b_.next}}));
     return rec_(ops::advance, {{"token", b_.next}, {"fed", in.token}, {"pos", in.pos}, {"turn", in.turn}, {"ring", in.ring}});
@@ -234,12 +246,19 @@ class Walk {
 
   Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out, const Tensor& residual) {
     const Rows inner = activated(b, place);
-    VV_TRY(rec_(ops::gated_gemm,
-                {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", w.gate_up.w}, {"w_row_scale", w.gate_up.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
-                {{"act", "gelu_tanh"}}));
+    const Matrix& m = w.gate_up;
+    VV_TRY(x.raw.present() ? rec_(ops::norm_gemm,
+                                  {{"x", x.raw}, {"weight", x.weight}, {"scale", x.ada.scale}, {"shift", x.ada.shift}, {"ada_row", x.ada.rows}, {"normed", x.x}, {"normed_scale", x.all}, {"w", m.w},
+                                   {"w_row_scale", m.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
+                                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}})
+                           : rec_(ops::gated_gemm,
+                                  {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
+                                  {{"act", "gelu_tanh"}}));
     Rows entering;
     VV_TRY(enter(b, inner, place, &entering));
-    return product(entering, w.down, out, residual);
+    Tensor gate;
+    VV_TRY(gate_of(b, x.ada, &gate));
+    return product(entering, w.down, out, residual, "none", {}, gate);
   }
 
   /// pi0: the state's token and the actions mixed with the time, in f32 up to the residual stream.
@@ -274,28 +293,25 @@ class Walk {
   }
   Tensor scale_of(int64_t place) const { return x_.plan.fixed ? slice(b_.act_scales, place, 1) : Tensor{}; }
 
-  /// hidden += gate of `before` * branch, where something waits; out = adaptive norm of hidden.
-  Status ada_norm(const TowerBuffers& b, const Ada& before, const Ada& now, const Rows& out) {
-    const bool waits = before.gate.present();
-    return rec_(ops::norm,
-                {{"x", waits ? b.branch : b.hidden}, {"residual", waits ? b.hidden : Tensor{}}, {"gate", before.gate}, {"scale", now.scale}, {"shift", now.shift}, {"ada_row", now.rows},
-                 {"out", out.x}, {"row_scale", out.scale}, {"out_scale", out.all}},
-                {{"eps", c_.eps}});
-  }
-  Status ada_norm(const TowerBuffers& b, const Ada& before, const Ada& now, int64_t place, Rows* out) {
-    *out = normed(b, place);
-    VV_TRY(ada_norm(b, before, now, *out));
-    return entered(place, out->x);
-  }
+  static double plus_one(const Rows& x) { return x.weight.present() ? 1.0 : 0.0; }
 
-  Status rms_norm(const TowerBuffers& b, const Tensor& weight, const Rows& out) {
-    return rec_(ops::norm, {{"x", b.hidden}, {"weight", weight}, {"out", out.x}, {"row_scale", out.scale}, {"out_scale", out.all}, {"rows", rows_}}, {{"eps", c_.eps}, {"weight_plus_one", 1.0}});
+  /// x's rows by the norm of out.weight or out.ada.
+  Status norm(const Tensor& x, const Rows& out) {
+    return rec_(ops::norm,
+                {{"x", x}, {"weight", out.weight}, {"scale", out.ada.scale}, {"shift", out.ada.shift}, {"ada_row", out.ada.rows}, {"out", out.x}, {"row_scale", out.scale}, {"out_scale", out.all}, {"rows", rows_}},
+                {{"eps", c_.eps}, {"weight_plus_one", plus_one(out)}});
   }
-  Status rms_norm(const TowerBuffers& b, const Tensor& weight, int64_t place, Rows* out) {
+  /// hidden's rows as they enter the one product behind a norm, which makes them itself unless somebody wants to see them or their scales.
+  Status norm(const TowerBuffers& b, const Tensor& weight, const Ada& ada, int64_t place, Rows* out) {
     *out = normed(b, place);
-    VV_TRY(rms_norm(b, weight, *out));
+    out->raw = b.hidden, out->weight = weight, out->ada = ada;
+    if (!x_.enters && (!x_.plan.eight || x_.plan.fixed)) return {};
+    VV_TRY(norm(b.hidden, *out));
+    out->raw = {};
     return entered(place, out->x);
   }
+  Status ada_norm(const TowerBuffers& b, const Ada& ada, int64_t place, Rows* out) { return norm(b, {}, ada, place, out); }
+  Status rms_norm(const TowerBuffers& b, const Tensor& weight, int64_t place, Rows* out) { return norm(b, weight, {}, place, out); }
 
   Status layer_norm(const Tensor& x, const NormWeights& w, const TowerBuffers& b, int64_t place, Rows* out) {
     *out = normed(b, place);
@@ -318,9 +334,14 @@ class Walk {
   }
   Status entered(int64_t place, const Tensor& x) const { return x_.enters ? x_.enters(place, x, rows_) : Status(); }
 
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}) {
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}, const Tensor& gate = {}) {
+    if (x.raw.present())
+      return rec_(ops::norm_gemm,
+                  {{"x", x.raw}, {"weight", x.weight}, {"scale", x.ada.scale}, {"shift", x.ada.shift}, {"ada_row", x.ada.rows}, {"normed", x.x}, {"normed_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale},
+                   {"bias", m.bias}, {"residual", residual}, {"out", out}, {"out_scale", out_scale}, {"rows", rows_}},
+                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"epilogue", epilogue}});
     return rec_(ops::gemm,
-                {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"out_scale", out_scale},
+                {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"gate", gate}, {"residual", residual}, {"out", out}, {"out_scale", out_scale},
                  {"rows", rows_}},
                 {{"epilogue", epilogue}});
   }

@@ -44,7 +44,7 @@ struct CodeInputs {
 struct TowerBuffers {
   Tensor hidden;                         // [T, H]
   Tensor normed;                         // [T, H]; e4m3 where rows enter products so
-  Tensor branch;                         // [T, H] what will join hidden; adaptive norms
+  Tensor gates;                          // [T, H] each row's gate, where actions are at several times
   Tensor qkv, q, attended, mlp;          // [T, (Hq+2Hkv) D], [T, Hq, D] x 2, [T, M]
   Tensor k, v;                           // [T, Hkv, D] where there is no cache
   Tensor codes;                          // [T, max(Hq D, M)] e4m3
@@ -61,7 +61,7 @@ struct PolicyBuffers {
   Tensor view_slot;                      // [B V n] i32: t / n
   Tensor logits, next;                   // [B, V] f32, [B] i32: of codes, whose rows are expert's
   Tensor mixed, embedded;                // [horizon, H] f32: pi0's actions on their way in
-  Tensor out;                            // [B A, H] act: what leaves the expert
+  Tensor out;                            // [B A, H] act: what leaves the expert; of codes [T, H], the prefix, where somebody looks
   // Time tables, a row a step and one for time 0: scale, shift and gate side by side.
   std::vector<Tensor> attn_ada, mlp_ada; // a layer: [steps + 1, 3 H] act
   Tensor final_ada;                      // [steps + 1, 3 H] act
@@ -98,6 +98,7 @@ struct PolicyContext {
   int64_t batch, views, steps;
   Show show;
   Enters enters;
+  bool even = false;                     // all actions of a step are at one time: ActionInputs::time_row is not read
 };
 
 /// Pictures and words to the keys and values of every layer.

@@ -41,8 +41,8 @@ class Loader {
     const char* name;
     int64_t rows;
   };
-  /// `parts` of `prefix` as one matrix in the plan's form.
-  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Matrix* m, Placement::Rows order = Placement::Rows::after) {
+  /// `parts` of `prefix` as one matrix in the plan's form, or, with `wide`, as it would be without 8 bits.
+  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Matrix* m, Placement::Rows order = Placement::Rows::after, bool wide = false) {
     int n = 0;
     for (const Part& p : parts) {
       VV_ASSIGN(m->parts[n], get(prefix + p.name + ".weight", Shape(p.rows, K)));
@@ -51,7 +51,8 @@ class Loader {
       }
       ++n;
     }
-    place(n, m, order, placement_);
+    if (wide) join(n, m->parts, &m->w, plan_.stored ? m->parts[0].dtype : DType::bf16, order, false, placement_);
+    else place(n, m, order, placement_);
     if (bias) join(n, m->part_bias, &m->bias, plan_.stored ? m->part_bias[0].dtype : DType::bf16, Placement::Rows::after, true, placement_);
     return {};
   }
@@ -117,8 +118,9 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
   return {};
 }
 
-/// `keys_last`: of the last layer only keys and values are read.
-Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, std::vector<GemmaLayer>* layers) {
+/// `keys_last`: of the last layer only keys and values are read. `wide_o`: attention's output product reads 16 bits; few rows gain less by
+/// 8 than the launch costs that makes codes of what attention wrote.
+Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide_o, std::vector<GemmaLayer>* layers) {
   layers->resize(static_cast<size_t>(t.layers));
   for (size_t i = 0; i < layers->size(); ++i) {
     GemmaLayer& w = (*layers)[i];
@@ -132,7 +134,7 @@ Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool 
     if (keys_last && i + 1 == layers->size()) return load.matrix(at + "self_attn.", {{"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv);
     if (!adaptive) VV_TRY(load.vector(at + "post_attention_layernorm.weight", t.width, &w.mlp_norm));
     VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv));
-    VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o));
+    VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o, Placement::Rows::after, wide_o));
     VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up, Placement::Rows::alternate));
     VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down));
   }
@@ -210,13 +212,13 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
   VV_TRY(load.matrix(joint, {{"linear", t.width}}, v.width, true, &w->projector));
   VV_ASSIGN(const Tensor embed, load.get(names.embed, Shape(c.vocab, t.width)));
   VV_TRY(load.table(embed, plan.stored ? embed.dtype : DType::bf16, &w->embed));
-  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), &w->text));
+  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), false, &w->text));
   if (c.has(kCodes)) {
     w->head.parts[0] = embed;
     if (plan.eight) load.place(1, &w->head, Placement::Rows::after, placement);
     return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
   }
-  VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, &w->expert));
+  VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, true, &w->expert));
   return load_flow(load, c, names, w);
 }
 
