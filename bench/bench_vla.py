@@ -91,9 +91,9 @@ def tag_of(name, views, batch=1) -> str:
 def print_profile(kind, stage, s) -> None:
     total = sum(g["us"] * g["launches"] for g in s["groups"])
     print(f"  {stage}: {s['step_us']:.1f} us, sum of its launches {total:.1f}")
-    for g in sorted(s["groups"], key=lambda g: -g["us"] * g["launches"]):
+    for g in sorted(s["groups"], key=lambda g: -g["in_step_us"] * g["launches"]):
         rate = max(g["bytes"] / 4.25e12, g["flops"] / (7.9e14 if kind == "bf16" else 1.5e15)) * 1e6
-        print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  {g['us'] * g['launches']:8.1f}  floor {rate:7.2f}")
+        print(f"    {g['op']:<16} x {g['launches']:>4}  {g['us']:8.2f} us  in the step {g['in_step_us']:8.2f}  {g['in_step_us'] * g['launches']:8.1f}  floor {rate:7.2f}")
 
 
 def one(case, calls, profiles, add) -> None:
@@ -108,7 +108,7 @@ def one(case, calls, profiles, add) -> None:
         run = (lambda: policy.tokens(**given, end_token=-1)) if codes else (lambda: policy.predict_batch([dict(given, seed=i) for i in range(batch)]))
         run()
         wall = walls(run, max(calls // 20, 5) if codes or batch > 1 else calls)
-        stages = {stage: policy.profile(stage) for stage in ("context", "actions")}
+        stages = {stage: policy.profile(stage, in_step=profiles) for stage in ("context", "actions")}
         report = policy.report()
     replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1 if codes else 1)
     limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if batch == 1 else (None, None)

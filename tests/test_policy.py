@@ -260,6 +260,18 @@ def test_shares_of_a_device():
         assert (model.predict(**given) == want).all()
 
 
+def test_profile():
+    with load("pi05", "pi05_tiny", "a", num_steps=2) as model:
+        launches = model.report()["action_launches"]
+        seen = model.profile("actions", in_step=True)
+        before = model.predict(**observation("pi05_tiny", "a"))
+        assert (model.predict(**observation("pi05_tiny", "a")) == before).all()
+        with pytest.raises(vivace.InvalidArgumentError, match="context or actions"):
+            model.profile("prefix")
+    assert len(seen["order"]) == sum(g["launches"] for g in seen["groups"]) <= launches and seen["step_us"] > 0
+    assert all(g["us"] > 0 and g["in_step_us"] != 0 for g in seen["groups"])
+
+
 def test_prompt_state_and_views_count():
     """Planted mistakes must show: another word, a swapped view, another state, another seed."""
     given = observation("pi0_tiny", "a")

@@ -180,7 +180,7 @@ nb::dict profile_dict(const engine::Profile& profile) {
   nb::list groups;
   for (const engine::LaunchGroup& g : profile.groups) {
     nb::dict d;
-    d["op"] = g.op, d["launches"] = g.launches, d["bytes"] = g.bytes, d["flops"] = g.flops, d["us"] = g.us;
+    d["op"] = g.op, d["launches"] = g.launches, d["bytes"] = g.bytes, d["flops"] = g.flops, d["us"] = g.us, d["in_step_us"] = g.in_step_us;
     groups.append(d);
   }
   nb::dict d;

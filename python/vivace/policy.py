@@ -124,11 +124,12 @@ class Policy:
         """Every decision of the load: family, precision, shapes, launches of the two graphs, memory."""
         return {"path": self._path, **{k: json.loads(v) for k, v in self._live.report()}, "memory": dict(self._live.memory())}
 
-    def profile(self, graph: str = "context") -> dict:
-        """Times the "context" or the "actions" graph and its launches, each kind by itself."""
+    def profile(self, graph: str = "context", in_step: bool = False) -> dict:
+        """Times the "context" or the "actions" graph and its launches, each kind by itself ("us") and, if asked for, by what the graph
+        is faster without it ("in_step_us")."""
         if graph not in ("context", "actions"):
             raise InvalidArgumentError(f"graph: wanted context or actions, got {graph!r}")
-        return self._live.profile(context=graph == "context")
+        return self._live.profile(context=graph == "context", in_step=in_step)
 
     def set_prompt(self, prompt) -> None:
         """What predict() uses when it is given no prompt: text, or token ids."""

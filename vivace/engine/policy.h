@@ -80,8 +80,8 @@ class PolicyModel : public Model {
   /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do not
   /// quantise activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
   virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) = 0;
-  /// Times the two graphs and their launches. Setup phase.
-  virtual Result<Profile> profile(bool context) = 0;
+  /// Times one of the two graphs and its launches, see engine::profile. Setup phase.
+  virtual Result<Profile> profile(bool context, bool in_step = false) = 0;
 };
 
 }  // namespace vivace::engine

@@ -65,7 +65,7 @@ Result<double> time_of(Machine& machine, const std::vector<const exec::Launch*>&
 
 }  // namespace
 
-Result<Profile> profile(Machine& machine, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset) {
+Result<Profile> profile(Machine& machine, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step) {
   Listener listener(machine.stream().device());
   VV_TRY(record(listener));
   Profile p;
@@ -82,6 +82,13 @@ Result<Profile> profile(Machine& machine, const std::function<Status(exec::Strea
   for (const auto& m : members) {
     VV_ASSIGN(const double us, time_of(machine, m, reset));
     p.groups.push_back({m.front()->op, static_cast<int>(m.size()), m.front()->bytes, m.front()->flops, us / static_cast<double>(m.size())});
+  }
+  for (size_t g = 0; in_step && members.size() > 1 && g < members.size(); ++g) {
+    std::vector<const exec::Launch*> others;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (p.order[i] != static_cast<int>(g)) others.push_back(all[i]);
+    VV_ASSIGN(const double us, time_of(machine, others, reset));
+    p.groups[g].in_step_us = (p.step_us - us) / p.groups[g].launches;
   }
   VV_TRY(reset());
   VV_TRY(machine.stream().synchronize());

@@ -14,6 +14,7 @@ struct LaunchGroup {
   int launches = 0;
   int64_t bytes = 0, flops = 0;  // of one launch, by the op's cost
   double us = 0;                 // of one launch: the group's launches alone in a graph, back to back
+  double in_step_us = 0;         // of one launch: what the step's graph is faster without the group; 0: not asked for
 };
 
 struct Profile {
@@ -24,7 +25,8 @@ struct Profile {
 
 /// Runs what `record` issues, whole and group by group, from graphs, until each has taken some
 /// milliseconds. A group of all layers reads other weights with each launch, so that caches are as cold as in
-/// the step. `reset` restores the step's inputs and is called before every timing. Setup phase.
-Result<Profile> profile(Machine& machine, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset);
+/// the step. `reset` restores the step's inputs and is called before every timing. `in_step`: also the step without each group; what the other
+/// launches compute means nothing then, and what they cost must not depend on it. Setup phase.
+Result<Profile> profile(Machine& machine, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step = false);
 
 }  // namespace vivace::engine

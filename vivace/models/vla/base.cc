@@ -358,8 +358,8 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
   return scales;
 }
 
-Result<engine::Profile> PolicyBase::profile(bool context) {
-  return engine::profile(*machine_, [&](exec::Stream& s) { return record_launches(s, context); }, [&] { return machine_->stream().synchronize(); });
+Result<engine::Profile> PolicyBase::profile(bool context, bool in_step) {
+  return engine::profile(*machine_, [&](exec::Stream& s) { return record_launches(s, context); }, [&] { return machine_->stream().synchronize(); }, in_step);
 }
 
 engine::Report PolicyBase::report() const {

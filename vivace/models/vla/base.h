@@ -25,7 +25,7 @@ class PolicyBase : public engine::PolicyModel {
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
   Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
   Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
-  Result<engine::Profile> profile(bool context) override;
+  Result<engine::Profile> profile(bool context, bool in_step) override;
 
  protected:
   static constexpr exec::ShapeKey kOnly{1};  // what varies lies in memory
