@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 POLICY = "tests/test_policy.py"
+STEPS = "tests/test_model_steps.py -k 'not many'"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
 
 # (what is wrong, file, right, wrong, tests[, the .cc to compile where the file is a header])
@@ -113,6 +114,23 @@ FAULTS = [
     ("policy: words are not scaled", "vivace/models/vla/pipeline.cc", '{{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}', '{{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}', f"{POLICY} -k stage"),
     ("policy: a calibrated scale of the place before", "vivace/models/vla/pipeline.cc", "slice(b_.act_scales, place, 1)", "slice(b_.act_scales, place > 0 ? place - 1 : 0, 1)", f"{POLICY} -k calibrated"),
     ("policy: dimensions before frequencies", "vivace/models/vla/codec.cc", "static_cast<size_t>(k * dims + d)", "static_cast<size_t>(d * horizon + k)", f"{POLICY} -k codec"),
+    ("text: the head takes the first rows, not the sampled ones", "vivace/models/decoder/pipeline.cc", '{{"table", hidden_}, {"ids", in_.sample_rows}, {"out", last}', '{{"table", hidden_}, {"ids", in_.slot}, {"out", last}', STEPS),
+    ("text: local layers see as far as the others", "vivace/models/decoder/pipeline.cc", "local ? local_ : global_", "global_", STEPS),
+    ("text: local layers turn as the others do", "vivace/models/decoder/pipeline.cc", "local ? b_.local_inv_freq : b_.inv_freq", "b_.inv_freq", STEPS),
+    ("text: a layer's values are another's", "vivace/models/decoder/pipeline.cc", "&v_cache = b_.v_cache[layer]", "&v_cache = b_.v_cache[0]", STEPS),
+    ("text: what waits is added twice", "vivace/models/decoder/pipeline.cc", "    waiting_ = false;\n    return s;", "    return s;", STEPS),
+    ("text: rows of experts are not normalised", "vivace/models/decoder/pipeline.cc", "      VV_TRY(settle());\n      VV_TRY(experts(", "      VV_TRY(experts(", STEPS),
+    ("text: a draw is counted from the row's place", "vivace/models/decoder/step_io.cc", "put(in_.sample_step, n, r.pos + 1)", "put(in_.sample_step, n, static_cast<int32_t>(i))", STEPS),
+    ("text: sampling of the first slot serves all", "vivace/models/decoder/step_io.cc", "of_slot[static_cast<size_t>(r.slot)]", "of_slot[0]", STEPS),
+    ("text: the row before of the rings is read", "vivace/models/decoder/step_io.cc", "static_cast<size_t>(f.row) * static_cast<size_t>(ring_.shape[1])", "static_cast<size_t>((f.row + 1) % static_cast<int>(flights_.size())) * static_cast<size_t>(ring_.shape[1])", STEPS),
+    ("text: counts of the sequence before", "vivace/models/decoder/steps.cc", "buffers_.no_counts.data, static_cast<size_t>(counts.span_bytes())", "counts.data, static_cast<size_t>(counts.span_bytes())", STEPS),
+    ("text: a page is given to two", "vivace/models/decoder/pages.cc", "free_.resize(free_.size() - static_cast<size_t>(wanted));", "if (free_.size() > 8) free_.resize(free_.size() - static_cast<size_t>(wanted));", "tests/test_pages.py"),
+    ("text: whoever ended still draws", "vivace/serve/batcher.cc", "slots_[static_cast<size_t>(sampled_[i].slot)].id == q.requests[i]", "true", STEPS),
+    ("text: prompts wait for nobody's answer", "vivace/serve/batcher.cc", "pos == size - 1}", "true}", STEPS),
+    ("text: an expert's ups lie on its gates", "vivace/engine/placement.cc", "t.data = static_cast<char*>(t.data) + from[k].shape[1] * row_bytes(t.dtype, t.shape[2]);", "static_cast<void>(k);", STEPS),
+    ("text: each expert's up is the one before's", "vivace/engine/placement.cc", "pieces.push_back({expert(from[i], e), expert(part, e)})", "pieces.push_back({expert(from[i], i > 0 && e > 0 ? e - 1 : e), expert(part, e)})", STEPS),
+    ("text: int4 codes are cut, not rounded", "vivace/engine/blocks.cc", "x[i] * scale + 8.5", "x[i] * scale + 8.0", "tests/test_int4.py"),
+    ("text: int8 codes are cut, not rounded", "vivace/engine/blocks.cc", "y + std::copysign(0.5f, y)", "y", "tests/test_int4.py"),
     ("control: twice the bound", "vivace/serve/chunks.cc", "if (std::fabs(step) > bound)", "if (std::fabs(step) > 2 * bound)", "tests/test_control.py -k jump"),
     ("control: an answer counts from its arrival", "vivace/serve/chunks.cc", "const int64_t place = tick - chunk.request.tick;\n  return", "const int64_t place = tick - joined_;\n  return", "tests/test_control.py -k counts"),
 ]

@@ -49,7 +49,7 @@ def test_int4_is_near_f32(name):
 
 
 # The head alone is rounded: one product's error.
-@pytest.mark.parametrize("head, bound", [("plain", 0.012), ("e4m3", 0.05), ("q8_0", 0.012), ("q4_0", 0.15), ("e2m1", 0.2)])
+@pytest.mark.parametrize("head, bound", [("plain", 0.012), ("e4m3", 0.05), ("q8_0", 0.0075), ("q4_0", 0.15), ("e2m1", 0.2)])
 @pytest.mark.parametrize("name", ["llama_untied", "qwen3"])
 def test_heads(name, head, bound):
     path = FIXTURES / "tiny" / name

@@ -170,6 +170,7 @@ def answers(model, requests, **options):
         batcher.submit(**{**defaults, **options, **r})
     while not batcher.idle():
         for request, token, logprob, finish in batcher.step():
+            assert 0 <= request < len(requests) and got.get(request, (0, 0, None))[2] is None, "of nobody, or of one that has ended"
             tokens, logprobs, _ = got.get(request, ([], [], None))
             got[request] = (tokens + [token] * (token is not None), logprobs + [logprob] * (token is not None), finish)
     return got

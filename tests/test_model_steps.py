@@ -187,6 +187,18 @@ def test_rows_that_join_and_leave(precision, options):
             assert [got[i] for i in range(7) if i != 1] == [alone[i] for i in range(7) if i != 1]
 
 
+def test_each_row_has_its_own_sampling():
+    """Requests of one step that draw in different ways, each as if alone."""
+    ways = [dict(), dict(temperature=0.7, seed=3), dict(temperature=1.3, top_k=5, seed=8), dict(temperature=1.0, top_p=0.6, repetition=1.5, seed=2),
+            dict(repetition=1.6, presence=1.0), dict(temperature=1.2, min_p=0.2, frequency=0.5, seed=99)]
+    requests = [dict(prompt=IDS[i:i + 12], max_tokens=20, **way) for i, way in enumerate(ways)]
+    with load(PATH, "bf16") as model:
+        alone = [answers(model, [r])[0] for r in requests]
+    with load(PATH, "bf16", max_batch=len(ways)) as model:
+        together = answers(model, requests)
+    assert [together[i] for i in range(len(ways))] == alone
+
+
 def test_many_steps():
     """Thousands of steps with rows that join and leave: the last answers are the first ones, and this process's
     pool holds what it held. (The chip's free bytes would change with every other process on it.)"""
