@@ -6,6 +6,7 @@
 
 #include "errors.h"
 #include "model.h"
+#include "vivace/models/vla/prompt.h"
 
 namespace vivace::python {
 namespace {
@@ -37,6 +38,15 @@ nb::bytes decode_all(const Tokenizer& t, const std::vector<int32_t>& ids) {
   return nb::bytes(text.data(), text.size());
 }
 
+/// What the C ABI makes of a task: `state` is normalised.
+std::vector<int32_t> prompt_tokens(const std::string& tokenizer, const std::string& family, const nb::bytes& task, const std::vector<float>& state) {
+  const auto prompter = models::vla::Prompter::open(tokenizer, family);
+  check(prompter.status());
+  auto tokens = prompter->tokens({task.c_str(), task.size()}, state);
+  check(tokens.status());
+  return std::move(tokens).value();
+}
+
 }  // namespace
 
 void add_bpe(nb::module_& m) {
@@ -55,6 +65,7 @@ void add_bpe(nb::module_& m) {
     check(t.status());
     return std::move(t).value();
   });
+  m.def("prompt_tokens", &prompt_tokens, nb::arg("tokenizer"), nb::arg("family"), nb::arg("task"), nb::arg("state"));
   m.def("load_byte_pairs", [](const std::string& path) {
     Result<BytePairs> t = BytePairs::load(path);
     check(t.status());

@@ -80,6 +80,8 @@ def clean(task: str) -> str:
 
 def state_bins(state) -> list[int]:
     """Normalised values as the words of a prompt: 256 bins of [-1, 1], what lies below is -1."""
+    if not all(math.isfinite(v) for v in state):
+        raise InvalidArgumentError("state is not finite")
     return [min(max(math.floor(128.0 * float(v)) + 128, -1), 255) for v in state]
 
 
@@ -217,7 +219,12 @@ class Policy:
 
             where = Path(self._tokenizer) if self._tokenizer is not None else Path(self._path)
             folder = where if where.is_dir() else where.parent
-            if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer.model")):
+            model = where if where.suffix == ".model" else folder / "tokenizer.model"
+            if where.suffix != ".model" and (folder / "tokenizer.json").exists():
+                self._text = load_text(str(folder), {}, checkpoint=self._path).encode
+            elif model.exists():
+                pieces = _core.load_tokenizer(str(model))
+                self._text = lambda words: pieces.encode(words.encode())
+            else:
                 raise NotFoundError(f"tokenizer: neither tokenizer.json nor tokenizer.model is in {folder}; name one with tokenizer=, or give token ids")
-            self._text = load_text(str(folder), {}, checkpoint=self._path)
-        return self._text.encode(text)
+        return self._text(text)

@@ -98,6 +98,57 @@ static void test_predict(vv_policy* policy) {
   EXPECT(memcmp(both, one, sizeof one) == 0);
 }
 
+/* Prompts that are text: the same tokens by either way, and what cannot be one. */
+static void test_prompts(const char* path) {
+  char tokenizer[4096];
+  static const float state[3] = {0.5f, -0.25f, 0.0f};
+  float by_text[kChunk], by_tokens[kChunk];
+  int32_t ids[128];
+  size_t count = 0;
+  vv_frame views[kViews];
+  vv_observation o;
+  vv_policy* policy = NULL;
+  vv_policy_options options = options_of(path);
+  EXPECT_OK(vv_policy_load(&options, &policy));
+  if (policy == NULL) return;
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", state, 3, ids, 128, &count), VV_NOT_FOUND, "neither tokenizer.model nor tokenizer.json");
+  vv_policy_destroy(policy);
+  policy = NULL;
+  snprintf(tokenizer, sizeof tokenizer, "%s/../../pieces/paligemma.model", path);
+  options.tokenizer = tokenizer;
+  EXPECT_OK(vv_policy_load(&options, &policy));
+  if (policy == NULL) return;
+  EXPECT_OK(vv_policy_encode_prompt(policy, "put it_there", state, 3, ids, 128, &count));
+  EXPECT(count > 8 && count <= 128 && ids[0] == 2);
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, NULL, state, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "text is NULL");
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", NULL, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "state is NULL");
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", NULL, 0, ids, 128, &count), VV_INVALID_ARGUMENT, "pi05 writes it into the prompt");
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, "g\xff", state, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "UTF-8");
+  EXPECT_OK(vv_policy_encode_prompt(policy, "put it there", state, 3, ids, 128, &count));
+  memset(views, 0, sizeof views);
+  views[0].data = picture;
+  views[0].height = 48;
+  views[0].width = 64;
+  views[0].stride = 64 * 3;
+  memset(&o, 0, sizeof o);
+  o.struct_size = sizeof o;
+  o.views = views;
+  o.view_count = kViews;
+  o.state = state;
+  o.state_count = 3;
+  o.tokens = ids;
+  o.token_count = (int)count;
+  EXPECT_OK(vv_policy_predict(policy, &o, 1, by_tokens, kChunk));
+  o.tokens = NULL;
+  o.token_count = 0;
+  o.prompt = "put it there";
+  EXPECT_OK(vv_policy_predict(policy, &o, 1, by_text, kChunk));
+  EXPECT(memcmp(by_text, by_tokens, sizeof by_text) == 0);
+  o.state_count = 0;
+  EXPECT_ERROR(vv_policy_predict(policy, &o, 1, by_text, kChunk), VV_INVALID_ARGUMENT, "observation 0");
+  vv_policy_destroy(policy);
+}
+
 int main(int argc, char** argv) {
   vv_policy* policy = NULL;
   vv_policy_options o;
@@ -116,6 +167,7 @@ int main(int argc, char** argv) {
   EXPECT(info.views == kViews && info.horizon == kHorizon && info.batch == 2 && info.action_dim == kDim && info.robot_dim == kDim);
   EXPECT(strstr(info.report, "\"family\": \"pi05\"") != NULL);
   test_predict(policy);
+  test_prompts(argv[1]);
   vv_policy_destroy(policy);
   vv_policy_destroy(NULL);
   printf("%d failures\n", failures);

@@ -32,6 +32,7 @@ typedef struct vv_policy_options {
   int batch;              /* observations of one call; 0 = 1 */
   int prompt_tokens;      /* most tokens of a prompt; 0 = the family's */
   double partition;       /* share of the device's multiprocessors, in (0, 1); 0 = all of it */
+  const char* tokenizer;  /* of prompts that are text: tokenizer.model or tokenizer.json, or their folder; NULL = beside path */
 } vv_policy_options;
 
 typedef struct vv_policy_info {
@@ -54,7 +55,7 @@ typedef struct vv_observation {
   size_t struct_size;
   const vv_frame* views;   /* vv_policy_info.views of them */
   int view_count;
-  const int32_t* tokens;   /* the prompt, without padding */
+  const int32_t* tokens;   /* the prompt, without padding; NULL: see prompt */
   int token_count;
   const float* state;      /* the robot's own units */
   int state_count;
@@ -62,6 +63,7 @@ typedef struct vv_observation {
   uint64_t seed;
   const float* frozen;     /* [frozen_count, action_dim], normalised: what the chunk must begin with (pi05) */
   int frozen_count;
+  const char* prompt;      /* where tokens is NULL: the task as text, UTF-8; makes predict() allocate */
 } vv_observation;
 
 /* Setup. Errors: VV_NOT_FOUND, VV_CORRUPT_DATA, VV_INVALID_ARGUMENT (an option; another family's checkpoint; statistics
@@ -74,6 +76,12 @@ VV_API void vv_policy_destroy(vv_policy* policy);
  * the first one states; `capacity` counts floats. Errors name what is wrong with which observation, and nothing ran;
  * VV_INTERNAL: the network's actions are not finite. After an error `actions` is as it was. */
 VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions, size_t capacity);
+
+/* The token ids of a prompt as the policy's family writes it: of `text`, a task in UTF-8, and, where the family puts it
+ * there, the state in the robot's own units. *count is how many ids there are; the first `capacity` of them are written, none
+ * where ids is NULL. The first call loads the tokenizer. Errors: VV_NOT_FOUND (no tokenizer), VV_CORRUPT_DATA, VV_UNSUPPORTED,
+ * VV_INVALID_ARGUMENT (no UTF-8, a state that is missing or not finite), VV_INVALID_SHAPE. */
+VV_API vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count, int32_t* ids, size_t capacity, size_t* count);
 
 #ifdef __cplusplus
 }

@@ -1,13 +1,16 @@
 // Policies of the C ABI: vivace/capi/policy.h over engine::PolicyModel.
 #include "vivace/capi/policy.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "vivace/capi/guard.h"
 #include "vivace/models/vla/model.h"
+#include "vivace/models/vla/prompt.h"
 
 using vivace::Code;
 using vivace::Status;
@@ -20,13 +23,16 @@ struct vv_policy {
   std::string report;
   std::vector<std::vector<engine::Frame>> views;     // of each observation, of the sizes that predict() needs
   std::vector<engine::Observation> observations;
+  std::string tokenizer;                             // where its files are
+  std::optional<vivace::models::vla::Prompter> prompter;  // once a prompt came as text
+  std::vector<std::vector<int32_t>> tokens;          // of prompts that came as text
 };
 
 namespace {
 
 namespace capi = vivace::capi;
 
-constexpr size_t kOptionsV1 = offsetof(vv_policy_options, partition), kInfoV1 = sizeof(vv_policy_info), kObservationV1 = sizeof(vv_observation);
+constexpr size_t kOptionsV1 = offsetof(vv_policy_options, partition), kInfoV1 = sizeof(vv_policy_info), kObservationV1 = offsetof(vv_observation, prompt);
 
 vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
   if (o.config == nullptr) return capi::null("options.config");
@@ -55,6 +61,19 @@ Status list(const char* what, const T* data, int64_t count, std::span<const T>* 
   return {};
 }
 
+/// A prompt's tokens, the tokenizer loaded where none was needed before.
+vivace::Result<std::vector<int32_t>> encode(vv_policy* policy, const char* text, std::span<const float> state) {
+  if (!policy->prompter) {
+    VV_ASSIGN(auto prompter, vivace::models::vla::Prompter::open(policy->tokenizer, policy->model->family()));
+    policy->prompter.emplace(std::move(prompter));
+  }
+  std::vector<float> normal;
+  if (!state.empty()) {
+    VV_ASSIGN(normal, policy->model->normalized_state(state));
+  }
+  return policy->prompter->tokens(text, normal);
+}
+
 }  // namespace
 
 extern "C" {
@@ -74,6 +93,8 @@ vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
     policy->views.assign(static_cast<size_t>(l.batch), std::vector<engine::Frame>(static_cast<size_t>(l.views)));
     policy->observations.resize(static_cast<size_t>(l.batch));
     policy->model = std::move(model);
+    policy->tokenizer = o.tokenizer != nullptr ? o.tokenizer : o.path;
+    policy->tokens.resize(static_cast<size_t>(l.batch));
     *out = policy.release();
     return {};
   });
@@ -113,8 +134,26 @@ vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observation
       VV_TRY(list("state", o.state, o.state_count, &to.state));
       VV_TRY(list("noise", o.noise, o.noise == nullptr ? 0 : int64_t{l.horizon} * l.action_dim, &to.noise));
       VV_TRY(list("frozen", o.frozen, int64_t{o.frozen_count} * l.action_dim, &to.frozen));
+      if (o.tokens != nullptr || o.prompt == nullptr) continue;
+      auto encoded = encode(policy, o.prompt, to.state);
+      if (!encoded.ok()) return std::move(encoded).status().with_context(vivace::strf("observation %d", i));
+      to.tokens = policy->tokens[static_cast<size_t>(i)] = std::move(encoded).value();
     }
     return policy->model->predict({policy->observations.data(), static_cast<size_t>(count)}, {actions, wanted});
+  });
+}
+
+vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count, int32_t* ids, size_t capacity, size_t* count) {
+  return guard("vv_policy_encode_prompt", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    VV_NOT_NULL(text);
+    VV_NOT_NULL(count);
+    std::span<const float> values;
+    VV_TRY(list("state", state, state_count, &values));
+    VV_ASSIGN(const std::vector<int32_t> all, encode(policy, text, values));
+    if (ids != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
+    *count = all.size();
+    return {};
   });
 }
 

@@ -1,0 +1,81 @@
+#include "vivace/models/vla/prompt.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "vivace/base/check.h"
+#include "vivace/engine/text/unicode.h"
+
+namespace vivace::models::vla {
+namespace {
+
+constexpr int32_t kBegin = 2;  // of PaliGemma's vocabulary
+
+/// Without spaces of any kind at its ends.
+std::string_view stripped(std::string_view s) {
+  const auto is_space = [](char32_t c) { return engine::text::is_space(c) || (c >= 0x1c && c <= 0x1f); };
+  char32_t c = 0;
+  for (int n; (n = engine::text::read_utf8(s, &c)) > 0 && is_space(c);) s.remove_prefix(static_cast<size_t>(n));
+  for (size_t end = s.size(); end > 0;) {
+    size_t at = end - 1;
+    while (at > 0 && (static_cast<uint8_t>(s[at]) & 0xc0) == 0x80) --at;
+    if (engine::text::read_utf8(s.substr(at), &c) != static_cast<int>(end - at) || !is_space(c)) break;
+    s = s.substr(0, end = at);
+  }
+  return s;
+}
+
+/// Normalised values as words: 256 bins of [-1, 1], what lies below is -1.
+Result<std::string> words_of(std::span<const float> state) {
+  std::string words;
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (!std::isfinite(state[i])) return Status(Code::kInvalidArgument, strf("state: value %zu is not finite", i));
+    const double bin = std::clamp(std::floor(128.0 * static_cast<double>(state[i])) + 128.0, -1.0, 255.0);
+    if (i > 0) words += ' ';
+    words += std::to_string(static_cast<int>(bin));
+  }
+  return words;
+}
+
+}  // namespace
+
+Result<std::string> prompt_text(const Family& family, std::string_view task, std::span<const float> state) {
+  std::string text(stripped(task));
+  std::replace(text.begin(), text.end(), '_', ' ');
+  if (!family.has(kStateInPrompt)) {
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+  }
+  if (state.empty()) return Status(Code::kInvalidArgument, strf("state: %s writes it into the prompt; give it, or token ids as prompt", family.name));
+  VV_ASSIGN(const std::string words, words_of(state));
+  if (family.has(kCodes)) {
+    if (std::any_of(text.begin(), text.end(), [](char b) { return static_cast<uint8_t>(b) >= 0x80; }))
+      return Status(Code::kUnsupported, strf("prompt: %s writes small letters, which are known of ASCII alone; pass token ids", family.name));
+    std::transform(text.begin(), text.end(), text.begin(), [](char b) { return b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b; });
+  } else {
+    std::replace(text.begin(), text.end(), '\n', ' ');
+  }
+  std::string prompt = "Task: ";
+  for (const std::string_view part : {std::string_view(text), std::string_view(", State: "), std::string_view(words), std::string_view(family.has(kCodes) ? ";\n" : ";\nAction: ")}) prompt.append(part);
+  return prompt;
+}
+
+Result<Prompter> Prompter::open(const std::string& tokenizer, std::string_view family) {
+  const auto* const found = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.name == family; });
+  if (found == std::end(kFamilies)) return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(family) + "'");
+  VV_ASSIGN(engine::text::Tokenizer loaded, engine::text::Tokenizer::load(tokenizer));
+  if (loaded.size() <= kBegin) return Status(Code::kCorruptData, strf("tokenizer: %d tokens, prompts begin with token %d", loaded.size(), kBegin));
+  return Prompter(found, std::move(loaded));
+}
+
+Result<std::vector<int32_t>> Prompter::tokens(std::string_view task, std::span<const float> state) const {
+  VV_ASSIGN(const std::string text, prompt_text(*family_, task, state));
+  std::vector<int32_t> ids{kBegin};
+  VV_TRY(tokenizer_.encode(text, false, &ids));
+  // lerobot's pi0-FAST begins the answer with a second one, which is part of the prompt.
+  if (family_->has(kCodes)) ids.push_back(kBegin);
+  else if (!family_->has(kStateInPrompt)) VV_TRY(tokenizer_.encode("\n", false, &ids));
+  return ids;
+}
+
+}  // namespace vivace::models::vla
