@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,15 +83,14 @@ def warm(models) -> None:
     jobs = {(name, precision, kv, 2 * POSITION, PROMPT, batch) for name, precision, kv, batches in CASES for batch in batches}
     jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch) for name, precision, rows, at in CURVES for batch in rows} | {(*JITTER[:2], "auto", 2 * POSITION, PROMPT, 1)}
     with tempfile.TemporaryDirectory() as folder:
-        running = []
-        for name, *rest in sorted(j for j in jobs if models is None or j[0] in models):
+        chosen = sorted(j for j in jobs if models is None or j[0] in models)
+        for name in {j[0] for j in chosen}:
             config = json.loads((ROOT / "bench/configs" / name / "config.json").read_text()) | {"num_hidden_layers": 2}
-            path = Path(folder) / name
-            path.mkdir(exist_ok=True)
-            (path / "config.json").write_text(json.dumps(config))
-            running.append(subprocess.Popen([sys.executable, "-c", code, str(path), *map(str, rest)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        for p in running:
-            p.wait()
+            (Path(folder) / name).mkdir()
+            (Path(folder) / name / "config.json").write_text(json.dumps(config))
+        run = lambda job: subprocess.run([sys.executable, "-c", code, str(Path(folder) / job[0]), *map(str, job[1:])], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: E731
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # each holds some gigabytes of the device
+            list(pool.map(run, chosen))
 
 
 def load(vivace, name, precision, batch, **options):
