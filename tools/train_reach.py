@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains tiny-pi05: behaviour cloning by flow matching, on pictures drawn where it trains and an analytic controller's chunks.
 
-    python tools/train_reach.py --out FOLDER [--steps N] [--batch N] [--device cuda|cpu] [--seconds S]
+    python tools/train_reach.py --out FOLDER [--steps N] [--batch N] [--device cuda|cpu]
 
 FOLDER gets config.json, norm_stats.json, tokenizer.json and model.safetensors (bf16), in openpi's converted layout. Needs
 PyTorch and an installed Vivace, whose arm and cameras it uses. tools/reach/ has the model.
@@ -144,7 +144,6 @@ class Trainer:
 
 def save(model, folder) -> int:
     weights = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.p.items() if k != GOAL}
-    folder.mkdir(parents=True, exist_ok=True)
     save_file(weights, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
     (folder / "norm_stats.json").write_text(json.dumps(statistics(), indent=1) + "\n")
@@ -155,8 +154,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", required=True, type=Path)
     p.add_argument("--device", default="cuda")
-    p.add_argument("--steps", type=int, default=8000)
-    p.add_argument("--seconds", type=float, default=0, help="as many steps as fit, instead of --steps")
+    p.add_argument("--steps", type=int, default=5500)
     p.add_argument("--batch", type=int, default=192)
     p.add_argument("--rate", type=float, default=1e-3)
     p.add_argument("--tokenizer", type=Path, default=reach.FOLDER, help="folder of tokenizer.json")
@@ -167,21 +165,19 @@ def main():
     first = parameters(CONFIG, prompts.vocab) | {GOAL: torch.zeros(CONFIG["text"]["width"], arm.JOINTS)}
     model = Pi05(first, CONFIG).to(args.device)
     trainer = Trainer(model, Task(args.device, prompts), args.batch, 1e-5)
-    start, total = time.perf_counter(), args.steps
-    every = max(1, min(200, total // 20))
-    for i in range(total + 1):
-        done = (i + 1) / total
-        if args.seconds:
-            done = (time.perf_counter() - start) / args.seconds
-            if done >= 1:
-                break
-        loss = trainer.step(args.rate * min(1, (i + 1) / min(300, total / 5)) * (0.5 + 0.5 * math.cos(math.pi * min(done, 1))))
-        if i % every == 0:  # also keeps the queue short, so that the clock above tells the truth
-            print(f"{i:>6}  flow {loss[0].item():.5f}  goal {loss[1].item():.5f}  {time.perf_counter() - start:6.1f} s", flush=True)
-    count = save(model, args.out)
+    args.out.mkdir(parents=True, exist_ok=True)
     if (args.tokenizer / "tokenizer.json").resolve() != (args.out / "tokenizer.json").resolve():
         shutil.copy(args.tokenizer / "tokenizer.json", args.out / "tokenizer.json")
-    print(f"{count:,} weights, {(args.out / 'model.safetensors').stat().st_size:,} bytes, {i} steps of {args.batch} in {time.perf_counter() - start:.0f} s, last loss {loss[0].item():.5f}")
+    start, total = time.perf_counter(), args.steps
+    every = max(1, min(200, total // 20))
+    for i in range(total):
+        loss = trainer.step(args.rate * min(1, (i + 1) / min(300, total / 5)) * (0.5 + 0.5 * math.cos(math.pi * (i + 1) / total)))
+        if i % every == 0:
+            print(f"{i:>6}  flow {loss[0].item():.5f}  goal {loss[1].item():.5f}  {time.perf_counter() - start:6.1f} s", flush=True)
+        if i % 1000 == 999:
+            save(model, args.out)  # what there is if it is cut off
+    count = save(model, args.out)
+    print(f"{count:,} weights, {(args.out / 'model.safetensors').stat().st_size:,} bytes, {total} steps of {args.batch} in {time.perf_counter() - start:.0f} s, last loss {loss[0].item():.5f}")
 
 
 if __name__ == "__main__":
