@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times the compile of all kernels for the GPU of this machine: cold, and again from the cache.
+"""Times the compile of all kernels for the GPU of this machine: cold, and again from the cache; and of a variant of attention.
 
     python bench/bench_jit.py --facts FILE --out DIR [--cache FOLDER]
 
@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 TURN = "import json, sys; from vivace import pack; print(json.dumps(pack.build(sys.argv[1], [sys.argv[2]], sys.argv[4:], jobs=int(sys.argv[3]))))"
+VARIANTS = "import json; from tests.gpu.test_attention_variant import pages_variants; print(json.dumps(pages_variants()))"
 
 
 def turn(folder, cache, arch, jobs, *ops):
@@ -53,8 +54,11 @@ def main():
         row("jit", f"set=all,cores={cores},cache=cold", cold["seconds"], cold["kernels"], f"mean_ms_a_kernel={1e3 * cold['seconds'] * cores / max(1, cold['kernels']):.0f}")
         warm = turn(folder, cache, arch, cores)
         row("jit", f"set=all,cores={cores},cache=warm", warm["seconds"], warm["kernels"])
-    if not rows:
-        return 1
+        done = subprocess.run([sys.executable, "-c", VARIANTS], cwd=ROOT, env=os.environ | {"VIVACE_CACHE": f"{folder}/empty", "VIVACE_TEST_DEVICE": "cuda"}, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr[-2000:])
+        for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():
+            row("attention", f"variant={name},cache=cold", seconds, 1, "first call, with its compile, one after the other")
     r = Receipt("jit", sources=["vivace/jit/*.cc", "vivace/jit/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_jit.py"],
                 command="python bench/bench_jit.py", **facts)
     for one in rows:

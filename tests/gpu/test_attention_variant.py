@@ -75,18 +75,21 @@ def test_device_is_host(shape, name, dtype, paged):
     assert np.isfinite(got).all() and (np.abs(got - want) <= BOUND[dtype] * scale).all(), float((np.abs(got - want) / scale).max())
 
 
-def test_the_pages_variants_and_their_compile_time():
+def pages_variants():
+    """Calls each variant of the documentation's page once; {name: seconds until its result was there}."""
     x = up(tensors("bf16", paged=False, **SHAPES["prefill"]))
-    out = array.zeros(x["q"].shape, "bf16")
-    slowest, longest = 0.0, 0.0  # in processor time, which is the wall's where nothing else runs
+    out, took = array.zeros(x["q"].shape, "bf16"), {}
     more = {"sigmoid": {"bias": -3.0}, "strided": {"near": 8, "step": 4}, "tree": {"seen": array.from_numpy(np.eye(300, dtype=np.int32)), "start": 0}}
     for name, v in documented().items():
-        begin, wall = time.process_time(), time.perf_counter()
+        begin = time.perf_counter()
         v(**x, out=out, mask="full", **more[name])
-        slowest, longest = max(slowest, time.process_time() - begin), max(longest, time.perf_counter() - wall)
-        assert np.isfinite(out.numpy().astype(np.float32)).all()
-    print(f"slowest variant: {slowest:.2f} s of a processor, {longest:.2f} s on the wall")
-    assert slowest < 3.0, f"{slowest:.2f} s"
+        assert np.isfinite(out.numpy().astype(np.float32)).all(), name
+        took[name] = time.perf_counter() - begin
+    return took
+
+
+def test_the_pages_variants():
+    assert set(pages_variants()) == set(documented())  # how long they compile: bench/bench_jit.py, alone on its machine
 
 
 def test_text_and_expression_agree_bit_for_bit():
