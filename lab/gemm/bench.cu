@@ -78,7 +78,7 @@ void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish}), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel}), "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
@@ -302,7 +302,7 @@ int main(int argc, char** argv) {
   };
   std::vector<Job> jobs;
   for (const Shape& s : decode)
-    for (int M : {1, 8, 16, 32, 50, 64, 256, 968, 4096})
+    for (int M : {1, 8, 16, 32, 50, 64, 256, 576, 968, 4096})
       if ((M > 64 ? many : few) && (!quick || M == 1 || M == 16 || M == 50 || M > 64)) jobs.push_back({M, s});
   for (const Shape& s : vision)
     for (int M : {256, 512, 768})

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstring>
 
-#include "vivace/ops/gemm_tiles.h"
+#include "vivace/ops/gemm_table.h"
 
 namespace lab {
 
@@ -24,7 +24,7 @@ inline vivace::kernels::GemmWgmma op_choice(bool e4m3, bool fast, int64_t M, int
   vivace::kernels::GemmWgmma p = GemmTiles::pick(M, N, k_bytes, promote);
   for (const Row& r : kRows)  // by T: the first that holds M
     if (!fast && std::strcmp(r.dtype, e4m3 ? "e4m3" : "bf16") == 0 && r.N == N && r.K == K && r.T >= M) {
-      if ((r.T > GemmTiles::kFewTokens) == (M > GemmTiles::kFewTokens)) p = GemmTiles::laid(r.layout, M, N, k_bytes, promote);
+      if (vivace::ops::GemmRow{.T = r.T}.serves(M)) p = GemmTiles::laid(r.layout, M, N, k_bytes, promote);
       break;
     }
   p.finish = vivace::kernels::kFinishFast;

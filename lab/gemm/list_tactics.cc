@@ -32,7 +32,7 @@ int main(int argc, char**) {
     for (const auto& [N, K] : kWeights) {
       const int64_t k_bytes = int64_t{K} * (e4m3 ? 1 : 2);
       for (const bool fast : {false, true})
-        for (const int64_t T : {1, 16, 50, 256, 512, 768, 968, 4096}) {
+        for (const int64_t T : {1, 16, 50, 256, 512, 576, 768, 968, 4096}) {
           if (fast && (!e4m3 || T <= 64)) continue;
           const GemmWgmma p = lab::op_choice(e4m3, fast, T, N, K);
           print(e4m3, p, kFinishFast);
@@ -48,7 +48,7 @@ int main(int argc, char**) {
           for (const int32_t way : kWays) print(e4m3, p, (way & kFinishGated) ? kFinishAny : way);
       }
       for (const bool promote : {false, true})
-        for (const int64_t T : {256, 512, 968, 4096}) {
+        for (const int64_t T : {256, 512, 576, 968, 4096}) {
           std::vector<std::pair<int64_t, ops::GemmTiles::Layout>> all;  // those that should take least
           for (const auto& l : ops::GemmTiles::kMany) {
             const GemmWgmma p = ops::GemmTiles::many(l, T, N, k_bytes, promote);

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import defaultdict
 
-UP_TO = {1: 8, 16: 16, 32: 32, 50: 64, 64: 64, 256: 256, 512: 512, 768: 768, 968: 1024, 4096: 4096}  # measured T -> the row's
+UP_TO = {1: 8, 16: 16, 32: 32, 50: 64, 64: 64, 256: 256, 384: 384, 512: 512, 576: 576, 768: 768, 968: 1024, 4096: 4096}  # measured T -> the row's
 NAME = re.compile(r"w(\d+)x(\d+)/(\d+)k(\d+)\.(\d+)x(\d+)w(\d+)$")  # not those that end in f: their sums are other ones
 
 

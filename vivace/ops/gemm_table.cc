@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "vivace/base/sha256.h"
-#include "vivace/ops/gemm_tiles.h"
 
 namespace vivace::ops {
 namespace {
@@ -114,7 +113,7 @@ const GemmRow* find_gemm_row(std::span<const GemmRow> rows, DType dtype, int64_t
   const auto wanted = std::tuple(static_cast<int>(dtype), N, K, T);
   const auto row = std::lower_bound(rows.begin(), rows.end(), wanted, [](const GemmRow& r, const auto& w) { return key(r) < w; });
   if (row == rows.end() || row->dtype != dtype || row->N != N || row->K != K) return nullptr;
-  return (row->T > GemmTiles::kFewTokens) == (T > GemmTiles::kFewTokens) ? &*row : nullptr;
+  return row->serves(T) ? &*row : nullptr;
 }
 
 std::string print_gemm_rows(std::span<const GemmRow> rows) {

@@ -6,18 +6,20 @@
 
 #include "vivace/base/dtype.h"
 #include "vivace/base/status.h"
-#include "vivace/kernels/gemm/gemm.h"
+#include "vivace/ops/gemm_tiles.h"
 
 namespace vivace::ops {
 
-/// Products x W^T of W [N, K] and up to T tokens (above the row before it of the same weight). A row chooses how
-/// blocks share the work and never how a sum is cut: no table changes a bit of a result.
+/// Products x W^T of W [N, K] and up to T tokens: above the row before it of the same weight, and above 64 tokens from
+/// 3/4 T on, for a tile that is right for 968 leaves a third of 600 empty. A row chooses how blocks share the work and never
+/// how a sum is cut: no table changes a bit of a result.
 struct GemmRow {
   DType dtype;    // of x and W
   int32_t N, K, T;
   int32_t rows, tokens, share_x, share_w;  // as in kernels::GemmWgmma
   float us;       // measured with cold weights, 0: not measured
 
+  constexpr bool serves(int64_t tokens) const { return tokens <= T && (tokens <= GemmTiles::kFewTokens ? T <= GemmTiles::kFewTokens : 4 * tokens > 3 * int64_t{T}); }
   friend bool operator==(const GemmRow&, const GemmRow&) = default;
 };
 

@@ -96,13 +96,14 @@ struct WgmmaRing {
 
 /// What a multiplying warpgroup does with whole sums, and where it does it: by any way that serves P.finish.
 template <class T, class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlace<T, P>& place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct();
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated);
   using Merge = WgmmaMerge<P>;
   constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
   constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
   static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
-  static_assert(!kDirect || (sizeof(Out) == 2 && !P.has(kFinishGated)));
+  static_assert(!kDirect || sizeof(Out) == 2 || kGated);
+  static_assert(!kGated || (!kParts && !P.has(kFinishGate) && !P.has(kFinishResidual)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
   place.tile(i, &t0, &n0);
@@ -113,10 +114,15 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
   const GemmEpilogue<Out> epilogue(a);
   const bool vector = epilogue.template wide<4>();
   WgmmaFinish<Out, P> out(epilogue);
-  for (; i < place.tiles(); i += stride) {
-    if (i >= stride) place.tile(i, &t0, &n0);
-    if (!place.works(i, t0, M)) continue;
-    const int rows0 = n0 + ring.group * 64;  // of this warpgroup
+  bool next = !place.narrow(M, stride, &i);
+  if (next) {
+    for (int k = place.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
+    if constexpr (kParts && !kShared) ptx::cluster_wait<P.cluster()>();
+    if constexpr (kParts && kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
+  }
+  for (; i < place.tiles(); i += stride, next = true) {
+    if (next) place.tile(i, &t0, &n0);
+    const int rows0 = n0 + ring.group * 64, rows_of_warp = rows0 + tid / 32 % 4 * 16;  // of this warpgroup, of this warp
     if constexpr (kFast && !kDirect) out.load_rows(rows0);
     WgmmaPiece<Out, P, kPairs> piece[kPieces];
     const auto item = [&](int p, int* t, int* n) {  // a piece's first token and row
@@ -125,11 +131,14 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
         *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 8;
         return Merge::kItems % (2 * P.rows) == 0 || at < Merge::kItems / 32;
       } else {
-        *t = t0, *n = rows0 + tid / 32 % 4 * 16 + 8 * p;
+        *t = t0, *n = rows_of_warp + 8 * p;
         return true;
       }
     };
-    if constexpr (kDirect) {
+    WgmmaGatedPiece<Out, P> both;
+    if constexpr (kGated) {
+      both.prefetch(a, rows_of_warp);
+    } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
         int t, n;
@@ -142,7 +151,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
       if constexpr (!kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
       if constexpr (kStaged > 0) {
         ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
-        Merge::send_staged(ptx::shared_address(sums), merged, reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
+        Merge::send_staged(reinterpret_cast<float*>(sums), merged, reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
       } else {
         Merge::send(ptx::shared_address(sums), merged, place, acc);
       }
@@ -169,6 +178,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
       }
     } else if constexpr (!kFast) {
       wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
+    } else if constexpr (kGated) {
+      both.finish(out, t0, rows_of_warp, M, acc);
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
@@ -217,7 +228,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
     if constexpr (kMakers > 0) ptx::mbarrier_init(wgmma_made<P>(full), kMakers);
     ptx::mbarrier_fence();
-    if constexpr (P.parts() > 1) ptx::mbarrier_expect(merged, P.parts() * WgmmaMerge<P>::kPartFloats * 4);
+    if constexpr (P.parts() > 1) ptx::mbarrier_expect(merged, WgmmaMerge<P>::kComing);
   }
   __syncthreads();
   if constexpr (C > 1) ptx::cluster_arrive<C>();

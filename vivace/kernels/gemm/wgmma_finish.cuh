@@ -210,4 +210,41 @@ struct WgmmaPiece {
   }
 };
 
+/// The same of a gated unit: a warp's 16 rows lie even ones first, so a gate and its up row meet in a lane and 8 columns leave.
+template <class Out, GemmWgmma P>
+struct WgmmaGatedPiece {
+  WgmmaRowFactors row[2];
+
+  /// `n`: the first of the 16 rows of W.
+  __device__ __forceinline__ void prefetch(const GemmArgs& a, int n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) row[h].template load<Out, P>(a, n + threadIdx.x % 32 / 4 * 2 + h);
+  }
+  __device__ __forceinline__ void finish(const WgmmaFinish<Out, P>& out, int t, int n, int M, const float (&acc)[P.tokens / 2]) const {
+    const GemmArgs& a = out.a;
+    const int lane = threadIdx.x % 32, col = n / 2 + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < P.tokens / 8; ++i) {
+      float s[2], z[2];
+      token_scales<P>(a, t + 8 * i + lane % 4 * 2, M, s);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float gate = wgmma_biased<P>(acc[4 * i + e], out.scale, s[e], row[0]);
+        if constexpr (P.activation() != Activation::none) gate = activate_as<P.activation()>(gate);
+        z[e] = wgmma_gated<Out, P>(__fmul_rn(gate, wgmma_biased<P>(acc[4 * i + 2 + e], out.scale, s[e], row[1])), out.divisor, row[0], 0.0f);
+      }
+      const int64_t token = t + 8 * i + lane / 4;
+      const bool within = token < M && col < a.N / 2;
+      Out* const to = static_cast<Out*>(a.out) + token * a.out_stride + col;
+      if constexpr (sizeof(Out) == 1) {  // a byte in each half of a word, on its way through
+        const uint32_t pair = ptx::pack_e4m3(z[0], z[1]), word = ptx::transpose_matrix((pair & 0xffu) | (pair & 0xff00u) << 8);
+        if (within) *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>((word & 0xffu) | word >> 8);
+      } else {
+        const uint32_t word = ptx::transpose_matrix(ptx::pack<Out>(z[0], z[1]));
+        if (within) *reinterpret_cast<uint32_t*>(to) = word;
+      }
+    }
+  }
+};
+
 }  // namespace vivace::kernels

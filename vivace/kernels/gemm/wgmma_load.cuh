@@ -37,14 +37,30 @@ struct WgmmaPlace {
     *t0 = ((band * kBand + left % width) * P.share_w + of_w) * P.tokens;
     *n0 = (left / width * P.share_x + of_x) * P.rows;
   }
-  /// Whether the cluster works on the tile: tiles of no valid token are passed over, but for a block's first,
-  /// whose weights are on their way before the number of valid tokens is known.
-  __device__ __forceinline__ bool works(int i, int t0, int M) const { return i == static_cast<int>(blockIdx.x) / P.cluster() || t0 - of_w * P.tokens < M; }
+  /// Steps of a block's first tile whose weights are on their way before the number of valid tokens is known.
+  __device__ __forceinline__ int ahead() const { return P.aligned ? min(P.stages, steps) : 0; }
+  /// Leaves out tiles of no valid token, once M is known. A cluster keeps its first tile, *i of the first `stride`, if that has
+  /// valid tokens; else (false) it only takes what is on its way, and then its turn among those that are left.
+  __device__ __forceinline__ bool narrow(int M, int stride, int* i) {
+    const int valid = min((M + P.tokens * P.share_w - 1) / (P.tokens * P.share_w), tiles_t);
+    if (valid == tiles_t) return true;
+    constexpr int kBand = 2048 / (P.tokens * P.share_w);
+    bool in = false;
+    const auto before = [&](int at) {  // valid tiles before tile `at`
+      const int whole = kBand * tiles_n, band = at / whole, left = at - band * whole, width = max(min(kBand, tiles_t - band * kBand), 1), some = max(min(valid - band * kBand, width), 0);
+      in = left % width < some;
+      return min(band * kBand, valid) * tiles_n + left / width * some + min(left % width, some);
+    };
+    const int all = before(stride), mine = before(*i);
+    *i = in ? mine : all + *i - mine;
+    tiles_t = valid;
+    return in;
+  }
 };
 
 /// The loading thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_load(const Args& args, const WgmmaPlace<T, P>& place, uint32_t base, uint32_t full, uint32_t empty) {
+__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> place, uint32_t base, uint32_t full, uint32_t empty) {
   constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
   const uint64_t policy_w = P.tokens <= 64 ? ptx::evict_first() : ptx::evict_normal(), policy_x = P.tokens <= 64 ? ptx::evict_last() : ptx::evict_normal();
@@ -78,11 +94,11 @@ __device__ __forceinline__ void wgmma_load(const Args& args, const WgmmaPlace<T,
   };
 
   // W is immutable: it is on its way while the predecessor still runs.
-  int t0, n0, ahead = min(P.stages, place.steps);
-  place.tile(static_cast<int>(blockIdx.x) / P.cluster(), &t0, &n0);
-  for (int i = 0; i < ahead; ++i) {
-    ptx::mbarrier_expect(full + 8 * i, P.stage_bytes());
-    load_w(i, i, n0);
+  int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, ahead = place.ahead();
+  place.tile(i, &t0, &n0);
+  for (int k = 0; k < ahead; ++k) {
+    ptx::mbarrier_expect(full + 8 * k, P.stage_bytes());
+    load_w(k, k, n0);
   }
   ptx::touch_parameters(args);
   ptx::dependency_wait();
@@ -91,9 +107,11 @@ __device__ __forceinline__ void wgmma_load(const Args& args, const WgmmaPlace<T,
   const auto advance = [&] {
     if (++slot == P.stages) slot = 0, parity ^= 1;
   };
-  for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += stride) {
-    if (i >= stride) place.tile(i, &t0, &n0);
-    if (!place.works(i, t0, M)) continue;
+  bool next = !place.narrow(M, stride, &i);
+  if (next)
+    for (int k = 0; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
+  for (; i < place.tiles(); i += stride, next = true) {
+    if (next) place.tile(i, &t0, &n0);
     for (int k = 0; k < place.steps; ++k) {
       if (ahead > 0) {
         --ahead;
@@ -122,16 +140,16 @@ __device__ __forceinline__ void wgmma_load(const Args& args, const WgmmaPlace<T,
 
 /// The loading warp where rows are not aligned for the copy engine: element by element, the same stages.
 template <class T, GemmWgmma P>
-__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, const WgmmaPlace<T, P>& place, uint4* ring, uint32_t full, uint32_t empty) {
+__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaPlace<T, P> place, uint4* ring, uint32_t full, uint32_t empty) {
   static_assert(P.aligned || P.share_x * P.share_w == 1);
   constexpr int kElems = 16 / sizeof(T);
   ptx::dependency_wait();
   const int M = valid_rows(a.rows, a.T), lane = threadIdx.x % 32;
-  int slot = 0, parity = 1;
-  for (int i = static_cast<int>(blockIdx.x) / P.cluster(); i < place.tiles(); i += static_cast<int>(gridDim.x) / P.cluster()) {
+  const int stride = static_cast<int>(gridDim.x) / P.cluster();
+  int slot = 0, parity = 1, i = static_cast<int>(blockIdx.x) / P.cluster();
+  for (place.narrow(M, stride, &i); i < place.tiles(); i += stride) {
     int t0, n0;
     place.tile(i, &t0, &n0);
-    if (!place.works(i, t0, M)) continue;
     for (int step = 0; step < place.steps; ++step) {
       ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
       for (int j = lane; j < (P.rows + P.tokens) * 8; j += 32) {

@@ -4,6 +4,7 @@
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
+#include "vivace/kernels/ptx/remote.cuh"
 
 namespace vivace::kernels {
 
@@ -57,6 +58,8 @@ struct WgmmaMerge {
   static constexpr int kPieces = 2 * kPairs / kVec;            // of a lane, unit
   static constexpr int kPartFloats = kUnits * kPairs * 64;
   static constexpr int kItems = kUnits * kPieces * 32;         // groups of kVec floats
+  static constexpr bool kStaged = P.parts() > 1 && P.tokens >= 32;  // send_staged()
+  static constexpr int kComing = (P.parts() - kStaged) * kPartFloats * 4;  // bytes that a block is sent
 
   /// `sums` and `barrier`: shared addresses, the same in every block.
   template <class T>
@@ -75,25 +78,29 @@ struct WgmmaMerge {
       }
     }
   }
-  /// The same through this block's own memory `staged`, which nobody else uses any more, by the copy engine.
+  /// The same through this block's own memory `staged`, which nobody else uses any more, by the copy engine. What stays in
+  /// this block goes to its place at once: `barrier` counts the others' bytes only, and named_barrier orders these.
   template <class T>
-  __device__ __forceinline__ static void send_staged(uint32_t sums, uint32_t barrier, float* staged, const WgmmaPlace<T, P>& place, const float (&acc)[P.tokens / 2]) {
+  __device__ __forceinline__ static void send_staged(float* sums, uint32_t barrier, float* staged, const WgmmaPlace<T, P>& place, const float (&acc)[P.tokens / 2]) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
+    for (int h = 0; h < 2; ++h) {
+      const int unit = warp * 2 + h;
+      float* const to = (unit / kUnits == place.part ? sums : staged) + unit * kPairs * 64 + lane * kVec;  // unit / kUnits: whose it is
 #pragma unroll
       for (int q = 0; q < kPieces; ++q) {
         float v[kVec];
 #pragma unroll
         for (int i = 0; i < kVec; ++i) v[i] = acc[4 * (q * kVec / 2 + i / 2) + 2 * h + i % 2];
-        store<kVec>(staged + ((warp * 2 + h) * kPieces + q) * 32 * kVec + lane * kVec, v);
+        store<kVec>(to + q * 32 * kVec, v);
       }
+    }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the copy engine
     ptx::named_barrier<2 * P.rows>(1);
     const int part = static_cast<int>(threadIdx.x);
-    if (part < P.parts()) {
+    if (part < P.parts() && part != place.part) {
       const int rank = part * (P.share_x * P.share_w) + place.of_w * P.share_x + place.of_x;
-      ptx::bulk_to_peer(ptx::remote_shared(sums + 4 * place.part * kPartFloats, rank), ptx::shared_address(staged + part * kPartFloats), 4 * kPartFloats, ptx::remote_shared(barrier, rank));
+      ptx::remote_copy(ptx::shared_address(sums + place.part * kPartFloats), ptx::shared_address(staged + part * kPartFloats), 4 * kPartFloats, barrier, rank);
     }
   }
   /// Item i of this block's rows: its parts added in order.

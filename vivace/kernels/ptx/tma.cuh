@@ -24,10 +24,4 @@ __device__ __forceinline__ void tma_load_blocks_multicast(uint32_t to, const Ten
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6, %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "h"(mask), "l"(policy) : "memory");
 }
 
-/// `bytes` of this block's shared memory to another block of the cluster, all as mapa gives addresses there; they
-/// count down the barrier there. Aligned to 16. Ordinary stores to `from` need a fence of the async proxy before.
-__device__ __forceinline__ void bulk_to_peer(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "r"(from), "r"(bytes), "r"(barrier) : "memory");
-}
-
 }  // namespace vivace::kernels::ptx
