@@ -193,8 +193,37 @@ def test_calibrated_scales(gated, references, tmp_path, monkeypatch):
             _core.load_policy(str(gated), precision="fp8_static", act_scales=wrong, **plain)
     with pytest.raises(vivace.InvalidArgumentError, match="takes 0 of them"):
         _core.load_policy(str(gated), precision="bf16", act_scales=scales, **plain)
-    with load("pi05", "pi05_tiny", "a", precision="fp8") as model, pytest.raises(vivace.FailedPreconditionError, match="already"):
-        model._live.calibrate([model._observation(**given)], 99.9)
+    with load("pi05", "pi05_tiny", "a", precision="fp8") as model:
+        with pytest.raises(vivace.FailedPreconditionError, match="already"):
+            model.calibrate([given])
+        with pytest.raises(vivace.FailedPreconditionError, match="no scales that are fixed"):
+            model.recalibrate([given])
+        with pytest.raises(vivace.FailedPreconditionError, match="none that are fixed"):
+            model._live.set_act_scales(scales)
+
+
+def test_recalibrated_scales(gated, tmp_path, monkeypatch):
+    """What recalibrate() leaves is what a load with these observations has; what it refuses changes nothing."""
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+    given = observation("pi05_tiny", "a")
+    other = given | dict(images=[None if i is None else np.uint8(i // 8) for i in given["images"]])
+    options = dict(path=gated, precision="fp8_static", percentile=100.0)
+    with load("pi05", "pi05_tiny", "a", **options, calibration=[other]) as model:
+        want = model.predict(**given)
+    with load("pi05", "pi05_tiny", "a", **options, calibration=[given]) as model:
+        first = model.predict(**given)
+        assert (first != want).any()
+        for wrong, words in (([], "takes its scales from observations"), ([given | dict(images=[])], "wanted a frame")):
+            with pytest.raises(vivace.InvalidArgumentError, match=words):
+                model.recalibrate(wrong)
+        for wrong in ([1.0], [float("inf")] * (3 + 4 * (2 + 4 + 4))):
+            with pytest.raises(vivace.InvalidArgumentError, match="act_scales"):
+                model._live.set_act_scales(wrong)
+        assert (model.predict(**given) == first).all()
+        model.recalibrate([other])
+        assert (model.predict(**given) == want).all()
+    with load("pi05", "pi05_tiny", "a", path=gated, precision="bf16") as model:
+        assert len(model.calibrate([given])) == 3 + 4 * (2 + 4 + 4)
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])

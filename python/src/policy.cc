@@ -195,6 +195,7 @@ void add_policy(nb::module_& m) {
         check(scales.status());
         return std::move(scales).value();
       }, nb::arg("observations"), nb::arg("percentile"))
+      .def("set_act_scales", [](Policy& p, const std::vector<float>& scales) { check(p.model->set_act_scales(scales)); }, nb::arg("scales"))
       .def("profile", &profile, nb::arg("context"), nb::arg("in_step") = false);
   m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
         nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from vivace import _core
-from vivace.errors import ClosedError, InvalidArgumentError, NotFoundError
+from vivace.errors import ClosedError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 
 BOS = 2  # of PaliGemma's tokenizer
 
@@ -46,7 +46,7 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
                    num_steps=num_steps, prompt_tokens=prompt_tokens, max_codes=max_codes, codec=os.fspath(codec), random_weights=random_weights)
     where = dict(device=device, threads=threads, partition=partition or 0.0)
     scales = _act_scales(path, calibration, percentile, tokenizer, options, where) if precision == "fp8_static" else []
-    return Policy(path, _core.load_policy(path, precision=precision, batch=batch, act_scales=scales, **options, **where), tokenizer)
+    return Policy(path, _core.load_policy(path, precision=precision, batch=batch, act_scales=scales, **options, **where), tokenizer, (options, where))
 
 
 def _act_scales(path, observations, percentile, tokenizer, options, where) -> list[float]:
@@ -98,10 +98,10 @@ def prompt_text(config: str, task: str, state=None) -> str:
 class Policy:
     """A loaded policy. Not thread-safe: one call at a time. Use as a context manager or close() it."""
 
-    def __init__(self, path: str, core, tokenizer=None):
+    def __init__(self, path: str, core, tokenizer=None, loaded=None):
         import numpy
 
-        self._np, self._path, self._core = numpy, path, core
+        self._np, self._path, self._core, self._loaded = numpy, path, core, loaded
         self._tokenizer, self._text, self._prompt = tokenizer, None, None
         self._limits = core.limits()
         self._family = json.loads(dict(core.report())["family"])
@@ -132,6 +132,18 @@ class Policy:
         if graph not in ("context", "actions"):
             raise InvalidArgumentError(f"graph: wanted context or actions, got {graph!r}")
         return self._live.profile(context=graph == "context", in_step=in_step)
+
+    def calibrate(self, observations, percentile: float = 99.9) -> list[float]:
+        """Scales for precision="fp8_static" from what observations, dicts with predict()'s arguments, bring to each place
+        where activations enter products; of a policy loaded as "bf16" or "f32". load_model(calibration=...) does this by itself."""
+        return self._live.calibrate([self._observation(**o) for o in observations], percentile)
+
+    def recalibrate(self, observations, percentile: float = 100.0) -> None:
+        """Takes an "fp8_static" policy's scales from other observations, from the next predict() on: what a new lamp or
+        gripper asks for. Loads the checkpoint once more as bf16 while it measures; the scales are kept as at load."""
+        if self.report()["precision"] != "fp8_static":
+            raise FailedPreconditionError(f'recalibrate: precision {self.report()["precision"]!r} has no scales that are fixed; load with "fp8_static"')
+        self._live.set_act_scales(_act_scales(self._path, observations, percentile, self._tokenizer, *self._loaded))
 
     def set_prompt(self, prompt) -> None:
         """What predict() uses when it is given no prompt: text, or token ids."""

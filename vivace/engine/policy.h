@@ -80,6 +80,9 @@ class PolicyModel : public Model {
   /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do not
   /// quantise activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
   virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) = 0;
+  /// Other scales of a plan that has fixed ones, from the next run on; nothing is captured anew. Setup phase. Errors:
+  /// FailedPrecondition for other plans, InvalidArgument (how many, which values), and the old ones stay.
+  virtual Status set_act_scales(std::span<const float> scales) = 0;
   /// Times one of the two graphs and its launches, see engine::profile. Setup phase.
   virtual Result<Profile> profile(bool context, bool in_step = false) = 0;
 };

@@ -21,6 +21,15 @@ constexpr int64_t kMostSide = 16384;  // of a frame
 
 }  // namespace
 
+Status PolicyBase::check_scales(std::span<const float> scales) const {
+  const size_t places = plan_.fixed ? static_cast<size_t>(Places(config_).count()) : 0;
+  if (scales.size() != places)
+    return Status(Code::kInvalidArgument, strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint", plan_.name, places, scales.size()));
+  for (const float s : scales)
+    if (!(s > 0 && std::isfinite(s))) return Status(Code::kInvalidArgument, strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
+  return {};
+}
+
 Status PolicyBase::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, machine_->place()));
   const auto range = [](const char* what, int value, int most) {
@@ -30,11 +39,7 @@ Status PolicyBase::check_options() {
   VV_TRY(range("action_horizon", options_.horizon, kMostHorizon));
   VV_TRY(range("num_steps", options_.steps, kMostSteps));
   VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
-  const size_t places = plan_.fixed ? static_cast<size_t>(Places(config_).count()) : 0;
-  if (options_.act_scales.size() != places)
-    return Status(Code::kInvalidArgument, strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint", plan_.name, places, options_.act_scales.size()));
-  for (const float s : options_.act_scales)
-    if (!(s > 0 && std::isfinite(s))) return Status(Code::kInvalidArgument, strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
+  VV_TRY(check_scales(options_.act_scales));
   if (options_.batch < 1 || options_.batch > kMostBatch) return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
   limits_.views = own(options_.views, 3);
@@ -356,6 +361,14 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
     scales.push_back(value > 0 ? value / 448.0f : 1.0f);  // e4m3's largest; a place that nothing reached
   }
   return scales;
+}
+
+Status PolicyBase::set_act_scales(std::span<const float> scales) {
+  if (!plan_.fixed) return Status(Code::kFailedPrecondition, strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
+  VV_TRY(check_scales(scales));
+  VV_TRY(machine_->stream().synchronize());
+  const engine::Upload all[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
+  return machine_->upload(all);
 }
 
 Result<engine::Profile> PolicyBase::profile(bool context, bool in_step) {

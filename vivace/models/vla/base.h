@@ -25,6 +25,7 @@ class PolicyBase : public engine::PolicyModel {
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
   Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
   Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
+  Status set_act_scales(std::span<const float> scales) override;
   Result<engine::Profile> profile(bool context, bool in_step) override;
 
  protected:
@@ -80,6 +81,7 @@ class PolicyBase : public engine::PolicyModel {
 
  private:
   Status check_options();
+  Status check_scales(std::span<const float> scales) const;
   Status read_scalers();
   void declare_context();
   Status fill_constants();
