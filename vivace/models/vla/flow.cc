@@ -71,8 +71,8 @@ void FlowPolicy::declare_own() {
   declare_tower("expert", c.expert, B * A, true, &b.expert);
   declare("expert.out", act, Shape(B * A, H), &b.out);
   if (!c.has(kAdaNorm)) {
-    declare("mixed", f32, Shape(n, H), &b.mixed);
-    declare("embedded", f32, Shape(n, H), &b.embedded);
+    declare("mixed", act, Shape(n, H), &b.mixed);
+    declare("embedded", act, Shape(n, H), &b.embedded);
     declare("time_bias", f32, Shape(limits_.steps, H), &b.time_bias);
     return;
   }

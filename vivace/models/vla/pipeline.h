@@ -60,7 +60,7 @@ struct PolicyBuffers {
   Tensor act_scales;                     // [places] f32, of a plan with fixed scales
   Tensor view_slot;                      // [B V n] i32: t / n
   Tensor logits, next;                   // [B, V] f32, [B] i32: of codes, whose rows are expert's
-  Tensor mixed, embedded;                // [horizon, H] f32: pi0's actions on their way in
+  Tensor mixed, embedded;                // [horizon, H] act: pi0's actions on their way in
   Tensor out;                            // [B A, H] act: what leaves the expert; of codes [T, H], the prefix, where somebody looks
   // Time tables, a row a step and one for time 0: scale, shift and gate side by side.
   std::vector<Tensor> attn_ada, mlp_ada; // a layer: [steps + 1, 3 H] act

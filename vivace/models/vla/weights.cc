@@ -183,8 +183,8 @@ Status load_flow(Loader& load, const PolicyConfig& c, const Names& names, Policy
     return load.full(names.expert + "norm.dense", 3 * H, H, &w->expert_ada, true);
   }
   VV_TRY(load.full(names.top + "state_proj", H, c.state_dim, &w->state, false));
-  VV_TRY(load.full(names.top + "action_time_mlp_in", H, 2 * H, &w->time_in, false));
-  VV_TRY(load.full(names.top + "action_time_mlp_out", H, H, &w->time_out, false));
+  VV_TRY(load.plain(names.top + "action_time_mlp_in", H, 2 * H, &w->time_in));
+  VV_TRY(load.plain(names.top + "action_time_mlp_out", H, H, &w->time_out));
   return load.vector(names.expert + "norm.weight", H, &w->expert_norm);
 }
 

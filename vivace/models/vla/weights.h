@@ -52,7 +52,7 @@ struct PolicyWeights {
   Matrix action_in, state;         // f32
   Matrix action_out;               // as activations are: it reads what the last norm rounded
   Matrix head;                     // of codes: the embedding, or its e4m3 twin
-  Matrix time_in, time_out;        // f32; pi0: of action and time side by side
+  Matrix time_in, time_out;        // f32; pi0: as activations are, of action and time side by side
 };
 
 /// Values of a patch as products take them: a multiple of 16 bytes in any dtype.
