@@ -27,7 +27,7 @@ WORDS, CODES = 64, 60
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8"]
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8"]
 JITTER = ("pi05-base", "bf16", 2)
 START = ("pi05-base", "bf16", 3e6)  # goal in us
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",

@@ -26,7 +26,7 @@ Tensor by_view(const Tensor& t, int64_t n) { return tensor(t.data, t.dtype, Shap
 
 /// Rows up to which a norm is left to the product behind it, whose blocks then make all of them. H200, docs/design/080: one row of pi0-FAST
 /// 0.9 us less a product, 50 of the expert 9.8 and 5.2 us more.
-constexpr int64_t kFewRows = 4;
+constexpr int64_t kFewRows = 1;
 
 /// Row `i` of a matrix as a vector.
 Tensor row(const Tensor& t, int64_t i) { return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place); }
