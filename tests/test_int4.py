@@ -76,6 +76,13 @@ def test_rows_of_codes_want_their_head():
         load(QWEN, "fp8", head="q4_0")
 
 
+def test_a_head_of_blocks_stays(blocks):
+    with pytest.raises(vivace.UnsupportedError, match="head: the checkpoint's is q4_0 already; leave head at auto"):
+        load(blocks / "a.gguf", "native", head="q8_0")
+    with load(blocks / "a.gguf", "int4") as model:
+        assert model.report()["head_dtype"] == "q4_0"
+
+
 @pytest.mark.parametrize("options", [dict(precision="int4"), dict(precision="bf16", head="q8_0")])
 def test_widths_that_blocks_do_not_divide(tmp_path, options):
     config = json.loads((QWEN / "config.json").read_text()) | {"intermediate_size": 100}

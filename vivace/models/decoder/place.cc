@@ -113,6 +113,8 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
     return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
   if (quantises(plan) && !plan.keeps_blocks && is_block(weights->layers.front().o.dtype))
     return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native", plan.name, name(weights->layers.front().o.dtype)));
+  if (plan.head_given && plan.keeps_blocks && is_block(weights->head.dtype))
+    return Status(Code::kUnsupported, strf("head: the checkpoint's is %s already; leave head at auto", name(weights->head.dtype)));
   if (plan.plain == Plain::four_int || (plan.head && is_block(*plan.head))) {
     for (const int64_t width : {config.hidden, config.q_width(), config.mlp})
       if (width % 32 != 0) return Status(Code::kUnsupported, strf("precision %s: int4 and int8 rows have a scale for each 32 columns, which %ld does not divide into", plan.name, static_cast<long>(width)));

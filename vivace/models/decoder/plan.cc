@@ -43,6 +43,7 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, const std::string&
   if (plan.eight_in() && chosen != plan.head)
     return Status(Code::kUnsupported, strf("head %s: precision %s hands its rows over as e4m3; leave head at auto, or use w8a16 or bf16", head.c_str(), plan.name));
   plan.head = chosen;
+  plan.head_given = true;
   return plan;
 }
 

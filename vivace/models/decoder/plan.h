@@ -27,6 +27,7 @@ struct PrecisionPlan {
   bool keeps_blocks;  // block-quantised matrices stay what they are; else they become `hidden`
   Entry entry;
   std::optional<DType> head;  // what a plain head becomes: e4m3 and e2m1 with scales, or blocks; none: as the table of the embedding
+  bool head_given = false;    // by the caller, not by the plan
 
   bool eight_in() const { return entry != Entry::plain; }
 };
