@@ -48,14 +48,16 @@ OPS = {"attention": (3, 35), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample":
 
 def ops(s, found):
     """The table-driven op tests, an op a process, so that a crash takes only its op's rows."""
-    return [p for op in found for count, cost in [OPS.get(op, (1, 9))] for p in in_shares(count, f"ops-{op}", [*PYTEST, "tests/test_ops.py", "-k", chosen(op)], cost)]
+    table = [*PYTEST, "tests/test_ops.py", "-k"]
+    parts = [p for op in found for count, cost in [OPS.get(op, (1, 9))] for p in in_shares(count, f"ops-{op}", [*table, chosen(op)], cost)]
+    return parts + in_shares(1, "ops-aliases", [*table, "alias_is_its_op"], 12)
 
 
 # op -> tests -> (shares, cost of each); any other op's are one process
 GPU = {
-    "gemm": {"waits": (2, 40), "every_tactic": (1, 15), "each_tactic": (1, 60), "independent": (3, 45), "mix or strides": (1, 15)},
+    "gemm": {"waits": (2, 40), "each_tactic": (1, 60), "independent": (3, 45), "mix or strides": (1, 15)},
     "grouped_gemm": {"waits": (1, 35), "tactic": (1, 25), "mix or strides": (1, 12)},
-    "attention": {"waits": (2, 25), "every_tactic": (1, 15), "each_tactic": (1, 50), "independent": (2, 35), "mix or strides": (1, 15)},
+    "attention": {"waits": (2, 25), "each_tactic": (1, 50), "independent": (2, 35), "mix or strides": (1, 15)},
     "norm": {"waits or independent or mix or strides": (2, 25), "every_tactic": (1, 40), "each_tactic": (1, 50)},
     "embedding": {"waits or independent or mix or strides": (1, 20), "tactic": (1, 50)},
     "qkv_rope": {"waits or independent or mix or strides": (1, 20), "tactic": (1, 40)},
