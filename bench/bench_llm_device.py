@@ -31,7 +31,7 @@ PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwe
 # model, precision, kv, sequences
 CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w4a16", "auto", (1, 8)), ("qwen3-8b", "int4", "auto", (1, 8)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
-         ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,))]
+         ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "int4", "auto", (1,))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
            "vivace/ops/*.h", "bench/bench_llm_device.py", "bench/configs/*/config.json", "python/vivace/bench.py"]
 POSITION, PROMPT = 1024, 1024
@@ -59,7 +59,7 @@ def floor_us(report, kv_bytes, batch, position=POSITION) -> float:
     if r["tied"] and r["head_dtype"] == "bf16":
         weights += table
     if r["experts"]:
-        weights -= experts_bytes(r) * (1 - min(1, batch * r["experts_used"] / r["experts"]))
+        weights -= experts_bytes(r) * (0.28125 if r["weight_dtype"] == "q4_0" else 1) * (1 - min(1, batch * r["experts_used"] / r["experts"]))
     cache = batch * position * r["layers"] * 2 * r["kv_heads"] * r["head_dim"] * kv_bytes
     return (weights + cache) / COPY_RATE * 1e6
 
