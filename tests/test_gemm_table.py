@@ -1,8 +1,11 @@
 """The table of gemm's tiles: printed, loaded, refused; `vivace tune` without a GPU."""
 import json
+import re
 import subprocess
 import sys
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 from vivace import _core, errors, tune
@@ -39,6 +42,20 @@ def test_rows_take_the_place_of_the_weight_s_shipped_ones():
     now = rows()
     assert [r for r in now if r.split()[:3] == [dtype, N, K]] == [row]
     assert [r for r in now if r.split()[:3] != [dtype, N, K]] == [r for r in shipped if r.split()[:3] != [dtype, N, K]]
+
+
+def picked(T, N, K):
+    x, w, out = (np.zeros(shape, ml_dtypes.bfloat16) for shape in ((T, K), (N, K), (T, N)))
+    return re.search(r"GemmWgmma{(\d+), (\d+), \d+, \d+, (\d+), (\d+)", _core.picked_kernel("gemm", 90, x=x, w=w, out=out)).groups()
+
+
+def test_a_row_serves_from_three_quarters_of_its_tokens():
+    _core.load_gemm_tactics("bf16 528 128 1024 64 64 1 1 1.00\n")
+    row = ("64", "64", "1", "1")
+    assert picked(1024, 528, 128) == picked(769, 528, 128) == row
+    free = {T: picked(T, 528, 128) for T in (768, 1025)}
+    _core.load_gemm_tactics("bf16 528 128 1024 128 256 2 1 1.00\n")
+    assert picked(1024, 528, 128) == ("128", "256", "2", "1") and free == {T: picked(T, 528, 128) for T in free}
 
 
 def test_shipped_rows_are_layouts_that_serve_their_product():
