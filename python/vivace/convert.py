@@ -3,6 +3,7 @@
     vivace convert SmolLM2/ smollm2.gguf --dtype q4_1
     vivace convert smollm2.gguf folder/ --dtype bf16
     vivace convert whisper-tiny.en/ folder/          # of CTranslate2: see ct2.py
+    vivace convert pi05_base/ folder/                # of openpi, saved by Orbax: see orbax.py
 
 Names and layouts come from the engine's own weight tables, files are read by its strict readers. Matrices get
 `dtype`; vectors, routers and learned positions stay f32. What the target format cannot say is refused.
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vivace import _core, ct2, ops, view
+from vivace import _core, ct2, ops, orbax, view
 from vivace.blocks import SIZES
 from vivace.errors import InvalidArgumentError, NotFoundError, UnsupportedError
 from vivace.gguf import write_gguf
@@ -38,11 +39,14 @@ _EXTRA = {"gemma3": {"hidden_activation": "gelu_pytorch_tanh"}, "gpt2": {"activa
 
 def convert(source, target, *, dtype: str = "auto") -> dict:
     """Writes `target` (a .gguf file or a folder) from `source` (a hub folder, .safetensors, .gguf, or a
-    folder of CTranslate2 with a Whisper model). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). Returns {"tensors", "bytes"}."""
+    folder of CTranslate2 with a Whisper model, or of Orbax with pi0.5 or pi0). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). Returns {"tensors", "bytes"}."""
     source, target = Path(source), Path(target)
     if file := ct2.file_of(source):
         _must_be_new(target, folder=True)
         return ct2.convert(file, target, dtype)
+    if orbax.folder_of(source):
+        _must_be_new(target, folder=True)
+        return orbax.convert(source, target, dtype)
     to_gguf = target.suffix == ".gguf"
     dtype = ("q8_0" if to_gguf else "bf16") if dtype == "auto" else dtype
     allowed = GGUF_DTYPES if to_gguf else (*PLAIN, "e4m3")
