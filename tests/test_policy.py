@@ -142,6 +142,15 @@ def test_where_the_prefix_matters(gated, references, case, precision):
             assert np.vdot(v, w) / np.linalg.norm(v) / np.linalg.norm(w) >= 0.9995
 
 
+@pytest.mark.parametrize("case", "abc")
+@pytest.mark.parametrize("precision,least", [("bf16", 0.9995), ("fp8", 0.998)])
+def test_pi0_in_lower_precision(case, precision, least):
+    want = expected("pi0_tiny", case)["actions"]
+    with load("pi0", "pi0_tiny", case, precision=precision) as model:
+        got = model.predict(**observation("pi0_tiny", case))
+    assert np.vdot(got, want) / np.linalg.norm(got) / np.linalg.norm(want) >= least
+
+
 @pytest.mark.parametrize("horizon,views", [(15, 1), (50, 3)])
 def test_horizons_and_views(gated, horizon, views):
     rng = np.random.default_rng(horizon)
@@ -178,12 +187,21 @@ def test_calibrated_scales(gated, references, tmp_path, monkeypatch):
     scales = json.loads(kept[0].read_text())["act_scales"]
     assert len(kept) == 1 and len(scales) == 3 + 4 * (2 + 4 + 4) and min(scales) > 0
     # What is kept is used: halved, large values saturate and actions change.
-    kept[0].write_text(json.dumps({"act_scales": [v / 8 for v in scales]}))
+    kept[0].write_text(json.dumps({"of": kept[0].stem, "act_scales": [v / 8 for v in scales]}))
     with load("pi05", "pi05_tiny", "a", **options) as model:
         assert np.abs(model.predict(**given) - first).max() > 0.05
+    # A file that was made for something else is refused, whatever its name.
+    kept[0].write_text(json.dumps({"of": "policy-of-another-checkpoint", "act_scales": scales}))
+    with pytest.raises(vivace.FailedPreconditionError, match="is of another checkpoint"):
+        load("pi05", "pi05_tiny", "a", **options)
+    kept[0].unlink()
+    with load("pi05", "pi05_tiny", "a", **options) as model:
+        assert (model.predict(**given) == first).all()
     # Other observations and another checkpoint are other scales.
     with load("pi05", "pi05_tiny", "a", **options | dict(calibration=[given | dict(images=given["images"][::-1])])) as model:
         assert len(list((tmp_path / "models" / "calibration").glob("policy-*.json"))) == 2
+    with load("pi05", "pi05_tiny", "a", **options | dict(path=FIXTURES / "pi05_tiny")) as model:
+        assert len(list((tmp_path / "models" / "calibration").glob("policy-*.json"))) == 3
     for change, words in ((dict(calibration=None), "takes its scales from observations"), (dict(percentile=0.0), "percentile")):
         with pytest.raises(vivace.InvalidArgumentError, match=words):
             load("pi05", "pi05_tiny", "a", **options | change)
@@ -572,6 +590,7 @@ BAD = {
     "views": (dict(images=[None]), vivace.InvalidArgumentError, "each of 2 cameras, got 1"),
     "no_view": (dict(images=[None, None]), vivace.InvalidArgumentError, "no camera is on"),
     "frame_dtype": (dict(images=[np.zeros((8, 8, 3), np.float32), None]), vivace.InvalidDTypeError, "u8, got f32"),
+    "frame_nan": (dict(images=[np.full((8, 8, 3), np.nan, np.float32), None]), vivace.InvalidDTypeError, "u8, got f32"),
     "frame_shape": (dict(images=[np.zeros((3, 8, 8), np.uint8), None]), vivace.InvalidShapeError, "height, width, 3"),
     "frame_empty": (dict(images=[np.zeros((0, 8, 3), np.uint8), None]), vivace.InvalidShapeError, "0 x 8"),
     "state_missing": (dict(state=None), vivace.InvalidArgumentError, "reads the state"),
@@ -595,7 +614,7 @@ def test_bad_observations(pi0, what):
     change, error, words = BAD[what]
     with pytest.raises(error, match=words):
         pi0.predict(**given | change)
-    if what not in ("prompt_none", "prompt_text", "seed", "frame_dtype", "frame_shape"):  # found before the network was asked
+    if what not in ("prompt_none", "prompt_text", "seed", "frame_dtype", "frame_nan", "frame_shape"):  # found before the network was asked
         with pytest.raises(vivace.FailedPreconditionError):
             pi0.normalized()
     assert (pi0.predict(**given) == good).all()

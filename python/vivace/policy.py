@@ -64,11 +64,13 @@ def _act_scales(path, observations, percentile, tokenizer, options, where) -> li
                 seen.update(b"-" if value is None else policy._np.ascontiguousarray(value).tobytes() + b"|")
         file = cache_dir() / "calibration" / f"policy-{seen.hexdigest()}.json"
         if (kept := _read(file)) is not None:
+            if json.loads(file.read_text()).get("of") != file.stem:
+                raise FailedPreconditionError(f"calibration: {file} is of another checkpoint, plan or observations than its name says; delete it")
             return kept
         scales = policy._live.calibrate(given, percentile)
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps({"checkpoint": path, "plan": "fp8_static", "percentile": percentile, "act_scales": scales}))
+    part.write_text(json.dumps({"of": file.stem, "checkpoint": path, "plan": "fp8_static", "percentile": percentile, "act_scales": scales}))
     part.replace(file)  # whole or not there
     return scales
 
