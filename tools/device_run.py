@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.device_parts import STAGES, share_of  # noqa: E402
+from tools.receipt import CUT  # noqa: E402
 
 CACHE = "/tmp/vivace-cache"  # full behind `jit`, so that tests compile little
 BENCHES = {  # stage -> its command's words and most seconds
@@ -80,16 +81,18 @@ class Session:
         return status, seconds
 
     def part(self, p):
-        """One part; its rows get what its tests could not say: that it was cut off, or that a tool reported something."""
+        """One part; its rows get what its tests could not say: that it is complete, was cut off, or that a tool reported something."""
         rows = self.rows / f"{p.name}.jsonl"
         command = [str(c).replace("ROWS", str(rows)) for c in p.command]
         status, seconds = self.run(p.name, command, p.limit, **p.env)
         if p.tool and status and rows.exists():  # written by a program that cannot know what the tool will report
             rows.write_text(rows.read_text().replace('"pass": true', '"pass": false'))
-        if status in (124, 125) or not rows.exists():
-            note = {124: f"cut off after {seconds:.0f} s", 125: "no time left"}.get(status, f"ended with {status} and left no rows")
-            with rows.with_suffix(".cut.jsonl").open("w") as f:
-                f.write(json.dumps({"op": "all", "case": f"part={p.name}", "tool": p.tool or "pytest", "pass": False, "note": note}) + "\n")
+        complete = status not in (124, 125) and rows.exists()
+        if not complete and rows.exists():
+            rows.rename(rows.with_suffix(".partial"))  # a part counts whole or not at all
+        note = f"ended after {seconds:.0f} s" if complete else {124: f"{CUT} after {seconds:.0f} s", 125: f"{CUT}: no time left"}.get(status, f"ended with {status} and left no rows")
+        with rows.with_suffix(".part.jsonl").open("w") as f:
+            f.write(json.dumps({"op": "all", "case": f"part={p.name}", "tool": p.tool or "pytest", "pass": complete, "note": note}) + "\n")
 
     def together(self, parts):
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:

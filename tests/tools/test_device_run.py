@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tools import device_parts
-from tools.receipt import SAME, Receipt, errors, join
+from tools.receipt import CUT, SAME, Receipt, errors, join
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,6 +48,16 @@ def test_no_row_comes_twice_and_no_tree_without_a_commit():
         join([ONE])
     with pytest.raises(ValueError, match="no rows"):
         join([ONE, TWO | {"rows": []}])
+
+
+def test_a_part_that_was_cut_off_may_come_in_another_call():
+    def part(command, date, *rows):
+        r = call(command, date)
+        return r | {"rows": [{"op": "all", "case": f"part={name}", "tool": "pytest", "pass": note.startswith("ended after"), "note": note} for name, note in rows]}
+
+    cut = part("one", "2026-01-01T10:00:00Z", ("a", f"{CUT} after 90 s"), ("b", "ended with 139 and left no rows"), ("c", f"{CUT}: no time left"))
+    again = part("two", "2026-01-01T11:00:00Z", ("a", "ended after 20 s"), ("b", "ended after 9 s"))
+    assert [(r["case"], r["pass"]) for r in join([cut, again])["rows"]] == [("part=b", False), ("part=c", False), ("part=a", True), ("part=b", True)]
 
 
 def test_folders_become_receipts(tmp_path):
