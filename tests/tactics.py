@@ -79,6 +79,7 @@ def draws(op, case, rng):
     for _ in range(DRAWS):
         fixed = ("S", "B", "E", "T", "A") if tables else ("S", "B", "E")  # what slots, offsets and tables point into
         dims = {k: v if k in fixed or rng.random() < 0.3 else rng.choice(LADDERS.get(k, SIZES)) for k, v in case.dims.items()}
+        dims = getattr(reference(op), "fit", lambda dims, case: dims)(dims, case)  # what follows from other dims
         if {"D", "Dv"} <= set(dims) and rng.random() < 0.7:
             dims["Dv"] = dims["D"]
         dtypes, kind, one = dict(case.dtypes), rng.random(), rng.choice(FLOATS3)

@@ -71,26 +71,33 @@ def bound(port, value, dtype, inputs):
     return error + module.bound("out", value, dtype, product)
 
 
+def fit(dims, case):
+    """Dims whose M is what the case's N asks for."""
+    return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1)}
+
+
 def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, **options):
     """`ports`: further ones, with the dtypes that they have most often."""
     attrs = attrs or {}
     kinds = {"weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"}
     dtypes = {"x": x, "w": w, "normed": normed or x, "out": out or x} | {p: kinds[p] for p in ports}
-    dims = {"T": T, "M": N * (2 if attrs.get("gated") else 1), "N": N, "K": K} | ({"R": R} if R else {})
+    dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {})
     positive = tuple(p for p in ("w_scale", "w_row_scale", "normed_scale", "out_scale") if p in ports)
-    return Case(dims, dtypes, attrs, positive=positive, **{"distributions": ("normal", "tiny", "zero"), **options})
+    return Case(fit(dims, Case(dims, dtypes, attrs)), dtypes, attrs, positive=positive, **{"distributions": ("normal", "tiny", "zero"), **options})
 
 
 CASES = [
     case(1, 80, 1024, "bf16", "bf16", ports=("weight",)),
     case(7, 72, 320, "bf16", "bf16", {"weight_plus_one": True}, ports=("weight", "bias", "residual")),
-    case(12, 64, 576, "bf16", "bf16", {"epilogue": "silu", "gated": True}, ports=("weight",)),
-    case(50, 48, 264, "bf16", "bf16", {"epilogue": "gelu_tanh", "gated": True}, ports=("scale", "shift", "ada_row"), R=3, ranges={"ada_row": (-1, 4)}),
+    case(2, 64, 576, "bf16", "bf16", {"epilogue": "silu", "gated": True}, ports=("weight",)),
+    *[case(t, 48, 264, "bf16", "bf16", {"epilogue": "gelu_tanh", "gated": True}, ports=("scale", "shift", "ada_row"), R=3, ranges={"ada_row": (-1, 4)}) for t in (4, 50)],
     case(40, 40, 2048, "f16", "f16", ports=("weight", "scale", "shift"), R=40),
     case(3, 96, 1040, "bf16", "e4m3", ports=("weight", "normed_scale", "w_scale"), normed="e4m3", distributions=("normal", "zero")),
     case(20, 32, 512, "bf16", "e4m3", {"epilogue": "silu", "gated": True}, ports=("weight", "normed_scale", "w_row_scale", "out_scale"), normed="e4m3", out="e4m3", distributions=("normal", "zero")),
-    case(5, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=3, distributions=("normal",)),
-    case(9, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
+    case(4, 24, 384, "bf16", "e4m3", {"epilogue": "silu", "gated": True}, ports=("weight", "normed_scale", "w_scale"), normed="e4m3", out="bf16", distributions=("normal",)),
+    *[case(t, n, k, "bf16", "bf16", ports=("weight",), distributions=("normal",)) for t, n, k in ((1, 520, 1024), (2, 520, 1024), (4, 520, 1024), (1, 1040, 4096), (4, 520, 4096))],
+    case(4, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=3, distributions=("normal",)),
+    case(3, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
     case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),
     case(4, 40, 100, "f32", "f32", ports=("weight", "bias")),
     case(3, 40, 256, "f32", "q4_0", {"act": "q8"}, ports=("weight",), distributions=("normal", "zero")),

@@ -91,7 +91,9 @@ struct GemmWgmma {
   bool aligned;    // the copy engine loads; else a warp, element by element, and nothing is shared
   int32_t inside;  // 1, or 2 where K is cut
   int32_t finish;
-  int32_t panel = 0;  // steps of K of x that lie before the ring, made by other warps of the block; 0: x comes through the ring
+  // Steps of K of x that lie before the ring, made by other warps of the block, and rows of each: those behind a step's own
+  // are the next one's, which stand for tokens that are not there. 0: x comes through the ring.
+  int32_t panel = 0, panel_rows = 0;
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
@@ -101,7 +103,7 @@ struct GemmWgmma {
   VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }
   VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
-  VV_HD constexpr int panel_bytes() const { return panel * tokens * 128; }
+  VV_HD constexpr int panel_bytes() const { return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024; }
   VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster cuts K
   VV_HD constexpr bool has(int32_t part) const { return (finish & part) != 0; }
   VV_HD constexpr Activation activation() const { return static_cast<Activation>(finish / kFinishActivation); }

@@ -58,7 +58,8 @@ struct PanelMaker {
   __device__ __forceinline__ T* at(int t, int col) const {
     const int step = col / place.kStep - place.first_step, byte = col % place.kStep * static_cast<int>(sizeof(T));
     if (step < 0 || step >= place.steps) return nullptr;
-    return reinterpret_cast<T*>(panel + (step * P.tokens + t) * 128 + ((byte / 16) ^ (t % 8)) * 16 + byte % 16);
+    const int line = step * P.panel_rows + t;  // the tensor unit's swizzle follows the address
+    return reinterpret_cast<T*>(panel + line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16);
   }
   template <class V, class F>
   __device__ __forceinline__ static void each(const Vec<V, kNormGroup>& raw, Group& y, F&& f) {

@@ -44,7 +44,7 @@ struct WgmmaRing {
     if constexpr (P.panel > 0) ++step;
   }
   __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
-    const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = P.panel > 0 ? base - (P.panel - step) * P.tokens * 128 : base + slot * P.stage_bytes() + P.rows * 128;
+    const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = P.panel > 0 ? base - P.panel_bytes() + step * P.panel_rows * 128 : base + slot * P.stage_bytes() + P.rows * 128;
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w + k * 32), ptx::wgmma_tile(x + k * 32), add || k > 0);

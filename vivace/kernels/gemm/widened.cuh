@@ -18,7 +18,10 @@ struct WideningWarp {
   static constexpr int kPitch = Q.pitch(W), kSlot = 32 * kPitch;
   static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kHalves = Q.group == 16;
   static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
-  static constexpr bool kNarrows = requires(Place p, int i) { p.narrow(0, 0, &i); };
+  // Registers of the loading warps, and of them, the 16-byte words of eight rows that they hold before they store.
+  static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2;
+  static constexpr int kRegisters = kTight ? 104 : 144, kBatch = kTight && kHeavy ? 2 : 4;
+  static constexpr int kKept = kEntries > 0 ? kEntries : 1;
   static_assert(P.rows == 128 && P.wide() && P.cluster() == 1 && P.split == 1 && P.panel == 0);
 
   const GemmWgmmaArgs& args;
@@ -29,7 +32,9 @@ struct WideningWarp {
   int lane, warp, stride;
   int copies;          // of a tile's K
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
-  int next_tile, next_copy = 0, M = 1 << 30;  // what is copied next; valid tokens, once that is known
+  int next_tile, next_copy = 0;  // what is copied next
+  uint32_t scale[4][2][kKept];   // of the step that comes, as they lie in memory
+  int zero[4][2];
 
   __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
       : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
@@ -55,16 +60,7 @@ struct WideningWarp {
     __syncwarp();
     if (lane < rows) ptx::bulk_copy(ptx::shared_address(raw + into * kSlot + lane * kPitch), static_cast<const uint8_t*>(a.w) + (n0 + lane) * pitch + begin, bytes, barriers + 8 * into);
     if (++into == Q.raw) into = 0;
-    if (++next_copy == copies) next_copy = 0, next_tile = following(next_tile);
-  }
-  __device__ __forceinline__ int following(int i) const {
-    i += stride;
-    if constexpr (!kNarrows)
-      for (int t0, n0; i < place.tiles(); i += stride) {
-        place.tile(i, &t0, &n0);
-        if (place.works(i, t0, M)) break;
-      }
-    return i;
+    if (++next_copy == copies) next_copy = 0, next_tile += stride;
   }
   /// Until the oldest copy is there; and done with it.
   __device__ __forceinline__ void copied() const { ptx::mbarrier_wait<false>(barriers + 8 * from, parity); }
@@ -73,12 +69,17 @@ struct WideningWarp {
     if (++from == Q.raw) from = 0, parity ^= 1;
   }
 
-  /// An entry of a's scales as f32.
-  __device__ __forceinline__ float entry(int64_t at) const {
-    if constexpr (Q.scale == DType::e4m3) return to_float(static_cast<const e4m3*>(a.w_block_scale)[at]);
-    else if constexpr (Q.scale == DType::bf16) return to_float(static_cast<const bf16*>(a.w_block_scale)[at]);
-    else if constexpr (Q.scale == DType::f16) return to_float(static_cast<const f16*>(a.w_block_scale)[at]);
-    else return static_cast<const float*>(a.w_block_scale)[at];
+  /// An entry of a's scales as it lies in memory, and as f32: what is asked for early must not be looked at early.
+  __device__ __forceinline__ uint32_t entry(int64_t at) const {
+    if constexpr (info(Q.scale).bytes == 1) return static_cast<const uint8_t*>(a.w_block_scale)[at];
+    else if constexpr (info(Q.scale).bytes == 2) return static_cast<const uint16_t*>(a.w_block_scale)[at];
+    else return static_cast<const uint32_t*>(a.w_block_scale)[at];
+  }
+  __device__ __forceinline__ static float value(uint32_t bits) {
+    if constexpr (Q.scale == DType::e4m3) return to_float(e4m3{static_cast<uint8_t>(bits)});
+    else if constexpr (Q.scale == DType::bf16) return to_float(bf16{static_cast<uint16_t>(bits)});
+    else if constexpr (Q.scale == DType::f16) return to_float(f16{static_cast<uint16_t>(bits)});
+    else return __uint_as_float(bits);
   }
   /// Two elements of a group, whose operands are `pair`.
   __device__ __forceinline__ static uint32_t scaled(uint32_t pair, float scale, float zero, float min) {
@@ -88,11 +89,9 @@ struct WideningWarp {
     return ptx::pack<bf16>(__fmul_rn(low, scale), __fmul_rn(high, scale));
   }
 
-  /// Elements [64 step, 64 step + 64) of the warp's rows to the ring's stage at `stage`.
-  __device__ __forceinline__ void widen(int step, int n0, unsigned char* stage) const {
-    const int c = lane % 4;
-    float scale[4][2][kEntries > 0 ? kEntries : 1], zero[4][2];
-    if constexpr (Q.group > 0) {  // all of them on their way before the first is used
+  /// Asks for the entries of w_block_scale and w_block_zero of a step of rows n0 on, while the one before is still to be handed over.
+  __device__ __forceinline__ void ask(int step, int n0) {
+    if constexpr (Q.group > 0) {
 #pragma unroll
       for (int o = 0; o < 4; ++o)
 #pragma unroll
@@ -104,36 +103,51 @@ struct WideningWarp {
           if constexpr (Q.zeros) zero[o][g] = a.w_block_zero[row * a.zero_stride + k / Q.group];
         }
     }
+  }
+  /// Rows 8 o + lane / 4, the lane's share of 64 elements, as pairs of bf16.
+  __device__ __forceinline__ void widen_rows(int o, int step, uint32_t (&w)[4][2][1][4]) const {
+    const Row row(raw + from * kSlot + (8 * o + lane / 4) * kPitch);
 #pragma unroll
-    for (int o = 0; o < 4; ++o) {
-      const int r = 8 * o + lane / 4, to = 32 * warp + r;
-      const Row row(raw + from * kSlot + r * kPitch);
+    for (int g = 0; g < 2; ++g) {
+      const int j = step % kSteps * 2 + g;
+      uint32_t(&y)[1][4] = w[o][g];
+      row.operands(j, lane % 4, y);
+      if constexpr (kBlocks || Q.group > 0) {
+        float first, second, min = 0;
+        if constexpr (kBlocks) {
+          first = second = row.scale(j, 0);
+          if constexpr (kMin) min = __fmaf_rn(static_cast<float>(Row::kZero), first, row.min(j));
+        } else {
+          first = value(scale[o][g][0]), second = value(scale[o][g][kEntries - 1]);
+        }
 #pragma unroll
-      for (int g = 0; g < 2; ++g) {
-        const int j = step % kSteps * 2 + g;
-        uint32_t w[1][4];
-        row.operands(j, c, w);
-        if constexpr (kBlocks || Q.group > 0) {
-          float first, second, min = 0;
-          if constexpr (kBlocks) {
-            first = second = row.scale(j, 0);
-            if constexpr (kMin) min = __fmaf_rn(static_cast<float>(Row::kZero), first, row.min(j));
-          } else {
-            first = scale[o][g][0], second = scale[o][g][kEntries - 1];
+        for (int i = 0; i < 4; ++i) y[0][i] = scaled(y[0][i], i < 2 ? first : second, static_cast<float>(zero[o][g]), min);
+      }
+      if (step * 64 + 32 * g >= a.K) y[0][0] = y[0][1] = y[0][2] = y[0][3] = 0;  // x is zero there, and what was copied before may be no number
+    }
+  }
+  /// Elements [64 step, 64 step + 64) of the warp's rows to the ring's stage at `stage`.
+  __device__ __forceinline__ void widen(int step, unsigned char* stage) const {
+    const int c = lane % 4;
+    // Loads before stores, which the compiler must believe to change what is read.
+#pragma unroll
+    for (int first = 0; first < 4; first += kBatch) {
+      uint32_t w[4][2][1][4];
+#pragma unroll
+      for (int o = first; o < first + kBatch; ++o) widen_rows(o, step, w);
+#pragma unroll
+      for (int o = first; o < first + kBatch; ++o) {
+        const int to = 32 * warp + 8 * o + lane / 4;
+#pragma unroll
+        for (int g = 0; g < 2; ++g)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int byte = 64 * g + 32 * half + 8 * c;
+            *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) = make_uint2(w[o][g][0][2 * half], w[o][g][0][2 * half + 1]);
           }
-#pragma unroll
-          for (int i = 0; i < 4; ++i) w[0][i] = scaled(w[0][i], i < 2 ? first : second, zero[o][g], min);
-        }
-        if (step * 64 + 32 * g >= a.K) w[0][0] = w[0][1] = w[0][2] = w[0][3] = 0;  // x is zero there, and what was copied before may be no number
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int byte = 64 * g + 32 * half + 8 * c;
-          *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) = make_uint2(w[0][2 * half], w[0][2 * half + 1]);
-        }
       }
     }
   }
-
   __device__ __forceinline__ void run(uint32_t base, unsigned char* ring, uint32_t full, uint32_t empty) {
     const bool loads = warp == 0 && lane == 0;
     const uint64_t policy = ptx::evict_normal();
@@ -146,27 +160,25 @@ struct WideningWarp {
     };
     for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
     place.tile(i, &t0, &n0);
+    ask(0, n0);
     ptx::touch_parameters(args);
     ptx::dependency_wait();
-    M = valid_rows(a.rows, a.T);
-    bool next = false;
-    if constexpr (kNarrows) next = !place.narrow(M, stride, &i);
+    bool next = !place.narrow(valid_rows(a.rows, a.T), stride, &i);
     if (next) {  // no token has the first tile: what the multiplying warps wait for is empty
-      if constexpr (kNarrows)
-        for (int k = place.ahead(); k > 0; --k) {
-          if (loads) ptx::mbarrier_arrive(full + 8 * slot);
-          give();
-        }
+      for (int k = place.ahead(); k > 0; --k) {
+        if (loads) ptx::mbarrier_arrive(full + 8 * slot);
+        give();
+      }
       for (; ahead > 0; --ahead) copied(), used();
       next_tile = i, next_copy = 0;
     } else if (next_tile != static_cast<int>(blockIdx.x)) {
-      next_tile = following(i);  // the whole first tile is on its way
+      next_tile = i + stride;  // the whole first tile is on its way
     } else {
       next_tile = i;
     }
     for (; ahead < Q.raw; ++ahead) copy_next();
-    for (; i < place.tiles(); i = following(i), next = true) {
-      if (next) place.tile(i, &t0, &n0);
+    for (; i < place.tiles(); i += stride, next = true) {
+      if (next) place.tile(i, &t0, &n0), ask(0, n0);
       for (int k = 0; k < place.steps; ++k) {
         take();
         if (loads) {
@@ -174,8 +186,9 @@ struct WideningWarp {
           ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Place::kStep, t0, policy);
         }
         if (k % kSteps == 0) copied();
-        widen(k, n0, ring + slot * P.stage_bytes());
+        widen(k, ring + slot * P.stage_bytes());
         if (k % kSteps == kSteps - 1 || k == place.steps - 1) used(), copy_next();
+        if (k + 1 < place.steps) ask(k + 1, n0);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
         give();
       }
@@ -210,11 +223,12 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_cons
   __syncthreads();
   ptx::launch_dependents();
   const WgmmaPlace<bf16, P> place(args.g);
+  using Warp = WideningWarp<W, Out, P, Q>;
   if (warp >= P.rows / 16) {
-    ptx::registers_down<104>();
-    WideningWarp<W, Out, P, Q>(args, place, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
+    ptx::registers_down<Warp::kRegisters>();
+    Warp(args, place, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
   } else {
-    ptx::registers_up<200>();
+    ptx::registers_up<Warp::kTight ? 200 : 176>();
     WgmmaRing<bf16, P> ring(place, base, full, empty);
     wgmma_consume<bf16, Out, P>(args.g, place, ring, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
   }
