@@ -12,8 +12,8 @@ import vivace
 from vivace import ops
 
 BLOCKS = {"q4_0": (32, 18), "q4_k": (256, 144), "q8_0": (32, 34)}  # elements, bytes, scale first
-SHAPES = [(24576, 4096), (4096, 4096), (4096, 12288), (6144, 4096)]
-TOKENS = (96, 128, 256, 512, 1024, 4096)
+SHAPES = [(24576, 4096), (4096, 4096), (4096, 12288)]
+TOKENS = (96, 256, 512, 1024, 4096)
 
 
 def weights(kind, N, K):
