@@ -26,12 +26,12 @@ def runner(**options):
 
 
 @settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), join=st.sampled_from(["swap", "blend", "prefix"]), worst=st.integers(0, 30), loss=st.floats(0, 0.6))
-def test_no_jump_exceeds_the_bound(seed, join, worst, loss):
+@given(seed=st.integers(0, 2**32 - 1), join=st.sampled_from(["swap", "blend", "prefix"]), worst=st.integers(0, 30), loss=st.floats(0, 0.6), deadline=st.sampled_from([0.0, 0.1, 0.4]))
+def test_no_jump_exceeds_the_bound(seed, join, worst, loss, deadline):
     rng = np.random.default_rng(seed)
     bound = np.float32([0.05, 0.2, 1.0])
     stale, watchdog = 0.7, 1.0
-    r = Runner(dims=DIMS, horizon=HORIZON, network_dims=NETWORK, join=join, max_step=bound, stale=stale, watchdog=watchdog)
+    r = Runner(dims=DIMS, horizon=HORIZON, network_dims=NETWORK, join=join, max_step=bound, stale=stale, watchdog=watchdog, deadline=deadline)
     now, last, on_the_way, fed = 0.0, np.zeros(DIMS, np.float32), [], 0.0
     r.start(last, now)
     for tick in range(200):
@@ -121,6 +121,34 @@ def test_old_lost_and_overtaken_answers():
     assert r.next(3.1).action[0] == 6
 
 
+def test_a_question_that_misses_its_deadline_is_put_anew():
+    r = runner(watchdog=5.0, deadline=0.2)
+    late, _ = r.begin(0.0)
+    assert not r.wants(0.19) and r.wants(0.21)
+    again, _ = r.begin(0.21)
+    assert r.next(0.3).source == "hold"
+    r.deliver(late, chunk(1.0))   # late, but newer than nothing
+    assert r.next(0.31).action[0] == 1 and not r.wants(0.32)
+    r.deliver(again, chunk(2.0))
+    assert r.next(0.33).action[0] == 2
+
+
+def test_a_policy_that_hangs_is_asked_the_newest_question_alone():
+    import time
+
+    asked, seen = [], []
+
+    def ask(observation, frozen):
+        asked.append(observation)
+        time.sleep(0.25 if len(asked) == 1 else 0.01)
+        return chunk(float(len(asked))), ()
+
+    report = Loop(ask, hz=100, dims=DIMS, horizon=HORIZON, deadline=0.05, stale=0.2, max_step=[0.5] * DIMS).run([0.0] * DIMS, lambda: len(seen), seen.append, seconds=0.6)
+    assert report.asked > len(asked) >= 3 and asked[1] - asked[0] > 15  # those between were put anew before it came back
+    assert seen[20].source == "hold" and seen[-1].source in ("chunk", "hold") and report.sources["chunk"] > 10
+    assert np.abs(np.diff([t.action[0] for t in seen])).max() <= 0.5
+
+
 def test_bad_values_and_options():
     r = runner()
     request, _ = r.begin(0.0)
@@ -138,7 +166,7 @@ def test_bad_values_and_options():
     assert not fresh.wants(0.0)
     with pytest.raises(vivace.InvalidArgumentError, match="position is not finite"):
         fresh.start([0.0, np.inf, 0.0], 0.0)
-    for option in ({"dims": 0}, {"horizon": 0}, {"join": "jump"}, {"join": "prefix"}, {"max_step": [0.1, 0.0, 0.1]}, {"stale": 0.0}, {"watchdog": -1.0}, {"ask_after": 99}, {"blend": 99}):
+    for option in ({"dims": 0}, {"horizon": 0}, {"join": "jump"}, {"join": "prefix"}, {"max_step": [0.1, 0.0, 0.1]}, {"stale": 0.0}, {"watchdog": -1.0}, {"deadline": -1.0}, {"deadline": float("nan")}, {"ask_after": 99}, {"blend": 99}):
         with pytest.raises(vivace.InvalidArgumentError):
             Runner(**{"dims": DIMS, "horizon": HORIZON, **option})
     with pytest.raises(vivace.InvalidShapeError, match="max_step"):

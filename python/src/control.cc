@@ -17,8 +17,8 @@ using serve::ChunkOptions;
 using serve::ChunkRequest;
 using serve::ChunkRunner;
 
-std::unique_ptr<ChunkRunner> make(int horizon, int dims, int network_dims, const std::string& join, int blend, int ask_after, std::vector<float> max_step, double stale, double watchdog) {
-  ChunkOptions o{horizon, dims, network_dims, ChunkOptions::Join::swap, blend, ask_after, std::move(max_step), stale, watchdog};
+std::unique_ptr<ChunkRunner> make(int horizon, int dims, int network_dims, const std::string& join, int blend, int ask_after, std::vector<float> max_step, double stale, double watchdog, double deadline) {
+  ChunkOptions o{horizon, dims, network_dims, ChunkOptions::Join::swap, blend, ask_after, std::move(max_step), stale, watchdog, deadline};
   if (join == "blend") o.join = ChunkOptions::Join::blend;
   else if (join == "prefix") o.join = ChunkOptions::Join::prefix;
   else if (join != "swap") check(Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'"));
@@ -58,7 +58,7 @@ void add_control(nb::module_& m) {
       .def_ro("frozen", &ChunkRequest::frozen);
   nb::class_<ChunkRunner>(m, "ChunkRunner")
       .def_static("make", &make, nb::kw_only(), nb::arg("horizon"), nb::arg("dims"), nb::arg("network_dims"), nb::arg("join"), nb::arg("blend"), nb::arg("ask_after"), nb::arg("max_step"),
-                  nb::arg("stale"), nb::arg("watchdog"))
+                  nb::arg("stale"), nb::arg("watchdog"), nb::arg("deadline"))
       .def("start", [](ChunkRunner& r, nb::bytes position, double now) { check(r.start(floats(position), now)); })
       .def("next", &next)
       .def("wants", &ChunkRunner::wants)

@@ -33,15 +33,16 @@ class Runner:
     join: "swap" (the new chunk at once), "blend" (over `blend` ticks), "prefix" (the next chunk is asked to begin with
     what will have been executed by then; the policy's frozen=). ask_after: ticks of a chunk before the next is asked for, 0 = half.
     max_step: most that an action differs from the one before, a number a dimension. stale: s after its
-    observation in which an action may be used. watchdog: s without a new chunk until "stopped"."""
+    observation in which an action may be used. watchdog: s without a new chunk until "stopped". deadline: s after which a
+    question without an answer is put anew, 0 = the watchdog's; what comes later may still be used."""
 
-    def __init__(self, *, dims, horizon=50, network_dims=0, join="swap", blend=5, ask_after=0, max_step=(), stale=1.0, watchdog=2.0):
+    def __init__(self, *, dims, horizon=50, network_dims=0, join="swap", blend=5, ask_after=0, max_step=(), stale=1.0, watchdog=2.0, deadline=0.0):
         import numpy
 
         self._np, self._dims, self._horizon, self._network = numpy, dims, horizon, network_dims
         self._prefix = join == "prefix"
         self._core = _core.ChunkRunner.make(horizon=horizon, dims=dims, network_dims=network_dims, join=join, blend=blend, ask_after=ask_after,
-                                            max_step=list(max_step), stale=stale, watchdog=watchdog)
+                                            max_step=list(max_step), stale=stale, watchdog=watchdog, deadline=deadline)
 
     def _bytes(self, values) -> bytes:
         return self._np.ascontiguousarray(values, self._np.float32).tobytes()
@@ -124,6 +125,9 @@ class Loop:
     def _answer(self, runner, questions, report) -> None:
         while (question := questions.get()) is not None:
             request, observation, frozen = question
+            if not questions.empty():  # put anew since: the newer one counts
+                runner.fail(request)
+                continue
             try:
                 actions, normalized = self._ask(observation, frozen)
                 runner.deliver(request, actions, normalized)

@@ -34,10 +34,12 @@ Result<std::unique_ptr<ChunkRunner>> ChunkRunner::make(const ChunkOptions& o) {
     if (!(m > 0 && std::isfinite(m))) return Status(Code::kInvalidArgument, strf("max_step: wanted positive numbers, got %g", static_cast<double>(m)));
   for (const auto& [what, value] : {std::pair{"stale", o.stale}, std::pair{"watchdog", o.watchdog}})
     if (!(value > 0)) return Status(Code::kInvalidArgument, strf("%s: wanted a positive time, got %g", what, value));
+  if (!(o.deadline >= 0)) return Status(Code::kInvalidArgument, strf("deadline: wanted a time, or 0 for the watchdog's, got %g", o.deadline));
   return std::unique_ptr<ChunkRunner>(new ChunkRunner(o));
 }
 
 ChunkRunner::ChunkRunner(const ChunkOptions& options) : o_(options), last_(static_cast<size_t>(options.dims)) {
+  if (o_.deadline == 0) o_.deadline = o_.watchdog;
   if (o_.ask_after == 0) o_.ask_after = (o_.horizon + 1) / 2;
   for (Chunk* c : {&current_, &previous_, &slots_[0], &slots_[1], &slots_[2]}) {
     c->actions.resize(static_cast<size_t>(o_.horizon) * static_cast<size_t>(o_.dims));
@@ -52,7 +54,7 @@ Status ChunkRunner::start(std::span<const float> position, double now) {
   current_.there = previous_.there = false;
   first_id_ = next_id_;  // answers to questions before this one are of another life
   pending_ = 0;
-  answers_ = 0;
+  answers_ = delays_[0] = 0;
   fed_ = now;
   started_ = true;
   return {};
@@ -122,7 +124,7 @@ Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
 
 bool ChunkRunner::wants(double now) const {
   if (!started_) return false;
-  const bool lost = pending_ != 0 && (failed_.load(std::memory_order_acquire) >= pending_ || now - asked_ > o_.watchdog);
+  const bool lost = pending_ != 0 && (failed_.load(std::memory_order_acquire) >= pending_ || now - asked_ > o_.deadline);
   if (pending_ != 0 && !lost) return false;
   return !current_.there || tick_ - current_.request.tick >= o_.ask_after || tick_ - current_.request.tick >= o_.horizon;
 }

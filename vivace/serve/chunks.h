@@ -24,6 +24,7 @@ struct ChunkOptions {
   std::vector<float> max_step;  // a dimension: most that an action differs from the one before; empty: no bound
   double stale = 1.0;           // s after its observation in which an action may be used
   double watchdog = 2.0;        // s without a new chunk until the runner reports that it has stopped
+  double deadline = 0;          // s after which a question without an answer is put anew; 0: the watchdog's. A late answer may still be used
 };
 
 enum class TickSource : uint8_t { chunk, blend, hold, stopped };
