@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "vivace/kernels/attention/attention.cuh"
+#include "vivace/kernels/attention/chunk.cuh"
 #include "vivace/kernels/attention/fed.cuh"
 #include "vivace/kernels/attention/split.cuh"
 #include "vivace/kernels/attention/stream.cuh"
@@ -121,7 +122,9 @@ struct Variant {
   void (*fed)(AttentionFedArgs) = nullptr;  // instead
   AttentionStream stream = {};              // with split > 0 the cut
   AttentionSplit split = {};                // likewise
-  const void* entry() const { return fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
+  AttentionChunk chunk = {};                // likewise
+  void (*chunked)(AttentionChunkArgs) = nullptr;  // instead
+  const void* entry() const { return chunked != nullptr ? reinterpret_cast<const void*>(chunked) : fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
 };
 // nvcc's host side knows no class-type template parameters of kernels.
 template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
@@ -178,8 +181,22 @@ void add_split(std::vector<Variant>& all, DType q, DType kv) {
   all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true}, nullptr, &split_kernel<Q, Kv, kCut...>, {}, P});
 }
 
-/// k or v as AttentionFedArgs says.
-TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stride, int keys) {
+template <class Q, int... kCut>
+__global__ void __launch_bounds__(AttentionChunk{kCut...}.threads(), 1) chunk_kernel(const __grid_constant__ AttentionChunkArgs args) {
+  constexpr AttentionChunk P{kCut...};
+  run_attention_chunk<Q, P>(args);
+}
+template <class Q, int... kCut>
+void add_chunk(std::vector<Variant>& all, DType q) {
+  constexpr AttentionChunk P{kCut...};
+  char name[96];
+  std::snprintf(name, sizeof name, "chunk s%d c%d", P.stages, P.split);
+  AttentionTile cut = P.tile();
+  cut.split = P.split;
+  all.push_back({name, q, q, cut, nullptr, nullptr, {}, {}, P, &chunk_kernel<Q, kCut...>});
+}
+
+TensorMap map_of(const void* base, const cuuint64_t (&dims)[4], const cuuint64_t (&strides)[3], int rows) {
   static const auto encode = [] {
     void* f = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -187,16 +204,27 @@ TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stri
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(f);
   }();
   CUtensorMap map;
-  const int e = info(a.kv_dtype).bytes;
-  const cuuint64_t dims[4] = {static_cast<cuuint64_t>(dim * e / 2), static_cast<cuuint64_t>(a.L), static_cast<cuuint64_t>(a.Hkv), static_cast<cuuint64_t>(a.B)};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(a.Hkv * dim * e), static_cast<cuuint64_t>(dim * e), static_cast<cuuint64_t>(stride * e)};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(std::min(keys, a.page_table ? a.L : keys)), 1, 1}, steps[4] = {1, 1, 1, 1};
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
   const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) std::printf("no tensor map: %d\n", static_cast<int>(r)), std::exit(2);
   TensorMap out;
   std::memcpy(&out, &map, sizeof out);
   return out;
+}
+
+/// k or v as AttentionFedArgs says.
+TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stride, int keys) {
+  const int64_t e = info(a.kv_dtype).bytes;
+  const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
+  return map_of(base, {n(dim * e / 2), n(a.L), n(a.Hkv), n(a.B)}, {n(a.Hkv * dim * e), n(dim * e), n(stride * e)}, std::min(keys, a.page_table ? a.L : keys));
+}
+/// q as AttentionChunkArgs says.
+TensorMap map_of_queries(const AttentionArgs& a) {
+  const int box = AttentionChunkArgs::query_box(a);
+  const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
+  const bool side_by_side = box == AttentionChunk::kRows;
+  return map_of(a.q, {n(a.D), n(side_by_side ? int64_t{a.T} * a.Hq : a.group()), n(a.Hkv), n(side_by_side ? 1 : a.T)}, {n(a.D * 2), n(int64_t{a.group()} * a.D * 2), n(a.q_stride * 2)}, box);
 }
 
 bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
@@ -227,10 +255,16 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
   }
+  if (const AttentionChunk& p = v.chunk; p.split > 0) {
+    config.gridDim.x = static_cast<unsigned>((int64_t{a.T} * a.group() + p.kRows - 1) / p.kRows * a.Hkv * p.split);
+    config.blockDim.x = static_cast<unsigned>(p.threads());
+    config.dynamicSmemBytes = static_cast<size_t>(p.smem());
+  }
   if (c.fed) {
-    if (v.split.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
+    if (v.split.split == 0 && v.chunk.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
     AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
+    if (v.chunk.split > 0) return cudaLaunchKernelEx(&config, v.chunked, AttentionChunkArgs{f, map_of_queries(a)}) == cudaSuccess;
     return cudaLaunchKernelEx(&config, v.fed, f) == cudaSuccess;
   }
   return cudaLaunchKernelEx(&config, v.kernel, a) == cudaSuccess;
@@ -361,6 +395,11 @@ std::vector<Variant> variants() {
   CUT(128, 128, 1, 1, 64, 3, 2, 1);
   CUT(128, 128, 1, 1, 64, 6, 8, 2);
 #undef CUT
+  // chunk: d, dv, stages, split
+#define CUT(...) add_chunk<bf16, __VA_ARGS__>(all, b)
+  CUT(256, 256, 1, 8);
+  CUT(256, 256, 1, 16);
+#undef CUT
 #define CUT(...) add_fed<bf16, __VA_ARGS__>(all, b)
   CUT(128, 128, 8, 128, 2);
   CUT(64, 64, 8, 128, 3);
@@ -387,8 +426,8 @@ int main(int argc, char** argv) {
       const int height = v.cut.warps_m > 1 ? v.cut.rows() : 4;
       cudaLaunchConfig_t config = {};
       config.gridDim = {static_cast<unsigned>(v.cut.split) * 8, 1, 1};
-      config.blockDim = {static_cast<unsigned>(v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
-      config.dynamicSmemBytes = static_cast<size_t>(v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
+      config.blockDim = {static_cast<unsigned>(v.chunk.split > 0 ? v.chunk.threads() : v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
+      config.dynamicSmemBytes = static_cast<size_t>(v.chunk.split > 0 ? v.chunk.smem() : v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
       cudaLaunchAttribute size = {};
       size.id = cudaLaunchAttributeClusterDimension;
       size.val.clusterDim = {static_cast<unsigned>(v.cut.split), 1, 1};
@@ -404,6 +443,7 @@ int main(int argc, char** argv) {
       {"decode", 1, 32, 8, 1, 1024, 128, causal},   {"decode", 1, 32, 8, 1, 8192, 128, causal},        {"decode", 1, 32, 8, 1, 32768, 128, causal},
       {"decode", 16, 32, 8, 1, 4096, 128, causal},  {"decode", 64, 32, 8, 1, 4096, 128, causal},       {"decode", 64, 32, 8, 1, 1024, 128, causal},
       {"decode", 1, 8, 1, 1, 1024, 256, causal},    {"decode", 16, 32, 8, 1, 4096, 128, causal, true}, {"decode", 1, 8, 1, 50, 1000, 256, full},
+      {"decode", 1, 8, 1, 50, 630, 256, full},
       {"prefill", 1, 32, 8, 1024, 1024, 128, causal}, {"prefill", 1, 32, 8, 4096, 4096, 128, causal},  {"prefill", 1, 32, 8, 8192, 8192, 128, causal},
       {"prefill", 4, 32, 8, 2048, 2048, 128, causal, true}, {"prefill", 1, 32, 8, 16384, 16384, 128, causal}, {"prefill", 1, 8, 1, 968, 968, 256, full},
       {"prefill", 3, 16, 16, 256, 256, 72, full},   {"prefill", 1, 20, 20, 1500, 1500, 64, full},      {"prefill", 2, 16, 16, 8192, 8192, 256, causal},

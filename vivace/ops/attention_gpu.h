@@ -15,6 +15,7 @@ struct AttentionGpu {
   using Tile = kernels::AttentionTile;
   using Stream = kernels::AttentionStream;
   using Split = kernels::AttentionSplit;
+  using Chunk = kernels::AttentionChunk;
   using Plain = kernels::AttentionPlain;
   struct Key {
     DType q, kv;
@@ -26,6 +27,8 @@ struct AttentionGpu {
     Stream stream = {};
     bool divided = false;  // split instead of tile
     Split split = {};
+    bool chunked = false;  // chunk instead of tile
+    Chunk chunk = {};
     bool operator==(const Key&) const = default;
   };
   /// Roles of a call. A row's bits depend on its role, never on its neighbours.
@@ -92,11 +95,12 @@ struct AttentionGpu {
     if (arch != Arch::sm90a || a.dtype == DType::f32 || !fine(a) || a.L < 1 || a.B < 1) return false;
     return a.page_table == nullptr || (a.L >= 8 && (keys % a.L == 0 || a.L % keys == 0));
   }
-  static bool feeds(const Args& a, Arch arch) {
-    const Tile t = fed(a.D, a.Dv, false);
-    const int wide = t.padded(a.Dv);
-    return a.kv_dtype == a.dtype && (wide == 64 || wide == 80 || wide == 128 || wide == 256) && copies(a, t.keys, arch);
+  /// Whether wgmma has the width of a row of values.
+  static bool has_width(const Args& a) {
+    const int wide = (a.Dv + 15) / 16 * 16;
+    return a.kv_dtype == a.dtype && (wide == 64 || wide == 80 || wide == 128 || wide == 256);
   }
+  static bool feeds(const Args& a, Arch arch) { return has_width(a) && copies(a, fed(a.D, a.Dv, false).keys, arch); }
   /// Cuts of streams, which a row's bits do not depend on. `rows`: of a kv head that see the same keys; `tiles`: of all.
   static constexpr Stream stream(int d, int dv, int kv_bytes, int rows, int64_t tiles, int64_t places) {
     Stream s{d, dv, rows > 16 ? 2 : 1, 4, 1, 1, rows > 16 ? 1 : 2};
@@ -136,6 +140,18 @@ struct AttentionGpu {
     return s;
   }
   static Split split(const Args& a) { return split(role(a), a.D, a.Dv, info(a.kv_dtype).bytes, a.group(), a.places(), int64_t{a.S} * a.Hkv); }
+  /// Cuts of `chunk`: fixed by head sizes and the cache's shape. `heads`: query heads, so many tiles of 64 rows a full chunk has.
+  static constexpr Chunk chunk(int d, int dv, int heads, int64_t places) {
+    Chunk c{d, dv, (d > dv ? d : dv) > 128 ? 1 : 2, 1};
+    while (c.split < 16 && heads * c.split * 2 <= kAtOnce && places > int64_t{c.kKeys} * c.split) c.split *= 2;
+    return c;
+  }
+  /// Whether it serves the call: more than one block of keys, and few enough heads to divide them.
+  static bool chunks(const Args& a, Arch arch) {
+    if (role(a) != Role::chunk || a.has_terms() || a.softcap > 0 || !(a.scale > 0) || !has_width(a) || !copies(a, Chunk::kKeys, arch)) return false;
+    const Chunk c = chunk(a.D, a.Dv, a.Hq, a.places());
+    return c.split > 1 && c.fits() && c.kRows % kernels::AttentionChunkArgs::query_box(a) == 0;
+  }
   /// Whether it serves the call. A row's kernel follows from the cache and the role.
   static bool divides(const Args& a, Arch arch) {
     if (role(a) == Role::prefill || a.has_terms() || a.softcap > 0 || !copies(a, split(a).keys, arch)) return false;
@@ -150,6 +166,12 @@ struct AttentionGpu {
   static Result<Key> pick(const Args& a, Arch arch) {
     Result<Key> found = general(a, arch);
     if (!found.ok() || !found->tensor) return found;
+    if (chunks(a, arch)) {
+      found->chunked = true;
+      found->chunk = chunk(a.D, a.Dv, a.Hq, a.places());
+      found->tile = {};
+      return found;
+    }
     if (divides(a, arch)) {
       found->divided = true;
       found->split = split(a);
@@ -190,6 +212,8 @@ struct AttentionGpu {
     if (k.divided)
       return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
                                k.split.stages, k.split.split, k.split.teams);
+    if (k.chunked)
+      return kernel_expression("attention_chunk<%s, vivace::kernels::AttentionChunk{%d, %d, %d, %d}>", type_name(k.q), k.chunk.d, k.chunk.dv, k.chunk.stages, k.chunk.split);
     const Tile& t = k.tile;
     if (t.fed)
       return kernel_expression("attention_fed<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, %s>", type_name(k.q), t.d, t.dv, t.warps_m,
@@ -222,6 +246,13 @@ struct AttentionGpu {
       launch->smem_bytes = static_cast<uint32_t>(k.split.smem(height));
       return;
     }
+    if (k.chunked) {
+      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + k.chunk.kRows - 1) / k.chunk.kRows * a.Hkv * k.chunk.split);
+      launch->block[0] = static_cast<uint32_t>(k.chunk.threads());
+      launch->cluster = static_cast<uint32_t>(k.chunk.split);
+      launch->smem_bytes = static_cast<uint32_t>(k.chunk.smem());
+      return;
+    }
     const int group = a.group(), height = a.by_token() && group < k.tile.rows() ? group : k.tile.rows();
     const int64_t tiles = (int64_t{a.T} * group + height - 1) / height;
     launch->grid[0] = static_cast<uint32_t>(tiles * a.Hkv * k.tile.split);
@@ -229,19 +260,29 @@ struct AttentionGpu {
     launch->cluster = static_cast<uint32_t>(k.tile.split);
     launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
   }
-  /// Fed and split: tensor maps; fed: blocks that stay where the tiles are more than the chip holds at once.
+  /// Fed, chunk and split: tensor maps; fed: blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
-    if (!k.tensor || k.streamed || (!k.divided && !k.tile.fed)) return {};
-    const int keys = k.divided ? k.split.keys : k.tile.keys;
+    if (!k.tensor || k.streamed || (!k.divided && !k.chunked && !k.tile.fed)) return {};
+    const int keys = k.divided ? k.split.keys : k.chunked ? k.chunk.kKeys : k.tile.keys;
+    const auto map = [](const void* data, const int64_t (&dim)[4], const int64_t (&pitch)[3], int rows, kernels::TensorMap* to) {
+      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim[0], dim[1], dim[2], dim[3], 1}, .pitch = {pitch[0], pitch[1], pitch[2], 0}, .box_rows = rows}, to);
+    };
+    const auto cache = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
+      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * e * dim, head = a.head_rows() * e * dim;
+      return map(data, {dim * e / 2, a.L, a.Hkv, a.B}, {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e}, a.page_table != nullptr ? std::min(a.L, keys) : keys, to);
+    };
     kernels::AttentionFedArgs f{};
     std::memcpy(f.args, &a, sizeof(a));
-    const auto map = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
-      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * e * dim, head = a.head_rows() * e * dim;
-      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim * e / 2, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e, 0},
-                                 .box_rows = a.page_table != nullptr ? std::min(a.L, keys) : keys}, to);
-    };
-    VV_TRY(map(a.k, a.D, a.k_stride, &f.k));
-    VV_TRY(map(a.v, a.Dv, a.v_stride, &f.v));
+    VV_TRY(cache(a.k, a.D, a.k_stride, &f.k));
+    VV_TRY(cache(a.v, a.Dv, a.v_stride, &f.v));
+    if (k.chunked) {
+      kernels::AttentionChunkArgs c{f, {}};
+      const int box = c.query_box(a);
+      const bool joined = box == Chunk::kRows;  // heads and tokens are one axis
+      VV_TRY(map(a.q, {a.D, joined ? int64_t{a.T} * a.Hq : a.group(), a.Hkv, joined ? 1 : a.T}, {int64_t{a.D} * 2, int64_t{a.group()} * a.D * 2, a.q_stride * 2}, box, &c.q));
+      launch->set_args(c);
+      return {};
+    }
     launch->set_args(f);
     if (!k.divided) launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count));
     return {};
@@ -270,11 +311,15 @@ struct AttentionGpu {
       k.divided = true, k.split = split(r, d, d, info(kv).bytes, group, places, slots);
       visit(k);
     };
+    for (const int d : {64, 72, 128, 256}) divided(DType::bf16, DType::bf16, Role::decode, d, 4, 4096, 8);
+    divided(DType::bf16, DType::e4m3, Role::chunk, 128, 4, 4096, 8);
     for (const int d : {64, 72, 128, 256})
-      for (const Role r : {Role::decode, Role::chunk})
-        if (d < 256 || r == Role::decode) divided(DType::bf16, DType::bf16, r, d, 4, 4096, 8);
+      for (const int heads : {8, 32}) {
+        Key k{DType::bf16, DType::bf16, true, {}, {}};
+        k.chunked = true, k.chunk = chunk(d, d, heads, 4096);
+        visit(k);
+      }
     for (const int64_t slots : {64, 128, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
-    divided(DType::bf16, DType::bf16, Role::chunk, 256, 8, 1024, 1);
     divided(DType::f16, DType::f16, Role::decode, 128, 4, 4096, 8);
     for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, tiles, 4096)});

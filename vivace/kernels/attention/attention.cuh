@@ -1,5 +1,6 @@
 // The kernels of `attention`: tensor cores for 16-bit queries, CUDA cores for everything else.
 #pragma once
+#include "vivace/kernels/attention/chunk.cuh"
 #include "vivace/kernels/attention/expression.cuh"
 #include "vivace/kernels/attention/fed.cuh"
 #include "vivace/kernels/attention/plain.cuh"

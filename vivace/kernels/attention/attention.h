@@ -205,7 +205,25 @@ struct AttentionSplit {
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 
-/// Arguments of `fed` and `split`: those of the op, and k and v as the copy engine
+/// Kernel for tens of 16-bit queries of one sequence on Hopper: 64 rows make a tile, `split` blocks of threads, a cluster, share its
+/// keys: block b, counted from place 0, is for block of threads b % split. A row's bits follow from split.
+struct AttentionChunk {
+  int32_t d, dv, stages, split;  // head sizes, up to 256
+  static constexpr int kKeys = 64, kRows = 64;
+  constexpr bool operator==(const AttentionChunk&) const = default;
+
+  VV_HD constexpr AttentionTile tile() const { return {d, dv, kRows / 16, 1, kKeys, stages, 1, true, true, true}; }
+  VV_HD constexpr int threads() const { return 128 + 32; }
+  VV_HD constexpr int share() const { return kRows / split; }              // rows that a block of threads adds up
+  VV_HD constexpr int row_floats() const { return tile().padded(dv) + 8; }  // sums, maximum and mass of a row; eight rows lie in different banks
+  VV_HD constexpr int part_bytes() const { return share() * row_floats() * 4; }
+  // Shared memory: queries and stages (at the end sums), barriers, what was sent here.
+  VV_HD constexpr int sent_at() const { return tile().smem(); }
+  VV_HD constexpr int smem() const { return sent_at() + split * part_bytes(); }
+  VV_HD constexpr bool fits() const { return kRows * row_floats() * 4 <= tile().query_bytes() + stages * tile().stage_bytes() && (4 * stages + 2) * 8 <= tile().kBarrierBytes; }
+};
+
+/// Arguments of `fed`, `chunk` and `split`: those of the op, and k and v as the copy engine
 /// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(keys, L) places (without pages: keys).
 struct AttentionFedArgs {
   static constexpr int kBytes = 448;
@@ -217,6 +235,15 @@ struct AttentionFedArgs {
 #ifndef __CUDACC_RTC__  // NVRTC has no __builtin_offsetof; the host pass has looked
 static_assert(sizeof(AttentionArgs) <= AttentionFedArgs::kBytes);
 #endif
+
+/// Arguments of `chunk`: queries too are copied, in boxes of as many rows as lie at one pitch (query_box()).
+struct AttentionChunkArgs {
+  AttentionFedArgs fed;
+  TensorMap q;
+
+  /// Rows of a box of queries: a tile's, where one kv head has all heads and tokens lie side by side, else a token's.
+  VV_HD static int query_box(const AttentionArgs& a) { return a.Hkv == 1 && a.q_stride == int64_t{a.Hq} * a.D ? AttentionChunk::kRows : a.group(); }
+};
 
 /// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.
 struct AttentionPlain {
