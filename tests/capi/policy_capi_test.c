@@ -149,6 +149,65 @@ static void test_prompts(const char* path) {
   vv_policy_destroy(policy);
 }
 
+/* Scales: measured, loaded with, replaced; and the network's own actions. */
+static void test_scales(const char* path) {
+  static const int32_t tokens[] = {2, 17, 301};
+  float scales[128], first[kChunk], other[kChunk];
+  size_t count = 0, i;
+  vv_frame views[kViews];
+  vv_observation o[3];
+  vv_policy* policy = NULL;
+  vv_policy_options options = options_of(path);
+  memset(views, 0, sizeof views);
+  views[0].data = picture;
+  views[0].height = 48;
+  views[0].width = 64;
+  views[0].stride = 64 * 3;
+  memset(o, 0, sizeof o);
+  o[0].struct_size = sizeof o[0];
+  o[0].views = views;
+  o[0].view_count = kViews;
+  o[0].tokens = tokens;
+  o[0].token_count = 3;
+  o[1] = o[2] = o[0];
+  EXPECT_OK(vv_policy_load(&options, &policy));
+  if (policy == NULL) return;
+  EXPECT_ERROR(vv_policy_normalized(policy, 0, first, kChunk), VV_FAILED_PRECONDITION, "no predict");
+  EXPECT_OK(vv_policy_predict(policy, o, 1, first, kChunk));
+  EXPECT_OK(vv_policy_normalized(policy, 0, other, kChunk));
+  EXPECT(memcmp(first, other, sizeof first) == 0); /* statistics are "none" */
+  EXPECT_ERROR(vv_policy_normalized(policy, 0, other, kChunk - 1), VV_LIMIT_EXCEEDED, "128");
+  EXPECT_ERROR(vv_policy_normalized(policy, 2, other, kChunk), VV_INVALID_ARGUMENT, "outside");
+  EXPECT_OK(vv_policy_calibrate(policy, o, 3, 99.9, scales, 128, &count)); /* more than a call's batch of 2 */
+  EXPECT(count > 8 && count <= 128 && scales[0] > 0);
+  EXPECT_ERROR(vv_policy_calibrate(policy, o, 0, 99.9, scales, 128, &count), VV_INVALID_ARGUMENT, "wanted 1 or more");
+  EXPECT_ERROR(vv_policy_calibrate(policy, o, 1, 0.0, scales, 128, &count), VV_INVALID_ARGUMENT, "percentile");
+  EXPECT_ERROR(vv_policy_set_act_scales(policy, scales, (int)count), VV_FAILED_PRECONDITION, "none that are fixed");
+  vv_policy_destroy(policy);
+  policy = NULL;
+  options.precision = "fp8_static";
+  options.act_scale_count = -1;
+  EXPECT_ERROR(vv_policy_load(&options, &policy), VV_INVALID_ARGUMENT, "options.act_scales");
+  options.act_scales = scales;
+  options.act_scale_count = (int)count - 1;
+  EXPECT_ERROR(vv_policy_load(&options, &policy), VV_INVALID_ARGUMENT, "calibrate this checkpoint");
+  options.act_scale_count = (int)count;
+  EXPECT_OK(vv_policy_load(&options, &policy));
+  if (policy == NULL) return;
+  EXPECT_OK(vv_policy_predict(policy, o, 1, first, kChunk));
+  EXPECT_ERROR(vv_policy_set_act_scales(policy, NULL, 0), VV_INVALID_ARGUMENT, "NULL");
+  EXPECT_ERROR(vv_policy_set_act_scales(policy, scales, 3), VV_INVALID_ARGUMENT, "calibrate this checkpoint");
+  for (i = 0; i < count; ++i) scales[i] /= 16;
+  EXPECT_OK(vv_policy_set_act_scales(policy, scales, (int)count));
+  EXPECT_OK(vv_policy_predict(policy, o, 1, other, kChunk));
+  EXPECT(memcmp(first, other, sizeof first) != 0);
+  for (i = 0; i < count; ++i) scales[i] *= 16;
+  EXPECT_OK(vv_policy_set_act_scales(policy, scales, (int)count));
+  EXPECT_OK(vv_policy_predict(policy, o, 1, other, kChunk));
+  EXPECT(memcmp(first, other, sizeof first) == 0);
+  vv_policy_destroy(policy);
+}
+
 int main(int argc, char** argv) {
   vv_policy* policy = NULL;
   vv_policy_options o;
@@ -168,6 +227,7 @@ int main(int argc, char** argv) {
   EXPECT(strstr(info.report, "\"family\": \"pi05\"") != NULL);
   test_predict(policy);
   test_prompts(argv[1]);
+  test_scales(argv[1]);
   vv_policy_destroy(policy);
   vv_policy_destroy(NULL);
   printf("%d failures\n", failures);

@@ -18,7 +18,7 @@ typedef struct vv_policy_options {
   const char* path;       /* a folder or .safetensors file */
   const char* config;     /* "pi05", "pi0", "pi0fast" */
   const char* device;     /* NULL = "auto"; "cpu", "cuda", "cuda:N" */
-  const char* precision;  /* NULL = "auto"; "f32", "bf16", "fp8" */
+  const char* precision;  /* NULL = "auto"; "f32", "bf16", "fp8", "fp8_static" */
   const char* resize;     /* NULL = as the checkpoint was saved; "openpi", "lerobot" */
   const char* statistics; /* NULL = the checkpoint's; "none": actions stay normalised */
   const char* robot;      /* which of several statistics */
@@ -33,6 +33,8 @@ typedef struct vv_policy_options {
   int prompt_tokens;      /* most tokens of a prompt; 0 = the family's */
   double partition;       /* share of the device's multiprocessors, in (0, 1); 0 = all of it */
   const char* tokenizer;  /* of prompts that are text: tokenizer.model or tokenizer.json, or their folder; NULL = beside path */
+  const float* act_scales; /* of precision "fp8_static" alone: what vv_policy_calibrate() gave of this checkpoint */
+  int act_scale_count;
 } vv_policy_options;
 
 typedef struct vv_policy_info {
@@ -82,6 +84,20 @@ VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* obse
  * where ids is NULL. The first call loads the tokenizer. Errors: VV_NOT_FOUND (no tokenizer), VV_CORRUPT_DATA, VV_UNSUPPORTED,
  * VV_INVALID_ARGUMENT (no UTF-8, a state that is missing or not finite), VV_INVALID_SHAPE. */
 VV_API vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count, int32_t* ids, size_t capacity, size_t* count);
+
+/* The network's own actions of the last vv_policy_predict() that ended well, normalised: [horizon, action_dim] of
+ * observation `index`, of which vv_observation.frozen takes the first. Errors: VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT,
+ * VV_LIMIT_EXCEEDED. */
+VV_API vv_status vv_policy_normalized(const vv_policy* policy, int index, float* actions, size_t capacity);
+
+/* Setup. Scales for vv_policy_options.act_scales from what observations, one after the other, bring to each place where activations
+ * enter products, of a policy loaded as "f32" or "bf16"; `percentile` in (0, 100] of their magnitudes counts. *count is how many
+ * scales there are; the first `capacity` are written, none where scales is NULL. Errors: VV_FAILED_PRECONDITION, and
+ * vv_policy_predict()'s. */
+VV_API vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observations, int observation_count, double percentile, float* scales, size_t capacity, size_t* count);
+/* Setup. Other scales of a policy loaded as "fp8_static", from the next vv_policy_predict() on. Errors: VV_FAILED_PRECONDITION,
+ * VV_INVALID_ARGUMENT; the old ones stay. */
+VV_API vv_status vv_policy_set_act_scales(vv_policy* policy, const float* scales, int count);
 
 #ifdef __cplusplus
 }

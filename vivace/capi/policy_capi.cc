@@ -44,6 +44,8 @@ vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
   for (int i = 0; i < o.delta_count; ++i) to.delta.push_back(o.delta[i] != 0);
   to.threads = o.threads, to.views = o.views, to.horizon = o.horizon, to.steps = o.steps, to.prompt_tokens = o.prompt_tokens, to.partition = o.partition;
   if (o.batch != 0) to.batch = o.batch;
+  if (o.act_scale_count < 0 || (o.act_scale_count > 0 && o.act_scales == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("options.act_scales: NULL or a negative count, got %d", o.act_scale_count));
+  if (o.act_scales != nullptr) to.act_scales.assign(o.act_scales, o.act_scales + o.act_scale_count);
   return to;
 }
 
@@ -72,6 +74,30 @@ vivace::Result<std::vector<int32_t>> encode(vv_policy* policy, const char* text,
     VV_ASSIGN(normal, policy->model->normalized_state(state));
   }
   return policy->prompter->tokens(text, normal);
+}
+
+/// Observation `i` of a call, as place `at` of the policy's own.
+Status read(vv_policy* policy, const vv_observation* observations, int i, size_t at) {
+  const engine::PolicyLimits l = policy->model->limits();
+  const size_t size = observations->struct_size;
+  vv_observation o{};
+  VV_TRY(capi::read_struct(reinterpret_cast<const vv_observation*>(reinterpret_cast<const char*>(observations) + static_cast<size_t>(i) * size), kObservationV1, &o));
+  auto& views = policy->views[at];
+  if (o.view_count != l.views || o.views == nullptr) return Status(Code::kInvalidArgument, vivace::strf("observation %d: wanted %d views, got %d", i, l.views, o.views == nullptr ? 0 : o.view_count));
+  for (size_t v = 0; v < views.size(); ++v) views[v] = {o.views[v].data, o.views[v].height, o.views[v].width, o.views[v].stride};
+  engine::Observation& to = policy->observations[at];
+  to = {};
+  to.views = views;
+  to.seed = o.seed;
+  VV_TRY(list("tokens", o.tokens, o.token_count, &to.tokens));
+  VV_TRY(list("state", o.state, o.state_count, &to.state));
+  VV_TRY(list("noise", o.noise, o.noise == nullptr ? 0 : int64_t{l.horizon} * l.action_dim, &to.noise));
+  VV_TRY(list("frozen", o.frozen, int64_t{o.frozen_count} * l.action_dim, &to.frozen));
+  if (o.tokens != nullptr || o.prompt == nullptr) return {};
+  auto encoded = encode(policy, o.prompt, to.state);
+  if (!encoded.ok()) return std::move(encoded).status().with_context(vivace::strf("observation %d", i));
+  to.tokens = policy->tokens[at] = std::move(encoded).value();
+  return {};
 }
 
 }  // namespace
@@ -119,26 +145,7 @@ vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observation
     if (count < 1 || count > l.batch) return Status(Code::kInvalidArgument, vivace::strf("count: wanted 1 to %d observations, got %d", l.batch, count));
     const size_t wanted = static_cast<size_t>(count) * static_cast<size_t>(l.horizon) * static_cast<size_t>(l.robot_dim);
     if (capacity < wanted) return Status(Code::kLimitExceeded, vivace::strf("actions: room for %zu floats, %zu are needed", capacity, wanted));
-    const size_t size = observations->struct_size;
-    for (int i = 0; i < count; ++i) {
-      vv_observation o{};
-      VV_TRY(capi::read_struct(reinterpret_cast<const vv_observation*>(reinterpret_cast<const char*>(observations) + static_cast<size_t>(i) * size), kObservationV1, &o));
-      auto& views = policy->views[static_cast<size_t>(i)];
-      if (o.view_count != l.views || o.views == nullptr) return Status(Code::kInvalidArgument, vivace::strf("observation %d: wanted %d views, got %d", i, l.views, o.views == nullptr ? 0 : o.view_count));
-      for (size_t v = 0; v < views.size(); ++v) views[v] = {o.views[v].data, o.views[v].height, o.views[v].width, o.views[v].stride};
-      engine::Observation& to = policy->observations[static_cast<size_t>(i)];
-      to = {};
-      to.views = views;
-      to.seed = o.seed;
-      VV_TRY(list("tokens", o.tokens, o.token_count, &to.tokens));
-      VV_TRY(list("state", o.state, o.state_count, &to.state));
-      VV_TRY(list("noise", o.noise, o.noise == nullptr ? 0 : int64_t{l.horizon} * l.action_dim, &to.noise));
-      VV_TRY(list("frozen", o.frozen, int64_t{o.frozen_count} * l.action_dim, &to.frozen));
-      if (o.tokens != nullptr || o.prompt == nullptr) continue;
-      auto encoded = encode(policy, o.prompt, to.state);
-      if (!encoded.ok()) return std::move(encoded).status().with_context(vivace::strf("observation %d", i));
-      to.tokens = policy->tokens[static_cast<size_t>(i)] = std::move(encoded).value();
-    }
+    for (int i = 0; i < count; ++i) VV_TRY(read(policy, observations, i, static_cast<size_t>(i)));
     return policy->model->predict({policy->observations.data(), static_cast<size_t>(count)}, {actions, wanted});
   });
 }
@@ -154,6 +161,44 @@ vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const flo
     if (ids != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
     *count = all.size();
     return {};
+  });
+}
+
+vv_status vv_policy_normalized(const vv_policy* policy, int index, float* actions, size_t capacity) {
+  return guard("vv_policy_normalized", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    VV_NOT_NULL(actions);
+    VV_ASSIGN(const std::span<const float> own, policy->model->normalized(index));
+    if (capacity < own.size()) return Status(Code::kLimitExceeded, vivace::strf("actions: room for %zu floats, %zu are needed", capacity, own.size()));
+    std::copy(own.begin(), own.end(), actions);
+    return {};
+  });
+}
+
+vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observations, int observation_count, double percentile, float* scales, size_t capacity, size_t* count) {
+  return guard("vv_policy_calibrate", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    VV_NOT_NULL(observations);
+    VV_NOT_NULL(count);
+    if (observation_count < 1) return Status(Code::kInvalidArgument, vivace::strf("observation_count: wanted 1 or more, got %d", observation_count));
+    // Views, tokens and observations of all of them at once, where the policy keeps a call's.
+    const auto n = static_cast<size_t>(observation_count);
+    policy->views.resize(std::max(policy->views.size(), n), std::vector<engine::Frame>(policy->views[0].size()));
+    policy->tokens.resize(std::max(policy->tokens.size(), n));
+    policy->observations.resize(std::max(policy->observations.size(), n));
+    for (int i = 0; i < observation_count; ++i) VV_TRY(read(policy, observations, i, static_cast<size_t>(i)));
+    VV_ASSIGN(const std::vector<float> all, policy->model->calibrate({policy->observations.data(), n}, percentile));
+    if (scales != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), scales);
+    *count = all.size();
+    return {};
+  });
+}
+
+vv_status vv_policy_set_act_scales(vv_policy* policy, const float* scales, int count) {
+  return guard("vv_policy_set_act_scales", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    if (scales == nullptr || count < 0) return Status(Code::kInvalidArgument, vivace::strf("scales: NULL or a negative count, got %d", count));
+    return policy->model->set_act_scales({scales, static_cast<size_t>(count)});
   });
 }
 

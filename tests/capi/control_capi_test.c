@@ -1,0 +1,98 @@
+/* Chunk runners through the C ABI, as a C99 program sees them. When which action is used is the business of
+ * tests/test_control.py; here: the same through this door, and every refusal. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/capi/check.h"
+#include "vivace/capi/control.h"
+
+enum { kDims = 2, kHorizon = 6, kOwn = 3 };
+
+static vv_runner_options options_of(const char* join) {
+  static const float step[kDims] = {0.5f, 10.0f};
+  vv_runner_options o;
+  memset(&o, 0, sizeof o);
+  o.struct_size = sizeof o;
+  o.horizon = kHorizon;
+  o.dims = kDims;
+  o.network_dims = kOwn;
+  o.join = join;
+  o.max_step = step;
+  o.stale = 10;
+  o.watchdog = 20;
+  return o;
+}
+
+static void test_refused(void) {
+  vv_runner* runner = NULL;
+  vv_runner_options o = options_of("jump");
+  EXPECT_ERROR(vv_runner_create(NULL, &runner), VV_INVALID_ARGUMENT, "NULL");
+  EXPECT_ERROR(vv_runner_create(&o, NULL), VV_INVALID_ARGUMENT, "out");
+  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "got 'jump'");
+  o = options_of("prefix");
+  o.network_dims = 0;
+  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "network_dims");
+  o = options_of(NULL);
+  o.dims = 0;
+  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "dims");
+  o = options_of(NULL);
+  o.stale = -1;
+  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "stale");
+  o.struct_size = 8;
+  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "struct_size");
+  EXPECT(runner == NULL && vv_runner_wants(NULL, 0) == 0);
+}
+
+int main(void) {
+  vv_runner* runner = NULL;
+  vv_runner_options o = options_of("prefix");
+  vv_chunk_request q;
+  vv_tick tick;
+  float position[kDims] = {0, 0}, action[kDims], chunk[kHorizon * kDims], own[kHorizon * kOwn], frozen[(kHorizon - 1) * kOwn];
+  int i;
+  test_refused();
+  EXPECT_OK(vv_runner_create(&o, &runner));
+  if (runner == NULL) return 1;
+  memset(&tick, 0, sizeof tick);
+  tick.struct_size = sizeof tick;
+  EXPECT_ERROR(vv_runner_next(runner, 0, action, &tick), VV_FAILED_PRECONDITION, "start");
+  EXPECT(vv_runner_wants(runner, 0) == 0);
+  position[1] = NAN;
+  EXPECT_ERROR(vv_runner_start(runner, position, 0), VV_INVALID_ARGUMENT, "not finite");
+  position[1] = 0;
+  EXPECT_OK(vv_runner_start(runner, position, 0));
+  EXPECT(vv_runner_wants(runner, 0) == 1);
+  EXPECT_ERROR(vv_runner_begin(runner, 0, &q, NULL), VV_INVALID_ARGUMENT, "frozen is NULL");
+  EXPECT_OK(vv_runner_begin(runner, 0, &q, frozen));
+  EXPECT(q.frozen == 0 && vv_runner_wants(runner, 0) == 0);
+  EXPECT_OK(vv_runner_next(runner, 0.1, action, &tick));
+  EXPECT(tick.source == VV_TICK_HOLD && tick.place == -1 && action[0] == 0);
+  for (i = 0; i < kHorizon; ++i) chunk[i * kDims] = 2, chunk[i * kDims + 1] = (float)i;
+  for (i = 0; i < kHorizon * kOwn; ++i) own[i] = (float)i;
+  EXPECT_ERROR(vv_runner_deliver(runner, &q, chunk, NULL), VV_INVALID_ARGUMENT, "normalized is NULL");
+  EXPECT_OK(vv_runner_deliver(runner, &q, chunk, own));
+  EXPECT_OK(vv_runner_next(runner, 0.2, action, &tick));
+  EXPECT(tick.source == VV_TICK_CHUNK && tick.place == 1 && tick.clamped == 1 && action[0] == 0.5f && action[1] == 1);
+  tick.struct_size = 4;
+  EXPECT_ERROR(vv_runner_next(runner, 0.3, action, &tick), VV_INVALID_ARGUMENT, "struct_size");
+  tick.struct_size = sizeof tick;
+  EXPECT_OK(vv_runner_next(runner, 0.3, action, &tick));
+  EXPECT(tick.place == 2 && action[0] == 1); /* the refused call used no tick up */
+  EXPECT(vv_runner_wants(runner, 0.4) == 1);
+  EXPECT_OK(vv_runner_begin(runner, 0.4, &q, frozen));
+  EXPECT(q.frozen == 2 && memcmp(frozen, own + 3 * kOwn, 2 * kOwn * sizeof(float)) == 0);
+  chunk[0] = INFINITY;
+  EXPECT_ERROR(vv_runner_deliver(runner, &q, chunk, own), VV_INVALID_ARGUMENT, "not finite");
+  EXPECT(vv_runner_wants(runner, 0.4) == 1); /* an answer that cannot be used is none */
+  EXPECT_OK(vv_runner_begin(runner, 0.4, &q, frozen));
+  EXPECT_OK(vv_runner_fail(runner, &q));
+  EXPECT(vv_runner_wants(runner, 0.4) == 1);
+  EXPECT_ERROR(vv_runner_fail(runner, NULL), VV_INVALID_ARGUMENT, "request is NULL");
+  EXPECT_OK(vv_runner_next(runner, 30, action, &tick));
+  EXPECT(tick.source == VV_TICK_STOPPED && action[0] == 1);
+  vv_runner_destroy(runner);
+  vv_runner_destroy(NULL);
+  printf("%d failures\n", failures);
+  return failures != 0;
+}

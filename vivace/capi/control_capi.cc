@@ -1,0 +1,116 @@
+// Chunk runners of the C ABI: vivace/capi/control.h over serve::ChunkRunner.
+#include "vivace/capi/control.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "vivace/capi/guard.h"
+#include "vivace/serve/chunks.h"
+
+using vivace::Code;
+using vivace::Status;
+using vivace::capi::guard;
+
+namespace serve = vivace::serve;
+
+struct vv_runner {
+  std::unique_ptr<serve::ChunkRunner> runner;
+  size_t dims, horizon, network;  // network: 0 where no prefix is asked for
+};
+
+namespace {
+
+constexpr size_t kOptionsV1 = sizeof(vv_runner_options), kTickV1 = sizeof(vv_tick);
+
+vivace::Result<serve::ChunkOptions> read_options(const vv_runner_options& o) {
+  serve::ChunkOptions to;
+  using Join = serve::ChunkOptions::Join;
+  const std::string join = o.join != nullptr ? o.join : "swap";
+  if (join == "blend") to.join = Join::blend;
+  else if (join == "prefix") to.join = Join::prefix;
+  else if (join != "swap") return Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'");
+  if (o.horizon != 0) to.horizon = o.horizon;
+  to.blend = o.blend != 0 ? o.blend : std::clamp(to.horizon, 0, to.blend);
+  to.dims = o.dims, to.network_dims = o.network_dims, to.ask_after = o.ask_after, to.deadline = o.deadline;
+  if (o.stale != 0) to.stale = o.stale;
+  if (o.watchdog != 0) to.watchdog = o.watchdog;
+  if (o.max_step != nullptr && o.dims > 0) to.max_step.assign(o.max_step, o.max_step + o.dims);
+  return to;
+}
+
+serve::ChunkRequest request_of(const vv_chunk_request& r) { return {r.id, r.tick, r.observed, r.frozen}; }
+
+}  // namespace
+
+extern "C" {
+
+vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out) {
+  if (out != nullptr) *out = nullptr;
+  return guard("vv_runner_create", [&]() -> Status {
+    VV_NOT_NULL(out);
+    vv_runner_options o{};
+    VV_TRY(vivace::capi::read_struct(options, kOptionsV1, &o));
+    VV_ASSIGN(const serve::ChunkOptions to, read_options(o));
+    VV_ASSIGN(auto runner, serve::ChunkRunner::make(to));
+    const bool prefix = to.join == serve::ChunkOptions::Join::prefix;
+    *out = new vv_runner{std::move(runner), static_cast<size_t>(to.dims), static_cast<size_t>(to.horizon), prefix ? static_cast<size_t>(to.network_dims) : 0};
+    return {};
+  });
+}
+
+void vv_runner_destroy(vv_runner* runner) { delete runner; }
+
+vv_status vv_runner_start(vv_runner* runner, const float* position, double now) {
+  return guard("vv_runner_start", [&]() -> Status {
+    VV_NOT_NULL(runner);
+    VV_NOT_NULL(position);
+    return runner->runner->start({position, runner->dims}, now);
+  });
+}
+
+vv_status vv_runner_next(vv_runner* runner, double now, float* action, vv_tick* tick) {
+  return guard("vv_runner_next", [&]() -> Status {
+    VV_NOT_NULL(runner);
+    VV_NOT_NULL(action);
+    vv_tick probe{};
+    VV_TRY(vivace::capi::read_struct(static_cast<const vv_tick*>(tick), kTickV1, &probe));  // before a tick is used up
+    serve::Tick t;
+    VV_TRY(runner->runner->next(now, {action, runner->dims}, &t));
+    return vivace::capi::write_struct({sizeof(vv_tick), static_cast<int>(t.source), t.clamped, t.place, t.age}, kTickV1, tick);
+  });
+}
+
+int vv_runner_wants(const vv_runner* runner, double now) { return runner != nullptr && runner->runner->wants(now); }
+
+vv_status vv_runner_begin(vv_runner* runner, double now, vv_chunk_request* request, float* frozen) {
+  return guard("vv_runner_begin", [&]() -> Status {
+    VV_NOT_NULL(runner);
+    VV_NOT_NULL(request);
+    if (runner->network > 0) VV_NOT_NULL(frozen);
+    serve::ChunkRequest r;
+    VV_TRY(runner->runner->begin(now, &r, {frozen, runner->network > 0 ? (runner->horizon - 1) * runner->network : 0}));
+    *request = {r.id, r.tick, r.observed, r.frozen};
+    return {};
+  });
+}
+
+vv_status vv_runner_deliver(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized) {
+  return guard("vv_runner_deliver", [&]() -> Status {
+    VV_NOT_NULL(runner);
+    VV_NOT_NULL(request);
+    VV_NOT_NULL(actions);
+    if (runner->network > 0) VV_NOT_NULL(normalized);
+    return runner->runner->deliver(request_of(*request), {actions, runner->horizon * runner->dims}, {normalized, runner->network > 0 ? runner->horizon * runner->network : 0});
+  });
+}
+
+vv_status vv_runner_fail(vv_runner* runner, const vv_chunk_request* request) {
+  return guard("vv_runner_fail", [&]() -> Status {
+    VV_NOT_NULL(runner);
+    VV_NOT_NULL(request);
+    runner->runner->fail(request_of(*request));
+    return {};
+  });
+}
+
+}  // extern "C"
