@@ -7,6 +7,7 @@ Rows: success of each precision (goal 90 %, and within 2 points of f32's); of f3
 says that it is the words that count; cosines of each precision's actions with f32's from the same noise; calls of one observation.
 """
 import argparse
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,7 +64,7 @@ def main():
     p.add_argument("--no-receipt", action="store_true")
     args = p.parse_args()
     info, state = device.info(), device.state()
-    r = Receipt("reach", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]}, sources=SOURCES,
+    r = Receipt("reach", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]}, sources=SOURCES, commit=os.environ.get("VIVACE_COMMIT", "dirty"),
                 command=f"python tools/reach/measure.py --episodes {args.episodes} --precisions {args.precisions}", versions={"vivace": vivace.__version__})
     base = exact = None
     for precision in args.precisions.split(","):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,3 +153,5 @@ def check_out(path) -> None:
         raise NotFoundError(f"out: there is no folder {out.parent}")
     if out.is_dir():
         raise InvalidArgumentError(f"out: {path} is a folder")
+    if not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise InvalidArgumentError(f"out: {path} can't be written")
