@@ -49,6 +49,22 @@ struct Weights {
   static size_t bytes(const ResizeAxis& a) { return static_cast<size_t>(a.to) * (static_cast<size_t>(a.taps) * sizeof(int32_t) + sizeof(ResizeSpan)); }
 };
 
+/// The columns of one line. Part: channels whose sums are made together, of which C is a multiple.
+template <int Part>
+void columns(const ResizePadArgs& a, const Weights& w, const uint8_t* from, uint8_t* to) {
+  const int64_t C = Part == 3 ? 3 : a.C;
+  for (int64_t i = 0; i < a.x_axis.to; ++i) {
+    const int32_t* const weight = w.weight + i * a.x_axis.taps;
+    const uint8_t* const pixel = from + w.span[i].first * C;
+    for (int64_t c = 0; c < C; c += Part) {
+      int32_t sum[Part] = {};
+      for (int64_t k = 0; k < w.span[i].count; ++k)
+        for (int p = 0; p < Part; ++p) sum[p] += pixel[k * C + c + p] * weight[k];
+      for (int p = 0; p < Part; ++p) *to++ = static_cast<uint8_t>(kernels::resized_level(sum[p]));
+    }
+  }
+}
+
 /// Columns of every line, then lines: levels between the two.
 void triangle(const ResizePadArgs& a, int64_t T, Pool& pool) {
   const int64_t C = a.C, wide = int64_t{a.x_axis.to} * C;
@@ -60,16 +76,8 @@ void triangle(const ResizePadArgs& a, int64_t T, Pool& pool) {
   for (int64_t t = 0; t < T; ++t) {
     for_rows(pool, a.y.from, a.x_axis.from * C, [&](int64_t y) {
       const uint8_t* const from = a.x + t * a.x_stride + y * a.x_axis.from * C;
-      uint8_t* to = narrow + y * wide;
-      for (int64_t i = 0; i < a.x_axis.to; ++i) {
-        const int32_t* const weight = wx.weight + i * a.x_axis.taps;
-        const uint8_t* const pixel = from + wx.span[i].first * C;
-        for (int64_t c = 0; c < C; ++c) {
-          int32_t sum = 0;
-          for (int64_t k = 0; k < wx.span[i].count; ++k) sum += pixel[k * C + c] * weight[k];
-          *to++ = static_cast<uint8_t>(kernels::resized_level(sum));
-        }
-      }
+      if (C == 3) columns<3>(a, wx, from, narrow + y * wide);
+      else columns<1>(a, wx, from, narrow + y * wide);
     });
     for_rows(pool, a.OH, wide * a.y.taps, [&](int64_t line) {
       padded_line(a, t, line, [&](int64_t first, int64_t i) {
@@ -93,22 +101,28 @@ void linear_line(const ResizePadArgs& a, int64_t t, int64_t first, int64_t line)
   const int64_t C = a.C, pitch = a.x_axis.from * C;
   const kernels::ResizePoint y = kernels::linear_point(a.y, static_cast<int32_t>(line));
   const uint8_t *const top = a.x + t * a.x_stride + y.first * pitch, *const low = a.x + t * a.x_stride + y.second * pitch;
-  for_chunks(a.x_axis.to * C, [&](int64_t at, int64_t n) {
-    float value[kChunk];
-    for (int64_t j = 0; j < n; ++j) {
-      const int64_t pixel = (at + j) / C, c = (at + j) % C;
-      const kernels::ResizePoint x = kernels::linear_point(a.x_axis, static_cast<int32_t>(pixel));
-      const int64_t left = x.first * C + c, right = x.second * C + c;
-      if (a.out_dtype == DType::u8) {
-        value[j] = kernels::between(top[left], top[right], low[left], low[right], y.share, x.share);
-        static_cast<uint8_t*>(a.out)[first + at + j] = static_cast<uint8_t>(std::clamp(std::nearbyint(value[j]), 0.0f, 255.0f));
-      } else {
-        const auto unit = kernels::unit_of;
-        value[j] = kernels::signed_unit(kernels::between(unit(top[left]), unit(top[right]), unit(low[left]), unit(low[right]), y.share, x.share));
-      }
+  float value[kChunk];
+  int64_t held = 0;  // elements in `value`
+  const auto flush = [&] {
+    if (a.out_dtype == DType::u8)
+      for (int64_t j = 0; j < held; ++j) static_cast<uint8_t*>(a.out)[first + j] = static_cast<uint8_t>(std::clamp(std::nearbyint(value[j]), 0.0f, 255.0f));
+    else
+      store_f32(a.out, a.out_dtype, first, held, value);
+    first += held;
+    held = 0;
+  };
+  const auto unit = kernels::unit_of;
+  for (int32_t pixel = 0; pixel < a.x_axis.to; ++pixel) {
+    const kernels::ResizePoint x = kernels::linear_point(a.x_axis, pixel);
+    const int64_t left = x.first * C, right = x.second * C;
+    for (int64_t c = 0; c < C; ++c) {
+      const int32_t p[] = {top[left + c], top[right + c], low[left + c], low[right + c]};
+      if (a.out_dtype == DType::u8) value[held++] = kernels::between(static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]), static_cast<float>(p[3]), y.share, x.share);
+      else value[held++] = kernels::signed_unit(kernels::between(unit(p[0]), unit(p[1]), unit(p[2]), unit(p[3]), y.share, x.share));
+      if (held == kChunk) flush();
     }
-    if (a.out_dtype != DType::u8) store_f32(a.out, a.out_dtype, first + at, n, value);
-  });
+  }
+  flush();
 }
 
 }  // namespace
