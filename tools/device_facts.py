@@ -15,9 +15,10 @@ from tools.receipt import host  # noqa: E402
 
 
 def smi(*fields):
-    """Values of nvidia-smi's fields for GPU 0, [] where it does not run."""
+    """Values of nvidia-smi's fields for the first GPU that this process sees, [] where it does not run."""
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     try:
-        done = subprocess.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(["nvidia-smi", "-i", gpu, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [v.strip() for v in done.stdout.strip().split(",")] if done.returncode == 0 else []

@@ -39,7 +39,7 @@ class Session:
         self.end = time.monotonic() + budget
         self.work = out / "work"
         self.logs = self.work / "logs"
-        self.site = Path("/tmp/vivace-site")
+        self.site = out / "site"  # its own: runs on several GPUs of one machine do not meet
         self.logs.mkdir(parents=True, exist_ok=True)
         self.rows = self.work / "rows"
         self.rows.mkdir(exist_ok=True)
@@ -122,6 +122,7 @@ def pack(s):
     with tarfile.open(s.out / "results.tar.gz", "w:gz") as t:
         t.add(s.work, "results")
     shutil.rmtree(s.work)
+    shutil.rmtree(s.site, ignore_errors=True)
 
 
 def main():
