@@ -225,6 +225,15 @@ TEST_F(GpuDevice, PartitionsKeepToTheirMultiprocessors) {
     EXPECT_LE(distinct, (*parts)[p].sm_count());
   }
   for (size_t i = 0; i < 1024; ++i) EXPECT_FALSE(used[0][i] && used[1][i]) << "multiprocessor " << i << " served both partitions";
+  const int three[] = {device_->info().sm_count / 4, device_->info().sm_count / 3, 0};
+  const Result<std::vector<Partition>> more = split(*device_, three);
+  ASSERT_TRUE(more.ok()) << more.status().to_string();
+  int sum = 0;
+  for (size_t p = 0; p < 3; ++p) {
+    EXPECT_GE((*more)[p].sm_count(), three[p]);
+    sum += (*more)[p].sm_count();
+  }
+  EXPECT_EQ(sum, device_->info().sm_count);
   const int too_many[] = {device_->info().sm_count + 1};
   EXPECT_EQ(split(*device_, too_many).status().code(), Code::kInvalidArgument);
 }
