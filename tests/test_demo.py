@@ -1,0 +1,195 @@
+"""`vivace demo reach`: the policy does what the words say, as PyTorch would with its weights, and its picture is one.
+On a GPU, in every precision, over 500 seeds: tools/reach/measure.py."""
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vivace
+from vivace.demo import arm, picture, reach
+
+FIXTURE = json.loads((Path(__file__).parent / "fixtures" / "reach.json").read_text())
+
+
+def demo(*args):
+    return subprocess.run([sys.executable, "-m", "vivace.cli", "demo", "reach", *args], capture_output=True, text=True, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    with reach.load("cpu", "f32", threads=2) as p:
+        yield p
+
+
+def observation(seed, **more):
+    scene = arm.scene(seed)
+    return dict(images=list(arm.Cameras(reach.SIDE).frames(scene, scene.start)[0]), prompt=reach.words_of(scene), state=scene.start[0], **more)
+
+
+def test_actions_are_those_of_pytorch(policy):
+    for seed, ids, want in zip(FIXTURE["seeds"], FIXTURE["ids"], FIXTURE["actions"]):
+        given = observation(seed, noise=np.random.default_rng(seed).standard_normal((reach.HORIZON, 8)).astype(np.float32))
+        assert policy._tokens(given["prompt"], given["state"]) == ids
+        policy.predict(**given)
+        np.testing.assert_allclose(policy.normalized(), want, rtol=0, atol=1e-4)  # seen 2e-6
+
+
+def test_it_reaches_what_it_is_told_to(policy):
+    episodes, seconds = reach.run(policy, range(30))
+    assert sum(e.reached for e in episodes) >= 27
+    for e in episodes:  # what is said to be reached was, after moves an arm can make
+        path = np.array(e.path)
+        assert (path >= arm.LOW).all() and (path <= arm.HIGH).all() and abs(np.diff(path, axis=0)).max() <= arm.STEP + 1e-9
+        inside = np.linalg.norm(arm.tip(np, path) - e.scene.things[0, 0], axis=-1) < arm.RADIUS
+        assert inside[-1] == e.reached and not inside[:-1].any()
+    assert len(seconds) == sum(-(-e.steps // reach.USED) for e in episodes)
+
+
+def test_the_words_decide(policy):
+    episodes, _ = reach.run(policy, range(10), told=1)
+    assert sum(e.reached for e in episodes) <= 2
+    near = [np.linalg.norm(arm.tip(np, e.path[-1]) - e.scene.things[0, 1]) < 2 * arm.RADIUS for e in episodes]
+    assert sum(near) >= 7
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_it_reaches_in_fewer_bits(precision):
+    with reach.load("cpu", precision, threads=2) as p:
+        episodes, _ = reach.run(p, range(6))
+    assert sum(e.reached for e in episodes) >= 5
+
+
+def test_an_episode_depends_on_its_seed_alone(policy):
+    alone, _ = reach.run(policy, [4])
+    with reach.load("cpu", "f32", batch=3, threads=2) as several:
+        together, _ = reach.run(several, [3, 4, 5], batch=3)
+    assert np.array_equal(alone[0].path, together[1].path)
+
+
+def test_scenes_can_be_solved():
+    made = arm.scenes(np, np.random.default_rng(0).random((500, arm.NUMBERS)))
+    np.testing.assert_allclose(arm.tip(np, made.goal), made.things[:, 0], atol=1e-12)
+    assert all(len(set(c)) == arm.THINGS for c in made.colour.tolist())
+    q = made.start
+    for _ in range(reach.STEPS):
+        q = arm.turned(q, arm.chunk(np, q, made.goal, 1)[:, 0])
+    assert np.linalg.norm(arm.tip(np, q) - made.things[:, 0], axis=-1).max() < arm.RADIUS
+    colours = list(arm.COLOURS)
+    for seed in range(20):
+        asked = arm.scene(seed, colours.index("purple"))
+        assert asked.colour[0, 0] == colours.index("purple") and len(set(asked.colour[0].tolist())) == arm.THINGS
+
+
+def test_the_second_camera_sees_what_the_first_cannot():
+    """A thing moved along the first camera's axis stays where it was there, and moves in the second."""
+    scene, cameras = arm.scene(0), arm.Cameras(64)
+    moved = scene._replace(things=scene.things + 0.3 * cameras.turn[0, 2])
+    colour = np.array(list(arm.COLOURS.values()))[scene.colour[0, 0]]
+
+    def middles(s):  # of the named thing's colour in each view, in pixels
+        return [np.argwhere(np.abs(view.astype(float) - colour).max(-1) < 60).mean(0) for view in cameras.frames(s, s.start)[0]]
+
+    (before, above), (before_now, above_now) = middles(scene), middles(moved)
+    assert np.abs(before - before_now).max() < 2.5 < 5 < np.abs(above - above_now).max()
+
+
+def decoded(data):
+    """Frames of an animated PNG, composed as a viewer does; the wait of each."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    at, parts = 8, []
+    while at < len(data):
+        n, kind = struct.unpack(">I4s", data[at:at + 8])
+        body = data[at + 8:at + 8 + n]
+        assert struct.unpack(">I", data[at + 8 + n:at + 12 + n])[0] == zlib.crc32(kind + body)
+        parts.append((kind, body))
+        at += 12 + n
+    (_, head), (act, counts) = parts[:2]
+    w, h, *depth = struct.unpack(">IIBBBBB", head)
+    assert depth == [8, 6, 0, 0, 0] and act == b"acTL" and parts[-1] == (b"IEND", b"")
+    canvas, frames, waits, order = np.zeros((h, w, 4), np.uint8), [], [], 0
+    for (kind, control), (kind_of_data, body) in zip(parts[2:-1:2], parts[3:-1:2]):
+        number, fw, fh, x, y, wait, unit, dispose, blend = struct.unpack(">IIIIIHHBB", control)
+        assert kind == b"fcTL" and number == order and unit == 1000 and dispose == 0
+        order += 1
+        if kind_of_data == b"fdAT":
+            assert struct.unpack(">I", body[:4])[0] == order
+            order, body = order + 1, body[4:]
+        rows = np.frombuffer(zlib.decompress(body), np.uint8).reshape(fh, 1 + fw * 4)
+        pixels = rows[:, 1:].reshape(fh, fw, 4)
+        assert set(rows[:, 0]) <= {0, 1}
+        pixels = np.where(rows[:, :1, None] == 1, np.cumsum(pixels, 1, dtype=np.uint8), pixels)
+        place = canvas[y:y + fh, x:x + fw]
+        place[:] = np.where((pixels[..., 3:] == 0) & (blend == 1), place, pixels)
+        frames.append(canvas[..., :3].copy())
+        waits.append(wait)
+    assert struct.unpack(">II", counts) == (len(frames), 0)
+    return frames, waits
+
+
+def test_a_picture_holds_the_frames_it_was_given(tmp_path):
+    rng = np.random.default_rng(0)
+    frames = [rng.integers(0, 256, (9, 14, 3), np.uint8)]
+    for box in (np.s_[2:5, 3:9], np.s_[8:9, 13:14], np.s_[0:0, 0:0], np.s_[:, :]):
+        frames.append(frames[-1].copy())
+        frames[-1][box] = rng.integers(0, 256, frames[-1][box].shape, np.uint8)
+    size = picture.write(tmp_path / "a.png", frames, [10, 20, 30, 40, 50])
+    data = (tmp_path / "a.png").read_bytes()
+    got, waits = decoded(data)
+    assert size == len(data) and waits == [10, 20, 30, 40, 50]
+    assert all(np.array_equal(a, b) for a, b in zip(got, frames, strict=True))
+
+
+def test_the_command(tmp_path):
+    out = tmp_path / "arm.apng"
+    told = demo("--device", "cpu", "--threads", "2", "--episodes", "2", "--seed", "1", "--goal", "blue", "--out", str(out))
+    assert told.returncode == 0, told.stderr
+    assert 'reach the blue ' in told.stdout and "p50" in told.stdout and "#" in told.stdout
+    frames, _ = decoded(out.read_bytes())
+    facts = json.loads(demo("--device", "cpu", "--threads", "2", "--episodes", "2", "--seed", "1", "--goal", "blue", "--json").stdout)
+    assert len(frames) == sum(e["steps"] + 1 for e in facts["episodes"]) and facts["success"] == np.mean([e["reached"] for e in facts["episodes"]])
+    assert not np.array_equal(frames[0], frames[1])
+
+
+@pytest.mark.parametrize("args,said", [
+    (["--goal", "pink"], "goal: wanted one of red, green"),
+    (["--episodes", "0"], "episodes: wanted 1 to"),
+    (["--seed", "-1"], "seed: wanted 0 to"),
+    (["--out", "arm.gif"], "ends with .apng or .png"),
+    (["--out", "no/such/folder/arm.png"], "there is no folder"),
+    (["--device", "tpu"], "tpu"),
+    (["--precision", "f8"], "precision: wanted auto, f32"),
+])
+def test_bad_input_is_refused_before_anything_runs(args, said):
+    got = demo(*args)
+    assert got.returncode == 1 and said in got.stderr and "Traceback" not in got.stderr and not got.stdout, got.stderr
+
+
+def test_a_picture_that_cannot_be_written(tmp_path):
+    (tmp_path / "a.png").mkdir()
+    with pytest.raises(vivace.InvalidArgumentError, match="is a folder"):
+        reach.check_out(tmp_path / "a.png")
+    with pytest.raises(vivace.InvalidArgumentError, match="can't be written"):
+        picture.write(tmp_path / "a.png", [np.zeros((2, 2, 3), np.uint8)], [10])
+
+
+def test_no_gpu_is_an_error_of_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    got = demo("--device", "cuda")
+    assert got.returncode == 1 and "driver" in got.stderr and "Traceback" not in got.stderr and not got.stdout
+
+
+@pytest.mark.parametrize("size,patch", [(112, 15), (8192, 16), (0, 14)])
+def test_sizes_of_pictures_that_cannot_be(tmp_path, size, patch):
+    for file in reach.FOLDER.iterdir():
+        shutil.copy(file, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["vision"] |= {"image_size": size, "patch_size": patch}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(vivace.CorruptDataError, match="image_size"):
+        reach.load("cpu", "f32", folder=tmp_path)
