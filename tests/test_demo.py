@@ -52,10 +52,10 @@ def test_it_reaches_what_it_is_told_to(policy):
 
 
 def test_the_words_decide(policy):
-    episodes, _ = reach.run(policy, range(10), told=1)
-    assert sum(e.reached for e in episodes) <= 2
+    episodes, _ = reach.run(policy, range(6), told=1)
+    assert sum(e.reached for e in episodes) <= 1
     near = [np.linalg.norm(arm.tip(np, e.path[-1]) - e.scene.things[0, 1]) < 2 * arm.RADIUS for e in episodes]
-    assert sum(near) >= 7
+    assert sum(near) >= 5
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
