@@ -12,7 +12,7 @@ constexpr PrecisionPlan kPlans[] = {
     {"native", DType::bf16, "f32", Plain::half, true, Entry::plain, {}},  // the same, but block-quantised weights as the checkpoint has them
     {"w8a16", DType::bf16, "f32", Plain::eight, true, Entry::plain, DType::e4m3},    // e4m3 weights, bf16 activations
     {"w4a16", DType::bf16, "f32", Plain::four, true, Entry::plain, DType::e4m3},     // FP4 weights (NVFP4), bf16 activations
-    {"int4", DType::bf16, "f32", Plain::four_int, true, Entry::plain, DType::e4m3},  // int4 weights in groups of 32, experts too; bf16 activations
+    {"int4", DType::bf16, "f32", Plain::four_int, true, Entry::plain, DType::q8_0},  // int4 weights in groups of 32, experts too; bf16 activations
     {"fp8", DType::bf16, "f32", Plain::eight, false, Entry::by_row, DType::e4m3},    // e4m3 weights and, where they enter products, activations
     {"fp8_static", DType::bf16, "f32", Plain::eight, false, Entry::by_site, DType::e4m3},  // the same with calibrated scales
 };
