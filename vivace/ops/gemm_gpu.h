@@ -61,18 +61,23 @@ struct GemmGpu {
     return has_wgmma(arch) && a.T > kStreamTokens && a.x_dtype == DType::bf16 && !plain && a.act == kernels::GemmAct::f32 && Widen::bytes(a.w_dtype) % 16 == 0 &&
            Codes::bulk(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch) && vectorizable(a.x, a.x_stride, a.x_dtype, 8);
   }
+  /// The ring that fits beside the copies of W.
+  static Wgmma ringed(const Wgmma& p, const Widen& q, DType w) { return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes())); }
   /// The tile of gemm_widened that takes the fewest cycles, where a step costs the widening warps some 620. Bits are the same in all.
   static Status pick_widened(const Args& a, Key* k) {
     k->kind = Kind::widened;
-    k->widen = {2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};
     int64_t least = INT64_MAX;
     for (const int tokens : {128, 192, 256}) {
       Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
       p.finish = a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
-      p = GemmTiles::with_stages(p, GemmTiles::kSmem - (k->widen.smem_bytes(p, a.w_dtype) - p.smem_bytes()));
+      Widen q{5, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};
+      do {  // as many copies in flight as leave three stages: they have the longest way
+        --q.raw;
+        p = ringed(p, q, a.w_dtype);
+      } while (p.stages < 3 && q.raw > 2);
       const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + 127) / 128), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
       const int64_t cycles = waves * ((a.K + 63) / 64 * std::max(4 * tokens, 620) + 1200 + 3 * tokens);
-      if (p.stages >= 3 && cycles < least) least = cycles, k->wgmma = p;
+      if (p.stages >= 3 && cycles < least) least = cycles, k->wgmma = p, k->widen = q;
     }
     return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_widened fits");  // the first does in every format
   }
@@ -144,9 +149,9 @@ struct GemmGpu {
   }
   static bool general(Key* k) {
     if (k->kind == Kind::widened) {
-      if (k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny) return false;
-      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny;
-      k->wgmma = GemmTiles::with_stages(k->wgmma, GemmTiles::kSmem - (k->widen.smem_bytes(k->wgmma, k->w) - k->wgmma.smem_bytes()));
+      if (k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny && k->widen.raw == 2) return false;
+      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny, k->widen.raw = 2;
+      k->wgmma = ringed(k->wgmma, k->widen, k->w);
       return true;
     }
     if (k->kind != Kind::wgmma || k->wgmma == GemmTiles::general(k->wgmma)) return false;

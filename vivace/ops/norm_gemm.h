@@ -69,7 +69,7 @@ struct norm_gemm {
       Args args{};
       VV_TRY(bind(c, &args));
       VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
-      if (key && Gpu::wins(args)) {
+      if (key) {
         Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
         if (s.code() != Code::kUnsupported) return s;  // else no compiler is there and no pack has it
       }
@@ -91,16 +91,15 @@ struct norm_gemm {
       bool operator==(const Key&) const = default;
     };
 
-    /// Tokens up to which every block's own norm costs less than a launch (docs/design/010): of eight, a decoder's layer
-    /// loses 1.5 to 10 us a norm, of 50 9 us.
-    static constexpr int kMostTokens = 4;
-    static bool wins(const Args& a) { return a.norm.T <= kMostTokens; }
+    /// Tokens up to which every block's own norm costs less than a launch (docs/design/010): two of 16 bits, one of e4m3.
+    static constexpr int kMostTokens = 2;
+    static bool wins(const Args& a) { return a.norm.T <= (info(a.g.x_dtype).bytes == 1 ? 1 : kMostTokens); }
 
     /// The fused kernel for these operands, or none: another chip, type, alignment, or rows that fill the shared memory.
     using Maybe = std::optional<Key>;
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::NormArgs& n = a.norm;
-      if (a.g.T == 0 || a.g.T > GemmTiles::kFewTokens) return Maybe();
+      if (a.g.T == 0 || !wins(a)) return Maybe();
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(a.g, arch));
       if (gemm.kind != GemmGpu::Kind::wgmma || !gemm.wgmma.aligned || a.g.tf32) return Maybe();
       VV_ASSIGN(const kernels::NormPolicy rows, norm::Gpu::policy(n, true));
@@ -117,8 +116,7 @@ struct norm_gemm {
       for (int64_t i = 0; i < p.split; i += p.inside) most = std::max(most, all * (i + p.inside) / p.split - all * i / p.split);
       p.panel = 4;
       while (p.panel < most) p.panel += p.panel % 3 == 0 ? p.panel / 3 : p.panel / 2;  // 4, 6, 8, 12, 16, ...: few kernels
-      p.panel_rows = p.tokens;
-      if (g.T <= 4) p.panel_rows = g.T <= 1 ? 1 : g.T <= 2 ? 2 : 4;
+      p.panel_rows = g.T;
       p.finish = gemm_finish(g, p);
       for (const int smem : {GemmTiles::kHalfSmem, GemmTiles::kSmem - 1024}) {
         const Wgmma whole = GemmTiles::with_stages(p, smem);
@@ -127,10 +125,8 @@ struct norm_gemm {
       return std::nullopt;
     }
     static constexpr Panel panel(const kernels::NormPolicy& p, int64_t T) {
-      if (T <= 2) return {p.threads, p.items, p.threads / 32, T == 1 ? p.threads / 32 : 8};
-      if (T <= 4) return {p.threads, p.items, 2, 8};
-      const int team = std::max(1, p.threads * p.items / 256);  // eight groups a lane
-      return {p.threads, p.items, team, 11 / team * team};
+      const int team = p.threads / 32;
+      return {p.threads, p.items, team, T == 1 ? team : std::max(team, 8)};
     }
     static std::string instance(const Key& k) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
@@ -158,7 +154,7 @@ struct norm_gemm {
     /// The kernel of the fused way, for searches; Unsupported where norm and the product run.
     static Result<Key> pick(const Args& a, Arch arch) {
       VV_ASSIGN(const Maybe key, fused(a, arch));
-      if (key && wins(a)) return *key;
+      if (key) return *key;
       return Status(Code::kUnsupported, strf("norm and the product run one after the other: T %d, K %d; one kernel serves T <= %d on sm_90a", a.g.T, a.g.K, kMostTokens));
     }
     template <class Visit>
@@ -176,12 +172,12 @@ struct norm_gemm {
         if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
       };
       // One of each kind; a model's own are compiled when they are first used, and without a compiler norm and the product run.
-      for (const int64_t T : {1, 2, 4}) one(DType::bf16, T, 520, 1024, false);
+      for (const int64_t T : {1, 2}) one(DType::bf16, T, 520, 1024, false);
       one(DType::bf16, 1, 1040, 4096, false);
-      one(DType::bf16, 4, 520, 4096, false);
+      one(DType::bf16, 2, 520, 4096, false);
       one(DType::bf16, 2, 128, 576, true);
-      one(DType::e4m3, 3, 96, 1040, false);
-      one(DType::e4m3, 4, 48, 384, true);
+      one(DType::e4m3, 1, 96, 1040, false);
+      one(DType::e4m3, 1, 48, 384, true);
     }
   };
 

@@ -123,7 +123,7 @@ struct WideningWarp {
 #pragma unroll
         for (int i = 0; i < 4; ++i) y[0][i] = scaled(y[0][i], i < 2 ? first : second, static_cast<float>(zero[o][g]), min);
       }
-      if (step * 64 + 32 * g >= a.K) y[0][0] = y[0][1] = y[0][2] = y[0][3] = 0;  // x is zero there, and what was copied before may be no number
+      if (g == 1 && step * 64 + 32 >= a.K) y[0][0] = y[0][1] = y[0][2] = y[0][3] = 0;  // x is zero there, and what was copied before may be no number
     }
   }
   /// Elements [64 step, 64 step + 64) of the warp's rows to the ring's stage at `stage`.
