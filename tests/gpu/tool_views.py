@@ -6,7 +6,7 @@ two groups differ in that count, it takes accesses on the two sides of a later _
 (test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
 for its warp: it orders that lane's accesses alone. attention_stream and attention_split are run with an arrival of
-every lane.
+every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes otherwise depends on scores.
 
 memcheck, OWN_COPIES. It reports a copy by the engine within a cluster as an access outside if the receiving block
 is the sender, which such a copy may be: test_memcheck.py has a kernel whose bytes arrive either way, where only the
@@ -35,12 +35,12 @@ EVEN = [
     (K + "attention/split.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
     (K + "attention/split.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
     (K + "attention/split.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
-    (K + "attention/split.cuh", "#pragma unroll 1\n    for (; b < past; b += kStride) {\n      score(", "    int turns = 0;\n#pragma unroll 1\n    for (; b < past; b += kStride, ++turns) {\n      score("),
+    (K + "attention/split.cuh", "    bool moves = turn == 0;\n    if (turn > 0) {", "    bool moves = true;\n    if (false) {"),
     (K + "attention/split.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else team_barrier();"),
     (K + "attention/split.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else team_barrier();"),
     (K + "attention/split.cuh", "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n",
      "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n"
-     "    for (const int most = past > from ? ((past - 1 - from) / P.split + P.teams) / P.teams : 0; turns < most; ++turns) tile_barrier(), tile_barrier(), team_barrier(), team_barrier();\n"),
+     "    for (const int most = past > from ? ((past - 1 - from) / P.split + P.teams) / P.teams : 0; turn < most; ++turn) tile_barrier(), tile_barrier(), team_barrier(), team_barrier();\n"),
 ]
 
 

@@ -136,7 +136,10 @@ struct AttentionGpu {
       else s.stages = 3;
     }
     if (chunk && largest > 128 && bytes == 2 && places <= int64_t{128} * s.split) s.keys = 128, s.stages = 1;  // one block of keys each
-    while (s.stages > 1 && s.smem(s.rows()) > (s.resident() == 2 ? 113 : 227) * 1024) --s.stages;
+    const int height = chunk || group > s.rows() ? s.rows() : group;  // of a step's tiles; those of several tokens may find one block a multiprocessor
+    while (s.stages > 1 && (s.smem(height) > (s.resident() == 2 ? 113 : 227) * 1024 || s.smem(s.rows()) > 227 * 1024)) --s.stages;
+    s.teams = s.stages < s.teams ? 1 : s.teams;
+    s.stages -= s.stages % s.teams;
     return s;
   }
   static Split split(const Args& a) { return split(role(a), a.D, a.Dv, info(a.kv_dtype).bytes, a.group(), a.places(), int64_t{a.S} * a.Hkv); }

@@ -198,7 +198,7 @@ struct AttentionSplit {
   VV_HD constexpr int stages_bytes() const { return stages * stage_bytes() > teams * partial_bytes(rows()) ? stages * stage_bytes() : teams * partial_bytes(rows()); }
   VV_HD constexpr int queries_at() const { return (stages_bytes() + 15) / 16 * 16; }
   VV_HD constexpr int weights_at() const { return queries_at() + rows() * query_pitch() * 2; }
-  VV_HD constexpr int maxima_at() const { return weights_at() + teams * rows() * weight_pitch() * 2; }
+  VV_HD constexpr int maxima_at() const { return weights_at() + 2 * teams * rows() * weight_pitch() * 2; }
   VV_HD constexpr int unlifts_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }  // e4m3: what each row was divided by
   VV_HD constexpr int sent_at() const { return unlifts_at() + rows() * 4; }
   VV_HD constexpr int barriers_at(int height) const { return sent_at() + (split > 1 ? split * teams * sent_bytes(height) : 0); }

@@ -9,8 +9,7 @@
 // receiver adds up, in the order of the senders.
 #pragma once
 #include "vivace/kernels/attention/narrow.cuh"
-#include "vivace/kernels/attention/runs.cuh"
-#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/rows.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -26,28 +25,26 @@
 namespace vivace::kernels {
 
 template <class Q, class Kv, AttentionSplit P>
-struct AttentionSplitKernel {
+struct AttentionSplitKernel : AttentionRows<Q, P.dv, sizeof(Kv) == 1> {
   static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16
+  using Rows = AttentionRows<Q, P.dv, kNarrow>;
+  using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::unlift, Rows::in_run, Rows::write;
   using Element = typename OneOf<kNarrow, f16, Q>::Type;
+  static_assert(P.stages % P.teams == 0);  // a stage is one team's: else one could take the other's block, not come yet, for its own
   static_assert(P.bytes == sizeof(Kv) && (!kNarrow || (P.d % 64 == 0 && P.dv % 16 == 0)));
   static constexpr int kKeys = P.keys, kDimV = P.padded(P.dv), kSteps = P.padded(P.d) / 16, kStages = P.stages, kWarps = P.kWarps;
   static constexpr int kPanels = P.panels(P.d), kPanelsV = P.panels(P.dv);
   static constexpr int kOwn = kKeys / kWarps;                          // keys of a warp
   static constexpr int kTiles = (kDimV / 16 + kWarps - 1) / kWarps;    // 16 columns of values each, of a warp
   static constexpr bool kUneven = kDimV / 16 % kWarps != 0;
-  static constexpr float kLift = kNarrow ? kNarrowLift : 1.0f;
+  static constexpr float kSlack = 4;  // powers of two
+  static constexpr float kLift = kNarrow ? kNarrowLift / 16 : 1.0f;  // times 2^kSlack still a f16
   static constexpr bool kHoldQ = kSteps <= 8;  // queries in registers; else read again for each block
   static constexpr bool kHoldV = kTiles * kKeys / 16 <= 16;  // a block's values in registers before its weights are there
 
   const AttentionFedArgs& f;
-  const AttentionArgs& a;
-  unsigned char* memory;
-  int kv, rank, team, warp_m, warp_d, lane;  // rank: of the block in its cluster
-  int row0, row_end, height;  // rows t * group + head
-
-  int first[2], end[2];  // keys that rows lane / 4 and lane / 4 + 8 of the warp's 16 see
+  int team;
   float top[2], mass[2];  // mass: of this lane's keys
-  float unlift[2];        // narrow: what the queries of those rows were divided by
   float out[kTiles][2][4];
 
   enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty, kSent };
@@ -55,15 +52,26 @@ struct AttentionSplitKernel {
   __device__ __forceinline__ unsigned char* keys(int i) const { return memory + i % kStages * P.stage_bytes(); }
   __device__ __forceinline__ unsigned char* values(int i) const { return keys(i) + kKeys * kPanels * 128; }
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }
-  __device__ __forceinline__ Q* weights() const { return reinterpret_cast<Q*>(memory + P.weights_at()) + (team * P.warps_m + warp_m) * 16 * P.weight_pitch(); }
+  /// Two buffers in turns, so that one barrier a block of keys is enough.
+  __device__ __forceinline__ Q* weights(int turn) const { return reinterpret_cast<Q*>(memory + P.weights_at()) + ((turn % 2 * P.teams + team) * P.warps_m + warp_m) * 16 * P.weight_pitch(); }
   /// Of each warp of a team and row: maxima, behind them masses.
   __device__ __forceinline__ float* maxima(int warp) const { return reinterpret_cast<float*>(memory + P.maxima_at()) + (team * 2 * kWarps + warp) * P.rows() + warp_m * 16; }
   __device__ __forceinline__ float* masses(int warp) const { return maxima(warp) + kWarps * P.rows(); }
   __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(memory + P.unlifts_at()); }
-  /// Sums and states of a team, over the stages; and what every team of the cluster sent of its own to this block: all of it where
-  /// there is but one block.
+  /// Sums and states of a team, over the stages; and what every team of the other blocks of the cluster sent here.
   __device__ __forceinline__ unsigned char* partial(int of) const { return memory + of * P.partial_bytes(height); }
-  __device__ __forceinline__ unsigned char* sent(int from) const { return P.split == 1 ? partial(from) : memory + P.sent_at() + from * P.sent_bytes(height); }
+  __device__ __forceinline__ unsigned char* sent(int from) const { return memory + P.sent_at() + from * P.sent_bytes(height); }
+  /// What team `from` of the cluster has of this block's share: fours of columns, and the states of all rows.
+  struct Part {
+    const Vec<float, 4>* fours;
+    const Vec<float, 2>* states;
+  };
+  __device__ __forceinline__ Part part(int from) const {
+    const int each = P.share(height);
+    const bool own = P.split == 1 || from / P.teams == rank;
+    const unsigned char *const sums = own ? partial(from % P.teams) + rank * each * 16 : sent(from), *const states = own ? partial(from % P.teams) + height * kDimV * 4 : sums + each * 16;
+    return {reinterpret_cast<const Vec<float, 4>*>(sums), reinterpret_cast<const Vec<float, 2>*>(states)};
+  }
   __device__ __forceinline__ uint32_t barrier(Barrier which, int i = 0) const {
     return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(height) + (which * kStages + i % kStages) * 8);
   }
@@ -86,9 +94,6 @@ struct AttentionSplitKernel {
   __device__ __forceinline__ void tile_barrier() const { ptx::named_barrier<kWarps * 32>(kTile + team * P.warps_m + warp_m); }
   __device__ __forceinline__ void team_barrier() const { ptx::named_barrier<P.team()>(kTeam + team); }
   __device__ __forceinline__ static void all_barrier() { ptx::named_barrier<P.multipliers()>(kAll); }
-  __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
-  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
-
   // --- the asking warp ---
 
   template <int kCount>
@@ -125,7 +130,7 @@ struct AttentionSplitKernel {
 
   __device__ __forceinline__ void load_queries() const {
     if (!has(1))
-      for (int i = static_cast<int>(threadIdx.x) - 32; i < P.teams * 4 * P.weight_pitch(); i += P.multipliers())  // words of eight rows of each team
+      for (int i = static_cast<int>(threadIdx.x) - 32; i < 2 * P.teams * 4 * P.weight_pitch(); i += P.multipliers())  // words of eight rows of each team's buffers
         reinterpret_cast<uint32_t*>(memory + P.weights_at())[(i / (4 * P.weight_pitch()) * 2 + 1) * 4 * P.weight_pitch() + i % (4 * P.weight_pitch())] = 0;
     constexpr int kEights = P.padded(P.d) / 8;
     const int group = a.group();
@@ -230,7 +235,7 @@ struct AttentionSplitKernel {
 
   /// Whether the tile has rows lane / 4 + 8: decode steps seldom do.
   __device__ __forceinline__ bool has(int i) const { return P.warps_m > 1 || i == 0 || height > 8; }
-  /// Products into scores in powers of two, and this warp's maxima into shared memory.
+  /// Products into scores in powers of two.
   __device__ __forceinline__ void score(int key0, float factor, const Products& x, float (&s)[kOwn / 8][4]) const {
     const int mine = key0 + warp_d * kOwn + lane % 4 * 2;
 #pragma unroll
@@ -249,40 +254,72 @@ struct AttentionSplitKernel {
           for (int e = 0; e < 2; ++e)
             if ((n * 8 + e < from) | (n * 8 + e >= to)) s[n][2 * i + e] = kMinusInfinity;
       }
-      float m = kMinusInfinity;
-#pragma unroll
-      for (int n = 0; n < kOwn / 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      if (lane % 4 == 0) maxima(warp_d)[lane / 4 + 8 * i] = m;
     }
   }
-  /// Scores into weights 2^(score - top), in shared memory for the tile's other warps; what the sums so far must shrink by. Weights
-  /// of rows that the tile lacks stay the zeros they were at first.
-  __device__ __forceinline__ void weigh(const float (&s)[kOwn / 8][4], float (&by)[2]) {
-    tile_barrier();
-    float m[2] = {top[0], top[1]};
+  /// This lane's largest score of row i.
+  __device__ __forceinline__ float largest(const float (&s)[kOwn / 8][4], int i) const {
+    float m = kMinusInfinity;
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) m[i] = has(i) ? fmaxf(m[i], maxima(w)[lane / 4 + 8 * i]) : m[i];
+    for (int n = 0; n < kOwn / 8; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
+    return m;
+  }
+  /// Weights 2^(score - top) into shared memory for the tile's other warps; their sums, of this lane's. Weights of rows that the tile
+  /// lacks stay the zeros they were at first.
+  __device__ __forceinline__ void put_weights(int turn, const float (&s)[kOwn / 8][4], float (&sum)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      by[i] = 1;
+      sum[i] = 0;
       if (!has(i)) break;
-      const float base = softmax_base(m[i]);
-      by[i] = ptx::exp2_fast(top[i] - base);
-      top[i] = m[i];
-      float sum = 0;
+      const float base = softmax_base(top[i]);
 #pragma unroll
       for (int n = 0; n < kOwn / 8; ++n) {
         const float x = ptx::exp2_fast(s[n][2 * i] - base), y = ptx::exp2_fast(s[n][2 * i + 1] - base);
-        sum += x + y;
-        *reinterpret_cast<uint32_t*>(weights() + (lane / 4 + 8 * i) * P.weight_pitch() + warp_d * kOwn + n * 8 + lane % 4 * 2) = ptx::pack<Element>(x * kLift, y * kLift);
+        sum[i] += x + y;
+        *reinterpret_cast<uint32_t*>(weights(turn) + (lane / 4 + 8 * i) * P.weight_pitch() + warp_d * kOwn + n * 8 + lane % 4 * 2) = ptx::pack<Element>(x * kLift, y * kLift);
       }
-      mass[i] = mass[i] * by[i] + sum;
     }
-    tile_barrier();
+  }
+  /// Scores into weights; turn 0: the first of a run. A row's `top` is a score that was its largest; it moves, and the sums so far
+  /// shrink, only where a score is kSlack above it, so that warps need not agree on it for each block.
+  __device__ __forceinline__ void weigh(int turn, const float (&s)[kOwn / 8][4]) {
+    float sum[2], m[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) m[i] = has(i) ? largest(s, i) : kMinusInfinity;
+    bool moves = turn == 0;
+    if (turn > 0) {
+      put_weights(turn, s, sum);
+      moves = ptx::named_barrier_any<kWarps * 32>(kTile + team * P.warps_m + warp_m, (m[0] > top[0] + kSlack) | (m[1] > top[1] + kSlack));
+    }
+    if (moves) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        m[i] = fmaxf(m[i], __shfl_xor_sync(0xffffffffu, m[i], 1));
+        m[i] = fmaxf(m[i], __shfl_xor_sync(0xffffffffu, m[i], 2));
+        if (has(i) && lane % 4 == 0) maxima(warp_d)[lane / 4 + 8 * i] = m[i];
+      }
+      tile_barrier();
+      float by[2] = {1, 1};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!has(i)) break;
+        float all = maxima(0)[lane / 4 + 8 * i];
+#pragma unroll
+        for (int w = 1; w < kWarps; ++w) all = fmaxf(all, maxima(w)[lane / 4 + 8 * i]);
+        if (!(all > top[i] + kSlack)) continue;
+        by[i] = ptx::exp2_fast(top[i] - softmax_base(all));
+        top[i] = all;
+        mass[i] *= by[i];
+      }
+      put_weights(turn, s, sum);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) out[t][h][e] *= by[e / 2];
+      tile_barrier();
+    }
+    mass[0] += sum[0], mass[1] += sum[1];
   }
 
   /// Zeros in places of a block that no row of the run sees: there may be anything there, NaN too.
@@ -307,10 +344,10 @@ struct AttentionSplitKernel {
   };
   /// Sums of this warp's columns: those of tile t in out[t], as mma16816 has its halves (narrow: even and odd columns). Values that
   /// registers hold are in `early`.
-  __device__ __forceinline__ void add_values(const unsigned char* v, const Early& early) {
+  __device__ __forceinline__ void add_values(int turn, const unsigned char* v, const Early& early) {
     uint32_t p[kKeys / 16][4];
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4(ptx::shared_address(weights() + lane % 16 * P.weight_pitch() + k * 16 + lane / 16 * 8), p[k]);
+    for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4(ptx::shared_address(weights(turn) + lane % 16 * P.weight_pitch() + k * 16 + lane / 16 * 8), p[k]);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       if (kUneven && warp_d * kTiles + t >= kDimV / 16) break;
@@ -353,15 +390,16 @@ struct AttentionSplitKernel {
     b = from + (at - i) * P.split;
     i += past > from ? (past - 1 - from) / P.split + 1 : 0;
     Products x;
-    float s[kOwn / 8][4], by[2];
+    float s[kOwn / 8][4];
     const auto begin = [&](Products& to) {
       await(kKeysFull, at);
       products(keys(at), q, to);
       release(kKeysEmpty, at);
     };
     if (b < past) begin(x);
+    int turn = 0;
 #pragma unroll 1
-    for (; b < past; b += kStride) {
+    for (; b < past; b += kStride, ++turn) {
       score(b * kKeys, factor, x, s);
       const int here = at;
       at += P.teams;
@@ -376,14 +414,8 @@ struct AttentionSplitKernel {
           if (!kUneven || warp_d * kTiles + t < kDimV / 16) load_values(values(here), t, early.tile[t]);
         release(kValuesEmpty, here);
       }
-      weigh(s, by);
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) out[t][h][e] *= by[e / 2];
-      add_values(values(here), early);
+      weigh(turn, s);
+      add_values(turn, values(here), early);
       if constexpr (!kHoldV) release(kValuesEmpty, here);
     }
 #pragma unroll
@@ -402,32 +434,7 @@ struct AttentionSplitKernel {
 
   // --- the end ---
 
-  /// Columns [column, + 4) of a row, weighted and rounded; its log-sum-exp with column 0.
-  __device__ __forceinline__ void write(int row, int column, float highest, float total, const float (&y)[4]) const {
-    const int group = a.group(), h = kv * group + row % group;
-    const int64_t t = row / group;
-    if (column == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + h] = softmax_lse(highest, total);
-    if (column >= P.dv) return;
-    const float factor = softmax_factor(a, h, highest, total);
-    float z[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) z[e] = y[e] * factor;
-    store<4>(static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * P.dv + column, z);
-  }
-  /// Four columns in a row of tile t for row lane / 4 + 8 i: from column() on. Neighbouring lanes swap halves; narrow: a lane has them.
-  __device__ __forceinline__ void four(int t, int i, float (&y)[4]) const {
-    const float(&x)[2][4] = out[t];
-    if constexpr (kNarrow) {
-      y[0] = x[0][2 * i] / kLift, y[1] = x[1][2 * i] / kLift, y[2] = x[0][2 * i + 1] / kLift, y[3] = x[1][2 * i + 1] / kLift;
-    } else {
-      const bool odd = lane % 2 != 0;
-      const float got0 = __shfl_xor_sync(0xffffffffu, odd ? x[0][2 * i] : x[1][2 * i], 1);
-      const float got1 = __shfl_xor_sync(0xffffffffu, odd ? x[0][2 * i + 1] : x[1][2 * i + 1], 1);
-      y[0] = odd ? got0 : x[0][2 * i], y[1] = odd ? got1 : x[0][2 * i + 1];
-      y[2] = odd ? x[1][2 * i] : got0, y[3] = odd ? x[1][2 * i + 1] : got1;
-    }
-  }
-  __device__ __forceinline__ int column(int t) const { return (warp_d * kTiles + t) * 16 + (kNarrow ? lane % 4 * 4 : lane % 2 * 8 + lane % 4 / 2 * 4); }
+  __device__ __forceinline__ int column(int t) const { return (warp_d * kTiles + t) * 16 + this->fours_at(); }
 
   /// to(i, row of the tile, column, four sums) for every four that this lane has; i: which of its rows.
   template <class To>
@@ -438,7 +445,8 @@ struct AttentionSplitKernel {
       for (int t = 0; t < kTiles; ++t) {
         if (kUneven && warp_d * kTiles + t >= kDimV / 16) break;
         float y[4];
-        four(t, i, y);
+        this->four(out[t], i, y);
+        if constexpr (kNarrow) y[0] /= kLift, y[1] /= kLift, y[2] /= kLift, y[3] /= kLift;
         to(i, warp_m * 16 + lane / 4 + 8 * i, column(t), y);
       }
   }
@@ -449,7 +457,7 @@ struct AttentionSplitKernel {
       if (in_run(row0 + r, ta, tb)) write(row0 + r, column, top[i], total[i], y);
     });
   }
-  /// Every team's sums to those that add them up, this block's own share among them.
+  /// Every team's sums to those that add them up; this block's own share stays.
   __device__ __forceinline__ void send() const {
     float* const sums = reinterpret_cast<float*>(partial(team));
     all_barrier();  // the stages are free, and everyone's masses there
@@ -467,13 +475,13 @@ struct AttentionSplitKernel {
     all_barrier();
     if constexpr (P.split > 1) {
       const int of = (static_cast<int>(threadIdx.x) - 32) / P.split, to = (static_cast<int>(threadIdx.x) - 32) % P.split, each = P.share(height), from = to * each, count = min(height * (kDimV / 4) - from, each);
-      if (of >= P.teams || count <= 0) return;
+      if (of >= P.teams || to == rank || count <= 0) return;
       const uint32_t here = ptx::shared_address(partial(of)), there = ptx::shared_address(sent(rank * P.teams + of));
       ptx::remote_copy(there, here + from * 16, count * 16, barrier(kSent), to);
       ptx::remote_copy(there + each * 16, here + height * kDimV * 4, P.state_bytes(height), barrier(kSent), to);
     }
   }
-  /// Adds up what was sent here.
+  /// Adds up this block's share.
   __device__ __forceinline__ void collect(int ta, int tb) const {
     constexpr int kParts = P.split * P.teams;
     const int each = P.share(height), fours = height * (kDimV / 4);
@@ -484,32 +492,20 @@ struct AttentionSplitKernel {
       Vec<float, 2> states[kParts];
 #pragma unroll
       for (int c = 0; c < kParts; ++c) {
-        states[c] = *reinterpret_cast<const Vec<float, 2>*>(sent(c) + each * 16 + r * 8);
+        states[c] = part(c).states[r];
         highest = fmaxf(highest, states[c].v[0]);
       }
       const float base = softmax_base(highest);
 #pragma unroll
       for (int c = 0; c < kParts; ++c) {
         const float w = ptx::exp2_fast(states[c].v[0] - base);
-        const Vec<float, 4> y = *reinterpret_cast<const Vec<float, 4>*>(sent(c) + at * 16);
+        const Vec<float, 4> y = part(c).fours[at];
         total += states[c].v[1] * w;
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[e] += y.v[e] * w;
       }
       write(row0 + r, column, highest, total, sum);
     }
-  }
-
-  /// What tokens [ta, tb), which share a slot, see: by each row of this lane and by any; the latter the same in every warp.
-  __device__ __forceinline__ void spans(int ta, int tb, int* least, int* most) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      first[i] = end[i] = 0;
-      if (!in_run(my_row(i), ta, tb)) continue;
-      const AttentionSpan see(a, my_row(i) / a.group());
-      first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
-    }
-    span_of_tokens(a, ta, tb, lane, least, most);
   }
 
   /// All runs of the tile. Queries are on their way.
@@ -520,7 +516,7 @@ struct AttentionSplitKernel {
     for (int ta = row0 / a.group(), tb; ta < past; ta = tb, ++round) {
       tb = run_end(a, ta, past, lane);
       int lo, hi;
-      spans(ta, tb, &lo, &hi);
+      this->spans(ta, tb, &lo, &hi);
       if (asks) {
         feed(AttentionSpan(a, ta).slot, lo, hi, i);
       } else {
@@ -543,7 +539,7 @@ struct AttentionSplitKernel {
       } else {
         if (asks) {
           const int mine = min(P.share(height), height * (kDimV / 4) - rank * P.share(height));
-          if (lane == 0) ptx::mbarrier_expect(barrier(kSent), mine > 0 ? static_cast<uint32_t>(P.split * P.teams * (mine * 16 + P.state_bytes(height))) : 0);
+          if (lane == 0) ptx::mbarrier_expect(barrier(kSent), mine > 0 ? static_cast<uint32_t>((P.split - 1) * P.teams * (mine * 16 + P.state_bytes(height))) : 0);
         }
         __syncwarp();
         if (round == 0) ptx::cluster_wait<P.split>();  // the others run, and may be sent to
@@ -567,8 +563,9 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
   const bool asks = warp < 0;
-  AttentionSplitKernel<Q, Kv, P> k{f, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), asks ? 0 : warp / P.kWarps / P.warps_m,
-                                   asks ? 0 : warp / P.kWarps % P.warps_m, asks ? 0 : warp % P.kWarps, static_cast<int>(threadIdx.x % 32), row0, 0, height};
+  AttentionSplitKernel<Q, Kv, P> k{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), asks ? 0 : warp / P.kWarps % P.warps_m, asks ? 0 : warp % P.kWarps,
+                                    static_cast<int>(threadIdx.x % 32), row0, 0, height},
+                                   f, asks ? 0 : warp / P.kWarps / P.warps_m};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
   ptx::cluster_arrive<P.split>();

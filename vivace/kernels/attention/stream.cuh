@@ -9,8 +9,7 @@
 // tree is the same however it is cut, and so are a row's bits.
 #pragma once
 #include "vivace/kernels/attention/narrow.cuh"
-#include "vivace/kernels/attention/runs.cuh"
-#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/attention/rows.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -39,7 +38,9 @@ struct AttentionState {
 __device__ __forceinline__ float joined(float x, float mine, float other, float theirs) { return __fmaf_rn(other, theirs, __fmul_rn(x, mine)); }
 
 template <class Q, class Kv, AttentionStream P>
-struct AttentionStreamKernel {
+struct AttentionStreamKernel : AttentionRows<Q, P.dv, sizeof(Kv) == 1> {
+  using Rows = AttentionRows<Q, P.dv, sizeof(Kv) == 1>;
+  using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::unlift, Rows::in_run, Rows::my_row;
   static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kSteps = kDim / 16;
   static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16, in which every e4m3 is exact
   static constexpr int kPitch = P.pitch(P.d, sizeof(Kv)), kPitchV = P.pitch_v(P.dv, sizeof(Kv));  // bytes
@@ -50,14 +51,7 @@ struct AttentionStreamKernel {
   using Element = typename OneOf<kNarrow, f16, Q>::Type;
   static_assert(!kNarrow || (P.d % 64 == 0 && P.dv % 16 == 0));
 
-  const AttentionArgs& a;
-  unsigned char* memory;  // queries, stages, slots, barriers
-  int kv, rank, warp_m, warp_d, lane;
-  int row0, row_end, height;  // rows t * group + head
-
-  int first[2], end[2];  // keys that rows lane / 4 and lane / 4 + 8 of the warp's 16 see
-  float unlift[2];       // narrow: what the queries of those rows were divided by
-
+  // Shared memory: queries, stages, slots, barriers.
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory); }
   __device__ __forceinline__ unsigned char* stage(int i) const { return memory + P.query_bytes(height) + i % P.stages * kStage; }
   /// The i-th block's scores of a row.
@@ -75,7 +69,6 @@ struct AttentionStreamKernel {
   enum { kFull, kEmpty };
   /// Rows beyond the tile's stand for its last one: what comes of them is dropped.
   __device__ __forceinline__ int held(int r) const { return min(r, height - 1); }
-  __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
 
   __device__ __forceinline__ void load_queries() const {
     const int group = a.group();
@@ -385,20 +378,6 @@ struct AttentionStreamKernel {
 
   // --- the end ---
 
-  /// Columns [column, + 4) of a row, weighted and rounded; its log-sum-exp with column 0.
-  __device__ __forceinline__ void write(int row, int column, const AttentionState& state, const float (&y)[4]) const {
-    const int group = a.group(), h = kv * group + row % group;
-    const int64_t t = row / group;
-    if (column == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + h] = softmax_lse(state.top, state.mass);
-    if (column >= P.dv) return;
-    const float factor = softmax_factor(a, h, state.top, state.mass);
-    float z[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) z[e] = y[e] * factor;
-    store<4>(static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * P.dv + column, z);
-  }
-  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
-
   static constexpr int kShare = (P.share(P.rows()) + P.threads() - 1) / P.threads();  // fours of a thread
   struct Total {
     AttentionState state;
@@ -439,23 +418,10 @@ struct AttentionStreamKernel {
     for (int e = 0; e < 4; ++e) to.y[e] = joined(to.y[e], mine, y[e], theirs);
   }
 
-  /// What tokens [ta, tb) see, the same in every warp.
-  __device__ __forceinline__ void spans(int ta, int tb, int* least, int* most) {
-    const int group = a.group();
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      first[i] = end[i] = 0;
-      if (!in_run(my_row(i), ta, tb)) continue;
-      const AttentionSpan see(a, my_row(i) / group);
-      first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
-    }
-    span_of_tokens(a, ta, tb, lane, least, most);
-  }
-
   /// Tokens [ta, tb), which share a slot; i counts stages.
   __device__ __forceinline__ void attend(int ta, int tb, bool copies, int& i, bool& again) {
     int lo, hi;
-    spans(ta, tb, &lo, &hi);
+    this->spans(ta, tb, &lo, &hi);
     const int64_t slot = AttentionSpan(a, ta).slot;
     const int least = hi > lo ? lo / kKeys : 0, past = hi > lo ? (hi - 1) / kKeys + 1 : 0;
     // The smallest units that the blocks' slots hold at once; else supers, of which any number may come.
@@ -507,12 +473,11 @@ struct AttentionStreamKernel {
 #pragma unroll
       for (int e = 0; e < kShare; ++e) {
         const int four = mine(e), r = four / (kDimV / 4);
-        if (r < height && in_run(row0 + r, ta, tb)) write(row0 + r, four % (kDimV / 4) * 4, total[e].state, total[e].y);
+        if (r < height && in_run(row0 + r, ta, tb)) this->write(row0 + r, four % (kDimV / 4) * 4, total[e].state.top, total[e].state.mass, total[e].y);
       }
     }
   }
   __device__ __forceinline__ void write_direct(int ta, int tb, const AttentionState (&state)[2], const Sums& sums) const {
-    const int c = lane % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool mine = in_run(my_row(i), ta, tb);
@@ -521,16 +486,8 @@ struct AttentionStreamKernel {
         const int tile = warp_d * kTiles + t;
         if (kDimV / 16 % P.warps_d != 0 && tile >= kDimV / 16) break;
         float y[4];
-        if constexpr (kNarrow) {
-          y[0] = sums[t][0][2 * i], y[1] = sums[t][1][2 * i], y[2] = sums[t][0][2 * i + 1], y[3] = sums[t][1][2 * i + 1];
-        } else {  // neighbouring lanes swap halves, so that each has four columns in a row
-          const float give0 = c % 2 ? sums[t][0][2 * i] : sums[t][1][2 * i], give1 = c % 2 ? sums[t][0][2 * i + 1] : sums[t][1][2 * i + 1];
-          const float got0 = __shfl_xor_sync(0xffffffffu, give0, 1), got1 = __shfl_xor_sync(0xffffffffu, give1, 1);
-          y[0] = c % 2 ? got0 : sums[t][0][2 * i], y[1] = c % 2 ? got1 : sums[t][0][2 * i + 1];
-          y[2] = c % 2 ? sums[t][1][2 * i] : got0, y[3] = c % 2 ? sums[t][1][2 * i + 1] : got1;
-        }
-        // Not narrow: lanes 0 and 2 have columns 0 and 4 of the tile's first half, lanes 1 and 3 of its second.
-        if (mine) write(my_row(i), tile * 16 + (kNarrow ? c * 4 : c % 2 * 8 + c / 2 * 4), state[i], y);
+        this->four(sums[t], i, y);
+        if (mine) this->write(my_row(i), tile * 16 + this->fours_at(), state[i].top, state[i].mass, y);
       }
     }
   }
@@ -544,7 +501,7 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int tile = static_cast<int>(index / heads), row0 = tile * height;
   const bool copies = static_cast<int>(threadIdx.x) >= P.multipliers();
-  AttentionStreamKernel<Q, Kv, P> k{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height};
+  AttentionStreamKernel<Q, Kv, P> k{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height}};
   if (threadIdx.x == 0) {
     for (int i = 0; i < P.stages; ++i) {
       ptx::mbarrier_init(k.barrier(k.kFull, i), P.kCopiers);

@@ -9,6 +9,14 @@ __device__ __forceinline__ void named_barrier(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
+/// The same; whether `x` holds in any of their threads.
+template <int kThreads>
+__device__ __forceinline__ bool named_barrier_any(int id, bool x) {
+  int any;
+  asm volatile("{\n\t.reg .pred p, q;\n\tsetp.ne.b32 p, %3, 0;\n\tbar.red.or.pred q, %1, %2, p;\n\tselp.b32 %0, 1, 0, q;\n\t}" : "=r"(any) : "r"(id), "n"(kThreads), "r"(static_cast<int>(x)) : "memory");
+  return any != 0;
+}
+
 /// Arrives at barrier `id` for kThreads in all and does not wait.
 template <int kThreads>
 __device__ __forceinline__ void named_arrive(int id) {
