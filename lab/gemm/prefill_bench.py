@@ -1,6 +1,6 @@
 """Products of many tokens with quantised weights beside the bf16 product and torch's: us, and x the bf16 product.
 
-    python lab/gemm/prefill_bench.py [--warm] [FORMAT ...]
+    python lab/gemm/prefill_bench.py [--warm] [--short] [FORMAT ...]
 
 CUDA graphs over more weights than L2 holds, through the op. Needs a GPU and torch.
 """
@@ -53,8 +53,9 @@ def time(run, count):
 
 
 def main():
-    warm, kinds = "--warm" in sys.argv, [a for a in sys.argv[1:] if a[0] != "-"] or ["q4_0", "q4_k", "q8_0", "e4m3", "e2m1", "i4"]
-    for N, K in SHAPES:
+    warm, kinds, short = "--warm" in sys.argv, [a for a in sys.argv[1:] if a[0] != "-"], "--short" in sys.argv
+    kinds = kinds or ["q4_0", "q4_k", "q8_0", "e4m3", "e2m1", "i4"]
+    for N, K in SHAPES[: 2 if short else None]:
         size = N * K // 2
         copies = 1 if warm else max(2, -(-150_000_000 // size))
         plain = [weights("bf16", N, K) for _ in range(max(2, copies // 4))]
@@ -62,7 +63,7 @@ def main():
         for kind in ["bf16", *kinds]:
             ws = plain if kind == "bf16" else [weights(kind, N, K) for _ in range(copies)]
             line = []
-            for T in TOKENS:
+            for T in (512,) if short else TOKENS:
                 x, out = torch.randn(T, K, device="cuda").to(torch.bfloat16), torch.empty(T, N, device="cuda", dtype=torch.bfloat16)
                 run = lambda i: ops.gemm(x=x, out=out, **ws[i % len(ws)])  # noqa: E731
                 if warm:
