@@ -212,7 +212,7 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
   VV_TRY(load.matrix(joint, {{"linear", t.width}}, v.width, true, &w->projector));
   VV_ASSIGN(const Tensor embed, load.get(names.embed, Shape(c.vocab, t.width)));
   VV_TRY(load.table(embed, plan.stored ? embed.dtype : DType::bf16, &w->embed));
-  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), false, &w->text));
+  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), c.has(kCodes), &w->text));
   if (c.has(kCodes)) {
     w->head.parts[0] = embed;
     if (plan.eight) load.place(1, &w->head, Placement::Rows::after, placement);
