@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item, call):
     if report.when != "call" or report.skipped or not counted:
         return
     facts, p = dict(report.user_properties), getattr(getattr(item, "callspec", None), "params", {})
-    row = {"op": p.get("op", "all"), "case": f"test={name}", "tool": "pytest", "note": COUNTED.get(name, name),
+    row = {"op": p.get("op", "all"), "case": f"test={name}", "tool": "pytest", "note": facts.get("note", COUNTED.get(name, name)),
            "max_err": facts.get("max_err"), "bound": facts.get("bound"), "pass": report.passed}
     if "case" in p:
         row |= {"case": p["case"].id + (f",values={p['distribution']}" if "distribution" in p else ""), "dtype": next(iter(p["case"].dtypes.values()))}

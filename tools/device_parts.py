@@ -74,7 +74,7 @@ def gpu(s, found):
             words = f"({chosen(op)}) and ({tests})" if tests else chosen(op)
             parts += in_shares(count, f"gpu-{op}-{tests.split()[0]}" if tests else f"gpu-{op}", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "tests/gpu/test_tactics.py", "-k", words], cost)
     parts += [Part("gpu-large", [*PYTEST, "tests/gpu/test_gpu.py", "-k", "large"], 40),
-              Part("gpu-replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 400, {"VIVACE_REPLAYS": os.environ.get("VIVACE_REPLAYS", "1000000")}, limit=450)]
+              Part("gpu-replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 400, {"VIVACE_REPLAYS": "1000000", "VIVACE_REPLAY_SECONDS": os.environ.get("VIVACE_REPLAY_SECONDS", "240")}, limit=400)]
     for f in sorted((ROOT / "tests/gpu").glob("test_*.py")):
         if f.stem not in ("test_gpu", "test_tactics"):
             count, cost = GPU_FILES.get(f.stem, (1, 15))
