@@ -1,9 +1,9 @@
 """Receipts of the kernel experiments: the best tactic a case beside the best peer of the same run.
 
-    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --codes codes.jsonl --experts experts.jsonl --attention attention.jsonl --peers peers.jsonl
+    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --codes codes.jsonl --prefill prefill.jsonl --folded folded.jsonl --experts experts.jsonl --attention attention.jsonl --peers peers.jsonl
 
-Writes bench/results/h200/{gemm,codes,experts,attention}.json. The inputs are what lab/gemm/bench, codes_bench and
-grouped_bench, lab/attention/bench and peers.py wrote on the GPU; facts.json is tools/device_facts.py's.
+Writes bench/results/h200/{gemm,codes,prefill,folded_norm,experts,attention}.json. The inputs are what lab/gemm/bench, codes_bench,
+prefill_bench.py, norm_bench.py and grouped_bench, lab/attention/bench and peers.py wrote on the GPU; facts.json is tools/device_facts.py's.
 """
 import argparse
 import json
@@ -56,8 +56,6 @@ BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 
 
 def shipped_codes(w, M, N, K):
     """The tile that the op takes, as codes_bench names it (vivace/ops/gemm_codes_gpu.h)."""
-    if M > 64:
-        return "4.2.2.8/2 c1 p512"
     if round(BLOCK_BYTES[w] * K) % 16 or w == "q6_k":  # its steps are no whole 16 bytes
         return "4.2.1.1/3 c1 p4096u"
     cut = 2 if N <= 32 * 127 and K >= 512 * 8 else 1
@@ -74,13 +72,35 @@ def codes(facts, path):
     r = receipt("codes", facts, "lab/gemm/codes_bench codes.cubin rows.jsonl", [*CODES, "lab/gemm/codes_*"])
     for row in lines(path):
         w, act, M, N, K = (row[k] for k in ("w", "act", "M", "N", "K"))
+        if M > 64 and act == "f32" and not row["tactic"].endswith("2.4.2.4/1 c1 p2048b"):
+            continue  # gemm_widened's, in prefill.json
         strict = M > 64 and row["tactic"].endswith("2.4.2.4/1 c1 p2048b")  # the cut of few tokens: what one invariance class would cost
-        if row["tactic"].split(" ", 2)[2] != shipped_codes(w, M, N, K) and not strict:
+        if row["tactic"].split(" ", 2)[2] != ("4.2.2.8/2 c1 p512" if M > 64 else shipped_codes(w, M, N, K)) and not strict:
             continue
         moved = BLOCK_BYTES[w] * N * K + 2 * M * (N + K)
         r.row(op="gemm", case=f"w={w},act={act},M={M},N={N},K={K}" + ",invariance=strict" * strict, dtype="bf16", tactic=row["tactic"], p50_us=row["us"], bytes=round(moved), flops=2 * M * N * K,
               limit_us=moved / facts["limits"]["read_TBs"] / 1e6, peer="cublaslt bf16", peer_p50_us=row["cublaslt_bf16_us"], max_err=row["bound"], bound=1.0,
               note="max_err in units of the bound of f32 sums; cold weights", **{"pass": row["bound"] <= 1})
+    return r.write("bench")
+
+
+def prefill(facts, path):
+    """Many tokens with quantised weights, through the op, beside its bf16 product of the same shape and torch's in the same run."""
+    r = receipt("prefill", facts, "lab/gemm/prefill_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/widened.*", "vivace/kernels/gemm/w*.cuh", "vivace/ops/gemm_gpu.h", "lab/gemm/prefill_bench.py"])
+    for row in lines(path):
+        w, M, N, K = (row[k] for k in ("w", "M", "N", "K"))
+        moved, flops = BLOCK_BYTES.get(w, 2 if w == "bf16" else 0.5625 if w == "e2m1" else 0.516) * N * K + 2 * M * (N + K), 2 * M * N * K
+        r.row(op="gemm", case=f"w={w},M={M},N={N},K={K}", dtype="bf16", p50_us=row["us"], bytes=round(moved), flops=flops, limit_us=max(moved / facts["limits"]["read_TBs"], flops / facts["limits"]["bf16_TFLOPs"]) / 1e6,
+              peer="torch bf16" if w == "bf16" else "the bf16 product", peer_p50_us=row["peer_us"], note="cold weights, medians of graph replays")
+    return r.write("bench")
+
+
+def folded(facts, path):
+    """A decoder layer's products in a chain, with norms of their own and with norms folded into the products behind them."""
+    r = receipt("folded_norm", facts, "lab/gemm/norm_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/norm_gemm.*", "vivace/kernels/gemm/wgmma*.cuh", "vivace/ops/norm_gemm.h", "lab/gemm/norm_bench.py"])
+    for row in lines(path):
+        r.row(op="norm_gemm", case=f"layer={row['model']},T={row['T']}", dtype=row["type"], p50_us=row["folded_us"], peer="norm, then the product", peer_p50_us=row["us"],
+              note="four products and two norms of a layer, cold weights")
     return r.write("bench")
 
 
@@ -120,6 +140,8 @@ def main():
     p.add_argument("--facts", type=Path, required=True)
     p.add_argument("--gemm")
     p.add_argument("--codes")
+    p.add_argument("--prefill")
+    p.add_argument("--folded")
     p.add_argument("--experts")
     p.add_argument("--attention")
     p.add_argument("--peers")
@@ -129,6 +151,10 @@ def main():
         print(gemm(facts, args.gemm))
     if args.codes:
         print(codes(facts, args.codes))
+    if args.prefill:
+        print(prefill(facts, args.prefill))
+    if args.folded:
+        print(folded(facts, args.folded))
     if args.experts:
         print(experts(facts, args.experts))
     if args.attention:

@@ -1,10 +1,11 @@
 """What norm_gemm's one kernel gains over norm and the product: chains of a decoder layer's products in a CUDA graph.
 
-    python lab/gemm/norm_bench.py [--warm] [MODEL:TYPE ...]      --warm: only compiles the kernels
+    python lab/gemm/norm_bench.py [--warm] [--rows=FILE] [MODEL:TYPE ...]      --warm: only compiles the kernels
 
 A chain is qkv (with its norm), o with residual, gate and up (with its norm), down with residual, again and again over more
 weights than L2 holds. us of a layer, norms folded or not, and what a fold of one norm gains. Needs a GPU and torch.
 """
+import json
 import sys
 
 import torch
@@ -67,6 +68,7 @@ def time(run, layers, repeats=4):
 
 def main():
     named, warm = [a for a in sys.argv[1:] if ":" in a], "--warm" in sys.argv
+    rows = [open(a[7:], "w") for a in sys.argv if a.startswith("--rows=")]
     for eight in (False, True):
         for name, hidden, qkv, mlp, adaptive in MODELS:
             kind = "e4m3" if eight else "bf16"
@@ -81,6 +83,8 @@ def main():
                     continue
                 two, one = (time(run, layers) for run in runs)
                 print(f"{name:7} {kind} T {T:3}: layer {two:7.2f} us, folded {one:7.2f}; a norm {(two - one) / 2:6.2f}", flush=True)
+                for f in rows:
+                    print(json.dumps({"model": name, "type": kind, "T": T, "us": round(two, 2), "folded_us": round(one, 2)}), file=f, flush=True)
 
 
 if __name__ == "__main__":

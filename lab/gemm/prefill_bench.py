@@ -1,9 +1,10 @@
 """Products of many tokens with quantised weights beside the bf16 product and torch's: us, and x the bf16 product.
 
-    python lab/gemm/prefill_bench.py [--warm] [--short] [FORMAT ...]
+    python lab/gemm/prefill_bench.py [--warm] [--short] [--rows=FILE] [FORMAT ...]
 
 CUDA graphs over more weights than L2 holds, through the op. Needs a GPU and torch.
 """
+import json
 import sys
 
 import torch
@@ -54,6 +55,7 @@ def time(run, count):
 
 def main():
     warm, kinds, short = "--warm" in sys.argv, [a for a in sys.argv[1:] if a[0] != "-"], "--short" in sys.argv
+    rows = [open(a[7:], "w") for a in sys.argv if a.startswith("--rows=")]
     kinds = kinds or ["q4_0", "q4_k", "q8_0", "e4m3", "e2m1", "i4"]
     for N, K in SHAPES[: 2 if short else None]:
         size = N * K // 2
@@ -75,7 +77,10 @@ def main():
                     peer = time(lambda i: torch.matmul(x, ws[i % len(ws)]["w"].T, out=out), max(8, len(ws)))
                     line.append(f"{T} {us:.1f} (torch {peer:.1f})")
                 else:
-                    line.append(f"{T} {us:.1f} x{us / base[T]:.2f}")
+                    peer = base[T]
+                    line.append(f"{T} {us:.1f} x{us / peer:.2f}")
+                for f in rows:
+                    print(json.dumps({"w": kind, "M": T, "N": N, "K": K, "us": round(us, 2), "peer_us": round(peer, 2)}), file=f, flush=True)
             if not warm:
                 print(f"{N}x{K} {kind:5}", "; ".join(line), flush=True)
 
