@@ -1,6 +1,7 @@
 /* Policies through the C ABI, as a C99 program sees them. Usage: vivace_policy_c FOLDER, of tests/fixtures/vla/pi05_tiny.
  * What the actions are is the business of tests/test_policy.py; here: the same through any door, and every refusal. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,6 +45,14 @@ static void test_refused_loads(const char* path) {
   o.struct_size = 8;
   EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "struct_size");
   EXPECT(policy == NULL);
+  o = options_of(path);
+  o.partition = 1.5;
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_INVALID_ARGUMENT, "partition");
+  o.partition = 0.5;
+  EXPECT_ERROR(vv_policy_load(&o, &policy), VV_UNSUPPORTED, "partition");
+  o.struct_size = offsetof(vv_policy_options, partition); /* a caller of before this field */
+  EXPECT_OK(vv_policy_load(&o, &policy));
+  vv_policy_destroy(policy);
 }
 
 static void test_predict(vv_policy* policy) {
