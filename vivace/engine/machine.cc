@@ -13,6 +13,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/cpu/pool.h"
+#include "vivace/device/cuda_memory.h"
 #include "vivace/device/cuda_transfer.h"
 #include "vivace/device/green.h"
 #include "vivace/exec/cpu_stream.h"
@@ -132,8 +133,9 @@ class Gpu final : public Machine {
                         [](void*, size_t, void* context) { delete static_cast<device::PinnedBuffer*>(context); }, owner);
   }
   Result<int64_t> free_bytes() override {
-    VV_ASSIGN(const device::MemoryInfo memory, device_.memory());
-    return memory.free_bytes;
+    VV_ASSIGN(device::Pool* const pool, device::shared_pool(device_));
+    VV_ASSIGN(const device::PoolStats stats, pool->stats());
+    return stats.device_free + stats.cached - stats.stranded;  // what closed models had: the pool trims itself before it refuses
   }
   Status upload(std::span<const Upload> copies) override {
     if (transfers_ == nullptr) {
