@@ -33,8 +33,11 @@ struct WideningWarp {
   int copies;          // of a tile's K
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
   int next_tile, next_copy = 0;  // what is copied next
-  uint32_t scale[4][2][kKept];   // of the step that comes, as they lie in memory
-  int zero[4][2];
+  // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one before.
+  struct Side {
+    uint32_t scale[4][2][kKept];
+    int zero[4][2];
+  } side;
 
   __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
       : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
@@ -89,8 +92,8 @@ struct WideningWarp {
     return ptx::pack<bf16>(__fmul_rn(low, scale), __fmul_rn(high, scale));
   }
 
-  /// Asks for the entries of w_block_scale and w_block_zero of a step of rows n0 on, while the one before is still to be handed over.
-  __device__ __forceinline__ void ask(int step, int n0) {
+  /// Asks for the entries of w_block_scale and w_block_zero of a step of rows n0 on.
+  __device__ __forceinline__ void ask(int step, int n0, Side& to) const {
     if constexpr (Q.group > 0) {
 #pragma unroll
       for (int o = 0; o < 4; ++o)
@@ -99,8 +102,8 @@ struct WideningWarp {
           const int64_t row = min(n0 + 32 * warp + 8 * o + lane / 4, a.N - 1) / a.block_rows;
           const int k = min(step * 64 + 32 * g, a.K - 1);
 #pragma unroll
-          for (int e = 0; e < kEntries; ++e) scale[o][g][e] = entry(row * a.block_stride + min(k + 16 * e, a.K - 1) / Q.group);
-          if constexpr (Q.zeros) zero[o][g] = a.w_block_zero[row * a.zero_stride + k / Q.group];
+          for (int e = 0; e < kEntries; ++e) to.scale[o][g][e] = entry(row * a.block_stride + min(k + 16 * e, a.K - 1) / Q.group);
+          if constexpr (Q.zeros) to.zero[o][g] = a.w_block_zero[row * a.zero_stride + k / Q.group];
         }
     }
   }
@@ -118,10 +121,10 @@ struct WideningWarp {
           first = second = row.scale(j, 0);
           if constexpr (kMin) min = __fmaf_rn(static_cast<float>(Row::kZero), first, row.min(j));
         } else {
-          first = value(scale[o][g][0]), second = value(scale[o][g][kEntries - 1]);
+          first = value(side.scale[o][g][0]), second = value(side.scale[o][g][kEntries - 1]);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) y[0][i] = scaled(y[0][i], i < 2 ? first : second, static_cast<float>(zero[o][g]), min);
+        for (int i = 0; i < 4; ++i) y[0][i] = scaled(y[0][i], i < 2 ? first : second, static_cast<float>(side.zero[o][g]), min);
       }
       if (g == 1 && step * 64 + 32 >= a.K) y[0][0] = y[0][1] = y[0][2] = y[0][3] = 0;  // x is zero there, and what was copied before may be no number
     }
@@ -160,7 +163,7 @@ struct WideningWarp {
     };
     for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
     place.tile(i, &t0, &n0);
-    ask(0, n0);
+    ask(0, n0, side);
     ptx::touch_parameters(args);
     ptx::dependency_wait();
     bool next = !place.narrow(valid_rows(a.rows, a.T), stride, &i);
@@ -178,7 +181,7 @@ struct WideningWarp {
     }
     for (; ahead < Q.raw; ++ahead) copy_next();
     for (; i < place.tiles(); i += stride, next = true) {
-      if (next) place.tile(i, &t0, &n0), ask(0, n0);
+      if (next) place.tile(i, &t0, &n0), ask(0, n0, side);
       for (int k = 0; k < place.steps; ++k) {
         take();
         if (loads) {
@@ -186,9 +189,11 @@ struct WideningWarp {
           ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Place::kStep, t0, policy);
         }
         if (k % kSteps == 0) copied();
+        Side coming = side;
+        if (k + 1 < place.steps) ask(k + 1, n0, coming);
         widen(k, ring + slot * P.stage_bytes());
+        side = coming;
         if (k % kSteps == kSteps - 1 || k == place.steps - 1) used(), copy_next();
-        if (k + 1 < place.steps) ask(k + 1, n0);
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
         give();
       }
