@@ -19,6 +19,7 @@
 #include "vivace/kernels/attention/fed.cuh"
 #include "vivace/kernels/attention/split.cuh"
 #include "vivace/kernels/attention/stream.cuh"
+#include "vivace/ops/attention_gpu.h"
 
 namespace {
 using namespace vivace;
@@ -270,6 +271,15 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   return cudaLaunchKernelEx(&config, v.kernel, a) == cudaSuccess;
 }
 
+/// Whether the op takes this variant.
+bool own(const Variant& v, const AttentionArgs& a) {
+  using Op = ops::AttentionGpu;
+  if (Op::chunks(a, Arch::sm90a)) return v.chunk == Op::chunk(a.D, a.Dv, a.Hq, a.places());
+  if (Op::divides(a, Arch::sm90a)) return v.split == Op::split(a);
+  if (Op::role(a) != Op::Role::prefill) return Op::streams(a, Arch::sm90a) && v.stream == Op::stream(a);
+  return v.fed != nullptr && v.split.split == 0 && v.cut == Op::fed(a.D, a.Dv, (int64_t{a.T} * a.group() + 63) / 64 * a.Hkv <= Op::kAtOnce);
+}
+
 struct Problem {
   std::vector<char*> kv;  // copies of k and v, together larger than the cache
   char *q = nullptr, *out = nullptr;
@@ -489,9 +499,9 @@ int main(int argc, char** argv) {
         for (int cold = 0; cold < (length != 0 ? 0 : decode ? 2 : 1); ++cold) {
           const int nodes = decode ? (s.B * int64_t{s.L} >= 65536 ? 10 : 40) : s.L >= 4096 ? 1 : 8;
           const double us = time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, p.with(cold ? i : 0), stream); });
-          best[cold].push_back({us, v.name});
-          std::fprintf(rows, "{\"op\":\"attention\",\"kind\":\"%s\",\"case\":\"B=%d,Hq=%d,Hkv=%d,T=%d,L=%d,D=%d,mask=%s%s,kv=%s,kvcache=%s\",\"tactic\":\"%s\",\"us\":%.3f,\"tflops\":%.1f,\"gbs\":%.0f,\"bound\":%.3f}\n",
-                       s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.mask == causal ? "causal" : "full", s.paged ? ",page=16" : "", name(kv), cold ? "cold" : "warm", v.name.c_str(), us, flop / us / 1e6, bytes / us / 1e3, error);
+          best[cold].push_back({us, own(v, p.a) ? v.name + "*" : v.name});
+          std::fprintf(rows, "{\"op\":\"attention\",\"kind\":\"%s\",\"case\":\"B=%d,Hq=%d,Hkv=%d,T=%d,L=%d,D=%d,mask=%s%s,kv=%s,kvcache=%s\",\"tactic\":\"%s\",\"us\":%.3f,\"tflops\":%.1f,\"gbs\":%.0f,\"bound\":%.3f,\"own\":%s}\n",
+                       s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.mask == causal ? "causal" : "full", s.paged ? ",page=16" : "", name(kv), cold ? "cold" : "warm", v.name.c_str(), us, flop / us / 1e6, bytes / us / 1e3, error, own(v, p.a) ? "true" : "false");
         }
       }
       for (int cold = 0; cold < (decode ? 2 : 1); ++cold) {
