@@ -5,7 +5,7 @@
 A step is what the host sees: tokens of all sequences, read back, while the device runs ahead; context 1,024. Its
 floor counts weights and caches once at the measured copy rate. The peer is transformers 5.17 with torch.compile and
 CUDA graphs on the same chip on an earlier day (bf16), so its ratio says less than one measured in turn.
-metric=graph rows are the step's graph alone, replayed: curves over context and batch. metric=jitter: 20,000 steps of
+metric=graph rows (--parts curves) are the step's graph alone, replayed: over context and batch. metric=jitter: 20,000 steps of
 one sequence that starts anew at the same context every 400. invariance=strict: the same with one
 class of rows. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
@@ -77,11 +77,11 @@ def prefill_floor_us(report, precision) -> float:
     return (r["layers"] * layer + r["vocab"] * r["hidden"] * (2 if r["head_dtype"] == "bf16" else 1) / COPY_RATE) * 1e6
 
 
-def warm(models) -> None:
+def warm(models, parts) -> None:
     """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
     code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), chunk=int(sys.argv[5]), max_batch=int(sys.argv[6])).close()"
-    jobs = {(name, precision, kv, 2 * POSITION, PROMPT, batch) for name, precision, kv, batches in CASES for batch in batches}
-    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch) for name, precision, rows, at in CURVES for batch in rows} | {(*JITTER[:2], "auto", 2 * POSITION, PROMPT, 1)}
+    jobs = {(name, precision, kv, 2 * POSITION, PROMPT, batch) for name, precision, kv, batches in CASES for batch in batches} if "cases" in parts else set()
+    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch) for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
     with tempfile.TemporaryDirectory() as folder:
         chosen = sorted(j for j in jobs if models is None or j[0] in models)
         for name in {j[0] for j in chosen}:
@@ -210,7 +210,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
-    p.add_argument("--parts", default="cases,strict,jitter,start,curves", help="what to run, with commas between")
+    p.add_argument("--parts", default="cases,strict,jitter,start", help="what to run, with commas between; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
 
@@ -218,9 +218,11 @@ def main() -> None:
     import vivace
     from vivace import device
 
+    models, parts = args.models.split(",") if args.models else None, args.parts.split(",")
+    only = parts == ["curves"]
     info, state = device.info(), device.state()
-    r = Receipt("llm", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
-                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_llm_device.py", versions={"vivace": vivace.__version__}, sources=SOURCES, limits={"copy_bytes_per_s": COPY_RATE})
+    r = Receipt("llm_curves" if only else "llm", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
+                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_llm_device.py" + (" --parts curves" if only else ""), versions={"vivace": vivace.__version__}, sources=SOURCES, limits={"copy_bytes_per_s": COPY_RATE})
 
     def add(report, precision, case, tool="host clock", **row):
         tactic = f"launches={report['launches']} ahead={report['ahead']}" if report else "process"
@@ -230,9 +232,8 @@ def main() -> None:
         p99 = f"p99 {row['p99_us']:>9.1f}  " if row.get("p99_us") else ""
         print(f"{time.monotonic() - begun:5.0f} s  {case:<66} {precision:<10} p50 {row['p50_us']:>9.1f} us  {p99}{limit}{row.get('note') or ''}", flush=True)
 
-    models, parts = args.models.split(",") if args.models else None, args.parts.split(",")
     if args.warm:
-        warm(models)
+        warm(models, parts)
         print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
     work = [("start", lambda: start(add))] if "start" in parts else []  # while this process holds no memory of the device
     work += [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]

@@ -1,6 +1,6 @@
-"""The curves of bench/results/<chip>/llm.json as a drawing: a decode step against context and against sequences.
+"""The curves of bench/results/<chip>/llm_curves.json as a drawing: a decode step against context and against sequences.
 
-    python3 tools/draw_curves.py [bench/results/h200/llm.json] [docs/models/llm-curves.svg]
+    python3 tools/draw_curves.py [bench/results/h200/llm_curves.json] [docs/models/llm-curves.svg]
 
 A line is a model, dashed beneath it the time that its bytes take at the copy rate. Both axes double from tick to tick.
 """
@@ -72,7 +72,7 @@ def draw(receipt: dict) -> str:
 
 
 def main() -> None:
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "bench/results/h200/llm.json"
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "bench/results/h200/llm_curves.json"
     target = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/models/llm-curves.svg"
     target.write_text(draw(json.loads(source.read_text())))
 

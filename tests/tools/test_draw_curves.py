@@ -32,7 +32,7 @@ def test_a_receipt_without_curves():
 
 
 def test_the_page_shows_the_receipt_that_is_there():
-    drawing, source = ROOT / "docs/models/llm-curves.svg", json.loads((ROOT / "bench/results/h200/llm.json").read_text())
-    if not drawing.exists() or source["date"] not in drawing.read_text():
-        pytest.skip("drawn of another receipt than the one that is there: run tools/draw_curves.py")
-    assert drawing.read_text() == draw_curves.draw(source)
+    drawing, source = ROOT / "docs/models/llm-curves.svg", ROOT / "bench/results/h200/llm_curves.json"
+    if not drawing.exists() and not source.exists():
+        pytest.skip("neither is there: bench/bench_llm_device.py --parts curves, then tools/draw_curves.py")
+    assert drawing.read_text() == draw_curves.draw(json.loads(source.read_text()))
