@@ -42,7 +42,7 @@ Status Pieces::finish() {
     if (t.kind == Kind::unknown) unknown_ = unknown_ < 0 ? id : unknown_;
     if (t.kind == Kind::normal) {
       least_ = first ? t.score : std::min(least_, t.score);
-      most_ = first ? t.score : std::max(most_, t.score);
+      most_ = std::max(most_, t.score);
       first = false;
     }
     unsigned b = 0;
@@ -193,7 +193,7 @@ void Pieces::best_row(std::string_view text, std::vector<int32_t>* ids) const {
     };
     row_.walk(text.substr(at), [&](size_t n, int32_t id) {
       const Token& t = tokens_[static_cast<size_t>(id)];
-      // A user's own piece beats every row of pieces as long.
+      // A user's own piece beats every row of pieces as long: log probabilities, which are below 0.
       offer(n, t.kind == Kind::user ? static_cast<float>(static_cast<double>(static_cast<float>(n) * most_) - 0.1) : t.score, id);
       alone |= n == width;
     });

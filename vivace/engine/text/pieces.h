@@ -1,5 +1,6 @@
 // SentencePiece: text to token ids and back, from its own tokenizer.model, a .gguf file or a tokenizer.json made of one.
 #pragma once
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -66,7 +67,8 @@ class Pieces {
   std::string unknown_surface_ = " \xe2\x81\x87 ";
   int32_t of_byte_[256] = {};
   int32_t unknown_ = -1;
-  float least_ = 0, most_ = 0;                        // scores of normal pieces
+  float least_ = 0;                                   // score of the worst normal piece
+  float most_ = std::numeric_limits<float>::min();    // of the best; at least this, as the library has it
   bool unigram_ = false, bytes_ = false;              // bytes_: there is a token for each byte
   bool listed_ = false;                               // merges_ says what joins, not the scores
   bool named_ = false;                                // user's own pieces are names in the text, not in the normalised one
