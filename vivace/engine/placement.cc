@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
@@ -54,8 +55,8 @@ std::vector<std::byte> normals(int64_t n, DType dtype) {
 /// What filling needs besides the region: made when first asked for, freed when all is filled.
 struct Placement::Scratch {
   Machine& machine;
-  exec::Buffer raw, order, whole, values, maxima;
-  DType values_as = DType::f32;
+  exec::Buffer raw, order, whole, maxima;
+  std::map<DType, exec::Buffer> values;  // random ones, kDrawn of each dtype that was asked for
 
   /// At least `bytes`, contents free for use: everything queued is done.
   Result<void*> at_least(exec::Buffer* buffer, int64_t bytes) {
@@ -83,18 +84,19 @@ struct Placement::Scratch {
     }
     return tensor(order.data(), DType::i32, Shape(n), machine.place());
   }
-  Status draw_values(DType dtype) {
-    if (values.data() != nullptr && values_as == dtype) return {};
+  Result<const void*> drawn(DType dtype) {
+    exec::Buffer& buffer = values[dtype];
+    if (buffer.data() != nullptr) return buffer.data();
     std::vector<std::byte> all = normals(kDrawn, is_block(dtype) ? DType::f32 : dtype);
     if (is_block(dtype)) {
       std::vector<std::byte> blocks(static_cast<size_t>(row_bytes(dtype, kDrawn)));
       VV_TRY(encode_blocks(tensor(all.data(), DType::f32, Shape(1, kDrawn)), dtype, blocks.data()));
       all = std::move(blocks);
     }
-    VV_ASSIGN(void* const to, at_least(&values, static_cast<int64_t>(all.size())));
+    VV_ASSIGN(void* const to, at_least(&buffer, static_cast<int64_t>(all.size())));
     const Upload one[] = {{to, all.data(), all.size()}};
-    values_as = dtype;
-    return machine.upload(one);
+    VV_TRY(machine.upload(one));
+    return to;
   }
 };
 
@@ -252,10 +254,10 @@ Status Placement::draw(Machine& machine, const Group& g, const Tensor& to, Scrat
   ops::Recorder rec(machine.stream());
   if (to.shape.rank == 1) return rec(ops::fill, {{"out", matrix(to)}}, {{"value", g.bias ? 0.0 : 1.0}});
   if (to.dtype != DType::f32 && to.dtype != DType::bf16 && !is_block(to.dtype)) return Status(Code::kUnsupported, strf("random weights: wanted f32, bf16 or blocks, got %s", name(to.dtype)));
-  VV_TRY(scratch.draw_values(to.dtype));
+  VV_ASSIGN(const void* const values, scratch.drawn(to.dtype));
   const int64_t block = row_bytes(to.dtype, kDrawn), bytes = to.span_bytes();
   for (int64_t done = 0; done < bytes; done += block)
-    VV_TRY(machine.stream().copy(static_cast<char*>(to.data) + done, scratch.values.data(), static_cast<size_t>(std::min(block, bytes - done))));
+    VV_TRY(machine.stream().copy(static_cast<char*>(to.data) + done, values, static_cast<size_t>(std::min(block, bytes - done))));
   return {};
 }
 
