@@ -148,6 +148,7 @@ UNK = entry(b"<unk>", 0, 2)
     (UNK + entry() + entry(), vivace.CorruptDataError, "two pieces are 'a'"),
     (UNK + entry(b"\xff"), vivace.CorruptDataError, "piece 1 is no UTF-8"),
     (UNK + entry(b""), vivace.CorruptDataError, "piece 1 is empty"),
+    (UNK + b"".join(field(1, 2, field(1, 2, b"%x" % i)) for i in range(310_000)), vivace.LimitExceededError, r"piece 30\d{4} of 5 bytes: at most 30"),
     (UNK + entry(kind=9), vivace.CorruptDataError, "of kind 9"),
     (UNK + entry(score=float("nan")), vivace.CorruptDataError, "no number"),
     (UNK + entry() + b"\x12\x02\x18\x03", vivace.UnsupportedError, "of type 3: wanted unigram"),

@@ -11,7 +11,8 @@
 namespace vivace::engine::text {
 namespace {
 
-constexpr size_t kMostBytes = 64 << 20, kMostPieces = 1 << 22, kMostText = 1 << 16;
+constexpr size_t kMostBytes = 64 << 20, kMostPieces = 1 << 20, kMostText = 1 << 16;
+constexpr size_t kPieceBytes = 256;  // what a piece takes beside its text, tables included
 constexpr int64_t kSpare = 4096;  // ids beyond the number of tokens: some vocabularies have gaps
 
 Status corrupt(const std::string& what) { return Status(Code::kCorruptData, "tokenizer: " + what); }
@@ -177,9 +178,10 @@ Result<bool> read_normalizer(const JsonValue& root) {
 class PiecesReader {
  public:
   Pieces t;
+  size_t most = kMostPieces;
 
   Status token(std::string_view text, float score, int64_t kind) {
-    if (t.tokens_.size() >= kMostPieces || text.size() > kMostText) return Status(Code::kLimitExceeded, strf("tokenizer: piece %zu of %zu bytes: at most %zu of %zu are accepted", t.tokens_.size(), text.size(), kMostPieces, kMostText));
+    if (t.tokens_.size() >= most || text.size() > kMostText) return Status(Code::kLimitExceeded, strf("tokenizer: piece %zu of %zu bytes: at most %zu of %zu are accepted", t.tokens_.size(), text.size(), most, kMostText));
     if (kind < 1 || kind > 6) return corrupt(strf("piece %zu is of kind %ld", t.tokens_.size(), static_cast<long>(kind)));
     if (!is_utf8(text)) return corrupt(strf("piece %zu is no UTF-8", t.tokens_.size()));
     if (text.empty() && kind != 3) return corrupt(strf("piece %zu is empty", t.tokens_.size()));
@@ -308,6 +310,7 @@ Result<Pieces> Pieces::load(const std::string& path) {
 Result<Pieces> Pieces::from_model(std::string_view bytes) {
   PiecesReader r;
   r.t.unigram_ = true;  // unless the model says otherwise
+  r.most = std::min(kMostPieces, (4 * bytes.size() + (64 << 20)) / kPieceBytes);  // a hostile file names a piece with eight bytes
   VV_TRY(each(bytes, [&](const Message& m) -> Status {
     switch (m.field()) {
       case 1: return r.model_piece(m.text());
