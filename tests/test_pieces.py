@@ -155,6 +155,7 @@ UNK = entry(b"<unk>", 0, 2)
     (UNK + entry() + b"\x12\x03\xc0\x01\x01", vivace.UnsupportedError, "spaces behind words"),
     (UNK + entry() + b"\x1a\x02\x28\x00", vivace.UnsupportedError, "spaces stay spaces"),
     (UNK + entry() + b"\x1a\x04\x12\x02ab", vivace.CorruptDataError, "hold no trie"),
+    (UNK + entry() + b"\x1a\x8c\x10\x12\x89\x10" + struct.pack("<II", 4, 0) + b"a" * 2048 + b"\0", vivace.LimitExceededError, "makes 2048 bytes, at most 1024"),
 ])
 def test_models_that_are_none(tmp_path, data, error, what):
     (tmp_path / "tokenizer.model").write_bytes(data)

@@ -15,6 +15,8 @@ constexpr bool ends(uint32_t unit) { return unit >> 8 & 1u; }
 constexpr uint32_t offset(uint32_t unit) { return unit >> 10 << ((unit & 0x200u) >> 6); }
 constexpr uint32_t value(uint32_t unit) { return unit & 0x7fffffffu; }
 
+constexpr size_t kMostBecomes = 1024;  // bytes that a rule makes of a character; NFKC's longest are 33
+
 }  // namespace
 
 Status Normalizer::set_rules(std::string_view map) {
@@ -25,6 +27,11 @@ Status Normalizer::set_rules(std::string_view map) {
   trie_.resize(bytes / sizeof(uint32_t));
   std::memcpy(trie_.data(), map.data() + sizeof(bytes), bytes);
   becomes_ = std::string(map.substr(sizeof(bytes) + bytes));
+  for (size_t at = 0; at < becomes_.size();) {
+    const size_t end = becomes_.find('\0', at);
+    if (end - at > kMostBecomes) return Status(Code::kLimitExceeded, strf("tokenizer: a normalisation rule makes %zu bytes, at most %zu are accepted", end - at, kMostBecomes));
+    at = end + 1;
+  }
   return {};
 }
 

@@ -17,7 +17,8 @@ class Normalizer {
   bool prefix = true;    // a space before the text
   bool collapse = true;  // runs of spaces become one, those at the ends go
 
-  /// A SentencePiece model's replacement rules: a trie of byte strings and what they become. Errors: CorruptData.
+  /// A SentencePiece model's replacement rules: a trie of byte strings and what they become. Errors: CorruptData,
+  /// LimitExceeded.
   Status set_rules(std::string_view map);
   /// Appends the text as it is cut; `kept` are strings that no rule changes. The text is valid UTF-8.
   void run(std::string_view text, const PrefixTable& kept, std::string* out) const;
