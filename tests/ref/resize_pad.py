@@ -4,7 +4,7 @@ import numpy as np
 from tests.ref.common import Case, round_to, rounding
 
 
-def fit(H, W, OH, OW):
+def scaled(H, W, OH, OW):
     """Lines and columns of the picture."""
     ratio = max(W / OW, H / OH)
     return min(max(int(H / ratio), 1), OH), min(max(int(W / ratio), 1), OW)
@@ -51,7 +51,7 @@ def linear(x, h, w):
 def ref(x, *, filter="triangle", dtypes, dims):
     T, H, W, C = x.shape
     OH, OW = dims["OH"], dims["OW"]
-    h, w = fit(H, W, OH, OW)
+    h, w = scaled(H, W, OH, OW)
     whole = dtypes["out"] == "u8"
     if filter == "triangle":
         picture = levels(levels(np.asarray(x, np.int64), 2, w), 1, h)
