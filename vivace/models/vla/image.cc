@@ -30,10 +30,12 @@ Status Pictures::begin(size_t bytes) {
   if (bytes <= staging_.bytes()) return {};
   VV_TRY(machine_->stream().synchronize());  // an earlier call may still read what goes
   prepared_.clear();
-  VV_ASSIGN(staging_, machine_->reserve_shared("frames", bytes));
+  exec::Buffer raw;
+  VV_ASSIGN(exec::Buffer staging, machine_->reserve_shared("frames", bytes));
   if (machine_->place() != Place::host) {
-    VV_ASSIGN(raw_, machine_->reserve("frames on the device", bytes));
+    VV_ASSIGN(raw, machine_->reserve("frames on the device", bytes));
   }
+  staging_ = std::move(staging), raw_ = std::move(raw);  // both or neither: what is kept says how much fits
   return {};
 }
 
