@@ -101,7 +101,7 @@ FAULTS = [
     ("attention: the mass is not rescaled", K + "attention/tile.cuh", "mass[i] = mass[i] * shrink + sum;", "mass[i] = mass[i] + sum;", table("attention")),
     ("attention: split's mass is not rescaled", K + "attention/split.cuh", "        mass[i] *= by[i];\n", "", table("attention")),
     ("attention: split forgets a block of the cluster", K + "attention/split.cuh", "for (int c = 0; c < kParts; ++c) {\n        const float w", "for (int c = 0; c < kParts - 1; ++c) {\n        const float w", table("attention")),
-    ("attention: a chunk forgets a block of the cluster", K + "attention/chunk.cuh", "for (int c = 0; c < kSplit; ++c) {\n        const float* const from", "for (int c = 0; c < kSplit - 1; ++c) {\n        const float* const from", table("attention")),
+    ("attention: a chunk forgets a block of the cluster", K + "attention/chunk.cuh", "for (int c = 0; c < kSplit; ++c) {\n        const float w", "for (int c = 0; c < kSplit - 1; ++c) {\n        const float w", table("attention")),
     ("attention: a chunk multiplies what lies beyond the length", K + "attention/chunk.cuh", "if ((b + 1) * kKeys > seen.hi) patch", "if ((b + 1) * kKeys > seen.hi + kKeys) patch", table("attention")),
     ("attention: split multiplies what lies beyond the length", K + "attention/split.cuh", "if ((b + 1) * kKeys > hi) patch", "if ((b + 1) * kKeys > hi + kKeys) patch", table("attention")),
     ("attention: the per-head scale is forgotten", K + "attention/variant.cuh", "r.scale *= a.head_scale[h];", "r.scale *= 1.0f;", table("attention")),

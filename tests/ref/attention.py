@@ -186,11 +186,11 @@ HEADS_FIRST = [
 CHUNKS = [  # tens of queries of one slot
     Case(shape(50, 700, 8, 1, 256, 256), ports("bf16", "bf16", pos="i32", slot="i32", length="i32", prefix="i32", lse="f32"), {"mask": "state"}, distributions=("normal", "large"),
          values={"pos": np.arange(617, 667), "slot": np.array([0] * 20 + [-1] + [0] * 29), "length": np.array([667]), "prefix": np.array([618])}, note="actions of one observation, one of no slot"),
-    Case(shape(30, 16, 8, 2, 128, 128, B=14, P=12), ports("bf16", "bf16", pos="i32", page_table="i32", lse="f32"), {"window": 100},
+    Case(shape(30, 16, 8, 2, 256, 256, B=14, P=12), ports("bf16", "bf16", pos="i32", page_table="i32", lse="f32"), {"window": 100},
          ranges={"pos": (0, 192), "page_table": (-1, 15)}, distributions=("normal",), note="a chunk over pages"),
-    Case(shape(33, 2, 8, 150, 64, 64), ports("f16", "f16", pos="i32"), {"layout": "hnd"}, ranges={"pos": (0, 150)}, distributions=("normal", "edges"), note="a chunk over heads first"),
-    Case(shape(60, 200, 4, 4, 72, 72), ports("f16", "f16", sinks="f32", rows="i32"), {"mask": "full"}, rows=41, distributions=("normal",), note="a chunk of which rows are valid"),
-    Case(shape(40, 120, 8, 1, 128, 128, R=2), ports("bf16", "bf16", pos="i32", k_offsets="i32", lse="f32"), values={"k_offsets": np.array([5, 110])}, ranges={"pos": (0, 120)},
+    Case(shape(33, 2, 8, 150, 256, 256), ports("f16", "f16", pos="i32"), {"layout": "hnd"}, ranges={"pos": (0, 150)}, distributions=("normal", "edges"), note="a chunk over heads first"),
+    Case(shape(60, 200, 4, 4, 256, 256), ports("f16", "f16", sinks="f32", rows="i32"), {"mask": "full"}, rows=41, distributions=("normal",), note="a chunk of which rows are valid"),
+    Case(shape(40, 120, 8, 1, 256, 256, R=2), ports("bf16", "bf16", pos="i32", k_offsets="i32", lse="f32"), values={"k_offsets": np.array([5, 110])}, ranges={"pos": (0, 120)},
          distributions=("normal",), note="a chunk over ragged keys"),
 ]
 

@@ -123,13 +123,14 @@ struct AttentionGpu {
   /// H200, us: 1 x 1024, 8192, 32768 (8 slots) in 8 blocks 6.2, 15.4, 47.5 (cold 16.1, 47.5), in 16 7.0, 13.7, 53.3 (18.2, 53.3), in 8
   /// of two teams 6.8, 14.0, 54.5; 16 x 4096 (128) in 1, 2: 71.4, 70.2, in pages of 16 79.7, 74.3; 64 x 4096 (512) in 1, 2: 263, 271;
   /// 64 x 1024: 71.9, 76.8. e4m3, blocks of 64 against 128 keys: 64 x 4096: 146, 139; 64 x 1024: 46.8, 45.3; 16 x 4096 in 2: 39.0;
-  /// 1 x 32768 in 8, one team, two: 53.1, 37.0. Chunk, 50 x 8 heads of 256 over 1000: keys 64, 128: 10.9, 10.5.
+  /// 1 x 32768 in 8, one team, two: 53.1, 37.0. Clusters of 4 and 8 two a multiprocessor lose: 8 x 1024 (64) in 1, 2, 4: 17.9, 14.6, 22.2, one
+  /// row there: 17.0, 11.4, 9.1; 16 x 1024 (128) in 1, 2: 23.5, 23.6. Chunk, 50 x 8 heads of 256 over 1000: keys 64, 128: 10.9, 10.5.
   static constexpr Split split(Role role, int d, int dv, int bytes, int group, int64_t places, int64_t slots) {
     const bool chunk = role == Role::chunk;
     const int64_t tiles = slots * (chunk ? (64 * group + 31) / 32 : (group + 15) / 16);
     const int largest = d > dv ? d : dv;
     Split s{d, dv, bytes, chunk ? 2 : 1, 64, largest * bytes > 256 ? 2 : largest * bytes > 128 ? 3 : 6, 1, 1};
-    while (s.split < 8 && tiles * s.split * 2 <= (s.resident() == 2 ? 2 : 1) * kAtOnce && places > int64_t{s.keys} * s.split) s.split *= 2;
+    while (s.split < 8 && tiles * s.split * 2 <= (s.resident() == 2 && (chunk || s.split == 1) ? 2 : 1) * kAtOnce && places > int64_t{s.keys} * s.split) s.split *= 2;
     if (bytes == 1 && !chunk) {  // more arithmetic a byte
       if (s.split == 1) s.keys = 128;
       if (s.split == 8) s.teams = 2;
@@ -145,13 +146,14 @@ struct AttentionGpu {
   static Split split(const Args& a) { return split(role(a), a.D, a.Dv, info(a.kv_dtype).bytes, a.group(), a.places(), int64_t{a.S} * a.Hkv); }
   /// Cuts of `chunk`: fixed by head sizes and the cache's shape. `heads`: query heads, so many tiles of 64 rows a full chunk has.
   static constexpr Chunk chunk(int d, int dv, int heads, int64_t places) {
-    Chunk c{d, dv, (d > dv ? d : dv) > 128 ? 1 : 2, 1};
+    Chunk c{d, dv, 1, 1};
     while (c.split < 16 && heads * c.split * 2 <= kAtOnce && places > int64_t{c.kKeys} * c.split) c.split *= 2;
     return c;
   }
-  /// Whether it serves the call: more than one block of keys, and few enough heads to divide them.
+  /// Whether it serves the call: wide heads, few enough of them to divide their keys. H200, us, against `split`: 50 x 8 heads of 256
+  /// over 1000 and 630 places: 9.2, 10.2; 8.2, 9.8; but 50 x 32 and 8 heads of 128 over 1000 in clusters of 2 and 4: 15.3 and 16.5, 13.3.
   static bool chunks(const Args& a, Arch arch) {
-    if (role(a) != Role::chunk || a.has_terms() || a.softcap > 0 || !(a.scale > 0) || !has_width(a) || !copies(a, Chunk::kKeys, arch)) return false;
+    if (role(a) != Role::chunk || a.has_terms() || a.softcap > 0 || !(a.scale > 0) || a.D <= 128 || !has_width(a) || !copies(a, Chunk::kKeys, arch)) return false;
     const Chunk c = chunk(a.D, a.Dv, a.Hq, a.places());
     return c.split > 1 && c.fits() && c.kRows % kernels::AttentionChunkArgs::query_box(a) == 0;
   }
@@ -315,14 +317,14 @@ struct AttentionGpu {
       visit(k);
     };
     for (const int d : {64, 72, 128, 256}) divided(DType::bf16, DType::bf16, Role::decode, d, 4, 4096, 8);
+    for (const int d : {64, 72, 128}) divided(DType::bf16, DType::bf16, Role::chunk, d, 4, 4096, 8);
     divided(DType::bf16, DType::e4m3, Role::chunk, 128, 4, 4096, 8);
-    for (const int d : {64, 72, 128, 256})
-      for (const int heads : {8, 32}) {
-        Key k{DType::bf16, DType::bf16, true, {}, {}};
-        k.chunked = true, k.chunk = chunk(d, d, heads, 4096);
-        visit(k);
-      }
-    for (const int64_t slots : {64, 128, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
+    for (const int heads : {8, 16, 32}) {
+      Key k{DType::bf16, DType::bf16, true, {}, {}};
+      k.chunked = true, k.chunk = chunk(256, 256, heads, 4096);
+      visit(k);
+    }
+    for (const int64_t slots : {32, 64, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
     divided(DType::f16, DType::f16, Role::decode, 128, 4, 4096, 8);
     for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, tiles, 4096)});

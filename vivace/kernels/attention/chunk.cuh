@@ -131,28 +131,35 @@ struct AttentionChunkKernel : AttentionFedKernel<Q, P.tile(), Standard> {
     ptx::tensor_fence();
   }
   /// Adds up this block's rows, in the order of the blocks of threads. Without branches, so that loads run beside one another: what
-  /// blocks without keys have not sent counts as nothing. Four at a time: each instruction runs once or twice, so that few are best.
+  /// blocks without keys have not sent counts as nothing.
   __device__ __forceinline__ void collect(const Seen& seen) const {
-    const auto has = [&](int c) { return seen.first(c) < seen.past(); };
+    uint32_t has = 0;
+#pragma unroll
+    for (int c = 0; c < kSplit; ++c) has |= (seen.first(c) < seen.past() ? 1u : 0u) << c;
     for (int at = static_cast<int>(threadIdx.x); at < kShare * (kDimV / 4); at += 128) {
       const int r = at / (kDimV / 4), column = at % (kDimV / 4) * 4, row = row0 + rank * kShare + r;
       if (row >= row_end) break;
       float highest = kMinusInfinity, total = 0, sum[4] = {};
-#pragma unroll 4
-      for (int c = 0; c < kSplit; ++c) {
-        const float top = part(c, r)[kDimV];
-        highest = fmaxf(highest, has(c) ? top : kMinusInfinity);
-      }
-      const float base = softmax_base(highest);
-#pragma unroll 4
+      Vec<float, 2> states[kSplit];
+      Vec<float, 4> sums[kSplit];
+#pragma unroll
       for (int c = 0; c < kSplit; ++c) {
         const float* const from = part(c, r);
-        const Vec<float, 2> state = *reinterpret_cast<const Vec<float, 2>*>(from + kDimV);
-        const Vec<float, 4> y = *reinterpret_cast<const Vec<float, 4>*>(from + column);
-        const float w = has(c) ? ptx::exp2_fast(state.v[0] - base) : 0.0f;
-        total += has(c) ? state.v[1] * w : 0.0f;
+        states[c] = *reinterpret_cast<const Vec<float, 2>*>(from + kDimV);
+        sums[c] = *reinterpret_cast<const Vec<float, 4>*>(from + column);
+      }
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sum[e] += has(c) ? y.v[e] * w : 0.0f;
+      for (int c = 0; c < kSplit; ++c) {
+        if (!(has >> c & 1)) states[c] = {kMinusInfinity, 0}, sums[c] = {};
+        highest = fmaxf(highest, states[c].v[0]);
+      }
+      const float base = softmax_base(highest);
+#pragma unroll
+      for (int c = 0; c < kSplit; ++c) {
+        const float w = ptx::exp2_fast(states[c].v[0] - base);
+        total += states[c].v[1] * w;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[e] += sums[c].v[e] * w;
       }
       if (column >= P.dv) continue;
       const float by = this->finish(row, highest, total, column == 0);
