@@ -2,7 +2,7 @@
 eager (a graph runs the same kernels, and the tools launch kernels of their own while one is captured). Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL
 [--share I/N] [OP ...], of the cases every N-th from the I-th on.
 
-initcheck wants memory that was written before it is read: slots are uploaded whole. racecheck and memcheck get the
+initcheck wants memory that was written before it is read: slots are uploaded whole. racecheck gets the
 kernels of tool_views.py, which says why.
 """
 import json

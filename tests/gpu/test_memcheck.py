@@ -1,4 +1,4 @@
-"""What memcheck says of copies within a cluster: the reason for OWN_COPIES of tool_views.py."""
+"""What memcheck says of copies within a cluster: why no kernel sends itself what it sends others."""
 import shutil
 import subprocess
 import sys
@@ -25,4 +25,4 @@ def test_memcheck_takes_a_copy_to_the_own_block_for_an_error():
     assert "right" in peer and "ERROR SUMMARY: 0 errors" in peer, peer[-1500:]
     assert "Out-of-range shared" in run("beyond", *memcheck), "the tool no longer sees a real one"
     own = run("own", *memcheck)
-    assert "not located in remote CTA" in own, "this version of the tool knows such copies: drop OWN_COPIES of tool_views.py. " + own[-1500:]
+    assert "not located in remote CTA" in own, "this version of the tool knows such copies: say so in docs/design/050-racecheck.md. " + own[-1500:]

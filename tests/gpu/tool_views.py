@@ -7,11 +7,6 @@ two groups differ in that count, it takes accesses on the two sides of a later _
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
 for its warp: it orders that lane's accesses alone. attention_stream and attention_split are run with an arrival of
 every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes otherwise depends on scores.
-
-memcheck, OWN_COPIES. It reports a copy by the engine within a cluster as an access outside if the receiving block
-is the sender, which such a copy may be: test_memcheck.py has a kernel whose bytes arrive either way, where only the
-copy to the own block is reported, and where it still sees a copy past the other's memory. So a thread copies what
-stays in its block.
 """
 from pathlib import Path
 
@@ -44,34 +39,7 @@ EVEN = [
 ]
 
 
-OWN = """{
-    uint32_t own;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(own));
-    if (static_cast<uint32_t>(rank) == own) {
-      const uint32_t to_ = TO, from_ = FROM, bytes_ = BYTES;
-      for (uint32_t i = 0; i < bytes_; i += 16) {
-        uint32_t v[4];
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"(from_ + i) : "memory");
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to_ + i), "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]) : "memory");
-      }
-      __threadfence_block();
-      asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes_) : "memory");
-    } else {
-      ELSE
-    }
-  }"""
-
-
-def own_copy(call, to, source, bytes_):
-    return call, OWN.replace("TO", to).replace("FROM", source).replace("BYTES", bytes_).replace("ELSE", call)
-
-
-OWN_COPIES = [
-    (K + "ptx/remote.cuh", *own_copy(
-        'asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(remote_shared(to, rank)), "r"(from), "r"(bytes), "r"(remote_shared(barrier, rank)) : "memory");',
-        "to", "from", "static_cast<uint32_t>(bytes)")),
-]
-VIEWS = {"racecheck": EVEN, "memcheck": OWN_COPIES}
+VIEWS = {"racecheck": EVEN}
 
 
 def stale():
