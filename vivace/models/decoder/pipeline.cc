@@ -8,10 +8,6 @@
 namespace vivace::models::decoder {
 namespace {
 
-/// Rows up to this wide are normalised by the product that takes them, wider ones apart: 4,096 columns cost every block 4 to 7 us on
-/// an H200, a launch of its own 1.4; at 1,024 the product wins 0.5 us.
-constexpr int64_t kFoldedWidth = 2048;
-
 /// The first T rows of a scratch or input tensor.
 Tensor top(const Tensor& t, int64_t T) { return slice(t, 0, T); }
 
@@ -177,7 +173,7 @@ class Step {
     return s;
   }
   /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand over.
-  bool folds(const Tensor& bias) const { return c_.hidden <= kFoldedWidth && !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != Entry::by_row; }
+  bool folds(const Tensor& bias) const { return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != Entry::by_row; }
   /// Makes the rows of `normed_`, for readers that are no single product.
   Status settle() {
     if (!normed_.raw.present()) return {};
