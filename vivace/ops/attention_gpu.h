@@ -318,12 +318,9 @@ struct AttentionGpu {
     };
     for (const int d : {64, 72, 128, 256}) divided(DType::bf16, DType::bf16, Role::decode, d, 4, 4096, 8);
     for (const int d : {64, 72, 128}) divided(DType::bf16, DType::bf16, Role::chunk, d, 4, 4096, 8);
-    divided(DType::bf16, DType::e4m3, Role::chunk, 128, 4, 4096, 8);
-    for (const int heads : {8, 16, 32}) {
-      Key k{DType::bf16, DType::bf16, true, {}, {}};
-      k.chunked = true, k.chunk = chunk(256, 256, heads, 4096);
-      visit(k);
-    }
+    Key chunked{DType::bf16, DType::bf16, true, {}, {}};
+    chunked.chunked = true, chunked.chunk = chunk(256, 256, 8, 1024);
+    visit(chunked);
     for (const int64_t slots : {32, 64, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
     divided(DType::f16, DType::f16, Role::decode, 128, 4, 4096, 8);
     for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
