@@ -147,10 +147,10 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
   return a;
 }
 
-/// The same tile with another way out, or nullptr. Gated outputs of few tokens are decided at run time.
+/// The same tile with another way out, or nullptr. Gated outputs whose parts meet in a cluster are decided at run time.
 const Variant* with_finish(const std::vector<Variant>& all, const Variant& v, int type, int32_t finish) {
   GemmWgmma p = v.policy;
-  p.finish = p.direct() && (finish & kFinishGated) ? kFinishAny : finish;
+  p.finish = p.direct() && p.parts() > 1 && (finish & kFinishGated) ? kFinishAny : finish;
   p = vivace::ops::GemmTiles::fill(p);
   for (const Variant& other : all)
     if (other.kind == Kind::wgmma && other.kernel[type] != nullptr && other.policy == p) return &other;

@@ -37,7 +37,7 @@ int main(int argc, char**) {
           const GemmWgmma p = lab::op_choice(e4m3, fast, T, N, K);
           print(e4m3, p, kFinishFast);
           if (p.share_w == 1 && T != 16)
-            for (const int32_t way : kWays) print(e4m3, p, p.direct() && (way & kFinishGated) ? kFinishAny : way);
+            for (const int32_t way : kWays) print(e4m3, p, p.direct() && p.parts() > 1 && (way & kFinishGated) ? kFinishAny : way);
         }
       if (table) continue;
       for (const auto& l : ops::GemmTiles::kFew) {
@@ -45,7 +45,7 @@ int main(int argc, char**) {
         if (p.stages < 3) continue;
         print(e4m3, p, kFinishFast);
         if (l.rows == 64 && (l.tokens == 8 || l.tokens == 64))
-          for (const int32_t way : kWays) print(e4m3, p, (way & kFinishGated) ? kFinishAny : way);
+          for (const int32_t way : kWays) print(e4m3, p, p.parts() > 1 && (way & kFinishGated) ? kFinishAny : way);
       }
       for (const bool promote : {false, true})
         for (const int64_t T : {256, 512, 576, 968, 4096}) {
