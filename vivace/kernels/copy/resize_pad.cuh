@@ -34,14 +34,12 @@ struct TriangleTile {
   __device__ __forceinline__ TriangleTile(const ResizePadArgs& a, int32_t* memory, ResizeSpan* s) : lines(memory), pixels(memory + P.lines * a.y.taps), spans(s) {}
 
   __device__ __forceinline__ void fill(const ResizePadArgs& a, int first_line, int first_pixel) {
+    // One call of the weights for lines and pixels alike: the divisions in f64 are large.
     const int i = static_cast<int>(threadIdx.x);
-    if (i < P.lines) {
-      const int line = first_line + i;
-      if (line >= 0 && line < a.y.to) spans[i] = triangle_weights(a.y, line, lines + i * a.y.taps);
-    } else if (i < P.lines + P.pixels) {
-      const int at = i - P.lines, pixel = first_pixel + at;
-      if (pixel >= 0 && pixel < a.x_axis.to) spans[i] = triangle_weights(a.x_axis, pixel, pixels + at * a.x_axis.taps);
-    }
+    const bool line = i < P.lines;
+    const ResizeAxis axis = line ? a.y : a.x_axis;
+    const int at = line ? first_line + i : first_pixel + i - P.lines;
+    if (i < P.lines + P.pixels && at >= 0 && at < axis.to) spans[i] = triangle_weights(axis, at, line ? lines + i * axis.taps : pixels + (i - P.lines) * axis.taps);
     __syncthreads();
   }
 
