@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.receipt import join  # noqa: E402
+from tools.receipt import join, text  # noqa: E402
 
 
 def main():
@@ -36,7 +36,7 @@ def main():
             continue
         to = args.out / name
         to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(json.dumps(data, indent=1) + "\n")
+        to.write_text(text(data))
         print(f"{name}: {len(data['rows'])} rows of {len(parts)} calls, {sum(row.get('pass') is False for row in data['rows'])} failed")
     return 1 if refused else 0
 

@@ -114,9 +114,16 @@ class Receipt:
         path = self.root / kind / "results" / short / f"{self.data['suite']}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(self.data, indent=1) + "\n")
+        part.write_text(text(self.data))
         part.replace(path)
         return path
+
+
+def text(data: dict) -> str:
+    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows."""
+    head = json.dumps(data | {"rows": []}, indent=1)
+    rows = ",\n".join("  " + json.dumps(row) for row in data["rows"])
+    return (head.replace('"rows": []', f'"rows": [\n{rows}\n ]') if rows else head) + "\n"
 
 
 CUT = "cut off"  # how the note of a part begins that time did not allow; another call may bring it
