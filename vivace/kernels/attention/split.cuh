@@ -3,8 +3,8 @@
 // values.
 //
 // One warp asks the copy engine for blocks of keys and of values, as many at once as shared memory holds. Four warps a tile of 16
-// rows each multiply the queries with a quarter of the block's keys, agree on the rows' maxima, put their weights into
-// shared memory, and each multiply all of them with a quarter of the values' columns: so that a block of threads has one softmax
+// rows each multiply the queries with a quarter of the block's keys, put their weights into shared memory (having agreed on
+// maxima where those move much), and each multiply all of them with a quarter of the values' columns: so that a block of threads has one softmax
 // state and one set of sums, and the blocks of a cluster meet once: each sends to each, as one copy, the columns that the
 // receiver adds up, in the order of the senders.
 #pragma once
