@@ -101,6 +101,7 @@ def test_rows_are_independent(op, case):
     fixed = bool(set(case.dtypes) & set(getattr(reference(op), "BY_PLACE", ())))
     fixed |= "pos" in ports(op) and "pos" not in case.dtypes  # positions then are places
     fixed |= any(p in case.dtypes and not by_row(op, p) for p in ("gate", "scale", "shift")) and "ada_row" not in case.dtypes
+    without = {*getattr(reference(op), "WHOLE", ()), *getattr(reference(op), "SCRATCH", ())}
     seen = {}  # (class, row) -> (bits by port, how many rows were beside it)
     for count in sorted({min(c, most) for c in COUNTS}):
         for first in {0} if fixed else {0, most - count}:  # `fixed`: what a row reads depends on its place
@@ -108,7 +109,7 @@ def test_rows_are_independent(op, case):
             r = Run(op, Case(case.dims | {"T": count}, case.dtypes, case.attrs), part).call()
             kind = _core.row_class(op, **r.arguments())
             for t in (0, count // 2, count - 1):
-                bits = {p: v[t].tobytes() for p, v in r.written.items() if p not in getattr(reference(op), "WHOLE", ())}
+                bits = {p: v[t].tobytes() for p, v in r.written.items() if p not in without}
                 before, beside = seen.setdefault((kind, first + t), (bits, count))
                 for p in bits:
                     assert bits[p] == before[p], f"{case.id}: port {p}: row {first + t} has other bits among {count} rows than among {beside}, in class {kind}"

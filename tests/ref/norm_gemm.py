@@ -76,13 +76,13 @@ def fit(dims, case):
     return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1)}
 
 
-def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, **options):
-    """`ports`: further ones, with the dtypes that they have most often."""
+def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, kinds=None, **options):
+    """`ports`: further ones, with the dtypes that they have most often or that `kinds` says."""
     attrs = attrs or {}
-    kinds = {"weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"}
+    kinds = {"w_block_scale": "e4m3", "weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"} | (kinds or {})
     dtypes = {"x": x, "w": w, "normed": normed or x, "out": out or x} | {p: kinds[p] for p in ports}
     dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {})
-    positive = tuple(p for p in ("w_scale", "w_row_scale", "normed_scale", "out_scale") if p in ports)
+    positive = tuple(p for p in ("w_scale", "w_row_scale", "w_block_scale", "normed_scale", "out_scale") if p in ports)
     return Case(fit(dims, Case(dims, dtypes, attrs)), dtypes, attrs, positive=positive, **{"distributions": ("normal", "tiny", "zero"), **options})
 
 
@@ -99,8 +99,13 @@ CASES = [
     case(2, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=1, distributions=("normal",)),
     case(2, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
     case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),
-    case(4, 40, 100, "f32", "f32", ports=("weight", "bias")),
+    case(4, 40, 100, "f32", "f32", {"eps": 1e-3, "epilogue": "relu2"}, ports=("weight", "bias"), kinds={"bias": "f32"}),
+    case(3, 24, 72, "f16", "f16", {"epilogue": "gelu_erf"}, ports=("weight", "bias"), kinds={"bias": "f16"}),
     case(3, 40, 256, "f32", "q4_0", {"act": "q8"}, ports=("weight",), distributions=("normal", "zero")),
     case(3, 24, 256, "bf16", "q8_0", ports=("weight",)),
+    *[case(2, 24, 256, "bf16", w, ports=("weight",), distributions=("normal",)) for w in ("q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")],
+    case(3, 33, 256, "f32", "e2m1", ports=("weight", "w_block_scale", "w_scale"), shapes={"w_block_scale": (33, 16)}, distributions=("normal",)),
+    *[case(2, 30, 200, "f16", "i8", ports=("weight", "w_block_scale"), kinds={"w_block_scale": s}, shapes={"w_block_scale": (30, 7)}, ranges={"w": (-128, 128)}, distributions=("normal",))
+      for s in ("f32", "bf16", "f16")],
     case(0, 8, 64, "f32", "f32"),
 ]
