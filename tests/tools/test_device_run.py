@@ -39,9 +39,14 @@ def test_calls_that_differ_are_refused(field):
         join([ONE, other])
 
 
-def test_no_row_comes_twice_and_no_tree_without_a_commit():
-    with pytest.raises(ValueError, match="has this row too: .*T=1"):
-        join([ONE, call("again", "2026-01-01T11:00:00Z", "T=1")])
+def test_a_row_of_two_calls_stays_twice():
+    again = call("again", "2026-01-01T11:00:00Z", "T=1")
+    again["rows"][0]["pass"] = False
+    rows = [row for row in join([ONE, again])["rows"] if row["case"] == "T=1"]
+    assert sorted(row["pass"] for row in rows) == [False, True]
+
+
+def test_no_tree_without_a_commit():
     with pytest.raises(ValueError, match="dirty"):
         join([ONE | {"commit": "dirty"}, TWO | {"commit": "dirty"}])
     with pytest.raises(ValueError, match="at least two"):
