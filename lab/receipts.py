@@ -7,6 +7,7 @@ prefill_bench.py, norm_bench.py and grouped_bench, lab/attention/bench and peers
 """
 import argparse
 import json
+import os
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -22,6 +23,8 @@ def lines(path):
 
 def receipt(suite, facts, command, sources):
     keep = {k: facts[k] for k in ("sm", "driver", "cuda", "clocks_mhz", "limits", "versions", "host", "date") if k in facts}
+    if "VIVACE_COMMIT" in os.environ:  # whose sources the benches were built from
+        keep["commit"] = os.environ["VIVACE_COMMIT"]
     return Receipt(suite, chip=facts["chip"], command=command, sources=sources, **keep)
 
 
