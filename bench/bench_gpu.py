@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times every op that has CUDA kernels at the sizes of op_shapes.py, beside PyTorch in the same process.
 
-    python bench/bench_gpu.py --facts FILE --out DIR [--quick] [op ...]
+    python bench/bench_gpu.py --facts FILE --out DIR [--quick] [--seconds S] [op ...]
 
 A row is a call inside a CUDA graph of many, each on memory of its own, and the L2 cache is flushed before
 every replay: operands come from device memory. `warm_us` in the note is the same call on the same memory
@@ -36,7 +36,7 @@ from tests.gpu.memory import NAME, TORCH  # noqa: E402
 from tests.op_data import TABLE, by_row, encode, ports, shape_of  # noqa: E402
 from tests.op_run import verify  # noqa: E402
 from tests.ref.common import Case  # noqa: E402
-from tools.receipt import Receipt  # noqa: E402
+from tools.receipt import CUT, Receipt  # noqa: E402
 from vivace import ops  # noqa: E402
 
 PER_GRAPH = 100           # calls, where memory and time allow
@@ -198,8 +198,9 @@ def measure(timer, op, variant, case, limits, compiled, replays, folder):
             "max_err": error, "bound": bound, "pass": True, "note": note}
 
 
-def process(work, share, folder, limits, quick):
-    """Every n-th row of the work from the i-th on: its peers compiled, then, when all processes have theirs, measured."""
+def process(work, share, folder, limits, quick, end):
+    """Every n-th row of the work from the i-th on: its peers compiled, then, when all processes have theirs, measured,
+    as far as that goes until `end` of the monotonic clock."""
     i, n = map(int, share.split("/"))
     own = [(index, *row) for index, row in enumerate(work)][i::n]
     compiled = {} if quick else compile_peers(own)
@@ -211,6 +212,8 @@ def process(work, share, folder, limits, quick):
         timer = Timer()
     with open(folder / f"rows-{i}.jsonl", "w") as out:
         for index, op, variant, case in own:
+            if time.monotonic() > end:
+                break
             try:
                 row = measure(timer, op, variant, case, limits, compiled.get(index), 20 if quick else 30, folder)
                 show(row)
@@ -222,19 +225,23 @@ def process(work, share, folder, limits, quick):
     return 0
 
 
-def run_processes(work, args):
-    """(rows, what went wrong) of all processes, in the order of the work."""
+def run_processes(work, args, end):
+    """Rows of all processes, in the order of the work; one that was not measured says why, and does not pass."""
     n = max(1, min(14, len(os.sched_getaffinity(0)) - 2, len(work)))
     with tempfile.TemporaryDirectory() as folder:
-        mine = [sys.executable, __file__, *args.ops, "--facts", args.facts, "--folder", folder, *(["--quick"] if args.quick else [])]
-        started = [subprocess.Popen([*mine, "--share", f"{i}/{n}"]) for i in range(n)]
+        mine = [sys.executable, __file__, *args.ops, "--facts", args.facts, "--folder", folder, "--end", end, *(["--quick"] if args.quick else [])]
+        started = [subprocess.Popen([*map(str, mine), "--share", f"{i}/{n}"]) for i in range(n)]
         for p in started:
             p.wait()
         said = [json.loads(line) for f in Path(folder).glob("rows-*.jsonl") for line in f.read_text().splitlines()]
     found = {line["index"]: line for line in said}
-    names = [f"{op} {variant} {case.dims}" for op, variant, case in work]
-    wrong = [f"{name}: {found[i]['wrong'] if i in found else 'its process ended before'}" for i, name in enumerate(names) if "row" not in found.get(i, {})]
-    return [found[i]["row"] for i in sorted(found) if "row" in found[i]], wrong
+    missing = f"{CUT}: not reached in time, or its process ended"
+
+    def failed(i):
+        op, variant, case = work[i]
+        return {"op": op, "case": label(op, case, variant), "pass": False, "note": found.get(i, {}).get("wrong", missing)}
+
+    return [found.get(i, {}).get("row") or failed(i) for i in range(len(work))]
 
 
 def host_rows(timer):
@@ -273,6 +280,8 @@ def main():
     p.add_argument("--share", metavar="I/N", help="only every N-th row from the I-th on, beside other processes (with --folder)")
     p.add_argument("--folder", type=Path, help="where the processes meet")
     p.add_argument("--quick", action="store_true", help="two sizes, no compiled peer, no receipt")
+    p.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many; what is left is a row that says so")
+    p.add_argument("--end", type=float, help="until when, for the processes")
     args = p.parse_args()
     if unknown := set(args.ops) - set(TABLE):
         p.error(f"no kernels for {', '.join(sorted(unknown))}; there are {', '.join(TABLE)}")
@@ -282,14 +291,13 @@ def main():
     work += [("sample", v, c) for v, c in GPU_SAMPLE.items() if "sample" in (args.ops or TABLE)]
     facts = json.loads(args.facts.read_text())
     if args.share:
-        return process(work, args.share, args.folder, facts["limits"], args.quick)
+        return process(work, args.share, args.folder, facts["limits"], args.quick, args.end)
     print(f"{'op':<10} {'case':<46} {'p50 us':>9} {'p99 us':>9} {'limit us':>9} {'share':>6} {'peer us':>9} {'ratio':>6}", flush=True)
-    rows, wrong = run_processes(work, args)
-    timer = Timer()
-    for row in host_rows(timer):
+    rows = run_processes(work, args, time.monotonic() + args.seconds)
+    for row in host_rows(Timer()):
         rows.append(row)
         show(row)
-    if not args.quick and not args.ops and not wrong:
+    if not args.quick and not args.ops:
         sources = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def",
                    "bench/bench_gpu.py", "bench/gpu_peers.py", "bench/op_shapes.py"]
         r = Receipt("ops", sources=sources, command="python bench/bench_gpu.py", **facts)
@@ -297,7 +305,8 @@ def main():
             r.row(**row)
         r.root = args.out
         print(r.write("bench"))
-    print(f"{len(rows)} rows, {len(wrong)} failed", *wrong, sep="\n")
+    wrong = [row for row in rows if row["pass"] is False]
+    print(f"{len(rows)} rows, {len(wrong)} failed", *(f"{row['op']} {row['case']}: {row['note']}" for row in wrong), sep="\n")
     return 1 if wrong else 0
 
 

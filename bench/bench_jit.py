@@ -41,10 +41,14 @@ def main():
     args = p.parse_args()
     facts = json.loads(args.facts.read_text())
     major, minor = facts["sm"].split(".")
-    arch, cores, rows = f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""), len(os.sched_getaffinity(0)), []
+    arch, cores = f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""), len(os.sched_getaffinity(0))
+    r = Receipt("jit", sources=["vivace/jit/*.cc", "vivace/jit/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_jit.py"],
+                command="python bench/bench_jit.py", **facts)
+    r.root = args.out
 
     def row(op, case, seconds, kernels, note=""):
-        rows.append({"op": op, "case": case, "p50_us": seconds * 1e6, "n": 1, "pass": True, "note": f"kernels={kernels} {note}".strip()})
+        r.row(op=op, case=case, p50_us=seconds * 1e6, n=1, note=f"kernels={kernels} {note}".strip(), **{"pass": True})
+        r.write("bench")  # as it comes: a turn may take longer than there is time
         print(f"{op:<12} {case:<36} {seconds:8.3f} s  {kernels} kernels {note}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -59,11 +63,6 @@ def main():
             raise SystemExit(done.stderr[-2000:])
         for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():
             row("attention", f"variant={name},cache=cold", seconds, 1, "first call, with its compile, one after the other")
-    r = Receipt("jit", sources=["vivace/jit/*.cc", "vivace/jit/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_jit.py"],
-                command="python bench/bench_jit.py", **facts)
-    for one in rows:
-        r.row(**one)
-    r.root = args.out
     print(r.write("bench"))
     return 0
 
