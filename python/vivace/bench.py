@@ -38,6 +38,8 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
     steps = min(steps, context - position)
     run(ids(8), 8)  # warm
     decode = [t for events, t in run(ids(position), steps + 1, batch) if events == batch][1:]
+    if not decode:
+        raise ValueError(f"bench: no step in which all {batch} sequences answered; their prompts of {position} tokens take turns")
     prefills = [sum(t for _, t in run(ids(prompt_tokens), 1)) for _ in range(5)]
     peak = f"peak_rss_mb={peak_rss_mb():.1f}"
     tactic = f"threads={report['threads']}" if report["device"] == "cpu" else f"ahead={report['ahead']}"
