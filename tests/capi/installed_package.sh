@@ -49,6 +49,6 @@ ls "$work"/prefix/include/vivace/kernels/norm/norm_launch.h >/dev/null || fail "
 
 # Every symbol that the headers declare is there, and no other.
 nm -D --defined-only "$(find "$work/prefix" -name libvivace.so)" | awk '{print $3}' | sort -u >"$work/shown"
-grep -oE '\bvv_[a-z_]+\(' -h "$work"/prefix/include/vivace/capi/{vivace,model,policy,text}.h | tr -d '(' | sort -u >"$work/declared"
+grep -oE '\bvv_[a-z_]+\(' -h "$work"/prefix/include/vivace/capi/*.h | tr -d '(' | sort -u >"$work/declared"
 diff "$work/declared" "$work/shown" || fail "libvivace.so and its headers differ (< headers, > library)"
 echo "installed_package: $(wc -l <"$work/shown") symbols, all of them vv_*"
