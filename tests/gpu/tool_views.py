@@ -5,8 +5,8 @@ racecheck, EVEN. It orders a block's accesses by counting barriers a warp has pa
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
 (test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
-for its warp: it orders that lane's accesses alone. attention_stream and attention_split are run with an arrival of
-every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes otherwise depends on scores.
+for its warp: it orders that lane's accesses alone. attention_stream, attention_split, gemm_widened and norm_gemm are run with an
+arrival of every lane (the last two not yet: docs/design/050), and attention_split with maxima agreed on in every turn: how many barriers that takes otherwise depends on scores.
 """
 from pathlib import Path
 
@@ -15,6 +15,12 @@ K = "vivace/kernels/"
 
 # file, text, the same with the turns added
 EVEN = [
+    (K + "gemm/wgmma.cuh", "    if (lane < kPeers) {\n      if constexpr (kPeers > 1) ptx::mbarrier_arrive(empty + 8 * free, to);\n      else ptx::mbarrier_arrive(empty + 8 * free);\n    }\n",
+     "    if constexpr (kPeers == 1) ptx::mbarrier_arrive(empty + 8 * free);\n    else if (lane < kPeers) ptx::mbarrier_arrive(empty + 8 * free, to);\n"),
+    (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
+    (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full), kMakers);", "ptx::mbarrier_init(wgmma_made<P>(full), 32 * kMakers);"),
+    (K + "gemm/widened.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
+    (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));", "ptx::mbarrier_arrive(wgmma_made<P>(full));"),
     (K + "gemm/stream.cuh", "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);",
      "  if constexpr (P.shared_x)\n"
      "    for (int i = count; i < (steps + P.parts() - 1) / P.parts(); ++i)\n"
