@@ -1,6 +1,7 @@
 /* Models through the C ABI, as a C99 program sees them: ports, update classes, steps, every refusal.
  * Usage: vivace_model_c MODEL. Prints and counts what differs. */
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,6 +89,46 @@ static void test_load_errors(const char* path) {
   options.max_batch = 0;
   options.threads = -3;
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "threads");
+  options.threads = 1;
+  options.head = "q3";
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "head: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'");
+  options.head = "";
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "got ''");
+  options.head = NULL;
+  options.invariance = "loose";
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "invariance: wanted class or strict, got 'loose'");
+  options.invariance = "strict";
+  options.max_batch = 1 << 10;
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_UNSUPPORTED, "got max_batch 1024");
+  EXPECT(model == NULL);
+}
+
+/* Options added after the first version: what is given counts, what the caller's struct ends before keeps its default. */
+static void test_grown_options(const char* path) {
+  vv_model_options options;
+  vv_model_info info;
+  vv_model* model = NULL;
+  int newest;
+  memset(&options, 0, sizeof options);
+  memset(&info, 0, sizeof info);
+  options.path = path;
+  options.device = "cpu";
+  options.precision = "bf16";
+  options.threads = 1;
+  options.context = 64;
+  options.head = "q8_0";
+  options.invariance = "strict";
+  info.struct_size = sizeof info;
+  for (newest = 0; newest < 2; ++newest) {
+    options.struct_size = newest ? sizeof options : offsetof(vv_model_options, head);
+    EXPECT_OK(vv_model_load(&options, &model));
+    EXPECT_OK(vv_model_get_info(model, &info));
+    EXPECT(strstr(info.report, newest ? "\"head_dtype\": \"q8_0\"" : "\"head_dtype\": \"bf16\"") != NULL);
+    EXPECT(strstr(info.report, newest ? "\"invariance\": \"strict\"" : "\"invariance\": \"class\"") != NULL);
+    vv_model_destroy(model);
+  }
+  options.struct_size = offsetof(vv_model_options, head) - 1;
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "at least");
 }
 
 static void test_ports(const vv_model* model) {
@@ -238,6 +279,7 @@ int main(int argc, char** argv) {
   vv_model* model;
   if (argc != 2) return 2;
   test_load_errors(argv[1]);
+  test_grown_options(argv[1]);
   model = load(argv[1]);
   if (model == NULL) return 1;
   test_ports(model);

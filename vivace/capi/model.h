@@ -34,6 +34,8 @@ typedef struct vv_model_options {
   int context;           /* positions a sequence may hold; 0: the model's own, at most 4096 */
   int max_batch;         /* sequences live at once; 0 = 1 */
   int chunk;             /* rows a step may take; 0 = 128 */
+  const char* head;      /* what the last product becomes: NULL = "auto" (as precision says); "plain", "e4m3", "e2m1", "q8_0", "q4_0" */
+  const char* invariance; /* NULL = "class": bits of a row depend on its class; "strict": there is one class */
 } vv_model_options;
 
 typedef struct vv_model_info {

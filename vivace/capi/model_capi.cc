@@ -1,6 +1,7 @@
 // Models of the C ABI: vivace/capi/model.h over TextRuntime.
 #include "vivace/capi/model.h"
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -20,7 +21,7 @@ namespace {
 
 namespace capi = vivace::capi;
 
-constexpr size_t kOptionsV1 = sizeof(vv_model_options), kInfoV1 = sizeof(vv_model_info), kPortV1 = sizeof(vv_port_info);
+constexpr size_t kOptionsV1 = offsetof(vv_model_options, head), kInfoV1 = sizeof(vv_model_info), kPortV1 = sizeof(vv_port_info);
 
 /// NULL and 0 in the options are the engine's defaults.
 vivace::engine::LoadOptions load_options(const vv_model_options& o) {
@@ -32,6 +33,8 @@ vivace::engine::LoadOptions load_options(const vv_model_options& o) {
   to.context = o.context;
   if (o.max_batch != 0) to.max_batch = o.max_batch;
   if (o.chunk != 0) to.chunk = o.chunk;
+  if (o.head != nullptr) to.head = o.head;
+  if (o.invariance != nullptr) to.invariance = o.invariance;
   return to;
 }
 
