@@ -57,6 +57,16 @@ def close(got, want, bound):
     np.testing.assert_allclose(got, want, rtol=0, atol=bound)
 
 
+@pytest.mark.parametrize("device,asked", [("cpu", 0), ("auto", 1)])
+def test_what_may_be_a_gpu_finds_the_compiler(device, asked, monkeypatch):
+    """As for language models: an environment's NVRTC is looked for before a load that may compile kernels."""
+    found = []
+    monkeypatch.setattr("vivace.jit.find_nvrtc", lambda: found.append(1))
+    with pytest.raises(vivace.NotFoundError):
+        vivace.load_model(FIXTURES / "none", config="pi05", device=device)
+    assert len(found) == asked
+
+
 @pytest.mark.parametrize("config,name,case", CASES)
 def test_every_stage_matches_the_references(config, name, case):
     want, given = expected(name, case), observation(name, case)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vivace import _core
-from vivace.errors import ClosedError, Error, InvalidArgumentError, NotFoundError, UnsupportedError
+from vivace.errors import Error, InvalidArgumentError, NotFoundError, UnsupportedError
+from vivace.loaded import Loaded
 
 
 @dataclass(frozen=True)
@@ -110,27 +111,12 @@ def resolve(path_or_name) -> str:
     raise NotFoundError(f"{path}: no such file or directory, and no known model of that name ({', '.join(sorted(fetch.MODELS))})")
 
 
-class TextModel:
+class TextModel(Loaded):
     """A language model. Not thread-safe: one call at a time. Use as a context manager or close() it."""
 
     def __init__(self, path: str, core):
-        self._path, self._core, self._text = path, core, None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.close()
-
-    def close(self) -> None:
-        """Frees the model's memory. Later calls raise ClosedError; closing twice is fine."""
-        self._core = None
-
-    @property
-    def _live(self):
-        if self._core is None:
-            raise ClosedError("this model was closed; load it again")
-        return self._core
+        super().__init__(path, core)
+        self._text = None
 
     @property
     def text(self):

@@ -8,7 +8,9 @@ import os
 from pathlib import Path
 
 from vivace import _core
-from vivace.errors import ClosedError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from vivace.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from vivace.loaded import Loaded
+from vivace.model import find_compiler
 
 BOS = 2  # of PaliGemma's tokenizer
 
@@ -35,10 +37,7 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
     """
     if partition is not None and not 0 < partition < 1:
         raise InvalidArgumentError(f"partition: wanted a share of the device in (0, 1), or None for all of it, got {partition}")
-    if str(device).startswith("cuda"):
-        from vivace.jit import find_nvrtc
-
-        find_nvrtc()
+    find_compiler(device)
     path = os.fspath(path)
     if not os.path.exists(path):
         raise NotFoundError(f"{path}: no such file or directory")
@@ -97,32 +96,19 @@ def prompt_text(config: str, task: str, state=None) -> str:
     return clean(task)
 
 
-class Policy:
+class Policy(Loaded):
     """A loaded policy. Not thread-safe: one call at a time. Use as a context manager or close() it."""
+
+    _kind = "policy"
 
     def __init__(self, path: str, core, tokenizer=None, loaded=None):
         import numpy
 
-        self._np, self._path, self._core, self._loaded = numpy, path, core, loaded
+        super().__init__(path, core)
+        self._np, self._loaded = numpy, loaded
         self._tokenizer, self._text, self._prompt = tokenizer, None, None
         self._limits = core.limits()
         self._family = json.loads(dict(core.report())["family"])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.close()
-
-    def close(self) -> None:
-        """Frees the policy's memory. Later calls raise ClosedError; closing twice is fine."""
-        self._core = None
-
-    @property
-    def _live(self):
-        if self._core is None:
-            raise ClosedError("this policy was closed; load it again")
-        return self._core
 
     def report(self) -> dict:
         """Every decision of the load: family, precision, shapes, launches of the two graphs, memory."""
@@ -135,7 +121,7 @@ class Policy:
             raise InvalidArgumentError(f"graph: wanted context or actions, got {graph!r}")
         return self._live.profile(context=graph == "context", in_step=in_step)
 
-    def calibrate(self, observations, percentile: float = 99.9) -> list[float]:
+    def calibrate(self, observations, percentile: float = 100.0) -> list[float]:
         """Scales for precision="fp8_static" from what observations, dicts with predict()'s arguments, bring to each place
         where activations enter products; of a policy loaded as "bf16" or "f32". load_model(calibration=...) does this by itself."""
         return self._live.calibrate([self._observation(**o) for o in observations], percentile)

@@ -1,0 +1,29 @@
+"""What every loaded model is: open until it is closed."""
+from __future__ import annotations
+
+from vivace.errors import ClosedError
+
+
+class Loaded:
+    """A model of the core and the path it came from."""
+
+    _kind = "model"
+
+    def __init__(self, path: str, core):
+        self._path, self._core = path, core
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self) -> None:
+        """Frees its memory. Later calls raise ClosedError; closing twice is fine."""
+        self._core = None
+
+    @property
+    def _live(self):
+        if self._core is None:
+            raise ClosedError(f"this {self._kind} was closed; load it again")
+        return self._core
