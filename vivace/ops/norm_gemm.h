@@ -56,8 +56,8 @@ struct norm_gemm {
   static Status bind(const Call& c, Args* a) {
     Call first(*ops::norm.spec), second(*product(c).spec);
     VV_TRY(bind_parts(c, first, second));
-    VV_TRY(norm::bind(first, &a->norm));
-    return c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g);
+    VV_TRY(of_part(norm::bind(first, &a->norm)));
+    return of_part(c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g));
   }
   static Cost cost(const Args& a) {
     const Cost n = norm::cost(a.norm), g = gemm::cost(a.g);
@@ -65,9 +65,9 @@ struct norm_gemm {
   }
 
   static Status decompose(const Call& c, Recorder& rec) {
+    Args args{};
+    VV_TRY(bind(c, &args));  // what the product refuses is known before the norm has run
     if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
-      Args args{};
-      VV_TRY(bind(c, &args));
       VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
       if (key) {
         Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
@@ -76,8 +76,8 @@ struct norm_gemm {
     }
     Call first(*ops::norm.spec), second(*product(c).spec);
     VV_TRY(bind_parts(c, first, second));
-    VV_TRY(rec.issue(ops::norm, first));
-    return rec.issue(product(c), second);
+    VV_TRY(of_part(rec.issue(ops::norm, first)));
+    return of_part(rec.issue(product(c), second));
   }
 
   struct Gpu {
@@ -183,6 +183,8 @@ struct norm_gemm {
 
  private:
   static const OpRow& product(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
+  /// What a part says, with the name of the op that was called before it.
+  static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
   /// The two calls that define this one, checked.
   static Status bind_parts(const Call& c, Call& first, Call& second) {
     constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
@@ -192,17 +194,17 @@ struct norm_gemm {
       return c.error(Code::kInvalidShape, strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")), static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
     if (gated && (epilogue == "none" || c["residual"].present() || c["w_block_scale"].present()))
       return c.error(Code::kInvalidArgument, "gated=true needs an epilogue and takes no residual and no w_block_scale; see gated_gemm");
-    VV_TRY(ops::bind(first, {{"x", c["x"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"shift", c["shift"]}, {"ada_row", c["ada_row"]}, {"out", c["normed"]}, {"out_scale", c["normed_scale"]}, {"rows", c["rows"]}},
-                     {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}}));
-    VV_TRY(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]},
-                              {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {}));
+    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"shift", c["shift"]}, {"ada_row", c["ada_row"]}, {"out", c["normed"]}, {"out_scale", c["normed_scale"]}, {"rows", c["rows"]}},
+                     {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}})));
+    VV_TRY(of_part(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]},
+                              {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {})));
     if (gated) {
-      VV_TRY(ops::bind(second, {}, {{"act", epilogue}}));
+      VV_TRY(of_part(ops::bind(second, {}, {{"act", epilogue}})));
     } else {
-      VV_TRY(ops::bind(second, {{"residual", c["residual"]}, {"w_block_scale", c["w_block_scale"]}}, {{"epilogue", epilogue}, {"act", c.integer("act") == 1 ? "q8" : "f32"}}));
+      VV_TRY(of_part(ops::bind(second, {{"residual", c["residual"]}, {"w_block_scale", c["w_block_scale"]}}, {{"epilogue", epilogue}, {"act", c.integer("act") == 1 ? "q8" : "f32"}})));
     }
-    VV_TRY(first.check());
-    return second.check();
+    VV_TRY(of_part(first.check()));
+    return of_part(second.check());
   }
 };
 
