@@ -28,6 +28,23 @@ static vv_policy_options options_of(const char* path) {
   return o;
 }
 
+/* The picture in the first view, the others off. */
+static vv_observation observation_of(vv_frame* views, const int32_t* tokens, int count) {
+  vv_observation o;
+  memset(views, 0, kViews * sizeof *views);
+  views[0].data = picture;
+  views[0].height = 48;
+  views[0].width = 64;
+  views[0].stride = 64 * 3;
+  memset(&o, 0, sizeof o);
+  o.struct_size = sizeof o;
+  o.views = views;
+  o.view_count = kViews;
+  o.tokens = tokens;
+  o.token_count = count;
+  return o;
+}
+
 static void test_refused_loads(const char* path) {
   vv_policy* policy = NULL;
   vv_policy_options o = options_of(path);
@@ -61,17 +78,7 @@ static void test_predict(vv_policy* policy) {
   vv_frame views[kViews];
   vv_observation o[2];
   int i;
-  memset(views, 0, sizeof views);
-  views[0].data = picture;
-  views[0].height = 48;
-  views[0].width = 64;
-  views[0].stride = 64 * 3;
-  memset(o, 0, sizeof o);
-  o[0].struct_size = sizeof o[0];
-  o[0].views = views;
-  o[0].view_count = kViews;
-  o[0].tokens = tokens;
-  o[0].token_count = 3;
+  o[0] = observation_of(views, tokens, 3);
   o[0].seed = 7;
   o[1] = o[0];
   EXPECT_OK(vv_policy_predict(policy, o, 1, one, kChunk));
@@ -134,19 +141,9 @@ static void test_prompts(const char* path) {
   EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", NULL, 0, ids, 128, &count), VV_INVALID_ARGUMENT, "pi05 writes it into the prompt");
   EXPECT_ERROR(vv_policy_encode_prompt(policy, "g\xff", state, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "UTF-8");
   EXPECT_OK(vv_policy_encode_prompt(policy, "put it there", state, 3, ids, 128, &count));
-  memset(views, 0, sizeof views);
-  views[0].data = picture;
-  views[0].height = 48;
-  views[0].width = 64;
-  views[0].stride = 64 * 3;
-  memset(&o, 0, sizeof o);
-  o.struct_size = sizeof o;
-  o.views = views;
-  o.view_count = kViews;
+  o = observation_of(views, ids, (int)count);
   o.state = state;
   o.state_count = 3;
-  o.tokens = ids;
-  o.token_count = (int)count;
   EXPECT_OK(vv_policy_predict(policy, &o, 1, by_tokens, kChunk));
   o.tokens = NULL;
   o.token_count = 0;
@@ -167,17 +164,7 @@ static void test_scales(const char* path) {
   vv_observation o[3];
   vv_policy* policy = NULL;
   vv_policy_options options = options_of(path);
-  memset(views, 0, sizeof views);
-  views[0].data = picture;
-  views[0].height = 48;
-  views[0].width = 64;
-  views[0].stride = 64 * 3;
-  memset(o, 0, sizeof o);
-  o[0].struct_size = sizeof o[0];
-  o[0].views = views;
-  o[0].view_count = kViews;
-  o[0].tokens = tokens;
-  o[0].token_count = 3;
+  o[0] = observation_of(views, tokens, 3);
   o[1] = o[2] = o[0];
   EXPECT_OK(vv_policy_load(&options, &policy));
   if (policy == NULL) return;
