@@ -144,6 +144,14 @@ def test_what_is_refused(tmp_path):
         convert(tmp_path / "0", tmp_path / "out")
 
 
+def test_a_name_that_is_no_url(tmp_path):
+    write(tmp_path / "plain/params", tree_of(weights_of("pi05_tiny")))
+    for name in ("a b%20c", "d?e#f"):
+        (tmp_path / "plain").rename(tmp_path / name)
+        assert convert(tmp_path / name, tmp_path / f"{name}-out")["tensors"] == len(weights_of("pi05_tiny"))
+        (tmp_path / name).rename(tmp_path / "plain")
+
+
 def test_without_tensorstore(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorstore", None)
     (tmp_path / "params").mkdir()

@@ -89,7 +89,7 @@ class _Tree:
         except ImportError:
             raise UnsupportedError(f"{folder}: reading Orbax checkpoints needs tensorstore; pip install vivace[convert]") from None
         self._store, self._folder, self._kept = tensorstore, folder, (None, None)
-        base = {"driver": "ocdbt", "base": f"file://{folder.resolve()}/"}
+        base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder.resolve()}/"}}  # no URL: any name will do
         try:
             keys = [k.decode() for k in tensorstore.KvStore.open(base).result().list().result()]
             arrays = {}
