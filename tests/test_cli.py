@@ -26,6 +26,18 @@ def test_commands_answer_in_text_and_json(args, keys):
     assert keys <= set(json.loads(data.stdout))
 
 
+def test_the_page_names_every_command_and_load_option():
+    import argparse
+
+    from vivace.cli import parser
+
+    page = (Path(__file__).parents[1] / "docs/cli.md").read_text()
+    commands = next(a for a in parser()._actions if isinstance(a, argparse._SubParsersAction)).choices
+    assert [name for name in commands if f"| `vivace {name}" not in page] == []
+    options = [{o for a in commands[name]._actions for o in a.option_strings if len(o) > 2} for name in ("run", "plan", "bench")]
+    assert [o for o in sorted(set.intersection(*options)) if f"`{o}`" not in page] == []
+
+
 def test_ops_lists_every_op_and_alias():
     from vivace import ops
 
