@@ -52,6 +52,8 @@ def test_ops_lists_every_op_and_alias():
     (["run", "--model", __file__, "hi"], "test_cli.py"),
     (["plan", "--model", MODEL, "--precision", "int2"], "precision"),
     (["plan", "--model", MODEL, "--context", "1000000"], "context"),
+    (["bench", "--model", MODEL, "--steps", "0"], "steps: wanted 1 or more, got 0"),
+    (["bench", "--model", MODEL, "--steps", "2", "--batch", "8", "--position", "100", "--chunk", "4", "--prompt-tokens", "8"], "no step in which all 8 sequences answered"),
 ])
 def test_failures_are_one_line_and_exit_1(args, said):
     done = vivace(*args)

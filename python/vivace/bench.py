@@ -15,7 +15,11 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
     host sees them arrive. metric=prefill: `prompt_tokens` at once, up to the first token."""
     from vivace import _core
     from vivace.cli import peak_rss_mb
+    from vivace.errors import InvalidArgumentError
 
+    for what, value in (("steps", steps), ("prompt_tokens", prompt_tokens), ("batch", batch), ("position", position)):
+        if value < 1:
+            raise InvalidArgumentError(f"bench: {what}: wanted 1 or more, got {value}")
     report = model.report()
     vocab, context = report["vocab"], report["context"]
     prompt_tokens, position = min(prompt_tokens, context), min(position, context - 16)
@@ -39,7 +43,7 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
     run(ids(8), 8)  # warm
     decode = [t for events, t in run(ids(position), steps + 1, batch) if events == batch][1:]
     if not decode:
-        raise ValueError(f"bench: no step in which all {batch} sequences answered; their prompts of {position} tokens take turns")
+        raise InvalidArgumentError(f"bench: no step in which all {batch} sequences answered; their prompts of {position} tokens take turns; take a larger chunk")
     prefills = [sum(t for _, t in run(ids(prompt_tokens), 1)) for _ in range(5)]
     peak = f"peak_rss_mb={peak_rss_mb():.1f}"
     tactic = f"threads={report['threads']}" if report["device"] == "cpu" else f"ahead={report['ahead']}"
