@@ -289,6 +289,7 @@ def main():
         p.error("--facts and --out are needed")
     work = [(op, v, gpu_case(op, v, T, H)) for op in args.ops or TABLE for v in GPU_VARIANTS.get(op, ()) for T, H in GPU_SIZES if not args.quick or T in (1, 8192)]
     work += [("sample", v, c) for v, c in GPU_SAMPLE.items() if "sample" in (args.ops or TABLE)]
+    work = list({(op, v, label(op, c, v)): (op, v, c) for op, v, c in work}.values())  # several sizes may be one case of an op
     facts = json.loads(args.facts.read_text())
     if args.share:
         return process(work, args.share, args.folder, facts["limits"], args.quick, args.end)
