@@ -1,5 +1,5 @@
 /* Text in and out of token ids through the C ABI, without Python: byte-level BPE of a .gguf file or of a
- * tokenizer.json. C99, on top of vivace.h, whose rules on statuses, out parameters and handles hold here.
+ * tokenizer.json, SentencePiece (BPE, unigram) of these or of its own tokenizer.model. C99, on top of vivace.h, whose rules on statuses, out parameters and handles hold here.
  * A tokenizer is immutable: threads may share one. */
 #ifndef VIVACE_TEXT_H
 #define VIVACE_TEXT_H
@@ -12,7 +12,8 @@ extern "C" {
 
 typedef struct vv_tokenizer vv_tokenizer;
 
-/* `checkpoint`: a .gguf file, a hub folder, or a .safetensors file beside its tokenizer.json. Errors:
+/* `checkpoint`: a .gguf file, a hub folder, a tokenizer.model or tokenizer.json, or a .safetensors file with one of
+ * the two beside it, of which tokenizer.model counts. Errors:
  * VV_NOT_FOUND, VV_CORRUPT_DATA, VV_UNSUPPORTED (says what this tokenizer needs that is not done here). */
 VV_API vv_status vv_tokenizer_load(const char* checkpoint, vv_tokenizer** out);
 VV_API void vv_tokenizer_destroy(vv_tokenizer* tokenizer);
