@@ -52,6 +52,8 @@ def test_ops_lists_every_op_and_alias():
     (["run", "--model", __file__, "hi"], "test_cli.py"),
     (["plan", "--model", MODEL, "--precision", "int2"], "precision"),
     (["plan", "--model", MODEL, "--context", "1000000"], "context"),
+    (["bench", "--model", MODEL, "--trace", "t.json"], "--trace writes what --profile times"),
+    (["bench", "--model", MODEL, "--profile", "--trace", "no/such/folder/t.json"], "there is no folder"),
     (["bench", "--model", MODEL, "--steps", "0"], "steps: wanted 1 or more, got 0"),
     (["bench", "--model", MODEL, "--steps", "2", "--batch", "8", "--position", "100", "--chunk", "4", "--prompt-tokens", "8"], "no step in which all 8 sequences answered"),
 ])

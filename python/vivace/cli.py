@@ -297,8 +297,15 @@ def cmd_pack(args) -> int:
 # ---- bench ---------------------------------------------------------------------------------------
 
 def cmd_bench(args) -> int:
-    from vivace.bench import bench_text_model, profile_rows, trace
+    from pathlib import Path
 
+    from vivace.bench import bench_text_model, profile_rows, trace
+    from vivace.errors import InvalidArgumentError, NotFoundError
+
+    if args.trace and not args.profile:
+        raise InvalidArgumentError("--trace writes what --profile times; give both")
+    if args.trace and not Path(args.trace).absolute().parent.is_dir():
+        raise NotFoundError(f"--trace: there is no folder {Path(args.trace).parent}")
     args.max_batch = max(args.max_batch, args.batch)
     start = time.perf_counter()
     with load(args) as model:
@@ -312,7 +319,7 @@ def cmd_bench(args) -> int:
 
         bytes_per_s = device.info(int(report["device"].split(":")[1]))["peak_bytes_per_s"]
     groups = profile_rows(profile, bytes_per_s) if profile else []
-    if args.trace and profile:
+    if args.trace:
         with open(args.trace, "w") as f:
             json.dump(trace(profile), f)
     if args.json:
