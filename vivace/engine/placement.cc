@@ -138,7 +138,7 @@ std::vector<Placement::Group::Piece> Placement::Group::pieces(const Tensor& all)
 }
 
 void Placement::declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias) {
-  Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias};
+  Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias, {}};
   Shape shape = (*parts.begin())->shape;
   const int joined = rows == Rows::within ? 1 : 0;
   shape.dim[joined] = 0;
@@ -171,6 +171,11 @@ void Placement::quantize_micro(std::initializer_list<Tensor*> parts, Tensor* who
   declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, rows, false);
 }
 
+void Placement::keep_micro(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale) {
+  declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, Rows::after, false);
+  groups_.back().given = std::move(scales);
+}
+
 Status Placement::commit(Machine& machine) {
   if (groups_.empty()) return {};
   VV_ASSIGN(region_, machine.reserve("weights", static_cast<size_t>(bytes_)));
@@ -200,6 +205,7 @@ Status Placement::commit_at(Machine& machine, void* region) {
 }
 
 Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const {
+  if (!g.given.empty()) return keep(machine, g);
   if (!g.drawn() && is_block(g.to.dtype)) return encode(machine, g);
   ops::Recorder rec(machine.stream());
   Tensor to = g.to;
@@ -231,6 +237,16 @@ Status Placement::encode(Machine& machine, const Group& g) const {
     VV_TRY(machine.upload(one));
   }
   return {};
+}
+
+Status Placement::keep(Machine& machine, const Group& g) const {
+  std::vector<Upload> copies = {{g.to_scale[1].data, g.given.front().whole.data, sizeof(float)}};
+  int64_t row = 0;
+  for (size_t i = 0; i < g.from.size(); row += g.from[i++].shape[0]) {
+    copies.push_back({slice(g.to, row, 1).data, g.from[i].data, static_cast<size_t>(g.from[i].span_bytes())});
+    copies.push_back({slice(g.to_scale[0], row, 1).data, g.given[i].block.data, static_cast<size_t>(g.given[i].block.span_bytes())});
+  }
+  return machine.upload(copies);
 }
 
 Status Placement::quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const {

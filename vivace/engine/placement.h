@@ -35,6 +35,8 @@ class Placement {
   void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows = Rows::after);
   /// The same as FP4; rows are a multiple of 16 wide.
   void quantize_micro(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
+  /// The same of matrices that are FP4 already, with `scales` of each; they have one whole scale.
+  void keep_micro(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale);
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Machine& machine);
@@ -52,6 +54,7 @@ class Placement {
     std::vector<Tensor> to_scale;
     Rows rows;
     bool bias;
+    std::vector<Scales> given;  // of each part, in host memory, where parts are FP4 already
 
     bool drawn() const { return from.front().data == nullptr; }
     /// Whether copying its parts is all there is to do.
@@ -69,6 +72,8 @@ class Placement {
   Status fill(Machine& machine, const Group& g, Scratch& scratch) const;
   /// A group of plain parts that become blocks.
   Status encode(Machine& machine, const Group& g) const;
+  /// A group of FP4 parts, codes and scales as they are.
+  Status keep(Machine& machine, const Group& g) const;
   Status quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const;
   Status draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const;
 

@@ -1,5 +1,6 @@
 #include "vivace/engine/weights.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "vivace/base/float_types.h"
@@ -9,6 +10,7 @@ namespace vivace::engine {
 namespace {
 
 constexpr int64_t kScaleBlock = 128;  // e4m3 weights: rows and columns that share a scale
+constexpr int64_t kMicro = 16;        // FP4 weights: columns that share a scale
 
 std::string with_number(std::string name, const char* mark, int64_t number) {
   if (const size_t at = name.find(mark); at != std::string::npos) name.replace(at, std::strlen(mark), std::to_string(number));
@@ -36,12 +38,14 @@ Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
   if (synthetic_) return tensor(nullptr, DType::bf16, rule.shape);
   const std::string name = name_of(rule, layer);
   if (name.find("{e}") != std::string::npos) return gather(rule, name);
-  return one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors);
+  VV_ASSIGN(const Tensor t, one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors));
+  return t.dtype == DType::e2m1 && (layer < 0 || !keep_fp4_) ? widened(t) : t;
 }
 
 Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& shape, bool transposed) const {
   const TensorEntry* e = checkpoint_.find(tensor_name);
   if (e == nullptr) return Status(Code::kNotFound, "tensor " + tensor_name + " is missing; the checkpoint is incomplete or of another family");
+  if (e->dtype == DType::u8 && !transposed) return fp4(*e, shape);
   const Shape stored = transposed ? Shape(shape[1], shape[0]) : shape;
   if (!(e->shape == stored)) return wrong_shape(tensor_name, stored, e->shape);
   if (e->dtype == DType::e4m3) return unscale(*e);
@@ -68,7 +72,8 @@ Result<Tensor> WeightSource::gather(const WeightRule& rule, const std::string& n
   const Shape matrix(rule.shape[1], rule.shape[2]);
   Tensor all;
   for (int64_t i = 0; i < rule.shape[0]; ++i) {
-    VV_ASSIGN(const Tensor part, one(with_number(name, "{e}", i), matrix, rule.hf_transposed));
+    VV_ASSIGN(Tensor part, one(with_number(name, "{e}", i), matrix, rule.hf_transposed));
+    if (part.dtype == DType::e2m1) part = widened(part);
     if (i == 0) all = own(part.dtype, rule.shape);
     VV_CHECK_EQ(kInvalidDType, std::string(vivace::name(all.dtype)), std::string(vivace::name(part.dtype)));
     const int64_t bytes = part.span_bytes();
@@ -102,6 +107,47 @@ Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
       const float scale = scale_at(n / kScaleBlock * across + k0 / kScaleBlock);
       for (int64_t k = k0; k < K && k < k0 + kScaleBlock; ++k) to[n * K + k] = bf16_of_f32(f32_of_e4m3(codes[n * K + k]) * scale);
     }
+  return out;
+}
+
+Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const Shape& shape) const {
+  const std::string block_name = codes.name + "_scale", whole_name = codes.name + "_scale_2";
+  const TensorEntry *block = checkpoint_.find(block_name), *whole = checkpoint_.find(whole_name);
+  if (shape.rank != 2 || block == nullptr || whole == nullptr)
+    return Status(Code::kUnsupported, "tensor " + codes.name + " is u8 without scales in " + block_name + " and " + whole_name + "; convert it to bf16 or GGUF");
+  const Shape packed(shape[0], shape[1] / 2), blocks(shape[0], shape[1] / kMicro);
+  if (shape[1] % kMicro != 0)
+    return Status(Code::kUnsupported, "tensor " + codes.name + ": FP4 rows have a scale for each 16 columns, which " + std::to_string(shape[1]) + " does not divide into");
+  if (!(codes.shape == packed)) return wrong_shape(codes.name, packed, codes.shape);
+  if (!(block->shape == blocks)) return wrong_shape(block_name, blocks, block->shape);
+  if (whole->shape.elements() != 1) return wrong_shape(whole_name, Shape(1), whole->shape);
+  if (block->dtype != DType::e4m3 || whole->dtype != DType::f32)
+    return Status(Code::kUnsupported, "tensors " + block_name + " and " + whole_name + ": wanted e4m3 and f32, got " + name(block->dtype) + " and " + name(whole->dtype));
+  const Tensor t = tensor(checkpoint_.tensor(codes).data, DType::e2m1, shape);
+  const Scales scales{{}, checkpoint_.tensor(*block), own(DType::f32, Shape(1))};
+  float value;
+  std::memcpy(&value, checkpoint_.tensor(*whole).data, sizeof(value));
+  if (!(value > 0 && std::isfinite(value))) return Status(Code::kCorruptData, "tensor " + whole_name + ": wanted a positive finite scale, got " + std::to_string(value));
+  std::memcpy(scales.whole.data, &value, sizeof(value));
+  scales_[t.data] = scales;
+  return t;
+}
+
+const Scales* WeightSource::scales_of(const Tensor& t) const {
+  const auto found = scales_.find(t.data);
+  return t.dtype == DType::e2m1 && found != scales_.end() ? &found->second : nullptr;
+}
+
+Tensor WeightSource::widened(const Tensor& t) const {
+  constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  const Scales& scales = *scales_of(t);
+  const float whole = *static_cast<const float*>(scales.whole.data);
+  const auto* codes = static_cast<const uint8_t*>(t.data);
+  const auto* block = static_cast<const uint8_t*>(scales.block.data);
+  const Tensor out = own(DType::bf16, t.shape);
+  auto* to = static_cast<uint16_t*>(out.data);
+  for (int64_t i = 0; i < t.shape.elements(); ++i)  // rows are whole blocks
+    to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * (f32_of_e4m3(block[i / kMicro]) * whole));
   return out;
 }
 

@@ -1,5 +1,6 @@
 // WeightSource: tensors of a checkpoint by declared names, checked, zero-copy where alignment allows.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -7,6 +8,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
 #include "vivace/engine/model.h"
+#include "vivace/engine/placement.h"
 
 namespace vivace::engine {
 
@@ -32,9 +34,16 @@ class WeightSource {
   bool synthetic() const { return synthetic_; }
   /// Put before every hub name from now on.
   void set_hub_prefix(std::string prefix) { prefix_ = std::move(prefix); }
+  /// From now on FP4 matrices of layers are given as they are stored, e2m1, and scales_of() gives what they come with.
+  void keep_fp4() { keep_fp4_ = true; }
+  /// Null for what is no such matrix.
+  const Scales* scales_of(const Tensor& t) const;
+  /// Such a matrix as bf16.
+  Tensor widened(const Tensor& t) const;
   /// A view of the mapped file. Copied once, into memory of this object: a tensor whose address breaks its
   /// dtype's alignment, a transposed one, experts that lie apart, and e4m3 with a scale a 128 x 128 block
-  /// ("weight_scale_inv" beside "weight"), which becomes bf16.
+  /// ("weight_scale_inv" beside "weight"), which becomes bf16. So does FP4 that is not kept: u8 codes "weight" with e4m3
+  /// "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4.
   /// Errors: NotFound names the tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies.
   Result<Tensor> get(const WeightRule& rule, int layer = -1) const;
   /// Bytes of the mapped files, and of what was copied out of them.
@@ -48,11 +57,14 @@ class WeightSource {
   Result<Tensor> one(const std::string& name, const Shape& shape, bool transposed) const;
   Result<Tensor> gather(const WeightRule& rule, const std::string& name) const;
   Result<Tensor> unscale(const TensorEntry& weight) const;
+  /// Checks codes and scales; a view of the codes.
+  Result<Tensor> fp4(const TensorEntry& codes, const Shape& shape) const;
   /// A dense tensor in memory of this object.
   Tensor own(DType dtype, const Shape& shape) const;
   Checkpoint checkpoint_;
   std::string prefix_;
-  bool synthetic_ = false;
+  bool synthetic_ = false, keep_fp4_ = false;
+  mutable std::map<const void*, Scales> scales_;  // of FP4 matrices, by where their codes are
   mutable int64_t copied_ = 0;
   mutable std::vector<std::unique_ptr<std::byte[]>> copies_;
 };

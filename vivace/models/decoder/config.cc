@@ -188,7 +188,7 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
   return {};
 }
 
-/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; other quantised hub files are refused.
+/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantised hub files are refused.
 Status check_quantization(const JsonValue& q) {
   VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
   bool blocks = false;
@@ -200,7 +200,9 @@ Status check_quantization(const JsonValue& q) {
     }
   }
   if (method == "fp8" && blocks) return {};
-  return Status(Code::kUnsupported, "config.json: quantization_config: only fp8 with weight_block_size [128, 128] is served, got quant_method '" + std::string(method) + "'; use a GGUF file");
+  VV_ASSIGN(const std::string_view algorithm, q.get_string("quant_algo", "unknown"));
+  if (method == "modelopt" && algorithm == "NVFP4") return {};
+  return Status(Code::kUnsupported, "config.json: quantization_config: only fp8 with weight_block_size [128, 128] and modelopt's NVFP4 are served, got quant_method '" + std::string(method) + "', quant_algo '" + std::string(algorithm) + "'; use a GGUF file");
 }
 
 /// Features of a config that would change the arithmetic and that the pipeline does not have.

@@ -104,8 +104,9 @@ Status DecoderModel::load() {
   VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads));
   phase("device");
   VV_TRY(check_options());
+  if (plan_.keeps_fp4()) source_.keep_fp4();
   VV_TRY(load_weights(source_, config_, &weights_));
-  VV_TRY(place_weights(config_, plan_, *machine_, source_.synthetic(), &weights_, &placement_, options_.resident_layers < 0 ? config_.layers : options_.resident_layers, &stream_.layers()));
+  VV_TRY(place_weights(config_, plan_, *machine_, source_, &weights_, &placement_, options_.resident_layers < 0 ? config_.layers : options_.resident_layers, &stream_.layers()));
   declare_buffers();
   VV_TRY(check_fit());
   VV_TRY(placement_.commit(*machine_));

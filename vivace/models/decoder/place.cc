@@ -14,7 +14,7 @@ bool quantises(const PrecisionPlan& plan) { return plan.plain == Plain::eight ||
 
 class Placer {
  public:
-  Placer(const PrecisionPlan& plan, Placement* placement) : plan_(plan), placement_(placement) {}
+  Placer(const PrecisionPlan& plan, const engine::WeightSource& source, Placement* placement) : plan_(plan), source_(source), placement_(placement) {}
 
   void plain(Tensor* t) {
     if (t->present()) placement_->add(t, dtype_of(*t));
@@ -24,7 +24,8 @@ class Placer {
   }
   /// A matrix of products: `scale` is set where it is quantised and no block format.
   void matrix(Tensor* t, engine::Scales* scale) {
-    if (t->present() && narrow(*t)) quantise({t}, t, scale, format());
+    if (source_.scales_of(*t) != nullptr) keep({t}, t, scale);
+    else if (t->present() && narrow(*t)) quantise({t}, t, scale, format());
     else plain(t);
   }
   /// The experts' matrices: plain, or blocks. Gates and ups lie side by side in each expert, if one dtype serves both.
@@ -47,7 +48,8 @@ class Placer {
     const Tensor& first = **parts.begin();
     for (const Tensor* t : parts)
       if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(first)) return false;
-    if (narrow(first)) quantise(parts, whole, scale, format(), rows);
+    if (source_.scales_of(first) != nullptr) keep(parts, whole, scale);
+    else if (narrow(first)) quantise(parts, whole, scale, format(), rows);
     else placement_->join(parts, whole, dtype_of(first), rows);
     return true;
   }
@@ -57,6 +59,12 @@ class Placer {
   bool makes_blocks() const { return quantises(plan_) && is_block(format()); }
 
  private:
+  /// FP4 of the checkpoint; parts of one matrix share a scale, see load_weights().
+  void keep(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale) {
+    std::vector<engine::Scales> scales;
+    for (const Tensor* t : parts) scales.push_back(*source_.scales_of(*t));
+    placement_->keep_micro(parts, std::move(scales), whole, &scale->block, &scale->whole);
+  }
   void quantise(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, DType to, Placement::Rows rows = Placement::Rows::after) {
     if (is_block(to)) placement_->join(parts, whole, to, rows);
     else if (to == DType::e2m1) placement_->quantize_micro(parts, whole, &scale->block, &scale->whole, rows);
@@ -69,6 +77,7 @@ class Placer {
     return plan_.plain == Plain::stored ? t.dtype : DType::bf16;
   }
   const PrecisionPlan& plan_;
+  const engine::WeightSource& source_;
   Placement* placement_;
 };
 
@@ -107,7 +116,7 @@ void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
 
 }  // namespace
 
-Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
+Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, const engine::WeightSource& source,
                      DecoderWeights* weights, Placement* placement, int64_t resident, std::vector<Placement>* streamed) {
   if (plan.eight_in() && config.has(kExperts))
     return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
@@ -122,9 +131,9 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
   if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0))
     return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads %ld and mlp %ld wide do not all divide", plan.name,
                                            static_cast<long>(config.hidden), static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
-  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !plan.head && !synthetic && resident >= config.layers;
+  const bool as_mapped = machine.place() == Place::host && plan.plain == Plain::stored && !plan.head && !source.synthetic() && resident >= config.layers;
   if (as_mapped) return {};
-  Placer p(plan, placement);
+  Placer p(plan, source, placement);
   // A quantised head is its own, and the table of the embedding stays 16-bit; else a tied model has one table (model.cc).
   if (config.tied && !p.quantises_head(weights->head)) weights->head = Tensor{};
   else p.head(&weights->head, &weights->head_scale);
@@ -136,7 +145,7 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
   for (size_t i = 0; i < weights->layers.size(); ++i) {
     LayerWeights& w = weights->layers[i];
     Placement* const to = static_cast<int64_t>(i) < resident ? placement : &(*streamed)[i - static_cast<size_t>(resident)];
-    Placer p(plan, to);
+    Placer p(plan, source, to);
     for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
     for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias}) p.vector(t, true);
     place_attention(p, to, w);

@@ -29,6 +29,8 @@ struct PrecisionPlan {
   std::optional<DType> head;  // what a plain head becomes: e4m3 and e2m1 with scales, or blocks; none: as the table of the embedding
   bool head_given = false;    // by the caller, not by the plan
 
+  /// Whether matrices that a checkpoint has as FP4 stay that.
+  bool keeps_fp4() const { return keeps_blocks && (plain == Plain::half || plain == Plain::four); }
   bool eight_in() const { return entry != Entry::plain; }
 };
 

@@ -97,6 +97,21 @@ Status load(const engine::WeightSource& source, const DecoderConfig& c, const Ru
   return {};
 }
 
+/// FP4 becomes bf16 where no product takes it as it is: routers, and parts of one product that do not share a scale.
+void widen(const engine::WeightSource& source, LayerWeights& w) {
+  const auto whole = [&](const Tensor& t) {
+    const engine::Scales* const s = source.scales_of(t);
+    return s == nullptr ? 0 : *static_cast<const float*>(s->whole.data);
+  };
+  const auto all = [&](std::initializer_list<Tensor*> parts) {
+    for (Tensor* t : parts)
+      if (source.scales_of(*t) != nullptr) *t = source.widened(*t);
+  };
+  if (whole(w.q) != whole(w.k) || whole(w.q) != whole(w.v)) all({&w.q, &w.k, &w.v});
+  if (w.gate.present() && whole(w.gate) != whole(w.up)) all({&w.gate, &w.up});
+  all({&w.router});
+}
+
 }  // namespace
 
 Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights) {
@@ -111,8 +126,11 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
     VV_CHECK_EQ(kInvalidDType, std::string("f32"), std::string(name(weights->rope_factors.dtype)));
   }
   weights->layers.resize(static_cast<size_t>(config.layers));
-  for (int i = 0; i < config.layers; ++i)
-    for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &weights->layers[static_cast<size_t>(i)]));
+  for (int i = 0; i < config.layers; ++i) {
+    LayerWeights& w = weights->layers[static_cast<size_t>(i)];
+    for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w));
+    widen(source, w);
+  }
   return {};
 }
 

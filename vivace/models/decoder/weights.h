@@ -45,7 +45,7 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
 /// the host's ops can read the checkpoint as it is mapped, nothing happens.
 /// Layers from number `resident` on go to `streamed` instead, one of it each. Errors: Unsupported names the weight and
 /// the plan.
-Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, bool synthetic,
+Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, const engine::WeightSource& source,
                      DecoderWeights* weights, engine::Placement* placement, int64_t resident, std::vector<engine::Placement>* streamed);
 
 /// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
