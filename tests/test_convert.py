@@ -203,6 +203,22 @@ def test_gguf_to_fp8_blocks(tmp_path, name):
     convert(tmp_path / "fp8", tmp_path / "again.gguf", dtype="f32")
 
 
+def test_hub_to_fp8_blocks(tmp_path):
+    """Straight from a hub folder, with what stands beside it: the folder that the way over GGUF gives."""
+    source = tmp_path / "hub"
+    shutil.copytree(FIXTURES / "tiny" / "qwen3", source)
+    (source / "tokenizer_config.json").write_text('{"bos_token": "a"}')
+    convert(source, tmp_path / "m.gguf", dtype="f32")
+    for origin, folder in ((source, "straight"), (tmp_path / "m.gguf", "over")):
+        convert(origin, tmp_path / folder, dtype="e4m3")
+    straight, over = (_Tensors(_core.read_tensors(str(tmp_path / d))) for d in ("straight", "over"))
+    assert straight.entries.keys() == over.entries.keys() and any(e[0] == "e4m3" for e in straight.entries.values())
+    for n in over.entries:
+        np.testing.assert_array_equal(straight[n], over[n], n)
+    assert (tmp_path / "straight" / "tokenizer_config.json").read_text() == '{"bos_token": "a"}'
+    assert json.loads((tmp_path / "straight" / "config.json").read_text())["quantization_config"] == FP8
+
+
 @pytest.mark.parametrize("change,error,match", [
     (lambda t: t.pop("model.layers.0.mlp.up_proj.weight_scale_inv"), vivace.UnsupportedError, "up_proj.weight is e4m3 without block scales"),
     (lambda t: t.update({"model.layers.0.mlp.up_proj.weight_scale_inv": np.ones((1, 1), np.float32)}), vivace.InvalidShapeError, r"wanted \[2, 1\], got \[1, 1\]"),

@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     p = command("convert", cmd_convert, "Convert a checkpoint: a hub folder to GGUF; GGUF, CTranslate2 or Orbax to a hub folder.")
     p.add_argument("source", help="folder with safetensors, .safetensors, .gguf, or folder of CTranslate2 (Whisper) or Orbax (pi0.5, pi0)")
     p.add_argument("target", help="a new .gguf file, or a new folder")
-    p.add_argument("--dtype", default="auto", help="of matrices: q8_0 (auto), q4_0, q4_1, f16, bf16, f32 for GGUF; bf16 (auto), f16, f32 for a folder")
+    p.add_argument("--dtype", default="auto", help="of matrices: q8_0 (auto), q4_0, q4_1, f16, bf16, f32 for GGUF; bf16 (auto), f16, f32, e4m3, e2m1 (NVFP4) for a folder")
     return top
 
 

@@ -1,7 +1,8 @@
-"""Checkpoints from one format to another: hub folders (safetensors) to GGUF and back.
+"""Checkpoints from one format to another: hub folders (safetensors) to GGUF and back, or to quantised hub folders.
 
     vivace convert SmolLM2/ smollm2.gguf --dtype q4_1
     vivace convert smollm2.gguf folder/ --dtype bf16
+    vivace convert Qwen3-8B/ folder/ --dtype e2m1
     vivace convert whisper-tiny.en/ folder/          # of CTranslate2: see ct2.py
     vivace convert pi05_base/ folder/                # of openpi, saved by Orbax: see orbax.py
 
@@ -17,12 +18,16 @@ import numpy as np
 
 from vivace import _core, ct2, ops, orbax, view
 from vivace.blocks import SIZES
-from vivace.errors import InvalidArgumentError, NotFoundError, UnsupportedError
+from vivace.errors import InvalidArgumentError, InvalidShapeError, NotFoundError, UnsupportedError
 from vivace.gguf import write_gguf
 
 PLAIN = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 GGUF_DTYPES = (*PLAIN, *SIZES)
 _BLOCK = 128  # rows and columns that share a scale of e4m3
+_MICRO = 16   # columns that share a scale of e2m1
+# What config.json says of matrices that are not plain.
+_SCHEMES = {"e4m3": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [_BLOCK, _BLOCK]},
+            "e2m1": {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": _MICRO, "ignore": ["lm_head"]}}
 
 # config.json's key -> GGUF's, below "<architecture>."; absent ones are left out.
 _KEYS = {"num_hidden_layers": "block_count", "hidden_size": "embedding_length", "num_attention_heads": "attention.head_count",
@@ -49,14 +54,16 @@ def convert(source, target, *, dtype: str = "auto") -> dict:
         return orbax.convert(source, target, dtype)
     to_gguf = target.suffix == ".gguf"
     dtype = ("q8_0" if to_gguf else "bf16") if dtype == "auto" else dtype
-    allowed = GGUF_DTYPES if to_gguf else (*PLAIN, "e4m3")
+    allowed = GGUF_DTYPES if to_gguf else (*PLAIN, "e4m3", "e2m1")
     if dtype not in allowed:
         raise InvalidArgumentError(f"dtype: wanted one of {', '.join(allowed)} for {'a GGUF file' if to_gguf else 'safetensors'}, got {dtype!r}")
     _must_be_new(target, folder=not to_gguf)
     entries = _core.read_tensors(str(source))
     meta = _core.read_metadata(str(source))
+    if "general.architecture" not in meta and dtype in _SCHEMES:
+        return _quantise_hub(source, target, entries, dtype)
     if ("general.architecture" in meta) == to_gguf:
-        raise UnsupportedError(f"{source}: only safetensors to GGUF and GGUF to safetensors are converted")
+        raise UnsupportedError(f"{source}: only safetensors to GGUF, GGUF to safetensors, and safetensors to safetensors of {' or '.join(_SCHEMES)} are converted")
     return _to_gguf(source, target, entries, dtype) if to_gguf else _to_hub(source, target, entries, meta, dtype)
 
 
@@ -79,9 +86,22 @@ class _Tensors:
             raise NotFoundError(f"tensor {name} is missing; the checkpoint is incomplete or of another family")
         dtype, shape, file, offset, size = self.entries[name]
         raw = np.memmap(file, np.uint8, "r", offset, (size,)) if size else np.zeros(0, np.uint8)
+        if dtype == "u8" and name + "_scale_2" in self:
+            return self._fp4(name, raw, shape)
         out = _widen(raw, dtype, shape)
         if dtype == "e4m3" and name + "_scale_inv" in self:
             out *= _spread(self[name + "_scale_inv"], shape)
+        return out
+
+
+    def _fp4(self, name, codes, shape):
+        rows, columns = shape[0], 2 * shape[1]
+        _, scale_shape, file, offset, size = self.entries[name + "_scale"]
+        if list(scale_shape) != [rows, columns // _MICRO]:
+            raise InvalidShapeError(f"tensor {name}_scale: wanted {[rows, columns // _MICRO]}, got {list(scale_shape)}")
+        out, scales = np.empty((rows, columns), np.float32), np.array(np.memmap(file, np.uint8, "r", offset, (size,)))
+        ops.dequantize_micro(x=np.array(codes).reshape(shape), scales=view(scales, dtype="e4m3", shape=(size,)),
+                             tensor_scale=self[name + "_scale_2"].reshape(1), out=out)
         return out
 
 
@@ -134,7 +154,7 @@ def _names(family, layers):
 
 # ---- hub -> GGUF -----------------------------------------------------------------------------------
 
-def _to_gguf(source, target, entries, dtype):
+def _hub_family(source):
     file = (source if source.is_dir() else source.parent) / "config.json"
     if not file.exists():
         raise NotFoundError(f"{file}: a hub checkpoint needs its config.json")
@@ -143,6 +163,11 @@ def _to_gguf(source, target, entries, dtype):
     family = _core.decoder_family(str(arch))
     if family is None:
         raise UnsupportedError(f"{file}: architecture {arch!r} is no decoder family of this version")
+    return file, config, family
+
+
+def _to_gguf(source, target, entries, dtype):
+    file, config, family = _hub_family(source)
     tensors, layers = _Tensors(entries), config.get("num_hidden_layers", config.get("n_layer"))
     prefix = "transformer." if "transformer.wte.weight" in tensors else ""
     rope, extra = _rope_metadata(config, family)
@@ -252,14 +277,36 @@ def _to_hub(source, target, entries, meta, dtype):
             out |= {hub.replace("{e}", str(e)): w[e] for e in range(len(w))}
         else:
             out[hub] = w.T if transposed else w
-    if dtype == "e4m3":
-        if family["name"] == "gpt2":
-            raise UnsupportedError("dtype: gpt2 stores its products transposed, which e4m3 with block scales is not read for; choose bf16")
-        config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [_BLOCK, _BLOCK]}
+    if dtype in _SCHEMES:
+        _declare_scheme(config, family, out, dtype)
     target.mkdir(parents=True, exist_ok=True)
     (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     if meta.get("tokenizer.ggml.tokens") or meta.get("tokenizer.huggingface.json"):
         _write_tokenizer(target, meta)
+    return write_safetensors(target / "model.safetensors", out, dtype)
+
+
+def _declare_scheme(config, family, tensors, dtype) -> None:
+    if family["name"] == "gpt2":
+        raise UnsupportedError(f"dtype: gpt2 stores its products transposed, which {dtype} with block scales is not read for; choose bf16")
+    for name, w in tensors.items():
+        if dtype == "e2m1" and _is_fp4(name, w) and w.shape[1] % _MICRO:
+            raise UnsupportedError(f"dtype: e2m1 has a scale for each {_MICRO} columns, which {w.shape[1]} of {name} does not divide into; choose e4m3")
+    config["quantization_config"] = _SCHEMES[dtype]
+
+
+# ---- hub -> quantised hub --------------------------------------------------------------------------
+
+def _quantise_hub(source, target, entries, dtype):
+    file, config, family = _hub_family(source)
+    tensors = _Tensors(entries)
+    out = {n: tensors[n] for n in tensors.entries if not n.endswith(("_scale", "_scale_inv", "_scale_2"))}
+    _declare_scheme(config, family, out, dtype)
+    target.mkdir(parents=True, exist_ok=True)
+    for beside in file.parent.iterdir():  # tokenizer, chat template, generation_config
+        if beside.suffix in (".json", ".jinja", ".txt", ".model") and beside.name != "config.json" and not beside.name.endswith(".index.json"):
+            (target / beside.name).write_bytes(beside.read_bytes())
+    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     return write_safetensors(target / "model.safetensors", out, dtype)
 
 
@@ -324,8 +371,40 @@ def _e4m3(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return codes, scales
 
 
+def _is_fp4(name: str, w: np.ndarray) -> bool:
+    """Projections of layers; experts stay bf16, as in the plan w4a16."""
+    return w.ndim == 2 and name.endswith("_proj.weight") and ".experts." not in name
+
+
+def _bf16(w: np.ndarray) -> np.ndarray:
+    return (narrow(w, "bf16").astype(np.uint32) << 16).view(np.float32)
+
+
+_JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj"}
+
+
+def _shared_scales(tensors: dict) -> dict:
+    """FP4 matrix -> its f32 scale. Those that become one product, q, k and v, gate and up, share one, as w4a16 makes it while loading."""
+    def group(name):
+        path, projection, _ = name.rsplit(".", 2)
+        return path, _JOINED.get(projection, projection)
+
+    largest = {}
+    names = [n for n, w in tensors.items() if _is_fp4(n, w)]
+    for n in names:
+        largest[group(n)] = max(largest.get(group(n), np.float32(0)), np.abs(_bf16(tensors[n])).max())
+    return {n: np.float32(m / np.float32(6 * 448) if (m := largest[group(n)]) > 0 else 1) for n in names}
+
+
+def _e2m1(w: np.ndarray, whole: np.float32) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix as FP4 codes, two a byte, and e4m3 scales: of its bf16 values, as w4a16 makes them."""
+    codes, scales = np.empty((w.shape[0], w.shape[1] // 2), np.uint8), np.empty((w.shape[0], w.shape[1] // _MICRO), np.uint8)
+    ops.quantize_micro(x=_bf16(w), out=codes, scales=view(scales, dtype="e4m3", shape=(scales.size,)), tensor_scale=np.full(1, whole, np.float32))
+    return codes, scales
+
+
 def write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
-    """Matrices get `dtype`, all else f32; of e4m3 the projections alone, with their scales, and other matrices bf16."""
+    """Matrices get `dtype`, all else f32; of e4m3 and e2m1 the projections alone, with their scales, and other matrices bf16."""
     header, at, parts = {"__metadata__": {"format": "pt"}}, 0, []
 
     def put(name, kind, shape, size, data):
@@ -334,13 +413,19 @@ def write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
         parts.append(data)
         at += size
 
+    shared = _shared_scales(tensors) if dtype == "e2m1" else {}
     for name, w in tensors.items():
-        if dtype == "e4m3" and w.ndim == 2 and name.endswith("_proj.weight"):
+        if name in shared:  # ModelOpt's names
+            codes, scales = _e2m1(w, shared[name])
+            put(name, "U8", codes.shape, codes.nbytes, lambda codes=codes: codes)
+            put(name + "_scale", "F8_E4M3", scales.shape, scales.nbytes, lambda scales=scales: scales)
+            put(name + "_scale_2", "F32", (), 4, lambda whole=shared[name]: whole)
+        elif dtype == "e4m3" and w.ndim == 2 and name.endswith("_proj.weight"):
             codes, scales = _e4m3(w)
             put(name, "F8_E4M3", w.shape, codes.nbytes, lambda codes=codes: codes)
             put(name + "_scale_inv", "F32", scales.shape, scales.nbytes, lambda scales=scales: scales)
         else:
-            kind = "f32" if w.ndim < 2 else "bf16" if dtype == "e4m3" else dtype
+            kind = "f32" if w.ndim < 2 else "bf16" if dtype in _SCHEMES else dtype
             put(name, PLAIN[kind], w.shape, w.size * (4 if kind == "f32" else 2), lambda w=w, kind=kind: narrow(w, kind))
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
