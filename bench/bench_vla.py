@@ -81,7 +81,7 @@ def load(name, precision, views, batch=1):
     import vivace
 
     return vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50, num_steps=10, batch=batch,
-                             prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation(name, views)])
+                             prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None)
 
 
 def tag_of(name, views, batch=1) -> str:

@@ -37,6 +37,8 @@ def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, bat
     """
     if partition is not None and not 0 < partition < 1:
         raise InvalidArgumentError(f"partition: wanted a share of the device in (0, 1), or None for all of it, got {partition}")
+    if calibration is not None and precision != "fp8_static":
+        raise InvalidArgumentError(f"calibration: only precision='fp8_static' has scales to calibrate, got {precision!r}")
     find_compiler(device)
     path = os.fspath(path)
     if not os.path.exists(path):
