@@ -122,7 +122,7 @@ class Receipt:
 def text(data: dict) -> str:
     """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows."""
     head = json.dumps(data | {"rows": []}, indent=1)
-    rows = ",\n".join("  " + json.dumps(row) for row in data["rows"])
+    rows = ",\n".join(" " + json.dumps(row, separators=(",", ":")) for row in data["rows"])
     return (head.replace('"rows": []', f'"rows": [\n{rows}\n ]') if rows else head) + "\n"
 
 
