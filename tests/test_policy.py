@@ -323,8 +323,10 @@ def test_profile():
         seen = model.profile("actions", in_step=True)
         before = model.predict(**observation("pi05_tiny", "a"))
         assert (model.predict(**observation("pi05_tiny", "a")) == before).all()
-        with pytest.raises(vivace.InvalidArgumentError, match="context or actions"):
+        counts = [sum(g["launches"] for g in model.profile(stage)["groups"]) for stage in ("context", "actions", "whole")]
+        with pytest.raises(vivace.InvalidArgumentError, match="context, actions, whole"):
             model.profile("prefix")
+    assert counts[0] + counts[1] == counts[2]
     assert len(seen["order"]) == sum(g["launches"] for g in seen["groups"]) <= launches and seen["step_us"] > 0
     assert all(g["us"] > 0 and g["in_step_us"] != 0 for g in seen["groups"])
 

@@ -116,10 +116,10 @@ nb::dict limits(const Policy& p) {
   return d;
 }
 
-nb::dict profile(Policy& p, bool context, bool in_step) {
+nb::dict profile(Policy& p, int stage, bool in_step) {
   auto got = [&] {
     nb::gil_scoped_release release;
-    return p.model->profile(context, in_step);
+    return p.model->profile(static_cast<engine::PolicyModel::Stage>(stage), in_step);
   }();
   check(got.status());
   return profile_dict(*got);
@@ -196,7 +196,7 @@ void add_policy(nb::module_& m) {
         return std::move(scales).value();
       }, nb::arg("observations"), nb::arg("percentile"))
       .def("set_act_scales", [](Policy& p, const std::vector<float>& scales) { check(p.model->set_act_scales(scales)); }, nb::arg("scales"))
-      .def("profile", &profile, nb::arg("context"), nb::arg("in_step") = false);
+      .def("profile", &profile, nb::arg("stage"), nb::arg("in_step") = false);
   m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
         nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
         nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("partition") = 0.0, nb::arg("random_weights") = false);

@@ -13,6 +13,7 @@ from vivace.loaded import Loaded
 from vivace.model import find_compiler
 
 BOS = 2  # of PaliGemma's tokenizer
+_STAGES = ("context", "actions", "whole")  # as PolicyModel::Stage
 
 
 def load_policy(path, *, config, num_views=0, action_horizon=0, num_steps=0, batch=1, prompt_tokens=0, device="auto", precision="auto", partition=None,
@@ -117,11 +118,11 @@ class Policy(Loaded):
         return {"path": self._path, **{k: json.loads(v) for k, v in self._live.report()}, "memory": dict(self._live.memory())}
 
     def profile(self, graph: str = "context", in_step: bool = False) -> dict:
-        """Times the "context" or the "actions" graph and its launches, each kind by itself ("us") and, if asked for, by what the graph
-        is faster without it ("in_step_us")."""
-        if graph not in ("context", "actions"):
-            raise InvalidArgumentError(f"graph: wanted context or actions, got {graph!r}")
-        return self._live.profile(context=graph == "context", in_step=in_step)
+        """Times the "context" graph, the "actions" graph or both in a row ("whole"; of pi0fast with one token) and their launches, each
+        kind by itself ("us") and, if asked for, by what the graph is faster without it ("in_step_us")."""
+        if graph not in _STAGES:
+            raise InvalidArgumentError(f"graph: wanted one of {', '.join(_STAGES)}, got {graph!r}")
+        return self._live.profile(stage=_STAGES.index(graph), in_step=in_step)
 
     def calibrate(self, observations, percentile: float = 100.0) -> list[float]:
         """Scales for precision="fp8_static" from what observations, dicts with predict()'s arguments, bring to each place

@@ -83,8 +83,10 @@ class PolicyModel : public Model {
   /// Other scales of a plan that has fixed ones, from the next run on; nothing is captured anew. Setup phase. Errors:
   /// FailedPrecondition for other plans, InvalidArgument (how many, which values), and the old ones stay.
   virtual Status set_act_scales(std::span<const float> scales) = 0;
-  /// Times one of the two graphs and its launches, see engine::profile. Setup phase.
-  virtual Result<Profile> profile(bool context, bool in_step = false) = 0;
+  /// Of a call: the two graphs, one by one or one after the other. An answer of codes counts as its first and one more.
+  enum class Stage : uint8_t { context, actions, whole };
+  /// Times a stage and its launches, see engine::profile. Setup phase.
+  virtual Result<Profile> profile(Stage stage, bool in_step = false) = 0;
 };
 
 }  // namespace vivace::engine

@@ -371,8 +371,12 @@ Status PolicyBase::set_act_scales(std::span<const float> scales) {
   return machine_->upload(all);
 }
 
-Result<engine::Profile> PolicyBase::profile(bool context, bool in_step) {
-  return engine::profile(*machine_, [&](exec::Stream& s) { return record_launches(s, context); }, [&] { return machine_->stream().synchronize(); }, in_step);
+Result<engine::Profile> PolicyBase::profile(Stage stage, bool in_step) {
+  const auto record = [&](exec::Stream& s) -> Status {
+    if (stage != Stage::actions) VV_TRY(record_launches(s, true));
+    return stage != Stage::context ? record_launches(s, false) : Status();
+  };
+  return engine::profile(*machine_, record, [&] { return machine_->stream().synchronize(); }, in_step);
 }
 
 engine::Report PolicyBase::report() const {

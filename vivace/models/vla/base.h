@@ -26,7 +26,7 @@ class PolicyBase : public engine::PolicyModel {
   Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
   Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
   Status set_act_scales(std::span<const float> scales) override;
-  Result<engine::Profile> profile(bool context, bool in_step) override;
+  Result<engine::Profile> profile(Stage stage, bool in_step) override;
 
  protected:
   static constexpr exec::ShapeKey kOnly{1};  // what varies lies in memory
