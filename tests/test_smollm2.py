@@ -1,6 +1,7 @@
 """SmolLM2-135M-Instruct, real weights: greedy tokens equal to the NumPy reference's, bit for bit however they are asked for.
 
-Needs the model of ./quickstart; `--receipt` writes tests/results/cpu/smollm2.json.
+Needs the model of ./quickstart; `--receipt` writes tests/results/<chip>/smollm2.json. With `--device cuda` the rows are
+those of the device: its text beside the host's.
 """
 import json
 import os
@@ -22,6 +23,8 @@ def model_path():
 
 
 CASES = [(p["name"], act) for p in FIXTURE["prompts"] for act in p["greedy"]]
+DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
+ON_GPU = DEVICE.startswith("cuda")
 ROWS = []
 
 
@@ -39,9 +42,9 @@ def models():
         m.close()
 
 
-def note(case, act, ok):
-    ROWS.append({"op": "e2e", "case": f"model=smollm2-135m-instruct,prompt={case},metric=greedy64", "dtype": act, "tool": "pytest", "pass": ok})
-    assert ok
+def note(case, act, ok, said=None):
+    ROWS.append({"op": "e2e", "case": f"model=smollm2-135m-instruct,prompt={case},metric=greedy64", "dtype": act, "tool": "pytest", "pass": ok, "note": said})
+    assert ok, said
 
 
 @pytest.mark.parametrize("name,act", CASES)
@@ -100,13 +103,46 @@ def test_streamed_text_equals_the_whole(models):
     assert "".join(c.text for c in chunks) == models["q8"].text.decode(tokens)
 
 
+@pytest.fixture(scope="module")
+def sides():
+    """The same checkpoint on the host and on the device, a pair a plan: f32, and blocks as they are beside bf16."""
+    if not ON_GPU:
+        pytest.skip("--device cuda runs these")
+    path, opened = model_path(), {}
+    for plan, kv in (("f32", "f32"), ("native", "bf16")):
+        opened[plan] = [vivace.load_model(path, device=d, precision=plan, kv_dtype=kv, context=512) for d in ("cpu", DEVICE)]
+    yield opened
+    for pair in opened.values():
+        for m in pair:
+            m.close()
+
+
+# In bf16 a draw whose first two logits are nearer than the roundings may fall either way: the prompts with a q8
+# reference are those whose draws are clear (tests/reference/llama_numpy.py), 0.37 and more apart.
+@pytest.mark.parametrize("name,plan", [(p["name"], "f32") for p in FIXTURE["prompts"]] + [(p["name"], "native") for p in FIXTURE["prompts"] if "q8" in p["greedy"]])
+def test_device_and_host_give_the_same_text(sides, name, plan):
+    want = prompt(name)["greedy"]["f32"]["tokens"]
+    host, device = (m.generate_ids(prompt(name)["ids"], max_tokens=len(want)).tokens for m in sides[plan])
+    texts = [sides[plan][0].text.decode(t) for t in (host, device)]
+    print(f"\n{name}, {plan}\n  host:   {texts[0]!r}\n  device: {texts[1]!r}")
+    same = next((i for i, (a, b) in enumerate(zip(host, device)) if a != b), len(want))
+    note(f"{name},device={DEVICE.partition(':')[0]}", plan, host == device == want, f"{same} of {len(want)} tokens as on the host; text {texts[1][:60]!r}")
+
+
 def test_receipt(request):
     if not request.config.getoption("--receipt"):
         pytest.skip("only with --receipt")
     from tools.receipt import Receipt
 
-    r = Receipt("smollm2", chip="cpu", command="pytest tests/test_smollm2.py --receipt", versions={"vivace": vivace.__version__},
-                sources=["vivace/base/*.h", "vivace/cpu/**/*.cc", "vivace/cpu/**/*.h", "vivace/ops/*.h", "vivace/ops/*.cc", "vivace/exec/*.cc", "vivace/models/decoder/*.cc",
+    facts = {"chip": "cpu", "versions": {"vivace": vivace.__version__}}
+    if ON_GPU:
+        from vivace import device
+
+        info, state = device.info(), device.state()
+        facts |= {"chip": info["name"], "sm": info["arch"], "driver": str(state["driver"]), "clocks_mhz": {"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
+                  "commit": os.environ.get("VIVACE_COMMIT", "dirty")}
+    r = Receipt("smollm2", command="pytest tests/test_smollm2.py --receipt" + " --device cuda" * ON_GPU, **facts,
+                sources=[*(["vivace/kernels/**/*.cuh"] if ON_GPU else []), "vivace/base/*.h", "vivace/cpu/**/*.cc", "vivace/cpu/**/*.h", "vivace/ops/*.h", "vivace/ops/*.cc", "vivace/exec/*.cc", "vivace/models/decoder/*.cc",
                          "vivace/serve/*.cc", "tests/reference/llama_numpy.py", "tests/fixtures/smollm2_greedy.json"])
     for row in ROWS:
         r.row(**row)
