@@ -1,6 +1,7 @@
 """`vivace demo reach`: the policy does what the words say, as PyTorch would with its weights, and its picture is one.
 On a GPU, in every precision, over 500 seeds: tools/reach/measure.py."""
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -14,6 +15,9 @@ import pytest
 import vivace
 from vivace.demo import arm, picture, reach
 
+DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
+DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
+THREADS = 2 * (DEVICE == "cpu")
 FIXTURE = json.loads((Path(__file__).parent / "fixtures" / "reach.json").read_text())
 
 
@@ -23,7 +27,7 @@ def demo(*args):
 
 @pytest.fixture(scope="module")
 def policy():
-    with reach.load("cpu", "f32", threads=2) as p:
+    with reach.load(DEVICE, "f32", threads=THREADS) as p:
         yield p
 
 
@@ -60,14 +64,14 @@ def test_the_words_decide(policy):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 def test_it_reaches_in_fewer_bits(precision):
-    with reach.load("cpu", precision, threads=2) as p:
+    with reach.load(DEVICE, precision, threads=THREADS) as p:
         episodes, _ = reach.run(p, range(6))
     assert sum(e.reached for e in episodes) >= 5
 
 
 def test_an_episode_depends_on_its_seed_alone(policy):
     alone, _ = reach.run(policy, [4])
-    with reach.load("cpu", "f32", batch=3, threads=2) as several:
+    with reach.load(DEVICE, "f32", batch=3, threads=THREADS) as several:
         together, _ = reach.run(several, [3, 4, 5], batch=3)
     assert np.array_equal(alone[0].path, together[1].path)
 

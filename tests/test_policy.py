@@ -172,10 +172,13 @@ def test_horizons_and_views(gated, horizon, views):
         close(got, want, ACTIONS)
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16", "fp8"])
+@pytest.mark.parametrize("precision", ["f32", "bf16", "fp8", "fp8_static"])
 def test_graphs_have_the_bits_of_ops_one_by_one(gated, precision):
     given = observation("pi05_tiny", "a")
     options = dict(config="pi05", device=DEVICE, precision=precision, statistics="none", threads=2 * (DEVICE == "cpu"), num_views=len(given["images"]), action_horizon=10, num_steps=3)
+    if precision == "fp8_static":
+        with load("pi05", "pi05_tiny", "a", gated, precision="bf16") as model:
+            options["act_scales"] = model.calibrate([given])
     raw = dict(frames=given["images"], tokens=given["prompt"].tolist(), state=None, noise=given["noise"], seed=0, end_token=1, frozen=None)
     captured, eager = (_core.load_policy(str(gated), eager=e, **options) for e in (False, True))
     want = captured.predict([raw])
@@ -356,6 +359,22 @@ def test_noise_is_standard_normal():
     assert (x == next(v for n, _, v in noise if n == "noise")).all()
 
 
+SEEDED = np.float32([-1.2845248, -0.1814561, -0.24229194, 0.8049075])  # the first of seed 2026
+
+
+def test_seeded_noise_is_the_same_everywhere():
+    """Drawn from the seed and the place alone: these numbers on every machine, and of a longer chunk the first ones."""
+    given = observation("pi05_tiny", "a") | dict(noise=None, seed=2026)
+
+    def noise(**options):
+        with load("pi05", "pi05_tiny", "a", num_steps=1, **options) as model:
+            return next(v for n, _, v in model.observe(**given) if n == "noise")
+
+    seen = noise()
+    close(seen[0, :4], SEEDED, 0)
+    assert (seen == noise(device="cpu", threads=2)).all() and (noise(action_horizon=30)[:len(seen)] == seen).all()
+
+
 # ---- pi0-FAST ----
 
 FAST = FIXTURES / "pi0_fast_tiny"
@@ -431,6 +450,16 @@ def test_codes_do_not_depend_on_company():
         assert model.tokens(**a, end_token=one[5]) == one[:6]  # and what an earlier run left behind plays no part
     assert both == [two, one]
     assert one == expected("pi0_fast_tiny", "a")["greedy_ids"].tolist()
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "fp8"])
+def test_codes_of_graphs_are_those_of_ops_one_by_one(precision):
+    given = fast_observation("a")
+    options = dict(config="pi0fast", device=DEVICE, precision=precision, statistics="none", threads=2 * (DEVICE == "cpu"), num_views=len(given["images"]), max_codes=12)
+    raw = dict(frames=given["images"], tokens=[int(t) for t in given["prompt"]], state=None, noise=None, seed=0, end_token=-1, frozen=None)
+    captured, eager = (_core.load_policy(str(FAST), eager=e, **options) for e in (False, True))
+    want = captured.generate([raw])
+    assert len(want[0]) == 12 and eager.generate([raw]) == want and captured.generate([raw]) == want
 
 
 CODECS = {c["name"]: c for c in json.loads((FIXTURES / "preprocess" / "config.json").read_text())["fast_codecs"]}
