@@ -3,11 +3,13 @@ from what test_ops.py compared, if everything ran. `--rows FILE`: the rows of th
 I/N`: a part of the tests, so that N processes run all of them."""
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 COUNTED = {"test_result": None, "test_same_bits": "same_bits", "test_row_count": "row_count"}
+MODELS = ("model_steps", "pages", "fp4", "int4", "layer_stream", "drafts", "calibrate", "verify", "policy", "demo")  # whole models, where --device says
 
 
 def pytest_addoption(parser):
@@ -36,13 +38,17 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
     name = getattr(item, "originalname", None)
-    counted = name in COUNTED or "tests/gpu/" in item.nodeid or "test_ops_bad" in item.nodeid
+    model = item.path.stem.removeprefix("test_") if item.path.stem.removeprefix("test_") in MODELS else None
+    counted = name in COUNTED or model or "tests/gpu/" in item.nodeid or "test_ops_bad" in item.nodeid
     if report.when != "call" or report.skipped or not counted:
         return
     facts, p = dict(report.user_properties), getattr(getattr(item, "callspec", None), "params", {})
     row = {"op": p.get("op", "all"), "case": f"test={name}", "tool": "pytest", "note": facts.get("note", COUNTED.get(name, name)),
            "max_err": facts.get("max_err"), "bound": facts.get("bound"), "pass": report.passed}
-    if "case" in p:
+    if model:
+        given = re.sub(r"[^\w.+/-]+", "_", getattr(getattr(item, "callspec", None), "id", ""))
+        row |= {"op": model, "case": f"test={name}" + (f",with={given}" if given else "")}
+    elif "case" in p:
         row |= {"case": p["case"].id + (f",values={p['distribution']}" if "distribution" in p else ""), "dtype": next(iter(p["case"].dtypes.values()))}
     item.config.receipt_rows.append(row)
 

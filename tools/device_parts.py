@@ -86,6 +86,19 @@ def bad(s, found):
     return in_shares(1, "bad", [*PYTEST, "tests/test_ops_bad.py", "-k", "wrong or missing or unknown or attributes"], 22)
 
 
+# file -> words of its tests -> (shares, cost of each)
+MODELS = {"model_steps": {"bits or strict": (3, 40), "narrow": (3, 40), "many": (1, 60), "not (bits or strict or narrow or many)": (2, 40)},
+          "policy": {"": (6, 40)}, "demo": {"": (2, 30)}, "fp4": {"": (2, 35)}, "drafts": {"": (1, 30)}, "int4": {"": (1, 30)}, "calibrate": {"": (1, 25)}}
+
+
+def models(s, found):
+    """Policies and language models: text, bits, joining and leaving, exhausted pages, NaN, every plan."""
+    from tests.conftest import MODELS as files
+
+    return [p for f in files for words, (count, cost) in MODELS.get(f, {"": (1, 20)}).items()
+            for p in in_shares(count, f"models-{f}" + (f"-{words.split()[0].strip('(')}" if words else ""), [*PYTEST, f"tests/test_{f}.py", *(["-k", words] if words else [])], cost)]
+
+
 def gtest(s, found):
     if not (s.carry / "vivace_tests").exists():  # a failed part, and the others run
         return [Part("gtest", [sys.executable, "-c", "raise SystemExit('what was carried has no vivace_tests: tools/build_device_wheel.sh makes it')", "ROWS"])]
@@ -124,4 +137,4 @@ def sanitize(s, found):
     return parts
 
 
-STAGES = {f.__name__: f for f in (gtest, ops, gpu, bad, faults, sanitize)}
+STAGES = {f.__name__: f for f in (gtest, ops, gpu, models, bad, faults, sanitize)}

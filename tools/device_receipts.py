@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests.conftest import MODELS  # noqa: E402
 from tools.receipt import Receipt  # noqa: E402
 
 KERNELS = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def", "vivace/ops/gpu.cc"]
@@ -20,6 +21,7 @@ SUITES = {
     "gtest": ("vivace_tests", NATIVE),
     "ops": ("pytest tests/test_ops.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops.py"]),
     "gpu": ("pytest tests/gpu --device cuda", [*KERNELS, *HARNESS]),
+    "models": ("pytest tests of whole models --device cuda", [*KERNELS, "vivace/models/**/*.cc", "vivace/models/**/*.h", "vivace/engine/*.cc", "vivace/engine/*.h", "vivace/serve/*.cc", *(f"tests/test_{f}.py" for f in MODELS)]),
     "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops_bad.py"]),
     "faults": ("python tests/planted_gpu.py", [*KERNELS, *HARNESS, "tests/planted_gpu.py"]),
     "sanitize": ("compute-sanitizer python tests/gpu/sanitized.py", [*KERNELS, *HARNESS]),
