@@ -28,8 +28,8 @@ SHAPES = {
     "embedding": both({"V": 49152, "H": 576}, {"table": "q8_0", "ids": "i32", "out": "f32"}, ranges={"ids": (0, 49152)}),
     "act_mul": both({"H": 1536}, {"x": "f32", "out": "f32"}) + both({"H": 1536}, {"x": "bf16", "out": "bf16"}),
     "rope": both({"N": 9, "D": 64, "R": 32}, {"x": "f32", "inv_freq": "f32", "pos": "i32", "out": "f32"}, values={**FREQ, **COUNT}),
-    "qkv_rope": both({**HEADS, "R": 32, "B": 1, "L": 1024}, {"qkv": "f32", "q": "f32", **CACHE, "inv_freq": "f32"}, values={**FREQ, **COUNT}),
-    "kv_append": both({"Hkv": 3, "D": 64, "B": 1, "L": 1024}, {"k": "bf16", "v": "bf16", **CACHE}, values=COUNT),
+    "qkv_rope": both({**HEADS, "R": 32, "B": 1, "L": 1024, "Hc": 3}, {"qkv": "f32", "q": "f32", **CACHE, "inv_freq": "f32"}, values={**FREQ, **COUNT}),
+    "kv_append": both({"Hkv": 3, "D": 64, "B": 1, "L": 1024, "Hc": 3}, {"k": "bf16", "v": "bf16", **CACHE}, values=COUNT),
     "softmax": both({"H": 1024}, {"x": "f32", "out": "f32"}),
     "sample": [
         Case({"T": 1, "V": 49152}, {"logits": "f32", "token": "i32"}, note="greedy"),

@@ -58,6 +58,8 @@ FAULTS = [
     ("values are rotated too", "vivace/cpu/rope/qkv_rope.cc", "heads(a.Hkv, nullptr, a.dtype, false,", "heads(a.Hkv, nullptr, a.dtype, true,", f"{OPS} -k qkv_rope"),
     ("rows that the cache lacks are written", "vivace/cpu/rope/kv_append.cc", "place = a.cache.row(slot, pos);", "place = std::max<int64_t>(0, a.cache.row(slot, pos));", f"{OPS} -k kv_append"),
     ("the slot is ignored", "vivace/cpu/rope/kv_append.cc", "a.cache.slot ? a.cache.slot[t] : 0", "0", f"{OPS} -k kv_append"),
+    ("kv_append: heads come first and are written as places", "vivace/kernels/rope/kv_append.h", "* (heads_first ? 1 : Hkv)", "* Hkv", f"{OPS} -k kv_append", "vivace/cpu/rope/kv_append.cc"),
+    ("qkv_rope: heads of a block lie side by side", "vivace/kernels/rope/kv_append.h", "heads_first ? int64_t{L} * D : D", "D", f"{OPS} -k qkv_rope", "vivace/cpu/rope/qkv_rope.cc"),
     ("softmax does not subtract the largest", "vivace/cpu/softmax/softmax.cc", "part += std::exp(z[i] - max)", "part += std::exp(z[i])", f"{OPS} -k softmax"),
     ("the sum keeps the first chunk only", "vivace/cpu/softmax/softmax.cc", "sum += part", "sum = sum > 0 ? sum : part", f"{OPS} -k softmax"),
     ("attention: causal sees one key too many", "vivace/kernels/attention/attention.h", "int64_t seen = pos + 1;", "int64_t seen = pos + 2;", f"{OPS} -k attention", "vivace/cpu/attention/attention.cc"),

@@ -86,6 +86,8 @@ FAULTS = [
     ("rope turns the other way", K + "rope/rotate.cuh", "x = fmaf(x0, c, -__fmul_rn(y0, s));", "x = fmaf(x0, c, __fmul_rn(y0, s));", table("rope")),
     ("rope: every token has the first one's position", K + "rope/rope.cuh", "a.pos[t]", "a.pos[0]", table("rope")),
     ("kv_append: places that do not exist are written", K + "rope/kv_append.cuh", "if (row < 0) return;", "", table("kv_append")),
+    ("kv_append: heads of a block lie side by side", K + "rope/kv_append.cuh", "i / a.D * gap", "0", table("kv_append")),
+    ("qkv_rope: heads come first and are written as places", K + "rope/kv_append.h", "* (heads_first ? 1 : Hkv)", "* Hkv", table("qkv_rope")),
     ("qkv_rope: keys and values change places", K + "rope/qkv_rope.cuh", "kind == 1 ? a.k_out : a.v_out", "kind == 2 ? a.k_out : a.v_out", table("qkv_rope")),
     ("embedding: the scale is forgotten", K + "embedding/embedding.cuh", "y[k][i] *= a.scale", "y[k][i] *= 1.0f", table("embedding")),
     ("advance: the turn does not wrap", K + "sampling/advance.cuh", "place + 1 == a.N ? 0 : place + 1", "place + 1", table("advance")),

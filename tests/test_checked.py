@@ -74,6 +74,43 @@ def test_latent():
         ops.latent_attention(q=q.array, cache=cache.array, page_table=slot("i32", [[1, 2]]).array, length=slot("i32", [9]).array, out=out.array, mask="full", scale=0.1)
 
 
+class Append:
+    """Four tokens for two slots of two pages of 4 places, of five pages, heads first; the last token has no slot."""
+
+    def __init__(self, op, **changed):
+        values = {"pos": [0, 7, 3, 9], "slot": [0, 0, 1, -1], "page_table": [[4, 1], [0, 77]]} | changed
+        rows = {"k": (4, 2, 16), "v": (4, 2, 16)} if op == "kv_append" else {"qkv": (4, 6 * 16)}
+        self.op, self.ports = op, {n: slot("bf16", np.ones(s)) for n, s in rows.items()} | {n: slot("i32", v) for n, v in values.items()}
+        self.caches = [Slot("bf16", (5, 2, 4, 16)).fill(0) for _ in "kv"]
+        self.ports |= {"k_cache": self.caches[0], "v_cache": self.caches[1]} | ({} if op == "kv_append" else {"q": Slot("bf16", (4, 2, 16)).fill(0)})
+
+    def __call__(self):
+        getattr(ops, self.op)(**{n: s.array for n, s in self.ports.items()}, layout="hnd")
+
+    def written(self):
+        for c in self.caches:
+            c.pull()
+        return any(c.bytes.any() for c in self.caches)
+
+
+@pytest.mark.parametrize("op", ("kv_append", "qkv_rope"))
+@pytest.mark.parametrize("changed, says", [
+    ({"pos": [0, 8, 3, -1]}, r"pos\[1\] is 8, wanted -1 to 7"),
+    ({"pos": [0, 7, 3, -2]}, r"pos\[3\] is -2"),
+    ({"slot": [0, 2, 1, -1], "pos": [0, 7, 3, -1]}, r"slot\[1\] is 2, wanted -1 to 1"),
+    ({"pos": [0, 7, 4, -1]}, r"page_table\[1, 1\] is 77, wanted 0 to 4: token 2 goes to place 4 of slot 1"),
+])
+def test_appending(op, changed, says):
+    call = Append(op, **changed)
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=f"{op}: " + says):
+        call()
+    assert not call.written()
+    with ops.checked():
+        Append(op, pos=[0, 7, 3, -1])()
+    call()  # without the mode it is defined what such contents do
+    assert call.written()
+
+
 def test_mode_ends():
     """Also when its body raises."""
     assert not ops._core.checked()

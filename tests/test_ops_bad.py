@@ -227,6 +227,16 @@ def test_bad_attributes(op, case):
             refused(r, vivace.InvalidArgumentError, [attr["name"]], {attr["name"]: value})
 
 
+@pytest.mark.parametrize("layout, cache", [("nhd", (1, 8, 3, 16)), ("hnd", (1, 3, 8, 16)), ("hnd", (1, 8, 2, 16)), ("nhd", (1, 2, 8, 16))])
+@pytest.mark.parametrize("op", ("kv_append", "qkv_rope"))
+def test_heads_of_a_cache(op, layout, cache):
+    """Two heads for a cache of another number, or of the other layout."""
+    z = lambda *shape: np.zeros(shape, np.float32)  # noqa: E731
+    rows = {"k": z(2, 2, 16), "v": z(2, 2, 16)} if op == "kv_append" else {"qkv": z(2, 96), "q": z(2, 2, 16)}
+    with pytest.raises(vivace.InvalidShapeError, match=rf"^{op}: .*Hkv = .*k_cache.*layout={layout}"):
+        getattr(ops, op)(**rows, pos=np.zeros(2, np.int32), k_cache=z(*cache), v_cache=z(*cache), layout=layout)
+
+
 def test_positional_ports():
     """Ports may go by position in the order of the spec; None leaves one out."""
     for op in TABLE:

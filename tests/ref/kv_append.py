@@ -18,16 +18,22 @@ def cache_rows(cache, pos, slot, page_table=None):
     return held, block, place
 
 
-def append(cache, new, pos, slot, page_table, dtype):
-    held, block, place = cache_rows(cache, pos, slot, page_table)
+def places_first(cache, layout):
+    """A view [B, L, Hkv, D] of a cache in either layout."""
+    return cache.swapaxes(1, 2) if layout == "hnd" else cache
+
+
+def append(cache, new, pos, slot, page_table, dtype, layout="nhd"):
     out = cache.copy()
-    out[block[held], place[held]] = round_to(new[held], dtype)
+    rows = places_first(out, layout)
+    held, block, place = cache_rows(rows, pos, slot, page_table)
+    rows[block[held], place[held]] = round_to(new[held], dtype)
     return out
 
 
-def ref(k, v, pos, k_cache, v_cache, slot=None, page_table=None, *, dtypes):
-    return {"k_cache": append(k_cache, k, pos, slot, page_table, dtypes["k_cache"]),
-            "v_cache": append(v_cache, v, pos, slot, page_table, dtypes["v_cache"])}
+def ref(k, v, pos, k_cache, v_cache, slot=None, page_table=None, *, layout="nhd", dtypes):
+    return {"k_cache": append(k_cache, k, pos, slot, page_table, dtypes["k_cache"], layout),
+            "v_cache": append(v_cache, v, pos, slot, page_table, dtypes["v_cache"], layout)}
 
 
 def bound(port, value, dtype, inputs):
@@ -43,17 +49,29 @@ def distinct(slots, positions, first=0):
     return {"slot": lambda rng, shape: pairs(slots)[: shape[0], 0], "pos": lambda rng, shape: pairs(slots)[: shape[0], 1]}
 
 
+def heads(Hkv, L, layout="nhd", **dims):
+    """Dims of caches of Hkv heads and L places a block. Axes are named after nhd: with hnd L counts heads and Hc places."""
+    return {**dims, "Hkv": Hkv, **({"L": Hkv, "Hc": L} if layout == "hnd" else {"L": L, "Hc": Hkv})}
+
+
 _PORTS = {"k": "bf16", "v": "bf16", "pos": "i32", "slot": "i32", "k_cache": "bf16", "v_cache": "bf16"}
+HND = {"layout": "hnd"}
 CASES = [
-    Case({"T": 4, "Hkv": 2, "D": 16, "B": 1, "L": 8}, {k: "f32" if d == "bf16" else d for k, d in _PORTS.items() if k != "slot"},
+    Case(heads(2, 8, T=4, D=16, B=1), {k: "f32" if d == "bf16" else d for k, d in _PORTS.items() if k != "slot"},
          values={"pos": np.array([7, 0, 3, 4])}),
-    Case({"T": 9, "Hkv": 3, "D": 100, "B": 3, "L": 5}, _PORTS, values=distinct(4, 7, first=-1), note="some slots and positions do not exist"),
-    Case({"T": 6, "Hkv": 1, "D": 64, "B": 2, "L": 9}, {**_PORTS, "k_cache": "e4m3", "v_cache": "e4m3"}, values=distinct(2, 9)),
-    Case({"T": 6, "Hkv": 2, "D": 32, "B": 2, "L": 9}, {**_PORTS, "k": "f32", "v": "f32", "k_cache": "f16", "v_cache": "f16", "rows": "i32"},
+    Case(heads(3, 5, T=9, D=100, B=3), _PORTS, values=distinct(4, 7, first=-1), note="some slots and positions do not exist"),
+    Case(heads(1, 9, T=6, D=64, B=2), {**_PORTS, "k_cache": "e4m3", "v_cache": "e4m3"}, values=distinct(2, 9)),
+    Case(heads(2, 9, T=6, D=32, B=2), {**_PORTS, "k": "f32", "v": "f32", "k_cache": "f16", "v_cache": "f16", "rows": "i32"},
          values=distinct(2, 9), rows=4),
-    Case({"T": 9, "Hkv": 2, "D": 24, "B": 7, "L": 4, "S": 3, "P": 2}, {**_PORTS, "page_table": "i32"},
+    Case(heads(2, 4, T=9, D=24, B=7, S=3, P=2), {**_PORTS, "page_table": "i32"},
          values={**distinct(4, 10, first=-1), "page_table": np.array([[5, 2], [0, -1], [7, 6]])}, note="paged; some pages do not exist"),
-    Case({"T": 5, "Hkv": 1, "D": 64, "B": 4, "L": 3, "S": 1, "P": 4}, {**{k: "f16" for k in ("k", "v", "k_cache", "v_cache")}, "pos": "i32", "page_table": "i32"},
+    Case(heads(1, 3, T=5, D=64, B=4, S=1, P=4), {**{k: "f16" for k in ("k", "v", "k_cache", "v_cache")}, "pos": "i32", "page_table": "i32"},
          values={"pos": np.array([11, 0, 4, 6, 12]), "page_table": np.array([[3, 1, 0, 2]])}),
-    Case({"T": 0, "Hkv": 2, "D": 16, "B": 1, "L": 8}, {k: "f16" if d == "bf16" else d for k, d in _PORTS.items()}, values=distinct(1, 8)),
+    Case(heads(2, 9, "hnd", T=9, D=64, B=3), _PORTS, HND, values=distinct(4, 11, first=-1), note="heads first; some slots and positions do not exist"),
+    Case(heads(3, 5, "hnd", T=7, D=36, B=2), {**_PORTS, "k": "f16", "v": "f16", "k_cache": "e4m3", "v_cache": "e4m3"}, HND, values=distinct(2, 5), note="heads first, no whole 16 bytes"),
+    Case(heads(5, 4, "hnd", T=9, D=128, B=7, S=3, P=2), {**_PORTS, "k_cache": "e4m3", "v_cache": "e4m3", "page_table": "i32", "rows": "i32"}, HND, rows=8,
+         values={**distinct(4, 10, first=-1), "page_table": np.array([[5, 2], [0, -1], [7, 6]])}, note="pages of heads; some do not exist"),
+    Case(heads(2, 4, "hnd", T=6, D=72, B=4, S=2, P=2), {k: "f16" if d == "bf16" else d for k, d in _PORTS.items()} | {"page_table": "i32"}, HND,
+         values={**distinct(2, 8), "page_table": np.array([[3, 1], [0, 2]])}, note="pages of heads"),
+    Case(heads(2, 8, T=0, D=16, B=1), {k: "f16" if d == "bf16" else d for k, d in _PORTS.items()}, values=distinct(1, 8)),
 ]

@@ -2,12 +2,12 @@
 import numpy as np
 
 from tests.ref.common import Case, rounding, round_to
-from tests.ref.kv_append import append, cache_rows, distinct
+from tests.ref.kv_append import HND, append, cache_rows, distinct, heads, places_first
 from tests.ref.rope import frequencies, rotate
 
 
 def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_norm=None, k_norm=None, page_table=None, *,
-        style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, dtypes, dims):
+        style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, layout="nhd", dtypes, dims):
     Hq, Hkv, D = dims["Hq"], dims["Hkv"], dims["D"]
     heads = qkv.reshape(len(qkv), Hq + 2 * Hkv, D)
 
@@ -22,7 +22,7 @@ def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_n
         if cache is None:
             written[f"{name}_out"] = round_to(new, dtypes[f"{name}_out"])
         else:
-            written[f"{name}_cache"] = append(cache, new, pos, slot, page_table, dtypes[f"{name}_cache"])
+            written[f"{name}_cache"] = append(cache, new, pos, slot, page_table, dtypes[f"{name}_cache"], layout)
     return written
 
 
@@ -36,32 +36,46 @@ def bound(port, value, dtype, inputs):
         return np.zeros_like(value)
     allowed = 3e-6 * np.abs(value).max(-1, keepdims=True, initial=0) + rounding(value, dtype)
     if port == "k_cache":
-        held, slot, pos = cache_rows(value, inputs["pos"], inputs.get("slot"), inputs.get("page_table"))
-        named = np.zeros(value.shape[:2], bool)
-        named[slot[held], pos[held]] = True
-        allowed = np.where(named[:, :, None, None], allowed, 0.0)
+        layout = inputs.attrs.get("layout", "nhd")
+        rows = places_first(value, layout)
+        held, block, place = cache_rows(rows, inputs["pos"], inputs.get("slot"), inputs.get("page_table"))
+        named = np.zeros((*rows.shape[:2], 1, 1), bool)
+        named[block[held], place[held]] = True
+        allowed = np.where(places_first(named, layout), allowed, 0.0)
     return allowed
 
 
 _SMALL = {"Hq": 4, "Hkv": 2, "D": 64, "R": 32}
+
+
+def cached(L, layout="nhd", Hkv=2, **dims):
+    return {**_SMALL, **dims, **heads(Hkv, L, layout)}
+
+
 _FREQ = {"inv_freq": frequencies}
 _CACHED = {"qkv": "bf16", "q": "bf16", "k_cache": "bf16", "v_cache": "bf16", "pos": "i32", "slot": "i32", "inv_freq": "f32"}
 CASES = [
     Case({"T": 3, **_SMALL}, {"qkv": "f32", "q": "f32", "k_out": "f32", "v_out": "f32", "pos": "i32", "inv_freq": "f32"},
          ranges={"pos": (0, 2048)}, values=_FREQ),
     Case({"T": 4, "Hq": 3, "Hkv": 1, "D": 40}, {"qkv": "bf16", "q": "bf16", "k_out": "bf16", "v_out": "bf16"}, note="a plain split"),
-    Case({"T": 5, **_SMALL, "B": 2, "L": 7}, _CACHED, values={**_FREQ, **distinct(2, 7)}),
-    Case({"T": 7, **_SMALL, "B": 2, "L": 5}, {**_CACHED, "q_norm": "bf16", "k_norm": "f32"}, {"style": "interleaved", "eps": 1e-5},
+    Case(cached(7, T=5, B=2), _CACHED, values={**_FREQ, **distinct(2, 7)}),
+    Case(cached(5, T=7, B=2), {**_CACHED, "q_norm": "bf16", "k_norm": "f32"}, {"style": "interleaved", "eps": 1e-5},
          values={**_FREQ, **distinct(3, 6, first=-1)}, note="some slots and positions do not exist"),
-    Case({"T": 6, "Hq": 2, "Hkv": 2, "D": 128, "R": 16, "B": 1, "L": 9},
+    Case(cached(9, T=6, Hq=2, D=128, R=16, B=1),
          {"qkv": "f16", "q": "f16", "k_cache": "e4m3", "v_cache": "e4m3", "pos": "i32", "inv_freq": "f32", "k_norm": "f16", "rows": "i32"},
          {"norm_plus_one": True, "attn_factor": 1.1}, values={**_FREQ, "pos": np.array([8, 0, 3, 4, 1, 7])}, rows=4),
-    Case({"T": 4, **_SMALL, "B": 1, "L": 6}, {k: "f32" if d == "bf16" else d for k, d in _CACHED.items() if k not in ("slot", "inv_freq")},
+    Case(cached(6, T=4, B=1), {k: "f32" if d == "bf16" else d for k, d in _CACHED.items() if k not in ("slot", "inv_freq")},
          values={"pos": np.array([5, 1, 0, 2])}, note="positions for the cache alone, no rotation"),
-    Case({"T": 3, **_SMALL, "B": 2, "L": 4}, {k: "f16" if d == "bf16" else d for k, d in {**_CACHED, "q_norm": "f16"}.items()} | {"k_norm": "bf16"},
+    Case(cached(4, T=3, B=2), {k: "f16" if d == "bf16" else d for k, d in {**_CACHED, "q_norm": "f16"}.items()} | {"k_norm": "bf16"},
          values={**_FREQ, **distinct(2, 4)}),
-    Case({"T": 3, **_SMALL, "B": 2, "L": 4}, {**_CACHED, "q_norm": "f32"}, values={**_FREQ, **distinct(2, 4)}),
-    Case({"T": 8, **_SMALL, "B": 5, "L": 4, "S": 2, "P": 2}, {**_CACHED, "q_norm": "bf16", "k_norm": "bf16", "page_table": "i32"},
+    Case(cached(4, T=3, B=2), {**_CACHED, "q_norm": "f32"}, values={**_FREQ, **distinct(2, 4)}),
+    Case(cached(4, T=8, B=5, S=2, P=2), {**_CACHED, "q_norm": "bf16", "k_norm": "bf16", "page_table": "i32"},
          values={**_FREQ, **distinct(3, 9, first=-1), "page_table": np.array([[4, 1], [0, 5]])}, note="paged; some places do not exist"),
-    Case({"T": 0, **_SMALL, "B": 1, "L": 6}, _CACHED, values={**_FREQ, **distinct(1, 6)}),
+    Case(cached(11, "hnd", T=7, B=3), {**_CACHED, "q_norm": "bf16", "k_norm": "bf16"}, HND, values={**_FREQ, **distinct(4, 13, first=-1)}, note="heads first; some places do not exist"),
+    Case(cached(6, "hnd", Hkv=3, T=6, D=128, R=16, B=2), {k: "f16" if d == "bf16" else d for k, d in _CACHED.items()} | {"k_cache": "e4m3", "v_cache": "e4m3", "rows": "i32"}, {**HND, "style": "interleaved"},
+         values={**_FREQ, **distinct(2, 6)}, rows=5, note="heads first"),
+    Case(cached(4, "hnd", Hkv=1, T=8, B=5, S=2, P=2), {**_CACHED, "k_norm": "f32", "page_table": "i32"}, HND,
+         values={**_FREQ, **distinct(3, 9, first=-1), "page_table": np.array([[4, 1], [0, 5]])}, note="pages of heads; some places do not exist"),
+    Case(cached(5, "hnd", Hkv=3, T=4, Hq=3, D=40, R=7, B=2), {**_CACHED, "k_cache": "e4m3", "v_cache": "e4m3"}, HND, values={**_FREQ, **distinct(2, 5)}, note="heads first, no whole 16 bytes"),
+    Case(cached(6, T=0, B=1), _CACHED, values={**_FREQ, **distinct(1, 6)}),
 ]

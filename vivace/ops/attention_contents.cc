@@ -67,6 +67,28 @@ Status inspect_attention(const Call& c, const Contents& read) {
   return {};
 }
 
+Status inspect_cache(const Call& c, const Contents& read) {
+  if (!c["k_cache"].present()) return {};
+  const bool paged = c["page_table"].present();
+  const int64_t B = c.dim("B"), L = c.dim(c.flag("layout") ? "Hc" : "L"), P = paged ? c.dim("P") : 1, S = paged ? c.dim("S") : B;
+  VV_ASSIGN(const std::vector<int32_t> pos, read("pos"));
+  VV_ASSIGN(const std::vector<int32_t> slot, read("slot"));
+  VV_ASSIGN(const std::vector<int32_t> pages, read("page_table"));
+  VV_ASSIGN(const int64_t rows, read.rows());
+  VV_TRY(within(c, "slot", slot, slot.empty() ? 0 : rows, -1, S - 1, "a slot, or -1 for none"));
+  VV_TRY(within(c, "pos", pos, rows, -1, P * L - 1, "a place of a slot, or -1 for none"));
+  for (int64_t t = 0; paged && t < rows; ++t) {
+    const int64_t s = slot.empty() ? 0 : slot[t];
+    if (s < 0 || pos[t] < 0) continue;
+    const int64_t p = pos[t] / L;
+    const int32_t page = pages[s * P + p];
+    if (page < 0 || page >= B)
+      return c.error(Code::kInvalidArgument, strf("page_table[%ld, %ld] is %d, wanted 0 to %ld: token %ld goes to place %d of slot %ld", static_cast<long>(s), static_cast<long>(p), page,
+                                                  static_cast<long>(B - 1), static_cast<long>(t), pos[t], static_cast<long>(s)));
+  }
+  return {};
+}
+
 Status inspect_offsets(const Call& c, const Contents& read) {
   VV_ASSIGN(const std::vector<int32_t> offsets, read("offsets"));
   VV_ASSIGN(const std::vector<int32_t> keys, read("k_offsets"));

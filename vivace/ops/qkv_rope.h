@@ -1,6 +1,7 @@
 // qkv_rope: everything between the qkv product and attention.
 #pragma once
 #include "vivace/kernels/rope/qkv_rope.h"
+#include "vivace/ops/attention_contents.h"
 #include "vivace/ops/rope_rules.h"
 
 namespace vivace::cpu {
@@ -15,8 +16,8 @@ struct qkv_rope {
   static constexpr Port kPorts[] = {
       in("qkv", "T,(Hq+2*Hkv)*D", "f32|bf16|f16", "per token: Hq heads of q, Hkv of k, Hkv of v; D <= 1024"),
       out("q", "T,Hq,D", "=qkv", "normalised and rotated queries"),
-      opt_inout("k_cache", "B,L,Hkv,D", "f32|bf16|f16|e4m3", "keys by slot and position, with page_table by page and place; the caches or k_out and v_out, not both"),
-      opt_inout("v_cache", "B,L,Hkv,D", "=k_cache", "values, laid out as k_cache"),
+      opt_inout("k_cache", "B,L,Hc,D", "f32|bf16|f16|e4m3", "keys by slot and position, with page_table by page and place; Hc = Hkv; with layout=hnd [B, Hkv, L, D]; the caches or k_out and v_out, not both"),
+      opt_inout("v_cache", "B,L,Hc,D", "=k_cache", "values, laid out as k_cache"),
       opt_out("k_out", "T,Hkv,D", "=qkv", "normalised and rotated keys"),
       opt_out("v_out", "T,Hkv,D", "=qkv", "values"),
       opt_in("pos", "T", "i32", "position of each token: angle and cache row; needed by inv_freq and by the caches"),
@@ -31,6 +32,7 @@ struct qkv_rope {
       choice("style", "half|interleaved", "half rotates dims (i, i+R), interleaved dims (2i, 2i+1)"),
       real("attn_factor", 1, "factor of cos and sin (YaRN's attention factor)"),
       real("eps", 1e-6, "added to the mean square of q_norm and k_norm"),
+      kCacheLayout,
       boolean("norm_plus_one", false, "q_norm and k_norm multiply by (1 + weight), Gemma's convention"),
   };
   static constexpr OpSpec spec{
@@ -61,12 +63,16 @@ struct qkv_rope {
     if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
     if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm")) return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
     VV_TRY(check_rotation(c));
+    const int64_t Hq = c.dim("Hq"), Hkv = caches ? cache_heads(c) : c.dim("Hkv"), D = c.dim("D"), width = c["qkv"].shape[1];
+    if (width != (Hq + 2 * Hkv) * D)
+      return c.error(Code::kInvalidShape, strf("qkv has %ld elements a token, wanted (Hq + 2 * Hkv) * D = %ld with Hq = %ld of q, Hkv = %ld of %s (layout=%s) and D = %ld", static_cast<long>(width), static_cast<long>((Hq + 2 * Hkv) * D),
+                                               static_cast<long>(Hq), static_cast<long>(Hkv), caches ? "k_cache" : "k_out", c.flag("layout") ? "hnd" : "nhd", static_cast<long>(D)));
     *a = Args{
         .qkv = c.ptr("qkv"), .q = c.ptr("q"), .k_out = c.ptr("k_out"), .v_out = c.ptr("v_out"), .cache = cache_of(c),
         .pos = c.ptr<int32_t>("pos"), .inv_freq = c.ptr<float>("inv_freq"), .q_norm = c.ptr("q_norm"), .k_norm = c.ptr("k_norm"), .rows = c.ptr<int32_t>("rows"),
         .qkv_stride = c.row_stride("qkv"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k_out"), .v_stride = c.row_stride("v_out"),
-        .T = static_cast<int32_t>(c.dim("T")), .Hq = static_cast<int32_t>(c.dim("Hq")), .Hkv = static_cast<int32_t>(c.dim("Hkv")),
-        .D = static_cast<int32_t>(c.dim("D")), .R = static_cast<int32_t>(c.dim("R")),
+        .T = static_cast<int32_t>(c.dim("T")), .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv),
+        .D = static_cast<int32_t>(D), .R = static_cast<int32_t>(c.dim("R")),
         .attn_factor = static_cast<float>(c.real("attn_factor")), .eps = static_cast<float>(c.real("eps")),
         .style = c.choice<kernels::RopeStyle>("style"), .norm_plus_one = c.flag("norm_plus_one"),
         .dtype = c["qkv"].dtype, .q_norm_dtype = c["q_norm"].dtype, .k_norm_dtype = c["k_norm"].dtype,
@@ -81,6 +87,7 @@ struct qkv_rope {
             .flops = (q + kv) * ((a.q_norm || a.k_norm) ? 4 : 0) + int64_t{a.T} * (a.Hq + a.Hkv) * a.R * 6};
   }
 
+  static Status inspect(const Call& c, const Contents& read) { return inspect_cache(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::qkv_rope(a, pool); }
 
   struct Gpu {

@@ -17,12 +17,18 @@ inline Status check_rotation(const Call& c) {
   return {};
 }
 
+/// The attribute of ops that write caches, whose ports' dims are named after nhd: with hnd L is heads and Hc places.
+inline constexpr Attr kCacheLayout = choice("layout", "nhd|hnd", "whether a block of the caches holds its places one after the other, or its heads: [B, Hkv, L, D]");
+inline int64_t cache_heads(const Call& c) { return c.dim(c.flag("layout") ? "L" : "Hc"); }
+
 /// The cache ports k_cache, v_cache, slot and page_table of a call that has them.
 inline kernels::KvCache cache_of(const Call& c) {
+  const bool hnd = c.flag("layout");
   return {.k = c.ptr("k_cache"), .v = c.ptr("v_cache"), .slot = c.ptr<int32_t>("slot"), .page_table = c.ptr<int32_t>("page_table"),
           .k_stride = c.row_stride("k_cache"), .v_stride = c.row_stride("v_cache"), .table_stride = c.row_stride("page_table"),
-          .B = static_cast<int32_t>(c.dim("B")), .L = static_cast<int32_t>(c.dim("L")),
-          .S = static_cast<int32_t>(c.dim("S")), .P = static_cast<int32_t>(c.dim("P")), .dtype = c["k_cache"].dtype};
+          .B = static_cast<int32_t>(c.dim("B")), .L = static_cast<int32_t>(c.dim(hnd ? "Hc" : "L")),
+          .S = static_cast<int32_t>(c.dim("S")), .P = static_cast<int32_t>(c.dim("P")),
+          .Hkv = static_cast<int32_t>(cache_heads(c)), .D = static_cast<int32_t>(c.dim("D")), .dtype = c["k_cache"].dtype, .heads_first = hnd};
 }
 
 /// Tactics of the rotating ops: as few lanes as hold the head. Those of vec 8 and access 1 serve heads at

@@ -55,8 +55,3 @@ def copy_into(to, host):
         to.copy_(torch.from_numpy(np.ascontiguousarray(host)))
     else:
         to[...] = host
-
-
-def slice_heads(x, first, count):
-    """Heads [first, first + count) of [T, H, ...] without a copy, or None."""
-    return None if x is None else x[:, first : first + count]

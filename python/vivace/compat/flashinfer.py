@@ -15,7 +15,7 @@ import numpy as np
 
 from vivace import ops
 from vivace.compat import arrays
-from vivace.compat.arrays import as_i32, beside, check, copy_into, empty, on_host, slice_heads
+from vivace.compat.arrays import as_i32, beside, check, copy_into, empty, on_host
 from vivace.errors import FailedPreconditionError, InvalidArgumentError, InvalidShapeError, LimitExceededError, UnsupportedError
 
 _LOG2E = math.log2(math.e)
@@ -176,11 +176,7 @@ def append_paged_kv_cache(append_key, append_value, batch_indices, positions, pa
     last = kv_indices.shape[0] - 1
     at = at.clip(0, last) if last >= 0 else at
     page, place = as_i32(kv_indices[at] * valid - 1 * ~valid), as_i32(positions * valid % size)
-    if not hnd:
-        ops.kv_append(append_key, append_value, pos=place, slot=page, k_cache=k, v_cache=v)
-        return
-    for h in range(k.shape[1]):
-        ops.kv_append(slice_heads(append_key, h, 1), slice_heads(append_value, h, 1), pos=place, slot=page, k_cache=k[:, h][:, :, None], v_cache=v[:, h][:, :, None])
+    ops.kv_append(append_key, append_value, pos=place, slot=page, k_cache=k, v_cache=v, layout="hnd" if hnd else "nhd")
 
 
 class _Planned:

@@ -10,14 +10,17 @@ void kv_append(const kernels::KvAppendArgs& a, Pool& pool) {
     const int64_t slot = a.cache.slot ? a.cache.slot[t] : 0, pos = a.pos[t];
     const int64_t place = a.cache.row(slot, pos);
     if (place < 0) return;
-    const int64_t k_first = a.cache.element(place, a.cache.k_stride, row), v_first = a.cache.element(place, a.cache.v_stride, row);
-    for_chunks(row, [&](int64_t first, int64_t n) {
-      float h[kChunk];
-      load_f32(a.k, a.dtype, t * a.k_stride + first, n, h);
-      store_f32(a.cache.k, a.cache.dtype, k_first + first, n, h);
-      load_f32(a.v, a.dtype, t * a.v_stride + first, n, h);
-      store_f32(a.cache.v, a.cache.dtype, v_first + first, n, h);
-    });
+    const int64_t k_first = a.cache.element(place, a.cache.k_stride), v_first = a.cache.element(place, a.cache.v_stride);
+    const int64_t runs = a.cache.heads_first ? a.Hkv : 1, run = row / (runs > 0 ? runs : 1);  // elements that lie side by side in the cache
+    for (int64_t i = 0; i < runs; ++i)
+      for_chunks(run, [&](int64_t first, int64_t n) {
+        const int64_t from = i * run + first, to = i * a.cache.head_pitch() + first;
+        float h[kChunk];
+        load_f32(a.k, a.dtype, t * a.k_stride + from, n, h);
+        store_f32(a.cache.k, a.cache.dtype, k_first + to, n, h);
+        load_f32(a.v, a.dtype, t * a.v_stride + from, n, h);
+        store_f32(a.cache.v, a.cache.dtype, v_first + to, n, h);
+      });
   });
 }
 

@@ -13,13 +13,14 @@ struct Sink {
   void* base;
   DType dtype;
   int64_t first;  // element of the token's first head
+  int64_t pitch;  // elements to its next
 };
 
 Sink kv_sink(const QkvRopeArgs& a, int64_t t, void* out, int64_t out_stride, void* cache, int64_t block_stride) {
-  if (out != nullptr) return {out, a.dtype, t * out_stride};
+  if (out != nullptr) return {out, a.dtype, t * out_stride, a.D};
   const int64_t row = a.cache.row(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
-  if (row < 0) return {nullptr, a.cache.dtype, 0};
-  return {cache, a.cache.dtype, a.cache.element(row, block_stride, int64_t{a.Hkv} * a.D)};
+  if (row < 0) return {nullptr, a.cache.dtype, 0, 0};
+  return {cache, a.cache.dtype, a.cache.element(row, block_stride), a.cache.head_pitch()};
 }
 
 void rms_norm(float* head, int64_t D, const float* factor, float eps) {
@@ -44,11 +45,11 @@ void qkv_token(const QkvRopeArgs& a, int64_t t) {
       load_f32(a.qkv, a.dtype, from + n * a.D, a.D, head);
       if (norm != nullptr) rms_norm(head, a.D, factor, a.eps);
       if (rotate) rotation.apply(head);
-      store_f32(to.base, to.dtype, to.first + n * a.D, a.D, head);
+      store_f32(to.base, to.dtype, to.first + n * to.pitch, a.D, head);
     }
     from += count * a.D;
   };
-  heads(a.Hq, a.q_norm, a.q_norm_dtype, true, {a.q, a.dtype, t * a.q_stride});
+  heads(a.Hq, a.q_norm, a.q_norm_dtype, true, {a.q, a.dtype, t * a.q_stride, a.D});
   heads(a.Hkv, a.k_norm, a.k_norm_dtype, true, kv_sink(a, t, a.k_out, a.k_stride, a.cache.k, a.cache.k_stride));
   heads(a.Hkv, nullptr, a.dtype, false, kv_sink(a, t, a.v_out, a.v_stride, a.cache.v, a.cache.v_stride));
 }

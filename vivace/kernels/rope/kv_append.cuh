@@ -19,14 +19,16 @@ __global__ void __launch_bounds__(P.threads) kv_append(const __grid_constant__ K
   const int width = a.Hkv * a.D;
   const X* k = static_cast<const X*>(a.k) + t * a.k_stride;
   const X* v = static_cast<const X*>(a.v) + t * a.v_stride;
-  Kv* k_to = static_cast<Kv*>(a.cache.k) + a.cache.element(row, a.cache.k_stride, width);
-  Kv* v_to = static_cast<Kv*>(a.cache.v) + a.cache.element(row, a.cache.v_stride, width);
+  Kv* k_to = static_cast<Kv*>(a.cache.k) + a.cache.element(row, a.cache.k_stride);
+  Kv* v_to = static_cast<Kv*>(a.cache.v) + a.cache.element(row, a.cache.v_stride);
+  const int64_t gap = a.cache.head_pitch() - a.D;  // between heads; 0 where a token's lie side by side
   for (int i = static_cast<int>(threadIdx.x) * V; i < width; i += P.threads * V) {
     float from_k[V], from_v[V];
     load<V>(k + i, from_k);
     load<V>(v + i, from_v);
-    store<V>(k_to + i, from_k);
-    store<V>(v_to + i, from_v);
+    const int64_t at = i + (gap != 0 ? i / a.D * gap : 0);
+    store<V>(k_to + at, from_k);
+    store<V>(v_to + at, from_v);
   }
 }
 

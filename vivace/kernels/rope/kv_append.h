@@ -4,27 +4,30 @@
 
 namespace vivace::kernels {
 
-/// A KV cache as an op writes it: a slot is one block of L rows, or, with a page table, P blocks (pages)
-/// of L rows that lie anywhere.
+/// A KV cache as an op writes it: a slot is one block of L places, or, with a page table, P blocks (pages)
+/// of L places that lie anywhere.
 struct KvCache {
-  void* k;              // [B, L, Hkv, D] dtype
-  void* v;              // [B, L, Hkv, D] dtype
+  void* k;              // [B, L, Hkv, D] dtype, heads_first [B, Hkv, L, D]
+  void* v;              // as k
   const int32_t* slot;  // [T] or null: slot 0
   const int32_t* page_table;   // [S, P] block of each page of a slot, or null: block = slot
   int64_t k_stride, v_stride;  // elements a block
   int64_t table_stride;        // elements a slot of page_table
-  int32_t B, L, S, P;
+  int32_t B, L, S, P, Hkv, D;
   DType dtype;
+  bool heads_first;     // a block's heads one after the other, not its places
 
-  /// Row L * block + place of (slot, pos), -1 if the cache has none: such tokens are not written.
+  /// L * block + place of (slot, pos), -1 if the cache has none: such tokens are not written.
   VV_HD int64_t row(int64_t s, int64_t pos) const {
     if (page_table == nullptr) return s >= 0 && s < B && pos >= 0 && pos < L ? s * L + pos : -1;
     if (s < 0 || s >= S || pos < 0 || L == 0 || pos / L >= P) return -1;
     const int64_t block = page_table[s * table_stride + pos / L];
     return block >= 0 && block < B ? block * L + pos % L : -1;
   }
-  /// First element of a row() whose rows hold `width` elements, in a cache of this block stride.
-  VV_HD int64_t element(int64_t row, int64_t block_stride, int64_t width) const { return row / L * block_stride + row % L * width; }
+  /// Element where the first head of a row() begins, in a cache of this block stride.
+  VV_HD int64_t element(int64_t row, int64_t block_stride) const { return row / L * block_stride + row % L * D * (heads_first ? 1 : Hkv); }
+  /// Elements from one head of a place to its next.
+  VV_HD int64_t head_pitch() const { return heads_first ? int64_t{L} * D : D; }
 };
 
 struct KvAppendArgs {

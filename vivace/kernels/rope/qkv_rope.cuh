@@ -32,7 +32,6 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
 
   const int pos = a.pos ? a.pos[t] : 0;
   const int64_t row = a.cache.k ? a.cache.row(a.cache.slot ? a.cache.slot[t] : 0, pos) : -1;
-  const int64_t width = int64_t{a.Hkv} * a.D;
   angles.fill(a.inv_freq, R, static_cast<float>(pos), a.attn_factor);
   __syncthreads();
   const bool norms = a.q_norm != nullptr || a.k_norm != nullptr;
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
       part.take_angles(angles, lane);
       part.rotate(h);
     }
-    const int64_t at = int64_t{head - (kind == 0 ? 0 : kind == 1 ? a.Hq : a.Hq + a.Hkv)} * a.D;
+    const int64_t of_kind = head - (kind == 0 ? 0 : kind == 1 ? a.Hq : a.Hq + a.Hkv), at = of_kind * a.D;
     if (kind == 0) {
       part.store_head(static_cast<X*>(a.q) + t * a.q_stride + at, h);
     } else if (a.k_out != nullptr) {
@@ -65,7 +64,7 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
       part.store_head(out + at, h);
     } else if (row >= 0) {
       Kv* cache = static_cast<Kv*>(kind == 1 ? a.cache.k : a.cache.v);
-      part.store_head(cache + a.cache.element(row, kind == 1 ? a.cache.k_stride : a.cache.v_stride, width) + at, h);
+      part.store_head(cache + a.cache.element(row, kind == 1 ? a.cache.k_stride : a.cache.v_stride) + of_kind * a.cache.head_pitch(), h);
     }
   }
 }
