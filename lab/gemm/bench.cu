@@ -2,6 +2,7 @@
 //   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/kernels.cu -o kernels.cubin
 //   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -ldl -o bench
 //   ./bench kernels.cubin[,more.cubin] [rows.jsonl] [quick]
+//   ./bench names   # the kernels that it asks for: all must be in the cubins (no GPU)
 #include <cudaTypedefs.h>
 
 #include <chrono>
@@ -33,12 +34,14 @@ struct Variant {
 std::vector<cudaLibrary_t> g_libraries;
 cudaStream_t g_stream;
 int g_sms;
+bool g_names;  // print the kernels that are asked for alone
 PFN_cuTensorMapEncodeTiled_v12000 g_encode;
 
 /// By the mangled name; out is bf16. `policy` and `args` are mangled too.
 const void* kernel(const char* name, bool e4m3, const std::string& policy, const char* args) {
   const std::string symbol = "_ZN6vivace7kernels" + std::to_string(std::strlen(name)) + name + (e4m3 ? "INS0_4e4m3ENS0_4bf16E" : "INS0_4bf16ES2_") +
                              "XtlNS0_" + policy + "EEEEvNS0_" + args + "E";
+  if (g_names) return std::puts(symbol.c_str()), nullptr;
   cudaKernel_t found = nullptr;
   for (const cudaLibrary_t library : g_libraries)
     if (cudaLibraryGetKernel(&found, library, symbol.c_str()) == cudaSuccess) return reinterpret_cast<const void*>(found);
@@ -78,7 +81,7 @@ void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel}), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel, p.panel_rows}), "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
@@ -264,6 +267,15 @@ int main(int argc, char** argv) {
     else if (word == "many") few = false;
     else seconds = std::atoi(argv[i]);
   }
+  std::vector<Variant> all;
+  const auto list = [&all] {
+#define STREAM(n, k, r, t, s, c, x) add(all, GemmStream{n, k, r, t, s, c, bool(x), true});
+#define TILE(t, n, wt, wn, s) add(all, GemmTile{t, n, wt, wn, s, true});
+#define WGMMA(type, ...) add(all, GemmWgmma{__VA_ARGS__}, std::strcmp(#type, "e4m3") == 0);
+#include "lab/gemm/tactics.inc"
+  };
+  g_names = std::strcmp(argv[1], "names") == 0;
+  if (g_names) return list(), 0;
   LAB_CHECK(cudaStreamCreateWithFlags(&g_stream, cudaStreamNonBlocking));
   for (std::istringstream files(argv[1]); files.good();) {
     std::string file;
@@ -273,11 +285,7 @@ int main(int argc, char** argv) {
   LAB_CHECK(cudaDeviceGetAttribute(&g_sms, cudaDevAttrMultiProcessorCount, 0));
   cudaDriverEntryPointQueryResult found;
   LAB_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", reinterpret_cast<void**>(&g_encode), 12000, cudaEnableDefault, &found));
-  std::vector<Variant> all;
-#define STREAM(n, k, r, t, s, c, x) add(all, GemmStream{n, k, r, t, s, c, bool(x), true});
-#define TILE(t, n, wt, wn, s) add(all, GemmTile{t, n, wt, wn, s, true});
-#define WGMMA(type, ...) add(all, GemmWgmma{__VA_ARGS__}, std::strcmp(#type, "e4m3") == 0);
-#include "lab/gemm/tactics.inc"
+  list();
   for (const Variant& v : all)
     for (const void* k : v.kernel)
       if (k != nullptr) LAB_CHECK(cudaKernelSetAttributeForDevice(static_cast<cudaKernel_t>(const_cast<void*>(k)), cudaFuncAttributeMaxDynamicSharedMemorySize, v.smem, 0));
@@ -293,7 +301,7 @@ int main(int argc, char** argv) {
   LAB_CHECK(cudaDeviceSynchronize());
   Blas blas;
 
-  const std::vector<Shape> decode = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {32768, 2048}, {2048, 16384}, {2560, 2048},
+  const std::vector<Shape> decode = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {32768, 2048}, {2048, 16384}, {2560, 2048}, {2048, 2048},
                                      {8192, 1024}, {1024, 4096}, {2560, 1024}, {1024, 2048}};
   const std::vector<Shape> vision = {{3456, 1152}, {1152, 1152}, {4304, 1152}, {1152, 4304}};
   struct Job {

@@ -24,7 +24,7 @@ int main(int argc, char**) {
     if (seen.insert(line).second) std::puts(line);
   };
   std::puts("// What bench.cu tries; printed by list_tactics.cc. WGMMA(type, GemmWgmma's members).");
-  constexpr int kWeights[][2] = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {32768, 2048}, {2048, 16384}, {2560, 2048}, {8192, 1024}, {1024, 4096}, {2560, 1024}, {1024, 2048}, {3456, 1152}, {1152, 1152}, {4304, 1152}, {1152, 4304}};
+  constexpr int kWeights[][2] = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {32768, 2048}, {2048, 16384}, {2560, 2048}, {2048, 2048}, {8192, 1024}, {1024, 4096}, {2560, 1024}, {1024, 2048}, {3456, 1152}, {1152, 1152}, {4304, 1152}, {1152, 4304}};
   using namespace kernels;
   constexpr int32_t kWays[] = {kFinishFast | kFinishResidual, kFinishFast | kFinishBias | kFinishActivation * static_cast<int32_t>(Activation::gelu_tanh),
                                kFinishFast | kFinishGated | kFinishActivation * static_cast<int32_t>(Activation::silu)};
