@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--op", action="append", default=[], help="an op; may be given several times (default: all)")
     p.add_argument("--jobs", type=int, default=0, help="compiles at a time (default: one a core)")
     p = command("convert", cmd_convert, "Convert a checkpoint: a hub folder to GGUF; GGUF, CTranslate2 or Orbax to a hub folder.")
-    p.add_argument("source", help="folder with safetensors, .safetensors, .gguf, or folder of CTranslate2 (Whisper) or Orbax (pi0.5, pi0)")
+    p.add_argument("source", help="folder with safetensors, .safetensors, .gguf, or folder of CTranslate2 (Whisper) or Orbax (pi0.5, pi0, pi0-FAST)")
     p.add_argument("target", help="a new .gguf file, or a new folder")
     p.add_argument("--dtype", default="auto", help="of matrices: q8_0 (auto), q4_0, q4_1, f16, bf16, f32 for GGUF; bf16 (auto), f16, f32, e4m3, e2m1 (NVFP4) for a folder")
     return top

@@ -44,7 +44,7 @@ _EXTRA = {"gemma3": {"hidden_activation": "gelu_pytorch_tanh"}, "gpt2": {"activa
 
 def convert(source, target, *, dtype: str = "auto") -> dict:
     """Writes `target` (a .gguf file or a folder) from `source` (a hub folder, .safetensors, .gguf, or a
-    folder of CTranslate2 with a Whisper model, or of Orbax with pi0.5 or pi0). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). Returns {"tensors", "bytes"}."""
+    folder of CTranslate2 with a Whisper model, or of Orbax with pi0.5, pi0 or pi0-FAST). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). Returns {"tensors", "bytes"}."""
     source, target = Path(source), Path(target)
     if file := ct2.file_of(source):
         _must_be_new(target, folder=True)

@@ -55,14 +55,17 @@ def _gemma(suffix, tower, adaptive):
     return table
 
 
-def _table(adaptive: bool) -> list:
-    """(leaf, [(tensor, what it is of the leaf)]) of pi0.5 (adaptive norms) or pi0."""
+_FLOW_ENDS = {"pi05": ("time_mlp_in", "time_mlp_out"), "pi0": ("state_proj", "action_time_mlp_in", "action_time_mlp_out")}
+
+
+def _table(family: str) -> list:
+    """(leaf, [(tensor, what it is of the leaf)]) of "pi05", "pi0" or "pi0fast", which is a language model and its eyes."""
     block = _VISION + "encoder.layers.{i}."
     table = [("PaliGemma/llm/embedder/input_embedding", [("paligemma_with_expert.paligemma.lm_head.weight", lambda w: w)]),
              ("PaliGemma/img/embedding/kernel", [(_VISION + "embeddings.patch_embedding.weight", lambda w: w.transpose(3, 2, 0, 1))]),
              ("PaliGemma/img/embedding/bias", [(_VISION + "embeddings.patch_embedding.bias", np.ravel)]),
              ("PaliGemma/img/pos_embedding", [(_VISION + "embeddings.position_embedding.weight", lambda w: w[0])])]
-    table += _gemma("", _TEXT, False) + _gemma("_1", _EXPERT, adaptive)
+    table += _gemma("", _TEXT, False)
     for k in (0, 1):
         table += _norm(f"{_BLOCKS}LayerNorm_{k}", f"{block}layer_norm{k + 1}") + _dense(f"{_BLOCKS}MlpBlock_0/Dense_{k}", f"{block}mlp.fc{k + 1}")
     for leaf, name in (("query", "q"), ("key", "k"), ("value", "v")):
@@ -70,9 +73,19 @@ def _table(adaptive: bool) -> list:
     out = f"{_BLOCKS}MultiHeadDotProductAttention_0/out"
     table += [(f"{out}/kernel", [(f"{block}self_attn.out_proj.weight", _joined)]), (f"{out}/bias", [(f"{block}self_attn.out_proj.bias", np.ravel)])]
     table += _norm("PaliGemma/img/Transformer/encoder_norm", _VISION + "post_layernorm") + _dense("PaliGemma/img/head", _GEMMA + "multi_modal_projector.linear")
-    for name in ("action_in_proj", "action_out_proj", *(("time_mlp_in", "time_mlp_out") if adaptive else ("state_proj", "action_time_mlp_in", "action_time_mlp_out"))):
-        table += _dense(name, name)
+    if family in _FLOW_ENDS:
+        table += _gemma("_1", _EXPERT, family == "pi05")
+        for name in ("action_in_proj", "action_out_proj", *_FLOW_ENDS[family]):
+            table += _dense(name, name)
     return table
+
+
+def _family(arrays) -> str | None:
+    """Whose leaves these are; None: of no policy known here."""
+    for family, proof in (("pi05", "time_mlp_in/kernel"), ("pi0", "state_proj/kernel"), ("pi0fast", "PaliGemma/llm/embedder/input_embedding")):
+        if proof in arrays:
+            return None if family == "pi0fast" and f"{_LAYERS}attn/q_einsum_1/w" in arrays else family  # an expert and no proof: a flow that lacks something
+    return None
 
 
 def folder_of(source: Path) -> Path | None:
@@ -137,7 +150,7 @@ class _Part:
         return np.ascontiguousarray(self._turn(w if self._layer is None else w[self._layer]), np.float32)
 
 
-def _config(tree: _Tree, adaptive: bool) -> dict:
+def _config(tree: _Tree, family: str) -> dict:
     """The shapes, as config.json of a policy says them."""
     def tower(suffix):
         _, heads, width, head = tree.shape(f"{_LAYERS}attn/q_einsum{suffix}/w")
@@ -148,7 +161,8 @@ def _config(tree: _Tree, adaptive: bool) -> dict:
     layers, _, heads, _ = tree.shape(f"{_BLOCKS}MultiHeadDotProductAttention_0/query/kernel")
     side = math.isqrt(tree.shape("PaliGemma/img/pos_embedding")[1])
     vision = {"width": width, "depth": layers, "mlp_dim": tree.shape(f"{_BLOCKS}MlpBlock_0/Dense_0/kernel")[2], "num_heads": heads, "image_size": side * patch, "patch_size": patch}
-    return {"family": "pi05" if adaptive else "pi0", "text": tower(""), "expert": tower("_1"), "vision": vision, "action_dim": tree.shape("action_in_proj/kernel")[0]}
+    flow = {"expert": tower("_1"), "action_dim": tree.shape("action_in_proj/kernel")[0]} if family in _FLOW_ENDS else {}
+    return {"family": family, "text": tower(""), "vision": vision, **flow}
 
 
 def convert(source: Path, target: Path, dtype: str) -> dict:
@@ -160,10 +174,10 @@ def convert(source: Path, target: Path, dtype: str) -> dict:
         raise InvalidArgumentError(f"dtype: wanted one of {', '.join(PLAIN)} from Orbax, got {dtype!r}")
     folder = folder_of(source)
     tree = _Tree(folder)
-    adaptive = "time_mlp_in/kernel" in tree.arrays
-    if not adaptive and "state_proj/kernel" not in tree.arrays:
-        raise UnsupportedError(f"{folder}: wanted the parameters of pi0.5 or pi0; neither time_mlp_in nor state_proj is there")
-    table = _table(adaptive)
+    family = _family(tree.arrays)
+    if family is None:
+        raise UnsupportedError(f"{folder}: wanted the parameters of pi0.5, pi0 or pi0-FAST; neither time_mlp_in nor state_proj nor PaliGemma's embedding is there")
+    table = _table(family)
     wanted = {leaf for leaf, _ in table}
     if missing := sorted(wanted - set(tree.arrays)):
         raise CorruptDataError(f"{folder}: {len(missing)} arrays are missing, {missing[0]} first")
@@ -171,7 +185,7 @@ def convert(source: Path, target: Path, dtype: str) -> dict:
         raise UnsupportedError(f"{folder}: {len(extra)} arrays of no policy known here, {extra[0]} first")
     tensors = {}
     try:
-        config = _config(tree, adaptive)
+        config = _config(tree, family)
         for leaf, parts in table:
             stacked = "{i}" in parts[0][0]
             for i in range(tree.shape(leaf)[0]) if stacked else (None,):
