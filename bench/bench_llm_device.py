@@ -3,11 +3,11 @@
     python bench/bench_llm_device.py [--models qwen3-8b,qwen3-0.6b] [--steps 400]
 
 A step is what the host sees: tokens of all sequences, read back, while the device runs ahead; context 1,024. Its
-floor counts weights and caches once at the measured copy rate. The peer is transformers 5.17 with torch.compile and
-CUDA graphs on the same chip on an earlier day (bf16), so its ratio says less than one measured in turn.
+floor counts weights and caches once at the measured copy rate. Peers marked archived are transformers 5.17 with
+torch.compile and CUDA graphs on the same chip on an earlier day (bf16); --parts peers measures it in turn with ours.
 metric=graph rows (--parts curves) are the step's graph alone, replayed: over context and batch. metric=jitter: 20,000 steps of
 one sequence that starts anew at the same context every 400. invariance=strict: the same with one
-class of rows. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
+class of rows; metric=answer is a prompt and its answer. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
 """
 import argparse
@@ -41,7 +41,8 @@ CURVE_CHUNK = 128
 CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("llama-3.2-1b", "bf16", (1,), (1024, 8192, 32768, 65536, 131071)),
           ("qwen3-8b", "bf16", (2, 4, 8, 16, 32), (1024,))]
 JITTER = ("smollm2-135m", "bf16", 20_000, 400)
-STRICT = ("qwen3-8b", "bf16", 1)  # of several sequences whose prompts take many steps, never do all answer in one
+STRICT = ("qwen3-8b", "bf16", (1, 2), 256)  # room: 2 slots let a step of one prompt hold 64 tokens, 1 slot 16; tokens of an answer
+PEERS = ("qwen3-0.6b", "qwen3-8b")
 START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
@@ -115,15 +116,53 @@ def steps(vivace, add, count, name, precision, kv, batches) -> None:
 
 
 def strict(vivace, add) -> None:
-    """What it costs that tokens of prompts have the bits of tokens of answers: the same model, one class and two."""
+    """What it costs that tokens of prompts have the bits of tokens of answers: the same model, two classes and one."""
     from vivace.bench import bench_text_model
 
-    name, precision, batch = STRICT
-    for invariance in ("class", "strict"):
-        with load(vivace, name, precision, batch, context=2 * POSITION, chunk=PROMPT, invariance=invariance) as model:
-            step, prefill = bench_text_model(model, steps=100, prompt_tokens=PROMPT, batch=batch, position=POSITION)
-            for metric, row in (("step", step), ("prefill", prefill)):
-                add(model.report(), precision, f"model={name},batch={batch},ctx={POSITION},invariance={invariance},metric={metric}", **{k: row[k] for k in ("p50_us", "p99_us", "n")})
+    name, precision, rooms, tokens = STRICT
+    prompt = [(i * 7919 + 13) % 30_000 for i in range(PROMPT)]
+    for room in rooms:
+        before = {}
+        for invariance in ("class", "strict"):
+            with load(vivace, name, precision, room, context=2 * POSITION, chunk=PROMPT, invariance=invariance) as model:
+                rows = dict(zip(("step", "prefill"), bench_text_model(model, steps=100, prompt_tokens=PROMPT, position=POSITION)))
+                times = []
+                for _ in range(3):
+                    start = time.perf_counter()
+                    model.generate_ids(prompt, max_tokens=tokens)
+                    times.append(time.perf_counter() - start)
+                rows["answer"] = {"p50_us": sorted(times)[1] * 1e6, "n": 3}
+                for metric, row in rows.items():
+                    note = f"{row['p50_us'] / before[metric] - 1:+.1%} of class" if metric in before else None
+                    before.setdefault(metric, row["p50_us"])
+                    what = f",prompt={PROMPT},tokens={tokens}" if metric == "answer" else f",ctx={POSITION}"
+                    add(model.report(), precision, f"model={name},batch=1,room={room}{what},invariance={invariance},metric={metric}", note=note, **{k: row.get(k) for k in ("p50_us", "p99_us", "n")})
+
+
+def beside(vivace, add, models) -> None:
+    """A step of ours and of transformers, in turn in this process, from the same context."""
+    import torch
+
+    from bench.peers.transformers_step import Peer
+    from vivace.bench import bench_text_model
+
+    for name in PEERS:
+        if models and name not in models:
+            continue
+        begun = time.monotonic()
+        peer = Peer(ROOT / "bench/configs" / name, POSITION)
+        seconds = time.monotonic() - begun
+        with load(vivace, name, "bf16", 1, context=2 * POSITION, chunk=PROMPT) as model:
+            ours, theirs = [], []
+            for _ in range(5):
+                ours.append(bench_text_model(model, steps=100, prompt_tokens=8, position=POSITION)[0])
+                theirs += peer.steps(100)
+            theirs.sort()
+            p50 = sorted(row["p50_us"] for row in ours)[2]
+            add(model.report(), "bf16", f"model={name},batch=1,ctx={POSITION},peer=transformers,metric=step", p50_us=p50, p99_us=max(row["p99_us"] for row in ours), n=sum(row["n"] for row in ours),
+                peer=peer.name, peer_p50_us=theirs[len(theirs) // 2], note=f"peer p99 {theirs[int(len(theirs) * 0.99)]:.1f} us, {seconds:.0f} s to compile and capture; median of five turns")
+        del peer
+        torch.cuda.empty_cache()
 
 
 def curves(vivace, add, models) -> None:
@@ -210,7 +249,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
-    p.add_argument("--parts", default="cases,strict,jitter,start", help="what to run, with commas between; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
+    p.add_argument("--parts", default="jitter,strict,start,cases", help="what to run, with commas between; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
 
@@ -235,15 +274,16 @@ def main() -> None:
     if args.warm:
         warm(models, parts)
         print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
-    work = [("start", lambda: start(add))] if "start" in parts else []  # while this process holds no memory of the device
+    # Those that take longest to come by first. `start` needs the device's memory to be free of large models.
+    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "curves": lambda: curves(vivace, add, models)}
+    work = [(part, run) for part, run in first.items() if part in parts]
     work += [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]
-    work += [(part, run) for part, run in (("strict", lambda: strict(vivace, add)), ("jitter", lambda: jitter(vivace, add)), ("curves", lambda: curves(vivace, add, models))) if part in parts]
     for name, run in work:
         if models and " kv=" in name and name.split()[0] not in models:
             continue
         try:
             run()
-        except (vivace.Error, subprocess.CalledProcessError) as e:
+        except Exception as e:  # whatever it is, what comes behind it runs
             print(f"{name}: {e} {getattr(e, 'stderr', '')}", flush=True)  # no row: the receipt shows what ran
     print(r.write("bench").relative_to(ROOT))
 
