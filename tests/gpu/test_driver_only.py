@@ -31,12 +31,20 @@ except vivace.Error as e:
     print(type(e).__name__, e)
 """
 
+PARTS = """
+import torch
+from vivace import ops
+g = torch.Generator(device="cuda").manual_seed(0)
+x, w = (torch.randn(n, 1024, generator=g, device="cuda", dtype=torch.bfloat16) for n in (1, 520))
+normed, out = torch.empty_like(x), torch.empty(1, 520, device="cuda", dtype=torch.bfloat16)
+"""
 
-def run(text, cache, **env):
+
+def run(text, cache, errors=False, **env):
     base = {k: v for k, v in os.environ.items() if k not in ("CUDA_HOME", "CUDA_PATH", "VIVACE_NVRTC", "VIVACE_PACKS")}
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=base | {"VIVACE_CACHE": str(cache)} | env, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return done.stderr if errors else done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +67,17 @@ def test_strict_names_what_the_pack_lacks(pack, tmp_path):
     said = run(strict + USE + OTHER, tmp_path, VIVACE_PACKS=str(pack))
     assert "softmax ran" in said
     assert "FailedPreconditionError norm: " in said and "vivace pack" in said, said
+
+
+def test_a_composite_without_its_kernel_says_that_its_parts_run(tmp_path):
+    """The cache has the parts' kernels alone, and there is no compiler: the parts run, and that is said once."""
+    torch = pytest.importorskip("torch")
+    run(PARTS + f"ops.norm(x=x, out=normed)\nops.gemm(x=normed, w=w, out=out)\ntorch.save(out, {str(tmp_path / 'parts')!r})", tmp_path)
+    call = PARTS + f"for _ in range(3): ops.norm_gemm(x=x, w=w, normed=normed, out=out)\ntorch.save(out, {str(tmp_path / 'whole')!r})"
+    said = run(call, tmp_path, errors=True, VIVACE_NVRTC="/nonexistent/libnvrtc.so")
+    assert said.count("vivace: norm_gemm: its parts run") == 1 and "/nonexistent/libnvrtc.so" in said, said
+    assert torch.equal(torch.load(tmp_path / "parts"), torch.load(tmp_path / "whole"))
+    assert "its parts run" not in run(call, tmp_path, errors=True)  # with the compiler its kernel does
 
 
 def test_plain_ops_find_the_wheels_compiler(tmp_path):

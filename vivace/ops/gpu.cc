@@ -1,7 +1,9 @@
 #include "vivace/ops/gpu.h"
 
+#include <cstdio>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "vivace/base/check.h"
 #include "vivace/ops/kernel_store.h"
@@ -61,6 +63,15 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ji
   if (device.info().clusters) VV_TRY(kernel->allow_large_clusters());
   const std::lock_guard lock(l.mutex);  // another thread's copy, if it was first
   return l.kernels.emplace(key, std::pair(std::move(module), kernel)).first->second.second;
+}
+
+void say_parts_run(std::string_view op, const Status& why) {
+  static std::mutex mutex;
+  static auto* const said = new std::set<std::string, std::less<>>;  // outlives every static that might launch
+  const std::lock_guard lock(mutex);
+  if (!said->emplace(op).second) return;
+  std::fprintf(stderr, "vivace: %.*s: its parts run, which give the same bits in more launches, since its kernel is not there: %s\n", static_cast<int>(op.size()), op.data(),
+               why.message().c_str());
 }
 
 std::vector<std::string> loaded_kernels() {

@@ -30,6 +30,10 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ji
 /// Expressions loaded so far in this process: what tests hold against an op's instances().
 std::vector<std::string> loaded_kernels();
 
+/// Says on standard error, once a process for each op, that a composite's parts run since its own kernel cannot be had, and why.
+/// Setup phase.
+void say_parts_run(std::string_view op, const Status& why);
+
 /// The C++ type of a dtype in kernel expressions: "float", "vivace::kernels::bf16", ...
 const char* type_name(DType t);
 

@@ -42,7 +42,7 @@ struct norm_gemm {
       .group = "gemm",
       .brief = "RMS norm of rows and the product that takes them, plain or gated, as one op.",
       .formula = "normed = norm(x, weight, scale, shift), rounded to its dtype (e4m3: sat_e4m3(y / normed_scale)); out = gemm(normed * normed_scale, w) or gated_gemm(...), with bias, epilogue, "
-                 "residual and scales as there. Rounding points are those of norm and of the product.",
+                 "residual and scales as there. Rounding points are those of norm and of the product, whether one kernel runs or two.",
       .source = "RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -56,8 +56,7 @@ struct norm_gemm {
   static Status bind(const Call& c, Args* a) {
     Call first(*ops::norm.spec), second(*product(c).spec);
     VV_TRY(bind_parts(c, first, second));
-    VV_TRY(of_part(norm::bind(first, &a->norm)));
-    return of_part(c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g));
+    return bind(c, first, second, a);
   }
   static Cost cost(const Args& a) {
     const Cost n = norm::cost(a.norm), g = gemm::cost(a.g);
@@ -65,19 +64,20 @@ struct norm_gemm {
   }
 
   static Status decompose(const Call& c, Recorder& rec) {
+    Call first(*ops::norm.spec), second(*product(c).spec);
+    VV_TRY(bind_parts(c, first, second));
     Args args{};
-    VV_TRY(bind(c, &args));  // what the product refuses is known before the norm has run
+    VV_TRY(bind(c, first, second, &args));  // what the product refuses is known before the norm has run
     if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
       VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
       if (key) {
         Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
-        if (s.code() != Code::kUnsupported) return s;  // else no compiler is there and no pack has it
+        if (s.code() != Code::kUnsupported) return s;
+        say_parts_run(spec.name, s);  // no compiler is there and no pack has it
       }
     }
-    Call first(*ops::norm.spec), second(*product(c).spec);
-    VV_TRY(bind_parts(c, first, second));
-    VV_TRY(of_part(rec.issue(ops::norm, first)));
-    return of_part(rec.issue(product(c), second));
+    VV_TRY(of_part(rec.issue(first, ops::norm.prepare)));
+    return of_part(rec.issue(second, product(c).prepare));
   }
 
   struct Gpu {
@@ -185,6 +185,11 @@ struct norm_gemm {
   static const OpRow& product(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
   /// What a part says, with the name of the op that was called before it.
   static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
+  /// The arguments of the two parts, which are bound and checked.
+  static Status bind(const Call& c, const Call& first, const Call& second, Args* a) {
+    VV_TRY(of_part(norm::bind(first, &a->norm)));
+    return of_part(c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g));
+  }
   /// The two calls that define this one, checked.
   static Status bind_parts(const Call& c, Call& first, Call& second) {
     constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};

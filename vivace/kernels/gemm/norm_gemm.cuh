@@ -1,6 +1,6 @@
-// norm_gemm on Hopper, up to 64 tokens: gemm_wgmma whose x is no operand of the copy engine. Warps of their own read the
-// rows, normalise and round them as `norm` would have written them, and put them where the tensor unit reads; meanwhile the
-// ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less.
+// norm_gemm on Hopper, for one or two tokens (ops/norm_gemm.h): gemm_wgmma whose x is no operand of the copy engine. Warps of
+// their own read the rows, normalise and round them as `norm` would have written them, and put them where the tensor unit
+// reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less.
 #pragma once
 #include "vivace/kernels/gemm/norm_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"
