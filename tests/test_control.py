@@ -1,4 +1,7 @@
 """Chunks under injected delay, jitter, loss, disorder and restart: no jump exceeds the bound, nothing stale is used."""
+import queue
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -133,19 +136,68 @@ def test_a_question_that_misses_its_deadline_is_put_anew():
     assert r.next(0.33).action[0] == 2
 
 
-def test_a_policy_that_hangs_is_asked_the_newest_question_alone():
-    import time
+class Simulated:
+    """Time that the robot's thread moves on by sleeping, up to where the policy's thread ends its thinking or has nothing to do:
+    two threads, and one order of events."""
 
-    asked, seen = [], []
+    class Questions(queue.SimpleQueue):
+        def __init__(self, time):
+            super().__init__()
+            self.time, self.taken = time, 0
+
+        def put(self, question):
+            with self.time.changed:
+                self.time.open += 1
+                self.time.closed |= question is None
+                self.time.changed.notify_all()
+            super().put(question)
+
+        def get(self):
+            with self.time.changed:
+                self.time.open -= self.taken  # the one before is done with
+                self.time.changed.notify_all()
+            self.taken = 1
+            return super().get()
+
+    def __init__(self):
+        self.now, self.wakes, self.open, self.closed, self.changed = 0.0, None, 0, False, threading.Condition()
+
+    def questions(self):
+        return self.Questions(self)
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        with self.changed:
+            until = self.now + seconds
+            while True:
+                assert self.changed.wait_for(lambda: not self.open or self.wakes is not None, 60)
+                if self.wakes is None or self.wakes > until:
+                    break
+                self.now, self.wakes = self.wakes, None
+                self.changed.notify_all()
+            self.now = until
+
+    def think(self, seconds):
+        with self.changed:
+            self.wakes = self.now + seconds
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.wakes is None or self.closed)
+
+
+def test_a_policy_that_hangs_is_asked_the_newest_question_alone():
+    asked, seen, clock = [], [], Simulated()
 
     def ask(observation, frozen):
         asked.append(observation)
-        time.sleep(0.25 if len(asked) == 1 else 0.01)
+        clock.think(0.255 if len(asked) == 1 else 0.012)
         return chunk(float(len(asked))), ()
 
-    report = Loop(ask, hz=100, dims=DIMS, horizon=HORIZON, deadline=0.05, stale=0.2, max_step=[0.5] * DIMS).run([0.0] * DIMS, lambda: len(seen), seen.append, seconds=0.6)
-    assert report.asked > len(asked) >= 3 and asked[1] - asked[0] > 15  # those between were put anew before it came back
-    assert seen[20].source == "hold" and seen[-1].source in ("chunk", "hold") and report.sources["chunk"] > 10
+    report = Loop(ask, hz=100, clock=clock, dims=DIMS, horizon=HORIZON, deadline=0.045, stale=0.2, max_step=[0.5] * DIMS).run([0.0] * DIMS, lambda: len(seen), seen.append, seconds=0.6)
+    # Put anew at ticks 5, 10, 15, 20 and 25; when the policy comes back at tick 25.5, the last of them is the one it is asked.
+    assert asked[:2] == [0, 25] and report.asked - len(asked) == 4 and report.late == 0
+    assert [t.source for t in seen[:27]] == ["hold"] * 27 and {t.source for t in seen[27:]} == {"chunk"}
     assert np.abs(np.diff([t.action[0] for t in seen])).max() <= 0.5
 
 

@@ -87,32 +87,39 @@ class Report:
     failures: list = field(default_factory=list)  # what the policy raised
 
 
+class Wall:
+    """The time that a Loop goes by; a test has another."""
+
+    monotonic, sleep, questions = time.monotonic, time.sleep, queue.SimpleQueue
+
+
 class Loop:
     """Runs act() every 1 / hz seconds; ask(observation, frozen) -> (actions, normalized) on a thread of its own."""
 
-    def __init__(self, ask, *, hz=30.0, **options):
+    def __init__(self, ask, *, hz=30.0, clock=Wall, **options):
         if not hz > 0:
             raise InvalidArgumentError(f"hz: wanted a positive number, got {hz}")
-        self._ask, self._period, self._options = ask, 1 / hz, options
+        self._ask, self._period, self._clock, self._options = ask, 1 / hz, clock, options
 
     def run(self, position, observe, act, *, seconds: float) -> Report:
         """observe() gives what ask() takes; act(Tick) moves the robot."""
-        runner, report, questions = Runner(**self._options), Report(), queue.SimpleQueue()
+        clock, runner, report = self._clock, Runner(**self._options), Report()
+        questions = clock.questions()
         worker = threading.Thread(target=self._answer, args=(runner, questions, report), daemon=True)
         worker.start()
-        begun = time.monotonic()
+        begun = clock.monotonic()
         runner.start(position, begun)
         try:
             for i in range(max(1, round(seconds / self._period))):
                 due = begun + i * self._period
-                time.sleep(max(0.0, due - time.monotonic()))
-                now = time.monotonic()
+                clock.sleep(max(0.0, due - clock.monotonic()))
+                now = clock.monotonic()
                 report.late += now - due > 0.1 * self._period
                 if runner.wants(now):
                     request, frozen = runner.begin(now)
                     questions.put((request, observe(), frozen))
                     report.asked += 1
-                tick = runner.next(time.monotonic())
+                tick = runner.next(clock.monotonic())
                 act(tick)
                 report.ticks += 1
                 report.clamped += tick.clamped
