@@ -670,7 +670,7 @@ def test_bad_loads(tmp_path):
         load("pi7", "pi05_tiny", "a")
     with pytest.raises(vivace.InvalidArgumentError, match="is of no policy"):
         load("pi05", "pi05_tiny", "a", FIXTURES.parent / "tiny" / "llama_untied")
-    for option, value in (("precision", "q8"), ("num_views", 99), ("num_steps", -1), ("batch", 0), ("resize", "nearest"), ("statistics", "some"), ("device", "tpu")):
+    for option, value in (("precision", "q8"), ("num_views", 99), ("num_steps", -1), ("batch", 0), ("resize", "nearest"), ("statistics", "some"), ("device", "tpu"), ("threads", -3), ("threads", 5000)):
         with pytest.raises(vivace.InvalidArgumentError):
             load("pi05", "pi05_tiny", "a", **{option: value})
     for share in (-0.5, 0.0, 1.0, float("nan")):

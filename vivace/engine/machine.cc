@@ -176,6 +176,8 @@ bool has_gpu() {
 }  // namespace
 
 Result<std::unique_ptr<Machine>> Machine::open(const std::string& device, int threads, double share) {
+  constexpr int kMostThreads = 4096;
+  if (threads < 0 || threads > kMostThreads) return Status(Code::kInvalidArgument, strf("threads: wanted 0 (one a physical core) to %d, got %d", kMostThreads, threads));
   if (!(share >= 0 && share < 1)) return Status(Code::kInvalidArgument, strf("partition: wanted a share of the device in (0, 1), got %g", share));
   if (device == "cpu" || (device == "auto" && !has_gpu())) {
     if (share != 0) return Status(Code::kUnsupported, "partition: the host is shared by threads, set their number");

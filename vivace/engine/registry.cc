@@ -5,8 +5,6 @@
 namespace vivace::engine {
 namespace {
 
-constexpr int kMostThreads = 4096;
-
 std::vector<ModelRow>& rows() {
   static std::vector<ModelRow> all;
   return all;
@@ -47,8 +45,6 @@ void add_models(std::span<const ModelRow> added) {
 const std::vector<ModelRow>& models() { return rows(); }
 
 Result<std::unique_ptr<Model>> load_model(const std::string& path, const LoadOptions& options) {
-  if (options.threads < 0 || options.threads > kMostThreads)
-    return Status(Code::kInvalidArgument, strf("threads: wanted 0 (one a physical core) to %d, got %d", kMostThreads, options.threads));
   VV_ASSIGN(Checkpoint checkpoint, options.random_weights ? Checkpoint::open_config(path) : Checkpoint::open(path));
   VV_ASSIGN(const std::string arch, architecture(checkpoint));
   for (const ModelRow& row : rows()) {
