@@ -290,6 +290,8 @@ def test_bits_do_not_depend_on_how_it_runs(config, name):
         one, two = model.predict(**a), model.predict(**b)
         assert (model.predict(**a) == one).all()
         both = model.predict_batch([b, a])
+        with pytest.raises(vivace.InvalidArgumentError, match="outside the 2 of the last"):
+            model.normalized(2)
     assert (both[0] == two).all() and (both[1] == one).all()
     eager = _core.load_policy(str(FIXTURES / name), config=config, device=DEVICE, precision="f32", statistics="none", threads=2 * (DEVICE == "cpu"), num_views=3,
                               action_horizon=len(a["noise"]), num_steps=10, batch=3, eager=True)

@@ -260,7 +260,7 @@ Status PolicyBase::write(std::span<const Observation> observations) {
 }
 
 Status PolicyBase::prepare(std::span<const Observation> observations) {
-  answered_ = false;
+  answered_ = 0;
   if (observations.empty() || observations.size() > static_cast<size_t>(limits_.batch))
     return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch", limits_.batch, observations.size()));
   for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
@@ -269,7 +269,7 @@ Status PolicyBase::prepare(std::span<const Observation> observations) {
 
 Status PolicyBase::predict(std::span<const Observation> observations, std::span<float> actions) {
   const int64_t n = limits_.horizon, D = limits_.action_dim, R = limits_.robot_dim;
-  answered_ = false;
+  answered_ = 0;
   if (const size_t want = observations.size() * static_cast<size_t>(n * R); actions.size() != want)
     return Status(Code::kInvalidShape, strf("predict: wanted room for %zu values, got %zu", want, actions.size()));
   VV_TRY(prepare(observations));
@@ -282,8 +282,15 @@ Status PolicyBase::predict(std::span<const Observation> observations, std::span<
       if (d < static_cast<int64_t>(options_.delta.size()) && options_.delta[static_cast<size_t>(d)]) v += observations[static_cast<size_t>(row / n)].state[static_cast<size_t>(d)];
       actions[static_cast<size_t>(row * R + d)] = v;
     }
-  answered_ = true;
+  answered_ = observations.size();
   return {};
+}
+
+Result<std::span<const float>> PolicyBase::normalized(int i) const {
+  if (answered_ == 0) return Status(Code::kFailedPrecondition, "normalized: no predict() ended well before");
+  if (i < 0 || static_cast<size_t>(i) >= answered_) return Status(Code::kInvalidArgument, strf("normalized: observation %d is outside the %zu of the last predict()", i, answered_));
+  const size_t one = static_cast<size_t>(limits_.horizon * limits_.action_dim);
+  return std::span<const float>(answers() + static_cast<size_t>(i) * one, one);
 }
 
 Result<std::vector<float>> PolicyBase::normalized_state(std::span<const float> state) const {

@@ -23,6 +23,7 @@ class PolicyBase : public engine::PolicyModel {
   std::vector<engine::MemoryLine> memory() const override;
   engine::PolicyLimits limits() const override { return limits_; }
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
+  Result<std::span<const float>> normalized(int i) const override;
   Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
   Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
   Status set_act_scales(std::span<const float> scales) override;
@@ -50,6 +51,8 @@ class PolicyBase : public engine::PolicyModel {
   virtual Status calibrate_one(const Enters& enters) = 0;
   /// Everything after write(): normalised actions [observations, horizon, action_dim].
   virtual Result<std::span<const float>> run(size_t observations) = 0;
+  /// Where run() leaves them: [batch, horizon, action_dim].
+  virtual const float* answers() const = 0;
 
   virtual Status record_context_graph(exec::Stream& s) const;
   /// Checks observations and writes the host's side of them. Errors: as predict().
@@ -77,7 +80,7 @@ class PolicyBase : public engine::PolicyModel {
   ContextInputs context_;
   Stretch context_in_;
   std::unique_ptr<exec::Graph> context_graph_, own_graph_;
-  bool answered_ = false;           // the last predict() ended well
+  size_t answered_ = 0;             // observations of the last predict(), if it ended well
 
  private:
   Status check_options();

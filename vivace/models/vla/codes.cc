@@ -16,7 +16,6 @@ constexpr int kAhead = 2;           // steps in flight: the host reads a token w
 class CodePolicy final : public PolicyBase {
  public:
   using PolicyBase::PolicyBase;
-  Result<std::span<const float>> normalized(int i) const override;
   Result<std::span<const int32_t>> tokens(int i) const override;
   Status generate(std::span<const Observation> observations) override;
   Status observe(std::span<const Observation> observations, const Probe& probe) override;
@@ -34,6 +33,7 @@ class CodePolicy final : public PolicyBase {
   Status captured() override { return {}; }
   Result<std::span<const float>> run(size_t observations) override;
   Status calibrate_one(const Enters& enters) override;
+  const float* answers() const override { return actions_.data(); }
   Status write_codes(size_t observations);
   /// Takes over what step `s` made; true where every observation has ended.
   bool collect(int s, size_t observations);
@@ -203,13 +203,6 @@ Status CodePolicy::calibrate_one(const Enters& enters) {
   VV_TRY(record_first_code(rec, seen, code_));
   for (int s = 1; s < limits_.codes; ++s) VV_TRY(record_code(rec, seen, code_));
   return stream.synchronize();
-}
-
-Result<std::span<const float>> CodePolicy::normalized(int i) const {
-  if (!answered_) return Status(Code::kFailedPrecondition, "normalized: no predict() ended well before");
-  if (i < 0 || i >= limits_.batch) return Status(Code::kInvalidArgument, strf("normalized: observation %d is outside [0, %d)", i, limits_.batch));
-  const auto chunk = static_cast<size_t>(limits_.horizon * limits_.action_dim);
-  return std::span<const float>(actions_).subspan(static_cast<size_t>(i) * chunk, chunk);
 }
 
 Status CodePolicy::observe(std::span<const Observation> observations, const Probe& probe) {

@@ -14,7 +14,6 @@ using engine::Observation;
 class FlowPolicy final : public PolicyBase {
  public:
   using PolicyBase::PolicyBase;
-  Result<std::span<const float>> normalized(int i) const override;
   Status observe(std::span<const Observation> observations, const Probe& probe) override;
 
  private:
@@ -29,6 +28,7 @@ class FlowPolicy final : public PolicyBase {
   Status captured() override;
   Result<std::span<const float>> run(size_t observations) override;
   Status calibrate_one(const Enters& enters) override;
+  const float* answers() const override { return static_cast<const float*>(result_.data()); }
   Status make_tables();
   /// context() of the observations that were written last.
   PolicyContext at_hand(Show show = {}) const;
@@ -224,13 +224,6 @@ Status FlowPolicy::calibrate_one(const Enters& enters) {
   VV_TRY(action_in_.copy_in(stream));
   VV_TRY(record_actions(rec, seen, action_));
   return stream.synchronize();
-}
-
-Result<std::span<const float>> FlowPolicy::normalized(int i) const {
-  if (!answered_) return Status(Code::kFailedPrecondition, "normalized: no predict() ended well before");
-  if (i < 0 || i >= limits_.batch) return Status(Code::kInvalidArgument, strf("normalized: observation %d is outside [0, %d)", i, limits_.batch));
-  const size_t one = static_cast<size_t>(limits_.horizon * limits_.action_dim);
-  return std::span<const float>(static_cast<const float*>(result_.data()) + static_cast<size_t>(i) * one, one);
 }
 
 Status FlowPolicy::observe(std::span<const Observation> observations, const Probe& probe) {
