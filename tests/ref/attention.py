@@ -1,7 +1,7 @@
 """Reference of `attention`: float64, the formula of vivace/ops/attention.h, one query and head at a time."""
 import numpy as np
 
-from tests.ref.common import Case, rounding, round_to
+from tests.ref.common import FLOATS, Case, rounding, round_to
 
 
 def slots_of(k, v, page_table, k_offsets=None, layout="nhd"):
@@ -70,7 +70,8 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, hea
             score = scale * (1 if head_scale is None else head_scale[h]) * (k[s, see, g] @ q[t, h])
             if slopes is not None:
                 score = score + slopes[h] * (np.flatnonzero(see) - (t if pos is None else pos[t]))
-            yield t, h, s, g, see, softcap * np.tanh(score / softcap) if softcap > 0 else score
+            score = softcap * np.tanh(score / softcap) if softcap > 0 else score
+            yield t, h, s, g, see, np.where(np.abs(score) > FLOATS["f32"][2], np.copysign(np.inf, score), score)  # scores are f32
 
 
 def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, k_offsets=None, sinks=None,
@@ -82,9 +83,9 @@ def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None,
     T, Hq, _ = q.shape
     out, lse = np.zeros((T, Hq, v.shape[-1])), np.full((T, Hq), -np.inf)
     for t, h, s, g, see, score in each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, head_scale, slopes, bits, bits_from):
-        if not see.any():
+        m = score.max(initial=-np.inf)
+        if m == -np.inf:
             continue
-        m = score.max()
         p = np.exp(score - m)
         lse[t, h] = m + np.log(p.sum())
         top = m if sinks is None else max(m, sinks[h])

@@ -12,7 +12,7 @@ Status AttentionSites::run(ops::Recorder& rec, int site, int64_t layer, const At
   Status done = rec(ops::attention,
                     {{"q", rows.q}, {"k", k_[static_cast<size_t>(layer)]}, {"v", v_[static_cast<size_t>(layer)]}, {"pos", rows.pos}, {"slot", rows.slot}, {"length", rows.length},
                      {"prefix", rows.prefix}, {"page_table", rows.page_table}, {"out", rows.out}, {"lse", rows.lse}, {"rows", rows.rows}},
-                    {{"mask", s.mask}, {"window", s.window}, {"softcap", s.softcap}, {"scale", s.scale}});
+                    {{"mask", s.mask}, {"window", s.window}, {"softcap", s.softcap}, {"scale", s.scale}, {"layout", s.layout}});
   return done.ok() ? Status() : std::move(done).with_context("attention site " + s.name);
 }
 

@@ -14,6 +14,7 @@ struct AttentionSite {
   std::string name;  // for errors
   std::string_view mask = "causal";
   double window = 0, softcap = 0, scale = 0;  // scale 0: 1 / sqrt(D)
+  std::string_view layout = "nhd";            // of keys and values
 };
 
 /// Rows that attend, and what they see. An empty Tensor{} is absent, as for the op.
@@ -27,7 +28,7 @@ struct Attending {
 
 class AttentionSites {
  public:
-  /// Keys and values of each layer, [S, L, Hkv, D] or pages. Views: whoever owns them outlives this.
+  /// Keys and values of each layer, [S, L, Hkv, D] or pages, a site's with layout hnd [S, Hkv, L, D]. Views: whoever owns them outlives this.
   AttentionSites(std::span<const Tensor> k, std::span<const Tensor> v) : k_(k), v_(v) {}
   /// The number that run() wants.
   int add(AttentionSite site) {

@@ -52,7 +52,7 @@ struct attention {
       .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L], with k_offsets row k_offsets[slot] + j of block 0; s_j = cap(scale * head_scale * q . k_j + slope * (j - pos)); key j is visible iff j < L (paged P*L; ragged k_offsets[slot + 1] - k_offsets[slot]), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
                  "j <= pos; state: j < prefix[slot] where pos < prefix[slot], j <= pos where they are equal, else all; and j > pos - window if window > 0; "
                  "and, with bits, j < bits_from[slot] or bit j - bits_from[slot] of the query's row is set; values of places that bits alone hides must be finite; p = exp(s - m), m the largest visible s or sink; "
-                 "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible: out 0, lse -inf. All in f32, but that "
+                 "out = round(sum p_j v_j / (sum p_j + exp(sink - m))); nothing visible, or every score -inf: out 0, lse -inf; a score of +inf: NaN. All in f32, but that "
                  "with 16-bit q and a k of q's type or e4m3 p_j may be rounded to q's type where it meets v_j, not where it is summed. Head h reads kv head h / (Hq / Hkv).",
       .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; ALiBi arXiv:2108.12409; blocks of a state and of actions arXiv:2410.24164; grouped heads arXiv:2305.13245; pages arXiv:2309.06180; sinks arXiv:2309.17453",
       .ports = kPorts,
