@@ -76,6 +76,8 @@ FAULTS = [
     ("im2col: the padding above is forgotten", K + "copy/im2col.cuh", "oy * a.stride_h - a.pad_h", "oy * a.stride_h", table("im2col")),
     ("im2col: a channel's factor is the first's", K + "copy/im2col.cuh", "a.scale[at.channel]", "a.scale[0]", table("im2col")),
     ("im2col: columns beyond the patch hold what follows it", K + "copy/im2col.cuh", "const bool within = col + i < a.columns();", "const bool within = true;", table("im2col")),
+    ("im2col: a pair's second pixel is its first", K + "copy/im2col.cuh", "byte(C * i + c)", "byte(0 * i + c)", table("im2col")),
+    ("im2col: whole groups of the padding are read", K + "copy/im2col.cuh", "const bool real = part && within(a, y, x);", "const bool real = part;", table("im2col")),
     ("resize_pad: frames have one pitch for all", K + "copy/resize_pad.cuh", "a.x + t * a.x_stride", "a.x + int64_t{t} * a.y.from * a.x_axis.from * a.C", table("resize_pad")),
     ("resize_pad: a tile's last lines are written where none are", K + "copy/resize_pad.cuh", "line + a.y.before >= a.OH || ", "", table("resize_pad")),
     ("resize_pad: weights are read before they are made", K + "copy/resize_pad.cuh", "    __syncthreads();\n", "", "racecheck resize_pad"),

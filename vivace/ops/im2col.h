@@ -89,20 +89,28 @@ struct im2col {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // Whole groups of a pixel; single elements, few and many; any width and alignment.
-    static constexpr Policy kTactics[] = {{128, 1, 8, 8}, {128, 1, 1, 8}, {256, 3, 1, 8}, {256, 2, 1, 1}};
-    static constexpr int64_t kManyElements = 1 << 20;
+    // Each for many elements and for few: pairs of pixels, whole groups of a pixel, single elements; then any width and alignment.
+    static constexpr Policy kPairs[] = {{512, 4, 2, 2}, {512, 1, 2, 2}}, kWhole[] = {{128, 4, 8, 8}, {128, 1, 8, 8}}, kSingle[] = {{256, 3, 1, 8}, {128, 1, 1, 8}};
+    static constexpr Policy kAny = {256, 2, 1, 1};
+    static constexpr int64_t kManyElements = 1 << 19;
 
     static Result<Key> pick(const Args& a, Arch) {
+      const int few = int64_t{a.T} * a.K < kManyElements;
       const bool wide = a.K % kernels::kPatchGroup == 0 && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
       const bool whole = a.order == kernels::PatchOrder::hwc && a.C % kernels::kPatchGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 3 : whole ? 0 : int64_t{a.T} * a.K < kManyElements ? 1 : 2]};
+      return Key{a.x_dtype, a.out_dtype, pairs(a) ? kPairs[few] : !wide ? kAny : whole ? kWhole[few] : kSingle[few]};
+    }
+    /// Whether pixels can be taken two by two: no patch, line or frame divides a pair, and each lies on an even byte.
+    static bool pairs(const Args& a) {
+      const bool even = (a.W | a.kernel_w | a.stride_w | a.pad_w | a.K) % 2 == 0;
+      return even && a.order == kernels::PatchOrder::chw && a.x_dtype == DType::u8 && a.C == kernels::kPairChannels && kPairs[0].groups(a) <= kPairs[0].threads &&
+             vectorizable(a.x, a.x_stride, a.x_dtype, 2) && vectorizable(a.out, a.out_stride, a.out_dtype, 2);
     }
     static std::string instance(const Key& k) {
       return kernel_expression("im2col<%s, %s, vivace::kernels::Im2colPolicy{%d, %d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.items, k.p.load, k.p.store);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      const int32_t groups = static_cast<int32_t>(a.groups.by), together = k.p.rows(groups);
+      const int32_t groups = k.p.groups(a), together = k.p.rows(groups);
       launch->grid[0] = static_cast<uint32_t>((a.T + int64_t{together} - 1) / together * k.p.stretches(groups));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
@@ -110,8 +118,12 @@ struct im2col {
     static void instances(Arch, Visit&& visit) {
       for (const DType in : {DType::u8, DType::f32, DType::bf16, DType::f16})
         for (const DType out : {DType::f32, DType::bf16, DType::f16})
-          if (in == DType::u8 || in == out)
-            for (const Policy& p : kTactics) visit(Key{in, out, p});
+          if (in == DType::u8 || in == out) {
+            for (const auto* both : {kWhole, kSingle}) visit(Key{in, out, both[0]}), visit(Key{in, out, both[1]});
+            visit(Key{in, out, kAny});
+            for (const Policy& p : kPairs)
+              if (in == DType::u8) visit(Key{in, out, p});
+          }
     }
   };
 };
