@@ -7,7 +7,6 @@ A row is a graph of calls on copies that take turns, so that caches come from me
 bench/results/<chip>/attention_forms.json under the folder.
 """
 import argparse
-import os
 import statistics
 import sys
 from pathlib import Path
@@ -18,37 +17,17 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import vivace  # noqa: E402
-from tools.receipt import Receipt  # noqa: E402
-from vivace import device, ops  # noqa: E402
+from bench.measure import compile_together, gpu_receipt, graph_times  # noqa: E402
+from vivace import ops  # noqa: E402
 
 GPU, E4M3 = "cuda", torch.float8_e4m3fn
 SOURCES = ["vivace/base/*.h", "vivace/kernels/attention/*.h", "vivace/kernels/attention/*.cuh", "vivace/kernels/linear/*.h", "vivace/kernels/linear/*.cuh", "vivace/kernels/ptx/*.cuh",
-           "vivace/kernels/tile/*.cuh", "vivace/ops/*attention*.h", "vivace/ops/gated_delta.h", "vivace/ops/merge_states.h", "bench/bench_attention_forms.py"]
+           "vivace/kernels/tile/*.cuh", "vivace/ops/*attention*.h", "vivace/ops/gated_delta.h", "vivace/ops/merge_states.h", "bench/bench_attention_forms.py", "bench/measure.py"]
 
 
 def randn(*shape, dtype=torch.bfloat16):
     x = torch.randn(*shape, device=GPU, dtype=torch.bfloat16)
     return x.to(dtype)
-
-
-def times(make, copies, replays=9):
-    """Sorted us a call."""
-    calls = [make() for _ in range(copies)]
-    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    with torch.cuda.stream(side):
-        for call in calls:
-            call()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph, stream=side):
-        for call in calls:
-            call()
-    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(replays + 2)]
-    for begin, end in pairs:
-        begin.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return sorted(1e3 * begin.elapsed_time(end) / copies for begin, end in pairs[2:])
 
 
 def copies_of(size):
@@ -138,15 +117,20 @@ def work():
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--out", type=Path, required=True, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--warm", help="i/n: only compiles every n-th row's kernels")
     args = p.parse_args()
-    info, state = device.info(), device.state()
-    r = Receipt("attention_forms", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
-                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_attention_forms.py", versions={"vivace": vivace.__version__, "torch": torch.__version__}, sources=SOURCES)
-    wrong = 0
+    if args.warm:
+        i, n = map(int, args.warm.split("/"))
+        for _, _, make, *_ in list(work())[i::n]:
+            make()()
+        return 0
+    compile_together(__file__, 8)
+    r = gpu_receipt("attention_forms", "python bench/bench_attention_forms.py", SOURCES)
+    r.root, wrong = args.out, 0
     for op, case, make, copies, size, flops in work():
         try:
-            t = times(make, copies)
+            t = graph_times([make() for _ in range(copies)])
         except vivace.Error as e:
             wrong += 1
             print(f"{op} {case}: {e}", flush=True)
@@ -155,9 +139,8 @@ def main():
         more = {"flops": flops} | ({"bytes": size} if size else {})
         r.row(op=op, case=case, dtype="e4m3" if op == "scaled_attention" else "bf16", p50_us=p50, p99_us=t[-1], n=len(t), tool="graph of calls", note=f"{copies} copies in turn", **more)
         print(f"{op:18} {case:56} {p50:9.1f} us  {flops / p50 / 1e6:6.0f} TFLOP/s" + (f"  {size / p50 / 1e6:5.2f} TB/s" if size else ""), flush=True)
+        r.write("bench")  # rows as they come: a run that is cut off keeps those before
         torch.cuda.empty_cache()
-    r.root = args.out
-    print(r.write("bench"))
     return 1 if wrong else 0
 
 

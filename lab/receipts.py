@@ -1,9 +1,9 @@
 """Receipts of the kernel experiments: the best tactic a case beside the best peer of the same run.
 
-    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --codes codes.jsonl --prefill prefill.jsonl --folded folded.jsonl --experts experts.jsonl --attention attention.jsonl --peers peers.jsonl
+    python lab/receipts.py --facts facts.json --gemm gemm.jsonl --codes codes.jsonl --prefill prefill.jsonl --folded folded.jsonl --experts experts.jsonl
 
-Writes bench/results/h200/{gemm,codes,prefill,folded_norm,experts,attention}.json. The inputs are what lab/gemm/bench, codes_bench,
-prefill_bench.py, norm_bench.py and grouped_bench, lab/attention/bench and peers.py wrote on the GPU; facts.json is tools/device_facts.py's.
+Writes bench/results/h200/{gemm,codes,prefill,folded_norm,experts}.json. The inputs are what lab/gemm/bench, codes_bench,
+prefill_bench.py, norm_bench.py and grouped_bench wrote on the GPU; facts.json is tools/device_facts.py's.
 """
 import argparse
 import json
@@ -89,7 +89,7 @@ def codes(facts, path):
 
 def prefill(facts, path):
     """Many tokens with quantised weights, through the op, beside its bf16 product of the same shape and torch's in the same run."""
-    r = receipt("prefill", facts, "lab/gemm/prefill_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/widened.*", "vivace/kernels/gemm/w*.cuh", "vivace/ops/gemm_gpu.h", "lab/gemm/prefill_bench.py"])
+    r = receipt("prefill", facts, "lab/gemm/prefill_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/widened.*", "vivace/kernels/gemm/w*.cuh", "vivace/ops/gemm_gpu.h", "lab/gemm/prefill_bench.py", "bench/measure.py"])
     for row in lines(path):
         w, M, N, K = (row[k] for k in ("w", "M", "N", "K"))
         moved, flops = BLOCK_BYTES.get(w, 2 if w == "bf16" else 0.5625 if w == "e2m1" else 0.516) * N * K + 2 * M * (N + K), 2 * M * N * K
@@ -100,7 +100,7 @@ def prefill(facts, path):
 
 def folded(facts, path):
     """A decoder layer's products in a chain, with norms of their own and with norms folded into the products behind them."""
-    r = receipt("folded_norm", facts, "lab/gemm/norm_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/norm_gemm.*", "vivace/kernels/gemm/wgmma*.cuh", "vivace/ops/norm_gemm.h", "lab/gemm/norm_bench.py"])
+    r = receipt("folded_norm", facts, "lab/gemm/norm_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/norm_gemm.*", "vivace/kernels/gemm/wgmma*.cuh", "vivace/ops/norm_gemm.h", "lab/gemm/norm_bench.py", "bench/measure.py"])
     for row in lines(path):
         r.row(op="norm_gemm", case=f"layer={row['model']},T={row['T']}", dtype=row["type"], p50_us=row["folded_us"], peer="norm, then the product", peer_p50_us=row["us"],
               note="four products and two norms of a layer, cold weights")
@@ -121,23 +121,6 @@ def experts(facts, path):
     return r.write("bench")
 
 
-def attention(facts, path, peers):
-    cases, others = defaultdict(list), defaultdict(list)
-    for row in lines(path):
-        cases[row["case"]].append(row)
-    for row in lines(peers):
-        others[row["case"]].append(row)
-    r = receipt("attention", facts, "lab/attention/bench; lab/attention/peers.py", ["vivace/kernels/attention/*", "vivace/kernels/ptx/*.cuh", "vivace/kernels/tile/*", "lab/attention/*"])
-    for case, rows in cases.items():
-        best = next((t for t in rows if t["own"]), None) or min(rows, key=lambda t: t["us"])
-        peer = min(others.get(case, []), key=lambda t: t["us"], default=None)
-        fields = dict(part.split("=", 1) for part in case.split(","))
-        r.row(op="attention", case=case, dtype=fields.get("kv", "bf16"), tactic=best["tactic"], p50_us=best["us"], peer=peer["impl"] if peer else None,
-              peer_p50_us=peer["us"] if peer else None, max_err=best["bound"], bound=1.0,
-              note=f"max_err in units of the rounding bound; {best['gbs']} GB/s, {best['tflops']} TFLOP/s; " + ("the cut that the op takes" if best["own"] else "the op takes another cut"), **{"pass": best["bound"] <= 1})
-    return r.write("bench")
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--facts", type=Path, required=True)
@@ -146,8 +129,6 @@ def main():
     p.add_argument("--prefill")
     p.add_argument("--folded")
     p.add_argument("--experts")
-    p.add_argument("--attention")
-    p.add_argument("--peers")
     args = p.parse_args()
     facts = json.loads(args.facts.read_text())
     if args.gemm:
@@ -160,8 +141,6 @@ def main():
         print(folded(facts, args.folded))
     if args.experts:
         print(experts(facts, args.experts))
-    if args.attention:
-        print(attention(facts, args.attention, args.peers))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,15 @@ A chain is qkv (with its norm), o with residual, gate and up (with its norm), do
 weights than L2 holds. us of a layer, norms folded or not, and what a fold of one norm gains. Needs a GPU and torch.
 """
 import json
+import statistics
 import sys
+from pathlib import Path
 
 import torch
 
-from vivace import ops
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from bench.measure import graph_times  # noqa: E402
+from vivace import ops  # noqa: E402
 
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 # name, hidden, q + k + v, MLP, adaptive
@@ -49,21 +53,7 @@ def chain(hidden, qkv, mlp, adaptive, T, eight, folded, layers):
 
 
 def time(run, layers, repeats=4):
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            run()
-    took = []
-    for _ in range(9):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        graph.replay()
-        b.record()
-        b.synchronize()
-        took.append(a.elapsed_time(b) * 1e3 / repeats / layers)
-    return sorted(took)[len(took) // 2]
+    return statistics.median(graph_times([run] * repeats)) / layers
 
 
 def main():

@@ -5,12 +5,17 @@
 CUDA graphs over more weights than L2 holds, through the op. Needs a GPU and torch.
 """
 import json
+import statistics
 import sys
+from functools import partial
+from pathlib import Path
 
 import torch
 
-import vivace
-from vivace import ops
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import vivace  # noqa: E402
+from bench.measure import graph_times  # noqa: E402
+from vivace import ops  # noqa: E402
 
 BLOCKS = {"q4_0": (32, 18), "q4_k": (256, 144), "q8_0": (32, 34)}  # elements, bytes, scale first
 SHAPES = [(24576, 4096), (4096, 4096), (4096, 12288)]
@@ -36,21 +41,7 @@ def weights(kind, N, K):
 
 
 def time(run, count):
-    run(0)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(count):
-            run(i)
-    took = []
-    for _ in range(7):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        graph.replay()
-        b.record()
-        b.synchronize()
-        took.append(a.elapsed_time(b) * 1e3 / count)
-    return sorted(took)[3]
+    return statistics.median(graph_times([partial(run, i) for i in range(count)], replays=7))
 
 
 def main():
