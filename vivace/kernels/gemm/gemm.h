@@ -73,7 +73,7 @@ struct GemmTile {
 /// What follows the sums of gemm_wgmma where it is known when the kernel is made: an activation and these bits.
 /// kFinishAny: all of it is decided at run time, for any layout of out.
 inline constexpr int32_t kFinishAny = 0, kFinishFast = 1, kFinishBias = 2, kFinishGate = 4, kFinishResidual = 8, kFinishGated = 16, kFinishRowScales = 32,
-                         kFinishTokenScales = 64, kFinishActivation = 256;  // the last times the Activation
+                         kFinishTokenScales = 64, kFinishRope = 128, kFinishActivation = 256;  // the last times the Activation
 
 /// Hopper: the copy engine fills a ring of shared memory, and warpgroups multiply 64 rows of W each by the
 /// tile's tokens. K is cut in `split` parts; their sums are added in pairs, the pairs in the order of K. A block adds

@@ -9,6 +9,7 @@
 #include "vivace/kernels/gemm/wgmma_finish.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
 #include "vivace/kernels/gemm/wgmma_merge.cuh"
+#include "vivace/kernels/gemm/wgmma_rope.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 
 namespace vivace::kernels {
@@ -95,19 +96,23 @@ struct WgmmaRing {
 };
 
 /// What a multiplying warpgroup does with whole sums, and where it does it: by any way that serves P.finish.
-template <class T, class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated);
+template <class T, class Out, GemmWgmma P, class Args>
+__device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated), kRope = P.has(kFinishRope);
   using Merge = WgmmaMerge<P>;
+  const GemmArgs& a = args.g;
   constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
   constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
   static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
+  static_assert(!kRope || (kDirect && sizeof(Out) == 2 && P.rows / 8 / P.parts() % 2 == 0), "the halves of a head meet in a lane");
+  constexpr int kTurns = kRope && kParts ? (Merge::kItems + 4 * P.rows - 1) / (4 * P.rows) : 1;  // pairs of pieces of a lane
   static_assert(!kGated || (!kParts && !P.has(kFinishGate) && !P.has(kFinishResidual)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
   place.tile(i, &t0, &n0);
   asm volatile("" : "+r"(t0), "+r"(n0));  // divisions are done before the wait
+  if constexpr (kRope) ptx::touch_parameters(args.rope);
   ptx::touch_parameters(a);
   ptx::dependency_wait();
   const int M = valid_rows(a.rows, a.T);
@@ -136,8 +141,25 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, WgmmaPlace<T, P
       }
     };
     WgmmaGatedPiece<Out, P> both;
+    WgmmaRopePiece<Out, P, kPairs> turned[kTurns];
+    const auto turn_item = [&](int p, int* t, int* n, int* at) {  // a pair of pieces' first token and row of the tile, the item of its first half
+      if constexpr (kParts) {
+        const int i = (tid + p * 2 * P.rows) / 32, group = i / Merge::kPieces, q = i % Merge::kPieces;
+        *t = t0 + q * kPairs * 8, *n = n0 + place.part * P.slice() + group * 16, *at = (2 * group * Merge::kPieces + q) * 32 + tid % 32;
+        return Merge::kItems % (4 * P.rows) == 0 || i < Merge::kItems / 64;
+      } else {
+        *t = t0, *n = rows_of_warp, *at = 0;
+        return true;
+      }
+    };
     if constexpr (kGated) {
       both.prefetch(a, rows_of_warp);
+    } else if constexpr (kRope) {
+#pragma unroll
+      for (int p = 0; p < kTurns; ++p) {
+        int t, n, at;
+        if (turn_item(p, &t, &n, &at)) turned[p].prefetch(a, args.rope, t, n, M);
+      }
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
@@ -159,8 +181,19 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, WgmmaPlace<T, P
       if constexpr (kDirect) {
         ptx::mbarrier_wait<true>(merged, 0);
         if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
+        if constexpr (kRope) {
 #pragma unroll
-        for (int p = 0; p < kPieces; ++p) {
+          for (int p = 0; p < kTurns; ++p) {
+            int t, n, at;
+            if (!turn_item(p, &t, &n, &at)) continue;
+            float y[2][Merge::kVec];
+            Merge::sum(parts, at, y[0]);
+            Merge::sum(parts, at + Merge::kPieces * 32, y[1]);
+            turned[p].finish(a, out.scale, t, M, y);
+          }
+        }
+#pragma unroll
+        for (int p = 0; p < (kRope ? 0 : kPieces); ++p) {
           int t, n;
           if (!item(p, &t, &n)) continue;
           float y[Merge::kVec];
@@ -180,6 +213,11 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, WgmmaPlace<T, P
       wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
     } else if constexpr (kGated) {
       both.finish(out, t0, rows_of_warp, M, acc);
+    } else if constexpr (kRope) {
+      float y[2][P.tokens / 4];
+#pragma unroll
+      for (int j = 0; j < P.tokens / 2; ++j) y[j / 2 % 2][j / 4 * 2 + j % 2] = acc[j];
+      turned[0].finish(a, out.scale, t0, M, y);
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
@@ -253,7 +291,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   } else {
     if constexpr (P.wide()) ptx::registers_up<232>();
     WgmmaRing<T, P> ring(place, base, full, empty);
-    wgmma_consume<T, Out, P>(a, place, ring, sums, merged);
+    wgmma_consume<T, Out, P>(args, place, ring, sums, merged);
   }
   // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its loading thread waits for.
   if constexpr (kStaged) ptx::cluster_wait<C>();

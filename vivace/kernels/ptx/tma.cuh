@@ -11,6 +11,10 @@ __device__ __forceinline__ void tma_prefetch(const TensorMap& map) { asm volatil
 __device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint64_t policy) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "l"(policy) : "memory");
 }
+/// The same without a policy.
+__device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row) : "memory");
+}
 /// The same into every block of the cluster that `mask` names, at the same place, each with its own barrier.
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint64_t policy, uint16_t mask) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(mask), "l"(policy) : "memory");
@@ -22,6 +26,11 @@ __device__ __forceinline__ void tma_load_blocks(uint32_t to, const TensorMap& ma
 }
 __device__ __forceinline__ void tma_load_blocks_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, uint64_t policy, uint16_t mask) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6, %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "h"(mask), "l"(policy) : "memory");
+}
+
+/// The same of a map of five dimensions: the box at (column, 0, 0, block, head).
+__device__ __forceinline__ void tma_load_halves(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, int head, uint64_t policy) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "r"(head), "l"(policy) : "memory");
 }
 
 }  // namespace vivace::kernels::ptx

@@ -198,8 +198,13 @@ class Walk {
 
   /// Attention of normed rows, through its output product.
   Status attend(const TowerBuffers& b, const Rows& x, const Tower& t, const GemmaLayer& w, const Cache& cache, int64_t place, const Tensor& out, const Tensor& residual) {
-    VV_TRY(product(x, w.qkv, b.qkv));
-    VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
+    if (x.raw.present()) {
+      VV_TRY(product(x, w.qkv, b.qkv));
+      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
+    } else {
+      VV_TRY(rec_(ops::qkv_gemm, {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", w.qkv.w}, {"w_row_scale", w.qkv.scale}, {"bias", w.qkv.bias}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
+                                  {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
+    }
     VV_TRY(rec_(ops::attention,
                 {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
