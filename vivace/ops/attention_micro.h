@@ -1,11 +1,7 @@
 // attention_micro: attention over keys and values in FP4 with a scale for each 16 elements.
 #pragma once
-#include <cmath>
-
-#include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/attention_micro.h"
-#include "vivace/ops/attention_contents.h"
-#include "vivace/ops/gpu.h"
+#include "vivace/ops/attention_rules.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -25,18 +21,15 @@ struct attention_micro {
       in("v_scales", "B,L,Hkv,D/16", "e4m3", "scale of each 16 elements"),
       opt_in("k_scale", "1", "f32", "scale of all keys; absent means 1"),
       opt_in("v_scale", "1", "f32", "scale of all values; absent means 1"),
-      opt_in("pos", "T", "i32", "position of each query; absent means t"),
-      opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
-      opt_in("length", "S", "i32", "valid places of each slot; absent means all"),
-      opt_in("page_table", "S,P", "i32", "block of k and v that holds each page of L places of a slot; outside [0, B) its keys and values count as zeros"),
+      kQueryPos, kQuerySlot, kSlotLength, kSlotPages,
       out("out", "T,N,Hq,D", "=q", "weighted values over each of N runs of places"),
       opt_out("lse", "T,N,Hq", "f32", "log-sum-exp of each run, which merge_states makes one with out"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      choice("mask", "causal|full", "which places a query sees"),
-      integer("window", 0, "if positive, only keys j > pos - window are visible"),
-      real("scale", 0, "factor of q k^T; 0 means 1 / sqrt(D)"),
+      kCausalOrFull,
+      kWindow,
+      kHeadScale,
   };
   static constexpr OpSpec spec{
       .name = "attention_micro",
@@ -51,37 +44,19 @@ struct attention_micro {
   };
 
   static Status bind(const Call& c, Args* args) {
-    const long D = c.dim("D"), Hq = c.dim("Hq"), Hkv = c.dim("Hkv"), N = c.dim("N");
-    if (Hkv < 1 || Hq % Hkv != 0) return c.error(Code::kInvalidShape, strf("Hq must be a multiple of Hkv, got %ld and %ld", Hq, Hkv));
+    const long D = c.dim("D"), N = c.dim("N");
     if (D < 16 || D % 16 != 0 || D > kMaxDim) return c.error(Code::kInvalidShape, strf("D must be a multiple of 16 up to %d, got %ld", kMaxDim, D));
     if (N < 1 || N > 1024) return c.error(Code::kInvalidShape, strf("N must be in [1, 1024], got %ld", N));
-    if (c.integer("window") < 0 || c.integer("window") > INT32_MAX) return c.error(Code::kInvalidArgument, strf("window must be in [0, 2^31), got %g", c.real("window")));
-    const bool paged = c["page_table"].present();
-    const long B = c.dim("B"), S = paged || c["length"].present() ? c.dim("S") : B;
-    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length has an entry for each of k's B = %ld slots, got %ld", B, S));
-    if (paged && c.dim("P") * c.dim("L") > INT32_MAX) return c.error(Code::kInvalidShape, "P * L is above 2^31 - 1");
-    for (const char* d : {"T", "B", "L", "Hq"})
-      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
     *args = Args{};
-    kernels::AttentionArgs& a = args->a;
-    a.q = c.ptr("q"), a.k = c.ptr("k"), a.v = c.ptr("v"), a.pos = c.ptr<int32_t>("pos"), a.slot = c.ptr<int32_t>("slot"), a.length = c.ptr<int32_t>("length");
-    a.page_table = c.ptr<int32_t>("page_table"), a.out = c.ptr("out"), a.lse = c.ptr<float>("lse"), a.rows = c.ptr<int32_t>("rows");
-    a.q_stride = c.row_stride("q"), a.k_stride = c.row_stride("k"), a.v_stride = c.row_stride("v"), a.out_stride = c.row_stride("out"), a.lse_stride = c.row_stride("lse");
-    a.table_stride = c.row_stride("page_table");
-    a.T = static_cast<int32_t>(c.dim("T")), a.S = static_cast<int32_t>(S), a.B = static_cast<int32_t>(B), a.L = static_cast<int32_t>(c.dim("L"));
-    a.P = paged ? static_cast<int32_t>(c.dim("P")) : 0, a.Hq = static_cast<int32_t>(Hq), a.Hkv = static_cast<int32_t>(Hkv), a.D = a.Dv = static_cast<int32_t>(D);
-    const double scale = c.real("scale");
-    a.scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))), a.window = static_cast<int32_t>(c.integer("window"));
-    a.mask = c.integer("mask") == 1 ? kernels::AttentionMask::full : kernels::AttentionMask::causal;
-    a.dtype = c["q"].dtype, a.kv_dtype = DType::u8;
+    VV_TRY(bind_heads(c, "k", "v", &args->a));
+    args->a.dtype = c["q"].dtype, args->a.kv_dtype = DType::u8;
     args->k_scales = c.ptr("k_scales"), args->v_scales = c.ptr("v_scales"), args->k_scale = c.ptr<float>("k_scale"), args->v_scale = c.ptr<float>("v_scale");
     args->k_scales_stride = c.row_stride("k_scales"), args->v_scales_stride = c.row_stride("v_scales"), args->N = static_cast<int32_t>(N);
     return {};
   }
-  /// As if each query saw every place.
   static Cost cost(const Args& args) {
     const kernels::AttentionArgs& a = args.a;
-    const int64_t slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1, places = a.places();
+    const int64_t slots = slots_read(a), places = a.places();
     return {.bytes = int64_t{a.T} * a.Hq * (1 + args.N) * a.D * 2 + slots * places * a.Hkv * (int64_t{a.D} + a.D / 8), .flops = 4 * int64_t{a.T} * a.Hq * places * a.D};
   }
   static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }

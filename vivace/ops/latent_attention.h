@@ -1,10 +1,7 @@
 // latent_attention: attention whose keys and values are one small row a place, shared by all heads.
 #pragma once
-#include "vivace/cpu/simd/isa.h"
 #include "vivace/kernels/attention/latent_attention.h"
-#include "vivace/ops/attention_contents.h"
-#include "vivace/ops/call.h"
-#include "vivace/ops/gpu.h"
+#include "vivace/ops/attention_rules.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -19,16 +16,13 @@ struct latent_attention {
   static constexpr Port kPorts[] = {
       in("q", "T,Hq,E", "f32|bf16|f16", "queries: C elements that the key projection was absorbed into, then the rotated ones"),
       in("cache", "B,L,E", "=q", "a row a place: C latent elements, then the rotated key; B slots of L places, with page_table B pages"),
-      opt_in("pos", "T", "i32", "position of each query; absent means t"),
-      opt_in("slot", "T", "i32", "slot of each query; absent means 0; outside [0, S) nothing is visible"),
-      opt_in("length", "S", "i32", "valid places of each slot; absent means all"),
-      opt_in("page_table", "S,P", "i32", "block of the cache that holds each page of L places of a slot; outside [0, B) its rows count as zeros"),
+      kQueryPos, kQuerySlot, kSlotLength, kSlotPages,
       out("out", "T,N,Hq,C", "=q", "weighted latent elements over each of N runs of places"),
       opt_out("lse", "T,N,Hq", "f32", "log-sum-exp of each run, which merge_states makes one with out"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      choice("mask", "causal|full", "which places a query sees"),
+      kCausalOrFull,
       real("scale", 0, "factor of q . key, which must be given: 1 / sqrt of a head's size before absorption, 1 / sqrt(192) for 128 + 64"),
   };
   static constexpr OpSpec spec{
@@ -48,29 +42,16 @@ struct latent_attention {
     if (C < 1 || C > E || E > kMaxDim) return c.error(Code::kInvalidShape, strf("wanted 1 <= C <= E <= %d, got C %ld and E %ld", kMaxDim, C, E));
     if (N < 1 || N > 1024) return c.error(Code::kInvalidShape, strf("N must be in [1, 1024], got %ld", N));
     if (!(c.real("scale") > 0)) return c.error(Code::kInvalidArgument, strf("scale must be given and positive, such as 1 / sqrt(192), got %g", c.real("scale")));
-    const bool paged = c["page_table"].present();
-    const long B = c.dim("B"), S = paged || c["length"].present() ? c.dim("S") : B;
-    if (!paged && S != B) return c.error(Code::kInvalidShape, strf("without page_table length has an entry for each of the cache's B = %ld slots, got %ld", B, S));
-    if (paged && c.dim("P") * c.dim("L") > INT32_MAX) return c.error(Code::kInvalidShape, "P * L is above 2^31 - 1");
-    for (const char* d : {"T", "B", "L", "Hq"})
-      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
     *args = Args{};
+    VV_TRY(bind_slots(c, "cache", "cache", &args->a));
     kernels::AttentionArgs& a = args->a;
-    a.q = c.ptr("q"), a.k = a.v = c.ptr("cache"), a.pos = c.ptr<int32_t>("pos"), a.slot = c.ptr<int32_t>("slot"), a.length = c.ptr<int32_t>("length");
-    a.page_table = c.ptr<int32_t>("page_table"), a.out = c.ptr("out"), a.lse = c.ptr<float>("lse"), a.rows = c.ptr<int32_t>("rows");
-    a.q_stride = c.row_stride("q"), a.k_stride = a.v_stride = c.row_stride("cache"), a.out_stride = c.row_stride("out"), a.lse_stride = c.row_stride("lse");
-    a.table_stride = c.row_stride("page_table");
-    a.T = static_cast<int32_t>(c.dim("T")), a.S = static_cast<int32_t>(S), a.B = static_cast<int32_t>(B), a.L = static_cast<int32_t>(c.dim("L"));
-    a.P = paged ? static_cast<int32_t>(c.dim("P")) : 0, a.Hq = static_cast<int32_t>(c.dim("Hq")), a.Hkv = 1, a.D = static_cast<int32_t>(E), a.Dv = static_cast<int32_t>(C);
-    a.scale = static_cast<float>(c.real("scale")), a.mask = c.integer("mask") == 1 ? kernels::AttentionMask::full : kernels::AttentionMask::causal;
-    a.dtype = a.kv_dtype = c["q"].dtype;
+    a.Hkv = 1, a.D = static_cast<int32_t>(E), a.Dv = static_cast<int32_t>(C), a.scale = static_cast<float>(c.real("scale")), a.dtype = a.kv_dtype = c["q"].dtype;
     args->N = static_cast<int32_t>(N);
     return {};
   }
-  /// As if each query saw every place.
   static Cost cost(const Args& args) {
     const kernels::AttentionArgs& a = args.a;
-    const int64_t e = info(a.dtype).bytes, slots = a.slot ? (a.S < a.T ? a.S : a.T) : 1;
+    const int64_t e = info(a.dtype).bytes, slots = slots_read(a);
     return {.bytes = int64_t{a.T} * a.Hq * (a.D + int64_t{args.N} * a.Dv) * e + slots * a.places() * a.D * e, .flops = 2 * int64_t{a.T} * a.Hq * a.places() * (a.D + int64_t{a.Dv})};
   }
   static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
