@@ -240,10 +240,11 @@ Status PolicyBase::write(std::span<const Observation> observations) {
     int64_t at = 0;
     for (const engine::Frame& f : observations[b].views) {
       if (f.data == nullptr) continue;
-      pictures_.add(f);
+      VV_TRY(pictures_.add(f));
       for (int64_t i = 0; i < n; ++i) place(0, at++, b);
     }
   }
+  VV_TRY(pictures_.scale());  // while it does, the rest is written
   context_in_.host<int32_t>(context_.view_rows)[0] = static_cast<int32_t>(row);
   for (size_t b = 0; b < static_cast<size_t>(limits_.batch); ++b) {
     const Observation& o = observations[std::min(b, observations.size() - 1)];
@@ -256,7 +257,7 @@ Status PolicyBase::write(std::span<const Observation> observations) {
     write_own(o, static_cast<int64_t>(b), prefix);
   }
   context_in_.host<int32_t>(context_.rows)[0] = static_cast<int32_t>(row);
-  return pictures_.send();
+  return {};
 }
 
 Status PolicyBase::prepare(std::span<const Observation> observations) {

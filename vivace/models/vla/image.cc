@@ -39,16 +39,20 @@ Status Pictures::begin(size_t bytes) {
   return {};
 }
 
-void Pictures::add(const engine::Frame& frame) {
-  char* to = static_cast<char*>(staging_.data()) + used_;
+Status Pictures::add(const engine::Frame& frame) {
+  char* const to = static_cast<char*>(staging_.data()) + used_;
   const auto line = static_cast<size_t>(frame.width * 3);
   if (frame.stride == frame.width * 3) std::memcpy(to, frame.data, line * static_cast<size_t>(frame.height));
   else
     for (int64_t y = 0; y < frame.height; ++y) std::memcpy(to + static_cast<size_t>(y) * line, frame.data + y * frame.stride, line);
   if (!runs_.empty() && runs_.back().height == frame.height && runs_.back().width == frame.width) ++runs_.back().count;
   else runs_.push_back({frame.height, frame.width, pictures_, 1, used_});
-  used_ += line * static_cast<size_t>(frame.height);
-  ++pictures_;
+  const size_t at = used_, bytes = line * static_cast<size_t>(frame.height);
+  const int64_t picture = pictures_++;
+  used_ += bytes;
+  // On its way while the next one is copied.
+  if (as_they_are(runs_.back())) return machine_->stream().copy(slice(pixels_, picture, 1).data, to, bytes);
+  return raw_.data() != nullptr ? machine_->stream().copy(source() + at, to, bytes) : Status();
 }
 
 Result<const exec::Launch*> Pictures::launch_of(const Run& run) {
@@ -65,17 +69,11 @@ Result<const exec::Launch*> Pictures::launch_of(const Run& run) {
   return &prepared_.back().launch;
 }
 
-Status Pictures::send() {
-  exec::Stream& stream = machine_->stream();
+Status Pictures::scale() {
   for (const Run& run : runs_) {
-    const char* const host = static_cast<const char*>(staging_.data()) + run.at;
-    if (pixels_.dtype == DType::u8 && run.height == pixels_.shape[1] && run.width == pixels_.shape[2]) {
-      VV_TRY(stream.copy(slice(pixels_, run.first, run.count).data, host, run.bytes()));
-      continue;
-    }
-    if (raw_.data() != nullptr) VV_TRY(stream.copy(source() + run.at, host, run.bytes()));
+    if (as_they_are(run)) continue;
     VV_ASSIGN(const exec::Launch* const launch, launch_of(run));
-    VV_TRY(stream.launch(*launch));
+    VV_TRY(machine_->stream().launch(*launch));
   }
   return {};
 }

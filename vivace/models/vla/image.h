@@ -16,7 +16,7 @@ enum class Resize : uint8_t {
 };
 
 /// Moves RGB frames to where the policy runs, as they are, and scales them there. Frames of one size that follow each other
-/// are one copy and one launch; u8 frames of the network's own size need no launch.
+/// are one launch; u8 frames of the network's own size need none.
 class Pictures {
  public:
   /// `pixels` [n, side, side, 3], u8 or [-1, 1], where ops run; it and `machine` must outlive this. Makes room for
@@ -24,10 +24,10 @@ class Pictures {
   Status open(engine::Machine& machine, const Tensor& pixels, Resize kind, int64_t frames);
   /// A call's frames begin. Errors: OutOfMemory where they take `bytes` and no call before took so many.
   Status begin(size_t bytes);
-  /// Copies the frame: it is the next picture.
-  void add(const engine::Frame& frame);
-  /// Issues everything in the stream's order. What is allocated, is for a size that was not seen before.
-  Status send();
+  /// Copies the frame, which is the next picture, and sends it off.
+  Status add(const engine::Frame& frame);
+  /// The frames are all there. What is allocated, is for a size that was not seen before.
+  Status scale();
   size_t bytes() const { return staging_.bytes() + raw_.bytes(); }
 
  private:
@@ -35,7 +35,6 @@ class Pictures {
   struct Run {
     int64_t height, width, first, count;
     size_t at;  // in staging_ and in raw_
-    size_t bytes() const { return static_cast<size_t>(height * width * 3 * count); }
     bool operator==(const Run&) const = default;
   };
   struct Prepared {
@@ -43,6 +42,7 @@ class Pictures {
     exec::Launch launch;
   };
   Result<const exec::Launch*> launch_of(const Run& run);
+  bool as_they_are(const Run& run) const { return pixels_.dtype == DType::u8 && run.height == pixels_.shape[1] && run.width == pixels_.shape[2]; }
   char* source() const { return static_cast<char*>(raw_.data() != nullptr ? raw_.data() : staging_.data()); }
 
   engine::Machine* machine_ = nullptr;
