@@ -2,6 +2,7 @@
 """Trains tiny-pi05: behaviour cloning by flow matching, on pictures drawn where it trains and an analytic controller's chunks.
 
     python tools/train_reach.py --out FOLDER [--steps N] [--batch N] [--device cuda|cpu]
+    python tools/train_reach.py --out FOLDER --start FOLDER --steps 1500 --rate 3e-4    # then, so that few bits change little
 
 FOLDER gets config.json, norm_stats.json, tokenizer.json and model.safetensors (bf16), in openpi's converted layout. Needs
 PyTorch and an installed Vivace, whose arm and cameras it uses. tools/reach/ has the model.
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from reach.model import Pi05, parameters  # noqa: E402
@@ -34,6 +35,7 @@ CONFIG = {
 }
 CHUNKS = 4     # noises of one observation, which share its prefix
 GOAL = "goal"  # a parameter of training alone
+APART = 10     # what a difference between the two arithmetics counts, in errors of the flow
 
 
 def statistics() -> dict:
@@ -104,11 +106,27 @@ def loss_of(model, task, b):
     return torch.stack([F.mse_loss(v.float(), noise - actions[:, None]), F.mse_loss(told.float(), goal)])
 
 
+def settled_loss_of(model, task, b):
+    """The flow's loss of the network as it is and of what "fp8" makes of its products, and how far apart the two are: what is
+    trained is that they are not."""
+    pixels, ids, actions, _ = task.draw(b)
+    with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
+        t = torch.rand(b, CHUNKS, device=pixels.device) ** (1 / 1.5) * 0.999 + 0.001
+        noise, at = torch.randn(b, CHUNKS, *actions.shape[1:], device=pixels.device), t[..., None, None]
+        seen = []
+        for model.rounded in (False, True):
+            cache, _ = model.prefix(pixels, ids)
+            seen.append(model.velocity(cache, at * noise + (1 - at) * actions[:, None], t).float())
+        want = noise - actions[:, None]
+    return torch.stack([F.mse_loss(seen[0], want), F.mse_loss(seen[1], want), APART * F.mse_loss(seen[1], seen[0])])
+
+
 class Trainer:
     """One step of AdamW over a batch; on a GPU captured once and replayed."""
 
-    def __init__(self, model, task, batch, rate):
+    def __init__(self, model, task, batch, rate, loss_of):
         device = task.device
+        self.loss_of = loss_of
         self.weights = [p.requires_grad_() for p in model.p.values()]
         on_gpu = device.startswith("cuda")
         self.rate = torch.tensor(rate, device=device)
@@ -126,7 +144,7 @@ class Trainer:
 
     def _step(self):
         self.optimiser.zero_grad()
-        loss = loss_of(self.model, self.task, self.batch)
+        loss = self.loss_of(self.model, self.task, self.batch)
         loss.sum().backward()
         torch.nn.utils.clip_grad_norm_(self.weights, 1.0, foreach=True)
         self.optimiser.step()
@@ -157,14 +175,18 @@ def main():
     p.add_argument("--steps", type=int, default=5500)
     p.add_argument("--batch", type=int, default=192)
     p.add_argument("--rate", type=float, default=1e-3)
+    p.add_argument("--start", type=Path, help="folder of weights to go on from, which are then trained for both arithmetics")
     p.add_argument("--tokenizer", type=Path, default=reach.FOLDER, help="folder of tokenizer.json")
     args = p.parse_args()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     prompts = Prompts(args.tokenizer, args.device)
-    first = parameters(CONFIG, prompts.vocab) | {GOAL: torch.zeros(CONFIG["text"]["width"], arm.JOINTS)}
+    if args.start is None:
+        first = parameters(CONFIG, prompts.vocab) | {GOAL: torch.zeros(CONFIG["text"]["width"], arm.JOINTS)}
+    else:
+        first = {k: v.float() for k, v in load_file(args.start / "model.safetensors").items()}
     model = Pi05(first, CONFIG).to(args.device)
-    trainer = Trainer(model, Task(args.device, prompts), args.batch, 1e-5)
+    trainer = Trainer(model, Task(args.device, prompts), args.batch, 1e-5, loss_of if args.start is None else settled_loss_of)
     args.out.mkdir(parents=True, exist_ok=True)
     if (args.tokenizer / "tokenizer.json").resolve() != (args.out / "tokenizer.json").resolve():
         shutil.copy(args.tokenizer / "tokenizer.json", args.out / "tokenizer.json")
@@ -173,8 +195,8 @@ def main():
     for i in range(total):
         loss = trainer.step(args.rate * min(1, (i + 1) / min(300, total / 5)) * (0.5 + 0.5 * math.cos(math.pi * (i + 1) / total)))
         if i % every == 0:
-            print(f"{i:>6}  flow {loss[0].item():.5f}  goal {loss[1].item():.5f}  {time.perf_counter() - start:6.1f} s", flush=True)
-        if i % 1000 == 999:
+            print(f"{i:>6}  loss {'  '.join(f'{v:.5f}' for v in loss.tolist())}  {time.perf_counter() - start:6.1f} s", flush=True)
+        if i % 300 == 299:
             save(model, args.out)  # what there is if it is cut off
     count = save(model, args.out)
     print(f"{count:,} weights, {(args.out / 'model.safetensors').stat().st_size:,} bytes, {total} steps of {args.batch} in {time.perf_counter() - start:.0f} s, last loss {loss[0].item():.5f}")

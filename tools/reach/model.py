@@ -88,7 +88,20 @@ def parameters(config: dict, vocab: int, seed: int = 0) -> dict[str, torch.Tenso
     return out
 
 
+def in_codes(x):
+    """x as the engine's "fp8" rounds what enters a product: e4m3, a scale a row. Gradients pass as if nothing were rounded."""
+    scale = x.detach().abs().amax(-1, keepdim=True).float().clamp(min=1e-20) / 448
+    return x + ((x.detach() / scale).to(torch.float8_e4m3fn).to(scale.dtype) * scale - x.detach()).to(x.dtype)
+
+
+def takes_codes(name):
+    """Whether "fp8" reads this dense layer's weights in e4m3: towers, not what actions and time enter by, nor attention's output in the expert."""
+    return name.startswith(TOP) and not name.endswith(".dense") and not (name.startswith(EXPERT) and name.endswith("o_proj"))
+
+
 class Pi05:
+    rounded = False  # whether products are those of "fp8"
+
     def __init__(self, p: dict[str, torch.Tensor], config: dict):
         self.p, self.c = p, config
         half = config["expert"]["width"] // 2
@@ -101,7 +114,10 @@ class Pi05:
         return self
 
     def dense(self, x, name):
-        return F.linear(x, self.p[name + ".weight"], self.p.get(name + ".bias"))
+        w = self.p[name + ".weight"].flatten(1)
+        if self.rounded and takes_codes(name):
+            x, w = in_codes(x), in_codes(w)
+        return F.linear(x, w, self.p.get(name + ".bias"))
 
     def layer_norm(self, x, name):
         return F.layer_norm(x, x.shape[-1:], self.p[name + ".weight"], self.p[name + ".bias"], 1e-6)
@@ -127,7 +143,7 @@ class Pi05:
         n, side = s // c["patch_size"], c["patch_size"]
         x = pixels.float().div(127.5).sub(1).view(b * v, n, side, n, side, 3).permute(0, 1, 3, 5, 2, 4).reshape(b * v, n * n, -1)
         at = VISION + "embeddings."
-        h = F.linear(x, self.p[at + "patch_embedding.weight"].flatten(1), self.p[at + "patch_embedding.bias"]) + self.p[at + "position_embedding.weight"]
+        h = self.dense(x, at + "patch_embedding") + self.p[at + "position_embedding.weight"]
         for i in range(c["depth"]):
             at = f"{VISION}encoder.layers.{i}."
             x = self.layer_norm(h, at + "layer_norm1")
