@@ -103,7 +103,7 @@ FAULTS = [
     ("attention: a place's page is its neighbour's", K + "attention/attention.h", "page_table[s * table_stride + static_cast<uint32_t>(j)", "page_table[s * table_stride + static_cast<uint32_t>(j + 1)", table("attention")),
     ("attention: a group's heads are swapped", K + "attention/tile.cuh", "(kv * group + row % group) * int64_t{P.dv}", "(kv * group + (group - 1 - row % group)) * int64_t{P.dv}", table("attention")),
     ("attention: the mass is not rescaled", K + "attention/tile.cuh", "mass[i] = mass[i] * shrink + sum;", "mass[i] = mass[i] + sum;", table("attention")),
-    ("attention: split's mass is not rescaled", K + "attention/split.cuh", "        mass[i] *= by[i];\n", "", table("attention")),
+    ("attention: split's mass is not rescaled", K + "attention/split_blocks.cuh", "        mass[i] *= by[i];\n", "", table("attention")),
     ("attention: split forgets a block of the cluster", K + "attention/split.cuh", "for (int c = 0; c < kParts; ++c) {\n        const float w", "for (int c = 0; c < kParts - 1; ++c) {\n        const float w", table("attention")),
     ("attention: a chunk forgets a block of the cluster", K + "attention/chunk.cuh", "for (int c = 0; c < kSplit; ++c) {\n        const float w", "for (int c = 0; c < kSplit - 1; ++c) {\n        const float w", table("attention")),
     ("attention: a chunk multiplies what lies beyond the length", K + "attention/chunk.cuh", "if ((b + 1) * kKeys > seen.hi) patch", "if ((b + 1) * kKeys > seen.hi + kKeys) patch", table("attention")),

@@ -33,15 +33,15 @@ EVEN = [
      "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
     (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));", "        ptx::mbarrier_arrive(barrier(kEmpty, i));"),
     (K + "attention/stream.cuh", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d * 32);"),
-    (K + "attention/split.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
-    (K + "attention/split.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
-    (K + "attention/split.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
-    (K + "attention/split.cuh", "    bool moves = turn == 0;\n    if (turn > 0) {", "    bool moves = true;\n    if (false) {"),
-    (K + "attention/split.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else team_barrier();"),
-    (K + "attention/split.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else team_barrier();"),
+    (K + "attention/split_blocks.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
+    (K + "attention/split_blocks.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
+    (K + "attention/split_blocks.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
+    (K + "attention/split_blocks.cuh", "    bool moves = turn == 0;\n    if (turn > 0) {", "    bool moves = true;\n    if (false) {"),
+    (K + "attention/split.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else this->team_barrier();"),
+    (K + "attention/split.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else this->team_barrier();"),
     (K + "attention/split.cuh", "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n",
      "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n"
-     "    for (const int most = past > from ? ((past - 1 - from) / P.split + P.teams) / P.teams : 0; turn < most; ++turn) tile_barrier(), tile_barrier(), team_barrier(), team_barrier();\n"),
+     "    for (const int most = past > from ? ((past - 1 - from) / P.split + P.teams) / P.teams : 0; turn < most; ++turn) tile_barrier(), tile_barrier(), this->team_barrier(), this->team_barrier();\n"),
 ]
 
 
