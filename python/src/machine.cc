@@ -7,6 +7,7 @@
 #include "vivace/device/device.h"
 #include "vivace/device/driver.h"
 #include "vivace/jit/cache.h"
+#include "vivace/jit/helper.h"
 #include "vivace/jit/nvrtc.h"
 
 namespace vivace::python {
@@ -63,6 +64,11 @@ void add_machine(nb::module_& m) {
     d["library"] = (*n)->library, d["version"] = (*n)->version, d["include_dirs"] = (*n)->include_dirs, d["archs"] = (*n)->archs;
     return d;
   });
+  m.def("set_helper_command", &jit::set_helper_command, nb::arg("command"), "The program that processes which compile run: one that calls serve_compiles().");
+  m.def("serve_compiles", [] {
+    const nb::gil_scoped_release release;
+    jit::serve_compiles(0);
+  }, "What such a process does: compiles what comes in by standard input, a socket, until it closes.");
   m.def("add_search_path", &jit::add_search_path, nb::arg("folder"), "A folder to look for NVRTC in before the usual places.");
   m.def("jit_cache", [] {
     const Result<std::string> folder = jit::Cache::default_folder();

@@ -41,7 +41,19 @@ def find_nvrtc() -> None:
         import sysconfig
 
         _core.add_search_path(sysconfig.get_path("platlib"))
+        _core.set_helper_command(_helper_command())
         _nvrtc_path_added = True
+
+
+def _helper_command():
+    """An interpreter that loads the core alone, for processes that compile; none in a program that embeds Python, whose
+    sys.executable may be anything."""
+    import os
+
+    if not (sys.executable and os.path.basename(sys.executable).startswith("python")):
+        return []
+    load = "import importlib.machinery as m, importlib.util as u; s = u.spec_from_loader('_core', m.ExtensionFileLoader('_core', {0!r})); c = u.module_from_spec(s); s.loader.exec_module(c); c.serve_compiles()"
+    return [sys.executable, "-I", "-S", "-c", load.format(_core.__file__)]
 
 
 class _Callable(types.ModuleType):

@@ -131,6 +131,28 @@ Result<Binary> parse_binary(std::string_view bytes) {
   return b;
 }
 
+std::string serialize(const Source& s) {
+  std::string out;
+  put(&out, s.name);
+  put(&out, s.text);
+  put_u32(&out, static_cast<size_t>(s.arch));
+  for (const auto* list : {&s.expressions, &s.flags}) {
+    put_u32(&out, list->size());
+    for (const std::string& t : *list) put(&out, t);
+  }
+  return out;
+}
+
+Result<Source> parse_source(std::string_view bytes) {
+  Reader in(bytes);
+  Source s;
+  s.name = in.text(), s.text = in.text(), s.arch = static_cast<Arch>(in.u32());
+  for (auto* list : {&s.expressions, &s.flags})
+    for (uint32_t n = in.u32(); n > 0 && in.ok(); --n) list->push_back(in.text());
+  if (!in.at_end()) return Status(Code::kCorruptData, strf("a source of %zu bytes is cut short or has bytes left over", bytes.size()));
+  return s;
+}
+
 std::string cache_key(const Source& source) {
   // Lengths go in before texts, so that no two different sources give the same stream of bytes.
   std::string all;

@@ -43,6 +43,10 @@ struct Binary {
 std::string serialize(const Binary& binary);
 Result<Binary> parse_binary(std::string_view bytes);
 
+/// The same for a source, as helper processes get it (helper.h).
+std::string serialize(const Source& source);
+Result<Source> parse_source(std::string_view bytes);
+
 /// 64 hex digits over the source, every embedded header it includes directly or through others, the
 /// expressions, flags and arch. Equal keys give interchangeable binaries.
 std::string cache_key(const Source& source);

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "vivace/base/check.h"
+#include "vivace/jit/helper.h"
 #include "vivace/jit/nvrtc.h"
 
 namespace vivace::jit {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kManySources = 16;  // from here on, helper processes are worth their start
 
 double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
 
@@ -41,14 +45,28 @@ Result<std::unique_ptr<Compiler>> Compiler::create(CompilerOptions options) {
   return c;
 }
 
-Result<Binary> Compiler::build(const Source& source) const {
+struct Compiler::Lane {
+  bool helped = false;  // by a process, started when first there is something to compile
+  std::optional<Helper> helper;
+};
+
+Result<Binary> Compiler::build(const Source& source, Lane& lane) const {
   if (forbidden_)
     return Status(Code::kFailedPrecondition, strf("%s for %s would have to be compiled, and the engine is ready and strict: add it to the "
                                                   "warm-up, or to a pack with `vivace pack`", source.name.c_str(), name(source.arch)));
+  if (lane.helped && !lane.helper) {
+    if (Result<Helper> h = Helper::start(); h.ok()) lane.helper.emplace(std::move(h).value());
+    else lane.helped = false;
+  }
+  if (lane.helper) {
+    Result<Binary> built = lane.helper->compile(source);
+    if (built.ok() || built.status().code() != Code::kIoError) return built;
+    lane.helper.reset(), lane.helped = false;  // it has ended: the rest is compiled here, to the same binaries
+  }
   return compile(source);
 }
 
-Result<BinaryPtr> Compiler::find(const Source& source, const std::string& key) {
+Result<BinaryPtr> Compiler::find(const Source& source, const std::string& key, Lane& lane) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (const auto it = memory_.find(key); it != memory_.end()) return it->second;
@@ -63,7 +81,7 @@ Result<BinaryPtr> Compiler::find(const Source& source, const std::string& key) {
     origin = Origin::cache;
     const auto build_it = [&] {
       origin = Origin::compiled;
-      return build(source);
+      return build(source, lane);
     };
     found = options_.use_cache ? cache_.get_or_build(key, build_it) : build_it();
   }
@@ -94,10 +112,11 @@ Result<std::vector<BinaryPtr>> Compiler::get(std::span<const Source> sources) {
   std::atomic<bool> stop{false};
   std::mutex progress_mutex;
   size_t done = 0;
-  const auto worker = [&] {
+  const auto worker = [&](bool helped) {
+    Lane lane{helped, {}};
     for (size_t w = next++; w < work.size() && !stop; w = next++) {
       const size_t i = work[w];
-      Result<BinaryPtr> r = find(sources[i], keys[i]);
+      Result<BinaryPtr> r = find(sources[i], keys[i], lane);
       if (r.ok()) {
         out[i] = std::move(r).value();
       } else {
@@ -111,10 +130,11 @@ Result<std::vector<BinaryPtr>> Compiler::get(std::span<const Source> sources) {
   };
   const size_t cores = std::max(1u, std::thread::hardware_concurrency());
   const size_t jobs = std::min(work.size(), options_.jobs > 0 ? static_cast<size_t>(options_.jobs) : cores);
-  std::vector<std::thread> helpers;
-  for (size_t j = 1; j < jobs; ++j) helpers.emplace_back(worker);
-  worker();
-  for (std::thread& t : helpers) t.join();
+  std::vector<std::thread> threads;
+  const bool helped = work.size() >= kManySources && nvrtc().ok();
+  for (size_t j = 1; j < jobs; ++j) threads.emplace_back(worker, helped);
+  worker(false);
+  for (std::thread& t : threads) t.join();
 
   for (Status& e : errors)
     if (!e.ok()) return std::move(e);

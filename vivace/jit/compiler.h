@@ -47,7 +47,8 @@ class Compiler {
   /// Errors: those of Cache::open and Pack::open.
   static Result<std::unique_ptr<Compiler>> create(CompilerOptions options);
 
-  /// One binary a source, in order; what must be compiled is compiled in parallel, equal sources once.
+  /// One binary a source, in order; what must be compiled is compiled in parallel, equal sources once, many of them in
+  /// helper processes where there is a command for them (helper.h).
   /// On an error no further source is begun, and the error of the first failed one is returned.
   Result<std::vector<BinaryPtr>> get(std::span<const Source> sources);
   Result<BinaryPtr> get(const Source& source);
@@ -60,8 +61,9 @@ class Compiler {
 
  private:
   explicit Compiler(CompilerOptions options) : options_(std::move(options)) {}
-  Result<BinaryPtr> find(const Source& source, const std::string& key);
-  Result<Binary> build(const Source& source) const;
+  struct Lane;  // one of the threads of a get()
+  Result<BinaryPtr> find(const Source& source, const std::string& key, Lane& lane);
+  Result<Binary> build(const Source& source, Lane& lane) const;
 
   CompilerOptions options_;
   std::vector<Pack> packs_;

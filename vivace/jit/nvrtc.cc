@@ -218,6 +218,11 @@ void add_search_path(const std::string& folder) {
   added_paths().push_back(folder);
 }
 
+std::vector<std::string> search_paths() {
+  const std::lock_guard<std::mutex> lock(g_paths_mutex);
+  return added_paths();
+}
+
 Result<const NvrtcInfo*> nvrtc() {
   if (!loaded().ok()) return loaded().status();
   return &loaded()->info;

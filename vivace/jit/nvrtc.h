@@ -10,6 +10,7 @@ namespace vivace::jit {
 /// Adds a folder to look in before the usual places: a Python site-packages folder, a toolkit or a
 /// library folder. Call before the first compile.
 void add_search_path(const std::string& folder);
+std::vector<std::string> search_paths();
 
 struct NvrtcInfo {
   std::string library;                   // path of the loaded library
