@@ -1,14 +1,16 @@
 """pi0.5, pi0 and pi0-FAST of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
 
-    python bench/bench_vla.py [--warm] [--parts cases,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile]
+    python bench/bench_vla.py [--warm] [--parts cases,frames,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile]
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
 the launches of the two graphs, `replay` of both in a row; of pi0fast `actions` is one token, `predict` and `replay` all of them. Floors are those of
 docs/design/080-policy-step.md; peers were measured on the same chip on an earlier day, so their ratio says less than one
-measured in turn. metric=jitter: calls back to back, and paced. metric=start: from the start of a process to the first actions of a
+measured in turn. metric=jitter: calls back to back, and paced. metric=frames: predict() with frames that are not
+of the network's size, which host, link and resize_pad have to do with. metric=start: from the start of a process to the first actions of a
 checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
 """
 import argparse
+import gc
 import json
 import os
 import struct
@@ -27,8 +29,8 @@ WORDS, CODES = 64, 60
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
          ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8"]
-JITTER = ("pi05-base", "bf16", 2)
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8", "pi05-base:fp8_static:2:8", "pi05-base:fp8_static:2:1:10", "pi05-base:fp8_static:2:1:15", "pi0fast-base:bf16:3", "pi0-base:bf16:2"]
+FRAMES = [(480, 640), (720, 1280), (1080, 1920)]
 START = ("pi05-base", "bf16", 3e6)  # goal in us
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",
            "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json", "bench/configs/pi0fast-base/config.json"]
@@ -77,15 +79,21 @@ def observation(name, views) -> dict:
     return dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
 
 
-def load(name, precision, views, batch=1):
+def load(name, precision, views, batch=1, horizon=50):
     import vivace
 
-    return vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=50, num_steps=10, batch=batch,
+    return vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=horizon, num_steps=10, batch=batch,
                              prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None)
 
 
-def tag_of(name, views, batch=1) -> str:
-    return f"policy={name},views={views}," + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else "horizon=50,steps=10")
+def tag_of(name, views, batch=1, horizon=50) -> str:
+    return f"policy={name},views={views}," + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else f"horizon={horizon},steps=10")
+
+
+def parsed(case) -> tuple:
+    """policy, precision, views, batch, horizon"""
+    name, precision, views, *more = case.split(":")
+    return name, precision, int(views), *map(int, more), *(1, 50)[len(more):]
 
 
 def print_profile(kind, stage, s) -> None:
@@ -97,12 +105,11 @@ def print_profile(kind, stage, s) -> None:
 
 
 def one(case, calls, profiles, add) -> None:
-    name, precision, views, *more = case.split(":")
-    views, batch = int(views), int(more[0]) if more else 1
+    name, precision, views, batch, horizon = parsed(case)
     kind = "fp8" if precision.startswith("fp8") else precision
     given = observation(name, views)
     start = time.perf_counter()
-    with load(name, precision, views, batch) as policy:
+    with load(name, precision, views, batch, horizon) as policy:
         loaded = time.perf_counter() - start
         codes = name.startswith("pi0fast")
         run = (lambda: policy.tokens(**given, end_token=-1)) if codes else (lambda: policy.predict_batch([dict(given, seed=i) for i in range(batch)]))
@@ -112,8 +119,8 @@ def one(case, calls, profiles, add) -> None:
         # One after the other as in a call: the context repeated alone runs at the clock that so many products leave.
         replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1) if codes else policy.profile("whole")["step_us"]
         report = policy.report()
-    limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if batch == 1 else (None, None)
-    tag = tag_of(name, views, batch)
+    limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if batch == 1 and horizon == 50 else (None, None)
+    tag = tag_of(name, views, batch, horizon)
     common = dict(dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
     for stage, s in stages.items():
         add(**common, case=f"{tag},metric={stage}", p50_us=s["step_us"], n=1, tool="graph replay")
@@ -126,16 +133,38 @@ def one(case, calls, profiles, add) -> None:
         print_profile(kind, stage, s)
 
 
-def jitter(add, seconds) -> None:
-    name, precision, views = JITTER
+def frames(case, add) -> None:
+    import numpy as np
+
+    name, precision, views, *_ = parsed(case)
     given = observation(name, views)
     with load(name, precision, views) as policy:
-        for hz in (0, 30):
+        base = None
+        for height, width in [(224, 224), *FRAMES]:
+            shown = dict(given, images=[np.random.default_rng(v).integers(0, 256, (height, width, 3), np.uint8) for v in range(views)], seed=0)
+            wall = walls(lambda shown=shown: policy.predict(**shown), 60)
+            base = base or quantile(wall, 0.5)
+            note = "the network's own size" if (height, width) == (224, 224) else f"{quantile(wall, 0.5) - base:.0f} us more than at 224 x 224"
+            add(dtype=precision, tool="host clock", case=f"{tag_of(name, views)},metric=frames,size={height}x{width}", p50_us=quantile(wall, 0.5), p99_us=quantile(wall, 0.99), n=len(wall), note=note)
+            print(f"frames {height} x {width}: p50 {quantile(wall, 0.5):.1f} us; {note}", flush=True)
+
+
+def jitter(case, rates, seconds, add) -> None:
+    from vivace import device
+
+    name, precision, views, *_ = parsed(case)
+    given = observation(name, views)
+    with load(name, precision, views) as policy:
+        gc.collect()
+        gc.disable()  # a robot's loop in C++ has none
+        for hz in rates:
+            before = device.state()["sm_mhz"]
             times = paced(lambda: policy.predict(**given, seed=0), seconds, hz)
             p50, p999 = quantile(times, 0.5), quantile(times, 0.999)
-            add(dtype=precision, case=f"{tag_of(name, views)},metric=jitter" + (f",hz={hz}" if hz else ""), p50_us=p50, p99_us=quantile(times, 0.99), p999_us=p999, n=len(times), tool="host clock",
-                note=f"p99.9 is {p999 / p50:.3f} of p50, goal 1.03; the longest {max(times):.0f} us")
-            print(f"jitter {hz or 'back to back':>12}: {len(times)} calls, p50 {p50:.1f}  p99.9 {p999:.1f} = {p999 / p50:.3f}  longest {max(times):.1f} us", flush=True)
+            slow = [i for i, t in enumerate(times) if t > 1.03 * p50]
+            note = f"p99.9 is {p999 / p50:.3f} of p50, goal 1.03; {len(slow)} calls above that, the longest {max(times):.0f} us; SM clock {before} MHz before, {device.state()['sm_mhz']} after; no garbage collection"
+            add(dtype=precision, case=f"{tag_of(name, views)},metric=jitter" + (f",hz={hz}" if hz else ""), p50_us=p50, p99_us=quantile(times, 0.99), p999_us=p999, n=len(times), tool="host clock", note=note)
+            print(f"jitter {hz or 'back to back':>12}: {len(times)} calls, p50 {p50:.1f}  {note}; slow ones {slow[:20]}", flush=True)
 
 
 _FIRST_ACTION = """
@@ -222,8 +251,9 @@ def start(add) -> None:
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--cases", default=",".join(CASES), help="policy:precision:views[:batch], with commas between")
-    p.add_argument("--parts", default="cases,start,jitter", help="what to run, with commas between")
+    p.add_argument("--cases", default=",".join(CASES), help="policy:precision:views[:batch[:horizon]], with commas between")
+    p.add_argument("--parts", default="cases,frames,start,jitter", help="what to run, with commas between; frames and jitter of the first case")
+    p.add_argument("--hz", default="0,30", help="of jitter; 0 is back to back")
     p.add_argument("--calls", type=int, default=200)
     p.add_argument("--seconds", type=float, default=30, help="of calls back to back, and of paced ones, for jitter")
     p.add_argument("--profile", action="store_true", help="print what each kind of launch takes")
@@ -253,8 +283,10 @@ def main() -> None:
             print(f"{case}: {e}", flush=True)  # no row: the receipt shows what ran
     if "start" in parts:
         start(add)
+    if "frames" in parts:
+        frames(args.cases.split(",")[0], add)
     if "jitter" in parts:
-        jitter(add, args.seconds)
+        jitter(args.cases.split(",")[0], [int(hz) for hz in args.hz.split(",")], args.seconds, add)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ FAULTS = [
     ("norm: long rows step too far", K + "norm/norm.cuh", "col += P.threads * kNormGroup) f(0, col)", "col += (P.threads + 1) * kNormGroup) f(0, col)", tactics("norm")),
     ("norm: eps is left out", K + "norm/norm.cuh", "__fmaf_rn(squares, per_count, a.eps)", "__fmul_rn(squares, per_count)", table("norm")),
     ("norm: out has x's row pitch", K + "norm/norm.cuh", "a.out, t * a.out_stride", "a.out, t * a.x_stride", table("norm")),
-    ("norm: the scale multiplies", K + "norm/norm.cuh", "by(scale);\n  norm_row", "by(1.0f / scale);\n  norm_row", table("norm")),
+    ("norm: the scale multiplies", K + "norm/norm.cuh", "RoughDivider(scale).divide(y)", "RoughDivider(1.0f / scale).divide(y)", table("norm")),
     ("norm: every row's scale goes to row 0", K + "norm/norm.cuh", "a.row_scale[t] = scale", "a.row_scale[0] = scale", table("norm")),
     ("norm: the residual is not written back", K + "norm/norm.cuh", "if (row.has_residual()) store_group", "if (row.has_residual() && a.x == nullptr) store_group", table("norm")),
     ("sums leave half a warp out", K + "tile/reduce.cuh", "int lane = 16; lane > 0", "int lane = 8; lane > 0", table("norm")),

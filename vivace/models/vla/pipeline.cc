@@ -69,7 +69,7 @@ class Walk {
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}));
       VV_TRY(rec_(ops::attention, {{"q", b.q}, {"k", by_view(b.k, c_.view_tokens())}, {"v", by_view(b.v, c_.view_tokens())}, {"slot", b_.view_slot}, {"out", b.attended}, {"rows", rows_}},
                   {{"mask", "full"}}));
-      VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), &entering));
+      VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), w.o, &entering));
       VV_TRY(product(entering, w.o, b.hidden, b.hidden));
       VV_TRY(layer_norm(b.hidden, w.mlp_norm, b, at_.vision(i, 2), &entering));
       const Rows inner = activated(b, at_.vision(i, 3));
@@ -209,9 +209,8 @@ class Walk {
                 {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
                 {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
-    const Tensor attended = flat(b.attended);
-    Rows entering{attended, {}, {}};
-    VV_TRY(w.o.w.dtype == DType::e4m3 ? enter(b, attended, place, &entering) : entered(place, attended));
+    Rows entering;
+    VV_TRY(enter(b, flat(b.attended), place, w.o, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.ada, &gate));
     return product(entering, w.o, out, residual, "none", {}, gate);
@@ -340,6 +339,12 @@ class Walk {
     if (!x.all.present()) return enter(b, x.x, place, out);
     *out = x;
     return {};
+  }
+  /// ... what the product of `m` reads.
+  Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, const Matrix& m, Rows* out) {
+    if (m.w.dtype == DType::e4m3) return enter(b, x, place, out);
+    *out = {x, {}, {}};
+    return entered(place, x);
   }
   Status entered(int64_t place, const Tensor& x) const { return x_.enters ? x_.enters(place, x, rows_) : Status(); }
 

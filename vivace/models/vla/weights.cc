@@ -110,7 +110,7 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
     const std::string at = names.vision + "encoder.layers." + std::to_string(i) + ".";
     VV_TRY(load.norm(at + "layer_norm1", t.width, &w.attn_norm));
     VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.width}, {"k_proj", t.width}, {"v_proj", t.width}}, t.width, true, &w.qkv));
-    VV_TRY(load.matrix(at + "self_attn.", {{"out_proj", t.width}}, t.width, true, &w.o));
+    VV_TRY(load.matrix(at + "self_attn.", {{"out_proj", t.width}}, t.width, true, &w.o, Placement::Rows::after, true));  // as wide_o of load_gemma
     VV_TRY(load.norm(at + "layer_norm2", t.width, &w.mlp_norm));
     VV_TRY(load.matrix(at + "mlp.", {{"fc1", t.mlp}}, t.width, true, &w.up));
     VV_TRY(load.matrix(at + "mlp.", {{"fc2", t.width}}, t.mlp, true, &w.down));
