@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -279,8 +280,9 @@ def main() -> None:
     for case in args.cases.split(",") if "cases" in parts else []:
         try:
             one(case, args.calls, args.profile, add)
-        except vivace.Error as e:
-            print(f"{case}: {e}", flush=True)  # no row: the receipt shows what ran
+        except Exception:  # no row: the receipt shows what ran
+            traceback.print_exc()
+            print(f"{case}: failed", flush=True)
     if "start" in parts:
         start(add)
     if "frames" in parts:

@@ -69,10 +69,10 @@ class Prompts:
 
 
 class Task:
-    def __init__(self, device, prompts):
+    def __init__(self, device, prompts, compiled):
         self.prompts, self.device = prompts, device
         frames = arm.Cameras(reach.SIDE, torch, device=device).frames
-        self.frames = torch.compile(frames) if device.startswith("cuda") else frames  # a picture in one pass over its pixels
+        self.frames = torch.compile(frames) if device.startswith("cuda") and compiled else frames  # a picture in one pass over its pixels
         self.low, self.high = torch.tensor(arm.LOW, device=device), torch.tensor(arm.HIGH, device=device)
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ def main():
     else:
         first = {k: v.float() for k, v in load_file(args.start / "model.safetensors").items()}
     model = Pi05(first, CONFIG).to(args.device)
-    trainer = Trainer(model, Task(args.device, prompts), args.batch, 1e-5, loss_of if args.start is None else settled_loss_of)
+    trainer = Trainer(model, Task(args.device, prompts, args.steps >= 2000), args.batch, 1e-5, loss_of if args.start is None else settled_loss_of)
     args.out.mkdir(parents=True, exist_ok=True)
     if (args.tokenizer / "tokenizer.json").resolve() != (args.out / "tokenizer.json").resolve():
         shutil.copy(args.tokenizer / "tokenizer.json", args.out / "tokenizer.json")
