@@ -80,9 +80,13 @@ def prefill_floor_us(report, precision) -> float:
 
 def warm(models, parts) -> None:
     """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
-    code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), chunk=int(sys.argv[5]), max_batch=int(sys.argv[6])).close()"
-    jobs = {(name, precision, kv, 2 * POSITION, PROMPT, batch) for name, precision, kv, batches in CASES for batch in batches} if "cases" in parts else set()
-    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch) for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
+    code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), chunk=int(sys.argv[5]), max_batch=int(sys.argv[6]), invariance=sys.argv[7]).close()"
+    room = lambda name, precision, kv, batch, invariance="class": (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance)  # noqa: E731
+    jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
+    jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class") for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
+    jobs |= {room(*STRICT[:2], "auto", rows, kind) for rows in STRICT[2] for kind in ("class", "strict")} if "strict" in parts else set()
+    jobs |= {room(*JITTER[:2], "auto", 1)} if "jitter" in parts else set()
+    jobs |= {room(name, "bf16", "auto", 1) for name in PEERS} if "peers" in parts else set()
     with tempfile.TemporaryDirectory() as folder:
         chosen = sorted(j for j in jobs if models is None or j[0] in models)
         for name in {j[0] for j in chosen}:
