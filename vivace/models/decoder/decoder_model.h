@@ -67,6 +67,8 @@ class DecoderModel final : public engine::TextModel {
   Status walk(std::span<const engine::TokenRow> rows, const Observer& seen);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const engine::TokenRow> rows) const;
+  /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.
+  Result<bool> write(std::span<const engine::TokenRow> rows);
   Status check_room() const;
   Status check_slot(const char* call, int slot) const;
   static Status no_place(const char* call, int slot, int pos);

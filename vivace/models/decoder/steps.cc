@@ -68,14 +68,19 @@ Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
   return flights_.push(machine_->stream(), slots);
 }
 
-Status DecoderModel::issue(std::span<const TokenRow> rows) {
-  VV_TRY(check_room());
+Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
   VV_TRY(check_rows(rows));
   slots_.clear();
   for (const TokenRow& r : rows)
     if (r.sample) slots_.push_back(r.slot);
   const bool decode = slots_.size() == rows.size();
   VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
+  return decode;
+}
+
+Status DecoderModel::issue(std::span<const TokenRow> rows) {
+  VV_TRY(check_room());
+  VV_ASSIGN(const bool decode, write(rows));
   if (decode) {
     decoding_ = slots_;
     decoding_pos_.clear();

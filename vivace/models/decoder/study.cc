@@ -46,12 +46,7 @@ Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& obs
 
 Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "observe: steps are queued; collect() them first");
-  VV_TRY(check_rows(rows));
-  slots_.clear();
-  for (const TokenRow& r : rows)
-    if (r.sample) slots_.push_back(r.slot);
-  const bool decode = slots_.size() == rows.size();
-  VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
+  VV_ASSIGN(const bool decode, write(rows));
   decoding_.clear();
   VV_TRY(record(machine_->stream(), pick(decode, rows.size()), [&](const ops::Call& call) -> Status {
     VV_TRY(machine_->stream().synchronize());
