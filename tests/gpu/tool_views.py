@@ -20,6 +20,8 @@ EVEN = [
     (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
     (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full), kMakers);", "ptx::mbarrier_init(wgmma_made<P>(full), 32 * kMakers);"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
+    (K + "gemm/widened.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmWiden::kWarps);"),
+    (K + "gemm/widened.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
     (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));", "ptx::mbarrier_arrive(wgmma_made<P>(full));"),
     (K + "gemm/stream.cuh", "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);",
      "  if constexpr (P.shared_x)\n"

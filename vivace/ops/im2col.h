@@ -87,10 +87,12 @@ struct im2col {
     struct Key {
       DType in, out;
       Policy p;
+      bool bits;  // elements are moved and not looked at: bf16 stands for any of two bytes, f32 for four
       bool operator==(const Key&) const = default;
     };
-    // Each for many elements and for few: pairs of pixels, whole groups of a pixel, single elements; then any width and alignment.
-    static constexpr Policy kPairs[] = {{512, 4, 2, 2}, {512, 1, 2, 2}}, kWhole[] = {{128, 4, 8, 8}, {128, 1, 8, 8}}, kSingle[] = {{256, 3, 1, 8}, {128, 1, 1, 8}};
+    // Each for many elements and for few: pairs of pixels, groups of a pixel as bits and with factors, single elements; then any width
+    // and alignment. H200, 32768 rows: pairs 20.5 us for 41.0 of single ones, bits 97 for 187 (docs/design/030-memory-bound.md).
+    static constexpr Policy kPairs[] = {{512, 4, 2, 2}, {512, 1, 2, 2}}, kBits[] = {{128, 4, 8, 8}, {128, 1, 8, 8}}, kWhole[] = {{128, 4, 8, 8}, {128, 1, 8, 8}}, kSingle[] = {{256, 3, 1, 8}, {128, 1, 1, 8}};
     static constexpr Policy kAny = {256, 2, 1, 1};
     static constexpr int64_t kManyElements = 1 << 19;
 
@@ -98,7 +100,11 @@ struct im2col {
       const int few = int64_t{a.T} * a.K < kManyElements;
       const bool wide = a.K % kernels::kPatchGroup == 0 && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
       const bool whole = a.order == kernels::PatchOrder::hwc && a.C % kernels::kPatchGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, pairs(a) ? kPairs[few] : !wide ? kAny : whole ? kWhole[few] : kSingle[few]};
+      if (wide && whole && a.x_dtype == a.out_dtype && a.scale == nullptr && a.offset == nullptr) {
+        const DType t = info(a.x_dtype).bytes == 4 ? DType::f32 : DType::bf16;
+        return Key{t, t, kBits[few], true};
+      }
+      return Key{a.x_dtype, a.out_dtype, pairs(a) ? kPairs[few] : !wide ? kAny : whole ? kWhole[few] : kSingle[few], false};
     }
     /// Whether pixels can be taken two by two: no patch, line or frame divides a pair, and each lies on an even byte.
     static bool pairs(const Args& a) {
@@ -107,7 +113,8 @@ struct im2col {
              vectorizable(a.x, a.x_stride, a.x_dtype, 2) && vectorizable(a.out, a.out_stride, a.out_dtype, 2);
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("im2col<%s, %s, vivace::kernels::Im2colPolicy{%d, %d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.items, k.p.load, k.p.store);
+      const char* const bits = info(k.in).bytes == 4 ? "unsigned int" : "unsigned short";
+      return kernel_expression("im2col<%s, %s, vivace::kernels::Im2colPolicy{%d, %d, %d, %d}>", k.bits ? bits : type_name(k.in), k.bits ? bits : type_name(k.out), k.p.threads, k.p.items, k.p.load, k.p.store);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int32_t groups = k.p.groups(a), together = k.p.rows(groups);
@@ -119,11 +126,13 @@ struct im2col {
       for (const DType in : {DType::u8, DType::f32, DType::bf16, DType::f16})
         for (const DType out : {DType::f32, DType::bf16, DType::f16})
           if (in == DType::u8 || in == out) {
-            for (const auto* both : {kWhole, kSingle}) visit(Key{in, out, both[0]}), visit(Key{in, out, both[1]});
-            visit(Key{in, out, kAny});
+            for (const auto* both : {kWhole, kSingle}) visit(Key{in, out, both[0], false}), visit(Key{in, out, both[1], false});
+            visit(Key{in, out, kAny, false});
             for (const Policy& p : kPairs)
-              if (in == DType::u8) visit(Key{in, out, p});
+              if (in == DType::u8) visit(Key{in, out, p, false});
           }
+      for (const DType t : {DType::f32, DType::bf16})
+        for (const Policy& p : kBits) visit(Key{t, t, p, true});
     }
   };
 };

@@ -98,11 +98,12 @@ struct PatchElements {
 struct PixelPlace {
   int line, pixel, place;
   __device__ __forceinline__ bool within(const Im2colArgs& a, int y, int x) const {
+    if ((a.pad_h | a.pad_w) == 0) return true;
     return static_cast<uint32_t>(y + line) < static_cast<uint32_t>(a.H) && static_cast<uint32_t>(x + pixel) < static_cast<uint32_t>(a.W);
   }
 };
 
-/// A group within one pixel: one access. What has no factors and keeps its type moves as bits.
+/// A group within one pixel: one access. Where In and Out are one unsigned integer, elements without factors move as bits.
 template <class In, class Out, Im2colPolicy P>
 struct PatchGroup : PixelPlace {
   using Raw = Vec<In, kPatchGroup>;
@@ -122,19 +123,17 @@ struct PatchGroup : PixelPlace {
     return real;
   }
   __device__ __forceinline__ void store(Out* row, const Raw& raw, bool real) const {
-    if constexpr (kIsSame<In, Out>) {
-      if (a.scale == nullptr && a.offset == nullptr) {
-        *reinterpret_cast<Raw*>(row + col) = raw;
-        return;
-      }
-    }
-    float v[kPatchGroup];
+    if constexpr (kIsSame<In, Out> && (kIsSame<In, uint16_t> || kIsSame<In, uint32_t>)) {
+      *reinterpret_cast<Raw*>(row + col) = raw;
+    } else {
+      float v[kPatchGroup];
 #pragma unroll
-    for (int i = 0; i < kPatchGroup; ++i) {
-      const float factor = a.scale != nullptr && part ? a.scale[channel + i] : 1.0f, more = a.offset != nullptr && part ? a.offset[channel + i] : -0.0f;
-      v[i] = real ? __fadd_rn(__fmul_rn(to_float(raw.v[i]), factor), more) : 0.0f;
+      for (int i = 0; i < kPatchGroup; ++i) {
+        const float factor = a.scale != nullptr && part ? a.scale[channel + i] : 1.0f, more = a.offset != nullptr && part ? a.offset[channel + i] : -0.0f;
+        v[i] = real ? __fadd_rn(__fmul_rn(to_float(raw.v[i]), factor), more) : 0.0f;
+      }
+      kernels::store<kPatchGroup>(row + col, v);
     }
-    kernels::store<kPatchGroup>(row + col, v);
   }
 };
 
@@ -171,7 +170,10 @@ struct PatchPairs : PixelPlace {
     for (int c = 0; c < C; ++c) {
       float v[2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) v[i] = real ? __fadd_rn(__fmul_rn(to_float(byte(C * i + c)), scale[c]), offset[c]) : 0.0f;
+      for (int i = 0; i < 2; ++i) v[i] = 0.0f;
+      if (real)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) v[i] = __fadd_rn(__fmul_rn(to_float(byte(C * i + c)), scale[c]), offset[c]);
       kernels::store<2>(row + c * area + 2 * pair, v);
     }
     const float none[2] = {};
@@ -209,10 +211,18 @@ __global__ void __launch_bounds__(P.threads) im2col(const __grid_constant__ Im2c
   const Columns columns(a, group);
   typename Columns::Raw raw[P.items];
   uint32_t real[P.items];
+  int at = 0, n = 0, oy = 0, ox = 0;  // the row that was looked at last: its frame, line and place in it
 #pragma unroll
   for (int k = 0; k < P.items; ++k) {
-    const int t = min(first + k * together, valid - 1);  // no branch before a load: rows behind the last are read as it
-    const int n = a.per_frame.quotient(t), patch = a.per_frame.remainder(t, n), oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
+    const int t = min(first + k * together, valid - 1);  // rows behind the last are read as it
+    if (k > 0 && ox + t - at < static_cast<int>(a.per_line.by)) {
+      ox += t - at;  // further in the same line of patches
+    } else {
+      n = a.per_frame.quotient(t);
+      const int patch = a.per_frame.remainder(t, n);
+      oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
+    }
+    at = t;
     real[k] = columns.load(static_cast<const In*>(a.x) + n * a.x_stride, oy * a.stride_h - a.pad_h, ox * a.stride_w - a.pad_w, raw[k]);
   }
 #pragma unroll
