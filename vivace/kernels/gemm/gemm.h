@@ -73,7 +73,8 @@ struct GemmTile {
 /// What follows the sums of gemm_wgmma where it is known when the kernel is made: an activation and these bits.
 /// kFinishAny: all of it is decided at run time, for any layout of out.
 inline constexpr int32_t kFinishAny = 0, kFinishFast = 1, kFinishBias = 2, kFinishGate = 4, kFinishResidual = 8, kFinishGated = 16, kFinishRowScales = 32,
-                         kFinishTokenScales = 64, kFinishRope = 128, kFinishActivation = 256;  // the last times the Activation
+                         kFinishTokenScales = 64, kFinishRope = 128, kFinishActivation = 256,  // the last times the Activation, of eight
+                         kFinishTokenNorms = 2048, kFinishNext = 4096;                                       // see rms_gemm, gemm_rms_rows
 
 /// Hopper: the copy engine fills a ring of shared memory, and warpgroups multiply 64 rows of W each by the
 /// tile's tokens. K is cut in `split` parts; their sums are added in pairs, the pairs in the order of K. A block adds
@@ -106,7 +107,7 @@ struct GemmWgmma {
   VV_HD constexpr int panel_bytes() const { return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024; }
   VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster cuts K
   VV_HD constexpr bool has(int32_t part) const { return (finish & part) != 0; }
-  VV_HD constexpr Activation activation() const { return static_cast<Activation>(finish / kFinishActivation); }
+  VV_HD constexpr Activation activation() const { return static_cast<Activation>(finish / kFinishActivation % 8); }
   // Whether outputs go from registers to memory, without a turn in shared memory, where `finish` is known.
   VV_HD constexpr bool direct() const { return tokens <= 64 || parts() > 1; }
   // Outputs on their way out, [token][row]: floats a token, and tokens that a warpgroup turns at a time.
@@ -115,6 +116,14 @@ struct GemmWgmma {
   VV_HD constexpr int turn_bytes() const { return turn_tokens() * (finish != kFinishAny ? 128 : turn_stride() * 4); }
   VV_HD constexpr int sum_bytes() const { return parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
   VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
+};
+
+/// Where kFinishNext: what rms_rows makes of out's rows.
+struct GemmNext {
+  const void* scale;  // [N] out_dtype, or null
+  void* scaled;       // [T, N] out_dtype
+  float* squares;     // [T, N / 16]
+  int64_t scaled_stride, squares_stride;
 };
 
 struct GemmWgmmaArgs {

@@ -96,16 +96,17 @@ struct WgmmaRing {
 };
 
 /// What a multiplying warpgroup does with whole sums, and where it does it: by any way that serves P.finish.
+/// args: what has the parts of the way out that P asks for beside `a`.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated), kRope = P.has(kFinishRope);
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated), kRope = P.has(kFinishRope), kNext = P.has(kFinishNext);
   using Merge = WgmmaMerge<P>;
-  const GemmArgs& a = args.g;
   constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
   constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
   static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
   static_assert(!kRope || (kDirect && sizeof(Out) == 2 && P.rows / 8 / P.parts() % 2 == 0), "the halves of a head meet in a lane");
+  static_assert(!kNext || (kDirect && kParts && sizeof(Out) == 2 && kPieces == 2 && Merge::kUnits == 2 && Merge::kPieces * 32 == 2 * P.rows), "a thread's pieces are the halves of 16 columns");
   constexpr int kTurns = kRope && kParts ? (Merge::kItems + 4 * P.rows - 1) / (4 * P.rows) : 1;  // pairs of pieces of a lane
   static_assert(!kGated || (!kParts && !P.has(kFinishGate) && !P.has(kFinishResidual)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
@@ -113,12 +114,18 @@ __device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P>
   place.tile(i, &t0, &n0);
   asm volatile("" : "+r"(t0), "+r"(n0));  // divisions are done before the wait
   if constexpr (kRope) ptx::touch_parameters(args.rope);
+  if constexpr (kNext) ptx::touch_parameters(args.next);
+  if constexpr (P.has(kFinishTokenNorms)) ptx::touch_parameters(args.squares);
   ptx::touch_parameters(a);
   ptx::dependency_wait();
   const int M = valid_rows(a.rows, a.T);
   const GemmEpilogue<Out> epilogue(a);
   const bool vector = epilogue.template wide<4>();
   WgmmaFinish<Out, P> out(epilogue);
+  if constexpr (P.has(kFinishTokenNorms)) {
+    make_token_norms<P>(args.squares, M);
+    ptx::named_barrier<2 * P.rows>(1);
+  }
   bool next = !place.narrow(M, stride, &i);
   if (next) {
     for (int k = place.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
@@ -141,6 +148,7 @@ __device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P>
       }
     };
     WgmmaGatedPiece<Out, P> both;
+    WgmmaNextPiece<Out, kPairs> then[kPieces];
     WgmmaRopePiece<Out, P, kPairs> turned[kTurns];
     const auto turn_item = [&](int p, int* t, int* n, int* at) {  // a pair of pieces' first token and row of the tile, the item of its first half
       if constexpr (kParts) {
@@ -165,6 +173,7 @@ __device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P>
       for (int p = 0; p < kPieces; ++p) {
         int t, n;
         if (item(p, &t, &n)) piece[p].prefetch(a, t, n, M);
+        if constexpr (kNext) item(p, &t, &n), then[p].prefetch(args.next, n, a.N);
       }
     }
     float acc[P.tokens / 2];
@@ -198,7 +207,12 @@ __device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P>
           if (!item(p, &t, &n)) continue;
           float y[Merge::kVec];
           Merge::sum(parts, tid + p * 2 * P.rows, y);
-          piece[p].finish(a, out.scale, t, n, M, y);
+          piece[p].finish(a, out.scale, t, n, M, y, [&](int i, int64_t token, bool within, uint32_t word) {
+            if constexpr (kNext) {
+              then[p].take(args.next, i, token, within, word);
+              if (p == 1 && within && tid % 4 == 0) args.next.squares[token * args.next.squares_stride + n / 16] = __fadd_rn(then[0].sum[i], then[1].sum[i]);
+            }
+          });
         }
       } else {
         ptx::named_barrier<2 * P.rows>(1);
@@ -226,7 +240,7 @@ __device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P>
         for (int j = 0; j < P.tokens / 4; ++j) y[j] = acc[j / 2 * 4 + 2 * p + j % 2];
         int t, n;
         item(p, &t, &n);
-        piece[p].finish(a, out.scale, t, n, M, y);
+        piece[p].finish(a, out.scale, t, n, M, y, [](int, int64_t, bool, uint32_t) {});
       }
     } else {
       uint32_t residual = 0;
@@ -242,6 +256,11 @@ __device__ __forceinline__ void wgmma_consume(const Args& args, WgmmaPlace<T, P>
       }
     }
   }
+}
+
+template <class T, class Out, GemmWgmma P>
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlace<T, P>& place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  wgmma_consume<T, Out, P>(a, a, place, ring, sums, merged);
 }
 
 /// A block's work. kMakers: warps behind the loading one that call make(place, full) and arrive at wgmma_made() once each.
@@ -291,7 +310,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   } else {
     if constexpr (P.wide()) ptx::registers_up<232>();
     WgmmaRing<T, P> ring(place, base, full, empty);
-    wgmma_consume<T, Out, P>(args, place, ring, sums, merged);
+    wgmma_consume<T, Out, P>(a, args, place, ring, sums, merged);
   }
   // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its loading thread waits for.
   if constexpr (kStaged) ptx::cluster_wait<C>();

@@ -3,6 +3,7 @@
 #pragma once
 #include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/gemm/epilogue.cuh"
+#include "vivace/kernels/norm/rms.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
@@ -60,11 +61,29 @@ __device__ __forceinline__ float half_of(uint32_t pair, int i) {
   return to_float(Out{static_cast<uint16_t>(i == 0 ? pair & 0xffffu : pair >> 16)});
 }
 
+/// Where kFinishTokenNorms: a block's factors of its tokens, of which there is one tile.
+template <GemmWgmma P>
+__device__ __forceinline__ float* token_norms() {
+  __shared__ float norms[P.tokens];
+  return norms;
+}
+/// Made by all multiplying threads; a barrier of them must follow.
+template <GemmWgmma P>
+__device__ __forceinline__ void make_token_norms(const RmsSquares& squares, int M) {
+  static_assert(P.tokens <= 64);
+  const int token = static_cast<int>(threadIdx.x) / 2;
+  const bool valid = token < P.tokens && token < M;
+  const float mine = valid ? rms_half(squares, token, threadIdx.x % 2) : 0.0f, other = __shfl_xor_sync(0xffffffffu, mine, 1);
+  if (token < P.tokens && threadIdx.x % 2 == 0) token_norms<P>()[token] = valid ? rms_factor(squares, mine, other) : 0.0f;
+}
+
 /// Scales of tokens t and t + 1 below M.
 template <GemmWgmma P>
 __device__ __forceinline__ void token_scales(const GemmArgs& a, int64_t t, int M, float (&s)[2]) {
   s[0] = s[1] = 1.0f;
-  if constexpr (P.has(kFinishTokenScales)) {
+  if constexpr (P.has(kFinishTokenNorms)) {
+    s[0] = token_norms<P>()[t], s[1] = token_norms<P>()[t + 1];
+  } else if constexpr (P.has(kFinishTokenScales)) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) s[e] = t + e < M ? a.x_row_scale[t + e] : 0.0f;
   }
@@ -189,7 +208,9 @@ struct WgmmaPiece {
       }
     }
   }
-  __device__ __forceinline__ void finish(const GemmArgs& a, float scale, int t, int n, int M, const float (&y)[2 * kPairs]) const {
+  /// See: see(i, token, within, word) of the lane's two columns of its token of each eight, as they leave.
+  template <class See>
+  __device__ __forceinline__ void finish(const GemmArgs& a, float scale, int t, int n, int M, const float (&y)[2 * kPairs], See&& see) const {
     const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
@@ -206,7 +227,30 @@ struct WgmmaPiece {
       const uint32_t word = ptx::transpose_matrix(ptx::pack<Out>(z[0], z[1]));
       const int64_t token = t + 8 * i + lane / 4;
       if (token < M && col < a.N) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + token * a.out_stride + col) = word;
+      see(i, token, token < M && col < a.N, word);
     }
+  }
+};
+
+/// What rms_rows makes of a piece, beside it: the next product's rows and sums of the squares of eight columns.
+template <class Out, int kPairs>
+struct WgmmaNextPiece {
+  float factor[2], sum[kPairs];
+  int col;
+
+  /// `n`: the piece's first column.
+  __device__ __forceinline__ void prefetch(const GemmNext& next, int n, int N) {
+    col = n + threadIdx.x % 4 * 2;
+    const uint32_t pair = next.scale != nullptr && col < N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(next.scale) + col) : 0;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) factor[e] = __fadd_rn(1.0f, half_of<Out>(pair, e));
+  }
+  __device__ __forceinline__ void take(const GemmNext& next, int i, int64_t token, bool within, uint32_t word) {
+    const float first = half_of<Out>(word, 0), second = half_of<Out>(word, 1);
+    if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + token * next.scaled_stride + col) = ptx::pack<Out>(__fmul_rn(first, factor[0]), __fmul_rn(second, factor[1]));
+    float s = rms_pair(first, second);
+    s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 1));
+    sum[i] = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 2));
   }
 };
 

@@ -1,0 +1,48 @@
+// Arguments of `rms_rows` and `rms_scale`, shared by the CPU and CUDA kernels. POD; see vivace/ops/rms_rows.h and rms_scale.h.
+#pragma once
+#include "vivace/base/dtype.h"
+
+namespace vivace::kernels {
+
+inline constexpr int kRmsColumns = 16;  // columns whose squares make one sum
+
+struct RmsRowsArgs {
+  const void* x;        // [T, H] dtype
+  const void* scale;    // [R, H] dtype, or null
+  void* scaled;         // [T, H] dtype
+  float* squares;       // [T, ceil(H / kRmsColumns)]
+  const int32_t* rows;  // [1] device-side T, or null
+  int64_t x_stride, scale_stride, scaled_stride, squares_stride;  // elements a row
+  int32_t T, H, R;
+  DType dtype;
+};
+
+/// A block a row.
+struct RmsRowsPolicy {
+  int32_t threads;
+  bool aligned;  // groups of eight columns are whole and aligned
+  constexpr bool operator==(const RmsRowsPolicy&) const = default;
+};
+
+/// Sums of squares as their readers see them: those of row t start at t * stride.
+struct RmsSquares {
+  const float* sums;    // [T, count]
+  int64_t stride;
+  int32_t count, H;     // H: columns of the rows that they are sums of
+  float eps;
+};
+
+struct RmsScaleArgs {
+  RmsSquares squares;
+  float* row_scale;     // [T]
+  const int32_t* rows;  // [1] device-side T, or null
+  int32_t T;
+};
+
+/// Two threads a row.
+struct RmsScalePolicy {
+  int32_t threads;
+  constexpr bool operator==(const RmsScalePolicy&) const = default;
+};
+
+}  // namespace vivace::kernels
