@@ -2,7 +2,7 @@
 import numpy as np
 
 from tests.ref.attention import ref as attention
-from tests.ref.attention import slots_of
+from tests.ref.attention import slots_of, stale
 from tests.ref.common import Case, rounding
 
 
@@ -25,7 +25,7 @@ def bound(port, value, dtype, inputs):
     if not inputs["q"].size:
         return rounding(value, dtype)
     q, k, v = scaled(inputs)
-    k, v = slots_of(k, v, inputs.get("page_table"))
+    k, v = (np.nan_to_num(x) for x in slots_of(k, v, inputs.get("page_table")))  # NaN: beyond a length
     D, L = q.shape[-1], k.shape[1]
     scale = inputs.attrs.get("scale", 0.0) or 1 / np.sqrt(D)
     largest = scale * np.abs(q).max(-1, keepdims=True) * np.abs(k).max(initial=0)
@@ -54,6 +54,12 @@ CASES = [
          values={"slot": lambda rng, shape: np.sort(rng.integers(-1, 4, shape))}, distributions=("normal",), note="prompts of several slots, some of which do not exist"),
     Case(shape(5, 16, 8, 1, 128, S=2, B=9, P=6), ports("bf16", pos="i32", slot="i32", length="i32", page_table="i32", k_scale="f32", rows="i32"), {"mask": "full"}, rows=4,
          ranges={"pos": (0, 96), "slot": (0, 2), "length": (1, 97), "page_table": (-1, 10)}, positive=("k_scale",), distributions=("normal",), note="pages, some of which do not exist"),
+    Case(shape(200, 500, 4, 2, 128), ports("f16", pos="i32", length="i32", lse="f32", **SCALES), {"window": 200}, values={"pos": np.arange(290, 490), "length": np.array([487]), "k": stale(487), "v": stale(487),
+         **{n: lambda rng, shape: rng.uniform(-2, 2, shape) for n in SCALES}}, distributions=("normal",), note="the last of a prompt in a window; what lies beyond its length is no number; scales of either sign"),
+    Case(shape(140, 16, 8, 2, 128, S=3, B=60, P=20), ports("bf16", pos="i32", slot="i32", length="i32", page_table="i32", lse="f32", rows="i32"), rows=133, ranges={"page_table": (-1, 61)},
+         values={"slot": np.repeat([2, 0, -1, 1], [50, 30, 5, 55]), "pos": np.concatenate([np.arange(250, 300), np.arange(30), np.arange(5), np.arange(100, 155)]), "length": np.array([20, 155, 300])},
+         distributions=("normal", "edges"), note="prompts of three slots in pages"),
+    Case(shape(70, 300, 3, 1, 128), ports("bf16", lse="f32", q_scale="f32"), {"mask": "full"}, values={"q_scale": np.array([1.5, 0.0, -1.0])}, distributions=("normal", "large"), note="a scale of 0: the mean of the values"),
     Case(shape(3, 40, 2, 2, 48), ports("bf16", lse="f32"), distributions=("normal",)),
     Case(shape(0, 16, 2, 2, 64), ports("f16"), distributions=("normal",)),
 ]

@@ -1,5 +1,8 @@
 // scaled_attention: attention whose products are of 8-bit floats, with scales a head.
 #pragma once
+#include <algorithm>
+
+#include "vivace/device/tensor_map.h"
 #include "vivace/kernels/attention/scaled_attention.h"
 #include "vivace/ops/attention_rules.h"
 
@@ -59,26 +62,59 @@ struct scaled_attention {
   static void host(const Args& a, cpu::Pool& pool) { cpu::scaled_attention(a, pool); }
 
   struct Gpu {
-    static constexpr const char* kHeader = "vivace/kernels/attention/scaled_attention.cuh";
+    static constexpr const char* kHeader = "vivace/kernels/attention/scaled.cuh";
     using Tile = kernels::ScaledAttentionTile;
+    using Fed = kernels::ScaledAttentionFed;
     struct Key {
       DType t;
       Tile tile;
+      Fed fed = {};  // with stages instead of tile
       bool operator==(const Key&) const = default;
     };
+    static bool wide(const kernels::AttentionArgs& a) {
+      return vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) && vectorizable(a.v, a.v_stride, DType::e4m3, 16) && vectorizable(a.out, a.out_stride, a.dtype, 2);
+    }
+    /// Many queries of one sequence, or of several; what few tokens compute must not depend on how many they are.
+    static bool prefill(const kernels::AttentionArgs& a) { return a.T > 64 && !a.by_token(); }
+    /// Calls of few tokens, then prefills whose rows the copy engine can read, then all others.
+    static int row_class(const Args& args) { return !prefill(args.a) ? 0 : wide(args.a) ? 1 : 2; }
+    static bool feeds(const kernels::AttentionArgs& a, Arch arch) {
+      if (arch != Arch::sm90a || a.D != Fed::kDim || !prefill(a) || !wide(a) || a.L < 1 || a.B < 1) return false;
+      return a.page_table == nullptr || (a.L >= 8 && (Fed::kKeys % a.L == 0 || a.L % Fed::kKeys == 0));
+    }
     static Result<Key> pick(const Args& args, Arch arch) {
       const kernels::AttentionArgs& a = args.a;
       if (arch < Arch::sm89) return Status(Code::kUnsupported, "products of e4m3 begin with compute capability 8.9; cast q, k and v to bf16 and use attention");
       if (a.D != 64 && a.D != 128) return Status(Code::kUnsupported, strf("on a GPU D must be 64 or 128, got %d; cast and use attention for other heads", a.D));
       if (int64_t{a.T} * a.Hq > INT32_MAX / 2) return Status(Code::kUnsupported, "T * Hq is above 2^30; cut the call");
-      const bool wide = vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) && vectorizable(a.v, a.v_stride, DType::e4m3, 16);
-      return Key{a.dtype, {a.D, wide}};
+      if (feeds(a, arch)) return Key{a.dtype, {}, {3}};
+      return Key{a.dtype, {a.D, wide(a)}};
     }
-    static std::string instance(const Key& k) { return kernel_expression("scaled_attention<%s, vivace::kernels::ScaledAttentionTile{%d, %s}>", type_name(k.t), k.tile.d, k.tile.wide ? "true" : "false"); }
+    static std::string instance(const Key& k) {
+      if (k.fed.stages > 0) return kernel_expression("scaled_attention_fed<%s, vivace::kernels::ScaledAttentionFed{%d}>", type_name(k.t), k.fed.stages);
+      return kernel_expression("scaled_attention<%s, vivace::kernels::ScaledAttentionTile{%d, %s}>", type_name(k.t), k.tile.d, k.tile.wide ? "true" : "false");
+    }
     static void shape(const Args& args, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = static_cast<uint32_t>((int64_t{args.a.T} * args.a.group() + Tile::kRows - 1) / Tile::kRows * args.a.Hkv);
-      launch->block[0] = Tile::kThreads;
-      launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
+      const bool fed = k.fed.stages > 0;
+      const int rows = fed ? Fed::kRows : Tile::kRows;
+      launch->grid[0] = static_cast<uint32_t>((int64_t{args.a.T} * args.a.group() + rows - 1) / rows * args.a.Hkv);
+      launch->block[0] = fed ? Fed::kThreads : Tile::kThreads;
+      launch->smem_bytes = static_cast<uint32_t>(fed ? k.fed.smem() : k.tile.smem());
+    }
+    /// Fed: tensor maps.
+    static Status complete(const Args& args, const Key& k, const device::Device&, exec::Launch* launch) {
+      if (k.fed.stages == 0) return {};
+      const kernels::AttentionArgs& a = args.a;
+      const auto cache = [&](const void* data, int64_t stride, kernels::TensorMap* to) {
+        const int64_t head = a.D, row = a.Hkv * head;
+        return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {head / 2, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride : a.L * row, 0},
+                                                   .box_rows = a.page_table != nullptr ? std::min(a.L, Fed::kKeys) : Fed::kKeys}, to);
+      };
+      kernels::ScaledAttentionFedArgs f{args, {}, {}};
+      VV_TRY(cache(a.k, a.k_stride, &f.k));
+      VV_TRY(cache(a.v, a.v_stride, &f.v));
+      launch->set_args(f);
+      return {};
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
@@ -86,6 +122,8 @@ struct scaled_attention {
       for (const DType t : {DType::bf16, DType::f16})
         for (const int d : {64, 128})
           for (const bool wide : {true, false}) visit(Key{t, {d, wide}});
+      for (const DType t : {DType::bf16, DType::f16})
+        if (arch == Arch::sm90a) visit(Key{t, {}, {3}});
     }
   };
 };

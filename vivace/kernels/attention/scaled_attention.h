@@ -1,6 +1,7 @@
 // Arguments of `scaled_attention`, shared by the CPU and CUDA kernels. POD; see vivace/ops/scaled_attention.h.
 #pragma once
 #include "vivace/kernels/attention/attention.h"
+#include "vivace/kernels/tile/tensor_map.h"
 
 namespace vivace::kernels {
 
@@ -20,6 +21,24 @@ struct ScaledAttentionTile {
 
   VV_HD constexpr int pitch() const { return d + 16; }  // bytes: an odd number of 16
   VV_HD constexpr int smem() const { return (kRows + kStages * 2 * kKeys) * pitch(); }
+};
+
+/// Kernel for many queries on Hopper, heads of kDim: two groups of four warps, 64 rows each, multiply; one warp asks the copy engine for
+/// blocks of keys and values, three turn values over.
+struct ScaledAttentionFed {
+  int32_t stages;  // of keys, of values as they come and of values turned over, each
+  static constexpr int kDim = 128, kKeys = 128, kRows = 128, kGroups = 2, kTurners = 3, kThreads = 128 + 128 * kGroups, kBarriers = 6;
+  constexpr bool operator==(const ScaledAttentionFed&) const = default;
+
+  VV_HD constexpr int barriers_at() const { return (kRows + stages * 3 * kKeys) * kDim; }
+  VV_HD constexpr int smem() const { return barriers_at() + kBarriers * stages * 8; }
+};
+
+/// Arguments of it: k and v as the copy engine reads them, innermost first [D / 2 pairs, L, Hkv, B], in boxes of 64 pairs of min(kKeys, L)
+/// places (without pages: kKeys).
+struct ScaledAttentionFedArgs {
+  ScaledAttentionArgs m;
+  TensorMap k, v;
 };
 
 }  // namespace vivace::kernels
