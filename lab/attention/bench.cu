@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "vivace/kernels/attention/attention.cuh"
-#include "vivace/kernels/attention/chunk.cuh"
 #include "vivace/kernels/attention/fed.cuh"
 #include "vivace/kernels/attention/split.cuh"
 #include "vivace/kernels/attention/stream.cuh"
+#include "vivace/kernels/attention/turned.cuh"
 #include "vivace/ops/attention_gpu.h"
 
 namespace {
@@ -123,9 +123,9 @@ struct Variant {
   void (*fed)(AttentionFedArgs) = nullptr;  // instead
   AttentionStream stream = {};              // with split > 0 the cut
   AttentionSplit split = {};                // likewise
-  AttentionChunk chunk = {};                // likewise
-  void (*chunked)(AttentionChunkArgs) = nullptr;  // instead
-  const void* entry() const { return chunked != nullptr ? reinterpret_cast<const void*>(chunked) : fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
+  AttentionTurned turned = {};              // likewise
+  void (*turns)(AttentionTurnedArgs) = nullptr;  // instead
+  const void* entry() const { return turns != nullptr ? reinterpret_cast<const void*>(turns) : fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
 };
 // nvcc's host side knows no class-type template parameters of kernels.
 template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
@@ -142,18 +142,18 @@ void add(std::vector<Variant>& all, DType q, DType kv) {
   all.push_back({name, q, kv, P, &tile_kernel<Q, Kv, kCut...>});
 }
 
-template <class Q, int d, int dv, int m, int keys, int stages>
+template <class Q, int d, int dv, int m, int keys, int stages, int pair>
 __global__ void __launch_bounds__(32 * m + 128, 1) fed_kernel(const __grid_constant__ AttentionFedArgs f) {
-  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
+  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true, pair};
   run_attention_fed<Q, P, Standard>(f);
 }
-template <class Q, int d, int dv, int m, int keys, int stages>
+template <class Q, int d, int dv, int m, int keys, int stages, int pair>
 void add_fed(std::vector<Variant>& all, DType q) {
-  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
+  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true, pair};
   static_assert(P.smem() <= 227 * 1024);
   char name[96];
-  std::snprintf(name, sizeof name, "fed m%d k%d s%d", P.warps_m, P.keys, P.stages);
-  all.push_back({name, q, q, P, nullptr, &fed_kernel<Q, d, dv, m, keys, stages>});
+  std::snprintf(name, sizeof name, "fed m%d k%d s%d x%d", P.warps_m, P.keys, P.stages, P.pair);
+  all.push_back({name, q, q, P, nullptr, &fed_kernel<Q, d, dv, m, keys, stages, pair>});
 }
 
 template <class Q, class Kv, int... kCut>
@@ -183,18 +183,17 @@ void add_split(std::vector<Variant>& all, DType q, DType kv) {
 }
 
 template <class Q, int... kCut>
-__global__ void __launch_bounds__(AttentionChunk{kCut...}.threads(), 1) chunk_kernel(const __grid_constant__ AttentionChunkArgs args) {
-  constexpr AttentionChunk P{kCut...};
-  run_attention_chunk<Q, P>(args);
+__global__ void __launch_bounds__(AttentionTurned{kCut...}.threads(), AttentionTurned{kCut...}.resident()) turned_kernel(const __grid_constant__ AttentionTurnedArgs args) {
+  constexpr AttentionTurned P{kCut...};
+  run_attention_turned<Q, P>(args);
 }
 template <class Q, int... kCut>
-void add_chunk(std::vector<Variant>& all, DType q) {
-  constexpr AttentionChunk P{kCut...};
+void add_turned(std::vector<Variant>& all, DType q) {
+  constexpr AttentionTurned P{kCut...};
+  static_assert(P.smem() <= 227 * 1024);
   char name[96];
-  std::snprintf(name, sizeof name, "chunk s%d c%d", P.stages, P.split);
-  AttentionTile cut = P.tile();
-  cut.split = P.split;
-  all.push_back({name, q, q, cut, nullptr, nullptr, {}, {}, P, &chunk_kernel<Q, kCut...>});
+  std::snprintf(name, sizeof name, "turned r%d u%d c%d", P.rows, P.units, P.split);
+  all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.rows > 16 ? 2 : 1, 1, P.kBox, 1, P.split, true, false, true}, nullptr, nullptr, {}, {}, P, &turned_kernel<Q, kCut...>});
 }
 
 TensorMap map_of(const void* base, const cuuint64_t (&dims)[4], const cuuint64_t (&strides)[3], int rows) {
@@ -220,18 +219,17 @@ TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stri
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
   return map_of(base, {n(dim * e / 2), n(a.L), n(a.Hkv), n(a.B)}, {n(a.Hkv * dim * e), n(dim * e), n(stride * e)}, std::min(keys, a.page_table ? a.L : keys));
 }
-/// q as AttentionChunkArgs says.
-TensorMap map_of_queries(const AttentionArgs& a) {
-  const int box = AttentionChunkArgs::query_box(a);
+/// q as AttentionTurnedArgs says.
+TensorMap map_of_queries(const AttentionArgs& a, int box) {
+  const bool side_by_side = AttentionTurnedArgs::joined(a);
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
-  const bool side_by_side = box == AttentionChunk::kRows;
   return map_of(a.q, {n(a.D), n(side_by_side ? int64_t{a.T} * a.Hq : a.group()), n(a.Hkv), n(side_by_side ? 1 : a.T)}, {n(a.D * 2), n(int64_t{a.group()} * a.D * 2), n(a.q_stride * 2)}, box);
 }
 
 bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   const AttentionTile& c = v.cut;
   const int height = a.by_token() && a.group() < c.rows() ? a.group() : c.rows();
-  const int64_t tiles = (int64_t{a.T} * a.group() + height - 1) / height;
+  const int64_t tiles = (int64_t{a.T} * a.group() + height * c.pair - 1) / (height * c.pair) * c.pair;
   cudaLaunchConfig_t config = {};
   config.gridDim = {static_cast<unsigned>(tiles * a.Hkv * c.split), 1, 1};
   config.blockDim = {static_cast<unsigned>(c.threads()), 1, 1};
@@ -247,25 +245,28 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attrs[0].val.programmaticStreamSerializationAllowed = 1;
   attrs[1].id = cudaLaunchAttributeClusterDimension;
-  attrs[1].val.clusterDim = {static_cast<unsigned>(c.split), 1, 1};
+  attrs[1].val.clusterDim = {static_cast<unsigned>(c.split * c.pair), 1, 1};
   config.attrs = attrs;
-  config.numAttrs = c.split > 1 ? 2 : 1;
+  config.numAttrs = c.split * c.pair > 1 ? 2 : 1;
   if (const AttentionSplit& p = v.split; p.split > 0) {
     const int64_t height = p.height(a), all = (int64_t{a.T} * a.group() + height - 1) / height;
     config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
   }
-  if (const AttentionChunk& p = v.chunk; p.split > 0) {
-    config.gridDim.x = static_cast<unsigned>((int64_t{a.T} * a.group() + p.kRows - 1) / p.kRows * a.Hkv * p.split);
+  if (const AttentionTurned& p = v.turned; p.split > 0) {
+    config.gridDim.x = static_cast<unsigned>((int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a) * a.Hkv * p.split);
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem());
   }
   if (c.fed) {
-    if (v.split.split == 0 && v.chunk.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
-    AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
+    if (v.split.split == 0 && v.turned.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
+    AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys / c.pair), map_of(a.v, a, a.Dv, a.v_stride, c.keys / c.pair)};
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
-    if (v.chunk.split > 0) return cudaLaunchKernelEx(&config, v.chunked, AttentionChunkArgs{f, map_of_queries(a)}) == cudaSuccess;
+    if (v.turns != nullptr) {
+      const int box = AttentionTurnedArgs::query_box(a, v.turned.rows);
+      return cudaLaunchKernelEx(&config, v.turns, AttentionTurnedArgs{f, box > 0 ? map_of_queries(a, box) : TensorMap{}}) == cudaSuccess;
+    }
     return cudaLaunchKernelEx(&config, v.fed, f) == cudaSuccess;
   }
   return cudaLaunchKernelEx(&config, v.kernel, a) == cudaSuccess;
@@ -274,10 +275,10 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
 /// Whether the op takes this variant.
 bool own(const Variant& v, const AttentionArgs& a) {
   using Op = ops::AttentionGpu;
-  if (Op::chunks(a, Arch::sm90a)) return v.chunk == Op::chunk(a.D, a.Dv, a.Hq, a.places());
+  if (Op::turns(a, Arch::sm90a)) return v.turned == Op::turned(a);
   if (Op::divides(a, Arch::sm90a)) return v.split == Op::split(a);
   if (Op::role(a) != Op::Role::prefill) return Op::streams(a, Arch::sm90a) && v.stream == Op::stream(a);
-  return v.fed != nullptr && v.split.split == 0 && v.cut == Op::fed(a.D, a.Dv, (int64_t{a.T} * a.group() + 63) / 64 * a.Hkv <= Op::kAtOnce);
+  return v.fed != nullptr && v.split.split == 0 && v.turned.split == 0 && v.cut == Op::fed(a.D, a.Dv, (int64_t{a.T} * a.group() + 63) / 64 * a.Hkv <= Op::kAtOnce);
 }
 
 struct Problem {
@@ -395,28 +396,37 @@ std::vector<Variant> variants() {
   CUT(128, 128, 2, 1, 64, 3, 1, 1);
   CUT(128, 128, 2, 1, 64, 3, 2, 1);
   CUT(128, 128, 2, 1, 64, 3, 8, 1);
-  CUT(128, 128, 2, 1, 64, 3, 16, 1);
   CUT(256, 256, 2, 1, 64, 2, 8, 1);
-  CUT(256, 256, 2, 2, 64, 2, 8, 1);
-  CUT(256, 256, 2, 2, 128, 1, 8, 1);
+  CUT(128, 128, 2, 2, 64, 3, 4, 1);
 #undef CUT
 #define CUT(...) add_split<bf16, e4m3, __VA_ARGS__>(all, b, f8)
   CUT(128, 128, 1, 1, 128, 3, 1, 1);
   CUT(128, 128, 1, 1, 64, 3, 2, 1);
   CUT(128, 128, 1, 1, 64, 6, 8, 2);
 #undef CUT
-  // chunk: d, dv, stages, split
-#define CUT(...) add_chunk<bf16, __VA_ARGS__>(all, b)
-  CUT(256, 256, 1, 8);
-  CUT(256, 256, 1, 16);
+  // decode and chunk, keys along the rows: d, dv, rows, units, split
+#define CUT(...) add_turned<bf16, __VA_ARGS__>(all, b)
+  CUT(128, 128, 8, 3, 1);
+  CUT(128, 128, 8, 3, 2);
+  CUT(128, 128, 8, 3, 8);
+  CUT(256, 256, 8, 3, 8);
+  CUT(256, 256, 32, 2, 8);
+  CUT(128, 128, 32, 2, 2);
+  CUT(128, 128, 32, 2, 4);
 #undef CUT
 #define CUT(...) add_fed<bf16, __VA_ARGS__>(all, b)
-  CUT(128, 128, 8, 128, 2);
-  CUT(64, 64, 8, 128, 3);
-  CUT(72, 72, 8, 128, 2);
-  CUT(256, 256, 8, 64, 2);
-  CUT(256, 256, 8, 80, 2);
-  CUT(256, 256, 4, 64, 2);
+  CUT(128, 128, 8, 128, 2, 1);
+  CUT(128, 128, 8, 128, 2, 2);
+  CUT(64, 64, 8, 128, 3, 1);
+  CUT(64, 64, 8, 128, 3, 2);
+  CUT(72, 72, 8, 128, 2, 1);
+  CUT(72, 72, 8, 128, 2, 2);
+  CUT(256, 256, 8, 64, 2, 1);
+  CUT(256, 256, 8, 64, 2, 2);
+  CUT(256, 256, 8, 80, 2, 1);
+  CUT(256, 256, 8, 80, 2, 2);
+  CUT(256, 256, 4, 64, 2, 1);
+  CUT(256, 256, 4, 64, 2, 2);
 #undef CUT
   return all;
 }
@@ -436,8 +446,8 @@ int main(int argc, char** argv) {
       const int height = v.cut.warps_m > 1 ? v.cut.rows() : 4;
       cudaLaunchConfig_t config = {};
       config.gridDim = {static_cast<unsigned>(v.cut.split) * 8, 1, 1};
-      config.blockDim = {static_cast<unsigned>(v.chunk.split > 0 ? v.chunk.threads() : v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
-      config.dynamicSmemBytes = static_cast<size_t>(v.chunk.split > 0 ? v.chunk.smem() : v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
+      config.blockDim = {static_cast<unsigned>(v.turned.split > 0 ? v.turned.threads() : v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
+      config.dynamicSmemBytes = static_cast<size_t>(v.turned.split > 0 ? v.turned.smem() : v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
       cudaLaunchAttribute size = {};
       size.id = cudaLaunchAttributeClusterDimension;
       size.val.clusterDim = {static_cast<unsigned>(v.cut.split), 1, 1};
@@ -453,9 +463,9 @@ int main(int argc, char** argv) {
       {"decode", 1, 32, 8, 1, 1024, 128, causal},   {"decode", 1, 32, 8, 1, 8192, 128, causal},        {"decode", 1, 32, 8, 1, 32768, 128, causal},
       {"decode", 16, 32, 8, 1, 4096, 128, causal},  {"decode", 64, 32, 8, 1, 4096, 128, causal},       {"decode", 64, 32, 8, 1, 1024, 128, causal},
       {"decode", 1, 8, 1, 1, 1024, 256, causal},    {"decode", 16, 32, 8, 1, 4096, 128, causal, true}, {"decode", 1, 8, 1, 50, 1000, 256, full},
-      {"decode", 1, 8, 1, 50, 630, 256, full},
+      {"decode", 1, 8, 1, 50, 630, 256, full},        {"decode", 1, 32, 8, 50, 1000, 128, full},
       {"prefill", 1, 32, 8, 1024, 1024, 128, causal}, {"prefill", 1, 32, 8, 4096, 4096, 128, causal},  {"prefill", 1, 32, 8, 8192, 8192, 128, causal},
-      {"prefill", 4, 32, 8, 2048, 2048, 128, causal, true}, {"prefill", 1, 32, 8, 16384, 16384, 128, causal}, {"prefill", 1, 8, 1, 968, 968, 256, full},
+      {"prefill", 4, 32, 8, 2048, 2048, 128, causal, true}, {"prefill", 1, 32, 8, 16384, 16384, 128, causal}, {"prefill", 1, 8, 1, 968, 968, 256, full}, {"prefill", 1, 8, 1, 576, 576, 256, full},
       {"prefill", 3, 16, 16, 256, 256, 72, full},   {"prefill", 1, 20, 20, 1500, 1500, 64, full},      {"prefill", 2, 16, 16, 8192, 8192, 256, causal},
   };
   int wrong = 0;

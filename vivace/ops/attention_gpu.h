@@ -15,7 +15,7 @@ struct AttentionGpu {
   using Tile = kernels::AttentionTile;
   using Stream = kernels::AttentionStream;
   using Split = kernels::AttentionSplit;
-  using Chunk = kernels::AttentionChunk;
+  using Turned = kernels::AttentionTurned;
   using Plain = kernels::AttentionPlain;
   struct Key {
     DType q, kv;
@@ -27,8 +27,8 @@ struct AttentionGpu {
     Stream stream = {};
     bool divided = false;  // split instead of tile
     Split split = {};
-    bool chunked = false;  // chunk instead of tile
-    Chunk chunk = {};
+    bool turns = false;  // turned instead of tile
+    Turned turned = {};
     bool operator==(const Key&) const = default;
   };
   /// Roles of a call. A row's bits depend on its role, never on its neighbours.
@@ -144,18 +144,29 @@ struct AttentionGpu {
     return s;
   }
   static Split split(const Args& a) { return split(role(a), a.D, a.Dv, info(a.kv_dtype).bytes, a.group(), a.places(), int64_t{a.S} * a.Hkv); }
-  /// Cuts of `chunk`: fixed by head sizes and the cache's shape. `heads`: query heads, so many tiles of 64 rows a full chunk has.
-  static constexpr Chunk chunk(int d, int dv, int heads, int64_t places) {
-    Chunk c{d, dv, 1, 1};
-    while (c.split < 16 && heads * c.split * 2 <= kAtOnce && places > int64_t{c.kKeys} * c.split) c.split *= 2;
-    return c;
+  /// Cuts of `turned`. `split` is fixed by role, head sizes and the cache's shape (`slots`: times kv heads; `group`: query heads of one);
+  /// rows of a tile and units follow from `together`, the rows of a kv head that see the same keys, and no bit changes.
+  static constexpr Turned turned(Role role, int d, int dv, int group, int64_t together, int64_t places, int64_t slots) {
+    const auto cut = [&](int64_t most) {
+      Turned t{d, dv, most <= 8 ? 8 : most <= 16 ? 16 : 32, 2, 1};
+      const int limit = (t.rows <= 16 && t.panels(d > dv ? d : dv) <= 2 ? 113 : 227) * 1024;
+      while (t.units < 6 && (t.units + 1) * t.unit_bytes() + t.smem() - t.queries_at() + t.sums_bytes() + 8 * t.rows * 8 + 64 <= limit) ++t.units;
+      return t;
+    };
+    const Turned fixed = cut(role == Role::chunk ? 64 * group : group);
+    const int64_t tiles = slots * (role == Role::chunk ? (64 * group + fixed.rows - 1) / fixed.rows : 1);
+    int split = 1;
+    while (split < 8 && tiles * split * 2 <= (split == 1 && fixed.resident() == 2 ? 2 : 1) * kAtOnce && places > int64_t{Turned::kKeys} * split) split *= 2;
+    Turned t = cut(together < group ? group : together);
+    t.split = split;
+    return t;
   }
-  /// Whether it serves the call: wide heads, few enough of them to divide their keys. H200, us, against `split`: 50 x 8 heads of 256
-  /// over 1000 and 630 places: 9.2, 10.2; 8.2, 9.8; but 50 x 32 and 8 heads of 128 over 1000 in clusters of 2 and 4: 15.3 and 16.5, 13.3.
-  static bool chunks(const Args& a, Arch arch) {
-    if (role(a) != Role::chunk || a.has_terms() || a.softcap > 0 || !(a.scale > 0) || a.D <= 128 || !has_width(a) || !copies(a, Chunk::kKeys, arch)) return false;
-    const Chunk c = chunk(a.D, a.Dv, a.Hq, a.places());
-    return c.split > 1 && c.fits() && c.kRows % kernels::AttentionChunkArgs::query_box(a) == 0;
+  static Turned turned(const Args& a) {
+    return turned(role(a), a.D, a.Dv, a.group(), a.by_token() ? a.group() : int64_t{a.T} * a.group(), a.places(), int64_t{a.S} * a.Hkv);
+  }
+  /// Whether it serves the call. A row's kernel follows from the cache and the role.
+  static bool turns(const Args& a, Arch arch) {
+    return role(a) != Role::prefill && !a.has_terms() && a.softcap == 0 && a.kv_dtype == a.dtype && a.D <= kMaxTileDim && a.Dv <= kMaxTileDim && a.group() <= 32 && copies(a, Turned::kBox, arch);
   }
   /// Whether it serves the call. A row's kernel follows from the cache and the role.
   static bool divides(const Args& a, Arch arch) {
@@ -171,9 +182,9 @@ struct AttentionGpu {
   static Result<Key> pick(const Args& a, Arch arch) {
     Result<Key> found = general(a, arch);
     if (!found.ok() || !found->tensor) return found;
-    if (chunks(a, arch)) {
-      found->chunked = true;
-      found->chunk = chunk(a.D, a.Dv, a.Hq, a.places());
+    if (turns(a, arch)) {
+      found->turns = true;
+      found->turned = turned(a);
       found->tile = {};
       return found;
     }
@@ -217,8 +228,8 @@ struct AttentionGpu {
     if (k.divided)
       return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
                                k.split.stages, k.split.split, k.split.teams);
-    if (k.chunked)
-      return kernel_expression("attention_chunk<%s, vivace::kernels::AttentionChunk{%d, %d, %d, %d}>", type_name(k.q), k.chunk.d, k.chunk.dv, k.chunk.stages, k.chunk.split);
+    if (k.turns)
+      return kernel_expression("attention_turned<%s, vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}>", type_name(k.q), k.turned.d, k.turned.dv, k.turned.rows, k.turned.units, k.turned.split);
     const Tile& t = k.tile;
     if (t.fed)
       return kernel_expression("attention_fed<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, %s>", type_name(k.q), t.d, t.dv, t.warps_m,
@@ -251,11 +262,12 @@ struct AttentionGpu {
       launch->smem_bytes = static_cast<uint32_t>(k.split.smem(height));
       return;
     }
-    if (k.chunked) {
-      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + k.chunk.kRows - 1) / k.chunk.kRows * a.Hkv * k.chunk.split);
-      launch->block[0] = static_cast<uint32_t>(k.chunk.threads());
-      launch->cluster = static_cast<uint32_t>(k.chunk.split);
-      launch->smem_bytes = static_cast<uint32_t>(k.chunk.smem());
+    if (k.turns) {
+      const int height = k.turned.height(a);
+      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * a.group() + height - 1) / height * a.Hkv * k.turned.split);
+      launch->block[0] = static_cast<uint32_t>(k.turned.threads());
+      launch->cluster = static_cast<uint32_t>(k.turned.split);
+      launch->smem_bytes = static_cast<uint32_t>(k.turned.smem());
       return;
     }
     const int group = a.group(), height = a.by_token() && group < k.tile.rows() ? group : k.tile.rows();
@@ -265,10 +277,10 @@ struct AttentionGpu {
     launch->cluster = static_cast<uint32_t>(k.tile.split);
     launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
   }
-  /// Fed, chunk and split: tensor maps; fed: blocks that stay where the tiles are more than the chip holds at once.
+  /// Fed, turned and split: tensor maps; fed: blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
-    if (!k.tensor || k.streamed || (!k.divided && !k.chunked && !k.tile.fed)) return {};
-    const int keys = k.divided ? k.split.keys : k.chunked ? k.chunk.kKeys : k.tile.keys;
+    if (!k.tensor || k.streamed || (!k.divided && !k.turns && !k.tile.fed)) return {};
+    const int keys = k.divided ? k.split.keys : k.turns ? k.turned.kBox : k.tile.keys;
     const auto map = [](const void* data, const int64_t (&dim)[4], const int64_t (&pitch)[3], int rows, kernels::TensorMap* to) {
       return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim[0], dim[1], dim[2], dim[3], 1}, .pitch = {pitch[0], pitch[1], pitch[2], 0}, .box_rows = rows}, to);
     };
@@ -280,11 +292,11 @@ struct AttentionGpu {
     std::memcpy(f.args, &a, sizeof(a));
     VV_TRY(cache(a.k, a.D, a.k_stride, &f.k));
     VV_TRY(cache(a.v, a.Dv, a.v_stride, &f.v));
-    if (k.chunked) {
-      kernels::AttentionChunkArgs c{f, {}};
-      const int box = c.query_box(a);
-      const bool joined = box == Chunk::kRows;  // heads and tokens are one axis
-      VV_TRY(map(a.q, {a.D, joined ? int64_t{a.T} * a.Hq : a.group(), a.Hkv, joined ? 1 : a.T}, {int64_t{a.D} * 2, int64_t{a.group()} * a.D * 2, a.q_stride * 2}, box, &c.q));
+    if (k.turns) {
+      kernels::AttentionTurnedArgs c{f, {}};
+      const int box = c.query_box(a, k.turned.rows);
+      const bool joined = c.joined(a);  // heads and tokens are one axis
+      if (box > 0) VV_TRY(map(a.q, {a.D, joined ? int64_t{a.T} * a.Hq : a.group(), a.Hkv, joined ? 1 : a.T}, {int64_t{a.D} * 2, int64_t{a.group()} * a.D * 2, a.q_stride * 2}, box, &c.q));
       launch->set_args(c);
       return {};
     }
@@ -316,13 +328,16 @@ struct AttentionGpu {
       k.divided = true, k.split = split(r, d, d, info(kv).bytes, group, places, slots);
       visit(k);
     };
-    for (const int d : {64, 72, 128, 256}) divided(DType::bf16, DType::bf16, Role::decode, d, 4, 4096, 8);
-    for (const int d : {64, 72, 128}) divided(DType::bf16, DType::bf16, Role::chunk, d, 4, 4096, 8);
-    Key chunked{DType::bf16, DType::bf16, true, {}, {}};
-    chunked.chunked = true, chunked.chunk = chunk(256, 256, 8, 1024);
-    visit(chunked);
-    for (const int64_t slots : {32, 64, 512}) divided(DType::bf16, DType::bf16, Role::decode, 128, 4, 4096, slots);
-    divided(DType::f16, DType::f16, Role::decode, 128, 4, 4096, 8);
+    const auto turned_key = [&](DType q, Role r, int d, int group, int64_t together, int64_t slots) {
+      Key k{q, q, true, {}, {}};
+      k.turns = true, k.turned = turned(r, d, d, group, together, 4096, slots);
+      visit(k);
+    };
+    for (const int d : {64, 72, 128, 256})
+      for (const Role r : {Role::decode, Role::chunk}) turned_key(DType::bf16, r, d, 4, r == Role::decode ? 4 : 200, 8);
+    turned_key(DType::bf16, Role::chunk, 256, 8, 400, 1);
+    for (const int64_t slots : {32, 64, 128, 512}) turned_key(DType::bf16, Role::decode, 128, 4, 4, slots);
+    turned_key(DType::f16, Role::decode, 128, 4, 4, 8);
     for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, tiles, 4096)});
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::e4m3, true, {}, {}, false, true, stream(128, 128, 1, 4, tiles, 4096)});

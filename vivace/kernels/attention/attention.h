@@ -108,6 +108,7 @@ struct AttentionTile {
   bool wide;         // 16-byte accesses
   bool groups;       // warps in groups of four, wgmma: Hopper; one stream
   bool fed = false;  // groups whose keys and values a fifth warp's copy engine brings; else heads of a multiple of 64
+  int32_t pair = 1;  // fed: neighbouring tiles, a cluster, that share what is brought: 1 or 2
   static constexpr int kBarrierBytes = 128;
   constexpr bool operator==(const AttentionTile&) const = default;
 
@@ -205,26 +206,38 @@ struct AttentionSplit {
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 
-/// Kernel for tens of 16-bit queries of one sequence on Hopper: 64 rows make a tile, `split` blocks of threads, a cluster, share its
-/// keys: block b, counted from place 0, is for block of threads b % split. A row's bits follow from split.
-struct AttentionChunk {
-  int32_t d, dv, stages, split;  // head sizes, up to 256
-  static constexpr int kKeys = 64, kRows = 64;
-  constexpr bool operator==(const AttentionChunk&) const = default;
+/// Kernel for few 16-bit queries on Hopper, keys along the rows of the products: `rows` rows make a tile, `split` blocks of threads, a
+/// cluster, share its keys: block b of 128, counted from place 0, is for block of threads b % split. A row's bits follow from split.
+struct AttentionTurned {
+  int32_t d, dv;   // head sizes, up to 256
+  int32_t rows;    // 8, 16 or 32
+  int32_t units;   // 128 keys, or values, each: on their way or in use
+  int32_t split;   // 1, 2, 4 or 8
+  static constexpr int kKeys = 128, kBox = 64;  // kBox: keys that one request brings, at most
+  constexpr bool operator==(const AttentionTurned&) const = default;
 
-  VV_HD constexpr AttentionTile tile() const { return {d, dv, kRows / 16, 1, kKeys, stages, 1, true, true, true}; }
-  VV_HD constexpr int threads() const { return 128 + 32; }
-  VV_HD constexpr int share() const { return kRows / split; }              // rows that a block of threads adds up
-  VV_HD constexpr int row_floats() const { return tile().padded(dv) + 8; }  // sums, maximum and mass of a row; eight rows lie in different banks
-  VV_HD constexpr int part_bytes() const { return share() * row_floats() * 4; }
-  // Shared memory: queries and stages (at the end sums), barriers, what was sent here.
-  VV_HD constexpr int sent_at() const { return tile().smem(); }
-  VV_HD constexpr int smem() const { return sent_at() + split * part_bytes(); }
-  VV_HD constexpr bool fits() const { return kRows * row_floats() * 4 <= tile().query_bytes() + stages * tile().stage_bytes() && (4 * stages + 2) * 8 <= tile().kBarrierBytes; }
+  VV_HD constexpr int threads() const { return 256 + 32; }
+  VV_HD constexpr int resident() const { return rows <= 16 && smem() <= 113 * 1024 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  /// Rows of a tile: of whole tokens, of one if by_token().
+  VV_HD int height(const AttentionArgs& a) const { return a.by_token() ? a.group() : rows / a.group() * a.group(); }
+  VV_HD constexpr int panels(int dim) const { return (dim + 63) / 64; }  // of 128 bytes of a row, swizzled
+  VV_HD constexpr int own() const { return (panels(dv) + 1) / 2; }       // panels of values of a warpgroup
+  VV_HD constexpr int unit_bytes() const { return kKeys * panels(d > dv ? d : dv) * 128; }
+  VV_HD constexpr int sums_bytes() const { return own() * rows * 512; }  // of a tile
+  VV_HD constexpr int share_bytes() const { return sums_bytes() / split; }  // of what a part sends each other
+  // Shared memory: units, queries, weights, what was sent here, maxima, masses of each warp, barriers.
+  VV_HD constexpr int queries_at() const { return units * unit_bytes(); }
+  VV_HD constexpr int weights_at() const { return queries_at() + rows * panels(d) * 128; }
+  VV_HD constexpr int sent_at() const { return weights_at() + rows * kKeys * 2; }
+  VV_HD constexpr int states_at() const { return sent_at() + (split > 1 ? sums_bytes() : 0); }
+  VV_HD constexpr int maxima_at() const { return states_at() + split * rows * 8; }
+  VV_HD constexpr int masses_at() const { return maxima_at() + rows * 4; }
+  VV_HD constexpr int barriers_at() const { return masses_at() + 8 * rows * 4; }
+  VV_HD constexpr int smem() const { return barriers_at() + (units * 5 + 2) * 8; }
 };
 
-/// Arguments of `fed`, `chunk` and `split`: those of the op, and k and v as the copy engine
-/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(keys, L) places (without pages: keys).
+/// Arguments of `fed`, `turned` and `split`: those of the op, and k and v as the copy engine
+/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) places (without pages: n); n: the kernel's keys, turned: kBox.
 struct AttentionFedArgs {
   static constexpr int kBytes = 448;
   alignas(64) unsigned char args[kBytes];
@@ -236,13 +249,14 @@ struct AttentionFedArgs {
 static_assert(sizeof(AttentionArgs) <= AttentionFedArgs::kBytes);
 #endif
 
-/// Arguments of `chunk`: queries too are copied, in boxes of as many rows as lie at one pitch (query_box()).
-struct AttentionChunkArgs {
+/// Arguments of `turned`: queries too are copied, where rows that lie at one pitch fill boxes of eights (query_box()).
+struct AttentionTurnedArgs {
   AttentionFedArgs fed;
   TensorMap q;
 
-  /// Rows of a box of queries: a tile's, where one kv head has all heads and tokens lie side by side, else a token's.
-  VV_HD static int query_box(const AttentionArgs& a) { return a.Hkv == 1 && a.q_stride == int64_t{a.Hq} * a.D ? AttentionChunk::kRows : a.group(); }
+  /// Rows of a box of queries: a tile's, where one kv head has all heads and tokens lie side by side, else a token's; 0: threads copy.
+  VV_HD static bool joined(const AttentionArgs& a) { return a.Hkv == 1 && a.q_stride == int64_t{a.Hq} * a.D; }
+  VV_HD static int query_box(const AttentionArgs& a, int rows) { return joined(a) ? rows : a.group() % 8 == 0 && rows % a.group() == 0 ? a.group() : 0; }
 };
 
 /// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.

@@ -22,6 +22,13 @@ __device__ __forceinline__ void store_matrix4_transposed(uint32_t address, const
 #endif
 }
 
+/// The same with two matrices: lanes 0 to 15 give addresses.
+__device__ __forceinline__ void store_matrix2_transposed(uint32_t address, const uint32_t (&r)[2]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r[0]), "r"(r[1]) : "memory");
+#endif
+}
+
 /// An 8 x 8 matrix of 16-bit words in a warp, transposed: a lane gives words 2c, 2c + 1 of row g and gets those of column g.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t word) {
   uint32_t r;

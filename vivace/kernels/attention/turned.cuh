@@ -1,0 +1,458 @@
+// attention of few 16-bit queries on Hopper with keys along the rows of the products: scores as keys times queries, sums as values,
+// turned, times weights, so that a tile of 8 queries of one sequence wastes no tensor core's row and nothing passes through
+// registers on its way to one. Formula in vivace/ops/attention.h, but no soft cap and none of Terms; cutting in AttentionTurned.
+// Limit: the bytes of the visible keys and values; of tens of queries the way of their sums through the cluster.
+//
+// One warp asks the copy engine for 128 keys or values at a time. Two warpgroups multiply: each has half of a block's keys, then half
+// of the values' columns. Blocks of a cluster divide keys; each sends each other, from registers, the sums that the receiver adds up,
+// in the order of the senders.
+#pragma once
+#include "vivace/kernels/attention/runs.cuh"
+#include "vivace/kernels/attention/softmax.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
+#include "vivace/kernels/ptx/cluster.cuh"
+#include "vivace/kernels/ptx/cp_async.cuh"
+#include "vivace/kernels/ptx/ldmatrix.cuh"
+#include "vivace/kernels/ptx/mbarrier.cuh"
+#include "vivace/kernels/ptx/pack.cuh"
+#include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/ptx/tma.cuh"
+#include "vivace/kernels/ptx/tma_box.cuh"
+#include "vivace/kernels/ptx/wgmma.cuh"
+#include "vivace/kernels/ptx/wgmma_columns.cuh"
+#include "vivace/kernels/ptx/wgmma_rows.cuh"
+
+namespace vivace::kernels {
+
+template <class Q, AttentionTurned P>
+struct AttentionTurnedKernel {
+  static constexpr int kKeys = P.kKeys, kRows = P.rows, kEights = kRows / 8, kUnits = P.units, kSplit = P.split;
+  static constexpr int kPanels = P.panels(P.d), kPanelsV = P.panels(P.dv), kSteps = (P.d + 15) / 16, kOwn = P.own();
+  static constexpr int kQuads = kOwn * kEights;     // fours of sums of a thread: 2 rows, 2 columns
+  static constexpr int kTops = 2 * kEights;         // rows of a thread: 8 j + 2 (lane % 4) + {0, 1}
+  static constexpr int kWarps = 8;
+
+  const AttentionTurnedArgs& args;
+  const AttentionArgs& a;
+  unsigned char* memory;
+  int kv, part, warp, lane;  // part: of the keys, the block's rank in the cluster
+  int row0, row_end;
+  int first, end;  // what row `lane` of the tile sees
+  float top[kTops], mass[kTops];  // mass: of this lane's keys
+  float out[kOwn][kRows / 2];     // panel warp / 4 + 2 i of the values' columns: rows of the products are columns 16 (warp % 4) + lane / 4 (+ 8)
+
+  __device__ __forceinline__ unsigned char* unit(int u) const { return memory + u % kUnits * P.unit_bytes(); }
+  __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }
+  __device__ __forceinline__ unsigned char* weights() const { return memory + P.weights_at(); }
+  /// Fours of sums that a warp of part `from` has sent to this block, whose `quad` it was there.
+  __device__ __forceinline__ unsigned char* sent(int from, int quad) const {
+    return memory + P.sent_at() + (from * (kQuads * kWarps / kSplit) + quad * (kWarps / kSplit) + warp / kSplit) * 512 + lane * 16;
+  }
+  /// Maximum and mass of each of a part's rows.
+  __device__ __forceinline__ unsigned char* states(int from) const { return memory + P.states_at() + from * kRows * 8; }
+  __device__ __forceinline__ int* maxima() const { return reinterpret_cast<int*>(memory + P.maxima_at()); }
+  __device__ __forceinline__ float* masses(int of) const { return reinterpret_cast<float*>(memory + P.masses_at()) + of * kRows; }
+  __device__ __forceinline__ uint32_t barriers() const { return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at()); }
+  __device__ __forceinline__ uint32_t full(int u, int panel) const { return barriers() + static_cast<uint32_t>(u % kUnits * 4 + panel) * 8; }
+  __device__ __forceinline__ uint32_t empty(int u) const { return barriers() + static_cast<uint32_t>(kUnits * 4 + u % kUnits) * 8; }
+  __device__ __forceinline__ uint32_t queries_barrier() const { return barriers() + kUnits * 5 * 8; }
+  __device__ __forceinline__ uint32_t sent_barrier() const { return queries_barrier() + 8; }
+  __device__ __forceinline__ void make_barriers() const {
+    for (int i = 0; i < kUnits * 4; ++i) ptx::mbarrier_init(full(i / 4, i % 4), 1);
+    for (int i = 0; i < kUnits; ++i) ptx::mbarrier_init(empty(i), kWarps);
+    ptx::mbarrier_init(queries_barrier(), 1);
+    ptx::mbarrier_init(sent_barrier(), 1);
+    ptx::mbarrier_fence();
+  }
+  __device__ __forceinline__ void await(int u, int panel) const { ptx::mbarrier_wait<false>(full(u, panel), u / kUnits & 1); }
+  __device__ __forceinline__ static void group_barrier() { ptx::named_barrier<kWarps * 32>(1); }
+  /// Floats as ints of the same order.
+  __device__ __forceinline__ static int ordered(float x) {
+    const int bits = __float_as_int(x);
+    return bits ^ (bits >> 31 & 0x7fffffff);
+  }
+  __device__ __forceinline__ static float unordered(int x) { return __int_as_float(x ^ (x >> 31 & 0x7fffffff)); }
+  __device__ __forceinline__ void forget() const {
+    if (threadIdx.x < kRows) maxima()[threadIdx.x] = ordered(kMinusInfinity);
+  }
+
+  // --- the asking warp ---
+
+  __device__ __forceinline__ void ask_queries(int box) const {
+    if (lane == 0) ptx::mbarrier_expect(queries_barrier(), kPanels * kRows * 128);
+    __syncwarp();
+    const int boxes = kRows / box, group = a.group();
+    for (int i = lane * kSplit + part; i < boxes * kPanels; i += 32 * kSplit) {  // each part brings some for all
+      const int row = i / kPanels * box, p = i % kPanels;
+      const uint32_t to = ptx::shared_address(queries() + (p * kRows + row) * 64);
+      const int y = box == kRows ? row0 : 0, w = box == kRows ? 0 : (row0 + row) / group;
+      if constexpr (kSplit > 1) ptx::tma_box_multicast(to, args.q, queries_barrier(), p * 64, y, kv, w, static_cast<uint16_t>((1u << kSplit) - 1));
+      else ptx::tma_box(to, args.q, queries_barrier(), p * 64, y, kv, w);
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void ask(int u, const TensorMap& map, int box, int page, int place) const {
+    ptx::mbarrier_wait<false>(empty(u), (u / kUnits & 1) ^ 1);
+    if (lane == 0)
+#pragma unroll
+      for (int p = 0; p < (kPanels > kPanelsV ? kPanels : kPanelsV); ++p) ptx::mbarrier_expect(full(u, p), p < kCount ? kKeys * 128 : 0);  // every place's barriers go on alike
+    __syncwarp();
+    if (lane * box >= kKeys) return;
+#pragma unroll
+    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(unit(u) + (p * kKeys + lane * box) * 128), map, full(u, p), p * 64, place, kv, page);
+  }
+  /// Keys, then values, of block b of a slot, of which places below hi are seen; u counts units.
+  __device__ __forceinline__ void ask_block(int64_t slot, int b, int hi, int u) const {
+    const int box = a.page_table != nullptr && a.L < P.kBox ? a.L : P.kBox;  // at least 8 places, so that a warp suffices
+    const int j = b * kKeys + lane * box, place = static_cast<int>(a.place(slot, j));
+    const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while units are in use
+    ask<kPanels>(u, args.fed.k, box, page, place);
+    ask<kPanelsV>(u + 1, args.fed.v, box, page, place);
+  }
+  /// Whether this part's first block is known before anything is read: it lies in a cache of one sequence without pages.
+  __device__ __forceinline__ bool knows_first() const {
+    return a.page_table == nullptr && a.k_offsets == nullptr && a.window == 0 && (a.slot == nullptr || a.S == 1) && part * kKeys < a.L;
+  }
+  __device__ __forceinline__ void drain() const {
+#pragma unroll
+    for (int p = 0; p < kPanels; ++p) await(0, p);
+#pragma unroll
+    for (int p = 0; p < kPanelsV; ++p) await(1, p);
+  }
+  __device__ __forceinline__ static int first_block(int lo, int of) {
+    const int b = lo / kKeys / kSplit * kSplit + of;
+    return b < lo / kKeys ? b + kSplit : b;
+  }
+
+  // --- the multiplying warps ---
+
+  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
+  /// Queries that the copy engine cannot bring: boxes of less than 8 rows.
+  __device__ __forceinline__ void load_queries() const {
+    constexpr int kChunks = kSteps * 2;
+    const int group = a.group();
+    for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kWarps * 32) {
+      const int r = i / kChunks, at = i % kChunks * 8, row = row0 + r, t = row / group;
+      const bool take = row < row_end && at < P.d;
+      const Q* from = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
+      ptx::copy16(queries() + (at / 64 * kRows + r) * 64 + (at % 64 / 8 ^ r % 8) * 8, from, take);
+    }
+    ptx::copy_commit();
+  }
+  __device__ __forceinline__ void await_queries(bool boxed) const {
+    if (boxed) return ptx::mbarrier_wait<false>(queries_barrier(), 0);
+    ptx::copy_wait<0>();
+    ptx::tensor_fence();
+    group_barrier();
+  }
+  /// This warpgroup's half of a block's keys times the queries: keys 16 warp + lane / 4 (+ 8).
+  __device__ __forceinline__ void products(int u, float (&s)[kRows / 2]) const {
+    const uint32_t k0 = ptx::shared_address(unit(u)) + static_cast<uint32_t>(warp / 4) * 64 * 128, q0 = ptx::shared_address(queries());
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step % 4 == 0) await(u, step / 4), ptx::wgmma_fence();
+      ptx::Wgmma<Q, kRows>::run(s, ptx::wgmma_tile(k0 + step / 4 * kKeys * 128 + step % 4 * 32), ptx::wgmma_tile(q0 + step / 4 * kRows * 128 + step % 4 * 32), step > 0);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>(s);
+  }
+  /// Of values of this lane's rows those of all lanes with the same lane % 4, of row row_of_lane().
+  template <class Op>
+  __device__ __forceinline__ float across(const float (&v)[kTops], Op&& op) const {
+    float x[kTops];
+#pragma unroll
+    for (int i = 0; i < kTops; ++i) x[i] = v[i];
+    int left = kTops;
+#pragma unroll
+    for (int bit = 16; bit >= 4; bit /= 2) {
+      if (left == 1) {
+        x[0] = op(x[0], __shfl_xor_sync(0xffffffffu, x[0], bit));
+        continue;
+      }
+      left /= 2;
+#pragma unroll
+      for (int i = 0; i < left; ++i) {
+        const bool upper = (lane & bit) != 0;
+        x[i] = op(upper ? x[left + i] : x[i], __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[left + i], bit));
+      }
+    }
+    return x[0];
+  }
+  __device__ __forceinline__ int row_of_lane() const {
+    const int k = lane / (32 / kTops);
+    return k / 2 * 8 + lane % 4 * 2 + k % 2;
+  }
+  __device__ __forceinline__ bool leads() const { return lane / 4 % (8 / kTops) == 0; }  // one lane of each row
+
+  /// Products into weights, as they go to the tensor cores; what earlier sums and masses shrink by.
+  __device__ __forceinline__ void weigh(int key0, bool whole, float factor, float (&s)[kRows / 2], float (&by)[kTops]) {
+#pragma unroll
+    for (int i = 0; i < kRows / 2; ++i) s[i] *= factor;
+    if (!whole) {
+      const int mine = key0 + warp * 16 + lane / 4;
+#pragma unroll
+      for (int k = 0; k < kTops; ++k) {
+        const int row = k / 2 * 8 + lane % 4 * 2 + k % 2, from = __shfl_sync(0xffffffffu, first, row), to = __shfl_sync(0xffffffffu, end, row);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          if ((mine + 8 * h < from) | (mine + 8 * h >= to)) s[k / 2 * 4 + h * 2 + k % 2] = kMinusInfinity;
+      }
+    }
+    float m[kTops];
+#pragma unroll
+    for (int k = 0; k < kTops; ++k) m[k] = fmaxf(s[k / 2 * 4 + k % 2], s[k / 2 * 4 + 2 + k % 2]);
+    const float largest = across(m, [](float x, float y) { return fmaxf(x, y); });
+    if (leads()) atomicMax(maxima() + row_of_lane(), ordered(largest));
+    group_barrier();
+#pragma unroll
+    for (int k = 0; k < kTops; k += 2) {
+      const int2 two = *reinterpret_cast<const int2*>(maxima() + k / 2 * 8 + lane % 4 * 2);
+      const float all[2] = {unordered(two.x), unordered(two.y)};
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float base = softmax_base(all[r]);
+        by[k + r] = ptx::exp2_fast(top[k + r] - base);
+        top[k + r] = all[r];
+        float& x = s[k * 2 + r];
+        float& y = s[k * 2 + 2 + r];
+        x = ptx::exp2_fast(x - base), y = ptx::exp2_fast(y - base);
+        mass[k + r] = mass[k + r] * by[k + r] + (x + y);
+      }
+    }
+    const uint32_t to = ptx::shared_address(weights()) + static_cast<uint32_t>(warp / 4) * kRows * 128;
+    const auto at = [&](int row) { return to + static_cast<uint32_t>(row * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ row % 8) * 16); };
+    if constexpr (kEights == 1) {
+      ptx::store_matrix2_transposed(at(lane % 8), {ptx::pack<Q>(s[0], s[1]), ptx::pack<Q>(s[2], s[3])});
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEights; j += 2)
+        ptx::store_matrix4_transposed(at((j + lane / 16) * 8 + lane % 8), {ptx::pack<Q>(s[4 * j], s[4 * j + 1]), ptx::pack<Q>(s[4 * j + 2], s[4 * j + 3]), ptx::pack<Q>(s[4 * j + 4], s[4 * j + 5]),
+                                                                           ptx::pack<Q>(s[4 * j + 6], s[4 * j + 7])});
+    }
+  }
+  /// Zeros in places of a block that no row of the run sees: there may be anything there, NaN too.
+  __device__ __forceinline__ void patch(int u, int from, int to) const {
+#pragma unroll
+    for (int p = 0; p < kPanelsV; ++p) await(u, p);
+    const float zeros[4] = {};
+    for (int i = static_cast<int>(threadIdx.x); i < (to - from) * kPanelsV * 8; i += kWarps * 32)
+      store<4>(reinterpret_cast<float*>(unit(u) + (i / 8 % kPanelsV * kKeys + from + i / 8 / kPanelsV) * 128 + i % 8 * 16), zeros);
+  }
+  __device__ __forceinline__ void add_values(int u, bool fresh) {
+    const uint32_t v0 = ptx::shared_address(unit(u)), p0 = ptx::shared_address(weights());
+    float(&sums)[kOwn * kRows / 2] = reinterpret_cast<float(&)[kOwn * kRows / 2]>(out);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int panel = kPanelsV % 2 == 0 ? warp / 4 + 2 * i : min(warp / 4 + 2 * i, kPanelsV - 1);  // the last one twice: nobody takes columns beyond dv
+      await(u, panel);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kKeys / 16; ++k)
+        ptx::WgmmaColumns<Q, kRows>::run(out[i], ptx::wgmma_rows(v0 + static_cast<uint32_t>(panel) * kKeys * 128 + k * 2048, kKeys * 128), ptx::wgmma_tile(p0 + k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>(sums);
+  }
+  __device__ __forceinline__ void release(int u) const {
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive(empty(u));
+  }
+  /// Sums of this part's keys of places [lo, hi) that tokens [ta, tb) see; u counts units.
+  __device__ __forceinline__ void sum_up(int ta, int tb, int lo, int hi, int past, int u) {
+    int whole_from = 0, whole_to = 0x7fffffff;
+    first = end = 0;
+    if (lane < kRows && in_run(row0 + lane, ta, tb)) {
+      const AttentionSpan see(a, (row0 + lane) / a.group());
+      whole_from = first = static_cast<int>(see.first), whole_to = end = static_cast<int>(see.end);
+    }
+    whole_from = __reduce_max_sync(0xffffffffu, whole_from), whole_to = __reduce_min_sync(0xffffffffu, whole_to);
+    const float factor = a.scale * kLog2e;
+    float s[kRows / 2], by[kTops];
+#pragma unroll
+    for (int k = 0; k < kTops; ++k) top[k] = kMinusInfinity, mass[k] = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+      for (int e = 0; e < kRows / 2; ++e) out[i][e] = 0;
+    bool fresh = true;
+#pragma unroll 1
+    for (int b = first_block(lo, part); b < past; b += kSplit, u += 2, fresh = false) {
+      products(u, s);
+      release(u);
+      weigh(b * kKeys, b * kKeys >= whole_from && (b + 1) * kKeys <= whole_to, factor, s, by);
+      if (b * kKeys < lo) patch(u + 1, 0, lo - b * kKeys);
+      if ((b + 1) * kKeys > hi) patch(u + 1, hi - b * kKeys, kKeys);
+      ptx::tensor_fence();
+      group_barrier();
+      if (!fresh)
+#pragma unroll
+        for (int i = 0; i < kOwn; ++i)
+#pragma unroll
+          for (int e = 0; e < kRows / 2; ++e) out[i][e] *= by[e / 4 * 2 + e % 2];
+      add_values(u + 1, fresh);
+      release(u + 1);
+    }
+  }
+
+  // --- the end ---
+
+  /// Sums to those that add them up; this block's own share stays in registers.
+  __device__ __forceinline__ void send_sums() const {
+#pragma unroll
+    for (int x = 0; x < kQuads; ++x) {
+      const int to = (x + warp) % kSplit;
+      if (to == part) continue;
+      const float(&from)[kRows / 2] = out[x / kEights];
+      const int e = x % kEights * 4;
+      ptx::remote_store_async<4>(ptx::remote_shared(ptx::shared_address(sent(part, x)), to), {from[e], from[e + 1], from[e + 2], from[e + 3]}, ptx::remote_shared(sent_barrier(), to));
+    }
+  }
+  /// Maximum and mass of each row to everyone, this block too.
+  __device__ __forceinline__ void send_states() const {
+    const float own = across(mass, [](float x, float y) { return x + y; });
+    if (leads()) masses(warp)[row_of_lane()] = own;
+    group_barrier();
+    const int i = static_cast<int>(threadIdx.x), pair = i % (kRows / 2), to = i / (kRows / 2);
+    if (to < kSplit) {
+      float state[4] = {unordered(maxima()[pair * 2]), 0, unordered(maxima()[pair * 2 + 1]), 0};
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) state[1] += masses(w)[pair * 2], state[3] += masses(w)[pair * 2 + 1];
+      unsigned char* const at = states(part) + pair * 16;
+      if constexpr (kSplit > 1) ptx::remote_store_async<4>(ptx::remote_shared(ptx::shared_address(at), to), state, ptx::remote_shared(sent_barrier(), to));
+      else store<4>(reinterpret_cast<float*>(at), state);
+    }
+    if constexpr (kSplit == 1) group_barrier();
+  }
+  /// Adds up this block's rows, in the order of the parts, those of bits `has`; others have not sent anything.
+  __device__ __forceinline__ void collect(uint32_t has, int ta, int tb) const {
+    constexpr int kEach = kQuads > kSplit ? kQuads / kSplit : 1;
+    const int group = a.group();
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int x = ((part - warp) & (kSplit - 1)) + n * kSplit;  // the same in every lane
+      if (x >= kQuads) break;
+      float own[4] = {};
+#pragma unroll
+      for (int y = 0; y < kQuads; ++y)
+        if (kSplit == 1 ? y == n : x == y)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) own[e] = out[y / kEights][y % kEights * 4 + e];
+      const int r = x % kEights * 8 + lane % 4 * 2;
+      Vec<float, 4> sums[kSplit], state[kSplit];
+#pragma unroll
+      for (int c = 0; c < kSplit; ++c) {
+        state[c] = *reinterpret_cast<const Vec<float, 4>*>(states(c) + r * 8);
+        if constexpr (kSplit > 1) sums[c] = *reinterpret_cast<const Vec<float, 4>*>(sent(c, x));
+      }
+      float highest[2] = {kMinusInfinity, kMinusInfinity}, total[2] = {}, y[4] = {};
+#pragma unroll
+      for (int c = 0; c < kSplit; ++c) {
+        const bool here = (has >> c & 1) != 0;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sums[c].v[e] = !here ? 0.0f : c == part ? own[e] : sums[c].v[e], state[c].v[e] = here ? state[c].v[e] : e % 2 == 0 ? kMinusInfinity : 0.0f;
+        highest[0] = fmaxf(highest[0], state[c].v[0]), highest[1] = fmaxf(highest[1], state[c].v[2]);
+      }
+#pragma unroll
+      for (int c = 0; c < kSplit; ++c)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float w = ptx::exp2_fast(state[c].v[2 * i] - softmax_base(highest[i]));
+          total[i] += state[c].v[2 * i + 1] * w;
+          y[i] += sums[c].v[i] * w, y[2 + i] += sums[c].v[2 + i] * w;
+        }
+      // Neighbours swap, so that each has two columns of one row.
+      const bool odd = lane / 4 % 2 != 0;
+      const int column = (warp / 4 + x / kEights * 2) * 64 + warp % 4 * 16 + lane / 4 - odd, row = row0 + r + odd;
+      const bool mine = in_run(row, ta, tb);
+      const int h = kv * group + row % group;
+      const float factor = softmax_factor(a, h, odd ? highest[1] : highest[0], odd ? total[1] : total[0]);
+      if (mine && column == 0 && a.lse != nullptr) a.lse[int64_t{row / group} * a.lse_stride + h] = softmax_lse(odd ? highest[1] : highest[0], odd ? total[1] : total[0]);
+      Q* const to = static_cast<Q*>(a.out) + int64_t{row / group} * a.out_stride + int64_t{h} * P.dv + column;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const float got = __shfl_xor_sync(0xffffffffu, odd ? y[2 * i] : y[2 * i + 1], 4), kept = odd ? y[2 * i + 1] : y[2 * i];
+        if (mine && column + 8 * i < P.dv) store<2>(to + 8 * i, {(odd ? got : kept) * factor, (odd ? kept : got) * factor});
+      }
+    }
+  }
+
+  /// All runs of the tile's tokens [ta, past). `begun`: the first block is asked for. Queries are on their way.
+  __device__ __forceinline__ void run(bool asks, bool begun, bool boxed, int ta, int past) {
+    int u = 0;
+    for (int round = 0; ta < past; ++round) {
+      const int tb = a.S > 1 ? run_end(a, ta, past, lane) : past;
+      int lo, hi;
+      span_of_tokens(a, ta, tb, lane, &lo, &hi);
+      const int blocks = hi > lo ? (hi - 1) / kKeys + 1 : 0, from = first_block(lo, part), mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
+      uint32_t has = 0;
+#pragma unroll
+      for (int c = 0; c < kSplit; ++c) has |= (first_block(lo, c) < blocks ? 1u : 0u) << c;
+      if (asks) {
+        if constexpr (kSplit > 1) {
+          const int others = __popc(has & ~(1u << part));
+          if (lane == 0) ptx::mbarrier_expect(sent_barrier(), static_cast<uint32_t>(others * P.share_bytes() + __popc(has) * kRows * 8));
+        }
+        const int64_t slot = a.S > 1 ? AttentionSpan(a, ta).slot : 0;
+        for (int i = begun && round == 0 ? 1 : 0; i < mine; ++i) ask_block(slot, from + i * kSplit, hi, u + 2 * i);
+        if (begun && round == 0 && mine == 0) drain();  // nobody reads it, but it must have come before this block ends
+      } else {
+        if (round == 0) await_queries(boxed);
+        if (mine > 0) {
+          sum_up(ta, tb, lo, hi, blocks, u);
+          if constexpr (kSplit > 1) send_sums();
+          send_states();
+        }
+        if constexpr (kSplit > 1) ptx::mbarrier_wait<true>(sent_barrier(), round & 1);
+        collect(has, ta, tb);
+      }
+      u += 2 * mine;
+      ta = tb;
+      if (ta >= past) break;
+      __syncwarp();
+      ptx::cluster_sync<kSplit>();  // everyone has what was sent, and is done with what it has
+      if (!asks) forget(), group_barrier();
+    }
+  }
+};
+
+/// Grid: tiles * Hkv * split, clusters of split.
+template <class Q, AttentionTurned P>
+__device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const AttentionArgs& a = args.fed.a();
+  const int group = a.group(), warp = static_cast<int>(threadIdx.x) / 32, height = P.height(a);
+  const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
+  const int row0 = static_cast<int>(index / heads) * height;
+  AttentionTurnedKernel<Q, P> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0};
+  const bool asks = warp == k.kWarps;
+  if (threadIdx.x == 0) k.make_barriers();
+  k.forget();
+  if (asks && k.lane < 3) ptx::tma_prefetch(k.lane == 0 ? args.q : k.lane == 1 ? args.fed.k : args.fed.v);
+  __syncthreads();
+  ptx::cluster_arrive<P.split>();
+  ptx::cluster_wait<P.split>();  // the others run, and may be sent to
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int box = args.query_box(a, P.rows);
+  const bool begun = k.knows_first();
+  if (asks && box > 0) k.ask_queries(box);
+  if (asks && begun) k.ask_block(0, k.part, 0x7fffffff, 0);
+  const int rows = valid_rows(a.rows, a.T) * group;
+  if (row0 >= rows) {  // the whole cluster
+    if (asks && begun) k.drain();
+    if (asks && box > 0) ptx::mbarrier_wait<false>(k.queries_barrier(), 0);
+    return;
+  }
+  k.row_end = min(row0 + height, rows);
+  if (!asks && box == 0) k.load_queries();
+  k.run(asks, begun, box > 0, row0 / group, (k.row_end - 1) / group + 1);
+#endif
+}
+
+template <class Q, AttentionTurned P>
+__global__ void __launch_bounds__(P.threads(), P.resident()) attention_turned(const __grid_constant__ AttentionTurnedArgs args) {
+  run_attention_turned<Q, P>(args);
+}
+
+}  // namespace vivace::kernels
