@@ -142,15 +142,19 @@ def label(op, case, variant):
     return ",".join([f"{keys.get(k, k)}={v}" for k, v in case.dims.items()] + [f"variant={variant}"])
 
 
-def compile_peers(work):
-    """{index: compiled peer} of a process's rows, each called once: what it compiles for the GPU is there afterwards."""
+def compile_all(work, quick):
+    """{index: compiled peer} of a process's rows. Each is called once, and so is ours: what they compile for the GPU is there
+    afterwards, and nobody waits for it in the GPU's turn."""
     compiled = {}
     for index, op, variant, case in work:
-        if function := PEERS.get((op, variant)):
-            compiled[index] = torch.compile(function, dynamic=False)
-            with contextlib.suppress(Exception):  # measuring comes to the same and notes it
-                compiled[index](**Tensors(op, case, 0).ports)
-            torch.cuda.empty_cache()
+        with contextlib.suppress(Exception):  # measuring comes to the same and says so
+            t = Tensors(op, case, 0)
+            t.call()
+            if (function := PEERS.get((op, variant))) and not quick:
+                compiled[index] = torch.compile(function, dynamic=False)
+                compiled[index](**t.ports)
+        t = None
+        torch.cuda.empty_cache()
     return compiled
 
 
@@ -203,7 +207,7 @@ def process(work, share, folder, limits, quick, end):
     as far as that goes until `end` of the monotonic clock."""
     i, n = map(int, share.split("/"))
     own = [(index, *row) for index, row in enumerate(work)][i::n]
-    compiled = {} if quick else compile_peers(own)
+    compiled = compile_all(own, quick)
     (folder / f"ready-{i}").touch()
     until = time.monotonic() + 90  # one that died leaves no file
     while len(list(folder.glob("ready-*"))) < n and time.monotonic() < until:
