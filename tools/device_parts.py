@@ -49,7 +49,7 @@ OPS = {"attention": (3, 35), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample":
 def ops(s, found):
     """The table-driven op tests, an op a process, so that a crash takes only its op's rows."""
     parts = [p for op in found for count, cost in [OPS.get(op, (1, 9))] for p in in_shares(count, f"ops-{op}", [*PYTEST, "tests/test_ops.py", "-k", chosen(op)], cost)]
-    return parts + (in_shares(3, "ops-attention-grid", [*PYTEST, "tests/test_attention_grid.py"], 40) if "attention" in found else [])
+    return parts + (in_shares(5, "ops-attention-grid", [*PYTEST, "tests/test_attention_grid.py"], 40) if "attention" in found else [])
 
 
 # op -> tests -> (shares, cost of each); any other op's are one process
