@@ -82,7 +82,7 @@ FAULTS = [
     ("resize_pad: a tile's last lines are written where none are", K + "copy/resize_pad.cuh", "line + a.y.before >= a.OH || ", "", table("resize_pad")),
     ("resize_pad: weights are read before they are made", K + "copy/resize_pad.cuh", "    __syncthreads();\n", "", "racecheck resize_pad"),
     ("resize_pad: a line's share is the column's", K + "copy/resize_pad.cuh", "y.share, x.share", "x.share, x.share", table("resize_pad")),
-    ("repeat_heads: the last copy is left out", K + "copy/repeat_heads.cuh", "r < a.repeats", "r + 1 < a.repeats", table("repeat_heads")),
+    ("repeat_heads: copies lie a round apart", K + "copy/repeat_heads.cuh", "from = a.copies.quotient(head)", "from = head % a.Hkv", table("repeat_heads")),
     ("softmax: the largest is not subtracted", K + "softmax/softmax.cuh", "expf(__fsub_rn(z[k][i], own.max))", "expf(z[k][i])", table("softmax")),
     ("softmax: a row of -inf divides by zero", K + "softmax/softmax.cuh", "row.sum == 0.0f ? 0.0f : expf(own.max - row.max) / row.sum", "expf(own.max - row.max) / row.sum", table("softmax")),
     ("rope turns the other way", K + "rope/rotate.cuh", "x = fmaf(x0, c, -__fmul_rn(y0, s));", "x = fmaf(x0, c, __fmul_rn(y0, s));", table("rope")),

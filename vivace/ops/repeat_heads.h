@@ -34,11 +34,11 @@ struct repeat_heads {
     const int64_t Hkv = c.dim("Hkv"), Hq = c.dim("Hq"), D = c.dim("D");
     if (Hkv < 1 || Hq < 1 || D < 1 || Hq % Hkv != 0)
       return c.error(Code::kInvalidShape, strf("port out: Hq must be a multiple of Hkv and D at least 1, got Hq = %ld, Hkv = %ld, D = %ld", static_cast<long>(Hq), static_cast<long>(Hkv), static_cast<long>(D)));
-    if (Hkv > INT_MAX / D) return c.error(Code::kInvalidShape, strf("port x: a row has %ld heads of %ld, wanted fewer than 2^31 elements", static_cast<long>(Hkv), static_cast<long>(D)));
+    if (Hq > INT_MAX / D) return c.error(Code::kInvalidShape, strf("port out: a row has %ld heads of %ld, wanted fewer than 2^31 elements", static_cast<long>(Hq), static_cast<long>(D)));
     *a = Args{
         .x = c.ptr("x"), .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"), .x_stride = c.row_stride("x"), .out_stride = c.row_stride("out"),
         .T = static_cast<int32_t>(c.dim("T")), .Hkv = static_cast<int32_t>(Hkv), .D = static_cast<int32_t>(D), .repeats = static_cast<int32_t>(Hq / Hkv),
-        .bytes = info(c["x"].dtype).bytes,
+        .bytes = info(c["x"].dtype).bytes, .head = kernels::Divisor::of(static_cast<int32_t>(D)), .copies = kernels::Divisor::of(static_cast<int32_t>(Hq / Hkv)),
     };
     return {};
   }
@@ -53,15 +53,16 @@ struct repeat_heads {
       bool operator==(const Key&) const = default;
     };
     static constexpr DType bits(int32_t bytes) { return bytes == 4 ? DType::f32 : bytes == 2 ? DType::bf16 : DType::u8; }  // any type of that size
+    static int64_t width(const Args& a) { return int64_t{a.Hkv} * a.repeats * a.D; }
     static Result<Key> pick(const Args& a, Arch) {
       const DType t = bits(a.bytes);
       const bool wide = a.D % 8 == 0 && vectorizable(a.x, a.x_stride, t, 8) && vectorizable(a.out, a.out_stride, t, 8);
-      return Key{a.bytes, pick_stretch(a.T, int64_t{a.Hkv} * a.D, wide, a.bytes)};
+      return Key{a.bytes, pick_stretch(a.T, width(a), wide, a.bytes)};
     }
     static std::string instance(const Key& k) {
       return stretch_expression("repeat_heads", k.bytes == 4 ? "unsigned int" : k.bytes == 2 ? "unsigned short" : "unsigned char", k.p);
     }
-    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, int64_t{a.Hkv} * a.D, k.p, launch); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, width(a), k.p, launch); }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const int32_t bytes : {4, 2, 1})

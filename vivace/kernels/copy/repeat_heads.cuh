@@ -6,25 +6,24 @@
 
 namespace vivace::kernels {
 
-/// Grid: T * ceil(Hkv * D / stretch) blocks. Moves every element once in and `repeats` times out. E is an
-/// unsigned integer of the element's size: bits are copied. An access lies within a head.
+/// Grid: T * ceil(Hq * D / stretch) blocks. Moves every element once in and `repeats` times out: threads lie along out, whose rows
+/// are written in order, and what is read again comes from the caches. E is an unsigned integer of the element's size: bits are
+/// copied. An access lies within a head.
 template <class E, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) repeat_heads(const __grid_constant__ RepeatHeadsArgs a) {
   using Part = Vec<E, P.vec>;
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const StretchPlace<P> place(a.Hkv * a.D);
+  const StretchPlace<P> place(a.Hkv * a.repeats * a.D);
   if (place.t >= valid_rows(a.rows, a.T)) return;
   const E* x = static_cast<const E*>(a.x) + place.t * a.x_stride;
   E* out = static_cast<E*>(a.out) + place.t * a.out_stride;
   Part part[P.items];
-  place.each([&](int k, int col) { part[k] = *reinterpret_cast<const Part*>(x + col); });
-  place.each([&](int k, int col) {
-    const int head = col / a.D;
-    E* to = out + int64_t{head} * a.repeats * a.D + (col - head * a.D);
-#pragma unroll 4
-    for (int r = 0; r < a.repeats; ++r) *reinterpret_cast<Part*>(to + int64_t{r} * a.D) = part[k];
+  place.each_clamped([&](int k, int col) {
+    const int head = a.head.quotient(col), from = a.copies.quotient(head);
+    part[k] = *reinterpret_cast<const Part*>(x + col - int64_t{head - from} * a.D);
   });
+  place.each([&](int k, int col) { *reinterpret_cast<Part*>(out + col) = part[k]; });
 }
 
 }  // namespace vivace::kernels
