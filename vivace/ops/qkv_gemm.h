@@ -5,9 +5,8 @@
 
 #include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/qkv_gemm.h"
-#include "vivace/ops/gemm.h"
 #include "vivace/ops/qkv_rope.h"
-#include "vivace/ops/registry.h"
+#include "vivace/ops/rms_gemm.h"
 
 namespace vivace::ops::defs {
 
@@ -19,6 +18,8 @@ struct qkv_gemm {
       opt_in("x_scale", "1", "f32", "factor of all of x"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
+      opt_in("squares", "T,C", "f32", "parts of the sum of squares of each row, whose RMS norm is taken behind the product, see rms_gemm; instead of x_row_scale"),
+      opt_inout("row_scale", "T", "f32", "scratch, with squares: the rows' factors. Its contents afterwards mean nothing"),
       opt_in("w_row_scale", "M", "f32", "factor of each row of w"),
       inout("qkv", "T,M", "f32|bf16|f16", "scratch; its dtype is the one that the product is rounded to. Its contents afterwards mean nothing"),
       out("q", "T,Hq,D", "=qkv", "rotated queries"),
@@ -38,6 +39,7 @@ struct qkv_gemm {
       choice("style", "half|interleaved", "which dims make a pair, see qkv_rope"),
       real("attn_factor", 1, "factor of cos and sin (YaRN's attention factor)"),
       real("eps", 1e-6, "added to the mean square of q_norm and k_norm"),
+      real("rms_eps", 1e-6, "added to the mean square that squares tell"),
       kCacheLayout,
       boolean("norm_plus_one", false, "q_norm and k_norm multiply by (1 + weight), Gemma's convention"),
   };
@@ -45,7 +47,7 @@ struct qkv_gemm {
       .name = "qkv_gemm",
       .group = "gemm",
       .brief = "The product that makes queries, keys and values, with their norm, rotation and way to the caches, as one op.",
-      .formula = "qkv = gemm(x, w, bias, scales), rounded to its dtype; q and the caches, or k_out and v_out, as qkv_rope makes them of it. Rounding points are those of gemm and qkv_rope.",
+      .formula = "qkv = gemm(x, w, bias, scales), or with squares rms_gemm(x, squares, w, bias, scales), rounded to its dtype; q and the caches, or k_out and v_out, as qkv_rope makes them of it. Rounding points are those of rms_scale, gemm and qkv_rope.",
       .source = "RoPE arXiv:2104.09864",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -53,24 +55,20 @@ struct qkv_gemm {
   };
 
   struct Args {
+    kernels::RmsScaleArgs scale;  // where there are squares
     kernels::GemmArgs g;
     kernels::QkvRopeArgs rope;
   };
-  static Status bind(const Call& c, Args* a) {
-    Call first(*ops::gemm.spec), second(*ops::qkv_rope.spec);
-    VV_TRY(bind_parts(c, first, second));
-    return bind(first, second, a);
-  }
+  static Status bind(const Call& c, Args* a) { return Parts(c).bind(a); }
   static Cost cost(const Args& a) {
     const Cost g = gemm::cost(a.g), r = qkv_rope::cost(a.rope);
     return {.bytes = g.bytes + r.bytes, .flops = g.flops + r.flops};
   }
 
   static Status decompose(const Call& c, Recorder& rec) {
-    Call first(*ops::gemm.spec), second(*ops::qkv_rope.spec);
-    VV_TRY(bind_parts(c, first, second));
+    Parts parts(c);
     Args args{};
-    VV_TRY(bind(first, second, &args));  // what qkv_rope refuses is known before the product has run
+    VV_TRY(parts.bind(&args));  // what qkv_rope refuses is known before the product has run
     if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
       VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
       if (key) {
@@ -79,8 +77,9 @@ struct qkv_gemm {
         say_parts_run(spec.name, s);  // no compiler is there and no pack has it
       }
     }
-    VV_TRY(of_part(rec.issue(first, ops::gemm.prepare)));
-    return of_part(rec.issue(second, ops::qkv_rope.prepare));
+    if (parts.normed) VV_TRY(of_part(rec.issue(parts.scale, ops::rms_scale.prepare)));
+    VV_TRY(of_part(rec.issue(parts.product, ops::gemm.prepare)));
+    return of_part(rec.issue(parts.rope, ops::qkv_rope.prepare));
   }
 
   struct Gpu {
@@ -107,13 +106,13 @@ struct qkv_gemm {
       Wgmma p = gemm.wgmma;
       if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.share_x * p.share_w > 1 || p.finish == kernels::kFinishAny || p.rows / 8 / p.parts() % 2 != 0 || !serves(a.rope, p)) return Maybe();
       p.finish |= kernels::kFinishRope;
+      if (a.scale.row_scale != nullptr) {
+        if (p.tokens < a.g.T || !rms_gemm::Gpu::has_room(p)) return Maybe();
+        p.finish |= kernels::kFinishTokenNorms;
+      }
       return Maybe(Key{a.g.x_dtype, a.g.out_dtype, p});
     }
-    static std::string instance(const Key& k) {
-      const auto flag = [](bool b) { return b ? "true" : "false"; };
-      return kernel_expression("qkv_gemm<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", type_name(k.x), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split,
-                               k.p.share_x, k.p.share_w, flag(k.p.promote), flag(k.p.aligned), k.p.inside, k.p.finish);
-    }
+    static std::string instance(const Key& k) { return rms_gemm::Gpu::expression("qkv_gemm", k.x, k.out, k.p); }
     static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       static KernelTable<Gpu> table;
       VV_ASSIGN(launch->kernel, table.get(*target.device, k));
@@ -126,7 +125,7 @@ struct qkv_gemm {
       const int bytes = info(a.g.x_dtype).bytes;
       VV_TRY(device::encode_map({.data = a.g.x, .rows = a.g.T, .columns = a.g.K, .pitch = a.g.x_stride * bytes, .element_bytes = bytes, .box_rows = k.p.tokens}, &args.x_map));
       VV_TRY(device::encode_halved_map({.data = a.g.w, .rows = a.g.N, .columns = a.g.K, .pitch = a.g.w_stride * bytes, .element_bytes = bytes, .box_rows = k.p.rows}, a.rope.D, &args.w_map));
-      args.g = a.g, args.rope = a.rope;
+      args.g = a.g, args.rope = a.rope, args.squares = a.scale.squares;
       launch->set_args(args);
       return {};
     }
@@ -143,40 +142,55 @@ struct qkv_gemm {
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
       // One of each kind; a model's own are compiled when they are first used, and without a compiler gemm and qkv_rope run.
-      const auto one = [&](DType x, int T, int N, int K) {
+      const auto one = [&](DType x, int T, int N, int K, bool normed = false) {
         static const char kAligned[16] = {};
         static const float kFrequency = 1;
+        static float scratch;
         Args a{};
         a.g.x_dtype = a.g.w_dtype = x, a.g.out_dtype = a.rope.dtype = DType::bf16;
         a.g.T = T, a.g.N = N, a.g.K = K, a.g.x_stride = a.g.w_stride = K, a.g.out_stride = N;
         a.rope.D = 256, a.rope.R = 128, a.rope.inv_freq = &kFrequency, a.rope.k_out = a.rope.v_out = const_cast<char*>(kAligned);
+        if (normed) a.g.x_row_scale = a.scale.row_scale = &scratch;
         if (x == DType::e4m3) a.g.x_scale = a.g.w_row_scale = &kFrequency;
         if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
       };
       for (const int T : {1, 50}) one(DType::bf16, T, 2560, 1024);
       one(DType::bf16, 16, 8192, 512);
       one(DType::e4m3, 50, 2560, 1024);
+      one(DType::bf16, 50, 2560, 1024, true);
     }
   };
 
  private:
-  static Status bind(const Call& first, const Call& second, Args* a) {
-    VV_TRY(of_part(gemm::bind(first, &a->g)));
-    return of_part(qkv_rope::bind(second, &a->rope));
-  }
   /// What a part says, with the name of the op that was called before it.
   static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
-  /// The two calls that define this one, checked.
-  static Status bind_parts(const Call& c, Call& first, Call& second) {
-    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"x_scale", c["x_scale"]}, {"w_scale", c["w_scale"]}, {"x_row_scale", c["x_row_scale"]}, {"w_row_scale", c["w_row_scale"]},
-                                     {"out", c["qkv"]}, {"rows", c["rows"]}}, {})));
-    VV_TRY(of_part(ops::bind(second, {{"qkv", c["qkv"]}, {"q", c["q"]}, {"k_cache", c["k_cache"]}, {"v_cache", c["v_cache"]}, {"k_out", c["k_out"]}, {"v_out", c["v_out"]}, {"pos", c["pos"]}, {"slot", c["slot"]},
+  /// The calls that define this one.
+  struct Parts {
+    const Call& c;
+    Call scale, product, rope;
+    const bool normed;
+
+    explicit Parts(const Call& call) : c(call), scale(*ops::rms_scale.spec), product(*ops::gemm.spec), rope(*ops::qkv_rope.spec), normed(call["squares"].present()) {}
+    Status bind(Args* a) {
+      if (normed != c["row_scale"].present() || (normed && c["x_row_scale"].present()))
+        return c.error(Code::kInvalidArgument, "squares and its scratch row_scale go together, and take the place of x_row_scale");
+      if (normed) {
+        VV_TRY(of_part(ops::bind(scale, {{"squares", c["squares"]}, {"row_scale", c["row_scale"]}, {"rows", c["rows"]}}, {{"columns", static_cast<double>(c.dim("K"))}, {"eps", c.real("rms_eps")}})));
+        VV_TRY(of_part(scale.check()));
+        VV_TRY(of_part(defs::rms_scale::bind(scale, &a->scale)));
+      }
+      VV_TRY(of_part(ops::bind(product, {{"x", c["x"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"x_scale", c["x_scale"]}, {"w_scale", c["w_scale"]}, {"x_row_scale", normed ? c["row_scale"] : c["x_row_scale"]},
+                                         {"w_row_scale", c["w_row_scale"]}, {"out", c["qkv"]}, {"rows", c["rows"]}}, {})));
+      VV_TRY(of_part(ops::bind(rope, {{"qkv", c["qkv"]}, {"q", c["q"]}, {"k_cache", c["k_cache"]}, {"v_cache", c["v_cache"]}, {"k_out", c["k_out"]}, {"v_out", c["v_out"]}, {"pos", c["pos"]}, {"slot", c["slot"]},
                                       {"inv_freq", c["inv_freq"]}, {"q_norm", c["q_norm"]}, {"k_norm", c["k_norm"]}, {"page_table", c["page_table"]}, {"rows", c["rows"]}},
-                             {{"style", c.integer("style") == 1 ? "interleaved" : "half"}, {"attn_factor", c.real("attn_factor")}, {"eps", c.real("eps")}, {"layout", c.flag("layout") ? "hnd" : "nhd"},
-                              {"norm_plus_one", c.real("norm_plus_one")}})));
-    VV_TRY(of_part(first.check()));
-    return of_part(second.check());
-  }
+                               {{"style", c.integer("style") == 1 ? "interleaved" : "half"}, {"attn_factor", c.real("attn_factor")}, {"eps", c.real("eps")}, {"layout", c.flag("layout") ? "hnd" : "nhd"},
+                                {"norm_plus_one", c.real("norm_plus_one")}})));
+      VV_TRY(of_part(product.check()));
+      VV_TRY(of_part(rope.check()));
+      VV_TRY(of_part(gemm::bind(product, &a->g)));
+      return of_part(qkv_rope::bind(rope, &a->rope));
+    }
+  };
 };
 
 }  // namespace vivace::ops::defs

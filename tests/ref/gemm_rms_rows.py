@@ -1,0 +1,55 @@
+"""Reference of `gemm_rms_rows`: the references of gemm and rms_rows, one after the other, as vivace/ops/gemm_rms_rows.h says."""
+import numpy as np
+
+from tests.ref import rms_rows
+from tests.ref.common import Case, Inputs
+
+NEXT = ("scale", "rows")
+
+
+def _product(inputs, dtypes):
+    from tests.ref import gemm
+
+    given = {k: v for k, v in inputs.items() if k not in NEXT}
+    of = {k: v for k, v in dtypes.items() if k not in (*NEXT, "scaled", "squares")}
+    return gemm.ref(**given, dtypes=of)["out"], given, of
+
+
+def ref(*, dtypes, **inputs):
+    out, _, _ = _product(inputs, dtypes)
+    return {"out": out} | rms_rows.ref(out, inputs.get("scale"), dtypes=dtypes)
+
+
+def bound(port, value, dtype, inputs):
+    """gemm's bound of out; what an out that is off by it changes of the others, and their own roundings."""
+    from tests.ref import gemm
+
+    out, given, of = _product(inputs, inputs.case.dtypes)
+    e = gemm.bound("out", out, of["out"], Inputs(given, Case(inputs.case.dims, of)))
+    if port == "out":
+        return e
+    own = rms_rows.bound(port, value, dtype, Inputs({"x": out}, inputs.case))
+    if port == "scaled":
+        return own + np.abs(e * rms_rows.factors(len(out), inputs.get("scale"))) * 1.01
+    return own + rms_rows.sums(np.sqrt(2 * np.abs(out) * e + e**2))
+
+
+def case(T, N, K, x, ports=(), *, w=None, out=None, R=None, Q=None, **options):
+    out = out or x
+    kinds = {"bias": "bf16", "gate": out, "residual": out, "scale": out, "x_scale": "f32", "w_scale": "f32", "x_row_scale": "f32", "w_row_scale": "f32", "rows": "i32"}
+    dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {}) | ({"Q": Q} if Q else {})
+    positive = tuple(p for p in ports if p.startswith(("x_", "w_")))
+    return Case(dims, {"x": x, "w": w or x, "out": out, "scaled": out, "squares": "f32"} | {p: kinds[p] for p in ports}, positive=positive, **{"distributions": ("normal", "tiny"), **options})
+
+
+CASES = [
+    case(50, 1024, 2048, "bf16", ("gate", "residual", "scale"), R=1, Q=1, distributions=("normal",), note="the action expert, behind attention"),
+    case(40, 1040, 4096, "bf16", ("residual", "scale"), Q=1, distributions=("normal",)),
+    case(64, 1024, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_row_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
+    case(33, 528, 2048, "f16", ("residual",), distributions=("normal",)),
+    case(9, 72, 320, "bf16", ("bias", "gate", "residual", "scale", "rows"), R=9, Q=4, rows=7),
+    case(5, 40, 100, "f32", ("residual", "scale"), Q=5),
+    case(6, 48, 256, "e4m3", ("x_row_scale", "w_scale"), w="e4m3", out="f16", distributions=("normal",)),
+    case(70, 96, 264, "bf16", ("residual", "scale"), Q=1, distributions=("normal",), note="more tokens than the one kernel takes"),
+    case(0, 32, 64, "bf16"),
+]

@@ -1,0 +1,135 @@
+// gemm_rms_rows: a product and what the RMS norm behind it needs of its rows. For some few-token products one kernel; the bits are
+// those of gemm and rms_rows, one after the other.
+#pragma once
+#include "vivace/ops/rms_gemm.h"
+#include "vivace/ops/rms_rows.h"
+
+namespace vivace::ops::defs {
+
+struct gemm_rms_rows {
+  static constexpr Port kPorts[] = {
+      in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
+      in("w", "N,K", "f32|bf16|f16|e4m3", "weights, one output a row; read ahead of the stream's order"),
+      opt_in("bias", "N", "f32|bf16|f16", "added to the product"),
+      opt_in("gate", "R,N", "=out", "factor of the product, before the residual: row min(t, R-1)"),
+      opt_in("residual", "T,N", "=out", "added last"),
+      opt_in("x_scale", "1", "f32", "factor of all of x"),
+      opt_in("w_scale", "1", "f32", "factor of all of w"),
+      opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
+      opt_in("w_row_scale", "N", "f32", "factor of each row of w"),
+      out("out", "T,N", "f32|bf16|f16", "result", "residual"),
+      opt_in("scale", "Q,N", "=out", "adaptive scale of the norm behind, see rms_rows: row min(t, Q-1)"),
+      out("scaled", "T,N", "=out", "out * (1 + scale)"),
+      out("squares", "T,(N+15)/16", "f32", "sum of the squares of each 16 columns of out"),
+      rows_port(),
+  };
+  static constexpr OpSpec spec{
+      .name = "gemm_rms_rows",
+      .group = "gemm",
+      .brief = "A product and, of its rows, what the product behind an RMS norm takes: rows times their factors, and sums of squares.",
+      .formula = "out = gemm(x, w, bias, gate, residual, scales), rounded; scaled, squares = rms_rows(out, scale). Rounding points are those of gemm and rms_rows.",
+      .source = "RMSNorm arXiv:1910.07467",
+      .ports = kPorts,
+      .attrs = {},
+      .composite = true,
+  };
+
+  struct Args {
+    kernels::GemmArgs g;
+    kernels::RmsRowsArgs next;
+  };
+  static Status bind(const Call& c, Args* a) {
+    Call first(*ops::gemm.spec), second(*ops::rms_rows.spec);
+    VV_TRY(bind_parts(c, first, second));
+    return bind(first, second, a);
+  }
+  static Cost cost(const Args& a) {
+    const Cost g = gemm::cost(a.g), n = rms_rows::cost(a.next);
+    return {.bytes = g.bytes + n.bytes, .flops = g.flops + n.flops};
+  }
+
+  static Status decompose(const Call& c, Recorder& rec) {
+    Call first(*ops::gemm.spec), second(*ops::rms_rows.spec);
+    VV_TRY(bind_parts(c, first, second));
+    Args args{};
+    VV_TRY(bind(first, second, &args));  // what rms_rows refuses is known before the product has run
+    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
+      VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
+      if (key) {
+        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
+        if (s.code() != Code::kUnsupported) return s;
+        say_parts_run(spec.name, s);  // no compiler is there and no pack has it
+      }
+    }
+    VV_TRY(of_part(rec.issue(first, ops::gemm.prepare)));
+    return of_part(rec.issue(second, ops::rms_rows.prepare));
+  }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/gemm/rms_gemm.cuh";
+    using Key = rms_gemm::Gpu::Key;
+    using Maybe = std::optional<Key>;
+
+    /// Tiles of 64 tokens and rows whose K four blocks share: a thread then finishes both halves of 16 columns.
+    static Result<Maybe> fused(const Args& a, Arch arch) {
+      VV_ASSIGN(std::optional<kernels::GemmWgmma> p, rms_gemm::Gpu::tile(a.g, arch));
+      const DType t = a.g.out_dtype;
+      if (!p || p->rows != 64 || p->tokens != 64 || p->parts() != 4 || info(t).bytes != 2 || a.g.N % 16 != 0 || (a.next.scale != nullptr && a.next.R != 1) ||
+          !vectorizable(a.next.scaled, a.next.scaled_stride, t, 2) || !vectorizable(a.next.scale, 0, t, 2))
+        return Maybe();
+      p->finish |= kernels::kFinishNext;
+      return Maybe(Key{a.g.x_dtype, t, *p});
+    }
+    static std::string instance(const Key& k) { return rms_gemm::Gpu::expression("gemm_rms_rows", k.x, k.out, k.p); }
+    static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
+      static KernelTable<Gpu> table;
+      VV_ASSIGN(launch->kernel, table.get(*target.device, k));
+      const Cost c = cost(a);
+      launch->op = spec.name, launch->bytes = c.bytes, launch->flops = c.flops;
+      kernels::GemmRmsRowsArgs args{};
+      VV_TRY(rms_gemm::Gpu::lay_out(a.g, k.p, target, &args, launch));
+      args.next = {.scale = a.next.scale, .scaled = a.next.scaled, .squares = a.next.squares, .scaled_stride = a.next.scaled_stride, .squares_stride = a.next.squares_stride};
+      launch->set_args(args);
+      return {};
+    }
+
+    static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
+    /// The kernel of the fused way, for searches; Unsupported where gemm and rms_rows run.
+    static Result<Key> pick(const Args& a, Arch arch) {
+      VV_ASSIGN(const Maybe key, fused(a, arch));
+      if (key) return *key;
+      return Status(Code::kUnsupported, strf("gemm and rms_rows run one after the other: T %d, N %d, K %d; one kernel serves 33 to 64 tokens on sm_90a, 16-bit out, one row of scale, N a multiple of 16 whose K four blocks share",
+                                             a.g.T, a.g.N, a.g.K));
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      if (!GemmGpu::has_wgmma(arch)) return;
+      for (const DType x : {DType::bf16, DType::e4m3}) {
+        static const char kAligned[16] = {};
+        Args a{};
+        a.g.x_dtype = a.g.w_dtype = x, a.g.out_dtype = a.next.dtype = DType::bf16;
+        a.g.T = 50, a.g.N = 1024, a.g.K = 4096, a.g.x_stride = a.g.w_stride = 4096, a.g.out_stride = a.g.residual_stride = 1024;
+        a.g.residual = a.g.gate = kAligned, a.g.gate_rows = 1;
+        if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
+      }
+    }
+  };
+
+ private:
+  static Status bind(const Call& first, const Call& second, Args* a) {
+    VV_TRY(of_part(gemm::bind(first, &a->g)));
+    return of_part(rms_rows::bind(second, &a->next));
+  }
+  /// What a part says, with the name of the op that was called before it.
+  static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
+  /// The two calls that define this one, checked.
+  static Status bind_parts(const Call& c, Call& first, Call& second) {
+    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"gate", c["gate"]}, {"residual", c["residual"]}, {"x_scale", c["x_scale"]}, {"w_scale", c["w_scale"]},
+                                     {"x_row_scale", c["x_row_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {})));
+    VV_TRY(of_part(ops::bind(second, {{"x", c["out"]}, {"scale", c["scale"]}, {"scaled", c["scaled"]}, {"squares", c["squares"]}, {"rows", c["rows"]}}, {})));
+    VV_TRY(of_part(first.check()));
+    return of_part(second.check());
+  }
+};
+
+}  // namespace vivace::ops::defs

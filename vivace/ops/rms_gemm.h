@@ -1,0 +1,184 @@
+// rms_gemm: a product of rows whose RMS norm is taken behind it: the sums are scaled by what the rows' sums of squares say. For few
+// tokens one kernel; the bits are those of rms_scale and gemm or gated_gemm, one after the other.
+#pragma once
+#include <optional>
+
+#include "vivace/device/tensor_map.h"
+#include "vivace/kernels/gemm/rms_gemm.h"
+#include "vivace/ops/gated_gemm.h"
+#include "vivace/ops/gemm.h"
+#include "vivace/ops/registry.h"
+#include "vivace/ops/rms_scale.h"
+
+namespace vivace::ops::defs {
+
+struct rms_gemm {
+  static constexpr Port kPorts[] = {
+      in("x", "T,K", "f32|bf16|f16|e4m3", "rows as rms_rows makes them"),
+      in("squares", "T,S", "f32", "parts of the sum of squares of each row before it was scaled, see rms_rows"),
+      in("w", "M,K", "f32|bf16|f16|e4m3", "weights as gemm or, where gated, gated_gemm has them; read ahead of the stream's order"),
+      opt_in("bias", "M", "f32|bf16|f16", "added before the activation: W times the norm's shift, where it has one"),
+      opt_in("x_scale", "1", "f32", "factor of all of x"),
+      opt_in("w_scale", "1", "f32", "factor of all of w"),
+      opt_in("w_row_scale", "M", "f32", "factor of each row of w"),
+      inout("row_scale", "T", "f32", "scratch: the rows' factors. Its contents afterwards mean nothing"),
+      out("out", "T,N", "f32|bf16|f16|e4m3", "result: N = M columns, half of them where gated"),
+      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out; > 0"),
+      rows_port(),
+  };
+  static constexpr Attr kAttrs[] = {
+      real("eps", 1e-6, "added to the mean square"),
+      choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product; of the gate where gated"),
+      boolean("gated", false, "neighbouring rows of w are gate and up, see gated_gemm"),
+  };
+  static constexpr OpSpec spec{
+      .name = "rms_gemm",
+      .group = "gemm",
+      .brief = "Product of rows whose RMS norm is taken behind it, plain or gated, as one op.",
+      .formula = "s = rms_scale(squares) over K columns; out = gemm(x, w) or gated_gemm(x, w) with x_row_scale = s. So norm(h) with weight 1, scale and shift, times W, is "
+                 "rms_gemm(rms_rows(h, scale), bias = W shift): the rounding of normalised rows becomes one of h * (1 + scale). Rounding points are those of rms_scale and of the product.",
+      .source = "RMSNorm arXiv:1910.07467",
+      .ports = kPorts,
+      .attrs = kAttrs,
+      .composite = true,
+  };
+
+  struct Args {
+    kernels::RmsScaleArgs scale;
+    kernels::GemmArgs g;
+  };
+  static Status bind(const Call& c, Args* a) {
+    Call first(*ops::rms_scale.spec), second(*product(c).spec);
+    VV_TRY(bind_parts(c, first, second));
+    return bind(c, first, second, a);
+  }
+  static Cost cost(const Args& a) {
+    const Cost s = rms_scale::cost(a.scale), g = gemm::cost(a.g);
+    return {.bytes = s.bytes + g.bytes, .flops = s.flops + g.flops};
+  }
+
+  static Status decompose(const Call& c, Recorder& rec) {
+    Call first(*ops::rms_scale.spec), second(*product(c).spec);
+    VV_TRY(bind_parts(c, first, second));
+    Args args{};
+    VV_TRY(bind(c, first, second, &args));  // what the product refuses is known before rms_scale has run
+    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
+      VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
+      if (key) {
+        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
+        if (s.code() != Code::kUnsupported) return s;
+        say_parts_run(spec.name, s);  // no compiler is there and no pack has it
+      }
+    }
+    VV_TRY(of_part(rec.issue(first, ops::rms_scale.prepare)));
+    return of_part(rec.issue(second, product(c).prepare));
+  }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/gemm/rms_gemm.cuh";
+    using Wgmma = kernels::GemmWgmma;
+    struct Key {
+      DType x, out;
+      Wgmma p;
+      bool operator==(const Key&) const = default;
+    };
+    using Maybe = std::optional<Key>;
+
+    /// The tile of a product of few tokens whose epilogue is known; else none.
+    static Result<std::optional<Wgmma>> tile(const kernels::GemmArgs& g, Arch arch) {
+      if (g.T == 0 || g.T > GemmGpu::kStreamTokens || !GemmGpu::has_mma(g) || g.x_dtype == DType::f32) return std::optional<Wgmma>();
+      VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(g, arch));
+      const Wgmma& p = gemm.wgmma;
+      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.share_x * p.share_w > 1 || p.finish == kernels::kFinishAny || p.tokens < g.T) return std::optional<Wgmma>();
+      return std::optional<Wgmma>(p);
+    }
+    /// Room for what a kernel of `p` keeps beside its ring.
+    static constexpr bool has_room(const Wgmma& p) { return p.smem_bytes() + 1024 <= GemmTiles::kSmem; }
+
+    static Result<Maybe> fused(const Args& a, Arch arch) {
+      VV_ASSIGN(std::optional<Wgmma> p, tile(a.g, arch));
+      if (!p || !has_room(*p)) return Maybe();
+      p->finish |= kernels::kFinishTokenNorms;
+      return Maybe(Key{a.g.x_dtype, a.g.out_dtype, *p});
+    }
+    static std::string expression(const char* kernel, DType x, DType out, const Wgmma& p) {
+      const auto flag = [](bool b) { return b ? "true" : "false"; };
+      return kernel_expression("%s<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", kernel, type_name(x), type_name(out), p.rows, p.tokens, p.stages, p.split, p.share_x,
+                               p.share_w, flag(p.promote), flag(p.aligned), p.inside, p.finish);
+    }
+    static std::string instance(const Key& k) { return expression("rms_gemm", k.x, k.out, k.p); }
+    /// Grid, block and maps of such a tile. Args: with x_map, w_map and g.
+    template <class A>
+    static Status lay_out(const kernels::GemmArgs& g, const Wgmma& p, const Target& target, A* args, exec::Launch* launch) {
+      const GemmGpu::Key gemm{GemmGpu::Kind::wgmma, g.x_dtype, g.w_dtype, g.out_dtype, {}, {}, {}, p};
+      GemmGpu::shape(g, gemm, launch);
+      VV_TRY(GemmGpu::complete(g, gemm, *target.device, launch));  // blocks that stay
+      const int bytes = info(g.x_dtype).bytes;
+      VV_TRY(device::encode_map(device::MapShape{.data = g.x, .rows = g.T, .columns = g.K, .pitch = g.x_stride * bytes, .element_bytes = bytes, .box_rows = p.tokens}, &args->x_map));
+      VV_TRY(GemmGpu::map_w(g, p, &args->w_map));
+      args->g = g;
+      return {};
+    }
+    static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
+      static KernelTable<Gpu> table;
+      VV_ASSIGN(launch->kernel, table.get(*target.device, k));
+      const Cost c = cost(a);
+      launch->op = spec.name, launch->bytes = c.bytes, launch->flops = c.flops;
+      kernels::RmsGemmArgs args{};
+      VV_TRY(lay_out(a.g, k.p, target, &args, launch));
+      args.squares = a.scale.squares;
+      launch->set_args(args);
+      return {};
+    }
+
+    static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
+    /// The kernel of the fused way, for searches; Unsupported where the parts run.
+    static Result<Key> pick(const Args& a, Arch arch) {
+      VV_ASSIGN(const Maybe key, fused(a, arch));
+      if (key) return *key;
+      return Status(Code::kUnsupported, strf("rms_scale and the product run one after the other: T %d; one kernel serves T <= %d of aligned 16-bit or e4m3 rows on sm_90a", a.g.T, GemmGpu::kStreamTokens));
+    }
+    template <class Visit>
+    static void instances(Arch arch, Visit&& visit) {
+      if (!GemmGpu::has_wgmma(arch)) return;
+      // One of each kind; a model's own are compiled when they are first used, and without a compiler the parts run.
+      const auto one = [&](DType x, int T, int N, int K, bool gated) {
+        static const float kOne = 1;
+        Args a{};
+        a.g.x_dtype = a.g.w_dtype = x, a.g.out_dtype = DType::bf16, a.g.x_row_scale = &kOne;
+        a.g.T = T, a.g.N = N, a.g.K = K, a.g.x_stride = a.g.w_stride = K, a.g.out_stride = gated ? N / 2 : N;
+        a.g.gated = gated, a.g.epilogue = gated ? kernels::Activation::gelu_tanh : kernels::Activation::none;
+        if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
+      };
+      one(DType::bf16, 50, 8192, 1024, true);
+      one(DType::bf16, 50, 2560, 1024, false);
+      one(DType::bf16, 16, 2560, 1024, false);
+      one(DType::e4m3, 50, 8192, 1024, true);
+    }
+  };
+
+ private:
+  static const OpRow& product(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
+  static Status bind(const Call& c, const Call& first, const Call& second, Args* a) {
+    VV_TRY(of_part(rms_scale::bind(first, &a->scale)));
+    return of_part(c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g));
+  }
+  /// What a part says, with the name of the op that was called before it.
+  static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
+  /// The two calls that define this one, checked.
+  static Status bind_parts(const Call& c, Call& first, Call& second) {
+    constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
+    const bool gated = c.flag("gated");
+    const std::string_view epilogue = kActivations[c.integer("epilogue")];
+    if (c.dim("M") != c.dim("N") * (gated ? 2 : 1))
+      return c.error(Code::kInvalidShape, strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")), static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
+    if (gated && epilogue == "none") return c.error(Code::kInvalidArgument, "gated=true needs an epilogue; see gated_gemm");
+    VV_TRY(of_part(ops::bind(first, {{"squares", c["squares"]}, {"row_scale", c["row_scale"]}, {"rows", c["rows"]}}, {{"columns", static_cast<double>(c.dim("K"))}, {"eps", c.real("eps")}})));
+    VV_TRY(of_part(ops::bind(second, {{"x", c["x"]}, {"x_scale", c["x_scale"]}, {"x_row_scale", c["row_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]},
+                                      {"out", c["out"]}, {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {{gated ? "act" : "epilogue", epilogue}})));
+    VV_TRY(of_part(first.check()));
+    return of_part(second.check());
+  }
+};
+
+}  // namespace vivace::ops::defs

@@ -1,0 +1,78 @@
+// rms_rows: what a product needs of rows whose RMS norm is taken behind it.
+#pragma once
+#include "vivace/kernels/norm/rms_rows.h"
+#include "vivace/ops/call.h"
+#include "vivace/ops/gpu.h"
+
+namespace vivace::cpu {
+class Pool;
+void rms_rows(const kernels::RmsRowsArgs& a, Pool& pool);
+}
+
+namespace vivace::ops::defs {
+
+struct rms_rows {
+  using Args = kernels::RmsRowsArgs;
+  static constexpr Port kPorts[] = {
+      in("x", "T,H", "f32|bf16|f16", "rows"),
+      opt_in("scale", "R,H", "=x", "adaptive scale: row min(t, R-1)"),
+      out("scaled", "T,H", "=x", "x * (1 + scale)"),
+      out("squares", "T,(H+15)/16", "f32", "sum of the squares of each 16 columns of x; the last may be fewer"),
+      rows_port(),
+  };
+  static constexpr OpSpec spec{
+      .name = "rms_rows",
+      .group = "norm",
+      .brief = "What a product needs of rows whose RMS norm is taken behind it: rows times their factors, and sums of squares.",
+      .formula = "scaled = round(x * (1 + scale)), scale 0 where absent; squares[i] = sum of x^2 of columns 16 i .. 16 i + 15. All in f32, in one order.",
+      .source = "RMSNorm arXiv:1910.07467",
+      .ports = kPorts,
+      .attrs = {},
+  };
+
+  static Status bind(const Call& c, Args* a) {
+    if (c.dim("H") < 1) return c.error(Code::kInvalidShape, "H must be at least 1");
+    if (c["scale"].present() && c.dim("R") < 1) return c.error(Code::kInvalidShape, "port scale: needs at least one row, got 0");
+    for (const char* d : {"T", "H"})
+      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+    *a = Args{
+        .x = c.ptr("x"), .scale = c.ptr("scale"), .scaled = c.ptr("scaled"), .squares = c.ptr<float>("squares"), .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"), .scale_stride = c.row_stride("scale"), .scaled_stride = c.row_stride("scaled"), .squares_stride = c.row_stride("squares"),
+        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .R = c["scale"].present() ? static_cast<int32_t>(c.dim("R")) : 0, .dtype = c["x"].dtype,
+    };
+    return {};
+  }
+  static Cost cost(const Args& a) {
+    const int64_t n = int64_t{a.T} * a.H, e = info(a.dtype).bytes;
+    return {.bytes = 2 * n * e + int64_t{a.R} * a.H * e + int64_t{a.T} * ((a.H + 15) / 16) * 4, .flops = 4 * n};
+  }
+  static void host(const Args& a, cpu::Pool& pool) { cpu::rms_rows(a, pool); }
+
+  struct Gpu {
+    static constexpr const char* kHeader = "vivace/kernels/norm/rms_rows.cuh";
+    struct Key {
+      DType x;
+      kernels::RmsRowsPolicy p;
+      bool operator==(const Key&) const = default;
+    };
+    static constexpr kernels::RmsRowsPolicy kTactics[] = {{128, true}, {128, false}};
+    static Result<Key> pick(const Args& a, Arch) {
+      const bool aligned = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.dtype, 8) && vectorizable(a.scale, a.scale_stride, a.dtype, 8) && vectorizable(a.scaled, a.scaled_stride, a.dtype, 8);
+      return Key{a.dtype, kTactics[aligned ? 0 : 1]};
+    }
+    static std::string instance(const Key& k) {
+      return kernel_expression("rms_rows<%s, vivace::kernels::RmsRowsPolicy{%d, %s}>", type_name(k.x), k.p.threads, k.p.aligned ? "true" : "false");
+    }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      launch->grid[0] = static_cast<uint32_t>(a.T);
+      launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    template <class Visit>
+    static void instances(Arch, Visit&& visit) {
+      for (const DType x : {DType::f32, DType::bf16, DType::f16})
+        for (const kernels::RmsRowsPolicy& p : kTactics) visit(Key{x, p});
+    }
+  };
+};
+
+}  // namespace vivace::ops::defs
