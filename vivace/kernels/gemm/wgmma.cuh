@@ -25,11 +25,13 @@ template <class T, GemmWgmma P>
 struct WgmmaRing {
   static constexpr int kPeers = P.share_x + P.share_w - 1;  // blocks that this one's stages come from, itself among them
   uint32_t base, full, empty;
+  uint32_t w_place, x_place;  // of the ring's first stage, as the tensor unit counts
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
   int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
 
   __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
-      : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(threadIdx.x / 128) {
+      : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
+    w_place = ptx::wgmma_place(base + group * 64 * 128), x_place = ptx::wgmma_place(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
     const int same_part = place.part * P.share_x * P.share_w;
     if (lane < P.share_x) to = same_part + place.of_w * P.share_x + lane;
     else to = same_part + (lane - P.share_x + (lane - P.share_x >= place.of_w)) * P.share_x + place.of_x;
@@ -45,10 +47,10 @@ struct WgmmaRing {
     if constexpr (P.panel > 0) ++step;
   }
   __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
-    const uint32_t w = base + slot * P.stage_bytes() + group * 64 * 128, x = P.panel > 0 ? base - P.panel_bytes() + step * P.panel_rows * 128 : base + slot * P.stage_bytes() + P.rows * 128;
+    const uint32_t w = w_place + slot * (P.stage_bytes() / 16), x = x_place + (P.panel > 0 ? step * (P.panel_rows * 8) : slot * (P.stage_bytes() / 16));
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w + k * 32), ptx::wgmma_tile(x + k * 32), add || k > 0);
+    for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w, k * 32), ptx::wgmma_tile(x, k * 32), add || k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ uint32_t wait() const {
@@ -113,55 +115,76 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
   place.tile(i, &t0, &n0);
   asm volatile("" : "+r"(t0), "+r"(n0));  // divisions are done before the wait
+  const auto rows_of_warp = [&] { return n0 + ring.group * 64 + tid / 32 % 4 * 16; };
+  const auto item = [&](int p, int* t, int* n) {  // a piece's first token and row
+    if constexpr (kParts) {
+      const int at = (tid + p * 2 * P.rows) / 32;
+      *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 8;
+      return Merge::kItems % (2 * P.rows) == 0 || at < Merge::kItems / 32;
+    } else {
+      *t = t0, *n = rows_of_warp() + 8 * p;
+      return true;
+    }
+  };
+  const auto turn_item = [&](int p, int* t, int* n, int* at) {  // a pair of pieces' first token and row of the tile, the item of its first half
+    if constexpr (kParts) {
+      const int i = (tid + p * 2 * P.rows) / 32, group = i / Merge::kPieces, q = i % Merge::kPieces;
+      *t = t0 + q * kPairs * 8, *n = n0 + place.part * P.slice() + group * 16, *at = (2 * group * Merge::kPieces + q) * 32 + tid % 32;
+      return Merge::kItems % (4 * P.rows) == 0 || i < Merge::kItems / 64;
+    } else {
+      *t = t0, *n = rows_of_warp(), *at = 0;
+      return true;
+    }
+  };
+  WgmmaPiece<Out, P, kPairs> piece[kPieces];
+  WgmmaGatedPiece<Out, P> both;
+  WgmmaNextPiece<Out, kPairs> then[kPieces];
+  WgmmaRopePiece<Out, P, kPairs> turned[kTurns];
+  const auto aim = [&] {
+    if constexpr (kDirect && !kGated && !kRope) {
+#pragma unroll
+      for (int p = 0; p < kPieces; ++p) {
+        int t, n;
+        item(p, &t, &n);
+        piece[p].aim(a, t, n);
+      }
+    } else if constexpr (kRope) {
+#pragma unroll
+      for (int p = 0; p < kTurns; ++p) {
+        int t, n, at;
+        turn_item(p, &t, &n, &at);
+        turned[p].aim(args.rope, t, n);
+      }
+    }
+  };
+  aim();
   if constexpr (kRope) ptx::touch_parameters(args.rope);
   if constexpr (kNext) ptx::touch_parameters(args.next);
   if constexpr (P.has(kFinishTokenNorms)) ptx::touch_parameters(args.squares);
+  if constexpr (kParts && !kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
   ptx::touch_parameters(a);
   ptx::dependency_wait();
-  const int M = valid_rows(a.rows, a.T);
-  const GemmEpilogue<Out> epilogue(a);
+  // What follows the wait delays the product: rows are narrowed only where somebody counts them.
+  const bool counted = a.rows != nullptr;
+  const int M = counted ? valid_rows(a.rows, a.T) : a.T;
+  const GemmEpilogue<Out> epilogue(a);  // of what decides at run time
   const bool vector = epilogue.template wide<4>();
-  WgmmaFinish<Out, P> out(epilogue);
-  if constexpr (P.has(kFinishTokenNorms)) {
+  WgmmaFinish<Out, P> out(a);
+  if constexpr (P.has(kFinishTokenNorms) && !kParts) {
     make_token_norms<P>(args.squares, M);
     ptx::named_barrier<2 * P.rows>(1);
   }
-  bool next = !place.narrow(M, stride, &i);
+  bool next = counted && !place.narrow(M, stride, &i);
   if (next) {
     for (int k = place.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
-    if constexpr (kParts && !kShared) ptx::cluster_wait<P.cluster()>();
     if constexpr (kParts && kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
   }
   for (; i < place.tiles(); i += stride, next = true) {
-    if (next) place.tile(i, &t0, &n0);
-    const int rows0 = n0 + ring.group * 64, rows_of_warp = rows0 + tid / 32 % 4 * 16;  // of this warpgroup, of this warp
+    if (next) place.tile(i, &t0, &n0), aim();
+    const int rows0 = n0 + ring.group * 64;  // of this warpgroup
     if constexpr (kFast && !kDirect) out.load_rows(rows0);
-    WgmmaPiece<Out, P, kPairs> piece[kPieces];
-    const auto item = [&](int p, int* t, int* n) {  // a piece's first token and row
-      if constexpr (kParts) {
-        const int at = (tid + p * 2 * P.rows) / 32;
-        *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 8;
-        return Merge::kItems % (2 * P.rows) == 0 || at < Merge::kItems / 32;
-      } else {
-        *t = t0, *n = rows_of_warp + 8 * p;
-        return true;
-      }
-    };
-    WgmmaGatedPiece<Out, P> both;
-    WgmmaNextPiece<Out, kPairs> then[kPieces];
-    WgmmaRopePiece<Out, P, kPairs> turned[kTurns];
-    const auto turn_item = [&](int p, int* t, int* n, int* at) {  // a pair of pieces' first token and row of the tile, the item of its first half
-      if constexpr (kParts) {
-        const int i = (tid + p * 2 * P.rows) / 32, group = i / Merge::kPieces, q = i % Merge::kPieces;
-        *t = t0 + q * kPairs * 8, *n = n0 + place.part * P.slice() + group * 16, *at = (2 * group * Merge::kPieces + q) * 32 + tid % 32;
-        return Merge::kItems % (4 * P.rows) == 0 || i < Merge::kItems / 64;
-      } else {
-        *t = t0, *n = rows_of_warp, *at = 0;
-        return true;
-      }
-    };
     if constexpr (kGated) {
-      both.prefetch(a, rows_of_warp);
+      both.prefetch(a, rows_of_warp());
     } else if constexpr (kRope) {
 #pragma unroll
       for (int p = 0; p < kTurns; ++p) {
@@ -178,17 +201,26 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     }
     float acc[P.tokens / 2];
     ring.multiply_tile(place, acc);
+    if constexpr (kFast) out.ready();
     if constexpr (kParts) {
-      if constexpr (!kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
       if constexpr (kStaged > 0) {
         ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
         Merge::send_staged(reinterpret_cast<float*>(sums), merged, reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
       } else {
         Merge::send(ptx::shared_address(sums), merged, place, acc);
       }
+      // While the parts are on their way.
+      if constexpr (P.has(kFinishTokenNorms)) {
+        make_token_norms<P>(args.squares, M);
+        ptx::named_barrier<2 * P.rows>(1);
+      }
+      if constexpr (kRope) {
+#pragma unroll
+        for (int p = 0; p < kTurns; ++p) turned[p].prepare(args.rope);
+      }
       const float* const parts = reinterpret_cast<const float*>(sums);
       if constexpr (kDirect) {
-        ptx::mbarrier_wait<true>(merged, 0);
+        ptx::mbarrier_wait<kStaged == 0>(merged, 0);  // what the copy engine brings is seen without emptying L1
         if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
         if constexpr (kRope) {
 #pragma unroll
@@ -226,8 +258,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     } else if constexpr (!kFast) {
       wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
     } else if constexpr (kGated) {
-      both.finish(out, t0, rows_of_warp, M, acc);
+      both.finish(out, t0, rows_of_warp(), M, acc);
     } else if constexpr (kRope) {
+      turned[0].prepare(args.rope);
       float y[2][P.tokens / 4];
 #pragma unroll
       for (int j = 0; j < P.tokens / 2; ++j) y[j / 2 % 2][j / 4 * 2 + j % 2] = acc[j];
@@ -270,7 +303,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   constexpr bool kShared = P.share_x * P.share_w > 1, kStaged = P.parts() > 1 && P.tokens >= 32;
   static_assert((kMakers > 0) == (P.panel > 0) && (kMakers == 0 || (!kShared && P.aligned && !P.wide())));
   const GemmArgs& a = args.g;
-  const int tid = static_cast<int>(threadIdx.x), warp = tid / 32;
+  const int tid = static_cast<int>(threadIdx.x), warp = ptx::warp_of_block();
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
   unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
@@ -297,7 +330,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     if constexpr (P.wide()) ptx::registers_down<40>();
     if (warp == P.rows / 16) {
       if constexpr (P.aligned) {
-        if (tid % 32 == 0) wgmma_load<T, Out, P>(args, place, base, full, empty);
+        if (ptx::elect_lane()) wgmma_load<T, Out, P>(args, place, base, full, empty);
         __syncwarp();
       } else {
         wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);

@@ -13,14 +13,15 @@ namespace vivace::kernels {
 
 /// What belongs to one row of W.
 struct WgmmaRowFactors {
-  float scale = 1.0f, bias = 0.0f, gate = 1.0f;
+  float scale = 1.0f, bias = 0.0f;
+  uint16_t gate;  // bits of out's type: what is made of a value waits for it
 
   /// Of row n, which may lie beyond N.
   template <class Out, GemmWgmma P>
   __device__ __forceinline__ void load(const GemmArgs& a, int n) {
     if constexpr (P.has(kFinishRowScales)) scale = n < a.N ? a.w_row_scale[n] : 0.0f;
     if constexpr (P.has(kFinishBias)) bias = n < a.N ? load_as_float(a.bias, a.bias_dtype, n) : 0.0f;
-    if constexpr (P.has(kFinishGate)) gate = n < a.N ? to_float(static_cast<const Out*>(a.gate)[n]) : 0.0f;
+    if constexpr (P.has(kFinishGate)) gate = n < a.N ? static_cast<const uint16_t*>(a.gate)[n] : uint16_t{0};
   }
 };
 
@@ -39,6 +40,7 @@ struct WgmmaDivisor {
   float d, r;
   bool quick;
 
+  WgmmaDivisor() = default;
   __device__ __forceinline__ explicit WgmmaDivisor(float divisor) : d(divisor), r(1.0f / divisor), quick(fabsf(r) > 0x1p-100f && fabsf(r) < 0x1p100f) {}
   __device__ __forceinline__ float of(float y) const {
     if (!quick) return y / d;
@@ -49,7 +51,7 @@ struct WgmmaDivisor {
 
 template <class Out, GemmWgmma P>
 __device__ __forceinline__ float wgmma_gated(float y, const WgmmaDivisor& divisor, const WgmmaRowFactors& row, float residual) {
-  if constexpr (P.has(kFinishGate)) y = __fmul_rn(y, row.gate);
+  if constexpr (P.has(kFinishGate)) y = __fmul_rn(y, to_float(Out{row.gate}));
   if constexpr (P.has(kFinishResidual)) y = __fadd_rn(residual, y);
   if constexpr (sizeof(Out) == 1) y = divisor.of(y);
   return y;
@@ -105,7 +107,18 @@ struct WgmmaFinish {
   WgmmaDivisor divisor;
   WgmmaRowFactors row[2];
 
-  __device__ __forceinline__ explicit WgmmaFinish(const GemmEpilogue<Out>& epilogue) : a(epilogue.a), scale(epilogue.scale), divisor(epilogue.divisor) {}
+  float factors[3];  // x_scale, w_scale, out_scale
+
+  /// Behind the dependency wait; then ready() before the first way out, when what it reads has come.
+  __device__ __forceinline__ explicit WgmmaFinish(const GemmArgs& args) : a(args) {
+    factors[0] = a.x_scale != nullptr ? *a.x_scale : 1.0f;
+    factors[1] = a.w_scale != nullptr ? *a.w_scale : 1.0f;
+    if constexpr (kOneByte) factors[2] = a.out_scale != nullptr ? *a.out_scale : 1.0f;
+  }
+  __device__ __forceinline__ void ready() {
+    scale = a.alpha * factors[0] * factors[1];
+    if constexpr (kOneByte) divisor = WgmmaDivisor(factors[2]);
+  }
   /// Of the warpgroup's 64 rows that start at n0.
   __device__ __forceinline__ void load_rows(int n0) {
     const int lane = threadIdx.x % 32, first = n0 + threadIdx.x / 32 % 4 * 16;
@@ -195,17 +208,27 @@ template <class Out, GemmWgmma P, int kPairs>
 struct WgmmaPiece {
   WgmmaRowFactors row;
   uint32_t residual[kPairs];
+  int64_t residual_at, out_at;  // elements
 
-  /// Before the sums are there. `t`, `n`: the first token and row.
+  /// Where it lies, known before the dependency wait. `t`, `n`: the first token and row.
+  __device__ __forceinline__ void aim(const GemmArgs& a, int t, int n) {
+    const int lane = threadIdx.x % 32;
+    const int64_t token = t + lane / 4, col = n + lane % 4 * 2;
+    out_at = token * a.out_stride + col;
+    asm volatile("" : "+l"(out_at));
+    if constexpr (P.has(kFinishResidual)) {
+      residual_at = token * a.residual_stride + col;
+      asm volatile("" : "+l"(residual_at));
+    }
+  }
+  /// Before the sums are there.
   __device__ __forceinline__ void prefetch(const GemmArgs& a, int t, int n, int M) {
     const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
     row.template load<Out, P>(a, n + lane / 4);
     if constexpr (P.has(kFinishResidual)) {
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int64_t token = t + 8 * i + lane / 4;
-        residual[i] = token < M && col < a.N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(a.residual) + token * a.residual_stride + col) : 0;
-      }
+      for (int i = 0; i < kPairs; ++i)
+        residual[i] = t + 8 * i + lane / 4 < M && col < a.N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(a.residual) + residual_at + 8 * i * a.residual_stride) : 0;
     }
   }
   /// See: see(i, token, within, word) of the lane's two columns of its token of each eight, as they leave.
@@ -225,9 +248,10 @@ struct WgmmaPiece {
         z[e] = wgmma_gated<Out, P>(z[e], WgmmaDivisor(1.0f), row, half_of<Out>(more, e));
       }
       const uint32_t word = ptx::transpose_matrix(ptx::pack<Out>(z[0], z[1]));
-      const int64_t token = t + 8 * i + lane / 4;
-      if (token < M && col < a.N) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + token * a.out_stride + col) = word;
-      see(i, token, token < M && col < a.N, word);
+      const int token = t + 8 * i + lane / 4;
+      const bool within = token < M && col < a.N;
+      if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word;
+      see(i, token, within, word);
     }
   }
 };

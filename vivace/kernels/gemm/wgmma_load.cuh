@@ -104,26 +104,22 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
   }
   ptx::touch_parameters(args);
   ptx::dependency_wait();
-  const int M = valid_rows(args.g.rows, args.g.T);
   int slot = 0, parity = 1;  // the first turn finds every slot free
   const auto advance = [&] {
     if (++slot == P.stages) slot = 0, parity ^= 1;
   };
-  bool next = !place.narrow(M, stride, &i);
+  bool next = args.g.rows != nullptr && !place.narrow(valid_rows(args.g.rows, args.g.T), stride, &i);
   if (next)
     for (int k = 0; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
   for (; i < place.tiles(); i += stride, next = true) {
     if (next) place.tile(i, &t0, &n0);
-    for (int k = 0; k < place.steps; ++k) {
-      if (ahead > 0) {
-        --ahead;
-      } else {
-        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
-        ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
-        load_w(slot, k, n0);
-      }
+    int k = 0;
+    for (; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
+    for (; k < place.steps; ++k, advance()) {
+      ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+      ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
+      load_w(slot, k, n0);
       load_x(slot, k, t0);
-      advance();
     }
     if constexpr (P.has(kFinishResidual) && !P.direct()) {  // a slot a warpgroup, read when the sums are done
       for (int g = 0; g < P.groups(); ++g) {

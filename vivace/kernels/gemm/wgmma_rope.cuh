@@ -12,32 +12,54 @@ namespace vivace::kernels {
 template <class Out, GemmWgmma P, int kPairs>
 struct WgmmaRopePiece {
   WgmmaRowFactors row[2];
-  float cosine[2 * kPairs], sine[2 * kPairs];  // of the lane's tokens, lane % 4 * 2 + (0, 1) of each eight, before they turn
-  Out* to[kPairs];                             // place of the lane's token behind the turn, lane / 4 of each eight; null: none
-  int half;                                    // elements between partners
+  int pos[2 * kPairs];      // of the lane's tokens, lane % 4 * 2 + (0, 1) of each eight
+  float cosine[2 * kPairs], sine[2 * kPairs];
+  int cache_pos[kPairs], cache_slot[kPairs];  // of the lane's tokens as they leave, lane / 4 of each eight
+  Out* to[kPairs];          // where they go; null: nowhere
+  float frequency;
+  int head, pair, first, valid, half;  // pair: the first of eight of the head; first: token; half: elements between partners
   bool rotates;
 
-  /// Before the sums are there. `t`: the first token; `n`: the first of 16 rows in the tile's order.
+  /// Where it lies, known before the dependency wait. `t`: the first token; `n`: the first of 16 rows in the tile's order.
+  __device__ __forceinline__ void aim(const QkvRopeArgs& r, int t, int n) {
+    head = n / r.D, pair = n % r.D / 2, first = t, half = r.D / 2;
+    asm volatile("" : "+r"(head), "+r"(pair));
+  }
+  /// Before the sums are there.
   __device__ __forceinline__ void prefetch(const GemmArgs& a, const QkvRopeArgs& r, int t, int n, int M) {
-    const int lane = threadIdx.x % 32, head = n / r.D, pair = n % r.D / 2;  // pair: the first of eight
-    half = r.D / 2;
+    const int lane = threadIdx.x % 32;
+    valid = n < a.N ? M : 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) row[h].template load<Out, P>(a, n < a.N ? head * r.D + h * half + pair + lane / 4 : a.N);
     rotates = head < r.Hq + r.Hkv;
-    const float frequency = rotates ? r.inv_freq[pair + lane / 4] : 0.0f;
+    frequency = rotates ? r.inv_freq[pair + lane / 4] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int token = t + 8 * i + lane % 4 * 2 + e;
+        pos[2 * i + e] = rotates && token < M ? r.pos[token] : 0;
+      }
+      const int token = t + 8 * i + lane / 4;
+      const bool kept = head >= r.Hq && r.k_out == nullptr && token < valid;
+      cache_pos[i] = kept ? r.pos[token] : 0, cache_slot[i] = kept && r.cache.slot != nullptr ? r.cache.slot[token] : 0;
+    }
+  }
+  /// What follows from that, while the sums or their parts are on their way.
+  __device__ __forceinline__ void prepare(const QkvRopeArgs& r) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
         float s = 0.0f, c = 1.0f;
-        if (rotates && token < M) {
-          sin_cos(__fmul_rn(static_cast<float>(r.pos[token]), frequency), &s, &c);
+        if (rotates) {
+          sin_cos(__fmul_rn(static_cast<float>(pos[2 * i + e]), frequency), &s, &c);
           c = __fmul_rn(c, r.attn_factor), s = __fmul_rn(s, r.attn_factor);
         }
         cosine[2 * i + e] = c, sine[2 * i + e] = s;
       }
-      to[i] = place(r, t + 8 * i + lane / 4, head, M, n < a.N);
+      to[i] = place(r, i);
       if (to[i] != nullptr) to[i] += pair + lane % 4 * 2;
     }
   }
@@ -52,9 +74,9 @@ struct WgmmaRopePiece {
 #pragma unroll
         for (int h = 0; h < 2; ++h) z[h][e] = to_float(from_float<Out>(wgmma_biased<P>(y[h][2 * i + e], scale, tokens[e], row[h])));
         if (rotates) {
-          const float first = z[0][e], second = z[1][e], c = cosine[2 * i + e], s = sine[2 * i + e];
-          z[0][e] = fmaf(first, c, -__fmul_rn(second, s));
-          z[1][e] = fmaf(second, c, __fmul_rn(first, s));
+          const float lower = z[0][e], upper = z[1][e], c = cosine[2 * i + e], s = sine[2 * i + e];
+          z[0][e] = fmaf(lower, c, -__fmul_rn(upper, s));
+          z[1][e] = fmaf(upper, c, __fmul_rn(lower, s));
         }
       }
 #pragma unroll
@@ -66,16 +88,17 @@ struct WgmmaRopePiece {
   }
 
  private:
-  /// Where a token's head begins.
-  __device__ __forceinline__ static Out* place(const QkvRopeArgs& r, int64_t t, int head, int M, bool within) {
-    if (!within || t >= M) return nullptr;
+  /// Where the head of the lane's token begins.
+  __device__ __forceinline__ Out* place(const QkvRopeArgs& r, int i) const {
+    const int64_t t = first + 8 * i + threadIdx.x % 32 / 4;
+    if (t >= valid) return nullptr;
     if (head < r.Hq) return static_cast<Out*>(r.q) + t * r.q_stride + int64_t{head} * r.D;
     const bool key = head < r.Hq + r.Hkv;
     const int64_t of_kind = head - r.Hq - (key ? 0 : r.Hkv);
     if (r.k_out != nullptr) return static_cast<Out*>(key ? r.k_out : r.v_out) + t * (key ? r.k_stride : r.v_stride) + of_kind * r.D;
-    const int64_t at = r.cache.row(r.cache.slot ? r.cache.slot[t] : 0, r.pos[t]);
+    const int64_t at = r.cache.first_head(cache_slot[i], cache_pos[i], key ? r.cache.k_stride : r.cache.v_stride);
     if (at < 0) return nullptr;
-    return static_cast<Out*>(key ? r.cache.k : r.cache.v) + r.cache.element(at, key ? r.cache.k_stride : r.cache.v_stride) + of_kind * r.cache.head_pitch();
+    return static_cast<Out*>(key ? r.cache.k : r.cache.v) + at + of_kind * r.cache.head_pitch();
   }
 };
 

@@ -11,6 +11,14 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t address) {
   return kSwizzle128 | kGroupBytes | kLeading | ((address & 0x3ffffu) >> 4);
 }
 
+/// The same from its lower half, which counts 16 bytes; `bytes` further.
+__device__ __forceinline__ uint32_t wgmma_place(uint32_t address) { return (address & 0x3ffffu) >> 4 | 1u << 16; }
+__device__ __forceinline__ uint64_t wgmma_tile(uint32_t place, int bytes) {
+  uint64_t tile;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(tile) : "r"(place + (static_cast<uint32_t>(bytes) >> 4)), "n"(0x40000040));
+  return tile;
+}
+
 /// Before the first product that uses registers which other instructions have written.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
