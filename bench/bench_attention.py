@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times attention on a GPU through the op, cuDNN and flash attention (PyTorch's) in turn with it in one process.
 
-    python bench/bench_attention.py --out FOLDER [--only decode|prefill|host|compile]
+    python bench/bench_attention.py --out FOLDER [--only WORD]
 
 A row is a graph of calls; kvcache=warm: all on one cache, kvcache=cold: on caches that take turns and together exceed L2.
 Results are held against float64 in sampled rows. Receipt: bench/results/<chip>/attention.json under the folder.
@@ -182,11 +182,11 @@ def compile_time(r):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
-    p.add_argument("--only", choices=("decode", "prefill", "host", "compile"))
+    p.add_argument("--only", default="", help="rows whose case contains the word: T=1,L=8192, measure=host")
     p.add_argument("--warm", help="i/n: only compiles every n-th row's kernels")
     args = p.parse_args()
-    rows = [(s, kv) for s in PREFILL for kv in ("bf16",) if args.only in (None, "prefill")]
-    rows += [(s, kv) for s in DECODE for kv in ("bf16", "e4m3") if args.only in (None, "decode") and (kv == "bf16" or s.D == 128)]
+    rows = [(s, "bf16") for s in PREFILL] + [(s, kv) for s in DECODE for kv in ("bf16", "e4m3") if kv == "bf16" or s.D == 128]
+    rows = [(s, kv) for s, kv in rows if args.only in s.case(kv, False)]
     if args.warm:
         i, n = map(int, args.warm.split("/"))
         for s, kv in rows[i::n]:
@@ -194,10 +194,11 @@ def main():
         return 0
     r = gpu_receipt("attention", "python bench/bench_attention.py" + f" --only {args.only}" * bool(args.only), SOURCES)
     r.root = args.out
-    parts = [("compile", lambda: compile_time(r))] if args.only in (None, "compile") else []
-    if rows:
-        parts += [("kernels", lambda: compile_together(__file__, 8))] + [(s.case(kv, False), lambda s=s, kv=kv: time_row(r, s, kv)) for s, kv in rows]
-    parts += [("host", lambda: host_cost(r))] if args.only in (None, "host") else []
+    parts = [("measure=variant_compile", lambda: compile_time(r))] if args.only in "measure=variant_compile" else []
+    if len(rows) > 4:
+        parts.append(("kernels", lambda: compile_together(__file__, 12)))
+    parts += [(s.case(kv, False), lambda s=s, kv=kv: time_row(r, s, kv)) for s, kv in rows]
+    parts += [("measure=host_call", lambda: host_cost(r))] if args.only in "measure=host_call" else []
     wrong = 0
     for name, part in parts:
         try:
