@@ -60,7 +60,7 @@ class Walk {
     const double side = static_cast<double>(c_.patch);
     VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
-    VV_TRY(enter(b, b_.patches, Places::patches, &entering));
+    VV_TRY(enter(b, b_.patches, Places::patches, w_.patches, &entering));
     VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
     for (size_t i = 0; i < w_.vision.size(); ++i) {
       const VisionLayer& w = w_.vision[i];
