@@ -81,7 +81,7 @@ void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel, p.panel_rows}), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel, p.panel_rows, p.staged}), "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
@@ -96,12 +96,12 @@ struct Pool {  // random data: any slice is a tensor
 };
 
 /// `paired`: of 16 rows the even ones before the odd ones.
-void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows, bool paired = false) {
+void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows, bool paired = false, int box_bytes = 128) {
   const cuuint64_t n = static_cast<cuuint64_t>(rows), k = static_cast<cuuint64_t>(K), bytes = k * (type ? 1 : 2);
   const cuuint64_t dims[2][4] = {{k, n}, {k, 8, 2, n / 16}}, pitch[2][3] = {{bytes}, {2 * bytes, bytes, 16 * bytes}};
-  const cuuint32_t across = type ? 128 : 64, down = static_cast<cuuint32_t>(box_rows), box[2][4] = {{across, down}, {across, 8, 2, down / 16}}, steps[] = {1, 1, 1, 1};
+  const cuuint32_t across = static_cast<cuuint32_t>(type ? box_bytes : box_bytes / 2), down = static_cast<cuuint32_t>(box_rows), box[2][4] = {{across, down}, {across, 8, 2, down / 16}}, steps[] = {1, 1, 1, 1};
   const CUresult r = g_encode(reinterpret_cast<CUtensorMap*>(map), type ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, paired ? 4 : 2, const_cast<void*>(data), dims[paired],
-                              pitch[paired], box[paired], steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                              pitch[paired], box[paired], steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
     std::printf("cuTensorMapEncodeTiled: %d\n", static_cast<int>(r));
     std::exit(2);
@@ -133,7 +133,8 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   if (v.kind == Kind::wgmma) {
     encode(&w.x_map, type, a.x, a.T, a.K, v.tokens / v.policy.share_x);
     encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.policy.share_w, v.policy.has(kFinishGated));
-    if (v.policy.has(kFinishResidual) && !v.policy.direct()) encode(&w.residual_map, 0, a.residual, a.T, a.N, v.tokens);
+    if (v.policy.has(kFinishResidual) && !v.policy.direct()) encode(&w.residual_map, 0, a.residual, a.T, a.N, v.policy.staged > 0 ? v.policy.out_box() : v.tokens);
+    if (v.policy.staged > 0) encode(&w.out_map, 0, a.out, a.T, a.gated ? a.N / 2 : a.N, v.policy.out_box(), false, a.gated ? 64 : 128);
     w.g = a;
     params[0] = &w;
   }

@@ -19,8 +19,8 @@ int main(int argc, char**) {
     p.finish = finish;
     p = ops::GemmTiles::fill(p);
     char line[160];
-    std::snprintf(line, sizeof line, "WGMMA(%s, %d, %d, %d, %d, %d, %d, %s, true, %d, %d)", e4m3 ? "e4m3" : "bf16", p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w,
-                  p.promote ? "true" : "false", p.inside, p.finish);
+    std::snprintf(line, sizeof line, "WGMMA(%s, %d, %d, %d, %d, %d, %d, %s, true, %d, %d, 0, 0, %d)", e4m3 ? "e4m3" : "bf16", p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w,
+                  p.promote ? "true" : "false", p.inside, p.finish, p.staged);
     if (seen.insert(line).second) std::puts(line);
   };
   std::puts("// What bench.cu tries; printed by list_tactics.cc. WGMMA(type, GemmWgmma's members).");

@@ -6,14 +6,15 @@
 
 namespace vivace::device {
 
-/// A row-major matrix, copied in boxes of box_rows rows x 128 bytes of columns, which land in shared memory
-/// with the 128-byte swizzle and zeros beyond the matrix's edges.
+/// A row-major matrix, copied in boxes of box_rows rows x box_bytes of columns, which land in shared memory
+/// with the swizzle of that width and zeros beyond the matrix's edges.
 struct MapShape {
   const void* data;       // device memory, aligned to 16 bytes
   int64_t rows, columns;  // elements; at least 1
   int64_t pitch;          // bytes a row, a multiple of 16
   int element_bytes;      // 1, 2 or 4
   int box_rows;           // 1 to 256
+  int box_bytes = 128;    // of columns: 32, 64 or 128, which is the swizzle too
 };
 
 /// Writes the map to `map`: 128 bytes, aligned to 64, a __grid_constant__ argument of kernels. No work is

@@ -167,8 +167,8 @@ struct GemmGpu {
                                  k.tile.rows, k.tile.warps_t, k.tile.warps_n, k.tile.stages, flag(k.tile.aligned));
       case Kind::codes: return Codes::instance("gemm_codes", k.codes);
       case Kind::wgmma:
-        return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
-                                 k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned), k.wgmma.inside, k.wgmma.finish);
+        return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, 0, 0, %d}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
+                                 k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned), k.wgmma.inside, k.wgmma.finish, k.wgmma.staged);
       case Kind::widened:
         return kernel_expression("gemm_widened<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, %d}, vivace::kernels::GemmWiden{%d, %d, vivace::DType::%s, %s}>",
                                  name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.finish, k.widen.raw, k.widen.group, name(k.widen.scale), flag(k.widen.zeros));
@@ -212,7 +212,11 @@ struct GemmGpu {
     if (p.aligned && p.panel == 0) {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
-      if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.tokens, &args.residual_map));
+      if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens, &args.residual_map));
+    }
+    if (p.staged > 0) {
+      const int bytes = info(a.out_dtype).bytes, columns = p.has(kernels::kFinishGated) ? 32 : 64;  // of out, a warpgroup
+      VV_TRY(device::encode_map({.data = a.out, .rows = a.T, .columns = a.gated ? a.N / 2 : a.N, .pitch = a.out_stride * bytes, .element_bytes = bytes, .box_rows = p.out_box(), .box_bytes = columns * bytes}, &args.out_map));
     }
     args.g = a;
     launch->set_args(args);

@@ -95,12 +95,16 @@ struct GemmWgmma {
   // Steps of K of x that lie before the ring, made by other warps of the block, and rows of each: those behind a step's own
   // are the next one's, which stand for tokens that are not there. 0: x comes through the ring.
   int32_t panel = 0, panel_rows = 0;
+  // Tokens of a tile whose outputs have a place of their own, from where a warp that does nothing else has the copy engine take
+  // them, while the others multiply the next tile: all, or second(), and then those of the first half have a slot of the ring.
+  // 0: the multiplying warps store.
+  int32_t staged = 0;
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
-  // A warp that loads; a group of warps where the multiplying ones need most of the registers.
+  // A warp that loads, and one that stores; a group of warps where the multiplying ones need most of the registers.
   VV_HD constexpr bool wide() const { return rows == 128 && tokens > 64; }
-  VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
+  VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : staged > 0 ? 64 : 32); }
   VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }
   VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
@@ -114,8 +118,20 @@ struct GemmWgmma {
   VV_HD constexpr int turn_stride() const { return (parts() > 1 ? slice() : 64) + 4; }
   VV_HD constexpr int turn_tokens() const { return tokens < 32 ? tokens : 32; }
   VV_HD constexpr int turn_bytes() const { return turn_tokens() * (finish != kFinishAny ? 128 : turn_stride() * 4); }
-  VV_HD constexpr int sum_bytes() const { return parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
-  VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * (stage_bytes() + 16) + 16 + sum_bytes(); }
+  // Outputs that a warp of their own stores leave in two halves, each in boxes of out_box() tokens.
+  VV_HD constexpr int second() const { return (tokens + 31) / 32 * 16; }
+  VV_HD constexpr int out_box() const {
+    int a = second(), b = tokens - a;
+    while (b > 0) {
+      const int left = a % b;
+      a = b, b = left;
+    }
+    return a;
+  }
+  VV_HD constexpr int staged_bytes() const { return groups() * staged * 128; }
+  VV_HD constexpr int barrier_bytes() const { return 16 * stages + 16 + (staged > 0 ? 32 : 0); }
+  VV_HD constexpr int sum_bytes() const { return staged > 0 ? 0 : parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
+  VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * stage_bytes() + staged_bytes() + barrier_bytes() + sum_bytes(); }
 };
 
 /// Where kFinishNext: what rms_rows makes of out's rows.
@@ -130,7 +146,8 @@ struct GemmWgmmaArgs {
   TensorMap x_map;  // [T, K], boxes of tokens / share_x x 128 bytes
   TensorMap w_map;  // [N, K], boxes of rows / share_w x 128 bytes; where kFinishGated, or out is e4m3 and `finish` is known,
                     // each 16 rows with the even ones before the odd ones: [N / 16, 2, 8, K]
-  TensorMap residual_map;  // [T, N], boxes of tokens x 128 bytes; where kFinishResidual and not direct()
+  TensorMap residual_map;  // [T, N], boxes of tokens, or out_box(), x 128 bytes; where kFinishResidual and not direct()
+  TensorMap out_map;       // [T, columns of out], boxes of out_box() x what a warpgroup has of a token; where staged
   GemmArgs g;
 };
 

@@ -9,6 +9,7 @@
 #include "vivace/kernels/gemm/wgmma_finish.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
 #include "vivace/kernels/gemm/wgmma_merge.cuh"
+#include "vivace/kernels/gemm/wgmma_post.cuh"
 #include "vivace/kernels/gemm/wgmma_rope.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 
@@ -32,9 +33,7 @@ struct WgmmaRing {
   __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
       : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
     w_place = ptx::wgmma_place(base + group * 64 * 128), x_place = ptx::wgmma_place(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
-    const int same_part = place.part * P.share_x * P.share_w;
-    if (lane < P.share_x) to = same_part + place.of_w * P.share_x + lane;
-    else to = same_part + (lane - P.share_x + (lane - P.share_x >= place.of_w)) * P.share_x + place.of_x;
+    to = place.peer(lane);
   }
   __device__ __forceinline__ void release(int free) const {
     if (lane < kPeers) {
@@ -170,6 +169,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   const GemmEpilogue<Out> epilogue(a);  // of what decides at run time
   const bool vector = epilogue.template wide<4>();
   WgmmaFinish<Out, P> out(a);
+  int before = 1;  // parity of the tile before
   if constexpr (P.has(kFinishTokenNorms) && !kParts) {
     make_token_norms<P>(args.squares, M);
     ptx::named_barrier<2 * P.rows>(1);
@@ -275,6 +275,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         item(p, &t, &n);
         piece[p].finish(a, out.scale, t, n, M, y, [](int, int64_t, bool, uint32_t) {});
       }
+    } else if constexpr (P.staged > 0) {
+      WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);
+      before ^= 1;
     } else {
       uint32_t residual = 0;
       if constexpr (P.has(kFinishResidual)) {
@@ -304,7 +307,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   static_assert((kMakers > 0) == (P.panel > 0) && (kMakers == 0 || (!kShared && P.aligned && !P.wide())));
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = ptx::warp_of_block();
-  const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes() + P.staged_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
   unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
@@ -317,6 +320,10 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     }
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
     if constexpr (kMakers > 0) ptx::mbarrier_init(wgmma_made<P>(full), kMakers);
+    if constexpr (P.staged > 0) {
+      ptx::tma_prefetch(args.out_map);
+      WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).init();
+    }
     ptx::mbarrier_fence();
     if constexpr (P.parts() > 1) ptx::mbarrier_expect(merged, WgmmaMerge<P>::kComing);
   }
@@ -337,6 +344,8 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
       }
     } else if constexpr (kMakers > 0) {
       make(place, full);
+    } else if constexpr (P.staged > 0) {
+      if (warp == P.rows / 16 + 1) WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).run(args, place, empty);
     }
     if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
     if constexpr (kStaged) ptx::cluster_arrive<C>();

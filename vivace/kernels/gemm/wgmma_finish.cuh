@@ -151,54 +151,65 @@ struct WgmmaFinish {
       }
   }
 
-  /// `turns`: the warpgroup's two places. `residual`: shared address of a slot with the residual's [token][64 columns].
-  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int n0, int M) const {
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, tid = threadIdx.x % 128;
+  /// Tokens kFrom to kFrom + kCount of the tile, rounded, to the place `to`. `residual`: shared address of theirs, [token][64 columns].
+  template <int kFrom, int kCount>
+  __device__ __forceinline__ void write(unsigned char* to, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int M) const {
+    static_assert(kFrom % 16 == 0 && kCount % 16 == 0);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const uint32_t at = ptx::shared_address(to);
+#pragma unroll
+    for (int pair = 0; pair < kCount / 16; ++pair) {
+      const int token = pair * 16 + lane / 16 * 8 + lane % 8, word = warp * 2 + lane / 8 % 2;
+      uint32_t more[4] = {}, words[4], column[2] = {};  // words: (8 tokens, 8 rows) twice, then the next 8 tokens; column, where kPaired: of 8 tokens each
+      if constexpr (P.has(kFinishResidual)) ptx::load_matrix4_transposed(residual + token * 128 + (word ^ (token % 8)) * 16, more);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int j = kFrom / 8 + pair * 2 + i;
+        float z[2][2];
+        values(acc + 4 * j, t0 + j * 8 + lane % 4 * 2, M, more + 2 * i, z);
+        if constexpr (!kPaired) {
+          words[2 * i] = ptx::pack<Out>(z[0][0], z[0][1]), words[2 * i + 1] = ptx::pack<Out>(z[1][0], z[1][1]);
+        } else if constexpr (!kOneByte) {
+          column[i] = ptx::pack<Out>(z[0][0], z[0][1]);
+        } else if constexpr (!kGated) {
+          column[i] = ptx::pack_e4m3(z[0][0], z[1][0]) | ptx::pack_e4m3(z[0][1], z[1][1]) << 16;
+        } else {  // a byte a token and column: neighbouring columns are in neighbouring lanes
+          const uint32_t own = ptx::pack_e4m3(z[0][0], z[0][1]), other = __shfl_xor_sync(0xffffffffu, own, 4);
+          const bool odd = lane / 4 % 2 != 0;
+          const uint32_t both = odd ? (other >> 8) | (own & 0xff00u) : (own & 0xffu) | (other & 0xffu) << 8;
+          const int t = (pair * 2 + i) * 8 + lane % 4 * 2 + odd, byte = warp * 8 + lane / 8 * 2;
+          *reinterpret_cast<uint16_t*>(to + place(t, byte / 16) * 16 + byte % 16) = static_cast<uint16_t>(both);
+        }
+      }
+      if constexpr (!kPaired) ptx::store_matrix4_transposed(at + place(token, word) * 16, words);
+      else if constexpr (!(kOneByte && kGated)) ptx::store_matrix2_transposed(at + place(pair * 16 + lane % 16, warp) * 16, column);
+    }
+  }
+  /// The same tokens from there to memory, by the whole warpgroup; those at M and beyond are dropped.
+  template <int kFrom, int kCount>
+  __device__ __forceinline__ void copy(const unsigned char* from, int t0, int n0, int M) const {
     const int first = kGated ? n0 / 2 : n0, columns = kGated ? a.N / 2 : a.N;
 #pragma unroll
-    for (int run = 0; run < (P.tokens + kTokens - 1) / kTokens; ++run) {
-      if (t0 + run * kTokens >= M) break;
-      unsigned char* const turn = turns + run % 2 * (kTokens * kWords * 16);
-      const uint32_t at = ptx::shared_address(turn);
-      uint32_t column[4] = {};  // kPaired: a word of each 8 tokens
-#pragma unroll
-      for (int pair = 0; pair < kTokens / 16; ++pair) {
-        if (run * kTokens + pair * 16 >= P.tokens) continue;
-        const int token = pair * 16 + lane / 16 * 8 + lane % 8, word = warp * 2 + lane / 8 % 2;
-        uint32_t more[4] = {}, words[4];  // (8 tokens, 8 rows) twice, then the next 8 tokens
-        if constexpr (P.has(kFinishResidual)) ptx::load_matrix4_transposed(residual + (run * kTokens + token) * 128 + (word ^ (token % 8)) * 16, more);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int j = run * (kTokens / 8) + pair * 2 + i;
-          float z[2][2];
-          values(acc + 4 * j, t0 + j * 8 + lane % 4 * 2, M, more + 2 * i, z);
-          if constexpr (!kPaired) {
-            words[2 * i] = ptx::pack<Out>(z[0][0], z[0][1]), words[2 * i + 1] = ptx::pack<Out>(z[1][0], z[1][1]);
-          } else if constexpr (!kOneByte) {
-            column[pair * 2 + i] = ptx::pack<Out>(z[0][0], z[0][1]);
-          } else if constexpr (!kGated) {
-            column[pair * 2 + i] = ptx::pack_e4m3(z[0][0], z[1][0]) | ptx::pack_e4m3(z[0][1], z[1][1]) << 16;
-          } else {  // a byte a token and column: neighbouring columns are in neighbouring lanes
-            const uint32_t own = ptx::pack_e4m3(z[0][0], z[0][1]), other = __shfl_xor_sync(0xffffffffu, own, 4);
-            const bool odd = lane / 4 % 2 != 0;
-            const uint32_t both = odd ? (other >> 8) | (own & 0xff00u) : (own & 0xffu) | (other & 0xffu) << 8;
-            const int t = (pair * 2 + i) * 8 + lane % 4 * 2 + odd, byte = warp * 8 + lane / 8 * 2;
-            *reinterpret_cast<uint16_t*>(turn + place(t, byte / 16) * 16 + byte % 16) = static_cast<uint16_t>(both);
-          }
-        }
-        if constexpr (!kPaired) ptx::store_matrix4_transposed(at + place(token, word) * 16, words);
-      }
-      if constexpr (kPaired && !(kOneByte && kGated)) ptx::store_matrix4_transposed(at + place(lane, warp) * 16, column);
-      ptx::named_barrier<128>(1 + group);
-#pragma unroll
-      for (int i = 0; i < (kTokens * kWords + 127) / 128; ++i) {
-        const int index = i * 128 + tid, token = index / kWords, word = index % kWords, col = first + word * (16 / static_cast<int>(sizeof(Out)));
-        const int64_t t = t0 + run * kTokens + token;
-        if (index < kTokens * kWords && run * kTokens + token < P.tokens && t < M && col < columns)
-          *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + t * a.out_stride + col) = reinterpret_cast<const uint4*>(turn)[place(token, word)];
-      }
+    for (int i = 0; i < (kCount * kWords + 127) / 128; ++i) {
+      const int index = i * 128 + threadIdx.x % 128, token = index / kWords, word = index % kWords, col = first + word * (16 / static_cast<int>(sizeof(Out)));
+      const int64_t t = t0 + kFrom + token;
+      if (index < kCount * kWords && t < M && col < columns)
+        *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + t * a.out_stride + col) = reinterpret_cast<const uint4*>(from)[place(token, word)];
     }
-    ptx::named_barrier<128>(1 + group);  // the next tile starts with the first place again
+  }
+
+  /// All tokens, some at a time by way of the warpgroup's two places `turns`.
+  template <int kRun = 0>
+  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int n0, int M) const {
+    constexpr int kFrom = kRun * kTokens, kCount = P.tokens - kFrom < kTokens ? P.tokens - kFrom : kTokens;
+    if (t0 + kFrom < M) {
+      unsigned char* const turn = turns + kRun % 2 * (kTokens * kWords * 16);
+      write<kFrom, kCount>(turn, residual + kFrom * 128, acc, t0, M);
+      ptx::named_barrier<128>(1 + threadIdx.x / 128);
+      copy<kFrom, kCount>(turn, t0, n0, M);
+    }
+    if constexpr (kFrom + kCount < P.tokens) run<kRun + 1>(turns, residual, acc, t0, n0, M);
+    else ptx::named_barrier<128>(1 + threadIdx.x / 128);  // the next tile starts with the first place again
   }
 };
 

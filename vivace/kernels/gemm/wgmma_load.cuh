@@ -26,6 +26,11 @@ struct WgmmaPlace {
     first_step = cut(part * P.inside);
     steps = cut((part + 1) * P.inside) - first_step;
   }
+  /// The blocks that this one's stages come from and that it sends to: the i-th of share_x + share_w - 1, itself among them.
+  __device__ __forceinline__ int peer(int i) const {
+    const int same_part = part * P.share_x * P.share_w;
+    return i < P.share_x ? same_part + of_w * P.share_x + i : same_part + (i - P.share_x + (i - P.share_x >= of_w)) * P.share_x + of_x;
+  }
   /// The first step of a part of K.
   __device__ __forceinline__ int cut(int i) const { return static_cast<int>(int64_t{all_steps} * i / P.split); }
   __device__ __forceinline__ int tiles() const { return tiles_t * tiles_n; }
@@ -57,6 +62,13 @@ struct WgmmaPlace {
     return in;
   }
 };
+
+/// Bytes of a token's outputs that a warpgroup has.
+template <class Out, GemmWgmma P>
+__device__ constexpr int wgmma_row_bytes() { return (P.has(kFinishGated) ? 32 : 64) * sizeof(Out); }
+/// Whether outputs of a tile's first half leave by a slot of the ring (GemmWgmma::staged).
+template <class Out, GemmWgmma P>
+__device__ constexpr bool wgmma_borrows() { return P.staged > 0 && P.staged * 128 < P.tokens * wgmma_row_bytes<Out, P>(); }
 
 /// The loading thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
 template <class T, class Out, GemmWgmma P, class Args>
@@ -95,6 +107,12 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
     }
   };
 
+  const auto load_residual = [&](uint32_t to, uint32_t barrier, int n, int t, int count) {
+    constexpr int kBox = P.staged > 0 ? P.out_box() : P.tokens;
+    if constexpr (P.has(kFinishResidual) && !P.direct())
+      for (int i = 0; i < count; i += kBox) ptx::tma_load(to + i * 128, args.residual_map, barrier, n, t + i, policy_x);
+  };
+
   // W is immutable: it is on its way while the predecessor still runs.
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, ahead = place.ahead();
   place.tile(i, &t0, &n0);
@@ -121,11 +139,25 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
       load_w(slot, k, n0);
       load_x(slot, k, t0);
     }
-    if constexpr (P.has(kFinishResidual) && !P.direct()) {  // a slot a warpgroup, read when the sums are done
+    if constexpr (P.direct()) continue;
+    constexpr bool kResidual = P.has(kFinishResidual);
+    if constexpr (wgmma_borrows<Out, P>()) {  // a slot for the first half's outputs, with its residual; then one with the second's
+      for (int half = 0; half < (kResidual ? 2 : 1); ++half) {
+        const int first = half * (P.tokens - P.second()), count = half == 0 ? P.tokens - P.second() : P.second();
+        ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
+        if constexpr (kResidual) {
+          ptx::mbarrier_expect(full + 8 * slot, P.groups() * count * 128);
+          for (int g = 0; g < P.groups(); ++g) load_residual(base + slot * P.stage_bytes() + g * count * 128, full + 8 * slot, n0 + g * 64, t0 + first, count);
+        } else {
+          ptx::mbarrier_arrive(full + 8 * slot);
+        }
+        advance();
+      }
+    } else if constexpr (kResidual) {  // a slot a warpgroup, read when the sums are done
       for (int g = 0; g < P.groups(); ++g) {
         ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
         ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
-        ptx::tma_load(base + slot * P.stage_bytes(), args.residual_map, full + 8 * slot, n0 + g * 64, t0, policy_x);
+        load_residual(base + slot * P.stage_bytes(), full + 8 * slot, n0 + g * 64, t0, P.tokens);
         advance();
       }
     }

@@ -13,10 +13,15 @@ __device__ __forceinline__ void mbarrier_expect(uint32_t at, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(uint32_t at) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory"); }
+__device__ __forceinline__ void mbarrier_arrive_many(uint32_t at, int count) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(count) : "memory"); }
 /// Arrives at block `rank`'s copy of a barrier. Releases no ordinary writes to the cluster: such an arrival
 /// waits for all memory of the chip (MEMBAR.GPU), which a ring cannot afford at every turn.
 __device__ __forceinline__ void mbarrier_arrive(uint32_t at, int rank) {
   asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %0, %1;\n\tmbarrier.arrive.shared::cluster.b64 _, [remote];\n\t}" ::"r"(at), "r"(rank) : "memory");
+}
+/// `count` such arrivals.
+__device__ __forceinline__ void mbarrier_arrive_many(uint32_t at, int rank, int count) {
+  asm volatile("{\n\t.reg .b32 remote;\n\tmapa.shared::cluster.u32 remote, %0, %1;\n\tmbarrier.arrive.shared::cluster.b64 _, [remote], %2;\n\t}" ::"r"(at), "r"(rank), "r"(count) : "memory");
 }
 /// Until the phase of this parity is complete. `kCluster`: and then sees what other blocks have stored with
 /// remote_store_async(); empties the L1 cache.

@@ -33,4 +33,14 @@ __device__ __forceinline__ void tma_load_halves(uint32_t to, const TensorMap& ma
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "r"(head), "l"(policy) : "memory");
 }
 
+/// The box at (column, row) of the map's tensor from shared memory; what lies beyond its edges is left out. Those who wrote it have
+/// said fence.proxy.async. Goes to the thread's group of stores that bulk_commit() closes next.
+__device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t from, int column, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(from), "r"(column), "r"(row) : "memory");
+}
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Until all of the thread's groups but the last kLeft have been read from shared memory.
+template <int kLeft>
+__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory"); }
+
 }  // namespace vivace::kernels::ptx
