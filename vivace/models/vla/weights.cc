@@ -168,7 +168,7 @@ Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& pl
     const auto bytes = static_cast<size_t>(table.span_bytes());
     for (int v = 0; v < views; ++v) std::memcpy(static_cast<char*>(w->positions.data) + static_cast<size_t>(v) * bytes, table.data, bytes);
   }
-  // 16 bits in every plan: pixels would be rounded to 8 before anything has looked at them, for one product of 68.
+  // 16 bits in every plan: pixels would be rounded to 8 before anything has looked at them.
   Loader::join(1, w->patches.parts, &w->patches.w, plan.stored ? kernel.dtype : DType::bf16, Placement::Rows::after, false, placement);
   Loader::join(1, w->patches.part_bias, &w->patches.bias, plan.stored ? w->patches.part_bias[0].dtype : DType::bf16, Placement::Rows::after, true, placement);
   return load.table(w->positions, plan.act, &w->positions);
