@@ -5,7 +5,7 @@ racecheck, EVEN. It orders a block's accesses by counting barriers a warp has pa
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
 (test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
-for its warp: it orders that lane's accesses alone. attention_stream, attention_split, gemm_widened and norm_gemm are run with an
+for its warp: it orders that lane's accesses alone. attention_stream, attention_split, scaled_attention_fed, gemm_widened and norm_gemm are run with an
 arrival of every lane (the last two not yet: docs/design/050), and attention_split with maxima agreed on in every turn: how many barriers that takes otherwise depends on scores.
 """
 from pathlib import Path
@@ -35,6 +35,8 @@ EVEN = [
      "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
     (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));", "        ptx::mbarrier_arrive(barrier(kEmpty, i));"),
     (K + "attention/stream.cuh", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d * 32);"),
+    (K + "attention/scaled_fed.cuh", "{1, 4 * P.kGroups, 1, P.kTurners, P.kTurners, 4 * P.kGroups}", "{1, 128 * P.kGroups, 1, 32 * P.kTurners, 32 * P.kTurners, 128 * P.kGroups}"),
+    (K + "attention/scaled_fed.cuh", "if (lane == 0) ptx::mbarrier_arrive(barrier(which, i));", "ptx::mbarrier_arrive(barrier(which, i));"),
     (K + "attention/split_blocks.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
     (K + "attention/split_blocks.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
     (K + "attention/split_blocks.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
