@@ -259,13 +259,18 @@ def test_recalibrated_scales(gated, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
 def test_a_hard_prefix_beside_others(precision):
-    """What an observation brings has the same bits whether its neighbours' first actions are given or not."""
+    """What an observation brings has the same bits whether its neighbours' first actions are given or not; in bf16 that of another form of
+    the actions, whose norms come before products and round elsewhere, within what another plan of 16 bits may differ."""
     a, d = observation("pi05_tiny", "a"), observation("pi05_tiny", "d")
     d |= dict(images=[*d["images"], None, None][:len(a["images"])], frozen=INPUTS["pi05_tiny"]["d.prev_actions"][:2])
     with load("pi05", "pi05_tiny", "a", batch=2, precision=precision) as model:
         alone, led = model.predict(**a), model.predict(**d)
         both = model.predict_batch([a, d])
-        assert (both[0] == alone).all() and (both[1] == led).all()
+        assert (both[1] == led).all()
+        if precision == "f32":
+            assert (both[0] == alone).all()
+        else:
+            close(both[0], alone, 0.1)
         assert (model.predict(**a) == alone).all()
 
 

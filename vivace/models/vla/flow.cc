@@ -85,6 +85,15 @@ void FlowPolicy::declare_own() {
     arena_.declare(strf("mlp_ada.%zu", i), act, table, &b.mlp_ada[i]);
   }
   declare("final_ada", act, table, &b.final_ada);
+  if (plan_.eight || info(act).bytes != 2) return;  // codes are made of normalised rows
+  declare("expert.squares", f32, Shape(B * A, (H + 15) / 16), &b.expert.squares);
+  declare("expert.row_scale", f32, Shape(B * A), &b.expert.row_scale);
+  b.attn_shift.resize(b.attn_ada.size());
+  b.mlp_shift.resize(b.attn_ada.size());
+  for (size_t i = 0; i < b.attn_ada.size(); ++i) {
+    arena_.declare(strf("attn_shift.%zu", i), f32, Shape(limits_.steps + 1, c.expert.qkv_width()), &b.attn_shift[i]);
+    arena_.declare(strf("mlp_shift.%zu", i), f32, Shape(limits_.steps + 1, 2 * c.expert.mlp), &b.mlp_shift[i]);
+  }
 }
 
 /// [sin, cos] of each step's time, and of time 0 for actions that are given: then everything made of them. Times are

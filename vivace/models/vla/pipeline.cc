@@ -145,7 +145,9 @@ class Walk {
         const bool state = c_.has(kStateToken);
         const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
         Rows entering;
-        if (adaptive) {
+        if (folds()) {
+          VV_TRY(folded(i, s, cache));
+        } else if (adaptive) {
           VV_TRY(ada_norm(b, now(b_.attn_ada[i]), at_.expert(i, 0), &entering));
           VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.hidden, b.hidden));
           VV_TRY(ada_norm(b, now(b_.mlp_ada[i]), at_.expert(i, 2), &entering));
@@ -182,8 +184,12 @@ class Walk {
       return rec_(ops::cast, {{"x", all}, {"out", out}});
     };
     for (size_t i = 0; i < w_.expert.size(); ++i) {
-      VV_TRY(table(w_.expert[i].attn_ada, b_.attn_ada[i]));
-      VV_TRY(table(w_.expert[i].mlp_ada, b_.mlp_ada[i]));
+      const GemmaLayer& w = w_.expert[i];
+      VV_TRY(table(w.attn_ada, b_.attn_ada[i]));
+      VV_TRY(table(w.mlp_ada, b_.mlp_ada[i]));
+      if (b_.attn_shift.empty()) continue;
+      VV_TRY(dense(columns(b_.attn_ada[i], H, H), w.qkv.w, w.qkv.bias, b_.attn_shift[i], "none"));
+      VV_TRY(dense(columns(b_.mlp_ada[i], H, H), w.gate_up.w, {}, b_.mlp_shift[i], "none"));
     }
     return table(w_.expert_ada, b_.final_ada);
   }
@@ -205,15 +211,45 @@ class Walk {
       VV_TRY(rec_(ops::qkv_gemm, {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", w.qkv.w}, {"w_row_scale", w.qkv.scale}, {"bias", w.qkv.bias}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
                                   {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
     }
-    VV_TRY(rec_(ops::attention,
-                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
-                 {"out", b.attended}, {"rows", rows_}},
-                {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}}));
+    VV_TRY(attention(b, t, cache));
     Rows entering;
     VV_TRY(enter(b, flat(b.attended), place, w.o, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.ada, &gate));
     return product(entering, w.o, out, residual, "none", {}, gate);
+  }
+
+  Status attention(const TowerBuffers& b, const Tower& t, const Cache& cache) {
+    return rec_(ops::attention,
+                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
+                 {"out", b.attended}, {"rows", rows_}},
+                {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}});
+  }
+
+  /// Whether the flow's norms are taken behind their products: of rows in 16 bits whose actions are all at one time.
+  bool folds() const { return !b_.attn_shift.empty() && x_.even && !x_.enters; }
+
+  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors in `normed` and sums
+  /// of their squares, and the next product scales its sums and adds the shift times its weights. rms_rows begins the first layer.
+  Status folded(size_t i, int64_t step, const Cache& cache) {
+    const TowerBuffers& b = b_.expert;
+    const GemmaLayer& w = w_.expert[i];
+    const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
+    const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
+      return rec_(ops::gemm_rms_rows, {{"x", x}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden}, {"out", b.hidden}, {"scale", scale},
+                                       {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}});
+    };
+    const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
+    if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::qkv_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
+                                {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}},
+                {{"rms_eps", c_.eps}}));
+    VV_TRY(attention(b, c_.expert, cache));
+    VV_TRY(onto(flat(b.attended), w.o, attn, mlp.scale));
+    VV_TRY(rec_(ops::rms_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", b.mlp}, {"rows", rows_}},
+                {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}}));
+    if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
+    return product({b.mlp, {}, {}}, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
   }
 
   /// The factor of a branch whose rows came by this norm: of all rows, or of each.

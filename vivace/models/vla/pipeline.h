@@ -49,6 +49,7 @@ struct TowerBuffers {
   Tensor k, v;                           // [T, Hkv, D] where there is no cache
   Tensor codes;                          // [T, max(Hq D, M)] e4m3
   Tensor normed_scale, codes_scale;      // [T] f32
+  Tensor squares, row_scale;             // [T, H / 16] and [T] f32, of rows whose norm is taken behind the product; absent where none is
 };
 
 struct PolicyBuffers {
@@ -65,6 +66,7 @@ struct PolicyBuffers {
   // Time tables, a row a step and one for time 0: scale, shift and gate side by side.
   std::vector<Tensor> attn_ada, mlp_ada; // a layer: [steps + 1, 3 H] act
   Tensor final_ada;                      // [steps + 1, 3 H] act
+  std::vector<Tensor> attn_shift, mlp_shift;  // a layer: [steps + 1, N] f32, the shifts times the weights behind; empty where norms come before products
   Tensor time_bias;                      // [steps, H] f32: what the time adds to an action, without adaptive norms
 };
 
