@@ -1,0 +1,106 @@
+"""rms_gemm's, gemm_rms_rows' and, with squares, qkv_gemm's one kernel give the bits of their parts, one after the other."""
+import pytest
+
+from tests.op_data import device
+
+torch = pytest.importorskip("torch")
+if not (device and device.ON_GPU):
+    pytest.skip("--device cuda runs these", allow_module_level=True)
+
+from vivace import _core, ops  # noqa: E402
+from vivace.errors import UnsupportedError  # noqa: E402
+
+BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
+CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
+
+
+def draws(seed):
+    g = torch.Generator(device="cuda").manual_seed(seed)
+    return lambda *shape: torch.randn(*shape, generator=g, device="cuda")
+
+
+def fused(op, **call):
+    try:
+        _core.picked_kernel(op, CAPABILITY, **call)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def rows_of(draw, T, K, dtype):
+    """Rows, what a product takes of them, their sums of squares."""
+    h = draw(T, K).to(BF16) * 3
+    if T > 2:
+        h[1] = 0
+        h[2, ::3] = float("nan")
+    scaled, squares = torch.empty_like(h), torch.empty(T, -(-K // 16), device="cuda")
+    ops.rms_rows(x=h, scale=draw(1, K).to(BF16) * 0.1, scaled=scaled, squares=squares)
+    return scaled.to(dtype), squares
+
+
+# T, M, K, eight bits, gated, fused on sm_90a: K cut in one, two, four, eight; K off whole steps and sums off whole fours
+@pytest.mark.parametrize("T, M, K, eight, gated, one", [(50, 8192, 1024, 0, 1, 1), (50, 2560, 1024, 0, 0, 1), (64, 1024, 4096, 0, 0, 1), (1, 2560, 1024, 0, 0, 1), (17, 6144, 2048, 0, 1, 1),
+                                                        (33, 2048, 1024, 1, 1, 1), (9, 520, 264, 0, 0, 1), (5, 512, 400, 1, 0, 1), (70, 512, 256, 0, 0, 0)])
+def test_rms_gemm(T, M, K, eight, gated, one):
+    draw, dtype = draws(T + M), E4M3 if eight else BF16
+    x, squares = rows_of(draw, T, K, dtype)
+    call = {"x": x, "squares": squares, "w": (draw(M, K) * K**-0.5).to(dtype), "bias": draw(M), "rows": torch.tensor([max(T - 1, 1)], device="cuda", dtype=torch.int32)}
+    call |= {"x_scale": draw(1).abs() + 0.5, "w_row_scale": draw(M).abs() + 0.5} if eight else {}
+    first, second = (torch.full((T, M // (2 if gated else 1)), 7.0, dtype=BF16, device="cuda") for _ in range(2))
+    scale = torch.zeros(T, device="cuda")
+    ops.rms_scale(squares=squares, row_scale=scale, columns=K, eps=1e-5, rows=call["rows"])
+    parts = {k: v for k, v in call.items() if k != "squares"} | {"x_row_scale": scale, "out": first}
+    ops.gated_gemm(act="gelu_tanh", **parts) if gated else ops.gemm(epilogue="silu", **parts)
+    call |= {"row_scale": torch.empty_like(scale), "out": second, "eps": 1e-5, "gated": bool(gated), "epilogue": "gelu_tanh" if gated else "silu"}
+    assert CAPABILITY != 90 or fused("rms_gemm", **call) == bool(one)
+    for _ in range(3):
+        ops.rms_gemm(**call)
+        assert torch.equal(first.view(torch.int16), second.view(torch.int16))
+
+
+# T, N, K, eight bits, gate, fused on sm_90a
+@pytest.mark.parametrize("T, N, K, eight, gate, one", [(50, 1024, 2048, 0, 1, 1), (50, 1024, 4096, 0, 1, 1), (64, 1024, 4096, 1, 1, 1), (33, 1040, 4096, 0, 0, 1), (40, 528, 2048, 1, 0, 1), (16, 1024, 4096, 0, 1, 0),
+                                                       (50, 2560, 1024, 0, 0, 0), (90, 512, 256, 0, 1, 0)])
+def test_gemm_rms_rows(T, N, K, eight, gate, one):
+    draw, dtype = draws(T * N), E4M3 if eight else BF16
+    call = {"x": draw(T, K).to(dtype), "w": (draw(N, K) * K**-0.5).to(dtype), "rows": torch.tensor([T - 3], device="cuda", dtype=torch.int32)}
+    call |= ({"gate": draw(1, N).to(BF16)} if gate else {}) | ({"x_scale": draw(1).abs() + 0.5, "w_row_scale": draw(N).abs() + 0.5} if eight else {})
+    hidden = draw(T, N).to(BF16)
+    hidden[2, 5] = float("inf")
+    scale = draw(1, N).to(BF16) * 0.1
+
+    def outputs():
+        return {"out": hidden.clone(), "scaled": torch.full((T, N), 7.0, dtype=BF16, device="cuda"), "squares": torch.full((T, -(-N // 16)), 7.0, device="cuda")}
+
+    want = outputs()
+    ops.gemm(residual=want["out"], out=want["out"], **call)
+    ops.rms_rows(x=want["out"], scale=scale, scaled=want["scaled"], squares=want["squares"], rows=call["rows"])
+    for _ in range(3):
+        got = outputs()
+        assert CAPABILITY != 90 or fused("gemm_rms_rows", residual=got["out"], scale=scale, **got, **call) == bool(one)
+        ops.gemm_rms_rows(residual=got["out"], scale=scale, **got, **call)
+        for port, t in got.items():
+            assert torch.equal(t.view(torch.int16), want[port].view(torch.int16)), port
+
+
+@pytest.mark.parametrize("T, Hq, D, K", [(50, 8, 256, 1024), (64, 8, 256, 1024), (3, 8, 128, 512), (20, 30, 64, 264)])
+def test_qkv_gemm_of_squares(T, Hq, D, K):
+    draw, N = draws(T + Hq), (Hq + 2) * D
+    x, squares = rows_of(draw, T, K, BF16)
+    call = {"x": x, "w": (draw(N, K) * K**-0.5).to(BF16), "bias": draw(N), "pos": torch.arange(T, device="cuda", dtype=torch.int32) + 576, "inv_freq": 10000.0 ** -(torch.arange(D // 2, device="cuda") / (D // 2))}
+    scale, qkv = torch.empty(T, device="cuda"), torch.empty(T, N, dtype=BF16, device="cuda")
+
+    def outputs():
+        return {"q": torch.empty(T, Hq, D, dtype=BF16, device="cuda"), "k_cache": torch.zeros(1, 700, 1, D, dtype=BF16, device="cuda"), "v_cache": torch.zeros(1, 700, 1, D, dtype=BF16, device="cuda")}
+
+    want = outputs()
+    ops.rms_scale(squares=squares, row_scale=scale, columns=K)
+    ops.gemm(x=x, w=call["w"], bias=call["bias"], x_row_scale=scale, out=qkv)
+    ops.qkv_rope(qkv=qkv, pos=call["pos"], inv_freq=call["inv_freq"], **want)
+    call |= {"squares": squares, "row_scale": torch.empty_like(scale), "qkv": torch.empty_like(qkv)}
+    for _ in range(3):
+        got = outputs()
+        assert CAPABILITY != 90 or fused("qkv_gemm", **got, **call)
+        ops.qkv_gemm(**got, **call)
+        for port, t in got.items():
+            assert torch.equal(t.view(torch.int16), want[port].view(torch.int16)), port
