@@ -1,5 +1,6 @@
 #include "vivace/jit/binary.h"
 
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -64,6 +65,7 @@ std::vector<std::string> includes_of(std::string_view text) {
 
 struct HeaderFacts {
   Digest digest;
+  size_t bytes;
   std::vector<std::string> includes;
 };
 
@@ -71,7 +73,7 @@ struct HeaderFacts {
 const std::map<std::string, HeaderFacts>& headers() {
   static const std::map<std::string, HeaderFacts> all = [] {
     std::map<std::string, HeaderFacts> m;
-    for (const Header& h : embedded_headers()) m[h.name] = {sha256(h.text), includes_of(h.text)};
+    for (const Header& h : embedded_headers()) m[h.name] = {sha256(h.text), std::strlen(h.text), includes_of(h.text)};
     return m;
   }();
   return all;
@@ -171,6 +173,14 @@ std::string cache_key(const Source& source) {
     all.append(reinterpret_cast<const char*>(d.data()), d.size());
   }
   return hex(sha256(all));
+}
+
+size_t included_bytes(const Source& source) {
+  std::set<std::string> used;
+  collect(includes_of(source.text), &used);
+  size_t bytes = 0;
+  for (const std::string& h : used) bytes += headers().at(h).bytes;
+  return bytes;
 }
 
 }  // namespace vivace::jit
