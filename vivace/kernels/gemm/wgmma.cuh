@@ -71,7 +71,42 @@ struct WgmmaRing {
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
-    if constexpr (P.promote) {
+    if constexpr (P.promote && P.tokens <= 64) {  // two stages' sums take turns: one is added while the next is on its way
+      float even[P.tokens / 2], odd[P.tokens / 2];
+      int even_slot = slot, odd_slot = slot;
+      const auto begin = [&](float(&part)[P.tokens / 2], int& at) {
+        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+        multiply_stage(part, false);
+        at = slot;
+        advance();
+      };
+      const auto add = [&](const float(&part)[P.tokens / 2], int at) {
+        release(at);
+#pragma unroll
+        for (int j = 0; j < P.tokens / 2; ++j) acc[j] += part[j];
+      };
+      if (steps == 0) return;
+      begin(even, even_slot);
+      int k = 0;
+      for (; k + 2 < steps; k += 2) {
+        begin(odd, odd_slot);
+        ptx::wgmma_wait<1>(even);
+        add(even, even_slot);
+        begin(even, even_slot);
+        ptx::wgmma_wait<1>(odd);
+        add(odd, odd_slot);
+      }
+      if (k + 1 < steps) {
+        begin(odd, odd_slot);
+        ptx::wgmma_wait<1>(even);
+        add(even, even_slot);
+        ptx::wgmma_wait<0>(odd);
+        add(odd, odd_slot);
+      } else {
+        ptx::wgmma_wait<0>(even);
+        add(even, even_slot);
+      }
+    } else if constexpr (P.promote) {
       for (int k = 0; k < steps; ++k, advance()) {
         ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         float part[P.tokens / 2];
