@@ -13,11 +13,22 @@ TOOL = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitiz
 pytestmark = pytest.mark.skipif(not (device and device.ON_GPU) or not Path(TOOL).exists(), reason="needs --device cuda and compute-sanitizer")
 
 
-def test_racecheck_takes_uneven_named_barriers_for_a_race():
-    done = subprocess.run([TOOL, "--tool", "racecheck", sys.executable, Path(__file__).with_name("barrier_case.py")], capture_output=True, text=True, timeout=120)
+def reported(case):
+    """Kernels of a case that the tool reports."""
+    done = subprocess.run([TOOL, "--tool", "racecheck", sys.executable, Path(__file__).with_name(case)], capture_output=True, text=True, timeout=120)
     said = done.stdout + done.stderr
     assert "RACECHECK SUMMARY" in said, said[-500:]
-    reported = set(re.findall(r"(?:Write|Read) access at (\w+)", said))
-    assert "racing" in reported, "the tool no longer sees a real race: " + said[-500:]
-    assert not reported & {"equal", "evened"}, said[-1500:]
-    assert "unequal" in reported, "this version of the tool follows uneven barriers: drop EVEN of tool_views.py and run the kernels as they are"
+    return set(re.findall(r"(?:Write|Read) access at (\w+)", said))
+
+
+def test_racecheck_takes_uneven_named_barriers_for_a_race():
+    found = reported("barrier_case.py")
+    assert "racing" in found, "the tool no longer sees a real race"
+    assert not found & {"equal", "evened"}, found
+    assert "unequal" in found, "this version of the tool follows uneven barriers: drop those of EVEN of tool_views.py and run the kernels as they are"
+
+
+def test_racecheck_takes_one_lanes_arrival_for_its_warp_for_a_race():
+    found = reported("arrival_case.py")
+    assert not found & {"loads_all", "matrix_all"}, found
+    assert found == {"loads_one", "matrix_one"}, "this version of the tool follows __syncwarp(): drop the arrivals of EVEN of tool_views.py and run the kernels as they are"

@@ -5,8 +5,9 @@ racecheck, EVEN. It orders a block's accesses by counting barriers a warp has pa
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
 (test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
-for its warp: it orders that lane's accesses alone. attention_stream, attention_split, scaled_attention_fed, gemm_widened and norm_gemm are run with an
-arrival of every lane (the last two not yet: docs/design/050), and attention_split with maxima agreed on in every turn: how many barriers that takes otherwise depends on scores.
+for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_widened and norm_gemm
+are run with an arrival of every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes
+otherwise depends on scores.
 """
 from pathlib import Path
 

@@ -111,7 +111,7 @@ Result<std::vector<BinaryPtr>> Compiler::get(std::span<const Source> sources) {
   std::map<std::string, size_t> bytes;  // by text, which few sources have of their own
   for (const size_t i : work)
     if (const auto [at, fresh] = bytes.try_emplace(sources[i].text); fresh) at->second = included_bytes(sources[i]);
-  std::stable_sort(work.begin(), work.end(), [&](size_t a, size_t b) { return bytes[sources[a].text] > bytes[sources[b].text]; });
+  std::sort(work.begin(), work.end(), [&](size_t a, size_t b) { return std::pair(bytes[sources[b].text], a) < std::pair(bytes[sources[a].text], b); });
 
   std::vector<BinaryPtr> out(sources.size());
   std::vector<Status> errors(sources.size());
