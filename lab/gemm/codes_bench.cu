@@ -31,24 +31,40 @@ __global__ void fill_blocks(uint8_t* p, size_t blocks, int bytes, int scale_at, 
   }
 }
 
+/// Scales beside W: of a useful size, as e4m3 (groups of 16) or bf16.
+__global__ void fill_scales(uint8_t* p, size_t bytes, bool eight, uint64_t seed) {
+  for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < bytes; i += size_t{gridDim.x} * blockDim.x)
+    p[i] = eight ? 0x10 + mix(seed + i) % 24 : i % 2 ? 0x3c : static_cast<uint8_t>(mix(seed + i));
+}
+
+/// Element k of the row that starts with element `start` of W; `scales` are those of W, in groups of `group`.
 template <DType W>
-__device__ float weight(const uint8_t* row, int64_t k) {
-  float y[8];
-  constexpr int kBlock = is_block(W) ? info(W).block : 8;
-  if constexpr (is_block(W)) decode8<W>(row + k / kBlock * info(W).bytes, static_cast<int>(k % kBlock / 8 * 8), y);
-  else y[k % 8] = to_float(e4m3{row[k]});
-  return y[k % 8];
+__device__ float weight(const uint8_t* w, int64_t start, int64_t k, const uint8_t* scales, int group) {
+  if constexpr (W == DType::e2m1 || W == DType::i4) {
+    const int code = w[(start + k) / 2] >> (k % 2 * 4) & 15, m = code & 7;
+    const int64_t at = (start + k) / group;
+    if (W == DType::i4) return static_cast<float>((code ^ 8) - 8) * to_float(bf16{reinterpret_cast<const uint16_t*>(scales)[at]});
+    const float size = m < 4 ? 0.5f * m : m < 6 ? m - 2.0f : 2.0f * m - 8.0f;
+    return (code & 8 ? -size : size) * to_float(e4m3{scales[at]});
+  } else {
+    const uint8_t* row = w + row_bytes(W, start);
+    float y[8];
+    constexpr int kBlock = is_block(W) ? info(W).block : 8;
+    if constexpr (is_block(W)) decode8<W>(row + k / kBlock * info(W).bytes, static_cast<int>(k % kBlock / 8 * 8), y);
+    else y[k % 8] = to_float(e4m3{row[k]});
+    return y[k % 8];
+  }
 }
 
 /// As lab::reference, over blocks of 32: x as it is, or as int8 stands for it. The size counts a block's largest weight.
 template <DType W>
-__global__ void reference_blocks(const bf16* x, const uint8_t* w, int64_t K, bool q8, const int2* pick, int count, double* ref, double* size) {
+__global__ void reference_blocks(const bf16* x, const uint8_t* w, const uint8_t* scales, int group, int64_t K, bool q8, const int2* pick, int count, double* ref, double* size) {
   const int i = static_cast<int>((blockIdx.x * size_t{blockDim.x} + threadIdx.x) / 32), lane = threadIdx.x % 32;
   if (i >= count) return;
   double s = 0, m = 0;
   for (int64_t k = lane; k < K; k += 32) {
     float v = to_float(x[pick[i].x * K + k]), amax = fabsf(v);
-    const float wk = weight<W>(w + pick[i].y * row_bytes(W, K), k);
+    const float wk = weight<W>(w, pick[i].y * K, k, scales, group);
     float top = fabsf(wk);
     for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d)), top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
     double used = v;
@@ -81,16 +97,16 @@ std::vector<Variant> variants(CUlibrary library) {
     char* text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
     const char *w = std::strstr(text, "DType)"), *act = std::strstr(text, "GemmAct)"), *p = std::strstr(text, "GemmCodes{");
     if (!w || !act || !p) continue;
-    Variant v;
-    char flag[8];
+    Variant v = {};
+    char flag[8] = "true", name[96];
+    int scale = 0, group = 0;
     v.kernel = k, v.w = static_cast<DType>(std::atoi(w + 6)), v.act = static_cast<GemmAct>(std::atoi(act + 8));
-    std::sscanf(p, "GemmCodes{%d, %d, %d, %d, %d, %d, %d, %5[a-z]", &v.p.warps_n, &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag);
-    v.p.aligned = flag[0] == 't';
+    std::sscanf(p, "GemmCodes{%d, %d, %d, %d, %d, %d, %d, %5[a-z], %d, (vivace::DType)%d", &v.p.warps_n, &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag, &group, &scale);
+    v.p.aligned = flag[0] == 't', v.p.group = group, v.p.scale = static_cast<DType>(scale);
     if (const char* last = std::strrchr(p, '}')) {  // the last number is the copies' width
       while (last > p && last[-1] != ' ') --last;
       v.p.bulk = last[0] == '(' ? std::atoi(last + 5) : std::atoi(last);
     }
-    char name[96];
     std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s", vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles,
                   v.p.token_tiles, v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.bulk > 0 ? "b" : "");
     v.name = name;
@@ -120,7 +136,16 @@ bool launch(const Variant& v, const GemmArgs& a, cudaStream_t stream) {
   c.hStream = stream;
   c.attrs = attr;
   c.numAttrs = v.p.cluster > 1 ? 2 : 1;
-  void* params[] = {const_cast<GemmArgs*>(&a)};
+  GemmCodesArgs codes = {};
+  codes.g = a;
+  void* params[] = {&codes};
+  if (v.p.bulk > 0) {
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.K) / 4), static_cast<cuuint64_t>(a.N)}, pitch[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.w_stride))};
+    const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.pitch(v.w) / 4), static_cast<cuuint32_t>(16 * v.p.row_tiles)}, steps[] = {1, 1};
+    if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.w_map), CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, const_cast<void*>(a.w), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+      return false;
+  }
   return cuLaunchKernelEx(&c, reinterpret_cast<CUfunction>(v.kernel), params, nullptr) == CUDA_SUCCESS;
 }
 
@@ -138,6 +163,7 @@ int main(int argc, char** argv) {
   constexpr size_t kPool = size_t{640} << 20;
   constexpr int kMaxT = 512;
   uint8_t* w = device_alloc<uint8_t>(kPool);
+  uint8_t* scales = device_alloc<uint8_t>(kPool / 8);
   char* plain = device_alloc<char>(kPool);
   bf16 *x = device_alloc<bf16>(size_t{kMaxT} * 16384), *out = device_alloc<bf16>(size_t{kMaxT} * 32768);
   fill_random<<<1024, 256>>>(x, size_t{kMaxT} * 16384, 3);
@@ -147,7 +173,7 @@ int main(int argc, char** argv) {
   double *d_ref = device_alloc<double>(kPick), *d_size = device_alloc<double>(kPick);
   Blas blas;
   struct Shape { int N, K; };
-  const Shape shapes[] = {{24576, 4096}, {4096, 4096}, {4096, 12288}, {1024, 4096}, {600, 1536}};
+  const Shape shapes[] = {{24576, 4096}, {6144, 4096}, {4096, 4096}, {4096, 12288}, {1024, 4096}, {600, 1536}};
   const int tokens[] = {1, 8, 16, 32, 64, 512};
   std::map<std::pair<int, int>, std::map<int, double>> peer;
   int wrong = 0;
@@ -159,7 +185,8 @@ int main(int argc, char** argv) {
     if (v.w != filled) {
       const int bytes = info(v.w).bytes, at = v.w == DType::q6_k ? 208 : 0;
       if (is_block(v.w)) fill_blocks<<<4096, 256>>>(w, kPool / bytes, bytes, at, v.p.has_min(v.w), 9);
-      else fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(w), kPool, 5);
+      else if (v.w == DType::e4m3) fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(w), kPool, 5);
+      else fill_blocks<<<4096, 256>>>(w, kPool / 32, 32, 0, false, 5), fill_scales<<<1024, 256>>>(scales, kPool / 8, v.w == DType::e2m1, 6);
       filled = v.w;
     }
     std::string line = v.name + ":";
@@ -176,11 +203,13 @@ int main(int argc, char** argv) {
         const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / w_bytes, 2, 60)), nodes = std::clamp(copies * 2, 8, 60);
         GemmArgs a = {};
         a.x = x, a.w = w, a.out = out, a.x_stride = a.w_stride = s.K, a.out_stride = s.N, a.T = M, a.N = s.N, a.K = s.K, a.alpha = 1.0f;
-        a.act = v.act, a.x_dtype = DType::bf16, a.w_dtype = v.w, a.out_dtype = DType::bf16;
+        a.act = v.act, a.block_rows = 1, a.block_group = v.p.group, a.scale_dtype = v.p.scale, a.x_dtype = DType::bf16, a.w_dtype = v.w, a.out_dtype = DType::bf16;
+        if (v.p.group > 0) a.w_block_scale = scales, a.block_stride = (s.K + v.p.group - 1) / v.p.group;
+        const size_t scale_bytes = a.block_stride * s.N * info(a.scale_dtype).bytes;
         std::vector<int2> pick(kPick);
         for (int i = 0; i < kPick; ++i) pick[i] = {static_cast<int>(i * 2654435761u % M), static_cast<int>((i * 40503u + 17) % s.N)};
         LAB_CHECK(cudaMemcpy(d_pick, pick.data(), kPick * sizeof(int2), cudaMemcpyHostToDevice));
-        const auto reference = [&]<DType W>() { reference_blocks<W><<<kPick / 8, 256>>>(x, w, s.K, v.act == GemmAct::q8, d_pick, kPick, d_ref, d_size); };
+        const auto reference = [&]<DType W>() { reference_blocks<W><<<kPick / 8, 256>>>(x, w, scales, v.p.group, s.K, v.act == GemmAct::q8, d_pick, kPick, d_ref, d_size); };
         switch (v.w) {
           case DType::q4_0: reference.operator()<DType::q4_0>(); break;
           case DType::q4_1: reference.operator()<DType::q4_1>(); break;
@@ -190,6 +219,8 @@ int main(int argc, char** argv) {
           case DType::q4_k: reference.operator()<DType::q4_k>(); break;
           case DType::q5_k: reference.operator()<DType::q5_k>(); break;
           case DType::q6_k: reference.operator()<DType::q6_k>(); break;
+          case DType::e2m1: reference.operator()<DType::e2m1>(); break;
+          case DType::i4: reference.operator()<DType::i4>(); break;
           default: reference.operator()<DType::e4m3>(); break;
         }
         LAB_CHECK(cudaMemset(out, 0xff, size_t(M) * s.N * 2));
@@ -222,6 +253,7 @@ int main(int argc, char** argv) {
         const double us = time_graph(nodes, [&](int i, cudaStream_t st) {
           GemmArgs b = a;
           b.w = w + i % copies * w_bytes;
+          if (v.p.group > 0) b.w_block_scale = scales + i % copies * scale_bytes;
           return launch(v, b, st);
         });
         auto& lt = peer[{s.N, s.K}];

@@ -230,6 +230,17 @@ CASES = [
     *[Case({"T": 12, "N": 33, "K": 2048}, {"x": "bf16", "w": "q4_1", "out": "bf16", "rows": "i32"}, {"act": act}, distributions=("normal", "zero"), rows=10) for act in ("f32", "q8")],
     Case({"T": 20, "N": 40, "K": 2048}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",),
          positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (40, 16), "w_block_zero": (40, 16)}),
+    # NVFP4, few tokens: scaled where it is widened.
+    *[Case({"T": t, "N": n, "K": k}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=d, positive=("w_block_scale", "w_scale"),
+           shapes={"w_block_scale": (n, k // 16)}, note=note)
+      for t, n, k, d, note in ((1, 70, 512, ("normal", "edges", "zero"), ""), (3, 8500, 256, ("normal",), "blocks walk the tiles"), (8, 40, 4096, ("normal", "large"), "K is cut"),
+                               (12, 40, 17408, ("normal",), "x comes in panels"), (64, 90, 2048, ("normal", "subnormal"), "tens of tokens"))],
+    Case({"T": 30, "N": 40, "K": 2560}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "bias": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, {"epilogue": "silu"},
+         positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (40, 160)}, rows=19),
+    Case({"T": 5, "N": 50, "K": 544}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale",), shapes={"w_block_scale": (50, 34)},
+         note="scales off 16 bytes"),
+    Case({"T": 4, "N": 50, "K": 1184}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), positive=("w_block_scale",),
+         shapes={"w_block_scale": (50, 10)}, rows=3),
     # Many tokens and a quantised w: dequantised on the way to the tensor unit.
     Case({"T": 130, "N": 200, "K": 768}, {"x": "bf16", "w": "q4_0", "bias": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal", "zero"), rows=121),
     Case({"T": 300, "N": 264, "K": 1024}, {"x": "bf16", "w": "q4_1", "out": "bf16"}, {"epilogue": "silu"}, distributions=("normal", "tiny")),

@@ -16,6 +16,16 @@ Status encode_map(const MapShape& s, void* map) {
                                           static_cast<long>(s.columns), static_cast<long>(s.pitch), s.box_rows));
 }
 
+Status encode_map(const WordMapShape& s, void* map) {
+  const uint64_t dims[] = {static_cast<uint64_t>(s.words), static_cast<uint64_t>(s.rows)}, pitches[] = {static_cast<uint64_t>(s.pitch)};
+  const unsigned box[] = {static_cast<unsigned>(s.box_words), static_cast<unsigned>(s.box_rows)}, steps[] = {1, 1};
+  const Status status = VV_CU_STATUS(cuTensorMapEncodeTiled, map, cu::kMapU32, 2u, const_cast<void*>(s.data), dims, pitches, box, steps, cu::kMapNoInterleave,
+                                     cu::kMapNoSwizzle, cu::kMapFetch256, cu::kMapZeros);
+  if (status.ok()) return status;
+  return Status(status).with_context(strf("tensor map of %ld rows x %ld words, pitch %ld bytes, boxes of %d rows x %d words", static_cast<long>(s.rows),
+                                          static_cast<long>(s.words), static_cast<long>(s.pitch), s.box_rows, s.box_words));
+}
+
 Status encode_paired_map(const MapShape& s, void* map) {
   const uint64_t dims[] = {static_cast<uint64_t>(s.columns), 8, 2, static_cast<uint64_t>(s.rows / 16)};
   const uint64_t pitch = static_cast<uint64_t>(s.pitch), pitches[] = {2 * pitch, pitch, 16 * pitch};

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/codes.h"
 #include "vivace/ops/gemm_table.h"
 #include "vivace/ops/gpu.h"
@@ -110,6 +111,11 @@ struct GemmCodesGpu {
     launch->cluster = static_cast<uint32_t>(k.p.cluster);
     launch->smem_bytes = static_cast<uint32_t>(k.p.smem_bytes(k.x, k.w, k.act, static_cast<int>(T < k.p.tokens() ? T : k.p.tokens())));
     launch->grid[0] = static_cast<uint32_t>(tiles * k.p.cluster);
+  }
+  /// What the copy engine is to know of `rows` rows of K elements, `pitch` bytes apart; nothing where it brings none.
+  static Status map(const Key& k, const void* w, int64_t rows, int64_t K, int64_t pitch, kernels::TensorMap* to) {
+    if (k.p.bulk == 0) return {};
+    return device::encode_map(device::WordMapShape{.data = w, .rows = rows, .words = row_bytes(k.w, K) / 4, .pitch = pitch, .box_rows = 16 * k.p.row_tiles, .box_words = k.p.pitch(k.w) / 4}, to);
   }
   /// As many blocks as the chip holds at once where they walk the tiles.
   static void limit(const Key& k, int64_t T, int multiprocessors, exec::Launch* launch) {

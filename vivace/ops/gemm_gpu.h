@@ -205,13 +205,21 @@ struct GemmGpu {
   }
   /// Tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
-    if (k.kind == Kind::codes) Codes::limit(k.codes, a.T, device.info().sm_count, launch);
+    if (k.kind == Kind::codes && launch->grid[0] > 0) {
+      kernels::GemmCodesArgs codes{};
+      codes.g = a;
+      VV_TRY(Codes::map(k.codes, a.w, a.N, a.K, row_bytes(a.w_dtype, a.w_stride), &codes.w_map));
+      launch->set_args(codes);
+      Codes::limit(k.codes, a.T, device.info().sm_count, launch);
+    }
     if ((k.kind != Kind::wgmma && k.kind != Kind::widened) || launch->grid[0] == 0) return {};
     const Wgmma& p = k.wgmma;
     kernels::GemmWgmmaArgs args{};
     if (p.aligned && p.panel == 0) {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
+      else VV_TRY(device::encode_map(device::WordMapShape{.data = a.w, .rows = a.N, .words = row_bytes(a.w_dtype, a.K) / 4, .pitch = row_bytes(a.w_dtype, a.w_stride),
+                                                          .box_rows = 32, .box_words = Widen::pitch(a.w_dtype) / 4}, &args.w_map));
       if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens, &args.residual_map));
     }
     if (p.staged > 0) {

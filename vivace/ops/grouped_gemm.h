@@ -94,7 +94,7 @@ struct grouped_gemm {
              a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, 8);
     }
     static bool has_bulk(const Args& a, Arch arch) {
-      return row_bytes(a.w_dtype, a.w_stride) % 16 == 0 && Codes::bulk(a.w, row_bytes(a.w_dtype, a.K), a.K, a.w_dtype, arch);
+      return a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX && Codes::bulk(a.w, row_bytes(a.w_dtype, a.K), a.K, a.w_dtype, arch);
     }
     /// Weights that Hopper's copy engine takes have orders of their own.
     static int row_class(const Args& a) { return has_wgmma(a, Arch::sm90a) ? 2 : has_bulk(a, Arch::sm90a); }
@@ -119,7 +119,14 @@ struct grouped_gemm {
     }
     /// Tensor maps, and as many blocks as the chip holds at once.
     static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
-      if (k.wgmma.rows == 0 || launch->grid[0] == 0) return {};
+      if (launch->grid[0] == 0) return {};
+      if (k.wgmma.rows == 0) {
+        kernels::GroupedCodesArgs codes{};
+        codes.g = a;
+        VV_TRY(Codes::map(k.codes, a.w, int64_t{a.E} * a.N, a.K, row_bytes(a.w_dtype, a.K), &codes.w_map));
+        launch->set_args(codes);
+        return {};
+      }
       const int bytes = info(a.x_dtype).bytes, at_once = 228 * 1024 / (k.wgmma.smem_bytes() + 1024);
       kernels::GroupedWgmmaArgs args{};
       VV_TRY(device::encode_map({.data = a.x, .rows = a.A, .columns = a.K, .pitch = a.x_stride * bytes, .element_bytes = bytes, .box_rows = k.wgmma.box()}, &args.x_map));

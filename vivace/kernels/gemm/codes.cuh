@@ -1,7 +1,7 @@
 // gemm whose weights are widened in registers: block formats, 8-bit elements, pairs of types that the matrix
 // units do not multiply. Limit: memory bandwidth at few tokens, N * row_bytes(W, K); the integer units next.
 //
-// A warp copies 16 rows of W, 256 elements at a time (Hopper: 512, by the copy engine), as raw bytes into its own
+// A warp copies 16 rows of W, 256 elements at a time (Hopper: 512, one box of the copy engine), as raw bytes into its own
 // ring and widens them on the way to the matrix units: no barrier but the warp's. x is converted once a block, a
 // panel of K at a time. Products of codes and x are exact; each group's sum is scaled and added in f32, in the
 // order of K. Where P.stays(), blocks walk the tiles and their rings run through.
@@ -9,11 +9,11 @@
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/panel.cuh"
 #include "vivace/kernels/gemm/weights.cuh"
-#include "vivace/kernels/ptx/bulk.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
+#include "vivace/kernels/ptx/tma.cuh"
 
 namespace vivace::kernels {
 
@@ -29,11 +29,11 @@ struct CodesTile {
   using Mma = typename MmaType<P.mma(kTypeOf<X>, W)>::Type;
   using Row = WeightRow<W, Mma, P.aligned>;
   using Panel = XPanel<X, Mma, W, kAct, P>;
-  static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kScaled = kBlocks || P.group > 0;
-  static constexpr bool kHalves = W == DType::q6_k || P.group == 16;  // two scales for 32 elements
-  static constexpr int kScaleAt = 16 * P.chunks(W), kZeroAt = kScaleAt + 16 * P.side_chunks(P.scale_bytes(W));  // in a row of the ring
+  static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kFolds = Panel::kFolds, kScaled = !kFolds && (kBlocks || P.group > 0);
+  static constexpr bool kHalves = W == DType::q6_k || (P.group == 16 && !kFolds);  // two scales for 32 elements
+  static constexpr int kScaleAt = 0, kZeroAt = 16 * P.side_chunks(P.scale_bytes(W)), kSidePitch = P.side_pitch(W);  // of what lies behind W
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
-  static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kRows = 16 * P.row_tiles;
+  static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kSlot = P.slot_bytes(W), kRows = 16 * P.row_tiles;
   static constexpr int kRingBytes = P.ring_bytes(W);
   static constexpr bool kReuse = P.reuse();
   static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
@@ -43,6 +43,8 @@ struct CodesTile {
   static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
 
   const GemmArgs& a;
+  const TensorMap& map;
+  int map_row;       // where the matrix starts in it
   uint8_t* ring;     // the warp's
   Panel panel;
   float *sums, *both_sums;
@@ -54,11 +56,11 @@ struct CodesTile {
   int next_tile, next_step, stride, end;  // of the step that is copied next
   bool whole = false;  // the panel holds all of this rank's x
 
-  __device__ __forceinline__ CodesTile(const GemmArgs& args, uint8_t* smem, int tile, int stride_, int end_)
-      : a(args), panel(smem + P.barrier_bytes() + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
+  __device__ __forceinline__ CodesTile(const GemmArgs& args, const TensorMap& w_map, int w_row, uint8_t* smem, int tile, int stride_, int end_)
+      : a(args), map(w_map), map_row(w_row), panel(smem + P.barrier_bytes() + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
         rank(ptx::cluster_rank<P.cluster>()), next_tile(tile), stride(stride_), end(end_) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    ring = smem + P.barrier_bytes() + warp * (P.stages * kRows * kPitch);
+    ring = smem + P.barrier_bytes() + warp * (P.stages * kSlot);
     sums = both_sums = reinterpret_cast<float*>(smem + P.barrier_bytes() + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
     const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
@@ -87,21 +89,19 @@ struct CodesTile {
     }
     if constexpr (kWaits) ptx::copy_commit();
   }
-  /// Step `i` of this rank, rows of W from row0 on. Bytes beyond K become zeros (stay what they are where the copy
-  /// engine brings a row); rows beyond N stay what they are. No L2 policy: ptxas 13.0 keeps a constant one in uniform
+  /// Step `i` of this rank, rows of W from row0 on. Bytes beyond K become zeros; rows beyond N stay what
+  /// they are, or are those of the next matrix. No L2 policy: ptxas 13.0 keeps a constant one in uniform
   /// registers and loses half of it where lanes diverge.
   __device__ __forceinline__ void load_w(int i, int row0, int into) const {
-    uint8_t* slot = ring + into * (kRows * kPitch);
+    uint8_t* slot = ring + into * kSlot;
     const uint8_t* w = static_cast<const uint8_t*>(a.w) + row0 * pitch;
     const int64_t begin = int64_t{first + i} * kBytes, end = row_bytes(W, a.K);
     const int rows = a.N - row0;
-    if constexpr (kBulk) {
-      const int there = max(min(rows, kRows), 0), bytes = static_cast<int>(min(end - begin, int64_t{kBytes}));
-      if (lane == 0) ptx::mbarrier_expect(barriers + 8 * into, there * bytes);
-      __syncwarp();
-#pragma unroll
-      for (int row = lane; row < kRows; row += 32)
-        if (row < there) ptx::bulk_copy(ptx::shared_address(slot + row * kPitch), w + row * pitch + begin, bytes, barriers + 8 * into);
+    if constexpr (kBulk) {  // one box: what lies beyond the matrix comes as zeros, and counts
+      if (lane == 0) {
+        ptx::mbarrier_expect(barriers + 8 * into, kRows * kPitch);
+        ptx::tma_load(ptx::shared_address(slot), map, barriers + 8 * into, static_cast<int>(begin / 4), map_row + row0);
+      }
     } else if (P.aligned && begin + kBytes <= end) {
       // Four lanes a row: 64 bytes at a time, so that few sectors are asked for twice.
       const uint8_t* from = w + lane / 4 * pitch + begin + lane % 4 * 16;
@@ -125,13 +125,28 @@ struct CodesTile {
     if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, row0, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
     if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, row0, a.w_block_zero, a.zero_stride, 1);
   }
+  /// Whether each row of W has a row of its own of an array beside it, which starts at 16 bytes.
+  __device__ __forceinline__ bool straight(const void* array, int64_t pitch_bytes) const {
+    return a.block_rows == 1 && (reinterpret_cast<uint64_t>(array) | static_cast<uint64_t>(pitch_bytes)) % 16 == 0;
+  }
   /// The address of step i's entries of row `row` of W in an array beside it, `pitch_bytes` between its rows.
   __device__ __forceinline__ const uint8_t* side_at(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
     return static_cast<const uint8_t*>(array) + row / a.block_rows * pitch_bytes + int64_t{first + i} * kStep / P.group * bytes;
   }
   template <int kAt, int kSideBytes>
   __device__ __forceinline__ void load_side(uint8_t* slot, int i, int row0, const void* array, int64_t pitch_bytes, int bytes) const {
-    constexpr int kSide = P.side_chunks(kSideBytes);
+    constexpr int kSide = P.side_chunks(kSideBytes), kWhole = kSideBytes / 16;
+    if constexpr (kSideBytes % 16 == 0) {
+      if (straight(array, pitch_bytes) && (int64_t{first + i} + 1) * kStep <= a.K) {
+        const uint8_t* from = side_at(i, 0, array, 0, bytes);
+#pragma unroll
+        for (int at = lane; at < kRows * kWhole; at += 32) {
+          const int row = at / kWhole, chunk = at % kWhole;
+          if (row0 + row < a.N) ptx::copy16(slot + kRows * kPitch + row * kSidePitch + kAt + chunk * 16, from + (row0 + row) * pitch_bytes + chunk * 16, true);
+        }
+        return;
+      }
+    }
 #pragma unroll 1
     for (int at = lane; at < kRows * kSide; at += 32) {
       const int row = at / kSide, chunk = at % kSide;
@@ -140,18 +155,20 @@ struct CodesTile {
       const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start) & ~uint64_t{15}) + chunk * 16;
       const int64_t entries = (a.K - int64_t{first + i} * kStep + P.group - 1) / P.group, there = entries * bytes < kSideBytes ? entries * bytes : kSideBytes;
       const int64_t left = start + there - from;
-      ptx::copy16_part(slot + row * kPitch + kAt + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
+      ptx::copy16_part(slot + kRows * kPitch + row * kSidePitch + kAt + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
     }
   }
   /// Where row `row`'s entries of step i lie in the ring.
   template <int kAt>
   __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
-    return ring + slot * (kRows * kPitch) + row * kPitch + kAt + (reinterpret_cast<uint64_t>(side_at(i, n0 + wn * kRows + row, array, pitch_bytes, bytes)) & 15);
+    const uint8_t* p = ring + slot * kSlot + kRows * kPitch + row * kSidePitch + kAt;
+    if (kStep / P.group * bytes % 16 == 0 && straight(array, pitch_bytes)) return p;
+    return p + (reinterpret_cast<uint64_t>(side_at(i, n0 + wn * kRows + row, array, pitch_bytes, bytes)) & 15);
   }
   /// Row r (0 .. 15) of row tile `tile` in step i's place: the lane's top one, or 8 below.
   __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
     const int row = tile * 16 + half * 8 + lane / 4;
-    const uint8_t* p = ring + slot * (kRows * kPitch) + row * kPitch;
+    const uint8_t* p = ring + slot * kSlot + row * kPitch;
     if constexpr (!P.aligned) p += (reinterpret_cast<uint64_t>(a.w) + (n0 + wn * kRows + row) * pitch + int64_t{first + i} * kBytes) & 15;
     return p;
   }
@@ -214,7 +231,11 @@ struct CodesTile {
     for (int r = 0; r < P.row_tiles; ++r)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        rows[r][h].operands(j, lane % 4, v[r][h]);
+        if constexpr (kFolds) {  // the lane's eight of the 32: one scale
+          scaled_pairs(word_at<P.aligned ? 4 : 1>(rows[r][h].p + j * 16 + lane % 4 * 4), pair_scale(rows[r][h].scales[2 * j + lane % 4 / 2]), v[r][h][0]);
+        } else {
+          rows[r][h].operands(j, lane % 4, v[r][h]);
+        }
         if constexpr (kScaled) {
 #pragma unroll
           for (int q = 0; q < kParts; ++q) scale[r][h][q] = rows[r][h].scale_of(j, q);
@@ -368,7 +389,7 @@ struct CodesTile {
 #pragma unroll
         for (int m = 0; m < P.token_tiles; ++m) {
           const int t = m * 8 + lane % 4 * 2 + e % 2;
-          if (t < tokens) ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(), acc[r][m][e]);
+          if (t < tokens) ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(), kFolds ? acc[r][m][e] * 128.0f : acc[r][m][e]);
         }
       }
   }
@@ -395,11 +416,13 @@ struct CodesTile {
 /// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W. Where P.stays()
 /// and one tile holds all tokens, any number of blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gemm_codes(const __grid_constant__ GemmArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gemm_codes(const __grid_constant__ GemmCodesArgs args) {
   extern __shared__ __align__(128) uint8_t codes_smem[];
+  const GemmArgs& a = args.g;
+  if constexpr (P.bulk > 0) ptx::tma_prefetch(args.w_map);
   const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), tiles_n = (a.N + P.rows() - 1) / P.rows(), block = static_cast<int>(blockIdx.x) / P.cluster, first = block / tiles_t;
   const int stride = P.stays() && tiles_t == 1 ? static_cast<int>(gridDim.x) : tiles_n;
-  CodesTile<X, W, kAct, P> tile(a, codes_smem, first, stride, tiles_n);
+  CodesTile<X, W, kAct, P> tile(a, args.w_map, 0, codes_smem, first, stride, tiles_n);
   const int64_t t0 = int64_t{block % tiles_t} * P.tokens();
   tile.prefetch();  // W is immutable: it is on its way while the predecessor still runs
   ptx::cluster_arrive<P.cluster>();

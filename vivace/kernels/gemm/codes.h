@@ -19,7 +19,7 @@ struct GemmCodes {
   int32_t group = 0;         // elements of K that share an entry of w_block_scale; 0: there is none
   DType scale = DType::f32;  // its type
   bool zeros = false, x_scaled = false;  // w_block_zero, x_block_scale are there
-  int32_t bulk = 0;          // the copy engine brings W, a copy a row of so many of the steps below; 0: cp.async
+  int32_t bulk = 0;          // the copy engine brings W, so many of the steps below at a time; 0: cp.async
   constexpr bool operator==(const GemmCodes&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -41,19 +41,21 @@ struct GemmCodes {
   VV_HD constexpr int step_bytes(DType w) const { return static_cast<int>(row_bytes(w, step(w))); }
   /// Whether a block goes on to other tiles: its sums have a place beside the ring, which then never empties.
   VV_HD constexpr bool stays() const { return bulk > 0 && cluster == 1 && !reuse(); }
-  VV_HD constexpr int barrier_bytes() const { return bulk > 0 ? (8 * stages * warps_n * warps_k + 15) / 16 * 16 : 0; }
+  VV_HD constexpr int barrier_bytes() const { return bulk > 0 ? (8 * stages * warps_n * warps_k + 127) / 128 * 128 : 0; }
   /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
   VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
-  /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind its W.
+  /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind the W of all rows.
   VV_HD constexpr int scale_bytes(DType w) const { return group == 0 ? 0 : (step(w) + group - 1) / group * info(scale).bytes; }
   VV_HD constexpr int zero_bytes(DType w) const { return zeros ? (step(w) + group - 1) / group : 0; }
   VV_HD static constexpr int side_chunks(int bytes) { return bytes == 0 ? 0 : (bytes + 30) / 16; }
   /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank.
   VV_HD constexpr int pitch(DType w) const {
-    const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes, bytes = 16 * (chunks(w) + side_chunks(scale_bytes(w)) + side_chunks(zero_bytes(w)));
+    const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes, bytes = 16 * chunks(w);
     return (bytes + apart - 1) / (2 * apart) * (2 * apart) + apart;
   }
-  VV_HD constexpr int ring_bytes(DType w) const { return stages * warps_n * warps_k * 16 * row_tiles * pitch(w); }
+  VV_HD constexpr int side_pitch(DType w) const { return 16 * (side_chunks(scale_bytes(w)) + side_chunks(zero_bytes(w))); }
+  VV_HD constexpr int slot_bytes(DType w) const { return 16 * row_tiles * (pitch(w) + side_pitch(w)); }  // of a warp's step
+  VV_HD constexpr int ring_bytes(DType w) const { return stages * warps_n * warps_k * slot_bytes(w); }
 
   /// The element type that the matrix units multiply: bf16, or f16 where both sides fit it exactly.
   VV_HD static constexpr DType mma(DType x, DType w) {
@@ -62,20 +64,31 @@ struct GemmCodes {
   /// Numbers of that type whose sum is exactly a value of `t`.
   VV_HD static constexpr int planes(DType t, DType unit) { return t == DType::f32 ? 3 : t == DType::f16 && unit == DType::bf16 ? 2 : 1; }
 
+  /// NVFP4: code and scale have two and four significant bits, bf16 holds their product. Weights are scaled where they are
+  /// widened, in pairs of codes four apart, and x lies in that order.
+  VV_HD constexpr bool folds(DType x, DType w) const {
+    return w == DType::e2m1 && group == 16 && scale == DType::e4m3 && !zeros && !x_scaled && mma(x, w) == DType::bf16;
+  }
   /// Bytes of x's rows in a panel, one token and plane; then of what a token keeps for each 32 elements.
-  VV_HD constexpr int x_pitch(GemmAct act) const { return act == GemmAct::q8 ? panel + 16 : panel * 2 + 32; }
+  VV_HD constexpr int x_pitch(DType x, DType w, GemmAct act) const { return act == GemmAct::q8 ? panel + 16 : panel * 2 + (folds(x, w) ? 64 : 32); }
   VV_HD constexpr bool has_min(DType w) const { return zeros || w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k; }
   VV_HD static constexpr int starts(DType w, GemmAct act) { return act != GemmAct::q8 ? 0 : w == DType::q6_k ? 2 : 1; }
   VV_HD constexpr int side_bytes(DType w, GemmAct act) const {
     return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8 || x_scaled) + has_min(w));
   }
   VV_HD constexpr int panel_bytes(DType x, DType w, GemmAct act, int T) const {
-    return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * (T < tokens() ? T : tokens()) * x_pitch(act) + side_bytes(w, act);
+    return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * (T < tokens() ? T : tokens()) * x_pitch(x, w, act) + side_bytes(w, act);
   }
   VV_HD constexpr int smem_bytes(DType x, DType w, GemmAct act, int T) const {
     const int operands = ring_bytes(w) + panel_bytes(x, w, act, T), sums = (stays() ? 2 : 1) * sum_bytes();
     return barrier_bytes() + (!reuse() ? operands + sums : operands > sums ? operands : sums);
   }
+};
+
+/// Where P.bulk > 0: the map of W as 32-bit words, in boxes of 16 * row_tiles rows x pitch(w) bytes.
+struct GemmCodesArgs {
+  TensorMap w_map;
+  GemmArgs g;
 };
 
 }  // namespace vivace::kernels

@@ -20,7 +20,7 @@ struct XPanel {
   static constexpr bool kInt = kAct == GemmAct::q8, kMin = P.has_min(W);
   static constexpr int kPlanes = kInt ? 1 : P.planes(kTypeOf<X>, kTypeOf<Mma>);
   static constexpr int kStarts = P.starts(W, kAct), kZero = W == DType::q4_0 ? 8 : W == DType::q5_0 ? 16 : W == DType::q6_k ? 32 : 0;
-  static constexpr int kGroups = P.panel / 32, kPitch = P.x_pitch(kAct), kTokens = P.tokens();
+  static constexpr int kGroups = P.panel / 32, kPitch = P.x_pitch(kTypeOf<X>, W, kAct), kTokens = P.tokens();
 
   uint8_t* x;            // [plane][token] rows of kPitch bytes
   int *starts;           // [half][group][token] first value of an integer sum: less its zero point
@@ -29,6 +29,7 @@ struct XPanel {
 
   // Constants, not calls: NVRTC reads a policy from memory where a member function of it gets a run-time argument.
   static constexpr int kSideBytes = P.side_bytes(W, kAct);
+  static constexpr bool kFolds = P.folds(kTypeOf<X>, W);
   static constexpr bool kCopies = !kInt && kTypeOf<X> == kTypeOf<Mma>;  // x as it is: no register in between
 
   __device__ __forceinline__ XPanel(uint8_t* memory, int T) : x(memory), rows(min(T, kTokens)) {
@@ -77,6 +78,11 @@ struct XPanel {
     }
   }
 
+  /// Eight elements with the pairs (0, 4), (1, 5), (2, 6), (3, 7) together.
+  __device__ __forceinline__ static uint4 paired(uint4 v) {
+    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
+  }
+
   /// The same where x needs no conversion: 16 bytes a copy, all of a thread's in flight together.
   __device__ __forceinline__ void copy(const X* from, int64_t stride, int64_t K, int tokens, int groups) const {
     constexpr int kWords = kGroups * 4;
@@ -86,6 +92,13 @@ struct XPanel {
     }
     ptx::copy_commit();
     ptx::copy_wait<0>();
+    if constexpr (kFolds) {  // a thread's own copies
+      for (int u = static_cast<int>(threadIdx.x); u < tokens * kWords; u += P.threads()) {
+        const int t = u / kWords, word = u % kWords;
+        uint4* at = reinterpret_cast<uint4*>(x + t * kPitch + word * 16);
+        if (word < groups * 4) *at = paired(*at);
+      }
+    }
     if constexpr (kMin) {
       __syncthreads();
       for (int u = static_cast<int>(threadIdx.x); u < tokens * kGroups; u += P.threads()) {
@@ -106,6 +119,11 @@ struct XPanel {
   /// The lane's operands of plane p: x of token tile m, group j of the panel.
   __device__ __forceinline__ void operands(int p, int m, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
+    if constexpr (kFolds) {
+      const uint4 v = *reinterpret_cast<const uint4*>(x + (p * rows + t) * kPitch + j * 64 + lane % 4 * 16);
+      b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
+      return;
+    }
     const uint8_t* row = x + (p * rows + t) * kPitch + j * 64 + lane % 4 * 8;
     const uint2 low = *reinterpret_cast<const uint2*>(row), high = *reinterpret_cast<const uint2*>(row + 32);
     b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
@@ -142,8 +160,10 @@ struct XPanel {
       split4<Mma, kPlanes>(four, parts[h]);
     }
 #pragma unroll
-    for (int p = 0; p < kPlanes; ++p)
-      *reinterpret_cast<uint4*>(x + (p * rows + t) * kPitch + group * 64 + lane * 16) = {parts[0][p][0], parts[0][p][1], parts[1][p][0], parts[1][p][1]};
+    for (int p = 0; p < kPlanes; ++p) {
+      const uint4 v = {parts[0][p][0], parts[0][p][1], parts[1][p][0], parts[1][p][1]};
+      *reinterpret_cast<uint4*>(x + (p * rows + t) * kPitch + group * 64 + lane * 16) = kFolds ? paired(v) : v;
+    }
   }
 
   /// d = amax / 127, q = rint(x * (127 / amax)) to even. A NaN makes its block NaN; a block so small that

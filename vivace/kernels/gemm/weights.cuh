@@ -3,6 +3,7 @@
 // 16 + 4c .. 16 + 4c + 3 (c = i % 4), which is what the matrix units want of x and W alike.
 #pragma once
 #include "vivace/kernels/gemm/widen.cuh"
+#include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/quantize/blocks.cuh"
 
 namespace vivace::kernels {
@@ -208,6 +209,30 @@ struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
     }
   }
 };
+
+/// Eight e2m1 times a scale, as pairs of bf16, codes 0 and 4 first: `scale` is it times 2^119, twice, and what comes out 2^-7 of
+/// the product. A magnitude in the lowest bits of bf16's exponent and the highest of its mantissa is 2^-126 of the code's,
+/// also where it is subnormal.
+__device__ __forceinline__ void scaled_pairs(uint32_t q, uint32_t scale, uint32_t (&out)[4]) {
+  // (code & 15) * (2^6 + 2^12): its magnitude at bit 6, its sign at bit 15.
+  const uint32_t later = q >> 8;
+  out[0] = (q & 0x000f000fu) * 0x1040u;
+  out[1] = (q & 0x00f000f0u) * 0x104u;
+  out[2] = (later & 0x000f000fu) * 0x1040u;
+  out[3] = (later & 0x00f000f0u) * 0x104u;
+#pragma unroll
+  for (uint32_t& v : out) {
+    v &= 0x81c081c0u;
+    asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(v) : "r"(scale), "r"(0x80008000u));
+  }
+}
+/// An e4m3 as scaled_pairs() takes it.
+__device__ __forceinline__ uint32_t pair_scale(uint32_t e4m3_bits) {
+  uint32_t half, none;
+  ptx::widen_e4m3(e4m3_bits, half, none);
+  const float s = to_float(f16{static_cast<uint16_t>(half)}) * 0x1p119f;
+  return ptx::pack<bf16>(s, s);
+}
 
 /// bf16, f16 and f32: as they are, or cut into planes where they do not fit Mma.
 template <class T, class Mma, bool kAligned>

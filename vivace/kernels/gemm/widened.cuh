@@ -5,7 +5,6 @@
 #include "vivace/kernels/gemm/weights.cuh"
 #include "vivace/kernels/gemm/wgmma.cuh"
 #include "vivace/kernels/gemm/widened.h"
-#include "vivace/kernels/ptx/bulk.cuh"
 
 namespace vivace::kernels {
 
@@ -41,8 +40,8 @@ struct WideningWarp {
 
   __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
       : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
-    raw = smem + P.smem_bytes() + warp * (Q.ring_bytes(W));
-    barriers = ptx::shared_address(smem) + P.smem_bytes() + GemmWiden::kWarps * Q.ring_bytes(W) + warp * 8 * Q.raw;
+    raw = smem + Q.raw_at(P) + warp * (Q.ring_bytes(W));
+    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmWiden::kWarps * Q.ring_bytes(W) + warp * 8 * Q.raw;
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < Q.raw; ++i) ptx::mbarrier_init(barriers + 8 * i, 1);
@@ -56,12 +55,10 @@ struct WideningWarp {
     if (next_tile >= place.tiles()) return;
     int t0, n0;
     place.tile(next_tile, &t0, &n0);
-    n0 += 32 * warp;
-    const int64_t pitch = row_bytes(W, a.w_stride), begin = int64_t{next_copy} * Q.bytes(W);
-    const int rows = max(min(a.N - n0, 32), 0), bytes = static_cast<int>(min(row_bytes(W, a.K) - begin, int64_t{Q.bytes(W)}));
-    if (lane == 0) ptx::mbarrier_expect(barriers + 8 * into, rows * bytes);
-    __syncwarp();
-    if (lane < rows) ptx::bulk_copy(ptx::shared_address(raw + into * kSlot + lane * kPitch), static_cast<const uint8_t*>(a.w) + (n0 + lane) * pitch + begin, bytes, barriers + 8 * into);
+    if (lane == 0) {  // what lies beyond the matrix comes as zeros, and counts
+      ptx::mbarrier_expect(barriers + 8 * into, kSlot);
+      ptx::tma_load(ptx::shared_address(raw + into * kSlot), args.w_map, barriers + 8 * into, next_copy * (Q.bytes(W) / 4), n0 + 32 * warp);
+    }
     if (++into == Q.raw) into = 0;
     if (++next_copy == copies) next_copy = 0, next_tile += stride;
   }
@@ -219,6 +216,7 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_cons
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
   if (threadIdx.x == 0) {
     ptx::tma_prefetch(args.x_map);
+    ptx::tma_prefetch(args.w_map);
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);
       ptx::mbarrier_init(empty + 8 * s, P.rows / 16);

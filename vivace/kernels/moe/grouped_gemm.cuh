@@ -10,8 +10,10 @@ namespace vivace::kernels {
 
 /// Grid: ceil(N / P.rows()) * (tiles that any offsets could give) * P.cluster blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) grouped_gemm(const __grid_constant__ GroupedGemmArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) grouped_gemm(const __grid_constant__ GroupedCodesArgs args) {
   extern __shared__ __align__(128) uint8_t codes_smem[];
+  const GroupedGemmArgs& a = args.g;
+  if constexpr (P.bulk > 0) ptx::tma_prefetch(args.w_map);
   ptx::cluster_arrive<P.cluster>();
   ptx::dependency_wait();
   ptx::launch_dependents();
@@ -26,7 +28,7 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   g.x = a.x, g.out = a.out;
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.T = a.A, g.N = a.N, g.K = a.K, g.alpha = 1.0f;
-  CodesTile<X, W, kAct, P> tile(g, codes_smem, block % tiles_n, tiles_n, tiles_n);
+  CodesTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, codes_smem, block % tiles_n, tiles_n, tiles_n);
   tile.begin(block % tiles_n);
   tile.prefetch();
   float acc[P.row_tiles][P.token_tiles][4] = {};

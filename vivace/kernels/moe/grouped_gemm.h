@@ -24,6 +24,12 @@ struct GroupedGemmArgs {
   }
 };
 
+/// Where weights are widened in registers: as GemmCodesArgs, of the matrices of all groups one below the other.
+struct GroupedCodesArgs {
+  TensorMap w_map;
+  GroupedGemmArgs g;
+};
+
 /// Hopper: as GemmWgmma, over the tiles of all groups. A tile asks the copy engine for as many boxes of x as it
 /// has rows and multiplies in the narrowest width that holds them, so one kernel serves groups of any size.
 struct GroupedWgmma {
