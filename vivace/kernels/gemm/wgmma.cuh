@@ -252,6 +252,12 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       if constexpr (kRope) {
 #pragma unroll
         for (int p = 0; p < kTurns; ++p) turned[p].prepare(args.rope);
+      } else if constexpr (kDirect) {
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p) {
+          int t, n;
+          if (item(p, &t, &n)) piece[p].prepare();
+        }
       }
       const float* const parts = reinterpret_cast<const float*>(sums);
       if constexpr (kDirect) {
@@ -268,19 +274,26 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
             turned[p].finish(a, out.scale, t, M, y);
           }
         }
+        // All pieces side by side: one after the other each would wait for its own results.
+        constexpr int kAll = kRope ? 0 : kPieces;
+        float y[kPieces][Merge::kVec];
+        uint32_t word[kPieces][kPairs];
+        int t, n;
 #pragma unroll
-        for (int p = 0; p < (kRope ? 0 : kPieces); ++p) {
-          int t, n;
-          if (!item(p, &t, &n)) continue;
-          float y[Merge::kVec];
-          Merge::sum(parts, tid + p * 2 * P.rows, y);
-          piece[p].finish(a, out.scale, t, n, M, y, [&](int i, int64_t token, bool within, uint32_t word) {
-            if constexpr (kNext) {
-              then[p].take(args.next, i, token, within, word);
-              if (p == 1 && within && tid % 4 == 0) args.next.squares[token * args.next.squares_stride + n / 16] = __fadd_rn(then[0].sum[i], then[1].sum[i]);
-            }
-          });
-        }
+        for (int p = 0; p < kAll; ++p)
+          if (item(p, &t, &n)) Merge::sum(parts, tid + p * 2 * P.rows, y[p]);
+#pragma unroll
+        for (int p = 0; p < kAll; ++p)
+          if (item(p, &t, &n)) piece[p].words(a, out.scale, t, M, y[p], word[p]);
+#pragma unroll
+        for (int p = 0; p < kAll; ++p)
+          if (item(p, &t, &n))
+            piece[p].leave(a, t, n, M, word[p], [&](int i, int64_t token, bool within, uint32_t both) {
+              if constexpr (kNext) {
+                then[p].take(args.next, i, token, within, both);
+                if (p == 1 && within && tid % 4 == 0) args.next.squares[token * args.next.squares_stride + n / 16] = __fadd_rn(then[0].sum[i], then[1].sum[i]);
+              }
+            });
       } else {
         ptx::named_barrier<2 * P.rows>(1);
         ptx::mbarrier_wait<true>(merged, 0);
@@ -308,7 +321,10 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         for (int j = 0; j < P.tokens / 4; ++j) y[j] = acc[j / 2 * 4 + 2 * p + j % 2];
         int t, n;
         item(p, &t, &n);
-        piece[p].finish(a, out.scale, t, n, M, y, [](int, int64_t, bool, uint32_t) {});
+        piece[p].prepare();
+        uint32_t word[kPairs];
+        piece[p].words(a, out.scale, t, M, y, word);
+        piece[p].leave(a, t, n, M, word, [](int, int64_t, bool, uint32_t) {});
       }
     } else if constexpr (P.staged > 0) {
       WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);

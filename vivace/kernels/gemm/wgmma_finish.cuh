@@ -242,27 +242,40 @@ struct WgmmaPiece {
         residual[i] = t + 8 * i + lane / 4 < M && col < a.N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(a.residual) + residual_at + 8 * i * a.residual_stride) : 0;
     }
   }
-  /// See: see(i, token, within, word) of the lane's two columns of its token of each eight, as they leave.
-  template <class See>
-  __device__ __forceinline__ void finish(const GemmArgs& a, float scale, int t, int n, int M, const float (&y)[2 * kPairs], See&& see) const {
-    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
+  /// What follows from that, while the sums or their parts are on their way.
+  __device__ __forceinline__ void prepare() {
+    if constexpr (P.has(kFinishResidual)) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) residual[i] = ptx::transpose_matrix(residual[i]);
+    }
+  }
+  /// Outputs as they lie in the sums' registers: two tokens of a row a word.
+  __device__ __forceinline__ void words(const GemmArgs& a, float scale, int t, int M, const float (&y)[2 * kPairs], uint32_t (&word)[kPairs]) const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float s[2], z[2];
-      token_scales<P>(a, t + 8 * i + lane % 4 * 2, M, s);
-      uint32_t more = 0;
-      if constexpr (P.has(kFinishResidual)) more = ptx::transpose_matrix(residual[i]);
+      token_scales<P>(a, t + 8 * i + threadIdx.x % 4 * 2, M, s);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         z[e] = wgmma_biased<P>(y[2 * i + e], scale, s[e], row);
         if constexpr (P.activation() != Activation::none) z[e] = activate_as<P.activation()>(z[e]);
-        z[e] = wgmma_gated<Out, P>(z[e], WgmmaDivisor(1.0f), row, half_of<Out>(more, e));
+        z[e] = wgmma_gated<Out, P>(z[e], WgmmaDivisor(1.0f), row, P.has(kFinishResidual) ? half_of<Out>(residual[i], e) : 0.0f);
       }
-      const uint32_t word = ptx::transpose_matrix(ptx::pack<Out>(z[0], z[1]));
+      word[i] = ptx::pack<Out>(z[0], z[1]);
+    }
+  }
+  /// Turned, to memory. See: see(i, token, within, word) of the lane's two columns of its token of each eight.
+  template <class See>
+  __device__ __forceinline__ void leave(const GemmArgs& a, int t, int n, int M, uint32_t (&word)[kPairs], See&& see) const {
+    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) word[i] = ptx::transpose_matrix(word[i]);
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
       const int token = t + 8 * i + lane / 4;
       const bool within = token < M && col < a.N;
-      if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word;
-      see(i, token, within, word);
+      if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word[i];
+      see(i, token, within, word[i]);
     }
   }
 };
