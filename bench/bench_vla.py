@@ -270,7 +270,7 @@ def main() -> None:
 
     info, state = device.info(), device.state()
     r = Receipt("vla", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},
-                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_vla.py", versions={"vivace": vivace.__version__}, sources=SOURCES)
+                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command=" ".join(["python bench/bench_vla.py", *sys.argv[1:]]), versions={"vivace": vivace.__version__}, sources=SOURCES)
 
     def add(**row):
         r.row(op="e2e", **row)
