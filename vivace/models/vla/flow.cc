@@ -85,7 +85,8 @@ void FlowPolicy::declare_own() {
     arena_.declare(strf("mlp_ada.%zu", i), act, table, &b.mlp_ada[i]);
   }
   declare("final_ada", act, table, &b.final_ada);
-  if (plan_.eight || info(act).bytes != 2) return;  // codes are made of normalised rows
+  declare("expert.scaled", act, Shape(B * A, H), &b.expert.scaled);
+  if (info(act).bytes != 2) return;
   declare("expert.squares", f32, Shape(B * A, (H + 15) / 16), &b.expert.squares);
   declare("expert.row_scale", f32, Shape(B * A), &b.expert.row_scale);
   b.attn_shift.resize(b.attn_ada.size());

@@ -226,30 +226,34 @@ class Walk {
                 {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}});
   }
 
-  /// Whether the flow's norms are taken behind their products: of rows in 16 bits whose actions are all at one time.
+  /// Whether the flow's norms are taken behind their products: in 16 bits, of actions that are all at one time.
   bool folds() const { return !b_.attn_shift.empty() && x_.even && !x_.enters; }
 
-  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors in `normed` and sums
+  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors in `scaled` and sums
   /// of their squares, and the next product scales its sums and adds the shift times its weights. rms_rows begins the first layer.
   Status folded(size_t i, int64_t step, const Cache& cache) {
     const TowerBuffers& b = b_.expert;
     const GemmaLayer& w = w_.expert[i];
     const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
-    const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
-      return rec_(ops::gemm_rms_rows, {{"x", x}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden}, {"out", b.hidden}, {"scale", scale},
-                                       {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}});
+    const auto onto = [&](const Rows& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
+      return rec_(ops::gemm_rms_rows, {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden},
+                                       {"out", b.hidden}, {"scale", scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}});
     };
     const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
-    if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}}));
-    VV_TRY(rec_(ops::qkv_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
+    if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::qkv_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
                                 {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}},
                 {{"rms_eps", c_.eps}}));
     VV_TRY(attention(b, c_.expert, cache));
-    VV_TRY(onto(flat(b.attended), w.o, attn, mlp.scale));
-    VV_TRY(rec_(ops::rms_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", b.mlp}, {"rows", rows_}},
+    Rows entering;
+    VV_TRY(enter(b, flat(b.attended), at_.expert(i, 1), w.o, &entering));
+    VV_TRY(onto(entering, w.o, attn, mlp.scale));
+    const Rows inner = activated(b, at_.expert(i, 3));
+    VV_TRY(rec_(ops::rms_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
                 {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}}));
-    if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
-    return product({b.mlp, {}, {}}, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
+    VV_TRY(enter(b, inner, at_.expert(i, 3), &entering));
+    if (i + 1 < w_.expert.size()) return onto(entering, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
+    return product(entering, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
   }
 
   /// The factor of a branch whose rows came by this norm: of all rows, or of each.
@@ -347,7 +351,7 @@ class Walk {
   }
   /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to see them or their scales.
   Status norm(const TowerBuffers& b, const Tensor& weight, const Ada& ada, int64_t place, Rows* out) {
-    *out = normed(b, place);
+    *out = ada.scale.present() ? Rows{b.scaled, {}, {}} : normed(b, place);
     out->raw = b.hidden, out->weight = weight, out->ada = ada;
     if (b.hidden.shape[0] <= kFewRows && !x_.enters && (!x_.plan.eight || x_.plan.fixed)) return {};
     VV_TRY(norm(b.hidden, *out));
