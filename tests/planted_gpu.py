@@ -195,8 +195,8 @@ FAULTS = [
     ("grouped_gemm: all groups have the first one's weights", K + "moe/grouped_wgmma.cuh", "tile.group * args.g.N + n0", "0 * tile.group * args.g.N + n0", table("grouped_gemm")),
     ("grouped_gemm: a width too narrow", K + "moe/grouped_wgmma.cuh", "if (tile.count > kWidth)", "if (tile.count > 2 * kWidth)", table("grouped_gemm")),
     ("grouped_gemm does not wait", K + "moe/grouped_wgmma.cuh", WAIT, "", waits("grouped_gemm")),
-    ("moe_route: of equal logits the higher expert", K + "moe/moe_route.cuh", "(k > best || at", "(k >= best || at", table("moe_route")),
-    ("moe_route: weights are not divided", K + "moe/moe_route.cuh", "w[k] = w[k] / mass", "w[k] = w[k]", table("moe_route")),
+    ("moe_route: of equal logits the higher expert", K + "moe/moe_route.cuh", "if (key[i] > best)", "if (key[i] && key[i] >= best)", table("moe_route")),
+    ("moe_route: weights are not divided", K + "moe/moe_route.cuh", "mine_p / mass : mine_p", "mine_p : mine_p", table("moe_route")),
     ("moe_route: a block's places start at nought", K + "moe/moe_route.cuh", "if (r < rank) before += n;", "", tactics("moe_route")),
     ("moe_combine: the residual is left out", K + "moe/moe_combine.cuh", "sum[i][e] = v[e] + sum[i][e]", "sum[i][e] = 0.0f * v[e] + sum[i][e]", table("moe_combine")),
 ]

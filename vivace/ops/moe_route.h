@@ -66,15 +66,16 @@ struct moe_route {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    // Few tokens; many, on Hopper; many experts. All give the same result.
+    // Some tokens; many, on Hopper; few, or many experts. All give the same result.
     static constexpr Policy kTactics[] = {{512, 1}, {512, 8}, {128, 1}};
     static constexpr int64_t kSmem = 96 * 1024, kManyTokens = 32;  // what every chip gives; from here on a cluster pays
+    static constexpr int64_t kFewTokens = 4;                       // a warp each
 
     static Result<Key> pick(const Args& a, Arch arch) {
       const bool wide = kTactics[0].smem_bytes(a.E) <= kSmem;
       if (!wide && kTactics[2].smem_bytes(a.E) > kSmem)
         return Status(Code::kUnsupported, strf("E = %d experts; CUDA kernels route up to %d", a.E, static_cast<int>(kSmem / kTactics[2].smem_bytes(1))));
-      return Key{a.dtype, kTactics[!wide ? 2 : arch >= Arch::sm90a && a.T >= kManyTokens ? 1 : 0]};
+      return Key{a.dtype, kTactics[!wide || a.T <= kFewTokens ? 2 : arch >= Arch::sm90a && a.T >= kManyTokens ? 1 : 0]};
     }
     static std::string instance(const Key& k) {
       return kernel_expression("moe_route<%s, vivace::kernels::MoeRoutePolicy{%d, %d}>", type_name(k.t), k.p.threads, k.p.cluster);

@@ -11,10 +11,14 @@
 
 namespace vivace::kernels {
 
-/// Orders as logits do; NaN below all, -0 like 0.
+/// Orders as logits do: NaN is 1, below all others, and -0 like 0. 0 is nobody's.
 __device__ __forceinline__ uint32_t route_key(float v) {
   const uint32_t u = __float_as_uint(v + 0.0f);
-  return v != v ? 0u : u >> 31 ? ~u : u | 0x80000000u;
+  return v != v ? 1u : (u >> 31 ? ~u : u | 0x80000000u) + 1;
+}
+__device__ __forceinline__ float route_value(uint32_t key) {
+  const uint32_t u = key - 1;
+  return key == 1 ? __uint_as_float(0x7fc00000u) : __uint_as_float(u >> 31 ? u ^ 0x80000000u : ~u);
 }
 
 __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
@@ -23,44 +27,55 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t v) {
   return r;
 }
 
-/// One token's logits, spread over a warp: expert e in lane e % 32. The first 32 * kHeld stay in registers.
+/// One token's logits, spread over a warp: expert e in lane e % 32. The first 32 * kHeld stay in registers, as keys.
 template <class T>
 struct RouteRow {
   static constexpr int kHeld = 8;
   const T* x;
   int E, lane;
-  float held[kHeld];
+  uint32_t key[kHeld];  // 0: chosen, or not there
 
-  __device__ __forceinline__ RouteRow(const T* logits, int experts) : x(logits), E(experts), lane(threadIdx.x % 32) {
+  __device__ __forceinline__ RouteRow(const T* logits, int experts, bool there) : x(logits), E(experts), lane(threadIdx.x % 32) {
+    float v[kHeld];
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) held[i] = lane + i * 32 < E ? to_float(x[lane + i * 32]) : 0.0f;
+    for (int i = 0; i < kHeld; ++i) v[i] = there && lane + i * 32 < E ? to_float(x[lane + i * 32]) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) key[i] = lane + i * 32 < E ? route_key(v[i]) : 0u;
   }
-  template <class F>
-  __device__ __forceinline__ void each(F&& f) const {
+  /// Sum of exp(x - top), before the first choice.
+  __device__ __forceinline__ float mass(float top) const {
+    float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i)
-      if (lane + i * 32 < E) f(lane + i * 32, held[i]);
-    for (int e = lane + kHeld * 32; e < E; e += 32) f(e, to_float(x[e]));
+      if (lane + i * 32 < E) sum += expf(route_value(key[i]) - top);
+    for (int e = lane + kHeld * 32; e < E; e += 32) sum += expf(to_float(x[e]) - top);
+    return warp_reduce(sum, Sum{});
   }
-  /// The largest after (key, expert) `last` in the order of choice: larger keys first, of equals lower experts.
-  __device__ __forceinline__ int next(uint32_t last_key, int last, uint32_t* key) const {
+  /// The largest behind `last` of key `last_key`: larger keys first, of equals lower experts. choose() takes it out.
+  __device__ __forceinline__ int next(uint32_t last_key, int last, uint32_t* found) const {
     uint32_t best = 0;
     int at = 0x7fffffff;
-    each([&](int e, float v) {
-      const uint32_t k = route_key(v);
-      const bool open = last < 0 || k < last_key || (k == last_key && e > last);
-      if (open && (k > best || at == 0x7fffffff)) best = k, at = e;  // a lane's experts ascend
-    });
-    const bool any = at != 0x7fffffff;
-    *key = warp_max(any ? best : 0u);
-    return 0x7fffffff - static_cast<int>(warp_max(any && best == *key ? 0x7fffffffu - static_cast<uint32_t>(at) : 0u));
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      if (key[i] > best) best = key[i], at = lane + i * 32;  // a lane's experts ascend
+    for (int e = lane + kHeld * 32; e < E; e += 32) {
+      const uint32_t k = route_key(to_float(x[e]));
+      if ((last < 0 || k < last_key || (k == last_key && e > last)) && k > best) best = k, at = e;
+    }
+    *found = warp_max(best);
+    return 0x7fffffff - static_cast<int>(warp_max(best == *found ? 0x7fffffffu - static_cast<uint32_t>(at) : 0u));
+  }
+  __device__ __forceinline__ void choose(int e) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i)
+      if (lane + i * 32 == e) key[i] = 0;
   }
 };
 
 /// Grid: one cluster. Shared memory: (warps + 2) * E counts.
 template <class T, MoeRoutePolicy P>
 __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant__ MoeRouteArgs a) {
-  constexpr int kWarps = P.threads / 32;
+  constexpr int kWarps = P.threads / 32, kAtOnce = 4;
   extern __shared__ int route_smem[];
   int* const mine = route_smem + static_cast<int>(threadIdx.x) / 32 * a.E;  // choices of this warp's tokens; then its next place
   int *const total = route_smem + kWarps * a.E, *const first = total + a.E;  // choices of this block; then where each expert begins
@@ -72,31 +87,37 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
   const int64_t M = valid_rows(a.rows, a.T), part = rank * kWarps + warp, parts = P.cluster * kWarps;
   const int64_t begin = M * part / parts, end = M * (part + 1) / parts;
 
+  const auto row_of = [&](int64_t t) { return RouteRow<T>(static_cast<const T*>(a.logits) + t * a.logits_stride, a.E, t < end); };
+  RouteRow<T> row = row_of(begin);
   for (int64_t t = begin; t < end; ++t) {
-    const RouteRow<T> row(static_cast<const T*>(a.logits) + t * a.logits_stride, a.E);
-    float top = __uint_as_float(0xff800000u);
-    row.each([&](int, float v) { top = fmaxf(top, v); });
-    top = warp_reduce(top, [](float p, float q) { return fmaxf(p, q); });
-    float mass = 0.0f;
-    if (!a.renormalize) {
-      row.each([&](int, float v) { mass += expf(v - top); });
-      mass = warp_reduce(mass, Sum{});
-    }
-    float* w = a.weights + t * a.weights_stride;
+    const RouteRow<T> after = row_of(t + 1);  // its logits are on their way while this token's experts are chosen
+    float* const w = a.weights + t * a.weights_stride;
+    float top = 0.0f, mass = 0.0f, mine_p = 0.0f;
+    int32_t* const place = a.place + t * a.place_stride;
     uint32_t key = 0;
-    int e = -1;
+    int e = -1, mine_e = 0;
     for (int k = 0; k < a.K; ++k) {
       e = row.next(key, e, &key);
-      const float p = expf(to_float(row.x[e]) - top);
-      if (a.renormalize) mass += p;
-      if (lane == 0) {
-        w[k] = p;
-        a.place[t * a.place_stride + k] = e;  // the expert for now
-        ++mine[e];
+      const float v = route_value(key);
+      if (k == 0) {
+        top = v;
+        if (!a.renormalize) mass = row.mass(top);
       }
+      row.choose(e);
+      const float p = expf(v - top);
+      if (a.renormalize) mass += p;
+      if (lane == k % 32) mine_p = p, mine_e = e;
+      if (k % 32 < 31 && k < a.K - 1) continue;
+      const int at = k - k % 32 + lane;  // choices leave 32 at a time
+      if (at > k) continue;
+      w[at] = a.K <= 32 ? mine_p / mass : mine_p;
+      place[at] = mine_e;  // the expert for now
+      ++mine[mine_e];      // a token's experts differ: no two lanes meet in a count
     }
-    __syncwarp();  // lane 0's weights are there
-    for (int k = lane; k < a.K; k += 32) w[k] = w[k] / mass;
+    __syncwarp();  // all weights are there
+    if (a.K > 32)
+      for (int k = lane; k < a.K; k += 32) w[k] = w[k] / mass;
+    row = after;
   }
   __syncthreads();
 
@@ -126,19 +147,26 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
   ptx::cluster_sync<P.cluster>();  // others have read `total`
   if (warp == 0) {
     int carry = 0;
-    for (int e0 = 0; e0 < a.E; e0 += 32) {
-      const int e = e0 + lane, n = e < a.E ? first[e] : 0;
-      int sum = n;
+    for (int e0 = 0; e0 < a.E; e0 += 32 * kAtOnce) {
+      int n[kAtOnce], sum[kAtOnce];
 #pragma unroll
-      for (int d = 1; d < 32; d *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, sum, d);
-        if (lane >= d) sum += other;
+      for (int i = 0; i < kAtOnce; ++i) sum[i] = n[i] = e0 + i * 32 + lane < a.E ? first[e0 + i * 32 + lane] : 0;
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2)
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int other = __shfl_up_sync(0xffffffffu, sum[i], d);
+          if (lane >= d) sum[i] += other;
+        }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = e0 + i * 32 + lane, before = carry + sum[i] - n[i];
+        if (e < a.E) {
+          first[e] = before;
+          if (rank == 0) a.offsets[e] = before;
+        }
+        carry += __shfl_sync(0xffffffffu, sum[i], 31);
       }
-      if (e < a.E) {
-        first[e] = carry + sum - n;
-        if (rank == 0) a.offsets[e] = carry + sum - n;
-      }
-      carry += __shfl_sync(0xffffffffu, sum, 31);
     }
     if (rank == 0 && lane == 0) a.offsets[a.E] = carry;
   }

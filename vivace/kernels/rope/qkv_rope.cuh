@@ -22,16 +22,16 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
     ptx::prefetch_l2(static_cast<const char*>(w) + part.a[0] * ((first < a.Hq ? a.q_norm_dtype : a.k_norm_dtype) == DType::f32 ? 4 : 2));
   ptx::dependency_wait();
   ptx::launch_dependents();
+  // Loads that follow from the arguments alone travel together; a row that the device says is not there is read, and dropped.
   const int64_t t = blockIdx.x / blocks;
-  if (t >= valid_rows(a.rows, a.T)) return;
+  const int pos = a.pos ? a.pos[t] : 0, slot = a.cache.slot ? a.cache.slot[t] : 0;
   const X* qkv = static_cast<const X*>(a.qkv) + t * a.qkv_stride;
   typename HeadPart<P>::template Raw<X> raw[P.heads];
 #pragma unroll
   for (int n = 0; n < P.heads; ++n)
     if (first + n * P.slots() < heads) part.load_head(qkv + int64_t{first + n * P.slots()} * a.D, raw[n]);
-
-  const int pos = a.pos ? a.pos[t] : 0;
-  const int64_t row = a.cache.k ? a.cache.row(a.cache.slot ? a.cache.slot[t] : 0, pos) : -1;
+  if (t >= valid_rows(a.rows, a.T)) return;
+  const int64_t row = a.cache.k ? a.cache.row(slot, pos) : -1;
   angles.fill(a.inv_freq, R, static_cast<float>(pos), a.attn_factor);
   __syncthreads();
   const bool norms = a.q_norm != nullptr || a.k_norm != nullptr;
