@@ -84,11 +84,11 @@ def warm(models, parts) -> None:
     room = lambda name, precision, kv, batch, invariance="class": (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance)  # noqa: E731
     jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
     jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class") for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
-    jobs |= {room(*STRICT[:2], "auto", rows, kind) for rows in STRICT[2] for kind in ("class", "strict")} if "strict" in parts else set()
-    jobs |= {room(*JITTER[:2], "auto", 1)} if "jitter" in parts else set()
     jobs |= {room(name, "bf16", "auto", 1) for name in PEERS} if "peers" in parts else set()
+    always = {room(*STRICT[:2], "auto", rows, kind) for rows in STRICT[2] for kind in ("class", "strict")} if "strict" in parts else set()
+    always |= {room(*JITTER[:2], "auto", 1)} if "jitter" in parts else set()
     with tempfile.TemporaryDirectory() as folder:
-        chosen = sorted(j for j in jobs if models is None or j[0] in models)
+        chosen = sorted({j for j in jobs if models is None or j[0] in models} | always)
         for name in {j[0] for j in chosen}:
             config = json.loads((ROOT / "bench/configs" / name / "config.json").read_text()) | {"num_hidden_layers": 2}
             (Path(folder) / name).mkdir()
