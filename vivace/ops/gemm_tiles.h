@@ -27,7 +27,8 @@ struct GemmTiles {
                                      {64, 128, 4, 1},  {64, 144, 2, 1},  {64, 144, 4, 1},  {64, 192, 2, 1},  {64, 192, 4, 1},  {64, 256, 2, 1},  {64, 256, 4, 1},  {128, 64, 1, 1},  {128, 64, 2, 1},
                                      {128, 64, 1, 2},  {128, 64, 2, 2},  {128, 64, 1, 4},  {128, 64, 4, 1},  {128, 96, 1, 1},  {128, 96, 2, 1},  {128, 96, 1, 2},  {128, 96, 2, 2},
                                      {128, 128, 1, 1}, {128, 128, 2, 1}, {128, 128, 1, 2}, {128, 128, 2, 2}, {128, 128, 4, 1}, {128, 144, 2, 1}, {128, 144, 1, 2}, {128, 144, 2, 2}, {128, 160, 2, 1}, {128, 160, 1, 2},
-                                     {128, 176, 2, 1}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 192, 2, 2}, {128, 208, 2, 1}, {128, 256, 2, 1}, {128, 256, 1, 2}};
+                                     {128, 176, 2, 1}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 192, 2, 2}, {128, 208, 2, 1}, {128, 256, 2, 1}, {128, 256, 1, 2},
+                                     {192, 96, 1, 2},  {192, 128, 2, 1}, {192, 128, 1, 2}, {192, 144, 1, 2}, {192, 192, 2, 1}, {192, 192, 1, 2}};
   static constexpr int kMaxPromoted = 192;  // tokens: a stage's sums need registers of their own
 
   static constexpr int blocks_at_once(const Wgmma& p) { return std::max(1, (kSmem + 1024) / (p.smem_bytes() + 1024)); }
@@ -107,6 +108,7 @@ struct GemmTiles {
   /// Registers, shared memory and the weight's rows allow it: sums of a stage, and of a second part, need places of their own.
   static constexpr bool serves(const Wgmma& p, int64_t N) {
     const int sums = 1 + p.promote + (p.inside > 1);
+    if (p.rows == 192 && (p.split > 1 || sums * p.tokens > 256)) return false;  // three warpgroups have 152 registers a thread
     return p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && sums * p.tokens <= (sums == 1 ? 256 : 2 * kMaxPromoted) &&
            (p.parts() == 1 || p.rows * p.tokens * 4 + p.tokens * p.turn_stride() * 4 <= p.stages * p.stage_bytes());
   }

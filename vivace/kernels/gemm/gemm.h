@@ -84,7 +84,7 @@ inline constexpr int32_t kFinishAny = 0, kFinishFast = 1, kFinishBias = 2, kFini
 ///   share_w  have neighbouring tokens; each loads a part of W for all of them
 /// Products of one weight shape agree in `split` within an invariance class, and in nothing else.
 struct GemmWgmma {
-  int32_t rows;    // of W a tile: 64 or 128
+  int32_t rows;    // of W a tile: 64, 128 or 192
   int32_t tokens;  // of a tile: widths of ptx::Wgmma
   int32_t stages;
   int32_t split, share_x, share_w;
@@ -103,7 +103,7 @@ struct GemmWgmma {
 
   VV_HD constexpr int groups() const { return rows / 64; }
   // A warp that loads, and one that stores; a group of warps where the multiplying ones need most of the registers.
-  VV_HD constexpr bool wide() const { return rows == 128 && tokens > 64; }
+  VV_HD constexpr bool wide() const { return rows >= 128 && tokens > 64; }
   VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : staged > 0 ? 64 : 32); }
   VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }

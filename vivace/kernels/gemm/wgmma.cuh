@@ -71,7 +71,9 @@ struct WgmmaRing {
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
-    if constexpr (P.promote && P.tokens <= 64) {  // two stages' sums take turns: one is added while the next is on its way
+    // Registers for a third set of sums, and where K is cut for more.
+    constexpr bool kRoom = (3 + (P.split > 1)) * P.tokens / 2 <= (P.groups() == 3 ? 96 : 192);
+    if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
       int even_slot = slot, odd_slot = slot;
       const auto begin = [&](float(&part)[P.tokens / 2], int& at) {
@@ -385,7 +387,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
 
   const WgmmaPlace<T, P> place(a);
   if (warp >= P.rows / 16) {
-    if constexpr (P.wide()) ptx::registers_down<40>();
+    if constexpr (P.wide()) ptx::registers_down<P.groups() == 3 ? 56 : 40>();
     if (warp == P.rows / 16) {
       if constexpr (P.aligned) {
         if (ptx::elect_lane()) wgmma_load<T, Out, P>(args, place, base, full, empty);
@@ -401,7 +403,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
     if constexpr (kStaged) ptx::cluster_arrive<C>();
   } else {
-    if constexpr (P.wide()) ptx::registers_up<232>();
+    if constexpr (P.wide()) ptx::registers_up<P.groups() == 3 ? 152 : 232>();
     WgmmaRing<T, P> ring(place, base, full, empty);
     wgmma_consume<T, Out, P>(a, args, place, ring, sums, merged);
   }
