@@ -61,7 +61,7 @@ CASES += [
     case(patches(2, 20, 28, 3, 14, 14, 6, 6, 5, 2, K=592, order="chw"), {"x": "u8", "out": "f16", "scale": "f32", "offset": "f32"}, distributions=("normal",), note="pixels two by two, frames padded by an even width"),
     case(patches(1, 20, 28, 3, 14, 14, 7, 7, 5, 1, K=592, order="chw"), {"x": "u8", "out": "bf16", "scale": "f32", "offset": "f32"}, distributions=("normal",), note="patches that begin at odd pixels"),
     case(patches(1, 16, 16, 3, 16, 16, 16, 16, order="chw"), {"x": "u8", "out": "f32"}, distributions=("normal",), note="one patch"),
-    *(case(patches(1, 448, 448, 3, 14, 14, 14, 14, K=592, order="chw"), {"x": "u8", "out": out, "scale": "f32", "offset": "f32"}, distributions=("normal",), note="many pixels two by two") for out in ("f32", "bf16", "f16")),
-    *(case(patches(1, 1, 2200, 80, 1, 3, 1, 1, 0, 1), {"x": x, "out": out, **more}, distributions=("normal",), note="many whole groups") for x, out in KINDS for more in ({}, {"scale": "f32"})),
+    *(case(patches(2, 448, 448, 3, 14, 14, 14, 14, K=592, order="chw"), {"x": "u8", "out": out, "scale": "f32", "offset": "f32"}, distributions=("normal",), note="many pixels two by two") for out in ("f32", "bf16", "f16")),
+    *(case(patches(1, 1, 4400, 80, 1, 3, 1, 1, 0, 1), {"x": x, "out": out, **more}, distributions=("normal",), note="many whole groups") for x, out in KINDS for more in ({}, {"scale": "f32"})),
     case(patches(3, 2, 90, 24, 2, 4, 1, 3, 1, 2), {"x": "bf16", "out": "bf16"}, distributions=("normal", "nonfinite", "subnormal"), note="bits, several lines of patches and frames a block"),
 ]
