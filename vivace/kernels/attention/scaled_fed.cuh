@@ -100,12 +100,17 @@ struct ScaledAttentionFedKernel {
 
   // --- the turning warps ---
 
-  /// Keys [32 step, + 32) of columns [16 chunk, + 16). `from`, `to`: places of the block that some row sees; others count as zeros,
-  /// there may be anything, NaN too.
+  static constexpr int kPatches = kKeys / 32 * (P.kDim / 16);  // of a block: 32 keys of 16 columns
+  static constexpr int kTogether = 4;                          // patches of a warp that are on their way at once
+  /// Patch `patch` of values into registers.
+  __device__ __forceinline__ void load_patch(const unsigned char* v, int patch, uint32_t (&r)[4]) const {
+    ptx::load_matrix4_transposed(ptx::shared_address(v + (patch / 8 * 32 + lane) * P.kDim + (patch % 8 ^ lane % 8) * 16), r);
+  }
+  /// And turned over into shared memory. `from`, `to`: places of the block that some row sees; others count as zeros, there may be
+  /// anything, NaN too.
   template <bool kWhole>
-  __device__ __forceinline__ void turn_over(const unsigned char* v, unsigned char* turned, int step, int chunk, int from, int to) const {
-    uint32_t r[4];
-    ptx::load_matrix4_transposed(ptx::shared_address(v + (step * 32 + lane) * P.kDim + (chunk ^ lane % 8) * 16), r);
+  __device__ __forceinline__ void put_patch(const uint32_t (&r)[4], unsigned char* turned, int patch, int from, int to) const {
+    const int step = patch / 8, chunk = patch % 8;
     const int column = chunk * 16 + lane / 4 * 2, c = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -123,6 +128,18 @@ struct ScaledAttentionFedKernel {
       }
     }
   }
+  template <bool kWhole>
+  __device__ __forceinline__ void turn_block(const unsigned char* v, unsigned char* turned, int from, int to) const {
+#pragma unroll 1
+    for (int patch = warp; patch < kPatches; patch += kTogether * P.kTurners) {
+      uint32_t r[kTogether][4];
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n) load_patch(v, min(patch + n * P.kTurners, kPatches - 1), r[n]);  // without branches: all are under way at once
+#pragma unroll
+      for (int n = 0; n < kTogether; ++n)
+        if (patch + n * P.kTurners < kPatches) put_patch<kWhole>(r[n], turned, patch + n * P.kTurners, from, to);
+    }
+  }
   __device__ __forceinline__ void turn_values() const {
     int i = 0;
     each_run([&](int, int, int lo, int hi) {
@@ -131,13 +148,8 @@ struct ScaledAttentionFedKernel {
         const int from = lo - b * kKeys, to = hi - b * kKeys;
         await(kRawFull, i);
         await_room(kValuesEmpty, i);
-        if (from <= 0 && to >= kKeys) {
-#pragma unroll 2
-          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTurners) turn_over<true>(raw(i), values(i), patch / 8, patch % 8, from, to);
-        } else {
-#pragma unroll 1
-          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTurners) turn_over<false>(raw(i), values(i), patch / 8, patch % 8, from, to);
-        }
+        if (from <= 0 && to >= kKeys) turn_block<true>(raw(i), values(i), from, to);
+        else turn_block<false>(raw(i), values(i), from, to);
         ptx::tensor_fence();
         __syncwarp();
         arrive(kRawEmpty, i);
@@ -298,16 +310,9 @@ struct ScaledAttentionFedKernel {
       ptx::wgmma_wait<1>(scores);
       arrive(kKeysEmpty, i + 1);
       weigh(b * kKeys, whole(b), s, by);
-      // A branch that every weight decides holds the wait for the sums behind the weights (docs/design/020-attention.md).
-      const bool moves = __any_sync(kAll, by[0] != 1 || by[1] != 1 || !(mass[0] >= 0) || !(mass[1] >= 0));
-      if (moves) {
-        ptx::wgmma_wait<0>(sums);
-        shrink(by);
-      } else {
-        asm volatile("// the sums stay");
-        ptx::wgmma_wait<0>(sums);
-      }
+      ptx::wgmma_wait<0>(sums);
       arrive(kValuesEmpty, i);
+      shrink(by);
       round(s, p);
     }
     await(kValuesFull, i);
@@ -365,7 +370,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) scaled_attention_fed(const __gr
   if (row0 >= rows) return;
   k.row_end = min(row0 + P.kRows, rows);
   if (warp < 4) {
-    ptx::registers_down<56>();
+    ptx::registers_down<72>();
     if (warp == 0) {
       k.feed(f);
     } else {
@@ -373,7 +378,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) scaled_attention_fed(const __gr
       k.turn_values();
     }
   } else {
-    ptx::registers_up<224>();
+    ptx::registers_up<216>();
     k.warp = warp - 4;
     k.multiply();
   }
