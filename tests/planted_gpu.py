@@ -128,7 +128,7 @@ FAULTS = [
     ("scaled_attention: the mass is not rescaled", K + "attention/scaled_attention.cuh", "mass[i] *= by[i];", "", table("scaled_attention")),
     ("scaled_attention: even and odd columns change places", K + "attention/scaled_attention.cuh", "multiply_e4m3(out[2 * i], p", "multiply_e4m3(out[2 * i + 1], p", table("scaled_attention")),
     ("scaled_attention: a prefill's mass is not rescaled", K + "attention/scaled_fed.cuh", "mass[i] = mass[i] * by[i] + (", "mass[i] = mass[i] + (", table("scaled_attention")),
-    ("scaled_attention: a prefill's values keep what lies beyond the length", K + "attention/scaled_fed.cuh", "if (from <= 0 && to >= kKeys) {", "if (to >= -kKeys) {", table("scaled_attention")),
+    ("scaled_attention: a prefill's values keep what lies beyond the length", K + "attention/scaled_fed.cuh", "if (from <= 0 && to >= kKeys) turn_block", "if (to >= -kKeys) turn_block", table("scaled_attention")),
     ("scaled_attention: a prefill's values are turned by other keys", K + "attention/scaled_fed.cuh", "odd ? 0x7531 : 0x6420", "odd ? 0x6420 : 0x7531", table("scaled_attention")),
     ("scaled_attention: keys of a step are in another order", K + "attention/scaled_attention.cuh", "four(x[0], x[1], y[0], y[1])", "four(x[0], y[0], x[1], y[1])", table("scaled_attention")),
     ("spread_offsets: a slot's first token is its predecessor's", K + "attention/spread_offsets.h", "offsets[middle] <= t", "offsets[middle] < t", table("spread_offsets")),
