@@ -193,7 +193,7 @@ int main(int argc, char** argv) {
     for (const Shape& s : shapes) {
       if (s.K % info(v.w).block != 0) continue;
       if (v.p.cluster > 1 && (s.N + 63) / 64 * v.p.cluster > 600) continue;
-      if (v.p.bulk > 0 && v.p.cluster > 1 && s.N != 1024) continue;
+      if (v.p.bulk > 0 && v.p.cluster > 1 && s.N > 6144) continue;
       if (v.p.bulk > 0 && (s.K % 32 != 0 || row_bytes(v.w, s.K) % 16 != 0)) continue;
       std::vector<uint16_t> first;
       for (int M : tokens) {

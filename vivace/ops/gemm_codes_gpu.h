@@ -37,7 +37,7 @@ struct GemmCodesGpu {
   // Hopper on, where the copy engine brings W, up to kFewTokens tokens: the same, by tokens alone; the panel grows
   // with K where it fits. The last serves several times.
   static constexpr Policy kBulkTactics[] = {
-      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true},
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
       {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
   };
   static constexpr int kFewTokens = 64, kBulk = 2;

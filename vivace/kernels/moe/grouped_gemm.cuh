@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   float acc[P.row_tiles][P.token_tiles][4] = {};
   tile.run(group.first, group.count, acc);
   ptx::cluster_wait<P.cluster>();
-  tile.template merge<Out>(acc, group.first, group.count);
+  const GemmEpilogue<Out> epilogue(g);
+  tile.merge(acc, group.first, group.count, epilogue, epilogue.template wide<tile.kWidth>());
 }
 
 }  // namespace vivace::kernels
