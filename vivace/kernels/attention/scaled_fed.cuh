@@ -100,17 +100,12 @@ struct ScaledAttentionFedKernel {
 
   // --- the turning warps ---
 
-  static constexpr int kPatches = kKeys / 32 * (P.kDim / 16);  // of a block: 32 keys of 16 columns
-  static constexpr int kTogether = 4;                          // patches of a warp that are on their way at once
-  /// Patch `patch` of values into registers.
-  __device__ __forceinline__ void load_patch(const unsigned char* v, int patch, uint32_t (&r)[4]) const {
-    ptx::load_matrix4_transposed(ptx::shared_address(v + (patch / 8 * 32 + lane) * P.kDim + (patch % 8 ^ lane % 8) * 16), r);
-  }
-  /// And turned over into shared memory. `from`, `to`: places of the block that some row sees; others count as zeros, there may be
-  /// anything, NaN too.
+  /// Keys [32 step, + 32) of columns [16 chunk, + 16). `from`, `to`: places of the block that some row sees; others count as zeros,
+  /// there may be anything, NaN too.
   template <bool kWhole>
-  __device__ __forceinline__ void put_patch(const uint32_t (&r)[4], unsigned char* turned, int patch, int from, int to) const {
-    const int step = patch / 8, chunk = patch % 8;
+  __device__ __forceinline__ void turn_over(const unsigned char* v, unsigned char* turned, int step, int chunk, int from, int to) const {
+    uint32_t r[4];
+    ptx::load_matrix4_transposed(ptx::shared_address(v + (step * 32 + lane) * P.kDim + (chunk ^ lane % 8) * 16), r);
     const int column = chunk * 16 + lane / 4 * 2, c = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -128,18 +123,6 @@ struct ScaledAttentionFedKernel {
       }
     }
   }
-  template <bool kWhole>
-  __device__ __forceinline__ void turn_block(const unsigned char* v, unsigned char* turned, int from, int to) const {
-#pragma unroll 1
-    for (int patch = warp; patch < kPatches; patch += kTogether * P.kTurners) {
-      uint32_t r[kTogether][4];
-#pragma unroll
-      for (int n = 0; n < kTogether; ++n) load_patch(v, min(patch + n * P.kTurners, kPatches - 1), r[n]);  // without branches: all are under way at once
-#pragma unroll
-      for (int n = 0; n < kTogether; ++n)
-        if (patch + n * P.kTurners < kPatches) put_patch<kWhole>(r[n], turned, patch + n * P.kTurners, from, to);
-    }
-  }
   __device__ __forceinline__ void turn_values() const {
     int i = 0;
     each_run([&](int, int, int lo, int hi) {
@@ -148,8 +131,13 @@ struct ScaledAttentionFedKernel {
         const int from = lo - b * kKeys, to = hi - b * kKeys;
         await(kRawFull, i);
         await_room(kValuesEmpty, i);
-        if (from <= 0 && to >= kKeys) turn_block<true>(raw(i), values(i), from, to);
-        else turn_block<false>(raw(i), values(i), from, to);
+        if (from <= 0 && to >= kKeys) {
+#pragma unroll 2
+          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTurners) turn_over<true>(raw(i), values(i), patch / 8, patch % 8, from, to);
+        } else {
+#pragma unroll 1
+          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTurners) turn_over<false>(raw(i), values(i), patch / 8, patch % 8, from, to);
+        }
         ptx::tensor_fence();
         __syncwarp();
         arrive(kRawEmpty, i);
@@ -311,8 +299,8 @@ struct ScaledAttentionFedKernel {
       arrive(kKeysEmpty, i + 1);
       weigh(b * kKeys, whole(b), s, by);
       ptx::wgmma_wait<0>(sums);
-      arrive(kValuesEmpty, i);
       shrink(by);
+      arrive(kValuesEmpty, i);
       round(s, p);
     }
     await(kValuesFull, i);
@@ -370,7 +358,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) scaled_attention_fed(const __gr
   if (row0 >= rows) return;
   k.row_end = min(row0 + P.kRows, rows);
   if (warp < 4) {
-    ptx::registers_down<72>();
+    ptx::registers_down<56>();
     if (warp == 0) {
       k.feed(f);
     } else {
@@ -378,7 +366,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) scaled_attention_fed(const __gr
       k.turn_values();
     }
   } else {
-    ptx::registers_up<216>();
+    ptx::registers_up<224>();
     k.warp = warp - 4;
     k.multiply();
   }
