@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import vivace
 from vivace import _core
+from tests.packed import packed_json
 from tests.test_model import FIXTURES, HUB, TOLERANCE, feed, open_core
 from vivace.convert import GGUF_DTYPES, _Tensors, convert, narrow
 from vivace.blocks import SIZES, fitting, quantize
@@ -118,7 +119,7 @@ def test_the_tokenizer_goes_along(tmp_path, name):
     _write_tokenizer(tmp_path, meta)
     before, after = load_text("", meta), load_text(str(tmp_path), {})
     assert (after.bos, after.eos, after.add_bos) == (before.bos, before.eos, before.add_bos)
-    for s, ids in json.loads((FIXTURES / "spm" / f"{name}.json").read_text())["cases"]:
+    for s, ids in packed_json(FIXTURES / "spm" / f"{name}.json")["cases"]:
         assert after.encode(s) == ids and after.decode(ids) == before.decode(ids)
 
 

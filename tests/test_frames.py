@@ -8,6 +8,7 @@ from safetensors.numpy import load_file
 
 import vivace
 from tests.op_data import device
+from tests.packed import packed_tensors
 from vivace import ops
 
 PRE = Path(__file__).parent / "fixtures" / "vla" / "preprocess"
@@ -16,7 +17,7 @@ SIZES = ["480x640", "200x123", "150x250", "224x224"]
 
 def picture(size):
     if size == "480x640":
-        return np.concatenate([load_file(PRE / f"image_{size}_{part}.safetensors")["rows"] for part in ("top", "bottom")])
+        return np.concatenate([packed_tensors(PRE / f"image_{size}_{part}.safetensors")["rows"] for part in ("top", "bottom")])
     return load_file(PRE / "inputs.safetensors")[f"image_{size}"]
 
 
@@ -38,8 +39,8 @@ def test_frames_match_both_references(size):
     rows = load_file(PRE / "expected.safetensors")
     frame = picture(size)[None]
     openpi, lerobot = (resized(frame, (1, 224, 224, 3), t, filter=f)[0] for t, f in ((np.uint8, "triangle"), (np.float32, "linear")))
-    assert (openpi[rows["u8_rows"]] == load_file(PRE / "expected_openpi.safetensors")[f"{size}.openpi_u8_rows"]).all()
-    np.testing.assert_allclose(lerobot[rows["float_rows"]], load_file(PRE / "expected_lerobot.safetensors")[f"{size}.lerobot_f32_rows"], rtol=0, atol=2e-6)
+    assert (openpi[rows["u8_rows"]] == packed_tensors(PRE / "expected_openpi.safetensors")[f"{size}.openpi_u8_rows"]).all()
+    np.testing.assert_allclose(lerobot[rows["float_rows"]], packed_tensors(PRE / "expected_lerobot.safetensors")[f"{size}.lerobot_f32_rows"], rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("frame, out, message", [

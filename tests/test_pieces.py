@@ -10,6 +10,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 import vivace
+from tests.packed import packed_json
 from vivace import _core
 from vivace.text import load_text
 
@@ -29,7 +30,7 @@ def strings(count, seed):
 
 @pytest.fixture(params=MODELS)
 def stored(request):
-    return _core.load_tokenizer(str(FIXTURES / f"pieces/{request.param}.model")), json.loads((FIXTURES / f"pieces/{request.param}.json").read_text())
+    return _core.load_tokenizer(str(FIXTURES / f"pieces/{request.param}.model")), packed_json(FIXTURES / f"pieces/{request.param}.json")
 
 
 def test_ids_and_texts_are_the_librarys(stored):
@@ -63,7 +64,7 @@ def test_gguf(name):
     """As the tokenizer that Python builds of the same file, which is held to the sentencepiece library by test_spm.py."""
     path = str(FIXTURES / f"spm/{name}.gguf")
     want, ours = load_text("", _core.read_metadata(path)), _core.load_tokenizer(path)
-    for text in ["", " ", "<s>a b</s>", "x<s>", TEXTS, *(s for s, _ in json.loads((FIXTURES / f"spm/{name}.json").read_text())["cases"]), *strings(1500, 2)]:
+    for text in ["", " ", "<s>a b</s>", "x<s>", TEXTS, *(s for s, _ in packed_json(FIXTURES / f"spm/{name}.json")["cases"]), *strings(1500, 2)]:
         for special in (False, True):
             assert ours.encode(text.encode(), special) == want.encode(text, special=special), text
 

@@ -1,4 +1,4 @@
-"""Writes tests/fixtures/spm/<name>.gguf and <name>.json: SentencePiece tokenizers in GGUF's form and what they must give.
+"""Writes tests/fixtures/spm/<name>.gguf and <name>.json.xz: SentencePiece tokenizers in GGUF's form and what they must give.
 
     python -m tests.reference.make_spm_tokenizers      # needs sentencepiece 0.2.3, gguf 0.19.0
 
@@ -9,6 +9,7 @@ kinds, bytes that have no piece.
 """
 import io
 import json
+import lzma
 import random
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def write(name, options):
     w.write_tensors_to_file()
     w.close()
     cases = [[s, sp.encode(s)] for s in strings() + (["<|turn|>hello", "a<|turn|>  b<|turn|>", "x\n\ny"] if user else [])]
-    (OUT / f"{name}.json").write_text(json.dumps({"source": f"sentencepiece {sentencepiece.__version__}", "cases": cases}, ensure_ascii=True, separators=(",", ":")) + "\n")
+    text = json.dumps({"source": f"sentencepiece {sentencepiece.__version__}", "cases": cases}, ensure_ascii=True, separators=(",", ":")) + "\n"
+    (OUT / f"{name}.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
     print(name, len(cases), "strings,", (OUT / f"{name}.gguf").stat().st_size, "bytes")
 
 
