@@ -216,13 +216,11 @@ print(json.dumps({"at": at, "load": model.report()["load_s"]}))
 """
 
 
-def start(add) -> None:
-    """A file of zeros: what it costs to bring weights over does not depend on their values."""
-    name, precision, goal = START
-    config = json.loads((ROOT / f"bench/configs/{name}/config.json").read_text())
+def hollow_checkpoint(folder, config) -> int:
+    """A checkpoint of Qwen3's layout for `config` whose weights are zeros, as a file with a hole; bytes of its weights."""
     h, m, v, d = config["hidden_size"], config["intermediate_size"], config["vocab_size"], config["head_dim"]
     q, kv = config["num_attention_heads"] * d, config["num_key_value_heads"] * d
-    shapes = {"model.embed_tokens.weight": [v, h], "model.norm.weight": [h], "lm_head.weight": [v, h]}
+    shapes = {"model.embed_tokens.weight": [v, h], "model.norm.weight": [h]} | ({} if config.get("tie_word_embeddings") else {"lm_head.weight": [v, h]})
     for i in range(config["num_hidden_layers"]):
         layer = {"input_layernorm": [h], "post_attention_layernorm": [h], "self_attn.q_norm": [d], "self_attn.k_norm": [d], "self_attn.q_proj": [q, h], "self_attn.k_proj": [kv, h],
                  "self_attn.v_proj": [kv, h], "self_attn.o_proj": [h, q], "mlp.gate_proj": [m, h], "mlp.up_proj": [m, h], "mlp.down_proj": [h, m]}
@@ -234,19 +232,25 @@ def start(add) -> None:
         offset += size
     header = json.dumps(table).encode()
     header += b" " * (-len(header) % 8)
+    with open(Path(folder) / "model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(header)) + header)
+        f.truncate(8 + len(header) + offset)
+    (Path(folder) / "config.json").write_text(json.dumps(config))
+    return offset
+
+
+def start(add) -> None:
+    """A file of zeros: what it costs to bring weights over does not depend on their values."""
+    name, precision, goal = START
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.safetensors"
-        with open(path, "wb") as f:
-            f.write(struct.pack("<Q", len(header)) + header)
-            f.truncate(8 + len(header) + offset)
-        (Path(folder) / "config.json").write_text(json.dumps(config))
+        size = hollow_checkpoint(folder, json.loads((ROOT / f"bench/configs/{name}/config.json").read_text()))
         runs = []
         for _ in range(3):  # the first brings the file into the page cache and the kernels into theirs
             out = subprocess.run([sys.executable, "-c", _FIRST_TOKEN, folder, str(time.time())], capture_output=True, text=True, check=True)
             runs.append(json.loads(out.stdout.strip().splitlines()[-1]))
     best = min(runs[1:], key=lambda r: r["at"]["first_token"])
     phases = ", ".join(f"{k} {s:.3f}" for k, s in [*best["at"].items(), *(("load/" + k, s) for k, s in best["load"].items())])
-    add(None, precision, f"model={name},bytes={offset},metric=start", p50_us=best["at"]["first_token"] * 1e6, n=2, limit_us=goal, note=f"seconds: {phases}; first run {runs[0]['at']['first_token']:.2f}")
+    add(None, precision, f"model={name},bytes={size},metric=start", p50_us=best["at"]["first_token"] * 1e6, n=2, limit_us=goal, note=f"seconds: {phases}; first run {runs[0]['at']['first_token']:.2f}")
 
 
 def main() -> None:

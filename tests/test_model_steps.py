@@ -3,8 +3,11 @@
 Bits of a row depend on its class (decode: every row of the step samples; prefill: any other step) and on nothing
 else; in f32 the greedy text is that of the float64 references; bf16 errs no more than the host's bf16 does.
 """
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +15,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
+from bench.bench_llm_device import hollow_checkpoint
 from tests.test_model import answers
 from vivace import _core
 
-FIXTURES = Path(__file__).parent / "fixtures"
+ROOT = Path(__file__).parent.parent
+FIXTURES = ROOT / "tests/fixtures"
 HUB = sorted(p.parent.name for p in (FIXTURES / "tiny").glob("*/config.json"))
 GGUF = sorted(p.stem for p in (FIXTURES / "tiny_gguf").glob("*.gguf"))
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
@@ -236,6 +241,24 @@ def test_a_model_that_does_not_fit_says_by_how_much():
         pytest.skip("the host overcommits")
     with pytest.raises(vivace.OutOfMemoryError, match=r"the model needs \d+ bytes \(weights \d+, arena \d+\), cuda:0 has \d+ free: \d+ too many"):
         vivace.load_model(Path(__file__).parent.parent / "bench/configs/qwen3-8b", device=DEVICE, random_weights=True, context=40960, max_batch=128)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "w8a16"])
+def test_a_load_takes_little_more_than_it_keeps(tmp_path, precision):
+    """Peak of device memory while 220 MB of weights come over: weights, arena, and what is on its way. A matrix that is converted,
+    interleaved or quantised passes a scratch buffer whole, once as it is and once as it becomes."""
+    if DEVICE == "cpu":
+        pytest.skip("tests/test_memory_bound.py holds the host to its bound")
+    config = json.loads((ROOT / "bench/configs/qwen3-0.6b/config.json").read_text()) | {"num_hidden_layers": 2, "vocab_size": 65536}
+    hollow_checkpoint(tmp_path, config)
+    code = ("import json, sys, vivace\n"
+            "with vivace.load_model(sys.argv[1], device=sys.argv[2], precision=sys.argv[3], context=1024) as m:\n"
+            "    r = m.report()\n"
+            "    print(json.dumps([vivace.array.pool_stats(int(sys.argv[2].partition(':')[2] or 0))['peak_used'], r['weight_bytes'], r['arena_bytes']]))")
+    said = subprocess.run([sys.executable, "-c", code, str(tmp_path), DEVICE, precision], capture_output=True, text=True, check=True).stdout
+    peak, weights, arena = json.loads(said.splitlines()[-1])
+    largest = 2 * (65536 if precision != "bf16" else 2 * 3072) * 1024  # in bf16; of bf16's plan only gate and up pass the buffer
+    assert weights + arena <= peak <= weights + arena + 2 * largest + (16 << 20)
 
 
 def test_no_such_device():
