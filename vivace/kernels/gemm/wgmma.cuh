@@ -71,8 +71,7 @@ struct WgmmaRing {
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
-    // Registers for a third set of sums, and where K is cut for more.
-    constexpr bool kRoom = (3 + (P.split > 1)) * P.tokens / 2 <= (P.groups() == 3 ? 96 : 192);
+    constexpr bool kRoom = P.tokens <= (P.rows == 128 && P.split == 1 ? 128 : 64);  // registers for a third set of sums
     if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
       int even_slot = slot, odd_slot = slot;
