@@ -21,7 +21,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
 import vivace  # noqa: E402
-from bench.measure import compile_together, gpu_receipt, in_turn  # noqa: E402
+from bench.measure import gpu_receipt, in_turn  # noqa: E402
 from vivace import _core, attention, ops  # noqa: E402
 
 GPU = "cuda"
@@ -168,7 +168,7 @@ def compile_time(r):
     attention.variant(logits="s", softmax=False).compile("sm_90a", **shapes["decode"])  # the compiler is loaded
     for kind, shape in shapes.items():
         taken = []
-        for i in range(5):
+        for i in range(3):
             v = attention.variant(logits=f"sigmoid(s + bias * {i + 1})", mask="j <= pos or seen[h, j] == 1", softmax=False, extra={"bias": float, "seen": "i32"})
             begin = time.perf_counter()
             v.compile("sm_90a", **shape)
@@ -183,20 +183,12 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
     p.add_argument("--only", default="", help="rows whose case contains the word: T=1,L=8192, measure=host")
-    p.add_argument("--warm", help="i/n: only compiles every n-th row's kernels")
     args = p.parse_args()
     rows = [(s, "bf16") for s in PREFILL] + [(s, kv) for s in DECODE for kv in ("bf16", "e4m3") if kv == "bf16" or s.D == 128]
     rows = [(s, kv) for s, kv in rows if args.only in s.case(kv, False)]
-    if args.warm:
-        i, n = map(int, args.warm.split("/"))
-        for s, kv in rows[i::n]:
-            Problem(s, kv, 1).ours(0)()
-        return 0
     r = gpu_receipt("attention", "python bench/bench_attention.py" + f" --only {args.only}" * bool(args.only), SOURCES)
     r.root = args.out
     parts = [("measure=variant_compile", lambda: compile_time(r))] if args.only in "measure=variant_compile" else []
-    if len(rows) > 4:
-        parts.append(("kernels", lambda: compile_together(__file__, 12)))
     parts += [(s.case(kv, False), lambda s=s, kv=kv: time_row(r, s, kv)) for s, kv in rows]
     parts += [("measure=host_call", lambda: host_cost(r))] if args.only in "measure=host_call" else []
     wrong = 0

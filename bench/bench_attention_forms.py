@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 
 import vivace  # noqa: E402
-from bench.measure import compile_together, gpu_receipt, graph_times  # noqa: E402
+from bench.measure import gpu_receipt, graph_times  # noqa: E402
 from vivace import ops  # noqa: E402
 
 GPU, E4M3 = "cuda", torch.float8_e4m3fn
@@ -118,14 +118,7 @@ def work():
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
-    p.add_argument("--warm", help="i/n: only compiles every n-th row's kernels")
     args = p.parse_args()
-    if args.warm:
-        i, n = map(int, args.warm.split("/"))
-        for _, _, make, *_ in list(work())[i::n]:
-            make()()
-        return 0
-    compile_together(__file__, 8)
     r = gpu_receipt("attention_forms", "python bench/bench_attention_forms.py", SOURCES)
     r.root, wrong = args.out, 0
     for op, case, make, copies, size, flops in work():

@@ -1,6 +1,5 @@
 """What benches on a GPU share: calls timed in CUDA graphs, alone or in turn with their peers, and a receipt that names the machine."""
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -44,12 +43,6 @@ def in_turn(work, replays=9):
 def graph_times(calls, replays=9):
     """Sorted us a call of one graph."""
     return in_turn({"": calls}, replays)[""]
-
-
-def compile_together(script, shares):
-    """Runs `script --warm i/shares` for every i side by side: processes that compile kernels into the cache that this one reads."""
-    running = [subprocess.Popen([sys.executable, script, "--warm", f"{i}/{shares}"]) for i in range(shares)]
-    return [p.wait() for p in running]
 
 
 def gpu_receipt(suite, command, sources):
