@@ -184,7 +184,7 @@ def main():
     p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
     p.add_argument("--only", default="", help="rows whose case contains the word: T=1,L=8192, measure=host")
     args = p.parse_args()
-    rows = [(s, "bf16") for s in PREFILL] + [(s, kv) for s in DECODE for kv in ("bf16", "e4m3") if kv == "bf16" or s.D == 128]
+    rows = [(s, kv) for s in DECODE for kv in ("bf16", "e4m3") if kv == "bf16" or s.D == 128] + [(s, "bf16") for s in PREFILL]
     rows = [(s, kv) for s, kv in rows if args.only in s.case(kv, False)]
     r = gpu_receipt("attention", "python bench/bench_attention.py" + f" --only {args.only}" * bool(args.only), SOURCES)
     r.root = args.out
