@@ -68,8 +68,13 @@ def paced(run, seconds, hz) -> list[float]:
 def warm(cases) -> None:
     """The loads below compile one kernel after the other; here each case does so beside the others."""
     running = [subprocess.Popen([sys.executable, __file__, "--parts", "cases", "--cases", case, "--calls", "1", "--no-receipt"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for case in cases]
+    until = time.monotonic() + 90  # a case that hangs will be seen below
     for p in running:
-        p.wait()
+        try:
+            p.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
 
 
 def observation(name, views) -> dict:

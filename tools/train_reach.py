@@ -2,12 +2,13 @@
 """Trains tiny-pi05: behaviour cloning by flow matching, on pictures drawn where it trains and an analytic controller's chunks.
 
     python tools/train_reach.py --out FOLDER [--steps N] [--batch N] [--device cuda|cpu]
-    python tools/train_reach.py --out FOLDER --start FOLDER --steps 1500 --rate 3e-4    # then, so that few bits change little
+    python tools/train_reach.py --out FOLDER --start FOLDER --steps 900 --rate 2e-4    # then, so that few bits change little
 
 FOLDER gets config.json, norm_stats.json, tokenizer.json and model.safetensors (bf16), in openpi's converted layout. Needs
 PyTorch and an installed Vivace, whose arm and cameras it uses. tools/reach/ has the model.
 """
 import argparse
+import functools
 import json
 import math
 import shutil
@@ -35,7 +36,6 @@ CONFIG = {
 }
 CHUNKS = 4     # noises of one observation, which share its prefix
 GOAL = "goal"  # a parameter of training alone
-APART = 10     # what a difference between the two arithmetics counts, in errors of the flow
 
 
 def statistics() -> dict:
@@ -106,9 +106,9 @@ def loss_of(model, task, b):
     return torch.stack([F.mse_loss(v.float(), noise - actions[:, None]), F.mse_loss(told.float(), goal)])
 
 
-def settled_loss_of(model, task, b):
-    """The flow's loss of the network as it is and of what "fp8" makes of its products, and how far apart the two are: what is
-    trained is that they are not."""
+def settled_loss_of(model, task, b, apart):
+    """The flow's loss of the network as it is and of what "fp8" makes of its products, and how far apart the two are, of which
+    `apart` says what it counts: what is trained is that they are not."""
     pixels, ids, actions, _ = task.draw(b)
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
         t = torch.rand(b, CHUNKS, device=pixels.device) ** (1 / 1.5) * 0.999 + 0.001
@@ -118,7 +118,7 @@ def settled_loss_of(model, task, b):
             cache, _ = model.prefix(pixels, ids)
             seen.append(model.velocity(cache, at * noise + (1 - at) * actions[:, None], t).float())
         want = noise - actions[:, None]
-    return torch.stack([F.mse_loss(seen[0], want), F.mse_loss(seen[1], want), APART * F.mse_loss(seen[1], seen[0])])
+    return torch.stack([F.mse_loss(seen[0], want), F.mse_loss(seen[1], want), apart * F.mse_loss(seen[1], seen[0])])
 
 
 class Trainer:
@@ -176,6 +176,7 @@ def main():
     p.add_argument("--batch", type=int, default=192)
     p.add_argument("--rate", type=float, default=1e-3)
     p.add_argument("--start", type=Path, help="folder of weights to go on from, which are then trained for both arithmetics")
+    p.add_argument("--apart", type=float, default=10, help="with --start: what a difference between the two counts, in errors of the flow")
     p.add_argument("--tokenizer", type=Path, default=reach.FOLDER, help="folder of tokenizer.json")
     args = p.parse_args()
     torch.manual_seed(0)
@@ -186,7 +187,7 @@ def main():
     else:
         first = {k: v.float() for k, v in load_file(args.start / "model.safetensors").items()}
     model = Pi05(first, CONFIG).to(args.device)
-    trainer = Trainer(model, Task(args.device, prompts, args.steps >= 2000), args.batch, 1e-5, loss_of if args.start is None else settled_loss_of)
+    trainer = Trainer(model, Task(args.device, prompts, args.steps >= 2000), args.batch, 1e-5, loss_of if args.start is None else functools.partial(settled_loss_of, apart=args.apart))
     args.out.mkdir(parents=True, exist_ok=True)
     if (args.tokenizer / "tokenizer.json").resolve() != (args.out / "tokenizer.json").resolve():
         shutil.copy(args.tokenizer / "tokenizer.json", args.out / "tokenizer.json")

@@ -95,8 +95,8 @@ def in_codes(x):
 
 
 def takes_codes(name):
-    """Whether "fp8" reads this dense layer's weights in e4m3: the towers', but not what stands behind attention in vision and expert."""
-    return name.startswith(TOP) and not name.endswith((".dense", "out_proj")) and not (name.startswith(EXPERT) and name.endswith("o_proj"))
+    """Whether "fp8" reads this dense layer's weights in e4m3: the towers', but not pixels' own and not what stands behind attention in vision and expert."""
+    return name.startswith(TOP) and not name.endswith((".dense", "out_proj", "patch_embedding")) and not (name.startswith(EXPERT) and name.endswith("o_proj"))
 
 
 class Pi05:
