@@ -14,7 +14,7 @@ extern "C" __global__ void NAME(int* out) {
   volatile unsigned* own = slot + 4 * lane;
   if (threadIdx.x < 32) {
     unsigned r[4];
-    if (MATRIX) asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from + lane * 16) : "memory");
+    if (MATRIX) asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from + lane * 16) : "memory");
     else for (int i = 0; i < 4; ++i) r[i] = own[i];
     __syncwarp();
     if (ALL || lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");

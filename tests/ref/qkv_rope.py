@@ -77,5 +77,7 @@ CASES = [
     Case(cached(4, "hnd", Hkv=1, T=8, B=5, S=2, P=2), {**_CACHED, "k_norm": "f32", "page_table": "i32"}, HND,
          values={**_FREQ, **distinct(3, 9, first=-1), "page_table": np.array([[4, 1], [0, 5]])}, note="pages of heads; some places do not exist"),
     Case(cached(5, "hnd", Hkv=3, T=4, Hq=3, D=40, R=7, B=2), {**_CACHED, "k_cache": "e4m3", "v_cache": "e4m3"}, HND, values={**_FREQ, **distinct(2, 5)}, note="heads first, no whole 16 bytes"),
+    *(Case(cached(300, T=260, Hq=3, Hkv=1, D=D, R=D // 2, B=1), {**{k: d for k, d in _CACHED.items() if k != "slot"}, "k_cache": "e4m3", "v_cache": "e4m3"}, distributions=("normal",),
+           values={**_FREQ, "pos": np.arange(260) + 7}, note="many tokens, 8-bit caches") for D in (64, 128)),
     Case(cached(6, T=0, B=1), _CACHED, values={**_FREQ, **distinct(1, 6)}),
 ]
