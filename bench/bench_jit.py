@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times the compile of all kernels for the GPU of this machine: cold, with all cores and with 16, and again from the cache; of
-each op's kernels one by one, as first calls do; and of variants of attention.
+"""Times the compile of all kernels for the GPU of this machine: cold, with 16 cores, and again from the cache; of each op's
+kernels one by one, as first calls do; and of variants of attention.
 
-    python bench/bench_jit.py --facts FILE --out DIR [--cache FOLDER]
+    python bench/bench_jit.py --facts FILE --out DIR [--cache FOLDER] [--all-cores]
 
 Each turn is a process of its own with a cache folder that is empty (cold) or filled by the turn before (warm). FOLDER
 is emptied first and left full, for whatever runs next.
@@ -64,6 +64,7 @@ def main():
     p.add_argument("--facts", type=Path, required=True)
     p.add_argument("--out", type=Path, required=True, help="folder under which bench/results/<chip> is written")
     p.add_argument("--cache", type=Path, help="default: a folder that is gone afterwards")
+    p.add_argument("--all-cores", action="store_true", help="compile the whole set with all cores, too, after everything else")
     args = p.parse_args()
     facts = json.loads(args.facts.read_text())
     major, minor = facts["sm"].split(".")
@@ -80,12 +81,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         cache = args.cache or Path(folder) / "cache"
         shutil.rmtree(cache, ignore_errors=True)
-        for n in sorted({cores, min(cores, GOAL_CORES)}, reverse=True):
-            shutil.rmtree(cache, ignore_errors=True)
-            cold = turn(folder, cache, arch, n, n)
-            row("jit", f"set=all,cores={n},cache=cold", cold["seconds"], cold["kernels"], f"mean_ms_a_kernel={1e3 * cold['seconds'] * n / max(1, cold['kernels']):.0f}")
-        warm = turn(folder, cache, arch, cores)
-        row("jit", f"set=all,cores={cores},cache=warm", warm["seconds"], warm["kernels"])
+
+        def cold(cache, n):
+            load = os.getloadavg()[0]  # of whatever else runs there
+            facts = turn(folder, cache, arch, n, n)
+            row("jit", f"set=all,cores={n},cache=cold", facts["seconds"], facts["kernels"], f"mean_ms_a_kernel={1e3 * facts['seconds'] * n / max(1, facts['kernels']):.0f} load_before={load:.1f}")
+
+        few = min(cores, GOAL_CORES)
+        cold(cache, few)
+        warm = turn(folder, cache, arch, few, few)
+        row("jit", f"set=all,cores={few},cache=warm", warm["seconds"], warm["kernels"])
         first, compiled = python(CALLS, VIVACE_CACHE=f"{folder}/empty", VIVACE_TEST_DEVICE="cuda")
         for name, seconds in first.items():
             row("attention", f"variant={name},cache=cold", seconds, 1, "first call, with its compile, one after the other")
@@ -95,6 +100,8 @@ def main():
         for name, all_of_it in sorted(slowest.items()):
             ms, expression = max(all_of_it)
             row(name, "cache=cold,compile=alone", ms / 1e3, len(all_of_it), "the slowest: " + expression.replace("vivace::kernels::", "")[:160])
+        if args.all_cores and cores > few:
+            cold(Path(folder) / "all-cores", cores)
     print(r.write("bench"))
     return 0
 
