@@ -142,18 +142,18 @@ void add(std::vector<Variant>& all, DType q, DType kv) {
   all.push_back({name, q, kv, P, &tile_kernel<Q, Kv, kCut...>});
 }
 
-template <class Q, int d, int dv, int m, int keys, int stages, int pair>
+template <class Q, int d, int dv, int m, int keys, int stages>
 __global__ void __launch_bounds__(32 * m + 128, 1) fed_kernel(const __grid_constant__ AttentionFedArgs f) {
-  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true, pair};
+  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
   run_attention_fed<Q, P, Standard>(f);
 }
-template <class Q, int d, int dv, int m, int keys, int stages, int pair>
+template <class Q, int d, int dv, int m, int keys, int stages>
 void add_fed(std::vector<Variant>& all, DType q) {
-  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true, pair};
+  constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
   static_assert(P.smem() <= 227 * 1024);
   char name[96];
-  std::snprintf(name, sizeof name, "fed m%d k%d s%d x%d", P.warps_m, P.keys, P.stages, P.pair);
-  all.push_back({name, q, q, P, nullptr, &fed_kernel<Q, d, dv, m, keys, stages, pair>});
+  std::snprintf(name, sizeof name, "fed m%d k%d s%d", P.warps_m, P.keys, P.stages);
+  all.push_back({name, q, q, P, nullptr, &fed_kernel<Q, d, dv, m, keys, stages>});
 }
 
 template <class Q, class Kv, int... kCut>
@@ -229,7 +229,7 @@ TensorMap map_of_queries(const AttentionArgs& a, int box) {
 bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   const AttentionTile& c = v.cut;
   const int height = a.by_token() && a.group() < c.rows() ? a.group() : c.rows();
-  const int64_t tiles = (int64_t{a.T} * a.group() + height * c.pair - 1) / (height * c.pair) * c.pair;
+  const int64_t tiles = (int64_t{a.T} * a.group() + height - 1) / height;
   cudaLaunchConfig_t config = {};
   config.gridDim = {static_cast<unsigned>(tiles * a.Hkv * c.split), 1, 1};
   config.blockDim = {static_cast<unsigned>(c.threads()), 1, 1};
@@ -245,9 +245,9 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attrs[0].val.programmaticStreamSerializationAllowed = 1;
   attrs[1].id = cudaLaunchAttributeClusterDimension;
-  attrs[1].val.clusterDim = {static_cast<unsigned>(c.split * c.pair), 1, 1};
+  attrs[1].val.clusterDim = {static_cast<unsigned>(c.split), 1, 1};
   config.attrs = attrs;
-  config.numAttrs = c.split * c.pair > 1 ? 2 : 1;
+  config.numAttrs = c.split > 1 ? 2 : 1;
   if (const AttentionSplit& p = v.split; p.split > 0) {
     const int64_t height = p.height(a), all = (int64_t{a.T} * a.group() + height - 1) / height;
     config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
@@ -261,7 +261,7 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   }
   if (c.fed) {
     if (v.split.split == 0 && v.turned.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
-    AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys / c.pair), map_of(a.v, a, a.Dv, a.v_stride, c.keys / c.pair)};
+    AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
     if (v.turns != nullptr) {
       const int box = AttentionTurnedArgs::query_box(a, v.turned.rows);
@@ -411,22 +411,15 @@ std::vector<Variant> variants() {
   CUT(128, 128, 8, 3, 8);
   CUT(256, 256, 8, 3, 8);
   CUT(256, 256, 32, 2, 8);
-  CUT(128, 128, 32, 2, 2);
-  CUT(128, 128, 32, 2, 4);
+  CUT(128, 128, 32, 5, 2);
 #undef CUT
 #define CUT(...) add_fed<bf16, __VA_ARGS__>(all, b)
-  CUT(128, 128, 8, 128, 2, 1);
-  CUT(128, 128, 8, 128, 2, 2);
-  CUT(64, 64, 8, 128, 3, 1);
-  CUT(64, 64, 8, 128, 3, 2);
-  CUT(72, 72, 8, 128, 2, 1);
-  CUT(72, 72, 8, 128, 2, 2);
-  CUT(256, 256, 8, 64, 2, 1);
-  CUT(256, 256, 8, 64, 2, 2);
-  CUT(256, 256, 8, 80, 2, 1);
-  CUT(256, 256, 8, 80, 2, 2);
-  CUT(256, 256, 4, 64, 2, 1);
-  CUT(256, 256, 4, 64, 2, 2);
+  CUT(128, 128, 8, 128, 2);
+  CUT(64, 64, 8, 128, 3);
+  CUT(72, 72, 8, 128, 2);
+  CUT(256, 256, 8, 64, 2);
+  CUT(256, 256, 8, 80, 2);
+  CUT(256, 256, 4, 64, 2);
 #undef CUT
   return all;
 }

@@ -149,7 +149,7 @@ struct AttentionGpu {
   static constexpr Turned turned(Role role, int d, int dv, int group, int64_t together, int64_t places, int64_t slots) {
     const auto cut = [&](int64_t most) {
       Turned t{d, dv, most <= 8 ? 8 : most <= 16 ? 16 : 32, 2, 1};
-      const int limit = (t.rows <= 16 && t.panels(d > dv ? d : dv) <= 2 ? 113 : 227) * 1024;
+      const int limit = (t.rows <= 8 && t.panels(d > dv ? d : dv) <= 2 ? 113 : 227) * 1024;
       while (t.units < 6 && (t.units + 1) * t.unit_bytes() + t.smem() - t.queries_at() + t.sums_bytes() + 8 * t.rows * 8 + 64 <= limit) ++t.units;
       return t;
     };

@@ -108,7 +108,6 @@ struct AttentionTile {
   bool wide;         // 16-byte accesses
   bool groups;       // warps in groups of four, wgmma: Hopper; one stream
   bool fed = false;  // groups whose keys and values a fifth warp's copy engine brings; else heads of a multiple of 64
-  int32_t pair = 1;  // fed: neighbouring tiles, a cluster, that share what is brought: 1 or 2
   static constexpr int kBarrierBytes = 128;
   constexpr bool operator==(const AttentionTile&) const = default;
 
@@ -217,7 +216,8 @@ struct AttentionTurned {
   constexpr bool operator==(const AttentionTurned&) const = default;
 
   VV_HD constexpr int threads() const { return 256 + 32; }
-  VV_HD constexpr int resident() const { return rows <= 16 && smem() <= 113 * 1024 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  /// Blocks that a multiprocessor's registers hold. Heads of up to 64 in eight parts would spill two words; such calls have a block a multiprocessor at most.
+  VV_HD constexpr int resident() const { return rows <= 8 && smem() <= 113 * 1024 && !(split == 8 && panels(d) == 1) ? 2 : 1; }
   /// Rows of a tile: of whole tokens, of one if by_token().
   VV_HD int height(const AttentionArgs& a) const { return a.by_token() ? a.group() : rows / a.group() * a.group(); }
   VV_HD constexpr int panels(int dim) const { return (dim + 63) / 64; }  // of 128 bytes of a row, swizzled

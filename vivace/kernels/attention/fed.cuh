@@ -4,11 +4,9 @@
 //
 // One warp asks for blocks of keys and values; two or three warpgroups, 64 rows each, multiply. They take turns
 // (one's products run while another turns scores into weights), and each starts its next block's scores before
-// this block's values. Blocks of threads stay and take tiles, longest first, back and forth; those of a pair, a cluster,
-// take neighbours, and each asks for half of a block's keys for both.
+// this block's values. Blocks of threads stay and take tiles, longest first, back and forth.
 #pragma once
 #include "vivace/kernels/attention/tile.cuh"
-#include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/tma_box.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
@@ -16,24 +14,19 @@
 
 namespace vivace::kernels {
 
-/// A tile's place in the grid: `index` counts turns of the grid over all tiles, or over pairs of them.
+/// A tile's place in the grid: `index` counts turns of the grid over all tiles.
 struct AttentionPlace {
   int row0, row_end, kv;
   bool exists;
 
-  __device__ __forceinline__ AttentionPlace(const AttentionArgs& a, int height, int pair, int rank, int turn) {
-    const int rows = valid_rows(a.rows, a.T) * a.group(), both = height * pair, tiles = (rows + both - 1) / both, grid = static_cast<int>(gridDim.x) / pair, block = static_cast<int>(blockIdx.x) / pair;
-    const int64_t index = int64_t{turn} * grid + (turn % 2 ? grid - 1 - block : block);
+  __device__ __forceinline__ AttentionPlace(const AttentionArgs& a, int height, int turn) {
+    const int rows = valid_rows(a.rows, a.T) * a.group(), tiles = (rows + height - 1) / height, grid = static_cast<int>(gridDim.x);
+    const int64_t index = int64_t{turn} * grid + (turn % 2 ? grid - 1 - static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x));
     exists = index < int64_t{tiles} * a.Hkv;
     const int tile = exists ? tiles - 1 - static_cast<int>(index / a.Hkv) : 0;  // the last tokens first: they see most keys
     kv = static_cast<int>(index % a.Hkv);
-    row0 = tile * both + rank * height;  // of a pair's second tile perhaps beyond the last
+    row0 = tile * height;
     row_end = min(row0 + height, rows);
-  }
-  /// Tokens [from, past) of the tile or of both of the pair.
-  __device__ __forceinline__ int from(const AttentionArgs& a, int height, int rank) const { return (row0 - rank * height) / a.group(); }
-  __device__ __forceinline__ int past(const AttentionArgs& a, int height, int pair, int rank) const {
-    return (min(row0 + (pair - rank) * height, valid_rows(a.rows, a.T) * a.group()) - 1) / a.group() + 1;
   }
 };
 
@@ -43,7 +36,7 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
   using Base::kKeys, Base::kDim, Base::kDimV, Base::kSteps, Base::kKeyTiles, Base::kOutTiles, Base::a, Base::queries, Base::stages, Base::out, Base::lane, Base::warp_m,
       Base::first, Base::end, Base::top, Base::mass;
   static_assert(P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1 && !Hooks<V>::kQuery && !Hooks<V>::kKey);
-  static constexpr int kGroups = P.warps_m / 4, kStages = P.stages, kPair = P.pair, kAsked = kKeys / kPair;  // kAsked: keys of a block that one block of threads asks for
+  static constexpr int kGroups = P.warps_m / 4, kStages = P.stages;
   static constexpr int kPanels = P.pitch(P.d) / 64, kPanelsV = P.pitch(P.dv) / 64;
   static constexpr int kKeyElements = kKeys * P.pitch(P.d), kValueElements = kKeys * P.pitch(P.dv);
   enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty };
@@ -57,18 +50,15 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
   }
   /// Block i (counted over all tiles) has arrived.
   __device__ __forceinline__ void await(Barrier full, int i) const { ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1); }
-  /// This warp is done with a stage: to every block of threads that asks for its next block.
   __device__ __forceinline__ void release(Barrier empty, int i) const {
-    if (lane >= kPair) return;
-    if constexpr (kPair > 1) ptx::mbarrier_arrive(barrier(empty, i), lane);
-    else ptx::mbarrier_arrive(barrier(empty, i));
+    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
   }
   __device__ __forceinline__ void make_barriers() const {
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(barrier(kKeysFull, i), 1);
       ptx::mbarrier_init(barrier(kValuesFull, i), 1);
-      ptx::mbarrier_init(barrier(kKeysEmpty, i), P.warps_m * kPair);
-      ptx::mbarrier_init(barrier(kValuesEmpty, i), P.warps_m * kPair);
+      ptx::mbarrier_init(barrier(kKeysEmpty, i), P.warps_m);
+      ptx::mbarrier_init(barrier(kValuesEmpty, i), P.warps_m);
     }
     ptx::mbarrier_fence();
   }
@@ -79,32 +69,28 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
   __device__ __forceinline__ void ask(Q* to, const TensorMap& map, uint32_t full, int box, int page, int place) const {
     if (lane == 0) ptx::mbarrier_expect(full, kKeys * kCount * 128);
     __syncwarp();
-    if (lane * box >= kAsked) return;
+    if (lane * box >= kKeys) return;
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) {
-      const uint32_t at = ptx::shared_address(to + (p * kKeys + this->rank * kAsked + lane * box) * 64);
-      if constexpr (kPair > 1) ptx::tma_box_multicast(at, map, full, p * 64, place, this->kv, page, static_cast<uint16_t>((1u << kPair) - 1));
-      else ptx::tma_box(at, map, full, p * 64, place, this->kv, page);
-    }
+    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 64), map, full, p * 64, place, this->kv, page);
   }
   /// The asking warp: every block of every tile, in the order in which they are read.
   __device__ __forceinline__ void feed(const AttentionFedArgs& f) {
-    const int box = a.page_table != nullptr && a.L < kAsked ? a.L : kAsked;  // at least 8 places, so that a warp suffices
+    const int box = a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 places, so that a warp suffices
     int i = 0;
     for (int turn = 0;; ++turn) {
-      const AttentionPlace at(a, P.rows(), kPair, this->rank, turn);
+      const AttentionPlace at(a, P.rows(), turn);
       if (!at.exists) break;
       move_to(at);
-      const int past_t = at.past(a, P.rows(), kPair, this->rank);
-      for (int ta = at.from(a, P.rows(), this->rank), tb; ta < past_t; ta = tb) {
+      const int past_t = (this->row_end - 1) / a.group() + 1;
+      for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
         tb = run_end(a, ta, past_t, lane);
         int lo, hi;
         span_of_tokens(a, ta, tb, lane, &lo, &hi);
         if (hi <= lo) continue;
         const int64_t slot = AttentionSpan(a, ta).slot;
         for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
-          const int j = b * kKeys + this->rank * kAsked + lane * box, place = static_cast<int>(a.place(slot, j));
-          const int page = lane * box < kAsked && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while the stage is still in use
+          const int j = b * kKeys + lane * box, place = static_cast<int>(a.place(slot, j));
+          const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while the stage is still in use
           ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
           ask<kPanels>(keys(i), f.k, barrier(kKeysFull, i), box, page, place);
           ptx::mbarrier_wait<false>(barrier(kValuesEmpty, i), (i / kStages & 1) ^ 1);
@@ -223,35 +209,13 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     if constexpr (kGroups > 1) ptx::named_arrive<256>(kTurn + (warp_m / 4 + 1) % kGroups);
   }
 
-  /// Block i is not for this tile.
-  __device__ __forceinline__ void pass(int i) const {
-    await(kKeysFull, i);
-    release(kKeysEmpty, i);
-    await(kValuesFull, i);
-    release(kValuesEmpty, i);
-  }
-
   /// Tokens [ta, tb), which share a slot; i counts blocks. The queries may be overwritten once scores_done() is called.
   template <class Done>
   __device__ __forceinline__ void attend(int ta, int tb, int& i, Done&& scores_done) {
     int lo, hi;
     this->begin(ta, tb, &lo, &hi);
     if (hi <= lo) return scores_done();  // the same in every warp
-    int least = lo / kKeys, most = (hi - 1) / kKeys;
-    int zeros_from = hi % kKeys, zeros_to = lo % kKeys;  // in the last block and in the first: places that no row of the run sees
-    int passed = 0;  // blocks at the end that only the other tile of the pair sees
-    if constexpr (kPair > 1) {
-      int own_lo, own_hi;
-      const int group = a.group();
-      span_of_tokens(a, max(ta, this->row0 / group), min(tb, (this->row_end + group - 1) / group), lane, &own_lo, &own_hi);
-      const int own_least = own_hi > own_lo ? own_lo / kKeys : most + 1, own_most = own_hi > own_lo ? (own_hi - 1) / kKeys : most;
-      for (; most > own_most; --most, ++i) pass(i), zeros_from = 0;
-      if (own_least > most) {
-        for (; most >= least; --most, ++i) pass(i);
-        return scores_done();
-      }
-      if (own_least > least) passed = own_least - least, least = own_least, zeros_to = 0;
-    }
+    const int least = lo / kKeys, most = (hi - 1) / kKeys;
     // Blocks that every row of this warp sees whole need no mask.
     int whole_from = 0, whole_to = 0x7fffffff;
 #pragma unroll
@@ -273,7 +237,7 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     weights(most * kKeys, whole(most), factor, s, by);
     round(s, p);
     await(kValuesFull, i);
-    if (zeros_from != 0) patch(values(i), zeros_from, kKeys);
+    if (hi % kKeys != 0) patch(values(i), hi % kKeys, kKeys);
     for (int b = most - 1; b >= least; --b, ++i) {
       await(kKeysFull, i + 1);
       my_turn();
@@ -301,30 +265,28 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     }
     scores_done();
     await(kValuesFull, i);
-    if (zeros_to != 0) patch(values(i), 0, zeros_to);
+    if (lo % kKeys != 0) patch(values(i), 0, lo % kKeys);
     ptx::wgmma_fence();
     start_values(values(i), p);
     ptx::wgmma_wait<0>(sums);
     release(kValuesEmpty, i);
     ++i;
-    if constexpr (kPair > 1)
-      for (; passed > 0; --passed, ++i) pass(i);
     this->sum_mass();
     top[0] *= factor, top[1] *= factor;
   }
 
   /// The multiplying groups: every tile; a tile's queries are on their way while the one before it ends.
   __device__ __forceinline__ void multiply() {
-    AttentionPlace at(a, P.rows(), kPair, this->rank, 0);
+    AttentionPlace at(a, P.rows(), 0);
     if (at.exists) load_group(at);
     if (warp_m / 4 == kGroups - 1) pass_turn();  // the first turn is the first group's
     int i = 0;
     for (int turn = 0; at.exists; ++turn) {
-      const AttentionPlace next(a, P.rows(), kPair, this->rank, turn + 1);
+      const AttentionPlace next(a, P.rows(), turn + 1);
       move_to(at);
       await_queries();
-      const int past_t = at.past(a, P.rows(), kPair, this->rank);
-      for (int ta = at.from(a, P.rows(), this->rank), tb; ta < past_t; ta = tb) {
+      const int past_t = (this->row_end - 1) / a.group() + 1;
+      for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
         tb = run_end(a, ta, past_t, lane);
         attend(ta, tb, i, [&] {
           if (tb < past_t || !next.exists) return;
@@ -338,31 +300,25 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
   }
 };
 
-/// Grid: at most the tiles times Hkv, best the multiprocessors; clusters of pair.
+/// Grid: at most the tiles times Hkv, best the multiprocessors.
 template <class Q, AttentionTile P, class V>
 __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   Q* const queries = reinterpret_cast<Q*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  AttentionFedKernel<Q, P, V> k{f.a(), queries, queries + P.query_bytes() / 2, nullptr, 0, ptx::cluster_rank<P.pair>(), warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
+  AttentionFedKernel<Q, P, V> k{f.a(), queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
-  ptx::cluster_arrive<P.pair>();
-  ptx::cluster_wait<P.pair>();  // the other runs, and may be sent to
   ptx::dependency_wait();
   ptx::launch_dependents();
   constexpr bool kMove = P.warps_m > 4;  // with one group there are registers for everyone
   if (warp < 4) {
-    if constexpr (kMove) ptx::registers_down<(P.warps_m == 12 || P.d > 128 ? 32 : 40)>();
+    if constexpr (kMove) ptx::registers_down<(P.warps_m == 12 || P.d > 128 ? 24 : 40)>();
     if (warp == 0) k.feed(f);
   } else {
     if constexpr (kMove) ptx::registers_up<(P.warps_m == 12 ? 160 : P.d > 128 ? 240 : 232)>();
     k.multiply();
-  }
-  if constexpr (P.pair > 1) {
-    __syncwarp();
-    ptx::cluster_sync<P.pair>();  // nothing is on its way to a block that has ended
   }
 #endif
 }

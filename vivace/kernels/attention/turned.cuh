@@ -37,7 +37,9 @@ struct AttentionTurnedKernel {
   unsigned char* memory;
   int kv, part, warp, lane;  // part: of the keys, the block's rank in the cluster
   int row0, row_end;
-  int first, end;  // what row `lane` of the tile sees
+  // Of row `lane` of the tile: its token, and what it sees; which of the rows are of the run at hand.
+  int token, first, end;
+  uint32_t in_run;
   float top[kTops], mass[kTops];  // mass: of this lane's keys
   float out[kOwn][kRows / 2];     // panel warp / 4 + 2 i of the values' columns: rows of the products are columns 16 (warp % 4) + lane / 4 (+ 8)
 
@@ -126,7 +128,6 @@ struct AttentionTurnedKernel {
 
   // --- the multiplying warps ---
 
-  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
   /// Queries that the copy engine cannot bring: boxes of less than 8 rows.
   __device__ __forceinline__ void load_queries() const {
     constexpr int kChunks = kSteps * 2;
@@ -145,13 +146,18 @@ struct AttentionTurnedKernel {
     ptx::tensor_fence();
     group_barrier();
   }
+  /// A descriptor `bytes` further on; addresses stay below 2^18, so that nothing carries out of the lower word.
+  __device__ __forceinline__ static uint64_t further(uint64_t descriptor, uint32_t bytes) {
+    return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16);
+  }
   /// This warpgroup's half of a block's keys times the queries: keys 16 warp + lane / 4 (+ 8).
   __device__ __forceinline__ void products(int u, float (&s)[kRows / 2]) const {
     const uint32_t k0 = ptx::shared_address(unit(u)) + static_cast<uint32_t>(warp / 4) * 64 * 128, q0 = ptx::shared_address(queries());
+    const uint64_t k = ptx::wgmma_tile(k0), q = ptx::wgmma_tile(q0);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (step % 4 == 0) await(u, step / 4), ptx::wgmma_fence();
-      ptx::Wgmma<Q, kRows>::run(s, ptx::wgmma_tile(k0 + step / 4 * kKeys * 128 + step % 4 * 32), ptx::wgmma_tile(q0 + step / 4 * kRows * 128 + step % 4 * 32), step > 0);
+      ptx::Wgmma<Q, kRows>::run(s, further(k, step / 4 * kKeys * 128 + step % 4 * 32), further(q, step / 4 * kRows * 128 + step % 4 * 32), step > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(s);
@@ -244,11 +250,11 @@ struct AttentionTurnedKernel {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
       const int panel = kPanelsV % 2 == 0 ? warp / 4 + 2 * i : min(warp / 4 + 2 * i, kPanelsV - 1);  // the last one twice: nobody takes columns beyond dv
+      const uint64_t v = ptx::wgmma_rows(v0 + static_cast<uint32_t>(panel) * kKeys * 128, kKeys * 128), w = ptx::wgmma_tile(p0);
       await(u, panel);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kKeys / 16; ++k)
-        ptx::WgmmaColumns<Q, kRows>::run(out[i], ptx::wgmma_rows(v0 + static_cast<uint32_t>(panel) * kKeys * 128 + k * 2048, kKeys * 128), ptx::wgmma_tile(p0 + k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
+      for (int k = 0; k < kKeys / 16; ++k) ptx::WgmmaColumns<Q, kRows>::run(out[i], further(v, k * 2048), further(w, k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(sums);
@@ -257,15 +263,8 @@ struct AttentionTurnedKernel {
     __syncwarp();
     if (lane == 0) ptx::mbarrier_arrive(empty(u));
   }
-  /// Sums of this part's keys of places [lo, hi) that tokens [ta, tb) see; u counts units.
-  __device__ __forceinline__ void sum_up(int ta, int tb, int lo, int hi, int past, int u) {
-    int whole_from = 0, whole_to = 0x7fffffff;
-    first = end = 0;
-    if (lane < kRows && in_run(row0 + lane, ta, tb)) {
-      const AttentionSpan see(a, (row0 + lane) / a.group());
-      whole_from = first = static_cast<int>(see.first), whole_to = end = static_cast<int>(see.end);
-    }
-    whole_from = __reduce_max_sync(0xffffffffu, whole_from), whole_to = __reduce_min_sync(0xffffffffu, whole_to);
+  /// Sums of this part's keys of places [lo, hi), of which all rows see [whole_from, whole_to); u counts units.
+  __device__ __forceinline__ void sum_up(int lo, int hi, int whole_from, int whole_to, int past, int u) {
     const float factor = a.scale * kLog2e;
     float s[kRows / 2], by[kTops];
 #pragma unroll
@@ -304,7 +303,8 @@ struct AttentionTurnedKernel {
       if (to == part) continue;
       const float(&from)[kRows / 2] = out[x / kEights];
       const int e = x % kEights * 4;
-      ptx::remote_store_async<4>(ptx::remote_shared(ptx::shared_address(sent(part, x)), to), {from[e], from[e + 1], from[e + 2], from[e + 3]}, ptx::remote_shared(sent_barrier(), to));
+      const uint32_t here = ptx::shared_address(memory), there = ptx::remote_shared(here, to);
+      ptx::remote_store_async<4>(there + (ptx::shared_address(sent(part, x)) - here), {from[e], from[e + 1], from[e + 2], from[e + 3]}, there + (sent_barrier() - here));
     }
   }
   /// Maximum and mass of each row to everyone, this block too.
@@ -324,7 +324,7 @@ struct AttentionTurnedKernel {
     if constexpr (kSplit == 1) group_barrier();
   }
   /// Adds up this block's rows, in the order of the parts, those of bits `has`; others have not sent anything.
-  __device__ __forceinline__ void collect(uint32_t has, int ta, int tb) const {
+  __device__ __forceinline__ void collect(uint32_t has) const {
     constexpr int kEach = kQuads > kSplit ? kQuads / kSplit : 1;
     const int group = a.group();
 #pragma unroll
@@ -362,12 +362,11 @@ struct AttentionTurnedKernel {
         }
       // Neighbours swap, so that each has two columns of one row.
       const bool odd = lane / 4 % 2 != 0;
-      const int column = (warp / 4 + x / kEights * 2) * 64 + warp % 4 * 16 + lane / 4 - odd, row = row0 + r + odd;
-      const bool mine = in_run(row, ta, tb);
-      const int h = kv * group + row % group;
-      const float factor = softmax_factor(a, h, odd ? highest[1] : highest[0], odd ? total[1] : total[0]);
-      if (mine && column == 0 && a.lse != nullptr) a.lse[int64_t{row / group} * a.lse_stride + h] = softmax_lse(odd ? highest[1] : highest[0], odd ? total[1] : total[0]);
-      Q* const to = static_cast<Q*>(a.out) + int64_t{row / group} * a.out_stride + int64_t{h} * P.dv + column;
+      const int column = (warp / 4 + x / kEights * 2) * 64 + warp % 4 * 16 + lane / 4 - odd, t = __shfl_sync(0xffffffffu, token, r + odd), h = (kv - t) * group + row0 + r + odd;
+      const bool mine = (in_run >> (r + odd) & 1) != 0;
+      const float top_of = odd ? highest[1] : highest[0], mass_of = odd ? total[1] : total[0], factor = mine ? softmax_factor(a, h, top_of, mass_of) : 0.0f;
+      if (mine && column == 0 && a.lse != nullptr) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(top_of, mass_of);
+      Q* const to = static_cast<Q*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.dv + column;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float got = __shfl_xor_sync(0xffffffffu, odd ? y[2 * i] : y[2 * i + 1], 4), kept = odd ? y[2 * i + 1] : y[2 * i];
@@ -376,14 +375,25 @@ struct AttentionTurnedKernel {
     }
   }
 
-  /// All runs of the tile's tokens [ta, past). `begun`: the first block is asked for. Queries are on their way.
-  __device__ __forceinline__ void run(bool asks, bool begun, bool boxed, int ta, int past) {
+  /// All runs of the tile's tokens. `begun`: the first block is asked for. Queries are on their way.
+  __device__ __forceinline__ void run(bool asks, bool begun, bool boxed) {
+    const uint32_t group = static_cast<uint32_t>(a.group());
+    const bool exists = lane < kRows && row0 + lane < row_end;
+    token = static_cast<int>(static_cast<uint32_t>(row0 + lane) / group);
+    const int past = __shfl_sync(0xffffffffu, token, row_end - 1 - row0) + 1;
     int u = 0;
-    for (int round = 0; ta < past; ++round) {
-      const int tb = a.S > 1 ? run_end(a, ta, past, lane) : past;
-      int lo, hi;
-      span_of_tokens(a, ta, tb, lane, &lo, &hi);
-      const int blocks = hi > lo ? (hi - 1) / kKeys + 1 : 0, from = first_block(lo, part), mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
+    for (int ta = __shfl_sync(0xffffffffu, token, 0), round = 0; ta < past; ++round) {
+      const int tb = a.S > 1 && !a.by_token() ? run_end(a, ta, past, lane) : past;
+      const bool in = exists && token >= ta && token < tb;
+      in_run = __ballot_sync(0xffffffffu, in);
+      int slot = 0;
+      first = end = 0;
+      if (in) {
+        const AttentionSpan see(a, token);
+        first = static_cast<int>(see.first), end = static_cast<int>(see.end), slot = static_cast<int>(see.slot);
+      }
+      const int lo = __reduce_min_sync(0xffffffffu, end > first ? first : 0x7fffffff), hi = __reduce_max_sync(0xffffffffu, end);
+      const int blocks = (hi + kKeys - 1) / kKeys, from = first_block(lo, part), mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
       uint32_t has = 0;
 #pragma unroll
       for (int c = 0; c < kSplit; ++c) has |= (first_block(lo, c) < blocks ? 1u : 0u) << c;
@@ -392,18 +402,18 @@ struct AttentionTurnedKernel {
           const int others = __popc(has & ~(1u << part));
           if (lane == 0) ptx::mbarrier_expect(sent_barrier(), static_cast<uint32_t>(others * P.share_bytes() + __popc(has) * kRows * 8));
         }
-        const int64_t slot = a.S > 1 ? AttentionSpan(a, ta).slot : 0;
+        slot = a.S > 1 ? __shfl_sync(0xffffffffu, slot, __ffs(static_cast<int>(in_run)) - 1) : 0;
         for (int i = begun && round == 0 ? 1 : 0; i < mine; ++i) ask_block(slot, from + i * kSplit, hi, u + 2 * i);
         if (begun && round == 0 && mine == 0) drain();  // nobody reads it, but it must have come before this block ends
       } else {
         if (round == 0) await_queries(boxed);
         if (mine > 0) {
-          sum_up(ta, tb, lo, hi, blocks, u);
+          sum_up(lo, hi, __reduce_max_sync(0xffffffffu, first), __reduce_min_sync(0xffffffffu, in ? end : 0x7fffffff), blocks, u);
           if constexpr (kSplit > 1) send_sums();
           send_states();
         }
         if constexpr (kSplit > 1) ptx::mbarrier_wait<true>(sent_barrier(), round & 1);
-        collect(has, ta, tb);
+        collect(has);
       }
       u += 2 * mine;
       ta = tb;
@@ -431,6 +441,7 @@ __device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& 
   if (asks && k.lane < 3) ptx::tma_prefetch(k.lane == 0 ? args.q : k.lane == 1 ? args.fed.k : args.fed.v);
   __syncthreads();
   ptx::cluster_arrive<P.split>();
+  ptx::touch_parameters(args);
   ptx::cluster_wait<P.split>();  // the others run, and may be sent to
   ptx::dependency_wait();
   ptx::launch_dependents();
@@ -446,7 +457,7 @@ __device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& 
   }
   k.row_end = min(row0 + height, rows);
   if (!asks && box == 0) k.load_queries();
-  k.run(asks, begun, box > 0, row0 / group, (k.row_end - 1) / group + 1);
+  k.run(asks, begun, box > 0);
 #endif
 }
 
