@@ -73,7 +73,7 @@ struct GemmTile {
 /// What follows the sums of gemm_wgmma where it is known when the kernel is made: an activation and these bits.
 /// kFinishAny: all of it is decided at run time, for any layout of out.
 inline constexpr int32_t kFinishAny = 0, kFinishFast = 1, kFinishBias = 2, kFinishGate = 4, kFinishResidual = 8, kFinishGated = 16, kFinishRowScales = 32,
-                         kFinishTokenScales = 64, kFinishRope = 128, kFinishActivation = 256,  // the last times the Activation, of eight
+                         kFinishTokenScales = 64, kFinishActivation = 256,  // the last times the Activation, of eight
                          kFinishTokenNorms = 2048, kFinishNext = 4096;                                       // see rms_gemm, gemm_rms_rows
 
 /// Hopper: the copy engine fills a ring of shared memory, and warpgroups multiply 64 rows of W each by the
@@ -133,6 +133,9 @@ struct GemmWgmma {
   VV_HD constexpr int sum_bytes() const { return staged > 0 ? 0 : parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
   VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * stage_bytes() + staged_bytes() + barrier_bytes() + sum_bytes(); }
 };
+
+/// Where kFinishTokenNorms: threads of a block that make its tokens' factors, behind those of P.threads().
+inline constexpr int kTokenNormThreads = 128;
 
 /// Where kFinishNext: what rms_rows makes of out's rows.
 struct GemmNext {

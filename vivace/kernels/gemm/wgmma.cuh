@@ -10,7 +10,6 @@
 #include "vivace/kernels/gemm/wgmma_load.cuh"
 #include "vivace/kernels/gemm/wgmma_merge.cuh"
 #include "vivace/kernels/gemm/wgmma_post.cuh"
-#include "vivace/kernels/gemm/wgmma_rope.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 
 namespace vivace::kernels {
@@ -136,15 +135,13 @@ struct WgmmaRing {
 /// args: what has the parts of the way out that P asks for beside `a`.
 template <class T, class Out, GemmWgmma P, class Args>
 __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated), kRope = P.has(kFinishRope), kNext = P.has(kFinishNext);
+  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated), kNext = P.has(kFinishNext);
   using Merge = WgmmaMerge<P>;
   constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
   constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
   static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
-  static_assert(!kRope || (kDirect && sizeof(Out) == 2 && P.rows / 8 / P.parts() % 2 == 0), "the halves of a head meet in a lane");
   static_assert(!kNext || (kDirect && kParts && sizeof(Out) == 2 && kPieces == 2 && Merge::kUnits == 2 && Merge::kPieces * 32 == 2 * P.rows), "a thread's pieces are the halves of 16 columns");
-  constexpr int kTurns = kRope && kParts ? (Merge::kItems + 4 * P.rows - 1) / (4 * P.rows) : 1;  // pairs of pieces of a lane
   static_assert(!kGated || (!kParts && !P.has(kFinishGate) && !P.has(kFinishResidual)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
@@ -161,41 +158,21 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       return true;
     }
   };
-  const auto turn_item = [&](int p, int* t, int* n, int* at) {  // a pair of pieces' first token and row of the tile, the item of its first half
-    if constexpr (kParts) {
-      const int i = (tid + p * 2 * P.rows) / 32, group = i / Merge::kPieces, q = i % Merge::kPieces;
-      *t = t0 + q * kPairs * 8, *n = n0 + place.part * P.slice() + group * 16, *at = (2 * group * Merge::kPieces + q) * 32 + tid % 32;
-      return Merge::kItems % (4 * P.rows) == 0 || i < Merge::kItems / 64;
-    } else {
-      *t = t0, *n = rows_of_warp(), *at = 0;
-      return true;
-    }
-  };
   WgmmaPiece<Out, P, kPairs> piece[kPieces];
   WgmmaGatedPiece<Out, P> both;
   WgmmaNextPiece<Out, kPairs> then[kPieces];
-  WgmmaRopePiece<Out, P, kPairs> turned[kTurns];
   const auto aim = [&] {
-    if constexpr (kDirect && !kGated && !kRope) {
+    if constexpr (kDirect && !kGated) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
         int t, n;
         item(p, &t, &n);
         piece[p].aim(a, t, n);
       }
-    } else if constexpr (kRope) {
-#pragma unroll
-      for (int p = 0; p < kTurns; ++p) {
-        int t, n, at;
-        turn_item(p, &t, &n, &at);
-        turned[p].aim(args.rope, t, n);
-      }
     }
   };
   aim();
-  if constexpr (kRope) ptx::touch_parameters(args.rope);
   if constexpr (kNext) ptx::touch_parameters(args.next);
-  if constexpr (P.has(kFinishTokenNorms)) ptx::touch_parameters(args.squares);
   if constexpr (kParts && !kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
   ptx::touch_parameters(a);
   ptx::dependency_wait();
@@ -206,10 +183,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   const bool vector = epilogue.template wide<4>();
   WgmmaFinish<Out, P> out(a);
   int before = 1;  // parity of the tile before
-  if constexpr (P.has(kFinishTokenNorms) && !kParts) {
-    make_token_norms<P>(args.squares, M);
-    ptx::named_barrier<2 * P.rows>(1);
-  }
+  bool normed = !P.has(kFinishTokenNorms);
   bool next = counted && !place.narrow(M, stride, &i);
   if (next) {
     for (int k = place.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
@@ -221,12 +195,6 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     if constexpr (kFast && !kDirect) out.load_rows(rows0);
     if constexpr (kGated) {
       both.prefetch(a, rows_of_warp());
-    } else if constexpr (kRope) {
-#pragma unroll
-      for (int p = 0; p < kTurns; ++p) {
-        int t, n, at;
-        if (turn_item(p, &t, &n, &at)) turned[p].prefetch(a, args.rope, t, n, M);
-      }
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
@@ -238,6 +206,10 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     float acc[P.tokens / 2];
     ring.multiply_tile(place, acc);
     if constexpr (kFast) out.ready();
+    if constexpr (P.has(kFinishTokenNorms)) {
+      if (!normed) await_token_norms<P>();
+      normed = true;
+    }
     if constexpr (kParts) {
       if constexpr (kStaged > 0) {
         ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
@@ -246,14 +218,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         Merge::send(ptx::shared_address(sums), merged, place, acc);
       }
       // While the parts are on their way.
-      if constexpr (P.has(kFinishTokenNorms)) {
-        make_token_norms<P>(args.squares, M);
-        ptx::named_barrier<2 * P.rows>(1);
-      }
-      if constexpr (kRope) {
-#pragma unroll
-        for (int p = 0; p < kTurns; ++p) turned[p].prepare(args.rope);
-      } else if constexpr (kDirect) {
+      if constexpr (kDirect) {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
           int t, n;
@@ -264,30 +229,18 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       if constexpr (kDirect) {
         ptx::mbarrier_wait<kStaged == 0>(merged, 0);  // what the copy engine brings is seen without emptying L1
         if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
-        if constexpr (kRope) {
-#pragma unroll
-          for (int p = 0; p < kTurns; ++p) {
-            int t, n, at;
-            if (!turn_item(p, &t, &n, &at)) continue;
-            float y[2][Merge::kVec];
-            Merge::sum(parts, at, y[0]);
-            Merge::sum(parts, at + Merge::kPieces * 32, y[1]);
-            turned[p].finish(a, out.scale, t, M, y);
-          }
-        }
         // All pieces side by side: one after the other each would wait for its own results.
-        constexpr int kAll = kRope ? 0 : kPieces;
         float y[kPieces][Merge::kVec];
         uint32_t word[kPieces][kPairs];
         int t, n;
 #pragma unroll
-        for (int p = 0; p < kAll; ++p)
+        for (int p = 0; p < kPieces; ++p)
           if (item(p, &t, &n)) Merge::sum(parts, tid + p * 2 * P.rows, y[p]);
 #pragma unroll
-        for (int p = 0; p < kAll; ++p)
+        for (int p = 0; p < kPieces; ++p)
           if (item(p, &t, &n)) piece[p].words(a, out.scale, t, M, y[p], word[p]);
 #pragma unroll
-        for (int p = 0; p < kAll; ++p)
+        for (int p = 0; p < kPieces; ++p)
           if (item(p, &t, &n))
             piece[p].leave(a, t, n, M, word[p], [&](int i, int64_t token, bool within, uint32_t both) {
               if constexpr (kNext) {
@@ -308,12 +261,6 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
     } else if constexpr (kGated) {
       both.finish(out, t0, rows_of_warp(), M, acc);
-    } else if constexpr (kRope) {
-      turned[0].prepare(args.rope);
-      float y[2][P.tokens / 4];
-#pragma unroll
-      for (int j = 0; j < P.tokens / 2; ++j) y[j / 2 % 2][j / 4 * 2 + j % 2] = acc[j];
-      turned[0].finish(a, out.scale, t0, M, y);
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
@@ -394,6 +341,11 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
       } else {
         wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
       }
+    } else if constexpr (P.has(kFinishTokenNorms)) {
+      ptx::touch_parameters(args.squares);
+      ptx::dependency_wait();
+      make_token_norms<P>(args.squares, valid_rows(a.rows, a.T), tid - P.threads());
+      token_norms_made<P>();
     } else if constexpr (kMakers > 0) {
       make(place, full);
     } else if constexpr (P.staged > 0) {

@@ -88,8 +88,6 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
       const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + place.of_x));
       if constexpr (kBlocks) ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
       else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);
-    } else if constexpr (P.has(kFinishRope)) {
-      ptx::tma_load_halves(to, args.w_map, full + 8 * slot, k, n % args.rope.D / 16, n / args.rope.D, policy_w);
     } else if constexpr (kBlocks) {
       ptx::tma_load_blocks(to, args.w_map, full + 8 * slot, k, n / 16, policy_w);
     } else {

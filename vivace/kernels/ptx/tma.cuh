@@ -28,11 +28,6 @@ __device__ __forceinline__ void tma_load_blocks_multicast(uint32_t to, const Ten
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6, %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "h"(mask), "l"(policy) : "memory");
 }
 
-/// The same of a map of five dimensions: the box at (column, 0, 0, block, head).
-__device__ __forceinline__ void tma_load_halves(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, int head, uint64_t policy) {
-  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %4, %5, %6}], [%2], %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "r"(head), "l"(policy) : "memory");
-}
-
 /// The box at (column, row) of the map's tensor from shared memory; what lies beyond its edges is left out. Those who wrote it have
 /// said fence.proxy.async. Goes to the thread's group of stores that bulk_commit() closes next.
 __device__ __forceinline__ void tma_store(const TensorMap& map, uint32_t from, int column, int row) {

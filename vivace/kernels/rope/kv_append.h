@@ -26,18 +26,6 @@ struct KvCache {
   }
   /// Element where the first head of a row() begins, in a cache of this block stride.
   VV_HD int64_t element(int64_t row, int64_t block_stride) const { return row / L * block_stride + row % L * D * (heads_first ? 1 : Hkv); }
-  /// element(row(s, pos)) without divisions where there is no page table; -1 if the cache has no such place.
-  VV_HD int64_t first_head(int32_t s, int32_t pos, int64_t block_stride) const {
-    int32_t block = s, place = pos;
-    if (page_table == nullptr) {
-      if (s < 0 || s >= B || pos < 0 || pos >= L) return -1;
-    } else {
-      if (s < 0 || s >= S || pos < 0 || L == 0 || pos / L >= P) return -1;
-      block = page_table[s * table_stride + pos / L], place = pos % L;
-      if (block < 0 || block >= B) return -1;
-    }
-    return block * block_stride + int64_t{place} * D * (heads_first ? 1 : Hkv);
-  }
   /// Elements from one head of a place to its next.
   VV_HD int64_t head_pitch() const { return heads_first ? int64_t{L} * D : D; }
 };

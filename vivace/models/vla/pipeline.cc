@@ -204,13 +204,7 @@ class Walk {
 
   /// Attention of normed rows, through its output product.
   Status attend(const TowerBuffers& b, const Rows& x, const Tower& t, const GemmaLayer& w, const Cache& cache, int64_t place, const Tensor& out, const Tensor& residual) {
-    if (x.raw.present()) {
-      VV_TRY(product(x, w.qkv, b.qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
-    } else {
-      VV_TRY(rec_(ops::qkv_gemm, {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", w.qkv.w}, {"w_row_scale", w.qkv.scale}, {"bias", w.qkv.bias}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
-                                  {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
-    }
+    VV_TRY(product(x, w.qkv, b.qkv));
     VV_TRY(attention(b, t, cache));
     Rows entering;
     VV_TRY(enter(b, flat(b.attended), place, w.o, &entering));
@@ -219,7 +213,9 @@ class Walk {
     return product(entering, w.o, out, residual, "none", {}, gate);
   }
 
+  /// From qkv's rows to what attention makes of them.
   Status attention(const TowerBuffers& b, const Tower& t, const Cache& cache) {
+    VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
     return rec_(ops::attention,
                 {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
@@ -235,25 +231,18 @@ class Walk {
     const TowerBuffers& b = b_.expert;
     const GemmaLayer& w = w_.expert[i];
     const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
-    const auto onto = [&](const Rows& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
-      return rec_(ops::gemm_rms_rows, {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden},
-                                       {"out", b.hidden}, {"scale", scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}});
+    const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
+      return rec_(ops::gemm_rms_rows, {{"x", x}, {"w", m.w}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden}, {"out", b.hidden}, {"scale", scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}});
     };
     const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
     if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}}));
-    VV_TRY(rec_(ops::qkv_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k},
-                                {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}},
-                {{"rms_eps", c_.eps}}));
+    VV_TRY(rec_(ops::rms_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"out", b.qkv}, {"rows", rows_}}, {{"eps", c_.eps}}));
     VV_TRY(attention(b, c_.expert, cache));
-    Rows entering;
-    VV_TRY(enter(b, flat(b.attended), at_.expert(i, 1), w.o, &entering));
-    VV_TRY(onto(entering, w.o, attn, mlp.scale));
-    const Rows inner = activated(b, at_.expert(i, 3));
-    VV_TRY(rec_(ops::rms_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
+    VV_TRY(onto(flat(b.attended), w.o, attn, mlp.scale));
+    VV_TRY(rec_(ops::rms_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", b.mlp}, {"rows", rows_}},
                 {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}}));
-    VV_TRY(enter(b, inner, at_.expert(i, 3), &entering));
-    if (i + 1 < w_.expert.size()) return onto(entering, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
-    return product(entering, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
+    if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
+    return product({b.mlp, {}, {}}, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
   }
 
   /// The factor of a branch whose rows came by this norm: of all rows, or of each.
@@ -293,7 +282,7 @@ class Walk {
   }
 
   Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out, const Tensor& residual) {
-    const Rows inner = activated(b, place);
+    const Rows inner = w.down.w.dtype == DType::e4m3 ? activated(b, place) : Rows{b.mlp, {}, {}};
     const Matrix& m = w.gate_up;
     VV_TRY(x.raw.present() ? rec_(ops::norm_gemm,
                                   {{"x", x.raw}, {"weight", x.weight}, {"scale", x.ada.scale}, {"shift", x.ada.shift}, {"ada_row", x.ada.rows}, {"normed", x.x}, {"normed_scale", x.all}, {"w", m.w},
@@ -302,8 +291,8 @@ class Walk {
                            : rec_(ops::gated_gemm,
                                   {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
                                   {{"act", "gelu_tanh"}}));
-    Rows entering;
-    VV_TRY(enter(b, inner, place, &entering));
+    Rows entering = inner;
+    if (!inner.all.present()) VV_TRY(enter(b, inner.x, place, w.down, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.ada, &gate));
     return product(entering, w.down, out, residual, "none", {}, gate);

@@ -118,8 +118,8 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
   return {};
 }
 
-/// `adaptive`: products behind norms read 16 bits, so that the norms can be taken behind them (rms_gemm): of few rows 8 bits gain less than
-/// the norms' launches cost. `keys_last`: of the last layer only keys and values are read. `wide_o`: attention's output product reads 16 bits; few rows gain less by
+/// `adaptive`: products read 16 bits in every plan, so that norms can be taken behind them (rms_gemm): of few rows 8 bits gain less than
+/// the norms' launches and codes cost. `keys_last`: of the last layer only keys and values are read. `wide_o`: attention's output product reads 16 bits; few rows gain less by
 /// 8 than the launch costs that makes codes of what attention wrote.
 Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide_o, std::vector<GemmaLayer>* layers) {
   layers->resize(static_cast<size_t>(t.layers));
@@ -137,7 +137,7 @@ Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool 
     VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv, Placement::Rows::after, adaptive));
     VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o, Placement::Rows::after, wide_o));
     VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up, Placement::Rows::alternate, adaptive));
-    VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down));
+    VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down, Placement::Rows::after, adaptive));
   }
   return {};
 }
