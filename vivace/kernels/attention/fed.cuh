@@ -313,11 +313,13 @@ __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
   ptx::dependency_wait();
   ptx::launch_dependents();
   constexpr bool kMove = P.warps_m > 4;  // with one group there are registers for everyone
+  constexpr int kDown = P.warps_m == 12 ? 32 : P.d > 128 ? 24 : 40, kUp = P.warps_m == 12 ? 160 : P.d > 128 ? 240 : 232;
+  static_assert(!kMove || (128 * kDown + 32 * P.warps_m * kUp) <= 65536 / P.threads() / 8 * 8 * P.threads());  // what the block began with: else a group waits for ever
   if (warp < 4) {
-    if constexpr (kMove) ptx::registers_down<(P.warps_m == 12 || P.d > 128 ? 24 : 40)>();
+    if constexpr (kMove) ptx::registers_down<kDown>();
     if (warp == 0) k.feed(f);
   } else {
-    if constexpr (kMove) ptx::registers_up<(P.warps_m == 12 ? 160 : P.d > 128 ? 240 : 232)>();
+    if constexpr (kMove) ptx::registers_up<kUp>();
     k.multiply();
   }
 #endif
