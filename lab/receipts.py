@@ -54,7 +54,7 @@ def gemm(facts, path):
 
 CODES = ["vivace/kernels/gemm/codes.*", *(f"vivace/kernels/{f}.cuh" for f in (
     "gemm/panel", "gemm/weights", "gemm/widen", "gemm/epilogue", "quantize/blocks", "tile/elem", "ptx/bulk", "ptx/cp_async", "ptx/mbarrier", "ptx/mma", "ptx/mma_int", "ptx/cluster"))]
-BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256, "q8_0": 34 / 32, "e4m3": 1}  # an element
+BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256, "q8_0": 34 / 32, "e4m3": 1, "e2m1": 9 / 16}  # an element
 
 
 def shipped_codes(w, M, N, K):
@@ -65,6 +65,8 @@ def shipped_codes(w, M, N, K):
     if M <= 8:
         return f"2.4.1.1/2 c{cut} p" + ("4096b" if K <= 4096 else "16384b" if M == 1 else "2048b")
     small = BLOCK_BYTES[w] < 0.7
+    if M <= 16 and w == "e2m1" and K <= 4096:
+        return f"2.4.1.2/1 c{cut} p4096b"
     if M <= 16:
         return f"2.4.1.2/2 c{cut} p" + ("4096b" if K <= 4096 and small else "2048b")
     return f"2.4.{2 if small else 1}.4/1 c{cut} p2048b"

@@ -63,22 +63,17 @@ struct GemmGpu {
   }
   /// The ring that fits beside the copies of W.
   static Wgmma ringed(const Wgmma& p, const Widen& q, DType w) { return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes())); }
-  /// Cycles that a step of 64 elements of K costs gemm_widened's loading warps, as measured (docs/design/015).
-  static constexpr int widen_cycles(DType w, int warps) {
-    const int four = w == DType::q8_0 ? 1560 : info(w).block == 256 ? 1530 : 1430;
-    return warps == 8 ? four * 11 / 20 : four;
-  }
-  /// The tile of gemm_widened that takes the fewest cycles. Bits are the same in all.
+  /// The tile of gemm_widened that takes the fewest cycles, where a step costs the loading warps some 1500. Bits are the same in all.
   static Status pick_widened(const Args& a, Key* k) {
     k->kind = Kind::widened;
     int64_t least = INT64_MAX;
     for (const int tokens : {128, 192, 256}) {
       Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
       p.finish = a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
-      const Widen q{tokens == 256 ? 4 : 8, 2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
+      const Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
       p = ringed(p, q, a.w_dtype);
       const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + 127) / 128), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
-      const int64_t cycles = waves * ((a.K + 63) / 64 * std::max(4 * tokens, widen_cycles(a.w_dtype, q.warps)) + 1200 + 3 * tokens);
+      const int64_t cycles = waves * ((a.K + 63) / 64 * std::max(4 * tokens, 1500) + 1200 + 3 * tokens);
       if (p.stages >= 3 && cycles < least) least = cycles, k->wgmma = p, k->widen = q;
     }
     return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_widened fits");  // the first does in every format
@@ -152,7 +147,7 @@ struct GemmGpu {
   static bool general(Key* k) {
     if (k->kind == Kind::widened) {
       if (k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny) return false;
-      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny, k->widen.warps = 8;
+      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny;
       k->wgmma = ringed(k->wgmma, k->widen, k->w);
       return true;
     }
@@ -175,8 +170,8 @@ struct GemmGpu {
         return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, 0, 0, %d}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
                                  k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.share_x, k.wgmma.share_w, flag(k.wgmma.promote), flag(k.wgmma.aligned), k.wgmma.inside, k.wgmma.finish, k.wgmma.staged);
       case Kind::widened:
-        return kernel_expression("gemm_widened<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, %d}, vivace::kernels::GemmWiden{%d, %d, %d, vivace::DType::%s, %s}>",
-                                 name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.finish, k.widen.warps, k.widen.raw, k.widen.group, name(k.widen.scale), flag(k.widen.zeros));
+        return kernel_expression("gemm_widened<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, %d}, vivace::kernels::GemmWiden{%d, %d, vivace::DType::%s, %s}>",
+                                 name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.finish, k.widen.raw, k.widen.group, name(k.widen.scale), flag(k.widen.zeros));
       case Kind::simple: break;
     }
     return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
@@ -198,7 +193,7 @@ struct GemmGpu {
     } else if (k.kind == Kind::wgmma || k.kind == Kind::widened) {
       const Wgmma& p = k.wgmma;
       grid = tiles(a.T, int64_t{p.tokens} * p.share_w) * tiles(a.N, int64_t{p.rows} * p.share_x) * p.cluster();
-      launch->block[0] = static_cast<uint32_t>(k.kind == Kind::widened ? k.widen.threads(p) : p.threads());
+      launch->block[0] = static_cast<uint32_t>(p.threads());
       launch->cluster = static_cast<uint32_t>(p.cluster());
       launch->smem_bytes = static_cast<uint32_t>(k.kind == Kind::widened ? k.widen.smem_bytes(p, k.w) : p.smem_bytes());
     }
@@ -224,7 +219,7 @@ struct GemmGpu {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
       else VV_TRY(device::encode_map(device::WordMapShape{.data = a.w, .rows = a.N, .words = row_bytes(a.w_dtype, a.K) / 4, .pitch = row_bytes(a.w_dtype, a.w_stride),
-                                                          .box_rows = k.widen.rows(), .box_words = Widen::pitch(a.w_dtype) / 4}, &args.w_map));
+                                                          .box_rows = 32, .box_words = Widen::pitch(a.w_dtype) / 4}, &args.w_map));
       if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens, &args.residual_map));
     }
     if (p.staged > 0) {
@@ -232,7 +227,6 @@ struct GemmGpu {
       VV_TRY(device::encode_map({.data = a.out, .rows = a.T, .columns = a.gated ? a.N / 2 : a.N, .pitch = a.out_stride * bytes, .element_bytes = bytes, .box_rows = p.out_box(), .box_bytes = columns * bytes}, &args.out_map));
     }
     args.g = a;
-    if (k.kind == Kind::widened && k.widen.folds(k.w)) args.g.alpha *= 128.0f;
     launch->set_args(args);
     if (p.parts() == 1) {
       launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::resident(p, device.info().sm_count)));

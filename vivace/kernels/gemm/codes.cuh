@@ -36,7 +36,6 @@ struct CodesTile {
   static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kSlot = P.slot_bytes(W), kRows = 16 * P.row_tiles;
   static constexpr int kRingBytes = P.ring_bytes(W);
   static constexpr bool kReuse = P.reuse();
-  static constexpr int kWidth = 4;  // outputs that leave together
   static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
   static constexpr bool kBulk = P.bulk > 0, kWaits = !kBulk || P.group > 0;  // kWaits: some copies are cp.async
   // Groups whose code is interleaved: all of a step where few tokens leave registers for it.
@@ -369,12 +368,12 @@ struct CodesTile {
 
   /// Sums of all warps and blocks of the cluster, and what follows them; row 0 is token t0.
   template <class Out>
-  __device__ __forceinline__ void merge(const float (&acc)[P.row_tiles][P.token_tiles][4], int64_t t0, int tokens, const GemmEpilogue<Out>& epilogue, bool vector) {
+  __device__ __forceinline__ void merge(const float (&acc)[P.row_tiles][P.token_tiles][4], int64_t t0, int tokens) {
     if constexpr (kReuse) ptx::cluster_sync<P.cluster>();  // every ring and panel has been read
     if constexpr (P.stays()) sums = both_sums + (turn ^= 1) * (P.sum_bytes() / 4);  // the other is still read
     send(acc, tokens);
     ptx::cluster_sync<P.cluster>();
-    finish(t0, tokens, epilogue, vector);
+    finish<Out>(t0, tokens);
   }
 
  private:
@@ -397,8 +396,10 @@ struct CodesTile {
 
   /// This block's slice of the outputs.
   template <class Out>
-  __device__ __forceinline__ void finish(int64_t t0, int tokens, const GemmEpilogue<Out>& epilogue, bool vector) const {
-    constexpr int V = kWidth, kRuns = P.slice() / V;
+  __device__ __forceinline__ void finish(int64_t t0, int tokens) const {
+    constexpr int V = 4, kRuns = P.slice() / V;
+    const GemmEpilogue<Out> epilogue(a);
+    const bool vector = epilogue.template wide<V>();
     for (int i = static_cast<int>(threadIdx.x); i < tokens * kRuns; i += P.threads()) {
       const int t = i / kRuns, row = i % kRuns * V, n = n0 + rank * P.slice() + row;
       float y[V] = {};
@@ -434,14 +435,12 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) ge
     ptx::cluster_wait<P.cluster>();
     return;
   }
-  const GemmEpilogue<Out> epilogue(a);
-  const bool vector = epilogue.template wide<tile.kWidth>();
   for (int i = first; i < tiles_n; i += stride) {
     float acc[P.row_tiles][P.token_tiles][4] = {};
     tile.begin(i);
     tile.run(t0, tokens, acc);
     ptx::cluster_wait<P.cluster>();
-    tile.merge(acc, t0, tokens, epilogue, vector);
+    tile.template merge<Out>(acc, t0, tokens);
   }
 }
 

@@ -1,4 +1,4 @@
-// gemm of many bf16 tokens with quantised weights, on Hopper: gemm_wgmma whose W is no operand of the copy engine. Four or eight warps
+// gemm of many bf16 tokens with quantised weights, on Hopper: gemm_wgmma whose W is no operand of the copy engine. Four warps
 // bring W's bytes, dequantise them, round them to bf16 and write them where the tensor unit reads. Limit: 2 T N K flop; a
 // tile's 8192 elements a step cost a warp about 350 instructions, which 256 tokens (1024 cycles) hide.
 #pragma once
@@ -8,18 +8,18 @@
 
 namespace vivace::kernels {
 
-/// One of the loading warps: rows kRows * warp .. of each tile.
+/// One of the loading warps: rows 32 warp .. of each tile.
 template <DType W, class Out, GemmWgmma P, GemmWiden Q>
 struct WideningWarp {
   using Place = WgmmaPlace<bf16, P>;
   using Row = WeightRow<W, bf16, true>;
   static constexpr int kSteps = GemmWiden::kElements / Place::kStep;  // of the ring, a copy
-  static constexpr int kPitch = Q.pitch(W), kRows = Q.rows(), kOctets = kRows / 8, kSlot = kRows * kPitch;
-  static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kFolds = Q.folds(W), kHalves = Q.group == 16 && !kFolds;
+  static constexpr int kPitch = Q.pitch(W), kSlot = 32 * kPitch;
+  static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kHalves = Q.group == 16;
   static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
   // Registers of the loading warps, and of them, the 16-byte words of eight rows that they hold before they store.
   static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2;
-  static constexpr int kRegisters = Q.warps == 8 ? 80 : kTight ? 104 : 144, kUp = Q.warps == 4 && kTight ? 200 : 176, kBatch = Q.warps == 8 ? 1 : kTight && kHeavy ? 2 : 4;
+  static constexpr int kRegisters = kTight ? 104 : 144, kBatch = kTight && kHeavy ? 2 : 4;
   static constexpr int kKept = kEntries > 0 ? kEntries : 1;
   static_assert(P.rows == 128 && P.wide() && P.cluster() == 1 && P.split == 1 && P.panel == 0);
 
@@ -32,17 +32,16 @@ struct WideningWarp {
   int copies;          // of a tile's K
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
   int next_tile, next_copy = 0;  // what is copied next
-  int64_t scale_at[kOctets], zero_at[kOctets];  // where the entries of the lane's rows of this tile start
   // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one before.
   struct Side {
-    uint32_t scale[kOctets][2][kKept];
-    int zero[kOctets][2];
+    uint32_t scale[4][2][kKept];
+    int zero[4][2];
   } side;
 
   __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
       : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
     raw = smem + Q.raw_at(P) + warp * (Q.ring_bytes(W));
-    barriers = ptx::shared_address(smem) + Q.raw_at(P) + Q.warps * Q.ring_bytes(W) + warp * 8 * Q.raw;
+    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmWiden::kWarps * Q.ring_bytes(W) + warp * 8 * Q.raw;
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < Q.raw; ++i) ptx::mbarrier_init(barriers + 8 * i, 1);
@@ -58,7 +57,7 @@ struct WideningWarp {
     place.tile(next_tile, &t0, &n0);
     if (lane == 0) {  // what lies beyond the matrix comes as zeros, and counts
       ptx::mbarrier_expect(barriers + 8 * into, kSlot);
-      ptx::tma_load(ptx::shared_address(raw + into * kSlot), args.w_map, barriers + 8 * into, next_copy * (Q.bytes(W) / 4), n0 + kRows * warp);
+      ptx::tma_load(ptx::shared_address(raw + into * kSlot), args.w_map, barriers + 8 * into, next_copy * (Q.bytes(W) / 4), n0 + 32 * warp);
     }
     if (++into == Q.raw) into = 0;
     if (++next_copy == copies) next_copy = 0, next_tile += stride;
@@ -90,48 +89,30 @@ struct WideningWarp {
     return ptx::pack<bf16>(__fmul_rn(low, scale), __fmul_rn(high, scale));
   }
 
-  /// To a tile: rows n0 on.
-  __device__ __forceinline__ void begin(int n0) {
+  /// Asks for the entries of w_block_scale and w_block_zero of a step of rows n0 on.
+  __device__ __forceinline__ void ask(int step, int n0, Side& to) const {
     if constexpr (Q.group > 0) {
 #pragma unroll
-      for (int o = 0; o < kOctets; ++o) {
-        const int row = min(n0 + kRows * warp + 8 * o + lane / 4, a.N - 1) / a.block_rows;
-        scale_at[o] = row * a.block_stride;
-        if constexpr (Q.zeros) zero_at[o] = row * a.zero_stride;
-      }
-      ask(0, side);
-    }
-  }
-  /// Asks for the entries of w_block_scale and w_block_zero of a step.
-  __device__ __forceinline__ void ask(int step, Side& to) const {
-    if constexpr (Q.group > 0) {
-#pragma unroll
-      for (int o = 0; o < kOctets; ++o)
+      for (int o = 0; o < 4; ++o)
 #pragma unroll
         for (int g = 0; g < 2; ++g) {
-          const int k = min(step * 64 + 32 * g, a.K - 1), own = kFolds ? lane % 4 / 2 * 16 : 0;  // eight elements have one scale
+          const int64_t row = min(n0 + 32 * warp + 8 * o + lane / 4, a.N - 1) / a.block_rows;
+          const int k = min(step * 64 + 32 * g, a.K - 1);
 #pragma unroll
-          for (int e = 0; e < kEntries; ++e) to.scale[o][g][e] = entry(scale_at[o] + min(k + own + 16 * e, a.K - 1) / Q.group);
-          if constexpr (Q.zeros) to.zero[o][g] = a.w_block_zero[zero_at[o] + k / Q.group];
+          for (int e = 0; e < kEntries; ++e) to.scale[o][g][e] = entry(row * a.block_stride + min(k + 16 * e, a.K - 1) / Q.group);
+          if constexpr (Q.zeros) to.zero[o][g] = a.w_block_zero[row * a.zero_stride + k / Q.group];
         }
     }
   }
   /// Rows 8 o + lane / 4, the lane's share of 64 elements, as pairs of bf16.
-  __device__ __forceinline__ void widen_rows(int o, int step, uint32_t (&w)[kOctets][2][1][4]) const {
+  __device__ __forceinline__ void widen_rows(int o, int step, uint32_t (&w)[4][2][1][4]) const {
     const Row row(raw + from * kSlot + (8 * o + lane / 4) * kPitch);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       const int j = step % kSteps * 2 + g;
       uint32_t(&y)[1][4] = w[o][g];
-      if constexpr (kFolds) {  // elements 8 c on of the 32, in their order
-        uint32_t pair[4];
-        scaled_pairs(*reinterpret_cast<const uint32_t*>(row.p + j * 16 + lane % 4 * 4), pair_scale(side.scale[o][g][0]), pair);
-        y[0][0] = __byte_perm(pair[0], pair[1], 0x5410), y[0][1] = __byte_perm(pair[2], pair[3], 0x5410);
-        y[0][2] = __byte_perm(pair[0], pair[1], 0x7632), y[0][3] = __byte_perm(pair[2], pair[3], 0x7632);
-      } else {
-        row.operands(j, lane % 4, y);
-      }
-      if constexpr (!kFolds && (kBlocks || Q.group > 0)) {
+      row.operands(j, lane % 4, y);
+      if constexpr (kBlocks || Q.group > 0) {
         float first, second, min = 0;
         if constexpr (kBlocks) {
           first = second = row.scale(j, 0);
@@ -150,21 +131,17 @@ struct WideningWarp {
     const int c = lane % 4;
     // Loads before stores, which the compiler must believe to change what is read.
 #pragma unroll
-    for (int first = 0; first < kOctets; first += kBatch) {
-      uint32_t w[kOctets][2][1][4];
+    for (int first = 0; first < 4; first += kBatch) {
+      uint32_t w[4][2][1][4];
 #pragma unroll
       for (int o = first; o < first + kBatch; ++o) widen_rows(o, step, w);
 #pragma unroll
       for (int o = first; o < first + kBatch; ++o) {
-        const int to = kRows * warp + 8 * o + lane / 4;
+        const int to = 32 * warp + 8 * o + lane / 4;
 #pragma unroll
         for (int g = 0; g < 2; ++g)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            if constexpr (kFolds) {
-              if (half == 0) *reinterpret_cast<uint4*>(stage + to * 128 + ((4 * g + c) ^ (to % 8)) * 16) = make_uint4(w[o][g][0][0], w[o][g][0][1], w[o][g][0][2], w[o][g][0][3]);
-              continue;
-            }
             const int byte = 64 * g + 32 * half + 8 * c;
             *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) = make_uint2(w[o][g][0][2 * half], w[o][g][0][2 * half + 1]);
           }
@@ -183,7 +160,7 @@ struct WideningWarp {
     };
     for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
     place.tile(i, &t0, &n0);
-    begin(n0);
+    ask(0, n0, side);
     ptx::touch_parameters(args);
     ptx::dependency_wait();
     bool next = !place.narrow(valid_rows(a.rows, a.T), stride, &i);
@@ -201,7 +178,7 @@ struct WideningWarp {
     }
     for (; ahead < Q.raw; ++ahead) copy_next();
     for (; i < place.tiles(); i += stride, next = true) {
-      if (next) place.tile(i, &t0, &n0), begin(n0);
+      if (next) place.tile(i, &t0, &n0), ask(0, n0, side);
       for (int k = 0; k < place.steps; ++k) {
         take();
         if (loads) {
@@ -210,7 +187,7 @@ struct WideningWarp {
         }
         if (k % kSteps == 0) copied();
         Side coming = side;
-        if (k + 1 < place.steps) ask(k + 1, coming);
+        if (k + 1 < place.steps) ask(k + 1, n0, coming);
         widen(k, ring + slot * P.stage_bytes());
         side = coming;
         if (k % kSteps == kSteps - 1 || k == place.steps - 1) used(), copy_next();
@@ -233,7 +210,7 @@ struct WideningWarp {
 
 /// Grid: at most the tiles.
 template <DType W, class Out, GemmWgmma P, GemmWiden Q>
-__global__ void __launch_bounds__(Q.threads(P), 1) gemm_widened(const __grid_constant__ GemmWgmmaArgs args) {
+__global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
@@ -241,7 +218,7 @@ __global__ void __launch_bounds__(Q.threads(P), 1) gemm_widened(const __grid_con
     ptx::tma_prefetch(args.x_map);
     ptx::tma_prefetch(args.w_map);
     for (int s = 0; s < P.stages; ++s) {
-      ptx::mbarrier_init(full + 8 * s, 1 + Q.warps);
+      ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);
       ptx::mbarrier_init(empty + 8 * s, P.rows / 16);
     }
     ptx::mbarrier_fence();
@@ -254,7 +231,7 @@ __global__ void __launch_bounds__(Q.threads(P), 1) gemm_widened(const __grid_con
     ptx::registers_down<Warp::kRegisters>();
     Warp(args, place, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
   } else {
-    ptx::registers_up<Warp::kUp>();
+    ptx::registers_up<Warp::kTight ? 200 : 176>();
     WgmmaRing<bf16, P> ring(place, base, full, empty);
     wgmma_consume<bf16, Out, P>(args.g, place, ring, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
   }

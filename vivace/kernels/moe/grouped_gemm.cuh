@@ -34,8 +34,7 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   float acc[P.row_tiles][P.token_tiles][4] = {};
   tile.run(group.first, group.count, acc);
   ptx::cluster_wait<P.cluster>();
-  const GemmEpilogue<Out> epilogue(g);
-  tile.merge(acc, group.first, group.count, epilogue, epilogue.template wide<tile.kWidth>());
+  tile.template merge<Out>(acc, group.first, group.count);
 }
 
 }  // namespace vivace::kernels
