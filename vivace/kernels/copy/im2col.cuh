@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(P.threads) im2col(const __grid_constant__ Im2c
 #pragma unroll
   for (int k = 0; k < P.items; ++k) {
     const int t = min(first + k * together, valid - 1);  // rows behind the last are read as it
-    if (k > 0 && ox + t - at < static_cast<int>(a.per_line.by)) {
-      ox += t - at;  // further in the same line of patches
+    if (P.load > 1 && k > 0 && ox + t - at < static_cast<int>(a.per_line.by)) {
+      ox += t - at;  // further in the same line of patches; single elements have no registers for it
     } else {
       n = a.per_frame.quotient(t);
       const int patch = a.per_frame.remainder(t, n);
