@@ -53,7 +53,7 @@ def gemm(facts, path):
 
 
 CODES = ["vivace/kernels/gemm/codes.*", *(f"vivace/kernels/{f}.cuh" for f in (
-    "gemm/panel", "gemm/weights", "gemm/widen", "gemm/epilogue", "quantize/blocks", "tile/elem", "ptx/bulk", "ptx/cp_async", "ptx/mbarrier", "ptx/mma", "ptx/mma_int", "ptx/cluster"))]
+    "gemm/panel", "gemm/weights", "gemm/widen", "gemm/epilogue", "quantize/blocks", "tile/elem", "ptx/tma", "ptx/cp_async", "ptx/mbarrier", "ptx/mma", "ptx/mma_int", "ptx/cluster"))]
 BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 / 256, "q8_0": 34 / 32, "e4m3": 1, "e2m1": 9 / 16}  # an element
 
 
@@ -63,12 +63,12 @@ def shipped_codes(w, M, N, K):
         return "4.2.1.1/3 c1 p4096u"
     cut = 2 if N <= 32 * 127 and K >= 512 * 8 else 1
     if M <= 8:
-        return f"2.4.1.1/2 c{cut} p" + ("4096b" if K <= 4096 else "16384b" if M == 1 else "2048b")
+        return f"2.4.1.1/2 c{cut} p" + ("16384b" if M == 1 and K > 4096 else "4096b")
     small = BLOCK_BYTES[w] < 0.7
-    if M <= 16 and w == "e2m1" and K <= 4096:
+    if M <= 16 and w == "e2m1":
         return f"2.4.1.2/1 c{cut} p4096b"
     if M <= 16:
-        return f"2.4.1.2/2 c{cut} p" + ("4096b" if K <= 4096 and small else "2048b")
+        return f"2.4.1.2/2 c{cut} p" + ("4096b" if small else "2048b")
     return f"2.4.{2 if small else 1}.4/1 c{cut} p2048b"
 
 

@@ -88,7 +88,9 @@ bool launch(const Variant& v, const GroupedGemmArgs& g, cudaStream_t stream) {
   c.numAttrs = q.cluster > 1 ? 2 : 1;
   c.gridDimX = static_cast<unsigned>((groups + g.A / q.tokens()) * ((g.N + q.rows() - 1) / q.rows()) * q.cluster), c.blockDimX = static_cast<unsigned>(q.threads());
   c.sharedMemBytes = static_cast<unsigned>(q.smem_bytes(DType::bf16, DType::bf16, GemmAct::f32, q.tokens()));
-  void* params[] = {&args.g};
+  GroupedCodesArgs codes = {};  // no map: W comes by cp.async
+  codes.g = args.g;
+  void* params[] = {&codes};
   return cuLaunchKernelEx(&c, reinterpret_cast<CUfunction>(v.kernel), params, nullptr) == CUDA_SUCCESS;
 }
 

@@ -35,12 +35,12 @@ struct GemmCodesGpu {
   };
   static constexpr int kAnyTokens = 4;
   // Hopper on, where the copy engine brings W, up to kFewTokens tokens: the same, by tokens alone; the panel grows
-  // with K where it fits. The last serves several times.
+  // with K where it fits (rows before kAnyDepth hold all of x, those behind it a panel at a time). The last serves several times.
   static constexpr Policy kBulkTactics[] = {
-      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
       {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
   };
-  static constexpr int kFewTokens = 64, kBulk = 2;
+  static constexpr int kFewTokens = 64, kBulk = 2, kAnyDepth = 2;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
   static constexpr int split(int64_t N, int64_t K, DType w, Arch arch, bool bulk) {
@@ -89,10 +89,10 @@ struct GemmCodesGpu {
   static Result<Key> pick_bulk(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t K, const Policy& form, Arch arch) {
     for (const Policy& row : kBulkTactics) {
       const Policy p = with(row, form, x, w, act);
-      const bool last = &row == std::end(kBulkTactics) - 1, adapts = row.panel > 2048;
+      const bool last = &row == std::end(kBulkTactics) - 1, whole = &row - kBulkTactics < kAnyDepth;
       if (row.token_tiles == 2 && row.stages == 1 && w != DType::e2m1) continue;  // of other formats it has not been measured
       const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
-      if ((T > p.tokens() && row.token_tiles < 4 && !last) || (adapts && K > row.panel) || p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch)) continue;
+      if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) || p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch)) continue;
       return Key{x, w, out, act, p};
     }
     return unserved(x, w, arch);
