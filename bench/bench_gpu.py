@@ -209,7 +209,7 @@ def process(work, share, folder, limits, quick, end):
     own = [(index, *row) for index, row in enumerate(work)][i::n]
     compiled = compile_all(own, quick)
     (folder / f"ready-{i}").touch()
-    until = time.monotonic() + 90  # one that died leaves no file
+    until = time.monotonic() + 120  # one that died leaves no file
     while len(list(folder.glob("ready-*"))) < n and time.monotonic() < until:
         time.sleep(0.05)
     with turn(folder):
@@ -231,7 +231,7 @@ def process(work, share, folder, limits, quick, end):
 
 def run_processes(work, args, end):
     """Rows of all processes, in the order of the work; one that was not measured says why, and does not pass."""
-    n = max(1, min(14, len(os.sched_getaffinity(0)) - 2, len(work)))
+    n = max(1, min(20, len(os.sched_getaffinity(0)) - 2, len(work)))
     with tempfile.TemporaryDirectory() as folder:
         mine = [sys.executable, __file__, *args.ops, "--facts", args.facts, "--folder", folder, "--end", end, *(["--quick"] if args.quick else [])]
         started = [subprocess.Popen([*map(str, mine), "--share", f"{i}/{n}"]) for i in range(n)]
