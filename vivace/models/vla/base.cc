@@ -158,7 +158,7 @@ Status PolicyBase::load() {
   VV_TRY(check_own());
   engine::Placement tables;
   std::vector<std::unique_ptr<std::byte[]>> own;
-  VV_TRY(load_weights(source_, config_, plan_, limits_.views, limits_.batch, &placement_, &tables, &own, &weights_));
+  VV_TRY(load_weights(source_, config_, plan_, limits_.views, limits_.batch, suffix(), &placement_, &tables, &own, &weights_));
   declare_context();
   declare_own();
   VV_ASSIGN(const int64_t free, machine_->free_bytes());

@@ -85,6 +85,7 @@ void FlowPolicy::declare_own() {
     arena_.declare(strf("mlp_ada.%zu", i), act, table, &b.mlp_ada[i]);
   }
   declare("final_ada", act, table, &b.final_ada);
+  if (B * A > kFoldedRows) return;
   declare("expert.scaled", act, Shape(B * A, H), &b.expert.scaled);
   if (info(act).bytes != 2) return;
   declare("expert.squares", f32, Shape(B * A, (H + 15) / 16), &b.expert.squares);

@@ -340,7 +340,7 @@ class Walk {
   }
   /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to see them or their scales.
   Status norm(const TowerBuffers& b, const Tensor& weight, const Ada& ada, int64_t place, Rows* out) {
-    *out = ada.scale.present() ? Rows{b.scaled, {}, {}} : normed(b, place);
+    *out = b.scaled.present() ? Rows{b.scaled, {}, {}} : normed(b, place);
     out->raw = b.hidden, out->weight = weight, out->ada = ada;
     if (b.hidden.shape[0] <= kFewRows && !x_.enters && (!x_.plan.eight || x_.plan.fixed)) return {};
     VV_TRY(norm(b.hidden, *out));

@@ -49,7 +49,7 @@ struct TowerBuffers {
   Tensor k, v;                           // [T, Hkv, D] where there is no cache
   Tensor codes;                          // [T, max(Hq D, M)] e4m3
   Tensor normed_scale, codes_scale;      // [T] f32
-  Tensor scaled;                         // [T, H] rows of adaptive norms, whose products read 16 bits in every plan
+  Tensor scaled;                         // [T, H] act, up to kFoldedRows of adaptive norms, whose products read 16 bits in every plan; else absent
   Tensor squares, row_scale;             // [T, H / 16] and [T] f32, of rows whose norm is taken behind the product; absent where none is
 };
 

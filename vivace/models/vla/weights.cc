@@ -118,10 +118,9 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
   return {};
 }
 
-/// `adaptive`: products read 16 bits in every plan, so that norms can be taken behind them (rms_gemm): of few rows 8 bits gain less than
-/// the norms' launches and codes cost. `keys_last`: of the last layer only keys and values are read. `wide_o`: attention's output product reads 16 bits; few rows gain less by
+/// `keys_last`: of the last layer only keys and values are read. `wide`: see kFoldedRows. `wide_o`: attention's output product reads 16 bits; few rows gain less by
 /// 8 than the launch costs that makes codes of what attention wrote.
-Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide_o, std::vector<GemmaLayer>* layers) {
+Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide, bool wide_o, std::vector<GemmaLayer>* layers) {
   layers->resize(static_cast<size_t>(t.layers));
   for (size_t i = 0; i < layers->size(); ++i) {
     GemmaLayer& w = (*layers)[i];
@@ -134,10 +133,10 @@ Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool 
     }
     if (keys_last && i + 1 == layers->size()) return load.matrix(at + "self_attn.", {{"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv);
     if (!adaptive) VV_TRY(load.vector(at + "post_attention_layernorm.weight", t.width, &w.mlp_norm));
-    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv, Placement::Rows::after, adaptive));
+    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv, Placement::Rows::after, wide));
     VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o, Placement::Rows::after, wide_o));
-    VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up, Placement::Rows::alternate, adaptive));
-    VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down, Placement::Rows::after, adaptive));
+    VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up, Placement::Rows::alternate, wide));
+    VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down, Placement::Rows::after, wide));
   }
   return {};
 }
@@ -202,7 +201,7 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
   return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
 }
 
-Status load_weights(const WeightSource& source, const PolicyConfig& c, const PrecisionPlan& plan, int views, int batch, Placement* placement, Placement* tables,
+Status load_weights(const WeightSource& source, const PolicyConfig& c, const PrecisionPlan& plan, int views, int batch, int64_t suffix, Placement* placement, Placement* tables,
                     std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
   const Names names = names_of(source.checkpoint());
   const Tower &v = c.vision, &t = c.text;
@@ -214,13 +213,13 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
   VV_TRY(load.matrix(joint, {{"linear", t.width}}, v.width, true, &w->projector));
   VV_ASSIGN(const Tensor embed, load.get(names.embed, Shape(c.vocab, t.width)));
   VV_TRY(load.table(embed, plan.stored ? embed.dtype : DType::bf16, &w->embed));
-  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), c.has(kCodes), &w->text));
+  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), false, c.has(kCodes), &w->text));
   if (c.has(kCodes)) {
     w->head.parts[0] = embed;
     if (plan.eight) load.place(1, &w->head, Placement::Rows::after, placement);
     return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
   }
-  VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, true, &w->expert));
+  VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, c.has(kAdaNorm) && batch * suffix <= kFoldedRows, true, &w->expert));
   return load_flow(load, c, names, w);
 }
 

@@ -19,6 +19,10 @@ struct PrecisionPlan {
 /// Errors: InvalidArgument lists the plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
 
+/// Rows of the action expert up to which its adaptive norms are taken behind products of 16 bits (rms_gemm), in every plan: of so few 8 bits
+/// gain less than the norms' launches and codes cost.
+inline constexpr int64_t kFoldedRows = 64;
+
 /// A product's matrix, of up to three joined parts.
 struct Matrix {
   Tensor w, bias, scale;           // [N, K]; [N] or absent; f32 [N] of e4m3
@@ -60,8 +64,8 @@ inline int64_t padded_patch(const PolicyConfig& c) { return (c.patch_values() + 
 
 /// Finds and checks every tensor and queues it for `placement`, or for `tables` what only loading needs.
 /// Memory that had to be rearranged is kept in `own` until both are committed.
-/// Errors: NotFound names the missing tensor, InvalidShape both shapes.
-Status load_weights(const engine::WeightSource& source, const PolicyConfig& config, const PrecisionPlan& plan, int views, int batch, engine::Placement* placement,
+/// `suffix`: rows of the action expert, an observation. Errors: NotFound names the missing tensor, InvalidShape both shapes.
+Status load_weights(const engine::WeightSource& source, const PolicyConfig& config, const PrecisionPlan& plan, int views, int batch, int64_t suffix, engine::Placement* placement,
                     engine::Placement* tables, std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* weights);
 
 }  // namespace vivace::models::vla
