@@ -36,7 +36,7 @@ def bound(port, value, dtype, inputs):
 
 def case(T, N, K, x, ports=(), *, w=None, out=None, R=None, Q=None, **options):
     out = out or x
-    kinds = {"bias": "bf16", "gate": out, "residual": out, "scale": out, "x_scale": "f32", "w_scale": "f32", "x_row_scale": "f32", "w_row_scale": "f32", "rows": "i32"}
+    kinds = {"bias": out, "gate": out, "residual": out, "scale": out, "x_scale": "f32", "w_scale": "f32", "x_row_scale": "f32", "w_row_scale": "f32", "rows": "i32"}
     dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {}) | ({"Q": Q} if Q else {})
     positive = tuple(p for p in ports if p.startswith(("x_", "w_")))
     return Case(dims, {"x": x, "w": w or x, "out": out, "scaled": out, "squares": "f32"} | {p: kinds[p] for p in ports}, positive=positive, **{"distributions": ("normal", "tiny"), **options})
@@ -46,9 +46,9 @@ CASES = [
     case(50, 1024, 2048, "bf16", ("gate", "residual", "scale"), R=1, Q=1, distributions=("normal",), note="the action expert, behind attention"),
     case(40, 1040, 4096, "bf16", ("residual", "scale"), Q=1, distributions=("normal",)),
     case(64, 1024, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_row_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
-    case(33, 528, 2048, "f16", ("residual",), distributions=("normal",)),
+    case(33, 528, 2048, "f16", ("bias", "residual"), distributions=("normal",)),
     case(9, 72, 320, "bf16", ("bias", "gate", "residual", "scale", "rows"), R=9, Q=4, rows=7),
-    case(5, 40, 100, "f32", ("residual", "scale"), Q=5),
+    case(5, 40, 100, "f32", ("bias", "residual", "scale"), Q=5),
     case(6, 48, 256, "e4m3", ("x_row_scale", "w_scale"), w="e4m3", out="f16", distributions=("normal",)),
     case(70, 96, 264, "bf16", ("residual", "scale"), Q=1, distributions=("normal",), note="more tokens than the one kernel takes"),
     case(0, 32, 64, "bf16"),
