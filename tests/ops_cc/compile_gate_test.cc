@@ -28,7 +28,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 18> kSpills{{
+constexpr std::array<Allowed, 17> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_split<", "e4m3, vivace::kernels::AttentionSplit{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; the turn, the next block and a barrier's number are read from the stack in each turn of 128 keys"},
     {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; loop counters are parked"},
@@ -41,7 +41,6 @@ constexpr std::array<Allowed, 18> kSpills{{
     {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a, "sm_120a: an address, stored and read once, some fifty instructions apart"},
     {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "sm_120a, q4_0: two blocks a multiprocessor leave 128 registers; a word stored before the loop over K, read once behind it"},
     {"grouped_gemm<", "GemmCodes{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0}>", 28, Arch::sm86, "sm_80, q4_k: three blocks a multiprocessor leave 80 registers; places of a thread's copies, read where a step's are issued"},
-    {"grouped_gemm<", "GemmCodes{2, 4, 1, 4, 1, 1, 2048, true, 0, vivace::DType::f32, false, false, 2}>", 8, Arch::sm121a, "sm_120a, q4_0 and q4_k: eight zero bytes of the product's arguments, stored twice outside of the loop over K and never read"},
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
     {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "sm_120a: ptxas takes 64 registers by itself; the thread's number, stored first of all and read once behind the loop over K"},

@@ -13,7 +13,11 @@ __device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint
 }
 /// The same without a policy.
 __device__ __forceinline__ void tma_load(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row) {
+#if __CUDA_ARCH__ >= 1200  // no clusters: the other form asks where the address lies
+  asm volatile("cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row) : "memory");
+#else
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(row) : "memory");
+#endif
 }
 /// The same into every block of the cluster that `mask` names, at the same place, each with its own barrier.
 __device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int row, uint64_t policy, uint16_t mask) {
