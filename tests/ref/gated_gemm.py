@@ -58,5 +58,7 @@ CASES = [
     Case({"T": 2100, "N": 272, "K": 64}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, distributions=("normal",)),
     Case({"T": 2100, "N": 272, "K": 64}, {"x": "e4m3", "w": "e4m3", "w_scale": "f32", "out": "e4m3", "out_scale": "f32", "rows": "i32"}, {"act": "gelu_tanh"},
          positive=("w_scale", "out_scale"), rows=2050, distributions=("normal",)),
+    Case({"T": 200, "N": 80, "K": 320}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, positive=("w_row_scale",), distributions=("normal",), note="weights widened in prefill"),
+    Case({"T": 70, "N": 48, "K": 64}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16", "rows": "i32"}, {"act": "gelu_tanh"}, positive=("w_row_scale",), rows=61, distributions=("normal", "tiny")),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
 ]

@@ -69,7 +69,7 @@ struct GemmGpu {
     int64_t least = INT64_MAX;
     for (const int tokens : {128, 192, 256}) {
       Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
-      p.finish = a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
+      p.finish = a.gated || a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
       const Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
       p = ringed(p, q, a.w_dtype);
       const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + 127) / 128), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
