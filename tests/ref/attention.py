@@ -236,6 +236,8 @@ CASES = [
     Case(shape(66, 66, 2, 1, 72, 72, W=3), ports("f16", "f16", bits="i32"), {"mask": "causal"},
          values={"bits": lambda rng, shape: np.where(np.arange(66)[:, None] % 3 == 0, 0, rng.integers(-2**31, 2**31, shape))}, distributions=("normal", "edges"),
          note="every third row sees nothing"),
+    *(Case(shape(2, 4096, 4, 1, 128, 128, S=2), ports("bf16", kv, pos="i32", slot="i32", lse="f32"), ranges={"pos": (4000, 4096)}, values={"slot": np.array([1, 0]), "q": lambda rng, shape: 8 * rng.standard_normal(shape)},
+           distributions=("normal",), note="long decode steps: every part of a divided row has several blocks of keys, whose largest scores lie apart") for kv in ("bf16", "e4m3")),
     *BEYOND, *RAGGED, *CHUNKS,
     *HEADS_FIRST,
 ]
