@@ -202,8 +202,10 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     }
   }
 
+  /// Also where the warps of a group meet: the branch behind the weights is a warp's own, the next products are the group's.
   __device__ __forceinline__ void my_turn() const {
     if constexpr (kGroups > 1) ptx::named_barrier<256>(kTurn + warp_m / 4);
+    else ptx::named_barrier<128>(kTurn);
   }
   __device__ __forceinline__ void pass_turn() const {
     if constexpr (kGroups > 1) ptx::named_arrive<256>(kTurn + (warp_m / 4 + 1) % kGroups);
