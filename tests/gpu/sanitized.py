@@ -45,6 +45,8 @@ def main():
             continue  # no kernel serves this case
         done.append({"op": op, "case": case.id, "tool": tool, "pass": True})
         spent[op] = spent.get(op, 0) + time.monotonic() - begin
+        if time.monotonic() - begin > 5:
+            print(f"{op} {case.id}: {time.monotonic() - begin:.0f} s", flush=True)
     torch.cuda.synchronize()
     print(f"{len(done)} cases under {tool}; seconds:", *(f"{op} {seconds:.0f}" for op, seconds in spent.items()))
     with open(rows, "w") as f:  # the sanitizer's exit status says whether it reported anything; the runner checks it

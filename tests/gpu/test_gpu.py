@@ -224,7 +224,7 @@ def test_replays(record_property):
     """One graph of every op in eight branches side by side, replayed VIVACE_REPLAYS times, or for VIVACE_REPLAY_SECONDS,
     while allocations around it come, go and are poisoned: each replay starts from the same bytes and must end with the
     same bytes. The receipt says how many there were."""
-    count, size, branches = int(os.environ.get("VIVACE_REPLAYS", "2000")), 8 << 20, [torch.cuda.Stream() for _ in range(8)]
+    count, size, branches = int(os.environ.get("VIVACE_REPLAYS", "2000")), 32 << 20, [torch.cuda.Stream() for _ in range(8)]
     with device.arena(size) as a:
         runs = [Run(op, case, contents(op, case, case.distributions[0]), fill=0x7F) for op in TABLE for case in full(op)[:1]]
     start = a.memory.clone()
