@@ -198,6 +198,7 @@ CHUNKS = [  # tens of queries of one slot
 CASES = [
     Case(shape(1, 40, 9, 3, 64, 64), ports("f32", "f32", pos="i32"), ranges={"pos": (39, 40)}),
     Case(shape(7, 70, 4, 2, 32, 32), ports("bf16", "bf16", lse="f32")),
+    Case(shape(1, 3000, 4, 1, 128, 128), ports("bf16", "bf16", pos="i32"), ranges={"pos": (2999, 3000)}, distributions=("normal",), note="many blocks of keys for each warp"),
     Case(shape(5, 100, 6, 6, 40, 24, S=3), ports("f16", "f16", pos="i32", slot="i32", length="i32", lse="f32"), {"scale": 0.3},
          ranges={"pos": (0, 100), "slot": (-1, 4), "length": (0, 101)}, note="slots out of range and empty slots see nothing"),
     Case(shape(6, 64, 8, 1, 128, 128), ports("bf16", "e4m3", pos="i32"), {"softcap": 5.0}, ranges={"pos": (0, 64)}),
