@@ -57,7 +57,7 @@ FAULTS = [
     ("norm: the residual is not written back", K + "norm/norm.cuh", "if (row.has_residual()) store_group", "if (row.has_residual() && a.x == nullptr) store_group", table("norm")),
     ("sums leave half a warp out", K + "tile/reduce.cuh", "int lane = 16; lane > 0", "int lane = 8; lane > 0", table("norm")),
     ("partial sums are read before they are written", K + "tile/reduce.cuh", "__syncthreads();\n  // Every warp", "// Every warp", "racecheck norm"),
-    ("scratch is reused while it is read", K + "tile/reduce.cuh", "  if constexpr (kFree) __syncthreads();\n  return v;", "  return v;", "racecheck sample"),
+    ("scratch is reused while it is read", K + "tile/reduce.cuh", "  if constexpr (kFree) __syncthreads();\n  return v;", "  return v;", "racecheck --share 0/4 sample"),
     ("the device-side row count is ignored", K + "tile/elem.cuh", "const int n = *rows;", "const int n = T;", table("act_mul")),
     ("the device-side row count is one too many", K + "tile/elem.cuh", "const int n = *rows;", "const int n = *rows + 1;", table("cast")),
     ("bf16 is cut, not rounded", K + "tile/elem.cuh", "cvt.rn.bf16.f32", "cvt.rz.bf16.f32", table("cast")),
