@@ -120,12 +120,12 @@ class Receipt:
 
 
 def text(data: dict) -> str:
-    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows; seven digits a figure."""
+    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows; seven digits a figure, no empty notes."""
     def brief(v):
         return float(f"{v:.7g}") if isinstance(v, float) else v
 
     head = json.dumps(data | {"rows": []}, indent=1)
-    rows = ",\n".join(" " + json.dumps({k: brief(v) for k, v in row.items()}, separators=(",", ":")) for row in data["rows"])
+    rows = ",\n".join(" " + json.dumps({k: brief(v) for k, v in row.items() if (k, v) != ("note", None)}, separators=(",", ":")) for row in data["rows"])
     return (head.replace('"rows": []', f'"rows": [\n{rows}\n ]') if rows else head) + "\n"
 
 
