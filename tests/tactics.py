@@ -115,7 +115,8 @@ def search(op, capability):
                 bytes_, flops = ops.cost(op, **given)
             except (vivace.Error, ValueError):
                 continue  # these make no call
-            if kernel not in wanted or flops > MOST_FLOPS or math.prod(dims.values()) > 1 << 34:
+            free = () if hasattr(reference(op), "fit") else dims.values()  # dims that follow from others would count twice
+            if kernel not in wanted or flops > MOST_FLOPS or math.prod(free) > 1 << 34:
                 continue
             cost = bytes_ + flops / 16
             if kernel in found and cost >= found[kernel][0] or not has_contents(op, tried):

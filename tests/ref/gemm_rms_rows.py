@@ -46,6 +46,7 @@ CASES = [
     case(50, 1024, 2048, "bf16", ("gate", "residual", "scale"), R=1, Q=1, distributions=("normal",), note="the action expert, behind attention"),
     case(40, 1040, 4096, "bf16", ("residual", "scale"), Q=1, distributions=("normal",)),
     case(64, 1024, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_row_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
+    case(64, 512, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
     case(33, 528, 2048, "f16", ("bias", "residual"), distributions=("normal",)),
     case(9, 72, 320, "bf16", ("bias", "gate", "residual", "scale", "rows"), R=9, Q=4, rows=7),
     case(5, 40, 100, "f32", ("bias", "residual", "scale"), Q=5),

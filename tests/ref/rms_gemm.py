@@ -64,6 +64,10 @@ GATED = {"gated": True, "epilogue": "gelu_tanh"}
 CASES = [
     case(50, 4096, 1024, "bf16", GATED, ("bias",), distributions=("normal",), note="the action expert"),
     case(50, 2560, 1024, "bf16", {"eps": 1e-5}, ("bias",), distributions=("normal",)),
+    case(50, 2048, 1024, "bf16", GATED, (), distributions=("normal",), note="as the policies' expert has it: no bias"),
+    case(50, 2560, 1024, "bf16", None, (), distributions=("normal",)),
+    case(9, 1024, 2048, "bf16", None, (), distributions=("normal",)),
+    case(40, 512, 1024, "e4m3", GATED, ("x_scale", "w_scale"), w="e4m3", out="bf16", distributions=("normal",)),
     case(1, 96, 1040, "bf16", {"epilogue": "silu"}, ("bias",), kinds={"bias": "bf16"}),
     case(17, 48, 264, "f16", {"gated": True, "epilogue": "silu"}, ("rows",), rows=9),
     case(33, 64, 512, "e4m3", GATED, ("x_scale", "w_row_scale", "out_scale"), w="e4m3", out="e4m3", distributions=("normal",)),
