@@ -1,10 +1,10 @@
 """SentencePiece tokenizers out of GGUF metadata, against the sentencepiece library's stored answers."""
-import json
 from pathlib import Path
 
 import pytest
 
 import vivace
+from tests.packed import packed_json
 from vivace import _core
 from vivace.text import load_text
 
@@ -18,7 +18,7 @@ def metadata(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_equal_sentencepiece(name):
-    text, cases = load_text("", metadata(name)), json.loads((FIXTURES / f"{name}.json").read_text())["cases"]
+    text, cases = load_text("", metadata(name)), packed_json(FIXTURES / f"{name}.json")["cases"]
     wrong = [(s, want, got) for s, want in cases if (got := text.encode(s)) != want]
     assert not wrong, f"{len(wrong)} of {len(cases)}, first {wrong[0]}"
 
@@ -26,7 +26,7 @@ def test_ids_equal_sentencepiece(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_give_the_text_back(name):
     text = load_text("", metadata(name))
-    for s, ids in json.loads((FIXTURES / f"{name}.json").read_text())["cases"]:
+    for s, ids in packed_json(FIXTURES / f"{name}.json")["cases"]:
         if "\u2581" in s:
             continue  # means a space
         assert text.decode(ids) == s
