@@ -18,7 +18,7 @@ SIZES = ["480x640", "200x123", "150x250", "224x224"]
 def picture(size):
     if size == "480x640":
         return np.concatenate([packed_tensors(PRE / f"image_{size}_{part}.safetensors")["rows"] for part in ("top", "bottom")])
-    return load_file(PRE / "inputs.safetensors")[f"image_{size}"]
+    return packed_tensors(PRE / "inputs.safetensors")[f"image_{size}"]
 
 
 def resized(frames, shape, dtype, **attrs):

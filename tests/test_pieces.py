@@ -10,15 +10,20 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 import vivace
-from tests.packed import packed_json
+from tests.packed import packed_file, packed_json
 from vivace import _core
 from vivace.text import load_text
 
 FIXTURES = Path(__file__).parent / "fixtures"
-MODELS = sorted(p.stem for p in (FIXTURES / "pieces").glob("*.model"))
+MODELS = ["llama", "paligemma", "unigram"]
 TEXTS = (FIXTURES / "text/founding.txt").read_text()
 ALPHABETS = ["ab 1\n", " \t\r\n'sStT", "a1 .,'\n\u00a0\u2581", "".join(chr(c) for c in (*range(0x20, 0x250), 0x301, 0x4e00, 0xac00, 0x1f600, 0x2003, 0xfb01)), "etaoin shrdlu ,.",
              ["the ", "gov", "<sep>", "<loc0000>", "\u2581\u2581", " ", "ment", "tion", "\n", "ab"]]
+
+
+def stored_model(name):
+    path = FIXTURES / f"pieces/{name}.model"
+    return packed_file(path) if name == "unigram" else path
 
 
 def strings(count, seed):
@@ -30,7 +35,7 @@ def strings(count, seed):
 
 @pytest.fixture(params=MODELS)
 def stored(request):
-    return _core.load_tokenizer(str(FIXTURES / f"pieces/{request.param}.model")), packed_json(FIXTURES / f"pieces/{request.param}.json")
+    return _core.load_tokenizer(str(stored_model(request.param))), packed_json(FIXTURES / f"pieces/{request.param}.json")
 
 
 def test_ids_and_texts_are_the_librarys(stored):
@@ -46,7 +51,7 @@ def test_ids_and_texts_are_the_librarys(stored):
 @pytest.mark.parametrize("name", MODELS)
 def test_random_strings(name):
     sentencepiece = pytest.importorskip("sentencepiece")
-    library, ours = sentencepiece.SentencePieceProcessor(model_file=str(FIXTURES / f"pieces/{name}.model")), _core.load_tokenizer(str(FIXTURES / f"pieces/{name}.model"))
+    library, ours = sentencepiece.SentencePieceProcessor(model_file=str(stored_model(name))), _core.load_tokenizer(str(stored_model(name)))
     for text in strings(int(os.environ.get("VIVACE_PIECES_STRINGS", "4000")), 1):
         want = library.encode(text)
         assert ours.encode(text.encode()) == want, text
@@ -167,7 +172,7 @@ def test_models_that_are_none(tmp_path, data, error, what):
 @pytest.mark.parametrize("name", ["paligemma", "unigram"])
 def test_cut_off_and_changed_models(tmp_path, name):
     """Cut or changed, a model is read or refused with a typed error; what is read, encodes."""
-    good, draw = (FIXTURES / f"pieces/{name}.model").read_bytes(), random.Random(4)
+    good, draw = stored_model(name).read_bytes(), random.Random(4)
     file, read = tmp_path / "tokenizer.model", 0
     for i in range(400):
         data = bytearray(good[: draw.randrange(1, len(good))] if i % 4 == 0 else good)

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 import vivace
 from vivace import _core
 from tests.test_frames import picture, resized
+from tests.packed import packed_tensors
 from tests.reference.policy_numpy import Exact, Policy, Rounded
 from vivace.policy import prompt_text, state_bins
 
@@ -24,11 +25,11 @@ CASES = [(config, name, case) for config, name in FLOWS for case in "abc"]
 TOKENS, KV, VELOCITY, ACTIONS = 2e-4, 2e-4, 6e-4, 2e-4
 # openpi rounds the time in f32: its v differs by up to 3.5e-4 from lerobot's, whose time is f64 like ours.
 VELOCITY_LEROBOT, SINCOS = 1e-4, 3e-4
-INPUTS = {name: load_file(FIXTURES / name / "inputs.safetensors") for _, name in FLOWS}
+INPUTS = {name: packed_tensors(FIXTURES / name / "inputs.safetensors") for _, name in FLOWS}
 
 
 def expected(name, case):
-    return {k.split(".", 1)[1]: v for k, v in load_file(FIXTURES / name / f"expected_{case}.safetensors").items()}
+    return {k.split(".", 1)[1]: v for k, v in packed_tensors(FIXTURES / name / f"expected_{case}.safetensors").items()}
 
 
 def observation(name, case):
@@ -385,7 +386,7 @@ def test_seeded_noise_is_the_same_everywhere():
 # ---- pi0-FAST ----
 
 FAST = FIXTURES / "pi0_fast_tiny"
-FAST_INPUTS = load_file(FAST / "inputs.safetensors")
+FAST_INPUTS = packed_tensors(FAST / "inputs.safetensors")
 LOGITS = 2e-4
 
 
@@ -543,7 +544,7 @@ NAMED = {("openpi", "mean_std"): "mean_std", ("openpi", "quantiles"): "quantile"
 @pytest.mark.parametrize("flavour,kind", NAMED)
 @pytest.mark.parametrize("inverse", [False, True])
 def test_normalisation_matches_the_references(flavour, kind, inverse):
-    given = load_file(PRE / "inputs.safetensors")
+    given = packed_tensors(PRE / "inputs.safetensors")
     low, high = (given[f"stats.{k}"].astype(float).tolist() for k in KINDS[kind])
     x = given["normalised" if inverse else "raw"]
     got = _core.scale_values(kind, flavour, low, high, x.ravel().tolist(), inverse)
@@ -553,7 +554,7 @@ def test_normalisation_matches_the_references(flavour, kind, inverse):
 
 
 def test_prompts_and_state_bins():
-    given, want = load_file(PRE / "inputs.safetensors"), load_file(PRE / "expected.safetensors")
+    given, want = packed_tensors(PRE / "inputs.safetensors"), load_file(PRE / "expected.safetensors")
     assert state_bins(given["state_values"]) == want["state_bins"].tolist()
     for p in json.loads((PRE / "config.json").read_text())["prompts"]:
         assert prompt_text("pi05", p["task"], given["prompt_state"]) == p["pi05"]

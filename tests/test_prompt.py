@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import vivace
+from tests.packed import packed_tensors
 from vivace import _core
 from vivace.policy import prompt_text
 
@@ -37,7 +37,7 @@ def test_prompts_are_pythons(family):
 
 
 def test_the_fixtures_prompts():
-    given = load_file(PRE / "inputs.safetensors")["prompt_state"].tolist()
+    given = packed_tensors(PRE / "inputs.safetensors")["prompt_state"].tolist()
     for p in json.loads((PRE / "config.json").read_text())["prompts"]:
         ours = _core.load_tokenizer(MODEL)
         assert _core.prompt_tokens(MODEL, "pi05", p["task"].encode(), given) == [BOS, *ours.encode(p["pi05"].encode())]
