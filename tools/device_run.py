@@ -115,6 +115,12 @@ def gpu_ops(s):
     return done.stdout.split()
 
 
+def chosen(parts, words):
+    """Those a word names: the part called just that (faults-2), else all whose names contain it; without words, all."""
+    names = {p.name for p in parts}
+    return [p for p in parts if not words or any(p.name == w if w in names else w in p.name for w in words)]
+
+
 def pack(s):
     """Receipts from the rows, then everything into one archive."""
     words = "python tools/device_run.py " + " ".join(s.words)
@@ -133,7 +139,7 @@ def main():
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--budget", type=float, default=560, help="seconds for everything")
     p.add_argument("--share", default="0/1", metavar="I/N", help="of the parts side by side")
-    p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only parts whose name contains one of these")
+    p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only parts of these names, or whose names contain such a word")
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes side by side; default: one a core")
     args = p.parse_args()
     if unknown := set(args.stages) - set(every):
@@ -148,8 +154,8 @@ def main():
             seconds = str(max(0, int(min(limit, s.left()) - 40)))  # rows that have begun, and the receipt, take the rest
             s.run(name, [sys.executable, script, *(seconds if w == "SECONDS" else w for w in more), "--out", s.work, "--facts", s.work / "facts.json"], limit)
         found = gpu_ops(s)
-        parts = [part for name in filter(STAGES.get, stages) for part in STAGES[name](s, found) if not args.only or any(w in part.name for w in args.only)]
-        s.together(share_of(parts, *map(int, args.share.split("/"))))
+        parts = [part for name in filter(STAGES.get, stages) for part in STAGES[name](s, found)]
+        s.together(share_of(chosen(parts, args.only), *map(int, args.share.split("/"))))
     finally:
         pack(s)
         print(f"\n{'part':<28} {'result':<12} {'s':>6}  last line")
