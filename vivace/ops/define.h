@@ -18,7 +18,7 @@ namespace vivace::ops {
 ///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there are none
 ///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
 /// A composite gives `spec` and `decompose(Call, Recorder)`; one that has a kernel of its own also Args, bind, cost and a Gpu
-/// with kHeader, Key, pick, instance, row_class and instances, and issues it in decompose().
+/// with kHeader, Key, pick, instance, row_class and instances, and issues it in decompose(); of two parts: ops/two_parts.h.
 template <class Op>
 concept OnGpu = requires { typename Op::Gpu; };
 

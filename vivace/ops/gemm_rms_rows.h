@@ -6,7 +6,7 @@
 
 namespace vivace::ops::defs {
 
-struct gemm_rms_rows {
+struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
       in("w", "N,K", "f32|bf16|f16|e4m3", "weights, one output a row; read ahead of the stream's order"),
@@ -38,31 +38,18 @@ struct gemm_rms_rows {
     kernels::GemmArgs g;
     kernels::RmsRowsArgs next;
   };
-  static Status bind(const Call& c, Args* a) {
-    Call first(*ops::gemm.spec), second(*ops::rms_rows.spec);
-    VV_TRY(bind_parts(c, first, second));
-    return bind(first, second, a);
-  }
-  static Cost cost(const Args& a) {
-    const Cost g = gemm::cost(a.g), n = rms_rows::cost(a.next);
-    return {.bytes = g.bytes + n.bytes, .flops = g.flops + n.flops};
-  }
+  static Cost cost(const Args& a) { return sum(gemm::cost(a.g), rms_rows::cost(a.next)); }
 
-  static Status decompose(const Call& c, Recorder& rec) {
-    Call first(*ops::gemm.spec), second(*ops::rms_rows.spec);
-    VV_TRY(bind_parts(c, first, second));
-    Args args{};
-    VV_TRY(bind(first, second, &args));  // what rms_rows refuses is known before the product has run
-    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
-      VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
-      if (key) {
-        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
-        if (s.code() != Code::kUnsupported) return s;
-        say_parts_run(spec.name, s);  // no compiler is there and no pack has it
-      }
-    }
-    VV_TRY(of_part(rec.issue(first, ops::gemm.prepare)));
-    return of_part(rec.issue(second, ops::rms_rows.prepare));
+  static const OpRow& first(const Call&) { return ops::gemm; }
+  static const OpRow& second(const Call&) { return ops::rms_rows; }
+  static Status connect(const Call& c, Call& first, Call& second) {
+    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"gate", c["gate"]}, {"residual", c["residual"]}, {"x_scale", c["x_scale"]}, {"w_scale", c["w_scale"]},
+                                     {"x_row_scale", c["x_row_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {})));
+    return of_part(ops::bind(second, {{"x", c["out"]}, {"scale", c["scale"]}, {"scaled", c["scaled"]}, {"squares", c["squares"]}, {"rows", c["rows"]}}, {}));
+  }
+  static Status read(const Call&, const Call& first, const Call& second, Args* a) {
+    VV_TRY(gemm::bind(first, &a->g));
+    return rms_rows::bind(second, &a->next);
   }
 
   struct Gpu {
@@ -81,11 +68,7 @@ struct gemm_rms_rows {
       return Maybe(Key{a.g.x_dtype, t, *p});
     }
     static std::string instance(const Key& k) { return rms_gemm::Gpu::expression("gemm_rms_rows", k.x, k.out, k.p); }
-    static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
-      static KernelTable<Gpu> table;
-      VV_ASSIGN(launch->kernel, table.get(*target.device, k));
-      const Cost c = cost(a);
-      launch->op = spec.name, launch->bytes = c.bytes, launch->flops = c.flops;
+    static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       kernels::GemmRmsRowsArgs args{};
       VV_TRY(rms_gemm::Gpu::lay_out(a.g, k.p, target, &args, launch));
       args.next = {.scale = a.next.scale, .scaled = a.next.scaled, .squares = a.next.squares, .scaled_stride = a.next.scaled_stride, .squares_stride = a.next.squares_stride};
@@ -96,10 +79,8 @@ struct gemm_rms_rows {
     static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where gemm and rms_rows run.
     static Result<Key> pick(const Args& a, Arch arch) {
-      VV_ASSIGN(const Maybe key, fused(a, arch));
-      if (key) return *key;
-      return Status(Code::kUnsupported, strf("gemm and rms_rows run one after the other: T %d, N %d, K %d; one kernel serves 33 to 64 tokens on sm_90a, 16-bit out, one row of scale, N a multiple of 16 whose K four blocks share",
-                                             a.g.T, a.g.N, a.g.K));
+      return fused_only(fused(a, arch), strf("gemm and rms_rows run one after the other: T %d, N %d, K %d; one kernel serves 33 to 64 tokens on sm_90a, 16-bit out, one row of scale, N a multiple of 16 whose K four blocks share", a.g.T,
+                                             a.g.N, a.g.K));
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
@@ -114,22 +95,6 @@ struct gemm_rms_rows {
       }
     }
   };
-
- private:
-  static Status bind(const Call& first, const Call& second, Args* a) {
-    VV_TRY(of_part(gemm::bind(first, &a->g)));
-    return of_part(rms_rows::bind(second, &a->next));
-  }
-  /// What a part says, with the name of the op that was called before it.
-  static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
-  /// The two calls that define this one, checked.
-  static Status bind_parts(const Call& c, Call& first, Call& second) {
-    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"gate", c["gate"]}, {"residual", c["residual"]}, {"x_scale", c["x_scale"]}, {"w_scale", c["w_scale"]},
-                                     {"x_row_scale", c["x_row_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {})));
-    VV_TRY(of_part(ops::bind(second, {{"x", c["out"]}, {"scale", c["scale"]}, {"scaled", c["scaled"]}, {"squares", c["squares"]}, {"rows", c["rows"]}}, {})));
-    VV_TRY(of_part(first.check()));
-    return of_part(second.check());
-  }
 };
 
 }  // namespace vivace::ops::defs

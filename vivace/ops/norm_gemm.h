@@ -1,17 +1,13 @@
 // norm_gemm: a product of normalised rows. For few tokens one kernel, whose blocks normalise the rows themselves; the
 // bits are those of norm and gemm, one after the other.
 #pragma once
-#include <optional>
-
 #include "vivace/kernels/gemm/norm_gemm.h"
-#include "vivace/ops/gated_gemm.h"
-#include "vivace/ops/gemm.h"
 #include "vivace/ops/norm.h"
-#include "vivace/ops/registry.h"
+#include "vivace/ops/two_parts.h"
 
 namespace vivace::ops::defs {
 
-struct norm_gemm {
+struct norm_gemm : TwoParts<norm_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16", "rows as they are before their norm"),
       opt_in("weight", "K", "f32|bf16|f16", "factor of the normalised row, see norm; read ahead like w"),
@@ -53,31 +49,24 @@ struct norm_gemm {
     kernels::NormArgs norm;
     kernels::GemmArgs g;
   };
-  static Status bind(const Call& c, Args* a) {
-    Call first(*ops::norm.spec), second(*product(c).spec);
-    VV_TRY(bind_parts(c, first, second));
-    return bind(c, first, second, a);
-  }
-  static Cost cost(const Args& a) {
-    const Cost n = norm::cost(a.norm), g = gemm::cost(a.g);
-    return {.bytes = n.bytes + g.bytes, .flops = n.flops + g.flops};
-  }
+  static Cost cost(const Args& a) { return sum(norm::cost(a.norm), gemm::cost(a.g)); }
 
-  static Status decompose(const Call& c, Recorder& rec) {
-    Call first(*ops::norm.spec), second(*product(c).spec);
-    VV_TRY(bind_parts(c, first, second));
-    Args args{};
-    VV_TRY(bind(c, first, second, &args));  // what the product refuses is known before the norm has run
-    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
-      VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
-      if (key) {
-        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
-        if (s.code() != Code::kUnsupported) return s;
-        say_parts_run(spec.name, s);  // no compiler is there and no pack has it
-      }
-    }
-    VV_TRY(of_part(rec.issue(first, ops::norm.prepare)));
-    return of_part(rec.issue(second, product(c).prepare));
+  static const OpRow& first(const Call&) { return ops::norm; }
+  static const OpRow& second(const Call& c) { return EitherProduct::row(c); }
+  static Status connect(const Call& c, Call& first, Call& second) {
+    VV_ASSIGN(const std::string_view activation, EitherProduct::activation(c));
+    const bool gated = c.flag("gated");
+    if (gated && (c["residual"].present() || c["w_block_scale"].present())) return c.error(Code::kInvalidArgument, "gated=true takes no residual and no w_block_scale; see gated_gemm");
+    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"shift", c["shift"]}, {"ada_row", c["ada_row"]}, {"out", c["normed"]}, {"out_scale", c["normed_scale"]}, {"rows", c["rows"]}},
+                     {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}})));
+    VV_TRY(of_part(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]},
+                              {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {})));
+    if (gated) return of_part(ops::bind(second, {}, {{"act", activation}}));
+    return of_part(ops::bind(second, {{"residual", c["residual"]}, {"w_block_scale", c["w_block_scale"]}}, {{"epilogue", activation}, {"act", c.integer("act") == 1 ? "q8" : "f32"}}));
+  }
+  static Status read(const Call& c, const Call& first, const Call& second, Args* a) {
+    VV_TRY(norm::bind(first, &a->norm));
+    return EitherProduct::read(c, second, &a->g);
   }
 
   struct Gpu {
@@ -134,11 +123,7 @@ struct norm_gemm {
                                type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, k.p.share_x, k.p.share_w, flag(k.p.promote), flag(k.p.aligned),
                                k.p.inside, k.p.finish, k.p.panel, k.p.panel_rows, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps);
     }
-    static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
-      static KernelTable<Gpu> table;
-      VV_ASSIGN(launch->kernel, table.get(*target.device, k));
-      const Cost c = cost(a);
-      launch->op = spec.name, launch->bytes = c.bytes, launch->flops = c.flops;
+    static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       GemmGpu::Key gemm{GemmGpu::Kind::wgmma, a.g.x_dtype, a.g.w_dtype, a.g.out_dtype, {}, {}, {}, k.p};
       GemmGpu::shape(a.g, gemm, launch);
       VV_TRY(GemmGpu::complete(a.g, gemm, *target.device, launch));  // blocks that stay
@@ -153,9 +138,7 @@ struct norm_gemm {
     static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where norm and the product run.
     static Result<Key> pick(const Args& a, Arch arch) {
-      VV_ASSIGN(const Maybe key, fused(a, arch));
-      if (key) return *key;
-      return Status(Code::kUnsupported, strf("norm and the product run one after the other: T %d, K %d; one kernel serves T <= %d on sm_90a", a.g.T, a.g.K, kMostTokens));
+      return fused_only(fused(a, arch), strf("norm and the product run one after the other: T %d, K %d; one kernel serves T <= %d on sm_90a", a.g.T, a.g.K, kMostTokens));
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
@@ -180,37 +163,6 @@ struct norm_gemm {
       one(DType::e4m3, 1, 48, 384, true);
     }
   };
-
- private:
-  static const OpRow& product(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
-  /// What a part says, with the name of the op that was called before it.
-  static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
-  /// The arguments of the two parts, which are bound and checked.
-  static Status bind(const Call& c, const Call& first, const Call& second, Args* a) {
-    VV_TRY(of_part(norm::bind(first, &a->norm)));
-    return of_part(c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g));
-  }
-  /// The two calls that define this one, checked.
-  static Status bind_parts(const Call& c, Call& first, Call& second) {
-    constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
-    const bool gated = c.flag("gated");
-    const std::string_view epilogue = kActivations[c.integer("epilogue")];
-    if (c.dim("M") != c.dim("N") * (gated ? 2 : 1))
-      return c.error(Code::kInvalidShape, strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")), static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
-    if (gated && (epilogue == "none" || c["residual"].present() || c["w_block_scale"].present()))
-      return c.error(Code::kInvalidArgument, "gated=true needs an epilogue and takes no residual and no w_block_scale; see gated_gemm");
-    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"shift", c["shift"]}, {"ada_row", c["ada_row"]}, {"out", c["normed"]}, {"out_scale", c["normed_scale"]}, {"rows", c["rows"]}},
-                     {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}})));
-    VV_TRY(of_part(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]},
-                              {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {})));
-    if (gated) {
-      VV_TRY(of_part(ops::bind(second, {}, {{"act", epilogue}})));
-    } else {
-      VV_TRY(of_part(ops::bind(second, {{"residual", c["residual"]}, {"w_block_scale", c["w_block_scale"]}}, {{"epilogue", epilogue}, {"act", c.integer("act") == 1 ? "q8" : "f32"}})));
-    }
-    VV_TRY(of_part(first.check()));
-    return of_part(second.check());
-  }
 };
 
 }  // namespace vivace::ops::defs

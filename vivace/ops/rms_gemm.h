@@ -1,18 +1,14 @@
 // rms_gemm: a product of rows whose RMS norm is taken behind it: the sums are scaled by what the rows' sums of squares say. For few
 // tokens one kernel; the bits are those of rms_scale and gemm or gated_gemm, one after the other.
 #pragma once
-#include <optional>
-
 #include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/rms_gemm.h"
-#include "vivace/ops/gated_gemm.h"
-#include "vivace/ops/gemm.h"
-#include "vivace/ops/registry.h"
 #include "vivace/ops/rms_scale.h"
+#include "vivace/ops/two_parts.h"
 
 namespace vivace::ops::defs {
 
-struct rms_gemm {
+struct rms_gemm : TwoParts<rms_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "rows as rms_rows makes them"),
       in("squares", "T,S", "f32", "parts of the sum of squares of each row before it was scaled, see rms_rows"),
@@ -47,31 +43,19 @@ struct rms_gemm {
     kernels::RmsScaleArgs scale;
     kernels::GemmArgs g;
   };
-  static Status bind(const Call& c, Args* a) {
-    Call first(*ops::rms_scale.spec), second(*product(c).spec);
-    VV_TRY(bind_parts(c, first, second));
-    return bind(c, first, second, a);
-  }
-  static Cost cost(const Args& a) {
-    const Cost s = rms_scale::cost(a.scale), g = gemm::cost(a.g);
-    return {.bytes = s.bytes + g.bytes, .flops = s.flops + g.flops};
-  }
+  static Cost cost(const Args& a) { return sum(rms_scale::cost(a.scale), gemm::cost(a.g)); }
 
-  static Status decompose(const Call& c, Recorder& rec) {
-    Call first(*ops::rms_scale.spec), second(*product(c).spec);
-    VV_TRY(bind_parts(c, first, second));
-    Args args{};
-    VV_TRY(bind(c, first, second, &args));  // what the product refuses is known before rms_scale has run
-    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
-      VV_ASSIGN(const Gpu::Maybe key, Gpu::fused(args, device->info().arch));
-      if (key) {
-        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return Gpu::prepare(args, *key, target, launch); });
-        if (s.code() != Code::kUnsupported) return s;
-        say_parts_run(spec.name, s);  // no compiler is there and no pack has it
-      }
-    }
-    VV_TRY(of_part(rec.issue(first, ops::rms_scale.prepare)));
-    return of_part(rec.issue(second, product(c).prepare));
+  static const OpRow& first(const Call&) { return ops::rms_scale; }
+  static const OpRow& second(const Call& c) { return EitherProduct::row(c); }
+  static Status connect(const Call& c, Call& first, Call& second) {
+    VV_ASSIGN(const std::string_view activation, EitherProduct::activation(c));
+    VV_TRY(of_part(ops::bind(first, {{"squares", c["squares"]}, {"row_scale", c["row_scale"]}, {"rows", c["rows"]}}, {{"columns", static_cast<double>(c.dim("K"))}, {"eps", c.real("eps")}})));
+    return of_part(ops::bind(second, {{"x", c["x"]}, {"x_scale", c["x_scale"]}, {"x_row_scale", c["row_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]},
+                                      {"out", c["out"]}, {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {{c.flag("gated") ? "act" : "epilogue", activation}}));
+  }
+  static Status read(const Call& c, const Call& first, const Call& second, Args* a) {
+    VV_TRY(rms_scale::bind(first, &a->scale));
+    return EitherProduct::read(c, second, &a->g);
   }
 
   struct Gpu {
@@ -119,11 +103,7 @@ struct rms_gemm {
       args->g = g;
       return {};
     }
-    static Status prepare(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
-      static KernelTable<Gpu> table;
-      VV_ASSIGN(launch->kernel, table.get(*target.device, k));
-      const Cost c = cost(a);
-      launch->op = spec.name, launch->bytes = c.bytes, launch->flops = c.flops;
+    static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       kernels::RmsGemmArgs args{};
       VV_TRY(lay_out(a.g, k.p, target, &args, launch));
       args.squares = a.scale.squares;
@@ -134,9 +114,7 @@ struct rms_gemm {
     static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where the parts run.
     static Result<Key> pick(const Args& a, Arch arch) {
-      VV_ASSIGN(const Maybe key, fused(a, arch));
-      if (key) return *key;
-      return Status(Code::kUnsupported, strf("rms_scale and the product run one after the other: T %d; one kernel serves T <= %d of aligned 16-bit or e4m3 rows on sm_90a", a.g.T, GemmGpu::kStreamTokens));
+      return fused_only(fused(a, arch), strf("rms_scale and the product run one after the other: T %d; one kernel serves T <= %d of aligned 16-bit or e4m3 rows on sm_90a", a.g.T, GemmGpu::kStreamTokens));
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
@@ -156,29 +134,6 @@ struct rms_gemm {
       one(DType::e4m3, 50, 8192, 1024, true);
     }
   };
-
- private:
-  static const OpRow& product(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
-  static Status bind(const Call& c, const Call& first, const Call& second, Args* a) {
-    VV_TRY(of_part(rms_scale::bind(first, &a->scale)));
-    return of_part(c.flag("gated") ? gated_gemm::bind(second, &a->g) : gemm::bind(second, &a->g));
-  }
-  /// What a part says, with the name of the op that was called before it.
-  static Status of_part(Status s) { return s.ok() ? std::move(s) : std::move(s).with_context(spec.name); }
-  /// The two calls that define this one, checked.
-  static Status bind_parts(const Call& c, Call& first, Call& second) {
-    constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
-    const bool gated = c.flag("gated");
-    const std::string_view epilogue = kActivations[c.integer("epilogue")];
-    if (c.dim("M") != c.dim("N") * (gated ? 2 : 1))
-      return c.error(Code::kInvalidShape, strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")), static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
-    if (gated && epilogue == "none") return c.error(Code::kInvalidArgument, "gated=true needs an epilogue; see gated_gemm");
-    VV_TRY(of_part(ops::bind(first, {{"squares", c["squares"]}, {"row_scale", c["row_scale"]}, {"rows", c["rows"]}}, {{"columns", static_cast<double>(c.dim("K"))}, {"eps", c.real("eps")}})));
-    VV_TRY(of_part(ops::bind(second, {{"x", c["x"]}, {"x_scale", c["x_scale"]}, {"x_row_scale", c["row_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]},
-                                      {"out", c["out"]}, {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {{gated ? "act" : "epilogue", epilogue}})));
-    VV_TRY(of_part(first.check()));
-    return of_part(second.check());
-  }
 };
 
 }  // namespace vivace::ops::defs
