@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 
 import vivace
 from tests.test_model import answers
-from tests.test_model_steps import DEVICE, IDS, load
+from tests.test_model_steps import DEVICE, IDS, last_logits, load
 from vivace import _core
 
 TINY = Path(__file__).parent / "fixtures" / "tiny"
@@ -70,6 +70,23 @@ def test_speculation_and_profile_find_their_pages():
     with load(PATH, max_batch=8, kv_pages=4) as model:
         plain = model.generate_ids(IDS[:20], max_tokens=30).tokens
         assert model.generate_ids(IDS[:20], max_tokens=30, draft="lookup").tokens == plain
-        if DEVICE != "cpu":
-            assert model.profile(rows=2, position=70)["step_us"] > 0
+        assert model.profile(rows=2, position=127)["step_us"] > 0  # the last position of the last page
+        assert model.generate_ids(IDS[:20], max_tokens=30).tokens == plain  # its pages are free again: it has all of them
+        with pytest.raises(vivace.LimitExceededError, match="128 positions need 2 pages of 64, 0 of 4 are free"):
+            model.profile(rows=3, position=127)
         assert model.generate_ids(IDS[:20], max_tokens=30).tokens == plain
+
+
+def test_profile_stays_where_it_is():
+    """Hundreds of replays of one step write that step's position and no other: what stands behind it decodes as before."""
+    model = _core.load_text_model(str(PATH), device=DEVICE, precision="f32", kv_dtype="f32", threads=2, context=0, max_batch=1, chunk=128)
+    answer = lambda: last_logits(model).tobytes()  # noqa: E731
+    again = lambda at: model.step([(IDS[at], at, 0, True)])  # noqa: E731
+    model.start(0)
+    for i in range(40):
+        again(i)
+    want = answer()
+    assert model.profile(rows=1, pos=10, decode=True)["step_us"] > 0
+    again(10), again(39)
+    assert answer() == want
+    assert model.profile(rows=1, pos=127, decode=True)["step_us"] > 0  # the last place of the context

@@ -61,10 +61,13 @@ class DecoderModel final : public engine::TextModel {
   Status fill_frequencies();
   Status check_fit();
   Status make_variants();
-  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {});
+  /// `moved`: see StepContext.
+  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {}, const StepInputs* moved = nullptr);
   Status run(const Variant& v);
   /// A step op by op; `seen` gets what each op left, where it lies.
   Status walk(std::span<const engine::TokenRow> rows, const Observer& seen);
+  /// profile() without its care for pages.
+  Result<engine::Profile> time_step(int rows, int pos, bool decode);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const engine::TokenRow> rows) const;
   /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.

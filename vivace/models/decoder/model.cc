@@ -154,9 +154,9 @@ Status DecoderModel::make_variants() {
   return stream.synchronize();
 }
 
-Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer) {
+Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer, const StepInputs* moved) {
   ops::Recorder rec(stream, std::move(observer));
-  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_, &stream_};
+  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_, &stream_, moved};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
 

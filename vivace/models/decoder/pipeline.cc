@@ -30,7 +30,7 @@ class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
-        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream),
+        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream), moved_(context.moved != nullptr ? *context.moved : in),
         hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
         global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
         local_(sites_.add({.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
@@ -157,7 +157,7 @@ class Step {
                  {"frequency", top(in_.frequency, R_)}, {"rows", in_.samples}}));
     return rec_(ops::advance,
                 {{"token", next}, {"logprob", logprob}, {"turn", b_.turn}, {"ring", b_.ring}, {"ring_logprob", b_.ring_logprob}, {"rows", in_.samples},
-                 {"fed", gathers ? Tensor{} : top(in_.tokens, R_)}, {"pos", gathers ? Tensor{} : pos_}, {"step", gathers ? Tensor{} : step}});
+                 {"fed", gathers ? Tensor{} : top(moved_.tokens, R_)}, {"pos", gathers ? Tensor{} : top(moved_.pos, R_)}, {"step", gathers ? Tensor{} : top(moved_.sample_step, R_)}});
   }
 
   /// normed = norm of the residual stream, which first takes in what waits in branch.
@@ -275,6 +275,7 @@ class Step {
   int64_t T_, R_;
   double attn_factor_;
   const engine::LayerStream* stream_;
+  const StepInputs& moved_;
   Tensor hidden_;
   int64_t layer_ = 0;
   Rows normed_;

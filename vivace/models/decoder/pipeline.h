@@ -66,6 +66,7 @@ struct StepContext {
   const StepBuffers& buffers;
   double attn_factor = 1;
   const engine::LayerStream* stream = nullptr;  // of the last layers, where their weights take turns
+  const StepInputs* moved = nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
 };
 
 /// Records one step over at most T rows (T <= the inputs' bound), sampling included.

@@ -13,14 +13,25 @@ using engine::TokenRow;
 
 Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "profile: steps are queued; collect() them first");
+  const auto forget = [&] {
+    for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
+  };
+  forget();
+  Result<engine::Profile> p = time_step(rows, pos, decode);
+  forget();  // a page that stayed would be missing to the sequences behind it
+  return p;
+}
+
+Result<engine::Profile> DecoderModel::time_step(int rows, int pos, bool decode) {
   std::vector<TokenRow> all;
   for (int32_t i = 0; i < rows; ++i) all.push_back({i, decode ? pos : pos - rows + 1 + i, decode ? i : 0, decode || i == rows - 1});
-  for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
   for (int slot = 0; slot < (decode ? std::min(rows, limits_.max_batch) : 1); ++slot) VV_TRY(pages_.reserve(machine_->stream(), slot, pos + 1));
   VV_TRY(check_rows(all));
   InputBlock& block = decode ? decode_ : prompt_;
   const Variant& v = pick(decode, all.size());
-  Result<engine::Profile> p = engine::profile(*machine_, [&](exec::Stream& s) { return record(s, v); }, [&]() -> Status {
+  // Replayed hundreds of times: rows keep their positions, so that none runs past the places it has. What moves on are the
+  // other class's inputs, which its next step writes anew.
+  Result<engine::Profile> p = engine::profile(*machine_, [&](exec::Stream& s) { return record(s, v, {}, &prompt_.inputs()); }, [&]() -> Status {
     VV_TRY(machine_->stream().synchronize());  // the copy of the inputs is written again
     return block.write(machine_->stream(), 0, all, sampling_);
   });
@@ -87,6 +98,7 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
       }));
       VV_CHECK_EQ(kInternal, site_count(config_), site);
     }
+    release(0);
   }
   return sites.scales(percentile);
 }
