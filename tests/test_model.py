@@ -53,15 +53,19 @@ def test_hub_checkpoint_matches_transformers(name):
 ROWS = [0, 7, 15, 23]  # of the prompt: those whose values are stored
 
 
+def observed(core, ids):
+    """Values [4, width] that the ops of one step over `ids` leave, in order."""
+    core.start(0)
+    seen = core.observe([(t, i, 0, True) for i, t in enumerate(ids)])
+    return [np.frombuffer(raw, np.float32).reshape(len(ids), -1)[ROWS] for _, _, raw, shape in seen if shape[0] == len(ids) and raw]
+
+
 @pytest.mark.parametrize("name", HUB)
 def test_every_value_between_ops_matches_transformers(name):
     """Whatever entered or left a part of a layer there must come up here, in the same order."""
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
     ids = want["prompt_ids"].tolist()
-    core = open_core(FIXTURES / "tiny" / name, max_batch=len(ids))
-    core.start(0)
-    seen = core.observe([(t, i, 0, True) for i, t in enumerate(ids)])
-    values = [np.frombuffer(raw, np.float32).reshape(len(ids), -1)[ROWS] for _, _, raw, shape in seen if shape[0] == len(ids) and raw]
+    values = observed(open_core(FIXTURES / "tiny" / name, max_batch=len(ids)), ids)
     names, at = sorted(k for k in want if k.startswith("values.")), 0
     assert len(names) >= 3 * json.loads((FIXTURES / "tiny" / name / "config.json").read_text()).get("num_hidden_layers", 2)
     for key in names:

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 import vivace
 from bench.bench_llm_device import hollow_checkpoint
+from tests import test_model
 from tests.test_model import answers
-from vivace import _core
+from vivace import _core, cli
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "tests/fixtures"
@@ -103,6 +104,20 @@ def test_gguf_f32_text_is_the_references(name):
 TORCH_BF16 = {"gemma3": 0.0283, "gemma3_params": 0.0202, "gpt2": 0.0086, "llama": 0.0235, "llama_linear": 0.0206, "llama_untied": 0.0223,
               "mixtral": 0.0517, "qwen2": 0.0191, "qwen3": 0.0150, "qwen3_moe": 0.0130, "qwen3_yarn": 0.0270}
 
+# The same of each value between ops that the fixtures have, in 1e-4, in their order.
+TORCH_BF16_VALUES = {
+    "gemma3": [31, 62, 58, 77, 87, 99, 201, 141, 210, 120, 152, 466, 256, 324, 289, 297, 414, 306, 452, 336],
+    "gemma3_params": [34, 96, 94, 139, 101, 102, 177, 118, 201, 133, 142, 241, 170, 167, 153],
+    "gpt2": [36, 38, 40, 49, 58, 59, 51, 69, 77, 78],
+    "llama": [40, 99, 99, 154, 124, 131, 229, 186, 270, 267],
+    "llama_linear": [39, 96, 113, 152, 148, 148, 178, 161, 291, 224],
+    "llama_untied": [40, 94, 101, 158, 130, 134, 227, 174, 247, 236],
+    "mixtral": [26, 71, 86, 127, 127, 165, 164, 169],
+    "qwen2": [29, 92, 98, 133, 126, 131, 185, 155, 216, 195],
+    "qwen3": [35, 58, 65, 99, 105, 96, 120, 120, 145, 142],
+    "qwen3_moe": [28, 51, 56, 97, 117, 268, 161, 169],
+    "qwen3_yarn": [25, 88, 96, 119, 122, 126, 137, 146, 169, 154],
+}
 
 @pytest.mark.parametrize("name", HUB)
 def test_bf16_errs_no_more_than_pytorch(name):
@@ -192,6 +207,37 @@ def test_rows_that_join_and_leave(precision, options):
             assert [got[i] for i in range(7) if i != 1] == [alone[i] for i in range(7) if i != 1]
 
 
+REQUESTS = [(test_model.test_logit_bias_and_mask, 1), (test_model.test_logit_bias_and_mask, 3), (test_model.test_bad_bias_and_mask,), (test_model.test_batch_answers_equal_single_answers,),
+            (test_model.test_running_ahead_changes_no_answer, {}), (test_model.test_running_ahead_changes_no_answer, dict(temperature=1.1, top_p=0.9, repetition=1.2, seed=5)),
+            (test_model.test_a_stream_that_is_left_while_steps_are_queued,), (test_model.test_seed_decides_the_draw,), (test_model.test_stop_token_ends_the_answer_and_is_not_part_of_it,),
+            (test_model.test_context_is_used_to_its_last_position,), (test_model.test_cancel_leaves_the_others_alone,)]
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="test_model.py has them")
+@pytest.mark.parametrize("at", range(len(REQUESTS)), ids=[f"{f.__name__[5:]}{i}" for i, (f, *_) in enumerate(REQUESTS)])
+def test_requests_as_on_the_host(at, monkeypatch):
+    """Bias and mask, stop tokens, seeds, the last position of the context, cancelling: the host's tests, in f32."""
+    monkeypatch.setattr(test_model, "load_model", lambda path, **options: load(path, **options))
+    test, *args = REQUESTS[at]
+    test(*args)
+
+
+@pytest.mark.parametrize("name", HUB)
+def test_every_value_between_ops(name, monkeypatch):
+    """In f32, as the host's test; in bf16 no value errs more than twice as much as PyTorch's."""
+    monkeypatch.setattr(test_model, "open_core", open_core)
+    test_model.test_every_value_between_ops_matches_transformers(name)
+    want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
+    keys, theirs = sorted(k for k in want if k.startswith("values.")), TORCH_BF16_VALUES[name]
+    assert len(keys) == len(theirs)
+    ids = want["prompt_ids"].tolist()
+    values = test_model.observed(open_core(FIXTURES / "tiny" / name, "bf16", max_batch=len(ids)), ids)
+    for key, most in zip(keys, theirs):
+        size = np.linalg.norm(want[key])
+        errors = [np.linalg.norm(v - want[key]) / size for v in values if v.shape == want[key].shape]
+        assert min(errors) <= 2e-4 * most, (key, min(errors), most)
+
+
 def test_each_row_has_its_own_sampling():
     """Requests of one step that draw in different ways, each as if alone."""
     ways = [dict(), dict(temperature=0.7, seed=3), dict(temperature=1.3, top_k=5, seed=8), dict(temperature=1.0, top_p=0.6, repetition=1.5, seed=2),
@@ -259,6 +305,19 @@ def test_a_load_takes_little_more_than_it_keeps(tmp_path, precision):
     peak, weights, arena = json.loads(said.splitlines()[-1])
     largest = 2 * (65536 if precision != "bf16" else 2 * 3072) * 1024  # in bf16; of bf16's plan only gate and up pass the buffer
     assert weights + arena <= peak <= weights + arena + 2 * largest + (16 << 20)
+
+
+def test_profile_and_its_trace(tmp_path, capsys):
+    """`vivace bench --profile --trace`: every launch of the step with its bytes, time and share of the memory's rate."""
+    file = tmp_path / "trace.json"
+    assert cli.main(["bench", "--model", str(PATH), "--device", DEVICE, "--position", "40", "--prompt-tokens", "16", "--steps", "20", "--profile", "--trace", str(file), "--json"]) == 0
+    profile, told = json.loads(capsys.readouterr().out)["profile"], json.loads(file.read_text())
+    events, count = told["traceEvents"], sum(g["launches"] for g in profile["groups"])
+    assert len(events) == count >= 2 * 5 and {e["name"] for e in events} == {g["op"] for g in profile["groups"]} and events[-1]["name"] == "advance"
+    assert all(e["ph"] == "X" and e["dur"] > 0 and e["args"]["bytes"] > 0 for e in events)
+    assert all(a["ts"] + a["dur"] == pytest.approx(b["ts"]) for a, b in zip(events, events[1:]))
+    assert all((g["share"] is None) == (DEVICE == "cpu") and (DEVICE == "cpu" or 0 < g["share"] < 1) for g in profile["groups"])
+    assert told["otherData"]["step_us"] == profile["step_us"] > 0
 
 
 def test_no_such_device():
