@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import vivace
-from vivace.demo import arm, picture, reach
+from vivace.demo import arm, picture, reach, weights
 
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
 DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
@@ -190,10 +190,49 @@ def test_no_gpu_is_an_error_of_its_own(monkeypatch):
 
 @pytest.mark.parametrize("size,patch", [(112, 15), (8192, 16), (0, 14)])
 def test_sizes_of_pictures_that_cannot_be(tmp_path, size, patch):
-    for file in reach.FOLDER.iterdir():
+    for file in weights.unpacked(reach.FOLDER).iterdir():
         shutil.copy(file, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["vision"] |= {"image_size": size, "patch_size": patch}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(vivace.CorruptDataError, match="image_size"):
         reach.load("cpu", "f32", folder=tmp_path)
+
+
+@pytest.fixture
+def packed(tmp_path, monkeypatch):
+    """A folder with packed weights, which are bytes of no meaning, and a cache of its own."""
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / weights.NAME).write_bytes(bytes(range(256)) * 300)
+    assert weights.unpacked(folder) == folder and not (tmp_path / "cache").exists()
+    assert weights.pack(folder) == (folder / f"{weights.NAME}.xz").stat().st_size < 2000
+    (folder / weights.NAME).unlink()
+    return folder
+
+
+def test_packed_weights_are_unpacked_once(packed):
+    first = weights.unpacked(packed)
+    assert {f.name: f.read_bytes() for f in first.iterdir()} == {"config.json": b"{}", weights.NAME: bytes(range(256)) * 300}
+    made = (first / weights.NAME).stat().st_mtime_ns
+    assert weights.unpacked(packed) == first and (first / weights.NAME).stat().st_mtime_ns == made
+    assert list(first.parent.iterdir()) == [first]
+    (packed / "config.json").write_text("[]")  # other files are another folder
+    assert weights.unpacked(packed) != first
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-40], lambda data: data[:200] + b"\1\2\3" + data[203:], lambda data: b"PK" + data])
+def test_packed_weights_that_are_broken(packed, spoil):
+    file = packed / f"{weights.NAME}.xz"
+    file.write_bytes(spoil(file.read_bytes()))
+    with pytest.raises(vivace.CorruptDataError, match="install Vivace again"):
+        weights.unpacked(packed)
+    assert not list((packed.parent / "cache").rglob(weights.NAME))
+
+
+def test_packed_weights_and_a_cache_that_cannot_be_written(packed):
+    (packed.parent / "cache").write_text("a file, where a folder is wanted")
+    with pytest.raises(vivace.FailedPreconditionError, match="set VIVACE_CACHE"):
+        weights.unpacked(packed)

@@ -11,6 +11,7 @@ import numpy as np
 
 import vivace
 from vivace.demo import arm, picture
+from vivace.demo.weights import unpacked
 from vivace.errors import InvalidArgumentError, NotFoundError
 
 FOLDER = Path(__file__).parent / "tiny-pi05"
@@ -52,8 +53,8 @@ def words_of(scene: arm.Scene, thing: int = 0) -> str:
 
 
 def load(device="auto", precision="auto", batch=1, threads=0, folder=FOLDER):
-    """The policy. Errors: as vivace.load_model()."""
-    return vivace.load_model(folder, config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, device=device, precision=precision, threads=threads)
+    """The policy. Errors: as vivace.load_model() and weights.unpacked()."""
+    return vivace.load_model(unpacked(folder), config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, device=device, precision=precision, threads=threads)
 
 
 def run(policy, seeds, *, batch=1, goal: str | None = None, told: int = 0, each=None, cameras=None) -> tuple[list[Episode], list[float]]:
