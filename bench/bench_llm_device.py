@@ -43,6 +43,7 @@ CURVES = [("qwen3-8b", "bf16", (1,), (1024, 2048, 4096, 8192, 16384, 32768)), ("
 JITTER = ("smollm2-135m", "bf16", 20_000, 400)
 STRICT = ("qwen3-8b", "bf16", (1, 2), 256)  # room: 2 slots let a step of one prompt hold 64 tokens, 1 slot 16; tokens of an answer
 PEERS = ("qwen3-0.6b", "qwen3-8b")
+BUDGET = [("qwen3-8b", "bf16", (1, 8, 32)), ("qwen3-8b", "fp8_static", (1,)), ("qwen3-0.6b", "bf16", (1, 8)), ("qwen3-30b-a3b", "bf16", (1,))]
 START = ("qwen3-8b", "bf16", 6e6)  # goal in us
 
 
@@ -85,6 +86,7 @@ def warm(models, parts) -> None:
     jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
     jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class") for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
     jobs |= {room(name, "bf16", "auto", 1) for name in PEERS} if "peers" in parts else set()
+    jobs |= {room(name, precision, "auto", batch) for name, precision, batches in BUDGET for batch in batches} if "budget" in parts else set()
     always = {room(*STRICT[:2], "auto", rows, kind) for rows in STRICT[2] for kind in ("class", "strict")} if "strict" in parts else set()
     always |= {room(*JITTER[:2], "auto", 1)} if "jitter" in parts else set()
     with tempfile.TemporaryDirectory() as folder:
@@ -179,6 +181,19 @@ def curves(vivace, add, models) -> None:
                     add(report, precision, f"model={name},batch={batch},ctx={position},metric=graph", p50_us=step, limit_us=floor_us(report, 2, batch, position), tool="graph replays, host clock")
 
 
+def budget(vivace, add, models) -> None:
+    """A step by kinds of launch, in the order in which they come up first: each alone, and what the step is faster without it."""
+    for name, precision, batches in BUDGET:
+        for batch in batches if not models or name in models else []:
+            with load(vivace, name, precision, batch, context=2 * POSITION, chunk=PROMPT) as model:
+                p, report = model.profile(rows=batch, position=POSITION, in_step=True), model.report()
+                where = f"model={name},batch={batch},ctx={POSITION}"
+                for at, g in enumerate(p["groups"]):
+                    add(report, precision, f"{where},launch={at}.{g['op']},times={g['launches']},metric=launch", tool="graph replays, host clock", p50_us=g["us"], bytes=g["bytes"], flops=g["flops"],
+                        limit_us=g["bytes"] / COPY_RATE * 1e6, note=f"{g['in_step_us']:.2f} us in the step")
+                add(report, precision, f"{where},metric=graph", tool="graph replays, host clock", p50_us=p["step_us"], limit_us=floor_us(report, 2, batch), note=f"{len(p['order'])} launches")
+
+
 def jitter(vivace, add) -> None:
     """Times between tokens; the first of each run, which waits for the prompt, left out."""
     from vivace import _core
@@ -257,7 +272,7 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--models", help="names of bench/configs, with commas between; default: all")
     p.add_argument("--steps", type=int, default=400)
-    p.add_argument("--parts", default="jitter,strict,start,cases", help="what to run, with commas between; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
+    p.add_argument("--parts", default="jitter,strict,start,cases", help="what to run, with commas between; budget has a row for each kind of launch of a step; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
     args = p.parse_args()
 
@@ -283,7 +298,7 @@ def main() -> None:
         warm(models, parts)
         print(f"{time.monotonic() - begun:5.0f} s  warm", flush=True)
     # Those that take longest to come by first. `start` needs the device's memory to be free of large models.
-    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "curves": lambda: curves(vivace, add, models)}
+    first = {"jitter": lambda: jitter(vivace, add), "strict": lambda: strict(vivace, add), "start": lambda: start(add), "peers": lambda: beside(vivace, add, models), "budget": lambda: budget(vivace, add, models), "curves": lambda: curves(vivace, add, models)}
     work = [(part, run) for part, run in first.items() if part in parts]
     work += [(f"{case[0]} {case[1]} kv={case[2]}", lambda case=case: steps(vivace, add, args.steps, *case)) for case in CASES if "cases" in parts]
     for name, run in work:

@@ -165,10 +165,10 @@ std::vector<float> calibrate(TextModel& m, const std::vector<std::vector<int32_t
   return std::move(scales).value();
 }
 
-nb::dict profile(TextModel& m, int rows, int pos, bool decode) {
+nb::dict profile(TextModel& m, int rows, int pos, bool decode, bool in_step) {
   Result<engine::Profile> p = [&] {
     nb::gil_scoped_release release;
-    return m.model->profile(rows, pos, decode);
+    return m.model->profile(rows, pos, decode, in_step);
   }();
   check(p.status());
   return profile_dict(*p);
@@ -208,7 +208,7 @@ void add_model(nb::module_& m) {
       .def("step", &model_step)
       .def("observe", &observe, nb::arg("rows"))
       .def("calibrate", &calibrate, nb::arg("prompts"), nb::arg("percentile"))
-      .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"))
+      .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"), nb::arg("in_step") = false)
       .def("logits", &logits);
   nb::class_<Batcher>(m, "Batcher")
       .def(nb::init<TextModel&>(), nb::keep_alive<1, 2>())

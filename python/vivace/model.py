@@ -144,10 +144,11 @@ class TextModel(Loaded):
         """Exact bytes by region, in order."""
         return self._live.memory()
 
-    def profile(self, *, rows: int = 1, position: int = 0, decode: bool = True) -> dict:
-        """Times one step and its launches, each kind by itself: step_us, groups of launches, order. `rows`
-        sequences at `position`, or with decode=False a piece of one prompt. Forgets every sequence."""
-        return self._live.profile(rows=rows, pos=position, decode=decode)
+    def profile(self, *, rows: int = 1, position: int = 0, decode: bool = True, in_step: bool = False) -> dict:
+        """Times one step and its launches, each kind by itself ("us") and, if asked for, by what the step is faster
+        without it ("in_step_us"): step_us, groups of launches, order. `rows` sequences at `position`, or with decode=False
+        a piece of one prompt. Forgets every sequence."""
+        return self._live.profile(rows=rows, pos=position, decode=decode, in_step=in_step)
 
     def prompt_ids(self, prompt) -> list[int]:
         """Token ids of a string (one user turn if the model has a chat template, else plain text), of a list

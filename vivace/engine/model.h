@@ -114,8 +114,8 @@ class TextModel : public Model {
   /// Waits for the oldest queued step; `out` gets its draws in row order and must have their number.
   virtual Status collect(std::span<Sampled> out) = 0;
   /// Times a step of `rows` rows and its launches, in the decode class (a row a slot, all at position `pos`)
-  /// or the prefill class (rows of one prompt that ends at `pos`). Forgets all sequences. Setup phase.
-  virtual Result<Profile> profile(int rows, int pos, bool decode) = 0;
+  /// or the prefill class (rows of one prompt that ends at `pos`). `in_step`: see engine::profile(). Forgets all sequences. Setup phase.
+  virtual Result<Profile> profile(int rows, int pos, bool decode, bool in_step = false) = 0;
   /// Sees an output of an op of a step, in host memory, as the op left it; rows beyond the step's are of older steps.
   using Observer = std::function<Status(const char* op, const char* port, const Tensor& value)>;
   /// A step like issue() and collect(), op by op, whose every value `observer` sees. Its draws are dropped. Setup

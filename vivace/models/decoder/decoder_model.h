@@ -41,7 +41,7 @@ class DecoderModel final : public engine::TextModel {
   Status issue(std::span<const engine::TokenRow> rows) override;
   Status repeat() override;
   Status collect(std::span<engine::Sampled> out) override;
-  Result<engine::Profile> profile(int rows, int pos, bool decode) override;
+  Result<engine::Profile> profile(int rows, int pos, bool decode, bool in_step) override;
   Status observe(std::span<const engine::TokenRow> rows, const Observer& observer) override;
   Result<std::vector<float>> calibrate(std::span<const std::vector<int32_t>> prompts, double percentile) override;
   int queued() const override { return flights_.size(); }
@@ -67,7 +67,7 @@ class DecoderModel final : public engine::TextModel {
   /// A step op by op; `seen` gets what each op left, where it lies.
   Status walk(std::span<const engine::TokenRow> rows, const Observer& seen);
   /// profile() without its care for pages.
-  Result<engine::Profile> time_step(int rows, int pos, bool decode);
+  Result<engine::Profile> time_step(int rows, int pos, bool decode, bool in_step);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const engine::TokenRow> rows) const;
   /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.

@@ -11,18 +11,18 @@ namespace vivace::models::decoder {
 using engine::Sampled;
 using engine::TokenRow;
 
-Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode) {
+Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode, bool in_step) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "profile: steps are queued; collect() them first");
   const auto forget = [&] {
     for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
   };
   forget();
-  Result<engine::Profile> p = time_step(rows, pos, decode);
+  Result<engine::Profile> p = time_step(rows, pos, decode, in_step);
   forget();  // a page that stayed would be missing to the sequences behind it
   return p;
 }
 
-Result<engine::Profile> DecoderModel::time_step(int rows, int pos, bool decode) {
+Result<engine::Profile> DecoderModel::time_step(int rows, int pos, bool decode, bool in_step) {
   std::vector<TokenRow> all;
   for (int32_t i = 0; i < rows; ++i) all.push_back({i, decode ? pos : pos - rows + 1 + i, decode ? i : 0, decode || i == rows - 1});
   for (int slot = 0; slot < (decode ? std::min(rows, limits_.max_batch) : 1); ++slot) VV_TRY(pages_.reserve(machine_->stream(), slot, pos + 1));
@@ -34,7 +34,7 @@ Result<engine::Profile> DecoderModel::time_step(int rows, int pos, bool decode) 
   Result<engine::Profile> p = engine::profile(*machine_, [&](exec::Stream& s) { return record(s, v, {}, &prompt_.inputs()); }, [&]() -> Status {
     VV_TRY(machine_->stream().synchronize());  // the copy of the inputs is written again
     return block.write(machine_->stream(), 0, all, sampling_);
-  });
+  }, in_step);
   VV_TRY(flights_.restart(machine_->stream(), buffers_));
   decoding_.clear();
   return p;
