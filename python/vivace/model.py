@@ -228,16 +228,19 @@ class TextModel(Loaded):
     def _run(self, batcher, text, request, bias) -> Iterator[Chunk]:
         decode = text.stream() if text else lambda token: ""
         tokens = []
-        while not batcher.idle():
-            self._live  # closed meanwhile: a clear error
-            for _, token, logprob, finish in batcher.step():
-                if finish == "nan_logits":
-                    raise Error("the model's logits are NaN: the checkpoint or this machine's arithmetic is broken")
-                has = token is not None
-                if has and bias.mask is not None and finish is None:
-                    tokens.append(token)
-                    batcher.set_bias(request, bias.after(tokens))
-                yield Chunk(decode(token) if has else "", token, logprob if has else None, finish)
+        try:
+            while not batcher.idle():
+                self._live  # closed meanwhile: a clear error
+                for _, token, logprob, finish in batcher.step():
+                    if finish == "nan_logits":
+                        raise Error("the model's logits are NaN: the checkpoint or this machine's arithmetic is broken")
+                    has = token is not None
+                    if has and bias.mask is not None and finish is None:
+                        tokens.append(token)
+                        batcher.set_bias(request, bias.after(tokens))
+                    yield Chunk(decode(token) if has else "", token, logprob if has else None, finish)
+        finally:  # not left to the iterator's frame, which outlives close() in Python 3.12: its end takes back what it queued
+            del batcher
 
 
 def _request(ids, eos, context, *, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
