@@ -5,6 +5,7 @@ else; in f32 the greedy text is that of the float64 references; bf16 errs no mor
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -282,11 +283,15 @@ def test_one_request_of_nan_fails_alone(tmp_path):
         assert got[0] == got[2] == alone and got[1] == ([], [], "nan_logits")
 
 
-def test_a_model_that_does_not_fit_says_by_how_much():
+def test_a_model_that_does_not_fit_says_by_how_much(capsys):
+    """Before anything is loaded; `vivace plan` says the same."""
     if DEVICE == "cpu":
         pytest.skip("the host overcommits")
-    with pytest.raises(vivace.OutOfMemoryError, match=r"the model needs \d+ bytes \(weights \d+, arena \d+\), cuda:0 has \d+ free: \d+ too many"):
-        vivace.load_model(Path(__file__).parent.parent / "bench/configs/qwen3-8b", device=DEVICE, random_weights=True, context=40960, max_batch=128)
+    path, said = ROOT / "bench/configs/qwen3-8b", r"the model needs \d+ bytes \(weights \d+, arena \d+\), cuda:0 has \d+ free: \d+ too many"
+    with pytest.raises(vivace.OutOfMemoryError, match=said):
+        vivace.load_model(path, device=DEVICE, random_weights=True, context=40960, max_batch=128)
+    assert cli.main(["plan", "--model", str(path), "--device", DEVICE, "--random-weights", "--context", "40960", "--max-batch", "128"]) == 1
+    assert re.search(said, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "w8a16"])
