@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Trains tiny-pi05: behaviour cloning by flow matching, on pictures drawn where it trains and an analytic controller's chunks.
 
-    python tools/train_reach.py --out FOLDER [--steps N] [--batch N] [--device cuda|cpu]
-    python tools/train_reach.py --out FOLDER --start FOLDER --steps 900 --rate 2e-4    # then, so that few bits change little
+    python tools/train_reach.py --out SMALL --small [--steps N] [--batch N] [--device cuda|cpu]    # 2.27 M weights, which learn soon
+    python tools/train_reach.py --out FOLDER --start SMALL --steps N --rate 5e-4                   # grown to 5.09 M, for few bits
 
-FOLDER gets config.json, norm_stats.json, tokenizer.json and model.safetensors (bf16), in openpi's converted layout. Needs
-PyTorch and an installed Vivace, whose arm and cameras it uses. tools/reach/ has the model.
+A folder gets config.json, norm_stats.json, tokenizer.json and model.safetensors (bf16), in openpi's converted layout; of what
+--start trains the matrices are on the grid of e4m3's numbers, and model.safetensors.xz, which is what this repository keeps, is
+written beside. Needs PyTorch and an installed Vivace, whose arm and cameras it uses. tools/reach/ has the model.
 """
 import argparse
 import functools
@@ -21,21 +22,32 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from reach.model import Pi05, parameters  # noqa: E402
+from reach.grow import grown  # noqa: E402
+from reach.model import Pi05, Rounded, has_grid, on_grid, parameters  # noqa: E402
 
 from vivace.demo import arm, reach  # noqa: E402
+from vivace.demo.weights import pack, unpacked  # noqa: E402
 from vivace.policy import BOS, prompt_text, state_bins  # noqa: E402
 from vivace.text import load_text  # noqa: E402
 
-CONFIG = {
-    "vision": {"width": 128, "depth": 4, "mlp_dim": 384, "num_heads": 4, "image_size": reach.SIDE, "patch_size": 14},
-    "text": {"width": 128, "depth": 4, "mlp_dim": 256, "num_heads": 4, "num_kv_heads": 1, "head_dim": 32},
-    "expert": {"width": 128, "depth": 4, "mlp_dim": 256, "num_heads": 4, "num_kv_heads": 1, "head_dim": 32},
-    "action_dim": 8, "state_dim": 8, "action_horizon": reach.HORIZON, "num_inference_steps": 10,
-    "time_embedding": {"min_period": 4e-3, "max_period": 4.0},
-}
+
+
+def sizes(width, vision, text, expert) -> dict:
+    """A config.json of towers of `width`, with these sizes of their inner layers."""
+    gemma = {"width": width, "depth": 4, "num_heads": width // 32, "num_kv_heads": 1, "head_dim": 32}
+    return {
+        "vision": {"width": width, "depth": 4, "mlp_dim": vision, "num_heads": width // 32, "image_size": reach.SIDE, "patch_size": 14},
+        "text": {**gemma, "mlp_dim": text}, "expert": {**gemma, "mlp_dim": expert},
+        "action_dim": 8, "state_dim": 8, "action_horizon": reach.HORIZON, "num_inference_steps": 10,
+        "time_embedding": {"min_period": 4e-3, "max_period": 4.0},
+    }
+
+
+CONFIG, SMALL = sizes(192, 512, 512, 384), sizes(128, 384, 256, 256)
+ACTIONS = CONFIG["action_dim"]
 CHUNKS = 4     # noises of one observation, which share its prefix
 GOAL = "goal"  # a parameter of training alone
+LEAST = 3e-4   # of a chunk's mean square: below, being apart counts no more
 
 
 def statistics() -> dict:
@@ -86,7 +98,7 @@ class Task:
         q = torch.where(kind < 0.2, anywhere, near).clamp(self.low, self.high)
         scaled = (lambda joints: (joints - self.low) / (self.high - self.low + 1e-6) * 2 - 1)
         ids = self.prompts(scene.colour[:, 0], scene.block[:, 0], scaled(q))
-        actions = torch.zeros(b, reach.HORIZON, CONFIG["action_dim"], device=d)
+        actions = torch.zeros(b, reach.HORIZON, ACTIONS, device=d)
         actions[..., :arm.JOINTS] = arm.chunk(torch, q, scene.goal, reach.HORIZON) / arm.STEP
         return self.frames(scene, q), ids, actions, scaled(scene.goal)
 
@@ -107,9 +119,11 @@ def loss_of(model, task, b):
 
 
 def settled_loss_of(model, task, b, apart):
-    """The flow's loss of the network as it is and of what "fp8" makes of its products, and how far apart the two are, of which
-    `apart` says what it counts: what is trained is that they are not."""
+    """The flow's loss of the network on its grid, as it is and as "fp8" makes it, and how far apart the two are in shares of
+    the chunk, of which `apart` says what it counts: what is trained is that they are not, for small moves as for large ones."""
     pixels, ids, actions, _ = task.draw(b)
+    latent = model.p
+    model.p = {k: Rounded.apply(v, on_grid) if has_grid(v) else v for k, v in latent.items()}
     with torch.autocast(pixels.device.type, torch.bfloat16, enabled=pixels.is_cuda):
         t = torch.rand(b, CHUNKS, device=pixels.device) ** (1 / 1.5) * 0.999 + 0.001
         noise, at = torch.randn(b, CHUNKS, *actions.shape[1:], device=pixels.device), t[..., None, None]
@@ -117,8 +131,10 @@ def settled_loss_of(model, task, b, apart):
         for model.rounded in (False, True):
             cache, _ = model.prefix(pixels, ids)
             seen.append(model.velocity(cache, at * noise + (1 - at) * actions[:, None], t).float())
-        want = noise - actions[:, None]
-    return torch.stack([F.mse_loss(seen[0], want), F.mse_loss(seen[1], want), apart * F.mse_loss(seen[1], seen[0])])
+    model.p = latent
+    want = noise - actions[:, None]
+    far = (seen[1] - seen[0]).square().mean((2, 3)) / (actions.square().mean((1, 2))[:, None] + LEAST)
+    return torch.stack([F.mse_loss(seen[0], want), F.mse_loss(seen[1], want), apart * far.mean()])
 
 
 class Trainer:
@@ -160,10 +176,11 @@ class Trainer:
         return self.loss
 
 
-def save(model, folder) -> int:
-    weights = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.p.items() if k != GOAL}
+def save(model, folder, grid) -> int:
+    weights = {k: on_grid(v) if grid and has_grid(v) else v for k, v in model.p.items() if k != GOAL}
+    weights = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in weights.items()}
     save_file(weights, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(model.c, indent=1) + "\n")
     (folder / "norm_stats.json").write_text(json.dumps(statistics(), indent=1) + "\n")
     return sum(v.numel() for v in weights.values())
 
@@ -175,31 +192,43 @@ def main():
     p.add_argument("--steps", type=int, default=5500)
     p.add_argument("--batch", type=int, default=192)
     p.add_argument("--rate", type=float, default=1e-3)
-    p.add_argument("--start", type=Path, help="folder of weights to go on from, which are then trained for both arithmetics")
-    p.add_argument("--apart", type=float, default=10, help="with --start: what a difference between the two counts, in errors of the flow")
+    p.add_argument("--seconds", type=float, help="as many steps as that takes, instead of --steps")
+    p.add_argument("--small", action="store_true", help="the narrow network")
+    p.add_argument("--start", type=Path, help="folder of weights to go on from, grown if they are narrow, which are then trained for both arithmetics")
+    p.add_argument("--apart", type=float, default=3, help="with --start: what a difference between the two counts, in errors of the flow")
     p.add_argument("--tokenizer", type=Path, default=reach.FOLDER, help="folder of tokenizer.json")
     args = p.parse_args()
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")
     prompts = Prompts(args.tokenizer, args.device)
+    config = SMALL if args.small else CONFIG
     if args.start is None:
-        first = parameters(CONFIG, prompts.vocab) | {GOAL: torch.zeros(CONFIG["text"]["width"], arm.JOINTS)}
+        first = parameters(config, prompts.vocab) | {GOAL: torch.zeros(config["text"]["width"], arm.JOINTS)}
     else:
+        args.start = unpacked(args.start)
+        was = json.loads((args.start / "config.json").read_text())
         first = {k: v.float() for k, v in load_file(args.start / "model.safetensors").items()}
-    model = Pi05(first, CONFIG).to(args.device)
-    trainer = Trainer(model, Task(args.device, prompts, args.steps >= 2000), args.batch, 1e-5, loss_of if args.start is None else functools.partial(settled_loss_of, apart=args.apart))
+        first = first if was == config else grown(first, was, config)
+    model = Pi05(first, config).to(args.device)
+    trainer = Trainer(model, Task(args.device, prompts, bool(args.seconds) or args.steps >= 1000), args.batch, 1e-5, loss_of if args.start is None else functools.partial(settled_loss_of, apart=args.apart))
     args.out.mkdir(parents=True, exist_ok=True)
     if (args.tokenizer / "tokenizer.json").resolve() != (args.out / "tokenizer.json").resolve():
         shutil.copy(args.tokenizer / "tokenizer.json", args.out / "tokenizer.json")
     start, total = time.perf_counter(), args.steps
+    if args.seconds:
+        for _ in range(10):
+            float(trainer.step(1e-6).sum())
+        total = max(1, int((args.seconds - (now := time.perf_counter() - start)) / now * 10))
     every = max(1, min(200, total // 20))
     for i in range(total):
         loss = trainer.step(args.rate * min(1, (i + 1) / min(300, total / 5)) * (0.5 + 0.5 * math.cos(math.pi * (i + 1) / total)))
         if i % every == 0:
             print(f"{i:>6}  loss {'  '.join(f'{v:.5f}' for v in loss.tolist())}  {time.perf_counter() - start:6.1f} s", flush=True)
         if i % 300 == 299:
-            save(model, args.out)  # what there is if it is cut off
-    count = save(model, args.out)
+            save(model, args.out, args.start)  # what there is if it is cut off
+    count = save(model, args.out, args.start)
+    if args.start:
+        print(f"{pack(args.out):,} bytes packed")
     print(f"{count:,} weights, {(args.out / 'model.safetensors').stat().st_size:,} bytes, {total} steps of {args.batch} in {time.perf_counter() - start:.0f} s, last loss {loss[0].item():.5f}")
 
 

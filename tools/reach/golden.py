@@ -16,12 +16,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 from tools.train_reach import CONFIG, Pi05, Prompts  # noqa: E402
 
 from vivace.demo import arm, reach  # noqa: E402
+from vivace.demo.weights import unpacked  # noqa: E402
 
 SEEDS = (0, 1, 2, 3)
 
 
 def main():
-    model = Pi05({k: v.float() for k, v in load_file(reach.FOLDER / "model.safetensors").items()}, CONFIG)
+    model = Pi05({k: v.float() for k, v in load_file(unpacked(reach.FOLDER) / "model.safetensors").items()}, CONFIG)
     scene = arm.join([arm.scene(s) for s in SEEDS])
     frames = torch.tensor(arm.Cameras(reach.SIDE).frames(scene, scene.start))
     low, high = np.array(arm.LOW), np.array(arm.HIGH)

@@ -12,6 +12,7 @@ TOP = "paligemma_with_expert."
 TEXT, EXPERT = TOP + "paligemma.model.language_model.", TOP + "gemma_expert.model."
 VISION, PROJECTOR = TOP + "paligemma.model.vision_tower.vision_model.", TOP + "paligemma.model.multi_modal_projector.linear"
 EMBED = TOP + "paligemma.lm_head.weight"
+LARGEST = 448  # of e4m3
 
 
 def shapes(config: dict, vocab: int) -> dict[str, tuple]:
@@ -88,19 +89,46 @@ def parameters(config: dict, vocab: int, seed: int = 0) -> dict[str, torch.Tenso
     return out
 
 
+class Rounded(torch.autograd.Function):
+    """What a function makes of x; gradients pass as if it were x."""
+
+    @staticmethod
+    def forward(ctx, x, how):
+        return how(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
 def in_codes(x):
-    """x as the engine's "fp8" rounds what enters a product: e4m3, a scale a row. Gradients pass as if nothing were rounded."""
-    scale = x.detach().abs().amax(-1, keepdim=True).float().clamp(min=1e-20) / 448
-    return x + ((x.detach() / scale).to(torch.float8_e4m3fn).to(scale.dtype) * scale - x.detach()).to(x.dtype)
+    """x as the engine's "fp8" rounds what enters a product: e4m3, a scale a row."""
+    scale = torch.linalg.vector_norm(x, ord=math.inf, dim=-1, keepdim=True).float().clamp(min=1e-20) / LARGEST
+    return ((x / scale).to(torch.float8_e4m3fn).to(x.dtype) * scale).to(x.dtype)
+
+
+def on_grid(w):
+    """w as e4m3's numbers times a power of two a row, in which the largest of a row is e4m3's largest: "fp8" then finds that
+    power as the row's scale and loses nothing, and bf16 ends in zeros, which pack."""
+    rows = w.flatten(1)
+    most = rows.abs().amax(1, keepdim=True)
+    power = torch.log2(most.clamp(min=1e-20) / LARGEST).round().int()
+    unit = ((power + 127) << 23).view(torch.float32)
+    codes = torch.where(rows.abs() == most, rows.sign() * LARGEST, (rows / unit).clamp(-LARGEST, LARGEST))
+    return (codes.to(torch.float8_e4m3fn).float() * unit).view_as(w)
+
+
+def has_grid(w):
+    return w.dim() > 1 and w.numel() >= 1 << 12
 
 
 def takes_codes(name):
-    """Whether "fp8" read this dense layer's weights in e4m3 when tiny-pi05 was trained; since then it reads 16 bits in all of the expert."""
+    """Whether "fp8" read this dense layer's weights in e4m3 when tiny-pi05 was trained; since then it reads 16 bits in all of the expert up to 64 rows."""
     return name.startswith(TOP) and not name.endswith((".dense", "out_proj", "patch_embedding")) and not (name.startswith(EXPERT) and name.endswith("o_proj"))
 
 
 class Pi05:
-    rounded = False  # whether products are those of "fp8"
+    rounded = False  # whether products are those of "fp8", of weights that are on their grid
 
     def __init__(self, p: dict[str, torch.Tensor], config: dict):
         self.p, self.c = p, config
@@ -116,7 +144,7 @@ class Pi05:
     def dense(self, x, name):
         w = self.p[name + ".weight"].flatten(1)
         if self.rounded and takes_codes(name):
-            x, w = in_codes(x), in_codes(w)
+            x = Rounded.apply(x.to(torch.bfloat16) if x.is_cuda else x, in_codes)  # w is on e4m3's grid as it is
         return F.linear(x, w, self.p.get(name + ".bias"))
 
     def layer_norm(self, x, name):
