@@ -157,27 +157,58 @@ struct NormRow {
   }
 };
 
-/// The largest magnitude that each thread has seen -> the row's scale, written and in every thread.
-template <NormPolicy P>
-__device__ __forceinline__ float norm_row_scale(const NormArgs& a, int64_t t, float amax, float* scratch) {
-  amax = block_reduce<P.threads, false>(amax, scratch, Max());
+/// The row's largest magnitude -> its scale, written and in every thread.
+__device__ __forceinline__ float norm_row_scale(const NormArgs& a, int64_t t, float amax) {
   const float scale = amax > 0 ? amax / 448.0f : 1.0f;
   if (threadIdx.x == 0) a.row_scale[t] = scale;
   return scale;
 }
 
 /// The whole of `norm` but its output: emit(col, y) for every group of y. kScaled: where there is a row_scale, it is
-/// written and y comes divided by it. Shared memory: 3 floats a warp.
+/// written and y comes divided by it. There an RMS norm without bias and adaptive rows multiplies by the inverse last, so
+/// that one reduction tells the sum of squares and the largest magnitude. Shared memory: 4 floats a warp.
 template <class X, class W, bool kScaled, NormPolicy P, class Emit>
 __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) {
-  alignas(16) __shared__ float scratch[3][P.threads / 32];
+  alignas(16) __shared__ float scratch[2][P.threads / 32];
+  __shared__ float2 pairs[P.threads / 32];
   using Row = NormRow<X, W, P>;
   using Group = typename Row::Group;
-  const float per_count = __frcp_rn(static_cast<float>(a.H));
+  const float per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight_plus_one ? 1.0f : 0.0f;
   Row row(a, t);
   Vec<W, kNormGroup> weight[P.early ? Row::kItems : 1];
   if constexpr (P.early)
     if (a.weight != nullptr) norm_sweep<P, true>(a.H, [&](int k, int col) { weight[k] = load_group<P.aligned, W>(a.weight, 0, col, a.H); });
+
+  const auto multiply_by_weight = [&](int k, int col, Group& y) {
+    if (a.weight == nullptr) return;
+    Group p;
+    if constexpr (P.early) widen<P.plain>(weight[k], p);
+    else widen<P.plain>(load_group<P.aligned, W>(a.weight, 0, col, a.H), p);
+#pragma unroll
+    for (int i = 0; i < kNormGroup; ++i) y[i] = __fmul_rn(y[i], __fadd_rn(p[i], plus));
+  };
+  if constexpr (P.plain && P.scaled) {
+    static_assert(Row::kKept && !P.layer);
+    Group y[Row::kItems];
+    float squares = 0, amax = 0;
+    row.sweep([&](int k, int col) {
+      row.get(k, col, y[k]);
+      if (row.has_residual()) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col, a.H, y[k]);
+#pragma unroll
+      for (const float h : y[k]) squares = __fmaf_rn(h, h, squares);
+      multiply_by_weight(k, col, y[k]);
+#pragma unroll
+      for (const float v : y[k]) amax = fmaxf(amax, fabsf(v));
+    });
+    block_sum_and_max<P.threads>(squares, amax, pairs);
+    const float inv = rsqrtf(__fmaf_rn(squares, per_count, a.eps));
+    const RoughDivider by(norm_row_scale(a, t, __fmul_rn(amax, inv)));
+    row.sweep([&](int k, int col) {
+      by.divide(y[k], inv);
+      emit(col, y[k]);
+    });
+    return;
+  }
 
   float mean = 0;
   if (P.plain ? P.layer : a.kind == NormKind::layer)
@@ -188,48 +219,25 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
   });
   const float inv = rsqrtf(__fmaf_rn(squares, per_count, a.eps));
 
-  const float plus = a.weight_plus_one ? 1.0f : 0.0f;
   if constexpr (P.plain) {
-    const auto result = [&](int k, int col, Group& y) {
+    row.sweep([&](int k, int col) {
+      Group y;
       row.get(k, col, y);
       if (row.has_residual()) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col, a.H, y);
 #pragma unroll
       for (float& v : y) v = __fmul_rn(P.layer ? __fsub_rn(v, mean) : v, inv);
-      Group p;
-      if (a.weight != nullptr) {
-        if constexpr (P.early) widen<P.plain>(weight[k], p);
-        else widen<P.plain>(load_group<P.aligned, W>(a.weight, 0, col, a.H), p);
-#pragma unroll
-        for (int i = 0; i < kNormGroup; ++i) y[i] = __fmul_rn(y[i], __fadd_rn(p[i], plus));
-      }
+      multiply_by_weight(k, col, y);
       if (P.layer && a.bias != nullptr) {
+        Group p;
         widen<P.plain>(load_group<P.aligned, W>(a.bias, 0, col, a.H), p);
 #pragma unroll
         for (int i = 0; i < kNormGroup; ++i) y[i] = __fadd_rn(y[i], p[i]);
       }
-    };
-    if constexpr (P.scaled) {
-      static_assert(Row::kKept);
-      Group y[Row::kItems];
-      float amax = 0;
-      row.sweep([&](int k, int col) {
-        result(k, col, y[k]);
-#pragma unroll
-        for (const float v : y[k]) amax = fmaxf(amax, fabsf(v));
-      });
-      const RoughDivider by(norm_row_scale<P>(a, t, amax, scratch[2]));
-      row.sweep([&](int k, int col) {
-        by.divide(y[k]);
-        emit(col, y[k]);
-      });
-    } else {
-      row.sweep([&](int k, int col) {
-        Group y;
-        result(k, col, y);
-        emit(col, y);
-      });
-    }
+      emit(col, y);
+    });
   } else {
+    const bool last = kScaled && a.row_scale != nullptr && a.kind == NormKind::rms && a.bias == nullptr && a.scale == nullptr && a.shift == nullptr;
+    const float before = last ? 1.0f : inv, behind = last ? inv : 1.0f;
     Group y[Row::kItems];
     const int first = static_cast<int>(threadIdx.x) * kNormGroup;
     constexpr int kStep = P.threads * kNormGroup;
@@ -243,7 +251,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
           row.get(k, col[k], y[k]);
           if (store_h && row.has_residual() && col[k] < a.H) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col[k], a.H, y[k]);
         }
-        row.apply(col, mean, inv, plus, y);
+        row.apply(col, mean, before, plus, y);
 #pragma unroll
         for (int k = 0; k < Row::kItems; ++k)
           if (col[k] < a.H) f(col[k], y[k]);
@@ -257,9 +265,10 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
         for (int i = 0; i < kNormGroup; ++i)
           if (P.aligned || col + i < a.H) amax = fmaxf(amax, fabsf(v[i]));
       });
-      const RoughDivider by(norm_row_scale<P>(a, t, amax, scratch[2]));
+      amax = block_reduce<P.threads, false>(amax, &pairs[0].x, Max());
+      const RoughDivider by(norm_row_scale(a, t, __fmul_rn(amax, behind)));
       const auto scaled = [&](int col, Group& v) {
-        by.divide(v);
+        by.divide(v, behind);
         emit(col, v);
       };
       if constexpr (Row::kKept) {

@@ -28,21 +28,28 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
   }
 };
 
-/// x / s within a unit in the last place, by a product where 1 / s is a normal number: for quotients that
-/// are about to be rounded to 8 bits or fewer.
+/// x / s within a unit in the last place, by products: for quotients that are about to be rounded to 8 bits or fewer.
+/// Where 1 / s is no normal number, a power of two goes before it.
 struct RoughDivider {
-  float s, r;
+  float r, up;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float divisor) : s(divisor), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) { r = __frcp_rn(divisor); }
+  __device__ __forceinline__ explicit RoughDivider(float divisor) {
+    const float size = fabsf(divisor);
+    quick = size >= 0x1p-120f && size <= 0x1p120f;
+    up = quick ? 1.0f : size < 1.0f ? 0x1p64f : 0x1p-64f;
+    r = __frcp_rn(__fmul_rn(divisor, up));
+  }
+  /// x * factor / s.
   template <int N>
-  __device__ __forceinline__ void divide(float (&x)[N]) const {
+  __device__ __forceinline__ void divide(float (&x)[N], float factor = 1.0f) const {
     if (quick) {
+      const float f = __fmul_rn(factor, r);
 #pragma unroll
-      for (float& v : x) v *= r;
+      for (float& v : x) v = __fmul_rn(v, f);
     } else {
 #pragma unroll
-      for (float& v : x) v /= s;
+      for (float& v : x) v = __fmul_rn(__fmul_rn(__fmul_rn(v, factor), up), r);
     }
   }
 };

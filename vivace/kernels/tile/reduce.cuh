@@ -33,6 +33,21 @@ __device__ __forceinline__ float reduce_parts(float (&part)[N], Op op) {
   return part[0];
 }
 
+/// A sum, as block_reduce() makes it, and a maximum with one barrier; both in every thread. `scratch` is as there without kFree.
+template <int kThreads>
+__device__ __forceinline__ void block_sum_and_max(float& sum, float& most, float2 (&scratch)[kThreads / 32]) {
+  constexpr int kWarps = kThreads / 32;
+  static_assert(kWarps <= 8);
+  sum = warp_reduce(sum, Sum());
+  most = warp_reduce(most, Max());
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = {sum, most};
+  __syncthreads();
+  float part[kWarps];
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) part[w] = scratch[w].x, most = fmaxf(most, scratch[w].y);
+  sum = reduce_parts(part, Sum());
+}
+
 /// The result is in every thread. `scratch` holds kThreads / 32 floats. It is free again at return if
 /// kFree, which costs a barrier; else after the caller's next one.
 template <int kThreads, bool kFree = true, class Op>
