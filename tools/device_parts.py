@@ -76,13 +76,17 @@ def gpu(s, found):
             count = EACH.get(op, 1) if tests == "each_tactic" else count
             words = f"({chosen(op)}) and ({tests})" if tests else chosen(op)
             parts += in_shares(count, f"gpu-{op}-{tests.split()[0]}" if tests else f"gpu-{op}", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "tests/gpu/test_tactics.py", "-k", words], cost)
-    parts += [Part("gpu-large", [*PYTEST, "tests/gpu/test_gpu.py", "-k", "large"], 40),
-              Part("gpu-replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 400, {"VIVACE_REPLAYS": "1000000", "VIVACE_REPLAY_SECONDS": os.environ.get("VIVACE_REPLAY_SECONDS", "240")}, limit=400)]
+    parts += [Part("gpu-large", [*PYTEST, "tests/gpu/test_gpu.py", "-k", "large"], 40)]
     for f in sorted((ROOT / "tests/gpu").glob("test_*.py")):
         if f.stem not in ("test_gpu", "test_tactics"):
             count, cost = GPU_FILES.get(f.stem, (1, 15))
             parts += in_shares(count, f"gpu-{f.stem}", [*PYTEST, f"tests/gpu/{f.name}"], cost)
     return parts
+
+
+def replays(s, found):
+    """As many as there is time for; beside other work on a GPU they take its time slices."""
+    return [Part("gpu-replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 400, {"VIVACE_REPLAYS": "1000000", "VIVACE_REPLAY_SECONDS": os.environ.get("VIVACE_REPLAY_SECONDS", "240")}, limit=400)]
 
 
 def bad(s, found):
@@ -141,4 +145,4 @@ def sanitize(s, found):
     return parts
 
 
-STAGES = {f.__name__: f for f in (gtest, ops, gpu, models, bad, faults, sanitize)}
+STAGES = {f.__name__: f for f in (gtest, ops, gpu, replays, models, bad, faults, sanitize)}
