@@ -107,6 +107,7 @@ struct rms_gemm : TwoParts<rms_gemm> {
       kernels::RmsGemmArgs args{};
       VV_TRY(lay_out(a.g, k.p, target, &args, launch));
       args.squares = a.scale.squares;
+      launch->block[0] += kernels::kTokenNormThreads;
       launch->set_args(args);
       return {};
     }

@@ -134,6 +134,9 @@ struct GemmWgmma {
   VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * stage_bytes() + staged_bytes() + barrier_bytes() + sum_bytes(); }
 };
 
+/// Where kFinishTokenNorms: threads of a block that make its tokens' factors, behind those of P.threads().
+inline constexpr int kTokenNormThreads = 128;
+
 /// Where kFinishNext: what rms_rows makes of out's rows.
 struct GemmNext {
   const void* scale;  // [N] out_dtype, or null

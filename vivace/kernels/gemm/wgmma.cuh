@@ -173,7 +173,6 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   };
   aim();
   if constexpr (kNext) ptx::touch_parameters(args.next);
-  if constexpr (P.has(kFinishTokenNorms)) ptx::touch_parameters(args.squares);
   if constexpr (kParts && !kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
   ptx::touch_parameters(a);
   ptx::dependency_wait();
@@ -184,10 +183,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   const bool vector = epilogue.template wide<4>();
   WgmmaFinish<Out, P> out(a);
   int before = 1;  // parity of the tile before
-  if constexpr (P.has(kFinishTokenNorms) && !kParts) {
-    make_token_norms<P>(args.squares, M);
-    ptx::named_barrier<2 * P.rows>(1);
-  }
+  bool normed = !P.has(kFinishTokenNorms);
   bool next = counted && !place.narrow(M, stride, &i);
   if (next) {
     for (int k = place.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
@@ -210,6 +206,10 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     float acc[P.tokens / 2];
     ring.multiply_tile(place, acc);
     if constexpr (kFast) out.ready();
+    if constexpr (P.has(kFinishTokenNorms)) {
+      if (!normed) await_token_norms<P>();
+      normed = true;
+    }
     if constexpr (kParts) {
       if constexpr (kStaged > 0) {
         ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
@@ -218,10 +218,6 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         Merge::send(ptx::shared_address(sums), merged, place, acc);
       }
       // While the parts are on their way.
-      if constexpr (P.has(kFinishTokenNorms)) {
-        make_token_norms<P>(args.squares, M);
-        ptx::named_barrier<2 * P.rows>(1);
-      }
       if constexpr (kDirect) {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
@@ -345,6 +341,11 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
       } else {
         wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
       }
+    } else if constexpr (P.has(kFinishTokenNorms)) {
+      ptx::touch_parameters(args.squares);
+      ptx::dependency_wait();
+      make_token_norms<P>(args.squares, valid_rows(a.rows, a.T), tid - P.threads());
+      token_norms_made<P>();
     } else if constexpr (kMakers > 0) {
       make(place, full);
     } else if constexpr (P.staged > 0) {

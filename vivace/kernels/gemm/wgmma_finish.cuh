@@ -69,15 +69,21 @@ __device__ __forceinline__ float* token_norms() {
   __shared__ float norms[P.tokens];
   return norms;
 }
-/// Made by all multiplying threads; a barrier of them must follow.
+/// By kTokenNormThreads threads of number `thread`, two a token, while others load and multiply.
 template <GemmWgmma P>
-__device__ __forceinline__ void make_token_norms(const RmsSquares& squares, int M) {
-  static_assert(P.tokens <= 64);
-  const int token = static_cast<int>(threadIdx.x) / 2;
+__device__ __forceinline__ void make_token_norms(const RmsSquares& squares, int M, int thread) {
+  static_assert(2 * P.tokens <= kTokenNormThreads);
+  const int token = thread / 2;
   const bool valid = token < P.tokens && token < M;
-  const float mine = valid ? rms_half(squares, token, threadIdx.x % 2) : 0.0f, other = __shfl_xor_sync(0xffffffffu, mine, 1);
-  if (token < P.tokens && threadIdx.x % 2 == 0) token_norms<P>()[token] = valid ? rms_factor(squares, mine, other) : 0.0f;
+  const float mine = valid ? rms_half(squares, token, thread % 2) : 0.0f, other = __shfl_xor_sync(0xffffffffu, mine, 1);
+  if (token < P.tokens && thread % 2 == 0) token_norms<P>()[token] = valid ? rms_factor(squares, mine, other) : 0.0f;
 }
+
+/// Where those threads and the multiplying ones meet.
+template <GemmWgmma P>
+__device__ __forceinline__ void token_norms_made() { ptx::named_arrive<2 * P.rows + kTokenNormThreads>(5); }
+template <GemmWgmma P>
+__device__ __forceinline__ void await_token_norms() { ptx::named_barrier<2 * P.rows + kTokenNormThreads>(5); }
 
 /// Scales of tokens t and t + 1 below M.
 template <GemmWgmma P>
