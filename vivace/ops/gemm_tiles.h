@@ -13,6 +13,7 @@ struct GemmTiles {
   using Wgmma = kernels::GemmWgmma;
   static constexpr int kFewTokens = 64;
   static constexpr int kMultiprocessors = 132;  // of the chip that the constants here were measured on
+  static constexpr int kInFours = 112;          // of these, where clusters of four find room on every chip (30 at most, of four)
   static constexpr int kSmem = 227 * 1024;      // of a block; a multiprocessor has 1 KiB more, and takes 1 KiB a block
   static constexpr int kHalfSmem = 113 * 1024;  // of two blocks on a multiprocessor
 
@@ -23,12 +24,12 @@ struct GemmTiles {
   // Deep rings where one block a multiprocessor has the chip's bandwidth to itself, short ones where two share it
   // or the next product's block starts beside this one's. H200: 24576 x 4096, T = 1: 48.2 us (4.18 TB/s).
   static constexpr Layout kFew[] = {{64, 8, 1, 1}, {64, 16, 1, 1}, {64, 32, 1, 1}, {128, 32, 1, 1}, {64, 64, 1, 1}, {128, 64, 1, 1}};
-  static constexpr Layout kMany[] = {{64, 64, 1, 1},   {64, 64, 2, 1},   {64, 64, 2, 2},   {64, 96, 2, 1},   {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 128, 2, 2},
+  static constexpr Layout kMany[] = {{64, 64, 1, 1},   {64, 64, 1, 2},   {64, 64, 2, 1},   {64, 64, 2, 2},   {64, 96, 2, 1},   {64, 96, 2, 2},   {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 128, 2, 2},
                                      {64, 128, 4, 1},  {64, 144, 2, 1},  {64, 144, 4, 1},  {64, 192, 2, 1},  {64, 192, 4, 1},  {64, 256, 2, 1},  {64, 256, 4, 1},  {128, 64, 1, 1},  {128, 64, 2, 1},
                                      {128, 64, 1, 2},  {128, 64, 2, 2},  {128, 64, 1, 4},  {128, 64, 4, 1},  {128, 96, 1, 1},  {128, 96, 2, 1},  {128, 96, 1, 2},  {128, 96, 2, 2},
-                                     {128, 128, 1, 1}, {128, 128, 2, 1}, {128, 128, 1, 2}, {128, 128, 2, 2}, {128, 128, 4, 1}, {128, 144, 2, 1}, {128, 144, 1, 2}, {128, 144, 2, 2}, {128, 160, 2, 1}, {128, 160, 1, 2},
-                                     {128, 176, 2, 1}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 192, 2, 2}, {128, 208, 2, 1}, {128, 256, 2, 1}, {128, 256, 1, 2},
-                                     {192, 96, 1, 2},  {192, 128, 2, 1}, {192, 128, 1, 2}, {192, 144, 1, 2}, {192, 192, 2, 1}, {192, 192, 1, 2}};
+                                     {128, 128, 1, 1}, {128, 128, 2, 1}, {128, 128, 1, 2}, {128, 128, 2, 2}, {128, 128, 1, 4}, {128, 128, 4, 1}, {128, 144, 2, 1}, {128, 144, 1, 2}, {128, 144, 2, 2}, {128, 160, 2, 1}, {128, 160, 1, 2},
+                                     {128, 176, 2, 1}, {128, 176, 2, 2}, {128, 192, 2, 1}, {128, 192, 1, 2}, {128, 192, 2, 2}, {128, 208, 2, 1}, {128, 256, 2, 1}, {128, 256, 1, 2},
+                                     {192, 64, 1, 2},  {192, 96, 1, 2},  {192, 128, 2, 1}, {192, 128, 1, 2}, {192, 128, 1, 4}, {192, 144, 1, 2}, {192, 192, 2, 1}, {192, 192, 1, 2}};
   static constexpr int kMaxPromoted = 192;  // tokens: a stage's sums need registers of their own
 
   static constexpr int blocks_at_once(const Wgmma& p) { return std::max(1, (kSmem + 1024) / (p.smem_bytes() + 1024)); }
@@ -63,11 +64,16 @@ struct GemmTiles {
     while (s < 8 && (N + 63) / 64 * s * 2 <= 192 && k_bytes >= int64_t{s} * 2 * 2 * 128) s *= 2;
     return s;
   }
-  /// A block adds two parts itself where a block a part would be more than the chip holds at once, or a cluster of 8,
-  /// which finds room in few places (1024 x 2048, T = 50: 3.9 us for 4.4; one token has so little to do that 8 are better).
+  /// A block adds two parts itself where a block a part would be more than the chip holds at once (clusters of 4 find room on 120
+  /// multiprocessors: 2048 x 2048, T = 50 4.5 us for 6.3), instead of a cluster of 8 where sums are many (1024 x 2048, T = 50: 3.9 us for
+  /// 4.4; one token has so little to do that 8 are better), and where K is so short that a cluster of 4 is most of the time (2560 x 1024 in
+  /// e4m3, T = 1: 1.77 us for 1.94).
   static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
-    const int split = few_split(N, k_bytes), inside = l.tokens >= 32 && split > 1 && (split == 8 || (N + 63) / 64 * split > kMultiprocessors) ? 2 : 1;
-    const bool deep = l.tokens >= 32 && !(promote && split > inside && inside == 1);
+    const int split = few_split(N, k_bytes);
+    const int64_t blocks = (N + 63) / 64 * split;
+    const bool two = l.tokens >= 32 ? split == 8 || blocks > (split == 4 ? kInFours : kMultiprocessors) || (promote && k_bytes <= 4096) : split == 4 && k_bytes <= 2048;
+    const int inside = split > 1 && two ? 2 : 1;
+    const bool deep = l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= kMultiprocessors));
     return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, deep ? kSmem : kHalfSmem);
   }
   /// Parts of K above 64 tokens: two where rows are few and long, which 256 tokens gain by (1024 x 4096: 9.0 us for 12.9)
@@ -76,8 +82,9 @@ struct GemmTiles {
   static constexpr Wgmma many(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     const int split = many_split(N, k_bytes);
     const int64_t tiles = (T + l.tokens - 1) / l.tokens * ((N + l.rows - 1) / l.rows);
-    const int inside = tiles * split > kMultiprocessors + kMultiprocessors / 4 ? split : 1;
-    const bool half = l.rows == 64 && l.tokens <= 96 && (split == inside || l.share_x * l.share_w > 1);
+    const int inside = tiles * split > kMultiprocessors + kMultiprocessors / 4 || split * l.share_x * l.share_w > 4 ? split : 1;
+    // Two short rings a multiprocessor only where tiles are more than multiprocessors (1024 x 2048, 256 tokens, 64 x 64: 4.9 us with 12 stages, 6.3 with 7).
+    const bool half = l.rows == 64 && l.tokens <= 96 && tiles * split / inside > kMultiprocessors;
     Wgmma p = with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, half ? kHalfSmem : kSmem);
     // Outputs leave beside the products of tiles that follow: two, or one where sums leave the tensor unit at every step (H200: a
     // block's only tile is stored up to 3 % sooner by its own threads; of many tiles, those of K = 1024 gain 7 to 10 %).
