@@ -47,7 +47,7 @@ CONFIG, SMALL = sizes(192, 512, 512, 384), sizes(128, 384, 256, 256)
 ACTIONS = CONFIG["action_dim"]
 CHUNKS = 4     # noises of one observation, which share its prefix
 GOAL = "goal"  # a parameter of training alone
-LEAST = 3e-4   # of a chunk's mean square: below, being apart counts no more
+LEAST = 2e-3   # of a chunk's mean square: below, being apart counts no more
 
 
 def statistics() -> dict:
