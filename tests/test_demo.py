@@ -41,7 +41,7 @@ def test_actions_are_those_of_pytorch(policy):
         given = observation(seed, noise=np.random.default_rng(seed).standard_normal((reach.HORIZON, 8)).astype(np.float32))
         assert policy._tokens(given["prompt"], given["state"]) == ids
         policy.predict(**given)
-        np.testing.assert_allclose(policy.normalized(), want, rtol=0, atol=1e-4)  # seen 2e-6
+        np.testing.assert_allclose(policy.normalized(), want, rtol=0, atol=1e-4)  # seen 4e-6
 
 
 def test_it_reaches_what_it_is_told_to(policy):
