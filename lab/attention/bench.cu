@@ -278,7 +278,7 @@ bool own(const Variant& v, const AttentionArgs& a) {
   if (Op::turns(a, Arch::sm90a)) return v.turned == Op::turned(a);
   if (Op::divides(a, Arch::sm90a)) return v.split == Op::split(a);
   if (Op::role(a) != Op::Role::prefill) return Op::streams(a, Arch::sm90a) && v.stream == Op::stream(a);
-  return v.fed != nullptr && v.split.split == 0 && v.turned.split == 0 && v.cut == Op::fed(a.D, a.Dv, (int64_t{a.T} * a.group() + 63) / 64 * a.Hkv <= Op::kAtOnce);
+  return v.fed != nullptr && v.split.split == 0 && v.turned.split == 0 && v.cut == Op::fed(a);
 }
 
 struct Problem {
@@ -420,6 +420,7 @@ std::vector<Variant> variants() {
   CUT(256, 256, 8, 64, 2);
   CUT(256, 256, 8, 80, 2);
   CUT(256, 256, 4, 64, 2);
+  CUT(256, 256, 4, 80, 2);
 #undef CUT
   return all;
 }

@@ -105,13 +105,10 @@ Result<AttentionGpu::Key> AttentionVariant::pick(const kernels::AttentionArgs& a
   // A query or key that changes on its way goes through registers, which the warpgroups' copies do not.
   const bool edits = mentions(options_.text, "query") || mentions(options_.text, "key");
   VV_ASSIGN(AttentionGpu::Key key, AttentionGpu::general(args, edits && arch == Arch::sm90a ? Arch::sm89 : arch));
-  // Hooks are unrolled over a block's keys: half of them compile in half the time, and nothing spills.
+  constexpr int kVariantKeys = 64;  // hooks are unrolled over a block's keys: half of them compile in half the time, and nothing spills
   const bool prefill = AttentionGpu::role(args) == AttentionGpu::Role::prefill;
-  if (key.tensor && prefill && !edits && AttentionGpu::feeds(args, arch)) {
-    const int64_t rows = int64_t{args.T} * args.group();
-    key.tile = AttentionGpu::fed(args.D, args.Dv, (rows + 63) / 64 * args.Hkv <= AttentionGpu::kAtOnce);
-  }
-  if (key.tensor && key.tile.groups) key.tile.keys = std::min(key.tile.keys, 64);
+  if (key.tensor && prefill && !edits && AttentionGpu::feeds(args, arch) && AttentionGpu::copies(args, kVariantKeys, arch)) key.tile = AttentionGpu::fed(args);
+  if (key.tensor && key.tile.groups) key.tile.keys = std::min(key.tile.keys, kVariantKeys);
   return key;
 }
 

@@ -72,7 +72,7 @@ struct scaled_attention {
       bool operator==(const Key&) const = default;
     };
     static bool wide(const kernels::AttentionArgs& a) {
-      return vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) && vectorizable(a.v, a.v_stride, DType::e4m3, 16) && vectorizable(a.out, a.out_stride, a.dtype, 2);
+      return vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) && vectorizable(a.v, a.v_stride, DType::e4m3, 16) && vectorizable(a.out, a.out_stride, a.dtype, 4);
     }
     /// Many queries of one sequence, or of several; what few tokens compute must not depend on how many they are.
     static bool prefill(const kernels::AttentionArgs& a) { return a.T > 64 && !a.by_token(); }

@@ -2,10 +2,11 @@
 // long prefill. Formula in vivace/ops/attention.h, cutting in AttentionTile. Limit: 2 T Hq L (D + Dv) flop, and as
 // many powers of two as products of a 128th of the tensor unit's rate.
 //
-// One warp asks for blocks of keys and values; two or three warpgroups, 64 rows each, multiply. They take turns
-// (one's products run while another turns scores into weights), and each starts its next block's scores before
-// this block's values. Blocks of threads stay and take tiles, longest first, back and forth.
+// One warp asks for blocks of keys and values; one or two warpgroups, 64 rows each, multiply. Each starts its next block's
+// scores before this block's values; nothing orders the groups, one's products run while the other makes weights.
+// Blocks of threads stay and take tiles, longest first, back and forth.
 #pragma once
+#include "vivace/kernels/attention/products.cuh"
 #include "vivace/kernels/attention/tile.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/tma_box.cuh"
@@ -20,11 +21,11 @@ struct AttentionPlace {
   bool exists;
 
   __device__ __forceinline__ AttentionPlace(const AttentionArgs& a, int height, int turn) {
-    const int rows = valid_rows(a.rows, a.T) * a.group(), tiles = (rows + height - 1) / height, grid = static_cast<int>(gridDim.x);
-    const int64_t index = int64_t{turn} * grid + (turn % 2 ? grid - 1 - static_cast<int>(blockIdx.x) : static_cast<int>(blockIdx.x));
-    exists = index < int64_t{tiles} * a.Hkv;
-    const int tile = exists ? tiles - 1 - static_cast<int>(index / a.Hkv) : 0;  // the last tokens first: they see most keys
-    kv = static_cast<int>(index % a.Hkv);
+    const int rows = valid_rows(a.rows, a.T) * a.group(), tiles = (rows + height - 1) / height;
+    const uint32_t grid = gridDim.x, index = static_cast<uint32_t>(turn) * grid + (turn % 2 ? grid - 1 - blockIdx.x : blockIdx.x), heads = static_cast<uint32_t>(a.Hkv);
+    exists = index < static_cast<uint32_t>(tiles) * heads;  // at most T * Hq, below 2^30, as pick checks
+    const int tile = exists ? tiles - 1 - static_cast<int>(index / heads) : 0;  // the last tokens first: they see most keys
+    kv = static_cast<int>(index % heads);
     row0 = tile * height;
     row_end = min(row0 + height, rows);
   }
@@ -36,11 +37,11 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
   using Base::kKeys, Base::kDim, Base::kDimV, Base::kSteps, Base::kKeyTiles, Base::kOutTiles, Base::a, Base::queries, Base::stages, Base::out, Base::lane, Base::warp_m,
       Base::first, Base::end, Base::top, Base::mass;
   static_assert(P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1 && !Hooks<V>::kQuery && !Hooks<V>::kKey);
-  static constexpr int kGroups = P.warps_m / 4, kStages = P.stages;
+  static constexpr int kStages = P.stages;
   static constexpr int kPanels = P.pitch(P.d) / 64, kPanelsV = P.pitch(P.dv) / 64;
   static constexpr int kKeyElements = kKeys * P.pitch(P.d), kValueElements = kKeys * P.pitch(P.dv);
   enum Barrier { kKeysFull, kValuesFull, kKeysEmpty, kValuesEmpty };
-  enum Named { kTurn = 1, kPatch = 4, kQueries = 5 };  // the first and the last: one for each group
+  enum Named { kPatch = 1, kQueries = 2 };  // the last: one for each group
   static_assert(4 * 8 * kStages <= P.kBarrierBytes);
 
   __device__ __forceinline__ Q* keys(int i) const { return stages + i % kStages * kKeyElements; }
@@ -100,14 +101,26 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     }
   }
 
-  /// This group's 64 queries of a tile; then await_queries().
+  /// This group's 64 queries of a tile; then await_queries(). A thread goes from piece to piece of eight elements by adding alone.
   __device__ __forceinline__ void load_group(const AttentionPlace& at) const {
-    const int group = a.group();
-    for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * (kDim / 8); i += 128) {
-      const int r = warp_m / 4 * 64 + i / (kDim / 8), row = at.row0 + r, t = row / group;
+    constexpr int kPieces = kDim / 8, kDown = 128 / kPieces, kAcross = 128 % kPieces;
+    const int group = a.group(), down_t = kDown / group, down_h = kDown % group;
+    int r = static_cast<int>(threadIdx.x) % 128 / kPieces, piece = static_cast<int>(threadIdx.x) % 128 % kPieces;
+    int row = at.row0 + warp_m / 4 * 64 + r, t = row / group, h = row % group;
+    const auto down = [&](int rows, int tokens, int heads) {
+      r += rows, row += rows, t += tokens, h += heads;
+      if (h >= group) h -= group, ++t;
+    };
+#pragma unroll 2
+    while (r < 64) {
       const bool take = row < at.row_end;
-      const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (at.kv * group + row % group) * int64_t{P.d} : 0);
-      copy_eight<Q, Q, true>(Base::template place<P.rows(), 0>(queries, r, i % (kDim / 8) * 8), head, i % (kDim / 8) * 8, P.d, take);
+      const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (at.kv * group + h) * int64_t{P.d} : 0);
+      copy_eight<Q, Q, true>(Base::template place<P.rows(), 0>(queries, warp_m / 4 * 64 + r, piece * 8), head, piece * 8, P.d, take);
+      down(kDown, down_t, down_h);
+      if (kAcross > 0) {
+        piece += kAcross;
+        if (piece >= kPieces) piece -= kPieces, down(1, 0, 1);
+      }
     }
     ptx::copy_commit();
   }
@@ -118,10 +131,6 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     group_barrier();
   }
 
-  /// A descriptor `bytes` further on; addresses stay below 2^18, so that nothing carries out of the lower word.
-  __device__ __forceinline__ static uint64_t further(uint64_t descriptor, uint32_t bytes) {
-    return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16);
-  }
   __device__ __forceinline__ void start_scores(const Q* k, float (&s)[kKeyTiles][4]) const {
     uint32_t q0 = ptx::shared_address(queries) + static_cast<uint32_t>(warp_m / 4) * 64 * 128;
     asm volatile("" : "+r"(q0));  // so that no step's address is kept across blocks: registers are short
@@ -150,46 +159,13 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     ptx::named_barrier<P.warps_m * 32>(kPatch);
   }
 
-  /// Products into weights. `factor`, above 0, takes products to powers of two; top counts in products. A soft cap or another
-  /// scale is a matter for Terms.
+  /// Products into weights. A soft cap or another scale is a matter for Terms.
   __device__ __forceinline__ void weights(int key0, bool all, float factor, float (&s)[kKeyTiles][4], float (&by)[2]) {
     if constexpr (Hooks<V>::kEdits) {
       this->weigh(key0, s, by);
     } else {
-      if (!all) {
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int j = key0 + n * 8 + lane % 4 * 2 + e % 2;
-            if (j < first[e / 2] || j >= end[e / 2]) s[n][e] = kMinusInfinity;
-          }
-      }
-      // Four chains of maxima and of sums, so that none waits for its own last step.
-      float m[4] = {top[0], top[0], top[1], top[1]};
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) m[e] = fmaxf(m[e], s[n][e]);
-      float base[2], sum[4] = {};
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float largest = fmaxf(m[2 * i], m[2 * i + 1]);
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-        base[i] = softmax_base(largest) * factor;
-        by[i] = ptx::exp2_fast(top[i] * factor - base[i]);
-        top[i] = largest;
-      }
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          s[n][e] = ptx::exp2_fast(__fmaf_rn(s[n][e], factor, -base[e / 2]));
-          sum[e] += s[n][e];
-        }
-#pragma unroll
-      for (int i = 0; i < 2; ++i) mass[i] = mass[i] * by[i] + (sum[2 * i] + sum[2 * i + 1]);
+      if (!all) mask_products(key0, lane, first, end, s);
+      weigh_products<0>({factor, factor}, s, top, mass, by);
     }
   }
   __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {
@@ -202,35 +178,26 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     }
   }
 
-  /// Also where the warps of a group meet: the branch behind the weights is a warp's own, the next products are the group's.
-  __device__ __forceinline__ void my_turn() const {
-    if constexpr (kGroups > 1) ptx::named_barrier<256>(kTurn + warp_m / 4);
-    else ptx::named_barrier<128>(kTurn);
-  }
-  __device__ __forceinline__ void pass_turn() const {
-    if constexpr (kGroups > 1) ptx::named_arrive<256>(kTurn + (warp_m / 4 + 1) % kGroups);
-  }
-
-  /// Tokens [ta, tb), which share a slot; i counts blocks. The queries may be overwritten once scores_done() is called.
-  template <class Done>
-  __device__ __forceinline__ void attend(int ta, int tb, int& i, Done&& scores_done) {
+  /// Tokens [ta, tb), which share a slot; i counts blocks. begin_scores() is called before queries are read; they may be overwritten once scores_done() is.
+  template <class Begin, class Done>
+  __device__ __forceinline__ void attend(int ta, int tb, int& i, Begin&& begin_scores, Done&& scores_done) {
     int lo, hi;
     this->begin(ta, tb, &lo, &hi);
     if (hi <= lo) return scores_done();  // the same in every warp
     const int least = lo / kKeys, most = (hi - 1) / kKeys;
-    // Blocks that every row of this warp sees whole need no mask.
-    int whole_from = 0, whole_to = 0x7fffffff;
+    SeenByAll seen;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      if (this->in_run(this->my_row(r), ta, tb)) whole_from = max(whole_from, first[r]), whole_to = min(whole_to, end[r]);
-    whole_from = __reduce_max_sync(0xffffffffu, whole_from), whole_to = __reduce_min_sync(0xffffffffu, whole_to);
-    const auto whole = [&](int b) { return b * kKeys >= whole_from && (b + 1) * kKeys <= whole_to; };
+      if (this->in_run(this->my_row(r), ta, tb)) seen.row(first[r], end[r]);
+    seen.agree();
+    const auto whole = [&](int b) { return seen(b * kKeys, (b + 1) * kKeys); };
     const float factor = Hooks<V>::kEdits ? 1.0f : a.scale * kLog2e;
 
     float s[kKeyTiles][4], by[2];
     uint32_t p[kKeys / 16][4];
     float(&scores)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
     float(&sums)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
+    begin_scores();
     await(kKeysFull, i);
     ptx::wgmma_fence();
     start_scores(keys(i), s);
@@ -242,27 +209,18 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     if (hi % kKeys != 0) patch(values(i), hi % kKeys, kKeys);
     for (int b = most - 1; b >= least; --b, ++i) {
       await(kKeysFull, i + 1);
-      my_turn();
       ptx::wgmma_fence();
       start_scores(keys(i + 1), s);
       await(kValuesFull, i);
       ptx::wgmma_fence();
       start_values(values(i), p);
-      pass_turn();
       ptx::wgmma_wait<1>(scores);
       release(kKeysEmpty, i + 1);
       weights(b * kKeys, whole(b), factor, s, by);
-      // The assembler would wait for the products first and have nothing run beside them: so the wait stands behind a branch
-      // that every weight decides (a NaN in the mass takes the one that is right for it too). A row's largest score soon stands.
-      if (__any_sync(0xffffffffu, by[0] != 1 || by[1] != 1 || !(mass[0] >= 0) || !(mass[1] >= 0))) {
-        ptx::wgmma_wait<0>(sums);
-        release(kValuesEmpty, i);
-        this->shrink(by);
-      } else {
-        asm volatile("// the same, and yet not");
-        ptx::wgmma_wait<0>(sums);
-        release(kValuesEmpty, i);
-      }
+      weights_first(mass);
+      ptx::wgmma_wait<0>(sums);
+      this->shrink(by);
+      release(kValuesEmpty, i);
       round(s, p);
     }
     scores_done();
@@ -277,25 +235,42 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     top[0] *= factor, top[1] *= factor;
   }
 
+  __device__ __forceinline__ void write(int ta, int tb) const {
+    const int group = a.group();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = this->my_row(i), t = row / group;
+      const bool mine = this->in_run(row, ta, tb);
+      const float factor = mine ? this->finish(row, top[i], mass[i], lane % 4 == 0) : 0.0f;
+      write_pairs<P.dv>(static_cast<Q*>(a.out) + int64_t{t} * a.out_stride + (this->kv * group + row - t * group) * int64_t{P.dv}, mine, lane, i, factor, out);
+    }
+  }
+
   /// The multiplying groups: every tile; a tile's queries are on their way while the one before it ends.
   __device__ __forceinline__ void multiply() {
     AttentionPlace at(a, P.rows(), 0);
     if (at.exists) load_group(at);
-    if (warp_m / 4 == kGroups - 1) pass_turn();  // the first turn is the first group's
     int i = 0;
     for (int turn = 0; at.exists; ++turn) {
       const AttentionPlace next(a, P.rows(), turn + 1);
       move_to(at);
-      await_queries();
+      bool awaited = false;  // what tokens see is found while the queries come
+      const auto begin_scores = [&] {
+        if (!awaited) await_queries();
+        awaited = true;
+      };
       const int past_t = (this->row_end - 1) / a.group() + 1;
       for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
         tb = run_end(a, ta, past_t, lane);
-        attend(ta, tb, i, [&] {
-          if (tb < past_t || !next.exists) return;
+        attend(ta, tb, i, begin_scores, [&] {
+          if (tb < past_t) return;
+          begin_scores();
+          if (!next.exists) return;
           group_barrier();  // every warp's scores are done
           load_group(next);
         });
-        this->write_direct(ta, tb);
+        if constexpr (Hooks<V>::kOutput) this->write_direct(ta, tb);
+        else write(ta, tb);
       }
       at = next;
     }
@@ -315,7 +290,7 @@ __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
   ptx::dependency_wait();
   ptx::launch_dependents();
   constexpr bool kMove = P.warps_m > 4;  // with one group there are registers for everyone
-  constexpr int kDown = P.warps_m == 12 ? 32 : P.d > 128 ? 24 : 40, kUp = P.warps_m == 12 ? 160 : P.d > 128 ? 240 : 232;
+  constexpr int kDown = P.dv > 128 ? 24 : 40, kUp = P.dv > 128 ? 240 : 232;
   static_assert(!kMove || (128 * kDown + 32 * P.warps_m * kUp) <= 65536 / P.threads() / 8 * 8 * P.threads());  // what the block began with: else a group waits for ever
   if (warp < 4) {
     if constexpr (kMove) ptx::registers_down<kDown>();

@@ -5,9 +5,9 @@
 // time, by warps that multiply nothing. A row of the turned tile has its keys in the order in which a lane holds the weights of a step:
 // 2c, 2c + 1, 8 + 2c, 9 + 2c of each sixteen (c = lane % 4), so that weights go from one product into the other in registers.
 #pragma once
+#include "vivace/kernels/attention/products.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/scaled_attention.h"
-#include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
@@ -25,11 +25,11 @@ namespace vivace::kernels {
 template <class Out, ScaledAttentionFed P>
 struct ScaledAttentionFedKernel {
   static constexpr int kKeys = P.kKeys, kKeyTiles = kKeys / 8, kOutTiles = P.kDim / 8, kSteps = P.kDim / 32, kBlock = kKeys * P.kDim;
-  static constexpr float kLift = 8;  // weights are 2^8 times what they are, below e4m3's 448; the mass alike
+  static constexpr int kLift = 8;  // weights are 2^8 times what they are, below e4m3's 448; the mass alike
   static constexpr uint32_t kAll = 0xffffffffu;
   static_assert(kKeys == 128 && P.kDim == 128);  // a row of keys, of values and of the turned tile is one swizzled panel
   enum Barrier { kKeysFull, kKeysEmpty, kRawFull, kRawEmpty, kValuesFull, kValuesEmpty };
-  enum Named { kTurn = 1, kQueries = 3 };  // one for each group
+  static constexpr int kQueries = 1;  // named barriers, one for each group
 
   const ScaledAttentionArgs& m;
   const AttentionArgs& a;
@@ -184,8 +184,6 @@ struct ScaledAttentionFedKernel {
     for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
   }
 
-  /// A descriptor `bytes` further on; addresses stay below 2^18, so that nothing carries out of the lower word.
-  __device__ __forceinline__ static uint64_t further(uint64_t descriptor, uint32_t bytes) { return (descriptor & 0xffffffff00000000ull) | (static_cast<uint32_t>(descriptor) + bytes / 16); }
   __device__ __forceinline__ void start_scores(int i, float (&s)[kKeyTiles][4]) const {
     const uint64_t q = ptx::wgmma_tile(ptx::shared_address(queries(warp / 4))), k = ptx::wgmma_tile(ptx::shared_address(keys(i)));
     float(&flat)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
@@ -209,37 +207,8 @@ struct ScaledAttentionFedKernel {
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[n][e] = factor[e / 2] < 0 ? -s[n][e] : s[n][e];
     }
-    if (!whole) {
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int j = key0 + n * 8 + lane % 4 * 2 + e % 2;
-          if (j < first[e / 2] || j >= end[e / 2]) s[n][e] = kMinusInfinity;
-        }
-    }
-    float most[4] = {top[0], top[0], top[1], top[1]}, sum[4] = {};  // chains of their own: none waits for its last step
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) most[e] = fmaxf(most[e], s[n][e]);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      float m = fmaxf(most[2 * i], most[2 * i + 1]);
-      m = fmaxf(m, __shfl_xor_sync(kAll, m, 1));
-      m = fmaxf(m, __shfl_xor_sync(kAll, m, 2));
-      const float f = fabsf(factor[i]), base = softmax_base(m) * f;
-      by[i] = ptx::exp2_fast(top[i] * f - base);
-      top[i] = m;
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
-#pragma unroll
-        for (int e = 2 * i; e < 2 * i + 2; ++e) {
-          s[n][e] = ptx::exp2_fast(__fmaf_rn(s[n][e], f, kLift - base));
-          sum[e] += s[n][e];
-        }
-      mass[i] = mass[i] * by[i] + (sum[2 * i] + sum[2 * i + 1]);
-    }
+    if (!whole) mask_products(key0, lane, first, end, s);
+    weigh_products<kLift>({fabsf(factor[0]), fabsf(factor[1])}, s, top, mass, by);
   }
   __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 32][4]) {
     const auto two = [](float x, float y, float z, float w) { return ptx::pack_e4m3(x, y) | ptx::pack_e4m3(z, w) << 16; };
@@ -258,20 +227,16 @@ struct ScaledAttentionFedKernel {
       for (int e = 0; e < 4; ++e) out[n][e] *= by[e / 2];
   }
 
-  /// The groups multiply in turns: one's products run while the other makes weights.
-  __device__ __forceinline__ void my_turn() const { ptx::named_barrier<256>(kTurn + warp / 4); }
-  __device__ __forceinline__ void pass_turn() const { ptx::named_arrive<256>(kTurn + (warp / 4 ^ 1)); }
-
   /// Tokens [ta, tb), which share a slot and see places [lo, hi); i counts blocks.
   __device__ __forceinline__ void attend(int ta, int tb, int lo, int hi, int& i) {
     begin(ta, tb);
     if (hi <= lo) return;  // the same in every warp
-    int whole_from = 0, whole_to = 0x7fffffff;  // blocks between need no mask
+    SeenByAll seen;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      if (const int row = my_row(r); row < row_end && row / a.group() >= ta && row / a.group() < tb) whole_from = max(whole_from, first[r]), whole_to = min(whole_to, end[r]);
-    whole_from = __reduce_max_sync(kAll, whole_from), whole_to = __reduce_min_sync(kAll, whole_to);
-    const auto whole = [&](int b) { return b * kKeys >= whole_from && (b + 1) * kKeys <= whole_to; };
+      if (const int row = my_row(r); row < row_end && row / a.group() >= ta && row / a.group() < tb) seen.row(first[r], end[r]);
+    seen.agree();
+    const auto whole = [&](int b) { return seen(b * kKeys, (b + 1) * kKeys); };
 
     float s[kKeyTiles][4], by[2];
     uint32_t p[kKeys / 32][4];
@@ -288,16 +253,15 @@ struct ScaledAttentionFedKernel {
 #pragma unroll 1
     for (--b; b >= lo / kKeys; --b, ++i) {
       await(kKeysFull, i + 1);
-      my_turn();
       ptx::wgmma_fence();
       start_scores(i + 1, s);
       await(kValuesFull, i);
       ptx::wgmma_fence();
       start_values(i, p);
-      pass_turn();
       ptx::wgmma_wait<1>(scores);
       arrive(kKeysEmpty, i + 1);
       weigh(b * kKeys, whole(b), s, by);
+      weights_first(mass);
       ptx::wgmma_wait<0>(sums);
       shrink(by);
       arrive(kValuesEmpty, i);
@@ -319,24 +283,19 @@ struct ScaledAttentionFedKernel {
       float total = mass[i];
       total += __shfl_xor_sync(kAll, total, 1);
       total += __shfl_xor_sync(kAll, total, 2);
-      const int row = my_row(i), t = row / group, h = kv * group + row % group;
-      if (row >= row_end || t < ta || t >= tb) continue;
-      const float share = total == 0 ? 0.0f : scale / total;
-      Out* const to = static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.kDim + lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) store<2>(to + n * 8, {out[n][2 * i] * share, out[n][2 * i + 1] * share});
-      if (a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(top[i] * fabsf(factor[i]) - kLift, total);
+      const int row = my_row(i), t = row / group, h = kv * group + row - t * group;
+      const bool mine = row < row_end && t >= ta && t < tb;
+      write_pairs<P.kDim>(static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.kDim, mine, lane, i, total == 0 ? 0.0f : scale / total, out);
+      if (mine && a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(top[i] * fabsf(factor[i]) - kLift, total);
     }
   }
   __device__ __forceinline__ void multiply() {
     load_queries();
-    if (warp / 4 == P.kGroups - 1) pass_turn();  // the first turn is the first group's
     int i = 0;
     each_run([&](int ta, int tb, int lo, int hi) {
       attend(ta, tb, lo, hi, i);
       write(ta, tb);
     });
-    if (warp / 4 == 0) my_turn();  // what the other group passed last
   }
 };
 
