@@ -58,6 +58,12 @@ def test_a_row_serves_from_three_quarters_of_its_tokens():
     assert picked(1024, 528, 128) == ("128", "256", "2", "1") and free == {T: picked(T, 528, 128) for T in free}
 
 
+def test_a_row_of_few_tokens_serves_from_half_of_them():
+    _core.load_gemm_tactics("bf16 528 128 64 128 64 1 1 1.00\n")
+    assert picked(64, 528, 128) == picked(33, 528, 128) == ("128", "64", "1", "1")
+    assert picked(32, 528, 128) == picked(17, 528, 128) == ("64", "32", "1", "1")
+
+
 def test_shipped_rows_are_layouts_that_serve_their_product():
     for row in rows():
         dtype, N, K, T, *layout, us = row.split()

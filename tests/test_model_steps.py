@@ -283,14 +283,15 @@ def test_one_request_of_nan_fails_alone(tmp_path):
         assert got[0] == got[2] == alone and got[1] == ([], [], "nan_logits")
 
 
-def test_a_model_that_does_not_fit_says_by_how_much(capsys):
-    """Before anything is loaded; `vivace plan` says the same."""
+def test_a_model_that_does_not_fit_says_by_how_much(tmp_path, capsys):
+    """Before anything is loaded, and `vivace plan` too."""
     if DEVICE == "cpu":
         pytest.skip("the host overcommits")
-    path, said = ROOT / "bench/configs/qwen3-8b", r"the model needs \d+ bytes \(weights \d+, arena \d+\), cuda:0 has \d+ free: \d+ too many"
+    hollow_checkpoint(tmp_path, json.loads((ROOT / "bench/configs/qwen3-8b/config.json").read_text()))
+    said = r"the model needs \d+ bytes \(weights \d+, arena \d+\), cuda:0 has \d+ free: \d+ too many"
     with pytest.raises(vivace.OutOfMemoryError, match=said):
-        vivace.load_model(path, device=DEVICE, random_weights=True, context=40960, max_batch=128)
-    assert cli.main(["plan", "--model", str(path), "--device", DEVICE, "--random-weights", "--context", "40960", "--max-batch", "128"]) == 1
+        vivace.load_model(tmp_path, device=DEVICE, context=40960, max_batch=128)
+    assert cli.main(["plan", "--model", str(tmp_path), "--device", DEVICE, "--context", "40960", "--max-batch", "128"]) == 1
     assert re.search(said, capsys.readouterr().err)
 
 

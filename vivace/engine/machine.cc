@@ -3,12 +3,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "vivace/base/check.h"
@@ -140,7 +142,9 @@ class Gpu final : public Machine {
   Status upload(std::span<const Upload> copies) override {
     if (transfers_ == nullptr) {
       VV_ASSIGN(lanes_, device::CudaCopies::create(device_));
-      VV_ASSIGN(transfers_, device::TransferEngine::create(*lanes_, {}));
+      // Seen on a link of 55 GB/s: 23 GB/s with four threads, 35 with eight, 33 with sixteen.
+      const int cores = static_cast<int>(std::thread::hardware_concurrency());
+      VV_ASSIGN(transfers_, device::TransferEngine::create(*lanes_, {.chunk_bytes = size_t{2} << 20, .staging_threads = std::clamp(cores / 2, 4, 8)}));
     }
     std::vector<device::Ticket> tickets;
     for (const Upload& c : copies) {
