@@ -333,7 +333,7 @@ def test_profile():
         launches = model.report()["action_launches"]
         seen = model.profile("actions", in_step=True)
         before = model.predict(**observation("pi05_tiny", "a"))
-        assert (model.predict(**observation("pi05_tiny", "a")) == before).all()
+        assert (model.predict(**observation("pi05_tiny", "a")) == before).all() and (model.device_us() > 0) == (DEVICE != "cpu")
         counts = [sum(g["launches"] for g in model.profile(stage)["groups"]) for stage in ("context", "actions", "whole")]
         with pytest.raises(vivace.InvalidArgumentError, match="context, actions, whole"):
             model.profile("prefix")

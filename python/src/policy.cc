@@ -174,6 +174,7 @@ void add_policy(nb::module_& m) {
         }
         return all;
       }, nb::arg("observations"))
+      .def("device_us", [](const Policy& p) { return p.model->device_us(); })
       .def("normalized", [](const Policy& p, int i) {
         auto got = p.model->normalized(i);
         check(got.status());

@@ -166,6 +166,10 @@ class Policy(Loaded):
         raw = self._live.normalized(observation)
         return self._np.frombuffer(raw, self._np.float32).reshape(self._limits["horizon"], -1).copy()
 
+    def device_us(self) -> float:
+        """What the last predict() took on the GPU, by the GPU's own clock: both graphs and the copies around them. 0 on the CPU and for pi0fast."""
+        return self._live.device_us()
+
     def observe(self, **observation) -> list:
         """[(name, step, value)] of what the pipeline computes on the way; see docs/models/pi05.md."""
         np = self._np

@@ -83,6 +83,9 @@ class PolicyModel : public Model {
   /// Other scales of a plan that has fixed ones, from the next run on; nothing is captured anew. Setup phase. Errors:
   /// FailedPrecondition for other plans, InvalidArgument (how many, which values), and the old ones stay.
   virtual Status set_act_scales(std::span<const float> scales) = 0;
+  /// Microseconds from where the device began with the last predict()'s graphs to where it ended, on its own clock; 0 on the host, before the
+  /// first call, and of pi0fast.
+  virtual double device_us() const { return 0; }
   /// Of a call: the two graphs, one by one or one after the other. An answer of codes counts as its first and one more.
   enum class Stage : uint8_t { context, actions, whole };
   /// Times a stage and its launches, see engine::profile. Setup phase.

@@ -193,13 +193,17 @@ Status PolicyBase::record_context_graph(exec::Stream& s) const {
 
 Status PolicyBase::capture() {
   exec::Stream& stream = machine_->stream();
-  context_graph_ = std::make_unique<exec::Graph>("context", 1);
+  context_graph_ = std::make_unique<exec::Graph>("context", 2);
   own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", 2);
   // A dry run without rows sizes every scratch area and loads every kernel, which a capture must not do.
+  full_ = false;
   VV_TRY(record_context_graph(stream));
   VV_TRY(record_own(stream));
   VV_TRY(stream.synchronize());
-  VV_TRY(context_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_context_graph(s); }));
+  for (const bool full : {false, true}) {
+    full_ = full;
+    VV_TRY(context_graph_->capture(form(true, full), stream, [&](exec::Stream& s) { return record_context_graph(s); }));
+  }
   VV_TRY(own_graph_->capture(kOnly, stream, [&](exec::Stream& s) { return record_own(s); }));
   return captured();
 }
@@ -246,6 +250,7 @@ Status PolicyBase::write(std::span<const Observation> observations) {
   }
   VV_TRY(pictures_.scale());  // while it does, the rest is written
   context_in_.host<int32_t>(context_.view_rows)[0] = static_cast<int32_t>(row);
+  full_ = row == buffers_.view_slot.shape[0];
   for (size_t b = 0; b < static_cast<size_t>(limits_.batch); ++b) {
     const Observation& o = observations[std::min(b, observations.size() - 1)];
     int64_t at = std::count_if(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; }) * n;

@@ -152,7 +152,7 @@ Status CodePolicy::write_codes(size_t observations) {
   }
   const auto issue = [&](int s) -> Status {
     if (options_.eager) VV_TRY(s == 0 ? record_context_graph(stream) : record_own(stream));
-    else VV_TRY((s == 0 ? context_graph_ : own_graph_)->replay(kOnly, stream));
+    else VV_TRY((s == 0 ? context_graph_ : own_graph_)->replay(s == 0 ? form(true, full_) : kOnly, stream));
     return stream.record(*done_[static_cast<size_t>(s % kAhead)]);
   };
   int queued = 0;

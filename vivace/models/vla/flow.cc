@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
+#include "vivace/engine/watch.h"
 #include "vivace/models/vla/base.h"
 #include "vivace/models/vla/noise.h"
 
@@ -28,6 +29,7 @@ class FlowPolicy final : public PolicyBase {
   Status captured() override;
   Result<std::span<const float>> run(size_t observations) override;
   Status calibrate_one(const Enters& enters) override;
+  double device_us() const override { return device_us_; }
   const float* answers() const override { return static_cast<const float*>(result_.data()); }
   Status make_tables();
   /// context() of the observations that were written last.
@@ -36,8 +38,9 @@ class FlowPolicy final : public PolicyBase {
   ActionInputs action_;
   Stretch action_in_;
   exec::Buffer result_;
-  static constexpr exec::ShapeKey kApart{2};  // actions at several times; kOnly: all at the step's
-  std::unique_ptr<exec::Plan> runs_, runs_apart_;
+  std::unique_ptr<exec::Plan> runs_[4];  // by form() less 1
+  std::unique_ptr<engine::Watch> watch_;
+  double device_us_ = 0;
   bool even_ = true;                // no observation at hand has actions that are given
   struct Kept {
     const char* name;
@@ -131,6 +134,7 @@ Status FlowPolicy::make_tables() {
 
 Status FlowPolicy::start() {
   VV_TRY(action_in_.open(*machine_, "action inputs"));
+  VV_ASSIGN(watch_, engine::Watch::open(machine_->stream()));
   VV_ASSIGN(result_, machine_->reserve_shared("actions", static_cast<size_t>(action_.x.span_bytes())));
   return make_tables();
 }
@@ -195,33 +199,39 @@ Status FlowPolicy::record_own(exec::Stream& s) const {
 
 Status FlowPolicy::captured() {
   exec::Stream& stream = machine_->stream();
-  const auto plan = [&](exec::ShapeKey key, std::unique_ptr<exec::Plan>* to) -> Status {
-    *to = std::make_unique<exec::Plan>("policy", machine_->backend());
-    for (const auto& [graph, k] : {std::pair{context_graph_.get(), kOnly}, {own_graph_.get(), key}}) {
-      VV_ASSIGN(const exec::Plan::Step step, (*to)->add(*graph, k, stream));
-      static_cast<void>(step);
+  for (const bool even : {true, false}) {
+    if (!even) {
+      if (!config_.has(kAdaNorm)) break;
+      even_ = false;
+      VV_TRY(record_own(stream));  // as in capture(): kernels and scratch areas, which a capture must not bring
+      VV_TRY(stream.synchronize());
+      VV_TRY(own_graph_->capture(form(false, true), stream, [&](exec::Stream& s) { return record_own(s); }));
     }
-    return (*to)->freeze();
-  };
-  VV_TRY(plan(kOnly, &runs_));
-  if (!config_.has(kAdaNorm)) return {};
-  even_ = false;
-  VV_TRY(record_own(stream));  // as in capture(): kernels and scratch areas, which a capture must not bring
-  VV_TRY(stream.synchronize());
-  VV_TRY(own_graph_->capture(kApart, stream, [&](exec::Stream& s) { return record_own(s); }));
+    for (const bool full : {true, false}) {
+      auto& plan = runs_[form(even, full).value - 1] = std::make_unique<exec::Plan>("policy", machine_->backend());
+      for (const auto& [graph, key] : {std::pair{context_graph_.get(), form(true, full)}, {own_graph_.get(), form(even, true)}}) {
+        VV_ASSIGN(const exec::Plan::Step step, plan->add(*graph, key, stream));
+        static_cast<void>(step);
+      }
+      VV_TRY(plan->freeze());
+    }
+  }
   even_ = true;
-  return plan(kApart, &runs_apart_);
+  return {};
 }
 
 Result<std::span<const float>> FlowPolicy::run(size_t observations) {
   exec::Stream& stream = machine_->stream();
+  VV_TRY(watch_->start());
   if (options_.eager) {
     VV_TRY(record_context_graph(stream));
     VV_TRY(record_own(stream));
   } else {
-    VV_TRY((even_ ? runs_ : runs_apart_)->run());
+    VV_TRY(runs_[form(even_, full_).value - 1]->run());
   }
+  VV_TRY(watch_->stop());
   VV_TRY(stream.synchronize());
+  VV_ASSIGN(device_us_, watch_->us());
   return std::span<const float>(static_cast<const float*>(result_.data()), observations * static_cast<size_t>(limits_.horizon * limits_.action_dim));
 }
 

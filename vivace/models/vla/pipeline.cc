@@ -55,7 +55,7 @@ class Walk {
 
   Status vision(const ContextInputs& in) {
     const TowerBuffers& b = b_.vision;
-    rows_ = in.view_rows;
+    rows_ = x_.full ? Tensor{} : in.view_rows;  // each launch waits for a count before it does anything else
     Rows entering;
     const double side = static_cast<double>(c_.patch);
     VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
@@ -92,9 +92,10 @@ class Walk {
     const TowerBuffers& b = b_.text;
     rows_ = in.rows;
     VV_TRY(show("prefix_embeddings", -1, b.hidden));
+    const Tensor slot = slots(in.slot);
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
-      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, {}, "full"};
+      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, slot, in.length, {}, "full"};
       Rows entering;
       VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
       if (!w.o.w.present()) {
@@ -134,6 +135,7 @@ class Walk {
   Status flow(const ActionInputs& in) {
     const TowerBuffers& b = b_.expert;
     const bool adaptive = c_.has(kAdaNorm);
+    const Tensor slot = slots(in.slot);
     rows_ = {};
     for (int64_t s = 0; s < x_.steps; ++s) {
       const int step = static_cast<int>(s);
@@ -143,7 +145,7 @@ class Walk {
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
         const bool state = c_.has(kStateToken);
-        const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
+        const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
         Rows entering;
         if (folds()) {
           VV_TRY(folded(i, s, cache));
@@ -217,10 +219,13 @@ class Walk {
   Status attention(const TowerBuffers& b, const Tower& t, const Cache& cache) {
     VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
     return rec_(ops::attention,
-                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
+                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", std::string_view(cache.mask) == "full" ? Tensor{} : cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
                  {"out", b.attended}, {"rows", rows_}},
                 {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}});
   }
+
+  /// Which observation each row is of; of one there is nothing to look up, which attention would wait for.
+  Tensor slots(const Tensor& slot) const { return x_.batch > 1 ? slot : Tensor{}; }
 
   /// Whether the flow's norms are taken behind their products: in 16 bits, of actions that are all at one time.
   bool folds() const { return !b_.attn_shift.empty() && x_.even && !x_.enters; }

@@ -102,6 +102,7 @@ struct PolicyContext {
   Show show;
   Enters enters;
   bool even = false;                     // all actions of a step are at one time: ActionInputs::time_row is not read
+  bool full = false;                     // all cameras are on: ContextInputs::view_rows is not read
 };
 
 /// Pictures and words to the keys and values of every layer.
