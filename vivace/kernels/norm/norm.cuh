@@ -282,11 +282,12 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
   }
 }
 
-/// Before anything else of a kernel that ends in norm_row. Among few rows weight and bias are on their way while the
-/// predecessor still runs; among many, whose blocks find them in L1, the hints would cost more than they bring.
+/// Before anything else of a kernel that ends in norm_row: weight and bias are on their way while the predecessor still
+/// runs. Among many rows one block asks for all: the hints of every block would cost more than they bring, and without
+/// any the first blocks miss together.
 template <class W, NormPolicy P>
 __device__ __forceinline__ void norm_begin(const NormArgs& a) {
-  if (P.plain && !P.layer && !P.scaled ? !P.early : gridDim.x > kNormFewRows) return;
+  if (gridDim.x > kNormFewRows && blockIdx.x != 0) return;
   if (a.weight != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
   if ((!P.plain || P.layer) && a.bias != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.bias) + col); });
 }

@@ -39,7 +39,7 @@ struct NormPolicy {
   bool plain;       // at most a residual, a weight, the bias of a layer norm and a row's scale: no gate, no adaptive rows
   // What only plain kernels ask here; the others look at the arguments. The arithmetic is the same.
   bool residual;    // there is one
-  bool early;       // the weight is asked for before the reduction: shorter for few rows, slower for many; always with a row's scale
+  bool early;       // the weight is asked for before the reduction: shorter for few rows, slower for many; always in layer norm and with a row's scale
   bool layer;       // the mean is taken off, and there may be a bias
   bool scaled;      // there is a row_scale
   constexpr bool operator==(const NormPolicy&) const = default;

@@ -29,12 +29,22 @@ __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ Redu
   float total = identity;
   for (int64_t base = int64_t{threadIdx.x} * V; base < H; base += int64_t{P.threads} * V * kFlight) {
     float v[kFlight][V];
-    if (constexpr int64_t kStep = int64_t{P.threads} * V; P.wide && base + (kFlight - 1) * kStep + V <= H) {
-      Vec<In, V> raw[kFlight];  // no branch between the loads: they travel together
+    constexpr int64_t kStep = int64_t{P.threads} * V;
+    Vec<In, V> raw[kFlight];
+    if (P.wide && base + (kFlight - 1) * kStep + V <= H) {  // no branch between the loads: they travel together
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) raw[k] = load_raw<V, V>(x + base + k * kStep);
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) to_floats(raw[k], v[k]);
+    } else if (P.wide && H % V == 0) {  // nor here: behind the row's end is its last group once more, which does not count
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k) raw[k] = load_raw<V, V>(x + min(base + k * kStep, int64_t{H} - V));
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k) {
+        to_floats(raw[k], v[k]);
+#pragma unroll
+        for (float& f : v[k]) f = base + k * kStep < H ? f : identity;
+      }
     } else {
 #pragma unroll
       for (int k = 0; k < kFlight; ++k)

@@ -6,6 +6,7 @@
 namespace vivace::kernels {
 
 inline constexpr int kSampleBins = 1024, kSampleList = 256;
+inline constexpr float kNoMass = 28.0f;  // so far below the largest, a score's mass is 0: 2^40 e^-28 < 1
 
 /// What the blocks of a row share while they narrow it; every block comes to the same values.
 struct NarrowShared {
@@ -125,6 +126,37 @@ struct Narrowing {
     return total;
   }
 
+  /// Moves the cut to the candidate with which `above` + measures reach the target; target 0 stands for
+  /// share p of the listed mass. A target out of reach moves nothing.
+  __device__ __forceinline__ void rank_list(bool by_mass, uint64_t above, uint64_t target, float p) {
+    static_assert(P.threads >= kSampleList);
+    // Neighbouring threads share a candidate.
+    const int team = n <= P.threads / 8 ? 8 : n <= P.threads / 4 ? 4 : n <= P.threads / 2 ? 2 : 1;
+    const int i = static_cast<int>(threadIdx.x) / team;
+    if (threadIdx.x == 0) s.cut = cut;
+    __syncthreads();
+    const uint64_t mine = i < n ? s.all[i] : 0;
+    uint64_t better = 0, total = 0;
+#pragma unroll 4
+    for (int j = static_cast<int>(threadIdx.x) % team; j < n; j += team) {
+      const uint64_t r = s.all[j], m = r < cut ? 0 : by_mass ? s.all_mass[j] : 1;
+      total += m;
+      better += r > mine ? m : 0;
+    }
+    for (int lane = team / 2; lane > 0; lane >>= 1) {
+      total += __shfl_xor_sync(0xffffffffu, total, lane);
+      better += __shfl_xor_sync(0xffffffffu, better, lane);
+    }
+    if (i < n && mine >= cut && static_cast<int>(threadIdx.x) % team == 0) {
+      if (target == 0) target = mass_target(p, total);
+      better += above;
+      if (better < target && better + (by_mass ? s.all_mass[i] : 1) >= target) s.cut = mine;
+    }
+    __syncthreads();
+    cut = s.cut;
+    __syncthreads();
+  }
+
  private:
   /// Sums the blocks' histograms and finds the bin in which `above` + measures reach the target (which by
   /// mass the first level sets). Two bins a thread, or one.
@@ -194,37 +226,6 @@ struct Narrowing {
     });
     ptx::cluster_sync<P.cluster>();
     n = collect();
-  }
-
-  /// Moves the cut to the candidate with which `above` + measures reach the target; target 0 stands for
-  /// share p of the listed mass. A target out of reach moves nothing.
-  __device__ __forceinline__ void rank_list(bool by_mass, uint64_t above, uint64_t target, float p) {
-    static_assert(P.threads >= kSampleList);
-    // Neighbouring threads share a candidate.
-    const int team = n <= P.threads / 8 ? 8 : n <= P.threads / 4 ? 4 : n <= P.threads / 2 ? 2 : 1;
-    const int i = static_cast<int>(threadIdx.x) / team;
-    if (threadIdx.x == 0) s.cut = cut;
-    __syncthreads();
-    const uint64_t mine = i < n ? s.all[i] : 0;
-    uint64_t better = 0, total = 0;
-#pragma unroll 4
-    for (int j = static_cast<int>(threadIdx.x) % team; j < n; j += team) {
-      const uint64_t r = s.all[j], m = r < cut ? 0 : by_mass ? s.all_mass[j] : 1;
-      total += m;
-      better += r > mine ? m : 0;
-    }
-    for (int lane = team / 2; lane > 0; lane >>= 1) {
-      total += __shfl_xor_sync(0xffffffffu, total, lane);
-      better += __shfl_xor_sync(0xffffffffu, better, lane);
-    }
-    if (i < n && mine >= cut && static_cast<int>(threadIdx.x) % team == 0) {
-      if (target == 0) target = mass_target(p, total);
-      better += above;
-      if (better < target && better + (by_mass ? s.all_mass[i] : 1) >= target) s.cut = mine;
-    }
-    __syncthreads();
-    cut = s.cut;
-    __syncthreads();
   }
 };
 

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(P.threads) renorm_probs(const __grid_constant_
 
   uint64_t best = 0;
   each([&](int v, float p) { best = MaxRank()(best, ranked(p, v)); });
-  best = block_max<P.threads>(best, scratch.warp);
+  best = block_fold<P.threads>(best, scratch.warp);
   if (tid == 0) scratch.block = best;
   ptx::cluster_sync<P.cluster>();
   best = 0;

@@ -129,6 +129,7 @@ struct SampleScratch {
   float warp_f[32];
   uint64_t block;       // this block's largest rank, 0 where a score is NaN; other blocks read it
   uint64_t drawn;       // the same for the draw
+  uint64_t total, above;  // this block's part of the mass that may stay, and of that above the drawn token
   uint32_t lse_max, lse_sum;  // bits of this block's part of the log-sum-exp
 };
 
@@ -136,17 +137,30 @@ struct MaxRank {
   __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const { return a > b ? a : b; }
 };
 
-/// The largest rank of the block, in every thread.
-template <int kThreads>
-__device__ __forceinline__ uint64_t block_max(uint64_t v, uint64_t* scratch) {
+struct SumMass {
+  __device__ __forceinline__ uint64_t operator()(uint64_t a, uint64_t b) const { return a + b; }
+};
+
+/// The largest rank of the block, or the sum of its masses, in every thread.
+template <int kThreads, class Op = MaxRank>
+__device__ __forceinline__ uint64_t block_fold(uint64_t v, uint64_t* scratch, Op op = {}) {
 #pragma unroll
-  for (int lane = 16; lane > 0; lane >>= 1) v = MaxRank()(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  for (int lane = 16; lane > 0; lane >>= 1) v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = v;
   __syncthreads();
   v = threadIdx.x % 32 < kThreads / 32 ? scratch[threadIdx.x % 32] : 0;
 #pragma unroll
-  for (int lane = 16; lane > 0; lane >>= 1) v = MaxRank()(v, __shfl_xor_sync(0xffffffffu, v, lane));
+  for (int lane = 16; lane > 0; lane >>= 1) v = op(v, __shfl_xor_sync(0xffffffffu, v, lane));
   __syncthreads();
+  return v;
+}
+
+/// What op makes of the blocks' values at `local`, which they have published.
+template <SamplePolicy P, class Op>
+__device__ __forceinline__ uint64_t over_blocks(const uint64_t* local, Op op) {
+  uint64_t v = 0;
+#pragma unroll 4
+  for (int rank = 0; rank < P.cluster; ++rank) v = op(v, ptx::remote_load<P.cluster>(local, rank));
   return v;
 }
 

@@ -113,6 +113,8 @@ struct Draw {
   float best;          // score of the best so far
   uint64_t drawn = 0;  // and its rank
 
+  /// With a token that cannot be cut and its score with noise.
+  __device__ __forceinline__ void begin(float score, int v) { best = score, drawn = ranked(score, v); }
   __device__ __forceinline__ void offer(int v, float z, uint32_t word) {
     // g < -log(u): where u is above exp(z - best) the token loses, and two logarithms are saved. The slack
     // is wider than the roundings of a score.
@@ -177,8 +179,10 @@ __device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k,
   return ranked_id(drawn);
 }
 
-/// The draw where many tokens may stay: by histograms, over the whole row again and again. The token in every
-/// thread of the cluster.
+/// The draw where many tokens may stay. The k best are found by histograms; what has a share p of the mass by drawing: the
+/// best score with noise among all is the best among those that stay if it stays itself, and it does where the mass above it
+/// falls short of the share. Where it does not, nothing below it stays either, and the draw is repeated among what is above:
+/// 1 + ln(1 / p) times, about. The token in every thread of the cluster.
 template <SamplePolicy P, class Row>
 __device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScratch& scratch, const Row& row, int begin, int end, float max, int top,
                                                 int k, bool by_mass, float p, float min_p, uint64_t seed, uint32_t step) {
@@ -197,42 +201,69 @@ __device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScra
       f(v, z);
     }
   };
-  const auto each = [&](auto&& f) {
-    each_four([&](int v, const float(&z)[4]) {
+  if (k > 0)
+    narrowing.narrow(false, static_cast<uint32_t>(k), p, [&](auto&& f) {
+      each_four([&](int v, const float(&z)[4]) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) f(v + i, z[i]);
+        for (int i = 0; i < 4; ++i) f(v + i, z[i]);
+      });
     });
-  };
-  // One body for both: its code is large.
-  for (int turn = k > 0 ? 0 : 1; turn < (by_mass ? 2 : 1); ++turn) narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
-
-  Draw draw{seed, step, 0.0f};
   // The top token is never cut: its score is the one to beat.
-  draw.best = max + gumbel(word_of(draw.words(top), top % 4));
-  draw.drawn = ranked(draw.best, top);
-  if (narrowing.whole) {
+  Draw draw{seed, step, 0.0f};
+  const float least = max + gumbel(word_of(draw.words(top), top % 4));
+  if (narrowing.whole) {  // a block has seen all there is
+    if (by_mass) narrowing.rank_list(true, 0, 0, p);
+    draw.begin(least, top);
     if (tid < narrowing.n && shared.all[tid] >= narrowing.cut) {
       const uint64_t r = shared.all[tid];
       const int v = ranked_id(r);
       const float z = ranked_score(r);
       if (narrowing.weight(z) >= min_p) draw.offer(v, z, word_of(draw.words(v), v % 4));
     }
-  } else {
+    return ranked_id(block_fold<P.threads>(draw.drawn, scratch.warp));
+  }
+  uint64_t target = 0, lowest = narrowing.cut;
+  float floor = minus_inf();  // score of a rank from which nothing below stays
+  for (bool first = true;; first = false) {
+    draw.begin(least, top);
+    uint64_t total = 0;
+    const bool weigh = first && by_mass;
     each_four([&](int v, const float(&z)[4]) {
-      if (!(fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3])) + kMaxGumbel >= draw.best)) return;
+      const float best = fmaxf(fmaxf(z[0], z[1]), fmaxf(z[2], z[3]));
+      if (weigh && best > narrowing.max - kNoMass) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total += ranked(z[i], v + i) >= lowest ? narrowing.mass(z[i]) : 0;
+      }
+      if (!(best + kMaxGumbel >= draw.best && best >= floor)) return;
       const PhiloxWords words = draw.words(v);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (ranked(z[i], v + i) >= narrowing.cut && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p)) draw.offer(v + i, z[i], words.w[i]);
+        if (ranked(z[i], v + i) >= lowest && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p)) draw.offer(v + i, z[i], words.w[i]);
     });
-  }
-  uint64_t best = block_max<P.threads>(draw.drawn, scratch.warp);
-  if (!narrowing.whole) {  // else a block has seen all there is
-    if (tid == 0) scratch.drawn = best;
+    const uint64_t best = block_fold<P.threads>(draw.drawn, scratch.warp);
+    if (weigh) total = block_fold<P.threads>(total, scratch.warp, SumMass());
+    if (tid == 0) scratch.drawn = best, scratch.total = total;
     ptx::cluster_sync<P.cluster>();
-    for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&scratch.drawn, r));
+    const int token = ranked_id(over_blocks<P>(&scratch.drawn, MaxRank()));
+    if (!by_mass || token == top) return token;
+    if (first) target = mass_target(p, over_blocks<P>(&scratch.total, SumMass()));
+    float four[4];
+    row.raw(token & ~3, four);
+    row.score(token & ~3, four);
+    const float z = token % 4 == 0 ? four[0] : token % 4 == 1 ? four[1] : token % 4 == 2 ? four[2] : four[3];
+    const uint64_t mine = ranked(z, token);
+    uint64_t above = 0;
+    each_four([&](int v, const float(&other)[4]) {
+      if (!(fmaxf(fmaxf(other[0], other[1]), fmaxf(other[2], other[3])) >= z)) return;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) above += ranked(other[i], v + i) > mine ? narrowing.mass(other[i]) : 0;
+    });
+    above = block_fold<P.threads>(above, scratch.warp, SumMass());
+    if (tid == 0) scratch.above = above;
+    ptx::cluster_sync<P.cluster>();
+    if (over_blocks<P>(&scratch.above, SumMass()) < target) return token;
+    lowest = mine + 1, floor = z;
   }
-  return ranked_id(best);
 }
 
 /// How row t is drawn.
@@ -313,7 +344,7 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
     share_log_sum(seen);
     // No rank is as large as that of NaN.
     uint64_t best = seen.best != seen.best ? ~uint64_t{0} : seen.best_id < 0 ? 0 : ranked(seen.best, seen.best_id);
-    best = block_max<P.threads>(best, scratch.warp);
+    best = block_fold<P.threads>(best, scratch.warp);
     if (tid == 0) scratch.block = best;
     ptx::cluster_sync<P.cluster>();
     best = 0;

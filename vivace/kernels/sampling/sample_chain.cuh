@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(P.threads) sample_chain(const __grid_constant_
     for (int i = 0; i < 4; ++i)
       if (w[i] > 0) drawn = MaxRank()(drawn, ranked(logf(w[i]) + gumbel(noise.w[i]), 4 * g + i));
   }
-  drawn = block_max<P.threads>(drawn, scratch.warp);
+  drawn = block_fold<P.threads>(drawn, scratch.warp);
   if (tid == 0) scratch.drawn = drawn;
   ptx::cluster_sync<P.cluster>();
   drawn = 0;

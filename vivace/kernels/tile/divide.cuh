@@ -31,15 +31,10 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
 /// x / s within a unit in the last place, by products: for quotients that are about to be rounded to 8 bits or fewer.
 /// Where 1 / s is no normal number, a power of two goes before it.
 struct RoughDivider {
-  float r, up;
+  float s, r;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float divisor) {
-    const float size = fabsf(divisor);
-    quick = size >= 0x1p-120f && size <= 0x1p120f;
-    up = quick ? 1.0f : size < 1.0f ? 0x1p64f : 0x1p-64f;
-    r = __frcp_rn(__fmul_rn(divisor, up));
-  }
+  __device__ __forceinline__ explicit RoughDivider(float divisor) : s(divisor), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) { r = __frcp_rn(divisor); }
   /// x * factor / s.
   template <int N>
   __device__ __forceinline__ void divide(float (&x)[N], float factor = 1.0f) const {
@@ -48,8 +43,9 @@ struct RoughDivider {
 #pragma unroll
       for (float& v : x) v = __fmul_rn(v, f);
     } else {
+      const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up));
 #pragma unroll
-      for (float& v : x) v = __fmul_rn(__fmul_rn(__fmul_rn(v, factor), up), r);
+      for (float& v : x) v = __fmul_rn(__fmul_rn(__fmul_rn(v, factor), up), per);
     }
   }
 };
