@@ -18,9 +18,9 @@ LENGTH, REPLAYS = 96, int(os.environ.get("VIVACE_CHAINS", "150"))
 # T, N, K, valid rows. What it meets on 132 multiprocessors: tiles shared along rows (x), along tokens (w) and both, K cut over a
 # cluster with sums sent one by one or by the engine, one wave, several, tiles without a valid row, an N that fills no tile, outputs that leave beside the next tile's products.
 SHAPES = {
-    "x2": (256, 1024, 2048, None), "x4": (256, 1152, 1152, None), "x2w2": (512, 1152, 1152, None), "x2w2, edge": (65, 1160, 1152, None), "w2": (256, 8192, 1024, None),
-    "x2 in waves": (968, 8192, 1024, None), "x2w2, rows": (512, 1152, 1152, 70), "x2 in waves, rows": (968, 8192, 1024, 300), "cut, x2w2": (256, 1152, 4304, None),
-    "cut, x2w2, rows": (512, 1152, 4304, 130), "cut in 4": (50, 1024, 2048, None), "cut in 4, rows": (64, 1024, 4096, 3), "cut in 8": (1, 1024, 2048, None), "cut, N odd": (60, 1001, 2048, None),
+    "x2": (576, 4096, 4096, None), "x4": (384, 2048, 2048, None), "w4": (512, 3456, 1152, None), "x2w2": (512, 1152, 1152, None), "x2w2, edge": (65, 1160, 1152, None), "w2": (256, 8192, 1024, None),
+    "x2 in waves": (968, 8192, 1024, None), "x2w2, rows": (512, 1152, 1152, 70), "x2 in waves, rows": (968, 8192, 1024, 300), "cut, w2": (256, 1152, 4304, None),
+    "cut, x2w2": (576, 1024, 4096, None), "cut, x2w2, rows": (576, 1024, 4096, 130), "cut in 4": (50, 1024, 2048, None), "cut in 4, rows": (64, 1024, 4096, 3), "cut in 8": (1, 1024, 2048, None), "cut, N odd": (60, 1001, 2048, None),
     "cut, x2": (576, 2048, 16384, None), "x2, long": (576, 16384, 2048, None),
     "posted": (3000, 4096, 1024, None), "posted, rows": (3000, 4096, 1024, 1000),
 }

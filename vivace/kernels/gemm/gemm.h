@@ -130,7 +130,9 @@ struct GemmWgmma {
   }
   VV_HD constexpr int staged_bytes() const { return groups() * staged * 128; }
   VV_HD constexpr int barrier_bytes() const { return 16 * stages + 16 + (staged > 0 ? 32 : 0); }
-  VV_HD constexpr int sum_bytes() const { return staged > 0 ? 0 : parts() > 1 ? rows * tokens * 4 : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
+  // Whether parts of sums leave from a place of their own, not from the ring: a warp then sends its own as soon as it has them.
+  VV_HD constexpr bool apart() const { return parts() > 1 && tokens >= 32 && rows * tokens <= 64 * 64; }
+  VV_HD constexpr int sum_bytes() const { return staged > 0 ? 0 : parts() > 1 ? rows * tokens * (apart() ? 8 : 4) : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }
   VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * stage_bytes() + staged_bytes() + barrier_bytes() + sum_bytes(); }
 };
 

@@ -28,6 +28,7 @@ struct WgmmaRing {
   uint32_t w_place, x_place;  // of the ring's first stage, as the tensor unit counts
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
   int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
+  int last = -1;                       // the slot whose products may still be on their way
 
   __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
       : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
@@ -59,17 +60,36 @@ struct WgmmaRing {
   __device__ __forceinline__ void multiply_tile(const WgmmaPlace<T, P>& place, float (&acc)[P.tokens / 2]) {
     static_assert(P.inside == 1 || (P.inside == 2 && P.split % 2 == 0));
     if constexpr (P.panel > 0) step = 0, ptx::mbarrier_wait<false>(wgmma_made<P>(full), 0);
-    if constexpr (P.inside == 1) return multiply(place.steps, acc);
+    clear(acc);
+    if constexpr (P.inside == 1) {
+      multiply(place.steps, acc);
+      return finish(acc);
+    }
     const int first = place.cut(place.part * P.inside + 1) - place.first_step;
-    multiply(first, acc);
     float more[P.tokens / 2];
-    multiply(place.steps - first, more);
+    clear(more);
+    multiply(first, acc);
+    multiply(place.steps - first, more);  // behind the first part's products, which may still be on their way
+    finish(more), finish(acc);
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] += more[j];
   }
-  __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
+  __device__ __forceinline__ static void clear(float (&acc)[P.tokens / 2]) {
 #pragma unroll
-    for (int j = 0; j < P.tokens / 2; ++j) acc[j] = 0.0f;
+    for (int j = 0; j < P.tokens / 2; ++j) {
+      acc[j] = 0.0f;
+      if constexpr (P.inside > 1 && !P.promote) asm volatile("" : "+f"(acc[j]));  // while no product is on its way
+    }
+  }
+  /// Waits for what multiply() has left on its way.
+  __device__ __forceinline__ void finish(float (&acc)[P.tokens / 2]) {
+    if constexpr (P.promote) return;
+    ptx::wgmma_wait<0>(acc);
+    if (last >= 0) release(last);
+    last = -1;
+  }
+  /// Adds products of the next `steps` stages; the last one's may be on their way still, where sums stay in the tensor unit.
+  __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
     constexpr bool kRoom = P.tokens <= (P.rows == 128 && P.split == 1 ? 128 : 64);  // registers for a third set of sums
     if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
@@ -117,7 +137,6 @@ struct WgmmaRing {
         for (int j = 0; j < P.tokens / 2; ++j) acc[j] += part[j];
       }
     } else {
-      int last = -1;
       for (int k = 0; k < steps; ++k, advance()) {
         ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         multiply_stage(acc, true);
@@ -125,8 +144,6 @@ struct WgmmaRing {
         if (last >= 0) release(last);
         last = slot;
       }
-      ptx::wgmma_wait<0>(acc);
-      if (last >= 0) release(last);
     }
   }
 };
@@ -212,8 +229,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     }
     if constexpr (kParts) {
       if constexpr (kStaged > 0) {
-        ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
-        Merge::send_staged(reinterpret_cast<float*>(sums), merged, reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
+        if constexpr (!P.apart()) ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
+        float* const places = reinterpret_cast<float*>(sums);
+        Merge::send_staged(places, merged, P.apart() ? places + P.rows * P.tokens : reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
       } else {
         Merge::send(ptx::shared_address(sums), merged, place, acc);
       }

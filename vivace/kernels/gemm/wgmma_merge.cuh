@@ -96,6 +96,16 @@ struct WgmmaMerge {
       }
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the copy engine
+    if constexpr (P.apart()) {  // each warp its two units, to one block or to two
+      __syncwarp();
+      constexpr int kTogether = kUnits > 1 ? 2 : 1;
+      if (lane < 2 / kTogether) {
+        const int unit = warp * 2 + lane, to = unit / kUnits, rank = to * (P.share_x * P.share_w) + place.of_w * P.share_x + place.of_x;
+        if (to != place.part)
+          ptx::remote_copy(ptx::shared_address(sums + place.part * kPartFloats + unit % kUnits * kPairs * 64), ptx::shared_address(staged + unit * kPairs * 64), 4 * kTogether * kPairs * 64, barrier, rank);
+      }
+      return ptx::named_barrier<2 * P.rows>(1);
+    }
     ptx::named_barrier<2 * P.rows>(1);
     const int part = static_cast<int>(threadIdx.x);
     if (part < P.parts() && part != place.part) {
