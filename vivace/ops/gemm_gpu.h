@@ -63,17 +63,19 @@ struct GemmGpu {
   }
   /// The ring that fits beside the copies of W.
   static Wgmma ringed(const Wgmma& p, const Widen& q, DType w) { return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes())); }
-  /// The tile of gemm_widened that takes the fewest cycles, where a step costs the loading warps some 1500. Bits are the same in all.
+  /// The tile of gemm_widened that takes the fewest cycles. A step costs the loading warps, and shared memory, some 850 and 2.5 a token (H200: 128
+  /// tokens 1170 to 1310 by format, 256 tokens 1490 to 1710). Bits are the same in all.
   static Status pick_widened(const Args& a, Key* k) {
     k->kind = Kind::widened;
     int64_t least = INT64_MAX;
     for (const int tokens : {128, 192, 256}) {
       Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
       p.finish = a.gated || a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
-      const Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
+      Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
       p = ringed(p, q, a.w_dtype);
+      if (p.stages < 3) q.raw = 1, p = ringed(p, q, a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
       const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + 127) / 128), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
-      const int64_t cycles = waves * ((a.K + 63) / 64 * std::max(4 * tokens, 1500) + 1200 + 3 * tokens);
+      const int64_t cycles = waves * ((a.K + 63) / 64 * (850 + 5 * tokens / 2) + 1200 + 3 * tokens);
       if (p.stages >= 3 && cycles < least) least = cycles, k->wgmma = p, k->widen = q;
     }
     return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_widened fits");  // the first does in every format
@@ -147,7 +149,7 @@ struct GemmGpu {
   static bool general(Key* k) {
     if (k->kind == Kind::widened) {
       if (k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny) return false;
-      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny;
+      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny, k->widen.raw = 2;
       k->wgmma = ringed(k->wgmma, k->widen, k->w);
       return true;
     }
@@ -227,6 +229,7 @@ struct GemmGpu {
       VV_TRY(device::encode_map({.data = a.out, .rows = a.T, .columns = a.gated ? a.N / 2 : a.N, .pitch = a.out_stride * bytes, .element_bytes = bytes, .box_rows = p.out_box(), .box_bytes = columns * bytes}, &args.out_map));
     }
     args.g = a;
+    if (k.kind == Kind::widened && k.widen.folds(k.w)) args.g.alpha *= 128.0f;
     launch->set_args(args);
     if (p.parts() == 1) {
       launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::resident(p, device.info().sm_count)));
@@ -310,6 +313,7 @@ struct GemmGpu {
     };
     for (const DType w : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8}) one(w, 100, false, 0, DType::f32, false);
     for (const int64_t T : {520, 1100}) one(DType::q4_0, T, false, 0, DType::f32, false);
+    one(DType::q8_0, 1024, false, 0, DType::f32, false);
     one(DType::q4_0, 520, true, 0, DType::f32, false);
     one(DType::e2m1, 520, false, 16, DType::e4m3, false);
     one(DType::e2m1, 100, true, 16, DType::e4m3, false);

@@ -15,11 +15,11 @@ struct WideningWarp {
   using Row = WeightRow<W, bf16, true>;
   static constexpr int kSteps = GemmWiden::kElements / Place::kStep;  // of the ring, a copy
   static constexpr int kPitch = Q.pitch(W), kSlot = 32 * kPitch;
-  static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kHalves = Q.group == 16;
+  static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kFolds = Q.folds(W), kHalves = Q.group == 16 && !kFolds;
   static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
   // Registers of the loading warps, and of them, the 16-byte words of eight rows that they hold before they store.
-  static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2;
-  static constexpr int kRegisters = kTight ? 104 : 144, kBatch = kTight && kHeavy ? 2 : 4;
+  static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2 || Q.zeros;
+  static constexpr int kRegisters = kTight ? 104 : 144, kUp = kTight ? 200 : 176, kBatch = kTight && kHeavy ? 2 : 4;
   static constexpr int kKept = kEntries > 0 ? kEntries : 1;
   static_assert(P.rows == 128 && P.wide() && P.cluster() == 1 && P.split == 1 && P.panel == 0);
 
@@ -29,9 +29,11 @@ struct WideningWarp {
   uint8_t* raw;        // the warp's
   uint32_t barriers;   // the warp's, one a copy
   int lane, warp, stride;
+  int octet_row;       // of eight: rows whose stores go out together lie in different words of the swizzle
   int copies;          // of a tile's K
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
   int next_tile, next_copy = 0;  // what is copied next
+  int side_row[4];  // of w_block_scale and w_block_zero: the lane's rows of this tile
   // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one before.
   struct Side {
     uint32_t scale[4][2][kKept];
@@ -39,7 +41,7 @@ struct WideningWarp {
   } side;
 
   __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
-      : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
+      : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), octet_row(kFolds ? lane / 4 % 2 * 4 + lane / 8 : lane / 4 % 4 * 2 + lane / 16), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
     raw = smem + Q.raw_at(P) + warp * (Q.ring_bytes(W));
     barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmWiden::kWarps * Q.ring_bytes(W) + warp * 8 * Q.raw;
     if (lane == 0) {
@@ -89,30 +91,44 @@ struct WideningWarp {
     return ptx::pack<bf16>(__fmul_rn(low, scale), __fmul_rn(high, scale));
   }
 
-  /// Asks for the entries of w_block_scale and w_block_zero of a step of rows n0 on.
-  __device__ __forceinline__ void ask(int step, int n0, Side& to) const {
+  /// To a tile: rows n0 on.
+  __device__ __forceinline__ void begin(int n0) {
+    if constexpr (Q.group > 0) {
+#pragma unroll
+      for (int o = 0; o < 4; ++o) side_row[o] = min(n0 + 32 * warp + 8 * o + octet_row, a.N - 1) / a.block_rows;
+      ask(0, side);
+    }
+  }
+  /// Asks for the entries of w_block_scale and w_block_zero of a step.
+  __device__ __forceinline__ void ask(int step, Side& to) const {
     if constexpr (Q.group > 0) {
 #pragma unroll
       for (int o = 0; o < 4; ++o)
 #pragma unroll
         for (int g = 0; g < 2; ++g) {
-          const int64_t row = min(n0 + 32 * warp + 8 * o + lane / 4, a.N - 1) / a.block_rows;
-          const int k = min(step * 64 + 32 * g, a.K - 1);
+          const int k = min(step * 64 + 32 * g, a.K - 1), own = kFolds ? lane % 4 / 2 * 16 : 0;  // eight elements have one scale
 #pragma unroll
-          for (int e = 0; e < kEntries; ++e) to.scale[o][g][e] = entry(row * a.block_stride + min(k + 16 * e, a.K - 1) / Q.group);
-          if constexpr (Q.zeros) to.zero[o][g] = a.w_block_zero[row * a.zero_stride + k / Q.group];
+          for (int e = 0; e < kEntries; ++e) to.scale[o][g][e] = entry(side_row[o] * a.block_stride + min(k + own + 16 * e, a.K - 1) / Q.group);
+          if constexpr (Q.zeros) to.zero[o][g] = a.w_block_zero[side_row[o] * a.zero_stride + k / Q.group];
         }
     }
   }
-  /// Rows 8 o + lane / 4, the lane's share of 64 elements, as pairs of bf16.
+  /// Row 8 o + octet_row, the lane's share of 64 elements, as pairs of bf16.
   __device__ __forceinline__ void widen_rows(int o, int step, uint32_t (&w)[4][2][1][4]) const {
-    const Row row(raw + from * kSlot + (8 * o + lane / 4) * kPitch);
+    const Row row(raw + from * kSlot + (8 * o + octet_row) * kPitch);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
       const int j = step % kSteps * 2 + g;
       uint32_t(&y)[1][4] = w[o][g];
-      row.operands(j, lane % 4, y);
-      if constexpr (kBlocks || Q.group > 0) {
+      if constexpr (kFolds) {  // elements 8 c on of the 32, in their order
+        uint32_t pair[4];
+        scaled_pairs(*reinterpret_cast<const uint32_t*>(row.p + j * 16 + lane % 4 * 4), pair_scale(side.scale[o][g][0]), pair);
+        y[0][0] = __byte_perm(pair[0], pair[1], 0x5410), y[0][1] = __byte_perm(pair[2], pair[3], 0x5410);
+        y[0][2] = __byte_perm(pair[0], pair[1], 0x7632), y[0][3] = __byte_perm(pair[2], pair[3], 0x7632);
+      } else {
+        row.operands(j, lane % 4, y);
+      }
+      if constexpr (!kFolds && (kBlocks || Q.group > 0)) {
         float first, second, min = 0;
         if constexpr (kBlocks) {
           first = second = row.scale(j, 0);
@@ -137,11 +153,15 @@ struct WideningWarp {
       for (int o = first; o < first + kBatch; ++o) widen_rows(o, step, w);
 #pragma unroll
       for (int o = first; o < first + kBatch; ++o) {
-        const int to = 32 * warp + 8 * o + lane / 4;
+        const int to = 32 * warp + 8 * o + octet_row;
 #pragma unroll
         for (int g = 0; g < 2; ++g)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
+            if constexpr (kFolds) {
+              if (half == 0) *reinterpret_cast<uint4*>(stage + to * 128 + ((4 * g + c) ^ (to % 8)) * 16) = make_uint4(w[o][g][0][0], w[o][g][0][1], w[o][g][0][2], w[o][g][0][3]);
+              continue;
+            }
             const int byte = 64 * g + 32 * half + 8 * c;
             *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) = make_uint2(w[o][g][0][2 * half], w[o][g][0][2 * half + 1]);
           }
@@ -160,7 +180,7 @@ struct WideningWarp {
     };
     for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
     place.tile(i, &t0, &n0);
-    ask(0, n0, side);
+    begin(n0);
     ptx::touch_parameters(args);
     ptx::dependency_wait();
     bool next = !place.narrow(valid_rows(a.rows, a.T), stride, &i);
@@ -178,7 +198,7 @@ struct WideningWarp {
     }
     for (; ahead < Q.raw; ++ahead) copy_next();
     for (; i < place.tiles(); i += stride, next = true) {
-      if (next) place.tile(i, &t0, &n0), ask(0, n0, side);
+      if (next) place.tile(i, &t0, &n0), begin(n0);
       for (int k = 0; k < place.steps; ++k) {
         take();
         if (loads) {
@@ -187,7 +207,7 @@ struct WideningWarp {
         }
         if (k % kSteps == 0) copied();
         Side coming = side;
-        if (k + 1 < place.steps) ask(k + 1, n0, coming);
+        if (k + 1 < place.steps) ask(k + 1, coming);
         widen(k, ring + slot * P.stage_bytes());
         side = coming;
         if (k % kSteps == kSteps - 1 || k == place.steps - 1) used(), copy_next();
@@ -231,7 +251,7 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_cons
     ptx::registers_down<Warp::kRegisters>();
     Warp(args, place, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
   } else {
-    ptx::registers_up<Warp::kTight ? 200 : 176>();
+    ptx::registers_up<Warp::kUp>();
     WgmmaRing<bf16, P> ring(place, base, full, empty);
     wgmma_consume<bf16, Out, P>(args.g, place, ring, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
   }

@@ -19,6 +19,8 @@ struct GemmWiden {
   /// Bytes between rows: an odd number of 16, so that eight rows' words meet in no bank.
   VV_HD static constexpr int pitch(DType w) { return (bytes(w) / 16 | 1) * 16; }
   VV_HD constexpr int ring_bytes(DType w) const { return raw * 32 * pitch(w); }
+  /// As GemmCodes::folds(): W comes out 2^-7 of itself, for which alpha has to make up.
+  VV_HD constexpr bool folds(DType w) const { return w == DType::e2m1 && group == 16 && scale == DType::e4m3 && !zeros; }
   VV_HD static constexpr int raw_at(const GemmWgmma& p) { return (p.smem_bytes() + 127) / 128 * 128; }  // behind gemm_wgmma's own
   VV_HD constexpr int smem_bytes(const GemmWgmma& p, DType w) const { return raw_at(p) + kWarps * (ring_bytes(w) + 8 * raw); }
 };
