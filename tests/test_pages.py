@@ -66,6 +66,16 @@ def test_bad_input():
         load(PATH, kv_pages=-1)
 
 
+def test_pages_that_nobody_gives_back():
+    """Taken past the batcher: an error, where the request would wait for ever."""
+    with load(PATH, kv_pages=2) as model:
+        model._live.start(0)
+        with pytest.raises(vivace.FailedPreconditionError, match="a request waits for pages, 0 of 2 are free"):
+            model.generate_ids(IDS[:20], max_tokens=4)
+        model.profile()  # forgets every sequence
+        assert len(model.generate_ids(IDS[:20], max_tokens=4).tokens) == 4
+
+
 def test_speculation_and_profile_find_their_pages():
     with load(PATH, max_batch=8, kv_pages=4) as model:
         plain = model.generate_ids(IDS[:20], max_tokens=30).tokens

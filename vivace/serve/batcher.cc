@@ -220,13 +220,16 @@ Status Batcher::step(std::vector<Event>* events) {
       events->push_back({a.id, -1, 0, Finish::cancelled});
       release(&a);
     }
+  const auto nobody = [this] { return std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; }); };
   if (in_flight_ == 0) VV_TRY(plan());
   while (in_flight_ > 0 && steady()) VV_TRY(repeat());
+  if (in_flight_ == 0 && !waiting_.empty() && nobody())  // it would wait for ever
+    return Status(Code::kFailedPrecondition, strf("generate: a request waits for pages, %d of %d are free, and those taken are not this batcher's to give back; close what else uses the model",
+                                                  model_.free_pages(), limits_.pages));
   if (in_flight_ == 0) return {};
   VV_TRY(collect(events));
   // Steps of answers and of prompts that were planned together end together, and nobody waits for steps
   // whose requests are all over.
-  const auto nobody = [this] { return std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; }); };
   while (in_flight_ > 0 && (!may_repeat_ || nobody())) VV_TRY(collect(events));
   return {};
 }
