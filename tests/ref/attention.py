@@ -159,6 +159,7 @@ BEYOND = [
     beyond(3, 300, 4, 1, 128, "f16", "e4m3", [0, 2, 1], 190, 7, 256),
     beyond(40, 300, 8, 1, 256, "bf16", "bf16", [0] * 40, 250),
     beyond(90, 200, 4, 2, 128, "bf16", "bf16", [1] * 30 + [0] * 60, 77, 130),
+    beyond(90, 250, 4, 2, 256, "bf16", "bf16", [1] * 30 + [0] * 60, 77, 170),
 ]
 
 RAGGED = [
@@ -181,6 +182,9 @@ HEADS_FIRST = [
          values={"slot": np.repeat([1, 0], 40)}, distributions=("normal", "edges"), note="a prefill"),
     Case(shape(70, 3, 3, 8, 128, 128, B=12, P=11), ports("f16", "f16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 88), "page_table": (-1, 13)},
          distributions=("normal",), note="a prefill over pages of heads"),
+    Case(shape(90, 2, 8, 16, 256, 256, S=2, B=30, P=13), ports("bf16", "bf16", pos="i32", slot="i32", page_table="i32", lse="f32"), HND, ranges={"pos": (0, 208), "page_table": (-1, 31)},
+         values={"slot": np.repeat([1, 0], 45)}, distributions=("normal", "edges"), note="heads of 256: blocks of five pages"),
+    Case(shape(70, 1, 4, 64, 256, 256, B=5, P=4), ports("f16", "f16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 256), "page_table": (-1, 6)}, distributions=("normal",), note="heads of 256: a page a block"),
     Case(shape(3, 1, 8, 130, 128, 128), ports("bf16", "e4m3", pos="i32", slopes="f32"), HND, ranges={"pos": (100, 130), "slopes": (0, 0.1)}, distributions=("normal",)),
 ]
 
