@@ -184,7 +184,7 @@ HEADS_FIRST = [
          distributions=("normal",), note="a prefill over pages of heads"),
     Case(shape(90, 2, 8, 16, 256, 256, S=2, B=30, P=13), ports("bf16", "bf16", pos="i32", slot="i32", page_table="i32", lse="f32"), HND, ranges={"pos": (0, 208), "page_table": (-1, 31)},
          values={"slot": np.repeat([1, 0], 45)}, distributions=("normal", "edges"), note="heads of 256: blocks of five pages"),
-    Case(shape(70, 1, 4, 64, 256, 256, B=5, P=4), ports("f16", "f16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 256), "page_table": (-1, 6)}, distributions=("normal",), note="heads of 256: a page a block"),
+    Case(shape(1100, 1, 8, 64, 256, 256, B=5, P=4), ports("bf16", "bf16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 256), "page_table": (-1, 6)}, distributions=("normal",), note="heads of 256: a page a block, more tiles than multiprocessors"),
     Case(shape(3, 1, 8, 130, 128, 128), ports("bf16", "e4m3", pos="i32", slopes="f32"), HND, ranges={"pos": (100, 130), "slopes": (0, 0.1)}, distributions=("normal",)),
 ]
 
