@@ -105,10 +105,10 @@ struct norm {
       const bool layer = a.kind == kernels::NormKind::layer, scaled = a.row_scale != nullptr;
       for (const Tactic& t : kTactics) {
         // Layer norm with a row's scale, a bias of an RMS norm and long rows of either kind have no plain kernel. With a row's
-        // scale the weight is wanted before the reduction; layer norm has time for it in two of them.
+        // scale the weight is wanted before the reduction; layer norm has time for it in two of them, and without a residual registers.
         const bool few = a.T <= int64_t{kernels::kNormFewRows}, simple = !layer && !scaled;
         const bool plain = aligned && !a.gate && !a.scale && !a.shift && (layer || !a.bias) && (simple || (layer != scaled && t.items > 0));
-        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && (!simple || (early(t) && few)), plain && layer, plain && scaled};
+        const Policy p{t.threads, t.items, aligned, plain, plain && a.residual, plain && (scaled || (layer && !a.residual) || (simple && early(t) && few)), plain && layer, plain && scaled};
         if (p.items == 0 || a.H <= p.capacity()) return p;
       }
       return Status(Code::kInternal, "no tactic serves this row");  // the last row serves all
@@ -138,7 +138,7 @@ struct norm {
           for (const bool soon : {true, false})
             if (!soon || early(t)) visit(Policy{t.threads, t.items, true, true, residual, soon, false, false});
           if (t.items == 0) continue;
-          visit(Policy{t.threads, t.items, true, true, residual, true, true, false});
+          visit(Policy{t.threads, t.items, true, true, residual, !residual, true, false});
           if (scales) visit(Policy{t.threads, t.items, true, true, residual, true, false, true});
         }
       }

@@ -43,9 +43,9 @@ struct RoughDivider {
 #pragma unroll
       for (float& v : x) v = __fmul_rn(v, f);
     } else {
-      const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up));
+      const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up)), f = __fmul_rn(factor, up);
 #pragma unroll
-      for (float& v : x) v = __fmul_rn(__fmul_rn(__fmul_rn(v, factor), up), per);
+      for (float& v : x) v = __fmul_rn(__fmul_rn(v, f), per);
     }
   }
 };
