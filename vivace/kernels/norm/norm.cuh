@@ -173,7 +173,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
   __shared__ float2 pairs[P.threads / 32];
   using Row = NormRow<X, W, P>;
   using Group = typename Row::Group;
-  const float per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight_plus_one ? 1.0f : 0.0f;
+  const float per_count = __frcp_rn(static_cast<float>(a.H));
   Row row(a, t);
   Vec<W, kNormGroup> weight[P.early ? Row::kItems : 1];
   if constexpr (P.early)
@@ -181,6 +181,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
 
   const auto multiply_by_weight = [&](int k, int col, Group& y) {
     if (a.weight == nullptr) return;
+    const float plus = a.weight_plus_one ? 1.0f : 0.0f;
     Group p;
     if constexpr (P.early) widen<P.plain>(weight[k], p);
     else widen<P.plain>(load_group<P.aligned, W>(a.weight, 0, col, a.H), p);
@@ -237,7 +238,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
     });
   } else {
     const bool last = kScaled && a.row_scale != nullptr && a.kind == NormKind::rms && a.bias == nullptr && a.scale == nullptr && a.shift == nullptr;
-    const float before = last ? 1.0f : inv, behind = last ? inv : 1.0f;
+    const float before = last ? 1.0f : inv, behind = last ? inv : 1.0f, plus = a.weight_plus_one ? 1.0f : 0.0f;
     Group y[Row::kItems];
     const int first = static_cast<int>(threadIdx.x) * kNormGroup;
     constexpr int kStep = P.threads * kNormGroup;
