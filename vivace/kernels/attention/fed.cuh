@@ -178,9 +178,9 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     }
   }
 
-  /// Tokens [ta, tb), which share a slot; i counts blocks. begin_scores() is called before queries are read; they may be overwritten once scores_done() is.
-  template <class Begin, class Done>
-  __device__ __forceinline__ void attend(int ta, int tb, int& i, Begin&& begin_scores, Done&& scores_done) {
+  /// Tokens [ta, tb), which share a slot; i counts blocks. The queries may be overwritten once scores_done() is called.
+  template <class Done>
+  __device__ __forceinline__ void attend(int ta, int tb, int& i, Done&& scores_done) {
     int lo, hi;
     this->begin(ta, tb, &lo, &hi);
     if (hi <= lo) return scores_done();  // the same in every warp
@@ -197,7 +197,6 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     uint32_t p[kKeys / 16][4];
     float(&scores)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
     float(&sums)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
-    begin_scores();
     await(kKeysFull, i);
     ptx::wgmma_fence();
     start_scores(keys(i), s);
@@ -254,18 +253,12 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
     for (int turn = 0; at.exists; ++turn) {
       const AttentionPlace next(a, P.rows(), turn + 1);
       move_to(at);
-      bool awaited = false;  // what tokens see is found while the queries come
-      const auto begin_scores = [&] {
-        if (!awaited) await_queries();
-        awaited = true;
-      };
+      await_queries();
       const int past_t = (this->row_end - 1) / a.group() + 1;
       for (int ta = this->row0 / a.group(), tb; ta < past_t; ta = tb) {
         tb = run_end(a, ta, past_t, lane);
-        attend(ta, tb, i, begin_scores, [&] {
-          if (tb < past_t) return;
-          begin_scores();
-          if (!next.exists) return;
+        attend(ta, tb, i, [&] {
+          if (tb < past_t || !next.exists) return;
           group_barrier();  // every warp's scores are done
           load_group(next);
         });
