@@ -8,7 +8,7 @@ namespace vivace::ops {
 // Latency on few elements, bytes in flight on many; rows of odd length or alignment. The first pair serves
 // elements of up to 2 bytes, the second those of 4: an access of more than 16 bytes would be split, and the
 // halves of a warp's store would not make whole sectors.
-inline constexpr kernels::StretchPolicy kStretchTactics[] = {{128, 8, 1}, {128, 8, 2}, {128, 4, 2}, {256, 4, 2}, {128, 1, 4}};
+inline constexpr kernels::StretchPolicy kStretchTactics[] = {{128, 8, 1}, {256, 8, 2}, {128, 4, 2}, {256, 4, 2}, {128, 1, 4}};
 
 /// The row of kStretchTactics for T x H elements of at most `bytes`, `wide` where every port allows accesses of 8.
 inline kernels::StretchPolicy pick_stretch(int64_t T, int64_t H, bool wide, int bytes) {
