@@ -67,10 +67,13 @@ struct WgmmaRing {
     }
     const int first = place.cut(place.part * P.inside + 1) - place.first_step;
     float more[P.tokens / 2];
-    clear(more);
+    constexpr bool kBehind = !P.promote && P.tokens <= 64;  // the second part's products follow the first's, which may still be on their way
+    if constexpr (kBehind) clear(more);
     multiply(first, acc);
-    multiply(place.steps - first, more);  // behind the first part's products, which may still be on their way
-    finish(more), finish(acc);
+    if constexpr (!kBehind) finish(acc), clear(more);
+    multiply(place.steps - first, more);
+    finish(more);
+    if constexpr (kBehind) finish(acc);
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) acc[j] += more[j];
   }
@@ -78,7 +81,7 @@ struct WgmmaRing {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) {
       acc[j] = 0.0f;
-      if constexpr (P.inside > 1 && !P.promote) asm volatile("" : "+f"(acc[j]));  // while no product is on its way
+      if constexpr (P.inside > 1 && !P.promote && P.tokens <= 64) asm volatile("" : "+f"(acc[j]));  // while no product is on its way
     }
   }
   /// Waits for what multiply() has left on its way.
