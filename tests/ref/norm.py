@@ -96,6 +96,8 @@ CASES = [
     Case({"T": 5, "H": 256}, {"x": "bf16", "residual": "bf16", "weight": "bf16", "bias": "bf16", "out": "bf16"}, {"kind": "layer"}),
     Case({"T": 3, "H": 384}, {"x": "f16", "weight": "f16", "out": "e4m3", "out_scale": "f32"}, {"kind": "layer"}, positive=("out_scale",)),
     Case({"T": 2, "H": 640}, {"x": "f32", "residual": "f32", "weight": "f32", "bias": "f32", "out": "e4m3", "out_scale": "f32"}, {"kind": "layer"}, positive=("out_scale",)),
+    Case({"T": 4, "H": 200, "R": 1}, {"x": "bf16", "weight": "bf16", "scale": "bf16", "shift": "bf16", "out": "e4m3", "row_scale": "f32"}),
+    Case({"T": 3, "H": 160, "R": 3}, {"x": "f16", "residual": "f16", "gate": "f16", "weight": "f16", "out": "e4m3", "row_scale": "f32"}),
     Case({"T": 140, "H": 72}, {"x": "bf16", "weight": "bf16", "bias": "bf16", "out": "bf16"}, {"kind": "layer"}, distributions=("normal", "edges"), note="more rows than latency decides for"),
     Case({"T": 140, "H": 136}, {"x": "bf16", "weight": "bf16", "out": "e4m3", "row_scale": "f32"}, distributions=("normal", "edges"), note="the same"),
     Case({"T": 8, "H": 64}, {"x": "f32", "weight": "f32", "out": "f32", "rows": "i32"}, rows=5),
