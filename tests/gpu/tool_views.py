@@ -7,7 +7,7 @@ two groups differ in that count, it takes accesses on the two sides of a later _
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
 for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_widened and norm_gemm
 are run with an arrival of every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes
-otherwise depends on scores. Who waits at a barrier in shared memory looks at it seldom: cases took minutes.
+otherwise depends on scores.
 """
 from pathlib import Path
 
@@ -16,7 +16,6 @@ K = "vivace/kernels/"
 
 # file, text, the same with the turns added
 EVEN = [
-    (K + "ptx/mbarrier.cuh", "  } while (!done);", "    if (!done) __nanosleep(2000);  // the tool writes every look down\n  } while (!done);"),
     (K + "gemm/wgmma.cuh", "    if (lane < kPeers) {\n      if constexpr (kPeers > 1) ptx::mbarrier_arrive(empty + 8 * free, to);\n      else ptx::mbarrier_arrive(empty + 8 * free);\n    }\n",
      "    if constexpr (kPeers == 1) ptx::mbarrier_arrive(empty + 8 * free);\n    else if (lane < kPeers) ptx::mbarrier_arrive(empty + 8 * free, to);\n"),
     (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
