@@ -2,7 +2,7 @@
 import pytest
 
 from tests.gpu import tool_views
-from tests.planted_gpu import FAULTS, stale
+from tests.planted_gpu import FAULTS, noticed, stale
 
 
 def test_planted_gpu_faults_apply():
@@ -21,3 +21,18 @@ def test_views_apply(tool, tmp_path):
     assert (tmp_path / "view/vivace/kernels/tile/reduce.cuh").read_text() == "// a fault"
     for file, _, other in tool_views.VIEWS[tool]:
         assert other in (tmp_path / "view" / file).read_text()
+
+
+@pytest.mark.parametrize("text, status, by_test, want", [
+    ("E   tests.op_run.Wrong: out[0]: got 1, reference 2\nFAILED tests/test_ops.py::a\n", 1, True, True),
+    ("E   vivace.IoError: norm: open(a.lock) failed\nFAILED tests/test_ops.py::a\n", 1, True, False),
+    ("E   RuntimeError: CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`\nFAILED tests/test_ops.py::a\n", 1, True, False),
+    ("E   vivace.CompileError: expected a ;\nFAILED tests/test_ops.py::a\n", 1, True, False),
+    ("3 passed in 2 s\n", 0, True, False),
+    ("ERROR tests/test_ops.py: no such file\n", 2, True, False),
+    ("", -11, True, True),
+    ("========= Warning: Race reported\n========= RACECHECK SUMMARY: 2 hazards displayed\n", 1, False, True),
+    ("========= RACECHECK SUMMARY: 0 hazards displayed\n", 1, False, False),
+])
+def test_what_counts_as_noticed(text, status, by_test, want):
+    assert noticed(text, status, by_test)[0] is want
