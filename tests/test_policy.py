@@ -275,6 +275,20 @@ def test_a_hard_prefix_beside_others(precision):
         assert (model.predict(**a) == alone).all()
 
 
+@pytest.mark.parametrize("config,name", FLOWS)
+def test_eight_side_by_side(config, name):
+    """The largest batch: each observation's actions are its own, whoever is beside it."""
+    a, b = observation(name, "a"), observation(name, "b")
+    a = a | dict(images=[*a["images"], None])
+    with load(config, name, "b", batch=8) as model:
+        want = {id(x): model.predict(**x) for x in (a, b)}
+        for given in ([a, b, b, a, a, b, a, b], [b] * 8, [a, b, a, b, b]):
+            for x, actions in zip(given, model.predict_batch(given), strict=True):
+                close(actions, want[id(x)], ACTIONS)
+        with pytest.raises(vivace.InvalidArgumentError, match="9"):
+            model.predict_batch([a] * 9)
+
+
 def test_a_hard_prefix_is_kept_and_continued():
     want, given = expected("pi05_tiny", "d"), observation("pi05_tiny", "d")
     n = int(INPUTS["pi05_tiny"]["d.delay"][0])
