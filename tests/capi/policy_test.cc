@@ -13,7 +13,8 @@
 namespace vivace {
 namespace {
 
-vv_policy* load(const char* device) {
+/// The small pi0, two cameras, four actions, in f32; null, and a failure, where it does not load.
+vv_policy* load(const char* device, int steps) {
   vv_policy_options options{};
   options.struct_size = sizeof options;
   options.path = VV_SOURCE_DIR "/tests/fixtures/vla/pi0_tiny";
@@ -24,7 +25,7 @@ vv_policy* load(const char* device) {
   options.threads = 1;
   options.views = 2;
   options.horizon = 4;
-  options.steps = 2;
+  options.steps = steps;
   vv_policy* policy = nullptr;
   EXPECT_EQ(vv_policy_load(&options, &policy), VV_OK) << vv_last_error();
   return policy;
@@ -50,7 +51,7 @@ TEST(PolicyCApiOnGpu, AnswersAsTheHost) {
   o.seed = 3;
   int at = 0;
   for (const char* device : {"cpu", "cuda"}) {
-    vv_policy* const policy = load(device);
+    vv_policy* const policy = load(device, 2);
     ASSERT_NE(policy, nullptr);
     std::vector<float>& actions = answer[at++];
     actions.assign(4 * 32, 1e30f);
@@ -66,18 +67,8 @@ TEST(PolicyCApiOnGpu, AnswersAsTheHost) {
 
 TEST(PolicyCApi, CallsAllocateNothing) {
   if (!vivace::testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
-  vv_policy_options options{};
-  options.struct_size = sizeof options;
-  options.path = VV_SOURCE_DIR "/tests/fixtures/vla/pi0_tiny";
-  options.config = "pi0";
-  options.device = "cpu";
-  options.statistics = "none";
-  options.threads = 1;
-  options.views = 2;
-  options.horizon = 4;
-  options.steps = 1;
-  vv_policy* policy = nullptr;
-  ASSERT_EQ(vv_policy_load(&options, &policy), VV_OK) << vv_last_error();
+  vv_policy* const policy = load("cpu", 1);
+  ASSERT_NE(policy, nullptr);
   std::vector<unsigned char> small(200 * 250 * 3, 90), large(300 * 400 * 3, 200);
   std::vector<float> state(32, 0.5f), actions(4 * 32);
   const int32_t tokens[] = {2, 5, 9, 11, 200, 31};
