@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from tools.device_parts import STAGES, share_of  # noqa: E402
 from tools.receipt import CUT  # noqa: E402
 
-CACHE = "/tmp/vivace-cache"  # full behind `jit`, so that tests compile little
+CACHE = os.environ.get("VIVACE_CACHE", "/tmp/vivace-cache")  # `jit` empties it and leaves it full: runs beside that one have their own
 BENCHES = {  # stage -> its command's words and most seconds
     "jit": (["bench/bench_jit.py", "--cache", CACHE], 120), "quick": (["bench/bench_gpu.py", "--quick"], 120), "bench": (["bench/bench_gpu.py", "--seconds", "SECONDS"], 290),
 }

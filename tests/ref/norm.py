@@ -77,6 +77,11 @@ def _ada(inputs, table, absent, of=np.abs):
     return of(inputs[table])[np.clip(rows, 0, len(inputs[table]) - 1)]  # lost rows are NaN anyway
 
 
+def small_rows(rng, shape):
+    """Rows about where 1 / a row's scale, or the root's inverse times that, passes f32's largest number."""
+    return rng.uniform(-1, 1, shape) * np.geomspace(1e-38, 1e-34, shape[0])[:, None]
+
+
 CASES = [
     Case({"T": 1, "H": 64}, {"x": "f32", "weight": "f32", "out": "f32"}),
     Case({"T": 7, "H": 1000}, {"x": "bf16", "weight": "bf16", "out": "bf16"}, {"eps": 1e-5}),
@@ -100,6 +105,9 @@ CASES = [
     Case({"T": 3, "H": 160, "R": 3}, {"x": "f16", "residual": "f16", "gate": "f16", "weight": "f16", "out": "e4m3", "row_scale": "f32"}),
     Case({"T": 140, "H": 72}, {"x": "bf16", "weight": "bf16", "bias": "bf16", "out": "bf16"}, {"kind": "layer"}, distributions=("normal", "edges"), note="more rows than latency decides for"),
     Case({"T": 140, "H": 136}, {"x": "bf16", "weight": "bf16", "out": "e4m3", "row_scale": "f32"}, distributions=("normal", "edges"), note="the same"),
+    *(Case({"T": 33, **dims}, {**dtypes, "out": "e4m3", "row_scale": "f32"}, {"eps": eps}, positive=("weight",), values={"x": small_rows}, distributions=("normal",), note="tiny rows")
+      for eps, dims, dtypes in ((1e-6, {"H": 320}, {"x": "bf16", "weight": "bf16"}), (1e-12, {"H": 130}, {"x": "f32", "weight": "f32"}),
+                                (1e-6, {"H": 72, "R": 2}, {"x": "bf16", "weight": "bf16", "residual": "bf16", "gate": "bf16"}))),
     Case({"T": 8, "H": 64}, {"x": "f32", "weight": "f32", "out": "f32", "rows": "i32"}, rows=5),
     Case({"T": 0, "H": 64}, {"x": "f32", "weight": "f32", "out": "f32"}),
     Case({"T": 2, "H": 1}, {"x": "f32", "out": "f32"}),

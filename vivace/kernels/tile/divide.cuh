@@ -28,24 +28,25 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
   }
 };
 
-/// x / s within a unit in the last place, by products: for quotients that are about to be rounded to 8 bits or fewer.
-/// Where 1 / s is no normal number, a power of two goes before it.
+/// x * factor / s within a unit in the last place, by products: for quotients that are about to be rounded to 8 bits or
+/// fewer. Where 1 / s is no normal number, or factor / s not finite, a power of two goes before it.
 struct RoughDivider {
-  float s, r;
+  float s, factor, each;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float divisor) : s(divisor), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) { r = __frcp_rn(divisor); }
-  /// x * factor / s.
+  __device__ __forceinline__ explicit RoughDivider(float divisor, float times = 1.0f) : s(divisor), factor(times) {
+    each = __fmul_rn(times, __frcp_rn(divisor));
+    quick = divisor >= 0x1p-120f && divisor <= 0x1p120f && each <= 3.402823466e38f;
+  }
   template <int N>
-  __device__ __forceinline__ void divide(float (&x)[N], float factor = 1.0f) const {
+  __device__ __forceinline__ void divide(float (&x)[N]) const {
     if (quick) {
-      const float f = __fmul_rn(factor, r);
 #pragma unroll
-      for (float& v : x) v = __fmul_rn(v, f);
-    } else {
-      const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up)), f = __fmul_rn(factor, up);
+      for (float& v : x) v = __fmul_rn(v, each);
+    } else {  // x goes first: it is tiny where s is, and factor alone may be as large as 1e22
+      const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up));
 #pragma unroll
-      for (float& v : x) v = __fmul_rn(__fmul_rn(v, f), per);
+      for (float& v : x) v = __fmul_rn(__fmul_rn(__fmul_rn(v, up), factor), per);
     }
   }
 };
