@@ -183,9 +183,9 @@ def answers(model, requests, **options):
 @pytest.mark.parametrize("options", [dict(), dict(temperature=1.1, top_p=0.9, repetition=1.2, seed=5)])
 def test_running_ahead_changes_no_answer(options):
     """Steps queued before the draws are known: the same tokens and log-probabilities, also where requests end
-    at a stop token, join late or are of different lengths."""
+    at a stop token, join late or are of different lengths, and where a prompt takes many steps."""
     with load_model(PATH, max_batch=3, chunk=16) as model:
-        prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
+        prompts = [(3 * IDS)[:n] for n in (100, 9, 30, 4, 17, 1)]
         plain = answers(model, [dict(prompt=p, max_tokens=24 + 3 * i) for i, p in enumerate(prompts)], **options)
         stop = plain[1][0][7]  # in the midst of an answer
         requests = [dict(prompt=p, max_tokens=24 + 3 * i, stop=[stop] if i == 1 else []) for i, p in enumerate(prompts)]

@@ -144,11 +144,11 @@ Status Batcher::issue() {
   return {};
 }
 
-/// What the next step holds, with nothing in flight. Answers first: a long prompt must not stall those
-/// who already listen.
+/// What the next step holds; in flight is nothing, or prompts' rows that draw nothing. Answers first: a long prompt
+/// must not stall those who already listen.
 Status Batcher::plan() {
   may_repeat_ = false;
-  VV_TRY(admit());
+  if (in_flight_ == 0) VV_TRY(admit());
   rows_.clear();
   add_answers();
   const size_t answers = rows_.size();
@@ -176,6 +176,12 @@ bool Batcher::steady() const {
     ++live;
   }
   return live == answering_.size();
+}
+
+/// Whether the last step was of prompts alone and drew nothing: what follows it needs no token from it.
+bool Batcher::prompts_go_on() const {
+  if (in_flight_ == 0 || in_flight_ == queued_.size() || rows_.empty()) return false;
+  return std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.last < 0 && a.drawing == 0; });
 }
 
 Status Batcher::repeat() {
@@ -223,6 +229,7 @@ Status Batcher::step(std::vector<Event>* events) {
   const auto nobody = [this] { return std::all_of(slots_.begin(), slots_.end(), [](const Active& a) { return a.id < 0; }); };
   if (in_flight_ == 0) VV_TRY(plan());
   while (in_flight_ > 0 && steady()) VV_TRY(repeat());
+  while (prompts_go_on()) VV_TRY(plan());
   if (in_flight_ == 0 && !waiting_.empty() && nobody())  // it would wait for ever
     return Status(Code::kFailedPrecondition, strf("generate: a request waits for pages, %d of %d are free, and those taken are not this batcher's to give back; close what else uses the model",
                                                   model_.free_pages(), limits_.pages));

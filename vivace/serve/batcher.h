@@ -51,7 +51,7 @@ class Batcher {
   /// One model step: every answering request gets one row, the rest of the chunk goes to prompts in
   /// order of arrival; apart, where the model does not mix them. While nobody joins or leaves, further
   /// steps are queued before this one's draws are known (TextLimits::ahead): the answers are the same, and
-  /// what a request draws after its stop token is dropped. Replaces `events`. Does not allocate once
+  /// what a request draws after its stop token is dropped. So are further steps of prompts while nobody answers. Replaces `events`. Does not allocate once
   /// `events` has room for 2 x max_batch. An error concerns the step as a whole; requests fail alone
   /// through their events.
   Status step(std::vector<Event>* events);
@@ -76,6 +76,7 @@ class Batcher {
   Status plan();
   Status issue();
   bool steady() const;
+  bool prompts_go_on() const;
   Status repeat();
   Status collect(std::vector<Event>* events);
   void finish_sample(const engine::Sampled& s, std::vector<Event>* events);
