@@ -95,9 +95,12 @@ def warm(models, parts) -> None:
             config = json.loads((ROOT / "bench/configs" / name / "config.json").read_text()) | {"num_hidden_layers": 2}
             (Path(folder) / name).mkdir()
             (Path(folder) / name / "config.json").write_text(json.dumps(config))
-        run = lambda job: subprocess.run([sys.executable, "-c", code, str(Path(folder) / job[0]), *map(str, job[1:])], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: E731
+        commands = [(code, str(Path(folder) / job[0]), *map(str, job[1:])) for job in chosen]
+        peer = "import sys; from bench.peers.transformers_step import Peer; Peer(sys.argv[1], int(sys.argv[2]))"  # its compiler keeps what it made
+        commands[:0] = [(peer, str(ROOT / "bench/configs" / name), str(POSITION)) for name in PEERS if "peers" in parts and (models is None or name in models)]
+        run = lambda words: subprocess.run([sys.executable, "-c", *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # noqa: E731
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # each holds some gigabytes of the device
-            list(pool.map(run, chosen))
+            list(pool.map(run, commands))
 
 
 def load(vivace, name, precision, batch, **options):
@@ -274,13 +277,16 @@ def main() -> None:
     p.add_argument("--steps", type=int, default=400)
     p.add_argument("--parts", default="jitter,strict,start,cases", help="what to run, with commas between; budget has a row for each kind of launch of a step; peers is a part of its own, whose compiles take a minute a model; curves alone have a receipt of their own, llm_curves.json, which tools/draw_curves.py draws")
     p.add_argument("--warm", action="store_true", help="first compile every kernel, a process a model side by side: loads then take less of a borrowed machine's time")
+    p.add_argument("--only-warm", action="store_true", help="that alone, for runs that follow with the same caches: it may share the machine with others, timings may not")
     args = p.parse_args()
 
     begun = time.monotonic()
+    models, parts = args.models.split(",") if args.models else None, args.parts.split(",")
+    if args.only_warm:
+        return warm(models, parts)
     import vivace
     from vivace import device
 
-    models, parts = args.models.split(",") if args.models else None, args.parts.split(",")
     only = parts == ["curves"]
     info, state = device.info(), device.state()
     r = Receipt("llm_curves" if only else "llm", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]},

@@ -260,7 +260,7 @@ def test_many_steps():
         first, steps, memory = answers(model, prompts), 0, None
         while steps < count:
             assert answers(model, prompts) == first
-            steps += sum(p["max_tokens"] for p in prompts) // 4
+            steps += prompts[0]["max_tokens"] + prompts[8]["max_tokens"]  # the last one has the first one's slot when that is done
             if DEVICE != "cpu":
                 pool = vivace.array.pool_stats(int(DEVICE.partition(":")[2] or 0))
                 held = {k: pool[k] for k in ("mapped", "used", "requested")}
