@@ -4,6 +4,7 @@
 #pragma once
 #include "vivace/kernels/gemm/norm_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"
+#include "vivace/kernels/ptx/relaxed.cuh"
 #include "vivace/kernels/tile/divide.cuh"
 #include "vivace/kernels/tile/reduce.cuh"
 
@@ -142,6 +143,157 @@ __global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm(const
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));
   });
+#endif
+}
+
+/// The other form, up to a tile of tokens. x comes through the ring as it is, and warps of their own put y = x inv w in its place, a
+/// stage each in turn, before it is multiplied. A row's inverse root is made by one warp of the grid and handed to all others
+/// in a word that says both what it is and that it is there, so that nothing else in memory need be ordered. A root that does not
+/// come is made once more: no block needs another one to make progress.
+template <class T, class W, GemmWgmma P, NormPanel N>
+struct RingNorm {
+  static constexpr int kWarps = N.threads / 32, kAtOnce = kWarps * N.items > 16 ? kWarps / 2 : kWarps;  // of norm's warps, in registers
+  static constexpr int kEach = P.tokens / 4, kHalves = P.tokens > 32 ? 2 : 1, kPatience = 1024;
+  static_assert(N.warps <= 4 && kAtOnce * N.items <= 16);
+
+  const NormRingArgs& a;
+  const WgmmaPlace<T, P>& place;
+  const uint32_t full;
+  const int lane, warp, units;  // units: warps of the grid that do this
+  const float plus;
+  Vec<W, kNormGroup> weight;    // of the stage to come
+
+  __device__ __forceinline__ RingNorm(const NormRingArgs& args, const WgmmaPlace<T, P>& place_, uint32_t full_)
+      : a(args), place(place_), full(full_), lane(threadIdx.x % 32), warp(ptx::warp_of_block() - P.rows / 16 - 1), units(static_cast<int>(gridDim.x) * N.warps), plus(args.weight_plus_one ? 1.0f : 0.0f) {}
+
+  /// The first of this lane's columns in a step of K.
+  __device__ __forceinline__ int column(int step) const { return (place.first_step + step) * place.kStep + lane % 8 * kNormGroup; }
+  __device__ __forceinline__ void ask_weight(int step) {
+    if (a.weight != nullptr) weight = load_raw<kNormGroup, kNormGroup>(static_cast<const W*>(a.weight) + min(column(step), a.g.K - kNormGroup));
+  }
+  /// 1 / sqrt(mean square + eps) of row t, in every lane: norm.cuh's sums in their order.
+  __device__ __forceinline__ float root(int t) const {
+    const T* const row = static_cast<const T*>(a.g.x) + t * a.g.x_stride;
+    float part[kWarps];
+#pragma unroll
+    for (int v0 = 0; v0 < kWarps; v0 += kAtOnce) {
+      const auto column = [&](int v, int k) { return ((v0 + v) * 32 + lane + k * N.threads) * kNormGroup; };
+      Vec<T, kNormGroup> x[kAtOnce][N.items];
+#pragma unroll
+      for (int v = 0; v < kAtOnce; ++v)
+#pragma unroll
+        for (int k = 0; k < N.items; ++k) x[v][k] = load_raw<kNormGroup, kNormGroup>(row + min(column(v, k), a.g.K - kNormGroup));
+#pragma unroll
+      for (int v = 0; v < kAtOnce; ++v) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < N.items; ++k) {
+          float h[kNormGroup];
+          to_floats(x[v][k], h);
+          if (column(v, k) < a.g.K) {
+#pragma unroll
+            for (const float d : h) sum = __fmaf_rn(d, d, sum);
+          }
+        }
+        part[v0 + v] = sum;
+      }
+    }
+#pragma unroll
+    for (float& v : part) v = warp_reduce(v, Sum());
+    return rsqrtf(__fmaf_rn(reduce_parts(part, Sum()), __frcp_rn(static_cast<float>(a.g.K)), a.eps));
+  }
+  __device__ __forceinline__ uint64_t* handed(int t) const { return reinterpret_cast<uint64_t*>(a.meet) + 1 + t; }
+  /// Roots of rows lane and lane + 32.
+  __device__ __forceinline__ void meet(int M, float (&inv)[kHalves]) const {
+    for (int t = static_cast<int>(blockIdx.x) + warp * static_cast<int>(gridDim.x); t < M; t += units) {
+      const float mine = root(t);
+      if (lane == 0) ptx::store_relaxed(handed(t), uint64_t{1} << 32 | __float_as_uint(mine));
+    }
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const int t = lane + 32 * h;
+      uint64_t word = 0;
+      if (t < M)
+        for (int i = 0; i < kPatience && (word = ptx::load_relaxed(handed(t))) == 0; ++i) {}
+      inv[h] = __uint_as_float(static_cast<uint32_t>(word));
+      for (uint32_t late = __ballot_sync(0xffffffffu, t < M && word == 0); late != 0; late &= late - 1) {
+        const int at = __ffs(late) - 1;
+        const float again = root(at + 32 * h);
+        if (lane == at) inv[h] = again;
+      }
+    }
+  }
+  /// Stage `step` in `slot`: lanes have 8 columns of every fourth row.
+  __device__ __forceinline__ void make(int slot, int step, int M, const float (&inv)[kEach]) const {
+    if (column(step) >= a.g.K) return;  // zeros, which W has there too
+    float factor[kNormGroup];
+    to_floats(weight, factor);
+#pragma unroll
+    for (float& f : factor) f = __fadd_rn(f, plus);
+    unsigned char* const at = gemm_wgmma_smem + slot * P.stage_bytes() + P.rows * 128;
+    constexpr int kRun = kEach < 4 ? kEach : 4;
+#pragma unroll
+    for (int first = 0; first < kEach; first += kRun) {
+      if (first * 4 >= M) break;
+      Vec<T, kNormGroup> x[kRun];
+      const auto place_of = [&](int i) {
+        const int t = (first + i) * 4 + lane / 8;
+        return reinterpret_cast<uint4*>(at + t * 128 + ((lane % 8) ^ (t % 8)) * 16);
+      };
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) *reinterpret_cast<uint4*>(&x[i]) = *place_of(i);
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        float y[kNormGroup];
+        to_floats(x[i], y);
+#pragma unroll
+        for (int j = 0; j < kNormGroup; ++j) {
+          y[j] = __fmul_rn(y[j], inv[first + i]);
+          if (a.weight != nullptr) y[j] = __fmul_rn(y[j], factor[j]);
+        }
+        *place_of(i) = make_uint4(ptx::pack<T>(y[0], y[1]), ptx::pack<T>(y[2], y[3]), ptx::pack<T>(y[4], y[5]), ptx::pack<T>(y[6], y[7]));
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    int step = warp % place.steps;
+    ask_weight(step);
+    ptx::touch_parameters(a);
+    ptx::dependency_wait();
+    const int M = valid_rows(a.g.rows, a.g.T);
+    float mine[kHalves], inv[kEach];
+    meet(M, mine);
+    uint32_t left = 0;  // the loads above have come, for their values were looked at
+    if (lane == 0) left = atomicInc(reinterpret_cast<unsigned int*>(a.meet), static_cast<unsigned int>(units - 1));
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) inv[i] = __shfl_sync(0xffffffffu, mine[i / 8], i % 8 * 4 + lane / 8);
+
+    // Stages as the loading thread brings them: without a valid row, those that were on their way.
+    const int stride = static_cast<int>(gridDim.x) / P.cluster(), first = static_cast<int>(blockIdx.x) / P.cluster();
+    const int tiles = first < place.tiles() ? (place.tiles() - first + stride - 1) / stride : 0, all = M > 0 ? tiles * place.steps : place.ahead();
+    for (int k = warp, slot = warp, parity = 0; k < all; k += N.warps) {
+      ptx::mbarrier_wait<false>(full + 8 * slot, parity);
+      make(slot, step, M, inv);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+      __syncwarp();
+      if (lane == 0) ptx::mbarrier_arrive(wgmma_made<P>(full) + 8 * slot);
+      for (step += N.warps; step >= place.steps;) step -= place.steps;
+      ask_weight(step);
+      if ((slot += N.warps) >= P.stages) slot -= P.stages, parity ^= 1;
+    }
+    // The last warp to leave forgets the roots, so that the next launch finds none.
+    left = __shfl_sync(0xffffffffu, left, 0);
+    if (left == static_cast<uint32_t>(units - 1))
+      for (int t = lane; t < M; t += 32) ptx::store_relaxed(handed(t), 0);
+  }
+};
+
+/// Grid: as gemm_wgmma's. One tile of tokens.
+template <class T, class W, class Out, GemmWgmma P, NormPanel N>
+__global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm_ring(const __grid_constant__ NormRingArgs args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaPlace<T, P>& place, uint32_t full) { RingNorm<T, W, P, N>(args, place, full).run(); });
 #endif
 }
 
