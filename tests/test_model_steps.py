@@ -211,7 +211,7 @@ def test_rows_that_join_and_leave(precision, options):
 REQUESTS = [(test_model.test_logit_bias_and_mask, 1), (test_model.test_logit_bias_and_mask, 3), (test_model.test_bad_bias_and_mask,), (test_model.test_batch_answers_equal_single_answers,),
             (test_model.test_running_ahead_changes_no_answer, {}), (test_model.test_running_ahead_changes_no_answer, dict(temperature=1.1, top_p=0.9, repetition=1.2, seed=5)),
             (test_model.test_a_stream_that_is_left_while_steps_are_queued,), (test_model.test_seed_decides_the_draw,), (test_model.test_stop_token_ends_the_answer_and_is_not_part_of_it,),
-            (test_model.test_context_is_used_to_its_last_position,), (test_model.test_cancel_leaves_the_others_alone,)]
+            (test_model.test_context_is_used_to_its_last_position,), (test_model.test_cancel_leaves_the_others_alone,), (test_model.test_bad_prompts,), (test_model.test_use_after_close,)]
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="test_model.py has them")
@@ -221,6 +221,16 @@ def test_requests_as_on_the_host(at, monkeypatch):
     monkeypatch.setattr(test_model, "load_model", lambda path, **options: load(path, **options))
     test, *args = REQUESTS[at]
     test(*args)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="test_model.py has them")
+def test_bad_checkpoints_as_on_the_host(tmp_path, monkeypatch):
+    """Rope scaling and quantisation schemes nobody knows, sizes that contradict each other, tensors that are missing or NaN."""
+    monkeypatch.setattr(test_model, "load_model", lambda path, **options: load(path, **options))
+    cases = [(test, case) for test in (test_model.test_bad_configs, test_model.test_bad_configs_of_other_families) for case in test.pytestmark[0].args[1]]
+    cases += [(test, ()) for test in (test_model.test_missing_tensor_and_truncated_file, test_model.test_nan_weights_fail_the_request_not_the_process)]
+    for at, (test, case) in enumerate(cases):
+        test(tmp_path / str(at), *case)
 
 
 @pytest.mark.parametrize("name", HUB)
