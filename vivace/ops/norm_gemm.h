@@ -94,18 +94,17 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static Result<std::optional<Key>> met(const Args& a, Arch arch) {
       using Maybe = std::optional<Key>;
       const kernels::NormArgs& n = a.norm;
-      if (a.room < n.T || reinterpret_cast<uintptr_t>(a.meet) % 8 != 0 || n.scale != nullptr || n.shift != nullptr || n.x_dtype != n.out_dtype || info(n.x_dtype).bytes != 2) return Maybe();
-      kernels::GemmArgs g = a.g;
-      g.x = n.x, g.x_stride = n.x_stride;
-      VV_ASSIGN(const std::optional<Wgmma> tile, rms_gemm::Gpu::tile(g, arch));
+      const int boxes = 2 / info(n.out_dtype).bytes;
+      if (a.room < n.T || reinterpret_cast<uintptr_t>(a.meet) % 8 != 0 || n.scale != nullptr || n.shift != nullptr || info(n.x_dtype).bytes != 2 || (boxes == 1 && n.x_dtype != n.out_dtype)) return Maybe();
+      VV_ASSIGN(const std::optional<Wgmma> tile, rms_gemm::Gpu::tile(a.g, arch));
       VV_ASSIGN(const kernels::NormPolicy rows, norm::Gpu::policy(n, true));
       if (!tile || !rows.aligned || rows.items == 0) return Maybe();
       Wgmma p = *tile;
       const int room = p.smem_bytes() <= GemmTiles::kHalfSmem ? GemmTiles::kHalfSmem : GemmTiles::kSmem;
-      p.makers = kMakers;
+      p.makers = kMakers, p.boxes = boxes;
       while (p.smem_bytes() > room) --p.stages;
-      if (p.stages < kMakers || p.wide()) return Maybe();
-      return Maybe(Key{n.x_dtype, n.weight != nullptr ? n.w_dtype : n.x_dtype, n.out_dtype, g.out_dtype, p, {rows.threads, rows.items, 1, kMakers}});
+      if (p.stages < kMakers || !GemmTiles::serves(p, a.g.N)) return Maybe();
+      return Maybe(Key{n.x_dtype, n.weight != nullptr ? n.w_dtype : n.x_dtype, n.out_dtype, a.g.out_dtype, p, {rows.threads, rows.items, 1, kMakers}});
     }
 
     /// The fused kernel for these operands, or none: another chip, type, alignment, or rows that fill the shared memory.
@@ -145,19 +144,21 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static std::string instance(const Key& k) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
       if (k.p.makers > 0)
-        return kernel_expression("norm_gemm_ring<%s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, 1, 1, %s, true, %d, %d, 0, 0, 0, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d}>", type_name(k.x), type_name(k.weight),
-                                 type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, flag(k.p.promote), k.p.inside, k.p.finish, k.p.makers, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps);
+        return kernel_expression("norm_gemm_ring<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, 1, 1, %s, true, %d, %d, 0, 0, 0, %d, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d}>", type_name(k.normed),
+                                 type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, flag(k.p.promote), k.p.inside, k.p.finish, k.p.makers, k.p.boxes, k.panel.threads,
+                                 k.panel.items, k.panel.team, k.panel.warps);
       return kernel_expression("norm_gemm<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, %d, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d}>", type_name(k.normed),
                                type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, k.p.share_x, k.p.share_w, flag(k.p.promote), flag(k.p.aligned),
                                k.p.inside, k.p.finish, k.p.panel, k.p.panel_rows, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps);
     }
     static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       if (k.p.makers > 0) {
+        const kernels::NormArgs& n = a.norm;
         kernels::NormRingArgs args{};
-        kernels::GemmArgs g = a.g;
-        g.x = a.norm.x, g.x_stride = a.norm.x_stride;
-        VV_TRY(rms_gemm::Gpu::lay_out(g, k.p, target, &args, launch));
-        args.weight = a.norm.weight, args.meet = a.meet, args.eps = a.norm.eps, args.weight_plus_one = a.norm.weight_plus_one;
+        VV_TRY(rms_gemm::Gpu::lay_out(a.g, k.p, target, &args, launch));
+        VV_TRY(device::encode_map(device::MapShape{.data = n.x, .rows = n.T, .columns = n.H, .pitch = n.x_stride * 2, .element_bytes = 2, .box_rows = k.p.tokens}, &args.x_map));
+        args.g.x = n.x, args.g.x_stride = n.x_stride;
+        args.weight = n.weight, args.out_scale = n.out_scale, args.meet = a.meet, args.eps = n.eps, args.weight_plus_one = n.weight_plus_one;
         launch->block[0] += 32 * static_cast<uint32_t>(k.p.makers);
         launch->set_args(args);
         return {};

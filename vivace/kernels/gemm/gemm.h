@@ -100,6 +100,7 @@ struct GemmWgmma {
   // 0: the multiplying warps store.
   int32_t staged = 0;
   int32_t makers = 0;  // warps that change x where it lies in the ring, before it is multiplied (norm_gemm)
+  int32_t boxes = 1;   // of 128 bytes a row that x has there: 2 where 8 bits are made of 16
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
@@ -108,7 +109,7 @@ struct GemmWgmma {
   VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : staged > 0 ? 64 : 32); }
   VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }
-  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
+  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : boxes * tokens) + rows) * 128; }
   VV_HD constexpr int panel_bytes() const { return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024; }
   VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster cuts K
   VV_HD constexpr bool has(int32_t part) const { return (finish & part) != 0; }

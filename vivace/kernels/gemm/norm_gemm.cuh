@@ -150,11 +150,12 @@ __global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm(const
 /// stage each in turn, before it is multiplied. A row's inverse root is made by one warp of the grid and handed to all others
 /// in a word that says both what it is and that it is there, so that nothing else in memory need be ordered. A root that does not
 /// come is made once more: no block needs another one to make progress.
-template <class T, class W, GemmWgmma P, NormPanel N>
+template <class T, class X, class W, GemmWgmma P, NormPanel N>
 struct RingNorm {
   static constexpr int kWarps = N.threads / 32, kAtOnce = kWarps * N.items > 16 ? kWarps / 2 : kWarps;  // of norm's warps, in registers
-  static constexpr int kEach = P.tokens / 4, kHalves = P.tokens > 32 ? 2 : 1, kPatience = 1024;
-  static_assert(N.warps <= 4 && kAtOnce * N.items <= 16);
+  static constexpr int kAcross = 8 * P.boxes, kRows = 32 / kAcross, kEach = P.tokens / kRows;            // lanes a row of a stage, rows at a time, of a lane
+  static constexpr int kHalves = P.tokens > 32 ? 2 : 1, kPatience = 1024;
+  static_assert(N.warps <= 4 && kAtOnce * N.items <= 16 && P.boxes * sizeof(T) == sizeof(X));
 
   const NormRingArgs& a;
   const WgmmaPlace<T, P>& place;
@@ -167,18 +168,18 @@ struct RingNorm {
       : a(args), place(place_), full(full_), lane(threadIdx.x % 32), warp(ptx::warp_of_block() - P.rows / 16 - 1), units(static_cast<int>(gridDim.x) * N.warps), plus(args.weight_plus_one ? 1.0f : 0.0f) {}
 
   /// The first of this lane's columns in a step of K.
-  __device__ __forceinline__ int column(int step) const { return (place.first_step + step) * place.kStep + lane % 8 * kNormGroup; }
+  __device__ __forceinline__ int column(int step) const { return (place.first_step + step) * place.kStep + lane % kAcross * kNormGroup; }
   __device__ __forceinline__ void ask_weight(int step) {
     if (a.weight != nullptr) weight = load_raw<kNormGroup, kNormGroup>(static_cast<const W*>(a.weight) + min(column(step), a.g.K - kNormGroup));
   }
   /// 1 / sqrt(mean square + eps) of row t, in every lane: norm.cuh's sums in their order.
   __device__ __forceinline__ float root(int t) const {
-    const T* const row = static_cast<const T*>(a.g.x) + t * a.g.x_stride;
+    const X* const row = static_cast<const X*>(a.g.x) + t * a.g.x_stride;
     float part[kWarps];
 #pragma unroll
     for (int v0 = 0; v0 < kWarps; v0 += kAtOnce) {
       const auto column = [&](int v, int k) { return ((v0 + v) * 32 + lane + k * N.threads) * kNormGroup; };
-      Vec<T, kNormGroup> x[kAtOnce][N.items];
+      Vec<X, kNormGroup> x[kAtOnce][N.items];
 #pragma unroll
       for (int v = 0; v < kAtOnce; ++v)
 #pragma unroll
@@ -223,25 +224,24 @@ struct RingNorm {
       }
     }
   }
-  /// Stage `step` in `slot`: lanes have 8 columns of every fourth row.
-  __device__ __forceinline__ void make(int slot, int step, int M, const float (&inv)[kEach]) const {
-    if (column(step) >= a.g.K) return;  // zeros, which W has there too
+  /// Stage `step` in `slot`: a lane has 8 columns of every kRows-th row.
+  __device__ __forceinline__ void make(int slot, int step, int M, const RoughDivider& by, const float (&inv)[kEach]) const {
+    const bool beyond = column(step) >= a.g.K;  // zeros, which W has there too
     float factor[kNormGroup];
     to_floats(weight, factor);
 #pragma unroll
     for (float& f : factor) f = __fadd_rn(f, plus);
     unsigned char* const at = gemm_wgmma_smem + slot * P.stage_bytes() + P.rows * 128;
     constexpr int kRun = kEach < 4 ? kEach : 4;
+    const int across = lane % kAcross;
 #pragma unroll
     for (int first = 0; first < kEach; first += kRun) {
-      if (first * 4 >= M) break;
-      Vec<T, kNormGroup> x[kRun];
-      const auto place_of = [&](int i) {
-        const int t = (first + i) * 4 + lane / 8;
-        return reinterpret_cast<uint4*>(at + t * 128 + ((lane % 8) ^ (t % 8)) * 16);
-      };
+      if (first * kRows >= M) break;
+      Vec<X, kNormGroup> x[kRun];
+      const auto row = [&](int i) { return (first + i) * kRows + lane / kAcross; };
 #pragma unroll
-      for (int i = 0; i < kRun; ++i) *reinterpret_cast<uint4*>(&x[i]) = *place_of(i);
+      for (int i = 0; i < kRun; ++i) x[i] = *reinterpret_cast<const Vec<X, kNormGroup>*>(at + across / 8 * P.tokens * 128 + row(i) * 128 + (across % 8 ^ row(i) % 8) * 16);
+      if constexpr (P.boxes > 1) __syncwarp();  // codes lie where other lanes' elements were
 #pragma unroll
       for (int i = 0; i < kRun; ++i) {
         float y[kNormGroup];
@@ -251,7 +251,11 @@ struct RingNorm {
           y[j] = __fmul_rn(y[j], inv[first + i]);
           if (a.weight != nullptr) y[j] = __fmul_rn(y[j], factor[j]);
         }
-        *place_of(i) = make_uint4(ptx::pack<T>(y[0], y[1]), ptx::pack<T>(y[2], y[3]), ptx::pack<T>(y[4], y[5]), ptx::pack<T>(y[6], y[7]));
+        if (sizeof(T) == 1 && by.s != 1.0f) by.divide(y);
+#pragma unroll
+        for (float& v : y) v = beyond ? 0.0f : v;
+        const int byte = across * kNormGroup * static_cast<int>(sizeof(T));
+        store<kNormGroup>(reinterpret_cast<T*>(at + row(i) * 128 + (byte / 16 ^ row(i) % 8) * 16 + byte % 16), y);
       }
     }
   }
@@ -262,19 +266,20 @@ struct RingNorm {
     ptx::touch_parameters(a);
     ptx::dependency_wait();
     const int M = valid_rows(a.g.rows, a.g.T);
+    const RoughDivider by(sizeof(T) == 1 && a.out_scale != nullptr ? *a.out_scale : 1.0f);
     float mine[kHalves], inv[kEach];
     meet(M, mine);
     uint32_t left = 0;  // the loads above have come, for their values were looked at
     if (lane == 0) left = atomicInc(reinterpret_cast<unsigned int*>(a.meet), static_cast<unsigned int>(units - 1));
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) inv[i] = __shfl_sync(0xffffffffu, mine[i / 8], i % 8 * 4 + lane / 8);
+    for (int i = 0; i < kEach; ++i) inv[i] = __shfl_sync(0xffffffffu, mine[i * kRows / 32], i * kRows % 32 + lane / kAcross);
 
     // Stages as the loading thread brings them: without a valid row, those that were on their way.
     const int stride = static_cast<int>(gridDim.x) / P.cluster(), first = static_cast<int>(blockIdx.x) / P.cluster();
     const int tiles = first < place.tiles() ? (place.tiles() - first + stride - 1) / stride : 0, all = M > 0 ? tiles * place.steps : place.ahead();
     for (int k = warp, slot = warp, parity = 0; k < all; k += N.warps) {
       ptx::mbarrier_wait<false>(full + 8 * slot, parity);
-      make(slot, step, M, inv);
+      make(slot, step, M, by, inv);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(wgmma_made<P>(full) + 8 * slot);
@@ -290,10 +295,10 @@ struct RingNorm {
 };
 
 /// Grid: as gemm_wgmma's. One tile of tokens.
-template <class T, class W, class Out, GemmWgmma P, NormPanel N>
+template <class T, class X, class W, class Out, GemmWgmma P, NormPanel N>
 __global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm_ring(const __grid_constant__ NormRingArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaPlace<T, P>& place, uint32_t full) { RingNorm<T, W, P, N>(args, place, full).run(); });
+  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaPlace<T, P>& place, uint32_t full) { RingNorm<T, X, W, P, N>(args, place, full).run(); });
 #endif
 }
 

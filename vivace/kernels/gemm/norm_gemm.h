@@ -14,9 +14,10 @@ struct NormGemmArgs {
 
 /// The same where x comes through the ring and blocks hand the rows' inverse roots to each other.
 struct NormRingArgs {
-  TensorMap x_map, w_map;  // as in GemmWgmmaArgs; x as it is before its norm, in g too
-  GemmArgs g;
+  TensorMap x_map, w_map;  // as in GemmWgmmaArgs, x as it is before its norm: boxes of 64 elements a row
+  GemmArgs g;              // x and x_stride too
   const void* weight;      // [K], the norm's, or null
+  const float* out_scale;  // [1] static scale of e4m3 rows, or null
   int32_t* meet;           // [2 + 2 T]: warps that have left; then of each row its inverse root and whether it is there
   float eps;
   bool weight_plus_one;
