@@ -163,6 +163,7 @@ FAULTS = [
     ("gemm: the gate is not multiplied", K + "gemm/wgmma_finish.cuh", "y = __fmul_rn(y, to_float(Out{row.gate}));", "y = __fmul_rn(y, 1.0f);", table("gemm")),
     ("gemm: rows that are not valid are written", K + "gemm/wgmma_finish.cuh", "t < M && col < columns", "t < a.T && col < columns", table("gemm")),
     ("gemm: e4m3 columns change places", K + "gemm/wgmma_finish.cuh", "ptx::pack_e4m3(z[0][0], z[1][0])", "ptx::pack_e4m3(z[1][0], z[0][0])", table("gemm")),
+    ("gemm: a scale near zero is divided by as it is", K + "gemm/wgmma_finish.cuh", "size < 1.0f ? 0x1p64f", "size < 1.0f ? 1.0f", table("gemm")),
     ("gated_gemm: up is taken from the gate", K + "gemm/wgmma_finish.cuh", "z[0][e] = __fmul_rn(z[0][e], z[1][e]);", "z[0][e] = __fmul_rn(z[0][e], z[0][e]);", table("gated_gemm")),
     ("gated_gemm: e4m3 neighbours change places", K + "gemm/wgmma_finish.cuh", "const bool odd = lane / 4 % 2 != 0;", "const bool odd = lane / 4 % 2 == 0;", table("gated_gemm")),
     ("sample: who is drawn stays whatever lies above", K + "sampling/sample.cuh", "if (over_blocks<P>(&scratch.above, SumMass()) < target) return token;", "if (over_blocks<P>(&scratch.above, SumMass()) <= ~uint64_t{0}) return token;", table("sample")),
@@ -198,9 +199,11 @@ FAULTS = [
     ("grouped_gemm: a width too narrow", K + "moe/grouped_wgmma.cuh", "if (tile.count > kWidth)", "if (tile.count > 2 * kWidth)", table("grouped_gemm")),
     ("grouped_gemm does not wait", K + "moe/grouped_wgmma.cuh", WAIT, "", waits("grouped_gemm")),
     ("moe_route: of equal logits the higher expert", K + "moe/moe_route.cuh", "if (key[i] > best)", "if (key[i] && key[i] >= best)", table("moe_route")),
+    ("moe_route: one token's equal logits share a place", K + "moe/moe_route.cuh", "(k.y > key[i] - (j + 1 < e))", "(k.y > key[i])", table("moe_route")),
+    ("grouped_gemm: one row for all is taken for one of many", K + "moe/grouped_wgmma.cuh", "one ? 0 : tile.first + b * P.box()", "tile.first + b * P.box()", table("grouped_gemm")),
     ("moe_route: weights are not divided", K + "moe/moe_route.cuh", "mine_p / mass : mine_p", "mine_p : mine_p", table("moe_route")),
     ("moe_route: a block's places start at nought", K + "moe/moe_route.cuh", "if (r < rank) before += n;", "", tactics("moe_route")),
-    ("moe_combine: the residual is left out", K + "moe/moe_combine.cuh", "sum[i][e] = v[e] + sum[i][e]", "sum[i][e] = 0.0f * v[e] + sum[i][e]", table("moe_combine")),
+    ("moe_combine: the residual is left out", K + "moe/moe_combine.cuh", "sum[i][e] = plus[i][e] + sum[i][e]", "sum[i][e] = 0.0f * plus[i][e] + sum[i][e]", table("moe_combine")),
 ]
 
 

@@ -12,7 +12,8 @@ def groups(offsets, A, counts=None):
         yield e, first, end if counts is None else min(first + max(int(counts[e]), 0), end)
 
 
-def ref(x, w, offsets, counts=None, *, act="f32", dtypes):
+def ref(x, w, offsets, counts=None, *, act="f32", dtypes, dims):
+    x = np.broadcast_to(x, (dims["A"], x.shape[1]))
     out = np.full((len(x), w.shape[1]), np.nan)  # of no group: see left_alone()
     for e, first, end in groups(offsets, len(x), counts):
         out[first:end] = gemm.ref(x[first:end], w[e], act=act, dtypes=dtypes)["out"]
@@ -30,16 +31,16 @@ def left_alone(port, case):
 
 
 def bound(port, value, dtype, inputs):
-    out = rounding(value, dtype)
-    for e, first, end in groups(inputs["offsets"], len(inputs["x"]), inputs.get("counts")):
-        part = Inputs({"x": inputs["x"][first:end], "w": inputs["w"][e]}, inputs.case)
+    out, x = rounding(value, dtype), np.broadcast_to(inputs["x"], (len(value), inputs["x"].shape[1]))
+    for e, first, end in groups(inputs["offsets"], len(x), inputs.get("counts")):
+        part = Inputs({"x": x[first:end], "w": inputs["w"][e]}, inputs.case)
         out[first:end] = gemm.bound(port, value[first:end], dtype, part)
     return out
 
 
-def case(A, E, N, K, offsets, x, w, attrs=None, counts=None, **options):
+def case(A, E, N, K, offsets, x, w, attrs=None, counts=None, X=None, **options):
     given = {"offsets": np.array(offsets)} | ({} if counts is None else {"counts": np.array(counts)})
-    return Case({"A": A, "E": E, "N": N, "K": K}, {"x": x, "w": w} | dict.fromkeys(given, "i32") | {"out": x}, attrs or {}, values=given, **options)
+    return Case({"A": A, "X": A if X is None else X, "E": E, "N": N, "K": K}, {"x": x, "w": w} | dict.fromkeys(given, "i32") | {"out": x}, attrs or {}, values=given, **options)
 
 
 CASES = [
@@ -55,4 +56,7 @@ CASES = [
     case(9, 40, 72, 136, [0] * 7 + [2] * 30 + [9] * 4, "bf16", "bf16", note="more groups than a warp has lanes"),
     case(75, 2, 136, 200, [0, 70, 75], "bf16", "bf16", note="a group of several widths"),
     case(300, 2, 136, 72, [0, 290, 300], "f16", "f16", note="a group of several tiles"),
+    *[case(8, 12, 72, 136, [0, 1, 1, 2, 2, 3, 4, 5, 6, 6, 7, 7, 8], t, t, X=1, note="one row for every expert") for t in ("bf16", "f16", "f32")],
+    case(93, 3, 68, 64, [0, 90, 90, 93], "bf16", "bf16", X=1, note="one row for groups of several widths"),
+    case(5, 3, 33, 64, [0, 2, 4, 5], "bf16", "q4_0", X=1),
 ]

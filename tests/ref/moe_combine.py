@@ -26,5 +26,6 @@ CASES = [
          note="places that do not exist"),
     Case({"T": 6, "K": 8, "N": 16}, {"y": "f16", "place": "i32", "weights": "f32", "residual": "bf16", "out": "bf16", "rows": "i32"}, ranges={"place": (0, 48)}, rows=3),
     Case({"T": 3, "K": 1, "N": 20}, {"y": "f32", "place": "i32", "weights": "f32", "residual": "f16", "out": "f16"}, ranges={"place": (0, 3)}),
+    Case({"T": 1, "K": 13, "N": 264}, {"y": "bf16", "place": "i32", "weights": "f32", "residual": "bf16", "out": "bf16"}, ranges={"place": (0, 13)}, note="eight choices, four and one"),
     Case({"T": 0, "K": 2, "N": 8}, {"y": "f32", "place": "i32", "weights": "f32", "out": "f32"}),
 ]

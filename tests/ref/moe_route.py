@@ -43,5 +43,9 @@ CASES = [
     Case({"T": 6, "E": 5, "K": 3}, ports("f32", rows="i32"), rows=4),
     Case({"T": 20, "E": 2000, "K": 4}, ports("bf16"), distributions=("normal", "edges"), note="more experts than the tables of a wide block hold"),
     Case({"T": 1, "E": 1, "K": 1}, ports("f32")),
+    *[Case({"T": 1, "E": 128, "K": 8}, ports(t, rows="i32"), {"renormalize": renormalize}, rows=1, note="one token") for t in ("f32", "bf16") for renormalize in (True, False)],
+    Case({"T": 1, "E": 130, "K": 32}, ports("f16"), {"renormalize": False}, values={"logits": ties}, note="one token, many equal logits"),
+    Case({"T": 1, "E": 40, "K": 33}, ports("f32"), note="one token, more choices than a warp has lanes"),
+    Case({"T": 1, "E": 6, "K": 3}, ports("f32", rows="i32"), rows=0, note="no token of one"),
     Case({"T": 0, "E": 4, "K": 2}, ports("f32")),
 ]

@@ -19,7 +19,7 @@ namespace vivace::ops::defs {
 struct grouped_gemm {
   using Args = kernels::GroupedGemmArgs;
   static constexpr Port kPorts[] = {
-      in("x", "A,K", "f32|bf16|f16", "activations, rows of a group together"),
+      in("x", "X,K", "f32|bf16|f16", "activations, rows of a group together: X = A, or one row that stands for every one"),
       in("w", "E,N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "a weight matrix each group; block formats in GGUF's layout"),
       in("offsets", "E+1", "i32", "group e is rows [offsets[e], offsets[e+1]), clamped to [0, A]"),
       opt_in("counts", "E", "i32", "rows that group e has, the first of those that the offsets give it, clamped to their number: the masked layout, [E, capacity, K], with offsets of multiples of the capacity"),
@@ -43,6 +43,9 @@ struct grouped_gemm {
     const auto act = c.choice<kernels::GemmAct>("act");
     if (act == kernels::GemmAct::q8 && !is_block(w.dtype))
       return c.error(Code::kInvalidArgument, strf("act=q8 needs a block-quantised w, got %s; use act=f32", name(w.dtype)));
+    const int64_t rows = c.dim("X");
+    if (rows != c.dim("A") && rows != 1)
+      return c.error(Code::kInvalidShape, strf("x has %ld rows, out %ld: wanted as many, or one", static_cast<long>(rows), static_cast<long>(c.dim("A"))));
     for (const char* d : {"E", "N", "K"})
       if (c.dim(d) < 1) return c.error(Code::kInvalidShape, strf("%s must be at least 1, got %ld", d, static_cast<long>(c.dim(d))));
     for (const char* d : {"A", "E", "N", "K"})
@@ -51,7 +54,7 @@ struct grouped_gemm {
       if (Status s = cpu::check_isa(); !s.ok()) return s;
     }
     *a = Args{
-        .x = c.ptr("x"), .w = w.data, .offsets = c.ptr<int32_t>("offsets"), .counts = c.ptr<int32_t>("counts"), .out = c.ptr("out"), .x_stride = c.row_stride("x"),
+        .x = c.ptr("x"), .w = w.data, .offsets = c.ptr<int32_t>("offsets"), .counts = c.ptr<int32_t>("counts"), .out = c.ptr("out"), .x_stride = rows == c.dim("A") ? c.row_stride("x") : 0,
         .w_stride = c.row_stride("w"), .out_stride = c.row_stride("out"), .A = static_cast<int32_t>(c.dim("A")),
         .E = static_cast<int32_t>(c.dim("E")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
         .act = act, .x_dtype = c["x"].dtype, .w_dtype = w.dtype, .out_dtype = c["out"].dtype,
@@ -129,7 +132,8 @@ struct grouped_gemm {
       }
       const int bytes = info(a.x_dtype).bytes, at_once = 228 * 1024 / (k.wgmma.smem_bytes() + 1024);
       kernels::GroupedWgmmaArgs args{};
-      VV_TRY(device::encode_map({.data = a.x, .rows = a.A, .columns = a.K, .pitch = a.x_stride * bytes, .element_bytes = bytes, .box_rows = k.wgmma.box()}, &args.x_map));
+      const bool one = a.x_stride == 0;
+      VV_TRY(device::encode_map({.data = a.x, .rows = one ? 1 : a.A, .columns = a.K, .pitch = (one ? a.K : a.x_stride) * bytes, .element_bytes = bytes, .box_rows = k.wgmma.box()}, &args.x_map));
       VV_TRY(device::encode_map({.data = a.w, .rows = int64_t{a.E} * a.N, .columns = a.K, .pitch = int64_t{a.K} * bytes, .element_bytes = bytes, .box_rows = k.wgmma.rows}, &args.w_map));
       args.g = a;
       launch->set_args(args);

@@ -19,7 +19,7 @@ struct moe_mlp {
       inout("place", "T,K", "i32", "scratch: see moe_route"),
       inout("token", "T*K", "i32", "scratch: see moe_route"),
       inout("offsets", "E+1", "i32", "scratch: see moe_route"),
-      inout("gathered", "T*K,H", "=x", "scratch: x in the experts' order"),
+      inout("gathered", "T*K,H", "=x", "scratch: x in the experts' order, of several tokens"),
       inout("gate_up", "T*K,2*M", "f32|bf16|f16", "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
       inout("hidden", "T*K,M", "=gate_up", "scratch: the activated product"),
       inout("expert_out", "T*K,N", "=gate_up", "scratch: the experts' results"),
@@ -55,13 +55,15 @@ struct moe_mlp {
     VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["router"]}, {"out", c["logits"]}, {"rows", c["rows"]}}, {{"act", mode("router")}}));
     VV_TRY(rec(ops::moe_route, {{"logits", c["logits"]}, {"weights", c["weights"]}, {"place", c["place"]}, {"token", c["token"]}, {"offsets", offsets}, {"rows", c["rows"]}},
                {{"renormalize", c.real("renormalize")}}));
-    VV_TRY(rec(ops::embedding, {{"table", c["x"]}, {"ids", c["token"]}, {"out", gathered}, {"rows", count}}));
+    const bool one = c.dim("T") == 1;  // its row serves all of its experts as it is
+    if (!one) VV_TRY(rec(ops::embedding, {{"table", c["x"]}, {"ids", c["token"]}, {"out", gathered}, {"rows", count}}));
+    const Tensor& rows = one ? c["x"] : gathered;
     if (Tensor both = c["w_gate"]; side_by_side(both, c["w_up"])) {
       both.shape.dim[1] *= 2;  // each expert's gate and up are one matrix
-      VV_TRY(rec(ops::grouped_gemm, {{"x", gathered}, {"w", both}, {"offsets", offsets}, {"out", c["gate_up"]}}, {{"act", mode("w_gate")}}));
+      VV_TRY(rec(ops::grouped_gemm, {{"x", rows}, {"w", both}, {"offsets", offsets}, {"out", c["gate_up"]}}, {{"act", mode("w_gate")}}));
     } else {
-      VV_TRY(experts(gathered, "w_gate", part(c["gate_up"], 0, M)));
-      VV_TRY(experts(gathered, "w_up", part(c["gate_up"], M, M)));
+      VV_TRY(experts(rows, "w_gate", part(c["gate_up"], 0, M)));
+      VV_TRY(experts(rows, "w_up", part(c["gate_up"], M, M)));
     }
     VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}}, {{"act", kActs[c.integer("act")]}}));
     VV_TRY(experts(c["hidden"], "w_down", c["expert_out"]));

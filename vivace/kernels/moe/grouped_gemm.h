@@ -10,7 +10,7 @@ struct GroupedGemmArgs {
   const int32_t* offsets;  // [E + 1]
   const int32_t* counts;   // [E] valid rows of each group, or null: all
   void* out;               // [A, N] out_dtype
-  int64_t x_stride, w_stride, out_stride;  // elements a row; w: an expert
+  int64_t x_stride, w_stride, out_stride;  // elements a row; w: an expert; x: 0 where its one row is every row
   int32_t A, E, N, K;
   GemmAct act;
   DType x_dtype, w_dtype, out_dtype;

@@ -30,7 +30,8 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
   for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
     const GroupTile tile = cursor.seek(i / tiles_n);
     if (threadIdx.x % 32 == 0) {
-      const int n0 = i % tiles_n * P.rows, boxes = (tile.count + P.box() - 1) / P.box();
+      const bool one = args.g.x_stride == 0;
+      const int n0 = i % tiles_n * P.rows, boxes = one ? 1 : (tile.count + P.box() - 1) / P.box();
       const uint64_t policy_w = tile.count < P.tokens ? ptx::evict_first() : ptx::evict_normal();
       for (int k = 0; k < (tile.group < 0 ? 1 : steps); ++k) {
         ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
@@ -43,7 +44,7 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
         const uint32_t to = base + slot * P.stage_bytes();
         ptx::tma_load(to, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0, policy_w);
         for (int b = 0; b < boxes; ++b)
-          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep, tile.first + b * P.box(), policy_x);
+          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep, one ? 0 : tile.first + b * P.box(), policy_x);
         if (++slot == P.stages) slot = 0, parity ^= 1;
       }
     }
@@ -70,7 +71,8 @@ struct GroupedProducts {
       ptx::mbarrier_wait<false>(full + 8 * slot, parity);
       const GroupStage tile = stages[slot];
       if (tile.count == 0) break;
-      within<P.box()>(tile);
+      if (a.x_stride == 0) multiply<P.box()>(tile);
+      else within<P.box()>(tile);
     }
   }
 
@@ -108,14 +110,25 @@ struct GroupedProducts {
     finish<kWidth>(acc, tile);
   }
 
-  /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side.
+  /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side. Where x has
+  /// one row, the first token's leave for all.
   template <int kWidth>
   __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile) const {
     constexpr int kStride = P.turn_stride();
+    const bool one = a.x_stride == 0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4, n = tile.n0 + warp * 16 + lane % 4 * 4;
     float* const turn = turns + warp * 8 * kStride;  // the warp's
     const bool vector = a.N % 4 == 0 && a.out_stride % 4 == 0 && reinterpret_cast<uint64_t>(a.out) % (4 * sizeof(Out)) == 0;
     Out* out = static_cast<Out*>(a.out) + (int64_t{tile.first} + token) * a.out_stride + n;
+    const auto leave = [&](const float (&y)[4]) {
+      if (vector && n < a.N) {
+        store<4>(out, y);
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (n + i < a.N) out[i] = from_float<Out>(y[i]);
+      }
+    };
 #pragma unroll
     for (int j = 0; j < kWidth / 8; ++j, out += 8 * a.out_stride) {
       if (j * 8 >= tile.count) break;
@@ -124,16 +137,13 @@ struct GroupedProducts {
       to[8] = acc[4 * j + 2], to[kStride + 8] = acc[4 * j + 3];
       __syncwarp();
       float y[4];
-      load<4>(turn + token * kStride + lane % 4 * 4, y);
+      load<4>(turn + (one ? 0 : token) * kStride + lane % 4 * 4, y);
       __syncwarp();
-      if (j * 8 + token >= tile.count) continue;
-      if (vector && n < a.N) {
-        store<4>(out, y);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (n + i < a.N) out[i] = from_float<Out>(y[i]);
+      if (one) {
+        for (int row = token; row < tile.count; row += 8, out += 8 * a.out_stride) leave(y);
+        return;
       }
+      if (j * 8 + token < tile.count) leave(y);
     }
   }
 };

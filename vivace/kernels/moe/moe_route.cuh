@@ -72,11 +72,72 @@ struct RouteRow {
   }
 };
 
+/// One token, by the whole block: an expert's place among the keys says whether it is chosen, and as which. A round of
+/// maxima for each choice takes as long as all of this. Bits are those of the rounds: the same keys, sums in the same order.
+template <class T, int kThreads>
+struct RouteOne {
+  static constexpr int kOwn = 4, kExperts = kOwn * kThreads, kChoices = 32;  // experts a thread; what it serves
+  __device__ __forceinline__ static bool serves(const MoeRouteArgs& a) { return a.T == 1 && a.E <= kExperts && a.K <= kChoices; }
+
+  /// `smem`: E keys up to whole 16 bytes, then the chosen: K keys, K experts.
+  __device__ __forceinline__ static void run(const MoeRouteArgs& a, uint32_t* smem) {
+    const int padded = (a.E + 3) / 4 * 4, lane = threadIdx.x % 32;
+    uint32_t *const keys = smem, *const chosen_key = smem + padded, *const chosen = chosen_key + a.K;
+    float v[kOwn];
+    uint32_t key[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int e = threadIdx.x + i * kThreads;
+      v[i] = e < a.E ? to_float(static_cast<const T*>(a.logits)[e]) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int e = threadIdx.x + i * kThreads;
+      key[i] = e < a.E ? route_key(v[i]) : 0u;
+      if (e < padded) keys[e] = key[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int e = threadIdx.x + i * kThreads, warp_first = e - lane;
+      if (warp_first >= a.E) break;
+      int rank = 0;
+#pragma unroll 8
+      for (int j = 0; j < padded; j += 4) {  // of equal keys the lower experts come first
+        const uint4 k = *reinterpret_cast<const uint4*>(keys + j);
+        rank += (k.x > key[i] - (j < e)) + (k.y > key[i] - (j + 1 < e)) + (k.z > key[i] - (j + 2 < e)) + (k.w > key[i] - (j + 3 < e));
+      }
+      if (e < a.E && rank < a.K) chosen_key[rank] = key[i], chosen[rank] = e;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e <= a.E; e += kThreads) {
+      int before = 0;
+      for (int k = 0; k < a.K; ++k) before += static_cast<int>(chosen[k]) < e;
+      a.offsets[e] = before;
+    }
+    if (threadIdx.x >= 32) return;
+    const float top = route_value(chosen_key[0]);
+    const int mine = lane < a.K ? static_cast<int>(chosen[lane]) : 0;
+    const float p = expf(route_value(chosen_key[lane < a.K ? lane : 0]) - top);
+    float mass = 0.0f;
+    int place = 0;
+    for (int k = 0; k < a.K; ++k) {
+      if (a.renormalize) mass += __shfl_sync(0xffffffffu, p, k);
+      place += __shfl_sync(0xffffffffu, mine, k) < mine;
+    }
+    if (!a.renormalize) {
+      for (int e = lane; e < a.E; e += 32) mass += expf(route_value(keys[e]) - top);
+      mass = warp_reduce(mass, Sum{});
+    }
+    if (lane < a.K) a.weights[lane] = p / mass, a.place[lane] = place, a.token[lane] = 0;
+  }
+};
+
 /// Grid: one cluster. Shared memory: (warps + 2) * E counts.
 template <class T, MoeRoutePolicy P>
 __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant__ MoeRouteArgs a) {
   constexpr int kWarps = P.threads / 32, kAtOnce = 4;
-  extern __shared__ int route_smem[];
+  extern __shared__ __align__(16) int route_smem[];
   int* const mine = route_smem + static_cast<int>(threadIdx.x) / 32 * a.E;  // choices of this warp's tokens; then its next place
   int *const total = route_smem + kWarps * a.E, *const first = total + a.E;  // choices of this block; then where each expert begins
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = ptx::cluster_rank<P.cluster>();
@@ -84,7 +145,11 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
   ptx::dependency_wait();
   ptx::launch_dependents();
   __syncthreads();
-  const int64_t M = valid_rows(a.rows, a.T), part = rank * kWarps + warp, parts = P.cluster * kWarps;
+  const int64_t M = valid_rows(a.rows, a.T);
+  if constexpr (P.threads <= 128) {  // few tokens
+    if (M == 1 && RouteOne<T, P.threads>::serves(a)) return RouteOne<T, P.threads>::run(a, reinterpret_cast<uint32_t*>(route_smem));
+  }
+  const int64_t part = rank * kWarps + warp, parts = P.cluster * kWarps;
   const int64_t begin = M * part / parts, end = M * (part + 1) / parts;
 
   const auto row_of = [&](int64_t t) { return RouteRow<T>(static_cast<const T*>(a.logits) + t * a.logits_stride, a.E, t < end); };
