@@ -43,9 +43,9 @@ class Host final : public Machine {
   }
   Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override { return reserve(std::move(name), bytes); }
   Result<int64_t> free_bytes() override { return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
-  Status upload(std::span<const Upload> copies) override {
+  Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) override {
     for (const Upload& c : copies) std::memcpy(c.to, c.from, c.bytes);
-    return {};
+    return std::function<Status()>([] { return Status(); });
   }
   void finish_uploads() override {}
 
@@ -139,7 +139,7 @@ class Gpu final : public Machine {
     VV_ASSIGN(const device::PoolStats stats, pool->stats());
     return stats.device_free + stats.cached - stats.stranded;  // what closed models had: the pool trims itself before it refuses
   }
-  Status upload(std::span<const Upload> copies) override {
+  Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) override {
     if (transfers_ == nullptr) {
       VV_ASSIGN(lanes_, device::CudaCopies::create(device_));
       // Seen on a link of 55 GB/s: 23 GB/s with four threads, 35 with eight, 33 with sixteen.
@@ -151,8 +151,12 @@ class Gpu final : public Machine {
       VV_ASSIGN(device::Ticket ticket, transfers_->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
       tickets.push_back(std::move(ticket));
     }
-    for (const device::Ticket& t : tickets) VV_TRY(t.wait());
-    return {};
+    return std::function<Status()>([tickets = std::move(tickets)] {
+      Status first;  // all are waited for, whatever becomes of one
+      for (const device::Ticket& t : tickets)
+        if (Status s = t.wait(); first.ok()) first = std::move(s);
+      return first;
+    });
   }
   void finish_uploads() override {
     transfers_.reset();
@@ -178,6 +182,11 @@ bool has_gpu() {
 }
 
 }  // namespace
+
+Status Machine::upload(std::span<const Upload> copies) {
+  VV_ASSIGN(const std::function<Status()> wait, begin_upload(copies));
+  return wait();
+}
 
 Result<std::unique_ptr<Machine>> Machine::open(const std::string& device, int threads, double share) {
   constexpr int kMostThreads = 4096;

@@ -1,5 +1,6 @@
 // Machine: where a model lives and runs, as one object: a stream, memory, and the way into it.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -46,8 +47,11 @@ class Machine {
   virtual Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) = 0;
   /// Bytes that reserve() could still give.
   virtual Result<int64_t> free_bytes() = 0;
-  /// Copies everything, as fast as the link allows, and waits for it.
-  virtual Status upload(std::span<const Upload> copies) = 0;
+  /// Begins to copy everything, as fast as the link allows. What it gives waits for it, and has to be called before
+  /// either side of a copy goes; what was begun first arrives first.
+  virtual Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) = 0;
+  /// The same, waited for.
+  Status upload(std::span<const Upload> copies);
   /// Gives back what uploads needed; a later upload gets it again.
   virtual void finish_uploads() = 0;
 };

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr int64_t kAlign = 256;
 constexpr int64_t kMicro = 16;         // columns that share a scale of FP4
+constexpr int64_t kCastBlock = 32 << 20;  // bytes that come over before they are cast: the whole ring at work
 constexpr int64_t kDrawn = 1 << 22;  // random values made on the host; larger matrices repeat them
 
 int64_t rounded(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -55,7 +58,7 @@ std::vector<std::byte> normals(int64_t n, DType dtype) {
 /// What filling needs besides the region: made when first asked for, freed when all is filled.
 struct Placement::Scratch {
   Machine& machine;
-  exec::Buffer raw, order, whole, maxima;
+  exec::Buffer raw, behind, order, whole, maxima;
   std::map<DType, exec::Buffer> values;  // random ones, kDrawn of each dtype that was asked for
 
   /// At least `bytes`, contents free for use: everything queued is done.
@@ -102,6 +105,10 @@ struct Placement::Scratch {
 
 bool Placement::Group::plain() const {
   return scale.empty() && rows != Rows::alternate && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
+}
+
+bool Placement::Group::casts() const {
+  return !drawn() && !plain() && scale.empty() && !is_block(to.dtype) && std::none_of(from.begin(), from.end(), [](const Tensor& t) { return is_block(t.dtype); });
 }
 
 Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
@@ -192,9 +199,10 @@ Status Placement::commit_at(Machine& machine, void* region) {
     for (const Group::Piece& p : g.pieces(g.to)) copies.push_back({p.to.data, p.from.data, static_cast<size_t>(p.from.span_bytes())});
   }
   VV_TRY(machine.upload(copies));
-  Scratch scratch{machine, {}, {}, {}, {}, {}};
+  Scratch scratch{machine, {}, {}, {}, {}, {}, {}};
+  VV_TRY(cast_all(machine, scratch));
   for (const Group& g : groups_)
-    if (g.drawn() || !g.plain()) VV_TRY(fill(machine, g, scratch));
+    if ((g.drawn() || !g.plain()) && !g.casts()) VV_TRY(fill(machine, g, scratch));
   VV_TRY(machine.stream().synchronize());
   for (const Group& g : groups_) {
     for (size_t i = 0; g.scale.empty() && i < g.parts.size(); ++i) *g.parts[i] = g.part_of(g.to, i);
@@ -202,6 +210,49 @@ Status Placement::commit_at(Machine& machine, void* region) {
     for (size_t i = 0; i < g.scale.size(); ++i) *g.scale[i] = g.to_scale[i];
   }
   return {};
+}
+
+Status Placement::cast_all(Machine& machine, Scratch& scratch) const {
+  std::vector<Group::Piece> blocks;  // of rows, what is cast at once
+  int64_t most = 0;
+  for (const Group& g : groups_) {
+    if (!g.casts()) continue;
+    for (const Group::Piece& p : g.pieces(g.to)) {
+      const Tensor from = matrix(p.from), to = matrix(p.to);
+      const int64_t row = row_bytes(from.dtype, from.shape[1]), rows = std::max<int64_t>(1, kCastBlock / std::max<int64_t>(1, row));
+      for (int64_t first = 0; first < from.shape[0]; first += rows) {
+        const int64_t n = std::min(rows, from.shape[0] - first);
+        blocks.push_back({slice(from, first, n), slice(to, first, n)});
+        most = std::max(most, n * row);
+      }
+    }
+  }
+  if (most == 0) return {};
+  void* room[2];
+  VV_ASSIGN(room[0], scratch.at_least(&scratch.raw, most));
+  VV_ASSIGN(room[1], scratch.at_least(&scratch.behind, most));
+  ops::Recorder rec(machine.stream());
+  std::function<Status()> wait[2];
+  const auto run = [&]() -> Status {
+    for (size_t i = 0; i < blocks.size() + 1; ++i) {
+      if (i < blocks.size()) {
+        const Tensor& from = blocks[i].from;
+        const Upload one[] = {{room[i % 2], from.data, static_cast<size_t>(from.span_bytes())}};
+        VV_ASSIGN(wait[i % 2], machine.begin_upload(one));
+      }
+      if (i == 0) continue;
+      const Group::Piece& p = blocks[i - 1];
+      const std::function<Status()> arrived = std::exchange(wait[(i - 1) % 2], {});
+      VV_TRY(arrived());
+      VV_TRY(rec(ops::cast, {{"x", at(p.from, room[(i - 1) % 2], machine.place())}, {"out", p.to}}));
+      VV_TRY(machine.stream().synchronize());  // its room is the next block's
+    }
+    return {};
+  };
+  Status status = run();
+  for (const std::function<Status()>& w : wait)
+    if (w) static_cast<void>(w());  // on its way when another failed
+  return status;
 }
 
 Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const {

@@ -64,12 +64,16 @@ class Placement {
     struct Piece {
       Tensor from, to;
     };
+    /// Whether a cast of each piece is all there is to do: another dtype, or rows that alternate.
+    bool casts() const;
     /// What lies in one run on both sides, of those rows in `all`: each part, or each expert's share of it.
     std::vector<Piece> pieces(const Tensor& all) const;
   };
   struct Scratch;
   void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias);
   Status fill(Machine& machine, const Group& g, Scratch& scratch) const;
+  /// All groups that casts() holds for: a block of rows comes over while the one before is cast.
+  Status cast_all(Machine& machine, Scratch& scratch) const;
   /// A group of plain parts that become blocks.
   Status encode(Machine& machine, const Group& g) const;
   /// A group of FP4 parts, codes and scales as they are.
