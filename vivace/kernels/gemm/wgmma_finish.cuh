@@ -34,18 +34,21 @@ __device__ __forceinline__ float wgmma_biased(float sum, float scale, float toke
   if constexpr (P.has(kFinishBias)) y = __fadd_rn(y, row.bias);
   return y;
 }
-/// y / d, rounded as the division is, by products: r is 1 / d rounded, and one step of the remainder corrects y * r. Where
-/// that overflows, y * r saturates as y / d does; an r that is no normal number takes the division.
+/// y / d as 8 bits have it, rounded as the division is, by products alone: r is 1 / d rounded, and one step of the remainder corrects y * r;
+/// where that overflows, y * r saturates as y / d does. A d whose reciprocal is no normal number and y are first taken nearer to 1: what
+/// of y that loses, no 8 bits hold. Without a branch: values that wait for one another cost more than the products.
 struct WgmmaDivisor {
-  float d, r;
-  bool quick;
+  float d, r, up;
 
   WgmmaDivisor() = default;
-  __device__ __forceinline__ explicit WgmmaDivisor(float divisor) : d(divisor), r(1.0f / divisor), quick(fabsf(r) > 0x1p-100f && fabsf(r) < 0x1p100f) {}
+  __device__ __forceinline__ explicit WgmmaDivisor(float divisor) {
+    const float size = fabsf(divisor);
+    up = size >= 0x1p-100f && size <= 0x1p100f ? 1.0f : size < 1.0f ? 0x1p64f : 0x1p-64f;
+    d = __fmul_rn(divisor, up), r = 1.0f / d;
+  }
   __device__ __forceinline__ float of(float y) const {
-    if (!quick) return y / d;
-    const float q = __fmul_rn(y, r);
-    return fabsf(q) < 0x1p20f && q != 0.0f ? fmaf(fmaf(-q, d, y), r, q) : q;  // a zero keeps its sign
+    const float v = __fmul_rn(y, up), q = __fmul_rn(v, r), better = fmaf(fmaf(-q, d, v), r, q);
+    return fabsf(q) < 0x1p20f && q != 0.0f ? better : q;  // a zero keeps its sign
   }
 };
 
