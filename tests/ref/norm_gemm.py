@@ -108,7 +108,7 @@ CASES = [
     case(32, 272, 1024, "f16", "f16", {"epilogue": "gelu_tanh", "gated": True, "weight_plus_one": True}, ports=("weight",), kinds={"weight": "f32"}, meet=32, distributions=("normal",)),
     case(12, 40, 488, "bf16", "bf16", {"eps": 1e-3}, ports=("bias", "residual", "rows"), rows=7, meet=12, distributions=("normal",)),
     case(6, 80, 512, "bf16", "bf16", ports=("weight", "w_row_scale"), out="f32", meet=6, distributions=("normal",)),
-    *[case(t, n, k, "bf16", "e4m3", ports=("weight", "normed_scale", "w_row_scale"), normed="e4m3", meet=t, distributions=("normal", "zero")) for t, n, k in ((3, 520, 4096), (8, 64, 1040), (20, 2080, 512), (64, 136, 2048))],
+    *[case(t, n, k, "bf16", "e4m3", ports=("weight", "normed_scale", by), normed="e4m3", meet=t, distributions=("normal", "zero")) for t, n, k, by in ((3, 520, 4096, "w_row_scale"), (8, 64, 1040, "w_scale"), (20, 2080, 512, "w_scale"), (64, 136, 2048, "w_row_scale"))],
     *[case(t, 48, 1024, "f16", "e4m3", {"epilogue": "silu", "gated": True}, ports=("weight", "normed_scale", "w_scale", "out_scale", "rows"), normed="e4m3", out="e4m3", rows=t - 2, meet=64, distributions=("normal",)) for t in (5, 40)],
     case(9, 40, 136, "bf16", "bf16", ports=("weight",), meet=8, distributions=("normal",), note="no room for all rows: norm and the product run"),
     case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),

@@ -183,8 +183,9 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
       const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated) {
-        static const char kAligned[16] = {};
+        alignas(16) static int32_t kAligned[4] = {};
         Args a{};
+        a.meet = kAligned, a.room = GemmGpu::kStreamTokens;
         a.norm.x_dtype = a.norm.w_dtype = DType::bf16, a.norm.out_dtype = normed;
         a.norm.T = a.g.T = static_cast<int32_t>(T), a.norm.H = a.g.K = static_cast<int32_t>(K), a.g.N = static_cast<int32_t>(N);
         a.norm.x_stride = a.norm.out_stride = a.g.x_stride = a.g.w_stride = K, a.g.out_stride = gated ? N / 2 : N;
@@ -200,6 +201,12 @@ struct norm_gemm : TwoParts<norm_gemm> {
       one(DType::bf16, 2, 128, 576, true);
       one(DType::e4m3, 1, 96, 1040, false);
       one(DType::e4m3, 1, 48, 384, true);
+      one(DType::bf16, 3, 6144, 1024, false);
+      one(DType::bf16, 17, 200, 4096, false);
+      one(DType::bf16, 64, 72, 8192, false);
+      one(DType::bf16, 8, 192, 2048, true);
+      one(DType::e4m3, 8, 64, 1040, false);
+      one(DType::e4m3, 20, 2080, 512, false);
     }
   };
 };
