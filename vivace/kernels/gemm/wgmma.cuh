@@ -94,7 +94,7 @@ struct WgmmaRing {
   }
   /// Adds products of the next `steps` stages; the last one's may be on their way still, where sums stay in the tensor unit.
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
-    constexpr bool kRoom = P.tokens <= (P.rows == 128 && P.split == 1 ? 128 : 64);  // registers for a third set of sums
+    constexpr bool kRoom = P.tokens <= (P.split == 1 && (P.rows == 128 || (P.rows == 64 && P.finish != kFinishAny)) ? 128 : 64);  // registers for a third set of sums
     if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
       int even_slot = slot, odd_slot = slot;
