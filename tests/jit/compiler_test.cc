@@ -101,13 +101,13 @@ TEST_F(CompilerTest, OneBadSourceFailsTheCallAndNotTheCompiler) {
 
 TEST_F(CompilerTest, PacksNeedNoCompiler) {
   VV_NEED_NVRTC();
-  std::vector<std::pair<std::string, Binary>> entries;
+  std::vector<std::pair<std::string, BinaryPtr>> entries;
   for (Arch arch : {Arch::sm80, Arch::sm90a})
     for (int k = 0; k < 3; ++k) {
       const Source s = add_source(k, arch);
       Result<Binary> b = compile(s);
       ASSERT_TRUE(b.ok()) << b.status().to_string();
-      entries.emplace_back(cache_key(s), std::move(b).value());
+      entries.emplace_back(cache_key(s), std::make_shared<Binary>(std::move(b).value()));
     }
   const std::string path = root_ + "/kernels.pack";
   ASSERT_TRUE(write_pack(path, entries).ok());
@@ -125,11 +125,11 @@ TEST_F(CompilerTest, PacksNeedNoCompiler) {
 
 class PackTest : public CompilerTest {
  protected:
-  static Binary binary(char fill) {
+  static BinaryPtr binary(char fill) {
     Binary b;
     b.cubin = std::string(30, fill);
     b.arch = "sm_80";
-    return b;
+    return std::make_shared<Binary>(std::move(b));
   }
   static std::string key(char c) { return std::string(64, c); }
   static std::string slurp(const std::string& path) {
@@ -141,8 +141,8 @@ class PackTest : public CompilerTest {
 };
 
 TEST_F(PackTest, FindsEveryKeyAndIsDeterministic) {
-  const std::vector<std::pair<std::string, Binary>> list = {{key('c'), binary('3')}, {key('a'), binary('1')}, {key('b'), binary('2')}};
-  const std::vector<std::pair<std::string, Binary>> other = {list[1], list[2], list[0]};
+  const std::vector<std::pair<std::string, BinaryPtr>> list = {{key('c'), binary('3')}, {key('a'), binary('1')}, {key('b'), binary('2')}};
+  const std::vector<std::pair<std::string, BinaryPtr>> other = {list[1], list[2], list[0]};
   ASSERT_TRUE(write_pack(root_ + "/p", list).ok());
   ASSERT_TRUE(write_pack(root_ + "/q", other).ok());
   EXPECT_EQ(slurp(root_ + "/p"), slurp(root_ + "/q"));
@@ -152,17 +152,17 @@ TEST_F(PackTest, FindsEveryKeyAndIsDeterministic) {
   for (const auto& [k, b] : list) {
     const Result<Binary> found = p->find(k);
     ASSERT_TRUE(found.ok());
-    EXPECT_EQ(found->cubin, b.cubin);
+    EXPECT_EQ(found->cubin, b->cubin);
   }
   EXPECT_EQ(p->find(key('d')).status().code(), Code::kNotFound);
   EXPECT_EQ(p->find("").status().code(), Code::kNotFound);
   EXPECT_EQ(write_pack(root_ + "/r", std::vector{list[0], list[0]}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(write_pack(root_ + "/r", std::vector{std::pair<std::string, Binary>{"../x", binary('1')}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(write_pack(root_ + "/r", std::vector{std::pair<std::string, BinaryPtr>{"../x", binary('1')}}).code(), Code::kInvalidArgument);
   EXPECT_EQ(Pack::open(root_ + "/none").status().code(), Code::kNotFound);
 }
 
 TEST_F(PackTest, EveryDamageIsFound) {
-  const std::vector<std::pair<std::string, Binary>> list = {{key('a'), binary('1')}, {key('b'), binary('2')}};
+  const std::vector<std::pair<std::string, BinaryPtr>> list = {{key('a'), binary('1')}, {key('b'), binary('2')}};
   const std::string path = root_ + "/p";
   ASSERT_TRUE(write_pack(path, list).ok());
   const std::string good = slurp(path);

@@ -1,5 +1,6 @@
 // Source and Binary: what goes into a compile and what comes out. Both are plain data.
 #pragma once
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,7 @@ struct Binary {
   /// The symbol of an expression. Errors: NotFound lists what there is.
   Result<std::string> symbol(std::string_view expression) const;
 };
+using BinaryPtr = std::shared_ptr<const Binary>;
 
 /// Byte form, and back with every length checked. Errors: CorruptData.
 std::string serialize(const Binary& binary);

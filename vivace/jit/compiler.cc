@@ -55,8 +55,8 @@ Result<Binary> Compiler::build(const Source& source, Lane& lane) const {
   if (forbidden_)
     return Status(Code::kFailedPrecondition, strf("%s for %s would have to be compiled, and the engine is ready and strict: add it to the "
                                                   "warm-up, or to a pack with `vivace pack`", source.name.c_str(), name(source.arch)));
-  if (lane.helped && !lane.helper) {
-    if (Result<Helper> h = Helper::start(); h.ok()) lane.helper.emplace(std::move(h).value());
+  if (lane.helped && !lane.helper) {  // loading NVRTC takes longer than all kernels from the cache: not before one is missing
+    if (Result<Helper> h = nvrtc().ok() ? Helper::start() : nvrtc().status(); h.ok()) lane.helper.emplace(std::move(h).value());
     else lane.helped = false;
   }
   if (lane.helper) {
@@ -138,7 +138,7 @@ Result<std::vector<BinaryPtr>> Compiler::get(std::span<const Source> sources) {
   const size_t cores = std::max(1u, std::thread::hardware_concurrency());
   const size_t jobs = std::min(work.size(), options_.jobs > 0 ? static_cast<size_t>(options_.jobs) : cores);
   std::vector<std::thread> threads;
-  const bool helped = work.size() >= kManySources && nvrtc().ok();
+  const bool helped = work.size() >= kManySources;
   for (size_t j = 1; j < jobs; ++j) threads.emplace_back(worker, helped);
   worker(false);
   for (std::thread& t : threads) t.join();

@@ -14,7 +14,6 @@
 
 namespace vivace::jit {
 
-using BinaryPtr = std::shared_ptr<const Binary>;
 
 struct Progress {
   size_t done = 0, total = 0;

@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "vivace/base/check.h"
 #include "vivace/base/sha256.h"
@@ -105,32 +107,48 @@ std::vector<std::string> Pack::keys() const {
 
 const std::string& Pack::path() const { return rep_->path; }
 
-Status write_pack(const std::string& path, std::span<const std::pair<std::string, Binary>> binaries) {
-  std::vector<const std::pair<std::string, Binary>*> sorted;
+Status write_pack(const std::string& path, std::span<const std::pair<std::string, BinaryPtr>> binaries) {
+  std::vector<const std::pair<std::string, BinaryPtr>*> sorted;
   for (const auto& b : binaries) sorted.push_back(&b);
   std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
-  std::string index, data;
   for (size_t i = 0; i < sorted.size(); ++i) {
     const std::string& key = sorted[i]->first;
     if (key.size() != kKeyBytes || key.find_first_not_of("0123456789abcdef") != std::string::npos)
       return Status(Code::kInvalidArgument, "pack key \"" + key + "\": 64 lower-case hex digits are wanted");
     if (i > 0 && key == sorted[i - 1]->first) return Status(Code::kInvalidArgument, "pack key " + key + " comes twice");
-    const std::string bytes = serialize(sorted[i]->second);
-    index += key;
-    put_u64(&index, kHead + sorted.size() * kRow + data.size());
-    put_u64(&index, bytes.size());
-    put_digest(&index, bytes);
-    data += bytes;
   }
-  std::string all(kMagic, 8);
-  put_u64(&all, sorted.size());
-  put_digest(&all, index);
-  all += index + data;
+  // Digests take most of the time; some threads, for they also wait for fresh pages.
+  std::vector<std::string> texts(sorted.size());
+  std::vector<Digest> digests(sorted.size());
+  std::atomic<size_t> next{0};
+  const auto worker = [&] {
+    for (size_t i = next++; i < sorted.size(); i = next++) texts[i] = serialize(*sorted[i]->second), digests[i] = sha256(texts[i]);
+  };
+  std::vector<std::thread> threads;
+  for (size_t n = std::min({size_t{8}, size_t{std::max(1u, std::thread::hardware_concurrency())}, sorted.size() / 16 + 1}); n > 1; --n) threads.emplace_back(worker);
+  worker();
+  for (std::thread& t : threads) t.join();
+
+  std::string index;
+  uint64_t offset = kHead + sorted.size() * kRow;
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    index += sorted[i]->first;
+    put_u64(&index, offset);
+    put_u64(&index, texts[i].size());
+    index.append(reinterpret_cast<const char*>(digests[i].data()), digests[i].size());
+    offset += texts[i].size();
+  }
+  std::string head(kMagic, 8);
+  put_u64(&head, sorted.size());
+  put_digest(&head, index);
+  head += index;
 
   const std::string temp = path + ".tmp" + std::to_string(getpid());
   std::FILE* f = std::fopen(temp.c_str(), "wb");
   if (f == nullptr) return Status(Code::kIoError, strf("pack %s: %s", temp.c_str(), std::strerror(errno)));
-  const bool written = std::fwrite(all.data(), 1, all.size(), f) == all.size() && std::fflush(f) == 0 && fsync(fileno(f)) == 0;
+  bool written = std::fwrite(head.data(), 1, head.size(), f) == head.size();
+  for (const std::string& text : texts) written = written && std::fwrite(text.data(), 1, text.size(), f) == text.size();
+  written = written && std::fflush(f) == 0 && fsync(fileno(f)) == 0;
   const bool closed = std::fclose(f) == 0;
   if (written && closed && std::rename(temp.c_str(), path.c_str()) == 0) return Status();
   const Status s(Code::kIoError, strf("pack %s could not be written: %s", path.c_str(), std::strerror(errno)));

@@ -28,6 +28,6 @@ class Pack {
 
 /// Writes a pack (temporary file, then rename). Equal inputs give equal bytes, in any order.
 /// Errors: InvalidArgument for a malformed or repeated key.
-Status write_pack(const std::string& path, std::span<const std::pair<std::string, Binary>> binaries);
+Status write_pack(const std::string& path, std::span<const std::pair<std::string, BinaryPtr>> binaries);
 
 }  // namespace vivace::jit

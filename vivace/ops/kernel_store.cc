@@ -130,8 +130,8 @@ Result<size_t> pack_kernels(const std::string& path, std::span<const OpRow* cons
   if (sources.empty()) return Status(Code::kInvalidArgument, "pack " + path + ": no op asked for has kernels for the chips asked for");
   VV_ASSIGN(const std::unique_ptr<jit::Compiler> all, jit::Compiler::create(std::move(options)));
   VV_ASSIGN(const std::vector<jit::BinaryPtr> binaries, all->get(sources));
-  std::vector<std::pair<std::string, jit::Binary>> entries;
-  for (size_t i = 0; i < sources.size(); ++i) entries.emplace_back(jit::cache_key(sources[i]), *binaries[i]);
+  std::vector<std::pair<std::string, jit::BinaryPtr>> entries;
+  for (size_t i = 0; i < sources.size(); ++i) entries.emplace_back(jit::cache_key(sources[i]), binaries[i]);
   VV_TRY(jit::write_pack(path, entries));
   return entries.size();
 }
