@@ -8,6 +8,9 @@ nothing between groups. Nor does it carry __syncwarp() to a barrier in shared me
 for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_widened and norm_gemm
 are run with an arrival of every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes
 otherwise depends on scores.
+
+A wait at the cluster's barrier does not end under racecheck before every warp of the block waits there, though all have arrived:
+a warp that fills a ring with ordinary stores, and waits for the cluster behind that, does so before.
 """
 from pathlib import Path
 
@@ -21,6 +24,9 @@ EVEN = [
     (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
     (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full), kMakers);", "ptx::mbarrier_init(wgmma_made<P>(full), 32 * kMakers);"),
     (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 1);", "ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 32);"),
+    (K + "gemm/wgmma.cuh", "        wgmma_fill<T, P>(", "        if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n        wgmma_fill<T, P>("),
+    (K + "gemm/wgmma.cuh", "    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n    if constexpr (kStaged)",
+     "    if constexpr (P.parts() > 1 && !kShared)\n      if (P.aligned || warp != P.rows / 16) ptx::cluster_wait<C>();\n    if constexpr (kStaged)"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmWiden::kWarps);"),
     (K + "gemm/widened.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
