@@ -76,9 +76,9 @@ struct GemmTiles {
     const bool deep = l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= kMultiprocessors));
     return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, deep ? kSmem : kHalfSmem);
   }
-  /// Parts of K above 64 tokens: two where rows are few and long, which 256 tokens gain by (1024 x 4096: 9.0 us for 12.9)
-  /// and which costs 4096 tokens their widest tile (52.0 us for 45.6).
-  static constexpr int many_split(int64_t N, int64_t k_bytes) { return N <= 2048 && k_bytes >= 8192 ? 2 : 1; }
+  /// Parts of K above 64 tokens: two where rows are long and so few that 256 tokens leave the chip half empty, which these gain by (1024 x
+  /// 4096: 7.8 us for 8.8) and which costs 4096 tokens their widest tile (52.6 us for 46.2).
+  static constexpr int many_split(int64_t N, int64_t k_bytes) { return N <= 1152 && k_bytes >= 8192 ? 2 : 1; }
   static constexpr Wgmma many(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     const int split = many_split(N, k_bytes);
     const int64_t tiles = (T + l.tokens - 1) / l.tokens * ((N + l.rows - 1) / l.rows);
