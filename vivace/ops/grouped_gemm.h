@@ -57,7 +57,7 @@ struct grouped_gemm {
         .x = c.ptr("x"), .w = w.data, .offsets = c.ptr<int32_t>("offsets"), .counts = c.ptr<int32_t>("counts"), .out = c.ptr("out"), .x_stride = rows == c.dim("A") ? c.row_stride("x") : 0,
         .w_stride = c.row_stride("w"), .out_stride = c.row_stride("out"), .A = static_cast<int32_t>(c.dim("A")),
         .E = static_cast<int32_t>(c.dim("E")), .N = static_cast<int32_t>(c.dim("N")), .K = static_cast<int32_t>(c.dim("K")),
-        .act = act, .x_dtype = c["x"].dtype, .w_dtype = w.dtype, .out_dtype = c["out"].dtype,
+        .act = act, .x_dtype = c["x"].dtype, .w_dtype = w.dtype, .out_dtype = c["out"].dtype, .gate = kernels::Activation::none,
     };
     return {};
   }
@@ -110,15 +110,17 @@ struct grouped_gemm {
     }
     static std::string instance(const Key& k) {
       if (k.wgmma.rows == 0) return Codes::instance("grouped_gemm", k.codes);
-      return kernel_expression("grouped_wgmma<%s, %s, vivace::kernels::GroupedWgmma{%d, %d, %d}>", type_name(k.codes.x), type_name(k.codes.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages);
+      return kernel_expression("grouped_wgmma<%s, %s, vivace::kernels::GroupedWgmma{%d, %d, %d, %s}>", type_name(k.codes.x), type_name(k.codes.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages,
+                               k.wgmma.gated ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t groups = a.E < a.A ? a.E : a.A;
-      const auto tiles = [&](int tokens, int rows) { return (groups + a.A / tokens) * ((a.N + rows - 1) / rows); };
+      const int64_t columns = k.wgmma.gated ? a.N / 2 : a.N;
+      const auto tiles = [&](int tokens, int rows) { return (groups + a.A / tokens) * ((columns + rows - 1) / rows); };
       if (k.wgmma.rows == 0) return Codes::shape(k.codes, tiles(k.codes.p.tokens(), k.codes.p.rows()), a.A, launch);
       launch->block[0] = static_cast<uint32_t>(k.wgmma.threads());
       launch->smem_bytes = static_cast<uint32_t>(k.wgmma.smem_bytes());
-      launch->grid[0] = static_cast<uint32_t>(std::min<int64_t>(tiles(k.wgmma.tokens, k.wgmma.rows), INT32_MAX));
+      launch->grid[0] = static_cast<uint32_t>(std::min<int64_t>(tiles(k.wgmma.tokens, k.wgmma.columns()), INT32_MAX));
     }
     /// Tensor maps, and as many blocks as the chip holds at once.
     static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
@@ -134,7 +136,7 @@ struct grouped_gemm {
       kernels::GroupedWgmmaArgs args{};
       const bool one = a.x_stride == 0;
       VV_TRY(device::encode_map({.data = a.x, .rows = one ? 1 : a.A, .columns = a.K, .pitch = (one ? a.K : a.x_stride) * bytes, .element_bytes = bytes, .box_rows = k.wgmma.box()}, &args.x_map));
-      VV_TRY(device::encode_map({.data = a.w, .rows = int64_t{a.E} * a.N, .columns = a.K, .pitch = int64_t{a.K} * bytes, .element_bytes = bytes, .box_rows = k.wgmma.rows}, &args.w_map));
+      VV_TRY(device::encode_map({.data = a.w, .rows = int64_t{a.E} * a.N, .columns = a.K, .pitch = int64_t{a.K} * bytes, .element_bytes = bytes, .box_rows = k.wgmma.box_w()}, &args.w_map));
       args.g = a;
       launch->set_args(args);
       launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(device.info().sm_count * at_once));

@@ -60,12 +60,13 @@ struct moe_mlp {
     const Tensor& rows = one ? c["x"] : gathered;
     if (Tensor both = c["w_gate"]; side_by_side(both, c["w_up"])) {
       both.shape.dim[1] *= 2;  // each expert's gate and up are one matrix
-      VV_TRY(rec(ops::grouped_gemm, {{"x", rows}, {"w", both}, {"offsets", offsets}, {"out", c["gate_up"]}}, {{"act", mode("w_gate")}}));
+      VV_TRY(rec(ops::grouped_gated_gemm, {{"x", rows}, {"w", both}, {"offsets", offsets}, {"gate_up", c["gate_up"]}, {"out", c["hidden"]}},
+                 {{"act", kActs[c.integer("act")]}, {"quant", mode("w_gate")}}));
     } else {
       VV_TRY(experts(rows, "w_gate", part(c["gate_up"], 0, M)));
       VV_TRY(experts(rows, "w_up", part(c["gate_up"], M, M)));
+      VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}}, {{"act", kActs[c.integer("act")]}}));
     }
-    VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}}, {{"act", kActs[c.integer("act")]}}));
     VV_TRY(experts(c["hidden"], "w_down", c["expert_out"]));
     return rec(ops::moe_combine, {{"y", c["expert_out"]}, {"place", c["place"]}, {"weights", c["weights"]}, {"residual", c["residual"]}, {"out", c["out"]}, {"rows", c["rows"]}});
   }

@@ -14,6 +14,7 @@ struct GroupedGemmArgs {
   int32_t A, E, N, K;
   GemmAct act;
   DType x_dtype, w_dtype, out_dtype;
+  Activation gate;  // of a gated product: what becomes of the first half of W's rows, see vivace/ops/grouped_gated_gemm.h
 
   /// Rows [*first, *end) of group e, inside of [0, A].
   VV_HD constexpr void rows_of(int e, int32_t* first, int32_t* end) const {
@@ -36,11 +37,14 @@ struct GroupedWgmma {
   int32_t rows;    // of W a tile: 64 or 128
   int32_t tokens;  // of x a tile, at most: 64, 128 or 256
   int32_t stages;
+  bool gated = false;  // half of a tile's rows are gates, half the ups of the same columns, 32 by 32
   constexpr bool operator==(const GroupedWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
   VV_HD constexpr bool wide() const { return tokens > 128; }  // multiplying warps need most of the registers
   VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
+  VV_HD constexpr int columns() const { return gated ? rows / 2 : rows; }   // of out a tile
+  VV_HD constexpr int box_w() const { return gated ? 32 : rows; }           // rows of W a copy brings
   VV_HD constexpr int box() const { return tokens / 8; }  // rows of x a copy brings, and the narrowest width
   VV_HD constexpr int stage_bytes() const { return (rows + tokens) * 128; }
   VV_HD static constexpr int turn_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
@@ -50,7 +54,7 @@ struct GroupedWgmma {
 
 struct GroupedWgmmaArgs {
   TensorMap x_map;  // [A, K], boxes of box() rows x 128 bytes
-  TensorMap w_map;  // [E * N, K], boxes of rows x 128 bytes
+  TensorMap w_map;  // [E * N, K], boxes of box_w() rows x 128 bytes
   GroupedGemmArgs g;
 };
 

@@ -5,6 +5,7 @@
 // before the dependency wait. A token's sum is wgmma over K in order: the same in every tile and width.
 #pragma once
 #include "vivace/kernels/moe/group_tile.cuh"
+#include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
@@ -23,7 +24,7 @@ struct alignas(16) GroupStage {
 template <class T, GroupedWgmma P>
 __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base, uint32_t full, uint32_t empty, GroupStage* stages) {
   constexpr int kStep = 128 / sizeof(T);
-  const int steps = (args.g.K + kStep - 1) / kStep, tiles_n = (args.g.N + P.rows - 1) / P.rows;
+  const int half = args.g.N / 2, steps = (args.g.K + kStep - 1) / kStep, tiles_n = ((P.gated ? half : args.g.N) + P.columns() - 1) / P.columns();
   const uint64_t policy_x = ptx::evict_last();
   GroupCursor<P.tokens> cursor(args.g);
   int slot = 0, parity = 1;  // the first turn finds every slot free
@@ -31,7 +32,7 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
     const GroupTile tile = cursor.seek(i / tiles_n);
     if (threadIdx.x % 32 == 0) {
       const bool one = args.g.x_stride == 0;
-      const int n0 = i % tiles_n * P.rows, boxes = one ? 1 : (tile.count + P.box() - 1) / P.box();
+      const int n0 = i % tiles_n * P.columns(), boxes = one ? 1 : (tile.count + P.box() - 1) / P.box();
       const uint64_t policy_w = tile.count < P.tokens ? ptx::evict_first() : ptx::evict_normal();
       for (int k = 0; k < (tile.group < 0 ? 1 : steps); ++k) {
         ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
@@ -42,7 +43,8 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
         }
         ptx::mbarrier_expect(full + 8 * slot, (P.rows + boxes * P.box()) * 128);
         const uint32_t to = base + slot * P.stage_bytes();
-        ptx::tma_load(to, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0, policy_w);
+        for (int b = 0; b < P.rows / P.box_w(); ++b)  // gated: gates, ups, gates, ups
+          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * 32 : 0), policy_w);
         for (int b = 0; b < boxes; ++b)
           ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep, one ? 0 : tile.first + b * P.box(), policy_x);
         if (++slot == P.stages) slot = 0, parity ^= 1;
@@ -111,22 +113,29 @@ struct GroupedProducts {
   }
 
   /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side. Where x has
-  /// one row, the first token's leave for all.
+  /// one row, the first token's leave for all. Gated: two warps have gates and two the ups of the same columns, and each
+  /// warp's lanes take a quarter of these, both rounded to Out first.
   template <int kWidth>
   __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile) const {
-    constexpr int kStride = P.turn_stride();
+    constexpr int kStride = P.turn_stride(), V = P.gated ? 2 : 4;
     const bool one = a.x_stride == 0;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4, n = tile.n0 + warp * 16 + lane % 4 * 4;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
+    const int column = (warp % 4 * 4 + lane % 4) * V, n = tile.n0 + warp / 4 * 16 * V + column, N = P.gated ? a.N / 2 : a.N;
     float* const turn = turns + warp * 8 * kStride;  // the warp's
-    const bool vector = a.N % 4 == 0 && a.out_stride % 4 == 0 && reinterpret_cast<uint64_t>(a.out) % (4 * sizeof(Out)) == 0;
+    const float* const from = turns + (warp / 4 * 4 + column / 16) * 8 * kStride + column % 16;
+    const auto meet = [&] {
+      if constexpr (P.gated) ptx::named_barrier<128>(1 + warp / 4);
+      else __syncwarp();
+    };
+    const bool vector = N % V == 0 && a.out_stride % V == 0 && reinterpret_cast<uint64_t>(a.out) % (V * sizeof(Out)) == 0;
     Out* out = static_cast<Out*>(a.out) + (int64_t{tile.first} + token) * a.out_stride + n;
-    const auto leave = [&](const float (&y)[4]) {
-      if (vector && n < a.N) {
-        store<4>(out, y);
+    const auto leave = [&](const float (&y)[V]) {
+      if (vector && n < N) {
+        store<V>(out, y);
       } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (n + i < a.N) out[i] = from_float<Out>(y[i]);
+        for (int i = 0; i < V; ++i)
+          if (n + i < N) out[i] = from_float<Out>(y[i]);
       }
     };
 #pragma unroll
@@ -135,10 +144,19 @@ struct GroupedProducts {
       float* to = turn + lane % 4 * 2 * kStride + lane / 4;
       to[0] = acc[4 * j], to[kStride] = acc[4 * j + 1];
       to[8] = acc[4 * j + 2], to[kStride + 8] = acc[4 * j + 3];
-      __syncwarp();
-      float y[4];
-      load<4>(turn + (one ? 0 : token) * kStride + lane % 4 * 4, y);
-      __syncwarp();
+      meet();
+      float y[V];
+      load<V>(from + (one ? 0 : token) * kStride, y);
+      if constexpr (P.gated) {
+        float up[V];
+        load<V>(from + (16 + (one ? 0 : token)) * kStride, up);
+#pragma unroll
+        for (int i = 0; i < V; ++i) y[i] = to_float(from_float<Out>(y[i])), up[i] = to_float(from_float<Out>(up[i]));
+        activate_all(a.gate, y);
+#pragma unroll
+        for (int i = 0; i < V; ++i) y[i] *= up[i];
+      }
+      meet();
       if (one) {
         for (int row = token; row < tile.count; row += 8, out += 8 * a.out_stride) leave(y);
         return;

@@ -1,0 +1,52 @@
+"""Reference of `grouped_gated_gemm`: the references of grouped_gemm and act_mul, one after the other."""
+import numpy as np
+
+from tests.ref import act_mul, gated_mlp, gemm, grouped_gemm
+from tests.ref.common import Case, Inputs, rounding
+
+SCRATCH = ("gate_up",)
+
+
+def _products(x, w, offsets, quant, dtypes, rows):
+    call = {"x": x, "w": w, "offsets": offsets}
+    return call, grouped_gemm.ref(**call, **gated_mlp._mode(quant, dtypes["w"]), dtypes={**dtypes, "out": dtypes["gate_up"]}, dims={"A": rows})["out"]
+
+
+def ref(x, w, offsets, *, gate_up=None, act="silu", quant="f32", dtypes, dims):
+    _, both = _products(x, w, offsets, quant, dtypes, dims["A"])
+    return {"out": act_mul.ref(x=both, act=act, dtypes={"x": dtypes["gate_up"], "out": dtypes["out"]})["out"]}
+
+
+def left_alone(port, case):
+    """Rows of no group."""
+    return grouped_gemm.left_alone(port, case)
+
+
+def bound(port, value, dtype, inputs):
+    """As gated_mlp's hidden rows."""
+    d, quant, kind = inputs.case.dtypes, inputs.case.attrs.get("quant", "f32"), inputs.case.attrs.get("act", "silu")
+    call, both = _products(inputs["x"], inputs["w"], inputs["offsets"], quant, d, len(value))
+    part = Case(inputs.case.dims, {"x": d["x"], "w": d["w"], "out": d["gate_up"]}, gated_mlp._mode(quant, d["w"]))
+    error = grouped_gemm.bound("out", both, d["gate_up"], Inputs(call, part))
+    (gate, up), (e_gate, e_up) = (np.split(m, 2, axis=1) for m in (both, error))
+    return 1.13 * (np.abs(up) + e_up) * e_gate + (np.abs(act_mul.activate(kind, gate)) + e_gate) * e_up + 1e-6 * np.abs(gate * up) + rounding(value, dtype)
+
+
+def case(A, E, N, K, offsets, x, w, attrs=None, X=None, scratch=None, **options):
+    dtypes = {"x": x, "w": w, "offsets": "i32", "gate_up": scratch or x, "out": scratch or x}
+    return Case({"A": A, "X": X or A, "E": E, "N": N, "K": K}, dtypes, attrs or {}, values={"offsets": np.array(offsets), "w": lambda rng, shape: rng.uniform(-0.25, 0.25, shape)},
+                distributions=("normal", "tiny", "zero"), **options)
+
+
+CASES = [
+    case(9, 4, 20, 48, [0, 3, 3, 8, 9], "f32", "f32"),
+    *[case(9, 4, 40, 64, [0, 3, 3, 8, 9], t, t, {"act": act}) for t in ("bf16", "f16") for act in ("silu", "gelu_tanh", "gelu_erf")],
+    *[case(8, 12, 96, 136, [0, 1, 1, 2, 2, 3, 4, 5, 6, 6, 7, 7, 8], t, t, X=1, note="one row for every expert") for t in ("bf16", "f16", "f32")],
+    case(75, 2, 136, 200, [0, 70, 75], "bf16", "bf16", note="a group of several widths"),
+    case(75, 2, 136, 200, [0, 70, 75], "bf16", "bf16", scratch="f32"),
+    case(300, 2, 33, 72, [0, 290, 300], "f16", "f16", note="a group of several tiles, an odd number of columns"),
+    case(700, 2, 72, 64, [0, 300, 700], "bf16", "bf16", note="groups of hundreds"),
+    case(9, 40, 72, 136, [0] * 7 + [2] * 30 + [7] * 4, "bf16", "bf16", note="more groups than a warp has lanes; rows of none"),
+    *[case(7, 3, 32, 64, [0, 1, 5, 7], "f32", q, {"quant": quant}) for q in gemm.BLOCKS32 for quant in ("f32", "q8")],
+    *[case(7, 3, 32, 256, [0, 1, 5, 7], "bf16", q) for q in gemm.K_QUANTS],
+]
