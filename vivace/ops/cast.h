@@ -1,8 +1,10 @@
 // cast: one floating-point type to another; with equal types a strided copy.
 #pragma once
+#include <algorithm>
+
 #include "vivace/kernels/copy/cast.h"
 #include "vivace/ops/call.h"
-#include "vivace/ops/gpu.h"
+#include "vivace/ops/stretch.h"
 
 namespace vivace::cpu {
 class Pool;
@@ -46,34 +48,25 @@ struct cast {
 
   struct Gpu {
     static constexpr const char* kHeader = "vivace/kernels/copy/cast.cuh";
-    using Policy = kernels::CastPolicy;
     struct Key {
       DType in, out;
-      Policy p;
+      kernels::StretchPolicy p;
       bool operator==(const Key&) const = default;
     };
-    // As kStretchTactics: accesses of at most 16 bytes on the wider side.
-    static constexpr Policy kTactics[] = {{128, 8, 1}, {256, 8, 2}, {128, 4, 2}, {256, 4, 2}, {128, 1, 4}};
-    static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
+    static int widest(DType in, DType out) { return std::max(info(in).bytes, info(out).bytes); }
+    static double moved(DType in, DType out) { return info(in).bytes + info(out).bytes; }
 
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, kTactics[!wide ? 4 : (a.x_dtype == DType::f32 || a.out_dtype == DType::f32 ? 2 : 0) + (int64_t{a.T} * a.H >= kManyElements ? 1 : 0)]};
+      const bool wide = vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      return Key{a.x_dtype, a.out_dtype, pick_stretch(a.T, a.H, wide, widest(a.x_dtype, a.out_dtype), moved(a.x_dtype, a.out_dtype))};
     }
-    static std::string instance(const Key& k) {
-      return kernel_expression("cast<%s, %s, vivace::kernels::CastPolicy{%d, %d, %d}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.vec, k.p.items);
-    }
-    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = static_cast<uint32_t>(a.T * ((a.H + k.p.stretch() - 1) / k.p.stretch()));
-      launch->block[0] = static_cast<uint32_t>(k.p.threads);
-    }
+    static std::string instance(const Key& k) { return stretch_expression("cast", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.H, k.p, launch); }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::e4m3, DType::e5m2};
       for (const DType in : kTypes)
-        for (const DType out : kTypes)
-          for (const Policy& p : kTactics)
-            if (p.vec == 1 || (p.vec == 4) == (in == DType::f32 || out == DType::f32)) visit(Key{in, out, p});
+        for (const DType out : kTypes) each_stretch(widest(in, out), moved(in, out), [&](const auto& p) { visit(Key{in, out, p}); });
     }
   };
 };

@@ -59,7 +59,7 @@ struct dequantize {
     };
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, pick_stretch(a.T, a.H, wide, info(a.out_dtype).bytes)};
+      return Key{a.x_dtype, a.out_dtype, pick_stretch(a.T, a.H, wide, info(a.out_dtype).bytes, 1 + info(a.out_dtype).bytes)};
     }
     static std::string instance(const Key& k) {
       return stretch_expression("dequantize", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p);
@@ -69,8 +69,7 @@ struct dequantize {
     static void instances(Arch, Visit&& visit) {
       for (const DType in : {DType::e4m3, DType::i8})
         for (const DType out : {DType::f32, DType::bf16, DType::f16})
-          for (const auto& p : kStretchTactics)
-            if (stretch_serves(p, info(out).bytes)) visit(Key{in, out, p});
+          each_stretch(info(out).bytes, 1 + info(out).bytes, [&](const auto& p) { visit(Key{in, out, p}); });
     }
   };
 };

@@ -45,14 +45,13 @@ struct fill {
       kernels::StretchPolicy p;
       bool operator==(const Key&) const = default;
     };
-    static Result<Key> pick(const Args& a, Arch) { return Key{a.dtype, pick_stretch(a.T, a.H, vectorizable(a.out, a.out_stride, a.dtype, 8), info(a.dtype).bytes)}; }
+    static Result<Key> pick(const Args& a, Arch) { return Key{a.dtype, pick_stretch(a.T, a.H, vectorizable(a.out, a.out_stride, a.dtype, 8), info(a.dtype).bytes, info(a.dtype).bytes)}; }
     static std::string instance(const Key& k) { return stretch_expression("fill", type_name(k.t), k.p); }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.H, k.p, launch); }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
-        for (const auto& p : kStretchTactics)
-          if (stretch_serves(p, info(t).bytes)) visit(Key{t, p});
+        each_stretch(info(t).bytes, info(t).bytes, [&](const auto& p) { visit(Key{t, p}); });
     }
   };
 };

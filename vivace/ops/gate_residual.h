@@ -67,19 +67,19 @@ struct gate_residual {
       kernels::StretchPolicy p;
       bool operator==(const Key&) const = default;
     };
+    static double moved(DType t) { return 3 * info(t).bytes; }  // with a residual
     static Result<Key> pick(const Args& a, Arch) {
       const auto fits = [&](const void* p, int64_t stride) { return vectorizable(p, stride, a.dtype, 8); };
       const bool wide = fits(a.x, a.x_stride) && fits(a.residual, a.residual_stride) && fits(a.bias, 0) &&
                         fits(a.table, a.table_stride) && fits(a.gate, a.gate_stride) && fits(a.out, a.out_stride);
-      return Key{a.dtype, pick_stretch(a.T, a.H, wide, info(a.dtype).bytes)};
+      return Key{a.dtype, pick_stretch(a.T, a.H, wide, info(a.dtype).bytes, moved(a.dtype))};
     }
     static std::string instance(const Key& k) { return stretch_expression("gate_residual", type_name(k.t), k.p); }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.H, k.p, launch); }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
-        for (const auto& p : kStretchTactics)
-          if (stretch_serves(p, info(t).bytes)) visit(Key{t, p});
+        each_stretch(info(t).bytes, moved(t), [&](const auto& p) { visit(Key{t, p}); });
     }
   };
 };

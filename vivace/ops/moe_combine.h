@@ -1,5 +1,7 @@
 // moe_combine: the experts' rows back to their tokens, weighted.
 #pragma once
+#include <algorithm>
+
 #include "vivace/kernels/moe/moe_combine.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/stretch.h"
@@ -58,10 +60,12 @@ struct moe_combine {
       kernels::StretchPolicy p;
       bool operator==(const Key&) const = default;
     };
+    static constexpr double kMoved = 0;  // few larger blocks: a thread reads K rows one after another
+    static int widest(DType in, DType out) { return std::max(info(in).bytes, info(out).bytes); }
     static Result<Key> pick(const Args& a, Arch) {
       const bool wide = vectorizable(a.y, a.y_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8) &&
                         vectorizable(a.residual, a.residual_stride, a.out_dtype, 8);
-      return Key{a.dtype, a.out_dtype, pick_stretch(a.T, a.N, wide, a.dtype == DType::f32 || a.out_dtype == DType::f32 ? 4 : 2)};
+      return Key{a.dtype, a.out_dtype, pick_stretch(a.T, a.N, wide, widest(a.dtype, a.out_dtype), kMoved)};
     }
     static std::string instance(const Key& k) { return stretch_expression("moe_combine", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p); }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.N, k.p, launch); }
@@ -69,8 +73,7 @@ struct moe_combine {
     static void instances(Arch, Visit&& visit) {
       for (const DType in : {DType::f32, DType::bf16, DType::f16})
         for (const DType out : {DType::f32, DType::bf16, DType::f16})
-          for (const auto& p : kStretchTactics)
-            if (stretch_serves(p, in == DType::f32 || out == DType::f32 ? 4 : 2)) visit(Key{in, out, p});
+          each_stretch(widest(in, out), kMoved, [&](const auto& p) { visit(Key{in, out, p}); });
     }
   };
 };

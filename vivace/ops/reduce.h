@@ -49,14 +49,14 @@ struct reduce {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    static constexpr Policy kTactics[] = {{32, true}, {32, false}, {128, true}, {128, false}, {512, true}, {512, false}};
+    static constexpr Policy kTactics[] = {{32, 4, true}, {32, 4, false}, {128, 2, true}, {128, 2, false}, {128, 4, true}, {128, 4, false}, {512, 4, true}, {512, 4, false}};
 
     static Result<Key> pick(const Args& a, Arch) {
-      const int size = a.H <= 1024 ? 0 : a.H <= 8192 ? 1 : 2;
+      const int size = a.H <= 1024 ? 0 : a.H <= 2048 ? 1 : a.H <= 8192 ? 2 : 3;
       return Key{a.dtype, kTactics[2 * size + (vectorizable(a.x, a.x_stride, a.dtype, 8) ? 0 : 1)]};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("reduce<%s, vivace::kernels::ReducePolicy{%d, %s}>", type_name(k.t), k.p.threads, k.p.wide ? "true" : "false");
+      return kernel_expression("reduce<%s, vivace::kernels::ReducePolicy{%d, %d, %s}>", type_name(k.t), k.p.threads, k.p.flight, k.p.wide ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T);

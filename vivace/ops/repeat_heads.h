@@ -54,10 +54,11 @@ struct repeat_heads {
     };
     static constexpr DType bits(int32_t bytes) { return bytes == 4 ? DType::f32 : bytes == 2 ? DType::bf16 : DType::u8; }  // any type of that size
     static int64_t width(const Args& a) { return int64_t{a.Hkv} * a.repeats * a.D; }
+    static double moved(int32_t bytes) { return 1.25 * bytes; }  // of an element of out, with four repeats
     static Result<Key> pick(const Args& a, Arch) {
       const DType t = bits(a.bytes);
       const bool wide = a.D % 8 == 0 && vectorizable(a.x, a.x_stride, t, 8) && vectorizable(a.out, a.out_stride, t, 8);
-      return Key{a.bytes, pick_stretch(a.T, width(a), wide, a.bytes)};
+      return Key{a.bytes, pick_stretch(a.T, width(a), wide, a.bytes, moved(a.bytes))};
     }
     static std::string instance(const Key& k) {
       return stretch_expression("repeat_heads", k.bytes == 4 ? "unsigned int" : k.bytes == 2 ? "unsigned short" : "unsigned char", k.p);
@@ -66,8 +67,7 @@ struct repeat_heads {
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       for (const int32_t bytes : {4, 2, 1})
-        for (const auto& p : kStretchTactics)
-          if (stretch_serves(p, bytes)) visit(Key{bytes, p});
+        each_stretch(bytes, moved(bytes), [&](const auto& p) { visit(Key{bytes, p}); });
     }
   };
 };

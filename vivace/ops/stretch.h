@@ -1,24 +1,35 @@
-// The tactic rows that elementwise ops share, see vivace/kernels/tile/stretch.h.
+// The tactics that elementwise ops share, see vivace/kernels/tile/stretch.h.
 #pragma once
 #include "vivace/kernels/tile/stretch.h"
 #include "vivace/ops/gpu.h"
 
 namespace vivace::ops {
 
-// Latency on few elements, bytes in flight on many; rows of odd length or alignment. The first pair serves
-// elements of up to 2 bytes, the second those of 4: an access of more than 16 bytes would be split, and the
-// halves of a warp's store would not make whole sectors.
-inline constexpr kernels::StretchPolicy kStretchTactics[] = {{128, 8, 1}, {256, 8, 2}, {128, 4, 2}, {256, 4, 2}, {128, 1, 4}};
+inline constexpr kernels::StretchPolicy kAnyStretch = {128, 1, 4};  // rows of odd length or alignment
 
-/// The row of kStretchTactics for T x H elements of at most `bytes`, `wide` where every port allows accesses of 8.
-inline kernels::StretchPolicy pick_stretch(int64_t T, int64_t H, bool wide, int bytes) {
-  constexpr int64_t kManyElements = 1 << 20;
-  if (!wide || H % 8 != 0) return kStretchTactics[4];
-  return kStretchTactics[(bytes > 2 ? 2 : 0) + (T * H >= kManyElements ? 1 : 0)];
+/// Few elements want latency. Many want blocks of 5 KB or more, since the chip begins one each 1.24 ns, and beyond
+/// that short ones: `moved` bytes a column, in and out. Elements of more than 2 `bytes` go by fours: an access of
+/// more than 16 bytes would be split, and the halves of a warp's store would not make whole sectors.
+constexpr kernels::StretchPolicy wide_stretch(bool many, int bytes, double moved) {
+  if (bytes > 2) return many && moved < 5 ? kernels::StretchPolicy{256, 4, 2} : kernels::StretchPolicy{128, 4, 2};
+  if (!many || moved >= 6) return {128, 8, 1};
+  return moved >= 4 ? kernels::StretchPolicy{256, 8, 1} : moved >= 2.5 ? kernels::StretchPolicy{128, 8, 2} : kernels::StretchPolicy{256, 8, 2};
 }
 
-/// Whether pick_stretch gives `p` for elements of at most `bytes`.
-constexpr bool stretch_serves(const kernels::StretchPolicy& p, int bytes) { return p.vec == 1 || (p.vec == 4) == (bytes > 2); }
+/// For T x H elements of at most `bytes`, `wide` where every port allows accesses of 8.
+inline kernels::StretchPolicy pick_stretch(int64_t T, int64_t H, bool wide, int bytes, double moved) {
+  constexpr int64_t kManyElements = 1 << 20, kShortRow = 1024;
+  return wide && H % 8 == 0 ? wide_stretch(T * H >= kManyElements && H > kShortRow, bytes, moved) : kAnyStretch;
+}
+
+/// Each one that pick_stretch() gives for `bytes` and `moved`, once.
+template <class Visit>
+void each_stretch(int bytes, double moved, Visit&& visit) {
+  const kernels::StretchPolicy few = wide_stretch(false, bytes, moved), many = wide_stretch(true, bytes, moved);
+  visit(few);
+  if (many != few) visit(many);
+  visit(kAnyStretch);
+}
 
 inline void shape_stretch(int64_t T, int64_t H, const kernels::StretchPolicy& p, exec::Launch* launch) {
   launch->grid[0] = static_cast<uint32_t>(T * ((H + p.stretch() - 1) / p.stretch()));

@@ -1,6 +1,7 @@
 // Arguments of `cast`, shared by the CPU and CUDA kernels. POD; see vivace/ops/cast.h.
 #pragma once
 #include "vivace/base/dtype.h"
+#include "vivace/kernels/tile/stretch.h"
 
 namespace vivace::kernels {
 
@@ -11,13 +12,6 @@ struct CastArgs {
   int64_t x_stride, out_stride;  // elements a row
   int32_t T, H;
   DType x_dtype, out_dtype;
-};
-
-/// A block converts one stretch of a row.
-struct CastPolicy {
-  int32_t threads, vec, items;
-  constexpr bool operator==(const CastPolicy&) const = default;
-  constexpr int64_t stretch() const { return int64_t{threads} * vec * items; }
 };
 
 }  // namespace vivace::kernels

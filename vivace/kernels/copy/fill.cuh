@@ -9,9 +9,9 @@ namespace vivace::kernels {
 /// Grid: T * ceil(H / stretch) blocks. Writes one element a value.
 template <class E, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) fill(const __grid_constant__ FillArgs a) {
+  const StretchPlace<P> place(a.H);
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const StretchPlace<P> place(a.H);
   if (place.t >= valid_rows(a.rows, a.T)) return;
   float v[P.vec];
 #pragma unroll

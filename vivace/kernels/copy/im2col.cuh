@@ -35,6 +35,8 @@ struct PatchPlace {
   }
 };
 
+// Each kind of columns finds their places when it is made, before the kernel may read anything, and reads what it needs in begin().
+
 /// Any group of columns, element by element: where they lie in a patch, and what becomes of them.
 template <class In, class Out, Im2colPolicy P>
 struct PatchElements {
@@ -46,7 +48,8 @@ struct PatchElements {
   uint32_t place[kPatchGroup];  // elements from the patch's first one, of a patch within the frame
   float scale[kPatchGroup], offset[kPatchGroup];
 
-  __device__ __forceinline__ PatchElements(const Im2colArgs& args, int group) : a(args), col(group * kPatchGroup) {
+  __device__ __forceinline__ PatchElements(const Im2colArgs& args, int group) : a(args), col(group * kPatchGroup) {}
+  __device__ __forceinline__ void begin() {
     PatchPlace at(a, col);
 #pragma unroll
     for (int i = 0; i < kPatchGroup; ++i) {
@@ -116,6 +119,7 @@ struct PatchGroup : PixelPlace {
     const PatchPlace at(a, col);
     line = at.line, pixel = at.pixel, channel = at.channel, place = (at.line * a.W + at.pixel) * a.C + at.channel;
   }
+  __device__ __forceinline__ void begin() {}
   __device__ __forceinline__ bool load(const In* frame, int y, int x, Raw& raw) const {
     const bool real = part && within(a, y, x);
     if (real) raw = load_raw<kPatchGroup, kPatchGroup>(frame + (int64_t{y} * a.W + x) * a.C + place);
@@ -152,6 +156,8 @@ struct PatchPairs : PixelPlace {
 
   __device__ __forceinline__ PatchPairs(const Im2colArgs& args, int group) : a(args), pair(group) {
     line = a.inner.quotient(2 * pair), pixel = a.inner.remainder(2 * pair, line), place = (line * a.W + pixel) * C;
+  }
+  __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int c = 0; c < C; ++c) scale[c] = a.scale != nullptr ? a.scale[c] : 1.0f, offset[c] = a.offset != nullptr ? a.offset[c] : -0.0f;
   }
@@ -200,26 +206,28 @@ struct PatchColumns<In, Out, P> {
 template <class In, class Out, Im2colPolicy P>
 __global__ void __launch_bounds__(P.threads) im2col(const __grid_constant__ Im2colArgs a) {
   using Columns = typename PatchColumns<In, Out, P>::Type;
-  ptx::dependency_wait();
-  ptx::launch_dependents();
   const int groups = P.groups(a), together = P.together(groups), stretches = P.stretches(groups);
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int side = stretches > 1 ? 0 : P.load == kPatchPair ? a.outer.quotient(kPatchPair * thread) : a.groups.quotient(thread);
   const int group = stretches > 1 ? block % stretches * P.threads + thread : thread - side * groups;
-  const int first = (stretches == 1 ? block : block / stretches) * P.rows(groups) + side, valid = valid_rows(a.rows, a.T);
+  const int first = (stretches == 1 ? block : block / stretches) * P.rows(groups) + side;
+  Columns columns(a, group);
+  // The row that was looked at last: its frame, line and place in it.
+  int at = first, n = a.per_frame.quotient(at), patch = a.per_frame.remainder(at, n), oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
+  ptx::dependency_wait();
+  ptx::launch_dependents();
+  const int valid = valid_rows(a.rows, a.T);
   if (side >= together || group >= groups || first >= valid) return;
-  const Columns columns(a, group);
+  columns.begin();
   typename Columns::Raw raw[P.items];
   uint32_t real[P.items];
-  int at = 0, n = 0, oy = 0, ox = 0;  // the row that was looked at last: its frame, line and place in it
 #pragma unroll
   for (int k = 0; k < P.items; ++k) {
     const int t = min(first + k * together, valid - 1);  // rows behind the last are read as it
     if (P.load > 1 && k > 0 && ox + t - at < static_cast<int>(a.per_line.by)) {
       ox += t - at;  // further in the same line of patches; single elements have no registers for it
-    } else {
-      n = a.per_frame.quotient(t);
-      const int patch = a.per_frame.remainder(t, n);
+    } else if (k > 0) {
+      n = a.per_frame.quotient(t), patch = a.per_frame.remainder(t, n);
       oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
     }
     at = t;

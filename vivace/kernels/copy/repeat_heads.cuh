@@ -12,17 +12,20 @@ namespace vivace::kernels {
 template <class E, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) repeat_heads(const __grid_constant__ RepeatHeadsArgs a) {
   using Part = Vec<E, P.vec>;
+  const StretchPlace<P> place(a.Hkv * a.repeats * a.D);
+  int source[P.items];  // column of x
+  place.each_clamped([&](int k, int col) {
+    const int head = a.head.quotient(col), from = a.copies.quotient(head);
+    source[k] = col - (head - from) * a.D;
+  });
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const StretchPlace<P> place(a.Hkv * a.repeats * a.D);
   if (place.t >= valid_rows(a.rows, a.T)) return;
   const E* x = static_cast<const E*>(a.x) + place.t * a.x_stride;
   E* out = static_cast<E*>(a.out) + place.t * a.out_stride;
   Part part[P.items];
-  place.each_clamped([&](int k, int col) {
-    const int head = a.head.quotient(col), from = a.copies.quotient(head);
-    part[k] = *reinterpret_cast<const Part*>(x + col - int64_t{head - from} * a.D);
-  });
+#pragma unroll
+  for (int k = 0; k < P.items; ++k) part[k] = *reinterpret_cast<const Part*>(x + source[k]);
   place.each([&](int k, int col) { *reinterpret_cast<Part*>(out + col) = part[k]; });
 }
 

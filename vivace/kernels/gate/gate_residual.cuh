@@ -10,9 +10,9 @@ namespace vivace::kernels {
 template <class E, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) gate_residual(const __grid_constant__ GateResidualArgs a) {
   constexpr int V = P.vec;
+  const StretchPlace<P> place(a.H);
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const StretchPlace<P> place(a.H);
   const int64_t t = place.t;
   if (t >= valid_rows(a.rows, a.T)) return;
   const auto at = [&](const void* base, int64_t row, int64_t stride) { return static_cast<const E*>(base) + row * stride; };

@@ -30,19 +30,22 @@ struct CodeGroup<In, V, true> {
 /// Grid: T * ceil(H / stretch) blocks. Moves 1 + Out bytes an element. vec divides 128.
 template <class In, class Out, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) dequantize(const __grid_constant__ DequantizeArgs a) {
+  const StretchPlace<P> place(a.H);
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const StretchPlace<P> place(a.H);
   const int64_t t = place.t;
   if (t >= valid_rows(a.rows, a.T)) return;
   const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
-  const float whole = a.scale ? *a.scale : a.row_scale ? a.row_scale[t] : 1.0f;
   CodeGroup<In, P.vec> codes[P.items];
   float scale[P.items];
-  place.each_clamped([&](int k, int col) {
-    codes[k] = *reinterpret_cast<const CodeGroup<In, P.vec>*>(x + col);
-    scale[k] = a.block_scale ? a.block_scale[t * a.block_stride + col / kQuantBlock] : whole;
-  });
+  place.each_clamped([&](int k, int col) { codes[k] = *reinterpret_cast<const CodeGroup<In, P.vec>*>(x + col); });
+  if (a.block_scale != nullptr) {
+    place.each_clamped([&](int k, int col) { scale[k] = a.block_scale[t * a.block_stride + col / kQuantBlock]; });
+  } else {
+    const float whole = a.scale ? *a.scale : a.row_scale ? a.row_scale[t] : 1.0f;
+#pragma unroll
+    for (float& s : scale) s = whole;
+  }
   place.each([&](int k, int col) {
     float v[P.vec];
     codes[k].values(v);

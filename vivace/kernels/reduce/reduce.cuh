@@ -13,10 +13,10 @@ struct MaxOfAny {
   __device__ __forceinline__ float operator()(float p, float q) const { return fmaxf(p, q); }
 };
 
-/// Grid: T blocks. Reads each element once; up to four accesses of 8 in flight a thread.
+/// Grid: T blocks. Reads each element once; P.flight accesses of 8 in flight a thread, which does not change the order of a sum.
 template <class In, ReducePolicy P>
 __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ ReduceArgs a) {
-  constexpr int V = 8, kFlight = 4;
+  constexpr int V = 8, kFlight = P.flight;
   __shared__ float scratch[32];
   ptx::dependency_wait();
   ptx::launch_dependents();
@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ Redu
   const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
   const bool adds = a.kind == Reduction::sum || a.kind == Reduction::mean;
   const float identity = a.kind == Reduction::max ? -__uint_as_float(0x7f800000u) : 0.0f;
+  const uint32_t kept = a.kind == Reduction::amax ? 0x7fffffffu : 0xffffffffu;  // of a value's bits
   float total = identity;
   for (int64_t base = int64_t{threadIdx.x} * V; base < H; base += int64_t{P.threads} * V * kFlight) {
     float v[kFlight][V];
@@ -51,18 +52,25 @@ __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ Redu
 #pragma unroll
         for (int i = 0; i < V; ++i) v[k][i] = base + k * kStep + i < H ? to_float(x[base + k * kStep + i]) : identity;
     }
+    if (adds) {
 #pragma unroll
-    for (int k = 0; k < kFlight; ++k)
+      for (int k = 0; k < kFlight; ++k)
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
-        if (adds) total += v[k][i];
-        else total = fmaxf(total, a.kind == Reduction::amax ? fabsf(v[k][i]) : v[k][i]);
+        for (int i = 0; i < V; ++i) total += v[k][i];
+    } else {
+#pragma unroll
+      for (int k = 0; k < kFlight; ++k) {
+        float p[V];
+#pragma unroll
+        for (int i = 0; i < V; ++i) p[i] = __uint_as_float(__float_as_uint(v[k][i]) & kept);
+        total = fmaxf(total, reduce_parts(p, MaxOfAny()));  // by halves: a maximum has no order
       }
+    }
   }
   if (adds) {
-    total = block_reduce<P.threads>(total, scratch, Sum());
+    total = block_reduce<P.threads, false>(total, scratch, Sum());
   } else {
-    total = block_reduce<P.threads>(total, scratch, MaxOfAny());
+    total = block_reduce<P.threads, false>(total, scratch, MaxOfAny());
   }
   if (threadIdx.x == 0) a.out[t] = a.kind == Reduction::mean ? total / static_cast<float>(H) : total;
 }

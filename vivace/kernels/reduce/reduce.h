@@ -18,9 +18,10 @@ struct ReduceArgs {
 };
 
 /// A block takes a row, a thread 8 neighbouring columns at a time, by one access if `wide`: the order of
-/// a sum depends on `threads` alone.
+/// a sum depends on `threads` alone, not on `flight`.
 struct ReducePolicy {
   int32_t threads;
+  int32_t flight;  // accesses in flight a thread
   bool wide;
   constexpr bool operator==(const ReducePolicy&) const = default;
 };
