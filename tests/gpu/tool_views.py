@@ -10,7 +10,7 @@ are run with an arrival of every lane, and attention_split with maxima agreed on
 otherwise depends on scores.
 
 A wait at the cluster's barrier does not end under racecheck before every warp of the block waits there, though all have arrived:
-a warp that fills a ring with ordinary stores, and waits for the cluster behind that, does so before.
+warps that fill a ring or make rows, and wait for the cluster behind that, do so before.
 """
 from pathlib import Path
 
@@ -24,9 +24,8 @@ EVEN = [
     (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
     (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full), kMakers);", "ptx::mbarrier_init(wgmma_made<P>(full), 32 * kMakers);"),
     (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 1);", "ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 32);"),
-    (K + "gemm/wgmma.cuh", "        wgmma_fill<T, P>(", "        if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n        wgmma_fill<T, P>("),
-    (K + "gemm/wgmma.cuh", "    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n    if constexpr (kStaged)",
-     "    if constexpr (P.parts() > 1 && !kShared)\n      if (P.aligned || warp != P.rows / 16) ptx::cluster_wait<C>();\n    if constexpr (kStaged)"),
+    (K + "gemm/wgmma.cuh", "  if (warp >= P.rows / 16) {\n", "  if (warp >= P.rows / 16) {\n    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n"),
+    (K + "gemm/wgmma.cuh", "    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n    if constexpr (kStaged)", "    if constexpr (kStaged)"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmWiden::kWarps);"),
     (K + "gemm/widened.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
