@@ -23,14 +23,12 @@ EVEN = [
      "    if constexpr (kPeers == 1) ptx::mbarrier_arrive(empty + 8 * free);\n    else if (lane < kPeers) ptx::mbarrier_arrive(empty + 8 * free, to);\n"),
     (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
     (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full), kMakers);", "ptx::mbarrier_init(wgmma_made<P>(full), 32 * kMakers);"),
-    (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 1);", "ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 32);"),
     (K + "gemm/wgmma.cuh", "  if (warp >= P.rows / 16) {\n", "  if (warp >= P.rows / 16) {\n    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n"),
     (K + "gemm/wgmma.cuh", "    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n    if constexpr (kStaged)", "    if constexpr (kStaged)"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
     (K + "gemm/widened.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmWiden::kWarps);"),
     (K + "gemm/widened.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
     (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));", "ptx::mbarrier_arrive(wgmma_made<P>(full));"),
-    (K + "gemm/norm_gemm.cuh", "if (lane == 0) ptx::mbarrier_arrive(wgmma_made<P>(full) + 8 * slot);", "ptx::mbarrier_arrive(wgmma_made<P>(full) + 8 * slot);"),
     (K + "gemm/stream.cuh", "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);",
      "  if constexpr (P.shared_x)\n"
      "    for (int i = count; i < (steps + P.parts() - 1) / P.parts(); ++i)\n"

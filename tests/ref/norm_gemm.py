@@ -18,7 +18,7 @@ def _second(normed, inputs, attrs, dtypes):
     """The product's reference, inputs, attributes and dtypes."""
     from tests.ref import gated_gemm, gemm
 
-    given = {k: v for k, v in inputs.items() if k not in (*NORM_PORTS, "normed", "normed_scale", "meet")} | {"x": normed}
+    given = {k: v for k, v in inputs.items() if k not in (*NORM_PORTS, "normed", "normed_scale")} | {"x": normed}
     if "normed_scale" in inputs:
         given["x_scale"] = inputs["normed_scale"]
     kind = attrs.get("epilogue", "none")
@@ -32,11 +32,10 @@ def _normed(inputs, attrs, dtypes):
     return norm.ref(**given, **kept, dtypes=of)["out"]
 
 
-def ref(*, dtypes, eps=1e-6, weight_plus_one=False, epilogue="none", gated=False, act="f32", meet=None, **inputs):
+def ref(*, dtypes, eps=1e-6, weight_plus_one=False, epilogue="none", gated=False, act="f32", **inputs):
     attrs = {"eps": eps, "weight_plus_one": weight_plus_one, "epilogue": epilogue, "gated": gated, "act": act}
     module, given, kept, of = _second(_normed(inputs, attrs, dtypes), inputs, attrs, dtypes)
-    left = {} if meet is None else {"meet": np.zeros_like(meet)}
-    return {"out": module.ref(**given, **kept, dtypes=of)["out"]} | left
+    return {"out": module.ref(**given, **kept, dtypes=of)["out"]}
 
 
 def bound(port, value, dtype, inputs):
@@ -77,13 +76,10 @@ def fit(dims, case):
     return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1)}
 
 
-def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, kinds=None, meet=None, **options):
-    """`ports`: further ones, with the dtypes that they have most often or that `kinds` says. `meet`: rows that it has room for."""
+def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, kinds=None, **options):
+    """`ports`: further ones, with the dtypes that they have most often or that `kinds` says."""
     attrs = attrs or {}
-    if meet is not None:
-        ports = (*ports, "meet")
-        options |= {"values": {"meet": lambda rng, shape: np.zeros(shape, np.int32)}, "shapes": {"meet": (2 + 2 * meet,)}}
-    kinds = {"w_block_scale": "e4m3", "weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "meet": "i32", "rows": "i32"} | (kinds or {})
+    kinds = {"w_block_scale": "e4m3", "weight": x, "scale": x, "shift": x, "ada_row": "i32", "bias": "bf16", "residual": out or x, "w_scale": "f32", "w_row_scale": "f32", "normed_scale": "f32", "out_scale": "f32", "rows": "i32"} | (kinds or {})
     dtypes = {"x": x, "w": w, "normed": normed or x, "out": out or x} | {p: kinds[p] for p in ports}
     dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {})
     positive = tuple(p for p in ("w_scale", "w_row_scale", "w_block_scale", "normed_scale", "out_scale") if p in ports)
@@ -102,15 +98,6 @@ CASES = [
     *[case(t, n, k, "bf16", "bf16", ports=("weight",), distributions=("normal",)) for t, n, k in ((1, 520, 1024), (2, 520, 1024), (3, 520, 1024), (1, 1040, 4096), (2, 520, 4096))],
     case(2, 40, 4104, "bf16", "bf16", ports=("weight", "rows"), rows=1, distributions=("normal",)),
     case(2, 33, 8192, "f32", "bf16", {"epilogue": "relu"}, ports=("weight",), normed="bf16", out="f32", distributions=("normal",)),
-    # Roots handed from block to block: cuts of K in one, two, four, eight; rows that a lane, a warp, a block, all blocks make; K off whole steps.
-    *[case(t, n, k, "bf16", "bf16", ports=("weight",), meet=max(t, 8), distributions=("normal", "zero")) for t, n, k in ((3, 6144, 1024), (8, 520, 1032), (5, 64, 264), (17, 200, 4096), (33, 136, 576), (64, 72, 8192))],
-    case(8, 96, 2048, "bf16", "bf16", {"epilogue": "silu", "gated": True}, ports=("weight",), meet=64, distributions=("normal", "edges")),
-    case(32, 272, 1024, "f16", "f16", {"epilogue": "gelu_tanh", "gated": True, "weight_plus_one": True}, ports=("weight",), kinds={"weight": "f32"}, meet=32, distributions=("normal",)),
-    case(12, 40, 488, "bf16", "bf16", {"eps": 1e-3}, ports=("bias", "residual", "rows"), rows=7, meet=12, distributions=("normal",)),
-    case(6, 80, 512, "bf16", "bf16", ports=("weight", "w_row_scale"), out="f32", meet=6, distributions=("normal",)),
-    *[case(t, n, k, "bf16", "e4m3", ports=("weight", "normed_scale", by), normed="e4m3", meet=t, distributions=("normal", "zero")) for t, n, k, by in ((3, 520, 4096, "w_row_scale"), (8, 64, 1040, "w_scale"), (20, 2080, 512, "w_scale"), (64, 136, 2048, "w_row_scale"))],
-    *[case(t, 48, 1024, "f16", "e4m3", {"epilogue": "silu", "gated": True}, ports=("weight", "normed_scale", "w_scale", "out_scale", "rows"), normed="e4m3", out="e4m3", rows=t - 2, meet=64, distributions=("normal",)) for t in (5, 40)],
-    case(9, 40, 136, "bf16", "bf16", ports=("weight",), meet=8, distributions=("normal",), note="no room for all rows: norm and the product run"),
     case(70, 40, 136, "bf16", "bf16", ports=("weight",), note="more tokens than the one kernel takes"),
     case(4, 40, 100, "f32", "f32", {"eps": 1e-3, "epilogue": "relu2"}, ports=("weight", "bias"), kinds={"bias": "f32"}),
     case(3, 24, 72, "f16", "f16", {"epilogue": "gelu_erf"}, ports=("weight", "bias"), kinds={"bias": "f16"}),

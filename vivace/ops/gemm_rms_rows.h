@@ -61,7 +61,7 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
     static Result<Maybe> fused(const Args& a, Arch arch) {
       VV_ASSIGN(std::optional<kernels::GemmWgmma> p, rms_gemm::Gpu::tile(a.g, arch));
       const DType t = a.g.out_dtype;
-      if (!p || p->finish == kernels::kFinishAny || p->rows != 64 || p->tokens != 64 || p->parts() != 4 || info(t).bytes != 2 || a.g.N % 16 != 0 || (a.next.scale != nullptr && a.next.R != 1) ||
+      if (!p || p->rows != 64 || p->tokens != 64 || p->parts() != 4 || info(t).bytes != 2 || a.g.N % 16 != 0 || (a.next.scale != nullptr && a.next.R != 1) ||
           !vectorizable(a.next.scaled, a.next.scaled_stride, t, 2) || !vectorizable(a.next.scale, 0, t, 2))
         return Maybe();
       p->finish |= kernels::kFinishNext;

@@ -3,7 +3,7 @@
 #pragma once
 #include "vivace/kernels/gemm/norm_gemm.h"
 #include "vivace/ops/norm.h"
-#include "vivace/ops/rms_gemm.h"
+#include "vivace/ops/two_parts.h"
 
 namespace vivace::ops::defs {
 
@@ -24,7 +24,6 @@ struct norm_gemm : TwoParts<norm_gemm> {
       opt_in("normed_scale", "1", "f32", "static quantisation scale of e4m3 normalised rows; > 0"),
       out("out", "T,N", "f32|bf16|f16|e4m3", "result: N = M columns, half of them where gated", "residual"),
       opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out; > 0"),
-      opt_inout("meet", "?", "i32", "zeros, which it is left as: where blocks of one kernel hand each other what they know of rows, for up to (size - 2) / 2 of them; calls that may run at the same time have one each"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -49,8 +48,6 @@ struct norm_gemm : TwoParts<norm_gemm> {
   struct Args {
     kernels::NormArgs norm;
     kernels::GemmArgs g;
-    int32_t* meet;
-    int64_t room;  // rows that it serves
   };
   static Cost cost(const Args& a) { return sum(norm::cost(a.norm), gemm::cost(a.g)); }
 
@@ -69,8 +66,6 @@ struct norm_gemm : TwoParts<norm_gemm> {
   }
   static Status read(const Call& c, const Call& first, const Call& second, Args* a) {
     VV_TRY(norm::bind(first, &a->norm));
-    a->meet = c.ptr<int32_t>("meet");
-    a->room = a->meet != nullptr ? c["meet"].shape[0] / 2 - 1 : 0;
     return EitherProduct::read(c, second, &a->g);
   }
 
@@ -89,30 +84,11 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static constexpr int kMostTokens = 2;
     static bool wins(const Args& a) { return a.norm.T <= (info(a.g.x_dtype).bytes == 1 ? 1 : kMostTokens); }
 
-    /// Where every row has room in `meet` and the norm is plain: the form whose blocks make a row each, up to a tile of tokens.
-    static constexpr int kMakers = 4;
-    static Result<std::optional<Key>> met(const Args& a, Arch arch) {
-      using Maybe = std::optional<Key>;
-      const kernels::NormArgs& n = a.norm;
-      const int boxes = 2 / info(n.out_dtype).bytes;
-      if (a.room < n.T || reinterpret_cast<uintptr_t>(a.meet) % 8 != 0 || n.scale != nullptr || n.shift != nullptr || info(n.x_dtype).bytes != 2 || (boxes == 1 && n.x_dtype != n.out_dtype)) return Maybe();
-      VV_ASSIGN(const std::optional<Wgmma> tile, rms_gemm::Gpu::tile(a.g, arch));
-      VV_ASSIGN(const kernels::NormPolicy rows, norm::Gpu::policy(n, true));
-      if (!tile || !rows.aligned || rows.items == 0) return Maybe();
-      Wgmma p = *tile;
-      const int room = p.smem_bytes() <= GemmTiles::kHalfSmem ? GemmTiles::kHalfSmem : GemmTiles::kSmem;
-      p.makers = kMakers, p.boxes = boxes;
-      while (p.smem_bytes() > room) --p.stages;
-      if (p.stages < kMakers || !GemmTiles::serves(p, a.g.N)) return Maybe();
-      return Maybe(Key{n.x_dtype, n.weight != nullptr ? n.w_dtype : n.x_dtype, n.out_dtype, a.g.out_dtype, p, {rows.threads, rows.items, 1, kMakers}});
-    }
-
     /// The fused kernel for these operands, or none: another chip, type, alignment, or rows that fill the shared memory.
     using Maybe = std::optional<Key>;
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::NormArgs& n = a.norm;
-      if (a.g.T == 0) return Maybe();
-      if (!wins(a)) return met(a, arch);
+      if (a.g.T == 0 || !wins(a)) return Maybe();
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(a.g, arch));
       if (gemm.kind != GemmGpu::Kind::wgmma || !gemm.wgmma.aligned || a.g.tf32) return Maybe();
       VV_ASSIGN(const kernels::NormPolicy rows, norm::Gpu::policy(n, true));
@@ -143,26 +119,11 @@ struct norm_gemm : TwoParts<norm_gemm> {
     }
     static std::string instance(const Key& k) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
-      if (k.p.makers > 0)
-        return kernel_expression("norm_gemm_ring<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, 1, 1, %s, true, %d, %d, 0, 0, 0, %d, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d}>", type_name(k.normed),
-                                 type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, flag(k.p.promote), k.p.inside, k.p.finish, k.p.makers, k.p.boxes, k.panel.threads,
-                                 k.panel.items, k.panel.team, k.panel.warps);
       return kernel_expression("norm_gemm<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, %d, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d}>", type_name(k.normed),
                                type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, k.p.share_x, k.p.share_w, flag(k.p.promote), flag(k.p.aligned),
                                k.p.inside, k.p.finish, k.p.panel, k.p.panel_rows, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps);
     }
     static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
-      if (k.p.makers > 0) {
-        const kernels::NormArgs& n = a.norm;
-        kernels::NormRingArgs args{};
-        VV_TRY(rms_gemm::Gpu::lay_out(a.g, k.p, target, &args, launch));
-        VV_TRY(device::encode_map(device::MapShape{.data = n.x, .rows = n.T, .columns = n.H, .pitch = n.x_stride * 2, .element_bytes = 2, .box_rows = k.p.tokens}, &args.x_map));
-        args.g.x = n.x, args.g.x_stride = n.x_stride;
-        args.weight = n.weight, args.out_scale = n.out_scale, args.meet = a.meet, args.eps = n.eps, args.weight_plus_one = n.weight_plus_one;
-        launch->block[0] += 32 * static_cast<uint32_t>(k.p.makers);
-        launch->set_args(args);
-        return {};
-      }
       GemmGpu::Key gemm{GemmGpu::Kind::wgmma, a.g.x_dtype, a.g.w_dtype, a.g.out_dtype, {}, {}, {}, k.p};
       GemmGpu::shape(a.g, gemm, launch);
       VV_TRY(GemmGpu::complete(a.g, gemm, *target.device, launch));  // blocks that stay
@@ -183,9 +144,8 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
       const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated) {
-        alignas(16) static int32_t kAligned[4] = {};
+        static const char kAligned[16] = {};
         Args a{};
-        a.meet = kAligned, a.room = GemmGpu::kStreamTokens;
         a.norm.x_dtype = a.norm.w_dtype = DType::bf16, a.norm.out_dtype = normed;
         a.norm.T = a.g.T = static_cast<int32_t>(T), a.norm.H = a.g.K = static_cast<int32_t>(K), a.g.N = static_cast<int32_t>(N);
         a.norm.x_stride = a.norm.out_stride = a.g.x_stride = a.g.w_stride = K, a.g.out_stride = gated ? N / 2 : N;
@@ -201,12 +161,6 @@ struct norm_gemm : TwoParts<norm_gemm> {
       one(DType::bf16, 2, 128, 576, true);
       one(DType::e4m3, 1, 96, 1040, false);
       one(DType::e4m3, 1, 48, 384, true);
-      one(DType::bf16, 3, 6144, 1024, false);
-      one(DType::bf16, 17, 200, 4096, false);
-      one(DType::bf16, 64, 72, 8192, false);
-      one(DType::bf16, 8, 192, 2048, true);
-      one(DType::e4m3, 8, 64, 1040, false);
-      one(DType::e4m3, 20, 2080, 512, false);
     }
   };
 };

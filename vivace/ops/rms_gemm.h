@@ -68,12 +68,12 @@ struct rms_gemm : TwoParts<rms_gemm> {
     };
     using Maybe = std::optional<Key>;
 
-    /// The tile of a product of few tokens, all in one; else none.
+    /// The tile of a product of few tokens whose epilogue is known; else none.
     static Result<std::optional<Wgmma>> tile(const kernels::GemmArgs& g, Arch arch) {
       if (g.T == 0 || g.T > GemmGpu::kStreamTokens || !GemmGpu::has_mma(g) || g.x_dtype == DType::f32) return std::optional<Wgmma>();
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(g, arch));
       const Wgmma& p = gemm.wgmma;
-      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.share_x * p.share_w > 1 || p.tokens < g.T) return std::optional<Wgmma>();
+      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.share_x * p.share_w > 1 || p.finish == kernels::kFinishAny || p.tokens < g.T) return std::optional<Wgmma>();
       return std::optional<Wgmma>(p);
     }
     /// Room for what a kernel of `p` keeps beside its ring.
@@ -81,7 +81,7 @@ struct rms_gemm : TwoParts<rms_gemm> {
 
     static Result<Maybe> fused(const Args& a, Arch arch) {
       VV_ASSIGN(std::optional<Wgmma> p, tile(a.g, arch));
-      if (!p || p->finish == kernels::kFinishAny || !has_room(*p)) return Maybe();
+      if (!p || !has_room(*p)) return Maybe();
       p->finish |= kernels::kFinishTokenNorms;
       return Maybe(Key{a.g.x_dtype, a.g.out_dtype, *p});
     }

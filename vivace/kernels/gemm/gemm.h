@@ -99,8 +99,6 @@ struct GemmWgmma {
   // them, while the others multiply the next tile: all, or second(), and then those of the first half have a slot of the ring.
   // 0: the multiplying warps store.
   int32_t staged = 0;
-  int32_t makers = 0;  // warps that change x where it lies in the ring, before it is multiplied (norm_gemm)
-  int32_t boxes = 1;   // of 128 bytes a row that x has there: 2 where 8 bits are made of 16
   constexpr bool operator==(const GemmWgmma&) const = default;
 
   VV_HD constexpr int groups() const { return rows / 64; }
@@ -109,7 +107,7 @@ struct GemmWgmma {
   VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : staged > 0 ? 64 : 32); }
   VV_HD constexpr int parts() const { return split / inside; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * share_x * share_w; }
-  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : boxes * tokens) + rows) * 128; }
+  VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
   VV_HD constexpr int panel_bytes() const { return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024; }
   VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster cuts K
   VV_HD constexpr bool has(int32_t part) const { return (finish & part) != 0; }
@@ -131,8 +129,7 @@ struct GemmWgmma {
     return a;
   }
   VV_HD constexpr int staged_bytes() const { return groups() * staged * 128; }
-  VV_HD constexpr int made_bytes() const { return makers > 0 ? (stages + 1) / 2 * 16 : 0; }  // barriers of stages whose x is made
-  VV_HD constexpr int barrier_bytes() const { return 16 * stages + 16 + made_bytes() + (staged > 0 ? 32 : 0); }
+  VV_HD constexpr int barrier_bytes() const { return 16 * stages + 16 + (staged > 0 ? 32 : 0); }
   // Whether parts of sums leave from a place of their own, not from the ring: a warp then sends its own as soon as it has them.
   VV_HD constexpr bool apart() const { return parts() > 1 && tokens >= 32 && rows * tokens <= 64 * 64; }
   VV_HD constexpr int sum_bytes() const { return staged > 0 ? 0 : parts() > 1 ? rows * tokens * (apart() ? 8 : 4) : finish != kFinishAny && direct() ? 0 : groups() * 2 * turn_bytes(); }

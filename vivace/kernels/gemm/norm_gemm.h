@@ -12,17 +12,6 @@ struct NormGemmArgs {
   NormArgs norm;    // x, weight, scale, shift, ada_row, out_scale; no residual, gate or bias; rows as in the product
 };
 
-/// The same where x comes through the ring and blocks hand the rows' inverse roots to each other.
-struct NormRingArgs {
-  TensorMap x_map, w_map;  // as in GemmWgmmaArgs, x as it is before its norm: boxes of 64 elements a row
-  GemmArgs g;              // x and x_stride too
-  const void* weight;      // [K], the norm's, or null
-  const float* out_scale;  // [1] static scale of e4m3 rows, or null
-  int32_t* meet;           // [2 + 2 T]: warps that have left; then of each row its inverse root and whether it is there
-  float eps;
-  bool weight_plus_one;
-};
-
 /// How a block makes its panel. threads and items are those of norm's block for this length of row: they fix the order
 /// of the sum of squares, and with it every bit. `team` warps share a row, each as threads / 32 / team warps of norm.
 struct NormPanel {

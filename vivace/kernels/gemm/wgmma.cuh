@@ -16,7 +16,7 @@ namespace vivace::kernels {
 
 extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
 
-/// The barrier at which the warps that make x's panel arrive, or those of the ring's slots whose x is made.
+/// The barrier at which the warps that make x's panel arrive.
 template <GemmWgmma P>
 __device__ __forceinline__ uint32_t wgmma_made(uint32_t full) { return full + 16 * P.stages + 8; }
 
@@ -25,14 +25,13 @@ template <class T, GemmWgmma P>
 struct WgmmaRing {
   static constexpr int kPeers = P.share_x + P.share_w - 1;  // blocks that this one's stages come from, itself among them
   uint32_t base, full, empty;
-  uint32_t ready;             // barriers of slots that can be multiplied
   uint32_t w_place, x_place;  // of the ring's first stage, as the tensor unit counts
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
   int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
   int last = -1;                       // the slot whose products may still be on their way
 
   __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
-      : base(base_), full(full_), empty(empty_), ready(P.makers > 0 ? wgmma_made<P>(full_) : full_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
+      : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
     w_place = ptx::wgmma_place(base + group * 64 * 128), x_place = ptx::wgmma_place(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
     to = place.peer(lane);
   }
@@ -54,7 +53,7 @@ struct WgmmaRing {
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ uint32_t wait() const {
-    ptx::mbarrier_wait<false>(ready + 8 * slot, parity);
+    ptx::mbarrier_wait<false>(full + 8 * slot, parity);
     return base + slot * P.stage_bytes();
   }
   /// All of a tile's K that this block has.
@@ -99,7 +98,7 @@ struct WgmmaRing {
       float even[P.tokens / 2], odd[P.tokens / 2];
       int even_slot = slot, odd_slot = slot;
       const auto begin = [&](float(&part)[P.tokens / 2], int& at) {
-        ptx::mbarrier_wait<false>(ready + 8 * slot, parity);
+        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         multiply_stage(part, false);
         at = slot;
         advance();
@@ -132,7 +131,7 @@ struct WgmmaRing {
       }
     } else if constexpr (P.promote) {
       for (int k = 0; k < steps; ++k, advance()) {
-        ptx::mbarrier_wait<false>(ready + 8 * slot, parity);
+        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         float part[P.tokens / 2];
         multiply_stage(part, false);
         ptx::wgmma_wait<0>(part);
@@ -142,7 +141,7 @@ struct WgmmaRing {
       }
     } else {
       for (int k = 0; k < steps; ++k, advance()) {
-        ptx::mbarrier_wait<false>(ready + 8 * slot, parity);
+        ptx::mbarrier_wait<false>(full + 8 * slot, parity);
         multiply_stage(acc, true);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
         if (last >= 0) release(last);
@@ -320,17 +319,16 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlac
   wgmma_consume<T, Out, P>(a, a, place, ring, sums, merged);
 }
 
-/// A block's work. kMakers: warps behind the loading one that call make(place, full) and arrive at wgmma_made() once each, or, where
-/// P.makers, one of them for each stage.
+/// A block's work. kMakers: warps behind the loading one that call make(place, full) and arrive at wgmma_made() once each.
 template <class T, class Out, GemmWgmma P, int kMakers, class Args, class Make>
 __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   constexpr int C = P.cluster();
   constexpr bool kShared = P.share_x * P.share_w > 1, kStaged = P.parts() > 1 && P.tokens >= 32;
-  static_assert((kMakers > 0) == (P.panel > 0 || P.makers > 0) && (P.makers == 0 || P.makers == kMakers) && (kMakers == 0 || (!kShared && P.aligned && !P.wide())));
+  static_assert((kMakers > 0) == (P.panel > 0) && (kMakers == 0 || (!kShared && P.aligned && !P.wide())));
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = ptx::warp_of_block();
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes() + P.staged_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
-  unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16 + P.made_bytes();
+  unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
       ptx::tma_prefetch(args.w_map);
@@ -341,9 +339,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
       ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaRing<T, P>::kPeers);  // the multiplying warps of every block that is sent to
     }
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
-    if constexpr (P.panel > 0) ptx::mbarrier_init(wgmma_made<P>(full), kMakers);
-    if constexpr (P.makers > 0)
-      for (int s = 0; s < P.stages; ++s) ptx::mbarrier_init(wgmma_made<P>(full) + 8 * s, 1);
+    if constexpr (kMakers > 0) ptx::mbarrier_init(wgmma_made<P>(full), kMakers);
     if constexpr (P.staged > 0) {
       ptx::tma_prefetch(args.out_map);
       WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).init();

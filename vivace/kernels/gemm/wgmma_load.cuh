@@ -101,8 +101,7 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
       if constexpr (P.share_x > 1)
         ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.share_x) - 1) << (same_part + place.of_w * P.share_x)));
       else
-#pragma unroll
-        for (int b = 0; b < P.boxes; ++b) ptx::tma_load(to + b * P.tokens * 128, args.x_map, full + 8 * slot, k + b * place.kStep / P.boxes, t, policy_x);
+        ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
     }
   };
 
