@@ -7,13 +7,14 @@ namespace vivace::ops {
 
 inline constexpr kernels::StretchPolicy kAnyStretch = {128, 1, 4};  // rows of odd length or alignment
 
-/// Few elements want latency. Many want blocks of 5 KB or more, since the chip begins one each 1.24 ns, and beyond
-/// that short ones: `moved` bytes a column, in and out. Elements of more than 2 `bytes` go by fours: an access of
+/// Many elements want blocks of 5 KB or more, since an H200 begins one each 1.24 ns, and beyond that short ones:
+/// `moved` bytes a column, in and out. Few want latency. Elements of more than 2 `bytes` go by fours: an access of
 /// more than 16 bytes would be split, and the halves of a warp's store would not make whole sectors.
 constexpr kernels::StretchPolicy wide_stretch(bool many, int bytes, double moved) {
-  if (bytes > 2) return many && moved < 5 ? kernels::StretchPolicy{256, 4, 2} : kernels::StretchPolicy{128, 4, 2};
-  if (!many || moved >= 6) return {128, 8, 1};
-  return moved >= 4 ? kernels::StretchPolicy{256, 8, 1} : moved >= 2.5 ? kernels::StretchPolicy{128, 8, 2} : kernels::StretchPolicy{256, 8, 2};
+  using Policy = kernels::StretchPolicy;
+  if (bytes > 2) return moved >= 12 ? Policy{128, 4, 1} : moved >= 5 || !many ? Policy{128, 4, 2} : Policy{256, 4, 2};
+  if (moved >= 2.5 && moved < 4) return {128, 8, 2};
+  return moved >= 6 || !many ? Policy{128, 8, 1} : moved >= 4 ? Policy{256, 8, 1} : Policy{256, 8, 2};
 }
 
 /// For T x H elements of at most `bytes`, `wide` where every port allows accesses of 8.
