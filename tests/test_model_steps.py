@@ -307,8 +307,8 @@ def test_a_model_that_does_not_fit_says_by_how_much(tmp_path, capsys):
 
 @pytest.mark.parametrize("precision", ["bf16", "w8a16"])
 def test_a_load_takes_little_more_than_it_keeps(tmp_path, precision):
-    """Peak of device memory while 220 MB of weights come over: weights, arena, and what is on its way. A matrix that is converted,
-    interleaved or quantised passes a scratch buffer whole, once as it is and once as it becomes."""
+    """Peak of device memory while 220 MB of weights come over: weights, arena, and what is on its way. A matrix that is quantised
+    passes a scratch buffer whole, once as it is and once as it becomes; one that is cast or interleaved in blocks, two at a time."""
     if DEVICE == "cpu":
         pytest.skip("tests/test_memory_bound.py holds the host to its bound")
     config = json.loads((ROOT / "bench/configs/qwen3-0.6b/config.json").read_text()) | {"num_hidden_layers": 2, "vocab_size": 65536}
