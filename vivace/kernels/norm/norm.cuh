@@ -176,11 +176,19 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
   const float per_count = __frcp_rn(static_cast<float>(a.H));
   Row row(a, t);
   Vec<W, kNormGroup> weight[P.early ? Row::kItems : 1];
-  if constexpr (P.early)
-    if (a.weight != nullptr) norm_sweep<P, true>(a.H, [&](int k, int col) { weight[k] = load_group<P.aligned, W>(a.weight, 0, col, a.H); });
+  if constexpr (P.early) {
+    if (a.weight != nullptr) {
+      norm_sweep<P, true>(a.H, [&](int k, int col) { weight[k] = load_group<P.aligned, W>(a.weight, 0, col, a.H); });
+    } else if constexpr (P.scaled) {  // a branch around each product would cost as many moves as the products
+#pragma unroll
+      for (Vec<W, kNormGroup>& group : weight)
+#pragma unroll
+        for (W& v : group.v) v = from_float<W>(1.0f);
+    }
+  }
 
   const auto multiply_by_weight = [&](int k, int col, Group& y) {
-    if (a.weight == nullptr) return;
+    if (!(P.early && P.scaled) && a.weight == nullptr) return;
     const float plus = a.weight_plus_one ? 1.0f : 0.0f;
     Group p;
     if constexpr (P.early) widen<P.plain>(weight[k], p);

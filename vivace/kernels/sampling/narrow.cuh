@@ -19,11 +19,15 @@ struct NarrowShared {
   uint64_t all[kSampleList];       // ranks of all blocks' candidates
   uint64_t all_mass[kSampleList];
   uint32_t listed;                 // in list
+  uint32_t runs_found;             // in runs()
   uint64_t top;                    // largest rank of this block, once it has looked; other blocks read it
   // The bin in which the target is reached: measure and tokens above it and in all, tokens in it.
   uint64_t above, total, cut;
   uint32_t above_count, bin_count;
   int bin;
+
+  /// Where the histograms will lie: the runs of tokens that are looked at again, up to 4096.
+  __device__ __forceinline__ uint16_t* runs() { return reinterpret_cast<uint16_t*>(mass_low); }
 };
 
 /// What the best tokens must reach to have share p of `total`; at least 1.

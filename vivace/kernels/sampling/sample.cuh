@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
   } else {
     __shared__ ChooseShared<P> all;
     NarrowShared& shared = all.narrow;
-    if (tid == 0) shared.listed = 0, shared.top = 0;
+    if (tid == 0) shared.listed = 0, shared.runs_found = 0, shared.top = 0;
     ptx::cluster_arrive<P.cluster>();
     const SampleSeen seen = first_pass<P>(row, begin, end, first, &all.chunks);
     share_log_sum(seen);
@@ -372,25 +372,27 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
       const bool few = by_count && static_cast<uint32_t>(k) <= kGroupedTopK && all.groups.floor > score_key(minus_inf());
       const float least = few ? key_score(all.groups.floor) : max;
       const int per_chunk = P.batches_a_chunk(a.V);
-#pragma unroll 1
-      for (int c = 0; c < kSampleChunks; ++c) {
-        if (!(all.chunks.of[c][tid] >= least)) continue;
-#pragma unroll 1
-        for (int n = c * per_chunk; n < (c + 1) * per_chunk; ++n) {
-          const int v = begin + n * P.batch() + tid * 4;
-          float z[kSampleUnroll][4];
-          load_batch<P>(row, v, end, z);
-          row.score(v, P.threads * 4, z);
-          uint32_t hits = 0;
+      // They are listed first, so that threads which found none look as well and the loads travel together.
+      uint16_t* const runs = shared.runs();
 #pragma unroll
-          for (int i = 0; i < kSampleUnroll * 4; ++i) hits |= static_cast<uint32_t>(z[i / 4][i % 4] >= least) << i;
-          for (; hits != 0; hits &= hits - 1) {  // seldom: the score is made again rather than picked from registers
-            const int bit = __ffs(static_cast<int>(hits)) - 1, at = v + bit / 4 * P.threads * 4;
-            float four[4];
-            row.raw(at, four);
-            row.score(at, four);
-            const float score = bit % 4 == 0 ? four[0] : bit % 4 == 1 ? four[1] : bit % 4 == 2 ? four[2] : four[3];
-            const uint64_t r = ranked(score, at + bit % 4);
+      for (int c = 0; c < kSampleChunks; ++c)
+        if (all.chunks.of[c][tid] >= least) runs[atomicAdd(&shared.runs_found, 1u)] = static_cast<uint16_t>(c * P.threads + tid);
+      __syncthreads();
+      const int fours = static_cast<int>(shared.runs_found) * kSampleUnroll;
+#pragma unroll 1
+      for (int i = tid; i < fours; i += P.threads) {
+        const int run = runs[i / kSampleUnroll], batch = run / P.threads * per_chunk;
+        int v = begin + batch * P.batch() + (run % P.threads + i % kSampleUnroll * P.threads) * 4;
+#pragma unroll 1
+        for (int n = 0; n < per_chunk && v < end; ++n, v += P.batch()) {
+          float z[4];
+          row.raw(v, z);
+          row.score(v, z);
+          uint32_t hits = (z[0] >= least) | (z[1] >= least) << 1 | (z[2] >= least) << 2 | (z[3] >= least) << 3;
+          for (; hits != 0; hits &= hits - 1) {
+            const int at = __ffs(static_cast<int>(hits)) - 1;
+            const float score = at == 0 ? z[0] : at == 1 ? z[1] : at == 2 ? z[2] : z[3];
+            const uint64_t r = ranked(score, v + at);
             if (score == max) atomicMax(reinterpret_cast<unsigned long long*>(&shared.top), static_cast<unsigned long long>(r));
             if (!few) continue;
             const uint32_t place = atomicAdd(&shared.listed, 1u);
