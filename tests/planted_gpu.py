@@ -200,7 +200,7 @@ FAULTS = [
     ("grouped_gemm does not wait", K + "moe/grouped_wgmma.cuh", WAIT, "", waits("grouped_gemm")),
     ("moe_route: of equal logits the higher expert", K + "moe/moe_route.cuh", "if (key[i] > best)", "if (key[i] && key[i] >= best)", table("moe_route")),
     ("moe_route: one token's equal logits share a place", K + "moe/moe_route.cuh", "(k.y > key[i] - (j + 1 < e))", "(k.y > key[i])", table("moe_route")),
-    ("grouped_gated_gemm: ups of other columns", K + "moe/grouped_wgmma.cuh", "(16 + (one ? 0 : token))", "(8 + (one ? 0 : token))", table("grouped_gated_gemm")),
+    ("grouped_gated_gemm: ups of other columns", K + "moe/grouped_wgmma.cuh", "at(kColumns + column)", "at(column)", table("grouped_gated_gemm")),
     ("grouped_gemm: one row for all is taken for one of many", K + "moe/grouped_wgmma.cuh", "one ? 0 : tile.first + b * P.box()", "tile.first + b * P.box()", table("grouped_gemm")),
     ("moe_route: weights are not divided", K + "moe/moe_route.cuh", "mine_p / mass : mine_p", "mine_p : mine_p", table("moe_route")),
     ("moe_route: a block's places start at nought", K + "moe/moe_route.cuh", "if (r < rank) before += n;", "", tactics("moe_route")),

@@ -40,3 +40,19 @@ def test_bits_of_the_parts(T, E, top, N, K, dtype, act, one):
     for _ in range(3):
         ops.grouped_gated_gemm(**call)
         assert torch.equal(first.view(torch.int16), second.view(torch.int16))
+
+
+def test_bits_of_other_tiles():
+    """A row for each of eight experts, then four copies of it for each: another tile on sm_90a, the same bits."""
+    g = torch.Generator(device="cuda").manual_seed(5)
+    x, w = (torch.randn(*shape, generator=g, device="cuda").to(torch.bfloat16) for shape in ((8, 2048), (128, 1536, 2048)))
+    counts = (torch.arange(128, device="cuda") % 16 == 3).int()
+    outs, kernels = [], set()
+    for copies in (1, 4):
+        offsets = torch.zeros(129, dtype=torch.int32, device="cuda")
+        offsets[1:] = torch.cumsum(counts * copies, 0)
+        call = {"x": x.repeat_interleave(copies, 0), "w": w, "offsets": offsets, "out": torch.zeros(8 * copies, 1536, dtype=torch.bfloat16, device="cuda")}
+        kernels.add(str(_core.picked_kernel("grouped_gemm", CAPABILITY, **call)))
+        ops.grouped_gemm(**call)
+        outs.append(call["out"].view(torch.int16)[::copies])
+    assert torch.equal(*outs) and (CAPABILITY != 90 or len(kernels) == 2)

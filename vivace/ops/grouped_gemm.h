@@ -81,13 +81,19 @@ struct grouped_gemm {
       bool operator==(const Key&) const = default;
     };
 
-    // Few rows a group, two blocks a multiprocessor; some tens; hundreds, where arithmetic counts.
-    static constexpr Wgmma kTiles[] = {{64, 64, 6}, {128, 128, 6}, {128, 256, 4}};
-    static constexpr const Wgmma& tile(int64_t mean) { return kTiles[mean < 8 ? 0 : mean <= 128 ? 1 : 2]; }
+    // Few rows a group, two blocks a multiprocessor: of 64 rows of W or of 48; some tens; hundreds, where arithmetic counts.
+    static constexpr Wgmma kTiles[] = {{64, 64, 6}, {48, 64, 7}, {128, 128, 6}, {128, 256, 4}};
+    static constexpr int64_t kBlocks = 2 * 132;  // of few rows, on the chip that has these kernels
 
-    static int64_t mean_rows(const Args& a) {
-      const int64_t groups = a.E < a.A ? a.E : a.A;
-      return groups == 0 ? 0 : a.A / groups;
+    static constexpr int64_t groups(const Args& a) { return a.E < a.A ? a.E : a.A; }
+    static int64_t mean_rows(const Args& a) { return groups(a) == 0 ? 0 : a.A / groups(a); }
+    static const Wgmma& tile(const Args& a) {
+      const int64_t mean = mean_rows(a);
+      if (mean >= 8) return kTiles[mean <= 128 ? 2 : 3];
+      // Rows of W that the busiest block has: one token's 192 tiles of 64 rows would give 60 multiprocessors two and 72 one.
+      // The small tile for a tenth less.
+      const auto most = [&](const Wgmma& p) { return (groups(a) * ((a.N + p.rows - 1) / p.rows) + kBlocks - 1) / kBlocks * p.rows; };
+      return kTiles[10 * most(kTiles[1]) < 9 * most(kTiles[0]) ? 1 : 0];
     }
     /// Rows a group has if they are spread evenly, and room for uneven ones: sets the tile, not the bits.
     static int64_t usual_rows(const Args& a) { return mean_rows(a) <= 2 ? mean_rows(a) : 2 * mean_rows(a); }
@@ -102,7 +108,7 @@ struct grouped_gemm {
     /// Weights that Hopper's copy engine takes have orders of their own.
     static int row_class(const Args& a) { return has_wgmma(a, Arch::sm90a) ? 2 : has_bulk(a, Arch::sm90a); }
     static Result<Key> pick(const Args& a, Arch arch) {
-      if (has_wgmma(a, arch)) return Key{{a.x_dtype, a.w_dtype, a.out_dtype, a.act, {}}, tile(mean_rows(a))};
+      if (has_wgmma(a, arch)) return Key{{a.x_dtype, a.w_dtype, a.out_dtype, a.act, {}}, tile(a)};
       const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
       const bool bulk = has_bulk(a, arch), aligned = expert % 16 == 0 && Codes::aligned(a.w, pitch, a.w_dtype);
       VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), a.A, a.K, Codes::form(1, bulk || aligned, 0, DType::f32, false, false, bulk), arch));
@@ -114,9 +120,8 @@ struct grouped_gemm {
                                k.wgmma.gated ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      const int64_t groups = a.E < a.A ? a.E : a.A;
       const int64_t columns = k.wgmma.gated ? a.N / 2 : a.N;
-      const auto tiles = [&](int tokens, int rows) { return (groups + a.A / tokens) * ((columns + rows - 1) / rows); };
+      const auto tiles = [&](int tokens, int rows) { return (groups(a) + a.A / tokens) * ((columns + rows - 1) / rows); };
       if (k.wgmma.rows == 0) return Codes::shape(k.codes, tiles(k.codes.p.tokens(), k.codes.p.rows()), a.A, launch);
       launch->block[0] = static_cast<uint32_t>(k.wgmma.threads());
       launch->smem_bytes = static_cast<uint32_t>(k.wgmma.smem_bytes());

@@ -34,21 +34,22 @@ struct GroupedCodesArgs {
 /// Hopper: as GemmWgmma, over the tiles of all groups. A tile asks the copy engine for as many boxes of x as it
 /// has rows and multiplies in the narrowest width that holds them, so one kernel serves groups of any size.
 struct GroupedWgmma {
-  int32_t rows;    // of W a tile: 64 or 128
+  int32_t rows;    // of W a tile: 48, 64 or 128. Of 48 the products are those of 64, the last 16 of whatever lies behind
   int32_t tokens;  // of x a tile, at most: 64, 128 or 256
   int32_t stages;
-  bool gated = false;  // half of a tile's rows are gates, half the ups of the same columns, 32 by 32
+  bool gated = false;  // half of the rows of each 64 (or 48) are gates, half the ups of the same columns
   constexpr bool operator==(const GroupedWgmma&) const = default;
 
-  VV_HD constexpr int groups() const { return rows / 64; }
+  VV_HD constexpr int groups() const { return (rows + 63) / 64; }
+  VV_HD constexpr int warps() const { return 4 * groups(); }  // that multiply
   VV_HD constexpr bool wide() const { return tokens > 128; }  // multiplying warps need most of the registers
-  VV_HD constexpr int threads() const { return 2 * rows + (wide() ? 128 : 32); }
+  VV_HD constexpr int threads() const { return 32 * warps() + (wide() ? 128 : 32); }
   VV_HD constexpr int columns() const { return gated ? rows / 2 : rows; }   // of out a tile
-  VV_HD constexpr int box_w() const { return gated ? 32 : rows; }           // rows of W a copy brings
+  VV_HD constexpr int box_w() const { return gated ? rows / groups() / 2 : rows; }  // rows of W a copy brings
   VV_HD constexpr int box() const { return tokens / 8; }  // rows of x a copy brings, and the narrowest width
   VV_HD constexpr int stage_bytes() const { return (rows + tokens) * 128; }
   VV_HD static constexpr int turn_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
-  VV_HD constexpr int turn_bytes() const { return rows / 16 * 8 * turn_stride() * 4; }
+  VV_HD constexpr int turn_bytes() const { return warps() * 8 * turn_stride() * 4; }
   VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 32) + turn_bytes(); }
 };
 

@@ -44,7 +44,7 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
         ptx::mbarrier_expect(full + 8 * slot, (P.rows + boxes * P.box()) * 128);
         const uint32_t to = base + slot * P.stage_bytes();
         for (int b = 0; b < P.rows / P.box_w(); ++b)  // gated: gates, ups, gates, ups
-          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * 32 : 0), policy_w);
+          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * P.box_w() : 0), policy_w);
         for (int b = 0; b < boxes; ++b)
           ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep, one ? 0 : tile.first + b * P.box(), policy_x);
         if (++slot == P.stages) slot = 0, parity ^= 1;
@@ -120,14 +120,16 @@ struct GroupedProducts {
     constexpr int kStride = P.turn_stride(), V = P.gated ? 2 : 4;
     const bool one = a.x_stride == 0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
-    const int column = (warp % 4 * 4 + lane % 4) * V, n = tile.n0 + warp / 4 * 16 * V + column, N = P.gated ? a.N / 2 : a.N;
+    constexpr int kColumns = P.columns() / P.groups();  // of the 64 rows' warps
+    const int column = (warp % 4 * 4 + lane % 4) * V, n = tile.n0 + warp / 4 * kColumns + column, N = column < kColumns ? (P.gated ? a.N / 2 : a.N) : 0;
     float* const turn = turns + warp * 8 * kStride;  // the warp's
-    const float* const from = turns + (warp / 4 * 4 + column / 16) * 8 * kStride + column % 16;
+    const auto at = [&](int row) { return turns + (warp / 4 * 4 + row / 16) * 8 * kStride + row % 16; };  // row of the 64
+    const float* const from = at(column);
     const auto meet = [&] {
       if constexpr (P.gated) ptx::named_barrier<128>(1 + warp / 4);
       else __syncwarp();
     };
-    const bool vector = N % V == 0 && a.out_stride % V == 0 && reinterpret_cast<uint64_t>(a.out) % (V * sizeof(Out)) == 0;
+    const bool vector = (P.gated ? a.N / 2 : a.N) % V == 0 && a.out_stride % V == 0 && reinterpret_cast<uint64_t>(a.out) % (V * sizeof(Out)) == 0;
     Out* out = static_cast<Out*>(a.out) + (int64_t{tile.first} + token) * a.out_stride + n;
     const auto leave = [&](const float (&y)[V]) {
       if (vector && n < N) {
@@ -149,7 +151,7 @@ struct GroupedProducts {
       load<V>(from + (one ? 0 : token) * kStride, y);
       if constexpr (P.gated) {
         float up[V];
-        load<V>(from + (16 + (one ? 0 : token)) * kStride, up);
+        load<V>(at(kColumns + column) + (one ? 0 : token) * kStride, up);
 #pragma unroll
         for (int i = 0; i < V; ++i) y[i] = to_float(from_float<Out>(y[i])), up[i] = to_float(from_float<Out>(up[i]));
         activate_all(a.gate, y);
@@ -175,21 +177,21 @@ __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_con
   float* const turns = reinterpret_cast<float*>(grouped_wgmma_smem + P.stages * (P.stage_bytes() + 16));
   GroupStage* const stages = reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.turn_bytes());
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (threadIdx.x == 2 * P.rows) {
+  if (threadIdx.x == 32 * P.warps()) {
     ptx::tma_prefetch(args.w_map);
     ptx::tma_prefetch(args.x_map);
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, P.rows / 16);  // the multiplying warps
+      ptx::mbarrier_init(empty + 8 * s, P.warps());  // the multiplying warps
     }
     ptx::mbarrier_fence();
   }
   __syncthreads();
   ptx::dependency_wait();
   ptx::launch_dependents();
-  if (warp >= P.rows / 16) {
+  if (warp >= P.warps()) {
     if constexpr (P.wide()) ptx::registers_down<56>();
-    if (warp == P.rows / 16) grouped_load<T, P>(args, base, full, empty, stages);
+    if (warp == P.warps()) grouped_load<T, P>(args, base, full, empty, stages);
   } else {
     if constexpr (P.wide()) ptx::registers_up<224>();
     GroupedProducts<T, Out, P>(args.g, base, full, empty, stages, turns).run();
