@@ -4,7 +4,7 @@
 namespace vivace::kernels {
 #define TILES(R, N, S) template __global__ void grouped_wgmma<bf16, bf16, GroupedWgmma{R, N, S}>(const __grid_constant__ GroupedWgmmaArgs);
 TILES(64, 64, 6)
-TILES(64, 64, 12)
+TILES(48, 64, 7)
 TILES(128, 64, 4)
 TILES(128, 64, 8)
 TILES(128, 128, 6)
