@@ -81,7 +81,7 @@ void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel, p.panel_rows, p.staged, p.makers, p.boxes}), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel, p.panel_rows, p.staged}), "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
