@@ -50,7 +50,7 @@ inline Result<kernels::RopePolicy> pick_rope(bool wide, int64_t T, int D, int R,
   return Status(Code::kInternal, "no tactic serves this head");  // check_rotation bounds D
 }
 inline std::string policy_expression(const kernels::RopePolicy& p) {
-  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d, %d}", p.threads, p.vec, p.access, p.lanes, p.chunks, p.heads);
+  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d, %d%s}", p.threads, p.vec, p.access, p.lanes, p.chunks, p.heads, p.tokens > 1 ? strf(", %d", p.tokens).c_str() : "");
 }
 
 }  // namespace vivace::ops

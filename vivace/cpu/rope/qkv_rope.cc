@@ -18,9 +18,9 @@ struct Sink {
 
 Sink kv_sink(const QkvRopeArgs& a, int64_t t, void* out, int64_t out_stride, void* cache, int64_t block_stride) {
   if (out != nullptr) return {out, a.dtype, t * out_stride, a.D};
-  const int64_t row = a.cache.row(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
-  if (row < 0) return {nullptr, a.cache.dtype, 0, 0};
-  return {cache, a.cache.dtype, a.cache.element(row, block_stride), a.cache.head_pitch()};
+  const kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
+  if (place.block < 0) return {nullptr, a.cache.dtype, 0, 0};
+  return {cache, a.cache.dtype, a.cache.element(place, block_stride), a.cache.head_pitch()};
 }
 
 void rms_norm(float* head, int64_t D, const float* factor, float eps) {

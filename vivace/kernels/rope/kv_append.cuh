@@ -14,13 +14,13 @@ __global__ void __launch_bounds__(P.threads) kv_append(const __grid_constant__ K
   ptx::launch_dependents();
   const int64_t t = blockIdx.x;
   if (t >= valid_rows(a.rows, a.T)) return;
-  const int64_t row = a.cache.row(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
-  if (row < 0) return;
+  const KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
+  if (place.block < 0) return;
   const int width = a.Hkv * a.D;
   const X* k = static_cast<const X*>(a.k) + t * a.k_stride;
   const X* v = static_cast<const X*>(a.v) + t * a.v_stride;
-  Kv* k_to = static_cast<Kv*>(a.cache.k) + a.cache.element(row, a.cache.k_stride);
-  Kv* v_to = static_cast<Kv*>(a.cache.v) + a.cache.element(row, a.cache.v_stride);
+  Kv* k_to = static_cast<Kv*>(a.cache.k) + a.cache.element(place, a.cache.k_stride);
+  Kv* v_to = static_cast<Kv*>(a.cache.v) + a.cache.element(place, a.cache.v_stride);
   const int64_t gap = a.cache.head_pitch() - a.D;  // between heads; 0 where a token's lie side by side
   for (int i = static_cast<int>(threadIdx.x) * V; i < width; i += P.threads * V) {
     float from_k[V], from_v[V];

@@ -17,15 +17,19 @@ struct KvCache {
   DType dtype;
   bool heads_first;     // a block's heads one after the other, not its places
 
-  /// L * block + place of (slot, pos), -1 if the cache has none: such tokens are not written.
-  VV_HD int64_t row(int64_t s, int64_t pos) const {
-    if (page_table == nullptr) return s >= 0 && s < B && pos >= 0 && pos < L ? s * L + pos : -1;
-    if (s < 0 || s >= S || pos < 0 || L == 0 || pos / L >= P) return -1;
-    const int64_t block = page_table[s * table_stride + pos / L];
-    return block >= 0 && block < B ? block * L + pos % L : -1;
+  /// Where the token at `pos` of a slot lies. `block` < 0: the cache has no such place, and the token is not written.
+  struct Place {
+    int64_t block;
+    int32_t at;
+  };
+  VV_HD Place place(int32_t s, int32_t pos) const {
+    if (page_table == nullptr) return {s >= 0 && s < B && pos >= 0 && pos < L ? s : -1, pos};
+    if (s < 0 || s >= S || pos < 0 || L == 0 || pos / L >= P) return {-1, 0};
+    const int32_t block = page_table[s * table_stride + pos / L];
+    return {block < B ? block : -1, pos % L};
   }
-  /// Element where the first head of a row() begins, in a cache of this block stride.
-  VV_HD int64_t element(int64_t row, int64_t block_stride) const { return row / L * block_stride + row % L * D * (heads_first ? 1 : Hkv); }
+  /// Element where the first head of a place begins, in a cache of this block stride.
+  VV_HD int64_t element(Place p, int64_t block_stride) const { return p.block * block_stride + int64_t{p.at} * D * (heads_first ? 1 : Hkv); }
   /// Elements from one head of a place to its next.
   VV_HD int64_t head_pitch() const { return heads_first ? int64_t{L} * D : D; }
 };

@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/ptx/prefetch.cuh"
+#include "vivace/kernels/rope/qkv_ahead.cuh"
 #include "vivace/kernels/rope/qkv_rope.h"
 #include "vivace/kernels/rope/rotate.cuh"
 
@@ -9,7 +10,7 @@ namespace vivace::kernels {
 
 /// Grid: T * P.blocks(Hq + 2 Hkv) blocks. Moves every element once in and once out.
 template <class X, class Kv, RopePolicy P>
-__global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ QkvRopeArgs a) {
+__device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
   __shared__ RopeAngles<P> angles;
   const int heads = a.Hq + 2 * a.Hkv, blocks = P.blocks(heads);
   const int lane = static_cast<int>(threadIdx.x) % P.lanes;
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
   for (int n = 0; n < P.heads; ++n)
     if (first + n * P.slots() < heads) part.load_head(qkv + int64_t{first + n * P.slots()} * a.D, raw[n]);
   if (t >= valid_rows(a.rows, a.T)) return;
-  const int64_t row = a.cache.k ? a.cache.row(slot, pos) : -1;
+  const KvCache::Place place = a.cache.k ? a.cache.place(slot, pos) : KvCache::Place{-1, 0};
   angles.fill(a.inv_freq, R, static_cast<float>(pos), a.attn_factor);
   __syncthreads();
   const bool norms = a.q_norm != nullptr || a.k_norm != nullptr;
@@ -47,8 +48,8 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
       const void* w = kind == 0 ? a.q_norm : kind == 1 ? a.k_norm : nullptr;
       if (w != nullptr) {
         float weight[P.chunks][2 * P.vec];
-        part.load_weights(w, kind == 0 ? a.q_norm_dtype : a.k_norm_dtype, weight);
-        part.scale(h, inverse, weight, a.norm_plus_one ? 1.0f : 0.0f);
+        part.load_weights(w, kind == 0 ? a.q_norm_dtype : a.k_norm_dtype, a.norm_plus_one ? 1.0f : 0.0f, weight);
+        part.scale(h, inverse, weight);
       }
     }
     if (head >= heads) continue;
@@ -62,10 +63,19 @@ __global__ void __launch_bounds__(P.threads) qkv_rope(const __grid_constant__ Qk
     } else if (a.k_out != nullptr) {
       X* out = static_cast<X*>(kind == 1 ? a.k_out : a.v_out) + t * (kind == 1 ? a.k_stride : a.v_stride);
       part.store_head(out + at, h);
-    } else if (row >= 0) {
+    } else if (place.block >= 0) {
       Kv* cache = static_cast<Kv*>(kind == 1 ? a.cache.k : a.cache.v);
-      part.store_head(cache + a.cache.element(row, kind == 1 ? a.cache.k_stride : a.cache.v_stride) + of_kind * a.cache.head_pitch(), h);
+      part.store_head(cache + a.cache.element(place, kind == 1 ? a.cache.k_stride : a.cache.v_stride) + of_kind * a.cache.head_pitch(), h);
     }
+  }
+}
+
+template <class X, class Kv, RopePolicy P>
+__global__ void __launch_bounds__(P.threads, P.tokens > 1 ? kQkvAheadBlocks : 1) qkv_rope(const __grid_constant__ QkvRopeArgs a) {
+  if constexpr (P.tokens > 1) {
+    qkv_rope_ahead<X, Kv, P>(a);
+  } else {
+    qkv_rope_tokenwise<X, Kv, P>(a);
   }
 }
 

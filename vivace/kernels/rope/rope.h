@@ -32,6 +32,7 @@ struct RopePolicy {
   int32_t lanes;    // a power of two, at most a warp
   int32_t chunks;
   int32_t heads;
+  int32_t tokens = 1;  // a block; more than one come through shared memory, all on their way at once (qkv_rope)
   constexpr bool operator==(const RopePolicy&) const = default;
   /// Chunks that a head has: pairs first, then what is copied. Vec 8 wants R and D in whole vectors.
   VV_HD constexpr int chunk_count(int D, int R) const { return (R + vec - 1) / vec + (D - 2 * R + 2 * vec - 1) / (2 * vec); }

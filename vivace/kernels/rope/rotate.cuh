@@ -34,15 +34,20 @@ struct RopeAngles {
   alignas(16) float cosine[P.pairs()];
   alignas(16) float sine[P.pairs()];
 
+  /// Where pair `i` lies. Chunks of eight are cut in two halves, far from each other: eight lanes that read 16 bytes each of
+  /// neighbouring chunks then meet every bank once.
+  __device__ __forceinline__ static int place(int i) { return P.vec == 8 ? (i & 4) / 4 * (P.pairs() / 2) + i / 8 * 4 + (i & 3) : i; }
+
+  __device__ __forceinline__ void put(int i, float angle, float factor) {
+    float s, c;
+    sin_cos(angle, &s, &c);
+    cosine[place(i)] = __fmul_rn(c, factor);
+    sine[place(i)] = __fmul_rn(s, factor);
+  }
   /// All threads of the block; a barrier must follow.
   __device__ __forceinline__ void fill(const float* inv_freq, int R, float pos, float factor) {
 #pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads) {
-      float s, c;
-      sin_cos(__fmul_rn(pos, inv_freq[i]), &s, &c);
-      cosine[i] = __fmul_rn(c, factor);
-      sine[i] = __fmul_rn(s, factor);
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads) put(i, __fmul_rn(pos, inv_freq[i]), factor);
   }
 };
 
@@ -75,8 +80,17 @@ struct HeadPart {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
       if (!rotates[k]) continue;
-      load<V>(angles.cosine + (lane + k * P.lanes) * V, cosine[k]);
-      load<V>(angles.sine + (lane + k * P.lanes) * V, sine[k]);
+      const int first = (lane + k * P.lanes) * V;
+      if constexpr (V == 8) {
+#pragma unroll
+        for (int i = 0; i < V; i += 4) {
+          load<4>(angles.cosine + RopeAngles<P>::place(first + i), reinterpret_cast<float(&)[4]>(cosine[k][i]));
+          load<4>(angles.sine + RopeAngles<P>::place(first + i), reinterpret_cast<float(&)[4]>(sine[k][i]));
+        }
+      } else {
+        load<V>(angles.cosine + first, cosine[k]);
+        load<V>(angles.sine + first, sine[k]);
+      }
     }
   }
 
@@ -140,22 +154,23 @@ struct HeadPart {
     return rsqrtf(fmaf(sum, __frcp_rn(static_cast<float>(D)), eps));
   }
 
-  __device__ __forceinline__ void load_weights(const void* w, DType dtype, float (&weight)[C][2 * V]) const {
+  /// weight + plus; 0 + plus where the head has no element.
+  __device__ __forceinline__ void load_weights(const void* w, DType dtype, float plus, float (&weight)[C][2 * V]) const {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
       float lo[V] = {}, hi[V] = {};
       if (a[k] >= 0) load_weight<V>(w, dtype, a[k], lo);
       if (b[k] >= 0) load_weight<V>(w, dtype, b[k], hi);
 #pragma unroll
-      for (int i = 0; i < V; ++i) weight[k][i] = lo[i], weight[k][V + i] = hi[i];
+      for (int i = 0; i < V; ++i) weight[k][i] = __fadd_rn(lo[i], plus), weight[k][V + i] = __fadd_rn(hi[i], plus);
     }
   }
-  /// h = h * (inverse * (weight + plus)).
-  __device__ __forceinline__ void scale(float (&h)[C][2 * V], float inverse, const float (&weight)[C][2 * V], float plus) const {
+  /// h = h * (inverse * weight).
+  __device__ __forceinline__ void scale(float (&h)[C][2 * V], float inverse, const float (&weight)[C][2 * V]) const {
 #pragma unroll
     for (int k = 0; k < C; ++k)
 #pragma unroll
-      for (int i = 0; i < 2 * V; ++i) h[k][i] = __fmul_rn(h[k][i], __fmul_rn(inverse, __fadd_rn(weight[k][i], plus)));
+      for (int i = 0; i < 2 * V; ++i) h[k][i] = __fmul_rn(h[k][i], __fmul_rn(inverse, weight[k][i]));
   }
 
   __device__ __forceinline__ void rotate(float (&h)[C][2 * V]) const {
