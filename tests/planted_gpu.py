@@ -93,6 +93,7 @@ FAULTS = [
     ("kv_append: places that do not exist are written", K + "rope/kv_append.h", "pos >= 0 && pos < L ? s", "pos >= 0 && pos <= L ? s", table("kv_append")),
     ("kv_append: heads of a block lie side by side", K + "rope/kv_append.cuh", "i / a.D * gap", "0", table("kv_append")),
     ("qkv_rope: heads come first and are written as places", K + "rope/kv_append.h", "* (heads_first ? 1 : Hkv)", "* Hkv", table("qkv_rope")),
+    ("qkv_rope: tokens of a block have the first one's angles", K + "rope/qkv_ahead.cuh", "head.go(raw, angles[n],", "head.go(raw, angles[0],", table("qkv_rope")),
     ("qkv_rope: keys and values change places", K + "rope/qkv_rope.cuh", "kind == 1 ? a.k_out : a.v_out", "kind == 2 ? a.k_out : a.v_out", table("qkv_rope")),
     ("embedding: the scale is forgotten", K + "embedding/embedding.cuh", "y[k][i] *= a.scale", "y[k][i] *= 1.0f", table("embedding")),
     ("advance: the turn does not wrap", K + "sampling/advance.cuh", "place + 1 == a.N ? 0 : place + 1", "place + 1", table("advance")),

@@ -79,5 +79,12 @@ CASES = [
     Case(cached(5, "hnd", Hkv=3, T=4, Hq=3, D=40, R=7, B=2), {**_CACHED, "k_cache": "e4m3", "v_cache": "e4m3"}, HND, values={**_FREQ, **distinct(2, 5)}, note="heads first, no whole 16 bytes"),
     *(Case(cached(300, T=260, Hq=3, Hkv=1, D=D, R=D // 2, B=1), {**{k: d for k, d in _CACHED.items() if k != "slot"}, "k_cache": "e4m3", "v_cache": "e4m3"}, distributions=("normal",),
            values={**_FREQ, "pos": np.arange(260) + 7}, note="many tokens, 8-bit caches") for D in (64, 128)),
+    # Three tokens a block on the GPU, of which the last has fewer.
+    Case(cached(60, T=257, Hq=5, D=128, R=16, B=5), {**_CACHED, "q_norm": "bf16", "k_norm": "f32", "rows": "i32"}, {"style": "interleaved"},
+         values={**_FREQ, **distinct(6, 62, first=-1)}, rows=200, distributions=("normal",), note="many tokens; some slots and positions do not exist"),
+    Case({"T": 256, "Hq": 2, "Hkv": 3, "D": 64, "R": 32}, {"qkv": "f16", "q": "f16", "k_out": "f16", "v_out": "f16", "pos": "i32", "inv_freq": "f32", "q_norm": "f16"},
+         {"norm_plus_one": True}, ranges={"pos": (0, 2048)}, values=_FREQ, note="many tokens"),
+    Case(cached(40, "hnd", T=300, B=9, S=4, P=2), {**_CACHED, "k_norm": "bf16", "page_table": "i32"}, HND, distributions=("normal",),
+         values={**_FREQ, **distinct(5, 82, first=-1), "page_table": np.array([[4, 1], [0, 9], [8, 2], [3, 7]])}, note="many tokens, pages of heads; some places do not exist"),
     Case(cached(6, T=0, B=1), _CACHED, values={**_FREQ, **distinct(1, 6)}),
 ]
