@@ -162,7 +162,7 @@ FAULTS = [
     ("gemm: rows that are not valid leave with their tile", K + "gemm/wgmma_post.cuh", "return M == a.T || t0 + P.tokens <= M;", "return true;", "tests/gpu/test_chains.py -k 'posted and rows'"),
     ("gemm: a tile's second half is its first", K + "gemm/wgmma_post.cuh", "+ place(h, group, slot);", "+ place(0, group, slot);", "tests/gpu/test_chains.py -k posted"),
     ("gemm: the gate is not multiplied", K + "gemm/wgmma_finish.cuh", "y = __fmul_rn(y, to_float(Out{row.gate}));", "y = __fmul_rn(y, 1.0f);", table("gemm")),
-    ("gemm: rows that are not valid are written", K + "gemm/wgmma_finish.cuh", "t < M && col < columns", "t < a.T && col < columns", table("gemm")),
+    ("gemm: rows that are not valid are written", K + "gemm/wgmma_finish.cuh", "t0 + kFrom + at < M && within", "t0 + kFrom + at < a.T && within", table("gemm")),
     ("gemm: e4m3 columns change places", K + "gemm/wgmma_finish.cuh", "ptx::pack_e4m3(z[0][0], z[1][0])", "ptx::pack_e4m3(z[1][0], z[0][0])", table("gemm")),
     ("gemm: a scale near zero is divided by as it is", K + "gemm/wgmma_finish.cuh", "size < 1.0f ? 0x1p64f", "size < 1.0f ? 1.0f", table("gemm")),
     ("gated_gemm: up is taken from the gate", K + "gemm/wgmma_finish.cuh", "z[0][e] = __fmul_rn(z[0][e], z[1][e]);", "z[0][e] = __fmul_rn(z[0][e], z[0][e]);", table("gated_gemm")),

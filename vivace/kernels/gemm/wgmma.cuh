@@ -304,7 +304,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         for (int g = 0; g < ring.group; ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
         residual = ring.wait();
       }
-      out.run(sums + ring.group * 2 * P.turn_bytes(), residual, acc, t0, rows0, M);
+      out.run(sums + ring.group * 2 * P.turn_bytes(), residual, acc, out.first(t0, rows0), t0, rows0, M);
       if constexpr (P.has(kFinishResidual)) {
         __syncwarp();
         ring.release(ring.slot), ring.advance();

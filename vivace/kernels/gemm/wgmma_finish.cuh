@@ -8,6 +8,7 @@
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/ldmatrix.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
+#include "vivace/kernels/ptx/words.cuh"
 
 namespace vivace::kernels {
 
@@ -194,30 +195,40 @@ struct WgmmaFinish {
       else if constexpr (!(kOneByte && kGated)) ptx::store_matrix2_transposed(at + place(pair * 16 + lane % 16, warp) * 16, column);
     }
   }
-  /// The same tokens from there to memory, by the whole warpgroup; those at M and beyond are dropped.
+  /// Where a thread's 16 bytes of the tile's first tokens go, found before there are any: kPass tokens take one access of the warpgroup.
+  static constexpr int kPass = 128 / kWords;
+  __device__ __forceinline__ Out* first(int t0, int n0) const {
+    const int thread = threadIdx.x % 128;
+    return static_cast<Out*>(a.out) + int64_t{t0 + thread / kWords} * a.out_stride + (kGated ? n0 / 2 : n0) + thread % kWords * (16 / static_cast<int>(sizeof(Out)));
+  }
+  /// The same tokens from there to memory, by the whole warpgroup; those at M and beyond are dropped. `to`: first(). All are read
+  /// before one is stored, so that they do not wait one after the other.
   template <int kFrom, int kCount>
-  __device__ __forceinline__ void copy(const unsigned char* from, int t0, int n0, int M) const {
-    const int first = kGated ? n0 / 2 : n0, columns = kGated ? a.N / 2 : a.N;
+  __device__ __forceinline__ void copy(const unsigned char* from, Out* to, int t0, int n0, int M) const {
+    constexpr int kPasses = (kCount + kPass - 1) / kPass;
+    const int thread = threadIdx.x % 128, token = thread / kWords, word = thread % kWords;
+    const bool within = (kGated ? n0 / 2 : n0) + word * (16 / static_cast<int>(sizeof(Out))) < (kGated ? a.N / 2 : a.N);
+    uint32_t words[kPasses][4];
 #pragma unroll
-    for (int i = 0; i < (kCount * kWords + 127) / 128; ++i) {
-      const int index = i * 128 + threadIdx.x % 128, token = index / kWords, word = index % kWords, col = first + word * (16 / static_cast<int>(sizeof(Out)));
-      const int64_t t = t0 + kFrom + token;
-      if (index < kCount * kWords && t < M && col < columns)
-        *reinterpret_cast<uint4*>(static_cast<Out*>(a.out) + t * a.out_stride + col) = reinterpret_cast<const uint4*>(from)[place(token, word)];
+    for (int i = 0; i < kPasses; ++i) ptx::load_words(ptx::shared_address(from) + place(min(i * kPass + token, kCount - 1), word) * 16, words[i]);
+#pragma unroll
+    for (int i = 0; i < kPasses; ++i) {
+      const int at = i * kPass + token;
+      if (at < kCount && t0 + kFrom + at < M && within) ptx::store_words(to + int64_t{kFrom + i * kPass} * a.out_stride, words[i]);
     }
   }
 
   /// All tokens, some at a time by way of the warpgroup's two places `turns`.
   template <int kRun = 0>
-  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int n0, int M) const {
+  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2], Out* to, int t0, int n0, int M) const {
     constexpr int kFrom = kRun * kTokens, kCount = P.tokens - kFrom < kTokens ? P.tokens - kFrom : kTokens;
     if (t0 + kFrom < M) {
       unsigned char* const turn = turns + kRun % 2 * (kTokens * kWords * 16);
       write<kFrom, kCount>(turn, residual + kFrom * 128, acc, t0, M);
       ptx::named_barrier<128>(1 + threadIdx.x / 128);
-      copy<kFrom, kCount>(turn, t0, n0, M);
+      copy<kFrom, kCount>(turn, to, t0, n0, M);
     }
-    if constexpr (kFrom + kCount < P.tokens) run<kRun + 1>(turns, residual, acc, t0, n0, M);
+    if constexpr (kFrom + kCount < P.tokens) run<kRun + 1>(turns, residual, acc, to, t0, n0, M);
     else ptx::named_barrier<128>(1 + threadIdx.x / 128);  // the next tile starts with the first place again
   }
 };

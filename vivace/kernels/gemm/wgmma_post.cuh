@@ -108,7 +108,7 @@ struct WgmmaPost {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the copy engine
     if (!whole(out.a, t0, M)) {
       ptx::named_barrier<128>(1 + threadIdx.x / 128);
-      out.template copy<kFrom, kCount>(smem + at, t0, n0, M);
+      out.template copy<kFrom, kCount>(smem + at, out.first(t0, n0), t0, n0, M);
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers + 8 * kHalf);
