@@ -2,7 +2,6 @@
 #pragma once
 #include "vivace/kernels/copy/repeat_heads.h"
 #include "vivace/kernels/ptx/pdl.cuh"
-#include "vivace/kernels/ptx/prefetch.cuh"
 #include "vivace/kernels/tile/stretch.cuh"
 
 namespace vivace::kernels {
@@ -27,11 +26,7 @@ __global__ void __launch_bounds__(P.threads) repeat_heads(const __grid_constant_
   Part part[P.items];
 #pragma unroll
   for (int k = 0; k < P.items; ++k) part[k] = *reinterpret_cast<const Part*>(x + source[k]);
-  place.each([&](int k, int col) {
-    Part* to = reinterpret_cast<Part*>(out + col);
-    if constexpr (sizeof(Part) == 16) ptx::store_past_l1(to, part[k]);  // leaves L1 to what is read again
-    else *to = part[k];
-  });
+  place.each([&](int k, int col) { *reinterpret_cast<Part*>(out + col) = part[k]; });
 }
 
 }  // namespace vivace::kernels
