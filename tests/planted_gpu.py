@@ -90,7 +90,7 @@ FAULTS = [
     ("softmax: a row of -inf divides by zero", K + "softmax/softmax.cuh", "row.sum == 0.0f ? 0.0f : expf(own.max - row.max) / row.sum", "expf(own.max - row.max) / row.sum", table("softmax")),
     ("rope turns the other way", K + "rope/rotate.cuh", "x = fmaf(x0, c, -__fmul_rn(y0, s));", "x = fmaf(x0, c, __fmul_rn(y0, s));", table("rope")),
     ("rope: every token has the first one's position", K + "rope/rope.cuh", "a.pos[t]", "a.pos[0]", table("rope")),
-    ("kv_append: places that do not exist are written", K + "rope/kv_append.h", "pos >= 0 && pos < L ? s", "pos >= 0 && pos <= L ? s", table("kv_append")),
+    ("kv_append: tokens of pages that do not exist go to block 0", K + "rope/kv_append.h", "block < B ? block : -1", "block < B ? block : 0", table("kv_append")),
     ("kv_append: heads of a block lie side by side", K + "rope/kv_append.cuh", "i / a.D * gap", "0", table("kv_append")),
     ("qkv_rope: heads come first and are written as places", K + "rope/kv_append.h", "* (heads_first ? 1 : Hkv)", "* Hkv", table("qkv_rope")),
     ("qkv_rope: tokens of a block have the first one's angles", K + "rope/qkv_ahead.cuh", "head.go(raw, angles[n],", "head.go(raw, angles[0],", table("qkv_rope")),
