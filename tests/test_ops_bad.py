@@ -246,3 +246,11 @@ def test_positional_ports():
         by_position = r.check_memory().written
         again = run(op, r.case).call().written
         assert all(np.array_equal(by_position[p], again[p]) for p in again)
+
+
+def test_rows_of_grouped_products():
+    x, w, offsets, out = np.zeros((3, 16), "f4"), np.zeros((2, 4, 16), "f4"), np.array([0, 2, 5], "i4"), np.zeros((5, 4), "f4")
+    with pytest.raises(vivace.InvalidShapeError, match="x has 3 rows, out 5: wanted as many, or one"):
+        ops.grouped_gemm(x=x, w=w, offsets=offsets, out=out)
+    with pytest.raises(vivace.InvalidShapeError, match="^grouped_gated_gemm: grouped_gemm: x has 3 rows, out 5"):
+        ops.grouped_gated_gemm(x=x, w=w, offsets=offsets, gate_up=out, out=np.zeros((5, 2), "f4"))
