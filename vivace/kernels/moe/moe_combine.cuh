@@ -39,18 +39,23 @@ __device__ __forceinline__ void add_choices(const MoeCombineArgs& a, const Stret
 template <class In, class Out, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) moe_combine(const __grid_constant__ MoeCombineArgs a) {
   constexpr int kAtOnce = P.threads > 128 ? 2 : 8 / P.items;  // few tokens wait for one row after the other, many fill the chip with warps
+  constexpr bool kEarly = P.items * P.vec <= 8;                // the residual: there are registers for it all along
   ptx::dependency_wait();
   ptx::launch_dependents();
   const StretchPlace<P> place(a.N);
   const int64_t t = place.t;
   if (t >= valid_rows(a.rows, a.T)) return;
   float sum[P.items][P.vec] = {}, plus[P.items][P.vec];
-  if (a.residual != nullptr)
-    place.each_clamped([&](int i, int col) { load<P.vec>(static_cast<const Out*>(a.residual) + t * a.residual_stride + col, plus[i]); });
+  const auto load_residual = [&] {
+    if (a.residual != nullptr)
+      place.each_clamped([&](int i, int col) { load<P.vec>(static_cast<const Out*>(a.residual) + t * a.residual_stride + col, plus[i]); });
+  };
+  if constexpr (kEarly) load_residual();
   int k = 0;
   for (; k + kAtOnce <= a.K; k += kAtOnce) add_choices<kAtOnce, In>(a, place, k, sum);
   if (kAtOnce > 4 && k + 4 <= a.K) add_choices<4, In>(a, place, k, sum), k += 4;
   for (; k < a.K; ++k) add_choices<1, In>(a, place, k, sum);
+  if constexpr (!kEarly) load_residual();
   place.each([&](int i, int col) {
     if (a.residual != nullptr) {
 #pragma unroll
