@@ -34,7 +34,7 @@ class CopyBackend {
   /// Sets the mark behind everything queued in the lane so far, and waits for a mark that was set.
   virtual Status mark_set(Direction lane, Mark mark) = 0;
   virtual Status mark_wait(Mark mark) = 0;
-  /// Page-locked memory. Thread-safe.
+  /// Page-locked memory.
   virtual Result<void*> host_allocate(size_t bytes) = 0;
   virtual void host_free(void* data) = 0;
 };
@@ -99,7 +99,7 @@ class TransferEngine {
   };
   struct Slot {
     CopyBackend::Mark mark = 0;
-    void* ring = nullptr;  // chunk_bytes of pinned memory, where a staged chunk came
+    void* ring = nullptr;  // chunk_bytes of pinned memory, in the lane to the device
     Chunk chunk;           // in flight
   };
   struct Lane {
