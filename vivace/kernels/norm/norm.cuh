@@ -211,7 +211,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
     });
     block_sum_and_max<P.threads>(squares, amax, pairs);
     const float inv = rsqrtf(__fmaf_rn(squares, per_count, a.eps));
-    const RoughDivider by(norm_row_scale(a, t, __fmul_rn(amax, inv)), inv);
+    const RoughDivider<true> by(norm_row_scale(a, t, __fmul_rn(amax, inv)), inv);
     row.sweep([&](int k, int col) {
       by.divide(y[k]);
       emit(col, y[k]);
@@ -275,7 +275,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
           if (P.aligned || col + i < a.H) amax = fmaxf(amax, fabsf(v[i]));
       });
       amax = block_reduce<P.threads, false>(amax, &pairs[0].x, Max());
-      const RoughDivider by(norm_row_scale(a, t, __fmul_rn(amax, behind)), behind);
+      const RoughDivider<true> by(norm_row_scale(a, t, __fmul_rn(amax, behind)), behind);
       const auto scaled = [&](int col, Group& v) {
         by.divide(v);
         emit(col, v);

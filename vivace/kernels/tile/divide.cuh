@@ -28,15 +28,16 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
   }
 };
 
-/// x * factor / s within a unit in the last place, by products: for quotients that are about to be rounded to 8 bits or
-/// fewer. Where 1 / s is no normal number, or factor / s not finite, a power of two goes before it.
+/// x / s, and with kTimes x * factor / s, within a unit in the last place, by products: for quotients that are about to
+/// be rounded to 8 bits or fewer. Where 1 / s is no normal number, or factor / s not finite, a power of two goes before it.
+template <bool kTimes = false>
 struct RoughDivider {
   float s, factor, each;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float divisor, float times = 1.0f) : s(divisor), factor(times) {
-    each = __fmul_rn(times, __frcp_rn(divisor));
-    quick = divisor >= 0x1p-120f && divisor <= 0x1p120f && each <= 3.402823466e38f;
+  __device__ __forceinline__ explicit RoughDivider(float divisor, float times = 1.0f) : s(divisor), factor(times), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) {
+    each = __frcp_rn(divisor);
+    if constexpr (kTimes) each = __fmul_rn(factor, each), quick = quick && each <= 3.402823466e38f;
   }
   template <int N>
   __device__ __forceinline__ void divide(float (&x)[N]) const {
@@ -46,7 +47,11 @@ struct RoughDivider {
     } else {  // x goes first: it is tiny where s is, and factor alone may be as large as 1e22
       const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up));
 #pragma unroll
-      for (float& v : x) v = __fmul_rn(__fmul_rn(__fmul_rn(v, up), factor), per);
+      for (float& v : x) {
+        v = __fmul_rn(v, up);
+        if constexpr (kTimes) v = __fmul_rn(v, factor);
+        v = __fmul_rn(v, per);
+      }
     }
   }
 };
