@@ -28,7 +28,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 18> kSpills{{
+constexpr std::array<Allowed, 19> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
     {"attention_fed<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
@@ -37,6 +37,7 @@ constexpr std::array<Allowed, 18> kSpills{{
     {"norm<", ", false, false, false, false, false}>", 16, Arch::sm121a, "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},
     {"norm<", "NormPolicy{256, 4, true, true, false, true, false, false}>", 8, Arch::sm86, "sm_80: one word, in the path that a reciprocal takes for subnormal numbers alone"},
     {"norm<", "e4m3, vivace::kernels::NormPolicy{128, 4, true, true, true, true, false, false}>", 8, Arch::sm121a, "sm_120a: a frame that no instruction stores to or reads"},
+    {"norm<vivace::kernels::f16, vivace::kernels::f16, vivace::kernels::e4m3", "NormPolicy{128, 4, true, true, false, false, false, false}>", 16, Arch::sm121a, "sm_120a: columns of two groups, stored before the sums and read once each where codes are written"},
     {"norm<float", "true, true, true, false, true, false}>", 8, Arch::sm100a, "sm_90a: stored and read once a row: the sum, or an address between loads of x and of the residual"},
     {"norm_micro<", ", false, false, false, false, false}>", 16, Arch::sm121a, "as norm's: columns and addresses of adaptive rows"},
     {"norm_micro<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a, "sm_120a: a column, stored before the sums and read once where codes are written"},

@@ -29,28 +29,29 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
 };
 
 /// x / s, and with kTimes x * factor / s, within a unit in the last place, by products: for quotients that are about to
-/// be rounded to 8 bits or fewer. Where 1 / s is no normal number, or factor / s not finite, a power of two goes before it.
+/// be rounded to 8 bits or fewer. Where 1 / s is no normal number a power of two, `up`, goes before it; where factor / s is
+/// not finite, x is multiplied by one after the other.
 template <bool kTimes = false>
 struct RoughDivider {
-  float s, factor, each;
+  float up, factor, r, each;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float divisor, float times = 1.0f) : s(divisor), factor(times), quick(divisor >= 0x1p-120f && divisor <= 0x1p120f) {
-    each = __frcp_rn(divisor);
-    if constexpr (kTimes) each = __fmul_rn(factor, each), quick = quick && each <= 3.402823466e38f;
+  __device__ __forceinline__ explicit RoughDivider(float s, float times = 1.0f) : up(fabsf(s) < 0x1p-120f ? 0x1p64f : fabsf(s) > 0x1p120f ? 0x1p-64f : 1.0f), factor(times) {
+    r = __frcp_rn(__fmul_rn(s, up));
+    each = kTimes ? __fmul_rn(factor, r) : r;
+    quick = up == 1.0f && (!kTimes || each <= 3.402823466e38f);
   }
   template <int N>
   __device__ __forceinline__ void divide(float (&x)[N]) const {
     if (quick) {
 #pragma unroll
       for (float& v : x) v = __fmul_rn(v, each);
-    } else {  // x goes first: it is tiny where s is, and factor alone may be as large as 1e22
-      const float up = fabsf(s) < 1.0f ? 0x1p64f : 0x1p-64f, per = __frcp_rn(__fmul_rn(s, up));
+    } else {
 #pragma unroll
       for (float& v : x) {
-        v = __fmul_rn(v, up);
+        v = __fmul_rn(v, up);  // tiny where s is, while factor may be as large as 1e22
         if constexpr (kTimes) v = __fmul_rn(v, factor);
-        v = __fmul_rn(v, per);
+        v = __fmul_rn(v, r);
       }
     }
   }
