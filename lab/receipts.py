@@ -40,6 +40,9 @@ def gemm(facts, path):
     r = receipt("gemm", facts, "lab/gemm/bench rows.jsonl quick", ["vivace/kernels/gemm/*", "vivace/kernels/ptx/*.cuh", "vivace/kernels/tile/*", "vivace/ops/gemm_tiles.h", "lab/gemm/*"])
     for (dtype, M, N, K), tactics in cases.items():
         peer = tactics.pop("cublasLt", None)
+        if not tactics:
+            print(f"{dtype} {M} x {N} x {K}: the bench has no kernel of ours for it, no row")
+            continue
         best = min(tactics.values(), key=lambda t: t["us"])
         size = 2 if dtype == "bf16" else 1
         moved, flops = size * (N * K + M * K) + 2 * M * N, 2 * M * N * K
