@@ -90,9 +90,10 @@ class Session:
         complete = status not in (124, 125) and rows.exists()
         if not complete and rows.exists():
             rows.rename(rows.with_suffix(".partial"))  # a part counts whole or not at all
-        note = f"ended after {seconds:.0f} s" if complete else {124: f"{CUT} after {seconds:.0f} s", 125: f"{CUT}: no time left"}.get(status, f"ended with {status} and left no rows")
+        ended = f"ended after {seconds:.0f} s" if status == 0 else f"ended with {status} after {seconds:.0f} s: {rows.stem}.log"
+        note = ended if complete else {124: f"{CUT} after {seconds:.0f} s", 125: f"{CUT}: no time left"}.get(status, f"ended with {status} and left no rows")
         with rows.with_suffix(".part.jsonl").open("w") as f:
-            f.write(json.dumps({"op": "all", "case": f"part={p.name}", "tool": p.tool or "pytest", "pass": complete, "note": note}) + "\n")
+            f.write(json.dumps({"op": "all", "case": f"part={p.name}", "tool": p.tool or "pytest", "pass": status == 0 and complete, "note": note}) + "\n")  # a test may fail and leave no row
 
     def together(self, parts):
         with concurrent.futures.ThreadPoolExecutor(self.jobs) as pool:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tools import device_parts
+from tools import device_parts, device_run
 from tools.receipt import CUT, SAME, Receipt, errors, join
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +82,16 @@ def test_folders_become_receipts(tmp_path):
     before = out.read_text()
     refused = run(a, c)
     assert refused.returncode == 1 and "REFUSED" in refused.stdout and "tactics" in refused.stdout and out.read_text() == before
+
+
+@pytest.mark.parametrize("status, told", [(0, "ended after"), (1, "ended with 1 after")])
+def test_a_part_that_fails_without_a_failed_row_has_not_passed(tmp_path, status, told):
+    session = device_run.Session(tmp_path, tmp_path, 60, 1)
+    row = json.dumps({"op": "norm", "case": "T=1", "tool": "pytest", "pass": True})
+    session.part(device_parts.Part("ops-norm", [sys.executable, "-c", f"import sys; open(sys.argv[1], 'w').write('{row}'); sys.exit({status})", "ROWS"]))
+    part = json.loads((session.rows / "ops-norm.part.jsonl").read_text())
+    assert part["pass"] == (status == 0) and part["note"].startswith(told)
+    assert json.loads((session.rows / "ops-norm.jsonl").read_text())["pass"]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
