@@ -168,11 +168,11 @@ bool usable(const Variant& v, int M, Shape s, int type) {
   if (v.kernel[type] == nullptr) return false;
   if (v.kind == Kind::wgmma) {  // what the op may choose: the class's cut of K, the layout's ring
     using vivace::ops::GemmTiles;
+    if (g_table) return v.policy == op_choice(type, false, M, s.N, s.K) || (type == 1 && M > 64 && v.policy == op_choice(true, true, M, s.N, s.K));
     const GemmTiles::Layout l = {v.rows, v.tokens, v.policy.share_x, v.policy.share_w};
     const int64_t k_bytes = int64_t{s.K} * (type ? 1 : 2);
     const bool few = M <= 64 && M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8);
     if (M <= 64 && !few) return false;
-    if (g_table) return v.policy == op_choice(type, false, M, s.N, s.K) || (type == 1 && M > 64 && v.policy == op_choice(true, true, M, s.N, s.K));
     const auto is = [&](const GemmTiles::Layout& o) { return o.rows == l.rows && o.tokens == l.tokens && o.share_x == l.share_x && o.share_w == l.share_w; };
     if (M <= 64 ? std::none_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is) : std::none_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is)) return false;
     if (M <= 64 && v.tokens == 64 && v.policy.share_x > 1) return false;
