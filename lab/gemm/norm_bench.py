@@ -1,9 +1,9 @@
-"""What norm_gemm's one kernel gains over norm and the product: chains of a decoder layer's products in a CUDA graph.
+"""What norms cost in front of products, in them (norm_gemm) and behind them (gemm_rms_rows, rms_gemm): chains of a decoder layer's products in a CUDA graph.
 
     python lab/gemm/norm_bench.py [--warm] [--rows=FILE] [MODEL:TYPE ...]      --warm: only compiles the kernels
 
 A chain is qkv (with its norm), o with residual, gate and up (with its norm), down with residual, again and again over more
-weights than L2 holds. us of a layer, norms folded or not, and what a fold of one norm gains. Needs a GPU and torch.
+weights than L2 holds. us of a layer, norms apart, folded and, of 16-bit rows with a weight, behind. Needs a GPU and torch.
 """
 import json
 import statistics
@@ -19,10 +19,10 @@ from vivace import ops  # noqa: E402
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 # name, hidden, q + k + v, MLP, adaptive
 MODELS = [("8B", 4096, 6144, 12288, 0), ("0.6B", 1024, 4096, 3072, 0), ("1B", 2048, 3072, 8192, 0), ("135M", 576, 960, 1536, 0), ("expert", 1024, 2560, 4096, 1)]
-TOKENS = {"8B": (1, 2, 4), "0.6B": (1, 2, 4), "1B": (1, 2, 4), "135M": (1, 4), "expert": (1, 4)}
+TOKENS = {"8B": (1, 2, 8, 16, 32, 64), "0.6B": (1, 2, 8, 16, 32, 64), "1B": (1, 2, 8, 32), "135M": (1, 2, 8, 32), "expert": (1, 4)}
 
 
-def chain(hidden, qkv, mlp, adaptive, T, eight, folded, layers):
+def chain(hidden, qkv, mlp, adaptive, T, eight, way, layers):
     t = E4M3 if eight else BF16
     weight = lambda n, k: (torch.randn(n, k, device="cuda") * k**-0.5).to(t)  # noqa: E731
     scale = torch.tensor([0.02], device="cuda") if eight else None
@@ -33,21 +33,30 @@ def chain(hidden, qkv, mlp, adaptive, T, eight, folded, layers):
     if adaptive:
         rows = {"scale": torch.zeros(2, hidden, device="cuda").to(BF16), "shift": torch.zeros(2, hidden, device="cuda").to(BF16), "ada_row": torch.zeros(T, dtype=torch.int32, device="cuda")}
     ws = [(weight(qkv, hidden), weight(hidden, hidden), weight(2 * mlp, hidden), weight(hidden, mlp)) for _ in range(layers)]
+    squares, factor = torch.zeros(T, hidden // 8, device="cuda"), torch.zeros(T, device="cuda")
     out8, in8 = ({"out_scale": scale}, {"x_scale": scale}) if eight else ({}, {})
 
     def normal(w, out, gated):
         kind = {"act": "silu"} if gated else {}
-        if folded:
+        if way == "behind":
+            ops.rms_gemm(x=normed, squares=squares, row_scale=factor, w=w, out=out, gated=gated, epilogue="silu" if gated else "none")
+        elif way == "folded":
             ops.norm_gemm(x=x, **rows, w=w, normed=normed, out=out, gated=gated, epilogue="silu" if gated else "none", **({"normed_scale": scale} if eight else {}), **(out8 if gated else {}))
         else:
             ops.norm(x=x, **rows, out=normed, **out8)
             (ops.gated_gemm if gated else ops.gemm)(x=normed, w=w, out=out, **in8, **(out8 if gated else {}), **kind)
 
+    def onto(entering, w):
+        if way == "behind":
+            ops.gemm_rms_rows(x=entering, w=w, residual=x, out=x, **rows, scaled=normed, squares=squares)
+        else:
+            ops.gemm(x=entering, w=w, residual=x, out=x, **in8)
+
     def layer(w):
         normal(w[0], both, False)
-        ops.gemm(x=entering, w=w[1], residual=x, out=x, **in8)
+        onto(entering, w[1])
         normal(w[2], inner, True)
-        ops.gemm(x=inner, w=w[3], residual=x, out=x, **in8)
+        onto(inner, w[3])
 
     return lambda: [layer(w) for w in ws]
 
@@ -67,14 +76,15 @@ def main():
             for T in TOKENS[name]:
                 size = (hidden * (qkv + hidden + 3 * mlp)) * (1 if eight else 2)
                 layers = 1 if warm else max(2, -(-150_000_000 // size))
-                runs = [chain(hidden, qkv, mlp, adaptive, T, eight, folded, layers) for folded in (False, True)]
+                ways = ["apart", "folded"] + ([] if eight or adaptive else ["behind"])
+                runs = {way: chain(hidden, qkv, mlp, adaptive, T, eight, way, layers) for way in ways}
                 if warm:
-                    [run() for run in runs]
+                    [run() for run in runs.values()]
                     continue
-                two, one = (time(run, layers) for run in runs)
-                print(f"{name:7} {kind} T {T:3}: layer {two:7.2f} us, folded {one:7.2f}; a norm {(two - one) / 2:6.2f}", flush=True)
+                us = {way: round(time(run, layers), 2) for way, run in runs.items()}
+                print(f"{name:7} {kind} T {T:3}, us a layer: " + ", ".join(f"{way} {t:7.2f}" for way, t in us.items()), flush=True)
                 for f in rows:
-                    print(json.dumps({"model": name, "type": kind, "T": T, "us": round(two, 2), "folded_us": round(one, 2)}), file=f, flush=True)
+                    print(json.dumps({"model": name, "type": kind, "T": T, "us": us["apart"]} | {f"{way}_us": t for way, t in us.items() if way != "apart"}), file=f, flush=True)
 
 
 if __name__ == "__main__":

@@ -68,3 +68,50 @@ def test_one_product_after_the_other(name):
 
 def test_products_in_turns():
     chain([Product(*shape) for shape in SHAPES.values()])
+
+
+@pytest.mark.parametrize("hidden, qkv, mlp", [(1024, 4096, 3072), (2048, 3072, 8192), (576, 960, 1536)])
+@pytest.mark.parametrize("T", [1, 8, 16, 32, 64])
+def test_norms_behind_products(T, hidden, qkv, mlp):
+    """A decoder's products in a chain, each of which takes what the one before left for its norm: the bits of their parts, launch by launch."""
+    g = torch.Generator(device=device.NAME).manual_seed(T)
+    draw = lambda *shape, size=1.0: (torch.randn(*shape, generator=g, device=device.NAME) * size).to(torch.bfloat16)  # noqa: E731
+    w = {"qkv": draw(qkv, hidden, size=hidden**-0.5), "o": draw(hidden, hidden, size=hidden**-0.5), "gate_up": draw(2 * mlp, hidden, size=hidden**-0.5), "down": draw(hidden, mlp, size=mlp**-0.5)}
+    norms = [draw(hidden), draw(hidden)]
+    start, rows = draw(T, hidden), torch.tensor([max(T - 1, 1)], dtype=torch.int32, device=device.NAME)
+    h, scaled, both, inner = (torch.zeros(T, n, dtype=torch.bfloat16, device=device.NAME) for n in (hidden, hidden, qkv, mlp))
+    squares, factor = torch.zeros(T, hidden // 8, device=device.NAME), torch.zeros(T, device=device.NAME)
+    given = {"scaled": scaled, "squares": squares, "rows": rows}
+
+    def onto(apart, x, matrix, weight):
+        if apart:
+            ops.gemm(x=x, w=matrix, residual=h, out=h, rows=rows)
+            ops.rms_rows(x=h, weight=weight, **given)
+        else:
+            ops.gemm_rms_rows(x=x, w=matrix, residual=h, out=h, weight=weight, **given)
+
+    def behind(apart, matrix, out, gated):
+        if apart:
+            ops.rms_scale(squares=squares, row_scale=factor, columns=hidden, rows=rows)
+            ops.gated_gemm(x=scaled, x_row_scale=factor, w=matrix, out=out, act="silu", rows=rows) if gated else ops.gemm(x=scaled, x_row_scale=factor, w=matrix, out=out, rows=rows)
+        else:
+            ops.rms_gemm(x=scaled, squares=squares, row_scale=factor, w=matrix, out=out, gated=gated, epilogue="silu" if gated else "none", rows=rows)
+
+    def layers(apart):
+        h.copy_(start)
+        ops.rms_rows(x=h, weight=norms[0], **given)
+        for _ in range(LENGTH // 16):
+            behind(apart, w["qkv"], both, False)
+            onto(apart, both[:, :hidden], w["o"], norms[1])
+            behind(apart, w["gate_up"], inner, True)
+            onto(apart, inner, w["down"], norms[0])
+
+    layers(True)
+    want = [t.clone() for t in (h, scaled, squares, both, inner)]
+    layers(False)
+    with device.Capture() as graph:
+        layers(False)
+    for _ in range(REPLAYS // 10):
+        graph.replay()
+        for got, t in zip((h, scaled, squares, both, inner), want):
+            assert torch.equal(got, t)

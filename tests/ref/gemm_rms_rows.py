@@ -4,7 +4,7 @@ import numpy as np
 from tests.ref import rms_rows
 from tests.ref.common import Case, Inputs
 
-NEXT = ("scale", "rows")
+NEXT = ("weight", "scale", "rows")
 
 
 def _product(inputs, dtypes):
@@ -17,7 +17,7 @@ def _product(inputs, dtypes):
 
 def ref(*, dtypes, **inputs):
     out, _, _ = _product(inputs, dtypes)
-    return {"out": out} | rms_rows.ref(out, inputs.get("scale"), dtypes=dtypes)
+    return {"out": out} | rms_rows.ref(out, inputs.get("weight"), inputs.get("scale"), dtypes=dtypes)
 
 
 def bound(port, value, dtype, inputs):
@@ -30,13 +30,13 @@ def bound(port, value, dtype, inputs):
         return e
     own = rms_rows.bound(port, value, dtype, Inputs({"x": out}, inputs.case))
     if port == "scaled":
-        return own + np.abs(e * rms_rows.factors(len(out), inputs.get("scale"))) * 1.01
+        return own + np.abs(e * rms_rows.factors(len(out), inputs.get("weight"), inputs.get("scale"))) * 1.01
     return own + rms_rows.sums(np.sqrt(2 * np.abs(out) * e + e**2))
 
 
 def case(T, N, K, x, ports=(), *, w=None, out=None, R=None, Q=None, **options):
     out = out or x
-    kinds = {"bias": out, "gate": out, "residual": out, "scale": out, "x_scale": "f32", "w_scale": "f32", "x_row_scale": "f32", "w_row_scale": "f32", "rows": "i32"}
+    kinds = {"bias": out, "gate": out, "residual": out, "scale": out, "weight": options.pop("weight", out), "x_scale": "f32", "w_scale": "f32", "x_row_scale": "f32", "w_row_scale": "f32", "rows": "i32"}
     dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {}) | ({"Q": Q} if Q else {})
     positive = tuple(p for p in ports if p.startswith(("x_", "w_")))
     return Case(dims, {"x": x, "w": w or x, "out": out, "scaled": out, "squares": "f32"} | {p: kinds[p] for p in ports}, positive=positive, **{"distributions": ("normal", "tiny"), **options})
@@ -48,6 +48,15 @@ CASES = [
     case(64, 1024, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_row_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
     case(64, 512, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
     case(33, 528, 2048, "f16", ("bias", "residual"), distributions=("normal",)),
+    # A decoder's o and down: K whole, in two, four and eight; tiles of 8, 16, 32 and 64 tokens.
+    case(1, 4096, 4096, "bf16", ("residual", "weight"), distributions=("normal",)),
+    case(8, 1024, 2048, "bf16", ("residual", "weight", "rows"), rows=5, distributions=("normal", "tiny")),
+    case(12, 2048, 2048, "bf16", ("residual", "weight"), weight="f32", distributions=("normal",)),
+    case(32, 1024, 3072, "bf16", ("residual", "weight"), distributions=("normal",)),
+    case(64, 2048, 1024, "bf16", ("residual", "weight"), distributions=("normal",)),
+    case(2, 6280, 512, "bf16", ("residual", "weight", "bias"), distributions=("normal",), note="K whole; eights that are no sixteens"),
+    case(40, 6280, 256, "f16", ("residual", "weight"), distributions=("normal",)),
+    case(5, 576, 1536, "f16", ("residual", "weight"), weight="bf16", distributions=("normal",), note="a weight that the one kernel does not take"),
     case(9, 72, 320, "bf16", ("bias", "gate", "residual", "scale", "rows"), R=9, Q=4, rows=7),
     case(5, 40, 100, "f32", ("bias", "residual", "scale"), Q=5),
     case(6, 48, 256, "e4m3", ("x_row_scale", "w_scale"), w="e4m3", out="f16", distributions=("normal",)),

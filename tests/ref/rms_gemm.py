@@ -49,7 +49,7 @@ def bound(port, value, dtype, inputs):
 
 def fit(dims, case):
     """Dims whose M and S are what N, K and the case ask for."""
-    return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1), "S": -(-dims["K"] // 16)}
+    return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1), "S": -(-dims["K"] // 8)}
 
 
 def case(T, N, K, x, attrs=None, ports=(), *, w=None, out=None, **options):
@@ -67,6 +67,10 @@ CASES = [
     case(50, 2048, 1024, "bf16", GATED, (), distributions=("normal",), note="as the policies' expert has it: no bias"),
     case(50, 2560, 1024, "bf16", None, (), distributions=("normal",)),
     case(9, 1024, 2048, "bf16", None, (), distributions=("normal",)),
+    case(1, 6144, 4096, "bf16", None, ("bias",), kinds={"bias": "bf16"}, distributions=("normal",), note="a decoder's qkv"),
+    case(3, 512, 4096, "bf16", {"gated": True, "epilogue": "silu"}, distributions=("normal",), note="a decoder's gate and up"),
+    case(32, 768, 576, "bf16", {"gated": True, "epilogue": "silu"}, ("rows",), rows=20, distributions=("normal",)),
+    case(16, 104, 544, "f16", distributions=("normal",), note="sums in fours, not in eights"),
     case(40, 512, 1024, "e4m3", GATED, ("x_scale", "w_scale"), w="e4m3", out="bf16", distributions=("normal",)),
     case(1, 96, 1040, "bf16", {"epilogue": "silu"}, ("bias",), kinds={"bias": "bf16"}),
     case(17, 48, 264, "f16", {"gated": True, "epilogue": "silu"}, ("rows",), rows=9),

@@ -5,7 +5,7 @@ from tests.ref.common import Case, round_to
 
 
 def ref(squares, *, columns=0, eps=1e-6, dtypes):
-    return {"row_scale": round_to(1 / np.sqrt(squares.sum(-1) / (columns or 16 * squares.shape[-1]) + eps), "f32")}
+    return {"row_scale": round_to(1 / np.sqrt(squares.sum(-1) / (columns or 8 * squares.shape[-1]) + eps), "f32")}
 
 
 def bound(port, value, dtype, inputs):
@@ -18,10 +18,12 @@ def case(T, S, attrs=None, **options):
 
 
 CASES = [
-    case(50, 64),
-    case(3, 7, {"columns": 100, "eps": 1e-5}, rows=2),
-    case(70, 130),
+    case(50, 128),
+    case(8, 512, note="the widest of the decoders' rows that are measured"),
+    case(3, 13, {"columns": 100, "eps": 1e-5}, rows=2),
+    case(70, 260),
+    case(5, 68, note="fours, not eights"),
     case(2, 1, {"columns": 3}),
-    case(3, 64, ranges={}, distributions=("zero",)),
+    case(3, 128, ranges={}, distributions=("zero",)),
     case(0, 4),
 ]

@@ -76,12 +76,17 @@ struct rms_gemm : TwoParts<rms_gemm> {
       if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.share_x * p.share_w > 1 || p.finish == kernels::kFinishAny || p.tokens < g.T) return std::optional<Wgmma>();
       return std::optional<Wgmma>(p);
     }
-    /// Room for what a kernel of `p` keeps beside its ring.
-    static constexpr bool has_room(const Wgmma& p) { return p.smem_bytes() + 1024 <= GemmTiles::kSmem; }
+    /// `p` with room for the rows' factors, which take 1 KiB beside the ring: as many blocks stand on a multiprocessor as without.
+    static constexpr Wgmma with_room(Wgmma p) {
+      const int limit = p.smem_bytes() <= GemmTiles::kHalfSmem ? GemmTiles::kHalfSmem : GemmTiles::kSmem;
+      while (p.smem_bytes() + 1024 > limit) --p.stages;
+      return p;
+    }
 
     static Result<Maybe> fused(const Args& a, Arch arch) {
       VV_ASSIGN(std::optional<Wgmma> p, tile(a.g, arch));
-      if (!p || !has_room(*p)) return Maybe();
+      if (!p) return Maybe();
+      *p = with_room(*p);
       p->finish |= kernels::kFinishTokenNorms;
       return Maybe(Key{a.g.x_dtype, a.g.out_dtype, *p});
     }
@@ -131,7 +136,9 @@ struct rms_gemm : TwoParts<rms_gemm> {
       };
       one(DType::bf16, 50, 8192, 1024, true);
       one(DType::bf16, 50, 2560, 1024, false);
+      one(DType::bf16, 1, 6144, 4096, false);
       one(DType::bf16, 16, 2560, 1024, false);
+      one(DType::bf16, 32, 24576, 4096, true);
       one(DType::e4m3, 50, 8192, 1024, true);
     }
   };

@@ -15,16 +15,17 @@ struct rms_rows {
   using Args = kernels::RmsRowsArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,H", "f32|bf16|f16", "rows"),
+      opt_in("weight", "H", "f32|bf16|f16", "factor of each column; not with scale"),
       opt_in("scale", "R,H", "=x", "adaptive scale: row min(t, R-1)"),
-      out("scaled", "T,H", "=x", "x * (1 + scale)"),
-      out("squares", "T,(H+15)/16", "f32", "sum of the squares of each 16 columns of x; the last may be fewer"),
+      out("scaled", "T,H", "=x", "x * weight or x * (1 + scale)"),
+      out("squares", "T,(H+7)/8", "f32", "sum of the squares of each 8 columns of x; the last may be fewer"),
       rows_port(),
   };
   static constexpr OpSpec spec{
       .name = "rms_rows",
       .group = "norm",
       .brief = "What a product needs of rows whose RMS norm is taken behind it: rows times their factors, and sums of squares.",
-      .formula = "scaled = round(x * (1 + scale)), scale 0 where absent; squares[i] = sum of x^2 of columns 16 i .. 16 i + 15. All in f32, in one order.",
+      .formula = "scaled = round(x * factor): weight, 1 + scale, or 1 where both are absent; squares[i] = sum of x^2 of columns 8 i .. 8 i + 7. All in f32, in one order.",
       .source = "RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = {},
@@ -33,18 +34,20 @@ struct rms_rows {
   static Status bind(const Call& c, Args* a) {
     if (c.dim("H") < 1) return c.error(Code::kInvalidShape, "H must be at least 1");
     if (c["scale"].present() && c.dim("R") < 1) return c.error(Code::kInvalidShape, "port scale: needs at least one row, got 0");
+    if (c["scale"].present() && c["weight"].present()) return c.error(Code::kInvalidArgument, "weight and scale are two factors of the same columns: give one");
     for (const char* d : {"T", "H"})
       if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
     *a = Args{
-        .x = c.ptr("x"), .scale = c.ptr("scale"), .scaled = c.ptr("scaled"), .squares = c.ptr<float>("squares"), .rows = c.ptr<int32_t>("rows"),
+        .x = c.ptr("x"), .weight = c.ptr("weight"), .scale = c.ptr("scale"), .scaled = c.ptr("scaled"), .squares = c.ptr<float>("squares"), .rows = c.ptr<int32_t>("rows"),
         .x_stride = c.row_stride("x"), .scale_stride = c.row_stride("scale"), .scaled_stride = c.row_stride("scaled"), .squares_stride = c.row_stride("squares"),
         .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .R = c["scale"].present() ? static_cast<int32_t>(c.dim("R")) : 0, .dtype = c["x"].dtype,
+        .weight_dtype = c["weight"].dtype,
     };
     return {};
   }
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.H, e = info(a.dtype).bytes;
-    return {.bytes = 2 * n * e + int64_t{a.R} * a.H * e + int64_t{a.T} * ((a.H + 15) / 16) * 4, .flops = 4 * n};
+    return {.bytes = 2 * n * e + int64_t{a.R} * a.H * e + (a.weight != nullptr ? a.H * info(a.weight_dtype).bytes : 0) + int64_t{a.T} * ((a.H + kernels::kRmsColumns - 1) / kernels::kRmsColumns) * 4, .flops = 4 * n};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::rms_rows(a, pool); }
 

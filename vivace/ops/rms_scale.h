@@ -19,7 +19,7 @@ struct rms_scale {
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      real("columns", 0, "columns of the rows; 0: 16 a part"),
+      real("columns", 0, "columns of the rows; 0: 8 a part"),
       real("eps", 1e-6, "added to the mean square"),
   };
   static constexpr OpSpec spec{
@@ -34,11 +34,11 @@ struct rms_scale {
 
   /// The sums that a call with these ports and attributes reads; `columns` as the attribute says.
   static Status squares_of(const Call& c, double columns, double eps, kernels::RmsSquares* s) {
-    const int64_t count = c.dim("S"), H = columns == 0 ? 16 * count : static_cast<int64_t>(columns);
-    if (count < 1 || count > INT32_MAX / 16) return c.error(Code::kInvalidShape, strf("port squares: wanted 1 to 2^27 parts a row, got %ld", static_cast<long>(count)));
+    const int64_t count = c.dim("S"), H = columns == 0 ? kernels::kRmsColumns * count : static_cast<int64_t>(columns);
+    if (count < 1 || count > INT32_MAX / kernels::kRmsColumns) return c.error(Code::kInvalidShape, strf("port squares: wanted 1 to 2^28 parts a row, got %ld", static_cast<long>(count)));
     if (!(eps >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", eps));
-    if (static_cast<double>(H) != (columns == 0 ? static_cast<double>(H) : columns) || (H + 15) / 16 != count)
-      return c.error(Code::kInvalidArgument, strf("squares has %ld parts of 16 columns, but columns is %g", static_cast<long>(count), columns));
+    if (static_cast<double>(H) != (columns == 0 ? static_cast<double>(H) : columns) || (H + kernels::kRmsColumns - 1) / kernels::kRmsColumns != count)
+      return c.error(Code::kInvalidArgument, strf("squares has %ld parts of 8 columns, but columns is %g", static_cast<long>(count), columns));
     *s = {.sums = c.ptr<float>("squares"), .stride = c.row_stride("squares"), .count = static_cast<int32_t>(count), .H = static_cast<int32_t>(H), .eps = static_cast<float>(eps)};
     return {};
   }
@@ -56,14 +56,14 @@ struct rms_scale {
       kernels::RmsScalePolicy p;
       bool operator==(const Key&) const = default;
     };
-    static Result<Key> pick(const Args&, Arch) { return Key{{128}}; }
-    static std::string instance(const Key& k) { return kernel_expression("rms_scale<vivace::kernels::RmsScalePolicy{%d}>", k.p.threads); }
+    static Result<Key> pick(const Args&, Arch) { return Key{{128, 16}}; }
+    static std::string instance(const Key& k) { return kernel_expression("rms_scale<vivace::kernels::RmsScalePolicy{%d, %d}>", k.p.threads, k.p.row_threads); }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * 2 + k.p.threads - 1) / k.p.threads);
+      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * k.p.row_threads + k.p.threads - 1) / k.p.threads);
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
     template <class Visit>
-    static void instances(Arch, Visit&& visit) { visit(Key{{128}}); }
+    static void instances(Arch, Visit&& visit) { visit(Key{{128, 16}}); }
   };
 };
 

@@ -3,15 +3,9 @@
 #pragma once
 #include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/gemm/gemm.h"
-#include "vivace/kernels/tile/elem.cuh"
+#include "vivace/kernels/tile/as_float.cuh"
 
 namespace vivace::kernels {
-
-__device__ __forceinline__ float load_as_float(const void* p, DType t, int64_t i) {
-  if (t == DType::bf16) return to_float(static_cast<const bf16*>(p)[i]);
-  if (t == DType::f16) return to_float(static_cast<const f16*>(p)[i]);
-  return static_cast<const float*>(p)[i];
-}
 
 /// Made once a thread, after the dependency wait.
 template <class Out>

@@ -141,10 +141,12 @@ inline constexpr int kTokenNormThreads = 128;
 
 /// Where kFinishNext: what rms_rows makes of out's rows.
 struct GemmNext {
-  const void* scale;  // [N] out_dtype, or null
-  void* scaled;       // [T, N] out_dtype
-  float* squares;     // [T, N / 16]
+  const void* weight;  // [N] out_dtype or, where it says so, f32; or null
+  const void* scale;   // [N] out_dtype, or null; not both
+  void* scaled;        // [T, N] out_dtype
+  float* squares;      // [T, N / 8]
   int64_t scaled_stride, squares_stride;
+  bool weight_f32;
 };
 
 struct GemmWgmmaArgs {

@@ -161,7 +161,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
   static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
-  static_assert(!kNext || (kDirect && kParts && sizeof(Out) == 2 && kPieces == 2 && Merge::kUnits == 2 && Merge::kPieces * 32 == 2 * P.rows), "a thread's pieces are the halves of 16 columns");
+  static_assert(!kNext || (kDirect && sizeof(Out) == 2 && !kGated && kRmsColumns == 8), "a piece has eight columns");
   static_assert(!kGated || (!kParts && !P.has(kFinishGate) && !P.has(kFinishResidual)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
@@ -180,7 +180,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   };
   WgmmaPiece<Out, P, kPairs> piece[kPieces];
   WgmmaGatedPiece<Out, P> both;
-  WgmmaNextPiece<Out, kPairs> then[kPieces];
+  WgmmaNextPiece<Out> then[kPieces];
   const auto aim = [&] {
     if constexpr (kDirect && !kGated) {
 #pragma unroll
@@ -263,11 +263,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
 #pragma unroll
         for (int p = 0; p < kPieces; ++p)
           if (item(p, &t, &n))
-            piece[p].leave(a, t, n, M, word[p], [&](int i, int64_t token, bool within, uint32_t both) {
-              if constexpr (kNext) {
-                then[p].take(args.next, i, token, within, both);
-                if (p == 1 && within && tid % 4 == 0) args.next.squares[token * args.next.squares_stride + n / 16] = __fadd_rn(then[0].sum[i], then[1].sum[i]);
-              }
+            piece[p].leave(a, t, n, M, word[p], [&](int64_t token, bool within, uint32_t both) {
+              if constexpr (kNext) then[p].take(args.next, token, within, both);
             });
       } else {
         ptx::named_barrier<2 * P.rows>(1);
@@ -293,7 +290,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         piece[p].prepare();
         uint32_t word[kPairs];
         piece[p].words(a, out.scale, t, M, y, word);
-        piece[p].leave(a, t, n, M, word, [](int, int64_t, bool, uint32_t) {});
+        piece[p].leave(a, t, n, M, word, [&](int64_t token, bool within, uint32_t both) {
+          if constexpr (kNext) then[p].take(args.next, token, within, both);
+        });
       }
     } else if constexpr (P.staged > 0) {
       WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);

@@ -73,14 +73,15 @@ __device__ __forceinline__ float* token_norms() {
   __shared__ float norms[P.tokens];
   return norms;
 }
-/// By kTokenNormThreads threads of number `thread`, two a token, while others load and multiply.
+/// By kTokenNormThreads threads of number `thread`, two to sixteen a token, while others load and multiply.
 template <GemmWgmma P>
 __device__ __forceinline__ void make_token_norms(const RmsSquares& squares, int M, int thread) {
   static_assert(2 * P.tokens <= kTokenNormThreads);
-  const int token = thread / 2;
+  constexpr int kEach = P.tokens <= 8 ? 16 : P.tokens <= 16 ? 8 : P.tokens <= 32 ? 4 : 2;
+  const int token = thread / kEach;
   const bool valid = token < P.tokens && token < M;
-  const float mine = valid ? rms_half(squares, token, thread % 2) : 0.0f, other = __shfl_xor_sync(0xffffffffu, mine, 1);
-  if (token < P.tokens && thread % 2 == 0) token_norms<P>()[token] = valid ? rms_factor(squares, mine, other) : 0.0f;
+  const float sum = rms_sum<kEach>(squares, token, thread % kEach, valid);
+  if (token < P.tokens && thread % kEach == 0) token_norms<P>()[token] = valid ? rms_factor(squares, sum) : 0.0f;
 }
 
 /// Where those threads and the multiplying ones meet.
@@ -284,7 +285,7 @@ struct WgmmaPiece {
       word[i] = ptx::pack<Out>(z[0], z[1]);
     }
   }
-  /// Turned, to memory. See: see(i, token, within, word) of the lane's two columns of its token of each eight.
+  /// Turned, to memory. See: see(token, within, word) of the lane's two columns of its token of each eight.
   template <class See>
   __device__ __forceinline__ void leave(const GemmArgs& a, int t, int n, int M, uint32_t (&word)[kPairs], See&& see) const {
     const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
@@ -295,30 +296,37 @@ struct WgmmaPiece {
       const int token = t + 8 * i + lane / 4;
       const bool within = token < M && col < a.N;
       if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word[i];
-      see(i, token, within, word[i]);
+      see(token, within, word[i]);
     }
   }
 };
 
-/// What rms_rows makes of a piece, beside it: the next product's rows and sums of the squares of eight columns.
-template <class Out, int kPairs>
+/// What rms_rows makes of a piece, beside it: the next product's rows and the sums of the squares of its eight columns.
+template <class Out>
 struct WgmmaNextPiece {
-  float factor[2], sum[kPairs];
+  float factor[2];
   int col;
 
   /// `n`: the piece's first column.
   __device__ __forceinline__ void prefetch(const GemmNext& next, int n, int N) {
     col = n + threadIdx.x % 4 * 2;
-    const uint32_t pair = next.scale != nullptr && col < N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(next.scale) + col) : 0;
+    factor[0] = factor[1] = 1.0f;
+    if (col >= N) return;
+    if (next.weight_f32) {
+      load<2>(static_cast<const float*>(next.weight) + col, factor);
+    } else if (next.weight != nullptr || next.scale != nullptr) {
+      const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(next.weight != nullptr ? next.weight : next.scale) + col);
 #pragma unroll
-    for (int e = 0; e < 2; ++e) factor[e] = __fadd_rn(1.0f, half_of<Out>(pair, e));
+      for (int e = 0; e < 2; ++e) factor[e] = next.weight != nullptr ? half_of<Out>(pair, e) : __fadd_rn(1.0f, half_of<Out>(pair, e));
+    }
   }
-  __device__ __forceinline__ void take(const GemmNext& next, int i, int64_t token, bool within, uint32_t word) {
+  __device__ __forceinline__ void take(const GemmNext& next, int64_t token, bool within, uint32_t word) const {
     const float first = half_of<Out>(word, 0), second = half_of<Out>(word, 1);
     if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + token * next.scaled_stride + col) = ptx::pack<Out>(__fmul_rn(first, factor[0]), __fmul_rn(second, factor[1]));
     float s = rms_pair(first, second);
     s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 1));
-    sum[i] = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 2));
+    s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 2));
+    if (within && threadIdx.x % 4 == 0) next.squares[token * next.squares_stride + col / kRmsColumns] = s;
   }
 };
 

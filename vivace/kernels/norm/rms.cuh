@@ -5,35 +5,54 @@
 
 namespace vivace::kernels {
 
-/// Squares of two columns. A sum of 16 columns is that of two eights, each ((0, 1) + (2, 3)) + ((4, 5) + (6, 7)).
+/// Squares of two columns. A sum of eight is ((0, 1) + (2, 3)) + ((4, 5) + (6, 7)).
 __device__ __forceinline__ float rms_pair(float first, float second) { return __fmaf_rn(second, second, __fmul_rn(first, first)); }
 
-/// One half of a row's sums: every second four of them, from `half` on, in order.
-__device__ __forceinline__ float rms_half(const RmsSquares& s, int64_t t, int half) {
-  constexpr int kAhead = 8;  // fours on their way together
+/// The sum of row t's sums by kThreads threads, a power of two up to 16, side by side in a warp that is all here: each gets it. Its order is one of 16 lanes:
+/// lane l adds the eights of sums l, l + 16, ... in turn, then lanes meet that are 8, 4, 2 and 1 apart. `valid`: of the row.
+template <int kThreads>
+__device__ __forceinline__ float rms_sum(const RmsSquares& s, int64_t t, int thread, bool valid) {
+  constexpr int kLanes = 16 / kThreads, kGroup = kLanes < 4 ? kLanes : 4, kRounds = 4 / kGroup;  // four eights of sums on their way together
   const float* const row = s.sums + t * s.stride;
   const bool wide = s.count % 4 == 0 && s.stride % 4 == 0 && reinterpret_cast<uint64_t>(s.sums) % 16 == 0;
-  float sum = 0.0f;
-  for (int first = half * 4; first < s.count; first += kAhead * 8) {
-    float v[kAhead][4];
+  float lane[kLanes] = {};
+  for (int first = thread * 8; valid && first < s.count; first += 128 * kRounds) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int at = first + i * 8;
-      if (wide) {
-        load<4>(row + min(at, s.count - 4), v[i]);
-      } else {
+    for (int g = 0; g < kLanes; g += kGroup) {
+      float v[kRounds][kGroup][2][4];
+      const auto at = [&](int r, int i, int h) { return first + (r * 16 + (g + i) * kThreads) * 8 + h * 4; };
 #pragma unroll
-        for (int j = 0; j < 4; ++j) v[i][j] = at + j < s.count ? row[at + j] : 0.0f;
-      }
+      for (int r = 0; r < kRounds; ++r)
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i)
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            if (wide) {
+              load<4>(row + min(at(r, i, h), s.count - 4), v[r][i][h]);
+            } else {
+#pragma unroll
+              for (int j = 0; j < 4; ++j) v[r][i][h][j] = at(r, i, h) + j < s.count ? row[at(r, i, h) + j] : 0.0f;
+            }
+          }
+#pragma unroll
+      for (int r = 0; r < kRounds; ++r)
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            if (at(r, i, h) < s.count) lane[g + i] = __fadd_rn(lane[g + i], __fadd_rn(__fadd_rn(v[r][i][h][0], v[r][i][h][1]), __fadd_rn(v[r][i][h][2], v[r][i][h][3])));
     }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      if (first + i * 8 < s.count) sum = __fadd_rn(sum, __fadd_rn(__fadd_rn(v[i][0], v[i][1]), __fadd_rn(v[i][2], v[i][3])));
   }
-  return sum;
+#pragma unroll
+  for (int d = kLanes / 2; d > 0; d /= 2)
+#pragma unroll
+    for (int j = 0; j < d; ++j) lane[j] = __fadd_rn(lane[j], lane[j + d]);
+#pragma unroll
+  for (int d = kThreads / 2; d > 0; d /= 2) lane[0] = __fadd_rn(lane[0], __shfl_xor_sync(0xffffffffu, lane[0], d));
+  return lane[0];
 }
 
-/// Factor of a row from both halves.
-__device__ __forceinline__ float rms_factor(const RmsSquares& s, float even, float odd) { return rsqrtf(__fmaf_rn(__fadd_rn(even, odd), __frcp_rn(static_cast<float>(s.H)), s.eps)); }
+/// Factor of a row.
+__device__ __forceinline__ float rms_factor(const RmsSquares& s, float sum) { return rsqrtf(__fmaf_rn(sum, __frcp_rn(static_cast<float>(s.H)), s.eps)); }
 
 }  // namespace vivace::kernels

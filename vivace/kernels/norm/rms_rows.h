@@ -4,17 +4,18 @@
 
 namespace vivace::kernels {
 
-inline constexpr int kRmsColumns = 16;  // columns whose squares make one sum
+inline constexpr int kRmsColumns = 8;  // columns whose squares make one sum: what a piece of a product's way out has of a row
 
 struct RmsRowsArgs {
   const void* x;        // [T, H] dtype
-  const void* scale;    // [R, H] dtype, or null
+  const void* weight;   // [H] weight_dtype, or null
+  const void* scale;    // [R, H] dtype, or null; not both
   void* scaled;         // [T, H] dtype
   float* squares;       // [T, ceil(H / kRmsColumns)]
   const int32_t* rows;  // [1] device-side T, or null
   int64_t x_stride, scale_stride, scaled_stride, squares_stride;  // elements a row
   int32_t T, H, R;
-  DType dtype;
+  DType dtype, weight_dtype;
 };
 
 /// A block a row.
@@ -39,9 +40,8 @@ struct RmsScaleArgs {
   int32_t T;
 };
 
-/// Two threads a row.
 struct RmsScalePolicy {
-  int32_t threads;
+  int32_t threads, row_threads;  // of a block, of a row
   constexpr bool operator==(const RmsScalePolicy&) const = default;
 };
 

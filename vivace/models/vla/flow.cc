@@ -91,7 +91,7 @@ void FlowPolicy::declare_own() {
   if (B * A > kFoldedRows) return;
   declare("expert.scaled", act, Shape(B * A, H), &b.expert.scaled);
   if (info(act).bytes != 2) return;
-  declare("expert.squares", f32, Shape(B * A, (H + 15) / 16), &b.expert.squares);
+  declare("expert.squares", f32, Shape(B * A, (H + 7) / 8), &b.expert.squares);
   declare("expert.row_scale", f32, Shape(B * A), &b.expert.row_scale);
   b.attn_shift.resize(b.attn_ada.size());
   b.mlp_shift.resize(b.attn_ada.size());

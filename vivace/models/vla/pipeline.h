@@ -50,7 +50,7 @@ struct TowerBuffers {
   Tensor codes;                          // [T, max(Hq D, M)] e4m3
   Tensor normed_scale, codes_scale;      // [T] f32
   Tensor scaled;                         // [T, H] act, up to kFoldedRows of adaptive norms, whose products read 16 bits in every plan; else absent
-  Tensor squares, row_scale;             // [T, H / 16] and [T] f32, of rows whose norm is taken behind the product; absent where none is
+  Tensor squares, row_scale;             // [T, H / 8] and [T] f32, of rows whose norm is taken behind the product; absent where none is
 };
 
 struct PolicyBuffers {
