@@ -114,14 +114,9 @@ def folded(facts, path):
 
 def experts(facts, path):
     """grouped_gemm of 128 experts, 8 a token: the tile that the op takes."""
-    cases = defaultdict(dict)
-    for row in lines(path):
-        cases[row["T"], row["N"], row["K"]][row["tactic"]] = row
-    r = receipt("experts", facts, "lab/gemm/grouped_bench grouped.cubin rows.jsonl", ["vivace/kernels/moe/gr*", *CODES, "vivace/kernels/ptx/tma.cuh", "vivace/kernels/ptx/wgmma.cuh", "lab/gemm/grouped_*"])
-    for (T, N, K), tactics in cases.items():
-        groups = min(128, T * 8)
-        mean, (small, large) = T * 8 // groups, (-(-groups * -(-N // rows) // 264) * rows for rows in (48, 64))  # as ops/grouped_gemm.h
-        row = tactics[("w48x64/7" if 10 * small < 9 * large else "w64x64/6") if mean < 8 else "w128x128/6" if mean <= 128 else "w128x256/4"]
+    r = receipt("experts", facts, "lab/gemm/grouped_bench grouped.cubin rows.jsonl", ["vivace/kernels/moe/gr*", *CODES, "vivace/kernels/ptx/tma.cuh", "vivace/kernels/ptx/wgmma.cuh", "vivace/ops/grouped_gemm.h", "lab/gemm/grouped_*"])
+    for row in filter(lambda row: row["op"], lines(path)):
+        T, N, K = row["T"], row["N"], row["K"]
         r.row(op="grouped_gemm", case=f"T={T},E=128,top=8,N={N},K={K}", dtype="bf16", tactic=row["tactic"], p50_us=row["us"], flops=2 * T * 8 * N * K, limit_us=row["least_us"],
               max_err=row["bound"], bound=1.0, note=f"{row['experts']} experts have rows; max_err in units of the bound of f32 sums; cold weights", **{"pass": row["bound"] <= 1})
     return r.write("bench")

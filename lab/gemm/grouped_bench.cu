@@ -11,7 +11,7 @@
 
 #include "lab/gemm/harness.h"
 #include "vivace/kernels/gemm/codes.h"
-#include "vivace/kernels/moe/grouped_gemm.h"
+#include "vivace/ops/grouped_gemm.h"
 
 namespace lab {
 using namespace vivace;
@@ -153,11 +153,14 @@ int main(int argc, char** argv) {
       LAB_CHECK(cudaMemcpy(ref.data(), d_ref, kPick * 8, cudaMemcpyDeviceToHost));
       LAB_CHECK(cudaMemcpy(size.data(), d_size, kPick * 8, cudaMemcpyDeviceToHost));
       std::printf("%dx%d T=%d, %d experts, at least %.1f us:", s.N, s.K, T, there, least);
+      bool taken = false;
       for (const Variant& v : all) {
         if (!v.wgmma && (v.codes.token_tiles == 1) != (T <= 32)) continue;
         GroupedGemmArgs g = {};
         g.x = x, g.w = w, g.offsets = d_offsets, g.out = out, g.x_stride = s.K, g.w_stride = int64_t{s.N} * s.K, g.out_stride = s.N;
         g.A = A, g.E = E, g.N = s.N, g.K = s.K, g.x_dtype = g.w_dtype = g.out_dtype = DType::bf16;
+        const bool op = v.wgmma && v.p == ops::defs::grouped_gemm::Gpu::tile(g);  // the tile that the op takes
+        taken |= op;
         LAB_CHECK(cudaMemset(out, 0xff, size_t(A) * s.N * 2));
         const bool ok = launch(v, g, stream);
         const cudaError_t e = cudaStreamSynchronize(stream);
@@ -180,10 +183,12 @@ int main(int argc, char** argv) {
         });
         std::printf(" | %s %.1f (%.0f %%)%s", v.name.c_str(), us, 100 * least / us, worst <= 1 ? "" : " WRONG");
         if (rows)
-          std::fprintf(rows, "{\"tactic\":\"%s\",\"T\":%d,\"experts\":%d,\"N\":%d,\"K\":%d,\"us\":%.3f,\"least_us\":%.3f,\"bound\":%.3f}\n", v.name.c_str(), T, there, s.N, s.K, us, least, worst);
+          std::fprintf(rows, "{\"tactic\":\"%s\",\"op\":%s,\"T\":%d,\"experts\":%d,\"N\":%d,\"K\":%d,\"us\":%.3f,\"least_us\":%.3f,\"bound\":%.3f}\n", v.name.c_str(), op ? "true" : "false", T, there,
+                       s.N, s.K, us, least, worst);
       }
       std::printf("\n");
       std::fflush(stdout);
+      if (!taken) return std::printf("the op's tile is not in %s\n", argv[1]), 2;
     }
   std::printf("%d wrong\n", wrong);
   if (rows) std::fclose(rows);
