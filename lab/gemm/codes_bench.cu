@@ -261,7 +261,7 @@ int main(int argc, char** argv) {
         if (!lt.count(M)) {
           const size_t bytes = size_t(s.N) * s.K * 2;
           const int n = static_cast<int>(std::clamp<size_t>(kPool / bytes, 2, 40));
-          lt[M] = blas.time(CUDA_R_16BF, reinterpret_cast<char*>(x), plain, bytes, n, out, M, s.N, s.K, std::max(8, n), 4);
+          lt[M] = blas.time(CUDA_R_16BF, reinterpret_cast<char*>(x), plain, bytes, n, out, M, s.N, s.K, std::max(8, n), 4).peer;
           std::printf("cuBLASLt bf16 M=%d %dx%d %.2f us\n", M, s.N, s.K, lt[M]);
         }
         char text[96];

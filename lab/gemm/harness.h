@@ -68,41 +68,63 @@ __global__ void reference(const T* x, const T* w, int64_t K, const int2* pick, i
   if (lane == 0) ref[i] = s, size[i] = m;
 }
 
-/// us a launch: a graph of launch(0) .. launch(count - 1) on one stream, median of its replays.
-inline double time_graph(int count, const std::function<bool(int, cudaStream_t)>& launch, int replays = 5) {
-  cudaStream_t stream;
-  LAB_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  LAB_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  bool ok = true;
-  for (int i = 0; i < count && ok; ++i) ok = launch(i, stream);
-  cudaGraph_t graph;
-  LAB_CHECK(cudaStreamEndCapture(stream, &graph));
-  double best = NAN;
-  if (ok) {
-    cudaGraphExec_t exec;
-    LAB_CHECK(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t a, b;
-    LAB_CHECK(cudaEventCreate(&a));
-    LAB_CHECK(cudaEventCreate(&b));
-    std::vector<float> ms;
-    for (int i = 0; i < replays + 2; ++i) {
-      LAB_CHECK(cudaEventRecord(a, stream));
-      LAB_CHECK(cudaGraphLaunch(exec, stream));
-      LAB_CHECK(cudaEventRecord(b, stream));
-      LAB_CHECK(cudaStreamSynchronize(stream));
-      float t;
-      LAB_CHECK(cudaEventElapsedTime(&t, a, b));
-      if (i >= 2) ms.push_back(t);
-    }
-    std::sort(ms.begin(), ms.end());
-    best = ms[ms.size() / 2] * 1000.0 / count;
-    LAB_CHECK(cudaEventDestroy(a));
-    LAB_CHECK(cudaEventDestroy(b));
-    LAB_CHECK(cudaGraphExecDestroy(exec));
+/// A graph of launch(0) .. launch(count - 1) on one stream.
+class Graph {
+ public:
+  Graph(int count, const std::function<bool(int, cudaStream_t)>& launch) : count_(count) {
+    LAB_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    LAB_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    bool ok = true;
+    for (int i = 0; i < count && ok; ++i) ok = launch(i, stream_);
+    cudaGraph_t graph;
+    LAB_CHECK(cudaStreamEndCapture(stream_, &graph));
+    if (ok) LAB_CHECK(cudaGraphInstantiate(&exec_, graph, 0));
+    LAB_CHECK(cudaGraphDestroy(graph));
+    LAB_CHECK(cudaEventCreate(&begin_));
+    LAB_CHECK(cudaEventCreate(&end_));
   }
-  LAB_CHECK(cudaGraphDestroy(graph));
-  LAB_CHECK(cudaStreamDestroy(stream));
-  return best;
+  Graph(const Graph&) = delete;
+  ~Graph() {
+    if (exec_) LAB_CHECK(cudaGraphExecDestroy(exec_));
+    LAB_CHECK(cudaEventDestroy(begin_));
+    LAB_CHECK(cudaEventDestroy(end_));
+    LAB_CHECK(cudaStreamDestroy(stream_));
+  }
+  /// us a launch of one replay; NaN where a launch was refused.
+  double replay() const {
+    if (!exec_) return NAN;
+    LAB_CHECK(cudaEventRecord(begin_, stream_));
+    LAB_CHECK(cudaGraphLaunch(exec_, stream_));
+    LAB_CHECK(cudaEventRecord(end_, stream_));
+    LAB_CHECK(cudaStreamSynchronize(stream_));
+    float ms;
+    LAB_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
+    return ms * 1000.0 / count_;
+  }
+
+ private:
+  int count_;
+  cudaStream_t stream_;
+  cudaGraphExec_t exec_ = nullptr;
+  cudaEvent_t begin_, end_;
+};
+
+/// Medians of the graphs' replays, in turn: what heat and clocks do to one they do to all. Two rounds warm up.
+inline std::vector<double> in_turn(const std::vector<const Graph*>& graphs, int replays) {
+  std::vector<std::vector<double>> us(graphs.size());
+  for (int i = 0; i < replays + 2; ++i)
+    for (size_t g = 0; g < graphs.size(); ++g) {
+      const double t = graphs[g]->replay();
+      if (i >= 2) us[g].push_back(t);
+    }
+  std::vector<double> medians;
+  for (auto& all : us) std::sort(all.begin(), all.end()), medians.push_back(all[all.size() / 2]);
+  return medians;
+}
+
+inline double time_graph(int count, const std::function<bool(int, cudaStream_t)>& launch, int replays = 5) {
+  const Graph graph(count, launch);
+  return in_turn({&graph}, replays)[0];
 }
 
 }  // namespace lab
