@@ -116,18 +116,23 @@ def tensor_unit_error(x, w, fast):
     return error
 
 
+def integers(attrs):
+    """Whether activations become int8, by gemm's attribute or by gated_gemm's."""
+    return "q8" in (attrs.get("act"), attrs.get("quant"))
+
+
 def widened(case):
     """Whether a GPU may round what w stands for to bf16: prefill in bf16 with a quantised w. Only Hopper does, and only where rows
     of w are whole 16 bytes; the case does not say."""
     d = case.dtypes
-    return os.environ.get("VIVACE_TEST_DEVICE", "").startswith("cuda") and case.dims.get("T", 0) > 64 and d["x"] == "bf16" and d["w"] not in ("f32", "bf16", "f16") and case.attrs.get("act", "f32") == "f32"
+    return os.environ.get("VIVACE_TEST_DEVICE", "").startswith("cuda") and case.dims.get("T", 0) > 64 and d["x"] == "bf16" and d["w"] not in ("f32", "bf16", "f16") and not integers(case.attrs)
 
 
 def sum_error(inputs):
     """K terms summed in f32: a chain adds at most K/16 + 8 times (lanes or blocks, then their tree), each
     with half a unit of at most the sum of the terms' sizes; dequantisation and scales add eight more."""
     x, w, attrs = inputs["x"], inputs["w"], inputs.attrs
-    quant = attrs.get("act", "f32") == "q8"
+    quant = integers(attrs)
     alpha = np.abs(scales(inputs, attrs.get("alpha", 1.0)))
     size = alpha * (block_size(w, quantized(x) if quant else x) if inputs.case.dtypes["w"][0] == "q" else product(*operands(x, w, inputs, size=True), "f32"))
     if "bias" in inputs:

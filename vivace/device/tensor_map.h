@@ -28,6 +28,7 @@ struct WordMapShape {
   int64_t rows, words;  // words a row
   int64_t pitch;
   int box_rows, box_words;
+  bool paired = false;  // as encode_paired_map() has rows
 };
 Status encode_map(const WordMapShape& shape, void* map);
 

@@ -70,7 +70,7 @@ struct GemmGpu {
     int64_t least = INT64_MAX;
     for (const int tokens : {128, 192, 256}) {
       Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
-      p.finish = a.gated || a.out_dtype == DType::e4m3 ? kernels::kFinishAny : gemm_finish(a, p);  // W's rows lie in their own order
+      p.finish = gemm_finish(a, p);
       Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
       p = ringed(p, q, a.w_dtype);
       if (p.stages < 3) q.raw = 1, p = ringed(p, q, a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
@@ -201,10 +201,9 @@ struct GemmGpu {
     }
     launch->grid[0] = static_cast<uint32_t>(grid);
   }
-  static Status map_w(const Args& a, const Wgmma& p, kernels::TensorMap* to) {
-    const bool paired = p.finish != kernels::kFinishAny && (p.has(kernels::kFinishGated) || a.out_dtype == DType::e4m3);
-    return map(paired, a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.share_w, to);
-  }
+  /// Whether W's rows come even ones first.
+  static bool paired(const Args& a, const Wgmma& p) { return p.finish != kernels::kFinishAny && (p.has(kernels::kFinishGated) || a.out_dtype == DType::e4m3); }
+  static Status map_w(const Args& a, const Wgmma& p, kernels::TensorMap* to) { return map(paired(a, p), a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.share_w, to); }
   /// Tensor maps, and blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
     if (k.kind == Kind::codes && launch->grid[0] > 0) {
@@ -221,7 +220,7 @@ struct GemmGpu {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
       else VV_TRY(device::encode_map(device::WordMapShape{.data = a.w, .rows = a.N, .words = row_bytes(a.w_dtype, a.K) / 4, .pitch = row_bytes(a.w_dtype, a.w_stride),
-                                                          .box_rows = 32, .box_words = Widen::pitch(a.w_dtype) / 4}, &args.w_map));
+                                                          .box_rows = 32, .box_words = Widen::pitch(a.w_dtype) / 4, .paired = paired(a, p)}, &args.w_map));
       if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens, &args.residual_map));
     }
     if (p.staged > 0) {
@@ -299,13 +298,14 @@ struct GemmGpu {
   /// gemm_widened of each format, of each tile, with the epilogues that models have; and what packs hold for all others.
   template <class Visit>
   static void widened_instances(Visit& visit) {
-    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros) {
+    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros, bool gated = false) {
       static const char kAligned[16] = {};
       Args a{};
       a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr, a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
       a.T = static_cast<int32_t>(T), a.N = 4096, a.K = 4096, a.block_group = group;
       a.x_stride = a.w_stride = a.out_stride = a.residual_stride = 4096;
       a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
+      if (gated) a.gated = true, a.epilogue = kernels::Activation::silu;
       Key k{Kind::widened, a.x_dtype, w, a.out_dtype, {}, {}, {}};
       if (!pick_widened(a, &k).ok()) return;
       visit(k);
@@ -317,6 +317,8 @@ struct GemmGpu {
     one(DType::q4_0, 520, true, 0, DType::f32, false);
     one(DType::e2m1, 520, false, 16, DType::e4m3, false);
     one(DType::e2m1, 100, true, 16, DType::e4m3, false);
+    one(DType::q4_0, 1100, false, 0, DType::f32, false, true);
+    one(DType::e2m1, 520, false, 16, DType::e4m3, false, true);
     one(DType::i4, 100, false, 128, DType::bf16, true);
     one(DType::i8, 100, false, 128, DType::f16, false);
   }

@@ -19,7 +19,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
       opt_in("residual", "T,N", "=out", "added last; not where gated"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("w_row_scale", "M", "f32", "factor of each row of w"),
-      opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm; not where gated"),
+      opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm"),
       inout("normed", "T,K", "f32|bf16|f16|e4m3", "scratch; its dtype is the one that normalised rows are rounded to. Its contents afterwards mean nothing"),
       opt_in("normed_scale", "1", "f32", "static quantisation scale of e4m3 normalised rows; > 0"),
       out("out", "T,N", "f32|bf16|f16|e4m3", "result: N = M columns, half of them where gated", "residual"),
@@ -56,13 +56,14 @@ struct norm_gemm : TwoParts<norm_gemm> {
   static Status connect(const Call& c, Call& first, Call& second) {
     VV_ASSIGN(const std::string_view activation, EitherProduct::activation(c));
     const bool gated = c.flag("gated");
-    if (gated && (c["residual"].present() || c["w_block_scale"].present())) return c.error(Code::kInvalidArgument, "gated=true takes no residual and no w_block_scale; see gated_gemm");
+    if (gated && c["residual"].present()) return c.error(Code::kInvalidArgument, "gated=true takes no residual; see gated_gemm");
     VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"shift", c["shift"]}, {"ada_row", c["ada_row"]}, {"out", c["normed"]}, {"out_scale", c["normed_scale"]}, {"rows", c["rows"]}},
                      {{"eps", c.real("eps")}, {"weight_plus_one", c.real("weight_plus_one")}})));
-    VV_TRY(of_part(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]},
-                              {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {})));
-    if (gated) return of_part(ops::bind(second, {}, {{"act", activation}}));
-    return of_part(ops::bind(second, {{"residual", c["residual"]}, {"w_block_scale", c["w_block_scale"]}}, {{"epilogue", activation}, {"act", c.integer("act") == 1 ? "q8" : "f32"}}));
+    VV_TRY(of_part(ops::bind(second, {{"x", c["normed"]}, {"x_scale", c["normed_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"w_block_scale", c["w_block_scale"]},
+                              {"out", c["out"]}, {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {})));
+    const std::string_view quant = c.integer("act") == 1 ? "q8" : "f32";
+    if (gated) return of_part(ops::bind(second, {}, {{"act", activation}, {"quant", quant}}));
+    return of_part(ops::bind(second, {{"residual", c["residual"]}}, {{"epilogue", activation}, {"act", quant}}));
   }
   static Status read(const Call& c, const Call& first, const Call& second, Args* a) {
     VV_TRY(norm::bind(first, &a->norm));

@@ -17,6 +17,7 @@ struct WideningWarp {
   static constexpr int kPitch = Q.pitch(W), kSlot = 32 * kPitch;
   static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kFolds = Q.folds(W), kHalves = Q.group == 16 && !kFolds;
   static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
+  static constexpr bool kPaired = P.finish != kFinishAny && (P.has(kFinishGated) || sizeof(Out) == 1);  // of 16 rows the even ones come first
   // Registers of the loading warps, and of them, the 16-byte words of eight rows that they hold before they store.
   static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2 || Q.zeros;
   static constexpr int kRegisters = kTight ? 104 : 144, kUp = kTight ? 200 : 176, kBatch = kTight && kHeavy ? 2 : 4;
@@ -33,7 +34,7 @@ struct WideningWarp {
   int copies;          // of a tile's K
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
   int next_tile, next_copy = 0;  // what is copied next
-  int side_row[4];  // of w_block_scale and w_block_zero: the lane's rows of this tile
+  int side_row[4];  // of w_block_scale and w_block_zero: the lane's rows of this tile, in the order of W
   // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one before.
   struct Side {
     uint32_t scale[4][2][kKept];
@@ -59,7 +60,10 @@ struct WideningWarp {
     place.tile(next_tile, &t0, &n0);
     if (lane == 0) {  // what lies beyond the matrix comes as zeros, and counts
       ptx::mbarrier_expect(barriers + 8 * into, kSlot);
-      ptx::tma_load(ptx::shared_address(raw + into * kSlot), args.w_map, barriers + 8 * into, next_copy * (Q.bytes(W) / 4), n0 + 32 * warp);
+      const uint32_t to = ptx::shared_address(raw + into * kSlot);
+      const int word = next_copy * (Q.bytes(W) / 4), row = n0 + 32 * warp;
+      if constexpr (kPaired) ptx::tma_load_blocks(to, args.w_map, barriers + 8 * into, word, row / 16);
+      else ptx::tma_load(to, args.w_map, barriers + 8 * into, word, row);
     }
     if (++into == Q.raw) into = 0;
     if (++next_copy == copies) next_copy = 0, next_tile += stride;
@@ -95,7 +99,7 @@ struct WideningWarp {
   __device__ __forceinline__ void begin(int n0) {
     if constexpr (Q.group > 0) {
 #pragma unroll
-      for (int o = 0; o < 4; ++o) side_row[o] = min(n0 + 32 * warp + 8 * o + octet_row, a.N - 1) / a.block_rows;
+      for (int o = 0; o < 4; ++o) side_row[o] = min(n0 + 32 * warp + (kPaired ? o / 2 * 16 + octet_row * 2 + o % 2 : 8 * o + octet_row), a.N - 1) / a.block_rows;
       ask(0, side);
     }
   }

@@ -6,7 +6,7 @@ namespace vivace::kernels {
 
 /// How W, which is not bf16, gets into the ring of gemm_wgmma: each of the four loading warps has its own 32 rows of a tile
 /// of 128, copies them as they lie in memory, 256 elements a row at a time, and writes them as bf16. w_map is of W as 32-bit
-/// words, in boxes of 32 rows x pitch(w) bytes.
+/// words, in boxes of 32 rows x pitch(w) bytes; paired as gemm_wgmma's.
 struct GemmWiden {
   int32_t raw;    // such copies in flight a warp
   int32_t group;  // elements of K that share an entry of w_block_scale; 0: there is none

@@ -28,6 +28,10 @@ __device__ __forceinline__ void tma_load_multicast(uint32_t to, const TensorMap&
 __device__ __forceinline__ void tma_load_blocks(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, uint64_t policy) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "l"(policy) : "memory");
 }
+/// The same without a policy.
+__device__ __forceinline__ void tma_load_blocks(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %4, %5}], [%2];" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block) : "memory");
+}
 __device__ __forceinline__ void tma_load_blocks_multicast(uint32_t to, const TensorMap& map, uint32_t barrier, int column, int block, uint64_t policy, uint16_t mask) {
   asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %4, %5}], [%2], %6, %7;" ::"r"(to), "l"(&map), "r"(barrier), "r"(column), "r"(0), "r"(block), "h"(mask), "l"(policy) : "memory");
 }
