@@ -166,6 +166,8 @@ FAULTS = [
     ("gemm: e4m3 columns change places", K + "gemm/wgmma_finish.cuh", "ptx::pack_e4m3(z[0][0], z[1][0])", "ptx::pack_e4m3(z[1][0], z[0][0])", table("gemm")),
     ("gemm: a scale near zero is divided by as it is", K + "gemm/wgmma_finish.cuh", "size < 1.0f ? 0x1p64f", "size < 1.0f ? 1.0f", "tests/test_ops.py -k '[gemm- and 320'"),
     ("gated_gemm: up is taken from the gate", K + "gemm/wgmma_finish.cuh", "z[0][e] = __fmul_rn(z[0][e], z[1][e]);", "z[0][e] = __fmul_rn(z[0][e], z[0][e]);", table("gated_gemm")),
+    ("gated_gemm: a quantised weight's up is the gate", K + "gemm/epilogue.cuh", "y[r][kEach * i + kEach - 1]", "y[r][kEach * i]", table("gated_gemm")),
+    ("gated_gemm: prefill with scales of rows in another order", K + "gemm/widened.cuh", "o / 2 * 16 + octet_row * 2 + o % 2", "8 * o + octet_row", table("gated_gemm")),
     ("gated_gemm: e4m3 neighbours change places", K + "gemm/wgmma_finish.cuh", "const bool odd = lane / 4 % 2 != 0;", "const bool odd = lane / 4 % 2 == 0;", table("gated_gemm")),
     ("sample: who is drawn stays whatever lies above", K + "sampling/sample.cuh", "if (over_blocks<P>(&scratch.above, SumMass()) < target) return token;", "if (over_blocks<P>(&scratch.above, SumMass()) <= ~uint64_t{0}) return token;", table("sample")),
     ("sample: one token too many stays", K + "sampling/sample.cuh", "min(static_cast<int>(k), n)", "min(static_cast<int>(k) + 1, n)", table("sample")),

@@ -1,0 +1,29 @@
+"""gated_gemm of quantised weights gives the bits of gemm into f32 and act_mul: g has no rounding of its own."""
+import pytest
+
+from tests.op_data import device
+
+torch = pytest.importorskip("torch")
+if not (device and device.ON_GPU):
+    pytest.skip("--device cuda runs these", allow_module_level=True)
+
+from lab.gemm.prefill_bench import weights  # noqa: E402
+from vivace import ops  # noqa: E402
+
+
+# N off 16 columns: outputs leave one by one. K off 512: the last step is not whole.
+@pytest.mark.parametrize("N, K", [(1024, 4096), (264, 2304), (130, 1024)])
+@pytest.mark.parametrize("kind", ["q4_0", "q4_k", "q8_0", "e4m3", "e2m1", "i4"])
+def test_bits_of_the_parts(kind, N, K):
+    torch.manual_seed(N)
+    w = weights(kind, 2 * N, K)
+    if "w_block_scale" in w:
+        scale = w["w_block_scale"]
+        w["w_block_scale"] = (torch.rand(scale.shape, device="cuda") * 0.02 + 0.005).to(scale.dtype)
+    for T in (1, 8, 33, 64, 100, 600):
+        x, both = torch.randn(T, K, device="cuda").to(torch.bfloat16), torch.empty(T, 2 * N, device="cuda")
+        want, got = (torch.full((T, N), 7.0, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        ops.gemm(x=x, out=both, **w)
+        ops.act_mul(x=torch.cat((both[:, ::2], both[:, 1::2]), 1), out=want, act="silu")
+        ops.gated_gemm(x=x, out=got, act="silu", **w)
+        assert torch.equal(want.view(torch.int16), got.view(torch.int16)), T
