@@ -5,7 +5,8 @@
 A step is what the host sees: tokens of all sequences, read back, while the device runs ahead; context 1,024. Its
 floor counts weights and caches once at the measured copy rate. Peers marked archived are transformers 5.17 with
 torch.compile and CUDA graphs on the same chip on an earlier day (bf16); --parts peers measures it in turn with ours.
-metric=graph rows (--parts curves) are the step's graph alone, replayed: over context and batch. metric=jitter: 20,000 steps of
+metric=prefill is a prompt that comes alone, prefill_in_turn one of twenty: large products one behind the other bring the chip to its power
+limit, and its clock down. metric=graph rows (--parts curves) are the step's graph alone, replayed: over context and batch. metric=jitter: 20,000 steps of
 one sequence that starts anew at the same context every 400. invariance=strict: the same with one
 class of rows; metric=answer is a prompt and its answer. room=32: one sequence of a model that could hold 32. metric=start: from the start of a process to the first
 token of a checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
@@ -114,14 +115,14 @@ def steps(vivace, add, count, name, precision, kv, batches) -> None:
     for room, batch in [(b, b) for b in batches] + [(ROOM, 1)] * ((name, precision, kv) == CASES[0][:3]):
         with load(vivace, name, precision, room, kv_dtype=kv, context=2 * POSITION, chunk=PROMPT) as model:
             report = model.report()
-            step, prefill = bench_text_model(model, steps=count, prompt_tokens=PROMPT, batch=batch, position=POSITION)
             alone = batch == 1 and kv == "auto" and room == batch
+            step, *prefills = bench_text_model(model, steps=count, prompt_tokens=PROMPT, batch=batch, position=POSITION, in_turn=20 if alone else 0)
             peer = PEER.get((name, precision, batch)) if kv == "auto" and room == batch else None
             beside = f",room={room}" if room != batch else ""
             add(report, precision, f"model={name},batch={batch}{beside},ctx={POSITION},kv={report['kv_dtype']},metric=step", **{k: step[k] for k in ("p50_us", "p99_us", "p999_us", "n")},
                 limit_us=floor_us(report, 1 if report["kv_dtype"] == "e4m3" else 2, batch), peer="transformers 5.17 + compile + CUDA graphs (archived)" if peer else None, peer_p50_us=peer)
-            if alone:
-                add(report, precision, f"model={name},prompt={PROMPT},metric=prefill", **{k: prefill[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision))
+            for metric, row in zip(("prefill", "prefill_in_turn"), prefills if alone else []):
+                add(report, precision, f"model={name},prompt={PROMPT},metric={metric}", **{k: row[k] for k in ("p50_us", "p99_us", "n")}, limit_us=prefill_floor_us(report, precision))
 
 
 def strict(vivace, add) -> None:

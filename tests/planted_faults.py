@@ -2,21 +2,31 @@
 """Proof that the op tests can fail: plants one fault at a time in the C++ sources and runs them.
 
     python tests/planted_faults.py [build folder] [-k word]
+    python tests/planted_faults.py --pack FILE [build folder]                # modules that hold a decoder's fault each
+    python tests/planted_faults.py --packed FILE --device cuda [--receipt]   # their tests, on a machine without compilers
 
 The folder is a CMake build with VV_PYTHON=ON and Ninja (default: the newest below build/). The tree itself
 is never touched: the changed file is compiled from a copy and linked in front of the library.
 A fault that no test notices makes the exit status 1.
 """
 import argparse
+import concurrent.futures
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.planted_gpu import noticed  # noqa: E402
+from tools.receipt import Receipt  # noqa: E402
+
 POLICY = "tests/test_policy.py"
 STEPS = "tests/test_model_steps.py -k 'not many'"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
@@ -146,6 +156,13 @@ FAULTS = [
     ("control: an answer counts from its arrival", "vivace/serve/chunks.cc", "const int64_t place = tick - chunk.request.tick;\n  return", "const int64_t place = tick - joined_;\n  return", "tests/test_control.py -k counts"),
 ]
 
+# Only a device that runs behind the host shows these.
+BEHIND = [
+    ("text: draws are read before their step ends", "vivace/models/decoder/step_io.cc", "VV_TRY(f.done->synchronize());", "", STEPS),
+    ("text: steps that are queued share their inputs", "vivace/models/decoder/step_io.cc", "static_cast<size_t>(flight) * bytes_", "static_cast<size_t>(flight * 0) * bytes_", STEPS),
+]
+DECODER = [f for f in FAULTS if f[4] in (STEPS, "tests/test_pages.py")] + BEHIND
+
 
 class Module:
     """Builds variants of vivace._core beside a finished build."""
@@ -187,35 +204,90 @@ class Module:
         return package.parent
 
 
-def caught(module, fault):
-    """Whether the tests fail on this fault; what they said."""
+def plant(module, fault, folder):
+    """The folder of a package that has this fault."""
     what, changed, right, wrong, tests, *source = fault
     text = (ROOT / changed).read_text()
     if text.count(right) < 1:
         raise SystemExit(f"{changed} no longer contains {right!r}: bring this fault up to date")
+    return module.variant(Path(folder), changed, text.replace(right, wrong), source[0] if source else changed)
+
+
+def notices(path, fault, *more):
+    """Whether the tests fail on the package with this fault below `path`; what they said."""
+    search = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *more, *shlex.split(fault[4])], cwd=ROOT,
+                          env=os.environ | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, timeout=300)
+    return noticed(done.stdout + done.stderr, done.returncode, True)
+
+
+def caught(module, fault):
     with tempfile.TemporaryDirectory() as folder:
-        path = module.variant(Path(folder), changed, text.replace(right, wrong), source[0] if source else changed)
-        search = os.pathsep.join([str(path), os.environ.get("PYTHONPATH", "")])
-        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(tests)], cwd=ROOT,
-                              env=os.environ | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, timeout=300)
-    last = [line for line in done.stdout.splitlines() if line.startswith("FAILED")] or [done.stdout[-200:] + done.stderr[-200:]]
-    # 1: a test failed; a signal: the fault crashed the process, which is noticed too.
-    return done.returncode == 1 or done.returncode < 0, last[0][:150]
+        return notices(plant(module, fault, folder), fault)
+
+
+def pack(module, faults, file):
+    """The modules alone, stripped, in an archive: they are alike, so it is little larger than one."""
+    with tarfile.open(file, "w:xz", preset=9) as tar, tempfile.TemporaryDirectory() as folder:
+        for i, fault in enumerate(faults):
+            path = plant(module, fault, f"{folder}/{i}") / "vivace" / Path(module.link[module.output]).name
+            subprocess.run(["strip", path], check=True)
+            tar.add(path, f"{i}/{path.name}")
+
+
+def packed(faults, file, device, jobs, receipt):
+    """What tests say to the faults of an archive that pack() made from the same list; the package's Python is the installed one."""
+    import vivace
+    from vivace import device as gpu
+
+    info, state = (gpu.info(), gpu.state()) if receipt else ({}, {})
+    r = Receipt("host_faults", chip=info["name"], sm=info["arch"], driver=str(state["driver"]), clocks_mhz={"sm": state["sm_mhz"], "mem": state["memory_mhz"]}, versions={"vivace": vivace.__version__},
+                commit=os.environ.get("VIVACE_COMMIT", "dirty"), command=f"python tests/planted_faults.py --packed FILE --device {device} --receipt",
+                sources=["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/placement.cc", "tests/planted_faults.py", "tests/test_model_steps.py", "tests/test_pages.py"]) if receipt else None
+
+    installed = Path(vivace.__file__).parent
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        with tarfile.open(file) as tar:
+            tar.extractall(folder, filter="data")
+
+        def run(i):
+            package = Path(folder) / str(i) / "package" / "vivace"
+            package.mkdir(parents=True)
+            for f in [*installed.iterdir(), *(Path(folder) / str(i)).glob("_core*")]:
+                if f.name.startswith("_core") == (f.parent != installed):
+                    (package / f.name).symlink_to(f)
+            return notices(package.parent, faults[i], "--device", device)
+
+        for fault, (ok, said) in zip(faults, pool.map(run, range(len(faults)))):
+            yield fault, ok, said
+            if r:
+                r.row(op=Path(fault[1]).stem, case=f"fault={re.sub(r'[^a-z0-9]+', '_', fault[0]).strip('_')}", tool="pytest", note=said, **{"pass": ok})
+                r.write("tests")  # a run that is cut short keeps what it has
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("build", nargs="?", type=Path, help="default: the newest folder below build/ that has the module")
     p.add_argument("-k", default="", metavar="word", help="only faults whose text contains it")
+    p.add_argument("--pack", metavar="FILE", help="build modules with the decoder's faults, run nothing")
+    p.add_argument("--packed", metavar="FILE", help="run those of such a file")
+    p.add_argument("--device", default="cuda", help="of --packed")
+    p.add_argument("--jobs", type=int, default=4, help="of --packed, side by side")
+    p.add_argument("--receipt", action="store_true", help="of --packed: write tests/results/<chip>/host_faults.json")
     args = p.parse_args()
-    found = sorted((f.parent.parent for f in (ROOT / "build").glob("*/python/CMakeFiles")), key=lambda f: (f / "build.ninja").stat().st_mtime)
-    if not args.build and not found:
-        p.error("no build below build/; configure one with -DVV_PYTHON=ON")
-    module = Module((args.build or found[-1]).resolve())
-    chosen = [f for f in FAULTS if args.k in " ".join(f)]
+    chosen = [f for f in (DECODER if args.pack or args.packed else FAULTS) if args.k in " ".join(f)]
+    if args.packed:
+        answers = packed(chosen, args.packed, args.device, args.jobs, args.receipt)
+    else:
+        found = sorted((f.parent.parent for f in (ROOT / "build").glob("*/python/CMakeFiles")), key=lambda f: (f / "build.ninja").stat().st_mtime)
+        if not args.build and not found:
+            p.error("no build below build/; configure one with -DVV_PYTHON=ON")
+        module = Module((args.build or found[-1]).resolve())
+        if args.pack:
+            return pack(module, chosen, args.pack)
+        answers = ((fault, *caught(module, fault)) for fault in chosen)
     missed = []
-    for fault in chosen:
-        ok, said = caught(module, fault)
+    for fault, ok, said in answers:
         missed += [] if ok else [fault]
         print(f"{'caught' if ok else 'MISSED'}  {fault[0]}  ({fault[1]}): {said}", flush=True)
     print(f"{len(chosen) - len(missed)} of {len(chosen)} planted faults caught")

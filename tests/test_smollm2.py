@@ -11,6 +11,8 @@ import pytest
 
 import vivace
 from vivace import _core, fetch
+from vivace.convert import convert
+from vivace.verify import verify
 
 FIXTURE = json.loads((Path(__file__).parent / "fixtures" / "smollm2_greedy.json").read_text())
 
@@ -127,6 +129,28 @@ def test_device_and_host_give_the_same_text(sides, name, plan):
     print(f"\n{name}, {plan}\n  host:   {texts[0]!r}\n  device: {texts[1]!r}")
     same = next((i for i, (a, b) in enumerate(zip(host, device)) if a != b), len(want))
     note(f"{name},device={DEVICE.partition(':')[0]}", plan, host == device == want, f"{same} of {len(want)} tokens as on the host; text {texts[1][:60]!r}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The same weights in bf16, of which a plan makes what it wants."""
+    if not ON_GPU:
+        pytest.skip("--device cuda runs these")
+    target = tmp_path_factory.mktemp("smollm2") / "bf16"
+    convert(model_path(), target, dtype="bf16")
+    return target
+
+
+@pytest.mark.parametrize("plan", ["w8a16", "fp8", "int4", "w4a16"])
+def test_plans_cost_on_the_device_what_they_cost_on_the_host(folder, plan):
+    """The same roundings, summed in another order: `vivace verify` against bf16 over two prompts and their answers."""
+    texts = [prompt(name)["ids"] + prompt(name)["greedy"]["f32"]["tokens"] for name in ("bicycle", "paint")]
+    host, device = (verify(folder, precision=plan, against="bf16", prompts=texts, context=256, device=d) for d in ("cpu", DEVICE))
+    apart = max(abs(device[k] / host[k] - 1) for k in ("perplexity", "perplexity_against"))
+    said = "perplexity {perplexity:.4g} for {perplexity_against:.4g} ({perplexity_change:+.2%}), logits {logits_error:.2%} off, same choice {same_choice:.1%}"
+    ROWS.append({"op": "e2e", "case": f"model=smollm2-135m-instruct,against=bf16,device={DEVICE.partition(':')[0]},metric=verify", "dtype": plan, "tool": "pytest", "max_err": apart, "bound": 0.03,
+                 "pass": apart <= 0.03 and abs(device["logits_error"] / host["logits_error"] - 1) <= 0.1, "note": f"{device['tokens']} tokens; device: {said.format(**device)}; host: {said.format(**host)}"})
+    assert ROWS[-1]["pass"], ROWS[-1]["note"]
 
 
 def test_receipt(request):

@@ -10,9 +10,13 @@ def percentiles(seconds) -> dict:
     return {"p50_us": at(0.5), "p99_us": at(0.99), "p999_us": at(0.999) if len(us) >= 1000 else None, "n": len(us)}
 
 
-def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, position: int = 8) -> list[dict]:
+REST = 0.06  # seconds before each prompt that comes alone: a chip that has just worked may have lowered its clock
+
+
+def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, position: int = 8, in_turn: int = 0) -> list[dict]:
     """metric=step: a greedy token for each of `batch` sequences, from a context of `position` tokens on, as the
-    host sees them arrive. metric=prefill: `prompt_tokens` at once, up to the first token."""
+    host sees them arrive. metric=prefill: `prompt_tokens` at once, up to the first token, of prompts that come alone.
+    `in_turn` > 0 adds metric=prefill_in_turn: so many of them one behind the other."""
     from vivace import _core
     from vivace.cli import peak_rss_mb
     from vivace.errors import InvalidArgumentError
@@ -44,10 +48,16 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
     decode = [t for events, t in run(ids(position), steps + 1, batch) if events == batch][1:]
     if not decode:
         raise InvalidArgumentError(f"bench: no step in which all {batch} sequences answered; their prompts of {position} tokens take turns; take a larger chunk")
-    prefills = [sum(t for _, t in run(ids(prompt_tokens), 1)) for _ in range(5)]
+    prefills, queued = [], []
+    for _ in range(5):
+        time.sleep(REST)
+        prefills.append(sum(t for _, t in run(ids(prompt_tokens), 1)))
+    for _ in range(in_turn):
+        queued.append(sum(t for _, t in run(ids(prompt_tokens), 1)))
     peak = f"peak_rss_mb={peak_rss_mb():.1f}"
     tactic = f"threads={report['threads']}" if report["device"] == "cpu" else f"ahead={report['ahead']}"
-    rows = [(f"{name},batch={batch},ctx={position + steps},metric=step", decode), (f"{name},batch=1,prompt={prompt_tokens},metric=prefill", prefills)]
+    rows = [(f"{name},batch={batch},ctx={position + steps},metric=step", decode), (f"{name},batch=1,prompt={prompt_tokens},metric=prefill", prefills),
+            *([(f"{name},batch=1,prompt={prompt_tokens},metric=prefill_in_turn", queued)] if queued else [])]
     return [{"op": "e2e", "case": case, "dtype": report["precision"], "tactic": tactic, **percentiles(times),
              "bytes": None, "flops": None, "limit_us": None, "share": None, "peer": None, "peer_p50_us": None, "ratio": None,
              "max_err": None, "bound": None, "pass": True, "note": peak} for case, times in rows]
