@@ -226,17 +226,21 @@ def caught(module, fault):
         return notices(plant(module, fault, folder), fault)
 
 
+def key(fault):
+    return re.sub(r"[^a-z0-9]+", "_", fault[0].lower()).strip("_")
+
+
 def pack(module, faults, file):
     """The modules alone, stripped, in an archive: they are alike, so it is little larger than one."""
     with tarfile.open(file, "w:xz", preset=9) as tar, tempfile.TemporaryDirectory() as folder:
-        for i, fault in enumerate(faults):
-            path = plant(module, fault, f"{folder}/{i}") / "vivace" / Path(module.link[module.output]).name
+        for fault in faults:
+            path = plant(module, fault, f"{folder}/{key(fault)}") / "vivace" / Path(module.link[module.output]).name
             subprocess.run(["strip", path], check=True)
-            tar.add(path, f"{i}/{path.name}")
+            tar.add(path, f"{key(fault)}/{path.name}")
 
 
 def packed(faults, file, device, jobs, receipt):
-    """What tests say to the faults of an archive that pack() made from the same list; the package's Python is the installed one."""
+    """What tests say to the faults of an archive that pack() made; the package's Python is the installed one."""
     import vivace
     from vivace import device as gpu
 
@@ -250,18 +254,17 @@ def packed(faults, file, device, jobs, receipt):
         with tarfile.open(file) as tar:
             tar.extractall(folder, filter="data")
 
-        def run(i):
-            package = Path(folder) / str(i) / "package" / "vivace"
+        def run(fault):
+            of, package = Path(folder) / key(fault), Path(folder) / key(fault) / "package" / "vivace"
             package.mkdir(parents=True)
-            for f in [*installed.iterdir(), *(Path(folder) / str(i)).glob("_core*")]:
-                if f.name.startswith("_core") == (f.parent != installed):
-                    (package / f.name).symlink_to(f)
-            return notices(package.parent, faults[i], "--device", device)
+            for f in [*of.glob("_core*"), *(f for f in installed.iterdir() if not f.name.startswith("_core"))]:
+                (package / f.name).symlink_to(f)
+            return notices(package.parent, fault, "--device", device)
 
-        for fault, (ok, said) in zip(faults, pool.map(run, range(len(faults)))):
+        for fault, (ok, said) in zip(faults, pool.map(run, faults)):
             yield fault, ok, said
             if r:
-                r.row(op=Path(fault[1]).stem, case=f"fault={re.sub(r'[^a-z0-9]+', '_', fault[0]).strip('_')}", tool="pytest", note=said, **{"pass": ok})
+                r.row(op=Path(fault[1]).stem, case=f"fault={key(fault)}", tool="pytest", note=said, **{"pass": ok})
                 r.write("tests")  # a run that is cut short keeps what it has
 
 
