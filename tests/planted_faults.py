@@ -72,6 +72,7 @@ FAULTS = [
     ("qkv_rope: heads of a block lie side by side", "vivace/kernels/rope/kv_append.h", "heads_first ? int64_t{L} * D : D", "D", f"{OPS} -k qkv_rope", "vivace/cpu/rope/qkv_rope.cc"),
     ("softmax does not subtract the largest", "vivace/cpu/softmax/softmax.cc", "part += std::exp(z[i] - max)", "part += std::exp(z[i])", f"{OPS} -k softmax"),
     ("the sum keeps the first chunk only", "vivace/cpu/softmax/softmax.cc", "sum += part", "sum = sum > 0 ? sum : part", f"{OPS} -k softmax"),
+    ("attention: codes are of values that q's type never held", "vivace/cpu/attention/heads.h", "rounded(a.dtype, y) / *a.out_scale", "y / *a.out_scale", "tests/test_attention_grid.py -k codes", "vivace/cpu/attention/level_avx512.cc"),
     ("attention: causal sees one key too many", "vivace/kernels/attention/attention.h", "int64_t seen = pos + 1;", "int64_t seen = pos + 2;", f"{OPS} -k attention", "vivace/cpu/attention/attention.cc"),
     ("attention: the length is stale", "vivace/kernels/attention/attention.h", "if (valid < end) end = valid;", "", f"{OPS} -k attention", "vivace/cpu/attention/attention.cc"),
     ("attention: the state sees the actions", "vivace/kernels/attention/attention.h", "pos == a.prefix[slot] ? seen : end", "end", f"{OPS} -k attention", "vivace/cpu/attention/attention.cc"),

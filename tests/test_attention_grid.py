@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.op_data import decode, device, expected, shape_of
-from tests.op_run import close, run, verify
+from tests.op_run import Run, close, run, verify
 from tests.ref.attention import ports
-from tests.ref.common import Case, rounding
+from tests.ref.common import Case, round_to, rounding
 
 PLACES, PAGE, HKV = 96, 8, 2
 MASKS = ("causal", "window", "prefix", "state", "full", "bits")
@@ -118,3 +118,17 @@ def test_infinite_scores(role, dtype, D, mask):
         allowed = rounding(want[port], c.dtypes[port]) + 2.0**-18
         ok = close(got, want[port], allowed, c.dtypes[port])
         assert ok.all(), f"{port}: {np.argwhere(~ok)[:3].tolist()}: {got[~ok][:3]}, wanted {want[port][~ok][:3]}"
+
+
+@pytest.mark.parametrize("role, layout, dtype, D", [(role, layout, dtype, D) for role in ROLES for layout, dtype, D in
+                                                    ((LAYOUTS[0], DTYPES[0], 64), (LAYOUTS[0], DTYPES[1], 128), (LAYOUTS[2], DTYPES[2], 72), (LAYOUTS[0], DTYPES[3], 128), (LAYOUTS[4], DTYPES[1], 256))])
+def test_codes(role, layout, dtype, D):
+    """An e4m3 out has the codes that `quantize` makes of the same call's out in q's type."""
+    plain = case(role, "causal", layout, dtype, D)
+    first = run("attention", plain, "normal").call()
+    scale = np.float32(0.0131)
+    c = replace(plain, dtypes=plain.dtypes | {"out": "e4m3", "out_scale": "f32"}, values=plain.values | {"out_scale": [scale]})
+    second = Run("attention", c, first.data | {"out_scale": np.array([scale]).view(np.uint8)}).call()
+    values, codes = (decode(r.written["out"], r.case.dtypes["out"], shape_of("attention", "out", c)) for r in (first, second))
+    want = round_to((values.astype(np.float32) / scale).astype(np.float64), "e4m3")
+    assert np.array_equal(codes, want) and (first.written["lse"] == second.written["lse"]).all()

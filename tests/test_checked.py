@@ -136,6 +136,18 @@ def test_workspace_size():
 SCALES = {"x_scale": [0.5], "w_scale": [2.0], "x_row_scale": [1.0, 2.0, 3.0], "w_row_scale": [1.0] * 8, "out_scale": [0.25]}
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_scale_of_attention(value):
+    p = Paged()
+    scale, out = slot("f32", [0.5]), Slot("e4m3", p.ports["q"].array.shape).fill(0x7F)
+    call = {n: s.array for n, s in p.ports.items()} | {"out": out.array, "out_scale": scale.array}
+    with ops.checked():
+        ops.attention(**call)
+    call["out_scale"] = slot("f32", [value]).array
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match="attention: port out_scale: a scale is finite and above zero, entry 0 is"):
+        ops.attention(**call)
+
+
 @pytest.mark.parametrize("port, at, value", [("x_scale", 0, 0.0), ("w_scale", 0, float("nan")), ("x_row_scale", 1, -1.0), ("w_row_scale", 7, float("inf")), ("out_scale", 0, -0.0)])
 @pytest.mark.parametrize("op", ["gemm", "gated_gemm"])
 def test_scales(op, port, at, value):

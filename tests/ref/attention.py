@@ -75,7 +75,7 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, hea
 
 
 def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None, k_offsets=None, sinks=None,
-        head_scale=None, slopes=None, bits=None, bits_from=None, *, mask="causal", layout="nhd", window=0, softcap=0.0, scale=0.0, dtypes):
+        head_scale=None, slopes=None, bits=None, bits_from=None, out_scale=None, *, mask="causal", layout="nhd", window=0, softcap=0.0, scale=0.0, dtypes):
     if k_offsets is not None:
         held = held_rows(k_offsets, k.shape[2 if layout == "hnd" else 1])
         length = held if length is None else np.minimum(length, held)
@@ -91,7 +91,7 @@ def ref(q, k, v, pos=None, slot=None, length=None, prefix=None, page_table=None,
         top = m if sinks is None else max(m, sinks[h])
         total = p.sum() * np.exp(m - top) + (0 if sinks is None else np.exp(sinks[h] - top))
         out[t, h] = p @ v[s, see, g] * (np.exp(m - top) / total)
-    written = {"out": round_to(out, dtypes["out"])}
+    written = {"out": round_to(out if out_scale is None else out / out_scale[0], dtypes["out"])}  # q's type between, which the bound counts
     if "lse" in dtypes:
         written["lse"] = round_to(lse, dtypes["lse"])
     return written
@@ -120,7 +120,10 @@ def bound(port, value, dtype, inputs):
     dtypes = inputs.case.dtypes
     rounds = dtypes["q"] != "f32" and dtypes["k"] in (dtypes["q"], "e4m3")
     weights = {"bf16": 2.0**-9, "f16": 2.0**-12 + 2.0**-25 * L}[dtypes["q"]] if rounds else 0.0
-    return (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32) + weights) * np.abs(v).max(initial=0) + rounding(value, dtype) + 1e-38
+    off = (2 * np.minimum(error, 1) + 2.0**-24 * (L / 8 + 32) + weights) * np.abs(v).max(initial=0) + 1e-38
+    if dtype == "e4m3":  # what out is off by, and half a unit of q's type, before it is divided
+        off = (off + rounding(value * inputs["out_scale"][0], dtypes["q"]) / 2) / inputs["out_scale"][0]
+    return off + rounding(value, dtype)
 
 
 def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None, W=None, R=None):
@@ -131,6 +134,10 @@ def shape(T, L, Hq, Hkv, D, Dv, S=1, B=None, P=None, W=None, R=None):
 
 def ports(q, kv, **more):
     return {"q": q, "k": kv, "v": kv, "out": q, **more}
+
+
+def codes(q, kv, **more):
+    return ports(q, kv, **more) | {"out": "e4m3", "out_scale": "f32"}
 
 
 def first_rows(*rows):
@@ -199,6 +206,21 @@ CHUNKS = [  # tens of queries of one slot
          distributions=("normal",), note="a chunk over ragged keys"),
 ]
 
+CODES = [  # outputs in e4m3: every kernel
+    Case(shape(4, 700, 8, 2, 128, 128, S=4), codes("bf16", "bf16", pos="i32", slot="i32", lse="f32"), ranges={"pos": (0, 700)}, values={"slot": np.array([2, 0, 3, 1]), "out_scale": [0.011]},
+         distributions=("normal", "large"), note="codes of a decode step"),
+    Case(shape(2, 2100, 8, 1, 64, 64), codes("f16", "f16", pos="i32", sinks="f32", rows="i32"), rows=1, ranges={"pos": (2000, 2100)}, values={"out_scale": [0.004]}, distributions=("normal",), note="codes of one token in parts"),
+    Case(shape(3, 600, 8, 2, 128, 128, S=3), codes("bf16", "e4m3", pos="i32", slot="i32"), ranges={"pos": (500, 600)}, values={"slot": np.array([0, 2, 1]), "out_scale": [2.0**-9]}, distributions=("normal",),
+         note="codes over a cache of codes"),
+    Case(shape(3, 4, 8, 2, 128, 128, S=3, B=60, P=20), codes("bf16", "bf16", pos="i32", slot="i32", page_table="i32"), ranges={"pos": (40, 80), "page_table": (0, 60)},
+         values={"slot": np.array([0, 2, 1]), "out_scale": [0.02]}, distributions=("normal",), note="codes over small pages"),
+    Case(shape(90, 150, 4, 2, 128, 128, S=2), codes("bf16", "bf16", pos="i32", slot="i32", rows="i32"), rows=77, ranges={"pos": (0, 150)}, values={"slot": np.repeat([1, 0], 45), "out_scale": [0.01]},
+         distributions=("normal", "edges"), note="codes of a prefill"),
+    Case(shape(80, 100, 4, 2, 128, 128), codes("f16", "e4m3", lse="f32"), values={"out_scale": [1.5 * 2.0**-40]}, distributions=("normal",), note="codes that saturate"),
+    Case(shape(70, 90, 3, 1, 72, 72), codes("bf16", "bf16", slopes="f32"), ranges={"slopes": (0, 0.1)}, values={"out_scale": [0.015]}, distributions=("normal",), note="codes with ALiBi"),
+    Case(shape(5, 60, 6, 2, 40, 24), codes("f32", "f32", pos="i32"), ranges={"pos": (0, 60)}, positive=("out_scale",), note="codes of f32"),
+]
+
 CASES = [
     Case(shape(1, 40, 9, 3, 64, 64), ports("f32", "f32", pos="i32"), ranges={"pos": (39, 40)}),
     Case(shape(7, 70, 4, 2, 32, 32), ports("bf16", "bf16", lse="f32")),
@@ -244,5 +266,5 @@ CASES = [
     *(Case(shape(2, 4096, 4, 1, 128, 128, S=2), ports("bf16", kv, pos="i32", slot="i32", lse="f32"), ranges={"pos": (4000, 4096)}, values={"slot": np.array([1, 0]), "q": lambda rng, shape: 8 * rng.standard_normal(shape)},
            distributions=("normal",), note="long decode steps: every part of a divided row has several blocks of keys, whose largest scores lie apart") for kv in ("bf16", "e4m3")),
     *BEYOND, *RAGGED, *CHUNKS,
-    *HEADS_FIRST,
+    *HEADS_FIRST, *CODES,
 ]

@@ -1,6 +1,7 @@
 #include "vivace/ops/attention_contents.h"
 
 #include "vivace/base/check.h"
+#include "vivace/ops/gemm_contents.h"
 
 namespace vivace::ops {
 namespace {
@@ -49,6 +50,7 @@ Status inspect_attention(const Call& c, const Contents& read) {
   VV_ASSIGN(const int64_t rows, read.rows());
   const int64_t S = !offsets.empty() ? static_cast<int64_t>(offsets.size()) - 1 : paged ? c["page_table"].shape.dim[0] : B;
   VV_TRY(rising(c, "k_offsets", offsets, L));
+  if (has(c, "out_scale")) VV_TRY(inspect_scales(c, read, {"out_scale"}));
   VV_TRY(within(c, "slot", slot, slot.empty() ? 0 : rows, -1, S - 1, "a slot, or -1 for none"));
   for (int64_t s = 0; s < static_cast<int64_t>(length.size()); ++s) {
     const int64_t held = offsets.empty() ? places : offsets[s + 1] - offsets[s];

@@ -29,6 +29,7 @@ struct AttentionGpu {
     Split split = {};
     bool turns = false;  // turned instead of tile
     Turned turned = {};
+    bool codes = false;     // out is e4m3, else q's type
     bool operator==(const Key&) const = default;
   };
   /// Roles of a call. A row's bits depend on its role, never on its neighbours.
@@ -80,10 +81,10 @@ struct AttentionGpu {
 
   static bool aligned(const Args& a, int n) {
     return a.D % n == 0 && a.Dv % n == 0 && vectorizable(a.q, a.q_stride, a.dtype, n) && vectorizable(a.k, a.k_stride, a.kv_dtype, n) &&
-           vectorizable(a.v, a.v_stride, a.kv_dtype, n) && vectorizable(a.out, a.out_stride, a.dtype, 2);
+           vectorizable(a.v, a.v_stride, a.kv_dtype, n) && vectorizable(a.out, a.out_stride, a.out_dtype(), 2);
   }
   /// Whether all rows lie at multiples of 16 bytes, of keys and values at least.
-  static bool fine(const Args& a) { return aligned(a, 16 / info(a.kv_dtype).bytes) && vectorizable(a.out, a.out_stride, a.dtype, 4); }
+  static bool fine(const Args& a) { return aligned(a, 16 / info(a.kv_dtype).bytes) && vectorizable(a.out, a.out_stride, a.out_dtype(), 4); }
   /// Cuts of `fed`, which a row's bits do not depend on but in `keys`: 128 rows a tile, or 64 where those are few enough to run at once.
   /// `page`: places of one, or 0. Heads of 256 over 8192 places, 2 x 16 causal, in blocks of 64 keys, of 80: 2002 us, 1832.
   static constexpr Tile fed(int d, int dv, bool small, int page) {
@@ -216,29 +217,31 @@ struct AttentionGpu {
     if (k.tensor) k.tile = cut(role(a), a.D, a.Dv, a.places(), aligned(a, 8), arch, int64_t{a.S} * a.Hkv);
     else k.plain = plain(largest, aligned(a, 4));
     k.terms = a.has_terms();
+    k.codes = a.out_scale != nullptr;
     return k;
   }
   static std::string instance(const Key& k) { return instance(k, k.terms ? "vivace::kernels::Terms" : "vivace::kernels::Standard"); }
   /// The same kernel for a variant, the C++ name of a struct (kernels/attention/variant.cuh).
   static std::string instance(const Key& k, const std::string& variant) {
+    const char* const out = k.codes ? ", vivace::kernels::e4m3" : "";
     if (!k.tensor)
-      return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}, %s>", type_name(k.q), type_name(k.kv),
-                               k.plain.threads, k.plain.lanes, k.plain.items, k.plain.wide ? "true" : "false", variant.c_str());
+      return kernel_expression("attention_plain<%s, %s, vivace::kernels::AttentionPlain{%d, %d, %d, %s}, %s%s>", type_name(k.q), type_name(k.kv),
+                               k.plain.threads, k.plain.lanes, k.plain.items, k.plain.wide ? "true" : "false", variant.c_str(), out);
     if (k.streamed)
-      return kernel_expression("attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.stream.d,
-                               k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages, k.stream.split, k.stream.slots);
+      return kernel_expression("attention_stream<%s, %s, vivace::kernels::AttentionStream{%d, %d, %d, %d, %d, %d, %d}%s>", type_name(k.q), type_name(k.kv), k.stream.d,
+                               k.stream.dv, k.stream.warps_m, k.stream.warps_d, k.stream.stages, k.stream.split, k.stream.slots, out);
     if (k.divided)
-      return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d}>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
-                               k.split.stages, k.split.split, k.split.teams);
+      return kernel_expression("attention_split<%s, %s, vivace::kernels::AttentionSplit{%d, %d, %d, %d, %d, %d, %d, %d}%s>", type_name(k.q), type_name(k.kv), k.split.d, k.split.dv, k.split.bytes, k.split.warps_m, k.split.keys,
+                               k.split.stages, k.split.split, k.split.teams, out);
     if (k.turns)
-      return kernel_expression("attention_turned<%s, vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}>", type_name(k.q), k.turned.d, k.turned.dv, k.turned.rows, k.turned.units, k.turned.split);
+      return kernel_expression("attention_turned<%s, vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}%s>", type_name(k.q), k.turned.d, k.turned.dv, k.turned.rows, k.turned.units, k.turned.split, out);
     const Tile& t = k.tile;
     if (t.fed)
-      return kernel_expression("attention_fed<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, %s>", type_name(k.q), t.d, t.dv, t.warps_m,
-                               t.warps_n, t.keys, t.stages, t.split, variant.c_str());
-    return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}, %s>", t.groups ? "attention_group" : "attention_tile",
+      return kernel_expression("attention_fed<%s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, true, true, true}, %s%s>", type_name(k.q), t.d, t.dv, t.warps_m,
+                               t.warps_n, t.keys, t.stages, t.split, variant.c_str(), out);
+    return kernel_expression("%s<%s, %s, vivace::kernels::AttentionTile{%d, %d, %d, %d, %d, %d, %d, %s, %s}, %s%s>", t.groups ? "attention_group" : "attention_tile",
                              type_name(k.q), type_name(k.kv), t.d, t.dv, t.warps_m, t.warps_n, t.keys, t.stages, t.split, t.wide ? "true" : "false",
-                             t.groups ? "true" : "false", variant.c_str());
+                             t.groups ? "true" : "false", variant.c_str(), out);
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
     if (!k.tensor) {
@@ -324,15 +327,21 @@ struct AttentionGpu {
       for (const bool wide : {true, false}) visit(Key{DType::f32, DType::bf16, false, {}, plain(d, wide)});
     visit(Key{DType::f32, DType::f32, false, {}, plain(64, true)});
     for (const Role r : {Role::decode, Role::chunk, Role::prefill}) visit(Key{DType::bf16, DType::bf16, true, cut(r, 128, 128, 4096, true, arch), {}, true});
+    const auto with_codes = [&](Key k) {
+      k.codes = true;
+      visit(k);
+    };
+    with_codes({DType::f32, DType::f32, false, {}, plain(64, true)});
+    for (const Role r : {Role::decode, Role::prefill}) with_codes({DType::bf16, DType::bf16, true, cut(r, 128, 128, 4096, true, arch), {}});
     if (arch != Arch::sm90a) return;
     const auto divided = [&](DType q, DType kv, Role r, int d, int group, int64_t places, int64_t slots) {
       Key k{q, kv, true, {}, {}};
       k.divided = true, k.split = split(r, d, d, info(kv).bytes, group, places, slots);
       visit(k);
     };
-    const auto turned_key = [&](DType q, Role r, int d, int group, int64_t together, int64_t slots) {
+    const auto turned_key = [&](DType q, Role r, int d, int group, int64_t together, int64_t slots, bool codes = false) {
       Key k{q, q, true, {}, {}};
-      k.turns = true, k.turned = turned(r, d, d, group, together, 4096, slots);
+      k.turns = true, k.turned = turned(r, d, d, group, together, 4096, slots), k.codes = codes;
       visit(k);
     };
     for (const int d : {64, 72, 128, 256})
@@ -340,6 +349,7 @@ struct AttentionGpu {
     turned_key(DType::bf16, Role::chunk, 256, 8, 400, 1);
     for (const int64_t slots : {32, 64, 128, 512}) turned_key(DType::bf16, Role::decode, 128, 4, 4, slots);
     turned_key(DType::f16, Role::decode, 128, 4, 4, 8);
+    for (const int64_t slots : {8, 512}) turned_key(DType::bf16, Role::decode, 128, 4, 4, slots, true);
     for (const int64_t slots : {8, 512}) divided(DType::bf16, DType::e4m3, Role::decode, 128, 4, 4096, slots);
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, tiles, 4096)});
     for (const int64_t tiles : {8, 128}) visit(Key{DType::bf16, DType::e4m3, true, {}, {}, false, true, stream(128, 128, 1, 4, tiles, 4096)});
@@ -347,6 +357,11 @@ struct AttentionGpu {
       for (const int d : {64, 72, 128, 256}) visit(Key{DType::bf16, DType::bf16, true, fed(d, d, small, 0), {}});
     visit(Key{DType::bf16, DType::bf16, true, fed(256, 256, false, 64), {}});
     visit(Key{DType::f16, DType::f16, true, fed(128, 128, false, 0), {}});
+    with_codes({DType::bf16, DType::bf16, true, fed(128, 128, false, 0), {}});
+    Key split_codes{DType::bf16, DType::e4m3, true, {}, {}};
+    split_codes.divided = true, split_codes.split = split(Role::decode, 128, 128, 1, 4, 4096, 8);
+    with_codes(split_codes);
+    with_codes({DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, 8, 4096)});
   }
 };
 

@@ -178,6 +178,7 @@ struct Heads {
       }
   }
 
+  static float rounded(DType t, float y) { return t == DType::f32 ? y : t == DType::bf16 ? f32_of_bf16(bf16_of_f32(y)) : f32_of_f16(f16_of_f32(y)); }
   static void finish(const kernels::AttentionArgs& a, int64_t t, int h, float top, float mass, float* sum) {
     if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = top + __builtin_logf(mass);
     float factor = mass > 0 || mass != mass ? 1.0f / mass : 0.0f;
@@ -188,7 +189,8 @@ struct Heads {
     const int64_t at = t * a.out_stride + int64_t{h} * a.Dv;
     for (int i = 0; i < a.Dv; ++i) {
       const float y = sum[i] * factor;
-      if (a.dtype == DType::f32) static_cast<float*>(a.out)[at + i] = y;
+      if (a.out_scale != nullptr) static_cast<uint8_t*>(a.out)[at + i] = e4m3_of_f32(rounded(a.dtype, y) / *a.out_scale);
+      else if (a.dtype == DType::f32) static_cast<float*>(a.out)[at + i] = y;
       else if (a.dtype == DType::bf16) static_cast<uint16_t*>(a.out)[at + i] = bf16_of_f32(y);
       else static_cast<uint16_t*>(a.out)[at + i] = f16_of_f32(y);
     }

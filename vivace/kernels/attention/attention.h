@@ -6,7 +6,7 @@
 
 namespace vivace::kernels {
 
-enum class AttentionMask : int32_t { causal, prefix, full, state };
+enum class AttentionMask : uint8_t { causal, prefix, full, state };
 
 struct AttentionArgs {
   const void* q;          // [T, Hq, D] dtype
@@ -23,7 +23,8 @@ struct AttentionArgs {
   const float* slopes;    // [Hq] or null: ALiBi
   const int32_t* bits;    // [T, W] or null
   const int32_t* bits_from;  // [S] or null: 0
-  void* out;              // [T, Hq, Dv] dtype
+  void* out;              // [T, Hq, Dv] out_dtype()
+  const float* out_scale;  // [1] of e4m3 outputs, else null
   float* lse;             // [T, Hq] or null
   const int32_t* rows;    // [1] device-side T, or null
   int64_t q_stride, k_stride, v_stride, out_stride, lse_stride;  // elements a token (k, v: a block)
@@ -36,6 +37,7 @@ struct AttentionArgs {
   bool heads_first;       // a block's heads one after the other, not its places
   AttentionExtra extra;   // of a user's variant
 
+  VV_HD DType out_dtype() const { return out_scale != nullptr ? DType::e4m3 : dtype; }
   /// Whether scores or visibility depend on more than spans, scale and soft cap.
   VV_HD bool has_terms() const { return head_scale != nullptr || slopes != nullptr || bits != nullptr; }
   /// Whether `bits` lets query t see place j of its slot: from bits_from on, bit j - bits_from decides.

@@ -31,9 +31,9 @@ struct AttentionPlace {
   }
 };
 
-template <class Q, AttentionTile P, class V>
-struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
-  using Base = AttentionTileKernel<Q, Q, P, V>;
+template <class Q, AttentionTile P, class V, class Out>
+struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V, Out> {
+  using Base = AttentionTileKernel<Q, Q, P, V, Out>;
   using Base::kKeys, Base::kDim, Base::kDimV, Base::kSteps, Base::kKeyTiles, Base::kOutTiles, Base::a, Base::queries, Base::stages, Base::out, Base::lane, Base::warp_m,
       Base::first, Base::end, Base::top, Base::mass;
   static_assert(P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1 && !Hooks<V>::kQuery && !Hooks<V>::kKey);
@@ -236,12 +236,13 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
 
   __device__ __forceinline__ void write(int ta, int tb) const {
     const int group = a.group();
+    const AttentionOutputs<Q, Out> outputs(a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = this->my_row(i), t = row / group;
       const bool mine = this->in_run(row, ta, tb);
       const float factor = mine ? this->finish(row, top[i], mass[i], lane % 4 == 0) : 0.0f;
-      write_pairs<P.dv>(static_cast<Q*>(a.out) + int64_t{t} * a.out_stride + (this->kv * group + row - t * group) * int64_t{P.dv}, mine, lane, i, factor, out);
+      write_pairs<P.dv>(outputs, static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + (this->kv * group + row - t * group) * int64_t{P.dv}, mine, lane, i, factor, out);
     }
   }
 
@@ -271,13 +272,13 @@ struct AttentionFedKernel : AttentionTileKernel<Q, Q, P, V> {
 };
 
 /// Grid: at most the tiles times Hkv, best the multiprocessors.
-template <class Q, AttentionTile P, class V>
+template <class Q, AttentionTile P, class V, class Out = Q>
 __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   Q* const queries = reinterpret_cast<Q*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  AttentionFedKernel<Q, P, V> k{f.a(), queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
+  AttentionFedKernel<Q, P, V, Out> k{f.a(), queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
   if (threadIdx.x == 0) k.make_barriers();
   __syncthreads();
   ptx::dependency_wait();
@@ -295,9 +296,9 @@ __device__ __forceinline__ void run_attention_fed(const AttentionFedArgs& f) {
 #endif
 }
 
-template <class Q, AttentionTile P, class V = Standard>
+template <class Q, AttentionTile P, class V = Standard, class Out = Q>
 __global__ void __launch_bounds__(P.threads(), 1) attention_fed(const __grid_constant__ AttentionFedArgs f) {
-  run_attention_fed<Q, P, V>(f);
+  run_attention_fed<Q, P, V, Out>(f);
 }
 
 }  // namespace vivace::kernels

@@ -2,6 +2,7 @@
 // A few lanes share a key; key j of a slot goes to stream j % streams of the block, and streams merge in
 // fixed order, so that a row's bits depend on its own query and keys.
 #pragma once
+#include "vivace/kernels/attention/outputs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/attention/variant.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
@@ -35,7 +36,7 @@ __device__ __forceinline__ void edit_head(int lane, float (&x)[P.items], Edit&& 
 }
 
 /// Grid: T * Hq blocks. Reads the keys and values of one head once a query head.
-template <class Q, class Kv, AttentionPlain P, class V = Standard>
+template <class Q, class Kv, AttentionPlain P, class V = Standard, class Out = Q>
 __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_constant__ AttentionArgs a) {
   constexpr int kStreams = P.threads / P.lanes, kTogether = P.items <= 16 ? 4 : 2;
   constexpr int kWidth = P.lanes * P.items;  // of a head in shared memory
@@ -131,11 +132,13 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
     factor = total == 0 ? 0.0f : keys / (total * keys + expf(sink - m));
   }
   if constexpr (!Hooks<V>::kSoftmax) factor = 1;
-  Q* const out = static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * a.Dv;
+  const AttentionOutputs<Q, Out> outputs(a);
+  Out* const out = static_cast<Out*>(a.out) + t * a.out_stride + int64_t{h} * a.Dv;
   for (int i = static_cast<int>(threadIdx.x); i < a.Dv; i += P.threads) {
     float y = 0;
     for (int s = 0; s < kStreams; ++s) y += partial[s * kWidth + i] * expf(tops[s] - base);
-    out[i] = from_float<Q>(variant_output<V>(a, static_cast<int>(t), h, i, y * factor));
+    float one[1] = {variant_output<V>(a, static_cast<int>(t), h, i, y * factor)};
+    outputs.template leave<1>(out + i, one);
   }
 }
 

@@ -1,6 +1,7 @@
 // What warpgroups make of a block's products (16- or 8-bit factors) on the way to weights. A lane holds two rows: s[n][0, 1] are of the
 // first, s[n][2, 3] of the second, places 8 n + 2 (lane % 4) and the next.
 #pragma once
+#include "vivace/kernels/attention/outputs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 
@@ -64,17 +65,17 @@ __device__ __forceinline__ void weights_first(const float (&mass)[2]) {
   if (!(mass[0] >= 0 && mass[1] >= 0)) asm volatile("nanosleep.u32 0;");
 }
 
-/// A lane's i-th row, times `factor`, from column 0 at `row`, eight bytes a store: lanes of a pair exchange, so that one has four columns of
+/// A lane's i-th row, times `factor`, from column 0 at `row`, four columns a store: lanes of a pair exchange, so that one has four columns of
 /// a tile of eight and the other of the next. mine: whether the row is to be written, the same in the four lanes that share it.
-template <int kColumns, class Out, int kTiles>
-__device__ __forceinline__ void write_pairs(Out* row, bool mine, int lane, int i, float factor, const float (&sums)[kTiles][4]) {
+template <int kColumns, class Q, class Out, int kTiles>
+__device__ __forceinline__ void write_pairs(const AttentionOutputs<Q, Out>& outputs, Out* row, bool mine, int lane, int i, float factor, const float (&sums)[kTiles][4]) {
   const bool odd = lane % 2 != 0;
   row += (odd ? 8 : 0) + lane % 4 / 2 * 4;
 #pragma unroll
   for (int n = 0; n < kTiles; n += 2) {
-    const uint32_t x = ptx::pack<Out>(sums[n][2 * i] * factor, sums[n][2 * i + 1] * factor), y = ptx::pack<Out>(sums[n + 1][2 * i] * factor, sums[n + 1][2 * i + 1] * factor);
+    const uint32_t x = ptx::pack<Q>(sums[n][2 * i] * factor, sums[n][2 * i + 1] * factor), y = ptx::pack<Q>(sums[n + 1][2 * i] * factor, sums[n + 1][2 * i + 1] * factor);
     const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? x : y, 1);
-    if (mine && (n + 2 <= kColumns / 8 || n * 8 + (odd ? 8 : 0) < kColumns)) *reinterpret_cast<Vec<uint32_t, 2>*>(row + n * 8) = odd ? Vec<uint32_t, 2>{got, y} : Vec<uint32_t, 2>{x, got};
+    if (mine && (n + 2 <= kColumns / 8 || n * 8 + (odd ? 8 : 0) < kColumns)) outputs.leave_words(row + n * 8, odd ? got : x, odd ? y : got);
   }
 }
 

@@ -1,13 +1,14 @@
 // What kernels of a few rows share: a block's tile, what its rows see, and how their sums leave. Lanes hold rows lane / 4 and
 // lane / 4 + 8 of a warp's 16, as mma16816 does.
 #pragma once
+#include "vivace/kernels/attention/outputs.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 
 namespace vivace::kernels {
 
 /// kNarrow: 8-bit values, whose even and odd columns are products of their own.
-template <class Q, int kDv, bool kNarrow>
+template <class Q, int kDv, bool kNarrow, class Out>
 struct AttentionRows {
   const AttentionArgs& a;
   unsigned char* memory;
@@ -32,7 +33,7 @@ struct AttentionRows {
   }
 
   /// Columns [column, + 4) of a row, weighted and rounded; its log-sum-exp with column 0.
-  __device__ __forceinline__ void write(int row, int column, float highest, float total, const float (&y)[4]) const {
+  __device__ __forceinline__ void write(const AttentionOutputs<Q, Out>& outputs, int row, int column, float highest, float total, const float (&y)[4]) const {
     const int group = a.group(), h = kv * group + row % group;
     const int64_t t = row / group;
     if (column == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + h] = softmax_lse(highest, total);
@@ -41,7 +42,7 @@ struct AttentionRows {
     float z[4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) z[e] = y[e] * factor;
-    store<4>(static_cast<Q*>(a.out) + t * a.out_stride + int64_t{h} * kDv + column, z);
+    outputs.template leave<4>(static_cast<Out*>(a.out) + t * a.out_stride + int64_t{h} * kDv + column, z);
   }
   /// Of 16 columns' sums the four in a row that this lane passes on, of its row i: from fours_at() on. Neighbouring lanes swap
   /// halves; narrow: a lane has them.

@@ -285,7 +285,7 @@ struct ScaledAttentionFedKernel {
       total += __shfl_xor_sync(kAll, total, 2);
       const int row = my_row(i), t = row / group, h = kv * group + row - t * group;
       const bool mine = row < row_end && t >= ta && t < tb;
-      write_pairs<P.kDim>(static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.kDim, mine, lane, i, total == 0 ? 0.0f : scale / total, out);
+      write_pairs<P.kDim>(AttentionOutputs<Out, Out>(a), static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.kDim, mine, lane, i, total == 0 ? 0.0f : scale / total, out);
       if (mine && a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(top[i] * fabsf(factor[i]) - kLift, total);
     }
   }

@@ -15,9 +15,9 @@
 
 namespace vivace::kernels {
 
-template <class Q, class Kv, AttentionSplit P>
-struct AttentionSplitKernel : AttentionSplitBlocks<Q, Kv, P> {
-  using Blocks = AttentionSplitBlocks<Q, Kv, P>;
+template <class Q, class Kv, AttentionSplit P, class Out>
+struct AttentionSplitKernel : AttentionSplitBlocks<Q, Kv, P, Out> {
+  using Blocks = AttentionSplitBlocks<Q, Kv, P, Out>;
   using Blocks::a, Blocks::memory, Blocks::kv, Blocks::rank, Blocks::warp_m, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::row_end, Blocks::height, Blocks::in_run, Blocks::write;
   using Blocks::team, Blocks::top, Blocks::mass, Blocks::out, Blocks::kNarrow, Blocks::kKeys, Blocks::kDimV, Blocks::kSteps, Blocks::kStages, Blocks::kWarps, Blocks::kTiles, Blocks::kUneven, Blocks::kLift, Blocks::kHoldQ, Blocks::kHoldV;
   using typename Blocks::Early, typename Blocks::Products, typename Blocks::Queries;
@@ -104,8 +104,9 @@ struct AttentionSplitKernel : AttentionSplitBlocks<Q, Kv, P> {
   __device__ __forceinline__ void write_direct(int ta, int tb) const {
     tile_barrier();  // everyone's masses
     const float total[2] = {whole_mass(lane / 4), whole_mass(lane / 4 + 8)};
+    const AttentionOutputs<Q, Out> outputs(a);
     each_four([&](int i, int r, int column, const float(&y)[4]) {
-      if (in_run(row0 + r, ta, tb)) write(row0 + r, column, top[i], total[i], y);
+      if (in_run(row0 + r, ta, tb)) write(outputs, row0 + r, column, top[i], total[i], y);
     });
   }
   /// Every team's sums to those that add them up; this block's own share stays.
@@ -136,6 +137,7 @@ struct AttentionSplitKernel : AttentionSplitBlocks<Q, Kv, P> {
   __device__ __forceinline__ void collect(int ta, int tb) const {
     constexpr int kParts = P.split * P.teams;
     const int each = P.share(height), fours = height * (kDimV / 4);
+    const AttentionOutputs<Q, Out> outputs(a);
     for (int at = static_cast<int>(threadIdx.x) - 32; at < each && rank * each + at < fours; at += P.multipliers()) {
       const int r = (rank * each + at) / (kDimV / 4), column = (rank * each + at) % (kDimV / 4) * 4;
       if (!in_run(row0 + r, ta, tb)) continue;
@@ -155,7 +157,7 @@ struct AttentionSplitKernel : AttentionSplitBlocks<Q, Kv, P> {
 #pragma unroll
         for (int e = 0; e < 4; ++e) sum[e] += y.v[e] * w;
       }
-      write(row0 + r, column, highest, total, sum);
+      write(outputs, row0 + r, column, highest, total, sum);
     }
   }
 
@@ -205,7 +207,7 @@ struct AttentionSplitKernel : AttentionSplitBlocks<Q, Kv, P> {
 };
 
 /// Grid: tiles * Hkv * split blocks, clusters of split.
-template <class Q, class Kv, AttentionSplit P>
+template <class Q, class Kv, AttentionSplit P, class Out = Q>
 __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -214,7 +216,7 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
   const bool asks = warp < 0;
-  AttentionSplitKernel<Q, Kv, P> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), asks ? 0 : warp / P.kWarps % P.warps_m, asks ? 0 : warp % P.kWarps,
+  AttentionSplitKernel<Q, Kv, P, Out> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), asks ? 0 : warp / P.kWarps % P.warps_m, asks ? 0 : warp % P.kWarps,
                                     static_cast<int>(threadIdx.x % 32), row0, 0, height},
                                     f, asks ? 0 : warp / P.kWarps / P.warps_m}};
   if (threadIdx.x == 0) k.make_barriers();
@@ -230,9 +232,9 @@ __device__ __forceinline__ void run_attention_split(const AttentionFedArgs& f) {
 #endif
 }
 
-template <class Q, class Kv, AttentionSplit P>
+template <class Q, class Kv, AttentionSplit P, class Out = Q>
 __global__ void __launch_bounds__(P.threads(), P.resident()) attention_split(const __grid_constant__ AttentionFedArgs f) {
-  run_attention_split<Q, Kv, P>(f);
+  run_attention_split<Q, Kv, P, Out>(f);
 }
 
 }  // namespace vivace::kernels

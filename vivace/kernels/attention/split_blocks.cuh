@@ -14,10 +14,10 @@
 
 namespace vivace::kernels {
 
-template <class Q, class Kv, AttentionSplit P>
-struct AttentionSplitBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1> {
+template <class Q, class Kv, AttentionSplit P, class Out>
+struct AttentionSplitBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16
-  using Rows = AttentionRows<Q, P.dv, kNarrow>;
+  using Rows = AttentionRows<Q, P.dv, kNarrow, Out>;
   using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::unlift, Rows::in_run;
   using Element = typename OneOf<kNarrow, f16, Q>::Type;
   static_assert(P.stages % P.teams == 0);  // a stage is one team's: else one could take the other's block, not come yet, for its own

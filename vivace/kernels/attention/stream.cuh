@@ -15,9 +15,9 @@
 
 namespace vivace::kernels {
 
-template <class Q, class Kv, AttentionStream P>
-struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P> {
-  using Blocks = AttentionStreamBlocks<Q, Kv, P>;
+template <class Q, class Kv, AttentionStream P, class Out>
+struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
+  using Blocks = AttentionStreamBlocks<Q, Kv, P, Out>;
   using Blocks::a, Blocks::rank, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::height, Blocks::in_run, Blocks::my_row;
   using Blocks::kNarrow, Blocks::kKeys, Blocks::kGroup, Blocks::kSuper, Blocks::kDimV, Blocks::kSteps, Blocks::kPitch, Blocks::kTiles, Blocks::kHoldQ, Blocks::kFull, Blocks::kEmpty;
   using typename Blocks::Queries, typename Blocks::Sums;
@@ -179,14 +179,16 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P> {
         ptx::cluster_sync<P.split>();
         collect(u0 + u, count, span, total);
       }
+      const AttentionOutputs<Q, Out> outputs(this->a);
 #pragma unroll
       for (int e = 0; e < kShare; ++e) {
         const int four = mine(e), r = four / (kDimV / 4);
-        if (r < height && in_run(row0 + r, ta, tb)) this->write(row0 + r, four % (kDimV / 4) * 4, total[e].state.top, total[e].state.mass, total[e].y);
+        if (r < height && in_run(row0 + r, ta, tb)) this->write(outputs, row0 + r, four % (kDimV / 4) * 4, total[e].state.top, total[e].state.mass, total[e].y);
       }
     }
   }
   __device__ __forceinline__ void write_direct(int ta, int tb, const AttentionState (&state)[2], const Sums& sums) const {
+    const AttentionOutputs<Q, Out> outputs(this->a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool mine = in_run(my_row(i), ta, tb);
@@ -196,21 +198,21 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P> {
         if (kDimV / 16 % P.warps_d != 0 && tile >= kDimV / 16) break;
         float y[4];
         this->four(sums[t], i, y);
-        if (mine) this->write(my_row(i), tile * 16 + this->fours_at(), state[i].top, state[i].mass, y);
+        if (mine) this->write(outputs, my_row(i), tile * 16 + this->fours_at(), state[i].top, state[i].mass, y);
       }
     }
   }
 };
 
 /// Grid: tiles * Hkv * split blocks, clusters of split.
-template <class Q, class Kv, AttentionStream P>
+template <class Q, class Kv, AttentionStream P, class Out = Q>
 __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = a.group(), height = P.height(a), warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int tile = static_cast<int>(index / heads), row0 = tile * height;
   const bool copies = static_cast<int>(threadIdx.x) >= P.multipliers();
-  AttentionStreamKernel<Q, Kv, P> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height}}};
+  AttentionStreamKernel<Q, Kv, P, Out> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height}}};
   if (threadIdx.x == 0) {
     for (int i = 0; i < P.stages; ++i) {
       ptx::mbarrier_init(k.barrier(k.kFull, i), P.kCopiers);
@@ -245,9 +247,9 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   }
 }
 
-template <class Q, class Kv, AttentionStream P>
+template <class Q, class Kv, AttentionStream P, class Out = Q>
 __global__ void __launch_bounds__(P.threads(), P.resident()) attention_stream(const __grid_constant__ AttentionArgs a) {
-  run_attention_stream<Q, Kv, P>(a);
+  run_attention_stream<Q, Kv, P, Out>(a);
 }
 
 }  // namespace vivace::kernels

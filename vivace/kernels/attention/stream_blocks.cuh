@@ -27,9 +27,9 @@ struct AttentionState {
 };
 __device__ __forceinline__ float joined(float x, float mine, float other, float theirs) { return __fmaf_rn(other, theirs, __fmul_rn(x, mine)); }
 
-template <class Q, class Kv, AttentionStream P>
-struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1> {
-  using Rows = AttentionRows<Q, P.dv, sizeof(Kv) == 1>;
+template <class Q, class Kv, AttentionStream P, class Out>
+struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
+  using Rows = AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out>;
   using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::unlift;
   static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kSteps = kDim / 16;
   static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16, in which every e4m3 is exact

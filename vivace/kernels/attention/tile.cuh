@@ -1,6 +1,7 @@
 // attention of 16-bit queries on tensor cores (mma.sync): prefill tiles and split decode in one kernel.
 // Formula in vivace/ops/attention.h, cutting in AttentionTile.
 #pragma once
+#include "vivace/kernels/attention/outputs.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/attention/variant.cuh"
@@ -46,7 +47,7 @@ __device__ __forceinline__ void copy_eight(Q* to, const T* head, int at, int dim
   }
 }
 
-template <class Q, class Kv, AttentionTile P, class V>
+template <class Q, class Kv, AttentionTile P, class V, class Out = Q>
 struct AttentionTileKernel {
   static constexpr int kKeys = P.keys, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kPitch = P.pitch(P.d), kPitchV = P.pitch(P.dv);
   static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kOutTiles = kDimV / 8, kStride = P.split * P.warps_n;
@@ -321,19 +322,21 @@ struct AttentionTileKernel {
     }
   }
 
-  __device__ __forceinline__ void put(int row, int column, float x, float y) const {
+  __device__ __forceinline__ void put(const AttentionOutputs<Q, Out>& outputs, int row, int column, float x, float y) const {
     const int group = a.group();
     const int64_t t = row / group;
-    Q* to = static_cast<Q*>(a.out) + t * a.out_stride + (kv * group + row % group) * int64_t{P.dv} + column;
+    Out* to = static_cast<Out*>(a.out) + t * a.out_stride + (kv * group + row % group) * int64_t{P.dv} + column;
     if constexpr (Hooks<V>::kOutput) {
       const int h = kv * group + row % group;
       x = variant_output<V>(a, static_cast<int>(t), h, column, x), y = variant_output<V>(a, static_cast<int>(t), h, column + 1, y);
     }
     if constexpr (P.wide) {
-      if (column < P.dv) store<2>(to, {x, y});
+      float both[2] = {x, y};
+      if (column < P.dv) outputs.template leave<2>(to, both);
     } else {
-      if (column < P.dv) to[0] = from_float<Q>(x);
-      if (column + 1 < P.dv) to[1] = from_float<Q>(y);
+      float first[1] = {x}, second[1] = {y};
+      if (column < P.dv) outputs.template leave<1>(to, first);
+      if (column + 1 < P.dv) outputs.template leave<1>(to + 1, second);
     }
   }
   __device__ __forceinline__ float finish(int row, float highest, float total, bool write_lse) const {
@@ -347,13 +350,14 @@ struct AttentionTileKernel {
   }
 
   __device__ __forceinline__ void write_direct(int ta, int tb) const {
+    const AttentionOutputs<Q, Out> outputs(a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = my_row(i);
       if (!in_run(row, ta, tb)) continue;
       const float factor = finish(row, top[i], mass[i], lane % 4 == 0);
 #pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) put(row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
+      for (int n = 0; n < kOutTiles; ++n) put(outputs, row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
     }
   }
 
@@ -362,6 +366,7 @@ struct AttentionTileKernel {
   /// Streams meet in shared memory, blocks of the cluster in distributed shared memory; both in fixed order.
   __device__ __forceinline__ void merge(int ta, int tb) const {
     constexpr int kRows = P.rows(), kPairs = kDimV / 2;
+    const AttentionOutputs<Q, Out> outputs(a);
     __syncthreads();  // all stages are free
     float* const mine = partials + stream * kPartial;
     float* const ends = partials + P.warps_n * kPartial;  // maxima and masses of this block; its sums take stream 0's place
@@ -391,7 +396,7 @@ struct AttentionTileKernel {
       }
       if constexpr (P.split == 1) {
         const float factor = finish(row0 + r, highest, total, column == 0);
-        put(row0 + r, column, x * factor, y * factor);
+        put(outputs, row0 + r, column, x * factor, y * factor);
       } else {
         store<2>(partials + r * kDimV + column, {x, y});
         if (column == 0) ends[r] = highest, ends[kRows + r] = total;
@@ -420,7 +425,7 @@ struct AttentionTileKernel {
           x += __uint_as_float(static_cast<uint32_t>(sums[c])) * w, y += __uint_as_float(static_cast<uint32_t>(sums[c] >> 32)) * w;
         }
         const float factor = finish(row0 + r, highest, total, column == 0);
-        put(row0 + r, column, x * factor, y * factor);
+        put(outputs, row0 + r, column, x * factor, y * factor);
       }
       ptx::cluster_sync<P.split>();  // nobody leaves, or writes its next partial, while others read
     }
@@ -457,9 +462,9 @@ __device__ __forceinline__ void run_attention(const AttentionArgs& a) {
   }
 }
 
-template <class Q, class Kv, AttentionTile P, class V = Standard>
+template <class Q, class Kv, AttentionTile P, class V = Standard, class Out = Q>
 __global__ void __launch_bounds__(P.threads(), 1) attention_tile(const __grid_constant__ AttentionArgs a) {
-  run_attention<AttentionTileKernel<Q, Kv, P, V>, Q, P>(a);
+  run_attention<AttentionTileKernel<Q, Kv, P, V, Out>, Q, P>(a);
 }
 
 }  // namespace vivace::kernels

@@ -7,6 +7,7 @@
 // of the values' columns. Blocks of a cluster divide keys; each sends each other, from registers, the sums that the receiver adds up,
 // in the order of the senders.
 #pragma once
+#include "vivace/kernels/attention/outputs.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -24,7 +25,7 @@
 
 namespace vivace::kernels {
 
-template <class Q, AttentionTurned P>
+template <class Q, AttentionTurned P, class Out>
 struct AttentionTurnedKernel {
   static constexpr int kKeys = P.kKeys, kRows = P.rows, kEights = kRows / 8, kUnits = P.units, kSplit = P.split;
   static constexpr int kPanels = P.panels(P.d), kPanelsV = P.panels(P.dv), kSteps = (P.d + 15) / 16, kOwn = P.own();
@@ -324,7 +325,7 @@ struct AttentionTurnedKernel {
     if constexpr (kSplit == 1) group_barrier();
   }
   /// Adds up this block's rows, in the order of the parts, those of bits `has`; others have not sent anything.
-  __device__ __forceinline__ void collect(uint32_t has) const {
+  __device__ __forceinline__ void collect(uint32_t has, const AttentionOutputs<Q, Out>& outputs) const {
     constexpr int kEach = kQuads > kSplit ? kQuads / kSplit : 1;
     const int group = a.group();
 #pragma unroll
@@ -366,11 +367,12 @@ struct AttentionTurnedKernel {
       const bool mine = (in_run >> (r + odd) & 1) != 0;
       const float top_of = odd ? highest[1] : highest[0], mass_of = odd ? total[1] : total[0], factor = mine ? softmax_factor(a, h, top_of, mass_of) : 0.0f;
       if (mine && column == 0 && a.lse != nullptr) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(top_of, mass_of);
-      Q* const to = static_cast<Q*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.dv + column;
+      Out* const to = static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.dv + column;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float got = __shfl_xor_sync(0xffffffffu, odd ? y[2 * i] : y[2 * i + 1], 4), kept = odd ? y[2 * i + 1] : y[2 * i];
-        if (mine && column + 8 * i < P.dv) store<2>(to + 8 * i, {(odd ? got : kept) * factor, (odd ? kept : got) * factor});
+        float two[2] = {(odd ? got : kept) * factor, (odd ? kept : got) * factor};
+        if (mine && column + 8 * i < P.dv) outputs.template leave<2>(to + 8 * i, two);
       }
     }
   }
@@ -412,8 +414,9 @@ struct AttentionTurnedKernel {
           if constexpr (kSplit > 1) send_sums();
           send_states();
         }
+        const AttentionOutputs<Q, Out> outputs(a);  // its scale comes while others' sums do
         if constexpr (kSplit > 1) ptx::mbarrier_wait<true>(sent_barrier(), round & 1);
-        collect(has);
+        collect(has, outputs);
       }
       u += 2 * mine;
       ta = tb;
@@ -426,7 +429,7 @@ struct AttentionTurnedKernel {
 };
 
 /// Grid: tiles * Hkv * split, clusters of split.
-template <class Q, AttentionTurned P>
+template <class Q, AttentionTurned P, class Out = Q>
 __device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -434,7 +437,7 @@ __device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& 
   const int group = a.group(), warp = static_cast<int>(threadIdx.x) / 32, height = P.height(a);
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
-  AttentionTurnedKernel<Q, P> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0};
+  AttentionTurnedKernel<Q, P, Out> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0};
   const bool asks = warp == k.kWarps;
   if (threadIdx.x == 0) k.make_barriers();
   k.forget();
@@ -461,9 +464,9 @@ __device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& 
 #endif
 }
 
-template <class Q, AttentionTurned P>
+template <class Q, AttentionTurned P, class Out = Q>
 __global__ void __launch_bounds__(P.threads(), P.resident()) attention_turned(const __grid_constant__ AttentionTurnedArgs args) {
-  run_attention_turned<Q, P>(args);
+  run_attention_turned<Q, P, Out>(args);
 }
 
 }  // namespace vivace::kernels

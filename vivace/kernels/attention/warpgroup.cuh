@@ -8,9 +8,9 @@
 
 namespace vivace::kernels {
 
-template <class Q, class Kv, AttentionTile P, class V>
-struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V> {
-  using Base = AttentionTileKernel<Q, Kv, P, V>;
+template <class Q, class Kv, AttentionTile P, class V, class Out>
+struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
+  using Base = AttentionTileKernel<Q, Kv, P, V, Out>;
   using Base::kKeys, Base::kKeyTiles, Base::kOutTiles, Base::stages, Base::queries, Base::out, Base::lane, Base::warp_m;
   static_assert(P.d % 64 == 0 && P.dv % 64 == 0 && P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1);
   // Two buffers of keys, then two of values: block b's are buffers b % 2.
@@ -103,9 +103,9 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V> {
   }
 };
 
-template <class Q, class Kv, AttentionTile P, class V = Standard>
+template <class Q, class Kv, AttentionTile P, class V = Standard, class Out = Q>
 __global__ void __launch_bounds__(P.threads(), 1) attention_group(const __grid_constant__ AttentionArgs a) {
-  run_attention<AttentionGroupKernel<Q, Kv, P, V>, Q, P>(a);
+  run_attention<AttentionGroupKernel<Q, Kv, P, V, Out>, Q, P>(a);
 }
 
 }  // namespace vivace::kernels

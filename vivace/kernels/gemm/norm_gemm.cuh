@@ -1,6 +1,7 @@
 // norm_gemm on Hopper, for one or two tokens (ops/norm_gemm.h): gemm_wgmma whose x is no operand of the copy engine. Warps of
 // their own read the rows, normalise and round them as `norm` would have written them, and put them where the tensor unit
-// reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less.
+// reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less. Whatever can stands
+// before the dependency wait, and nothing that waits for a loaded value before the rows' loads: each block's first product waits for these.
 #pragma once
 #include "vivace/kernels/gemm/norm_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"
@@ -13,6 +14,8 @@ namespace vivace::kernels {
 template <class T, class X, class W, GemmWgmma P, NormPanel N>
 struct PanelMaker {
   static constexpr int kEach = N.each(), kGroups = kEach * N.items, kWarps = N.threads / 32;
+  static constexpr int kTurns = (P.panel_rows + N.teams() - 1) / N.teams();  // rows of a team
+  static constexpr bool kAdaptive = N.adaptive;
   static constexpr bool kEarly = kGroups <= 4;  // the weight has registers, and is there before the rows are
   using Group = float[kNormGroup];
 
@@ -20,15 +23,29 @@ struct PanelMaker {
   const WgmmaPlace<T, P>& place;
   unsigned char* panel;
   int lane, team, member;
+  float per_count, plus;
+  int spots[kGroups];  // of this lane's groups of its first row, found before the wait
   Vec<W, kNormGroup> weight[kEarly ? kGroups : 1];
 
   __device__ __forceinline__ PanelMaker(const NormArgs& args, const WgmmaPlace<T, P>& place_, unsigned char* to)
       : a(args), place(place_), panel(to), lane(threadIdx.x % 32), team((threadIdx.x / 32 - P.rows / 16 - 1) / N.team), member((threadIdx.x / 32 - P.rows / 16 - 1) % N.team) {
-    if constexpr (kEarly)
+    per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight != nullptr && a.weight_plus_one ? 1.0f : 0.0f;
+    if constexpr (kEarly) {
+#pragma unroll
+      for (Vec<W, kNormGroup>& one : weight)
+#pragma unroll
+        for (W& v : one.v) v = from_float<W>(1.0f);
       if (a.weight != nullptr) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) weight[g] = group<W>(a.weight, 0, column(g));
       }
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+      spots[g] = column(g) < a.H ? spot(team, column(g)) : -1;
+      asm volatile("" : "+r"(spots[g]));
+    }
+    asm volatile("" : "+f"(per_count), "+f"(plus));  // done before the wait
   }
   /// The first column of this lane's group g: g / items counts warps of norm, g % items its threads' groups.
   __device__ __forceinline__ int column(int g) const {
@@ -54,13 +71,13 @@ struct PanelMaker {
     for (int w = 0; w < kWarps; ++w) all[w] = scratch[w];
     return reduce_parts(all, Sum());
   }
-  /// Where the panel has column `col`, the first of a group, of token t; null where another block has it.
-  __device__ __forceinline__ T* at(int t, int col) const {
+  /// Where in the panel column `col`, the first of a group, of token t lies, in bytes; negative where another block has it.
+  __device__ __forceinline__ int spot(int t, int col) const {
     const int step = col / place.kStep - place.first_step, byte = col % place.kStep * static_cast<int>(sizeof(T));
-    if (step < 0 || step >= place.steps) return nullptr;
     const int line = step * P.panel_rows + t;  // the tensor unit's swizzle follows the address
-    return reinterpret_cast<T*>(panel + line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16);
+    return step < 0 || step >= place.steps ? -1 : line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16;
   }
+  __device__ __forceinline__ void put(int at, const Group& y) const { store<kNormGroup>(reinterpret_cast<T*>(panel + at), y); }
   template <class V, class F>
   __device__ __forceinline__ static void each(const Vec<V, kNormGroup>& raw, Group& y, F&& f) {
     Group p;
@@ -69,18 +86,27 @@ struct PanelMaker {
     for (int i = 0; i < kNormGroup; ++i) y[i] = f(y[i], p[i]);
   }
 
-  /// Rows t of M, one a team. scratch: 2 * kWarps floats a team.
-  __device__ __forceinline__ void run(int M, float* scratch) {
-    const float per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight_plus_one ? 1.0f : 0.0f;
+  /// Rows t of the valid ones, one a team. scratch: 2 * kWarps floats a team.
+  __device__ __forceinline__ void run(float* scratch) {
+    const int M = valid_rows(a.rows, a.T);
     const float quantum = sizeof(T) == 1 && a.out_scale != nullptr ? *a.out_scale : 1.0f;
-    const RoughDivider by(quantum);
-    bool odd = false;
-    for (int t = team; t < M; t += N.teams(), odd = !odd) {
-      Vec<X, kNormGroup> x[kGroups];
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) x[g] = group<X>(a.x, t * a.x_stride, column(g));
-      const int64_t ada = a.ada_row != nullptr ? a.ada_row[t] : min(t, a.R - 1);
-      const bool lost = (a.scale != nullptr || a.shift != nullptr) && (ada < 0 || ada >= a.R);
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int t = team + turn * N.teams();
+      if (t >= a.T) break;
+      Vec<X, kNormGroup> x[kGroups];
+      const X* const row = static_cast<const X*>(a.x) + t * a.x_stride;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        x[g] = Vec<X, kNormGroup>{};
+        if (column(g) < a.H) x[g] = load_raw<kNormGroup, kNormGroup>(row + column(g));
+      }
+      int64_t ada = 0;
+      bool lost = false;
+      if constexpr (kAdaptive) {
+        ada = a.ada_row != nullptr ? a.ada_row[t] : min(t, a.R - 1);
+        lost = (a.scale != nullptr || a.shift != nullptr) && (ada < 0 || ada >= a.R);
+      }
       float part[kEach];
 #pragma unroll
       for (int v = 0; v < kEach; ++v) {
@@ -89,40 +115,36 @@ struct PanelMaker {
         for (int k = 0; k < N.items; ++k) {
           Group h;
           to_floats(x[v * N.items + k], h);
-          if (column(v * N.items + k) < a.H) {
 #pragma unroll
-            for (const float d : h) part[v] = __fmaf_rn(d, d, part[v]);
-          }
+          for (const float d : h) part[v] = __fmaf_rn(d, d, part[v]);
         }
       }
-      const float inv = rsqrtf(__fmaf_rn(total(part, scratch + (team * 2 + odd) * kWarps), per_count, a.eps));
+      const float inv = rsqrtf(__fmaf_rn(total(part, scratch + (team * 2 + turn % 2) * kWarps), per_count, a.eps));
+      const RoughDivider by(quantum);  // made here: in front of the row's loads it would make them wait for the scale
+      if (t >= M) break;
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
         const int col = column(g);
-        if (col >= a.H) continue;
-        T* const to = at(t, col);
-        if (to == nullptr) continue;
+        const int at = turn == 0 ? spots[g] : col < a.H ? spot(t, col) : -1;
+        if (at < 0) continue;
         Group y;
         to_floats(x[g], y);
 #pragma unroll
         for (float& v : y) v = lost ? __uint_as_float(0x7fc00000u) : __fmul_rn(v, inv);
-        if (a.weight != nullptr) {
-          const auto weigh = [&](float v, float w) { return __fmul_rn(v, __fadd_rn(w, plus)); };
-          if constexpr (kEarly) each(weight[g], y, weigh);
-          else each(group<W>(a.weight, 0, col), y, weigh);
-        }
-        if (!lost) {
+        const auto weigh = [&](float v, float w) { return __fmul_rn(v, __fadd_rn(w, plus)); };
+        if constexpr (kEarly) each(weight[g], y, weigh);
+        else if (a.weight != nullptr) each(group<W>(a.weight, 0, col), y, weigh);
+        if (kAdaptive && !lost) {
           if (a.scale != nullptr) each(group<X>(a.scale, ada * a.scale_stride, col), y, [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
           if (a.shift != nullptr) each(group<X>(a.shift, ada * a.shift_stride, col), y, [](float v, float s) { return __fadd_rn(v, s); });
         }
-        if (sizeof(T) == 1 && quantum != 1.0f) by.divide(y);
-        store<kNormGroup>(to, y);
+        if constexpr (sizeof(T) == 1) by.divide_flat(y);
+        put(at, y);
       }
       // W's columns beyond K are zeros: what they meet must be finite.
       if (member == 0) {
-        const int end = (a.H + place.kStep - 1) / place.kStep * place.kStep, col = a.H + lane * kNormGroup;
-        T* const to = col < end ? at(t, col) : nullptr;
-        if (to != nullptr) store<kNormGroup>(to, Group{});
+        const int end = (a.H + place.kStep - 1) / place.kStep * place.kStep, col = a.H + lane * kNormGroup, at = col < end ? spot(t, col) : -1;
+        if (at >= 0) put(at, Group{});
       }
     }
   }
@@ -137,7 +159,7 @@ __global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm(const
     PanelMaker<T, X, W, P, N> maker(args.norm, place, gemm_wgmma_smem);
     ptx::touch_parameters(args.norm);
     ptx::dependency_wait();
-    maker.run(valid_rows(args.norm.rows, args.norm.T), scratch);
+    maker.run(scratch);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));

@@ -41,6 +41,13 @@ struct RoughDivider {
     each = kTimes ? __fmul_rn(factor, r) : r;
     quick = up == 1.0f && (!kTimes || each <= 3.402823466e38f);
   }
+  /// The same bits without a branch: a product more a value, less code.
+  template <int N>
+  __device__ __forceinline__ void divide_flat(float (&x)[N]) const {
+    static_assert(!kTimes);
+#pragma unroll
+    for (float& v : x) v = __fmul_rn(__fmul_rn(v, up), r);
+  }
   template <int N>
   __device__ __forceinline__ void divide(float (&x)[N]) const {
     if (quick) {
