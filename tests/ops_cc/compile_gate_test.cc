@@ -28,12 +28,13 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 19> kSpills{{
+constexpr std::array<Allowed, 20> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
     {"attention_fed<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
     {"attention_split<", "e4m3, vivace::kernels::AttentionSplit{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; the turn, the next block and a barrier's number are read from the stack in each turn of 128 keys"},
     {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks a multiprocessor leave 168 registers; loop counters are parked"},
+    {"attention_stream<", "}, vivace::kernels::e4m3>", 20, Arch::sm100a, "the same with outputs in e4m3"},
     {"norm<", ", false, false, false, false, false}>", 16, Arch::sm121a, "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},
     {"norm<", "NormPolicy{256, 4, true, true, false, true, false, false}>", 8, Arch::sm86, "sm_80: one word, in the path that a reciprocal takes for subnormal numbers alone"},
     {"norm<", "e4m3, vivace::kernels::NormPolicy{128, 4, true, true, true, true, false, false}>", 8, Arch::sm121a, "sm_120a: a frame that no instruction stores to or reads"},

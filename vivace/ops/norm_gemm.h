@@ -145,13 +145,13 @@ struct norm_gemm : TwoParts<norm_gemm> {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       if (!GemmGpu::has_wgmma(arch)) return;
-      const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated) {
+      const auto one = [&](DType normed, int64_t T, int64_t N, int64_t K, bool gated, bool adaptive = false) {
         static const char kAligned[16] = {};
         Args a{};
         a.norm.x_dtype = a.norm.w_dtype = DType::bf16, a.norm.out_dtype = normed;
         a.norm.T = a.g.T = static_cast<int32_t>(T), a.norm.H = a.g.K = static_cast<int32_t>(K), a.g.N = static_cast<int32_t>(N);
         a.norm.x_stride = a.norm.out_stride = a.g.x_stride = a.g.w_stride = K, a.g.out_stride = gated ? N / 2 : N;
-        a.norm.weight = kAligned;
+        (adaptive ? a.norm.scale : a.norm.weight) = kAligned;
         a.g.gated = gated, a.g.epilogue = gated ? kernels::Activation::silu : kernels::Activation::none;
         a.g.x_dtype = a.g.w_dtype = normed, a.g.out_dtype = DType::bf16;
         if (const Result<Key> k = pick(a, arch); k.ok()) visit(*k);
@@ -163,6 +163,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
       one(DType::bf16, 2, 128, 576, true);
       one(DType::e4m3, 1, 96, 1040, false);
       one(DType::e4m3, 1, 48, 384, true);
+      one(DType::bf16, 2, 520, 1024, false, true);
     }
   };
 };
