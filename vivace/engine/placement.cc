@@ -28,6 +28,20 @@ Tensor matrix(const Tensor& t) {
   return tensor(t.data, t.dtype, Shape(inner == 0 ? 0 : t.shape.elements() / inner, inner), t.place);
 }
 
+/// Rows as the words they consist of, which a cast from f32 to f32 leaves as they are.
+bool has_words(const Tensor& t) { return row_bytes(t.dtype, t.shape[1]) % 4 == 0; }
+Tensor words(Tensor t) {
+  t.shape.dim[1] = row_bytes(t.dtype, t.shape[1]) / 4, t.stride[0] = row_bytes(t.dtype, t.stride[0]) / 4;
+  t.dtype = DType::f32;
+  return t;
+}
+
+/// Rows of `from`, dense, to where `to`'s rows lie; both in host memory.
+void lay(const void* from, const Tensor& to) {
+  const int64_t bytes = row_bytes(to.dtype, to.shape[1]), pitch = row_bytes(to.dtype, to.stride[0]);
+  for (int64_t r = 0; r < to.shape[0]; ++r) std::memcpy(static_cast<char*>(to.data) + r * pitch, static_cast<const char*>(from) + r * bytes, static_cast<size_t>(bytes));
+}
+
 Tensor at(Tensor t, void* data, Place place) {
   t.data = data;
   t.place = place;
@@ -108,7 +122,9 @@ bool Placement::Group::plain() const {
 }
 
 bool Placement::Group::casts() const {
-  return !drawn() && !plain() && scale.empty() && !is_block(to.dtype) && std::none_of(from.begin(), from.end(), [](const Tensor& t) { return is_block(t.dtype); });
+  if (drawn() || plain() || !scale.empty()) return false;
+  if (is_block(to.dtype)) return std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype && has_words(t); });
+  return std::none_of(from.begin(), from.end(), [](const Tensor& t) { return is_block(t.dtype); });
 }
 
 Tensor Placement::Group::part_of(const Tensor& all, size_t i) const {
@@ -178,8 +194,8 @@ void Placement::quantize_micro(std::initializer_list<Tensor*> parts, Tensor* who
   declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, rows, false);
 }
 
-void Placement::keep_micro(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale) {
-  declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, Rows::after, false);
+void Placement::keep_micro(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows) {
+  declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, rows, false);
   groups_.back().given = std::move(scales);
 }
 
@@ -218,7 +234,8 @@ Status Placement::cast_all(Machine& machine, Scratch& scratch) const {
   for (const Group& g : groups_) {
     if (!g.casts()) continue;
     for (const Group::Piece& p : g.pieces(g.to)) {
-      const Tensor from = matrix(p.from), to = matrix(p.to);
+      const bool blocks_stay = is_block(p.to.dtype);
+      const Tensor from = blocks_stay ? words(matrix(p.from)) : matrix(p.from), to = blocks_stay ? words(matrix(p.to)) : matrix(p.to);
       const int64_t row = row_bytes(from.dtype, from.shape[1]), rows = std::max<int64_t>(1, kCastBlock / std::max<int64_t>(1, row));
       for (int64_t first = 0; first < from.shape[0]; first += rows) {
         const int64_t n = std::min(rows, from.shape[0] - first);
@@ -256,7 +273,7 @@ Status Placement::cast_all(Machine& machine, Scratch& scratch) const {
 }
 
 Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const {
-  if (!g.given.empty()) return keep(machine, g);
+  if (!g.given.empty()) return g.rows == Rows::alternate ? keep_in_turn(machine, g, scratch) : keep(machine, g);
   if (!g.drawn() && is_block(g.to.dtype)) return encode(machine, g);
   ops::Recorder rec(machine.stream());
   Tensor to = g.to;
@@ -280,14 +297,23 @@ Status Placement::fill(Machine& machine, const Group& g, Scratch& scratch) const
 }
 
 Status Placement::encode(Machine& machine, const Group& g) const {
-  std::vector<std::byte> blocks;
-  for (const Group::Piece& p : g.pieces(g.to)) {
-    blocks.resize(static_cast<size_t>(p.to.span_bytes()));
-    VV_TRY(encode_blocks(matrix(p.from), p.to.dtype, blocks.data()));
+  std::vector<std::byte> blocks, all(static_cast<size_t>(g.rows == Rows::alternate ? g.to.span_bytes() : 0));
+  for (const Group::Piece& p : g.pieces(g.rows == Rows::alternate ? at(g.to, all.data(), Place::host) : g.to)) {
+    const void* from = p.from.data;
+    if (p.from.dtype != p.to.dtype) {
+      blocks.resize(static_cast<size_t>(row_bytes(p.to.dtype, p.from.shape.elements())));
+      VV_TRY(encode_blocks(matrix(p.from), p.to.dtype, blocks.data()));
+      from = blocks.data();
+    }
+    if (g.rows == Rows::alternate) {
+      lay(from, p.to);
+      continue;
+    }
     const Upload one[] = {{p.to.data, blocks.data(), blocks.size()}};
     VV_TRY(machine.upload(one));
   }
-  return {};
+  const Upload one[] = {{g.to.data, all.data(), all.size()}};
+  return all.empty() ? Status() : machine.upload(one);
 }
 
 Status Placement::keep(Machine& machine, const Group& g) const {
@@ -298,6 +324,18 @@ Status Placement::keep(Machine& machine, const Group& g) const {
     copies.push_back({slice(g.to_scale[0], row, 1).data, g.given[i].block.data, static_cast<size_t>(g.given[i].block.span_bytes())});
   }
   return machine.upload(copies);
+}
+
+Status Placement::keep_in_turn(Machine& machine, const Group& g, Scratch& scratch) const {
+  ops::Recorder rec(machine.stream());
+  std::vector<std::byte> all(static_cast<size_t>(g.to_scale[0].span_bytes()));  // of scales, an eighth of the codes
+  for (size_t i = 0; i < g.from.size(); ++i) {
+    VV_ASSIGN(const Tensor codes, scratch.upload(g.from[i]));
+    VV_TRY(rec(ops::cast, {{"x", words(codes)}, {"out", words(g.part_of(g.to, i))}}));
+    lay(g.given[i].block.data, g.part_of(at(g.to_scale[0], all.data(), Place::host), i));
+  }
+  const Upload scales[] = {{g.to_scale[0].data, all.data(), all.size()}, {g.to_scale[1].data, g.given.front().whole.data, sizeof(float)}};
+  return machine.upload(scales);
 }
 
 Status Placement::quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const {

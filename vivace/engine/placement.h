@@ -36,7 +36,7 @@ class Placement {
   /// The same as FP4; rows are a multiple of 16 wide.
   void quantize_micro(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
   /// The same of matrices that are FP4 already, with `scales` of each; they have one whole scale.
-  void keep_micro(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale);
+  void keep_micro(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Machine& machine);
@@ -64,7 +64,8 @@ class Placement {
     struct Piece {
       Tensor from, to;
     };
-    /// Whether a cast of each piece is all there is to do: another dtype, or rows that alternate.
+    /// Whether a cast of each piece is all there is to do: another dtype, or rows that alternate. Blocks that stay what they
+    /// are, are cast as the words they consist of.
     bool casts() const;
     /// What lies in one run on both sides, of those rows in `all`: each part, or each expert's share of it.
     std::vector<Piece> pieces(const Tensor& all) const;
@@ -74,10 +75,11 @@ class Placement {
   Status fill(Machine& machine, const Group& g, Scratch& scratch) const;
   /// All groups that casts() holds for: a block of rows comes over while the one before is cast.
   Status cast_all(Machine& machine, Scratch& scratch) const;
-  /// A group of plain parts that become blocks.
+  /// A group of parts that become blocks, or are some of no whole words: rows are laid out on the host.
   Status encode(Machine& machine, const Group& g) const;
   /// A group of FP4 parts, codes and scales as they are.
   Status keep(Machine& machine, const Group& g) const;
+  Status keep_in_turn(Machine& machine, const Group& g, Scratch& scratch) const;
   Status quantise(Machine& machine, const Group& g, const Tensor& from, Scratch& scratch) const;
   Status draw(Machine& machine, const Group& g, const Tensor& to, Scratch& scratch) const;
 

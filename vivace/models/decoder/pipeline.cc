@@ -95,11 +95,6 @@ class Step {
       Rows entering;
       VV_TRY(enter(inner, &entering));
       VV_TRY(linear(entering, {w.down, w.down_scale, w.down_bias}, out, plus));
-    } else if (w.gate_up.present() && w.gate_up.dtype == DType::e2m1) {
-      const Tensor both = top(b_.gate_up, T_), inner = top(b_.mlp, T_);
-      VV_TRY(linear(normed_, {w.gate_up, w.gate_up_scale, {}}, both));
-      VV_TRY(rec_(ops::act_mul, {{"x", both}, {"out", inner}, {"rows", in_.rows}}, {{"act", c_.family->act}}));
-      VV_TRY(linear({inner, {}, {}}, {w.down, w.down_scale, {}}, out, plus));
     } else if (w.gate_up.present()) {
       const Rows inner = inner_rows();
       VV_TRY(gated({w.gate_up, w.gate_up_scale, {}}, inner));
@@ -255,10 +250,11 @@ class Step {
     const Rows& x = normed_;
     if (x.raw.present())
       return rec_(ops::norm_gemm,
-                  {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
-                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"gated", 1.0}, {"epilogue", c_.family->act}});
+                  {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
+                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"gated", 1.0}, {"act", act(m.w)}, {"epilogue", c_.family->act}});
     return rec_(ops::gated_gemm,
-                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}}, {{"act", c_.family->act}});
+                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
+                {{"act", c_.family->act}, {"quant", act(m.w)}});
   }
 
   double plus_one(const Tensor& weight) const { return c_.norm_plus_one && weight.present() ? 1 : 0; }

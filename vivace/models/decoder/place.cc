@@ -48,7 +48,7 @@ class Placer {
     const Tensor& first = **parts.begin();
     for (const Tensor* t : parts)
       if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(first)) return false;
-    if (source_.scales_of(first) != nullptr) keep(parts, whole, scale);
+    if (source_.scales_of(first) != nullptr) keep(parts, whole, scale, rows);
     else if (narrow(first)) quantise(parts, whole, scale, format(), rows);
     else placement_->join(parts, whole, dtype_of(first), rows);
     return true;
@@ -60,10 +60,10 @@ class Placer {
 
  private:
   /// FP4 of the checkpoint; parts of one matrix share a scale, see load_weights().
-  void keep(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale) {
+  void keep(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, Placement::Rows rows = Placement::Rows::after) {
     std::vector<engine::Scales> scales;
     for (const Tensor* t : parts) scales.push_back(*source_.scales_of(*t));
-    placement_->keep_micro(parts, std::move(scales), whole, &scale->block, &scale->whole);
+    placement_->keep_micro(parts, std::move(scales), whole, &scale->block, &scale->whole, rows);
   }
   void quantise(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, DType to, Placement::Rows rows = Placement::Rows::after) {
     if (is_block(to)) placement_->join(parts, whole, to, rows);
@@ -96,18 +96,17 @@ void place_attention(Placer& p, Placement* placement, LayerWeights& w) {
   p.matrix(&w.o, &w.o_scale);
 }
 
-void place_mlp(Placer& p, const DecoderConfig& config, LayerWeights& w) {
+void place_mlp(Placer& p, const DecoderConfig& config, Place place, LayerWeights& w) {
   p.plain(&w.router);
   if (config.has(kExperts)) {
     p.experts(&w.gate, &w.up, &w.down);
     return;
   }
-  // Rows in turn are gated in the product's own pass; blocks, which no such product takes, lie one after the
-  // other, and gated_mlp sees that they do.
+  // Rows in turn are gated in the product's own pass. The host's blocks lie one after the other, as they are mapped, and
+  // gated_mlp sees that they do: its act_mul is many values at a time.
   const bool gated = w.gate.present();
-  const bool in_turn = p.format() != DType::e2m1;  // no gated product takes FP4
-  const bool joined = gated && (p.makes_blocks() || is_block(w.gate.dtype) || is_block(w.up.dtype) ? p.join({&w.gate, &w.up}, nullptr, nullptr)
-                                                                             : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, in_turn ? Placement::Rows::alternate : Placement::Rows::after));
+  const bool apart = place == Place::host && (p.makes_blocks() || is_block(w.gate.dtype) || is_block(w.up.dtype));
+  const bool joined = gated && (apart ? p.join({&w.gate, &w.up}, nullptr, nullptr) : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, Placement::Rows::alternate));
   if (gated && !joined) p.plain(&w.gate);
   if (gated && !joined) p.plain(&w.up);
   if (!gated) p.matrix(&w.up, &w.up_scale);
@@ -149,7 +148,7 @@ Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, con
     for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
     for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias}) p.vector(t, true);
     place_attention(p, to, w);
-    place_mlp(p, config, w);
+    place_mlp(p, config, machine.place(), w);
   }
   return {};
 }

@@ -21,7 +21,7 @@ struct LayerWeights {
   Tensor mlp_norm, mlp_norm_bias;    // [H]
   Tensor router;                     // [E, H]; then gate, up and down have E of what follows
   Tensor gate, up, down;             // [M, H] x 2, [H, M]
-  Tensor gate_up;                    // [2M, H] instead of the two, where one product serves both: rows in turn; FP4: gate, then up
+  Tensor gate_up;                    // [2M, H] instead of the two, where one product serves both: rows in turn
   engine::Scales qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // of quantised matrices
   Tensor up_bias, down_bias;
   Tensor mlp_post_norm;              // [H] of what the MLP gives
