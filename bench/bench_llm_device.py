@@ -198,6 +198,17 @@ def budget(vivace, add, models) -> None:
                 add(report, precision, f"{where},metric=graph", tool="graph replays, host clock", p50_us=p["step_us"], limit_us=floor_us(report, 2, batch), note=f"{len(p['order'])} launches")
 
 
+def host_gaps(seconds, least) -> float:
+    """How often a second this host takes `least` seconds or more away from a loop that reads the clock and nothing else."""
+    clock, gaps = time.perf_counter, 0
+    last = begun = clock()
+    while last < begun + seconds:
+        now = clock()
+        gaps += now - last >= least
+        last = now
+    return gaps / seconds
+
+
 def jitter(vivace, add) -> None:
     """Times between tokens; the first of each run, which waits for the prompt, left out."""
     from vivace import _core
@@ -218,7 +229,7 @@ def jitter(vivace, add) -> None:
                 times.append(time.perf_counter())
             seconds += [b - a for a, b in zip(times, times[1:])][-run:]
     p = percentiles(seconds)
-    add(report, precision, f"model={name},batch=1,ctx={POSITION},metric=jitter", **p, note=f"p99.9 is {p['p999_us'] / p['p50_us']:.3f} of p50, goal 1.03; the longest {max(seconds) * 1e6:.0f} us")
+    add(report, precision, f"model={name},batch=1,ctx={POSITION},metric=jitter", **p, note=f"p99.9 is {p['p999_us'] / p['p50_us']:.3f} of p50, goal 1.03; the longest {max(seconds) * 1e6:.0f} us; {host_gaps(2, 0.03 * p['p50_us'] / 1e6):.0f} times a second this host takes 3 % of a step or more from a loop that reads the clock")
 
 
 _FIRST_TOKEN = """
