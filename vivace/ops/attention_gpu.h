@@ -282,26 +282,31 @@ struct AttentionGpu {
     launch->cluster = static_cast<uint32_t>(k.tile.split);
     launch->smem_bytes = static_cast<uint32_t>(k.tile.smem());
   }
+  /// A box of a map of four dimensions: `rows` of the second by 64 elements of the first.
+  static Status encode_map(const void* data, const int64_t (&dim)[4], const int64_t (&pitch)[3], int rows, kernels::TensorMap* to) {
+    return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim[0], dim[1], dim[2], dim[3], 1}, .pitch = {pitch[0], pitch[1], pitch[2], 0}, .box_rows = rows}, to);
+  }
+  /// Arguments of kernels whose keys and values the copy engine brings.
+  static Status map_cache(const Args& a, const Key& k, kernels::AttentionFedArgs* f) {
+    const int keys = k.divided ? k.split.keys : k.turns ? k.turned.kBox : k.tile.keys;
+    const auto cache = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
+      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * e * dim, head = a.head_rows() * e * dim;
+      return encode_map(data, {dim * e / 2, a.L, a.Hkv, a.B}, {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e}, a.page_table != nullptr ? std::min(a.L, keys) : keys, to);
+    };
+    std::memcpy(f->args, &a, sizeof(a));
+    VV_TRY(cache(a.k, a.D, a.k_stride, &f->k));
+    return cache(a.v, a.Dv, a.v_stride, &f->v);
+  }
   /// Fed, turned and split: tensor maps; fed: blocks that stay where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
     if (!k.tensor || k.streamed || (!k.divided && !k.turns && !k.tile.fed)) return {};
-    const int keys = k.divided ? k.split.keys : k.turns ? k.turned.kBox : k.tile.keys;
-    const auto map = [](const void* data, const int64_t (&dim)[4], const int64_t (&pitch)[3], int rows, kernels::TensorMap* to) {
-      return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {dim[0], dim[1], dim[2], dim[3], 1}, .pitch = {pitch[0], pitch[1], pitch[2], 0}, .box_rows = rows}, to);
-    };
-    const auto cache = [&](const void* data, int dim, int64_t stride, kernels::TensorMap* to) {
-      const int64_t e = info(a.kv_dtype).bytes, row = a.place_rows() * e * dim, head = a.head_rows() * e * dim;
-      return map(data, {dim * e / 2, a.L, a.Hkv, a.B}, {row, head, a.B > 1 ? stride * e : int64_t{a.L} * a.Hkv * dim * e}, a.page_table != nullptr ? std::min(a.L, keys) : keys, to);
-    };
     kernels::AttentionFedArgs f{};
-    std::memcpy(f.args, &a, sizeof(a));
-    VV_TRY(cache(a.k, a.D, a.k_stride, &f.k));
-    VV_TRY(cache(a.v, a.Dv, a.v_stride, &f.v));
+    VV_TRY(map_cache(a, k, &f));
     if (k.turns) {
       kernels::AttentionTurnedArgs c{f, {}};
       const int box = c.query_box(a, k.turned.rows);
       const bool joined = c.joined(a);  // heads and tokens are one axis
-      if (box > 0) VV_TRY(map(a.q, {a.D, joined ? int64_t{a.T} * a.Hq : a.group(), a.Hkv, joined ? 1 : a.T}, {int64_t{a.D} * 2, int64_t{a.group()} * a.D * 2, a.q_stride * 2}, box, &c.q));
+      if (box > 0) VV_TRY(encode_map(a.q, {a.D, joined ? int64_t{a.T} * a.Hq : a.group(), a.Hkv, joined ? 1 : a.T}, {int64_t{a.D} * 2, int64_t{a.group()} * a.D * 2, a.q_stride * 2}, box, &c.q));
       launch->set_args(c);
       return {};
     }

@@ -25,7 +25,14 @@
 
 namespace vivace::kernels {
 
-template <class Q, AttentionTurned P, class Out>
+/// attention: queries are in memory, and so is every key.
+struct NothingMade {
+  using Args = AttentionTurnedArgs;
+  static constexpr bool kMakes = false;
+};
+
+/// `Made`: NothingMade, or what makes queries and the rows that the call appends (rope_attention.cuh).
+template <class Q, AttentionTurned P, class Out, class Made = NothingMade>
 struct AttentionTurnedKernel {
   static constexpr int kKeys = P.kKeys, kRows = P.rows, kEights = kRows / 8, kUnits = P.units, kSplit = P.split;
   static constexpr int kPanels = P.panels(P.d), kPanelsV = P.panels(P.dv), kSteps = (P.d + 15) / 16, kOwn = P.own();
@@ -33,11 +40,12 @@ struct AttentionTurnedKernel {
   static constexpr int kTops = 2 * kEights;         // rows of a thread: 8 j + 2 (lane % 4) + {0, 1}
   static constexpr int kWarps = 8;
 
-  const AttentionTurnedArgs& args;
+  const typename Made::Args& args;
   const AttentionArgs& a;
   unsigned char* memory;
   int kv, part, warp, lane;  // part: of the keys, the block's rank in the cluster
   int row0, row_end;
+  Made made;
   // Of row `lane` of the tile: its token, and what it sees; which of the rows are of the run at hand.
   int token, first, end;
   uint32_t in_run;
@@ -277,11 +285,15 @@ struct AttentionTurnedKernel {
     bool fresh = true;
 #pragma unroll 1
     for (int b = first_block(lo, part); b < past; b += kSplit, u += 2, fresh = false) {
+      if constexpr (Made::kMakes) {
+        if (made.lay(*this, b, u, 0)) ptx::tensor_fence(), group_barrier();
+      }
       products(u, s);
       release(u);
       weigh(b * kKeys, b * kKeys >= whole_from && (b + 1) * kKeys <= whole_to, factor, s, by);
       if (b * kKeys < lo) patch(u + 1, 0, lo - b * kKeys);
       if ((b + 1) * kKeys > hi) patch(u + 1, hi - b * kKeys, kKeys);
+      if constexpr (Made::kMakes) made.lay(*this, b, u + 1, 1);
       ptx::tensor_fence();
       group_barrier();
       if (!fresh)
@@ -385,7 +397,7 @@ struct AttentionTurnedKernel {
     const int past = __shfl_sync(0xffffffffu, token, row_end - 1 - row0) + 1;
     int u = 0;
     for (int ta = __shfl_sync(0xffffffffu, token, 0), round = 0; ta < past; ++round) {
-      const int tb = a.S > 1 && !a.by_token() ? run_end(a, ta, past, lane) : past;
+      const int tb = !Made::kMakes && a.S > 1 && !a.by_token() ? run_end(a, ta, past, lane) : past;
       const bool in = exists && token >= ta && token < tb;
       in_run = __ballot_sync(0xffffffffu, in);
       int slot = 0;
@@ -393,6 +405,9 @@ struct AttentionTurnedKernel {
       if (in) {
         const AttentionSpan see(a, token);
         first = static_cast<int>(see.first), end = static_cast<int>(see.end), slot = static_cast<int>(see.slot);
+      }
+      if constexpr (Made::kMakes) {
+        if (!asks) made.make(*this);
       }
       const int lo = __reduce_min_sync(0xffffffffu, end > first ? first : 0x7fffffff), hi = __reduce_max_sync(0xffffffffu, end);
       const int blocks = (hi + kKeys - 1) / kKeys, from = first_block(lo, part), mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
@@ -420,7 +435,7 @@ struct AttentionTurnedKernel {
       }
       u += 2 * mine;
       ta = tb;
-      if (ta >= past) break;
+      if (Made::kMakes || ta >= past) break;  // made: of one token
       __syncwarp();
       ptx::cluster_sync<kSplit>();  // everyone has what was sent, and is done with what it has
       if (!asks) forget(), group_barrier();
@@ -429,28 +444,36 @@ struct AttentionTurnedKernel {
 };
 
 /// Grid: tiles * Hkv * split, clusters of split.
-template <class Q, AttentionTurned P, class Out = Q>
-__device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& args) {
+template <class Q, AttentionTurned P, class Out = Q, class Made = NothingMade>
+__device__ __forceinline__ void run_attention_turned(const typename Made::Args& args, const Made& made = {}) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = args.fed.a();
   const int group = a.group(), warp = static_cast<int>(threadIdx.x) / 32, height = P.height(a);
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
-  AttentionTurnedKernel<Q, P, Out> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0};
+  AttentionTurnedKernel<Q, P, Out, Made> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0, made};
   const bool asks = warp == k.kWarps;
   if (threadIdx.x == 0) k.make_barriers();
   k.forget();
-  if (asks && k.lane < 3) ptx::tma_prefetch(k.lane == 0 ? args.q : k.lane == 1 ? args.fed.k : args.fed.v);
+  if (asks && k.lane < 2) ptx::tma_prefetch(k.lane == 0 ? args.fed.k : args.fed.v);
+  if constexpr (!Made::kMakes) {
+    if (asks && k.lane == 2) ptx::tma_prefetch(args.q);
+  }
   __syncthreads();
   ptx::cluster_arrive<P.split>();
   ptx::touch_parameters(args);
+  if constexpr (Made::kMakes) k.made.ask_weights();
   ptx::cluster_wait<P.split>();  // the others run, and may be sent to
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const int box = args.query_box(a, P.rows);
+  int box = 0;
+  if constexpr (Made::kMakes) k.made.ask_rows(k);
+  else box = args.query_box(a, P.rows);
   const bool begun = k.knows_first();
-  if (asks && box > 0) k.ask_queries(box);
+  if constexpr (!Made::kMakes) {
+    if (asks && box > 0) k.ask_queries(box);
+  }
   if (asks && begun) k.ask_block(0, k.part, 0x7fffffff, 0);
   const int rows = valid_rows(a.rows, a.T) * group;
   if (row0 >= rows) {  // the whole cluster
@@ -459,7 +482,7 @@ __device__ __forceinline__ void run_attention_turned(const AttentionTurnedArgs& 
     return;
   }
   k.row_end = min(row0 + height, rows);
-  if (!asks && box == 0) k.load_queries();
+  if (!Made::kMakes && !asks && box == 0) k.load_queries();
   k.run(asks, begun, box > 0);
 #endif
 }
