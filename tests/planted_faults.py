@@ -66,7 +66,7 @@ FAULTS = [
     ("the half style pairs neighbours", "vivace/cpu/rope/rotate.h", "half_(style == kernels::RopeStyle::half)", "half_(style != kernels::RopeStyle::half)", f"{OPS} -k rope", "vivace/cpu/rope/rope.cc"),
     ("keys go into the values' cache", "vivace/cpu/rope/qkv_rope.cc", "a.cache.k, a.cache.k_stride", "a.cache.v, a.cache.k_stride", f"{OPS} -k qkv_rope"),
     ("values are rotated too", "vivace/cpu/rope/qkv_rope.cc", "heads(a.Hkv, nullptr, a.dtype, false,", "heads(a.Hkv, nullptr, a.dtype, true,", f"{OPS} -k qkv_rope"),
-    ("rows that the cache lacks are written", "vivace/cpu/rope/kv_append.cc", "place = a.cache.row(slot, pos);", "place = std::max<int64_t>(0, a.cache.row(slot, pos));", f"{OPS} -k kv_append"),
+    ("rows that the cache lacks are written", "vivace/cpu/rope/kv_append.cc", "const kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);\n    if (place.block < 0) return;", "kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);\n    if (place.block < 0) place = {0, 0};", f"{OPS} -k kv_append"),
     ("the slot is ignored", "vivace/cpu/rope/kv_append.cc", "a.cache.slot ? a.cache.slot[t] : 0", "0", f"{OPS} -k kv_append"),
     ("kv_append: heads come first and are written as places", "vivace/kernels/rope/kv_append.h", "* (heads_first ? 1 : Hkv)", "* Hkv", f"{OPS} -k kv_append", "vivace/cpu/rope/kv_append.cc"),
     ("qkv_rope: heads of a block lie side by side", "vivace/kernels/rope/kv_append.h", "heads_first ? int64_t{L} * D : D", "D", f"{OPS} -k qkv_rope", "vivace/cpu/rope/qkv_rope.cc"),

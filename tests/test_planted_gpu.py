@@ -1,6 +1,7 @@
-"""The planted GPU faults still apply to the sources; whether they are caught needs a GPU."""
+"""The planted faults still apply to the sources; whether those of kernels are caught needs a GPU, the others a compiler and minutes."""
 import pytest
 
+from tests import planted_faults
 from tests.gpu import tool_views
 from tests.planted_gpu import FAULTS, noticed, stale
 
@@ -9,6 +10,13 @@ def test_planted_gpu_faults_apply():
     assert not stale(), f"bring up to date in planted_gpu.py: {[f[0] for f in stale()]}"
     assert len({f[0] for f in FAULTS}) == len(FAULTS) >= 20
     assert all(f[2] != f[3] for f in FAULTS)
+
+
+def test_planted_host_faults_apply():
+    faults = [*planted_faults.FAULTS, *planted_faults.BEHIND]
+    old = [f[0] for f in faults if f[2] not in (planted_faults.ROOT / f[1]).read_text()]
+    assert not old, f"bring up to date in planted_faults.py: {old}"
+    assert len({planted_faults.key(f) for f in faults}) == len(faults)
 
 
 @pytest.mark.parametrize("tool", tool_views.VIEWS)
