@@ -75,7 +75,7 @@ template <class T, class Out, GemmWgmma P, class Args>
 __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> place, uint32_t base, uint32_t full, uint32_t empty) {
   constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
-  const uint64_t policy_w = P.tokens <= 64 ? ptx::evict_first() : ptx::evict_normal(), policy_x = P.tokens <= 64 ? ptx::evict_last() : ptx::evict_normal();
+  const uint64_t policy_w = ptx::evict_first(), policy_x = ptx::evict_last();  // x is read by all blocks: 968 tokens, 2048 x 2048 13.6 us for 15.3 without
   const int same_part = place.part * kShared;
   constexpr bool kBlocks = P.finish != kFinishAny && (P.has(kFinishGated) || sizeof(Out) == 1);  // even rows before odd ones
   const auto load_w = [&](int slot, int step, int n0) {
