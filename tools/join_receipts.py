@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.receipt import join, text  # noqa: E402
+from tools.receipt import join, results, text  # noqa: E402
 
 
 def main():
@@ -37,7 +37,7 @@ def main():
         to = args.out / name
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(text(data))
-        print(f"{name}: {len(data['rows'])} rows of {len(parts)} calls, {sum(row.get('pass') is False for row in data['rows'])} failed")
+        print(f"{name}: {results(data['rows'])} results of {len(parts)} calls, {results(data['rows'], lambda row: row.get('pass') is False)} failed")
     return 1 if refused else 0
 
 

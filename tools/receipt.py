@@ -30,7 +30,7 @@ TOP = {
 }
 NUMBERS = (
     "p50_us", "p99_us", "p999_us", "n", "bytes", "flops", "limit_us", "share", "peer_p50_us",
-    "ratio", "max_err", "bound",
+    "ratio", "max_err", "bound", "alike",
 )
 TEXTS = ("op", "case", "dtype", "tactic", "peer", "note", "tool")
 CASE = re.compile(r"^[\w]+=[^,= ]+(?:,[\w]+=[^,= ]+)*$")
@@ -120,13 +120,30 @@ class Receipt:
 
 
 def text(data: dict) -> str:
-    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows; seven digits a figure, no empty notes."""
+    """A receipt as it is kept: a line a row, so that a difference of two receipts is one of rows; seven digits a figure, no empty notes.
+    Results without figures that say the same (a test of many parameters) are one row, and `alike` says how many."""
     def brief(v):
         return float(f"{v:.7g}") if isinstance(v, float) else v
 
+    def line(row):
+        return json.dumps({k: brief(v) for k, v in row.items() if (k, v) != ("note", None)}, separators=(",", ":"))
+
+    rows, alike = [], {}
+    for row in data["rows"]:
+        if "tool" not in row or "alike" in row:
+            rows.append(row)
+        elif (same := line(row)) in alike:
+            alike[same]["alike"] = alike[same].get("alike", 1) + 1
+        else:
+            rows.append(alike.setdefault(same, dict(row)))
     head = json.dumps(data | {"rows": []}, indent=1)
-    rows = ",\n".join(" " + json.dumps({k: brief(v) for k, v in row.items() if (k, v) != ("note", None)}, separators=(",", ":")) for row in data["rows"])
-    return (head.replace('"rows": []', f'"rows": [\n{rows}\n ]') if rows else head) + "\n"
+    lines = ",\n".join(" " + line(row) for row in rows)
+    return (head.replace('"rows": []', f'"rows": [\n{lines}\n ]') if lines else head) + "\n"
+
+
+def results(rows: list[dict], of=lambda row: True) -> int:
+    """How many results the rows of a test receipt are, of those that `of` takes."""
+    return sum(row.get("alike", 1) for row in rows if of(row))
 
 
 CUT = "cut off"  # how the note of a part begins that time did not allow; another call may bring it

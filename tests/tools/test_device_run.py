@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tools import device_parts, device_run
-from tools.receipt import CUT, SAME, Receipt, errors, join
+from tools.receipt import CUT, SAME, Receipt, errors, join, results, text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,6 +22,13 @@ def call(command, date, *cases):
 
 
 ONE, TWO = call("run --share 0/2", "2026-01-01T10:00:00Z", "T=1"), call("run --share 1/2", "2026-01-01T09:00:00Z", "T=2", "T=3")
+
+
+def test_results_that_say_the_same_are_one_row():
+    many = call("run", "2026-01-01T10:00:00Z", "T=1", "T=2", "T=1", "T=1")
+    kept = json.loads(text(many))
+    assert [(r["case"], r.get("alike")) for r in kept["rows"]] == [("T=1", 3), ("T=2", None)]
+    assert results(kept["rows"]) == 4 and text(kept) == text(many) and errors(kept, "gpu") == []
 
 
 def test_calls_of_one_commit_are_joined():
