@@ -94,7 +94,7 @@ struct rope_attention : TwoParts<rope_attention> {
       if (!part.turns) return Maybe();
       VV_ASSIGN(const qkv_rope::Gpu::Key rope, qkv_rope::Gpu::pick(a.rope, arch));
       if (rope.p.vec != 8 || rope.p.access != 8 || rope.p.chunks != 1) return Maybe();
-      return Maybe(Key{t.dtype, Policy{part.turned, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope)}, part.codes});
+      return Maybe(Key{t.dtype, Policy{part.turned, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, t.group(), norms(a.rope)}, part.codes});
     }
     static kernels::HeadNorms norms(const kernels::QkvRopeArgs& a) {
       using kernels::HeadNorms;
@@ -104,8 +104,8 @@ struct rope_attention : TwoParts<rope_attention> {
     }
     static std::string instance(const Key& k) {
       const auto& t = k.p.turned;
-      return kernel_expression("rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}, %d, %d, %s, static_cast<vivace::kernels::HeadNorms>(%d)}%s>", type_name(k.x),
-                               t.d, t.dv, t.rows, t.units, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false", static_cast<int>(k.p.norms), k.codes ? ", vivace::kernels::e4m3" : "");
+      return kernel_expression("rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}, %d, %d, %s, %d, static_cast<vivace::kernels::HeadNorms>(%d)}%s>", type_name(k.x),
+                               t.d, t.dv, t.rows, t.units, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false", k.p.group, static_cast<int>(k.p.norms), k.codes ? ", vivace::kernels::e4m3" : "");
     }
     static Status complete(const Args& a, const Key& k, const Target&, exec::Launch* launch) {
       AttentionGpu::Key part{k.x, k.x, true, {}, {}};
@@ -133,7 +133,7 @@ struct rope_attention : TwoParts<rope_attention> {
       if (arch != Arch::sm90a) return;
       using kernels::HeadNorms;
       const auto one = [&](DType x, int d, int R, int64_t slots, HeadNorms norms, bool interleaved = false, bool codes = false) {
-        visit(Key{x, Policy{AttentionGpu::turned(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R, interleaved, norms}, codes});
+        visit(Key{x, Policy{AttentionGpu::turned(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R, interleaved, 4, norms}, codes});
       };
       for (const int64_t slots : {8, 64, 512}) one(DType::bf16, 128, 64, slots, HeadNorms::alike);
       one(DType::bf16, 128, 64, 8, HeadNorms::none);
