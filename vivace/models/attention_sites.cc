@@ -11,7 +11,7 @@ Status AttentionSites::run(ops::Recorder& rec, int site, int64_t layer, const At
     return Status(Code::kInvalidArgument, strf("attention site %s: keys and values of %ld layers are there, got layer %ld", s.name.c_str(), static_cast<long>(layers), static_cast<long>(layer)));
   Status done = rec(ops::attention,
                     {{"q", rows.q}, {"k", k_[static_cast<size_t>(layer)]}, {"v", v_[static_cast<size_t>(layer)]}, {"pos", rows.pos}, {"slot", rows.slot}, {"length", rows.length},
-                     {"prefix", rows.prefix}, {"page_table", rows.page_table}, {"out", rows.out}, {"lse", rows.lse}, {"rows", rows.rows}},
+                     {"prefix", rows.prefix}, {"page_table", rows.page_table}, {"out", rows.out}, {"out_scale", rows.out_scale}, {"lse", rows.lse}, {"rows", rows.rows}},
                     {{"mask", s.mask}, {"window", s.window}, {"softcap", s.softcap}, {"scale", s.scale}, {"layout", s.layout}});
   return done.ok() ? Status() : std::move(done).with_context("attention site " + s.name);
 }

@@ -24,6 +24,7 @@ struct Attending {
   Tensor length, prefix;     // [S] i32
   Tensor page_table;         // [S, P] i32: then k and v of a layer are pages
   Tensor lse, rows;          // [T, Hq] f32, [1] i32
+  Tensor out_scale = {};     // [1] f32 of an out in e4m3
 };
 
 class AttentionSites {

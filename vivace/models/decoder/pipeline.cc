@@ -26,6 +26,13 @@ Tensor flat(const Tensor& t) {
   return r;
 }
 
+/// [T, N*D] seen as [T, N, D].
+Tensor heads(const Tensor& t, int64_t N) {
+  Tensor r = tensor(t.data, t.dtype, Shape(t.shape[0], N, t.shape[1] / N), t.place);
+  r.stride[0] = t.stride[0];
+  return r;
+}
+
 class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
@@ -76,9 +83,11 @@ class Step {
                  {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"page_table", b_.page_table}, {"rows", in_.rows}},
                 {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
                  {"norm_plus_one", plus_one(w.q_norm)}}));
-    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer), {.q = q, .out = attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows}));
     Rows entering;
-    VV_TRY(enter(flat(attended), kAttended, &entering));
+    if (plan_.entry == Entry::by_site) entering = codes(b_.codes, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
+    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
+                      {.q = q, .out = entering.x.present() ? heads(entering.x, c_.heads) : attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows, .out_scale = entering.scale}));
+    if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(linear(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm)));
     return post_norm(w.attn_post_norm);
   }
