@@ -33,6 +33,10 @@ Tensor heads(const Tensor& t, int64_t N) {
   return r;
 }
 
+/// Rows up to which attention writes the codes that enter o itself. H200, 8B: a step of one 2,412 to 2,335 us, of 32 3,897 to 3,805; a prompt of
+/// 1,024, whose tiles' codes leave in pieces of 16 bytes, 12.30 to 12.43 ms.
+constexpr int64_t kCodedRows = 64;
+
 class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
@@ -84,7 +88,7 @@ class Step {
                 {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
                  {"norm_plus_one", plus_one(w.q_norm)}}));
     Rows entering;
-    if (plan_.entry == Entry::by_site) entering = codes(b_.codes, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
+    if (plan_.entry == Entry::by_site && T_ <= kCodedRows) entering = codes(b_.codes, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
     VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
                       {.q = q, .out = entering.x.present() ? heads(entering.x, c_.heads) : attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows, .out_scale = entering.scale}));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
