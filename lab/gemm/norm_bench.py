@@ -71,7 +71,7 @@ def main():
     for eight in (False, True):
         for name, hidden, qkv, mlp, adaptive in MODELS:
             kind = "e4m3" if eight else "bf16"
-            if named and f"{name}:{kind}" not in named or eight and name in ("1B", "135M"):
+            if named and f"{name}:{kind}" not in named or eight and name == "135M":
                 continue
             for T in TOKENS[name]:
                 size = (hidden * (qkv + hidden + 3 * mlp)) * (1 if eight else 2)
