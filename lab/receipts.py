@@ -106,11 +106,12 @@ def prefill(facts, path):
 
 
 def folded(facts, path):
-    """A decoder layer's products in a chain, with norms of their own and with norms folded into the products behind them."""
-    r = receipt("folded_norm", facts, "lab/gemm/norm_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/norm_gemm.*", "vivace/kernels/gemm/wgmma*.cuh", "vivace/ops/norm_gemm.h", "lab/gemm/norm_bench.py", "bench/measure.py"])
+    """A decoder layer's products in a chain, with norms of their own, with norms folded into the products behind them and with norms taken behind these."""
+    r = receipt("folded_norm", facts, "lab/gemm/norm_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/norm_gemm.*", "vivace/kernels/gemm/rms_gemm.*", "vivace/kernels/norm/rms*", "vivace/kernels/gemm/wgmma*.cuh", "vivace/ops/norm_gemm.h", "vivace/ops/*rms_*.h", "lab/gemm/norm_bench.py", "bench/measure.py"])
     for row in lines(path):
-        r.row(op="norm_gemm", case=f"layer={row['model']},T={row['T']}", dtype=row["type"], p50_us=row["folded_us"], peer="norm, then the product", peer_p50_us=row["us"],
-              note="four products and two norms of a layer, cold weights")
+        for op, us in (("norm_gemm", "folded_us"), ("rms_gemm", "behind_us")):
+            if us in row:
+                r.row(op=op, case=f"layer={row['model']},T={row['T']}", dtype=row["type"], p50_us=row[us], peer="norm, then the product", peer_p50_us=row["us"], note="four products and two norms of a layer, cold weights")
     return r.write("bench")
 
 

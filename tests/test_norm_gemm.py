@@ -1,4 +1,4 @@
-"""norm_gemm's rules between ports, and its two parts beside the whole, on the host."""
+"""Rules between ports of norm_gemm and of norms behind products, and norm_gemm's two parts beside the whole, on the host."""
 import numpy as np
 import pytest
 
@@ -39,3 +39,16 @@ def test_is_norm_and_the_product(gated):
         ops.gemm(x=normed, w=given["w"], out=want, epilogue="silu")
     ops.norm_gemm(**given, eps=1e-5, epilogue="silu", gated=gated)
     assert np.array_equal(given["out"], want)
+
+
+def test_a_norm_behind_a_product_has_one_factor():
+    x, f = np.ones((2, 16), np.float32), np.ones(16, np.float32)
+    out = {"scaled": np.empty_like(x), "squares": np.full((2, 2), 7, np.float32)}
+    both = {"weight": f, "scale": f[None]}
+    with pytest.raises(InvalidArgumentError, match="rms_rows.*weight and scale.*give one"):
+        ops.rms_rows(x=x, **both, **out)
+    with pytest.raises(InvalidArgumentError, match="gemm_rms_rows.*weight and scale.*give one"):
+        ops.gemm_rms_rows(x=x, w=np.eye(16, dtype=np.float32), out=np.empty_like(x), **both, **out)
+    assert (out["squares"] == 7).all()
+    ops.rms_rows(x=x, weight=f * 3, **out)
+    assert (out["scaled"] == 3).all() and (out["squares"] == 8).all()

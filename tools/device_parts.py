@@ -43,7 +43,7 @@ def in_shares(count, name, command, cost, **more):
 
 
 # op -> (shares, cost of each) of its table-driven tests
-OPS = {"attention": (3, 70), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample": (1, 25), "gated_gemm": (1, 18), "norm": (1, 18)}
+OPS = {"attention": (3, 70), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample": (1, 25), "gated_gemm": (1, 18), "norm": (1, 18), "rms_gemm": (2, 30), "gemm_rms_rows": (2, 30)}
 
 
 def ops(s, found):
@@ -62,10 +62,10 @@ GPU = {
     "qkv_rope": {"waits or independent or mix or strides": (1, 22), "tactic": (1, 75)},
     "sample": {"waits or independent or mix or strides": (1, 28), "tactic": (1, 40)},
     "cast": {"waits or independent or mix or strides": (1, 20), "tactic": (1, 30)},
-    "rms_gemm": {"": (2, 45)},
-    "gemm_rms_rows": {"": (2, 35)},
+    "rms_gemm": {"": (3, 45)},
+    "gemm_rms_rows": {"": (4, 40)},
 }
-GPU_FILES = {"test_chains": (2, 30), "test_racecheck": (1, 45), "test_attention_variant": (3, 65), "test_memcheck": (1, 75), "test_driver_only": (1, 45)}
+GPU_FILES = {"test_chains": (3, 35), "test_racecheck": (1, 45), "test_attention_variant": (3, 65), "test_memcheck": (1, 75), "test_driver_only": (1, 45)}
 EACH = {"gemm": 3, "norm": 2, "attention": 2}  # shares of test_tactics.py's tests: see SHARES there
 
 
@@ -124,7 +124,7 @@ def faults(s, found):
 
 # tool -> [(ops, shares of their cases, cost of each)]; the ops that no line names are one more line's
 LONG = {
-    "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 2, 20), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "gemm_rms_rows", "rms_rows"), 6, 90),
+    "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 2, 20), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "gemm_rms_rows", "rms_rows"), 9, 90),
                   (("scaled_attention", "latent_attention", "attention_micro"), 4, 80), (("im2col", "qkv_rope", "kv_append"), 3, 80), (("sample",), 8, 60), (("norm",), 2, 40), (None, 6, 60)],
     "memcheck": [(("gemm",), 2, 80), (("attention",), 2, 50), (("gated_gemm", "grouped_gemm"), 1, 60), (None, 3, 55)],
     "initcheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 90), (("attention",), 1, 87), (None, 2, 75)],

@@ -73,7 +73,7 @@ def main():
             kind = "e4m3" if eight else "bf16"
             if named and f"{name}:{kind}" not in named or eight and name == "135M":
                 continue
-            for T in TOKENS[name]:
+            for T in TOKENS[name] if not eight else (1, 2):
                 size = (hidden * (qkv + hidden + 3 * mlp)) * (1 if eight else 2)
                 layers = 1 if warm else max(2, -(-150_000_000 // size))
                 ways = ["apart", "folded"] + ([] if eight or adaptive else ["behind"])

@@ -49,10 +49,10 @@ CASES = [
     case(64, 512, 4096, "e4m3", ("gate", "residual", "scale", "x_scale", "w_scale"), w="e4m3", out="bf16", R=1, Q=1, distributions=("normal",)),
     case(33, 528, 2048, "f16", ("bias", "residual"), distributions=("normal",)),
     # A decoder's o and down: K whole, in two, four and eight; tiles of 8, 16, 32 and 64 tokens.
-    case(1, 4096, 4096, "bf16", ("residual", "weight"), distributions=("normal",)),
+    case(1, 4096, 512, "bf16", ("residual", "weight"), distributions=("normal",)),
     case(8, 1024, 2048, "bf16", ("residual", "weight", "rows"), rows=5, distributions=("normal", "tiny")),
-    case(12, 2048, 2048, "bf16", ("residual", "weight"), weight="f32", distributions=("normal",)),
-    case(32, 1024, 3072, "bf16", ("residual", "weight"), distributions=("normal",)),
+    case(12, 2048, 1024, "bf16", ("residual", "weight"), weight="f32", distributions=("normal",)),
+    case(32, 1024, 2048, "bf16", ("residual", "weight"), distributions=("normal",)),
     case(64, 2048, 1024, "bf16", ("residual", "weight"), distributions=("normal",)),
     case(2, 6280, 512, "bf16", ("residual", "weight", "bias"), distributions=("normal",), note="K whole; eights that are no sixteens"),
     case(40, 6280, 256, "f16", ("residual", "weight"), distributions=("normal",)),

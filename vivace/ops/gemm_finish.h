@@ -12,7 +12,7 @@ inline int32_t gemm_finish(const kernels::GemmArgs& a, const kernels::GemmWgmma&
   const int64_t columns = a.gated ? a.N / 2 : a.N;
   if (!p.aligned || bytes == 4 || (a.gate != nullptr && a.gate_rows != 1)) return kFinishAny;
   const bool paired = a.gated || bytes == 1;  // columns meet in one register where W's rows are loaded in another order
-  const bool pieces = a.gated && p.parts() == 1 && a.gate == nullptr && a.residual == nullptr;  // what WgmmaGatedPiece serves
+  const bool pieces = a.gated && (p.parts() == 1 || (p.tokens <= 64 && p.slice() % 16 == 0)) && a.gate == nullptr && a.residual == nullptr;  // what WgmmaGatedPiece serves
   if (paired && ((p.direct() && !pieces) || a.N % 16 != 0)) return kFinishAny;
   const int vec = p.direct() ? 2 : 16 / bytes;
   if (columns % vec != 0 || !vectorizable(a.out, a.out_stride, a.out_dtype, vec) || !vectorizable(a.residual, a.residual_stride, a.out_dtype, vec)) return kFinishAny;

@@ -18,7 +18,7 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
       opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
       opt_in("w_row_scale", "N", "f32", "factor of each row of w"),
       out("out", "T,N", "f32|bf16|f16", "result", "residual"),
-      opt_in("weight", "N", "f32|bf16|f16", "weight of the norm behind, see rms_rows; not with scale"),
+      opt_in("weight", "N", "f32|bf16|f16", "weight of the norm behind, see rms_rows; not with scale; read ahead like w"),
       opt_in("scale", "Q,N", "=out", "adaptive scale of the norm behind, see rms_rows: row min(t, Q-1)"),
       out("scaled", "T,N", "=out", "out * weight or out * (1 + scale)"),
       out("squares", "T,(N+7)/8", "f32", "sum of the squares of each 8 columns of out"),

@@ -162,7 +162,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
   static_assert(!kNext || (kDirect && sizeof(Out) == 2 && !kGated && kRmsColumns == 8), "a piece has eight columns");
-  static_assert(!kGated || (!kParts && !P.has(kFinishGate) && !P.has(kFinishResidual)));
+  static_assert(!kGated || (!P.has(kFinishGate) && !P.has(kFinishResidual) && (!kParts || Merge::kUnits % 2 == 0)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
   place.tile(i, &t0, &n0);
@@ -179,8 +179,14 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     }
   };
   WgmmaPiece<Out, P, kPairs> piece[kPieces];
-  WgmmaGatedPiece<Out, P> both;
-  WgmmaNextPiece<Out> then[kPieces];
+  constexpr int kWarps = P.rows / 16, kBoth = kGated && kParts ? (Merge::kItems / 64 + kWarps - 1) / kWarps : 1;  // gates and their ups, of a lane
+  const auto both_at = [&](int g, int* t, int* n, int* unit) {  // its first token and row of W; its piece of its unit of gates
+    const int at = tid / 32 + g * kWarps;
+    *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 16, *unit = at / Merge::kPieces * 2 * Merge::kPieces + at % Merge::kPieces;
+    return Merge::kItems / 64 % kWarps == 0 || at < Merge::kItems / 64;
+  };
+  WgmmaGatedPiece<Out, P, kPairs> both[kBoth];
+  WgmmaNextPiece<Out, kPairs> then[kPieces];
   const auto aim = [&] {
     if constexpr (kDirect && !kGated) {
 #pragma unroll
@@ -188,11 +194,11 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         int t, n;
         item(p, &t, &n);
         piece[p].aim(a, t, n);
+        if constexpr (kNext) then[p].aim(args.next, t, n, a.N);
       }
     }
   };
   aim();
-  if constexpr (kNext) ptx::touch_parameters(args.next);
   if constexpr (kParts && !kShared) ptx::cluster_wait<P.cluster()>();  // the others run, and their barriers are made
   ptx::touch_parameters(a);
   ptx::dependency_wait();
@@ -214,7 +220,12 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     const int rows0 = n0 + ring.group * 64;  // of this warpgroup
     if constexpr (kFast && !kDirect) out.load_rows(rows0);
     if constexpr (kGated) {
-      both.prefetch(a, rows_of_warp());
+#pragma unroll
+      for (int g = 0; g < kBoth; ++g) {
+        int t, n = rows_of_warp(), unit;
+        if constexpr (kParts) both_at(g, &t, &n, &unit);
+        both[g].prefetch(a, n);
+      }
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < kPieces; ++p) {
@@ -239,7 +250,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         Merge::send(ptx::shared_address(sums), merged, place, acc);
       }
       // While the parts are on their way.
-      if constexpr (kDirect) {
+      if constexpr (kDirect && !kGated) {
 #pragma unroll
         for (int p = 0; p < kPieces; ++p) {
           int t, n;
@@ -250,9 +261,21 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       if constexpr (kDirect) {
         ptx::mbarrier_wait<kStaged == 0>(merged, 0);  // what the copy engine brings is seen without emptying L1
         if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
+      }
+      if constexpr (kGated) {
+#pragma unroll
+        for (int g = 0; g < kBoth; ++g) {
+          int t, n, unit;
+          if (!both_at(g, &t, &n, &unit)) continue;
+          float y[2][Merge::kVec];
+#pragma unroll
+          for (int h = 0; h < 2; ++h) Merge::sum(parts, (unit + h * Merge::kPieces) * 32 + tid % 32, y[h]);
+          both[g].finish(out, t, n, M, [&](int h, int i, int e) { return y[h][2 * i + e]; });
+        }
+      } else if constexpr (kDirect) {
         // All pieces side by side: one after the other each would wait for its own results.
         float y[kPieces][Merge::kVec];
-        uint32_t word[kPieces][kPairs];
+        uint32_t word[kPieces][kPairs] = {};
         int t, n;
 #pragma unroll
         for (int p = 0; p < kPieces; ++p)
@@ -262,10 +285,16 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
           if (item(p, &t, &n)) piece[p].words(a, out.scale, t, M, y[p], word[p]);
 #pragma unroll
         for (int p = 0; p < kPieces; ++p)
-          if (item(p, &t, &n))
-            piece[p].leave(a, t, n, M, word[p], [&](int64_t token, bool within, uint32_t both) {
-              if constexpr (kNext) then[p].take(args.next, token, within, both);
-            });
+          if (item(p, &t, &n)) piece[p].turn(word[p]);
+#pragma unroll
+        for (int p = 0; p < kPieces; ++p)
+          if (item(p, &t, &n)) piece[p].store(a, t, n, M, word[p]);
+        if constexpr (kNext) {
+          int count[kPieces];
+#pragma unroll
+          for (int p = 0; p < kPieces; ++p) count[p] = item(p, &t, &n) && n < a.N ? M - t : 0;
+          then[0].leave(args.next, then, count, word);
+        }
       } else {
         ptx::named_barrier<2 * P.rows>(1);
         ptx::mbarrier_wait<true>(merged, 0);
@@ -278,7 +307,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     } else if constexpr (!kFast) {
       wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
     } else if constexpr (kGated) {
-      both.finish(out, t0, rows_of_warp(), M, acc);
+      both[0].finish(out, t0, rows_of_warp(), M, [&](int h, int i, int e) { return acc[4 * i + 2 * h + e]; });
     } else if constexpr (kDirect) {
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
@@ -288,11 +317,11 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         int t, n;
         item(p, &t, &n);
         piece[p].prepare();
-        uint32_t word[kPairs];
-        piece[p].words(a, out.scale, t, M, y, word);
-        piece[p].leave(a, t, n, M, word, [&](int64_t token, bool within, uint32_t both) {
-          if constexpr (kNext) then[p].take(args.next, token, within, both);
-        });
+        uint32_t word[1][kPairs];
+        piece[p].words(a, out.scale, t, M, y, word[0]);
+        piece[p].turn(word[0]);
+        piece[p].store(a, t, n, M, word[0]);
+        if constexpr (kNext) then[0].leave(args.next, then + p, {n < a.N ? M - t : 0}, word);
       }
     } else if constexpr (P.staged > 0) {
       WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);
@@ -364,7 +393,7 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     } else if constexpr (P.has(kFinishTokenNorms)) {
       ptx::touch_parameters(args.squares);
       ptx::dependency_wait();
-      make_token_norms<P>(args.squares, valid_rows(a.rows, a.T), tid - P.threads());
+      make_token_norms<P>(args.squares, a, tid - P.threads());
       token_norms_made<P>();
     } else if constexpr (kMakers > 0) {
       make(place, full);

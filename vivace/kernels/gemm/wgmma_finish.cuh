@@ -75,13 +75,14 @@ __device__ __forceinline__ float* token_norms() {
 }
 /// By kTokenNormThreads threads of number `thread`, two to sixteen a token, while others load and multiply.
 template <GemmWgmma P>
-__device__ __forceinline__ void make_token_norms(const RmsSquares& squares, int M, int thread) {
+__device__ __forceinline__ void make_token_norms(const RmsSquares& squares, const GemmArgs& a, int thread) {
   static_assert(2 * P.tokens <= kTokenNormThreads);
   constexpr int kEach = P.tokens <= 8 ? 16 : P.tokens <= 16 ? 8 : P.tokens <= 32 ? 4 : 2;
   const int token = thread / kEach;
-  const bool valid = token < P.tokens && token < M;
-  const float sum = rms_sum<kEach>(squares, token, thread % kEach, valid);
-  if (token < P.tokens && thread % kEach == 0) token_norms<P>()[token] = valid ? rms_factor(squares, sum) : 0.0f;
+  int rows = a.rows != nullptr ? *a.rows : a.T;  // on its way beside the sums, also those of rows that nobody counts
+  const float sum = rms_sum<kEach>(squares, token, thread % kEach, token < P.tokens && token < a.T);
+  asm volatile("" : "+r"(rows));  // not looked at before
+  if (token < P.tokens && thread % kEach == 0) token_norms<P>()[token] = token < rows ? rms_factor(squares, sum) : 0.0f;
 }
 
 /// Where those threads and the multiplying ones meet.
@@ -285,53 +286,77 @@ struct WgmmaPiece {
       word[i] = ptx::pack<Out>(z[0], z[1]);
     }
   }
-  /// Turned, to memory. See: see(token, within, word) of the lane's two columns of its token of each eight.
-  template <class See>
-  __device__ __forceinline__ void leave(const GemmArgs& a, int t, int n, int M, uint32_t (&word)[kPairs], See&& see) const {
-    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
+  /// Turned: the lane's two columns of its token of each eight.
+  __device__ __forceinline__ static void turn(uint32_t (&word)[kPairs]) {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) word[i] = ptx::transpose_matrix(word[i]);
+  }
+  /// Turned words to memory.
+  __device__ __forceinline__ void store(const GemmArgs& a, int t, int n, int M, const uint32_t (&word)[kPairs]) const {
+    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int token = t + 8 * i + lane / 4;
-      const bool within = token < M && col < a.N;
-      if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word[i];
-      see(token, within, word[i]);
-    }
+    for (int i = 0; i < kPairs; ++i)
+      if (t + 8 * i + lane / 4 < M && col < a.N) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word[i];
   }
 };
 
 /// What rms_rows makes of a piece, beside it: the next product's rows and the sums of the squares of its eight columns.
-template <class Out>
+template <class Out, int kPairs>
 struct WgmmaNextPiece {
   float factor[2];
-  int col;
+  int64_t scaled_at, squares_at;  // elements
 
-  /// `n`: the piece's first column.
-  __device__ __forceinline__ void prefetch(const GemmNext& next, int n, int N) {
-    col = n + threadIdx.x % 4 * 2;
+  /// Where it goes, and a weight, which is never written: known before the dependency wait. `t`, `n`: the first token and column.
+  __device__ __forceinline__ void aim(const GemmNext& next, int t, int n, int N) {
+    const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
+    const int64_t token = t + lane / 4;
+    scaled_at = token * next.scaled_stride + col, squares_at = token * next.squares_stride + col / kRmsColumns;
+    asm volatile("" : "+l"(scaled_at), "+l"(squares_at));
     factor[0] = factor[1] = 1.0f;
-    if (col >= N) return;
-    if (next.weight_f32) {
-      load<2>(static_cast<const float*>(next.weight) + col, factor);
-    } else if (next.weight != nullptr || next.scale != nullptr) {
-      const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(next.weight != nullptr ? next.weight : next.scale) + col);
+    if (next.weight == nullptr || col >= N) return;
+    if (next.weight_f32) return load<2>(static_cast<const float*>(next.weight) + col, factor);
+    const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(next.weight) + col);
 #pragma unroll
-      for (int e = 0; e < 2; ++e) factor[e] = next.weight != nullptr ? half_of<Out>(pair, e) : __fadd_rn(1.0f, half_of<Out>(pair, e));
-    }
+    for (int e = 0; e < 2; ++e) factor[e] = half_of<Out>(pair, e);
   }
-  __device__ __forceinline__ void take(const GemmNext& next, int64_t token, bool within, uint32_t word) const {
-    const float first = half_of<Out>(word, 0), second = half_of<Out>(word, 1);
-    if (within) *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + token * next.scaled_stride + col) = ptx::pack<Out>(__fmul_rn(first, factor[0]), __fmul_rn(second, factor[1]));
-    float s = rms_pair(first, second);
-    s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 1));
-    s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, 2));
-    if (within && threadIdx.x % 4 == 0) next.squares[token * next.squares_stride + col / kRmsColumns] = s;
+  /// Before the sums are there.
+  __device__ __forceinline__ void prefetch(const GemmNext& next, int n, int N) {
+    const int col = n + threadIdx.x % 4 * 2;
+    if (next.scale == nullptr || col >= N) return;
+    const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(next.scale) + col);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) factor[e] = __fadd_rn(1.0f, half_of<Out>(pair, e));
+  }
+  /// Of kCount pieces, turned, side by side: one after the other each would wait for its own sums. count: tokens from each one's first on; none where it has no columns.
+  template <int kCount>
+  __device__ __forceinline__ static void leave(const GemmNext& next, const WgmmaNextPiece* piece, const int (&count)[kCount], const uint32_t (&word)[kCount][kPairs]) {
+    const int token = threadIdx.x % 32 / 4;
+    float sum[kCount][kPairs];
+#pragma unroll
+    for (int p = 0; p < kCount; ++p)
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const float first = half_of<Out>(word[p][i], 0), second = half_of<Out>(word[p][i], 1);
+        if (8 * i + token < count[p])
+          *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + piece[p].scaled_at + 8 * i * next.scaled_stride) = ptx::pack<Out>(__fmul_rn(first, piece[p].factor[0]), __fmul_rn(second, piece[p].factor[1]));
+        sum[p][i] = rms_pair(first, second);
+      }
+#pragma unroll
+    for (int d = 1; d < 4; d *= 2)
+#pragma unroll
+      for (int p = 0; p < kCount; ++p)
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) sum[p][i] = __fadd_rn(sum[p][i], __shfl_xor_sync(0xffffffffu, sum[p][i], d));
+#pragma unroll
+    for (int p = 0; p < kCount; ++p)
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i)
+        if (8 * i + token < count[p] && threadIdx.x % 4 == 0) next.squares[piece[p].squares_at + 8 * i * next.squares_stride] = sum[p][i];
   }
 };
 
-/// The same of a gated unit: a warp's 16 rows lie even ones first, so a gate and its up row meet in a lane and 8 columns leave.
-template <class Out, GemmWgmma P>
+/// The same of gates and ups: 16 rows lie even ones first, so a gate and its up row meet in a lane and 8 columns leave.
+template <class Out, GemmWgmma P, int kPairs>
 struct WgmmaGatedPiece {
   WgmmaRowFactors row[2];
 
@@ -340,18 +365,20 @@ struct WgmmaGatedPiece {
 #pragma unroll
     for (int h = 0; h < 2; ++h) row[h].template load<Out, P>(a, n + threadIdx.x % 32 / 4 * 2 + h);
   }
-  __device__ __forceinline__ void finish(const WgmmaFinish<Out, P>& out, int t, int n, int M, const float (&acc)[P.tokens / 2]) const {
+  /// sum(h, i, e): of a gate (h = 0) or an up row, and token 8 i + lane % 4 * 2 + e.
+  template <class Sum>
+  __device__ __forceinline__ void finish(const WgmmaFinish<Out, P>& out, int t, int n, int M, Sum&& sum) const {
     const GemmArgs& a = out.a;
     const int lane = threadIdx.x % 32, col = n / 2 + lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < P.tokens / 8; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       float s[2], z[2];
       token_scales<P>(a, t + 8 * i + lane % 4 * 2, M, s);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float gate = wgmma_biased<P>(acc[4 * i + e], out.scale, s[e], row[0]);
+        float gate = wgmma_biased<P>(sum(0, i, e), out.scale, s[e], row[0]);
         if constexpr (P.activation() != Activation::none) gate = activate_as<P.activation()>(gate);
-        z[e] = wgmma_gated<Out, P>(__fmul_rn(gate, wgmma_biased<P>(acc[4 * i + 2 + e], out.scale, s[e], row[1])), out.divisor, row[0], 0.0f);
+        z[e] = wgmma_gated<Out, P>(__fmul_rn(gate, wgmma_biased<P>(sum(1, i, e), out.scale, s[e], row[1])), out.divisor, row[0], 0.0f);
       }
       const int64_t token = t + 8 * i + lane / 4;
       const bool within = token < M && col < a.N / 2;

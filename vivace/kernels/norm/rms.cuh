@@ -14,34 +14,38 @@ template <int kThreads>
 __device__ __forceinline__ float rms_sum(const RmsSquares& s, int64_t t, int thread, bool valid) {
   constexpr int kLanes = 16 / kThreads, kGroup = kLanes < 4 ? kLanes : 4, kRounds = 4 / kGroup;  // four eights of sums on their way together
   const float* const row = s.sums + t * s.stride;
-  const bool wide = s.count % 4 == 0 && s.stride % 4 == 0 && reinterpret_cast<uint64_t>(s.sums) % 16 == 0;
+  const auto four = [](const float (&v)[4]) { return __fadd_rn(__fadd_rn(v[0], v[1]), __fadd_rn(v[2], v[3])); };
   float lane[kLanes] = {};
-  for (int first = thread * 8; valid && first < s.count; first += 128 * kRounds) {
+  if (valid && s.count % 4 == 0 && s.stride % 4 == 0 && reinterpret_cast<uint64_t>(s.sums) % 16 == 0) {
+    for (int first = thread * 8; first < s.count; first += 128 * kRounds) {
 #pragma unroll
-    for (int g = 0; g < kLanes; g += kGroup) {
-      float v[kRounds][kGroup][2][4];
-      const auto at = [&](int r, int i, int h) { return first + (r * 16 + (g + i) * kThreads) * 8 + h * 4; };
+      for (int g = 0; g < kLanes; g += kGroup) {
+        float v[kRounds][kGroup][2][4] = {};
 #pragma unroll
-      for (int r = 0; r < kRounds; ++r)
+        for (int r = 0; r < kRounds; ++r)
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i)
+          for (int i = 0; i < kGroup; ++i)
 #pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            if (wide) {
-              load<4>(row + min(at(r, i, h), s.count - 4), v[r][i][h]);
-            } else {
+            for (int h = 0; h < 2; ++h)
+              if (const int at = first + (r * 16 + (g + i) * kThreads) * 8 + h * 4; at < s.count) load<4>(row + at, v[r][i][h]);
 #pragma unroll
-              for (int j = 0; j < 4; ++j) v[r][i][h][j] = at(r, i, h) + j < s.count ? row[at(r, i, h) + j] : 0.0f;
-            }
-          }
+        for (int r = 0; r < kRounds; ++r)
 #pragma unroll
-      for (int r = 0; r < kRounds; ++r)
+          for (int i = 0; i < kGroup; ++i)
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i)
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            if (at(r, i, h) < s.count) lane[g + i] = __fadd_rn(lane[g + i], __fadd_rn(__fadd_rn(v[r][i][h][0], v[r][i][h][1]), __fadd_rn(v[r][i][h][2], v[r][i][h][3])));
+            for (int h = 0; h < 2; ++h) lane[g + i] = __fadd_rn(lane[g + i], four(v[r][i][h]));
+      }
     }
+  } else if (valid) {
+#pragma unroll
+    for (int i = 0; i < kLanes; ++i)
+#pragma unroll 1
+      for (int at = (thread + i * kThreads) * 8; at < s.count; at += at % 8 == 0 ? 4 : 124) {
+        float v[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v[j] = at + j < s.count ? row[at + j] : 0.0f;
+        lane[i] = __fadd_rn(lane[i], four(v));
+      }
   }
 #pragma unroll
   for (int d = kLanes / 2; d > 0; d /= 2)
