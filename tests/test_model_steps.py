@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -243,6 +244,8 @@ def test_every_value_between_ops(name, monkeypatch):
     assert len(keys) == len(theirs)
     ids = want["prompt_ids"].tolist()
     values = test_model.observed(open_core(FIXTURES / "tiny" / name, "bf16", max_batch=len(ids)), ids)
+    # Where a norm is taken behind its product nobody sees its rows: they are the scaled rows, left two values before, times their factors.
+    values += [values[i - 2] * v for i, v in enumerate(values) if i > 1 and v.shape == (len(test_model.ROWS), 1)]
     for key, most in zip(keys, theirs):
         size = np.linalg.norm(want[key])
         errors = [np.linalg.norm(v - want[key]) / size for v in values if v.shape == want[key].shape]
@@ -334,6 +337,23 @@ def test_profile_and_its_trace(tmp_path, capsys):
     assert all(a["ts"] + a["dur"] == pytest.approx(b["ts"]) for a, b in zip(events, events[1:]))
     assert all((g["share"] is None) == (DEVICE == "cpu") and (DEVICE == "cpu" or 0 < g["share"] < 1) for g in profile["groups"])
     assert told["otherData"]["step_us"] == profile["step_us"] > 0
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="of few tokens' products on Hopper")
+@pytest.mark.parametrize("name, precision, behind", [("llama_untied", "bf16", True), ("qwen3", "native", True), ("qwen3", "f32", False), ("qwen3", "w8a16", False), ("gemma3", "bf16", False), ("mixtral", "bf16", False),
+                                                     ("gpt2", "bf16", False), ("../tiny_gguf/llama_q4_1.gguf", "native", False)])
+def test_who_takes_norms_behind_products(name, precision, behind):
+    """Dense models of plain 16-bit weights and RMS norms, at any number of rows up to 64: the head's norm alone is left."""
+    if vivace.device.info()["arch"] != "sm_90a":
+        pytest.skip("a chip that keeps its norms")
+    with load(FIXTURES / "tiny" / name, precision, max_batch=70) as model:
+        layers = model.report()["layers"]
+        for rows, decode in [(1, True), (8, True), (64, True), (70, True), (60, False)]:
+            count = Counter()
+            for g in model.profile(rows=rows, position=70, decode=decode)["groups"]:
+                count[g["op"]] += g["launches"]
+            few = behind and rows <= 64 and decode  # a prompt's step has 128 rows or more
+            assert (count["rms_gemm"], count["gemm_rms_rows"], count["rms_rows"]) == ((2 * layers, 2 * layers - 1, 1) if few else (0, 0, 0)), (rows, count)
 
 
 def test_no_such_device():

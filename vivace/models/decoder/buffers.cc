@@ -41,6 +41,11 @@ void DecoderModel::declare_buffers() {
     declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.codes);
     declare("last_codes", DType::e4m3, Shape(R, c.hidden), &b.last_codes);
   }
+  if (plan_.entry == Entry::plain) {
+    const int64_t few = std::min(T, kBehindRows);
+    declare("normed_scale", f32, Shape(few), &b.normed_scale);
+    declare("squares", f32, Shape(few, (c.hidden + 7) / 8), &b.squares);
+  }
   if (plan_.entry == Entry::by_row) {
     declare("normed_scale", f32, Shape(T), &b.normed_scale);
     declare("codes_scale", f32, Shape(T), &b.codes_scale);

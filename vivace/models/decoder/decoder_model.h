@@ -61,11 +61,11 @@ class DecoderModel final : public engine::TextModel {
   Status fill_frequencies();
   Status check_fit();
   Status make_variants();
-  /// `moved`: see StepContext.
-  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {}, const StepInputs* moved = nullptr);
+  /// `moved`: see StepContext. `normed`: every norm leaves its rows.
+  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {}, const StepInputs* moved = nullptr, bool normed = false);
   Status run(const Variant& v);
-  /// A step op by op; `seen` gets what each op left, where it lies.
-  Status walk(std::span<const engine::TokenRow> rows, const Observer& seen);
+  /// A step op by op; `seen` gets what each op left, where it lies. `normed`: see record().
+  Status walk(std::span<const engine::TokenRow> rows, const Observer& seen, bool normed = false);
   /// profile() without its care for pages.
   Result<engine::Profile> time_step(int rows, int pos, bool decode, bool in_step);
   const Variant& pick(bool decode, size_t rows) const;
@@ -94,6 +94,7 @@ class DecoderModel final : public engine::TextModel {
   Pages pages_;
   Flights flights_;
   double attn_factor_ = 1;
+  bool norms_behind_ = false;
   std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
   std::vector<Variant> variants_;   // by class and rows, ascending
   std::unique_ptr<exec::Graph> graph_;

@@ -113,6 +113,7 @@ Status DecoderModel::load() {
   VV_TRY(stream_.commit(*machine_));
   phase("weights");
   if (!weights_.head.present()) weights_.head = weights_.embed;
+  norms_behind_ = norms_behind(config_, plan_, weights_, machine_->arch());
   VV_TRY(arena_.commit(*machine_));
   if (machine_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
@@ -154,9 +155,9 @@ Status DecoderModel::make_variants() {
   return stream.synchronize();
 }
 
-Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer, const StepInputs* moved) {
+Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer, const StepInputs* moved, bool normed) {
   ops::Recorder rec(stream, std::move(observer));
-  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_, &stream_, moved};
+  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_, &stream_, norms_behind_ && !normed, moved};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
 

@@ -1,6 +1,8 @@
 #include "vivace/models/decoder/pipeline.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "vivace/base/check.h"
 #include "vivace/models/attention_sites.h"
@@ -42,7 +44,7 @@ class Step {
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
         R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream), moved_(context.moved != nullptr ? *context.moved : in),
-        hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
+        behind_(context.norms_behind && T <= kBehindRows), hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
         global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
         local_(sites_.add({.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
@@ -92,7 +94,7 @@ class Step {
     VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
                       {.q = q, .out = entering.x.present() ? heads(entering.x, c_.heads) : attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows, .out_scale = entering.scale}));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
-    VV_TRY(linear(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm)));
+    VV_TRY(onto(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
     return post_norm(w.attn_post_norm);
   }
 
@@ -113,7 +115,8 @@ class Step {
       VV_TRY(gated({w.gate_up, w.gate_up_scale, {}}, inner));
       Rows entering;
       VV_TRY(enter(inner, &entering));
-      VV_TRY(linear(entering, {w.down, w.down_scale, {}}, out, plus));
+      const size_t next = static_cast<size_t>(layer_) + 1;  // whose weights are here already, unless they take turns
+      VV_TRY(onto(entering, {w.down, w.down_scale, {}}, out, plus, next < w_.layers.size() - streamed() ? w_.layers[next].attn_norm : Tensor{}));
     } else {
       VV_TRY(settle());
       VV_TRY(rec_(ops::gated_mlp,
@@ -171,6 +174,11 @@ class Step {
   /// normed = norm of the residual stream, which first takes in what waits in branch.
   Status add_norm(const Tensor& weight, const Tensor& bias, Site site) {
     normed_ = plan_.eight_in() ? codes(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_), {}, {}};
+    if (behind_) {
+      normed_.squares = top(b_.squares, T_);
+      if (std::exchange(scaled_, false)) return {};
+      return rec_(ops::rms_rows, {{"x", hidden_}, {"weight", weight}, {"scaled", normed_.x}, {"squares", normed_.squares}, {"rows", in_.rows}});
+    }
     if (folds(bias)) {
       normed_.raw = hidden_;
       normed_.weight = weight;
@@ -203,6 +211,7 @@ class Step {
   struct Rows {
     Tensor x, row_scale, scale;
     Tensor raw = {}, weight = {};  // where present x is scratch: the product makes it of `raw` by the norm with `weight`
+    Tensor squares = {};           // where present x is the residual stream times the norm's weight: its norm is taken behind the product
   };
   int64_t at(Site site) const { return layer_ * kSites + site; }
   /// The first n rows of a buffer of codes and of their scales; `site` has the scale that was made before.
@@ -247,6 +256,8 @@ class Step {
     return product(x, m, out, residual, epilogue, in_.rows, out_scale);
   }
   Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows, const Tensor& out_scale = {}) {
+    if (x.squares.present())
+      return rec_(ops::rms_gemm, {{"x", x.x}, {"squares", x.squares}, {"row_scale", top(b_.normed_scale, T_)}, {"w", m.w}, {"bias", m.bias}, {"out", out}, {"rows", rows}}, {{"eps", c_.eps}, {"epilogue", epilogue}});
     if (x.raw.present())
       return rec_(ops::norm_gemm,
                   {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"bias", m.bias},
@@ -258,9 +269,19 @@ class Step {
                 {{"act", act(m.w)}, {"epilogue", epilogue}});
   }
 
+  /// A product that joins the residual stream. Where norms are taken behind, it leaves what the product behind the one with weight `next` takes.
+  Status onto(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, const Tensor& next) {
+    if (!behind_ || !next.present()) return linear(x, m, out, residual);
+    scaled_ = true;
+    return rec_(ops::gemm_rms_rows,
+                {{"x", x.x}, {"w", m.w}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"weight", next}, {"scaled", top(b_.normed, T_)}, {"squares", top(b_.squares, T_)}, {"rows", in_.rows}});
+  }
+
   /// The gated product of the MLP's rows.
   Status gated(const Matrix& m, const Rows& out) {
     const Rows& x = normed_;
+    if (x.squares.present())
+      return rec_(ops::rms_gemm, {{"x", x.x}, {"squares", x.squares}, {"row_scale", top(b_.normed_scale, T_)}, {"w", m.w}, {"out", out.x}, {"rows", in_.rows}}, {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", c_.family->act}});
     if (x.raw.present())
       return rec_(ops::norm_gemm,
                   {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
@@ -285,6 +306,8 @@ class Step {
   double attn_factor_;
   const engine::LayerStream* stream_;
   const StepInputs& moved_;
+  bool behind_;           // see norms_behind()
+  bool scaled_ = false;   // normed and squares have what the next norm's product takes
   Tensor hidden_;
   int64_t layer_ = 0;
   Rows normed_;
@@ -295,6 +318,15 @@ class Step {
 };
 
 }  // namespace
+
+bool norms_behind(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
+  const bool plain = plan.entry == Entry::plain && info(plan.hidden).bytes == 2;
+  if (!has_wgmma(arch) || !plain || config.norm_plus_one || (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0) return false;
+  return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {
+    const Tensor* const matrices[] = {&w.qkv, &w.o, &w.gate_up, &w.down};
+    return std::all_of(std::begin(matrices), std::end(matrices), [&](const Tensor* t) { return t->present() && t->dtype == plan.hidden; });
+  });
+}
 
 Status record_step(ops::Recorder& rec, const StepContext& context, const StepInputs& inputs, int64_t T) {
   return Step(rec, context, inputs, T).record();

@@ -1,5 +1,6 @@
 // The one decoder pipeline: token rows to next tokens, as a walk over ops. It knows no backend.
 #pragma once
+#include "vivace/base/arch.h"
 #include "vivace/models/decoder/plan.h"
 #include "vivace/engine/layer_stream.h"
 #include "vivace/models/decoder/weights.h"
@@ -41,7 +42,8 @@ struct StepBuffers {
   Tensor gathered, expert_out;     // [T*k, H] x 2
   Tensor last, last_branch;        // [R, H] the sampled rows' hidden state and branch
   Tensor codes, last_codes;        // [T, max(Hq*D, M)], [R, H] e4m3: rows that enter a product, where they do so quantised
-  Tensor normed_scale, codes_scale, last_scale;  // f32 a row of normed, codes, last_codes: Entry::by_row
+  Tensor normed_scale, codes_scale, last_scale;  // f32 a row of normed, codes, last_codes: Entry::by_row; the first also where norms are taken behind
+  Tensor squares;                  // [rows whose norms may be taken behind, H / 8] f32: sums of squares of hidden's rows, see rms_rows
   Tensor site_scale;               // f32 a site: Entry::by_site
   // Outputs.
   Tensor logits;                   // [R, V] f32
@@ -58,6 +60,13 @@ inline int64_t site_count(const DecoderConfig& c) { return c.layers * kSites + 1
 /// Whether what a layer gives waits in `branch` until the next norm adds it to the residual stream.
 inline bool uses_branch(const DecoderConfig& c) { return c.has(kPostNorms) || c.has(kLearnedPositions); }
 
+/// Rows of a step up to which norms may be taken behind their products: one class of few tokens for both.
+inline constexpr int64_t kBehindRows = 64;
+/// Whether a model's steps of so few rows take their layers' RMS norms behind the products that read them: each product that writes the residual stream
+/// leaves it times the next norm's weight, with sums of squares, and the next product scales its sums (gemm_rms_rows, rms_gemm). Where one kernel does
+/// each, and every layer is RMS norms without norms of what joins the residual stream, and plain 16-bit products.
+bool norms_behind(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch);
+
 /// Everything that record_step() walks over.
 struct StepContext {
   const DecoderConfig& config;
@@ -66,6 +75,7 @@ struct StepContext {
   const StepBuffers& buffers;
   double attn_factor = 1;
   const engine::LayerStream* stream = nullptr;  // of the last layers, where their weights take turns
+  bool norms_behind = false;          // of a step of few rows
   const StepInputs* moved = nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
 };
 

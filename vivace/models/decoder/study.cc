@@ -55,7 +55,7 @@ Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& obs
   });
 }
 
-Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen) {
+Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen, bool normed) {
   if (!flights_.empty()) return Status(Code::kFailedPrecondition, "observe: steps are queued; collect() them first");
   VV_ASSIGN(const bool decode, write(rows));
   decoding_.clear();
@@ -67,7 +67,7 @@ Status DecoderModel::walk(std::span<const TokenRow> rows, const Observer& seen) 
       if (port.io != ops::Io::in && value.present()) VV_TRY(seen(call.spec().name, port.name, value));
     }
     return {};
-  }));
+  }, nullptr, normed));
   VV_TRY(flights_.push(machine_->stream(), slots_));
   std::vector<Sampled> dropped(slots_.size());
   return flights_.pop(dropped);
@@ -95,7 +95,7 @@ Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<i
         VV_TRY(machine_->stream().synchronize());
         dense.data = copy.data();
         return sites.add(site++, dense);
-      }));
+      }, true));
       VV_CHECK_EQ(kInternal, site_count(config_), site);
     }
     release(0);
