@@ -19,7 +19,7 @@ from vivace import ops  # noqa: E402
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 # name, hidden, q + k + v, MLP, adaptive
 MODELS = [("8B", 4096, 6144, 12288, 0), ("0.6B", 1024, 4096, 3072, 0), ("1B", 2048, 3072, 8192, 0), ("135M", 576, 960, 1536, 0), ("expert", 1024, 2560, 4096, 1)]
-TOKENS = {"8B": (1, 2, 8, 16, 32, 64), "0.6B": (1, 2, 8, 16, 32, 64), "1B": (1, 2, 8, 32), "135M": (1, 2, 8, 32), "expert": (1, 4)}
+TOKENS = {"8B": (1, 2, 8, 32), "0.6B": (1, 2, 8, 32), "1B": (1, 8, 32), "135M": (1, 8, 32), "expert": (1, 4)}
 
 
 def chain(hidden, qkv, mlp, adaptive, T, eight, way, layers):
