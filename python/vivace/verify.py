@@ -17,7 +17,7 @@ from vivace.errors import InvalidArgumentError
 from vivace.model import load_model, resolve
 
 # Outputs that are the residual stream, or join it in the next norm.
-_STREAM = {("embedding", "out"), ("gemm", "out"), ("gated_mlp", "out"), ("moe_mlp", "out"), ("norm", "residual")}
+_STREAM = {("embedding", "out"), ("gemm", "out"), ("gemm_rms_rows", "out"), ("gated_mlp", "out"), ("moe_mlp", "out"), ("norm", "residual")}
 ROWS = 32  # of a step: one class of rows in both plans
 
 
