@@ -43,7 +43,7 @@ def in_shares(count, name, command, cost, **more):
 
 
 # op -> (shares, cost of each) of its table-driven tests
-OPS = {"attention": (3, 70), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample": (1, 25), "gated_gemm": (1, 18), "norm": (1, 18), "rms_gemm": (2, 30), "gemm_rms_rows": (2, 30)}
+OPS = {"attention": (3, 70), "gemm": (3, 35), "grouped_gemm": (1, 30), "sample": (1, 25), "gated_gemm": (2, 25), "norm": (1, 18), "rms_gemm": (2, 30), "gemm_rms_rows": (2, 30)}
 
 
 def ops(s, found):
@@ -124,11 +124,11 @@ def faults(s, found):
 
 # tool -> [(ops, shares of their cases, cost of each)]; the ops that no line names are one more line's
 LONG = {
-    "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 2, 20), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "gemm_rms_rows", "rms_rows"), 9, 90),
+    "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 3, 30), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "gemm_rms_rows", "rms_rows"), 9, 90),
                   (("scaled_attention", "latent_attention", "attention_micro"), 4, 80), (("im2col", "qkv_rope", "kv_append"), 3, 80), (("sample",), 8, 60), (("norm",), 2, 40), (None, 6, 60)],
-    "memcheck": [(("gemm",), 2, 80), (("attention",), 2, 50), (("gated_gemm", "grouped_gemm"), 1, 60), (None, 3, 55)],
-    "initcheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 90), (("attention",), 1, 87), (None, 2, 75)],
-    "synccheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 40), (("attention",), 1, 30), (None, 2, 57)],
+    "memcheck": [(("gemm",), 2, 80), (("attention",), 2, 50), (("gated_gemm", "grouped_gemm"), 2, 50), (None, 3, 55)],
+    "initcheck": [(("gemm", "gated_gemm", "grouped_gemm"), 3, 75), (("attention",), 1, 87), (None, 2, 75)],
+    "synccheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 48), (("attention",), 1, 30), (None, 2, 57)],
 }
 
 

@@ -66,23 +66,21 @@ CASES = [
     Case({"T": 70, "N": 48, "K": 64}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16", "rows": "i32"}, {"act": "gelu_tanh"}, positive=("w_row_scale",), rows=61, distributions=("normal", "tiny")),
     # Quantised weights, few tokens: widened in registers. Then many.
     *[Case({"T": t, "N": 50, "K": 576}, {"x": "bf16", "w": q, "out": "bf16"}, {"quant": quant}, distributions=("normal",)) for q, quant, t in
-      (("q4_0", "f32", 1), ("q4_1", "q8", 3), ("q5_0", "f32", 9), ("q5_1", "f32", 2), ("q8_0", "q8", 12))],
-    *[Case({"T": t, "N": 18, "K": 2304}, {"x": "bf16", "w": q, "out": "bf16"}, {"act": "gelu_tanh", "quant": quant}, distributions=("normal",)) for q, quant, t in (("q4_k", "f32", 5), ("q6_k", "q8", 2))],
+      (("q4_0", "f32", 1), ("q4_1", "q8", 3), ("q5_0", "f32", 2), ("q5_1", "f32", 9), ("q8_0", "q8", 12))],
+    *[Case({"T": t, "N": 18, "K": 2304}, {"x": "bf16", "w": q, "out": "bf16"}, {"act": "gelu_tanh", "quant": quant}, distributions=("normal",)) for q, quant, t in (("q5_k", "f32", 5), ("q6_k", "q8", 2))],
     Case({"T": 4, "N": 33, "K": 64}, {"x": "f32", "w": "q4_0", "bias": "f32", "out": "f32", "rows": "i32"}, {"act": "gelu_erf", "alpha": 2.0}, distributions=("normal", "zero"), rows=3),
-    Case({"T": 3, "N": 4250, "K": 256}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",), note="blocks walk the tiles"),
     *[Case({"T": t, "N": 70, "K": k}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "bias": "bf16", "out": "bf16", "rows": "i32"}, {"act": "silu"}, distributions=("normal", "edges"),
-           positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (140, k // 16)}, rows=t) for t, k in ((1, 544), (8, 4096), (40, 2048))],
-    Case({"T": 6, "N": 37, "K": 288}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "e4m3", "out_scale": "f32"}, distributions=("normal",), positive=("w_block_scale", "out_scale"),
+           positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (140, k // 16)}, rows=t) for t, k in ((8, 4096), (40, 544))],
+    Case({"T": 6, "N": 37, "K": 288}, {"x": "bf16", "w": "i4", "w_block_scale": "f16", "w_block_zero": "i8", "out": "e4m3", "out_scale": "f32"}, distributions=("normal",), positive=("w_block_scale", "out_scale"),
          ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (74, 3), "w_block_zero": (74, 3)}),
     Case({"T": 9, "N": 50, "K": 260}, {"x": "e4m3", "w": "e4m3", "x_block_scale": "f32", "w_block_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("x_block_scale", "w_block_scale"),
          shapes={"w_block_scale": (100, 3)}),
     Case({"T": 5, "N": 20, "K": 130}, {"x": "f16", "w": "i8", "w_row_scale": "f32", "out": "f16"}, distributions=("normal",), positive=("w_row_scale",), ranges={"w": (-128, 128)}),
-    *[Case({"T": t, "N": n, "K": 768}, {"x": "bf16", "w": q, "bias": "bf16", "out": "bf16", "rows": "i32"}, {"act": "silu"}, distributions=("normal", "tiny"), rows=t - 9)
-      for q, t, n in (("q4_0", 130, 104), ("q4_k", 300, 136), ("q8_0", 70, 61))],
+    *[Case({"T": t, "N": n, "K": 768}, {"x": "bf16", "w": q, "bias": "bf16", "out": "bf16", "rows": "i32"}, {"act": "silu"}, distributions=("normal",), rows=t - 9)
+      for q, t, n in (("q4_0", 130, 104), ("q4_k", 300, 136))],
     *[Case({"T": t, "N": n, "K": 1056}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, {"act": "gelu_tanh"}, distributions=("normal",),
            positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (2 * n, 66)}) for t, n in ((200, 80), (90, 51))],
     Case({"T": 100, "N": 72, "K": 288}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "e4m3", "out_scale": "f32", "rows": "i32"}, distributions=("normal",),
          positive=("w_block_scale", "out_scale"), ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (144, 9), "w_block_zero": (144, 9)}, rows=60),
-    Case({"T": 1100, "N": 1100, "K": 256}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",)),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
 ]

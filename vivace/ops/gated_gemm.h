@@ -93,7 +93,7 @@ struct gated_gemm {
       Kind last{};
       bool first = true;
       GemmGpu::instances(arch, [&](const Key& k) {
-        if (k.x == DType::f32 && k.kind != Kind::simple) return;  // no tf32
+        if (k.kind == Kind::codes || k.kind == Kind::widened || (k.x == DType::f32 && k.kind != Kind::simple)) return;  // theirs are made for no gate, or the same; no tf32
         if (first || k.kind != last) {
           Key one = k;
           if (k.kind == Kind::wgmma) one.wgmma = GemmTiles::fill(GemmTiles::pick(8, 64, 128, false));  // what N off 8 takes
