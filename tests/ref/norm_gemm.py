@@ -105,6 +105,8 @@ CASES = [
     case(3, 24, 256, "bf16", "q8_0", ports=("weight",)),
     *[case(2, 24, 256, "bf16", w, ports=("weight",), distributions=("normal",)) for w in ("q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k")],
     case(3, 33, 256, "f32", "e2m1", ports=("weight", "w_block_scale", "w_scale"), shapes={"w_block_scale": (33, 16)}, distributions=("normal",)),
+    case(2, 520, 1024, "bf16", "bf16", ports=("scale",), R=1, distributions=("normal",)),
+    case(2, 260, 4096, "bf16", "e4m3", {"epilogue": "silu", "gated": True}, ports=("weight", "normed_scale", "w_scale"), normed="e4m3", out="bf16", distributions=("normal",)),
     *[case(3, 24, 256, "bf16", "q4_0", {"act": a, "epilogue": "silu", "gated": True}, ports=("weight",), distributions=("normal",)) for a in ("f32", "q8")],
     case(2, 24, 256, "bf16", "e2m1", {"epilogue": "gelu_tanh", "gated": True}, ports=("weight", "w_block_scale", "w_scale"), shapes={"w_block_scale": (48, 16)}, distributions=("normal",)),
     *[case(2, 30, 200, "f16", "i8", ports=("weight", "w_block_scale"), kinds={"w_block_scale": s}, shapes={"w_block_scale": (30, 7)}, ranges={"w": (-128, 128)}, distributions=("normal",))
