@@ -71,7 +71,7 @@ struct gated_gemm {
     a->alpha = static_cast<float>(c.real("alpha"));
     a->epilogue = static_cast<kernels::Activation>(c.integer("act") + 1);  // the choices leave out Activation::none
     a->act = quant;
-    a->x_dtype = x.dtype, a->w_dtype = w.dtype, a->bias_dtype = c["bias"].dtype, a->out_dtype = out.dtype;
+    a->x_dtype = x.dtype, a->w_dtype = w.dtype, a->bias_dtype = c["bias"].dtype, a->out_dtype = out.dtype, a->scale_dtype = DType::f32;
     a->fast_accum = c.flag("fast_accum"), a->gated = true;
     return bind_blocks(c, a);
   }
@@ -93,7 +93,7 @@ struct gated_gemm {
       Kind last{};
       bool first = true;
       GemmGpu::instances(arch, [&](const Key& k) {
-        if (k.kind == Kind::codes || k.kind == Kind::widened || (k.x == DType::f32 && k.kind != Kind::simple)) return;  // theirs are made for no gate, or the same; no tf32
+        if (k.kind == Kind::codes || k.kind == Kind::widened || (k.x == DType::f32 && k.kind != Kind::simple)) return;  // few tokens' are the same with a gate; no tf32
         if (first || k.kind != last) {
           Key one = k;
           if (k.kind == Kind::wgmma) one.wgmma = GemmTiles::fill(GemmTiles::pick(8, 64, 128, false));  // what N off 8 takes
@@ -102,6 +102,9 @@ struct gated_gemm {
         first = false;
         last = k.kind;
       });
+      if (!has_wgmma(arch)) return;
+      widened_instance(visit, DType::q4_0, 100, false, 0, DType::f32, false, true);
+      widened_instance(visit, DType::e2m1, 100, false, 16, DType::e4m3, false, true);
     }
   };
 };

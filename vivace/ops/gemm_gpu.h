@@ -294,31 +294,33 @@ struct GemmGpu {
     if (has_wgmma(arch)) widened_instances(visit);
   }
 
+ protected:
+  template <class Visit>
+  static void widened_instance(Visit& visit, DType w, int64_t T, bool residual, int group, DType scale, bool zeros, bool gated = false) {
+    static const char kAligned[16] = {};
+    Args a{};
+    a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr, a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
+    a.T = static_cast<int32_t>(T), a.N = 4096, a.K = 4096, a.block_group = group;
+    a.x_stride = a.w_stride = a.out_stride = a.residual_stride = 4096;
+    a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
+    if (gated) a.gated = true, a.epilogue = kernels::Activation::silu;
+    Key k{Kind::widened, a.x_dtype, w, a.out_dtype, {}, {}, {}};
+    if (!pick_widened(a, &k).ok()) return;
+    visit(k);
+    if (!residual && !gated && T == 100 && general(&k)) visit(k);
+  }
+
  private:
   /// gemm_widened of each format, of each tile, with the epilogues that models have; and what packs hold for all others.
   template <class Visit>
   static void widened_instances(Visit& visit) {
-    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros, bool gated = false) {
-      static const char kAligned[16] = {};
-      Args a{};
-      a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr, a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
-      a.T = static_cast<int32_t>(T), a.N = 4096, a.K = 4096, a.block_group = group;
-      a.x_stride = a.w_stride = a.out_stride = a.residual_stride = 4096;
-      a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
-      if (gated) a.gated = true, a.epilogue = kernels::Activation::silu;
-      Key k{Kind::widened, a.x_dtype, w, a.out_dtype, {}, {}, {}};
-      if (!pick_widened(a, &k).ok()) return;
-      visit(k);
-      if (!residual && T == 100 && general(&k)) visit(k);
-    };
+    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros) { widened_instance(visit, w, T, residual, group, scale, zeros); };
     for (const DType w : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8}) one(w, 100, false, 0, DType::f32, false);
     for (const int64_t T : {520, 1100}) one(DType::q4_0, T, false, 0, DType::f32, false);
     one(DType::q8_0, 1024, false, 0, DType::f32, false);
     one(DType::q4_0, 520, true, 0, DType::f32, false);
     one(DType::e2m1, 520, false, 16, DType::e4m3, false);
     one(DType::e2m1, 100, true, 16, DType::e4m3, false);
-    one(DType::q4_0, 1100, false, 0, DType::f32, false, true);
-    one(DType::e2m1, 520, false, 16, DType::e4m3, false, true);
     one(DType::i4, 100, false, 128, DType::bf16, true);
     one(DType::i8, 100, false, 128, DType::f16, false);
   }
