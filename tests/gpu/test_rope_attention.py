@@ -12,7 +12,7 @@ from vivace.errors import UnsupportedError  # noqa: E402
 
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 # T, Hq, Hkv, D, slots, places, page (0: none), one kernel: every count of parts, tiles of 1 to 8 heads, one place and thousands.
-SHAPES = [(1, 32, 8, 128, 1, 4096, 0, 1), (1, 16, 8, 128, 1, 1100, 0, 1), (1, 9, 3, 64, 1, 2048, 0, 1), (1, 4, 1, 256, 1, 1500, 0, 1), (8, 32, 8, 128, 8, 1024, 0, 1), (8, 16, 8, 128, 8, 512, 16, 1),
+SHAPES = [(1, 32, 8, 128, 1, 4096, 0, 1), (1, 16, 8, 128, 1, 1100, 0, 1), (1, 9, 3, 64, 1, 2048, 0, 1), (1, 4, 1, 256, 1, 1500, 0, 1), (4, 32, 8, 128, 8, 1024, 0, 1), (4, 16, 8, 128, 8, 512, 16, 1), (16, 32, 8, 128, 16, 300, 0, 1), (8, 32, 8, 128, 8, 1024, 0, 0),
           (5, 9, 3, 64, 8, 300, 0, 1), (4, 8, 1, 256, 4, 700, 64, 1), (32, 32, 8, 128, 32, 256, 0, 1), (3, 8, 1, 128, 32, 2000, 32, 1), (16, 8, 8, 64, 16, 130, 0, 1), (2, 8, 2, 80, 2, 400, 0, 1),
           (33, 8, 2, 128, 40, 100, 0, 0), (2, 8, 2, 128, 1, 300, 0, 0), (3, 12, 1, 64, 3, 200, 0, 0), (3, 8, 2, 40, 3, 100, 0, 0)]
 NORMS = {"both": (torch.bfloat16, torch.bfloat16), "mixed": (torch.float32, torch.bfloat16), "key": (None, torch.bfloat16), "none": (None, None)}

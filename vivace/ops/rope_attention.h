@@ -87,14 +87,21 @@ struct rope_attention : TwoParts<rope_attention> {
 
     /// The fused kernel for these operands, or none: what attention_turned does not serve or makes tiles of several tokens of, 8-bit caches, heads off whole words.
     using Maybe = std::optional<Key>;
+    /// Where heads are large and a step has between 32 and 128 tiles, two launches win. H200, us of qkv, both and o at 1,024 keys, in two launches and in one:
+    /// 32 and 8 heads of 128 (8B) 1 token 29.1, 28.8, 4 35.8, 35.2, 8 39.7, 40.7, 16 47.1, 44.6, 32 63.4, 60.8; 16 and 8 (0.6B) 1 12.1, 11.0, 8 21.6, 21.8, 32 45.0, 42.7;
+    /// 32 and 8 of 64 (1B) 8 20.6, 19.1. The bits are the same either way.
+    static bool wins(const kernels::AttentionArgs& t) {
+      const int64_t tiles = int64_t{t.T} * t.Hkv;
+      return t.D <= 64 || tiles <= 32 || tiles >= 128;
+    }
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::AttentionArgs& t = a.a;
-      if (t.T < 1 || t.T > Policy::kMostTokens || (t.T > 1 && !t.by_token()) || t.group() > Policy::kMostHeads || t.D % 16 != 0) return Maybe();
+      if (!wins(t) || t.T < 1 || t.T > Policy::kMostTokens || (t.T > 1 && !t.by_token()) || t.group() > Policy::kMostHeads || t.D % 16 != 0) return Maybe();
       VV_ASSIGN(const AttentionGpu::Key part, AttentionGpu::pick(t, arch));
       if (!part.turns) return Maybe();
       VV_ASSIGN(const qkv_rope::Gpu::Key rope, qkv_rope::Gpu::pick(a.rope, arch));
       if (rope.p.vec != 8 || rope.p.access != 8 || rope.p.chunks != 1) return Maybe();
-      return Maybe(Key{t.dtype, Policy{part.turned, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, t.group(), norms(a.rope)}, part.codes});
+      return Maybe(Key{t.dtype, Policy{part.turned, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope)}, part.codes});
     }
     static kernels::HeadNorms norms(const kernels::QkvRopeArgs& a) {
       using kernels::HeadNorms;
@@ -104,8 +111,8 @@ struct rope_attention : TwoParts<rope_attention> {
     }
     static std::string instance(const Key& k) {
       const auto& t = k.p.turned;
-      return kernel_expression("rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}, %d, %d, %s, %d, static_cast<vivace::kernels::HeadNorms>(%d)}%s>", type_name(k.x),
-                               t.d, t.dv, t.rows, t.units, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false", k.p.group, static_cast<int>(k.p.norms), k.codes ? ", vivace::kernels::e4m3" : "");
+      return kernel_expression("rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}, %d, %d, %s, static_cast<vivace::kernels::HeadNorms>(%d)}%s>", type_name(k.x),
+                               t.d, t.dv, t.rows, t.units, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false", static_cast<int>(k.p.norms), k.codes ? ", vivace::kernels::e4m3" : "");
     }
     static Status complete(const Args& a, const Key& k, const Target&, exec::Launch* launch) {
       AttentionGpu::Key part{k.x, k.x, true, {}, {}};
@@ -133,7 +140,7 @@ struct rope_attention : TwoParts<rope_attention> {
       if (arch != Arch::sm90a) return;
       using kernels::HeadNorms;
       const auto one = [&](DType x, int d, int R, int64_t slots, HeadNorms norms, bool interleaved = false, bool codes = false) {
-        visit(Key{x, Policy{AttentionGpu::turned(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R, interleaved, 4, norms}, codes});
+        visit(Key{x, Policy{AttentionGpu::turned(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R, interleaved, norms}, codes});
       };
       for (const int64_t slots : {8, 64, 512}) one(DType::bf16, 128, 64, slots, HeadNorms::alike);
       one(DType::bf16, 128, 64, 8, HeadNorms::none);

@@ -18,8 +18,8 @@ struct MadeRows {
   using Args = RopeAttentionArgs;
   static constexpr bool kMakes = true;
   static constexpr RopePolicy R = P.rope();
-  static constexpr int kThreads = R.threads, kKeys = AttentionTurned::kKeys, kD = P.turned.d, kChunks = kD / 8, kGroup = P.group;
-  static_assert(kD == P.turned.dv && kD % 16 == 0 && R.holds(kD, P.R) && P.turned.rows == P.kMostHeads && kGroup <= P.kMostHeads);
+  static constexpr int kThreads = R.threads, kKeys = AttentionTurned::kKeys, kD = P.turned.d, kChunks = kD / 8;
+  static_assert(kD == P.turned.dv && kD % 16 == 0 && R.holds(kD, P.R) && P.turned.rows == P.kMostHeads);
   static_assert(kThreads / R.lanes >= P.kMostHeads + 2 && kChunks <= 32 && R.pairs() <= 128 && sizeof(RopeAngles<R>) <= P.turned.sent_at() - P.turned.weights_at());
   using Head = HeadPart<R>;
   using Raw = typename Head::template Raw<Q>;
@@ -30,7 +30,6 @@ struct MadeRows {
   Raw raw, weight;        // weight: of HeadNorms::alike
   float frequency;
   int pos, slot, rows;    // of row `lane` of the call; of all
-  int own_slot, first, end;  // of the tile's row: places that it sees
   int fresh;              // place of that row, where this part has it among its keys and the tile's row sees it; else -1
 
   __device__ __forceinline__ static int team() { return static_cast<int>(threadIdx.x) / R.lanes; }
@@ -41,10 +40,11 @@ struct MadeRows {
   /// Where the key (0) or the value (1) lies that the tile's row appends, for the block of keys that it belongs to.
   __device__ __forceinline__ static int made_at(int which) { return P.made_at() + which * kD * 2; }
 
-  __device__ __forceinline__ MadeRows(const RopeAttentionArgs& args, int kv) : r(args), raw{}, weight{}, frequency(0), pos(-1), slot(0), rows(0), own_slot(0), first(0), end(0), fresh(-1) {
+  __device__ __forceinline__ MadeRows(const RopeAttentionArgs& args, int kv) : r(args), raw{}, weight{}, frequency(0), pos(-1), slot(0), rows(0), fresh(-1) {
     const AttentionArgs& a = r.fed.a();
-    kind = team() < kGroup ? 0 : team() == kGroup ? 1 : team() == kGroup + 1 ? 2 : -1;
-    from = static_cast<const Q*>(r.qkv) + (kind == 0 ? kv * kGroup + team() : kind == 1 ? a.Hq + kv : a.Hq + a.Hkv + kv) * int64_t{kD};
+    const int group = a.group();
+    kind = team() < group ? 0 : team() == group ? 1 : team() == group + 1 ? 2 : -1;
+    from = static_cast<const Q*>(r.qkv) + (kind == 0 ? kv * group + team() : kind == 1 ? a.Hq + kv : a.Hq + a.Hkv + kv) * int64_t{kD};
   }
 
   /// Norms and frequencies are weights, read before the dependency wait.
@@ -56,20 +56,8 @@ struct MadeRows {
   template <class Kernel>
   __device__ __forceinline__ void ask_rows(const Kernel& k) {
     if (k.lane < k.a.T) pos = k.a.pos[k.lane], slot = k.a.slot != nullptr ? k.a.slot[k.lane] : 0;
-    ask_head(token(k));
+    ask_head(k.row0 / k.a.group());
     rows = valid_rows(k.a.rows, k.a.T);
-  }
-  template <class Kernel>
-  __device__ __forceinline__ static int token(const Kernel& k) { return k.row0 / kGroup; }
-  /// AttentionSpan of a causal row, from what is in registers. By whole warps.
-  template <class Kernel>
-  __device__ __forceinline__ void see(const Kernel& k) {
-    const int own = __shfl_sync(0xffffffffu, pos, token(k)), places = static_cast<int>(k.a.places());
-    own_slot = __shfl_sync(0xffffffffu, slot, token(k));
-    const bool sees = own >= 0 && own_slot >= 0 && own_slot < k.a.S;
-    first = sees && k.a.window > 0 && own >= k.a.window ? own - k.a.window + 1 : 0;
-    end = !sees ? 0 : own < places ? own + 1 : places;
-    if (end < first) first = end = 0;
   }
   __device__ __forceinline__ void ask_head(int64_t t) {
     if (kind >= 0) head().load_head(from + t * r.qkv_stride, raw);
@@ -101,7 +89,8 @@ struct MadeRows {
   /// Queries of the tile, and what this part appends. By the multiplying warps, once what the tile's row sees is known; a barrier must follow.
   template <class Kernel>
   __device__ __forceinline__ void make(const Kernel& k) {
-    const int token = this->token(k);
+    const int group = k.a.group(), token = k.row0 / group, own_slot = __shfl_sync(0xffffffffu, slot, token);
+    const int first = __shfl_sync(0xffffffffu, k.first, 0), end = __shfl_sync(0xffffffffu, k.end, 0);
     int64_t at = -1;
     if (k.lane < rows && slot == own_slot && pos >= first && pos < end && pos / kKeys % P.turned.split == k.part) at = k.a.block(slot, pos);
     fresh = at >= 0 ? pos : -1;
@@ -109,10 +98,9 @@ struct MadeRows {
     const uint32_t appends = __ballot_sync(0xffffffffu, fresh >= 0);
     RopeAngles<R>& angles = *reinterpret_cast<RopeAngles<R>*>(k.weights());
     const auto query_at = [&](int row, int at) { return P.turned.queries_at() + (at / 64 * k.kRows + row) * 128 + (at % 64 / 8 ^ row) * 16; };
-    static_assert((k.kRows - 1) * kChunks <= kThreads);
-    if (const int i = static_cast<int>(threadIdx.x); i < (k.kRows - kGroup) * kChunks)  // rows that the tile lacks
-      *reinterpret_cast<Vec<uint32_t, 4>*>(k.memory + query_at(kGroup + i / kChunks, i % kChunks * 8)) = {};
-    const bool has_heads = k.warp * 32 / R.lanes < kGroup + 2;  // some lane of the warp
+    for (int i = static_cast<int>(threadIdx.x); i < (k.kRows - group) * kChunks; i += kThreads)  // rows that the tile lacks
+      *reinterpret_cast<Vec<uint32_t, 4>*>(k.memory + query_at(group + i / kChunks, i % kChunks * 8)) = {};
+    int has_heads = k.warp * 32 / R.lanes < group + 2;  // some lane of the warp
     int t = token;
     // The tile's row first; then, seldom, others of its slot.
 #pragma unroll 1
@@ -123,19 +111,20 @@ struct MadeRows {
       Head part = head();
       float h[1][16];
       if (has_heads) normalise(part, h);
-      k.group_barrier();  // of all warps in one place: synccheck says so
+      asm volatile("" : "+r"(has_heads));  // warps of both kinds meet in one place of the program, as synccheck wants it
+      k.group_barrier();
       if (has_heads) {
         if (kind == 0 || kind == 1) {
           part.take_angles(angles, static_cast<int>(threadIdx.x) % R.lanes);
           part.rotate(h);
         }
         const int a = part.a[0], b = part.b[0];
+        if (kind > 0 && (appends >> t & 1) != 0) part.store_head(cached(k, kind - 1, of_block, own_slot, of_pos), h);
         if (kind >= 0 && t == token) {
           float(&lo)[8] = reinterpret_cast<float(&)[8]>(h[0][0]), (&hi)[8] = reinterpret_cast<float(&)[8]>(h[0][8]);
           if (a >= 0) store<8>(reinterpret_cast<Q*>(k.memory + (kind == 0 ? query_at(team(), a) : made_at(kind - 1) + a * 2)), lo);
           if (b >= 0) store<8>(reinterpret_cast<Q*>(k.memory + (kind == 0 ? query_at(team(), b) : made_at(kind - 1) + b * 2)), hi);
         }
-        if (kind > 0 && (appends >> t & 1) != 0) part.store_head(cached(k, kind - 1, of_block, own_slot, of_pos), h);
       }
       if (left == 0) break;
       t = __ffs(static_cast<int>(left)) - 1;
@@ -155,7 +144,7 @@ struct MadeRows {
       for (; here != 0; here &= here - 1) {
         const int t = __ffs(static_cast<int>(here)) - 1, at = __shfl_sync(0xffffffffu, fresh, t), of = __shfl_sync(0xffffffffu, slot, t);
         const void* row = k.memory + made_at(which);
-        if (t != token(k)) row = cached(k, which, k.a.block(of, at), of, at);  // written by this block before
+        if (t != k.row0 / k.a.group()) row = cached(k, which, k.a.block(of, at), of, at);  // written by this block before
         if (k.lane < kChunks)
           *reinterpret_cast<Vec<uint32_t, 4>*>(k.unit(u) + (k.lane / 8 * kKeys + at % kKeys) * 128 + (k.lane % 8 ^ at % 8) * 16) = reinterpret_cast<const Vec<uint32_t, 4>*>(row)[k.lane];
       }

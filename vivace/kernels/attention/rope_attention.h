@@ -27,7 +27,6 @@ struct RopeAttentionPolicy {
   int32_t lanes;  // that hold a head, each 8 pairs; as qkv_rope's
   int32_t R;      // pairs that turn
   bool interleaved;
-  int32_t group;  // query heads of a kv head
   HeadNorms norms;
   static constexpr int kMostTokens = 32;  // a lane for each row of the call
   static constexpr int kMostHeads = 8;    // queries of a kv head

@@ -52,11 +52,6 @@ struct AttentionTurnedKernel {
   float top[kTops], mass[kTops];  // mass: of this lane's keys
   float out[kOwn][kRows / 2];     // panel warp / 4 + 2 i of the values' columns: rows of the products are columns 16 (warp % 4) + lane / 4 (+ 8)
 
-  /// Query heads of a kv head.
-  __device__ __forceinline__ static int group_of(const AttentionArgs& a) {
-    if constexpr (Made::kMakes) return Made::kGroup;
-    else return a.group();
-  }
   __device__ __forceinline__ unsigned char* unit(int u) const { return memory + u % kUnits * P.unit_bytes(); }
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }
   __device__ __forceinline__ unsigned char* weights() const { return memory + P.weights_at(); }
@@ -344,7 +339,7 @@ struct AttentionTurnedKernel {
   /// Adds up this block's rows, in the order of the parts, those of bits `has`; others have not sent anything.
   __device__ __forceinline__ void collect(uint32_t has, const AttentionOutputs<Q, Out>& outputs) const {
     constexpr int kEach = kQuads > kSplit ? kQuads / kSplit : 1;
-    const int group = group_of(a);
+    const int group = a.group();
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
       const int x = ((part - warp) & (kSplit - 1)) + n * kSplit;  // the same in every lane
@@ -396,7 +391,7 @@ struct AttentionTurnedKernel {
 
   /// All runs of the tile's tokens. `begun`: the first block is asked for. Queries are on their way.
   __device__ __forceinline__ void run(bool asks, bool begun, bool boxed) {
-    const uint32_t group = static_cast<uint32_t>(group_of(a));
+    const uint32_t group = static_cast<uint32_t>(a.group());
     const bool exists = lane < kRows && row0 + lane < row_end;
     token = static_cast<int>(static_cast<uint32_t>(row0 + lane) / group);
     const int past = __shfl_sync(0xffffffffu, token, row_end - 1 - row0) + 1;
@@ -407,10 +402,7 @@ struct AttentionTurnedKernel {
       in_run = __ballot_sync(0xffffffffu, in);
       int slot = 0;
       first = end = 0;
-      if constexpr (Made::kMakes) {
-        made.see(*this);
-        if (in) first = made.first, end = made.end, slot = made.own_slot;
-      } else if (in) {
+      if (in) {
         const AttentionSpan see(a, token);
         first = static_cast<int>(see.first), end = static_cast<int>(see.end), slot = static_cast<int>(see.slot);
       }
@@ -457,11 +449,10 @@ __device__ __forceinline__ void run_attention_turned(const typename Made::Args& 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = args.fed.a();
-  using Kernel = AttentionTurnedKernel<Q, P, Out, Made>;
-  const int group = Kernel::group_of(a), warp = static_cast<int>(threadIdx.x) / 32, height = Made::kMakes ? group : P.height(a);
+  const int group = a.group(), warp = static_cast<int>(threadIdx.x) / 32, height = P.height(a);
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
-  Kernel k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0, made};
+  AttentionTurnedKernel<Q, P, Out, Made> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0, made};
   const bool asks = warp == k.kWarps;
   if (threadIdx.x == 0) k.make_barriers();
   k.forget();
