@@ -130,7 +130,7 @@ FAULTS = [
     ("text: the head takes the first rows, not the sampled ones", "vivace/models/decoder/pipeline.cc", '{{"table", hidden_}, {"ids", in_.sample_rows}, {"out", last}', '{{"table", hidden_}, {"ids", in_.slot}, {"out", last}', STEPS),
     ("text: local layers see as far as the others", "vivace/models/decoder/pipeline.cc", "local ? local_ : global_", "global_", STEPS),
     ("text: local layers turn as the others do", "vivace/models/decoder/pipeline.cc", "local ? b_.local_inv_freq : b_.inv_freq", "b_.inv_freq", STEPS),
-    ("text: a layer's values are another's", "vivace/models/decoder/pipeline.cc", "&v_cache = b_.v_cache[layer]", "&v_cache = b_.v_cache[0]", STEPS),
+    ("text: a layer's values are another's", "vivace/models/attention_sites.cc", '{"v_cache", v_[static_cast<size_t>(layer)]}', '{"v_cache", v_[0]}', STEPS),
     ("text: what waits is added twice", "vivace/models/decoder/pipeline.cc", "    waiting_ = false;\n    return s;", "    return s;", STEPS),
     ("text: rows of experts are not normalised", "vivace/models/decoder/pipeline.cc", "      VV_TRY(settle());\n      VV_TRY(experts(", "      VV_TRY(experts(", STEPS),
     ("text: a draw is counted from the row's place", "vivace/models/decoder/step_io.cc", "put(in_.sample_step, n, r.pos + 1)", "put(in_.sample_step, n, static_cast<int32_t>(i))", STEPS),

@@ -47,6 +47,23 @@ TEST_F(AttentionSitesTest, LayersHaveTheirKeysAndSitesTheirMask) {
   EXPECT_FLOAT_EQ(out_[0], 1.5f);
 }
 
+TEST_F(AttentionSitesTest, ProjectedRowsAreAppendedFirst) {
+  AttentionSites sites(k_, v_);
+  const int global = sites.add({.name = "global"}), full = sites.add({.name = "full", .mask = "full"});
+  std::array<float, 3> qkv = {1, 0, 40};  // a query, a key, a value
+  const auto run = [&](int site, int64_t layer) {
+    return sites.run(rec_, site, layer, {.qkv = tensor(qkv.data(), DType::f32, Shape(1, 3)), .inv_freq = {}, .q_norm = {}, .k_norm = {}},
+                     {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)), .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)), .pos = tensor(pos_.data(), DType::i32, Shape(1)), .slot = {}, .length = {}, .prefix = {},
+                      .page_table = {}, .lse = {}, .rows = {}});
+  };
+  ASSERT_TRUE(run(global, 1).ok());
+  EXPECT_FLOAT_EQ(out_[0], (100 + 101 + 40) / 3.0f);
+  EXPECT_EQ(values_[1][2], 40);
+  EXPECT_EQ(values_[0][2], 2);
+  EXPECT_NE(run(full, 0).message().find("attention site full: rows that are yet to be rotated want mask=causal"), std::string::npos);
+  EXPECT_EQ(run(global, 2).code(), Code::kInvalidArgument);
+}
+
 TEST_F(AttentionSitesTest, WhatIsNotThereIsAnError) {
   AttentionSites sites(k_, v_);
   const int site = sites.add({.name = "global"}), wrong = sites.add({.name = "odd", .mask = "prefix"});

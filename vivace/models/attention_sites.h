@@ -27,6 +27,16 @@ struct Attending {
   Tensor out_scale = {};     // [1] f32 of an out in e4m3
 };
 
+/// Rows before their norms and rotation, as ops::qkv_rope takes them.
+struct Projected {
+  Tensor qkv;                     // [T, (Hq + 2 Hkv) * D]
+  Tensor inv_freq;                // [R] f32, or absent
+  Tensor q_norm, k_norm;          // [D], or absent
+  std::string_view style = "half";
+  double attn_factor = 1, eps = 1e-6;
+  bool norm_plus_one = false;
+};
+
 class AttentionSites {
  public:
   /// Keys and values of each layer, [S, L, Hkv, D] or pages, a site's with layout hnd [S, Hkv, L, D]. Views: whoever owns them outlives this.
@@ -39,8 +49,13 @@ class AttentionSites {
   const AttentionSite& operator[](int site) const { return sites_[static_cast<size_t>(site)]; }
   /// Records attention of a layer. Errors: InvalidArgument for a site or layer that is not there, and the op's own, with the site's name.
   Status run(ops::Recorder& rec, int site, int64_t layer, const Attending& rows) const;
+  /// The same from the projections on: norms, rotation and the append to the layer's keys and values first, one launch where ops::rope_attention
+  /// has one. rows.q is scratch. Of a causal site, without length and prefix; else InvalidArgument.
+  Status run(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
 
  private:
+  Status check(int site, int64_t layer) const;
+
   std::span<const Tensor> k_, v_;
   std::vector<AttentionSite> sites_;
 };

@@ -73,7 +73,7 @@ class Step {
 
   Status attention(const LayerWeights& w, size_t layer) {
     const int64_t nq = c_.q_width(), nk = c_.kv_width();
-    const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_), &k_cache = b_.k_cache[layer], &v_cache = b_.v_cache[layer];
+    const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_);
     const bool local = c_.is_local(layer);
     VV_TRY(add_norm(w.attn_norm, w.attn_norm_bias, kAttentionIn));
     if (w.qkv.present()) {
@@ -84,14 +84,11 @@ class Step {
       VV_TRY(linear(normed_, {w.k, {}, w.k_bias}, columns(qkv, nq, nk)));
       VV_TRY(linear(normed_, {w.v, {}, w.v_bias}, columns(qkv, nq + nk, nk)));
     }
-    VV_TRY(rec_(ops::qkv_rope,
-                {{"qkv", qkv}, {"q", q}, {"k_cache", k_cache}, {"v_cache", v_cache}, {"pos", pos_}, {"slot", slot_},
-                 {"inv_freq", local ? b_.local_inv_freq : b_.inv_freq}, {"q_norm", w.q_norm}, {"k_norm", w.k_norm}, {"page_table", b_.page_table}, {"rows", in_.rows}},
-                {{"style", std::string_view(c_.rope_style)}, {"attn_factor", local ? 1.0 : attn_factor_}, {"eps", c_.eps},
-                 {"norm_plus_one", plus_one(w.q_norm)}}));
     Rows entering;
     if (plan_.entry == Entry::by_site && T_ <= kCodedRows) entering = codes(b_.codes, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
     VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
+                      {.qkv = qkv, .inv_freq = local ? b_.local_inv_freq : b_.inv_freq, .q_norm = w.q_norm, .k_norm = w.k_norm, .style = c_.rope_style, .attn_factor = local ? 1.0 : attn_factor_, .eps = c_.eps,
+                       .norm_plus_one = plus_one(w.q_norm) > 0},
                       {.q = q, .out = entering.x.present() ? heads(entering.x, c_.heads) : attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows, .out_scale = entering.scale}));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(onto(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
