@@ -45,5 +45,6 @@ CASES = [
     case(3, 576, "bf16", weight="f32", rows=2),
     case(6, 100, "f16", weight="bf16", distributions=("normal", "tiny", "edges")),
     case(2, 24, "f32", weight="f32"),
+    case(5, 200, "f16", weight="f16"),
     case(0, 64, "f32"),
 ]
