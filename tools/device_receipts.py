@@ -4,6 +4,7 @@
 Rows of ops-*.jsonl go to OUT/tests/results/<chip>/ops.json, gpu-*.jsonl to gpu.json, and so on. COMMAND is the call that made them.
 """
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -37,7 +38,8 @@ def rows_of(file):
     for suite in json.loads(text)["testsuites"]:
         for test in suite["testsuite"]:
             failures = [f["failure"] for f in test.get("failures", [])]
-            note = " ".join(failures[0].split())[:200] if failures else "skipped" if test["result"] == "SKIPPED" else ""
+            # A failure begins with where the test was compiled: only its path in the project is kept.
+            note = re.sub(r"^/\S*/(?=tests/)", "", " ".join(failures[0].split()))[:200] if failures else "skipped" if test["result"] == "SKIPPED" else ""
             yield {"op": suite["name"], "case": f"test={test['name']}", "tool": "gtest", "pass": not note, "note": note}
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tools import device_parts, device_run
+from tools import device_parts, device_receipts, device_run
 from tools.receipt import CUT, SAME, Receipt, errors, join, results, text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,3 +114,12 @@ def test_every_part_is_in_one_share(count, tmp_path):
     costs = [sum(p.cost for p in share) for share in shares]
     assert max(costs) - min(costs) <= max(p.cost for p in parts)
     assert all([p.cost for p in share] == sorted((p.cost for p in share), reverse=True) for share in shares)
+
+
+def test_a_failed_gtest_says_where_without_the_machine(tmp_path):
+    report = tmp_path / "gtest.jsonl"
+    report.write_text(json.dumps({"testsuites": [{"name": "Link", "testsuite": [
+        {"name": "Rate", "result": "COMPLETED", "failures": [{"failure": "/far/away/tests/device/a_test.cc:7\nExpected: 1"}]},
+        {"name": "Copy", "result": "COMPLETED"}, {"name": "Peer", "result": "SKIPPED"}]}]}))
+    assert [(r["case"], r["pass"], r["note"]) for r in device_receipts.rows_of(report)] == [
+        ("test=Rate", False, "tests/device/a_test.cc:7 Expected: 1"), ("test=Copy", True, ""), ("test=Peer", False, "skipped")]
