@@ -12,7 +12,7 @@ from tests.op_run import Run
 from vivace import _core
 
 ROOT = Path(__file__).resolve().parents[2]
-OPS = ("gemm", "gated_gemm", "grouped_gemm", "batched_gemm")
+OPS = ("gemm", "gated_gemm", "grouped_gemm")
 
 
 def picked(op):

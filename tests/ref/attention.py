@@ -221,6 +221,17 @@ CODES = [  # outputs in e4m3: every kernel
     Case(shape(5, 60, 6, 2, 40, 24), codes("f32", "f32", pos="i32"), ranges={"pos": (0, 60)}, positive=("out_scale",), note="codes of f32"),
 ]
 
+CAPPED = {"softcap": 4.0}
+CUT = [  # kernels cut in eight or sixteen along the keys, and the one that no copy engine feeds
+    *(Case(shape(3, 700, 8, 2, 128, 128), ports(t, t, pos="i32", lse="f32"), CAPPED, ranges={"pos": (600, 700)}, distributions=("normal",), note="capped scores of a long decode step") for t in ("bf16", "f16")),
+    Case(shape(2, 700, 4, 2, 128, 128), codes("bf16", "bf16", pos="i32"), CAPPED, ranges={"pos": (600, 700)}, values={"out_scale": [0.01]}, distributions=("normal",), note="codes of capped scores"),
+    Case(shape(33, 600, 4, 2, 128, 128), ports("bf16", "bf16", pos="i32"), CAPPED, ranges={"pos": (500, 600)}, distributions=("normal",), note="capped scores of a chunk"),
+    Case(shape(70, 90, 4, 2, 128, 128), codes("bf16", "bf16", lse="f32"), CAPPED, values={"out_scale": [0.02]}, distributions=("normal",), note="codes of a capped prefill"),
+    Case(shape(1, 7, 1, 1, 128, 128, B=160, P=300), codes("bf16", "bf16", pos="i32", page_table="i32"), ranges={"pos": (2000, 2100), "page_table": (-1, 161)}, values={"out_scale": [0.003]}, distributions=("normal",),
+         note="codes over many small pages"),
+    Case(shape(1, 7, 1, 1, 128, 128, B=225, P=440), ports("bf16", "e4m3", pos="i32", page_table="i32", lse="f32"), ranges={"pos": (3000, 3080), "page_table": (-1, 226)}, distributions=("normal",), note="many small pages of codes"),
+]
+
 CASES = [
     Case(shape(1, 40, 9, 3, 64, 64), ports("f32", "f32", pos="i32"), ranges={"pos": (39, 40)}),
     Case(shape(7, 70, 4, 2, 32, 32), ports("bf16", "bf16", lse="f32")),
@@ -266,5 +277,5 @@ CASES = [
     *(Case(shape(2, 4096, 4, 1, 128, 128, S=2), ports("bf16", kv, pos="i32", slot="i32", lse="f32"), ranges={"pos": (4000, 4096)}, values={"slot": np.array([1, 0]), "q": lambda rng, shape: 8 * rng.standard_normal(shape)},
            distributions=("normal",), note="long decode steps: every part of a divided row has several blocks of keys, whose largest scores lie apart") for kv in ("bf16", "e4m3")),
     *BEYOND, *RAGGED, *CHUNKS,
-    *HEADS_FIRST, *CODES,
+    *HEADS_FIRST, *CODES, *CUT,
 ]
