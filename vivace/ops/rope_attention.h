@@ -1,6 +1,8 @@
 // rope_attention: from the qkv product to attention's result. For decode on Hopper one kernel, whose blocks make queries, keys and values of
 // qkv themselves; the bits are those of qkv_rope and attention, one after the other.
 #pragma once
+#include <algorithm>
+
 #include "vivace/kernels/attention/rope_attention.h"
 #include "vivace/ops/attention.h"
 #include "vivace/ops/qkv_rope.h"
@@ -87,18 +89,25 @@ struct rope_attention : TwoParts<rope_attention> {
 
     /// The fused kernel for these operands, or none: what attention_turned does not serve or makes tiles of several tokens of, 8-bit caches, heads off whole words.
     using Maybe = std::optional<Key>;
-    /// Where heads are large and a step has between 32 and 128 tiles, two launches win. H200, us of qkv, both and o at 1,024 keys, in two launches and in one:
-    /// 32 and 8 heads of 128 (8B) 1 token 29.1, 28.8, 4 35.8, 35.2, 8 39.7, 40.7, 16 47.1, 44.6, 32 63.4, 60.8; 16 and 8 (0.6B) 1 12.1, 11.0, 8 21.6, 21.8, 32 45.0, 42.7;
-    /// 32 and 8 of 64 (1B) 8 20.6, 19.1. The bits are the same either way.
-    static bool wins(const kernels::AttentionArgs& t) {
+    /// Blocks come while the product before them holds its shared memory, so that here a multiprocessor has room for two and there for one. With
+    /// this much each stands alone, if there are no more than find a place: some multiprocessors are in no group of four or eight. Steps on an
+    /// H200, us, two abreast and alone: 8B, 1 row 4,018 and 3,990, 8 rows 4,420 and 4,283; 0.6B, 8 rows 961 and 932, 4 rows in 32 clusters of four 836 and 976.
+    static constexpr int kAlone = 114 * 1024;
+    static bool alone(const kernels::AttentionArgs& t, const kernels::AttentionTurned& cut) { return int64_t{t.T} * t.Hkv * cut.split <= (cut.split <= 2 ? AttentionGpu::kAtOnce : 96); }
+    /// Where two launches win; the bits are the same. Of large heads between 32 and 128 tiles two abreast (8B, 8 rows: 4,370 for 4,420 us), and long caches in
+    /// clusters of four and eight: those of attention find an empty chip and one part of it each, where these share one, at 77 % of the rate (8B at 8,192, 16,384, 32,768 places: 4,328, 4,638, 5,218 us; one launch, alone, 4,340, 4,752, 5,550).
+    /// Heads of 64 do not reach that rate: 1B at 131,071 places 2,452 us and 2,407.
+    static bool wins(const kernels::AttentionArgs& t, const kernels::AttentionTurned& cut) {
       const int64_t tiles = int64_t{t.T} * t.Hkv;
-      return t.D <= 64 || tiles <= 32 || tiles >= 128;
+      if (t.D <= 64) return true;
+      if (cut.split >= 4 && t.places() > 8192) return false;
+      return tiles <= 32 || tiles >= 128 || alone(t, cut);
     }
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::AttentionArgs& t = a.a;
-      if (!wins(t) || t.T < 1 || t.T > Policy::kMostTokens || (t.T > 1 && !t.by_token()) || t.group() > Policy::kMostHeads || t.D % 16 != 0) return Maybe();
+      if (t.T < 1 || t.T > Policy::kMostTokens || (t.T > 1 && !t.by_token()) || t.group() > Policy::kMostHeads || t.D % 16 != 0) return Maybe();
       VV_ASSIGN(const AttentionGpu::Key part, AttentionGpu::pick(t, arch));
-      if (!part.turns) return Maybe();
+      if (!part.turns || !wins(t, part.turned)) return Maybe();
       VV_ASSIGN(const qkv_rope::Gpu::Key rope, qkv_rope::Gpu::pick(a.rope, arch));
       if (rope.p.vec != 8 || rope.p.access != 8 || rope.p.chunks != 1) return Maybe();
       return Maybe(Key{t.dtype, Policy{part.turned, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope)}, part.codes});
@@ -118,7 +127,7 @@ struct rope_attention : TwoParts<rope_attention> {
       AttentionGpu::Key part{k.x, k.x, true, {}, {}};
       part.turns = true, part.turned = k.p.turned, part.codes = k.codes;
       AttentionGpu::shape(a.a, part, launch);
-      launch->smem_bytes = static_cast<uint32_t>(k.p.smem());
+      launch->smem_bytes = static_cast<uint32_t>(alone(a.a, k.p.turned) ? std::max(k.p.smem(), kAlone) : k.p.smem());
       kernels::RopeAttentionArgs args{};
       VV_TRY(AttentionGpu::map_cache(a.a, part, &args.fed));
       const kernels::QkvRopeArgs& r = a.rope;
