@@ -260,5 +260,11 @@ CASES = [
          ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (96, 9), "w_block_zero": (96, 9)}, rows=60),
     Case({"T": 2100, "N": 544, "K": 256}, {"x": "bf16", "w": "q8_0", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=2050),
     Case({"T": 1100, "N": 2200, "K": 256}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",)),
+    # Two groups of warps that dequantise in turn: tiles one after the other, of two and three of their copies, and a first tile that no token has.
+    Case({"T": 100, "N": 17000, "K": 512}, {"x": "bf16", "w": "q8_0", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=90),
+    Case({"T": 100, "N": 17000, "K": 512}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
+         shapes={"w_block_scale": (17000, 32)}),
+    Case({"T": 70, "N": 17000, "K": 768}, {"x": "bf16", "w": "q4_0", "residual": "bf16", "out": "bf16"}, distributions=("normal",)),
+    Case({"T": 250, "N": 4000, "K": 512}, {"x": "bf16", "w": "q4_1", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=100),
     Case({"T": 5, "N": 40, "K": 1024}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16", "rows": "i32"}, distributions=("normal", "subnormal"), positive=("w_row_scale",), rows=0),
 ]

@@ -64,20 +64,22 @@ struct GemmGpu {
   /// The ring that fits beside the copies of W.
   static Wgmma ringed(const Wgmma& p, const Widen& q, DType w) { return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes())); }
   /// The tile of gemm_widened that takes the fewest cycles. A step costs the loading warps, and shared memory, some 850 and 2.5 a token (H200: 128
-  /// tokens 1170 to 1310 by format, 256 tokens 1490 to 1710). Bits are the same in all.
+  /// tokens 1170 to 1310 by format, 256 tokens 1490 to 1710); of tiles of 64 rows, in the same measure, 750 and one a token, with two groups of them 670. Bits are
+  /// the same in all. q4_0, 4096 x 12288, tiles of 128 rows and these: T = 128 124 us and 71, 256 125 and 72, 512 127 and 106.
   static Status pick_widened(const Args& a, Key* k) {
     k->kind = Kind::widened;
     int64_t least = INT64_MAX;
-    for (const int tokens : {128, 192, 256}) {
-      Wgmma p{128, tokens, 0, 1, 1, 1, false, true, 1, 0};
-      p.finish = gemm_finish(a, p);
-      Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
-      p = ringed(p, q, a.w_dtype);
-      if (p.stages < 3) q.raw = 1, p = ringed(p, q, a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
-      const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + 127) / 128), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
-      const int64_t cycles = waves * ((a.K + 63) / 64 * (850 + 5 * tokens / 2) + 1200 + 3 * tokens);
-      if (p.stages >= 3 && cycles < least) least = cycles, k->wgmma = p, k->widen = q;
-    }
+    for (const int rows : {128, 64})
+      for (const int tokens : {128, 192, 256}) {
+        Wgmma p{rows, tokens, 0, 1, 1, 1, false, true, 1, 0};
+        p.finish = gemm_finish(a, p);
+        Widen q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
+        p = ringed(p, q, a.w_dtype);
+        if (p.stages < Widen::least_stages(p)) q.raw = 1, p = ringed(p, q, a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
+        const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + rows - 1) / rows), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
+        const int64_t cycles = waves * ((a.K + 63) / 64 * (rows == 128 ? 850 + 5 * tokens / 2 : Widen::groups(p) > 1 ? 670 : 750 + tokens) + 1200 + 3 * tokens);
+        if (p.stages >= Widen::least_stages(p) && cycles < least) least = cycles, k->wgmma = p, k->widen = q;
+      }
     return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_widened fits");  // the first does in every format
   }
 
@@ -148,8 +150,8 @@ struct GemmGpu {
   }
   static bool general(Key* k) {
     if (k->kind == Kind::widened) {
-      if (k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny) return false;
-      k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny, k->widen.raw = 2;
+      if (k->wgmma.rows == 128 && k->wgmma.tokens == 128 && k->wgmma.finish == kernels::kFinishAny) return false;
+      k->wgmma.rows = k->wgmma.tokens = 128, k->wgmma.finish = kernels::kFinishAny, k->widen.raw = 2;
       k->wgmma = ringed(k->wgmma, k->widen, k->w);
       return true;
     }
@@ -195,7 +197,7 @@ struct GemmGpu {
     } else if (k.kind == Kind::wgmma || k.kind == Kind::widened) {
       const Wgmma& p = k.wgmma;
       grid = tiles(a.T, int64_t{p.tokens} * p.share_w) * tiles(a.N, int64_t{p.rows} * p.share_x) * p.cluster();
-      launch->block[0] = static_cast<uint32_t>(p.threads());
+      launch->block[0] = static_cast<uint32_t>(k.kind == Kind::widened ? Widen::threads(p) : p.threads());
       launch->cluster = static_cast<uint32_t>(p.cluster());
       launch->smem_bytes = static_cast<uint32_t>(k.kind == Kind::widened ? k.widen.smem_bytes(p, k.w) : p.smem_bytes());
     }
@@ -220,7 +222,7 @@ struct GemmGpu {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.share_x, &args.x_map));
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
       else VV_TRY(device::encode_map(device::WordMapShape{.data = a.w, .rows = a.N, .words = row_bytes(a.w_dtype, a.K) / 4, .pitch = row_bytes(a.w_dtype, a.w_stride),
-                                                          .box_rows = 32, .box_words = Widen::pitch(a.w_dtype) / 4, .paired = paired(a, p)}, &args.w_map));
+                                                          .box_rows = Widen::warp_rows(p), .box_words = Widen::pitch(a.w_dtype) / 4, .paired = paired(a, p)}, &args.w_map));
       if (p.has(kernels::kFinishResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens, &args.residual_map));
     }
     if (p.staged > 0) {

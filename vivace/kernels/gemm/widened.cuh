@@ -8,43 +8,46 @@
 
 namespace vivace::kernels {
 
-/// One of the loading warps: rows 32 warp .. of each tile.
+/// One of the loading warps: rows kRows * warp .. of each tile.
 template <DType W, class Out, GemmWgmma P, GemmWiden Q>
 struct WideningWarp {
   using Place = WgmmaPlace<bf16, P>;
   using Row = WeightRow<W, bf16, true>;
   static constexpr int kSteps = GemmWiden::kElements / Place::kStep;  // of the ring, a copy
-  static constexpr int kPitch = Q.pitch(W), kSlot = 32 * kPitch;
+  static constexpr int kRows = Q.warp_rows(P), kOctets = kRows / 8, kGroups = Q.groups(P);
+  static constexpr int kPitch = Q.pitch(W), kSlot = kRows * kPitch;
   static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kFolds = Q.folds(W), kHalves = Q.group == 16 && !kFolds;
   static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
   static constexpr bool kPaired = P.finish != kFinishAny && (P.has(kFinishGated) || sizeof(Out) == 1);  // of 16 rows the even ones come first
-  // Registers of the loading warps, and of them, the 16-byte words of eight rows that they hold before they store.
+  // Registers of the loading warps, where the multiplying ones need more than an equal share, and of them, the 16-byte words of eight rows that they hold before they store.
   static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2 || Q.zeros;
-  static constexpr int kRegisters = kTight ? 104 : 144, kUp = kTight ? 200 : 176, kBatch = kTight && kHeavy ? 2 : 4;
+  static constexpr int kRegisters = kTight ? 104 : 144, kUp = kTight ? 200 : 176, kBatch = (kTight && kHeavy) || kOctets < 4 ? 2 : 4;
   static constexpr int kKept = kEntries > 0 ? kEntries : 1;
-  static_assert(P.rows == 128 && P.wide() && P.cluster() == 1 && P.split == 1 && P.panel == 0);
+  static_assert((P.rows == 128 || P.rows == 64) && P.tokens > 64 && P.cluster() == 1 && P.split == 1 && P.panel == 0);
 
   const GemmWgmmaArgs& args;
   const GemmArgs& a;
   Place place;
   uint8_t* raw;        // the warp's
   uint32_t barriers;   // the warp's, one a copy
-  int lane, warp, stride;
+  int lane, warp, group, stride;  // warp: of the group
   int octet_row;       // of eight: rows whose stores go out together lie in different words of the swizzle
   int copies;          // of a tile's K
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is widened
-  int next_tile, next_copy = 0;  // what is copied next
-  int side_row[4];  // of w_block_scale and w_block_zero: the lane's rows of this tile, in the order of W
+  int next_tile, next_copy;  // what is copied next
+  int side_row[kOctets];  // of w_block_scale and w_block_zero: the lane's rows of this tile, in the order of W
   // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one before.
   struct Side {
-    uint32_t scale[4][2][kKept];
-    int zero[4][2];
+    uint32_t scale[kOctets][2][kKept];
+    int zero[kOctets][2];
   } side;
 
   __device__ __forceinline__ WideningWarp(const GemmWgmmaArgs& args_, const Place& place_, unsigned char* smem)
-      : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp(threadIdx.x / 32 - P.rows / 16), stride(gridDim.x), octet_row(kFolds ? lane / 4 % 2 * 4 + lane / 8 : lane / 4 % 4 * 2 + lane / 16), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements), next_tile(blockIdx.x) {
-    raw = smem + Q.raw_at(P) + warp * (Q.ring_bytes(W));
-    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmWiden::kWarps * Q.ring_bytes(W) + warp * 8 * Q.raw;
+      : args(args_), a(args_.g), place(place_), lane(threadIdx.x % 32), warp((threadIdx.x / 32 - P.rows / 16) % GemmWiden::kWarps), group((threadIdx.x / 32 - P.rows / 16) / GemmWiden::kWarps), stride(gridDim.x), octet_row(kFolds ? lane / 4 % 2 * 4 + lane / 8 : lane / 4 % 4 * 2 + lane / 16), copies((a.K + GemmWiden::kElements - 1) / GemmWiden::kElements) {
+    const int own = group * GemmWiden::kWarps + warp;
+    raw = smem + Q.raw_at(P) + own * Q.ring_bytes(P, W);
+    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmWiden::kWarps * kGroups * Q.ring_bytes(P, W) + own * 8 * Q.raw;
+    from_tile(blockIdx.x);
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < Q.raw; ++i) ptx::mbarrier_init(barriers + 8 * i, 1);
@@ -61,12 +64,18 @@ struct WideningWarp {
     if (lane == 0) {  // what lies beyond the matrix comes as zeros, and counts
       ptx::mbarrier_expect(barriers + 8 * into, kSlot);
       const uint32_t to = ptx::shared_address(raw + into * kSlot);
-      const int word = next_copy * (Q.bytes(W) / 4), row = n0 + 32 * warp;
+      const int word = next_copy * (Q.bytes(W) / 4), row = n0 + kRows * warp;
       if constexpr (kPaired) ptx::tma_load_blocks(to, args.w_map, barriers + 8 * into, word, row / 16);
       else ptx::tma_load(to, args.w_map, barriers + 8 * into, word, row);
     }
     if (++into == Q.raw) into = 0;
-    if (++next_copy == copies) next_copy = 0, next_tile += stride;
+    next_copy += kGroups;
+    wrap();
+  }
+  /// Copies of one tile after the other, of which every kGroups-th is the group's, the first in tile i.
+  __device__ __forceinline__ void from_tile(int i) { next_tile = i, next_copy = group, wrap(); }
+  __device__ __forceinline__ void wrap() {
+    while (next_copy >= copies) next_copy -= copies, next_tile += stride;
   }
   /// Until the oldest copy is there; and done with it.
   __device__ __forceinline__ void copied() const { ptx::mbarrier_wait<false>(barriers + 8 * from, parity); }
@@ -95,19 +104,19 @@ struct WideningWarp {
     return ptx::pack<bf16>(__fmul_rn(low, scale), __fmul_rn(high, scale));
   }
 
-  /// To a tile: rows n0 on.
-  __device__ __forceinline__ void begin(int n0) {
+  /// To a tile: rows n0 on, of which `turn` is the group whose copy is first.
+  __device__ __forceinline__ void begin(int n0, int turn) {
     if constexpr (Q.group > 0) {
 #pragma unroll
-      for (int o = 0; o < 4; ++o) side_row[o] = min(n0 + 32 * warp + (kPaired ? o / 2 * 16 + octet_row * 2 + o % 2 : 8 * o + octet_row), a.N - 1) / a.block_rows;
-      ask(0, side);
+      for (int o = 0; o < kOctets; ++o) side_row[o] = min(n0 + kRows * warp + (kPaired ? o / 2 * 16 + octet_row * 2 + o % 2 : 8 * o + octet_row), a.N - 1) / a.block_rows;
+      ask((group ^ turn) * kSteps, side);
     }
   }
   /// Asks for the entries of w_block_scale and w_block_zero of a step.
   __device__ __forceinline__ void ask(int step, Side& to) const {
     if constexpr (Q.group > 0) {
 #pragma unroll
-      for (int o = 0; o < 4; ++o)
+      for (int o = 0; o < kOctets; ++o)
 #pragma unroll
         for (int g = 0; g < 2; ++g) {
           const int k = min(step * 64 + 32 * g, a.K - 1), own = kFolds ? lane % 4 / 2 * 16 : 0;  // eight elements have one scale
@@ -118,7 +127,7 @@ struct WideningWarp {
     }
   }
   /// Row 8 o + octet_row, the lane's share of 64 elements, as pairs of bf16.
-  __device__ __forceinline__ void widen_rows(int o, int step, uint32_t (&w)[4][2][1][4]) const {
+  __device__ __forceinline__ void widen_rows(int o, int step, uint32_t (&w)[kOctets][2][1][4]) const {
     const Row row(raw + from * kSlot + (8 * o + octet_row) * kPitch);
 #pragma unroll
     for (int g = 0; g < 2; ++g) {
@@ -151,13 +160,13 @@ struct WideningWarp {
     const int c = lane % 4;
     // Loads before stores, which the compiler must believe to change what is read.
 #pragma unroll
-    for (int first = 0; first < 4; first += kBatch) {
-      uint32_t w[4][2][1][4];
+    for (int first = 0; first < kOctets; first += kBatch) {
+      uint32_t w[kOctets][2][1][4];
 #pragma unroll
       for (int o = first; o < first + kBatch; ++o) widen_rows(o, step, w);
 #pragma unroll
       for (int o = first; o < first + kBatch; ++o) {
-        const int to = 32 * warp + 8 * o + octet_row;
+        const int to = kRows * warp + 8 * o + octet_row;
 #pragma unroll
         for (int g = 0; g < 2; ++g)
 #pragma unroll
@@ -173,53 +182,60 @@ struct WideningWarp {
     }
   }
   __device__ __forceinline__ void run(uint32_t base, unsigned char* ring, uint32_t full, uint32_t empty) {
+    static_assert(kGroups <= 2 && P.stages >= Q.least_stages(P));
     const bool loads = warp == 0 && lane == 0;
-    const uint64_t policy = W == DType::e2m1 ? ptx::evict_normal() : ptx::evict_last();  // of x, which all blocks read; NVFP4 loses 1 to 5 % by the last
-    int ahead = min(Q.raw, copies), slot = 0, turn = 1, i = blockIdx.x, t0, n0;
-    const auto take = [&] { ptx::mbarrier_wait<false>(empty + 8 * slot, turn); };
+    const uint64_t policy = W == DType::e2m1 && P.rows == 128 ? ptx::evict_normal() : ptx::evict_last();  // of x, which all blocks read; NVFP4 loses 1 to 5 % by the last
+    int ahead = min(Q.raw, (copies - group + kGroups - 1) / kGroups), slot = 0, parity_of_slot = 1, turn = 0, i = blockIdx.x, t0, n0;  // turn: the group whose copy it is
+    const auto take = [&] { ptx::mbarrier_wait<false>(empty + 8 * slot, parity_of_slot); };
+    const auto advance = [&] {
+      if (++slot == P.stages) slot = 0, parity_of_slot ^= 1;
+    };
     const auto give = [&] {
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
-      if (++slot == P.stages) slot = 0, turn ^= 1;
     };
     for (int c = 0; c < ahead; ++c) copy_next();  // of the first tile: W is immutable
     place.tile(i, &t0, &n0);
-    begin(n0);
+    begin(n0, turn);
     ptx::touch_parameters(args);
     ptx::dependency_wait();
     bool next = !place.narrow(valid_rows(a.rows, a.T), stride, &i);
     if (next) {  // no token has the first tile: what the multiplying warps wait for is empty
-      for (int k = place.ahead(); k > 0; --k) {
+      for (int k = place.ahead(); k > 0; --k, advance()) {
+        if (group != 0) continue;
         if (loads) ptx::mbarrier_arrive(full + 8 * slot);
         give();
       }
       for (; ahead > 0; --ahead) copied(), used();
-      next_tile = i, next_copy = 0;
-    } else if (next_tile != static_cast<int>(blockIdx.x)) {
-      next_tile = i + stride;  // the whole first tile is on its way
+      from_tile(i);
     } else {
-      next_tile = i;
+      next_tile += i - static_cast<int>(blockIdx.x);
     }
     for (; ahead < Q.raw; ++ahead) copy_next();
     for (; i < place.tiles(); i += stride, next = true) {
-      if (next) place.tile(i, &t0, &n0), begin(n0);
-      for (int k = 0; k < place.steps; ++k) {
-        take();
-        if (loads) {
-          ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
-          ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Place::kStep, t0, policy);
+      if (next) place.tile(i, &t0, &n0), begin(n0, turn);
+      for (int k = 0; k < place.steps; ++k, advance()) {
+        const bool ends = k % kSteps == kSteps - 1 || k == place.steps - 1;  // a copy
+        if (kGroups == 1 || turn == group) {
+          take();
+          if (loads) {
+            ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
+            ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Place::kStep, t0, policy);
+          }
+          if (k % kSteps == 0) copied();
+          Side coming = side;
+          if (const int then = ends ? k + 1 + (kGroups - 1) * kSteps : k + 1; then < place.steps) ask(then, coming);
+          widen(k, ring + slot * P.stage_bytes());
+          side = coming;
+          if (ends) used(), copy_next();
+          asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+          give();
         }
-        if (k % kSteps == 0) copied();
-        Side coming = side;
-        if (k + 1 < place.steps) ask(k + 1, coming);
-        widen(k, ring + slot * P.stage_bytes());
-        side = coming;
-        if (k % kSteps == kSteps - 1 || k == place.steps - 1) used(), copy_next();
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
-        give();
+        if (kGroups > 1 && ends) turn ^= 1;
       }
       if constexpr (P.has(kFinishResidual)) {  // a slot a warpgroup, as in wgmma_load()
-        for (int g = 0; g < P.groups(); ++g) {
+        for (int g = 0; g < P.groups(); ++g, advance()) {
+          if (group != 0) continue;
           take();
           if (loads) {
             ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
@@ -234,7 +250,7 @@ struct WideningWarp {
 
 /// Grid: at most the tiles.
 template <DType W, class Out, GemmWgmma P, GemmWiden Q>
-__global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_constant__ GemmWgmmaArgs args) {
+__global__ void __launch_bounds__(Q.threads(P), 1) gemm_widened(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
@@ -252,10 +268,10 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_widened(const __grid_cons
   const WgmmaPlace<bf16, P> place(args.g);
   using Warp = WideningWarp<W, Out, P, Q>;
   if (warp >= P.rows / 16) {
-    ptx::registers_down<Warp::kRegisters>();
+    if constexpr (P.wide()) ptx::registers_down<Warp::kRegisters>();
     Warp(args, place, gemm_wgmma_smem).run(base, gemm_wgmma_smem, full, empty);
   } else {
-    ptx::registers_up<Warp::kUp>();
+    if constexpr (P.wide()) ptx::registers_up<Warp::kUp>();
     WgmmaRing<bf16, P> ring(place, base, full, empty);
     wgmma_consume<bf16, Out, P>(args.g, place, ring, gemm_wgmma_smem + P.stages * (P.stage_bytes() + 16) + 16, 0);
   }
