@@ -15,17 +15,18 @@ from tests.conftest import MODELS  # noqa: E402
 from tools.receipt import Receipt  # noqa: E402
 
 KERNELS = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def", "vivace/ops/gpu.cc"]
-HARNESS = ["tests/op_data.py", "tests/op_run.py", "tests/ref/*.py", "tests/gpu/*.py"]
+CASES = ["tests/op_data.py", "tests/op_run.py", "tests/ref/*.py"]
+HARNESS = [*CASES, "tests/gpu/*.py"]
 NATIVE = ["vivace/base/*.h", "vivace/base/*.cc", "vivace/device/*.h", "vivace/device/*.cc", "vivace/exec/*.h", "vivace/exec/*.cc", "vivace/jit/*.h", "vivace/jit/*.cc",
           "vivace/capi/*", "tests/capi/*.cc", "tests/device/*.cc", "tests/exec/*.cc", "tests/exec/*.h", "tests/jit/*.cc"]
 SUITES = {
     "gtest": ("vivace_tests", NATIVE),
-    "ops": ("pytest tests/test_ops.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops.py"]),
+    "ops": ("pytest tests/test_ops.py --device cuda", [*KERNELS, *CASES, "tests/test_ops.py"]),
     "gpu": ("pytest tests/gpu --device cuda", [*KERNELS, *HARNESS]),
     "models": ("pytest tests of whole models --device cuda", [*KERNELS, "vivace/models/**/*.cc", "vivace/models/**/*.h", "vivace/engine/*.cc", "vivace/engine/*.h", "vivace/serve/*.cc", *(f"tests/test_{f}.py" for f in MODELS)]),
-    "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *HARNESS, "tests/test_ops_bad.py"]),
+    "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *CASES, "tests/test_ops_bad.py"]),
     "faults": ("python tests/planted_gpu.py", [*KERNELS, *HARNESS, "tests/planted_gpu.py"]),
-    "sanitize": ("compute-sanitizer python tests/gpu/sanitized.py", [*KERNELS, *HARNESS]),
+    "sanitize": ("compute-sanitizer python tests/gpu/sanitized.py", [*KERNELS, *CASES, "tests/gpu/sanitized.py", "tests/gpu/tool_views.py"]),
 }
 
 
