@@ -86,7 +86,7 @@ def gpu(s, found):
 
 def replays(s, found):
     """As many as there is time for; beside other work on a GPU they take its time slices."""
-    return [Part("gpu-replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 400, {"VIVACE_REPLAYS": "1000000", "VIVACE_REPLAY_SECONDS": os.environ.get("VIVACE_REPLAY_SECONDS", "240")}, limit=400)]
+    return [Part("replays", [*PYTEST, "-s", "tests/gpu/test_gpu.py", "-k", "replays"], 400, {"VIVACE_REPLAYS": "1000000", "VIVACE_REPLAY_SECONDS": os.environ.get("VIVACE_REPLAY_SECONDS", "240")}, limit=400)]
 
 
 def bad(s, found):

@@ -23,6 +23,7 @@ SUITES = {
     "gtest": ("vivace_tests", NATIVE),
     "ops": ("pytest tests/test_ops.py --device cuda", [*KERNELS, *CASES, "tests/test_ops.py"]),
     "gpu": ("pytest tests/gpu --device cuda", [*KERNELS, *HARNESS]),
+    "replays": ("pytest tests/gpu/test_gpu.py -k replays --device cuda", [*KERNELS, *CASES, "tests/gpu/test_gpu.py"]),
     "models": ("pytest tests of whole models --device cuda", [*KERNELS, "vivace/models/**/*.cc", "vivace/models/**/*.h", "vivace/engine/*.cc", "vivace/engine/*.h", "vivace/serve/*.cc", *(f"tests/test_{f}.py" for f in MODELS)]),
     "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *CASES, "tests/test_ops_bad.py"]),
     "faults": ("python tests/planted_gpu.py", [*KERNELS, *HARNESS, "tests/planted_gpu.py"]),
