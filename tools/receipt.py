@@ -104,6 +104,8 @@ class Receipt:
             row["share"] = row["limit_us"] / row["p50_us"]
         if row.get("peer_p50_us") and row.get("p50_us"):
             row["ratio"] = row["peer_p50_us"] / row["p50_us"]
+        if isinstance(row.get("note"), str):
+            row["note"] = row["note"].replace(f"{ROOT}/", "")  # files are named from the root, whatever machine it was
         if errors := row_errors(row):
             raise ValueError(f"receipt row {op} {case}: {'; '.join(errors)}")
         self.data["rows"].append(row)

@@ -194,6 +194,8 @@ def test_receipt_rows_derive_share_and_refuse_zero(house):
     r = receipt.Receipt("x", chip="NVIDIA H200", sources=["vivace/ops/*.h"], command="c", root=house)
     r.row(op="scale", case="T=1", p50_us=4.0, limit_us=1.0, peer_p50_us=8.0)
     assert (r.data["rows"][0]["share"], r.data["rows"][0]["ratio"]) == (0.25, 2.0)
+    r.row(op="scale", case="T=2", note=f"{receipt.ROOT}/tests/x.py: no")
+    assert r.data["rows"][1]["note"] == "tests/x.py: no"
     with pytest.raises(ValueError, match="is null"):
         r.row(op="scale", case="T=1", p50_us=0)
     assert r.write("bench").relative_to(house).as_posix() == "bench/results/h200/x.json"
