@@ -20,7 +20,8 @@ if os.environ.get("VIVACE_TEST_DEVICE", "cpu") == "cpu":
 else:
     from tests.gpu import memory as device
 
-TABLE = {row["name"]: row for row in ops.ops_table()["ops"] if device is None or row["gpu"]}
+OPS = {row["name"]: row for row in ops.ops_table()["ops"]}
+TABLE = {name: row for name, row in OPS.items() if device is None or row["gpu"]}  # on a GPU those with kernels of their own
 DTYPES = {row["name"]: row for row in ops.ops_table()["dtypes"]}
 NUMPY = {
     "f64": np.float64, "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
@@ -47,7 +48,7 @@ def reference(op):
 
 
 def ports(op):
-    return {p["name"]: p for p in TABLE[op]["ports"]}
+    return {p["name"]: p for p in OPS[op]["ports"]}
 
 
 def shape_of(op, port, case):

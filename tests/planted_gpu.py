@@ -196,6 +196,8 @@ FAULTS = [
     ("gemm: prefill with NVFP4 has the other half's scale", K + "gemm/widened.cuh", "kFolds ? lane % 4 / 2 * 16 : 0", "kFolds ? 16 - lane % 4 / 2 * 16 : 0", table("gemm")),
     ("gemm: prefill forgets a format's minimum", K + "gemm/widened.cuh", "static_cast<float>(Row::kZero), first, row.min(j)", "static_cast<float>(Row::kZero), first, 0.0f", table("gemm")),
     ("gemm: prefill takes no zero point off", K + "gemm/widened.cuh", "low -= zero, high -= zero;", "low -= 0 * zero, high -= 0 * zero;", table("gemm")),
+    ("gemm: of two groups that dequantise the second begins with the first one's scales", K + "gemm/widened.cuh", "ask((group ^ turn) * kSteps, side)", "ask(0 * (group ^ turn) * kSteps, side)", table("gemm")),
+    ("gemm: of two groups that dequantise both copy a tile's first elements", K + "gemm/widened.cuh", "next_tile = i, next_copy = group, wrap()", "next_tile = i, next_copy = 0, wrap()", table("gemm")),
     ("gemm: prefill with quantised weights does not wait", K + "gemm/widened.cuh", "ptx::touch_parameters(args);\n    ptx::dependency_wait();\n", "", waits("gemm")),
     ("norm_gemm does not wait", K + "gemm/norm_gemm.cuh", "ptx::touch_parameters(args.norm);\n    ptx::dependency_wait();\n", "", waits("norm_gemm")),
     ("norm_gemm: the end of a row is not in its sum", K + "gemm/norm_gemm.cuh", "if (column(g) < a.H) x[g]", "if (column(g) + kNormGroup < a.H) x[g]", table("norm_gemm")),

@@ -8,6 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.op_data import contents, reference
+from tests.op_run import Run
 from vivace import _core, errors, tune
 
 
@@ -97,3 +99,11 @@ def test_the_command_prints_them_and_reads_a_file(tmp_path):
 def test_tune_refuses_what_is_no_shape(words, tokens):
     with pytest.raises(errors.InvalidArgumentError):
         tune.gemm(tune.weights(words), tune.counts(tokens), ["bf16"])
+
+
+@pytest.mark.parametrize("op, tiles", [("gemm", {(r, t) for r in (64, 128) for t in (128, 192, 256)}), ("gated_gemm", {(64, 128), (64, 256), (128, 128), (128, 256)})])
+def test_cases_take_the_tiles_of_gemm_widened(op, tiles):
+    """What chooses a tile by cycles may move every small case to one of them; large prompts would run what no test does."""
+    cases = [c for c in reference(op).CASES if c.dims["T"] > 64 and c.dtypes["x"] == "bf16" and c.dtypes["w"] not in ("bf16", "f16", "f32")]
+    picked = [_core.picked_kernel(op, 90, **Run(op, c, contents(op, c, "normal")).arguments()) for c in cases]
+    assert {tuple(map(int, m.groups())) for k in picked if (m := re.search(r"gemm_widened<.*GemmWgmma{(\d+), (\d+),", k))} >= tiles

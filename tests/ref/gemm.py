@@ -266,5 +266,13 @@ CASES = [
          shapes={"w_block_scale": (17000, 32)}),
     Case({"T": 70, "N": 17000, "K": 768}, {"x": "bf16", "w": "q4_0", "residual": "bf16", "out": "bf16"}, distributions=("normal",)),
     Case({"T": 250, "N": 4000, "K": 512}, {"x": "bf16", "w": "q4_1", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=100),
+    # Enough outputs for tiles of 128 rows, and of 64 beside 192 and 256 tokens, in formats of each kind.
+    *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": w, "out": "bf16"}, distributions=("normal",), note=note)
+      for t, n, w, note in ((90, 8512, "q4_k", "tiles of 128 x 128"), (90, 8512, "q4_1", "tiles of 128 x 128"), (500, 8320, "q8_0", "tiles of 128 x 256"), (500, 8320, "q5_k", "tiles of 128 x 256"), (500, 4000, "q4_0", "tiles of 64 x 256"))],
+    Case({"T": 380, "N": 4000, "K": 256}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), positive=("w_row_scale",), rows=370, note="tiles of 64 x 192"),
+    *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
+           shapes={"w_block_scale": (n, 16)}, note=note) for t, n, note in ((90, 8512, "tiles of 128 x 128"), (500, 8320, "tiles of 128 x 256"), (500, 4000, "tiles of 64 x 256"))],
+    *[Case({"T": t, "N": n, "K": 256}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale",), ranges={"w_block_zero": (-8, 8)},
+           shapes={"w_block_scale": (n, 2), "w_block_zero": (n, 2)}, note=note) for t, n, note in ((90, 8512, "tiles of 128 x 128"), (500, 8320, "tiles of 128 x 256"), (500, 4000, "tiles of 64 x 256"))],
     Case({"T": 5, "N": 40, "K": 1024}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16", "rows": "i32"}, distributions=("normal", "subnormal"), positive=("w_row_scale",), rows=0),
 ]
