@@ -103,12 +103,16 @@ std::vector<Variant> variants(CUlibrary library) {
     v.kernel = k, v.w = static_cast<DType>(std::atoi(w + 6)), v.act = static_cast<GemmAct>(std::atoi(act + 8));
     std::sscanf(p, "GemmCodes{%d, %d, %d, %d, %d, %d, %d, %5[a-z], %d, (vivace::DType)%d", &v.p.warps_n, &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag, &group, &scale);
     v.p.aligned = flag[0] == 't', v.p.group = group, v.p.scale = static_cast<DType>(scale);
-    if (const char* last = std::strrchr(p, '}')) {  // the last number is the copies' width
+    if (const char* last = std::strrchr(p, '}')) {  // the last one is the copies' width
       while (last > p && last[-1] != ' ') --last;
+      if (std::count(p, last, ',') == 13) {  // then whether it brings x
+        v.p.x_ring = last[0] == 't';
+        for (last -= 2; last[-1] != ' ';) --last;
+      }
       v.p.bulk = last[0] == '(' ? std::atoi(last + 5) : std::atoi(last);
     }
-    std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s", vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles,
-                  v.p.token_tiles, v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.bulk > 0 ? "b" : "");
+    std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s%s", vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles,
+                  v.p.token_tiles, v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.bulk > 0 ? "b" : "", v.p.x_ring ? "x" : "");
     v.name = name;
     int device = 0;
     const int smem = std::min(v.p.smem_bytes(DType::bf16, v.w, v.act, v.p.tokens()), 227 * 1024);  // a launch of fewer tokens may fit
@@ -143,6 +147,13 @@ bool launch(const Variant& v, const GemmArgs& a, cudaStream_t stream) {
     const cuuint64_t dims[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.K) / 4), static_cast<cuuint64_t>(a.N)}, pitch[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.w_stride))};
     const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.pitch(v.w) / 4), static_cast<cuuint32_t>(16 * v.p.row_tiles)}, steps[] = {1, 1};
     if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.w_map), CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, const_cast<void*>(a.w), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+      return false;
+  }
+  if (v.p.x_ring) {
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(a.K / 4), static_cast<cuuint64_t>(a.T)}, pitch[] = {static_cast<cuuint64_t>(a.x_stride * 2)};
+    const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.x_pitch(DType::bf16, v.w, v.act) / 8), static_cast<cuuint32_t>(even_tokens(a.T, v.p.tokens()))}, steps[] = {1, 1};
+    if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.x_map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2, const_cast<void*>(a.x), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       return false;
   }
@@ -197,7 +208,8 @@ int main(int argc, char** argv) {
       if (v.p.bulk > 0 && (s.K % 32 != 0 || row_bytes(v.w, s.K) % 16 != 0)) continue;
       std::vector<uint16_t> first;
       for (int M : tokens) {
-        const bool mine = v.p.bulk > 0 && v.p.token_tiles == 4 ? M >= 32 : M <= 64 ? M <= v.p.tokens() && (v.p.tokens() == 8 || M > v.p.tokens() / 2) : v.p.tokens() == 64;
+        const bool few = M <= v.p.tokens() && (v.p.tokens() == 8 || M > v.p.tokens() / 2);
+        const bool mine = M > 64 ? v.p.bulk == 0 && v.p.tokens() == 64 : v.p.bulk > 0 && v.p.token_tiles == 4 ? M >= 32 : few && (!v.p.x_ring || M > 1);
         if (!mine || v.p.smem_bytes(DType::bf16, v.w, v.act, std::min(M, v.p.tokens())) > 227 * 1024) continue;
         const size_t w_bytes = static_cast<size_t>(row_bytes(v.w, s.K)) * s.N;
         const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / w_bytes, 2, 60)), nodes = std::clamp(copies * 2, 8, 60);

@@ -249,6 +249,15 @@ CASES = [
          note="scales off 16 bytes"),
     Case({"T": 4, "N": 50, "K": 1184}, {"x": "bf16", "w": "i4", "w_block_scale": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal",), positive=("w_block_scale",),
          shapes={"w_block_scale": (50, 10)}, rows=3),
+    # x in rings: all of a long K held; places filled again, by blocks that walk tiles too; tiles of 64 rows, of 32 with 17 and 16 tokens.
+    Case({"T": 2, "N": 40, "K": 12288}, {"x": "bf16", "w": "q4_0", "out": "bf16"}, distributions=("normal",), note="x is held"),
+    Case({"T": 8, "N": 4300, "K": 4608}, {"x": "bf16", "w": "q8_0", "out": "bf16"}, distributions=("normal",), note="x comes again for each tile"),
+    Case({"T": 6, "N": 18, "K": 12800}, {"x": "bf16", "w": "q4_k", "out": "bf16", "rows": "i32"}, distributions=("normal",), rows=5, note="x comes in turns"),
+    Case({"T": 6, "N": 40, "K": 12800}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
+         shapes={"w_block_scale": (40, 800)}, note="x comes in turns"),
+    *[Case({"T": t, "N": n, "K": 2560}, {"x": "bf16", "w": w, "out": "bf16"}, distributions=("normal",), note="x comes in turns") for t, n, w in ((32, 4300, "q4_0"), (30, 4300, "q4_k"), (33, 70, "q4_1"))],
+    Case({"T": 32, "N": 4300, "K": 2304}, {"x": "bf16", "w": "e2m1", "w_block_scale": "e4m3", "w_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("w_block_scale", "w_scale"),
+         shapes={"w_block_scale": (4300, 144)}, note="x comes in turns"),
     # Many tokens and a quantised w: dequantised on the way to the tensor unit.
     Case({"T": 130, "N": 200, "K": 768}, {"x": "bf16", "w": "q4_0", "bias": "bf16", "residual": "bf16", "out": "bf16", "rows": "i32"}, distributions=("normal", "zero"), rows=121),
     Case({"T": 300, "N": 264, "K": 1024}, {"x": "bf16", "w": "q4_1", "out": "bf16"}, {"epilogue": "silu"}, distributions=("normal", "tiny")),

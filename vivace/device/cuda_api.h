@@ -113,7 +113,7 @@ inline constexpr unsigned kGreenDefaultStream = 1;
 
 // CUtensorMap's describers: element types by size (no arithmetic depends on them), 128-byte swizzle,
 // 256-byte L2 fetches, zeros beyond the edges.
-inline constexpr int kMapU8 = 0, kMapU16 = 1, kMapU32 = 2, kMapNoInterleave = 0, kMapNoSwizzle = 0, kMapSwizzle32 = 1, kMapSwizzle64 = 2, kMapSwizzle128 = 3, kMapFetch256 = 3, kMapZeros = 0;
+inline constexpr int kMapU8 = 0, kMapU16 = 1, kMapU32 = 2, kMapU64 = 4, kMapNoInterleave = 0, kMapNoSwizzle = 0, kMapSwizzle32 = 1, kMapSwizzle64 = 2, kMapSwizzle128 = 3, kMapFetch256 = 3, kMapZeros = 0;
 inline constexpr size_t kMapBytes = 128, kMapAlign = 64;
 
 struct GraphUpdateInfo {

@@ -21,7 +21,7 @@ Status encode_map(const WordMapShape& s, void* map) {
   const unsigned box_words = static_cast<unsigned>(s.box_words), box_rows = static_cast<unsigned>(s.box_rows), steps[] = {1, 1, 1, 1};
   const uint64_t dims[] = {words, s.paired ? 8 : rows, 2, rows / 16}, pitches[] = {s.paired ? 2 * pitch : pitch, pitch, 16 * pitch};
   const unsigned box[] = {box_words, s.paired ? 8 : box_rows, 2, box_rows / 16};
-  const Status status = VV_CU_STATUS(cuTensorMapEncodeTiled, map, cu::kMapU32, s.paired ? 4u : 2u, const_cast<void*>(s.data), dims, pitches, box, steps, cu::kMapNoInterleave,
+  const Status status = VV_CU_STATUS(cuTensorMapEncodeTiled, map, s.word_bytes == 8 ? cu::kMapU64 : cu::kMapU32, s.paired ? 4u : 2u, const_cast<void*>(s.data), dims, pitches, box, steps, cu::kMapNoInterleave,
                                      cu::kMapNoSwizzle, cu::kMapFetch256, cu::kMapZeros);
   if (status.ok()) return status;
   return Status(status).with_context(strf("tensor map of %ld rows x %ld words, pitch %ld bytes, boxes of %d rows x %d words", static_cast<long>(s.rows),

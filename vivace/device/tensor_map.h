@@ -21,7 +21,7 @@ struct MapShape {
 /// issued. Errors: Unsupported (a driver without tensor maps), CudaError with the shape where the driver refuses it.
 Status encode_map(const MapShape& shape, void* map);
 
-/// A row-major matrix of 32-bit words, copied in boxes of box_rows rows x box_words words, at most 256 each and whole 16
+/// A row-major matrix of 32-bit (or 64-bit) words, copied in boxes of box_rows rows x box_words words, at most 256 each and whole 16
 /// bytes, which land row behind row, with zeros beyond the matrix's edges.
 struct WordMapShape {
   const void* data;     // as above
@@ -29,6 +29,7 @@ struct WordMapShape {
   int64_t pitch;
   int box_rows, box_words;
   bool paired = false;  // as encode_paired_map() has rows
+  int word_bytes = 4;   // or 8
 };
 Status encode_map(const WordMapShape& shape, void* map);
 

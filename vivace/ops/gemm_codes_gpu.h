@@ -2,6 +2,7 @@
 // grouped_gemm.
 #pragma once
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "vivace/device/tensor_map.h"
@@ -40,7 +41,12 @@ struct GemmCodesGpu {
       {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
       {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
   };
-  static constexpr int kFewTokens = 64, kBulk = 2, kAnyDepth = 2;
+  // The same where it brings x too, two tokens on. Rows behind kAnyDepth fill their places again.
+  static constexpr Policy kRingTactics[] = {
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 8192, true}, {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
+      {2, 4, 1, 2, 1, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
+  };
+  static constexpr int kFewTokens = 64, kBulk = 2, kAnyDepth = 2, kMultiprocessors = 132;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
   static constexpr int split(int64_t N, int64_t K, DType w, Arch arch, bool bulk) {
@@ -57,6 +63,11 @@ struct GemmCodesGpu {
            form(1, true, 0, DType::f32, false, false, true).step_bytes(t) % 16 == 0;
   }
 
+  /// Whether it takes x: several tokens, as the matrix units read them, in rows that start at 16 bytes.
+  static bool ring(const void* x, int64_t stride, DType x_dtype, DType w, Act act, int64_t T, bool x_scaled) {
+    return T > 1 && act == Act::f32 && !x_scaled && x_dtype == Policy::mma(x_dtype, w) && vectorizable(x, stride, x_dtype, 8);
+  }
+
   /// Whether rows of `pitch` bytes at `w` and the steps in them start at 16 bytes.
   static bool aligned(const void* w, int64_t pitch, DType t) {
     return reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && Policy{}.step_bytes(t) % 16 == 0;
@@ -64,17 +75,17 @@ struct GemmCodesGpu {
 
   /// A row of the table for these operands: `form` says all that does not come from the row.
   static constexpr Policy with(Policy p, const Policy& form, DType x, DType w, Act act) {
-    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale, p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.bulk = form.bulk;
+    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale, p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.bulk = form.bulk, p.x_ring = form.x_ring;
     if (p.bulk == 0 && act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
     return p;
   }
-  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false, bool x_scaled = false, bool bulk = false) {
-    return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled, bulk ? kBulk : 0};
+  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false, bool x_scaled = false, bool bulk = false, bool x_ring = false) {
+    return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled, bulk ? kBulk : 0, x_ring};
   }
 
   /// For calls of about T tokens and never more than `most`.
-  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t K, const Policy& form, Arch arch) {
-    if (form.bulk > 0) return pick_bulk(x, w, out, act, T, most, K, form, arch);
+  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K, const Policy& form, Arch arch) {
+    if (form.bulk > 0) return pick_bulk(x, w, out, act, T, most, N, K, form, arch);
     for (const Policy& row : kTactics) {
       const Policy p = with(row, form, x, w, act);
       const bool any = &row - kTactics >= kAnyTokens;
@@ -86,11 +97,17 @@ struct GemmCodesGpu {
   static Status unserved(DType x, DType w, Arch arch) {
     return Status(Code::kUnsupported, strf("x %s with w %s: no tile fits the %d KiB of shared memory of %s; x bf16 is served", name(x), name(w), gemm_smem_limit(arch) / 1024, name(arch)));
   }
-  static Result<Key> pick_bulk(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t K, const Policy& form, Arch arch) {
-    for (const Policy& row : kBulkTactics) {
+  /// Whether 32 rows of W a tile are better than 64: of these a turn of the chip takes as long as one and a half.
+  static bool low(int64_t T, int64_t N, const Policy& p) {
+    const auto turns = [&](int rows) { return ((N + rows - 1) / rows * ((T + p.tokens() - 1) / p.tokens()) * p.cluster + kMultiprocessors - 1) / kMultiprocessors; };
+    return 2 * turns(32) <= 3 * turns(64);
+  }
+  static Result<Key> pick_bulk(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K, const Policy& form, Arch arch) {
+    const std::span<const Policy> rows = form.x_ring ? std::span<const Policy>(kRingTactics) : std::span<const Policy>(kBulkTactics);
+    for (const Policy& row : rows) {
       const Policy p = with(row, form, x, w, act);
-      const bool last = &row == std::end(kBulkTactics) - 1, whole = &row - kBulkTactics < kAnyDepth;
-      if (row.token_tiles == 2 && row.stages == 1 && w != DType::e2m1) continue;  // of other formats it has not been measured
+      const bool last = &row == &rows.back(), whole = &row - rows.data() < kAnyDepth;
+      if (form.x_ring && row.row_tiles == 2 && low(T, N, p)) continue;
       const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
       if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) || p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch)) continue;
       return Key{x, w, out, act, p};
@@ -100,10 +117,10 @@ struct GemmCodesGpu {
 
   /// `kernel` is the template's name.
   static std::string instance(const char* kernel, const Key& k) {
-    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmCodes{%d, %d, %d, %d, %d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d}>", kernel,
+    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmCodes{%d, %d, %d, %d, %d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d, %s}>", kernel,
                              type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k, k.p.row_tiles,
                              k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false",
-                             k.p.group, name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.bulk);
+                             k.p.group, name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.bulk, k.p.x_ring ? "true" : "false");
   }
 
   /// T is the bound that the kernel sees in its arguments.
@@ -117,6 +134,13 @@ struct GemmCodesGpu {
   static Status map(const Key& k, const void* w, int64_t rows, int64_t K, int64_t pitch, kernels::TensorMap* to) {
     if (k.p.bulk == 0) return {};
     return device::encode_map(device::WordMapShape{.data = w, .rows = rows, .words = row_bytes(k.w, K) / 4, .pitch = pitch, .box_rows = 16 * k.p.row_tiles, .box_words = k.p.pitch(k.w) / 4}, to);
+  }
+  /// The same of x [T, K], where it brings that.
+  static Status map_x(const Key& k, const void* x, int64_t T, int64_t K, int64_t stride, kernels::TensorMap* to) {
+    if (!k.p.x_ring) return {};
+    const int bytes = info(k.x).bytes;
+    return device::encode_map(device::WordMapShape{.data = x, .rows = T, .words = K * bytes / 8, .pitch = stride * bytes, .box_rows = kernels::even_tokens(static_cast<int>(T), k.p.tokens()),
+                                                   .box_words = k.p.x_pitch(k.x, k.w, k.act) / 8, .word_bytes = 8}, to);
   }
   /// As many blocks as the chip holds at once where they walk the tiles.
   static void limit(const Key& k, int64_t T, int multiprocessors, exec::Launch* launch) {
@@ -163,8 +187,9 @@ struct GemmCodesGpu {
     Arch arch;
     Visit& visit;
     std::vector<Key> seen = {};
-    void operator()(DType x, DType w, Act act, int64_t T, int64_t K, const Policy& form) {
-      const Result<Key> k = pick(x, w, x == DType::e4m3 ? DType::bf16 : x, act, T, T, K, form, arch);
+    void operator()(DType x, DType w, Act act, int64_t T, int64_t K, Policy form, int64_t N = 24576) {
+      form.x_ring = form.bulk > 0 && ring(nullptr, 8, x, w, act, T, form.x_scaled);
+      const Result<Key> k = pick(x, w, x == DType::e4m3 ? DType::bf16 : x, act, T, T, N, K, form, arch);
       if (!k.ok() || std::find(seen.begin(), seen.end(), *k) != seen.end()) return;
       seen.push_back(*k);
       visit(*k);
@@ -175,13 +200,14 @@ struct GemmCodesGpu {
   static void bulk_instances(Arch arch, Visit& visit) {
     Picks<Visit> one{arch, visit};
     const Policy bulk = form(1, true, 0, DType::f32, false, false, true), aligned = form(1, true), odd = form(1, false);
-    for (const int T : {1, 16, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, bulk);
-    for (const int T : {1, 16}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, bulk);
+    for (const int T : {1, 8, 16, 64}) one(DType::bf16, DType::q4_0, Act::f32, T, 4096, bulk);
+    for (const int T : {1, 2, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, bulk);
+    one(DType::bf16, DType::q4_0, Act::f32, 32, 4096, bulk, 4096);
     one(DType::bf16, DType::q4_0, Act::f32, 1, 4096, form(2, true, 0, DType::f32, false, false, true));
     const DType many = arch == Arch::sm90a ? DType::f16 : DType::bf16;  // of prefill; gemm_widened serves bf16
     for (const DType w : {DType::q4_0, DType::q8_0}) one(many, w, Act::f32, 512, 4096, aligned);
     for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, 1, 4096, bulk);
-    one(DType::bf16, DType::q8_0, Act::f32, 64, 4096, bulk);
+    for (const int T : {16, 64}) one(DType::bf16, DType::q8_0, Act::f32, T, 4096, bulk);
     for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, 1, 4096, bulk);
     for (const DType x : {DType::f16, DType::f32}) one(x, DType::q4_0, Act::f32, 8, 4096, bulk);
     one(DType::f32, DType::bf16, Act::f32, 1, 4096, bulk);
@@ -198,6 +224,8 @@ struct GemmCodesGpu {
       one(x, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, bulk));
       one(DType::e4m3, DType::e4m3, Act::f32, T, 4096, form(1, true, 128, DType::f32, false, true, bulk));
     }
+    for (const int T : {8, 16, 64}) one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
+    one(DType::bf16, DType::i4, Act::f32, 8, 4096, form(1, true, 128, DType::bf16, true, false, true));
     one(DType::f16, DType::i4, Act::f32, 1, 4096, form(1, false, 32, DType::f32, true));
     one(DType::bf16, DType::i8, Act::f32, 1, 4096, form(1, true, 128, DType::f16, false, false, true));
   }

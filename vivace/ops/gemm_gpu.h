@@ -63,9 +63,14 @@ struct GemmGpu {
   }
   /// The ring that fits beside the copies of W.
   static Wgmma ringed(const Wgmma& p, const Widen& q, DType w) { return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes())); }
-  /// The tile of gemm_widened that takes the fewest cycles. A step costs the loading warps, and shared memory, some 850 and 2.5 a token (H200: 128
-  /// tokens 1170 to 1310 by format, 256 tokens 1490 to 1710); of tiles of 64 rows, in the same measure, 750 and one a token, with two groups of them 670. Bits are
-  /// the same in all. q4_0, 4096 x 12288, tiles of 128 rows and these: T = 128 124 us and 71, 256 125 and 72, 512 127 and 106.
+  /// Cycles that a step of 64 elements of K costs the loading warps and shared memory (H200, 128 rows: 1170 to 1310 by format beside 128
+  /// tokens, 1490 to 1710 beside 256).
+  static constexpr int widened_step(const Wgmma& p) {
+    if (p.rows == 128) return 850 + 5 * p.tokens / 2;
+    return Widen::groups(p) > 1 ? 670 : 750 + p.tokens;
+  }
+  /// The tile of gemm_widened that takes the fewest cycles: bits are the same in all. q4_0, 4096 x 12288, tiles of 128 rows and of 64: T = 128
+  /// 124 us and 71, 256 125 and 72, 512 127 and 106.
   static Status pick_widened(const Args& a, Key* k) {
     k->kind = Kind::widened;
     int64_t least = INT64_MAX;
@@ -77,7 +82,7 @@ struct GemmGpu {
         p = ringed(p, q, a.w_dtype);
         if (p.stages < Widen::least_stages(p)) q.raw = 1, p = ringed(p, q, a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
         const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + rows - 1) / rows), waves = (tiles + GemmTiles::kMultiprocessors - 1) / GemmTiles::kMultiprocessors;
-        const int64_t cycles = waves * ((a.K + 63) / 64 * (rows == 128 ? 850 + 5 * tokens / 2 : Widen::groups(p) > 1 ? 670 : 750 + tokens) + 1200 + 3 * tokens);
+        const int64_t cycles = waves * ((a.K + 63) / 64 * widened_step(p) + 1200 + 3 * tokens);
         if (p.stages >= Widen::least_stages(p) && cycles < least) least = cycles, k->wgmma = p, k->widen = q;
       }
     return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_widened fits");  // the first does in every format
@@ -104,8 +109,9 @@ struct GemmGpu {
       const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
       const bool bulk = has_bulk(a, arch);
       const Codes::Policy form = Codes::form(Codes::split(a.N, a.K, a.w_dtype, arch, bulk), bulk || Codes::aligned(a.w, pitch, a.w_dtype), a.block_group, a.scale_dtype,
-                                             a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk);
-      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.T, a.K, form, arch);
+                                             a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk,
+                                             bulk && Codes::ring(a.x, a.x_stride, a.x_dtype, a.w_dtype, a.act, a.T, a.x_block_scale != nullptr));
+      Result<Codes::Key> codes = Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.T, a.N, a.K, form, arch);
       if (!codes.ok()) return std::move(codes).status();
       k.kind = Kind::codes;
       k.codes = *codes;
@@ -212,6 +218,7 @@ struct GemmGpu {
       kernels::GemmCodesArgs codes{};
       codes.g = a;
       VV_TRY(Codes::map(k.codes, a.w, a.N, a.K, row_bytes(a.w_dtype, a.w_stride), &codes.w_map));
+      VV_TRY(Codes::map_x(k.codes, a.x, a.T, a.K, a.x_stride, &codes.x_map));
       launch->set_args(codes);
       Codes::limit(k.codes, a.T, device.info().sm_count, launch);
     }

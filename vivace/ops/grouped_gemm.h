@@ -111,7 +111,7 @@ struct grouped_gemm {
       if (has_wgmma(a, arch)) return Key{{a.x_dtype, a.w_dtype, a.out_dtype, a.act, {}}, tile(a)};
       const int64_t pitch = row_bytes(a.w_dtype, a.K), expert = row_bytes(a.w_dtype, a.w_stride);
       const bool bulk = has_bulk(a, arch), aligned = expert % 16 == 0 && Codes::aligned(a.w, pitch, a.w_dtype);
-      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), a.A, a.K, Codes::form(1, bulk || aligned, 0, DType::f32, false, false, bulk), arch));
+      VV_ASSIGN(const Codes::Key codes, Codes::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, usual_rows(a), a.A, a.N, a.K, Codes::form(1, bulk || aligned, 0, DType::f32, false, false, bulk), arch));
       return Key{codes};
     }
     static std::string instance(const Key& k) {
@@ -157,7 +157,7 @@ struct grouped_gemm {
       std::optional<Codes::Key> last;
       const auto one = [&](DType x, DType w, Act act, int64_t rows, bool aligned) {
         const Codes::Policy form = Codes::form(1, aligned, 0, DType::f32, false, false, bulk && aligned);
-        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 8, 4096, form, arch); k.ok() && last != *k) visit(Key{*(last = *k)});
+        if (const Result<Codes::Key> k = Codes::pick(x, w, x, act, rows, 8, 4096, 4096, form, arch); k.ok() && last != *k) visit(Key{*(last = *k)});
       };
       for (const int64_t rows : {1, 32}) one(DType::bf16, DType::bf16, Act::f32, rows, !wgmma);
       one(DType::bf16, DType::q4_0, Act::f32, 1, true);

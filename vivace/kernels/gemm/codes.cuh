@@ -3,12 +3,13 @@
 //
 // A warp copies 16 rows of W, 256 elements at a time (Hopper: 512, one box of the copy engine), as raw bytes into its own
 // ring and widens them on the way to the matrix units: no barrier but the warp's. x is converted once a block, a
-// panel of K at a time. Products of codes and x are exact; each group's sum is scaled and added in f32, in the
-// order of K. Where P.stays(), blocks walk the tiles and their rings run through.
+// panel of K at a time, or comes by the copy engine as it is (x_ring.cuh). Products of codes and x are exact; each
+// group's sum is scaled and added in f32, in the order of K. Where P.stays(), blocks walk the tiles and their rings run through.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/panel.cuh"
 #include "vivace/kernels/gemm/weights.cuh"
+#include "vivace/kernels/gemm/x_ring.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mbarrier.cuh"
@@ -22,21 +23,27 @@ struct MmaType { using Type = bf16; };
 template <>
 struct MmaType<DType::f16> { using Type = f16; };
 
+/// How x is held: see XPanel and XRing.
+template <class X, class Mma, DType W, GemmAct kAct, GemmCodes P, bool kRing>
+struct HeldX { using Type = XPanel<X, Mma, W, kAct, P>; };
+template <class X, class Mma, DType W, GemmAct kAct, GemmCodes P>
+struct HeldX<X, Mma, W, kAct, P, true> { using Type = XRing<X, W, P>; };
+
 /// A block's tiles: P.rows() rows of W from n0 on times up to P.tokens() tokens, the cluster's share `rank` of K.
 /// Row tiles first, first + stride, ... below `end`: begin() goes to one, and copies run ahead into the next.
 template <class X, DType W, GemmAct kAct, GemmCodes P>
 struct CodesTile {
   using Mma = typename MmaType<P.mma(kTypeOf<X>, W)>::Type;
   using Row = WeightRow<W, Mma, P.aligned>;
-  using Panel = XPanel<X, Mma, W, kAct, P>;
+  using Panel = typename HeldX<X, Mma, W, kAct, P, P.x_ring>::Type;
   static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kFolds = Panel::kFolds, kScaled = !kFolds && (kBlocks || P.group > 0);
   static constexpr bool kHalves = W == DType::q6_k || (P.group == 16 && !kFolds);  // two scales for 32 elements
   static constexpr int kScaleAt = 0, kZeroAt = 16 * P.side_chunks(P.scale_bytes(W)), kSidePitch = P.side_pitch(W);  // of what lies behind W
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
   static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kSlot = P.slot_bytes(W), kRows = 16 * P.row_tiles;
-  static constexpr int kRingBytes = P.ring_bytes(W);
+  static constexpr int kRingBytes = P.ring_bytes(W), kBarrierBytes = P.barrier_bytes(W);
   static constexpr bool kReuse = P.reuse();
-  static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep;
+  static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep, kTakes = P.x_ring ? P.x_run(W) : kGroups;  // kTakes: groups of x at a time
   static constexpr bool kBulk = P.bulk > 0, kWaits = !kBulk || P.group > 0;  // kWaits: some copies are cp.async
   // Groups whose code is interleaved: all of a step where few tokens leave registers for it.
   static constexpr int kTogether = kWPlanes > 1 || Panel::kPlanes > 1 || W == DType::q5_k ? 1 : P.token_tiles > 2 ? (kBulk ? 2 : 1) : kBulk && P.token_tiles == 1 ? kGroups : 2;
@@ -53,15 +60,21 @@ struct CodesTile {
   int lane, wn, wk, rank;
   int first, count;  // steps of K of this rank
   int turn = 0, n0 = 0, slot = 0, parity = 0;  // slot, parity: of the step that is multiplied
-  int next_tile, next_step, stride, end;  // of the step that is copied next
+  int first_tile, next_tile, next_step, stride, end;  // of the step that is copied next
   bool whole = false;  // the panel holds all of this rank's x
 
-  __device__ __forceinline__ CodesTile(const GemmArgs& args, const TensorMap& w_map, int w_row, uint8_t* smem, int tile, int stride_, int end_)
-      : a(args), map(w_map), map_row(w_row), panel(smem + P.barrier_bytes() + kRingBytes, args.T), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
-        rank(ptx::cluster_rank<P.cluster>()), next_tile(tile), stride(stride_), end(end_) {
+  /// x in the memory behind W's ring.
+  __device__ __forceinline__ static Panel held(const GemmArgs& args, const TensorMap* x_map, uint8_t* smem) {
+    uint8_t* const memory = smem + kBarrierBytes + kRingBytes;
+    if constexpr (P.x_ring) return Panel(x_map, memory, ptx::shared_address(smem) + P.w_barrier_bytes(), args.T, static_cast<int>(threadIdx.x) / 32 % P.warps_n, static_cast<int>(threadIdx.x) / 32 / P.warps_n);
+    else return Panel(memory, args.T);
+  }
+  __device__ __forceinline__ CodesTile(const GemmArgs& args, const TensorMap& w_map, int w_row, const TensorMap* x_map, uint8_t* smem, int tile, int stride_, int end_)
+      : a(args), map(w_map), map_row(w_row), panel(held(args, x_map, smem)), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
+        rank(ptx::cluster_rank<P.cluster>()), first_tile(tile), next_tile(tile), stride(stride_), end(end_) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
-    ring = smem + P.barrier_bytes() + warp * (P.stages * kSlot);
-    sums = both_sums = reinterpret_cast<float*>(smem + P.barrier_bytes() + (kReuse ? 0 : kRingBytes + panel.bytes()));
+    ring = smem + kBarrierBytes + warp * (P.stages * kSlot);
+    sums = both_sums = reinterpret_cast<float*>(smem + kBarrierBytes + (kReuse ? 0 : kRingBytes + panel.bytes()));
     pitch = row_bytes(W, a.w_stride);
     const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
     first = static_cast<int>(steps * rank / P.cluster);
@@ -194,8 +207,10 @@ struct CodesTile {
   };
 
   /// Step i into the sums; `at` is its first group's place in the panel, `groups` of them are there.
-  __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
-    constexpr int kRun = is_block(W) && info(W).block == 256 ? 8 : kGroups;  // groups of a super-block
+  __device__ __forceinline__ void multiply(int i, int at, int groups, float (&acc)[P.row_tiles][P.token_tiles][4]) {
+    constexpr bool kSuper = is_block(W) && info(W).block == 256;
+    constexpr int kRun = kSuper || kTakes < kGroups ? 8 : kGroups;  // groups of a super-block, or of x's place
+    static_assert(kTakes % kRun == 0);
 #pragma unroll
     for (int from = 0; from < kGroups; from += kRun) {
       ScaledRow rows[P.row_tiles][2];
@@ -203,17 +218,24 @@ struct CodesTile {
       for (int r = 0; r < P.row_tiles; ++r)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h) + from / kRun * info(W).bytes);
+          static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h) + (kSuper ? from / kRun * info(W).bytes : 0));
           const int row = r * 16 + h * 8 + lane / 4;
           if constexpr (P.group > 0) rows[r][h].scales = side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
           if constexpr (P.zeros) rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1);
         }
+      if constexpr (P.x_ring) {
+        if (from % kTakes == 0) panel.take();
+      }
+      const int base = kSuper ? 0 : from, x_at = (P.x_ring ? from % kTakes : at + from) - base;
       if (groups >= from + kRun) {
 #pragma unroll(kTogether)
-        for (int j = 0; j < kRun; ++j) multiply_group(rows, at + from, j, acc);
+        for (int j = 0; j < kRun; ++j) multiply_group(rows, x_at, base + j, acc);
       } else {
 #pragma unroll 1
-        for (int j = 0; j < groups - from; ++j) multiply_group(rows, at + from, j, acc);
+        for (int j = 0; j < groups - from; ++j) multiply_group(rows, x_at, base + j, acc);
+      }
+      if constexpr (P.x_ring) {
+        if ((from + kRun) % kTakes == 0) panel.leave();
       }
     }
   }
@@ -328,8 +350,9 @@ struct CodesTile {
 #pragma unroll
     for (int s = 0; s < P.stages; ++s) load_next(s);
   }
-  /// Waits for what prefetch() asked for: a block must not end before it has come.
+  /// Waits for what prefetch() and prefetch_x() asked for: a block must not end before it has come.
   __device__ __forceinline__ void drain(int tile) {
+    if constexpr (P.x_ring) panel.drain();
     if constexpr (kWaits) ptx::copy_wait<0>();
     if constexpr (kBulk) {
       for (int s = 0, i = wk; s < P.stages && tile < end && wk < count; ++s) {
@@ -339,30 +362,31 @@ struct CodesTile {
     }
   }
 
-  /// All steps of this warp in a tile, of `tokens` rows of x from row t0 on. Starts after prefetch() and the dependency wait.
+  /// Once for all tiles: asks for rows of x from row t0 on. After prefetch(), a barrier of the block and the dependency wait.
+  __device__ __forceinline__ void prefetch_x(int64_t t0) {
+    if constexpr (P.x_ring) panel.begin(t0, first, count, (end - first_tile + stride - 1) / stride);
+  }
+  /// All steps of this warp in a tile, of `tokens` rows of x from row t0 on.
   __device__ __forceinline__ void run(int64_t t0, int tokens, float (&acc)[P.row_tiles][P.token_tiles][4]) {
-    const X* x = static_cast<const X*>(a.x) + t0 * a.x_stride;
-    const bool wide = reinterpret_cast<uint64_t>(x) % 16 == 0 && a.x_stride * sizeof(X) % 16 == 0;
-    for (int p = 0; p < count; p += kPanelSteps) {
-      const int64_t k = int64_t{first + p} * kStep;
-      if (!whole) {
-        if (p > 0 || P.stays()) __syncthreads();  // the panel before has been read
-        panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
-        if constexpr (P.x_scaled) panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32), static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
-        __syncthreads();
+    if constexpr (P.x_ring) {
+      panel.begin_tile();
+      for (int i = wk; i < count; i += P.warps_k) step(i, 0, acc);
+    } else {
+      const X* x = static_cast<const X*>(a.x) + t0 * a.x_stride;
+      const bool wide = reinterpret_cast<uint64_t>(x) % 16 == 0 && a.x_stride * sizeof(X) % 16 == 0;
+      for (int p = 0; p < count; p += kPanelSteps) {
+        const int64_t k = int64_t{first + p} * kStep;
+        if (!whole) {
+          if (p > 0 || P.stays()) __syncthreads();  // the panel before has been read
+          panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
+          if constexpr (P.x_scaled) panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32), static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
+          __syncthreads();
+        }
+        const int last = min(p + kPanelSteps, count);
+        for (int i = p + wk; i < last; i += P.warps_k) step(i, (i - p) * kGroups, acc);
       }
-      const int last = min(p + kPanelSteps, count);
-      for (int i = p + wk; i < last; i += P.warps_k) {
-        if constexpr (kWaits) ptx::copy_wait<P.stages - 1>();
-        if constexpr (kBulk) ptx::mbarrier_wait<false>(barriers + 8 * slot, parity);
-        __syncwarp();  // every lane's copies are there
-        multiply(i, (i - p) * kGroups, static_cast<int>((a.K - int64_t{first + i} * kStep + 31) / 32), acc);
-        __syncwarp();  // every lane has left the place
-        load_next(slot);
-        if (++slot == P.stages) slot = 0, parity ^= 1;
-      }
+      whole = P.stays() && count <= kPanelSteps;
     }
-    whole = P.stays() && count <= kPanelSteps;
     if constexpr (!kBulk) ptx::copy_wait<0>();
   }
 
@@ -377,6 +401,16 @@ struct CodesTile {
   }
 
  private:
+  /// Step i of this warp; `at` as in multiply().
+  __device__ __forceinline__ void step(int i, int at, float (&acc)[P.row_tiles][P.token_tiles][4]) {
+    if constexpr (kWaits) ptx::copy_wait<P.stages - 1>();
+    if constexpr (kBulk) ptx::mbarrier_wait<false>(barriers + 8 * slot, parity);
+    __syncwarp();  // every lane's copies are there
+    multiply(i, at, static_cast<int>((a.K - int64_t{first + i} * kStep + 31) / 32), acc);
+    __syncwarp();  // every lane has left the place
+    load_next(slot);
+    if (++slot == P.stages) slot = 0, parity ^= 1;
+  }
   /// Sums to the block of the cluster that finishes their rows: [part][token][row of the slice].
   __device__ __forceinline__ void send(const float (&acc)[P.row_tiles][P.token_tiles][4], int tokens) const {
     float* part = sums + (rank * P.warps_k + wk) * P.tokens() * P.sum_stride();
@@ -420,16 +454,20 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) ge
   extern __shared__ __align__(128) uint8_t codes_smem[];
   const GemmArgs& a = args.g;
   if constexpr (P.bulk > 0) ptx::tma_prefetch(args.w_map);
+  if constexpr (P.x_ring) ptx::tma_prefetch(args.x_map);
   const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), tiles_n = (a.N + P.rows() - 1) / P.rows(), block = static_cast<int>(blockIdx.x) / P.cluster, first = block / tiles_t;
   const int stride = P.stays() && tiles_t == 1 ? static_cast<int>(gridDim.x) : tiles_n;
-  CodesTile<X, W, kAct, P> tile(a, args.w_map, 0, codes_smem, first, stride, tiles_n);
-  const int64_t t0 = int64_t{block % tiles_t} * P.tokens();
+  CodesTile<X, W, kAct, P> tile(a, args.w_map, 0, &args.x_map, codes_smem, first, stride, tiles_n);
+  const int tile_tokens = P.x_ring ? even_tokens(a.T, P.tokens()) : P.tokens();  // the copy engine is slow with rows that are not there
+  const int64_t t0 = int64_t{block % tiles_t} * tile_tokens;
   tile.prefetch();  // W is immutable: it is on its way while the predecessor still runs
+  if constexpr (P.x_ring) __syncthreads();  // its barriers are there
   ptx::cluster_arrive<P.cluster>();
   ptx::dependency_wait();
   ptx::launch_dependents();
+  tile.prefetch_x(t0);
   const int64_t M = valid_rows(a.rows, a.T);
-  const int tokens = static_cast<int>(min(M - t0, int64_t{P.tokens()}));
+  const int tokens = static_cast<int>(min(M - t0, int64_t{tile_tokens}));
   if (tokens <= 0) {  // the same in every block of the cluster
     tile.drain(first);
     ptx::cluster_wait<P.cluster>();

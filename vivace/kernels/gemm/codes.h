@@ -5,6 +5,12 @@
 
 namespace vivace::kernels {
 
+/// Tokens of each tile where tiles of at most `most` share T evenly.
+VV_HD constexpr int even_tokens(int T, int most) {
+  const int tiles = (T + most - 1) / most;
+  return tiles > 0 ? (T + tiles - 1) / tiles : 0;
+}
+
 /// W streams as it lies in memory through each warp's own ring of shared memory; a panel of x, converted once
 /// a block, lies beside it. K is dealt to warps_k warps step by step and cut over a cluster. The order of a
 /// sum depends on the weight's shape alone where warps_k and cluster do: not on the tiles, not on T.
@@ -20,6 +26,7 @@ struct GemmCodes {
   DType scale = DType::f32;  // its type
   bool zeros = false, x_scaled = false;  // w_block_zero, x_block_scale are there
   int32_t bulk = 0;          // the copy engine brings W, so many of the steps below at a time; 0: cp.async
+  bool x_ring = false;       // and x, into a ring of places for each warp along K; `panel` elements of K are in all of these
   constexpr bool operator==(const GemmCodes&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -41,7 +48,8 @@ struct GemmCodes {
   VV_HD constexpr int step_bytes(DType w) const { return static_cast<int>(row_bytes(w, step(w))); }
   /// Whether a block goes on to other tiles: its sums have a place beside the ring, which then never empties.
   VV_HD constexpr bool stays() const { return bulk > 0 && cluster == 1 && !reuse(); }
-  VV_HD constexpr int barrier_bytes() const { return bulk > 0 ? (8 * stages * warps_n * warps_k + 127) / 128 * 128 : 0; }
+  VV_HD constexpr int w_barrier_bytes() const { return bulk > 0 ? (8 * stages * warps_n * warps_k + 127) / 128 * 128 : 0; }
+  VV_HD constexpr int barrier_bytes(DType w) const { return w_barrier_bytes() + (x_ring ? (16 * x_places(w) * warps_k + 127) / 128 * 128 : 0); }
   /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
   VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
   /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind the W of all rows.
@@ -69,25 +77,34 @@ struct GemmCodes {
   VV_HD constexpr bool folds(DType x, DType w) const {
     return w == DType::e2m1 && group == 16 && scale == DType::e4m3 && !zeros && !x_scaled && mma(x, w) == DType::bf16;
   }
-  /// Bytes of x's rows in a panel, one token and plane; then of what a token keeps for each 32 elements.
-  VV_HD constexpr int x_pitch(DType x, DType w, GemmAct act) const { return act == GemmAct::q8 ? panel + 16 : panel * 2 + (folds(x, w) ? 64 : 32); }
+  /// Groups of 32 elements of K that a place of x's ring has: a step, or half of it where there are many tokens; and places of a warp along K.
+  VV_HD constexpr int x_run(DType w) const { return step(w) / (token_tiles > 2 && step(w) >= 512 ? 64 : 32); }
+  VV_HD constexpr int x_places(DType w) const { return panel / (32 * x_run(w) * warps_k); }
+  /// Bytes of x's rows in a panel, or a place of the ring, one token and plane; then of what a token keeps for each 32 elements.
+  VV_HD constexpr int x_pitch(DType x, DType w, GemmAct act) const {
+    return act == GemmAct::q8 ? panel + 16 : (x_ring ? 32 * x_run(w) : panel) * 2 + (folds(x, w) ? 64 : 32);
+  }
+  VV_HD constexpr int x_place_bytes(DType x, DType w, int T) const { return (T * x_pitch(x, w, GemmAct::f32) + 127) / 128 * 128; }
   VV_HD constexpr bool has_min(DType w) const { return zeros || w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k; }
   VV_HD static constexpr int starts(DType w, GemmAct act) { return act != GemmAct::q8 ? 0 : w == DType::q6_k ? 2 : 1; }
   VV_HD constexpr int side_bytes(DType w, GemmAct act) const {
     return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8 || x_scaled) + has_min(w));
   }
   VV_HD constexpr int panel_bytes(DType x, DType w, GemmAct act, int T) const {
-    return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * (T < tokens() ? T : tokens()) * x_pitch(x, w, act) + side_bytes(w, act);
+    const int held = T < tokens() ? T : tokens();
+    if (x_ring) return warps_k * x_places(w) * x_place_bytes(x, w, held) + side_bytes(w, act);
+    return (act == GemmAct::q8 ? 1 : planes(x, mma(x, w))) * held * x_pitch(x, w, act) + side_bytes(w, act);
   }
   VV_HD constexpr int smem_bytes(DType x, DType w, GemmAct act, int T) const {
     const int operands = ring_bytes(w) + panel_bytes(x, w, act, T), sums = (stays() ? 2 : 1) * sum_bytes();
-    return barrier_bytes() + (!reuse() ? operands + sums : operands > sums ? operands : sums);
+    return barrier_bytes(w) + (!reuse() ? operands + sums : operands > sums ? operands : sums);
   }
 };
 
-/// Where P.bulk > 0: the map of W as 32-bit words, in boxes of 16 * row_tiles rows x pitch(w) bytes.
+/// Where P.bulk > 0: the map of W as 32-bit words, in boxes of 16 * row_tiles rows x pitch(w) bytes. Where P.x_ring: the map of x
+/// as 64-bit words, in boxes of a tile's rows x x_pitch() bytes.
 struct GemmCodesArgs {
-  TensorMap w_map;
+  TensorMap w_map, x_map;
   GemmArgs g;
 };
 

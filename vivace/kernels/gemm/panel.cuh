@@ -15,6 +15,34 @@ inline constexpr float kSumStartFloat = 12582912.0f;
 template <class T>
 inline constexpr DType kTypeOf = sizeof(T) == 4 ? DType::f32 : sizeof(T) == 1 ? DType::e4m3 : kIsSame<T, f16> ? DType::f16 : DType::bf16;
 
+/// Eight elements with the pairs (0, 4), (1, 5), (2, 6), (3, 7) together.
+__device__ __forceinline__ uint4 paired(uint4 v) {
+  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
+}
+/// Sum of a group of 32: pairs, then pairs of these, and so on.
+template <class X>
+__device__ __forceinline__ float group_sum(const X* group) {
+  float quarter[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float v[8];
+    load<8>(group + i * 8, v);
+    quarter[i] = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  }
+  return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+}
+/// Lane c's operands of a token's group of 32 elements in shared memory, where kFolds in the order that paired() gives.
+template <bool kFolds>
+__device__ __forceinline__ void x_operands(const uint8_t* group, int c, uint32_t (&b)[4]) {
+  if constexpr (kFolds) {
+    const uint4 v = *reinterpret_cast<const uint4*>(group + c * 16);
+    b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
+  } else {
+    const uint2 low = *reinterpret_cast<const uint2*>(group + c * 8), high = *reinterpret_cast<const uint2*>(group + c * 8 + 32);
+    b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
+  }
+}
+
 template <class X, class Mma, DType W, GemmAct kAct, GemmCodes P>
 struct XPanel {
   static constexpr bool kInt = kAct == GemmAct::q8, kMin = P.has_min(W);
@@ -78,11 +106,6 @@ struct XPanel {
     }
   }
 
-  /// Eight elements with the pairs (0, 4), (1, 5), (2, 6), (3, 7) together.
-  __device__ __forceinline__ static uint4 paired(uint4 v) {
-    return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
-  }
-
   /// The same where x needs no conversion: 16 bytes a copy, all of a thread's in flight together.
   __device__ __forceinline__ void copy(const X* from, int64_t stride, int64_t K, int tokens, int groups) const {
     constexpr int kWords = kGroups * 4;
@@ -104,14 +127,7 @@ struct XPanel {
       for (int u = static_cast<int>(threadIdx.x); u < tokens * kGroups; u += P.threads()) {
         const int t = u % tokens, group = u / tokens;
         if (group >= groups) break;
-        float quarter[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float v[8];
-          load<8>(reinterpret_cast<const X*>(x + t * kPitch + group * 64) + i * 8, v);
-          quarter[i] = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-        }
-        sums[group * kTokens + t] = (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
+        sums[group * kTokens + t] = group_sum(reinterpret_cast<const X*>(x + t * kPitch + group * 64));
       }
     }
   }
@@ -119,14 +135,7 @@ struct XPanel {
   /// The lane's operands of plane p: x of token tile m, group j of the panel.
   __device__ __forceinline__ void operands(int p, int m, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
-    if constexpr (kFolds) {
-      const uint4 v = *reinterpret_cast<const uint4*>(x + (p * rows + t) * kPitch + j * 64 + lane % 4 * 16);
-      b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
-      return;
-    }
-    const uint8_t* row = x + (p * rows + t) * kPitch + j * 64 + lane % 4 * 8;
-    const uint2 low = *reinterpret_cast<const uint2*>(row), high = *reinterpret_cast<const uint2*>(row + 32);
-    b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
+    x_operands<kFolds>(x + (p * rows + t) * kPitch + j * 64, lane % 4, b);
   }
   __device__ __forceinline__ void codes(int m, int j, uint32_t& low, uint32_t& high) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   g.x = a.x, g.out = a.out;
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.T = a.A, g.N = a.N, g.K = a.K, g.alpha = 1.0f;
-  CodesTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, codes_smem, block % tiles_n, tiles_n, tiles_n);
+  CodesTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, nullptr, codes_smem, block % tiles_n, tiles_n, tiles_n);
   tile.begin(block % tiles_n);
   tile.prefetch();
   float acc[P.row_tiles][P.token_tiles][4] = {};
