@@ -30,7 +30,7 @@ COPY_RATE = 4.25e12  # bytes a second, measured on the H200: docs/design/030-mem
 PRODUCT_RATE = {"bf16": 790e12, "fp8": 1350e12, "fp8_static": 1350e12, "w8a16": 790e12, "w4a16": 790e12, "int4": 790e12}  # FLOP a second, likewise
 PEER = {("qwen3-8b", "bf16", 1): 7210.0, ("qwen3-8b", "bf16", 8): 12060.0, ("qwen3-0.6b", "bf16", 1): 2780.0}
 # model, precision, kv, sequences
-CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w8a16", "auto", (1,)), ("qwen3-8b", "w4a16", "auto", (1, 8)), ("qwen3-8b", "int4", "auto", (1, 8)),
+CASES = [("qwen3-8b", "bf16", "auto", (1, 8, 32)), ("qwen3-8b", "fp8_static", "auto", (1, 8, 32)), ("qwen3-8b", "fp8", "auto", (1,)), ("qwen3-8b", "w8a16", "auto", (1, 8)), ("qwen3-8b", "w4a16", "auto", (1, 8, 32)), ("qwen3-8b", "int4", "auto", (1, 8, 32)),
          ("qwen3-8b", "bf16", "e4m3", (32,)), ("qwen3-0.6b", "bf16", "auto", (1, 8, 32)),
          ("llama-3.2-1b", "bf16", "auto", (1, 8)), ("smollm2-135m", "bf16", "auto", (1,)), ("qwen3-30b-a3b", "bf16", "auto", (1,))]
 SOURCES = ["vivace/models/decoder/*.cc", "vivace/models/decoder/*.h", "vivace/serve/*.cc", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh",
