@@ -28,7 +28,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 21> kSpills{{
+constexpr std::array<Allowed, 22> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
     {"attention_fed<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
@@ -49,6 +49,7 @@ constexpr std::array<Allowed, 21> kSpills{{
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
     {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "sm_120a: ptxas takes 64 registers by itself; the thread's number, stored first of all and read once behind the loop over K"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 2, false, true}>", 8, Arch::sm121a, "the same of two blocks along K"},
     {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm86, "sm_80: ptxas parks one word around the sines' branches, far below the register limit; heads of 256"},
 }};
 
