@@ -31,14 +31,14 @@ __device__ __forceinline__ float group_sum(const X* group) {
   }
   return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
 }
-/// Lane c's operands of a token's group of 32 elements in shared memory, where kFolds in the order that paired() gives.
+/// A lane's operands of a token's group of 32 elements in shared memory, from its first on: 8 bytes and the 8 that lie 32 behind; where kFolds, 16 as paired() gives them.
 template <bool kFolds>
-__device__ __forceinline__ void x_operands(const uint8_t* group, int c, uint32_t (&b)[4]) {
+__device__ __forceinline__ void x_operands(const uint8_t* lane_x, uint32_t (&b)[4]) {
   if constexpr (kFolds) {
-    const uint4 v = *reinterpret_cast<const uint4*>(group + c * 16);
+    const uint4 v = *reinterpret_cast<const uint4*>(lane_x);
     b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
   } else {
-    const uint2 low = *reinterpret_cast<const uint2*>(group + c * 8), high = *reinterpret_cast<const uint2*>(group + c * 8 + 32);
+    const uint2 low = *reinterpret_cast<const uint2*>(lane_x), high = *reinterpret_cast<const uint2*>(lane_x + 32);
     b[0] = low.x, b[1] = low.y, b[2] = high.x, b[3] = high.y;
   }
 }
@@ -135,7 +135,7 @@ struct XPanel {
   /// The lane's operands of plane p: x of token tile m, group j of the panel.
   __device__ __forceinline__ void operands(int p, int m, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
-    x_operands<kFolds>(x + (p * rows + t) * kPitch + j * 64, lane % 4, b);
+    x_operands<kFolds>(x + (p * rows + t) * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
   }
   __device__ __forceinline__ void codes(int m, int j, uint32_t& low, uint32_t& high) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);

@@ -87,7 +87,7 @@ struct XRing {
   /// The lane's operands of token tile m, group j of the place.
   __device__ __forceinline__ void operands(int, int m, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
-    x_operands<kFolds>(here() + t * kPitch + j * 64, lane % 4, b);
+    x_operands<kFolds>(here() + t * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
   }
   /// Sums of group j, of the two tokens whose products the lane holds.
   __device__ __forceinline__ float2 sum(int m, int j) const { return *reinterpret_cast<const float2*>(sums() + j * kTokens + m * 8 + static_cast<int>(threadIdx.x) % 4 * 2); }
