@@ -16,7 +16,8 @@ from tools.receipt import Receipt  # noqa: E402
 
 KERNELS = ["vivace/base/*.h", "vivace/kernels/**/*.h", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "vivace/ops/ops.def", "vivace/ops/gpu.cc"]
 CASES = ["tests/op_data.py", "tests/op_run.py", "tests/ref/*.py"]
-HARNESS = [*CASES, "tests/gpu/*.py"]
+HARNESS = [*CASES, "tests/gpu/test_*.py", "tests/gpu/*_case.py", "tests/gpu/kernels.py", "tests/gpu/memory.py"]
+SANITIZED = ["tests/gpu/sanitized.py", "tests/gpu/tool_views.py"]
 NATIVE = ["vivace/base/*.h", "vivace/base/*.cc", "vivace/device/*.h", "vivace/device/*.cc", "vivace/exec/*.h", "vivace/exec/*.cc", "vivace/jit/*.h", "vivace/jit/*.cc",
           "vivace/capi/*", "tests/capi/*.cc", "tests/device/*.cc", "tests/exec/*.cc", "tests/exec/*.h", "tests/jit/*.cc"]
 SUITES = {
@@ -26,8 +27,8 @@ SUITES = {
     "replays": ("pytest tests/gpu/test_gpu.py -k replays --device cuda", [*KERNELS, *CASES, "tests/gpu/test_gpu.py"]),
     "models": ("pytest tests of whole models --device cuda", [*KERNELS, "vivace/models/**/*.cc", "vivace/models/**/*.h", "vivace/engine/*.cc", "vivace/engine/*.h", "vivace/serve/*.cc", *(f"tests/test_{f}.py" for f in MODELS)]),
     "bad": ("pytest tests/test_ops_bad.py --device cuda", [*KERNELS, *CASES, "tests/test_ops_bad.py"]),
-    "faults": ("python tests/planted_gpu.py", [*KERNELS, *HARNESS, "tests/planted_gpu.py"]),
-    "sanitize": ("compute-sanitizer python tests/gpu/sanitized.py", [*KERNELS, *CASES, "tests/gpu/sanitized.py", "tests/gpu/tool_views.py"]),
+    "faults": ("python tests/planted_gpu.py", [*KERNELS, *HARNESS, *SANITIZED, "tests/planted_gpu.py"]),
+    "sanitize": ("compute-sanitizer python tests/gpu/sanitized.py", [*KERNELS, *CASES, *SANITIZED]),
 }
 
 

@@ -3,9 +3,10 @@
 
 racecheck, EVEN. It orders a block's accesses by counting barriers a warp has passed, named ones too: once
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
-(test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
-nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
-for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_widened and norm_gemm
+(test_racecheck.py), and of blocks of a cluster that differ those on the two sides of a later barrier of the
+cluster. So it gets the missing turns: barriers of one group, or block, alone, behind its loop, which order nothing
+between these. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
+for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_codes, gemm_widened and norm_gemm
 are run with an arrival of every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes
 otherwise depends on scores.
 
@@ -34,6 +35,19 @@ EVEN = [
      "    for (int i = count; i < (steps + P.parts() - 1) / P.parts(); ++i)\n"
      "      asm volatile(\"bar.sync %0, %1;\" ::\"r\"(s.wk + 1), \"n\"(32 * P.warps_n) : \"memory\");\n"
      "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);"),
+    # Warps whose share of K is shorter prepare fewer places of x: turns up to the first share's, which has the most.
+    (K + "gemm/codes.cuh", "      for (int i = wk; i < count; i += P.warps_k) step(i, 0, acc);\n",
+     "      for (int i = wk; i < count; i += P.warps_k) step(i, 0, acc);\n"
+     "      if constexpr (Panel::kFolds || Panel::kMin)\n"
+     "        if (const int most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + P.warps_k - 1) / P.warps_k * Panel::kRuns; most > Panel::kPlaces || !panel.ready)\n"
+     "          for (int n = panel.ready ? 0 : panel.runs; n < most; ++n) ptx::named_barrier<Panel::kThreads>(1 + wk);\n"),
+    # Blocks of a cluster whose share of K is shorter fill fewer panels.
+    (K + "gemm/codes.cuh", "      whole = P.stays() && count <= kPanelSteps;\n",
+     "      whole = P.stays() && count <= kPanelSteps;\n"
+     "      if constexpr (P.cluster > 1)\n"
+     "        for (int n = (count + kPanelSteps - 1) / kPanelSteps, most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + kPanelSteps - 1) / kPanelSteps; n < most; ++n) __syncthreads(), __syncthreads();\n"),
+    (K + "gemm/x_ring.cuh", "ptx::mbarrier_init(full + 8 * (kPlaces + p), P.warps_n);", "ptx::mbarrier_init(full + 8 * (kPlaces + p), kThreads);"),
+    (K + "gemm/x_ring.cuh", "      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);\n", "      ptx::mbarrier_arrive(read);\n"),
     (K + "attention/tile.cuh", "    for (; b < past; b += kStride) {\n      ptx::copy_wait<P.stages - 2>();",
      "    int turns = 0;\n    for (; b < past; b += kStride, ++turns) {\n      ptx::copy_wait<P.stages - 2>();"),
     (K + "attention/tile.cuh", "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free",
