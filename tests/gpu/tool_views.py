@@ -3,15 +3,14 @@
 
 racecheck, EVEN. It orders a block's accesses by counting barriers a warp has passed, named ones too: once
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
-(test_racecheck.py). So it gets the missing turns: barriers of one group, or block, alone, behind its loop, which order
-nothing between these. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
+(test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
+nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
 for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_codes, gemm_widened and norm_gemm
 are run with an arrival of every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes
 otherwise depends on scores.
 
 A wait at the cluster's barrier does not end under racecheck before every warp of the block waits there, though all have arrived:
-warps that fill a ring or make rows, and wait for the cluster behind that, do so before. In some runs it reports gemm_codes' copies into
-its ring, between the barrier's arrival and its wait, beside another block's sums behind the next barrier (545b85e).
+warps that fill a ring or make rows, and wait for the cluster behind that, do so before.
 """
 from pathlib import Path
 
@@ -41,15 +40,6 @@ EVEN = [
      "      if constexpr (Panel::kFolds || Panel::kMin)\n"
      "        if (const int most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + P.warps_k - 1) / P.warps_k * Panel::kRuns; most > Panel::kPlaces || !panel.ready)\n"
      "          for (int n = panel.ready ? 0 : panel.runs; n < most; ++n) ptx::named_barrier<Panel::kThreads>(1 + wk);\n"),
-    # Blocks of a cluster whose share of K is shorter fill fewer panels.
-    (K + "gemm/codes.cuh", "      whole = P.stays() && count <= kPanelSteps;\n",
-     "      whole = P.stays() && count <= kPanelSteps;\n"
-     "      if constexpr (P.cluster > 1)\n"
-     "        for (int n = (count + kPanelSteps - 1) / kPanelSteps, most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + kPanelSteps - 1) / kPanelSteps; n < most; ++n) __syncthreads(), __syncthreads();\n"),
-    # Copies between the two halves of a cluster's first barrier are not ordered by its second: where sums take the ring's place, which that one guards, there is no first.
-    (K + "gemm/codes.cuh", "  ptx::cluster_arrive<P.cluster>();\n  ptx::dependency_wait();\n", "  if constexpr (!P.reuse()) ptx::cluster_arrive<P.cluster>();\n  ptx::dependency_wait();\n"),
-    (K + "gemm/codes.cuh", "    tile.drain(first);\n    ptx::cluster_wait<P.cluster>();\n", "    tile.drain(first);\n    if constexpr (!P.reuse()) ptx::cluster_wait<P.cluster>();\n"),
-    (K + "gemm/codes.cuh", "    tile.run(t0, tokens, acc);\n    ptx::cluster_wait<P.cluster>();\n", "    tile.run(t0, tokens, acc);\n    if constexpr (!P.reuse()) ptx::cluster_wait<P.cluster>();\n"),
     (K + "gemm/x_ring.cuh", "ptx::mbarrier_init(full + 8 * (kPlaces + p), P.warps_n);", "ptx::mbarrier_init(full + 8 * (kPlaces + p), kThreads);"),
     (K + "gemm/x_ring.cuh", "      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);\n", "      ptx::mbarrier_arrive(read);\n"),
     (K + "attention/tile.cuh", "    for (; b < past; b += kStride) {\n      ptx::copy_wait<P.stages - 2>();",
