@@ -28,7 +28,7 @@ struct Allowed {
   Arch before;  // only on chips before this one
   const char* why;
 };
-constexpr std::array<Allowed, 22> kSpills{{
+constexpr std::array<Allowed, 21> kSpills{{
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
     {"attention_fed<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
     {"attention_fed<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
@@ -44,7 +44,6 @@ constexpr std::array<Allowed, 22> kSpills{{
     {"norm_micro<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a, "sm_120a: a column, stored before the sums and read once where codes are written"},
     {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a, "sm_120a: an address, stored and read once, some fifty instructions apart"},
     {"gemm_codes<", "GemmCodes{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2, false}>", 8, Arch::sm121a, "sm_120a, q4_0: two blocks a multiprocessor leave 128 registers; a word stored before the loop over K, read once behind it"},
-    {"gemm_codes<", "GemmCodes{4, 2, 1, 1, 2, 1, 2048, false, 0, vivace::DType::f32, false, false, 0, false}>", 8, Arch::sm86, "sm_80, q4_k: three blocks a multiprocessor leave 80 registers; one word, stored and read once"},
     {"grouped_gemm<", "GemmCodes{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0, false}>", 28, Arch::sm86, "sm_80, q4_k: three blocks a multiprocessor leave 80 registers; places of a thread's copies, read where a step's are issued"},
     {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 widen e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
