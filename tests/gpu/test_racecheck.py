@@ -1,4 +1,4 @@
-"""What racecheck says of named barriers that groups of warps pass unequally often: the reason for tool_views.py."""
+"""What racecheck says of small kernels that are right: the reasons for tool_views.py."""
 import re
 import shutil
 import subprocess
@@ -35,3 +35,10 @@ def test_racecheck_takes_one_lanes_arrival_for_its_warp_for_a_race():
     found = reported("arrival_case.py")
     assert not found & {"loads_all", "matrix_all"}, found
     assert found == {"loads_one", "matrix_one"}, "this version of the tool follows __syncwarp(): drop the arrivals of EVEN of tool_views.py and run the kernels as they are"
+
+
+def test_racecheck_takes_copies_before_a_clusters_barrier_for_a_race():
+    found = reported("cluster_case.py")
+    assert "stores" not in found, found
+    assert {"stores_racing", "copies_racing"} <= found, "the tool no longer sees a real race"
+    assert "copies" in found, "this version of the tool orders copies: drop the stores to gemm_codes' ring of EVEN of tool_views.py and run the kernel as it is"

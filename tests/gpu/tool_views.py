@@ -11,6 +11,9 @@ otherwise depends on scores.
 
 A wait at the cluster's barrier does not end under racecheck before every warp of the block waits there, though all have arrived:
 warps that fill a ring or make rows, and wait for the cluster behind that, do so before.
+
+Nor does that barrier order copies (cp.async) that have landed, and what another block of the cluster then writes in their place; stores it
+does order (test_racecheck.py). Where gemm_codes' sums take the place of W's ring, each warp writes its ring again, by stores.
 """
 from pathlib import Path
 
@@ -40,6 +43,13 @@ EVEN = [
      "      if constexpr (Panel::kFolds || Panel::kMin)\n"
      "        if (const int most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + P.warps_k - 1) / P.warps_k * Panel::kRuns; most > Panel::kPlaces || !panel.ready)\n"
      "          for (int n = panel.ready ? 0 : panel.runs; n < most; ++n) ptx::named_barrier<Panel::kThreads>(1 + wk);\n"),
+    (K + "gemm/codes.cuh", "    if constexpr (!kBulk) ptx::copy_wait<0>();\n",
+     "    if constexpr (!kBulk) ptx::copy_wait<0>();\n"
+     "    if constexpr (kReuse && kWaits && P.cluster > 1) {\n"
+     "      __syncwarp();\n"
+     "      volatile uint32_t* const words = reinterpret_cast<uint32_t*>(ring);\n"
+     "      for (int at = lane; at < P.stages * kSlot / 4; at += 32) words[at] = words[at];\n"
+     "    }\n"),
     (K + "gemm/x_ring.cuh", "ptx::mbarrier_init(full + 8 * (kPlaces + p), P.warps_n);", "ptx::mbarrier_init(full + 8 * (kPlaces + p), kThreads);"),
     (K + "gemm/x_ring.cuh", "      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);\n", "      ptx::mbarrier_arrive(read);\n"),
     (K + "attention/tile.cuh", "    for (; b < past; b += kStride) {\n      ptx::copy_wait<P.stages - 2>();",
