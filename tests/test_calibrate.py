@@ -43,7 +43,7 @@ def test_static_scales_err_about_as_dynamic_ones(name):
 def test_scales_are_magnitudes_over_the_largest_code():
     """Places in the order of the step: checked against what observe() shows of the same prompt."""
     core = open_core(TINY / "llama_untied", "bf16", max_batch=2)
-    seen = [(op, port, np.frombuffer(raw, np.float32).reshape(shape)) for op, port, raw, shape in core.observe([(t, i, 0, i == 19) for i, t in enumerate(IDS[:20])])]
+    seen = [(op, port, np.frombuffer(raw, np.float32).reshape(shape)) for op, port, raw, shape, _ in core.observe([(t, i, 0, i == 19) for i, t in enumerate(IDS[:20])])]
     inputs = [np.abs(v[:20] if i < 8 else v[:1]).max() for i, v in enumerate(
         [v for op, port, v in seen if port == "out" and op in ("norm", "attention", "gated_gemm")])]
     got = core.calibrate([IDS[:20]], 100.0)

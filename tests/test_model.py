@@ -57,7 +57,7 @@ def observed(core, ids):
     """Values [4, width] that the ops of one step over `ids` leave, in order."""
     core.start(0)
     seen = core.observe([(t, i, 0, True) for i, t in enumerate(ids)])
-    return [np.frombuffer(raw, np.float32).reshape(len(ids), -1)[ROWS] for _, _, raw, shape in seen if shape[0] == len(ids) and raw]
+    return [np.frombuffer(raw, np.float32).reshape(len(ids), -1)[ROWS] for _, _, raw, shape, _ in seen if shape[0] == len(ids) and raw]
 
 
 @pytest.mark.parametrize("name", HUB)

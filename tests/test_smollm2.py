@@ -143,13 +143,14 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("plan", ["w8a16", "fp8", "int4", "w4a16"])
 def test_plans_cost_on_the_device_what_they_cost_on_the_host(folder, plan):
-    """The same roundings, summed in another order: `vivace verify` against bf16 over two prompts and their answers."""
+    """The same roundings, summed in another order: `vivace verify` against bf16 over two prompts and their answers. The error of all logits is no
+    measure here: 8 rows of 207 have 25 to 36 % of its square in fp8, and on the host alone it is 13.6 to 14.9 % by what keys and values are kept in."""
     texts = [prompt(name)["ids"] + prompt(name)["greedy"]["f32"]["tokens"] for name in ("bicycle", "paint")]
     host, device = (verify(folder, precision=plan, against="bf16", prompts=texts, context=256, device=d) for d in ("cpu", DEVICE))
     apart = max(abs(device[k] / host[k] - 1) for k in ("perplexity", "perplexity_against"))
-    said = "perplexity {perplexity:.4g} for {perplexity_against:.4g} ({perplexity_change:+.2%}), logits {logits_error:.2%} off, same choice {same_choice:.1%}"
+    said = "perplexity {perplexity:.4g} for {perplexity_against:.4g} ({perplexity_change:+.2%}), logits {logits_error:.2%} off, {row_error:.2%} in the median row, same choice {same_choice:.1%}"
     ROWS.append({"op": "e2e", "case": f"model=smollm2-135m-instruct,against=bf16,device={DEVICE.partition(':')[0]},metric=verify", "dtype": plan, "tool": "pytest", "max_err": apart, "bound": 0.03,
-                 "pass": apart <= 0.03 and abs(device["logits_error"] / host["logits_error"] - 1) <= 0.1, "note": f"{device['tokens']} tokens; device: {said.format(**device)}; host: {said.format(**host)}"})
+                 "pass": apart <= 0.03 and abs(device["row_error"] / host["row_error"] - 1) <= 0.1, "note": f"{device['tokens']} tokens; device: {said.format(**device)}; host: {said.format(**host)}"})
     assert ROWS[-1]["pass"], ROWS[-1]["note"]
 
 

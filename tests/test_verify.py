@@ -17,6 +17,7 @@ def test_figures_are_those_of_the_logits():
     got = verify(TINY / "llama_untied", precision="fp8", against="bf16", prompts=PROMPTS, device=DEVICE)
     a, b = (np.concatenate([decode(open_core(TINY / "llama_untied", plan, max_batch=32), ids, 32) for ids in PROMPTS]).astype(np.float64) for plan in ("bf16", "fp8"))
     assert got["logits_error"] == pytest.approx(np.linalg.norm(b - a) / np.linalg.norm(a), rel=1e-6)
+    assert got["row_error"] == pytest.approx(np.median(np.linalg.norm(b - a, axis=1) / np.linalg.norm(a, axis=1)), rel=1e-6)
     assert got["max_error"] == pytest.approx(np.abs(b - a).max(), rel=1e-6)
     log = [x - np.log(np.exp(x).sum(1, keepdims=True)) for x in (a, b)]
     rows = [i for i in range(90) if i not in (49, 89)]
@@ -33,6 +34,14 @@ def test_errors_along_the_layers_grow_from_nothing(name, places):
     errors = [row["error"] for row in got["layers"]]
     assert places is None or len(errors) == places
     assert errors[0] == 0 and 0 < next(e for e in errors if e) < 0.2 and got["logits_error"] > 0
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2", "qwen3_moe", "gpt2"])
+def test_a_plan_that_keeps_queries_apart_has_the_same_places(name):
+    """f32 has products of queries alone, as wide as the residual stream here; bf16 has one of queries, keys and values."""
+    errors = [row["error"] for row in verify(TINY / name, precision="f32", against="bf16", prompts=PROMPTS, device=DEVICE)["layers"]]
+    assert len(errors) >= 1 + 2 * 2
+    assert 0 < min(errors) and max(errors) < 0.1
 
 
 def test_a_plan_against_itself_is_the_same():

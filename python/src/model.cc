@@ -150,7 +150,7 @@ nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>
     }
     nb::list shape;
     for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size() * sizeof(float)), shape));
+    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size() * sizeof(float)), shape, t.stride[0]));
     return {};
   }));
   return seen;

@@ -375,7 +375,7 @@ def cmd_verify(args) -> int:
         return 0
     for row in r["layers"]:
         print(f"{row['place']:>4} {row['op']:<10} error {row['error']:.2e}")
-    print(f"{args.precision} against {args.against}, {r['tokens']} tokens: logits {r['logits_error']:.2e} relative, {r['max_error']:.3g} at most; divergence {r['divergence']:.2e}; "
+    print(f"{args.precision} against {args.against}, {r['tokens']} tokens: logits {r['logits_error']:.2e} relative, {r['row_error']:.2e} in the median row, {r['max_error']:.3g} at most; divergence {r['divergence']:.2e}; "
           f"same choice {r['same_choice']:.1%}; perplexity {r['perplexity']:.4g} against {r['perplexity_against']:.4g} ({r['perplexity_change']:+.2%})")
     return 0
 
