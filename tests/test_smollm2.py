@@ -150,7 +150,7 @@ def test_plans_cost_on_the_device_what_they_cost_on_the_host(folder, plan):
     apart = max(abs(device[k] / host[k] - 1) for k in ("perplexity", "perplexity_against"))
     said = "perplexity {perplexity:.4g} for {perplexity_against:.4g} ({perplexity_change:+.2%}), logits {logits_error:.2%} off, {row_error:.2%} in the median row, same choice {same_choice:.1%}"
     ROWS.append({"op": "e2e", "case": f"model=smollm2-135m-instruct,against=bf16,device={DEVICE.partition(':')[0]},metric=verify", "dtype": plan, "tool": "pytest", "max_err": apart, "bound": 0.03,
-                 "pass": apart <= 0.03 and abs(device["row_error"] / host["row_error"] - 1) <= 0.1, "note": f"{device['tokens']} tokens; device: {said.format(**device)}; host: {said.format(**host)}"})
+                 "pass": apart <= 0.03 and abs(device["row_error"] / host["row_error"] - 1) <= 0.05, "note": f"{device['tokens']} tokens; device: {said.format(**device)}; host: {said.format(**host)}"})
     assert ROWS[-1]["pass"], ROWS[-1]["note"]
 
 
