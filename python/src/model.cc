@@ -135,7 +135,8 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
   return result;
 }
 
-/// Steps like step() and gives [(op, port, bytes, shape)] of every f32 or bf16 value between ops, as f32.
+/// Steps like step() and gives [(op, port, bytes, shape, stride)] of every f32 or bf16 value between ops, as f32, rows one behind the
+/// other; `stride`: elements from one row to the next where they lay.
 nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
   std::vector<engine::TokenRow> r;
   for (const auto& [token, pos, slot, sample] : rows) r.push_back({token, pos, slot, sample});

@@ -39,7 +39,8 @@ def verify(path_or_name, *, precision: str, against: str = "bf16", prompts=None,
     targets = np.concatenate([np.array([*one[1:], -1]) for one in ids])
     said = targets >= 0  # the last token of a prompt has no successor
     perplexity = [float(np.exp(-np.mean(log[said, targets[said]]))) for log in (log_b, log_a)]
-    return {"precision": precision, "against": against, "tokens": int(len(targets)), "layers": layers, "logits_error": _relative(b, a), "row_error": float(np.median([_relative(y, x) for x, y in zip(a, b)])), "max_error": float(np.abs(b - a).max()),
+    return {"precision": precision, "against": against, "tokens": int(len(targets)), "layers": layers, "logits_error": _relative(b, a),
+            "row_error": float(np.median([_relative(y, x) for x, y in zip(a, b)])), "max_error": float(np.abs(b - a).max()),
             "divergence": float(np.mean(np.sum(np.exp(log_a) * (log_a - log_b), axis=1))), "same_choice": float(np.mean(a.argmax(1) == b.argmax(1))),
             "perplexity": perplexity[0], "perplexity_against": perplexity[1], "perplexity_change": perplexity[0] / perplexity[1] - 1}
 
