@@ -54,13 +54,13 @@ def latent(S, Hq, L, runs):
     return lambda: merged(ops.latent_attention, randn(S, Hq, 576), Hq, 512, runs, cache=randn(S, L, 576), slot=slots(S), scale=192**-0.5)
 
 
-def micro(S, L, runs):
+def block_scaled(S, L, runs):
     def codes():
         return torch.randint(0, 256, (S, L, 8, 64), device=GPU, dtype=torch.uint8)
 
     def scales():
         return (torch.rand(S, L, 8, 8, device=GPU) + 0.1).to(E4M3)
-    return lambda: merged(ops.attention_micro, randn(S, 32, 128), 32, 128, runs, k=codes(), v=codes(), k_scales=scales(), v_scales=scales(), slot=slots(S))
+    return lambda: merged(ops.attention_block_scaled, randn(S, 32, 128), 32, 128, runs, k=codes(), v=codes(), k_scales=scales(), v_scales=scales(), slot=slots(S))
 
 
 def scaled(T, mask):
@@ -103,7 +103,7 @@ def work():
     for S, Hq, L, runs in ((1, 128, 1024, 8), (1, 128, 8192, 32), (16, 128, 4096, 4), (64, 128, 4096, 1), (64, 16, 4096, 2)):
         yield "latent_attention", f"T={S},Hq={Hq},L={L},E=576,C=512,N={runs}", latent(S, Hq, L, runs), copies_of(S * L * 1152), S * L * 1152, 2 * S * Hq * L * 1088
     for S, L, runs in ((1, 8192, 32), (1, 32768, 32), (16, 4096, 2), (64, 4096, 1)):
-        yield "attention_micro", f"T={S},Hq=32,Hkv=8,L={L},D=128,N={runs}", micro(S, L, runs), copies_of(S * L * 1152), S * L * 8 * 144, 4 * S * L * 32 * 128
+        yield "attention_block_scaled", f"T={S},Hq=32,Hkv=8,L={L},D=128,N={runs}", block_scaled(S, L, runs), copies_of(S * L * 1152), S * L * 8 * 144, 4 * S * L * 32 * 128
     for T in (4096, 8192, 16384):
         for mask in ("causal", "full"):
             yield "scaled_attention", f"T={T},L={T},Hq=32,Hkv=8,D=128,mask={mask}", scaled(T, mask), 1, T * 128 * (3 * 32 + 16), 4 * T * T * 32 * 128 // (2 if mask == "causal" else 1)

@@ -27,7 +27,7 @@ def run(command) -> dict:
 
 def ours(args) -> dict:
     data = run([sys.executable, "-m", "vivace.cli", "bench", "--json", "--device", "cpu", "--model", args.gguf, "--threads", str(args.threads), "--context",
-                str(args.context), "--chunk", str(args.chunk), "--steps", str(args.steps), "--prompt-tokens", str(args.prompt)])
+                str(args.context), "--prefill-chunk", str(args.prefill_chunk), "--steps", str(args.steps), "--prompt-tokens", str(args.prompt)])
     step, prefill = data["rows"]
     return {"step": step["p50_us"], "step_p99": step["p99_us"], "prefill": prefill["p50_us"], "load_s": data["load_s"],
             "rss_mb": data["peak_rss_mb"], "cases": (step["case"], prefill["case"]), "n": step["n"]}
@@ -46,7 +46,7 @@ def main() -> None:
     p.add_argument("--peer-python", required=True)
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--context", type=int, default=1024)
-    p.add_argument("--chunk", type=int, default=512)
+    p.add_argument("--prefill-chunk", type=int, default=512)
     p.add_argument("--steps", type=int, default=128)
     p.add_argument("--prompt", type=int, default=512)
     p.add_argument("--rounds", type=int, default=5)

@@ -82,7 +82,7 @@ def prefill_floor_us(report, precision) -> float:
 
 def warm(models, parts) -> None:
     """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
-    code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), chunk=int(sys.argv[5]), max_batch=int(sys.argv[6]), invariance=sys.argv[7]).close()"
+    code = "import sys, vivace; vivace.load_model(sys.argv[1], device='cuda', precision=sys.argv[2], kv_dtype=sys.argv[3], random_weights=True, context=int(sys.argv[4]), prefill_chunk=int(sys.argv[5]), max_batch=int(sys.argv[6]), invariance=sys.argv[7]).close()"
     room = lambda name, precision, kv, batch, invariance="class": (name, precision, kv, 2 * POSITION, PROMPT, batch, invariance)  # noqa: E731
     jobs = {room(name, precision, kv, batch) for name, precision, kv, batches in CASES for batch in batches} | {room(*CASES[0][:3], ROOM)} if "cases" in parts else set()
     jobs |= {(name, precision, "auto", max(at) + 1, CURVE_CHUNK, batch, "class") for name, precision, rows, at in CURVES for batch in rows} if "curves" in parts else set()
@@ -113,7 +113,7 @@ def steps(vivace, add, count, name, precision, kv, batches) -> None:
     from vivace.bench import bench_text_model
 
     for room, batch in [(b, b) for b in batches] + [(ROOM, 1)] * ((name, precision, kv) == CASES[0][:3]):
-        with load(vivace, name, precision, room, kv_dtype=kv, context=2 * POSITION, chunk=PROMPT) as model:
+        with load(vivace, name, precision, room, kv_dtype=kv, context=2 * POSITION, prefill_chunk=PROMPT) as model:
             report = model.report()
             alone = batch == 1 and kv == "auto" and room == batch
             step, *prefills = bench_text_model(model, steps=count, prompt_tokens=PROMPT, batch=batch, position=POSITION, in_turn=20 if alone else 0)
@@ -134,7 +134,7 @@ def strict(vivace, add) -> None:
     for room in rooms:
         before = {}
         for invariance in ("class", "strict"):
-            with load(vivace, name, precision, room, context=2 * POSITION, chunk=PROMPT, invariance=invariance) as model:
+            with load(vivace, name, precision, room, context=2 * POSITION, prefill_chunk=PROMPT, invariance=invariance) as model:
                 rows = dict(zip(("step", "prefill"), bench_text_model(model, steps=100, prompt_tokens=PROMPT, position=POSITION)))
                 times = []
                 for _ in range(3):
@@ -162,7 +162,7 @@ def beside(vivace, add, models) -> None:
         begun = time.monotonic()
         peer = Peer(ROOT / "bench/configs" / name, POSITION)
         seconds = time.monotonic() - begun
-        with load(vivace, name, "bf16", 1, context=2 * POSITION, chunk=PROMPT) as model:
+        with load(vivace, name, "bf16", 1, context=2 * POSITION, prefill_chunk=PROMPT) as model:
             ours, theirs = [], []
             for _ in range(5):
                 ours.append(bench_text_model(model, steps=100, prompt_tokens=8, position=POSITION)[0])
@@ -178,7 +178,7 @@ def beside(vivace, add, models) -> None:
 def curves(vivace, add, models) -> None:
     for name, precision, batches, positions in CURVES:
         for batch in batches if not models or name in models else []:
-            with load(vivace, name, precision, batch, context=max(positions) + 1, chunk=CURVE_CHUNK) as model:
+            with load(vivace, name, precision, batch, context=max(positions) + 1, prefill_chunk=CURVE_CHUNK) as model:
                 report = model.report()
                 for position in positions:
                     step = model.profile(rows=batch, position=position)["step_us"]
@@ -189,7 +189,7 @@ def budget(vivace, add, models) -> None:
     """A step by kinds of launch, in the order in which they come up first: each alone, and what the step is faster without it."""
     for name, precision, batches in BUDGET:
         for batch in batches if not models or name in models else []:
-            with load(vivace, name, precision, batch, context=2 * POSITION, chunk=PROMPT) as model:
+            with load(vivace, name, precision, batch, context=2 * POSITION, prefill_chunk=PROMPT) as model:
                 p, report = model.profile(rows=batch, position=POSITION, in_step=True), model.report()
                 where = f"model={name},batch={batch},ctx={POSITION}"
                 for at, g in enumerate(p["groups"]):
@@ -216,7 +216,7 @@ def jitter(vivace, add) -> None:
 
     name, precision, count, run = JITTER
     seconds = []
-    with load(vivace, name, precision, 1, context=2 * POSITION, chunk=PROMPT) as model:
+    with load(vivace, name, precision, 1, context=2 * POSITION, prefill_chunk=PROMPT) as model:
         report = model.report()
         request = dict(prompt=[(i * 7919 + 13) % report["vocab"] for i in range(POSITION)], max_tokens=run + 4, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
                        presence=0.0, frequency=0.0, seed=0, stop=[])
@@ -305,7 +305,7 @@ def main() -> None:
                 commit=os.environ.get("VIVACE_COMMIT", "dirty"), command="python bench/bench_llm_device.py" + (" --parts curves" if only else ""), versions={"vivace": vivace.__version__}, sources=SOURCES, limits={"copy_bytes_per_s": COPY_RATE})
 
     def add(report, precision, case, tool="host clock", **row):
-        tactic = f"launches={report['launches']} ahead={report['ahead']}" if report else "process"
+        tactic = f"launches={report['launches']} max_in_flight_steps={report['max_in_flight_steps']}" if report else "process"
         r.row(op="e2e", case=case, dtype=precision, tactic=tactic, tool=tool, **row)
         r.write("bench")  # a run that is cut short keeps what it has
         limit = f"limit {row['limit_us']:9.1f}  {row['p50_us'] / row['limit_us']:.2f} x  " if row.get("limit_us") else ""

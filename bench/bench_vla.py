@@ -4,7 +4,7 @@
 
 `predict` is the wall: u8 frames in pageable host memory to actions on the host. `context` and `actions` are replays of
 the launches of the two graphs, `replay` of both in a row; of pi0fast `actions` is one token, `predict` and `replay` all of them. Floors are those of
-docs/design/080-policy-step.md; peers were measured on the same chip on an earlier day, so their ratio says less than one
+lab/notes/080-policy-step.md; peers were measured on the same chip on an earlier day, so their ratio says less than one
 measured in turn. metric=jitter: calls back to back, and paced. metric=frames: predict() with frames that are not
 of the network's size, which host, link and resize_pad have to do with. metric=start: from the start of a process to the first actions of a
 checkpoint of that shape, its file in the page cache and its kernels in the kernel cache.
@@ -89,7 +89,7 @@ def load(name, precision, views, batch=1, horizon=50):
     import vivace
 
     return vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=horizon, num_steps=10, batch=batch,
-                             prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_codes=CODES, random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None)
+                             prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_action_tokens=CODES, random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None)
 
 
 def tag_of(name, views, batch=1, horizon=50) -> str:

@@ -90,6 +90,10 @@ def gpu_case(op, variant, T, H):
         ("im2col", "conv1d"): Case({"N": frames, "H": 1, "W": T // frames, "C": 1280, "T": T, "K": 3840}, bf("x", "out"), {"kernel_w": 3, "pad_w": 1}),
         ("resize_pad", "triangle"): Case({"T": frames, "H": 480, "W": 640, "C": 3, "OH": 224, "OW": 224}, {"x": "u8", "out": "u8"}, ranges={"x": (0, 256)}),
         ("resize_pad", "linear"): Case({"T": frames, "H": 480, "W": 640, "C": 3, "OH": 224, "OW": 224}, {"x": "u8"} | bf("out"), {"filter": "linear"}, ranges={"x": (0, 256)}),
+        ("stft_mel", "30s"): Case({"B": frames, "N": 480000, "W": 400, "F": 201, "M": 80, "T": 3000 * frames}, {"x": "f32", "window": "f32", "filters": "f32", "out": "f32", "peak": "f32"}, positive=("window", "filters")),
+        ("mel_clamp", "30s"): Case({"B": frames, "M": 80, "T": 3000 * frames}, {"x": "f32", "peak": "f32"} | bf("out"), ranges={"x": (-10.0, 3.0), "peak": (1.0, 3.0)}),
+        ("lstm_cell", "vad"): Case({"T": T, "H": 128}, {"gates": "f32", "cell": "f32", "out": "f32"}),
+        ("resample", "44100"): Case({"B": frames, "N": 44100, "U": 160, "K": 134, "O": 16000}, {"x": "f32", "filter": "f32", "out": "f32"}, {"down": 441, "first": -66}),
         ("repeat_heads", "4x"): Case({"T": T, "Hkv": max(1, H // 512), "Hq": 4 * max(1, H // 512), "D": 128}, bf("x", "out")),
         ("softmax", "rows"): Case(one, bf("x", "out")),
         ("rope", "half"): Case({"T": T, "N": H // 128, "D": 128, "R": 64}, bf("x", "out") | {"inv_freq": "f32", "pos": "i32"}, ranges=pos, values=freq),
@@ -113,7 +117,7 @@ GPU_VARIANTS = {
     "norm": ("rms", "add_rms", "add_rms_fp8", "rms_fp8_row", "layer"), "act_mul": ("swiglu", "swiglu_fp8", "gelu_split"),
     "cast": ("copy", "fp8", "f32"), "softmax": ("rows",), "rope": ("half",), "qkv_rope": ("split", "norm"), "embedding": ("bf16",),
     "quantize": ("tensor", "row", "block"), "dequantize": ("row",), "gate_residual": ("add", "gated"), "reduce": ("amax", "sum"), "fill": ("value",),
-    "im2col": ("patches", "conv1d"), "resize_pad": ("triangle", "linear"), "repeat_heads": ("4x",),
+    "im2col": ("patches", "conv1d"), "resize_pad": ("triangle", "linear"), "stft_mel": ("30s",), "mel_clamp": ("30s",), "resample": ("44100",), "lstm_cell": ("vad",), "repeat_heads": ("4x",),
 }
 _DRAW = {"logits": "f32", "token": "i32", "temperature": "f32", "seed": "i64", "step": "i32"}
 _OPTIONS = {"seed": (0, 1 << 30), "step": (0, 1000), "top_k": (40, 41), "top_p": (0.95, 0.950001), "temperature": (0.7, 0.700001), "counts": (0, 2), "repetition": (1.1, 1.100001)}

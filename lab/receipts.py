@@ -52,7 +52,7 @@ def gemm(facts, path):
         limit = max(moved / facts["limits"]["read_TBs"] / 1e6, flops / peak / 1e6)
         r.row(op="gemm", case=f"M={M},N={N},K={K}", dtype=dtype, tactic=best["tactic"], p50_us=best["us"], bytes=moved, flops=flops, limit_us=limit,
               peer="cublaslt" if peer else None, peer_p50_us=peer["us"] if peer else None, max_err=best["bound"], **({"bound": 1.0, "pass": best["bound"] <= 1} if dtype == "bf16" else {}),
-              note="max_err in units of the bound of f32 sums, which e4m3 sums in the tensor unit may pass (docs/design/010-gemm.md); cold weights"
+              note="max_err in units of the bound of f32 sums, which e4m3 sums in the tensor core may pass (lab/notes/010-gemm.md); cold weights"
                    + ("; fast_accum" if best["tactic"].endswith("f") else "") + parts.get((dtype, M, N, K), ""))
     return r.write("bench")
 
@@ -63,7 +63,7 @@ BLOCK_BYTES = {"q4_0": 18 / 32, "q4_1": 20 / 32, "q4_k": 144 / 256, "q6_k": 210 
 
 
 def shipped_codes(w, M, N, K):
-    """The tile that the op takes, as codes_bench names it (vivace/ops/gemm_codes_gpu.h)."""
+    """The tile that the op takes, as codes_bench names it (vivace/ops/gemm_weight_only_gpu.h)."""
     if round(BLOCK_BYTES[w] * K) % 16 or w == "q6_k":  # its steps are no whole 16 bytes
         return "4.2.1.1/3 c1 p4096u"
     cut = 2 if N <= 32 * 127 and K >= 512 * 8 else 1
@@ -78,12 +78,12 @@ def shipped_codes(w, M, N, K):
 
 
 def codes(facts, path):
-    """Products with quantised weights: the tile that the op takes, beside cuBLASLt's bf16 product of the same shape."""
+    """Products with quantized weights: the tile that the op takes, beside cuBLASLt's bf16 product of the same shape."""
     r = receipt("codes", facts, "lab/gemm/codes_bench codes.cubin rows.jsonl", [*CODES, "lab/gemm/codes_*"])
     for row in lines(path):
         w, act, M, N, K = (row[k] for k in ("w", "act", "M", "N", "K"))
         if M > 64 and act == "f32" and not row["tactic"].endswith("2.4.2.4/1 c1 p2048b"):
-            continue  # gemm_widened's, in prefill.json
+            continue  # gemm_mixed_input's, in prefill.json
         strict = M > 64 and row["tactic"].endswith("2.4.2.4/1 c1 p2048b")  # the cut of few tokens: what one invariance class would cost
         if row["tactic"].split(" ", 2)[2] != ("4.2.2.8/2 c1 p512" if M > 64 else shipped_codes(w, M, N, K)) and not strict:
             continue
@@ -95,7 +95,7 @@ def codes(facts, path):
 
 
 def prefill(facts, path):
-    """Many tokens with quantised weights, through the op, beside its bf16 product of the same shape and torch's in the same run."""
+    """Many tokens with quantized weights, through the op, beside its bf16 product of the same shape and torch's in the same run."""
     r = receipt("prefill", facts, "lab/gemm/prefill_bench.py --rows rows.jsonl", ["vivace/kernels/gemm/widened.*", "vivace/kernels/gemm/w*.cuh", "vivace/ops/gemm_gpu.h", "lab/gemm/prefill_bench.py", "bench/measure.py"])
     for row in lines(path):
         w, M, N, K = (row[k] for k in ("w", "M", "N", "K"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 COUNTED = {"test_result": None, "test_same_bits": "same_bits", "test_row_count": "row_count"}
-MODELS = ("model_steps", "pages", "fp4", "int4", "layer_stream", "drafts", "calibrate", "verify", "policy", "demo")  # whole models, where --device says
+MODELS = ("model_steps", "pages", "fp4", "int4", "layer_stream", "drafts", "calibrate", "verify", "policy", "policy_forms", "demo")  # whole models, where --device says
 
 
 def pytest_addoption(parser):
@@ -49,6 +49,9 @@ def pytest_runtest_makereport(item, call):
         given = re.sub(r"[^\w.+/-]+", "_", getattr(getattr(item, "callspec", None), "id", ""))
         row |= {"op": model, "case": f"test={name}" + (f",with={given}" if given else "")}
     elif "case" in p:
+        if "op" in p and os.environ["VIVACE_TEST_DEVICE"].startswith("cuda"):
+            from tests.case_kernels import fingerprints  # it imports what --device decides
+            row["kernel"] = fingerprints(row["op"], p["case"])
         row |= {"case": p["case"].id + (f",values={p['distribution']}" if "distribution" in p else ""), "dtype": next(iter(p["case"].dtypes.values()))}
     item.config.receipt_rows.append(row)
 

@@ -48,10 +48,42 @@ class Fake:
         return (self.device, self.device_id)
 
 
-def of(array, **options):
-    """A NumPy array as a producer; extension dtypes (bf16, fp8) by `dtype=`."""
+def of(array, kind=Fake, **options):
+    """A NumPy array as a producer of a kind; extension dtypes (bf16, fp8) by `dtype=`."""
     options.setdefault("dtype", {"float32": "f32", "float16": "f16", "int32": "i32", "uint8": "u8"}.get(array.dtype.name))
     strides = [s // array.itemsize for s in array.strides]
-    fake = Fake(array.ctypes.data, shape=array.shape, strides=strides, **options)
+    fake = kind(array.ctypes.data, shape=array.shape, strides=strides, **options)
     fake.array = array
     return fake
+
+
+class _Exchange(ctypes.Structure):
+    """DLPackExchangeAPI; what nobody calls here is null."""
+
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p), ("allocate", ctypes.c_void_p), ("from_object", ctypes.c_void_p),
+                ("to_object", ctypes.c_void_p), ("view_of_object", ctypes.c_void_p), ("current_work_stream", ctypes.c_void_p)]
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
+def _view_of_object(producer, out):
+    out[0] = producer.managed.tensor
+    return 0
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+def _current_work_stream(device_type, device_id, out):
+    out[0] = None
+    return 0
+
+
+_TABLE_NAME = b"dlpack_exchange_api"  # a capsule borrows its name
+_table = _Exchange(1, 3, None, None, None, None, ctypes.cast(_view_of_object, ctypes.c_void_p), ctypes.cast(_current_work_stream, ctypes.c_void_p))
+
+
+class Table(Fake):
+    """A producer whose type has DLPack's C exchange table, as torch's from 2.10 on; its __dlpack__ must not be asked."""
+
+    __dlpack_c_exchange_api__ = _new(ctypes.addressof(_table), _TABLE_NAME, None)
+
+    def __dlpack__(self, **options):
+        raise AssertionError("the table is there")

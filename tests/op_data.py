@@ -5,6 +5,7 @@
 import functools
 import importlib
 import inspect
+import math
 import os
 
 import gguf
@@ -47,8 +48,15 @@ def reference(op):
         return None
 
 
+@functools.cache
 def ports(op):
     return {p["name"]: p for p in OPS[op]["ports"]}
+
+
+@functools.cache
+def sizes(shape):
+    """The expressions of a shape, compiled."""
+    return tuple(compile(expression.strip().replace("/", "//"), expression, "eval") for expression in shape.split(","))
 
 
 def shape_of(op, port, case):
@@ -56,13 +64,10 @@ def shape_of(op, port, case):
     given = case.shapes.get(port, ports(op)[port]["shape"])
     if not isinstance(given, str):
         return tuple(given)
-    dims = []
-    for expression in given.split(","):
-        try:
-            dims.append(int(eval(expression.replace("/", "//"), {"__builtins__": {}}, dict(case.dims))))
-        except (NameError, SyntaxError) as e:
-            raise ValueError(f"{op}: case {case.id} gives no size for '{expression}' of port {port}: {e}") from None
-    return tuple(dims)
+    try:
+        return tuple(int(eval(size, {"__builtins__": {}}, case.dims)) for size in sizes(given))
+    except (NameError, SyntaxError) as e:
+        raise ValueError(f"{op}: case {case.id} gives no size for port {port}, {given}: {e}") from None
 
 
 def is_block(dtype):
@@ -72,8 +77,7 @@ def is_block(dtype):
 def row_bytes(dtype, shape):
     """Bytes of one entry of the outermost axis."""
     d = DTYPES[dtype]
-    inner = int(np.prod(shape[1:])) if len(shape) > 1 else 1
-    return inner // d["block"] * d["bytes"]
+    return math.prod(shape[1:]) // d["block"] * d["bytes"]
 
 
 class Slot:
@@ -223,8 +227,9 @@ def distributions(op, case):
     return case.distributions if any(is_random(op, case, p) for p in case.dtypes) else case.distributions[:1]
 
 
-def contents(op, case, distribution):
-    """port -> bytes for every port that is read. Deterministic."""
+def contents(op, case, distribution, most=None):
+    """port -> bytes for every port that is read. Deterministic. Of random ports of more than `most` elements the rows repeat, an
+    odd number of them."""
     rng = np.random.default_rng([case.seed, (*DISTRIBUTIONS, "nonfinite").index(distribution)])
     out = {}
     for port, dtype in case.dtypes.items():
@@ -242,7 +247,10 @@ def contents(op, case, distribution):
         elif port in case.positive:
             value = np.exp2(rng.uniform(-1, 1, shape))
         elif dtype in FLOATS or is_block(dtype):
-            value = draw(distribution, dtype, shape, rng)
+            held = shape[0] if most is None or np.prod(shape) <= most else min(shape[0], max(1, most * shape[0] // int(np.prod(shape))) | 1)
+            rows = encode(draw(distribution, dtype, (held, *shape[1:]), rng), dtype)
+            out[port] = rows if held == shape[0] else rows[np.arange(shape[0]) % held]
+            continue
         elif 0 in shape:
             value = np.zeros(shape)
         else:
@@ -271,7 +279,7 @@ def expected(op, case, data):
             inputs[port] = value[:n] if by_row(op, port) else value
     inputs = Inputs(inputs, case)
     ref = reference(op).ref
-    extra = {"dims": case.dims} if "dims" in inspect.signature(ref).parameters else {}
+    extra = {name: value for name, value in (("dims", case.dims), ("valid", n)) if name in inspect.signature(ref).parameters}
     with np.errstate(all="ignore"):
         written = ref(**{k: v.copy() for k, v in inputs.items()}, **case.attrs, **extra, dtypes=case.dtypes)
     return inputs, written

@@ -51,7 +51,7 @@ def has_contents(op, case):
         shape = shape_of(op, port, case)
         try:
             value = given(np.random.default_rng(0), shape) if callable(given) else given
-        except IndexError:  # it sets elements that these sizes lack
+        except (IndexError, ValueError):  # it sets elements that these sizes lack, or is of other sizes
             return False
         if np.size(value) != math.prod(shape):
             return False
@@ -79,7 +79,7 @@ def draws(op, case, rng):
     for _ in range(DRAWS):
         fixed = ("S", "B", "E", "T", "A") if tables else ("S", "B", "E")  # what slots, offsets and tables point into
         dims = {k: v if k in fixed or rng.random() < 0.3 else rng.choice(LADDERS.get(k, SIZES)) for k, v in case.dims.items()}
-        dims = getattr(reference(op), "fit", lambda dims, case: dims)(dims, case)  # what follows from other dims
+        dims = getattr(reference(op), "derived_dims", lambda dims, case: dims)(dims, case)  # what follows from other dims
         if {"D", "Dv"} <= set(dims) and rng.random() < 0.7:
             dims["Dv"] = dims["D"]
         dtypes, kind, one = dict(case.dtypes), rng.random(), rng.choice(FLOATS3)
@@ -115,7 +115,7 @@ def search(op, capability):
                 bytes_, flops = ops.cost(op, **given)
             except (vivace.Error, ValueError):
                 continue  # these make no call
-            free = () if hasattr(reference(op), "fit") else dims.values()  # dims that follow from others would count twice
+            free = () if hasattr(reference(op), "derived_dims") else dims.values()  # dims that follow from others would count twice
             if kernel not in wanted or flops > MOST_FLOPS or math.prod(free) > 1 << 34:
                 continue
             cost = bytes_ + flops / 16

@@ -53,6 +53,50 @@ def test_dlpack_refusals():
     assert (x == 1).all()
 
 
+@pytest.mark.parametrize("base", [dlpack_fake.Fake, dlpack_fake.Table])
+def test_negative_views_are_refused(base):
+    """torch has tensors whose values are their memory's, negated; DLPack hands that memory out as it is. Twice: the second call knows the type."""
+    class Lazy(base):
+        says = False
+
+        def is_neg(self):
+            if isinstance(self.says, Exception):
+                raise self.says
+            return self.says
+
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)
+    want, got = np.zeros_like(x), np.zeros_like(x)
+    ops.norm(x, out=want)
+    for _ in range(2):
+        given, out = dlpack_fake.of(x, Lazy), dlpack_fake.of(got, Lazy)
+        ops.norm(given, out=out)
+        assert np.array_equal(got, want)
+        got[...] = 7
+        for negated, port in ((given, "x"), (out, "out")):
+            negated.says = True
+            with pytest.raises(vivace.InvalidLayoutError, match=f"norm: port {port}: it is a negative view: a Lazy whose .*resolve_neg"):
+                ops.norm(given, out=out)
+            with pytest.raises(vivace.InvalidLayoutError, match="view: it is a negative view"):
+                vivace.view(negated, dtype="f32", shape=(2, 8))
+            negated.says = RuntimeError("broken")
+            with pytest.raises(vivace.InvalidArgumentError, match=f"port {port}: Lazy.is_neg.. failed: RuntimeError: broken"):
+                ops.norm(given, out=out)
+            negated.says = False
+        assert (got == 7).all()
+
+
+def test_lazy_views_of_torch():
+    torch = pytest.importorskip("torch")
+    x, out = torch.ones(2, 8), torch.zeros(2, 8)
+    turned = torch.complex(x, x).conj()
+    for lazy, error in ((turned.imag, vivace.InvalidLayoutError), (torch._neg_view(x), vivace.InvalidLayoutError), (turned, vivace.InvalidDTypeError)):
+        with pytest.raises(error, match="port x"):
+            ops.norm(lazy, out=out)
+    assert not out.any()
+    ops.norm(turned.imag.resolve_neg(), out=out)
+    assert torch.allclose(out, -x, atol=1e-5)
+
+
 def test_dlpack_capsule_lives_until_replay():
     class Owner(dlpack_fake.Fake):
         pass

@@ -11,7 +11,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 import vivace
 from vivace import _core, fetch
-from vivace.text import _LLAMA3, _QWEN2, load_text
+from vivace.text import load_text
+from vivace.tokenizer_rules import LLAMA3, QWEN2
 
 TEXTS = (Path(__file__).parent / "fixtures/text/founding.txt").read_text()
 EDGES = ["", " ", "  ", "\n", " \n ", "a  b", "a \n\n b", "\t\tx", "it's  It'S I'LL we'Re 'ſx 'd'", "abc123456 7", "１２３ ①②Ⅻ", "x\u00a0\u3000y", "...!?\r\n\r\nz", "日本語テキスト", "a\u2028b",
@@ -23,7 +24,7 @@ def steps(kind):
     if kind in ("gpt2", "digits"):
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         return level if kind == "gpt2" else pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), level])
-    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(_LLAMA3 if kind == "llama3" else _QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA3 if kind == "llama3" else QWEN2), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -141,6 +142,8 @@ def test_bytes_that_are_no_text(pair):
     (lambda j: j["model"]["vocab"].update(again=0), vivace.CorruptDataError, "two tokens have id 0"),
     (lambda j: j["model"]["vocab"].update(far=1 << 40), vivace.CorruptDataError, "outside"),
     (lambda j: j["added_tokens"].append({"id": 5, "content": "w", "lstrip": True}), vivace.UnsupportedError, "with lstrip"),
+    # a text with the id of a name that steers: found by fuzz_tokenizer, plain text became the name
+    (lambda j: j["added_tokens"].extend([{"id": 5, "content": "w"}, {"id": 5, "content": "<|v|>"}]), vivace.CorruptDataError, "two added tokens have id 5"),
     (lambda j: j.pop("model"), vivace.Error, "model")])
 def test_what_is_refused(tmp_path, change, error, what):
     tok = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))

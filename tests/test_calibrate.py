@@ -24,7 +24,7 @@ def cache(tmp_path, monkeypatch):
 
 def static_core(path, scales, **options):
     open_core(path, "bf16")
-    return _core.load_text_model(str(path), **{**dict(device=DEVICE, precision="fp8_static", kv_dtype="auto", threads=2, context=0, max_batch=32, chunk=128, act_scales=scales), **options})
+    return _core.load_text_model(str(path), **{**dict(device=DEVICE, precision="fp8_static", kv_dtype="auto", threads=2, context=0, max_batch=32, prefill_chunk=128, act_scales=scales), **options})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,9 +71,9 @@ def test_kept_until_the_checkpoint_the_percentile_or_the_prompts_change(tmp_path
     first = calibrate.act_scales(folder, PROMPTS, device=DEVICE)
     assert calibrate.act_scales(folder, PROMPTS, device=DEVICE) == first and len(loads) == 1
     kept = [p for p in (tmp_path / "cache/calibration").glob("*.json") if p.name != "digests.json"]
-    kept[0].write_text(kept[0].read_text()[:40])  # cut off
+    kept[0].write_text(kept[0].read_text()[:140])  # cut off
     assert calibrate.act_scales(folder, PROMPTS, device=DEVICE) == first and len(loads) == 2
-    assert json.loads(kept[0].read_text())["plan"] == "fp8_static"
+    assert json.loads(kept[0].read_text().partition("\n")[2])["plan"] == "fp8_static"
     calibrate.act_scales(folder, PROMPTS, percentile=99.0, device=DEVICE)
     calibrate.act_scales(folder, PROMPTS[:1], device=DEVICE)
     assert len(loads) == 4
@@ -82,6 +82,21 @@ def test_kept_until_the_checkpoint_the_percentile_or_the_prompts_change(tmp_path
     save_file(weights, folder / "model.safetensors")
     calibrate.act_scales(folder, PROMPTS, device=DEVICE)
     assert len(loads) == 5
+
+
+def test_kept_scales_of_another_number_are_made_again(tmp_path):
+    """What another version kept, whole and under the same name, for a plan with other products."""
+    options = dict(device=DEVICE, precision="fp8_static", calibration=PROMPTS)
+    with vivace.load_model(TINY / "llama_untied", **options) as model:
+        want = model.generate_ids(IDS[:5], max_tokens=6).tokens
+    folder = calibrate.Cache(tmp_path / "cache" / "calibration")
+    [name] = [f.name for f in (tmp_path / "cache" / "calibration").glob("*.json") if f.name != "digests.json"]
+    whole = json.loads(folder.read(name))
+    for scales in (whole["act_scales"][:3], whole["act_scales"] * 2):
+        folder.write(name, json.dumps(whole | {"act_scales": scales}).encode())
+        with vivace.load_model(TINY / "llama_untied", **options) as model:
+            assert model.generate_ids(IDS[:5], max_tokens=6).tokens == want
+        assert json.loads(folder.read(name)) == whole
 
 
 def test_answers_through_load_model():
@@ -120,7 +135,7 @@ def test_nan_activations_are_named(tmp_path):
     weights = load_file(folder / "model.safetensors")
     weights["model.embed_tokens.weight"][7] = np.nan
     save_file(weights, folder / "model.safetensors")
-    with pytest.raises(vivace.UnsupportedError, match="an activation of place 0 is NaN"):
+    with pytest.raises(vivace.UnsupportedError, match="an activation of quantization point 0 is NaN"):
         calibrate.act_scales(folder, [[1, 7]], device=DEVICE)
 
 

@@ -63,9 +63,45 @@ def test_offsets(offsets, says):
         ops.attention(q=q.array, k=k.array, v=v.array, out=out.array, slot=slot("i32", [0, 2]).array, k_offsets=slot("i32", offsets).array, mask="full")
 
 
+@pytest.mark.parametrize("op", ["norm", "norm_block_scaled", "gate_residual"])
+@pytest.mark.parametrize("row, says", [(2, r"ada_row\[1\] is 2, wanted 0 to 1"), (-1, r"ada_row\[1\] is -1"), (10**6, r"ada_row\[1\] is 1000000")])
+def test_rows_of_a_table(op, row, says):
+    out = Slot("u8", (3, 16)).fill(7) if op == "norm_block_scaled" else Slot("f32", (3, 32)).fill(7)
+    ports = {"x": slot("f32", np.ones((3, 32))), "gate": slot("f32", np.ones((2, 32))), "ada_row": slot("i32", [0, row, 99]), "rows": slot("i32", [2]), "out": out}
+    ports |= {"residual": slot("f32", np.ones((3, 32)))} if op != "gate_residual" else {}
+    ports |= {"scales": Slot("e4m3", (6,)), "tensor_scale": slot("f32", [1.0])} if op == "norm_block_scaled" else {}
+    call = lambda: getattr(ops, op)(**{n: s.array for n, s in ports.items()})  # noqa: E731
+    before = out.bytes.copy()
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=f"{op}: " + says):
+        call()
+    out.pull()
+    assert np.array_equal(out.bytes, before)
+    ports["ada_row"].bytes[1] = np.array([1], np.int32).view(np.uint8)
+    ports["ada_row"].push()
+    with ops.checked():
+        call()  # the third row is not valid
+    out.pull()
+    assert not np.array_equal(out.bytes, before)
+
+
 def test_spread_offsets():
     with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=r"spread_offsets: offsets\[2\] is 9, wanted 3 to 8"):
         ops.spread_offsets(offsets=slot("i32", [0, 3, 9]).array, slot=Slot("i32", (8,)).array, pos=Slot("i32", (8,)).array)
+
+
+def test_groups():
+    """Offsets that fall would have groups share rows; those beyond x are clamped in this mode too."""
+    ports = {"x": slot("f32", np.ones((5, 4))), "w": slot("f32", np.ones((2, 3, 4))), "offsets": slot("i32", [0, 4, 2]), "out": Slot("f32", (5, 3)).fill(0x7F)}
+    before = ports["out"].bytes.copy()
+    with ops.checked(), pytest.raises(vivace.InvalidArgumentError, match=r"grouped_gemm: offsets\[2\] is 2, wanted 4 or more: offsets rise"):
+        ops.grouped_gemm(**{n: s.array for n, s in ports.items()})
+    ports["out"].pull()
+    assert np.array_equal(ports["out"].bytes, before)
+    ports["offsets"] = slot("i32", [-3, 4, 99])
+    with ops.checked():
+        ops.grouped_gemm(**{n: s.array for n, s in ports.items()})
+    ports["out"].pull()
+    assert np.array_equal(ports["out"].bytes.view(np.float32), np.full((5, 3), 4, np.float32))
 
 
 def test_latent():

@@ -18,7 +18,7 @@ VALUES = [None, True, -1, 0, 1, 3, 2**31, 2**63 - 1, -(2**63), 1e308, -0.0, 1e-3
 def opens(path) -> bool:
     """Whether it loads and takes a step; errors must be Vivace's own and name something."""
     try:
-        core = open_core(path, context=16, max_batch=1, chunk=4)
+        core = open_core(path, context=16, max_batch=1, prefill_chunk=4)
         core.start(0)
         core.step([(1, 0, 0, True)])
         return True

@@ -144,7 +144,9 @@ V = {"a": np.zeros((2, 2), np.float32)}
     (model_bin({}, aliases=())[:-8] + struct.pack("<I", 1) + variable("a", V["a"], code=9), vivace.CorruptDataError, "dtype 9"),
     (model_bin({}, aliases=())[:-8] + struct.pack("<I", 1) + name("a") + struct.pack("<B4IBI", 4, *[0xffffffff] * 4, 0, 16) + bytes(16), vivace.CorruptDataError, "is 1361129466.* bytes"),
     (model_bin({}, aliases=())[:-8] + struct.pack("<I", 1) + name("a") + b"\xff" + bytes(900), vivace.CorruptDataError, "rank 255"),
-    (model_bin({}, aliases=())[:-8] + struct.pack("<I", 0xffffffff), vivace.CorruptDataError, "the file ends"),
+    (model_bin({}, aliases=())[:-8] + struct.pack("<I", 65536), vivace.CorruptDataError, "the file ends"),
+    (model_bin({}, aliases=())[:-8] + struct.pack("<I", 65537), vivace.CorruptDataError, "65537 variables, at most 65536 are read"),
+    (model_bin(V, aliases=())[:-4] + struct.pack("<I", 0xffffffff), vivace.CorruptDataError, "4294967295 aliases, at most 65536 are read"),
     (struct.pack("<I", 6) + struct.pack("<H", 3) + b"\x01\x02\x00" + bytes(9), vivace.CorruptDataError, "printable"),
 ])
 def test_broken_and_hostile_files(tmp_path, data, error, match):

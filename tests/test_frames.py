@@ -22,7 +22,7 @@ def picture(size):
 
 
 def resized(frames, shape, dtype, **attrs):
-    """Pictures of frames [T, H, W, C], computed where the tests run."""
+    """Images of frames [T, H, W, C], computed where the tests run."""
     out = np.empty(shape, dtype)
     if device is None:
         ops.resize_pad(x=frames, out=out, **attrs)

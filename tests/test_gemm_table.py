@@ -106,12 +106,12 @@ def test_cases_take_the_tiles_of_gemm_widened(op, tiles):
     """What chooses a tile by cycles may move every small case to one of them; large prompts would run what no test does."""
     cases = [c for c in reference(op).CASES if c.dims["T"] > 64 and c.dtypes["x"] == "bf16" and c.dtypes["w"] not in ("bf16", "f16", "f32")]
     picked = [_core.picked_kernel(op, 90, **Run(op, c, contents(op, c, "normal")).arguments()) for c in cases]
-    assert {tuple(map(int, m.groups())) for k in picked if (m := re.search(r"gemm_widened<.*GemmWgmma{(\d+), (\d+),", k))} >= tiles
+    assert {tuple(map(int, m.groups())) for k in picked if (m := re.search(r"gemm_mixed_input<.*GemmWgmma{(\d+), (\d+),", k))} >= tiles
 
 
 def test_cases_take_the_rings_of_x():
-    """Every form in which the copy engine brings x beside widened weights: rows of W a warp, tokens, elements of K that places hold."""
+    """Every form in which TMA brings x beside widened weights: rows of W a warp, tokens, elements of K that places hold."""
     cases = [c for c in reference("gemm").CASES if 1 < c.dims["T"] <= 64]
     picked = [_core.picked_kernel("gemm", 90, **Run("gemm", c, contents("gemm", c, c.distributions[0])).arguments()) for c in cases]
-    rings = {tuple(map(int, m.groups())) for k in picked if (m := re.search(r"GemmCodes{2, 4, (\d), (\d), \d, \d, (\d+), .*true}>", k))}
+    rings = {tuple(map(int, m.groups())) for k in picked if (m := re.search(r"GemmWeightOnly{2, 4, (\d), (\d), \d, \d, (\d+), .*true}>", k))}
     assert rings >= {(1, 1, 4096), (1, 1, 8192), (1, 1, 16384), (1, 2, 4096), (1, 4, 2048), (2, 4, 2048)}

@@ -60,9 +60,15 @@ def test_unknown_devices(where):
 @no_gpu
 def test_without_a_gpu_the_error_says_so():
     for call in (lambda: array.zeros((2, 2)), lambda: array.from_numpy(np.zeros(3, np.float32)), device.info, device.get_sm_version,
-                 device.has_nvfp4, device.state, jit.prewarm, _core.pool_stats, device.count):
+                 device.state, jit.prewarm, _core.pool_stats, device.count):
         with pytest.raises(UnsupportedError, match="driver|GPU"):
             call()
+
+
+@no_gpu
+@pytest.mark.parametrize("question", [n for n in device.__all__ if n.startswith(("has_", "is_"))])
+def test_without_a_gpu_it_has_nothing(question):
+    assert getattr(device, question)() is False
 
 
 def test_host_memory_is_not_taken_for_a_device_array():

@@ -1,4 +1,4 @@
-"""precision="int4" and head=: weights that become blocks while they load are those that convert writes beforehand."""
+"""precision="int4" and lm_head_dtype=: weights that become blocks while they load are those that convert writes beforehand."""
 import json
 import os
 import shutil
@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import vivace
-from tests.test_model_steps import FIXTURES, HUB, IDS, decode, load, open_core, prefill
+from tests.test_model_steps import DEVICE, FIXTURES, HUB, IDS, decode, load, open_core, prefill
+from vivace import cli
 from vivace.convert import convert
 
 QWEN = FIXTURES / "tiny" / "qwen3"
@@ -28,7 +29,7 @@ def blocks(tmp_path_factory):
 
 def test_int4_is_what_convert_writes(blocks):
     stored = open_core(blocks / "a.gguf", "native", max_batch=32)
-    made = open_core(blocks / "hub", "int4", max_batch=32, head="q4_0")
+    made = open_core(blocks / "hub", "int4", max_batch=32, lm_head_dtype="q4_0")
     ids = IDS[:60]
     np.testing.assert_array_equal(decode(made, ids, 32), decode(stored, ids, 32))
     np.testing.assert_array_equal(prefill(made, ids, [60]), prefill(stored, ids, [60]))
@@ -54,10 +55,10 @@ def test_int4_is_near_f32(name):
 def test_heads(name, head, bound):
     path = FIXTURES / "tiny" / name
     plain = decode(open_core(path, "bf16", max_batch=32), IDS[:32], 32)
-    got = decode(open_core(path, "bf16", max_batch=32, head=head), IDS[:32], 32)
+    got = decode(open_core(path, "bf16", max_batch=32, lm_head_dtype=head), IDS[:32], 32)
     error = np.linalg.norm(got - plain) / np.linalg.norm(plain)
     assert (error == 0) if head == "plain" else (1e-4 < error < bound), error
-    with load(path, "bf16", head=head) as model:
+    with load(path, "bf16", lm_head_dtype=head) as model:
         assert model.report()["head_dtype"] == ("bf16" if head == "plain" else head)
 
 
@@ -67,23 +68,33 @@ def test_random_weights_of_int4():
 
 
 def test_a_head_of_no_name():
-    with pytest.raises(vivace.InvalidArgumentError, match="head: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'"):
-        load(QWEN, "bf16", head="q3")
+    with pytest.raises(vivace.InvalidArgumentError, match="lm_head_dtype: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'"):
+        load(QWEN, "bf16", lm_head_dtype="q3")
 
 
 def test_rows_of_codes_want_their_head():
-    with pytest.raises(vivace.UnsupportedError, match="head q4_0: precision fp8 hands its rows over as e4m3; leave head at auto"):
-        load(QWEN, "fp8", head="q4_0")
+    with pytest.raises(vivace.UnsupportedError, match="lm_head_dtype q4_0: precision fp8 hands its rows over as e4m3; leave lm_head_dtype at auto"):
+        load(QWEN, "fp8", lm_head_dtype="q4_0")
+
+
+@pytest.mark.parametrize("precision", ["int4", "w4a16", "w8a16", "fp8"])
+@pytest.mark.parametrize("name, form", [("llama_q4_1", "q4_1"), ("qwen3_q8_0", "q8_0")])
+def test_a_plan_that_would_change_nothing_is_refused(name, form, precision, capsys):
+    path = FIXTURES / "tiny_gguf" / f"{name}.gguf"
+    with pytest.raises(vivace.UnsupportedError, match=f"precision {precision}: the checkpoint's matrices are {form} already; use native"):
+        load(path, precision)
+    assert cli.main(["run", "--model", str(path), "--device", DEVICE, "--precision", precision, "hi"]) == 1
+    assert "error[Unsupported]" in capsys.readouterr().err
 
 
 def test_a_head_of_blocks_stays(blocks):
-    with pytest.raises(vivace.UnsupportedError, match="head: the checkpoint's is q4_0 already; leave head at auto"):
-        load(blocks / "a.gguf", "native", head="q8_0")
+    with pytest.raises(vivace.UnsupportedError, match="lm_head_dtype: the checkpoint's is q4_0 already; leave lm_head_dtype at auto"):
+        load(blocks / "a.gguf", "native", lm_head_dtype="q8_0")
     with load(blocks / "a.gguf", "int4") as model:
         assert model.report()["head_dtype"] == "q4_0"
 
 
-@pytest.mark.parametrize("options", [dict(precision="int4"), dict(precision="bf16", head="q8_0")])
+@pytest.mark.parametrize("options", [dict(precision="int4"), dict(precision="bf16", lm_head_dtype="q8_0")])
 def test_widths_that_blocks_do_not_divide(tmp_path, options):
     config = json.loads((QWEN / "config.json").read_text()) | {"intermediate_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))

@@ -1,4 +1,4 @@
-"""resident_layers: weights that wait in host memory and take turns. The same bits as with all of them in place."""
+"""gpu_layers: weights that wait in host memory and take turns. The same bits as with all of them in place."""
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ TINY = Path(__file__).parent / "fixtures" / "tiny"
 
 
 def logits(name, plan, resident, eager=False):
-    core = _core.load_text_model(str(TINY / name), device=DEVICE, precision=plan, kv_dtype="auto", threads=2, context=0, max_batch=32, chunk=128, eager=eager, resident_layers=resident)
+    core = _core.load_text_model(str(TINY / name), device=DEVICE, precision=plan, kv_dtype="auto", threads=2, context=0, max_batch=32, prefill_chunk=128, eager=eager, gpu_layers=resident)
     core.start(0)
     core.step([(t, i, 0, True) for i, t in enumerate(IDS[:32])])
     raw, rows, vocab = core.logits()
@@ -33,7 +33,7 @@ def test_the_same_bits(name, plan):
 def test_answers_and_memory():
     with load(TINY / "llama_untied", "bf16", max_batch=2) as model:
         want, whole = answers(model, [dict(prompt=IDS[:n], max_tokens=20) for n in (5, 40, 9)]), dict(model.memory())
-    with load(TINY / "llama_untied", "bf16", max_batch=2, resident_layers=1) as model:
+    with load(TINY / "llama_untied", "bf16", max_batch=2, gpu_layers=1) as model:
         assert answers(model, [dict(prompt=IDS[:n], max_tokens=20) for n in (5, 40, 9)]) == want
         parts = dict(model.memory())
         assert model.report()["streamed_layers"] == 1
@@ -42,8 +42,8 @@ def test_answers_and_memory():
 
 
 def test_random_weights_and_bad_input():
-    with load(Path(__file__).parent.parent / "bench/configs/smollm2-135m", "bf16", random_weights=True, resident_layers=2, context=64) as model:
+    with load(Path(__file__).parent.parent / "bench/configs/smollm2-135m", "bf16", random_weights=True, gpu_layers=2, context=64) as model:
         assert model.report()["streamed_layers"] == 28
         assert len(model.generate_ids(IDS[:4], max_tokens=3).tokens) == 3
-    with pytest.raises(vivace.InvalidArgumentError, match="resident_layers: wanted at least -1, got -2"):
-        load(TINY / "qwen3", resident_layers=-2)
+    with pytest.raises(vivace.InvalidArgumentError, match="gpu_layers: wanted at least -1, got -2"):
+        load(TINY / "qwen3", gpu_layers=-2)

@@ -66,7 +66,7 @@ def holds(read, files, ends: str) -> None:
 
 
 def step(path):
-    core = open_core(path, context=16, max_batch=1, chunk=4)
+    core = open_core(path, context=16, max_batch=1, prefill_chunk=4)
     core.start(0)
     core.step([(1, 0, 0, True)])
 

@@ -23,17 +23,17 @@ def load_model(path, **options):
     return vivace.load_model(path, **{"device": "cpu", **options})
 
 
-def open_core(path, precision="f32", kv_dtype="f32", threads=2, context=0, max_batch=1, chunk=128, eager=False):
+def open_core(path, precision="f32", kv_dtype="f32", threads=2, context=0, max_batch=1, prefill_chunk=128, eager=False):
     return _core.load_text_model(str(path), device="cpu", precision=precision, kv_dtype=kv_dtype, threads=threads,
-                                 context=context, max_batch=max_batch, chunk=chunk, eager=eager)
+                                 context=context, max_batch=max_batch, prefill_chunk=prefill_chunk, eager=eager)
 
 
-def feed(core, ids, *, chunk=1 << 30, slot=0):
+def feed(core, ids, *, prefill_chunk=1 << 30, slot=0):
     """Logits [len(ids), V] of a sequence fed in pieces of `chunk`."""
     core.start(slot)
     parts = []
-    for at in range(0, len(ids), chunk):
-        part = ids[at:at + chunk]
+    for at in range(0, len(ids), prefill_chunk):
+        part = ids[at:at + prefill_chunk]
         core.step([(int(t), at + i, slot, True) for i, t in enumerate(part)])
         raw, rows, vocab = core.logits()
         parts.append(np.frombuffer(raw, np.float32).reshape(rows, vocab).copy())
@@ -118,11 +118,11 @@ IDS = list(range(3, 40))
 @pytest.mark.parametrize("kv_dtype", ["f32", "f16", "bf16"])
 def test_bits_do_not_depend_on_how_rows_are_grouped(kv_dtype):
     whole = feed(open_core(PATH, "q8", kv_dtype, max_batch=40), IDS)
-    options = [dict(threads=1), dict(eager=True), dict(chunk=64)]
+    options = [dict(threads=1), dict(eager=True), dict(prefill_chunk=64)]
     for o in options:
         np.testing.assert_array_equal(feed(open_core(PATH, "q8", kv_dtype, max_batch=40, **o), IDS), whole)
     for piece in (1, 5):
-        np.testing.assert_array_equal(feed(open_core(PATH, "q8", kv_dtype, max_batch=40), IDS, chunk=piece), whole)
+        np.testing.assert_array_equal(feed(open_core(PATH, "q8", kv_dtype, max_batch=40), IDS, prefill_chunk=piece), whole)
     # Beside another sequence, in another slot, interleaved row by row.
     core = open_core(PATH, "q8", kv_dtype, max_batch=8)
     core.start(5)
@@ -139,7 +139,7 @@ def test_bits_of_every_kind_of_layer_do_not_depend_on_grouping(name):
     path = FIXTURES / "tiny" / name
     whole = feed(open_core(path, kv_dtype="f16", max_batch=40), IDS)
     for o, piece in ((dict(threads=1), 1 << 30), (dict(eager=True), 7), (dict(), 1)):
-        np.testing.assert_array_equal(feed(open_core(path, kv_dtype="f16", max_batch=40, **o), IDS, chunk=piece), whole)
+        np.testing.assert_array_equal(feed(open_core(path, kv_dtype="f16", max_batch=40, **o), IDS, prefill_chunk=piece), whole)
     core = open_core(path, kv_dtype="f16", max_batch=4)
     core.start(0)
     core.start(3)
@@ -152,7 +152,7 @@ def test_bits_of_every_kind_of_layer_do_not_depend_on_grouping(name):
 def test_batch_answers_equal_single_answers():
     prompts = [IDS[:n] for n in (1, 9, 30, 4, 17)]
     options = dict(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1)
-    with load_model(PATH, max_batch=3, chunk=16) as model:
+    with load_model(PATH, max_batch=3, prefill_chunk=16) as model:
         batcher = _core.Batcher(model._core)
         got = {}
         ids = [batcher.submit(prompt=p, stop=[], temperature=0.9, top_k=0, top_p=0.95, min_p=0.0, repetition=1.1, presence=0.0,
@@ -184,7 +184,7 @@ def answers(model, requests, **options):
 def test_running_ahead_changes_no_answer(options):
     """Steps queued before the draws are known: the same tokens and log-probabilities, also where requests end
     at a stop token, join late or are of different lengths, and where a prompt takes many steps."""
-    with load_model(PATH, max_batch=3, chunk=16) as model:
+    with load_model(PATH, max_batch=3, prefill_chunk=16) as model:
         prompts = [(3 * IDS)[:n] for n in (100, 9, 30, 4, 17, 1)]
         plain = answers(model, [dict(prompt=p, max_tokens=24 + 3 * i) for i, p in enumerate(prompts)], **options)
         stop = plain[1][0][7]  # in the midst of an answer
@@ -192,13 +192,13 @@ def test_running_ahead_changes_no_answer(options):
         want = answers(model, requests, **options)
         assert want[1][2] == "stop" and want[0] == plain[0]
     for ahead in (2, 5):
-        with load_model(PATH, max_batch=3, chunk=16, ahead=ahead) as model:
+        with load_model(PATH, max_batch=3, prefill_chunk=16, max_in_flight_steps=ahead) as model:
             assert answers(model, requests, **options) == want
             assert answers(model, requests, **options) == want  # nothing was left behind
 
 
 def test_a_stream_that_is_left_while_steps_are_queued():
-    with load_model(PATH, ahead=4) as model:
+    with load_model(PATH, max_in_flight_steps=4) as model:
         whole = model.generate_ids(IDS, max_tokens=12)
         stream = model._stream(IDS, None, max_tokens=12)
         for _ in range(3):
@@ -230,7 +230,7 @@ def test_narrower_plans_are_near_f32(name, plan):
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_logit_bias_and_mask(ahead):
     vocab = 192
-    with load_model(PATH, max_batch=2, ahead=ahead, logit_bias=True) as model:
+    with load_model(PATH, max_batch=2, max_in_flight_steps=ahead, logit_bias=True) as model:
         plain = model.generate_ids(IDS, max_tokens=10)
         with load_model(PATH) as other:
             assert other.generate_ids(IDS, max_tokens=10).tokens == plain.tokens  # no bias: the same answer
@@ -251,10 +251,22 @@ def test_logit_bias_and_mask(ahead):
         assert model.generate_ids(IDS, max_tokens=6, mask=lambda tokens: None).tokens == plain.tokens[:6]
 
 
+class Unreadable:
+    """A value of the caller's that breaks when it is looked at."""
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+    __len__ = __bool__ = __repr__
+
+
 def test_bad_bias_and_mask():
     with load_model(PATH, logit_bias=True) as model:
         for options, match in [(dict(logit_bias={500: 1.0}), "token 500 is outside"), (dict(logit_bias={5: float("nan")}), "finite value or -inf"),
-                               (dict(mask=lambda tokens: [True]), "wanted 192 booleans")]:
+                               (dict(mask=lambda tokens: [True]), "wanted 192 booleans, one a token, got 1"), (dict(mask=lambda tokens: 5), "192 booleans, one a token, got 5"),
+                               (dict(mask=lambda tokens: "x" * 192), "booleans, one a token, got 'xx"), (dict(mask=lambda tokens: dict.fromkeys(range(192))), "booleans"),
+                               (dict(mask=lambda tokens: iter([True] * 192)), "got list_iterator"), (dict(mask=lambda tokens: np.ones((192, 2))), r"got ndarray \(192, 2\)"),
+                               (dict(mask=lambda tokens: [Unreadable()] * 192), "booleans"), (dict(draft=Unreadable()), "draft: wanted 'lookup' or a smaller model, got Unreadable")]:
             with pytest.raises(vivace.InvalidArgumentError, match=match):
                 model.generate_ids(IDS, max_tokens=2, **options)
         core = _core.Batcher(model._core)
@@ -272,10 +284,13 @@ def test_bad_bias_and_mask():
 
 
 def test_stop_text_ends_the_answer_before_it():
-    from vivace.model import Chunk, _until
+    from vivace.answers import StreamEvent, StopText
 
     def told(texts, *stops):
-        out = list(_until((Chunk(t, i, 0.0, "length" if i == len(texts) - 1 else None) for i, t in enumerate(texts)), stops))
+        out, until = [], StopText(stops)
+        for i, t in enumerate(texts):
+            if not until.met:
+                out += until.take(StreamEvent(t, i, 0.0, "length" if i == len(texts) - 1 else None))
         return "".join(c.text for c in out), [c.token for c in out if c.token is not None], out[-1].finish
 
     assert told(["ab", "cd", "ef"], "xy") == ("abcdef", [0, 1, 2], "length")
@@ -284,8 +299,8 @@ def test_stop_text_ends_the_answer_before_it():
     assert told(["ab", "ab", "ac"], "abac") == ("ab", [0], "stop")
     assert told(["ab"], "ab") == ("", [], "stop")
     assert told(["end of it"], "of") == ("end ", [0], "stop")
-    first = next(_until(iter([Chunk("begin ", 0, 0.0), Chunk("sto", 1, 0.0)]), ["stop"]))
-    assert first.text == "begin "  # what cannot begin a stop string is not held back
+    until = StopText(["stop"])
+    assert [c.text for c in until.take(StreamEvent("begin ", 0, 0.0)) + until.take(StreamEvent("sto", 1, 0.0))] == ["begin "]  # what cannot begin a stop string is not held back
     with load_model(PATH) as model, pytest.raises(vivace.InvalidArgumentError, match="stop_text"):
         model.generate_ids(IDS, max_tokens=2, stop_text="x")
 
@@ -347,6 +362,22 @@ def test_cancel_leaves_the_others_alone():
             batcher.cancel(keep)
 
 
+@pytest.mark.parametrize("name,precision,inner,embedding,head,activations,scale", [
+    ("llama_untied", "f32", "f32", "f32", "f32", "f32", None), ("qwen3", "bf16", "bf16", "bf16", "bf16", "bf16", None), ("gemma3", "w8a16", "e4m3", "bf16", "e4m3", "bf16", None),
+    ("gpt2", "fp8", "e4m3", "bf16", "e4m3", "bf16", "by token"), ("llama_untied", "int4", "q4_0", "bf16", "q8_0", "bf16", None), ("mixtral", "w4a16", "e2m1", "bf16", "e4m3", "bf16", None),
+    ("../tiny_gguf/llama_q4_1.gguf", "native", "q4_1", "q8_0", "q8_0", "bf16", None)])
+def test_report_names_each_parts_form(name, precision, inner, embedding, head, activations, scale):
+    """What docs/models/gpu.md promises of the plans, read from what was loaded."""
+    with load_model(FIXTURES / "tiny" / name, precision=precision) as model:
+        report = model.report()
+    experts = name == "mixtral"
+    layers = {"qkv": inner, "o": inner, "router": report["forms"]["layers"].get("router"), "gate_up": "bf16" if experts else inner, "down": "bf16" if experts else inner}
+    if not experts:
+        del layers["router"]
+    assert report["forms"] == {"embedding": embedding, "layers": layers, "head": head}
+    assert (report["activations"], report["activations_to_e4m3"]) == (activations, scale)
+
+
 def test_report_and_memory_are_exact():
     with load_model(PATH, device="cpu", context=64, max_batch=3, kv_dtype="f32") as model:
         report, memory = model.report(), dict(model.memory())
@@ -364,10 +395,10 @@ def test_report_and_memory_are_exact():
     (dict(device="tpu"), vivace.InvalidArgumentError, "device: wanted auto, cpu, cuda or cuda:N, got 'tpu'"),
     (dict(device="cuda:x"), vivace.InvalidArgumentError, "device: wanted"),
     (dict(device="cudax"), vivace.InvalidArgumentError, "device: wanted"),
-    (dict(ahead=-1), vivace.InvalidArgumentError, "ahead"),
+    (dict(max_in_flight_steps=-1), vivace.InvalidArgumentError, "max_in_flight_steps"),
     (dict(context=1 << 20), vivace.LimitExceededError, "trained for"),
     (dict(max_batch=0), vivace.InvalidArgumentError, "max_batch"),
-    (dict(chunk=0), vivace.InvalidArgumentError, "chunk"),
+    (dict(prefill_chunk=0), vivace.InvalidArgumentError, "prefill_chunk"),
     (dict(threads=-3), vivace.InvalidArgumentError, "threads"),
     (dict(partition=0.5), vivace.UnsupportedError, "partition"),
 ])
@@ -379,7 +410,10 @@ def test_bad_load_options(options, error, match):
 @pytest.mark.parametrize("options,match", [
     (dict(temperature=-1), "temperature"), (dict(temperature=float("nan")), "temperature"), (dict(top_p=0), "top_p"),
     (dict(top_p=1.5), "top_p"), (dict(min_p=-0.1), "min_p"), (dict(top_k=-1), "top_k"), (dict(repetition_penalty=0), "repetition"),
-    (dict(max_tokens=0), "max_tokens"),
+    (dict(max_tokens=0), "max_tokens"), (dict(seed=-1), "seed: wanted a whole number from 0 to 9223372036854775807, got -1"),
+    # What came is told from what is wanted.
+    (dict(top_p=1.0000001), r"top_p: wanted a value in \(0, 1\], got 1.0000001"), (dict(presence_penalty=1e30), r"presence_penalty: wanted a value in \[-1e6, 1e6\], got 1e\+30"),
+    (dict(frequency_penalty=-1e30), r"frequency_penalty: wanted a value in \[-1e6, 1e6\], got -1e\+30"),
 ])
 def test_bad_sampling_options(options, match):
     with load_model(PATH) as model:
@@ -424,7 +458,7 @@ def hub_copy(tmp_path, name="llama", **changes):
     (dict(architectures=["MambaForCausalLM"]), vivace.UnsupportedError, "MambaForCausalLM.*serves llama"),
     (dict(architectures="LlamaForCausalLM"), vivace.CorruptDataError, "architectures"),
     (dict(hidden_size=...), vivace.NotFoundError, "hidden_size"),
-    (dict(hidden_size="64"), vivace.InvalidDTypeError, "hidden_size"),
+    (dict(hidden_size="64"), vivace.CorruptDataError, "hidden_size"),
     (dict(hidden_size=128), vivace.InvalidShapeError, r"embed_tokens.weight: wanted \[192, 128\], got \[192, 64\]"),
     (dict(num_hidden_layers=3), vivace.NotFoundError, "model.layers.2"),
     (dict(num_hidden_layers=10**9), vivace.InvalidArgumentError, "layers"),

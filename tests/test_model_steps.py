@@ -44,10 +44,10 @@ def load(path, precision="f32", **options):
         raise
 
 
-def open_core(path, precision="f32", *, eager=False, max_batch=1, chunk=128, device=DEVICE, kv_dtype=None, **options):
+def open_core(path, precision="f32", *, eager=False, max_batch=1, prefill_chunk=128, device=DEVICE, kv_dtype=None, **options):
     load(path, precision, max_batch=1, **options).close()  # for the skip, and for NVRTC's path
     kv_dtype = kv_dtype or ("f32" if precision == "f32" else "auto")
-    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, chunk=chunk, eager=eager, **options)
+    return _core.load_text_model(str(path), device=device, precision=precision, kv_dtype=kv_dtype, threads=2, context=0, max_batch=max_batch, prefill_chunk=prefill_chunk, eager=eager, **options)
 
 
 def last_logits(core):
@@ -162,7 +162,7 @@ def test_bits_depend_on_the_class_alone(name, precision):
     for pieces in ([20, 40], [1] * 60, [59, 1]):
         np.testing.assert_array_equal(prefill(core, ids, pieces), prompt)
     np.testing.assert_array_equal(prefill(core, ids, [30, 30], slot=7, beside=(3, IDS[::-1])), prompt)
-    longer = open_core(path, precision, max_batch=4, chunk=700)  # row bounds 128, 512 and 700
+    longer = open_core(path, precision, max_batch=4, prefill_chunk=700)  # row bounds 128, 512 and 700
     np.testing.assert_array_equal(prefill(longer, ids, [60]), prompt)
     filler = [(1, 0, 1, False)] * 300
     longer.start(0)
@@ -175,7 +175,7 @@ def test_bits_depend_on_the_class_alone(name, precision):
 def test_strict_invariance_has_one_class(name, precision, max_batch):
     """Tokens of a prompt, in pieces of any size, beside others or not, have the bits of tokens of an answer."""
     core = open_core(FIXTURES / "tiny" / name, precision, max_batch=max_batch, invariance="strict")
-    ids, most = IDS[:60], core.limits()["chunk"]
+    ids, most = IDS[:60], core.limits()["prefill_chunk"]
     whole = decode(core, ids, 1)[-1]
     np.testing.assert_array_equal(decode(core, ids, max_batch)[-1], whole)
     for piece in (most, 7, 1):
@@ -203,10 +203,21 @@ def test_rows_that_join_and_leave(precision, options):
     cut = alone[1][0].index(stop)
     requests = [dict(prompt=p, max_tokens=24 + i, stop=[stop] if i == 1 else []) for i, p in enumerate(prompts)]
     for ahead in (2, 6):
-        with load(PATH, precision, max_batch=3, ahead=ahead) as model:
+        with load(PATH, precision, max_batch=3, max_in_flight_steps=ahead) as model:
             got = answers(model, requests, **options)
             assert got[1] == (alone[1][0][:cut], alone[1][1][:cut], "stop")
             assert [got[i] for i in range(7) if i != 1] == [alone[i] for i in range(7) if i != 1]
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def test_a_prompt_of_one_row_joins_others(precision):
+    """What is left of a prompt is one row, which samples, as a step of answers has them: alone or beside other prompts the same class, and so
+    the same bits."""
+    with load(PATH, precision, max_batch=4, prefill_chunk=16) as model:
+        requests = [dict(prompt=IDS[i:i + n], max_tokens=8) for i, n in enumerate((1, 17, 33, 1, 5, 40, 17))]
+        alone = [answers(model, [r])[0] for r in requests]
+        together = answers(model, requests)
+    assert [together[i] for i in range(len(requests))] == alone
 
 
 REQUESTS = [(test_model.test_logit_bias_and_mask, 1), (test_model.test_logit_bias_and_mask, 3), (test_model.test_bad_bias_and_mask,), (test_model.test_batch_answers_equal_single_answers,),
@@ -226,7 +237,7 @@ def test_requests_as_on_the_host(at, monkeypatch):
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="test_model.py has them")
 def test_bad_checkpoints_as_on_the_host(tmp_path, monkeypatch):
-    """Rope scaling and quantisation schemes nobody knows, sizes that contradict each other, tensors that are missing or NaN."""
+    """Rope scaling and quantization schemes nobody knows, sizes that contradict each other, tensors that are missing or NaN."""
     monkeypatch.setattr(test_model, "load_model", lambda path, **options: load(path, **options))
     cases = [(test, case) for test in (test_model.test_bad_configs, test_model.test_bad_configs_of_other_families) for case in test.pytestmark[0].args[1]]
     cases += [(test, ()) for test in (test_model.test_missing_tensor_and_truncated_file, test_model.test_nan_weights_fail_the_request_not_the_process)]
@@ -310,7 +321,7 @@ def test_a_model_that_does_not_fit_says_by_how_much(tmp_path, capsys):
 
 @pytest.mark.parametrize("precision", ["bf16", "w8a16"])
 def test_a_load_takes_little_more_than_it_keeps(tmp_path, precision):
-    """Peak of device memory while 220 MB of weights come over: weights, arena, and what is on its way. A matrix that is quantised
+    """Peak of device memory while 220 MB of weights come over: weights, arena, and what is on its way. A matrix that is quantized
     passes a scratch buffer whole, once as it is and once as it becomes; one that is cast or interleaved in blocks, two at a time."""
     if DEVICE == "cpu":
         pytest.skip("tests/test_memory_bound.py holds the host to its bound")

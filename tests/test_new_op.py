@@ -140,6 +140,7 @@ struct dampen {
     "tests/ref/<op>.py": '''"""Reference of `dampen`."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -154,6 +155,7 @@ def bound(port, value, dtype, inputs):
 
 CASES = [Case({"T": 5, "H": 300}, {"x": "f32", "out": "f32"}), Case({"T": 3, "H": 17}, {"x": "bf16", "out": "bf16"}, {"by": -1.75}),
          Case({"T": 6, "H": 40}, {"x": "bf16", "out": "bf16", "rows": "i32"}, rows=4), Case({"T": 0, "H": 8}, {"x": "f32", "out": "f32"})]
+DOMAIN = Domain(attrs={"by": (-1.75, 0.0)})
 ''',
 }
 LINE = "OP(dampen)"

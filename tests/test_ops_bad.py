@@ -258,13 +258,13 @@ def test_rows_of_grouped_products():
 
 @pytest.mark.parametrize("w, more, says", [
     ("q4_0", {"quant": "q9"}, "quant"),
-    ("f4", {"quant": "q8"}, "quant=q8 needs a block-quantised w, got f32; use quant=f32"),
+    ("f4", {"quant": "q8"}, "quant=q8 needs a block-quantized w, got f32; use quant=f32"),
     ("e2m1", {}, "w is e2m1, which has no scale of its own: it needs w_block_scale"),
     ("e2m1", {"w_block_scale": (8, 3)}, r"w_block_scale: \[8, 3\] does not divide w \[8, 64\]"),
     ("e2m1", {"w_block_scale": (4, 4)}, r"w_block_scale: \[4, 4\] does not divide w \[8, 64\]"),  # a row for each output, where gate and up have their own
     ("q4_0", {"w_block_scale": (8, 4)}, "w_block_scale goes with w of e2m1, i4, e4m3 or i8, got q4_0"),
     ("i8", {}, "w is i8: it needs one of w_row_scale, w_scale and w_block_scale")])
-def test_quantised_weights_of_gated_products(w, more, says):
+def test_quantized_weights_of_gated_products(w, more, says):
     """Refused with the port, and out as it was."""
     size = {"q4_0": 36, "e2m1": 32, "i8": 64}.get(w)
     weight = np.zeros((8, 64), "f4") if size is None else vivace.view(np.zeros((8, size), np.uint8), dtype=w, shape=(8, 64))

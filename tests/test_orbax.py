@@ -151,6 +151,21 @@ def test_what_is_refused(tmp_path):
         convert(tmp_path / "0", tmp_path / "out")
 
 
+def test_arrays_out_of_proportion_to_their_files(tmp_path):
+    """Chunks that are not there are a fill value: a few hundred bytes say terabytes."""
+    tensorstore = pytest.importorskip("tensorstore")
+    tree = tree_of(weights_of("pi05_tiny"))
+    for at, (leaf, shape, what) in enumerate((("PaliGemma/llm/embedder/input_embedding", [1 << 30, 1 << 14], r"its arrays would take \d{14} bytes, its files hold \d{1,8}$"),
+                                              ("PaliGemma/llm/layers/mlp/linear", [4096, 1, 1], "PaliGemma/llm/layers/mlp/linear: 4096 layers, at most 1000 are read"))):
+        base = tmp_path / f"{at}/params"
+        write(base, {k: v for k, v in tree.items() if k != leaf})
+        store = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{base}/"}}
+        tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"params.{leaf.replace('/', '.')}.value"}, "metadata": {"shape": shape, "chunks": [1] * len(shape), "dtype": "<f4"}}, create=True).result()
+        with pytest.raises(vivace.CorruptDataError, match=what):
+            convert(tmp_path / f"{at}", tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
+
 def test_a_name_that_is_no_url(tmp_path):
     write(tmp_path / "plain/params", tree_of(weights_of("pi05_tiny")))
     for name in ("a b%20c", "d?e#f"):

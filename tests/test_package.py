@@ -116,10 +116,30 @@ def test_functions_have_signatures_and_help():
 def test_table_is_plain_data():
     table = ops.ops_table()
     assert json.loads(json.dumps(table)) == table
-    assert set(ops.__all__) == {r["name"] for r in table["ops"] + table["aliases"]} | {"checked", "cost", "fp4_scale_bytes", "ops_table", "workspace_size"}
+    assert set(ops.__all__) == {r["name"] for r in table["ops"] + table["aliases"]} | {"checked", "constant_weights", "cost", "fp4_scale_bytes", "ops_table", "workspace_size"}
 
 
 def test_unknown_names_are_attribute_errors():
     for owner in (vivace, ops):
         with pytest.raises(AttributeError, match="no_such_thing"):
             owner.no_such_thing
+
+
+def test_every_name_of_the_package_is_there():
+    """S2-6, S2-7: `import vivace` is enough for its parts, and brings none of them in by itself."""
+    code = """
+import sys, vivace
+early = [m for m in ("numpy", "vivace.policy", "vivace.control", "vivace.model") if m in sys.modules]
+assert not early, early
+for name in ("policy", "control", "calibrate", "verify"): assert getattr(vivace, name).__name__ == "vivace." + name
+assert vivace.policy.load_policy and vivace.control.Loop and not callable(vivace.array)
+from vivace.model import TextModel
+assert issubclass(TextModel, vivace.Model) and issubclass(vivace.policy.Policy, vivace.Model)
+names = {}
+exec("from vivace import *", names)
+missing = [n for n in vivace.__all__ if n not in names or getattr(vivace, n) is not names[n]]
+assert not missing and set(dir(vivace)) == set(vivace.__all__), missing
+try: vivace.nothing
+except AttributeError as e: print(e)
+"""
+    assert python(code) == "module 'vivace' has no attribute 'nothing'"

@@ -105,6 +105,16 @@ def test_tokenizer_json(listed):
                 assert ours.decode(want).decode() == tok.decode(want, skip_special_tokens=True), text
 
 
+def test_tokenizer_json_without_bytes():
+    """The demonstration's: what is unknown is one token, however long a row of it."""
+    folder = str(Path(vivace.__file__).parent / "demo" / "tiny-pi05")
+    tok, ours = Tokenizer.from_file(folder + "/tokenizer.json"), _core.load_tokenizer(folder)
+    for text in ["", "Task: reach the red ball, State: 12 255 0;\nAction: ", "\u00e9\u00e9 \u00e9,\u00e9", "<unk><bos>", TEXTS, *strings(4000, 5)]:
+        for special in (False, True):
+            tok.encode_special_tokens = not special
+            assert ours.encode(text.encode(), special) == tok.encode(text, add_special_tokens=False).ids, text
+
+
 def test_which_of_several_counts(listed, tmp_path):
     _, folder = listed
     (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
@@ -200,6 +210,7 @@ def test_cut_off_and_changed_models(tmp_path, name):
     (lambda j: j["model"]["vocab"].update(again=0), vivace.CorruptDataError, "two tokens have id 0"),
     (lambda j: j["model"]["vocab"].update(far=1 << 40), vivace.CorruptDataError, "outside"),
     (lambda j: j["added_tokens"].append({"id": 5, "content": "w", "lstrip": True}), vivace.UnsupportedError, "with lstrip"),
+    (lambda j: j["added_tokens"].extend([{"id": 5, "content": "w"}, {"id": 5, "content": "<|v|>"}]), vivace.CorruptDataError, "two added tokens have id 5"),
 ])
 def test_what_is_refused(listed, tmp_path, change, error, what):
     data = json.loads((listed[1] / "tokenizer.json").read_text())

@@ -70,7 +70,7 @@ def test_batch_and_eager_give_the_same_bits(models, act):
             got.setdefault(order[request], []).append((token, logprob))
     note("batch", act, all(got[n] == list(zip(alone[n].tokens, alone[n].logprobs)) for n in names))
 
-    core = _core.load_text_model(model_path(), device="cpu", precision=act, kv_dtype="f32", threads=1, context=512, max_batch=1, chunk=128, eager=True)
+    core = _core.load_text_model(model_path(), device="cpu", precision=act, kv_dtype="f32", threads=1, context=512, max_batch=1, prefill_chunk=128, eager=True)
     batcher, eager = _core.Batcher(core), []
     batcher.submit(prompt=prompt(names[0])["ids"], max_tokens=16, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0,
                    presence=0.0, frequency=0.0, seed=0, stop=[])

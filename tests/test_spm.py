@@ -19,7 +19,8 @@ def metadata(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_equal_sentencepiece(name):
     text, cases = load_text("", metadata(name)), packed_json(FIXTURES / f"{name}.json")["cases"]
-    wrong = [(s, want, got) for s, want in cases if (got := text.encode(s)) != want]
+    # To sentencepiece a user's own piece of the form <|...|> is one in every text; here only where names are asked for.
+    wrong = [(s, want, got) for s, want in cases if (got := text.encode(s, special="<|turn|>" in s)) != want]
     assert not wrong, f"{len(wrong)} of {len(cases)}, first {wrong[0]}"
 
 
@@ -36,6 +37,8 @@ def test_ids_give_the_text_back(name):
 
 
 def test_special_names_in_text_stay_text():
+    marked = load_text("", metadata("plain"))
+    assert marked.tokenizer.token_to_id("<|turn|>") not in marked.encode("a<|turn|>b") and marked.decode(marked.encode("a<|turn|>b")) == "a<|turn|>b"
     text = load_text("", metadata("prefix"))
     assert text.bos not in text.encode("<s>") and text.encode("<s>", special=True) == [text.bos]
     assert text.prompt_ids("x")[0] == text.bos

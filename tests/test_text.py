@@ -69,13 +69,27 @@ def test_hostile_templates_are_stopped(name, monkeypatch):
 
 
 @pytest.mark.parametrize("source,why", [
-    ("{% for %}", "Expected"), ("{{ nothing.there }}", "undefined"), ("{{ raise_exception('no tools here') }}", "no tools here"),
+    ("{% for %}", "Expected"), ("{{ nothing.there }}", "undefined"),
     ("{{ ''.__class__.__mro__ }}", "unsafe"), ("{{ messages.append(1) }}", "unsafe"), ("{{ 1 // 0 }}", "ZeroDivisionError"),
     ("{% include '/etc/passwd' %}", "no loader"), ("{{ range(10**9) }}", "OverflowError"),
 ])
 def test_broken_and_forbidden_templates(source, why):
     with pytest.raises(vivace.CorruptDataError, match=why):
         template.render(source, messages=[])
+
+
+def test_a_text_says_what_it_is_in_a_line():
+    from tokenizers import Tokenizer, models
+
+    from vivace.text import Text
+
+    said = repr(Text(Tokenizer(models.BPE({"a": 0}, [])), eos=[0], template="{{ messages }}" * 100))
+    assert said == "Text(bos=None, eos=[0], add_bos=False)"
+
+
+def test_what_a_template_refuses_itself():
+    with pytest.raises(vivace.InvalidArgumentError, match="it refuses these messages: no tools here"):
+        template.render("{{ raise_exception('no tools here') }}")
 
 
 def test_messages_must_be_plain_data():
@@ -127,14 +141,14 @@ def test_a_tokenizer_that_fails_while_it_encodes(tmp_path):
         load_text(str(folder), {}).encode("xyz")
 
 
-def test_files_that_are_no_text_or_too_large(tmp_path, monkeypatch):
+def test_files_that_are_no_text_or_too_large(tmp_path):
     folder = hub_folder(tmp_path)
     (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(vivace.CorruptDataError, match="no UTF-8"):
         load_text(str(folder), {})
-    from vivace import text
-    monkeypatch.setattr(text, "MAX_FILE_BYTES", 100)
-    with pytest.raises(vivace.LimitExceededError, match="at most 100 are accepted"):
+    with open(folder / "chat_template.jinja", "wb") as f:
+        f.truncate((64 << 20) + 1)
+    with pytest.raises(vivace.LimitExceededError, match="67108865 bytes, at most 67108864 are accepted"):
         load_text(str(folder), {})
 
 
@@ -155,7 +169,6 @@ def test_the_weights_size_counts_wherever_they_are(tmp_path):
             load_text(str(folder), {}, checkpoint=itself)
     weights = tmp_path / "weights" / "model.safetensors"
     weights.parent.mkdir()
-    with open(weights, "wb") as f:
-        f.truncate(64 << 20)
+    weights.write_bytes(bytes(64 << 20))  # written: holes give no room
     assert load_text(str(folder), {}, checkpoint=str(weights.parent)).tokenizer.get_vocab_size() == 250_000
     assert load_text(str(folder), {}, checkpoint=str(weights)).tokenizer.get_vocab_size() == 250_000

@@ -50,6 +50,38 @@ def test_a_plan_against_itself_is_the_same():
     assert all(row["error"] == 0 for row in got["layers"])
 
 
+def test_options_are_looked_at_before_any_work(monkeypatch):
+    from vivace import verify as module
+
+    monkeypatch.setattr(module, "load_model", lambda *a, **k: pytest.fail("something was loaded"))
+    for options in (dict(precision="fp9"), dict(precision="bf16", against="fp9"), dict(precision="bf16", lm_head_dtype="q9"), dict(precision="fp8", lm_head_dtype="q8_0")):
+        with pytest.raises(vivace.Error, match="precision|head"):
+            module.verify(TINY / "qwen3", prompts=PROMPTS, device=DEVICE, **options)
+
+
+def test_what_is_kept_does_not_grow_with_the_model_or_the_text(monkeypatch):
+    """No value of a step but the stream's rows is asked for, and those of one step alone are held."""
+    from vivace import verify as module
+
+    seen, run = [], module._steps
+
+    def steps(core, ids, hidden):
+        for stream, logits in run(core, ids, hidden):
+            seen.append(sum(v.nbytes for _, v in stream) + logits.nbytes)
+            yield stream, logits
+
+    monkeypatch.setattr(module, "_steps", steps)
+    got = module.verify(TINY / "llama_untied", precision="fp8", prompts=[IDS[:60]] * 40, device=DEVICE)
+    assert got["tokens"] == 2400 and len(seen) == 160 and max(seen) <= 32 * 4 * (5 * 64 + 256) * 2
+
+
+def test_a_text_beyond_the_context_is_cut_and_counted(capsys, tmp_path):
+    got = verify(TINY / "qwen3", precision="fp8", prompts=[IDS[:60], IDS[:10]], context=16, device=DEVICE)
+    assert got["tokens"] == 26 and got["cut"] == 44 and got["context"] == 16
+    with pytest.raises(vivace.LimitExceededError, match="trained for"):
+        verify(TINY / "qwen3", precision="fp8", prompts=PROMPTS, context=1 << 20, device=DEVICE)
+
+
 def test_the_command_line_and_bad_input(capsys, tmp_path):
     with pytest.raises(vivace.InvalidArgumentError, match="no prompt"):
         verify(TINY / "qwen3", precision="fp8", prompts=[], device=DEVICE)

@@ -34,5 +34,6 @@ for pin in $pins; do
   compgen -G "$out/wheels/${name//-/_}-${pin##*==}-*.whl" >/dev/null && continue
   build/carry-venv/bin/pip download -q --no-deps --only-binary=:all: -d "$out/wheels" "$pin"
 done
+tools/stale_rows --out "$out/stale.json" >/dev/null
 echo "$commit" >"$out/commit"
 du -sh "$out"

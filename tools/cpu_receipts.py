@@ -2,9 +2,10 @@
 
     python tools/cpu_receipts.py --gguf SMOLLM2.gguf --peer-python PEER_ENV/bin/python --tests build/test/tests/vivace_tests
 
-Writes tests/results/cpu/{ops,smollm2,hot_path}.json and bench/results/cpu/{ops,llm}.json.
+Writes tests/results/cpu/{ops,smollm2,hot_path,stress}.json and bench/results/cpu/{ops,llm}.json.
 """
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from tools.device_receipts import SUITES  # noqa: E402
 from tools.receipt import Receipt  # noqa: E402
 
 
@@ -36,6 +38,16 @@ def hot_path(tests: str) -> None:
     r.write("tests")
 
 
+def stress() -> None:
+    """One model under 64 threads, 64 asyncio tasks and both, a minute each."""
+    suite = SUITES["stress"]
+    r = Receipt("stress", chip="cpu", command=suite.command, sources=suite.sources)
+    for scope, pages in (("threads", "0"), ("asyncio", "12"), ("mixed", "12")):
+        for line in run(sys.executable, "-m", "tests.stress", "--device", "cpu", "--seconds", "60", "--scope", scope, "--pages", pages).splitlines():
+            r.row(**json.loads(line))
+    r.write("tests")
+
+
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--gguf", required=True)
@@ -46,6 +58,7 @@ def main() -> None:
     run(*pytest, "tests/test_ops.py", "--receipt")
     run(*pytest, "tests/test_smollm2.py", "--receipt", VIVACE_TEST_SMOLLM2=args.gguf)
     hot_path(args.tests)
+    stress()
     run(sys.executable, "bench/bench_llm.py", "--gguf", args.gguf, "--peer-python", args.peer_python)
     run(sys.executable, "bench/bench_ops.py", "--receipt")
 

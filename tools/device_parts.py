@@ -65,7 +65,7 @@ GPU = {
     "rms_gemm": {"": (3, 45)},
     "gemm_rms_rows": {"": (4, 40)},
 }
-GPU_FILES = {"test_chains": (3, 35), "test_rope_attention": (2, 45), "test_racecheck": (1, 45), "test_attention_variant": (3, 65), "test_memcheck": (1, 75), "test_driver_only": (1, 45), "test_portable": (4, 50)}
+GPU_FILES = {"test_chains": (3, 35), "test_rope_attention": (2, 45), "test_racecheck": (1, 45), "test_attention_variant": (3, 65), "test_memcheck": (1, 75), "test_driver_only": (1, 45), "test_portable": (4, 50), "test_gemm_epilogues": (4, 60)}
 EACH = {"gemm": 3, "norm": 2, "attention": 2}  # shares of test_tactics.py's tests: see SHARES there
 
 
@@ -125,7 +125,7 @@ def faults(s, found):
 # tool -> [(ops, shares of their cases, cost of each)]; the ops that no line names are one more line's
 LONG = {
     "racecheck": [(("gemm",), 4, 75), (("attention",), 2, 105), (("gated_gemm",), 3, 30), (("grouped_gemm",), 2, 30), (("norm_gemm",), 6, 90), (("rms_gemm", "gemm_rms_rows", "rms_rows"), 9, 90),
-                  (("scaled_attention", "latent_attention", "attention_micro"), 4, 80), (("im2col", "qkv_rope", "kv_append"), 3, 80), (("sample",), 8, 60), (("norm",), 2, 40), (None, 6, 60)],
+                  (("scaled_attention", "latent_attention", "attention_block_scaled"), 4, 80), (("im2col", "qkv_rope", "kv_append"), 3, 80), (("sample",), 8, 60), (("norm",), 2, 40), (None, 6, 60)],
     "memcheck": [(("gemm",), 2, 80), (("attention",), 2, 50), (("gated_gemm", "grouped_gemm"), 2, 50), (None, 3, 55)],
     "initcheck": [(("gemm", "gated_gemm", "grouped_gemm"), 3, 75), (("attention",), 1, 87), (None, 2, 75)],
     "synccheck": [(("gemm", "gated_gemm", "grouped_gemm"), 2, 48), (("attention",), 1, 30), (None, 2, 57)],
@@ -142,7 +142,43 @@ def sanitize(s, found):
             # memcheck: the driver is asked for parameters until it says no
             words = [tool, "--tool", name, "--error-exitcode", 9, *(["--report-api-errors", "no"] if name == "memcheck" else []), "--print-limit", 20, sys.executable, "tests/gpu/sanitized.py"]
             parts += [Part(f"sanitize-{name}-{label}-{i}", [*words, "ROWS", name, "--share", f"{i}/{count}", *taken], cost, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, name) for i in range(count)]
+        # Of every op some calls that nobody wrote down.
+        words = [tool, "--tool", name, "--error-exitcode", 9, *(["--report-api-errors", "no"] if name == "memcheck" else []), "--print-limit", 20, sys.executable, "tests/gpu/sanitized.py"]
+        parts += [Part(f"sanitize-{name}-drawn-{i}", [*words, "ROWS", name, "--share", f"{i}/3", "--drawn", 4], 60, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, name) for i in range(3)]
     return parts
 
 
-STAGES = {f.__name__: f for f in (gtest, ops, gpu, replays, models, bad, faults, sanitize)}
+def fuzz(s, found):
+    """Calls drawn from the op table, hostile contents, chains: a part that takes every core, for a run of its own. With
+    VIVACE_FUZZ_GPUS=2 on two GPUs, as one receipt."""
+    seconds, seed, gpus = float(os.environ.get("VIVACE_FUZZ_SECONDS", "300")), os.environ.get("VIVACE_FUZZ_SEED", "1"), os.environ.get("VIVACE_FUZZ_GPUS", "1")
+    command = [sys.executable, "-m", "tests.differential", "--device", "cuda", "--gpus", gpus, "--compile", "--seed", seed, "--seconds", seconds, "--jobs", s.jobs, "--mode", "values", "hostile", "chains", "--rows", "ROWS"]
+    return [Part("fuzz", command, seconds + 10, limit=seconds + 35)]
+
+
+def flashinfer(s, found):
+    """FlashInfer's own tests, which are carried in a folder beside the sources: docs/flashinfer.md."""
+    tests = s.carry / "flashinfer-tests"
+    if not (tests / "tests").is_dir():
+        return [Part("flashinfer", [sys.executable, "-c", "raise SystemExit('what was carried has no flashinfer-tests/tests: docs/flashinfer.md says how to fetch it')", "ROWS"])]
+    seconds = int(os.environ.get("VIVACE_JUDGE_SECONDS", "60"))
+    return [Part("flashinfer", [sys.executable, "tools/flashinfer_judge.py", "--tests", tests, "--seconds", seconds, "--jobs", max(1, s.jobs - 2), "--work", s.logs / "flashinfer", "--out", "ROWS"], 400, limit=560)]
+
+
+def stress(s, found):
+    """One model under many callers; 120 s each."""
+    words = [sys.executable, "-m", "tests.stress", "--device", "cuda", "--model", "tests/fixtures/tiny/llama_untied", "--precision", "bf16", "--seconds", 120, "--rows", "ROWS"]
+    return [Part(f"stress-{scope}", [*words, "--scope", scope, "--pages", pages], 140) for scope, pages in (("threads", 0), ("asyncio", 12), ("mixed", 12))]
+
+
+RANDOM_MODELS = {"text": 6, "crowd": 4, "policy": 4, "groot": 2}  # kind -> processes
+
+
+def fuzz_models(s, found):
+    """Whole models by random configurations, each process with seeds of its own."""
+    seconds, seed = float(os.environ.get("VIVACE_FUZZ_SECONDS", "90")), int(os.environ.get("VIVACE_FUZZ_SEED", "1"))
+    return [Part(f"fuzz_models-{kind}-{i}", [sys.executable, "-m", "tests.random_models", "--device", "cuda", "--kind", kind, "--seed", 1_000_000 * seed + 10_000 * i, "--seconds", seconds, "--rows", "ROWS"],
+                 seconds + 20, limit=seconds + 150) for kind, count in RANDOM_MODELS.items() for i in range(count)]
+
+
+STAGES = {f.__name__: f for f in (gtest, ops, gpu, replays, models, bad, faults, sanitize, fuzz, flashinfer, stress, fuzz_models)}

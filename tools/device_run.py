@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs tests and benchmarks on a GPU machine that has no package source, and packs what came out.
 
-    python3 CARRY/src/tools/device_run.py --out DIR [STAGE ...] [--budget SECONDS] [--share I/N] [--only WORD ...]
+    python3 CARRY/src/tools/device_run.py --out DIR [STAGE ...] [--budget SECONDS] [--share I/N] [--only WORD ...] [--stale]
 
 CARRY is what tools/build_device_wheel.sh made: sources, wheels, the C++ tests. Benchmarks run first, each alone; then
 the parts of all other stages side by side, the longest first (tools/device_parts.py), or of N shares the I-th: then
 N calls on N machines make one receipt (tools/join_receipts.py). Logs and receipts go to DIR/results.tar.gz; the last
-lines are a table.
+lines are a table. --stale: of the test suites only the ops whose rows CARRY/stale.json names (tools/stale_rows wrote it
+where the receipts are); tools/join_receipts.py --merge puts them among the rows that stay.
 """
 import argparse
 import concurrent.futures
@@ -135,17 +136,21 @@ def pack(s):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     every = [*BENCHES, *STAGES]
-    p.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all but quick; there are {', '.join(every)}")
+    p.add_argument("stages", nargs="*", metavar="STAGE", help=f"default: all but quick, and fuzz, flashinfer and fuzz_models, which take every core; there are {', '.join(every)}")
     p.add_argument("--carry", type=Path, default=ROOT.parent, help="default: the folder above the sources")
     p.add_argument("--out", type=Path, required=True)
     p.add_argument("--budget", type=float, default=560, help="seconds for everything")
     p.add_argument("--share", default="0/1", metavar="I/N", help="of the parts side by side")
     p.add_argument("--only", nargs="+", default=[], metavar="WORD", help="only parts of these names, or whose names contain such a word")
+    p.add_argument("--stale", action="store_true", help="only the suites and ops of which rows are stale")
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes side by side; default: one a core")
     args = p.parse_args()
     if unknown := set(args.stages) - set(every):
         p.error(f"no such stage: {', '.join(sorted(unknown))}; there are {', '.join(every)}")
-    stages = args.stages or [n for n in every if n != "quick"]
+    stages = args.stages or [n for n in every if n not in ("quick", "fuzz", "flashinfer", "fuzz_models")]
+    stale = json.loads((args.carry / "stale.json").read_text()) if args.stale else {}
+    if args.stale:
+        stages = [n for n in stages if n in BENCHES and n in args.stages or stale.get(n)]
     s = Session(args.carry.resolve(), args.out.resolve(), args.budget, args.jobs)
     s.words = [*stages, *(["--share", args.share] if args.share != "0/1" else []), *(["--only", *args.only] if args.only else [])]
     try:
@@ -155,7 +160,7 @@ def main():
             seconds = str(max(0, int(min(limit, s.left()) - 40)))  # rows that have begun, and the receipt, take the rest
             s.run(name, [sys.executable, script, *(seconds if w == "SECONDS" else w for w in more), "--out", s.work, "--facts", s.work / "facts.json"], limit)
         found = gpu_ops(s)
-        parts = [part for name in filter(STAGES.get, stages) for part in STAGES[name](s, found)]
+        parts = [part for name in filter(STAGES.get, stages) for part in STAGES[name](s, [op for op in found if not args.stale or op in stale[name]])]
         s.together(share_of(chosen(parts, args.only), *map(int, args.share.split("/"))))
     finally:
         pack(s)

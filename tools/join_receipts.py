@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Puts the receipts of one or more device calls in place: join_receipts.py [--out ROOT] RESULTS ...
+"""Puts the receipts of one or more device calls in place: join_receipts.py [--merge] [--out ROOT] RESULTS ...
 
 RESULTS is a folder that device_run.py packed (it holds tests/results or bench/results). A suite that one call wrote is
 copied, one that several calls wrote is joined if tools/receipt.py finds that they belong together, and refused if not.
+--merge, for calls that ran stale rows alone: rows of ops that were not run again stay, with the run that they are from.
 """
 import argparse
 import json
@@ -12,13 +13,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.receipt import join, results, text  # noqa: E402
+from tools.receipt import join, merge, results, text  # noqa: E402
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("results", nargs="+", type=Path)
     p.add_argument("--out", type=Path, default=ROOT, help="default: this checkout")
+    p.add_argument("--merge", action="store_true", help="keep the rows of ops that these calls did not run")
     args = p.parse_args()
     found, refused = {}, 0
     for folder in args.results:
@@ -30,6 +32,8 @@ def main():
     for name, parts in found.items():
         try:
             data = parts[0] if len(parts) == 1 else join(parts)
+            if args.merge and (args.out / name).exists():
+                data = merge(json.loads((args.out / name).read_text()), data)
         except ValueError as e:
             refused += 1
             print(f"REFUSED  {name}: {e}")

@@ -1,4 +1,4 @@
-"""Receipts: measured results that can be checked. The digest rule lives here and only here.
+"""Receipts: measured results that can be checked. Their form lives here; which rows are stale, in receipt_rows.py.
 
 Benchmarks and tests write theirs so:
 
@@ -12,13 +12,15 @@ docs/receipts.md explains the fields.
 
 import datetime
 import glob
-import hashlib
 import json
 import os
 import platform
 import re
 import subprocess
 from pathlib import Path
+
+from tools import fingerprint
+from tools.receipt_rows import Now, function_of, is_part, label_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = 1
@@ -28,20 +30,13 @@ TOP = {
     "host": dict, "date": str, "commit": str, "tactics": (str, type(None)), "versions": dict,
     "sources": dict, "limits": (dict, type(None)), "rows": list,
 }
+MAY = {"kernels": dict, "references": dict, "tests": dict, "runs": list}  # what rows depend on, and where those of other runs are from
 NUMBERS = (
     "p50_us", "p99_us", "p999_us", "n", "bytes", "flops", "limit_us", "share", "peer_p50_us",
     "ratio", "max_err", "bound", "alike",
 )
-TEXTS = ("op", "case", "dtype", "tactic", "peer", "note", "tool")
+TEXTS = ("op", "case", "dtype", "tactic", "peer", "note", "tool", "kernel")
 CASE = re.compile(r"^[\w]+=[^,= ]+(?:,[\w]+=[^,= ]+)*$")
-
-
-def source_digest(root: Path, files: list[str]) -> str:
-    """sha256 over the concatenated bytes of the files, in the order given."""
-    h = hashlib.sha256()
-    for name in files:
-        h.update((Path(root) / name).read_bytes())
-    return "sha256:" + h.hexdigest()
 
 
 def expand(root: Path, patterns: list[str]) -> list[str]:
@@ -81,19 +76,23 @@ def tactics() -> str | None:
 
 
 class Receipt:
-    def __init__(self, suite: str, *, chip: str, sources: list[str], command: str, root: Path = ROOT, **facts):
+    def __init__(self, suite: str, *, chip: str, sources: list[str], command: str, root: Path = ROOT, tests: tuple = (), references: bool = False, kernels: bool = True, **facts):
         """chip: 'cpu', or the product name a GPU reports; facts: any of sm, driver, cuda, clocks_mhz,
-        tactics, versions, limits. sources: paths or globs from the root."""
+        tactics, versions, limits. sources: paths or globs from the root, of what every row depends on. tests: globs of
+        files with test functions that rows name. references: rows are held to tests/ref/<op>.py. On a GPU rows also
+        depend on the kernels that they ran, unless `kernels` says that they ran none of the ops'."""
         if unknown := set(facts) - set(TOP):
             raise ValueError(f"receipt: no such field: {', '.join(sorted(unknown))}")
         files = expand(root, sources)
-        self.root = Path(root)
+        if chip != "cpu":  # what these make is known by its machine code
+            files = [f for f in files if not f.startswith(("vivace/kernels/", "vivace/ops/"))] or files
+        self.root, self.tests, self.references, self.kernels = Path(root), expand(root, tests), references, kernels and chip != "cpu"
         self.data = {
             "schema": SCHEMA, "suite": suite, "command": command, "chip": chip, "sm": None,
             "driver": None, "cuda": None, "clocks_mhz": None, "host": host(),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "commit": commit(root), "tactics": None if chip == "cpu" or "tactics" in facts else tactics(), "versions": {},
-            "sources": {"digest": source_digest(root, files), "files": files},
+            "sources": {"digest": fingerprint.sources(root, files), "files": files},
             "limits": None, "rows": [],
         } | facts
 
@@ -110,8 +109,25 @@ class Receipt:
             raise ValueError(f"receipt row {op} {case}: {'; '.join(errors)}")
         self.data["rows"].append(row)
 
+    def depend(self, root: Path = ROOT) -> None:
+        """Fills in, from the sources below `root`, the fingerprints of what the rows depend on."""
+        now, rows = Now(root), [row for row in self.data["rows"] if not is_part(row)]
+        used = {row["op"] for row in rows}
+        if self.kernels:
+            self.data["kernels"] = {op: now.kernels(op) for op in sorted(now.table if used - set(now.table) else used)}
+        if self.references:
+            self.data["references"] = {op: h for op in sorted(used) if (h := now.reference(op))}
+        if self.tests:
+            found = {}
+            for label, function in {(label_of(row), function_of(row)) for row in rows}:
+                for name in self.tests:
+                    if h := now.test(name, function):
+                        found[label] = [name, function, h]
+            self.data["tests"] = dict(sorted(found.items()))
+
     def write(self, kind: str, folder: str | None = None) -> Path:
         """kind: 'bench' or 'tests'; folder: the short chip name, 'h200' or 'cpu'."""
+        self.depend()
         short = folder or self.data["chip"].split()[-1].lower()
         path = self.root / kind / "results" / short / f"{self.data['suite']}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -178,6 +194,30 @@ def join(parts: list[dict]) -> dict:
                            "rows": [row for p in parts for row in p["rows"] if not made_up(row)]}
 
 
+EACH_RUN = ("commit", "date", "command", "driver", "clocks_mhz", "host", "limits", "tactics", "versions", "sources", *MAY)
+
+
+def merge(old: dict, new: dict) -> dict:
+    """A receipt of which `new` ran a part again: its rows take the place of all rows of the same ops (of benchmarks: of the same
+    cases), the others stay and say by `run` which entry of `runs` they are from."""
+    for data in (old, new):
+        if wrong := errors(data):
+            raise ValueError(f"receipt of {data.get('command')!r}: {wrong[0]}")
+    if other := [k for k in ("suite", "chip", "sm") if old[k] != new[k]]:
+        raise ValueError(f"receipts of different {other[0]}: {old[other[0]]!r} and {new[other[0]]!r}")
+    def key(row):
+        return row["op"] if "tool" in row and row["op"] != "e2e" else (row["op"], row["case"], row.get("dtype"))
+
+    again = {key(row) for row in new["rows"]}
+    parts = {row["case"] for row in new["rows"] if is_part(row)}
+    kept = [row for row in old["rows"] if (row["case"] not in parts if is_part(row) else key(row) not in again)]
+    runs = [*old.get("runs", []), {k: old[k] for k in EACH_RUN if k in old and k != "runs"}]
+    kept = [row | {"run": row.get("run", len(runs) - 1)} for row in kept]
+    used = sorted({row["run"] for row in kept})
+    kept = [row | {"run": used.index(row["run"])} for row in kept]
+    return {k: v for k, v in new.items() if k != "runs"} | ({"runs": [runs[i] for i in used]} if used else {}) | {"rows": [*new["rows"], *kept]}
+
+
 def row_errors(row: dict) -> list[str]:
     out = [f"{k} is missing" for k in ("op", "case") if not row.get(k)]
     out += [f"{k} is {row[k]!r}, not text" for k in TEXTS if k in row and not isinstance(row[k], (str, type(None)))]
@@ -189,6 +229,8 @@ def row_errors(row: dict) -> list[str]:
             out.append(f"{k} is 0; a missing figure is null")
     if row.get("case") and not CASE.match(str(row["case"])):
         out.append(f"case {row['case']!r} is not key=value,key=value")
+    if "run" in row and not isinstance(row["run"], int):
+        out.append(f"run is {row['run']!r}, not the number of a run")
     if "pass" in row and not isinstance(row["pass"], (bool, type(None))):
         out.append(f"pass is {row['pass']!r}, not true or false")
     return out
@@ -200,6 +242,7 @@ def errors(data: object, stem: str | None = None) -> list[str]:
         return ["not a JSON object"]
     out = [f"{k} is missing" for k in TOP if k not in data]
     out += [f"{k} has type {type(data[k]).__name__}" for k, t in TOP.items() if k in data and not isinstance(data[k], t)]
+    out += [f"{k} has type {type(data[k]).__name__}" for k, t in MAY.items() if k in data and not isinstance(data[k], t)]
     if out:
         return out
     if data["schema"] != SCHEMA:
@@ -207,7 +250,7 @@ def errors(data: object, stem: str | None = None) -> list[str]:
     if stem is not None and data["suite"] != stem:
         out.append(f"suite is {data['suite']!r} in a file named {stem}.json")
     src = data["sources"]
-    if not re.fullmatch(r"sha256:[0-9a-f]{64}", str(src.get("digest"))):
+    if not re.fullmatch(r"(tokens|sha256):[0-9a-f]{64}", str(src.get("digest"))):
         out.append(f"sources.digest is {src.get('digest')!r}")
     if not src.get("files") or not all(isinstance(f, str) for f in src["files"]):
         out.append("sources.files lists no files")
@@ -219,12 +262,6 @@ def errors(data: object, stem: str | None = None) -> list[str]:
         out.append("no rows")
     for i, row in enumerate(data["rows"]):
         out += [f"row {i}: {e}" for e in (row_errors(row) if isinstance(row, dict) else ["not an object"])]
+        if isinstance(row, dict) and not 0 <= row.get("run", 0) < max(1, len(data.get("runs", []))):
+            out.append(f"row {i}: run {row['run']} of {len(data.get('runs', []))}")
     return out
-
-
-def stale(root: Path, data: dict) -> str | None:
-    """Why the receipt no longer speaks for the sources, or None."""
-    src = data["sources"]
-    if gone := [f for f in src["files"] if not (Path(root) / f).is_file()]:
-        return f"{gone[0]} is gone"
-    return None if source_digest(root, src["files"]) == src["digest"] else "its sources changed since"

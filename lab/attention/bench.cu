@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "vivace/kernels/attention/attention.cuh"
-#include "vivace/kernels/attention/fed.cuh"
-#include "vivace/kernels/attention/split.cuh"
+#include "vivace/kernels/attention/prefill_tma.cuh"
+#include "vivace/kernels/attention/split_kv.cuh"
 #include "vivace/kernels/attention/stream.cuh"
-#include "vivace/kernels/attention/turned.cuh"
+#include "vivace/kernels/attention/swap_ab.cuh"
 #include "vivace/ops/attention_gpu.h"
 
 namespace {
@@ -53,21 +53,21 @@ __global__ void fill_random(T* p, size_t n, uint64_t seed) {
 /// The largest |out - reference| over `count` of the rows (t, h), one block each, in float64; and of lse.
 template <class Q, class Kv>
 __global__ void compare(const AttentionArgs a, int count, float* worst) {
-  __shared__ double weight[256], sums[256], shared_top;
+  __shared__ double weight[256], sums[256], shared_row_max;
   const int64_t rows = int64_t{a.T} * a.Hq, r = count >= rows ? blockIdx.x : (blockIdx.x * 7919ll * 31 + rows - 1) % rows;
   if (r >= rows) return;
   const int64_t t = r / a.Hq;
   const int h = static_cast<int>(r % a.Hq), kv = h / a.group();
   const AttentionSpan see(a, t);
   const Q* q = static_cast<const Q*>(a.q) + t * a.q_stride + h * a.D;
-  double top = -INFINITY, mass = 0, y = 0;
+  double row_max = -INFINITY, row_sum = 0, y = 0;
   for (int64_t j0 = see.first; j0 < see.end; j0 += 256) {
     const int64_t j = j0 + threadIdx.x;
     double s = -INFINITY;
     if (j < see.end) {
       s = 0;
       const int64_t b = a.block(see.slot, j);
-      const Kv* k = static_cast<const Kv*>(a.k) + b * a.k_stride + (a.place(see.slot, j) * a.Hkv + kv) * a.D;
+      const Kv* k = static_cast<const Kv*>(a.k) + b * a.k_stride + (a.row_in_block(see.slot, j) * a.Hkv + kv) * a.D;
       if (b >= 0)
         for (int i = 0; i < a.D; ++i) s += double(to_float(q[i])) * double(to_float(k[i]));
       s *= a.scale;
@@ -75,34 +75,34 @@ __global__ void compare(const AttentionArgs a, int count, float* worst) {
     weight[threadIdx.x] = s;
     __syncthreads();
     if (threadIdx.x == 0) {
-      double m = top;
+      double m = row_max;
       for (int i = 0; i < 256; ++i) m = fmax(m, weight[i]);
-      shared_top = m;
+      shared_row_max = m;
     }
     __syncthreads();
-    const double m = shared_top, shrink = exp(top - m);
+    const double m = shared_row_max, shrink = exp(row_max - m);
     const double p = exp(s - m);
     __syncthreads();
     weight[threadIdx.x] = p;
     __syncthreads();
-    mass *= shrink, y *= shrink, top = m;
+    row_sum *= shrink, y *= shrink, row_max = m;
     for (int i = 0; i < 256 && j0 + i < see.end; ++i) {
-      mass += weight[i];
+      row_sum += weight[i];
       const int64_t b = a.block(see.slot, j0 + i);
-      if (threadIdx.x < a.Dv && b >= 0) y += weight[i] * double(to_float(static_cast<const Kv*>(a.v)[b * a.v_stride + (a.place(see.slot, j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
+      if (threadIdx.x < a.Dv && b >= 0) y += weight[i] * double(to_float(static_cast<const Kv*>(a.v)[b * a.v_stride + (a.row_in_block(see.slot, j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
     }
     __syncthreads();
   }
   sums[threadIdx.x] = 0;
   if (threadIdx.x < a.Dv) {
-    const double want = mass > 0 ? y / mass : 0, got = to_float(static_cast<const Q*>(a.out)[t * a.out_stride + h * a.Dv + threadIdx.x]);
-    // In units of what the formula allows: a rounding of the weights and one of the result.
+    const double want = row_sum > 0 ? y / row_sum : 0, got = to_float(static_cast<const Q*>(a.out)[t * a.out_stride + h * a.Dv + threadIdx.x]);
+    // In stages of what the formula allows: a rounding of the weights and one of the result.
     sums[threadIdx.x] = fabs(want - got) / (4.0 / 512 + fabs(want) / 128);
     if (!(sums[threadIdx.x] < 1e9)) sums[threadIdx.x] = 1e9;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    double e = a.lse && mass > 0 ? fabs(top + log(mass) - a.lse[t * a.lse_stride + h]) / 1e-4 : 0;
+    double e = a.lse && row_sum > 0 ? fabs(row_max + log(row_sum) - a.lse[t * a.lse_stride + h]) / 1e-4 : 0;
     for (int i = 0; i < a.Dv; ++i) e = fmax(e, sums[i]);
     worst[blockIdx.x] = static_cast<float>(e);
   }
@@ -120,12 +120,12 @@ struct Variant {
   DType q, kv;
   AttentionTile cut;
   void (*kernel)(AttentionArgs);
-  void (*fed)(AttentionFedArgs) = nullptr;  // instead
+  void (*prefill_tma)(AttentionTmaArgs) = nullptr;  // instead
   AttentionStream stream = {};              // with split > 0 the cut
-  AttentionSplit split = {};                // likewise
-  AttentionTurned turned = {};              // likewise
-  void (*turns)(AttentionTurnedArgs) = nullptr;  // instead
-  const void* entry() const { return turns != nullptr ? reinterpret_cast<const void*>(turns) : fed != nullptr ? reinterpret_cast<const void*>(fed) : reinterpret_cast<const void*>(kernel); }
+  AttentionSplitKV split = {};                // likewise
+  AttentionSwapAB swap_ab = {};              // likewise
+  void (*uses_swap_ab)(AttentionSwapABArgs) = nullptr;  // instead
+  const void* entry() const { return uses_swap_ab != nullptr ? reinterpret_cast<const void*>(uses_swap_ab) : prefill_tma != nullptr ? reinterpret_cast<const void*>(prefill_tma) : reinterpret_cast<const void*>(kernel); }
 };
 // nvcc's host side knows no class-type template parameters of kernels.
 template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
@@ -143,9 +143,9 @@ void add(std::vector<Variant>& all, DType q, DType kv) {
 }
 
 template <class Q, int d, int dv, int m, int keys, int stages>
-__global__ void __launch_bounds__(32 * m + 128, 1) fed_kernel(const __grid_constant__ AttentionFedArgs f) {
+__global__ void __launch_bounds__(32 * m + 128, 1) fed_kernel(const __grid_constant__ AttentionTmaArgs f) {
   constexpr AttentionTile P{d, dv, m, 1, keys, stages, 1, true, true, true};
-  run_attention_fed<Q, P, Standard>(f);
+  run_attention_prefill_tma<Q, P, Standard>(f);
 }
 template <class Q, int d, int dv, int m, int keys, int stages>
 void add_fed(std::vector<Variant>& all, DType q) {
@@ -157,7 +157,7 @@ void add_fed(std::vector<Variant>& all, DType q) {
 }
 
 template <class Q, class Kv, int... kCut>
-__global__ void __launch_bounds__(AttentionStream{kCut...}.threads(), AttentionStream{kCut...}.resident()) stream_kernel(const __grid_constant__ AttentionArgs a) {
+__global__ void __launch_bounds__(AttentionStream{kCut...}.threads(), AttentionStream{kCut...}.occupancy()) stream_kernel(const __grid_constant__ AttentionArgs a) {
   constexpr AttentionStream P{kCut...};
   run_attention_stream<Q, Kv, P>(a);
 }
@@ -170,29 +170,29 @@ void add_stream(std::vector<Variant>& all, DType q, DType kv) {
 }
 
 template <class Q, class Kv, int... kCut>
-__global__ void __launch_bounds__(AttentionSplit{kCut...}.threads(), AttentionSplit{kCut...}.resident()) split_kernel(const __grid_constant__ AttentionFedArgs f) {
-  constexpr AttentionSplit P{kCut...};
-  run_attention_split<Q, Kv, P>(f);
+__global__ void __launch_bounds__(AttentionSplitKV{kCut...}.threads(), AttentionSplitKV{kCut...}.occupancy()) split_kernel(const __grid_constant__ AttentionTmaArgs f) {
+  constexpr AttentionSplitKV P{kCut...};
+  run_attention_split_kv<Q, Kv, P>(f);
 }
 template <class Q, class Kv, int... kCut>
 void add_split(std::vector<Variant>& all, DType q, DType kv) {
-  constexpr AttentionSplit P{kCut...};
+  constexpr AttentionSplitKV P{kCut...};
   char name[96];
   std::snprintf(name, sizeof name, "split m%d k%d s%d c%d x%d", P.warps_m, P.keys, P.stages, P.split, P.teams);
   all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true}, nullptr, &split_kernel<Q, Kv, kCut...>, {}, P});
 }
 
 template <class Q, int... kCut>
-__global__ void __launch_bounds__(AttentionTurned{kCut...}.threads(), AttentionTurned{kCut...}.resident()) turned_kernel(const __grid_constant__ AttentionTurnedArgs args) {
-  constexpr AttentionTurned P{kCut...};
-  run_attention_turned<Q, P>(args);
+__global__ void __launch_bounds__(AttentionSwapAB{kCut...}.threads(), AttentionSwapAB{kCut...}.occupancy()) turned_kernel(const __grid_constant__ AttentionSwapABArgs args) {
+  constexpr AttentionSwapAB P{kCut...};
+  run_attention_swap_ab<Q, P>(args);
 }
 template <class Q, int... kCut>
 void add_turned(std::vector<Variant>& all, DType q) {
-  constexpr AttentionTurned P{kCut...};
+  constexpr AttentionSwapAB P{kCut...};
   static_assert(P.smem() <= 227 * 1024);
   char name[96];
-  std::snprintf(name, sizeof name, "turned r%d u%d c%d", P.rows, P.units, P.split);
+  std::snprintf(name, sizeof name, "swap_ab r%d u%d c%d", P.rows, P.stages, P.split);
   all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.rows > 16 ? 2 : 1, 1, P.kBox, 1, P.split, true, false, true}, nullptr, nullptr, {}, {}, P, &turned_kernel<Q, kCut...>});
 }
 
@@ -213,15 +213,15 @@ TensorMap map_of(const void* base, const cuuint64_t (&dims)[4], const cuuint64_t
   return out;
 }
 
-/// k or v as AttentionFedArgs says.
+/// k or v as AttentionTmaArgs says.
 TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stride, int keys) {
   const int64_t e = info(a.kv_dtype).bytes;
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
   return map_of(base, {n(dim * e / 2), n(a.L), n(a.Hkv), n(a.B)}, {n(a.Hkv * dim * e), n(dim * e), n(stride * e)}, std::min(keys, a.page_table ? a.L : keys));
 }
-/// q as AttentionTurnedArgs says.
+/// q as AttentionSwapABArgs says.
 TensorMap map_of_queries(const AttentionArgs& a, int box) {
-  const bool side_by_side = AttentionTurnedArgs::joined(a);
+  const bool side_by_side = AttentionSwapABArgs::joined(a);
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
   return map_of(a.q, {n(a.D), n(side_by_side ? int64_t{a.T} * a.Hq : a.group()), n(a.Hkv), n(side_by_side ? 1 : a.T)}, {n(a.D * 2), n(int64_t{a.group()} * a.D * 2), n(a.q_stride * 2)}, box);
 }
@@ -248,26 +248,26 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
   attrs[1].val.clusterDim = {static_cast<unsigned>(c.split), 1, 1};
   config.attrs = attrs;
   config.numAttrs = c.split > 1 ? 2 : 1;
-  if (const AttentionSplit& p = v.split; p.split > 0) {
+  if (const AttentionSplitKV& p = v.split; p.split > 0) {
     const int64_t height = p.height(a), all = (int64_t{a.T} * a.group() + height - 1) / height;
     config.gridDim.x = static_cast<unsigned>(all * a.Hkv * p.split);
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
   }
-  if (const AttentionTurned& p = v.turned; p.split > 0) {
+  if (const AttentionSwapAB& p = v.swap_ab; p.split > 0) {
     config.gridDim.x = static_cast<unsigned>((int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a) * a.Hkv * p.split);
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem());
   }
-  if (c.fed) {
-    if (v.split.split == 0 && v.turned.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
-    AttentionFedArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
+  if (c.warp_specialized) {
+    if (v.split.split == 0 && v.swap_ab.split == 0) config.gridDim.x = std::min(config.gridDim.x, 132u);
+    AttentionTmaArgs f{{}, map_of(a.k, a, a.D, a.k_stride, c.keys), map_of(a.v, a, a.Dv, a.v_stride, c.keys)};
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
-    if (v.turns != nullptr) {
-      const int box = AttentionTurnedArgs::query_box(a, v.turned.rows);
-      return cudaLaunchKernelEx(&config, v.turns, AttentionTurnedArgs{f, box > 0 ? map_of_queries(a, box) : TensorMap{}}) == cudaSuccess;
+    if (v.uses_swap_ab != nullptr) {
+      const int box = AttentionSwapABArgs::query_box(a, v.swap_ab.rows);
+      return cudaLaunchKernelEx(&config, v.uses_swap_ab, AttentionSwapABArgs{f, box > 0 ? map_of_queries(a, box) : TensorMap{}}) == cudaSuccess;
     }
-    return cudaLaunchKernelEx(&config, v.fed, f) == cudaSuccess;
+    return cudaLaunchKernelEx(&config, v.prefill_tma, f) == cudaSuccess;
   }
   return cudaLaunchKernelEx(&config, v.kernel, a) == cudaSuccess;
 }
@@ -275,10 +275,10 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
 /// Whether the op takes this variant.
 bool own(const Variant& v, const AttentionArgs& a) {
   using Op = ops::AttentionGpu;
-  if (Op::turns(a, Arch::sm90a)) return v.turned == Op::turned(a);
-  if (Op::divides(a, Arch::sm90a)) return v.split == Op::split(a);
+  if (Op::can_swap_ab(a, Arch::sm90a)) return v.swap_ab == Op::swap_ab(a);
+  if (Op::can_split_kv(a, Arch::sm90a)) return v.split == Op::split(a);
   if (Op::role(a) != Op::Role::prefill) return Op::streams(a, Arch::sm90a) && v.stream == Op::stream(a);
-  return v.fed != nullptr && v.split.split == 0 && v.turned.split == 0 && v.cut == Op::fed(a);
+  return v.prefill_tma != nullptr && v.split.split == 0 && v.swap_ab.split == 0 && v.cut == Op::prefill_tma(a);
 }
 
 struct Problem {
@@ -404,7 +404,7 @@ std::vector<Variant> variants() {
   CUT(128, 128, 1, 1, 64, 3, 2, 1);
   CUT(128, 128, 1, 1, 64, 6, 8, 2);
 #undef CUT
-  // decode and chunk, keys along the rows: d, dv, rows, units, split
+  // decode and chunk, keys along the rows: d, dv, rows, stages, split
 #define CUT(...) add_turned<bf16, __VA_ARGS__>(all, b)
   CUT(128, 128, 8, 3, 1);
   CUT(128, 128, 8, 3, 2);
@@ -440,8 +440,8 @@ int main(int argc, char** argv) {
       const int height = v.cut.warps_m > 1 ? v.cut.rows() : 4;
       cudaLaunchConfig_t config = {};
       config.gridDim = {static_cast<unsigned>(v.cut.split) * 8, 1, 1};
-      config.blockDim = {static_cast<unsigned>(v.turned.split > 0 ? v.turned.threads() : v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
-      config.dynamicSmemBytes = static_cast<size_t>(v.turned.split > 0 ? v.turned.smem() : v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
+      config.blockDim = {static_cast<unsigned>(v.swap_ab.split > 0 ? v.swap_ab.threads() : v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
+      config.dynamicSmemBytes = static_cast<size_t>(v.swap_ab.split > 0 ? v.swap_ab.smem() : v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
       cudaLaunchAttribute size = {};
       size.id = cudaLaunchAttributeClusterDimension;
       size.val.clusterDim = {static_cast<unsigned>(v.cut.split), 1, 1};

@@ -49,4 +49,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ops.constant_weights():  # as in a model's step
+        sys.exit(main())

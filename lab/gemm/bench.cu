@@ -75,14 +75,14 @@ void add(std::vector<Variant>& all, const GemmTile& p) {
 }
 void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   char name[64];
-  std::snprintf(name, sizeof name, "w%dx%d/%dk%d.%dx%dw%d%s", p.rows, p.tokens, p.stages, p.split, p.inside, p.share_x, p.share_w, e4m3 && !p.promote ? "f" : "");
+  std::snprintf(name, sizeof name, "w%dx%d/%dk%d.%dx%dw%d%s", p.rows, p.tokens, p.stages, p.split, p.splits_per_block, p.multicast_x, p.multicast_w, e4m3 && !p.promote ? "f" : "");
   if (p.smem_bytes() > 227 * 1024) {
     std::printf("%s takes %d bytes\n", name, p.smem_bytes());
     return;
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.share_x, p.share_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.inside, p.finish, p.panel, p.panel_rows, p.staged}), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.multicast_x, p.multicast_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.splits_per_block, p.epilogue, p.panel, p.panel_rows, p.staged}), "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
@@ -120,8 +120,8 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   int grid = v.kind == Kind::stream ? tiles_n * v.cluster : tiles_n * tiles_t;
   if (v.kind == Kind::wgmma) {
     const GemmWgmma& p = v.policy;
-    const int tiles = (tiles_n + p.share_x - 1) / p.share_x * ((tiles_t + p.share_w - 1) / p.share_w) * v.cluster;
-    grid = p.parts() > 1 ? tiles : std::min(tiles, vivace::ops::GemmTiles::resident(p, g_sms));
+    const int tiles = (tiles_n + p.multicast_x - 1) / p.multicast_x * ((tiles_t + p.multicast_w - 1) / p.multicast_w) * v.cluster;
+    grid = p.parts() > 1 ? tiles : std::min(tiles, vivace::ops::GemmTiles::occupancy(p, g_sms));
   }
   c.gridDim = dim3(static_cast<unsigned>(grid));
   c.blockDim = dim3(static_cast<unsigned>(v.threads));
@@ -132,9 +132,9 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   GemmWgmmaArgs w;
   void* params[] = {const_cast<GemmArgs*>(&a)};
   if (v.kind == Kind::wgmma) {
-    encode(&w.x_map, type, a.x, a.T, a.K, v.tokens / v.policy.share_x);
-    encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.policy.share_w, v.policy.has(kFinishGated));
-    if (v.policy.has(kFinishResidual) && !v.policy.direct()) encode(&w.residual_map, 0, a.residual, a.T, a.N, v.policy.staged > 0 ? v.policy.out_box() : v.tokens);
+    encode(&w.x_map, type, a.x, a.T, a.K, v.tokens / v.policy.multicast_x);
+    encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.policy.multicast_w, v.policy.has(kEpilogueGated));
+    if (v.policy.has(kEpilogueResidual) && !v.policy.direct()) encode(&w.residual_map, 0, a.residual, a.T, a.N, v.policy.staged > 0 ? v.policy.out_box() : v.tokens);
     if (v.policy.staged > 0) encode(&w.out_map, 0, a.out, a.T, a.gated ? a.N / 2 : a.N, v.policy.out_box(), false, a.gated ? 64 : 128);
     w.g = a;
     params[0] = &w;
@@ -152,10 +152,10 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
   return a;
 }
 
-/// The same tile with another way out, or nullptr. Gated outputs whose parts meet in a cluster are decided at run time.
+/// The same tile with another epilogue, or nullptr. Gated outputs whose parts meet in a cluster are decided at run time.
 const Variant* with_finish(const std::vector<Variant>& all, const Variant& v, int type, int32_t finish) {
   GemmWgmma p = v.policy;
-  p.finish = p.direct() && p.parts() > 1 && (finish & kFinishGated) ? kFinishAny : finish;
+  p.epilogue = p.direct() && p.parts() > 1 && (finish & kEpilogueGated) ? kEpilogueAny : finish;
   p = vivace::ops::GemmTiles::fill(p);
   for (const Variant& other : all)
     if (other.kind == Kind::wgmma && other.kernel[type] != nullptr && other.policy == p) return &other;
@@ -170,15 +170,15 @@ bool usable(const Variant& v, int M, Shape s, int type) {
   if (v.kind == Kind::wgmma) {  // what the op may choose: the class's cut of K, the layout's ring
     using vivace::ops::GemmTiles;
     if (g_table) return v.policy == op_choice(type, false, M, s.N, s.K) || (type == 1 && M > 64 && v.policy == op_choice(true, true, M, s.N, s.K));
-    const GemmTiles::Layout l = {v.rows, v.tokens, v.policy.share_x, v.policy.share_w};
+    const GemmTiles::Layout l = {v.rows, v.tokens, v.policy.multicast_x, v.policy.multicast_w};
     const int64_t k_bytes = int64_t{s.K} * (type ? 1 : 2);
     const bool few = M <= 64 && M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8);
     if (M <= 64 && !few) return false;
-    const auto is = [&](const GemmTiles::Layout& o) { return o.rows == l.rows && o.tokens == l.tokens && o.share_x == l.share_x && o.share_w == l.share_w; };
+    const auto is = [&](const GemmTiles::Layout& o) { return o.rows == l.rows && o.tokens == l.tokens && o.multicast_x == l.multicast_x && o.multicast_w == l.multicast_w; };
     if (M <= 64 ? std::none_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is) : std::none_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is)) return false;
-    if (M <= 64 && v.tokens == 64 && v.policy.share_x > 1) return false;
+    if (M <= 64 && v.tokens == 64 && v.policy.multicast_x > 1) return false;
     GemmWgmma p = GemmTiles::laid(l, M, s.N, k_bytes, v.policy.promote);
-    p.finish = kFinishFast;
+    p.epilogue = kEpilogueFast;
     return GemmTiles::fill(p) == v.policy && GemmTiles::serves(v.policy, s.N);
   }
   return v.kind == Kind::tile ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.warps_k) >= 1;
@@ -349,7 +349,7 @@ int main(int argc, char** argv) {
         if (!usable(v, M, s, type)) continue;
         std::vector<uint16_t> bits;
         const double share = check(v, p, type, M, s, &bits);
-        // e4m3 in the tensor unit keeps fewer bits than the bound grants: its errors are listed, not judged.
+        // e4m3 in the tensor core keeps fewer bits than the bound grants: its errors are listed, not judged.
         const bool coarse = type == 1 && v.kind == Kind::wgmma;
         double& most = coarse_error[{s.K, v.policy.promote}];
         if (coarse && share > most) most = share;
@@ -389,8 +389,8 @@ int main(int argc, char** argv) {
       if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"cublasLt\",\"us\":%.3f,\"beside\":\"%s\",\"beside_us\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, peer, timed.empty() ? "" : timed[0].name.c_str(), us);
       // What the parts of the epilogue cost the best tile that is here with all of them.
       for (const Row& row : timed) {
-        constexpr int32_t kFinish[] = {kFinishFast | kFinishResidual, kFinishFast | kFinishBias | static_cast<int32_t>(Activation::gelu_tanh) * kFinishActivation,
-                                       kFinishFast | kFinishGated | static_cast<int32_t>(Activation::silu) * kFinishActivation};
+        constexpr int32_t kFinish[] = {kEpilogueFast | kEpilogueResidual, kEpilogueFast | kEpilogueBias | static_cast<int32_t>(Activation::gelu_tanh) * kEpilogueActivation,
+                                       kEpilogueFast | kEpilogueGated | static_cast<int32_t>(Activation::silu) * kEpilogueActivation};
         const Variant* made[3] = {};
         for (int kind = 0; kind < 3; ++kind) made[kind] = with_finish(all, *row.variant, type, kFinish[kind]);
         if (std::find(made, made + 3, nullptr) != made + 3 || size_t(M) * s.N > size_t{4096} * 16384 || s.N % 16 != 0) continue;

@@ -6,7 +6,7 @@
 
 namespace lab {
 
-/// `fast`: an e4m3 product whose sums stay in the tensor unit, which the table does not hold.
+/// `fast`: an e4m3 product whose sums stay in the tensor core, which the table does not hold.
 inline vivace::kernels::GemmWgmma op_choice(bool e4m3, bool fast, int64_t M, int64_t N, int64_t K) {
   using vivace::ops::GemmTiles;
   struct Row {
@@ -15,7 +15,7 @@ inline vivace::kernels::GemmWgmma op_choice(bool e4m3, bool fast, int64_t M, int
     GemmTiles::Layout layout;
   };
   static constexpr Row kRows[] = {
-#define ROW(dtype, N, K, T, rows, tokens, share_x, share_w, us) {#dtype, N, K, T, {rows, tokens, share_x, share_w}},
+#define ROW(dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us) {#dtype, N, K, T, {rows, tokens, multicast_x, multicast_w}},
 #include "vivace/ops/gemm_rows.inc"
 #undef ROW
   };
@@ -27,7 +27,7 @@ inline vivace::kernels::GemmWgmma op_choice(bool e4m3, bool fast, int64_t M, int
       if (vivace::ops::GemmRow{.T = r.T}.serves(M)) p = GemmTiles::laid(r.layout, M, N, k_bytes, promote);
       break;
     }
-  p.finish = vivace::kernels::kFinishFast;
+  p.epilogue = vivace::kernels::kEpilogueFast;
   return GemmTiles::fill(p);
 }
 

@@ -10,7 +10,7 @@
 #include <random>
 
 #include "lab/gemm/harness.h"
-#include "vivace/kernels/gemm/codes.h"
+#include "vivace/kernels/gemm/weight_only.h"
 #include "vivace/ops/grouped_gemm.h"
 
 namespace lab {
@@ -22,7 +22,7 @@ struct Variant {
   CUkernel kernel;
   bool wgmma;
   GroupedWgmma p;
-  GemmCodes codes;
+  GemmWeightOnly codes;
 };
 
 std::vector<Variant> variants(CUlibrary library) {
@@ -43,9 +43,9 @@ std::vector<Variant> variants(CUlibrary library) {
       std::sscanf(p, "GroupedWgmma{%d, %d, %d", &v.p.rows, &v.p.tokens, &v.p.stages);
       v.wgmma = true, v.name = "w" + std::to_string(v.p.rows) + "x" + std::to_string(v.p.tokens) + "/" + std::to_string(v.p.stages);
       smem = v.p.smem_bytes();
-    } else if (const char* c = std::strstr(text, "GemmCodes{")) {
-      GemmCodes& q = v.codes;
-      std::sscanf(c, "GemmCodes{%d, %d, %d, %d, %d, %d, %d", &q.warps_n, &q.warps_k, &q.row_tiles, &q.token_tiles, &q.stages, &q.cluster, &q.panel);
+    } else if (const char* c = std::strstr(text, "GemmWeightOnly{")) {
+      GemmWeightOnly& q = v.codes;
+      std::sscanf(c, "GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d", &q.warps_n, &q.warps_k, &q.row_tiles, &q.token_tiles, &q.stages, &q.cluster, &q.panel);
       q.aligned = true, v.name = "codes " + std::to_string(q.token_tiles * 8) + " c" + std::to_string(q.cluster);
       smem = q.smem_bytes(DType::bf16, DType::bf16, GemmAct::f32, q.tokens());
     }
@@ -83,12 +83,12 @@ bool launch(const Variant& v, const GroupedGemmArgs& g, cudaStream_t stream) {
     void* params[] = {&args};
     return cuLaunchKernelEx(&c, reinterpret_cast<CUfunction>(v.kernel), params, nullptr) == CUDA_SUCCESS;
   }
-  const GemmCodes& q = v.codes;
+  const GemmWeightOnly& q = v.codes;
   attr[1].value.clusterDim = {static_cast<unsigned>(q.cluster), 1, 1};
   c.numAttrs = q.cluster > 1 ? 2 : 1;
   c.gridDimX = static_cast<unsigned>((groups + g.A / q.tokens()) * ((g.N + q.rows() - 1) / q.rows()) * q.cluster), c.blockDimX = static_cast<unsigned>(q.threads());
   c.sharedMemBytes = static_cast<unsigned>(q.smem_bytes(DType::bf16, DType::bf16, GemmAct::f32, q.tokens()));
-  GroupedCodesArgs codes = {};  // no map: W comes by cp.async
+  GroupedWeightOnlyArgs codes = {};  // no map: W comes by cp.async
   codes.g = args.g;
   void* params[] = {&codes};
   return cuLaunchKernelEx(&c, reinterpret_cast<CUfunction>(v.kernel), params, nullptr) == CUDA_SUCCESS;

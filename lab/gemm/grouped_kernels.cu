@@ -9,7 +9,7 @@ TILES(128, 64, 4)
 TILES(128, 64, 8)
 TILES(128, 128, 6)
 TILES(128, 256, 4)
-#define CODES(...) template __global__ void grouped_gemm<bf16, DType::bf16, bf16, GemmAct::f32, GemmCodes{__VA_ARGS__}>(const __grid_constant__ GroupedCodesArgs);
+#define CODES(...) template __global__ void grouped_gemm<bf16, DType::bf16, bf16, GemmAct::f32, GemmWeightOnly{__VA_ARGS__}>(const __grid_constant__ GroupedWeightOnlyArgs);
 CODES(4, 2, 1, 1, 3, 2, 4096, true)
 CODES(4, 2, 1, 1, 3, 1, 4096, true)
 CODES(4, 2, 2, 8, 2, 1, 512, true)

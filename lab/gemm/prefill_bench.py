@@ -1,4 +1,4 @@
-"""Products of many tokens with quantised weights beside the bf16 product and torch's: us, and x the bf16 product.
+"""Products of many tokens with quantized weights beside the bf16 product and torch's: us, and x the bf16 product.
 
     python lab/gemm/prefill_bench.py [--warm] [--short] [--rows=FILE] [FORMAT ...]
 
@@ -77,4 +77,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with ops.constant_weights():  # as in a model's step
+        sys.exit(main())

@@ -7,6 +7,7 @@
 
 #include "dlpack_abi.h"
 #include "errors.h"
+#include "gil.h"
 #include "gpu_runtime.h"
 #include "tensor.h"
 #include "vivace/base/check.h"
@@ -92,7 +93,7 @@ Status copy(const Array& a, void* host, bool to_device) {
   const size_t bytes = bytes_of(a.tensor);
   if (bytes == 0) return {};
   device::Device& device = *a.storage->device;
-  nb::gil_scoped_release release;
+  const NoGil release;
   VV_TRY(device.bind());
   VV_TRY(device.synchronize());
   device::Stream stream = device::Stream::borrow(device, reinterpret_cast<cu::Stream>(kLegacyStream));

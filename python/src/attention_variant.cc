@@ -8,6 +8,7 @@
 
 #include "bound_op.h"
 #include "errors.h"
+#include "gil.h"
 #include "runtime.h"
 #include "vivace/base/check.h"
 #include "vivace/ops/attention_variant.h"
@@ -93,7 +94,7 @@ void add_attention_variant(nb::module_& m) {
         check(kv.status());
         Result<ops::VariantKernel> made = Status(Code::kInternal, "");
         {
-          nb::gil_scoped_release release;
+          const NoGil release;
           made = v.variant.compile(typical(T, Hq, Hkv, D, places, *q, *kv), *chip);
         }
         check(made.status());

@@ -28,6 +28,7 @@ nb::bytes decode(const BytePairs& t, const std::vector<int32_t>& ids, bool strea
   } else {
     engine::text::TextStream stream(t);
     for (const int32_t id : ids) check(stream.next(id, &text));
+    stream.finish(&text);
   }
   return nb::bytes(text.data(), text.size());
 }

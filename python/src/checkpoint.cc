@@ -11,6 +11,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
 #include "vivace/engine/checkpoint/json.h"
+#include "vivace/models/decoder/plan.h"
 #include "vivace/models/decoder/weights.h"
 
 namespace vivace::python {
@@ -66,7 +67,7 @@ uint64_t object_bytes(const MetaEntry& e) {
 /// LimitExceeded where `bytes` of objects, the file's own pages and the reader's tables would pass 4 x the files + 64 MB.
 void check_room(const engine::Checkpoint& c, const char* what, uint64_t bytes) {
   uint64_t files = 0;
-  for (const engine::MappedFile& f : c.files()) files += f.bytes().size();
+  for (const engine::MappedFile& f : c.files()) files += f.stored_bytes();
   const uint64_t room = 3 * files + (36u << 20);  // what is left of 4 x and 64 MB: pages of the files, tables, and what allocators round up
   if (bytes > room)
     check(Status(Code::kLimitExceeded, strf("%s: its %s would take %llu bytes in Python, at most %llu are spent on a checkpoint of %llu",
@@ -101,8 +102,9 @@ nb::list read_tensors(const std::string& path) {
   return all;
 }
 
-/// Where a document's bytes are: [(key, bytes, members, whether the first member is an array)] of the members of the
-/// object at `key`, or of the document without one. A member's bytes reach to the next key, or to the end.
+/// Where a document's bytes are: [(key, bytes, members, whether the first member is an array, where they begin)] of the
+/// members of the object at `key`, or of the document without one. A member's bytes go from its key's to the next key's,
+/// or to the end.
 nb::list json_members(nb::bytes data, const std::string& file, const std::string& key) {
   const std::string_view source(data.c_str(), data.size());
   Result<engine::Json> json = engine::Json::parse(source, file);
@@ -112,7 +114,8 @@ nb::list json_members(nb::bytes data, const std::string& file, const std::string
   nb::list all;
   if (object->size() == 0) return all;
   // Keys are views into a copy of the source in which nothing moves, and the first quote opens the first key.
-  const char* end = (*object->begin()).key().data() - source.find('"') - 1 + source.size();
+  const char* const begin = (*object->begin()).key().data() - source.find('"') - 1;
+  const char* end = begin + source.size();
   if (!key.empty()) {
     const std::optional<engine::JsonValue> found = object->find(key);
     if (!found || !found->is_object()) return all;
@@ -125,7 +128,7 @@ nb::list json_members(nb::bytes data, const std::string& file, const std::string
   for (size_t i = 0; i < members.size(); ++i) {
     const engine::JsonValue v = members[i];
     const char* next = i + 1 < members.size() ? members[i + 1].key().data() : end;
-    all.append(nb::make_tuple(text(v.key()), next - v.key().data(), v.size(), v.size() > 0 && (*v.begin()).is_array()));
+    all.append(nb::make_tuple(text(v.key()), next - v.key().data(), v.size(), v.size() > 0 && (*v.begin()).is_array(), v.key().data() - begin));
   }
   return all;
 }
@@ -146,12 +149,31 @@ nb::object decoder_family(const std::string& architecture, bool experts) {
   return nb::none();
 }
 
+/// What a load would refuse of a decoder's configuration and tensors, in the same words.
+void check_decoder(const std::string& path) {
+  Result<engine::Checkpoint> c = engine::Checkpoint::open(path);
+  check(c.status());
+  engine::WeightSource source(std::move(c).value());
+  source.keep_fp4();
+  Result<models::decoder::DecoderConfig> config = models::decoder::read_config(source.checkpoint());
+  check(config.ok() ? Status() : std::move(config).status().with_context(path));
+  models::decoder::DecoderWeights weights;
+  check(models::decoder::load_weights(source, *config, &weights).with_context(path));
+}
+
+/// The names alone, before anything is opened; a combination that this checkpoint does not take is found by the load.
+void check_plan(const std::string& precision, const std::string& head, bool host) {
+  check(models::decoder::pick_plan(precision, head, host ? Place::host : Place::device).status());
+}
+
 }  // namespace
 
 void add_checkpoint(nb::module_& m) {
   m.def("read_metadata", &read_metadata, nb::arg("path"));
   m.def("json_members", &json_members, nb::arg("data"), nb::arg("file"), nb::arg("key") = "");
   m.def("read_tensors", &read_tensors, nb::arg("path"));
+  m.def("check_decoder", &check_decoder, nb::arg("path"));
+  m.def("check_plan", &check_plan, nb::arg("precision"), nb::arg("head"), nb::arg("host"));
   m.def("decoder_family", &decoder_family, nb::arg("architecture"), nb::arg("experts") = false);
 }
 

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "vivace/base/printable.h"
+
 namespace vivace::python {
 namespace {
 
@@ -52,7 +54,7 @@ void add_errors(nb::module_& m) {
   }
 }
 
-void set_error(const Status& s) { PyErr_SetString(classes[static_cast<int>(s.code())], s.message().c_str()); }
+void set_error(const Status& s) { PyErr_SetString(classes[static_cast<int>(s.code())], printable(s.message()).c_str()); }
 
 std::string take_python_error() {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;

@@ -29,6 +29,7 @@ Result<exec::CudaStream*> stream_of(int ordinal, void* handle) {
 
 thread_local bool overridden = false;
 thread_local void* override_handle = nullptr;
+thread_local bool constant_weights = false;
 
 }  // namespace
 
@@ -38,7 +39,7 @@ Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<S
     VV_TRY(call.check());  // what is wrong with the call itself comes first, with or without a GPU
     return stream.status();
   }
-  ops::Recorder recorder(**stream);
+  ops::Recorder recorder(**stream, constant_weights ? ops::Weights::constant : ops::Weights::ordered);
   return record(recorder);
 }
 
@@ -49,6 +50,8 @@ void add_gpu_runtime(nb::module_& m) {
     overridden = !handle.is_none();
     override_handle = overridden ? reinterpret_cast<void*>(nb::cast<uintptr_t>(handle)) : nullptr;
   }, nb::arg("handle").none(), "CUDA stream (an integer handle) of this thread's ops on device tensors; None follows the tensors' framework.");
+  m.def("constant_weights", [] { return constant_weights; }, "Whether this thread's ops may read weights ahead of the stream's order.");
+  m.def("set_constant_weights", [](bool on) { constant_weights = on; }, nb::arg("on"), "See vivace.ops.constant_weights().");
 }
 
 }  // namespace vivace::python

@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "errors.h"
+#include "gil.h"
 #include "user_jit.h"
 #include "vivace/device/device.h"
 #include "vivace/device/driver.h"
@@ -66,7 +67,7 @@ void add_machine(nb::module_& m) {
   });
   m.def("set_helper_command", &jit::set_helper_command, nb::arg("command"), "The program that processes which compile run: one that calls serve_compiles().");
   m.def("serve_compiles", [] {
-    const nb::gil_scoped_release release;
+    const NoGil release;
     jit::serve_compiles(0);
   }, "What such a process does: compiles what comes in by standard input, a socket, until it closes.");
   m.def("add_search_path", &jit::add_search_path, nb::arg("folder"), "A folder to look for NVRTC in before the usual places.");

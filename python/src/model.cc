@@ -1,7 +1,8 @@
-// Models and batching for Python. Thin: every decision is in engine/ and serve/.
+// Text models for Python; their requests are request.cc. Thin: every decision is in engine/ and serve/.
 #include "model.h"
 
-#include <cstring>
+#include <algorithm>
+#include <chrono>
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -10,141 +11,117 @@
 #include <nanobind/stl/vector.h>
 
 #include "errors.h"
+#include "gil.h"
+#include "sched.h"
+#include "text_model.h"
+#include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
 #include "vivace/models/models.h"
-#include "vivace/serve/batcher.h"
-#include "vivace/serve/speculation.h"
 
 namespace vivace::python {
 namespace {
 
-struct TextModel {
-  std::unique_ptr<engine::Model> owner;
-  engine::TextModel* model;
-};
-
 std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
-                                           const std::string& kv_dtype, int threads, int context, int max_batch, int chunk, bool eager, int ahead,
-                                           bool random_weights, bool logit_bias, int kv_pages, int resident_layers, std::vector<float> act_scales, const std::string& head, const std::string& invariance) {
+                                           const std::string& kv_dtype, int threads, int context, int max_batch, int prefill_chunk, bool eager, int max_in_flight_steps,
+                                           bool random_weights, bool logit_bias, int num_kv_blocks, int gpu_layers, std::vector<float> act_scales, const std::string& lm_head_dtype, const std::string& invariance,
+                                           int max_waiting, int64_t max_waiting_tokens, const Tenant* tenant) {
+  if (max_waiting < 0 || max_waiting > 65536) check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
+  if (max_waiting_tokens < 1) check(Status(Code::kInvalidArgument, strf("max_waiting_tokens: wanted at least 1, got %ld", static_cast<long>(max_waiting_tokens))));
+  if (tenant != nullptr) check(sched::check_text(*tenant->tenant));
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
-    nb::gil_scoped_release release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, chunk, eager, ahead, random_weights, logit_bias, kv_pages, resident_layers, std::move(act_scales), invariance, head});
+    const NoGil release;
+    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, prefill_chunk, eager, max_in_flight_steps, random_weights, logit_bias, num_kv_blocks, gpu_layers, std::move(act_scales), invariance, lm_head_dtype, tenant != nullptr ? tenant->tenant->gates() : engine::GateSite()});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
   if (text == nullptr) check(Status(Code::kUnsupported, path + ": this checkpoint is no text model"));
-  return std::make_unique<TextModel>(TextModel{std::move(loaded).value(), text});
+  serve::EngineOptions options{max_waiting, max_waiting_tokens};
+  if (tenant != nullptr) {
+    check(sched::admit_text(*tenant->tenant, *text, tenant->worst_us));
+    options.account = tenant->tenant;
+  }
+  return std::make_unique<TextModel>(std::make_shared<ServedModel>(std::move(loaded).value(), *text, options));
 }
 
 nb::dict limits(const TextModel& m) {
-  const engine::TextLimits l = m.model->limits();
+  const engine::TextLimits l = m.model().limits();
   nb::dict d;
   d["vocab"] = l.vocab;
   d["context"] = l.context;
   d["max_batch"] = l.max_batch;
-  d["chunk"] = l.chunk;
-  d["ahead"] = l.ahead;
+  d["prefill_chunk"] = l.prefill_chunk;
+  d["max_in_flight_steps"] = l.max_in_flight_steps;
   return d;
 }
 
-/// Batcher plus the reference that keeps its model alive.
-struct Batcher {
-  explicit Batcher(TextModel& m) : batcher(*m.model) { events.reserve(static_cast<size_t>(2 * m.model->limits().max_batch + 16)); }
-  serve::Batcher batcher;
-  std::vector<serve::Event> events;
-};
-
-/// f32 values as bytes: what NumPy's tobytes() gives, without a copy of each number.
-std::vector<float> floats(const nb::bytes& b) {
-  if (b.size() % sizeof(float) != 0) check(Status(Code::kInvalidShape, "bias: bytes that are no whole number of f32 values"));
-  std::vector<float> values(b.size() / sizeof(float));
-  if (!values.empty()) std::memcpy(values.data(), b.c_str(), b.size());
-  return values;
-}
-
-int64_t submit(Batcher& b, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p,
-               float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop, nb::bytes bias, bool stepwise) {
-  engine::Sampling s{temperature, top_p, min_p, top_k, repetition, presence, frequency, seed};
-  Result<int64_t> id = b.batcher.submit({std::move(prompt), max_tokens, s, std::move(stop), floats(bias), stepwise});
-  check(id.status());
-  return *id;
-}
-
-/// [(request, token or None, logprob, finish or None)] of a Batcher or a Speculation.
-template <class Stepped>
-nb::list step_of(Stepped& stepped, std::vector<serve::Event>& events) {
-  Status s = [&] {
-    nb::gil_scoped_release release;
-    return stepped.step(&events);
+/// Runs f(model), which keeps the GIL, while no request uses the model.
+template <class F>
+auto direct(TextModel& m, F&& f) {
+  const auto alone = [&] {
+    const NoGil release;
+    return m.served->loop.direct();
   }();
-  check(s);
-  nb::list out;
-  for (const serve::Event& e : events) {
-    nb::object token = e.token >= 0 ? nb::object(nb::int_(e.token)) : nb::none();
-    nb::object finish = e.finish == serve::Finish::none ? nb::none() : nb::object(nb::str(serve::name(e.finish)));
-    out.append(nb::make_tuple(e.request, token, e.logprob, finish));
-  }
-  return out;
+  check(alone.status());
+  return f(m.model());
 }
 
-nb::list step(Batcher& b) { return step_of(b.batcher, b.events); }
+/// A sequence that was started directly must not go on after requests used its slot.
+void start(TextModel& m, int slot, float temperature, int64_t seed) {
+  engine::Sampling s;
+  s.temperature = temperature;
+  s.seed = seed;
+  direct(m, [&](engine::TextModel& model) {
+    check(model.start(slot, s));
+    m.started.at(static_cast<size_t>(slot)) = m.served->loop.submitted();
+  });
+}
 
-/// A drafter and what checks its guesses.
-struct Speculation {
-  std::unique_ptr<serve::Drafter> drafter;
-  std::unique_ptr<serve::Speculation> speculation;
-  std::vector<serve::Event> events;
-};
-
-std::unique_ptr<Speculation> speculate(TextModel& m, TextModel* draft_model, int drafts, std::vector<int32_t> prompt, int max_tokens, std::vector<int32_t> stop) {
-  auto s = std::make_unique<Speculation>();
-  if (draft_model != nullptr) s->drafter = std::make_unique<serve::DraftModel>(*draft_model->model);
-  else s->drafter = std::make_unique<serve::PromptLookup>();
-  serve::Request request;
-  request.prompt = std::move(prompt), request.max_tokens = max_tokens, request.stop = std::move(stop);
-  Result<serve::Speculation> made = serve::Speculation::start(*m.model, *s->drafter, drafts, std::move(request));
-  check(made.status());
-  s->speculation = std::make_unique<serve::Speculation>(std::move(made).value());
-  return s;
+std::vector<engine::TokenRow> rows_of(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
+  std::vector<engine::TokenRow> r;
+  for (const auto& [token, pos, slot, sample] : rows) {
+    if (slot >= 0 && static_cast<size_t>(slot) < m.started.size() && m.started[static_cast<size_t>(slot)] != m.served->loop.submitted())
+      check(Status(Code::kFailedPrecondition, strf("step: requests have used slot %d since its sequence began; start(%d) another", slot, slot)));
+    r.push_back({token, pos, slot, sample});
+  }
+  return r;
 }
 
 /// Logits of the last step as nested lists would be slow: a copy as bytes plus its shape.
 nb::tuple logits(TextModel& m) {
-  Result<Tensor> last = m.model->logits();
-  check(last.status());
-  const Tensor& t = *last;
-  return nb::make_tuple(nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), t.shape[0], t.shape[1]);
+  return direct(m, [](engine::TextModel& model) {
+    Result<Tensor> last = model.logits();
+    check(last.status());
+    const Tensor& t = *last;
+    return nb::make_tuple(nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), t.shape[0], t.shape[1]);
+  });
 }
 
 /// Steps the model directly: rows of (token, pos, slot, sample) -> [(token, logprob, slot)].
 nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
-  std::vector<engine::TokenRow> r;
-  size_t sampled = 0;
-  for (const auto& [token, pos, slot, sample] : rows) {
-    r.push_back({token, pos, slot, sample});
-    sampled += sample;
-  }
-  std::vector<engine::Sampled> out(sampled);
-  Status s = [&] {
-    nb::gil_scoped_release release;
-    return m.model->step(r, out);
-  }();
-  check(s);
-  nb::list result;
-  for (const engine::Sampled& x : out) result.append(nb::make_tuple(x.token, x.logprob, x.slot));
-  return result;
+  return direct(m, [&](engine::TextModel& model) {
+    const std::vector<engine::TokenRow> r = rows_of(m, rows);
+    std::vector<engine::Sampled> out(static_cast<size_t>(std::count_if(r.begin(), r.end(), [](const engine::TokenRow& row) { return row.sample; })));
+    const Status s = [&] {
+      const NoGil release;
+      return model.step(r, out);
+    }();
+    check(s);
+    nb::list result;
+    for (const engine::Sampled& x : out) result.append(nb::make_tuple(x.token, x.logprob, x.slot));
+    return result;
+  });
 }
 
 /// Steps like step() and gives [(op, port, bytes, shape, stride)] of every f32 or bf16 value between ops, as f32, rows one behind the
-/// other; `stride`: elements from one row to the next where they lay.
-nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
-  std::vector<engine::TokenRow> r;
-  for (const auto& [token, pos, slot, sample] : rows) r.push_back({token, pos, slot, sample});
+/// other; `stride`: elements from one row to the next where they lay. `wanted`: the (op, port) to give; none: all of them,
+/// whole key/value caches among them.
+nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows, const std::vector<std::pair<std::string, std::string>>& wanted) {
   nb::list seen;
-  check(m.model->observe(r, [&](const char* op, const char* port, const Tensor& t) -> Status {
+  direct(m, [&](engine::TextModel& model) { check(model.observe(rows_of(m, rows), [&](const char* op, const char* port, const Tensor& t) -> Status {
     if ((t.dtype != DType::f32 && t.dtype != DType::bf16) || t.shape.rank == 0 || t.span_bytes() == 0) return {};
     const int64_t row = Tensor(slice(t, 0, 1)).shape.elements();
     std::vector<float> dense;  // rows may be strided: parts of a wider buffer
+    dense.reserve(static_cast<size_t>(t.shape[0] * row));
     for (int64_t i = 0; i < t.shape[0] * row; ++i) {
       const int64_t at = i / row * t.stride[0] + i % row;
       dense.push_back(t.dtype == DType::f32 ? static_cast<const float*>(t.data)[at] : f32_of_bf16(static_cast<const uint16_t*>(t.data)[at]));
@@ -153,26 +130,30 @@ nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>
     for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
     seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size() * sizeof(float)), shape, t.stride[0]));
     return {};
-  }));
+  }, [&](const char* op, const char* port) { return wanted.empty() || std::find(wanted.begin(), wanted.end(), std::pair<std::string, std::string>(op, port)) != wanted.end(); })); });
   return seen;
 }
 
 std::vector<float> calibrate(TextModel& m, const std::vector<std::vector<int32_t>>& prompts, double percentile) {
-  Result<std::vector<float>> scales = [&] {
-    nb::gil_scoped_release release;
-    return m.model->calibrate(prompts, percentile);
-  }();
-  check(scales.status());
-  return std::move(scales).value();
+  return direct(m, [&](engine::TextModel& model) {
+    Result<std::vector<float>> scales = [&] {
+      const NoGil release;
+      return model.calibrate(prompts, percentile);
+    }();
+    check(scales.status());
+    return std::move(scales).value();
+  });
 }
 
 nb::dict profile(TextModel& m, int rows, int pos, bool decode, bool in_step) {
-  Result<engine::Profile> p = [&] {
-    nb::gil_scoped_release release;
-    return m.model->profile(rows, pos, decode, in_step);
-  }();
-  check(p.status());
-  return profile_dict(*p);
+  return direct(m, [&](engine::TextModel& model) {
+    Result<engine::Profile> p = [&] {
+      const NoGil release;
+      return model.profile(rows, pos, decode, in_step);
+    }();
+    check(p.status());
+    return profile_dict(*p);
+  });
 }
 
 }  // namespace
@@ -197,38 +178,32 @@ std::vector<std::pair<std::string, int64_t>> memory_lines(const engine::Model& m
 
 void add_model(nb::module_& m) {
   nb::class_<TextModel>(m, "TextModel")
-      .def("report", [](const TextModel& t) { return t.model->report(); })
-      .def("memory", [](const TextModel& t) { return memory_lines(*t.model); })
+      .def("report", [](const TextModel& t) { return t.model().report(); })
+      .def("memory", [](const TextModel& t) { return memory_lines(t.model()); })
       .def("limits", &limits)
-      .def("start", [](TextModel& t, int slot, float temperature, int64_t seed) {
-        engine::Sampling s;
-        s.temperature = temperature;
-        s.seed = seed;
-        check(t.model->start(slot, s));
-      }, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
+      .def("start", &start, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
-      .def("observe", &observe, nb::arg("rows"))
+      .def("observe", &observe, nb::arg("rows"), nb::arg("wanted") = std::vector<std::pair<std::string, std::string>>())
       .def("calibrate", &calibrate, nb::arg("prompts"), nb::arg("percentile"))
       .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"), nb::arg("in_step") = false)
-      .def("logits", &logits);
-  nb::class_<Batcher>(m, "Batcher")
-      .def(nb::init<TextModel&>(), nb::keep_alive<1, 2>())
-      .def("submit", &submit, nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"),
-           nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"),
-           nb::arg("bias") = nb::bytes("", 0), nb::arg("stepwise") = false)
-      .def("set_bias", [](Batcher& b, int64_t id, nb::bytes bias) { check(b.batcher.set_bias(id, floats(bias))); })
-      .def("cancel", [](Batcher& b, int64_t id) { check(b.batcher.cancel(id)); })
-      .def("idle", [](const Batcher& b) { return b.batcher.idle(); })
-      .def("step", &step);
-  nb::class_<Speculation>(m, "Speculation")
-      .def("idle", [](const Speculation& s) { return s.speculation->idle(); })
-      .def("step", [](Speculation& s) { return step_of(*s.speculation, s.events); })
-      .def("counts", [](const Speculation& s) { return nb::make_tuple(s.speculation->steps(), s.speculation->drafted(), s.speculation->accepted()); });
-  m.def("speculate", &speculate, nb::arg("model"), nb::arg("draft_model").none(), nb::kw_only(), nb::arg("drafts"), nb::arg("prompt"), nb::arg("max_tokens"),
-        nb::arg("stop"), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>());
+      .def("logits", &logits)
+      .def("steps", [](const TextModel& t) { return nb::make_tuple(t.served->loop.steps(), t.served->loop.last_step_ns()); })
+      .def("pending", [](const TextModel& t) { return t.served->loop.pending(); })
+      .def("blocks", [](const TextModel& t) {
+        const serve::EngineLoop::Blocks b = t.served->loop.blocks();
+        return nb::make_tuple(b.count, b.available, b.remembered);
+      })
+      .def("block", [](const TextModel& t) { return nb::make_tuple(t.model().limits().page, t.model().block_bytes()); })  // its positions and bytes
+      .def("parked", [](const TextModel& t) { return t.served->loop.parked(); })
+      .def("retry_after", [](const TextModel& t) { return std::chrono::duration<double>(t.served->loop.retry_after()).count(); })
+      .def("close", [](TextModel& t) {
+        const NoGil release;
+        t.served->loop.close();
+      });
   m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
-        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("chunk"), nb::arg("eager") = false, nb::arg("ahead") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false,
-        nb::arg("kv_pages") = 0, nb::arg("resident_layers") = -1, nb::arg("act_scales") = std::vector<float>(), nb::arg("head") = "auto", nb::arg("invariance") = "class");
+        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("prefill_chunk"), nb::arg("eager") = false, nb::arg("max_in_flight_steps") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false,
+        nb::arg("num_kv_blocks") = 0, nb::arg("gpu_layers") = -1, nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto", nb::arg("invariance") = "class",
+        nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22, nb::arg("tenant").none() = nb::none());
 }
 
 }  // namespace vivace::python

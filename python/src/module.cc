@@ -5,9 +5,12 @@
 #include "attention_variant.h"
 #include "errors.h"
 #include "gpu_runtime.h"
+#include "messages.h"
 #include "model.h"
 #include "ops.h"
+#include "policy.h"
 #include "runtime.h"
+#include "sched.h"
 #include "tensor.h"
 #include "user_jit.h"
 
@@ -23,9 +26,19 @@ NB_MODULE(_core, m) {
   vivace::python::add_array(m);
   vivace::python::add_user_jit(m);
   vivace::python::add_attention_variant(m);
+  vivace::python::add_sched(m);
   vivace::python::add_model(m);
+  vivace::python::add_request(m);
+  vivace::python::add_reply(m);
+  vivace::python::add_outbox(m);
   vivace::python::add_bpe(m);
   vivace::python::add_policy(m);
+  vivace::python::add_policy_host(m);
+  vivace::python::add_robot(m);
+  vivace::python::add_robot_client(m);
+  vivace::python::add_messages(m);
   vivace::python::add_control(m);
   vivace::python::add_checkpoint(m);
+  vivace::python::add_audio(m);
+  vivace::python::add_speech(m);
 }

@@ -1,5 +1,7 @@
 // Policies for Python. Thin: every decision is in models/vla.
 #include <cstring>
+#include <mutex>
+#include <optional>
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -7,11 +9,16 @@
 #include <nanobind/stl/vector.h>
 
 #include "errors.h"
+#include "gil.h"
 #include "model.h"
+#include "policy.h"
+#include "sched.h"
 #include "tensor.h"
+#include "vivace/base/check.h"
+#include "vivace/models/groot/prompt.h"
+#include "vivace/models/policies.h"
 #include "vivace/models/vla/codec.h"
 #include "vivace/models/vla/image.h"
-#include "vivace/models/vla/model.h"
 #include "vivace/models/vla/statistics.h"
 
 namespace vivace::python {
@@ -20,19 +27,33 @@ namespace {
 using engine::Frame;
 using engine::Observation;
 
-struct Policy {
-  std::unique_ptr<engine::PolicyModel> model;
-};
+/// f(model) without the GIL: calls of several threads take turns. Raises FailedPrecondition while a host has the policy.
+template <class F>
+auto in_turn(Policy& p, F&& f) {
+  std::optional<decltype(f(*p.model))> answer;
+  {
+    const NoGil release;
+    const std::lock_guard hold(p.turn);
+    if (!p.served) answer.emplace(f(*p.model));
+  }
+  if (!answer) check(Status(Code::kFailedPrecondition, "a policy host serves this policy, and has it for itself; close that, or load the policy once more"));
+  return std::move(*answer);
+}
 
 std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& config, const std::string& device, const std::string& precision, const std::string& resize,
                                     const std::string& statistics, std::vector<bool> delta, const std::string& robot, int threads, int views, int horizon, int steps, int batch, int prompt_tokens, int codes,
-                                    const std::string& codec, std::vector<float> act_scales, bool eager, double partition, bool random_weights) {
-  auto loaded = [&] {
-    nb::gil_scoped_release release;
-    return models::vla::load_policy(path, {config, device, precision, resize, statistics, std::move(delta), robot, std::move(act_scales), threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, partition, random_weights});
+                                    const std::string& codec, std::vector<float> act_scales, bool eager, double partition, bool random_weights, int embodiment, const Tenant* tenant) {
+  engine::PolicyOptions options{config, device, precision, resize, statistics, std::move(delta), robot, std::move(act_scales), threads, views, horizon, steps, batch, prompt_tokens, codes, codec, eager, partition, random_weights};
+  options.embodiment = embodiment;
+  if (tenant != nullptr) options.urgent = tenant->tenant->urgent(), options.gates = tenant->tenant->gates();
+  auto loaded = [&]() -> Result<std::unique_ptr<engine::PolicyModel>> {
+    const NoGil release;
+    VV_ASSIGN(std::unique_ptr<engine::PolicyModel> policy, models::load_policy(path, options));
+    if (tenant == nullptr) return policy;
+    return sched::admit_policy(std::move(policy), tenant->tenant, tenant->worst_us);
   }();
   check(loaded.status());
-  return std::make_unique<Policy>(Policy{std::move(loaded).value()});
+  return std::make_unique<Policy>(std::move(loaded).value(), path);
 }
 
 /// What the spans of observations point to while a call lasts.
@@ -64,7 +85,7 @@ std::span<const float> floats(nb::handle o, const char* what, Given* given) {
   return {static_cast<const float*>(t.data), static_cast<size_t>(t.shape.elements())};
 }
 
-/// Each a dict: frames, tokens, state, noise, seed, end_token, frozen.
+/// Each a dict: frames, tokens, state, noise, seed, end_token, action_prefix; embodiment, prev_actions, overlap and frozen where they are given.
 void read(nb::list all, Given* given) {
   given->views.resize(nb::len(all));
   given->tokens.resize(nb::len(all));
@@ -76,7 +97,11 @@ void read(nb::list all, Given* given) {
       given->views[i].push_back(f);
     }
     given->tokens[i] = nb::cast<std::vector<int32_t>>(d["tokens"]);
-    given->observations.push_back({given->views[i], given->tokens[i], floats(d["state"], "state", given), floats(d["noise"], "noise", given), nb::cast<uint64_t>(d["seed"]), nb::cast<int32_t>(d["end_token"]), floats(d["frozen"], "frozen", given)});
+    given->observations.push_back({given->views[i], given->tokens[i], floats(d["state"], "state", given), floats(d["noise"], "noise", given), nb::cast<uint64_t>(d["seed"]), nb::cast<int32_t>(d["end_token"]), floats(d["action_prefix"], "action_prefix", given)});
+    Observation& o = given->observations.back();
+    for (const auto& [name, to] : {std::pair{"embodiment", &o.embodiment}, {"overlap", &o.overlap}, {"frozen", &o.frozen}})
+      if (d.contains(name)) *to = nb::cast<int32_t>(d[name]);
+    if (d.contains("prev_actions")) o.prev_actions = floats(d["prev_actions"], "prev_actions", given);
   }
 }
 
@@ -86,11 +111,7 @@ nb::bytes predict(Policy& p, nb::list observations) {
   read(observations, &given);
   const engine::PolicyLimits l = p.model->limits();
   std::vector<float> actions(given.observations.size() * static_cast<size_t>(l.horizon * l.robot_dim));
-  const Status s = [&] {
-    nb::gil_scoped_release release;
-    return p.model->predict(given.observations, actions);
-  }();
-  check(s);
+  check(in_turn(p, [&](engine::PolicyModel& model) { return model.predict(given.observations, actions); }));
   return nb::bytes(actions.data(), actions.size() * sizeof(float));
 }
 
@@ -99,11 +120,14 @@ nb::list observe(Policy& p, nb::list observations) {
   Given given;
   read(observations, &given);
   nb::list seen;
-  check(p.model->observe(given.observations, [&](const char* name, int step, const Tensor& t) -> Status {
-    nb::list shape;
-    for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    seen.append(nb::make_tuple(name, step, vivace::name(t.dtype), nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), shape));
-    return {};
+  check(in_turn(p, [&](engine::PolicyModel& model) {
+    return model.observe(given.observations, [&](const char* name, int step, const Tensor& t) -> Status {
+      const nb::gil_scoped_acquire gil;
+      nb::list shape;
+      for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
+      seen.append(nb::make_tuple(name, step, vivace::name(t.dtype), nb::bytes(t.data, static_cast<size_t>(t.span_bytes())), shape));
+      return {};
+    });
   }));
   return seen;
 }
@@ -112,15 +136,12 @@ nb::dict limits(const Policy& p) {
   const engine::PolicyLimits l = p.model->limits();
   nb::dict d;
   d["views"] = l.views, d["horizon"] = l.horizon, d["steps"] = l.steps, d["batch"] = l.batch, d["prompt_tokens"] = l.prompt_tokens;
-  d["codes"] = l.codes, d["action_dim"] = l.action_dim, d["robot_dim"] = l.robot_dim, d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state;
+  d["codes"] = l.max_action_tokens, d["action_dim"] = l.action_dim, d["robot_dim"] = l.robot_dim, d["state_dim"] = l.state_dim, d["takes_state"] = l.takes_state, d["embodiments"] = l.embodiments;
   return d;
 }
 
 nb::dict profile(Policy& p, int stage, bool in_step) {
-  auto got = [&] {
-    nb::gil_scoped_release release;
-    return p.model->profile(static_cast<engine::PolicyModel::Stage>(stage), in_step);
-  }();
+  auto got = in_turn(p, [&](engine::PolicyModel& model) { return model.profile(static_cast<engine::PolicyModel::Stage>(stage), in_step); });
   check(got.status());
   return profile_dict(*got);
 }
@@ -153,6 +174,18 @@ void add_policy(nb::module_& m) {
         check(c.decode(codes, horizon, dims, strict, out));
         return out;
       }, nb::arg("codes"), nb::arg("horizon"), nb::arg("dims"), nb::arg("strict") = false);
+  using models::groot::Prompter;
+  nb::class_<Prompter>(m, "GrootPrompter")
+      .def_static("open", [](const std::string& tokenizer) {
+        auto prompter = Prompter::open(tokenizer);
+        check(prompter.status());
+        return std::move(prompter).value();
+      }, nb::arg("tokenizer"))
+      .def("tokens", [](const Prompter& p, const std::string& task, int images) {
+        auto ids = p.tokens(task, images);
+        check(ids.status());
+        return std::move(ids).value();
+      }, nb::arg("task"), nb::arg("images"));
   nb::class_<Policy>(m, "Policy")
       .def("report", [](const Policy& p) { return p.model->report(); })
       .def("memory", [](const Policy& p) { return memory_lines(*p.model); })
@@ -161,24 +194,26 @@ void add_policy(nb::module_& m) {
       .def("generate", [](Policy& p, nb::list observations) {
         Given given;
         read(observations, &given);
-        const Status s = [&] {
-          nb::gil_scoped_release release;
-          return p.model->generate(given.observations);
-        }();
-        check(s);
-        nb::list all;
-        for (size_t i = 0; i < given.observations.size(); ++i) {
-          auto got = p.model->tokens(static_cast<int>(i));
-          check(got.status());
-          all.append(std::vector<int32_t>(got->begin(), got->end()));
-        }
+        std::vector<std::vector<int32_t>> all;
+        check(in_turn(p, [&](engine::PolicyModel& model) -> Status {
+          VV_TRY(model.generate(given.observations));
+          for (size_t i = 0; i < given.observations.size(); ++i) {
+            VV_ASSIGN(const auto got, model.tokens(static_cast<int>(i)));
+            all.emplace_back(got.begin(), got.end());
+          }
+          return {};
+        }));
         return all;
       }, nb::arg("observations"))
-      .def("device_us", [](const Policy& p) { return p.model->device_us(); })
-      .def("normalized", [](const Policy& p, int i) {
-        auto got = p.model->normalized(i);
-        check(got.status());
-        return nb::bytes(got->data(), got->size() * sizeof(float));
+      .def("device_us", [](Policy& p) { return in_turn(p, [](engine::PolicyModel& model) { return model.device_us(); }); })
+      .def("normalized", [](Policy& p, int i) {
+        std::vector<float> values;
+        check(in_turn(p, [&](engine::PolicyModel& model) -> Status {
+          VV_ASSIGN(const auto got, model.normalized(i));
+          values.assign(got.begin(), got.end());
+          return {};
+        }));
+        return nb::bytes(values.data(), values.size() * sizeof(float));
       }, nb::arg("observation"))
       .def("normalize_state", [](const Policy& p, const std::vector<float>& state) {
         auto got = p.model->normalized_state(state);
@@ -189,18 +224,20 @@ void add_policy(nb::module_& m) {
       .def("calibrate", [](Policy& p, nb::list observations, double percentile) {
         Given given;
         read(observations, &given);
-        auto scales = [&] {
-          nb::gil_scoped_release release;
-          return p.model->calibrate(given.observations, percentile);
-        }();
+        auto scales = in_turn(p, [&](engine::PolicyModel& model) { return model.calibrate(given.observations, percentile); });
         check(scales.status());
         return std::move(scales).value();
       }, nb::arg("observations"), nb::arg("percentile"))
-      .def("set_act_scales", [](Policy& p, const std::vector<float>& scales) { check(p.model->set_act_scales(scales)); }, nb::arg("scales"))
+      .def("set_act_scales", [](Policy& p, const std::vector<float>& scales) { check(in_turn(p, [&](engine::PolicyModel& model) { return model.set_act_scales(scales); })); }, nb::arg("scales"))
       .def("profile", &profile, nb::arg("stage"), nb::arg("in_step") = false);
-  m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config"), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
+  m.def("load_policy", &load_policy, nb::arg("path"), nb::kw_only(), nb::arg("config") = "auto", nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("resize") = "auto",
         nb::arg("statistics") = "auto", nb::arg("delta") = std::vector<bool>(), nb::arg("robot") = "", nb::arg("threads") = 0, nb::arg("num_views") = 0, nb::arg("action_horizon") = 0, nb::arg("num_steps") = 0,
-        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_codes") = 0, nb::arg("codec") = "", nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("partition") = 0.0, nb::arg("random_weights") = false);
+        nb::arg("batch") = 1, nb::arg("prompt_tokens") = 0, nb::arg("max_action_tokens") = 0, nb::arg("codec") = "", nb::arg("act_scales") = std::vector<float>(), nb::arg("eager") = false, nb::arg("partition") = 0.0, nb::arg("random_weights") = false, nb::arg("embodiment") = -1, nb::arg("tenant").none() = nb::none());
+  m.def("policy_family", [](const std::string& path) {
+    auto family = models::policy_family(path);
+    check(family.status());
+    return *family;
+  }, nb::arg("path"));
   m.def("scale_values", &scale, nb::arg("kind"), nb::arg("flavour"), nb::arg("low"), nb::arg("high"), nb::arg("x"), nb::arg("inverse"));
 }
 

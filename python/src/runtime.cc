@@ -2,7 +2,10 @@
 
 #include <pthread.h>
 
+#include <unordered_map>
+
 #include "errors.h"
+#include "gil.h"
 #include "gpu_runtime.h"
 #include "vivace/base/check.h"
 
@@ -18,14 +21,35 @@ struct Capture {
   std::unique_ptr<exec::Executable> executable;
   nb::list keep;
   int pool_number = 0;  // Runtime::pool_number at capture
+  int64_t number = 0;   // of an entered one
+
+  Capture() = default;
+  Capture(const Capture&) = delete;
+  ~Capture();
 };
 
-thread_local Capture* current = nullptr;
+/// Entered captures by number; with the GIL. A thread knows its own by number, as one that is dropped without leaving it,
+/// on whatever thread, must not be found again.
+std::unordered_map<int64_t, Capture*>& entered() {
+  static auto* all = new std::unordered_map<int64_t, Capture*>;
+  return *all;
+}
+thread_local int64_t current_number = 0;
+
+Capture* current_capture() {
+  if (current_number == 0) [[likely]] return nullptr;
+  const auto found = entered().find(current_number);
+  if (found != entered().end()) return found->second;
+  current_number = 0;
+  return nullptr;
+}
+
+Capture::~Capture() { entered().erase(number); }
 
 /// Runs f with the pool to itself and without the GIL.
 template <class F>
 Status alone(F&& f) {
-  nb::gil_scoped_release release;
+  const NoGil release;
   Runtime& r = Runtime::get();
   const std::lock_guard hold(r.lock);
   return f(r);
@@ -33,7 +57,7 @@ Status alone(F&& f) {
 
 Status set_threads(int n) {
   if (n < 0 || n > 1024) return Status(Code::kInvalidArgument, strf("set_threads: wanted 0 (one a physical core) to 1024, got %d", n));
-  if (current != nullptr) return Status(Code::kFailedPrecondition, "set_threads: not inside a capture");
+  if (current_capture() != nullptr) return Status(Code::kFailedPrecondition, "set_threads: not inside a capture");
   return alone([n](Runtime& r) -> Status {
     r.make_pool(n);
     return {};
@@ -41,20 +65,23 @@ Status set_threads(int n) {
 }
 
 Status enter(Capture& c) {
-  if (current != nullptr) return Status(Code::kFailedPrecondition, "capture: this thread is capturing already; captures do not nest");
+  if (current_capture() != nullptr) return Status(Code::kFailedPrecondition, "capture: this thread is capturing already; captures do not nest");
   if (c.stream != nullptr) return Status(Code::kFailedPrecondition, "capture: already used; make a new Capture");
   VV_TRY(alone([&c](Runtime& r) {
     c.pool_number = r.pool_number;
     c.stream = std::make_unique<exec::CpuStream>(*r.pool);
     return c.stream->begin_capture();
   }));
-  current = &c;
+  static int64_t count = 0;
+  c.number = current_number = ++count;
+  entered()[c.number] = &c;
   return {};
 }
 
 Status leave(Capture& c) {
-  if (current != &c) return Status(Code::kFailedPrecondition, "capture: left on another thread than it was entered on");
-  current = nullptr;
+  if (current_capture() != &c) return Status(Code::kFailedPrecondition, "capture: left on another thread than it was entered on");
+  entered().erase(c.number);
+  current_number = 0;
   auto e = c.stream->end_capture();
   if (!e.ok()) return std::move(e).status();
   c.executable = std::move(e).value();
@@ -63,7 +90,7 @@ Status leave(Capture& c) {
 
 Status replay(Capture& c) {
   if (c.executable == nullptr) return Status(Code::kFailedPrecondition, "replay: nothing is captured yet; replay after the with block");
-  if (current != nullptr) return Status(Code::kFailedPrecondition, "replay: not inside a capture");
+  if (current_capture() != nullptr) return Status(Code::kFailedPrecondition, "replay: not inside a capture");
   return alone([&c](Runtime& r) -> Status {
     if (c.pool_number != r.pool_number) return Status(Code::kFailedPrecondition, "replay: set_threads made a new pool since the capture; capture again");
     return c.stream->replay(*c.executable);
@@ -107,7 +134,7 @@ Status issue(const ops::OpRow& row, ops::Call& call, const Borrowed& from) {
 
 Status issue(ops::Call& call, const Borrowed& from, const std::function<Status(ops::Recorder&)>& record) {
   if (from.device >= 0) return issue_on_gpu(call, from, record);
-  if (current != nullptr) {
+  if (Capture* const current = current_capture()) {
     ops::Recorder recorder(*current->stream);  // records: no work runs, the pool is not touched
     return record(recorder);
   }
@@ -117,7 +144,10 @@ Status issue(ops::Call& call, const Borrowed& from, const std::function<Status(o
   });
 }
 
-nb::list* capture_keep() { return current != nullptr ? &current->keep : nullptr; }
+nb::list* capture_keep() {
+  Capture* const current = current_capture();
+  return current != nullptr ? &current->keep : nullptr;
+}
 
 void add_runtime(nb::module_& m) {
   nb::class_<Capture>(m, "Capture",

@@ -55,6 +55,7 @@ nb::dict port_row(const ops::Port& p) {
   d["optional"] = p.optional;
   d["inplace"] = p.inplace;
   d["doc"] = p.doc;
+  d["ahead"] = p.ahead;
   return d;
 }
 
@@ -91,7 +92,7 @@ std::span<const ops::GemmRow> rows_in_use() {
   return *rows;
 }
 
-/// What `vivace tune` tries for a product: (rows, tokens, share_x, share_w) of the layouts that serve it.
+/// What `vivace tune` tries for a product: (rows, tokens, multicast_x, multicast_w) of the layouts that serve it.
 nb::list gemm_layouts(const std::string& dtype, int64_t N, int64_t K, int64_t T) {
   using ops::GemmTiles;
   const bool promote = dtype == "e4m3";
@@ -102,7 +103,7 @@ nb::list gemm_layouts(const std::string& dtype, int64_t N, int64_t K, int64_t T)
   const auto visit = [&](const GemmTiles::Layout& l) {
     if (!GemmTiles::serves(GemmTiles::laid(l, T, N, K * (promote ? 1 : 2), promote), N)) return;
     if (T <= GemmTiles::kFewTokens && l.tokens < T) return;
-    all.append(nb::make_tuple(l.rows, l.tokens, l.share_x, l.share_w));
+    all.append(nb::make_tuple(l.rows, l.tokens, l.multicast_x, l.multicast_w));
   };
   if (T <= GemmTiles::kFewTokens) for (const GemmTiles::Layout& l : GemmTiles::kFew) visit(l);
   else for (const GemmTiles::Layout& l : GemmTiles::kMany) visit(l);
@@ -124,8 +125,8 @@ std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool*
   for (const ops::Port& p : spec.ports) {
     if (p.optional) star();
     signature += comma() + std::string(p.name) + (p.optional ? "=None" : "");
-    ports += strf("  %s: %s[%s] %s%s. %s%s%s\n", p.name, p.optional ? "optional " : "", p.shape, p.dtypes, p.io == ops::Io::in ? "" : p.io == ops::Io::out ? ", written" : ", updated",
-                  p.doc, p.inplace[0] ? "; may be " : "", p.inplace);
+    ports += strf("  %s: %s[%s] %s%s. %s%s%s%s\n", p.name, p.optional ? "optional " : "", p.shape, p.dtypes, p.io == ops::Io::in ? "" : p.io == ops::Io::out ? ", written" : ", updated",
+                  p.doc, p.inplace[0] ? "; may be " : "", p.inplace, p.ahead ? "; read ahead where constant_weights() says that it may be" : "");
   }
   for (size_t i = 0; i < spec.attrs.size(); ++i) {
     const ops::Attr& a = spec.attrs[i];
@@ -148,7 +149,7 @@ void add_table(nb::module_& m) {
   m.def("gemm_tactics_digest", [] { return ops::gemm_table_digest(rows_in_use()); }, "SHA-256 of gemm_tactics().");
   m.def("load_gemm_tactics", [](const std::string& text) { check(ops::load_gemm_rows(text)); }, nb::arg("text"),
         "Rows in the place of shipped ones of the same weights; an empty text restores these. Calls that are prepared keep their tile.");
-  m.def("gemm_layouts", &gemm_layouts, nb::arg("dtype"), nb::arg("N"), nb::arg("K"), nb::arg("T"), "(rows, tokens, share_x, share_w) of each layout that serves a product.");
+  m.def("gemm_layouts", &gemm_layouts, nb::arg("dtype"), nb::arg("N"), nb::arg("K"), nb::arg("T"), "(rows, tokens, multicast_x, multicast_w) of each layout that serves a product.");
   m.def("op_table", [] {
     nb::list rows;
     for (const ops::OpRow* row : ops::table()) rows.append(op_row(*row));

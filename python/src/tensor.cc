@@ -112,37 +112,62 @@ Status from_dltensor(const DLTensor& d, Tensor* t, Borrowed* from) {
   return {};
 }
 
-/// Types with an exchange table seen so far: a handful. Guarded by the GIL.
-struct SeenExchange {
-  PyTypeObject* type;
-  const DLPackExchangeAPI* api;
-} known[4];
+/// What a framework's type offers for exchange. `is_neg` is null where its tensors hold what their memory holds.
+struct Exchange {
+  PyTypeObject* type = nullptr;
+  const DLPackExchangeAPI* api = nullptr;
+  nb::object is_neg;
+};
+/// Types with an exchange table seen so far: a handful. Guarded by the GIL; never destroyed, since the interpreter may go first.
+constexpr size_t kKnown = 4;
+Exchange* const known = new Exchange[kKnown];
 size_t known_count = 0;
 
-/// The exchange table of a type that was seen before, or null.
-const DLPackExchangeAPI* known_exchange(PyTypeObject* type) {
+/// The exchange of a type that was seen before, or null.
+const Exchange* known_exchange(PyTypeObject* type) {
   for (size_t i = 0; i < known_count; ++i)
-    if (known[i].type == type) return known[i].api;
+    if (known[i].type == type) return &known[i];
   return nullptr;
 }
 
-/// The exchange table of a type, or null.
-const DLPackExchangeAPI* exchange_of(PyTypeObject* type) {
+/// The method of a type that says whether a tensor's values are its memory's, negated: torch's negative views, made by
+/// `.imag` of a conjugate, export their memory as it is. (Conjugate views are complex, a dtype that nothing here takes.)
+nb::object is_neg_of(PyTypeObject* type) {
+  nb::object method = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "is_neg"));
+  if (!method.is_valid()) PyErr_Clear();
+  return method;
+}
+
+Status not_negated(PyObject* o, const nb::object& is_neg) {
+  if (!is_neg.is_valid()) return {};
+  nb::object said = nb::steal(PyObject_CallOneArg(is_neg.ptr(), o));
+  const int negated = said.is_valid() ? PyObject_IsTrue(said.ptr()) : -1;
+  if (negated < 0) return Status(Code::kInvalidArgument, strf("%s.is_neg() failed: %s", Py_TYPE(o)->tp_name, take_python_error().c_str()));
+  if (negated > 0) return Status(Code::kInvalidLayout, strf("it is a negative view: a %s whose values are its memory's, negated; pass resolve_neg() of it", Py_TYPE(o)->tp_name));
+  return {};
+}
+
+/// The exchange of a type; without a table where it has none.
+Exchange exchange_of(PyTypeObject* type) {
   nb::object capsule = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__"));
   const DLPackExchangeAPI* api = nullptr;
   if (capsule.is_valid() && PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api"))
     api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   PyErr_Clear();
   if (api != nullptr && (api->major != 1 || api->view_of_object == nullptr || api->current_work_stream == nullptr)) api = nullptr;
-  if (api != nullptr && known_count < std::size(known)) {
+  if (api == nullptr) return {};
+  const Exchange found{type, api, is_neg_of(type)};
+  if (known_count < kKnown) {
     Py_INCREF(type);  // the table is the type's: both stay
-    known[known_count++] = {type, api};
+    known[known_count++] = found;
   }
-  return api;
+  return found;
 }
 
-Status from_exchange(const DLPackExchangeAPI& api, PyObject* o, Tensor* t, Borrowed* from) {
+Status from_exchange(const Exchange& exchange, PyObject* o, Tensor* t, Borrowed* from) {
+  const DLPackExchangeAPI& api = *exchange.api;
   DLTensor d{};
+  if (Status s = not_negated(o, exchange.is_neg); !s.ok()) return s;
   if (api.view_of_object(o, &d) != 0) return Status(Code::kInvalidArgument, strf("%s gave no view of its memory: %s", Py_TYPE(o)->tp_name, take_python_error().c_str()));
   const bool first = from->device < 0;
   if (Status s = from_dltensor(d, t, from); !s.ok()) return s;
@@ -169,6 +194,7 @@ Status from_dlpack(PyObject* o, bool write, Tensor* t, Borrowed* from) {
     PyErr_Clear();
     return Status(Code::kInvalidDType, strf("wanted a NumPy array, a vivace.View or an object with __dlpack__, got %s", Py_TYPE(o)->tp_name));
   }
+  if (Status s = not_negated(o, is_neg_of(Py_TYPE(o))); !s.ok()) return s;
   nb::dict options;
   options["max_version"] = nb::make_tuple(1, 1);
   const bool gpu = on_gpu(o);
@@ -239,7 +265,7 @@ Status numpy_abi_status() {
 }  // namespace
 
 Status to_tensor(PyObject* o, bool write, Tensor* t, Borrowed* from) {
-  if (const DLPackExchangeAPI* api = known_exchange(Py_TYPE(o))) return from_exchange(*api, o, t, from);  // first: the usual call is of such tensors alone
+  if (const Exchange* seen_before = known_exchange(Py_TYPE(o))) return from_exchange(*seen_before, o, t, from);  // first: the usual call is of such tensors alone
   if (PyTypeObject* array = ndarray_type(); array != nullptr && (Py_TYPE(o) == array || PyType_IsSubtype(Py_TYPE(o), array))) {
     static const Status kAbi = numpy_abi_status();
     if (!kAbi.ok()) return kAbi;
@@ -254,7 +280,7 @@ Status to_tensor(PyObject* o, bool write, Tensor* t, Borrowed* from) {
     *t = view->tensor;
     return {};
   }
-  if (const DLPackExchangeAPI* api = exchange_of(Py_TYPE(o))) return from_exchange(*api, o, t, from);
+  if (const Exchange exchange = exchange_of(Py_TYPE(o)); exchange.api != nullptr) return from_exchange(exchange, o, t, from);
   return from_dlpack(o, write, t, from);
 }
 

@@ -1,5 +1,6 @@
 #include "user_jit.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -10,6 +11,7 @@
 
 #include "array.h"
 #include "errors.h"
+#include "gil.h"
 #include "tensor.h"
 #include "vivace/base/check.h"
 #include "vivace/device/user_kernel.h"
@@ -141,7 +143,7 @@ Status launch(JitKernel& k, nb::args args, nb::handle grid, nb::handle block, in
       if (Array* array = nullptr; nb::try_cast<Array*>(a, array, false)) mark_foreign_use(*array);
   Result<const device::UserKernel*> kernel = Status(Code::kInternal, "not loaded");
   {
-    nb::gil_scoped_release release;  // the first use compiles
+    const NoGil release;  // the first use compiles
     kernel = k.on(ordinal);
   }
   if (!kernel.ok()) return std::move(kernel).status();
@@ -165,7 +167,7 @@ void add_user_jit(nb::module_& m) {
         check(a.status());
         Result<jit::BinaryPtr> b = Status(Code::kInternal, "");
         {
-          nb::gil_scoped_release release;
+          const NoGil release;
           b = k.compile(*a);
         }
         check(b.status());
@@ -201,7 +203,7 @@ void add_user_jit(nb::module_& m) {
     const auto report = progress_of(progress);
     Status s;
     {
-      nb::gil_scoped_release release;
+      const NoGil release;
       const Result<device::Device*> d = device::Device::get(device);
       s = d.ok() ? ops::prewarm(**d, *rows, report) : d.status();
     }
@@ -221,12 +223,29 @@ void add_user_jit(nb::module_& m) {
     options.on_progress = progress_of(progress);
     Result<size_t> n = size_t{0};
     {
-      nb::gil_scoped_release release;
+      const NoGil release;
       n = ops::pack_kernels(path, *rows, chips, options);
     }
     check(n.status());
     return *n;
   }, nb::arg("path"), nb::arg("archs"), nb::arg("ops"), nb::arg("jobs") = 0, nb::arg("progress") = nb::none(), "Writes a pack; answers the number of kernels.");
+  m.def("compile_kernels", [](const std::vector<std::pair<std::string, std::string>>& kernels, const std::string& arch, int jobs) {
+    Result<Arch> chip = parse_arch(arch);
+    check(chip.status());
+    Result<std::vector<jit::BinaryPtr>> binaries = [&]() -> Result<std::vector<jit::BinaryPtr>> {
+      nb::gil_scoped_release release;
+      std::vector<jit::Source> sources;
+      for (const auto& [header, expression] : kernels) sources.push_back(ops::source_of({header.c_str(), expression}, *chip));
+      jit::CompilerOptions options;
+      options.jobs = jobs;
+      VV_ASSIGN(const std::unique_ptr<jit::Compiler> compiler, jit::Compiler::create(std::move(options)));
+      return compiler->get(sources);
+    }();
+    check(binaries.status());
+    nb::list cubins;
+    for (const jit::BinaryPtr& b : *binaries) cubins.append(nb::bytes(b->cubin.data(), b->cubin.size()));
+    return cubins;
+  }, nb::arg("kernels"), nb::arg("arch"), nb::arg("jobs") = 0, "The cubin of each (header, kernel expression), one kernel each; no GPU is needed.");
   m.def("kernel_timings", [] {
     Result<jit::Compiler*> all = ops::compiler();
     check(all.status());

@@ -10,26 +10,28 @@ An Array goes wherever an op takes a port, and to and from other libraries by DL
 (torch.from_dlpack(a), array.from_dlpack(t)). It is dense and holds memory: no arithmetic, no slicing.
 """
 from vivace._core import Array, pool_stats
+from vivace.options import dims, one, text
 
 __all__ = ["Array", "empty", "from_dlpack", "from_numpy", "pool_stats", "zeros"]
 
 
-def _dims(shape) -> list[int]:
-    return [shape] if isinstance(shape, int) else [int(n) for n in shape]
+def _made(call, shape, dtype, device, zeroed) -> Array:
+    axes = one(call, "shape", dims, [shape] if isinstance(shape, int) else shape)
+    return Array._make(axes, one(call, "dtype", text, dtype), one(call, "device", text, device), zeroed)
 
 
 def empty(shape, dtype="f32", device="cuda") -> Array:
     """An Array with whatever was in the memory. `dtype` as in the op table: "f32", "bf16", "e4m3", ..."""
-    return Array._make(_dims(shape), dtype, device, False)
+    return _made("empty", shape, dtype, device, False)
 
 
 def zeros(shape, dtype="f32", device="cuda") -> Array:
-    return Array._make(_dims(shape), dtype, device, True)
+    return _made("zeros", shape, dtype, device, True)
 
 
 def from_numpy(host, device="cuda") -> Array:
     """A copy of contiguous host memory (NumPy, vivace.View, or host DLPack), finished when this returns."""
-    return Array._from_numpy(host, device)
+    return Array._from_numpy(host, one("from_numpy", "device", text, device))
 
 
 def from_dlpack(tensor) -> Array:

@@ -19,14 +19,18 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
     `in_turn` > 0 adds metric=prefill_in_turn: so many of them one behind the other."""
     from vivace import _core
     from vivace.cli import peak_rss_mb
-    from vivace.errors import InvalidArgumentError
+    from vivace.errors import InvalidArgumentError, LimitExceededError
 
     for what, value in (("steps", steps), ("prompt_tokens", prompt_tokens), ("batch", batch), ("position", position)):
-        if value < 1:
+        if type(value) is not int or value < 1:
             raise InvalidArgumentError(f"bench: {what}: wanted 1 or more, got {value}")
     report = model.report()
     vocab, context = report["vocab"], report["context"]
-    prompt_tokens, position = min(prompt_tokens, context), min(position, context - 16)
+    # Nothing is timed but what was asked for.
+    if prompt_tokens > context:
+        raise LimitExceededError(f"bench: prompt_tokens: {prompt_tokens} do not fit the context of {context}; give at most {context}, or a larger context")
+    if position + steps > context:
+        raise LimitExceededError(f"bench: position {position} + {steps} steps do not fit the context of {context}; give at most {context - position if position < context else 0} steps from there, or a larger context")
     ids = lambda n: [(i * 7919 + 13) % vocab for i in range(n)]  # spread over the table; text does not matter here
     name = "model=" + model_name(report["path"])
 
@@ -43,11 +47,10 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
             times.append((len(events), start - last))
         return times
 
-    steps = min(steps, context - position)
-    run(ids(8), 8)  # warm
+    run(ids(min(8, position)), min(8, steps))  # warm
     decode = [t for events, t in run(ids(position), steps + 1, batch) if events == batch][1:]
     if not decode:
-        raise InvalidArgumentError(f"bench: no step in which all {batch} sequences answered; their prompts of {position} tokens take turns; take a larger chunk")
+        raise InvalidArgumentError(f"bench: no step in which all {batch} sequences answered; their prompts of {position} tokens take turns; take a larger prefill_chunk")
     prefills, queued = [], []
     for _ in range(5):
         time.sleep(REST)
@@ -55,12 +58,13 @@ def bench_text_model(model, *, steps: int, prompt_tokens: int, batch: int = 1, p
     for _ in range(in_turn):
         queued.append(sum(t for _, t in run(ids(prompt_tokens), 1)))
     peak = f"peak_rss_mb={peak_rss_mb():.1f}"
-    tactic = f"threads={report['threads']}" if report["device"] == "cpu" else f"ahead={report['ahead']}"
-    rows = [(f"{name},batch={batch},ctx={position + steps},metric=step", decode), (f"{name},batch=1,prompt={prompt_tokens},metric=prefill", prefills),
-            *([(f"{name},batch=1,prompt={prompt_tokens},metric=prefill_in_turn", queued)] if queued else [])]
-    return [{"op": "e2e", "case": case, "dtype": report["precision"], "tactic": tactic, **percentiles(times),
+    tactic = f"threads={report['threads']}" if report["device"] == "cpu" else f"max_in_flight_steps={report['max_in_flight_steps']}"
+    rows = [(f"{name},batch={batch},ctx={position + steps},metric=step", decode, batch), (f"{name},batch=1,prompt={prompt_tokens},metric=prefill", prefills, prompt_tokens),
+            *([(f"{name},batch=1,prompt={prompt_tokens},metric=prefill_in_turn", queued, prompt_tokens)] if queued else [])]
+    timed = [(case, percentiles(times), tokens) for case, times, tokens in rows]
+    return [{"op": "e2e", "case": case, "dtype": report["precision"], "tactic": tactic, **p, "tokens_per_s": tokens / p["p50_us"] * 1e6,
              "bytes": None, "flops": None, "limit_us": None, "share": None, "peer": None, "peer_p50_us": None, "ratio": None,
-             "max_err": None, "bound": None, "pass": True, "note": peak} for case, times in rows]
+             "max_err": None, "bound": None, "pass": True, "note": peak} for case, p, tokens in timed]
 
 
 def model_name(path: str) -> str:

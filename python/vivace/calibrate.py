@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
-from vivace import _core
-from vivace.errors import InvalidArgumentError
+from vivace import _core, files
+from vivace.cache import Cache
+from vivace.errors import FailedPreconditionError, InvalidArgumentError, UnsupportedError
 from vivace.fetch import cache_dir
 
+T = TypeVar("T")
 PLAN = "fp8_static"
 PERCENTILE = 100.0
+MOST_DIGESTS = 2000  # of files that are remembered
 PROMPTS = (
     "The harbour was quiet in the early morning. Two boats had come back in the night, and their crews were still asleep.",
     "def mean(values):\n    \"\"\"Arithmetic mean of a non-empty list.\"\"\"\n    return sum(values) / len(values)\n",
@@ -32,39 +38,65 @@ PROMPTS = (
 )
 
 
-def act_scales(path, prompts=None, *, percentile: float = PERCENTILE, device: str = "auto", chunk: int = 128, random_weights: bool = False) -> list[float]:
-    """A scale for each place where activations enter products, in the order of the step. `prompts`: strings or lists of
-    token ids; None: PROMPTS, or spread ids for random weights. Reads the kept file, or loads the model in bf16, runs
-    the prompts and keeps the result."""
+def act_scales(path, prompts=None, *, percentile: float = PERCENTILE, device: str = "auto", prefill_chunk: int = 128, random_weights: bool = False, anew: bool = False) -> list[float]:
+    """A scale for each activation quantization point, in the order of the step. `prompts`: strings or lists of
+    token ids; None: PROMPTS, or spread ids for random weights. Reads the kept file, unless `anew`, or loads the model in
+    bf16, runs the prompts and keeps the result."""
     path = os.fspath(path)
     prompts = list(prompts) if prompts is not None else None
     if prompts is not None and not prompts:
         raise InvalidArgumentError("calibrate: no prompt: nothing would be seen")
+    _check_serves(path, random_weights)
     name = hashlib.sha256(json.dumps([checkpoint_digest(path), PLAN, percentile, prompts if prompts is not None else list(PROMPTS), random_weights]).encode()).hexdigest()
-    file = cache_dir() / "calibration" / f"{name}.json"
-    if (kept := _read(file)) is not None:
-        return kept
-    core = _core.load_text_model(path, device=device, precision="bf16", kv_dtype="auto", threads=0, context=0, max_batch=1, chunk=chunk, random_weights=random_weights)
+    return kept(name, {"checkpoint": path, "plan": PLAN, "percentile": percentile}, lambda: _calibrate(path, prompts, percentile, device, prefill_chunk, random_weights), anew)
+
+
+def _calibrate(path, prompts, percentile, device, prefill_chunk, random_weights) -> list[float]:
+    core = _core.load_text_model(path, device=device, precision="bf16", kv_dtype="auto", threads=0, context=0, max_batch=1, prefill_chunk=prefill_chunk, random_weights=random_weights)
     limits = core.limits()
     ids = [_ids(path, p, limits)[: limits["context"]] for p in prompts or ([] if random_weights else PROMPTS)]
     if not ids:
         ids = [[(i * 7919 + 13) % limits["vocab"] for i in range(min(256, limits["context"]))]]
-    scales = core.calibrate(ids, percentile)
-    del core
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps({"checkpoint": path, "plan": PLAN, "percentile": percentile, "act_scales": scales}))
-    part.replace(file)  # whole or not there
+    return core.calibrate(ids, percentile)
+
+
+def _check_serves(path, random_weights) -> None:
+    """Scales that no load would take are not looked for."""
+    if random_weights:
+        return
+    quantized = next((e for e in _core.read_tensors(path) if e[1].startswith("q") and e[0].endswith("attn_output.weight")), None)
+    if quantized:
+        raise UnsupportedError(f"{path}: precision {PLAN}: the checkpoint's matrices are {quantized[1]} already; use native")
+
+
+def kept(name: str, about: dict, make: Callable[[], list[float]], anew: bool = False) -> list[float]:
+    """The scales kept under `name`; made and kept where there are none, none that are whole, or `anew`. `name` is a digest of all
+    that they depend on; `about` says it to a reader of the file."""
+    cache = Cache(cache_dir() / "calibration")
+    if not anew and (body := cache.read(f"{name}.json")) is not None and (scales := _scales(body)) is not None:
+        return scales
+    scales = make()
+    cache.write(f"{name}.json", json.dumps({**about, "act_scales": scales}).encode())
     return scales
 
 
-def _read(file: Path) -> list[float] | None:
-    """The scales of a kept file; None where it is not there or not whole: it will be written anew."""
+def used(scales: Callable[[bool], list[float]], take: Callable[[list[float]], T]) -> T:
+    """take() with scales(False), which may be kept ones; where they are not as many as the plan wants (another version of
+    Vivace kept them), with scales(True), made anew."""
+    first = scales(False)
     try:
-        scales = json.loads(file.read_text())["act_scales"]
-        return [float(s) for s in scales]
-    except (OSError, ValueError, KeyError, TypeError):
+        return take(first)
+    except (FailedPreconditionError, InvalidArgumentError):  # a decoder's refusal, a policy's
+        return take(scales(True))
+
+
+def _scales(body: bytes) -> list[float] | None:
+    try:
+        scales = json.loads(body)["act_scales"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    good = isinstance(scales, list) and scales and all(type(s) in (float, int) and math.isfinite(s) and s > 0 for s in scales)
+    return [float(s) for s in scales] if good else None
 
 
 def _ids(path: str, prompt, limits) -> list[int]:
@@ -78,30 +110,36 @@ def _ids(path: str, prompt, limits) -> list[int]:
 def checkpoint_digest(path: str) -> str:
     """Of every byte of the checkpoint's weights and configuration. Files that have not changed since (size, times,
     inode) are not read again."""
-    files = [Path(path)] if os.path.isfile(path) else sorted(p for p in Path(path).iterdir() if p.suffix in (".safetensors", ".gguf", ".json"))
-    files += [p for p in [Path(path).parent / "config.json"] if os.path.isfile(path) and p.is_file() and path.endswith(".safetensors")]
-    memo_file = cache_dir() / "calibration" / "digests.json"
-    try:
-        memo = json.loads(memo_file.read_text())
-    except (OSError, ValueError):
-        memo = {}
+    parts = [Path(path)] if os.path.isfile(path) else sorted(p for p in Path(path).iterdir() if p.suffix in (".safetensors", ".gguf", ".json"))
+    parts += [p for p in [Path(path).parent / "config.json"] if os.path.isfile(path) and p.is_file() and path.endswith(".safetensors")]
+    cache = Cache(cache_dir() / "calibration")
+    memo = _memo(cache.read("digests.json") or b"{}")
 
     def digest(file: Path) -> tuple[str, str]:
-        s = file.stat()
-        key = f"{file.resolve()}:{s.st_size}:{s.st_mtime_ns}:{s.st_ctime_ns}:{s.st_ino}"
+        try:
+            s = file.stat()
+        except OSError as e:
+            raise files.system_error(file, e) from e
+        key = f"{os.path.realpath(file)}:{s.st_size}:{s.st_mtime_ns}:{s.st_ctime_ns}:{s.st_ino}"
         if key in memo:
             return key, memo[key]
         h = hashlib.blake2b(digest_size=32)
-        with open(file, "rb") as f:
+        with open(files.open_regular(file), "rb") as f:
             while block := f.read(1 << 24):
                 h.update(block)
         return key, h.hexdigest()
 
-    with ThreadPoolExecutor(max(1, min(8, len(files)))) as pool:  # hashing leaves the interpreter's lock
-        found = list(pool.map(digest, files))
+    with ThreadPoolExecutor(max(1, min(8, len(parts)))) as pool:  # hashing leaves the interpreter's lock
+        found = list(pool.map(digest, parts))
     if any(key not in memo for key, _ in found):
-        memo_file.parent.mkdir(parents=True, exist_ok=True)
-        part = memo_file.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({**memo, **dict(found)}))
-        part.replace(memo_file)
-    return hashlib.sha256("".join(f.name + d for f, (_, d) in zip(files, found)).encode()).hexdigest()
+        newest = list({**memo, **dict(found)}.items())[-MOST_DIGESTS:]
+        cache.write("digests.json", json.dumps(dict(newest)).encode())
+    return hashlib.sha256("".join(f.name + d for f, (_, d) in zip(parts, found)).encode()).hexdigest()
+
+
+def _memo(body: bytes) -> dict[str, str]:
+    try:
+        memo = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return memo if isinstance(memo, dict) and all(isinstance(v, str) for v in memo.values()) else {}

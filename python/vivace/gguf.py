@@ -5,6 +5,8 @@ import struct
 from pathlib import Path
 
 from vivace.blocks import SIZES, fitting, quantize
+from vivace.errors import CorruptDataError
+from vivace.files import new_file, printable
 
 _ALIGN = 32
 # dtype -> GGML's number of the tensor type.
@@ -12,7 +14,10 @@ _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0"
 
 
 def _string(s: str) -> bytes:
-    raw = s.encode("utf-8", "surrogateescape")
+    try:
+        raw = s.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as e:
+        raise CorruptDataError(f"GGUF: {printable(s, 60)}: {e.reason}") from None
     return struct.pack("<Q", len(raw)) + raw
 
 
@@ -28,7 +33,7 @@ def _value(v) -> bytes:
 
 def write_gguf(path: Path, meta: dict, tensors: dict, kinds: dict) -> dict:
     """tensors: name -> f32 array; kinds: name -> dtype. A matrix whose rows the blocks do not divide gets another (fitting())."""
-    from vivace.convert import narrow
+    from vivace.convert import finite, narrow
 
     chosen = {n: fitting(kinds[n], w.shape[-1]) for n, w in tensors.items()}
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(meta)) + b"".join(_string(k) + _value(v) for k, v in meta.items())
@@ -39,9 +44,11 @@ def write_gguf(path: Path, meta: dict, tensors: dict, kinds: dict) -> dict:
         infos += _string(n) + struct.pack(f"<I{w.ndim}QIQ", w.ndim, *w.shape[::-1], _TYPES[chosen[n]], at)
         at += size + -size % _ALIGN
     head += infos
-    with open(path, "wb") as f:
+    with new_file(path) as f:
         f.write(head + b"\0" * (-len(head) % _ALIGN))
         for n, w in tensors.items():
+            if chosen[n] in SIZES:
+                finite(n, w, chosen[n])
             raw = (quantize(w, chosen[n]) if chosen[n] in SIZES else narrow(w, chosen[n])).tobytes()
             f.write(raw + b"\0" * (-len(raw) % _ALIGN))
     return {"tensors": len(tensors), "bytes": Path(path).stat().st_size}

@@ -5,9 +5,10 @@ from vivace.errors import ClosedError
 
 
 class Loaded:
-    """A model of the core and the path it came from."""
+    """A model of the core and the path it came from; vivace.Model."""
 
     _kind = "model"
+    tenant = None  # its place at a scheduler, where it has one
 
     def __init__(self, path: str, core):
         self._path, self._core = path, core
@@ -20,7 +21,7 @@ class Loaded:
 
     def close(self) -> None:
         """Frees its memory. Later calls raise ClosedError; closing twice is fine."""
-        self._core = None
+        self._core = self.tenant = None
 
     @property
     def _live(self):

@@ -1,94 +1,117 @@
 """load_model and the typed models it returns."""
 from __future__ import annotations
 
+import asyncio
+import atexit
+import functools
+import inspect
 import json
 import os
+import threading
 import time
-from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vivace import _core
-from vivace.errors import Error, InvalidArgumentError, NotFoundError, UnsupportedError
+from vivace import _core, files, generation
+from vivace.answers import Answer, AsyncStream, Begun, Bias, StreamEvent, Hub, Stream, acollect, collect, parent_of
+from vivace.errors import CorruptDataError, Error, InvalidArgumentError, NotFoundError, UnsupportedError
 from vivace.loaded import Loaded
+from vivace.options import GENERATE, LOAD, PROMPT, Draws, Options, checked, completed, one, prompt_ids, shown, shows, token_ids, whole, wrong
+from vivace.options import path as path_text
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-@dataclass(frozen=True)
-class Chunk:
-    """One step of a streamed answer. `text` may be empty while a character is incomplete."""
+Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
 
-    text: str
-    token: int | None
-    logprob: float | None
-    finish: str | None = None  # None, "stop", "length", "cancelled" or "nan_logits"
-
-
-@dataclass
-class Answer:
-    """A finished answer. Times are host seconds."""
-
-    text: str = ""
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: str | None = None
-    prompt_tokens: int = 0
-    first_token_s: float | None = None  # from the call to the first token
-    total_s: float = 0.0
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """Decode rate: tokens after the first over the time after the first."""
-        if self.first_token_s is None or len(self.tokens) < 2 or self.total_s <= self.first_token_s:
-            return None
-        return (len(self.tokens) - 1) / (self.total_s - self.first_token_s)
+POLICIES = ("pi05", "pi0", "pi0fast", "groot")  # by config.json's type
+__all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_model"]
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, chunk=128, ahead=0, random_weights=False, logit_bias=False, kv_pages=0, resident_layers=-1,
-               head="auto", invariance="class", calibration=None, percentile=100.0, config=None, **policy) -> "TextModel":
+               threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22,
+               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
-    config="pi05" or "pi0" loads a robot's policy instead: vivace.policy.load_policy has its options.
+    A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "groot_n17": vivace.policy.load_policy has its options. A Whisper is a
+    vivace.speech.SpeechModel, whose options are load_speech()'s: windows and rows beside device, precision and threads.
 
     device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU native), "q8" (int8 activations
-    against quantised weights), "f32", "bf16", "native", "w8a16", "w4a16", "int4", "fp8" or "fp8_static"; docs/models/gpu.md says what
-    each does. head: what its last product becomes: "auto" (as precision says), "plain", "e4m3", "e2m1", "q8_0" or "q4_0". invariance: "class" (bits of a token
+    against quantized weights), "f32", "bf16", "native", "w8a16", "w4a16", "int4", "fp8" or "fp8_static"; docs/models/gpu.md says what
+    each does. lm_head_dtype: what its last product becomes: "auto" (as precision says), "plain", "e4m3", "e2m1", "q8_0" or "q4_0". invariance: "class" (bits of a token
     depend on whether it was part of a prompt or of an answer, never on what ran beside it) or "strict" (not on that either: prompts
     take steps of at most 64 tokens, 16 with max_batch=1). partition: a share of a GPU; None is all of it.
     kv_dtype: "auto" (f16, on a GPU that of the activations), "f32", "f16", "bf16", "e4m3". threads: CPU threads,
     0 = one a physical core. context: positions a sequence may hold, 0 = the model's own, at most 4096.
-    max_batch: sequences live at once. chunk: prompt tokens a step may take. ahead: steps that may be queued
+    max_batch: sequences live at once. prefill_chunk: prompt tokens a step may take. max_in_flight_steps: steps that may be queued
     before the first is waited for, 0 = as suits the device; answers do not depend on it. random_weights: the
     shapes of a config.json with weights drawn where the model runs, for timing. logit_bias: requests may
-    come with logit_bias or mask; a step takes one launch more. kv_pages: pages of 64 positions that all sequences
-    share, so that max_batch may exceed what fits with the whole context each; 0: none, each has its own places.
-    resident_layers: how many layers keep their weights on the device; the others come from host memory in every step,
-    for models larger than the device; -1: all stay. calibration: prompts (strings or token ids) that
+    come with logit_bias or mask; a step takes one launch more. num_kv_blocks: pages (KV blocks) of 64 positions that all sequences
+    share, so that max_batch may exceed what fits with the whole context each, and that remember what was computed, so that prompts which begin alike
+    are computed once (sessions, docs/sessions.md); 0: none, each has its own places; "full": as many as max_batch whole contexts need; "auto": "full" on the
+    CPU, 0 on a GPU.
+    gpu_layers: how many layers keep their weights on the device; the others come from host memory in every step,
+    for models larger than the device; -1: all stay. max_waiting: requests that may wait besides the max_batch that answer;
+    one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. calibration: prompts (strings or token ids) that
     precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
+    tenant: its place at a vivace.Scheduler, whose own load_model() gives it.
+    generation_config: whether the checkpoint's generation_config.json says what generate() draws with and which tokens end an answer, unless the call does.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
-    if config is not None:
+    own = dict(kv_dtype=kv_dtype, context=context, max_batch=max_batch, prefill_chunk=prefill_chunk, max_in_flight_steps=max_in_flight_steps, logit_bias=logit_bias, num_kv_blocks=num_kv_blocks, gpu_layers=gpu_layers,
+               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config)
+    if config is not None or _is_policy(path_or_name):
         from vivace.policy import load_policy
 
-        return load_policy(path_or_name, config=config, device=device, precision=precision, partition=partition, threads=threads, random_weights=random_weights,
-                           calibration=calibration, percentile=percentile, **policy)
-    if policy:
-        raise TypeError(f"load_model() got an unexpected keyword argument {next(iter(policy))!r}")
+        if foreign := [name for name, value in own.items() if value is not _defaults()[name] and value != _defaults()[name]]:
+            raise InvalidArgumentError(f"load_model: {', '.join(foreign)}: of language models, and this is a robot's policy; vivace.policy.load_policy has its options")
+        return load_policy(path_or_name, config="auto" if config is None else config, device=device, precision=precision, partition=partition, threads=threads, random_weights=random_weights,
+                           calibration=calibration, percentile=percentile, tenant=tenant, **policy)
+    path = resolve(path_or_name)
+    from vivace import speech
+
+    if speech.is_speech(path):
+        if tenant is not None:
+            raise UnsupportedError("tenant: speech models take no turns with others yet; load it without a scheduler")
+        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, **policy)
+    given = dict(device=device, precision=precision, threads=threads, random_weights=random_weights, percentile=percentile, tenant=tenant, **own)
+    given = checked("load_model", LOAD, given | policy)
+    del given["percentile"]
+    generation_config = given.pop("generation_config")
     if partition is not None:
         raise UnsupportedError("partition: decoders run on the whole device so far; on the CPU set threads instead")
     find_compiler(device)
-    path = resolve(path_or_name)
-    scales = []
-    if precision == "fp8_static":
-        from vivace import calibrate
-
-        scales = calibrate.act_scales(path, calibration, percentile=percentile, device=device, random_weights=random_weights)
-    elif calibration is not None:
+    if precision != "fp8_static" and calibration is not None:
         raise InvalidArgumentError(f"calibration: only precision='fp8_static' has scales to calibrate, got {precision!r}")
-    core = _core.load_text_model(path, device=device, precision=precision, kv_dtype=kv_dtype, threads=threads, context=context, max_batch=max_batch,
-                                 chunk=chunk, ahead=ahead, random_weights=random_weights, logit_bias=logit_bias, kv_pages=kv_pages, resident_layers=resident_layers, act_scales=scales, head=head, invariance=invariance)
-    return TextModel(path, core)
+    if precision != "fp8_static":
+        return TextModel(path, _core.load_text_model(path, **given), generation_config=generation_config)
+    from vivace import calibrate
+
+    def scales(anew):
+        return calibrate.act_scales(path, calibration, percentile=percentile, device=device, random_weights=random_weights, anew=anew)
+    return TextModel(path, calibrate.used(scales, lambda s: _core.load_text_model(path, act_scales=s, **given)), generation_config=generation_config)
+
+
+@functools.cache
+def _defaults() -> dict:
+    return {name: p.default for name, p in inspect.signature(load_model).parameters.items()}
+
+
+def _is_policy(path_or_name) -> bool:
+    """Whether a checkpoint is a robot's policy: by config.json's type, or, where that names no architecture, by its tensors."""
+    try:
+        path = Path(path_or_name)
+        if path.suffix == ".gguf" or not path.exists():
+            return False
+        file = (path if path.is_dir() else path.parent) / "config.json"
+        config = files.read_json(file) if file.exists() else {}
+        if str(config.get("type")).replace("_", "") in POLICIES or config.get("model_type") == "Gr00tN1d7":
+            return True
+        return "architectures" not in config and bool(_core.policy_family(str(path)))
+    except (Error, OSError, TypeError, ValueError):  # whoever loads it says what is wrong
+        return False
 
 
 def find_compiler(device) -> None:
@@ -101,44 +124,74 @@ def find_compiler(device) -> None:
 
 def resolve(path_or_name) -> str:
     """The path of a checkpoint: as given if it exists, else that of a model that was fetched before."""
-    path = os.fspath(path_or_name)
-    if os.path.exists(path):
+    path = one("load_model", "path_or_name", path_text, path_or_name)
+    if os.path.lexists(path):
         return path
     from vivace import fetch
 
     if path.lower() in fetch.MODELS:
         return fetch.path_of(path)
-    raise NotFoundError(f"{path}: no such file or directory, and no known model of that name ({', '.join(sorted(fetch.MODELS))})")
+    from vivace import store
+
+    if (found := store.find(path)) is not None:
+        return found
+    raise NotFoundError(f"{files.printable(path, 4096) or repr(path)}: no such file or directory, nor a model of `vivace list`, nor one that can be fetched by name: {', '.join(sorted(fetch.MODELS))} (python -m vivace.fetch NAME)")
 
 
 class TextModel(Loaded):
-    """A language model. Not thread-safe: one call at a time. Use as a context manager or close() it."""
+    """A language model. Any number of threads and asyncio tasks may ask it at once: up to max_batch answers are made side by
+    side, the others wait in order, and each is the one that it would be alone. Use as a context manager or close() it."""
 
-    def __init__(self, path: str, core):
+    def __init__(self, path: str, core, *, generation_config: bool = True):
         super().__init__(path, core)
-        self._text = None
+        self._generation_config, self._drawn = generation_config, generation.read(path) if generation_config else {}
+        self._text, self._grammars, self._making_text = None, None, threading.Lock()
+        _open.add(self)
+
+    def close(self) -> None:
+        """Ends all answers (their readers get ClosedError) and frees the memory. Later calls raise ClosedError; closing
+        twice is fine."""
+        core, self._core, self.tenant = self._core, None, None
+        if core is not None:
+            core.close()
+
+    def __repr__(self):
+        if self._core is None:
+            return f"<TextModel {self._path}: closed>"
+        facts = self.report()
+        return f"<TextModel {self._path}: {facts['family']}, {facts['device']}, precision {facts['precision']}, context {facts['context']}, max_batch {facts['max_batch']}>"
+
+    @property
+    def drawn(self) -> dict:
+        """Options of generate() that the checkpoint's generation_config.json sets for those that are not given."""
+        return dict(self._drawn)
 
     @property
     def text(self):
         """Tokenizer and chat template (vivace.text.Text), built on first use."""
-        if self._text is None:
-            from vivace.text import load_text
+        with self._making_text:
+            if self._text is None:
+                self._text = self._make_text()
+            return self._text
 
-            text = load_text(self._path, _core.read_metadata(self._path))
-            size, vocab = text.tokenizer.get_vocab_size(), self._live.limits()["vocab"]
-            if size > vocab:
-                raise InvalidArgumentError(f"tokenizer: it has {size} tokens, the model's vocabulary {vocab}; they do not belong together")
-            if text.template:
-                from vivace import template
+    def _make_text(self):
+        from vivace.text import load_text
 
-                template.warm()  # its process starts while the prompt is on its way
-            self._text = text
-        return self._text
+        text = load_text(self._path, _core.read_metadata(self._path), generation_config=self._generation_config)
+        size, vocab = text.tokenizer.get_vocab_size(), self._live.limits()["vocab"]
+        if size > vocab:
+            raise InvalidArgumentError(f"tokenizer: it has {size} tokens, the model's vocabulary {vocab}; they do not belong together")
+        if text.template:
+            from vivace import template
+
+            template.warm()  # its process starts while the prompt is on its way
+        return text
 
     def report(self) -> dict:
-        """Every decision of the load: family, precision plan, dtypes, shapes, memory."""
+        """Every decision of the load: family, precision plan, dtypes, shapes, memory, what generation_config.json sets for generate(); once the tokenizer is loaded,
+        "tokenizer": what its file asks for and is not done, and "replies": in which forms it writes calls of tools and reasoning."""
         facts = {k: json.loads(v) for k, v in self._live.report()}
-        return {"path": self._path, **facts, "memory": dict(self.memory())}
+        return {"path": self._path, **facts, "memory": dict(self.memory()), "tokenizer": self._text.notes if self._text else [], "generation_config": dict(self._drawn) if self._generation_config else "off"} | ({"replies": self._text.replies} if self._text else {})
 
     def memory(self) -> list[tuple[str, int]]:
         """Exact bytes by region, in order."""
@@ -150,176 +203,214 @@ class TextModel(Loaded):
         a piece of one prompt. Forgets every sequence."""
         return self._live.profile(rows=rows, pos=position, decode=decode, in_step=in_step)
 
-    def prompt_ids(self, prompt) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, *, tools: list | None = None, enable_thinking: bool | None = None) -> list[int]:
         """Token ids of a string (one user turn if the model has a chat template, else plain text), of a list
-        of {"role", "content"} messages, or of token ids as they are."""
+        of {"role", "content"} messages, or of token ids as they are. `tools` and `enable_thinking` are for chat templates that know them."""
+        values = {n: v for n, v in checked("prompt_ids", PROMPT, dict(tools=tools, enable_thinking=enable_thinking)).items() if v is not None}
         if isinstance(prompt, str):
-            if self.text.template:
-                return self.text.chat_ids([{"role": "user", "content": prompt}])
-            return self.text.prompt_ids(prompt)
-        prompt = list(prompt)
-        if prompt and isinstance(prompt[0], dict):
-            return self.text.chat_ids(prompt)
-        return prompt
+            prompt = [{"role": "user", "content": prompt}] if self.text.template or values else self.text.prompt_ids(prompt)
+        if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], dict):
+            if unknown := [n for n in values if n not in (self.text.template or "")]:
+                raise InvalidArgumentError(f"{unknown[0]}: this checkpoint's chat template does not ask for it; leave it out")
+            return self.text.chat_ids(list(prompt), **values)
+        if values:
+            raise InvalidArgumentError(f"{next(iter(values))}: it is for messages; token ids are taken as they are")
+        return one("generate", "prompt", prompt_ids, prompt)
 
-    def generate(self, prompt, **options) -> Answer:
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """Answers `prompt`; see stream() for the options."""
-        return collect(self.stream(prompt, **options))
-
-    def generate_ids(self, ids, **options) -> Answer:
-        """Token ids in, token ids out; needs no tokenizer. Nothing stops it but `stop` ids and max_tokens."""
-        return collect(self._stream(list(ids), None, **options))
-
-    def generate_batch(self, prompts, **options) -> list[Answer]:
-        """Answers several prompts, up to max_batch of them side by side, each as if it were alone."""
-        text = self.text
-        answers, order = [], {}
-        batcher = _core.Batcher(self._live)
-        for prompt in prompts:
-            ids = self.prompt_ids(prompt)
-            order[batcher.submit(**_request(ids, text.eos, self._live.limits()["context"], **options))] = len(answers)
-            answers.append(Answer(prompt_tokens=len(ids)))
         start = time.perf_counter()
-        while not batcher.idle():
-            for request, token, logprob, finish in batcher.step():
-                _add(answers[order[request]], token, logprob, finish, time.perf_counter() - start)
-        for a in answers:
-            a.text = text.decode(a.tokens)
-        return answers
+        return collect(self.stream(prompt, **options), start)
 
-    def stream(self, prompt, **options) -> Iterator[Chunk]:
-        """Yields an answer as it is made. Options: max_tokens (default: up to the context, at most 512),
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[Options]) -> Answer:
+        """Answers the last of `messages`; generate() for a list of {"role", "content"} and nothing else."""
+        if not isinstance(messages, (list, tuple)) or not all(isinstance(m, Mapping) for m in messages):
+            raise wrong("chat", "messages", "a list of messages, dicts with role and content", messages)
+        return self.generate(messages, **options)
+
+    async def agenerate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
+        """generate() for asyncio: no thread waits meanwhile, and cancelling the task cancels the answer."""
+        start = time.perf_counter()
+        return await acollect(await self.astream(prompt, **options), start)
+
+    def generate_ids(self, ids: Sequence[int], **options: Unpack[Draws]) -> Answer:
+        """Token ids in, token ids out; needs no tokenizer. Nothing stops it but `stop` ids and max_tokens."""
+        start = time.perf_counter()
+        return collect(self._stream(one("generate", "ids", token_ids, ids), None, **options), start)
+
+    def generate_n(self, prompt: Prompt, n: int, **options: Unpack[Draws]) -> list[Answer]:
+        """`n` answers to one prompt, with seeds from `seed` on, side by side as far as max_batch goes; the prompt is computed once where
+        sequences share blocks (num_kv_blocks)."""
+        start = time.perf_counter()
+        n = one("generate_n", "n", whole(1, 1 << 16), n)
+        streams = self._streams(self.prompt_ids(prompt), self.text, n, **options)
+        try:
+            return [collect(s, start) for s in streams]
+        finally:
+            for s in streams:
+                s.close()
+
+    def session(self, system: str | None = None, **options: Unpack[Draws]) -> "Session":
+        """A conversation (vivace.session.Session): each turn computes what is new. `options` are those of stream(), for every turn."""
+        from vivace.session import Session
+
+        return Session(self, system, **options)
+
+    def generate_batch(self, prompts: Iterable[Prompt], **options: Unpack[Draws]) -> list[Answer]:
+        """Answers several prompts, up to max_batch of them side by side, each as if it were alone. A prompt that cannot be
+        answered fails alone: its Answer has finish "error" and the exception as `error`. Options are for all and raise."""
+        from vivace.batch import generate_batch
+
+        return generate_batch(self, prompts, **options)
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> Stream:
+        """Gives an answer as it is made, a StreamEvent at a time. Options: max_tokens (default: up to the context, at most 512),
         temperature (0 = greedy), top_k (0 = off), top_p, min_p, repetition_penalty, presence_penalty,
-        frequency_penalty, seed, stop (extra token ids), stop_text (strings that end the answer and are no part
-        of it), logit_bias ({token: value added to its logit}), mask (a function: tokens so far -> a sequence of
-        booleans, one a token of the vocabulary, of what may come next, or None for everything). The last two
-        need load_model(logit_bias=True). draft: "lookup" (what followed the same words before) or a smaller model with
-        the same vocabulary guesses `drafts` tokens (4), which one step checks: the same greedy answer in fewer
-        steps; needs max_batch above drafts. Closing the iterator cancels the answer."""
-        ids = self.prompt_ids(prompt)
+        frequency_penalty, seed (from 0; the same one draws the same tokens, none is random), stop (a string, strings or token ids that end the answer; strings are no part
+        of it), stop_text (the strings, beside token ids in stop), logit_bias ({token: value added to its logit}), mask (a function: tokens so far -> a sequence of
+        booleans, one a token of the vocabulary, of what may come next, or None for everything; it is called on the thread
+        that reads, and may ask the same model), min_tokens (before them nothing ends the answer), json_schema (a dict, JSON text or a pydantic
+        class), regex or grammar (Lark): what the whole answer keeps to (docs/structured.md). logit_bias needs load_model(logit_bias=True). draft: "lookup" (what followed
+        the same words before) or a smaller model with the same vocabulary guesses `num_speculative_tokens` tokens (4), which one step checks:
+        the same greedy answer in fewer steps; needs max_batch above num_speculative_tokens. priority: "robot", "interactive" or "batch": who goes first where
+        several wait, and where sequences share blocks (num_kv_blocks) the next class gives way. deadline: seconds from now by which the answer must be over;
+        it ends then (LimitExceededError), and is refused at once where it would not begin before. salt: whose request it is: those of
+        different salts never find each other's computed beginnings. reuse: whether it takes and leaves such. deterministic: it takes only what has the bits
+        that it would compute itself. top_logprobs: up to 20 likeliest tokens in each one's place, with log-probabilities (StreamEvent.top); steps are then not queued ahead. tools, enable_thinking: as in prompt_ids().
+        What is left out or None is the checkpoint's generation_config.json's, where it has one: report() says which. Closing the iterator cancels the answer."""
+        ids, options = self._rendered(prompt, options)
         return self._stream(ids, self.text, **options)
 
-    def _stream(self, ids, text, *, stop_text=(), mask=None, logit_bias=None, draft=None, drafts=4, **options) -> Iterator[Chunk]:
+    async def astream(self, prompt: Prompt, **options: Unpack[Options]) -> AsyncStream:
+        """stream() for asyncio: `async for chunk in await model.astream(...)`. Leaving the loop cancels the answer."""
+        (ids, options), text = await asyncio.to_thread(lambda: (self._rendered(prompt, options), self.text))
+        hub = Hub.here()
+        request, facts = self._prepare(ids, text, **options)
+        return AsyncStream(self, self._submit(request, hub.notifier), hub, **facts)
+
+    def _rendered(self, prompt, given: dict) -> tuple[list[int], dict]:
+        """Ids of the prompt, and the options that are not the template's."""
+        values = {n: given[n] for n in PROMPT if n in given}
+        return self.prompt_ids(prompt, **values), {n: v for n, v in given.items() if n not in values}
+
+    def _stream(self, ids, text, **options) -> Stream:
+        request, facts = self._prepare(ids, text, **options)
+        return Stream(self, self._submit(request), **facts)
+
+    def _streams(self, ids, text, n, **options) -> list[Stream]:
+        request, facts = self._prepare(ids, text, **options)
+        if request["stepwise"]:
+            raise InvalidArgumentError("generate_n: a mask or a grammar steers one answer; ask for one at a time")
+        core = self._live
+        made = _core.submit(core, **request, n=n, parent=parent_of(core))
+        begun = facts["begun"]
+        return [Stream(self, r, **facts | dict(decode=text.stream() if text else None, begun=begun.with_seed(i))) for i, r in enumerate(made)]
+
+    def _prepare(self, ids, text, **given) -> tuple[dict, dict]:
+        options = completed(checked("generate", GENERATE, given), self._drawn)
+        request, facts = self._prepared(ids, text, **options)
+        return request, facts | dict(begun=Begun(ids, options, request["max_tokens"], text is not None))
+
+    def _resumed(self, capsule, options: dict) -> Stream:
+        """An answer goes on from a capsule."""
+        state, ids = capsule.state, capsule.tokens
+        drawn, most = state["drawn"], state["max_tokens"]
+        text = self.text if state["text"] else None
+        if not 0 <= drawn < min(most, len(ids)):
+            raise CorruptDataError(f"capsule: {drawn} tokens of at most {most} were drawn, of {len(ids)} in all")
+        said = ids[len(ids) - drawn:]
+        request, facts = self._prepared(ids, text, replayed=said, **options | dict(max_tokens=most - drawn, min_tokens=max(0, options.get("min_tokens", 0) - drawn)))
+        request["resumed"] = drawn > 0
+        for token in said if text else ():
+            facts["decode"](token)  # a character that is not whole yet
+        facts |= dict(prompt_tokens=len(ids) - drawn, begun=Begun(ids, options, most, text is not None, drawn))
+        capsule.bring()
+        return Stream(self, self._submit(request), **facts)
+
+    def restore(self, source, *, key: bytes | None = None):
+        """What goes on from a capsule (of a session's or a stream's capsule()) or from the file that one was saved as: a Session, or the rest of the answer as a Stream. `key`: of the
+        file's seal, by default this user's own. Errors: CorruptDataError, InvalidArgumentError for a capsule of another model, plan or build."""
+        from vivace import capsule
+
+        return capsule.restore(self, source, key)
+
+    def _prepared(self, ids, text, *, replayed=(), stop_text=(), mask=None, logit_bias=None, draft=None, num_speculative_tokens=4, **options) -> tuple[dict, dict]:
+        """A request as the core takes it, and what its reader needs besides."""
         limits = self._live.limits()
-        stops = [stop_text] if isinstance(stop_text, str) else list(stop_text)
+        stops = list(stop_text)
         if stops and (text is None or "" in stops):
             raise InvalidArgumentError("stop_text: it needs the model's tokenizer, and strings that are not empty")
-        bias = _Bias(limits["vocab"], logit_bias, mask)
-        request = _request(ids, text.eos if text else [], limits["context"], bias=bias.first(), stepwise=mask is not None, **options)
-        # Errors of the request surface here, not at the first next().
+        bias, matcher = Bias(limits["vocab"], logit_bias, mask), self._matcher(text, mask, options)
+        if matcher is not None and replayed:
+            matcher.replay(list(replayed))
+        first = matcher.first if matcher else bias.masked([])
+        request = _request(ids, text.eos if text else [], limits["context"], bias=bias.first, stepwise=matcher is not None or mask is not None, mask=first, **options)
         if draft is not None:
-            batcher, request = self._speculate(request, draft, drafts), 0
-        else:
-            batcher = _core.Batcher(self._live)
-            request = batcher.submit(**request)
-        chunks = self._run(batcher, text, request, bias)
-        return _until(chunks, stops) if stops else chunks
+            request |= dict(draft=_drafter(draft, request), num_speculative_tokens=num_speculative_tokens)
+        if matcher is not None:
+            request["matcher"] = matcher
+        return request, dict(prompt_tokens=len(ids), decode=text.stream() if text else None, bias=bias, stops=stops)
 
-    def _speculate(self, request, draft, drafts):
-        plain = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, bias=b"", stepwise=False)
-        other = sorted(k for k, v in plain.items() if request[k] != v)
-        if other:
-            raise InvalidArgumentError(f"draft: guesses are for greedy answers; leave out {', '.join(other)}, or draft")
-        if draft != "lookup" and not isinstance(draft, TextModel):
-            raise InvalidArgumentError(f"draft: wanted 'lookup' or a smaller model, got {draft!r}")
-        small = None if draft == "lookup" else draft._live
-        return _core.speculate(self._live, small, drafts=drafts, prompt=request["prompt"], max_tokens=request["max_tokens"], stop=request["stop"])
+    def _matcher(self, text, mask, options):
+        """What an answer keeps to, if anything; takes these options out."""
+        from vivace import structured
 
-    def _run(self, batcher, text, request, bias) -> Iterator[Chunk]:
-        decode = text.stream() if text else lambda token: ""
-        tokens = []
-        try:
-            while not batcher.idle():
-                self._live  # closed meanwhile: a clear error
-                for _, token, logprob, finish in batcher.step():
-                    if finish == "nan_logits":
-                        raise Error("the model's logits are NaN: the checkpoint or this machine's arithmetic is broken")
-                    has = token is not None
-                    if has and bias.mask is not None and finish is None:
-                        tokens.append(token)
-                        batcher.set_bias(request, bias.after(tokens))
-                    yield Chunk(decode(token) if has else "", token, logprob if has else None, finish)
-        finally:  # not left to the iterator's frame, which outlives close() in Python 3.12: its end takes back what it queued
-            del batcher
+        if (spec := structured.spec_of(options)) is None:
+            return None
+        if mask is not None:
+            raise InvalidArgumentError(f"generate: {spec[0]} and mask both say what may come next; give one")
+        if text is None:
+            raise InvalidArgumentError(f"{spec[0]}: it needs the model's tokenizer; use generate")
+        with self._making_text:
+            if self._grammars is None:
+                self._grammars = structured.Grammars(text, self._live.limits()["vocab"])
+        return self._grammars.matcher(spec)
+
+    def _submit(self, request, notifier=None, leader=0):
+        """`leader`: number of a request with the same prompt, which computes it for both."""
+        core, matcher = self._live, request.get("matcher")
+        if matcher is None:
+            return _core.submit(core, **request, notifier=notifier, parent=parent_of(core), leader=leader)
+        worker = self._grammars.worker
+        handle = _core.submit(core, **{k: v for k, v in request.items() if k != "matcher"}, notifier=notifier, masks=worker.notifier, parent=parent_of(core), leader=leader)
+        worker.add(handle.masks(), matcher)
+        return handle
+
+
+# Models that are open: their engines end before the interpreter does, so that no thread of theirs meets its end.
+_open: weakref.WeakSet = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    if any(t.daemon for t in threading.enumerate()):  # the interpreter leaves them where they are, with what they hold
+        _core.set_leak_warnings(False)
+    for model in list(_open):
+        model.close()
+
+
+def _drafter(draft, request):
+    """What the core takes as draft=."""
+    plain = dict(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition=1.0, presence=0.0, frequency=0.0, bias=b"", mask=b"", min_tokens=0, stepwise=False)
+    other = sorted(k for k, v in plain.items() if request[k] != v)
+    if other:
+        raise InvalidArgumentError(f"draft: guesses are for greedy answers; leave out {', '.join(other)}, or draft")
+    if draft != "lookup" and not isinstance(draft, TextModel):
+        raise InvalidArgumentError(f"draft: wanted 'lookup' or a smaller model, got {shown(draft)}")
+    return draft if draft == "lookup" else draft._live
 
 
 def _request(ids, eos, context, *, max_tokens=None, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
-             presence_penalty=0.0, frequency_penalty=0.0, seed=0, stop=(), bias=b"", stepwise=False) -> dict:
+             presence_penalty=0.0, frequency_penalty=0.0, seed=0, stop=(), bias=b"", stepwise=False, mask=b"", min_tokens=0, priority="interactive", deadline=None,
+             salt="", reuse=True, deterministic=False, top_logprobs=0) -> dict:
     if max_tokens is None:
         max_tokens = max(1, min(512, context - len(ids) + 1))
     return dict(prompt=ids, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
-                repetition=repetition_penalty, presence=presence_penalty, frequency=frequency_penalty, seed=seed, stop=[*eos, *stop], bias=bias, stepwise=stepwise)
+                repetition=repetition_penalty, presence=presence_penalty, frequency=frequency_penalty, seed=seed, stop=[*eos, *stop], bias=bias, stepwise=stepwise, mask=mask, min_tokens=min_tokens, priority=priority, deadline=deadline or 0.0,
+                salt=salt.encode(), reuse=reuse, deterministic=deterministic, top_logprobs=top_logprobs)
 
 
-class _Bias:
-    """What is added to the logits of a request, as f32 bytes."""
-
-    def __init__(self, vocab, logit_bias, mask):
-        self.mask, self._base = mask, array("f", bytes(4 * vocab))
-        self._given = bool(logit_bias)
-        for token, value in (logit_bias or {}).items():
-            if not 0 <= token < vocab:
-                raise InvalidArgumentError(f"logit_bias: token {token} is outside the vocabulary [0, {vocab})")
-            if value != value or value == float("inf"):
-                raise InvalidArgumentError(f"logit_bias: token {token}: wanted a finite value or -inf, got {value}")
-            self._base[token] = value
-
-    def first(self) -> bytes:
-        return self.after([]) if self.mask is not None else self._base.tobytes() if self._given else b""
-
-    def after(self, tokens) -> bytes:
-        allowed = self.mask(list(tokens))
-        if allowed is None:
-            return self._base.tobytes()
-        if len(allowed) != len(self._base):
-            raise InvalidArgumentError(f"mask: wanted {len(self._base)} booleans, one a token, got {len(allowed)}")
-        return array("f", [b if ok else float("-inf") for b, ok in zip(self._base, allowed)]).tobytes()
-
-
-def _until(chunks: Iterator[Chunk], stops) -> Iterator[Chunk]:
-    """The chunks up to the first of the stop strings; text that may begin one is held back until it is known."""
-    held: list[Chunk] = []
-    for c in chunks:
-        held.append(c)
-        text = "".join(h.text for h in held)
-        at = min((i for i in (text.find(s) for s in stops) if i >= 0), default=-1)
-        if at >= 0:
-            chunks.close()
-            yield from _cut(held, at, "stop")
-            return
-        if c.finish is not None:
-            yield from held
-            return
-        begun = max((n for s in stops for n in range(1, min(len(s), len(text) + 1)) if text.endswith(s[:n])), default=0)
-        while held and sum(len(h.text) for h in held[1:]) >= begun:
-            yield held.pop(0)
-
-
-def _cut(chunks, at, finish) -> Iterator[Chunk]:
-    """`chunks` up to `at` characters: the tokens that the text before it came from."""
-    for c in chunks:
-        if at <= 0:
-            break
-        yield Chunk(c.text[:at], c.token, c.logprob)
-        at -= len(c.text)
-    yield Chunk("", None, None, finish)
-
-
-def _add(answer: Answer, token, logprob, finish, elapsed) -> None:
-    if token is not None:
-        if answer.first_token_s is None:
-            answer.first_token_s = elapsed
-        answer.tokens.append(token)
-        answer.logprobs.append(logprob)
-    answer.finish = finish or answer.finish
-    answer.total_s = elapsed
-
-
-def collect(chunks: Iterator[Chunk], start: float | None = None) -> Answer:
-    """Runs a stream to its end."""
-    start = time.perf_counter() if start is None else start
-    answer = Answer()
-    for c in chunks:
-        answer.text += c.text
-        _add(answer, c.token, c.logprob, c.finish, time.perf_counter() - start)
-    return answer
+for _method, _kind in {TextModel.generate: Options, TextModel.chat: Options, TextModel.agenerate: Options, TextModel.stream: Options, TextModel.astream: Options,
+                       TextModel.generate_ids: Draws, TextModel.generate_batch: Draws,
+                       TextModel.generate_n: Draws, TextModel.session: Draws}.items():
+    shows(_method, _kind, _request, TextModel._prepared)

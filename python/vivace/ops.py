@@ -14,7 +14,7 @@ from vivace import _core
 _functions = _core.op_functions()
 globals().update(_functions)
 
-__all__ = [*_functions, "checked", "cost", "fp4_scale_bytes", "ops_table", "workspace_size"]
+__all__ = [*_functions, "checked", "constant_weights", "cost", "fp4_scale_bytes", "ops_table", "workspace_size"]
 
 
 def ops_table() -> dict:
@@ -24,15 +24,29 @@ def ops_table() -> dict:
 
 @contextmanager
 def checked(on: bool = True):
-    """While it lasts, ops hold what they trust of contents (page numbers, lengths, slots, offsets) against its limits before
-    they launch, and raise InvalidArgumentError where it breaks them. Each call waits for the device; captures are not
-    checked, since contents come later. VIVACE_CHECKED=1 in the environment is the same for a whole process."""
+    """While it lasts, ops hold what they trust of contents (page numbers, lengths, slots, offsets, rows of tables) against its limits before
+    they launch, and raise InvalidArgumentError where it breaks them: a composite op part by part, so that what its earlier parts
+    wrote stays. Each call waits for the device; captures are not checked, since contents come later. VIVACE_CHECKED=1 in the environment is the same for a whole process."""
     before = _core.checked()
     _core.set_checked(on)
     try:
         yield
     finally:
         _core.set_checked(before)
+
+
+@contextmanager
+def constant_weights(on: bool = True):
+    """A promise, while it lasts, for this thread's calls on a GPU: nothing that is queued and has not ended writes the operands whose
+    documentation says "read ahead" (a product's w and its scales, rope_attention's angles and norms). Kernels then bring them while the call before
+    still runs, as those of loaded models do; also in captures. Without it every operand is ordered as the stream says, and such a call
+    waits for the end of what came before. A broken promise is a race: wrong numbers, without an error."""
+    before = _core.constant_weights()
+    _core.set_constant_weights(on)
+    try:
+        yield
+    finally:
+        _core.set_constant_weights(before)
 
 
 def cost(op: str, **ports_and_attributes) -> "tuple[int, int] | None":
@@ -47,7 +61,7 @@ def workspace_size(op: str, *, capability: int = 90, **ports_and_attributes) -> 
 
 
 def fp4_scale_bytes(rows: int, columns: int, layout: str = "linear") -> int:
-    """Entries of the scales of quantize_micro for [rows, columns] values, in its layout."""
+    """Entries of the scales of quantize_block_scaled for [rows, columns] values, in its layout."""
     if rows < 0 or columns < 16 or columns % 16:
         raise ValueError(f"fp4_scale_bytes: wanted rows >= 0 and a multiple of 16 columns, got {rows} x {columns}")
     if layout not in ("linear", "swizzled"):

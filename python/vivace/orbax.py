@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
+import os
 from pathlib import Path
 
 import numpy as np
 
-from vivace.errors import CorruptDataError, InvalidArgumentError, UnsupportedError
+from vivace import files
+from vivace.errors import CorruptDataError, InvalidArgumentError, LimitExceededError, UnsupportedError
+
+MAX_ASSETS = 1000
+MAX_LAYERS = 1000
+# What the arrays may take in f32: tensorstore unpacks them, and makes what is not stored of a fill value, so shapes alone bound nothing.
+MAX_RATIO, ALWAYS = 32, 64 << 20  # of the bytes on disk; trained weights shrink little
 
 _TEXT, _EXPERT = "paligemma_with_expert.paligemma.model.language_model.", "paligemma_with_expert.gemma_expert.model."
 _VISION, _GEMMA = "paligemma_with_expert.paligemma.model.vision_tower.vision_model.", "paligemma_with_expert.paligemma.model."
@@ -165,6 +171,18 @@ def _config(tree: _Tree, family: str) -> dict:
     return {"family": family, "text": tower(""), "vision": vision, **flow}
 
 
+def _check_sizes(folder: Path, tree: _Tree, table: list) -> None:
+    """Refuses arrays out of proportion to the files that hold them, before any is read."""
+    wanted = 4 * sum(math.prod(tree.shape(leaf)) for leaf, _ in table)
+    there = sum(min(s.st_size, s.st_blocks * 512) for base, _, names in os.walk(folder) for n in names for s in [os.lstat(os.path.join(base, n))])
+    if wanted > MAX_RATIO * there + ALWAYS:
+        raise CorruptDataError(f"{folder}: its arrays would take {wanted} bytes, its files hold {there}")
+    for leaf, parts in table:
+        shape = tree.shape(leaf)
+        if "{i}" in parts[0][0] and shape and shape[0] > MAX_LAYERS:
+            raise CorruptDataError(f"{folder}: {leaf}: {shape[0]} layers, at most {MAX_LAYERS} are read")
+
+
 def convert(source: Path, target: Path, dtype: str) -> dict:
     """Writes `target` from the checkpoint at `source`; returns {"tensors", "bytes"}."""
     from vivace.convert import PLAIN, write_safetensors
@@ -183,6 +201,7 @@ def convert(source: Path, target: Path, dtype: str) -> dict:
         raise CorruptDataError(f"{folder}: {len(missing)} arrays are missing, {missing[0]} first")
     if extra := sorted(set(tree.arrays) - wanted):
         raise UnsupportedError(f"{folder}: {len(extra)} arrays of no policy known here, {extra[0]} first")
+    _check_sizes(folder, tree, table)
     tensors = {}
     try:
         config = _config(tree, family)
@@ -193,10 +212,24 @@ def convert(source: Path, target: Path, dtype: str) -> dict:
                     tensors[name.replace("{i}", str(i))] = _Part(tree, leaf, i, turn)
     except (ValueError, IndexError) as e:
         raise CorruptDataError(f"{folder}: an array has other axes than openpi gives it: {e}") from None
-    target.mkdir(parents=True, exist_ok=True)
-    facts = write_safetensors(target / "model.safetensors", tensors, dtype)
-    (target / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    for assets in {source / "assets", folder.parent / "assets"}:
-        if assets.is_dir():
-            shutil.copytree(assets, target / "assets", dirs_exist_ok=True)
+    with files.new_folder(target) as whole:
+        facts = write_safetensors(whole / "model.safetensors", tensors, dtype)
+        (whole / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        for place in sorted({source, folder.parent}):
+            _copy_assets(place, whole)
     return facts
+
+
+def _copy_assets(source: Path, target: Path) -> None:
+    """Files below assets/: a few statistics."""
+    found = 0
+    for base, folders, names in os.walk(source / "assets"):
+        for name in sorted(folders + names):
+            inner = (Path(base) / name).relative_to(source)
+            if (found := found + 1) > MAX_ASSETS or len(inner.parts) > 16:
+                raise LimitExceededError(f"{source}/assets: more than {MAX_ASSETS} files, or deeper than 16 folders")
+            if name in folders and not (source / inner).is_symlink():
+                continue
+            data = files.read_own(source, str(inner))
+            (target / inner).parent.mkdir(parents=True, exist_ok=True)
+            (target / inner).write_bytes(data)

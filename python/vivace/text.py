@@ -6,26 +6,25 @@ checkpoints store onto it. Nothing here is imported until a model with text is u
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vivace.errors import CorruptDataError, Error, InvalidDTypeError, LimitExceededError, NotFoundError, UnsupportedError
+from vivace import files
+from vivace.chat import Chat
+from vivace.encoder import Encoder, refusals
+from vivace.errors import CorruptDataError, LimitExceededError, NotFoundError, UnsupportedError
+from vivace.tokenizer_rules import LLAMA3, MAX_UNIGRAM_CHARS, QWEN2, unusual
 
-MAX_FILE_BYTES = 64 << 20  # of tokenizer.json and what stands beside it
 MAX_RULES_BYTES = 16 << 10  # of tokenizer.json beyond its vocabulary, merges and added tokens: a pattern of 2 MB takes gigabytes
 MAX_PIECE_CHARS = 512  # of a SentencePiece token: its splits are listed
 
-# How GGUF's `tokenizer.ggml.pre` splits text before byte-level BPE. A pattern is used alone; `digits`
-# puts every digit on its own; None is GPT-2's own split.
-_LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+# How GGUF's `tokenizer.ggml.pre` splits text before byte-level BPE.
 _PRE = {
     "gpt-2": {}, "default": {},
     "smollm": {"digits": True},
-    "llama-bpe": {"pattern": _LLAMA3}, "llama3": {"pattern": _LLAMA3},
-    "qwen2": {"pattern": _QWEN2, "nfc": True},
+    "llama-bpe": {"pattern": LLAMA3}, "llama3": {"pattern": LLAMA3},
+    "qwen2": {"pattern": QWEN2, "nfc": True},
 }
 # GGUF token types. Control and user-defined tokens are matched whole.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
@@ -33,21 +32,35 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 1, 2, 3, 4, 5
 
 @dataclass
 class Text:
-    """A checkpoint's tokenizer, its special ids and its chat template."""
+    """A checkpoint's tokenizer, its special ids and its chat template. Threads may share one."""
 
-    tokenizer: object
+    tokenizer: object = field(repr=False)  # whose own text is the whole vocabulary's
     bos: int | None = None
     eos: list[int] = field(default_factory=list)  # every id that ends an answer
     add_bos: bool = False
-    template: str | None = None
+    template: str | None = field(default=None, repr=False)
+
+    def __post_init__(self):
+        self._encoder = Encoder(self.tokenizer, self.template)
+        name = lambda i: self.tokenizer.id_to_token(i) if i is not None else ""  # noqa: E731
+        self._chat = Chat(self.template, name(self.bos), name(self.eos[0] if self.eos else None))
+
+    @property
+    def notes(self) -> list[str]:
+        """What the tokenizer's file asks for that is not done."""
+        return list(self._encoder.notes)
+
+    @property
+    def replies(self) -> dict:
+        """How this checkpoint writes calls of tools and reasoning, going by its chat template: names of rows, or None."""
+        from vivace import _core
+
+        return dict(zip(("calls", "reasoning"), _core.reply_format(self.template or "")))
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of `text`. Names of special tokens in `text` stay text unless `special` is set, so a
-        user's words cannot forge a turn."""
-        # tokenizers calls "encode special tokens as text" `encode_special_tokens`.
-        self.tokenizer.encode_special_tokens = not special
-        with _refusals("tokenizer"):
-            return self.tokenizer.encode(text, add_special_tokens=False).ids
+        """Token ids of `text`. Names of control tokens in `text` stay text unless `special` is set, so a user's words
+        cannot forge a turn. Errors: InvalidArgumentError (no text), LimitExceededError."""
+        return self._encoder.encode(text, special=special)
 
     def prompt_ids(self, text: str) -> list[int]:
         """Ids of a plain prompt, with the beginning-of-text token where the model wants one."""
@@ -55,72 +68,98 @@ class Text:
         return [self.bos, *ids] if self.add_bos and self.bos is not None else ids
 
     def decode(self, ids) -> str:
-        with _refusals("tokenizer"):
-            return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return self._encoder.decode(ids)
 
     def stream(self):
         """Returns f(id) -> text that became final with this token ("" while a character is incomplete)."""
-        from tokenizers.decoders import DecodeStream
+        return self._encoder.stream()
 
-        stream = DecodeStream(skip_special_tokens=True)
+    def chat_ids(self, messages: list[dict], *, add_generation_prompt: bool = True, **values) -> list[int]:
+        """Ids of a conversation through the chat template; `values` are more that it may ask for (tools, documents,
+        enable_thinking). Every string in messages and values is words: control tokens come from the template alone.
+        Errors: InvalidArgumentError names the message; UnsupportedError where the template does what cannot be followed."""
+        return self.chat_prompt(messages, add_generation_prompt=add_generation_prompt, **values)[0]
 
-        def step(token):
-            with _refusals("tokenizer"):
-                return stream.step(self.tokenizer, token) or ""
+    def chat_prompt(self, messages: list[dict], *, add_generation_prompt: bool = True, **values) -> tuple[list[int], str]:
+        """chat_ids(), and the text that they are of."""
+        text, words = self._chat.render(messages, {"add_generation_prompt": add_generation_prompt, **values})
+        return self._encoder.rendered(text, words), text
 
-        return step
+    def added(self) -> list[tuple[int, str, bool]]:
+        """Tokens beside the vocabulary: id, name, whether its file calls it special."""
+        return self._encoder.added()
 
-    def chat_ids(self, messages: list[dict], *, add_generation_prompt: bool = True) -> list[int]:
-        """Ids of a conversation through the chat template. Message text is encoded as plain text: special
-        tokens come from the template alone."""
-        return _encode_rendered(self, messages, add_generation_prompt)
-
-    def render(self, messages: list[dict], *, add_generation_prompt: bool = True) -> str:
-        return _render(self, messages, add_generation_prompt)
+    def render(self, messages: list[dict], *, add_generation_prompt: bool = True, **values) -> str:
+        """The text of a conversation, as the template writes it."""
+        return self._chat.render(messages, {"add_generation_prompt": add_generation_prompt, **values})[0]
 
 
-def load_text(path: str, metadata: dict, *, checkpoint: str | None = None) -> Text:
+def load_text(path: str, metadata: dict, *, checkpoint: str | None = None, generation_config: bool = True) -> Text:
     """Builds the tokenizer of the checkpoint at `path`; `metadata` is its GGUF metadata (or {}). It takes at most
     4 x the checkpoint's files + 64 MB, whatever they say, and LimitExceededError where it would take more. The files
-    are those beside the tokenizer, and those of `checkpoint` where the weights are elsewhere."""
+    are those beside the tokenizer, and those of `checkpoint` where the weights are elsewhere. `generation_config`: whether that file's
+    tokens end an answer, where it names some."""
     file = Path(path)
     if "tokenizer.ggml.model" in metadata:
-        return _from_gguf(metadata, _Budget(path, file.stat().st_size if path and file.is_file() else None))
+        return _from_gguf(metadata, _Budget(path, files.stored_bytes(file) if path and file.is_file() else None))
     folder = file if file.is_dir() else file.parent
-    return _from_hub(folder, _Budget(folder, _size(folder, *([Path(checkpoint)] if checkpoint else []))))
-
-
-def _size(*places: Path) -> int:
-    """Bytes of files and of folders' own files, each once."""
-    files = {f.resolve() for place in places for f in (place.iterdir() if place.is_dir() else [place])}
-    return sum(f.stat().st_size for f in files if f.is_file())
+    return _from_hub(folder, _Budget(folder, files.stored_bytes(folder, *([checkpoint] if checkpoint else []))), generation_config)
 
 
 class _Budget:
     """Counts what a tokenizer will take before it is built: the library that builds it has no bound of its own. The
     bytes an entry takes were measured (tests/test_memory_bound.py holds them)."""
 
-    def __init__(self, what, files: int | None):
-        self.what, self.room, self.bytes = what, None if files is None else 4 * files + (64 << 20), 0
+    def __init__(self, what, stored: int | None):
+        self.what, self.room, self.bytes = what, None if stored is None else 4 * stored + (64 << 20), 0
 
     def spend(self, amount: int) -> None:
         self.bytes += amount
         if self.room is not None and self.bytes > self.room:
             raise LimitExceededError(f"{self.what}: its tokenizer would take more than {self.room >> 20} MB, which is 4 x the checkpoint's files + 64 MB; pass token ids (generate_ids)")
 
-    def tokenizer_json(self, data: bytes, file: str) -> None:
+    def tokenizer_json(self, data: bytes, file: str) -> str | None:
+        """Counts a tokenizer.json; what of its rules is unusual, if anything is."""
         from vivace import _core
 
-        try:
-            members = {k: (size, count, nested) for key in ("", "model") for k, size, count, nested in _core.json_members(data, file, key)}
-        except InvalidDTypeError as e:
-            raise CorruptDataError(str(e)) from None
-        vocab, merges, added = (members.get(k, (0, 0, False)) for k in ("vocab", "merges", "added_tokens"))
+        parts = {key: {m[0]: m[1:] for m in _core.json_members(data, file, key)} for key in ("", "model")}
+        members = parts[""] | parts["model"]
+        vocab, merges, added = (members.get(k, (0, 0, False, 0)) for k in ("vocab", "merges", "added_tokens"))
         rules = len(data) - vocab[0] - merges[0] - added[0]
         if rules > MAX_RULES_BYTES:
             raise LimitExceededError(f"{file}: {rules} bytes beside vocabulary, merges and added tokens, at most {MAX_RULES_BYTES} are accepted; pass token ids (generate_ids)")
         self.spend(2 * len(data) + 300 * vocab[1] + (100 if vocab[2] else 3) * vocab[0] + (620 if merges[2] else 170) * merges[1] + 3 * merges[0]
                    + 500 * added[1] + 80 * max(0, added[0] - 100 * added[1]) + 2048 * rules)
+
+        def read(part, skip):
+            return {k: _value(data[at:at + size]) for k, (size, _, _, at) in parts[part].items() if k not in skip}
+        return unusual(read("", ("model", "added_tokens")), read("model", ("vocab", "merges")))
+
+
+_KEY = re.compile(r'(?:[^"\\]|\\.)*"\s*:\s*')
+
+
+def _value(member: bytes):
+    """A member's value, of its bytes as json_members has them: from within the key on."""
+    text = member.decode("utf-8", "replace")
+    return json.JSONDecoder().raw_decode(text, _KEY.match(text).end())[0]
+
+
+def _of_json(data: bytes, file: str, budget: _Budget):
+    """The tokenizer of a tokenizer.json: in this process where its rules are known to be linear."""
+    from tokenizers import Tokenizer
+
+    with refusals(file):
+        why = budget.tokenizer_json(data, file)
+        if why is None:
+            made = Tokenizer.from_buffer(data)
+            if type(made.model).__name__ != "Unigram" or max(map(len, made.get_vocab()), default=0) <= MAX_UNIGRAM_CHARS:
+                return made
+            why = f"model: a piece of more than {MAX_UNIGRAM_CHARS} characters"
+            del made
+    from vivace.tokenizer_bounded import BoundedTokenizer
+
+    return BoundedTokenizer(data, file, why)
 
 
 def _entries(meta: dict, key: str, kind) -> list | None:
@@ -139,7 +178,7 @@ def _token_id(meta: dict, key: str, count: int) -> int | None:
 
 
 def _from_gguf(meta: dict, budget: _Budget) -> Text:
-    with _refusals("tokenizer.ggml"):
+    with refusals("tokenizer.ggml"):
         return _build_gguf(meta, budget)
 
 
@@ -174,15 +213,12 @@ def _build_gguf(meta: dict, budget: _Budget) -> Text:
 
 def _from_gguf_json(meta: dict, budget: _Budget) -> Text:
     """A tokenizer.json inside GGUF, as `vivace convert` puts it there."""
-    from tokenizers import Tokenizer
-
     source = meta.get("tokenizer.huggingface.json")
     if not isinstance(source, str):
         raise NotFoundError("tokenizer.ggml.model: this file has no tokenizer; pass token ids (generate_ids)")
     budget.spend(5 * len(source))  # the text itself
     data = source.encode("utf-8", "surrogateescape")
-    budget.tokenizer_json(data, "tokenizer.huggingface.json")
-    tok = Tokenizer.from_buffer(data)
+    tok = _of_json(data, "tokenizer.huggingface.json", budget)
     return _with_ids(tok, meta, tok.get_vocab_size(), add_bos=False)
 
 
@@ -257,21 +293,17 @@ def _sentence_piece(meta: dict, tokens: list, vocab: dict, types: list, budget: 
     return tok
 
 
-def _from_hub(folder: Path, budget: _Budget) -> Text:
-    from tokenizers import Tokenizer
-
+def _from_hub(folder: Path, budget: _Budget, generation_config: bool) -> Text:
     file = folder / "tokenizer.json"
-    if not file.exists():
+    source = files.read_optional(file)
+    if source is None:
         raise NotFoundError(f"{file}: no tokenizer beside the checkpoint; pass token ids (generate_ids) or add the file")
-    source = _bytes_of(file)
-    with _refusals(str(file)):
-        budget.tokenizer_json(source, str(file))
-        tok = Tokenizer.from_buffer(source)
+    tok = _of_json(source, str(file), budget)
     del source
-    config, generation = _json(folder / "tokenizer_config.json", budget), _json(folder / "generation_config.json", budget)
+    config, generation = _json(folder / "tokenizer_config.json", budget), _json(folder / "generation_config.json", budget) if generation_config else {}
     template = config.get("chat_template")
-    if (folder / "chat_template.jinja").exists():
-        template = _text_of(folder / "chat_template.jinja", budget)
+    if (alone := _text_of(folder / "chat_template.jinja", budget)) is not None:
+        template = alone
     if isinstance(template, list):  # named templates: the default one
         template = next((t.get("template") for t in template if isinstance(t, dict) and t.get("name") == "default"), None)
     if not (template is None or isinstance(template, str)):
@@ -282,7 +314,7 @@ def _from_hub(folder: Path, budget: _Budget) -> Text:
         value = value.get("content") if isinstance(value, dict) else value
         if not (value is None or isinstance(value, str)):
             raise CorruptDataError(f"{folder}/tokenizer_config.json: {name}: wanted a token's text, got {str(value)[:40]}")
-        with _refusals(f"{folder}/tokenizer_config.json: {name}"):
+        with refusals(f"{folder}/tokenizer_config.json: {name}"):
             return tok.token_to_id(value) if value else None
 
     eos = generation.get("eos_token_id", token_id("eos_token"))
@@ -292,73 +324,17 @@ def _from_hub(folder: Path, budget: _Budget) -> Text:
     return Text(tok, bos=token_id("bos_token"), eos=eos, add_bos=bool(config.get("add_bos_token", False)), template=template)
 
 
-def _bytes_of(file: Path) -> bytes:
-    if (size := file.stat().st_size) > MAX_FILE_BYTES:
-        raise LimitExceededError(f"{file}: {size} bytes, at most {MAX_FILE_BYTES} are accepted")
-    return file.read_bytes()
-
-
-def _text_of(file: Path, budget: _Budget) -> str:
-    data = _bytes_of(file)
+def _text_of(file: Path, budget: _Budget) -> str | None:
+    """None where there is no such file."""
+    if (data := files.read_optional(file)) is None:
+        return None
     budget.spend(5 * len(data))
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise CorruptDataError(f"{file}: it is no UTF-8 text: {e}") from None
+    return files.text_of(data, file)
 
 
 def _json(file: Path, budget: _Budget) -> dict:
     """An object of JSON; {} where there is no such file."""
-    if not file.exists():
+    if (source := _text_of(file, budget)) is None:
         return {}
-    source = _text_of(file, budget)
     budget.spend(4 * len(source) + 320 * source.count(",") + 240 * source.count("{") + 96 * source.count("["))
-    try:
-        value = json.loads(source)
-    except (ValueError, RecursionError) as e:
-        raise CorruptDataError(f"{file}: {e}") from None
-    if not isinstance(value, dict):
-        raise CorruptDataError(f"{file}: wanted an object, got {type(value).__name__}")
-    return value
-
-
-@contextmanager
-def _refusals(what: str):
-    """The tokenizers library has no class of its own for input that it refuses, and panics at some."""
-    try:
-        yield
-    except Error:
-        raise
-    except BaseException as e:
-        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
-            raise
-        raise CorruptDataError(f"{what}: the tokenizers library refuses it: {str(e)[:500]}") from e
-
-
-def _render(text: Text, messages, add_generation_prompt) -> str:
-    from vivace import template
-
-    if not text.template:
-        raise NotFoundError("this checkpoint has no chat template; call generate with a plain prompt")
-    name = lambda i: text.tokenizer.id_to_token(i) if i is not None else ""
-    return template.render(text.template, messages=messages, add_generation_prompt=add_generation_prompt, tools=None, documents=None,
-                           bos_token=name(text.bos), eos_token=name(text.eos[0] if text.eos else None))
-
-
-def _encode_rendered(text: Text, messages, add_generation_prompt) -> list[int]:
-    """Special tokens are recognised only where the template put them. Messages without their names (the
-    ordinary case) are encoded with the template in one piece, exactly as the references do."""
-    rendered = _render(text, messages, add_generation_prompt)
-    names = [t.content for t in text.tokenizer.get_added_tokens_decoder().values() if t.special]
-    contents = [m["content"] for m in messages if isinstance(m.get("content"), str)]
-    if not any(name in content for name in names for content in contents):
-        return text.encode(rendered, special=True)
-    ids, at = [], 0
-    for content in contents:
-        content = content if content in rendered[at:] else content.strip()  # many templates trim
-        start = rendered.find(content, at)
-        if start < 0:
-            raise UnsupportedError("chat template: it rewrites a message that contains the name of a special token; remove the name")
-        ids += text.encode(rendered[at:start], special=True) + text.encode(content)
-        at = start + len(content)
-    return ids + text.encode(rendered[at:], special=True)
+    return files.json_object(source, file)

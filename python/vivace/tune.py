@@ -47,7 +47,7 @@ def _time(torch, calls):
         call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph), ops.constant_weights():  # as in a model's step
         for call in calls:
             call()
     times = []
@@ -85,4 +85,4 @@ def gemm(shapes, tokens, dtypes, say=lambda line: None):
                         say(found[-1])
     finally:
         _core.load_gemm_tactics(before)
-    return "# gemm tactics: dtype N K T rows tokens share_x share_w us\n" + "".join(line + "\n" for line in found)
+    return "# gemm tactics: dtype N K T rows tokens multicast_x multicast_w us\n" + "".join(line + "\n" for line in found)

@@ -19,7 +19,7 @@ static vv_runner_options options_of(const char* join) {
   o.network_dims = kOwn;
   o.join = join;
   o.max_step = step;
-  o.stale = 10;
+  o.max_action_age = 10;
   o.watchdog = 20;
   return o;
 }
@@ -37,11 +37,11 @@ static void test_refused(void) {
   o.dims = 0;
   EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "dims");
   o = options_of(NULL);
-  o.stale = -1;
-  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "stale");
+  o.max_action_age = -1;
+  EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "max_action_age");
   o.struct_size = 8;
   EXPECT_ERROR(vv_runner_create(&o, &runner), VV_INVALID_ARGUMENT, "struct_size");
-  EXPECT(runner == NULL && vv_runner_wants(NULL, 0) == 0);
+  EXPECT(runner == NULL && vv_runner_needs_inference(NULL, 0) == 0);
 }
 
 int main(void) {
@@ -49,7 +49,7 @@ int main(void) {
   vv_runner_options o = options_of("prefix");
   vv_chunk_request q;
   vv_tick tick;
-  float position[kDims] = {0, 0}, action[kDims], chunk[kHorizon * kDims], own[kHorizon * kOwn], frozen[(kHorizon - 1) * kOwn];
+  float position[kDims] = {0, 0}, action[kDims], chunk[kHorizon * kDims], own[kHorizon * kOwn], action_prefix[(kHorizon - 1) * kOwn];
   int i;
   test_refused();
   EXPECT_OK(vv_runner_create(&o, &runner));
@@ -57,38 +57,38 @@ int main(void) {
   memset(&tick, 0, sizeof tick);
   tick.struct_size = sizeof tick;
   EXPECT_ERROR(vv_runner_next(runner, 0, action, &tick), VV_FAILED_PRECONDITION, "start");
-  EXPECT(vv_runner_wants(runner, 0) == 0);
+  EXPECT(vv_runner_needs_inference(runner, 0) == 0);
   position[1] = NAN;
   EXPECT_ERROR(vv_runner_start(runner, position, 0), VV_INVALID_ARGUMENT, "not finite");
   position[1] = 0;
   EXPECT_OK(vv_runner_start(runner, position, 0));
-  EXPECT(vv_runner_wants(runner, 0) == 1);
-  EXPECT_ERROR(vv_runner_begin(runner, 0, &q, NULL), VV_INVALID_ARGUMENT, "frozen is NULL");
-  EXPECT_OK(vv_runner_begin(runner, 0, &q, frozen));
-  EXPECT(q.frozen == 0 && vv_runner_wants(runner, 0) == 0);
+  EXPECT(vv_runner_needs_inference(runner, 0) == 1);
+  EXPECT_ERROR(vv_runner_start_request(runner, 0, &q, NULL), VV_INVALID_ARGUMENT, "action_prefix is NULL");
+  EXPECT_OK(vv_runner_start_request(runner, 0, &q, action_prefix));
+  EXPECT(q.prefix_length == 0 && vv_runner_needs_inference(runner, 0) == 0);
   EXPECT_OK(vv_runner_next(runner, 0.1, action, &tick));
-  EXPECT(tick.source == VV_TICK_HOLD && tick.place == -1 && action[0] == 0);
+  EXPECT(tick.source == VV_TICK_HOLD && tick.chunk_index == -1 && action[0] == 0);
   for (i = 0; i < kHorizon; ++i) chunk[i * kDims] = 2, chunk[i * kDims + 1] = (float)i;
   for (i = 0; i < kHorizon * kOwn; ++i) own[i] = (float)i;
-  EXPECT_ERROR(vv_runner_deliver(runner, &q, chunk, NULL), VV_INVALID_ARGUMENT, "normalized is NULL");
-  EXPECT_OK(vv_runner_deliver(runner, &q, chunk, own));
+  EXPECT_ERROR(vv_runner_complete(runner, &q, chunk, NULL), VV_INVALID_ARGUMENT, "normalized is NULL");
+  EXPECT_OK(vv_runner_complete(runner, &q, chunk, own));
   EXPECT_OK(vv_runner_next(runner, 0.2, action, &tick));
-  EXPECT(tick.source == VV_TICK_CHUNK && tick.place == 1 && tick.clamped == 1 && action[0] == 0.5f && action[1] == 1);
+  EXPECT(tick.source == VV_TICK_CHUNK && tick.chunk_index == 1 && tick.clamped == 1 && action[0] == 0.5f && action[1] == 1);
   tick.struct_size = 4;
   EXPECT_ERROR(vv_runner_next(runner, 0.3, action, &tick), VV_INVALID_ARGUMENT, "struct_size");
   tick.struct_size = sizeof tick;
   EXPECT_OK(vv_runner_next(runner, 0.3, action, &tick));
-  EXPECT(tick.place == 2 && action[0] == 1); /* the refused call used no tick up */
-  EXPECT(vv_runner_wants(runner, 0.4) == 1);
-  EXPECT_OK(vv_runner_begin(runner, 0.4, &q, frozen));
-  EXPECT(q.frozen == 2 && memcmp(frozen, own + 3 * kOwn, 2 * kOwn * sizeof(float)) == 0);
+  EXPECT(tick.chunk_index == 2 && action[0] == 1); /* the refused call used no tick up */
+  EXPECT(vv_runner_needs_inference(runner, 0.4) == 1);
+  EXPECT_OK(vv_runner_start_request(runner, 0.4, &q, action_prefix));
+  EXPECT(q.prefix_length == 2 && memcmp(action_prefix, own + 3 * kOwn, 2 * kOwn * sizeof(float)) == 0);
   chunk[0] = INFINITY;
-  EXPECT_ERROR(vv_runner_deliver(runner, &q, chunk, own), VV_INVALID_ARGUMENT, "not finite");
-  EXPECT(vv_runner_wants(runner, 0.4) == 1); /* an answer that cannot be used is none */
-  EXPECT_OK(vv_runner_begin(runner, 0.4, &q, frozen));
-  EXPECT_OK(vv_runner_fail(runner, &q));
-  EXPECT(vv_runner_wants(runner, 0.4) == 1);
-  EXPECT_ERROR(vv_runner_fail(runner, NULL), VV_INVALID_ARGUMENT, "request is NULL");
+  EXPECT_ERROR(vv_runner_complete(runner, &q, chunk, own), VV_INVALID_ARGUMENT, "not finite");
+  EXPECT(vv_runner_needs_inference(runner, 0.4) == 1); /* an answer that cannot be used is none */
+  EXPECT_OK(vv_runner_start_request(runner, 0.4, &q, action_prefix));
+  EXPECT_OK(vv_runner_cancel(runner, &q));
+  EXPECT(vv_runner_needs_inference(runner, 0.4) == 1);
+  EXPECT_ERROR(vv_runner_cancel(runner, NULL), VV_INVALID_ARGUMENT, "request is NULL");
   EXPECT_OK(vv_runner_next(runner, 30, action, &tick));
   EXPECT(tick.source == VV_TICK_STOPPED && action[0] == 1);
   vv_runner_destroy(runner);

@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 fail() { echo "installed_package: $*" >&2; exit 1; }
 
 cmake --install "$build_dir" --prefix "$work/prefix" --component cpp >"$work/log" || { cat "$work/log"; exit 1; }
-for folder in cpp/exec_hello cpp/generate_ids c/generate_ids; do
+for folder in cpp/exec_hello cpp/generate_ids cpp/robot_loop cpp/transcribe c/generate_ids c/transcribe; do
   cmake -S "$source_dir/examples/$folder" -B "$work/$folder" -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$cxx" \
     -DCMAKE_CXX_FLAGS="-Wall -Wextra -Werror" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   cmake --build "$work/$folder" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
@@ -32,12 +32,20 @@ said=$("$work/cpp/generate_ids/generate_ids" "$source_dir/tests/fixtures/tiny_gg
 same=$("$work/c/generate_ids/generate_ids_c" "$source_dir/tests/fixtures/tiny_gguf/llama_q4_1.gguf" 5 3 4 5 6)
 [ "$same" = "$said" ] || fail "generate_ids in C: '$said' wanted, got: $same"
 
+for program in cpp/transcribe/transcribe c/transcribe/transcribe_c; do
+  said=$("$work/$program" /nowhere/at/all "$source_dir/tests/capi/installed_package.sh" 2>&1) && fail "$program: there is no model, and it said: $said"
+  grep -q "nowhere" <<<"$said" || fail "$program: $said"
+done
+
+said=$("$work/cpp/robot_loop/robot_loop" 127.0.0.1 1 1 2>&1) && fail "robot_loop: nobody listens, and it said: $said"
+grep -q "Connection refused" <<<"$said" || fail "robot_loop: $said"
+
 # Kernels compiled by the user's nvcc.
 if command -v nvcc >/dev/null; then
   flags=(-DCMAKE_CUDA_ARCHITECTURES=90a -DCMAKE_CUDA_FLAGS="--threads 2" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_CUDA_HOST_COMPILER="$cxx")
   cmake -S "$source_dir/examples/cpp/direct_launch" -B "$work/cpp/direct_launch" -DCMAKE_PREFIX_PATH="$work/prefix" "${flags[@]}" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   cmake --build "$work/cpp/direct_launch" >>"$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-  for op in gate/act_mul sampling/count_tokens rope/kv_append quantize/quantize_micro moe/moe_route; do
+  for op in gate/act_mul sampling/count_tokens rope/kv_append quantize/quantize_block_scaled moe/moe_route; do
     echo "#include \"vivace/kernels/${op}_launch.h\""
   done >"$work/headers.cu"
   nvcc -std=c++20 -arch=sm_90a --threads 2 -ccbin "$cxx" -DVV_LAUNCH_BF16=0 -DVV_LAUNCH_F16=0 -DVV_LAUNCH_E4M3=0 -I "$work/prefix/include" \
@@ -49,6 +57,6 @@ ls "$work"/prefix/include/vivace/kernels/norm/norm_launch.h >/dev/null || fail "
 
 # Every symbol that the headers declare is there, and no other.
 nm -D --defined-only "$(find "$work/prefix" -name libvivace.so)" | awk '{print $3}' | sort -u >"$work/shown"
-grep -oE '\bvv_[a-z_]+\(' -h "$work"/prefix/include/vivace/capi/*.h | tr -d '(' | sort -u >"$work/declared"
+grep -hE '^VV_API ' "$work"/prefix/include/vivace/capi/*.h | grep -oE '\bvv_[a-z_]+\(' | tr -d '(' | sort -u >"$work/declared"
 diff "$work/declared" "$work/shown" || fail "libvivace.so and its headers differ (< headers, > library)"
 echo "installed_package: $(wc -l <"$work/shown") symbols, all of them vv_*"

@@ -21,7 +21,7 @@ static vv_model* load(const char* path) {
   options.threads = 1;
   options.context = 64;
   options.max_batch = kBatch;
-  options.chunk = kChunk;
+  options.prefill_chunk = kChunk;
   EXPECT_OK(vv_model_load(&options, &model));
   return model;
 }
@@ -90,11 +90,11 @@ static void test_load_errors(const char* path) {
   options.threads = -3;
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "threads");
   options.threads = 1;
-  options.head = "q3";
-  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "head: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'");
-  options.head = "";
+  options.lm_head_dtype = "q3";
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "lm_head_dtype: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'");
+  options.lm_head_dtype = "";
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "got ''");
-  options.head = NULL;
+  options.lm_head_dtype = NULL;
   options.invariance = "loose";
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "invariance: wanted class or strict, got 'loose'");
   options.invariance = "strict";
@@ -116,18 +116,18 @@ static void test_grown_options(const char* path) {
   options.precision = "bf16";
   options.threads = 1;
   options.context = 64;
-  options.head = "q8_0";
+  options.lm_head_dtype = "q8_0";
   options.invariance = "strict";
   info.struct_size = sizeof info;
   for (newest = 0; newest < 2; ++newest) {
-    options.struct_size = newest ? sizeof options : offsetof(vv_model_options, head);
+    options.struct_size = newest ? sizeof options : offsetof(vv_model_options, lm_head_dtype);
     EXPECT_OK(vv_model_load(&options, &model));
     EXPECT_OK(vv_model_get_info(model, &info));
     EXPECT(strstr(info.report, newest ? "\"head_dtype\": \"q8_0\"" : "\"head_dtype\": \"bf16\"") != NULL);
     EXPECT(strstr(info.report, newest ? "\"invariance\": \"strict\"" : "\"invariance\": \"class\"") != NULL);
     vv_model_destroy(model);
   }
-  options.struct_size = offsetof(vv_model_options, head) - 1;
+  options.struct_size = offsetof(vv_model_options, lm_head_dtype) - 1;
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "at least");
 }
 
@@ -164,7 +164,7 @@ static void test_sequences(vv_model* model) {
   EXPECT(table == NULL);
   EXPECT_OK(vv_model_query_extension(model, VV_TEXT_EXTENSION, &table));
   text = (const vv_text_extension*)table;
-  EXPECT(text->struct_size == sizeof *text && text->max_batch(model) == kBatch && text->chunk(model) == kChunk);
+  EXPECT(text->struct_size == sizeof *text && text->max_batch(model) == kBatch && text->prefill_chunk(model) == kChunk);
   EXPECT(text->context(model) == 64 && text->vocab(model) > 0 && text->vocab(NULL) == 0);
 
   answer(model, 0, alone);

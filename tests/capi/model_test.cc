@@ -23,7 +23,7 @@ struct Loaded {
     vv_model_options options = {};
     options.struct_size = sizeof options;
     options.path = kModel.c_str(), options.device = "cpu";
-    options.threads = 2, options.context = kContext, options.max_batch = max_batch, options.chunk = 16;
+    options.threads = 2, options.context = kContext, options.max_batch = max_batch, options.prefill_chunk = 16;
     EXPECT_EQ(vv_model_load(&options, &model), VV_OK) << vv_last_error();
     for (auto [name, port] : {std::pair{"token", &token}, {"pos", &pos}, {"slot", &slot}, {"sample", &sample}, {"next", &next}})
       EXPECT_EQ(vv_model_find_port(model, name, port), VV_OK) << vv_last_error();
@@ -38,7 +38,7 @@ struct Loaded {
 TEST(CApiModel, TokensAreThoseOfTheCppFace) {
   const std::vector<int32_t> prompt = {3, 9, 27, 81, 100, 44};
   constexpr int kTokens = 40;
-  auto loaded = models::load_model(kModel, {.device = "cpu", .threads = 2, .context = kContext, .chunk = 16});
+  auto loaded = models::load_model(kModel, {.device = "cpu", .threads = 2, .context = kContext, .prefill_chunk = 16});
   ASSERT_TRUE(loaded.ok()) << loaded.status().to_string();
   serve::Batcher batcher(dynamic_cast<engine::TextModel&>(**loaded));
   serve::Request request;
@@ -120,7 +120,7 @@ TEST(CApiModel, StructsOfANewerHeaderAreServed) {
   EXPECT_EQ(info.info.struct_size, sizeof info);
   EXPECT_EQ(info.more, 77);  // what this library does not know stays untouched
   vv_model_destroy(model);
-  newer.options.struct_size = offsetof(vv_model_options, head) - 1;  // less than the first version
+  newer.options.struct_size = offsetof(vv_model_options, lm_head_dtype) - 1;  // less than the first version
   EXPECT_EQ(vv_model_load(&newer.options, &model), VV_INVALID_ARGUMENT);
   EXPECT_EQ(model, nullptr);
 }

@@ -28,7 +28,7 @@ static vv_policy_options options_of(const char* path) {
   return o;
 }
 
-/* The picture in the first view, the others off. */
+/* The image in the first view, the others off. */
 static vv_observation observation_of(vv_frame* views, const int32_t* tokens, int count) {
   vv_observation o;
   memset(views, 0, kViews * sizeof *views);
@@ -86,11 +86,11 @@ static void test_predict(vv_policy* policy) {
   EXPECT_OK(vv_policy_predict(policy, o, 2, both, 2 * kChunk));
   EXPECT(memcmp(one, both, sizeof one) == 0 && memcmp(one, both + kChunk, sizeof one) == 0);
   memcpy(both, one, sizeof one);
-  o[0].frozen = one;
-  o[0].frozen_count = 1;
+  o[0].action_prefix = one;
+  o[0].action_prefix_count = 1;
   EXPECT_OK(vv_policy_predict(policy, o, 1, both, kChunk));
   EXPECT(memcmp(both, one, kDim * sizeof(float)) == 0 && memcmp(both, one, sizeof one) != 0);
-  o[0].frozen_count = 0;
+  o[0].action_prefix_count = 0;
 
   memcpy(both, one, sizeof one);
   EXPECT_ERROR(vv_policy_predict(policy, o, 1, both, kChunk - 1), VV_LIMIT_EXCEEDED, "128");
@@ -159,7 +159,7 @@ static void test_prompts(const char* path) {
 static void test_scales(const char* path) {
   static const int32_t tokens[] = {2, 17, 301};
   float scales[128], first[kChunk], other[kChunk];
-  size_t count = 0, i;
+  size_t count = 0, none = 1, i;
   vv_frame views[kViews];
   vv_observation o[3];
   vv_policy* policy = NULL;
@@ -176,8 +176,9 @@ static void test_scales(const char* path) {
   EXPECT_ERROR(vv_policy_normalized(policy, 2, other, kChunk), VV_INVALID_ARGUMENT, "outside");
   EXPECT_OK(vv_policy_calibrate(policy, o, 3, 99.9, scales, 128, &count)); /* more than a call's batch of 2 */
   EXPECT(count > 8 && count <= 128 && scales[0] > 0);
-  EXPECT_ERROR(vv_policy_calibrate(policy, o, 0, 99.9, scales, 128, &count), VV_INVALID_ARGUMENT, "wanted 1 or more");
-  EXPECT_ERROR(vv_policy_calibrate(policy, o, 1, 0.0, scales, 128, &count), VV_INVALID_ARGUMENT, "percentile");
+  EXPECT_ERROR(vv_policy_calibrate(policy, o, 0, 99.9, scales, 128, &none), VV_INVALID_ARGUMENT, "wanted 1 to 65536");
+  EXPECT_ERROR(vv_policy_calibrate(policy, o, 1, 0.0, scales, 128, &none), VV_INVALID_ARGUMENT, "percentile");
+  EXPECT(none == 0);
   EXPECT_ERROR(vv_policy_set_act_scales(policy, scales, (int)count), VV_FAILED_PRECONDITION, "none that are fixed");
   vv_policy_destroy(policy);
   policy = NULL;

@@ -79,7 +79,7 @@ struct Problem {
     return out;
   }
 
-  /// float64 over the dequantised weights and, for q8, the quantised activations; and the sum of the
+  /// float64 over the dequantized weights and, for q8, the quantized activations; and the sum of the
   /// terms' sizes, which rounding is measured against.
   void reference(std::vector<double>* out, std::vector<double>* size) const {
     std::vector<double> xs(x.begin(), x.end());

@@ -53,6 +53,32 @@ TEST(CpuPoolTest, ManyPoolsOnALoadedMachine) {
   EXPECT_EQ(total.load(), 4 * 300 * 120);
 }
 
+TEST(CpuPoolTest, ManyCallersOfOnePool) {
+  Pool pool(3);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int c = 0; c < 6; ++c)
+    callers.emplace_back([&] {
+      std::vector<int> count;
+      for (int round = 0; round < 2000; ++round) {
+        const int64_t chunks = round % 23;
+        count.assign(static_cast<size_t>(chunks), 0);
+        pool.run(chunks, [&](int64_t i) { ++count[static_cast<size_t>(i)]; });
+        for (const int n : count) wrong += n != 1;
+      }
+    });
+  for (std::thread& c : callers) c.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(CpuPoolTest, ChunksMayRun) {
+  Pool pool(3);
+  std::atomic<int64_t> total{0};
+  for (int round = 0; round < 200; ++round)
+    pool.run(5, [&](int64_t) { pool.run(7, [&](int64_t i) { total += i; }); });
+  EXPECT_EQ(total.load(), 200 * 5 * 21);
+}
+
 TEST(CpuPoolTest, DestructionWithSpinningAndSleepingWorkers) {
   for (int round = 0; round < 50; ++round) {
     Pool pool(4);

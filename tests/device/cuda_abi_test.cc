@@ -21,6 +21,10 @@ TEST(CudaAbi, StructsHaveTheVendorsLayout) {
   EXPECT_EQ(offsetof(LaunchConfig, attr_count), offsetof(CUlaunchConfig, numAttrs));
   EXPECT_EQ(sizeof(LaunchAttr), sizeof(CUlaunchAttribute));
   EXPECT_EQ(offsetof(LaunchAttr, flag), offsetof(CUlaunchAttribute, value));
+  EXPECT_EQ(sizeof(StreamMemOp), sizeof(CUstreamBatchMemOpParams));
+  EXPECT_EQ(offsetof(StreamMemOp, address), offsetof(CUstreamBatchMemOpParams, waitValue.address));
+  EXPECT_EQ(offsetof(StreamMemOp, value), offsetof(CUstreamBatchMemOpParams, waitValue.value));
+  EXPECT_EQ(offsetof(StreamMemOp, flags), offsetof(CUstreamBatchMemOpParams, waitValue.flags));
   EXPECT_EQ(sizeof(GraphUpdateInfo), sizeof(CUgraphExecUpdateResultInfo));
   EXPECT_EQ(offsetof(GraphUpdateInfo, error_node), offsetof(CUgraphExecUpdateResultInfo, errorNode));
 #if CUDA_VERSION >= 12040
@@ -52,6 +56,7 @@ TEST(CudaAbi, ConstantsAreTheVendors) {
       {kStreamNonBlocking, CU_STREAM_NON_BLOCKING}, {kEventDisableTiming, CU_EVENT_DISABLE_TIMING},
       {kHostAllocPortable, CU_MEMHOSTALLOC_PORTABLE}, {kCaptureThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
       {kCaptureGlobal, CU_STREAM_CAPTURE_MODE_GLOBAL}, {kCaptureRelaxed, CU_STREAM_CAPTURE_MODE_RELAXED},
+      {kMemOpWaitValue32, CU_STREAM_MEM_OP_WAIT_VALUE_32}, {kWaitValueEqual, CU_STREAM_WAIT_VALUE_EQ},
       {kCaptureNone, CU_STREAM_CAPTURE_STATUS_NONE}, {kCaptureActive, CU_STREAM_CAPTURE_STATUS_ACTIVE},
       {kPointerMemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE}, {kPointerDeviceOrdinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
       {kMemoryTypeHost, CU_MEMORYTYPE_HOST}, {kMemoryTypeDevice, CU_MEMORYTYPE_DEVICE},

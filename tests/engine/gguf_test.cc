@@ -95,17 +95,17 @@ TEST(Gguf, EveryMetadataType) {
   EXPECT_EQ(m.find("texts")->type_name(), "array of string [3]");
 
   expect_error(m.get_u64("absent"), Code::kNotFound, {"m.gguf: metadata has no key \"absent\""});
-  expect_error(m.get_u64("text"), Code::kInvalidDType,
+  expect_error(m.get_u64("text"), Code::kCorruptData,
                {"m.gguf: metadata key \"text\": expected an integer >= 0, got string"});
-  expect_error(m.get_u64("i16"), Code::kInvalidArgument, {"got -3"});
-  expect_error(m.get_i64("u64"), Code::kInvalidArgument, {"below 2^63, got 18446744073709551615"});
-  expect_error(m.get_u64("i32s"), Code::kInvalidDType, {"got array of i32 [2]"});
-  expect_error(m.get_u64("bool"), Code::kInvalidDType, {"got bool"});
-  expect_error(m.get_bool("u8"), Code::kInvalidDType, {"expected bool, got u8"});
-  expect_error(m.get_string("texts"), Code::kInvalidDType,
+  expect_error(m.get_u64("i16"), Code::kCorruptData, {"got -3"});
+  expect_error(m.get_i64("u64"), Code::kCorruptData, {"below 2^63, got 18446744073709551615"});
+  expect_error(m.get_u64("i32s"), Code::kCorruptData, {"got array of i32 [2]"});
+  expect_error(m.get_u64("bool"), Code::kCorruptData, {"got bool"});
+  expect_error(m.get_bool("u8"), Code::kCorruptData, {"expected bool, got u8"});
+  expect_error(m.get_string("texts"), Code::kCorruptData,
                {"expected string, got array of string [3]"});
-  expect_error(m.get_f32s("i32s"), Code::kInvalidDType, {"expected array of f32"});
-  expect_error(m.get_strings("text"), Code::kInvalidDType,
+  expect_error(m.get_f32s("i32s"), Code::kCorruptData, {"expected array of f32"});
+  expect_error(m.get_strings("text"), Code::kCorruptData,
                {"expected array of string, got string"});
 }
 

@@ -47,7 +47,7 @@ TEST(Json, NumbersAreExact) {
   for (JsonValue e : json.root()) v.push_back(e);
   EXPECT_EQ(*v[0].as_int(), INT64_MAX);
   EXPECT_EQ(*v[1].as_int(), INT64_MIN);
-  expect_error(v[2].as_int(), Code::kInvalidDType,
+  expect_error(v[2].as_int(), Code::kCorruptData,
                {"config.json: [2]: expected integer, got number"});
   EXPECT_EQ(*v[2].as_double(), 9223372036854775808.0);
   EXPECT_EQ(*v[3].as_double(), 0.1);
@@ -70,16 +70,16 @@ TEST(Json, ErrorsNameTheField) {
   const Json json = good(
       R"({"rope_scaling": {"factor": "8", "none": null}, "layers": [{"heads": 3}, {"heads": true}], "b\u0007d": 1})");
   const JsonValue rope = *json.root().at("rope_scaling");
-  expect_error(rope.get_double("factor"), Code::kInvalidDType,
+  expect_error(rope.get_double("factor"), Code::kCorruptData,
                {"config.json: rope_scaling.factor: expected number, got string"});
   expect_error(rope.get_int("absent"), Code::kNotFound,
                {"config.json: rope_scaling: no member \"absent\""});
-  expect_error(json.root().get_int("rope_scaling"), Code::kInvalidDType,
+  expect_error(json.root().get_int("rope_scaling"), Code::kCorruptData,
                {"config.json: rope_scaling: expected integer, got object"});
-  expect_error(rope.at("factor")->at("x"), Code::kInvalidDType, {"expected object, got string"});
-  expect_error(json.root().as_array(), Code::kInvalidDType,
+  expect_error(rope.at("factor")->at("x"), Code::kCorruptData, {"expected object, got string"});
+  expect_error(json.root().as_array(), Code::kCorruptData,
                {"the document: expected array, got object"});
-  expect_error(json.root().get_string("b\ad"), Code::kInvalidDType, {R"("b\x07d")"});
+  expect_error(json.root().get_string("b\ad"), Code::kCorruptData, {R"("b\x07d")"});
   std::string path;
   for (JsonValue layer : *json.root().at("layers"))
     if (const auto heads = layer.get_int("heads"); !heads.ok()) path = heads.status().message();
@@ -95,8 +95,8 @@ TEST(Json, FallbackOnlyForAbsentOrNull) {
   EXPECT_EQ(*v.get_double("absent", 0.5), 0.5);
   EXPECT_EQ(*v.get_string("null", "d"), "d");
   EXPECT_TRUE(*v.get_bool("absent", true));
-  expect_error(v.get_int("text", 7), Code::kInvalidDType, {"text: expected integer, got string"});
-  expect_error(v.get_bool("int", true), Code::kInvalidDType,
+  expect_error(v.get_int("text", 7), Code::kCorruptData, {"text: expected integer, got string"});
+  expect_error(v.get_bool("int", true), Code::kCorruptData,
                {"int: expected boolean, got integer"});
 }
 

@@ -7,6 +7,7 @@
 #include "tests/exec/subject.h"
 #include "vivace/base/check.h"
 #include "vivace/cpu/pool.h"
+#include "vivace/exec/cpu_gate.h"
 #include "vivace/exec/cpu_stream.h"
 
 namespace vivace::exec::testing {
@@ -41,11 +42,21 @@ class DeferredEvent final : public Event {
   Machine& machine_;
 };
 
+/// What was captured, cut where it passes a gate: other streams go on while it waits there.
 class DeferredExecutable final : public Executable {
  public:
-  explicit DeferredExecutable(std::unique_ptr<Executable> e) : captured(std::move(e)) {}
-  size_t launches() const override { return captured->launches(); }
-  const std::shared_ptr<Executable> captured;  // queued replays share it
+  struct Part {
+    CpuGate* gate = nullptr;  // null: none before the first part
+    uint32_t mask = 0;
+    std::shared_ptr<Executable> captured;  // queued replays share it
+  };
+  explicit DeferredExecutable(std::vector<Part> p) : parts(std::move(p)) {}
+  size_t launches() const override {
+    size_t n = parts.size() - 1;  // a pass is one
+    for (const Part& p : parts) n += p.captured->launches();
+    return n;
+  }
+  const std::vector<Part> parts;
 };
 
 class DeferredStream final : public Stream {
@@ -62,17 +73,46 @@ class DeferredStream final : public Stream {
     if (capturing()) return eager_.copy(to, from, bytes);
     return push([this, to, from, bytes] { return eager_.copy(to, from, bytes); });
   }
-  Status begin_capture() override { return eager_.begin_capture(); }
+  Status begin_capture() override {
+    VV_TRY(eager_.begin_capture());
+    parts_.assign(1, {});
+    return {};
+  }
   Result<std::unique_ptr<Executable>> end_capture() override {
     VV_ASSIGN(std::unique_ptr<Executable> e, eager_.end_capture());
-    return std::unique_ptr<Executable>(std::make_unique<DeferredExecutable>(std::move(e)));
+    parts_.back().captured = std::move(e);
+    return std::unique_ptr<Executable>(std::make_unique<DeferredExecutable>(std::move(parts_)));
   }
   bool capturing() const override { return eager_.capturing(); }
   Status replay(Executable& executable) override {
     VV_TRY(idle("replay"));
     auto* mine = dynamic_cast<DeferredExecutable*>(&executable);
     if (mine == nullptr) return foreign("executable");
-    return push([this, captured = mine->captured] { return eager_.replay(*captured); });
+    for (const DeferredExecutable::Part& p : mine->parts) {
+      if (p.gate != nullptr) VV_TRY(push_pass(p.gate, p.mask));
+      VV_TRY(push([this, captured = p.captured] { return eager_.replay(*captured); }));
+    }
+    return {};
+  }
+  Status pass(Gate& gate, uint32_t mask) override {
+    auto* mine = dynamic_cast<CpuGate*>(&gate);
+    if (mine == nullptr) return foreign("gate");
+    VV_TRY(check_mask("deferred", gate, mask));
+    if (!capturing()) return push_pass(mine, mask);
+    VV_ASSIGN(std::unique_ptr<Executable> e, eager_.end_capture());
+    parts_.back().captured = std::move(e);
+    parts_.push_back({mine, mask, nullptr});
+    return eager_.begin_capture();
+  }
+  Status set(Gate& gate, int word, bool shut) override {
+    if (capturing()) return eager_.set(gate, word, shut);
+    auto* mine = dynamic_cast<CpuGate*>(&gate);
+    if (mine == nullptr) return foreign("gate");
+    VV_TRY(check_word("deferred", "set", gate, word, false));
+    return push([mine, word, shut] {
+      mine->write(word, shut);
+      return Status();
+    });
   }
   Status record(Event& event) override {
     VV_TRY(idle("record"));
@@ -107,6 +147,10 @@ class DeferredStream final : public Stream {
     std::function<bool()> ready;  // empty: always
     std::function<Status()> work;
   };
+  Status push_pass(CpuGate* gate, uint32_t mask) {
+    queue_.push_back({[gate, mask] { return gate->open(mask); }, [] { return Status(); }});
+    return {};
+  }
   Status push(std::function<Status()> work) {
     queue_.push_back({{}, std::move(work)});
     return {};
@@ -117,6 +161,7 @@ class DeferredStream final : public Stream {
   }
   Machine& machine_;
   CpuStream eager_;
+  std::vector<DeferredExecutable::Part> parts_;  // of the capture
   std::deque<Item> queue_;
 };
 
@@ -125,7 +170,7 @@ Status Machine::run_until(const std::function<bool()>& done) {
     std::vector<DeferredStream*> ready;
     for (DeferredStream* s : streams)
       if (s->runnable()) ready.push_back(s);
-    if (ready.empty()) return Status(Code::kInternal, "every stream waits for an event that nobody records");
+    if (ready.empty()) return Status(Code::kInternal, "every stream waits for an event that nobody records or a gate that nobody opens");
     VV_TRY(ready[roll() % ready.size()]->run_head());
   }
   return {};
@@ -144,6 +189,7 @@ class DeferredSubject final : public Subject, private Backend {
     return std::unique_ptr<Stream>(std::make_unique<DeferredStream>(machine_, pool_));
   }
   Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<DeferredEvent>(machine_)); }
+  Result<std::unique_ptr<Gate>> make_gate(int stream_words, int host_words) override { return cpu_->backend().make_gate(stream_words, host_words); }
   Result<Buffer> make_buffer(std::string name, size_t bytes) override { return cpu_->backend().make_buffer(std::move(name), bytes); }
 
   std::unique_ptr<Subject> cpu_ = std::move(make_cpu_subject()).value();

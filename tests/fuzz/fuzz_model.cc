@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   engine::LoadOptions options;
   options.device = "cpu";
   options.threads = 1;
-  options.chunk = 2;
+  options.prefill_chunk = 2;
   auto model = models::load_model(gguf ? file.string() : file.parent_path().string(), options);
   if (model.ok())
     step(**model, bytes);

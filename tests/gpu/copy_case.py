@@ -1,5 +1,5 @@
 """A small kernel for test_memcheck.py: a cluster of two blocks, each of which sends itself (own) or the other (peer) 1 KiB
-of shared memory by the copy engine, waits for what it gets and writes it out; `beyond` sends to a place past the other's memory."""
+of shared memory by TMA, waits for what it gets and writes it out; `beyond` sends to a place past the other's memory."""
 import sys
 
 import torch

@@ -1,6 +1,7 @@
 """A small set of calls for compute-sanitizer: every op, each set of ports and dtypes once, dense and unaligned,
 eager (a graph runs the same kernels, and the tools launch kernels of their own while one is captured). Usage: compute-sanitizer --tool TOOL python tests/gpu/sanitized.py ROWS TOOL
-[--share I/N] [OP ...], of the cases every N-th from the I-th on.
+[--share I/N] [--drawn N] [OP ...], of the cases every N-th from the I-th on;
+with --drawn N calls an op that tests/differential draws, in place of the cases.
 
 initcheck wants memory that was written before it is read: slots are uploaded whole. racecheck gets the
 kernels of tool_views.py, which says why.
@@ -28,16 +29,41 @@ from tests.op_data import TABLE, contents, reference  # noqa: E402
 from tests.op_run import Run  # noqa: E402
 
 
+def calls(names, count):
+    """Drawn calls of kernels of the table: what lies beyond it would have to be compiled here."""
+    from tests.differential.domain import Unfit
+    from tests.differential.draw import DEVICE, draw
+    from tests.differential.kernels import Kernels
+    from tests.differential.run import prepare
+
+    kernels = Kernels(0)
+    for op in names:
+        found = 0
+        for number in range(40 * count):
+            try:
+                call = draw(op, f"sanitized.{number}", DEVICE)
+            except Unfit:
+                continue
+            if found < count and kernels.of(call) in kernels.table:
+                found += 1
+                ready, data = prepare(call)
+                yield op, ready.case, data
+
+
 def main():
     rows, tool, named = sys.argv[1], sys.argv[2], sys.argv[3:]
     first, step = 0, 1
     if named[:1] == ["--share"]:
         first, step = map(int, named[1].split("/"))
         named = named[2:]
+    drawn = 0
+    if named[:1] == ["--drawn"]:
+        drawn, named = int(named[1]), named[2:]
     done, spent = [], {}
-    for op, case in [(op, case) for op in named or TABLE for case in reference(op).CASES][first::step]:
+    cases = ((op, case, None) for op in named or TABLE for case in reference(op).CASES) if not drawn else calls(named or TABLE, drawn)
+    for op, case, data in list(cases)[first::step]:
         begin = time.monotonic()
-        data = contents(op, case, case.distributions[0])
+        data = contents(op, case, case.distributions[0]) if data is None else data
         try:
             for layout in ("dense", "unaligned"):
                 Run(op, case, data, layout=layout).call()

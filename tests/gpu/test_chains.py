@@ -15,7 +15,7 @@ from vivace import ops  # noqa: E402
 
 LENGTH, REPLAYS = 96, int(os.environ.get("VIVACE_CHAINS", "150"))
 
-# T, N, K, valid rows. What it meets on 132 multiprocessors: tiles shared along rows (x), along tokens (w) and both, K cut over a
+# T, N, K, valid rows. What it meets on 132 SMs: tiles shared along rows (x), along tokens (w) and both, K cut over a
 # cluster with sums sent one by one or by the engine, one wave, several, tiles without a valid row, an N that fills no tile, outputs that leave beside the next tile's products.
 SHAPES = {
     "x2": (576, 4096, 4096, None), "x4": (384, 2048, 2048, None), "w4": (512, 3456, 1152, None), "x2w2": (512, 1152, 1152, None), "x2w2, edge": (65, 1160, 1152, None), "w2": (256, 8192, 1024, None),
@@ -51,7 +51,7 @@ class Product:
 
 
 def chain(products):
-    with device.Capture() as graph:
+    with device.Capture() as graph, ops.constant_weights():  # launches overlap, as in a model's step
         for turn in range(LENGTH):
             products[turn % len(products)].run(turn // len(products))
     for _ in range(REPLAYS):
@@ -109,7 +109,7 @@ def test_norms_behind_products(T, hidden, qkv, mlp):
     layers(True)
     want = [t.clone() for t in (h, scaled, squares, both, inner)]
     layers(False)
-    with device.Capture() as graph:
+    with device.Capture() as graph, ops.constant_weights():
         layers(False)
     for _ in range(REPLAYS // 10):
         graph.replay()

@@ -1,4 +1,4 @@
-"""gated_gemm of quantised weights gives the bits of gemm into f32 and act_mul: g has no rounding of its own."""
+"""gated_gemm of quantized weights gives the bits of gemm into f32 and act_mul: g has no rounding of its own."""
 import pytest
 
 from tests.op_data import device

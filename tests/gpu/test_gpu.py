@@ -18,8 +18,6 @@ import vivace  # noqa: E402
 from tests.gpu.kernels import delayed_copy  # noqa: E402
 from vivace import _core, ops  # noqa: E402
 
-# Ports that a kernel may read before its dependency wait, because no kernel writes them.
-IMMUTABLE = {"weight", "bias", "w", "w_scale", "w_block_scale", "w_block_zero", "table", "inv_freq", "q_norm", "k_norm"}
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 DELAY = 200_000  # cycles, some 0.1 ms: a kernel that does not wait has long finished
 
@@ -34,18 +32,22 @@ def given_bytes(op, case):
     return sum(int(np.prod(shape_of(op, port, case))) * DTYPES[dtype]["bytes"] // DTYPES[dtype]["block"] for port, dtype in case.dtypes.items())
 
 
-EACH = pytest.mark.parametrize("op, case", [pytest.param(op, c, id=f"{op}-{c.id}") for op in TABLE for c in reference(op).CASES if 0 not in c.dims.values()])
+AHEAD = {op: {name for name, port in ports(op).items() if port["ahead"]} for op in TABLE}
+# (op, case, constant weights): every op as its calls are by themselves, and those that can read ahead as a model's step has them.
+EACH_ORDER = pytest.mark.parametrize("op, case, constant", [pytest.param(op, c, constant, id=f"{op}-{c.id}" + ("-constant" if constant else "")) for op in TABLE
+                                                            for c in reference(op).CASES if 0 not in c.dims.values() for constant in ((False, True) if AHEAD[op] else (False,))])
 EACH_FULL = pytest.mark.parametrize("op, case", [pytest.param(op, c, id=f"{op}-{c.id}") for op in TABLE for c in full(op)])
 
 
-@EACH
-def test_waits_for_its_inputs_and_its_readers(op, case):
-    """A predecessor that lets the op start at once, sleeps, then writes what the op reads and copies what
-    it will write: a missing or late dependency wait shows as poison in, or results out too early."""
+@EACH_ORDER
+def test_waits_for_its_inputs_and_its_readers(op, case, constant):
+    """A predecessor that lets the op start at once, sleeps, then writes what the op reads, every port of it, and copies what
+    it will write: a missing or late dependency wait shows as poison in, or results out too early. Under constant_weights()
+    the same of all ports but those that the op declares to read ahead."""
     data = contents(op, case, case.distributions[0])
     base = Run(op, case, data).call().written
     r = Run(op, case, data)
-    late = {p: s for p, s in r.slots.items() if p in r.data and p not in IMMUTABLE}
+    late = {p: s for p, s in r.slots.items() if p in r.data and not (constant and p in AHEAD[op])}
     staged = {p: s.store.clone() for p, s in late.items()}
     outs = {p: s for p, s in r.slots.items() if ports(op)[p]["io"] == "out"}
     seen = {p: torch.zeros_like(s.store) for p, s in outs.items()}
@@ -71,11 +73,12 @@ def test_waits_for_its_inputs_and_its_readers(op, case):
 
     poison()
     copy(DELAY)
-    getattr(ops, op)(**r.arguments())
+    with ops.constant_weights(constant):
+        getattr(ops, op)(**r.arguments())
     torch.cuda.synchronize()
     check("eager")
     poison()
-    with device.Capture() as graph:
+    with device.Capture() as graph, ops.constant_weights(constant):
         copy(DELAY)
         getattr(ops, op)(**r.arguments())
     for turn in range(2):

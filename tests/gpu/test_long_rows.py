@@ -1,4 +1,4 @@
-"""Products of few tokens whose quantised weights come from memory, in many more steps than a ring holds: what is multiplied
+"""Products of few tokens whose quantized weights come from memory, in many more steps than a ring holds: what is multiplied
 before it has come shows. The table's cases are short, so that all of a row is there while tokens are still loaded. Needs --device cuda."""
 import pytest
 

@@ -41,4 +41,4 @@ def test_racecheck_takes_copies_before_a_clusters_barrier_for_a_race():
     found = reported("cluster_case.py")
     assert "stores" not in found, found
     assert {"stores_racing", "copies_racing"} <= found, "the tool no longer sees a real race"
-    assert "copies" in found, "this version of the tool orders copies: drop the stores to gemm_codes' ring of EVEN of tool_views.py and run the kernel as it is"
+    assert "copies" in found, "this version of the tool orders copies: drop the stores to gemm_weight_only' ring of EVEN of tool_views.py and run the kernel as it is"

@@ -8,7 +8,7 @@ if not (device and device.ON_GPU):
     pytest.skip("--device cuda runs these", allow_module_level=True)
 
 from vivace import _core, ops  # noqa: E402
-from vivace.errors import UnsupportedError  # noqa: E402
+from vivace.errors import InvalidArgumentError, UnsupportedError  # noqa: E402
 
 CAPABILITY = 10 * torch.cuda.get_device_capability()[0] + torch.cuda.get_device_capability()[1]
 # T, Hq, Hkv, D, slots, places, page (0: none), one kernel: every count of parts, tiles of 1 to 8 heads, one place and thousands.
@@ -105,3 +105,14 @@ def test_tokens_that_share_a_slot(page, slot, pos):
     given, cache = setting(6, 9, 3, 64, 8, 700, page, slot=list(slot), pos=list(pos), norms="none")
     call = bits_of_both(given, cache, attention={"window": 3})
     assert CAPABILITY != 90 or one_kernel(**call)
+
+
+def test_checked_mode_looks_at_the_parts():
+    """The one kernel is not the way then: what qkv_rope and attention trust of contents is looked at."""
+    given, cache = setting(3, 8, 2, 128, 4, 64, 0, pos=[1, 2, 64], slot=[0, 1, 2])
+    call = given | {"k_cache": cache[0], "v_cache": cache[1], "out": torch.empty_like(given["q"])}
+    assert CAPABILITY != 90 or one_kernel(**call)
+    with ops.checked(), pytest.raises(InvalidArgumentError, match=r"pos\[2\] is 64"):
+        ops.rope_attention(**call | {"rows": torch.tensor([3], dtype=torch.int32, device="cuda")})
+    with ops.checked():
+        ops.rope_attention(**call)  # two rows are valid

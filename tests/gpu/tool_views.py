@@ -5,52 +5,56 @@ racecheck, EVEN. It orders a block's accesses by counting barriers a warp has pa
 two groups differ in that count, it takes accesses on the two sides of a later __syncthreads for unordered
 (test_racecheck.py). So it gets the missing turns: barriers of one group alone, behind its loop, which order
 nothing between groups. Nor does it carry __syncwarp() to a barrier in shared memory at which one lane then arrives
-for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split, gemm_codes, gemm_widened and norm_gemm
-are run with an arrival of every lane, and attention_split with maxima agreed on in every turn: how many barriers that takes
+for its warp: it orders that lane's accesses alone (test_racecheck.py). attention_stream, attention_split_kv, gemm_weight_only, gemm_mixed_input and norm_gemm
+are run with an arrival of every lane, and attention_split_kv with maxima agreed on in every turn: how many barriers that takes
 otherwise depends on scores.
 
 A wait at the cluster's barrier does not end under racecheck before every warp of the block waits there, though all have arrived:
 warps that fill a ring or make rows, and wait for the cluster behind that, do so before.
 
 Nor does that barrier order copies (cp.async) that have landed, and what another block of the cluster then writes in their place; stores it
-does order (test_racecheck.py). Where gemm_codes' sums take the place of W's ring, each warp writes its ring again, by stores.
+does order (test_racecheck.py). Where gemm_weight_only' sums take the place of W's ring, each warp writes its ring again, by stores.
 """
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from tests.planting import places, replaced  # noqa: E402
+
 K = "vivace/kernels/"
 
 # file, text, the same with the turns added
 EVEN = [
     (K + "gemm/wgmma.cuh", "    if (lane < kPeers) {\n      if constexpr (kPeers > 1) ptx::mbarrier_arrive(empty + 8 * free, to);\n      else ptx::mbarrier_arrive(empty + 8 * free);\n    }\n",
      "    if constexpr (kPeers == 1) ptx::mbarrier_arrive(empty + 8 * free);\n    else if (lane < kPeers) ptx::mbarrier_arrive(empty + 8 * free, to);\n"),
-    (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaRing<T, P>::kPeers);", "P.rows / 16 * (WgmmaRing<T, P>::kPeers > 1 ? WgmmaRing<T, P>::kPeers : 32));"),
-    (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_made<P>(full), kMakers);", "ptx::mbarrier_init(wgmma_made<P>(full), 32 * kMakers);"),
+    (K + "gemm/wgmma.cuh", "P.rows / 16 * WgmmaPipeline<T, P>::kPeers);", "P.rows / 16 * (WgmmaPipeline<T, P>::kPeers > 1 ? WgmmaPipeline<T, P>::kPeers : 32));"),
+    (K + "gemm/wgmma.cuh", "ptx::mbarrier_init(wgmma_panel_full<P>(full), kPanelWarps);", "ptx::mbarrier_init(wgmma_panel_full<P>(full), 32 * kPanelWarps);"),
     (K + "gemm/wgmma.cuh", "  if (warp >= P.rows / 16) {\n", "  if (warp >= P.rows / 16) {\n    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n"),
     (K + "gemm/wgmma.cuh", "    if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();\n    if constexpr (kStaged)", "    if constexpr (kStaged)"),
-    (K + "gemm/widened.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
-    (K + "gemm/widened.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmWiden::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmWiden::kWarps);"),
-    (K + "gemm/widened.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
-    (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));", "ptx::mbarrier_arrive(wgmma_made<P>(full));"),
+    (K + "gemm/mixed_input.cuh", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16);", "ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * 32);"),
+    (K + "gemm/mixed_input.cuh", "ptx::mbarrier_init(full + 8 * s, 1 + GemmMixedInput::kWarps);", "ptx::mbarrier_init(full + 8 * s, 1 + 32 * GemmMixedInput::kWarps);"),
+    (K + "gemm/mixed_input.cuh", "      __syncwarp();\n      if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);\n", "      ptx::mbarrier_arrive(full + 8 * slot);\n"),
+    (K + "gemm/norm_gemm.cuh", "if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_panel_full<P>(full));", "ptx::mbarrier_arrive(wgmma_panel_full<P>(full));"),
     (K + "gemm/stream.cuh", "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);",
      "  if constexpr (P.shared_x)\n"
      "    for (int i = count; i < (steps + P.parts() - 1) / P.parts(); ++i)\n"
      "      asm volatile(\"bar.sync %0, %1;\" ::\"r\"(s.wk + 1), \"n\"(32 * P.warps_n) : \"memory\");\n"
      "  ptx::cluster_wait<P.cluster>();\n  s.send(sums, acc);"),
     # Warps whose share of K is shorter prepare fewer places of x: turns up to the first share's, which has the most.
-    (K + "gemm/codes.cuh", "      for (int i = wk; i < count; i += P.warps_k) step(i, 0, acc);\n",
+    (K + "gemm/weight_only.cuh", "      for (int i = wk; i < count; i += P.warps_k) step(i, 0, acc);\n",
      "      for (int i = wk; i < count; i += P.warps_k) step(i, 0, acc);\n"
      "      if constexpr (Panel::kFolds || Panel::kMin)\n"
-     "        if (const int most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + P.warps_k - 1) / P.warps_k * Panel::kRuns; most > Panel::kPlaces || !panel.ready)\n"
+     "        if (const int most = (((a.K + kStep - 1) / kStep + P.cluster - 1) / P.cluster + P.warps_k - 1) / P.warps_k * Panel::kRuns; most > Panel::kStages || !panel.ready)\n"
      "          for (int n = panel.ready ? 0 : panel.runs; n < most; ++n) ptx::named_barrier<Panel::kThreads>(1 + wk);\n"),
-    (K + "gemm/codes.cuh", "    if constexpr (!kBulk) ptx::copy_wait<0>();\n",
-     "    if constexpr (!kBulk) ptx::copy_wait<0>();\n"
+    (K + "gemm/weight_only.cuh", "    if constexpr (!kTma) ptx::copy_wait<0>();\n",
+     "    if constexpr (!kTma) ptx::copy_wait<0>();\n"
      "    if constexpr (kReuse && kWaits && P.cluster > 1) {\n"
      "      __syncwarp();\n"
      "      volatile uint32_t* const words = reinterpret_cast<uint32_t*>(ring);\n"
      "      for (int at = lane; at < P.stages * kSlot / 4; at += 32) words[at] = words[at];\n"
      "    }\n"),
-    (K + "gemm/x_ring.cuh", "ptx::mbarrier_init(full + 8 * (kPlaces + p), P.warps_n);", "ptx::mbarrier_init(full + 8 * (kPlaces + p), kThreads);"),
+    (K + "gemm/x_ring.cuh", "ptx::mbarrier_init(full + 8 * (kStages + p), P.warps_n);", "ptx::mbarrier_init(full + 8 * (kStages + p), kThreads);"),
     (K + "gemm/x_ring.cuh", "      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);\n", "      ptx::mbarrier_arrive(read);\n"),
     (K + "attention/tile.cuh", "    for (; b < past; b += kStride) {\n      ptx::copy_wait<P.stages - 2>();",
      "    int turns = 0;\n    for (; b < past; b += kStride, ++turns) {\n      ptx::copy_wait<P.stages - 2>();"),
@@ -59,16 +63,16 @@ EVEN = [
      "    ptx::copy_wait<0>();\n    stream_sync<P>(stream);  // the stages are free"),
     (K + "attention/stream.cuh", "        __syncwarp();\n        if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));", "        ptx::mbarrier_arrive(barrier(kEmpty, i));"),
     (K + "attention/stream.cuh", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);", "k.barrier(k.kEmpty, i), P.warps_m * P.warps_d * 32);"),
-    (K + "attention/scaled_fed.cuh", "{1, 4 * P.kGroups, 1, P.kTurners, P.kTurners, 4 * P.kGroups}", "{1, 128 * P.kGroups, 1, 32 * P.kTurners, 32 * P.kTurners, 128 * P.kGroups}"),
-    (K + "attention/scaled_fed.cuh", "if (lane == 0) ptx::mbarrier_arrive(barrier(which, i));", "ptx::mbarrier_arrive(barrier(which, i));"),
-    (K + "attention/split_blocks.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
-    (K + "attention/split_blocks.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
-    (K + "attention/split_blocks.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
-    (K + "attention/split_blocks.cuh", "    bool moves = turn == 0;\n    if (turn > 0) {", "    bool moves = true;\n    if (false) {"),
-    (K + "attention/split.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else this->team_barrier();"),
-    (K + "attention/split.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else this->team_barrier();"),
-    (K + "attention/split.cuh", "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n",
-     "      if constexpr (!kHoldV) release(kValuesEmpty, here);\n    }\n"
+    (K + "attention/scaled_prefill.cuh", "{1, 4 * P.kGroups, 1, P.kTransposeWarps, P.kTransposeWarps, 4 * P.kGroups}", "{1, 128 * P.kGroups, 1, 32 * P.kTransposeWarps, 32 * P.kTransposeWarps, 128 * P.kGroups}"),
+    (K + "attention/scaled_prefill.cuh", "if (lane == 0) ptx::mbarrier_arrive(barrier(which, i));", "ptx::mbarrier_arrive(barrier(which, i));"),
+    (K + "attention/split_kv_blocks.cuh", "    __syncwarp();\n    if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));", "    ptx::mbarrier_arrive(barrier(empty, i));"),
+    (K + "attention/split_kv_blocks.cuh", "barrier(kKeysEmpty, i), kWarps * P.warps_m);", "barrier(kKeysEmpty, i), kWarps * P.warps_m * 32);"),
+    (K + "attention/split_kv_blocks.cuh", "barrier(kValuesEmpty, i), kWarps * P.warps_m);", "barrier(kValuesEmpty, i), kWarps * P.warps_m * 32);"),
+    (K + "attention/split_kv_blocks.cuh", "    bool moves = turn == 0;\n    if (turn > 0) {", "    bool moves = true;\n    if (false) {"),
+    (K + "attention/split_kv.cuh", "patch(values(here), 0, lo - b * kKeys);", "patch(values(here), 0, lo - b * kKeys); else this->team_barrier();"),
+    (K + "attention/split_kv.cuh", "patch(values(here), hi - b * kKeys, kKeys);", "patch(values(here), hi - b * kKeys, kKeys); else this->team_barrier();"),
+    (K + "attention/split_kv.cuh", "      if constexpr (!kHoldV) consumer_release(kValuesEmpty, here);\n    }\n",
+     "      if constexpr (!kHoldV) consumer_release(kValuesEmpty, here);\n    }\n"
      "    for (const int most = past > from ? ((past - 1 - from) / P.split + P.teams) / P.teams : 0; turn < most; ++turn) tile_barrier(), tile_barrier(), this->team_barrier(), this->team_barrier();\n"),
 ]
 
@@ -78,7 +82,7 @@ VIEWS = {"racecheck": EVEN}
 
 def stale():
     """Rows whose text is no longer in the sources exactly once."""
-    return [r for view in VIEWS.values() for r in view if (ROOT / r[0]).read_text().count(r[1]) != 1]
+    return [r for view in VIEWS.values() for r in view if len(places((ROOT / r[0]).read_text(), r[1])) != 1]
 
 
 def write(folder, tool, sources=None):
@@ -86,7 +90,7 @@ def write(folder, tool, sources=None):
     for file, text, other in VIEWS[tool]:
         to, planted = Path(folder) / file, Path(sources or "") / file
         read = to if to.exists() else planted if sources and planted.exists() else ROOT / file
-        patched = read.read_text().replace(text, other)
+        patched = replaced(read.read_text(), text, other)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(patched)
     for planted in Path(sources).rglob("*.*") if sources else ():

@@ -123,6 +123,29 @@ TEST_F(CompilerTest, PacksNeedNoCompiler) {
   EXPECT_EQ(c->get(add_source(7)).status().code(), Code::kFailedPrecondition);
 }
 
+// A folder that cannot be opened, or none at all: packs serve, and what is in none is compiled and used.
+TEST_F(CompilerTest, GoesOnWithoutACache) {
+  std::ofstream(root_ + "/cache") << "a file where a folder is wanted";
+  Binary packed;
+  packed.cubin = "cubin", packed.arch = "sm_80";
+  const std::pair<std::string, BinaryPtr> entry(cache_key(add_source(1, Arch::sm80)), std::make_shared<Binary>(std::move(packed)));
+  ASSERT_TRUE(write_pack(root_ + "/kernels.pack", {&entry, 1}).ok());
+  CompilerOptions o;
+  o.packs = {root_ + "/kernels.pack"};
+  testing::internal::CaptureStderr();
+  const auto c = make(o);
+  const auto second = make(o);
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_NE(c, nullptr);
+  EXPECT_NE(said.find(root_ + "/cache"), std::string::npos) << said;
+  EXPECT_EQ(said.find("vivace:"), said.rfind("vivace:")) << "one warning: " << said;
+  const Result<BinaryPtr> b = c->get(add_source(1, Arch::sm80));
+  ASSERT_TRUE(b.ok()) << b.status().to_string();
+  EXPECT_EQ(c->timings().at(0).origin, Origin::pack);
+  VV_NEED_NVRTC();
+  EXPECT_TRUE(c->get(add_source(2)).ok());
+}
+
 class PackTest : public CompilerTest {
  protected:
   static BinaryPtr binary(char fill) {

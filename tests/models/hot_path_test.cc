@@ -3,7 +3,7 @@
 
 #include "tests/exec/alloc_count.h"
 #include "vivace/models/models.h"
-#include "vivace/serve/batcher.h"
+#include "vivace/serve/engine_loop.h"
 
 namespace vivace::models {
 namespace {
@@ -17,7 +17,7 @@ std::unique_ptr<engine::Model> load(const char* name, engine::LoadOptions option
 
 TEST(DecoderHotPath, TenThousandStepsAllocateNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
-  const auto owner = load("llama_q4_1.gguf", {.threads = 2, .max_batch = 4, .chunk = 16});
+  const auto owner = load("llama_q4_1.gguf", {.threads = 2, .max_batch = 4, .prefill_chunk = 16});
   auto& model = dynamic_cast<engine::TextModel&>(*owner);
   engine::Sampling drawn;
   drawn.temperature = 0.8f;
@@ -41,7 +41,7 @@ TEST(DecoderHotPath, TenThousandStepsAllocateNothing) {
 TEST(DecoderHotPath, TheFirstStepAllocatesNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
   for (const char* name : {"llama_q4_1.gguf", "../tiny/mixtral", "../tiny/gemma3", "../tiny/gpt2"}) {
-    const auto owner = load(name, {.threads = 2, .max_batch = 2, .chunk = 16});
+    const auto owner = load(name, {.threads = 2, .max_batch = 2, .prefill_chunk = 16});
     auto& model = dynamic_cast<engine::TextModel&>(*owner);
     std::vector<engine::TokenRow> rows;
     for (int32_t i = 0; i < 16; ++i) rows.push_back({3 + i, i, 0, i == 15});
@@ -54,8 +54,8 @@ TEST(DecoderHotPath, TheFirstStepAllocatesNothing) {
 
 TEST(DecoderHotPath, BatcherStepsAllocateNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
-  for (const int ahead : {1, 4}) {
-    const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2, .ahead = ahead});
+  for (const int max_in_flight_steps : {1, 4}) {
+    const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2, .max_in_flight_steps = max_in_flight_steps});
     auto& model = dynamic_cast<engine::TextModel&>(*owner);
     serve::Batcher batcher(model);
     std::vector<serve::Event> events;
@@ -66,6 +66,52 @@ TEST(DecoderHotPath, BatcherStepsAllocateNothing) {
     for (int i = 0; i < 90; ++i) ASSERT_TRUE(batcher.step(&events).ok());
     EXPECT_EQ(testing::allocations() - before, 0u);
   }
+}
+
+/// Guesses nothing; sees what the engine's thread has allocated.
+struct Witness final : serve::Drafter {
+  Result<size_t> draft(std::span<const int32_t>, std::span<int32_t>) override {
+    const uint64_t now = testing::allocations();
+    if (calls++ == 0) first = now;
+    last = now;
+    return size_t{0};
+  }
+  int calls = 0;
+  uint64_t first = 0, last = 0;
+};
+
+TEST(DecoderHotPath, TheEngineAllocatesNothingForTokensAndRequests) {
+  if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
+  const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2, .max_in_flight_steps = 4, .num_kv_blocks = 4});
+  serve::EngineLoop loop(dynamic_cast<engine::TextModel&>(*owner));
+  const auto witness = std::make_shared<Witness>();
+  uint64_t read = 0;
+  int tokens = 0;
+  for (int round = 0; round < 34; ++round) {
+    std::vector<serve::RequestHandle> handles;
+    for (int i = 0; i < 3; ++i) {  // one waits
+      serve::Request request{{1 + round, 2, 3 + i}, 100, {}, {}};
+      request.num_speculative_tokens = 1;
+      const bool seen = i == 2 && round % 4 == 0;  // the others run ahead
+      auto h = loop.submit(std::move(request), {.drafter = seen ? witness : nullptr});
+      ASSERT_TRUE(h.ok());
+      handles.push_back(std::move(h).value());
+    }
+    handles.push_back(std::move(loop.submit({{5}, 100, {}, {}})).value());
+    handles.pop_back();  // left
+    serve::Event events[8];
+    const uint64_t before = testing::allocations();
+    for (serve::RequestHandle& h : handles)
+      while (!h.over()) {
+        h.wait(std::chrono::seconds(1));
+        tokens += static_cast<int>(h.read(events));
+      }
+    read += testing::allocations() - before;
+  }
+  EXPECT_EQ(tokens, 34 * 3 * 100);
+  EXPECT_EQ(read, 0u);
+  EXPECT_GT(witness->calls, 500);
+  EXPECT_EQ(witness->last - witness->first, 0u);
 }
 
 }  // namespace

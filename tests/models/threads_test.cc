@@ -11,14 +11,14 @@ namespace vivace::models {
 namespace {
 
 /// Loads a file, answers three requests in two slots, and gives their tokens, request after request.
-std::vector<int32_t> answers(const std::string& name, int threads, int ahead) {
+std::vector<int32_t> answers(const std::string& name, int threads, int max_in_flight_steps) {
   const std::string path = std::string(VV_SOURCE_DIR) + "/tests/fixtures/tiny_gguf/" + name;
   engine::LoadOptions options;
   options.device = "cpu";
   options.threads = threads;
   options.context = 64;
   options.max_batch = 2;
-  options.ahead = ahead;
+  options.max_in_flight_steps = max_in_flight_steps;
   auto model = models::load_model(path, options);
   if (!model.ok()) return {};
   serve::Batcher batcher(dynamic_cast<engine::TextModel&>(**model));

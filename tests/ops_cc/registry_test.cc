@@ -101,5 +101,41 @@ TEST_F(RecorderTest, CapturesAndReplaysOnNewContent) {
   EXPECT_EQ(out_[0][0], 40);
 }
 
+/// A stream that keeps what it was last asked to launch.
+class SeenStream : public exec::Stream {
+ public:
+  exec::Launch last;
+  Status launch(const exec::Launch& launch) override {
+    last = launch;
+    return {};
+  }
+  Status copy(void*, const void*, size_t) override { return {}; }
+  Status begin_capture() override { return {}; }
+  Result<std::unique_ptr<exec::Executable>> end_capture() override { return Status(Code::kUnsupported, "none"); }
+  bool capturing() const override { return false; }
+  Status replay(exec::Executable&) override { return {}; }
+  Status record(exec::Event&) override { return {}; }
+  Status wait(exec::Event&) override { return {}; }
+  Status pass(exec::Gate&, uint32_t) override { return {}; }
+  Status set(exec::Gate&, int, bool) override { return {}; }
+  Status synchronize() override { return {}; }
+};
+
+TEST(Weights, OnlyAPromiseLetsACallThatReadsAheadStartEarly) {
+  float x[2][4] = {}, w[3][4] = {}, out[2][3] = {}, codes[2][4] = {};
+  const Tensor tx = tensor(x, DType::f32, Shape(2, 4)), tw = tensor(w, DType::f32, Shape(3, 4)), to = tensor(out, DType::f32, Shape(2, 3));
+  SeenStream stream;
+  for (const Weights weights : {Weights::ordered, Weights::constant}) {
+    Recorder rec(stream, weights);
+    ASSERT_TRUE(rec(gemm, {{"x", tx}, {"w", tw}, {"out", to}}).ok());
+    EXPECT_EQ(stream.last.pdl, weights == Weights::constant);
+    ASSERT_TRUE(rec(norm, {{"x", tx}, {"out", tensor(codes, DType::f32, Shape(2, 4))}}).ok());
+    EXPECT_TRUE(stream.last.pdl) << "it reads nothing ahead";
+  }
+  EXPECT_TRUE(Recorder(stream)(gemm, {{"x", tx}, {"w", tw}, {"out", to}}).ok());
+  EXPECT_FALSE(stream.last.pdl) << "without a word operands are ordered";
+  EXPECT_TRUE(rms_gemm.spec->reads_ahead() && gated_gemm.spec->reads_ahead() && !attention.spec->reads_ahead());
+}
+
 }  // namespace
 }  // namespace vivace::ops

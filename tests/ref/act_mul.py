@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import E4M3_MAX, Case, rounding, round_to
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -37,27 +38,43 @@ def ref(x=None, gate=None, up=None, inv_scale=None, out_scale=None, *, act="silu
     return written
 
 
+JUDGED = ("out", "row_scale")
+
+
+def sizes(inputs):
+    """Of the products, where nothing cancels."""
+    if "x" in inputs:
+        gate, up = np.split(inputs["x"], 2, axis=1)
+    else:
+        gate, up = inputs["gate"], inputs.get("up", 1.0)
+    size = np.abs(gate * up * inputs.get("inv_scale", 1.0))
+    return size * np.abs(gate) if inputs.attrs.get("act") == "relu2" else size
+
+
 def bound(port, value, dtype, inputs):
     """Where 1 + tanh or 1 + erf cancels, its absolute error is a few 2^-24, times |gate| and the factors.
 
     1e-6 is sixteen f32 half-units: exp, tanh or erf (two units at most), its argument's roundings
     (which the derivative, at most 1.1, does not raise) and five products.
     """
-    if port == "row_scale":
-        return 2e-6 * np.abs(value) + 1e-38
-    if "x" in inputs:
-        gate, up = np.split(inputs["x"], 2, axis=1)
-    else:
-        gate, up = inputs["gate"], inputs.get("up", 1.0)
-    size = np.abs(gate * up * inputs.get("inv_scale", 1.0))
-    if inputs.attrs.get("act") == "relu2":
-        size = size * np.abs(gate)
+    size = sizes(inputs)
     if "out_scale" in inputs:
         size = size / inputs["out_scale"][0]
-    elif dtype == "e4m3":
-        amax = np.abs(ref(**inputs, **inputs.attrs, dtypes={"out": "f32"})["out"]).max(-1, keepdims=True, initial=0)
-        size = size / np.where(amax > 0, amax / E4M3_MAX, 1.0)
     return 1e-6 * size + rounding(value, dtype)
+
+
+def judged(got, inputs):
+    """Values and their row's scale together: the scale is as far off as the row's largest element may be, or 1 where all of
+    a row may cancel to zeros; and whatever it is, times it each value is its element, but for one rounding to e4m3."""
+    y, size, scale = ref(**inputs, **inputs.attrs, dtypes={"out": "f32"})["out"], sizes(inputs), got["row_scale"]
+    if not y.size:
+        return 0.0
+    want = np.abs(y).max(-1, initial=0) / E4M3_MAX
+    off = 1e-6 * (size.max(-1, initial=0) / E4M3_MAX + want) + 1e-38
+    scales = np.where((scale == 1) & (want <= off), 0.0, np.abs(scale - want) - off)
+    scale = scale[:, None]
+    values = np.abs(got["out"] * scale - y) - 1e-6 * size - rounding(y / scale, "e4m3") * scale
+    return float(np.maximum(values, scales[:, None]).max())
 
 
 CASES = [
@@ -72,3 +89,14 @@ CASES = [
     Case({"T": 8, "H": 64}, {"gate": "f32", "up": "f32", "out": "f32", "rows": "i32"}, rows=3),
     Case({"T": 0, "H": 64}, {"x": "f32", "out": "f32"}),
 ]
+
+
+def fit(d):
+    if d.one_of("x", "gate") == "x":
+        d.drop("up")
+    d.quantized_out(("out_scale", "row_scale"))
+    source = d.dtypes["x" if d.has("x") else "gate"]
+    d.dtypes["out"] = "e4m3" if d.dtypes["out"] == "e4m3" else source if d.chance(0.8) else d.dtypes["out"]
+
+
+DOMAIN = Domain(fit=fit, positive=("inv_scale", "out_scale"), tokens={})

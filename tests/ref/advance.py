@@ -1,6 +1,7 @@
 """Reference of `advance`: the formula."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case
 
 
@@ -35,3 +36,11 @@ CASES = [
     Case({"T": 32, "N": 8, "C": 33}, ALL | {"rows": "i32"}, ranges=RANGES | {"turn": (2, 3)}, rows=7),
     Case({"T": 0, "N": 2, "C": 4}, {p: "i32" for p in ("token", "turn", "ring")}, ranges=RANGES | {"turn": (0, 1)}),
 ]
+
+
+def fit(d):
+    d.together("logprob", "ring_logprob")
+    d.dims["C"] = d.dims["T"] + d.pick((0, 0, 1, 5))
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: {"turn": rng.choice([0, 3, -5, 1000, -(2**31), 2**31 - 1], 1)}, ranges=RANGES, sizes={"N": (1, 2, 3, 8)}, indices=("turn",))

@@ -1,6 +1,7 @@
 """Reference of `argmax`: the first largest element; -1 for a row with NaN or nothing above -inf."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case
 
 
@@ -29,3 +30,18 @@ CASES = [
     Case({"T": 5, "V": 64}, {"x": "f32", "token": "i32", "rows": "i32"}, rows=2),
     Case({"T": 0, "V": 64}, {"x": "f32", "token": "i32"}),
 ]
+
+
+def few_values(d, rng):
+    """Rows with many equal values, now and then with NaN, infinities or nothing."""
+    T, V = d.dims["T"], d.dims["V"]
+    if rng.random() < 0.5:
+        return {}
+    x = rng.integers(-3, 4, (T, V)).astype(np.float64)
+    odd = rng.random(T) < 0.3
+    x[odd, rng.integers(0, V, T)[odd]] = rng.choice([np.nan, np.inf, -np.inf, 5.0], int(odd.sum()))
+    x[rng.random(T) < 0.05] = -np.inf
+    return {"x": x}
+
+
+DOMAIN = Domain(contents=few_values, tokens={})

@@ -1,6 +1,10 @@
 """Reference of `attention`: float64, the formula of vivace/ops/attention.h, one query and head at a time."""
+from itertools import product
+
 import numpy as np
 
+from tests.differential import slots
+from tests.differential.domain import Domain, entries, nearest
 from tests.ref.common import FLOATS, Case, rounding, round_to
 
 
@@ -67,6 +71,8 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, hea
         s, see = visible(t, L, pos, slot, length, prefix, S, mask, window, bits, bits_from)
         for h in range(Hq):
             g = h // (Hq // Hkv)
+            if not see.any():
+                continue
             score = scale * (1 if head_scale is None else head_scale[h]) * (k[s, see, g] @ q[t, h])
             if slopes is not None:
                 score = score + slopes[h] * (np.flatnonzero(see) - (t if pos is None else pos[t]))
@@ -111,8 +117,9 @@ def bound(port, value, dtype, inputs):
     size = abs(scale) * np.abs(q).sum(-1, keepdims=True) * np.abs(k).max(initial=0)  # of a score's terms
     if "head_scale" in inputs:
         size = size * np.abs(inputs["head_scale"])[:, None]
-    if "slopes" in inputs:  # distances are below L and, with pos, below twice that; a factor 4 for the product and the sum
-        size = size + np.abs(inputs["slopes"])[:, None] * 8 * L
+    if "slopes" in inputs:  # distances are below L + |pos|, whatever pos says; a factor 4 for the product and the sum
+        far = np.abs(np.asarray(inputs["pos"], np.float64) if "pos" in inputs else np.full(len(q), float(L)))
+        size = size + np.abs(inputs["slopes"])[:, None] * 4 * (L + far[:, None, None])
     capped = attrs.get("softcap", 0.0)
     error = (D / 16 + 10) * 2.0**-24 * size + (2.0**-22 * capped if capped else 0) + 2.0**-22 * np.minimum(size, 1e4)
     if port == "lse":
@@ -169,6 +176,42 @@ BEYOND = [
     beyond(90, 250, 4, 2, 256, "bf16", "bf16", [1] * 30 + [0] * 60, 77, 170),
 ]
 
+def windowed(T, L, Hq, Hkv, D, q, kv, window, pos, slot=None, S=1, mask="causal", length=None, prefix=None, page=None, **attrs):
+    """A call with a window whose tokens leave gaps. What none of them sees is no number, in the gaps, below every window and beyond; what some
+    token sees is a number, and others of its tile must not lose it. page: places of a page; L is a slot's places in all."""
+    given = {"pos": np.array(pos), **{n: np.array(x) for n, x in (("slot", slot), ("length", length), ("prefix", prefix)) if x is not None}}
+    seen = np.zeros((S, L), bool)
+    for t in range(T):
+        s, see = visible(t, L, given["pos"], given.get("slot"), given.get("length"), given.get("prefix"), S, mask, window)
+        seen[s] |= see
+    if page is not None:
+        P = L // page
+        given["page_table"] = np.random.default_rng(L).permutation(S * P).reshape(S, P)
+        by_page = np.zeros((S * P, page), bool)
+        by_page[given["page_table"].reshape(-1)] = seen.reshape(S * P, page)
+        seen = by_page
+
+    def rows(rng, shape):
+        return np.where(seen[:, :, None, None], rng.standard_normal(shape), np.nan)
+
+    sizes = shape(T, L, Hq, Hkv, D, D, S=S) if page is None else shape(T, page, Hq, Hkv, D, D, S=S, B=S * (L // page), P=L // page)
+    return Case(sizes, ports(q, kv, **{n: "i32" for n in given}, lse="f32"), {"window": window, **({} if mask == "causal" else {"mask": mask}), **attrs},
+                values={"k": rows, "v": rows, **given}, distributions=("normal",), note="what no window reaches is no number")
+
+
+APART = [*range(45), *range(230, 275)]  # positions of two chunks
+WINDOWED = [
+    *(windowed(3, 300, 8, 2, 128, q, kv, 16, [20, 290, 150]) for q, kv in (("bf16", "bf16"), ("f16", "e4m3"), ("f32", "f32"))),
+    windowed(4, 304, 16, 2, 64, "bf16", "bf16", 1, [0, 300, 77, 300], page=16),
+    windowed(5, 130, 4, 1, 128, "bf16", "bf16", 2, [90, 3, 40, 60, 125], length=[70]),  # two tokens whose windows begin beyond the length see nothing
+    windowed(6, 130, 8, 2, 80, "f16", "f16", 9, [100, 30, 129, 20, 64, 101], slot=[0, 0, 0, 1, 1, 1], S=2),
+    windowed(5, 90, 4, 1, 64, "bf16", "bf16", 3, [5, 40, 41, 80, 60], mask="prefix", prefix=[30]),
+    windowed(5, 90, 4, 1, 64, "bf16", "e4m3", 2, [5, 40, 41, 80, 60], mask="state", prefix=[41]),
+    windowed(4, 90, 4, 1, 64, "bf16", "bf16", 4, [5, 80, 40, 60], softcap=4.0),
+    *(windowed(90, 300, Hq, Hkv, D, q, kv, 8, APART) for Hq, Hkv, D, q, kv in ((4, 2, 128, "bf16", "bf16"), (8, 1, 256, "bf16", "bf16"), (4, 4, 72, "f16", "f16"), (4, 2, 128, "bf16", "e4m3"), (1, 1, 33, "bf16", "bf16"))),
+    windowed(90, 304, 4, 2, 128, "bf16", "bf16", 33, APART[::-1], page=16),
+]
+
 RAGGED = [
     Case(shape(7, 90, 4, 2, 40, 24, R=4), ports("f32", "f32", pos="i32", slot="i32", k_offsets="i32", lse="f32"),
          ranges={"pos": (0, 90), "slot": (-1, 4)}, values={"k_offsets": first_rows(30, 0, 60)}, note="ragged keys; a slot without any"),
@@ -191,7 +234,7 @@ HEADS_FIRST = [
          distributions=("normal",), note="a prefill over pages of heads"),
     Case(shape(90, 2, 8, 16, 256, 256, S=2, B=30, P=13), ports("bf16", "bf16", pos="i32", slot="i32", page_table="i32", lse="f32"), HND, ranges={"pos": (0, 208), "page_table": (-1, 31)},
          values={"slot": np.repeat([1, 0], 45)}, distributions=("normal", "edges"), note="heads of 256: blocks of five pages"),
-    Case(shape(1100, 1, 8, 64, 256, 256, B=5, P=4), ports("bf16", "bf16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 256), "page_table": (-1, 6)}, distributions=("normal",), note="heads of 256: a page a block, more tiles than multiprocessors"),
+    Case(shape(1100, 1, 8, 64, 256, 256, B=5, P=4), ports("bf16", "bf16", pos="i32", page_table="i32"), HND, ranges={"pos": (0, 256), "page_table": (-1, 6)}, distributions=("normal",), note="heads of 256: a page a block, more tiles than SMs"),
     Case(shape(3, 1, 8, 130, 128, 128), ports("bf16", "e4m3", pos="i32", slopes="f32"), HND, ranges={"pos": (100, 130), "slopes": (0, 0.1)}, distributions=("normal",)),
 ]
 
@@ -221,8 +264,36 @@ CODES = [  # outputs in e4m3: every kernel
     Case(shape(5, 60, 6, 2, 40, 24), codes("f32", "f32", pos="i32"), ranges={"pos": (0, 60)}, positive=("out_scale",), note="codes of f32"),
 ]
 
+def group_cases():
+    """Decode steps whose groups of heads fill a tile of the kernel for few queries (8, 16, 32) or do not (24): several kv heads, slots of their own in another order,
+    a token without one, one whose slot holds less than a box; every layout of the cache."""
+    slot, length = np.array([2, 0, 5, -1, 3]), np.array([130, 64, 5, 33, 90, 128])
+    pos = length[slot] - 1
+    for (group, D), t, kind, order in product(((8, 128), (16, 64), (32, 72), (24, 64)), ("bf16", "f16"), ("dense", "paged", "ragged"), ("nhd", "hnd")):
+        if group == 24 and (t, order) != ("bf16", "nhd"):
+            continue
+        S, page, Hkv = len(length), 16, 2
+        L = {"dense": 136, "paged": page, "ragged": 450}[kind]
+        values = {"slot": slot, "pos": pos}
+        more = {}
+        if kind == "paged":
+            more = {"B": 60, "P": 9}
+            values["page_table"] = np.random.default_rng(group).permutation(60)[: S * 9].reshape(S, 9)
+        if kind == "ragged":
+            more = {"R": S + 1}
+            values["k_offsets"] = first_rows(*length)
+        sizes = (Hkv, L) if order == "hnd" else (L, Hkv)  # named after nhd
+        yield Case(shape(5, sizes[0], Hkv * group, sizes[1], D, D, S=S, **({"B": 1} if kind == "ragged" else {}) | more), ports(t, t, **{n: "i32" for n in values}, lse="f32"), {"layout": order} if order == "hnd" else {},
+                   values=values, distributions=("normal",), note="groups that fill a tile")
+    yield Case(shape(4, 300, 64, 2, 64, 64), ports("bf16", "bf16", pos="i32"), values={"pos": np.array([290, 291, 292, 293])}, distributions=("normal",), note="a token fills a tile: several of one sequence")
+    for group, T in ((8, 3), (16, 4), (32, 2)):
+        yield Case(shape(T, 200, group, 1, 64, 64, S=T), ports("bf16", "bf16", pos="i32", slot="i32"), values={"pos": 199 - 50 * np.arange(T), "slot": np.arange(T)[::-1].copy()}, distributions=("normal",),
+                   note="one kv head: tokens and heads are one axis of the map, where tokens lie side by side")
+    yield Case(shape(18, 150, 64, 2, 128, 128), codes("bf16", "bf16", pos="i32"), values={"pos": np.arange(132, 150), "out_scale": [0.01]}, distributions=("normal",), note="a chunk of which a token fills a tile")
+
+
 CAPPED = {"softcap": 4.0}
-CUT = [  # kernels cut in eight or sixteen along the keys, and the one that no copy engine feeds
+CUT = [  # kernels cut in eight or sixteen along the keys, and the one that no TMA feeds
     *(Case(shape(3, 700, 8, 2, 128, 128), ports(t, t, pos="i32", lse="f32"), CAPPED, ranges={"pos": (600, 700)}, distributions=("normal",), note="capped scores of a long decode step") for t in ("bf16", "f16")),
     Case(shape(2, 700, 4, 2, 128, 128), codes("bf16", "bf16", pos="i32"), CAPPED, ranges={"pos": (600, 700)}, values={"out_scale": [0.01]}, distributions=("normal",), note="codes of capped scores"),
     Case(shape(33, 600, 4, 2, 128, 128), ports("bf16", "bf16", pos="i32"), CAPPED, ranges={"pos": (500, 600)}, distributions=("normal",), note="capped scores of a chunk"),
@@ -276,6 +347,51 @@ CASES = [
          note="every third row sees nothing"),
     *(Case(shape(2, 4096, 4, 1, 128, 128, S=2), ports("bf16", kv, pos="i32", slot="i32", lse="f32"), ranges={"pos": (4000, 4096)}, values={"slot": np.array([1, 0]), "q": lambda rng, shape: 8 * rng.standard_normal(shape)},
            distributions=("normal",), note="long decode steps: every part of a divided row has several blocks of keys, whose largest scores lie apart") for kv in ("bf16", "e4m3")),
-    *BEYOND, *RAGGED, *CHUNKS,
-    *HEADS_FIRST, *CODES, *CUT,
+    *BEYOND, *WINDOWED, *RAGGED, *CHUNKS,
+    *HEADS_FIRST, *CODES, *CUT, *group_cases(),
 ]
+
+
+def fit(d):
+    masked = d.attr("mask") in ("prefix", "state")
+    (d.add if masked else d.drop)("prefix")
+    d.needs("bits_from", "bits")
+    d.dtypes["out"] = "e4m3" if d.dtypes["out"] == "e4m3" else d.dtypes["q"]
+    d.quantized_out(("out_scale",))
+    if d.dtypes["k"] not in ("e4m3", d.dtypes["q"]) and d.chance(0.8):
+        d.dtypes["k"] = d.dtypes["q"]
+    hnd = d.attr("layout") == "hnd"
+    heads, places = ("L", "Hkv") if hnd else ("Hkv", "L")
+    d.heads(Hkv="Hkv")
+    d.dims["Hkv"], d.dims["L"] = (d.dims["L"], d.dims["Hkv"]) if hnd else (d.dims["Hkv"], d.dims["L"])
+    slots.fit(d, cache_l=places)
+    if d.chance(0.85):
+        d.dims["Dv"] = d.dims["D"]
+    d.dims["W"] = max(1, min(d.dims["W"], 8))
+
+
+def contents(d, rng):
+    out = slots.contents(d, rng, "Hkv" if d.attr("layout") == "hnd" else "L")
+    if d.has("bits"):
+        out["bits"] = rng.integers(-(2**31), 2**31, (d.dims["T"], d.dims["W"]))
+    if d.has("bits_from"):
+        out["bits_from"] = entries(rng, d.dims["S"], 0, max(1, slots.places_of(d, "Hkv" if d.attr("layout") == "hnd" else "L")), outside=False)
+    return out
+
+
+def unread(d, values):
+    hnd = d.attr("layout") == "hnd"
+    rows = slots.unseen_rows(d, values, cache_l="Hkv" if hnd else "L")
+    if hnd:
+        rows = np.broadcast_to(rows[:, None], (rows.shape[0], d.dims["L"], rows.shape[1]))
+    return {"k": rows, "v": rows}
+
+
+def multiply_adds(d):
+    hnd = d.attr("layout") == "hnd"
+    places = slots.places_of(d, "Hkv" if hnd else "L")
+    return d.dims["T"] * d.dims["Hq"] * (places * (d.dims["D"] + d.dims["Dv"]) / 8 + 4000)
+
+
+DOMAIN = Domain(fit=fit, contents=contents, unread=unread, work=multiply_adds, positive=("out_scale",), ranges={"slopes": (0.0, 0.2), "head_scale": (0.5, 1.5)},
+                attrs={"window": (1, 2, 8, 16, 33, 64, 100, 1000), "softcap": (4.0, 30.0), "scale": (0.07, 0.3)}, distributions=("normal", "normal", "large", "tiny", "edges", "zero"), weight=4, tokens={"pos": nearest}, indices=("pos", "slot", "length", "prefix", "page_table", "bits"))

@@ -1,6 +1,8 @@
 """Reference of `batched_gemm`: gemm's, entry by entry."""
 import numpy as np
 
+from tests.differential import products
+from tests.differential.domain import Domain
 from tests.ref.common import Case, Inputs, rounding
 
 
@@ -36,3 +38,10 @@ CASES = [
     *[case(2, 2, 8, 256, "f32", q, "f32", {"act": act}) for q, act in (("q4_k", "f32"), ("q5_k", "q8"), ("q6_k", "f32"))],
     case(2, 0, 8, 16, "f32", "f32", "f32"),
 ]
+
+
+def fit(d):
+    products.weights(d, "w")
+
+
+DOMAIN = Domain(fit=fit, work=lambda d: d.dims["B"] * products.work(d), attrs={"alpha": (0.125, -2.0)}, distributions=("normal", "large", "zero"))

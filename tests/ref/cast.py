@@ -1,6 +1,7 @@
 """Reference of `cast`: one rounding."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import DISTRIBUTIONS, Case, round_to
 
 
@@ -20,3 +21,6 @@ CASES += [
     Case({"T": 6, "H": 17}, {"x": "f32", "out": "bf16", "rows": "i32"}, rows=4),
     Case({"T": 0, "H": 17}, {"x": "f32", "out": "e4m3"}),
 ]
+
+
+DOMAIN = Domain(distributions=_ALL, tokens={})

@@ -1,8 +1,9 @@
 """Reference of `causal_conv`: float64, by stacking each sequence's inputs behind its state."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to, rounding
-from tests.ref.gated_delta import sequences
+from tests.ref.gated_delta import outside, sequence_contents, sequence_rows, sequences
 
 
 def ref(x, weight, state, bias=None, offsets=None, slot=None, fresh=None, *, act="none", dtypes, terms=None):
@@ -47,3 +48,16 @@ CASES = [
     Case({"T": 5, "C": 96, "K": 3, "P": 2, "S": 1}, ports("f16"), distributions=("normal", "edges")),
     Case({"T": 0, "C": 8, "K": 4, "P": 3, "S": 1}, ports("f32")),
 ]
+
+
+def fit(d):
+    sequence_rows(d)
+    d.dims["P"] = d.dims["K"] - 1
+
+
+DOMAIN = Domain(fit=fit, contents=sequence_contents, sizes={"K": (2, 3, 4, 4, 5, 8)})
+
+
+def left_alone(port, case):
+    """Tokens in no sequence."""
+    return outside(case) if port == "out" else None

@@ -2,14 +2,16 @@
 
 A reference module `tests/ref/<op>.py` holds:
 
-    ref(<ports>, *, <attributes>, dtypes[, dims]) -> {port: array}   every written port, as the formula says
+    ref(<ports>, *, <attributes>, dtypes[, dims, valid]) -> {port: array}   every written port, as the formula says; valid: rows
     bound(port, value, dtype, inputs)             -> largest allowed |got - value| of a float port
     CASES = [Case(...), ...]         at least three, which together use every port, dtype and choice
     SCRATCH = ("scratch",)           optional: inout ports whose content means nothing
-    JUDGED = ("out", "scales")       optional: written ports that judged(got, inputs) -> excess judges together
+    chosen(port, got, want, inputs)  optional: of several answers that the documents allow the nearest to what came
+    JUDGED = ("out", "scales")       optional: written ports that, where all are there, judged(got, inputs) -> excess judges together
     WHOLE = ("order",)               optional: ports whose rows depend on how many rows there are
+    DOMAIN = Domain(...)             what a valid call is beyond the table (tests/differential/domain.py)
 
-Float and block-quantised ports arrive as float64 (dequantised), integer ports as int64, absent ones not
+Float and block-quantized ports arrive as float64 (dequantized), integer ports as int64, absent ones not
 at all. A port whose outermost axis is T arrives with the valid rows only, so `rows` never does.
 `inputs` is the same dict; `inputs.attrs` and `inputs.case` tell the rest.
 """
@@ -83,6 +85,12 @@ def rounding(value, dtype):
     magnitude = np.minimum(np.abs(np.nan_to_num(np.asarray(value, np.float64), nan=0.0, posinf=biggest, neginf=-biggest)), biggest)
     exponent = np.where(magnitude > 0, np.frexp(magnitude)[1] - 1, emin)
     return np.ldexp(1.0, np.maximum(exponent, emin) - (bits - 1))
+
+
+def nearer(got, one, other):
+    """Of two answers the one that is nearer to what came, elementwise."""
+    with np.errstate(invalid="ignore"):
+        return np.where((np.abs(got - other) < np.abs(got - one)) | (got == other) | (np.isnan(got) & np.isnan(other)), other, one)
 
 
 def round_to(value, dtype):

@@ -1,6 +1,7 @@
 """Reference of `count_tokens`: an unbuffered add."""
 import numpy as np
 
+from tests.differential.domain import Domain, entries
 from tests.ref.common import Case
 
 
@@ -25,3 +26,10 @@ CASES = [
          ranges={"ids": (0, 300), "slot": (0, 2), "counts": (0, 50)}, rows=11),
     Case({"T": 0, "S": 1, "V": 9}, {"ids": "i32", "counts": "i32"}, ranges={"ids": (0, 9), "counts": (0, 50)}),
 ]
+
+
+def contents(d, rng):
+    return {"ids": entries(rng, d.dims["T"], 0, d.dims["V"]), "slot": entries(rng, d.dims["T"], 0, d.dims["S"])}
+
+
+DOMAIN = Domain(contents=contents, ranges={"counts": (0, 50)}, indices=("ids", "slot"))

@@ -1,6 +1,7 @@
 """Reference of `dequantize`: float64, one product."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to
 
 BLOCK = 128
@@ -28,3 +29,7 @@ CASES = [
     Case({"T": 8, "H": 512}, {"x": "e4m3", "out": "f32", "block_scale": "f32", "rows": "i32"}, positive=("block_scale",), rows=5),
     Case({"T": 0, "H": 64}, {"x": "e4m3", "out": "f32", "scale": "f32"}, positive=("scale",)),
 ]
+
+
+DOMAIN = Domain(fit=lambda d: d.one_of("scale", "row_scale", "block_scale"), contents=lambda d, rng: {"x": rng.integers(-127, 128, (d.dims["T"], d.dims["H"]))} if d.dtypes["x"] == "i8" else {},
+                positive=("scale", "row_scale", "block_scale"), tokens={})

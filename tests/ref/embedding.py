@@ -1,6 +1,7 @@
 """Reference of `embedding`: float64, the formula of vivace/ops/embedding.h."""
 import numpy as np
 
+from tests.differential.domain import block_of, Domain, entries
 from tests.ref.common import Case, rounding, round_to
 
 
@@ -31,3 +32,10 @@ CASES = [
       for q in ("q4_k", "q5_k", "q6_k")],
     Case({"T": 0, "H": 32, "V": 3}, {"table": "f32", "ids": "i32", "out": "f32"}, ranges={"ids": (0, 3)}),
 ]
+
+
+def fit(d):
+    d.multiple("H", block_of(d.dtypes["table"]))
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: {"ids": entries(rng, d.dims["T"], 0, d.dims["V"])}, attrs={"scale": (0.5, 31.625, -2.0)}, tokens={}, indices=("ids",))

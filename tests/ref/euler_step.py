@@ -1,6 +1,7 @@
 """Reference of `euler_step`: float64."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -19,3 +20,6 @@ CASES = [
     Case({"T": 5, "H": 33}, {"x": "bf16", "v": "bf16", "dt_device": "f32", "out": "bf16"}, positive=("dt_device",)),
     Case({"T": 8, "H": 64}, {"x": "f16", "v": "f16", "out": "f16", "rows": "i32"}, {"dt": 0.25}, rows=3),
 ]
+
+
+DOMAIN = Domain(positive=("dt_device",), attrs={"dt": (-0.1, 0.25, 0.0)}, tokens={})

@@ -1,6 +1,7 @@
 """Reference of `gate_residual`: float64, the formula of vivace/ops/gate_residual.h."""
 import numpy as np
 
+from tests.differential.domain import Domain, entries, nearest, rows_of_table
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -12,7 +13,9 @@ def _sum(x, residual=None, bias=None, table=None, gate=None, ada_row=None, dt=No
     if table is not None:
         y = y + of(table)[np.arange(T) % len(table)]
     if gate is not None:
-        y = y * of(gate)[np.minimum(np.arange(T), len(gate) - 1) if ada_row is None else ada_row.astype(int)]
+        at = np.minimum(np.arange(T), len(gate) - 1) if ada_row is None else ada_row.astype(int)
+        held = (at >= 0) & (at < len(gate))
+        y = np.where(held[:, None], y * of(gate)[np.where(held, at, 0)], np.nan)
     y = y * of(alpha) * (1.0 if dt is None else of(dt)[0])
     return y if residual is None else y + of(residual)
 
@@ -40,6 +43,8 @@ CASES = [
     Case({"T": 7, "H": 1000}, {"x": "bf16", "residual": "bf16", "out": "bf16"}),
     Case({"T": 5, "H": 96, "R": 5}, {"x": "f16", "residual": "f16", "gate": "f16", "out": "f16"}),
     Case({"T": 6, "H": 200, "R": 2}, {"x": "bf16", "residual": "bf16", "gate": "bf16", "ada_row": "i32", "out": "bf16"}, ranges={"ada_row": (0, 2)}),
+    *[Case({"T": 9, "H": h, "R": 2}, {"x": t, **more, "gate": t, "ada_row": "i32", "out": t}, attrs, values={"ada_row": np.array([0, 2, 1, -1, 10**6, -2**31, 2**31 - 1, 1, 0])},
+           note="some rows of the table do not exist") for h, t, more, attrs in ((96, "bf16", {"residual": "bf16"}, {}), (50, "f32", {}, {"act": "silu"}))],
     Case({"T": 4, "H": 257, "R": 1}, {"x": "f32", "residual": "f32", "bias": "f32", "gate": "f32", "out": "f32"}),
     Case({"T": 9, "H": 72, "P": 4}, {"x": "f16", "bias": "f16", "table": "f16", "out": "f16"}),
     Case({"T": 5, "H": 32}, {"x": "f32", "residual": "f32", "dt": "f32", "out": "f32"}, {"alpha": -0.1}, positive=("dt",)),
@@ -48,3 +53,13 @@ CASES = [
     Case({"T": 3, "H": 50}, {"x": "f32", "bias": "f32", "out": "f32"}, {"act": "silu"}),
     Case({"T": 0, "H": 64}, {"x": "bf16", "out": "bf16"}),
 ]
+
+
+def fit(d):
+    d.needs("ada_row", "gate")
+    rows_of_table(d)
+    if d.has("gate") and not d.has("ada_row") and d.chance(0.3):
+        d.dims["R"] = max(1, d.dims["T"] - 1)
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: {"ada_row": entries(rng, d.dims["T"], 0, d.dims["R"])}, positive=("dt",), attrs={"alpha": (-0.1, 0.0, 3.0)}, sizes={"P": (1, 2, 3, 16, 37, 256)}, tokens={"gate": nearest, "table": lambda tokens, rows: tokens % rows}, indices=("ada_row",))

@@ -1,6 +1,7 @@
 """Reference of `gated_delta`: float64, one token and head at a time."""
 import numpy as np
 
+from tests.differential.domain import Domain, offsets_of
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -101,3 +102,57 @@ CASES = [
     Case(shape(40, 1, 1, 64, 32), ports("bf16"), {"normalize": True}, values={"state": between, "k": alike}, distributions=("normal", "zero"),
          note="a state whose second half of bits tells"),
 ]
+
+
+def fit(d):
+    sequence_rows(d)
+    d.heads("Hv", "Hk", most=32)
+    if d.chance(0.7):
+        d.dims["Dv"] = d.dims["D"]
+
+
+def sequence_rows(d):
+    """Sequences of a call and their rows of state; with `rows`, those of valid tokens."""
+    if not d.has("offsets"):
+        d.dims["N"] = 1
+    d.dims["N"] = min(d.dims["N"], 64)
+    d.dims["E"] = d.dims["N"] + 1
+    if not d.has("slot"):
+        d.at_least("S", d.dims["N"])
+
+
+def sequence_contents(d, rng):
+    """Offsets that rise, slots that no two sequences share, some of which do not exist."""
+    N, S, T = d.dims["E"] - 1 if d.has("offsets") else 1, d.dims["S"], d.dims["T"]
+    out = {"offsets": offsets_of(rng, N, T, whole=rng.random() < 0.7), "fresh": rng.integers(0, 2, N) * rng.integers(-3, 4, N)}
+    slot = np.full(N, -1)
+    some = rng.permutation(N)[:S]
+    slot[some] = rng.permutation(S)[: len(some)]
+    if rng.random() < 0.3:
+        slot = np.where(rng.random(N) < 0.2, rng.choice([-1, S]), slot)
+    return out | {"slot": slot}
+
+
+def outside(case):
+    """Tokens that no sequence has: their rows of `out` stay as they are."""
+    T, rows = case.dims["T"], case.rows
+    valid = T if rows is None else min(max(rows, 0), T)
+    left = np.ones(T, bool)
+    offsets = case.values.get("offsets")
+    N = 1 if "offsets" not in case.dtypes else len(offsets) - 1
+    for _, first, past, *_ in sequences(valid, offsets if "offsets" in case.dtypes else None, np.zeros(N), None, 1):
+        left[first:past] = False
+    return left
+
+
+def left_alone(port, case):
+    return outside(case) if port == "out" else None
+
+
+def contents(d, rng):
+    """Keys that are not normalised are of length at most 1."""
+    return sequence_contents(d, rng) | ({} if d.attr("normalize") else {"k": short(rng, (d.dims["T"], d.dims["Hk"], d.dims["D"]))})
+
+
+DOMAIN = Domain(fit=fit, contents=contents, ranges={"decay": (-1.0, 0.0), "beta": (0.0, 1.0)}, attrs={"scale": (0.5, 0.1)}, distributions=("normal", "normal", "tiny", "edges", "zero"),
+                work=lambda d: d.dims["T"] * (d.dims["Hv"] * d.dims["D"] * d.dims["Dv"] * 2 + 12000), sizes={"N": (1, 2, 3, 4, 9), "D": (16, 24, 32, 64, 64, 96, 128, 128, 256, 40)})

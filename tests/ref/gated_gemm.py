@@ -1,6 +1,8 @@
 """Reference of `gated_gemm`: float64, the formula of vivace/ops/gated_gemm.h."""
 import numpy as np
 
+from tests.differential import products
+from tests.differential.domain import Domain
 from tests.ref.act_mul import activate
 from tests.ref.common import Case, rounding, round_to
 from tests.ref.gemm import operands, scales, sum_error
@@ -60,11 +62,12 @@ CASES = [
            values={"w_row_scale": lambda rng, shape: np.where(np.arange(shape[0]) % 2, 2.0**-118, 2.0**-4), "out_scale": 1.5 * 2.0**-128}, distributions=("normal", "tiny"),
            note="a scale whose reciprocal is no normal number") for t in (61, 150)],
     Case({"T": 2100, "N": 272, "K": 64}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, distributions=("normal",)),
+    Case({"T": 1000, "N": 1025, "K": 48}, {"x": "bf16", "w": "bf16", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, distributions=("normal",), note="tiles of 144 tokens and an odd number of columns"),
     Case({"T": 2100, "N": 272, "K": 64}, {"x": "e4m3", "w": "e4m3", "w_scale": "f32", "out": "e4m3", "out_scale": "f32", "rows": "i32"}, {"act": "gelu_tanh"},
          positive=("w_scale", "out_scale"), rows=2050, distributions=("normal",)),
     Case({"T": 200, "N": 80, "K": 320}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "bias": "bf16", "out": "bf16"}, {"act": "silu"}, positive=("w_row_scale",), distributions=("normal",), note="weights widened in prefill"),
     Case({"T": 70, "N": 48, "K": 64}, {"x": "bf16", "w": "e4m3", "w_row_scale": "f32", "out": "bf16", "rows": "i32"}, {"act": "gelu_tanh"}, positive=("w_row_scale",), rows=61, distributions=("normal", "tiny")),
-    # Quantised weights, few tokens: widened in registers. Then many.
+    # Quantized weights, few tokens: widened in registers. Then many.
     *[Case({"T": t, "N": 50, "K": 576}, {"x": "bf16", "w": q, "out": "bf16"}, {"quant": quant}, distributions=("normal",)) for q, quant, t in
       (("q4_0", "f32", 1), ("q4_1", "q8", 3), ("q5_0", "f32", 2), ("q5_1", "f32", 9), ("q8_0", "q8", 12))],
     *[Case({"T": t, "N": 18, "K": 2304}, {"x": "bf16", "w": q, "out": "bf16"}, {"act": "gelu_tanh", "quant": quant}, distributions=("normal",)) for q, quant, t in (("q5_k", "f32", 5), ("q6_k", "q8", 2))],
@@ -73,6 +76,8 @@ CASES = [
            positive=("w_block_scale", "w_scale"), shapes={"w_block_scale": (140, k // 16)}, rows=t) for t, k in ((8, 4096), (40, 544))],
     Case({"T": 6, "N": 37, "K": 288}, {"x": "bf16", "w": "i4", "w_block_scale": "f16", "w_block_zero": "i8", "out": "e4m3", "out_scale": "f32"}, distributions=("normal",), positive=("w_block_scale", "out_scale"),
          ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (74, 3), "w_block_zero": (74, 3)}),
+    Case({"T": 5, "N": 20, "K": 160}, {"x": "e4m3", "w": "i4", "x_block_scale": "f32", "w_block_scale": "bf16", "w_block_zero": "i8", "out": "bf16"}, distributions=("normal",), positive=("x_block_scale", "w_block_scale"),
+         ranges={"w_block_zero": (-8, 8)}, shapes={"w_block_scale": (40, 3), "w_block_zero": (40, 3)}, note="x's scales hold for what zero points take off too"),
     Case({"T": 9, "N": 50, "K": 260}, {"x": "e4m3", "w": "e4m3", "x_block_scale": "f32", "w_block_scale": "f32", "out": "bf16"}, distributions=("normal",), positive=("x_block_scale", "w_block_scale"),
          shapes={"w_block_scale": (100, 3)}),
     Case({"T": 5, "N": 20, "K": 130}, {"x": "f16", "w": "i8", "w_row_scale": "f32", "out": "f16"}, distributions=("normal",), positive=("w_row_scale",), ranges={"w": (-128, 128)}),
@@ -88,3 +93,15 @@ CASES = [
     Case({"T": 500, "N": 4160, "K": 256}, {"x": "bf16", "w": "q4_0", "out": "e4m3", "out_scale": "f32"}, {"act": "gelu_tanh"}, distributions=("normal",), positive=("out_scale",)),
     Case({"T": 0, "N": 8, "K": 32}, {"x": "f32", "w": "f32", "out": "f32"}),
 ]
+
+
+def fit(d):
+    products.weights(d, "w", act="quant", rows=2 * d.dims["N"])
+    products.e4m3_out(d)
+    if d.dtypes["x"] == d.dtypes["w"] == "e4m3" and d.chance(0.4):
+        d.attrs["fast_accum"] = True
+    else:
+        d.attrs.pop("fast_accum", None)
+
+
+DOMAIN = Domain(fit=fit, contents=products.contents, work=lambda d: 2 * products.work(d), positive=products.POSITIVE, attrs={"alpha": (0.25, 2.0, -1.0)}, distributions=("normal", "normal", "tiny", "edges", "zero"), weight=3, tokens={})

@@ -1,6 +1,7 @@
 """Reference of `gated_mlp`: the references of gemm and act_mul, put together as vivace/ops/gated_mlp.h says."""
 import numpy as np
 
+from tests.differential.domain import block_of, Domain
 from tests.ref import act_mul
 from tests.ref.common import Case, Inputs, rounding
 
@@ -9,7 +10,7 @@ _BLOCK = 32  # activations that share a q8 scale
 
 
 def _mode(quant, w):
-    """A weight that is not block-quantised takes f32 activations."""
+    """A weight that is not block-quantized takes f32 activations."""
     return {"act": quant if w.startswith("q") else "f32"}
 
 
@@ -90,7 +91,23 @@ CASES = [
     case(2, 256, 256, 24, "f32", ("q5_k", "q6_k", "q4_k"), scratch="f16"),
     case(2, 256, 256, 24, "f32", ("q6_k", "q4_k", "q5_k")),
     case(2, 64, 64, 24, "f32", ("q4_1", "q8_0", "q4_0")),
-    case(2, 64, 64, 24, "bf16", ("bf16", "bf16", "q8_0"), {"quant": "q8"}, note="plain and block-quantised weights in one block"),
+    case(2, 64, 64, 24, "bf16", ("bf16", "bf16", "q8_0"), {"quant": "q8"}, note="plain and block-quantized weights in one block"),
     case(6, 64, 96, 64, "f32", ("f32", "f32", "f32"), rows=2),
     case(0, 64, 96, 64, "f32", ("f32", "f32", "f32")),
 ]
+
+
+def fit(d):
+    for w, k in (("w_gate", "H"), ("w_up", "H"), ("w_down", "M")):
+        d.multiple(k, block_of(d.dtypes[w]))
+        if d.attr("quant") == "q8":
+            d.multiple(k, 32) if block_of(d.dtypes[w]) == 1 and False else None
+    d.dims["H"] = -(-d.dims["H"] // max(block_of(d.dtypes["w_gate"]), block_of(d.dtypes["w_up"]))) * max(block_of(d.dtypes["w_gate"]), block_of(d.dtypes["w_up"]))
+
+
+def contents(d, rng):
+    """Weights are small, as a model's are."""
+    return {w: rng.uniform(-0.25, 0.25, shape) for w, shape in (("w_gate", (d.dims["M"], d.dims["H"])), ("w_up", (d.dims["M"], d.dims["H"])), ("w_down", (d.dims["N"], d.dims["M"])))}
+
+
+DOMAIN = Domain(fit=fit, contents=contents, work=lambda d: 12 * d.dims["T"] * d.dims["M"] * (2 * d.dims["H"] + d.dims["N"]), distributions=("normal", "tiny", "zero"), tokens={}, weight=2)

@@ -1,6 +1,8 @@
 """Reference of `gemm_rms_rows`: the references of gemm and rms_rows, one after the other, as vivace/ops/gemm_rms_rows.h says."""
 import numpy as np
 
+from tests.differential import products
+from tests.differential.domain import Domain, nearest, rows_of_table
 from tests.ref import rms_rows
 from tests.ref.common import Case, Inputs
 
@@ -63,3 +65,13 @@ CASES = [
     case(70, 96, 264, "bf16", ("residual", "scale"), Q=1, distributions=("normal",), note="more tokens than the one kernel takes"),
     case(0, 32, 64, "bf16"),
 ]
+
+
+def fit(d):
+    products.weights(d, "w")
+    d.at_most_one("weight", "scale")
+    rows_of_table(d)
+    rows_of_table(d, "Q")
+
+
+DOMAIN = Domain(fit=fit, work=products.work, positive=products.POSITIVE, distributions=("normal", "tiny"), weight=2, tokens={"gate": nearest, "scale": nearest})

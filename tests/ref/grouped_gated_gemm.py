@@ -1,6 +1,8 @@
 """Reference of `grouped_gated_gemm`: the references of grouped_gemm and act_mul, one after the other."""
 import numpy as np
 
+from tests.differential import products
+from tests.differential.domain import Domain, offsets_of
 from tests.ref import act_mul, gated_mlp, gemm, grouped_gemm
 from tests.ref.common import Case, Inputs, rounding
 
@@ -50,3 +52,17 @@ CASES = [
     *[case(7, 3, 32, 64, [0, 1, 5, 7], "f32", q, {"quant": quant}) for q in gemm.BLOCKS32 for quant in ("f32", "q8")],
     *[case(7, 3, 32, 256, [0, 1, 5, 7], "bf16", q) for q in gemm.K_QUANTS],
 ]
+
+
+def fit(d):
+    grouped_gemm.rows_of_groups(d)
+    products.weights(d, "w", act="quant")
+
+
+def contents(d, rng):
+    """Offsets begin at 0: which rows of none below the last offset hold what is left open."""
+    held = d.dims["A"] if rng.random() < 0.6 else int(rng.integers(0, d.dims["A"] + 1))
+    return {"offsets": offsets_of(rng, d.dims["E"], held), "w": rng.uniform(-0.25, 0.25, (d.dims["E"], 2 * d.dims["N"], d.dims["K"]))}
+
+
+DOMAIN = Domain(fit=fit, contents=contents, work=lambda d: 16 * d.dims["A"] * d.dims["N"] * d.dims["K"], distributions=("normal", "tiny", "zero"))

@@ -1,7 +1,9 @@
 """Reference of `kv_append`: which rows of the cache change, and to what."""
 import numpy as np
 
-from tests.ref.common import Case, round_to
+from tests.differential import slots
+from tests.differential.domain import Domain, HEADS
+from tests.ref.common import Case, nearer, round_to
 
 
 def cache_rows(cache, pos, slot, page_table=None):
@@ -34,6 +36,23 @@ def append(cache, new, pos, slot, page_table, dtype, layout="nhd"):
 def ref(k, v, pos, k_cache, v_cache, slot=None, page_table=None, *, layout="nhd", dtypes):
     return {"k_cache": append(k_cache, k, pos, slot, page_table, dtypes["k_cache"], layout),
             "v_cache": append(v_cache, v, pos, slot, page_table, dtypes["v_cache"], layout)}
+
+
+def chosen(port, got, want, inputs):
+    return of_either(got, want, inputs[port[0]], inputs, inputs.case.dtypes[port])
+
+
+def of_either(got, want, new, inputs, dtype):
+    """A cache in which, where several tokens have one place, each element is the nearest to what came of theirs."""
+    layout = inputs.attrs.get("layout", "nhd")
+    want = want.copy()
+    rows, came = places_first(want, layout), places_first(got, layout)
+    held, block, place = cache_rows(rows, inputs["pos"], inputs.get("slot"), inputs.get("page_table"))
+    _, which, count = np.unique(block * rows.shape[1] + place, return_inverse=True, return_counts=True)
+    for t in np.flatnonzero(held & (count[which] > 1)):
+        at = block[t], place[t]
+        rows[at] = nearer(came[at], rows[at], round_to(new[t], dtype))
+    return want
 
 
 def bound(port, value, dtype, inputs):
@@ -75,3 +94,37 @@ CASES = [
          values={**distinct(2, 8), "page_table": np.array([[3, 1], [0, 2]])}, note="pages of heads"),
     Case(heads(2, 8, T=0, D=16, B=1), {k: "f16" if d == "bf16" else d for k, d in _PORTS.items()}, values=distinct(1, 8)),
 ]
+
+
+def fit(d):
+    """Axes of caches are named after nhd: with hnd L counts heads and Hc places."""
+    slots.fit(d, ragged=False)
+    d.dims["Hkv"] = d.pick(HEADS)
+    d.dims["L"], d.dims["Hc"] = (d.dims["Hkv"], d.dims["L"]) if d.attr("layout") == "hnd" else (d.dims["L"], d.dims["Hkv"])
+
+
+def contents(d, rng):
+    return distinct_rows(d, rng, slots.contents(d, rng, "Hc" if d.attr("layout") == "hnd" else "L"))
+
+
+def distinct_rows(d, rng, values):
+    """Of tokens that name one row of the cache all but the first name none: either may remain. Pages are no two slots'."""
+    hnd = d.attr("layout") == "hnd"
+    blocks, places = d.dims["B"], d.dims["Hc" if hnd else "L"]
+    pos = values["pos"]
+    slot = values["slot"] if d.has("slot") else np.zeros_like(pos)
+    if d.has("page_table"):
+        table = values["page_table"]
+        held = (slot >= 0) & (slot < table.shape[0]) & (pos >= 0) & (pos < table.shape[1] * places)
+        block, place = table[np.where(held, slot, 0), np.where(held, pos, 0) // places], pos % places
+        held &= (block >= 0) & (block < blocks)
+    else:
+        block, place, held = slot, pos, (slot >= 0) & (slot < blocks) & (pos >= 0) & (pos < places)
+    rows = np.where(held, block * places + place, -1 - np.arange(len(pos)))
+    first = np.zeros(len(pos), bool)
+    first[np.unique(rows, return_index=True)[1]] = True
+    values["pos"] = np.where(first, pos, -1)
+    return values
+
+
+DOMAIN = Domain(fit=fit, contents=contents, indices=("pos", "slot", "page_table"))

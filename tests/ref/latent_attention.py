@@ -1,6 +1,8 @@
 """Reference of `latent_attention`: float64, that of attention over each run of places."""
 import numpy as np
 
+from tests.differential import slots
+from tests.differential.domain import Domain, nearest
 from tests.ref.attention import slots_of, visible
 from tests.ref.common import Case, round_to, rounding
 
@@ -29,7 +31,7 @@ def ref(q, cache, pos=None, slot=None, length=None, page_table=None, *, mask="ca
 def bound(port, value, dtype, inputs):
     """As for attention: a score is off by (E/16 + 10) half-units of its terms' sizes; sums over places and weights
     rounded to a 16-bit type add theirs, of the largest value."""
-    q, cache = inputs["q"], inputs["cache"]
+    q, cache = inputs["q"], np.nan_to_num(inputs["cache"])  # NaN: places that nobody sees
     if not q.size:
         return rounding(value, dtype)
     E, L = q.shape[-1], cache.shape[1] * (inputs["page_table"].shape[1] if "page_table" in inputs else 1)
@@ -61,3 +63,14 @@ CASES = [
     Case(shape(0, 16, 2, 1, 64, 32), ports("f32"), SCALE),
     Case(shape(2, 20, 2, 1, 640, 512), ports("f32"), SCALE, distributions=("normal",), note="longer rows than tensor cores take"),
 ]
+
+
+def fit(d):
+    d.dims["C"], d.dims["E"] = d.pick(((512, 576), (512, 576), (64, 96), (128, 160), (32, 64), (512, 640), (7, 9)))
+    d.attrs["scale"] = d.pick((192**-0.5, 0.1))
+    slots.fit(d)
+
+
+DOMAIN = Domain(fit=fit, contents=slots.contents, unread=lambda d, values: {"cache": slots.unseen_rows(d, values)}, attrs={"scale": (0.1,)},
+                sizes={"N": (1, 1, 2, 3, 5, 16), "Hq": (1, 2, 3, 8, 16, 20, 64, 128), "E": (96,), "C": (64,)}, work=lambda d: d.dims["T"] * d.dims["Hq"] * slots.places_of(d) * d.dims["E"] / 4,
+                distributions=("normal", "tiny", "edges"), never=("scale default",), tokens={"pos": nearest}, indices=("pos", "slot", "length", "page_table"))

@@ -1,6 +1,7 @@
 """Reference of `merge_states`: float64, the formula of vivace/ops/merge_states.h."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -55,3 +56,15 @@ CASES = [
     Case({"T": 3, "N": 0, "Hq": 2, "Dv": 16}, ports("bf16", v2="bf16", s2="f32"), ranges={"s2": (-3, 3)}, note="the one state alone"),
     Case({"T": 0, "N": 2, "Hq": 2, "Dv": 8}, ports("f32"), ranges={"s": (0, 1)}),
 ]
+
+
+def contents(d, rng):
+    out = {}
+    for port, shape in (("s", ("T", "N", "Hq")), ("s2", ("T", "Hq"))):
+        s = rng.choice([1.0, 4.0, 80.0]) * rng.standard_normal([d.dims.get(k, 1) for k in shape])
+        s[rng.random(s.shape) < 0.2] = -np.inf
+        out[port] = s
+    return out
+
+
+DOMAIN = Domain(fit=lambda d: d.together("v2", "s2"), contents=contents, sizes={"N": (1, 1, 2, 3, 8, 9, 40)})

@@ -1,6 +1,7 @@
 """Reference of `moe_combine`: float64."""
 import numpy as np
 
+from tests.differential.domain import Domain, entries
 from tests.ref.common import Case, round_to, rounding
 
 
@@ -29,3 +30,6 @@ CASES = [
     Case({"T": 1, "K": 13, "N": 264}, {"y": "bf16", "place": "i32", "weights": "f32", "residual": "bf16", "out": "bf16"}, ranges={"place": (0, 13)}, note="eight choices, four and one"),
     Case({"T": 0, "K": 2, "N": 8}, {"y": "f32", "place": "i32", "weights": "f32", "out": "f32"}),
 ]
+
+
+DOMAIN = Domain(contents=lambda d, rng: {"place": entries(rng, d.dims["T"] * d.dims["K"], 0, d.dims["T"] * d.dims["K"])}, sizes={"K": (1, 2, 3, 4, 6, 8, 13)}, tokens={}, indices=("place",))

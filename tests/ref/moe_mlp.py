@@ -1,6 +1,7 @@
 """Reference of `moe_mlp`: gated_mlp's reference for each chosen expert, weighted as moe_route says."""
 import numpy as np
 
+from tests.differential.domain import block_of, Domain
 from tests.ref import gated_mlp, moe_route
 from tests.ref.common import Case, Inputs, round_to, rounding
 
@@ -87,3 +88,18 @@ CASES = [
     case(1, 4, 2, 64, 64, 32, "f16", ("f16", "f16", "f16", "f16"), rows=0),
     case(0, 4, 2, 64, 32, 64, "f32", ("f32", "f32", "f32", "f32")),
 ]
+
+
+def fit(d):
+    d.dims["E"] = min(d.dims["E"], 16)
+    d.dims["K"] = min(d.dims["K"], d.dims["E"])
+    d.multiple("H", max(block_of(d.dtypes[w]) for w in ("router", "w_gate", "w_up")))
+    d.multiple("M", block_of(d.dtypes["w_down"]))
+
+
+def contents(d, rng):
+    E, H, M, N = (d.dims[k] for k in "EHMN")
+    return {"router": distinct(rng, (E, H))} | {w: rng.uniform(-0.25, 0.25, shape) for w, shape in (("w_gate", (E, M, H)), ("w_up", (E, M, H)), ("w_down", (E, N, M)))}
+
+
+DOMAIN = Domain(fit=fit, contents=contents, sizes={"K": (1, 2, 2, 3, 4, 8)}, distributions=("normal",), work=lambda d: 16 * d.dims["E"] * d.dims["T"] * d.dims["M"] * (2 * d.dims["H"] + d.dims["N"]), weight=2)

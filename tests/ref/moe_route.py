@@ -1,6 +1,7 @@
 """Reference of `moe_route`: float64 weights; the choice and the order are exact."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, rounding, round_to
 
 WHOLE = ("place",)  # a choice's place depends on all other choices
@@ -49,3 +50,11 @@ CASES = [
     Case({"T": 1, "E": 6, "K": 3}, ports("f32", rows="i32"), rows=0, note="no token of one"),
     Case({"T": 0, "E": 4, "K": 2}, ports("f32")),
 ]
+
+
+def fit(d):
+    d.dims["K"] = min(d.dims["K"], d.dims["E"])
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: {"logits": rng.integers(0, 3, (d.dims["T"], d.dims["E"])).astype(np.float64)} if rng.random() < 0.3 else {},
+                sizes={"K": (1, 2, 3, 4, 5, 6, 8, 16, 32, 33), "E": (1, 2, 3, 6, 8, 16, 40, 60, 64, 128, 130, 256, 2000)})

@@ -1,6 +1,7 @@
 """Reference of `norm`: float64, the formula of vivace/ops/norm.h line by line."""
 import numpy as np
 
+from tests.differential.domain import Domain, entries, nearest, rows_of_table
 from tests.ref.common import E4M3_MAX, Case, round_to, rounding
 
 
@@ -46,8 +47,6 @@ def bound(port, value, dtype, inputs):
     1e-5 of the terms: sums of H <= 1000 in 16 parts are off by at most 63 * 2^-24 of the mean size,
     which enters through the mean and half through the root; the other dozen operations by 2^-24 each.
     """
-    if port == "row_scale":
-        return 1e-5 * np.abs(value) + 1e-38
     if port == "residual":
         terms = np.abs(inputs["residual"]) + np.abs(inputs["x"]) * _ada(inputs, "gate", 1.0)
         return 1e-6 * terms + rounding(value, dtype)
@@ -59,6 +58,8 @@ def bound(port, value, dtype, inputs):
     terms = (h + (h.mean(-1, keepdims=True) if inputs.attrs.get("kind") == "layer" else 0.0)) / spread
     terms = terms * (sizes.get("weight", 1.0) + inputs.attrs.get("weight_plus_one", 0)) + sizes.get("bias", 0)
     terms = terms * (1 + _ada(inputs, "scale", 0.0)) + _ada(inputs, "shift", 0.0)
+    if port == "row_scale":  # the row's largest is as far off as an element may be
+        return 1e-5 * terms.max(-1) / E4M3_MAX + 1e-38
     if "out_scale" in inputs:
         terms = terms / inputs["out_scale"][0]
     elif dtype == "e4m3":
@@ -113,3 +114,19 @@ CASES = [
     Case({"T": 2, "H": 1}, {"x": "f32", "out": "f32"}),
     Case({"T": 2, "H": 33}, {"x": "f16", "weight": "f16", "bias": "f16", "out": "f32"}, {"kind": "layer"}),
 ]
+
+
+def fit_rows(d):
+    d.needs("gate", "residual")
+    d.needs("bias", "weight")
+    if d.attr("weight_plus_one") and not d.has("weight"):
+        d.attrs.pop("weight_plus_one")
+    rows_of_table(d)
+
+
+def fit(d):
+    fit_rows(d)
+    d.quantized_out(("out_scale", "row_scale"))
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: {"ada_row": entries(rng, d.dims["T"], 0, d.dims["R"])}, positive=("out_scale",), attrs={"eps": (1e-5, 1e-12, 1e-3)}, weight=3, tokens={"gate": nearest, "scale": nearest, "shift": nearest}, indices=("ada_row",))

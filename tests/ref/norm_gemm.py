@@ -1,6 +1,8 @@
 """Reference of `norm_gemm`: the references of norm and gemm or gated_gemm, one after the other, as vivace/ops/norm_gemm.h says."""
 import numpy as np
 
+from tests.differential import products
+from tests.differential.domain import Domain, entries, nearest, rows_of_table
 from tests.ref import norm
 from tests.ref.common import Case, Inputs
 
@@ -71,7 +73,7 @@ def bound(port, value, dtype, inputs):
     return error + module.bound("out", value, dtype, product)
 
 
-def fit(dims, case):
+def derived_dims(dims, case):
     """Dims whose M is what the case's N asks for."""
     return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1)}
 
@@ -83,7 +85,7 @@ def case(T, N, K, x, w, attrs=None, *, ports=(), normed=None, out=None, R=None, 
     dtypes = {"x": x, "w": w, "normed": normed or x, "out": out or x} | {p: kinds[p] for p in ports}
     dims = {"T": T, "N": N, "K": K} | ({"R": R} if R else {})
     positive = tuple(p for p in ("w_scale", "w_row_scale", "w_block_scale", "normed_scale", "out_scale") if p in ports)
-    return Case(fit(dims, Case(dims, dtypes, attrs)), dtypes, attrs, positive=positive, **{"distributions": ("normal", "tiny", "zero"), **options})
+    return Case(derived_dims(dims, Case(dims, dtypes, attrs)), dtypes, attrs, positive=positive, **{"distributions": ("normal", "tiny", "zero"), **options})
 
 
 CASES = [
@@ -113,3 +115,29 @@ CASES = [
       for s in ("f32", "bf16", "f16")],
     case(0, 8, 64, "f32", "f32"),
 ]
+
+
+def projection(d):
+    """Rows of w, and what a gated product asks for."""
+    gated = d.attr("gated")
+    d.dims["M"] = d.dims["N"] * (2 if gated else 1)
+    if gated:
+        d.drop("residual")
+        if d.attr("epilogue") == "none":
+            d.attrs["epilogue"] = d.pick(("silu", "gelu_tanh", "gelu_erf", "relu", "relu2"))
+
+
+def fit(d):
+    projection(d)
+    products.weights(d, "w", x="normed", rows=d.dims["M"])
+    products.e4m3_out(d)
+    if d.dtypes["out"] == "e4m3":
+        d.drop("residual")
+    d.quantized_out(("normed_scale",), "normed")
+    if d.attr("weight_plus_one") and not d.has("weight"):
+        d.attrs.pop("weight_plus_one")
+    rows_of_table(d)
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: products.contents(d, rng) | {"ada_row": entries(rng, d.dims["T"], 0, d.dims["R"])}, positive=(*products.POSITIVE, "normed_scale"), attrs={"eps": (1e-5, 1e-3)},
+                work=lambda d: 2 * d.dims["T"] * d.dims["M"] * d.dims["K"], distributions=("normal", "tiny", "zero"), weight=2, never=("residual=e4m3",), tokens={"scale": nearest, "shift": nearest})

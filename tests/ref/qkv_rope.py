@@ -1,23 +1,39 @@
 """Reference of `qkv_rope`: float64, the formula of vivace/ops/qkv_rope.h."""
 import numpy as np
 
+from tests.differential import slots
+from tests.differential.domain import Domain
 from tests.ref.common import Case, rounding, round_to
-from tests.ref.kv_append import HND, append, cache_rows, distinct, heads, places_first
+from tests.ref.kv_append import HND, append, cache_rows, distinct, distinct_rows, heads, of_either, places_first
 from tests.ref.rope import frequencies, rotate
+
+
+def keys_and_values(qkv, k_norm=None, pos=None, inv_freq=None, *, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, Hq, D, **_):
+    """As they enter the caches, unrounded."""
+    Hkv = (qkv.shape[1] // D - Hq) // 2
+    heads = qkv.reshape(len(qkv), Hq + 2 * Hkv, D)
+    return prepared(heads[:, Hq : Hq + Hkv], k_norm, inv_freq, pos, style, attn_factor, eps, norm_plus_one), heads[:, Hq + Hkv :]
+
+
+def prepared(x, weight, inv_freq, pos, style, attn_factor, eps, norm_plus_one):
+    if weight is not None:
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (weight + (1 if norm_plus_one else 0))
+    return x if inv_freq is None else rotate(x, inv_freq, pos, style, attn_factor)
+
+
+def chosen(port, got, want, inputs):
+    if port not in ("k_cache", "v_cache"):
+        return want
+    k, v = keys_and_values(**inputs, **inputs.attrs, Hq=inputs.case.dims["Hq"], D=inputs.case.dims["D"])
+    return of_either(got, want, k if port == "k_cache" else v, inputs, inputs.case.dtypes[port])
 
 
 def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_norm=None, k_norm=None, page_table=None, *,
         style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, layout="nhd", dtypes, dims):
-    Hq, Hkv, D = dims["Hq"], dims["Hkv"], dims["D"]
-    heads = qkv.reshape(len(qkv), Hq + 2 * Hkv, D)
-
-    def prepare(x, weight):
-        if weight is not None:
-            x = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * (weight + (1 if norm_plus_one else 0))
-        return x if inv_freq is None else rotate(x, inv_freq, pos, style, attn_factor)
-
-    k, v = prepare(heads[:, Hq : Hq + Hkv], k_norm), heads[:, Hq + Hkv :]
-    written = {"q": round_to(prepare(heads[:, :Hq], q_norm), dtypes["q"])}
+    Hq, D = dims["Hq"], dims["D"]
+    how = {"style": style, "attn_factor": attn_factor, "eps": eps, "norm_plus_one": norm_plus_one}
+    k, v = keys_and_values(qkv, k_norm, pos, inv_freq, **how, Hq=Hq, D=D)
+    written = {"q": round_to(prepared(qkv[:, : Hq * D].reshape(len(qkv), Hq, D), q_norm, inv_freq, pos, **how), dtypes["q"])}
     for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
         if cache is None:
             written[f"{name}_out"] = round_to(new, dtypes[f"{name}_out"])
@@ -29,12 +45,15 @@ def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_n
 def bound(port, value, dtype, inputs):
     """A rotation keeps a pair's length, so that a head's largest value measures its terms: 3e-6 of it
     covers the roundings of the norm (a sum of D <= 128 squares), of sine and cosine, and of the rotation.
+    Below f32's range these are halves of 2^-149 each: of x times the root, twice of that times the weight, of two
+    products and of the factor; the first grows with the weight.
 
     Rows of the caches that the call does not name stay as they were, to the bit; so does v.
     """
     if port in ("v_out", "v_cache"):
         return np.zeros_like(value)
-    allowed = 3e-6 * np.abs(value).max(-1, keepdims=True, initial=0) + rounding(value, dtype)
+    norm = inputs.get("q_norm" if port == "q" else "k_norm", np.zeros(1))
+    allowed = 3e-6 * np.abs(value).max(-1, keepdims=True, initial=0) + rounding(value, dtype) + 2.0**-149 * (4 + np.abs(norm).max(initial=0))
     if port == "k_cache":
         layout = inputs.attrs.get("layout", "nhd")
         rows = places_first(value, layout)
@@ -88,3 +107,37 @@ CASES = [
          values={**_FREQ, **distinct(5, 82, first=-1), "page_table": np.array([[4, 1], [0, 9], [8, 2], [3, 7]])}, note="many tokens, pages of heads; some places do not exist"),
     Case(cached(6, T=0, B=1), _CACHED, values={**_FREQ, **distinct(1, 6)}),
 ]
+
+
+def fit(d):
+    if d.has("k_cache") if d.chance(0.7) else d.chance(0.5):
+        d.add("k_cache", "v_cache")
+        d.drop("k_out", "v_out")
+    else:
+        d.drop("k_cache", "v_cache", "slot", "page_table")
+        d.add("k_out", "v_out")
+    if d.has("k_cache") or d.has("inv_freq"):
+        d.add("pos")
+    heads_and_rotation(d)
+    if d.attr("norm_plus_one") and not (d.has("q_norm") or d.has("k_norm")):
+        d.attrs.pop("norm_plus_one")
+
+
+def heads_and_rotation(d):
+    d.heads()
+    d.dims["D"] = min(d.dims["D"], 512)
+    d.dims["R"] = d.pick((d.dims["D"] // 2, d.dims["D"] // 2, max(d.dims["D"] // 4, 1), max(1, d.dims["D"] // 2 - 1), 8 if d.dims["D"] >= 16 else 1))
+    if d.has("k_cache"):
+        slots.fit(d, ragged=False)
+        d.dims["L"], d.dims["Hc"] = (d.dims["Hkv"], d.dims["L"]) if d.attr("layout") == "hnd" else (d.dims["L"], d.dims["Hkv"])
+        d.shapes["qkv"] = (d.dims["T"], (d.dims["Hq"] + 2 * d.dims["Hkv"]) * d.dims["D"])
+
+
+def contents(d, rng):
+    out = {"inv_freq": frequencies(rng, (d.dims["R"],))} if d.has("inv_freq") else {}
+    if d.has("k_cache"):
+        return out | distinct_rows(d, rng, slots.contents(d, rng, "Hc" if d.attr("layout") == "hnd" else "L"))
+    return out | {"pos": rng.integers(0, 2048, d.dims["T"])}
+
+
+DOMAIN = Domain(fit=fit, contents=contents, attrs={"attn_factor": (1.1, 0.7), "eps": (1e-5,)}, sizes={"R": (8,)}, weight=2, indices=("slot", "page_table"))

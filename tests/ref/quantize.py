@@ -1,6 +1,7 @@
 """Reference of `quantize`: f32 divisions and one rounding, so that every code is exact."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import E4M3_MAX, Case, round_to
 
 BLOCK = 128
@@ -26,7 +27,7 @@ def ref(x, out_scale=None, amax=None, *, dtypes):
         s = written["row_scale"][:, None]
     else:
         padded = np.pad(np.abs(x), ((0, 0), (0, -H % BLOCK)))
-        written["block_scale"] = scale(padded.reshape(T, -1, BLOCK).max(-1, initial=0))
+        written["block_scale"] = scale(padded.reshape(T, padded.shape[1] // BLOCK, BLOCK).max(-1, initial=0))
         s = np.repeat(written["block_scale"], BLOCK, 1)[:, :H]
     q = x / s
     written["out"] = np.clip(np.rint(q), -127, 127).astype(np.int64) if top == 127 else round_to(q.astype(np.float64), "e4m3")
@@ -50,3 +51,11 @@ CASES = [
     Case({"T": 0, "H": 64}, {"x": "f32", "out": "e4m3", "row_scale": "f32"}),
     Case({"T": 2, "H": 20000}, {"x": "bf16", "out": "e4m3", "row_scale": "f32"}, note="longer than registers hold"),
 ]
+
+
+def fit(d):
+    d.one_of("out_scale", "amax", "row_scale", "block_scale")
+    (d.add if d.has("amax") else d.drop)("tensor_scale")
+
+
+DOMAIN = Domain(fit=fit, contents=lambda d, rng: {"amax": [float(np.float32(rng.choice([0.0, 3.7, 1e-30, 500.0])))]}, positive=("out_scale",), weight=2)

@@ -1,6 +1,7 @@
 """Reference of `quantize_tensor`: that of quantize with the largest magnitude."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref import quantize
 from tests.ref.common import Case
 
@@ -27,3 +28,6 @@ CASES = [
     Case({"T": 5, "H": 77}, {"x": "f32", "out": "i8", "rows": "i32", **_PORTS}, rows=3),
     Case({"T": 8, "H": 64}, {"x": "f16", "out": "e4m3", "rows": "i32", **_PORTS}, rows=5),
 ]
+
+
+DOMAIN = Domain()

@@ -1,6 +1,7 @@
 """Reference of `repeat_heads`: a copy."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import DISTRIBUTIONS, Case
 
 
@@ -25,3 +26,6 @@ CASES += [
     case(9, 2, 4, 32, "bf16", rows=6),
     case(0, 2, 4, 32, "bf16"),
 ]
+
+
+DOMAIN = Domain(fit=lambda d: d.heads(), distributions=(*DISTRIBUTIONS, "nonfinite"), tokens={})

@@ -1,11 +1,12 @@
 """Reference of `resize_pad`: weights as matrices, float64; levels as the integers that they are."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to, rounding
 
 
 def scaled(H, W, OH, OW):
-    """Lines and columns of the picture."""
+    """Lines and columns of the image."""
     ratio = max(W / OW, H / OH)
     return min(max(int(H / ratio), 1), OH), min(max(int(W / ratio), 1), OW)
 
@@ -83,7 +84,7 @@ SIZES = {
     "shrinks, wider than high": (2, 48, 64, 3, 22, 22),
     "grows, higher than wide, one channel": (1, 13, 7, 1, 40, 56),
     "as it is": (2, 19, 19, 3, 19, 19),
-    "odd sizes, a picture that is not square, four channels": (1, 61, 37, 4, 17, 45),
+    "odd sizes, an image that is not square, four channels": (1, 61, 37, 4, 17, 45),
 }
 CASES = [case(*size, out, filter, note=what) for what, size in SIZES.items() for filter in ("triangle", "linear") for out in ("u8", "f32", "bf16", "f16")]
 CASES += [case(*size, out, filter, note=what) for what, size, out in (
@@ -95,3 +96,14 @@ CASES += [case(*size, out, filter, note=what) for what, size, out in (
     ("a frame of a camera", (1, 120, 160, 3, 84, 84), "bf16"),
 ) for filter in ("triangle", "linear")]
 CASES += [case(0, 8, 8, 3, 4, 4, "u8"), case(3, 9, 6, 3, 5, 5, "f32", "linear", rows=2), case(3, 9, 6, 3, 5, 5, "u8", rows=5, note="a count beyond T")]
+
+
+def fit(d):
+    if d.attr("filter") == "triangle":
+        for a, b in (("H", "OH"), ("W", "OW")):
+            d.at_least("OH", 1)
+        if max(d.dims["H"] / d.dims["OH"], d.dims["W"] / d.dims["OW"]) > 100:
+            d.dims["OH"], d.dims["OW"] = max(1, -(-d.dims["H"] // 100)), max(1, -(-d.dims["W"] // 100))
+
+
+DOMAIN = Domain(fit=fit, ranges={"x": (0, 256)}, distributions=("normal",), sizes={"T": (1, 1, 2, 3), "C": (1, 2, 3, 3, 4)}, work=lambda d: d.dims["T"] * d.dims["C"] * d.dims["H"] * d.dims["W"] * (d.dims["OW"] + d.dims["OH"]) / 8)

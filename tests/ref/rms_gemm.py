@@ -1,6 +1,8 @@
 """Reference of `rms_gemm`: the references of rms_scale and gemm or gated_gemm, one after the other, as vivace/ops/rms_gemm.h says."""
 import numpy as np
 
+from tests.differential import products
+from tests.differential.domain import Domain
 from tests.ref import rms_scale
 from tests.ref.common import Case, Inputs
 
@@ -47,7 +49,7 @@ def bound(port, value, dtype, inputs):
     return own + error
 
 
-def fit(dims, case):
+def derived_dims(dims, case):
     """Dims whose M and S are what N, K and the case ask for."""
     return dims | {"M": dims["N"] * (2 if case.attrs.get("gated") else 1), "S": -(-dims["K"] // 8)}
 
@@ -55,7 +57,7 @@ def fit(dims, case):
 def case(T, N, K, x, attrs=None, ports=(), *, w=None, out=None, **options):
     kinds = {"bias": "f32", "x_scale": "f32", "w_scale": "f32", "w_row_scale": "f32", "out_scale": "f32", "rows": "i32"} | options.pop("kinds", {})
     dtypes = {"x": x, "squares": "f32", "w": w or x, "row_scale": "f32", "out": out or x} | {p: kinds[p] for p in ports}
-    dims = fit({"T": T, "N": N, "K": K}, Case({}, {}, attrs or {}))
+    dims = derived_dims({"T": T, "N": N, "K": K}, Case({}, {}, attrs or {}))
     positive = tuple(p for p in ports if p.endswith("scale"))
     return Case(dims, dtypes, attrs or {}, positive=positive, ranges={"squares": (0.5, 40.0)}, **{"distributions": ("normal", "tiny"), **options})
 
@@ -81,3 +83,17 @@ CASES = [
     case(70, 40, 136, "bf16", None, (), distributions=("normal",), note="more tokens than the one kernel takes"),
     case(0, 8, 64, "bf16"),
 ]
+
+
+def shape_of_rows(d):
+    d.dims |= derived_dims(d.dims, Case({}, {}, d.attrs))
+
+
+def fit_draft(d):
+    shape_of_rows(d)
+    if d.attr("gated") and d.attr("epilogue") == "none":
+        d.attrs["epilogue"] = d.pick(("silu", "gelu_tanh", "gelu_erf", "relu", "relu2"))
+    products.e4m3_out(d)
+
+
+DOMAIN = Domain(fit=fit_draft, positive=products.POSITIVE, ranges={"squares": (0.5, 40.0)}, attrs={"eps": (1e-5, 1e-3)}, work=lambda d: 2 * d.dims["T"] * d.dims["M"] * d.dims["K"], distributions=("normal", "tiny"), weight=2, tokens={})

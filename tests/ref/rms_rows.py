@@ -1,6 +1,7 @@
 """Reference of `rms_rows`: float64, the formula of vivace/ops/rms_rows.h."""
 import numpy as np
 
+from tests.differential.domain import Domain, nearest, rows_of_table
 from tests.ref.common import Case, round_to, rounding
 
 COLUMNS = 8
@@ -48,3 +49,11 @@ CASES = [
     case(5, 200, "f16", weight="f16"),
     case(0, 64, "f32"),
 ]
+
+
+def fit(d):
+    d.at_most_one("weight", "scale")
+    rows_of_table(d)
+
+
+DOMAIN = Domain(fit=fit, tokens={"scale": nearest})

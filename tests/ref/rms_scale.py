@@ -1,6 +1,7 @@
 """Reference of `rms_scale`: float64, the formula of vivace/ops/rms_scale.h."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to
 
 
@@ -27,3 +28,12 @@ CASES = [
     case(3, 128, ranges={}, distributions=("zero",)),
     case(0, 4),
 ]
+
+
+def fit(d):
+    d.attrs.pop("columns", None)
+    if d.chance(0.6):
+        d.attrs["columns"] = float(8 * d.dims["S"] - d.pick((0, 1, 4, 7)))
+
+
+DOMAIN = Domain(fit=fit, ranges={"squares": (0.0, 40.0)}, attrs={"eps": (1e-5, 1e-3), "columns": (0.0,)}, sizes={"S": (1, 2, 13, 32, 68, 72, 128, 144, 260, 512, 1024)}, tokens={})

@@ -1,6 +1,7 @@
 """Reference of `rope`: float64 around an angle that is rounded to f32, as vivace/ops/rope.h says."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, rounding, round_to
 
 
@@ -41,3 +42,15 @@ CASES = [
     Case({"T": 6, "N": 2, "D": 32, "R": 16}, {"x": "f32", "inv_freq": "f32", "pos": "i32", "out": "f32", "rows": "i32"}, ranges=_POS, values=_FREQ, rows=2),
     Case({"T": 0, "N": 2, "D": 32, "R": 16}, {"x": "f32", "inv_freq": "f32", "pos": "i32", "out": "f32"}, ranges=_POS, values=_FREQ),
 ]
+
+
+def fit(d):
+    d.dims["D"] = min(d.dims["D"], 512)
+    d.dims["R"] = d.pick((d.dims["D"] // 2, d.dims["D"] // 2, max(d.dims["D"] // 4, 1), max(1, d.dims["D"] // 2 - 1)))
+
+
+def contents(d, rng):
+    return {"inv_freq": frequencies(rng, (d.dims["R"],)), "pos": rng.integers(-5, rng.choice([64, 4096, 131072]), d.dims["T"])}
+
+
+DOMAIN = Domain(fit=fit, contents=contents, attrs={"attn_factor": (1.25, 0.8)}, sizes={"N": (1, 2, 3, 4, 8, 32)}, tokens={})

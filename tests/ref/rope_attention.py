@@ -1,6 +1,8 @@
 """Reference of `rope_attention`: the references of qkv_rope and attention, one after the other, as vivace/ops/rope_attention.h says."""
 import numpy as np
 
+from tests.differential import slots
+from tests.differential.domain import Domain
 from tests.ref import attention, qkv_rope
 from tests.ref.common import Case, Inputs
 from tests.ref.kv_append import HND, heads
@@ -89,5 +91,24 @@ CASES = [
     case(3, 4, 2, 40, 30, "f32", S=3, norms=("f32", "f32"), distributions=("normal", "tiny", "zero"), more=("lse",)),
     case(1, 3, 1, 24, 20, "f32", R=5, cache=None, norms=("f16", "bf16")),
     *(case(t, 8, 2, 128, 200, "bf16", norms=BF, more=("out_scale",), ranges={"out_scale": (0.01, 0.02)}) for t in (1, 3)),
+    # Groups that fill a tile of attention's, and several kv heads: eight heads in one kernel, more in two.
+    case(4, 16, 2, 128, 200, "bf16", S=4, norms=BF),
+    case(3, 32, 2, 64, 16, "f16", S=3, P=10, more=("lse",)),
+    case(3, 2 * 32, 2, 64, 140, "bf16", HND, S=3),
+    case(5, 32, 2, 64, 150, "bf16", S=6, norms=BF, more=("rows",), rows=4),
     case(0, 4, 2, 64, 30, "bf16"),
 ]
+
+
+def fit(d):
+    qkv_rope.heads_and_rotation(d)
+    d.dtypes["out"] = "e4m3" if d.dtypes["out"] == "e4m3" else d.dtypes["qkv"]
+    d.quantized_out(("out_scale",))
+    if d.attr("norm_plus_one") and not (d.has("q_norm") or d.has("k_norm")):
+        d.attrs.pop("norm_plus_one")
+    if d.dtypes["k_cache"] not in ("e4m3", d.dtypes["qkv"]) and d.chance(0.8):
+        d.dtypes["k_cache"] = d.dtypes["qkv"]
+
+
+DOMAIN = Domain(fit=fit, contents=qkv_rope.contents, positive=("out_scale",), attrs={"attn_factor": (1.2,), "eps": (1e-5,), "window": (1, 16, 64, 100), "softcap": (8.0,), "scale": (0.07,)}, sizes={"R": (8,)},
+                distributions=("normal", "normal", "edges", "tiny"), work=lambda d: d.dims["T"] * d.dims["Hq"] * (slots.places_of(d, "Hc" if d.attr("layout") == "hnd" else "L") * d.dims["D"] / 4 + 8000), weight=2)

@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, round_to
 
 f32 = np.float32
@@ -82,8 +83,9 @@ def row_options(t, V, inputs):
     if "counts" in inputs:
         slot = int(inputs["slot"][t]) if "slot" in inputs else 0
         options["counts"] = inputs["counts"][slot] if 0 <= slot < len(inputs["counts"]) else None
-    if "mask" in inputs:
-        words = inputs["mask"][t].astype(np.uint32)
+    row = int(inputs["mask_slot"][t]) if "mask_slot" in inputs else t
+    if "mask" in inputs and 0 <= row < len(inputs["mask"]):
+        words = inputs["mask"][row].astype(np.uint32)
         options["allowed"] = (words[np.arange(V) // 32] >> (np.arange(V) % 32).astype(np.uint32) & 1).astype(bool)
     return options
 
@@ -107,30 +109,33 @@ def bound(port, value, dtype, inputs):
 
 
 @functools.cache
-def scenario(T, V, S, dtype, ports, spread, seed):
+def scenario(T, V, S, dtype, ports, spread, seed, M=3):
     """Values of `ports` with a margin in every row: rows that lack it are redrawn.
 
     Small vocabularies get few levels, so that cuts fall between equal logits.
     """
     rng = np.random.default_rng([T, V, seed])
     out = {"counts": rng.integers(0, 4, (S, V)) * (rng.random((S, V)) < 0.3)}
+    if "mask_slot" in ports:  # else a row has its own mask, and is drawn with it
+        out["mask"] = rng.integers(-(2**31), 2**31, (M, (V + 31) // 32))
     rows = []
     while len(rows) < T:
         row = {
             "logits": round_to(np.round(spread * rng.standard_normal(V) * 4) / 4 if V < 50 else spread * rng.standard_normal(V), dtype),
             "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 1.7]), "top_k": rng.integers(-1, V + 2) if V < 8000 else rng.choice([1, 5, 40, 90, 200, V // 2]), "top_p": rng.choice([0.0, 0.3, 0.8, 0.95, 1.0]),
             "min_p": rng.choice([0.0, 0.02, 0.3]), "seed": rng.integers(-(2**63), 2**63), "step": rng.integers(0, 2**31),
-            "slot": rng.integers(-1, S + 1), "repetition": rng.choice([1.0, 1.3, 0.8]), "presence": rng.choice([0.0, 0.5]),
+            "slot": rng.integers(-1, S + 1), "mask_slot": rng.integers(-1, M + 1), "repetition": rng.choice([1.0, 1.3, 0.8]), "presence": rng.choice([0.0, 0.5]),
             "frequency": rng.choice([0.0, 0.25]), "mask": rng.integers(-(2**31), 2**31, (V + 31) // 32),
         }
+        row = {k: v for k, v in row.items() if k not in out}
         row = {k: round_to(v, "f32") if k in ("temperature", "top_p", "min_p", "repetition", "presence", "frequency") else v for k, v in row.items()}
         one = {k: np.asarray(row[k])[None] for k in ports if k in row} | {k: out[k] for k in ports if k in out}
         if decide(row["logits"], **row_options(0, V, one))[1]:
             rows.append(row)
-    return out | {k: np.stack([r[k] for r in rows]) for k in rows[0]}
+    return {k: np.stack([r[k] for r in rows]) for k in rows[0]} | out
 
 
-_DTYPE = {"top_k": "i32", "seed": "i64", "step": "i32", "counts": "i32", "slot": "i32", "mask": "i32"}
+_DTYPE = {"top_k": "i32", "seed": "i64", "step": "i32", "counts": "i32", "slot": "i32", "mask": "i32", "mask_slot": "i32"}
 
 
 def case(T, V, dtype, ports, *, S=1, spread=2.0, seed=0, **options):
@@ -139,7 +144,7 @@ def case(T, V, dtype, ports, *, S=1, spread=2.0, seed=0, **options):
         return lambda rng, shape: scenario(T, V, S, dtype, ports, spread, seed)[port]
     dtypes = {"logits": dtype, "token": "i32"} | {p: _DTYPE.get(p, "f32") for p in ports}
     values = {p: value(p) for p in ("logits", *ports) if p != "logprob"} | options.pop("values", {})
-    dims = {"T": T, "V": V} | ({"S": S} if "counts" in ports else {})
+    dims = {"T": T, "V": V} | ({"S": S} if "counts" in ports else {}) | ({"M": 3 if "mask_slot" in ports else T} if "mask" in ports else {})
     if "rows" in options:
         dtypes["rows"] = "i32"
     return Case(dims, dtypes, values=values, **options)
@@ -162,6 +167,9 @@ CASES = [
     case(9, 640, "f32", (*_DRAW, "top_k", "top_p", "min_p", "logprob"), seed=2),
     case(9, 301, "bf16", (*_DRAW, "counts", "slot", "repetition", "presence", "frequency", "mask", "logprob"), S=3),
     case(16, 97, "f32", (*_DRAW, "top_k", "top_p", "min_p", "counts", "slot", "repetition", "presence", "frequency", "mask"), S=2, seed=3),
+    case(11, 300, "f32", (*_DRAW, "top_k", "mask", "mask_slot", "logprob"), seed=11, note="some rows of a table, some rows without"),
+    case(7, 9003, "bf16", (*_DRAW, "top_p", "mask", "mask_slot"), spread=3, seed=12),
+    case(6, 130, "f32", ("mask", "mask_slot"), seed=13, note="greedy, and masked"),
     case(200, 12, "f32", (*_DRAW, "top_k"), spread=0.3, note="few tokens, each as likely: one too many or too few shows"),
     case(200, 12, "bf16", (*_DRAW, "top_p"), spread=0.3),
     case(200, 12, "f32", (*_DRAW, "counts", "slot", "repetition", "presence", "frequency"), S=6, spread=0.5),
@@ -179,3 +187,20 @@ CASES = [
     case(12, 9000, "f32", (*_DRAW, "top_k", "top_p", "min_p"), spread=3, seed=10, note="more rows than larger blocks are for"),
     case(0, 64, "f32", (), values={"logits": np.zeros((0, 64))}),
 ]
+
+
+def fit(d):
+    for port in ("slot", "repetition", "presence", "frequency"):
+        d.needs(port, "counts")
+    d.needs("mask_slot", "mask")
+    if d.has("mask") and not d.has("mask_slot"):
+        d.dims["M"] = d.dims["T"]
+
+
+def contents(d, rng):
+    """Rows where no rounding decides."""
+    free = tuple(p for p in ("logprob", "temperature", "top_k", "top_p", "min_p", "seed", "step", "counts", "slot", "repetition", "presence", "frequency", "mask", "mask_slot") if d.has(p))
+    return scenario.__wrapped__(d.dims["T"], d.dims["V"], d.dims.get("S", 1), d.dtypes["logits"], free, float(rng.choice([0.3, 2.0, 4.0])), int(rng.integers(1 << 30)), d.dims.get("M", 1))
+
+
+DOMAIN = Domain(fit=fit, contents=contents, work=lambda d: d.dims["T"] * (d.dims["V"] * 12 + 20000), weight=2)

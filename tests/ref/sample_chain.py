@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case
 from tests.ref.sample import MARGIN, philox4x32_10
 
@@ -55,9 +56,9 @@ def bound(port, value, dtype, inputs):
 
 
 @functools.cache
-def scenario(T, N, V, noise, with_noise_ports):
+def scenario(T, N, V, noise, seeds=True, seed=0, steps=None):
     """Rows whose draft was drawn near the target; a few drafts name tokens that do not exist."""
-    rng = np.random.default_rng([T, N, V])
+    rng, steps = np.random.default_rng([T, N, V] + ([seed] if seed else [])), seeds if steps is None else steps
 
     def softmax(x):
         e = np.exp(x - x.max(-1, keepdims=True))
@@ -68,7 +69,7 @@ def scenario(T, N, V, noise, with_noise_ports):
         logits = 2 * rng.standard_normal((N + 1, V))
         q = softmax(logits[:N] + noise * rng.standard_normal((N, V)))
         row = {"draft": np.array([rng.choice(V, p=x / x.sum()) for x in q], np.int64).reshape(N), "draft_probs": q, "probs": softmax(logits),
-               "seed": rng.integers(-(2**63), 2**63) if with_noise_ports else 0, "step": rng.integers(0, 2**31) if with_noise_ports else 0}
+               "seed": rng.integers(-(2**63), 2**63) if seeds else 0, "step": rng.integers(0, 2**31) if steps else 0}
         if len(rows) % 5 == 4 and N:
             row["draft"][-1] = rng.choice([-1, V])
         if decide(row["draft"], q, row["probs"], row["seed"], row["step"])[2]:
@@ -92,7 +93,14 @@ CASES = [
     case(11, 5, 1001, 1.5, note="most drafts are rejected somewhere"),
     case(6, 1, 7, 0.0, noise_ports=False, note="draft and target agree: nothing is rejected"),
     case(3, 40, 33, 0.05, note="more drafts than a warp has lanes"),
-    case(3, 2, 9001, 0.5, note="a row that several blocks of threads share"),
+    case(3, 2, 9001, 0.5, note="a row that several thread blocks share"),
     case(7, 2, 64, 0.5, rows=3),
     Case({"T": 0, "N": 2, "V": 9}, {"draft": "i32", "draft_probs": "f32", "probs": "f32", "tokens": "i32", "accepted": "i32"}, values=_EMPTY),
 ]
+
+
+def contents(d, rng):
+    return scenario.__wrapped__(d.dims["T"], d.dims["N"], d.dims["V"], float(rng.choice([0.0, 0.3, 1.5])), d.has("seed"), 1 + int(rng.integers(1 << 30)), d.has("step"))
+
+
+DOMAIN = Domain(contents=contents, sizes={"N": (1, 2, 3, 5, 8, 40)}, work=lambda d: d.dims["T"] * (d.dims["N"] + 2) * (d.dims["V"] * 12 + 20000))

@@ -1,6 +1,8 @@
 """Reference of `scaled_attention`: that of attention, in float64, of what codes times scales are."""
 import numpy as np
 
+from tests.differential import slots
+from tests.differential.domain import Domain, nearest
 from tests.ref.attention import ref as attention
 from tests.ref.attention import slots_of, stale
 from tests.ref.common import Case, rounding
@@ -47,6 +49,15 @@ def ports(out, **more):
     return {"q": "e4m3", "k": "e4m3", "v": "e4m3", "out": out, **more}
 
 
+def unseen(pos, window):
+    """Keys or values of one slot that are NaN where no token sees them."""
+    def given(rng, shape):
+        x, j = rng.standard_normal(shape), np.arange(shape[1])
+        x[:, ~np.any([(j <= p) & (j > p - window) for p in pos], 0)] = np.nan
+        return x
+    return given
+
+
 SCALES = {"q_scale": "f32", "k_scale": "f32", "v_scale": "f32"}
 CASES = [
     Case(shape(150, 150, 4, 2, 128), ports("bf16", lse="f32", **SCALES), positive=tuple(SCALES), distributions=("normal", "tiny"), note="a prompt"),
@@ -60,6 +71,18 @@ CASES = [
          values={"slot": np.repeat([2, 0, -1, 1], [50, 30, 5, 55]), "pos": np.concatenate([np.arange(250, 300), np.arange(30), np.arange(5), np.arange(100, 155)]), "length": np.array([20, 155, 300])},
          distributions=("normal", "edges"), note="prompts of three slots in pages"),
     Case(shape(70, 300, 3, 1, 128), ports("bf16", lse="f32", q_scale="f32"), {"mask": "full"}, values={"q_scale": np.array([1.5, 0.0, -1.0])}, distributions=("normal", "large"), note="a scale of 0: the mean of the values"),
+    *(Case(shape(T, 300, 4, 2, D), ports("bf16", pos="i32", lse="f32"), {"window": 8}, values={"pos": np.array(pos), "k": unseen(pos, 8), "v": unseen(pos, 8)}, distributions=("normal",), note="what lies between windows is no number")
+      for T, D, pos in ((4, 64, [20, 290, 150, 151]), (150, 128, [*range(75), *range(225, 300)]))),
     Case(shape(3, 40, 2, 2, 48), ports("bf16", lse="f32"), distributions=("normal",)),
     Case(shape(0, 16, 2, 2, 64), ports("f16"), distributions=("normal",)),
 ]
+
+
+def fit(d):
+    d.dims["D"] = d.pick((16, 32, 48, 64, 64, 64, 128, 128, 128, 128, 256))
+    d.heads()
+    slots.fit(d)
+
+
+DOMAIN = Domain(fit=fit, contents=slots.contents, unread=lambda d, values: {p: slots.unseen_rows(d, values) for p in ("k", "v")}, positive=("q_scale", "k_scale", "v_scale"),
+                attrs={"window": (1, 8, 33, 100, 200), "scale": (0.2, 0.05)}, distributions=("normal", "tiny", "edges"), work=lambda d: d.dims["T"] * d.dims["Hq"] * (slots.places_of(d) * d.dims["D"] / 4 + 4000), weight=2, tokens={"pos": nearest}, indices=("pos", "slot", "length", "page_table"))

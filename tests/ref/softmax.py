@@ -1,6 +1,7 @@
 """Reference of `softmax`: float64, the formula of vivace/ops/softmax.h."""
 import numpy as np
 
+from tests.differential.domain import Domain
 from tests.ref.common import Case, rounding, round_to
 
 
@@ -39,3 +40,16 @@ CASES = [
     Case({"T": 6, "H": 64}, {"x": "f32", "out": "f32", "rows": "i32"}, rows=2),
     Case({"T": 0, "H": 64}, {"x": "f32", "out": "f32"}),
 ]
+
+
+def contents(d, rng):
+    """Now and then masked elements, and rows of nothing else."""
+    if rng.random() < 0.7:
+        return {}
+    x = rng.standard_normal((d.dims["T"], d.dims["H"]))
+    x[rng.random(x.shape) < 0.3] = -np.inf
+    x[rng.random(len(x)) < 0.2] = -np.inf
+    return {"x": x}
+
+
+DOMAIN = Domain(contents=contents, attrs={"scale": (0.125, 3.0)}, tokens={})

@@ -1,13 +1,14 @@
 """Reference of `spread_offsets`: the formula."""
 import numpy as np
 
+from tests.differential.domain import counts_that_sum, Domain, offsets_of
 from tests.ref.common import Case
 
 WHOLE = ("slot", "pos")  # a token is known by its place among all
 
 
-def ref(offsets, k_offsets=None, length=None, *, dtypes, dims):
-    t = np.arange(dims["T"] if "rows" not in dtypes else 21)
+def ref(offsets, k_offsets=None, length=None, *, dtypes, valid):
+    t = np.arange(valid)
     s = np.searchsorted(offsets, t, side="right") - 1
     inside = (s >= 0) & (s < len(offsets) - 1)
     s = np.where(inside, s, 0)
@@ -35,3 +36,19 @@ CASES = [
     Case({"T": 5, "R": 1}, OUT, values={"offsets": np.array([0])}, note="no slots"),
     Case({"T": 0, "R": 2}, OUT | {"count": "i32"}, values={"offsets": np.array([0, 0])}),
 ]
+
+
+def fit(d):
+    d.at_most_one("k_offsets", "length")
+    d.dims["R"] = max(d.dims["R"], 1)
+    d.dims["S"] = d.dims["R"] - 1
+    if d.dims["S"] == 0:
+        d.drop("length")
+
+
+def contents(d, rng):
+    S, T = d.dims["R"] - 1, d.dims["T"]
+    return {"offsets": offsets_of(rng, S, T, whole=rng.random() < 0.5), "k_offsets": np.concatenate([[0], np.cumsum(counts_that_sum(rng, S, 300))]), "length": rng.integers(0, 500, S)}
+
+
+DOMAIN = Domain(fit=fit, contents=contents, sizes={"R": (1, 2, 3, 4, 6, 9, 33, 65, 129, 300)})

@@ -2,12 +2,12 @@
 
 A weight is [N, K], row-major; a product maps activations [T, K] to [T, N].
 
-    act="f32"  y = x @ dequantised(w).T, every multiply and add in float64.
+    act="f32"  y = x @ dequantized(w).T, every multiply and add in float64.
     act="q8"   x is cut along K in blocks of 32 and rounded to int8 (`quantize_rows`); each block's
                product is an exact integer; block results are scaled and added over K in float64.
-               Weights that are not block-quantised use the "f32" product in this mode too.
+               Weights that are not block-quantized use the "f32" product in this mode too.
 
-Written from the format's definition and not from the `gguf` package's dequantiser, so that the two
+Written from the format's definition and not from the `gguf` package's dequantizer, so that the two
 can be compared (test_reference.py does).
 """
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Dense:
 
 
 class Blocks:
-    """A block-quantised weight: value[n, k] = d[n, k/32] * (code[n, k] - zero) + m[n, k/32]."""
+    """A block-quantized weight: value[n, k] = d[n, k/32] * (code[n, k] - zero) + m[n, k/32]."""
 
     def __init__(self, codes: np.ndarray, d: np.ndarray, m: np.ndarray | None, zero: int):
         # codes [N, B, 32] integers; d, m [N, B] float32 widened from f16; zero is 8 for Q4_0, else 0.
@@ -67,7 +67,7 @@ class Blocks:
         self._dense: np.ndarray | None = None     # [N, K] float64, for "f32"
 
     def rows(self, ids) -> np.ndarray:
-        """Dequantised rows in float64, [len(ids), K]."""
+        """Dequantized rows in float64, [len(ids), K]."""
         v = (self._codes[ids].astype(np.float64) - self.zero) * self.d.T[ids][:, :, None]
         if self.m is not None:
             v += self.m.T[ids][:, :, None]

@@ -2,7 +2,7 @@
 
     python -m tests.reference.make_tiny_ggufs              # needs gguf, numpy, safetensors
 
-The matrices are block-quantised by the `gguf` package, so these files exercise a reader's block formats,
+The matrices are block-quantized by the `gguf` package, so these files exercise a reader's block formats,
 its GGUF metadata, llama's permuted q/k rows (interleaved rope), `rope_freqs.weight` and tied heads.
 <name>.expected.safetensors holds, from the NumPy reference in float64:
     prompt_ids [24] i32, and for each act mode in (f32, q8):

@@ -55,9 +55,14 @@ def strings(count: int, seed: int):
         yield one(rng.randrange(7))
 
 
+MARKER = "<|turn|>"  # a user's own piece of one SentencePiece model: to that library it is one in every text, here a name
+
+
 def compare(name, ours, theirs, count, seed) -> tuple[int, str]:
     wrong, first = 0, ""
     for s in strings(count, seed):
+        if name == "spm_plain":
+            s = s.replace(MARKER, MARKER[1:])
         a, b = ours(s), theirs(s)
         if a != b:
             wrong += 1

@@ -1,8 +1,10 @@
-"""pi0.5, and pi0-FAST up to its first code, in float64 NumPy, from the papers and the golden data alone; no code of the engine.
+"""pi0.5, pi0 and pi0-FAST in float64 NumPy, from the papers and the golden data alone; no code of the engine.
 
-`Rounded` rounds every value between ops to bf16 and, with eight=True, what enters products to e4m3 with a scale a row, as
-the engine's plans say: the error that such a plan must make, to which the engine's own is held.
+`Rounded` rounds every value between ops to bf16 and, with eight=True, what enters products of vision and language model to
+e4m3 with a scale a row, as the engine's plans say: the error that such a plan must make, to which the engine's own is held.
 """
+import copy
+
 import numpy as np
 from ml_dtypes import bfloat16, float8_e4m3fn
 
@@ -19,17 +21,27 @@ class Exact:
     def weight(self, w):
         return w
 
+    def in_expert(self):
+        """Of the action expert's products."""
+        return self
+
 
 class Rounded(Exact):
-    def __init__(self, eight=False):
-        self.eight = eight
+    """rng: roundings of the same size to grids drawn by it, so that each draw errs by its own."""
+
+    def __init__(self, eight=False, rng=None):
+        self.eight, self.rng = eight, rng
+
+    def _grid(self):
+        return np.float32(self.rng.uniform(1, 2) if self.rng else 1)
 
     def value(self, x):
-        return np.asarray(x, np.float32).astype(bfloat16).astype(np.float64)
+        grid = self._grid()
+        return (np.asarray(x, np.float32) * grid).astype(bfloat16).astype(np.float64) / np.float64(grid)
 
     def _codes(self, x):
         x = np.asarray(x, np.float32)
-        scale = np.abs(x).max(-1, keepdims=True) / np.float32(448)
+        scale = np.abs(x).max(-1, keepdims=True) / np.float32(448) * self._grid()
         scale[scale == 0] = 1
         return (x / scale).astype(float8_e4m3fn).astype(np.float64) * scale.astype(np.float64)
 
@@ -38,6 +50,9 @@ class Rounded(Exact):
 
     def weight(self, w):
         return self._codes(self.value(w)) if self.eight else self.value(w)
+
+    def in_expert(self):
+        return Rounded(rng=self.rng)
 
 
 def gelu(x):
@@ -65,10 +80,13 @@ def attend(q, k, v):
 
 
 class Policy:
-    """weights: name -> array, without the leading "model."; heads: of vision, of text; head_dim: of text."""
+    """weights: name -> array; heads: of vision, of text; head_dim: of text."""
 
     def __init__(self, weights, heads=(2, 8), head_dim=16, arithmetic=None):
-        self.w = {k: v.astype(np.float64) for k, v in weights.items()}
+        self.w = {k.removeprefix("model."): v.astype(np.float64) for k, v in weights.items()}
+        embed = "paligemma_with_expert.paligemma.model.language_model.embed_tokens.weight"
+        if embed in self.w:
+            self.w.setdefault("paligemma_with_expert.paligemma.lm_head.weight", self.w[embed])
         self.a = arithmetic or Exact()
         self.heads, self.head_dim = heads, head_dim
         self.paligemma, self.expert = "paligemma_with_expert.paligemma.model.", "paligemma_with_expert.gemma_expert.model."
@@ -84,10 +102,12 @@ class Policy:
         return act(y) if act else y
 
     def vision(self, pictures):
-        """u8 [V, 224, 224, 3] -> [V * 256, H] in the language model's width."""
-        a, at = self.a, self.paligemma + "vision_tower.vision_model."
-        x = (pictures.astype(np.float64) / 255 * 2 - 1).reshape(-1, 16, 14, 16, 14, 3).transpose(0, 1, 3, 5, 2, 4).reshape(-1, 588)
-        n = len(pictures)
+        """u8 [V, side, side, 3] -> [V * tokens, H] in the language model's width."""
+        a, at = self.a, self.paligemma + "vision_tower."
+        at += "vision_model." if at + "vision_model.post_layernorm.weight" in self.w else ""
+        p = self.w[at + "embeddings.patch_embedding.weight"].shape[-1]
+        n, k = len(pictures), pictures.shape[1] // p
+        x = (pictures.astype(np.float64) / 255 * 2 - 1).reshape(n, k, p, k, p, 3).transpose(0, 1, 3, 5, 2, 4).reshape(-1, 3 * p * p)
         h = self.product(a.value(x), at + "embeddings.patch_embedding", True, plus=np.tile(a.value(self.w[at + "embeddings.position_embedding.weight"]), (n, 1)))
         layers = 1 + max(int(k.split("encoder.layers.")[1].split(".")[0]) for k in self.w if "encoder.layers." in k)
 
@@ -98,8 +118,8 @@ class Policy:
         for i in range(layers):
             p = f"{at}encoder.layers.{i}."
             y = norm(h, p + "layer_norm1")
-            q, k, v = (self.product(y, f"{p}self_attn.{t}_proj", True).reshape(n, 256, self.heads[0], -1) for t in "qkv")
-            mixed = a.value(np.concatenate([attend(*each) for each in zip(q, k, v)])).reshape(n * 256, -1)
+            qkv = [self.product(y, f"{p}self_attn.{t}_proj", True).reshape(n, k * k, self.heads[0], -1) for t in "qkv"]
+            mixed = a.value(np.concatenate([attend(*each) for each in zip(*qkv)])).reshape(n * k * k, -1)
             h = self.product(mixed, p + "self_attn.out_proj", True, plus=h)
             y = norm(h, p + "layer_norm2")
             h = self.product(self.product(y, p + "mlp.fc1", True, gelu), p + "mlp.fc2", True, plus=h)
@@ -136,33 +156,82 @@ class Policy:
         last = self._rms(self.prefix(pictures, tokens)[1][-1]) * (1 + self.w[self.paligemma + "language_model.norm.weight"])
         return self.a.enters(self.a.value(last)) @ self.a.weight(self.w["paligemma_with_expert.paligemma.lm_head.weight"]).T
 
-    def velocity(self, x, t, cache):
-        a = self.a
-        half = self.w["time_mlp_in.weight"].shape[0] // 2
-        angle = 2 * np.pi * t / (4e-3 * (4.0 / 4e-3) ** (np.arange(half) / (half - 1)))
-        time = np.concatenate([np.sin(angle), np.cos(angle)])
-        condition = self.exact(self.exact(time, "time_mlp_in", silu), "time_mlp_out", silu)
-        h = a.value(self.exact(x, "action_in_proj"))
-        pos = len(cache[0][0]) + np.arange(len(x))
+    def velocity(self, x, t, cache, state=None):
+        """[T, D] of actions at the times t, of one or of each; `state`: of pi0."""
+        own = copy.copy(self)
+        own.a = self.a.in_expert()
+        return own._velocity(x, np.full(len(x), t) if np.ndim(t) == 0 else t, cache, state)
 
-        def ada(h, name):
-            scale, shift, gate = np.split(a.value(self.exact(condition, name + ".dense")), 3)
+    def _suffix(self, x, time, state):
+        """Rows that enter the expert."""
+        a = self.a
+        h = a.value(self.exact(x, "action_in_proj"))
+        if "time_mlp_in.weight" in self.w:
+            return h
+        w, width = a.value(self.w["action_time_mlp_in.weight"]), h.shape[1]
+        mixed = a.value(silu(h @ w[:, :width].T + time @ w[:, width:].T + self.w["action_time_mlp_in.bias"]))
+        h = a.value(mixed @ a.value(self.w["action_time_mlp_out.weight"]).T + self.w["action_time_mlp_out.bias"])
+        return np.concatenate([a.value(self.exact(np.asarray(state, np.float64)[None], "state_proj")), h])
+
+    def _velocity(self, x, t, cache, state):
+        a, adaptive = self.a, "time_mlp_in.weight" in self.w
+        half = (self.w["time_mlp_in.weight"].shape[0] if adaptive else self.w["action_time_mlp_out.weight"].shape[0]) // 2
+        angle = 2 * np.pi * t[:, None] / (4e-3 * (4.0 / 4e-3) ** (np.arange(half) / (half - 1)))
+        time = np.concatenate([np.sin(angle), np.cos(angle)], 1)
+        condition = self.exact(self.exact(time, "time_mlp_in", silu), "time_mlp_out", silu) if adaptive else None
+        h = self._suffix(x, time, state)
+        pos = len(cache[0][0]) + np.arange(len(h))
+
+        def norm(h, name):
+            """(normed rows, the gate of what follows)"""
+            if not adaptive:
+                return self._rms(h) * (1 + self.w[name + ".weight"]), 1.0
+            scale, shift, gate = np.split(a.value(self.exact(condition, name + ".dense")), 3, 1)
             return self._rms(h) * (1 + scale) + shift, gate
 
         for i, (k0, v0) in enumerate(cache):
             p = f"{self.expert}layers.{i}."
-            y, gate = ada(h, p + "input_layernorm")
+            y, gate = norm(h, p + "input_layernorm")
             q, k, v = self._qkv(a.value(y), p, pos)
-            mixed = a.value(attend(q, np.concatenate([k0, k]), np.concatenate([v0, v]))).reshape(len(x), -1)
-            h = h + gate * self.product(mixed, p + "self_attn.o_proj")
-            y, gate = ada(h, p + "post_attention_layernorm")
-            h = a.value(a.value(h) + gate * self._mlp(a.value(y), p))
-        return a.value(ada(h, self.expert + "norm")[0]) @ a.value(self.w["action_out_proj.weight"]).T + self.w["action_out_proj.bias"]
+            keys, values = np.concatenate([k0, k]), np.concatenate([v0, v])
+            mixed = attend(q, keys, values)
+            if not adaptive:  # the state does not see the actions
+                mixed[:1] = attend(q[:1], keys[:len(k0) + 1], values[:len(k0) + 1])
+            h = a.value(h + gate * self.product(a.value(mixed).reshape(len(h), -1), p + "self_attn.o_proj"))
+            y, gate = norm(h, p + "post_attention_layernorm")
+            h = a.value(h + gate * self._mlp(a.value(y), p))
+        out = a.value(norm(h, self.expert + "norm")[0])[-len(x):]
+        return out @ a.value(self.w["action_out_proj.weight"]).T + self.w["action_out_proj.bias"]
 
-    def actions(self, pictures, tokens, noise, steps):
-        """([velocity of each step], actions)"""
+    def actions(self, pictures, tokens, noise, steps, state=None, action_prefix=None):
+        """([velocity of each step], actions); `action_prefix`: first actions, which are given."""
         (cache, _), x, seen = self.prefix(pictures, tokens), noise.astype(np.float64), []
+        n = 0 if action_prefix is None else len(action_prefix)
+        if n:
+            x[:n] = action_prefix
         for s in range(steps):
-            seen.append(self.velocity(x, 1 - s / steps, cache))
-            x = x - seen[-1] / steps
+            t = np.full(len(x), 1 - s / steps)
+            t[:n] = 0
+            seen.append(self.velocity(x, t, cache, state))
+            x[n:] -= seen[-1][n:] / steps
         return seen, x
+
+    def codes(self, pictures, tokens, count):
+        """pi0-FAST: (greedy tokens, their logits), `count` of them."""
+        head = "paligemma_with_expert.paligemma.lm_head.weight"
+        cache, h = self.prefix(pictures, tokens)
+        pos, out, seen = len(h), [], []
+        last = h[-1:]
+        for _ in range(count):
+            row = self.a.value(self._rms(last) * (1 + self.w[self.paligemma + "language_model.norm.weight"]))
+            seen.append((self.a.enters(row) @ self.a.weight(self.w[head]).T)[0])
+            out.append(int(seen[-1].argmax()))
+            last = self.a.value(self.a.value(self.w[head])[out[-1:]] * np.sqrt(h.shape[1]))
+            for i, (k0, v0) in enumerate(cache):
+                p = f"{self.paligemma}language_model.layers.{i}."
+                q, k, v = self._qkv(self.a.value(self._rms(last) * (1 + self.w[p + "input_layernorm.weight"])), p, np.array([pos]))
+                cache[i] = np.concatenate([k0, k]), np.concatenate([v0, v])
+                last = self.product(self.a.value(attend(q, *cache[i])).reshape(1, -1), p + "self_attn.o_proj", plus=last)
+                last = self._mlp(self.a.value(self._rms(last) * (1 + self.w[p + "post_attention_layernorm.weight"])), p, plus=last)
+            pos += 1
+        return out, seen

@@ -21,7 +21,7 @@ TEST(ChunkRunner, ChunksPassBetweenThreadsWhole) {
   options.horizon = kHorizon;
   options.dims = kDims;
   options.ask_after = 1;
-  options.stale = options.watchdog = 1e9;
+  options.max_action_age = options.watchdog = 1e9;
   auto made = ChunkRunner::make(options);
   ASSERT_TRUE(made.ok()) << made.status().to_string();
   ChunkRunner& runner = **made;
@@ -42,10 +42,10 @@ TEST(ChunkRunner, ChunksPassBetweenThreadsWhole) {
       ++done;
       const ChunkRequest q = questions[static_cast<size_t>(done % 2)];
       if (done % 7 == 0) {
-        runner.fail(q);
+        EXPECT_TRUE(runner.cancel(q).ok());
       } else {
         actions.assign(actions.size(), static_cast<float>(done));
-        EXPECT_TRUE(runner.deliver(q, actions, {}).ok());
+        EXPECT_TRUE(runner.complete(q, actions, {}).ok());
       }
       answered.store(done, std::memory_order_release);
     }
@@ -57,9 +57,9 @@ TEST(ChunkRunner, ChunksPassBetweenThreadsWhole) {
   // A tick lasts as long as the other thread needs to get its turn: chunks arrive while they are of use.
   for (int64_t i = 0; answered.load() < kAnswers && i < 100'000'000; ++i) {
     if (asked.load() != answered.load()) std::this_thread::yield();
-    if (runner.wants(static_cast<double>(i)) && asked.load() == answered.load(std::memory_order_acquire)) {
+    if (runner.needs_inference(static_cast<double>(i)) && asked.load() == answered.load(std::memory_order_acquire)) {
       const int64_t number = asked.load() + 1;
-      ASSERT_TRUE(runner.begin(static_cast<double>(i), &questions[static_cast<size_t>(number % 2)], {}).ok());
+      ASSERT_TRUE(runner.start_request(static_cast<double>(i), &questions[static_cast<size_t>(number % 2)], {}).ok());
       asked.store(number, std::memory_order_release);
     }
     ASSERT_TRUE(runner.next(static_cast<double>(i), action, &tick).ok());

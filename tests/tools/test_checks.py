@@ -27,7 +27,9 @@ CLEAN = {
     "vivace/models/decoder/config.h": '#include "vivace/engine/model.h"\nint layers;  // the same under CUDA\n',
     "tests/ref/scale.py": "# y = k * x, rounded once\ndef ref(x, k):\n    return x * k\n",
     "tests/ref/twice.py": "def ref(x):\n    return x + x\n",
-    "docs/index.md": "# Docs\n\n[README](../README.md), [first](#docs)\n",
+    "docs/index.md": "# Docs\n\n[README](../README.md), [first](#docs), [page](page.md)\n",
+    "docs/page.md": '[2.00 us](../bench/results/cpu/scale.json "p50_us of T=1,H=64 as f32"), in ms\n'
+                    '[0.002](../bench/results/cpu/scale.json "p50_us in ms of T=1,H=64"), a row takes 1 ms <!-- no claim: a goal -->\n',
 }
 
 
@@ -65,6 +67,10 @@ def test_clean_house_passes(house, name):
     assert found(name, house) == []
 
 
+def claim(text, column="p50_us", case="T=1,H=64", suite="scale"):
+    return f'[{text}](../bench/results/cpu/{suite}.json "{column} of {case} as f32")\n'
+
+
 LONG = "int a;\n" * 801
 COPIED = "\n".join(f"int value_{i} = f({i} * seed);" for i in range(21))
 PLANTED = [
@@ -87,7 +93,6 @@ PLANTED = [
     ("op_table", "vivace/ops/ops.def", "OP(scale)\nCOMPOSITE(twice)\nALIAS(a, b)\n", "no op of the table"),
     ("op_table", "vivace/ops/ops.def", "OP(scale_bf16)\nCOMPOSITE(twice)\n", "'bf16' (dtype)"),
     ("op_table", "vivace/ops/ops.def", "OP(scale)\n", "no row of"),
-    ("op_table", "vivace/kernels/norm/norm_sm90.cuh", "\n", "'sm90' (chip)"),
     ("op_table", "vivace/kernels/norm/norm_v2.cuh", "\n", "'v2' (version)"),
     ("op_table", "vivace/cpu/attention/qwen3_attention.cc", "\n", "'qwen3' (model)"),
     ("launch", "vivace/kernels/norm/go.cuh", "k<<<1, 32>>>(a);\n", "raw launch"),
@@ -115,8 +120,20 @@ PLANTED = [
     ("portable", "tools/a.sh", "cd /" + "root/checkout\n", "absolute path"),
     ("portable", "docs/index.md", "see https://py" + "pi.org/x\n", "package host"),
     ("copies", "vivace/base/copy.cc", COPIED + "\n\nint other;\n// again\n" + COPIED, "share a run"),
+    ("words", "vivace/base/old.h", "// The copy engine brings it.\n", "say TMA"),
+    ("words", "docs/old.md", "Quant" + "ised weights\n", "say quantize"),
+    ("words", "vivace/base/old.cc", "int n = kv_" + "pages;\n", "say num_kv_blocks"),
     ("receipts", "tests/results/cpu/bad.json", "{", "not JSON"),
     ("receipts", "tests/results/cpu/bad.json", json.dumps({"schema": 1}), "suite is missing"),
+    ("claims", "docs/index.md", claim("2.00 us").replace("2.00", "1.90"), "[1.90 us] is 2.00 us in scale.json"),
+    ("claims", "docs/index.md", claim("2.00 us at abcdef0"), "is 2.00 us in scale.json"),
+    ("claims", "docs/index.md", claim("fast"), "has no figure"),
+    ("claims", "docs/index.md", claim("2.00 us", column="ratio"), "the row has no ratio"),
+    ("claims", "docs/index.md", claim("2.00 us", case="T=2,H=64"), "0 rows of scale.json are T=2,H=64"),
+    ("claims", "docs/index.md", claim("2.00 us", suite="gone"), "gone.json cannot be read"),
+    ("claims", "docs/index.md", claim("2.00 us").replace(" of ", " from "), "is not COLUMN"),
+    ("claims", "docs/index.md", "A row takes 2.00 us.\n", "'2.00 us' names no receipt"),
+    ("claims", "vivace/cpu/pointwise/scale.cc", "int changed;\n", "[2.00 us] is 2.00 us at "),
     ("doc_links", "docs/index.md", "[a](missing.md)\n", "leads nowhere"),
     ("doc_links", "docs/index.md", "# A\n[a](#b)\n", "no such heading"),
     ("doc_links", "docs/orphan.md", "alone\n", "no page that links here"),
@@ -131,7 +148,30 @@ def test_planted_violation_is_caught(house, name, path, body, message):
 
 
 def test_every_checker_has_a_planted_violation():
-    assert {p[0] for p in PLANTED} == set(NAMES)
+    assert {p[0] for p in PLANTED} | {"commits"} == set(NAMES)
+
+
+@pytest.mark.parametrize("subject, message", [
+    ("Reads the header before the length " + "x" * 40, "75 characters, at most 72"), ("Refuse a length below zero.", "full stop"),
+    ("Added a test of empty rows", "'Added' is not imperative"), ("serve: fixing the queue", "'fixing' is not imperative")])
+def test_a_planted_commit_is_caught(house, subject, message):
+    commits = importlib.import_module("tools.checks.commits")
+
+    def git(*words):
+        subprocess.run(["git", "-C", house, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "a subject of before the rule, " + "which is long and has been kept as it was. " * 2)
+    git("tag", commits.BEFORE)
+    git("commit", "-q", "--allow-empty", "-m", "Seed the queue of requests")
+    assert commits.run(house) == []
+    git("commit", "-q", "--allow-empty", "-m", subject)
+    assert len(hits := commits.run(house)) == 1 and message in hits[0]
+
+
+def test_a_folder_of_many_files_without_a_readme_is_caught(house):
+    plant(house, {f"tests/many/part{i}.py": f"x{i} = {i}\n" for i in range(9)})
+    assert any("tests/many/README.md is missing: 9 files" in line for line in found("tree", house))
 
 
 def test_a_missing_folder_readme_is_caught(house):
@@ -187,7 +227,7 @@ def test_a_stale_receipt_is_named_but_no_failure(house):
     assert receipts.notes(house) == []
     plant(house, {"vivace/cpu/pointwise/scale.cc": "int changed;\n"})
     assert found("receipts", house) == []
-    assert any("scale.json: its sources changed" in line for line in receipts.notes(house))
+    assert any("scale.json: 1 of 1 rows are stale (1 by sources of the whole suite)" in line for line in receipts.notes(house))
 
 
 def test_receipt_rows_derive_share_and_refuse_zero(house):

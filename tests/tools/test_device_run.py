@@ -105,7 +105,7 @@ def test_a_part_that_fails_without_a_failed_row_has_not_passed(tmp_path, status,
 def test_every_part_is_in_one_share(count, tmp_path):
     (tmp_path / "vivace_tests").write_text("#!/bin/sh\necho GpuOne.\necho '  A'\n")
     (tmp_path / "vivace_tests").chmod(0o755)
-    session, found = SimpleNamespace(carry=tmp_path, env={}), ["norm", "gemm", "attention", "cast", "grouped_gemm", "gated_gemm"]
+    session, found = SimpleNamespace(carry=tmp_path, env={}, jobs=4), ["norm", "gemm", "attention", "cast", "grouped_gemm", "gated_gemm"]
     parts = [p for stage in device_parts.STAGES.values() for p in stage(session, found)]
     names = [p.name for p in parts]
     assert len(set(names)) == len(names) and all(any("ROWS" in str(c) for c in p.command) for p in parts)

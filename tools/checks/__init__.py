@@ -14,5 +14,8 @@ NAMES = (
     "portable",
     "copies",
     "receipts",
+    "claims",
     "doc_links",
+    "words",
+    "commits",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from . import source
 
 PURPOSE = "relative links and anchors in *.md resolve; every page of docs/ is in the index"
-LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)(?: \"[^\"\n]*\")?\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from . import source
 
-PURPOSE = "ops.def rows have spec, CPU code, reference; names carry no dtype, chip, model, version"
+PURPOSE = "ops.def rows have spec, CPU code, reference; op names carry no dtype, chip, model, version"
 TABLE = "vivace/ops/ops.def"
 ROW = re.compile(r"^[ \t]*(OP|COMPOSITE|ALIAS)\(\s*(\w+)\s*(?:,\s*(\w+))?", re.M)
 
@@ -15,8 +15,8 @@ CHIP = r"sm\d+[af]?|[abhl]\d00?|gb?\d{3}|hopper|blackwell|ampere|orin|thor|rtx\d
 MODEL = r"llama\d*|smollm\d*|qwen\d*|gemma\d*|paligemma|mistral|whisper|siglip|pi0\w*|pi05|groot|smolvla"
 VERSION = r"v\d+|old|new|final|tmp"
 BANNED = re.compile(rf"^(?:(?P<dtype>{DTYPE})|(?P<chip>{CHIP})|(?P<model>{MODEL})|(?P<version>{VERSION}))$")
-# Not op groups: wrappers of instructions and layouts, where a number format is the subject itself.
-MACHINE_FOLDERS = {"ptx", "tile", "simd"}
+# Files of kernels may say fp8, nvfp4, sm90 or wgmma where that is what they are; a model or a version they may not.
+FILE_KINDS = {"model", "version"}
 
 
 def rows(root: Path) -> list[tuple[str, str, str]]:
@@ -25,12 +25,13 @@ def rows(root: Path) -> list[tuple[str, str, str]]:
     return [(m.group(1), m.group(2), m.group(3) or "") for m in ROW.finditer(table)]
 
 
-def bad_word(name: str) -> str | None:
+def bad_word(name: str, kinds=("dtype", "chip", "model", "version")) -> str | None:
     """The first word of a snake_case name that belongs in an argument instead."""
     for word in name.lower().split("_"):
         if m := BANNED.match(word):
             kind = next(k for k, v in m.groupdict().items() if v)
-            return f"'{word}' ({kind})"
+            if kind in kinds:
+                return f"'{word}' ({kind})"
     return None
 
 
@@ -81,9 +82,7 @@ def run(root: Path) -> list[str]:
                 out.append(f"{TABLE}: {kind}({name}): {what} is missing")
     for folder in ("vivace/ops/", "vivace/kernels/", "vivace/cpu/"):
         for name in source.files(root, folder):
-            if MACHINE_FOLDERS & set(name.split("/")[:-1]):
-                continue
-            if word := bad_word(Path(name).stem):
+            if word := bad_word(Path(name).stem, FILE_KINDS):
                 out.append(f"{name}: {word} belongs in a template argument or a row, not in a file name")
     # A reference or CPU file that no row names is dead.
     for name in source.files(root, "tests/ref/", (".py",)):

@@ -1,13 +1,14 @@
-"""Receipts keep their form; those whose sources changed since are named."""
+"""Receipts keep their form; rows that no longer speak for the tree are counted."""
 
 import json
 from pathlib import Path
 
-from tools import receipt
+from tools import fingerprint, receipt
+from tools.receipt_rows import Now, is_part, stale
 
 from . import source
 
-PURPOSE = "receipts under */results/ keep their form; stale ones are listed"
+PURPOSE = "receipts under */results/ keep their form; stale rows are counted"
 
 
 def _receipts(root: Path):
@@ -34,9 +35,13 @@ def run(root: Path) -> list[str]:
 
 
 def notes(root: Path) -> list[str]:
-    out = []
+    out, now = [], Now(root)
+    if old := fingerprint.outdated(root):
+        out.append(f"{fingerprint.TABLE}: sources of {', '.join(old[:6])}{', ...' if len(old) > 6 else ''} changed since: run tools/kernel_table, or rows of these ops cannot be judged")
     for name, data in _receipts(root):
         if isinstance(data, dict) and not receipt.errors(data):
-            if why := receipt.stale(root, data):
-                out.append(f"{name}: {why}; run again: {data['command']}")
+            if found := stale(root, data, now):
+                all_rows = sum(not is_part(row) for row in data["rows"])
+                most = "; ".join(f"{n} by {why}" for why, n in found.most_common(3)) + ("; ..." if len(found) > 3 else "")
+                out.append(f"{name}: {found.total()} of {all_rows} rows are stale ({most})")
     return out

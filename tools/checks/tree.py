@@ -1,5 +1,6 @@
 """The root holds the house and nothing else; folders explain themselves; nothing generated."""
 
+import collections
 import re
 from pathlib import Path
 
@@ -15,7 +16,8 @@ LAYERS = {
     "base", "kernels", "cpu", "jit", "device", "exec", "ops", "engine", "models", "sched", "serve",
     "capi",
 }
-README_LINES, FILE_MB, REPOSITORY_MB = 40, 2, 25
+README_LINES, FILE_MB, REPOSITORY_MB = 40, 2, 40
+FOLDER_FILES = 8  # of code, up to which a folder explains itself by their names
 VENDORED = {"third_party", "thirdparty", "3rdparty", "vendor", "vendored", "external", "extern"}
 GENERATED = re.compile(
     r"(?:\.(?:o|a|so|cubin|fatbin|ptx|pyc|whl|ninja|log|orig|rej|swp|gcda|profraw)|~"
@@ -34,6 +36,9 @@ def _readmes(root: Path, names: list[str]) -> list[str]:
     folders |= ROOT_FOLDERS | {f"vivace/{layer}" for layer in LAYERS} | {"python/vivace"}
     out = [f"{f}/README.md is missing: what it IS, what it is NOT, its entry points"
            for f in sorted(folders) if f"{f}/README.md" not in names]
+    code = collections.Counter(n.rpartition("/")[0] for n in names if n.endswith(source.CODE) and "/fixtures/" not in n)
+    out += [f"{f}/README.md is missing: {n} files of code and nothing that says how they belong together"
+            for f, n in sorted(code.items()) if n > FOLDER_FILES and f"{f}/README.md" not in names]
     for name in names:
         if name.endswith("/README.md"):
             lines = len(source.text(root, name).splitlines())

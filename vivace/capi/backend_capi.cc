@@ -55,6 +55,20 @@ void run_host_call(const void* raw, vivace::cpu::Pool&) {
   call->fn(call->args);
 }
 
+/// A deleter of the caller's: what it throws ends here, in a destructor.
+struct TheirDeleter {
+  vv_deleter fn;
+  void* context;
+};
+
+void run_their_deleter(void* data, size_t bytes, void* context) {
+  const std::unique_ptr<TheirDeleter> theirs(static_cast<TheirDeleter*>(context));
+  static_cast<void>(capi::contained([&]() -> Status {
+    theirs->fn(data, bytes, theirs->context);
+    return {};
+  }));
+}
+
 Status host_launch(const vv_launch& from, exec::Launch* to) {
   if (from.host == nullptr) return capi::null("launch.host");
   if (from.args_bytes > VV_MAX_ARGS_BYTES)
@@ -73,35 +87,32 @@ Status host_launch(const vv_launch& from, exec::Launch* to) {
 extern "C" {
 
 vv_status vv_backend_create(const vv_backend_options* options, vv_backend** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_backend_create", [&]() -> Status {
     VV_NOT_NULL(out);
     vv_backend_options o{};
     VV_TRY(capi::read_struct(options, kOptionsV1, &o));
     auto rep = std::make_shared<capi::BackendRep>();
     VV_TRY(make_backend(o, rep.get()));
-    *out = new vv_backend{std::move(rep)};
+    *out = new vv_backend{{}, std::move(rep)};
     return {};
-  });
+  }, out);
 }
-void vv_backend_destroy(vv_backend* backend) { delete backend; }
-const char* vv_backend_name(const vv_backend* backend) { return backend == nullptr ? nullptr : backend->rep->backend->name(); }
-int vv_backend_priority_levels(const vv_backend* backend) { return backend == nullptr ? 0 : backend->rep->backend->priority_levels(); }
+void vv_backend_destroy(vv_backend* backend) { vivace::capi::destroy(backend); }
+const char* vv_backend_name(const vv_backend* backend) { return capi::usable(backend) ? backend->rep->backend->name() : nullptr; }
+int vv_backend_priority_levels(const vv_backend* backend) { return capi::usable(backend) ? backend->rep->backend->priority_levels() : 0; }
 
 vv_status vv_buffer_create(vv_backend* backend, const char* name, size_t bytes, vv_buffer** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_buffer_create", [&]() -> Status {
     VV_NOT_NULL(backend);
     VV_NOT_NULL(name);
     VV_NOT_NULL(out);
     VV_ASSIGN(exec::Buffer buffer, backend->rep->backend->make_buffer(name, bytes));
-    *out = new vv_buffer{backend->rep, std::move(buffer)};
+    *out = new vv_buffer{{}, backend->rep, std::move(buffer)};
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place place, vv_deleter deleter, void* context, vv_buffer** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_buffer_wrap", [&]() -> Status {
     VV_NOT_NULL(name);
     VV_NOT_NULL(data);
@@ -109,12 +120,16 @@ vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place pl
     if (bytes == 0) return Status(Code::kInvalidArgument, std::string("buffer ") + name + ": 0 bytes");
     if (place != VV_HOST && place != VV_DEVICE)
       return Status(Code::kInvalidArgument, vivace::strf("place is %d, wanted VV_HOST or VV_DEVICE", place));
+    VV_TRY(capi::check_bytes("bytes", bytes));
     auto handle = std::make_unique<vv_buffer>();
+    auto theirs = std::make_unique<TheirDeleter>(TheirDeleter{deleter, context});
     std::string text = name;  // the deleter is ours only once nothing can fail
-    handle->buffer = exec::Buffer(std::move(text), data, bytes, place == VV_HOST ? vivace::Place::host : vivace::Place::device, deleter, context);
+    const vivace::Place where = place == VV_HOST ? vivace::Place::host : vivace::Place::device;
+    if (deleter == nullptr) handle->buffer = exec::Buffer(std::move(text), data, bytes, where);
+    else handle->buffer = exec::Buffer(std::move(text), data, bytes, where, run_their_deleter, theirs.release());
     *out = handle.release();
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_buffer_get_info(const vv_buffer* buffer, vv_buffer_info* info) {
@@ -123,23 +138,21 @@ vv_status vv_buffer_get_info(const vv_buffer* buffer, vv_buffer_info* info) {
     const exec::Buffer& b = buffer->buffer;
     return capi::write_struct({sizeof(vv_buffer_info), b.name().c_str(), b.data(), b.bytes(), b.place() == vivace::Place::host ? VV_HOST : VV_DEVICE},
                               kInfoV1, info);
-  });
+  }, capi::Filled<vv_buffer_info>{info, kInfoV1});
 }
-void vv_buffer_destroy(vv_buffer* buffer) { delete buffer; }
+void vv_buffer_destroy(vv_buffer* buffer) { vivace::capi::destroy(buffer); }
 
 vv_status vv_stream_create(vv_backend* backend, int level, vv_stream** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_stream_create", [&]() -> Status {
     VV_NOT_NULL(backend);
     VV_NOT_NULL(out);
     VV_ASSIGN(std::unique_ptr<exec::Stream> stream, backend->rep->backend->make_stream(level));
-    *out = new vv_stream{std::make_shared<capi::StreamRep>(capi::StreamRep{backend->rep, std::move(stream)})};
+    *out = new vv_stream{{}, std::make_shared<capi::StreamRep>(capi::StreamRep{backend->rep, std::move(stream)})};
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_stream_wrap_cuda(vv_backend* backend, void* cu_stream, vv_stream** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_stream_wrap_cuda", [&]() -> Status {
     VV_NOT_NULL(backend);
     VV_NOT_NULL(cu_stream);
@@ -147,20 +160,19 @@ vv_status vv_stream_wrap_cuda(vv_backend* backend, void* cu_stream, vv_stream** 
     VV_TRY(cuda_only(*backend->rep));
     auto stream = std::make_unique<exec::CudaStream>(
         vivace::device::Stream::borrow(*backend->rep->device, static_cast<vivace::cu::Stream>(cu_stream)));
-    *out = new vv_stream{std::make_shared<capi::StreamRep>(capi::StreamRep{backend->rep, std::move(stream)})};
+    *out = new vv_stream{{}, std::make_shared<capi::StreamRep>(capi::StreamRep{backend->rep, std::move(stream)})};
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_stream_get_cuda(vv_stream* stream, void** cu_stream) {
-  if (cu_stream != nullptr) *cu_stream = nullptr;
   return guard("vv_stream_get_cuda", [&]() -> Status {
     VV_NOT_NULL(stream);
     VV_NOT_NULL(cu_stream);
     VV_TRY(cuda_only(*stream->rep->owner));
     *cu_stream = static_cast<exec::CudaStream&>(*stream->rep->stream).handle();
     return {};
-  });
+  }, cu_stream);
 }
 
 vv_status vv_stream_launch(vv_stream* stream, const vv_launch* launch) {
@@ -203,17 +215,16 @@ vv_status vv_stream_synchronize(vv_stream* stream) {
     return stream->rep->stream->synchronize();
   });
 }
-void vv_stream_destroy(vv_stream* stream) { delete stream; }
+void vv_stream_destroy(vv_stream* stream) { vivace::capi::destroy(stream); }
 
 vv_status vv_event_create(vv_backend* backend, vv_event** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_event_create", [&]() -> Status {
     VV_NOT_NULL(backend);
     VV_NOT_NULL(out);
     VV_ASSIGN(std::unique_ptr<exec::Event> event, backend->rep->backend->make_event());
-    *out = new vv_event{backend->rep, std::move(event)};
+    *out = new vv_event{{}, backend->rep, std::move(event)};
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_event_synchronize(vv_event* event) {
@@ -222,6 +233,6 @@ vv_status vv_event_synchronize(vv_event* event) {
     return event->event->synchronize();
   });
 }
-void vv_event_destroy(vv_event* event) { delete event; }
+void vv_event_destroy(vv_event* event) { vivace::capi::destroy(event); }
 
 }  // extern "C"

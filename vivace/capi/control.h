@@ -1,6 +1,6 @@
 /* A robot's loop over a policy that answers later, through the C ABI: serve::ChunkRunner, with the rules on statuses, out
- * parameters, handles and struct_size of vivace.h. docs/control.md says what happens when. vv_runner_start, _next, _wants and
- * _begin belong to the robot's thread, _deliver and _fail to one other; neither waits for the other, and after _create
+ * parameters, handles and struct_size of vivace.h. docs/control.md says what happens when. vv_runner_start, _next, _needs_inference and
+ * _start_request belong to the robot's thread, _complete and _cancel to one other; neither waits for the other, and after _create
  * nothing allocates unless it fails. Times are seconds of one steady clock. */
 #ifndef VIVACE_CONTROL_H
 #define VIVACE_CONTROL_H
@@ -22,7 +22,7 @@ typedef struct vv_runner_options {
   int blend;             /* ticks; 0 = 5, or the horizon where that is shorter */
   int ask_after;         /* ticks of a chunk before the next is asked for; 0 = half of it */
   const float* max_step; /* [dims]: most that an action differs from the one before; NULL = no bound */
-  double stale;          /* s after its observation in which an action may be used; 0 = 1 */
+  double max_action_age;          /* s after its observation in which an action may be used; 0 = 1 */
   double watchdog;       /* s without a new chunk until a tick says VV_TICK_STOPPED; 0 = 2 */
   double deadline;       /* s after which a question without an answer is put anew; 0 = the watchdog's */
 } vv_runner_options;
@@ -33,7 +33,7 @@ typedef struct vv_tick {
   size_t struct_size;
   int source;  /* VV_TICK_* */
   int clamped; /* max_step bound it */
-  int place;   /* of the action in its chunk, -1 where it is held */
+  int chunk_index;   /* of the action in its chunk, -1 where it is held */
   double age;  /* s since its observation */
 } vv_tick;
 
@@ -41,7 +41,7 @@ typedef struct vv_tick {
 typedef struct vv_chunk_request {
   int64_t id, tick;
   double observed;
-  int frozen; /* actions that the chunk is asked to begin with */
+  int prefix_length; /* actions that the chunk is asked to begin with */
 } vv_chunk_request;
 
 VV_API vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out);
@@ -51,13 +51,13 @@ VV_API vv_status vv_runner_start(vv_runner* runner, const float* position, doubl
 /* The action [dims] of this tick. */
 VV_API vv_status vv_runner_next(vv_runner* runner, double now, float* action, vv_tick* tick);
 /* 1 where a chunk should be asked for. NULL: 0. */
-VV_API int vv_runner_wants(const vv_runner* runner, double now);
-/* Asks. frozen [horizon - 1, network_dims] gets request->frozen actions for vv_observation.frozen; NULL but for "prefix". */
-VV_API vv_status vv_runner_begin(vv_runner* runner, double now, vv_chunk_request* request, float* frozen);
+VV_API int vv_runner_needs_inference(const vv_runner* runner, double now);
+/* Asks. action_prefix [horizon - 1, network_dims] gets request->prefix_length actions for vv_observation.action_prefix; NULL but for "prefix". */
+VV_API vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* action_prefix);
 /* The answer: actions [horizon, dims] and, for "prefix", the network's own (vv_policy_normalized); else NULL. */
-VV_API vv_status vv_runner_deliver(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized);
+VV_API vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized);
 /* There will be no answer. */
-VV_API vv_status vv_runner_fail(vv_runner* runner, const vv_chunk_request* request);
+VV_API vv_status vv_runner_cancel(vv_runner* runner, const vv_chunk_request* request);
 
 #ifdef __cplusplus
 }

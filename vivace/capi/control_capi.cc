@@ -1,7 +1,6 @@
 // Chunk runners of the C ABI: vivace/capi/control.h over serve::ChunkRunner.
 #include "vivace/capi/control.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "vivace/capi/guard.h"
@@ -13,7 +12,7 @@ using vivace::capi::guard;
 
 namespace serve = vivace::serve;
 
-struct vv_runner {
+struct vv_runner : vivace::capi::Tagged<vivace::capi::Kind::runner> {
   std::unique_ptr<serve::ChunkRunner> runner;
   size_t dims, horizon, network;  // network: 0 where no prefix is asked for
 };
@@ -30,22 +29,21 @@ vivace::Result<serve::ChunkOptions> read_options(const vv_runner_options& o) {
   else if (join == "prefix") to.join = Join::prefix;
   else if (join != "swap") return Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'");
   if (o.horizon != 0) to.horizon = o.horizon;
-  to.blend = o.blend != 0 ? o.blend : std::clamp(to.horizon, 0, to.blend);
+  if (o.blend != 0) to.blend = o.blend;
   to.dims = o.dims, to.network_dims = o.network_dims, to.ask_after = o.ask_after, to.deadline = o.deadline;
-  if (o.stale != 0) to.stale = o.stale;
+  if (o.max_action_age != 0) to.max_action_age = o.max_action_age;
   if (o.watchdog != 0) to.watchdog = o.watchdog;
-  if (o.max_step != nullptr && o.dims > 0) to.max_step.assign(o.max_step, o.max_step + o.dims);
+  if (o.max_step != nullptr && o.dims > 0 && o.dims <= serve::ChunkOptions::kMost) to.max_step.assign(o.max_step, o.max_step + o.dims);
   return to;
 }
 
-serve::ChunkRequest request_of(const vv_chunk_request& r) { return {r.id, r.tick, r.observed, r.frozen}; }
+serve::ChunkRequest request_of(const vv_chunk_request& r) { return {r.id, r.tick, r.observed, r.prefix_length}; }
 
 }  // namespace
 
 extern "C" {
 
 vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_runner_create", [&]() -> Status {
     VV_NOT_NULL(out);
     vv_runner_options o{};
@@ -53,12 +51,12 @@ vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out) {
     VV_ASSIGN(const serve::ChunkOptions to, read_options(o));
     VV_ASSIGN(auto runner, serve::ChunkRunner::make(to));
     const bool prefix = to.join == serve::ChunkOptions::Join::prefix;
-    *out = new vv_runner{std::move(runner), static_cast<size_t>(to.dims), static_cast<size_t>(to.horizon), prefix ? static_cast<size_t>(to.network_dims) : 0};
+    *out = new vv_runner{{}, std::move(runner), static_cast<size_t>(to.dims), static_cast<size_t>(to.horizon), prefix ? static_cast<size_t>(to.network_dims) : 0};
     return {};
-  });
+  }, out);
 }
 
-void vv_runner_destroy(vv_runner* runner) { delete runner; }
+void vv_runner_destroy(vv_runner* runner) { vivace::capi::destroy(runner); }
 
 vv_status vv_runner_start(vv_runner* runner, const float* position, double now) {
   return guard("vv_runner_start", [&]() -> Status {
@@ -76,40 +74,43 @@ vv_status vv_runner_next(vv_runner* runner, double now, float* action, vv_tick* 
     VV_TRY(vivace::capi::read_struct(static_cast<const vv_tick*>(tick), kTickV1, &probe));  // before a tick is used up
     serve::Tick t;
     VV_TRY(runner->runner->next(now, {action, runner->dims}, &t));
-    return vivace::capi::write_struct({sizeof(vv_tick), static_cast<int>(t.source), t.clamped, t.place, t.age}, kTickV1, tick);
-  });
+    return vivace::capi::write_struct({sizeof(vv_tick), static_cast<int>(t.source), t.clamped, t.chunk_index, t.age}, kTickV1, tick);
+  }, vivace::capi::Filled<vv_tick>{tick, kTickV1});
 }
 
-int vv_runner_wants(const vv_runner* runner, double now) { return runner != nullptr && runner->runner->wants(now); }
+int vv_runner_needs_inference(const vv_runner* runner, double now) { return vivace::capi::usable(runner) && runner->runner->needs_inference(now); }
 
-vv_status vv_runner_begin(vv_runner* runner, double now, vv_chunk_request* request, float* frozen) {
-  return guard("vv_runner_begin", [&]() -> Status {
+vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* action_prefix) {
+  return guard("vv_runner_start_request", [&]() -> Status {
     VV_NOT_NULL(runner);
     VV_NOT_NULL(request);
-    if (runner->network > 0) VV_NOT_NULL(frozen);
+    if (runner->network > 0) {
+      VV_NOT_NULL(action_prefix);
+    }
     serve::ChunkRequest r;
-    VV_TRY(runner->runner->begin(now, &r, {frozen, runner->network > 0 ? (runner->horizon - 1) * runner->network : 0}));
-    *request = {r.id, r.tick, r.observed, r.frozen};
+    VV_TRY(runner->runner->start_request(now, &r, {action_prefix, runner->network > 0 ? (runner->horizon - 1) * runner->network : 0}));
+    *request = {r.id, r.tick, r.observed, r.prefix_length};
     return {};
-  });
+  }, request);
 }
 
-vv_status vv_runner_deliver(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized) {
-  return guard("vv_runner_deliver", [&]() -> Status {
+vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized) {
+  return guard("vv_runner_complete", [&]() -> Status {
     VV_NOT_NULL(runner);
     VV_NOT_NULL(request);
     VV_NOT_NULL(actions);
-    if (runner->network > 0) VV_NOT_NULL(normalized);
-    return runner->runner->deliver(request_of(*request), {actions, runner->horizon * runner->dims}, {normalized, runner->network > 0 ? runner->horizon * runner->network : 0});
+    if (runner->network > 0) {
+      VV_NOT_NULL(normalized);
+    }
+    return runner->runner->complete(request_of(*request), {actions, runner->horizon * runner->dims}, {normalized, runner->network > 0 ? runner->horizon * runner->network : 0});
   });
 }
 
-vv_status vv_runner_fail(vv_runner* runner, const vv_chunk_request* request) {
-  return guard("vv_runner_fail", [&]() -> Status {
+vv_status vv_runner_cancel(vv_runner* runner, const vv_chunk_request* request) {
+  return guard("vv_runner_cancel", [&]() -> Status {
     VV_NOT_NULL(runner);
     VV_NOT_NULL(request);
-    runner->runner->fail(request_of(*request));
-    return {};
+    return runner->runner->cancel(request_of(*request));
   });
 }
 

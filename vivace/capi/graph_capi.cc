@@ -24,14 +24,13 @@ constexpr size_t kInfoV1 = sizeof(vv_graph_info);
 extern "C" {
 
 vv_status vv_graph_create(const char* name, size_t bound, vv_graph** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_graph_create", [&]() -> Status {
     VV_NOT_NULL(name);
     VV_NOT_NULL(out);
     if (bound == 0) return Status(Code::kInvalidArgument, std::string("graph ") + name + ": bound is 0: it could hold no variant");
-    *out = new vv_graph{std::make_shared<exec::Graph>(name, bound)};
+    *out = new vv_graph{{}, std::make_shared<exec::Graph>(name, bound)};
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_graph_capture(vv_graph* graph, vv_shape_key key, vv_stream* stream, vv_capture_fn fn, void* context) {
@@ -40,7 +39,7 @@ vv_status vv_graph_capture(vv_graph* graph, vv_shape_key key, vv_stream* stream,
     VV_NOT_NULL(stream);
     VV_NOT_NULL(fn);
     capi::clear_error();
-    return graph->graph->capture(ShapeKey{key}, *stream->rep->stream, [&](exec::Stream&) { return capi::from_callback(fn(stream, context)); });
+    return graph->graph->capture(ShapeKey{key}, *stream->rep->stream, [&](exec::Stream&) { return capi::contained([&] { return capi::from_callback(fn(stream, context)); }); });
   });
 }
 
@@ -89,28 +88,28 @@ vv_status vv_graph_evict(vv_graph* graph, vv_shape_key key) {
 }
 
 vv_status vv_graph_evict_lru(vv_graph* graph, vv_shape_key* evicted) {
-  if (evicted != nullptr) *evicted = 0;
   return guard("vv_graph_evict_lru", [&]() -> Status {
     VV_NOT_NULL(graph);
     VV_ASSIGN(const ShapeKey key, graph->graph->evict_lru());
     if (evicted != nullptr) *evicted = key.value;
     return {};
-  });
+  }, evicted);
 }
 
-int vv_graph_has(const vv_graph* graph, vv_shape_key key) { return graph != nullptr && graph->graph->has(ShapeKey{key}) ? 1 : 0; }
+int vv_graph_has(const vv_graph* graph, vv_shape_key key) { return capi::usable(graph) && graph->graph->has(ShapeKey{key}) ? 1 : 0; }
 
 vv_status vv_graph_get_keys(const vv_graph* graph, vv_shape_key* keys, size_t capacity, size_t* count) {
-  if (count != nullptr) *count = 0;
   return guard("vv_graph_get_keys", [&]() -> Status {
     VV_NOT_NULL(graph);
     VV_NOT_NULL(count);
-    if (capacity != 0) VV_NOT_NULL(keys);
+    if (capacity != 0) {
+      VV_NOT_NULL(keys);
+    }
     const auto all = graph->graph->keys();
     for (size_t i = 0; i < std::min(capacity, all.size()); ++i) keys[i] = all[i].value;
     *count = all.size();
     return {};
-  });
+  }, count);
 }
 
 vv_status vv_graph_get_info(const vv_graph* graph, vv_graph_info* info) {
@@ -118,23 +117,21 @@ vv_status vv_graph_get_info(const vv_graph* graph, vv_graph_info* info) {
     VV_NOT_NULL(graph);
     const exec::Graph& g = *graph->graph;
     return capi::write_struct({sizeof(vv_graph_info), g.name().c_str(), g.bound(), g.size()}, kInfoV1, info);
-  });
+  }, capi::Filled<vv_graph_info>{info, kInfoV1});
 }
-void vv_graph_destroy(vv_graph* graph) { delete graph; }
+void vv_graph_destroy(vv_graph* graph) { vivace::capi::destroy(graph); }
 
 vv_status vv_plan_create(vv_backend* backend, const char* name, vv_plan** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_plan_create", [&]() -> Status {
     VV_NOT_NULL(backend);
     VV_NOT_NULL(name);
     VV_NOT_NULL(out);
-    *out = new vv_plan{backend->rep, {}, {}, std::make_unique<exec::Plan>(name, *backend->rep->backend)};
+    *out = new vv_plan{{}, backend->rep, {}, {}, std::make_unique<exec::Plan>(name, *backend->rep->backend)};
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_plan_add(vv_plan* plan, vv_graph* graph, vv_shape_key key, vv_stream* stream, int* step) {
-  if (step != nullptr) *step = 0;
   return guard("vv_plan_add", [&]() -> Status {
     VV_NOT_NULL(plan);
     VV_NOT_NULL(graph);
@@ -144,7 +141,7 @@ vv_status vv_plan_add(vv_plan* plan, vv_graph* graph, vv_shape_key key, vv_strea
     plan->streams.push_back(stream->rep);
     VV_ASSIGN(*step, plan->plan->add(*graph->graph, ShapeKey{key}, *stream->rep->stream));
     return {};
-  });
+  }, step);
 }
 
 vv_status vv_plan_edge(vv_plan* plan, int from, int to) {
@@ -174,6 +171,6 @@ vv_status vv_plan_synchronize(vv_plan* plan) {
     return plan->plan->synchronize();
   });
 }
-void vv_plan_destroy(vv_plan* plan) { delete plan; }
+void vv_plan_destroy(vv_plan* plan) { vivace::capi::destroy(plan); }
 
 }  // extern "C"

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "vivace/capi/tagged.h"
 #include "vivace/capi/vivace.h"
 #include "vivace/cpu/pool.h"
 #include "vivace/exec/plan.h"
@@ -27,24 +28,24 @@ struct StreamRep {
 
 }  // namespace vivace::capi
 
-struct vv_backend {
+struct vv_backend : vivace::capi::Tagged<vivace::capi::Kind::backend> {
   std::shared_ptr<vivace::capi::BackendRep> rep;
 };
-struct vv_stream {
+struct vv_stream : vivace::capi::Tagged<vivace::capi::Kind::stream> {
   std::shared_ptr<vivace::capi::StreamRep> rep;
 };
-struct vv_event {
+struct vv_event : vivace::capi::Tagged<vivace::capi::Kind::event> {
   std::shared_ptr<vivace::capi::BackendRep> owner;
   std::unique_ptr<vivace::exec::Event> event;
 };
-struct vv_buffer {
+struct vv_buffer : vivace::capi::Tagged<vivace::capi::Kind::buffer> {
   std::shared_ptr<vivace::capi::BackendRep> owner;  // empty for wrapped memory
   vivace::exec::Buffer buffer;
 };
-struct vv_graph {
+struct vv_graph : vivace::capi::Tagged<vivace::capi::Kind::graph> {
   std::shared_ptr<vivace::exec::Graph> graph;
 };
-struct vv_plan {
+struct vv_plan : vivace::capi::Tagged<vivace::capi::Kind::plan> {
   std::shared_ptr<vivace::capi::BackendRep> owner;
   std::vector<std::shared_ptr<vivace::exec::Graph>> graphs;
   std::vector<std::shared_ptr<vivace::capi::StreamRep>> streams;

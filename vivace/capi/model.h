@@ -33,9 +33,10 @@ typedef struct vv_model_options {
   int threads;           /* CPU: 0 picks one a physical core */
   int context;           /* positions a sequence may hold; 0: the model's own, at most 4096 */
   int max_batch;         /* sequences live at once; 0 = 1 */
-  int chunk;             /* rows a step may take; 0 = 128 */
-  const char* head;      /* what the last product becomes: NULL = "auto" (as precision says); "plain", "e4m3", "e2m1", "q8_0", "q4_0" */
+  int prefill_chunk;             /* rows a step may take; 0 = 128 */
+  const char* lm_head_dtype;      /* what the last product becomes: NULL = "auto" (as precision says); "plain", "e4m3", "e2m1", "q8_0", "q4_0" */
   const char* invariance; /* NULL = "class": bits of a row depend on its class; "strict": there is one class */
+  struct vv_tenant* tenant; /* of sched.h: its place at a scheduler, for which its steps stand back; NULL: nobody schedules it */
 } vv_model_options;
 
 typedef struct vv_model_info {
@@ -102,7 +103,7 @@ VV_API vv_status vv_model_get_output(vv_model* model, int port, void* data, size
 VV_API vv_status vv_model_query_extension(const vv_model* model, const char* name, const void** table);
 
 /* Language models: rows of tokens in, next tokens out, state in slots.
- *   inputs   token, pos, slot, sample   i32 [chunk], STAGED: a row is a token, its position in its sequence,
+ *   inputs   token, pos, slot, sample   i32 [prefill_chunk], STAGED: a row is a token, its position in its sequence,
  *                                       whose sequence, and whether the next token after it is wanted (0, 1)
  *            temperature, top_p, min_p, repetition, presence, frequency  f32 [max_batch], SETUP
  *            top_k i32, seed i64        [max_batch], SETUP; temperature 0 is greedy
@@ -118,7 +119,7 @@ typedef struct vv_text_extension {
   int (*vocab)(const vv_model* model);
   int (*context)(const vv_model* model);
   int (*max_batch)(const vv_model* model);
-  int (*chunk)(const vv_model* model);
+  int (*prefill_chunk)(const vv_model* model);
 } vv_text_extension;
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* Robot policies through the C ABI: pictures, words and state in, a chunk of actions out. C99, on top of vivace.h, whose
+/* Robot policies through the C ABI: images, a prompt and state in, a chunk of actions out. C99, on top of vivace.h, whose
  * rules on statuses, out parameters, handles and struct_size hold here. vv_policy_predict() neither allocates nor
- * compiles, but for pictures of a size that was not seen before, unless it fails. */
+ * compiles, but for images of a size that was not seen before, unless it fails. */
 #ifndef VIVACE_POLICY_H
 #define VIVACE_POLICY_H
 
@@ -35,6 +35,7 @@ typedef struct vv_policy_options {
   const char* tokenizer;  /* of prompts that are text: tokenizer.model or tokenizer.json, or their folder; NULL = beside path */
   const float* act_scales; /* of precision "fp8_static" alone: what vv_policy_calibrate() gave of this checkpoint */
   int act_scale_count;
+  struct vv_tenant* tenant; /* of sched.h: its place at a scheduler, by which it takes turns; NULL: nobody schedules it */
 } vv_policy_options;
 
 typedef struct vv_policy_info {
@@ -63,8 +64,8 @@ typedef struct vv_observation {
   int state_count;
   const float* noise;      /* [horizon, action_dim]; NULL: drawn from seed */
   uint64_t seed;
-  const float* frozen;     /* [frozen_count, action_dim], normalised: what the chunk must begin with (pi05) */
-  int frozen_count;
+  const float* action_prefix;     /* [action_prefix_count, action_dim], normalised: what the chunk must begin with (pi05) */
+  int action_prefix_count;
   const char* prompt;      /* where tokens is NULL: the task as text, UTF-8; makes predict() allocate */
 } vv_observation;
 
@@ -76,7 +77,7 @@ VV_API void vv_policy_destroy(vv_policy* policy);
 
 /* actions [count, horizon, robot_dim] of `count` observations, which lie one after the other, each of the struct_size that
  * the first one states; `capacity` counts floats. Errors name what is wrong with which observation, and nothing ran;
- * VV_INTERNAL: the network's actions are not finite. After an error `actions` is as it was. */
+ * VV_CORRUPT_DATA: an action is not finite, the network's own or in the robot's units. After an error `actions` is as it was. */
 VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions, size_t capacity);
 
 /* The token ids of a prompt as the policy's family writes it: of `text`, a task in UTF-8, and, where the family puts it
@@ -86,12 +87,12 @@ VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* obse
 VV_API vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count, int32_t* ids, size_t capacity, size_t* count);
 
 /* The network's own actions of the last vv_policy_predict() that ended well, normalised: [horizon, action_dim] of
- * observation `index`, of which vv_observation.frozen takes the first. Errors: VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT,
+ * observation `index`, of which vv_observation.action_prefix takes the first. Errors: VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT,
  * VV_LIMIT_EXCEEDED. */
 VV_API vv_status vv_policy_normalized(const vv_policy* policy, int index, float* actions, size_t capacity);
 
-/* Setup. Scales for vv_policy_options.act_scales from what observations, one after the other, bring to each place where activations
- * enter products, of a policy loaded as "f32" or "bf16"; `percentile` in (0, 100] of their magnitudes counts. *count is how many
+/* Setup. Scales for vv_policy_options.act_scales from what observations, one after the other, bring to each activation quantization point,
+ * of a policy loaded as "f32" or "bf16"; `percentile` in (0, 100] of their magnitudes counts. *count is how many
  * scales there are; the first `capacity` are written, none where scales is NULL. Errors: VV_FAILED_PRECONDITION, and
  * vv_policy_predict()'s. */
 VV_API vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observations, int observation_count, double percentile, float* scales, size_t capacity, size_t* count);

@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "vivace/capi/guard.h"
-#include "vivace/models/vla/model.h"
+#include "vivace/capi/sched_handle.h"
+#include "vivace/engine/json_text.h"
+#include "vivace/models/policies.h"
 #include "vivace/models/vla/prompt.h"
+#include "vivace/sched/scheduled_policy.h"
 
 using vivace::Code;
 using vivace::Status;
@@ -18,7 +21,7 @@ using vivace::capi::guard;
 
 namespace engine = vivace::engine;
 
-struct vv_policy {
+struct vv_policy : vivace::capi::Tagged<vivace::capi::Kind::policy> {
   std::unique_ptr<engine::PolicyModel> model;
   std::string report;
   std::vector<std::vector<engine::Frame>> views;     // of each observation, of the sizes that predict() needs
@@ -33,10 +36,11 @@ namespace {
 namespace capi = vivace::capi;
 
 constexpr size_t kOptionsV1 = offsetof(vv_policy_options, partition), kInfoV1 = sizeof(vv_policy_info), kObservationV1 = offsetof(vv_observation, prompt);
+constexpr int kMostCount = 1 << 16;  // of what a caller lists: more is no count
 
 vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
   if (o.config == nullptr) return capi::null("options.config");
-  if (o.delta_count < 0 || (o.delta_count > 0 && o.delta == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("options.delta: NULL or a negative count, got %d", o.delta_count));
+  if (o.delta_count < 0 || o.delta_count > kMostCount || (o.delta_count > 0 && o.delta == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("options.delta: NULL, or a count outside [0, %d], got %d", kMostCount, o.delta_count));
   engine::PolicyOptions to;
   to.config = o.config;
   for (const auto& [text, field] : {std::pair{o.device, &to.device}, {o.precision, &to.precision}, {o.resize, &to.resize}, {o.statistics, &to.statistics}, {o.robot, &to.robot}, {o.codec, &to.codec}})
@@ -44,15 +48,9 @@ vivace::Result<engine::PolicyOptions> load_options(const vv_policy_options& o) {
   for (int i = 0; i < o.delta_count; ++i) to.delta.push_back(o.delta[i] != 0);
   to.threads = o.threads, to.views = o.views, to.horizon = o.horizon, to.steps = o.steps, to.prompt_tokens = o.prompt_tokens, to.partition = o.partition;
   if (o.batch != 0) to.batch = o.batch;
-  if (o.act_scale_count < 0 || (o.act_scale_count > 0 && o.act_scales == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("options.act_scales: NULL or a negative count, got %d", o.act_scale_count));
+  if (o.act_scale_count < 0 || o.act_scale_count > kMostCount || (o.act_scale_count > 0 && o.act_scales == nullptr)) return Status(Code::kInvalidArgument, vivace::strf("options.act_scales: NULL, or a count outside [0, %d], got %d", kMostCount, o.act_scale_count));
   if (o.act_scales != nullptr) to.act_scales.assign(o.act_scales, o.act_scales + o.act_scale_count);
   return to;
-}
-
-std::string json_of(const engine::Report& report) {
-  std::string s = "{";
-  for (const auto& [key, value] : report) s += (s.size() > 1 ? ", \"" : "\"") + key + "\": " + value;
-  return s + "}";
 }
 
 /// A list of the caller's: NULL only where it is empty.
@@ -81,6 +79,9 @@ Status read(vv_policy* policy, const vv_observation* observations, int i, size_t
   const engine::PolicyLimits l = policy->model->limits();
   const size_t size = observations->struct_size;
   vv_observation o{};
+  VV_TRY(capi::read_struct(observations, kObservationV1, &o));  // the first one's size is the distance between them
+  if (size % alignof(vv_observation) != 0) return Status(Code::kInvalidArgument, vivace::strf("struct_size is %zu, no version has so many bytes: set it to the struct's sizeof", size));
+  o = {};
   VV_TRY(capi::read_struct(reinterpret_cast<const vv_observation*>(reinterpret_cast<const char*>(observations) + static_cast<size_t>(i) * size), kObservationV1, &o));
   auto& views = policy->views[at];
   if (o.view_count != l.views || o.views == nullptr) return Status(Code::kInvalidArgument, vivace::strf("observation %d: wanted %d views, got %d", i, l.views, o.views == nullptr ? 0 : o.view_count));
@@ -92,7 +93,7 @@ Status read(vv_policy* policy, const vv_observation* observations, int i, size_t
   VV_TRY(list("tokens", o.tokens, o.token_count, &to.tokens));
   VV_TRY(list("state", o.state, o.state_count, &to.state));
   VV_TRY(list("noise", o.noise, o.noise == nullptr ? 0 : int64_t{l.horizon} * l.action_dim, &to.noise));
-  VV_TRY(list("frozen", o.frozen, int64_t{o.frozen_count} * l.action_dim, &to.frozen));
+  VV_TRY(list("action_prefix", o.action_prefix, int64_t{o.action_prefix_count} * l.action_dim, &to.action_prefix));
   if (o.tokens != nullptr || o.prompt == nullptr) return {};
   auto encoded = encode(policy, o.prompt, to.state);
   if (!encoded.ok()) return std::move(encoded).status().with_context(vivace::strf("observation %d", i));
@@ -105,17 +106,23 @@ Status read(vv_policy* policy, const vv_observation* observations, int i, size_t
 extern "C" {
 
 vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
-  if (out != nullptr) *out = nullptr;
   return guard("vv_policy_load", [&]() -> Status {
     VV_NOT_NULL(out);
     vv_policy_options o{};
     VV_TRY(capi::read_struct(options, kOptionsV1, &o));
     if (o.path == nullptr) return capi::null("options.path");
-    VV_ASSIGN(const engine::PolicyOptions to, load_options(o));
-    VV_ASSIGN(auto model, vivace::models::vla::load_policy(o.path, to));
+    VV_ASSIGN(engine::PolicyOptions to, load_options(o));
+    if (o.tenant != nullptr) {
+      VV_NOT_NULL(o.tenant);
+      to.urgent = o.tenant->tenant->urgent(), to.gates = o.tenant->tenant->gates();
+    }
+    VV_ASSIGN(auto model, vivace::models::load_policy(o.path, to));
+    if (o.tenant != nullptr) {
+      VV_ASSIGN(model, vivace::sched::admit_policy(std::move(model), o.tenant->tenant, o.tenant->worst_us));
+    }
     const engine::PolicyLimits l = model->limits();
     auto policy = std::make_unique<vv_policy>();
-    policy->report = json_of(model->report());
+    policy->report = engine::json_object(model->report());
     policy->views.assign(static_cast<size_t>(l.batch), std::vector<engine::Frame>(static_cast<size_t>(l.views)));
     policy->observations.resize(static_cast<size_t>(l.batch));
     policy->model = std::move(model);
@@ -123,7 +130,7 @@ vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
     policy->tokens.resize(static_cast<size_t>(l.batch));
     *out = policy.release();
     return {};
-  });
+  }, out);
 }
 
 vv_status vv_policy_get_info(const vv_policy* policy, vv_policy_info* info) {
@@ -131,10 +138,10 @@ vv_status vv_policy_get_info(const vv_policy* policy, vv_policy_info* info) {
     VV_NOT_NULL(policy);
     const engine::PolicyLimits l = policy->model->limits();
     return capi::write_struct({sizeof(vv_policy_info), policy->report.c_str(), l.views, l.horizon, l.steps, l.batch, l.prompt_tokens, l.action_dim, l.robot_dim, l.state_dim}, kInfoV1, info);
-  });
+  }, capi::Filled<vv_policy_info>{info, kInfoV1});
 }
 
-void vv_policy_destroy(vv_policy* policy) { delete policy; }
+void vv_policy_destroy(vv_policy* policy) { vivace::capi::destroy(policy); }
 
 vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions, size_t capacity) {
   return guard("vv_policy_predict", [&]() -> Status {
@@ -161,7 +168,7 @@ vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const flo
     if (ids != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
     *count = all.size();
     return {};
-  });
+  }, count);
 }
 
 vv_status vv_policy_normalized(const vv_policy* policy, int index, float* actions, size_t capacity) {
@@ -180,7 +187,7 @@ vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observati
     VV_NOT_NULL(policy);
     VV_NOT_NULL(observations);
     VV_NOT_NULL(count);
-    if (observation_count < 1) return Status(Code::kInvalidArgument, vivace::strf("observation_count: wanted 1 or more, got %d", observation_count));
+    if (observation_count < 1 || observation_count > kMostCount) return Status(Code::kInvalidArgument, vivace::strf("observation_count: wanted 1 to %d, got %d", kMostCount, observation_count));
     // Views, tokens and observations of all of them at once, where the policy keeps a call's.
     const auto n = static_cast<size_t>(observation_count);
     policy->views.resize(std::max(policy->views.size(), n), std::vector<engine::Frame>(policy->views[0].size()));
@@ -191,7 +198,7 @@ vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observati
     if (scales != nullptr) std::copy_n(all.begin(), std::min(capacity, all.size()), scales);
     *count = all.size();
     return {};
-  });
+  }, count);
 }
 
 vv_status vv_policy_set_act_scales(vv_policy* policy, const float* scales, int count) {

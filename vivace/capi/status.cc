@@ -1,5 +1,6 @@
 #include <string>
 
+#include "vivace/base/printable.h"
 #include "vivace/capi/guard.h"
 
 #ifndef VV_VERSION
@@ -14,11 +15,21 @@ static_assert(static_cast<int>(Code::kNoVariant) == VV_NO_VARIANT && static_cast
 
 thread_local std::string t_error;
 
+/// The text that `make` gives; none where there is no memory for one.
+template <class Make>
+void keep(Make&& make) {
+  try {
+    t_error = make();
+  } catch (const std::exception&) {
+    t_error.clear();
+  }
+}
+
 }  // namespace
 
 vv_status answer(const char* call, const Status& status) {
   if (status.ok()) [[likely]] return VV_OK;
-  t_error = std::string(call) + ": " + status.to_string();
+  keep([&] { return printable(std::string(call) + ": " + status.to_string()); });
   return static_cast<vv_status>(status.code());
 }
 
@@ -40,7 +51,7 @@ const char* vv_status_name(vv_status status) { return vivace::name(static_cast<v
 const char* vv_last_error(void) { return vivace::capi::t_error.c_str(); }
 
 vv_status vv_fail(vv_status status, const char* why) {
-  vivace::capi::t_error = why == nullptr ? "" : why;
+  vivace::capi::keep([&] { return std::string(why == nullptr ? "" : why); });
   return status;
 }
 

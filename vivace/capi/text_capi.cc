@@ -14,7 +14,7 @@ using vivace::Status;
 using vivace::capi::guard;
 using vivace::engine::text::Tokenizer;
 
-struct vv_tokenizer {
+struct vv_tokenizer : vivace::capi::Tagged<vivace::capi::Kind::tokenizer> {
   Tokenizer tokenizer;
 };
 
@@ -34,23 +34,24 @@ vv_status vv_tokenizer_load(const char* checkpoint, vv_tokenizer** out) {
     VV_NOT_NULL(checkpoint);
     VV_NOT_NULL(out);
     VV_ASSIGN(Tokenizer loaded, Tokenizer::load(checkpoint));
-    *out = new vv_tokenizer{std::move(loaded)};
+    *out = new vv_tokenizer{{}, std::move(loaded)};
     return {};
-  });
+  }, out);
 }
 
-void vv_tokenizer_destroy(vv_tokenizer* tokenizer) { delete tokenizer; }
+void vv_tokenizer_destroy(vv_tokenizer* tokenizer) { vivace::capi::destroy(tokenizer); }
 
 vv_status vv_tokenizer_encode(const vv_tokenizer* tokenizer, const char* text, size_t bytes, int special, int32_t* ids, size_t capacity, size_t* count) {
   return guard("vv_tokenizer_encode", [&]() -> Status {
     VV_NOT_NULL(tokenizer);
     VV_NOT_NULL(count);
     if (text == nullptr && bytes > 0) return vivace::capi::null("text");
+    VV_TRY(vivace::capi::check_bytes("bytes", bytes));
     std::vector<int32_t> all;
     VV_TRY(tokenizer->tokenizer.encode({text, bytes}, special != 0, &all));
     give(all, ids, capacity, count);
     return {};
-  });
+  }, count);
 }
 
 vv_status vv_tokenizer_decode(const vv_tokenizer* tokenizer, const int32_t* ids, size_t count, char* text, size_t capacity, size_t* bytes) {
@@ -58,11 +59,12 @@ vv_status vv_tokenizer_decode(const vv_tokenizer* tokenizer, const int32_t* ids,
     VV_NOT_NULL(tokenizer);
     VV_NOT_NULL(bytes);
     if (ids == nullptr && count > 0) return vivace::capi::null("ids");
+    VV_TRY(vivace::capi::check_bytes("count", count > SIZE_MAX / sizeof *ids ? SIZE_MAX : count * sizeof *ids));
     std::string all;
     VV_TRY(tokenizer->tokenizer.decode({ids, count}, &all));
     give(all, text, capacity, bytes);
     return {};
-  });
+  }, bytes);
 }
 
 vv_status vv_tokenizer_find(const vv_tokenizer* tokenizer, const char* token, int32_t* id) {
@@ -74,5 +76,5 @@ vv_status vv_tokenizer_find(const vv_tokenizer* tokenizer, const char* token, in
     if (found < 0) return Status(Code::kNotFound, std::string("no token '") + token + "' in this vocabulary");
     *id = found;
     return {};
-  });
+  }, id);
 }

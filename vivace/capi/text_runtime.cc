@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "vivace/base/dtype.h"
+#include "vivace/engine/json_text.h"
 
 namespace vivace::capi {
 namespace {
@@ -14,7 +15,7 @@ enum Port : int {
   kNext, kLogprob, kNextSlot, kLogits,
 };
 
-enum class Axis { rows, slots };  // chunk, max_batch
+enum class Axis { rows, slots };  // prefill_chunk, max_batch
 
 /// One row a port, in the order of Port.
 struct PortRow {
@@ -48,13 +49,6 @@ const PortRow& row(int port) { return kRows[port]; }
 
 std::string in_port(int port) { return std::string("port ") + row(port).name + ": "; }
 
-/// The engine's facts are JSON literals already.
-std::string json_object(const engine::Report& report) {
-  std::string s = "{";
-  for (const auto& [key, value] : report) s += (s.size() > 1 ? ", \"" : "\"") + key + "\": " + value;
-  return s + "}";
-}
-
 }  // namespace
 
 int TextRuntime::port_count() {
@@ -69,11 +63,11 @@ Result<std::unique_ptr<TextRuntime>> TextRuntime::create(std::unique_ptr<engine:
 }
 
 TextRuntime::TextRuntime(std::unique_ptr<engine::Model> model, engine::TextModel& text)
-    : model_(std::move(model)), text_(text), limits_(text.limits()), report_(json_object(text.report())) {
+    : model_(std::move(model)), text_(text), limits_(text.limits()), report_(engine::json_object(text.report())) {
   for (int p = 0; p < kPorts; ++p)
     if (row(p).update != VV_SWAP) held_[static_cast<size_t>(p)].memory = std::make_unique<std::byte[]>(static_cast<size_t>(most(p)) * entry_bytes(p));
   changed_.assign(static_cast<size_t>(limits_.max_batch), 0);
-  rows_.reserve(static_cast<size_t>(limits_.chunk));
+  rows_.reserve(static_cast<size_t>(limits_.prefill_chunk));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
   const engine::Sampling plain;  // what slots have until told otherwise
   const auto set = [&](int port, auto value) { std::fill_n(values<decltype(value)>(port), limits_.max_batch, value); };
@@ -87,7 +81,7 @@ int64_t TextRuntime::bytes() const {
   return total;
 }
 
-int64_t TextRuntime::most(int port) const { return row(port).axis == Axis::rows ? limits_.chunk : limits_.max_batch; }
+int64_t TextRuntime::most(int port) const { return row(port).axis == Axis::rows ? limits_.prefill_chunk : limits_.max_batch; }
 
 size_t TextRuntime::entry_bytes(int port) const {
   return static_cast<size_t>(info(row(port).dtype).bytes) * static_cast<size_t>(row(port).per_token ? limits_.vocab : 1);

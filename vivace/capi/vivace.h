@@ -4,9 +4,12 @@
  * IS NOT policy: nothing here knows what a launch computes or whom it serves.
  *
  * Every fallible call answers a vv_status and never throws. After a failure vv_last_error() says why,
- * for this thread. Out parameters are set to NULL or 0 on failure. Handles are released by their
+ * for this thread. Out parameters (handles, numbers, structs behind struct_size) are NULL or 0 after a
+ * failure; arrays of the caller's are as they were. Handles are released by their
  * vv_..._destroy (NULL is allowed) in any order: what a plan or stream still needs stays alive behind
- * it. A handle is used by one thread at a time.
+ * it. A handle is used by one thread at a time. A handle of another kind is VV_INVALID_ARGUMENT, and so
+ * mostly is one that was destroyed; using that is a mistake all the same.
+ * A callback may throw what it likes: it ends there as VV_INTERNAL, or in silence where there is no status.
  *
  * Structs start with `struct_size`, which the caller sets to sizeof(its struct): they only ever grow at
  * the end, so that old programs run with new libraries and the reverse. */

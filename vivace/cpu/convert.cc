@@ -22,7 +22,7 @@ constexpr uint32_t select(bool condition, uint32_t yes, uint32_t no) {
   return (yes & mask) | (no & ~mask);
 }
 
-float widen_f16(uint16_t h) {
+float upcast_f16(uint16_t h) {
   const uint32_t sign = (h & 0x8000u) << 16, mag = (h & 0x7fffu) << 13;
   constexpr uint32_t kRebias = (127 - 15) << 23;
   // A subnormal's mantissa becomes that of a number from 2^-14 on, which is then taken away again.
@@ -72,7 +72,7 @@ const std::array<float, 256>& fp8_values() {
 }
 
 template <int kMan>
-void widen_fp8(const uint8_t* src, int64_t n, float* dst) {
+void upcast_fp8(const uint8_t* src, int64_t n, float* dst) {
   const auto& values = fp8_values<kMan>();
   for (int64_t i = 0; i < n; ++i) dst[i] = values[src[i]];
 }
@@ -85,9 +85,9 @@ void load_f32(const void* src, DType dtype, int64_t first, int64_t n, float* dst
   switch (dtype) {
     case DType::f32: std::memcpy(dst, static_cast<const float*>(src) + first, n * sizeof(float)); return;
     case DType::bf16: for (int64_t i = 0; i < n; ++i) dst[i] = f32_of_bf16(u16[i]); return;
-    case DType::f16: for (int64_t i = 0; i < n; ++i) dst[i] = widen_f16(u16[i]); return;
-    case DType::e4m3: widen_fp8<3>(u8, n, dst); return;
-    case DType::e5m2: widen_fp8<2>(u8, n, dst); return;
+    case DType::f16: for (int64_t i = 0; i < n; ++i) dst[i] = upcast_f16(u16[i]); return;
+    case DType::e4m3: upcast_fp8<3>(u8, n, dst); return;
+    case DType::e5m2: upcast_fp8<2>(u8, n, dst); return;
     default: __builtin_trap();  // specs list only the types above
   }
 }

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "vivace/base/forks.h"
+
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -100,6 +102,8 @@ struct Pool::State {
   std::vector<std::thread> workers;
   void* scratch = nullptr;
   size_t scratch_bytes = 0;
+  const int process = forks();
+  std::atomic<bool> taken{false};  // by the job that has the threads
 
   /// Runs chunks of the current job until none is free; returns the number of the last job it looked at.
   uint64_t work() {
@@ -169,6 +173,10 @@ Pool::Pool(int threads) : state_(std::make_unique<State>()) {
 }
 
 Pool::~Pool() {
+  if (forks() != state_->process) {
+    static_cast<void>(state_.release());  // its threads are in the parent: nothing here may join them
+    return;
+  }
   state_->stop.store(true, std::memory_order_seq_cst);
   state_->bell.fetch_add(1, std::memory_order_seq_cst);
   state_->bell.notify_all();
@@ -194,7 +202,7 @@ void* Pool::scratch(size_t bytes) {
 
 void Pool::run_erased(int64_t chunks, void (*fn)(void*, int64_t), void* ctx) {
   State& s = *state_;
-  if (chunks <= 1 || s.workers.empty()) {
+  if (chunks <= 1 || s.workers.empty() || s.taken.exchange(true, std::memory_order_acquire)) {
     for (int64_t i = 0; i < chunks; ++i) fn(ctx, i);
     return;
   }
@@ -207,6 +215,7 @@ void Pool::run_erased(int64_t chunks, void (*fn)(void*, int64_t), void* ctx) {
     while (!spin_until(done)) std::this_thread::yield();
     base += n;
   }
+  s.taken.store(false, std::memory_order_release);
 }
 
 }  // namespace vivace::cpu

@@ -1,5 +1,5 @@
 // What row kernels of the CPU backend share: rows spread over threads, rows walked in chunks, and the
-// scale of a quantised output row.
+// scale of a quantized output row.
 #pragma once
 #include <algorithm>
 #include <cmath>

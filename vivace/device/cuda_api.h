@@ -120,6 +120,17 @@ struct GraphUpdateInfo {
   int result = 0;  // CUgraphExecUpdateResult
   GraphNode error_node = nullptr, error_from = nullptr;
 };
+// CUstreamBatchMemOpParams, of which Vivace uses waits for and writes of 32 bits. 48 bytes.
+inline constexpr int kMemOpWaitValue32 = 1;
+inline constexpr unsigned kWaitValueEqual = 1;
+struct StreamMemOp {
+  int operation = 0;
+  char pad[4] = {};
+  DevicePtr address = 0;
+  uint64_t value = 0;
+  unsigned flags = 0;
+  char rest[20] = {};
+};
 using HostFn = void (*)(void*);
 
 // X(exported symbol, parameters). Symbols carry their version suffix, so that a newer driver still
@@ -197,6 +208,8 @@ using HostFn = void (*)(void*);
   X(cuTensorMapEncodeTiled, (void* map, int type, unsigned rank, void* base, const uint64_t* dims,       \
                              const uint64_t* pitches, const unsigned* box, const unsigned* steps,       \
                              int interleave, int swizzle, int promotion, int fill))                     \
+  X(cuStreamBatchMemOp_v2, (Stream stream, unsigned count, StreamMemOp* operations, unsigned flags))   \
+  X(cuStreamWriteValue32_v2, (Stream stream, DevicePtr address, uint32_t value, unsigned flags))        \
   X(cuDeviceGetDevResource, (Device device, DevResource* resource, int type))                           \
   X(cuDevSmResourceSplitByCount, (DevResource* result, unsigned* groups, const DevResource* input,      \
                                   DevResource* remaining, unsigned flags, unsigned min_count))          \

@@ -62,6 +62,14 @@ class Stream {
   bool owned_ = false;
 };
 
+/// Memory operations of streams: waits and writes of 32-bit words between kernels, which hold no SM and which captures record. Unsupported
+/// where a driver has none; then also the calls below.
+Status check_memory_operations();
+inline constexpr unsigned kMostWaits = 32;
+/// What follows on the stream runs once all of the words, at most kMostWaits, are 0. No check, no allocation.
+Status wait_until_zero(cu::Stream stream, const cu::DevicePtr* words, unsigned count);
+Status write_word(cu::Stream stream, cu::DevicePtr word, uint32_t value);
+
 /// Page-locked host memory: what asynchronous copies need to overlap. Move-only.
 class PinnedBuffer {
  public:

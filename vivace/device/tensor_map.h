@@ -1,4 +1,4 @@
-// Tensor maps: what the copy engine of Hopper and later needs to know of a matrix in device memory.
+// Tensor maps: what TMA of Hopper and later needs to know of a matrix in device memory.
 #pragma once
 #include <cstdint>
 

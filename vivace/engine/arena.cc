@@ -14,13 +14,13 @@ void Arena::declare(std::string name, DType dtype, Shape shape, Tensor* view) {
   bytes_ += (t.span_bytes() + kAlign - 1) / kAlign * kAlign;
 }
 
-Status Arena::commit(Machine& machine) {
+Status Arena::commit(Runtime& runtime) {
   if (buffer_.data() != nullptr) return Status(Code::kFailedPrecondition, name_ + ": committed already; it cannot grow");
   if (bytes_ == 0) return {};
-  VV_ASSIGN(buffer_, machine.reserve(name_, static_cast<size_t>(bytes_)));
+  VV_ASSIGN(buffer_, runtime.reserve(name_, static_cast<size_t>(bytes_)));
   for (Region& r : regions_) {
     r.view.data = static_cast<char*>(buffer_.data()) + r.offset;
-    r.view.place = machine.place();
+    r.view.place = runtime.place();
     *r.target = r.view;
   }
   return {};

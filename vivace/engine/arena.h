@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "vivace/base/tensor.h"
-#include "vivace/engine/machine.h"
+#include "vivace/engine/runtime.h"
 #include "vivace/engine/model.h"
 
 namespace vivace::engine {
@@ -20,7 +20,7 @@ class Arena {
   void declare(std::string name, DType dtype, Shape shape, Tensor* view);
   /// Reserves, zeroes and touches every byte (no page fault later) and fills in the views.
   /// Errors: OutOfMemory with the size; FailedPrecondition when already committed.
-  Status commit(Machine& machine);
+  Status commit(Runtime& runtime);
   int64_t bytes() const { return bytes_; }
   std::vector<MemoryLine> lines() const;
 

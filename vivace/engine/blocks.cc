@@ -44,7 +44,7 @@ void encode_q8_0(const float* x, std::byte* out) {
 }
 
 /// Elements [begin, begin + n) as f32; whether all are finite.
-bool widen(const Tensor& from, int64_t begin, int64_t n, float* to) {
+bool upcast(const Tensor& from, int64_t begin, int64_t n, float* to) {
   const char* at = static_cast<const char*>(from.data) + row_bytes(from.dtype, begin);
   float sum = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -70,7 +70,7 @@ Status encode_blocks(const Tensor& from, DType to, std::byte* out) {
     std::vector<float> values(kPiece);
     for (int64_t begin = next.fetch_add(kPiece); begin < all; begin = next.fetch_add(kPiece)) {
       const int64_t n = std::min(kPiece, all - begin);
-      if (!widen(from, begin, n, values.data())) finite = false;
+      if (!upcast(from, begin, n, values.data())) finite = false;
       for (int64_t i = 0; finite && i < n; i += kBlock) (to == DType::q4_0 ? encode_q4_0 : encode_q8_0)(values.data() + i, out + row_bytes(to, begin + i));
     }
   };

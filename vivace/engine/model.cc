@@ -1,22 +1,25 @@
 #include "vivace/engine/model.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "vivace/base/check.h"
 
 namespace vivace::engine {
 
 Status check(const Sampling& s) {
-  const auto bad = [](const char* what, const char* want, double got) {
-    return Status(Code::kInvalidArgument, strf("%s: wanted %s, got %g", what, want, got));
+  const auto bad = [](const char* what, const char* want, auto got) {
+    char text[32];  // the shortest that is this number: 1.0000001 is not told as 1
+    *std::to_chars(text, text + sizeof text - 1, got).ptr = '\0';
+    return Status(Code::kInvalidArgument, strf("%s: wanted %s, got %s", what, want, text));
   };
   if (!(s.temperature >= 0 && s.temperature < 1e6f)) return bad("temperature", "0 (greedy) to 1e6", s.temperature);
   if (!(s.top_p > 0 && s.top_p <= 1)) return bad("top_p", "a value in (0, 1]", s.top_p);
   if (!(s.min_p >= 0 && s.min_p <= 1)) return bad("min_p", "a value in [0, 1]", s.min_p);
   if (s.top_k < 0) return bad("top_k", "0 (off) or more", s.top_k);
   if (!(s.repetition > 0 && s.repetition < 1e6f)) return bad("repetition_penalty", "a value in (0, 1e6)", s.repetition);
-  if (!(s.presence >= -1e6f && s.presence <= 1e6f)) return bad("presence_penalty", "a finite value", s.presence);
-  if (!(s.frequency >= -1e6f && s.frequency <= 1e6f)) return bad("frequency_penalty", "a finite value", s.frequency);
+  if (!(s.presence >= -1e6f && s.presence <= 1e6f)) return bad("presence_penalty", "a value in [-1e6, 1e6]", s.presence);
+  if (!(s.frequency >= -1e6f && s.frequency <= 1e6f)) return bad("frequency_penalty", "a value in [-1e6, 1e6]", s.frequency);
   return {};
 }
 
@@ -30,9 +33,26 @@ Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
 
 void TextModel::release(int) {}
 
-int TextModel::free_pages() const { return 0; }
+namespace {
 
-Status TextModel::observe(std::span<const TokenRow>, const Observer&) {
+Status no_blocks(const char* call) { return Status(Code::kUnsupported, strf("%s: this model's sequences share no blocks; load it with num_kv_blocks", call)); }
+
+}  // namespace
+
+KvBlocks* TextModel::blocks() { return nullptr; }
+Status TextModel::resume(int, const Sampling&, std::span<const int32_t>) { return no_blocks("resume"); }
+Status TextModel::map(int, int, std::span<const int32_t>) { return no_blocks("map"); }
+int64_t TextModel::block_bytes() const { return 0; }
+Status TextModel::copy_block(int32_t, int32_t) { return no_blocks("copy_block"); }
+Status TextModel::read_blocks(std::span<const int32_t>, std::span<std::byte>) { return no_blocks("read_blocks"); }
+Status TextModel::write_blocks(std::span<const int32_t>, std::span<const std::byte>) { return no_blocks("write_blocks"); }
+Status TextModel::set_mask(int, std::span<const uint32_t>) { return Status(Code::kUnsupported, "set_mask: this model cannot forbid tokens"); }
+
+Result<WorkTimes> TextModel::work_times() const {
+  return Status(Code::kFailedPrecondition, "work_times: this model was loaded without gates, and nobody timed its steps; load it through a scheduler");
+}
+
+Status TextModel::observe(std::span<const TokenRow>, const Observer&, const Wanted&) {
   return Status(Code::kUnsupported, "observe: this model shows no values between its ops");
 }
 

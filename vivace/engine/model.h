@@ -1,5 +1,6 @@
 // What a loaded model looks like to the layers above: options in, a typed model out.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,7 +10,9 @@
 
 #include "vivace/base/status.h"
 #include "vivace/base/tensor.h"
+#include "vivace/engine/kv_blocks.h"
 #include "vivace/engine/profile.h"
+#include "vivace/engine/urgent.h"
 
 namespace vivace::engine {
 
@@ -21,16 +24,19 @@ struct LoadOptions {
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
   int max_batch = 1;               // sequences that can be live at once
-  int chunk = 128;                 // prompt rows a step may take
+  int prefill_chunk = 128;                 // prompt rows a step may take
   bool eager = false;              // issue ops one by one instead of replaying a graph: for debugging, same bits
-  int ahead = 0;                   // steps that may be queued at once; 0 = as suits the device
+  int max_in_flight_steps = 0;                   // steps that may be queued at once; 0 = as suits the device
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
   bool logit_bias = false;         // steps add set_bias()'s rows to the logits: one more launch
-  int kv_pages = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself
-  int resident_layers = -1;        // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
+  static constexpr int kPagesFull = -1, kPagesAuto = -2;
+  int num_kv_blocks = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself; kPagesFull: as many as
+                                   // the whole context of each needs; kPagesAuto: so on the host, none on a device
+  int gpu_layers = -1;        // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
   std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
   std::string invariance = "class";  // class: bits of a row depend on its class, see issue(); strict: there is one class, and prompts take smaller steps
-  std::string head = "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
+  std::string lm_head_dtype = "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
+  GateSite gates = {};             // of a scheduler's tenant: where its steps stand back
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -57,6 +63,7 @@ struct TokenRow {
   int32_t pos = 0;    // its position in its sequence, from 0
   int32_t slot = 0;   // whose sequence
   bool sample = false;  // the next token after this one is wanted
+  bool prompt = false;  // of a prompt: its step is of the prefill class, also where all rows sample
 };
 
 /// Per-sequence sampling parameters. temperature 0 is greedy.
@@ -78,12 +85,13 @@ struct Sampled {
 };
 
 struct TextLimits {
-  int vocab = 0, context = 0, max_batch = 0, chunk = 0;
-  int ahead = 1;      // steps that may be queued before the first is collected
+  int vocab = 0, context = 0, max_batch = 0, prefill_chunk = 0;
+  int max_in_flight_steps = 1;      // steps that may be queued before the first is collected
   bool mixed = true;  // whether rows that answer and rows of prompts belong in one step
   bool biased = false;  // whether set_bias() works
   int page = 0;         // positions of a page; 0: no pages
   int pages = 0;        // that all sequences share
+  bool one_class = false;  // whether rows of prompts and of answers have the same bits
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
@@ -94,34 +102,56 @@ class TextModel : public Model {
   /// are pages; 0: the whole context. Not on the hot path. Errors: InvalidArgument names the value, and nothing changed;
   /// LimitExceeded when too few pages are free.
   virtual Status start(int slot, const Sampling& sampling, int positions = 0) = 0;
-  /// Ends the sequence of `slot`: its pages are free. Steps of it that are queued already do no harm.
+  /// Ends the sequence of `slot`: pages that start() took are free. Steps of it that are queued already do no harm.
   virtual void release(int slot);
-  /// Pages that start() could take; 0 without pages.
-  virtual int free_pages() const;
+
+  // Where sequences share blocks and somebody above keeps account of them. What follows answers Unsupported without.
+  /// Who has which block; null where each slot has its whole context to itself.
+  virtual KvBlocks* blocks();
+  /// start() without a block: map() gives it those it has. `fed`: tokens that are in blocks it will get; penalties count them.
+  virtual Status resume(int slot, const Sampling& sampling, std::span<const int32_t> fed);
+  /// From block `first` on, at most as many as it has, the sequence of `slot` lies in `blocks`, and nothing lies behind them; for steps
+  /// that are queued from now on.
+  virtual Status map(int slot, int first, std::span<const int32_t> blocks);
+  /// Bytes of a block in all layers.
+  virtual int64_t block_bytes() const;
+  /// Copies a block's keys and values to another, behind the steps that are queued.
+  virtual Status copy_block(int32_t from, int32_t to);
+  /// Copies of whole blocks in host memory, block_bytes() each in order; waits for what is queued.
+  virtual Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to);
+  virtual Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from);
+
   /// What is added to the logits of `slot` from the next queued step on, a value a token, -inf to forbid one;
   /// empty: nothing, as after start(). Log-probabilities are those of the biased logits. Errors:
   /// FailedPrecondition without LoadOptions::logit_bias, InvalidShape.
   virtual Status set_bias(int slot, std::span<const float> bias) = 0;
-  /// Queues a step over 1..chunk rows, at most max_batch of which sample. After load this neither
+  /// Which tokens `slot` may draw from the next queued step on, bit v % 32 of word v / 32 for token v; empty: all, as after start().
+  /// Log-probabilities are those without it. Errors: InvalidShape; Unsupported of a model without masks.
+  virtual Status set_mask(int slot, std::span<const uint32_t> words);
+  /// Queues a step over 1..prefill_chunk rows, at most max_batch of which sample. After load this neither
   /// allocates nor compiles. Rows of one slot must be in position order. A step all of whose rows
-  /// sample, max_batch at most, is of the decode class, any other of the prefill class: bits of a row
-  /// depend on its class, never on the other rows. Errors: LimitExceeded with limits().ahead steps queued.
+  /// sample, max_batch at most, and none of which is a prompt's, is of the decode class, any other of the prefill class:
+  /// bits of a row depend on its class, never on the other rows. Errors: LimitExceeded with limits().max_in_flight_steps steps queued.
   virtual Status issue(std::span<const TokenRow> rows) = 0;
   /// Queues the last decode step once more: each of its rows with the token that it drew, at the next
   /// position, without the host having seen that token. Errors: FailedPrecondition where no decode step came
-  /// before, LimitExceeded at the end of the context or with limits().ahead steps queued.
+  /// before, LimitExceeded at the end of the context or with limits().max_in_flight_steps steps queued.
   virtual Status repeat() = 0;
   /// Waits for the oldest queued step; `out` gets its draws in row order and must have their number.
   virtual Status collect(std::span<Sampled> out) = 0;
   /// Times a step of `rows` rows and its launches, in the decode class (a row a slot, all at position `pos`)
   /// or the prefill class (rows of one prompt that ends at `pos`). `in_step`: see engine::profile(). Forgets all sequences. Setup phase.
   virtual Result<Profile> profile(int rows, int pos, bool decode, bool in_step = false) = 0;
+  /// Of a model that was loaded with gates: its longest step and stretch, as timed at load. Errors: FailedPrecondition of any other.
+  virtual Result<WorkTimes> work_times() const;
   /// Sees an output of an op of a step, in host memory, as the op left it; rows beyond the step's are of older steps.
   using Observer = std::function<Status(const char* op, const char* port, const Tensor& value)>;
+  /// Whether an observer wants this output: one that it does not want is not copied from a device. Empty: all are.
+  using Wanted = std::function<bool(const char* op, const char* port)>;
   /// A step like issue() and collect(), op by op, whose every value `observer` sees. Its draws are dropped. Setup
   /// phase. Errors: FailedPrecondition with steps queued; the observer's.
-  virtual Status observe(std::span<const TokenRow> rows, const Observer& observer);
-  /// LoadOptions::act_scales from what `prompts` bring to each place where activations enter products: the magnitude
+  virtual Status observe(std::span<const TokenRow> rows, const Observer& observer, const Wanted& wanted = {});
+  /// LoadOptions::act_scales from what `prompts` bring to each activation quantization point: the magnitude
   /// that `percentile` (above 50, to 100) of the values do not exceed, over e4m3's largest. Forgets slot 0. Setup phase.
   /// Errors: Unsupported for plans whose activations are codes already, and where values are NaN; InvalidArgument.
   virtual Result<std::vector<float>> calibrate(std::span<const std::vector<int32_t>> prompts, double percentile);

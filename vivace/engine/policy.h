@@ -9,7 +9,7 @@ namespace vivace::engine {
 
 /// How to load a policy. Zeros and "auto" are resolved once, at load, and named in Model::report().
 struct PolicyOptions {
-  std::string config;               // pi05 | pi0 | pi0fast
+  std::string config;               // pi05 | pi0 | pi0fast | groot_n17
   std::string device = "auto";      // auto | cpu | cuda | cuda:N
   std::string precision = "auto";   // auto | f32 | bf16 | fp8 | fp8_static
   std::string resize = "auto";      // how frames become 224 x 224: openpi | lerobot; auto: as the checkpoint was saved
@@ -23,26 +23,33 @@ struct PolicyOptions {
   int steps = 0;                    // of the flow; 0 = the checkpoint's, else 10
   int batch = 1;                    // observations of one call
   int prompt_tokens = 0;            // most tokens of a prompt; 0 = the family's
-  int codes = 0;                    // pi0fast: most tokens of an answer; 0 = 256
+  int max_action_tokens = 0;                    // pi0fast: most tokens of an answer; 0 = 256
   std::string codec;                // pi0fast: folder with tokenizer.json and processor_config.json of the actions' codec
   bool eager = false;               // issue ops one by one instead of replaying graphs: for debugging, same bits
   double partition = 0;             // share of the device's multiprocessors, in (0, 1); 0 = all of it
   bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
+  std::shared_ptr<UrgentGate> urgent = {};  // of a scheduler's tenant whose calls are urgent: what they shut
+  GateSite gates = {};              // of one whose calls are not: what each passes before it begins
+  int embodiment = -1;              // groot: the one whose weights are loaded; -1: all of them
 };
 
 struct PolicyLimits {
   int views = 0, horizon = 0, steps = 0, batch = 0, prompt_tokens = 0;
-  int codes = 0;        // most tokens of an answer; 0: a flow
+  int max_action_tokens = 0;        // most tokens of an answer; 0: a flow
   int action_dim = 0;   // of the network's actions and noise
   int robot_dim = 0;    // of the actions that come out
   int state_dim = 0;    // of the robot's state; 0: any up to the network's
   bool takes_state = false;  // the network reads the state; else the prompt may hold it
+  int embodiments = 0;  // that an observation may name; 0: there is one kind of robot
+  int embodiment = -1;  // one of those that are loaded
+  int image_token = -1; // groot: what stands for an image in a prompt
 };
 
-/// A camera's picture: RGB rows of `stride` bytes, u8. Without data the camera is off: its tokens are dropped.
+/// A camera's image: RGB rows of `stride` bytes, u8. Without data the camera is off: its tokens are dropped.
 struct Frame {
   const uint8_t* data = nullptr;
   int64_t height = 0, width = 0, stride = 0;
+  int64_t plane = 0;  // bytes from red to green and from green to blue; 0: they lie side by side
 };
 
 /// Memory stays the caller's and is read during the call alone.
@@ -53,16 +60,19 @@ struct Observation {
   std::span<const float> noise;        // [horizon, action_dim]; empty: drawn from `seed`
   uint64_t seed = 0;
   int32_t end_token = 1;               // pi0fast: the answer ends with it; -1: at the most tokens
-  std::span<const float> frozen;       // [n, action_dim], n < horizon: first actions of the chunk, normalised, that the rest must follow
+  std::span<const float> action_prefix;       // [n, action_dim], n < horizon: first actions of the chunk, normalised, that the rest must follow
+  int32_t embodiment = -1;             // groot: whose encoders and decoder; -1: that of the load
+  std::span<const float> prev_actions = {};  // groot: [n, action_dim], the chunk that runs, normalised, whose last `overlap` actions this one begins with
+  int32_t overlap = 0, frozen = 0;     // ... of which the first `frozen` stay as they are and the others less and less so
 };
 
 class PolicyModel : public Model {
  public:
   virtual PolicyLimits limits() const = 0;
   /// One chunk an observation, 1 to limits().batch of them: actions [observations, horizon, robot_dim] in the robot's
-  /// units. After load this neither allocates nor compiles, but for pictures of a size that was not seen before.
+  /// units. After load this neither allocates nor compiles, but for images of a size that was not seen before.
   /// Errors: InvalidArgument, InvalidShape, LimitExceeded name what is wrong with an observation, and nothing ran;
-  /// Internal where the network's actions are not finite. After an error `actions` is not written.
+  /// CorruptData where an action is not finite, the network's own or in the robot's units. After an error `actions` is not written.
   virtual Status predict(std::span<const Observation> observations, std::span<float> actions) = 0;
   /// pi0fast: the tokens alone, which need no codec. Errors: Unsupported elsewhere, and predict()'s.
   virtual Status generate(std::span<const Observation> observations);
@@ -76,9 +86,9 @@ class PolicyModel : public Model {
   /// flow's steps, -1 outside them. Setup phase.
   using Probe = std::function<Status(const char* name, int step, const Tensor& value)>;
   virtual Status observe(std::span<const Observation> observations, const Probe& probe) = 0;
-  /// PolicyOptions::act_scales from what observations bring to each place where activations enter products: over all
+  /// PolicyOptions::act_scales from what observations bring to each activation quantization point: over all
   /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do not
-  /// quantise activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
+  /// quantize activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
   virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) = 0;
   /// Other scales of a plan that has fixed ones, from the next run on; nothing is captured anew. Setup phase. Errors:
   /// FailedPrecondition for other plans, InvalidArgument (how many, which values), and the old ones stay.

@@ -21,9 +21,12 @@ class Listener final : public exec::Stream {
   Status replay(exec::Executable&) override { return refuse("replay"); }
   Status record(exec::Event&) override { return refuse("record"); }
   Status wait(exec::Event&) override { return refuse("wait"); }
+  Status pass(exec::Gate&, uint32_t) override { return points.push_back(launches.size()), Status(); }
+  Status set(exec::Gate&, int, bool) override { return refuse("set"); }
   Status synchronize() override { return refuse("synchronize"); }
 
   std::vector<exec::Launch> launches;
+  std::vector<size_t> points;
 
  private:
   static Status refuse(const char* call) { return Status(Code::kUnsupported, strf("profile: a step that calls %s cannot be listened to", call)); }
@@ -35,11 +38,11 @@ bool alike(const exec::Launch& a, const exec::Launch& b) {
 }
 
 /// Microseconds of one run of the launches.
-Result<double> time_of(Machine& machine, const std::vector<const exec::Launch*>& launches, const std::function<Status()>& reset) {
+Result<double> time_of(Runtime& runtime, const std::vector<const exec::Launch*>& launches, const std::function<Status()>& reset) {
   using Clock = std::chrono::steady_clock;
   constexpr int kSamples = 7, kLeast = 4;  // runs of a sample, so that the way to and from the device is shared
   constexpr double kSampleUs = 1500;
-  exec::Stream& stream = machine.stream();
+  exec::Stream& stream = runtime.stream();
   VV_TRY(stream.begin_capture());
   Status issued;
   for (const exec::Launch* l : launches)
@@ -65,10 +68,11 @@ Result<double> time_of(Machine& machine, const std::vector<const exec::Launch*>&
 
 }  // namespace
 
-Result<Profile> profile(Machine& machine, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step) {
-  Listener listener(machine.stream().device());
+Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step) {
+  Listener listener(runtime.stream().device());
   VV_TRY(record(listener));
   Profile p;
+  p.points = listener.points;
   std::vector<std::vector<const exec::Launch*>> members;
   std::vector<const exec::Launch*> all;
   for (const exec::Launch& l : listener.launches) {
@@ -78,20 +82,20 @@ Result<Profile> profile(Machine& machine, const std::function<Status(exec::Strea
     if (found != members.end()) found->push_back(&l);
     else members.push_back({&l});
   }
-  VV_ASSIGN(p.step_us, time_of(machine, all, reset));
+  VV_ASSIGN(p.step_us, time_of(runtime, all, reset));
   for (const auto& m : members) {
-    VV_ASSIGN(const double us, time_of(machine, m, reset));
+    VV_ASSIGN(const double us, time_of(runtime, m, reset));
     p.groups.push_back({m.front()->op, static_cast<int>(m.size()), m.front()->bytes, m.front()->flops, us / static_cast<double>(m.size())});
   }
   for (size_t g = 0; in_step && members.size() > 1 && g < members.size(); ++g) {
     std::vector<const exec::Launch*> others;
     for (size_t i = 0; i < all.size(); ++i)
       if (p.order[i] != static_cast<int>(g)) others.push_back(all[i]);
-    VV_ASSIGN(const double us, time_of(machine, others, reset));
+    VV_ASSIGN(const double us, time_of(runtime, others, reset));
     p.groups[g].in_step_us = (p.step_us - us) / p.groups[g].launches;
   }
   VV_TRY(reset());
-  VV_TRY(machine.stream().synchronize());
+  VV_TRY(runtime.stream().synchronize());
   return p;
 }
 

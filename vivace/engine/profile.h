@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "vivace/engine/machine.h"
+#include "vivace/engine/runtime.h"
 
 namespace vivace::engine {
 
@@ -20,6 +20,7 @@ struct LaunchGroup {
 struct Profile {
   std::vector<LaunchGroup> groups;  // in order of first launch
   std::vector<int> order;           // the group of each launch of the step
+  std::vector<size_t> points;       // before which launch the step passes a gate, if it does
   double step_us = 0;               // of the whole step as one graph
 };
 
@@ -27,6 +28,6 @@ struct Profile {
 /// milliseconds. A group of all layers reads other weights with each launch, so that caches are as cold as in
 /// the step. `reset` restores the step's inputs and is called before every timing. `in_step`: also the step without each group; what the other
 /// launches compute means nothing then, and what they cost must not depend on it. Setup phase.
-Result<Profile> profile(Machine& machine, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step = false);
+Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step = false);
 
 }  // namespace vivace::engine

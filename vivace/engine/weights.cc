@@ -10,7 +10,7 @@ namespace vivace::engine {
 namespace {
 
 constexpr int64_t kScaleBlock = 128;  // e4m3 weights: rows and columns that share a scale
-constexpr int64_t kMicro = 16;        // FP4 weights: columns that share a scale
+constexpr int64_t kBlockScaled = 16;        // FP4 weights: columns that share a scale
 
 std::string with_number(std::string name, const char* mark, int64_t number) {
   if (const size_t at = name.find(mark); at != std::string::npos) name.replace(at, std::strlen(mark), std::to_string(number));
@@ -115,8 +115,8 @@ Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const Shape& shape) c
   const TensorEntry *block = checkpoint_.find(block_name), *whole = checkpoint_.find(whole_name);
   if (shape.rank != 2 || block == nullptr || whole == nullptr)
     return Status(Code::kUnsupported, "tensor " + codes.name + " is u8 without scales in " + block_name + " and " + whole_name + "; convert it to bf16 or GGUF");
-  const Shape packed(shape[0], shape[1] / 2), blocks(shape[0], shape[1] / kMicro);
-  if (shape[1] % kMicro != 0)
+  const Shape packed(shape[0], shape[1] / 2), blocks(shape[0], shape[1] / kBlockScaled);
+  if (shape[1] % kBlockScaled != 0)
     return Status(Code::kUnsupported, "tensor " + codes.name + ": FP4 rows have a scale for each 16 columns, which " + std::to_string(shape[1]) + " does not divide into");
   if (!(codes.shape == packed)) return wrong_shape(codes.name, packed, codes.shape);
   if (!(block->shape == blocks)) return wrong_shape(block_name, blocks, block->shape);
@@ -147,7 +147,7 @@ Tensor WeightSource::widened(const Tensor& t) const {
   const Tensor out = own(DType::bf16, t.shape);
   auto* to = static_cast<uint16_t*>(out.data);
   for (int64_t i = 0; i < t.shape.elements(); ++i)  // rows are whole blocks
-    to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * (f32_of_e4m3(block[i / kMicro]) * whole));
+    to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * (f32_of_e4m3(block[i / kBlockScaled]) * whole));
   return out;
 }
 
@@ -164,6 +164,17 @@ int64_t WeightSource::bytes() const {
   int64_t total = 0;
   for (const MappedFile& f : checkpoint_.files()) total += static_cast<int64_t>(f.bytes().size());
   return total;
+}
+
+Status WeightSource::check_files() const {
+  for (const MappedFile& f : checkpoint_.files()) VV_TRY(f.check_in_place());
+  return {};
+}
+
+Status WeightSource::check_lost() const {
+  for (const MappedFile& f : checkpoint_.files())
+    if (f.lost()) [[unlikely]] return f.check_in_place();
+  return {};
 }
 
 void WeightSource::touch() const {

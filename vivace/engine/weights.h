@@ -8,7 +8,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
 #include "vivace/engine/model.h"
-#include "vivace/engine/placement.h"
+#include "vivace/engine/weight_uploader.h"
 
 namespace vivace::engine {
 
@@ -49,6 +49,10 @@ class WeightSource {
   /// Bytes of the mapped files, and of what was copied out of them.
   int64_t bytes() const;
   int64_t copied_bytes() const { return copied_; }
+  /// IoError if a file that weights are read from was cut short or overwritten in place. No allocation.
+  Status check_files() const;
+  /// What check_files() finds without a system call: bytes that have gone and read as zeros.
+  Status check_lost() const;
   /// Reads every page of the files once, so that no step faults.
   void touch() const;
 

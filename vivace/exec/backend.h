@@ -4,6 +4,7 @@
 #include <string>
 
 #include "vivace/exec/buffer.h"
+#include "vivace/exec/gate.h"
 #include "vivace/exec/stream.h"
 
 namespace vivace::exec {
@@ -20,6 +21,8 @@ class Backend {
   /// Errors: InvalidArgument names the range of levels.
   virtual Result<std::unique_ptr<Stream>> make_stream(int level = 0) = 0;
   virtual Result<std::unique_ptr<Event>> make_event() = 0;
+  /// Errors: InvalidArgument; Unsupported where the driver has no stream memory operations.
+  virtual Result<std::unique_ptr<Gate>> make_gate(int stream_words, int host_words) = 0;
   /// `bytes` > 0 of zeroed memory that this backend's launches reach, aligned to 256 bytes.
   /// Errors: InvalidArgument, OutOfMemory with name and size.
   virtual Result<Buffer> make_buffer(std::string name, size_t bytes) = 0;

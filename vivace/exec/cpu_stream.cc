@@ -6,11 +6,19 @@
 #include <vector>
 
 #include "vivace/base/check.h"
+#include "vivace/exec/cpu_gate.h"
 
 namespace vivace::exec {
 namespace {
 
 constexpr size_t kAlign = 256;  // of buffers; also what a device allocation gives
+
+/// A captured pass or set: a step like any other.
+struct GateArgs {
+  CpuGate* gate;
+  uint32_t mask;  // of a set: the word's number
+  bool shut;
+};
 
 Status foreign(const char* call, const char* what) {
   return Status(Code::kInvalidArgument, strf("cpu stream: %s: the %s comes from another backend", call, what));
@@ -115,6 +123,44 @@ Status CpuStream::wait(Event& event) {
   return {};
 }
 
+Status CpuStream::pass(Gate& gate, uint32_t mask) {
+  auto* mine = dynamic_cast<CpuGate*>(&gate);
+  if (mine == nullptr) return foreign("pass", "gate");
+  VV_TRY(check_mask("cpu", gate, mask));
+  if (!capture_) {
+    mine->pass(mask);
+    return {};
+  }
+  Launch wait;
+  wait.op = "gate";
+  wait.host = [](const void* args, cpu::Pool&) {
+    const auto* g = static_cast<const GateArgs*>(args);
+    g->gate->pass(g->mask);
+  };
+  wait.set_args(GateArgs{mine, mask, false});
+  capture_->add(wait);
+  return {};
+}
+
+Status CpuStream::set(Gate& gate, int word, bool shut) {
+  auto* mine = dynamic_cast<CpuGate*>(&gate);
+  if (mine == nullptr) return foreign("set", "gate");
+  VV_TRY(check_word("cpu", "set", gate, word, false));
+  if (!capture_) {
+    mine->write(word, shut);
+    return {};
+  }
+  Launch write;
+  write.op = "gate";
+  write.host = [](const void* args, cpu::Pool&) {
+    const auto* g = static_cast<const GateArgs*>(args);
+    g->gate->write(static_cast<int>(g->mask), g->shut);
+  };
+  write.set_args(GateArgs{mine, static_cast<uint32_t>(word), shut});
+  capture_->add(write);
+  return {};
+}
+
 Status CpuStream::synchronize() {
   if (capture_) return wrong_time("cpu", "synchronize", "the stream is capturing, nothing has run");
   return {};
@@ -127,6 +173,11 @@ Result<std::unique_ptr<Stream>> CpuBackend::make_stream(int level) {
 
 Result<std::unique_ptr<Event>> CpuBackend::make_event() {
   return std::unique_ptr<Event>(std::make_unique<CpuEvent>());
+}
+
+Result<std::unique_ptr<Gate>> CpuBackend::make_gate(int stream_words, int host_words) {
+  VV_TRY(check_gate_words("cpu", stream_words, host_words));
+  return std::unique_ptr<Gate>(std::make_unique<CpuGate>(stream_words, host_words));
 }
 
 Result<Buffer> CpuBackend::make_buffer(std::string name, size_t bytes) {

@@ -24,6 +24,8 @@ class CpuStream final : public Stream {
   Status replay(Executable& executable) override;
   Status record(Event& event) override;
   Status wait(Event& event) override;
+  Status pass(Gate& gate, uint32_t mask) override;
+  Status set(Gate& gate, int word, bool shut) override;
   Status synchronize() override;
 
  private:
@@ -44,6 +46,7 @@ class CpuBackend final : public Backend {
   int priority_levels() const override { return 1; }
   Result<std::unique_ptr<Stream>> make_stream(int level = 0) override;
   Result<std::unique_ptr<Event>> make_event() override;
+  Result<std::unique_ptr<Gate>> make_gate(int stream_words, int host_words) override;
   Result<Buffer> make_buffer(std::string name, size_t bytes) override;
 
  private:

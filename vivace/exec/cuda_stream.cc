@@ -5,6 +5,7 @@
 #include "vivace/device/cuda_memory.h"
 #include "vivace/device/graph.h"
 #include "vivace/device/kernel.h"
+#include "vivace/exec/cuda_gate.h"
 
 namespace vivace::exec {
 namespace {
@@ -130,6 +131,22 @@ Status CudaStream::wait(Event& event) {
   return stream_.wait(e->event());
 }
 
+Status CudaStream::pass(Gate& gate, uint32_t mask) {
+  const auto* g = mine<CudaGate>(gate, dev());
+  if (g == nullptr) return foreign("pass", "gate", dev());
+  VV_TRY(check_mask("cuda", gate, mask));
+  VV_TRY(dev().bind());
+  return g->queue_pass(handle(), mask);
+}
+
+Status CudaStream::set(Gate& gate, int word, bool shut) {
+  const auto* g = mine<CudaGate>(gate, dev());
+  if (g == nullptr) return foreign("set", "gate", dev());
+  VV_TRY(check_word("cuda", "set", gate, word, false));
+  VV_TRY(dev().bind());
+  return g->queue_set(handle(), word, shut);
+}
+
 Status CudaStream::synchronize() {
   if (capturing_) return wrong_time("cuda", "synchronize", "the stream is capturing, nothing has run");
   VV_TRY(dev().bind());
@@ -162,6 +179,11 @@ Result<std::unique_ptr<Stream>> CudaBackend::make_stream(int level) {
 Result<std::unique_ptr<Event>> CudaBackend::make_event() {
   VV_ASSIGN(device::Event event, device::Event::create(device_));
   return std::unique_ptr<Event>(std::make_unique<CudaEvent>(device_, std::move(event)));
+}
+
+Result<std::unique_ptr<Gate>> CudaBackend::make_gate(int stream_words, int host_words) {
+  VV_ASSIGN(std::unique_ptr<CudaGate> gate, CudaGate::create(device_, stream_words, host_words));
+  return std::unique_ptr<Gate>(std::move(gate));
 }
 
 Result<Buffer> CudaBackend::make_buffer(std::string name, size_t bytes) {

@@ -56,7 +56,15 @@ Status Graph::capture(ShapeKey key, Stream& stream, const std::function<Status(S
   VV_TRY(admit(key));
   const std::string context = "graph " + name_ + ": capture of " + text(key);
   VV_TRY(stream.begin_capture().with_context(context));
+  // Whatever `fn` throws, even what an allocation does: the stream must not stay capturing.
+  struct Ended {
+    Stream* of;
+    ~Ended() {
+      if (of != nullptr && of->capturing()) static_cast<void>(of->end_capture());
+    }
+  } ended{&stream};
   Status recorded = fn(stream);
+  ended.of = nullptr;
   if (!stream.capturing() && recorded.ok())
     return Status(Code::kFailedPrecondition, context + ": the function ended the capture itself");
   auto executable = stream.end_capture();  // also after an error: the stream must not stay capturing

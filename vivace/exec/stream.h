@@ -11,6 +11,8 @@ class Device;
 
 namespace vivace::exec {
 
+class Gate;
+
 /// What a backend captured: an executable list of work. Opaque to everything above exec.
 class Executable {
  public:
@@ -29,7 +31,7 @@ class Event {
 /// An ordered queue. Eager by default: launch() issues at once. Between begin_capture() and
 /// end_capture() it records and nothing runs. Not thread-safe: one thread at a time.
 ///
-/// A capture holds launches and copies of one stream. replay(), record(), wait() and synchronize()
+/// A capture holds launches, copies and gates of one stream. replay(), record(), wait() and synchronize()
 /// answer FailedPrecondition while capturing: order between captured graphs is a Plan's. Executables
 /// and events of another backend are refused with InvalidArgument. A refused call changes nothing.
 class Stream {
@@ -50,6 +52,11 @@ class Stream {
   virtual Status replay(Executable& executable) = 0;
   virtual Status record(Event& event) = 0;
   virtual Status wait(Event& event) = 0;
+  /// What follows on this stream runs once every word of `mask` is 0; a capture records the wait, and each replay waits anew.
+  /// A word may be shut again behind a wait that is through. Errors: InvalidArgument for a mask without words of the gate.
+  virtual Status pass(Gate& gate, uint32_t mask) = 0;
+  /// Shuts or opens a stream word of the gate once what was queued before is done. Errors: InvalidArgument.
+  virtual Status set(Gate& gate, int word, bool shut) = 0;
   virtual Status synchronize() = 0;
 };
 

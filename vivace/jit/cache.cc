@@ -3,26 +3,26 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <mutex>
+#include <set>
 
 #include "vivace/base/check.h"
 #include "vivace/base/sha256.h"
 
 namespace vivace::jit {
 
-void (*g_write_step_hook)(WriteStep step) = nullptr;
-
 struct Cache::Counters {
-  std::atomic<int64_t> hits{0}, misses{0}, repaired{0};
+  std::atomic<int64_t> hits{0}, misses{0}, repaired{0}, unkept{0};
 };
 
 namespace {
@@ -31,14 +31,6 @@ constexpr size_t kMaxEntryBytes = 256u << 20;
 constexpr std::string_view kMagic = "VVCACHE1";  // then 32 digest bytes over all that follows: key, binary
 constexpr size_t kKeyBytes = 64;
 constexpr int64_t kStaleSeconds = 3600;  // a temporary file this old belongs to a process that died
-
-void step(WriteStep s) {
-  if (g_write_step_hook != nullptr) g_write_step_hook(s);
-}
-
-Status io_error(const char* call, const std::string& what) {
-  return Status(Code::kIoError, strf("%s(%s) failed: %s", call, what.c_str(), std::strerror(errno)));
-}
 
 // An owned file descriptor.
 class Fd {
@@ -90,23 +82,6 @@ Result<Binary> decode(const std::string& key, std::string_view bytes, const std:
   if (std::memcmp(d.data(), bytes.data() + kMagic.size(), d.size()) != 0) return corrupt("its digest does not match its content");
   if (body.substr(0, kKeyBytes) != key) return corrupt("it was stored under another key");
   return parse_binary(body.substr(kKeyBytes));
-}
-
-Status write_all(int fd, const char* p, size_t n, const std::string& path) {
-  while (n > 0) {
-    const ssize_t wrote = write(fd, p, n);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return io_error("write", path);
-    p += wrote;
-    n -= static_cast<size_t>(wrote);
-  }
-  return Status();
-}
-
-std::string random_hex() {
-  uint64_t v = 0;
-  if (getrandom(&v, sizeof(v), 0) != sizeof(v)) v = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint32_t>(std::clock());
-  return strf("%016llx", static_cast<unsigned long long>(v));
 }
 
 // Locks `<key>.lock`. The file is removed by its holder while the lock is held, so a waiter that gets
@@ -202,62 +177,55 @@ Result<Binary> Cache::load(const std::string& key) const {
 }
 
 Status Cache::write_entry(const std::string& key, const Binary& binary) const {
-  const std::string name = key + ".vvc", temp = ".tmp-" + key + "-" + random_hex(), path = folder_ + "/" + temp;
   const std::string bytes = encode(key, binary);
-  const Fd fd(openat(fd_, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.ok()) return io_error("open", path);
-  step(WriteStep::created);
-  Status s = write_all(fd.get(), bytes.data(), bytes.size() / 2, path);
-  step(WriteStep::half_written);
-  if (s.ok()) s = write_all(fd.get(), bytes.data() + bytes.size() / 2, bytes.size() - bytes.size() / 2, path);
-  step(WriteStep::written);
-  if (s.ok() && fsync(fd.get()) != 0) s = io_error("fsync", path);
-  step(WriteStep::synced);
-  if (s.ok() && renameat(fd_, temp.c_str(), fd_, name.c_str()) != 0) s = io_error("rename", path);
-  step(WriteStep::renamed);
-  if (!s.ok()) {
-    unlinkat(fd_, temp.c_str(), 0);
-    return s;
-  }
-  if (fsync(fd_) != 0) return io_error("fsync", folder_);
-  step(WriteStep::done);
-  return Status();
+  const std::string_view whole = bytes;
+  return write_whole(fd_, key + ".vvc", {&whole, 1}).with_context(folder_);
 }
 
 Status Cache::store(const std::string& key, const Binary& binary) {
   VV_TRY(check_key(key));
   VV_ASSIGN(Fd fd, lock_key(fd_, key, folder_));
   const KeyLock lock{fd_, key + ".lock", std::move(fd)};
-  step(WriteStep::locked);
+  write_step(WriteStep::locked);
   return write_entry(key, binary);
 }
 
 Result<Binary> Cache::get_or_build(const std::string& key, const std::function<Result<Binary>()>& build) {
+  const auto unusable = [](const Status& s) { return s.code() != Code::kNotFound && s.code() != Code::kCorruptData; };
+  const auto without = [&](const Status& why) {
+    warn_no_cache(folder_, why);
+    ++counters_->misses, ++counters_->unkept;
+    return build();
+  };
   Result<Binary> found = load(key);
   if (found.ok()) {
     ++counters_->hits;
     return found;
   }
-  if (found.status().code() != Code::kNotFound && found.status().code() != Code::kCorruptData) return found;
-  VV_ASSIGN(Fd fd, lock_key(fd_, key, folder_));
-  const KeyLock lock{fd_, key + ".lock", std::move(fd)};
-  step(WriteStep::locked);
+  if (unusable(found.status())) return without(found.status());
+  Result<Fd> fd = lock_key(fd_, key, folder_);
+  if (!fd.ok()) return without(fd.status());
+  const KeyLock lock{fd_, key + ".lock", std::move(fd).value()};
+  write_step(WriteStep::locked);
   // Looked at again, digest included, now that nobody else can be writing it.
   found = load(key);
   if (found.ok()) {
     ++counters_->hits;
     return found;
   }
-  const bool bad = found.status().code() == Code::kCorruptData;
-  if (!bad && found.status().code() != Code::kNotFound) return found;
+  if (unusable(found.status())) return without(found.status());
   ++counters_->misses;
   VV_ASSIGN(Binary built, build());
-  VV_TRY(write_entry(key, built));
-  if (bad) ++counters_->repaired;
+  if (const Status kept = write_entry(key, built); !kept.ok()) {
+    warn_no_cache(folder_, kept);
+    ++counters_->unkept;
+  } else if (found.status().code() == Code::kCorruptData) {
+    ++counters_->repaired;
+  }
   return built;
 }
 
-Cache::Stats Cache::stats() const { return {counters_->hits, counters_->misses, counters_->repaired}; }
+Cache::Stats Cache::stats() const { return {counters_->hits, counters_->misses, counters_->repaired, counters_->unkept}; }
 
 void Cache::remove_stale_files() const {
   const int copy = openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -266,14 +234,31 @@ void Cache::remove_stale_files() const {
     if (copy >= 0) close(copy);
     return;
   }
-  const time_t now = time(nullptr);
-  while (const dirent* e = readdir(dir)) {
-    struct stat s = {};
-    if (std::strncmp(e->d_name, ".tmp-", 5) == 0 && fstatat(fd_, e->d_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && s.st_uid == geteuid() &&
-        now - s.st_mtime > kStaleSeconds)
-      unlinkat(fd_, e->d_name, 0);
-  }
+  while (const dirent* e = readdir(dir)) remove_if_stale(e->d_name);
   closedir(dir);
+}
+
+// Temporary files and locks that processes left when they were killed.
+void Cache::remove_if_stale(const char* name) const {
+  struct stat s = {}, now = {};
+  const bool temp = std::strncmp(name, ".tmp-", 5) == 0;
+  if ((!temp && !std::string_view(name).ends_with(".lock")) || fstatat(fd_, name, &s, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (!S_ISREG(s.st_mode) || s.st_uid != geteuid() || time(nullptr) - s.st_mtime <= kStaleSeconds) return;
+  if (temp) {
+    unlinkat(fd_, name, 0);
+    return;
+  }
+  const Fd fd(openat(fd_, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  const bool ours = fd.ok() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &now) == 0 && now.st_ino == s.st_ino && now.st_dev == s.st_dev;
+  if (ours) unlinkat(fd_, name, 0);  // while it is held: who waits for it sees that the name leads elsewhere
+}
+
+void warn_no_cache(const std::string& folder, const Status& why) {
+  static std::mutex mutex;
+  static std::set<std::string>* const said = new std::set<std::string>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said->insert(folder).second)
+    std::fprintf(stderr, "vivace: the cache of compiled kernels is not used, so every process compiles them: %s; VIVACE_CACHE names another folder\n", why.message().c_str());
 }
 
 }  // namespace vivace::jit

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "vivace/jit/binary.h"
+#include "vivace/jit/whole_file.h"
 
 namespace vivace::jit {
 
@@ -14,6 +15,7 @@ class Cache {
  public:
   struct Stats {
     int64_t hits = 0, misses = 0, repaired = 0;  // repaired: a bad entry was rebuilt
+    int64_t unkept = 0;                          // built and not stored: the disk refused it, or another user's entry has its name
   };
 
   Cache() = default;
@@ -35,7 +37,8 @@ class Cache {
   /// Stores, replacing what is there.
   Status store(const std::string& key, const Binary& binary);
   /// load(), else build() under the key's lock: of many processes that want it, one compiles. A bad
-  /// entry is replaced. Another user's entry is an error, not a rebuild: it cannot be replaced safely.
+  /// entry is replaced. What cannot be locked, read or stored (a full or read-only disk, another user's entry) is built
+  /// and used all the same, with one warning a folder. Errors: those of build() alone.
   Result<Binary> get_or_build(const std::string& key, const std::function<Result<Binary>()>& build);
 
   const std::string& folder() const { return folder_; }
@@ -44,15 +47,14 @@ class Cache {
  private:
   Status write_entry(const std::string& key, const Binary& binary) const;
   void remove_stale_files() const;
+  void remove_if_stale(const char* name) const;
   int fd_ = -1;  // the folder
   std::string folder_;
   struct Counters;
   Counters* counters_ = nullptr;
 };
 
-/// The steps of a write, in order. A test kills the process at each.
-enum class WriteStep { locked, created, half_written, written, synced, renamed, done };
-/// Called at each step if set; for tests.
-extern void (*g_write_step_hook)(WriteStep step);
+/// Says on standard error, once a folder and process, that kernels are compiled without a cache, and why.
+void warn_no_cache(const std::string& folder, const Status& why);
 
 }  // namespace vivace::jit

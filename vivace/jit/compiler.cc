@@ -38,10 +38,11 @@ Result<std::unique_ptr<Compiler>> Compiler::create(CompilerOptions options) {
     c->packs_.push_back(std::move(pack));
   }
   if (c->options_.use_cache) {
-    if (c->options_.cache_folder.empty()) {
-      VV_ASSIGN(c->options_.cache_folder, Cache::default_folder());
-    }
-    VV_ASSIGN(c->cache_, Cache::open(c->options_.cache_folder));
+    Result<std::string> folder = c->options_.cache_folder.empty() ? Cache::default_folder() : Result<std::string>(c->options_.cache_folder);
+    Result<Cache> cache = folder.ok() ? Cache::open(*folder) : Result<Cache>(folder.status());
+    if (cache.ok()) c->cache_ = std::move(cache).value();
+    else warn_no_cache(folder.ok() ? *folder : "", cache.status());
+    c->options_.use_cache = cache.ok();
   }
   return c;
 }

@@ -43,7 +43,7 @@ struct CompilerOptions {
 /// Thread-safe.
 class Compiler {
  public:
-  /// Errors: those of Cache::open and Pack::open.
+  /// A cache that cannot be opened is gone without, with one warning. Errors: those of Pack::open.
   static Result<std::unique_ptr<Compiler>> create(CompilerOptions options);
 
   /// One binary a source, in order; what must be compiled is compiled in parallel, equal sources once, many of them in

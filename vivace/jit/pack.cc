@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <thread>
 
 #include "vivace/base/check.h"
 #include "vivace/base/sha256.h"
+#include "vivace/jit/whole_file.h"
 
 // Layout, little-endian:
 //   magic[8] count:u64 digest-of-index[32] | index: count rows, sorted by key | binaries
@@ -59,7 +59,7 @@ Result<Pack> Pack::open(const std::string& path) {
   auto rep = std::make_shared<Rep>();
   rep->path = path;
   const auto corrupt = [&](const std::string& why) { return Status(Code::kCorruptData, "pack " + path + ": " + why); };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not waited for
   if (fd < 0) return Status(errno == ENOENT ? Code::kNotFound : Code::kIoError, strf("pack %s: %s", path.c_str(), std::strerror(errno)));
   struct stat s = {};
   const bool regular = fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size >= static_cast<off_t>(kHead);
@@ -143,17 +143,9 @@ Status write_pack(const std::string& path, std::span<const std::pair<std::string
   put_digest(&head, index);
   head += index;
 
-  const std::string temp = path + ".tmp" + std::to_string(getpid());
-  std::FILE* f = std::fopen(temp.c_str(), "wb");
-  if (f == nullptr) return Status(Code::kIoError, strf("pack %s: %s", temp.c_str(), std::strerror(errno)));
-  bool written = std::fwrite(head.data(), 1, head.size(), f) == head.size();
-  for (const std::string& text : texts) written = written && std::fwrite(text.data(), 1, text.size(), f) == text.size();
-  written = written && std::fflush(f) == 0 && fsync(fileno(f)) == 0;
-  const bool closed = std::fclose(f) == 0;
-  if (written && closed && std::rename(temp.c_str(), path.c_str()) == 0) return Status();
-  const Status s(Code::kIoError, strf("pack %s could not be written: %s", path.c_str(), std::strerror(errno)));
-  std::remove(temp.c_str());
-  return s;
+  std::vector<std::string_view> parts{head};
+  parts.insert(parts.end(), texts.begin(), texts.end());
+  return write_whole(AT_FDCWD, path, parts).with_context("pack " + path);
 }
 
 }  // namespace vivace::jit

@@ -19,7 +19,7 @@ struct act_mul {
       opt_in("up", "T,H", "=gate", "factor of the activated gate; absent means the activation alone"),
       opt_in("inv_scale", "H", "f32", "factor of each channel, the inverse of the next product's input smoothing"),
       out("out", "T,H", "f32|bf16|f16|e4m3", "gated rows", "gate"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("row_scale", "T", "f32", "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),
       rows_port(),
   };
@@ -29,7 +29,7 @@ struct act_mul {
   static constexpr OpSpec spec{
       .name = "act_mul",
       .group = "gate",
-      .brief = "Activation of the gate times up, with per-channel scale and quantised output.",
+      .brief = "Activation of the gate times up, with per-channel scale and quantized output.",
       .formula = "y = act(f32(gate)) * f32(up) * inv_scale, factors that are absent left out, multiplied from left to right; "
                  "out = round(y), or sat_e4m3(y / s) with s = out_scale or row_scale. All in f32. "
                  "silu = g / (1 + exp(-g)); gelu_tanh = g/2 * (1 + tanh(sqrt(2/pi) * (g + 0.044715 * g^3))); "
@@ -84,7 +84,7 @@ struct act_mul {
       bool operator==(const Key&) const = default;
     };
     // Short stretches and many blocks: H200, bf16, 8192 x 4096 from merged rows, us (limit 47.2): 128 threads x 1
-    // group of 8, 12 blocks an SM 48.3; x 2 51.7; x 4 52.3; 256 x 2 54.8 (docs/design/030-memory-bound.md).
+    // group of 8, 12 blocks an SM 48.3; x 2 51.7; x 4 52.3; 256 x 2 54.8 (lab/notes/030-memory-bound.md).
     static constexpr Policy kTactics[] = {
         {128, 8, 1, false, 12}, {128, 4, 1, false, 12}, {128, 1, 4, false, 1},
         {256, 8, 4, true, 1}, {256, 4, 8, true, 1}, {256, 8, 0, true, 1}, {256, 1, 0, true, 1},

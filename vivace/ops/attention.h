@@ -35,7 +35,7 @@ struct attention {
       opt_in("bits", "T,W", "i32", "bit b of a query's row, from the low one of word 0 on, lets it see place bits_from + b; beyond the row no place is seen"),
       opt_in("bits_from", "S", "i32", "first place of each slot that bits decides on; those before it are as if their bits were set; absent means 0"),
       out("out", "T,Hq,Dv", "f32|bf16|f16|e4m3", "weighted values, in q's type or in e4m3"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
       rows_port(),
   };
@@ -52,7 +52,7 @@ struct attention {
       .brief = "Attention over a key-value cache: grouped heads, causal, prefix or full mask, window, soft cap and sinks.",
       .formula = "place j of a slot is row j of block `slot`, with page_table row j % L of block page_table[slot, j / L], with k_offsets row k_offsets[slot] + j of block 0; s_j = cap(scale * head_scale * q . k_j + slope * (j - pos)); key j is visible iff j < L (paged P*L; ragged k_offsets[slot + 1] - k_offsets[slot]), j < length[slot], and causal: j <= pos; prefix: j < prefix[slot] or "
                  "j <= pos; state: j < prefix[slot] where pos < prefix[slot], j <= pos where they are equal, else all; and j > pos - window if window > 0; "
-                 "and, with bits, j < bits_from[slot] or bit j - bits_from[slot] of the query's row is set; values of places that bits alone hides must be finite; p = exp(s - m), m the largest visible s or sink; "
+                 "and, with bits, j < bits_from[slot] or bit j - bits_from[slot] of the query's row is set; values of places that bits alone hides, or that another query of the call sees, must be finite; keys and values that no query of the call sees (beyond a length, below and between windows: pages may be gone or used again) may be anything, NaN too; p = exp(s - m), m the largest visible s or sink; "
                  "out = round(sum p_j v_j / (sum p_j + exp(sink - m))) to q's type, e4m3: then sat_e4m3(out / out_scale), the codes that quantize makes of it; nothing visible, or every score -inf: out 0, lse -inf; a score of +inf: NaN. All in f32, but that "
                  "with 16-bit q and a k of q's type or e4m3 p_j may be rounded to q's type where it meets v_j, not where it is summed. Head h reads kv head h / (Hq / Hkv).",
       .source = "arXiv:1706.03762; online softmax arXiv:1805.02867; ALiBi arXiv:2108.12409; blocks of a state and of actions arXiv:2410.24164; grouped heads arXiv:2305.13245; pages arXiv:2309.06180; sinks arXiv:2309.17453",
@@ -110,7 +110,7 @@ struct attention {
 
   /// As if each query saw every place: what is masked depends on contents.
   static Cost cost(const Args& a) {
-    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot && !a.k_offsets ? (a.S < a.T ? a.S : a.T) : 1, L = a.places();
+    const int64_t T = a.T, e = info(a.dtype).bytes, slots = a.slot && !a.k_offsets ? (a.S < a.T ? a.S : a.T) : 1, L = a.slot_capacity();
     return {.bytes = T * a.Hq * (a.D * e + a.Dv * int64_t{info(a.out_dtype()).bytes}) + slots * L * a.Hkv * (int64_t{a.D} + a.Dv) * info(a.kv_dtype).bytes,
             .flops = 2 * T * a.Hq * L * (int64_t{a.D} + a.Dv)};
   }

@@ -12,6 +12,14 @@ bool has(const Call& c, Name port) {
   return false;
 }
 
+/// Whether a head's rows lie together; ops without the attribute have tokens first.
+bool heads_first(const Call& c) {
+  constexpr Name kLayout = "layout";
+  for (const Attr& a : c.spec().attrs)
+    if (a.key == kLayout.hash) return c.flag("layout");
+  return false;
+}
+
 /// Entries of a port that is not there: none.
 Result<std::vector<int32_t>> entries(const Call& c, const Contents& read, Name port) {
   if (!has(c, port)) return std::vector<int32_t>();
@@ -40,7 +48,7 @@ Status rising(const Call& c, const char* port, const std::vector<int32_t>& value
 }  // namespace
 
 Status inspect_attention(const Call& c, const Contents& read) {
-  const bool latent = !has(c, "k"), paged = c["page_table"].present(), hnd = !latent && c.flag("layout");
+  const bool latent = !has(c, "k"), paged = c["page_table"].present(), hnd = !latent && heads_first(c);
   const int64_t B = c.dim("B"), L = c.dim(hnd ? "Hkv" : "L"), P = paged ? c.dim("P") : 0, places = paged ? P * L : L;
   VV_ASSIGN(const std::vector<int32_t> offsets, entries(c, read, "k_offsets"));
   VV_ASSIGN(const std::vector<int32_t> length, read("length"));
@@ -72,7 +80,7 @@ Status inspect_attention(const Call& c, const Contents& read) {
 Status inspect_cache(const Call& c, const Contents& read) {
   if (!c["k_cache"].present()) return {};
   const bool paged = c["page_table"].present();
-  const int64_t B = c.dim("B"), L = c.dim(c.flag("layout") ? "Hc" : "L"), P = paged ? c.dim("P") : 1, S = paged ? c.dim("S") : B;
+  const int64_t B = c.dim("B"), L = c.dim(heads_first(c) ? "Hc" : "L"), P = paged ? c.dim("P") : 1, S = paged ? c.dim("S") : B;
   VV_ASSIGN(const std::vector<int32_t> pos, read("pos"));
   VV_ASSIGN(const std::vector<int32_t> slot, read("slot"));
   VV_ASSIGN(const std::vector<int32_t> pages, read("page_table"));

@@ -1,4 +1,4 @@
-// What latent_attention, attention_micro and scaled_attention share: queries of slots over a cache of blocks or of pages, causal or
+// What latent_attention, attention_block_scaled and scaled_attention share: queries of slots over a cache of blocks or of pages, causal or
 // full.
 #pragma once
 #include <cmath>

@@ -107,8 +107,8 @@ Result<AttentionGpu::Key> AttentionVariant::pick(const kernels::AttentionArgs& a
   VV_ASSIGN(AttentionGpu::Key key, AttentionGpu::general(args, edits && arch == Arch::sm90a ? Arch::sm89 : arch));
   constexpr int kVariantKeys = 64;  // hooks are unrolled over a block's keys: half of them compile in half the time, and nothing spills
   const bool prefill = AttentionGpu::role(args) == AttentionGpu::Role::prefill;
-  if (key.tensor && prefill && !edits && AttentionGpu::feeds(args, arch) && AttentionGpu::copies(args, kVariantKeys, arch)) key.tile = AttentionGpu::fed(args);
-  if (key.tensor && key.tile.groups) key.tile.keys = std::min(key.tile.keys, kVariantKeys);
+  if (key.tensor && prefill && !edits && AttentionGpu::can_prefill_tma(args, arch) && AttentionGpu::can_use_tma(args, kVariantKeys, arch)) key.tile = AttentionGpu::prefill_tma(args);
+  if (key.tensor && key.tile.wgmma) key.tile.keys = std::min(key.tile.keys, kVariantKeys);
   return key;
 }
 

@@ -7,11 +7,11 @@ namespace vivace::ops::defs {
 struct batched_gemm {
   static constexpr Port kPorts[] = {
       in("x", "B,T,K", "f32|bf16|f16|e4m3", "activations of each entry"),
-      in("w", "B,N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights of each entry, one output a row"),
+      read_ahead(in("w", "B,N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights of each entry, one output a row")),
       out("out", "B,T,N", "f32|bf16|f16", "results"),
   };
   static constexpr Attr kAttrs[] = {
-      choice("act", "f32|q8", "how activations enter a product with a block-quantised w, as in gemm"),
+      choice("act", "f32|q8", "how activations enter a product with a block-quantized w, as in gemm"),
       real("alpha", 1, "factor of the products"),
   };
   static constexpr OpSpec spec{

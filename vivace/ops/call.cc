@@ -173,6 +173,12 @@ Status Call::check_port(const Port& p, const Tensor& t) const {
   return {};
 }
 
+bool Call::reads_ahead() const {
+  for (size_t i = 0; i < spec_->ports.size(); ++i)
+    if (spec_->ports[i].ahead && ports_[i].present()) return true;
+  return false;
+}
+
 int64_t Call::bound(uint64_t symbol) const {
   for (int i = 0; i < dim_count_; ++i)
     if (dims_[i].symbol == symbol) return dims_[i].value;

@@ -52,6 +52,9 @@ class Call {
   /// Host or device, as all present ports agree.
   Place place() const { return place_; }
 
+  /// Whether a port is present that kernels of the op may read ahead of the stream's order.
+  bool reads_ahead() const;
+
   /// "norm: " + message, with the code: for the cross-port rules of an op's own bind().
   Status error(Code code, const std::string& message) const;
 

@@ -54,6 +54,7 @@ Result<const void*> entry_of(const typename Op::Gpu::Key& key, std::span<const E
 /// Launches on the current device. `args` is not checked: see the overload below. Errors: Unsupported, CudaError.
 template <class Op>
 Status direct(const typename Op::Args& args, std::span<const Entry> entries, cudaStream_t stream) {
+  static_assert(!Op::spec.reads_ahead(), "a direct launch lets nothing be read ahead of the stream's order");
   const char* const op = Op::spec.name;
   int device = 0, major = 0, minor = 0, smem = 0;
   VV_TRY(cuda_status(cudaGetDevice(&device), op, "cudaGetDevice"));

@@ -25,9 +25,9 @@ struct embedding {
   static constexpr OpSpec spec{
       .name = "embedding",
       .group = "embedding",
-      .brief = "Gathers rows of a plain or block-quantised table by token id.",
+      .brief = "Gathers rows of a plain or block-quantized table by token id.",
       .formula = "out[t] = round(f32(table[ids[t]]) * f32(scale)); NaN if ids[t] is outside [0, V). "
-                 "A block format is dequantised to f32 as its definition says, then scaled and rounded once.",
+                 "A block format is dequantized to f32 as its definition says, then scaled and rounded once.",
       .source = "table lookup; block formats as GGUF stores them",
       .ports = kPorts,
       .attrs = kAttrs,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "vivace/kernels/gate/gate_residual.h"
+#include "vivace/ops/ada_contents.h"
 #include "vivace/ops/call.h"
 #include "vivace/ops/stretch.h"
 
@@ -21,7 +22,7 @@ struct gate_residual {
       opt_in("bias", "H", "=x", "added to every row of x"),
       opt_in("table", "P,H", "=x", "added to x by position: row t % P"),
       opt_in("gate", "R,H", "=x", "factor of x after bias and table"),
-      opt_in("ada_row", "T", "i32", "row of gate for each token; absent means row min(t, R-1)"),
+      opt_in("ada_row", "T", "i32", "row of gate for each token, outside [0, R) the token's out becomes NaN; absent means row min(t, R-1)"),
       opt_in("dt", "1", "f32", "factor of x in device memory, beside alpha"),
       out("out", "T,H", "=x", "the sum", "residual"),
       rows_port(),
@@ -58,6 +59,7 @@ struct gate_residual {
             .flops = int64_t{a.T} * a.H * 3};
   }
 
+  static Status inspect(const Call& c, const Contents& read) { return inspect_ada_row(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::gate_residual(a, pool); }
 
   struct Gpu {

@@ -18,29 +18,29 @@ struct gated_gemm {
   using Args = kernels::GemmArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
-      in("w", "2*N,K", "f32|bf16|f16|e4m3|i8|i4|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, as gemm has them: row 2 n is gate n, row 2 n + 1 is up n; not written by a kernel that may still run when this one is queued: it is read ahead of the stream's order"),
+      read_ahead(in("w", "2*N,K", "f32|bf16|f16|e4m3|i8|i4|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights, as gemm has them: row 2 n is gate n, row 2 n + 1 is up n")),
       opt_in("bias", "2*N", "f32|bf16|f16", "added before the activation, in the order of w"),
       opt_in("x_scale", "1", "f32", "factor of all of x: x stands for x * x_scale"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
       opt_in("w_row_scale", "2*N", "f32", "factor of each row of w"),
-      opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm; read ahead like w"),
-      opt_in("w_block_zero", "?,?", "i8", "of an i4 w: the code of each piece that stands for zero; the shape of w_block_scale; read ahead like w"),
+      read_ahead(opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm")),
+      read_ahead(opt_in("w_block_zero", "?,?", "i8", "of an i4 w: the code of each piece that stands for zero; the shape of w_block_scale")),
       opt_in("x_block_scale", "T,(K+127)/128", "f32", "of an e4m3 x: factor of each 128 columns of each token"),
       out("out", "T,N", "f32|bf16|f16|e4m3", "gated rows"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the gate"),
-      choice("quant", "f32|q8", "how activations enter a product with a block-quantised w, see gemm's attribute act"),
+      choice("quant", "f32|q8", "how activations enter a product with a block-quantized w, see gemm's attribute act"),
       real("alpha", 1, "factor of the product"),
-      boolean("fast_accum", false, "e4m3 products: sums may stay in the tensor unit, which keeps about 13 bits of them"),
+      boolean("fast_accum", false, "e4m3 products: sums may stay in the tensor core, which keeps about 13 bits of them"),
   };
   static constexpr OpSpec spec{
       .name = "gated_gemm",
       .group = "gemm",
-      .brief = "Matrix product with interleaved gate and up weights, gated in the same pass, with quantised output.",
+      .brief = "Matrix product with interleaved gate and up weights, gated in the same pass, with quantized output.",
       .formula = "g = s * (x W^T) + bias, s = alpha * x_scale * w_scale * x_row_scale[t] * w_row_scale[n]; out[n] = round(act(g[2 n]) * g[2 n + 1]); an e4m3 out is "
                  "sat_e4m3(... / out_scale). All in f32, summed as in gemm; g is not rounded.",
       .source = "GLU variants arXiv:2002.05202",
@@ -52,7 +52,7 @@ struct gated_gemm {
     const Tensor &x = c["x"], &w = c["w"], &out = c["out"];
     const auto quant = c.choice<kernels::GemmAct>("quant");
     if (quant == kernels::GemmAct::q8 && !is_block(w.dtype))
-      return c.error(Code::kInvalidArgument, strf("quant=q8 needs a block-quantised w, got %s; use quant=f32", name(w.dtype)));
+      return c.error(Code::kInvalidArgument, strf("quant=q8 needs a block-quantized w, got %s; use quant=f32", name(w.dtype)));
     if (c.dim("K") < 1 || c.dim("N") < 1)
       return c.error(Code::kInvalidShape, strf("N and K must be at least 1, got %ld and %ld", static_cast<long>(c.dim("N")), static_cast<long>(c.dim("K"))));
     for (const char* d : {"T", "N", "K"})
@@ -93,7 +93,7 @@ struct gated_gemm {
       Kind last{};
       bool first = true;
       GemmGpu::instances(arch, [&](const Key& k) {
-        if (k.kind == Kind::codes || k.kind == Kind::widened || (k.x == DType::f32 && k.kind != Kind::simple)) return;  // few tokens' are the same with a gate; no tf32
+        if (k.kind == Kind::weight_only || k.kind == Kind::mixed_input || (k.x == DType::f32 && k.kind != Kind::simple)) return;  // few tokens' are the same with a gate; no tf32
         if (first || k.kind != last) {
           Key one = k;
           if (k.kind == Kind::wgmma) one.wgmma = GemmTiles::fill(GemmTiles::pick(8, 64, 128, false));  // what N off 8 takes
@@ -103,8 +103,8 @@ struct gated_gemm {
         last = k.kind;
       });
       if (!has_wgmma(arch)) return;
-      widened_instance(visit, DType::q4_0, 100, false, 0, DType::f32, false, true);
-      widened_instance(visit, DType::e2m1, 100, false, 16, DType::e4m3, false, true);
+      mixed_input_instance(visit, DType::q4_0, 100, false, 0, DType::f32, false, true);
+      mixed_input_instance(visit, DType::e2m1, 100, false, 16, DType::e4m3, false, true);
     }
   };
 };

@@ -8,9 +8,9 @@ namespace vivace::ops::defs {
 struct gated_mlp {
   static constexpr Port kPorts[] = {
       in("x", "T,H", "f32|bf16|f16", "normalised rows"),
-      in("w_gate", "M,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of the gate"),
-      in("w_up", "M,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of up"),
-      in("w_down", "N,M", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of the way back"),
+      read_ahead(in("w_gate", "M,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of the gate")),
+      read_ahead(in("w_up", "M,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of up")),
+      read_ahead(in("w_down", "N,M", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of the way back")),
       opt_in("residual", "T,N", "=out", "added to the result before its one rounding"),
       out("out", "T,N", "f32|bf16|f16", "rows of the block", "residual"),
       inout("gate_up", "T,2*M", "f32|bf16|f16", "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
@@ -19,7 +19,7 @@ struct gated_mlp {
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf", "activation of the gate"),
-      choice("quant", "f32|q8", "how activations enter products with a block-quantised weight, see gemm's attribute act"),
+      choice("quant", "f32|q8", "how activations enter products with a block-quantized weight, see gemm's attribute act"),
   };
   static constexpr OpSpec spec{
       .name = "gated_mlp",
@@ -37,7 +37,7 @@ struct gated_mlp {
     constexpr std::string_view kActs[] = {"silu", "gelu_tanh", "gelu_erf"};
     const std::string_view act = kActs[c.integer("act")];
     const int64_t M = c.dim("M");
-    // A weight that is not block-quantised takes f32 activations whatever `quant` says.
+    // A weight that is not block-quantized takes f32 activations whatever `quant` says.
     const auto mode = [&](const char* w) { return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32"); };
     if (Tensor both = c["w_gate"]; follows(c["w_up"], both)) {
       both.shape.dim[0] *= 2;  // side by side they are one product

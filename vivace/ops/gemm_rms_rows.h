@@ -9,7 +9,7 @@ namespace vivace::ops::defs {
 struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "activations"),
-      in("w", "N,K", "f32|bf16|f16|e4m3", "weights, one output a row; read ahead of the stream's order"),
+      read_ahead(in("w", "N,K", "f32|bf16|f16|e4m3", "weights, one output a row")),
       opt_in("bias", "N", "f32|bf16|f16", "added to the product"),
       opt_in("gate", "R,N", "=out", "factor of the product, before the residual: row min(t, R-1)"),
       opt_in("residual", "T,N", "=out", "added last"),
@@ -18,7 +18,7 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
       opt_in("x_row_scale", "T", "f32", "factor of each token's x"),
       opt_in("w_row_scale", "N", "f32", "factor of each row of w"),
       out("out", "T,N", "f32|bf16|f16", "result", "residual"),
-      opt_in("weight", "N", "f32|bf16|f16", "weight of the norm behind, see rms_rows; not with scale; read ahead like w"),
+      read_ahead(opt_in("weight", "N", "f32|bf16|f16", "weight of the norm behind, see rms_rows; not with scale")),
       opt_in("scale", "Q,N", "=out", "adaptive scale of the norm behind, see rms_rows: row min(t, Q-1)"),
       out("scaled", "T,N", "=out", "out * weight or out * (1 + scale)"),
       out("squares", "T,(N+7)/8", "f32", "sum of the squares of each 8 columns of out"),
@@ -66,7 +66,7 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
       if (!p || info(t).bytes != 2 || a.g.N % kernels::kRmsColumns != 0 || !known || (a.next.scale != nullptr && a.next.R != 1) || !vectorizable(a.next.scaled, a.next.scaled_stride, t, 2) ||
           !vectorizable(a.next.scale, 0, t, 2))
         return Maybe();
-      p->finish |= kernels::kFinishNext;
+      p->epilogue |= kernels::kEpilogueNext;
       return Maybe(Key{a.g.x_dtype, t, *p});
     }
     static std::string instance(const Key& k) { return rms_gemm::Gpu::expression("gemm_rms_rows", k.x, k.out, k.p); }

@@ -16,7 +16,7 @@ namespace vivace::ops {
 namespace {
 
 constexpr GemmRow kShipped[] = {
-#define ROW(dtype, N, K, T, rows, tokens, share_x, share_w, us) {DType::dtype, N, K, T, rows, tokens, share_x, share_w, us},
+#define ROW(dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us) {DType::dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us},
 #include "vivace/ops/gemm_rows.inc"
 #undef ROW
 };
@@ -27,10 +27,10 @@ auto key(const GemmRow& r) { return std::tuple(static_cast<int>(r.dtype), r.N, r
 std::string refuse(const GemmRow& r) {
   if (r.dtype != DType::bf16 && r.dtype != DType::e4m3) return "dtype is bf16 (f16 goes with it) or e4m3";
   if (r.N < 1 || r.K < 1 || r.T < 1) return "N, K and T are at least 1";
-  const auto is = [&](const GemmTiles::Layout& l) { return l.rows == r.rows && l.tokens == r.tokens && l.share_x == r.share_x && l.share_w == r.share_w; };
+  const auto is = [&](const GemmTiles::Layout& l) { return l.rows == r.rows && l.tokens == r.tokens && l.multicast_x == r.multicast_x && l.multicast_w == r.multicast_w; };
   const bool listed = r.T <= GemmTiles::kFewTokens ? std::any_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is)
                                                    : std::any_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is);
-  return listed ? "" : strf("no tactic has rows=%d tokens=%d share_x=%d share_w=%d", r.rows, r.tokens, r.share_x, r.share_w);
+  return listed ? "" : strf("no tactic has rows=%d tokens=%d multicast_x=%d multicast_w=%d", r.rows, r.tokens, r.multicast_x, r.multicast_w);
 }
 
 Result<std::vector<GemmRow>> parse(std::string_view text) {
@@ -43,8 +43,8 @@ Result<std::vector<GemmRow>> parse(std::string_view text) {
     std::istringstream words(line);
     std::string dtype, more;
     GemmRow r{};
-    words >> dtype >> r.N >> r.K >> r.T >> r.rows >> r.tokens >> r.share_x >> r.share_w >> r.us;
-    if (!words || words >> more) return Status(Code::kCorruptData, strf("gemm tactics, line %d: a row is 'dtype N K T rows tokens share_x share_w us', got '%s'", number, line.c_str()));
+    words >> dtype >> r.N >> r.K >> r.T >> r.rows >> r.tokens >> r.multicast_x >> r.multicast_w >> r.us;
+    if (!words || words >> more) return Status(Code::kCorruptData, strf("gemm tactics, line %d: a row is 'dtype N K T rows tokens multicast_x multicast_w us', got '%s'", number, line.c_str()));
     r.dtype = dtype == "bf16" ? DType::bf16 : dtype == "e4m3" ? DType::e4m3 : DType::f32;
     if (const std::string why = refuse(r); !why.empty()) return Status(Code::kCorruptData, strf("gemm tactics, line %d: %s, got '%s'", number, why.c_str(), line.c_str()));
     all.push_back(r);
@@ -117,9 +117,9 @@ const GemmRow* find_gemm_row(std::span<const GemmRow> rows, DType dtype, int64_t
 }
 
 std::string print_gemm_rows(std::span<const GemmRow> rows) {
-  std::string text = "# gemm tactics: dtype N K T rows tokens share_x share_w us\n";
+  std::string text = "# gemm tactics: dtype N K T rows tokens multicast_x multicast_w us\n";
   for (const GemmRow& r : rows)
-    text += strf("%s %d %d %d %d %d %d %d %.2f\n", name(r.dtype), r.N, r.K, r.T, r.rows, r.tokens, r.share_x, r.share_w, static_cast<double>(r.us));
+    text += strf("%s %d %d %d %d %d %d %d %.2f\n", name(r.dtype), r.N, r.K, r.T, r.rows, r.tokens, r.multicast_x, r.multicast_w, static_cast<double>(r.us));
   return text;
 }
 

@@ -17,7 +17,7 @@ namespace vivace::ops {
 struct GemmRow {
   DType dtype;    // of x and W
   int32_t N, K, T;
-  int32_t rows, tokens, share_x, share_w;  // as in kernels::GemmWgmma
+  int32_t rows, tokens, multicast_x, multicast_w;  // as in kernels::GemmWgmma
   float us;       // measured with cold weights, 0: not measured
 
   constexpr bool serves(int64_t tokens) const { return tokens <= T && (tokens <= GemmTiles::kFewTokens ? T <= GemmTiles::kFewTokens && (T <= 16 || 2 * tokens > T) : 4 * tokens > 3 * int64_t{T}); }
@@ -29,7 +29,7 @@ struct GemmRow {
 /// Errors: those of load_gemm_rows() on the file.
 Result<std::span<const GemmRow>> gemm_rows();
 
-/// One row a line: dtype N K T rows tokens share_x share_w us; # starts a comment. An empty text restores the
+/// One row a line: dtype N K T rows tokens multicast_x multicast_w us; # starts a comment. An empty text restores the
 /// shipped rows. Setup phase: calls that are already prepared keep their tile.
 /// Errors: CorruptData names the line and what a row wants.
 Status load_gemm_rows(std::string_view text);

@@ -1,4 +1,4 @@
-// Which tile of gemm_wgmma serves a product, and how K is cut.
+// Which tile of gemm_wgmma serves a product, and how K is split.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -12,16 +12,16 @@ namespace vivace::ops {
 struct GemmTiles {
   using Wgmma = kernels::GemmWgmma;
   static constexpr int kFewTokens = 64;
-  static constexpr int kMultiprocessors = 132;  // of the chip that the constants here were measured on
+  static constexpr int kSmCount = 132;  // of the chip that the constants here were measured on
   static constexpr int kInFours = 112;          // of these, where clusters of four find room on every chip (30 at most, of four)
-  static constexpr int kSmem = 227 * 1024;      // of a block; a multiprocessor has 1 KiB more, and takes 1 KiB a block
-  static constexpr int kHalfSmem = 113 * 1024;  // of two blocks on a multiprocessor
+  static constexpr int kSmem = 227 * 1024;      // of a block; an SM has 1 KiB more, and takes 1 KiB a block
+  static constexpr int kHalfSmem = 113 * 1024;  // of two blocks on an SM
 
   /// How the work of a tile is laid out: what a table's row chooses.
   struct Layout {
-    int32_t rows, tokens, share_x, share_w;
+    int32_t rows, tokens, multicast_x, multicast_w;
   };
-  // Deep rings where one block a multiprocessor has the chip's bandwidth to itself, short ones where two share it
+  // Deep rings where one block an SM has the chip's bandwidth to itself, short ones where two share it
   // or the next product's block starts beside this one's. H200: 24576 x 4096, T = 1: 48.2 us (4.18 TB/s).
   static constexpr Layout kFew[] = {{64, 8, 1, 1}, {64, 16, 1, 1}, {64, 32, 1, 1}, {128, 32, 1, 1}, {64, 64, 1, 1}, {128, 64, 1, 1}};
   static constexpr Layout kMany[] = {{64, 64, 1, 1},   {64, 64, 1, 2},   {64, 64, 2, 1},   {64, 64, 2, 2},   {64, 96, 2, 1},   {64, 96, 2, 2},   {64, 128, 1, 1},  {64, 128, 2, 1},  {64, 128, 2, 2},
@@ -33,9 +33,9 @@ struct GemmTiles {
   static constexpr int kMaxPromoted = 192;  // tokens: a stage's sums need registers of their own
 
   static constexpr int blocks_at_once(const Wgmma& p) { return std::max(1, (kSmem + 1024) / (p.smem_bytes() + 1024)); }
-  /// Blocks that a chip holds. Clusters of 4 and 8 find room on 120 of 132 multiprocessors: the others are alone in their groups.
-  static constexpr int resident(const Wgmma& p, int multiprocessors) {
-    const int all = blocks_at_once(p) * multiprocessors;
+  /// Blocks that a chip holds. Clusters of 4 and 8 find room on 120 of 132 SMs: the others are alone in their groups.
+  static constexpr int occupancy(const Wgmma& p, int sm_count) {
+    const int all = blocks_at_once(p) * sm_count;
     return std::max(1, (p.cluster() > 2 ? all * 10 / 11 : all) / p.cluster()) * p.cluster();
   }
   /// The ring that fits `smem` bytes.
@@ -45,10 +45,10 @@ struct GemmTiles {
     return p;
   }
 
-  /// The ring of a tile whose way out is known, in the same share of a multiprocessor. Where `p` has a place for outputs beside the
+  /// The ring of a tile whose epilogue is known, in the same share of an SM. Where `p` has a place for outputs beside the
   /// ring, it is for all of them if the ring stays as long or has six stages.
   static constexpr Wgmma fill(Wgmma p) {
-    const bool posts = p.staged > 0 && p.finish != kernels::kFinishAny && !p.direct();
+    const bool posts = p.staged > 0 && p.epilogue != kernels::kEpilogueAny && !p.direct();
     p.staged = 0;
     const int smem = p.smem_bytes() <= kHalfSmem ? kHalfSmem : kSmem;
     if (!posts) return with_stages(p, smem);
@@ -65,16 +65,16 @@ struct GemmTiles {
     return s;
   }
   /// A block adds two parts itself where a block a part would be more than the chip holds at once (clusters of 4 find room on 120
-  /// multiprocessors: 2048 x 2048, T = 50 4.5 us for 6.3), instead of a cluster of 8 where sums are many (1024 x 2048, T = 50: 3.9 us for
+  /// SMs: 2048 x 2048, T = 50 4.5 us for 6.3), instead of a cluster of 8 where sums are many (1024 x 2048, T = 50: 3.9 us for
   /// 4.4; one token has so little to do that 8 are better), and where K is so short that a cluster of 4 is most of the time (2560 x 1024 in
   /// e4m3, T = 1: 1.77 us for 1.94).
   static constexpr Wgmma few(const Layout& l, int64_t N, int64_t k_bytes, bool promote) {
     const int split = few_split(N, k_bytes);
     const int64_t blocks = (N + 63) / 64 * split;
-    const bool two = l.tokens >= 32 ? split == 8 || blocks > (split == 4 ? kInFours : kMultiprocessors) || (promote && k_bytes <= 4096) : split == 4 && k_bytes <= 2048;
-    const int inside = split > 1 && two ? 2 : 1;
-    const bool deep = l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= kMultiprocessors));
-    return with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, deep ? kSmem : kHalfSmem);
+    const bool two = l.tokens >= 32 ? split == 8 || blocks > (split == 4 ? kInFours : kSmCount) || (promote && k_bytes <= 4096) : split == 4 && k_bytes <= 2048;
+    const int splits_per_block = split > 1 && two ? 2 : 1;
+    const bool deep = l.tokens >= 32 || (l.tokens == 16 && k_bytes >= 4096 && split <= 2 && (split == 1 || blocks <= kSmCount));
+    return with_stages({l.rows, l.tokens, 0, split, l.multicast_x, l.multicast_w, promote, true, splits_per_block, 0}, deep ? kSmem : kHalfSmem);
   }
   /// Parts of K above 64 tokens: two where rows are long and so few that 256 tokens leave the chip half empty, which these gain by (1024 x
   /// 4096: 7.8 us for 8.8) and which costs 4096 tokens their widest tile (52.6 us for 46.2).
@@ -82,14 +82,14 @@ struct GemmTiles {
   static constexpr Wgmma many(const Layout& l, int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     const int split = many_split(N, k_bytes);
     const int64_t tiles = (T + l.tokens - 1) / l.tokens * ((N + l.rows - 1) / l.rows);
-    const int inside = tiles * split > kMultiprocessors + kMultiprocessors / 4 || split * l.share_x * l.share_w > 4 ? split : 1;
-    // Two short rings a multiprocessor only where tiles are more than multiprocessors (1024 x 2048, 256 tokens, 64 x 64: 4.9 us with 12 stages, 6.3 with 7).
-    const bool half = l.rows == 64 && l.tokens <= 96 && tiles * split / inside > kMultiprocessors;
-    Wgmma p = with_stages({l.rows, l.tokens, 0, split, l.share_x, l.share_w, promote, true, inside, 0}, half ? kHalfSmem : kSmem);
-    // Outputs leave beside the products of tiles that follow: two, or one where sums leave the tensor unit at every step (H200: a
+    const int splits_per_block = tiles * split > kSmCount + kSmCount / 4 || split * l.multicast_x * l.multicast_w > 4 ? split : 1;
+    // Two short rings an SM only where tiles are more than SMs (1024 x 2048, 256 tokens, 64 x 64: 4.9 us with 12 stages, 6.3 with 7).
+    const bool half = l.rows == 64 && l.tokens <= 96 && tiles * split / splits_per_block > kSmCount;
+    Wgmma p = with_stages({l.rows, l.tokens, 0, split, l.multicast_x, l.multicast_w, promote, true, splits_per_block, 0}, half ? kHalfSmem : kSmem);
+    // Outputs leave beside the products of tiles that follow: two, or one where sums leave the tensor core at every step (H200: a
     // block's only tile is stored up to 3 % sooner by its own threads; of many tiles, those of K = 1024 gain 7 to 10 %).
     const auto up = [](int64_t all, int64_t each, int64_t share) { return (all + each * share - 1) / (each * share) * share; };
-    if (!p.direct() && up(T, l.tokens, l.share_w) * up(N, l.rows, l.share_x) > (promote ? 1 : 2) * resident(p, kMultiprocessors)) p.staged = p.second();
+    if (!p.direct() && up(T, l.tokens, l.multicast_w) * up(N, l.rows, l.multicast_x) > (promote ? 1 : 2) * occupancy(p, kSmCount)) p.staged = p.second();
     return p;
   }
 
@@ -98,26 +98,26 @@ struct GemmTiles {
       if (l.tokens >= T && l.rows == 64) return few(l, N, k_bytes, promote);
     return few(kFew[4], N, k_bytes, promote);
   }
-  /// Cycles of one block after the other: a step of K, then a tile's way out. Constants: the least loss over 80 products of 256 to
+  /// Cycles of one block after the other: a step of K, then a tile's epilogue. Constants: the least loss over 80 products of 256 to
   /// 968 tokens, where what this picks takes 1.03 x what the best layout takes.
   static constexpr int64_t cycles(const Wgmma& p, int64_t T, int64_t N, int64_t k_bytes) {
     const auto tiles = [](int64_t all, int64_t each, int64_t share) { return (all + each * share - 1) / (each * share) * share; };
-    const int64_t along_t = tiles(T, p.tokens, p.share_w), blocks = along_t * tiles(N, p.rows, p.share_x) * p.parts(), steps = ((k_bytes + 127) / 128 + p.parts() - 1) / p.parts();
-    const int64_t at_once = resident(p, kMultiprocessors), waves = (blocks + at_once - 1) / at_once;
-    const int64_t busy = std::min<int64_t>(blocks_at_once(p), (blocks + kMultiprocessors - 1) / kMultiprocessors);  // blocks that share a multiprocessor
-    // 64 bytes a cycle into a multiprocessor, 36 from L2; a step's way from there takes 2,500, in which the ring's others come too.
-    const int64_t products = p.groups() * p.tokens * 2, in = 2 * (p.rows + p.tokens), bytes = 128 * (p.rows / p.share_w + p.tokens / p.share_x) / 36;
-    const int64_t shared = 10 * (p.share_x * p.share_w - 1) + (p.tokens <= 64 ? 20 : 0);
+    const int64_t along_t = tiles(T, p.tokens, p.multicast_w), blocks = along_t * tiles(N, p.rows, p.multicast_x) * p.parts(), steps = ((k_bytes + 127) / 128 + p.parts() - 1) / p.parts();
+    const int64_t at_once = occupancy(p, kSmCount), waves = (blocks + at_once - 1) / at_once;
+    const int64_t busy = std::min<int64_t>(blocks_at_once(p), (blocks + kSmCount - 1) / kSmCount);  // blocks that share an SM
+    // 64 bytes a cycle into an SM, 36 from L2; a step's way from there takes 2,500, in which the ring's others come too.
+    const int64_t products = p.groups() * p.tokens * 2, in = 2 * (p.rows + p.tokens), bytes = 128 * (p.rows / p.multicast_w + p.tokens / p.multicast_x) / 36;
+    const int64_t shared = 10 * (p.multicast_x * p.multicast_w - 1) + (p.tokens <= 64 ? 20 : 0);
     const int64_t step = std::max<int64_t>({std::max({products, in, bytes}) * busy, 300, 2500 / std::max(p.stages - 1, 1)}) + shared;
     const int64_t all = waves * (steps * step + 1200 + 3 * p.tokens + (p.parts() > 1 ? 1500 + 8 * p.tokens : 0));
     return (along_t - 1) * p.tokens >= T ? all * 3 / 2 : all;  // a tile of no token beside others: seen to take that much longer
   }
   /// Registers, shared memory and the weight's rows allow it: sums of a stage, and of a second part, need places of their own.
   static constexpr bool serves(const Wgmma& p, int64_t N) {
-    const int sums = 1 + p.promote + (p.inside > 1);
+    const int sums = 1 + p.promote + (p.splits_per_block > 1);
     if (p.rows == 192 && (p.split > 1 || sums * p.tokens > 256)) return false;  // three warpgroups have 152 registers a thread
-    return p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.share_x - 1) && sums * p.tokens <= (sums == 1 ? 256 : 2 * kMaxPromoted) &&
-           (p.parts() == 1 || p.rows * p.tokens * 4 + p.tokens * p.turn_stride() * 4 <= p.stages * p.stage_bytes());
+    return p.cluster() <= 8 && p.stages >= 3 && N > int64_t{p.rows} * (p.multicast_x - 1) && sums * p.tokens <= (sums == 1 ? 256 : 2 * kMaxPromoted) &&
+           (p.parts() == 1 || p.rows * p.tokens * 4 + p.tokens * p.transpose_stride() * 4 <= p.stages * p.stage_bytes());
   }
   static constexpr Wgmma pick_many(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     Wgmma best = many(kMany[0], T, N, k_bytes, promote);
@@ -136,7 +136,7 @@ struct GemmTiles {
   static constexpr Wgmma pick(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     return T <= kFewTokens ? pick_few(T, N, k_bytes, promote) : pick_many(T, N, k_bytes, promote);
   }
-  /// Rows that the copy engine cannot take: a tile for each class, with its cut of K.
+  /// Rows that TMA cannot take: a tile for each class, with its cut of K.
   static constexpr Wgmma odd(int64_t T, int64_t N, int64_t k_bytes, bool promote) {
     return with_stages({64, 64, 0, T <= kFewTokens ? few_split(N, k_bytes) : many_split(N, k_bytes), 1, 1, promote, false, 1, 0}, kHalfSmem);
   }

@@ -16,7 +16,7 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf", "activation of the gate"),
-      choice("quant", "f32|q8", "how activations enter a product with a block-quantised w, as gemm's attribute act"),
+      choice("quant", "f32|q8", "how activations enter a product with a block-quantized w, as gemm's attribute act"),
   };
   static constexpr OpSpec spec{
       .name = "grouped_gated_gemm",

@@ -91,7 +91,7 @@ struct im2col {
       bool operator==(const Key&) const = default;
     };
     // Each for many elements and for few: pairs of pixels, groups of a pixel as bits and with factors, single elements; then any width
-    // and alignment. H200, 32768 rows: pairs 21.5 us for 41.0 of single ones, bits 86.8 for 187 (docs/design/030-memory-bound.md).
+    // and alignment. H200, 32768 rows: pairs 21.5 us for 41.0 of single ones, bits 86.8 for 187 (lab/notes/030-memory-bound.md).
     static constexpr Policy kPairs[] = {{512, 4, 2, 2}, {256, 1, 2, 2}}, kBits[] = {{256, 2, 8, 8}, {128, 1, 8, 8}}, kWhole[] = {{128, 4, 8, 8}, {128, 1, 8, 8}}, kSingle[] = {{256, 3, 1, 8}, {128, 1, 1, 8}};
     static constexpr Policy kAny = {256, 2, 1, 1};
     static constexpr int64_t kManyElements = 1 << 20;

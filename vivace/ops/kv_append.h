@@ -30,7 +30,7 @@ struct kv_append {
       .brief = "Writes keys and values of tokens to their slot and position of a cache.",
       .formula = "k_cache[b, i, h] = round(k[t, h]), with layout=hnd k_cache[b, h, i], v_cache likewise; (b, i) = (slot[t], pos[t]), or with page_table "
                  "(page_table[slot[t], pos[t] / L], pos[t] % L); e4m3 saturates and has scale 1. "
-                 "Two tokens of one call with the same slot and position: either may remain.",
+                 "Two tokens of one call with the same place: each element that remains is of either.",
       .source = "slotted and paged KV caches (PagedAttention arXiv:2309.06180); definition ours",
       .ports = kPorts,
       .attrs = kAttrs,

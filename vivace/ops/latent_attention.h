@@ -52,7 +52,7 @@ struct latent_attention {
   static Cost cost(const Args& args) {
     const kernels::AttentionArgs& a = args.a;
     const int64_t e = info(a.dtype).bytes, slots = slots_read(a);
-    return {.bytes = int64_t{a.T} * a.Hq * (a.D + int64_t{args.N} * a.Dv) * e + slots * a.places() * a.D * e, .flops = 2 * int64_t{a.T} * a.Hq * a.places() * (a.D + int64_t{a.Dv})};
+    return {.bytes = int64_t{a.T} * a.Hq * (a.D + int64_t{args.N} * a.Dv) * e + slots * a.slot_capacity() * a.D * e, .flops = 2 * int64_t{a.T} * a.Hq * a.slot_capacity() * (a.D + int64_t{a.Dv})};
   }
   static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::latent_attention(a, pool); }
@@ -69,7 +69,7 @@ struct latent_attention {
       bool operator==(const Key&) const = default;
     };
     /// 64 heads of 576 and two blocks of places where 150 KB fit, else 32 and one.
-    static constexpr Tile cut(int e, int c, bool wide, Arch arch) {
+    static constexpr Tile tile_config(int e, int c, bool wide, Arch arch) {
       const bool large = arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a);
       return large ? Tile{e, c, 64, 2, wide} : Tile{e, c, 32, 1, wide};
     }
@@ -79,7 +79,7 @@ struct latent_attention {
       if (int64_t{a.T} * args.N * a.Hq > INT32_MAX) return Status(Code::kUnsupported, "T * N * Hq is above 2^31 - 1; cut the call");
       if (a.dtype == DType::f32 || a.D % 32 != 0 || a.Dv % 128 != 0 || a.D > 576) return Key{a.dtype, false, {}, plain(a.D)};
       const bool wide = vectorizable(a.q, a.q_stride, a.dtype, 8) && vectorizable(a.k, a.k_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.dtype, 2);
-      return Key{a.dtype, true, cut(a.D, a.Dv, wide, arch), {}};
+      return Key{a.dtype, true, tile_config(a.D, a.Dv, wide, arch), {}};
     }
     static std::string instance(const Key& k) {
       if (!k.tensor) return kernel_expression("latent_plain<%s, vivace::kernels::LatentPlain{%d}>", type_name(k.t), k.plain.items);
@@ -95,7 +95,7 @@ struct latent_attention {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       for (const DType t : {DType::bf16, DType::f16})
-        for (const bool wide : {true, false}) visit(Key{t, true, cut(576, 512, wide, arch), {}});
+        for (const bool wide : {true, false}) visit(Key{t, true, tile_config(576, 512, wide, arch), {}});
       for (const int e : {128, 256, 576, 1024}) visit(Key{DType::f32, false, {}, plain(e)});
       visit(Key{DType::bf16, false, {}, plain(128)});
     }

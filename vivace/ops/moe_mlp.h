@@ -27,7 +27,7 @@ struct moe_mlp {
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf", "activation of the gate"),
-      choice("quant", "f32|q8", "how activations enter products with a block-quantised weight, see gemm's attribute act"),
+      choice("quant", "f32|q8", "how activations enter products with a block-quantized weight, see gemm's attribute act"),
       boolean("renormalize", true, "see moe_route"),
   };
   static constexpr OpSpec spec{

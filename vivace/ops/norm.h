@@ -1,6 +1,7 @@
 // norm: RMS or layer normalisation with everything that models fold into it.
 #pragma once
 #include "vivace/kernels/norm/norm.h"
+#include "vivace/ops/ada_contents.h"
 #include "vivace/ops/gpu.h"
 #include "vivace/ops/quantized_out.h"
 
@@ -23,7 +24,7 @@ struct norm {
       opt_in("shift", "R,H", "=x", "adaptive shift, added last"),
       opt_in("ada_row", "T", "i32", "row of gate, scale and shift for each token, outside [0, R) the token's residual and out become NaN; absent means row min(t, R-1)"),
       out("out", "T,H", "f32|bf16|f16|e4m3", "normalised rows", "x"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("row_scale", "T", "f32", "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),
       rows_port(),
   };
@@ -35,7 +36,7 @@ struct norm {
   static constexpr OpSpec spec{
       .name = "norm",
       .group = "norm",
-      .brief = "RMS or layer normalisation of rows, with residual, gate, weight, adaptive scale and shift, and quantised output.",
+      .brief = "RMS or layer normalisation of rows, with residual, gate, weight, adaptive scale and shift, and quantized output.",
       .formula = "h = f32(x); if residual: h = f32(residual) + f32(gate or 1) * h, residual = round(h), h stays unrounded; "
                  "m = mean(h) if layer else 0; y = (h - m) * rsqrt(mean((h - m)^2) + eps) * (w or 1+w) + bias; "
                  "y = y * (1 + scale) + shift; out = round(y), or sat_e4m3(y / s) with s = out_scale or row_scale. All in f32.",
@@ -73,6 +74,7 @@ struct norm {
     return {};
   }
 
+  static Status inspect(const Call& c, const Contents& read) { return inspect_ada_row(c, read); }
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.H, e = info(a.x_dtype).bytes, tables = int64_t{a.R} * a.H * e;
     return {.bytes = n * (e * (a.residual ? 3 : 1) + info(a.out_dtype).bytes) + (a.weight ? a.H * info(a.w_dtype).bytes : 0) * (a.bias ? 2 : 1) +
@@ -92,7 +94,7 @@ struct norm {
     };
     // The first row that holds H: threads and items follow from H alone, so that a row's bits do not depend on
     // its company. H200, bf16, one row of 4096 and 8192 of them, us (limit 31.5): 512 x 1 2.12, 78.4; 256 x 2 2.02,
-    // 43.2; 128 x 4 1.64, 34.5; 64 x 8 37.6; a warp a row 93.0 (docs/design/030-memory-bound.md).
+    // 43.2; 128 x 4 1.64, 34.5; 64 x 8 37.6; a warp a row 93.0 (lab/notes/030-memory-bound.md).
     struct Tactic {
       int32_t threads, items;
     };

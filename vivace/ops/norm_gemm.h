@@ -10,20 +10,20 @@ namespace vivace::ops::defs {
 struct norm_gemm : TwoParts<norm_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16", "rows as they are before their norm"),
-      opt_in("weight", "K", "f32|bf16|f16", "factor of the normalised row, see norm; read ahead like w"),
+      read_ahead(opt_in("weight", "K", "f32|bf16|f16", "factor of the normalised row, see norm")),
       opt_in("scale", "R,K", "=x", "adaptive scale, see norm"),
       opt_in("shift", "R,K", "=x", "adaptive shift, see norm"),
       opt_in("ada_row", "T", "i32", "row of scale and shift for each token, see norm"),
-      in("w", "M,K", "f32|bf16|f16|e4m3|i8|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights as gemm or, where gated, gated_gemm has them; read ahead of the stream's order"),
+      read_ahead(in("w", "M,K", "f32|bf16|f16|e4m3|i8|e2m1|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights as gemm or, where gated, gated_gemm has them")),
       opt_in("bias", "M", "f32|bf16|f16", "added before the activation"),
       opt_in("residual", "T,N", "=out", "added last; not where gated"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("w_row_scale", "M", "f32", "factor of each row of w"),
-      opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm"),
+      read_ahead(opt_in("w_block_scale", "?,?", "f32|bf16|f16|e4m3", "factor of each piece of w, see gemm")),
       inout("normed", "T,K", "f32|bf16|f16|e4m3", "scratch; its dtype is the one that normalised rows are rounded to. Its contents afterwards mean nothing"),
-      opt_in("normed_scale", "1", "f32", "static quantisation scale of e4m3 normalised rows; > 0"),
+      opt_in("normed_scale", "1", "f32", "static quantization scale of e4m3 normalised rows; > 0"),
       out("out", "T,N", "f32|bf16|f16|e4m3", "result: N = M columns, half of them where gated", "residual"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out; > 0"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -31,7 +31,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
       boolean("weight_plus_one", false, "multiply by (1 + weight), Gemma's convention"),
       choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product; of the gate where gated"),
       boolean("gated", false, "neighbouring rows of w are gate and up, see gated_gemm"),
-      choice("act", "f32|q8", "how normalised rows enter a product with a block-quantised w, see gemm"),
+      choice("act", "f32|q8", "how normalised rows enter a product with a block-quantized w, see gemm"),
   };
   static constexpr OpSpec spec{
       .name = "norm_gemm",
@@ -81,7 +81,7 @@ struct norm_gemm : TwoParts<norm_gemm> {
       bool operator==(const Key&) const = default;
     };
 
-    /// Where every block's own norm costs less than a launch (docs/design/010): two tokens, but not of 16 bits in rows so long that
+    /// Where every block's own norm costs less than a launch (lab/notes/010): two tokens, but not of 16 bits in rows so long that
     /// products with their norms apart stand better beside each other (2560: 53.7 us a layer for 56.9; 4096: 97.6 for 96.3).
     static constexpr int kMostTokens = 2, kLongest16 = 2560;
     static bool wins(const Args& a) { return a.norm.T <= kMostTokens && (info(a.g.x_dtype).bytes == 1 || a.g.K <= kLongest16); }
@@ -104,11 +104,11 @@ struct norm_gemm : TwoParts<norm_gemm> {
       const int64_t k_bytes = int64_t{g.K} * info(g.w_dtype).bytes, all = (k_bytes + 127) / 128;
       Wgmma p = GemmTiles::pick_few(g.T, g.N, k_bytes, promote);
       int64_t most = 0;
-      for (int64_t i = 0; i < p.split; i += p.inside) most = std::max(most, all * (i + p.inside) / p.split - all * i / p.split);
+      for (int64_t i = 0; i < p.split; i += p.splits_per_block) most = std::max(most, all * (i + p.splits_per_block) / p.split - all * i / p.split);
       p.panel = 4;
       while (p.panel < most) p.panel += p.panel % 3 == 0 ? p.panel / 3 : p.panel / 2;  // 4, 6, 8, 12, 16, ...: few kernels
       p.panel_rows = g.T;
-      p.finish = gemm_finish(g, p);
+      p.epilogue = gemm_epilogue(g, p);
       for (const int smem : {GemmTiles::kHalfSmem, GemmTiles::kSmem - 1024}) {
         const Wgmma whole = GemmTiles::with_stages(p, smem);
         if (whole.stages >= 4 && GemmTiles::serves(whole, g.N)) return whole;
@@ -122,13 +122,13 @@ struct norm_gemm : TwoParts<norm_gemm> {
     static std::string instance(const Key& k) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
       return kernel_expression("norm_gemm<%s, %s, %s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, %d, %d}, vivace::kernels::NormPanel{%d, %d, %d, %d, %s}>", type_name(k.normed),
-                               type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, k.p.share_x, k.p.share_w, flag(k.p.promote), flag(k.p.aligned),
-                               k.p.inside, k.p.finish, k.p.panel, k.p.panel_rows, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps, flag(k.panel.adaptive));
+                               type_name(k.x), type_name(k.weight), type_name(k.out), k.p.rows, k.p.tokens, k.p.stages, k.p.split, k.p.multicast_x, k.p.multicast_w, flag(k.p.promote), flag(k.p.aligned),
+                               k.p.splits_per_block, k.p.epilogue, k.p.panel, k.p.panel_rows, k.panel.threads, k.panel.items, k.panel.team, k.panel.warps, flag(k.panel.adaptive));
     }
     static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       GemmGpu::Key gemm{GemmGpu::Kind::wgmma, a.g.x_dtype, a.g.w_dtype, a.g.out_dtype, {}, {}, {}, k.p};
       GemmGpu::shape(a.g, gemm, launch);
-      VV_TRY(GemmGpu::complete(a.g, gemm, *target.device, launch));  // blocks that stay
+      VV_TRY(GemmGpu::complete(a.g, gemm, *target.device, launch));  // persistent blocks
       launch->block[0] += 32 * static_cast<uint32_t>(k.panel.warps);
       kernels::NormGemmArgs args{};
       VV_TRY(GemmGpu::map_w(a.g, k.p, &args.w_map));

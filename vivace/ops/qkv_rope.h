@@ -43,7 +43,7 @@ struct qkv_rope {
                  "if inv_freq: rotated as in rope, unrounded; then rounded once. v is converted. "
                  "k and v go to their caches as in kv_append; e4m3 saturates and has scale 1. "
                  "A pos, slot or page that does not exist writes no cache row; q is written all the same. "
-                 "Two tokens of one call with the same slot and position: either may remain.",
+                 "Two tokens of one call with the same place: each element that remains is of either.",
       .source = "RoPE arXiv:2104.09864, QK norm arXiv:2010.04245, RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = kAttrs,

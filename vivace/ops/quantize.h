@@ -14,7 +14,7 @@ namespace vivace::ops::defs {
 struct quantize {
   using Args = kernels::QuantizeArgs;
   static constexpr Port kPorts[] = {
-      in("x", "T,H", "f32|bf16|f16", "rows to quantise"),
+      in("x", "T,H", "f32|bf16|f16", "rows to quantize"),
       out("out", "T,H", "e4m3|i8", "codes: value ~ code * scale"),
       opt_in("out_scale", "1", "f32", "static scale of the whole tensor; > 0"),
       opt_in("amax", "1", "f32", "largest magnitude of the tensor, which its dynamic scale is made from"),
@@ -26,7 +26,7 @@ struct quantize {
   static constexpr OpSpec spec{
       .name = "quantize",
       .group = "quantize",
-      .brief = "Quantises rows to e4m3 or int8 with a static, tensor, row or 128-column scale.",
+      .brief = "Quantizes rows to e4m3 or int8 with a static, tensor, row or 128-column scale.",
       .formula = "s = out_scale, or amax / top over the tensor (amax given), row or block, 1 where amax is 0, with top 448 for e4m3 and 127 for i8; "
                  "q = f32(x) / s; out = sat_e4m3(q), or rint(q) to even, clamped to [-127, 127], NaN to 0. All in f32; NaN does not enter amax.",
       .source = "OCP OFP8 1.0; block scales arXiv:2412.19437",

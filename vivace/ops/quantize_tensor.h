@@ -7,7 +7,7 @@ namespace vivace::ops::defs {
 
 struct quantize_tensor {
   static constexpr Port kPorts[] = {
-      in("x", "T,H", "f32|bf16|f16", "rows to quantise"),
+      in("x", "T,H", "f32|bf16|f16", "rows to quantize"),
       out("out", "T,H", "e4m3|i8", "codes: value ~ code * tensor_scale"),
       out("tensor_scale", "1", "f32", "the scale"),
       inout("row_amax", "T", "f32", "scratch: largest magnitude of each row"),
@@ -17,7 +17,7 @@ struct quantize_tensor {
   static constexpr OpSpec spec{
       .name = "quantize_tensor",
       .group = "quantize",
-      .brief = "Quantises a tensor with one dynamic scale.",
+      .brief = "Quantizes a tensor with one dynamic scale.",
       .formula = "amax = max |x| over the valid rows (reduce, twice); then quantize with amax",
       .source = "OCP OFP8 1.0",
       .ports = kPorts,

@@ -78,6 +78,7 @@ Status Recorder::issue(const Call& call, const std::function<Status(const Call&,
     if (Status s = check_contents(call, *stream_); !s.ok()) return s;
   }
   if (target.device != nullptr && launch.grid[0] == 0) return {};  // no rows: no work, and no legal launch
+  if (weights_ == Weights::ordered && call.reads_ahead()) launch.pdl = false;
   if (Status s = stream_->launch(launch); !s.ok() || !observer_) return s;
   return observer_(call);
 }

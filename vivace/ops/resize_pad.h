@@ -1,4 +1,4 @@
-// resize_pad: frames scaled to fit a picture's size, centred, the rest black.
+// resize_pad: frames scaled to fit an image's size, centred, the rest black.
 #pragma once
 #include <algorithm>
 #include <climits>
@@ -19,7 +19,7 @@ struct resize_pad {
   using Args = kernels::ResizePadArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,H,W,C", "u8", "frames, such as RGB"),
-      out("out", "T,OH,OW,C", "u8|f32|bf16|f16", "pictures: levels, or [-1, 1] with -1 where there is no picture"),
+      out("out", "T,OH,OW,C", "u8|f32|bf16|f16", "images: levels, or [-1, 1] with -1 where there is no image"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -28,8 +28,8 @@ struct resize_pad {
   static constexpr OpSpec spec{
       .name = "resize_pad",
       .group = "copy",
-      .brief = "Frames scaled to fit a picture, their shape kept, centred on black.",
-      .formula = "r = max(W / OW, H / OH) in f64, w = clamp(trunc(W / r), 1, OW), h alike; columns (OW - w) / 2 on, lines (OH - h) / 2 on, hold the picture, all else level 0. "
+      .brief = "Frames scaled to fit an image, their shape kept, centred on black.",
+      .formula = "r = max(W / OW, H / OH) in f64, w = clamp(trunc(W / r), 1, OW), h alike; columns (OW - w) / 2 on, lines (OH - h) / 2 on, hold the image, all else level 0. "
                  "triangle: weight of input k for output i is max(1 - |k - c + 0.5| / s, 0), c = (i + 0.5) * W / w, s = max(W / w, 1), for k from trunc(c - s + 0.5) to trunc(c + s + 0.5) - 1 within the frame, "
                  "divided by their sum in f64 and rounded to 22 bits; columns first, sums rounded to levels, then lines alike. "
                  "linear: between inputs trunc(p) and trunc(p) + 1, p = max((i + 0.5) * f32(W / w) - 0.5, 0), the last input repeated, each operation rounded to f32: of x / 255, or where out is u8 of x, rounded to the nearest even. "
@@ -59,7 +59,7 @@ struct resize_pad {
     constexpr kernels::ResizePadPolicy p = Gpu::kTactic;
     const int64_t tiles_x = (OW + p.pixels - 1) / p.pixels, tiles = tiles_x * ((OH + p.lines - 1) / p.lines);
     if (p.lines * p.pixels * C > INT_MAX) return c.error(Code::kInvalidShape, strf("port x: wanted fewer channels, got %ld", static_cast<long>(C)));
-    if (T > INT_MAX / tiles) return c.error(Code::kInvalidShape, strf("port out: %ld pictures of %ld x %ld have 2^31 tiles or more; call with fewer", static_cast<long>(T), static_cast<long>(OH), static_cast<long>(OW)));
+    if (T > INT_MAX / tiles) return c.error(Code::kInvalidShape, strf("port out: %ld images of %ld x %ld have 2^31 tiles or more; call with fewer", static_cast<long>(T), static_cast<long>(OH), static_cast<long>(OW)));
     *a = Args{
         .x = c.ptr<uint8_t>("x"), .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"), .x_stride = c.row_stride("x"), .out_stride = c.row_stride("out"),
         .T = i32(T), .C = i32(C), .OH = i32(OH), .OW = i32(OW), .y = y, .x_axis = x, .filter = filter, .out_dtype = c["out"].dtype,

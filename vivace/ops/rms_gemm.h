@@ -12,14 +12,14 @@ struct rms_gemm : TwoParts<rms_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "T,K", "f32|bf16|f16|e4m3", "rows as rms_rows makes them"),
       in("squares", "T,S", "f32", "parts of the sum of squares of each row before it was scaled, see rms_rows"),
-      in("w", "M,K", "f32|bf16|f16|e4m3", "weights as gemm or, where gated, gated_gemm has them; read ahead of the stream's order"),
+      read_ahead(in("w", "M,K", "f32|bf16|f16|e4m3", "weights as gemm or, where gated, gated_gemm has them")),
       opt_in("bias", "M", "f32|bf16|f16", "added before the activation: W times the norm's shift, where it has one"),
       opt_in("x_scale", "1", "f32", "factor of all of x"),
       opt_in("w_scale", "1", "f32", "factor of all of w"),
       opt_in("w_row_scale", "M", "f32", "factor of each row of w"),
       inout("row_scale", "T", "f32", "scratch: the rows' factors. Its contents afterwards mean nothing"),
       out("out", "T,N", "f32|bf16|f16|e4m3", "result: N = M columns, half of them where gated"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out; > 0"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -73,10 +73,10 @@ struct rms_gemm : TwoParts<rms_gemm> {
       if (g.T == 0 || g.T > GemmGpu::kStreamTokens || !GemmGpu::has_mma(g) || g.x_dtype == DType::f32) return std::optional<Wgmma>();
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(g, arch));
       const Wgmma& p = gemm.wgmma;
-      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.share_x * p.share_w > 1 || p.finish == kernels::kFinishAny || p.tokens < g.T) return std::optional<Wgmma>();
+      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.multicast_x * p.multicast_w > 1 || p.epilogue == kernels::kEpilogueAny || p.tokens < g.T) return std::optional<Wgmma>();
       return std::optional<Wgmma>(p);
     }
-    /// `p` with room for the rows' factors, which take 1 KiB beside the ring: as many blocks stand on a multiprocessor as without.
+    /// `p` with room for the rows' factors, which take 1 KiB beside the ring: as many blocks stand on an SM as without.
     static constexpr Wgmma with_room(Wgmma p) {
       const int limit = p.smem_bytes() <= GemmTiles::kHalfSmem ? GemmTiles::kHalfSmem : GemmTiles::kSmem;
       while (p.smem_bytes() + 1024 > limit) --p.stages;
@@ -87,13 +87,13 @@ struct rms_gemm : TwoParts<rms_gemm> {
       VV_ASSIGN(std::optional<Wgmma> p, tile(a.g, arch));
       if (!p) return Maybe();
       *p = with_room(*p);
-      p->finish |= kernels::kFinishTokenNorms;
+      p->epilogue |= kernels::kEpilogueTokenNorms;
       return Maybe(Key{a.g.x_dtype, a.g.out_dtype, *p});
     }
     static std::string expression(const char* kernel, DType x, DType out, const Wgmma& p) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
-      return kernel_expression("%s<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", kernel, type_name(x), type_name(out), p.rows, p.tokens, p.stages, p.split, p.share_x,
-                               p.share_w, flag(p.promote), flag(p.aligned), p.inside, p.finish);
+      return kernel_expression("%s<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", kernel, type_name(x), type_name(out), p.rows, p.tokens, p.stages, p.split, p.multicast_x,
+                               p.multicast_w, flag(p.promote), flag(p.aligned), p.splits_per_block, p.epilogue);
     }
     static std::string instance(const Key& k) { return expression("rms_gemm", k.x, k.out, k.p); }
     /// Grid, block and maps of such a tile. Args: with x_map, w_map and g.
@@ -101,7 +101,7 @@ struct rms_gemm : TwoParts<rms_gemm> {
     static Status lay_out(const kernels::GemmArgs& g, const Wgmma& p, const Target& target, A* args, exec::Launch* launch) {
       const GemmGpu::Key gemm{GemmGpu::Kind::wgmma, g.x_dtype, g.w_dtype, g.out_dtype, {}, {}, {}, p};
       GemmGpu::shape(g, gemm, launch);
-      VV_TRY(GemmGpu::complete(g, gemm, *target.device, launch));  // blocks that stay
+      VV_TRY(GemmGpu::complete(g, gemm, *target.device, launch));  // persistent blocks
       const int bytes = info(g.x_dtype).bytes;
       VV_TRY(device::encode_map(device::MapShape{.data = g.x, .rows = g.T, .columns = g.K, .pitch = g.x_stride * bytes, .element_bytes = bytes, .box_rows = p.tokens}, &args->x_map));
       VV_TRY(GemmGpu::map_w(g, p, &args->w_map));

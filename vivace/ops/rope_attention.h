@@ -18,13 +18,13 @@ struct rope_attention : TwoParts<rope_attention> {
       inout("v_cache", "B,L,Hc,D", "=k_cache", "values, laid out as k_cache"),
       in("pos", "T", "i32", "position of each token: angle, cache row and what it sees"),
       opt_in("slot", "T", "i32", "cache slot of each token; absent means 0"),
-      opt_in("inv_freq", "R", "f32", "radians a position for each rotated pair, 2R <= D; absent means no rotation; read ahead of the stream's order"),
-      opt_in("q_norm", "D", "f32|bf16|f16", "weight of a per-head RMS norm of q, before the rotation; absent means no norm; read ahead like inv_freq"),
-      opt_in("k_norm", "D", "f32|bf16|f16", "the same for k"),
+      read_ahead(opt_in("inv_freq", "R", "f32", "radians a position for each rotated pair, 2R <= D; absent means no rotation")),
+      read_ahead(opt_in("q_norm", "D", "f32|bf16|f16", "weight of a per-head RMS norm of q, before the rotation; absent means no norm")),
+      read_ahead(opt_in("k_norm", "D", "f32|bf16|f16", "the same for k")),
       opt_in("page_table", "S,P", "i32", "block of the caches that holds each page of L places of a slot; absent: block = slot"),
       opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
       out("out", "T,Hq,D", "f32|bf16|f16|e4m3", "weighted values, in qkv's type or in e4m3"),
-      opt_in("out_scale", "1", "f32", "static quantisation scale of an e4m3 out: value ~ out * out_scale; > 0"),
+      opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
       opt_out("lse", "T,Hq", "f32", "log of the sum of exp over the visible keys' scores, sinks apart"),
       rows_port(),
   };
@@ -83,34 +83,34 @@ struct rope_attention : TwoParts<rope_attention> {
     struct Key {
       DType x;
       Policy p;
-      bool codes = false;  // out is e4m3, else x's type
+      bool fp8_out = false;  // out is e4m3, else x's type
       bool operator==(const Key&) const = default;
     };
 
-    /// The fused kernel for these operands, or none: what attention_turned does not serve or makes tiles of several tokens of, 8-bit caches, heads off whole words.
+    /// The fused kernel for these operands, or none: what attention_swap_ab does not serve or makes tiles of several tokens of, 8-bit caches, heads off whole words.
     using Maybe = std::optional<Key>;
-    /// Blocks come while the product before them holds its shared memory, so that here a multiprocessor has room for two and there for one. With
-    /// this much each stands alone, if there are no more than find a place: some multiprocessors are in no group of four or eight. Steps on an
+    /// Blocks come while the product before them holds its shared memory, so that here an SM has room for two and there for one. With
+    /// this much each stands alone, if there are no more than find a place: some SMs are in no group of four or eight. Steps on an
     /// H200, us, two abreast and alone: 8B, 1 row 4,018 and 3,990, 8 rows 4,420 and 4,283; 0.6B, 8 rows 961 and 932, 4 rows in 32 clusters of four 836 and 976.
-    static constexpr int kAlone = 114 * 1024;
-    static bool alone(const kernels::AttentionArgs& t, const kernels::AttentionTurned& cut) { return int64_t{t.T} * t.Hkv * cut.split <= (cut.split <= 2 ? AttentionGpu::kAtOnce : 96); }
+    static constexpr int kOneCtaSmem = 114 * 1024;
+    static bool one_cta_per_sm(const kernels::AttentionArgs& t, const kernels::AttentionSwapAB& config) { return int64_t{t.T} * t.Hkv * config.split <= (config.split <= 2 ? AttentionGpu::kAtOnce : 96); }
     /// Where two launches win; the bits are the same. Of large heads between 32 and 128 tiles two abreast (8B, 8 rows: 4,370 for 4,420 us), and long caches in
     /// clusters of four and eight: those of attention find an empty chip and one part of it each, where these share one, at 77 % of the rate (8B at 8,192, 16,384, 32,768 places: 4,328, 4,638, 5,218 us; one launch, alone, 4,340, 4,752, 5,550).
     /// Heads of 64 do not reach that rate: 1B at 131,071 places 2,452 us and 2,407.
-    static bool wins(const kernels::AttentionArgs& t, const kernels::AttentionTurned& cut) {
+    static bool wins(const kernels::AttentionArgs& t, const kernels::AttentionSwapAB& config) {
       const int64_t tiles = int64_t{t.T} * t.Hkv;
       if (t.D <= 64) return true;
-      if (cut.split >= 4 && t.places() > 8192) return false;
-      return tiles <= 32 || tiles >= 128 || alone(t, cut);
+      if (config.split >= 4 && t.slot_capacity() > 8192) return false;
+      return tiles <= 32 || tiles >= 128 || one_cta_per_sm(t, config);
     }
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::AttentionArgs& t = a.a;
       if (t.T < 1 || t.T > Policy::kMostTokens || (t.T > 1 && !t.by_token()) || t.group() > Policy::kMostHeads || t.D % 16 != 0) return Maybe();
       VV_ASSIGN(const AttentionGpu::Key part, AttentionGpu::pick(t, arch));
-      if (!part.turns || !wins(t, part.turned)) return Maybe();
+      if (!part.uses_swap_ab || !wins(t, part.swap_ab)) return Maybe();
       VV_ASSIGN(const qkv_rope::Gpu::Key rope, qkv_rope::Gpu::pick(a.rope, arch));
       if (rope.p.vec != 8 || rope.p.access != 8 || rope.p.chunks != 1) return Maybe();
-      return Maybe(Key{t.dtype, Policy{part.turned, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope)}, part.codes});
+      return Maybe(Key{t.dtype, Policy{part.swap_ab, rope.p.lanes, a.rope.inv_freq != nullptr ? a.rope.R : 0, a.rope.inv_freq != nullptr && a.rope.style == kernels::RopeStyle::interleaved, norms(a.rope)}, part.fp8_out});
     }
     static kernels::HeadNorms norms(const kernels::QkvRopeArgs& a) {
       using kernels::HeadNorms;
@@ -119,17 +119,17 @@ struct rope_attention : TwoParts<rope_attention> {
       return alike(a.q_norm, a.q_norm_dtype) && alike(a.k_norm, a.k_norm_dtype) ? HeadNorms::alike : HeadNorms::any;
     }
     static std::string instance(const Key& k) {
-      const auto& t = k.p.turned;
-      return kernel_expression("rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionTurned{%d, %d, %d, %d, %d}, %d, %d, %s, static_cast<vivace::kernels::HeadNorms>(%d)}%s>", type_name(k.x),
-                               t.d, t.dv, t.rows, t.units, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false", static_cast<int>(k.p.norms), k.codes ? ", vivace::kernels::e4m3" : "");
+      const auto& t = k.p.swap_ab;
+      return kernel_expression("rope_attention<%s, vivace::kernels::RopeAttentionPolicy{vivace::kernels::AttentionSwapAB{%d, %d, %d, %d, %d}, %d, %d, %s, static_cast<vivace::kernels::HeadNorms>(%d)}%s>", type_name(k.x),
+                               t.d, t.dv, t.rows, t.stages, t.split, k.p.lanes, k.p.R, k.p.interleaved ? "true" : "false", static_cast<int>(k.p.norms), k.fp8_out ? ", vivace::kernels::e4m3" : "");
     }
     static Status complete(const Args& a, const Key& k, const Target&, exec::Launch* launch) {
       AttentionGpu::Key part{k.x, k.x, true, {}, {}};
-      part.turns = true, part.turned = k.p.turned, part.codes = k.codes;
+      part.uses_swap_ab = true, part.swap_ab = k.p.swap_ab, part.fp8_out = k.fp8_out;
       AttentionGpu::shape(a.a, part, launch);
-      launch->smem_bytes = static_cast<uint32_t>(alone(a.a, k.p.turned) ? std::max(k.p.smem(), kAlone) : k.p.smem());
+      launch->smem_bytes = static_cast<uint32_t>(one_cta_per_sm(a.a, k.p.swap_ab) ? std::max(k.p.smem(), kOneCtaSmem) : k.p.smem());
       kernels::RopeAttentionArgs args{};
-      VV_TRY(AttentionGpu::map_cache(a.a, part, &args.fed));
+      VV_TRY(AttentionGpu::map_cache(a.a, part, &args.tma));
       const kernels::QkvRopeArgs& r = a.rope;
       args.qkv = r.qkv, args.inv_freq = r.inv_freq, args.q_norm = r.q_norm, args.k_norm = r.k_norm, args.qkv_stride = r.qkv_stride;
       args.attn_factor = r.attn_factor, args.eps = r.eps, args.norm_plus_one = r.norm_plus_one, args.q_norm_dtype = r.q_norm_dtype, args.k_norm_dtype = r.k_norm_dtype;
@@ -148,8 +148,8 @@ struct rope_attention : TwoParts<rope_attention> {
     static void instances(Arch arch, Visit&& visit) {
       if (arch != Arch::sm90a) return;
       using kernels::HeadNorms;
-      const auto one = [&](DType x, int d, int R, int64_t slots, HeadNorms norms, bool interleaved = false, bool codes = false) {
-        visit(Key{x, Policy{AttentionGpu::turned(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R, interleaved, norms}, codes});
+      const auto one = [&](DType x, int d, int R, int64_t slots, HeadNorms norms, bool interleaved = false, bool fp8_out = false) {
+        visit(Key{x, Policy{AttentionGpu::swap_ab(AttentionGpu::Role::decode, d, d, 4, 4, 4096, slots), d / 16, R, interleaved, norms}, fp8_out});
       };
       for (const int64_t slots : {8, 64, 512}) one(DType::bf16, 128, 64, slots, HeadNorms::alike);
       one(DType::bf16, 128, 64, 8, HeadNorms::none);

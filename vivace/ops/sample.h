@@ -28,7 +28,8 @@ struct sample {
       opt_in("repetition", "T", "f32", "repetition penalty, > 0; absent or 1 is none"),
       opt_in("presence", "T", "f32", "subtracted from the logits of tokens that have come up; absent means 0"),
       opt_in("frequency", "T", "f32", "subtracted once an occurrence; absent means 0"),
-      opt_in("mask", "T,(V+31)/32", "i32", "bit v%32 of word v/32 set: token v is allowed; absent allows all"),
+      opt_in("mask", "M,(V+31)/32", "i32", "bit v%32 of word v/32 set: token v is allowed; absent allows all"),
+      opt_in("mask_slot", "T", "i32", "row of mask, outside [0, M) allows all; absent means the row's own, and M is T"),
       rows_port(),
   };
   static constexpr OpSpec spec{
@@ -52,14 +53,17 @@ struct sample {
       return c.error(Code::kInvalidShape, strf("V is %ld, wanted 1 to %ld", static_cast<long>(V), static_cast<long>(kernels::kMaxSampleVocab)));
     for (const char* port : {"slot", "repetition", "presence", "frequency"})
       if (c[port].present() && !c["counts"].present()) return c.error(Code::kInvalidArgument, strf("%s is given, but counts is absent", port));
+    if (c["mask_slot"].present() && !c["mask"].present()) return c.error(Code::kInvalidArgument, "mask_slot is given, but mask is absent");
+    if (c["mask"].present() && !c["mask_slot"].present() && c.dim("M") != c.dim("T"))
+      return c.error(Code::kInvalidShape, strf("mask: wanted a row for each of %ld draws, got %ld, and no mask_slot says which", static_cast<long>(c.dim("T")), static_cast<long>(c.dim("M"))));
     *a = Args{
         .logits = c.ptr("logits"), .token = c.ptr<int32_t>("token"), .logprob = c.ptr<float>("logprob"),
         .temperature = c.ptr<float>("temperature"), .top_k = c.ptr<int32_t>("top_k"), .top_p = c.ptr<float>("top_p"), .min_p = c.ptr<float>("min_p"),
         .seed = c.ptr<int64_t>("seed"), .step = c.ptr<int32_t>("step"), .counts = c.ptr<int32_t>("counts"), .slot = c.ptr<int32_t>("slot"),
         .repetition = c.ptr<float>("repetition"), .presence = c.ptr<float>("presence"), .frequency = c.ptr<float>("frequency"),
-        .mask = c.ptr<int32_t>("mask"), .rows = c.ptr<int32_t>("rows"),
+        .mask = c.ptr<int32_t>("mask"), .mask_slot = c.ptr<int32_t>("mask_slot"), .rows = c.ptr<int32_t>("rows"),
         .logits_stride = c.row_stride("logits"), .counts_stride = c.row_stride("counts"), .mask_stride = c.row_stride("mask"),
-        .T = static_cast<int32_t>(c.dim("T")), .V = static_cast<int32_t>(V), .S = static_cast<int32_t>(c.dim("S")), .dtype = c["logits"].dtype,
+        .T = static_cast<int32_t>(c.dim("T")), .V = static_cast<int32_t>(V), .S = static_cast<int32_t>(c.dim("S")), .M = static_cast<int32_t>(c.dim("M")), .dtype = c["logits"].dtype,
     };
     return {};
   }

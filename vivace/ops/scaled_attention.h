@@ -37,7 +37,7 @@ struct scaled_attention {
       .name = "scaled_attention",
       .group = "attention",
       .brief = "Attention in 8-bit products: queries, keys and values in e4m3 with scales a head.",
-      .formula = "s_j = scale * q_scale * k_scale * q . k_j over the visible keys, visible as in attention; p = exp(s - max); out = round(v_scale * sum p_j v_j / sum p_j), in f32, but that "
+      .formula = "s_j = scale * q_scale * k_scale * q . k_j over the visible keys, visible as in attention, which also says where the cache may hold anything; p = exp(s - max); out = round(v_scale * sum p_j v_j / sum p_j), in f32, but that "
                  "2^8 p_j may be rounded to e4m3 where it meets v_j, not where it is summed; nothing visible: out 0, lse -inf.",
       .source = "arXiv:1706.03762; 8-bit products arXiv:2407.08608",
       .ports = kPorts,
@@ -55,7 +55,7 @@ struct scaled_attention {
   }
   static Cost cost(const Args& args) {
     const kernels::AttentionArgs& a = args.a;
-    const int64_t slots = slots_read(a), places = a.places();
+    const int64_t slots = slots_read(a), places = a.slot_capacity();
     return {.bytes = int64_t{a.T} * a.Hq * 3 * a.D + slots * places * a.Hkv * 2 * a.D, .flops = 4 * int64_t{a.T} * a.Hq * places * a.D};
   }
   static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
@@ -64,11 +64,11 @@ struct scaled_attention {
   struct Gpu {
     static constexpr const char* kHeader = "vivace/kernels/attention/scaled.cuh";
     using Tile = kernels::ScaledAttentionTile;
-    using Fed = kernels::ScaledAttentionFed;
+    using Prefill = kernels::ScaledAttentionPrefill;
     struct Key {
       DType t;
       Tile tile;
-      Fed fed = {};  // with stages instead of tile
+      Prefill prefill = {};  // with stages instead of tile
       bool operator==(const Key&) const = default;
     };
     static bool wide(const kernels::AttentionArgs& a) {
@@ -76,41 +76,41 @@ struct scaled_attention {
     }
     /// Many queries of one sequence, or of several; what few tokens compute must not depend on how many they are.
     static bool prefill(const kernels::AttentionArgs& a) { return a.T > 64 && !a.by_token(); }
-    /// Calls of few tokens, then prefills whose rows the copy engine can read, then all others.
+    /// Calls of few tokens, then prefills whose rows TMA can read, then all others.
     static int row_class(const Args& args) { return !prefill(args.a) ? 0 : wide(args.a) ? 1 : 2; }
-    static bool feeds(const kernels::AttentionArgs& a, Arch arch) {
-      if (arch != Arch::sm90a || a.D != Fed::kDim || !prefill(a) || !wide(a) || a.L < 1 || a.B < 1) return false;
-      return a.page_table == nullptr || (a.L >= 8 && (Fed::kKeys % a.L == 0 || a.L % Fed::kKeys == 0));
+    static bool can_prefill_tma(const kernels::AttentionArgs& a, Arch arch) {
+      if (arch != Arch::sm90a || a.D != Prefill::kDim || !prefill(a) || !wide(a) || a.L < 1 || a.B < 1) return false;
+      return a.page_table == nullptr || (a.L >= 8 && (Prefill::kKeys % a.L == 0 || a.L % Prefill::kKeys == 0));
     }
     static Result<Key> pick(const Args& args, Arch arch) {
       const kernels::AttentionArgs& a = args.a;
       if (arch < Arch::sm89) return Status(Code::kUnsupported, "products of e4m3 begin with compute capability 8.9; cast q, k and v to bf16 and use attention");
       if (a.D != 64 && a.D != 128) return Status(Code::kUnsupported, strf("on a GPU D must be 64 or 128, got %d; cast and use attention for other heads", a.D));
       if (int64_t{a.T} * a.Hq > INT32_MAX / 2) return Status(Code::kUnsupported, "T * Hq is above 2^30; cut the call");
-      if (feeds(a, arch)) return Key{a.dtype, {}, {3}};
+      if (can_prefill_tma(a, arch)) return Key{a.dtype, {}, {3}};
       return Key{a.dtype, {a.D, wide(a)}};
     }
     static std::string instance(const Key& k) {
-      if (k.fed.stages > 0) return kernel_expression("scaled_attention_fed<%s, vivace::kernels::ScaledAttentionFed{%d}>", type_name(k.t), k.fed.stages);
+      if (k.prefill.stages > 0) return kernel_expression("scaled_attention_prefill<%s, vivace::kernels::ScaledAttentionPrefill{%d}>", type_name(k.t), k.prefill.stages);
       return kernel_expression("scaled_attention<%s, vivace::kernels::ScaledAttentionTile{%d, %s}>", type_name(k.t), k.tile.d, k.tile.wide ? "true" : "false");
     }
     static void shape(const Args& args, const Key& k, exec::Launch* launch) {
-      const bool fed = k.fed.stages > 0;
-      const int rows = fed ? Fed::kRows : Tile::kRows;
+      const bool prefill = k.prefill.stages > 0;
+      const int rows = prefill ? Prefill::kRows : Tile::kRows;
       launch->grid[0] = static_cast<uint32_t>((int64_t{args.a.T} * args.a.group() + rows - 1) / rows * args.a.Hkv);
-      launch->block[0] = fed ? Fed::kThreads : Tile::kThreads;
-      launch->smem_bytes = static_cast<uint32_t>(fed ? k.fed.smem() : k.tile.smem());
+      launch->block[0] = prefill ? Prefill::kThreads : Tile::kThreads;
+      launch->smem_bytes = static_cast<uint32_t>(prefill ? k.prefill.smem() : k.tile.smem());
     }
-    /// Fed: tensor maps.
+    /// Prefill: tensor maps.
     static Status complete(const Args& args, const Key& k, const device::Device&, exec::Launch* launch) {
-      if (k.fed.stages == 0) return {};
+      if (k.prefill.stages == 0) return {};
       const kernels::AttentionArgs& a = args.a;
       const auto cache = [&](const void* data, int64_t stride, kernels::TensorMap* to) {
         const int64_t head = a.D, row = a.Hkv * head;
         return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {head / 2, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride : a.L * row, 0},
-                                                   .box_rows = a.page_table != nullptr ? std::min(a.L, Fed::kKeys) : Fed::kKeys}, to);
+                                                   .box_rows = a.page_table != nullptr ? std::min(a.L, Prefill::kKeys) : Prefill::kKeys}, to);
       };
-      kernels::ScaledAttentionFedArgs f{args, {}, {}};
+      kernels::ScaledAttentionPrefillArgs f{args, {}, {}};
       VV_TRY(cache(a.k, a.k_stride, &f.k));
       VV_TRY(cache(a.v, a.v_stride, &f.v));
       launch->set_args(f);

@@ -28,6 +28,7 @@ struct Port {
   uint64_t key;          // hash of name
   uint64_t inplace_key;  // of inplace; that of "" is no port's
   PortRules rules;       // of shape and dtypes
+  bool ahead = false;    // see read_ahead()
 };
 
 constexpr Port port(const char* n, Io io, const char* s, const char* d, const char* doc, bool optional, const char* inplace) {
@@ -48,6 +49,13 @@ constexpr Port opt_inout(const char* n, const char* s, const char* d, const char
 /// The device-side row count every row op takes: rows at and beyond it are neither read nor written.
 constexpr Port rows_port() {
   return opt_in("rows", "1", "i32", "count of valid rows in device memory, clamped to [0, T]; absent means T");
+}
+
+/// A port that some kernel of the op reads before its dependency wait: nothing that is queued in front of the op, and has not ended, may
+/// write it. Calls that have one are launched with a dependent launch only where Weights::constant says so (ops/registry.h).
+constexpr Port read_ahead(Port p) {
+  p.ahead = true;
+  return p;
 }
 
 enum class AttrKind : uint8_t { real, integer, boolean, choice };
@@ -87,11 +95,17 @@ struct OpSpec {
   Arch min_arch = Arch::sm80;
   bool composite = false;  // a decomposition into other ops
 
+  /// Whether any port is read ahead.
+  constexpr bool reads_ahead() const {
+    for (const Port& p : ports)
+      if (p.ahead) return true;
+    return false;
+  }
   constexpr bool complete() const {
     const auto full = [](const char* s) { return s != nullptr && s[0] != '\0'; };
     if (!(full(name) && full(group) && full(brief) && full(formula) && full(source))) return false;
     for (const Port& p : ports)
-      if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && p.rules.rank <= kMaxRank && p.rules.known_dtypes)) return false;
+      if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && (!p.ahead || p.io == Io::in) && p.rules.rank <= kMaxRank && p.rules.known_dtypes)) return false;
     for (size_t i = 0; i < ports.size(); ++i)  // calls look names up by hash
       for (size_t j = 0; j < i; ++j)
         if (ports[i].key == ports[j].key) return false;

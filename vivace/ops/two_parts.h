@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "vivace/ops/checked.h"
 #include "vivace/ops/gated_gemm.h"
 #include "vivace/ops/gemm.h"
 #include "vivace/ops/registry.h"
@@ -28,7 +29,7 @@ struct TwoParts {
     Call first(*one.spec), second(*two.spec);
     typename Op::Args args{};
     VV_TRY(bind(c, first, second, &args));  // what the second part refuses is known before the first has run
-    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed()) {
+    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed() && !checked()) {
       VV_ASSIGN(const auto key, Op::Gpu::fused(args, device->info().arch));
       if (key) {
         Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return prepare(args, *key, target, launch); });

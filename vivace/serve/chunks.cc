@@ -8,7 +8,15 @@
 namespace vivace::serve {
 namespace {
 
-constexpr int kMost = 1 << 16;
+constexpr int kUsualBlend = 5;      // ticks
+constexpr int kQuestionBits = 40;   // of an id; above them is the runner's number
+
+/// Before the id of a new runner's first question: ids of two runners are never the same.
+int64_t first_of_a_runner() {
+  static std::atomic<uint32_t> runners{0};
+  constexpr uint32_t kMostRunners = 1u << 22;  // counted modulo this
+  return static_cast<int64_t>(runners.fetch_add(1, std::memory_order_relaxed) % kMostRunners) << kQuestionBits;
+}
 
 bool finite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
@@ -18,27 +26,37 @@ Status wrong_size(const char* call, const char* what, int64_t wanted, size_t got
   return Status(Code::kInvalidShape, strf("%s: %s: wanted %ld values, got %zu", call, what, static_cast<long>(wanted), got));
 }
 
+Status check_time(const char* call, double now) {
+  return std::isfinite(now) ? Status() : Status(Code::kInvalidArgument, strf("%s: now: wanted seconds of a steady clock, got %g", call, now));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ChunkRunner>> ChunkRunner::make(const ChunkOptions& o) {
+  constexpr int kMost = ChunkOptions::kMost;
   const auto range = [](const char* what, int value, int least, int most) {
     return value >= least && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted %d to %d, got %d", what, least, most, value));
   };
   VV_TRY(range("horizon", o.horizon, 1, kMost));
   VV_TRY(range("dims", o.dims, 1, kMost));
   VV_TRY(range("network_dims", o.network_dims, o.join == ChunkOptions::Join::prefix ? 1 : 0, kMost));
-  VV_TRY(range("blend", o.blend, 0, o.horizon));
+  for (const auto& [what, dims] : {std::pair{"dims", o.dims}, std::pair{"network_dims", o.network_dims}})
+    if (int64_t{o.horizon} * dims > ChunkOptions::kMostValues)
+      return Status(Code::kInvalidArgument, strf("horizon x %s: wanted at most %ld values, got %d x %d", what, static_cast<long>(ChunkOptions::kMostValues), o.horizon, dims));
+  VV_TRY(range("blend", o.blend.value_or(0), 0, o.horizon));
   VV_TRY(range("ask_after", o.ask_after, 0, o.horizon));
   if (!o.max_step.empty() && o.max_step.size() != static_cast<size_t>(o.dims)) return wrong_size("make", "max_step", o.dims, o.max_step.size());
   for (const float m : o.max_step)
     if (!(m > 0 && std::isfinite(m))) return Status(Code::kInvalidArgument, strf("max_step: wanted positive numbers, got %g", static_cast<double>(m)));
-  for (const auto& [what, value] : {std::pair{"stale", o.stale}, std::pair{"watchdog", o.watchdog}})
+  for (const auto& [what, value] : {std::pair{"max_action_age", o.max_action_age}, std::pair{"watchdog", o.watchdog}})
     if (!(value > 0)) return Status(Code::kInvalidArgument, strf("%s: wanted a positive time, got %g", what, value));
   if (!(o.deadline >= 0)) return Status(Code::kInvalidArgument, strf("deadline: wanted a time, or 0 for the watchdog's, got %g", o.deadline));
   return std::unique_ptr<ChunkRunner>(new ChunkRunner(o));
 }
 
-ChunkRunner::ChunkRunner(const ChunkOptions& options) : o_(options), last_(static_cast<size_t>(options.dims)) {
+ChunkRunner::ChunkRunner(const ChunkOptions& options)
+    : first_(first_of_a_runner()), o_(options), last_(static_cast<size_t>(options.dims)), next_id_(first_ + 1), first_id_(next_id_), asked_last_(first_) {
+  if (!o_.blend) o_.blend = std::min(kUsualBlend, o_.horizon);
   if (o_.deadline == 0) o_.deadline = o_.watchdog;
   if (o_.ask_after == 0) o_.ask_after = (o_.horizon + 1) / 2;
   for (Chunk* c : {&current_, &previous_, &slots_[0], &slots_[1], &slots_[2]}) {
@@ -50,6 +68,7 @@ ChunkRunner::ChunkRunner(const ChunkOptions& options) : o_(options), last_(stati
 Status ChunkRunner::start(std::span<const float> position, double now) {
   if (position.size() != last_.size()) return wrong_size("start", "position", o_.dims, position.size());
   if (!finite(position)) return Status(Code::kInvalidArgument, "start: position is not finite");
+  VV_TRY(check_time("start", now));
   std::copy(position.begin(), position.end(), last_.begin());
   current_.there = previous_.there = false;
   first_id_ = next_id_;  // answers to questions before this one are of another life
@@ -71,8 +90,10 @@ void ChunkRunner::pick_up(double now) {
   reading_ = middle_.exchange(reading_, std::memory_order_acq_rel) & ~kFresh;
   Chunk& got = slots_[reading_];
   if (got.request.id < first_id_) return;
+  const ChunkRequest& asked = remembered_[got.request.id % kRemembered];
+  if (asked.id != got.request.id) return;  // too many questions ago
+  got.request = asked;
   if (got.request.id >= pending_) pending_ = 0;
-  if (current_.there && got.request.id <= current_.request.id) return;  // overtaken
   if (tick_ - got.request.tick >= o_.horizon) return;                   // all of it is past
   std::swap(previous_, current_);
   std::swap(current_, got);
@@ -85,28 +106,30 @@ void ChunkRunner::pick_up(double now) {
 Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
   if (!started_) return Status(Code::kFailedPrecondition, "next: start() first: where does the robot stand?");
   if (action.size() != last_.size()) return wrong_size("next", "action", o_.dims, action.size());
+  VV_TRY(check_time("next", now));
   pick_up(now);
   *tick = Tick{};
   const float* wanted = action_of(current_, tick_);
   tick->age = current_.there ? now - current_.request.observed : 0;
-  if (wanted != nullptr && !(tick->age <= o_.stale)) wanted = nullptr;
-  float mixed = 0;  // share of the new chunk; 0: no old one to mix with
+  if (wanted != nullptr && !(tick->age <= o_.max_action_age)) wanted = nullptr;
+  double mixed = 0;  // share of the new chunk; 0: no old one to mix with
   const float* old = nullptr;
   if (wanted != nullptr) {
     tick->source = TickSource::chunk;
-    tick->place = static_cast<int>(tick_ - current_.request.tick);
+    tick->chunk_index = static_cast<int>(tick_ - current_.request.tick);
     const int64_t since = tick_ - joined_;
-    old = o_.join == ChunkOptions::Join::blend && since < o_.blend ? action_of(previous_, tick_) : nullptr;
-    if (old != nullptr && now - previous_.request.observed > o_.stale) old = nullptr;
+    old = o_.join == ChunkOptions::Join::blend && since < *o_.blend ? action_of(previous_, tick_) : nullptr;
+    if (old != nullptr && now - previous_.request.observed > o_.max_action_age) old = nullptr;
     if (old != nullptr) {
       tick->source = TickSource::blend;
-      mixed = static_cast<float>(since + 1) / static_cast<float>(o_.blend + 1);
+      mixed = static_cast<double>(since + 1) / (*o_.blend + 1);
     }
   } else {
     tick->source = now - fed_ > o_.watchdog ? TickSource::stopped : TickSource::hold;
   }
   for (size_t d = 0; wanted != nullptr && d < last_.size(); ++d) {
-    float a = old != nullptr ? old[d] + (wanted[d] - old[d]) * mixed : wanted[d];
+    // In f64, where no difference of two f32 overflows.
+    float a = old != nullptr ? static_cast<float>(static_cast<double>(old[d]) + (static_cast<double>(wanted[d]) - static_cast<double>(old[d])) * mixed) : wanted[d];
     if (!o_.max_step.empty()) {
       const float bound = o_.max_step[d], step = a - last_[d];
       if (std::fabs(step) > bound) {
@@ -122,43 +145,57 @@ Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
   return {};
 }
 
-bool ChunkRunner::wants(double now) const {
+bool ChunkRunner::needs_inference(double now) const {
   if (!started_) return false;
   const bool lost = pending_ != 0 && (failed_.load(std::memory_order_acquire) >= pending_ || now - asked_ > o_.deadline);
   if (pending_ != 0 && !lost) return false;
   return !current_.there || tick_ - current_.request.tick >= o_.ask_after || tick_ - current_.request.tick >= o_.horizon;
 }
 
+int64_t ChunkRunner::ticks_to_request() const {
+  if (!started_ || pending_ != 0) return -1;
+  return current_.there ? std::max<int64_t>(0, current_.request.tick + std::min(o_.ask_after, o_.horizon) - tick_) : 0;
+}
+
 int ChunkRunner::delay() const { return *std::max_element(delays_, delays_ + std::max(1, std::min(answers_, kDelays))); }
 
-Status ChunkRunner::begin(double now, ChunkRequest* request, std::span<float> frozen) {
+Status ChunkRunner::start_request(double now, ChunkRequest* request, std::span<float> action_prefix) {
   if (!started_) return Status(Code::kFailedPrecondition, "begin: start() first: where does the robot stand?");
-  *request = {next_id_, tick_, now, 0};
+  VV_TRY(check_time("start_request", now));
+  ChunkRequest asked{next_id_, tick_, now, 0};
   if (o_.join == ChunkOptions::Join::prefix) {
-    if (frozen.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims)) return wrong_size("begin", "frozen", int64_t{o_.horizon - 1} * o_.network_dims, frozen.size());
+    if (action_prefix.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims)) return wrong_size("start_request", "action_prefix", int64_t{o_.horizon - 1} * o_.network_dims, action_prefix.size());
     const int64_t place = tick_ - current_.request.tick;
     if (current_.there && place < o_.horizon) {
       // One more than the longest wait: the answer may come a tick later than any before.
-      request->frozen = static_cast<int>(std::min<int64_t>({delay() + 1, o_.horizon - place, o_.horizon - 1}));
-      std::copy_n(current_.normalized.begin() + place * o_.network_dims, int64_t{request->frozen} * o_.network_dims, frozen.begin());
+      asked.prefix_length = static_cast<int>(std::min<int64_t>({delay() + 1, o_.horizon - place, o_.horizon - 1}));
+      std::copy_n(current_.normalized.begin() + place * o_.network_dims, int64_t{asked.prefix_length} * o_.network_dims, action_prefix.begin());
     }
   }
+  *request = remembered_[asked.id % kRemembered] = asked;
   pending_ = next_id_++;
   asked_ = now;
+  asked_last_.store(asked.id, std::memory_order_release);
   return {};
 }
 
-Status ChunkRunner::deliver(const ChunkRequest& request, std::span<const float> actions, std::span<const float> normalized) {
+Status ChunkRunner::check_mine(const char* call, const ChunkRequest& request) const {
+  if (request.id > first_ && request.id <= asked_last_.load(std::memory_order_acquire)) return {};
+  return Status(Code::kInvalidArgument, strf("%s: the request is not one that this runner's start_request() gave; use each with its own runner", call));
+}
+
+Status ChunkRunner::complete(const ChunkRequest& request, std::span<const float> actions, std::span<const float> normalized) {
+  VV_TRY(check_mine("complete", request));
   Chunk& slot = slots_[writing_];
   Status bad;
-  if (actions.size() != slot.actions.size()) bad = wrong_size("deliver", "actions", static_cast<int64_t>(slot.actions.size()), actions.size());
-  else if (o_.join == ChunkOptions::Join::prefix && normalized.size() != slot.normalized.size()) bad = wrong_size("deliver", "normalized", static_cast<int64_t>(slot.normalized.size()), normalized.size());
-  else if (!finite(actions) || !finite(normalized)) bad = Status(Code::kInvalidArgument, "deliver: the actions are not finite; they are not used");
+  if (actions.size() != slot.actions.size()) bad = wrong_size("complete", "actions", static_cast<int64_t>(slot.actions.size()), actions.size());
+  else if (o_.join == ChunkOptions::Join::prefix && normalized.size() != slot.normalized.size()) bad = wrong_size("complete", "normalized", static_cast<int64_t>(slot.normalized.size()), normalized.size());
+  else if (!finite(actions) || !finite(normalized)) bad = Status(Code::kInvalidArgument, "complete: the actions are not finite; they are not used");
   if (!bad.ok()) {
-    fail(request);
+    VV_TRY(cancel(request));
     return bad;
   }
-  if (request.id < delivered_) return {};  // a newer answer is there already
+  if (request.id <= delivered_) return {};  // this one, or a newer one, is there already
   delivered_ = request.id;
   slot.request = request;
   std::copy(actions.begin(), actions.end(), slot.actions.begin());
@@ -167,10 +204,12 @@ Status ChunkRunner::deliver(const ChunkRequest& request, std::span<const float> 
   return {};
 }
 
-void ChunkRunner::fail(const ChunkRequest& request) {
+Status ChunkRunner::cancel(const ChunkRequest& request) {
+  VV_TRY(check_mine("cancel", request));
   int64_t seen = failed_.load(std::memory_order_relaxed);
   while (seen < request.id && !failed_.compare_exchange_weak(seen, request.id, std::memory_order_release)) {
   }
+  return {};
 }
 
 }  // namespace vivace::serve

@@ -24,15 +24,15 @@ Result<size_t> PromptLookup::draft(std::span<const int32_t> context, std::span<i
 
 DraftModel::DraftModel(engine::TextModel& model) : model_(model) {
   fed_.reserve(static_cast<size_t>(model.limits().context));
-  rows_.reserve(static_cast<size_t>(model.limits().chunk));
+  rows_.reserve(static_cast<size_t>(model.limits().prefill_chunk));
 }
 
 /// Feeds tokens[from..] at their positions; the greedy token after the last goes to `next`.
 Status DraftModel::feed(std::span<const int32_t> tokens, size_t from, int32_t* next) {
-  const auto chunk = static_cast<size_t>(model_.limits().chunk);
+  const auto prefill_chunk = static_cast<size_t>(model_.limits().prefill_chunk);
   while (from < tokens.size()) {
     rows_.clear();
-    for (; from < tokens.size() && rows_.size() < chunk; ++from)
+    for (; from < tokens.size() && rows_.size() < prefill_chunk; ++from)
       rows_.push_back({tokens[from], static_cast<int32_t>(from), 0, from + 1 == tokens.size()});
     engine::Sampled drawn[1];
     VV_TRY(model_.step(rows_, std::span(drawn, rows_.back().sample ? 1 : 0)));

@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
   }
   options.struct_size = sizeof options;
   options.path = argv[1];
-  options.chunk = kMaxRows;
+  options.prefill_chunk = kMaxRows;
   if (vv_model_load(&options, &model) != VV_OK || !find_ports(model, &p)) return failed();
 
   for (i = 0; i < count; ++i) tokens[i] = (int32_t)atoi(argv[3 + i]);

@@ -15,13 +15,46 @@ def check(x, name):
     return x
 
 
-def empty(shape, like, f32=False):
-    """A new array beside `like`, of its dtype or of float32."""
+def dtype_name(x) -> str:
+    """float16, bfloat16, float8_e4m3fn, uint8, ... in either library; of an array or of a dtype."""
+    return str(getattr(x, "dtype", x)).rsplit(".", 1)[-1]
+
+
+def dtype_like(name, like):
+    """The dtype of that name in the library of `like`."""
     if is_torch(like):
         import torch
 
-        return torch.empty(shape, dtype=torch.float32 if f32 else like.dtype, device=like.device)
-    return np.empty(shape, np.float32 if f32 else like.dtype)
+        return getattr(torch, name)
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+def cast(x, dtype):
+    """x in that type; x itself where it has it."""
+    return x.to(dtype) if is_torch(x) else x.astype(dtype, copy=False)
+
+
+def seen_as(x, name):
+    """The same bytes under another dtype of their size."""
+    return x.view(dtype_like(name, x))
+
+
+def empty(shape, like, dtype=None):
+    """A new array beside `like`, of its dtype or of another of its library."""
+    dtype = like.dtype if dtype is None else dtype
+    if is_torch(like):
+        import torch
+
+        return torch.empty(shape, dtype=dtype, device=like.device)
+    return np.empty(shape, dtype)
+
+
+def f32(like):
+    return dtype_like("float32", like)
 
 
 def on_host(x) -> np.ndarray:
@@ -37,6 +70,15 @@ def beside(host, like):
 
         return torch.from_numpy(host).to(like.device)
     return host
+
+
+def arange(start, stop, like, dtype="int32"):
+    """Made where `like` is: a graph that is captured can hold it."""
+    if is_torch(like):
+        import torch
+
+        return torch.arange(start, stop, dtype=getattr(torch, dtype), device=like.device)
+    return np.arange(start, stop, dtype=dtype)
 
 
 def as_i32(x):
@@ -55,3 +97,51 @@ def copy_into(to, host):
         to.copy_(torch.from_numpy(np.ascontiguousarray(host)))
     else:
         to[...] = host
+
+
+def strides(x):
+    """In elements."""
+    return tuple(x.stride()) if is_torch(x) else tuple(s // x.itemsize for s in x.strides)
+
+
+def rows_dense(x) -> bool:
+    """Whether all axes but the outermost are dense, as ops want them."""
+    step = 1
+    for size, stride in zip(reversed(x.shape[1:]), reversed(strides(x)[1:])):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
+
+
+def dense(x):
+    """x, or a copy where an axis within a row is strided."""
+    return x if rows_dense(x) or 0 in x.shape else x.contiguous() if is_torch(x) else np.ascontiguousarray(x)
+
+
+def where(condition, a, b):
+    if is_torch(condition):
+        import torch
+
+        return torch.where(condition, a, b)
+    return np.where(condition, a, b)
+
+
+def repeat(x, times, axis):
+    return x.repeat_interleave(times, axis) if is_torch(x) else np.repeat(x, times, axis)
+
+
+def with_rows(x, n):
+    """x [T, ...] with rows of zeros after its own, in a new array of n."""
+    out = empty((n, *x.shape[1:]), x)
+    out[: x.shape[0]] = x
+    out[x.shape[0] :] = 0
+    return out
+
+
+def into(given, x):
+    """x, or what was given for it with x in it."""
+    if given is None:
+        return x
+    given[...] = x
+    return given

@@ -1,1 +1,1 @@
-"""Demonstrations that run closed-loop: `vivace demo reach`."""
+"""Demonstrations: `vivace demo reach`, which runs closed-loop, and `vivace demo colocate`."""

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 
-from vivace.errors import InvalidArgumentError
+from vivace.files import new_file
 
 # Five columns a letter, a dot a bit, the lowest bit on top.
 _LETTERS = {
@@ -51,7 +51,7 @@ def _packed(pixels) -> bytes:
 
 def write(path, frames, milliseconds) -> int:
     """Writes u8 frames [H, W, 3] as an animated PNG that begins again at its end; `milliseconds` of each. Returns the bytes.
-    Of every frame but the first only what changed is kept. Errors: InvalidArgumentError names a file that can't be written."""
+    Of every frame but the first only what changed is kept. The file is there whole or not at all. Errors: IoError and NotFoundError name it."""
     height, width, _ = frames[0].shape
     parts, order = [], 0
 
@@ -75,9 +75,6 @@ def write(path, frames, milliseconds) -> int:
         before = now
     part(b"IEND", b"")
     whole = b"\x89PNG\r\n\x1a\n" + b"".join(parts)
-    try:
-        with open(path, "wb") as f:
-            f.write(whole)
-    except OSError as e:
-        raise InvalidArgumentError(f"out: {path} can't be written: {e.strerror}") from e
+    with new_file(path) as f:
+        f.write(whole)
     return len(whole)

@@ -15,6 +15,7 @@ from vivace.demo.weights import unpacked
 from vivace.errors import InvalidArgumentError, NotFoundError
 
 FOLDER = Path(__file__).parent / "tiny-pi05"
+CAMERAS = ("front", "above")
 SIDE = 112           # of a camera's frame, which is what the policy takes
 HORIZON = 10         # actions of a chunk
 USED = 5             # of them, before the arm looks again
@@ -52,9 +53,9 @@ def words_of(scene: arm.Scene, thing: int = 0) -> str:
     return task(list(arm.COLOURS)[scene.colour[0][thing]], arm.SHAPES[int(scene.block[0][thing])])
 
 
-def load(device="auto", precision="auto", batch=1, threads=0, folder=FOLDER):
-    """The policy. Errors: as vivace.load_model() and weights.unpacked()."""
-    return vivace.load_model(unpacked(folder), config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, device=device, precision=precision, threads=threads)
+def load(device="auto", precision="auto", batch=1, threads=0, folder=FOLDER, horizon=0, steps=0):
+    """The policy. horizon, steps: 0 is the checkpoint's. Errors: as vivace.load_model() and weights.unpacked()."""
+    return vivace.load_model(unpacked(folder), config="pi05", num_views=arm.Cameras.VIEWS, prompt_tokens=WORDS, batch=batch, action_horizon=horizon, num_steps=steps, device=device, precision=precision, threads=threads)
 
 
 def run(policy, seeds, *, batch=1, goal: str | None = None, told: int = 0, each=None, cameras=None) -> tuple[list[Episode], list[float]]:

@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import hashlib
 import lzma
-import os
 import shutil
-import tempfile
 from pathlib import Path
 
+from vivace.cache import kept_folder
 from vivace.errors import CorruptDataError, FailedPreconditionError
 from vivace.fetch import cache_dir
 
@@ -34,26 +33,18 @@ def unpacked(folder) -> Path:
     for file in files:
         data = file.read_bytes()
         seen.update(f"{file.name} {len(data)} ".encode() + data)
-    target = cache_dir() / "unpacked" / f"{folder.name}-{seen.hexdigest()[:32]}"
-    if target.is_dir():
-        return target
+
+    def make(whole: Path) -> None:
+        whole.mkdir()
+        for file in files:
+            if file != packed:
+                shutil.copyfile(file, whole / file.name)
+        with lzma.open(packed) as source, open(whole / NAME, "wb") as sink:
+            shutil.copyfileobj(source, sink)
+
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f"{target.name}.part-") as own:
-            whole = Path(own) / "whole"
-            whole.mkdir()
-            for file in files:
-                if file != packed:
-                    shutil.copyfile(file, whole / file.name)
-            with lzma.open(packed) as source, open(whole / NAME, "wb") as sink:
-                shutil.copyfileobj(source, sink)
-            try:
-                os.rename(whole, target)
-            except OSError:
-                if not target.is_dir():  # nor has another process made it
-                    raise
+        return kept_folder(cache_dir() / "unpacked", f"{folder.name}-{seen.hexdigest()[:32]}", make)
     except (lzma.LZMAError, EOFError) as e:
         raise CorruptDataError(f"{packed}: {e}; install Vivace again") from e
     except OSError as e:
-        raise FailedPreconditionError(f"{target.parent}: {e.strerror or e}, and {packed} has to be unpacked there; set VIVACE_CACHE to a folder you may write") from e
-    return target
+        raise FailedPreconditionError(f"{packed}: {e.strerror or e}, and it has to be unpacked, in the cache or in the temporary folder; set VIVACE_CACHE to a folder you may write") from e

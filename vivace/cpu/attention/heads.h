@@ -15,7 +15,7 @@ struct Heads {
   static constexpr int kKeys = 32;  // places of a block
 
   /// n values of any type as f32, zeros up to a multiple of 16.
-  static void widen(DType t, const void* src, int64_t at, int n, float* dst) {
+  static void upcast(DType t, const void* src, int64_t at, int n, float* dst) {
     const auto* u16 = static_cast<const uint16_t*>(src) + at;
     int i = 0;
     switch (t) {
@@ -49,7 +49,7 @@ struct Heads {
     alignas(64) float p[kKeys];  // scores, then weights, of the block at hand
     int64_t t, pos;
     float scale, slope;          // of this head
-    float top, mass;             // largest score so far, sum of exp(score - top)
+    float row_max, row_sum;             // largest score so far, sum of exp(score - row_max)
   };
 
   /// Rows of a block as f32: the cache itself where it has that form, else a widened copy. Rows beyond n repeat
@@ -63,10 +63,10 @@ struct Heads {
       const bool direct = a.kv_dtype == DType::f32 && dim % 16 == 0;
       const int padded = (dim + 15) / 16 * 16, wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
       for (int j = 0; j < n; ++j) {
-        const int64_t block = a.block(slot, j0 + j), at = block * stride + (a.place(slot, j0 + j) * a.place_rows() + int64_t{kv} * a.head_rows()) * dim;
+        const int64_t block = a.block(slot, j0 + j), at = block * stride + (a.row_in_block(slot, j0 + j) * a.position_rows() + int64_t{kv} * a.head_rows()) * dim;
         row[j] = direct && block >= 0 ? static_cast<const float*>(base) + at : copy + j * wide;
         if (block < 0) std::memset(copy + j * wide, 0, padded * sizeof(float));
-        else if (!direct) widen(a.kv_dtype, base, at, dim, copy + j * wide);
+        else if (!direct) upcast(a.kv_dtype, base, at, dim, copy + j * wide);
       }
       for (int j = n; j < kKeys; ++j) row[j] = row[0];
     }
@@ -92,7 +92,7 @@ struct Heads {
 
   /// Scores of keys [lo, hi) of the block from place j0 on -> weights; the others' are 0.
   static void soften(Query* q, const kernels::AttentionArgs& a, int64_t slot, int64_t j0, int lo, int hi, int Dv) {
-    float m = q->top, *p = q->p;
+    float m = q->row_max, *p = q->p;
     for (int j = 0; j < kKeys; ++j) p[j] *= q->scale;
     if (a.slopes != nullptr)
       for (int j = lo; j < hi; ++j) p[j] += q->slope * static_cast<float>(j0 + j - q->pos);
@@ -103,16 +103,16 @@ struct Heads {
     if (a.bits != nullptr)
       for (int j = lo; j < hi; ++j)
         if (!a.bit(q->t, slot, j0 + j)) p[j] = -__builtin_inff();
-    alignas(64) float tops[16];
-    B::store(tops, B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
+    alignas(64) float row_maxes[16];
+    B::store(row_maxes, B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
     for (int half = 8; half > 0; half /= 2)
-      for (int j = 0; j < half; ++j) tops[j] = tops[j] > tops[j + half] ? tops[j] : tops[j + half];
-    m = tops[0];
+      for (int j = 0; j < half; ++j) row_maxes[j] = row_maxes[j] > row_maxes[j + half] ? row_maxes[j] : row_maxes[j + half];
+    m = row_maxes[0];
     const float base = m == -__builtin_inff() ? 0.0f : m;  // all scores -inf: their exp is 0, not NaN
-    const float shrink = exp_negative(q->top - base);
+    const float shrink = exp_negative(q->row_max - base);
     for (int j = 0; j < kKeys; ++j) p[j] = exp_negative(p[j] - base);
-    q->mass = q->mass * shrink + lanes(B::add(B::load(p), B::load(p + 16)));
-    q->top = m;
+    q->row_sum = q->row_sum * shrink + lanes(B::add(B::load(p), B::load(p + 16)));
+    q->row_max = m;
     if (shrink != 1.0f)
       for (int i = 0; i < Dv; i += 16) B::store(q->sum + i, B::mul(B::load(q->sum + i), B::set(shrink)));
   }
@@ -141,12 +141,12 @@ struct Heads {
       }
       for (int h = 0; h < tile.heads; ++h) {
         Query& q = queries[i * tile.heads + h];
-        widen(a.dtype, a.q, (tile.t + i) * a.q_stride + int64_t{tile.h0 + h} * a.D, a.D, q.q);
+        upcast(a.dtype, a.q, (tile.t + i) * a.q_stride + int64_t{tile.h0 + h} * a.D, a.D, q.q);
         std::memset(q.sum, 0, Dv * sizeof(float));
         q.t = tile.t + i, q.pos = a.pos ? a.pos[q.t] : q.t;
         q.scale = a.head_scale ? a.scale * a.head_scale[tile.h0 + h] : a.scale;
         q.slope = a.slopes ? a.slopes[tile.h0 + h] : 0;
-        q.top = -__builtin_inff(), q.mass = 0;
+        q.row_max = -__builtin_inff(), q.row_sum = 0;
       }
     }
     for (int64_t j0 = begin / kKeys * kKeys; j0 < end; j0 += kKeys) {
@@ -174,17 +174,17 @@ struct Heads {
     for (int i = 0; i < tile.tokens; ++i)
       for (int h = 0; h < tile.heads; ++h) {
         Query& q = queries[i * tile.heads + h];
-        finish(a, tile.t + i, tile.h0 + h, q.top, q.mass, q.sum);
+        finish(a, tile.t + i, tile.h0 + h, q.row_max, q.row_sum, q.sum);
       }
   }
 
   static float rounded(DType t, float y) { return t == DType::f32 ? y : t == DType::bf16 ? f32_of_bf16(bf16_of_f32(y)) : f32_of_f16(f16_of_f32(y)); }
-  static void finish(const kernels::AttentionArgs& a, int64_t t, int h, float top, float mass, float* sum) {
-    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = top + __builtin_logf(mass);
-    float factor = mass > 0 || mass != mass ? 1.0f / mass : 0.0f;
+  static void finish(const kernels::AttentionArgs& a, int64_t t, int h, float row_max, float row_sum, float* sum) {
+    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = row_max + __builtin_logf(row_sum);
+    float factor = row_sum > 0 || row_sum != row_sum ? 1.0f / row_sum : 0.0f;
     if (a.sinks != nullptr) {
-      const float sink = a.sinks[h], m = sink > top ? sink : top, keys = __builtin_expf(top - m);
-      factor = mass == 0 ? 0.0f : keys / (mass * keys + __builtin_expf(sink - m));
+      const float sink = a.sinks[h], m = sink > row_max ? sink : row_max, keys = __builtin_expf(row_max - m);
+      factor = row_sum == 0 ? 0.0f : keys / (row_sum * keys + __builtin_expf(sink - m));
     }
     const int64_t at = t * a.out_stride + int64_t{h} * a.Dv;
     for (int i = 0; i < a.Dv; ++i) {

@@ -14,27 +14,27 @@ void latent_attention(const kernels::LatentAttentionArgs& args, Pool& pool) {
   const auto body = [&](int64_t chunk) {
     const int64_t h = chunk % a.Hq, n = chunk / a.Hq % args.N, t = chunk / a.Hq / args.N;
     const kernels::AttentionSpan see = args.span(t, n);
-    float q[kMaxDim], row[kMaxDim], sum[kMaxDim] = {}, top = kLowest, mass = 0;
+    float q[kMaxDim], row[kMaxDim], sum[kMaxDim] = {}, row_max = kLowest, row_sum = 0;
     load_f32(a.q, a.dtype, t * a.q_stride + h * E, E, q);
     for (int64_t j = see.first; j < see.end; ++j) {
       const int64_t block = a.block(see.slot, j);
       if (block < 0) std::fill(row, row + E, 0.0f);
-      else load_f32(a.k, a.dtype, block * a.k_stride + a.place(see.slot, j) * E, E, row);
+      else load_f32(a.k, a.dtype, block * a.k_stride + a.row_in_block(see.slot, j) * E, E, row);
       float part[16] = {}, s = 0;
       for (int64_t i = 0; i < E; ++i) part[i % 16] += q[i] * row[i];
       for (const float p : part) s += p;
       s *= a.scale;
-      const float highest = std::fmax(top, s), base = highest == kLowest ? 0.0f : highest, shrink = std::exp(top - base), w = std::exp(s - base);
+      const float highest = std::fmax(row_max, s), base = highest == kLowest ? 0.0f : highest, shrink = std::exp(row_max - base), w = std::exp(s - base);
       if (shrink != 1.0f)
         for (int64_t i = 0; i < C; ++i) sum[i] *= shrink;
       for (int64_t i = 0; i < C; ++i) sum[i] += w * row[i];
-      mass = mass * shrink + w;
-      top = highest;
+      row_sum = row_sum * shrink + w;
+      row_max = highest;
     }
-    const float factor = mass == 0 ? 0.0f : 1.0f / mass;
+    const float factor = row_sum == 0 ? 0.0f : 1.0f / row_sum;
     for (int64_t i = 0; i < C; ++i) sum[i] *= factor;
     store_f32(a.out, a.dtype, t * a.out_stride + (n * a.Hq + h) * C, C, sum);
-    if (a.lse != nullptr) a.lse[t * a.lse_stride + n * a.Hq + h] = mass == 0 ? kLowest : top + std::log(mass);
+    if (a.lse != nullptr) a.lse[t * a.lse_stride + n * a.Hq + h] = row_sum == 0 ? kLowest : row_max + std::log(row_sum);
   };
   pool.run(T * args.N * a.Hq, body);
 }

@@ -11,13 +11,13 @@ void merge_states(const kernels::MergeStatesArgs& a, Pool& pool) {
   for_rows(pool, valid_rows(a.rows, a.T) * int64_t{a.Hq}, (a.N + 1) * int64_t{a.Dv}, [&](int64_t head) {
     const int64_t t = head / a.Hq, h = head % a.Hq;
     const auto score = [&](int64_t n) { return n < a.N ? a.s[t * a.s_stride + n * a.Hq + h] : a.v2 != nullptr ? a.s2[t * a.s2_stride + h] : kLowest; };
-    float top = kLowest;
-    for (int64_t n = 0; n <= a.N; ++n) top = std::fmax(top, score(n));
-    const float base = top == kLowest ? 0.0f : top;
+    float row_max = kLowest;
+    for (int64_t n = 0; n <= a.N; ++n) row_max = std::fmax(row_max, score(n));
+    const float base = row_max == kLowest ? 0.0f : row_max;
     const auto weight = [&](int64_t n) { return a.base2 ? std::exp2(score(n) - base) : std::exp(score(n) - base); };
-    float mass = 0;
-    for (int64_t n = 0; n <= a.N; ++n) mass += weight(n);
-    const float factor = mass == 0 ? 0.0f : 1.0f / mass;
+    float row_sum = 0;
+    for (int64_t n = 0; n <= a.N; ++n) row_sum += weight(n);
+    const float factor = row_sum == 0 ? 0.0f : 1.0f / row_sum;
     for_chunks(a.Dv, [&](int64_t first, int64_t count) {
       float sum[kChunk] = {}, x[kChunk];
       for (int64_t n = 0; n <= a.N; ++n) {
@@ -30,7 +30,7 @@ void merge_states(const kernels::MergeStatesArgs& a, Pool& pool) {
       for (int64_t i = 0; i < count; ++i) sum[i] *= factor;
       store_f32(a.out, a.dtype, t * a.out_stride + h * a.Dv + first, count, sum);
     });
-    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = mass == 0 ? kLowest : base + (a.base2 ? std::log2(mass) : std::log(mass));
+    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = row_sum == 0 ? kLowest : base + (a.base2 ? std::log2(row_sum) : std::log(row_sum));
   });
 }
 

@@ -30,9 +30,9 @@ const GemmLevel& level() {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-void widen(const GemmLevel& l, DType t, const void* src, int64_t n, float* dst) {
+void upcast(const GemmLevel& l, DType t, const void* src, int64_t n, float* dst) {
   if (t == DType::e4m3) load_f32(src, t, 0, n, dst);
-  else l.widen(t, src, n, dst);
+  else l.upcast(t, src, n, dst);
 }
 
 /// Finishes 16 columns (fewer at the end of N) of one token.
@@ -99,7 +99,7 @@ struct Rows {
   }
 };
 
-/// Quantised activations of all tokens: tiles of up to `tile` tokens, each [K/4][w][4].
+/// Quantized activations of all tokens: tiles of up to `tile` tokens, each [K/4][w][4].
 struct QuantizedRows {
   int64_t K, T, tile;
   int8_t* q;
@@ -135,11 +135,11 @@ struct WideRows {
   int64_t stride;
 };
 
-WideRows widen_rows(const GemmArgs& a, const GemmLevel& l, int64_t T, int64_t padded, float* copy, Pool& pool) {
+WideRows upcast_rows(const GemmArgs& a, const GemmLevel& l, int64_t T, int64_t padded, float* copy, Pool& pool) {
   if (a.x_dtype == DType::f32 && padded == a.K) return {static_cast<const float*>(a.x), a.x_stride};
   const auto convert = [&](int64_t t) {
     float* row = copy + t * padded;
-    widen(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, a.K, row);
+    upcast(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, a.K, row);
     if (a.x_block_scale != nullptr) scale_x(a, t, a.K, row);
     std::fill(row + a.K, row + padded, 0.0f);
   };
@@ -157,7 +157,7 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
     const float* row = static_cast<const float*>(a.x) + t * a.x_stride;
     if (wide_bytes != 0) {
       float* copy = reinterpret_cast<float*>(memory) + t * K;
-      widen(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, K, copy);
+      upcast(l, a.x_dtype, static_cast<const char*>(a.x) + t * a.x_stride * info(a.x_dtype).bytes, K, copy);
       row = copy;
     }
     x.fill(l, a.w_dtype, t, row);
@@ -203,7 +203,7 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
   constexpr int64_t kRows = 4, kTokens = 64;  // weight rows a tile; tokens whose lane sums are kept
   const int64_t K = a.K, padded = ceil_div(K, 16) * 16;
   float* copy = static_cast<float*>(pool.scratch(static_cast<size_t>(T * padded * 4)));
-  const WideRows x = widen_rows(a, l, T, padded, copy, pool);
+  const WideRows x = upcast_rows(a, l, T, padded, copy, pool);
   const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
   const bool scaled = a.w_block_scale != nullptr || a.w_dtype == DType::i8;
   const auto tile = [&](const uint8_t* const* row, int64_t n0, int64_t t0, int64_t t1, float* acc) {
@@ -217,8 +217,8 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
         from[r] = wide[r];
         if (a.w_dtype == DType::f32 && n == n16) from[r] = reinterpret_cast<const float*>(src);
         else if (is_block(a.w_dtype)) dequantize_row(a.w_dtype, src, 0, n, wide[r]);
-        else if (scaled) widen_scaled(a, std::min<int64_t>(n0 + r, a.N - 1), src, k, n, wide[r]);
-        else widen(l, a.w_dtype, src, n, wide[r]);
+        else if (scaled) upcast_scaled(a, std::min<int64_t>(n0 + r, a.N - 1), src, k, n, wide[r]);
+        else upcast(l, a.w_dtype, src, n, wide[r]);
         if (from[r] == wide[r]) std::fill(wide[r] + n, wide[r] + n16, 0.0f);
       }
       for (int64_t t = t0; t < t1; t += l.dot_tokens)

@@ -16,7 +16,7 @@ struct Panel {
   alignas(64) float min[kSlab / 32 * kPanelRows];       // [K/32][16], formats with a minimum
 };
 
-/// Quantised activations of `w` tokens, interleaved by token.
+/// Quantized activations of `w` tokens, interleaved by token.
 struct ActTile {
   const int8_t* q;        // [K/4][w][4]
   const float* d;         // [K/32][w] scales
@@ -51,7 +51,7 @@ struct GemmLevel {
   /// One row of K values -> its places in a tile of `w` tokens.
   void (*quantize)(DType t, const float* x, int64_t K, int w, int8_t* q, float* d, float* sum, int32_t* offset);
   /// n values of a plain type as f32.
-  void (*widen)(DType t, const void* src, int64_t n, float* dst);
+  void (*upcast)(DType t, const void* src, int64_t n, float* dst);
   /// part[row][token][16] (+)= lane-wise sums over n (a multiple of 16) of four f32 rows and `tokens` rows of x.
   void (*dots)(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more, float* part);
   /// residual + act(alpha * acc + bias) of 16 columns, stored; act is none. False: the dtypes need the general path.

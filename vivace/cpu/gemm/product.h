@@ -99,7 +99,7 @@ template <class B>
 struct Dots {
   using F = typename B::F;
 
-  static void widen(DType t, const void* src, int64_t n, float* dst) {
+  static void upcast(DType t, const void* src, int64_t n, float* dst) {
     int64_t i = 0;
     const auto* u16 = static_cast<const uint16_t*>(src);
     if (t == DType::f32) {
@@ -166,6 +166,6 @@ struct Dots {
 
 template <class B>
 inline constexpr GemmLevel kGemmLevel = {
-    B::kTile, B::kDotTokens, &Unpack<B>::run, &Product<B>::run, &Product<B>::quantize, &Dots<B>::widen, &Dots<B>::run, &Dots<B>::store16, nullptr};
+    B::kTile, B::kDotTokens, &Unpack<B>::run, &Product<B>::run, &Product<B>::quantize, &Dots<B>::upcast, &Dots<B>::run, &Dots<B>::store16, nullptr};
 
 }  // namespace vivace::cpu

@@ -10,7 +10,7 @@ namespace {
 /// Codes 0 .. 15 of FP4: bit 3 is the sign.
 constexpr float kHalfByte[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
-void widen_codes(DType t, const uint8_t* src, int64_t n, float* dst) {
+void upcast_values(DType t, const uint8_t* src, int64_t n, float* dst) {
   switch (t) {
     case DType::i8:
       for (int64_t i = 0; i < n; ++i) dst[i] = static_cast<float>(static_cast<int8_t>(src[i]));
@@ -27,8 +27,8 @@ void widen_codes(DType t, const uint8_t* src, int64_t n, float* dst) {
 
 }  // namespace
 
-void widen_scaled(const kernels::GemmArgs& a, int64_t row, const uint8_t* src, int64_t k, int64_t n, float* dst) {
-  widen_codes(a.w_dtype, src, n, dst);
+void upcast_scaled(const kernels::GemmArgs& a, int64_t row, const uint8_t* src, int64_t k, int64_t n, float* dst) {
+  upcast_values(a.w_dtype, src, n, dst);
   if (a.w_block_scale == nullptr) return;
   const int64_t piece_row = row / a.block_rows;
   for (int64_t i = 0; i < n; i += a.block_group) {

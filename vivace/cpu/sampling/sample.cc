@@ -41,7 +41,7 @@ Largest largest(const float* z, int64_t n) {
 /// One row's logits as the draw sees them, recomputed in every pass: no row-sized memory is needed.
 class Row {
  public:
-  Row(const SampleArgs& a, int64_t t) : a_(a), t_(t) {
+  Row(const SampleArgs& a, int64_t t) : a_(a), t_(t), mask_(kernels::mask_of(a, t)) {
     const float temperature = a.temperature ? a.temperature[t] : 0.0f;
     greedy_ = !(temperature >= kernels::kMinTemperature);
     temperature_ = greedy_ ? 1.0f : temperature;
@@ -99,10 +99,9 @@ class Row {
       if (counts_) penalise(first, n, z);
       if (!greedy_)
         for (int64_t i = 0; i < n; ++i) z[i] = z[i] == -kInf ? -kInf : z[i] / temperature_;
-      if (a_.mask) {
-        const int32_t* words = a_.mask + t_ * a_.mask_stride;
+      if (mask_) {
         for (int64_t v = first; v < first + n; ++v)
-          if (!(static_cast<uint32_t>(words[v / 32]) >> (v % 32) & 1)) z[v - first] = -kInf;
+          if (!(static_cast<uint32_t>(mask_[v / 32]) >> (v % 32) & 1)) z[v - first] = -kInf;
       }
       f(first, n, z);
     });
@@ -204,6 +203,7 @@ class Row {
 
   const SampleArgs& a_;
   int64_t t_;
+  const int32_t* mask_;
   bool greedy_;
   float temperature_;
   const int32_t* counts_ = nullptr;  // the row's occurrences, null: no penalties

@@ -259,7 +259,7 @@ class Reader {
     if (!dtype)
       return Status(Code::kUnsupported,
                     where("element type") +
-                        strf(": ggml type id %u is not read; quantise the model to Q4_0, Q4_1, "
+                        strf(": ggml type id %u is not read; quantize the model to Q4_0, Q4_1, "
                              "Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K, or store F32, F16 or BF16",
                              type));
     t->dtype = *dtype;

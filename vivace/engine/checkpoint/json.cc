@@ -48,7 +48,7 @@ JsonKind JsonValue::kind() const {
 
 Result<JsonValue> JsonValue::expect(JsonKind wanted_kind, const char* wanted) const {
   if (kind() == wanted_kind) return *this;
-  return error(Code::kInvalidDType, std::string("expected ") + wanted + ", got " + name(kind()));
+  return error(Code::kCorruptData, std::string("expected ") + wanted + ", got " + name(kind()));
 }
 
 Result<bool> JsonValue::as_bool() const {

@@ -23,7 +23,7 @@ enum class JsonKind : uint8_t { null, boolean, integer, number, string, array, o
 struct JsonDoc;  // the parsed text and tree, in json.cc
 
 /// Handle to one value; valid while its Json lives. Copying it is free.
-/// Getters answer InvalidDType for another type and NotFound for an absent member, as in
+/// Getters answer CorruptData for another type and NotFound for an absent member, as in
 /// "config.json: rope_scaling.factor: expected number, got string".
 class JsonValue {
  public:

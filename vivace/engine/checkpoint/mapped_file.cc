@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -45,11 +46,14 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     } else {
       file.data_ = static_cast<const uint8_t*>(p);
       file.size_ = static_cast<size_t>(s.st_size);
+      file.guard_ = MappingGuard(p, file.size_);
     }
   }
   ::close(fd);  // the mapping keeps the file alive; many shards must not use up descriptors
   if (!status.ok()) return status;
   file.inode_ = s.st_ino;
+  file.device_ = s.st_dev;
+  file.stored_ = std::min(static_cast<uint64_t>(s.st_size), static_cast<uint64_t>(s.st_blocks) * 512);
   file.modified_ns_ = modified_ns_of(s);
   return file;
 }
@@ -61,6 +65,9 @@ MappedFile& MappedFile::operator=(MappedFile&& o) noexcept {
   data_ = std::exchange(o.data_, nullptr);
   size_ = std::exchange(o.size_, 0);
   inode_ = o.inode_;
+  device_ = o.device_;
+  stored_ = o.stored_;
+  guard_ = std::move(o.guard_);
   modified_ns_ = o.modified_ns_;
   return *this;
 }
@@ -76,7 +83,16 @@ Status MappedFile::check_unchanged() const {
                      path_.c_str(), size_, static_cast<long long>(s.st_size)));
 }
 
+Status MappedFile::check_in_place() const {
+  struct stat s = {};
+  const bool same = ::stat(path_.c_str(), &s) == 0 && s.st_ino == inode_ && s.st_dev == device_;
+  if (!lost() && (!same || (static_cast<size_t>(s.st_size) == size_ && modified_ns_of(s) == modified_ns_))) return Status();
+  return Status(Code::kIoError, path_ + ": it was cut short or overwritten in place while it is in use; nothing more is computed from it. "
+                                        "Load the model again, and replace files by rename");
+}
+
 void MappedFile::unmap() {
+  guard_.release();
   if (data_) ::munmap(const_cast<uint8_t*>(data_), size_);
   data_ = nullptr;
   size_ = 0;

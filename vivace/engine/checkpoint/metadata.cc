@@ -104,7 +104,7 @@ Result<const MetaEntry*> Metadata::want(std::string_view key, bool array, const 
     return Status(Code::kNotFound, strf("%s: metadata has no key %s (wanted %s)", file_.c_str(),
                                         quote(key).c_str(), wanted));
   if (e->is_array == array && accepts(e->type)) return e;
-  return Status(Code::kInvalidDType, strf("%s: metadata key %s: expected %s, got %s", file_.c_str(),
+  return Status(Code::kCorruptData, strf("%s: metadata key %s: expected %s, got %s", file_.c_str(),
                                           quote(key).c_str(), wanted, e->type_name().c_str()));
 }
 
@@ -112,7 +112,7 @@ Result<uint64_t> Metadata::get_u64(std::string_view key) const {
   VV_ASSIGN(const MetaEntry* e, want(key, false, "an integer >= 0", is_integer));
   const int64_t v = e->integer();
   if (v < 0 && e->type != MetaType::u64)
-    return Status(Code::kInvalidArgument,
+    return Status(Code::kCorruptData,
                   strf("%s: metadata key %s: expected an integer >= 0, got %lld", file_.c_str(),
                        quote(key).c_str(), static_cast<long long>(v)));
   return static_cast<uint64_t>(v);
@@ -122,7 +122,7 @@ Result<int64_t> Metadata::get_i64(std::string_view key) const {
   VV_ASSIGN(const MetaEntry* e, want(key, false, "an integer", is_integer));
   const int64_t v = e->integer();
   if (v < 0 && e->type == MetaType::u64)
-    return Status(Code::kInvalidArgument,
+    return Status(Code::kCorruptData,
                   strf("%s: metadata key %s: expected an integer below 2^63, got %llu",
                        file_.c_str(), quote(key).c_str(), static_cast<unsigned long long>(v)));
   return v;
@@ -175,7 +175,7 @@ Result<std::vector<int64_t>> Metadata::get_i64s(std::string_view key) const {
     v[i] = e->integer(i);
     if (v[i] < 0 && e->type == MetaType::u64)
       return Status(
-          Code::kInvalidArgument,
+          Code::kCorruptData,
           strf("%s: metadata key %s[%zu]: expected an integer below 2^63, got %llu", file_.c_str(),
                quote(key).c_str(), i, static_cast<unsigned long long>(v[i])));
   }

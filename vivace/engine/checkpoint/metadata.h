@@ -70,7 +70,7 @@ struct MetaEntry {
   double number(size_t i = 0) const;  // f32, f64 or any integer type
 };
 
-/// Getters answer NotFound for an absent key and InvalidDType for a value of another type, naming
+/// Getters answer NotFound for an absent key and CorruptData for a value of another type, naming
 /// file and key. Views live as long as the Checkpoint they came from.
 class Metadata {
  public:

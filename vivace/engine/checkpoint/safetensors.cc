@@ -95,9 +95,9 @@ Status read_metadata(const JsonValue& pairs, Metadata* metadata) {
   return Status();
 }
 
-/// What the getters of Json call a wrong type is, in a file of fixed form, a corrupt file.
+/// What the getters of Json call an absent member is, in a file of fixed form, a corrupt file.
 Status as_corrupt(Status s) {
-  if (s.code() != Code::kInvalidDType && s.code() != Code::kNotFound) return s;
+  if (s.code() != Code::kNotFound) return s;
   return Status(Code::kCorruptData, s.message());
 }
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <queue>
+#include <unordered_set>
 
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
+#include "vivace/engine/text/control.h"
 #include "vivace/engine/text/unicode.h"
 
 namespace vivace::engine::text {
@@ -50,44 +52,11 @@ Status unsupported(const std::string& what) { return Status(Code::kUnsupported, 
 
 uint64_t pair_of(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
 
-/// Bytes of `s` that are whole characters, or can never become one: those behind may still be completed.
-size_t complete(std::string_view s) {
-  size_t at = 0;
-  char32_t c;
-  while (at < s.size()) {
-    const int n = read_utf8(s.substr(at), &c);
-    if (n > 0) at += static_cast<size_t>(n);
-    else if (const auto b = static_cast<uint8_t>(s[at]); s.size() - at < 4 && b >= 0xc2 && b < 0xf5 && std::all_of(s.begin() + static_cast<long>(at) + 1, s.end(), [](char t) { return (static_cast<uint8_t>(t) & 0xc0) == 0x80; }) &&
-             s.size() - at < (b < 0xe0 ? 2u : b < 0xf0 ? 3u : 4u))
-      return at;
-    else ++at;
-  }
-  return at;
-}
-
-/// Valid UTF-8: every longest beginning of a character that does not go on becomes U+FFFD.
-void append_lossy(std::string_view s, std::string* out) {
-  char32_t c;
-  while (!s.empty()) {
-    size_t n = static_cast<size_t>(read_utf8(s, &c));
-    if (n > 0) {
-      out->append(s.substr(0, n));
-    } else {
-      out->append("\xef\xbf\xbd");
-      const auto b = static_cast<uint8_t>(s[0]), second = s.size() > 1 ? static_cast<uint8_t>(s[1]) : uint8_t{0};
-      const auto tail = [&](size_t i) { return i < s.size() && (static_cast<uint8_t>(s[i]) & 0xc0) == 0x80; };
-      const bool three = (b & 0xf0) == 0xe0 && tail(1) && (b != 0xe0 || second >= 0xa0) && (b != 0xed || second < 0xa0);
-      const bool four = b >= 0xf0 && b < 0xf5 && tail(1) && (b != 0xf0 || second >= 0x90) && (b != 0xf4 || second < 0x90);
-      n = three ? 2 : four ? (tail(2) ? 3 : 2) : 1;
-    }
-    s.remove_prefix(n);
-  }
-}
-
 }  // namespace
 
 Status BytePairs::put(int64_t id, std::string_view written) {
   if (id < 0 || id >= most_) return corrupt(strf("token id %ld is outside [0, %ld)", static_cast<long>(id), static_cast<long>(most_)));
+  if (written.size() > 2 * kMostToken) return Status(Code::kLimitExceeded, strf("tokenizer: token %ld of %zu bytes, at most %zu are accepted", static_cast<long>(id), written.size(), 2 * kMostToken));
   if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1);
   Token& t = tokens_[static_cast<size_t>(id)];
   if (t.known) return corrupt(strf("two tokens have id %ld", static_cast<long>(id)));
@@ -107,19 +76,32 @@ Status BytePairs::merge(std::string_view left, std::string_view right, int32_t r
   return {};
 }
 
-void BytePairs::add(std::string_view text, int32_t id, bool control) {
+Status BytePairs::add(std::string_view text, int32_t id, bool special) {
   Token& t = tokens_[static_cast<size_t>(id)];
+  if (t.added) return corrupt(strf("two added tokens have id %d", id));  // one may steer: the other's text would become it
   t.bytes = std::string(text);
-  t.control = control;
-  if (!text.empty()) added_.push_back({std::string(text), id, control});
+  t.special = special, t.added = true;
+  if (!text.empty()) added_.push_back({std::string(text), id, special});
+  return {};
 }
 
-Status BytePairs::finish() {
+Status BytePairs::finish(std::string_view chat_template) {
+  std::vector<PrefixTable::Entry> names, parts;
+  std::unordered_set<int32_t> control;
+  for (const Added& a : added_) {
+    const bool steers = is_control(a.text, a.special, chat_template);
+    (steers ? names : parts).emplace_back(a.text, a.id);
+    if (steers) control.insert(a.id);
+  }
+  VV_ASSIGN(names_, PrefixTable::of(std::move(names)));
+  VV_ASSIGN(parts_, PrefixTable::of(std::move(parts)));
+  // Plain text never becomes a control token, not by merging either.
+  std::erase_if(ids_, [&](const auto& entry) { return control.count(entry.second) > 0; });
+  std::erase_if(merges_, [&](const auto& entry) { return control.count(entry.second.to) > 0; });
   for (int b = 0; b < 256; ++b) {
     const auto found = ids_.find(std::string(1, static_cast<char>(b)));
     of_byte_[b] = found == ids_.end() ? -1 : found->second;  // a byte without a token is left out, as the library does
   }
-  std::sort(added_.begin(), added_.end(), [](const Added& a, const Added& b) { return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.id < b.id; });
   return {};
 }
 
@@ -132,7 +114,8 @@ Result<BytePairs> BytePairs::load(const std::string& checkpoint) {
   const size_t slash = checkpoint.rfind('/');
   const std::string folder = !is_file ? checkpoint + "/" : slash == std::string::npos ? "" : checkpoint.substr(0, slash + 1);
   VV_ASSIGN(const Json json, Json::parse_file(folder + "tokenizer.json"));
-  return from_json(json);
+  VV_ASSIGN(const std::string chat_template, chat_template_of(folder));
+  return from_json(json, chat_template);
 }
 
 Result<BytePairs> BytePairs::from_gguf(const Metadata& meta) {
@@ -163,8 +146,12 @@ Result<BytePairs> BytePairs::from_gguf(const Metadata& meta) {
     VV_TRY(t.merge(merges[i].substr(0, space), merges[i].substr(space + 1), static_cast<int32_t>(i)));
   }
   for (size_t i = 0; i < types.size(); ++i)
-    if (types[i] == kControl || types[i] == kUserDefined) t.add(tokens[i], static_cast<int32_t>(i), types[i] == kControl);
-  VV_TRY(t.finish());
+    if (types[i] == kControl || types[i] == kUserDefined) VV_TRY(t.add(tokens[i], static_cast<int32_t>(i), types[i] == kControl));
+  std::string_view chat_template;
+  if (meta.has("tokenizer.chat_template")) {
+    VV_ASSIGN(chat_template, meta.get_string("tokenizer.chat_template"));
+  }
+  VV_TRY(t.finish(chat_template));
   return t;
 }
 
@@ -205,7 +192,7 @@ Result<Split> read_split(const JsonValue& pre) {
 
 }  // namespace
 
-Result<BytePairs> BytePairs::from_json(const Json& json) {
+Result<BytePairs> BytePairs::from_json(const Json& json, std::string_view chat_template) {
   const JsonValue root = json.root();
   VV_ASSIGN(const JsonValue model, root.at("model"));
   VV_ASSIGN(const std::string_view type, model.get_string("type", "BPE"));
@@ -255,9 +242,9 @@ Result<BytePairs> BytePairs::from_json(const Json& json) {
         if (set) return unsupported("added token '" + std::string(content) + "' with " + flag);
       }
       if (id < 0 || id >= t.size() || !t.tokens_[static_cast<size_t>(id)].known) VV_TRY(t.put(id, content));
-      t.add(content, static_cast<int32_t>(id), special);
+      VV_TRY(t.add(content, static_cast<int32_t>(id), special));
     }
-  VV_TRY(t.finish());
+  VV_TRY(t.finish(chat_template));
   return t;
 }
 
@@ -269,6 +256,7 @@ int32_t BytePairs::find(std::string_view token) const {
 }
 
 Status BytePairs::encode(std::string_view text, bool special, std::vector<int32_t>* ids) const {
+  if (text.size() > kMostText) return Status(Code::kLimitExceeded, strf("encode: a text of %zu bytes, at most %zu are encoded", text.size(), kMostText));
   char32_t c = 0;
   for (size_t at = 0; at < text.size();) {
     const int n = read_utf8(text.substr(at), &c);
@@ -279,19 +267,15 @@ Status BytePairs::encode(std::string_view text, bool special, std::vector<int32_
   // Added tokens cut the text: at each place the longest that fits.
   size_t plain = 0, at = 0;
   while (at < text.size()) {
-    const Added* match = nullptr;
-    for (const Added& a : added_)
-      if ((special || !a.control) && text.compare(at, a.text.size(), a.text) == 0) {
-        match = &a;
-        break;
-      }
-    if (match == nullptr) {
+    auto match = parts_.longest(text.substr(at));
+    if (special) match = std::max(match, names_.longest(text.substr(at)));
+    if (match.first == 0) {
       ++at;
       continue;
     }
     encode_plain(text.substr(plain, at - plain), ids);
-    ids->push_back(match->id);
-    plain = at += match->text.size();
+    ids->push_back(match.second);
+    plain = at += match.first;
   }
   encode_plain(text.substr(plain), ids);
   return {};
@@ -348,7 +332,7 @@ void BytePairs::encode_piece(std::string_view piece, std::vector<int32_t>* ids) 
 Result<std::string_view> BytePairs::bytes_of(int32_t id) const {
   if (id < 0 || id >= size()) return Status(Code::kInvalidArgument, strf("decode: token %d is outside [0, %d)", id, size()));
   const Token& t = tokens_[static_cast<size_t>(id)];
-  return t.control ? std::string_view() : std::string_view(t.bytes);
+  return t.special ? std::string_view() : std::string_view(t.bytes);
 }
 
 Status BytePairs::decode(std::span<const int32_t> ids, std::string* text) const {
@@ -357,17 +341,22 @@ Status BytePairs::decode(std::span<const int32_t> ids, std::string* text) const 
     VV_ASSIGN(const std::string_view of, bytes_of(id));
     bytes += of;
   }
-  append_lossy(bytes, text);
+  append_valid_utf8(bytes, text);
   return {};
 }
 
 Status TextStream::next(int32_t id, std::string* text) {
   VV_ASSIGN(const std::string_view of, tokenizer_.bytes_of(id));
   held_ += of;
-  const size_t whole = complete(held_);
-  append_lossy(std::string_view(held_).substr(0, whole), text);
+  const size_t whole = whole_utf8(held_);
+  append_valid_utf8(std::string_view(held_).substr(0, whole), text);
   held_.erase(0, whole);
   return {};
+}
+
+void TextStream::finish(std::string* text) {
+  append_valid_utf8(held_, text);
+  held_.clear();
 }
 
 }  // namespace vivace::engine::text

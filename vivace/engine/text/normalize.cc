@@ -15,7 +15,9 @@ constexpr bool ends(uint32_t unit) { return unit >> 8 & 1u; }
 constexpr uint32_t offset(uint32_t unit) { return unit >> 10 << ((unit & 0x200u) >> 6); }
 constexpr uint32_t value(uint32_t unit) { return unit & 0x7fffffffu; }
 
-constexpr size_t kMostBecomes = 1024;  // bytes that a rule makes of a character; NFKC's longest are 33
+constexpr size_t kMostGrowth = 16;     // bytes that rules make of one, on the average of a text: NFKC makes 39 of 3, spaces marked
+constexpr size_t kMostRule = 64;       // bytes that a rule is about, where a hostile trie goes round
+constexpr size_t kMostBecomes = 1024;  // bytes that a rule makes of them; NFKC's longest are 33
 
 }  // namespace
 
@@ -40,7 +42,7 @@ std::pair<size_t, std::string_view> Normalizer::next(std::string_view text, cons
   if (!trie_.empty()) {
     size_t taken = 0;
     uint32_t becomes = 0, at = offset(trie_[0]);
-    for (size_t i = 0; i < text.size(); ++i) {
+    for (size_t i = 0; i < std::min(text.size(), kMostRule); ++i) {
       at ^= static_cast<uint8_t>(text[i]);
       if (at >= trie_.size() || label(trie_[at]) != static_cast<uint8_t>(text[i])) break;
       const uint32_t unit = trie_[at];
@@ -56,15 +58,15 @@ std::pair<size_t, std::string_view> Normalizer::next(std::string_view text, cons
   return {n, text.substr(0, n)};
 }
 
-void Normalizer::run(std::string_view text, const PrefixTable& kept, std::string* out) const {
+Status Normalizer::run(std::string_view text, const PrefixTable& kept, std::string* out) const {
   if (collapse)
     while (!text.empty()) {
       const auto [n, becomes] = next(text, kept);
       if (becomes != " ") break;
       text.remove_prefix(n);
     }
-  if (text.empty()) return;
-  const size_t begin = out->size();
+  if (text.empty()) return {};
+  const size_t begin = out->size(), most = kMostGrowth * text.size() + kMostBecomes;
   if (prefix) out->append(kSpaceMark);
   bool after_space = collapse;
   while (!text.empty()) {
@@ -76,9 +78,11 @@ void Normalizer::run(std::string_view text, const PrefixTable& kept, std::string
       if (b == ' ') out->append(kSpaceMark);
       else out->push_back(b);
     after_space = collapse && becomes.back() == ' ';
+    if (out->size() - begin > most) return Status(Code::kLimitExceeded, strf("encode: the tokenizer's rules make more than %zu bytes of one", kMostGrowth));
   }
   if (collapse)
     while (out->size() - begin >= kSpaceMark.size() && std::string_view(*out).substr(out->size() - kSpaceMark.size()) == kSpaceMark) out->resize(out->size() - kSpaceMark.size());
+  return {};
 }
 
 }  // namespace vivace::engine::text

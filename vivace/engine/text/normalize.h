@@ -20,8 +20,9 @@ class Normalizer {
   /// A SentencePiece model's replacement rules: a trie of byte strings and what they become. Errors: CorruptData,
   /// LimitExceeded.
   Status set_rules(std::string_view map);
-  /// Appends the text as it is cut; `kept` are strings that no rule changes. The text is valid UTF-8.
-  void run(std::string_view text, const PrefixTable& kept, std::string* out) const;
+  /// Appends the text as it is cut; `kept` are strings that no rule changes. The text is valid UTF-8. Errors: LimitExceeded,
+  /// where rules make far more of it than NFKC does of any text.
+  Status run(std::string_view text, const PrefixTable& kept, std::string* out) const;
 
  private:
   /// The first piece of the text that a rule, or none, turns into something: its bytes and what it becomes.

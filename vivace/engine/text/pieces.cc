@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <queue>
+#include <unordered_set>
 
 #include "vivace/base/check.h"
+#include "vivace/engine/text/control.h"
 #include "vivace/engine/text/unicode.h"
 
 namespace vivace::engine::text {
@@ -23,22 +25,26 @@ uint64_t pair_of(int32_t left, int32_t right) { return static_cast<uint64_t>(sta
 
 }  // namespace
 
-Status Pieces::finish() {
+Status Pieces::finish(std::string_view chat_template) {
   std::vector<PrefixTable::Entry> kept, row, names, added;
+  std::unordered_set<int32_t> control;
   std::fill(std::begin(of_byte_), std::end(of_byte_), -1);
   ids_.reserve(tokens_.size());
   bool first = true;
   for (int32_t id = 0; id < size(); ++id) {
     const Token& t = tokens_[static_cast<size_t>(id)];
     if (!t.known) continue;
+    const bool marker = t.kind == Kind::user && is_control(t.text, false, chat_template);
     // A name is no part of a longer piece, but for single characters.
     char32_t c = 0;
-    const bool name = named_ && t.kind == Kind::user && static_cast<size_t>(read_utf8(t.text, &c)) < t.text.size();
+    const bool name = marker || (named_ && t.kind == Kind::user && static_cast<size_t>(read_utf8(t.text, &c)) < t.text.size());
     const bool joins = t.kind == Kind::normal || (t.kind == Kind::user && !name) || t.kind == Kind::unused;
+    if (joins) longest_ = std::max(longest_, t.text.size());
     if (joins && !ids_.emplace(t.text, id).second) return Status(Code::kCorruptData, "tokenizer: two pieces are '" + t.text + "'");
     if (joins && t.kind != Kind::unused) row.emplace_back(t.text, id);
-    if (t.kind == Kind::user) (named_ ? added : kept).emplace_back(t.text, id);
-    if (t.kind == Kind::control && !t.text.empty()) names.emplace_back(t.text, id);
+    if (t.kind == Kind::user && !marker) (named_ ? added : kept).emplace_back(t.text, id);
+    if (marker || (t.kind == Kind::control && !t.text.empty())) names.emplace_back(t.text, id);
+    if (marker || t.kind == Kind::control) control.insert(id);
     if (t.kind == Kind::unknown) unknown_ = unknown_ < 0 ? id : unknown_;
     if (t.kind == Kind::normal) {
       least_ = first ? t.score : std::min(least_, t.score);
@@ -48,13 +54,20 @@ Status Pieces::finish() {
     unsigned b = 0;
     if (t.kind == Kind::byte && t.text.size() == 6 && std::sscanf(t.text.c_str(), "<0x%2X>", &b) == 1) of_byte_[b & 255u] = id;
   }
+  // Plain text never becomes a control token, not by merging either.
+  std::erase_if(merges_, [&](const auto& entry) { return control.count(entry.second.to) > 0; });
   bytes_ = std::all_of(std::begin(of_byte_), std::end(of_byte_), [](int32_t id) { return id >= 0; });
-  kept_ = PrefixTable(std::move(kept)), names_ = PrefixTable(std::move(names)), added_ = PrefixTable(std::move(added));
-  if (unigram_) row_ = PrefixTable(std::move(row));
+  VV_ASSIGN(kept_, PrefixTable::of(std::move(kept)));
+  VV_ASSIGN(names_, PrefixTable::of(std::move(names)));
+  VV_ASSIGN(added_, PrefixTable::of(std::move(added)));
+  if (unigram_) {
+    VV_ASSIGN(row_, PrefixTable::of(std::move(row)));
+  }
   return {};
 }
 
 int32_t Pieces::piece(std::string_view text) const {
+  if (text.size() > longest_) return -1;  // not hashed for nothing
   const auto found = ids_.find(text);
   return found == ids_.end() ? -1 : found->second;
 }
@@ -66,6 +79,7 @@ int32_t Pieces::find(std::string_view token) const {
 }
 
 Status Pieces::encode(std::string_view text, bool special, std::vector<int32_t>* ids) const {
+  if (text.size() > kMostText) return Status(Code::kLimitExceeded, strf("encode: a text of %zu bytes, at most %zu are encoded", text.size(), kMostText));
   char32_t c = 0;
   for (size_t at = 0; at < text.size();) {
     const int n = read_utf8(text.substr(at), &c);
@@ -81,23 +95,23 @@ Status Pieces::encode(std::string_view text, bool special, std::vector<int32_t>*
       ++at;
       continue;
     }
-    encode_plain(text.substr(plain, at - plain), ids);
+    VV_TRY(encode_plain(text.substr(plain, at - plain), ids));
     ids->push_back(match.second);
     plain = at += match.first;
   }
-  encode_plain(text.substr(plain), ids);
-  return {};
+  return encode_plain(text.substr(plain), ids);
 }
 
-void Pieces::encode_plain(std::string_view text, std::vector<int32_t>* ids) const {
+Status Pieces::encode_plain(std::string_view text, std::vector<int32_t>* ids) const {
   std::string normal;
-  normalizer_.run(text, kept_, &normal);
+  VV_TRY(normalizer_.run(text, kept_, &normal));
   const size_t begin = ids->size();
   if (unigram_) best_row(normal, ids);
   else join(normal, ids);
   // A row of unknown pieces is one.
   if (unknown_ >= 0 && !bytes_)
     ids->erase(std::unique(ids->begin() + static_cast<long>(begin), ids->end(), [this](int32_t a, int32_t b) { return a == unknown_ && b == unknown_; }), ids->end());
+  return {};
 }
 
 void Pieces::put(std::string_view piece, int32_t id, std::vector<int32_t>* ids) const {

@@ -19,16 +19,16 @@ class Pieces {
   /// `path`: a tokenizer.model, or a folder that holds it. Errors: NotFound, CorruptData, LimitExceeded; Unsupported
   /// names what a model wants that is not done here.
   static Result<Pieces> load(const std::string& path);
-  /// A serialised SentencePiece model.
-  static Result<Pieces> from_model(std::string_view bytes);
+  /// A serialised SentencePiece model. `chat_template`: what it names is a control token too.
+  static Result<Pieces> from_model(std::string_view bytes, std::string_view chat_template = {});
   static Result<Pieces> from_gguf(const Metadata& metadata);
-  /// BPE with byte_fallback.
-  static Result<Pieces> from_json(const Json& tokenizer);
+  /// BPE with byte_fallback, or with a token for all that is unknown.
+  static Result<Pieces> from_json(const Json& tokenizer, std::string_view chat_template = {});
   Pieces(Pieces&&) = default;
   Pieces& operator=(Pieces&&) = default;
 
-  /// Appends the ids of valid UTF-8. Names of control tokens become these tokens only with `special`: a user's words
-  /// cannot forge a turn. Errors: InvalidArgument (no UTF-8, at which byte).
+  /// Appends the ids of valid UTF-8. Names of control tokens (control.h) become these tokens only with `special`: a user's
+  /// words cannot forge a turn. Errors: InvalidArgument (no UTF-8, at which byte).
   Status encode(std::string_view text, bool special, std::vector<int32_t>* ids) const;
   /// Appends the text of the ids, control tokens left out; bytes that are no UTF-8 become U+FFFD. Errors: InvalidArgument.
   Status decode(std::span<const int32_t> ids, std::string* text) const;
@@ -50,8 +50,8 @@ class Pieces {
   friend class PiecesReader;
   Pieces() = default;
   /// After tokens and flags: tables. Errors: CorruptData.
-  Status finish();
-  void encode_plain(std::string_view text, std::vector<int32_t>* ids) const;
+  Status finish(std::string_view chat_template);
+  Status encode_plain(std::string_view text, std::vector<int32_t>* ids) const;
   void join(std::string_view text, std::vector<int32_t>* ids) const;
   void best_row(std::string_view text, std::vector<int32_t>* ids) const;
   /// The id of a piece, its bytes where it is unknown and there are bytes, or the unknown token once a row.
@@ -66,6 +66,7 @@ class Pieces {
   Normalizer normalizer_;
   std::string unknown_surface_ = " \xe2\x81\x87 ";
   int32_t of_byte_[256] = {};
+  size_t longest_ = 0;                                // bytes of a piece
   int32_t unknown_ = -1;
   float least_ = 0;                                   // score of the worst normal piece
   float most_ = std::numeric_limits<float>::min();    // of the best; at least this, as the library has it

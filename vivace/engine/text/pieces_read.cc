@@ -2,16 +2,19 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/mapped_file.h"
+#include "vivace/engine/text/control.h"
 #include "vivace/engine/text/pieces.h"
 #include "vivace/engine/text/unicode.h"
 
 namespace vivace::engine::text {
 namespace {
 
-constexpr size_t kMostBytes = 64 << 20, kMostPieces = 1 << 20, kMostText = 1 << 16;
+constexpr size_t kMostBytes = 64 << 20, kMostPieces = 1 << 20;
 constexpr size_t kPieceBytes = 256;  // what a piece takes beside its text, tables included
 constexpr int64_t kSpare = 4096;  // ids beyond the number of tokens: some vocabularies have gaps
 
@@ -181,7 +184,7 @@ class PiecesReader {
   size_t most = kMostPieces;
 
   Status token(std::string_view text, float score, int64_t kind) {
-    if (t.tokens_.size() >= most || text.size() > kMostText) return Status(Code::kLimitExceeded, strf("tokenizer: piece %zu of %zu bytes: at most %zu of %zu are accepted", t.tokens_.size(), text.size(), most, kMostText));
+    if (t.tokens_.size() >= most || text.size() > kMostToken) return Status(Code::kLimitExceeded, strf("tokenizer: piece %zu of %zu bytes: at most %zu of %zu are accepted", t.tokens_.size(), text.size(), most, kMostToken));
     if (kind < 1 || kind > 6) return corrupt(strf("piece %zu is of kind %ld", t.tokens_.size(), static_cast<long>(kind)));
     if (!is_utf8(text)) return corrupt(strf("piece %zu is no UTF-8", t.tokens_.size()));
     if (text.empty() && kind != 3) return corrupt(strf("piece %zu is empty", t.tokens_.size()));
@@ -210,6 +213,7 @@ class PiecesReader {
         t.unigram_ = m.number() == 1;
       }
       if (m.field() == 24 && m.flag()) return unsupported("a SentencePiece model with spaces behind words");
+      if (m.field() == 44 && m.text().size() > kMostToken) return Status(Code::kLimitExceeded, strf("tokenizer: %zu bytes stand for what is unknown, at most %zu are accepted", m.text().size(), kMostToken));
       if (m.field() == 44) t.unknown_surface_ = std::string(m.text());
       return {};
     });
@@ -246,6 +250,7 @@ class PiecesReader {
     for (auto& token : t.tokens_)
       if (!unknown.empty() && token.known && token.text == unknown) token.kind = Pieces::Kind::unknown;
     if (!added || added->is_null()) return {};
+    std::unordered_set<int64_t> seen;
     for (const JsonValue& entry : *added) {
       VV_ASSIGN(const int64_t id, entry.get_int("id"));
       VV_ASSIGN(const std::string_view content, entry.get_string("content"));
@@ -255,6 +260,7 @@ class PiecesReader {
         if (set) return unsupported("added token '" + std::string(content) + "' with " + flag);
       }
       VV_ASSIGN(Pieces::Token* const to, place(entry, id));
+      if (!seen.insert(id).second) return corrupt(strf("two added tokens have id %ld", static_cast<long>(id)));
       *to = {std::string(content), 0, special ? Pieces::Kind::control : Pieces::Kind::user, true};
     }
     return {};
@@ -289,9 +295,9 @@ class PiecesReader {
     return {};
   }
 
-  Result<Pieces> done() {
+  Result<Pieces> done(std::string_view chat_template) {
     if (t.tokens_.empty()) return corrupt("a vocabulary without pieces");
-    VV_TRY(t.finish());
+    VV_TRY(t.finish(chat_template));
     return std::move(t);
   }
 };
@@ -302,12 +308,13 @@ Result<Pieces> Pieces::load(const std::string& path) {
   VV_ASSIGN(const MappedFile mapped, MappedFile::open(file));
   const Bytes bytes = mapped.bytes();
   if (bytes.size() > kMostBytes) return Status(Code::kLimitExceeded, strf("%s: %zu bytes, at most %zu are accepted", file.c_str(), bytes.size(), kMostBytes));
-  Result<Pieces> read = from_model({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  VV_ASSIGN(const std::string chat_template, chat_template_of(std::filesystem::path(file).parent_path().string()));
+  Result<Pieces> read = from_model({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, chat_template);
   if (!read.ok()) return std::move(read).status().with_context(file);
   return read;
 }
 
-Result<Pieces> Pieces::from_model(std::string_view bytes) {
+Result<Pieces> Pieces::from_model(std::string_view bytes, std::string_view chat_template) {
   PiecesReader r;
   r.t.unigram_ = true;  // unless the model says otherwise
   r.most = std::min(kMostPieces, (4 * bytes.size() + (64 << 20)) / kPieceBytes);  // a hostile file names a piece with eight bytes
@@ -319,7 +326,7 @@ Result<Pieces> Pieces::from_model(std::string_view bytes) {
       default: return {};
     }
   }));
-  return r.done();
+  return r.done(chat_template);
 }
 
 Result<Pieces> Pieces::from_gguf(const Metadata& meta) {
@@ -337,15 +344,21 @@ Result<Pieces> Pieces::from_gguf(const Metadata& meta) {
   if (meta.has("tokenizer.ggml.add_space_prefix")) {
     VV_ASSIGN(r.t.normalizer_.prefix, meta.get_bool("tokenizer.ggml.add_space_prefix"));
   }
-  return r.done();
+  std::string_view chat_template;
+  if (meta.has("tokenizer.chat_template")) {
+    VV_ASSIGN(chat_template, meta.get_string("tokenizer.chat_template"));
+  }
+  return r.done(chat_template);
 }
 
-Result<Pieces> Pieces::from_json(const Json& json) {
+Result<Pieces> Pieces::from_json(const Json& json, std::string_view chat_template) {
   const JsonValue root = json.root();
   VV_ASSIGN(const JsonValue model, root.at("model"));
   VV_ASSIGN(const std::string_view type, model.get_string("type", "BPE"));
   VV_ASSIGN(const bool fallback, model.get_bool("byte_fallback", false));
-  if (type != "BPE" || !fallback) return unsupported("model: wanted BPE with byte_fallback, got " + std::string(type) + (fallback ? "" : " without it"));
+  VV_ASSIGN(const std::string_view unknown, model.get_string("unk_token", ""));
+  VV_ASSIGN(const bool fused, model.get_bool("fuse_unk", false));
+  if (type != "BPE" || !(fallback || (fused && !unknown.empty()))) return unsupported("model: wanted BPE with byte_fallback, or with unk_token and fuse_unk, got " + std::string(type) + " without them");
   VV_ASSIGN(const bool whole, model.get_bool("ignore_merges", false));
   if (whole) return unsupported("model: ignore_merges");
   PiecesReader r;
@@ -364,7 +377,9 @@ Result<Pieces> Pieces::from_json(const Json& json) {
   }
   VV_TRY(r.json_tokens(model, root));
   VV_TRY(r.json_merges(model, cuts));
-  return r.done();
+  for (size_t i = 0; i < r.t.tokens_.size() && !fallback; ++i)  // a control token besides, which plain text does not become by its own letters
+    if (r.t.tokens_[i].known && r.t.tokens_[i].text == unknown) r.t.unknown_ = static_cast<int32_t>(i);
+  return r.done(chat_template);
 }
 
 }  // namespace vivace::engine::text

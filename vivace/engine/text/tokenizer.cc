@@ -4,6 +4,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/checkpoint.h"
+#include "vivace/engine/text/control.h"
 
 namespace vivace::engine::text {
 namespace fs = std::filesystem;
@@ -27,8 +28,11 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
   if (!fs::exists(file, error)) return Status(Code::kNotFound, "tokenizer: neither tokenizer.model nor tokenizer.json is in '" + folder.string() + "'; put one there, name one, or give token ids");
   VV_ASSIGN(const Json json, Json::parse_file(file.string()));
   VV_ASSIGN(const JsonValue model, json.root().at("model"));
-  VV_ASSIGN(const bool pieces, model.get_bool("byte_fallback", false));
-  return pieces ? read(Pieces::from_json(json)) : read(BytePairs::from_json(json));
+  VV_ASSIGN(const bool fallback, model.get_bool("byte_fallback", false));
+  VV_ASSIGN(const bool fused, model.get_bool("fuse_unk", false));
+  const bool pieces = fallback || fused;  // of bytes none is unknown
+  VV_ASSIGN(const std::string chat_template, chat_template_of(file.parent_path().string()));
+  return pieces ? read(Pieces::from_json(json, chat_template)) : read(BytePairs::from_json(json, chat_template));
 }
 
 }  // namespace vivace::engine::text

@@ -163,23 +163,40 @@ bool is_space(char32_t c) {
 }
 bool may_compose(char32_t c) { return c >= 0x300 && in(kComposing, c); }
 
-int read_utf8(std::string_view s, char32_t* c) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
-  const auto tail = [&](size_t i) { return i < s.size() && (byte(i) & 0xc0) == 0x80; };
+namespace {
+
+/// Bytes of a character by its first one; 0: none begins so.
+int length_of(uint8_t b) { return b < 0x80 ? 1 : b < 0xc2 ? 0 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : b < 0xf5 ? 4 : 0; }
+
+/// Bytes at the front of `s` that are a character or could become one; 0: not even the first.
+int begun(std::string_view s) {
   if (s.empty()) return 0;
-  const uint8_t b = byte(0);
-  if (b < 0x80) return *c = b, 1;
-  if (b >= 0xc2 && b < 0xe0 && tail(1)) return *c = (b & 31u) << 6 | (byte(1) & 63u), 2;
-  if ((b & 0xf0) == 0xe0 && tail(1) && tail(2)) {
-    *c = (b & 15u) << 12 | (byte(1) & 63u) << 6 | (byte(2) & 63u);
-    return *c < 0x800 || (*c >= 0xd800 && *c < 0xe000) ? 0 : 3;
-  }
-  if (b >= 0xf0 && b < 0xf5 && tail(1) && tail(2) && tail(3)) {
-    *c = (b & 7u) << 18 | (byte(1) & 63u) << 12 | (byte(2) & 63u) << 6 | (byte(3) & 63u);
-    return *c < 0x10000 || *c > 0x10ffff ? 0 : 4;
-  }
-  return 0;
+  const auto first = static_cast<uint8_t>(s[0]);
+  const int length = length_of(first);
+  // Behind these four not every second byte is one: overlong forms, surrogates, characters above U+10FFFF.
+  int low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80, high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  int n = length > 0 ? 1 : 0;
+  for (; n < length && static_cast<size_t>(n) < s.size(); ++n, low = 0x80, high = 0xbf)
+    if (const auto b = static_cast<uint8_t>(s[static_cast<size_t>(n)]); b < low || b > high) break;
+  return n;
 }
+
+}  // namespace
+
+int read_utf8(std::string_view s, char32_t* c) {
+  const int n = begun(s);
+  if (n == 0 || n < length_of(static_cast<uint8_t>(s[0]))) return 0;
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
+  if (n == 1) *c = byte(0);
+  else if (n == 2) *c = (byte(0) & 31u) << 6 | (byte(1) & 63u);
+  else if (n == 3) *c = (byte(0) & 15u) << 12 | (byte(1) & 63u) << 6 | (byte(2) & 63u);
+  else *c = (byte(0) & 7u) << 18 | (byte(1) & 63u) << 12 | (byte(2) & 63u) << 6 | (byte(3) & 63u);
+  return n;
+}
+
+int malformed_utf8(std::string_view s) { return std::max(1, begun(s)); }
+
+bool is_cut_utf8(std::string_view s) { return !s.empty() && static_cast<size_t>(begun(s)) == s.size() && length_of(static_cast<uint8_t>(s[0])) > static_cast<int>(s.size()); }
 
 void append_utf8(char32_t c, std::string* out) {
   if (c < 0x80) {
@@ -190,6 +207,22 @@ void append_utf8(char32_t c, std::string* out) {
     out->append({static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))});
   } else {
     out->append({static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 63)), static_cast<char>(0x80 | (c >> 6 & 63)), static_cast<char>(0x80 | (c & 63))});
+  }
+}
+
+size_t whole_utf8(std::string_view s) {
+  for (size_t cut = 1; cut < 4 && cut <= s.size(); ++cut)
+    if (is_cut_utf8(s.substr(s.size() - cut))) return s.size() - cut;
+  return s.size();
+}
+
+void append_valid_utf8(std::string_view s, std::string* out) {
+  char32_t c;
+  while (!s.empty()) {
+    int n = read_utf8(s, &c);
+    if (n > 0) out->append(s.substr(0, static_cast<size_t>(n)));
+    else out->append("\xef\xbf\xbd"), n = malformed_utf8(s);
+    s.remove_prefix(static_cast<size_t>(n));
   }
 }
 

@@ -14,7 +14,7 @@ struct AttentionArgs {
   const void* v;          // alike, heads of Dv
   const int32_t* pos;     // [T] or null: pos[t] = t
   const int32_t* slot;    // [T] or null: 0
-  const int32_t* length;  // [S] or null: places()
+  const int32_t* length;  // [S] or null: slot_capacity()
   const int32_t* prefix;  // [S], set iff mask is prefix or state
   const int32_t* page_table;  // [S, P] block of each page of a slot, or null: block = slot
   const int32_t* k_offsets;   // [S + 1] first row of each slot in block 0, its only one; or null
@@ -34,13 +34,13 @@ struct AttentionArgs {
   int32_t window;         // 0: none
   AttentionMask mask;
   DType dtype, kv_dtype;
-  bool heads_first;       // a block's heads one after the other, not its places
+  bool heads_first;       // a block's heads one after the other, not its positions
   AttentionExtra extra;   // of a user's variant
 
   VV_HD DType out_dtype() const { return out_scale != nullptr ? DType::e4m3 : dtype; }
   /// Whether scores or visibility depend on more than spans, scale and soft cap.
   VV_HD bool has_terms() const { return head_scale != nullptr || slopes != nullptr || bits != nullptr; }
-  /// Whether `bits` lets query t see place j of its slot: from bits_from on, bit j - bits_from decides.
+  /// Whether `bits` lets query t see position j of its slot: from bits_from on, bit j - bits_from decides.
   VV_HD bool bit(int64_t t, int64_t slot_of_t, int64_t j) const {
     if (bits == nullptr) return true;
     if (bits_from != nullptr) j -= bits_from[slot_of_t];
@@ -51,25 +51,25 @@ struct AttentionArgs {
   VV_HD bool by_token() const { return slot != nullptr && T <= S; }
   VV_HD int group() const { return Hq / Hkv; }  // query heads that read one kv head
   /// Places of a slot.
-  VV_HD int64_t places() const { return page_table ? int64_t{P} * L : L; }
-  /// Block and place in it of place j of a slot; block -1: the page does not exist.
+  VV_HD int64_t slot_capacity() const { return page_table ? int64_t{P} * L : L; }
+  /// Block and position in it of position j of a slot; block -1: the page does not exist.
   VV_HD int64_t block(int64_t s, int64_t j) const {
     if (page_table == nullptr) return k_offsets ? 0 : s;
     const int64_t b = page_table[s * table_stride + static_cast<uint32_t>(j) / static_cast<uint32_t>(L)];
     return b >= 0 && b < B ? b : -1;
   }
-  VV_HD int64_t place(int64_t s, int64_t j) const {
+  VV_HD int64_t row_in_block(int64_t s, int64_t j) const {
     if (k_offsets != nullptr) return j + k_offsets[s];
-    return page_table ? static_cast<uint32_t>(j) % static_cast<uint32_t>(L) : j;  // places fit 31 bits
+    return page_table ? static_cast<uint32_t>(j) % static_cast<uint32_t>(L) : j;  // positions fit 31 bits
   }
-  /// Without pages: the element where place 0 of a slot lies, `stride` of them between blocks and `pitch` between places.
+  /// Without pages: the element where position 0 of a slot lies, `stride` of them between blocks and `pitch` between positions.
   VV_HD int64_t slot_at(int64_t s, int64_t stride, int64_t pitch) const { return k_offsets ? k_offsets[s] * pitch : s * stride; }
-  /// Heads' rows, of D or Dv elements, between places and between kv heads of a block.
-  VV_HD int32_t place_rows() const { return heads_first ? 1 : Hkv; }
+  /// Heads' rows, of D or Dv elements, between positions and between kv heads of a block.
+  VV_HD int32_t position_rows() const { return heads_first ? 1 : Hkv; }
   VV_HD int32_t head_rows() const { return heads_first ? L : 1; }
 };
 
-/// The keys that a query sees: one run of its slot's places, whatever the mask.
+/// The keys that a query sees: one run of its slot's positions, whatever the mask.
 struct AttentionSpan {
   int64_t slot, first, end;
 
@@ -79,7 +79,7 @@ struct AttentionSpan {
       slot = 0;
       return;
     }
-    end = a.places();
+    end = a.slot_capacity();
     if (a.length != nullptr) {
       const int64_t valid = a.length[slot];
       if (valid < end) end = valid;
@@ -102,47 +102,47 @@ struct AttentionSpan {
 
 /// Kernel for 16-bit queries on tensor cores. A row is a query of one head; `warps_m` * 16 rows that read
 /// one kv head make a tile (of one token only if by_token()). Keys go in blocks of `keys`, block b to stream b % (split * warps_n), where a
-/// stream is warps_m warps; split blocks of threads, a cluster, share a tile's streams. What a row's bits
+/// stream is warps_m warps; split thread blocks, a cluster, share a tile's streams. What a row's bits
 /// depend on is keys and the number of streams.
 struct AttentionTile {
   int32_t d, dv;     // head sizes, up to 256
   int32_t warps_m, warps_n, keys, stages, split;
   bool wide;         // 16-byte accesses
-  bool groups;       // warps in groups of four, wgmma: Hopper; one stream
-  bool fed = false;  // groups whose keys and values a fifth warp's copy engine brings; else heads of a multiple of 64
+  bool wgmma;       // Hopper: warpgroups, wgmma; one stream
+  bool warp_specialized = false;  // warpgroups whose keys and values a producer warp brings by TMA; else heads of a multiple of 64
   static constexpr int kBarrierBytes = 128;
   constexpr bool operator==(const AttentionTile&) const = default;
 
-  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n + (fed ? 128 : 0); }
+  VV_HD constexpr int threads() const { return 32 * warps_m * warps_n + (warp_specialized ? 128 : 0); }
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
   /// 16-bit elements between rows in shared memory: an odd number of 16-byte units, so that the eight rows
   /// of a matrix lie in different banks.
-  VV_HD constexpr int pitch(int dim) const { return groups ? (dim + 63) / 64 * 64 : padded(dim) + 8; }
+  VV_HD constexpr int pitch(int dim) const { return wgmma ? (dim + 63) / 64 * 64 : padded(dim) + 8; }
   VV_HD constexpr int stage_bytes() const { return keys * (pitch(d) + pitch(dv)) * 2; }
   VV_HD constexpr int query_bytes() const { return rows() * pitch(d) * 2; }
-  VV_HD constexpr int partial() const { return rows() * (padded(dv) + 2); }  // f32 sums, maximum, mass of a stream's rows
+  VV_HD constexpr int partial() const { return rows() * (padded(dv) + 2); }  // f32 sums, maximum, row_sum of a stream's rows
   VV_HD constexpr bool merges() const { return warps_n * split > 1; }
   VV_HD constexpr int smem() const {
     const int streams = warps_n * stages * stage_bytes();
     const int merging = merges() ? (warps_n * partial() + 2 * rows()) * 4 : 0;
-    return query_bytes() + (streams > merging ? streams : merging) + (fed ? kBarrierBytes : 0);
+    return query_bytes() + (streams > merging ? streams : merging) + (warp_specialized ? kBarrierBytes : 0);
   }
 };
 
 /// Kernel for few 16-bit queries on Hopper: decode and chunks. warps_m * 16 rows make a tile; warps_d warps share a row's
-/// columns; `split` blocks of threads, a cluster, share a tile's keys. A row's bits depend on neither.
+/// columns; `split` thread blocks, a cluster, share a tile's keys. A row's bits depend on neither.
 struct AttentionStream {
   int32_t d, dv;  // head sizes, up to 256; rows of 16 bytes or multiples
   int32_t warps_m, warps_d, stages, split;
   int32_t slots;  // units of keys a block does before the cluster meets
   static constexpr int kKeys = 64, kGroup = 4;  // keys of a block, blocks of a group: the tree of a row's sum
-  static constexpr int kCopiers = 64;           // threads that copy
+  static constexpr int kProducers = 64;           // threads that copy
   constexpr bool operator==(const AttentionStream&) const = default;
 
-  VV_HD constexpr int multipliers() const { return 32 * warps_m * warps_d; }
-  VV_HD constexpr int threads() const { return multipliers() + kCopiers; }
-  VV_HD constexpr int resident() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  VV_HD constexpr int consumers() const { return 32 * warps_m * warps_d; }
+  VV_HD constexpr int threads() const { return consumers() + kProducers; }
+  VV_HD constexpr int occupancy() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that an SM's registers hold
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   /// Rows of a tile: of one token if by_token().
   VV_HD int height(const AttentionArgs& a) const {
@@ -165,22 +165,22 @@ struct AttentionStream {
   VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
 };
 
-/// Kernel for few 16-bit queries on Hopper whose keys the copy engine brings. warps_m * 16 rows make a tile; four warps for 16 of
-/// them share a block's keys, then its columns; `teams` of such take a block of threads' blocks of keys in turn; `split` blocks of
-/// threads, a cluster, all of them: block b, counted from place 0, is for team b / split % teams of b % split. A row's bits follow
+/// Kernel for few 16-bit queries on Hopper whose keys TMA brings. warps_m * 16 rows make a tile; four warps for 16 of
+/// them share a block's keys, then its columns; `teams` of such take a thread block's blocks of keys in turn; `split` thread blocks,
+/// a cluster, all of them: block b, counted from position 0, is for team b / split % teams of b % split. A row's bits follow
 /// from keys, split and teams.
-struct AttentionSplit {
+struct AttentionSplitKV {
   int32_t d, dv;  // head sizes, up to 256
   int32_t bytes;  // of an element of the cache
   int32_t warps_m, keys, stages, split, teams;
   static constexpr int kWarps = 4;  // along keys, then along columns
-  constexpr bool operator==(const AttentionSplit&) const = default;
+  constexpr bool operator==(const AttentionSplitKV&) const = default;
 
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   VV_HD constexpr int team() const { return 32 * kWarps * warps_m; }  // threads
-  VV_HD constexpr int multipliers() const { return team() * teams; }
-  VV_HD constexpr int threads() const { return multipliers() + 32; }
-  VV_HD constexpr int resident() const { return warps_m * teams == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that a multiprocessor's registers hold
+  VV_HD constexpr int consumers() const { return team() * teams; }
+  VV_HD constexpr int threads() const { return consumers() + 32; }
+  VV_HD constexpr int occupancy() const { return warps_m * teams == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that an SM's registers hold
   /// Rows of a tile: of one token if by_token().
   VV_HD int height(const AttentionArgs& a) const {
     const int64_t all = a.by_token() ? a.group() : int64_t{a.T} * a.group();
@@ -190,57 +190,57 @@ struct AttentionSplit {
   VV_HD constexpr int panels(int dim) const { return (dim * bytes + 127) / 128; }  // of 128 bytes of a row, swizzled
   VV_HD constexpr int stage_bytes() const { return keys * (panels(d) + panels(dv)) * 128; }
   VV_HD constexpr int query_pitch() const { return padded(d) + 8; }  // elements
-  VV_HD constexpr int weight_pitch() const { return keys + 8; }
+  VV_HD constexpr int probability_pitch() const { return keys + 8; }
   /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
   VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
-  VV_HD constexpr int state_bytes(int height) const { return (height + 1) / 2 * 16; }  // f32 maximum and mass of each row
+  VV_HD constexpr int state_bytes(int height) const { return (height + 1) / 2 * 16; }  // f32 maximum and row_sum of each row
   VV_HD constexpr int partial_bytes(int height) const { return height * padded(dv) * 4 + state_bytes(height); }  // sums and states of a team
-  VV_HD constexpr int sent_bytes(int height) const { return share(height) * 16 + state_bytes(height); }  // of one team to one block
-  // Shared memory: stages (at the end partials), queries, weights, maxima and masses, what was sent here, barriers.
+  VV_HD constexpr int received_bytes(int height) const { return share(height) * 16 + state_bytes(height); }  // of one team to one block
+  // Shared memory: stages (at the end partials), queries, probabilities, maxima and row_sums, what was sent here, barriers.
   VV_HD constexpr int stages_bytes() const { return stages * stage_bytes() > teams * partial_bytes(rows()) ? stages * stage_bytes() : teams * partial_bytes(rows()); }
   VV_HD constexpr int queries_at() const { return (stages_bytes() + 15) / 16 * 16; }
-  VV_HD constexpr int weights_at() const { return queries_at() + rows() * query_pitch() * 2; }
-  VV_HD constexpr int maxima_at() const { return weights_at() + 2 * teams * rows() * weight_pitch() * 2; }
-  VV_HD constexpr int unlifts_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }  // e4m3: what each row was divided by
-  VV_HD constexpr int sent_at() const { return unlifts_at() + rows() * 4; }
-  VV_HD constexpr int barriers_at(int height) const { return sent_at() + (split > 1 ? split * teams * sent_bytes(height) : 0); }
+  VV_HD constexpr int probabilities_at() const { return queries_at() + rows() * query_pitch() * 2; }
+  VV_HD constexpr int maxima_at() const { return probabilities_at() + 2 * teams * rows() * probability_pitch() * 2; }
+  VV_HD constexpr int q_descales_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }  // e4m3: what each row was divided by
+  VV_HD constexpr int received_at() const { return q_descales_at() + rows() * 4; }
+  VV_HD constexpr int barriers_at(int height) const { return received_at() + (split > 1 ? split * teams * received_bytes(height) : 0); }
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 
-/// Kernel for few 16-bit queries on Hopper, keys along the rows of the products: `rows` rows make a tile, `split` blocks of threads, a
-/// cluster, share its keys: block b of 128, counted from place 0, is for block of threads b % split. A row's bits follow from split.
-struct AttentionTurned {
+/// Kernel for few 16-bit queries on Hopper, swap-AB: `rows` rows make a tile, `split` thread blocks, a
+/// cluster, share its keys: block b of 128, counted from position 0, is for thread block b % split. A row's bits follow from split.
+struct AttentionSwapAB {
   int32_t d, dv;   // head sizes, up to 256
   int32_t rows;    // 8, 16 or 32
-  int32_t units;   // 128 keys, or values, each: on their way or in use
+  int32_t stages;   // 128 keys, or values, each: on their way or in use
   int32_t split;   // 1, 2, 4 or 8
   static constexpr int kKeys = 128, kBox = 64;  // kBox: keys that one request brings, at most
-  constexpr bool operator==(const AttentionTurned&) const = default;
+  constexpr bool operator==(const AttentionSwapAB&) const = default;
 
   VV_HD constexpr int threads() const { return 256 + 32; }
-  /// Blocks that a multiprocessor's registers hold. Heads of up to 64 in eight parts would spill two words; such calls have a block a multiprocessor at most.
-  VV_HD constexpr int resident() const { return rows <= 8 && smem() <= 113 * 1024 && !(split == 8 && panels(d) == 1) ? 2 : 1; }
+  /// Blocks that an SM's registers hold. Heads of up to 64 in eight parts would spill two words; such calls have a block an SM at most.
+  VV_HD constexpr int occupancy() const { return rows <= 8 && smem() <= 113 * 1024 && !(split == 8 && panels(d) == 1) ? 2 : 1; }
   /// Rows of a tile: of whole tokens, of one if by_token().
   VV_HD int height(const AttentionArgs& a) const { return a.by_token() ? a.group() : rows / a.group() * a.group(); }
   VV_HD constexpr int panels(int dim) const { return (dim + 63) / 64; }  // of 128 bytes of a row, swizzled
   VV_HD constexpr int own() const { return (panels(dv) + 1) / 2; }       // panels of values of a warpgroup
-  VV_HD constexpr int unit_bytes() const { return kKeys * panels(d > dv ? d : dv) * 128; }
+  VV_HD constexpr int stage_bytes() const { return kKeys * panels(d > dv ? d : dv) * 128; }
   VV_HD constexpr int sums_bytes() const { return own() * rows * 512; }  // of a tile
   VV_HD constexpr int share_bytes() const { return sums_bytes() / split; }  // of what a part sends each other
-  // Shared memory: units, queries, weights, what was sent here, maxima, masses of each warp, barriers.
-  VV_HD constexpr int queries_at() const { return units * unit_bytes(); }
-  VV_HD constexpr int weights_at() const { return queries_at() + rows * panels(d) * 128; }
-  VV_HD constexpr int sent_at() const { return weights_at() + rows * kKeys * 2; }
-  VV_HD constexpr int states_at() const { return sent_at() + (split > 1 ? sums_bytes() : 0); }
+  // Shared memory: stages, queries, probabilities, what was sent here, maxima, row_sums of each warp, barriers.
+  VV_HD constexpr int queries_at() const { return stages * stage_bytes(); }
+  VV_HD constexpr int probabilities_at() const { return queries_at() + rows * panels(d) * 128; }
+  VV_HD constexpr int received_at() const { return probabilities_at() + rows * kKeys * 2; }
+  VV_HD constexpr int states_at() const { return received_at() + (split > 1 ? sums_bytes() : 0); }
   VV_HD constexpr int maxima_at() const { return states_at() + split * rows * 8; }
-  VV_HD constexpr int masses_at() const { return maxima_at() + rows * 4; }
-  VV_HD constexpr int barriers_at() const { return masses_at() + 8 * rows * 4; }
-  VV_HD constexpr int smem() const { return barriers_at() + (units * 5 + 2) * 8; }
+  VV_HD constexpr int row_sums_at() const { return maxima_at() + rows * 4; }
+  VV_HD constexpr int barriers_at() const { return row_sums_at() + 8 * rows * 4; }
+  VV_HD constexpr int smem() const { return barriers_at() + (stages * 5 + 2) * 8; }
 };
 
-/// Arguments of `fed`, `turned` and `split`: those of the op, and k and v as the copy engine
-/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) places (without pages: n); n: the kernel's keys, turned: kBox.
-struct AttentionFedArgs {
+/// Arguments of `prefill_tma`, `swap_ab` and `split_kv`: those of the op, and k and v as TMA
+/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) positions (without pages: n); n: the kernel's keys, swap_ab: kBox.
+struct AttentionTmaArgs {
   static constexpr int kBytes = 448;
   alignas(64) unsigned char args[kBytes];
   TensorMap k, v;
@@ -248,17 +248,24 @@ struct AttentionFedArgs {
   VV_HD const AttentionArgs& a() const { return *reinterpret_cast<const AttentionArgs*>(args); }
 };
 #ifndef __CUDACC_RTC__  // NVRTC has no __builtin_offsetof; the host pass has looked
-static_assert(sizeof(AttentionArgs) <= AttentionFedArgs::kBytes);
+static_assert(sizeof(AttentionArgs) <= AttentionTmaArgs::kBytes);
 #endif
 
-/// Arguments of `turned`: queries too are copied, where rows that lie at one pitch fill boxes of eights (query_box()).
-struct AttentionTurnedArgs {
-  AttentionFedArgs fed;
-  TensorMap q;
+/// Arguments of `swap_ab`: TMA loads queries too, where queries() says so.
+struct AttentionSwapABArgs {
+  AttentionTmaArgs tma;
+  TensorMap q;  // [D, T * Hq, 1, 1] where joined, else [D, group, Hkv, T], in boxes of queries().box rows
 
-  /// Rows of a box of queries: a tile's, where one kv head has all heads and tokens lie side by side, else a token's; 0: threads copy.
-  VV_HD static bool joined(const AttentionArgs& a) { return a.Hkv == 1 && a.q_stride == int64_t{a.Hq} * a.D; }
-  VV_HD static int query_box(const AttentionArgs& a, int rows) { return joined(a) ? rows : a.group() % 8 == 0 && rows % a.group() == 0 ? a.group() : 0; }
+  /// How the queries of a tile of `rows` rows come. Host and kernel both ask here: what the map's axes are is not to be told from the box,
+  /// for a group may fill a tile as joined heads and tokens do.
+  struct Queries {
+    int box;      // rows that one request brings; 0: threads copy them
+    bool joined;  // heads and tokens lie at one pitch and are one axis: one kv head has all heads, tokens lie side by side
+  };
+  VV_HD static Queries queries(const AttentionArgs& a, int rows) {
+    if (a.Hkv == 1 && a.q_stride == int64_t{a.Hq} * a.D) return {rows, true};
+    return {a.group() % 8 == 0 && rows % a.group() == 0 ? a.group() : 0, false};
+  }
 };
 
 /// Kernel for everything else: f32 arithmetic of any types, any head size, any alignment.

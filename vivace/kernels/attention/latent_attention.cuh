@@ -1,5 +1,5 @@
 // latent_attention on tensor cores (mma.sync), and on CUDA cores for what they do not take: formula in vivace/ops/latent_attention.h. Every head reads the same
-// cache, and values are the front of keys, so that a place is brought once for both.
+// cache, and values are the front of keys, so that a position is brought once for both.
 #pragma once
 #include "vivace/kernels/attention/latent_attention.h"
 #include "vivace/kernels/attention/softmax.cuh"
@@ -31,8 +31,8 @@ struct LatentKernel {
   static_assert(P.e % 32 == 0 && P.c % 128 == 0 && P.c <= P.e && (P.rows == 32 || P.rows == 64));
 
   const AttentionArgs& a;
-  Q *queries, *stages, *weights;                  // shared memory
-  float *tops, *sums, *top, *mass, *shrink;       // [key group][row] twice, then [row]
+  Q *queries, *stages, *probabilities;                  // shared memory
+  float *row_maxes, *sums, *row_max, *row_sum, *shrink;       // [key group][row] twice, then [row]
   int warp, lane;
   float out[kRowGroups][kOutTiles][4] = {};       // all rows, this warp's columns
 
@@ -47,13 +47,13 @@ struct LatentKernel {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += P.kThreads) {
       const int row = i / kChunks, at = i % kChunks * 8, j = b * kKeys + row;
       const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
-      const Q* from = static_cast<const Q*>(a.k) + (block >= 0 ? block * a.k_stride + a.place(slot, j) * P.e + at : 0);
+      const Q* from = static_cast<const Q*>(a.k) + (block >= 0 ? block * a.k_stride + a.row_in_block(slot, j) * P.e + at : 0);
       bring_eight<Q, P.wide>(to + row * kPitch + at, from, block >= 0);
     }
   }
 
-  /// Weights of this block's places into shared memory, in powers of two against each row's largest score so far.
-  __device__ __forceinline__ void weigh(const Q* keys, int b, int lo, int hi) {
+  /// Probabilities of this block's positions into shared memory, in powers of two against each row's largest score so far.
+  __device__ __forceinline__ void softmax_block(const Q* keys, int b, int lo, int hi) {
     const int row0 = warp % kRowGroups * 16, group = warp / kRowGroups, key0 = group * kKeyTiles * 8;
     float s[kKeyTiles][4] = {};
 #pragma unroll 2
@@ -84,38 +84,38 @@ struct LatentKernel {
         }
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      if (lane % 4 == 0) tops[group * P.rows + row0 + lane / 4 + 8 * i] = m;
+      if (lane % 4 == 0) row_maxes[group * P.rows + row0 + lane / 4 + 8 * i] = m;
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = row0 + lane / 4 + 8 * i;
-      float m = top[row];
+      float m = row_max[row];
 #pragma unroll
-      for (int g = 0; g < kKeyGroups; ++g) m = fmaxf(m, tops[g * P.rows + row]);
+      for (int g = 0; g < kKeyGroups; ++g) m = fmaxf(m, row_maxes[g * P.rows + row]);
       const float base = softmax_base(m);
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
         const float x = ptx::exp2_fast(s[n][2 * i] - base), y = ptx::exp2_fast(s[n][2 * i + 1] - base);
         sum += x + y;
-        *reinterpret_cast<uint32_t*>(weights + row * P.kWeightPitch + key0 + n * 8 + lane % 4 * 2) = ptx::pack<Q>(x, y);
+        *reinterpret_cast<uint32_t*>(probabilities + row * P.kProbabilityPitch + key0 + n * 8 + lane % 4 * 2) = ptx::pack<Q>(x, y);
       }
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
       if (lane % 4 == 0) sums[group * P.rows + row] = sum;
-      if (lane % 4 == 0 && group == 0) shrink[row] = ptx::exp2_fast(top[row] - base);
+      if (lane % 4 == 0 && group == 0) shrink[row] = ptx::exp2_fast(row_max[row] - base);
     }
     __syncthreads();
   }
-  /// The rows' state after weigh(); the next block's barrier orders it before it is read.
+  /// The rows' state after softmax_block(); the next block's barrier orders it before it is read.
   __device__ __forceinline__ void advance() const {
     const int row = static_cast<int>(threadIdx.x);
     if (row >= P.rows) return;
-    float m = top[row], total = mass[row] * shrink[row];
+    float m = row_max[row], total = row_sum[row] * shrink[row];
 #pragma unroll
-    for (int g = 0; g < kKeyGroups; ++g) m = fmaxf(m, tops[g * P.rows + row]), total += sums[g * P.rows + row];
-    top[row] = m, mass[row] = total;
+    for (int g = 0; g < kKeyGroups; ++g) m = fmaxf(m, row_maxes[g * P.rows + row]), total += sums[g * P.rows + row];
+    row_max[row] = m, row_sum[row] = total;
   }
 
   __device__ __forceinline__ void add_values(const Q* values) {
@@ -129,7 +129,7 @@ struct LatentKernel {
     for (int k = 0; k < kKeys / 16; ++k) {
       uint32_t p[kRowGroups][4];
 #pragma unroll
-      for (int m = 0; m < kRowGroups; ++m) ptx::load_matrix4(ptx::shared_address(weights + (m * 16 + lane % 16) * P.kWeightPitch + k * 16 + lane / 16 * 8), p[m]);
+      for (int m = 0; m < kRowGroups; ++m) ptx::load_matrix4(ptx::shared_address(probabilities + (m * 16 + lane % 16) * P.kProbabilityPitch + k * 16 + lane / 16 * 8), p[m]);
 #pragma unroll
       for (int n = 0; n < kOutTiles; n += 2) {
         uint32_t v[4];
@@ -150,13 +150,13 @@ struct LatentKernel {
       for (int i = 0; i < 2; ++i) {
         const int row = m * 16 + lane / 4 + 8 * i;
         if (h0 + row >= a.Hq) continue;
-        const float factor = mass[row] == 0 ? 0.0f : 1.0f / mass[row];
+        const float factor = row_sum[row] == 0 ? 0.0f : 1.0f / row_sum[row];
         Q* const to = static_cast<Q*>(a.out) + row_of_out + (h0 + row) * int64_t{P.c} + warp * kColumns + lane % 4 * 2;
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n) store_by<P.wide ? 2 : 1, 2>(to + n * 8, {out[m][n][2 * i] * factor, out[m][n][2 * i + 1] * factor});
       }
     const int row = static_cast<int>(threadIdx.x);
-    if (a.lse != nullptr && row < P.rows && h0 + row < a.Hq) a.lse[row_of_lse + h0 + row] = softmax_lse(top[row], mass[row]);
+    if (a.lse != nullptr && row < P.rows && h0 + row < a.Hq) a.lse[row_of_lse + h0 + row] = softmax_lse(row_max[row], row_sum[row]);
   }
 };
 
@@ -173,15 +173,15 @@ __global__ void __launch_bounds__(P.kThreads, 1) latent_attention(const __grid_c
   if (t >= valid_rows(a.rows, a.T)) return;
   Q* const queries = reinterpret_cast<Q*>(memory);
   Q* const stages = queries + P.rows * P.pitch();
-  Q* const weights = stages + P.stages * P.kKeys * P.pitch();
-  float* const tops = reinterpret_cast<float*>(weights + P.rows * P.kWeightPitch);
-  float* const sums = tops + P.key_groups() * P.rows;
-  float* const top = sums + P.key_groups() * P.rows;
-  LatentKernel<Q, P> k{a, queries, stages, weights, tops, sums, top, top + P.rows, top + 2 * P.rows, static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
+  Q* const probabilities = stages + P.stages * P.kKeys * P.pitch();
+  float* const row_maxes = reinterpret_cast<float*>(probabilities + P.rows * P.kProbabilityPitch);
+  float* const sums = row_maxes + P.key_groups() * P.rows;
+  float* const row_max = sums + P.key_groups() * P.rows;
+  LatentKernel<Q, P> k{a, queries, stages, probabilities, row_maxes, sums, row_max, row_max + P.rows, row_max + 2 * P.rows, static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   const AttentionSpan see = args.span(t, n);
   const int lo = static_cast<int>(see.first), hi = static_cast<int>(see.end), first = lo / P.kKeys, past = (hi + P.kKeys - 1) / P.kKeys;
   constexpr int kStage = P.kKeys * P.pitch();
-  if (threadIdx.x < P.rows) k.top[threadIdx.x] = kMinusInfinity, k.mass[threadIdx.x] = 0;
+  if (threadIdx.x < P.rows) k.row_max[threadIdx.x] = kMinusInfinity, k.row_sum[threadIdx.x] = 0;
   k.load_queries(t, h0);
 #pragma unroll
   for (int s = 0; s < P.stages - 1; ++s) {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(P.kThreads, 1) latent_attention(const __grid_c
       ptx::copy_commit();
     }
     const Q* const block = stages + full * kStage;
-    k.weigh(block, b, lo, hi);
+    k.softmax_block(block, b, lo, hi);
     k.advance();
     k.add_values(block);
     full = full + 1 == P.stages ? 0 : full + 1;
@@ -216,21 +216,21 @@ __global__ void __launch_bounds__(P.kThreads, 1) latent_attention(const __grid_c
   k.write(t * a.out_stride + n * a.Hq * P.c, t * a.lse_stride + n * a.Hq, h0);
 }
 
-/// Any type, any sizes, f32 throughout. A block of four warps takes a head of a token and a run; a warp takes every fourth place.
+/// Any type, any sizes, f32 throughout. A block of four warps takes a head of a token and a run; a warp takes every fourth position.
 /// Grid: T * N * Hq blocks.
 template <class Q, LatentPlain P>
 __global__ void __launch_bounds__(P.kThreads) latent_plain(const __grid_constant__ LatentAttentionArgs args) {
   constexpr int kWarps = P.kThreads / 32;
-  extern __shared__ __align__(16) float partial[];  // [kWarps][C], then maxima and masses
+  extern __shared__ __align__(16) float partial[];  // [kWarps][C], then maxima and row_sums
   ptx::dependency_wait();
   ptx::launch_dependents();
   const AttentionArgs& a = args.a;
   const int h = static_cast<int>(blockIdx.x % static_cast<uint32_t>(a.Hq)), warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int64_t n = blockIdx.x / static_cast<uint32_t>(a.Hq) % static_cast<uint32_t>(args.N), t = blockIdx.x / static_cast<uint32_t>(a.Hq) / static_cast<uint32_t>(args.N);
   if (t >= valid_rows(a.rows, a.T)) return;
-  float* const tops = partial + kWarps * a.Dv;
-  float* const masses = tops + kWarps;
-  float q[P.items], sum[P.items] = {}, top = kMinusInfinity, mass = 0;
+  float* const row_maxes = partial + kWarps * a.Dv;
+  float* const row_sums = row_maxes + kWarps;
+  float q[P.items], sum[P.items] = {}, row_max = kMinusInfinity, row_sum = 0;
 #pragma unroll
   for (int i = 0; i < P.items; ++i) q[i] = i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.q)[t * a.q_stride + int64_t{h} * a.D + i * 32 + lane]) : 0.0f;
   const AttentionSpan see = args.span(t, n);
@@ -241,33 +241,33 @@ __global__ void __launch_bounds__(P.kThreads) latent_plain(const __grid_constant
     float row[P.items], s = 0;
 #pragma unroll
     for (int i = 0; i < P.items; ++i)
-      row[i] = block >= 0 && i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.k)[block * a.k_stride + a.place(see.slot, j) * a.D + i * 32 + lane]) : 0.0f;
+      row[i] = block >= 0 && i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.k)[block * a.k_stride + a.row_in_block(see.slot, j) * a.D + i * 32 + lane]) : 0.0f;
 #pragma unroll
     for (int i = 0; i < P.items; ++i) s += q[i] * row[i];
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1) s += __shfl_xor_sync(0xffffffffu, s, step);
     s *= a.scale * kLog2e;
-    const float m = fmaxf(top, s), base = softmax_base(m), shrink = ptx::exp2_fast(top - base), w = ptx::exp2_fast(s - base);
-    top = m, mass = mass * shrink + w;
+    const float m = fmaxf(row_max, s), base = softmax_base(m), shrink = ptx::exp2_fast(row_max - base), w = ptx::exp2_fast(s - base);
+    row_max = m, row_sum = row_sum * shrink + w;
 #pragma unroll
     for (int i = 0; i < P.items; ++i) sum[i] = sum[i] * shrink + w * row[i];
   }
 #pragma unroll
   for (int i = 0; i < P.items; ++i)
     if (i * 32 + lane < a.Dv) partial[warp * a.Dv + i * 32 + lane] = sum[i];
-  if (lane == 0) tops[warp] = top, masses[warp] = mass;
+  if (lane == 0) row_maxes[warp] = row_max, row_sums[warp] = row_sum;
   __syncthreads();
   float highest = kMinusInfinity, total = 0;
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, tops[w]);
+  for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, row_maxes[w]);
   const float base = softmax_base(highest);
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += masses[w] * ptx::exp2_fast(tops[w] - base);
+  for (int w = 0; w < kWarps; ++w) total += row_sums[w] * ptx::exp2_fast(row_maxes[w] - base);
   const float factor = total == 0 ? 0.0f : 1.0f / total;
   for (int c = static_cast<int>(threadIdx.x); c < a.Dv; c += P.kThreads) {
     float x = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) x += partial[w * a.Dv + c] * ptx::exp2_fast(tops[w] - base);
+    for (int w = 0; w < kWarps; ++w) x += partial[w * a.Dv + c] * ptx::exp2_fast(row_maxes[w] - base);
     static_cast<Q*>(a.out)[t * a.out_stride + (n * a.Hq + h) * a.Dv + c] = from_float<Q>(x * factor);
   }
   if (threadIdx.x == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + n * a.Hq + h] = softmax_lse(highest, total);

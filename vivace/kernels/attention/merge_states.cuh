@@ -26,11 +26,11 @@ __global__ void __launch_bounds__(P.threads) merge_states(const __grid_constant_
   const int64_t pitch = int64_t{a.Hq} * a.Dv;
   const int states = a.N + (a.v2 != nullptr ? 1 : 0);
 
-  float base = 0, mass = 0;
+  float base = 0, row_sum = 0;
   if (mine) {
     for (int d = chunk * P.vec; d < a.Dv; d += P.threads * P.vec) {  // one turn but for the longest heads
-      float sum[P.vec] = {}, top = kLowest;
-      mass = 0;
+      float sum[P.vec] = {}, row_max = kLowest;
+      row_sum = 0;
       for (int n0 = 0; n0 < states; n0 += kTogether) {
         float x[kTogether][P.vec], w[kTogether];
 #pragma unroll
@@ -42,24 +42,24 @@ __global__ void __launch_bounds__(P.threads) merge_states(const __grid_constant_
           if (n < a.N) load<P.vec>(v + n * pitch + d, x[u]);
           else if (n < states) load<P.vec>(static_cast<const In*>(a.v2) + t * a.v2_stride + int64_t{h} * a.Dv + d, x[u]);
         }
-        float highest = top;
+        float highest = row_max;
 #pragma unroll
         for (int u = 0; u < kTogether; ++u) highest = fmaxf(highest, w[u]);
         base = highest == kLowest ? 0.0f : highest;
-        const float shrink = exp2f((top - base) * unit);
-        top = highest;
-        mass *= shrink;
+        const float shrink = exp2f((row_max - base) * unit);
+        row_max = highest;
+        row_sum *= shrink;
 #pragma unroll
         for (int i = 0; i < P.vec; ++i) sum[i] *= shrink;
 #pragma unroll
         for (int u = 0; u < kTogether; ++u) {
           const float weight = exp2f((w[u] - base) * unit);
-          mass += weight;
+          row_sum += weight;
 #pragma unroll
           for (int i = 0; i < P.vec; ++i) sum[i] += weight == 0 ? 0.0f : weight * x[u][i];
         }
       }
-      const float factor = mass == 0 ? 0.0f : 1.0f / mass;
+      const float factor = row_sum == 0 ? 0.0f : 1.0f / row_sum;
 #pragma unroll
       for (int i = 0; i < P.vec; ++i) sum[i] *= factor;
       store<P.vec>(static_cast<In*>(a.out) + t * a.out_stride + int64_t{h} * a.Dv + d, sum);
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(P.threads) merge_states(const __grid_constant_
   }
   if (a.lse == nullptr) return;
   __syncthreads();  // every thread has read s2, which lse may be
-  if (mine && chunk == 0) a.lse[t * a.lse_stride + h] = mass == 0 ? kLowest : base + log2f(mass) * (a.base2 ? 1.0f : kLn2);
+  if (mine && chunk == 0) a.lse[t * a.lse_stride + h] = row_sum == 0 ? kLowest : base + log2f(row_sum) * (a.base2 ? 1.0f : kLn2);
 }
 
 }  // namespace vivace::kernels

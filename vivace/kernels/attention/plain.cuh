@@ -2,7 +2,7 @@
 // A few lanes share a key; key j of a slot goes to stream j % streams of the block, and streams merge in
 // fixed order, so that a row's bits depend on its own query and keys.
 #pragma once
-#include "vivace/kernels/attention/outputs.cuh"
+#include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/attention/variant.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"
@@ -40,9 +40,9 @@ template <class Q, class Kv, AttentionPlain P, class V = Standard, class Out = Q
 __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_constant__ AttentionArgs a) {
   constexpr int kStreams = P.threads / P.lanes, kTogether = P.items <= 16 ? 4 : 2;
   constexpr int kWidth = P.lanes * P.items;  // of a head in shared memory
-  extern __shared__ __align__(16) float partial[];  // [kStreams][kWidth], then maxima and masses
-  float* const tops = partial + kStreams * kWidth;
-  float* const masses = tops + kStreams;
+  extern __shared__ __align__(16) float partial[];  // [kStreams][kWidth], then maxima and row_sums
+  float* const row_maxes = partial + kStreams * kWidth;
+  float* const row_sums = row_maxes + kStreams;
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int64_t t = blockIdx.x / static_cast<uint32_t>(a.Hq);
@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
   if constexpr (Hooks<V>::kQuery) edit_head<P>(lane, q, [&](int d, float (&x)[4]) { variant_query<V>(a, static_cast<int>(t), h, d, x); });
   VariantRow row{};
   if constexpr (Hooks<V>::kEdits) row = variant_row<V>(a, static_cast<int>(t), h, kv, static_cast<int>(see.first), static_cast<int>(see.end));
-  float top = kMinusInfinity, mass = 0;
+  float row_max = kMinusInfinity, row_sum = 0;
   const auto head_of = [&](const void* base, int64_t stride, int dim, int64_t block, int64_t j) {
-    return static_cast<const Kv*>(base) + block * stride + (a.place(see.slot, j) * a.place_rows() + int64_t{kv} * a.head_rows()) * dim;
+    return static_cast<const Kv*>(base) + block * stride + (a.row_in_block(see.slot, j) * a.position_rows() + int64_t{kv} * a.head_rows()) * dim;
   };
   // Every warp makes the same number of turns, so that shuffles meet.
   for (int64_t j0 = see.first / kStreams * kStreams; j0 < see.end; j0 += kStreams * kTogether) {
@@ -92,26 +92,26 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
       }
     }
     if constexpr (!Hooks<V>::kSoftmax) {
-      top = 0;
+      row_max = 0;
 #pragma unroll
       for (int u = 0; u < kTogether; ++u)
 #pragma unroll
         for (int i = 0; i < P.items; ++i) sum[i] += score[u] * value[u][i];
       continue;
     }
-    float m = top;
+    float m = row_max;
 #pragma unroll
     for (int u = 0; u < kTogether; ++u) m = fmaxf(m, score[u]);
     const float base = m == kMinusInfinity ? 0.0f : m;  // nothing yet: every weight is 0, not NaN
-    const float shrink = expf(top - base);
-    top = m;
-    mass *= shrink;
+    const float shrink = expf(row_max - base);
+    row_max = m;
+    row_sum *= shrink;
 #pragma unroll
     for (int i = 0; i < P.items; ++i) sum[i] *= shrink;
 #pragma unroll
     for (int u = 0; u < kTogether; ++u) {
       const float p = expf(score[u] - base);
-      mass += p;
+      row_sum += p;
 #pragma unroll
       for (int i = 0; i < P.items; ++i) sum[i] += p * value[u][i];
     }
@@ -119,12 +119,12 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
 
 #pragma unroll
   for (int i = 0; i < P.items; ++i) partial[stream * kWidth + ((i / 4) * P.lanes + lane) * 4 + i % 4] = sum[i];
-  if (lane == 0) tops[stream] = top, masses[stream] = mass;
+  if (lane == 0) row_maxes[stream] = row_max, row_sums[stream] = row_sum;
   __syncthreads();
   float all = kMinusInfinity, total = 0;
-  for (int s = 0; s < kStreams; ++s) all = fmaxf(all, tops[s]);
+  for (int s = 0; s < kStreams; ++s) all = fmaxf(all, row_maxes[s]);
   const float base = all == kMinusInfinity ? 0.0f : all;
-  for (int s = 0; s < kStreams; ++s) total += masses[s] * expf(tops[s] - base);
+  for (int s = 0; s < kStreams; ++s) total += row_sums[s] * expf(row_maxes[s] - base);
   if (Hooks<V>::kSoftmax && a.lse != nullptr && threadIdx.x == 0) a.lse[t * a.lse_stride + h] = all + logf(total);
   float factor = total > 0 || total != total ? 1.0f / total : 0.0f;
   if (a.sinks != nullptr) {
@@ -132,13 +132,13 @@ __global__ void __launch_bounds__(P.threads) attention_plain(const __grid_consta
     factor = total == 0 ? 0.0f : keys / (total * keys + expf(sink - m));
   }
   if constexpr (!Hooks<V>::kSoftmax) factor = 1;
-  const AttentionOutputs<Q, Out> outputs(a);
+  const AttentionEpilogue<Q, Out> epilogue(a);
   Out* const out = static_cast<Out*>(a.out) + t * a.out_stride + int64_t{h} * a.Dv;
   for (int i = static_cast<int>(threadIdx.x); i < a.Dv; i += P.threads) {
     float y = 0;
-    for (int s = 0; s < kStreams; ++s) y += partial[s * kWidth + i] * expf(tops[s] - base);
+    for (int s = 0; s < kStreams; ++s) y += partial[s * kWidth + i] * expf(row_maxes[s] - base);
     float one[1] = {variant_output<V>(a, static_cast<int>(t), h, i, y * factor)};
-    outputs.template leave<1>(out + i, one);
+    epilogue.template store_as<1>(out + i, one);
   }
 }
 

@@ -5,9 +5,9 @@
 
 namespace vivace::kernels {
 
-/// Those of attention_turned, but no map of queries, which are never in memory; what qkv_rope has besides. Caches, pos, slot and rows are attention's.
+/// Those of attention_swap_ab, but no map of queries, which are never in memory; what qkv_rope has besides. Caches, pos, slot and rows are attention's.
 struct RopeAttentionArgs {
-  AttentionFedArgs fed;
+  AttentionTmaArgs tma;
   const void* qkv;        // [T, (Hq + 2 * Hkv) * D]
   const float* inv_freq;  // [R] or null
   const void* q_norm;     // [D] or null
@@ -23,7 +23,7 @@ enum class HeadNorms : int32_t { none, alike, any };
 
 /// What a block makes runs once and waits for its instructions: all that can be is known when they are compiled.
 struct RopeAttentionPolicy {
-  AttentionTurned turned;
+  AttentionSwapAB swap_ab;
   int32_t lanes;  // that hold a head, each 8 pairs; as qkv_rope's
   int32_t R;      // pairs that turn
   bool interleaved;
@@ -33,9 +33,9 @@ struct RopeAttentionPolicy {
   constexpr bool operator==(const RopeAttentionPolicy&) const = default;
 
   VV_HD constexpr RopePolicy rope() const { return {256, 8, 8, lanes, 1, 1}; }
-  /// Behind the memory of attention_turned lie the key and the value that the tile's token appends.
-  VV_HD constexpr int made_at() const { return (turned.smem() + 15) / 16 * 16; }
-  VV_HD constexpr int smem() const { return made_at() + 2 * turned.d * 2; }
+  /// Behind the memory of attention_swap_ab lie the key and the value that the tile's token appends.
+  VV_HD constexpr int appended_at() const { return (swap_ab.smem() + 15) / 16 * 16; }
+  VV_HD constexpr int smem() const { return appended_at() + 2 * swap_ab.d * 2; }
 };
 
 }  // namespace vivace::kernels

@@ -1,4 +1,4 @@
 // All kernels of scaled_attention.
 #pragma once
 #include "vivace/kernels/attention/scaled_attention.cuh"
-#include "vivace/kernels/attention/scaled_fed.cuh"
+#include "vivace/kernels/attention/scaled_prefill.cuh"

@@ -1,4 +1,4 @@
-// scaled_attention on tensor cores (mma.sync of e4m3, sm_89 on): formula in vivace/ops/scaled_attention.h. Weights go from one
+// scaled_attention on tensor cores (mma.sync of e4m3, sm_89 on): formula in vivace/ops/scaled_attention.h. Probabilities go from one
 // product into the other in registers: a lane's four keys of a step are 2c, 2c + 1, 8 + 2c, 9 + 2c (c = lane % 4) in both.
 #pragma once
 #include "vivace/kernels/attention/runs.cuh"
@@ -34,13 +34,13 @@ __device__ __forceinline__ void copy_sixteen(unsigned char* to, const unsigned c
 template <class Out, ScaledAttentionTile P>
 struct ScaledAttentionKernel {
   static constexpr int kKeys = P.kKeys, kPitch = P.pitch(), kSteps = P.d / 32, kKeyTiles = kKeys / 8, kOutTiles = P.d / 8, kChunks = P.d / 16;
-  static constexpr float kLift = 8;  // weights are 2^8 times what they are, below e4m3's 448; the mass alike
+  static constexpr float kProbExponent = 8;  // probabilities are 2^8 times what they are, below e4m3's 448; the row_sum alike
 
   const ScaledAttentionArgs& m;
   const AttentionArgs& a;
   unsigned char *queries, *stages;  // shared memory
   int kv, warp, lane, row0, row_end;
-  float out[kOutTiles][4], top[2], mass[2];
+  float out[kOutTiles][4], row_max[2], row_sum[2];
   int first[2], end[2];
   uint32_t q[kSteps][4];
 
@@ -62,7 +62,7 @@ struct ScaledAttentionKernel {
   __device__ __forceinline__ void bring(int stage, int64_t slot, int b, int lo, int hi) const {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += P.kThreads) {
       const int r = i / kChunks, at = i % kChunks * 16, j = b * kKeys + r;
-      const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1, head = block >= 0 ? (a.place(slot, j) * a.place_rows() + int64_t{kv} * a.head_rows()) * P.d + at : 0;
+      const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1, head = block >= 0 ? (a.row_in_block(slot, j) * a.position_rows() + int64_t{kv} * a.head_rows()) * P.d + at : 0;
       copy_sixteen<P.wide>(keys(stage) + r * kPitch + at, static_cast<const unsigned char*>(a.k) + (block >= 0 ? block * a.k_stride + head : 0), block >= 0);
       copy_sixteen<P.wide>(values(stage) + r * kPitch + at, static_cast<const unsigned char*>(a.v) + (block >= 0 ? block * a.v_stride + head : 0), block >= 0);
     }
@@ -82,11 +82,11 @@ struct ScaledAttentionKernel {
         multiply_e4m3(s[n], q[step + 1], b[2], b[3]);
       }
   }
-  /// Scores become weights; what the sums so far must shrink by.
-  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeyTiles][4], const float (&factor)[2], float (&by)[2]) {
+  /// Scores become probabilities; what the sums so far must shrink by.
+  __device__ __forceinline__ void softmax_block(int key0, float (&s)[kKeyTiles][4], const float (&factor)[2], float (&by)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float most = top[i];
+      float most = row_max[i];
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -99,16 +99,16 @@ struct ScaledAttentionKernel {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
       const float base = softmax_base(most);
-      by[i] = ptx::exp2_fast(top[i] - base);
-      top[i] = most;
-      mass[i] *= by[i];
+      by[i] = ptx::exp2_fast(row_max[i] - base);
+      row_max[i] = most;
+      row_sum[i] *= by[i];
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s[n][2 * i + e];
-          x = ptx::exp2_fast(x - base + kLift);
-          mass[i] += x;
+          x = ptx::exp2_fast(x - base + kProbExponent);
+          row_sum[i] += x;
         }
     }
   }
@@ -139,7 +139,7 @@ struct ScaledAttentionKernel {
     float factor[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      first[i] = end[i] = 0, top[i] = kMinusInfinity, mass[i] = 0;
+      first[i] = end[i] = 0, row_max[i] = kMinusInfinity, row_sum[i] = 0;
       const int row = my_row(i), t = row / group, h = kv * group + row % group;
       factor[i] = 0;
       if (row >= row_end || t < ta || t >= tb) continue;
@@ -166,7 +166,7 @@ struct ScaledAttentionKernel {
       for (int step = 0; step < kSteps; ++step) ptx::load_matrix4(ptx::shared_address(queries + (warp * 16 + lane % 16) * kPitch + step * 32 + lane / 16 * 16), q[step]);
       float s[kKeyTiles][4], by[2];
       scores(keys(stage), s);
-      weigh(b * kKeys, s, factor, by);
+      softmax_block(b * kKeys, s, factor, by);
       if (__any_sync(0xffffffffu, by[0] != 1 || by[1] != 1)) {
 #pragma unroll
         for (int n = 0; n < kOutTiles; ++n) out[n][0] *= by[0], out[n][1] *= by[0], out[n][2] *= by[1], out[n][3] *= by[1];
@@ -182,7 +182,7 @@ struct ScaledAttentionKernel {
     const float scale = m.v_scale != nullptr ? m.v_scale[kv] : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float total = mass[i];
+      float total = row_sum[i];
       total += __shfl_xor_sync(0xffffffffu, total, 1);
       total += __shfl_xor_sync(0xffffffffu, total, 2);
       const int row = my_row(i), t = row / group, h = kv * group + row % group;
@@ -195,12 +195,12 @@ struct ScaledAttentionKernel {
 #pragma unroll
         for (int e = 0; e < 4; ++e) to[n * 8 + e] = from_float<Out>(x[e]);
       }
-      if (a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(top[i] - kLift, total);
+      if (a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max[i] - kProbExponent, total);
     }
   }
 };
 
-/// Blocks a multiprocessor that the assembler plans for (0: it decides): with another count it spills some words, and not the same on each chip.
+/// Blocks an SM that the assembler plans for (0: it decides): with another count it spills some words, and not the same on each chip.
 VV_HD constexpr int scaled_attention_blocks(int d) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
   return d == 64 ? 2 : 0;

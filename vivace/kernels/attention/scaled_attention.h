@@ -23,20 +23,20 @@ struct ScaledAttentionTile {
   VV_HD constexpr int smem() const { return (kRows + kStages * 2 * kKeys) * pitch(); }
 };
 
-/// Kernel for many queries on Hopper, heads of kDim: two groups of four warps, 64 rows each, multiply; one warp asks the copy engine for
+/// Kernel for many queries on Hopper, heads of kDim: two groups of four warps, 64 rows each, multiply; one warp asks TMA for
 /// blocks of keys and values, three turn values over.
-struct ScaledAttentionFed {
+struct ScaledAttentionPrefill {
   int32_t stages;  // of keys, of values as they come and of values turned over, each
-  static constexpr int kDim = 128, kKeys = 128, kRows = 128, kGroups = 2, kTurners = 3, kThreads = 128 + 128 * kGroups, kBarriers = 6;
-  constexpr bool operator==(const ScaledAttentionFed&) const = default;
+  static constexpr int kDim = 128, kKeys = 128, kRows = 128, kGroups = 2, kTransposeWarps = 3, kThreads = 128 + 128 * kGroups, kBarriers = 6;
+  constexpr bool operator==(const ScaledAttentionPrefill&) const = default;
 
   VV_HD constexpr int barriers_at() const { return (kRows + stages * 3 * kKeys) * kDim; }
   VV_HD constexpr int smem() const { return barriers_at() + kBarriers * stages * 8; }
 };
 
-/// Arguments of it: k and v as the copy engine reads them, innermost first [D / 2 pairs, L, Hkv, B], in boxes of 64 pairs of min(kKeys, L)
-/// places (without pages: kKeys).
-struct ScaledAttentionFedArgs {
+/// Arguments of it: k and v as TMA reads them, innermost first [D / 2 pairs, L, Hkv, B], in boxes of 64 pairs of min(kKeys, L)
+/// positions (without pages: kKeys).
+struct ScaledAttentionPrefillArgs {
   ScaledAttentionArgs m;
   TensorMap k, v;
 };

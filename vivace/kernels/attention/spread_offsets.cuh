@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(P.threads) spread_offsets(const __grid_constan
   const int64_t t = int64_t{blockIdx.x} * P.threads + threadIdx.x;
   if (t >= valid_rows(a.rows, a.T)) return;
   int32_t slot, pos;
-  a.place(static_cast<int32_t>(t), &slot, &pos);
+  a.find(static_cast<int32_t>(t), &slot, &pos);
   a.slot[t] = slot, a.pos[t] = pos;
 }
 

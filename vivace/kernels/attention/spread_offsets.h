@@ -15,7 +15,7 @@ struct SpreadOffsetsArgs {
   int32_t T, S;
 
   /// Slot and position of token t.
-  VV_HD void place(int32_t t, int32_t* slot_of, int32_t* pos_of) const {
+  VV_HD void find(int32_t t, int32_t* slot_of, int32_t* pos_of) const {
     int32_t below = 0, above = S + 1;  // of the first offset beyond t
     while (below < above) {
       const int32_t middle = below + (above - below) / 2;

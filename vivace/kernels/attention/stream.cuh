@@ -1,5 +1,5 @@
 // attention of few 16-bit queries on Hopper: keys and values stream past them once. Formula in
-// vivace/ops/attention.h, but no soft cap and none of Terms; cutting in AttentionStream. Limit: the bytes of the
+// vivace/ops/attention.h, but no soft cap and none of Terms; tile config in AttentionStream. Limit: the bytes of the
 // visible keys and values.
 //
 // Two warps copy blocks of 64 keys and values, as many at once as shared memory holds; the others multiply, each with
@@ -19,9 +19,9 @@ template <class Q, class Kv, AttentionStream P, class Out>
 struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
   using Blocks = AttentionStreamBlocks<Q, Kv, P, Out>;
   using Blocks::a, Blocks::rank, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::height, Blocks::in_run, Blocks::my_row;
-  using Blocks::kNarrow, Blocks::kKeys, Blocks::kGroup, Blocks::kSuper, Blocks::kDimV, Blocks::kSteps, Blocks::kPitch, Blocks::kTiles, Blocks::kHoldQ, Blocks::kFull, Blocks::kEmpty;
+  using Blocks::kFp8Kv, Blocks::kKeys, Blocks::kGroup, Blocks::kSuper, Blocks::kDimV, Blocks::kSteps, Blocks::kPitch, Blocks::kTiles, Blocks::kHoldQ, Blocks::kFull, Blocks::kEmpty;
   using typename Blocks::Queries, typename Blocks::Sums;
-  using Blocks::stage, Blocks::sent_sums, Blocks::sent_states, Blocks::barrier, Blocks::query_fragment, Blocks::copy, Blocks::products, Blocks::exchange, Blocks::weigh, Blocks::column, Blocks::clear, Blocks::add_values, Blocks::join;
+  using Blocks::stage, Blocks::received_sums, Blocks::received_states, Blocks::barrier, Blocks::query_fragment, Blocks::copy, Blocks::products, Blocks::exchange, Blocks::softmax_block, Blocks::column, Blocks::clear, Blocks::add_values, Blocks::join;
   static constexpr int kOwn = Blocks::kOwn;
 
   /// Blocks [b, past) of one unit; i counts stages.
@@ -47,7 +47,7 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
         float own[kOwn / 8][4];
         products(stage(i), q, own);
         exchange(i, own, s);
-        weigh(b * kKeys, s, block);
+        softmax_block(b * kKeys, s, block);
         add_values(stage(i) + kKeys * kPitch, s, block, group, group_sums);
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(barrier(kEmpty, i));
@@ -66,19 +66,19 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
       if (r >= height) continue;
       if (warp_d == 0) {
         const int last = owner((r + 1) * (kDimV / 4) - 1);
-        for (int to = owner(r * (kDimV / 4)) + lane % 4; to <= last; to += 4) ptx::remote_store2<P.split>(sent_states(n) + r, to, state[i].top, state[i].mass);
+        for (int to = owner(r * (kDimV / 4)) + lane % 4; to <= last; to += 4) ptx::remote_store2<P.split>(received_states(n) + r, to, state[i].row_max, state[i].row_sum);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         if (kDimV / 16 % P.warps_d != 0 && warp_d * kTiles + t >= kDimV / 16) break;
-        if constexpr (kNarrow) {
+        if constexpr (kFp8Kv) {
           const int four = r * (kDimV / 4) + column(t, 0) / 4, to = owner(four);
-          ptx::remote_store4<P.split>(sent_sums(n) + (four - to * each) * 4, to, {sums[t][0][2 * i], sums[t][1][2 * i], sums[t][0][2 * i + 1], sums[t][1][2 * i + 1]});
+          ptx::remote_store4<P.split>(received_sums(n) + (four - to * each) * 4, to, {sums[t][0][2 * i], sums[t][1][2 * i], sums[t][0][2 * i + 1], sums[t][1][2 * i + 1]});
         } else {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int four = r * (kDimV / 4) + column(t, h) / 4, to = owner(four);
-            ptx::remote_store2<P.split>(sent_sums(n) + (four - to * each) * 4 + column(t, h) % 4, to, sums[t][h][2 * i], sums[t][h][2 * i + 1]);
+            ptx::remote_store2<P.split>(received_sums(n) + (four - to * each) * 4 + column(t, h) % 4, to, sums[t][h][2 * i], sums[t][h][2 * i + 1]);
           }
         }
       }
@@ -107,8 +107,8 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
 #pragma unroll 1
       for (int n = 0; n < units; ++n) {
         float y[4];
-        load<4>(sent_sums(n) + (four - rank * P.share(height)) * 4, y);
-        join_one(group, sent_states(n)[r], y);
+        load<4>(received_sums(n) + (four - rank * P.share(height)) * 4, y);
+        join_one(group, received_states(n)[r], y);
         const int past = (u0 + n + 1) * span;  // blocks
         const bool last = n == units - 1;
         if (!last && past % kGroup != 0) continue;
@@ -159,7 +159,7 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
 #pragma unroll
       for (int e = 0; e < kShare; ++e) total[e] = {{}, {}};
 #pragma unroll 1
-      for (int u = 0; u < units; u += P.split * P.slots) {  // a round; a unit's slot and block of threads follow from its number
+      for (int u = 0; u < units; u += P.split * P.slots) {  // a round; a unit's slot and thread block follow from its number
         const int count = min(units - u, P.split * P.slots);
         if (again) ptx::cluster_sync<P.split>();  // nobody reads any more what the last round sent
         again = true;
@@ -179,16 +179,16 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
         ptx::cluster_sync<P.split>();
         collect(u0 + u, count, span, total);
       }
-      const AttentionOutputs<Q, Out> outputs(this->a);
+      const AttentionEpilogue<Q, Out> epilogue(this->a);
 #pragma unroll
       for (int e = 0; e < kShare; ++e) {
         const int four = mine(e), r = four / (kDimV / 4);
-        if (r < height && in_run(row0 + r, ta, tb)) this->write(outputs, row0 + r, four % (kDimV / 4) * 4, total[e].state.top, total[e].state.mass, total[e].y);
+        if (r < height && in_run(row0 + r, ta, tb)) this->write(epilogue, row0 + r, four % (kDimV / 4) * 4, total[e].state.row_max, total[e].state.row_sum, total[e].y);
       }
     }
   }
   __device__ __forceinline__ void write_direct(int ta, int tb, const AttentionState (&state)[2], const Sums& sums) const {
-    const AttentionOutputs<Q, Out> outputs(this->a);
+    const AttentionEpilogue<Q, Out> epilogue(this->a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool mine = in_run(my_row(i), ta, tb);
@@ -198,7 +198,7 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
         if (kDimV / 16 % P.warps_d != 0 && tile >= kDimV / 16) break;
         float y[4];
         this->four(sums[t], i, y);
-        if (mine) this->write(outputs, my_row(i), tile * 16 + this->fours_at(), state[i].top, state[i].mass, y);
+        if (mine) this->write(epilogue, my_row(i), tile * 16 + this->fours_at(), state[i].row_max, state[i].row_sum, y);
       }
     }
   }
@@ -211,11 +211,11 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   const int group = a.group(), height = P.height(a), warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int tile = static_cast<int>(index / heads), row0 = tile * height;
-  const bool copies = static_cast<int>(threadIdx.x) >= P.multipliers();
+  const bool copies = static_cast<int>(threadIdx.x) >= P.consumers();
   AttentionStreamKernel<Q, Kv, P, Out> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height}}};
   if (threadIdx.x == 0) {
     for (int i = 0; i < P.stages; ++i) {
-      ptx::mbarrier_init(k.barrier(k.kFull, i), P.kCopiers);
+      ptx::mbarrier_init(k.barrier(k.kFull, i), P.kProducers);
       ptx::mbarrier_init(k.barrier(k.kEmpty, i), P.warps_m * P.warps_d);
     }
     ptx::mbarrier_fence();
@@ -230,12 +230,12 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   const int rows = valid_rows(a.rows, a.T) * group;
   if (row0 >= rows) return;  // the whole cluster
   k.row_end = min(row0 + height, rows);
-  k.unlift[0] = k.unlift[1] = 1;
+  k.q_descale[0] = k.q_descale[1] = 1;
   if (copies) {
     k.warp_m = 0, k.warp_d = 0;
   } else {
     k.load_queries();
-    if constexpr (k.kNarrow) k.unlift[0] = k.unlifts()[k.held(k.warp_m * 16 + k.lane / 4)], k.unlift[1] = k.unlifts()[k.held(k.warp_m * 16 + k.lane / 4 + 8)];
+    if constexpr (k.kFp8Kv) k.q_descale[0] = k.q_descales()[k.held(k.warp_m * 16 + k.lane / 4)], k.q_descale[1] = k.q_descales()[k.held(k.warp_m * 16 + k.lane / 4 + 8)];
   }
   ptx::cluster_wait<P.split>();  // the others run, and may be sent to
   int i = 0;
@@ -248,7 +248,7 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
 }
 
 template <class Q, class Kv, AttentionStream P, class Out = Q>
-__global__ void __launch_bounds__(P.threads(), P.resident()) attention_stream(const __grid_constant__ AttentionArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.occupancy()) attention_stream(const __grid_constant__ AttentionArgs a) {
   run_attention_stream<Q, Kv, P, Out>(a);
 }
 

@@ -1,7 +1,7 @@
 // What the warps of attention_stream (stream.cuh) do with a block of 64 keys and values: where it lies, how it is copied, its scores,
-// weights and sums, and how sums join.
+// probabilities and sums, and how sums join.
 #pragma once
-#include "vivace/kernels/attention/narrow.cuh"
+#include "vivace/kernels/attention/fp8_kv.cuh"
 #include "vivace/kernels/attention/rows.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -12,17 +12,17 @@
 
 namespace vivace::kernels {
 
-/// Largest score (in powers of two) and sum of the weights of some keys of a row.
+/// Largest score (in powers of two) and sum of the probabilities of some keys of a row.
 struct AttentionState {
-  float top = kMinusInfinity, mass = 0;
+  float row_max = kMinusInfinity, row_sum = 0;
 
   /// Joins another's; what the values' sums of this and of the other count from now on.
   __device__ __forceinline__ void join(const AttentionState& other, float& mine, float& theirs) {
-    const float highest = fmaxf(top, other.top), base = softmax_base(highest);
-    mine = ptx::exp2_fast(top - base);
-    theirs = ptx::exp2_fast(other.top - base);
-    top = highest;
-    mass = __fmaf_rn(other.mass, theirs, __fmul_rn(mass, mine));
+    const float highest = fmaxf(row_max, other.row_max), base = softmax_base(highest);
+    mine = ptx::exp2_fast(row_max - base);
+    theirs = ptx::exp2_fast(other.row_max - base);
+    row_max = highest;
+    row_sum = __fmaf_rn(other.row_sum, theirs, __fmul_rn(row_sum, mine));
   }
 };
 __device__ __forceinline__ float joined(float x, float mine, float other, float theirs) { return __fmaf_rn(other, theirs, __fmul_rn(x, mine)); }
@@ -30,16 +30,16 @@ __device__ __forceinline__ float joined(float x, float mine, float other, float 
 template <class Q, class Kv, AttentionStream P, class Out>
 struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   using Rows = AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out>;
-  using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::unlift;
+  using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::q_descale;
   static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kSteps = kDim / 16;
-  static constexpr bool kNarrow = sizeof(Kv) == 1;  // widened to f16, in which every e4m3 is exact
+  static constexpr bool kFp8Kv = sizeof(Kv) == 1;  // dequantized to f16, in which every e4m3 is exact
   static constexpr int kPitch = P.pitch(P.d, sizeof(Kv)), kPitchV = P.pitch_v(P.dv, sizeof(Kv));  // bytes
   static constexpr int kStage = P.stage_bytes(sizeof(Kv)), kQueryPitch = kDim + 8;
   static constexpr int kTiles = (kDimV / 16 + P.warps_d - 1) / P.warps_d;  // 16 columns of values each, of a warp
-  static constexpr bool kHoldQ = P.resident() == 1 && kSteps <= 8;  // queries in registers for a unit; else read again for each block
+  static constexpr bool kHoldQ = P.occupancy() == 1 && kSteps <= 8;  // queries in registers for a unit; else read again for each block
   using Queries = uint32_t[kHoldQ ? kSteps : 1][4];
-  using Element = typename OneOf<kNarrow, f16, Q>::Type;
-  static_assert(!kNarrow || (P.d % 64 == 0 && P.dv % 16 == 0));
+  using Element = typename OneOf<kFp8Kv, f16, Q>::Type;
+  static_assert(!kFp8Kv || (P.d % 64 == 0 && P.dv % 16 == 0));
 
   // Shared memory: queries, stages, slots, barriers.
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory); }
@@ -49,10 +49,10 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage) + (i % 2 * height + r) * P.kScorePitch;
   }
   /// Sums and states that a round's units sent to this block: of unit n the fours that are its own, and its rows.
-  __device__ __forceinline__ float* sent_sums(int n) const {
+  __device__ __forceinline__ float* received_sums(int n) const {
     return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage + P.score_bytes(height)) + n * P.share(height) * 4;
   }
-  __device__ __forceinline__ AttentionState* sent_states(int n) const { return reinterpret_cast<AttentionState*>(sent_sums(P.split * P.slots)) + n * height; }
+  __device__ __forceinline__ AttentionState* received_states(int n) const { return reinterpret_cast<AttentionState*>(received_sums(P.split * P.slots)) + n * height; }
   __device__ __forceinline__ uint32_t barrier(int which, int i) const {
     return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height) + (which * P.stages + i % P.stages) * 8);
   }
@@ -62,7 +62,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
 
   __device__ __forceinline__ void load_queries() const {
     const int group = a.group();
-    for (int i = static_cast<int>(threadIdx.x); i < height * (kDim / 8); i += P.multipliers()) {
+    for (int i = static_cast<int>(threadIdx.x); i < height * (kDim / 8); i += P.consumers()) {
       const int row = row0 + i / (kDim / 8), t = row / group, at = i % (kDim / 8) * 8;
       const bool take = row < row_end && at < P.d;
       const Q* from = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
@@ -72,19 +72,19 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     ptx::copy_commit();
     ptx::copy_wait<0>();
     meet();
-    if constexpr (kNarrow) {
-      narrow_rows<Q, kDim>(queries(), kQueryPitch, height, static_cast<int>(threadIdx.x) / 32, P.multipliers() / 32, lane, unlifts());
+    if constexpr (kFp8Kv) {
+      scale_query_rows<Q, kDim>(queries(), kQueryPitch, height, static_cast<int>(threadIdx.x) / 32, P.consumers() / 32, lane, q_descales());
       meet();
     }
   }
-  /// The multiplying warps.
-  __device__ __forceinline__ static void meet() { ptx::named_barrier<P.multipliers()>(1); }
+  /// The consumer warps.
+  __device__ __forceinline__ static void meet() { ptx::named_barrier<P.consumers()>(1); }
 
   /// Behind the queries.
-  __device__ __forceinline__ float* unlifts() const { return reinterpret_cast<float*>(queries() + height * kQueryPitch); }
+  __device__ __forceinline__ float* q_descales() const { return reinterpret_cast<float*>(queries() + height * kQueryPitch); }
   /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts of four steps.
   __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
-    if constexpr (kNarrow) {
+    if constexpr (kFp8Kv) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const uint2 four = *reinterpret_cast<const uint2*>(queries() + held(warp_m * 16 + lane / 4 + 8 * i) * kQueryPitch + step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
@@ -95,9 +95,9 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     }
   }
 
-  // --- the copying warps ---
+  // --- the producer warps ---
 
-  static constexpr int kRows = kKeys / (P.kCopiers / 32);  // of a block, of a copying warp
+  static constexpr int kRows = kKeys / (P.kProducers / 32);  // of a block, of a producer warp
 
   /// A warp's rows of keys or values: row r begins `offset` of lane r (elements; negative: zeros) after this kv head's first.
   template <int kD, int kTo>
@@ -113,11 +113,11 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   }
   /// Block b into the stage that `i` names; zeros outside of [lo, hi) and for pages that do not exist.
   __device__ __forceinline__ void copy(int i, int64_t slot, int b, int lo, int hi) const {
-    const int first_row = (static_cast<int>(threadIdx.x) - P.multipliers()) / 32 * kRows, j = b * kKeys + first_row + lane;
+    const int first_row = (static_cast<int>(threadIdx.x) - P.consumers()) / 32 * kRows, j = b * kKeys + first_row + lane;
     int64_t k = -1, v = -1;
     if (lane < kRows && j >= lo && j < hi) {  // page numbers are read while the stage is still in use
-      const int64_t block = a.block(slot, j), place = a.place(slot, j) * a.place_rows();
-      if (block >= 0) k = block * a.k_stride + place * P.d, v = block * a.v_stride + place * P.dv;
+      const int64_t block = a.block(slot, j), position = a.row_in_block(slot, j) * a.position_rows();
+      if (block >= 0) k = block * a.k_stride + position * P.d, v = block * a.v_stride + position * P.dv;
     }
     ptx::mbarrier_wait<false>(barrier(kEmpty, i), (i / P.stages & 1) ^ 1);
     copy_rows<P.d, kPitch>(stage(i) + first_row * kPitch, a.k, k);
@@ -125,7 +125,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     ptx::mbarrier_arrive_copied(barrier(kFull, i));
   }
 
-  // --- the multiplying warps ---
+  // --- the consumer warps ---
 
   /// q . k of this warp's keys of a block: keys 8 n + 2 (lane % 4) + {0, 1} of those in s[n].
   static constexpr int kOwn = kKeys / P.warps_d;
@@ -141,7 +141,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     keys += warp_d * kOwn * kPitch;
 #pragma unroll
     for (int n = 0; n < kOwn / 8; ++n) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-    if constexpr (kNarrow) {
+    if constexpr (kFp8Kv) {
 #pragma unroll
       for (int chunk = 0; chunk < kSteps / 4; ++chunk) {
         uint4 k[kOwn / 8];
@@ -155,7 +155,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
           for (int n = 0; n < kOwn / 8; ++n) {
             const uint32_t words[4] = {k[n].x, k[n].y, k[n].z, k[n].w};
             uint32_t low, high;
-            ptx::widen_e4m3(words[i], low, high);
+            ptx::upcast_e4m3(words[i], low, high);
             ptx::mma16816<f16>(s[n], f[0], f[1], f[2], f[3], low, high);
           }
         }
@@ -193,11 +193,11 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
       }
   }
 
-  /// Products become weights 2^(score - top); the state of the block's keys.
-  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeys / 8][4], AttentionState (&block)[2]) const {
+  /// Products become probabilities 2^(score - row_max); the state of the block's keys.
+  __device__ __forceinline__ void softmax_block(int key0, float (&s)[kKeys / 8][4], AttentionState (&block)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float plain = unlift[i] * a.scale * kLog2e;
+      const float plain = q_descale[i] * a.scale * kLog2e;
       const int from = first[i] - key0, to = end[i] - key0;
       float m = kMinusInfinity;
 #pragma unroll
@@ -220,10 +220,10 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
           s[n][2 * i + e] = ptx::exp2_fast(s[n][2 * i + e] - base);
           sum[e] += s[n][2 * i + e];
         }
-      float mass = sum[0] + sum[1];
-      mass += __shfl_xor_sync(0xffffffffu, mass, 1);
-      mass += __shfl_xor_sync(0xffffffffu, mass, 2);
-      block[i] = {m, mass};
+      float row_sum = sum[0] + sum[1];
+      row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 1);
+      row_sum += __shfl_xor_sync(0xffffffffu, row_sum, 2);
+      block[i] = {m, row_sum};
     }
   }
 
@@ -232,7 +232,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   /// First column of y[t][h]'s pair; its second is 1 (narrow: 2) further.
   __device__ __forceinline__ int column(int t, int h) const {
     const int tile = (warp_d * kTiles + t) * 16;
-    return kNarrow ? tile + lane % 4 * 4 + h : tile + h * 8 + lane % 4 * 2;
+    return kFp8Kv ? tile + lane % 4 * 4 + h : tile + h * 8 + lane % 4 * 2;
   }
   __device__ __forceinline__ static void clear(Sums& y) {
 #pragma unroll
@@ -240,11 +240,11 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
 #pragma unroll
       for (int h = 0; h < 2; ++h) y[t][h][0] = y[t][h][1] = y[t][h][2] = y[t][h][3] = 0;
   }
-  /// sums += weights times values of a block, as states that join.
+  /// sums += probabilities times values of a block, as states that join.
   __device__ __forceinline__ void add_values(const unsigned char* v, const float (&s)[kKeys / 8][4], const AttentionState (&block)[2], AttentionState (&state)[2], Sums& sums) const {
     using E = Element;
     uint32_t p[kKeys / 16][4];
-    constexpr float kBy = kNarrow ? kNarrowLift : 1.0f;
+    constexpr float kBy = kFp8Kv ? kFp8ProbScale : 1.0f;
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k)
 #pragma unroll
@@ -260,7 +260,7 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
       const int tile = warp_d * kTiles + t;
       if (kDimV / 16 % P.warps_d != 0 && tile >= kDimV / 16) break;
       float y[2][4] = {};
-      if constexpr (kNarrow) {
+      if constexpr (kFp8Kv) {
 #pragma unroll
         for (int k = 0; k < kKeys / 16; k += 2) {
           uint32_t four[4];  // keys 16 k + 8 i .., pairs of columns
@@ -268,8 +268,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
             uint32_t even[2], odd[2];
-            ptx::widen_e4m3(__byte_perm(four[2 * i], 0, 0x3120), even[0], odd[0]);
-            ptx::widen_e4m3(__byte_perm(four[2 * i + 1], 0, 0x3120), even[1], odd[1]);
+            ptx::upcast_e4m3(__byte_perm(four[2 * i], 0, 0x3120), even[0], odd[0]);
+            ptx::upcast_e4m3(__byte_perm(four[2 * i + 1], 0, 0x3120), even[1], odd[1]);
             ptx::mma16816<E>(y[0], p[k + i][0], p[k + i][1], p[k + i][2], p[k + i][3], even[0], even[1]);
             ptx::mma16816<E>(y[1], p[k + i][0], p[k + i][1], p[k + i][2], p[k + i][3], odd[0], odd[1]);
           }

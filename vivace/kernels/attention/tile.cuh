@@ -1,7 +1,7 @@
 // attention of 16-bit queries on tensor cores (mma.sync): prefill tiles and split decode in one kernel.
-// Formula in vivace/ops/attention.h, cutting in AttentionTile.
+// Formula in vivace/ops/attention.h, tile config in AttentionTile.
 #pragma once
-#include "vivace/kernels/attention/outputs.cuh"
+#include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/softmax.cuh"
 #include "vivace/kernels/attention/variant.cuh"
@@ -58,10 +58,10 @@ struct AttentionTileKernel {
   float* partials;      // shared memory of the merge, over the stages
   int kv, rank;         // kv head; block of the cluster
   int warp_m, stream, lane;
-  int row0, row_end;    // rows t * group + head of the tile; below 2^31, as places are (pick and bind check it)
+  int row0, row_end;    // rows t * group + head of the tile; below 2^31, as positions are (pick and bind check it)
 
   float out[kOutTiles][4];
-  float top[2], mass[2];     // of rows lane / 4 and lane / 4 + 8; mass: this lane's share
+  float row_max[2], row_sum[2];     // of rows lane / 4 and lane / 4 + 8; row_sum: this lane's share
   int first[2], end[2];      // keys they see
   int token[Hooks<V>::kEdits ? 2 : 1];  // of those rows, for a variant
   uint32_t q[kHoldQ ? kSteps : 1][4];
@@ -69,8 +69,8 @@ struct AttentionTileKernel {
   /// Elements [at, at + 8) of row `row` of a tile of `rows`: rows one after the other, or, for wgmma, panels
   /// of 64 elements swizzled in groups of 8 rows.
   template <int kRows, int kTo>
-  __device__ __forceinline__ static Q* place(Q* tile, int row, int at) {
-    if constexpr (P.groups) return tile + (at / 64 * kRows + row) * 64 + (at / 8 % 8 ^ row % 8) * 8;
+  __device__ __forceinline__ static Q* smem_at(Q* tile, int row, int at) {
+    if constexpr (P.wgmma) return tile + (at / 64 * kRows + row) * 64 + (at / 8 % 8 ^ row % 8) * 8;
     else return tile + row * kTo + at;
   }
 
@@ -83,7 +83,7 @@ struct AttentionTileKernel {
       const bool take = row < row_end;
       const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} : 0);
       const int at = i % (kDim / 8) * 8;
-      Q* const to = place<P.rows(), kPitch>(queries, i / (kDim / 8), at);
+      Q* const to = smem_at<P.rows(), kPitch>(queries, i / (kDim / 8), at);
       if constexpr (Hooks<V>::kQuery)
         copy_eight<Q, Q, P.wide>(to, head, at, P.d, take, [&](float (&x)[8]) { variant_query<V>(a, t, kv * group + row % group, at, x); });
       else
@@ -96,7 +96,7 @@ struct AttentionTileKernel {
   template <int kD, int kPadded, int kTo, bool kPaged, bool kEdit = false>
   __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo, int hi) const {
     constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
-    const int thread = warp_m * 32 + lane, pitch = a.place_rows() * kD;
+    const int thread = warp_m * 32 + lane, pitch = a.position_rows() * kD;
     const Kv* const heads = static_cast<const Kv*>(base) + int64_t{kv} * a.head_rows() * kD;
     if constexpr (!kPaged && !kEdit && kThreads % kC == 0) {  // a thread keeps its column: one address that advances
       const int row0 = thread / kC, at = thread % kC * 8;
@@ -106,7 +106,7 @@ struct AttentionTileKernel {
       for (int row = 0; row < kKeys; row += kThreads / kC) {
         if (kKeys % (kThreads / kC) != 0 && row0 + row >= kKeys) break;
         const bool take = j >= lo && j < hi;
-        copy_eight<Q, Kv, P.wide>(place<kKeys, kTo>(to, row0 + row, at), take ? head : heads, at, kD, take);
+        copy_eight<Q, Kv, P.wide>(smem_at<kKeys, kTo>(to, row0 + row, at), take ? head : heads, at, kD, take);
         head += int64_t{kThreads / kC} * pitch;
         j += kThreads / kC;
       }
@@ -117,8 +117,8 @@ struct AttentionTileKernel {
         if (kKeys * kC % kThreads != 0 && i >= kKeys * kC) break;
         const int row = i / kC, j = b * kKeys + row;
         const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
-        const Kv* head = block >= 0 ? heads + block * stride + a.place(slot, j) * pitch : heads;
-        Q* const element = place<kKeys, kTo>(to, row, i % kC * 8);
+        const Kv* head = block >= 0 ? heads + block * stride + a.row_in_block(slot, j) * pitch : heads;
+        Q* const element = smem_at<kKeys, kTo>(to, row, i % kC * 8);
         if constexpr (kEdit)
           copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0, [&](float (&x)[8]) { variant_key<V>(a, slot, kv, j, i % kC * 8, x); });
         else
@@ -167,7 +167,7 @@ struct AttentionTileKernel {
     scale(s);
   }
   __device__ __forceinline__ void scale(float (&s)[kKeyTiles][4]) const {
-    if constexpr (Hooks<V>::kEdits) return;  // weigh() asks the variant
+    if constexpr (Hooks<V>::kEdits) return;  // softmax_block() asks the variant
     if (a.softcap > 0) {
       const float factor = a.softcap * kLog2e;
 #pragma unroll
@@ -183,8 +183,8 @@ struct AttentionTileKernel {
     }
   }
 
-  /// Scores become weights 2^(s - top); what the sums so far must shrink by.
-  __device__ __forceinline__ void weigh(int key0, float (&s)[kKeyTiles][4], float (&shrinks)[2]) {
+  /// Scores become probabilities 2^(s - row_max); what the sums so far must shrink by.
+  __device__ __forceinline__ void softmax_block(int key0, float (&s)[kKeyTiles][4], float (&shrinks)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if constexpr (Hooks<V>::kEdits) {
@@ -209,16 +209,16 @@ struct AttentionTileKernel {
           }
       }
       if constexpr (!Hooks<V>::kSoftmax) {  // the sums need no base: every stream's is 0
-        top[i] = 0, shrinks[i] = 1;
+        row_max[i] = 0, shrinks[i] = 1;
         continue;
       }
-      float m = top[i];
+      float m = row_max[i];
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) m = fmaxf(m, fmaxf(s[n][2 * i], s[n][2 * i + 1]));
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
       m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-      const float base = softmax_base(m), shrink = ptx::exp2_fast(top[i] - base);
-      top[i] = m;
+      const float base = softmax_base(m), shrink = ptx::exp2_fast(row_max[i] - base);
+      row_max[i] = m;
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
@@ -227,7 +227,7 @@ struct AttentionTileKernel {
           s[n][2 * i + e] = ptx::exp2_fast(s[n][2 * i + e] - base);
           sum += s[n][2 * i + e];
         }
-      mass[i] = mass[i] * shrink + sum;
+      row_sum[i] = row_sum[i] * shrink + sum;
       shrinks[i] = shrink;
     }
   }
@@ -263,7 +263,7 @@ struct AttentionTileKernel {
         first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
       }
       if constexpr (Hooks<V>::kEdits) token[i] = t;
-      top[i] = kMinusInfinity, mass[i] = 0;
+      row_max[i] = kMinusInfinity, row_sum[i] = 0;
     }
 #pragma unroll
     for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
@@ -304,7 +304,7 @@ struct AttentionTileKernel {
       const Q* keys = stages + full * kStage;
       scores(keys, s);
       float by[2];
-      weigh(b * kKeys, s, by);
+      softmax_block(b * kKeys, s, by);
       shrink(by);
       add_values(keys + kKeys * kPitch, s);
       full = full + 1 == P.stages ? 0 : full + 1;
@@ -312,17 +312,17 @@ struct AttentionTileKernel {
     }
     ptx::copy_wait<0>();
     stream_sync<P>(stream);  // the stages are free for the next run
-    sum_mass();
+    reduce_row_sum();
   }
-  __device__ __forceinline__ void sum_mass() {
+  __device__ __forceinline__ void reduce_row_sum() {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      mass[i] += __shfl_xor_sync(0xffffffffu, mass[i], 1);
-      mass[i] += __shfl_xor_sync(0xffffffffu, mass[i], 2);
+      row_sum[i] += __shfl_xor_sync(0xffffffffu, row_sum[i], 1);
+      row_sum[i] += __shfl_xor_sync(0xffffffffu, row_sum[i], 2);
     }
   }
 
-  __device__ __forceinline__ void put(const AttentionOutputs<Q, Out>& outputs, int row, int column, float x, float y) const {
+  __device__ __forceinline__ void put(const AttentionEpilogue<Q, Out>& epilogue, int row, int column, float x, float y) const {
     const int group = a.group();
     const int64_t t = row / group;
     Out* to = static_cast<Out*>(a.out) + t * a.out_stride + (kv * group + row % group) * int64_t{P.dv} + column;
@@ -332,11 +332,11 @@ struct AttentionTileKernel {
     }
     if constexpr (P.wide) {
       float both[2] = {x, y};
-      if (column < P.dv) outputs.template leave<2>(to, both);
+      if (column < P.dv) epilogue.template store_as<2>(to, both);
     } else {
       float first[1] = {x}, second[1] = {y};
-      if (column < P.dv) outputs.template leave<1>(to, first);
-      if (column + 1 < P.dv) outputs.template leave<1>(to + 1, second);
+      if (column < P.dv) epilogue.template store_as<1>(to, first);
+      if (column + 1 < P.dv) epilogue.template store_as<1>(to + 1, second);
     }
   }
   __device__ __forceinline__ float finish(int row, float highest, float total, bool write_lse) const {
@@ -350,33 +350,33 @@ struct AttentionTileKernel {
   }
 
   __device__ __forceinline__ void write_direct(int ta, int tb) const {
-    const AttentionOutputs<Q, Out> outputs(a);
+    const AttentionEpilogue<Q, Out> epilogue(a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = my_row(i);
       if (!in_run(row, ta, tb)) continue;
-      const float factor = finish(row, top[i], mass[i], lane % 4 == 0);
+      const float factor = finish(row, row_max[i], row_sum[i], lane % 4 == 0);
 #pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) put(outputs, row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
+      for (int n = 0; n < kOutTiles; ++n) put(epilogue, row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
     }
   }
 
-  static constexpr int kPartial = P.partial();  // floats: sums by row, maxima, masses
+  static constexpr int kPartial = P.partial();  // floats: sums by row, maxima, row_sums
 
   /// Streams meet in shared memory, blocks of the cluster in distributed shared memory; both in fixed order.
   __device__ __forceinline__ void merge(int ta, int tb) const {
     constexpr int kRows = P.rows(), kPairs = kDimV / 2;
-    const AttentionOutputs<Q, Out> outputs(a);
+    const AttentionEpilogue<Q, Out> epilogue(a);
     __syncthreads();  // all stages are free
     float* const mine = partials + stream * kPartial;
-    float* const ends = partials + P.warps_n * kPartial;  // maxima and masses of this block; its sums take stream 0's place
+    float* const ends = partials + P.warps_n * kPartial;  // maxima and row_sums of this block; its sums take stream 0's position
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = warp_m * 16 + lane / 4 + 8 * i;
       if (!in_run(row0 + r, ta, tb)) continue;
 #pragma unroll
       for (int n = 0; n < kOutTiles; ++n) store<2>(mine + r * kDimV + n * 8 + lane % 4 * 2, {out[n][2 * i], out[n][2 * i + 1]});
-      if (lane % 4 == 0) mine[kRows * kDimV + r] = top[i], mine[kRows * kDimV + kRows + r] = mass[i];
+      if (lane % 4 == 0) mine[kRows * kDimV + r] = row_max[i], mine[kRows * kDimV + kRows + r] = row_sum[i];
     }
     __syncthreads();
     const int begin = max(ta * a.group() - row0, 0), count = min(tb * a.group(), row_end) - row0 - begin;
@@ -396,7 +396,7 @@ struct AttentionTileKernel {
       }
       if constexpr (P.split == 1) {
         const float factor = finish(row0 + r, highest, total, column == 0);
-        put(outputs, row0 + r, column, x * factor, y * factor);
+        put(epilogue, row0 + r, column, x * factor, y * factor);
       } else {
         store<2>(partials + r * kDimV + column, {x, y});
         if (column == 0) ends[r] = highest, ends[kRows + r] = total;
@@ -406,26 +406,26 @@ struct AttentionTileKernel {
       ptx::cluster_sync<P.split>();
       for (int i = rank * P.threads() + static_cast<int>(threadIdx.x); i < count * kPairs; i += P.split * P.threads()) {
         const int r = begin + i / kPairs, column = i % kPairs * 2;
-        float tops[P.split], masses[P.split];
+        float row_maxes[P.split], row_sums[P.split];
         uint64_t sums[P.split];
 #pragma unroll
         for (int c = 0; c < P.split; ++c) {
-          tops[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + r), c));
-          masses[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + kRows + r), c));
+          row_maxes[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + r), c));
+          row_sums[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + kRows + r), c));
           sums[c] = ptx::remote_load<P.split>(reinterpret_cast<const uint64_t*>(partials + r * kDimV + column), c);
         }
         float highest = kMinusInfinity, total = 0, x = 0, y = 0;
 #pragma unroll
-        for (int c = 0; c < P.split; ++c) highest = fmaxf(highest, tops[c]);
+        for (int c = 0; c < P.split; ++c) highest = fmaxf(highest, row_maxes[c]);
         const float base = softmax_base(highest);
 #pragma unroll
         for (int c = 0; c < P.split; ++c) {
-          const float w = ptx::exp2_fast(tops[c] - base);
-          total += masses[c] * w;
+          const float w = ptx::exp2_fast(row_maxes[c] - base);
+          total += row_sums[c] * w;
           x += __uint_as_float(static_cast<uint32_t>(sums[c])) * w, y += __uint_as_float(static_cast<uint32_t>(sums[c] >> 32)) * w;
         }
         const float factor = finish(row0 + r, highest, total, column == 0);
-        put(outputs, row0 + r, column, x * factor, y * factor);
+        put(epilogue, row0 + r, column, x * factor, y * factor);
       }
       ptx::cluster_sync<P.split>();  // nobody leaves, or writes its next partial, while others read
     }

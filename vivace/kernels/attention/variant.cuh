@@ -7,7 +7,7 @@
 
 namespace vivace::kernels {
 
-/// Where a score stands: query t at position pos, head h, which reads kv head kv; key at place j of a slot.
+/// Where a score stands: query t at position pos, head h, which reads kv head kv; key at position j of a slot.
 struct AttentionAt {
   int t, pos, slot, h, kv, j;
 };
@@ -18,7 +18,7 @@ struct Unchanged {};
 /// Base of variants: every hook as it is if a variant does not say otherwise. Hooks are static; a variant's
 /// own take the same arguments, with its struct Extra in place of AttentionExtra.
 struct AttentionVariant {
-  /// Whether weights are exp(logit) over their sum; otherwise a logit is itself the weight.
+  /// Whether probabilities are exp(logit) over their sum; otherwise a logit is itself the weight.
   static constexpr bool kSoftmax = true;
   /// Element d of a query or key head, before the product.
   __device__ static Unchanged query(const AttentionExtra&, float, const AttentionAt&, int) { return {}; }
@@ -76,7 +76,7 @@ __device__ __forceinline__ VariantRow variant_row(const AttentionArgs& a, int t,
 
 constexpr float kHidden = -__builtin_bit_cast(float, 0x7f800000u);
 
-/// Scores from products q . k. key(n, e): the place of s[n][e]; s[n][e + 2] is another row's. What one pass does is
+/// Scores from products q . k. key(n, e): the position of s[n][e]; s[n][e + 2] is another row's. What one pass does is
 /// decided once for all of them, so that a call pays for what it uses. A hook may be asked for keys that are not
 /// seen; what it says of those is dropped. The score of such a key is -inf, or 0 where there is no softmax.
 template <class V, int N, class Key>
@@ -106,7 +106,7 @@ __device__ __forceinline__ float variant_output(const AttentionArgs& a, int t, i
   return y;
 }
 
-/// Elements [d, d + N) of a query head, or of the key head at place j, as the variant wants them; in place.
+/// Elements [d, d + N) of a query head, or of the key head at position j, as the variant wants them; in place.
 template <class V, int N>
 __device__ __forceinline__ void variant_query(const AttentionArgs& a, int t, int h, int d, float (&x)[N]) {
   if constexpr (Hooks<V>::kQuery) {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(P.threads) resize_pad(const __grid_constant__ 
   const int block = static_cast<int>(blockIdx.x), t = a.tiles.quotient(block);
   if (t >= valid_rows(a.rows, a.T)) return;
   const int tile = a.tiles.remainder(block, t), down = a.tiles_x.quotient(tile), across = a.tiles_x.remainder(tile, down);
-  // The picture's line and pixel at which the tile begins; negative in the padding.
+  // The image's line and pixel at which the tile begins; negative in the padding.
   const int first_line = down * P.lines - a.y.before, first_pixel = across * P.pixels - a.x_axis.before;
   const uint8_t* const frame = a.x + t * a.x_stride;
   extern __shared__ __align__(16) int32_t resize_weights[];

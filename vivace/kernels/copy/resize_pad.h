@@ -10,7 +10,7 @@ namespace vivace::kernels {
 /// and rows. linear: the two neighbours of a point, however far apart outputs are; f32.
 enum class ResizeFilter : int32_t { triangle, linear };
 
-/// One axis of a frame and of the picture in it.
+/// One axis of a frame and of the image in it.
 struct ResizeAxis {
   int32_t from, to;  // pixels of the frame, pixels that they become
   int32_t before;    // pixels of padding before them

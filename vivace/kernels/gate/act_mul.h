@@ -10,8 +10,8 @@ struct ActMulArgs {
   const void* up;          // [T, H] dtype, or null: the activation alone
   const float* inv_scale;  // [H] or null
   void* out;               // [T, H] out_dtype
-  const float* out_scale;  // [1] static quantisation scale, or null
-  float* row_scale;        // [T] dynamic quantisation scale, written; or null
+  const float* out_scale;  // [1] static quantization scale, or null
+  float* row_scale;        // [T] dynamic quantization scale, written; or null
   const int32_t* rows;     // [1] device-side T, or null
   int64_t gate_stride, up_stride, out_stride;  // elements a row
   int32_t T, H;

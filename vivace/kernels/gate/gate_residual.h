@@ -12,7 +12,7 @@ struct GateResidualArgs {
   const void* bias;        // [H] dtype or null
   const void* table;       // [P, H] dtype or null: row t % P
   const void* gate;        // [R, H] dtype or null
-  const int32_t* ada_row;  // [T] row of gate, or null: row min(t, R-1)
+  const int32_t* ada_row;  // [T] row of gate, outside [0, R): NaN; or null: row min(t, R-1)
   const float* dt;         // [1] or null
   void* out;               // [T, H] dtype
   const int32_t* rows;     // [1] device-side T, or null

@@ -1,4 +1,4 @@
-// Sixteen bytes of K a lane, as operands of the matrix units. Shared by the gemm tactics, whose sums agree
+// Sixteen bytes of K a lane, as operands of the tensor cores. Shared by the gemm tactics, whose sums agree
 // bit for bit where they feed the same words in the same order.
 #pragma once
 #include "vivace/kernels/ptx/cp_async.cuh"
@@ -6,7 +6,7 @@
 
 namespace vivace::kernels {
 
-/// Four lanes hold one row's 4 * kElems consecutive elements, 16 bytes each. The matrix units see them
+/// Four lanes hold one row's 4 * kElems consecutive elements, 16 bytes each. The tensor cores see them
 /// permuted: product j takes words 2 j and 2 j + 1 of every lane, on both sides alike.
 template <class T>
 struct Fragment {  // bf16 and f16: the words as they are
@@ -18,7 +18,7 @@ struct Fragment {  // bf16 and f16: the words as they are
   __device__ __forceinline__ uint32_t high(int j) const { return w[2 * j + 1]; }
 };
 template <>
-struct Fragment<float> {  // the matrix units cut them to tf32
+struct Fragment<float> {  // the tensor cores cut them to tf32
   using Mma = float;
   static constexpr int kElems = 4, kProducts = 2;
   uint32_t w[4];
@@ -32,10 +32,10 @@ struct Fragment<e4m3> {  // multiplied as f16, which holds every e4m3 and every 
   static constexpr int kElems = 16, kProducts = 4;
   uint32_t w[8];
   __device__ __forceinline__ explicit Fragment(uint4 v) {
-    ptx::widen_e4m3(v.x, w[0], w[1]);
-    ptx::widen_e4m3(v.y, w[2], w[3]);
-    ptx::widen_e4m3(v.z, w[4], w[5]);
-    ptx::widen_e4m3(v.w, w[6], w[7]);
+    ptx::upcast_e4m3(v.x, w[0], w[1]);
+    ptx::upcast_e4m3(v.y, w[2], w[3]);
+    ptx::upcast_e4m3(v.z, w[4], w[5]);
+    ptx::upcast_e4m3(v.w, w[6], w[7]);
   }
   __device__ __forceinline__ uint32_t low(int j) const { return w[2 * j]; }
   __device__ __forceinline__ uint32_t high(int j) const { return w[2 * j + 1]; }

@@ -1,5 +1,5 @@
-// norm_gemm on Hopper, for one or two tokens (ops/norm_gemm.h): gemm_wgmma whose x is no operand of the copy engine. Warps of
-// their own read the rows, normalise and round them as `norm` would have written them, and put them where the tensor unit
+// norm_gemm on Hopper, for one or two tokens (ops/norm_gemm.h): gemm_wgmma whose x is no operand of TMA. Warps of
+// their own read the rows, normalise and round them as `norm` would have written them, and put them where the tensor core
 // reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less. Whatever can stands
 // before the dependency wait, and nothing that waits for a loaded value before the rows' loads: each block's first product waits for these.
 #pragma once
@@ -12,7 +12,7 @@ namespace vivace::kernels {
 
 /// Rows of x -> the panel: norm.cuh's arithmetic in its order, bit for bit.
 template <class T, class X, class W, GemmWgmma P, NormPanel N>
-struct PanelMaker {
+struct PanelProducer {
   static constexpr int kEach = N.each(), kGroups = kEach * N.items, kWarps = N.threads / 32;
   static constexpr int kTurns = (P.panel_rows + N.teams() - 1) / N.teams();  // rows of a team
   static constexpr bool kAdaptive = N.adaptive;
@@ -20,15 +20,15 @@ struct PanelMaker {
   using Group = float[kNormGroup];
 
   const NormArgs& a;
-  const WgmmaPlace<T, P>& place;
+  const WgmmaTileCoord<T, P>& coord;
   unsigned char* panel;
   int lane, team, member;
   float per_count, plus;
   int spots[kGroups];  // of this lane's groups of its first row, found before the wait
   Vec<W, kNormGroup> weight[kEarly ? kGroups : 1];
 
-  __device__ __forceinline__ PanelMaker(const NormArgs& args, const WgmmaPlace<T, P>& place_, unsigned char* to)
-      : a(args), place(place_), panel(to), lane(threadIdx.x % 32), team((threadIdx.x / 32 - P.rows / 16 - 1) / N.team), member((threadIdx.x / 32 - P.rows / 16 - 1) % N.team) {
+  __device__ __forceinline__ PanelProducer(const NormArgs& args, const WgmmaTileCoord<T, P>& coord_, unsigned char* to)
+      : a(args), coord(coord_), panel(to), lane(threadIdx.x % 32), team((threadIdx.x / 32 - P.rows / 16 - 1) / N.team), member((threadIdx.x / 32 - P.rows / 16 - 1) % N.team) {
     per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight != nullptr && a.weight_plus_one ? 1.0f : 0.0f;
     if constexpr (kEarly) {
 #pragma unroll
@@ -73,9 +73,9 @@ struct PanelMaker {
   }
   /// Where in the panel column `col`, the first of a group, of token t lies, in bytes; negative where another block has it.
   __device__ __forceinline__ int spot(int t, int col) const {
-    const int step = col / place.kStep - place.first_step, byte = col % place.kStep * static_cast<int>(sizeof(T));
-    const int line = step * P.panel_rows + t;  // the tensor unit's swizzle follows the address
-    return step < 0 || step >= place.steps ? -1 : line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16;
+    const int step = col / coord.kStep - coord.first_step, byte = col % coord.kStep * static_cast<int>(sizeof(T));
+    const int line = step * P.panel_rows + t;  // the tensor core's swizzle follows the address
+    return step < 0 || step >= coord.steps ? -1 : line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16;
   }
   __device__ __forceinline__ void put(int at, const Group& y) const { store<kNormGroup>(reinterpret_cast<T*>(panel + at), y); }
   template <class V, class F>
@@ -143,7 +143,7 @@ struct PanelMaker {
       }
       // W's columns beyond K are zeros: what they meet must be finite.
       if (member == 0) {
-        const int end = (a.H + place.kStep - 1) / place.kStep * place.kStep, col = a.H + lane * kNormGroup, at = col < end ? spot(t, col) : -1;
+        const int end = (a.H + coord.kStep - 1) / coord.kStep * coord.kStep, col = a.H + lane * kNormGroup, at = col < end ? spot(t, col) : -1;
         if (at >= 0) put(at, Group{});
       }
     }
@@ -155,14 +155,14 @@ template <class T, class X, class W, class Out, GemmWgmma P, NormPanel N>
 __global__ void __launch_bounds__(P.threads() + 32 * N.warps, 1) norm_gemm(const __grid_constant__ NormGemmArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __shared__ float scratch[2 * N.teams() * (N.threads / 32)];
-  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaPlace<T, P>& place, uint32_t full) {
-    PanelMaker<T, X, W, P, N> maker(args.norm, place, gemm_wgmma_smem);
+  wgmma_block<T, Out, P, N.warps>(args, [&](const WgmmaTileCoord<T, P>& coord, uint32_t full) {
+    PanelProducer<T, X, W, P, N> maker(args.norm, coord, gemm_wgmma_smem);
     ptx::touch_parameters(args.norm);
     ptx::dependency_wait();
     maker.run(scratch);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor core
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_made<P>(full));
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(wgmma_panel_full<P>(full));
   });
 #endif
 }

@@ -1,8 +1,8 @@
-// A panel of x in shared memory, in the form that products with widened weights read: planes of bf16 or f16
+// A panel of x in shared memory, in the form that products with dequantized weights read: planes of bf16 or f16
 // whose sum is x, or int8 codes with their scales. Made by all threads of a block, once a panel.
 #pragma once
-#include "vivace/kernels/gemm/codes.h"
-#include "vivace/kernels/gemm/widen.cuh"
+#include "vivace/kernels/gemm/weight_only.h"
+#include "vivace/kernels/gemm/upcast.cuh"
 #include "vivace/kernels/ptx/cp_async.cuh"
 #include "vivace/kernels/ptx/mma_int.cuh"
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ void x_operands(const uint8_t* lane_x, uint32_t (&b)[
   }
 }
 
-template <class X, class Mma, DType W, GemmAct kAct, GemmCodes P>
+template <class X, class Mma, DType W, GemmAct kAct, GemmWeightOnly P>
 struct XPanel {
   static constexpr bool kInt = kAct == GemmAct::q8, kMin = P.has_min(W);
   static constexpr int kPlanes = kInt ? 1 : P.planes(kTypeOf<X>, kTypeOf<Mma>);

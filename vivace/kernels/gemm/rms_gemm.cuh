@@ -6,19 +6,19 @@
 
 namespace vivace::kernels {
 
-/// Grid: as gemm_wgmma's, with more threads a block. P.finish has kFinishTokenNorms; one tile of tokens.
+/// Grid: as gemm_wgmma's, with more threads a block. P.epilogue has kEpilogueTokenNorms; one tile of tokens.
 template <class T, class Out, GemmWgmma P>
 __global__ void __launch_bounds__(P.threads() + kTokenNormThreads, 1) rms_gemm(const __grid_constant__ RmsGemmArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wgmma_block<T, Out, P, 0>(args, [](const WgmmaPlace<T, P>&, uint32_t) {});
+  wgmma_block<T, Out, P, 0>(args, [](const WgmmaTileCoord<T, P>&, uint32_t) {});
 #endif
 }
 
-/// Grid: as gemm_wgmma's. P.finish has kFinishNext.
+/// Grid: as gemm_wgmma's. P.epilogue has kEpilogueNext.
 template <class T, class Out, GemmWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) gemm_rms_rows(const __grid_constant__ GemmRmsRowsArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wgmma_block<T, Out, P, 0>(args, [](const WgmmaPlace<T, P>&, uint32_t) {});
+  wgmma_block<T, Out, P, 0>(args, [](const WgmmaTileCoord<T, P>&, uint32_t) {});
 #endif
 }
 

@@ -1,4 +1,4 @@
-// gemm of any element types in f32 arithmetic, without matrix units: f32 operands and mixed pairs.
+// gemm of any element types in f32 arithmetic, without tensor cores: f32 operands and mixed pairs.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/ptx/pdl.cuh"

@@ -1,5 +1,5 @@
-// gemm of few tokens: W streams from memory through a lane's own ring of shared memory into the matrix
-// units, 64 or 128 bytes of each row at a time. Limit: memory bandwidth, N * K * sizeof(W) bytes.
+// gemm of few tokens: W streams from memory through a lane's own ring of shared memory into the tensor cores,
+// 64 or 128 bytes of each row at a time. Limit: memory bandwidth, N * K * sizeof(W) bytes.
 //
 // W is the 16-row operand, x the 8-column one. A lane's 16-byte pieces of W go to a place that it alone
 // reads back, so W needs no barrier; x does the same, or is shared by the warps along N where many tokens

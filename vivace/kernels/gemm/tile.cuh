@@ -1,5 +1,5 @@
 // gemm of many tokens on every chip: tiles of x and W through a ring of shared memory into mma.sync.
-// Limit: 2 T N K flop on the matrix units.
+// Limit: 2 T N K flop on the tensor cores.
 //
 // A row of a tile is 128 bytes of K, eight words of 16 bytes; word i of row r lies at i ^ (r % 8), so that
 // neither the copies nor ldmatrix meet in a bank. The sum runs over K in order, whatever the tile.
@@ -20,10 +20,10 @@ __device__ __forceinline__ void multiply32(float (&d)[4], const uint32_t (&a)[4]
   } else {
     uint32_t low[4], high[4], l, h;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) ptx::widen_e4m3(a[i], low[i], high[i]);
-    ptx::widen_e4m3(b0, l, h);
+    for (int i = 0; i < 4; ++i) ptx::upcast_e4m3(a[i], low[i], high[i]);
+    ptx::upcast_e4m3(b0, l, h);
     ptx::mma16816<f16>(d, low[0], low[1], high[0], high[1], l, h);
-    ptx::widen_e4m3(b1, l, h);
+    ptx::upcast_e4m3(b1, l, h);
     ptx::mma16816<f16>(d, low[2], low[3], high[2], high[3], l, h);
   }
 }

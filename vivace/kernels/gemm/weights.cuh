@@ -1,8 +1,8 @@
 // Rows of W in shared memory, as they lay in global memory -> operands: a trait a storage format. One warp
 // holds 16 rows; lane i has rows i / 4 and i / 4 + 8 and, of each 32 elements, 4c .. 4c + 3 and
-// 16 + 4c .. 16 + 4c + 3 (c = i % 4), which is what the matrix units want of x and W alike.
+// 16 + 4c .. 16 + 4c + 3 (c = i % 4), which is what the tensor cores want of x and W alike.
 #pragma once
-#include "vivace/kernels/gemm/widen.cuh"
+#include "vivace/kernels/gemm/upcast.cuh"
 #include "vivace/kernels/ptx/pack.cuh"
 #include "vivace/kernels/quantize/blocks.cuh"
 
@@ -139,11 +139,11 @@ struct WeightRow : BlockRow<kFormat, kAligned> {
     uint32_t low, high;
     Base::codes(j, c, low, high);
     if constexpr (kFormat == DType::q8_0) {
-      widen_signed<Mma>(low, out[0][0], out[0][1]);
-      widen_signed<Mma>(high, out[0][2], out[0][3]);
+      upcast_signed<Mma>(low, out[0][0], out[0][1]);
+      upcast_signed<Mma>(high, out[0][2], out[0][3]);
     } else {
-      widen_codes<Mma, Base::kZero>(low, out[0][0], out[0][1]);
-      widen_codes<Mma, Base::kZero>(high, out[0][2], out[0][3]);
+      upcast_values<Mma, Base::kZero>(low, out[0][0], out[0][1]);
+      upcast_values<Mma, Base::kZero>(high, out[0][2], out[0][3]);
     }
   }
 };
@@ -156,8 +156,8 @@ struct WeightRow<DType::e4m3, Mma, kAligned> {
   __device__ __forceinline__ explicit WeightRow(const uint8_t* row) : p(row) {}
   __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
     const uint8_t* q = p + j * 32 + 4 * c;
-    widen_e4m3_as<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
-    widen_e4m3_as<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
+    upcast_e4m3_as<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
+    upcast_e4m3_as<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
   }
 };
 template <class Mma, bool kAligned>
@@ -167,8 +167,8 @@ struct WeightRow<DType::i8, Mma, kAligned> {
   __device__ __forceinline__ explicit WeightRow(const uint8_t* row) : p(row) {}
   __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
     const uint8_t* q = p + j * 32 + 4 * c;
-    widen_signed<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
-    widen_signed<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
+    upcast_signed<Mma>(word_at<kAligned ? 4 : 1>(q), out[0][0], out[0][1]);
+    upcast_signed<Mma>(word_at<kAligned ? 4 : 1>(q + 16), out[0][2], out[0][3]);
   }
 };
 
@@ -188,7 +188,7 @@ struct WeightRow<DType::i4, Mma, kAligned> : HalfByteRow<Mma> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint32_t two = this->spread(four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c));
-      widen_codes<Mma, 8>(((two & 0x000f000fu) | (two >> 4 & 0x0f000f00u)) ^ 0x08080808u, out[0][2 * half], out[0][2 * half + 1]);
+      upcast_values<Mma, 8>(((two & 0x000f000fu) | (two >> 4 & 0x0f000f00u)) ^ 0x08080808u, out[0][2 * half], out[0][2 * half + 1]);
     }
   }
 };
@@ -229,7 +229,7 @@ __device__ __forceinline__ void scaled_pairs(uint32_t q, uint32_t scale, uint32_
 /// An e4m3 as scaled_pairs() takes it.
 __device__ __forceinline__ uint32_t pair_scale(uint32_t e4m3_bits) {
   uint32_t half, none;
-  ptx::widen_e4m3(e4m3_bits, half, none);
+  ptx::upcast_e4m3(e4m3_bits, half, none);
   const float s = to_float(f16{static_cast<uint16_t>(half)}) * 0x1p119f;
   return ptx::pack<bf16>(s, s);
 }

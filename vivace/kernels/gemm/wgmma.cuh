@@ -1,15 +1,15 @@
-// gemm on Hopper: copy engine, warpgroup products, blocks that stay. Limit: memory bandwidth for few
-// tokens (N * K * sizeof(W) bytes), 2 T N K flop for many.
+// gemm on Hopper: TMA, wgmma, warp-specialized, persistent. Limit: memory bandwidth for few tokens
+// (N * K * sizeof(W) bytes), 2 T N K flop for many.
 //
-// W is the 64-row operand and the tokens are the columns, so one kernel serves tiles of 8 to 256 tokens and
-// a token's sum is the same in all of them. One warp asks the copy engine for tiles, the others multiply. A
-// stage holds 128 bytes of K of the tile's rows and tokens. e4m3 products keep fewer bits of a sum inside
-// the tensor unit than f32 has, so with P.promote every stage's sum leaves it and is added in f32.
+// Swap-AB: W is the 64-row operand and tokens are the columns, so one kernel serves tiles of 8 to 256 tokens and
+// a token's sum is the same in all of them. One producer warp loads tiles by TMA, consumer warpgroups multiply. A
+// pipeline stage holds 128 bytes of K of the tile's rows and tokens. e4m3 MMA keeps fewer bits of a sum inside
+// the tensor core than f32 has, so with P.promote every stage's sum leaves it and is added in f32.
 #pragma once
-#include "vivace/kernels/gemm/wgmma_finish.cuh"
+#include "vivace/kernels/gemm/wgmma_epilogue.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
 #include "vivace/kernels/gemm/wgmma_merge.cuh"
-#include "vivace/kernels/gemm/wgmma_post.cuh"
+#include "vivace/kernels/gemm/wgmma_store.cuh"
 #include "vivace/kernels/ptx/wgmma.cuh"
 
 namespace vivace::kernels {
@@ -18,22 +18,22 @@ extern __shared__ __align__(1024) unsigned char gemm_wgmma_smem[];
 
 /// The barrier at which the warps that make x's panel arrive.
 template <GemmWgmma P>
-__device__ __forceinline__ uint32_t wgmma_made(uint32_t full) { return full + 16 * P.stages + 8; }
+__device__ __forceinline__ uint32_t wgmma_panel_full(uint32_t full) { return full + 16 * P.stages + 8; }
 
-/// A multiplying warpgroup's part of one tile: acc (as Wgmma says) = its 64 rows x the tokens.
+/// A consumer warpgroup's part of one tile: acc (as Wgmma says) = its 64 rows x the tokens.
 template <class T, GemmWgmma P>
-struct WgmmaRing {
-  static constexpr int kPeers = P.share_x + P.share_w - 1;  // blocks that this one's stages come from, itself among them
+struct WgmmaPipeline {
+  static constexpr int kPeers = P.multicast_x + P.multicast_w - 1;  // blocks that this one's stages come from, itself among them
   uint32_t base, full, empty;
-  uint32_t w_place, x_place;  // of the ring's first stage, as the tensor unit counts
+  uint32_t w_address, x_address;  // of the ring's first stage, as the tensor core counts
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
   int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
   int last = -1;                       // the slot whose products may still be on their way
 
-  __device__ __forceinline__ WgmmaRing(const WgmmaPlace<T, P>& place, uint32_t base_, uint32_t full_, uint32_t empty_)
+  __device__ __forceinline__ WgmmaPipeline(const WgmmaTileCoord<T, P>& coord, uint32_t base_, uint32_t full_, uint32_t empty_)
       : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
-    w_place = ptx::wgmma_place(base + group * 64 * 128), x_place = ptx::wgmma_place(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
-    to = place.peer(lane);
+    w_address = ptx::wgmma_address(base + group * 64 * 128), x_address = ptx::wgmma_address(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
+    to = coord.peer(lane);
   }
   __device__ __forceinline__ void release(int free) const {
     if (lane < kPeers) {
@@ -46,7 +46,7 @@ struct WgmmaRing {
     if constexpr (P.panel > 0) ++step;
   }
   __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
-    const uint32_t w = w_place + slot * (P.stage_bytes() / 16), x = x_place + (P.panel > 0 ? step * (P.panel_rows * 8) : slot * (P.stage_bytes() / 16));
+    const uint32_t w = w_address + slot * (P.stage_bytes() / 16), x = x_address + (P.panel > 0 ? step * (P.panel_rows * 8) : slot * (P.stage_bytes() / 16));
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w, k * 32), ptx::wgmma_tile(x, k * 32), add || k > 0);
@@ -57,21 +57,21 @@ struct WgmmaRing {
     return base + slot * P.stage_bytes();
   }
   /// All of a tile's K that this block has.
-  __device__ __forceinline__ void multiply_tile(const WgmmaPlace<T, P>& place, float (&acc)[P.tokens / 2]) {
-    static_assert(P.inside == 1 || (P.inside == 2 && P.split % 2 == 0));
-    if constexpr (P.panel > 0) step = 0, ptx::mbarrier_wait<false>(wgmma_made<P>(full), 0);
+  __device__ __forceinline__ void multiply_tile(const WgmmaTileCoord<T, P>& coord, float (&acc)[P.tokens / 2]) {
+    static_assert(P.splits_per_block == 1 || (P.splits_per_block == 2 && P.split % 2 == 0));
+    if constexpr (P.panel > 0) step = 0, ptx::mbarrier_wait<false>(wgmma_panel_full<P>(full), 0);
     clear(acc);
-    if constexpr (P.inside == 1) {
-      multiply(place.steps, acc);
+    if constexpr (P.splits_per_block == 1) {
+      multiply(coord.steps, acc);
       return finish(acc);
     }
-    const int first = place.cut(place.part * P.inside + 1) - place.first_step;
+    const int first = coord.cut(coord.part * P.splits_per_block + 1) - coord.first_step;
     float more[P.tokens / 2];
     constexpr bool kBehind = !P.promote && P.tokens <= 64;  // the second part's products follow the first's, which may still be on their way
     if constexpr (kBehind) clear(more);
     multiply(first, acc);
     if constexpr (!kBehind) finish(acc), clear(more);
-    multiply(place.steps - first, more);
+    multiply(coord.steps - first, more);
     finish(more);
     if constexpr (kBehind) finish(acc);
 #pragma unroll
@@ -81,7 +81,7 @@ struct WgmmaRing {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) {
       acc[j] = 0.0f;
-      if constexpr (P.inside > 1 && !P.promote && P.tokens <= 64) asm volatile("" : "+f"(acc[j]));  // while no product is on its way
+      if constexpr (P.splits_per_block > 1 && !P.promote && P.tokens <= 64) asm volatile("" : "+f"(acc[j]));  // while no product is on its way
     }
   }
   /// Waits for what multiply() has left on its way.
@@ -91,9 +91,9 @@ struct WgmmaRing {
     if (last >= 0) release(last);
     last = -1;
   }
-  /// Adds products of the next `steps` stages; the last one's may be on their way still, where sums stay in the tensor unit.
+  /// Adds products of the next `steps` stages; the last one's may be on their way still, where sums stay in the tensor core.
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
-    constexpr bool kRoom = P.tokens <= (P.split == 1 && (P.rows == 128 || (P.rows == 64 && P.finish != kFinishAny)) ? 128 : 64);  // registers for a third set of sums
+    constexpr bool kRoom = P.tokens <= (P.split == 1 && (P.rows == 128 || (P.rows == 64 && P.epilogue != kEpilogueAny)) ? 128 : 64);  // registers for a third set of sums
     if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
       int even_slot = slot, odd_slot = slot;
@@ -151,27 +151,27 @@ struct WgmmaRing {
   }
 };
 
-/// What a multiplying warpgroup does with whole sums, and where it does it: by any way that serves P.finish.
-/// args: what has the parts of the way out that P asks for beside `a`.
+/// What a consumer warpgroup does with whole sums, and where it does it: by any way that serves P.epilogue.
+/// args: what has the parts of the epilogue that P asks for beside `a`.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaPlace<T, P> place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  constexpr bool kParts = P.parts() > 1, kShared = P.share_x * P.share_w > 1, kFast = P.finish != kFinishAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kFinishGated), kNext = P.has(kFinishNext);
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaTileCoord<T, P> coord, WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  constexpr bool kParts = P.parts() > 1, kShared = P.multicast_x * P.multicast_w > 1, kFast = P.epilogue != kEpilogueAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext);
   using Merge = WgmmaMerge<P>;
   constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
-  constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that the copy engine sends parts from
-  static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.turn_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
+  constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that TMA sends parts from
+  static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.transpose_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
   static_assert(!kNext || (kDirect && sizeof(Out) == 2 && !kGated && kRmsColumns == 8), "a piece has eight columns");
-  static_assert(!kGated || (!P.has(kFinishGate) && !P.has(kFinishResidual) && (!kParts || Merge::kUnits % 2 == 0)));
+  static_assert(!kGated || (!P.has(kEpilogueGate) && !P.has(kEpilogueResidual) && (!kParts || Merge::kUnits % 2 == 0)));
   const int tid = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x) / P.cluster();
   int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0;
-  place.tile(i, &t0, &n0);
+  coord.tile(i, &t0, &n0);
   asm volatile("" : "+r"(t0), "+r"(n0));  // divisions are done before the wait
   const auto rows_of_warp = [&] { return n0 + ring.group * 64 + tid / 32 % 4 * 16; };
   const auto item = [&](int p, int* t, int* n) {  // a piece's first token and row
     if constexpr (kParts) {
       const int at = (tid + p * 2 * P.rows) / 32;
-      *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 8;
+      *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + coord.part * P.slice() + at / Merge::kPieces * 8;
       return Merge::kItems % (2 * P.rows) == 0 || at < Merge::kItems / 32;
     } else {
       *t = t0, *n = rows_of_warp() + 8 * p;
@@ -182,7 +182,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   constexpr int kWarps = P.rows / 16, kBoth = kGated && kParts ? (Merge::kItems / 64 + kWarps - 1) / kWarps : 1;  // gates and their ups, of a lane
   const auto both_at = [&](int g, int* t, int* n, int* unit) {  // its first token and row of W; its piece of its unit of gates
     const int at = tid / 32 + g * kWarps;
-    *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + place.part * P.slice() + at / Merge::kPieces * 16, *unit = at / Merge::kPieces * 2 * Merge::kPieces + at % Merge::kPieces;
+    *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + coord.part * P.slice() + at / Merge::kPieces * 16, *unit = at / Merge::kPieces * 2 * Merge::kPieces + at % Merge::kPieces;
     return Merge::kItems / 64 % kWarps == 0 || at < Merge::kItems / 64;
   };
   WgmmaGatedPiece<Out, P, kPairs> both[kBoth];
@@ -207,16 +207,16 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
   const int M = counted ? valid_rows(a.rows, a.T) : a.T;
   const GemmEpilogue<Out> epilogue(a);  // of what decides at run time
   const bool vector = epilogue.template wide<4>();
-  WgmmaFinish<Out, P> out(a);
+  WgmmaEpilogue<Out, P> out(a);
   int before = 1;  // parity of the tile before
-  bool normed = !P.has(kFinishTokenNorms);
-  bool next = counted && !place.narrow(M, stride, &i);
+  bool normed = !P.has(kEpilogueTokenNorms);
+  bool next = counted && !coord.narrow(M, stride, &i);
   if (next) {
-    for (int k = place.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
+    for (int k = coord.ahead(); k > 0; --k, ring.advance()) ring.wait(), ring.release(ring.slot);
     if constexpr (kParts && kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();
   }
-  for (; i < place.tiles(); i += stride, next = true) {
-    if (next) place.tile(i, &t0, &n0), aim();
+  for (; i < coord.tiles(); i += stride, next = true) {
+    if (next) coord.tile(i, &t0, &n0), aim();
     const int rows0 = n0 + ring.group * 64;  // of this warpgroup
     if constexpr (kFast && !kDirect) out.load_rows(rows0);
     if constexpr (kGated) {
@@ -235,9 +235,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       }
     }
     float acc[P.tokens / 2];
-    ring.multiply_tile(place, acc);
+    ring.multiply_tile(coord, acc);
     if constexpr (kFast) out.ready();
-    if constexpr (P.has(kFinishTokenNorms)) {
+    if constexpr (P.has(kEpilogueTokenNorms)) {
       if (!normed) await_token_norms<P>();
       normed = true;
     }
@@ -245,9 +245,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       if constexpr (kStaged > 0) {
         if constexpr (!P.apart()) ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
         float* const places = reinterpret_cast<float*>(sums);
-        Merge::send_staged(places, merged, P.apart() ? places + P.rows * P.tokens : reinterpret_cast<float*>(gemm_wgmma_smem), place, acc);
+        Merge::send_staged(places, merged, P.apart() ? places + P.rows * P.tokens : reinterpret_cast<float*>(gemm_wgmma_smem), coord, acc);
       } else {
-        Merge::send(ptx::shared_address(sums), merged, place, acc);
+        Merge::send(ptx::shared_address(sums), merged, coord, acc);
       }
       // While the parts are on their way.
       if constexpr (kDirect && !kGated) {
@@ -259,7 +259,7 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       }
       const float* const parts = reinterpret_cast<const float*>(sums);
       if constexpr (kDirect) {
-        ptx::mbarrier_wait<kStaged == 0>(merged, 0);  // what the copy engine brings is seen without emptying L1
+        ptx::mbarrier_wait<kStaged == 0>(merged, 0);  // what TMA brings is seen without emptying L1
         if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
       }
       if constexpr (kGated) {
@@ -302,10 +302,10 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem + kStaged);
         Merge::add(parts, turn);
         ptx::named_barrier<2 * P.rows>(1);
-        finish_turned<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.turn_stride(), tid, t0, n0 + place.part * P.slice(), M, vector);
+        epilogue_transposed<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.transpose_stride(), tid, t0, n0 + coord.part * P.slice(), M, vector);
       }
     } else if constexpr (!kFast) {
-      wgmma_finish<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.turn_bytes()), acc, t0, rows0, M, vector);
+      wgmma_epilogue<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.transpose_bytes()), acc, t0, rows0, M, vector);
     } else if constexpr (kGated) {
       both[0].finish(out, t0, rows_of_warp(), M, [&](int h, int i, int e) { return acc[4 * i + 2 * h + e]; });
     } else if constexpr (kDirect) {
@@ -324,16 +324,16 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         if constexpr (kNext) then[0].leave(args.next, then + p, {n < a.N ? M - t : 0}, word);
       }
     } else if constexpr (P.staged > 0) {
-      WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);
+      WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).leave(out, ring, acc, t0, rows0, M, before);
       before ^= 1;
     } else {
       uint32_t residual = 0;
-      if constexpr (P.has(kFinishResidual)) {
+      if constexpr (P.has(kEpilogueResidual)) {
         for (int g = 0; g < ring.group; ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
         residual = ring.wait();
       }
-      out.run(sums + ring.group * 2 * P.turn_bytes(), residual, acc, out.first(t0, rows0), t0, rows0, M);
-      if constexpr (P.has(kFinishResidual)) {
+      out.run(sums + ring.group * 2 * P.transpose_bytes(), residual, acc, out.first(t0, rows0), t0, rows0, M);
+      if constexpr (P.has(kEpilogueResidual)) {
         __syncwarp();
         ring.release(ring.slot), ring.advance();
         for (int g = ring.group + 1; g < P.groups(); ++g, ring.advance()) ring.wait(), ring.release(ring.slot);
@@ -343,16 +343,16 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
 }
 
 template <class T, class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaPlace<T, P>& place, WgmmaRing<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  wgmma_consume<T, Out, P>(a, a, place, ring, sums, merged);
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaTileCoord<T, P>& coord, WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  wgmma_consume<T, Out, P>(a, a, coord, ring, sums, merged);
 }
 
-/// A block's work. kMakers: warps behind the loading one that call make(place, full) and arrive at wgmma_made() once each.
-template <class T, class Out, GemmWgmma P, int kMakers, class Args, class Make>
+/// A block's work. kPanelWarps: warps behind the loading one that call make(place, full) and arrive at wgmma_panel_full() once each.
+template <class T, class Out, GemmWgmma P, int kPanelWarps, class Args, class Make>
 __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   constexpr int C = P.cluster();
-  constexpr bool kShared = P.share_x * P.share_w > 1, kStaged = P.parts() > 1 && P.tokens >= 32;
-  static_assert((kMakers > 0) == (P.panel > 0) && (kMakers == 0 || (!kShared && P.aligned && !P.wide())));
+  constexpr bool kShared = P.multicast_x * P.multicast_w > 1, kStaged = P.parts() > 1 && P.tokens >= 32;
+  static_assert((kPanelWarps > 0) == (P.panel > 0) && (kPanelWarps == 0 || (!kShared && P.aligned && !P.wide())));
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = ptx::warp_of_block();
   const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes() + P.staged_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
@@ -364,13 +364,13 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     }
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaRing<T, P>::kPeers);  // the multiplying warps of every block that is sent to
+      ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaPipeline<T, P>::kPeers);  // the consumer warps of every block that is sent to
     }
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
-    if constexpr (kMakers > 0) ptx::mbarrier_init(wgmma_made<P>(full), kMakers);
+    if constexpr (kPanelWarps > 0) ptx::mbarrier_init(wgmma_panel_full<P>(full), kPanelWarps);
     if constexpr (P.staged > 0) {
       ptx::tma_prefetch(args.out_map);
-      WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).init();
+      WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).init();
     }
     ptx::mbarrier_fence();
     if constexpr (P.parts() > 1) ptx::mbarrier_expect(merged, WgmmaMerge<P>::kComing);
@@ -380,42 +380,42 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   if constexpr (kShared) ptx::cluster_wait<C>();  // before blocks write to each other
   ptx::launch_dependents();
 
-  const WgmmaPlace<T, P> place(a);
+  const WgmmaTileCoord<T, P> coord(a);
   if (warp >= P.rows / 16) {
     if constexpr (P.wide()) ptx::registers_down<P.groups() == 3 ? 56 : 40>();
     if (warp == P.rows / 16) {
       if constexpr (P.aligned) {
-        if (ptx::elect_lane()) wgmma_load<T, Out, P>(args, place, base, full, empty);
+        if (ptx::elect_lane()) wgmma_load<T, Out, P>(args, coord, base, full, empty);
         __syncwarp();
       } else {
-        wgmma_fill<T, P>(a, place, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
+        wgmma_fill<T, P>(a, coord, reinterpret_cast<uint4*>(gemm_wgmma_smem), full, empty);
       }
-    } else if constexpr (P.has(kFinishTokenNorms)) {
+    } else if constexpr (P.has(kEpilogueTokenNorms)) {
       ptx::touch_parameters(args.squares);
       ptx::dependency_wait();
       make_token_norms<P>(args.squares, a, tid - P.threads());
       token_norms_made<P>();
-    } else if constexpr (kMakers > 0) {
-      make(place, full);
+    } else if constexpr (kPanelWarps > 0) {
+      make(coord, full);
     } else if constexpr (P.staged > 0) {
-      if (warp == P.rows / 16 + 1) WgmmaPost<T, Out, P>(gemm_wgmma_smem, merged).run(args, place, empty);
+      if (warp == P.rows / 16 + 1) WgmmaTmaStore<T, Out, P>(gemm_wgmma_smem, merged).run(args, coord, empty);
     }
     if constexpr (P.parts() > 1 && !kShared) ptx::cluster_wait<C>();
     if constexpr (kStaged) ptx::cluster_arrive<C>();
   } else {
     if constexpr (P.wide()) ptx::registers_up<P.groups() == 3 ? 152 : 232>();
-    WgmmaRing<T, P> ring(place, base, full, empty);
-    wgmma_consume<T, Out, P>(a, args, place, ring, sums, merged);
+    WgmmaPipeline<T, P> ring(coord, base, full, empty);
+    wgmma_consume<T, Out, P>(a, args, coord, ring, sums, merged);
   }
-  // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its loading thread waits for.
+  // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its producer thread waits for.
   if constexpr (kStaged) ptx::cluster_wait<C>();
 }
 
-/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where a cluster cuts K.
+/// Grid: a multiple of P.cluster(), at most the tiles' blocks; exactly these where a cluster splits K.
 template <class T, class Out, GemmWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) gemm_wgmma(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  wgmma_block<T, Out, P, 0>(args, [](const WgmmaPlace<T, P>&, uint32_t) {});
+  wgmma_block<T, Out, P, 0>(args, [](const WgmmaTileCoord<T, P>&, uint32_t) {});
 #endif
 }
 

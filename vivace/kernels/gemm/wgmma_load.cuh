@@ -1,4 +1,4 @@
-// Where a block of gemm_wgmma works, and the warp that fills its ring: by the copy engine, or element by element.
+// Where a block of gemm_wgmma works, and the warp that fills its ring: by TMA, or element by element.
 #pragma once
 #include "vivace/kernels/gemm/fragment.cuh"
 #include "vivace/kernels/gemm/gemm.h"
@@ -12,24 +12,24 @@ namespace vivace::kernels {
 
 /// Where a block works: its tiles, its part of K, its place in the cluster.
 template <class T, GemmWgmma P>
-struct WgmmaPlace {
+struct WgmmaTileCoord {
   static constexpr int kStep = 128 / sizeof(T);  // elements of K a stage
-  int part, of_x, of_w;                          // rank in the cluster along split, share_x, share_w
+  int part, of_x, of_w;                          // rank in the cluster along split, multicast_x, multicast_w
   int tiles_t, tiles_n, first_step, steps, all_steps;
 
-  __device__ __forceinline__ explicit WgmmaPlace(const GemmArgs& a) {
+  __device__ __forceinline__ explicit WgmmaTileCoord(const GemmArgs& a) {
     const int rank = ptx::cluster_rank<P.cluster()>(), all = (a.K + kStep - 1) / kStep;
     all_steps = all;
-    part = rank / (P.share_x * P.share_w), of_x = rank % P.share_x, of_w = rank / P.share_x % P.share_w;
-    tiles_t = (a.T + P.tokens * P.share_w - 1) / (P.tokens * P.share_w);
-    tiles_n = (a.N + P.rows * P.share_x - 1) / (P.rows * P.share_x);
-    first_step = cut(part * P.inside);
-    steps = cut((part + 1) * P.inside) - first_step;
+    part = rank / (P.multicast_x * P.multicast_w), of_x = rank % P.multicast_x, of_w = rank / P.multicast_x % P.multicast_w;
+    tiles_t = (a.T + P.tokens * P.multicast_w - 1) / (P.tokens * P.multicast_w);
+    tiles_n = (a.N + P.rows * P.multicast_x - 1) / (P.rows * P.multicast_x);
+    first_step = cut(part * P.splits_per_block);
+    steps = cut((part + 1) * P.splits_per_block) - first_step;
   }
-  /// The blocks that this one's stages come from and that it sends to: the i-th of share_x + share_w - 1, itself among them.
+  /// The blocks that this one's stages come from and that it sends to: the i-th of multicast_x + multicast_w - 1, itself among them.
   __device__ __forceinline__ int peer(int i) const {
-    const int same_part = part * P.share_x * P.share_w;
-    return i < P.share_x ? same_part + of_w * P.share_x + i : same_part + (i - P.share_x + (i - P.share_x >= of_w)) * P.share_x + of_x;
+    const int same_part = part * P.multicast_x * P.multicast_w;
+    return i < P.multicast_x ? same_part + of_w * P.multicast_x + i : same_part + (i - P.multicast_x + (i - P.multicast_x >= of_w)) * P.multicast_x + of_x;
   }
   /// The first step of a part of K.
   __device__ __forceinline__ int cut(int i) const { return static_cast<int>(int64_t{all_steps} * i / P.split); }
@@ -37,19 +37,19 @@ struct WgmmaPlace {
   /// First token and row of tile i. Bands of 2048 tokens, in a band along tokens first, so that clusters
   /// that run together share x and W in L2.
   __device__ __forceinline__ void tile(int i, int* t0, int* n0) const {
-    constexpr int kBand = 2048 / (P.tokens * P.share_w);
+    constexpr int kBand = 2048 / (P.tokens * P.multicast_w);
     const int whole = kBand * tiles_n, band = i / whole, left = i - band * whole, width = min(kBand, tiles_t - band * kBand);
-    *t0 = ((band * kBand + left % width) * P.share_w + of_w) * P.tokens;
-    *n0 = (left / width * P.share_x + of_x) * P.rows;
+    *t0 = ((band * kBand + left % width) * P.multicast_w + of_w) * P.tokens;
+    *n0 = (left / width * P.multicast_x + of_x) * P.rows;
   }
   /// Steps of a block's first tile whose weights are on their way before the number of valid tokens is known.
   __device__ __forceinline__ int ahead() const { return P.aligned ? min(P.stages, steps) : 0; }
   /// Leaves out tiles of no valid token, once M is known. A cluster keeps its first tile, *i of the first `stride`, if that has
   /// valid tokens; else (false) it only takes what is on its way, and then its turn among those that are left.
   __device__ __forceinline__ bool narrow(int M, int stride, int* i) {
-    const int valid = min((M + P.tokens * P.share_w - 1) / (P.tokens * P.share_w), tiles_t);
+    const int valid = min((M + P.tokens * P.multicast_w - 1) / (P.tokens * P.multicast_w), tiles_t);
     if (valid == tiles_t) return true;
-    constexpr int kBand = 2048 / (P.tokens * P.share_w);
+    constexpr int kBand = 2048 / (P.tokens * P.multicast_w);
     bool in = false;
     const auto before = [&](int at) {  // valid tiles before tile `at`
       const int whole = kBand * tiles_n, band = at / whole, left = at - band * whole, width = max(min(kBand, tiles_t - band * kBand), 1), some = max(min(valid - band * kBand, width), 0);
@@ -65,27 +65,27 @@ struct WgmmaPlace {
 
 /// Bytes of a token's outputs that a warpgroup has.
 template <class Out, GemmWgmma P>
-__device__ constexpr int wgmma_row_bytes() { return (P.has(kFinishGated) ? 32 : 64) * sizeof(Out); }
+__device__ constexpr int wgmma_row_bytes() { return (P.has(kEpilogueGated) ? 32 : 64) * sizeof(Out); }
 /// Whether outputs of a tile's first half leave by a slot of the ring (GemmWgmma::staged).
 template <class Out, GemmWgmma P>
 __device__ constexpr bool wgmma_borrows() { return P.staged > 0 && P.staged * 128 < P.tokens * wgmma_row_bytes<Out, P>(); }
 
-/// The loading thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
+/// The producer thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> place, uint32_t base, uint32_t full, uint32_t empty) {
-  constexpr int kWRows = P.rows / P.share_w, kXRows = P.tokens / P.share_x, kShared = P.share_x * P.share_w;
+__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P> coord, uint32_t base, uint32_t full, uint32_t empty) {
+  constexpr int kWRows = P.rows / P.multicast_w, kXRows = P.tokens / P.multicast_x, kShared = P.multicast_x * P.multicast_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
   const uint64_t policy_w = ptx::evict_first(), policy_x = ptx::evict_last();  // x is read by all blocks: 968 tokens, 2048 x 2048 13.6 us for 15.3 without
-  const int same_part = place.part * kShared;
-  constexpr bool kBlocks = P.finish != kFinishAny && (P.has(kFinishGated) || sizeof(Out) == 1);  // even rows before odd ones
+  const int same_part = coord.part * kShared;
+  constexpr bool kBlocks = P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // even rows before odd ones
   const auto load_w = [&](int slot, int step, int n0) {
-    const uint32_t to = base + slot * P.stage_bytes() + place.of_w * kWRows * 128;
-    const int k = (place.first_step + step) * place.kStep, n = n0 + place.of_w * kWRows;
-    if constexpr (P.share_w > 1) {
+    const uint32_t to = base + slot * P.stage_bytes() + coord.of_w * kWRows * 128;
+    const int k = (coord.first_step + step) * coord.kStep, n = n0 + coord.of_w * kWRows;
+    if constexpr (P.multicast_w > 1) {
       int mask = 0;
 #pragma unroll
-      for (int i = 0; i < P.share_w; ++i) mask |= 1 << (i * P.share_x);
-      const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + place.of_x));
+      for (int i = 0; i < P.multicast_w; ++i) mask |= 1 << (i * P.multicast_x);
+      const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + coord.of_x));
       if constexpr (kBlocks) ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
       else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);
     } else if constexpr (kBlocks) {
@@ -96,10 +96,10 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
   };
   const auto load_x = [&](int slot, int step, int t0) {
     if constexpr (P.panel == 0) {
-      const uint32_t to = base + slot * P.stage_bytes() + (P.rows + place.of_x * kXRows) * 128;
-      const int k = (place.first_step + step) * place.kStep, t = t0 + place.of_x * kXRows;
-      if constexpr (P.share_x > 1)
-        ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.share_x) - 1) << (same_part + place.of_w * P.share_x)));
+      const uint32_t to = base + slot * P.stage_bytes() + (P.rows + coord.of_x * kXRows) * 128;
+      const int k = (coord.first_step + step) * coord.kStep, t = t0 + coord.of_x * kXRows;
+      if constexpr (P.multicast_x > 1)
+        ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.multicast_x) - 1) << (same_part + coord.of_w * P.multicast_x)));
       else
         ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
     }
@@ -107,13 +107,13 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
 
   const auto load_residual = [&](uint32_t to, uint32_t barrier, int n, int t, int count) {
     constexpr int kBox = P.staged > 0 ? P.out_box() : P.tokens;
-    if constexpr (P.has(kFinishResidual) && !P.direct())
+    if constexpr (P.has(kEpilogueResidual) && !P.direct())
       for (int i = 0; i < count; i += kBox) ptx::tma_load(to + i * 128, args.residual_map, barrier, n, t + i, policy_x);
   };
 
   // W is immutable: it is on its way while the predecessor still runs.
-  int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, ahead = place.ahead();
-  place.tile(i, &t0, &n0);
+  int i = static_cast<int>(blockIdx.x) / P.cluster(), t0, n0, ahead = coord.ahead();
+  coord.tile(i, &t0, &n0);
   for (int k = 0; k < ahead; ++k) {
     ptx::mbarrier_expect(full + 8 * k, P.stage_bytes());
     load_w(k, k, n0);
@@ -124,21 +124,21 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
   const auto advance = [&] {
     if (++slot == P.stages) slot = 0, parity ^= 1;
   };
-  bool next = args.g.rows != nullptr && !place.narrow(valid_rows(args.g.rows, args.g.T), stride, &i);
+  bool next = args.g.rows != nullptr && !coord.narrow(valid_rows(args.g.rows, args.g.T), stride, &i);
   if (next)
     for (int k = 0; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
-  for (; i < place.tiles(); i += stride, next = true) {
-    if (next) place.tile(i, &t0, &n0);
+  for (; i < coord.tiles(); i += stride, next = true) {
+    if (next) coord.tile(i, &t0, &n0);
     int k = 0;
     for (; ahead > 0; ++k, --ahead, advance()) load_x(slot, k, t0);
-    for (; k < place.steps; ++k, advance()) {
+    for (; k < coord.steps; ++k, advance()) {
       ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
       ptx::mbarrier_expect(full + 8 * slot, P.stage_bytes());
       load_w(slot, k, n0);
       load_x(slot, k, t0);
     }
     if constexpr (P.direct()) continue;
-    constexpr bool kResidual = P.has(kFinishResidual);
+    constexpr bool kResidual = P.has(kEpilogueResidual);
     if constexpr (wgmma_borrows<Out, P>()) {  // a slot for the first half's outputs, with its residual; then one with the second's
       for (int half = 0; half < (kResidual ? 2 : 1); ++half) {
         const int first = half * (P.tokens - P.second()), count = half == 0 ? P.tokens - P.second() : P.second();
@@ -166,28 +166,28 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaPlace<T, P> pl
     for (int i = 0; i < P.stages; ++i, advance()) ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
 }
 
-/// The loading warp where rows are not aligned for the copy engine: element by element, the same stages.
+/// The producer warp where rows are not aligned for TMA: element by element, the same stages.
 template <class T, GemmWgmma P>
-__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaPlace<T, P> place, uint4* ring, uint32_t full, uint32_t empty) {
-  static_assert(P.aligned || P.share_x * P.share_w == 1);
+__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, P> coord, uint4* ring, uint32_t full, uint32_t empty) {
+  static_assert(P.aligned || P.multicast_x * P.multicast_w == 1);
   constexpr int kElems = 16 / sizeof(T);
   ptx::dependency_wait();
   const int M = valid_rows(a.rows, a.T), lane = threadIdx.x % 32;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
   int slot = 0, parity = 1, i = static_cast<int>(blockIdx.x) / P.cluster();
-  for (place.narrow(M, stride, &i); i < place.tiles(); i += stride) {
+  for (coord.narrow(M, stride, &i); i < coord.tiles(); i += stride) {
     int t0, n0;
-    place.tile(i, &t0, &n0);
-    for (int step = 0; step < place.steps; ++step) {
+    coord.tile(i, &t0, &n0);
+    for (int step = 0; step < coord.steps; ++step) {
       ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
       for (int j = lane; j < (P.rows + P.tokens) * 8; j += 32) {
         const int row = j / 8, word = j % 8;
         const bool is_w = row < P.rows;
-        const int64_t at = is_w ? n0 + row : t0 + row - P.rows, k = int64_t{place.first_step + step} * place.kStep + word * kElems;
+        const int64_t at = is_w ? n0 + row : t0 + row - P.rows, k = int64_t{coord.first_step + step} * coord.kStep + word * kElems;
         const T* from = is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
         fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K, at < (is_w ? a.N : M));
       }
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor unit
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor core
       __syncwarp();
       if (lane == 0) ptx::mbarrier_arrive(full + 8 * slot);
       if (++slot == P.stages) slot = 0, parity ^= 1;

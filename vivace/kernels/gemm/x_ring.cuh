@@ -1,5 +1,5 @@
-// x of products with widened weights as the copy engine brings it: a ring of places for each warp along K, so that
-// the columns of a later step come while those of this one are multiplied.
+// x of the weight-only gemm by TMA: a pipeline of stages for each warp along K, so that the columns of a later step
+// come while those of this one are multiplied.
 #pragma once
 #include "vivace/kernels/gemm/panel.cuh"
 #include "vivace/kernels/ptx/barrier.cuh"
@@ -9,82 +9,82 @@
 
 namespace vivace::kernels {
 
-/// Reads as XPanel does, of the place that take() gave. The warps of a block that have the same share of K have one ring:
-/// they take and leave its places together, and the first of them asks for what comes next.
-template <class X, DType W, GemmCodes P>
+/// Reads as XPanel does, of the stage that take() gave. The warps of a block that have the same share of K have one ring:
+/// they take and leave its stages together, and the first of them asks for what comes next.
+template <class X, DType W, GemmWeightOnly P>
 struct XRing {
-  static constexpr int kPlanes = 1, kPlaces = P.x_places(W), kRun = P.x_run(W), kRuns = P.step(W) / (32 * kRun);  // kRun: groups of a place
+  static constexpr int kPlanes = 1, kStages = P.x_stages(W), kRun = P.x_run(W), kRuns = P.step(W) / (32 * kRun);  // kRun: groups of a stage
   static constexpr int kPitch = P.x_pitch(kTypeOf<X>, W, GemmAct::f32), kTokens = P.tokens(), kThreads = 32 * P.warps_n;
-  static constexpr int kSideBytes = P.side_bytes(W, GemmAct::f32), kShare = kPlaces * kRun * kTokens;  // sums of a share
+  static constexpr int kSideBytes = P.side_bytes(W, GemmAct::f32), kShare = kStages * kRun * kTokens;  // sums of a share
   static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kMin = P.has_min(W);
 
   const TensorMap* map;
-  uint8_t* memory;     // [share][place][token] rows of kPitch bytes, then [share][place][group][token] sums of groups
-  uint32_t full;       // the share's barriers: kPlaces of what has come, kPlaces of what has been read
-  int rows, stride;    // tokens of a place, and the bytes from one to the next
+  uint8_t* memory;     // [share][stage][token] rows of kPitch bytes, then [share][stage][group][token] sums of groups
+  uint32_t full;       // the share's barriers: kStages of what has come, kStages of what has been read
+  int rows, stride;    // tokens of a stage, and the bytes from one to the next
   int wn, wk;
-  int t0 = 0, first = 0, runs = 0;  // rows of x from t0 on; the share's first step; places that it takes in a tile
-  int place = 0, parity = 0;        // of what is taken next
+  int t0 = 0, first = 0, runs = 0;  // rows of x from t0 on; the share's first step; stages that it takes in a tile
+  int stage = 0, parity = 0;        // of what is taken next
   int next = 0, left = 0;           // of what is asked for next: its number in a tile; how many there are
   bool whole = false, seen = false, ready = false;  // the ring holds all of the share; a tile has begun; all is prepared
 
   __device__ __forceinline__ XRing(const TensorMap* x_map, uint8_t* memory_, uint32_t barriers, int T, int wn_, int wk_)
-      : map(x_map), memory(memory_), full(barriers + wk_ * 16 * kPlaces), rows(even_tokens(T, kTokens)), stride(P.x_place_bytes(kTypeOf<X>, W, rows)), wn(wn_), wk(wk_) {
+      : map(x_map), memory(memory_), full(barriers + wk_ * 16 * kStages), rows(even_tokens(T, kTokens)), stride(P.x_stage_bytes(kTypeOf<X>, W, rows)), wn(wn_), wk(wk_) {
     if (wn == 0 && threadIdx.x % 32 == 0) {
 #pragma unroll
-      for (int p = 0; p < kPlaces; ++p) {
+      for (int p = 0; p < kStages; ++p) {
         ptx::mbarrier_init(full + 8 * p, 1);
-        ptx::mbarrier_init(full + 8 * (kPlaces + p), P.warps_n);
+        ptx::mbarrier_init(full + 8 * (kStages + p), P.warps_n);
       }
       ptx::mbarrier_fence();
     }
   }
-  __device__ __forceinline__ int bytes() const { return P.warps_k * kPlaces * stride + kSideBytes; }
+  __device__ __forceinline__ int bytes() const { return P.warps_k * kStages * stride + kSideBytes; }
 
-  /// Asks for the first places. `count` steps of K from `first` on are dealt to the shares; `tiles` tiles will take them. After
+  /// Asks for the first stages. `count` steps of K from `first` on are dealt to the shares; `tiles` tiles will take them. After
   /// the dependency wait, and a barrier of the block since the constructor.
   __device__ __forceinline__ void begin(int64_t token, int first_step, int count, int tiles) {
     t0 = static_cast<int>(token), first = first_step + wk;
     runs = count > wk ? (count - wk + P.warps_k - 1) / P.warps_k * kRuns : 0;
-    whole = runs <= kPlaces;
+    whole = runs <= kStages;
     left = whole ? runs : runs * tiles;
     if (wn == 0) {
 #pragma unroll 1
-      for (int p = 0; p < kPlaces; ++p) ask(p);
+      for (int p = 0; p < kStages; ++p) tma_load_stage(p);
     }
   }
   __device__ __forceinline__ void begin_tile() {
-    if (whole) ready = seen, seen = true, place = parity = 0;
+    if (whole) ready = seen, seen = true, stage = parity = 0;
   }
   /// Waits for what begin() asked for.
   __device__ __forceinline__ void drain() const {
-    for (int p = 0; p < min(runs, kPlaces); ++p) ptx::mbarrier_wait<false>(full + 8 * p, 0);
+    for (int p = 0; p < min(runs, kStages); ++p) ptx::mbarrier_wait<false>(full + 8 * p, 0);
   }
-  /// Waits for the next place.
+  /// Waits for the next stage.
   __device__ __forceinline__ void take() {
-    ptx::mbarrier_wait<false>(full + 8 * place, parity);
+    ptx::mbarrier_wait<false>(full + 8 * stage, parity);
     if constexpr (kFolds || kMin) {
       if (ready) return;
       prepare();
       ptx::named_barrier<kThreads>(1 + wk);
     }
   }
-  /// The place may be filled again.
+  /// The stage may be filled again.
   __device__ __forceinline__ void leave() {
     if (!whole) {
-      if constexpr (kFolds) ptx::tensor_fence();  // prepare() has written what the copy engine writes next
+      if constexpr (kFolds) ptx::tensor_fence();  // prepare() has written what TMA writes next
       __syncwarp();
-      const uint32_t read = full + 8 * (kPlaces + place);
+      const uint32_t read = full + 8 * (kStages + stage);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(read);
       if (wn == 0 && left > 0) {
         ptx::mbarrier_wait<false>(read, parity);
-        ask(place);
+        tma_load_stage(stage);
       }
     }
-    if (++place == kPlaces) place = 0, parity ^= 1;
+    if (++stage == kStages) stage = 0, parity ^= 1;
   }
 
-  /// The lane's operands of token tile m, group j of the place.
+  /// The lane's operands of token tile m, group j of the stage.
   __device__ __forceinline__ void operands(int, int m, int j, uint32_t (&b)[4]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
     x_operands<kFolds>(here() + t * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
@@ -93,16 +93,16 @@ struct XRing {
   __device__ __forceinline__ float2 sum(int m, int j) const { return *reinterpret_cast<const float2*>(sums() + j * kTokens + m * 8 + static_cast<int>(threadIdx.x) % 4 * 2); }
 
  private:
-  __device__ __forceinline__ uint8_t* here() const { return memory + (wk * kPlaces + place) * stride; }
-  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(memory + P.warps_k * kPlaces * stride) + wk * kShare + place * (kRun * kTokens); }
+  __device__ __forceinline__ uint8_t* here() const { return memory + (wk * kStages + stage) * stride; }
+  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride) + wk * kShare + stage * (kRun * kTokens); }
 
-  __device__ __forceinline__ void ask(int into) {
+  __device__ __forceinline__ void tma_load_stage(int into) {
     if (left == 0) return;
     --left;
     if (threadIdx.x % 32 == 0) {
       const int column = ((first + next / kRuns * P.warps_k) * kRuns + next % kRuns) * (kRun * 32);
       ptx::mbarrier_expect(full + 8 * into, rows * kPitch);
-      ptx::tma_load(ptx::shared_address(memory + (wk * kPlaces + into) * stride), *map, full + 8 * into, column / 4, t0);
+      ptx::tma_load(ptx::shared_address(memory + (wk * kStages + into) * stride), *map, full + 8 * into, column / 4, t0);
     }
     if (++next == runs) next = 0;
   }

@@ -1,19 +1,19 @@
 // grouped_gemm on CUDA: formula in vivace/ops/grouped_gemm.h. Limit: memory bandwidth, the weights of the
-// groups that have rows. A block finds its group in the offsets on the device; its product is gemm_codes' one,
+// groups that have rows. A block finds its group in the offsets on the device; its product is gemm_weight_only' one,
 // with plain weights too where grouped_wgmma does not serve them.
 #pragma once
-#include "vivace/kernels/gemm/codes.cuh"
+#include "vivace/kernels/gemm/weight_only.cuh"
 #include "vivace/kernels/moe/group_tile.cuh"
 #include "vivace/kernels/moe/grouped_wgmma.cuh"
 
 namespace vivace::kernels {
 
 /// Grid: ceil(N / P.rows()) * (tiles that any offsets could give) * P.cluster blocks.
-template <class X, DType W, class Out, GemmAct kAct, GemmCodes P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) grouped_gemm(const __grid_constant__ GroupedCodesArgs args) {
-  extern __shared__ __align__(128) uint8_t codes_smem[];
+template <class X, DType W, class Out, GemmAct kAct, GemmWeightOnly P>
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) grouped_gemm(const __grid_constant__ GroupedWeightOnlyArgs args) {
+  extern __shared__ __align__(128) uint8_t weight_only_smem[];
   const GroupedGemmArgs& a = args.g;
-  if constexpr (P.bulk > 0) ptx::tma_prefetch(args.w_map);
+  if constexpr (P.tma_steps > 0) ptx::tma_prefetch(args.w_map);
   ptx::cluster_arrive<P.cluster>();
   ptx::dependency_wait();
   ptx::launch_dependents();
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   g.x = a.x, g.out = a.out;
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.T = a.A, g.N = a.N, g.K = a.K, g.alpha = 1.0f;
-  CodesTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, nullptr, codes_smem, block % tiles_n, tiles_n, tiles_n);
+  WeightOnlyTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, nullptr, weight_only_smem, block % tiles_n, tiles_n, tiles_n);
   tile.begin(block % tiles_n);
   tile.prefetch();
   float acc[P.row_tiles][P.token_tiles][4] = {};

@@ -25,13 +25,13 @@ struct GroupedGemmArgs {
   }
 };
 
-/// Where weights are widened in registers: as GemmCodesArgs, of the matrices of all groups one below the other.
-struct GroupedCodesArgs {
+/// Where weights are dequantized in registers: as GemmWeightOnlyArgs, of the matrices of all groups one below the other.
+struct GroupedWeightOnlyArgs {
   TensorMap w_map;
   GroupedGemmArgs g;
 };
 
-/// Hopper: as GemmWgmma, over the tiles of all groups. A tile asks the copy engine for as many boxes of x as it
+/// Hopper: as GemmWgmma, over the tiles of all groups. A tile asks TMA for as many boxes of x as it
 /// has rows and multiplies in the narrowest width that holds them, so one kernel serves groups of any size.
 struct GroupedWgmma {
   int32_t rows;    // of W a tile: 48, 64 or 128. Of 48 the products are those of 64, the last 16 of whatever lies behind
@@ -42,15 +42,15 @@ struct GroupedWgmma {
 
   VV_HD constexpr int groups() const { return (rows + 63) / 64; }
   VV_HD constexpr int warps() const { return 4 * groups(); }  // that multiply
-  VV_HD constexpr bool wide() const { return tokens > 128; }  // multiplying warps need most of the registers
+  VV_HD constexpr bool wide() const { return tokens > 128; }  // consumer warps need most of the registers
   VV_HD constexpr int threads() const { return 32 * warps() + (wide() ? 128 : 32); }
   VV_HD constexpr int columns() const { return gated ? rows / 2 : rows; }   // of out a tile
   VV_HD constexpr int box_w() const { return gated ? rows / groups() / 2 : rows; }  // rows of W a copy brings
   VV_HD constexpr int box() const { return tokens / 8; }  // rows of x a copy brings, and the narrowest width
   VV_HD constexpr int stage_bytes() const { return (rows + tokens) * 128; }
-  VV_HD static constexpr int turn_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
-  VV_HD constexpr int turn_bytes() const { return warps() * 8 * turn_stride() * 4; }
-  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 32) + turn_bytes(); }
+  VV_HD static constexpr int transpose_stride() { return 20; }  // floats a token of a warp's 16 rows: keeps banks apart
+  VV_HD constexpr int transpose_bytes() const { return warps() * 8 * transpose_stride() * 4; }
+  VV_HD constexpr int smem_bytes() const { return stages * (stage_bytes() + 32) + transpose_bytes(); }
 };
 
 struct GroupedWgmmaArgs {

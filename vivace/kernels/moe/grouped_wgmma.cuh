@@ -1,4 +1,4 @@
-// grouped_gemm on Hopper: copy engine and warpgroup products, as gemm_wgmma has them. Limit: memory bandwidth,
+// grouped_gemm on Hopper: TMA and warpgroup MMA, as gemm_wgmma has them. Limit: memory bandwidth,
 // the weights of the groups that have rows, up to some hundred rows a group; 2 A N K flop beyond.
 //
 // Blocks stay and walk the tiles of all groups. The offsets are the predecessor's, so nothing is on its way
@@ -19,7 +19,7 @@ struct alignas(16) GroupStage {
   int32_t first, count, n0, unused;
 };
 
-/// The loading warp. Tiles of a group's rows lie next to each other, so that blocks that share W run together.
+/// The producer warp. Tiles of a group's rows lie next to each other, so that blocks that share W run together.
 /// Boxes reach over the ends of groups and experts: what they bring of others is not used.
 template <class T, GroupedWgmma P>
 __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base, uint32_t full, uint32_t empty, GroupStage* stages) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
   }
 }
 
-/// A multiplying warpgroup: 64 rows of W of each tile.
+/// A consumer warpgroup: 64 rows of W of each tile.
 template <class T, class Out, GroupedWgmma P>
 struct GroupedProducts {
   const GroupedGemmArgs& a;
@@ -117,7 +117,7 @@ struct GroupedProducts {
   /// warp's lanes take a quarter of these, both rounded to Out first.
   template <int kWidth>
   __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile) const {
-    constexpr int kStride = P.turn_stride(), V = P.gated ? 2 : 4;
+    constexpr int kStride = P.transpose_stride(), V = P.gated ? 2 : 4;
     const bool one = a.x_stride == 0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
     constexpr int kColumns = P.columns() / P.groups();  // of the 64 rows' warps
@@ -175,14 +175,14 @@ __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_con
   extern __shared__ __align__(1024) unsigned char grouped_wgmma_smem[];
   const uint32_t base = ptx::shared_address(grouped_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
   float* const turns = reinterpret_cast<float*>(grouped_wgmma_smem + P.stages * (P.stage_bytes() + 16));
-  GroupStage* const stages = reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.turn_bytes());
+  GroupStage* const stages = reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.transpose_bytes());
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (threadIdx.x == 32 * P.warps()) {
     ptx::tma_prefetch(args.w_map);
     ptx::tma_prefetch(args.x_map);
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, P.warps());  // the multiplying warps
+      ptx::mbarrier_init(empty + 8 * s, P.warps());  // the consumer warps
     }
     ptx::mbarrier_fence();
   }

@@ -30,7 +30,7 @@ __device__ __forceinline__ Vec<T, kNormGroup> load_group(const void* base, int64
 
 /// kPairs: two of 16 bits at once. The kernels with every option run out of registers over it on Hopper.
 template <bool kPairs, class T>
-__device__ __forceinline__ void widen(const Vec<T, kNormGroup>& raw, float (&out)[kNormGroup]) {
+__device__ __forceinline__ void upcast(const Vec<T, kNormGroup>& raw, float (&out)[kNormGroup]) {
   if constexpr (kPairs) {
     to_floats(raw, out);
   } else {
@@ -97,13 +97,13 @@ struct NormRow {
   /// h: x, or residual + gate * x. Kept in x's own type, it costs few registers and is made anew in every sweep.
   __device__ __forceinline__ void get(int k, int col, Group& h) {
     if constexpr (!kKept) load(k, col);
-    widen<P.plain>(x[k], h);
+    upcast<P.plain>(x[k], h);
     if (has_residual()) {
       Group r;
-      widen<P.plain>(residual[k], r);
+      upcast<P.plain>(residual[k], r);
       if (!P.plain && a.gate != nullptr && !lost) {
         Group g;
-        widen<P.plain>(load_group<P.aligned, X>(a.gate, ada * a.gate_stride, col, a.H), g);
+        upcast<P.plain>(load_group<P.aligned, X>(a.gate, ada * a.gate_stride, col, a.H), g);
 #pragma unroll
         for (int i = 0; i < kNormGroup; ++i) h[i] = __fmul_rn(h[i], g[i]);
       }
@@ -140,7 +140,7 @@ struct NormRow {
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         Group p;
-        widen<P.plain>(raw[k], p);
+        upcast<P.plain>(raw[k], p);
 #pragma unroll
         for (int i = 0; i < kNormGroup; ++i) y[k][i] = f(y[k][i], p[i]);
       }
@@ -191,8 +191,8 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
     if (!(P.early && P.scaled) && a.weight == nullptr) return;
     const float plus = a.weight_plus_one ? 1.0f : 0.0f;
     Group p;
-    if constexpr (P.early) widen<P.plain>(weight[k], p);
-    else widen<P.plain>(load_group<P.aligned, W>(a.weight, 0, col, a.H), p);
+    if constexpr (P.early) upcast<P.plain>(weight[k], p);
+    else upcast<P.plain>(load_group<P.aligned, W>(a.weight, 0, col, a.H), p);
 #pragma unroll
     for (int i = 0; i < kNormGroup; ++i) y[i] = __fmul_rn(y[i], __fadd_rn(p[i], plus));
   };
@@ -238,7 +238,7 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
       multiply_by_weight(k, col, y);
       if (P.layer && a.bias != nullptr) {
         Group p;
-        widen<P.plain>(load_group<P.aligned, W>(a.bias, 0, col, a.H), p);
+        upcast<P.plain>(load_group<P.aligned, W>(a.bias, 0, col, a.H), p);
 #pragma unroll
         for (int i = 0; i < kNormGroup; ++i) y[i] = __fadd_rn(y[i], p[i]);
       }
@@ -309,9 +309,9 @@ __global__ void __launch_bounds__(P.threads) norm(const __grid_constant__ NormAr
   ptx::dependency_wait();
   const int t = static_cast<int>(blockIdx.x);
   if (t >= valid_rows(a.rows, a.T)) return;
-  constexpr bool kQuantised = sizeof(Out) == 1, kGiven = kQuantised && !P.scaled;  // one of out_scale and row_scale
+  constexpr bool kQuantized = sizeof(Out) == 1, kGiven = kQuantized && !P.scaled;  // one of out_scale and row_scale
   const float scale = kGiven && a.out_scale != nullptr ? *a.out_scale : 1.0f;
-  norm_row<X, W, kQuantised, P>(a, t, [&](int col, float (&y)[kNormGroup]) {
+  norm_row<X, W, kQuantized, P>(a, t, [&](int col, float (&y)[kNormGroup]) {
     if (kGiven && scale != 1.0f) RoughDivider(scale).divide(y);  // made here: in front of the row's loads it would make them wait for the scale
     store_group<P.aligned, Out>(a.out, t * a.out_stride, col, a.H, y);
   });

@@ -16,8 +16,8 @@ struct NormArgs {
   const void* shift;     // [R, H] x_dtype or null
   const int32_t* ada_row;  // [T] row of gate/scale/shift for each token, or null: row min(t, R-1)
   void* out;             // [T, H] out_dtype
-  const float* out_scale;  // [1] static quantisation scale, or null
-  float* row_scale;        // [T] dynamic quantisation scale, written; or null
+  const float* out_scale;  // [1] static quantization scale, or null
+  float* row_scale;        // [T] dynamic quantization scale, written; or null
   const int32_t* rows;     // [1] device-side T, or null
   int64_t x_stride, residual_stride, out_stride, gate_stride, scale_stride, shift_stride;  // elements a row
   int32_t T, H, R;

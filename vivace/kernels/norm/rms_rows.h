@@ -4,7 +4,7 @@
 
 namespace vivace::kernels {
 
-inline constexpr int kRmsColumns = 8;  // columns whose squares make one sum: what a piece of a product's way out has of a row
+inline constexpr int kRmsColumns = 8;  // columns whose squares make one sum: what a piece of a product's epilogue has of a row
 
 struct RmsRowsArgs {
   const void* x;        // [T, H] dtype

@@ -6,9 +6,9 @@ namespace vivace::kernels::ptx {
 
 /// By one thread; then mbarrier_fence() and a barrier of the block or cluster before first use.
 __device__ __forceinline__ void mbarrier_init(uint32_t at, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory"); }
-/// Makes initialised barriers visible to the cluster and to the copy engine.
+/// Makes initialised barriers visible to the cluster and to TMA.
 __device__ __forceinline__ void mbarrier_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-/// Arrives and announces bytes that the copy engine will count down.
+/// Arrives and announces bytes that TMA will count down.
 __device__ __forceinline__ void mbarrier_expect(uint32_t at, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }

@@ -40,7 +40,7 @@ __device__ __forceinline__ void mma_words<float>(float (&d)[4], uint32_t a0, uin
 }
 
 /// Four e4m3 as two pairs of f16, exactly.
-__device__ __forceinline__ void widen_e4m3(uint32_t four, uint32_t& low, uint32_t& high) {
+__device__ __forceinline__ void upcast_e4m3(uint32_t four, uint32_t& low, uint32_t& high) {
 #if __CUDA_ARCH__ >= 890
   asm("{\n\t.reg .b16 l, h;\n\tmov.b32 {l, h}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, l;\n\tcvt.rn.f16x2.e4m3x2 %1, h;\n\t}" : "=r"(low), "=r"(high) : "r"(four));
 #else

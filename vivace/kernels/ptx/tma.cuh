@@ -1,4 +1,4 @@
-// Copies of tiles by the copy engine (Hopper on).
+// Copies of tiles by TMA (Hopper on).
 #pragma once
 #include "vivace/kernels/tile/tensor_map.h"
 

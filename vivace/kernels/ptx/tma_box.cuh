@@ -1,4 +1,4 @@
-// Copies by the copy engine of boxes of a four-dimensional tensor (Hopper on).
+// Copies by TMA of boxes of a four-dimensional tensor (Hopper on).
 #pragma once
 #include "vivace/kernels/tile/tensor_map.h"
 

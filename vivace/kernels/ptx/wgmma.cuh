@@ -4,7 +4,7 @@
 
 namespace vivace::kernels::ptx {
 
-/// What the tensor unit reads: rows of 128 bytes of K, swizzled in groups of 8 rows (1024 bytes, aligned).
+/// What the tensor core reads: rows of 128 bytes of K, swizzled in groups of 8 rows (1024 bytes, aligned).
 /// `address` is the tile's, or 32 bytes further for each 32 bytes of K.
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupBytes = uint64_t{1024 >> 4} << 32, kLeading = uint64_t{1} << 16;  // leading: unused here
@@ -12,7 +12,7 @@ __device__ __forceinline__ uint64_t wgmma_tile(uint32_t address) {
 }
 
 /// The same from its lower half, which counts 16 bytes; `bytes` further.
-__device__ __forceinline__ uint32_t wgmma_place(uint32_t address) { return (address & 0x3ffffu) >> 4 | 1u << 16; }
+__device__ __forceinline__ uint32_t wgmma_address(uint32_t address) { return (address & 0x3ffffu) >> 4 | 1u << 16; }
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t place, int bytes) {
   uint64_t tile;
   asm("mov.b64 %0, {%1, %2};" : "=l"(tile) : "r"(place + (static_cast<uint32_t>(bytes) >> 4)), "n"(0x40000040));

@@ -5,14 +5,14 @@
 
 namespace vivace::kernels::ptx {
 
-/// What the tensor unit reads as 16 rows of K, columns of N in panels of 64 elements (rows of 128 bytes,
+/// What the tensor core reads as 16 rows of K, columns of N in panels of 64 elements (rows of 128 bytes,
 /// swizzled in groups of 8 rows of 1024 bytes, aligned); `panel` bytes from one panel to the next.
 __device__ __forceinline__ uint64_t wgmma_rows(uint32_t address, uint32_t panel) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupBytes = uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kGroupBytes | uint64_t{(panel & 0x3ffffu) >> 4} << 16 | ((address & 0x3ffffu) >> 4);
 }
 
-/// Shared memory that ordinary stores and cp.async have written, for the tensor unit: by each writing
+/// Shared memory that ordinary stores and cp.async have written, for the tensor core: by each writing
 /// thread, before the barrier.
 __device__ __forceinline__ void tensor_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -39,7 +39,7 @@ struct QkvHead {
   /// Token t, of which this thread has `raw`. All lanes of a warp take part.
   __device__ __forceinline__ void go(const typename HeadPart<P>::template Raw<X>& raw, const RopeAngles<P>& angles, int lane, int t) {
     float h[P.chunks][2 * P.vec];
-    part.widen(raw, h);
+    part.upcast(raw, h);
     if (a.q_norm != nullptr || a.k_norm != nullptr) {
       const float inverse = part.inverse_rms(h, a.D, a.eps);
       if (norm() != nullptr) part.scale(h, inverse, weight);

@@ -42,7 +42,7 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
     // 0: q, 1: k, 2: v. Beyond the last head a thread goes along for the shuffles and stores nothing.
     const int kind = head < a.Hq ? 0 : head < a.Hq + a.Hkv ? 1 : 2;
     float h[P.chunks][2 * P.vec];
-    part.widen(raw[n], h);
+    part.upcast(raw[n], h);
     if (norms) {
       const float inverse = part.inverse_rms(h, a.D, a.eps);
       const void* w = kind == 0 ? a.q_norm : kind == 1 ? a.k_norm : nullptr;

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(P.threads) rope(const __grid_constant__ RopeAr
   for (int n = 0; n < P.heads; ++n) {
     if (first + n * P.slots() >= a.N) continue;
     float h[P.chunks][2 * P.vec];
-    part.widen(raw[n], h);
+    part.upcast(raw[n], h);
     part.rotate(h);
     part.store_head(out + int64_t{first + n * P.slots()} * a.D, h);
   }

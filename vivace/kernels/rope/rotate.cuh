@@ -111,7 +111,7 @@ struct HeadPart {
 
   /// h[k][0 .. V) are the elements from a[k] on, h[k][V .. 2V) those from b[k] on; absent ones are 0.
   template <class In>
-  __device__ __forceinline__ void widen(const Raw<In>& r, float (&h)[C][2 * V]) const {
+  __device__ __forceinline__ void upcast(const Raw<In>& r, float (&h)[C][2 * V]) const {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
       if constexpr (A > 1) {

@@ -56,6 +56,7 @@ struct SampleRow : RawRow<In, P> {
   bool greedy;
   bool plain;  // scores are logits over the temperature: their order is the logits'
   const int32_t* counts = nullptr;
+  const int32_t* mask = nullptr;
 
   __device__ __forceinline__ explicit SampleRow(const RawRow<In, P>& raw) : RawRow<In, P>(raw) {
     const float wanted = P.greedy || !a.temperature ? 0.0f : a.temperature[t];
@@ -70,7 +71,8 @@ struct SampleRow : RawRow<In, P> {
       const bool counted = (slot >= 0) & (slot < a.S) & ((repetition != 1.0f) | (presence != 0.0f) | (frequency != 0.0f));
       counts = counted ? a.counts + slot * a.counts_stride : nullptr;
     }
-    plain = counts == nullptr && a.mask == nullptr;
+    mask = mask_of(a, t);
+    plain = counts == nullptr && mask == nullptr;
   }
 
   __device__ __forceinline__ float divided(float l) const { return temperature != 1.0f ? quotient(l, temperature, per_temperature) : l; }
@@ -98,8 +100,8 @@ struct SampleRow : RawRow<In, P> {
     if (temperature != 1.0f)
 #pragma unroll
       for (int i = 0; i < 4; ++i) l[i] = quotient(l[i], temperature, per_temperature);
-    if (a.mask != nullptr) {
-      const uint32_t word = v < a.V ? static_cast<uint32_t>(a.mask[t * a.mask_stride + v / 32]) >> (v % 32) : 0u;
+    if (mask != nullptr) {
+      const uint32_t word = v < a.V ? static_cast<uint32_t>(mask[v / 32]) >> (v % 32) : 0u;
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if (!(word >> i & 1u)) l[i] = minus_inf();

@@ -26,12 +26,20 @@ struct SampleArgs {
   const float* repetition;   // [T]
   const float* presence;     // [T]
   const float* frequency;    // [T]
-  const int32_t* mask;       // [T, (V + 31) / 32] bit v % 32 of word v / 32 set: token v is allowed
+  const int32_t* mask;       // [M, (V + 31) / 32] bit v % 32 of word v / 32 set: token v is allowed
+  const int32_t* mask_slot;  // [T] row of mask, outside [0, M): all are allowed; or null: the row's own, M is T
   const int32_t* rows;       // [1] device-side T
   int64_t logits_stride, counts_stride, mask_stride;  // elements a row
-  int32_t T, V, S;
+  int32_t T, V, S, M;
   DType dtype;
 };
+
+/// The mask of row t; null: every token is allowed.
+VV_HD inline const int32_t* mask_of(const SampleArgs& a, int64_t t) {
+  if (a.mask == nullptr) return nullptr;
+  const int64_t row = a.mask_slot != nullptr ? a.mask_slot[t] : t;
+  return row >= 0 && row < a.M ? a.mask + row * a.mask_stride : nullptr;
+}
 
 inline constexpr int kSampleUnroll = 4, kSampleChunks = 8;
 

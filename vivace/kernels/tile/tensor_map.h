@@ -1,4 +1,4 @@
-// The copy engine's description of a tensor, made on the host and passed by value. Opaque. POD.
+// The TMA's description of a tensor, made on the host and passed by value. Opaque. POD.
 #pragma once
 #include "vivace/base/int.h"
 

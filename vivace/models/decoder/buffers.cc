@@ -9,7 +9,7 @@ namespace vivace::models::decoder {
 void DecoderModel::declare_buffers() {
   const DecoderConfig& c = config_;
   StepBuffers& b = buffers_;
-  const int64_t T = limits_.chunk, R = limits_.max_batch, S = limits_.max_batch, L = limits_.context;
+  const int64_t T = limits_.prefill_chunk, R = limits_.max_batch, S = limits_.max_batch, L = limits_.context;
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
   const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
   decode_.declare(arena_, "decode", R, R, false);
@@ -38,20 +38,20 @@ void DecoderModel::declare_buffers() {
   }
   declare("last", act, Shape(R, c.hidden), &b.last);
   if (plan_.eight_in()) {
-    declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.codes);
-    declare("last_codes", DType::e4m3, Shape(R, c.hidden), &b.last_codes);
+    declare("codes", DType::e4m3, Shape(T, std::max(c.q_width(), c.mlp)), &b.quantized);
+    declare("last_quantized", DType::e4m3, Shape(R, c.hidden), &b.last_quantized);
   }
-  if (plan_.entry == Entry::plain) {
-    const int64_t few = std::min(T, kBehindRows);
+  if (plan_.entry == ActQuant::plain) {
+    const int64_t few = std::min(T, kDeferredNormRows);
     declare("normed_scale", f32, Shape(few), &b.normed_scale);
     declare("squares", f32, Shape(few, (c.hidden + 7) / 8), &b.squares);
   }
-  if (plan_.entry == Entry::by_row) {
+  if (plan_.entry == ActQuant::per_token) {
     declare("normed_scale", f32, Shape(T), &b.normed_scale);
-    declare("codes_scale", f32, Shape(T), &b.codes_scale);
+    declare("quantized_scale", f32, Shape(T), &b.quantized_scale);
     declare("last_scale", f32, Shape(R), &b.last_scale);
   }
-  if (plan_.entry == Entry::by_site) declare("site_scale", f32, Shape(site_count(c)), &b.site_scale);
+  if (plan_.entry == ActQuant::per_tensor) declare("site_scale", f32, Shape(site_count(c)), &b.site_scale);
   if (uses_branch(c)) {
     declare("branch", act, Shape(T, c.hidden), &b.branch);
     declare("last_branch", act, Shape(R, c.hidden), &b.last_branch);
@@ -60,11 +60,12 @@ void DecoderModel::declare_buffers() {
     declare("bias", f32, Shape(S, c.vocab), &b.bias);
     declare("row_bias", f32, Shape(R, c.vocab), &b.row_bias);
   }
+  masks_.declare(arena_, S, c.vocab);
   declare("logits", f32, Shape(R, c.vocab), &b.logits);
   declare("next", i32, Shape(R), &b.next);
   declare("logprob", f32, Shape(R), &b.logprob);
-  pages_.declare(arena_, limits_.max_batch, limits_.context, options_.kv_pages);
-  const Shape cache = pages_.used() ? Shape(pages_.count(), Pages::kPlaces, c.kv_heads, c.head_dim) : Shape(S, L, c.kv_heads, c.head_dim);
+  pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
+  const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim) : Shape(S, L, c.kv_heads, c.head_dim);
   b.k_cache.resize(static_cast<size_t>(c.layers));
   b.v_cache.resize(static_cast<size_t>(c.layers));
   for (size_t i = 0; i < b.k_cache.size(); ++i) {

@@ -21,7 +21,7 @@ Status SiteHistograms::add(int64_t site, const Tensor& values) {
     if (half) bits = static_cast<const uint16_t*>(values.data)[i];
     else std::memcpy(&bits, static_cast<const float*>(values.data) + i, 4), bits = ((bits & 0x7fffffffu) + 0xffffu) >> 16;  // up: a scale must cover its values
     const size_t bin = bits & 0x7fffu;
-    if (bin >= kBins) return Status(Code::kUnsupported, strf("calibrate: an activation of place %ld is NaN or infinite: the checkpoint is broken", static_cast<long>(site)));
+    if (bin >= kBins) return Status(Code::kUnsupported, strf("calibrate: an activation of quantization point %ld is NaN or infinite: the checkpoint is broken", static_cast<long>(site)));
     ++bins[bin];
   }
   return {};

@@ -188,7 +188,7 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
   return {};
 }
 
-/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantised hub files are refused.
+/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantized hub files are refused.
 Status check_quantization(const JsonValue& q) {
   VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
   bool blocks = false;

@@ -1,6 +1,7 @@
 // DecoderModel: config + weights + arena + one captured graph a class and bucket, behind engine::TextModel. The class alone;
-// loading is model.cc, its buffers buffers.cc, steps steps.cc, what looks into a step study.cc, reports report.cc.
+// loading is model.cc, its buffers buffers.cc, steps steps.cc, blocks of its caches state.cc, what looks into a step introspection.cc, reports report.cc.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -8,12 +9,14 @@
 #include <vector>
 
 #include "vivace/engine/arena.h"
+#include "vivace/engine/gate_plan.h"
 #include "vivace/engine/layer_stream.h"
-#include "vivace/engine/machine.h"
+#include "vivace/engine/runtime.h"
 #include "vivace/engine/model.h"
-#include "vivace/engine/placement.h"
+#include "vivace/engine/weight_uploader.h"
 #include "vivace/engine/weights.h"
 #include "vivace/exec/graph.h"
+#include "vivace/models/decoder/masks.h"
 #include "vivace/models/decoder/pages.h"
 #include "vivace/models/decoder/pipeline.h"
 #include "vivace/models/decoder/step_io.h"
@@ -25,7 +28,7 @@ class DecoderModel final : public engine::TextModel {
   DecoderModel(engine::Checkpoint checkpoint, const engine::LoadOptions& options) : source_(std::move(checkpoint)), options_(options) {}
   /// What is in flight on a device holds addresses of this object's memory.
   ~DecoderModel() override {
-    if (machine_ != nullptr) static_cast<void>(machine_->stream().synchronize());
+    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
   }
 
   Status load();
@@ -36,15 +39,23 @@ class DecoderModel final : public engine::TextModel {
   engine::TextLimits limits() const override { return limits_; }
   Status start(int slot, const engine::Sampling& sampling, int positions) override;
   void release(int slot) override { pages_.release(slot); }
-  int free_pages() const override { return pages_.free(); }
+  engine::KvBlocks* blocks() override { return pages_.blocks(); }
+  Status resume(int slot, const engine::Sampling& sampling, std::span<const int32_t> fed) override;
+  Status map(int slot, int first, std::span<const int32_t> blocks) override;
+  int64_t block_bytes() const override;
+  Status copy_block(int32_t from, int32_t to) override;
+  Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) override;
+  Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) override;
   Status set_bias(int slot, std::span<const float> bias) override;
+  Status set_mask(int slot, std::span<const uint32_t> words) override;
   Status issue(std::span<const engine::TokenRow> rows) override;
   Status repeat() override;
   Status collect(std::span<engine::Sampled> out) override;
   Result<engine::Profile> profile(int rows, int pos, bool decode, bool in_step) override;
-  Status observe(std::span<const engine::TokenRow> rows, const Observer& observer) override;
+  Result<engine::WorkTimes> work_times() const override;
+  Status observe(std::span<const engine::TokenRow> rows, const Observer& observer, const Wanted& wanted) override;
   Result<std::vector<float>> calibrate(std::span<const std::vector<int32_t>> prompts, double percentile) override;
-  int queued() const override { return flights_.size(); }
+  int queued() const override { return in_flight_.size(); }
   Result<Tensor> logits() override;
 
  private:
@@ -52,6 +63,8 @@ class DecoderModel final : public engine::TextModel {
   struct Variant {
     bool decode;
     int64_t rows;
+    engine::GatePlan gates = {};  // of a scheduler's tenant
+    int head_parts = 1;           // see StepContext
     exec::ShapeKey key() const { return exec::ShapeKey{static_cast<uint64_t>(rows) << 1 | static_cast<uint64_t>(decode)}; }
   };
   Status check_options();
@@ -61,26 +74,33 @@ class DecoderModel final : public engine::TextModel {
   Status fill_frequencies();
   Status check_fit();
   Status make_variants();
-  /// `moved`: see StepContext. `normed`: every norm leaves its rows.
-  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {}, const StepInputs* moved = nullptr, bool normed = false);
+  /// `moved`: see StepContext. `normed`: every norm leaves its rows. `every_point` passes the gate, whatever the plan says.
+  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {}, const StepInputs* moved = nullptr, bool normed = false, bool every_point = false);
+  /// Times a step of so many rows, the longest that the model has room for, and finds its gates.
+  Status plan_gates(Variant* v);
+  /// Whether the step whose inputs reset() writes has the logits of `whole` also as `v`, bit for bit.
+  bool same_logits(const Variant& whole, const Variant& v, int64_t rows, const std::function<Status()>& reset);
   Status run(const Variant& v);
   /// A step op by op; `seen` gets what each op left, where it lies. `normed`: see record().
-  Status walk(std::span<const engine::TokenRow> rows, const Observer& seen, bool normed = false);
-  /// profile() without its care for pages.
-  Result<engine::Profile> time_step(int rows, int pos, bool decode, bool in_step);
+  Status observe_ops(std::span<const engine::TokenRow> rows, const Observer& seen, bool normed = false);
+  /// f(variant, reset) with the inputs of a step of `rows` rows, which reset() writes anew; see profile(). Forgets all sequences.
+  Status with_step(int rows, int pos, bool decode, const std::function<Status(const Variant&, const std::function<Status()>&)>& f);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const engine::TokenRow> rows) const;
   /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.
   Result<bool> write(std::span<const engine::TokenRow> rows);
   Status check_room() const;
   Status check_slot(const char* call, int slot) const;
+  Status check_blocks(const char* call, std::span<const int32_t> blocks) const;
+  /// Sampling parameters, no bias, counts of `fed`.
+  Status begin(int slot, const engine::Sampling& sampling, std::span<const int32_t> fed);
   static Status no_place(const char* call, int slot, int pos);
   Status queue(const Variant& v, std::span<const int32_t> slots);
 
   engine::WeightSource source_;
   engine::LoadOptions options_;
-  std::unique_ptr<engine::Machine> machine_;  // before everything that lives on it
-  engine::Placement placement_;
+  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
+  engine::WeightUploader uploader_;
   engine::LayerStream stream_;
   engine::Arena arena_;
   std::string family_;
@@ -92,16 +112,19 @@ class DecoderModel final : public engine::TextModel {
   StepBuffers buffers_;
   InputBlock decode_, prompt_;
   Pages pages_;
-  Flights flights_;
+  Masks masks_;
+  InFlightSteps in_flight_;
   double attn_factor_ = 1;
   bool norms_behind_ = false;
   std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
   std::vector<Variant> variants_;   // by class and rows, ascending
+  engine::WorkTimes work_;          // of a scheduler's tenant
   std::unique_ptr<exec::Graph> graph_;
   std::vector<engine::Sampling> sampling_;  // a slot
   std::vector<int32_t> slots_;      // draws of the step that is being queued
   std::vector<int32_t> decoding_;   // slots of the last decode step's rows, in order
   std::vector<int32_t> decoding_pos_;  // their positions
+  std::vector<int32_t> fed_counts_; // of begin(): a token of the vocabulary
   std::vector<float> logits_;       // the host's copy, where ops leave them elsewhere
 };
 

@@ -1,4 +1,4 @@
-// Entry of the decoder family: what the registry's rows point to.
+// ActQuant of the decoder family: what the registry's rows point to.
 #pragma once
 #include "vivace/engine/registry.h"
 

@@ -37,14 +37,17 @@ Tensor heads(const Tensor& t, int64_t N) {
 
 /// Rows up to which attention writes the codes that enter o itself. H200, 8B: a step of one 2,412 to 2,335 us, of 32 3,897 to 3,805; a prompt of
 /// 1,024, whose tiles' codes leave in pieces of 16 bytes, 12.30 to 12.43 ms.
-constexpr int64_t kCodedRows = 64;
+constexpr int64_t kQuantizedRows = 64;
+
+/// A part of the lm_head has a multiple of so many rows.
+constexpr int64_t kHeadRows = 64;
 
 class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
-        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream), moved_(context.moved != nullptr ? *context.moved : in),
-        behind_(context.norms_behind && T <= kBehindRows), hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
+        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream), gates_(context.gates), head_parts_(rec.observed() ? 1 : context.head_parts), moved_(context.moved != nullptr ? *context.moved : in),
+        deferred_(context.deferred_norms && T <= kDeferredNormRows), hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
         global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
         local_(sites_.add({.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
@@ -62,13 +65,21 @@ class Step {
     for (size_t i = 0; i < w_.layers.size(); ++i) {
       layer_ = static_cast<int64_t>(i);
       if (const size_t resident = w_.layers.size() - streamed(); i >= resident) VV_TRY(stream_->bring(rec_.stream(), i - resident));
+      VV_TRY(point());
       VV_TRY(attention(w_.layers[i], i));
+      VV_TRY(point());
       VV_TRY(mlp(w_.layers[i]));
     }
+    VV_TRY(point());
     return sample();
   }
 
  private:
+  /// Where others may go first.
+  Status point() {
+    if (gates_ == nullptr || !gates_->at(point_++)) return {};
+    return rec_.stream().pass(*gates_->site.gate, gates_->site.mask);
+  }
   size_t streamed() const { return stream_ == nullptr ? 0 : stream_->layers().size(); }
 
   Status attention(const LayerWeights& w, size_t layer) {
@@ -85,12 +96,13 @@ class Step {
       VV_TRY(linear(normed_, {w.v, {}, w.v_bias}, columns(qkv, nq + nk, nk)));
     }
     Rows entering;
-    if (plan_.entry == Entry::by_site && T_ <= kCodedRows) entering = codes(b_.codes, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
+    if (plan_.entry == ActQuant::per_tensor && T_ <= kQuantizedRows) entering = quantized(b_.quantized, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
     VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
                       {.qkv = qkv, .inv_freq = local ? b_.local_inv_freq : b_.inv_freq, .q_norm = w.q_norm, .k_norm = w.k_norm, .style = c_.rope_style, .attn_factor = local ? 1.0 : attn_factor_, .eps = c_.eps,
                        .norm_plus_one = plus_one(w.q_norm) > 0},
                       {.q = q, .out = entering.x.present() ? heads(entering.x, c_.heads) : attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows, .out_scale = entering.scale}));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
+    VV_TRY(point());
     VV_TRY(onto(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
     return post_norm(w.attn_post_norm);
   }
@@ -106,12 +118,14 @@ class Step {
       VV_TRY(linear(normed_, {w.up, w.up_scale, w.up_bias}, inner.x, {}, c_.family->act, inner.scale));
       Rows entering;
       VV_TRY(enter(inner, &entering));
+      VV_TRY(point());
       VV_TRY(linear(entering, {w.down, w.down_scale, w.down_bias}, out, plus));
     } else if (w.gate_up.present()) {
       const Rows inner = inner_rows();
       VV_TRY(gated({w.gate_up, w.gate_up_scale, {}}, inner));
       Rows entering;
       VV_TRY(enter(inner, &entering));
+      VV_TRY(point());
       const size_t next = static_cast<size_t>(layer_) + 1;  // whose weights are here already, unless they take turns
       VV_TRY(onto(entering, {w.down, w.down_scale, {}}, out, plus, next < w_.layers.size() - streamed() ? w_.layers[next].attn_norm : Tensor{}));
     } else {
@@ -147,7 +161,7 @@ class Step {
     } else if (!gathers) {
       last = hidden_;
     }
-    Rows entering = plan_.eight_in() ? codes(b_.last_codes, b_.last_scale, R_, site_count(c_) - 1) : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
+    Rows entering = plan_.eight_in() ? quantized(b_.last_quantized, b_.last_scale, R_, site_count(c_) - 1) : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
     if (folds(w_.final_norm_bias)) {
       if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
       entering.raw = last;
@@ -157,12 +171,13 @@ class Step {
     }
     const Tensor bias = b_.bias.present() ? top(b_.row_bias, R_) : Tensor{};
     if (bias.present()) VV_TRY(rec_(ops::embedding, {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
-    VV_TRY(product(entering, {w_.head, w_.head_scale, {}}, logits, bias, "none", in_.samples));
+    VV_TRY(head(entering, logits, bias));
+    VV_TRY(point());
     VV_TRY(rec_(ops::sample,
                 {{"logits", logits}, {"token", next}, {"logprob", logprob}, {"temperature", top(in_.temperature, R_)}, {"top_k", top(in_.top_k, R_)},
                  {"top_p", top(in_.top_p, R_)}, {"min_p", top(in_.min_p, R_)}, {"seed", top(in_.seed, R_)}, {"step", step}, {"counts", b_.counts},
                  {"slot", top(in_.sample_slot, R_)}, {"repetition", top(in_.repetition, R_)}, {"presence", top(in_.presence, R_)},
-                 {"frequency", top(in_.frequency, R_)}, {"rows", in_.samples}}));
+                 {"frequency", top(in_.frequency, R_)}, {"mask", b_.masks}, {"mask_slot", top(in_.mask_slot, R_)}, {"rows", in_.samples}}));
     return rec_(ops::advance,
                 {{"token", next}, {"logprob", logprob}, {"turn", b_.turn}, {"ring", b_.ring}, {"ring_logprob", b_.ring_logprob}, {"rows", in_.samples},
                  {"fed", gathers ? Tensor{} : top(moved_.tokens, R_)}, {"pos", gathers ? Tensor{} : top(moved_.pos, R_)}, {"step", gathers ? Tensor{} : top(moved_.sample_step, R_)}});
@@ -170,8 +185,8 @@ class Step {
 
   /// normed = norm of the residual stream, which first takes in what waits in branch.
   Status add_norm(const Tensor& weight, const Tensor& bias, Site site) {
-    normed_ = plan_.eight_in() ? codes(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_), {}, {}};
-    if (behind_) {
+    normed_ = plan_.eight_in() ? quantized(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_), {}, {}};
+    if (deferred_) {
       normed_.squares = top(b_.squares, T_);
       if (std::exchange(scaled_, false)) return {};
       return rec_(ops::rms_rows, {{"x", hidden_}, {"weight", weight}, {"scaled", normed_.x}, {"squares", normed_.squares}, {"rows", in_.rows}});
@@ -186,7 +201,7 @@ class Step {
     return s;
   }
   /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand over.
-  bool folds(const Tensor& bias) const { return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != Entry::by_row; }
+  bool folds(const Tensor& bias) const { return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != ActQuant::per_token; }
   /// Makes the rows of `normed_`, for readers that are no single product.
   Status settle() {
     if (!normed_.raw.present()) return {};
@@ -212,14 +227,14 @@ class Step {
   };
   int64_t at(Site site) const { return layer_ * kSites + site; }
   /// The first n rows of a buffer of codes and of their scales; `site` has the scale that was made before.
-  Rows codes(const Tensor& x, const Tensor& row_scale, int64_t n, int64_t site) const {
-    if (plan_.entry == Entry::by_row) return {top(x, n), top(row_scale, n), {}};
+  Rows quantized(const Tensor& x, const Tensor& row_scale, int64_t n, int64_t site) const {
+    if (plan_.entry == ActQuant::per_token) return {top(x, n), top(row_scale, n), {}};
     return {top(x, n), {}, slice(b_.site_scale, site, 1)};
   }
   /// What the MLP's first half writes: codes, where their scale is known before.
   Rows inner_rows() const {
-    if (plan_.entry != Entry::by_site) return {top(b_.mlp, T_), {}, {}};
-    Rows r = codes(b_.codes, {}, T_, at(kInner));
+    if (plan_.entry != ActQuant::per_tensor) return {top(b_.mlp, T_), {}, {}};
+    Rows r = quantized(b_.quantized, {}, T_, at(kInner));
     r.x = columns(r.x, 0, c_.mlp);
     return r;
   }
@@ -235,11 +250,11 @@ class Step {
                 {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
   }
 
-  /// x as it enters a product: itself, or quantised into codes.
+  /// x as it enters a product: itself, or quantized into codes.
   Status enter(const Tensor& x, Site site, Rows* out) {
     *out = {x, {}, {}};
     if (!plan_.eight_in()) return {};
-    *out = codes(b_.codes, b_.codes_scale, T_, at(site));
+    *out = quantized(b_.quantized, b_.quantized_scale, T_, at(site));
     out->x = columns(out->x, 0, x.shape[1]);
     return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->row_scale}, {"out_scale", out->scale}, {"rows", in_.rows}});
   }
@@ -266,9 +281,24 @@ class Step {
                 {{"act", act(m.w)}, {"epilogue", epilogue}});
   }
 
+  /// The logits, in parts of whole rows of the matrix.
+  Status head(const Rows& x, const Tensor& logits, const Tensor& bias) {
+    if (head_parts_ == 1) return product(x, {w_.head, w_.head_scale, {}}, logits, bias, "none", in_.samples);
+    const int64_t V = w_.head.shape[0], each = (V / head_parts_ + kHeadRows) / kHeadRows * kHeadRows;
+    for (int64_t first = 0; first < V; first += each) {
+      const int64_t n = std::min(each, V - first);
+      const auto part = [&](const Tensor& t) { return t.present() ? slice(t, first, n) : Tensor{}; };
+      const Tensor w = part(w_.head);
+      const engine::Scales scale{part(w_.head_scale.row), part(w_.head_scale.block), w_.head_scale.whole};
+      if (first > 0) VV_TRY(point());
+      VV_TRY(product(x, {w, scale, {}}, columns(logits, first, n), bias.present() ? columns(bias, first, n) : Tensor{}, "none", in_.samples));
+    }
+    return {};
+  }
+
   /// A product that joins the residual stream. Where norms are taken behind, it leaves what the product behind the one with weight `next` takes.
   Status onto(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, const Tensor& next) {
-    if (!behind_ || !next.present()) return linear(x, m, out, residual);
+    if (!deferred_ || !next.present()) return linear(x, m, out, residual);
     scaled_ = true;
     return rec_(ops::gemm_rms_rows,
                 {{"x", x.x}, {"w", m.w}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"weight", next}, {"scaled", top(b_.normed, T_)}, {"squares", top(b_.squares, T_)}, {"rows", in_.rows}});
@@ -302,8 +332,11 @@ class Step {
   int64_t T_, R_;
   double attn_factor_;
   const engine::LayerStream* stream_;
+  const engine::GateWalk* gates_;
+  size_t point_ = 0;      // of those that the step has marked
+  int head_parts_;
   const StepInputs& moved_;
-  bool behind_;           // see norms_behind()
+  bool deferred_;           // see deferred_norms()
   bool scaled_ = false;   // normed and squares have what the next norm's product takes
   Tensor hidden_;
   int64_t layer_ = 0;
@@ -316,8 +349,8 @@ class Step {
 
 }  // namespace
 
-bool norms_behind(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
-  const bool plain = plan.entry == Entry::plain && info(plan.hidden).bytes == 2;
+bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
+  const bool plain = plan.entry == ActQuant::plain && info(plan.hidden).bytes == 2;
   if (!has_wgmma(arch) || !plain || config.norm_plus_one || (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0) return false;
   return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {
     const Tensor* const matrices[] = {&w.qkv, &w.o, &w.gate_up, &w.down};

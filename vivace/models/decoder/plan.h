@@ -17,26 +17,26 @@ enum class Plain : uint8_t {
 };
 
 /// How activations enter products: as they are, or as e4m3 with a scale a row made in the step, or one a place made before.
-enum class Entry : uint8_t { plain, by_row, by_site };
+enum class ActQuant : uint8_t { plain, per_token, per_tensor };
 
 struct PrecisionPlan {
   const char* name;
   DType hidden;       // of activations between ops
-  const char* act;    // how activations enter a product with block-quantised weights: gemm's `act`
+  const char* act;    // how activations enter a product with block-quantized weights: gemm's `act`
   Plain plain;
-  bool keeps_blocks;  // block-quantised matrices stay what they are; else they become `hidden`
-  Entry entry;
+  bool keeps_blocks;  // block-quantized matrices stay what they are; else they become `hidden`
+  ActQuant entry;
   std::optional<DType> head;  // what a plain head becomes: e4m3 and e2m1 with scales, or blocks; none: as the table of the embedding
   bool head_given = false;    // by the caller, not by the plan
 
   /// Whether matrices that a checkpoint has as FP4 stay that.
   bool keeps_fp4() const { return keeps_blocks && (plain == Plain::half || plain == Plain::four); }
-  bool eight_in() const { return entry != Entry::plain; }
+  bool eight_in() const { return entry != ActQuant::plain; }
 };
 
-/// `precision` and `head` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists
+/// `precision` and `lm_head_dtype` as in engine::LoadOptions; "auto" depends on where the model runs. Errors: InvalidArgument lists
 /// what there is; Unsupported: rows enter the head as e4m3 and want it so.
-Result<PrecisionPlan> pick_plan(const std::string& precision, const std::string& head, Place place);
+Result<PrecisionPlan> pick_plan(const std::string& precision, const std::string& lm_head_dtype, Place place);
 /// `kv` as in engine::LoadOptions.
 Result<DType> pick_kv(const std::string& kv, const PrecisionPlan& plan, Place place);
 

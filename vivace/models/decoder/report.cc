@@ -1,21 +1,43 @@
 // What a load decided, and its memory.
+#include <algorithm>
+
 #include "vivace/base/check.h"
+#include "vivace/engine/forms.h"
+#include "vivace/engine/json_text.h"
 #include "vivace/models/decoder/decoder_model.h"
 
 namespace vivace::models::decoder {
+namespace {
+
+engine::Forms forms_of(const DecoderWeights& w) {
+  engine::Forms forms;
+  forms.add("embedding", w.embed);
+  for (const LayerWeights& l : w.layers) {
+    if (l.qkv.present()) forms.add("layers", "qkv", l.qkv);
+    else for (const Tensor* t : {&l.q, &l.k, &l.v}) forms.add("layers", "qkv", *t);
+    forms.add("layers", "o", l.o);
+    forms.add("layers", "router", l.router);
+    if (l.gate_up.present()) forms.add("layers", "gate_up", l.gate_up);
+    else for (const Tensor* t : {&l.gate, &l.up}) forms.add("layers", "gate_up", *t);
+    forms.add("layers", "down", l.down);
+  }
+  forms.add("head", w.head);
+  return forms;
+}
+
+}  // namespace
 
 engine::Report DecoderModel::report() const {
-  const auto quoted = [](const std::string& s) { return '"' + s + '"'; };
   const auto number = [](int64_t v) { return std::to_string(v); };
   const DecoderConfig& c = config_;
   std::string phases;
   for (const auto& [name, seconds] : phases_) phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
-  return {{"family", quoted(family_)},
-          {"device", quoted(machine_->name())},
-          {"precision", quoted(plan_.name)},
-          {"invariance", quoted(options_.invariance)},
-          {"kv_dtype", quoted(name(kv_dtype_))},
-          {"threads", number(machine_->threads())},
+  return {{"family", engine::json_string(family_)},
+          {"device", engine::json_string(runtime_->name())},
+          {"precision", engine::json_string(plan_.name)},
+          {"invariance", engine::json_string(options_.invariance)},
+          {"kv_dtype", engine::json_string(name(kv_dtype_))},
+          {"threads", number(runtime_->threads())},
           {"layers", number(c.layers)},
           {"hidden", number(c.hidden)},
           {"heads", number(c.heads)},
@@ -26,27 +48,32 @@ engine::Report DecoderModel::report() const {
           {"context", number(limits_.context)},
           {"trained_context", number(c.context)},
           {"max_batch", number(limits_.max_batch)},
-          {"chunk", number(limits_.chunk)},
-          {"ahead", number(limits_.ahead)},
-          {"weight_dtype", quoted(name(weights_.layers.front().o.dtype))},
-          {"head_dtype", quoted(name(weights_.head.dtype))},
+          {"prefill_chunk", number(limits_.prefill_chunk)},
+          {"max_in_flight_steps", number(limits_.max_in_flight_steps)},
+          {"weight_dtype", engine::json_string(name(weights_.layers.front().o.dtype))},
+          {"head_dtype", engine::json_string(name(weights_.head.dtype))},
+          {"forms", forms_of(weights_).json()},
+          {"activations", engine::json_string(name(plan_.hidden))},
+          {"activations_to_e4m3", plan_.eight_in() ? engine::json_string(plan_.entry == ActQuant::per_token ? "by token" : "calibrated") : "null"},
           {"tied", c.tied ? "true" : "false"},
           {"experts", number(c.experts)},
           {"experts_used", number(c.experts_used)},
           {"window", number(c.window)},
-          {"rope_style", quoted(c.rope_style)},
-          {"kv_pages", number(pages_.count())},
+          {"rope_style", engine::json_string(c.rope_style)},
+          {"num_kv_blocks", number(limits_.pages)},
           {"streamed_layers", number(static_cast<int64_t>(stream_.layers().size()))},
           {"graphs", number(static_cast<int64_t>(variants_.size()))},
           {"launches", number(static_cast<int64_t>(graph_->executable(variants_.front().key())->launches()))},
-          {"weight_bytes", number(placement_.bytes())},
+          {"gates", number(work_.gates)},
+          {"head_parts", number(std::max_element(variants_.begin(), variants_.end(), [](const Variant& a, const Variant& b) { return a.head_parts < b.head_parts; })->head_parts)},
+          {"weight_bytes", number(uploader_.bytes())},
           {"arena_bytes", number(arena_.bytes())},
           {"load_s", "{" + phases + "}"}};
 }
 
 std::vector<engine::MemoryLine> DecoderModel::memory() const {
   std::vector<engine::MemoryLine> lines;
-  if (placement_.bytes() > 0) lines.push_back({"weights", placement_.bytes()});
+  if (uploader_.bytes() > 0) lines.push_back({"weights", uploader_.bytes()});
   else lines.push_back({"weights (mapped)", source_.bytes()});
   if (!stream_.layers().empty()) {
     lines.push_back({"streamed layer", stream_.region_bytes()});

@@ -23,6 +23,7 @@ void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, in
     declare("sample_slot", DType::i32, R, &in_.sample_slot);
   }
   declare("sample_step", DType::i32, R, &in_.sample_step);
+  declare("mask_slot", DType::i32, R, &in_.mask_slot);
   declare("temperature", DType::f32, R, &in_.temperature);
   declare("top_p", DType::f32, R, &in_.top_p);
   declare("min_p", DType::f32, R, &in_.min_p);
@@ -33,7 +34,7 @@ void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, in
   declare("seed", DType::i64, R, &in_.seed);
 }
 
-Status InputBlock::open(engine::Machine& machine, int ahead) {
+Status InputBlock::open(engine::Runtime& runtime, int max_in_flight_steps) {
   begin_ = static_cast<char*>(in_.tokens.data);
   bytes_ = static_cast<size_t>(static_cast<char*>(in_.seed.data) + in_.seed.span_bytes() - begin_);
   bytes_ = (bytes_ + 15) / 16 * 16;
@@ -41,11 +42,11 @@ Status InputBlock::open(engine::Machine& machine, int ahead) {
     in_.samples = in_.rows;
     in_.sample_slot = in_.slot;
   }
-  VV_ASSIGN(staging_, machine.reserve_shared("step inputs", bytes_ * static_cast<size_t>(ahead)));
+  VV_ASSIGN(staging_, runtime.reserve_shared("step inputs", bytes_ * static_cast<size_t>(max_in_flight_steps)));
   return {};
 }
 
-Status InputBlock::write(exec::Stream& stream, int flight, std::span<const TokenRow> rows, std::span<const Sampling> of_slot) {
+Status InputBlock::write(exec::Stream& stream, int flight, std::span<const TokenRow> rows, std::span<const Sampling> of_slot, const Masks& masks) {
   stage_ = static_cast<char*>(staging_.data()) + static_cast<size_t>(flight) * bytes_;
   size_t n = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -60,6 +61,7 @@ Status InputBlock::write(exec::Stream& stream, int flight, std::span<const Token
       put(in_.sample_slot, n, r.slot);
     }
     put(in_.sample_step, n, r.pos + 1);  // the drawn token's position: the same draw alone or in a batch
+    put(in_.mask_slot, n, masks.row(r.slot));
     put(in_.temperature, n, s.temperature);
     put(in_.top_p, n, s.top_p);
     put(in_.min_p, n, s.min_p);
@@ -75,23 +77,23 @@ Status InputBlock::write(exec::Stream& stream, int flight, std::span<const Token
   return stream.copy(begin_, stage_, bytes_);
 }
 
-Status Flights::open(engine::Machine& machine, int ahead, int64_t R, StepBuffers* buffers) {
-  flights_.resize(static_cast<size_t>(ahead));
-  for (Flight& f : flights_) {
-    VV_ASSIGN(f.done, machine.backend().make_event());
+Status InFlightSteps::open(engine::Runtime& runtime, int max_in_flight_steps, int64_t R, StepBuffers* buffers) {
+  in_flight_.resize(static_cast<size_t>(max_in_flight_steps));
+  for (InFlightStep& f : in_flight_) {
+    VV_ASSIGN(f.done, runtime.backend().make_event());
     f.slots.reserve(static_cast<size_t>(R));
   }
-  const size_t half = static_cast<size_t>(ahead * R) * 4;
-  VV_ASSIGN(rings_, machine.reserve_shared("rings of draws", 2 * half));
-  ring_ = tensor(rings_.data(), DType::i32, Shape(ahead, R), machine.place());
-  logprob_ = tensor(static_cast<char*>(rings_.data()) + half, DType::f32, Shape(ahead, R), machine.place());
+  const size_t half = static_cast<size_t>(max_in_flight_steps * R) * 4;
+  VV_ASSIGN(rings_, runtime.reserve_shared("rings of draws", 2 * half));
+  ring_ = tensor(rings_.data(), DType::i32, Shape(max_in_flight_steps, R), runtime.place());
+  logprob_ = tensor(static_cast<char*>(rings_.data()) + half, DType::f32, Shape(max_in_flight_steps, R), runtime.place());
   buffers->ring = ring_;
   buffers->ring_logprob = logprob_;
   return {};
 }
 
-Status Flights::push(exec::Stream& stream, std::span<const int32_t> slots) {
-  Flight& f = flights_[static_cast<size_t>(next())];
+Status InFlightSteps::push(exec::Stream& stream, std::span<const int32_t> slots) {
+  InFlightStep& f = in_flight_[static_cast<size_t>(next())];
   VV_TRY(stream.record(*f.done));
   f.slots.assign(slots.begin(), slots.end());
   f.row = row_;
@@ -100,18 +102,18 @@ Status Flights::push(exec::Stream& stream, std::span<const int32_t> slots) {
   return {};
 }
 
-Status Flights::restart(exec::Stream& stream, const StepBuffers& buffers) {
+Status InFlightSteps::restart(exec::Stream& stream, const StepBuffers& buffers) {
   row_ = 0;
   return stream.copy(buffers.turn.data, buffers.no_counts.data, static_cast<size_t>(buffers.turn.span_bytes()));
 }
 
-Status Flights::pop(std::span<Sampled> out) {
-  Flight& f = flights_[static_cast<size_t>(first_)];
+Status InFlightSteps::pop(std::span<Sampled> out) {
+  InFlightStep& f = in_flight_[static_cast<size_t>(first_)];
   VV_TRY(f.done->synchronize());
   const auto row = static_cast<size_t>(f.row) * static_cast<size_t>(ring_.shape[1]);
   for (size_t i = 0; i < out.size(); ++i)
     out[i] = {static_cast<const int32_t*>(ring_.data)[row + i], f.slots[i], static_cast<const float*>(logprob_.data)[row + i]};
-  first_ = (first_ + 1) % static_cast<int>(flights_.size());
+  first_ = (first_ + 1) % static_cast<int>(in_flight_.size());
   --count_;
   return {};
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "vivace/engine/arena.h"
+#include "vivace/models/decoder/masks.h"
 #include "vivace/models/decoder/pipeline.h"
 
 namespace vivace::models::decoder {
@@ -16,10 +17,10 @@ class InputBlock {
   /// `R` sampled rows of at most `T`; `gathers`: of which sample_rows says where they stand.
   void declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers);
   /// After the arena's commit: the host's copies, one a step in flight.
-  Status open(engine::Machine& machine, int ahead);
+  Status open(engine::Runtime& runtime, int max_in_flight_steps);
   /// Writes rows, of which those that sample take the parameters of their slot, and queues the copy.
   /// `flight`: which of the copies, free since its last step was collected.
-  Status write(exec::Stream& stream, int flight, std::span<const engine::TokenRow> rows, std::span<const engine::Sampling> of_slot);
+  Status write(exec::Stream& stream, int flight, std::span<const engine::TokenRow> rows, std::span<const engine::Sampling> of_slot, const Masks& masks);
   const StepInputs& inputs() const { return in_; }
 
  private:
@@ -37,33 +38,33 @@ class InputBlock {
 };
 
 /// The steps that were queued and not yet collected, oldest first.
-class Flights {
+class InFlightSteps {
  public:
   /// `R`: most draws of a step. Makes the rings of `buffers` and the events.
-  Status open(engine::Machine& machine, int ahead, int64_t R, StepBuffers* buffers);
-  bool full() const { return count_ == static_cast<int>(flights_.size()); }
+  Status open(engine::Runtime& runtime, int max_in_flight_steps, int64_t R, StepBuffers* buffers);
+  bool full() const { return count_ == static_cast<int>(in_flight_.size()); }
   bool empty() const { return count_ == 0; }
   int size() const { return count_; }
   /// The place of the next step, for InputBlock::write().
-  int next() const { return (first_ + count_) % static_cast<int>(flights_.size()); }
+  int next() const { return (first_ + count_) % static_cast<int>(in_flight_.size()); }
   /// Notes that a step was queued which draws for `slots`, and marks its end on the stream.
   Status push(exec::Stream& stream, std::span<const int32_t> slots);
   /// A step that draws nothing and is not collected: of loading.
-  void skip() { row_ = (row_ + 1) % static_cast<int>(flights_.size()); }
+  void skip() { row_ = (row_ + 1) % static_cast<int>(in_flight_.size()); }
   /// Begins again at the first row of the rings, after steps that were not counted.
   Status restart(exec::Stream& stream, const StepBuffers& buffers);
   /// Draws of the oldest step, 0 where none is queued.
-  size_t draws() const { return empty() ? 0 : flights_[static_cast<size_t>(first_)].slots.size(); }
+  size_t draws() const { return empty() ? 0 : in_flight_[static_cast<size_t>(first_)].slots.size(); }
   /// Waits for the oldest step. `out` has draws() elements.
   Status pop(std::span<engine::Sampled> out);
 
  private:
-  struct Flight {
+  struct InFlightStep {
     std::unique_ptr<exec::Event> done;
     std::vector<int32_t> slots;  // of the draws; reserved
     int row = 0;                 // of the rings
   };
-  std::vector<Flight> flights_;
+  std::vector<InFlightStep> in_flight_;
   int first_ = 0, count_ = 0;
   int row_ = 0;  // of the rings that the next step writes, as the device's turn says
   exec::Buffer rings_;

@@ -17,13 +17,26 @@ const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const 
 Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
   VV_TRY(check_slot("start", slot));
   VV_TRY(engine::check(sampling));
+  if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
   if (positions < 0 || positions > limits_.context)
     return Status(Code::kLimitExceeded, strf("start: wanted 1 to %d positions, or 0 for all of them, got %d", limits_.context, positions));
-  VV_TRY(pages_.reserve(machine_->stream(), slot, positions ? positions : limits_.context));
+  VV_TRY(pages_.reserve(runtime_->stream(), slot, positions ? positions : limits_.context));
+  return begin(slot, sampling, {});
+}
+
+Status DecoderModel::begin(int slot, const Sampling& sampling, std::span<const int32_t> fed) {
+  masks_.clear(slot);
   if (options_.logit_bias) VV_TRY(set_bias(slot, {}));
   sampling_[static_cast<size_t>(slot)] = sampling;
   const Tensor counts = slice(buffers_.counts, slot, 1);
-  return machine_->stream().copy(counts.data, buffers_.no_counts.data, static_cast<size_t>(counts.span_bytes()));
+  const auto bytes = static_cast<size_t>(counts.span_bytes());
+  const bool counted = sampling.repetition != 1 || sampling.presence != 0 || sampling.frequency != 0;
+  if (fed.empty() || !counted) return runtime_->stream().copy(counts.data, buffers_.no_counts.data, bytes);
+  std::fill(fed_counts_.begin(), fed_counts_.end(), 0);
+  for (const int32_t t : fed)
+    if (t >= 0 && t < limits_.vocab) ++fed_counts_[static_cast<size_t>(t)];
+  VV_TRY(runtime_->stream().copy(counts.data, fed_counts_.data(), bytes));
+  return runtime_->stream().synchronize();  // the next call writes fed_counts_ again
 }
 
 Status DecoderModel::set_bias(int slot, std::span<const float> bias) {
@@ -32,8 +45,13 @@ Status DecoderModel::set_bias(int slot, std::span<const float> bias) {
   if (!bias.empty() && bias.size() != static_cast<size_t>(limits_.vocab))
     return Status(Code::kInvalidShape, strf("set_bias: wanted a value for each of %d tokens, got %zu", limits_.vocab, bias.size()));
   const Tensor to = slice(buffers_.bias, slot, 1);
-  VV_TRY(machine_->stream().copy(to.data, bias.empty() ? buffers_.no_counts.data : bias.data(), static_cast<size_t>(to.span_bytes())));
-  return bias.empty() ? Status() : machine_->stream().synchronize();  // the caller's memory is free again
+  VV_TRY(runtime_->stream().copy(to.data, bias.empty() ? buffers_.no_counts.data : bias.data(), static_cast<size_t>(to.span_bytes())));
+  return bias.empty() ? Status() : runtime_->stream().synchronize();  // the caller's memory is free again
+}
+
+Status DecoderModel::set_mask(int slot, std::span<const uint32_t> words) {
+  VV_TRY(check_slot("set_mask", slot));
+  return masks_.set(runtime_->stream(), slot, words);
 }
 
 Status DecoderModel::check_slot(const char* call, int slot) const {
@@ -45,12 +63,12 @@ Status DecoderModel::no_place(const char* call, int slot, int pos) {
 }
 
 Status DecoderModel::check_room() const {
-  return flights_.full() ? Status(Code::kLimitExceeded, strf("step: %d steps are queued already; collect() the oldest", limits_.ahead)) : Status();
+  return in_flight_.full() ? Status(Code::kLimitExceeded, strf("step: %d steps are queued already; collect() the oldest", limits_.max_in_flight_steps)) : Status();
 }
 
 Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
-  if (rows.empty() || rows.size() > static_cast<size_t>(limits_.chunk))
-    return Status(Code::kLimitExceeded, strf("step: wanted 1 to %d rows, got %zu", limits_.chunk, rows.size()));
+  if (rows.empty() || rows.size() > static_cast<size_t>(limits_.prefill_chunk))
+    return Status(Code::kLimitExceeded, strf("step: wanted 1 to %d rows, got %zu", limits_.prefill_chunk, rows.size()));
   size_t sampled = 0;
   for (const TokenRow& r : rows) {
     if (r.token < 0 || r.token >= limits_.vocab) return Status(Code::kInvalidArgument, strf("step: token %d is outside the vocabulary [0, %d)", r.token, limits_.vocab));
@@ -65,7 +83,7 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
 
 Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
   VV_TRY(run(v));
-  return flights_.push(machine_->stream(), slots);
+  return in_flight_.push(runtime_->stream(), slots);
 }
 
 Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
@@ -73,8 +91,8 @@ Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
   slots_.clear();
   for (const TokenRow& r : rows)
     if (r.sample) slots_.push_back(r.slot);
-  const bool decode = slots_.size() == rows.size();
-  VV_TRY((decode ? decode_ : prompt_).write(machine_->stream(), flights_.next(), rows, sampling_));
+  const bool decode = slots_.size() == rows.size() && std::none_of(rows.begin(), rows.end(), [](const TokenRow& r) { return r.prompt; });
+  VV_TRY((decode ? decode_ : prompt_).write(runtime_->stream(), in_flight_.next(), rows, sampling_, masks_));
   return decode;
 }
 
@@ -102,18 +120,19 @@ Status DecoderModel::repeat() {
 }
 
 Status DecoderModel::collect(std::span<Sampled> out) {
-  if (flights_.empty()) return Status(Code::kFailedPrecondition, "collect: no step is queued; issue() one");
-  if (out.size() != flights_.draws()) return Status(Code::kInvalidArgument, strf("collect: the step draws %zu tokens but out holds %zu", flights_.draws(), out.size()));
-  return flights_.pop(out);
+  if (in_flight_.empty()) return Status(Code::kFailedPrecondition, "collect: no step is queued; issue() one");
+  if (out.size() != in_flight_.draws()) return Status(Code::kInvalidArgument, strf("collect: the step draws %zu tokens but out holds %zu", in_flight_.draws(), out.size()));
+  VV_TRY(in_flight_.pop(out));
+  return runtime_->place() == Place::host ? source_.check_lost() : Status();
 }
 
 Result<Tensor> DecoderModel::logits() {
-  if (!flights_.empty()) return Status(Code::kFailedPrecondition, "logits: steps are queued; collect() them first");
+  if (!in_flight_.empty()) return Status(Code::kFailedPrecondition, "logits: steps are queued; collect() them first");
   const Tensor t = slice(buffers_.logits, 0, static_cast<int64_t>(slots_.size()));
-  if (machine_->place() == Place::host) return t;
-  VV_TRY(machine_->stream().synchronize());
-  VV_TRY(machine_->stream().copy(logits_.data(), t.data, static_cast<size_t>(t.span_bytes())));
-  VV_TRY(machine_->stream().synchronize());
+  if (runtime_->place() == Place::host) return t;
+  VV_TRY(runtime_->stream().synchronize());
+  VV_TRY(runtime_->stream().copy(logits_.data(), t.data, static_cast<size_t>(t.span_bytes())));
+  VV_TRY(runtime_->stream().synchronize());
   return tensor(logits_.data(), t.dtype, t.shape);
 }
 

@@ -98,7 +98,7 @@ Status load(const engine::WeightSource& source, const DecoderConfig& c, const Ru
 }
 
 /// FP4 becomes bf16 where no product takes it as it is: routers, and parts of one product that do not share a scale.
-void widen(const engine::WeightSource& source, LayerWeights& w) {
+void upcast(const engine::WeightSource& source, LayerWeights& w) {
   const auto whole = [&](const Tensor& t) {
     const engine::Scales* const s = source.scales_of(t);
     return s == nullptr ? 0 : *static_cast<const float*>(s->whole.data);
@@ -129,7 +129,7 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
   for (int i = 0; i < config.layers; ++i) {
     LayerWeights& w = weights->layers[static_cast<size_t>(i)];
     for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w));
-    widen(source, w);
+    upcast(source, w);
   }
   return {};
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "vivace/engine/placement.h"
+#include "vivace/engine/weight_uploader.h"
 #include "vivace/engine/weights.h"
 #include "vivace/models/decoder/config.h"
 #include "vivace/models/decoder/plan.h"
@@ -22,7 +22,7 @@ struct LayerWeights {
   Tensor router;                     // [E, H]; then gate, up and down have E of what follows
   Tensor gate, up, down;             // [M, H] x 2, [H, M]
   Tensor gate_up;                    // [2M, H] instead of the two, where one product serves both: rows in turn
-  engine::Scales qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // of quantised matrices
+  engine::Scales qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // of quantized matrices
   Tensor up_bias, down_bias;
   Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
@@ -32,7 +32,7 @@ struct DecoderWeights {
   Tensor positions;     // [context, H], families with learned positions
   Tensor final_norm, final_norm_bias;  // [H]
   Tensor head;          // [V, H]; the embedding where the model is tied
-  engine::Scales head_scale;  // of a quantised head
+  engine::Scales head_scale;  // of a quantized head
   Tensor rope_factors;  // [D/2] f32 divisors of the rope frequencies, GGUF's form of llama3 scaling; or absent
   std::vector<LayerWeights> layers;
 };
@@ -41,12 +41,12 @@ struct DecoderWeights {
 Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights);
 
 /// Copies the weights to where `machine`'s ops read them, in the dtypes of the plan, with matrices that
-/// take the same input joined into one product, once `placement` is committed; it owns the memory. Where
+/// take the same input joined into one product, once `uploader` is committed; it owns the memory. Where
 /// the host's ops can read the checkpoint as it is mapped, nothing happens.
 /// Layers from number `resident` on go to `streamed` instead, one of it each. Errors: Unsupported names the weight and
 /// the plan.
-Status place_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Machine& machine, const engine::WeightSource& source,
-                     DecoderWeights* weights, engine::Placement* placement, int64_t resident, std::vector<engine::Placement>* streamed);
+Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime, const engine::WeightSource& source,
+                     DecoderWeights* weights, engine::WeightUploader* uploader, int64_t resident, std::vector<engine::WeightUploader>* streamed);
 
 /// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
 struct WeightName {

@@ -7,7 +7,9 @@
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
+#include "vivace/engine/json_text.h"
 #include "vivace/models/vla/model.h"
+#include "vivace/models/vla/robots.h"
 #include "vivace/ops/rope_freqs.h"
 
 namespace vivace::models::vla {
@@ -22,7 +24,7 @@ constexpr int64_t kMostSide = 16384;  // of a frame
 }  // namespace
 
 Status PolicyBase::check_scales(std::span<const float> scales) const {
-  const size_t places = plan_.fixed ? static_cast<size_t>(Places(config_).count()) : 0;
+  const size_t places = plan_.fixed ? static_cast<size_t>(QuantizationSites(config_).count()) : 0;
   if (scales.size() != places)
     return Status(Code::kInvalidArgument, strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint", plan_.name, places, scales.size()));
   for (const float s : scales)
@@ -31,7 +33,7 @@ Status PolicyBase::check_scales(std::span<const float> scales) const {
 }
 
 Status PolicyBase::check_options() {
-  VV_ASSIGN(plan_, pick_plan(options_.precision, machine_->place()));
+  VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
   const auto range = [](const char* what, int value, int most) {
     return value >= 0 && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted 1 to %d, or 0 for the checkpoint's own, got %d", what, most, value));
   };
@@ -42,7 +44,7 @@ Status PolicyBase::check_options() {
   VV_TRY(check_scales(options_.act_scales));
   if (options_.batch < 1 || options_.batch > kMostBatch) return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
-  limits_.views = own(options_.views, 3);
+  limits_.views = options_.views;
   limits_.horizon = own(options_.horizon, std::min<int64_t>(config_.horizon, kMostHorizon));
   limits_.steps = own(options_.steps, std::min<int64_t>(config_.steps, kMostSteps));
   limits_.prompt_tokens = own(options_.prompt_tokens, config_.family->prompt_tokens);
@@ -57,7 +59,7 @@ Status PolicyBase::check_options() {
 Status PolicyBase::read_scalers() {
   if (options_.statistics != "auto" && options_.statistics != "none") return Status(Code::kInvalidArgument, "statistics: wanted auto or none, got '" + options_.statistics + "'");
   if (options_.statistics == "auto") {
-    VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, config_.has(kQuantiles)));
+    VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, config_.has(kQuantiles), config_.state_dim, config_.action_dim));
   }
   limits_.robot_dim = static_cast<int>(statistics_.actions.kind == Scaler::Kind::identity ? config_.action_dim : statistics_.actions.size());
   limits_.state_dim = static_cast<int>(statistics_.state.kind == Scaler::Kind::identity ? 0 : statistics_.state.size());
@@ -69,11 +71,11 @@ Status PolicyBase::read_scalers() {
   return {};
 }
 
-void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, TowerBuffers* b) {
+void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b) {
   const auto declare = [&](const char* what, DType dtype, Shape shape, Tensor* to) { arena_.declare(std::string(name) + "." + what, dtype, shape, to); };
   const DType act = plan_.act, f32 = DType::f32;
   declare("hidden", act, Shape(rows, t.width), &b->hidden);
-  declare("normed", plan_.eight ? DType::e4m3 : act, Shape(rows, t.width), &b->normed);
+  declare("normed", eight ? DType::e4m3 : act, Shape(rows, t.width), &b->normed);
   declare("qkv", act, Shape(rows, t.qkv_width()), &b->qkv);
   declare("q", act, Shape(rows, t.heads, t.head_dim), &b->q);
   declare("attended", act, Shape(rows, t.heads, t.head_dim), &b->attended);
@@ -82,11 +84,11 @@ void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, b
     declare("k", act, Shape(rows, t.kv_heads, t.head_dim), &b->k);
     declare("v", act, Shape(rows, t.kv_heads, t.head_dim), &b->v);
   }
-  if (!plan_.eight) return;
-  declare("codes", DType::e4m3, Shape(rows, std::max({t.q_width(), t.mlp, padded_patch(config_)})), &b->codes);
+  if (!eight) return;
+  declare("codes", DType::e4m3, Shape(rows, std::max({t.q_width(), t.mlp, padded_patch(config_)})), &b->quantized);
   if (plan_.fixed) return;
   declare("normed_scale", f32, Shape(rows), &b->normed_scale);
-  declare("codes_scale", f32, Shape(rows), &b->codes_scale);
+  declare("quantized_scale", f32, Shape(rows), &b->quantized_scale);
 }
 
 void PolicyBase::declare_context() {
@@ -105,15 +107,15 @@ void PolicyBase::declare_context() {
 
   PolicyBuffers& b = buffers_;
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
-  declare_tower("vision", c.vision, pictures, false, &b.vision);
-  declare_tower("prefix", c.text, T, true, &b.text);
+  declare_tower("vision", c.vision, pictures, false, plan_.eight, &b.vision);
+  declare_tower("prefix", c.text, T, true, plan_.eight, &b.text);
   declare("patches", act, Shape(pictures, padded_patch(c)), &b.patches);
   declare("view_slot", i32, Shape(pictures), &b.view_slot);
   if (pixel == DType::u8) {
     declare("pixel_scale", f32, Shape(3), &b.pixel_scale);
     declare("pixel_offset", f32, Shape(3), &b.pixel_offset);
   }
-  if (plan_.fixed) declare("act_scales", f32, Shape(Places(c).count()), &b.act_scales);
+  if (plan_.fixed) declare("act_scales", f32, Shape(QuantizationSites(c).count()), &b.act_scales);
   declare("inv_freq", f32, Shape(c.text.head_dim / 2), &b.inv_freq);
   const auto layers = static_cast<size_t>(c.text.layers);
   b.k_cache.resize(layers);
@@ -129,15 +131,15 @@ Status PolicyBase::fill_constants() {
   std::vector<int32_t> slots(static_cast<size_t>(buffers_.view_slot.shape[0]));
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
   const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)}, {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
-  VV_TRY(machine_->upload(both));
+  VV_TRY(runtime_->upload(both));
   if (plan_.fixed) {
     const engine::Upload scales[] = {{buffers_.act_scales.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
-    VV_TRY(machine_->upload(scales));
+    VV_TRY(runtime_->upload(scales));
   }
   if (!buffers_.pixel_scale.present()) return {};
   constexpr float kScale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, kOffset[] = {-1, -1, -1};
   const engine::Upload pixels[] = {{buffers_.pixel_scale.data, kScale, sizeof(kScale)}, {buffers_.pixel_offset.data, kOffset, sizeof(kOffset)}};
-  return machine_->upload(pixels);
+  return runtime_->upload(pixels);
 }
 
 Status PolicyBase::load() {
@@ -151,38 +153,43 @@ Status PolicyBase::load() {
     phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
     last = now;
   };
-  VV_ASSIGN(machine_, engine::Machine::open(options_.device, options_.threads, options_.partition));
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition));
   phase("device");
   VV_TRY(check_options());
   VV_TRY(read_scalers());
+  if (robot_ = robot_of(statistics_.source); robot_.empty()) robot_ = "any";
+  if (limits_.views == 0) limits_.views = robot_ != "any" ? Robot::slots(robot_, config_.has(kCodes)) : config_.cameras.empty() ? 3 : static_cast<int>(std::min<size_t>(config_.cameras.size(), kMostViews));
+  // openpi trained its pi0.5 for LIBERO without the state in the prompt, and its checkpoint does not say so.
+  if (robot_ == "libero" && !config_.lerobot) config_.state_words = false;
   VV_TRY(check_own());
-  engine::Placement tables;
+  engine::WeightUploader tables;
   std::vector<std::unique_ptr<std::byte[]>> own;
-  VV_TRY(load_weights(source_, config_, plan_, limits_.views, limits_.batch, suffix(), &placement_, &tables, &own, &weights_));
+  VV_TRY(load_weights(source_, config_, plan_, limits_.views, limits_.batch, &uploader_, &tables, &own, &weights_));
   declare_context();
   declare_own();
-  VV_ASSIGN(const int64_t free, machine_->free_bytes());
-  if (const int64_t need = placement_.bytes() + tables.bytes() + arena_.bytes(); machine_->place() != Place::host && need > free)
-    return Status(Code::kOutOfMemory, strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision", static_cast<long>(need), machine_->name(), static_cast<long>(free)));
-  VV_TRY(placement_.commit(*machine_));
-  VV_TRY(tables.commit(*machine_));
+  VV_ASSIGN(const int64_t free, runtime_->free_bytes());
+  if (const int64_t need = uploader_.bytes() + tables.bytes() + arena_.bytes(); runtime_->place() != Place::host && need > free)
+    return Status(Code::kOutOfMemory, strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision", static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
+  VV_TRY(uploader_.commit(*runtime_));
+  VV_TRY(tables.commit(*runtime_));
   phase("weights");
-  VV_TRY(arena_.commit(*machine_));
-  VV_TRY(context_in_.open(*machine_, "context inputs"));
+  VV_TRY(arena_.commit(*runtime_));
+  VV_TRY(context_in_.open(*runtime_, "context inputs"));
   // Room for the frames of a usual call; larger ones find it when they come.
-  VV_TRY(pictures_.open(*machine_, context_.pixels, options_.resize == "openpi" ? Resize::openpi : Resize::lerobot, limits_.views * std::min(limits_.batch, kUsualBatch)));
+  VV_TRY(images_.open(*runtime_, context_.pixels, options_.resize == "openpi" ? Resize::openpi : Resize::lerobot, limits_.views * std::min(limits_.batch, kUsualBatch)));
   VV_TRY(fill_constants());
+  units_.resize(static_cast<size_t>(limits_.batch) * static_cast<size_t>(limits_.horizon * limits_.robot_dim));
   phase("arena");
   VV_TRY(start());
   phase("tables");
   VV_TRY(capture());
   phase("graphs");
-  machine_->finish_uploads();
+  runtime_->finish_uploads();
   return {};
 }
 
 Status PolicyBase::record_launches(exec::Stream& s, bool) const {
-  ops::Recorder rec(s);
+  ops::Recorder rec(s, ops::Weights::constant);
   return record_context(rec, context(), context_);
 }
 
@@ -192,7 +199,7 @@ Status PolicyBase::record_context_graph(exec::Stream& s) const {
 }
 
 Status PolicyBase::capture() {
-  exec::Stream& stream = machine_->stream();
+  exec::Stream& stream = runtime_->stream();
   context_graph_ = std::make_unique<exec::Graph>("context", 2);
   own_graph_ = std::make_unique<exec::Graph>(config_.has(kFlow) ? "actions" : "codes", 2);
   // A dry run without rows sizes every scratch area and loads every kernel, which a capture must not do.
@@ -212,17 +219,23 @@ Status PolicyBase::check(const Observation& o, size_t i) const {
   if (o.views.size() != static_cast<size_t>(limits_.views)) return bad(i, Code::kInvalidArgument, strf("wanted a frame, or none, for each of %d cameras, got %zu; load with num_views", limits_.views, o.views.size()));
   if (std::none_of(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; })) return bad(i, Code::kInvalidArgument, "no camera is on");
   for (const engine::Frame& f : o.views)
-    if (f.data != nullptr && (f.height < 1 || f.width < 1 || f.height > kMostSide || f.width > kMostSide || f.stride < f.width * 3))
+    if (f.data != nullptr && (f.height < 1 || f.width < 1 || f.height > kMostSide || f.width > kMostSide || f.plane < 0 || f.stride < (f.plane == 0 ? f.width * 3 : f.width)))
       return bad(i, Code::kInvalidShape, strf("a frame has 1 to %ld rows and columns of RGB, got %ld x %ld with %ld bytes a row", static_cast<long>(kMostSide), static_cast<long>(f.height), static_cast<long>(f.width), static_cast<long>(f.stride)));
   if (o.tokens.size() > static_cast<size_t>(limits_.prompt_tokens)) return bad(i, Code::kLimitExceeded, strf("the prompt has %zu tokens, at most %d; load with prompt_tokens", o.tokens.size(), limits_.prompt_tokens));
   for (const int32_t t : o.tokens)
     if (t < 0 || t >= config_.vocab) return bad(i, Code::kInvalidArgument, strf("token %d is outside the vocabulary [0, %ld)", t, static_cast<long>(config_.vocab)));
+  if (o.embodiment >= 0) return bad(i, Code::kInvalidArgument, strf("embodiment: %s is of one kind of robot, got %d", family_.c_str(), o.embodiment));
+  if (!o.prev_actions.empty() || o.overlap != 0 || o.frozen != 0) return bad(i, Code::kUnsupported, "prev_actions: " + family_ + " continues a chunk by action_prefix");
   const bool adds = std::find(options_.delta.begin(), options_.delta.end(), true) != options_.delta.end();
   if (o.state.empty() && (limits_.takes_state || adds)) return bad(i, Code::kInvalidArgument, limits_.takes_state ? "this policy reads the state; give it" : "actions are steps from the state; give it");
   if (!o.state.empty() && (limits_.state_dim > 0 ? o.state.size() != static_cast<size_t>(limits_.state_dim) : o.state.size() > static_cast<size_t>(config_.state_dim)))
     return bad(i, Code::kInvalidShape, strf("the state has %zu values, wanted %d", o.state.size(), limits_.state_dim > 0 ? limits_.state_dim : static_cast<int>(config_.state_dim)));
   if (adds && o.state.size() < options_.delta.size()) return bad(i, Code::kInvalidShape, strf("the state has %zu values, actions are steps from %zu", o.state.size(), options_.delta.size()));
   if (!std::all_of(o.state.begin(), o.state.end(), [](float v) { return std::isfinite(v); })) return bad(i, Code::kInvalidArgument, "state is not finite");
+  if (limits_.takes_state)
+    for (size_t d = 0; d < o.state.size(); ++d)
+      if (!std::isfinite(statistics_.state.normalize(o.state[d], d)))
+        return bad(i, Code::kInvalidArgument, strf("state: value %zu is %g, which is not finite once it is normalised", d, static_cast<double>(o.state[d])));
   return check_own(o, i);
 }
 
@@ -233,7 +246,7 @@ Status PolicyBase::write(std::span<const Observation> observations) {
   for (const Observation& o : observations)
     for (const engine::Frame& f : o.views)
       if (f.data != nullptr) bytes += static_cast<size_t>(f.height * f.width * 3);
-  VV_TRY(pictures_.begin(bytes));
+  VV_TRY(images_.begin(bytes));
   int64_t row = 0;
   const auto place = [&](int32_t id, int64_t at, size_t whose) {
     ids[row] = id;
@@ -244,11 +257,11 @@ Status PolicyBase::write(std::span<const Observation> observations) {
     int64_t at = 0;
     for (const engine::Frame& f : observations[b].views) {
       if (f.data == nullptr) continue;
-      VV_TRY(pictures_.add(f));
+      VV_TRY(images_.add(f));
       for (int64_t i = 0; i < n; ++i) place(0, at++, b);
     }
   }
-  VV_TRY(pictures_.scale());  // while it does, the rest is written
+  VV_TRY(images_.scale());  // while it does, the rest is written
   context_in_.host<int32_t>(context_.view_rows)[0] = static_cast<int32_t>(row);
   full_ = row == buffers_.view_slot.shape[0];
   for (size_t b = 0; b < static_cast<size_t>(limits_.batch); ++b) {
@@ -267,6 +280,7 @@ Status PolicyBase::write(std::span<const Observation> observations) {
 
 Status PolicyBase::prepare(std::span<const Observation> observations) {
   answered_ = 0;
+  if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
   if (observations.empty() || observations.size() > static_cast<size_t>(limits_.batch))
     return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch", limits_.batch, observations.size()));
   for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
@@ -280,14 +294,20 @@ Status PolicyBase::predict(std::span<const Observation> observations, std::span<
     return Status(Code::kInvalidShape, strf("predict: wanted room for %zu values, got %zu", want, actions.size()));
   VV_TRY(prepare(observations));
   VV_ASSIGN(const std::span<const float> x, run(observations.size()));
+  if (runtime_->place() == Place::host) VV_TRY(source_.check_lost());
   if (!std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); }))
-    return Status(Code::kInternal, "predict: the network's actions are not finite: the checkpoint or this machine's arithmetic is broken; no action was given");
+    return Status(Code::kCorruptData, "predict: the network's actions are not finite: the checkpoint is broken, or an input lies far outside what it was trained on; no action was given");
   for (int64_t row = 0; row < static_cast<int64_t>(observations.size()) * n; ++row)
     for (int64_t d = 0; d < R; ++d) {
-      float v = statistics_.actions.unnormalize(x[static_cast<size_t>(row * D + d)], static_cast<size_t>(d));
+      const float normal = x[static_cast<size_t>(row * D + d)];
+      float v = statistics_.actions.unnormalize(normal, static_cast<size_t>(d));
       if (d < static_cast<int64_t>(options_.delta.size()) && options_.delta[static_cast<size_t>(d)]) v += observations[static_cast<size_t>(row / n)].state[static_cast<size_t>(d)];
-      actions[static_cast<size_t>(row * R + d)] = v;
+      if (!std::isfinite(v))  // the robot's units are what leaves
+        return Status(Code::kCorruptData, strf("predict: action %ld of observation %ld, dimension %ld: %g of the network is %g in the robot's units: the checkpoint is broken, or an input lies far outside what it was trained on; no action was given",
+                                               static_cast<long>(row % n), static_cast<long>(row / n), static_cast<long>(d), static_cast<double>(normal), static_cast<double>(v)));
+      units_[static_cast<size_t>(row * R + d)] = v;
     }
+  std::copy_n(units_.begin(), actions.size(), actions.begin());
   answered_ = observations.size();
   return {};
 }
@@ -308,7 +328,7 @@ Result<std::vector<float>> PolicyBase::normalized_state(std::span<const float> s
 
 Show PolicyBase::shower(const Probe& probe, std::vector<std::byte>* copy) {
   return [this, &probe, copy](const char* name, int step, const Tensor& value) -> Status {
-    exec::Stream& stream = machine_->stream();
+    exec::Stream& stream = runtime_->stream();
     VV_TRY(stream.synchronize());
     copy->resize(static_cast<size_t>(value.span_bytes()));
     VV_TRY(stream.copy(copy->data(), value.data, copy->size()));
@@ -321,8 +341,8 @@ Show PolicyBase::shower(const Probe& probe, std::vector<std::byte>* copy) {
 }
 
 Status PolicyBase::observe_context(const Show& show) {
-  ops::Recorder rec(machine_->stream());
-  VV_TRY(context_in_.copy_in(machine_->stream()));
+  ops::Recorder rec(runtime_->stream(), ops::Weights::constant);
+  VV_TRY(context_in_.copy_in(runtime_->stream()));
   VV_TRY(record_context(rec, context(show), context_));
   for (size_t i = 0; i < buffers_.k_cache.size(); ++i) {
     VV_TRY(show("k_cache", static_cast<int>(i), buffers_.k_cache[i]));
@@ -332,13 +352,13 @@ Status PolicyBase::observe_context(const Show& show) {
 }
 
 Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> observations, double percentile) {
-  if (plan_.eight) return Status(Code::kFailedPrecondition, strf("calibrate: %s quantises activations already; load with bf16 or f32", plan_.name));
+  if (plan_.eight) return Status(Code::kFailedPrecondition, strf("calibrate: %s quantizes activations already; load with bf16 or f32", plan_.name));
   if (observations.empty() || !(percentile > 0 && percentile <= 100))
     return Status(Code::kInvalidArgument, strf("calibrate: wanted observations and a percentile in (0, 100], got %zu and %g", observations.size(), percentile));
-  const auto places = static_cast<size_t>(Places(config_).count());
+  const auto places = static_cast<size_t>(QuantizationSites(config_).count());
   std::vector<std::vector<float>> largest(places);  // an observation each
   std::vector<std::byte> copy;
-  exec::Stream& stream = machine_->stream();
+  exec::Stream& stream = runtime_->stream();
   const Enters enters = [&](int64_t place, const Tensor& x, const Tensor& rows) -> Status {
     int64_t valid = x.shape[0];
     for (const Tensor* count : {&context_.view_rows, &context_.rows})
@@ -356,6 +376,7 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
         float v;
         if (x.dtype == DType::f32) std::memcpy(&v, copy.data() + 4 * at, 4);
         else v = f32_of_bf16(reinterpret_cast<const uint16_t*>(copy.data())[at]);
+        if (!std::isfinite(v)) return Status(Code::kCorruptData, strf("calibrate: values that enter product %ld are not finite: the checkpoint is broken, or an input lies far outside what it was trained on", static_cast<long>(place)));
         most = std::max(most, std::fabs(v));
       }
     return {};
@@ -379,9 +400,9 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
 Status PolicyBase::set_act_scales(std::span<const float> scales) {
   if (!plan_.fixed) return Status(Code::kFailedPrecondition, strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
   VV_TRY(check_scales(scales));
-  VV_TRY(machine_->stream().synchronize());
+  VV_TRY(runtime_->stream().synchronize());
   const engine::Upload all[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
-  return machine_->upload(all);
+  return runtime_->upload(all);
 }
 
 Result<engine::Profile> PolicyBase::profile(Stage stage, bool in_step) {
@@ -389,25 +410,32 @@ Result<engine::Profile> PolicyBase::profile(Stage stage, bool in_step) {
     if (stage != Stage::actions) VV_TRY(record_launches(s, true));
     return stage != Stage::context ? record_launches(s, false) : Status();
   };
-  return engine::profile(*machine_, record, [&] { return machine_->stream().synchronize(); }, in_step);
+  return engine::profile(*runtime_, record, [&] { return runtime_->stream().synchronize(); }, in_step);
 }
 
 engine::Report PolicyBase::report() const {
-  const auto quoted = [](const std::string& s) { return '"' + s + '"'; };
   const auto number = [](int64_t v) { return std::to_string(v); };
   const auto tower = [&](const Tower& t) {
     return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}", static_cast<long>(t.width), static_cast<long>(t.layers), static_cast<long>(t.mlp),
                 static_cast<long>(t.heads), static_cast<long>(t.kv_heads), static_cast<long>(t.head_dim));
   };
-  std::string phases;
+  std::string phases, cameras = "[";
+  for (const std::string& c : config_.cameras) cameras += (cameras.size() > 1 ? ", " : "") + engine::json_string(c);
+  cameras += "]";
   for (const auto& [name, seconds] : phases_) phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
-  return {{"family", quoted(family_)},
-          {"device", quoted(machine_->name())},
-          {"precision", quoted(plan_.name)},
-          {"threads", number(machine_->threads())},
-          {"multiprocessors", number(machine_->multiprocessors())},
-          {"resize", quoted(options_.resize)},
-          {"statistics", quoted(statistics_.source)},
+  return {{"family", engine::json_string(family_)},
+          {"device", engine::json_string(runtime_->name())},
+          {"precision", engine::json_string(plan_.name)},
+          {"forms", forms_of(weights_).json()},
+          {"activations", engine::json_string(name(plan_.act))},
+          {"activations_to_e4m3", plan_.eight ? engine::json_string(plan_.fixed ? "calibrated" : "by token") : "null"},
+          {"threads", number(runtime_->threads())},
+          {"multiprocessors", number(runtime_->multiprocessors())},
+          {"resize", engine::json_string(options_.resize)},
+          {"statistics", engine::json_string(statistics_.source)},
+          {"robot", engine::json_string(robot_)},
+          {"cameras", cameras},
+          {"state_in_prompt", config_.has(kStateInPrompt) && config_.state_words ? "true" : "false"},
           {"vision", tower(config_.vision)},
           {"text", tower(config_.text)},
           {"expert", tower(config_.expert)},
@@ -422,28 +450,28 @@ engine::Report PolicyBase::report() const {
           {"state_dim", number(limits_.state_dim)},
           {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
           {"action_launches", number(static_cast<int64_t>(own_graph_->executable(kOnly)->launches()))},
-          {"weight_bytes", number(placement_.bytes())},
+          {"weight_bytes", number(uploader_.bytes())},
           {"arena_bytes", number(arena_.bytes())},
           {"load_s", "{" + phases + "}"}};
 }
 
 std::vector<engine::MemoryLine> PolicyBase::memory() const {
-  std::vector<engine::MemoryLine> lines{{"weights", placement_.bytes()}, {"frames", static_cast<int64_t>(pictures_.bytes())}};
+  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()}, {"frames", static_cast<int64_t>(images_.bytes())}};
   for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
   return lines;
 }
 
-Result<std::unique_ptr<engine::PolicyModel>> load_policy(const std::string& path, const PolicyOptions& options) {
-  const auto build = [&]() -> Result<std::unique_ptr<engine::PolicyModel>> {
-    VV_ASSIGN(engine::Checkpoint checkpoint, options.random_weights ? engine::Checkpoint::open_config(path) : engine::Checkpoint::open(path));
-    VV_ASSIGN(PolicyConfig config, read_config(checkpoint, options));
-    std::unique_ptr<PolicyBase> policy = (config.has(kFlow) ? make_flow : make_codes)(std::move(checkpoint), std::move(config), options);
-    VV_TRY(policy->load());
-    return std::unique_ptr<engine::PolicyModel>(std::move(policy));
-  };
-  auto built = build();
-  if (!built.ok()) return std::move(built).status().with_context(path);
-  return built;
+std::string policy_family(const engine::Checkpoint& checkpoint) {
+  const Family* const family = family_of(checkpoint);
+  return family != nullptr ? family->name : "";
+}
+
+Result<std::unique_ptr<engine::PolicyModel>> load_policy(engine::Checkpoint checkpoint, const PolicyOptions& options) {
+  if (options.embodiment >= 0) return Status(Code::kInvalidArgument, "embodiment: the checkpoint is of one kind of robot; this is an option of GR00T's");
+  VV_ASSIGN(PolicyConfig config, read_config(checkpoint, options));
+  std::unique_ptr<PolicyBase> policy = (config.has(kFlow) ? make_flow : make_fast)(std::move(checkpoint), std::move(config), options);
+  VV_TRY(policy->load());
+  return std::unique_ptr<engine::PolicyModel>(std::move(policy));
 }
 
 }  // namespace vivace::models::vla

@@ -2,7 +2,7 @@
 #pragma once
 #include "vivace/exec/plan.h"
 #include "vivace/models/vla/image.h"
-#include "vivace/models/vla/io.h"
+#include "vivace/models/vla/staging.h"
 #include "vivace/models/vla/pipeline.h"
 #include "vivace/models/vla/statistics.h"
 
@@ -14,7 +14,7 @@ class PolicyBase : public engine::PolicyModel {
       : source_(std::move(checkpoint)), options_(options), family_(config.family->name), config_(std::move(config)) {}
   /// What is in flight holds addresses of this object's memory.
   ~PolicyBase() override {
-    if (machine_ != nullptr) static_cast<void>(machine_->stream().synchronize());
+    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
   }
   Status load();
 
@@ -35,7 +35,7 @@ class PolicyBase : public engine::PolicyModel {
   static constexpr exec::ShapeKey kOnly{1};  // the first of them
 
   // What a family adds.
-  /// Places of the cache behind a prefix.
+  /// QuantizationSites of the cache behind a prefix.
   virtual int64_t suffix() const = 0;
   virtual Status check_own() = 0;
   virtual void declare_own() = 0;
@@ -60,7 +60,7 @@ class PolicyBase : public engine::PolicyModel {
   /// Checks observations and writes the host's side of them. Errors: as predict().
   Status prepare(std::span<const engine::Observation> observations);
   PolicyContext context(Show show = {}) const { return {config_, plan_, weights_, buffers_, limits_.batch, limits_.views, limits_.steps, std::move(show), {}, false, full_}; }
-  void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, TowerBuffers* b);
+  void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
   Status observe_context(const Show& show);
   /// A Show that copies values to the host.
@@ -69,10 +69,10 @@ class PolicyBase : public engine::PolicyModel {
 
   engine::WeightSource source_;
   engine::PolicyOptions options_;
-  std::unique_ptr<engine::Machine> machine_;  // before everything that lives on it
-  engine::Placement placement_;
+  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
+  engine::WeightUploader uploader_;
   engine::Arena arena_;
-  std::string family_;
+  std::string family_, robot_;      // robot_: the row of robots.h that the statistics are of, or "any"
   PolicyConfig config_;
   PrecisionPlan plan_{};
   engine::PolicyLimits limits_;
@@ -80,7 +80,7 @@ class PolicyBase : public engine::PolicyModel {
   PolicyWeights weights_;
   PolicyBuffers buffers_;
   ContextInputs context_;
-  Stretch context_in_;
+  StagingBuffer context_in_;
   std::unique_ptr<exec::Graph> context_graph_, own_graph_;
   bool full_ = true;                // every observation at hand has all its cameras, and there are as many as there may be
   size_t answered_ = 0;             // observations of the last predict(), if it ended well
@@ -96,11 +96,12 @@ class PolicyBase : public engine::PolicyModel {
   Status write(std::span<const engine::Observation> observations);
 
   std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
-  Pictures pictures_;
+  std::vector<float> units_;                            // actions in the robot's units, until all are found finite
+  ImagePreprocessor images_;
 };
 
 /// The two kinds of policy, not loaded yet.
 std::unique_ptr<PolicyBase> make_flow(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
-std::unique_ptr<PolicyBase> make_codes(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
+std::unique_ptr<PolicyBase> make_fast(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
 
 }  // namespace vivace::models::vla

@@ -6,6 +6,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/engine/checkpoint/json.h"
+#include "vivace/engine/text/unicode.h"
 
 namespace vivace::models::vla {
 namespace {
@@ -16,20 +17,13 @@ using engine::JsonValue;
 constexpr size_t kMostCodes = 1 << 20;
 constexpr uint32_t kUnknown = 0xfffd;
 
-/// The next code point of UTF-8 at `*at`, which moves on; what is no UTF-8 counts as one unknown character.
+/// The next code point of UTF-8 at `*at`, which moves on; malformed bytes count as Python's "replace" counts them.
 uint32_t code_point(std::string_view s, size_t* at) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(s[i]); };
-  const uint8_t first = byte((*at)++);
-  if (first < 0x80) return first;
-  const int more = first >= 0xf0 && first < 0xf5 ? 3 : first >= 0xe0 && first < 0xf0 ? 2 : first >= 0xc2 && first < 0xe0 ? 1 : 0;
-  if (more == 0) return kUnknown;
-  uint32_t c = first & (0x3fu >> more);
-  for (int i = 0; i < more; ++i) {
-    if (*at >= s.size() || (byte(*at) & 0xc0) != 0x80) return kUnknown;
-    c = c << 6 | (byte((*at)++) & 0x3fu);
-  }
-  constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
-  return c < kLeast[more] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? kUnknown : c;
+  char32_t c = kUnknown;
+  const std::string_view rest = s.substr(*at);
+  const int n = engine::text::read_utf8(rest, &c);
+  *at += static_cast<size_t>(n > 0 ? n : engine::text::malformed_utf8(rest));
+  return c;
 }
 
 /// GPT-2's stand-ins: bytes that print are themselves, the others follow from 256 on.
@@ -66,6 +60,9 @@ Result<ActionCodec> ActionCodec::open(const std::string& folder) {
 
 Result<ActionCodec> ActionCodec::open(const std::string& tokenizer, double scale, int min_token) {
   if (!(scale > 0 && std::isfinite(scale))) return Status(Code::kInvalidArgument, strf("scale: wanted a positive number, got %g", scale));
+  // Of a chunk's transform the largest sum that there may be: f32 must hold it.
+  constexpr double kMost = 1e30;
+  if ((0x10ffff + std::fabs(static_cast<double>(min_token))) / scale > kMost) return Status(Code::kInvalidArgument, strf("scale: %g makes actions that f32 does not hold", scale));
   VV_ASSIGN(const Json json, Json::parse_file(tokenizer));
   VV_ASSIGN(const JsonValue model, json.root().at("model"));
   VV_ASSIGN(const JsonValue entry, model.at("vocab"));

@@ -1,4 +1,4 @@
-// ActionCodec: chunks of actions as tokens and back: byte-level BPE over quantised cosine coefficients.
+// ActionCodec: chunks of actions as tokens and back: byte-level BPE over quantized cosine coefficients.
 #pragma once
 #include <span>
 #include <string>

@@ -12,7 +12,7 @@ using engine::Json;
 using engine::JsonValue;
 
 constexpr int64_t kMost = 1 << 20;  // of any width or count: products of two stay in range
-constexpr int64_t kMostSide = 4096;  // of a picture
+constexpr int64_t kMostSide = 4096;  // of an image
 
 struct Variant {
   const char* name;
@@ -71,7 +71,25 @@ const Family* holds(const engine::Checkpoint& checkpoint, const std::string& top
   return nullptr;
 }
 
+/// Camera names: a list of one's own, or lerobot's features of images in their order.
+Status read_cameras(const JsonValue& root, std::vector<std::string>* cameras) {
+  if (const auto own = root.find("cameras"); own.has_value() && own->is_array()) {
+    for (const JsonValue& name : *own) {
+      VV_ASSIGN(const std::string_view text, name.as_string());
+      cameras->emplace_back(text);
+    }
+    return {};
+  }
+  constexpr std::string_view kBefore = "observation.images.";
+  if (const auto features = root.find("input_features"); features.has_value() && features->is_object())
+    for (const JsonValue& f : *features)
+      if (const std::string_view key = f.key(); key.starts_with(kBefore)) cameras->emplace_back(key.substr(kBefore.size()));
+  return {};
+}
+
 Status read_json(const JsonValue& root, PolicyConfig* c) {
+  VV_TRY(read_cameras(root, &c->cameras));
+  VV_ASSIGN(c->state_words, root.get_bool("discrete_state_input", true));
   VV_TRY(read_tower(root, "text", "paligemma_variant", &c->text));
   VV_TRY(read_tower(root, "expert", "action_expert_variant", &c->expert));
   VV_TRY(read_tower(root, "vision", nullptr, &c->vision));
@@ -97,6 +115,19 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
 
 }  // namespace
 
+const Family* family_of(const engine::Checkpoint& checkpoint) {
+  if (const Result<Json> json = engine::hub_config(checkpoint); json.ok()) {
+    const auto type = json->root().get_string("type", "");
+    if (type.ok()) {
+      std::string name(*type);
+      std::erase(name, '_');  // lerobot's pi0_fast
+      if (const Family* const named = find_family(name)) return named;
+    }
+  }
+  const Names names = names_of(checkpoint);
+  return checkpoint.find(names.embed) != nullptr && names.embed.find("paligemma_with_expert.") != std::string::npos ? holds(checkpoint, names.top) : nullptr;
+}
+
 Names names_of(const engine::Checkpoint& checkpoint) {
   const auto any = [&](const std::string& prefix) {
     const auto& all = checkpoint.tensors();
@@ -118,10 +149,10 @@ Names names_of(const engine::Checkpoint& checkpoint) {
 Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const engine::PolicyOptions& options) {
   PolicyConfig c;
   std::string known;
-  for (const Family& f : kFamilies) {
-    if (options.config == f.name) c.family = &f;
-    known += std::string(known.empty() ? "" : ", ") + f.name;
-  }
+  for (const Family& f : kFamilies) known += std::string(known.empty() ? "" : ", ") + f.name;
+  const bool find = options.config.empty() || options.config == "auto";
+  c.family = find ? family_of(checkpoint) : find_family(options.config);
+  if (c.family == nullptr && find) return Status(Code::kInvalidArgument, "config: this checkpoint is of none of " + known + " by its config.json's type and its tensors");
   if (c.family == nullptr) return Status(Code::kInvalidArgument, "config: wanted one of " + known + ", got '" + options.config + "'");
   c.text = kVariants[0].tower;
   c.expert = kVariants[2].tower;

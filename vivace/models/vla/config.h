@@ -30,6 +30,13 @@ inline constexpr Family kFamilies[] = {
     {"pi0fast", kCodes | kStateInPrompt | kQuantiles, 250, nullptr},
 };
 
+/// Null where there is none of that name.
+constexpr const Family* find_family(std::string_view name) {
+  for (const Family& f : kFamilies)
+    if (name == f.name) return &f;
+  return nullptr;
+}
+
 /// One stack of layers.
 struct Tower {
   int64_t width = 0, layers = 0, mlp = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -46,6 +53,8 @@ struct PolicyConfig {
   double rope_theta = 10000, eps = 1e-6;
   double min_period = 4e-3, max_period = 4.0;
   bool lerobot = false;     // saved by lerobot: its resize, its normalisation
+  bool state_words = true;  // of a family with kStateInPrompt: openpi's discrete_state_input
+  std::vector<std::string> cameras;  // names of the slots, where config.json has them
 
   bool has(uint32_t wanted) const { return family->has(wanted); }
   int64_t view_tokens() const { return (image / patch) * (image / patch); }
@@ -61,7 +70,10 @@ struct Names {
 /// The spelling of the names in this checkpoint.
 Names names_of(const engine::Checkpoint& checkpoint);
 
-/// Reads and checks the configuration. Errors: InvalidArgument names the families and what the checkpoint holds.
+/// The family by config.json's "type", else by the tensors; null where it is no policy.
+const Family* family_of(const engine::Checkpoint& checkpoint);
+
+/// Reads and checks the configuration; options.config empty or "auto": the family is found. Errors: InvalidArgument names the families and what the checkpoint holds.
 Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const engine::PolicyOptions& options);
 
 }  // namespace vivace::models::vla

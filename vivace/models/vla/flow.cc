@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
-#include "vivace/engine/watch.h"
+#include "vivace/engine/gpu_timer.h"
 #include "vivace/models/vla/base.h"
 #include "vivace/models/vla/noise.h"
 
@@ -36,10 +36,10 @@ class FlowPolicy final : public PolicyBase {
   PolicyContext at_hand(Show show = {}) const;
 
   ActionInputs action_;
-  Stretch action_in_;
+  StagingBuffer action_in_;
   exec::Buffer result_;
   std::unique_ptr<exec::Plan> runs_[4];  // by form() less 1
-  std::unique_ptr<engine::Watch> watch_;
+  std::unique_ptr<engine::GpuTimer> timer_;
   double device_us_ = 0;
   bool even_ = true;                // no observation at hand has actions that are given
   struct Kept {
@@ -71,7 +71,7 @@ void FlowPolicy::declare_own() {
 
   PolicyBuffers& b = buffers_;
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
-  declare_tower("expert", c.expert, B * A, true, &b.expert);
+  declare_tower("expert", c.expert, B * A, true, false, &b.expert);
   declare("expert.out", act, Shape(B * A, H), &b.out);
   if (!c.has(kAdaNorm)) {
     declare("mixed", act, Shape(n, H), &b.mixed);
@@ -88,9 +88,7 @@ void FlowPolicy::declare_own() {
     arena_.declare(strf("mlp_ada.%zu", i), act, table, &b.mlp_ada[i]);
   }
   declare("final_ada", act, table, &b.final_ada);
-  if (B * A > kFoldedRows) return;
-  declare("expert.scaled", act, Shape(B * A, H), &b.expert.scaled);
-  if (info(act).bytes != 2) return;
+  if (B * A > kFoldedRows || info(act).bytes != 2) return;
   declare("expert.squares", f32, Shape(B * A, (H + 7) / 8), &b.expert.squares);
   declare("expert.row_scale", f32, Shape(B * A), &b.expert.row_scale);
   b.attn_shift.resize(b.attn_ada.size());
@@ -118,10 +116,10 @@ Status FlowPolicy::make_tables() {
   Tensor rows_of_time, part[3];
   scratch.declare("time", DType::f32, Shape(rows, H), &rows_of_time);
   for (int i = 0; i < 3; ++i) scratch.declare("scratch", DType::f32, Shape(rows, i < 2 ? H : 3 * H), &part[i]);
-  VV_TRY(scratch.commit(*machine_));
+  VV_TRY(scratch.commit(*runtime_));
   const engine::Upload one[] = {{rows_of_time.data, time.data(), time.size() * sizeof(float)}};
-  VV_TRY(machine_->upload(one));
-  exec::Stream& stream = machine_->stream();
+  VV_TRY(runtime_->upload(one));
+  exec::Stream& stream = runtime_->stream();
   ops::Recorder rec(stream);
   const Show keep = [&](const char* name, int, const Tensor& value) -> Status {
     kept_.push_back({name, value.shape, std::vector<float>(static_cast<size_t>(value.shape.elements()))});
@@ -133,29 +131,29 @@ Status FlowPolicy::make_tables() {
 }
 
 Status FlowPolicy::start() {
-  VV_TRY(action_in_.open(*machine_, "action inputs"));
-  VV_ASSIGN(watch_, engine::Watch::open(machine_->stream()));
-  VV_ASSIGN(result_, machine_->reserve_shared("actions", static_cast<size_t>(action_.x.span_bytes())));
+  VV_TRY(action_in_.open(*runtime_, "action inputs"));
+  VV_ASSIGN(timer_, engine::GpuTimer::open(runtime_->stream()));
+  VV_ASSIGN(result_, runtime_->reserve_shared("actions", static_cast<size_t>(action_.x.span_bytes())));
   return make_tables();
 }
 
 Status FlowPolicy::check_own(const Observation& o, size_t i) const {
   const size_t whole = static_cast<size_t>(limits_.horizon * limits_.action_dim);
   if (!o.noise.empty() && o.noise.size() != whole) return bad(i, Code::kInvalidShape, strf("noise: wanted [%d, %d], got %zu values", limits_.horizon, limits_.action_dim, o.noise.size()));
-  if (o.frozen.size() % static_cast<size_t>(limits_.action_dim) != 0 || o.frozen.size() >= whole)
-    return bad(i, Code::kInvalidShape, strf("frozen: wanted fewer than %d actions of %d values, got %zu values", limits_.horizon, limits_.action_dim, o.frozen.size()));
-  if (!o.frozen.empty() && !config_.has(kAdaNorm)) return bad(i, Code::kUnsupported, "frozen: " + family_ + " has one time for all actions; only pi05 takes a hard prefix");
-  for (const auto& [what, values] : {std::pair{"noise", o.noise}, std::pair{"frozen", o.frozen}})
+  if (o.action_prefix.size() % static_cast<size_t>(limits_.action_dim) != 0 || o.action_prefix.size() >= whole)
+    return bad(i, Code::kInvalidShape, strf("action_prefix: wanted fewer than %d actions of %d values, got %zu values", limits_.horizon, limits_.action_dim, o.action_prefix.size()));
+  if (!o.action_prefix.empty() && !config_.has(kAdaNorm)) return bad(i, Code::kUnsupported, "action_prefix: " + family_ + " has one time for all actions; only pi05 takes a hard prefix");
+  for (const auto& [what, values] : {std::pair{"noise", o.noise}, std::pair{"action_prefix", o.action_prefix}})
     if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return bad(i, Code::kInvalidArgument, strf("%s is not finite", what));
   return {};
 }
 
 void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
-  const int64_t n = limits_.horizon, D = limits_.action_dim, A = suffix(), fixed = static_cast<int64_t>(o.frozen.size()) / D;
+  const int64_t n = limits_.horizon, D = limits_.action_dim, A = suffix(), fixed = static_cast<int64_t>(o.action_prefix.size()) / D;
   float* const x = action_in_.host<float>(action_.x) + b * n * D;
   if (o.noise.empty()) draw_noise(o.seed, {x, static_cast<size_t>(n * D)});
   else std::copy(o.noise.begin(), o.noise.end(), x);
-  std::copy(o.frozen.begin(), o.frozen.end(), x);
+  std::copy(o.action_prefix.begin(), o.action_prefix.end(), x);
   float* const size = action_in_.host<float>(action_.step_size) + b * n * D;
   std::fill_n(size, fixed * D, 0.0f);
   std::fill(size + fixed * D, size + n * D, static_cast<float>(-1.0 / limits_.steps));
@@ -181,7 +179,7 @@ void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
 
 Status FlowPolicy::record_launches(exec::Stream& s, bool context) const {
   if (context) return PolicyBase::record_launches(s, true);
-  ops::Recorder rec(s);
+  ops::Recorder rec(s, ops::Weights::constant);
   return record_actions(rec, at_hand(), action_);
 }
 
@@ -198,7 +196,7 @@ Status FlowPolicy::record_own(exec::Stream& s) const {
 }
 
 Status FlowPolicy::captured() {
-  exec::Stream& stream = machine_->stream();
+  exec::Stream& stream = runtime_->stream();
   for (const bool even : {true, false}) {
     if (!even) {
       if (!config_.has(kAdaNorm)) break;
@@ -208,7 +206,7 @@ Status FlowPolicy::captured() {
       VV_TRY(own_graph_->capture(form(false, true), stream, [&](exec::Stream& s) { return record_own(s); }));
     }
     for (const bool full : {true, false}) {
-      auto& plan = runs_[form(even, full).value - 1] = std::make_unique<exec::Plan>("policy", machine_->backend());
+      auto& plan = runs_[form(even, full).value - 1] = std::make_unique<exec::Plan>("policy", runtime_->backend());
       for (const auto& [graph, key] : {std::pair{context_graph_.get(), form(true, full)}, {own_graph_.get(), form(even, true)}}) {
         VV_ASSIGN(const exec::Plan::Step step, plan->add(*graph, key, stream));
         static_cast<void>(step);
@@ -221,29 +219,30 @@ Status FlowPolicy::captured() {
 }
 
 Result<std::span<const float>> FlowPolicy::run(size_t observations) {
-  exec::Stream& stream = machine_->stream();
-  VV_TRY(watch_->start());
+  exec::Stream& stream = runtime_->stream();
+  engine::GatedCall call(options_.urgent.get(), options_.gates, stream);
+  VV_TRY(call.begin());
+  VV_TRY(timer_->start());
   if (options_.eager) {
     VV_TRY(record_context_graph(stream));
     VV_TRY(record_own(stream));
   } else {
     VV_TRY(runs_[form(even_, full_).value - 1]->run());
   }
-  VV_TRY(watch_->stop());
+  VV_TRY(timer_->stop());
+  VV_TRY(call.end());
   VV_TRY(stream.synchronize());
-  VV_ASSIGN(device_us_, watch_->us());
+  VV_ASSIGN(device_us_, timer_->us());
   return std::span<const float>(static_cast<const float*>(result_.data()), observations * static_cast<size_t>(limits_.horizon * limits_.action_dim));
 }
 
 Status FlowPolicy::calibrate_one(const Enters& enters) {
-  exec::Stream& stream = machine_->stream();
+  exec::Stream& stream = runtime_->stream();
   PolicyContext seen = at_hand();
   seen.enters = enters;
-  ops::Recorder rec(stream);
+  ops::Recorder rec(stream, ops::Weights::constant);
   VV_TRY(context_in_.copy_in(stream));
   VV_TRY(record_context(rec, seen, context_));
-  VV_TRY(action_in_.copy_in(stream));
-  VV_TRY(record_actions(rec, seen, action_));
   return stream.synchronize();
 }
 
@@ -254,9 +253,9 @@ Status FlowPolicy::observe(std::span<const Observation> observations, const Prob
   std::vector<std::byte> copy;
   const Show show = shower(probe, &copy);
   VV_TRY(observe_context(show));
-  VV_TRY(action_in_.copy_in(machine_->stream()));
+  VV_TRY(action_in_.copy_in(runtime_->stream()));
   VV_TRY(show("noise", -1, action_.x));
-  ops::Recorder rec(machine_->stream());
+  ops::Recorder rec(runtime_->stream(), ops::Weights::constant);
   return record_actions(rec, at_hand(show), action_);
 }
 

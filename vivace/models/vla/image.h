@@ -1,14 +1,14 @@
-// Pictures of any size as the network wants them: scaled to fit, centred, the rest black.
+// ImagePreprocessor of any size as the network wants them: scaled to fit, centred, the rest black.
 #pragma once
 #include <vector>
 
-#include "vivace/engine/machine.h"
+#include "vivace/engine/runtime.h"
 #include "vivace/engine/policy.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::models::vla {
 
-/// The two reference flavours. They differ by up to half of the range where pictures shrink: a policy must see the
+/// The two reference flavours. They differ by up to half of the range where images shrink: a policy must see the
 /// one that it was trained with.
 enum class Resize : uint8_t {
   openpi,   // antialiased triangle filter in fixed point, u8 between the two passes and after them
@@ -17,14 +17,14 @@ enum class Resize : uint8_t {
 
 /// Moves RGB frames to where the policy runs, as they are, and scales them there. Frames of one size that follow each other
 /// are one launch; u8 frames of the network's own size need none.
-class Pictures {
+class ImagePreprocessor {
  public:
   /// `pixels` [n, side, side, 3], u8 or [-1, 1], where ops run; it and `machine` must outlive this. Makes room for
   /// `frames` of 480 x 640 and loads the kernel. Errors: OutOfMemory, and the op's.
-  Status open(engine::Machine& machine, const Tensor& pixels, Resize kind, int64_t frames);
+  Status open(engine::Runtime& runtime, const Tensor& pixels, Resize kind, int64_t frames);
   /// A call's frames begin. Errors: OutOfMemory where they take `bytes` and no call before took so many.
   Status begin(size_t bytes);
-  /// Copies the frame, which is the next picture, and sends it off.
+  /// Copies the frame, which is the next image, and sends it off.
   Status add(const engine::Frame& frame);
   /// The frames are all there. What is allocated, is for a size that was not seen before.
   Status scale();
@@ -45,12 +45,12 @@ class Pictures {
   bool as_they_are(const Run& run) const { return pixels_.dtype == DType::u8 && run.height == pixels_.shape[1] && run.width == pixels_.shape[2]; }
   char* source() const { return static_cast<char*>(raw_.data() != nullptr ? raw_.data() : staging_.data()); }
 
-  engine::Machine* machine_ = nullptr;
+  engine::Runtime* runtime_ = nullptr;
   Tensor pixels_;
   Resize kind_ = Resize::openpi;
   exec::Buffer staging_, raw_;  // frames where the host writes them and, on a device, where ops read them
   size_t used_ = 0;
-  int64_t pictures_ = 0;
+  int64_t images_ = 0;
   std::vector<Run> runs_;
   std::vector<Prepared> prepared_;
 };

@@ -3,16 +3,10 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
+#include "vivace/models/views.h"
 
 namespace vivace::models::vla {
 namespace {
-
-/// Columns [first, first + n) of a matrix.
-Tensor columns(Tensor t, int64_t first, int64_t n) {
-  t.data = static_cast<char*>(t.data) + row_bytes(t.dtype, first);
-  t.shape.dim[1] = n;
-  return t;
-}
 
 /// [T, N, D] as [T, N*D].
 Tensor flat(const Tensor& t) {
@@ -24,12 +18,9 @@ Tensor flat(const Tensor& t) {
 /// [T, H] of one dense buffer as [T / n, n, ...].
 Tensor by_view(const Tensor& t, int64_t n) { return tensor(t.data, t.dtype, Shape(t.shape[0] / n, n, t.shape[1], t.shape[2]), t.place); }
 
-/// Rows up to which a norm is left to the product behind it, whose blocks then make all of them. H200, docs/design/080: one row of pi0-FAST
+/// Rows up to which a norm is left to the product behind it, whose blocks then make all of them. H200, lab/notes/080: one row of pi0-FAST
 /// 0.9 us less a product, 50 of the expert 9.8 and 5.2 us more.
 constexpr int64_t kFewRows = 1;
-
-/// Row `i` of a matrix as a vector.
-Tensor row(const Tensor& t, int64_t i) { return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place); }
 
 /// A norm's adaptive side: a time table's parts, and which of its rows each token takes; absent: there is one.
 struct Ada {
@@ -49,9 +40,9 @@ Ada ada(const Tensor& table, const Tensor& rows) {
   return {columns(table, 0, H), columns(table, H, H), columns(table, 2 * H, H), rows};
 }
 
-class Walk {
+class GraphBuilder {
  public:
-  Walk(ops::Recorder& rec, const PolicyContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers), at_(context.config) {}
+  GraphBuilder(ops::Recorder& rec, const PolicyContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers), at_(context.config) {}
 
   Status vision(const ContextInputs& in) {
     const TowerBuffers& b = b_.vision;
@@ -60,7 +51,7 @@ class Walk {
     const double side = static_cast<double>(c_.patch);
     VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
-    VV_TRY(enter(b, b_.patches, Places::patches, w_.patches, &entering));
+    VV_TRY(enter(b, b_.patches, QuantizationSites::patches, w_.patches, &entering));
     VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
     for (size_t i = 0; i < w_.vision.size(); ++i) {
       const VisionLayer& w = w_.vision[i];
@@ -84,7 +75,7 @@ class Walk {
   }
 
   Status words(const ContextInputs& in) {
-    // Rows of pictures are written too, and then again by the pictures.
+    // Rows of images are written too, and then again by the images.
     return rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}});
   }
 
@@ -109,13 +100,13 @@ class Walk {
     return {};
   }
 
-  Status first_code(const CodeInputs& in) {
+  Status first_action_token(const ActionTokenInputs& in) {
     rows_ = {};
     VV_TRY(rec_(ops::embedding, {{"table", b_.text.hidden}, {"ids", in.last}, {"out", b_.expert.hidden}}));
-    return pick_code(in);
+    return pick_action_token(in);
   }
 
-  Status code(const CodeInputs& in) {
+  Status action_token(const ActionTokenInputs& in) {
     const TowerBuffers& b = b_.expert;
     rows_ = {};
     VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.token}, {"out", b.hidden}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}));
@@ -129,7 +120,7 @@ class Walk {
       VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
       VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
     }
-    return pick_code(in);
+    return pick_action_token(in);
   }
 
   Status flow(const ActionInputs& in) {
@@ -150,15 +141,15 @@ class Walk {
         if (folds()) {
           VV_TRY(folded(i, s, cache));
         } else if (adaptive) {
-          VV_TRY(ada_norm(b, now(b_.attn_ada[i]), at_.expert(i, 0), &entering));
-          VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.hidden, b.hidden));
-          VV_TRY(ada_norm(b, now(b_.mlp_ada[i]), at_.expert(i, 2), &entering));
-          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.hidden, b.hidden));
+          VV_TRY(ada_norm(b, now(b_.attn_ada[i]), QuantizationSites::none, &entering));
+          VV_TRY(attend(b, entering, c_.expert, w, cache, QuantizationSites::none, b.hidden, b.hidden));
+          VV_TRY(ada_norm(b, now(b_.mlp_ada[i]), QuantizationSites::none, &entering));
+          VV_TRY(mlp(b, entering, w, QuantizationSites::none, b.hidden, b.hidden));
         } else {
-          VV_TRY(rms_norm(b, w.attn_norm, at_.expert(i, 0), &entering));
-          VV_TRY(attend(b, entering, c_.expert, w, cache, at_.expert(i, 1), b.hidden, b.hidden));
-          VV_TRY(rms_norm(b, w.mlp_norm, at_.expert(i, 2), &entering));
-          VV_TRY(mlp(b, entering, w, at_.expert(i, 3), b.hidden, b.hidden));
+          VV_TRY(rms_norm(b, w.attn_norm, QuantizationSites::none, &entering));
+          VV_TRY(attend(b, entering, c_.expert, w, cache, QuantizationSites::none, b.hidden, b.hidden));
+          VV_TRY(rms_norm(b, w.mlp_norm, QuantizationSites::none, &entering));
+          VV_TRY(mlp(b, entering, w, QuantizationSites::none, b.hidden, b.hidden));
         }
       }
       VV_TRY(norm(b.hidden, {b_.out, {}, {}, {}, w_.expert_norm, adaptive ? now(b_.final_ada) : Ada{}}));
@@ -228,23 +219,23 @@ class Walk {
   Tensor slots(const Tensor& slot) const { return x_.batch > 1 ? slot : Tensor{}; }
 
   /// Whether the flow's norms are taken behind their products: in 16 bits, of actions that are all at one time.
-  bool folds() const { return !b_.attn_shift.empty() && x_.even && !x_.enters; }
+  bool folds() const { return !b_.attn_shift.empty() && x_.even; }
 
-  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors in `scaled` and sums
+  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors in `normed` and sums
   /// of their squares, and the next product scales its sums and adds the shift times its weights. rms_rows begins the first layer.
   Status folded(size_t i, int64_t step, const Cache& cache) {
     const TowerBuffers& b = b_.expert;
     const GemmaLayer& w = w_.expert[i];
     const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
     const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
-      return rec_(ops::gemm_rms_rows, {{"x", x}, {"w", m.w}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden}, {"out", b.hidden}, {"scale", scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}});
+      return rec_(ops::gemm_rms_rows, {{"x", x}, {"w", m.w}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden}, {"out", b.hidden}, {"scale", scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}});
     };
     const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
-    if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.scaled}, {"squares", b.squares}, {"rows", rows_}}));
-    VV_TRY(rec_(ops::rms_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"out", b.qkv}, {"rows", rows_}}, {{"eps", c_.eps}}));
+    if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::rms_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"out", b.qkv}, {"rows", rows_}}, {{"eps", c_.eps}}));
     VV_TRY(attention(b, c_.expert, cache));
     VV_TRY(onto(flat(b.attended), w.o, attn, mlp.scale));
-    VV_TRY(rec_(ops::rms_gemm, {{"x", b.scaled}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", b.mlp}, {"rows", rows_}},
+    VV_TRY(rec_(ops::rms_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", b.mlp}, {"rows", rows_}},
                 {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}}));
     if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
     return product({b.mlp, {}, {}}, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
@@ -259,7 +250,7 @@ class Walk {
   }
 
   /// The greedy token of the step's rows, where the next step and the host find it.
-  Status pick_code(const CodeInputs& in) {
+  Status pick_action_token(const ActionTokenInputs& in) {
     Rows entering;
     VV_TRY(rms_norm(b_.expert, w_.text_norm, at_.head(), &entering));
     Matrix head = w_.head;
@@ -331,9 +322,9 @@ class Walk {
   Rows normed(const TowerBuffers& b, int64_t place) const { return {b.normed, b.normed_scale, scale_of(place)}; }
   /// Where an activation's rows go that enter a product at `place`: codes at once where their scale is known.
   Rows activated(const TowerBuffers& b, int64_t place) const {
-    return x_.plan.fixed ? Rows{columns(b.codes, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp, {}, {}};
+    return x_.plan.fixed ? Rows{columns(b.quantized, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp, {}, {}};
   }
-  Tensor scale_of(int64_t place) const { return x_.plan.fixed ? slice(b_.act_scales, place, 1) : Tensor{}; }
+  Tensor scale_of(int64_t place) const { return x_.plan.fixed && place != QuantizationSites::none ? slice(b_.act_scales, place, 1) : Tensor{}; }
 
   static double plus_one(const Rows& x) { return x.weight.present() ? 1.0 : 0.0; }
 
@@ -345,9 +336,9 @@ class Walk {
   }
   /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to see them or their scales.
   Status norm(const TowerBuffers& b, const Tensor& weight, const Ada& ada, int64_t place, Rows* out) {
-    *out = b.scaled.present() ? Rows{b.scaled, {}, {}} : normed(b, place);
+    *out = normed(b, place);
     out->raw = b.hidden, out->weight = weight, out->ada = ada;
-    if (b.hidden.shape[0] <= kFewRows && !x_.enters && (!x_.plan.eight || x_.plan.fixed)) return {};
+    if (b.hidden.shape[0] <= kFewRows && !x_.enters && (!b.eight() || x_.plan.fixed)) return {};
     VV_TRY(norm(b.hidden, *out));
     out->raw = {};
     return entered(place, out->x);
@@ -361,12 +352,12 @@ class Walk {
     return entered(place, out->x);
   }
 
-  /// x as it enters a product: itself, or quantised into codes.
+  /// x as it enters a product: itself, or quantized into codes.
   Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, Rows* out) {
     *out = {x, {}, {}};
     VV_TRY(entered(place, x));
-    if (!x_.plan.eight) return {};
-    *out = {columns(b.codes, 0, x.shape[1]), x_.plan.fixed ? Tensor{} : b.codes_scale, scale_of(place)};
+    if (!b.eight()) return {};
+    *out = {columns(b.quantized, 0, x.shape[1]), x_.plan.fixed ? Tensor{} : b.quantized_scale, scale_of(place)};
     return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}});
   }
   Status enter(const TowerBuffers& b, const Rows& x, int64_t place, Rows* out) {
@@ -380,7 +371,7 @@ class Walk {
     *out = {x, {}, {}};
     return entered(place, x);
   }
-  Status entered(int64_t place, const Tensor& x) const { return x_.enters ? x_.enters(place, x, rows_) : Status(); }
+  Status entered(int64_t place, const Tensor& x) const { return x_.enters && place != QuantizationSites::none ? x_.enters(place, x, rows_) : Status(); }
 
   Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}, const Tensor& gate = {}) {
     if (x.raw.present())
@@ -401,25 +392,25 @@ class Walk {
   const PolicyConfig& c_;
   const PolicyWeights& w_;
   const PolicyBuffers& b_;
-  Places at_;
+  QuantizationSites at_;
   Tensor rows_;  // valid rows of the stack at hand
 };
 
 }  // namespace
 
 Status record_context(ops::Recorder& rec, const PolicyContext& context, const ContextInputs& in) {
-  Walk walk(rec, context);
-  VV_TRY(walk.words(in));
-  VV_TRY(walk.vision(in));
-  return walk.prefix(in);
+  GraphBuilder graph(rec, context);
+  VV_TRY(graph.words(in));
+  VV_TRY(graph.vision(in));
+  return graph.prefix(in);
 }
 
-Status record_first_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in) { return Walk(rec, context).first_code(in); }
+Status record_first_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in) { return GraphBuilder(rec, context).first_action_token(in); }
 
-Status record_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in) { return Walk(rec, context).code(in); }
+Status record_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in) { return GraphBuilder(rec, context).action_token(in); }
 
-Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in) { return Walk(rec, context).flow(in); }
+Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in) { return GraphBuilder(rec, context).flow(in); }
 
-Status record_tables(ops::Recorder& rec, const PolicyContext& context, const Tensor& time, const Tensor (&scratch)[3]) { return Walk(rec, context).tables(time, scratch); }
+Status record_tables(ops::Recorder& rec, const PolicyContext& context, const Tensor& time, const Tensor (&scratch)[3]) { return GraphBuilder(rec, context).tables(time, scratch); }
 
 }  // namespace vivace::models::vla

@@ -1,4 +1,4 @@
-// The one pipeline of vision-language-action policies: pictures and words to a prefix of keys and values, and noise
+// The one pipeline of vision-language-action policies: images and prompt tokens to a prefix of keys and values, and noise
 // to actions over it. A walk over ops; it knows no backend.
 #pragma once
 #include <functional>
@@ -8,15 +8,15 @@
 
 namespace vivace::models::vla {
 
-/// What the host says of the context: pictures, then one block of memory. B observations of V views, n tokens a view, P words at
+/// What the host says of the context: images, then one block of memory. B observations of V views, n tokens a view, P words at
 /// most; T = B (V n + P). Rows of views that are on come first, then words: where a row stands does not matter,
 /// since it reads and writes its place (slot, pos) of the cache.
 struct ContextInputs {
-  Tensor pixels;       // [B V, side, side, 3] u8, or act in [-1, 1]: pictures of views that are on
-  Tensor ids;          // [T] i32: the word of each row; of a picture's row any
+  Tensor pixels;       // [B V, side, side, 3] u8, or act in [-1, 1]: images of views that are on
+  Tensor ids;          // [T] i32: the word of each row; of an image's row any
   Tensor pos, slot;    // [T] i32: place of each row in its prefix, whose prefix
-  Tensor view_rows;    // [1] i32: rows of pictures
-  Tensor rows;         // [1] i32: rows of pictures and words
+  Tensor view_rows;    // [1] i32: rows of images
+  Tensor rows;         // [1] i32: rows of images and prompt tokens
   Tensor length;       // [B] i32: of each prefix
 };
 
@@ -32,7 +32,7 @@ struct ActionInputs {
 };
 
 /// What a step of codes reads and moves on: a row an observation.
-struct CodeInputs {
+struct ActionTokenInputs {
   Tensor last;         // [B] i32: row of the context whose next token is the first
   Tensor pos, slot;    // [B] i32: where the token that is fed stands
   Tensor token;        // [B] i32: fed
@@ -43,21 +43,22 @@ struct CodeInputs {
 /// Rows of one stack and what lies between its ops. act unless it says otherwise.
 struct TowerBuffers {
   Tensor hidden;                         // [T, H]
-  Tensor normed;                         // [T, H]; e4m3 where rows enter products so
+  Tensor normed;                         // [T, H]; e4m3 where rows enter products so, or rows times their norm's factors, see folded()
   Tensor gates;                          // [T, H] each row's gate, where actions are at several times
   Tensor qkv, q, attended, mlp;          // [T, (Hq+2Hkv) D], [T, Hq, D] x 2, [T, M]
   Tensor k, v;                           // [T, Hkv, D] where there is no cache
-  Tensor codes;                          // [T, max(Hq D, M)] e4m3
-  Tensor normed_scale, codes_scale;      // [T] f32
-  Tensor scaled;                         // [T, H] act, up to kFoldedRows of adaptive norms, whose products read 16 bits in every plan; else absent
+  Tensor quantized;                          // [T, max(Hq D, M)] e4m3; absent where no product reads 8 bits, and so the next two
+  Tensor normed_scale, quantized_scale;      // [T] f32
   Tensor squares, row_scale;             // [T, H / 8] and [T] f32, of rows whose norm is taken behind the product; absent where none is
+
+  bool eight() const { return quantized.present(); }
 };
 
 struct PolicyBuffers {
   TowerBuffers vision, text, expert;
   std::vector<Tensor> k_cache, v_cache;  // a layer: [B, L, Hkv, D]
   Tensor patches;                        // [B V n, padded patch] act
-  Tensor pixel_scale, pixel_offset;      // [3] f32, of u8 pictures
+  Tensor pixel_scale, pixel_offset;      // [3] f32, of u8 images
   Tensor inv_freq;                       // [D / 2] f32
   Tensor act_scales;                     // [places] f32, of a plan with fixed scales
   Tensor view_slot;                      // [B V n] i32: t / n
@@ -71,20 +72,19 @@ struct PolicyBuffers {
   Tensor time_bias;                      // [steps, H] f32: what the time adds to an action, without adaptive norms
 };
 
-/// Places where activations enter products: a calibrated scale each. Four a layer: the products before attention, after
-/// it, before the activation, after it.
-struct Places {
-  explicit Places(const PolicyConfig& c) : vision_(c.vision.layers), text_(c.text.layers), expert_(c.has(kFlow) ? c.expert.layers : 0) {}
-  static constexpr int64_t patches = 0;
+/// QuantizationSites where activations enter products: a calibrated scale each. Four a layer: the products before attention, after
+/// it, before the activation, after it. The action expert, which no plan has in 8 bits, has none.
+struct QuantizationSites {
+  explicit QuantizationSites(const PolicyConfig& c) : vision_(c.vision.layers), text_(c.text.layers) {}
+  static constexpr int64_t none = -1, patches = 0;
   int64_t vision(size_t layer, int64_t k) const { return 1 + 4 * static_cast<int64_t>(layer) + k; }
   int64_t projector() const { return 1 + 4 * vision_; }
   int64_t text(size_t layer, int64_t k) const { return 2 + 4 * vision_ + 4 * static_cast<int64_t>(layer) + k; }
   int64_t head() const { return 2 + 4 * (vision_ + text_); }
-  int64_t expert(size_t layer, int64_t k) const { return 3 + 4 * (vision_ + text_) + 4 * static_cast<int64_t>(layer) + k; }
-  int64_t count() const { return 3 + 4 * (vision_ + text_ + expert_); }
+  int64_t count() const { return 3 + 4 * (vision_ + text_); }
 
  private:
-  int64_t vision_, text_, expert_;
+  int64_t vision_, text_;
 };
 
 /// Sees named values while ops run one by one; see engine::PolicyModel::observe.
@@ -105,12 +105,12 @@ struct PolicyContext {
   bool full = false;                     // all cameras are on: ContextInputs::view_rows is not read
 };
 
-/// Pictures and words to the keys and values of every layer.
+/// ImagePreprocessor and words to the keys and values of every layer.
 Status record_context(ops::Recorder& rec, const PolicyContext& context, const ContextInputs& in);
 /// The first token after a context: `in.pos` is that of the last word until then.
-Status record_first_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in);
+Status record_first_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in);
 /// One more token, from the one before.
-Status record_code(ops::Recorder& rec, const PolicyContext& context, const CodeInputs& in);
+Status record_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in);
 /// All steps of the flow.
 Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in);
 /// Time tables from [sin, cos] rows [steps + 1, H] f32, once at load. `scratch`: two tensors [steps + 1, H] f32 and

@@ -60,21 +60,23 @@ Result<std::string> prompt_text(const Family& family, std::string_view task, std
   return prompt;
 }
 
-Result<Prompter> Prompter::open(const std::string& tokenizer, std::string_view family) {
-  const auto* const found = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.name == family; });
-  if (found == std::end(kFamilies)) return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(family) + "'");
+Result<Prompter> Prompter::open(const std::string& tokenizer, std::string_view family, bool state_words) {
+  const Family* const found = find_family(family);
+  if (found == nullptr) return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(family) + "'");
   VV_ASSIGN(engine::text::Tokenizer loaded, engine::text::Tokenizer::load(tokenizer));
   if (loaded.size() <= kBegin) return Status(Code::kCorruptData, strf("tokenizer: %d tokens, prompts begin with token %d", loaded.size(), kBegin));
-  return Prompter(found, std::move(loaded));
+  Family own = *found;
+  if (!state_words) own.features &= ~static_cast<uint32_t>(kStateInPrompt);
+  return Prompter(own, std::move(loaded));
 }
 
 Result<std::vector<int32_t>> Prompter::tokens(std::string_view task, std::span<const float> state) const {
-  VV_ASSIGN(const std::string text, prompt_text(*family_, task, state));
+  VV_ASSIGN(const std::string text, prompt_text(family_, task, state));
   std::vector<int32_t> ids{kBegin};
   VV_TRY(tokenizer_.encode(text, false, &ids));
   // lerobot's pi0-FAST begins the answer with a second one, which is part of the prompt.
-  if (family_->has(kCodes)) ids.push_back(kBegin);
-  else if (!family_->has(kStateInPrompt)) VV_TRY(tokenizer_.encode("\n", false, &ids));
+  if (family_.has(kCodes)) ids.push_back(kBegin);
+  else if (!family_.has(kStateInPrompt)) VV_TRY(tokenizer_.encode("\n", false, &ids));
   return ids;
 }
 

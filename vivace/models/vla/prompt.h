@@ -13,13 +13,14 @@ class Prompter {
  public:
   /// `tokenizer`: what Tokenizer::load takes, the checkpoint's own folder say. Errors: Tokenizer::load's; InvalidArgument
   /// for no family of policies; CorruptData where the vocabulary does not have what prompts begin with.
-  static Result<Prompter> open(const std::string& tokenizer, std::string_view family);
+  /// `state_words`: false where a family that writes the state into its prompt was trained without (openpi's discrete_state_input).
+  static Result<Prompter> open(const std::string& tokenizer, std::string_view family, bool state_words = true);
   /// Errors: as prompt_text(); InvalidArgument where the task is no UTF-8.
   Result<std::vector<int32_t>> tokens(std::string_view task, std::span<const float> state) const;
 
  private:
-  Prompter(const Family* family, engine::text::Tokenizer tokenizer) : family_(family), tokenizer_(std::move(tokenizer)) {}
-  const Family* family_;
+  Prompter(Family family, engine::text::Tokenizer tokenizer) : family_(family), tokenizer_(std::move(tokenizer)) {}
+  Family family_;  // less what this checkpoint does without
   engine::text::Tokenizer tokenizer_;
 };
 

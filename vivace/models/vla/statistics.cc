@@ -20,6 +20,7 @@ constexpr double kOpenpi = 1e-6;  // joins every divisor there
 constexpr float kLerobot = 1e-8f; // joins a deviation, and stands for a range of zero
 constexpr int kDeepest = 3;       // folders of assets that name a robot
 constexpr size_t kMostDims = 4096;
+constexpr double kMost = 1e30;    // of a robot's value: what a network makes of it, some tens of them, is far within f32
 
 struct Pair {
   Kind kind;
@@ -35,7 +36,7 @@ const Pair& pair_of(Kind kind) {
   return *std::find_if(std::begin(kPairs), std::end(kPairs), [&](const Pair& p) { return p.kind == kind; });
 }
 
-/// Finite numbers of equal count, of which every range is one.
+/// Finite numbers of equal count, of which every range is one, and by which nothing leaves f32.
 Status check(const Scaler& s, const std::string& where) {
   if (s.kind == Kind::identity) return {};
   if (s.low.size() != s.high.size() || s.low.empty() || s.low.size() > kMostDims)
@@ -46,6 +47,8 @@ Status check(const Scaler& s, const std::string& where) {
     if (!(range > 0))
       return Status(Code::kInvalidArgument, strf("%s: dimension %zu never moved (%s %g, %s %g): its normalised value means nothing; use statistics of data in which it moves, or drop it",
                                                  where.c_str(), i, pair_of(s.kind).low, s.low[i], pair_of(s.kind).high, s.high[i]));
+    if (std::fabs(s.low[i]) > kMost || std::fabs(s.high[i]) > kMost)
+      return Status(Code::kCorruptData, strf("%s: dimension %zu has %s %g and %s %g, beyond %g: f32 does not hold what comes of them", where.c_str(), i, pair_of(s.kind).low, s.low[i], pair_of(s.kind).high, s.high[i], kMost));
   }
   return {};
 }
@@ -60,23 +63,25 @@ Status numbers(const JsonValue& object, const char* key, std::vector<double>* ou
   return {};
 }
 
-Result<Scaler> openpi_scaler(const JsonValue& all, const char* what, bool quantiles, const std::string& file) {
+Result<Scaler> openpi_scaler(const JsonValue& all, const char* what, bool quantiles, const std::string& file, int64_t padded) {
   Scaler s;
   s.kind = quantiles ? Kind::quantiles : Kind::mean_std;
+  bool cut = false;
   VV_ASSIGN(const JsonValue own, all.at(what));
   VV_TRY(numbers(own, pair_of(s.kind).low, &s.low));
   VV_TRY(numbers(own, pair_of(s.kind).high, &s.high));
+  while (s.low.size() == s.high.size() && s.low.size() > 1 && s.low.back() == 0 && s.high.back() == 0 && (padded > 0 && (s.size() == padded || cut))) s.low.pop_back(), s.high.pop_back(), cut = true;
   VV_TRY(check(s, file + ": " + what));
   return s;
 }
 
-Result<Statistics> read_openpi(const fs::path& file, bool quantiles) {
+Result<Statistics> read_openpi(const fs::path& file, bool quantiles, int64_t state_dim, int64_t action_dim) {
   VV_ASSIGN(const Json json, Json::parse_file(file.string()));
   VV_ASSIGN(const JsonValue all, json.root().at("norm_stats"));
   Statistics s;
   s.source = file.string();
-  VV_ASSIGN(s.state, openpi_scaler(all, "state", quantiles, s.source));
-  VV_ASSIGN(s.actions, openpi_scaler(all, "actions", quantiles, s.source));
+  VV_ASSIGN(s.state, openpi_scaler(all, "state", quantiles, s.source, state_dim));
+  VV_ASSIGN(s.actions, openpi_scaler(all, "actions", quantiles, s.source, action_dim));
   return s;
 }
 
@@ -158,7 +163,7 @@ float Scaler::unnormalize(float x, size_t i) const {
   return kind == Kind::quantiles ? (x + 1.0f) * divisor / 2.0f + lf : (x + 1.0f) / 2.0f * divisor + lf;
 }
 
-Result<Statistics> read_statistics(const engine::Checkpoint& checkpoint, const std::string& robot, bool quantiles) {
+Result<Statistics> read_statistics(const engine::Checkpoint& checkpoint, const std::string& robot, bool quantiles, int64_t state_dim, int64_t action_dim) {
   const fs::path folder = fs::path(checkpoint.files().front().path()).parent_path();
   std::error_code error;
   if (fs::exists(folder / "policy_preprocessor.json", error)) {
@@ -168,7 +173,7 @@ Result<Statistics> read_statistics(const engine::Checkpoint& checkpoint, const s
     VV_ASSIGN(s.actions, read_lerobot(folder, "policy_postprocessor.json", "unnormalizer_processor", "action", "ACTION"));
     return s;
   }
-  if (robot.empty() && fs::exists(folder / "norm_stats.json", error)) return read_openpi(folder / "norm_stats.json", quantiles);
+  if (robot.empty() && fs::exists(folder / "norm_stats.json", error)) return read_openpi(folder / "norm_stats.json", quantiles, state_dim, action_dim);
   const std::vector<std::string> robots = robots_below(folder / "assets");
   if (robots.empty())
     return Status(Code::kNotFound, "statistics: neither norm_stats.json, assets/<robot>/norm_stats.json nor policy_preprocessor.json is in " + folder.string() + "; put them there, or load with statistics=\"none\" for normalised actions");
@@ -176,7 +181,7 @@ Result<Statistics> read_statistics(const engine::Checkpoint& checkpoint, const s
   for (const std::string& r : robots) list += (list.empty() ? "" : ", ") + r;
   if (robot.empty() ? robots.size() > 1 : std::find(robots.begin(), robots.end(), robot) == robots.end())
     return Status(Code::kInvalidArgument, "robot: wanted one of " + list + ", got '" + robot + "'");
-  return read_openpi(folder / "assets" / (robot.empty() ? robots.front() : robot) / "norm_stats.json", quantiles);
+  return read_openpi(folder / "assets" / (robot.empty() ? robots.front() : robot) / "norm_stats.json", quantiles, state_dim, action_dim);
 }
 
 }  // namespace vivace::models::vla

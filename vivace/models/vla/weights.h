@@ -3,7 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "vivace/engine/placement.h"
+#include "vivace/engine/forms.h"
+#include "vivace/engine/weight_uploader.h"
 #include "vivace/models/vla/config.h"
 
 namespace vivace::models::vla {
@@ -13,14 +14,14 @@ struct PrecisionPlan {
   const char* name;
   DType act;        // of activations between ops
   bool stored;      // matrices keep the checkpoint's dtype; else bf16
-  bool eight;       // matrices e4m3 with a scale a row, activations e4m3 with a scale a token where they enter products
+  bool eight;       // matrices of vision and language model e4m3 with a scale a row, activations e4m3 with a scale a token where they enter
+                    // products of these; the action expert stays in 16 bits, whatever its rows
   bool fixed;       // ... with a scale a place, which calibration found
 };
 /// Errors: InvalidArgument lists the plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
 
-/// Rows of the action expert up to which its adaptive norms are taken behind products of 16 bits (rms_gemm), in every plan: of so few 8 bits
-/// gain less than the norms' launches and codes cost.
+/// Rows of the action expert up to which its adaptive norms are taken behind products of 16 bits (rms_gemm).
 inline constexpr int64_t kFoldedRows = 64;
 
 /// A product's matrix, of up to three joined parts.
@@ -44,7 +45,7 @@ struct GemmaLayer {
 };
 
 struct PolicyWeights {
-  Matrix patches;                  // [vision H, patch values padded to 8], values in the order of a picture's rows
+  Matrix patches;                  // [vision H, patch values padded to 8], values in the order of an image's rows
   Tensor positions;                // [batch * views * tokens, vision H], the table once a view
   std::vector<VisionLayer> vision;
   NormWeights vision_norm;
@@ -62,10 +63,13 @@ struct PolicyWeights {
 /// Values of a patch as products take them: a multiple of 16 bytes in any dtype.
 inline int64_t padded_patch(const PolicyConfig& c) { return (c.patch_values() + 7) / 8 * 8; }
 
-/// Finds and checks every tensor and queues it for `placement`, or for `tables` what only loading needs.
+/// Finds and checks every tensor and queues it for `uploader`, or for `tables` what only loading needs.
 /// Memory that had to be rearranged is kept in `own` until both are committed.
-/// `suffix`: rows of the action expert, an observation. Errors: NotFound names the missing tensor, InvalidShape both shapes.
-Status load_weights(const engine::WeightSource& source, const PolicyConfig& config, const PrecisionPlan& plan, int views, int batch, int64_t suffix, engine::Placement* placement,
-                    engine::Placement* tables, std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* weights);
+/// Errors: NotFound names the missing tensor, InvalidShape both shapes.
+Status load_weights(const engine::WeightSource& source, const PolicyConfig& config, const PrecisionPlan& plan, int views, int batch, engine::WeightUploader* uploader, engine::WeightUploader* tables,
+                    std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* weights);
+
+/// Of which dtypes the products' matrices are, part by part, once they are placed.
+engine::Forms forms_of(const PolicyWeights& weights);
 
 }  // namespace vivace::models::vla

@@ -1,0 +1,138 @@
+"""The command line's robot policies: `vivace serve-policy`, and what `plan` and `bench` say of a checkpoint that is one."""
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+
+def is_policy(args) -> bool:
+    from vivace.model import _is_policy
+
+    return _is_policy(args.model)
+
+
+def refuse(args) -> None:
+    """For commands of language models alone. Errors: UnsupportedError says which do."""
+    from vivace.errors import UnsupportedError
+
+    if is_policy(args):
+        raise UnsupportedError(f"{args.command}: {args.model} is a robot's policy; `vivace plan`, `bench` and `serve-policy` take one, and in Python vivace.load_model(path) with infer() "
+                               "and calibration=[...] (docs/robots.md)")
+
+
+def _load(args, **more):
+    import vivace
+
+    return vivace.load_model(args.model, device=args.device, precision=args.precision, threads=args.threads, random_weights=getattr(args, "random_weights", False), **more)
+
+
+def plan(args) -> int:
+    with _load(args) as policy:
+        report = policy.report()
+    lines = report.pop("memory")
+    total = sum(lines.values())
+    if args.json:
+        print(json.dumps({"regions": [{"name": n, "bytes": b} for n, b in lines.items()], "total_bytes": total, "report": report}))
+        return 0
+    caches = {n: b for n, b in lines.items() if n.startswith(("k_cache.", "v_cache.", "cross_k.", "cross_v."))}
+    for name, size in [*((n, b) for n, b in lines.items() if n not in caches), (f"kv cache ({len(caches)} regions)", sum(caches.values()))]:
+        print(f"{size:>15,}  {name}")
+    print(f"{total:>15,}  total bytes ({report['family']}, {report['precision']}, robot {report['robot']}, {report['num_views']} cameras, chunks of {report['action_horizon']}, {report['num_steps']} steps)")
+    return 0
+
+
+def bench(args) -> int:
+    """Times whole calls: all cameras on, 480 x 640, or as GR00T takes them, a prompt of 32 tokens beside images."""
+    import numpy as np
+
+    begin = time.perf_counter()
+    with _load(args, batch=args.batch) as policy:
+        load_s, report = time.perf_counter() - begin, policy.report()
+        groot = report["family"] == "groot_n17"
+        frame = np.zeros((*(report["image"] if groot else (480, 640)), 3), np.uint8)
+        pictures = [report["image_token"]] * report["num_views"] if groot else []
+        one = dict(images=[frame] * report["num_views"], prompt=pictures + [2] * min(32, report["prompt_tokens"]), state=np.zeros(report["state_dim"] or 8, np.float32), seed=0)
+        if groot and report["embodiment"] is None:
+            one["embodiment"] = 0
+        policy.predict_batch([one] * args.batch)
+        took, device = [], []
+        for _ in range(args.steps):
+            start = time.perf_counter()
+            policy.predict_batch([one] * args.batch)
+            took.append((time.perf_counter() - start) * 1e6)
+            device.append(policy.device_us())
+        profile = policy.profile("whole") if args.profile else None
+    p50, p99 = (float(np.quantile(took, q)) for q in (0.5, 0.99))
+    row = {"case": f"{report['family']} {report['precision']} {report['device']}, {report['num_views']} views, {report['action_horizon']} actions, {report['num_steps']} steps, batch {args.batch}",
+           "p50_us": p50, "p99_us": p99, "device_p50_us": float(np.median(device))}
+    if args.json:
+        print(json.dumps({"rows": [row], "load_s": load_s, **({"profile": profile} if profile else {})}))
+        return 0
+    print(f"{row['case']:<70} p50 {p50:>10.1f} us  p99 {p99:>10.1f} us  device {row['device_p50_us']:>10.1f} us")
+    for g in profile["groups"] if profile else ():
+        print(f"{g['op']:<24} x {g['launches']:>4}  {g['us']:>9.2f} us")
+    return 0
+
+
+def add_serve(p, count, whole) -> None:
+    p.add_argument("checkpoint", help="a policy's folder or .safetensors file, or tiny-pi05, which comes with Vivace")
+    p.add_argument("--config", default="auto", help="pi05, pi0, pi0fast or groot_n17; auto: by the checkpoint")
+    p.add_argument("--robot", default="auto", help="whose names and units robots use: aloha, aloha_sim, droid, libero, or any with --camera; auto: the checkpoint's")
+    p.add_argument("--camera", action="append", default=[], metavar="NAME", help="of robot any: a camera's name under images, in order of the policy's slots; may be given several times")
+    p.add_argument("--statistics-of", default="", metavar="NAME", help="which of several folders under assets")
+    p.add_argument("--address", default="127.0.0.1", help="who can reach it: 127.0.0.1 is this machine alone, 0.0.0.0 all of its networks")
+    p.add_argument("--port", type=whole(0, 65535), default=8000, help="0: one that is free")
+    p.add_argument("--key-file", metavar="FILE", help="robots must bring what stands in it (openpi's api_key)")
+    p.add_argument("--prompt", default="", help="of requests without one")
+    p.add_argument("--metadata", metavar="JSON", help="an object that joins what robots are told first, {\"reset_pose\": [...]} say")
+    p.add_argument("--max-clients", type=count, default=16)
+    p.add_argument("--batch", type=count, default=1, help="requests that share a call where they wait together")
+    p.add_argument("--views", type=count, default=0, help="camera slots; 0: the robot's")
+    p.add_argument("--horizon", type=count, default=0, help="actions of a chunk; 0: the checkpoint's")
+    p.add_argument("--steps", type=count, default=0, help="of the flow; 0: the checkpoint's")
+    p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    p.add_argument("--precision", default="auto", help="auto, f32, bf16 or fp8")
+    p.add_argument("--threads", type=count, default=0)
+    p.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model or tokenizer.json, where it is not beside the checkpoint")
+    p.add_argument("--seed", type=whole(0, (1 << 64) - 1), default=0, help="of noise")
+
+
+def cmd_serve(args) -> int:
+    import signal
+    import threading
+
+    from vivace import files, policy_host
+    from vivace.errors import InvalidArgumentError
+
+    metadata = None
+    if args.metadata is not None:
+        try:
+            metadata = json.loads(args.metadata)
+        except ValueError as e:
+            raise InvalidArgumentError(f"--metadata: {e}") from None
+    key = files.read_text(args.key_file).strip() if args.key_file else ""
+    if args.key_file and not key:
+        raise InvalidArgumentError(f"--key-file: {args.key_file} is empty")
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    load, robot, cameras = _served(args)
+
+    def say(line):
+        print(line, file=sys.stderr, flush=True)
+    policy_host.serve(load, ended=ended, say=say, robot=robot, cameras=cameras, tokenizer=args.tokenizer, metadata=metadata, address=args.address, port=args.port, key=key,
+                      prompt=args.prompt, max_clients=args.max_clients, seed=args.seed)
+    return 0
+
+
+def _served(args):
+    """(load(), robot, cameras) of what is to be served."""
+    import vivace
+    from vivace.demo import reach
+
+    options = dict(device=args.device, precision=args.precision, threads=args.threads, batch=args.batch)
+    if args.checkpoint == reach.FOLDER.name and not os.path.exists(args.checkpoint):
+        return lambda: reach.load(horizon=args.horizon, steps=args.steps, **options), "any", reach.CAMERAS
+    return lambda: vivace.load_model(args.checkpoint, config=args.config, num_views=args.views or len(args.camera), action_horizon=args.horizon, num_steps=args.steps, robot=args.statistics_of,
+                                     tokenizer=args.tokenizer, **options), args.robot, args.camera

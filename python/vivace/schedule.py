@@ -1,0 +1,300 @@
+"""Several models on one device, with guarantees: docs/scheduling.md.
+
+    gpu = vivace.Scheduler("cuda")
+    arm = gpu.load_model("pi05", qos=vivace.guaranteed(hz=30, deadline_ms=15))
+    llm = gpu.load_model("qwen3-8b", qos=vivace.burstable(min_share=0.66))
+    print(gpu.evaluate("pi05", vivace.guaranteed(hz=10)))
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+from vivace import _core
+from vivace.cache import Cache
+from vivace.errors import ClosedError, Error, FailedPreconditionError, InvalidArgumentError
+from vivace.fetch import cache_dir
+from vivace.options import Bad, among, flag, maybe, number, one, positive, utf8, whole, wrong
+from vivace.options import path as path_text
+
+__all__ = ["Qos", "Scheduler", "Verdict", "best_effort", "burstable", "guaranteed"]
+
+INT64 = 1 << 63
+GATE_US = 220.0  # others' longest stretch that a guaranteed call waits for, and what gates are placed by
+CPU_BLOCKING_US = 1e9  # on the host a launch may take milliseconds: deadlines decide
+
+
+@dataclass(frozen=True)
+class Qos:
+    """What a tenant asks for: guaranteed(), burstable() or best_effort() make one. Times are milliseconds; None: the device's default."""
+
+    cls: str
+    hz: float | None = None
+    deadline_ms: float | None = None
+    min_share: float = 0.0
+    weight: float = 1.0
+    blocking_ms: float | None = None
+    overrun: str = "release"
+    queue: int = 4
+    bytes: int = 0
+
+    def core(self, device: str) -> dict:
+        """As the core takes it."""
+        blocking = self.blocking_ms * 1e3 if self.blocking_ms is not None else CPU_BLOCKING_US if self.cls == "guaranteed" and device == "cpu" else GATE_US
+        return dict(cls=self.cls, period_us=1e6 / self.hz if self.hz else 0.0, deadline_us=(self.deadline_ms or 0.0) * 1e3, min_share=self.min_share, weight=self.weight, blocking_us=blocking,
+                    hold=self.overrun == "hold", queue=self.queue, bytes=self.bytes)
+
+
+def _share(value) -> float:
+    try:
+        share = number(value)
+    except Bad:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise Bad("a share of the device's time, 0 or more and below 1")
+    return share
+
+
+def guaranteed(*, hz, deadline_ms=None, blocking_ms=None, overrun="release", queue=4, bytes=0) -> Qos:
+    """Calls with a deadline, `hz` a second at most: everybody else stands back while one runs. Admitted only where every deadline holds.
+
+    deadline_ms: from predict() to its answer; None: the period. blocking_ms: the longest stretch of others' work that a call may have to wait for
+    (0.22; on the CPU as long as the deadline holds). overrun: what happens to a call that takes longer than 1.2 x its worst time: "release" lets the others run
+    beside it, "hold" keeps them back until twice that. queue: calls that may wait. bytes: of the device's memory; 0: the model's."""
+    call = "guaranteed"
+    return Qos("guaranteed", hz=one(call, "hz", positive, hz), deadline_ms=one(call, "deadline_ms", maybe(positive), deadline_ms), blocking_ms=one(call, "blocking_ms", maybe(positive), blocking_ms),
+               overrun=one(call, "overrun", among("release", "hold"), overrun), queue=one(call, "queue", whole(1, 4096), queue), bytes=one(call, "bytes", whole(0, INT64 - 1), bytes))
+
+
+def burstable(*, min_share=0.0, weight=1.0, stretch_ms=None, bytes=0) -> Qos:
+    """At least `min_share` of the device's time, and a part of what nobody was promised, by `weight`.
+
+    stretch_ms: its steps get gates so that none runs on for longer (0.22)."""
+    call = "burstable"
+    return Qos("burstable", min_share=one(call, "min_share", _share, min_share), weight=one(call, "weight", positive, weight), blocking_ms=one(call, "stretch_ms", maybe(positive), stretch_ms),
+               bytes=one(call, "bytes", whole(0, INT64 - 1), bytes))
+
+
+def best_effort(*, stretch_ms=None, bytes=0) -> Qos:
+    """What is left: 2 % of the device's time for all of them together, more while others leave some. stretch_ms: as burstable()'s."""
+    call = "best_effort"
+    return Qos("best_effort", blocking_ms=one(call, "stretch_ms", maybe(positive), stretch_ms), bytes=one(call, "bytes", whole(0, INT64 - 1), bytes))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What evaluate() found; str() of it is the text. fixes: (text, tenant, Qos) of the smallest change of each kind with which it would fit."""
+
+    admitted: bool
+    text: str
+    response_ms: float  # guaranteed: within what a call ends; else 0
+    utilisation: float  # of the device's time that is promised, this one included
+    fixes: tuple = ()
+
+    def __str__(self):
+        return self.text
+
+
+class Scheduler:
+    """Several models of this process on one device. One a device; close() it, or use it as a context manager, before another.
+
+    device: "auto", "cpu", "cuda" or "cuda:N". utilisation: part of the device's time that may be promised. handover_us: between two tenants' work (50 where device is "cuda", else 1000).
+    bytes: of its memory that models may take together; 0: not looked at.
+    Errors: FailedPreconditionError where this process has one for the device; UnsupportedError where the driver has no gates."""
+
+    def __init__(self, device="auto", *, utilisation=0.97, handover_us=None, bytes=0):
+        call = "Scheduler"
+        device, utilisation = one(call, "device", utf8, device), one(call, "utilisation", positive, utilisation)
+        if utilisation > 1:
+            raise wrong(call, "utilisation", "a part of the device's time, 1 at most", utilisation)
+        if handover_us is None:
+            handover_us = 50.0 if device.startswith("cuda") else 1000.0
+        if device != "cpu":
+            os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a stream at a gate holds up others of its queue; before the driver starts
+        self._core = _core.Scheduler.open(device=device, utilisation=utilisation, handover_us=one(call, "handover_us", positive, handover_us), bytes=one(call, "bytes", whole(0, INT64 - 1), bytes))
+        self._device = self._core.device()
+        self._models, self._times, self._lock = weakref.WeakValueDictionary(), {}, threading.Lock()
+        self._publisher = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def __repr__(self):
+        return f"<Scheduler {self._device}: {'closed' if self._core is None else ', '.join(self._live.rows()) or 'no tenants'}>"
+
+    @property
+    def _live(self):
+        if self._core is None:
+            raise ClosedError("this scheduler was closed; make another")
+        return self._core
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    def load_model(self, path_or_name, *, qos, name=None, worst_ms=None, **options):
+        """vivace.load_model() as a tenant of this device: a policy of any class, a language model that is burstable or best_effort.
+
+        name: in stats() and messages; None: the file's. worst_ms: what a call (of a language model a step) takes at worst; None: it is timed at load.
+        Errors: FailedPreconditionError where it would not fit, with the numbers and the smallest change that fits; InvalidArgumentError; load_model()'s."""
+        live, call = self._live, "load_model"
+        name = Path(os.fspath(path_or_name)).stem if name is None else one(call, "name", utf8, name)
+        worst = one(call, "worst_ms", maybe(positive), worst_ms)
+        if (given := options.pop("device", self._device)) not in (self._device, "auto", self._device.split(":")[0]):
+            raise InvalidArgumentError(f"load_model: device: this scheduler's is {self._device}, got {given!r}")
+        core = _qos(call, qos).core(self._device)
+        tenant = live.join(name, core, worst * 1e3 if worst else 0.0)
+        from vivace import model as models
+
+        model = models.load_model(path_or_name, device=self._device, tenant=tenant, **options)
+        model.tenant = tenant
+        row = live.rows()[name]
+        with self._lock:
+            self._models[name] = model
+        if worst is None:
+            _keep_times(str(path_or_name), self._device, row["wcet_us"], row["bound_us"])
+        with self._lock:
+            self._times[str(path_or_name)] = row["wcet_us"], row["bound_us"]
+        return model
+
+    def evaluate(self, path_or_name, qos, *, name=None, worst_ms=None, stretch_ms=None) -> Verdict:
+        """Whether such a tenant would be admitted beside those that are there, with the numbers: nothing is loaded, nothing changes.
+
+        worst_ms, stretch_ms: what a call takes at worst, and its longest work between two gates (None: the same); None: as a scheduler timed it when it last
+        loaded these files on this device, in this process or another one. FailedPreconditionError where none has."""
+        live, call, path = self._live, "evaluate", str(path_or_name)
+        worst, stretch = one(call, "worst_ms", maybe(positive), worst_ms), one(call, "stretch_ms", maybe(positive), stretch_ms)
+        if worst is None:
+            with self._lock:
+                times = self._times.get(path)
+            if times is None and (times := _kept_times(path, self._device)) is None:
+                raise FailedPreconditionError(f"evaluate: nothing is known of the times of {path} on {self._device}; load it once with a scheduler, or give worst_ms")
+        else:
+            times = (worst * 1e3, (stretch or worst) * 1e3)
+        core, taken = _qos(call, qos).core(self._device), live.rows()
+        name = _free(Path(path).stem, taken) if name is None else one(call, "name", utf8, name)
+        admitted, text, response_us, utilisation, fixes = live.evaluate(name, core, *times)
+        return Verdict(admitted, text, response_us / 1e3, utilisation, tuple((said, who, _from_core(changed)) for said, who, changed in fixes))
+
+    def stats(self) -> dict:
+        """{tenant: counts, times and histograms}; docs/scheduling.md has the names. Microseconds of the device's clock, on the CPU of the wall's."""
+        live = self._live
+        up = max(1.0, live.now()["up_us"])
+        out = {}
+        for name, row in live.rows().items():
+            qos = row.pop("qos")
+            row |= {"class": qos["cls"], "share": row["device_us"] / up, "bytes": qos["bytes"]}
+            if qos["cls"] == "guaranteed":
+                deadline = qos["deadline_us"] or qos["period_us"]
+                row |= {"period_us": qos["period_us"], "deadline_us": deadline, "slack_us": deadline - max(row["response_us"]["max"], row["wcet_us"])}
+            for histogram in ("wait_us", "response_us"):
+                row[histogram] = {k: v for k, v in row[histogram].items() if k != "below"}
+            out[name] = row
+        return out
+
+    def report(self) -> dict:
+        """Of the whole: device, healthy (False once a call was lost), utilisation that is promised, calls that wait, time for which others stood back."""
+        return self._live.now()
+
+    def metrics(self) -> str:
+        """stats() in Prometheus's text form."""
+        from vivace.schedule_metrics import text
+
+        return text(self._live.now(), self._live.rows())
+
+    def trace(self) -> list[tuple]:
+        """(tenant, kind, at, length) of what happened of late, us: "wait" and "call" of guaranteed tenants, "step" of others and what of it they "stand_back"."""
+        return self._live.timeline()
+
+    def save_trace(self, path) -> None:
+        """trace() as a file: NAME.json, which Perfetto opens, NAME.svg or NAME.html."""
+        from vivace import schedule_trace
+
+        schedule_trace.write(self.trace(), one("save_trace", "path", path_text, path))
+
+    def publish(self, every=1.0) -> None:
+        """From now on `vivace top` of the same user sees it: a file that is written every so many seconds."""
+        from vivace.schedule_top import Publisher
+
+        every = one("publish", "every", positive, every)
+        self._live.now()
+        if self._publisher is None:
+            self._publisher = Publisher(lambda: {"now": self.report(), "tenants": self.stats()}, every)
+
+    def close(self) -> None:
+        """Closes its models, whose answers end with ClosedError, and lets nobody wait. Twice is fine."""
+        if (publisher := self._publisher) is not None:
+            self._publisher = None
+            publisher.close()
+        core, self._core = self._core, None
+        if core is None:
+            return
+        core.close()
+        for model in list(self._models.values()):
+            model.close()
+
+
+def _qos(call: str, qos) -> Qos:
+    if not isinstance(qos, Qos):
+        raise wrong(call, "qos", "vivace.guaranteed(hz=...), vivace.burstable(...) or vivace.best_effort()", qos)
+    if qos.cls not in ("guaranteed", "burstable", "best_effort"):
+        raise wrong(call, "qos", "a class of guaranteed, burstable or best_effort", qos.cls)
+    return qos
+
+
+def _from_core(core: dict) -> Qos:
+    ms = lambda us: us / 1e3 if us else None  # noqa: E731
+    return Qos(core["cls"], hz=1e6 / core["period_us"] if core["period_us"] else None, deadline_ms=ms(core["deadline_us"]), min_share=core["min_share"], weight=core["weight"], blocking_ms=ms(core["blocking_us"]),
+               overrun="hold" if core["hold"] else "release", queue=core["queue"], bytes=core["bytes"])
+
+
+def _times_entry(path: str, device: str) -> tuple[Cache, str] | None:
+    """Where times of these files on this chip are kept; None where there are no such files."""
+    from vivace.model import resolve
+
+    try:
+        where = Path(resolve(path)).resolve()
+        parts = sorted(where.iterdir()) if where.is_dir() else [where]
+        seen = [(str(p), s.st_size, s.st_mtime_ns) for p in parts if (s := p.stat())]
+    except (Error, OSError):
+        return None
+    if device == "cpu":
+        chip = [os.cpu_count(), platform.processor()]
+    else:
+        from vivace.device import info
+
+        chip = [str(info(int(device.split(":")[1])))]
+    key = hashlib.sha256(json.dumps([_core.__version__, device, chip, seen]).encode()).hexdigest()
+    return Cache(cache_dir() / "schedule"), f"times-{key}.json"
+
+
+def _keep_times(path: str, device: str, worst_us: float, stretch_us: float) -> None:
+    if (entry := _times_entry(path, device)) is not None:
+        entry[0].write(entry[1], json.dumps({"path": path, "device": device, "worst_us": worst_us, "stretch_us": stretch_us}).encode())
+
+
+def _kept_times(path: str, device: str) -> tuple[float, float] | None:
+    if (entry := _times_entry(path, device)) is None or (body := entry[0].read(entry[1])) is None:
+        return None
+    try:
+        kept = json.loads(body)
+        return positive(kept["worst_us"]), positive(kept["stretch_us"])
+    except (ValueError, KeyError, TypeError, RecursionError, Bad):
+        return None
+
+
+def _free(name: str, taken) -> str:
+    """`name`, or with a number behind it where a tenant has it: a second one of the same file."""
+    n, free = 2, name
+    while free in taken:
+        n, free = n + 1, f"{name}-{n}"
+    return free

@@ -1,0 +1,98 @@
+"""The small routes: models, tokens, health, metrics."""
+from __future__ import annotations
+
+import time
+
+from vivace.errors import Error
+from vivace.server import schema
+from vivace.server.messages import conversation
+from vivace.server.errors import ApiError, bad, of_engine
+from vivace.server.fields import known
+from vivace.server.web import Call
+
+
+def _model(engine) -> dict:
+    return {"id": engine.name, "object": "model", "created": engine.created, "owned_by": "vivace", "max_model_len": engine.context}
+
+
+async def models(call: Call, engine) -> None:
+    speech = [] if engine.speech is None else [{"id": engine.speech.name, "object": "model", "created": engine.created, "owned_by": "vivace"}]
+    await call.json({"object": "list", "data": [_model(engine), *speech]})
+
+
+async def model(call: Call, engine) -> None:
+    known(call.scope["path_params"]["id"], engine)
+    await call.json(_model(engine))
+
+
+async def tokenize(call: Call, engine) -> None:
+    """Names of control tokens are words here as in prompts, but for those that the chat template writes around messages."""
+    asked = await call.read(schema.TOKENIZE)
+    if asked.model is not None:
+        known(asked.model, engine)
+    given = [k for k in ("prompt", "messages", "content") if getattr(asked, k) is not None]
+    if len(given) != 1:
+        raise bad(f"wanted one of prompt, messages and content, got {', '.join(given) or 'none'}", "prompt", "invalid_value")
+    try:
+        if asked.messages is not None:
+            said, add = conversation(asked.messages, engine.text.template, call.limits), asked.add_generation_prompt
+            ids = await engine.prepare(lambda: engine.text.chat_ids(said, add_generation_prompt=add is None or add))
+        else:
+            text = asked.prompt if asked.prompt is not None else asked.content
+            ids = await engine.prepare(engine.text.encode if asked.add_special_tokens is False else engine.text.prompt_ids, text)
+    except Error as e:
+        raise of_engine(e, began=False) from None
+    await call.json({"tokens": ids, "count": len(ids), "max_model_len": engine.context})
+
+
+async def detokenize(call: Call, engine) -> None:
+    asked = await call.read(schema.DETOKENIZE)
+    if asked.model is not None:
+        known(asked.model, engine)
+    wrong = next((t for t in asked.tokens if not 0 <= t < engine.vocab), None)
+    if wrong is not None:
+        raise bad(f"tokens: {wrong} is outside the vocabulary [0, {engine.vocab})", "tokens", "invalid_value")
+    text = await engine.prepare(engine.text.decode, asked.tokens)
+    await call.json({"prompt": text, "content": text})
+
+
+STUCK_S = 120.0  # without a step while somebody waits: the engine hangs
+
+
+def state(engine) -> dict:
+    steps, last = engine.model._live.steps()
+    pending = engine.model._live.pending()
+    age = (time.monotonic_ns() - max(last, engine.idle_since_ns)) * 1e-9
+    return {"ready": not engine.draining, "answering": min(pending, engine.max_batch), "waiting": max(0, pending - engine.max_batch), "steps": steps,
+            "last_step_s": round(age, 3) if pending else None, "moved_to_host": engine.model._live.parked()}
+
+
+async def live(call: Call, engine) -> None:
+    """Not alive: work waits, and no step of any kind came for long."""
+    now = state(engine)
+    if now["last_step_s"] is not None and now["last_step_s"] > STUCK_S:
+        raise ApiError(503, f"no step for {now['last_step_s']} s, and {now['answering']} answers wait for one", code="stuck")
+    await call.json({"status": "ok"})
+
+
+async def ready(call: Call, engine) -> None:
+    if engine.draining:
+        raise ApiError(503, "the server is shutting down", code="shutting_down")
+    await call.json({"status": "ok"})
+
+
+async def progress(call: Call, engine) -> None:
+    await call.json(state(engine))
+
+
+async def metrics(call: Call, engine) -> None:
+    now = state(engine)
+    count, available, remembered = engine.model._live.blocks()
+    gauges = {
+        "vivace_requests_answering": ("Answers (choices) that are made", now["answering"]), "vivace_requests_waiting": ("Answers (choices) that wait for a slot", now["waiting"]),
+        "vivace_streams_open": ("Streams that are open", engine.streams), "vivace_draining": ("1 while the server shuts down", int(engine.draining)),
+        "vivace_slots": ("Answers that can be made at once", engine.max_batch), "vivace_queue_capacity": ("Answers that may be made or wait", engine.most), "vivace_steps": ("Steps of the engine so far", now["steps"]),
+        "vivace_kv_blocks": ("Blocks of keys and values; 0: each slot has its own places", count), "vivace_kv_blocks_available": ("Blocks that are free or only remembered", available),
+        "vivace_kv_blocks_remembered": ("Blocks that only prompts which begin alike may need", remembered), "vivace_moved_to_host": ("Answers that moved to host memory so far", now["moved_to_host"]),
+    }
+    await call.whole(engine.metrics.text(gauges, engine.outbox.stats()), b"text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,67 @@
+#include "vivace/engine/weight_uploader.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "vivace/engine/runtime.h"
+
+namespace vivace::engine {
+namespace {
+
+/// Row r of a block matrix, as bytes.
+std::vector<uint8_t> row(const Tensor& t, int64_t r) {
+  const auto* p = static_cast<const uint8_t*>(t.data) + r * row_bytes(t.dtype, t.stride[0]);
+  return {p, p + row_bytes(t.dtype, t.shape[1])};
+}
+
+struct JoinedInTurn : testing::TestWithParam<int64_t> {
+  static constexpr int64_t kRows = 5;
+  std::unique_ptr<Runtime> machine = *Runtime::open("cpu", 1);
+
+  /// The parts' rows in turn; `parts` become views of it.
+  Tensor join(Tensor& first, Tensor& second) {
+    Tensor whole;
+    uploader.join({&first, &second}, &whole, DType::q4_0, WeightUploader::Rows::alternate);
+    const Status s = uploader.commit(*machine);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return whole;
+  }
+  WeightUploader uploader;
+};
+
+// 32 columns are 18 bytes, no whole words; 64 are 36.
+TEST_P(JoinedInTurn, BlocksStayWhatTheyAre) {
+  const int64_t K = GetParam(), bytes = row_bytes(DType::q4_0, K) * kRows;
+  std::vector<uint8_t> data(static_cast<size_t>(2 * bytes));
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint8_t>(i * 37 + i / 256);  // patterns of NaN among them
+  const Tensor gate = tensor(data.data(), DType::q4_0, Shape(kRows, K)), up = tensor(data.data() + bytes, DType::q4_0, Shape(kRows, K));
+  Tensor first = gate, second = up;
+  const Tensor whole = join(first, second);
+  ASSERT_EQ(whole.shape[0], 2 * kRows);
+  for (int64_t r = 0; r < kRows; ++r) {
+    EXPECT_EQ(row(whole, 2 * r), row(gate, r)) << r;
+    EXPECT_EQ(row(whole, 2 * r + 1), row(up, r)) << r;
+    EXPECT_EQ(row(second, r), row(up, r)) << r;
+  }
+}
+
+TEST_P(JoinedInTurn, AndPlainOnesBecomeBlocks) {
+  const int64_t K = GetParam();
+  std::vector<float> data(static_cast<size_t>(2 * kRows * K));
+  std::iota(data.begin(), data.end(), -100.0f);
+  Tensor gate = tensor(data.data(), DType::f32, Shape(kRows, K)), up = tensor(data.data() + kRows * K, DType::f32, Shape(kRows, K)), first = gate, second = up;
+  const Tensor whole = join(first, second);
+  WeightUploader apart;
+  apart.add(&gate, DType::q4_0);
+  apart.add(&up, DType::q4_0);
+  ASSERT_TRUE(apart.commit(*machine).ok());
+  for (int64_t r = 0; r < 2 * kRows; ++r) EXPECT_EQ(row(whole, r), row(r % 2 == 0 ? gate : up, r / 2)) << r;
+}
+
+INSTANTIATE_TEST_SUITE_P(Widths, JoinedInTurn, testing::Values(32, 64, 1056));
+
+}  // namespace
+}  // namespace vivace::engine

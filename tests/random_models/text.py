@@ -1,0 +1,168 @@
+"""Language models nobody wrote down: a case is a small dict of numbers, from which checkpoint, prompts and requests follow."""
+import json
+import random
+
+import numpy as np
+from safetensors.numpy import save_file
+
+FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM",
+            "qwen3_moe": "Qwen3MoeForCausalLM", "gpt2": "GPT2LMHeadModel"}
+EXPERTS = ("mixtral", "qwen3_moe")
+DIMS = (32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
+GREEDY = {}
+CONTEXT = 256
+PAGE = 64
+
+
+def draw(seed, device="cpu", crowd=False):
+    """The case of a seed. `crowd`: 40 sequences on heads in groups of 8 and 16, several of them."""
+    r = random.Random(f"text {seed} {crowd}")
+    most = r.choice((512, 1024, 2048)) if device == "cpu" else 4096  # values of all query heads
+    family = r.choice(["llama", "qwen3", "qwen2"] if crowd else list(FAMILIES))
+    while True:
+        dim = r.choice(DIMS)
+        group = r.choice((8, 16)) if crowd else r.choice((1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16))
+        kv = r.choice((2, 4)) if crowd else r.choice((1, 1, 2, 2, 3, 4, 8, 16))
+        if family == "gpt2":
+            group = 1
+        if group * kv <= 64 and group * kv * dim <= most and (not crowd or group * kv <= 32):
+            break
+    precision = r.choice(("f32", "f32", "bf16", "bf16", "bf16", "w8a16", "fp8", "int4"))
+    if family in EXPERTS and precision == "fp8":
+        precision = "bf16"
+    if group * kv * dim % 32 and precision == "int4":
+        precision = "bf16"
+    unit = 32 if precision == "int4" else 8 if r.random() < 0.5 else 16
+    width = lambda least, top: unit * r.randint(-(-least // unit), top // unit)  # noqa: E731
+    case = {"kind": "text", "seed": seed, "family": family, "layers": r.choice((2, 2, 3, 4)), "kv": kv, "group": group, "dim": dim, "hidden": width(32, 160), "mlp": width(32, 224),
+            "vocab": r.choice((97, 128, 193, 256, 509)), "tied": r.random() < 0.5, "precision": precision, "kv_dtype": "auto" if precision != "f32" else r.choice(("f32", "f32", "f16")),
+            "max_batch": 40 if crowd else r.choice((1, 2, 3, 4, 7, 8, 9, 16, 17)), "chunk": r.choice((16, 64, 128)), "paged": r.random() < 0.4, "ahead": r.choice((0, 1, 3))}
+    if r.random() < 0.1:
+        case["kv_dtype"] = "e4m3"
+    if family not in ("gpt2", "gemma3_text"):
+        case["rope"] = r.choice((None, None, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+                                 {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}))
+    if family == "gemma3_text":
+        case |= {"window": r.choice((1, 2, 7, 8, 9, 16, 31, 64, 65)), "pattern": r.choice((1, 2, 3, 6))}
+    if family in EXPERTS:
+        experts = r.choice((2, 4, 5, 8, 16))
+        case |= {"experts": experts, "used": r.randint(1, min(experts, 4)), "renormalize": r.random() < 0.5}
+    case["requests"] = [request(r, case) for _ in range(40 if crowd else r.randint(1, min(12, 2 * case["max_batch"] + 2)))]
+    return case
+
+
+def request(r, case):
+    chunk = case["chunk"]
+    prompt = r.choice((1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, chunk - 1, chunk, chunk + 1, PAGE - 1, PAGE, PAGE + 1, r.randint(1, 150), r.randint(1, 150)))
+    if case["max_batch"] == 40:
+        prompt = r.randint(1, 70)
+    ways = (GREEDY, GREEDY, {"temperature": 0.8}, {"temperature": 1.2, "top_k": 5}, {"temperature": 1.0, "top_p": 0.7, "repetition": 1.3}, {"repetition": 1.4, "presence": 0.5},
+            {"temperature": 1.1, "min_p": 0.1, "frequency": 0.4})
+    out = {"prompt": prompt, "tokens": r.choice((1, 2, 5, 8, 12, 20)), "ids": r.randrange(1 << 16), "sampling": dict(r.choice(ways))}
+    if "temperature" in out["sampling"]:
+        out["sampling"]["seed"] = r.randrange(1000)
+    if r.random() < 0.4:
+        out["arrives"] = r.randint(1, 12)  # before this step
+    if r.random() < 0.1:
+        out["cancelled"] = r.randint(1, 6)  # once so many tokens are there
+    return out
+
+
+def ids_of(case, request):
+    return np.random.default_rng(request["ids"]).integers(0, case["vocab"], request["prompt"]).tolist()
+
+
+def config(case):
+    heads = case["kv"] * case["group"]
+    c = {"model_type": case["family"], "architectures": [FAMILIES[case["family"]]], "vocab_size": case["vocab"], "torch_dtype": "float32"}
+    if case["family"] == "gpt2":
+        return c | {"n_embd": heads * case["dim"], "n_layer": case["layers"], "n_head": heads, "n_positions": CONTEXT, "n_inner": case["mlp"], "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
+    c |= {"hidden_size": case["hidden"], "intermediate_size": case["mlp"], "num_hidden_layers": case["layers"], "num_attention_heads": heads, "num_key_value_heads": case["kv"], "head_dim": case["dim"],
+          "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": case["tied"]}
+    if case.get("rope"):
+        c["rope_scaling"] = case["rope"]
+    if case["family"] == "gemma3_text":
+        c |= {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": case["window"], "sliding_window_pattern": case["pattern"], "query_pre_attn_scalar": case["dim"], "rope_local_base_freq": 1000.0}
+    if case["family"] == "mixtral":
+        c |= {"num_local_experts": case["experts"], "num_experts_per_tok": case["used"]}
+    if case["family"] == "qwen3_moe":
+        c |= {"num_experts": case["experts"], "num_experts_per_tok": case["used"], "moe_intermediate_size": case["mlp"], "norm_topk_prob": case["renormalize"]}
+    return c
+
+
+def shapes(case):
+    """hub name -> shape; of GPT-2 matrices lie the other way."""
+    heads, kv, dim, V, family = case["kv"] * case["group"], case["kv"], case["dim"], case["vocab"], case["family"]
+    H, M = (heads * dim if family == "gpt2" else case["hidden"]), case["mlp"]
+    if family == "gpt2":
+        out = {"wte.weight": (V, H), "wpe.weight": (CONTEXT, H), "ln_f.weight": (H,), "ln_f.bias": (H,)}
+        for i in range(case["layers"]):
+            for name, shape in {"ln_1.weight": (H,), "ln_2.weight": (H,), "attn.c_attn.weight": (H, 3 * H), "attn.c_proj.weight": (H, H), "mlp.c_fc.weight": (H, M), "mlp.c_proj.weight": (M, H)}.items():
+                out[f"h.{i}.{name}"] = shape
+                out[f"h.{i}.{name.replace('weight', 'bias')}"] = shape[-1:]
+        return out
+    out = {"model.embed_tokens.weight": (V, H), "model.norm.weight": (H,)} | ({} if case["tied"] else {"lm_head.weight": (V, H)})
+    for i in range(case["layers"]):
+        layer = {"self_attn.q_proj.weight": (heads * dim, H), "self_attn.k_proj.weight": (kv * dim, H), "self_attn.v_proj.weight": (kv * dim, H), "self_attn.o_proj.weight": (H, heads * dim),
+                 "input_layernorm.weight": (H,), "post_attention_layernorm.weight": (H,)}
+        if family == "qwen2":
+            layer |= {f"self_attn.{n}_proj.bias": (w * dim,) for n, w in (("q", heads), ("k", kv), ("v", kv))}
+        if family in ("qwen3", "qwen3_moe", "gemma3_text"):
+            layer |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+        if family == "gemma3_text":
+            layer |= {"pre_feedforward_layernorm.weight": (H,), "post_feedforward_layernorm.weight": (H,)}
+        if family in EXPERTS:
+            block, names = ("block_sparse_moe", ("w1", "w3", "w2")) if family == "mixtral" else ("mlp", ("gate_proj", "up_proj", "down_proj"))
+            layer[f"{block}.gate.weight"] = (case["experts"], H)
+            for e in range(case["experts"]):
+                layer |= {f"{block}.experts.{e}.{n}.weight": shape for n, shape in zip(names, ((M, H), (M, H), (H, M)))}
+        else:
+            layer |= {"mlp.gate_proj.weight": (M, H), "mlp.up_proj.weight": (M, H), "mlp.down_proj.weight": (H, M)}
+        out |= {f"model.layers.{i}.{name}": shape for name, shape in layer.items()}
+    return out
+
+
+def weights(case):
+    rng = np.random.default_rng(case["seed"])
+    out = {}
+    for name, shape in shapes(case).items():
+        if len(shape) == 2:
+            wide = shape[0] if case["family"] == "gpt2" and "wte" not in name and "wpe" not in name else shape[1]
+            scale = 1.2 / np.sqrt(wide) if "embed" not in name and "wte" not in name and "wpe" not in name else 2 / np.sqrt(shape[1]) if case["family"] == "gemma3_text" else 1.0
+            value = rng.standard_normal(shape) * scale
+        else:
+            value = 0.3 * rng.standard_normal(shape) + (0 if name.endswith("bias") or case["family"] == "gemma3_text" else 1)
+        out[name] = value.astype(np.float32)
+    return out
+
+
+def write(case, folder):
+    """The checkpoint; returns its weights."""
+    w = weights(case)
+    (folder / "config.json").write_text(json.dumps(config(case)))
+    save_file(w, folder / "model.safetensors")
+    return w
+
+
+def simpler(case):
+    """Cases that say less, boldest first."""
+    requests = case["requests"]
+    for some in ([requests[:len(requests) // 2], requests[len(requests) // 2:]] if len(requests) > 1 else []) + [requests[:i] + requests[i + 1:] for i in range(len(requests)) if len(requests) > 1]:
+        if some:
+            yield case | {"requests": some}
+    plain = {"paged": False, "rope": None, "tied": True, "ahead": 1, "precision": "f32", "kv_dtype": "f32" if case["precision"] == "f32" else case["kv_dtype"]}
+    for key, value in plain.items():
+        if key in case and case[key] != value:
+            yield case | {key: value}
+    if case["family"] != "llama":
+        yield {k: v for k, v in case.items() if k not in ("window", "pattern", "experts", "used", "renormalize")} | {"family": "llama"}
+    for key, least in (("layers", 1), ("kv", 1), ("group", 1), ("dim", 32), ("hidden", 32), ("mlp", 32), ("vocab", 97), ("max_batch", 1), ("chunk", 16), ("experts", 2)):
+        for less in dict.fromkeys((least, case.get(key, 0) // 2 // least * least)):
+            if least <= less < case.get(key, 0) and not (key == "experts" and less < case["used"]):
+                yield case | {key: less}
+    for i, one in enumerate(requests):
+        less = [one | {"sampling": {}}] if one["sampling"] else []
+        less += [{k: v for k, v in one.items() if k != key} for key in ("arrives", "cancelled") if key in one]
+        less += [one | {"prompt": n} for n in dict.fromkeys((1, one["prompt"] // 2, one["prompt"] - 1)) if 0 < n < one["prompt"]]
+        less += [one | {"tokens": n} for n in dict.fromkeys((1, one["tokens"] // 2, one["tokens"] - 1)) if 0 < n < one["tokens"]]
+        yield from (case | {"requests": requests[:i] + [o] + requests[i + 1:]} for o in less)

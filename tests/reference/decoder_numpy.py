@@ -1,0 +1,137 @@
+"""Every decoder family in float64 NumPy, from config.json and hub weights alone: a whole sequence at once, no cache, no code of
+the engine. tests/reference/test_reference.py holds it to transformers' values. `arithmetic` (policy_numpy.Exact, Rounded, ...)
+rounds values between parts and what products read, as a precision plan does.
+"""
+import numpy as np
+
+from tests.reference import rope
+from tests.reference.policy_numpy import Exact, gelu, silu
+
+ROPE_KEYS = ("rope_parameters", "rope_scaling")
+
+
+class Decoder:
+    """config: of config.json; weights: hub name -> array."""
+
+    def __init__(self, config, weights, arithmetic=None):
+        self.c, self.a = config, arithmetic or Exact()
+        self.w = {k.removeprefix("model.").removeprefix("transformer."): v.astype(np.float64) for k, v in weights.items()}
+        self.kind = config["model_type"]
+        self.plain, self.gemma = self.kind == "gpt2", self.kind == "gemma3_text"
+        get = (lambda key, other: config[other]) if self.plain else (lambda key, other: config[key])
+        self.layers, self.hidden = get("num_hidden_layers", "n_layer"), get("hidden_size", "n_embd")
+        self.heads = get("num_attention_heads", "n_head")
+        self.kv = config.get("num_key_value_heads", self.heads)
+        self.dim = config.get("head_dim") or self.hidden // self.heads
+        self.eps = config.get("layer_norm_epsilon", 1e-5) if self.plain else config.get("rms_norm_eps", 1e-6)
+        self.closest = []  # of the last logits(): how near each row came to other experts
+
+    # ---- parts ----
+
+    def product(self, x, w, bias=None):
+        y = self.a.enters(x) @ self.a.weight(w).T
+        return y if bias is None else y + self.a.value(bias)
+
+    def norm(self, x, name):
+        w = self.w[name + ".weight"]
+        if self.plain:
+            y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps)
+            return self.a.value(y * w + self.w[name + ".bias"])
+        return self.a.value(x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * (w + 1 if self.gemma else w))
+
+    def local(self, i):
+        if not self.gemma:
+            return False
+        types = self.c.get("layer_types")
+        return types[i] == "sliding_attention" if types else (i + 1) % self.c.get("sliding_window_pattern", 6) != 0
+
+    def angles(self, i, T):
+        """cos and sin [T, D / 2]."""
+        scaling = next((self.c[k] for k in ROPE_KEYS if self.c.get(k)), None)
+        base = self.c.get("rope_theta", 1e6 if self.gemma else 10000.0)
+        if self.gemma:
+            nested = scaling if scaling and "full_attention" in scaling else {}
+            own = nested.get("sliding_attention" if self.local(i) else "full_attention")
+            if self.local(i):
+                base, scaling = (own or {}).get("rope_theta", self.c.get("rope_local_base_freq", 10000.0)), None
+            elif nested:
+                base, scaling = own.get("rope_theta", base), own
+        base = (scaling or {}).get("rope_theta", base)
+        freq, factor = rope.frequencies(float(base), self.dim, scaling)
+        angle = np.arange(T)[:, None] * freq
+        return np.cos(angle) * factor, np.sin(angle) * factor
+
+    def attention(self, i, x, p):
+        a, T = self.a, len(x)
+        if self.plain:
+            q, k, v = np.split(self.product(x, self.w[p + "attn.c_attn.weight"].T, self.w[p + "attn.c_attn.bias"]), 3, 1)
+        else:
+            q, k, v = (self.product(x, self.w[f"{p}self_attn.{n}_proj.weight"], self.w.get(f"{p}self_attn.{n}_proj.bias")) for n in "qkv")
+        q, k, v = (a.value(t).reshape(T, -1, self.dim) for t in (q, k, v))
+        if p + "self_attn.q_norm.weight" in self.w:
+            q, k = self.norm(q, p + "self_attn.q_norm"), self.norm(k, p + "self_attn.k_norm")
+        if not self.plain:
+            cos, sin = self.angles(i, T)
+            q, k = (a.value(rope.rotate(t, cos, sin, False)) for t in (q, k))
+        at = np.arange(T)
+        sees = at[:, None] >= at
+        if self.local(i):
+            sees &= at[:, None] - at < self.c["sliding_window"]
+        scale = self.c.get("query_pre_attn_scalar", 256) if self.gemma else self.dim
+        out = np.empty_like(q)
+        for h in range(self.heads):
+            g = h * self.kv // self.heads
+            s = np.where(sees, q[:, h] @ k[:, g].T / np.sqrt(scale), -np.inf)
+            w = np.exp(s - s.max(1, keepdims=True))
+            out[:, h] = w / w.sum(1, keepdims=True) @ v[:, g]
+        out = a.value(out).reshape(T, -1)
+        return self.product(out, self.w[p + "attn.c_proj.weight"].T, self.w[p + "attn.c_proj.bias"]) if self.plain else self.product(out, self.w[p + "self_attn.o_proj.weight"])
+
+    def gated(self, x, gate, up, down):
+        act = gelu if self.gemma else silu
+        return self.product(self.a.value(act(self.product(x, gate)) * self.product(x, up)), down)
+
+    def mlp(self, x, p):
+        if self.plain:
+            inner = self.a.value(gelu(self.product(x, self.w[p + "mlp.c_fc.weight"].T, self.w[p + "mlp.c_fc.bias"])))
+            return self.product(inner, self.w[p + "mlp.c_proj.weight"].T, self.w[p + "mlp.c_proj.bias"])
+        used = self.c.get("num_experts_per_tok")
+        if not used:
+            return self.gated(x, *(self.w[f"{p}mlp.{n}_proj.weight"] for n in ("gate", "up", "down")))
+        mixtral = self.kind == "mixtral"
+        block, names = ("block_sparse_moe.", ("w1", "w3", "w2")) if mixtral else ("mlp.", ("gate_proj", "up_proj", "down_proj"))
+        z = x @ self.w[f"{p}{block}gate.weight"].T
+        prob = np.exp(z - z.max(1, keepdims=True))
+        prob /= prob.sum(1, keepdims=True)
+        order = np.sort(z, 1)[:, ::-1]
+        if used < z.shape[1]:
+            self.closest = np.minimum(self.closest, order[:, used - 1] - order[:, used])
+        chosen = np.argsort(-prob, 1, kind="stable")[:, :used]
+        out = np.zeros_like(x)
+        for e in np.unique(chosen):
+            rows, _ = np.nonzero(chosen == e)
+            weight = prob[rows, e]
+            if mixtral or self.c.get("norm_topk_prob"):
+                weight = weight / np.take_along_axis(prob, chosen, 1)[rows].sum(1)
+            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *(self.w[f"{p}{block}experts.{e}.{n}.weight"] for n in names)))
+        return out
+
+    # ---- the whole ----
+
+    def logits(self, ids):
+        """[T, V] of every token; `closest` gets, a row, the least distance of its last expert from the first that was left out."""
+        a, ids = self.a, np.asarray(ids)
+        self.closest = np.full(len(ids), np.inf)
+        table = self.w["wte.weight" if self.plain else "embed_tokens.weight"]
+        x = a.value(table)[ids] * (np.sqrt(self.hidden) if self.gemma else 1)
+        if self.plain:
+            x = x + a.value(self.w["wpe.weight"])[:len(ids)]
+        x = a.value(x)
+        names = ("ln_1", "ln_2", "ln_f") if self.plain else ("input_layernorm", "pre_feedforward_layernorm" if self.gemma else "post_attention_layernorm", "norm")
+        for i in range(self.layers):
+            p = f"h.{i}." if self.plain else f"layers.{i}."
+            y = self.attention(i, self.norm(x, p + names[0]), p)
+            x = a.value(x + (self.norm(a.value(y), p + "post_attention_layernorm") if self.gemma else y))
+            y = self.mlp(self.norm(x, p + names[1]), p)
+            x = a.value(x + (self.norm(a.value(y), p + "post_feedforward_layernorm") if self.gemma else y))
+        return self.product(self.norm(x, names[2]), self.w.get("lm_head.weight", table))

@@ -1,0 +1,81 @@
+"""Whole models by random configurations, the same in every run; python -m tests.random_models draws others. 30 s."""
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.random_models import groot, policy, text
+from tests.random_models.__main__ import DRAWS, Run, line
+from tests.random_models.shrink import outcome, shrink
+from tests.random_models.text_checks import Wrong, same
+
+SEED = 2026
+DEVICE = "cuda" if os.environ.get("VIVACE_TEST_DEVICE", "cpu").startswith("cuda") else "cpu"
+COUNTS = {"text": 50, "crowd": 5, "policy": 10, "groot": 10}
+SHARES = 5  # so that one failure does not hide the others
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+@pytest.mark.parametrize("kind", COUNTS)
+def test_models(kind, share):
+    run = Run(DEVICE)
+    for seed in range(SEED + share, SEED + COUNTS[kind], SHARES):
+        run.one(DRAWS[kind](seed, DEVICE))
+    assert not run.wrong, "\n".join(run.report())
+    assert sum(run.refused.values()) <= run.ran // 4, run.refused
+
+
+def test_a_reference_that_was_right_by_luck():
+    """Four values, of which one rounding reference errs by 0.010 where 16 err by 0.029 and the engine by 0.061."""
+    run = Run(DEVICE)
+    run.one(policy.draw(1000044, "cuda"))
+    assert not run.wrong and run.ran == 1, run.wrong
+
+
+def test_draws_reach_every_family_plan_and_shape():
+    """The generator is blind to nothing that it should see."""
+    cases = [text.draw(s) for s in range(400)]
+    for key, wanted in {"family": set(text.FAMILIES), "precision": {"f32", "bf16", "w8a16", "fp8", "int4"}, "dim": set(text.DIMS), "layers": {2, 3, 4}, "paged": {True, False}, "tied": {True, False}}.items():
+        assert {c[key] for c in cases} >= wanted, key
+    assert {(c.get("rope") or {}).get("rope_type") for c in cases} == {None, "linear", "yarn", "llama3"}
+    assert max(c["group"] for c in cases) == 16 and max(c["kv"] * c["group"] for c in cases) >= 32
+    crowd = [text.draw(s, "cuda", True) for s in range(60)]
+    assert {(c["group"], c["kv"]) for c in crowd} >= {(8, 2), (8, 4), (16, 2)} and all(len(c["requests"]) == 40 and c["kv"] > 1 for c in crowd)
+    observed = [policy.draw(s) for s in range(200)]
+    assert {c["family"] for c in observed} == {"pi05", "pi0", "pi0fast"} and {c["precision"] for c in observed} == {"f32", "bf16", "fp8"}
+    robots = [groot.draw(s) for s in range(200)]
+    assert {c["precision"] for c in robots} == {"f32", "bf16"} and {c["text_every"] for c in robots} == {1, 2, 3} and {c["adapter"][2] for c in robots} == {0, 1, 2} and {len(c["levels"]) for c in robots} >= {0, 1, 2, 3}
+    seen = [o for c in robots for o in c["observations"]]
+    assert any(None in o["sizes"] for o in seen) and any("overlap" in o for o in seen) and {o["embodiment"] for o in seen} == {0, 1, 2} and any(len({tuple(s) for s in o["sizes"] if s}) > 1 for o in seen)
+    assert any("frozen" in o for c in observed for o in c["observations"]) and any(not all(o["on"]) for c in observed for o in c["observations"])
+
+
+def test_a_failure_is_made_small_and_runs_again(monkeypatch):
+    """A fault that needs a window and two requests: what is left holds it and nothing else of note."""
+    from tests.random_models import text_checks
+
+    def wrong(case, folder, device="cpu"):
+        if case.get("window", 99) < 10 and len(case["requests"]) > 1:
+            raise Wrong("batch", "planted")
+
+    case = next(c for c in map(text.draw, range(500)) if c.get("window", 99) < 10 and len(c["requests"]) > 4)
+    with monkeypatch.context() as m:
+        m.setattr(text_checks, "check", wrong)
+        least = shrink(case, "cpu")
+    assert least["family"] == "gemma3_text" and len(least["requests"]) == 2 and least["layers"] == 1 and least["dim"] == 32 and least["max_batch"] == 1
+    assert all(q["prompt"] == 1 and q["tokens"] == 1 and not q["sampling"] for q in least["requests"])
+    assert outcome(least, "cpu") is None
+    done = subprocess.run(line(least, "cpu").replace("python", sys.executable, 1), shell=True, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "holds\n", done.stderr[-500:]
+    assert json.loads(json.dumps(least)) == least
+
+
+def test_what_counts_as_the_same():
+    alone = {0: ([1, 2, 3], [0.5, 0.25, 0.125], "length")}
+    same("x", {}, {0: ([1, 2], [0.5, 0.25], "cancelled")}, alone)
+    for wrong in (([1, 2, 4], [0.5, 0.25, 0.125], "length"), ([1, 2, 3], [0.5, 0.25, np.nextafter(0.125, 1)], "length"), ([1, 2], [0.5, 0.25], "length"), ([1, 3], [0.5, 0.25], "cancelled"), ([1, 2, 3], [0.5, 0.25, 0.125], "stop")):
+        with pytest.raises(Wrong, match="x"):
+            same("x", {}, {0: wrong}, alone)

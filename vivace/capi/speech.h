@@ -1,0 +1,65 @@
+/* Sound to text through the C ABI: a Whisper with its tokenizer. C99, on top of vivace.h, whose rules on statuses, out parameters,
+ * handles and struct_size hold here. Threads may share a vv_speech: their transcriptions take turns. */
+#ifndef VIVACE_SPEECH_H
+#define VIVACE_SPEECH_H
+
+#include "vivace/capi/vivace.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct vv_speech vv_speech;
+typedef struct vv_transcript vv_transcript;
+
+typedef struct vv_speech_options {
+  size_t struct_size;
+  const char* path;      /* a hub folder: config.json, safetensors, tokenizer.json */
+  const char* device;    /* NULL = "auto"; "cpu", "cuda", "cuda:N" */
+  const char* precision; /* NULL = "auto"; "f32", "bf16", "f16", "w8a16", "q8" */
+  int threads;           /* CPU: 0 picks one a physical core */
+  int most_beams;        /* that a transcription may ask for; 0 = 1 */
+  int random_weights;    /* 1: of the shapes that config.json says */
+} vv_speech_options;
+
+/* Errors: as vv_model_load and vv_tokenizer_load; VV_INVALID_SHAPE: model and tokenizer do not belong together. */
+VV_API vv_status vv_speech_load(const vv_speech_options* options, vv_speech** out);
+VV_API void vv_speech_destroy(vv_speech* speech);
+
+typedef struct vv_transcribe_options {
+  size_t struct_size;
+  const char* language; /* a code such as "en"; NULL: that of the first 30 seconds */
+  int translate;        /* 1: into English */
+  int beams;            /* 0 = 1: greedy */
+  int no_condition;     /* 1: text so far is no prompt for what follows */
+} vv_transcribe_options;
+
+/* `count` samples of one channel, full scale 1, 16,000 a second. `options` may be NULL. Errors: VV_INVALID_ARGUMENT (a sample that
+ * is not finite, a language that the model does not know), VV_LIMIT_EXCEEDED (beams), VV_UNSUPPORTED (translating with a model of English). */
+VV_API vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count, const vv_transcribe_options* options, vv_transcript** out);
+/* The same of a WAV file in memory. Errors: also VV_CORRUPT_DATA; VV_UNSUPPORTED: another coding, or other than 16,000 samples a second. */
+VV_API vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes, const vv_transcribe_options* options, vv_transcript** out);
+VV_API void vv_transcript_destroy(vv_transcript* transcript);
+
+/* Texts and tokens are valid as long as the transcript. */
+typedef struct vv_transcript_info {
+  size_t struct_size;
+  const char* language;
+  size_t segments;
+} vv_transcript_info;
+typedef struct vv_segment_info {
+  size_t struct_size;
+  double start, end; /* seconds */
+  const char* text;  /* UTF-8, with the space before it */
+  const int32_t* tokens;
+  size_t token_count;
+  double avg_logprob, no_speech; /* of its window */
+} vv_segment_info;
+VV_API vv_status vv_transcript_get_info(const vv_transcript* transcript, vv_transcript_info* info);
+VV_API vv_status vv_transcript_get_segment(const vv_transcript* transcript, size_t segment, vv_segment_info* info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,59 @@
+// Runtime: where a model lives and runs, as one object: a stream, memory, and the way into it.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "vivace/base/arch.h"
+#include "vivace/exec/backend.h"
+
+namespace vivace::engine {
+
+/// A copy from ordinary host memory, a mapped file say, into memory that ops reach.
+struct Upload {
+  void* to = nullptr;
+  const void* from = nullptr;
+  size_t bytes = 0;
+};
+
+/// One host or one device. Setup phase, but for its stream and events. Models hold one and never ask
+/// which kind it is: what differs is answered here.
+class Runtime {
+ public:
+  /// `device`: "auto" (the first device where there is one that kernels exist for, else the host), "cpu", "cuda" (the
+  /// first device) or "cuda:N"; `threads` of the host, 0 = one a physical core. `share` of a device: 0 = all of it, else
+  /// in (0, 1): a part of its multiprocessors, rounded up as the chip needs, that no other machine of this process with a
+  /// share has. Errors: InvalidArgument lists the names, or says how many threads there may be or what is left;
+  /// Unsupported when there is no such device, or none that can be shared so.
+  static Result<std::unique_ptr<Runtime>> open(const std::string& device, int threads, double share = 0);
+  virtual ~Runtime() = default;
+
+  virtual const char* name() const = 0;  // "cpu", "cuda:0"
+  virtual Place place() const = 0;
+  /// The chip; Arch::cpu for the host.
+  virtual Arch arch() const = 0;
+  virtual int multiprocessors() const = 0;  // that work may run on; 0 for the host
+  virtual int threads() const = 0;  // of the host's ops; 0 on a device
+  virtual exec::Backend& backend() = 0;
+  virtual exec::Stream& stream() = 0;
+  /// Steps that may be queued before the first is waited for: 1 where queueing is running.
+  virtual int max_in_flight_steps() const = 0;
+
+  /// `bytes` > 0 of zeroed memory that ops reach, without a page fault later. Errors: OutOfMemory says how
+  /// much is missing.
+  virtual Result<exec::Buffer> reserve(std::string name, size_t bytes) = 0;
+  /// The same in memory that the host and ops both reach.
+  virtual Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) = 0;
+  /// Bytes that reserve() could still give.
+  virtual Result<int64_t> free_bytes() = 0;
+  /// Begins to copy everything, as fast as the link allows. What it gives waits for it, and has to be called before
+  /// either side of a copy goes; what was begun first arrives first.
+  virtual Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) = 0;
+  /// The same, waited for.
+  Status upload(std::span<const Upload> copies);
+  /// Gives back what uploads needed; a later upload gets it again.
+  virtual void finish_uploads() = 0;
+};
+
+}  // namespace vivace::engine

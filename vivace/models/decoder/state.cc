@@ -1,0 +1,77 @@
+// Blocks of the caches, for who keeps account of them above: what a sequence is besides its tokens.
+#include <algorithm>
+
+#include "vivace/base/check.h"
+#include "vivace/models/decoder/decoder_model.h"
+
+namespace vivace::models::decoder {
+
+using engine::Sampling;
+
+Status DecoderModel::check_blocks(const char* call, std::span<const int32_t> blocks) const {
+  for (const int32_t b : blocks)
+    if (b < 0 || b >= limits_.pages) return Status(Code::kInvalidArgument, strf("%s: block %d is outside [0, %d)", call, b, limits_.pages));
+  return {};
+}
+
+Status DecoderModel::resume(int slot, const Sampling& sampling, std::span<const int32_t> fed) {
+  VV_TRY(check_slot("resume", slot));
+  VV_TRY(engine::check(sampling));
+  if (!pages_.used()) return TextModel::resume(slot, sampling, fed);
+  if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
+  pages_.release(slot);
+  return begin(slot, sampling, fed);
+}
+
+Status DecoderModel::map(int slot, int first, std::span<const int32_t> blocks) {
+  VV_TRY(check_slot("map", slot));
+  if (!pages_.used()) return TextModel::map(slot, first, blocks);
+  VV_TRY(check_blocks("map", blocks));
+  return pages_.map(runtime_->stream(), slot, first, blocks);
+}
+
+int64_t DecoderModel::block_bytes() const {
+  if (!pages_.used()) return 0;
+  return 2 * static_cast<int64_t>(buffers_.k_cache.size()) * slice(buffers_.k_cache.front(), 0, 1).span_bytes();
+}
+
+Status DecoderModel::copy_block(int32_t from, int32_t to) {
+  const int32_t both[] = {from, to};
+  VV_TRY(check_blocks("copy_block", both));
+  for (const auto* caches : {&buffers_.k_cache, &buffers_.v_cache})
+    for (const Tensor& cache : *caches) {
+      const Tensor source = slice(cache, from, 1);
+      VV_TRY(runtime_->stream().copy(slice(cache, to, 1).data, source.data, static_cast<size_t>(source.span_bytes())));
+    }
+  return {};
+}
+
+Status DecoderModel::read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) {
+  VV_TRY(check_blocks("read_blocks", blocks));
+  VV_CHECK_EQ(kInvalidArgument, static_cast<int64_t>(to.size()), static_cast<int64_t>(blocks.size()) * block_bytes());
+  std::byte* at = to.data();
+  for (const int32_t b : blocks)
+    for (const auto* caches : {&buffers_.k_cache, &buffers_.v_cache})
+      for (const Tensor& cache : *caches) {
+        const Tensor t = slice(cache, b, 1);
+        VV_TRY(runtime_->stream().copy(at, t.data, static_cast<size_t>(t.span_bytes())));
+        at += t.span_bytes();
+      }
+  return runtime_->stream().synchronize();
+}
+
+Status DecoderModel::write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) {
+  VV_TRY(check_blocks("write_blocks", blocks));
+  VV_CHECK_EQ(kInvalidArgument, static_cast<int64_t>(from.size()), static_cast<int64_t>(blocks.size()) * block_bytes());
+  const std::byte* at = from.data();
+  for (const int32_t b : blocks)
+    for (const auto* caches : {&buffers_.k_cache, &buffers_.v_cache})
+      for (const Tensor& cache : *caches) {
+        const Tensor t = slice(cache, b, 1);
+        VV_TRY(runtime_->stream().copy(t.data, at, static_cast<size_t>(t.span_bytes())));
+        at += t.span_bytes();
+      }
+  return runtime_->stream().synchronize();
+}
+
+}  // namespace vivace::models::decoder

@@ -1,0 +1,55 @@
+// GrootConfig: the numbers of a GR00T N1.7, from config.json.
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "vivace/engine/policy.h"
+#include "vivace/engine/weights.h"
+
+namespace vivace::models::groot {
+
+inline constexpr const char* kFamily = "groot_n17";
+
+/// Attention and feed-forward of one stack.
+struct Stack {
+  int64_t width = 0, layers = 0, mlp = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t q_width() const { return heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
+};
+
+struct GrootConfig {
+  Stack vision{1024, 24, 4096, 16, 16, 64};
+  int64_t patch = 16, merge = 2, frames = 2;  // pixels of a patch's side, patches of a token's side, equal frames of a patch
+  int64_t grid = 48;                          // of learned positions, a side
+  std::vector<int64_t> deepstack{5, 11, 17};  // vision layers whose output joins the language model's first layers
+
+  Stack text{2048, 16, 6144, 16, 8, 128};     // of its layers, those that are kept
+  int64_t vocab = 151936, image_token = 151655;
+  double eps = 1e-6, rope_theta = 5e6;
+  std::array<int64_t, 3> sections{24, 20, 20};  // rotated pairs that turn by time, line, column
+
+  Stack adapter{2048, 4, 8192, 32, 32, 64};   // self-attention over the language model's output
+  Stack dit{1536, 32, 6144, 32, 32, 48};
+  int64_t text_every = 2;                     // of cross-attention blocks, every so many sees text, the others images
+  int64_t dit_out = 1024, hidden = 1024;      // what the DiT puts out; inside state encoder and action decoder
+  int64_t state_dim = 132, action_dim = 132, horizon = 40, positions = 1024, embodiments = 32;
+  int64_t steps = 4, buckets = 1000;          // of the flow; of the time, as encoders count it
+  int64_t image_height = 256, image_width = 256;  // of a camera's image, as the network takes it at most
+
+  std::string top, backbone;                  // what tensor names begin with
+  std::vector<std::string> cameras;
+
+  int64_t patch_values() const { return 3 * patch * patch; }
+  int64_t token_side() const { return patch * merge; }
+  int64_t view_patches() const { return image_height * image_width / (patch * patch); }
+  int64_t token_patches() const { return merge * merge; }
+  bool crosses(int64_t block) const { return block % 2 == 0; }
+  bool sees_text(int64_t block) const { return block % (2 * text_every) == 0; }
+};
+
+
+/// Reads and checks the configuration. Errors: CorruptData, Unsupported, InvalidArgument name the field.
+Result<GrootConfig> read_config(const engine::Checkpoint& checkpoint, bool random_weights);
+
+}  // namespace vivace::models::groot

@@ -1,0 +1,116 @@
+// GrootModel: weights, memory and the two graphs behind engine::PolicyModel. Loading is model.cc, a call predict.cc.
+#pragma once
+#include "vivace/engine/arena.h"
+#include "vivace/engine/gpu_timer.h"
+#include "vivace/exec/plan.h"
+#include "vivace/models/groot/pipeline.h"
+#include "vivace/models/groot/statistics.h"
+#include "vivace/models/vla/staging.h"
+
+namespace vivace::models::groot {
+
+class GrootModel final : public engine::PolicyModel {
+ public:
+  GrootModel(engine::Checkpoint checkpoint, GrootConfig config, const engine::PolicyOptions& options) : source_(std::move(checkpoint)), options_(options), config_(std::move(config)) {}
+  /// What is in flight holds addresses of this object's memory.
+  ~GrootModel() override {
+    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
+  }
+  Status load();
+
+  const std::string& family() const override { return family_; }
+  engine::Report report() const override;
+  std::vector<engine::MemoryLine> memory() const override;
+  engine::PolicyLimits limits() const override { return limits_; }
+  Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
+  Result<std::span<const float>> normalized(int i) const override;
+  Result<std::vector<float>> normalized_state(std::span<const float> state) const override;
+  Status observe(std::span<const engine::Observation> observations, const Probe& probe) override;
+  Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
+  Status set_act_scales(std::span<const float> scales) override;
+  double device_us() const override { return device_us_; }
+  Result<engine::Profile> profile(Stage stage, bool in_step) override;
+
+ private:
+  /// Lines and columns of patches of an image that the network sees.
+  struct Grid {
+    int32_t lines = 0, columns = 0;
+    int64_t patches() const { return int64_t{lines} * columns; }
+    bool operator==(const Grid&) const = default;
+  };
+  /// Where a call's rows have got to.
+  struct Rows {
+    int64_t patches = 0, views = 0, tokens = 0, all = 0, texts = 0;
+  };
+
+  Status check_options();
+  /// Statistics, and which embodiments are loaded.
+  Status read_embodiment();
+  void declare_context();
+  void declare_actions();
+  void declare_stack(const char* name, const Stack& s, int64_t rows, StackBuffers* b);
+  void declare_embodiments();
+  Status fill_constants();
+  Status make_tables();
+  Status capture();
+  GrootContext context(Show show = {}) const { return {config_, weights_, buffers_, active_, limits_.batch, horizon_, limits_.steps, std::move(show)}; }
+  Status record_context_launches(exec::Stream& s) const;
+  Status record_action_launches(exec::Stream& s) const;
+  Status record_context_graph(exec::Stream& s) const;
+  Status record_action_graph(exec::Stream& s) const;
+
+  Status bad(size_t i, Code code, const std::string& what) const { return Status(code, strf("observation %zu: ", i) + what); }
+  Status check(const engine::Observation& o, size_t i) const;
+  Status check_views(const engine::Observation& o, size_t i) const;
+  Status check_tokens(const engine::Observation& o, size_t i) const;
+  Status check_actions(const engine::Observation& o, size_t i) const;
+  Grid grid(const engine::Frame& f) const { return {static_cast<int32_t>(f.height / config_.patch), static_cast<int32_t>(f.width / config_.patch)}; }
+  int64_t tokens_of(const engine::Frame& f) const { return grid(f).patches() / config_.token_patches(); }
+  /// Index in weights_.embodiments of what an observation names; -1: not loaded.
+  int slot_of(const engine::Observation& o) const;
+
+  Status prepare(std::span<const engine::Observation> observations);
+  void write_view(const engine::Frame& f, Rows* at);
+  void write_sequence(const engine::Observation& o, int64_t b, Rows* at);
+  void write_actions(const engine::Observation& o, int64_t b);
+  /// Learned positions of the call's grids, where they are others than before.
+  Status place_positions();
+  /// The weights of what observation `b` names, where they are others than before.
+  Status take_embodiment(int64_t b, int slot);
+  Status run();
+
+  engine::WeightSource source_;
+  engine::PolicyOptions options_;
+  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
+  engine::WeightUploader uploader_;
+  engine::Arena arena_;
+  std::string family_ = kFamily;
+  GrootConfig config_;
+  PrecisionPlan plan_{};
+  engine::PolicyLimits limits_;
+  int64_t horizon_ = 0;                   // of the network; limits_.horizon is how many of its actions mean something
+  GrootStatistics statistics_;
+  GrootWeights weights_;
+  GrootBuffers buffers_;
+  ContextInputs seen_;
+  ActionInputs acted_;
+  vla::StagingBuffer seen_in_, acted_in_;
+  std::vector<ActiveEmbodiment> active_;  // an observation each
+  std::vector<int> slots_, taken_;        // embodiments that are loaded; which of them active_ holds, -1: none
+  std::unique_ptr<exec::Graph> context_graph_, action_graph_;
+  std::unique_ptr<exec::Plan> run_;
+  std::unique_ptr<engine::GpuTimer> timer_;
+  exec::Buffer result_, positions_in_;    // actions, and positions, where the host reaches them
+  std::vector<Grid> grids_, placed_;      // of the call at hand; whose positions are in place
+  struct Kept {
+    std::string name;
+    Shape shape;
+    std::vector<float> values;
+  };
+  std::vector<Kept> kept_;                // what only loading computes, for observe()
+  std::vector<float> units_;              // actions in the robot's units, until all are found finite
+  double device_us_ = 0;
+  size_t answered_ = 0;                   // observations of the last predict(), if it ended well
+};
+
+}  // namespace vivace::models::groot

@@ -1,0 +1,86 @@
+// GR00T as walks over ops: patches and words to what actions attend to, and noise to actions. No backend is known here.
+#pragma once
+#include <functional>
+
+#include "vivace/models/groot/weights.h"
+#include "vivace/ops/registry.h"
+
+namespace vivace::models::groot {
+
+/// What the host says of an observation's pictures and words, one block of memory written before each run. Of all observations at once: P patches, M tokens of
+/// images, T tokens in all, V views, B observations.
+struct ContextInputs {
+  Tensor pixels;                          // [P, patch, patch, 3] u8, patches of a token side by side
+  Tensor patch_line, patch_column, view;  // [P] i32
+  Tensor view_offsets;                    // [V + 1] i32: patches of each
+  Tensor words;                           // [T] i32: token ids, of an image's place any
+  Tensor source, level;                   // [T] i32: row of `mixed`; row of a deepstack level, M where there is no image
+  Tensor turn[3];                         // [T] i32: M-RoPE's time, line and column
+  Tensor place, slot;                     // [T] i32: place in its sequence; whose sequence
+  Tensor offsets;                         // [B + 1] i32: rows of each sequence
+  Tensor text_rows, image_rows;           // [T], [M] i32: rows that are no image's, and those that are
+  Tensor text_offsets, image_offsets;     // [B + 1] i32 into them
+  Tensor patches, tokens, rows, texts;    // [1] i32: how many are valid: patches, tokens of images, tokens, tokens that are no image's
+};
+
+/// ... and of the arm.
+struct ActionInputs {
+  Tensor x;          // [B horizon, A] f32: noise, and then actions
+  Tensor step_size;  // as x: how far a step goes
+  Tensor state;      // [B, S] f32
+};
+
+/// Rows between ops of one stack. "act" is the plan's dtype.
+struct StackBuffers {
+  Tensor hidden, normed, qkv, q, k, v, attended, inner;
+};
+
+struct GrootBuffers {
+  StackBuffers vision, text, adapter, dit;
+  Tensor pixel_scale, pixel_offset;       // [3] f32
+  Tensor patches;                         // [P, patch values] act
+  Tensor positions;                       // [P, Hv] act: of the grids at hand
+  Tensor line_freq, column_freq;          // [Dv / 2] f32: of pairs that do not turn so 0
+  Tensor turn_freq[3];                    // [D / 2] f32
+  Tensor mixed;                           // [M + T, H] act: images' tokens, then words
+  std::vector<Tensor> deepstack;          // [M + 1, H] act: the last row is 0
+  Tensor branch;                          // [T, H] act
+  Tensor text_features, image_features;   // [T, H], [M, H] act
+  std::vector<Tensor> cross_k, cross_v;   // a block of the DiT that crosses: [1, T or M, heads, D] act
+  Tensor action_slot;                     // [B (1 + horizon)] i32
+  std::vector<Tensor> scale, shift;       // a block: [steps, D] act
+  Tensor out_scale, out_shift;
+  std::vector<Tensor> time_bias;          // a loaded embodiment: [steps, D] f32
+  Tensor state_inner, state_features;     // [B, hidden], [B, D] act
+  Tensor action_in, action_mid;           // [B horizon, D] act
+  Tensor out;                             // [B (1 + horizon), dit_out] act
+  Tensor decoded;                         // [B horizon, hidden] act
+  Tensor shown;                           // [B horizon, max(D, A)] f32: what only observe() asks for
+};
+
+/// What an observation's embodiment reads: its own copy, written when another embodiment takes its place.
+struct ActiveEmbodiment {
+  Embodiment weights;
+  Tensor time_bias;                       // [steps, D] f32
+};
+
+/// Sees values by name; `step` counts those of the flow, -1 outside.
+using Show = std::function<Status(const std::string& name, int step, const Tensor& value)>;
+
+struct GrootContext {
+  const GrootConfig& config;
+  const GrootWeights& weights;
+  const GrootBuffers& buffers;
+  std::span<const ActiveEmbodiment> active;  // an observation each
+  int64_t batch, horizon, steps;
+  Show show;
+};
+
+/// Images and words to keys and values of every block that crosses.
+Status record_context(ops::Recorder& rec, const GrootContext& context, const ContextInputs& in);
+/// `in.x` from noise to actions.
+Status record_actions(ops::Recorder& rec, const GrootContext& context, const ContextInputs& seen, const ActionInputs& in);
+/// Setup: everything that the time decides. `sines`: [steps, 256] f32 of the DiT's time; `tau`: [steps, D] f32 of the action encoder's; `scratch`: [steps, 2 D] f32, three times.
+Status record_tables(ops::Recorder& rec, const GrootContext& context, const Tensor& sines, const Tensor& tau, const Tensor (&scratch)[3]);
+
+}  // namespace vivace::models::groot

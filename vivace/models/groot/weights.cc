@@ -1,0 +1,305 @@
+#include "vivace/models/groot/weights.h"
+
+#include <cstring>
+
+#include "vivace/base/check.h"
+#include "vivace/base/float_types.h"
+#include "vivace/models/views.h"
+
+namespace vivace::models::groot {
+namespace {
+
+using engine::WeightRule;
+using engine::WeightSource;
+using engine::WeightUploader;
+using Rows = WeightUploader::Rows;
+
+constexpr PrecisionPlan kPlans[] = {{"f32", DType::f32, true}, {"bf16", DType::bf16, false}};
+
+float value(const Tensor& t, int64_t i) {
+  if (t.dtype == DType::f32) {
+    float v;
+    std::memcpy(&v, static_cast<const char*>(t.data) + 4 * i, 4);
+    return v;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, static_cast<const char*>(t.data) + 2 * i, 2);
+  return t.dtype == DType::bf16 ? f32_of_bf16(bits) : f32_of_f16(bits);
+}
+
+class Loader {
+ public:
+  Loader(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own)
+      : source_(source), c_(config), plan_(plan), uploader_(uploader), tables_(tables), own_(own) {}
+
+  Status vision(GrootWeights* w) {
+    const std::string at = c_.backbone + "visual.";
+    const Stack& s = c_.vision;
+    VV_TRY(patches(at + "patch_embed.proj", &w->patches));
+    VV_TRY(positions(at + "pos_embed.weight", &w->positions));
+    w->vision.resize(static_cast<size_t>(s.layers));
+    for (size_t i = 0; i < w->vision.size(); ++i) {
+      Layer& l = w->vision[i];
+      const std::string in = at + "blocks." + std::to_string(i) + ".";
+      VV_TRY(norm(in + "norm1", s.width, &l.attn_norm));
+      VV_TRY(linear(in + "attn.qkv", 3 * s.width, s.width, &l.qkv));
+      VV_TRY(linear(in + "attn.proj", s.width, s.width, &l.o));
+      VV_TRY(norm(in + "norm2", s.width, &l.mlp_norm));
+      VV_TRY(linear(in + "mlp.linear_fc1", s.mlp, s.width, &l.up));
+      VV_TRY(linear(in + "mlp.linear_fc2", s.width, s.mlp, &l.down));
+    }
+    const int64_t wide = c_.token_patches() * s.width;
+    VV_TRY(merger(at + "merger", s.width, wide, &w->merger));
+    w->deepstack.resize(c_.deepstack.size());
+    for (size_t i = 0; i < w->deepstack.size(); ++i) VV_TRY(merger(at + "deepstack_merger_list." + std::to_string(i), wide, wide, &w->deepstack[i]));
+    return {};
+  }
+
+  Status text(GrootWeights* w) {
+    const std::string at = c_.backbone + "language_model.";
+    const Stack& s = c_.text;
+    VV_TRY(table(at + "embed_tokens.weight", Shape(c_.vocab, s.width), &w->embed));
+    w->text.resize(static_cast<size_t>(s.layers));
+    for (size_t i = 0; i < w->text.size(); ++i) {
+      TextLayer& l = w->text[i];
+      const std::string in = at + "layers." + std::to_string(i) + ".", attn = in + "self_attn.";
+      VV_TRY(vector(in + "input_layernorm.weight", s.width, &l.attn_norm));
+      VV_TRY(join({{attn + "q_proj", s.q_width()}, {attn + "k_proj", s.kv_width()}, {attn + "v_proj", s.kv_width()}}, s.width, false, Rows::after, &l.qkv));
+      VV_TRY(vector(attn + "q_norm.weight", s.head_dim, &l.q_norm));
+      VV_TRY(vector(attn + "k_norm.weight", s.head_dim, &l.k_norm));
+      VV_TRY(linear(attn + "o_proj", s.width, s.q_width(), &l.o, false));
+      VV_TRY(vector(in + "post_attention_layernorm.weight", s.width, &l.mlp_norm));
+      VV_TRY(join({{in + "mlp.gate_proj", s.mlp}, {in + "mlp.up_proj", s.mlp}}, s.width, false, Rows::alternate, &l.gate_up));
+      VV_TRY(linear(in + "mlp.down_proj", s.width, s.mlp, &l.down, false));
+    }
+    return {};
+  }
+
+  Status head(const std::vector<int>& slots, int64_t horizon, GrootWeights* w) {
+    const std::string at = c_.top + "action_head.", dit = at + "model.";
+    const Stack &a = c_.adapter, &s = c_.dit;
+    VV_TRY(norm(at + "vlln", c_.text.width, &w->adapter_norm));
+    w->adapter.resize(static_cast<size_t>(a.layers));
+    for (size_t i = 0; i < w->adapter.size(); ++i) {
+      Layer& l = w->adapter[i];
+      const std::string in = at + "vl_self_attention.transformer_blocks." + std::to_string(i) + ".", attn = in + "attn1.to_";
+      VV_TRY(norm(in + "norm1", a.width, &l.attn_norm));
+      VV_TRY(join({{attn + "q", a.width}, {attn + "k", a.width}, {attn + "v", a.width}}, a.width, true, Rows::after, &l.qkv));
+      VV_TRY(linear(attn + "out.0", a.width, a.width, &l.o));
+      VV_TRY(norm(in + "norm3", a.width, &l.mlp_norm));
+      VV_TRY(linear(in + "ff.net.0.proj", a.mlp, a.width, &l.up));
+      VV_TRY(linear(in + "ff.net.2", a.width, a.mlp, &l.down));
+    }
+    const std::string time = dit + "timestep_encoder.timestep_embedder.";
+    VV_TRY(for_tables(time + "linear_1", s.width, kTimeWidth, &w->time_up));
+    VV_TRY(for_tables(time + "linear_2", s.width, s.width, &w->time_down));
+    VV_TRY(for_tables(dit + "proj_out_1", 2 * s.width, s.width, &w->out_ada));
+    VV_TRY(linear(dit + "proj_out_2", c_.dit_out, s.width, &w->out));
+    w->dit.resize(static_cast<size_t>(s.layers));
+    for (size_t i = 0; i < w->dit.size(); ++i) {
+      Block& b = w->dit[i];
+      const std::string in = dit + "transformer_blocks." + std::to_string(i) + ".", attn = in + "attn1.to_";
+      VV_TRY(for_tables(in + "norm1.linear", 2 * s.width, s.width, &b.ada));
+      if (c_.crosses(static_cast<int64_t>(i))) {
+        VV_TRY(linear(attn + "q", s.width, s.width, &b.qkv));
+        VV_TRY(linear(attn + "k", s.width, c_.text.width, &b.k));
+        VV_TRY(linear(attn + "v", s.width, c_.text.width, &b.v));
+      } else {
+        VV_TRY(join({{attn + "q", s.width}, {attn + "k", s.width}, {attn + "v", s.width}}, s.width, true, Rows::after, &b.qkv));
+      }
+      VV_TRY(linear(attn + "out.0", s.width, s.width, &b.o));
+      VV_TRY(linear(in + "ff.net.0.proj", s.mlp, s.width, &b.up));
+      VV_TRY(linear(in + "ff.net.2", s.width, s.mlp, &b.down));
+    }
+    Tensor places;
+    VV_ASSIGN(places, get(at + "position_embedding.weight", Shape(c_.positions, s.width)));
+    w->action_positions = synthetic() ? tensor(nullptr, places.dtype, Shape(horizon, s.width)) : top(places, horizon);
+    uploader_->add(&w->action_positions, plan_.act);
+    w->embodiments.resize(slots.size());
+    for (size_t i = 0; i < slots.size(); ++i) VV_TRY(embodiment(at, slots[i], &w->embodiments[i]));
+    return {};
+  }
+
+ private:
+  static constexpr int64_t kTimeWidth = 256;  // sines and cosines that diffusers' time embedding begins with
+
+  bool synthetic() const { return source_.synthetic(); }
+  Result<Tensor> get(const std::string& name, const Shape& shape) const { return source_.get(WeightRule{"", name.c_str(), shape}); }
+  DType matrix_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : plan_.act; }
+  DType vector_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : plan_.act; }
+
+  /// Memory of this loading's for a made tensor; without data of weights that will be drawn.
+  Tensor make(DType dtype, const Shape& shape) {
+    Tensor t = tensor(nullptr, dtype, shape);
+    if (synthetic()) return t;
+    own_->push_back(std::make_unique<std::byte[]>(static_cast<size_t>(t.span_bytes())));
+    t.data = own_->back().get();
+    return t;
+  }
+
+  Status vector(const std::string& name, int64_t n, Tensor* t) {
+    VV_ASSIGN(*t, get(name, Shape(n)));
+    uploader_->add(t, t->dtype);
+    return {};
+  }
+  Status norm(const std::string& name, int64_t n, Norm* to) {
+    VV_TRY(vector(name + ".weight", n, &to->weight));
+    VV_ASSIGN(to->bias, get(name + ".bias", Shape(n)));
+    uploader_->add(&to->bias, to->weight.dtype, true);
+    return {};
+  }
+  Status linear(const std::string& name, int64_t N, int64_t K, Linear* to, bool bias = true) {
+    VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
+    uploader_->add(&to->w, matrix_dtype(to->w));
+    if (!bias) return {};
+    VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
+    uploader_->add(&to->bias, vector_dtype(to->bias), true);
+    return {};
+  }
+  Status for_tables(const std::string& name, int64_t N, int64_t K, Linear* to) {
+    VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
+    VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
+    tables_->add(&to->w, DType::f32);
+    tables_->add(&to->bias, DType::f32, true);
+    return {};
+  }
+  /// Matrices that read the same rows as one.
+  Status join(std::vector<std::pair<std::string, int64_t>> parts, int64_t K, bool bias, Rows order, Linear* to) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+      VV_ASSIGN(to->parts[i], get(parts[i].first + ".weight", Shape(parts[i].second, K)));
+      if (!bias) continue;
+      VV_ASSIGN(to->part_bias[i], get(parts[i].first + ".bias", Shape(parts[i].second)));
+    }
+    const auto all = [&](Tensor* p, Tensor* whole, DType dtype, bool is_bias) {
+      if (parts.size() == 2) uploader_->join({p, p + 1}, whole, dtype, order, is_bias);
+      else uploader_->join({p, p + 1, p + 2}, whole, dtype, order, is_bias);
+    };
+    all(to->parts, &to->w, matrix_dtype(to->parts[0]), false);
+    if (bias) all(to->part_bias, &to->bias, vector_dtype(to->part_bias[0]), true);
+    return {};
+  }
+  Status merger(const std::string& name, int64_t normed, int64_t wide, Merger* to) {
+    VV_TRY(norm(name + ".norm", normed, &to->norm));
+    VV_TRY(linear(name + ".linear_fc1", wide, wide, &to->up));
+    return linear(name + ".linear_fc2", c_.text.width, wide, &to->down);
+  }
+  Status table(const std::string& name, const Shape& shape, Tensor* to) {
+    VV_ASSIGN(*to, get(name, shape));
+    uploader_->add(to, plan_.stored ? to->dtype : plan_.act);
+    return {};
+  }
+
+  /// A patch's frames are the same image: their weights are added up.
+  Status patches(const std::string& name, Linear* to) {
+    const int64_t H = c_.vision.width, area = c_.patch * c_.patch, F = c_.frames;
+    Tensor kernel;
+    VV_ASSIGN(kernel, get(name + ".weight", Shape(H, 3, F, c_.patch, c_.patch)));
+    to->w = make(DType::f32, Shape(H, c_.patch_values()));
+    if (!synthetic()) {
+      float* const sum = static_cast<float*>(to->w.data);
+      for (int64_t h = 0; h < H * 3; ++h)
+        for (int64_t i = 0; i < area; ++i) {
+          float all = 0;
+          for (int64_t f = 0; f < F; ++f) all += value(kernel, (h * F + f) * area + i);
+          sum[h * area + i] = all;
+        }
+    }
+    uploader_->add(&to->w, plan_.act);
+    VV_ASSIGN(to->bias, get(name + ".bias", Shape(H)));
+    uploader_->add(&to->bias, vector_dtype(to->bias), true);
+    return {};
+  }
+  Status positions(const std::string& name, std::vector<float>* to) {
+    VV_ASSIGN(const Tensor t, get(name, Shape(c_.grid * c_.grid, c_.vision.width)));
+    if (synthetic()) return {};
+    to->resize(static_cast<size_t>(t.shape.elements()));
+    for (size_t i = 0; i < to->size(); ++i) (*to)[i] = value(t, static_cast<int64_t>(i));
+    return {};
+  }
+
+  /// Columns [first, first + K) of embodiment `slot`'s matrix, stored [E, all K, N], as [N, K].
+  Status turned(const std::string& name, int slot, int64_t all, int64_t N, int64_t first, int64_t K, Tensor* to) {
+    VV_ASSIGN(const Tensor t, get(name + ".W", Shape(c_.embodiments, all, N)));
+    *to = make(t.dtype, Shape(N, K));
+    if (synthetic()) return {};
+    const auto size = static_cast<size_t>(info(t.dtype).bytes);
+    const char* const from = static_cast<const char*>(t.data) + static_cast<size_t>((slot * all + first) * N) * size;
+    for (int64_t k = 0; k < K; ++k)
+      for (int64_t n = 0; n < N; ++n) std::memcpy(static_cast<char*>(to->data) + static_cast<size_t>(n * K + k) * size, from + static_cast<size_t>(k * N + n) * size, size);
+    return {};
+  }
+  Status bias_of(const std::string& name, int slot, int64_t N, Tensor* to) {
+    VV_ASSIGN(const Tensor t, get(name + ".b", Shape(c_.embodiments, N)));
+    *to = synthetic() ? tensor(nullptr, t.dtype, Shape(N)) : row(t, slot);
+    return {};
+  }
+  /// `entering`: its rows come from the host, in f32.
+  Status of_slot(const std::string& name, int slot, int64_t N, int64_t K, Linear* to, bool entering = false) {
+    VV_TRY(turned(name, slot, K, N, 0, K, &to->w));
+    uploader_->add(&to->w, entering ? DType::f32 : matrix_dtype(to->w));
+    VV_TRY(bias_of(name, slot, N, &to->bias));
+    uploader_->add(&to->bias, vector_dtype(to->bias), true);
+    return {};
+  }
+  Status embodiment(const std::string& at, int slot, Embodiment* e) {
+    const int64_t D = c_.dit.width;
+    VV_TRY(of_slot(at + "state_encoder.layer1", slot, c_.hidden, c_.state_dim, &e->state_up, true));
+    VV_TRY(of_slot(at + "state_encoder.layer2", slot, D, c_.hidden, &e->state_down));
+    VV_TRY(of_slot(at + "action_encoder.W1", slot, D, c_.action_dim, &e->action_in, true));
+    const std::string middle = at + "action_encoder.W2";
+    VV_TRY(turned(middle, slot, 2 * D, D, 0, D, &e->action_mid.w));
+    uploader_->add(&e->action_mid.w, matrix_dtype(e->action_mid.w));
+    VV_TRY(turned(middle, slot, 2 * D, D, D, D, &e->time.w));
+    tables_->add(&e->time.w, DType::f32);
+    VV_TRY(bias_of(middle, slot, D, &e->time.bias));
+    tables_->add(&e->time.bias, DType::f32, true);
+    VV_TRY(of_slot(at + "action_encoder.W3", slot, D, D, &e->action_out));
+    VV_TRY(of_slot(at + "action_decoder.layer1", slot, c_.hidden, c_.dit_out, &e->decode_up));
+    return of_slot(at + "action_decoder.layer2", slot, c_.action_dim, c_.hidden, &e->decode_down);
+  }
+
+  const WeightSource& source_;
+  const GrootConfig& c_;
+  const PrecisionPlan& plan_;
+  WeightUploader *uploader_, *tables_;
+  std::vector<std::unique_ptr<std::byte[]>>* own_;
+};
+
+}  // namespace
+
+Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
+  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
+  std::string names;
+  for (const PrecisionPlan& p : kPlans) {
+    if (wanted == p.name) return p;
+    names += std::string(", ") + p.name;
+  }
+  return Status(Code::kInvalidArgument, std::string("precision: ") + kFamily + " has auto" + names + ", got '" + precision + "'");
+}
+
+Status load_weights(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, int64_t horizon, const std::vector<int>& slots, WeightUploader* uploader, WeightUploader* tables,
+                    std::vector<std::unique_ptr<std::byte[]>>* own, GrootWeights* weights) {
+  Loader load(source, config, plan, uploader, tables, own);
+  VV_TRY(load.vision(weights));
+  VV_TRY(load.text(weights));
+  return load.head(slots, horizon, weights);
+}
+
+engine::Forms forms_of(const GrootWeights& w) {
+  engine::Forms forms;
+  const auto layers = [&](const char* part, const std::vector<Layer>& all) {
+    for (const Layer& l : all)
+      for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}}) forms.add(part, product, m->w);
+  };
+  forms.add("patches", w.patches.w);
+  layers("vision", w.vision);
+  forms.add("embedding", w.embed);
+  for (const TextLayer& l : w.text)
+    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"gate_up", &l.gate_up}, {"down", &l.down}}) forms.add("text", product, m->w);
+  layers("adapter", w.adapter);
+  for (const Block& b : w.dit)
+    for (const auto& [product, m] : {std::pair{"qkv", &b.qkv}, {"cross_k", &b.k}, {"cross_v", &b.v}, {"o", &b.o}, {"up", &b.up}, {"down", &b.down}}) forms.add("dit", product, m->w);
+  return forms;
+}
+
+}  // namespace vivace::models::groot

@@ -1,0 +1,201 @@
+// Loading: options checked, weights placed, memory reserved once, every graph captured.
+#include "vivace/models/whisper/model.h"
+
+#include <algorithm>
+
+#include "vivace/base/check.h"
+#include "vivace/engine/audio/mel.h"
+#include "vivace/engine/json_text.h"
+#include "vivace/engine/registry.h"
+#include "vivace/models/whisper/whisper_model.h"
+
+namespace vivace::models::whisper {
+namespace {
+
+constexpr int kMostWindows = 64, kMostRows = 64;
+constexpr int64_t kChunk = 64;  // rows of a prompt's step: as many as share the class of answers
+
+}  // namespace
+
+Status WhisperModel::check_options() {
+  VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
+  for (const auto& [what, value, most] : {std::tuple{"windows", options_.windows, kMostWindows}, {"rows", options_.rows, kMostRows}})
+    if (value < 1 || value > most) return Status(Code::kInvalidArgument, strf("%s: wanted 1 to %d, got %d", what, most, value));
+  limits_.vocab = static_cast<int>(config_.vocab);
+  limits_.mels = static_cast<int>(config_.mels);
+  limits_.frames = static_cast<int>(config_.frames());
+  limits_.encoded = static_cast<int>(config_.source);
+  limits_.positions = static_cast<int>(config_.positions);
+  limits_.windows = options_.windows;
+  limits_.rows = options_.rows;
+  limits_.layers = static_cast<int>(config_.decoder.layers);
+  limits_.heads = static_cast<int>(config_.decoder.heads);
+  for (int64_t n = 1; n < kChunk; n *= 2) steps_.push_back(n);
+  steps_.push_back(kChunk);
+  return {};
+}
+
+void WhisperModel::declare_buffers() {
+  const WhisperConfig& c = config_;
+  WhisperBuffers& b = buffers_;
+  const int64_t W = limits_.windows, F = W * c.frames(), T = W * c.source, H = c.width, R = kChunk, S = limits_.rows, D = c.head_dim(c.decoder);
+  const DType act = plan_.hidden, f32 = DType::f32, i32 = DType::i32;
+  const auto declare = [this](const std::string& name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  sound_in_.declare(arena_, "in.samples", f32, Shape(W, (c.frames() - 1) * kHop + kWindow), &sound_.samples);
+  sound_in_.declare(arena_, "in.peak", f32, Shape(W), &sound_.peak);
+  sound_in_.declare(arena_, "in.length", i32, Shape(W), &sound_.length);
+  for (auto& [name, t] : {std::pair{"in.tokens", &text_.tokens}, {"in.pos", &text_.pos}, {"in.slot", &text_.slot}, {"in.window", &text_.window}, {"in.sample_rows", &text_.sample_rows}})
+    text_in_.declare(arena_, name, i32, Shape(R), t);
+  text_in_.declare(arena_, "in.page_table", i32, Shape(S, c.positions), &text_.page_table);
+  text_in_.declare(arena_, "in.rows", i32, Shape(1), &text_.rows);
+  text_in_.declare(arena_, "in.samples_wanted", i32, Shape(1), &text_.samples);
+  declare("hann", f32, Shape(kWindow), &b.hann);
+  declare("filters", f32, Shape(c.mels, kWindow / 2 + 1), &b.filters);
+  declare("logs", f32, Shape(F, c.mels), &b.logs);
+  declare("frame_peak", f32, Shape(F), &b.frame_peak);
+  declare("mel", act, Shape(F, c.mels), &b.mel);
+  declare("patches", act, Shape(std::max(F * 3 * c.mels, c.source * 3 * H)), &b.patches);
+  declare("thin", act, Shape(F, H), &b.thin);
+  declare("sound_slot", i32, Shape(T), &b.sound_slot);
+  for (auto& [name, t, width] : {std::tuple{"hidden", &b.hidden, H}, {"normed", &b.normed, H}, {"qkv", &b.qkv, 3 * H}, {"q", &b.q, H}, {"k", &b.k, H}, {"v", &b.v, H}, {"attended", &b.attended, H}, {"inner", &b.inner, c.encoder.mlp}})
+    declare(name, act, Shape(T, width), t);
+  auto& x = b.text;
+  for (auto& [name, t, width] : {std::tuple{"text.hidden", &x.hidden, H}, {"text.branch", &x.branch, H}, {"text.normed", &x.normed, H}, {"text.qkv", &x.qkv, 3 * H}, {"text.q", &x.q, H}, {"text.attended", &x.attended, H},
+                                 {"text.inner", &x.inner, c.decoder.mlp}, {"text.last", &x.last, H}})
+    declare(name, act, Shape(R, width), t);
+  declare("text.logits", f32, Shape(R, c.vocab), &x.logits);
+  declare("attention", f32, Shape(R, c.source), &b.attention);
+  const auto layers = static_cast<size_t>(c.decoder.layers);
+  for (std::vector<Tensor>* all : {&b.cross_k, &b.cross_v, &b.k_cache, &b.v_cache, &x.cross_q}) all->resize(layers);
+  for (size_t i = 0; i < layers; ++i) {
+    declare(strf("cross_k.%zu", i), act, Shape(W, c.source, c.decoder.heads, D), &b.cross_k[i]);
+    declare(strf("cross_v.%zu", i), act, Shape(W, c.source, c.decoder.heads, D), &b.cross_v[i]);
+    declare(strf("k_cache.%zu", i), act, Shape(S * c.positions, 1, c.decoder.heads, D), &b.k_cache[i]);
+    declare(strf("v_cache.%zu", i), act, Shape(S * c.positions, 1, c.decoder.heads, D), &b.v_cache[i]);
+    declare(strf("cross_q.%zu", i), act, Shape(R, H), &x.cross_q[i]);
+  }
+}
+
+Status WhisperModel::fill_constants() {
+  const std::vector<float> hann = engine::hann_window(static_cast<int>(kWindow)), filters = engine::mel_filters(static_cast<int>(config_.mels), static_cast<int>(kWindow), limits_.rate);
+  std::vector<int32_t> slots(static_cast<size_t>(buffers_.sound_slot.shape[0]));
+  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.source);
+  const engine::Upload all[] = {{buffers_.hann.data, hann.data(), hann.size() * sizeof(float)}, {buffers_.filters.data, filters.data(), filters.size() * sizeof(float)}, {buffers_.sound_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
+  return runtime_->upload(all);
+}
+
+Status WhisperModel::load() {
+  if (options_.random_weights) source_.make_synthetic();
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads));
+  VV_TRY(check_options());
+  std::vector<std::unique_ptr<std::byte[]>> own;
+  VV_TRY(load_weights(source_, config_, plan_, &uploader_, &own, &weights_));
+  declare_buffers();
+  VV_ASSIGN(const int64_t free, runtime_->free_bytes());
+  if (const int64_t need = uploader_.bytes() + arena_.bytes(); runtime_->place() != Place::host && need > free)
+    return Status(Code::kOutOfMemory, strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free; lower windows or rows", static_cast<long>(need), static_cast<long>(uploader_.bytes()),
+                                           static_cast<long>(arena_.bytes()), runtime_->name(), static_cast<long>(free)));
+  VV_TRY(uploader_.commit(*runtime_));
+  VV_TRY(arena_.commit(*runtime_));
+  VV_TRY(fill_constants());
+  VV_TRY(sound_in_.open(*runtime_, "sound inputs"));
+  VV_TRY(text_in_.open(*runtime_, "text inputs"));
+  lines_.resize(static_cast<size_t>(text_.page_table.shape.elements()));
+  if (runtime_->place() == Place::host) {
+    host_logits_ = static_cast<float*>(buffers_.text.logits.data);
+  } else {
+    logits_.resize(static_cast<size_t>(buffers_.text.logits.shape.elements()));
+    host_logits_ = logits_.data();
+  }
+  VV_TRY(capture());
+  runtime_->finish_uploads();
+  return source_.check_files();
+}
+
+Status WhisperModel::capture() {
+  exec::Stream& stream = runtime_->stream();
+  graph_ = std::make_unique<exec::Graph>("whisper", steps_.size() + static_cast<size_t>(limits_.windows) + 1);
+  // A dry run over no rows sizes every scratch area and loads every kernel, which a capture must not do.
+  const Tensor none = text_.rows;
+  *text_in_.host<int32_t>(none) = 0;
+  *text_in_.host<int32_t>(text_.samples) = 0;
+  VV_TRY(text_in_.copy_in(stream));
+  const auto keep = [&](exec::ShapeKey key, const std::function<Status(exec::Stream&)>& record) -> Status {
+    VV_TRY(graph_->capture(key, stream, record));
+    return graph_->pin(key);
+  };
+  for (const int64_t rows : steps_) {
+    VV_TRY(record_step(stream, rows));
+    VV_TRY(keep(step_key(rows), [&](exec::Stream& s) { return record_step(s, rows); }));
+  }
+  VV_TRY(record_sound(stream, 1, true, none));
+  VV_TRY(keep(kFeatures, [&](exec::Stream& s) { return record_sound(s, 1, true, {}); }));
+  for (int64_t n = 1; n <= limits_.windows; ++n) {
+    VV_TRY(record_sound(stream, n, false, none));
+    VV_TRY(keep(sound_key(n), [&](exec::Stream& s) { return record_sound(s, n, false, {}); }));
+  }
+  return stream.synchronize();
+}
+
+Status WhisperModel::record_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const {
+  ops::Recorder rec(s, ops::Weights::constant);
+  VV_TRY(sound_in_.copy_in(s));
+  return (features_only ? record_features : record_encoder)(rec, context(), sound_, windows, rows);
+}
+
+Status WhisperModel::record_step(exec::Stream& s, int64_t rows) const {
+  ops::Recorder rec(s, ops::Weights::constant);
+  VV_TRY(text_in_.copy_in(s));
+  return record_text(rec, context(), text_, rows);
+}
+
+Status WhisperModel::run(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& record) {
+  return options_.eager ? record(runtime_->stream()) : graph_->replay(key, runtime_->stream());
+}
+
+engine::Report WhisperModel::report() const {
+  const auto number = [](int64_t v) { return std::to_string(v); };
+  const auto stack = [&](const Stack& s) { return strf("{\"layers\": %ld, \"heads\": %ld, \"mlp\": %ld}", static_cast<long>(s.layers), static_cast<long>(s.heads), static_cast<long>(s.mlp)); };
+  return {{"family", engine::json_string(family_)},
+          {"device", engine::json_string(runtime_->name())},
+          {"precision", engine::json_string(plan_.name)},
+          {"forms", forms_of(weights_).json()},
+          {"activations", engine::json_string(name(plan_.hidden))},
+          {"threads", number(runtime_->threads())},
+          {"width", number(config_.width)},
+          {"encoder", stack(config_.encoder)},
+          {"decoder", stack(config_.decoder)},
+          {"mels", number(config_.mels)},
+          {"vocab", number(config_.vocab)},
+          {"multilingual", config_.tokens.multilingual ? "true" : "false"},
+          {"languages", number(config_.tokens.languages)},
+          {"windows", number(limits_.windows)},
+          {"rows", number(limits_.rows)},
+          {"encoder_launches", number(static_cast<int64_t>(graph_->executable(sound_key(1))->launches()))},
+          {"step_launches", number(static_cast<int64_t>(graph_->executable(step_key(1))->launches()))},
+          {"weight_bytes", number(uploader_.bytes())},
+          {"arena_bytes", number(arena_.bytes())}};
+}
+
+std::vector<engine::MemoryLine> WhisperModel::memory() const {
+  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()}};
+  for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
+  return lines;
+}
+
+Result<std::unique_ptr<engine::SpeechModel>> load_speech(const std::string& path, const engine::SpeechOptions& options) {
+  const auto build = [&]() -> Result<std::unique_ptr<engine::SpeechModel>> {
+    VV_ASSIGN(engine::Checkpoint checkpoint, options.random_weights ? engine::Checkpoint::open_config(path) : engine::Checkpoint::open(path));
+    VV_ASSIGN(const std::string architecture, engine::architecture(checkpoint));
+    if (architecture != "WhisperForConditionalGeneration") return Status(Code::kUnsupported, "architecture '" + architecture + "' is no speech model; this version serves WhisperForConditionalGeneration");
+    VV_ASSIGN(WhisperConfig config, read_config(checkpoint));
+    auto model = std::make_unique<WhisperModel>(std::move(checkpoint), std::move(config), options);
+    VV_TRY(model->load());
+    return std::unique_ptr<engine::SpeechModel>(std::move(model));
+  };
+  auto built = build();
+  if (!built.ok()) return std::move(built).status().with_context(path);
+  return built;
+}
+
+}  // namespace vivace::models::whisper

@@ -1,0 +1,57 @@
+// Whisper as walks over ops: sound to features, features to the keys and values of cross-attention, token rows to logits. No backend is known here.
+#pragma once
+#include "vivace/models/whisper/weights.h"
+#include "vivace/ops/registry.h"
+
+namespace vivace::models::whisper {
+
+inline constexpr int64_t kWindow = 400, kHop = 160;  // samples of a frame, and from one to the next
+
+/// What the host says of windows, one block of memory written before them. W windows.
+struct SoundInputs {
+  Tensor samples;  // [W, (frames - 1) * kHop + kWindow] f32: frame f begins at f * kHop
+  Tensor peak;     // [W] f32
+  Tensor length;   // [W] i32: frames of each that are real
+};
+
+/// ... and of a step of T rows, of which some are sampled.
+struct TextInputs {
+  Tensor tokens, pos, slot, window;  // [T] i32: each row's token, place, line of page_table, and which sound it hears
+  Tensor page_table;                 // [S, positions] i32: where each place of each line lies: pages of one place, so that candidates share what they have in common
+  Tensor sample_rows;                // [T] i32: the rows whose logits are wanted
+  Tensor rows, samples;              // [1] i32: how many are valid
+};
+
+/// What lies between ops. "act" is the plan's dtype.
+struct WhisperBuffers {
+  Tensor hann, filters;               // [kWindow], [mels, kWindow / 2 + 1] f32
+  Tensor logs, frame_peak;            // [W frames, mels], [W frames] f32
+  Tensor mel;                         // [W frames, mels] act
+  Tensor patches, thin;               // [W frames, 3 max(mels, H / 2)] and [W frames, H] act: of the convolutions
+  Tensor hidden, normed, qkv, q, k, v, attended, inner;  // of W source rows
+  Tensor sound_slot;                  // [W source] i32: t / source
+  std::vector<Tensor> cross_k, cross_v;  // a layer: [W, source, Hd, D] act
+  struct {
+    Tensor hidden, branch, normed, qkv, q, attended, inner, last;  // of T rows
+    std::vector<Tensor> cross_q;      // a layer: [T, H], kept for align()
+    Tensor logits;                    // [T, V] f32
+  } text;
+  Tensor attention;                   // [T, source] f32: logits of one head, for align()
+  std::vector<Tensor> k_cache, v_cache;  // a layer: [S positions, 1, Hd, D] act
+};
+
+struct WhisperContext {
+  const WhisperConfig& config;
+  const PrecisionPlan& plan;
+  const WhisperWeights& weights;
+  const WhisperBuffers& buffers;
+};
+
+/// Log-mel bands of `windows` windows into logs, and the largest of each frame. `rows`: a count that every op is held to, for dry runs; or absent. `rows`: a count that every op is held to, for dry runs; or absent.
+Status record_features(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows, const Tensor& rows);
+/// The same, and the encoder; hidden's rows are its output, cross_k and cross_v what text will see.
+Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows, const Tensor& rows);
+/// A step of T rows.
+Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, int64_t T);
+
+}  // namespace vivace::models::whisper

@@ -1,0 +1,112 @@
+// WhisperModel: weights, memory, a captured graph for each number of windows and of rows, behind engine::SpeechModel. Loading is model.cc, sound
+// sound.cc, text text.cc.
+#pragma once
+#include <optional>
+
+#include "vivace/engine/arena.h"
+#include "vivace/engine/runtime.h"
+#include "vivace/exec/graph.h"
+#include "vivace/models/vla/staging.h"
+#include "vivace/models/whisper/alignment.h"
+#include "vivace/models/whisper/candidates.h"
+#include "vivace/models/whisper/pipeline.h"
+
+namespace vivace::models::whisper {
+
+class WhisperModel final : public engine::SpeechModel {
+ public:
+  WhisperModel(engine::Checkpoint checkpoint, WhisperConfig config, engine::SpeechOptions options) : source_(std::move(checkpoint)), options_(std::move(options)), config_(std::move(config)) {}
+  /// What is in flight holds addresses of this object's memory.
+  ~WhisperModel() override {
+    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
+  }
+  Status load();
+
+  const std::string& family() const override { return family_; }
+  engine::Report report() const override;
+  std::vector<engine::MemoryLine> memory() const override;
+  engine::SpeechLimits limits() const override { return limits_; }
+  const engine::SpeechTokens& tokens() const override { return config_.tokens; }
+  Result<float> peak(std::span<const float> samples) override;
+  Status encode(std::span<const engine::SpeechWindow> windows) override;
+  Result<std::vector<float>> encoded(int window) override;
+  Result<std::vector<float>> languages(int window) override;
+  Status decode(std::span<const engine::SpeechRequest> requests, std::vector<engine::Transcript>* out) override;
+  Result<std::vector<float>> logits(int window, std::span<const int32_t> tokens) override;
+  Result<engine::Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames, std::span<const std::pair<int, int>> heads) override;
+
+ private:
+  /// One token that enters a step, in a line of the cache.
+  struct Row {
+    int32_t token, pos, line, window;
+  };
+  /// A window's candidates while they decode.
+  struct Group {
+    Group(const engine::SpeechTokens& tokens, const engine::SpeechRequest& r, int first) : candidates(tokens, r), request(&r), line(first) {}
+    Candidates candidates;
+    const engine::SpeechRequest* request;
+    int line;               // the first of its lines
+    int32_t said = 0;       // tokens since the prompt
+    bool over = false;
+    size_t row = 0, rows = 0;  // of the last step
+    std::optional<Follower> follower;
+    std::vector<int32_t> places;
+    engine::SpeechEnd end = engine::SpeechEnd::eot;
+  };
+  static exec::ShapeKey step_key(int64_t rows) { return exec::ShapeKey{static_cast<uint64_t>(rows) << 2}; }
+  static exec::ShapeKey sound_key(int64_t windows) { return exec::ShapeKey{static_cast<uint64_t>(windows) << 2 | 1}; }
+  static constexpr exec::ShapeKey kFeatures{2};
+  Status check_options();
+  void declare_buffers();
+  Status fill_constants();
+  Status capture();
+  WhisperContext context() const { return {config_, plan_, weights_, buffers_}; }
+  Status run(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& record);
+  Status record_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const;
+  Status record_step(exec::Stream& s, int64_t rows) const;
+  /// Writes the samples that the frames of `w` are made of into line `i` of the inputs.
+  void write_samples(size_t i, const engine::SpeechWindow& w);
+  /// Runs rows; `wanted` are those whose logits are read, of which row i is then logits_row(i).
+  Status step(std::span<const Row> rows, std::span<const int32_t> wanted);
+  float* logits_row(size_t i) { return host_logits_ + i * static_cast<size_t>(config_.vocab); }
+  /// The first `count` places of each line are of its own.
+  void own_places(int line);
+  /// Feeds `tokens` to a line from place 0 on; each(first place, rows) sees every part, whose rows' logits are all there where `all`, else
+  /// the last's of the last part and `also`'s.
+  Status feed(int line, int window, std::span<const int32_t> tokens, bool all, int32_t also, const std::function<Status(int32_t, std::span<const int32_t>)>& each);
+  Status check(const engine::SpeechRequest& r) const;
+  Status check_window(const char* call, int window) const;
+  Status begin(Group& g, engine::Transcript* out);
+  Status advance(std::vector<Group>& groups);
+  Status take(Group& g, std::span<float* const> rows);
+  /// Shows the follower rows [row, row + n) of the last step.
+  Status see(Group& g, int64_t row, int64_t n);
+  /// Ends a text whose newest token hears what is too near to the end.
+  void look(Group& g);
+  Status check_heads(const char* call, std::span<const std::pair<int, int>> heads) const;
+  /// Attention logits of one head of rows [row, row + n) of the last step over the first `columns` places of a window: [n, columns] in host memory.
+  Status cross_scores(int window, const std::pair<int, int>& head, int64_t row, int64_t n, int64_t columns, float* to);
+
+  engine::WeightSource source_;
+  engine::SpeechOptions options_;
+  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
+  engine::WeightUploader uploader_;
+  engine::Arena arena_;
+  std::string family_ = "whisper";
+  WhisperConfig config_;
+  PrecisionPlan plan_{};
+  engine::SpeechLimits limits_;
+  WhisperWeights weights_;
+  WhisperBuffers buffers_;
+  SoundInputs sound_;
+  TextInputs text_;
+  vla::StagingBuffer sound_in_, text_in_;
+  std::unique_ptr<exec::Graph> graph_;
+  std::vector<int64_t> steps_;      // bounds of rows, ascending
+  int windows_ = 0;                 // that are encoded
+  std::vector<float> logits_;       // the host's copy, where ops leave them elsewhere
+  float* host_logits_ = nullptr;
+  std::vector<int32_t> lines_;      // of page tables, while candidates change places
+};
+
+}  // namespace vivace::models::whisper

@@ -1,0 +1,120 @@
+#include "vivace/sched/scheduled_policy.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "vivace/base/check.h"
+
+namespace vivace::sched {
+namespace {
+
+using engine::Observation;
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+
+class ScheduledPolicy final : public engine::PolicyModel {
+ public:
+  ScheduledPolicy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant) : tenant_(std::move(tenant)), policy_(std::move(policy)) {}
+  const std::string& family() const override { return policy_->family(); }
+  engine::Report report() const override { return policy_->report(); }
+  std::vector<engine::MemoryLine> memory() const override { return policy_->memory(); }
+  engine::PolicyLimits limits() const override { return policy_->limits(); }
+  Status predict(std::span<const Observation> observations, std::span<float> actions) override {
+    return call([&] { return policy_->predict(observations, actions); });
+  }
+  Status generate(std::span<const Observation> observations) override {
+    return call([&] { return policy_->generate(observations); });
+  }
+  Result<std::span<const int32_t>> tokens(int i) const override { return policy_->tokens(i); }
+  Result<std::span<const float>> normalized(int i) const override { return policy_->normalized(i); }
+  Result<std::vector<float>> normalized_state(std::span<const float> state) const override { return policy_->normalized_state(state); }
+  Status observe(std::span<const Observation> observations, const Probe& probe) override { return policy_->observe(observations, probe); }
+  Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) override { return policy_->calibrate(observations, percentile); }
+  Status set_act_scales(std::span<const float> scales) override { return policy_->set_act_scales(scales); }
+  double device_us() const override { return policy_->device_us(); }
+  Result<engine::Profile> profile(Stage stage, bool in_step) override { return policy_->profile(stage, in_step); }
+
+ private:
+  template <class Work>
+  Status call(Work&& work) {
+    if (tenant_->cls() == Class::guaranteed) {
+      double retry_us = 0;
+      Result<Turn> turn = tenant_->enter(0, &retry_us);
+      if (!turn.ok()) return retry_us == 0 ? std::move(turn).status() : Status(turn.status().code(), turn.status().message() + strf("; come again in %.0f us", retry_us));
+      Status s = work();
+      if (s.ok() && policy_->device_us() > 0) turn->took(policy_->device_us());
+      return s;
+    }
+    tenant_->want(true);
+    const auto start = Clock::now();
+    Status s = work();
+    tenant_->charge(us_since(start));
+    tenant_->want(false);
+    return s;
+  }
+
+  std::shared_ptr<Tenant> tenant_;  // outlives the policy, whose stream uses its gate
+  std::unique_ptr<engine::PolicyModel> policy_;
+};
+
+}  // namespace
+
+Status admit(Tenant& tenant, const engine::Model& model, Times times, double worst_us) {
+  int64_t bytes = 0;
+  for (const engine::MemoryLine& line : model.memory()) bytes += line.bytes;
+  if (worst_us > 0) times.worst_us = worst_us;
+  return tenant.admit(times, bytes);
+}
+
+Status check_text(const Tenant& tenant) {
+  if (tenant.cls() != Class::guaranteed) return {};
+  return Status(Code::kInvalidArgument, "tenant " + tenant.name() + ": a language model's steps have no deadline; it is burstable or best_effort");
+}
+
+Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_us) {
+  VV_TRY(check_text(tenant));
+  VV_ASSIGN(const engine::WorkTimes times, model.work_times());
+  return admit(tenant, model, {times.worst_us, times.stretch_us}, worst_us);
+}
+
+Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant, double worst_us) {
+  Times times{worst_us, worst_us};
+  if (worst_us == 0) {
+    VV_ASSIGN(times, time_calls(*policy));
+  }
+  VV_TRY(admit(*tenant, *policy, times));
+  return make_scheduled(std::move(policy), std::move(tenant));
+}
+
+Result<Times> time_calls(engine::PolicyModel& policy) {
+  constexpr int kMost = 30, kLeast = 3, kSide = 224;
+  constexpr double kMostUs = 2e6, kMargin = 1.03;
+  const engine::PolicyLimits limits = policy.limits();
+  const std::vector<uint8_t> pixels(size_t{kSide} * kSide * 3);
+  const std::vector<engine::Frame> views(static_cast<size_t>(limits.views), engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
+  std::vector<int32_t> tokens(static_cast<size_t>(limits.prompt_tokens));
+  if (limits.image_token >= 0) tokens.insert(tokens.end(), static_cast<size_t>(limits.views), limits.image_token);
+  const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.robot_dim));
+  std::vector<float> actions(static_cast<size_t>(limits.batch) * static_cast<size_t>(limits.horizon * limits.robot_dim));
+  Observation one;
+  one.views = views, one.tokens = tokens, one.state = state, one.end_token = -1, one.embodiment = limits.embodiment;
+  const std::vector<Observation> all(static_cast<size_t>(limits.batch), one);
+  double worst = 0;
+  const auto begun = Clock::now();
+  for (int i = 0; i < kMost && (i < kLeast || us_since(begun) < kMostUs); ++i) {
+    const auto start = Clock::now();
+    if (Status s = policy.predict(all, actions); !s.ok()) {
+      s = limits.max_action_tokens > 0 ? policy.generate(all) : s;  // without a codec there are tokens alone
+      if (!s.ok()) return Status(Code::kFailedPrecondition, "its calls cannot be timed, say what one takes at worst: " + s.message());
+    }
+    if (i > 0) worst = std::max(worst, us_since(start));  // the first finds caches cold
+  }
+  return Times{worst * kMargin, worst * kMargin};
+}
+
+std::unique_ptr<engine::PolicyModel> make_scheduled(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant) {
+  return std::make_unique<ScheduledPolicy>(std::move(policy), std::move(tenant));
+}
+
+}  // namespace vivace::sched
