@@ -40,7 +40,8 @@ std::vector<std::string> split(const std::string& list) {
 }
 
 std::map<std::string, Declared> declared_kernels() {
-  static const std::regex kernel(R"((?:template <([^\n]*)>\n)?__global__ void __launch_bounds__\(([^\n]*)\) (\w+)\(const __grid_constant__ (\w+) \w+\))");
+  static const std::regex kernel(R"((?:template <([^\n]*)>\n)?__global__ void __launch_bounds__\(([^\n]*)\)\s+)"
+                                R"((\w+)\(const __grid_constant__ (\w+) \w+\))");
   std::map<std::string, Declared> all;
   for (const jit::Header& header : jit::built_in_headers()) {
     const std::string text = header.text;
@@ -58,20 +59,29 @@ std::map<std::string, Declared> declared_kernels() {
 
 /// The macro that compiles an instance in or out: its first type's.
 std::string type_macro(const std::string& expression) {
-  static const std::map<std::string, const char*> names = {{"float", "F32"}, {"vivace::kernels::f16", "F16"}, {"vivace::kernels::bf16", "BF16"},
-                                                           {"vivace::kernels::e4m3", "E4M3"}, {"vivace::kernels::e5m2", "E5M2"}};
+  static const std::map<std::string, const char*> names = {{"float", "F32"},
+                                                           {"vivace::kernels::f16", "F16"},
+                                                           {"vivace::kernels::bf16", "BF16"},
+                                                           {"vivace::kernels::e4m3", "E4M3"},
+                                                           {"vivace::kernels::e5m2", "E5M2"}};
   const size_t open = expression.find('<');
-  const auto at = open == std::string::npos ? names.end() : names.find(expression.substr(open + 1, expression.find_first_of(",>", open) - open - 1));
+  const auto at = open == std::string::npos
+                      ? names.end()
+                      : names.find(expression.substr(open + 1, expression.find_first_of(",>", open) - open - 1));
   return at == names.end() ? "OTHER" : at->second;
 }
 
 Result<std::string> launch_bounds(const std::string& expression, const Declared& kernel) {
   std::string bounds = kernel.bounds;
   const size_t open = expression.find('<');
-  const std::vector<std::string> arguments = open == std::string::npos ? std::vector<std::string>() : split(expression.substr(open + 1, expression.rfind('>') - open - 1));
+  const std::vector<std::string> arguments = open == std::string::npos
+                                                 ? std::vector<std::string>()
+                                                 : split(expression.substr(open + 1, expression.rfind('>') - open - 1));
   if (arguments.size() > kernel.parameters.size())
-    return Status(Code::kInternal, strf("%s has %zu template arguments, its declaration %zu", expression.c_str(), arguments.size(), kernel.parameters.size()));
-  for (size_t i = 0; i < arguments.size(); ++i) bounds = std::regex_replace(bounds, std::regex("\\b" + kernel.parameters[i] + "\\b"), "(" + arguments[i] + ")");
+    return Status(Code::kInternal, strf("%s has %zu template arguments, its declaration %zu", expression.c_str(),
+                                        arguments.size(), kernel.parameters.size()));
+  for (size_t i = 0; i < arguments.size(); ++i)
+    bounds = std::regex_replace(bounds, std::regex("\\b" + kernel.parameters[i] + "\\b"), "(" + arguments[i] + ")");
   return bounds;
 }
 
@@ -89,36 +99,55 @@ Result<std::string> header_of(const ops::OpRow& row, const std::map<std::string,
   std::string entries, wrappers, args;
   int number = 0;
   for (const auto& [expression, archs] : instances) {
-    const std::string prefix = "vivace::kernels::", name = expression.substr(prefix.size(), expression.find('<') - prefix.size());
+    const std::string prefix = "vivace::kernels::",
+                      name = expression.substr(prefix.size(), expression.find('<') - prefix.size());
     const auto kernel = kernels.find(name);
-    if (kernel == kernels.end()) return Status(Code::kInternal, strf("%s: no declaration of kernel %s is in the headers", op, name.c_str()));
+    if (kernel == kernels.end())
+      return Status(Code::kInternal, strf("%s: no declaration of kernel %s is in the headers", op, name.c_str()));
     if (args.empty()) args = kernel->second.args;
-    if (args != kernel->second.args) return Status(Code::kUnsupported, strf("%s: its kernels take different arguments, %s and %s", op, args.c_str(), kernel->second.args.c_str()));
+    if (args != kernel->second.args)
+      return Status(Code::kUnsupported, strf("%s: its kernels take different arguments, %s and %s", op, args.c_str(),
+                                             kernel->second.args.c_str()));
     VV_ASSIGN(const std::string bounds, launch_bounds(expression, kernel->second));
     std::string chips;
-    for (const Arch a : archs) chips += strf("%s__CUDA_ARCH__ == %d", chips.empty() ? "" : " || ", 10 * static_cast<int>(a));
+    for (const Arch a : archs)
+      chips += strf("%s__CUDA_ARCH__ == %d", chips.empty() ? "" : " || ", 10 * static_cast<int>(a));
     const bool everywhere = archs.size() == std::size(kGpuArchs);
-    wrappers += strf("#if VV_LAUNCH_%s\nstatic __global__ void __launch_bounds__(%s) %s_%d(const __grid_constant__ ops::defs::%s::Args a) {\n%s  %s(a);\n%s}\n#endif\n",
-                     type_macro(expression).c_str(), bounds.c_str(), op, number, op, everywhere ? "" : ("#if " + chips + "\n").c_str(), expression.c_str(), everywhere ? "" : "#endif\n");
-    entries += strf("#if VV_LAUNCH_%s\n      {\"%s\", reinterpret_cast<const void*>(&entries::%s_%d)},\n#endif\n", type_macro(expression).c_str(), expression.c_str(), op, number);
+    wrappers += strf(
+        "#if VV_LAUNCH_%s\nstatic __global__ void __launch_bounds__(%s) %s_%d(const __grid_constant__ "
+        "ops::defs::%s::Args a) {\n%s  %s(a);\n%s}\n#endif\n",
+        type_macro(expression).c_str(), bounds.c_str(), op, number, op,
+        everywhere ? "" : ("#if " + chips + "\n").c_str(), expression.c_str(), everywhere ? "" : "#endif\n");
+    entries += strf("#if VV_LAUNCH_%s\n      {\"%s\", reinterpret_cast<const void*>(&entries::%s_%d)},\n#endif\n",
+                    type_macro(expression).c_str(), expression.c_str(), op, number);
     ++number;
   }
   std::string macros;
-  for (const char* m : {"F32", "F16", "BF16", "E4M3", "E5M2", "OTHER"}) macros += strf("#ifndef VV_LAUNCH_%s\n#define VV_LAUNCH_%s 1\n#endif\n", m, m);
+  for (const char* m : {"F32", "F16", "BF16", "E4M3", "E5M2", "OTHER"})
+    macros += strf("#ifndef VV_LAUNCH_%s\n#define VV_LAUNCH_%s 1\n#endif\n", m, m);
   std::string push, pop;
-  for (const char* m : {"__global__", "__grid_constant__", "__launch_bounds__"}) push += strf("#pragma push_macro(\"%s\")\n#undef %s\n", m, m), pop += strf("#pragma pop_macro(\"%s\")\n", m);
-  return strf("// Generated from the op table: the kernels of `%s` for programs that nvcc compiles, and vivace::launch::%s() that\n"
-              "// picks and launches one. Include it instead of %s. Define VV_LAUNCH_F32,\n"
-              "// VV_LAUNCH_BF16, ... as 0 to leave out the kernels of a type.\n"
-              "#pragma once\n#include \"vivace/ops/%s.h\"\n#include \"vivace/ops/direct_launch.h\"\n\n%s\n%s#define __global__ static __device__ __forceinline__\n#define __grid_constant__\n"
-              "#define __launch_bounds__(...)\n#include \"%s\"\n%s\nnamespace vivace::launch {\nnamespace entries {\n%s}  // namespace entries\n\n"
-              "inline std::span<const Entry> %s_entries() {\n  static const Entry rows[] = {\n%s      {nullptr, nullptr},\n  };\n  return {rows, std::size(rows) - 1};\n}\n\n"
-              "/// %s\n/// Ports and attributes by name, checked; tensors in device memory; work goes to `stream`.\n"
-              "inline Status %s(std::initializer_list<ops::PortArg> ports, std::initializer_list<ops::AttrArg> attrs, cudaStream_t stream) {\n"
-              "  return direct<ops::defs::%s>(ports, attrs, %s_entries(), stream);\n}\n"
-              "/// The same with the kernels' own arguments, unchecked.\ninline Status %s(const ops::defs::%s::Args& args, cudaStream_t stream) {\n"
-              "  return direct<ops::defs::%s>(args, %s_entries(), stream);\n}\n\n}  // namespace vivace::launch\n",
-              op, op, source, op, macros.c_str(), push.c_str(), source, pop.c_str(), wrappers.c_str(), op, entries.c_str(), row.spec->brief, op, op, op, op, op, op, op);
+  for (const char* m : {"__global__", "__grid_constant__", "__launch_bounds__"})
+    push += strf("#pragma push_macro(\"%s\")\n#undef %s\n", m, m), pop += strf("#pragma pop_macro(\"%s\")\n", m);
+  return strf(
+      "// Generated from the op table: the kernels of `%s` for programs that nvcc compiles, and vivace::launch::%s() "
+      "that\n"
+      "// picks and launches one. Include it instead of %s. Define VV_LAUNCH_F32,\n"
+      "// VV_LAUNCH_BF16, ... as 0 to leave out the kernels of a type.\n"
+      "#pragma once\n#include \"vivace/ops/%s.h\"\n#include \"vivace/ops/direct_launch.h\"\n\n%s\n%s#define __global__ "
+      "static __device__ __forceinline__\n#define __grid_constant__\n"
+      "#define __launch_bounds__(...)\n#include \"%s\"\n%s\nnamespace vivace::launch {\nnamespace entries {\n%s}  // "
+      "namespace entries\n\n"
+      "inline std::span<const Entry> %s_entries() {\n  static const Entry rows[] = {\n%s      {nullptr, nullptr},\n  "
+      "};\n  return {rows, std::size(rows) - 1};\n}\n\n"
+      "/// %s\n/// Ports and attributes by name, checked; tensors in device memory; work goes to `stream`.\n"
+      "inline Status %s(std::initializer_list<ops::PortArg> ports, std::initializer_list<ops::AttrArg> attrs, "
+      "cudaStream_t stream) {\n"
+      "  return direct<ops::defs::%s>(ports, attrs, %s_entries(), stream);\n}\n"
+      "/// The same with the kernels' own arguments, unchecked.\ninline Status %s(const ops::defs::%s::Args& args, "
+      "cudaStream_t stream) {\n"
+      "  return direct<ops::defs::%s>(args, %s_entries(), stream);\n}\n\n}  // namespace vivace::launch\n",
+      op, op, source, op, macros.c_str(), push.c_str(), source, pop.c_str(), wrappers.c_str(), op, entries.c_str(),
+      row.spec->brief, op, op, op, op, op, op, op);
 }
 
 Status run(const std::filesystem::path& folder, const std::set<std::string>& wanted, bool check) {
@@ -132,7 +161,8 @@ Status run(const std::filesystem::path& folder, const std::set<std::string>& wan
       std::fprintf(stderr, "launch_headers: no header for %s\n", text.status().message().c_str());
       continue;
     }
-    const std::filesystem::path to = folder / "vivace" / "kernels" / row->spec->group / strf("%s_launch.h", row->spec->name);
+    const std::filesystem::path to =
+        folder / "vivace" / "kernels" / row->spec->group / strf("%s_launch.h", row->spec->name);
     std::filesystem::create_directories(to.parent_path());
     std::ofstream file(to, std::ios::binary);
     if (!(file << *text).flush()) return Status(Code::kIoError, to.string() + " cannot be written");

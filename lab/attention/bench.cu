@@ -1,5 +1,6 @@
 // Attention on one GPU: every cut checked against float64, then timed in graphs, keys and values warm and cold.
-//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/attention/bench.cu -o /tmp/bench && /tmp/bench rows.jsonl
+//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/attention/bench.cu -o /tmp/bench && /tmp/bench
+//   rows.jsonl
 // Peers: peers.py beside it.
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -54,7 +55,8 @@ __global__ void fill_random(T* p, size_t n, uint64_t seed) {
 template <class Q, class Kv>
 __global__ void compare(const AttentionArgs a, int count, float* worst) {
   __shared__ double weight[256], sums[256], shared_row_max;
-  const int64_t rows = int64_t{a.T} * a.Hq, r = count >= rows ? blockIdx.x : (blockIdx.x * 7919ll * 31 + rows - 1) % rows;
+  const int64_t rows = int64_t{a.T} * a.Hq,
+                r = count >= rows ? blockIdx.x : (blockIdx.x * 7919ll * 31 + rows - 1) % rows;
   if (r >= rows) return;
   const int64_t t = r / a.Hq;
   const int h = static_cast<int>(r % a.Hq), kv = h / a.group();
@@ -89,13 +91,17 @@ __global__ void compare(const AttentionArgs a, int count, float* worst) {
     for (int i = 0; i < 256 && j0 + i < see.end; ++i) {
       row_sum += weight[i];
       const int64_t b = a.block(see.slot, j0 + i);
-      if (threadIdx.x < a.Dv && b >= 0) y += weight[i] * double(to_float(static_cast<const Kv*>(a.v)[b * a.v_stride + (a.row_in_block(see.slot, j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
+      if (threadIdx.x < a.Dv && b >= 0)
+        y += weight[i] *
+             double(to_float(static_cast<const Kv*>(
+                 a.v)[b * a.v_stride + (a.row_in_block(see.slot, j0 + i) * a.Hkv + kv) * a.Dv + threadIdx.x]));
     }
     __syncthreads();
   }
   sums[threadIdx.x] = 0;
   if (threadIdx.x < a.Dv) {
-    const double want = row_sum > 0 ? y / row_sum : 0, got = to_float(static_cast<const Q*>(a.out)[t * a.out_stride + h * a.Dv + threadIdx.x]);
+    const double want = row_sum > 0 ? y / row_sum : 0,
+                 got = to_float(static_cast<const Q*>(a.out)[t * a.out_stride + h * a.Dv + threadIdx.x]);
     // In stages of what the formula allows: a rounding of the weights and one of the result.
     sums[threadIdx.x] = fabs(want - got) / (4.0 / 512 + fabs(want) / 128);
     if (!(sums[threadIdx.x] < 1e9)) sums[threadIdx.x] = 1e9;
@@ -125,7 +131,11 @@ struct Variant {
   AttentionSplitKV split = {};                // likewise
   AttentionSwapAB swap_ab = {};              // likewise
   void (*uses_swap_ab)(AttentionSwapABArgs) = nullptr;  // instead
-  const void* entry() const { return uses_swap_ab != nullptr ? reinterpret_cast<const void*>(uses_swap_ab) : prefill_tma != nullptr ? reinterpret_cast<const void*>(prefill_tma) : reinterpret_cast<const void*>(kernel); }
+  const void* entry() const {
+    return uses_swap_ab != nullptr  ? reinterpret_cast<const void*>(uses_swap_ab)
+           : prefill_tma != nullptr ? reinterpret_cast<const void*>(prefill_tma)
+                                    : reinterpret_cast<const void*>(kernel);
+  }
 };
 // nvcc's host side knows no class-type template parameters of kernels.
 template <class Q, class Kv, int d, int dv, int m, int n, int keys, int stages, int split>
@@ -157,7 +167,8 @@ void add_fed(std::vector<Variant>& all, DType q) {
 }
 
 template <class Q, class Kv, int... kCut>
-__global__ void __launch_bounds__(AttentionStream{kCut...}.threads(), AttentionStream{kCut...}.occupancy()) stream_kernel(const __grid_constant__ AttentionArgs a) {
+__global__ void __launch_bounds__(AttentionStream{kCut...}.threads(), AttentionStream{kCut...}.occupancy())
+    stream_kernel(const __grid_constant__ AttentionArgs a) {
   constexpr AttentionStream P{kCut...};
   run_attention_stream<Q, Kv, P>(a);
 }
@@ -166,11 +177,13 @@ void add_stream(std::vector<Variant>& all, DType q, DType kv) {
   constexpr AttentionStream P{kCut...};
   char name[96];
   std::snprintf(name, sizeof name, "stream m%d d%d s%d c%d", P.warps_m, P.warps_d, P.stages, P.split);
-  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, 64, P.stages, P.split, true, false}, &stream_kernel<Q, Kv, kCut...>, nullptr, P});
+  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, 64, P.stages, P.split, true, false},
+                 &stream_kernel<Q, Kv, kCut...>, nullptr, P});
 }
 
 template <class Q, class Kv, int... kCut>
-__global__ void __launch_bounds__(AttentionSplitKV{kCut...}.threads(), AttentionSplitKV{kCut...}.occupancy()) split_kernel(const __grid_constant__ AttentionTmaArgs f) {
+__global__ void __launch_bounds__(AttentionSplitKV{kCut...}.threads(), AttentionSplitKV{kCut...}.occupancy())
+    split_kernel(const __grid_constant__ AttentionTmaArgs f) {
   constexpr AttentionSplitKV P{kCut...};
   run_attention_split_kv<Q, Kv, P>(f);
 }
@@ -179,11 +192,19 @@ void add_split(std::vector<Variant>& all, DType q, DType kv) {
   constexpr AttentionSplitKV P{kCut...};
   char name[96];
   std::snprintf(name, sizeof name, "split m%d k%d s%d c%d x%d", P.warps_m, P.keys, P.stages, P.split, P.teams);
-  all.push_back({name, q, kv, AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true}, nullptr, &split_kernel<Q, Kv, kCut...>, {}, P});
+  all.push_back({name,
+                 q,
+                 kv,
+                 AttentionTile{P.d, P.dv, P.warps_m, 1, P.keys, P.stages, P.split, true, false, true},
+                 nullptr,
+                 &split_kernel<Q, Kv, kCut...>,
+                 {},
+                 P});
 }
 
 template <class Q, int... kCut>
-__global__ void __launch_bounds__(AttentionSwapAB{kCut...}.threads(), AttentionSwapAB{kCut...}.occupancy()) turned_kernel(const __grid_constant__ AttentionSwapABArgs args) {
+__global__ void __launch_bounds__(AttentionSwapAB{kCut...}.threads(), AttentionSwapAB{kCut...}.occupancy())
+    turned_kernel(const __grid_constant__ AttentionSwapABArgs args) {
   constexpr AttentionSwapAB P{kCut...};
   run_attention_swap_ab<Q, P>(args);
 }
@@ -193,7 +214,16 @@ void add_turned(std::vector<Variant>& all, DType q) {
   static_assert(P.smem() <= 227 * 1024);
   char name[96];
   std::snprintf(name, sizeof name, "swap_ab r%d u%d c%d", P.rows, P.stages, P.split);
-  all.push_back({name, q, q, AttentionTile{P.d, P.dv, P.rows > 16 ? 2 : 1, 1, P.kBox, 1, P.split, true, false, true}, nullptr, nullptr, {}, {}, P, &turned_kernel<Q, kCut...>});
+  all.push_back({name,
+                 q,
+                 q,
+                 AttentionTile{P.d, P.dv, P.rows > 16 ? 2 : 1, 1, P.kBox, 1, P.split, true, false, true},
+                 nullptr,
+                 nullptr,
+                 {},
+                 {},
+                 P,
+                 &turned_kernel<Q, kCut...>});
 }
 
 TensorMap map_of(const void* base, const cuuint64_t (&dims)[4], const cuuint64_t (&strides)[3], int rows) {
@@ -205,7 +235,8 @@ TensorMap map_of(const void* base, const cuuint64_t (&dims)[4], const cuuint64_t
   }();
   CUtensorMap map;
   const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(rows), 1, 1}, steps[4] = {1, 1, 1, 1};
-  const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+  const CUresult r = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims, strides, box,
+                            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) std::printf("no tensor map: %d\n", static_cast<int>(r)), std::exit(2);
   TensorMap out;
@@ -217,13 +248,15 @@ TensorMap map_of(const void* base, const cuuint64_t (&dims)[4], const cuuint64_t
 TensorMap map_of(const void* base, const AttentionArgs& a, int dim, int64_t stride, int keys) {
   const int64_t e = info(a.kv_dtype).bytes;
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
-  return map_of(base, {n(dim * e / 2), n(a.L), n(a.Hkv), n(a.B)}, {n(a.Hkv * dim * e), n(dim * e), n(stride * e)}, std::min(keys, a.page_table ? a.L : keys));
+  return map_of(base, {n(dim * e / 2), n(a.L), n(a.Hkv), n(a.B)}, {n(a.Hkv * dim * e), n(dim * e), n(stride * e)},
+                std::min(keys, a.page_table ? a.L : keys));
 }
 /// q as AttentionSwapABArgs says.
 TensorMap map_of_queries(const AttentionArgs& a, int box) {
   const bool side_by_side = AttentionSwapABArgs::joined(a);
   const auto n = [](int64_t x) { return static_cast<cuuint64_t>(x); };
-  return map_of(a.q, {n(a.D), n(side_by_side ? int64_t{a.T} * a.Hq : a.group()), n(a.Hkv), n(side_by_side ? 1 : a.T)}, {n(a.D * 2), n(int64_t{a.group()} * a.D * 2), n(a.q_stride * 2)}, box);
+  return map_of(a.q, {n(a.D), n(side_by_side ? int64_t{a.T} * a.Hq : a.group()), n(a.Hkv), n(side_by_side ? 1 : a.T)},
+                {n(a.D * 2), n(int64_t{a.group()} * a.D * 2), n(a.q_stride * 2)}, box);
 }
 
 bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
@@ -255,7 +288,8 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
     config.dynamicSmemBytes = static_cast<size_t>(p.smem(p.height(a)));
   }
   if (const AttentionSwapAB& p = v.swap_ab; p.split > 0) {
-    config.gridDim.x = static_cast<unsigned>((int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a) * a.Hkv * p.split);
+    config.gridDim.x =
+        static_cast<unsigned>((int64_t{a.T} * a.group() + p.height(a) - 1) / p.height(a) * a.Hkv * p.split);
     config.blockDim.x = static_cast<unsigned>(p.threads());
     config.dynamicSmemBytes = static_cast<size_t>(p.smem());
   }
@@ -265,7 +299,8 @@ bool launch(const Variant& v, const AttentionArgs& a, cudaStream_t stream) {
     std::memcpy(f.args, &a, offsetof(AttentionArgs, extra));
     if (v.uses_swap_ab != nullptr) {
       const int box = AttentionSwapABArgs::query_box(a, v.swap_ab.rows);
-      return cudaLaunchKernelEx(&config, v.uses_swap_ab, AttentionSwapABArgs{f, box > 0 ? map_of_queries(a, box) : TensorMap{}}) == cudaSuccess;
+      return cudaLaunchKernelEx(&config, v.uses_swap_ab,
+                                AttentionSwapABArgs{f, box > 0 ? map_of_queries(a, box) : TensorMap{}}) == cudaSuccess;
     }
     return cudaLaunchKernelEx(&config, v.prefill_tma, f) == cudaSuccess;
   }
@@ -293,7 +328,9 @@ struct Problem {
     const int T = s.B * s.T, page = 16, pages = (s.L + page - 1) / page;
     const size_t e = static_cast<size_t>(info(kv_type).bytes), places = static_cast<size_t>(s.B) * s.L;
     half = (places * s.Hkv * s.D * e + 255) / 256 * 256;
-    const int copies = std::string(s.kind) == "decode" ? static_cast<int>(std::clamp<size_t>((size_t{320} << 20) / (2 * half), 2, 100)) : 1;
+    const int copies = std::string(s.kind) == "decode"
+                           ? static_cast<int>(std::clamp<size_t>((size_t{320} << 20) / (2 * half), 2, 100))
+                           : 1;
     for (int i = 0; i < copies; ++i) {
       char* p;
       LAB_CHECK(cudaMalloc(&p, 2 * half));
@@ -330,7 +367,9 @@ struct Problem {
   }
   ~Problem() {
     for (char* p : kv) cudaFree(p);
-    for (void* p : {static_cast<void*>(q), static_cast<void*>(out), static_cast<void*>(lse), static_cast<void*>(worst), static_cast<void*>(pos), static_cast<void*>(slot), static_cast<void*>(table)}) cudaFree(p);
+    for (void* p : {static_cast<void*>(q), static_cast<void*>(out), static_cast<void*>(lse), static_cast<void*>(worst),
+                    static_cast<void*>(pos), static_cast<void*>(slot), static_cast<void*>(table)})
+      cudaFree(p);
   }
   AttentionArgs with(size_t copy) const {
     AttentionArgs b = a;
@@ -440,8 +479,15 @@ int main(int argc, char** argv) {
       const int height = v.cut.warps_m > 1 ? v.cut.rows() : 4;
       cudaLaunchConfig_t config = {};
       config.gridDim = {static_cast<unsigned>(v.cut.split) * 8, 1, 1};
-      config.blockDim = {static_cast<unsigned>(v.swap_ab.split > 0 ? v.swap_ab.threads() : v.split.split > 0 ? v.split.threads() : v.stream.split > 0 ? v.stream.threads() : v.cut.threads()), 1, 1};
-      config.dynamicSmemBytes = static_cast<size_t>(v.swap_ab.split > 0 ? v.swap_ab.smem() : v.split.split > 0 ? v.split.smem(height) : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height) : v.cut.smem());
+      config.blockDim = {static_cast<unsigned>(v.swap_ab.split > 0  ? v.swap_ab.threads()
+                                               : v.split.split > 0  ? v.split.threads()
+                                               : v.stream.split > 0 ? v.stream.threads()
+                                                                    : v.cut.threads()),
+                         1, 1};
+      config.dynamicSmemBytes = static_cast<size_t>(v.swap_ab.split > 0  ? v.swap_ab.smem()
+                                                    : v.split.split > 0  ? v.split.smem(height)
+                                                    : v.stream.split > 0 ? v.stream.smem(info(v.kv).bytes, height)
+                                                                         : v.cut.smem());
       cudaLaunchAttribute size = {};
       size.id = cudaLaunchAttributeClusterDimension;
       size.val.clusterDim = {static_cast<unsigned>(v.cut.split), 1, 1};
@@ -449,18 +495,33 @@ int main(int argc, char** argv) {
       config.numAttrs = 1;
       int clusters = 0;
       LAB_CHECK(cudaOccupancyMaxActiveClusters(&clusters, v.entry(), &config));
-      std::printf("%s, heads of %d, %zu bytes: %d clusters at once\n", v.name.c_str(), v.cut.d, config.dynamicSmemBytes, clusters);
+      std::printf("%s, heads of %d, %zu bytes: %d clusters at once\n", v.name.c_str(), v.cut.d, config.dynamicSmemBytes,
+                  clusters);
     }
   }
   constexpr auto causal = AttentionMask::causal, full = AttentionMask::full;
   const std::vector<Shape> shapes = {
-      {"decode", 1, 32, 8, 1, 1024, 128, causal},   {"decode", 1, 32, 8, 1, 8192, 128, causal},        {"decode", 1, 32, 8, 1, 32768, 128, causal},
-      {"decode", 16, 32, 8, 1, 4096, 128, causal},  {"decode", 64, 32, 8, 1, 4096, 128, causal},       {"decode", 64, 32, 8, 1, 1024, 128, causal},
-      {"decode", 1, 8, 1, 1, 1024, 256, causal},    {"decode", 16, 32, 8, 1, 4096, 128, causal, true}, {"decode", 1, 8, 1, 50, 1000, 256, full},
-      {"decode", 1, 8, 1, 50, 630, 256, full},        {"decode", 1, 32, 8, 50, 1000, 128, full},
-      {"prefill", 1, 32, 8, 1024, 1024, 128, causal}, {"prefill", 1, 32, 8, 4096, 4096, 128, causal},  {"prefill", 1, 32, 8, 8192, 8192, 128, causal},
-      {"prefill", 4, 32, 8, 2048, 2048, 128, causal, true}, {"prefill", 1, 32, 8, 16384, 16384, 128, causal}, {"prefill", 1, 8, 1, 968, 968, 256, full}, {"prefill", 1, 8, 1, 576, 576, 256, full},
-      {"prefill", 3, 16, 16, 256, 256, 72, full},   {"prefill", 1, 20, 20, 1500, 1500, 64, full},      {"prefill", 2, 16, 16, 8192, 8192, 256, causal},
+      {"decode", 1, 32, 8, 1, 1024, 128, causal},
+      {"decode", 1, 32, 8, 1, 8192, 128, causal},
+      {"decode", 1, 32, 8, 1, 32768, 128, causal},
+      {"decode", 16, 32, 8, 1, 4096, 128, causal},
+      {"decode", 64, 32, 8, 1, 4096, 128, causal},
+      {"decode", 64, 32, 8, 1, 1024, 128, causal},
+      {"decode", 1, 8, 1, 1, 1024, 256, causal},
+      {"decode", 16, 32, 8, 1, 4096, 128, causal, true},
+      {"decode", 1, 8, 1, 50, 1000, 256, full},
+      {"decode", 1, 8, 1, 50, 630, 256, full},
+      {"decode", 1, 32, 8, 50, 1000, 128, full},
+      {"prefill", 1, 32, 8, 1024, 1024, 128, causal},
+      {"prefill", 1, 32, 8, 4096, 4096, 128, causal},
+      {"prefill", 1, 32, 8, 8192, 8192, 128, causal},
+      {"prefill", 4, 32, 8, 2048, 2048, 128, causal, true},
+      {"prefill", 1, 32, 8, 16384, 16384, 128, causal},
+      {"prefill", 1, 8, 1, 968, 968, 256, full},
+      {"prefill", 1, 8, 1, 576, 576, 256, full},
+      {"prefill", 3, 16, 16, 256, 256, 72, full},
+      {"prefill", 1, 20, 20, 1500, 1500, 64, full},
+      {"prefill", 2, 16, 16, 8192, 8192, 256, causal},
   };
   int wrong = 0;
   std::string table;  // what went wrong with the shape at hand
@@ -470,7 +531,8 @@ int main(int argc, char** argv) {
       if (kv == DType::e4m3 && (s.D != 128 || std::string(s.kind) != "decode")) continue;
       Problem p(s, kv);
       const bool decode = std::string(s.kind) == "decode";
-      const double pairs = s.mask == causal && !decode ? double(s.T) * (s.T + 1) / 2 + double(s.T) * (s.L - s.T) : double(s.T) * s.L;
+      const double pairs =
+          s.mask == causal && !decode ? double(s.T) * (s.T + 1) / 2 + double(s.T) * (s.L - s.T) : double(s.T) * s.L;
       const double flop = 4.0 * s.B * s.Hq * pairs * s.D, bytes = 2.0 * double(p.half);
       struct Best {
         double us;
@@ -478,8 +540,11 @@ int main(int argc, char** argv) {
       };
       std::vector<Best> best[2];
       for (const Variant& v : all) {
-        if (decode && (s.B * s.Hkv >= 128 ? v.cut.split > 2 : s.L >= 8192 && v.cut.split < 8)) continue;  // too many blocks, or too few
-        if (v.cut.d != s.D || v.kv != kv || (decode ? v.cut.warps_m * 16 > s.T * s.Hq / s.Hkv + 15 : v.cut.warps_m < 4 || v.cut.split > 1)) continue;
+        if (decode && (s.B * s.Hkv >= 128 ? v.cut.split > 2 : s.L >= 8192 && v.cut.split < 8))
+          continue;  // too many blocks, or too few
+        if (v.cut.d != s.D || v.kv != kv ||
+            (decode ? v.cut.warps_m * 16 > s.T * s.Hq / s.Hkv + 15 : v.cut.warps_m < 4 || v.cut.split > 1))
+          continue;
         LAB_CHECK(cudaMemset(p.out, 0xff, static_cast<size_t>(p.a.T) * s.Hq * s.D * 2));
         LAB_CHECK(cudaMemset(p.worst, 0, 4096));
         if (!launch(v, p.with(0), nullptr)) {
@@ -497,23 +562,34 @@ int main(int argc, char** argv) {
         if (!(error <= 1)) {
           ++wrong;
           char line[160];
-          std::snprintf(line, sizeof line, "WRONG %s %d,%d,%d,%d,%d,%d %s: %.3g of the bound\n", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, v.name.c_str(), error);
+          std::snprintf(line, sizeof line, "WRONG %s %d,%d,%d,%d,%d,%d %s: %.3g of the bound\n", s.kind, s.B, s.Hq,
+                        s.Hkv, s.T, s.L, s.D, v.name.c_str(), error);
           table += line;
         }
         for (int cold = 0; cold < (length != 0 ? 0 : decode ? 2 : 1); ++cold) {
           const int nodes = decode ? (s.B * int64_t{s.L} >= 65536 ? 10 : 40) : s.L >= 4096 ? 1 : 8;
-          const double us = time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, p.with(cold ? i : 0), stream); });
+          const double us =
+              time_graph(nodes, [&](int i, cudaStream_t stream) { return launch(v, p.with(cold ? i : 0), stream); });
           best[cold].push_back({us, own(v, p.a) ? v.name + "*" : v.name});
-          std::fprintf(rows, "{\"op\":\"attention\",\"kind\":\"%s\",\"case\":\"B=%d,Hq=%d,Hkv=%d,T=%d,L=%d,D=%d,mask=%s%s,kv=%s,kvcache=%s\",\"tactic\":\"%s\",\"us\":%.3f,\"tflops\":%.1f,\"gbs\":%.0f,\"bound\":%.3f,\"own\":%s}\n",
-                       s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.mask == causal ? "causal" : "full", s.paged ? ",page=16" : "", name(kv), cold ? "cold" : "warm", v.name.c_str(), us, flop / us / 1e6, bytes / us / 1e3, error, own(v, p.a) ? "true" : "false");
+          std::fprintf(
+              rows,
+              "{\"op\":\"attention\",\"kind\":\"%s\",\"case\":\"B=%d,Hq=%d,Hkv=%d,T=%d,L=%d,D=%d,mask=%s%s,kv=%s,"
+              "kvcache=%s\",\"tactic\":\"%s\",\"us\":%.3f,\"tflops\":%.1f,\"gbs\":%.0f,\"bound\":%.3f,\"own\":%s}\n",
+              s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.mask == causal ? "causal" : "full", s.paged ? ",page=16" : "",
+              name(kv), cold ? "cold" : "warm", v.name.c_str(), us, flop / us / 1e6, bytes / us / 1e3, error,
+              own(v, p.a) ? "true" : "false");
         }
       }
       for (int cold = 0; cold < (decode ? 2 : 1); ++cold) {
         std::sort(best[cold].begin(), best[cold].end(), [](const Best& x, const Best& y) { return x.us < y.us; });
         char line[320];
-        int at = std::snprintf(line, sizeof line, "%-7s %d,%d,%d,%d,%d,%d%s %s %s", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L, s.D, s.paged ? ",page" : "", name(kv), decode ? (cold ? "cold" : "warm") : "");
-        if (!best[cold].empty()) at += std::snprintf(line + at, sizeof line - at, decode ? " %.0f GB/s" : " %.0f TF", (decode ? bytes / 1e3 : flop / 1e6) / best[cold][0].us);
-        for (size_t i = 0; i < std::min<size_t>(6, best[cold].size()) && at < 260; ++i) at += std::snprintf(line + at, sizeof line - at, " | %s %.2f", best[cold][i].name.c_str(), best[cold][i].us);
+        int at = std::snprintf(line, sizeof line, "%-7s %d,%d,%d,%d,%d,%d%s %s %s", s.kind, s.B, s.Hq, s.Hkv, s.T, s.L,
+                               s.D, s.paged ? ",page" : "", name(kv), decode ? (cold ? "cold" : "warm") : "");
+        if (!best[cold].empty())
+          at += std::snprintf(line + at, sizeof line - at, decode ? " %.0f GB/s" : " %.0f TF",
+                              (decode ? bytes / 1e3 : flop / 1e6) / best[cold][0].us);
+        for (size_t i = 0; i < std::min<size_t>(6, best[cold].size()) && at < 260; ++i)
+          at += std::snprintf(line + at, sizeof line - at, " | %s %.2f", best[cold][i].name.c_str(), best[cold][i].us);
         std::printf("%s%s\n", table.c_str(), line);
         table.clear();
       }

@@ -1,6 +1,6 @@
 // Every gemm tactic on one GPU: errors against float64, bits across token counts, time beside cuBLASLt.
-//   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/kernels.cu -o kernels.cubin
-//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -ldl -o bench
+//   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/kernels.cu -o
+//   kernels.cubin nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/bench.cu -ldl -o bench
 //   ./bench kernels.cubin[,more.cubin] [rows.jsonl] [quick]
 //   ./bench names   # the kernels that it asks for: all must be in the cubins (no GPU)
 #include <cudaTypedefs.h>
@@ -29,7 +29,11 @@ struct Variant {
   GemmWgmma policy = {};
 
   /// Variants of one key give a token the same bits.
-  int bits_key() const { return kind == Kind::wgmma ? 1000 + policy.split * 2 + policy.promote : kind == Kind::stream ? cluster * warps_k : -1; }
+  int bits_key() const {
+    return kind == Kind::wgmma    ? 1000 + policy.split * 2 + policy.promote
+           : kind == Kind::stream ? cluster * warps_k
+                                  : -1;
+  }
 };
 
 std::vector<cudaLibrary_t> g_libraries;
@@ -40,12 +44,14 @@ PFN_cuTensorMapEncodeTiled_v12000 g_encode;
 
 /// By the mangled name; out is bf16. `policy` and `args` are mangled too.
 const void* kernel(const char* name, bool e4m3, const std::string& policy, const char* args) {
-  const std::string symbol = "_ZN6vivace7kernels" + std::to_string(std::strlen(name)) + name + (e4m3 ? "INS0_4e4m3ENS0_4bf16E" : "INS0_4bf16ES2_") +
-                             "XtlNS0_" + policy + "EEEEvNS0_" + args + "E";
+  const std::string symbol = "_ZN6vivace7kernels" + std::to_string(std::strlen(name)) + name +
+                             (e4m3 ? "INS0_4e4m3ENS0_4bf16E" : "INS0_4bf16ES2_") + "XtlNS0_" + policy + "EEEEvNS0_" +
+                             args + "E";
   if (g_names) return std::puts(symbol.c_str()), nullptr;
   cudaKernel_t found = nullptr;
   for (const cudaLibrary_t library : g_libraries)
-    if (cudaLibraryGetKernel(&found, library, symbol.c_str()) == cudaSuccess) return reinterpret_cast<const void*>(found);
+    if (cudaLibraryGetKernel(&found, library, symbol.c_str()) == cudaSuccess)
+      return reinterpret_cast<const void*>(found);
   std::printf("no kernel %s\n", symbol.c_str());
   std::exit(2);
 }
@@ -57,12 +63,16 @@ std::string mangle(std::initializer_list<int> values) {
 
 void add(std::vector<Variant>& all, const GemmStream& p) {
   char name[64];
-  std::snprintf(name, sizeof name, "s%d.%d.%d.%d/%dc%d%s", p.warps_n, p.warps_k, p.row_tiles, p.token_tiles, p.stages, p.cluster, p.shared_x ? "x" : "");
+  std::snprintf(name, sizeof name, "s%d.%d.%d.%d/%dc%d%s", p.warps_n, p.warps_k, p.row_tiles, p.token_tiles, p.stages,
+                p.cluster, p.shared_x ? "x" : "");
   if (p.smem_bytes() > 227 * 1024) return;
   Variant v{name, Kind::stream, p.tokens(), p.rows(), p.threads(), p.smem_bytes(), p.cluster, p.warps_k, {}};
   for (int type = 0; type < 2; ++type)
-    v.kernel[type] = kernel("gemm_stream", type, "10GemmStreamE" + mangle({p.warps_n, p.warps_k, p.row_tiles, p.token_tiles, p.stages, p.cluster}) +
-                            (p.shared_x ? "Lb1E" : "Lb0E") + "Lb1E", "8GemmArgs");
+    v.kernel[type] =
+        kernel("gemm_stream", type,
+               "10GemmStreamE" + mangle({p.warps_n, p.warps_k, p.row_tiles, p.token_tiles, p.stages, p.cluster}) +
+                   (p.shared_x ? "Lb1E" : "Lb0E") + "Lb1E",
+               "8GemmArgs");
   all.push_back(v);
 }
 void add(std::vector<Variant>& all, const GemmTile& p) {
@@ -70,19 +80,26 @@ void add(std::vector<Variant>& all, const GemmTile& p) {
   std::snprintf(name, sizeof name, "t%dx%d/%d", p.tokens, p.rows, p.stages);
   Variant v{name, Kind::tile, p.tokens, p.rows, p.threads(), p.smem_bytes(), 1, 1, {}};
   for (int type = 0; type < 2; ++type)
-    v.kernel[type] = kernel("gemm_tile", type, "8GemmTileE" + mangle({p.tokens, p.rows, p.warps_t, p.warps_n, p.stages}) + "Lb1E", "8GemmArgs");
+    v.kernel[type] =
+        kernel("gemm_tile", type, "8GemmTileE" + mangle({p.tokens, p.rows, p.warps_t, p.warps_n, p.stages}) + "Lb1E",
+               "8GemmArgs");
   all.push_back(v);
 }
 void add(std::vector<Variant>& all, const GemmWgmma& p, bool e4m3) {
   char name[64];
-  std::snprintf(name, sizeof name, "w%dx%d/%dk%d.%dx%dw%d%s", p.rows, p.tokens, p.stages, p.split, p.splits_per_block, p.multicast_x, p.multicast_w, e4m3 && !p.promote ? "f" : "");
+  std::snprintf(name, sizeof name, "w%dx%d/%dk%d.%dx%dw%d%s", p.rows, p.tokens, p.stages, p.split, p.splits_per_block,
+                p.multicast_x, p.multicast_w, e4m3 && !p.promote ? "f" : "");
   if (p.smem_bytes() > 227 * 1024) {
     std::printf("%s takes %d bytes\n", name, p.smem_bytes());
     return;
   }
   Variant v{name, Kind::wgmma, p.tokens, p.rows, p.threads(), p.smem_bytes(), p.cluster(), p.split, {}};
   v.policy = p;
-  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3, "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.multicast_x, p.multicast_w}) + (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") + mangle({p.splits_per_block, p.epilogue, p.panel, p.panel_rows, p.staged}), "13GemmWgmmaArgs");
+  v.kernel[e4m3] = kernel("gemm_wgmma", e4m3,
+                          "9GemmWgmmaE" + mangle({p.rows, p.tokens, p.stages, p.split, p.multicast_x, p.multicast_w}) +
+                              (p.promote ? "Lb1E" : "Lb0E") + (p.aligned ? "Lb1E" : "Lb0E") +
+                              mangle({p.splits_per_block, p.epilogue, p.panel, p.panel_rows, p.staged}),
+                          "13GemmWgmmaArgs");
   all.push_back(v);
 }
 
@@ -97,12 +114,18 @@ struct Pool {  // random data: any slice is a tensor
 };
 
 /// `paired`: of 16 rows the even ones before the odd ones.
-void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows, bool paired = false, int box_bytes = 128) {
+void encode(TensorMap* map, int type, const void* data, int64_t rows, int64_t K, int box_rows, bool paired = false,
+            int box_bytes = 128) {
   const cuuint64_t n = static_cast<cuuint64_t>(rows), k = static_cast<cuuint64_t>(K), bytes = k * (type ? 1 : 2);
   const cuuint64_t dims[2][4] = {{k, n}, {k, 8, 2, n / 16}}, pitch[2][3] = {{bytes}, {2 * bytes, bytes, 16 * bytes}};
-  const cuuint32_t across = static_cast<cuuint32_t>(type ? box_bytes : box_bytes / 2), down = static_cast<cuuint32_t>(box_rows), box[2][4] = {{across, down}, {across, 8, 2, down / 16}}, steps[] = {1, 1, 1, 1};
-  const CUresult r = g_encode(reinterpret_cast<CUtensorMap*>(map), type ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, paired ? 4 : 2, const_cast<void*>(data), dims[paired],
-                              pitch[paired], box[paired], steps, CU_TENSOR_MAP_INTERLEAVE_NONE, box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint32_t across = static_cast<cuuint32_t>(type ? box_bytes : box_bytes / 2),
+                   down = static_cast<cuuint32_t>(box_rows), box[2][4] = {{across, down}, {across, 8, 2, down / 16}},
+                   steps[] = {1, 1, 1, 1};
+  const CUresult r = g_encode(
+      reinterpret_cast<CUtensorMap*>(map), type ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      paired ? 4 : 2, const_cast<void*>(data), dims[paired], pitch[paired], box[paired], steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, box_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (r != CUDA_SUCCESS) {
     std::printf("cuTensorMapEncodeTiled: %d\n", static_cast<int>(r));
     std::exit(2);
@@ -120,7 +143,8 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   int grid = v.kind == Kind::stream ? tiles_n * v.cluster : tiles_n * tiles_t;
   if (v.kind == Kind::wgmma) {
     const GemmWgmma& p = v.policy;
-    const int tiles = (tiles_n + p.multicast_x - 1) / p.multicast_x * ((tiles_t + p.multicast_w - 1) / p.multicast_w) * v.cluster;
+    const int tiles =
+        (tiles_n + p.multicast_x - 1) / p.multicast_x * ((tiles_t + p.multicast_w - 1) / p.multicast_w) * v.cluster;
     grid = p.parts() > 1 ? tiles : std::min(tiles, vivace::ops::GemmTiles::occupancy(p, g_sms));
   }
   c.gridDim = dim3(static_cast<unsigned>(grid));
@@ -134,8 +158,10 @@ bool launch(const Variant& v, int type, const GemmArgs& a, cudaStream_t stream) 
   if (v.kind == Kind::wgmma) {
     encode(&w.x_map, type, a.x, a.T, a.K, v.tokens / v.policy.multicast_x);
     encode(&w.w_map, type, a.w, a.N, a.K, v.rows / v.policy.multicast_w, v.policy.has(kEpilogueGated));
-    if (v.policy.has(kEpilogueResidual) && !v.policy.direct()) encode(&w.residual_map, 0, a.residual, a.T, a.N, v.policy.staged > 0 ? v.policy.out_box() : v.tokens);
-    if (v.policy.staged > 0) encode(&w.out_map, 0, a.out, a.T, a.gated ? a.N / 2 : a.N, v.policy.out_box(), false, a.gated ? 64 : 128);
+    if (v.policy.has(kEpilogueResidual) && !v.policy.direct())
+      encode(&w.residual_map, 0, a.residual, a.T, a.N, v.policy.staged > 0 ? v.policy.out_box() : v.tokens);
+    if (v.policy.staged > 0)
+      encode(&w.out_map, 0, a.out, a.T, a.gated ? a.N / 2 : a.N, v.policy.out_box(), false, a.gated ? 64 : 128);
     w.g = a;
     params[0] = &w;
   }
@@ -152,7 +178,8 @@ GemmArgs arguments(const Pool& p, int type, int M, Shape s, size_t w_offset) {
   return a;
 }
 
-/// The same tile with another epilogue, or nullptr. Gated outputs whose parts meet in a cluster are decided at run time.
+/// The same tile with another epilogue, or nullptr. Gated outputs whose parts meet in a cluster are decided at run
+/// time.
 const Variant* with_finish(const std::vector<Variant>& all, const Variant& v, int type, int32_t finish) {
   GemmWgmma p = v.policy;
   p.epilogue = p.direct() && p.parts() > 1 && (finish & kEpilogueGated) ? kEpilogueAny : finish;
@@ -169,19 +196,28 @@ bool usable(const Variant& v, int M, Shape s, int type) {
   if (v.kernel[type] == nullptr) return false;
   if (v.kind == Kind::wgmma) {  // what the op may choose: the class's cut of K, the layout's ring
     using vivace::ops::GemmTiles;
-    if (g_table) return v.policy == op_choice(type, false, M, s.N, s.K) || (type == 1 && M > 64 && v.policy == op_choice(true, true, M, s.N, s.K));
+    if (g_table)
+      return v.policy == op_choice(type, false, M, s.N, s.K) ||
+             (type == 1 && M > 64 && v.policy == op_choice(true, true, M, s.N, s.K));
     const GemmTiles::Layout l = {v.rows, v.tokens, v.policy.multicast_x, v.policy.multicast_w};
     const int64_t k_bytes = int64_t{s.K} * (type ? 1 : 2);
     const bool few = M <= 64 && M <= v.tokens && (M > v.tokens / 2 || v.tokens == 8);
     if (M <= 64 && !few) return false;
-    const auto is = [&](const GemmTiles::Layout& o) { return o.rows == l.rows && o.tokens == l.tokens && o.multicast_x == l.multicast_x && o.multicast_w == l.multicast_w; };
-    if (M <= 64 ? std::none_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is) : std::none_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is)) return false;
+    const auto is = [&](const GemmTiles::Layout& o) {
+      return o.rows == l.rows && o.tokens == l.tokens && o.multicast_x == l.multicast_x &&
+             o.multicast_w == l.multicast_w;
+    };
+    if (M <= 64 ? std::none_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is)
+                : std::none_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is))
+      return false;
     if (M <= 64 && v.tokens == 64 && v.policy.multicast_x > 1) return false;
     GemmWgmma p = GemmTiles::laid(l, M, s.N, k_bytes, v.policy.promote);
     p.epilogue = kEpilogueFast;
     return GemmTiles::fill(p) == v.policy && GemmTiles::serves(v.policy, s.N);
   }
-  return v.kind == Kind::tile ? M > 64 : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.warps_k) >= 1;
+  return v.kind == Kind::tile
+             ? M > 64
+             : M <= v.tokens && M > v.tokens / 2 - (v.tokens == 8 ? 4 : 0) && s.K / step / (v.cluster * v.warps_k) >= 1;
 }
 
 /// Waits at most five seconds: a tactic that hangs or faults is named, and ends the run.
@@ -191,7 +227,8 @@ void wait_for(const Variant& v, int type, int M, Shape s) {
   while ((e = cudaStreamQuery(g_stream)) == cudaErrorNotReady)
     if (std::chrono::steady_clock::now() - start > std::chrono::seconds(5)) break;
   if (e == cudaSuccess) return;
-  std::printf("%s %s M=%d %dx%d: %s\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K, e == cudaErrorNotReady ? "HANGS" : cudaGetErrorString(e));
+  std::printf("%s %s M=%d %dx%d: %s\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K,
+              e == cudaErrorNotReady ? "HANGS" : cudaGetErrorString(e));
   std::fflush(stdout);
   std::_Exit(3);
 }
@@ -231,8 +268,12 @@ double check(const Variant& v, const Pool& p, int type, int M, Shape s, std::vec
     int2* d_pick = device_alloc<int2>(count);
     double *d_ref = device_alloc<double>(count), *d_size = device_alloc<double>(count);
     LAB_CHECK(cudaMemcpy(d_pick, pick.data(), count * sizeof(int2), cudaMemcpyHostToDevice));
-    if (type) reference<<<(count + 7) / 8, 256>>>(reinterpret_cast<e4m3*>(p.x[1]), reinterpret_cast<e4m3*>(p.w[1]), s.K, d_pick, count, d_ref, d_size);
-    else reference<<<(count + 7) / 8, 256>>>(reinterpret_cast<bf16*>(p.x[0]), reinterpret_cast<bf16*>(p.w[0]), s.K, d_pick, count, d_ref, d_size);
+    if (type)
+      reference<<<(count + 7) / 8, 256>>>(reinterpret_cast<e4m3*>(p.x[1]), reinterpret_cast<e4m3*>(p.w[1]), s.K, d_pick,
+                                          count, d_ref, d_size);
+    else
+      reference<<<(count + 7) / 8, 256>>>(reinterpret_cast<bf16*>(p.x[0]), reinterpret_cast<bf16*>(p.w[0]), s.K, d_pick,
+                                          count, d_ref, d_size);
     LAB_CHECK(cudaMemcpy(ref.data(), d_ref, count * 8, cudaMemcpyDeviceToHost));
     LAB_CHECK(cudaMemcpy(size.data(), d_size, count * 8, cudaMemcpyDeviceToHost));
     LAB_CHECK(cudaFree(d_pick));
@@ -256,7 +297,8 @@ double check(const Variant& v, const Pool& p, int type, int M, Shape s, std::vec
 
 int main(int argc, char** argv) {
   using namespace lab;
-  if (argc < 2) return std::printf("bench kernels.cubin [rows.jsonl] [quick] [table] [nopeer] [few|many] [seconds]\n"), 2;
+  if (argc < 2)
+    return std::printf("bench kernels.cubin [rows.jsonl] [quick] [table] [nopeer] [few|many] [seconds]\n"), 2;
   FILE* rows = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
   bool quick = false, peers = true, few = true, many = true;
   int seconds = 210;
@@ -282,19 +324,24 @@ int main(int argc, char** argv) {
   for (std::istringstream files(argv[1]); files.good();) {
     std::string file;
     std::getline(files, file, ',');
-    LAB_CHECK(cudaLibraryLoadFromFile(&g_libraries.emplace_back(), file.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+    LAB_CHECK(
+        cudaLibraryLoadFromFile(&g_libraries.emplace_back(), file.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   }
   LAB_CHECK(cudaDeviceGetAttribute(&g_sms, cudaDevAttrMultiProcessorCount, 0));
   cudaDriverEntryPointQueryResult found;
-  LAB_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", reinterpret_cast<void**>(&g_encode), 12000, cudaEnableDefault, &found));
+  LAB_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", reinterpret_cast<void**>(&g_encode), 12000,
+                                             cudaEnableDefault, &found));
   list();
   for (const Variant& v : all)
     for (const void* k : v.kernel)
-      if (k != nullptr) LAB_CHECK(cudaKernelSetAttributeForDevice(static_cast<cudaKernel_t>(const_cast<void*>(k)), cudaFuncAttributeMaxDynamicSharedMemorySize, v.smem, 0));
+      if (k != nullptr)
+        LAB_CHECK(cudaKernelSetAttributeForDevice(static_cast<cudaKernel_t>(const_cast<void*>(k)),
+                                                  cudaFuncAttributeMaxDynamicSharedMemorySize, v.smem, 0));
 
   Pool p;
   p.bytes = size_t{1} << 30;
-  for (int type = 0; type < 2; ++type) p.w[type] = device_alloc<char>(p.bytes), p.x[type] = device_alloc<char>(size_t{4096} * 16384 * 2);
+  for (int type = 0; type < 2; ++type)
+    p.w[type] = device_alloc<char>(p.bytes), p.x[type] = device_alloc<char>(size_t{4096} * 16384 * 2);
   p.out = device_alloc<bf16>(size_t{4096} * 32768);
   fill_random<<<1024, 256>>>(reinterpret_cast<bf16*>(p.w[0]), p.bytes / 2, 1);
   fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(p.w[1]), p.bytes, 2);
@@ -303,8 +350,9 @@ int main(int argc, char** argv) {
   LAB_CHECK(cudaDeviceSynchronize());
   Blas blas;
 
-  const std::vector<Shape> decode = {{6144, 4096}, {4096, 4096}, {24576, 4096}, {4096, 12288}, {32768, 2048}, {2048, 16384}, {2560, 2048}, {2048, 2048},
-                                     {8192, 1024}, {1024, 4096}, {2560, 1024}, {1024, 2048}};
+  const std::vector<Shape> decode = {{6144, 4096},  {4096, 4096},  {24576, 4096}, {4096, 12288},
+                                     {32768, 2048}, {2048, 16384}, {2560, 2048},  {2048, 2048},
+                                     {8192, 1024},  {1024, 4096},  {2560, 1024},  {1024, 2048}};
   const std::vector<Shape> vision = {{3456, 1152}, {1152, 1152}, {4304, 1152}, {1152, 4304}};
   struct Job {
     int M;
@@ -325,7 +373,8 @@ int main(int argc, char** argv) {
   std::vector<double> ratios[2][2], parts_cost[2][2][3];
   for (int pass = 0; pass < 4; ++pass) {  // few tokens of both types, then many
     const int type = pass % 2;
-    std::map<std::vector<int>, std::vector<uint16_t>> first;  // bits of (N, K, parts) at the least M: later ones must agree
+    std::map<std::vector<int>, std::vector<uint16_t>>
+        first;  // bits of (N, K, parts) at the least M: later ones must agree
     for (const auto& [M, s] : jobs) {
       if ((M > 64) != (pass >= 2)) continue;
       if (std::chrono::steady_clock::now() - start > std::chrono::seconds(seconds)) {
@@ -343,7 +392,9 @@ int main(int argc, char** argv) {
       };
       std::vector<Row> timed;
       const auto calls = [&, M = M, s = s](const Variant& v) {
-        return [&, M, s](int i, cudaStream_t stream) { return launch(v, type, arguments(p, type, M, s, i % copies * w_bytes), stream); };
+        return [&, M, s](int i, cudaStream_t stream) {
+          return launch(v, type, arguments(p, type, M, s, i % copies * w_bytes), stream);
+        };
       };
       for (const Variant& v : all) {
         if (!usable(v, M, s, type)) continue;
@@ -356,12 +407,14 @@ int main(int argc, char** argv) {
         if (!(share <= (coarse ? 200.0 : 1.0))) {
           ++wrong;
           char line[160];
-          std::snprintf(line, sizeof line, "WRONG %s %s M=%d %dx%d: %.3g of the bound\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K, share);
+          std::snprintf(line, sizeof line, "WRONG %s %s M=%d %dx%d: %.3g of the bound\n", type ? "fp8" : "bf16",
+                        v.name.c_str(), M, s.N, s.K, share);
           std::printf("%s", line);
         }
         auto& base = first[{s.N, s.K, v.bits_key()}];
         if (base.empty()) base = bits;
-        if (v.kind == Kind::wgmma && v.policy.split == 1 && !v.policy.promote) {  // mma.sync and wgmma in the same order
+        if (v.kind == Kind::wgmma && v.policy.split == 1 &&
+            !v.policy.promote) {  // mma.sync and wgmma in the same order
           if (const auto tile = first.find({s.N, s.K, -1}); tile != first.end()) {
             const size_t n = std::min(tile->second.size(), bits.size());
             for (size_t i = 0; i < n; ++i) ++(tile->second[i] == bits[i] ? same_bits : other_bits)[type];
@@ -370,30 +423,43 @@ int main(int argc, char** argv) {
         if (std::memcmp(base.data(), bits.data(), 2 * std::min(base.size(), bits.size())) != 0) {
           ++wrong;
           char line[160];
-          std::snprintf(line, sizeof line, "BITS %s %s M=%d %dx%d differ from fewer tokens\n", type ? "fp8" : "bf16", v.name.c_str(), M, s.N, s.K);
+          std::snprintf(line, sizeof line, "BITS %s %s M=%d %dx%d differ from fewer tokens\n", type ? "fp8" : "bf16",
+                        v.name.c_str(), M, s.N, s.K);
           std::printf("%s", line);
         }
         const double us = time_graph(nodes, calls(v), M > 1000 ? 3 : 5);
         timed.push_back({us, v.name, &v});
-        if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"us\":%.3f,\"gbs\":%.0f,\"bound\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, v.name.c_str(), us, bytes / us / 1e3, share);
+        if (rows)
+          std::fprintf(rows,
+                       "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"us\":%.3f,\"gbs\":%.0f,"
+                       "\"bound\":%.3f}\n",
+                       type ? "fp8" : "bf16", M, s.N, s.K, v.name.c_str(), us, bytes / us / 1e3, share);
       }
       std::sort(timed.begin(), timed.end(), [](const Row& a, const Row& b) { return a.us < b.us; });
       Blas::Times best;  // ours and the peer's, in turn
       if (peers) {
         std::unique_ptr<Graph> ours;
         if (!timed.empty()) ours = std::make_unique<Graph>(nodes, calls(*timed[0].variant));
-        best = blas.time(type ? CUDA_R_8F_E4M3 : CUDA_R_16BF, p.x[type], p.w[type], w_bytes, copies, p.out, M, s.N, s.K, nodes, M > 256 ? 4 : 8, ours.get());
+        best = blas.time(type ? CUDA_R_8F_E4M3 : CUDA_R_16BF, p.x[type], p.w[type], w_bytes, copies, p.out, M, s.N, s.K,
+                         nodes, M > 256 ? 4 : 8, ours.get());
         if (ours && !std::isnan(best.ours)) timed[0].us = best.ours;
       }
       const double peer = best.peer, us = timed.empty() ? NAN : timed[0].us;
-      if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"cublasLt\",\"us\":%.3f,\"beside\":\"%s\",\"beside_us\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, peer, timed.empty() ? "" : timed[0].name.c_str(), us);
+      if (rows)
+        std::fprintf(rows,
+                     "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"cublasLt\",\"us\":%.3f,\"beside\":\"%"
+                     "s\",\"beside_us\":%.3f}\n",
+                     type ? "fp8" : "bf16", M, s.N, s.K, peer, timed.empty() ? "" : timed[0].name.c_str(), us);
       // What the parts of the epilogue cost the best tile that is here with all of them.
       for (const Row& row : timed) {
-        constexpr int32_t kFinish[] = {kEpilogueFast | kEpilogueResidual, kEpilogueFast | kEpilogueBias | static_cast<int32_t>(Activation::gelu_tanh) * kEpilogueActivation,
-                                       kEpilogueFast | kEpilogueGated | static_cast<int32_t>(Activation::silu) * kEpilogueActivation};
+        constexpr int32_t kFinish[] = {
+            kEpilogueFast | kEpilogueResidual,
+            kEpilogueFast | kEpilogueBias | static_cast<int32_t>(Activation::gelu_tanh) * kEpilogueActivation,
+            kEpilogueFast | kEpilogueGated | static_cast<int32_t>(Activation::silu) * kEpilogueActivation};
         const Variant* made[3] = {};
         for (int kind = 0; kind < 3; ++kind) made[kind] = with_finish(all, *row.variant, type, kFinish[kind]);
-        if (std::find(made, made + 3, nullptr) != made + 3 || size_t(M) * s.N > size_t{4096} * 16384 || s.N % 16 != 0) continue;
+        if (std::find(made, made + 3, nullptr) != made + 3 || size_t(M) * s.N > size_t{4096} * 16384 || s.N % 16 != 0)
+          continue;
         const Graph bare(nodes, calls(*row.variant));
         std::vector<std::unique_ptr<Graph>> parts;
         std::vector<const Graph*> graphs = {&bare};
@@ -406,15 +472,21 @@ int main(int argc, char** argv) {
             return launch(*made[kind], type, a, stream);
           })), graphs.push_back(parts.back().get());
         const std::vector<double> with = in_turn(graphs, 5);
-        if (rows) std::fprintf(rows, "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"bare\":%.3f,\"residual\":%.3f,\"gelu\":%.3f,\"gated\":%.3f}\n", type ? "fp8" : "bf16", M, s.N, s.K, row.name.c_str(), with[0], with[1], with[2], with[3]);
+        if (rows)
+          std::fprintf(rows,
+                       "{\"type\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"tactic\":\"%s\",\"bare\":%.3f,\"residual\":%.3f,"
+                       "\"gelu\":%.3f,\"gated\":%.3f}\n",
+                       type ? "fp8" : "bf16", M, s.N, s.K, row.name.c_str(), with[0], with[1], with[2], with[3]);
         for (int kind = 0; kind < 3; ++kind) parts_cost[type][M > 64][kind].push_back(with[kind + 1] / with[0]);
         break;
       }
       if (!std::isnan(peer / us)) ratios[type][M > 64].push_back(peer / us);
       if (!peers)
-        for (size_t i = 1; i < std::min<size_t>(timed.size(), 5); ++i) std::printf("    %.2f %s\n", timed[i].us, timed[i].name.c_str());
+        for (size_t i = 1; i < std::min<size_t>(timed.size(), 5); ++i)
+          std::printf("    %.2f %s\n", timed[i].us, timed[i].name.c_str());
       std::printf("%c %d %dx%d lt %.2f %.2f x%.2f %.0f%s %s\n", type ? 'f' : 'b', M, s.N, s.K, peer, us, peer / us,
-                  M > 64 ? 2e-6 * M * s.N * s.K / us : bytes / us / 1e3, M > 64 ? "TF" : "GB", timed.empty() ? "-" : timed[0].name.c_str());
+                  M > 64 ? 2e-6 * M * s.N * s.K / us : bytes / us / 1e3, M > 64 ? "TF" : "GB",
+                  timed.empty() ? "-" : timed[0].name.c_str());
       std::fflush(stdout);
     }
   }
@@ -423,7 +495,9 @@ int main(int argc, char** argv) {
       double logs = 0, least = 1e9;
       for (double r : ratios[type][many]) logs += std::log(r), least = std::min(least, r);
       if (!ratios[type][many].empty())
-        std::printf("%s %s: geometric mean %.3f x cuBLASLt, least %.3f, %zu rows\n", type ? "fp8" : "bf16", many ? "M > 64" : "M <= 64", std::exp(logs / ratios[type][many].size()), least, ratios[type][many].size());
+        std::printf("%s %s: geometric mean %.3f x cuBLASLt, least %.3f, %zu rows\n", type ? "fp8" : "bf16",
+                    many ? "M > 64" : "M <= 64", std::exp(logs / ratios[type][many].size()), least,
+                    ratios[type][many].size());
     }
   for (int type = 0; type < 2; ++type)
     for (int many = 0; many < 2; ++many)
@@ -431,13 +505,18 @@ int main(int argc, char** argv) {
         double logs = 0;
         for (double r : parts_cost[type][many][kind]) logs += std::log(r);
         if (!parts_cost[type][many][kind].empty())
-          std::printf("%s %s: %s costs %.3f x the bare product\n", type ? "fp8" : "bf16", many ? "M > 64" : "M <= 64", kind == 0 ? "a residual" : kind == 1 ? "bias and GELU" : "a gate",
+          std::printf("%s %s: %s costs %.3f x the bare product\n", type ? "fp8" : "bf16", many ? "M > 64" : "M <= 64",
+                      kind == 0   ? "a residual"
+                      : kind == 1 ? "bias and GELU"
+                                  : "a gate",
                       std::exp(logs / parts_cost[type][many][kind].size()));
       }
   for (const auto& [key, share] : coarse_error)
     if (share > 0) std::printf("e4m3 K=%d promote=%d: %.2f of the bound of f32 sums\n", key.first, key.second, share);
   for (int type = 0; type < 2; ++type)
-    std::printf("%s, mma.sync (e4m3 as f16) and wgmma in the same order: %ld outputs with the same bits, %ld with others\n", type ? "e4m3" : "bf16", same_bits[type], other_bits[type]);
+    std::printf(
+        "%s, mma.sync (e4m3 as f16) and wgmma in the same order: %ld outputs with the same bits, %ld with others\n",
+        type ? "e4m3" : "bf16", same_bits[type], other_bits[type]);
   std::printf("%d wrong\n", wrong);
   if (rows) std::fclose(rows);
   return wrong != 0;

@@ -28,8 +28,10 @@ class Blas {
   }
   bool ok() const { return handle_ != nullptr; }
 
-  /// us a product y = x W^T (row-major), bf16 out, weights rotated, of the best algorithm and of `ours`, in turn. NaN where nothing serves it.
-  Times time(cudaDataType_t type, const char* x, const char* w, size_t w_bytes, int copies, void* y, int M, int N, int K, int nodes, int algorithms, const Graph* ours = nullptr) {
+  /// us a product y = x W^T (row-major), bf16 out, weights rotated, of the best algorithm and of `ours`, in turn. NaN
+  /// where nothing serves it.
+  Times time(cudaDataType_t type, const char* x, const char* w, size_t w_bytes, int copies, void* y, int M, int N,
+             int K, int nodes, int algorithms, const Graph* ours = nullptr) {
     if (!ok()) return {};
     cublasLtMatmulDesc_t op;
     cublasLtMatrixLayout_t la, lb, lc;
@@ -42,7 +44,8 @@ class Blas {
     layout(&lb, type, K, M, K);
     layout(&lc, CUDA_R_16BF, N, M, N);
     LAB_BLAS(cublasLtMatmulPreferenceCreate)(&preference);
-    LAB_BLAS(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace, sizeof kWorkspace);
+    LAB_BLAS(cublasLtMatmulPreferenceSetAttribute)(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspace,
+                                                   sizeof kWorkspace);
     cublasLtMatmulHeuristicResult_t found[16];  // a vector of this unnamed type stops nvcc 13.0
     int count = 0;
     LAB_BLAS(cublasLtMatmulAlgoGetHeuristic)(handle_, op, la, lb, lc, lc, preference, algorithms, found, &count);
@@ -50,7 +53,8 @@ class Blas {
     const float one = 1, zero = 0;
     const auto made = [&](int i) {
       return std::make_unique<Graph>(nodes, [&, i](int n, cudaStream_t stream) {
-        return matmul(handle_, op, &one, w + n % copies * w_bytes, la, x, lb, &zero, y, lc, y, lc, &found[i].algo, workspace_, kWorkspace, stream) == CUBLAS_STATUS_SUCCESS;
+        return matmul(handle_, op, &one, w + n % copies * w_bytes, la, x, lb, &zero, y, lc, y, lc, &found[i].algo,
+                      workspace_, kWorkspace, stream) == CUBLAS_STATUS_SUCCESS;
       });
     };
     std::unique_ptr<Graph> best;

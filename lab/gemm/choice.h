@@ -15,7 +15,8 @@ inline vivace::kernels::GemmWgmma op_choice(bool e4m3, bool fast, int64_t M, int
     GemmTiles::Layout layout;
   };
   static constexpr Row kRows[] = {
-#define ROW(dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us) {#dtype, N, K, T, {rows, tokens, multicast_x, multicast_w}},
+#define ROW(dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us) \
+  {#dtype, N, K, T, {rows, tokens, multicast_x, multicast_w}},
 #include "vivace/ops/gemm_rows.inc"
 #undef ROW
   };

@@ -41,16 +41,19 @@ std::vector<Variant> variants(CUlibrary library) {
     int smem = 0;
     if (const char* p = std::strstr(text, "GroupedWgmma{")) {
       std::sscanf(p, "GroupedWgmma{%d, %d, %d", &v.p.rows, &v.p.tokens, &v.p.stages);
-      v.wgmma = true, v.name = "w" + std::to_string(v.p.rows) + "x" + std::to_string(v.p.tokens) + "/" + std::to_string(v.p.stages);
+      v.wgmma = true,
+      v.name = "w" + std::to_string(v.p.rows) + "x" + std::to_string(v.p.tokens) + "/" + std::to_string(v.p.stages);
       smem = v.p.smem_bytes();
     } else if (const char* c = std::strstr(text, "GemmWeightOnly{")) {
       GemmWeightOnly& q = v.codes;
-      std::sscanf(c, "GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d", &q.warps_n, &q.warps_k, &q.row_tiles, &q.token_tiles, &q.stages, &q.cluster, &q.panel);
+      std::sscanf(c, "GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d", &q.warps_n, &q.warps_k, &q.row_tiles, &q.token_tiles,
+                  &q.stages, &q.cluster, &q.panel);
       q.aligned = true, v.name = "codes " + std::to_string(q.token_tiles * 8) + " c" + std::to_string(q.cluster);
       smem = q.smem_bytes(DType::bf16, DType::bf16, GemmAct::f32, q.tokens());
     }
     std::free(text);
-    if (cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem, k, 0) == CUDA_SUCCESS) all.push_back(v);
+    if (cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem, k, 0) == CUDA_SUCCESS)
+      all.push_back(v);
     else std::printf("%s: %d bytes of shared memory\n", v.name.c_str(), smem);
   }
   std::sort(all.begin(), all.end(), [](const Variant& a, const Variant& b) { return a.name < b.name; });
@@ -58,10 +61,13 @@ std::vector<Variant> variants(CUlibrary library) {
 }
 
 void encode(TensorMap* map, const void* data, int64_t rows, int64_t K, int box_rows) {
-  const cuuint64_t dims[] = {static_cast<cuuint64_t>(K), static_cast<cuuint64_t>(rows)}, pitch[] = {static_cast<cuuint64_t>(K) * 2};
+  const cuuint64_t dims[] = {static_cast<cuuint64_t>(K), static_cast<cuuint64_t>(rows)},
+                   pitch[] = {static_cast<cuuint64_t>(K) * 2};
   const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
-  if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(data), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+  if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2,
+                             const_cast<void*>(data), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     std::printf("no map\n");
 }
 
@@ -78,15 +84,18 @@ bool launch(const Variant& v, const GroupedGemmArgs& g, cudaStream_t stream) {
   if (v.wgmma) {
     encode(&args.x_map, g.x, g.A, g.K, v.p.box());
     encode(&args.w_map, g.w, int64_t{g.E} * g.N, g.K, v.p.rows);
-    const int tiles = (groups + g.A / v.p.tokens) * ((g.N + v.p.rows - 1) / v.p.rows), at_once = 132 * std::max(1, 228 * 1024 / (v.p.smem_bytes() + 1024));
-    c.gridDimX = static_cast<unsigned>(std::min(tiles, at_once)), c.blockDimX = static_cast<unsigned>(v.p.threads()), c.sharedMemBytes = static_cast<unsigned>(v.p.smem_bytes());
+    const int tiles = (groups + g.A / v.p.tokens) * ((g.N + v.p.rows - 1) / v.p.rows),
+              at_once = 132 * std::max(1, 228 * 1024 / (v.p.smem_bytes() + 1024));
+    c.gridDimX = static_cast<unsigned>(std::min(tiles, at_once)), c.blockDimX = static_cast<unsigned>(v.p.threads()),
+    c.sharedMemBytes = static_cast<unsigned>(v.p.smem_bytes());
     void* params[] = {&args};
     return cuLaunchKernelEx(&c, reinterpret_cast<CUfunction>(v.kernel), params, nullptr) == CUDA_SUCCESS;
   }
   const GemmWeightOnly& q = v.codes;
   attr[1].value.clusterDim = {static_cast<unsigned>(q.cluster), 1, 1};
   c.numAttrs = q.cluster > 1 ? 2 : 1;
-  c.gridDimX = static_cast<unsigned>((groups + g.A / q.tokens()) * ((g.N + q.rows() - 1) / q.rows()) * q.cluster), c.blockDimX = static_cast<unsigned>(q.threads());
+  c.gridDimX = static_cast<unsigned>((groups + g.A / q.tokens()) * ((g.N + q.rows() - 1) / q.rows()) * q.cluster),
+  c.blockDimX = static_cast<unsigned>(q.threads());
   c.sharedMemBytes = static_cast<unsigned>(q.smem_bytes(DType::bf16, DType::bf16, GemmAct::f32, q.tokens()));
   GroupedWeightOnlyArgs codes = {};  // no map: W comes by cp.async
   codes.g = args.g;
@@ -100,7 +109,8 @@ std::vector<int> route(int T, int E, int top) {
   std::vector<int> count(E), order(E);
   std::iota(order.begin(), order.end(), 0);
   for (int t = 0; t < T; ++t) {
-    for (int i = 0; i < top; ++i) std::swap(order[i], order[i + static_cast<int>(rng() % static_cast<unsigned>(E - i))]);
+    for (int i = 0; i < top; ++i)
+      std::swap(order[i], order[i + static_cast<int>(rng() % static_cast<unsigned>(E - i))]);
     for (int i = 0; i < top; ++i) ++count[order[i]];
   }
   std::vector<int> offsets(E + 1);
@@ -114,14 +124,16 @@ int main(int argc, char** argv) {
   using namespace lab;
   LAB_CHECK(cudaFree(nullptr));
   CUlibrary library;
-  if (cuLibraryLoadFromFile(&library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0) != CUDA_SUCCESS) return std::printf("no %s\n", argv[1]), 2;
+  if (cuLibraryLoadFromFile(&library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0) != CUDA_SUCCESS)
+    return std::printf("no %s\n", argv[1]), 2;
   FILE* rows = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
   const std::vector<Variant> all = variants(library);
   constexpr int E = 128, kTop = 8, kMost = 4096 * kTop, kPick = 4096, kCopies = 3;
   struct Shape { int N, K; };
   const Shape shapes[] = {{768, 2048}, {2048, 768}, {1536, 2048}};
   const size_t w_elements = size_t{E} * 1536 * 2048;
-  bf16 *w = device_alloc<bf16>(w_elements * kCopies), *x = device_alloc<bf16>(size_t{kMost} * 2048), *out = device_alloc<bf16>(size_t{kMost} * 2048);
+  bf16 *w = device_alloc<bf16>(w_elements * kCopies), *x = device_alloc<bf16>(size_t{kMost} * 2048),
+       *out = device_alloc<bf16>(size_t{kMost} * 2048);
   fill_random<<<2048, 256>>>(w, w_elements * kCopies, 1);
   fill_random<<<2048, 256>>>(x, size_t{kMost} * 2048, 2);
   int* d_offsets = device_alloc<int>(E + 1);
@@ -138,7 +150,8 @@ int main(int argc, char** argv) {
       int there = 0;
       for (int e = 0; e < E; ++e) there += offsets[e + 1] > offsets[e];
       const double bytes = there * double(s.N) * s.K * 2 + A * (double(s.K) + s.N) * 2, flops = 2.0 * A * s.N * s.K;
-      const double least = std::max(bytes / 4.27e12, flops / 0.8e15) * 1e6;  // the copy rate, and what large products reach
+      const double least =
+          std::max(bytes / 4.27e12, flops / 0.8e15) * 1e6;  // the copy rate, and what large products reach
       // Rows of x and of w (of the row's expert) of each output that is checked.
       std::vector<int2> pick(kPick), at(kPick);
       for (int i = 0; i < kPick; ++i) {
@@ -157,14 +170,16 @@ int main(int argc, char** argv) {
       for (const Variant& v : all) {
         if (!v.wgmma && (v.codes.token_tiles == 1) != (T <= 32)) continue;
         GroupedGemmArgs g = {};
-        g.x = x, g.w = w, g.offsets = d_offsets, g.out = out, g.x_stride = s.K, g.w_stride = int64_t{s.N} * s.K, g.out_stride = s.N;
+        g.x = x, g.w = w, g.offsets = d_offsets, g.out = out, g.x_stride = s.K, g.w_stride = int64_t{s.N} * s.K,
+        g.out_stride = s.N;
         g.A = A, g.E = E, g.N = s.N, g.K = s.K, g.x_dtype = g.w_dtype = g.out_dtype = DType::bf16;
         const bool op = v.wgmma && v.p == ops::defs::grouped_gemm::Gpu::tile(g);  // the tile that the op takes
         taken |= op;
         LAB_CHECK(cudaMemset(out, 0xff, size_t(A) * s.N * 2));
         const bool ok = launch(v, g, stream);
         const cudaError_t e = cudaStreamSynchronize(stream);
-        if (!ok || e != cudaSuccess) return std::printf("%s: launch %d, %s\n", v.name.c_str(), ok, cudaGetErrorString(e)), 3;
+        if (!ok || e != cudaSuccess)
+          return std::printf("%s: launch %d, %s\n", v.name.c_str(), ok, cudaGetErrorString(e)), 3;
         std::vector<uint16_t> bits(size_t(A) * s.N);
         LAB_CHECK(cudaMemcpy(bits.data(), out, bits.size() * 2, cudaMemcpyDeviceToHost));
         double worst = 0;
@@ -172,7 +187,8 @@ int main(int argc, char** argv) {
           const uint32_t word = uint32_t(bits[size_t(at[i].x) * s.N + at[i].y]) << 16;
           float got;
           std::memcpy(&got, &word, 4);
-          const double share = std::abs(got - ref[i]) / (std::abs(ref[i]) * 0x1p-8 + (s.K / 16 + 16) * 0x1p-24 * size[i]);
+          const double share =
+              std::abs(got - ref[i]) / (std::abs(ref[i]) * 0x1p-8 + (s.K / 16 + 16) * 0x1p-24 * size[i]);
           if (!(share <= worst)) worst = share;
         }
         wrong += !(worst <= 1);
@@ -183,8 +199,10 @@ int main(int argc, char** argv) {
         });
         std::printf(" | %s %.1f (%.0f %%)%s", v.name.c_str(), us, 100 * least / us, worst <= 1 ? "" : " WRONG");
         if (rows)
-          std::fprintf(rows, "{\"tactic\":\"%s\",\"op\":%s,\"T\":%d,\"experts\":%d,\"N\":%d,\"K\":%d,\"us\":%.3f,\"least_us\":%.3f,\"bound\":%.3f}\n", v.name.c_str(), op ? "true" : "false", T, there,
-                       s.N, s.K, us, least, worst);
+          std::fprintf(rows,
+                       "{\"tactic\":\"%s\",\"op\":%s,\"T\":%d,\"experts\":%d,\"N\":%d,\"K\":%d,\"us\":%.3f,\"least_"
+                       "us\":%.3f,\"bound\":%.3f}\n",
+                       v.name.c_str(), op ? "true" : "false", T, there, s.N, s.K, us, least, worst);
       }
       std::printf("\n");
       std::fflush(stdout);

@@ -57,7 +57,8 @@ __global__ void reference(const T* x, const T* w, int64_t K, const int2* pick, i
   if (i >= count) return;
   double s = 0, m = 0;
   for (int64_t k = lane; k < K; k += 32) {
-    const double v = static_cast<double>(vivace::kernels::to_float(x[pick[i].x * K + k])) * static_cast<double>(vivace::kernels::to_float(w[pick[i].y * K + k]));
+    const double v = static_cast<double>(vivace::kernels::to_float(x[pick[i].x * K + k])) *
+                     static_cast<double>(vivace::kernels::to_float(w[pick[i].y * K + k]));
     s += v;
     m += fabs(v);
   }

@@ -1,7 +1,8 @@
 // Products with block-quantized weights on one GPU: errors against float64, bits across token counts and
 // tactics, time beside cuBLASLt's bf16 product of the same shape. The cubin says what is tried.
-//   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/weight_only_kernels.cu -o codes.cubin
-//   nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/weight_only_bench.cu -ldl -lcuda -o codes_bench
+//   nvcc -std=c++20 -split-compile=0 -gencode=arch=compute_90a,code=sm_90a -I. -cubin lab/gemm/weight_only_kernels.cu
+//   -o codes.cubin nvcc -std=c++20 -O2 -gencode=arch=compute_90a,code=sm_90a -I. lab/gemm/weight_only_bench.cu -ldl
+//   -lcuda -o codes_bench
 //   ./codes_bench codes.cubin [rows.jsonl] [nopeer]
 #include <cuda.h>
 #include <cxxabi.h>
@@ -43,7 +44,8 @@ __device__ float weight(const uint8_t* w, int64_t start, int64_t k, const uint8_
   if constexpr (W == DType::e2m1 || W == DType::i4) {
     const int code = w[(start + k) / 2] >> (k % 2 * 4) & 15, m = code & 7;
     const int64_t at = (start + k) / group;
-    if (W == DType::i4) return static_cast<float>((code ^ 8) - 8) * to_float(bf16{reinterpret_cast<const uint16_t*>(scales)[at]});
+    if (W == DType::i4)
+      return static_cast<float>((code ^ 8) - 8) * to_float(bf16{reinterpret_cast<const uint16_t*>(scales)[at]});
     const float size = m < 4 ? 0.5f * m : m < 6 ? m - 2.0f : 2.0f * m - 8.0f;
     return (code & 8 ? -size : size) * to_float(e4m3{scales[at]});
   } else {
@@ -56,9 +58,11 @@ __device__ float weight(const uint8_t* w, int64_t start, int64_t k, const uint8_
   }
 }
 
-/// As lab::reference, over blocks of 32: x as it is, or as int8 stands for it. The size counts a block's largest weight.
+/// As lab::reference, over blocks of 32: x as it is, or as int8 stands for it. The size counts a block's largest
+/// weight.
 template <DType W>
-__global__ void reference_blocks(const bf16* x, const uint8_t* w, const uint8_t* scales, int group, int64_t K, bool q8, const int2* pick, int count, double* ref, double* size) {
+__global__ void reference_blocks(const bf16* x, const uint8_t* w, const uint8_t* scales, int group, int64_t K, bool q8,
+                                 const int2* pick, int count, double* ref, double* size) {
   const int i = static_cast<int>((blockIdx.x * size_t{blockDim.x} + threadIdx.x) / 32), lane = threadIdx.x % 32;
   if (i >= count) return;
   double s = 0, m = 0;
@@ -66,9 +70,12 @@ __global__ void reference_blocks(const bf16* x, const uint8_t* w, const uint8_t*
     float v = to_float(x[pick[i].x * K + k]), amax = fabsf(v);
     const float wk = weight<W>(w, pick[i].y * K, k, scales, group);
     float top = fabsf(wk);
-    for (int d = 16; d > 0; d /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d)), top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    for (int d = 16; d > 0; d /= 2)
+      amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, d)), top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
     double used = v;
-    if (q8) used = static_cast<double>(rintf(__fmul_rn(v, __fdiv_rn(127.0f, amax)))) * static_cast<double>(__fdiv_rn(amax, 127.0f));
+    if (q8)
+      used = static_cast<double>(rintf(__fmul_rn(v, __fdiv_rn(127.0f, amax)))) *
+             static_cast<double>(__fdiv_rn(amax, 127.0f));
     s += used * static_cast<double>(wk);
     m += fabs(used) * 2 * static_cast<double>(top);
   }
@@ -95,13 +102,16 @@ std::vector<Variant> variants(CUlibrary library) {
     cuKernelGetName(&mangled, k);
     int status = 0;
     char* text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
-    const char *w = std::strstr(text, "DType)"), *act = std::strstr(text, "GemmAct)"), *p = std::strstr(text, "GemmWeightOnly{");
+    const char *w = std::strstr(text, "DType)"), *act = std::strstr(text, "GemmAct)"),
+               *p = std::strstr(text, "GemmWeightOnly{");
     if (!w || !act || !p) continue;
     Variant v = {};
     char flag[8] = "true", name[96];
     int scale = 0, group = 0;
     v.kernel = k, v.w = static_cast<DType>(std::atoi(w + 6)), v.act = static_cast<GemmAct>(std::atoi(act + 8));
-    std::sscanf(p, "GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d, %5[a-z], %d, (vivace::DType)%d", &v.p.warps_n, &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag, &group, &scale);
+    std::sscanf(p, "GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d, %5[a-z], %d, (vivace::DType)%d", &v.p.warps_n,
+                &v.p.warps_k, &v.p.row_tiles, &v.p.token_tiles, &v.p.stages, &v.p.cluster, &v.p.panel, flag, &group,
+                &scale);
     v.p.aligned = flag[0] == 't', v.p.group = group, v.p.scale = static_cast<DType>(scale);
     if (const char* last = std::strrchr(p, '}')) {  // the last one is the copies' width
       while (last > p && last[-1] != ' ') --last;
@@ -111,12 +121,16 @@ std::vector<Variant> variants(CUlibrary library) {
       }
       v.p.tma_steps = last[0] == '(' ? std::atoi(last + 5) : std::atoi(last);
     }
-    std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s%s", vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles,
-                  v.p.token_tiles, v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.tma_steps > 0 ? "b" : "", v.p.x_ring ? "x" : "");
+    std::snprintf(name, sizeof name, "%s %s %d.%d.%d.%d/%d c%d p%d%s%s%s", vivace::name(v.w),
+                  v.act == GemmAct::q8 ? "q8" : "f32", v.p.warps_n, v.p.warps_k, v.p.row_tiles, v.p.token_tiles,
+                  v.p.stages, v.p.cluster, v.p.panel, v.p.aligned ? "" : "u", v.p.tma_steps > 0 ? "b" : "",
+                  v.p.x_ring ? "x" : "");
     v.name = name;
     int device = 0;
-    const int smem = std::min(v.p.smem_bytes(DType::bf16, v.w, v.act, v.p.tokens()), 227 * 1024);  // a launch of fewer tokens may fit
-    if (cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem, k, device) == CUDA_SUCCESS) all.push_back(v);
+    const int smem = std::min(v.p.smem_bytes(DType::bf16, v.w, v.act, v.p.tokens()),
+                              227 * 1024);  // a launch of fewer tokens may fit
+    if (cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem, k, device) == CUDA_SUCCESS)
+      all.push_back(v);
     std::free(text);
   }
   std::sort(all.begin(), all.end(), [](const Variant& a, const Variant& b) { return a.name < b.name; });
@@ -133,7 +147,10 @@ bool launch(const Variant& v, const GemmArgs& a, cudaStream_t stream) {
   const auto tiles = [](int n, int tile) { return (n + tile - 1) / tile; };
   c.gridDimX = static_cast<unsigned>(tiles(a.N, v.p.rows()) * tiles(a.T, v.p.tokens()) * v.p.cluster);
   if (v.p.persistent() && a.T <= v.p.tokens())
-    c.gridDimX = std::min(c.gridDimX, 132u * std::max(1u, std::min(228 * 1024 / (unsigned(v.p.smem_bytes(DType::bf16, v.w, v.act, a.T)) + 1024), unsigned(v.p.blocks(DType::bf16, v.w, v.act)))));
+    c.gridDimX = std::min(
+        c.gridDimX,
+        132u * std::max(1u, std::min(228 * 1024 / (unsigned(v.p.smem_bytes(DType::bf16, v.w, v.act, a.T)) + 1024),
+                                     unsigned(v.p.blocks(DType::bf16, v.w, v.act)))));
   c.gridDimY = c.gridDimZ = c.blockDimY = c.blockDimZ = 1;
   c.blockDimX = static_cast<unsigned>(v.p.threads());
   c.sharedMemBytes = static_cast<unsigned>(v.p.smem_bytes(DType::bf16, v.w, v.act, a.T));
@@ -144,17 +161,26 @@ bool launch(const Variant& v, const GemmArgs& a, cudaStream_t stream) {
   codes.g = a;
   void* params[] = {&codes};
   if (v.p.tma_steps > 0) {
-    const cuuint64_t dims[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.K) / 4), static_cast<cuuint64_t>(a.N)}, pitch[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.w_stride))};
-    const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.pitch(v.w) / 4), static_cast<cuuint32_t>(16 * v.p.row_tiles)}, steps[] = {1, 1};
-    if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.w_map), CU_TENSOR_MAP_DATA_TYPE_UINT32, 2, const_cast<void*>(a.w), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.K) / 4), static_cast<cuuint64_t>(a.N)},
+                     pitch[] = {static_cast<cuuint64_t>(row_bytes(v.w, a.w_stride))};
+    const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.pitch(v.w) / 4), static_cast<cuuint32_t>(16 * v.p.row_tiles)},
+                     steps[] = {1, 1};
+    if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.w_map), CU_TENSOR_MAP_DATA_TYPE_UINT32, 2,
+                               const_cast<void*>(a.w), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       return false;
   }
   if (v.p.x_ring) {
-    const cuuint64_t dims[] = {static_cast<cuuint64_t>(a.K / 4), static_cast<cuuint64_t>(a.T)}, pitch[] = {static_cast<cuuint64_t>(a.x_stride * 2)};
-    const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.x_pitch(DType::bf16, v.w, v.act) / 8), static_cast<cuuint32_t>(even_tokens(a.T, v.p.tokens()))}, steps[] = {1, 1};
-    if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.x_map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2, const_cast<void*>(a.x), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
+    const cuuint64_t dims[] = {static_cast<cuuint64_t>(a.K / 4), static_cast<cuuint64_t>(a.T)},
+                     pitch[] = {static_cast<cuuint64_t>(a.x_stride * 2)};
+    const cuuint32_t box[] = {static_cast<cuuint32_t>(v.p.x_pitch(DType::bf16, v.w, v.act) / 8),
+                              static_cast<cuuint32_t>(even_tokens(a.T, v.p.tokens()))},
+                     steps[] = {1, 1};
+    if (cuTensorMapEncodeTiled(reinterpret_cast<CUtensorMap*>(&codes.x_map), CU_TENSOR_MAP_DATA_TYPE_UINT64, 2,
+                               const_cast<void*>(a.x), dims, pitch, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                               CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
       return false;
   }
   return cuLaunchKernelEx(&c, reinterpret_cast<CUfunction>(v.kernel), params, nullptr) == CUDA_SUCCESS;
@@ -166,7 +192,8 @@ int main(int argc, char** argv) {
   using namespace lab;
   LAB_CHECK(cudaFree(nullptr));
   CUlibrary library;
-  if (cuLibraryLoadFromFile(&library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0) != CUDA_SUCCESS) return std::printf("no %s\n", argv[1]), 2;
+  if (cuLibraryLoadFromFile(&library, argv[1], nullptr, nullptr, 0, nullptr, nullptr, 0) != CUDA_SUCCESS)
+    return std::printf("no %s\n", argv[1]), 2;
   FILE* rows = argc > 2 ? std::fopen(argv[2], "w") : nullptr;
   const std::vector<Variant> all = variants(library);
   std::printf("%zu kernels\n", all.size());
@@ -197,7 +224,9 @@ int main(int argc, char** argv) {
       const int bytes = info(v.w).bytes, at = v.w == DType::q6_k ? 208 : 0;
       if (is_block(v.w)) fill_blocks<<<4096, 256>>>(w, kPool / bytes, bytes, at, v.p.has_min(v.w), 9);
       else if (v.w == DType::e4m3) fill_random<<<1024, 256>>>(reinterpret_cast<e4m3*>(w), kPool, 5);
-      else fill_blocks<<<4096, 256>>>(w, kPool / 32, 32, 0, false, 5), fill_scales<<<1024, 256>>>(scales, kPool / 8, v.w == DType::e2m1, 6);
+      else
+        fill_blocks<<<4096, 256>>>(w, kPool / 32, 32, 0, false, 5),
+            fill_scales<<<1024, 256>>>(scales, kPool / 8, v.w == DType::e2m1, 6);
       filled = v.w;
     }
     std::string line = v.name + ":";
@@ -209,19 +238,28 @@ int main(int argc, char** argv) {
       std::vector<uint16_t> first;
       for (int M : tokens) {
         const bool few = M <= v.p.tokens() && (v.p.tokens() == 8 || M > v.p.tokens() / 2);
-        const bool mine = M > 64 ? v.p.tma_steps == 0 && v.p.tokens() == 64 : v.p.tma_steps > 0 && v.p.token_tiles == 4 ? M >= 32 : few && (!v.p.x_ring || M > 1);
+        const bool mine = M > 64                                      ? v.p.tma_steps == 0 && v.p.tokens() == 64
+                          : v.p.tma_steps > 0 && v.p.token_tiles == 4 ? M >= 32
+                                                                      : few && (!v.p.x_ring || M > 1);
         if (!mine || v.p.smem_bytes(DType::bf16, v.w, v.act, std::min(M, v.p.tokens())) > 227 * 1024) continue;
         const size_t w_bytes = static_cast<size_t>(row_bytes(v.w, s.K)) * s.N;
-        const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / w_bytes, 2, 60)), nodes = std::clamp(copies * 2, 8, 60);
+        const int copies = static_cast<int>(std::clamp<size_t>((size_t{200} << 20) / w_bytes, 2, 60)),
+                  nodes = std::clamp(copies * 2, 8, 60);
         GemmArgs a = {};
-        a.x = x, a.w = w, a.out = out, a.x_stride = a.w_stride = s.K, a.out_stride = s.N, a.T = M, a.N = s.N, a.K = s.K, a.alpha = 1.0f;
-        a.act = v.act, a.block_rows = 1, a.block_group = v.p.group, a.scale_dtype = v.p.scale, a.x_dtype = DType::bf16, a.w_dtype = v.w, a.out_dtype = DType::bf16;
+        a.x = x, a.w = w, a.out = out, a.x_stride = a.w_stride = s.K, a.out_stride = s.N, a.T = M, a.N = s.N, a.K = s.K,
+        a.alpha = 1.0f;
+        a.act = v.act, a.block_rows = 1, a.block_group = v.p.group, a.scale_dtype = v.p.scale, a.x_dtype = DType::bf16,
+        a.w_dtype = v.w, a.out_dtype = DType::bf16;
         if (v.p.group > 0) a.w_block_scale = scales, a.block_stride = (s.K + v.p.group - 1) / v.p.group;
         const size_t scale_bytes = a.block_stride * s.N * info(a.scale_dtype).bytes;
         std::vector<int2> pick(kPick);
-        for (int i = 0; i < kPick; ++i) pick[i] = {static_cast<int>(i * 2654435761u % M), static_cast<int>((i * 40503u + 17) % s.N)};
+        for (int i = 0; i < kPick; ++i)
+          pick[i] = {static_cast<int>(i * 2654435761u % M), static_cast<int>((i * 40503u + 17) % s.N)};
         LAB_CHECK(cudaMemcpy(d_pick, pick.data(), kPick * sizeof(int2), cudaMemcpyHostToDevice));
-        const auto reference = [&]<DType W>() { reference_blocks<W><<<kPick / 8, 256>>>(x, w, scales, v.p.group, s.K, v.act == GemmAct::q8, d_pick, kPick, d_ref, d_size); };
+        const auto reference = [&]<DType W>() {
+          reference_blocks<W>
+              <<<kPick / 8, 256>>>(x, w, scales, v.p.group, s.K, v.act == GemmAct::q8, d_pick, kPick, d_ref, d_size);
+        };
         switch (v.w) {
           case DType::q4_0: reference.operator()<DType::q4_0>(); break;
           case DType::q4_1: reference.operator()<DType::q4_1>(); break;
@@ -252,16 +290,20 @@ int main(int argc, char** argv) {
           const uint32_t word = uint32_t(bits[size_t(pick[i].x) * s.N + pick[i].y]) << 16;
           float got;
           std::memcpy(&got, &word, 4);
-          const double share = std::abs(got - ref[i]) / (std::abs(ref[i]) * 0x1p-8 + (s.K / 16 + 16) * 0x1p-24 * size[i]);
+          const double share =
+              std::abs(got - ref[i]) / (std::abs(ref[i]) * 0x1p-8 + (s.K / 16 + 16) * 0x1p-24 * size[i]);
           if (!(share <= worst)) worst = share;
         }
         static std::map<std::vector<int>, std::vector<uint16_t>> base;  // row 0, by all that may change bits
-        auto& known = base[{static_cast<int>(v.w), static_cast<int>(v.act), s.N, s.K, v.p.cluster, v.p.warps_k, v.p.tma_steps}];
+        auto& known =
+            base[{static_cast<int>(v.w), static_cast<int>(v.act), s.N, s.K, v.p.cluster, v.p.warps_k, v.p.tma_steps}];
         bits.resize(s.N);
         if (known.empty()) known = bits;
         const bool same = known == bits;
         wrong += !(worst <= 1) + !same;
-        if (!(worst <= 1) || !same) std::printf("%s M=%d %dx%d: %.3g of the bound%s\n", v.name.c_str(), M, s.N, s.K, worst, same ? "" : ", other bits");
+        if (!(worst <= 1) || !same)
+          std::printf("%s M=%d %dx%d: %.3g of the bound%s\n", v.name.c_str(), M, s.N, s.K, worst,
+                      same ? "" : ", other bits");
         const double us = time_graph(nodes, [&](int i, cudaStream_t st) {
           GemmArgs b = a;
           b.w = w + i % copies * w_bytes;
@@ -273,14 +315,21 @@ int main(int argc, char** argv) {
         if (!lt.count(M)) {
           const size_t bytes = size_t(s.N) * s.K * 2;
           const int n = static_cast<int>(std::clamp<size_t>(kPool / bytes, 2, 40));
-          lt[M] = blas.time(CUDA_R_16BF, reinterpret_cast<char*>(x), plain, bytes, n, out, M, s.N, s.K, std::max(8, n), 4).peer;
+          lt[M] =
+              blas.time(CUDA_R_16BF, reinterpret_cast<char*>(x), plain, bytes, n, out, M, s.N, s.K, std::max(8, n), 4)
+                  .peer;
           std::printf("cuBLASLt bf16 M=%d %dx%d %.2f us\n", M, s.N, s.K, lt[M]);
         }
         char text[96];
-        std::snprintf(text, sizeof text, " %dx%d,%d %.2f (%.0fGB x%.2f)", s.N, s.K, M, us, w_bytes / us / 1e3, lt[M] / us);
+        std::snprintf(text, sizeof text, " %dx%d,%d %.2f (%.0fGB x%.2f)", s.N, s.K, M, us, w_bytes / us / 1e3,
+                      lt[M] / us);
         line += text;
-        if (rows) std::fprintf(rows, "{\"w\":\"%s\",\"act\":\"%s\",\"tactic\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"us\":%.3f,\"gbs\":%.0f,\"bound\":%.3f,\"cublaslt_bf16_us\":%.3f}\n",
-                               vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.name.c_str(), M, s.N, s.K, us, w_bytes / us / 1e3, worst, lt[M]);
+        if (rows)
+          std::fprintf(rows,
+                       "{\"w\":\"%s\",\"act\":\"%s\",\"tactic\":\"%s\",\"M\":%d,\"N\":%d,\"K\":%d,\"us\":%.3f,\"gbs\":%"
+                       ".0f,\"bound\":%.3f,\"cublaslt_bf16_us\":%.3f}\n",
+                       vivace::name(v.w), v.act == GemmAct::q8 ? "q8" : "f32", v.name.c_str(), M, s.N, s.K, us,
+                       w_bytes / us / 1e3, worst, lt[M]);
       }
     }
     std::printf("%s\n", line.c_str());

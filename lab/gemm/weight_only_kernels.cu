@@ -2,10 +2,13 @@
 #include "vivace/kernels/gemm/weight_only.cuh"
 
 namespace vivace::kernels {
-#define CODES(W, ACT, ...) template __global__ void gemm_weight_only<bf16, DType::W, bf16, GemmAct::ACT, GemmWeightOnly{__VA_ARGS__}>(const __grid_constant__ GemmWeightOnlyArgs);
+#define CODES(W, ACT, ...)                                                                                    \
+  template __global__ void gemm_weight_only<bf16, DType::W, bf16, GemmAct::ACT, GemmWeightOnly{__VA_ARGS__}>( \
+      const __grid_constant__ GemmWeightOnlyArgs);
 // Hopper, up to 64 tokens: TMA brings W; from two on x too.
 #define BULK(W, ACT, X, N, K, R, T, S, C, P) CODES(W, ACT, N, K, R, T, S, C, P, true, 0, DType::f32, false, false, 2, X)
-#define FOUR(W, ACT, X, N, K, R, T, S, C, P) CODES(e2m1, ACT, N, K, R, T, S, C, P, true, 16, DType::e4m3, false, false, 2, X)  // NVFP4
+#define FOUR(W, ACT, X, N, K, R, T, S, C, P) \
+  CODES(e2m1, ACT, N, K, R, T, S, C, P, true, 16, DType::e4m3, false, false, 2, X)  // NVFP4
 #define FEW(FORM, W) FORM(W, f32, false, 2, 4, 1, 1, 2, 1, 4096) FORM(W, f32, true, 2, 4, 1, 1, 2, 1, 4096)
 #define MORE(FORM, W) FORM(W, f32, true, 2, 4, 1, 2, 1, 1, 4096) FORM(W, f32, true, 2, 4, 1, 4, 1, 1, 2048)
 #define LONG(FORM, W) FORM(W, f32, false, 2, 4, 1, 1, 2, 1, 16384) FORM(W, f32, true, 2, 4, 1, 1, 2, 1, 8192)

@@ -33,7 +33,8 @@ constexpr uintptr_t kPerThreadStream = 2;
 Status parse_device(const std::string& text, int* ordinal) {
   *ordinal = 0;
   if (text == "cuda") return {};
-  if (text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 && text.find_first_not_of("0123456789", 5) == std::string::npos) {
+  if (text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
+      text.find_first_not_of("0123456789", 5) == std::string::npos) {
     *ordinal = std::stoi(text.substr(5));
     return {};
   }
@@ -42,17 +43,22 @@ Status parse_device(const std::string& text, int* ordinal) {
 
 Result<Tensor> plan(const std::vector<int64_t>& dims, const std::string& dtype) {
   DType d;
-  if (!parse_dtype(dtype.data(), dtype.size(), &d)) return Status(Code::kInvalidDType, "array: no dtype '" + dtype + "'");
-  if (dims.size() > static_cast<size_t>(kMaxRank)) return Status(Code::kInvalidShape, strf("array: %zu axes, at most %d", dims.size(), kMaxRank));
+  if (!parse_dtype(dtype.data(), dtype.size(), &d))
+    return Status(Code::kInvalidDType, "array: no dtype '" + dtype + "'");
+  if (dims.size() > static_cast<size_t>(kMaxRank))
+    return Status(Code::kInvalidShape, strf("array: %zu axes, at most %d", dims.size(), kMaxRank));
   Shape s;
   s.rank = static_cast<int>(dims.size());
   for (int i = 0; i < s.rank; ++i) {
-    if (dims[static_cast<size_t>(i)] < 0) return Status(Code::kInvalidShape, strf("array: axis %d is %ld", i, static_cast<long>(dims[static_cast<size_t>(i)])));
+    if (dims[static_cast<size_t>(i)] < 0)
+      return Status(Code::kInvalidShape,
+                    strf("array: axis %d is %ld", i, static_cast<long>(dims[static_cast<size_t>(i)])));
     s.dim[i] = dims[static_cast<size_t>(i)];
   }
   if (s.elements() < 0) return Status(Code::kInvalidShape, "array: " + to_string(s) + " overflows");
   if (info(d).block > 1 && (s.rank == 0 || s.dim[s.rank - 1] % info(d).block != 0))
-    return Status(Code::kInvalidShape, strf("array: the last axis of %s must be a multiple of %d", name(d), info(d).block));
+    return Status(Code::kInvalidShape,
+                  strf("array: the last axis of %s must be a multiple of %d", name(d), info(d).block));
   return tensor(nullptr, d, s, Place::device);
 }
 
@@ -68,7 +74,8 @@ Result<Array> make(const Tensor& planned, const std::string& where, bool zero) {
   const size_t bytes = bytes_of(planned);
   if (bytes == 0) return a;
   VV_ASSIGN(a.storage->pool, device::shared_pool(*device));
-  VV_ASSIGN(a.storage->block, a.storage->pool->allocate({.bytes = bytes, .stream = kLegacyStream, .name = "vivace.Array"}));
+  VV_ASSIGN(a.storage->block,
+            a.storage->pool->allocate({.bytes = bytes, .stream = kLegacyStream, .name = "vivace.Array"}));
   a.tensor.data = a.storage->block->data();
   if (zero) {
     device::Stream stream = device::Stream::borrow(*device, reinterpret_cast<cu::Stream>(kLegacyStream));
@@ -82,9 +89,13 @@ Result<Array> make(const Tensor& planned, const std::string& where, bool zero) {
 Status host_side(const Array& a, nb::handle o, bool write, Tensor* t, Borrowed* from) {
   VV_TRY(to_tensor(o.ptr(), write, t, from));
   if (t->place != Place::host) return Status(Code::kInvalidDevice, "array: the other side must be host memory");
-  if (t->dtype != a.tensor.dtype) return Status(Code::kInvalidDType, strf("array: %s here, %s on the host", name(a.tensor.dtype), name(t->dtype)));
-  if (bytes_of(*t) != bytes_of(a.tensor) || !(t->shape == a.tensor.shape)) return Status(Code::kInvalidShape, "array: " + to_string(a.tensor.shape) + " here, " + to_string(t->shape) + " on the host");
-  if (!t->is_dense()) return Status(Code::kInvalidLayout, "array: the host side is not contiguous; use numpy.ascontiguousarray");
+  if (t->dtype != a.tensor.dtype)
+    return Status(Code::kInvalidDType, strf("array: %s here, %s on the host", name(a.tensor.dtype), name(t->dtype)));
+  if (bytes_of(*t) != bytes_of(a.tensor) || !(t->shape == a.tensor.shape))
+    return Status(Code::kInvalidShape,
+                  "array: " + to_string(a.tensor.shape) + " here, " + to_string(t->shape) + " on the host");
+  if (!t->is_dense())
+    return Status(Code::kInvalidLayout, "array: the host side is not contiguous; use numpy.ascontiguousarray");
   return {};
 }
 
@@ -103,7 +114,10 @@ Status copy(const Array& a, void* host, bool to_device) {
 
 /// The NumPy dtype of a dtype; those that NumPy lacks come from ml_dtypes.
 nb::object numpy_dtype(DType d) {
-  const char* extra = d == DType::bf16 ? "bfloat16" : d == DType::e4m3 ? "float8_e4m3fn" : d == DType::e5m2 ? "float8_e5m2" : nullptr;
+  const char* extra = d == DType::bf16   ? "bfloat16"
+                      : d == DType::e4m3 ? "float8_e4m3fn"
+                      : d == DType::e5m2 ? "float8_e5m2"
+                                         : nullptr;
   if (extra != nullptr) return nb::module_::import_("ml_dtypes").attr(extra);
   switch (d) {
     case DType::f64: return nb::str("float64");
@@ -194,7 +208,10 @@ nb::object make_capsule(const Array& a, DLDataType type, const char* label) {
 /// legacy stream, 2 the per-thread stream, -1 no ordering, else a handle.
 Status hand_over(const Array& a, nb::handle stream) {
   const int64_t s = stream.is_none() ? 1 : nb::cast<int64_t>(stream);
-  if (s == 0 || s < -1) return Status(Code::kInvalidArgument, strf("array: __dlpack__(stream=%ld): wanted None, -1, 1, 2 or a stream handle", static_cast<long>(s)));
+  if (s == 0 || s < -1)
+    return Status(
+        Code::kInvalidArgument,
+        strf("array: __dlpack__(stream=%ld): wanted None, -1, 1, 2 or a stream handle", static_cast<long>(s)));
   if (s == static_cast<int64_t>(kLegacyStream)) {
     if (stream_is_overridden()) mark_foreign_use(a);
     return {};
@@ -205,35 +222,45 @@ Status hand_over(const Array& a, nb::handle stream) {
   VV_TRY(device.bind());
   VV_ASSIGN(device::Event event, device::Event::create(device));
   VV_TRY(event.record(reinterpret_cast<cu::Stream>(kLegacyStream)));
-  device::Stream consumer = device::Stream::borrow(device, reinterpret_cast<cu::Stream>(static_cast<uintptr_t>(s == 2 ? kPerThreadStream : static_cast<uintptr_t>(s))));
+  device::Stream consumer = device::Stream::borrow(
+      device,
+      reinterpret_cast<cu::Stream>(static_cast<uintptr_t>(s == 2 ? kPerThreadStream : static_cast<uintptr_t>(s))));
   return consumer.wait(event);
 }
 
-nb::object export_array(const Array& a, nb::handle stream, nb::handle max_version, nb::handle dl_device, nb::handle copy_it) {
+nb::object export_array(const Array& a, nb::handle stream, nb::handle max_version, nb::handle dl_device,
+                        nb::handle copy_it) {
   check(check_open(a, "__dlpack__"));
-  if (!copy_it.is_none() && nb::cast<bool>(copy_it)) check(Status(Code::kUnsupported, "array: __dlpack__(copy=True) is not offered; copy with the consumer's own function"));
+  if (!copy_it.is_none() && nb::cast<bool>(copy_it))
+    check(Status(Code::kUnsupported,
+                 "array: __dlpack__(copy=True) is not offered; copy with the consumer's own function"));
   if (!dl_device.is_none()) {
     const auto wanted = nb::cast<std::pair<int, int>>(nb::make_tuple(nb::int_(dl_device[0]), nb::int_(dl_device[1])));
-    if (wanted != std::pair<int, int>(kDLCUDA, a.device)) check(Status(Code::kInvalidDevice, strf("array: it is on cuda:%d; move it with numpy()", a.device)));
+    if (wanted != std::pair<int, int>(kDLCUDA, a.device))
+      check(Status(Code::kInvalidDevice, strf("array: it is on cuda:%d; move it with numpy()", a.device)));
   }
   DLDataType type{};
   check(dl_type(a.tensor.dtype, &type));
   check(hand_over(a, stream));
   const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
-  return versioned ? make_capsule<DLManagedTensorVersioned>(a, type, "dltensor_versioned") : make_capsule<DLManagedTensor>(a, type, "dltensor");
+  return versioned ? make_capsule<DLManagedTensorVersioned>(a, type, "dltensor_versioned")
+                   : make_capsule<DLManagedTensor>(a, type, "dltensor");
 }
 
 Array from_dlpack(nb::object source) {
   Tensor t;
   Borrowed from;
   check(to_tensor(source.ptr(), true, &t, &from));
-  if (from.device < 0) check(Status(Code::kInvalidDevice, "array: from_dlpack takes device memory; for host memory use from_numpy"));
-  if (!t.is_dense()) check(Status(Code::kInvalidLayout, "array: the tensor is not contiguous; call its contiguous() first"));
+  if (from.device < 0)
+    check(Status(Code::kInvalidDevice, "array: from_dlpack takes device memory; for host memory use from_numpy"));
+  if (!t.is_dense())
+    check(Status(Code::kInvalidLayout, "array: the tensor is not contiguous; call its contiguous() first"));
   Result<device::Device*> device = device::Device::get(from.device);
   check(device.status());
   Array a{std::make_shared<ArrayStorage>(), t, from.device};
   a.storage->device = *device;
-  a.storage->owner = nb::make_tuple(source, from.capsules.is_valid() ? nb::object(from.capsules) : nb::object(nb::none()));
+  a.storage->owner =
+      nb::make_tuple(source, from.capsules.is_valid() ? nb::object(from.capsules) : nb::object(nb::none()));
   return a;
 }
 
@@ -255,50 +282,72 @@ void mark_foreign_use(const Array& a) {
 }
 
 void add_array(nb::module_& m) {
-  nb::class_<Array>(m, "Array", "A dense tensor in GPU memory of Vivace's pool. Made by empty(), zeros(), from_numpy() or from_dlpack() of vivace.array.")
-      .def_static("_make", [](const std::vector<int64_t>& shape, const std::string& dtype, const std::string& device, bool zero) {
-        Result<Tensor> planned = plan(shape, dtype);
-        check(planned.status());
-        Result<Array> a = make(*planned, device, zero);
-        check(a.status());
-        return std::move(a).value();
-      })
-      .def_static("_from_numpy", [](nb::object host, const std::string& device) {
-        Tensor t;
-        Borrowed from;
-        check(to_tensor(host.ptr(), false, &t, &from));
-        if (t.place != Place::host) check(Status(Code::kInvalidDevice, "array: from_numpy takes host memory; for device memory use from_dlpack"));
-        if (!t.is_dense()) check(Status(Code::kInvalidLayout, "array: the host side is not contiguous; use numpy.ascontiguousarray"));
-        Result<Array> a = make(tensor(nullptr, t.dtype, t.shape, Place::device), device, false);
-        check(a.status());
-        check(copy(*a, t.data, true));
-        return std::move(a).value();
-      })
+  nb::class_<Array>(m, "Array",
+                    "A dense tensor in GPU memory of Vivace's pool. Made by empty(), zeros(), from_numpy() or "
+                    "from_dlpack() of vivace.array.")
+      .def_static(
+          "_make",
+          [](const std::vector<int64_t>& shape, const std::string& dtype, const std::string& device, bool zero) {
+            Result<Tensor> planned = plan(shape, dtype);
+            check(planned.status());
+            Result<Array> a = make(*planned, device, zero);
+            check(a.status());
+            return std::move(a).value();
+          })
+      .def_static("_from_numpy",
+                  [](nb::object host, const std::string& device) {
+                    Tensor t;
+                    Borrowed from;
+                    check(to_tensor(host.ptr(), false, &t, &from));
+                    if (t.place != Place::host)
+                      check(Status(Code::kInvalidDevice,
+                                   "array: from_numpy takes host memory; for device memory use from_dlpack"));
+                    if (!t.is_dense())
+                      check(Status(Code::kInvalidLayout,
+                                   "array: the host side is not contiguous; use numpy.ascontiguousarray"));
+                    Result<Array> a = make(tensor(nullptr, t.dtype, t.shape, Place::device), device, false);
+                    check(a.status());
+                    check(copy(*a, t.data, true));
+                    return std::move(a).value();
+                  })
       .def_static("_from_dlpack", &from_dlpack)
       .def("numpy", &to_numpy, "A copy in host memory. Waits for all work on the device.")
-      .def("copy_from", [](const Array& a, nb::object host) {
-        check(check_open(a, "copy_from()"));
-        Tensor t;
-        Borrowed from;
-        check(host_side(a, host, false, &t, &from));
-        check(copy(a, t.data, true));
-      }, nb::arg("host"), "Overwrites the contents from host memory of the same dtype and shape, behind all work on the device.")
-      .def("close", [](Array& a) { a.storage.reset(); }, "Gives the memory back; exports of it stay valid. A second call does nothing.")
+      .def(
+          "copy_from",
+          [](const Array& a, nb::object host) {
+            check(check_open(a, "copy_from()"));
+            Tensor t;
+            Borrowed from;
+            check(host_side(a, host, false, &t, &from));
+            check(copy(a, t.data, true));
+          },
+          nb::arg("host"),
+          "Overwrites the contents from host memory of the same dtype and shape, behind all work on the device.")
+      .def(
+          "close", [](Array& a) { a.storage.reset(); },
+          "Gives the memory back; exports of it stay valid. A second call does nothing.")
       .def_prop_ro("closed", [](const Array& a) { return a.storage == nullptr; })
       .def_prop_ro("shape", &shape_of)
       .def_prop_ro("dtype", [](const Array& a) { return name(a.tensor.dtype); })
       .def_prop_ro("device", [](const Array& a) { return strf("cuda:%d", a.device); })
       .def_prop_ro("nbytes", [](const Array& a) { return bytes_of(a.tensor); })
-      .def_prop_ro("data_ptr", [](const Array& a) {
-        check(check_open(a, "data_ptr"));
-        return reinterpret_cast<uintptr_t>(a.tensor.data);
-      }, "Address in device memory.")
+      .def_prop_ro(
+          "data_ptr",
+          [](const Array& a) {
+            check(check_open(a, "data_ptr"));
+            return reinterpret_cast<uintptr_t>(a.tensor.data);
+          },
+          "Address in device memory.")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__exit__", [](Array& a, nb::args) { a.storage.reset(); })
       .def("__dlpack_device__", [](const Array& a) { return nb::make_tuple(static_cast<int>(kDLCUDA), a.device); })
-      .def("__dlpack__", &export_array, nb::kw_only(), nb::arg("stream") = nb::none(), nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(),
-           nb::arg("copy") = nb::none(), "DLPack export; `stream` is where the consumer will work.")
-      .def("__repr__", [](const Array& a) { return strf("Array(%s %s, cuda:%d%s)", name(a.tensor.dtype), to_string(a.tensor.shape).c_str(), a.device, a.storage ? "" : ", closed"); });
+      .def("__dlpack__", &export_array, nb::kw_only(), nb::arg("stream") = nb::none(),
+           nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
+           "DLPack export; `stream` is where the consumer will work.")
+      .def("__repr__", [](const Array& a) {
+        return strf("Array(%s %s, cuda:%d%s)", name(a.tensor.dtype), to_string(a.tensor.shape).c_str(), a.device,
+                    a.storage ? "" : ", closed");
+      });
   m.def("pool_stats", [](int ordinal) {
     Result<device::Device*> device = device::Device::get(ordinal);
     check(device.status());
@@ -308,7 +357,8 @@ void add_array(nb::module_& m) {
     check(s.status());
     nb::dict d;
     d["mapped"] = s->mapped, d["used"] = s->used, d["requested"] = s->requested, d["cached"] = s->cached;
-    d["evicted"] = s->evicted, d["outside"] = s->outside, d["peak_used"] = s->peak_used, d["fragmentation"] = s->fragmentation();
+    d["evicted"] = s->evicted, d["outside"] = s->outside, d["peak_used"] = s->peak_used,
+    d["fragmentation"] = s->fragmentation();
     return d;
   }, nb::arg("device") = 0, "Bytes of the pool that arrays on this GPU come from.");
 }

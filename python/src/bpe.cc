@@ -40,7 +40,8 @@ nb::bytes decode_all(const Tokenizer& t, const std::vector<int32_t>& ids) {
 }
 
 /// What the C ABI makes of a task: `state` is normalised.
-std::vector<int32_t> prompt_tokens(const std::string& tokenizer, const std::string& family, const nb::bytes& task, const std::vector<float>& state) {
+std::vector<int32_t> prompt_tokens(const std::string& tokenizer, const std::string& family, const nb::bytes& task,
+                                   const std::vector<float>& state) {
   const auto prompter = models::vla::Prompter::open(tokenizer, family);
   check(prompter.status());
   auto tokens = prompter->tokens({task.c_str(), task.size()}, state);

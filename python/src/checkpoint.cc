@@ -64,22 +64,27 @@ uint64_t object_bytes(const MetaEntry& e) {
   return bytes;
 }
 
-/// LimitExceeded where `bytes` of objects, the file's own pages and the reader's tables would pass 4 x the files + 64 MB.
+/// LimitExceeded where `bytes` of objects, the file's own pages and the reader's tables would pass 4 x the files + 64
+/// MB.
 void check_room(const engine::Checkpoint& c, const char* what, uint64_t bytes) {
   uint64_t files = 0;
   for (const engine::MappedFile& f : c.files()) files += f.stored_bytes();
-  const uint64_t room = 3 * files + (36u << 20);  // what is left of 4 x and 64 MB: pages of the files, tables, and what allocators round up
+  const uint64_t room =
+      3 * files +
+      (36u << 20);  // what is left of 4 x and 64 MB: pages of the files, tables, and what allocators round up
   if (bytes > room)
-    check(Status(Code::kLimitExceeded, strf("%s: its %s would take %llu bytes in Python, at most %llu are spent on a checkpoint of %llu",
-                                            c.files()[0].path().c_str(), what, static_cast<unsigned long long>(bytes),
-                                            static_cast<unsigned long long>(room), static_cast<unsigned long long>(files))));
+    check(Status(Code::kLimitExceeded,
+                 strf("%s: its %s would take %llu bytes in Python, at most %llu are spent on a checkpoint of %llu",
+                      c.files()[0].path().c_str(), what, static_cast<unsigned long long>(bytes),
+                      static_cast<unsigned long long>(room), static_cast<unsigned long long>(files))));
 }
 
 nb::dict read_metadata(const std::string& path) {
   Result<engine::Checkpoint> c = engine::Checkpoint::open(path);
   check(c.status());
   uint64_t bytes = 0;
-  for (const MetaEntry& e : c->metadata().entries()) bytes += object_bytes(e) + e.strings.size() * sizeof(std::string_view);
+  for (const MetaEntry& e : c->metadata().entries())
+    bytes += object_bytes(e) + e.strings.size() * sizeof(std::string_view);
   check_room(*c, "metadata", bytes);
   nb::dict d;
   for (const MetaEntry& e : c->metadata().entries()) d[text(e.key)] = value(e);
@@ -97,14 +102,15 @@ nb::list read_tensors(const std::string& path) {
   for (const engine::TensorEntry& t : c->tensors()) {
     nb::list shape;
     for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    all.append(nb::make_tuple(text(t.name), name(t.dtype), nb::tuple(shape), files[static_cast<size_t>(t.file)], t.offset, t.bytes));
+    all.append(nb::make_tuple(text(t.name), name(t.dtype), nb::tuple(shape), files[static_cast<size_t>(t.file)],
+                              t.offset, t.bytes));
   }
   return all;
 }
 
 /// Where a document's bytes are: [(key, bytes, members, whether the first member is an array, where they begin)] of the
-/// members of the object at `key`, or of the document without one. A member's bytes go from its key's to the next key's,
-/// or to the end.
+/// members of the object at `key`, or of the document without one. A member's bytes go from its key's to the next
+/// key's, or to the end.
 nb::list json_members(nb::bytes data, const std::string& file, const std::string& key) {
   const std::string_view source(data.c_str(), data.size());
   Result<engine::Json> json = engine::Json::parse(source, file);
@@ -128,7 +134,8 @@ nb::list json_members(nb::bytes data, const std::string& file, const std::string
   for (size_t i = 0; i < members.size(); ++i) {
     const engine::JsonValue v = members[i];
     const char* next = i + 1 < members.size() ? members[i + 1].key().data() : end;
-    all.append(nb::make_tuple(text(v.key()), next - v.key().data(), v.size(), v.size() > 0 && (*v.begin()).is_array(), v.key().data() - begin));
+    all.append(nb::make_tuple(text(v.key()), next - v.key().data(), v.size(), v.size() > 0 && (*v.begin()).is_array(),
+                              v.key().data() - begin));
   }
   return all;
 }
@@ -140,10 +147,12 @@ nb::object decoder_family(const std::string& architecture, bool experts) {
   for (const models::decoder::Family& f : models::decoder::kFamilies) {
     if (architecture != f.hf_arch && (architecture != f.gguf_arch || f.has(kExperts) != experts)) continue;
     nb::list weights;
-    for (const auto& w : models::decoder::weight_names(f)) weights.append(nb::make_tuple(w.gguf, w.hf, w.hf_transposed));
+    for (const auto& w : models::decoder::weight_names(f))
+      weights.append(nb::make_tuple(w.gguf, w.hf, w.hf_transposed));
     nb::dict d;
     d["name"] = f.name, d["gguf"] = f.gguf_arch, d["hub"] = f.hf_arch, d["weights"] = weights;
-    d["interleaved"] = std::string_view(f.gguf_rope) == "interleaved", d["plus_one"] = f.has(models::decoder::kHubPlusOne);
+    d["interleaved"] = std::string_view(f.gguf_rope) == "interleaved",
+    d["plus_one"] = f.has(models::decoder::kHubPlusOne);
     return d;
   }
   return nb::none();

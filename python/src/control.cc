@@ -18,11 +18,16 @@ using serve::ChunkOptions;
 using serve::ChunkRequest;
 using serve::ChunkRunner;
 
-std::unique_ptr<ChunkRunner> make(int horizon, int dims, int network_dims, const std::string& join, std::optional<int> blend, int ask_after, std::vector<float> max_step, double max_action_age, double watchdog, double deadline) {
-  ChunkOptions o{horizon, dims, network_dims, ChunkOptions::Join::swap, blend, ask_after, std::move(max_step), max_action_age, watchdog, deadline};
+std::unique_ptr<ChunkRunner> make(int horizon, int dims, int network_dims, const std::string& join,
+                                  std::optional<int> blend, int ask_after, std::vector<float> max_step,
+                                  double max_action_age, double watchdog, double deadline) {
+  ChunkOptions o{horizon,  dims,      network_dims,        ChunkOptions::Join::swap,
+                 blend,    ask_after, std::move(max_step), max_action_age,
+                 watchdog, deadline};
   if (join == "blend") o.join = ChunkOptions::Join::blend;
   else if (join == "prefix") o.join = ChunkOptions::Join::prefix;
-  else if (join != "swap") check(Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'"));
+  else if (join != "swap")
+    check(Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'"));
   auto made = ChunkRunner::make(o);
   check(made.status());
   return std::move(made).value();
@@ -39,20 +44,23 @@ nb::tuple next(ChunkRunner& r, double now, int dims) {
   std::vector<float> action(static_cast<size_t>(std::max(dims, 0)));
   serve::Tick t;
   check(r.next(now, action, &t));
-  return nb::make_tuple(nb::bytes(action.data(), action.size() * sizeof(float)), kSources[static_cast<int>(t.source)], t.clamped, t.chunk_index, t.age);
+  return nb::make_tuple(nb::bytes(action.data(), action.size() * sizeof(float)), kSources[static_cast<int>(t.source)],
+                        t.clamped, t.chunk_index, t.age);
 }
 
 nb::tuple start_request(ChunkRunner& r, double now, int prefix_values) {
   auto request = std::make_unique<ChunkRequest>();
   std::vector<float> action_prefix(static_cast<size_t>(std::max(prefix_values, 0)));
   check(r.start_request(now, request.get(), action_prefix));
-  return nb::make_tuple(nb::cast(std::move(request)), nb::bytes(action_prefix.data(), action_prefix.size() * sizeof(float)));
+  return nb::make_tuple(nb::cast(std::move(request)),
+                        nb::bytes(action_prefix.data(), action_prefix.size() * sizeof(float)));
 }
 
 }  // namespace
 
 void add_control(nb::module_& m) {
-  // A policy that never answers keeps its thread and what that holds until the process ends, which is no mistake in counting references.
+  // A policy that never answers keeps its thread and what that holds until the process ends, which is no mistake in
+  // counting references.
   m.def("expect_live_objects", [] { nb::set_leak_warnings(false); });
   nb::class_<ChunkRequest>(m, "ChunkRequest")
       .def_ro("id", &ChunkRequest::id)
@@ -60,14 +68,16 @@ void add_control(nb::module_& m) {
       .def_ro("observed", &ChunkRequest::observed)
       .def_ro("prefix_length", &ChunkRequest::prefix_length);
   nb::class_<ChunkRunner>(m, "ChunkRunner")
-      .def_static("make", &make, nb::kw_only(), nb::arg("horizon"), nb::arg("dims"), nb::arg("network_dims"), nb::arg("join"), nb::arg("blend").none(), nb::arg("ask_after"), nb::arg("max_step"),
+      .def_static("make", &make, nb::kw_only(), nb::arg("horizon"), nb::arg("dims"), nb::arg("network_dims"),
+                  nb::arg("join"), nb::arg("blend").none(), nb::arg("ask_after"), nb::arg("max_step"),
                   nb::arg("max_action_age"), nb::arg("watchdog"), nb::arg("deadline"))
       .def("start", [](ChunkRunner& r, nb::bytes position, double now) { check(r.start(floats(position), now)); })
       .def("next", &next)
       .def("needs_inference", &ChunkRunner::needs_inference)
       .def("ticks_to_request", &ChunkRunner::ticks_to_request)
       .def("start_request", &start_request)
-      .def("complete", [](ChunkRunner& r, const ChunkRequest& q, nb::bytes actions, nb::bytes normalized) { check(r.complete(q, floats(actions), floats(normalized))); })
+      .def("complete", [](ChunkRunner& r, const ChunkRequest& q, nb::bytes actions,
+                          nb::bytes normalized) { check(r.complete(q, floats(actions), floats(normalized))); })
       .def("cancel", [](ChunkRunner& r, const ChunkRequest& q) { check(r.cancel(q)); })
       .def("delay", &ChunkRunner::delay);
 }

@@ -46,7 +46,8 @@ inline constexpr uint64_t kDLReadOnly = 1;
 struct DLPackExchangeAPI {
   uint32_t major, minor;
   DLPackExchangeAPI* previous;
-  int (*allocate)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx, void (*set_error)(void*, const char*, const char*));
+  int (*allocate)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
+                  void (*set_error)(void*, const char*, const char*));
   int (*from_object)(void* object, DLManagedTensorVersioned** out);
   int (*to_object)(DLManagedTensorVersioned* tensor, void** out);
   int (*view_of_object)(void* object, DLTensor* out);  // borrows: valid while the object lives; may be null

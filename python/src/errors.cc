@@ -44,17 +44,21 @@ void add_errors(nb::module_& m) {
     m.attr(name.c_str()) = c;
     return c.release().ptr();
   };
-  classes[0] = make("Error", PyExc_RuntimeError, "", "Base of every error that Vivace raises. `code` is the stable name of its kind.");
+  classes[0] = make("Error", PyExc_RuntimeError, "",
+                    "Base of every error that Vivace raises. `code` is the stable name of its kind.");
   for (int i = 1; i < kCodeCount; ++i) {
     const Code c = static_cast<Code>(i);
     PyObject* builtin = builtin_base(c);
     nb::object bases = builtin ? nb::object(nb::make_tuple(nb::borrow(classes[0]), nb::borrow(builtin)))
                                : nb::object(nb::make_tuple(nb::borrow(classes[0])));
-    classes[i] = make(class_name(c), bases, name(c), (std::string("Code ") + name(c) + "; see docs/errors.md.").c_str());
+    classes[i] =
+        make(class_name(c), bases, name(c), (std::string("Code ") + name(c) + "; see docs/errors.md.").c_str());
   }
 }
 
-void set_error(const Status& s) { PyErr_SetString(classes[static_cast<int>(s.code())], printable(s.message()).c_str()); }
+void set_error(const Status& s) {
+  PyErr_SetString(classes[static_cast<int>(s.code())], printable(s.message()).c_str());
+}
 
 std::string take_python_error() {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;

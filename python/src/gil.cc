@@ -1,5 +1,5 @@
-// Compiled without exceptions (CMakeLists.txt): pthread_cleanup_push() is then a jump that is taken before the unwinder comes
-// to this frame, and not an object whose destructor the unwinder would call.
+// Compiled without exceptions (CMakeLists.txt): pthread_cleanup_push() is then a jump that is taken before the unwinder
+// comes to this frame, and not an object whose destructor the unwinder would call.
 #include "gil.h"
 
 #include <pthread.h>

@@ -7,8 +7,8 @@ namespace vivace::python {
 /// PyEval_RestoreThread(); where it would end the thread, the thread sleeps until the process is gone.
 void take_gil(PyThreadState* state) noexcept;
 
-/// nb::gil_scoped_release, but for daemon threads: where the interpreter ends meanwhile, taking the GIL ends the thread by
-/// unwinding its stack, which C++ frames do not let pass (std::terminate, or an abort in the unwinder).
+/// nb::gil_scoped_release, but for daemon threads: where the interpreter ends meanwhile, taking the GIL ends the thread
+/// by unwinding its stack, which C++ frames do not let pass (std::terminate, or an abort in the unwinder).
 class NoGil {
  public:
   NoGil() : state_(PyEval_SaveThread()) {}

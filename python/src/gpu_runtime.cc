@@ -23,7 +23,9 @@ Result<exec::CudaStream*> stream_of(int ordinal, void* handle) {
   VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
   // The first use of a GPU, or nearly: kernels that no cache has are compiled with this environment's NVRTC.
   nb::module_::import_("vivace.jit").attr("find_nvrtc")();
-  seen.push_back({ordinal, handle, std::make_unique<exec::CudaStream>(device::Stream::borrow(*device, static_cast<cu::Stream>(handle)))});
+  seen.push_back(
+      {ordinal, handle,
+       std::make_unique<exec::CudaStream>(device::Stream::borrow(*device, static_cast<cu::Stream>(handle)))});
   return seen.back().stream.get();
 }
 
@@ -46,12 +48,20 @@ Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<S
 bool stream_is_overridden() { return overridden; }
 
 void add_gpu_runtime(nb::module_& m) {
-  m.def("set_stream", [](nb::object handle) {
-    overridden = !handle.is_none();
-    override_handle = overridden ? reinterpret_cast<void*>(nb::cast<uintptr_t>(handle)) : nullptr;
-  }, nb::arg("handle").none(), "CUDA stream (an integer handle) of this thread's ops on device tensors; None follows the tensors' framework.");
-  m.def("constant_weights", [] { return constant_weights; }, "Whether this thread's ops may read weights ahead of the stream's order.");
-  m.def("set_constant_weights", [](bool on) { constant_weights = on; }, nb::arg("on"), "See vivace.ops.constant_weights().");
+  m.def(
+      "set_stream",
+      [](nb::object handle) {
+        overridden = !handle.is_none();
+        override_handle = overridden ? reinterpret_cast<void*>(nb::cast<uintptr_t>(handle)) : nullptr;
+      },
+      nb::arg("handle").none(),
+      "CUDA stream (an integer handle) of this thread's ops on device tensors; None follows the tensors' framework.");
+  m.def(
+      "constant_weights", [] { return constant_weights; },
+      "Whether this thread's ops may read weights ahead of the stream's order.");
+  m.def(
+      "set_constant_weights", [](bool on) { constant_weights = on; }, nb::arg("on"),
+      "See vivace.ops.constant_weights().");
 }
 
 }  // namespace vivace::python

@@ -35,9 +35,11 @@ void add_machine(nb::module_& m) {
     d["capability"] = i.major * 10 + i.minor;
     d["arch"] = i.arch == Arch::cpu ? nb::object(nb::none()) : nb::object(nb::str(name(i.arch)));
     d["sm_count"] = i.sm_count, d["memory_bytes"] = i.memory_bytes, d["l2_bytes"] = i.l2_bytes;
-    d["smem_per_block"] = i.smem_per_block, d["smem_per_sm"] = i.smem_per_sm, d["peak_bytes_per_s"] = i.peak_bytes_per_s();
+    d["smem_per_block"] = i.smem_per_block, d["smem_per_sm"] = i.smem_per_sm,
+    d["peak_bytes_per_s"] = i.peak_bytes_per_s();
     d["integrated"] = i.integrated, d["green_contexts"] = i.green_contexts, d["virtual_memory"] = i.virtual_memory;
-    d["fp8"] = has_fp8_mma(i.arch), d["fp4"] = has_fp4_mma(i.arch), d["wgmma"] = has_wgmma(i.arch), d["pdl"] = has_pdl(i.arch);
+    d["fp8"] = has_fp8_mma(i.arch), d["fp4"] = has_fp4_mma(i.arch), d["wgmma"] = has_wgmma(i.arch),
+    d["pdl"] = has_pdl(i.arch);
     return d;
   }, nb::arg("device") = 0);
   m.def("device_state", [](int ordinal) {
@@ -49,8 +51,10 @@ void add_machine(nb::module_& m) {
     d["free_bytes"] = memory->free_bytes, d["total_bytes"] = memory->total_bytes;
     const Result<device::BoardState> board = (*found)->board();
     check(board.status());
-    d["sm_mhz"] = board->sm_mhz, d["memory_mhz"] = board->memory_mhz, d["max_sm_mhz"] = board->max_sm_mhz, d["max_memory_mhz"] = board->max_memory_mhz;
-    d["temperature_c"] = board->temperature_c, d["throttle_reasons"] = board->throttle_reasons, d["driver"] = board->driver;
+    d["sm_mhz"] = board->sm_mhz, d["memory_mhz"] = board->memory_mhz, d["max_sm_mhz"] = board->max_sm_mhz,
+    d["max_memory_mhz"] = board->max_memory_mhz;
+    d["temperature_c"] = board->temperature_c, d["throttle_reasons"] = board->throttle_reasons,
+    d["driver"] = board->driver;
     return d;
   }, nb::arg("device") = 0, "Memory and clocks now.");
   m.def("check_device", [](int ordinal) {
@@ -62,15 +66,18 @@ void add_machine(nb::module_& m) {
     const Result<const jit::NvrtcInfo*> n = jit::nvrtc();
     check(n.status());
     nb::dict d;
-    d["library"] = (*n)->library, d["version"] = (*n)->version, d["include_dirs"] = (*n)->include_dirs, d["archs"] = (*n)->archs;
+    d["library"] = (*n)->library, d["version"] = (*n)->version, d["include_dirs"] = (*n)->include_dirs,
+    d["archs"] = (*n)->archs;
     return d;
   });
-  m.def("set_helper_command", &jit::set_helper_command, nb::arg("command"), "The program that processes which compile run: one that calls serve_compiles().");
+  m.def("set_helper_command", &jit::set_helper_command, nb::arg("command"),
+        "The program that processes which compile run: one that calls serve_compiles().");
   m.def("serve_compiles", [] {
     const NoGil release;
     jit::serve_compiles(0);
   }, "What such a process does: compiles what comes in by standard input, a socket, until it closes.");
-  m.def("add_search_path", &jit::add_search_path, nb::arg("folder"), "A folder to look for NVRTC in before the usual places.");
+  m.def("add_search_path", &jit::add_search_path, nb::arg("folder"),
+        "A folder to look for NVRTC in before the usual places.");
   m.def("jit_cache", [] {
     const Result<std::string> folder = jit::Cache::default_folder();
     check(folder.status());

@@ -23,17 +23,22 @@ Status write_array(nb::handle o, Writer* w) {
   Borrowed from;
   VV_TRY(to_tensor(o.ptr(), false, &t, &from));
   if (t.place != Place::host) return Status(Code::kInvalidDevice, "message: an array is in host memory; copy it there");
-  if (serve::wire::numpy_name(t.dtype) == nullptr) return Status(Code::kInvalidDType, std::string("message: arrays of ") + name(t.dtype) + " are not sent");
-  if (t.shape.rank > engine::HostArray::kMostRank) return Status(Code::kInvalidShape, strf("message: an array of %d axes, at most %d are sent", t.shape.rank, engine::HostArray::kMostRank));
+  if (serve::wire::numpy_name(t.dtype) == nullptr)
+    return Status(Code::kInvalidDType, std::string("message: arrays of ") + name(t.dtype) + " are not sent");
+  if (t.shape.rank > engine::HostArray::kMostRank)
+    return Status(Code::kInvalidShape, strf("message: an array of %d axes, at most %d are sent", t.shape.rank,
+                                            engine::HostArray::kMostRank));
   std::vector<int64_t> shape;
   for (int i = 0; i < t.shape.rank; ++i) shape.push_back(t.shape[i]);
-  if (!t.is_dense()) return Status(Code::kInvalidLayout, "message: an array is not dense; copy it with numpy.ascontiguousarray");
+  if (!t.is_dense())
+    return Status(Code::kInvalidLayout, "message: an array is not dense; copy it with numpy.ascontiguousarray");
   w->array(t.dtype, shape, t.data);
   return {};
 }
 
 Status write(nb::handle o, int depth, Writer* w) {
-  if (depth > serve::wire::kMostDepth) return Status(Code::kLimitExceeded, strf("message: nested deeper than %d", serve::wire::kMostDepth));
+  if (depth > serve::wire::kMostDepth)
+    return Status(Code::kLimitExceeded, strf("message: nested deeper than %d", serve::wire::kMostDepth));
   PyObject* const p = o.ptr();
   if (o.is_none()) return w->nil(), Status();
   if (PyBool_Check(p)) return w->flag(p == Py_True), Status();
@@ -55,7 +60,9 @@ Status write(nb::handle o, int depth, Writer* w) {
   if (PyBytes_Check(p)) return w->bytes({PyBytes_AS_STRING(p), static_cast<size_t>(PyBytes_GET_SIZE(p))}), Status();
   if (PyDict_Check(p)) {
     const nb::dict d = nb::borrow<nb::dict>(o);
-    if (nb::len(d) > serve::wire::kMostEntries) return Status(Code::kLimitExceeded, strf("message: %zu entries, at most %u", nb::len(d), serve::wire::kMostEntries));
+    if (nb::len(d) > serve::wire::kMostEntries)
+      return Status(Code::kLimitExceeded,
+                    strf("message: %zu entries, at most %u", nb::len(d), serve::wire::kMostEntries));
     w->map(static_cast<uint32_t>(nb::len(d)));
     for (const auto& [key, value] : d) {
       if (!PyUnicode_Check(key.ptr())) return wrong("a dict's keys are texts");
@@ -66,13 +73,16 @@ Status write(nb::handle o, int depth, Writer* w) {
   }
   if (PyList_Check(p) || PyTuple_Check(p)) {
     const size_t n = nb::len(o);
-    if (n > serve::wire::kMostEntries) return Status(Code::kLimitExceeded, strf("message: %zu entries, at most %u; send an array", n, serve::wire::kMostEntries));
+    if (n > serve::wire::kMostEntries)
+      return Status(Code::kLimitExceeded,
+                    strf("message: %zu entries, at most %u; send an array", n, serve::wire::kMostEntries));
     w->list(static_cast<uint32_t>(n));
     for (size_t i = 0; i < n; ++i) VV_TRY(write(nb::object(o[i]), depth + 1, w));
     return {};
   }
   if (nb::hasattr(o, "__array_interface__") || nb::hasattr(o, "__dlpack__")) return write_array(o, w);
-  return wrong(std::string("an object of class ") + Py_TYPE(p)->tp_name + "; wanted dicts, lists, numbers, texts, bytes and arrays");
+  return wrong(std::string("an object of class ") + Py_TYPE(p)->tp_name +
+               "; wanted dicts, lists, numbers, texts, bytes and arrays");
 }
 
 nb::object read(const Message& m, uint32_t at) {
@@ -80,7 +90,9 @@ nb::object read(const Message& m, uint32_t at) {
   switch (v.kind) {
     case Kind::nil: return nb::none();
     case Kind::flag: return nb::bool_(v.flag);
-    case Kind::whole: return v.above ? nb::steal(PyLong_FromUnsignedLongLong(static_cast<unsigned long long>(v.whole))) : nb::steal(PyLong_FromLongLong(v.whole));
+    case Kind::whole:
+      return v.above ? nb::steal(PyLong_FromUnsignedLongLong(static_cast<unsigned long long>(v.whole)))
+                     : nb::steal(PyLong_FromLongLong(v.whole));
     case Kind::number: return nb::float_(v.number);
     case Kind::text: return nb::str(v.text.data(), v.text.size());
     case Kind::bytes: return nb::bytes(v.text.data(), v.text.size());
@@ -97,7 +109,8 @@ nb::object read(const Message& m, uint32_t at) {
     case Kind::array: break;
   }
   nb::tuple shape = nb::steal<nb::tuple>(PyTuple_New(v.array.rank));
-  for (int i = 0; i < v.array.rank; ++i) PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(v.array.shape[static_cast<size_t>(i)]));
+  for (int i = 0; i < v.array.rank; ++i)
+    PyTuple_SET_ITEM(shape.ptr(), i, PyLong_FromLongLong(v.array.shape[static_cast<size_t>(i)]));
   const nb::module_ numpy = nb::module_::import_("numpy");
   nb::object array = numpy.attr("empty")(shape, serve::wire::numpy_name(v.array.dtype));
   const size_t bytes = static_cast<size_t>(v.array.elements() * info(v.array.dtype).bytes);
@@ -129,7 +142,9 @@ void add_messages(nb::module_& m) {
     check(pack(o, &out));
     return nb::bytes(out.data(), out.size());
   }, nb::arg("value").none());
-  m.def("unpack_message", [](nb::bytes b) { return unpack({reinterpret_cast<const std::byte*>(b.c_str()), b.size()}); }, nb::arg("message"));
+  m.def(
+      "unpack_message", [](nb::bytes b) { return unpack({reinterpret_cast<const std::byte*>(b.c_str()), b.size()}); },
+      nb::arg("message"));
 }
 
 }  // namespace vivace::python

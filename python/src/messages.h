@@ -9,7 +9,8 @@
 
 namespace vivace::python {
 
-/// dicts, lists, numbers, texts, bytes and arrays as a message. Errors: InvalidArgument, InvalidDType, InvalidLayout, LimitExceeded.
+/// dicts, lists, numbers, texts, bytes and arrays as a message. Errors: InvalidArgument, InvalidDType, InvalidLayout,
+/// LimitExceeded.
 Status pack(nanobind::handle value, std::vector<std::byte>* out);
 /// A message as such objects; raises Message::read()'s errors.
 nanobind::object unpack(std::span<const std::byte> message);

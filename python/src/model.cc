@@ -21,16 +21,25 @@
 namespace vivace::python {
 namespace {
 
-std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device, const std::string& precision,
-                                           const std::string& kv_dtype, int threads, int context, int max_batch, int prefill_chunk, bool eager, int max_in_flight_steps,
-                                           bool random_weights, bool logit_bias, int num_kv_blocks, int gpu_layers, std::vector<float> act_scales, const std::string& lm_head_dtype, const std::string& invariance,
+std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device,
+                                           const std::string& precision, const std::string& kv_dtype, int threads,
+                                           int context, int max_batch, int prefill_chunk, bool eager,
+                                           int max_in_flight_steps, bool random_weights, bool logit_bias,
+                                           int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
+                                           const std::string& lm_head_dtype, const std::string& invariance,
                                            int max_waiting, int64_t max_waiting_tokens, const Tenant* tenant) {
-  if (max_waiting < 0 || max_waiting > 65536) check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
-  if (max_waiting_tokens < 1) check(Status(Code::kInvalidArgument, strf("max_waiting_tokens: wanted at least 1, got %ld", static_cast<long>(max_waiting_tokens))));
+  if (max_waiting < 0 || max_waiting > 65536)
+    check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
+  if (max_waiting_tokens < 1)
+    check(Status(Code::kInvalidArgument,
+                 strf("max_waiting_tokens: wanted at least 1, got %ld", static_cast<long>(max_waiting_tokens))));
   if (tenant != nullptr) check(sched::check_text(*tenant->tenant));
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     const NoGil release;
-    return models::load_model(path, {device, precision, kv_dtype, threads, context, max_batch, prefill_chunk, eager, max_in_flight_steps, random_weights, logit_bias, num_kv_blocks, gpu_layers, std::move(act_scales), invariance, lm_head_dtype, tenant != nullptr ? tenant->tenant->gates() : engine::GateSite()});
+    return models::load_model(
+        path, {device, precision, kv_dtype, threads, context, max_batch, prefill_chunk, eager, max_in_flight_steps,
+               random_weights, logit_bias, num_kv_blocks, gpu_layers, std::move(act_scales), invariance, lm_head_dtype,
+               tenant != nullptr ? tenant->tenant->gates() : engine::GateSite()});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -79,8 +88,10 @@ void start(TextModel& m, int slot, float temperature, int64_t seed) {
 std::vector<engine::TokenRow> rows_of(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
   std::vector<engine::TokenRow> r;
   for (const auto& [token, pos, slot, sample] : rows) {
-    if (slot >= 0 && static_cast<size_t>(slot) < m.started.size() && m.started[static_cast<size_t>(slot)] != m.served->loop.submitted())
-      check(Status(Code::kFailedPrecondition, strf("step: requests have used slot %d since its sequence began; start(%d) another", slot, slot)));
+    if (slot >= 0 && static_cast<size_t>(slot) < m.started.size() &&
+        m.started[static_cast<size_t>(slot)] != m.served->loop.submitted())
+      check(Status(Code::kFailedPrecondition,
+                   strf("step: requests have used slot %d since its sequence began; start(%d) another", slot, slot)));
     r.push_back({token, pos, slot, sample});
   }
   return r;
@@ -100,7 +111,8 @@ nb::tuple logits(TextModel& m) {
 nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
   return direct(m, [&](engine::TextModel& model) {
     const std::vector<engine::TokenRow> r = rows_of(m, rows);
-    std::vector<engine::Sampled> out(static_cast<size_t>(std::count_if(r.begin(), r.end(), [](const engine::TokenRow& row) { return row.sample; })));
+    std::vector<engine::Sampled> out(
+        static_cast<size_t>(std::count_if(r.begin(), r.end(), [](const engine::TokenRow& row) { return row.sample; })));
     const Status s = [&] {
       const NoGil release;
       return model.step(r, out);
@@ -112,25 +124,36 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
   });
 }
 
-/// Steps like step() and gives [(op, port, bytes, shape, stride)] of every f32 or bf16 value between ops, as f32, rows one behind the
-/// other; `stride`: elements from one row to the next where they lay. `wanted`: the (op, port) to give; none: all of them,
-/// whole key/value caches among them.
-nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows, const std::vector<std::pair<std::string, std::string>>& wanted) {
+/// Steps like step() and gives [(op, port, bytes, shape, stride)] of every f32 or bf16 value between ops, as f32, rows
+/// one behind the other; `stride`: elements from one row to the next where they lay. `wanted`: the (op, port) to give;
+/// none: all of them, whole key/value caches among them.
+nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows,
+                 const std::vector<std::pair<std::string, std::string>>& wanted) {
   nb::list seen;
-  direct(m, [&](engine::TextModel& model) { check(model.observe(rows_of(m, rows), [&](const char* op, const char* port, const Tensor& t) -> Status {
-    if ((t.dtype != DType::f32 && t.dtype != DType::bf16) || t.shape.rank == 0 || t.span_bytes() == 0) return {};
-    const int64_t row = Tensor(slice(t, 0, 1)).shape.elements();
-    std::vector<float> dense;  // rows may be strided: parts of a wider buffer
-    dense.reserve(static_cast<size_t>(t.shape[0] * row));
-    for (int64_t i = 0; i < t.shape[0] * row; ++i) {
-      const int64_t at = i / row * t.stride[0] + i % row;
-      dense.push_back(t.dtype == DType::f32 ? static_cast<const float*>(t.data)[at] : f32_of_bf16(static_cast<const uint16_t*>(t.data)[at]));
-    }
-    nb::list shape;
-    for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
-    seen.append(nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size() * sizeof(float)), shape, t.stride[0]));
-    return {};
-  }, [&](const char* op, const char* port) { return wanted.empty() || std::find(wanted.begin(), wanted.end(), std::pair<std::string, std::string>(op, port)) != wanted.end(); })); });
+  direct(m, [&](engine::TextModel& model) {
+    check(model.observe(
+        rows_of(m, rows),
+        [&](const char* op, const char* port, const Tensor& t) -> Status {
+          if ((t.dtype != DType::f32 && t.dtype != DType::bf16) || t.shape.rank == 0 || t.span_bytes() == 0) return {};
+          const int64_t row = Tensor(slice(t, 0, 1)).shape.elements();
+          std::vector<float> dense;  // rows may be strided: parts of a wider buffer
+          dense.reserve(static_cast<size_t>(t.shape[0] * row));
+          for (int64_t i = 0; i < t.shape[0] * row; ++i) {
+            const int64_t at = i / row * t.stride[0] + i % row;
+            dense.push_back(t.dtype == DType::f32 ? static_cast<const float*>(t.data)[at]
+                                                  : f32_of_bf16(static_cast<const uint16_t*>(t.data)[at]));
+          }
+          nb::list shape;
+          for (int i = 0; i < t.shape.rank; ++i) shape.append(t.shape[i]);
+          seen.append(
+              nb::make_tuple(op, port, nb::bytes(dense.data(), dense.size() * sizeof(float)), shape, t.stride[0]));
+          return {};
+        },
+        [&](const char* op, const char* port) {
+          return wanted.empty() ||
+                 std::find(wanted.begin(), wanted.end(), std::pair<std::string, std::string>(op, port)) != wanted.end();
+        }));
+  });
   return seen;
 }
 
@@ -162,7 +185,8 @@ nb::dict profile_dict(const engine::Profile& profile) {
   nb::list groups;
   for (const engine::LaunchGroup& g : profile.groups) {
     nb::dict d;
-    d["op"] = g.op, d["launches"] = g.launches, d["bytes"] = g.bytes, d["flops"] = g.flops, d["us"] = g.us, d["in_step_us"] = g.in_step_us;
+    d["op"] = g.op, d["launches"] = g.launches, d["bytes"] = g.bytes, d["flops"] = g.flops, d["us"] = g.us,
+    d["in_step_us"] = g.in_step_us;
     groups.append(d);
   }
   nb::dict d;
@@ -187,23 +211,32 @@ void add_model(nb::module_& m) {
       .def("calibrate", &calibrate, nb::arg("prompts"), nb::arg("percentile"))
       .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"), nb::arg("in_step") = false)
       .def("logits", &logits)
-      .def("steps", [](const TextModel& t) { return nb::make_tuple(t.served->loop.steps(), t.served->loop.last_step_ns()); })
+      .def("steps",
+           [](const TextModel& t) { return nb::make_tuple(t.served->loop.steps(), t.served->loop.last_step_ns()); })
       .def("pending", [](const TextModel& t) { return t.served->loop.pending(); })
-      .def("blocks", [](const TextModel& t) {
-        const serve::EngineLoop::Blocks b = t.served->loop.blocks();
-        return nb::make_tuple(b.count, b.available, b.remembered);
-      })
-      .def("block", [](const TextModel& t) { return nb::make_tuple(t.model().limits().page, t.model().block_bytes()); })  // its positions and bytes
+      .def("blocks",
+           [](const TextModel& t) {
+             const serve::EngineLoop::Blocks b = t.served->loop.blocks();
+             return nb::make_tuple(b.count, b.available, b.remembered);
+           })
+      .def("block",
+           [](const TextModel& t) {
+             return nb::make_tuple(t.model().limits().page, t.model().block_bytes());
+           })  // its positions and bytes
       .def("parked", [](const TextModel& t) { return t.served->loop.parked(); })
-      .def("retry_after", [](const TextModel& t) { return std::chrono::duration<double>(t.served->loop.retry_after()).count(); })
+      .def("retry_after",
+           [](const TextModel& t) { return std::chrono::duration<double>(t.served->loop.retry_after()).count(); })
       .def("close", [](TextModel& t) {
         const NoGil release;
         t.served->loop.close();
       });
-  m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"), nb::arg("kv_dtype"),
-        nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("prefill_chunk"), nb::arg("eager") = false, nb::arg("max_in_flight_steps") = 0, nb::arg("random_weights") = false, nb::arg("logit_bias") = false,
-        nb::arg("num_kv_blocks") = 0, nb::arg("gpu_layers") = -1, nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto", nb::arg("invariance") = "class",
-        nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22, nb::arg("tenant").none() = nb::none());
+  m.def("load_text_model", &load_text_model, nb::arg("path"), nb::kw_only(), nb::arg("device"), nb::arg("precision"),
+        nb::arg("kv_dtype"), nb::arg("threads"), nb::arg("context"), nb::arg("max_batch"), nb::arg("prefill_chunk"),
+        nb::arg("eager") = false, nb::arg("max_in_flight_steps") = 0, nb::arg("random_weights") = false,
+        nb::arg("logit_bias") = false, nb::arg("num_kv_blocks") = 0, nb::arg("gpu_layers") = -1,
+        nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto",
+        nb::arg("invariance") = "class", nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22,
+        nb::arg("tenant").none() = nb::none());
 }
 
 }  // namespace vivace::python

@@ -48,7 +48,8 @@ nb::object make_function(const ops::OpRow& row, const ops::Alias* alias) {
   Result<BoundOp*> made = BoundOp::make(row, alias);
   check(made.status());
   BoundOp* op = made.value();
-  op->def = {op->name.c_str(), reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_op)), METH_FASTCALL | METH_KEYWORDS, op->doc.c_str()};
+  op->def = {op->name.c_str(), reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_op)),
+             METH_FASTCALL | METH_KEYWORDS, op->doc.c_str()};
   nb::object self = nb::steal(PyCapsule_New(op, nullptr, nullptr));
   nb::object module = nb::str("vivace.ops");
   nb::object f = nb::steal(PyCFunction_NewEx(&op->def, self.ptr(), module.ptr()));
@@ -84,31 +85,55 @@ void add_ops(nb::module_& m) {
     for (const ops::Alias& a : ops::aliases()) functions[a.name] = make_function(*a.op, &a);
     return functions;
   }, "name -> function for every op and alias. Called once, by vivace.ops.");
-  m.def("cost", [](const std::string& name, nb::kwargs kwargs) -> nb::object {
-    const ops::OpRow& row = row_of("cost", name);
-    if (row.cost == nullptr) return nb::none();
-    const ops::Cost c = row.cost(CheckedCall(row, kwargs).call);
-    return nb::make_tuple(c.bytes, c.flops);
-  }, nb::arg("op"), nb::arg("arguments"), "(bytes, flops) that one call cannot do without; None for a composite op. Nothing runs.");
-  m.def("workspace_size", [](const std::string& name, int capability, nb::kwargs kwargs) {
-    const ops::OpRow& row = row_of("workspace_size", name);
-    if (row.workspace == nullptr) check(Status(Code::kUnsupported, "workspace_size: " + name + " is a composite: what it works in are its ports"));
-    const Result<int64_t> bytes = row.workspace(CheckedCall(row, kwargs).call, static_cast<Arch>(capability));
-    check(bytes.status());
-    return bytes.value();
-  }, nb::arg("op"), nb::arg("capability"), nb::arg("arguments"), "Bytes of device memory of the library's that a call works in on a chip of this compute capability. Nothing runs.");
+  m.def(
+      "cost",
+      [](const std::string& name, nb::kwargs kwargs) -> nb::object {
+        const ops::OpRow& row = row_of("cost", name);
+        if (row.cost == nullptr) return nb::none();
+        const ops::Cost c = row.cost(CheckedCall(row, kwargs).call);
+        return nb::make_tuple(c.bytes, c.flops);
+      },
+      nb::arg("op"), nb::arg("arguments"),
+      "(bytes, flops) that one call cannot do without; None for a composite op. Nothing runs.");
+  m.def(
+      "workspace_size",
+      [](const std::string& name, int capability, nb::kwargs kwargs) {
+        const ops::OpRow& row = row_of("workspace_size", name);
+        if (row.workspace == nullptr)
+          check(Status(Code::kUnsupported,
+                       "workspace_size: " + name + " is a composite: what it works in are its ports"));
+        const Result<int64_t> bytes = row.workspace(CheckedCall(row, kwargs).call, static_cast<Arch>(capability));
+        check(bytes.status());
+        return bytes.value();
+      },
+      nb::arg("op"), nb::arg("capability"), nb::arg("arguments"),
+      "Bytes of device memory of the library's that a call works in on a chip of this compute capability. Nothing "
+      "runs.");
   m.def("checked", [] { return ops::checked(); }, "Whether checked mode is on.");
-  m.def("set_checked", &ops::set_checked, nb::arg("on"), "Checked mode, for the whole process: contents that ops trust are held against their limits before each launch.");
-  m.def("picked_kernel", [](const std::string& name, int capability, nb::kwargs kwargs) {
-    const ops::OpRow& row = row_of("picked_kernel", name);
-    const Result<std::string> picked = ops::picked_kernel(row, CheckedCall(row, kwargs).call, static_cast<Arch>(capability));
-    check(picked.status());
-    return picked.value();
-  }, nb::arg("op"), nb::arg("capability"), nb::arg("arguments"), "The kernel that a call would run on a chip of this compute capability, 90 for 9.0. Nothing is compiled or run.");
-  m.def("row_class", [](const std::string& name, nb::kwargs kwargs) -> nb::object {
-    const ops::OpRow& row = row_of("row_class", name);
-    return row.row_class == nullptr ? nb::none() : nb::object(nb::int_(row.row_class(CheckedCall(row, kwargs).call)));
-  }, nb::arg("op"), nb::arg("arguments"), "Invariance class of a call's rows on a GPU: calls of one class give a row the same bits, whatever rows are beside it. None for a composite op.");
+  m.def(
+      "set_checked", &ops::set_checked, nb::arg("on"),
+      "Checked mode, for the whole process: contents that ops trust are held against their limits before each launch.");
+  m.def(
+      "picked_kernel",
+      [](const std::string& name, int capability, nb::kwargs kwargs) {
+        const ops::OpRow& row = row_of("picked_kernel", name);
+        const Result<std::string> picked =
+            ops::picked_kernel(row, CheckedCall(row, kwargs).call, static_cast<Arch>(capability));
+        check(picked.status());
+        return picked.value();
+      },
+      nb::arg("op"), nb::arg("capability"), nb::arg("arguments"),
+      "The kernel that a call would run on a chip of this compute capability, 90 for 9.0. Nothing is compiled or run.");
+  m.def(
+      "row_class",
+      [](const std::string& name, nb::kwargs kwargs) -> nb::object {
+        const ops::OpRow& row = row_of("row_class", name);
+        return row.row_class == nullptr ? nb::none()
+                                        : nb::object(nb::int_(row.row_class(CheckedCall(row, kwargs).call)));
+      },
+      nb::arg("op"), nb::arg("arguments"),
+      "Invariance class of a call's rows on a GPU: calls of one class give a row the same bits, whatever rows are "
+      "beside it. None for a composite op.");
 }
 
 }  // namespace vivace::python

@@ -31,14 +31,22 @@ struct Outbox {
   std::unique_ptr<serve::Outbox> box;
 };
 
-/// `choices`: (handle, which is the outbox's from now on, ReplyOptions, text that goes before, whether a call was forced by name)
-ReplyStream open(Outbox& b, const nb::list& choices, const std::string& form, nb::bytes head, nb::bytes tail, bool logprobs, bool whole, std::shared_ptr<serve::Notifier> reader) {
-  serve::WireOptions wire{form == "chat" ? serve::WireForm::chat : form == "completion" ? serve::WireForm::completion : serve::WireForm::records, {head.c_str(), head.size()},
-                          {tail.c_str(), tail.size()}, logprobs, whole};
+/// `choices`: (handle, which is the outbox's from now on, ReplyOptions, text that goes before, whether a call was
+/// forced by name)
+ReplyStream open(Outbox& b, const nb::list& choices, const std::string& form, nb::bytes head, nb::bytes tail,
+                 bool logprobs, bool whole, std::shared_ptr<serve::Notifier> reader) {
+  serve::WireOptions wire{form == "chat"         ? serve::WireForm::chat
+                          : form == "completion" ? serve::WireForm::completion
+                                                 : serve::WireForm::records,
+                          {head.c_str(), head.size()},
+                          {tail.c_str(), tail.size()},
+                          logprobs,
+                          whole};
   std::vector<serve::Choice> taken;
   for (nb::handle c : choices) {
     const auto of = nb::cast<nb::tuple>(c);
-    taken.push_back({std::move(nb::cast<serve::RequestHandle&>(of[0])), nb::cast<serve::ReplyOptions&>(of[1]), nb::cast<std::string>(of[2]), nb::cast<bool>(of[3])});
+    taken.push_back({std::move(nb::cast<serve::RequestHandle&>(of[0])), nb::cast<serve::ReplyOptions&>(of[1]),
+                     nb::cast<std::string>(of[2]), nb::cast<bool>(of[3])});
   }
   auto made = b.box->open(std::move(taken), std::move(wire), std::move(reader));
   check(made.status());
@@ -50,7 +58,8 @@ nb::tuple latencies(const serve::Latencies& l) { return nb::make_tuple(l.counts(
 nb::dict stats(const Outbox& b) {
   const serve::Outbox::Counts c = b.box->counts();
   nb::dict d;
-  d["tokens"] = c.tokens, d["stop"] = c.stop, d["length"] = c.length, d["tool_calls"] = c.calls, d["cancelled"] = c.cancelled, d["failed"] = c.failed;
+  d["tokens"] = c.tokens, d["stop"] = c.stop, d["length"] = c.length, d["tool_calls"] = c.calls,
+  d["cancelled"] = c.cancelled, d["failed"] = c.failed;
   d["first"] = latencies(b.box->first_token()), d["between"] = latencies(b.box->between_tokens());
   return d;
 }
@@ -75,16 +84,18 @@ void add_outbox(nb::module_& m) {
       })
       .def("given_ns", &ReplyStream::given_ns);
   nb::class_<Outbox>(m, "Outbox")
-      .def(nb::init<const TextModel&, const nb::list&, bool>(), nb::arg("model"), nb::arg("tokens"), nb::arg("drop_space"))
-      .def("open", &open, nb::arg("choices"), nb::kw_only(), nb::arg("form"), nb::arg("head") = nb::bytes("", 0), nb::arg("tail") = nb::bytes("", 0), nb::arg("logprobs") = false,
-           nb::arg("whole") = false, nb::arg("reader"))
+      .def(nb::init<const TextModel&, const nb::list&, bool>(), nb::arg("model"), nb::arg("tokens"),
+           nb::arg("drop_space"))
+      .def("open", &open, nb::arg("choices"), nb::kw_only(), nb::arg("form"), nb::arg("head") = nb::bytes("", 0),
+           nb::arg("tail") = nb::bytes("", 0), nb::arg("logprobs") = false, nb::arg("whole") = false, nb::arg("reader"))
       .def_prop_ro("bell", [](const Outbox& b) { return b.box->bell(); })
       .def("stats", &stats)
       .def("close", [](Outbox& b) {
         const NoGil release;
         b.box.reset();
       });
-  m.attr("latency_bounds") = nb::cast(std::vector<double>(serve::Latencies::kBounds.begin(), serve::Latencies::kBounds.end()));
+  m.attr("latency_bounds") =
+      nb::cast(std::vector<double>(serve::Latencies::kBounds.begin(), serve::Latencies::kBounds.end()));
 }
 
 }  // namespace vivace::python

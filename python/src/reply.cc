@@ -22,22 +22,31 @@ template <class Row>
 const Row* row(const std::optional<std::string>& name, const Row* (*find)(std::string_view), const char* what) {
   if (!name) return nullptr;
   const Row* found = find(*name);
-  if (found == nullptr) check(Status(Code::kInvalidArgument, strf("reply: no form of %s is called %s", what, name->c_str())));
+  if (found == nullptr)
+    check(Status(Code::kInvalidArgument, strf("reply: no form of %s is called %s", what, name->c_str())));
   return found;
 }
 
 ValueKind value_kind(const std::string& name) {
   if (name == "string") return ValueKind::string;
   if (name == "either") return ValueKind::either;
-  if (name != "other") check(Status(Code::kInvalidArgument, "reply: a parameter is of kind string, other or either, got " + name));
+  if (name != "other")
+    check(Status(Code::kInvalidArgument, "reply: a parameter is of kind string, other or either, got " + name));
   return ValueKind::other;
 }
 
 using Tools = std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>>;
 
-serve::ReplyOptions options(const std::optional<std::string>& calls, const std::optional<std::string>& reasoning, bool in_reasoning, bool one_call, const Tools& tools,
-                            std::vector<std::string> stop, std::string id_prefix) {
-  serve::ReplyOptions o{row(calls, &serve::call_format, "calls"), row(reasoning, &serve::reasoning_format, "reasoning"), in_reasoning, one_call, {}, std::move(stop), std::move(id_prefix)};
+serve::ReplyOptions options(const std::optional<std::string>& calls, const std::optional<std::string>& reasoning,
+                            bool in_reasoning, bool one_call, const Tools& tools, std::vector<std::string> stop,
+                            std::string id_prefix) {
+  serve::ReplyOptions o{row(calls, &serve::call_format, "calls"),
+                        row(reasoning, &serve::reasoning_format, "reasoning"),
+                        in_reasoning,
+                        one_call,
+                        {},
+                        std::move(stop),
+                        std::move(id_prefix)};
   for (const auto& [name, parameters] : tools) {
     o.tools.push_back({name, {}});
     for (const auto& [key, kind] : parameters) o.tools.back().parameters.emplace_back(key, value_kind(kind));
@@ -45,9 +54,11 @@ serve::ReplyOptions options(const std::optional<std::string>& calls, const std::
   return o;
 }
 
-std::unique_ptr<ReplyParser> make(const std::optional<std::string>& calls, const std::optional<std::string>& reasoning, bool in_reasoning, bool one_call, const Tools& tools,
-                                  std::vector<std::string> stop, std::string id_prefix) {
-  auto made = ReplyParser::make(options(calls, reasoning, in_reasoning, one_call, tools, std::move(stop), std::move(id_prefix)));
+std::unique_ptr<ReplyParser> make(const std::optional<std::string>& calls, const std::optional<std::string>& reasoning,
+                                  bool in_reasoning, bool one_call, const Tools& tools, std::vector<std::string> stop,
+                                  std::string id_prefix) {
+  auto made = ReplyParser::make(
+      options(calls, reasoning, in_reasoning, one_call, tools, std::move(stop), std::move(id_prefix)));
   check(made.status());
   return std::move(made).value();
 }
@@ -102,8 +113,10 @@ nb::object name_of(const auto* found) { return found == nullptr ? nb::none() : n
 
 void add_reply(nb::module_& m) {
   const auto takes = [](auto& made, auto* function) {
-    return made.def(nb::new_(function), nb::kw_only(), nb::arg("calls").none() = nb::none(), nb::arg("reasoning").none() = nb::none(), nb::arg("in_reasoning") = false, nb::arg("one_call") = false,
-                    nb::arg("tools") = nb::list(), nb::arg("stop") = std::vector<std::string>(), nb::arg("id_prefix") = "call_");
+    return made.def(nb::new_(function), nb::kw_only(), nb::arg("calls").none() = nb::none(),
+                    nb::arg("reasoning").none() = nb::none(), nb::arg("in_reasoning") = false,
+                    nb::arg("one_call") = false, nb::arg("tools") = nb::list(),
+                    nb::arg("stop") = std::vector<std::string>(), nb::arg("id_prefix") = "call_");
   };
   nb::class_<serve::ReplyOptions> asked(m, "ReplyOptions");
   takes(asked, &options);
@@ -124,8 +137,12 @@ void add_reply(nb::module_& m) {
     const serve::ReasoningFormat* f = row(std::optional(name), &serve::reasoning_format, "reasoning");
     return nb::make_tuple(f->open, f->close);
   }, nb::arg("name"));
-  m.def("ends_in_reasoning", [](const std::string& prompt, const std::string& name) { return serve::ends_in_reasoning(prompt, *row(std::optional(name), &serve::reasoning_format, "reasoning")); },
-        nb::arg("prompt"), nb::arg("name"));
+  m.def(
+      "ends_in_reasoning",
+      [](const std::string& prompt, const std::string& name) {
+        return serve::ends_in_reasoning(prompt, *row(std::optional(name), &serve::reasoning_format, "reasoning"));
+      },
+      nb::arg("prompt"), nb::arg("name"));
   nb::class_<serve::StopStrings>(m, "StopStrings")
       .def(nb::init<std::vector<std::string>>(), nb::arg("stops"))
       .def("feed", &stop_feed, nb::arg("bytes"))

@@ -25,7 +25,8 @@ using serve::RequestHandle;
 
 /// f32 values as bytes: what NumPy's tobytes() gives, without a copy of each number.
 std::vector<float> floats(const nb::bytes& b) {
-  if (b.size() % sizeof(float) != 0) check(Status(Code::kInvalidShape, "bias: bytes that are no whole number of f32 values"));
+  if (b.size() % sizeof(float) != 0)
+    check(Status(Code::kInvalidShape, "bias: bytes that are no whole number of f32 values"));
   std::vector<float> values(b.size() / sizeof(float));
   if (!values.empty()) std::memcpy(values.data(), b.c_str(), b.size());
   return values;
@@ -33,14 +34,16 @@ std::vector<float> floats(const nb::bytes& b) {
 
 /// The bits of a mask, as bytes.
 std::vector<uint32_t> words(const nb::bytes& b) {
-  if (b.size() % sizeof(uint32_t) != 0) check(Status(Code::kInvalidShape, "mask: bytes that are no whole number of 32-bit words"));
+  if (b.size() % sizeof(uint32_t) != 0)
+    check(Status(Code::kInvalidShape, "mask: bytes that are no whole number of 32-bit words"));
   std::vector<uint32_t> values(b.size() / sizeof(uint32_t));
   if (!values.empty()) std::memcpy(values.data(), b.c_str(), b.size());
   return values;
 }
 
-serve::Request request(std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p, float repetition, float presence,
-                       float frequency, int64_t seed, std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
+serve::Request request(std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p,
+                       float min_p, float repetition, float presence, float frequency, int64_t seed,
+                       std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
   const engine::Sampling s{temperature, top_p, min_p, top_k, repetition, presence, frequency, seed};
   serve::Request r{std::move(prompt), max_tokens, s, std::move(stop), floats(bias), stepwise};
   r.mask = words(mask);
@@ -52,11 +55,16 @@ serve::Request request(std::vector<int32_t> prompt, int max_tokens, float temper
 void schedule(serve::Request* r, const std::string& priority, double deadline) {
   static constexpr const char* kNames[] = {"robot", "interactive", "batch"};
   const auto at = std::find(std::begin(kNames), std::end(kNames), priority);
-  if (at == std::end(kNames)) check(Status(Code::kInvalidArgument, "generate: priority: wanted robot, interactive or batch, got '" + priority + "'"));
-  if (!(deadline >= 0)) check(Status(Code::kInvalidArgument, strf("generate: deadline: wanted seconds from now, got %g", deadline)));
+  if (at == std::end(kNames))
+    check(Status(Code::kInvalidArgument,
+                 "generate: priority: wanted robot, interactive or batch, got '" + priority + "'"));
+  if (!(deadline >= 0))
+    check(Status(Code::kInvalidArgument, strf("generate: deadline: wanted seconds from now, got %g", deadline)));
   r->priority = static_cast<serve::Priority>(at - std::begin(kNames));
   constexpr double kFar = 1e9;  // seconds; later is none
-  if (deadline > 0 && deadline < kFar) r->deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(deadline));
+  if (deadline > 0 && deadline < kFar)
+    r->deadline = std::chrono::steady_clock::now() +
+                  std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(deadline));
 }
 
 /// `draft`: None, "lookup" or a smaller model, with which `m` then guesses `num_speculative_tokens` tokens.
@@ -72,10 +80,14 @@ std::shared_ptr<serve::Drafter> drafter(const TextModel& m, nb::handle draft) {
   return std::move(made).value();
 }
 
-nb::object submit(TextModel& m, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p, float repetition,
-                     float presence, float frequency, int64_t seed, std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens, nb::object draft, int num_speculative_tokens,
-                     const std::string& priority, double deadline, nb::bytes salt, bool reuse, bool deterministic, bool resumed, int top_logprobs, int n, std::shared_ptr<Notifier> notifier, std::shared_ptr<Notifier> masks, int64_t parent, int64_t leader) {
-  serve::Request r = request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition, presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens);
+nb::object submit(TextModel& m, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p,
+                  float min_p, float repetition, float presence, float frequency, int64_t seed,
+                  std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens,
+                  nb::object draft, int num_speculative_tokens, const std::string& priority, double deadline,
+                  nb::bytes salt, bool reuse, bool deterministic, bool resumed, int top_logprobs, int n,
+                  std::shared_ptr<Notifier> notifier, std::shared_ptr<Notifier> masks, int64_t parent, int64_t leader) {
+  serve::Request r = request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition, presence,
+                             frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens);
   r.num_speculative_tokens = num_speculative_tokens;
   schedule(&r, priority, deadline);
   r.salt.assign(salt.c_str(), salt.size());
@@ -114,7 +126,9 @@ nb::tuple cache_of(const serve::Job::Cache& c) {
 namespace {
 
 nb::object token_of(const Event& e) { return e.token >= 0 ? nb::object(nb::int_(e.token)) : nb::none(); }
-nb::object finish_of(const Event& e) { return e.finish == serve::Finish::none ? nb::none() : nb::object(nb::str(serve::name(e.finish))); }
+nb::object finish_of(const Event& e) {
+  return e.finish == serve::Finish::none ? nb::none() : nb::object(nb::str(serve::name(e.finish)));
+}
 
 /// Waits for events; raises what a signal's handler raises, KeyboardInterrupt among it.
 void wait(RequestHandle& h) {
@@ -148,7 +162,8 @@ nb::list read(RequestHandle& h) {
   nb::list out;
   Event events[64];
   while (const size_t n = h.read(events))
-    for (size_t i = 0; i < n; ++i) out.append(nb::make_tuple(token_of(events[i]), events[i].logprob, finish_of(events[i]), top_of(events[i])));
+    for (size_t i = 0; i < n; ++i)
+      out.append(nb::make_tuple(token_of(events[i]), events[i].logprob, finish_of(events[i]), top_of(events[i])));
   return out;
 }
 
@@ -168,7 +183,8 @@ Held take_snapshot(const TextModel& m, nb::bytes salt, const std::vector<int32_t
   return {m.served, std::move(made).value()};
 }
 
-Held write_snapshot(const TextModel& m, nb::bytes salt, const std::vector<int32_t>& tokens, int positions, int pure, nb::bytes bytes) {
+Held write_snapshot(const TextModel& m, nb::bytes salt, const std::vector<int32_t>& tokens, int positions, int pure,
+                    nb::bytes bytes) {
   auto made = [&] {
     const std::string_view whose(salt.c_str(), salt.size());
     const std::span from(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
@@ -251,47 +267,85 @@ void add_request(nb::module_& m) {
       .def("masks", &RequestHandle::masks)
       .def("check", [](const RequestHandle& h) { check(h.status()); })
       .def("cache", [](const RequestHandle& h) { return cache_of(h.cache()); })
-      .def("drafts", [](const RequestHandle& h) { return nb::make_tuple(h.drafts().steps, h.drafts().drafted, h.drafts().accepted); });
+      .def("drafts", [](const RequestHandle& h) {
+        return nb::make_tuple(h.drafts().steps, h.drafts().drafted, h.drafts().accepted);
+      });
   nb::class_<serve::MaskHandle>(m, "MaskHandle")
-      .def("read", [](serve::MaskHandle& h) {
-        std::vector<int32_t> tokens(16);
-        tokens.resize(h.read(tokens));
-        return tokens;
-      })
+      .def("read",
+           [](serve::MaskHandle& h) {
+             std::vector<int32_t> tokens(16);
+             tokens.resize(h.read(tokens));
+             return tokens;
+           })
       .def("over", &serve::MaskHandle::over)
-      .def("set_mask", [](serve::MaskHandle& h, nb::bytes mask, const std::vector<int32_t>& forced) { check(h.set_mask(words(mask), forced)); }, nb::arg("mask"), nb::arg("forced"))
-      .def("fail", [](serve::MaskHandle& h, bool limit, std::string why) { h.fail(Status(limit ? Code::kLimitExceeded : Code::kInvalidArgument, std::move(why))); },
-           nb::arg("limit"), nb::arg("why"));
-  m.def("submit", &submit, nb::arg("model"), nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature") = 0.0f, nb::arg("top_k") = 0,
-        nb::arg("top_p") = 1.0f, nb::arg("min_p") = 0.0f, nb::arg("repetition") = 1.0f, nb::arg("presence") = 0.0f, nb::arg("frequency") = 0.0f, nb::arg("seed") = 0,
-        nb::arg("stop") = std::vector<int32_t>(), nb::arg("bias") = nb::bytes("", 0), nb::arg("stepwise") = false, nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0,
-        nb::arg("draft").none() = nb::none(), nb::arg("num_speculative_tokens") = 0,
-        nb::arg("priority") = "interactive", nb::arg("deadline") = 0.0, nb::arg("salt") = nb::bytes("", 0), nb::arg("reuse") = true, nb::arg("deterministic") = false, nb::arg("resumed") = false, nb::arg("top_logprobs") = 0, nb::arg("n") = 0,
-        nb::arg("notifier").none() = nb::none(), nb::arg("masks").none() = nb::none(), nb::arg("parent") = 0, nb::arg("leader") = 0);
+      .def(
+          "set_mask",
+          [](serve::MaskHandle& h, nb::bytes mask, const std::vector<int32_t>& forced) {
+            check(h.set_mask(words(mask), forced));
+          },
+          nb::arg("mask"), nb::arg("forced"))
+      .def(
+          "fail",
+          [](serve::MaskHandle& h, bool limit, std::string why) {
+            h.fail(Status(limit ? Code::kLimitExceeded : Code::kInvalidArgument, std::move(why)));
+          },
+          nb::arg("limit"), nb::arg("why"));
+  m.def("submit", &submit, nb::arg("model"), nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"),
+        nb::arg("temperature") = 0.0f, nb::arg("top_k") = 0, nb::arg("top_p") = 1.0f, nb::arg("min_p") = 0.0f,
+        nb::arg("repetition") = 1.0f, nb::arg("presence") = 0.0f, nb::arg("frequency") = 0.0f, nb::arg("seed") = 0,
+        nb::arg("stop") = std::vector<int32_t>(), nb::arg("bias") = nb::bytes("", 0), nb::arg("stepwise") = false,
+        nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0, nb::arg("draft").none() = nb::none(),
+        nb::arg("num_speculative_tokens") = 0, nb::arg("priority") = "interactive", nb::arg("deadline") = 0.0,
+        nb::arg("salt") = nb::bytes("", 0), nb::arg("reuse") = true, nb::arg("deterministic") = false,
+        nb::arg("resumed") = false, nb::arg("top_logprobs") = 0, nb::arg("n") = 0,
+        nb::arg("notifier").none() = nb::none(), nb::arg("masks").none() = nb::none(), nb::arg("parent") = 0,
+        nb::arg("leader") = 0);
   m.def("set_leak_warnings", &nb::set_leak_warnings, nb::arg("on"));
-  m.def("check_request", [](const TextModel& t, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p, float repetition, float presence,
-                            float frequency, int64_t seed, std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
-    check(serve::check(request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition, presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens), t.model().limits()));
-  }, nb::arg("model"), nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"),
-        nb::arg("presence"), nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"), nb::arg("bias"), nb::arg("stepwise"), nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0);
+  m.def(
+      "check_request",
+      [](const TextModel& t, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p,
+         float min_p, float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop,
+         nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
+        check(serve::check(request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition,
+                                   presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens),
+                           t.model().limits()));
+      },
+      nb::arg("model"), nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"),
+      nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"),
+      nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"), nb::arg("bias"), nb::arg("stepwise"),
+      nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0);
   nb::class_<Held>(m, "Snapshot")
       .def_prop_ro("positions", [](const Held& h) { return h.snapshot->positions(); })
       .def_prop_ro("pure", [](const Held& h) { return h.snapshot->pure(); })
       .def_prop_ro("bytes", [](const Held& h) { return h.snapshot->blocks() * h.snapshot->block_bytes(); })
       .def("read", &read_snapshot);
-  m.def("take_snapshot", &take_snapshot, nb::arg("model"), nb::arg("salt"), nb::arg("tokens"), nb::arg("request") = 0, nb::arg("keep") = false);
-  m.def("write_snapshot", &write_snapshot, nb::arg("model"), nb::arg("salt"), nb::arg("tokens"), nb::arg("positions"), nb::arg("pure"), nb::arg("bytes"));
+  m.def("take_snapshot", &take_snapshot, nb::arg("model"), nb::arg("salt"), nb::arg("tokens"), nb::arg("request") = 0,
+        nb::arg("keep") = false);
+  m.def("write_snapshot", &write_snapshot, nb::arg("model"), nb::arg("salt"), nb::arg("tokens"), nb::arg("positions"),
+        nb::arg("pure"), nb::arg("bytes"));
   nb::class_<Batcher>(m, "Batcher")
       .def(nb::init<TextModel&>())
-      .def("submit", [](Batcher& b, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p, float min_p, float repetition, float presence,
-                        float frequency, int64_t seed, std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
-        Result<int64_t> id = b.batcher.submit(request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition, presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens));
-        check(id.status());
-        return *id;
-      }, nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"),
-           nb::arg("presence"), nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"), nb::arg("bias") = nb::bytes("", 0), nb::arg("stepwise") = false, nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0)
-      .def("set_mask", [](Batcher& b, int64_t id, nb::bytes mask, const std::vector<int32_t>& forced) { check(b.batcher.set_mask(id, words(mask), forced)); },
-           nb::arg("request"), nb::arg("mask"), nb::arg("forced") = std::vector<int32_t>())
+      .def(
+          "submit",
+          [](Batcher& b, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p,
+             float min_p, float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop,
+             nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
+            Result<int64_t> id =
+                b.batcher.submit(request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition,
+                                         presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens));
+            check(id.status());
+            return *id;
+          },
+          nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"), nb::arg("top_k"),
+          nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"), nb::arg("frequency"),
+          nb::arg("seed"), nb::arg("stop"), nb::arg("bias") = nb::bytes("", 0), nb::arg("stepwise") = false,
+          nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0)
+      .def(
+          "set_mask",
+          [](Batcher& b, int64_t id, nb::bytes mask, const std::vector<int32_t>& forced) {
+            check(b.batcher.set_mask(id, words(mask), forced));
+          },
+          nb::arg("request"), nb::arg("mask"), nb::arg("forced") = std::vector<int32_t>())
       .def("set_bias", [](Batcher& b, int64_t id, nb::bytes bias) { check(b.batcher.set_bias(id, floats(bias))); })
       .def("cancel", [](Batcher& b, int64_t id) { check(b.batcher.cancel(id)); })
       .def("idle", [](const Batcher& b) { return b.batcher.idle(); })

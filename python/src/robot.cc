@@ -31,9 +31,12 @@ std::unique_ptr<RobotOf> named(const Policy& p, const std::string& name, const s
   return std::make_unique<RobotOf>(RobotOf{std::move(robot).value(), p.model->limits()});
 }
 
-nb::object bytes_or_none(const std::vector<float>& v) { return v.empty() ? nb::none() : nb::object(nb::bytes(v.data(), v.size() * sizeof(float))); }
+nb::object bytes_or_none(const std::vector<float>& v) {
+  return v.empty() ? nb::none() : nb::object(nb::bytes(v.data(), v.size() * sizeof(float)));
+}
 
-/// (frames, state, prompt) of (name, value) pairs: frames [(bytes, height, width)] or None a slot, state as bytes of f32 or None.
+/// (frames, state, prompt) of (name, value) pairs: frames [(bytes, height, width)] or None a slot, state as bytes of
+/// f32 or None.
 nb::tuple read(const RobotOf& r, nb::list pairs) {
   std::vector<Field> fields(nb::len(pairs));
   std::vector<std::string> names(fields.size()), texts(fields.size());
@@ -54,7 +57,9 @@ nb::tuple read(const RobotOf& r, nb::list pairs) {
     }
     Tensor t;
     check(to_tensor(value.ptr(), false, &t, &from).with_context(names[i]));
-    if (t.shape.rank > engine::HostArray::kMostRank) check(Status(Code::kInvalidShape, strf("%s: an array of %d axes, at most %d", names[i].c_str(), t.shape.rank, engine::HostArray::kMostRank)));
+    if (t.shape.rank > engine::HostArray::kMostRank)
+      check(Status(Code::kInvalidShape, strf("%s: an array of %d axes, at most %d", names[i].c_str(), t.shape.rank,
+                                             engine::HostArray::kMostRank)));
     f.kind = Field::Kind::array;
     f.array = {static_cast<const std::byte*>(t.data), t.dtype, t.shape.rank, {}};
     for (int k = 0; k < t.shape.rank; ++k) f.array.shape[static_cast<size_t>(k)] = t.shape[k];
@@ -70,15 +75,19 @@ nb::tuple read(const RobotOf& r, nb::list pairs) {
     std::vector<uint8_t> pixels(static_cast<size_t>(f.height * f.width * 3));
     for (int64_t y = 0; y < f.height; ++y)
       for (int64_t x = 0; x < f.width; ++x)
-        for (int64_t c = 0; c < 3; ++c) pixels[static_cast<size_t>((y * f.width + x) * 3 + c)] = f.plane == 0 ? f.data[y * f.stride + x * 3 + c] : f.data[c * f.plane + y * f.stride + x];
+        for (int64_t c = 0; c < 3; ++c)
+          pixels[static_cast<size_t>((y * f.width + x) * 3 + c)] =
+              f.plane == 0 ? f.data[y * f.stride + x * 3 + c] : f.data[c * f.plane + y * f.stride + x];
     frames.append(nb::make_tuple(nb::bytes(pixels.data(), pixels.size()), f.height, f.width));
   }
-  return nb::make_tuple(frames, bytes_or_none(in.state), in.has_prompt ? nb::object(nb::str(in.prompt.data(), in.prompt.size())) : nb::none());
+  return nb::make_tuple(frames, bytes_or_none(in.state),
+                        in.has_prompt ? nb::object(nb::str(in.prompt.data(), in.prompt.size())) : nb::none());
 }
 
 /// Actions [rows, robot_dim] as bytes of f32 -> [rows, dims()].
 nb::bytes to_robot(const RobotOf& r, nb::bytes actions) {
-  const auto wide = static_cast<size_t>(r.limits.robot_dim), dims = static_cast<size_t>(r.robot.dims(r.limits.robot_dim));
+  const auto wide = static_cast<size_t>(r.limits.robot_dim),
+             dims = static_cast<size_t>(r.robot.dims(r.limits.robot_dim));
   std::vector<float> in(actions.size() / sizeof(float)), out;
   if (!in.empty()) std::memcpy(in.data(), actions.c_str(), in.size() * sizeof(float));
   for (size_t row = 0; row + wide <= in.size(); row += wide) {

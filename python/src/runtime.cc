@@ -28,8 +28,8 @@ struct Capture {
   ~Capture();
 };
 
-/// Entered captures by number; with the GIL. A thread knows its own by number, as one that is dropped without leaving it,
-/// on whatever thread, must not be found again.
+/// Entered captures by number; with the GIL. A thread knows its own by number, as one that is dropped without leaving
+/// it, on whatever thread, must not be found again.
 std::unordered_map<int64_t, Capture*>& entered() {
   static auto* all = new std::unordered_map<int64_t, Capture*>;
   return *all;
@@ -56,7 +56,8 @@ Status alone(F&& f) {
 }
 
 Status set_threads(int n) {
-  if (n < 0 || n > 1024) return Status(Code::kInvalidArgument, strf("set_threads: wanted 0 (one a physical core) to 1024, got %d", n));
+  if (n < 0 || n > 1024)
+    return Status(Code::kInvalidArgument, strf("set_threads: wanted 0 (one a physical core) to 1024, got %d", n));
   if (current_capture() != nullptr) return Status(Code::kFailedPrecondition, "set_threads: not inside a capture");
   return alone([n](Runtime& r) -> Status {
     r.make_pool(n);
@@ -65,7 +66,8 @@ Status set_threads(int n) {
 }
 
 Status enter(Capture& c) {
-  if (current_capture() != nullptr) return Status(Code::kFailedPrecondition, "capture: this thread is capturing already; captures do not nest");
+  if (current_capture() != nullptr)
+    return Status(Code::kFailedPrecondition, "capture: this thread is capturing already; captures do not nest");
   if (c.stream != nullptr) return Status(Code::kFailedPrecondition, "capture: already used; make a new Capture");
   VV_TRY(alone([&c](Runtime& r) {
     c.pool_number = r.pool_number;
@@ -79,7 +81,8 @@ Status enter(Capture& c) {
 }
 
 Status leave(Capture& c) {
-  if (current_capture() != &c) return Status(Code::kFailedPrecondition, "capture: left on another thread than it was entered on");
+  if (current_capture() != &c)
+    return Status(Code::kFailedPrecondition, "capture: left on another thread than it was entered on");
   entered().erase(c.number);
   current_number = 0;
   auto e = c.stream->end_capture();
@@ -89,10 +92,12 @@ Status leave(Capture& c) {
 }
 
 Status replay(Capture& c) {
-  if (c.executable == nullptr) return Status(Code::kFailedPrecondition, "replay: nothing is captured yet; replay after the with block");
+  if (c.executable == nullptr)
+    return Status(Code::kFailedPrecondition, "replay: nothing is captured yet; replay after the with block");
   if (current_capture() != nullptr) return Status(Code::kFailedPrecondition, "replay: not inside a capture");
   return alone([&c](Runtime& r) -> Status {
-    if (c.pool_number != r.pool_number) return Status(Code::kFailedPrecondition, "replay: set_threads made a new pool since the capture; capture again");
+    if (c.pool_number != r.pool_number)
+      return Status(Code::kFailedPrecondition, "replay: set_threads made a new pool since the capture; capture again");
     return c.stream->replay(*c.executable);
   });
 }
@@ -150,17 +155,22 @@ nb::list* capture_keep() {
 }
 
 void add_runtime(nb::module_& m) {
-  nb::class_<Capture>(m, "Capture",
-                      "Records ops instead of running them: `with Capture() as c: ops.norm(...)`, then c.replay().\n\n"
-                      "Everything is checked while capturing. Replay reads and writes the same arrays and never allocates.")
+  nb::class_<Capture>(
+      m, "Capture",
+      "Records ops instead of running them: `with Capture() as c: ops.norm(...)`, then c.replay().\n\n"
+      "Everything is checked while capturing. Replay reads and writes the same arrays and never allocates.")
       .def(nb::init<>())
-      .def("__enter__", [](nb::handle self) {
-        check(enter(nb::cast<Capture&>(self)));
-        return nb::borrow(self);
-      })
+      .def("__enter__",
+           [](nb::handle self) {
+             check(enter(nb::cast<Capture&>(self)));
+             return nb::borrow(self);
+           })
       .def("__exit__", [](Capture& c, nb::args) { check(leave(c)); })
-      .def("replay", [](Capture& c) { check(replay(c)); }, "Runs what was captured.")
-      .def_prop_ro("launches", [](const Capture& c) { return c.executable ? c.executable->launches() : 0; }, "Number of captured launches.");
+      .def(
+          "replay", [](Capture& c) { check(replay(c)); }, "Runs what was captured.")
+      .def_prop_ro(
+          "launches", [](const Capture& c) { return c.executable ? c.executable->launches() : 0; },
+          "Number of captured launches.");
   m.def("set_threads", [](int n) { check(set_threads(n)); }, nb::arg("n"),
         "Number of threads that CPU ops use, the calling one included; 0 means one a physical core.\n\n"
         "Captures made before it can no longer be replayed.");

@@ -29,8 +29,11 @@ Qos read_qos(const nb::dict& d) {
   const auto cls = nb::cast<std::string>(d["cls"]);
   if (cls == "guaranteed") q.cls = Class::guaranteed;
   else if (cls == "burstable") q.cls = Class::burstable;
-  else if (cls != "best_effort") check(Status(Code::kInvalidArgument, "qos: wanted a class of guaranteed, burstable or best_effort, got '" + cls + "'"));
-  q.period_us = number("period_us"), q.deadline_us = number("deadline_us"), q.min_share = number("min_share"), q.weight = number("weight"), q.blocking_us = number("blocking_us");
+  else if (cls != "best_effort")
+    check(Status(Code::kInvalidArgument,
+                 "qos: wanted a class of guaranteed, burstable or best_effort, got '" + cls + "'"));
+  q.period_us = number("period_us"), q.deadline_us = number("deadline_us"), q.min_share = number("min_share"),
+  q.weight = number("weight"), q.blocking_us = number("blocking_us");
   q.overrun = nb::cast<bool>(d["hold"]) ? sched::Overrun::hold : sched::Overrun::release;
   q.queue = nb::cast<int>(d["queue"]);
   q.bytes = nb::cast<int64_t>(d["bytes"]);
@@ -39,14 +42,17 @@ Qos read_qos(const nb::dict& d) {
 
 nb::dict write_qos(const Demand& d) {
   nb::dict out;
-  out["cls"] = sched::name(d.qos.cls), out["period_us"] = d.qos.period_us, out["deadline_us"] = d.qos.deadline_us, out["min_share"] = d.qos.min_share, out["weight"] = d.qos.weight;
-  out["blocking_us"] = d.qos.blocking_us, out["hold"] = d.qos.overrun == sched::Overrun::hold, out["queue"] = d.qos.queue, out["bytes"] = d.qos.bytes;
+  out["cls"] = sched::name(d.qos.cls), out["period_us"] = d.qos.period_us, out["deadline_us"] = d.qos.deadline_us,
+  out["min_share"] = d.qos.min_share, out["weight"] = d.qos.weight;
+  out["blocking_us"] = d.qos.blocking_us, out["hold"] = d.qos.overrun == sched::Overrun::hold,
+  out["queue"] = d.qos.queue, out["bytes"] = d.qos.bytes;
   return out;
 }
 
 nb::dict histogram(const sched::Histogram& h) {
   nb::dict out;
-  out["count"] = h.count(), out["sum"] = h.sum_us(), out["p50"] = h.quantile_us(0.5), out["p99"] = h.quantile_us(0.99), out["p999"] = h.quantile_us(0.999), out["max"] = h.max_us();
+  out["count"] = h.count(), out["sum"] = h.sum_us(), out["p50"] = h.quantile_us(0.5), out["p99"] = h.quantile_us(0.99),
+  out["p999"] = h.quantile_us(0.999), out["max"] = h.max_us();
   nb::list below;  // as Prometheus has them
   for (double us = 10; us <= 1e7; us *= 10)
     for (const double step : {1.0, 2.0, 5.0}) below.append(nb::make_tuple(us * step, h.below(us * step)));
@@ -57,9 +63,12 @@ nb::dict histogram(const sched::Histogram& h) {
 nb::dict row(const sched::Scheduler::Row& r) {
   const sched::TenantStats& s = r.stats;
   nb::dict out;
-  out["qos"] = write_qos(r.demand), out["wcet_us"] = r.demand.times.worst_us, out["bound_us"] = r.demand.times.stretch_us, out["promised"] = r.promised;
-  out["calls"] = s.calls, out["missed"] = s.missed, out["rejected"] = s.rejected, out["overruns"] = s.overruns, out["lost"] = s.lost, out["demoted"] = s.demoted;
-  out["early"] = s.early, out["early_wrong"] = s.early_wrong, out["device_us"] = s.device_us, out["worst_us"] = s.worst_us;
+  out["qos"] = write_qos(r.demand), out["wcet_us"] = r.demand.times.worst_us,
+  out["bound_us"] = r.demand.times.stretch_us, out["promised"] = r.promised;
+  out["calls"] = s.calls, out["missed"] = s.missed, out["rejected"] = s.rejected, out["overruns"] = s.overruns,
+  out["lost"] = s.lost, out["demoted"] = s.demoted;
+  out["early"] = s.early, out["early_wrong"] = s.early_wrong, out["device_us"] = s.device_us,
+  out["worst_us"] = s.worst_us;
   out["wait_us"] = histogram(s.wait), out["response_us"] = histogram(s.response);
   return out;
 }
@@ -69,47 +78,65 @@ nb::dict row(const sched::Scheduler::Row& r) {
 void add_sched(nb::module_& m) {
   nb::class_<Tenant>(m, "Tenant")
       .def("guaranteed", [](const Tenant& t) { return t.tenant->cls() == Class::guaranteed; })
-      .def("expect_in", [](const Tenant& t, double seconds) { check(t.tenant->expect_in(seconds * 1e6)); }, nb::arg("seconds"));
+      .def(
+          "expect_in", [](const Tenant& t, double seconds) { check(t.tenant->expect_in(seconds * 1e6)); },
+          nb::arg("seconds"));
   nb::class_<Scheduler>(m, "Scheduler")
-      .def_static("open", [](const std::string& device, double utilisation, double handover_us, int64_t bytes) {
-        auto opened = [&] {
-          const NoGil release;
-          return sched::Scheduler::open(device, {utilisation, handover_us, bytes});
-        }();
-        check(opened.status());
-        return Scheduler{std::move(opened).value()};
-      }, nb::arg("device"), nb::arg("utilisation"), nb::arg("handover_us"), nb::arg("bytes"))
+      .def_static(
+          "open",
+          [](const std::string& device, double utilisation, double handover_us, int64_t bytes) {
+            auto opened = [&] {
+              const NoGil release;
+              return sched::Scheduler::open(device, {utilisation, handover_us, bytes});
+            }();
+            check(opened.status());
+            return Scheduler{std::move(opened).value()};
+          },
+          nb::arg("device"), nb::arg("utilisation"), nb::arg("handover_us"), nb::arg("bytes"))
       .def("device", [](const Scheduler& s) { return s.live->device(); })
-      .def("join", [](const Scheduler& s, const std::string& name, const nb::dict& qos, double worst_us) {
-        auto joined = s.live->join(name, read_qos(qos));
-        check(joined.status());
-        return Tenant{std::move(joined).value(), worst_us};
-      }, nb::arg("name"), nb::arg("qos"), nb::arg("worst_us"))
-      .def("evaluate", [](const Scheduler& s, const std::string& name, const nb::dict& qos, double worst_us, double stretch_us) {
-        auto verdict = s.live->evaluate({name, read_qos(qos), {worst_us, stretch_us}});
-        check(verdict.status());
-        nb::list fixes;
-        for (const sched::Fix& f : verdict->fixes) fixes.append(nb::make_tuple(f.text, f.demand.name, write_qos(f.demand)));
-        return nb::make_tuple(verdict->admitted, verdict->text, verdict->response_us, verdict->utilisation, fixes);
-      }, nb::arg("name"), nb::arg("qos"), nb::arg("worst_us"), nb::arg("stretch_us"))
-      .def("rows", [](const Scheduler& s) {
-        nb::dict out;
-        for (const auto& r : s.live->rows()) out[r.demand.name.c_str()] = row(r);
-        return out;
-      })
-      .def("now", [](const Scheduler& s) {
-        const auto n = s.live->now_of();
-        nb::dict out;
-        out["device"] = s.live->device(), out["healthy"] = s.live->healthy(), out["utilisation"] = s.live->utilisation(), out["queue_depth"] = n.waiting, out["running"] = n.running;
-        out["gate_closed_us"] = n.closed_us, out["up_us"] = n.up_us;
-        return out;
-      })
-      .def("timeline", [](const Scheduler& s) {
-        static constexpr const char* kKinds[] = {"wait", "call", "step", "stand_back"};
-        nb::list out;
-        for (const auto& span : s.live->timeline()) out.append(nb::make_tuple(span.tenant.data(), kKinds[static_cast<size_t>(span.kind)], span.at_us, span.us));
-        return out;
-      })
+      .def(
+          "join",
+          [](const Scheduler& s, const std::string& name, const nb::dict& qos, double worst_us) {
+            auto joined = s.live->join(name, read_qos(qos));
+            check(joined.status());
+            return Tenant{std::move(joined).value(), worst_us};
+          },
+          nb::arg("name"), nb::arg("qos"), nb::arg("worst_us"))
+      .def(
+          "evaluate",
+          [](const Scheduler& s, const std::string& name, const nb::dict& qos, double worst_us, double stretch_us) {
+            auto verdict = s.live->evaluate({name, read_qos(qos), {worst_us, stretch_us}});
+            check(verdict.status());
+            nb::list fixes;
+            for (const sched::Fix& f : verdict->fixes)
+              fixes.append(nb::make_tuple(f.text, f.demand.name, write_qos(f.demand)));
+            return nb::make_tuple(verdict->admitted, verdict->text, verdict->response_us, verdict->utilisation, fixes);
+          },
+          nb::arg("name"), nb::arg("qos"), nb::arg("worst_us"), nb::arg("stretch_us"))
+      .def("rows",
+           [](const Scheduler& s) {
+             nb::dict out;
+             for (const auto& r : s.live->rows()) out[r.demand.name.c_str()] = row(r);
+             return out;
+           })
+      .def("now",
+           [](const Scheduler& s) {
+             const auto n = s.live->now_of();
+             nb::dict out;
+             out["device"] = s.live->device(), out["healthy"] = s.live->healthy(),
+             out["utilisation"] = s.live->utilisation(), out["queue_depth"] = n.waiting, out["running"] = n.running;
+             out["gate_closed_us"] = n.closed_us, out["up_us"] = n.up_us;
+             return out;
+           })
+      .def("timeline",
+           [](const Scheduler& s) {
+             static constexpr const char* kKinds[] = {"wait", "call", "step", "stand_back"};
+             nb::list out;
+             for (const auto& span : s.live->timeline())
+               out.append(
+                   nb::make_tuple(span.tenant.data(), kKinds[static_cast<size_t>(span.kind)], span.at_us, span.us));
+             return out;
+           })
       .def("close", [](const Scheduler& s) {
         const NoGil release;
         s.live->close();

@@ -33,7 +33,8 @@ auto in_turn(Speech& s, F&& f) {
   return f(*s.model);
 }
 
-std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& device, const std::string& precision, int threads, int windows, int rows, bool eager, bool random_weights) {
+std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& device, const std::string& precision,
+                                    int threads, int windows, int rows, bool eager, bool random_weights) {
   auto loaded = [&] {
     const NoGil release;
     return models::whisper::load_speech(path, {device, precision, threads, windows, rows, eager, random_weights});
@@ -45,8 +46,17 @@ std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& 
 nb::dict limits(const Speech& s) {
   const engine::SpeechLimits l = s.model->limits();
   nb::dict d;
-  for (const auto& [name, value] : {std::pair{"rate", l.rate}, {"hop", l.hop}, {"vocab", l.vocab}, {"mels", l.mels}, {"frames", l.frames}, {"encoded", l.encoded}, {"positions", l.positions}, {"windows", l.windows},
-                                    {"rows", l.rows}, {"layers", l.layers}, {"heads", l.heads}})
+  for (const auto& [name, value] : {std::pair{"rate", l.rate},
+                                    {"hop", l.hop},
+                                    {"vocab", l.vocab},
+                                    {"mels", l.mels},
+                                    {"frames", l.frames},
+                                    {"encoded", l.encoded},
+                                    {"positions", l.positions},
+                                    {"windows", l.windows},
+                                    {"rows", l.rows},
+                                    {"layers", l.layers},
+                                    {"heads", l.heads}})
     d[name] = value;
   return d;
 }
@@ -54,8 +64,18 @@ nb::dict limits(const Speech& s) {
 nb::dict tokens(const Speech& s) {
   const engine::SpeechTokens& t = s.model->tokens();
   nb::dict d;
-  for (const auto& [name, value] : {std::pair{"eot", t.eot}, {"sot", t.sot}, {"first_language", t.first_language}, {"languages", t.languages}, {"translate", t.translate}, {"transcribe", t.transcribe}, {"sot_lm", t.sot_lm},
-                                    {"sot_prev", t.sot_prev}, {"no_speech", t.no_speech}, {"no_timestamps", t.no_timestamps}, {"first_timestamp", t.first_timestamp}, {"timestamps", t.timestamps}})
+  for (const auto& [name, value] : {std::pair{"eot", t.eot},
+                                    {"sot", t.sot},
+                                    {"first_language", t.first_language},
+                                    {"languages", t.languages},
+                                    {"translate", t.translate},
+                                    {"transcribe", t.transcribe},
+                                    {"sot_lm", t.sot_lm},
+                                    {"sot_prev", t.sot_prev},
+                                    {"no_speech", t.no_speech},
+                                    {"no_timestamps", t.no_timestamps},
+                                    {"first_timestamp", t.first_timestamp},
+                                    {"timestamps", t.timestamps}})
     d[name] = value;
   d["multilingual"] = t.multilingual;
   return d;
@@ -64,7 +84,8 @@ nb::dict tokens(const Speech& s) {
 std::span<const float> samples(nb::handle o, Borrowed* from) {
   Tensor t;
   check(to_tensor(o.ptr(), false, &t, from).with_context("samples"));
-  if (t.dtype != DType::f32 || t.place != Place::host || !t.is_dense() || t.shape.rank != 1) check(Status(Code::kInvalidDType, "samples: wanted dense f32 [N] in host memory"));
+  if (t.dtype != DType::f32 || t.place != Place::host || !t.is_dense() || t.shape.rank != 1)
+    check(Status(Code::kInvalidDType, "samples: wanted dense f32 [N] in host memory"));
   return {static_cast<const float*>(t.data), static_cast<size_t>(t.shape.elements())};
 }
 
@@ -141,26 +162,50 @@ void add_speech(nb::module_& m) {
       .def("memory", [](const Speech& s) { return memory_lines(*s.model); })
       .def("limits", &limits)
       .def("tokens", &tokens)
-      .def("peak", [](Speech& s, nb::handle given) {
-        Borrowed from;
-        const std::span<const float> all = samples(given, &from);
-        auto peak = in_turn(s, [&](engine::SpeechModel& model) { return model.peak(all); });
-        check(peak.status());
-        return *peak;
-      }, nb::arg("samples"))
+      .def(
+          "peak",
+          [](Speech& s, nb::handle given) {
+            Borrowed from;
+            const std::span<const float> all = samples(given, &from);
+            auto peak = in_turn(s, [&](engine::SpeechModel& model) { return model.peak(all); });
+            check(peak.status());
+            return *peak;
+          },
+          nb::arg("samples"))
       .def("encode", &encode, nb::arg("windows"))
-      .def("encoded", [](Speech& s, int window) { return values_of(s, [&](engine::SpeechModel& model) { return model.encoded(window); }); }, nb::arg("window") = 0)
-      .def("languages", [](Speech& s, int window) { return values_of(s, [&](engine::SpeechModel& model) { return model.languages(window); }); }, nb::arg("window") = 0)
-      .def("logits", [](Speech& s, int window, const std::vector<int32_t>& ids) { return values_of(s, [&](engine::SpeechModel& model) { return model.logits(window, ids); }); }, nb::arg("window"), nb::arg("tokens"))
+      .def(
+          "encoded",
+          [](Speech& s, int window) {
+            return values_of(s, [&](engine::SpeechModel& model) { return model.encoded(window); });
+          },
+          nb::arg("window") = 0)
+      .def(
+          "languages",
+          [](Speech& s, int window) {
+            return values_of(s, [&](engine::SpeechModel& model) { return model.languages(window); });
+          },
+          nb::arg("window") = 0)
+      .def(
+          "logits",
+          [](Speech& s, int window, const std::vector<int32_t>& ids) {
+            return values_of(s, [&](engine::SpeechModel& model) { return model.logits(window, ids); });
+          },
+          nb::arg("window"), nb::arg("tokens"))
       .def("decode", &decode, nb::arg("requests"))
       .def("follow", &follow, nb::arg("request"))
-      .def("align", [](Speech& s, int window, const std::vector<int32_t>& lead, const std::vector<int32_t>& text, int frames, const std::vector<std::pair<int, int>>& heads) {
-        auto got = in_turn(s, [&](engine::SpeechModel& model) { return model.align(window, lead, text, frames, heads); });
-        check(got.status());
-        return std::pair(got->start, got->probability);
-      }, nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"));
-  m.def("load_speech", &load_speech, nb::arg("path"), nb::kw_only(), nb::arg("device") = "auto", nb::arg("precision") = "auto", nb::arg("threads") = 0, nb::arg("windows") = 1, nb::arg("rows") = 5, nb::arg("eager") = false,
-        nb::arg("random_weights") = false);
+      .def(
+          "align",
+          [](Speech& s, int window, const std::vector<int32_t>& lead, const std::vector<int32_t>& text, int frames,
+             const std::vector<std::pair<int, int>>& heads) {
+            auto got =
+                in_turn(s, [&](engine::SpeechModel& model) { return model.align(window, lead, text, frames, heads); });
+            check(got.status());
+            return std::pair(got->start, got->probability);
+          },
+          nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"));
+  m.def("load_speech", &load_speech, nb::arg("path"), nb::kw_only(), nb::arg("device") = "auto",
+        nb::arg("precision") = "auto", nb::arg("threads") = 0, nb::arg("windows") = 1, nb::arg("rows") = 5,
+        nb::arg("eager") = false, nb::arg("random_weights") = false);
 }
 
 }  // namespace vivace::python

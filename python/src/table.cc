@@ -80,7 +80,8 @@ nb::dict op_row(const ops::OpRow& row) {
   d["source"] = s.source;
   d["composite"] = s.composite;
   d["min_arch"] = name(s.min_arch);
-  d["gpu"] = row.instances != nullptr && (!row.instances(s.min_arch).empty() || (s.composite && !row.instances(Arch::sm90a).empty()));
+  d["gpu"] = row.instances != nullptr &&
+             (!row.instances(s.min_arch).empty() || (s.composite && !row.instances(Arch::sm90a).empty()));
   d["ports"] = ports;
   d["attrs"] = attrs;
   return d;
@@ -96,9 +97,11 @@ std::span<const ops::GemmRow> rows_in_use() {
 nb::list gemm_layouts(const std::string& dtype, int64_t N, int64_t K, int64_t T) {
   using ops::GemmTiles;
   const bool promote = dtype == "e4m3";
-  if (!promote && dtype != "bf16") check(Status(Code::kInvalidArgument, strf("gemm_layouts: dtype is bf16 or e4m3, got '%s'", dtype.c_str())));
+  if (!promote && dtype != "bf16")
+    check(Status(Code::kInvalidArgument, strf("gemm_layouts: dtype is bf16 or e4m3, got '%s'", dtype.c_str())));
   if (N < 1 || K < 1 || T < 1 || N > INT32_MAX || K > INT32_MAX || T > INT32_MAX)
-    check(Status(Code::kInvalidShape, strf("gemm_layouts: N, K and T are 1 to 2^31 - 1, got %ld, %ld, %ld", static_cast<long>(N), static_cast<long>(K), static_cast<long>(T))));
+    check(Status(Code::kInvalidShape, strf("gemm_layouts: N, K and T are 1 to 2^31 - 1, got %ld, %ld, %ld",
+                                           static_cast<long>(N), static_cast<long>(K), static_cast<long>(T))));
   nb::list all;
   const auto visit = [&](const GemmTiles::Layout& l) {
     if (!GemmTiles::serves(GemmTiles::laid(l, T, N, K * (promote ? 1 : 2), promote), N)) return;
@@ -125,8 +128,12 @@ std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool*
   for (const ops::Port& p : spec.ports) {
     if (p.optional) star();
     signature += comma() + std::string(p.name) + (p.optional ? "=None" : "");
-    ports += strf("  %s: %s[%s] %s%s. %s%s%s%s\n", p.name, p.optional ? "optional " : "", p.shape, p.dtypes, p.io == ops::Io::in ? "" : p.io == ops::Io::out ? ", written" : ", updated",
-                  p.doc, p.inplace[0] ? "; may be " : "", p.inplace, p.ahead ? "; read ahead where constant_weights() says that it may be" : "");
+    ports += strf("  %s: %s[%s] %s%s. %s%s%s%s\n", p.name, p.optional ? "optional " : "", p.shape, p.dtypes,
+                  p.io == ops::Io::in    ? ""
+                  : p.io == ops::Io::out ? ", written"
+                                         : ", updated",
+                  p.doc, p.inplace[0] ? "; may be " : "", p.inplace,
+                  p.ahead ? "; read ahead where constant_weights() says that it may be" : "");
   }
   for (size_t i = 0; i < spec.attrs.size(); ++i) {
     const ops::Attr& a = spec.attrs[i];
@@ -145,24 +152,34 @@ std::string op_doc(const ops::OpSpec& spec, const std::string& name, const bool*
 }
 
 void add_table(nb::module_& m) {
-  m.def("gemm_tactics", [] { return ops::print_gemm_rows(rows_in_use()); }, "The measured tiles of gemm that are in use, one row a line.");
+  m.def(
+      "gemm_tactics", [] { return ops::print_gemm_rows(rows_in_use()); },
+      "The measured tiles of gemm that are in use, one row a line.");
   m.def("gemm_tactics_digest", [] { return ops::gemm_table_digest(rows_in_use()); }, "SHA-256 of gemm_tactics().");
-  m.def("load_gemm_tactics", [](const std::string& text) { check(ops::load_gemm_rows(text)); }, nb::arg("text"),
-        "Rows in the place of shipped ones of the same weights; an empty text restores these. Calls that are prepared keep their tile.");
-  m.def("gemm_layouts", &gemm_layouts, nb::arg("dtype"), nb::arg("N"), nb::arg("K"), nb::arg("T"), "(rows, tokens, multicast_x, multicast_w) of each layout that serves a product.");
+  m.def(
+      "load_gemm_tactics", [](const std::string& text) { check(ops::load_gemm_rows(text)); }, nb::arg("text"),
+      "Rows in the place of shipped ones of the same weights; an empty text restores these. Calls that are prepared "
+      "keep their tile.");
+  m.def("gemm_layouts", &gemm_layouts, nb::arg("dtype"), nb::arg("N"), nb::arg("K"), nb::arg("T"),
+        "(rows, tokens, multicast_x, multicast_w) of each layout that serves a product.");
   m.def("op_table", [] {
     nb::list rows;
     for (const ops::OpRow* row : ops::table()) rows.append(op_row(*row));
     return rows;
   }, "Every op as a dict: ports, attributes, formula, source.");
-  m.def("gpu_instances", [](const std::string& op, int capability) {
-    nb::list all;
-    const ops::OpRow* row = ops::find(op);
-    if (row == nullptr) check(Status(Code::kNotFound, "gpu_instances: no op '" + op + "'"));
-    if (row->instances != nullptr)
-      for (const ops::Instance& i : row->instances(static_cast<Arch>(capability))) all.append(nb::make_tuple(i.header, i.expression));
-    return all;
-  }, nb::arg("op"), nb::arg("capability"), "(header, kernel expression) of every tactic that serves a chip of this compute capability, 90 for 9.0.");
+  m.def(
+      "gpu_instances",
+      [](const std::string& op, int capability) {
+        nb::list all;
+        const ops::OpRow* row = ops::find(op);
+        if (row == nullptr) check(Status(Code::kNotFound, "gpu_instances: no op '" + op + "'"));
+        if (row->instances != nullptr)
+          for (const ops::Instance& i : row->instances(static_cast<Arch>(capability)))
+            all.append(nb::make_tuple(i.header, i.expression));
+        return all;
+      },
+      nb::arg("op"), nb::arg("capability"),
+      "(header, kernel expression) of every tactic that serves a chip of this compute capability, 90 for 9.0.");
   m.def("loaded_kernels", &ops::loaded_kernels, "Expressions of the kernels that this process has loaded so far.");
   m.def("alias_table", [] {
     nb::list rows;

@@ -29,8 +29,8 @@ struct Borrowed {
 };
 
 /// `o` as a Tensor. Host cost for a NumPy array: some 20 ns, for a tensor of a framework with DLPack's C
-/// exchange table (torch from 2.10 on) some 160 ns, a third of it is_neg(). Errors do not name op and port: the caller does.
-/// `write` refuses memory that its owner declared read-only.
+/// exchange table (torch from 2.10 on) some 160 ns, a third of it is_neg(). Errors do not name op and port: the caller
+/// does. `write` refuses memory that its owner declared read-only.
 Status to_tensor(PyObject* o, bool write, Tensor* t, Borrowed* from);
 
 void add_view(nb::module_& m);

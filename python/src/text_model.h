@@ -14,7 +14,8 @@ namespace nb = nanobind;
 
 /// A model and the loop that serves it. Requests that draft with it keep it.
 struct ServedModel {
-  ServedModel(std::unique_ptr<engine::Model> o, engine::TextModel& m, const serve::EngineOptions& options) : account(options.account), owner(std::move(o)), model(m), loop(m, options) {}
+  ServedModel(std::unique_ptr<engine::Model> o, engine::TextModel& m, const serve::EngineOptions& options)
+      : account(options.account), owner(std::move(o)), model(m), loop(m, options) {}
   std::shared_ptr<engine::StepAccount> account;  // outlives the model, whose stream passes its gate
   std::unique_ptr<engine::Model> owner;
   engine::TextModel& model;
@@ -22,7 +23,8 @@ struct ServedModel {
 };
 
 struct TextModel {
-  explicit TextModel(std::shared_ptr<ServedModel> s) : served(std::move(s)), started(static_cast<size_t>(served->model.limits().max_batch)) {}
+  explicit TextModel(std::shared_ptr<ServedModel> s)
+      : served(std::move(s)), started(static_cast<size_t>(served->model.limits().max_batch)) {}
   engine::TextModel& model() const { return served->model; }
   std::shared_ptr<ServedModel> served;
   std::vector<int64_t> started;  // a slot: EngineLoop::submitted() when its direct sequence began

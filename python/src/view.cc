@@ -27,17 +27,24 @@ Result<View> make_view(nb::object array, const std::string& dtype, const std::ve
     return error(Code::kInvalidDType, "no dtype '" + dtype + "'; there are " + names);
   }
   const DTypeInfo d = info(wanted);
-  if (shape.empty() || shape.size() > static_cast<size_t>(kMaxRank)) return error(Code::kInvalidShape, strf("shape has %zu axes, wanted 1 to %d", shape.size(), kMaxRank));
+  if (shape.empty() || shape.size() > static_cast<size_t>(kMaxRank))
+    return error(Code::kInvalidShape, strf("shape has %zu axes, wanted 1 to %d", shape.size(), kMaxRank));
   Shape s;
   s.rank = static_cast<int>(shape.size());
   for (int i = 0; i < s.rank; ++i) {
-    if (shape[i] < 0) return error(Code::kInvalidShape, strf("axis %d of the shape is %ld", i, static_cast<long>(shape[i])));
+    if (shape[i] < 0)
+      return error(Code::kInvalidShape, strf("axis %d of the shape is %ld", i, static_cast<long>(shape[i])));
     s.dim[i] = shape[i];
   }
   if (s.elements() < 0) return error(Code::kInvalidShape, to_string(s) + " overflows");
-  if (s.dim[s.rank - 1] % d.block != 0) return error(Code::kInvalidShape, strf("last axis %ld is no multiple of the %s block, %d", static_cast<long>(s.dim[s.rank - 1]), d.name, d.block));
-  const int64_t have = bytes.shape.elements() / info(bytes.dtype).block * info(bytes.dtype).bytes, want = row_bytes(wanted, s.elements());
-  if (have != want) return error(Code::kInvalidShape, strf("%s %s takes %ld bytes, the array has %ld", d.name, to_string(s).c_str(), static_cast<long>(want), static_cast<long>(have)));
+  if (s.dim[s.rank - 1] % d.block != 0)
+    return error(Code::kInvalidShape, strf("last axis %ld is no multiple of the %s block, %d",
+                                           static_cast<long>(s.dim[s.rank - 1]), d.name, d.block));
+  const int64_t have = bytes.shape.elements() / info(bytes.dtype).block * info(bytes.dtype).bytes,
+                want = row_bytes(wanted, s.elements());
+  if (have != want)
+    return error(Code::kInvalidShape, strf("%s %s takes %ld bytes, the array has %ld", d.name, to_string(s).c_str(),
+                                           static_cast<long>(want), static_cast<long>(have)));
 
   v.tensor = tensor(bytes.data, wanted, s, bytes.place);
   if (bytes.is_dense()) return v;
@@ -46,7 +53,9 @@ Result<View> make_view(nb::object array, const std::string& dtype, const std::ve
   row.shape.dim[0] = 1;
   const int64_t pitch = row_bytes(bytes.dtype, bytes.stride[0]);
   if (bytes.shape.rank < 2 || bytes.shape[0] != s[0] || !row.is_dense() || pitch < 0 || pitch % d.bytes != 0)
-    return error(Code::kInvalidLayout, strf("the array is not dense; only the outermost axis may be strided, by a multiple of %d bytes", d.bytes));
+    return error(
+        Code::kInvalidLayout,
+        strf("the array is not dense; only the outermost axis may be strided, by a multiple of %d bytes", d.bytes));
   v.tensor.stride[0] = pitch / d.bytes * d.block;
   return v;
 }
@@ -54,16 +63,19 @@ Result<View> make_view(nb::object array, const std::string& dtype, const std::ve
 }  // namespace
 
 void add_view(nb::module_& m) {
-  nb::class_<View>(m, "View", "Memory of `owner`, which it keeps alive, read as `dtype` with `shape`. Made by vivace.view().")
+  nb::class_<View>(m, "View",
+                   "Memory of `owner`, which it keeps alive, read as `dtype` with `shape`. Made by vivace.view().")
       .def_ro("owner", &View::owner)
       .def_prop_ro("dtype", [](const View& v) { return name(v.tensor.dtype); })
-      .def_prop_ro("shape", [](const View& v) {
-        nb::list dims;
-        for (int i = 0; i < v.tensor.shape.rank; ++i) dims.append(v.tensor.shape.dim[i]);
-        return nb::tuple(dims);
-      })
+      .def_prop_ro("shape",
+                   [](const View& v) {
+                     nb::list dims;
+                     for (int i = 0; i < v.tensor.shape.rank; ++i) dims.append(v.tensor.shape.dim[i]);
+                     return nb::tuple(dims);
+                   })
       .def_ro("writable", &View::writable)
-      .def("__repr__", [](const View& v) { return strf("View(%s %s)", name(v.tensor.dtype), to_string(v.tensor.shape).c_str()); });
+      .def("__repr__",
+           [](const View& v) { return strf("View(%s %s)", name(v.tensor.dtype), to_string(v.tensor.shape).c_str()); });
   m.def("view", [](nb::object array, const std::string& dtype, const std::vector<int64_t>& shape) {
     Result<View> v = make_view(std::move(array), dtype, shape);
     check(v.status());

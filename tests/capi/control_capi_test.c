@@ -49,7 +49,8 @@ int main(void) {
   vv_runner_options o = options_of("prefix");
   vv_chunk_request q;
   vv_tick tick;
-  float position[kDims] = {0, 0}, action[kDims], chunk[kHorizon * kDims], own[kHorizon * kOwn], action_prefix[(kHorizon - 1) * kOwn];
+  float position[kDims] = {0, 0}, action[kDims], chunk[kHorizon * kDims], own[kHorizon * kOwn],
+        action_prefix[(kHorizon - 1) * kOwn];
   int i;
   test_refused();
   EXPECT_OK(vv_runner_create(&o, &runner));
@@ -73,7 +74,8 @@ int main(void) {
   EXPECT_ERROR(vv_runner_complete(runner, &q, chunk, NULL), VV_INVALID_ARGUMENT, "normalized is NULL");
   EXPECT_OK(vv_runner_complete(runner, &q, chunk, own));
   EXPECT_OK(vv_runner_next(runner, 0.2, action, &tick));
-  EXPECT(tick.source == VV_TICK_CHUNK && tick.chunk_index == 1 && tick.clamped == 1 && action[0] == 0.5f && action[1] == 1);
+  EXPECT(tick.source == VV_TICK_CHUNK && tick.chunk_index == 1 && tick.clamped == 1 && action[0] == 0.5f &&
+         action[1] == 1);
   tick.struct_size = 4;
   EXPECT_ERROR(vv_runner_next(runner, 0.3, action, &tick), VV_INVALID_ARGUMENT, "struct_size");
   tick.struct_size = sizeof tick;

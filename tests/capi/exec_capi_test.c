@@ -104,7 +104,8 @@ static void test_errors(void) {
   EXPECT_ERROR(vv_backend_create(&options, &backend), VV_INVALID_ARGUMENT, "struct_size is 0");
   EXPECT(backend == NULL);
   EXPECT_ERROR(vv_backend_create(NULL, &backend), VV_INVALID_ARGUMENT, "struct is NULL");
-  EXPECT_ERROR(vv_backend_create(&options, NULL), VV_INVALID_ARGUMENT, "vv_backend_create: InvalidArgument: out is NULL");
+  EXPECT_ERROR(vv_backend_create(&options, NULL), VV_INVALID_ARGUMENT,
+               "vv_backend_create: InvalidArgument: out is NULL");
   options.struct_size = sizeof options;
   EXPECT_ERROR(vv_backend_create(&options, &backend), VV_INVALID_ARGUMENT, "options.kind is NULL");
   options.kind = "abacus";
@@ -162,7 +163,8 @@ static void test_buffers(void) {
   double region[2];
   vv_buffer* buffer = NULL;
   EXPECT_ERROR(vv_buffer_wrap("r", region, 16, 7, count_delete, region, &buffer), VV_INVALID_ARGUMENT, "place is 7");
-  EXPECT_ERROR(vv_buffer_wrap("r", NULL, 16, VV_HOST, count_delete, region, &buffer), VV_INVALID_ARGUMENT, "data is NULL");
+  EXPECT_ERROR(vv_buffer_wrap("r", NULL, 16, VV_HOST, count_delete, region, &buffer), VV_INVALID_ARGUMENT,
+               "data is NULL");
   EXPECT(deleted == 0);
   EXPECT_OK(vv_buffer_wrap("r", region, 16, VV_HOST, count_delete, region, &buffer));
   memset(&grown, 0, sizeof grown);
@@ -205,11 +207,13 @@ static void test_graph(void) {
   EXPECT_OK(vv_stream_synchronize(stream));
   EXPECT(memcmp(x, want, sizeof want) == 0);
 
-  EXPECT_ERROR(vv_graph_capture(graph, 1, stream, capture_fails, NULL), VV_INVALID_SHAPE, "graph step: capture of 0x1: q: wanted 64 rows, got 63");
+  EXPECT_ERROR(vv_graph_capture(graph, 1, stream, capture_fails, NULL), VV_INVALID_SHAPE,
+               "graph step: capture of 0x1: q: wanted 64 rows, got 63");
   silent = VV_CANCELLED;
   EXPECT_ERROR(vv_graph_capture(graph, 1, stream, capture_silent, &silent), VV_CANCELLED, "gave no reason");
   silent = 99;
-  EXPECT_ERROR(vv_graph_capture(graph, 1, stream, capture_silent, &silent), VV_INVALID_ARGUMENT, "99, which is no vv_status");
+  EXPECT_ERROR(vv_graph_capture(graph, 1, stream, capture_silent, &silent), VV_INVALID_ARGUMENT,
+               "99, which is no vv_status");
   EXPECT_ERROR(vv_graph_capture(graph, 1, stream, capture_nested, graph), VV_NO_VARIANT, "vv_graph_replay");
   EXPECT_ERROR(vv_graph_capture(graph, 1, stream, NULL, NULL), VV_INVALID_ARGUMENT, "fn is NULL");
   EXPECT(vv_graph_has(graph, 5) == 1 && vv_graph_has(graph, 1) == 0 && vv_graph_has(NULL, 1) == 0);

@@ -1,7 +1,7 @@
-// The C ABI under hostile hands: NULL everywhere, handles of another kind, every struct_size, sizes up to SIZE_MAX, callbacks that
-// throw anything, requests nobody gave, any order of destroy. Usage: vivace_hostile_c SOURCES, the repository's root.
-// A failed call is an error code with a text that names it, and its out parameters are NULL or 0. It runs in ctest and, with
-// AddressSanitizer and UBSan, beside the fuzzers.
+// The C ABI under hostile hands: NULL everywhere, handles of another kind, every struct_size, sizes up to SIZE_MAX,
+// callbacks that throw anything, requests nobody gave, any order of destroy. Usage: vivace_hostile_c SOURCES, the
+// repository's root. A failed call is an error code with a text that names it, and its out parameters are NULL or 0. It
+// runs in ctest and, with AddressSanitizer and UBSan, beside the fuzzers.
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,7 +61,8 @@ void fails_at(int line, const char* name, vv_status status, const Out<T>&... out
   refused.insert(name);
   const std::string said = vv_last_error();
   if (status != VV_OK && status < VV_INTERNAL && said.rfind(name, 0) == 0 && (outs.clear() && ...)) return;
-  std::printf("%d: %s: status %d, \"%s\", out parameters %s\n", line, name, status, said.c_str(), (outs.clear() && ...) ? "clear" : "as they were");
+  std::printf("%d: %s: status %d, \"%s\", out parameters %s\n", line, name, status, said.c_str(),
+              (outs.clear() && ...) ? "clear" : "as they were");
   ++failures;
 }
 /// The call fails, says so, and clears its outs.
@@ -95,7 +96,8 @@ struct World {
   }
   vv_policy_options policy_options(const std::string& path) const {
     vv_policy_options o{};
-    o.struct_size = sizeof o, o.path = path.c_str(), o.config = "pi05", o.device = "cpu", o.precision = "f32", o.statistics = "none";
+    o.struct_size = sizeof o, o.path = path.c_str(), o.config = "pi05", o.device = "cpu", o.precision = "f32",
+    o.statistics = "none";
     o.threads = o.views = 1, o.horizon = 4, o.steps = 1;
     return o;
   }
@@ -113,7 +115,9 @@ struct World {
     const vv_runner_options r = runner_options("prefix");
     EXPECT_OK(vv_runner_create(&r, &runner));
     vv_model_options m{};
-    const std::string path = root / "tests/fixtures/tiny_gguf/llama_q4_1.gguf", policies = root / "tests/fixtures/vla/pi05_tiny", pieces = root / "tests/fixtures/pieces/llama.model";
+    const std::string path = root / "tests/fixtures/tiny_gguf/llama_q4_1.gguf",
+                      policies = root / "tests/fixtures/vla/pi05_tiny",
+                      pieces = root / "tests/fixtures/pieces/llama.model";
     m.struct_size = sizeof m, m.path = path.c_str(), m.device = "cpu", m.threads = 1, m.max_batch = 2, m.context = 64;
     EXPECT_OK(vv_model_load(&m, &model));
     vv_policy_options p = policy_options(policies);
@@ -132,9 +136,13 @@ struct World {
     EXPECT_ERROR(vv_policy_load(&p, &nobody), VV_INVALID_ARGUMENT, "another kind");
   }
   void destroy() {
-    std::vector<std::function<void()>> all = {[&] { vv_backend_destroy(backend); }, [&] { vv_stream_destroy(stream); }, [&] { vv_event_destroy(event); }, [&] { vv_buffer_destroy(buffer); },
-                                              [&] { vv_graph_destroy(graph); },     [&] { vv_plan_destroy(plan); },     [&] { vv_model_destroy(model); }, [&] { vv_policy_destroy(policy); },
-                                              [&] { vv_runner_destroy(runner); },   [&] { vv_tokenizer_destroy(tokenizer); }, [&] { vv_scheduler_destroy(scheduler); }, [&] { vv_tenant_destroy(tenant); }};
+    std::vector<std::function<void()>> all = {
+        [&] { vv_backend_destroy(backend); },     [&] { vv_stream_destroy(stream); },
+        [&] { vv_event_destroy(event); },         [&] { vv_buffer_destroy(buffer); },
+        [&] { vv_graph_destroy(graph); },         [&] { vv_plan_destroy(plan); },
+        [&] { vv_model_destroy(model); },         [&] { vv_policy_destroy(policy); },
+        [&] { vv_runner_destroy(runner); },       [&] { vv_tokenizer_destroy(tokenizer); },
+        [&] { vv_scheduler_destroy(scheduler); }, [&] { vv_tenant_destroy(tenant); }};
     std::shuffle(all.begin(), all.end(), rng);
     for (const auto& f : all) f();
   }
@@ -241,7 +249,8 @@ void test_handles(const World& w) {
   FAILS(vv_scheduler_evaluate, (w.scheduler, "a", &qos, 1, 1, &number.value, nullptr, 0), number);
   FAILS(vv_scheduler_stats, (w.scheduler, nullptr, 0, &count.value), count);
   FAILS(vv_tenant_expect_in, (w.tenant, 1));
-  EXPECT(vv_backend_name(w.backend) == nullptr && vv_backend_priority_levels(w.backend) == 0 && vv_graph_has(w.graph, 7) == 0 && vv_runner_needs_inference(w.runner, 0) == 0);
+  EXPECT(vv_backend_name(w.backend) == nullptr && vv_backend_priority_levels(w.backend) == 0 &&
+         vv_graph_has(w.graph, 7) == 0 && vv_runner_needs_inference(w.runner, 0) == 0);
 }
 
 /// Handles that are all there, and out parameters that are not, or values that no call takes.
@@ -275,13 +284,16 @@ void test_outs_and_values(const World& w) {
     FAILS(vv_stream_copy, (w.stream, memory, memory + 8, huge));
     FAILS(vv_stream_copy, (w.stream, memory + 8, memory, huge));
     FAILS(vv_buffer_create, (w.backend, "b", huge, &buffer.value), buffer);
-    if (huge > PTRDIFF_MAX) FAILS(vv_buffer_wrap, ("b", memory, huge, VV_HOST, nullptr, nullptr, &buffer.value), buffer);
+    if (huge > PTRDIFF_MAX)
+      FAILS(vv_buffer_wrap, ("b", memory, huge, VV_HOST, nullptr, nullptr, &buffer.value), buffer);
     if (huge > PTRDIFF_MAX) FAILS(vv_tokenizer_encode, (w.tokenizer, "a", huge, 0, nullptr, 0, &count.value), count);
-    FAILS(vv_tokenizer_decode, (w.tokenizer, reinterpret_cast<const int32_t*>(memory), huge, nullptr, 0, &count.value), count);
+    FAILS(vv_tokenizer_decode, (w.tokenizer, reinterpret_cast<const int32_t*>(memory), huge, nullptr, 0, &count.value),
+          count);
     FAILS(vv_model_set_input, (w.model, 0, memory, huge));
     FAILS(vv_model_swap, (w.model, 15, memory, huge));
     vv_launch launch{};
-    launch.struct_size = sizeof launch, launch.host = [](const void*) {}, launch.args = memory, launch.args_bytes = huge;
+    launch.struct_size = sizeof launch, launch.host = [](const void*) {}, launch.args = memory,
+    launch.args_bytes = huge;
     FAILS(vv_stream_launch, (w.stream, &launch));
     size_t keys = 0;
     vv_shape_key key = 0;
@@ -409,7 +421,8 @@ void test_struct_sizes(const World& w) {
   // Structs in a row: the first one's size is the distance between them.
   vv_observation two[2] = {};
   float actions[1];
-  for (const size_t size : {size_t{0}, size_t{8}, sizeof *two - 1, sizeof *two + 1, sizeof *two + 4, SIZE_MAX, SIZE_MAX - 7}) {
+  for (const size_t size :
+       {size_t{0}, size_t{8}, sizeof *two - 1, sizeof *two + 1, sizeof *two + 4, SIZE_MAX, SIZE_MAX - 7}) {
     two[0].struct_size = size;
     Out<size_t> count;
     FAILS(vv_policy_calibrate, (w.policy, two, 2, 99, actions, 1, &count.value), count);
@@ -482,7 +495,9 @@ void test_callbacks(const World& w) {
   EXPECT(called == 1);
   EXPECT(vv_buffer_wrap("theirs", memory, 0, VV_HOST, deleter_throws, &called, &buffer) != VV_OK && called == 1);
   Throws ended = Throws::number;  // a callback that captures again, and one that uses what captures
-  EXPECT(vv_graph_capture(w.graph, 8, w.stream, [](vv_stream* s, void*) { return vv_stream_synchronize(s); }, &ended) == VV_FAILED_PRECONDITION);
+  EXPECT(vv_graph_capture(
+             w.graph, 8, w.stream, [](vv_stream* s, void*) { return vv_stream_synchronize(s); }, &ended) ==
+         VV_FAILED_PRECONDITION);
   EXPECT_OK(vv_stream_synchronize(w.stream));
 }
 
@@ -505,10 +520,12 @@ void test_requests_nobody_gave() {
   EXPECT_OK(vv_runner_start_request(other, 0, &theirs, nullptr));
   EXPECT_ERROR(vv_runner_complete(one, &theirs, chunk, nullptr), VV_INVALID_ARGUMENT, "this runner's");
   EXPECT_ERROR(vv_runner_cancel(one, &theirs), VV_INVALID_ARGUMENT, "this runner's");
-  for (const int64_t id : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX, mine.id + 1, mine.id - 1, mine.id + (int64_t{1} << 40)}) {
+  for (const int64_t id :
+       {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX, mine.id + 1, mine.id - 1, mine.id + (int64_t{1} << 40)}) {
     vv_chunk_request forged = mine;
     forged.id = id;
-    EXPECT(vv_runner_complete(one, &forged, chunk, nullptr) == VV_INVALID_ARGUMENT && vv_runner_cancel(one, &forged) == VV_INVALID_ARGUMENT);
+    EXPECT(vv_runner_complete(one, &forged, chunk, nullptr) == VV_INVALID_ARGUMENT &&
+           vv_runner_cancel(one, &forged) == VV_INVALID_ARGUMENT);
   }
   EXPECT(vv_runner_needs_inference(one, 0) == 0);  // the question is open still
   // What a question's times are, the runner knows itself.
@@ -524,7 +541,9 @@ void test_requests_nobody_gave() {
 
   vv_runner* made = nullptr;
   const float step[2] = {1, 1};
-  for (int vv_runner_options::*field : {&vv_runner_options::horizon, &vv_runner_options::dims, &vv_runner_options::network_dims, &vv_runner_options::blend, &vv_runner_options::ask_after})
+  for (int vv_runner_options::* field :
+       {&vv_runner_options::horizon, &vv_runner_options::dims, &vv_runner_options::network_dims,
+        &vv_runner_options::blend, &vv_runner_options::ask_after})
     for (const int n : {INT32_MAX, INT32_MIN, -1, 65537}) {
       vv_runner_options wrong = o;
       wrong.*field = n, wrong.max_step = step;
@@ -533,7 +552,8 @@ void test_requests_nobody_gave() {
   vv_runner_options large = o;
   large.horizon = large.dims = 65536;
   EXPECT_ERROR(vv_runner_create(&large, &made), VV_INVALID_ARGUMENT, "horizon x dims");
-  for (double vv_runner_options::*field : {&vv_runner_options::max_action_age, &vv_runner_options::watchdog, &vv_runner_options::deadline})
+  for (double vv_runner_options::* field :
+       {&vv_runner_options::max_action_age, &vv_runner_options::watchdog, &vv_runner_options::deadline})
     for (const double n : {-1.0, -HUGE_VAL, std::nan("")}) {
       vv_runner_options wrong = o;
       wrong.*field = n;
@@ -558,7 +578,9 @@ void test_random_runners() {
       const auto what = rng() % 8;
       vv_chunk_request q = asked[rng() % asked.size()];
       now += 0.02 * (number() + 2);
-      if (rng() % 4 == 0) q.tick = static_cast<int64_t>(rng()) - INT32_MAX, q.observed = number() * 1e300, q.prefix_length = static_cast<int>(rng());
+      if (rng() % 4 == 0)
+        q.tick = static_cast<int64_t>(rng()) - INT32_MAX, q.observed = number() * 1e300,
+        q.prefix_length = static_cast<int>(rng());
       if (rng() % 16 == 0) q.id += static_cast<int64_t>(rng() % 64) - 32;
       if (what < 3) {
         for (float& a : chunk) a = static_cast<float>(number()) * (rng() % 8 == 0 ? 1.7e38f : 1.0f);
@@ -595,9 +617,11 @@ fs::path with_statistics(const std::string& name, const std::string& high) {
   const fs::path folder = fs::temp_directory_path() / ("vivace_hostile_" + std::to_string(getpid())) / name;
   fs::create_directories(folder);
   for (const auto& entry : fs::directory_iterator(root / "tests/fixtures/vla/pi05_tiny"))
-    if (entry.path().filename().string().rfind("model", 0) == 0 || entry.path().filename() == "config.json") fs::copy(entry.path(), folder / entry.path().filename());
+    if (entry.path().filename().string().rfind("model", 0) == 0 || entry.path().filename() == "config.json")
+      fs::copy(entry.path(), folder / entry.path().filename());
   const std::string one = R"({"mean": [0, 0], "std": [1, )" + high + R"(], "q01": [-1, -1], "q99": [1, )" + high + "]}";
-  std::ofstream(folder / "norm_stats.json") << R"({"norm_stats": {"state": )" << one << R"(, "actions": )" << one << "}}";
+  std::ofstream(folder / "norm_stats.json")
+      << R"({"norm_stats": {"state": )" << one << R"(, "actions": )" << one << "}}";
   return folder;
 }
 
@@ -619,7 +643,8 @@ void test_policies(const World& w) {
   vv_policy_info info{};
   info.struct_size = sizeof info;
   EXPECT_OK(vv_policy_get_info(policy, &info));
-  EXPECT(info.report != nullptr && std::strstr(info.report, R"(/say \"hi\"\u000a\\b\ufffd\u00e9/norm_stats.json")") != nullptr);
+  EXPECT(info.report != nullptr &&
+         std::strstr(info.report, R"(/say \"hi\"\u000a\\b\ufffd\u00e9/norm_stats.json")") != nullptr);
   vv_policy_destroy(policy);
   fs::remove_all(fs::path(path).parent_path());
 }
@@ -634,7 +659,8 @@ void test_nothing_is_left_out() {
     const std::string all = text.str();
     int count = 0;
     for (std::sregex_iterator it(all.begin(), all.end(), declared), end; it != end; ++it, ++count)
-      if ((*it)[1] != "vv_fail" && !refused.contains((*it)[1])) std::printf("%s: no failure of it is tried\n", (*it)[1].str().c_str()), ++failures;
+      if ((*it)[1] != "vv_fail" && !refused.contains((*it)[1]))
+        std::printf("%s: no failure of it is tried\n", (*it)[1].str().c_str()), ++failures;
     EXPECT(count > 0);
   }
 }
@@ -642,7 +668,9 @@ void test_nothing_is_left_out() {
 }  // namespace
 
 /// AddressSanitizer asks for it: an allocation that cannot be is no memory here, and no mistake of the program.
-extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() {
+  return "allocator_may_return_null=1";
+}
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
@@ -653,12 +681,14 @@ int main(int argc, char** argv) {
   test_handles(World{});  // all of them NULL
   // Each handle is another one: a model where a stream is wanted, and so on round.
   World turned;
-  void* const all[] = {w.backend, w.stream, w.event, w.buffer, w.graph, w.plan, w.model, w.policy, w.runner, w.tokenizer, w.scheduler, w.tenant};
+  void* const all[] = {w.backend, w.stream, w.event,  w.buffer,    w.graph,     w.plan,
+                       w.model,   w.policy, w.runner, w.tokenizer, w.scheduler, w.tenant};
   for (size_t by = 1; by < std::size(all); ++by) {
     const auto at = [&](size_t i) { return all[(i + by) % std::size(all)]; };
-    turned = {static_cast<vv_backend*>(at(0)), static_cast<vv_stream*>(at(1)), static_cast<vv_event*>(at(2)), static_cast<vv_buffer*>(at(3)), static_cast<vv_graph*>(at(4)),
-              static_cast<vv_plan*>(at(5)),    static_cast<vv_model*>(at(6)),  static_cast<vv_policy*>(at(7)), static_cast<vv_runner*>(at(8)), static_cast<vv_tokenizer*>(at(9)),
-              static_cast<vv_scheduler*>(at(10)), static_cast<vv_tenant*>(at(11))};
+    turned = {static_cast<vv_backend*>(at(0)),   static_cast<vv_stream*>(at(1)),     static_cast<vv_event*>(at(2)),
+              static_cast<vv_buffer*>(at(3)),    static_cast<vv_graph*>(at(4)),      static_cast<vv_plan*>(at(5)),
+              static_cast<vv_model*>(at(6)),     static_cast<vv_policy*>(at(7)),     static_cast<vv_runner*>(at(8)),
+              static_cast<vv_tokenizer*>(at(9)), static_cast<vv_scheduler*>(at(10)), static_cast<vv_tenant*>(at(11))};
     test_handles(turned);
     turned.destroy();  // leaves them alone
   }

@@ -52,7 +52,8 @@ TEST(CApi, TenThousandCallsAllocateNothing) {
   int calls = 0;
   const auto q = vivace::testing::watch(10'000, [&] {
     ++calls;
-    return vv_graph_replay(graph, 1, streams[0]) == VV_OK && vv_plan_run(plan) == VV_OK && vv_plan_synchronize(plan) == VV_OK;
+    return vv_graph_replay(graph, 1, streams[0]) == VV_OK && vv_plan_run(plan) == VV_OK &&
+           vv_plan_synchronize(plan) == VV_OK;
   });
   EXPECT_EQ(q.allocations, 0u);
   EXPECT_EQ(q.faults, 0);
@@ -129,7 +130,8 @@ TEST(CApiOnGpu, TenThousandCallsAllocateNothingAndNeverWait) {
   int waits = 0;
   {
     const WaitCounter counter;
-    q = vivace::testing::watch(10'000, [&] { return vv_graph_replay(graph, 1, streams[0]) == VV_OK && vv_plan_run(plan) == VV_OK; });
+    q = vivace::testing::watch(
+        10'000, [&] { return vv_graph_replay(graph, 1, streams[0]) == VV_OK && vv_plan_run(plan) == VV_OK; });
     waits = WaitCounter::waits;
     ASSERT_EQ(vv_plan_synchronize(plan), VV_OK);
     EXPECT_GT(WaitCounter::waits, waits) << "the counter counts nothing";
@@ -149,7 +151,8 @@ TEST(CApiOnGpu, TenThousandCallsAllocateNothingAndNeverWait) {
 }
 
 TEST(CApi, StatusesAreTheCodesOfCpp) {
-  for (int i = 0; i < kCodeCount; ++i) EXPECT_STREQ(vv_status_name(static_cast<vv_status>(i)), name(static_cast<Code>(i)));
+  for (int i = 0; i < kCodeCount; ++i)
+    EXPECT_STREQ(vv_status_name(static_cast<vv_status>(i)), name(static_cast<Code>(i)));
   EXPECT_STREQ(vv_status_name(static_cast<vv_status>(kCodeCount)), "?");
   EXPECT_STREQ(vv_status_name(VV_ALIAS_ERROR), "AliasError");
   EXPECT_STREQ(vv_status_name(VV_CORRUPT_DATA), "CorruptData");

@@ -91,7 +91,8 @@ static void test_load_errors(const char* path) {
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "threads");
   options.threads = 1;
   options.lm_head_dtype = "q3";
-  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "lm_head_dtype: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'");
+  EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT,
+               "lm_head_dtype: wanted auto, plain, e4m3, e2m1, q8_0, q4_0, got 'q3'");
   options.lm_head_dtype = "";
   EXPECT_ERROR(vv_model_load(&options, &model), VV_INVALID_ARGUMENT, "got ''");
   options.lm_head_dtype = NULL;
@@ -103,7 +104,8 @@ static void test_load_errors(const char* path) {
   EXPECT(model == NULL);
 }
 
-/* Options added after the first version: what is given counts, what the caller's struct ends before keeps its default. */
+/* Options added after the first version: what is given counts, what the caller's struct ends before keeps its default.
+ */
 static void test_grown_options(const char* path) {
   vv_model_options options;
   vv_model_info info;
@@ -139,7 +141,8 @@ static void test_ports(const vv_model* model) {
   EXPECT_ERROR(vv_model_get_info(model, &info), VV_INVALID_ARGUMENT, "struct_size");
   info.struct_size = sizeof info;
   EXPECT_OK(vv_model_get_info(model, &info));
-  EXPECT(strcmp(info.family, "llama") == 0 && strstr(info.report, "\"family\": \"llama\"") != NULL && info.bytes > 0 && info.ports == 16);
+  EXPECT(strcmp(info.family, "llama") == 0 && strstr(info.report, "\"family\": \"llama\"") != NULL && info.bytes > 0 &&
+         info.ports == 16);
   for (i = 0; i < info.ports; ++i) {
     memset(&port, 0, sizeof port);
     port.struct_size = sizeof port;

@@ -25,13 +25,16 @@ struct Loaded {
     options.path = kModel.c_str(), options.device = "cpu";
     options.threads = 2, options.context = kContext, options.max_batch = max_batch, options.prefill_chunk = 16;
     EXPECT_EQ(vv_model_load(&options, &model), VV_OK) << vv_last_error();
-    for (auto [name, port] : {std::pair{"token", &token}, {"pos", &pos}, {"slot", &slot}, {"sample", &sample}, {"next", &next}})
+    for (auto [name, port] :
+         {std::pair{"token", &token}, {"pos", &pos}, {"slot", &slot}, {"sample", &sample}, {"next", &next}})
       EXPECT_EQ(vv_model_find_port(model, name, port), VV_OK) << vv_last_error();
   }
   ~Loaded() { vv_model_destroy(model); }
   bool set(const int32_t* tokens, const int32_t* positions, const int32_t* slots, const int32_t* samples, size_t n) {
-    return vv_model_set_input(model, token, tokens, 4 * n) == VV_OK && vv_model_set_input(model, pos, positions, 4 * n) == VV_OK &&
-           vv_model_set_input(model, slot, slots, 4 * n) == VV_OK && vv_model_set_input(model, sample, samples, 4 * n) == VV_OK;
+    return vv_model_set_input(model, token, tokens, 4 * n) == VV_OK &&
+           vv_model_set_input(model, pos, positions, 4 * n) == VV_OK &&
+           vv_model_set_input(model, slot, slots, 4 * n) == VV_OK &&
+           vv_model_set_input(model, sample, samples, 4 * n) == VV_OK;
   }
 };
 

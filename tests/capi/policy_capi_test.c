@@ -1,5 +1,6 @@
-/* Policies through the C ABI, as a C99 program sees them. Usage: vivace_policy_c FOLDER, of tests/fixtures/vla/pi05_tiny.
- * What the actions are is the business of tests/test_policy.py; here: the same through any door, and every refusal. */
+/* Policies through the C ABI, as a C99 program sees them. Usage: vivace_policy_c FOLDER, of
+ * tests/fixtures/vla/pi05_tiny. What the actions are is the business of tests/test_policy.py; here: the same through
+ * any door, and every refusal. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -127,7 +128,8 @@ static void test_prompts(const char* path) {
   vv_policy_options options = options_of(path);
   EXPECT_OK(vv_policy_load(&options, &policy));
   if (policy == NULL) return;
-  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", state, 3, ids, 128, &count), VV_NOT_FOUND, "neither tokenizer.model nor tokenizer.json");
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", state, 3, ids, 128, &count), VV_NOT_FOUND,
+               "neither tokenizer.model nor tokenizer.json");
   vv_policy_destroy(policy);
   policy = NULL;
   snprintf(tokenizer, sizeof tokenizer, "%s/../../pieces/paligemma.model", path);
@@ -138,7 +140,8 @@ static void test_prompts(const char* path) {
   EXPECT(count > 8 && count <= 128 && ids[0] == 2);
   EXPECT_ERROR(vv_policy_encode_prompt(policy, NULL, state, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "text is NULL");
   EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", NULL, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "state is NULL");
-  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", NULL, 0, ids, 128, &count), VV_INVALID_ARGUMENT, "pi05 writes it into the prompt");
+  EXPECT_ERROR(vv_policy_encode_prompt(policy, "go", NULL, 0, ids, 128, &count), VV_INVALID_ARGUMENT,
+               "pi05 writes it into the prompt");
   EXPECT_ERROR(vv_policy_encode_prompt(policy, "g\xff", state, 3, ids, 128, &count), VV_INVALID_ARGUMENT, "UTF-8");
   EXPECT_OK(vv_policy_encode_prompt(policy, "put it there", state, 3, ids, 128, &count));
   o = observation_of(views, ids, (int)count);
@@ -220,7 +223,8 @@ int main(int argc, char** argv) {
   EXPECT_ERROR(vv_policy_get_info(policy, &info), VV_INVALID_ARGUMENT, "struct_size");
   info.struct_size = sizeof info;
   EXPECT_OK(vv_policy_get_info(policy, &info));
-  EXPECT(info.views == kViews && info.horizon == kHorizon && info.batch == 2 && info.action_dim == kDim && info.robot_dim == kDim);
+  EXPECT(info.views == kViews && info.horizon == kHorizon && info.batch == 2 && info.action_dim == kDim &&
+         info.robot_dim == kDim);
   EXPECT(strstr(info.report, "\"family\": \"pi05\"") != NULL);
   test_predict(policy);
   test_prompts(argv[1]);

@@ -1,4 +1,5 @@
-// A robot's call through the C ABI: nothing is allocated and no page is touched for the first time, whatever changes between calls.
+// A robot's call through the C ABI: nothing is allocated and no page is touched for the first time, whatever changes
+// between calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,7 +77,8 @@ TEST(PolicyCApi, CallsAllocateNothing) {
   const auto q = vivace::testing::watch(60, [&] {
     ++calls;
     // Another camera, prompt, state and seed each time; sizes that were seen before.
-    const vv_frame views[] = {{calls % 3 == 0 ? nullptr : small.data(), 200, 250, 250 * 3}, {large.data(), 300, 400, 400 * 3}};
+    const vv_frame views[] = {{calls % 3 == 0 ? nullptr : small.data(), 200, 250, 250 * 3},
+                              {large.data(), 300, 400, 400 * 3}};
     state[1] = static_cast<float>(calls);
     vv_observation o{};
     o.struct_size = sizeof o;

@@ -1,5 +1,5 @@
-/* The scheduler through the C ABI, as a C99 program sees it: a policy and a language model as tenants, and every refusal. What is admitted and who
- * goes first is the business of tests/sched and tests/test_schedule.py. */
+/* The scheduler through the C ABI, as a C99 program sees it: a policy and a language model as tenants, and every
+ * refusal. What is admitted and who goes first is the business of tests/sched and tests/test_schedule.py. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,8 +49,10 @@ static void test_refused(vv_scheduler* gpu) {
   q.min_share = 1.5;
   EXPECT_ERROR(vv_scheduler_join(gpu, "a", &q, 0, &tenant), VV_INVALID_ARGUMENT, "min_share is 1.5");
   q = qos_of(VV_GUARANTEED);
-  EXPECT_ERROR(vv_scheduler_evaluate(gpu, "a", &q, 0, 0, &admitted, NULL, 0), VV_FAILED_PRECONDITION, "profile the model first");
-  EXPECT_ERROR(vv_scheduler_evaluate(gpu, "a", &q, 1e6, 0, &admitted, NULL, 0), VV_FAILED_PRECONDITION, "its deadline is 900000 us");
+  EXPECT_ERROR(vv_scheduler_evaluate(gpu, "a", &q, 0, 0, &admitted, NULL, 0), VV_FAILED_PRECONDITION,
+               "profile the model first");
+  EXPECT_ERROR(vv_scheduler_evaluate(gpu, "a", &q, 1e6, 0, &admitted, NULL, 0), VV_FAILED_PRECONDITION,
+               "its deadline is 900000 us");
   EXPECT(admitted == 0 && tenant == NULL);
   EXPECT_OK(vv_scheduler_evaluate(gpu, "a", &q, 10e3, 0, &admitted, text, sizeof text));
   EXPECT(admitted == 1 && strstr(text, "a call ends within") != NULL);
@@ -96,7 +98,8 @@ int main(int argc, char** argv) {
   EXPECT_ERROR(vv_scheduler_join(gpu, "arm", &guaranteed, 0, &late), VV_INVALID_ARGUMENT, "there is one of this name");
   EXPECT_ERROR(vv_tenant_expect_in(arm, 1e5), VV_FAILED_PRECONDITION, "not admitted yet");
   memset(&p, 0, sizeof p);
-  p.struct_size = sizeof p, p.path = argv[2], p.config = "pi0", p.device = "cpu", p.statistics = "none", p.views = 2, p.horizon = 10, p.steps = 2, p.threads = 1, p.tenant = arm;
+  p.struct_size = sizeof p, p.path = argv[2], p.config = "pi0", p.device = "cpu", p.statistics = "none", p.views = 2,
+  p.horizon = 10, p.steps = 2, p.threads = 1, p.tenant = arm;
   EXPECT_OK(vv_policy_load(&p, &policy));
   burstable.min_share = 0.2;
   EXPECT_OK(vv_scheduler_join(gpu, "llm", &burstable, 0, &llm));
@@ -128,7 +131,8 @@ int main(int argc, char** argv) {
   }
   EXPECT_OK(vv_model_step(model));
   EXPECT_OK(vv_scheduler_stats(gpu, json, sizeof json, &bytes));
-  EXPECT(strlen(json) == bytes && strstr(json, "\"arm\": {\"class\": \"guaranteed\", \"calls\": 1,") != NULL && strstr(json, "\"llm\": {\"class\": \"burstable\", \"calls\": 1,") != NULL);
+  EXPECT(strlen(json) == bytes && strstr(json, "\"arm\": {\"class\": \"guaranteed\", \"calls\": 1,") != NULL &&
+         strstr(json, "\"llm\": {\"class\": \"burstable\", \"calls\": 1,") != NULL);
 
   vv_scheduler_destroy(gpu);
   EXPECT_ERROR(vv_policy_predict(policy, &seen, 1, actions, sizeof actions / sizeof *actions), VV_CLOSED, "closed");

@@ -1,5 +1,5 @@
-/* Speech through the C ABI, as a C99 program sees it. Usage: vivace_speech_c FOLDER, an empty one that this program puts a
- * Whisper of one layer without weights into. Prints and counts what differs. */
+/* Speech through the C ABI, as a C99 program sees it. Usage: vivace_speech_c FOLDER, an empty one that this program
+ * puts a Whisper of one layer without weights into. Prints and counts what differs. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,13 +9,17 @@
 #include "vivace/capi/speech.h"
 
 static const char kConfig[] =
-    "{\"architectures\": [\"WhisperForConditionalGeneration\"], \"d_model\": 32, \"num_mel_bins\": 80, \"vocab_size\": 1515, \"eos_token_id\": 4, \"max_source_positions\": 1500,"
-    " \"max_target_positions\": 64, \"encoder_layers\": 1, \"decoder_layers\": 1, \"encoder_attention_heads\": 2, \"decoder_attention_heads\": 2, \"encoder_ffn_dim\": 64, \"decoder_ffn_dim\": 64}";
+    "{\"architectures\": [\"WhisperForConditionalGeneration\"], \"d_model\": 32, \"num_mel_bins\": 80, \"vocab_size\": "
+    "1515, \"eos_token_id\": 4, \"max_source_positions\": 1500,"
+    " \"max_target_positions\": 64, \"encoder_layers\": 1, \"decoder_layers\": 1, \"encoder_attention_heads\": 2, "
+    "\"decoder_attention_heads\": 2, \"encoder_ffn_dim\": 64, \"decoder_ffn_dim\": 64}";
 static const char kTokenizer[] =
     "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"\\u0120\": 3}, \"merges\": []},"
     " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true},"
-    " \"added_tokens\": [{\"id\": 4, \"content\": \"<|end|>\", \"special\": true}, {\"id\": 5, \"content\": \"<|sot|>\", \"special\": true},"
-    " {\"id\": 6, \"content\": \"<|en|>\", \"special\": true}, {\"id\": 7, \"content\": \"<|de|>\", \"special\": true}]}";
+    " \"added_tokens\": [{\"id\": 4, \"content\": \"<|end|>\", \"special\": true}, {\"id\": 5, \"content\": "
+    "\"<|sot|>\", \"special\": true},"
+    " {\"id\": 6, \"content\": \"<|en|>\", \"special\": true}, {\"id\": 7, \"content\": \"<|de|>\", \"special\": "
+    "true}]}";
 
 static int put(const char* folder, const char* name, const char* text) {
   char path[4096];
@@ -54,8 +58,10 @@ static void test_text(vv_speech* speech, const float* samples, size_t count) {
     s.struct_size = same.struct_size = sizeof s;
     EXPECT_OK(vv_transcript_get_segment(t, i, &s));
     EXPECT_OK(vv_transcript_get_segment(again, i, &same));
-    EXPECT(s.start >= before && s.end > s.start && s.end <= 31 && strspn(s.text, "abc ") == strlen(s.text) && s.token_count > 0 && s.tokens[0] >= 0);
-    EXPECT(strcmp(s.text, same.text) == 0 && s.token_count == same.token_count && memcmp(s.tokens, same.tokens, s.token_count * sizeof *s.tokens) == 0);
+    EXPECT(s.start >= before && s.end > s.start && s.end <= 31 && strspn(s.text, "abc ") == strlen(s.text) &&
+           s.token_count > 0 && s.tokens[0] >= 0);
+    EXPECT(strcmp(s.text, same.text) == 0 && s.token_count == same.token_count &&
+           memcmp(s.tokens, same.tokens, s.token_count * sizeof *s.tokens) == 0);
     EXPECT(s.avg_logprob < 0 && s.no_speech >= 0 && s.no_speech <= 1);
     before = s.start;
   }
@@ -95,14 +101,18 @@ static void test_refused(vv_speech* speech, float* samples, size_t count) {
   EXPECT(t == NULL);
   EXPECT_OK(vv_speech_transcribe(speech, NULL, 0, NULL, &t));
   if (t != NULL) EXPECT(vv_transcript_get_info(t, &info) == VV_OK && info.segments == 0 && strlen(info.language) == 2);
-  EXPECT_ERROR(vv_transcript_get_info((const vv_transcript*)(const void*)speech, &info), VV_INVALID_ARGUMENT, "another kind");
-  EXPECT_ERROR(vv_speech_transcribe((vv_speech*)(void*)t, samples, count, NULL, &t), VV_INVALID_ARGUMENT, "another kind");
+  EXPECT_ERROR(vv_transcript_get_info((const vv_transcript*)(const void*)speech, &info), VV_INVALID_ARGUMENT,
+               "another kind");
+  EXPECT_ERROR(vv_speech_transcribe((vv_speech*)(void*)t, samples, count, NULL, &t), VV_INVALID_ARGUMENT,
+               "another kind");
   EXPECT_ERROR(vv_transcript_get_info(NULL, &info), VV_INVALID_ARGUMENT, "transcript is NULL");
 }
 
 static void test_wav(vv_speech* speech, const float* samples, size_t count) {
   static unsigned char file[44 + 2 * 16000];
-  static const unsigned char head[44] = {'R', 'I', 'F', 'F', 0x24, 0x7d, 0, 0, 'W', 'A', 'V', 'E', 'f', 'm', 't', ' ', 16, 0, 0, 0, 1, 0, 1, 0, 0x80, 0x3e, 0, 0, 0, 0x7d, 0, 0, 2, 0, 16, 0, 'd', 'a', 't', 'a', 0, 0x7d, 0, 0};
+  static const unsigned char head[44] = {
+      'R', 'I', 'F',  'F',  0x24, 0x7d, 0, 0,    'W', 'A', 'V', 'E', 'f', 'm', 't', ' ', 16,  0,   0, 0,    1, 0,
+      1,   0,   0x80, 0x3e, 0,    0,    0, 0x7d, 0,   0,   2,   0,   16,  0,   'd', 'a', 't', 'a', 0, 0x7d, 0, 0};
   vv_transcript* t = NULL;
   size_t i;
   memcpy(file, head, sizeof head);
@@ -124,7 +134,8 @@ int main(int argc, char** argv) {
   vv_speech* speech = NULL;
   size_t i;
   if (argc != 2 || !put(argv[1], "config.json", kConfig) || !put(argv[1], "tokenizer.json", kTokenizer)) return 2;
-  for (i = 0; i < sizeof samples / sizeof *samples; ++i) samples[i] = 0.3f * (float)sin((double)i * 0.05) * (float)((i / 1600) % 3);
+  for (i = 0; i < sizeof samples / sizeof *samples; ++i)
+    samples[i] = 0.3f * (float)sin((double)i * 0.05) * (float)((i / 1600) % 3);
   memset(&o, 0, sizeof o);
   o.struct_size = sizeof o;
   EXPECT_ERROR(vv_speech_load(&o, &speech), VV_INVALID_ARGUMENT, "path is NULL");

@@ -7,7 +7,8 @@
 #include "vivace/capi/text.h"
 
 static const char kFile[] =
-    "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"h\": 0, \"i\": 1, \"hi\": 2, \"\\u0120\": 3}, \"merges\": [\"h i\"]},"
+    "{\"model\": {\"type\": \"BPE\", \"vocab\": {\"h\": 0, \"i\": 1, \"hi\": 2, \"\\u0120\": 3}, \"merges\": [\"h "
+    "i\"]},"
     " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true},"
     " \"added_tokens\": [{\"id\": 4, \"content\": \"<|h|>\", \"special\": true}]}";
 
@@ -27,9 +28,11 @@ int main(int argc, char** argv) {
   fclose(f);
   EXPECT(vv_tokenizer_load(argv[1], &t) == VV_OK);
   if (t == NULL) return 1;
-  EXPECT(vv_tokenizer_encode(t, "hi hi", 5, 0, ids, 8, &n) == VV_OK && n == 3 && ids[0] == 2 && ids[1] == 3 && ids[2] == 2);
+  EXPECT(vv_tokenizer_encode(t, "hi hi", 5, 0, ids, 8, &n) == VV_OK && n == 3 && ids[0] == 2 && ids[1] == 3 &&
+         ids[2] == 2);
   EXPECT(vv_tokenizer_encode(t, "hi<|h|>", 7, 1, ids, 8, &n) == VV_OK && n == 2 && ids[1] == 4);
-  EXPECT(vv_tokenizer_encode(t, "hi<|h|>", 7, 0, ids, 8, &n) == VV_OK && n == 2 && ids[1] == 0); /* '<', '|', '>' have no token */
+  EXPECT(vv_tokenizer_encode(t, "hi<|h|>", 7, 0, ids, 8, &n) == VV_OK && n == 2 &&
+         ids[1] == 0); /* '<', '|', '>' have no token */
   ids[1] = -7;
   EXPECT(vv_tokenizer_encode(t, "hi hi", 5, 0, ids, 1, &n) == VV_OK && n == 3 && ids[1] == -7);
   EXPECT(vv_tokenizer_encode(t, "hi hi", 5, 0, NULL, 0, &n) == VV_OK && n == 3);

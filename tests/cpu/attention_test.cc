@@ -26,7 +26,8 @@ struct Problem {
   int Hq, Hkv, D, Dv;
   std::vector<float> q, k, v, sinks;
   std::vector<uint8_t> stored_k, stored_v;
-  std::vector<int32_t> pos{0, 3, 31, 32, 64, 149, 100, 7, 5}, slot{0, 1, 0, 1, 0, 1, 0, 2, -1}, length{150, 140}, prefix{20, 50};
+  std::vector<int32_t> pos{0, 3, 31, 32, 64, 149, 100, 7, 5}, slot{0, 1, 0, 1, 0, 1, 0, 2, -1}, length{150, 140},
+      prefix{20, 50};
   AttentionArgs a{};
 
   Problem(int hq, int hkv, int d, int dv, DType kv) : Hq(hq), Hkv(hkv), D(d), Dv(dv) {
@@ -38,8 +39,10 @@ struct Problem {
     };
     fill(q, T * Hq * D), fill(k, S * L * Hkv * D), fill(v, S * L * Hkv * Dv), fill(sinks, Hq);
     stored_k = store(k, kv), stored_v = store(v, kv);
-    a.q = q.data(), a.k = stored_k.data(), a.v = stored_v.data(), a.pos = pos.data(), a.slot = slot.data(), a.length = length.data();
-    a.q_stride = Hq * D, a.k_stride = int64_t{L} * Hkv * D, a.v_stride = int64_t{L} * Hkv * Dv, a.out_stride = Hq * Dv, a.lse_stride = Hq;
+    a.q = q.data(), a.k = stored_k.data(), a.v = stored_v.data(), a.pos = pos.data(), a.slot = slot.data(),
+    a.length = length.data();
+    a.q_stride = Hq * D, a.k_stride = int64_t{L} * Hkv * D, a.v_stride = int64_t{L} * Hkv * Dv, a.out_stride = Hq * Dv,
+    a.lse_stride = Hq;
     a.T = T, a.S = S, a.B = S, a.L = L, a.Hq = Hq, a.Hkv = Hkv, a.D = D, a.Dv = Dv;
     a.scale = 1.0f / std::sqrt(static_cast<float>(D)), a.dtype = DType::f32, a.kv_dtype = kv;
   }
@@ -51,7 +54,10 @@ struct Problem {
     for (size_t i = 0; i < x.size(); ++i) {
       const uint16_t h = t == DType::bf16 ? bf16_of_f32(x[i]) : t == DType::f16 ? f16_of_f32(x[i]) : e4m3_of_f32(x[i]);
       std::memcpy(&bytes[i * e], t == DType::f32 ? static_cast<const void*>(&x[i]) : &h, e);
-      if (t != DType::f32) x[i] = t == DType::bf16 ? f32_of_bf16(h) : t == DType::f16 ? f32_of_f16(h) : f32_of_e4m3(static_cast<uint8_t>(h));
+      if (t != DType::f32)
+        x[i] = t == DType::bf16  ? f32_of_bf16(h)
+               : t == DType::f16 ? f32_of_f16(h)
+                                 : f32_of_e4m3(static_cast<uint8_t>(h));
     }
     return bytes;
   }
@@ -72,7 +78,8 @@ struct Problem {
         for (int j = 0; j < L; ++j) {
           if (!visible(t, j)) continue;
           double s = 0;
-          for (int i = 0; i < D; ++i) s += static_cast<double>(q[(t * Hq + h) * D + i]) * k[((slot[t] * L + j) * Hkv + kv) * D + i];
+          for (int i = 0; i < D; ++i)
+            s += static_cast<double>(q[(t * Hq + h) * D + i]) * k[((slot[t] * L + j) * Hkv + kv) * D + i];
           s *= a.scale;
           if (a.softcap > 0) s = a.softcap * std::tanh(s / a.softcap);
           mass += std::exp(s);
@@ -81,7 +88,9 @@ struct Problem {
         const double total = mass + (a.sinks ? std::exp(sinks[h]) : 0);
         if (mass == 0) EXPECT_EQ(lse[t * Hq + h], -INFINITY) << what;
         else EXPECT_NEAR(lse[t * Hq + h], std::log(mass), 1e-5) << what << " row " << t;
-        for (int i = 0; i < Dv; ++i) ASSERT_NEAR(out[(t * Hq + h) * Dv + i], mass > 0 ? y[i] / total : 0, 1e-5) << what << " row " << t << " head " << h;
+        for (int i = 0; i < Dv; ++i)
+          ASSERT_NEAR(out[(t * Hq + h) * Dv + i], mass > 0 ? y[i] / total : 0, 1e-5)
+              << what << " row " << t << " head " << h;
       }
   }
 };
@@ -137,7 +146,9 @@ TEST_P(AttentionTest, RowBitsDependOnTheRowAlone) {
 INSTANTIATE_TEST_SUITE_P(All, AttentionTest,
                          ::testing::Combine(::testing::Values(Isa::portable, Isa::avx2, Isa::avx512),
                                             ::testing::Values(DType::f32, DType::bf16, DType::f16, DType::e4m3)),
-                         [](const auto& i) { return std::string(name(std::get<0>(i.param))) + "_" + name(std::get<1>(i.param)); });
+                         [](const auto& i) {
+                           return std::string(name(std::get<0>(i.param))) + "_" + name(std::get<1>(i.param));
+                         });
 
 }  // namespace
 }  // namespace vivace::cpu

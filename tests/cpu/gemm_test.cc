@@ -71,7 +71,8 @@ struct Problem {
     Pool pool(threads);
     std::vector<float> out(count * N, -77.0f);
     GemmArgs a{};
-    a.x = x.data() + first * K, a.w = w.data(), a.bias = bias.data(), a.residual = residual.data() + first * N, a.out = out.data();
+    a.x = x.data() + first * K, a.w = w.data(), a.bias = bias.data(), a.residual = residual.data() + first * N,
+    a.out = out.data();
     a.x_stride = a.w_stride = K, a.residual_stride = a.out_stride = N;
     a.T = static_cast<int32_t>(count), a.N = static_cast<int32_t>(N), a.K = static_cast<int32_t>(K);
     a.alpha = 0.5f, a.act = act, a.x_dtype = a.bias_dtype = a.out_dtype = DType::f32, a.w_dtype = format;
@@ -96,7 +97,8 @@ struct Problem {
       for (int64_t k = 0; k < K; ++k) {
         uint16_t h = 0;
         if (format == DType::f32) std::memcpy(&wf[n * K + k], row + 4 * k, 4);
-        else if (!is_block(format)) std::memcpy(&h, row + 2 * k, 2), wf[n * K + k] = format == DType::bf16 ? f32_of_bf16(h) : f32_of_f16(h);
+        else if (!is_block(format))
+          std::memcpy(&h, row + 2 * k, 2), wf[n * K + k] = format == DType::bf16 ? f32_of_bf16(h) : f32_of_f16(h);
       }
       if (is_block(format)) dequantize_row(format, row, 0, K, &wf[n * K]);
     }
@@ -104,7 +106,8 @@ struct Problem {
     for (int64_t t = 0; t < T; ++t)
       for (int64_t n = 0; n < N; ++n) {
         double s = 0, m = 0;
-        for (int64_t k = 0; k < K; ++k) s += xs[t * K + k] * wf[n * K + k], m += std::fabs(xs[t * K + k] * wf[n * K + k]);
+        for (int64_t k = 0; k < K; ++k)
+          s += xs[t * K + k] * wf[n * K + k], m += std::fabs(xs[t * K + k] * wf[n * K + k]);
         (*out)[t * N + n] = residual[t * N + n] + 0.5 * s + bias[n];
         (*size)[t * N + n] = 1 + m;
       }
@@ -130,7 +133,8 @@ TEST_P(GemmTest, AgreesWithFloat64) {
     p.reference(&want, &size);
     const std::vector<float> got = p.run(2, 0, s.T);
     for (size_t i = 0; i < want.size(); ++i)
-      ASSERT_NEAR(got[i], want[i], 3e-6 * size[i]) << name(format) << " " << name(isa) << " T " << s.T << " N " << s.N << " K " << s.K << " at " << i;
+      ASSERT_NEAR(got[i], want[i], 3e-6 * size[i])
+          << name(format) << " " << name(isa) << " T " << s.T << " N " << s.N << " K " << s.K << " at " << i;
   }
 }
 
@@ -144,14 +148,17 @@ TEST_P(GemmTest, RowBitsDependOnTheRowAlone) {
     for (int64_t count : {1, 2, 7, 8, 9}) {
       if (first + count > 37) continue;
       const std::vector<float> some = p.run(2, first, count);
-      ASSERT_EQ(0, std::memcmp(some.data(), all.data() + first * 50, some.size() * 4)) << "rows from " << first << ", " << count;
+      ASSERT_EQ(0, std::memcmp(some.data(), all.data() + first * 50, some.size() * 4))
+          << "rows from " << first << ", " << count;
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GemmTest,
-                         ::testing::Combine(::testing::ValuesIn(kFormats), ::testing::Values(GemmAct::f32, GemmAct::q8), ::testing::ValuesIn(kLevels)),
+                         ::testing::Combine(::testing::ValuesIn(kFormats), ::testing::Values(GemmAct::f32, GemmAct::q8),
+                                            ::testing::ValuesIn(kLevels)),
                          [](const auto& i) {
-                           return std::string(name(std::get<0>(i.param))) + (std::get<1>(i.param) == GemmAct::q8 ? "_q8_" : "_f32_") + name(std::get<2>(i.param));
+                           return std::string(name(std::get<0>(i.param))) +
+                                  (std::get<1>(i.param) == GemmAct::q8 ? "_q8_" : "_f32_") + name(std::get<2>(i.param));
                          });
 
 TEST(GemmSpecTest, Q8NeedsBlockWeights) {

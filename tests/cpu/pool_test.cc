@@ -19,7 +19,8 @@ TEST(CpuPoolTest, EveryChunkRunsOnceAndIsVisibleAfterRun) {
       const int64_t chunks = round % 41;
       count.assign(chunks, 0);
       pool.run(chunks, [&](int64_t i) { ++count[i]; });
-      for (int64_t i = 0; i < chunks; ++i) ASSERT_EQ(count[i], 1) << "threads " << threads << " round " << round << " chunk " << i;
+      for (int64_t i = 0; i < chunks; ++i)
+        ASSERT_EQ(count[i], 1) << "threads " << threads << " round " << round << " chunk " << i;
     }
   }
 }

@@ -29,7 +29,8 @@ TEST(Driver, MissingLibrarySaysWhatToDo) {
   cu::Api api;
   const Result<Driver> d = load_driver("libnot_a_driver.so.1", &api);
   ASSERT_EQ(d.status().code(), Code::kUnsupported);
-  EXPECT_NE(d.status().message().find("install the driver (CUDA 12.4 or newer)"), std::string::npos) << d.status().message();
+  EXPECT_NE(d.status().message().find("install the driver (CUDA 12.4 or newer)"), std::string::npos)
+      << d.status().message();
 }
 
 // A shared library that answers as a driver of the given kind would.
@@ -46,12 +47,14 @@ TEST(Driver, OldDriverIsToldItsVersion) {
   cu::Api api;
   const Result<Driver> d = load_driver(path.c_str(), &api);
   ASSERT_EQ(d.status().code(), Code::kUnsupported);
-  EXPECT_NE(d.status().message().find("supports CUDA 12.2, Vivace needs 12.4 or newer; update the driver"), std::string::npos)
+  EXPECT_NE(d.status().message().find("supports CUDA 12.2, Vivace needs 12.4 or newer; update the driver"),
+            std::string::npos)
       << d.status().message();
 }
 
 TEST(Driver, MissingSymbolsAreNamed) {
-  const std::string path = fake_driver("part", "int cuDriverGetVersion(int* v) { *v = 13000; return 0; }\nint cuInit(unsigned f) { return 0; }\n");
+  const std::string path = fake_driver(
+      "part", "int cuDriverGetVersion(int* v) { *v = 13000; return 0; }\nint cuInit(unsigned f) { return 0; }\n");
   if (path.empty()) GTEST_SKIP() << "no C compiler";
   cu::Api api;
   const Result<Driver> d = load_driver(path.c_str(), &api);
@@ -67,16 +70,20 @@ TEST(Driver, DriverWithoutDevicesAndFailingInit) {
   // The macro defines cuDriverGetVersion, cuInit and cuDeviceGetCount too: take those out, then answer.
   const auto with = [&](const std::string& init) {
     std::string text = all;
-    for (const char* name : {"cuDriverGetVersion", "cuInit", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString"}) {
+    for (const char* name :
+         {"cuDriverGetVersion", "cuInit", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString"}) {
       const std::string line = std::string("int ") + name + "() { return 0; }\n";
       text.erase(text.find(line), line.size());
     }
-    return text + "int cuDriverGetVersion(int* v) { *v = 13000; return 0; }\nint cuDeviceGetCount(int* n) { *n = 0; return 0; }\n" +
+    return text +
+           "int cuDriverGetVersion(int* v) { *v = 13000; return 0; }\nint cuDeviceGetCount(int* n) { *n = 0; return 0; "
+           "}\n" +
            "int cuGetErrorName(int e, const char** s) { *s = \"FAKE_NAME\"; return 0; }\n"
            "int cuGetErrorString(int e, const char** s) { *s = \"fake text\"; return 0; }\n" +
            "int cuInit(unsigned f) { return " + init + "; }\n";
   };
-  const std::string none = fake_driver("none", with("100")), zero = fake_driver("zero", with("0")), bad = fake_driver("bad", with("802"));
+  const std::string none = fake_driver("none", with("100")), zero = fake_driver("zero", with("0")),
+                    bad = fake_driver("bad", with("802"));
   if (none.empty()) GTEST_SKIP() << "no C compiler";
   cu::Api api;
   for (const std::string& path : {none, zero}) {

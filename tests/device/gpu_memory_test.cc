@@ -79,7 +79,8 @@ TEST_F(GpuPool, EvictionKeepsAddressAndContents) {
 }
 
 TEST_F(GpuPool, AGraphsPinnedBuffersSurviveChurn) {
-  Result<Block*> from = pool_->allocate({8 * kMiB, 0, id_, "from", true}), to = pool_->allocate({8 * kMiB, 0, id_, "to", true});
+  Result<Block*> from = pool_->allocate({8 * kMiB, 0, id_, "from", true}),
+                 to = pool_->allocate({8 * kMiB, 0, id_, "to", true});
   ASSERT_TRUE(from.ok() && to.ok());
   VV_OK(pool_->acquire(*from));
   VV_OK(pool_->acquire(*to));

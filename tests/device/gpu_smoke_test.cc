@@ -38,7 +38,8 @@ constexpr const char* kText =
     "  unsigned id; asm volatile(\"mov.u32 %0, %smid;\" : \"=r\"(id));\n"
     "  if (threadIdx.x == 0) ids[blockIdx.x] = id;\n}\n"
     "extern \"C\" __global__ void crash(int* p) { *p = 1; }\n"
-    "extern \"C\" __global__ void big(int* p) { extern __shared__ int s[]; s[threadIdx.x] = 3; __syncthreads(); p[threadIdx.x] = s[31 - threadIdx.x]; }\n";
+    "extern \"C\" __global__ void big(int* p) { extern __shared__ int s[]; s[threadIdx.x] = 3; __syncthreads(); "
+    "p[threadIdx.x] = s[31 - threadIdx.x]; }\n";
 
 class GpuDevice : public testing::Test {
  protected:
@@ -49,8 +50,11 @@ class GpuDevice : public testing::Test {
     if (!jit::nvrtc().ok()) GTEST_SKIP() << jit::nvrtc().status().message();
     device_ = *d;
     std::string text = kText;
-    if (device_->info().major < 9) text.erase(text.find("  asm volatile(\"griddep"), text.find("  const long") - text.find("  asm volatile(\"griddep"));
-    Result<jit::Binary> b = jit::compile({"smoke.cu", text, {"scale", "where", "crash", "big"}, {}, device_->info().arch});
+    if (device_->info().major < 9)
+      text.erase(text.find("  asm volatile(\"griddep"),
+                 text.find("  const long") - text.find("  asm volatile(\"griddep"));
+    Result<jit::Binary> b =
+        jit::compile({"smoke.cu", text, {"scale", "where", "crash", "big"}, {}, device_->info().arch});
     ASSERT_TRUE(b.ok()) << b.status().to_string();
     Result<Module> m = Module::load(*device_, std::as_bytes(std::span(b->cubin)), "smoke.cu");
     ASSERT_TRUE(m.ok()) << m.status().to_string();
@@ -94,13 +98,14 @@ TEST_F(GpuDevice, InfoIsPlausible) {
   const Result<MemoryInfo> m = device_->memory();
   ASSERT_TRUE(m.ok());
   EXPECT_GT(m->total_bytes, m->free_bytes - 1);
-  std::printf("%s, sm_%d%d, %d SMs, %.1f GiB, L2 %d KiB, peak %.2f TB/s, priorities %d, green contexts %d\n", i.name.c_str(), i.major, i.minor,
-              i.sm_count, static_cast<double>(i.memory_bytes) / (1 << 30), i.l2_bytes / 1024, i.peak_bytes_per_s() * 1e-12,
-              device_->priority_levels(), i.green_contexts);
+  std::printf("%s, sm_%d%d, %d SMs, %.1f GiB, L2 %d KiB, peak %.2f TB/s, priorities %d, green contexts %d\n",
+              i.name.c_str(), i.major, i.minor, i.sm_count, static_cast<double>(i.memory_bytes) / (1 << 30),
+              i.l2_bytes / 1024, i.peak_bytes_per_s() * 1e-12, device_->priority_levels(), i.green_contexts);
   const Result<BoardState> b = device_->board();
   if (b.ok()) {
-    std::printf("driver %s, SM %d of %d MHz, memory %d of %d MHz, PCIe gen %d x%d, %d C\n", b->driver.c_str(), b->sm_mhz, b->max_sm_mhz,
-                b->memory_mhz, b->max_memory_mhz, b->pcie_generation, b->pcie_width, b->temperature_c);
+    std::printf("driver %s, SM %d of %d MHz, memory %d of %d MHz, PCIe gen %d x%d, %d C\n", b->driver.c_str(),
+                b->sm_mhz, b->max_sm_mhz, b->memory_mhz, b->max_memory_mhz, b->pcie_generation, b->pcie_width,
+                b->temperature_c);
   }
 }
 
@@ -224,7 +229,8 @@ TEST_F(GpuDevice, PartitionsKeepToTheirMultiprocessors) {
     }
     EXPECT_LE(distinct, (*parts)[p].sm_count());
   }
-  for (size_t i = 0; i < 1024; ++i) EXPECT_FALSE(used[0][i] && used[1][i]) << "multiprocessor " << i << " served both partitions";
+  for (size_t i = 0; i < 1024; ++i)
+    EXPECT_FALSE(used[0][i] && used[1][i]) << "multiprocessor " << i << " served both partitions";
   const int three[] = {device_->info().sm_count / 4, device_->info().sm_count / 3, 0};
   const Result<std::vector<Partition>> more = split(*device_, three);
   ASSERT_TRUE(more.ok()) << more.status().to_string();
@@ -269,7 +275,8 @@ TEST(GpuDeathTest, IllegalAccessTurnsHealthRed) {
   EXPECT_EXIT(
       {
         Device* d = *Device::get(0);
-        Result<jit::Binary> b = jit::compile({"crash.cu", "extern \"C\" __global__ void crash(int* p) { *p = 1; }", {"crash"}, {}, d->info().arch});
+        Result<jit::Binary> b = jit::compile(
+            {"crash.cu", "extern \"C\" __global__ void crash(int* p) { *p = 1; }", {"crash"}, {}, d->info().arch});
         Module m = *Module::load(*d, std::as_bytes(std::span(b->cubin)), "crash.cu");
         Stream s = std::move(Stream::create(*d)).value();
         int* nowhere = reinterpret_cast<int*>(0x10);

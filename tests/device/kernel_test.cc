@@ -106,7 +106,9 @@ TEST_F(LaunchTest, EveryLimitIsCheckedBeforeTheDriver) {
   }
   const Status wrong = launch(kernel_, {}, stream_, 5);
   EXPECT_EQ(wrong.code(), Code::kInvalidArgument);
-  EXPECT_NE(wrong.message().find("takes 1 parameters of 8 bytes together; one argument struct of 4 bytes came"), std::string::npos) << wrong.message();
+  EXPECT_NE(wrong.message().find("takes 1 parameters of 8 bytes together; one argument struct of 4 bytes came"),
+            std::string::npos)
+      << wrong.message();
   kernel_.param_count = 2;
   EXPECT_EQ(go({}).code(), Code::kInvalidArgument);
   EXPECT_EQ(g_seen.calls, 0);

@@ -114,7 +114,8 @@ TEST_F(PoolTest, BlocksAreDisjointAlignedAndAccounted) {
     std::memset(blocks[i]->data(), static_cast<int>(i), blocks[i]->bytes());
   }
   for (size_t i = 0; i < blocks.size(); ++i)
-    for (size_t k = 0; k < blocks[i]->bytes(); k += 97) ASSERT_EQ(static_cast<uint8_t*>(blocks[i]->data())[k], static_cast<uint8_t>(i)) << i;
+    for (size_t k = 0; k < blocks[i]->bytes(); k += 97)
+      ASSERT_EQ(static_cast<uint8_t*>(blocks[i]->data())[k], static_cast<uint8_t>(i)) << i;
   const PoolStats s = check();
   int64_t asked = 0;
   for (Block* b : blocks) asked += static_cast<int64_t>(b->bytes());
@@ -170,8 +171,10 @@ TEST_F(PoolTest, QuotaHoldsForOneTenantAndNamesTheSizes) {
   Block* a = get(kMiB + kMiB / 2, 1, small);
   const Result<Block*> over = pool_->allocate({kMiB, small, 1, "kv"});
   ASSERT_EQ(over.status().code(), Code::kOutOfMemory);
-  for (const char* part : {"kv", "1048576 bytes", "tenant robot", "1572864 used", "quota 2097152", "its quota is used up"})
-    EXPECT_NE(over.status().message().find(part), std::string::npos) << part << " is not in: " << over.status().message();
+  for (const char* part :
+       {"kv", "1048576 bytes", "tenant robot", "1572864 used", "quota 2097152", "its quota is used up"})
+    EXPECT_NE(over.status().message().find(part), std::string::npos)
+        << part << " is not in: " << over.status().message();
   EXPECT_NE(get(4 * kMiB, 1, 0), nullptr) << "other tenants go on";
   VV_OK(pool_->free(a, 1));
   EXPECT_NE(get(kMiB, 1, small), nullptr);

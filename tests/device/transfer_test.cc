@@ -51,7 +51,8 @@ class LateCopies : public CopyBackend {
   Status mark_wait(Mark m) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto [lane, until] = marks_[m];
-    for (size_t& i = ran_[lane]; i < until; ++i) std::memcpy(lanes_[lane][i].to, lanes_[lane][i].from, lanes_[lane][i].bytes);
+    for (size_t& i = ran_[lane]; i < until; ++i)
+      std::memcpy(lanes_[lane][i].to, lanes_[lane][i].from, lanes_[lane][i].bytes);
     return Status();
   }
   Result<void*> host_allocate(size_t bytes) override {
@@ -103,7 +104,11 @@ TEST_F(TransferTest, StagedTransfersOfEverySizeArriveWhole) {
     const std::vector<uint8_t> from = bytes_of(n, static_cast<unsigned>(n));
     std::vector<uint8_t> to(n + 1, 0xee);
     size_t last = 0, calls = 0;
-    const Result<Ticket> t = engine_->submit({.to = to.data(), .from = from.data(), .bytes = n, .staged = true, .on_progress = [&](size_t done, size_t total) {
+    const Result<Ticket> t = engine_->submit({.to = to.data(),
+                                              .from = from.data(),
+                                              .bytes = n,
+                                              .staged = true,
+                                              .on_progress = [&](size_t done, size_t total) {
                                                 EXPECT_EQ(total, n);
                                                 EXPECT_GT(done, last);
                                                 last = done;
@@ -133,7 +138,8 @@ TEST_F(TransferTest, UrgentTransfersOvertakeAtTheNextChunk) {
     return *engine_->submit({.to = to.data(), .from = from.data(), .bytes = to.size(), .priority = priority});
   };
   const Ticket a = put(slow, 0);
-  while (engine_->stats(Direction::to_device).busy_seconds == 0) std::this_thread::yield();  // its first chunk has begun
+  while (engine_->stats(Direction::to_device).busy_seconds == 0)
+    std::this_thread::yield();  // its first chunk has begun
   const Ticket b = put(middle, 1), c = put(urgent, 9);
   copies_.open_ = true;
   for (const Ticket& t : {a, b, c}) VV_OK(t.wait());
@@ -151,7 +157,10 @@ TEST_F(TransferTest, DirectionsDoNotWaitForEachOther) {
   std::vector<std::vector<uint8_t>> to(3, std::vector<uint8_t>(500));
   std::vector<Ticket> tickets;
   for (int d = 0; d < kDirections; ++d)
-    tickets.push_back(*engine_->submit({.direction = static_cast<Direction>(d), .to = to[static_cast<size_t>(d)].data(), .from = from.data(), .bytes = 500}));
+    tickets.push_back(*engine_->submit({.direction = static_cast<Direction>(d),
+                                        .to = to[static_cast<size_t>(d)].data(),
+                                        .from = from.data(),
+                                        .bytes = 500}));
   for (const Ticket& t : tickets) VV_OK(t.wait());
   for (const auto& v : to) EXPECT_EQ(v, from);
 }
@@ -205,7 +214,11 @@ TEST_F(TransferTest, ManyThreadsManyTransfers) {
       for (unsigned i = 0; i < 50; ++i) {
         const std::vector<uint8_t> from = bytes_of(1 + (i * 977 + k * 131) % 9000, i + k);
         std::vector<uint8_t> to(from.size());
-        const Ticket t = *engine_->submit({.to = to.data(), .from = from.data(), .bytes = to.size(), .priority = static_cast<int>(i % 3), .staged = i % 2 == 0});
+        const Ticket t = *engine_->submit({.to = to.data(),
+                                           .from = from.data(),
+                                           .bytes = to.size(),
+                                           .priority = static_cast<int>(i % 3),
+                                           .staged = i % 2 == 0});
         EXPECT_TRUE(t.wait().ok());
         EXPECT_EQ(to, from);
       }
@@ -217,7 +230,10 @@ TEST_F(TransferTest, MisuseIsNamed) {
   make({});
   int x = 0;
   EXPECT_EQ(engine_->submit({.to = nullptr, .from = &x, .bytes = 4}).status().code(), Code::kInvalidArgument);
-  EXPECT_EQ(engine_->submit({.direction = Direction::to_host, .to = &x, .from = &x, .bytes = 4, .staged = true}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(engine_->submit({.direction = Direction::to_host, .to = &x, .from = &x, .bytes = 4, .staged = true})
+                .status()
+                .code(),
+            Code::kInvalidArgument);
   const Result<Ticket> empty = engine_->submit({});
   ASSERT_TRUE(empty.ok());
   VV_OK(empty->wait());
@@ -251,12 +267,14 @@ TEST(GpuTransfer, StagedUploadIsWholeAndNearTheLinksRate) {
   double best = 0;
   for (int threads : {1, 2, 4, 8}) {
     const double r = rate(pageable.data(), true, threads);
-    std::printf("staged upload, %d threads: %.2f GB/s, %.0f %% of the link's %.2f GB/s\n", threads, r * 1e-9, r / link * 100, link * 1e-9);
+    std::printf("staged upload, %d threads: %.2f GB/s, %.0f %% of the link's %.2f GB/s\n", threads, r * 1e-9,
+                r / link * 100, link * 1e-9);
     best = std::max(best, r);
   }
   Result<std::unique_ptr<TransferEngine>> e = TransferEngine::create(**copies, {});
   ASSERT_TRUE(e.ok());
-  VV_OK((*e)->submit({.direction = Direction::to_host, .to = pinned->data(), .from = device_memory, .bytes = kBytes})->wait());
+  VV_OK((*e)->submit({.direction = Direction::to_host, .to = pinned->data(), .from = device_memory, .bytes = kBytes})
+            ->wait());
   EXPECT_EQ(std::memcmp(pinned->data(), pageable.data(), kBytes), 0);
   EXPECT_GE(best, 0.8 * link);
   VV_CU_IGNORE(cuMemFree_v2, memory);

@@ -16,7 +16,8 @@ namespace {
 constexpr const char* kText =
     "#include <cuda_fp16.h>\n"
     "struct Pair { int a, b; };\n"
-    "namespace n { template <class T> __global__ void typed(T* y, const T* __restrict__ x, unsigned char c, Pair p, long long z, __half h) {} }\n"
+    "namespace n { template <class T> __global__ void typed(T* y, const T* __restrict__ x, unsigned char c, Pair p, "
+    "long long z, __half h) {} }\n"
     "extern \"C\" __global__ void axpy(float* y, const float* x, float a, int n, bool twice, unsigned short add) {\n"
     "  const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
     "  if (i < n) y[i] = a * x[i] * (twice ? 2.0f : 1.0f) + add;\n}\n"
@@ -31,8 +32,10 @@ TEST(UserKernel, TypesAreReadBackFromTheBinary) {
     EXPECT_TRUE(t.ok()) << t.status().to_string();
     return *t;
   };
-  EXPECT_EQ(types("axpy"), (std::vector<std::string>{"float*", "float const*", "float", "int", "bool", "unsigned short"}));
-  EXPECT_EQ(types("n::typed<double>"), (std::vector<std::string>{"double*", "double const*", "unsigned char", "Pair", "long long", "__half"}));
+  EXPECT_EQ(types("axpy"),
+            (std::vector<std::string>{"float*", "float const*", "float", "int", "bool", "unsigned short"}));
+  EXPECT_EQ(types("n::typed<double>"),
+            (std::vector<std::string>{"double*", "double const*", "unsigned char", "Pair", "long long", "__half"}));
   EXPECT_EQ(types("none"), std::vector<std::string>{});
   const Result<jit::Binary> missing = jit::compile(jit::user_source("user.cu", kText, "absent", Arch::sm90a));
   EXPECT_EQ(missing.status().code(), Code::kCompileError);
@@ -104,8 +107,11 @@ TEST(GpuUserKernel, LaunchesOnAStreamWithCheckedArguments) {
   std::vector<float> host(2 * kCount);
   for (int i = 0; i < kCount; ++i) host[static_cast<size_t>(kCount + i)] = static_cast<float>(i);
   ASSERT_TRUE(stream->copy(y, host.data(), host.size() * sizeof(float)).ok());
-  const Tensor ty = tensor(y, DType::f32, Shape(kCount), Place::device), tx = tensor(y + kCount, DType::f32, Shape(kCount), Place::device);
-  std::vector<UserArg> args = {UserArg::of(ty), UserArg::of(tx), UserArg::of_real(0.5), UserArg::of_integer(kCount), UserArg::of_bool(true), UserArg::of_integer(7)};
+  const Tensor ty = tensor(y, DType::f32, Shape(kCount), Place::device),
+               tx = tensor(y + kCount, DType::f32, Shape(kCount), Place::device);
+  std::vector<UserArg> args = {UserArg::of(ty),        UserArg::of(tx),
+                               UserArg::of_real(0.5),  UserArg::of_integer(kCount),
+                               UserArg::of_bool(true), UserArg::of_integer(7)};
   const LaunchShape shape = {.grid = {8, 1, 1}, .block = {128, 1, 1}};
   const Status launched = k->launch(shape, stream->handle(), args);
   ASSERT_TRUE(launched.ok()) << launched.to_string();

@@ -56,7 +56,8 @@ TEST(GatePlan, DrawnStepsKeepTheBoundWithTheFewestGates) {
     const double bound = 10 + dice() % 150;
     const GatePlan plan = plan_gates(t, bound);
     EXPECT_DOUBLE_EQ(plan.stretch_us, longest(t, plan.at)) << "round " << round;
-    // Of all choices that have the first point: none keeps a bound that this one misses, and none keeps it with fewer gates.
+    // Of all choices that have the first point: none keeps a bound that this one misses, and none keeps it with fewer
+    // gates.
     double best = 1e300;
     int fewest = 1 << 30;
     for (unsigned choice = 0; choice < 1u << (t.points.size() - 1); ++choice) {

@@ -1,4 +1,5 @@
-// KvBlocks under random holders: whoever finds blocks finds what was computed of these tokens, under this salt, and of nothing else.
+// KvBlocks under random holders: whoever finds blocks finds what was computed of these tokens, under this salt, and of
+// nothing else.
 #include "vivace/engine/kv_blocks.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,9 @@ void keep(KvBlocks& blocks, const Hash128& root, const std::vector<int32_t>& tok
   for (size_t at = 0; at < tokens.size(); at += kSize) {
     mine.push_back(blocks.take());
     const size_t n = std::min<size_t>(kSize, tokens.size() - at);
-    const auto put = blocks.put(root, at > 0 ? mine[mine.size() - 2] : -1, mine.back(), std::span(tokens).subspan(at, n), static_cast<int>(pure > at ? std::min(n, pure - at) : 0));
+    const auto put =
+        blocks.put(root, at > 0 ? mine[mine.size() - 2] : -1, mine.back(), std::span(tokens).subspan(at, n),
+                   static_cast<int>(pure > at ? std::min(n, pure - at) : 0));
     if (put.same >= 0) blocks.hold(put.same), blocks.drop(mine.back()), mine.back() = put.same;
   }
   blocks.drop(&mine);
@@ -49,7 +52,11 @@ TEST(KvBlocks, FindsWholeBlocksAndPartsAndSaysWhyNotMore) {
   for (int32_t i = 0; i < 40; ++i) tokens[static_cast<size_t>(i)] = i;
   EXPECT_EQ(ask(blocks, root, tokens).found.miss, Miss::cold);
   std::vector<int32_t> mine{blocks.take(), blocks.take(), blocks.take()};
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(blocks.put(root, i > 0 ? mine[static_cast<size_t>(i) - 1] : -1, mine[static_cast<size_t>(i)], std::span(tokens).subspan(static_cast<size_t>(i) * 16, i < 2 ? 16 : 8), i == 0 ? 16 : 0).kept);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(blocks
+                    .put(root, i > 0 ? mine[static_cast<size_t>(i) - 1] : -1, mine[static_cast<size_t>(i)],
+                         std::span(tokens).subspan(static_cast<size_t>(i) * 16, i < 2 ? 16 : 8), i == 0 ? 16 : 0)
+                    .kept);
   blocks.drop(&mine);
   EXPECT_EQ(blocks.available(), 16);
   EXPECT_EQ(blocks.remembered(), 3);
@@ -131,7 +138,9 @@ TEST(KvBlocks, RandomHoldersFindTheirOwn) {
     };
     for (int round = 0; round < 10000; ++round) {
       if (one_of(4) == 0 || holders.empty()) {  // one who comes, with a beginning that somebody had
-        Holder h{std::string(1, static_cast<char>('a' + one_of(2))), known[static_cast<size_t>(one_of(static_cast<int>(known.size())))], {}};
+        Holder h{std::string(1, static_cast<char>('a' + one_of(2))),
+                 known[static_cast<size_t>(one_of(static_cast<int>(known.size())))],
+                 {}};
         h.tokens.resize(h.tokens.empty() ? 0 : static_cast<size_t>(one_of(static_cast<int>(h.tokens.size())) + 1));
         for (int n = 1 + one_of(3 * size); n > 0; --n) h.tokens.push_back(one_of(3));
         if (static_cast<int>(h.tokens.size()) > 5 * size) continue;
@@ -142,7 +151,8 @@ TEST(KvBlocks, RandomHoldersFindTheirOwn) {
         const auto hold_to = [&](int32_t block, int pos) {
           const Cell& c = content[static_cast<size_t>(block)][static_cast<size_t>(pos % size)];
           ASSERT_EQ(c.salt, h.salt);
-          ASSERT_TRUE(std::equal(c.tokens.begin(), c.tokens.end(), h.tokens.begin(), h.tokens.begin() + pos + 1)) << "seed " << seed << " round " << round << " position " << pos;
+          ASSERT_TRUE(std::equal(c.tokens.begin(), c.tokens.end(), h.tokens.begin(), h.tokens.begin() + pos + 1))
+              << "seed " << seed << " round " << round << " position " << pos;
           ASSERT_TRUE(c.pure || !(exact || pos < found.pure));
         };
         const int whole = static_cast<int>(h.blocks.size()) * size;
@@ -155,7 +165,9 @@ TEST(KvBlocks, RandomHoldersFindTheirOwn) {
         int from = whole;
         if (found.partial >= 0) {
           const int32_t mine = blocks.available() > 0 ? blocks.take() : -1;
-          if (mine >= 0) content[static_cast<size_t>(mine)] = content[static_cast<size_t>(found.partial)], h.blocks.push_back(mine), from = found.positions;
+          if (mine >= 0)
+            content[static_cast<size_t>(mine)] = content[static_cast<size_t>(found.partial)], h.blocks.push_back(mine),
+            from = found.positions;
           blocks.drop(found.partial);
         }
         h.published = whole;
@@ -171,16 +183,21 @@ TEST(KvBlocks, RandomHoldersFindTheirOwn) {
             }
             h.blocks.push_back(b);
           }
-          content[static_cast<size_t>(h.blocks[static_cast<size_t>(pos / size)])][static_cast<size_t>(pos % size)] = {h.salt, {h.tokens.begin(), h.tokens.begin() + pos + 1}, pos < h.pure};
+          content[static_cast<size_t>(h.blocks[static_cast<size_t>(pos / size)])][static_cast<size_t>(pos % size)] = {
+              h.salt, {h.tokens.begin(), h.tokens.begin() + pos + 1}, pos < h.pure};
         }
         holders.push_back(std::move(h));
       } else if (one_of(2)) {  // one who publishes
         Holder& h = holders[static_cast<size_t>(one_of(static_cast<int>(holders.size())))];
         const Hash128 root = blocks.root(bytes(h.salt));
         while (h.publishes && h.published < static_cast<int>(h.tokens.size())) {
-          const int b = h.published / size, begin = b * size, end = std::min(begin + size, static_cast<int>(h.tokens.size()));
+          const int b = h.published / size, begin = b * size,
+                    end = std::min(begin + size, static_cast<int>(h.tokens.size()));
           const auto at = static_cast<size_t>(b);
-          const auto put = blocks.put(root, b > 0 ? h.blocks[at - 1] : -1, h.blocks[at], std::span(h.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), std::clamp(h.pure - begin, 0, end - begin));
+          const auto put =
+              blocks.put(root, b > 0 ? h.blocks[at - 1] : -1, h.blocks[at],
+                         std::span(h.tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                         std::clamp(h.pure - begin, 0, end - begin));
           if (put.same >= 0 && h.pure >= end) blocks.hold(put.same), blocks.drop(h.blocks[at]), h.blocks[at] = put.same;
           else if (!put.kept) h.publishes = false;
           h.published = end;

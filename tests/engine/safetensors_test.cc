@@ -12,7 +12,8 @@ Result<ParsedFile> parse(const std::string& header, size_t data_bytes) {
 TEST(Safetensors, TensorsAndMetadata) {
   const auto r = parse(
       R"({"__metadata__":{"format":"pt","n\u0041me":"é"},"b":{"dtype":"BF16","shape":[3],"data_offsets":[16,22]},)"
-      R"("a":{"data_offsets":[0,16],"shape":[2,2],"dtype":"F32"},"s":{"dtype":"U8","shape":[],"data_offsets":[22,23]}}   )",
+      R"("a":{"data_offsets":[0,16],"shape":[2,2],"dtype":"F32"},)"
+      R"("s":{"dtype":"U8","shape":[],"data_offsets":[22,23]}}   )",
       23);
   ASSERT_TRUE(r.ok()) << r.status().to_string();
   ASSERT_EQ(r->tensors.size(), 3u);
@@ -50,13 +51,16 @@ TEST(Safetensors, EmptyTensors) {
   EXPECT_TRUE(parse("{}", 0).ok());
   EXPECT_TRUE(
       parse(
-          R"({"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"c":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
+          R"({"a":{"dtype":"F32","shape":[0,9],"data_offsets":[0,0]},)"
+          R"("b":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+          R"("c":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})",
           4)
           .ok());
   // An empty tensor inside another one.
   expect_error(
       parse(
-          R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[0],"data_offsets":[2,2]}})",
+          R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+          R"("b":{"dtype":"F32","shape":[0],"data_offsets":[2,2]}})",
           4),
       Code::kCorruptData, {"tensor \"b\"", "overlap"});
 }
@@ -157,7 +161,8 @@ TEST(Safetensors, ShardIndex) {
     return parse_shard_index(as_bytes(s), "i.json");
   };
   const auto r = parse_index(
-      R"({"metadata":{"total_size":1},"weight_map":{"x":"m-2.safetensors","y":"m-1.safetensors","z":"m-2.safetensors"}})");
+      R"({"metadata":{"total_size":1},"weight_map":)"
+      R"({"x":"m-2.safetensors","y":"m-1.safetensors","z":"m-2.safetensors"}})");
   ASSERT_TRUE(r.ok()) << r.status().to_string();
   EXPECT_EQ(r->shards, (std::vector<std::string>{"m-1.safetensors", "m-2.safetensors"}));
   EXPECT_EQ(r->tensors,

@@ -36,8 +36,10 @@ struct JoinedInTurn : testing::TestWithParam<int64_t> {
 TEST_P(JoinedInTurn, BlocksStayWhatTheyAre) {
   const int64_t K = GetParam(), bytes = row_bytes(DType::q4_0, K) * kRows;
   std::vector<uint8_t> data(static_cast<size_t>(2 * bytes));
-  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<uint8_t>(i * 37 + i / 256);  // patterns of NaN among them
-  const Tensor gate = tensor(data.data(), DType::q4_0, Shape(kRows, K)), up = tensor(data.data() + bytes, DType::q4_0, Shape(kRows, K));
+  for (size_t i = 0; i < data.size(); ++i)
+    data[i] = static_cast<uint8_t>(i * 37 + i / 256);  // patterns of NaN among them
+  const Tensor gate = tensor(data.data(), DType::q4_0, Shape(kRows, K)),
+               up = tensor(data.data() + bytes, DType::q4_0, Shape(kRows, K));
   Tensor first = gate, second = up;
   const Tensor whole = join(first, second);
   ASSERT_EQ(whole.shape[0], 2 * kRows);
@@ -52,7 +54,8 @@ TEST_P(JoinedInTurn, AndPlainOnesBecomeBlocks) {
   const int64_t K = GetParam();
   std::vector<float> data(static_cast<size_t>(2 * kRows * K));
   std::iota(data.begin(), data.end(), -100.0f);
-  Tensor gate = tensor(data.data(), DType::f32, Shape(kRows, K)), up = tensor(data.data() + kRows * K, DType::f32, Shape(kRows, K)), first = gate, second = up;
+  Tensor gate = tensor(data.data(), DType::f32, Shape(kRows, K)),
+         up = tensor(data.data() + kRows * K, DType::f32, Shape(kRows, K)), first = gate, second = up;
   const Tensor whole = join(first, second);
   WeightUploader apart;
   apart.add(&gate, DType::q4_0);

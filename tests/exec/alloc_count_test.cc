@@ -114,7 +114,8 @@ TEST(AllocCount, WatchSeesWhatAStepDoes) {
   EXPECT_EQ(quiet.failures, 0);
   // One allocation in a hundred calls, and one page touched for the first time.
   constexpr size_t kPage = 4096, kPages = 64;
-  char* const pages = static_cast<char*>(mmap(nullptr, kPage * kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* const pages =
+      static_cast<char*>(mmap(nullptr, kPage * kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(pages, MAP_FAILED);
   int turn = 0;
   const Quiet loud = watch(100, [&] {

@@ -57,7 +57,9 @@ END:
 std::string ptx_for(int major) {
   const bool pdl = major >= 9;
   std::string s = kPtx;
-  const auto put = [&s](const std::string& mark, const std::string& text) { s.replace(s.find(mark), mark.size(), text); };
+  const auto put = [&s](const std::string& mark, const std::string& text) {
+    s.replace(s.find(mark), mark.size(), text);
+  };
   put("@TARGET@", pdl ? "sm_90" : "sm_80");
   put("@LAUNCH@", pdl ? "griddepcontrol.launch_dependents;" : "");
   put("@WAIT@", pdl ? "griddepcontrol.wait;" : "");
@@ -72,7 +74,8 @@ class CudaSubject final : public Subject {
     VV_ASSIGN(s->backend_, CudaBackend::create(*device));
     const std::string ptx = ptx_for(device->info().major);
     // With its terminating null: the driver reads PTX as a C string.
-    VV_ASSIGN(s->module_, device::Module::load(*device, std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1)), "affine.ptx"));
+    VV_ASSIGN(s->module_,
+              device::Module::load(*device, std::as_bytes(std::span(ptx.c_str(), ptx.size() + 1)), "affine.ptx"));
     VV_ASSIGN(s->kernel_, s->module_.kernel("affine"));
     return std::unique_ptr<Subject>(std::move(s));
   }

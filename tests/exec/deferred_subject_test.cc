@@ -61,7 +61,9 @@ class DeferredExecutable final : public Executable {
 
 class DeferredStream final : public Stream {
  public:
-  DeferredStream(Machine& machine, cpu::Pool& pool) : machine_(machine), eager_(pool) { machine_.streams.push_back(this); }
+  DeferredStream(Machine& machine, cpu::Pool& pool) : machine_(machine), eager_(pool) {
+    machine_.streams.push_back(this);
+  }
   ~DeferredStream() override { std::erase(machine_.streams, this); }
 
   Status launch(const Launch& l) override {
@@ -127,7 +129,8 @@ class DeferredStream final : public Stream {
     VV_TRY(idle("wait"));
     auto* mine = dynamic_cast<DeferredEvent*>(&event);
     if (mine == nullptr) return foreign("event");
-    queue_.push_back({[s = mine->state, target = mine->state->recorded] { return s->done >= target; }, [] { return Status(); }});
+    queue_.push_back(
+        {[s = mine->state, target = mine->state->recorded] { return s->done >= target; }, [] { return Status(); }});
     return {};
   }
   Status synchronize() override {
@@ -155,7 +158,9 @@ class DeferredStream final : public Stream {
     queue_.push_back({{}, std::move(work)});
     return {};
   }
-  Status idle(const char* call) const { return capturing() ? wrong_time("deferred", call, "the stream is capturing") : Status(); }
+  Status idle(const char* call) const {
+    return capturing() ? wrong_time("deferred", call, "the stream is capturing") : Status();
+  }
   static Status foreign(const char* what) {
     return Status(Code::kInvalidArgument, strf("deferred stream: the %s comes from another backend", what));
   }
@@ -170,7 +175,8 @@ Status Machine::run_until(const std::function<bool()>& done) {
     std::vector<DeferredStream*> ready;
     for (DeferredStream* s : streams)
       if (s->runnable()) ready.push_back(s);
-    if (ready.empty()) return Status(Code::kInternal, "every stream waits for an event that nobody records or a gate that nobody opens");
+    if (ready.empty())
+      return Status(Code::kInternal, "every stream waits for an event that nobody records or a gate that nobody opens");
     VV_TRY(ready[roll() % ready.size()]->run_head());
   }
   return {};
@@ -179,7 +185,9 @@ Status Machine::run_until(const std::function<bool()>& done) {
 class DeferredSubject final : public Subject, private Backend {
  public:
   Backend& backend() override { return *this; }
-  Launch affine(float* to, const float* from, float a, float b, uint32_t n) override { return cpu_->affine(to, from, a, b, n); }
+  Launch affine(float* to, const float* from, float a, float b, uint32_t n) override {
+    return cpu_->affine(to, from, a, b, n);
+  }
 
  private:
   const char* name() const override { return "deferred"; }
@@ -188,9 +196,15 @@ class DeferredSubject final : public Subject, private Backend {
     VV_TRY(cpu_->backend().make_stream(level).status());
     return std::unique_ptr<Stream>(std::make_unique<DeferredStream>(machine_, pool_));
   }
-  Result<std::unique_ptr<Event>> make_event() override { return std::unique_ptr<Event>(std::make_unique<DeferredEvent>(machine_)); }
-  Result<std::unique_ptr<Gate>> make_gate(int stream_words, int host_words) override { return cpu_->backend().make_gate(stream_words, host_words); }
-  Result<Buffer> make_buffer(std::string name, size_t bytes) override { return cpu_->backend().make_buffer(std::move(name), bytes); }
+  Result<std::unique_ptr<Event>> make_event() override {
+    return std::unique_ptr<Event>(std::make_unique<DeferredEvent>(machine_));
+  }
+  Result<std::unique_ptr<Gate>> make_gate(int stream_words, int host_words) override {
+    return cpu_->backend().make_gate(stream_words, host_words);
+  }
+  Result<Buffer> make_buffer(std::string name, size_t bytes) override {
+    return cpu_->backend().make_buffer(std::move(name), bytes);
+  }
 
   std::unique_ptr<Subject> cpu_ = std::move(make_cpu_subject()).value();
   cpu::Pool pool_{1};
@@ -201,7 +215,8 @@ class DeferredSubject final : public Subject, private Backend {
 TEST(DeferredSubject, ShowsAMissingWait) {
   int wrong = 0;
   auto subject = std::move(make_deferred_subject()).value();
-  auto first = std::move(subject->backend().make_stream()).value(), second = std::move(subject->backend().make_stream()).value();
+  auto first = std::move(subject->backend().make_stream()).value(),
+       second = std::move(subject->backend().make_stream()).value();
   for (int i = 0; i < 20; ++i) {
     float x = 1, y = 0;
     VV_EXPECT_OK(first->launch(subject->affine(&y, &x, 1, 0, 1)));   // y = 1
@@ -216,6 +231,8 @@ TEST(DeferredSubject, ShowsAMissingWait) {
 
 }  // namespace
 
-Result<std::unique_ptr<Subject>> make_deferred_subject() { return std::unique_ptr<Subject>(std::make_unique<DeferredSubject>()); }
+Result<std::unique_ptr<Subject>> make_deferred_subject() {
+  return std::unique_ptr<Subject>(std::make_unique<DeferredSubject>());
+}
 
 }  // namespace vivace::exec::testing

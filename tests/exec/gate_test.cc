@@ -87,7 +87,8 @@ TEST_P(GateContract, AShutGateHoldsAReplayUntilItOpensAndAnewEachTime) {
       opened = true;
       VV_EXPECT_OK(gate->set(1, false));
     });
-    if (GetParam().name == std::string("deferred")) opener.join();  // it has one thread: whoever synchronises runs the streams
+    if (GetParam().name == std::string("deferred"))
+      opener.join();  // it has one thread: whoever synchronises runs the streams
     VV_EXPECT_OK(stream_->replay(*captured));
     VV_EXPECT_OK(stream_->synchronize());
     EXPECT_TRUE(opened);

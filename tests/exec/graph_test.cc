@@ -114,13 +114,15 @@ TEST_P(GraphContract, AFailedCaptureLeavesTheGraphAsItWas) {
     VV_EXPECT_OK(affine(s, x_, y_, 0, 99));
     return Status(Code::kInvalidShape, "attention: port q: wanted 64, got 63");
   };
-  expect_error(graph_.capture(kA, *stream_, fails), Code::kInvalidShape, "graph step: capture of 0x1: attention: port q");
+  expect_error(graph_.capture(kA, *stream_, fails), Code::kInvalidShape,
+               "graph step: capture of 0x1: attention: port q");
   EXPECT_FALSE(stream_->capturing());
   EXPECT_EQ(replayed(kA), 10);
   expect_error(graph_.capture(kB, *stream_, fails), Code::kInvalidShape, "0x2");
   EXPECT_FALSE(graph_.has(kB));
 
-  expect_error(graph_.capture(kB, *stream_, [](Stream& s) { return s.end_capture().status(); }), Code::kFailedPrecondition, "ended the capture");
+  expect_error(graph_.capture(kB, *stream_, [](Stream& s) { return s.end_capture().status(); }),
+               Code::kFailedPrecondition, "ended the capture");
   expect_error(graph_.capture(kB, *stream_, {}), Code::kInvalidArgument, "without a function");
   EXPECT_FALSE(graph_.has(kB));
 }

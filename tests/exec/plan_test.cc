@@ -142,14 +142,16 @@ TEST_P(PlanContract, TheNextRunWaitsForTheWholeRunBefore) {
 
 TEST_P(PlanContract, RefusesCyclesAndBadEdges) {
   Plan plan("bad", subject_->backend());
-  expect_error(plan.add(context_, ShapeKey{8}, *stream_).status(), Code::kNoVariant, "plan bad: add: graph context has no variant 0x8");
+  expect_error(plan.add(context_, ShapeKey{8}, *stream_).status(), Code::kNoVariant,
+               "plan bad: add: graph context has no variant 0x8");
   const auto a = add(plan, context_, *stream_), b = add(plan, action_, *second_), c = add(plan, context_, *stream_);
   expect_error(plan.edge(a, c), Code::kInvalidArgument, "on one stream");
   expect_error(plan.edge(a, a), Code::kInvalidArgument, "on one stream");
   expect_error(plan.edge(a, 3), Code::kInvalidArgument, "no step 3; the plan has 3");
   expect_error(plan.edge(-1, a), Code::kInvalidArgument, "no step -1");
   VV_EXPECT_OK(plan.edge(c, b));
-  expect_error(plan.edge(b, c), Code::kInvalidArgument, "cycle: 1 (graph action, key 0x7) -> 2 (graph context, key 0x7) -> 1 (");
+  expect_error(plan.edge(b, c), Code::kInvalidArgument,
+               "cycle: 1 (graph action, key 0x7) -> 2 (graph context, key 0x7) -> 1 (");
   // Through the order within the first stream: a runs before c.
   expect_error(plan.edge(b, a), Code::kInvalidArgument, "cycle");
   VV_EXPECT_OK(plan.freeze());

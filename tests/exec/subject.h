@@ -30,8 +30,9 @@ Result<std::unique_ptr<Subject>> make_deferred_subject();  // see deferred_subje
 
 inline void PrintTo(const SubjectRow& row, std::ostream* out) { *out << row.name; }
 
-#define VV_SUBJECT_SUITE(suite, ...) \
-  INSTANTIATE_TEST_SUITE_P(Backends, suite, ::testing::Values(__VA_ARGS__), [](const auto& info) { return std::string(info.param.name); })
+#define VV_SUBJECT_SUITE(suite, ...)                                        \
+  INSTANTIATE_TEST_SUITE_P(Backends, suite, ::testing::Values(__VA_ARGS__), \
+                           [](const auto& info) { return std::string(info.param.name); })
 #define VV_CONTRACT_SUITE(suite)                                                                       \
   VV_SUBJECT_SUITE(suite, SubjectRow{"cpu", make_cpu_subject}, SubjectRow{"cuda", make_cuda_subject}, \
                    SubjectRow{"deferred", make_deferred_subject})
@@ -104,7 +105,8 @@ class ContractTest : public ::testing::TestWithParam<SubjectRow> {
     return v;
   }
   Status affine(Stream& s, const Buffer& to, const Buffer& from, float a, float b) {
-    return s.launch(subject_->affine(static_cast<float*>(to.data()), static_cast<const float*>(from.data()), a, b, kCount));
+    return s.launch(
+        subject_->affine(static_cast<float*>(to.data()), static_cast<const float*>(from.data()), a, b, kCount));
   }
   /// The same step on the host, in the same precision: both round the product and both sums.
   static void reference(std::vector<float>* to, const std::vector<float>& from, float a, float b) {

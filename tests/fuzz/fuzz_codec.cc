@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   std::vector<int32_t> codes;
-  for (size_t i = 0; i < std::min<size_t>(size, 64); ++i) codes.push_back(codec->size() > 0 ? static_cast<int32_t>(data[i] % codec->size()) : data[i]);
+  for (size_t i = 0; i < std::min<size_t>(size, 64); ++i)
+    codes.push_back(codec->size() > 0 ? static_cast<int32_t>(data[i] % codec->size()) : data[i]);
   float actions[8 * 3];
   for (const bool strict : {false, true}) {
     const Status decoded = codec->decode(codes, 8, 3, strict, actions);

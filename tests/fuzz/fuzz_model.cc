@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kBeside[] = {"llama", "llama_untied", "qwen2", "qwen3_yarn", "gemma3", "gemma3_params", "mixtral", "qwen3_moe", "gpt2"};
+constexpr const char* kBeside[] = {"llama",         "llama_untied", "qwen2",     "qwen3_yarn", "gemma3",
+                                   "gemma3_params", "mixtral",      "qwen3_moe", "gpt2"};
 constexpr size_t kBesides = std::size(kBeside);
 // What a load may take beyond 4 x the file: every buffer is sized by context, batch and chunk, small here.
 constexpr size_t kRoom = 64u << 20;
@@ -23,7 +24,8 @@ constexpr size_t kRoom = 64u << 20;
 const fs::path& root() {
   static const fs::path path = [] {
     const fs::path shm = "/dev/shm";
-    const fs::path p = (fs::exists(shm) ? shm : fs::temp_directory_path()) / ("vivace-fuzz-" + std::to_string(getpid()));
+    const fs::path p =
+        (fs::exists(shm) ? shm : fs::temp_directory_path()) / ("vivace-fuzz-" + std::to_string(getpid()));
     for (const char* name : kBeside) {
       fs::create_directories(p / name);
       const fs::path weights = fs::path(VV_SOURCE_DIR) / "tests/fixtures/tiny" / name / "model.safetensors";

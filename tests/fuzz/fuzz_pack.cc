@@ -22,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   for (const std::string& key : pack->keys()) {
     const auto binary = pack->find(key);
-    fuzz::require(binary.ok() || binary.status().code() == Code::kCorruptData, "what the index has is found or damaged");
+    fuzz::require(binary.ok() || binary.status().code() == Code::kCorruptData,
+                  "what the index has is found or damaged");
   }
   fuzz::require(pack->find("no such key").status().code() == Code::kNotFound, "others are not there");
   return 0;

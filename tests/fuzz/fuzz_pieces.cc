@@ -1,4 +1,5 @@
-// Any bytes as a SentencePiece model: an error, or a vocabulary that cuts text into ids of its own and puts them together.
+// Any bytes as a SentencePiece model: an error, or a vocabulary that cuts text into ids of its own and puts them
+// together.
 #include "tests/fuzz/fuzz.h"
 #include "vivace/engine/checkpoint/parse.h"
 #include "vivace/engine/text/pieces.h"

@@ -23,7 +23,8 @@ void add(const std::vector<ReplyDelta>& deltas, Reply* reply) {
     if (d.kind == ReplyDelta::Kind::text) reply->text += d.text;
     if (d.kind == ReplyDelta::Kind::reasoning) reply->reasoning += d.text;
     if (d.kind == ReplyDelta::Kind::call) {
-      fuzz::require(d.index == static_cast<int>(reply->names.size()) && d.id == "call_" + std::to_string(d.index), "calls are counted");
+      fuzz::require(d.index == static_cast<int>(reply->names.size()) && d.id == "call_" + std::to_string(d.index),
+                    "calls are counted");
       reply->names.push_back(d.text);
       reply->arguments.emplace_back();
     }
@@ -60,7 +61,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const size_t form = data[0] % (forms.size() + 1); form < forms.size()) options.calls = &forms[form];
   if ((data[0] & 0x20) != 0) options.reasoning = &serve::reasoning_formats()[data[0] >> 7];
   options.in_reasoning = options.reasoning != nullptr && (data[0] & 0x40) != 0;
-  options.tools = {{"f", {{"a", serve::ValueKind::other}, {"b", serve::ValueKind::string}, {"c", serve::ValueKind::either}}}, {"g", {}}};
+  options.tools = {
+      {"f", {{"a", serve::ValueKind::other}, {"b", serve::ValueKind::string}, {"c", serve::ValueKind::either}}},
+      {"g", {}}};
   if ((data[1] & 0x80) != 0) options.stop = {"END", "NDx"};
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
   const Reply whole = [&] {
@@ -69,7 +72,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }();
   fuzz::require(parse(options, bytes, 1) == whole, "byte by byte it is the same");
   fuzz::require(parse(options, bytes, 1 + data[1] % 0x80) == whole, "in pieces it is the same");
-  fuzz::require((whole.finish == "tool_calls") == (whole.whole > 0 && whole.whole == static_cast<int>(whole.names.size())), "a finish says whether all calls are whole");
+  fuzz::require(
+      (whole.finish == "tool_calls") == (whole.whole > 0 && whole.whole == static_cast<int>(whole.names.size())),
+      "a finish says whether all calls are whole");
   if (whole.finish == "tool_calls")
     for (const std::string& a : whole.arguments) fuzz::require(serve::is_json(a), "a whole call's arguments are JSON");
   return 0;

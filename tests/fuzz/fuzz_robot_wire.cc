@@ -1,4 +1,5 @@
-// What a robot's port may be sent: heads of HTTP, websocket frames in any packets, messages, and what a robot makes of their fields.
+// What a robot's port may be sent: heads of HTTP, websocket frames in any packets, messages, and what a robot makes of
+// their fields.
 #include <algorithm>
 #include <cstring>
 
@@ -37,7 +38,8 @@ uint32_t walk(const Message& m, uint32_t at, std::span<const std::byte> all, int
 
 void message(std::span<const std::byte> bytes) {
   Message m;
-  if (const Status s = m.read(bytes); !s.ok()) return fuzz::require(s.message().starts_with("msgpack: byte "), "errors name the byte");
+  if (const Status s = m.read(bytes); !s.ok())
+    return fuzz::require(s.message().starts_with("msgpack: byte "), "errors name the byte");
   walk(m, 0, bytes, 0);
   std::vector<engine::Field> fields;
   const Value& root = m.root();
@@ -53,7 +55,8 @@ void message(std::span<const std::byte> bytes) {
   engine::PolicyLimits limits;
   limits.views = 3, limits.robot_dim = 14, limits.action_dim = 32;
   for (const char* name : {"aloha", "droid", "libero", "any"}) {
-    const auto robot = models::vla::Robot::named(name, false, std::string_view(name) == "any" ? std::vector<std::string>{"a"} : std::vector<std::string>{});
+    const auto robot = models::vla::Robot::named(
+        name, false, std::string_view(name) == "any" ? std::vector<std::string>{"a"} : std::vector<std::string>{});
     fuzz::require(robot.ok(), "the table's robots are there");
     models::vla::RobotInputs in;
     if (!robot->read(fields, limits, &in).ok()) continue;
@@ -62,14 +65,16 @@ void message(std::span<const std::byte> bytes) {
       uint64_t sum = 0;  // every byte can be read
       for (int64_t p = 0; f.data != nullptr && p < (f.plane == 0 ? 1 : 3); ++p)
         for (int64_t y = 0; y < f.height; ++y)
-          for (int64_t x = 0; x < (f.plane == 0 ? f.width * 3 : f.width); ++x) sum += f.data[p * f.plane + y * f.stride + x];
+          for (int64_t x = 0; x < (f.plane == 0 ? f.width * 3 : f.width); ++x)
+            sum += f.data[p * f.plane + y * f.stride + x];
       fuzz::require(sum <= 255u * (1u << 26), "pixels are bytes");
     }
   }
 }
 
 /// The same bytes in packets of one size and of another make the same events.
-std::vector<std::pair<int, std::vector<std::byte>>> events(std::span<const std::byte> bytes, Receiver::End end, size_t packet) {
+std::vector<std::pair<int, std::vector<std::byte>>> events(std::span<const std::byte> bytes, Receiver::End end,
+                                                           size_t packet) {
   Receiver r(end, kMost);
   std::vector<std::pair<int, std::vector<std::byte>>> seen;
   while (true) {
@@ -78,7 +83,9 @@ std::vector<std::pair<int, std::vector<std::byte>>> events(std::span<const std::
       seen.emplace_back(100 + static_cast<int>(e.status().code()), std::vector<std::byte>());
       return seen;
     }
-    const auto keep = [&](std::span<const std::byte> b) { seen.emplace_back(static_cast<int>(*e), std::vector<std::byte>(b.begin(), b.end())); };
+    const auto keep = [&](std::span<const std::byte> b) {
+      seen.emplace_back(static_cast<int>(*e), std::vector<std::byte>(b.begin(), b.end()));
+    };
     switch (*e) {
       case Receiver::Event::none: {
         if (bytes.empty()) return seen;

@@ -27,7 +27,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const models::vla::Scaler* s : {&read->state, &read->actions}) {
       fuzz::require(s->low.size() == s->high.size(), "a pair a dimension");
       for (size_t i = 0; i < s->low.size(); ++i)
-        for (const float x : {-1.0f, 0.0f, 1.0f}) fuzz::require(!std::isnan(s->unnormalize(x, i)), "a number stays a number");
+        for (const float x : {-1.0f, 0.0f, 1.0f})
+          fuzz::require(!std::isnan(s->unnormalize(x, i)), "a number stays a number");
     }
   }
   return 0;

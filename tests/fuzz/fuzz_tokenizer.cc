@@ -1,5 +1,5 @@
-// Any bytes as tokenizer.json as C++ reads it: an error, or a vocabulary whose plain text holds no control token and whose ids
-// give the text back.
+// Any bytes as tokenizer.json as C++ reads it: an error, or a vocabulary whose plain text holds no control token and
+// whose ids give the text back.
 #include <algorithm>
 
 #include "tests/fuzz/fuzz.h"
@@ -26,7 +26,8 @@ std::vector<int32_t> control_of(const Json& json) {
     for (const engine::JsonValue& t : *added) {
       const std::string_view name = *t.get_string("content");
       if (!unknown.empty() && name == unknown) continue;
-      if (engine::text::is_control(name, *t.get_bool("special", false), kTemplate)) ids.push_back(static_cast<int32_t>(*t.get_int("id")));
+      if (engine::text::is_control(name, *t.get_bool("special", false), kTemplate))
+        ids.push_back(static_cast<int32_t>(*t.get_int("id")));
     }
   return ids;
 }
@@ -43,10 +44,12 @@ void check(const Result<T>& made, const Json& json, std::string_view own) {
       std::vector<int32_t> ids;
       const Status encoded = made->encode(text, special, &ids);
       fuzz::require(encoded.ok() || !encoded.message().empty(), "errors say why");
-      fuzz::require(encoded.ok() || !ids.empty() || !engine::is_utf8(text) || encoded.code() != Code::kInvalidArgument, "UTF-8 is an argument");
+      fuzz::require(encoded.ok() || !ids.empty() || !engine::is_utf8(text) || encoded.code() != Code::kInvalidArgument,
+                    "UTF-8 is an argument");
       for (const int32_t id : ids) {
         fuzz::require(id >= 0 && id < made->size(), "ids are of the vocabulary");
-        fuzz::require(special || std::find(control.begin(), control.end(), id) == control.end(), "plain text gives no control token");
+        fuzz::require(special || std::find(control.begin(), control.end(), id) == control.end(),
+                      "plain text gives no control token");
       }
       std::string back;
       fuzz::require(made->decode(ids, &back).ok(), "its own ids are decoded");
@@ -61,7 +64,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!json.ok()) return 0;
   const std::string_view own = bytes.substr(size / 2, 200);
   {
-    const fuzz::MemoryBound bound(4 * size + 4096);  // beside the document: a token of few bytes has a row in each table
+    const fuzz::MemoryBound bound(4 * size +
+                                  4096);  // beside the document: a token of few bytes has a row in each table
     check(engine::text::BytePairs::from_json(*json, kTemplate), *json, own);
   }
   const fuzz::MemoryBound bound(4 * size + 4096);

@@ -84,7 +84,8 @@ TEST_F(CacheTest, StoresAndLoadsWithPrivateModes) {
 }
 
 TEST_F(CacheTest, KeysAreHexOnly) {
-  for (const std::string& bad : {std::string("../../etc/passwd"), std::string(64, 'g'), std::string(63, 'a'), std::string(64, 'A'), std::string(32, '.') + std::string(32, '/')}) {
+  for (const std::string& bad : {std::string("../../etc/passwd"), std::string(64, 'g'), std::string(63, 'a'),
+                                 std::string(64, 'A'), std::string(32, '.') + std::string(32, '/')}) {
     EXPECT_EQ(cache_.load(bad).status().code(), Code::kInvalidArgument) << bad;
     EXPECT_EQ(cache_.store(bad, sample("x")).code(), Code::kInvalidArgument) << bad;
   }
@@ -164,7 +165,9 @@ TEST_F(CacheTest, ForeignOwnerIsRefused) {
 TEST_F(CacheTest, StaleTemporariesAndLocksGoAndFreshOnesStay) {
   const utimbuf long_ago = {1000, 1000};
   const std::string folder = cache_.folder() + "/", lock = ".lock";
-  for (const auto& [old, fresh] : {std::pair(folder + ".tmp-old", folder + ".tmp-fresh"), std::pair(folder + std::string(64, 'e') + lock, folder + std::string(64, 'f') + lock)}) {
+  for (const auto& [old, fresh] :
+       {std::pair(folder + ".tmp-old", folder + ".tmp-fresh"),
+        std::pair(folder + std::string(64, 'e') + lock, folder + std::string(64, 'f') + lock)}) {
     std::ofstream(old) << "o";
     std::ofstream(fresh) << "f";
     ASSERT_EQ(utime(old.c_str(), &long_ago), 0);
@@ -249,8 +252,8 @@ WriteStep g_die_at;
 // 64 processes want the same entry while some of them are killed in the middle of writing it.
 TEST_F(CacheTest, KilledWritersNeverLeaveABadEntryOrALock) {
   int round = 0;
-  for (const WriteStep die : {WriteStep::locked, WriteStep::created, WriteStep::half_written, WriteStep::written, WriteStep::synced,
-                              WriteStep::renamed, WriteStep::done}) {
+  for (const WriteStep die : {WriteStep::locked, WriteStep::created, WriteStep::half_written, WriteStep::written,
+                              WriteStep::synced, WriteStep::renamed, WriteStep::done}) {
     const std::string key = strf("%064d", round++);
     std::vector<pid_t> children;
     for (int i = 0; i < 64; ++i) {
@@ -288,8 +291,8 @@ TEST_F(CacheTest, KilledWritersNeverLeaveABadEntryOrALock) {
 
 // The same, without luck: the first writer certainly dies, the next process finds the entry good or absent.
 TEST_F(CacheTest, EachStepAloneIsSurvived) {
-  for (const WriteStep die : {WriteStep::locked, WriteStep::created, WriteStep::half_written, WriteStep::written, WriteStep::synced,
-                              WriteStep::renamed, WriteStep::done}) {
+  for (const WriteStep die : {WriteStep::locked, WriteStep::created, WriteStep::half_written, WriteStep::written,
+                              WriteStep::synced, WriteStep::renamed, WriteStep::done}) {
     const std::string key = strf("%064d", 100 + static_cast<int>(die));
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
@@ -318,7 +321,8 @@ TEST(Binary, RoundTripAndEveryCutIsRefused) {
   ASSERT_TRUE(b.ok());
   EXPECT_EQ(serialize(*b), bytes);
   EXPECT_EQ(b->resources[0].spill_loads, 8);
-  for (size_t n = 0; n < bytes.size(); ++n) EXPECT_EQ(parse_binary(std::string_view(bytes).substr(0, n)).status().code(), Code::kCorruptData) << n;
+  for (size_t n = 0; n < bytes.size(); ++n)
+    EXPECT_EQ(parse_binary(std::string_view(bytes).substr(0, n)).status().code(), Code::kCorruptData) << n;
   EXPECT_EQ(parse_binary(bytes + "x").status().code(), Code::kCorruptData);
   std::string huge = bytes;
   for (size_t i = 8; i < 12; ++i) huge[i] = '\xff';  // a length of 4 GiB

@@ -17,7 +17,11 @@ namespace {
   if (!nvrtc().ok()) GTEST_SKIP() << nvrtc().status().message()
 
 Source add_source(int k, Arch arch = Arch::sm90a) {
-  return {strf("add%d.cu", k), "extern \"C\" __global__ void add(float* x) { x[threadIdx.x] += " + std::to_string(k) + ".0f; }", {"add"}, {}, arch};
+  return {strf("add%d.cu", k),
+          "extern \"C\" __global__ void add(float* x) { x[threadIdx.x] += " + std::to_string(k) + ".0f; }",
+          {"add"},
+          {},
+          arch};
 }
 
 class CompilerTest : public testing::Test {
@@ -128,7 +132,8 @@ TEST_F(CompilerTest, GoesOnWithoutACache) {
   std::ofstream(root_ + "/cache") << "a file where a folder is wanted";
   Binary packed;
   packed.cubin = "cubin", packed.arch = "sm_80";
-  const std::pair<std::string, BinaryPtr> entry(cache_key(add_source(1, Arch::sm80)), std::make_shared<Binary>(std::move(packed)));
+  const std::pair<std::string, BinaryPtr> entry(cache_key(add_source(1, Arch::sm80)),
+                                                std::make_shared<Binary>(std::move(packed)));
   ASSERT_TRUE(write_pack(root_ + "/kernels.pack", {&entry, 1}).ok());
   CompilerOptions o;
   o.packs = {root_ + "/kernels.pack"};
@@ -164,7 +169,8 @@ class PackTest : public CompilerTest {
 };
 
 TEST_F(PackTest, FindsEveryKeyAndIsDeterministic) {
-  const std::vector<std::pair<std::string, BinaryPtr>> list = {{key('c'), binary('3')}, {key('a'), binary('1')}, {key('b'), binary('2')}};
+  const std::vector<std::pair<std::string, BinaryPtr>> list = {
+      {key('c'), binary('3')}, {key('a'), binary('1')}, {key('b'), binary('2')}};
   const std::vector<std::pair<std::string, BinaryPtr>> other = {list[1], list[2], list[0]};
   ASSERT_TRUE(write_pack(root_ + "/p", list).ok());
   ASSERT_TRUE(write_pack(root_ + "/q", other).ok());
@@ -180,7 +186,8 @@ TEST_F(PackTest, FindsEveryKeyAndIsDeterministic) {
   EXPECT_EQ(p->find(key('d')).status().code(), Code::kNotFound);
   EXPECT_EQ(p->find("").status().code(), Code::kNotFound);
   EXPECT_EQ(write_pack(root_ + "/r", std::vector{list[0], list[0]}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(write_pack(root_ + "/r", std::vector{std::pair<std::string, BinaryPtr>{"../x", binary('1')}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(write_pack(root_ + "/r", std::vector{std::pair<std::string, BinaryPtr>{"../x", binary('1')}}).code(),
+            Code::kInvalidArgument);
   EXPECT_EQ(Pack::open(root_ + "/none").status().code(), Code::kNotFound);
 }
 

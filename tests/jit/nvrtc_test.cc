@@ -75,7 +75,11 @@ TEST(Nvrtc, MissingExpressionIsNamed) {
 
 TEST(Nvrtc, FirstErrorComesFirstAndTheLogIsKept) {
   VV_NEED_NVRTC();
-  Source s{"bad.cu", "__global__ void f(float* p) {\n#warning loud\n  p[0] = undefined_one;\n  q = 2;\n}\n", {"f"}, {}, Arch::sm80};
+  Source s{"bad.cu",
+           "__global__ void f(float* p) {\n#warning loud\n  p[0] = undefined_one;\n  q = 2;\n}\n",
+           {"f"},
+           {},
+           Arch::sm80};
   const Result<Binary> b = compile(s);
   ASSERT_EQ(b.status().code(), Code::kCompileError);
   const std::string& m = b.status().message();
@@ -93,10 +97,12 @@ TEST(Nvrtc, FirstErrorComesFirstAndTheLogIsKept) {
 }
 
 TEST(Nvrtc, FirstErrorOfOtherLogs) {
-  EXPECT_EQ(first_error("k.cu(2): warning #1105-D: #warning directive: hi\n  x\n\nk.cu(1): catastrophic error: could not open source file \"n.h\"\n  #include <n.h>\n          ^\n\n1 error"),
+  EXPECT_EQ(first_error("k.cu(2): warning #1105-D: #warning directive: hi\n  x\n\nk.cu(1): catastrophic error: could "
+                        "not open source file \"n.h\"\n  #include <n.h>\n          ^\n\n1 error"),
             "k.cu(1): catastrophic error: could not open source file \"n.h\"\n  #include <n.h>\n          ^");
-  EXPECT_EQ(first_error("ptxas application ptx input, line 27; error   : Unknown modifier '.bar'\nptxas fatal   : aborted"),
-            "ptxas application ptx input, line 27; error   : Unknown modifier '.bar'");
+  EXPECT_EQ(
+      first_error("ptxas application ptx input, line 27; error   : Unknown modifier '.bar'\nptxas fatal   : aborted"),
+      "ptxas application ptx input, line 27; error   : Unknown modifier '.bar'");
   EXPECT_EQ(first_error("k.cu(2): warning #1: errors are fun\n"), "");
 }
 

@@ -15,15 +15,24 @@ class AttentionSitesTest : public ::testing::Test {
  protected:
   AttentionSitesTest() : pool_(1), stream_(pool_), rec_(stream_) {
     for (int layer = 0; layer < 2; ++layer)
-      for (size_t i = 0; i < keys_[layer].size(); ++i) keys_[layer][i] = 0, values_[layer][i] = static_cast<float>(100 * layer + static_cast<int>(i));
+      for (size_t i = 0; i < keys_[layer].size(); ++i)
+        keys_[layer][i] = 0, values_[layer][i] = static_cast<float>(100 * layer + static_cast<int>(i));
     for (int layer = 0; layer < 2; ++layer) {
       k_[layer] = tensor(keys_[layer].data(), DType::f32, Shape(1, 4, 1, 1));
       v_[layer] = tensor(values_[layer].data(), DType::f32, Shape(1, 4, 1, 1));
     }
   }
   Status run(const AttentionSites& sites, int site, int64_t layer) {
-    return sites.run(rec_, site, layer, {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)), .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)),
-                                         .pos = tensor(pos_.data(), DType::i32, Shape(1)), .slot = {}, .length = {}, .prefix = {}, .page_table = {}, .lse = {}, .rows = {}});
+    return sites.run(rec_, site, layer,
+                     {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)),
+                      .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)),
+                      .pos = tensor(pos_.data(), DType::i32, Shape(1)),
+                      .slot = {},
+                      .length = {},
+                      .prefix = {},
+                      .page_table = {},
+                      .lse = {},
+                      .rows = {}});
   }
   cpu::Pool pool_;
   exec::CpuStream stream_;
@@ -36,7 +45,8 @@ class AttentionSitesTest : public ::testing::Test {
 
 TEST_F(AttentionSitesTest, LayersHaveTheirKeysAndSitesTheirMask) {
   AttentionSites sites(k_, v_);
-  const int global = sites.add({.name = "global"}), local = sites.add({.name = "local", .window = 1}), full = sites.add({.name = "full", .mask = "full"});
+  const int global = sites.add({.name = "global"}), local = sites.add({.name = "local", .window = 1}),
+            full = sites.add({.name = "full", .mask = "full"});
   ASSERT_TRUE(run(sites, global, 0).ok());
   EXPECT_FLOAT_EQ(out_[0], 1);  // places 0 to 2
   ASSERT_TRUE(run(sites, global, 1).ok());
@@ -52,15 +62,24 @@ TEST_F(AttentionSitesTest, ProjectedRowsAreAppendedFirst) {
   const int global = sites.add({.name = "global"}), full = sites.add({.name = "full", .mask = "full"});
   std::array<float, 3> qkv = {1, 0, 40};  // a query, a key, a value
   const auto run = [&](int site, int64_t layer) {
-    return sites.run(rec_, site, layer, {.qkv = tensor(qkv.data(), DType::f32, Shape(1, 3)), .inv_freq = {}, .q_norm = {}, .k_norm = {}},
-                     {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)), .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)), .pos = tensor(pos_.data(), DType::i32, Shape(1)), .slot = {}, .length = {}, .prefix = {},
-                      .page_table = {}, .lse = {}, .rows = {}});
+    return sites.run(rec_, site, layer,
+                     {.qkv = tensor(qkv.data(), DType::f32, Shape(1, 3)), .inv_freq = {}, .q_norm = {}, .k_norm = {}},
+                     {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)),
+                      .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)),
+                      .pos = tensor(pos_.data(), DType::i32, Shape(1)),
+                      .slot = {},
+                      .length = {},
+                      .prefix = {},
+                      .page_table = {},
+                      .lse = {},
+                      .rows = {}});
   };
   ASSERT_TRUE(run(global, 1).ok());
   EXPECT_FLOAT_EQ(out_[0], (100 + 101 + 40) / 3.0f);
   EXPECT_EQ(values_[1][2], 40);
   EXPECT_EQ(values_[0][2], 2);
-  EXPECT_NE(run(full, 0).message().find("attention site full: rows that are yet to be rotated want mask=causal"), std::string::npos);
+  EXPECT_NE(run(full, 0).message().find("attention site full: rows that are yet to be rotated want mask=causal"),
+            std::string::npos);
   EXPECT_EQ(run(global, 2).code(), Code::kInvalidArgument);
 }
 

@@ -10,7 +10,8 @@ namespace {
 TEST(GrootHotPath, CallsAllocateNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
   engine::PolicyOptions options;
-  options.device = "cpu", options.precision = "f32", options.statistics = "none", options.threads = 2, options.views = 2, options.batch = 2;
+  options.device = "cpu", options.precision = "f32", options.statistics = "none", options.threads = 2,
+  options.views = 2, options.batch = 2;
   const auto owner = load_policy(std::string(VV_SOURCE_DIR) + "/tests/fixtures/vla/groot_n17_tiny", options);
   ASSERT_TRUE(owner.ok()) << owner.status().to_string();
   engine::PolicyModel& model = *owner.value();
@@ -23,10 +24,13 @@ TEST(GrootHotPath, CallsAllocateNothing) {
   int call = 0;
   const auto ask = [&] {
     const int64_t side = 32 + 32 * (call % 4);  // other images, prompts and embodiments from call to call
-    const engine::Frame both[] = {{pixels.data(), side, 64, 64 * 3, 0}, {pixels.data(), 64, side, side * 3, 0}}, one[] = {{}, {pixels.data(), side, side, side * 3, 0}};
+    const engine::Frame both[] = {{pixels.data(), side, 64, 64 * 3, 0}, {pixels.data(), 64, side, side * 3, 0}},
+                        one[] = {{}, {pixels.data(), side, side, side * 3, 0}};
     engine::Observation o[2];
-    o[0].views = both, o[0].tokens = std::span(words).first(words.size() - static_cast<size_t>(call % 100)), o[0].state = state, o[0].embodiment = call % 3, o[0].prev_actions = chunk, o[0].overlap = 3, o[0].frozen = 1;
-    o[1].views = one, o[1].tokens = std::span(words).first(7), o[1].state = state, o[1].embodiment = (call + 1) % 3, o[1].seed = static_cast<uint64_t>(call);
+    o[0].views = both, o[0].tokens = std::span(words).first(words.size() - static_cast<size_t>(call % 100)),
+    o[0].state = state, o[0].embodiment = call % 3, o[0].prev_actions = chunk, o[0].overlap = 3, o[0].frozen = 1;
+    o[1].views = one, o[1].tokens = std::span(words).first(7), o[1].state = state, o[1].embodiment = (call + 1) % 3,
+    o[1].seed = static_cast<uint64_t>(call);
     const size_t asked = ++call % 5 == 0 ? 1 : 2;
     return model.predict(std::span(o).first(asked), std::span(actions).first(asked * chunk.size())).ok();
   };

@@ -29,7 +29,8 @@ TEST(DecoderHotPath, TenThousandStepsAllocateNothing) {
   const testing::Quiet q = testing::watch(10'000, [&] {
     // Three sequences answer, a fourth is fed a piece of its prompt: a mixed step.
     const int32_t p = pos++ % 100;
-    const engine::TokenRow rows[] = {{5, p, 0, true}, {6, p, 1, true}, {7, p, 2, true}, {8, p, 3, false}, {9, p + 1, 3, false}};
+    const engine::TokenRow rows[] = {
+        {5, p, 0, true}, {6, p, 1, true}, {7, p, 2, true}, {8, p, 3, false}, {9, p + 1, 3, false}};
     engine::Sampled out[3];
     return model.step(rows, out).ok() && out[0].token >= 0;
   });
@@ -55,7 +56,8 @@ TEST(DecoderHotPath, TheFirstStepAllocatesNothing) {
 TEST(DecoderHotPath, BatcherStepsAllocateNothing) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
   for (const int max_in_flight_steps : {1, 4}) {
-    const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2, .max_in_flight_steps = max_in_flight_steps});
+    const auto owner = load("qwen3_q8_0.gguf",
+                            {.threads = 1, .context = 128, .max_batch = 2, .max_in_flight_steps = max_in_flight_steps});
     auto& model = dynamic_cast<engine::TextModel&>(*owner);
     serve::Batcher batcher(model);
     std::vector<serve::Event> events;
@@ -82,7 +84,8 @@ struct Witness final : serve::Drafter {
 
 TEST(DecoderHotPath, TheEngineAllocatesNothingForTokensAndRequests) {
   if (!testing::counts_allocations()) GTEST_SKIP() << "the sanitizer has its own allocator";
-  const auto owner = load("qwen3_q8_0.gguf", {.threads = 1, .context = 128, .max_batch = 2, .max_in_flight_steps = 4, .num_kv_blocks = 4});
+  const auto owner = load("qwen3_q8_0.gguf",
+                          {.threads = 1, .context = 128, .max_batch = 2, .max_in_flight_steps = 4, .num_kv_blocks = 4});
   serve::EngineLoop loop(dynamic_cast<engine::TextModel&>(*owner));
   const auto witness = std::make_shared<Witness>();
   uint64_t read = 0;

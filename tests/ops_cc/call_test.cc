@@ -28,7 +28,8 @@ constexpr Attr kAttrs[] = {
     boolean("flag", true, "b"),
     choice("act", "none|silu|relu", "c"),
 };
-constexpr OpSpec kSpec{.name = "probe", .group = "test", .brief = "b", .formula = "f", .source = "s", .ports = kPorts, .attrs = kAttrs};
+constexpr OpSpec kSpec{
+    .name = "probe", .group = "test", .brief = "b", .formula = "f", .source = "s", .ports = kPorts, .attrs = kAttrs};
 static_assert(kSpec.complete());
 
 /// A call that passes; tests break one thing each. T = 4, Hkv = 2, D = 32, and Hq = 3 by x's width.

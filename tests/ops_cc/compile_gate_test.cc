@@ -29,28 +29,51 @@ struct Allowed {
   const char* why;
 };
 constexpr std::array<Allowed, 22> kSpills{{
-    {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>", 96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
-    {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
-    {"attention_prefill_tma<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>", 8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
-    {"attention_split_kv<", "e4m3, vivace::kernels::AttentionSplitKV{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a, "two blocks an SM leave 168 registers; the turn, the next block and a barrier's number are read from the stack in each turn of 128 keys"},
+    {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 64, 2, 1, true, true, true}, vivace::kernels::Standard>",
+     96, Arch::sm100a, "heads of 256 fill a warpgroup's 240 registers; outside of the loop over keys"},
+    {"attention_prefill_tma<", "AttentionTile{256, 256, 8, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>",
+     56, Arch::sm100a, "the same; all in the warp that asks, which has 24"},
+    {"attention_prefill_tma<", "AttentionTile{256, 256, 4, 1, 80, 2, 1, true, true, true}, vivace::kernels::Standard>",
+     8, Arch::sm100a, "one word, stored once a tile and read once where its rows leave"},
+    {"attention_split_kv<", "e4m3, vivace::kernels::AttentionSplitKV{128, 128, 1, 1, 128, 3, 1, 1}>", 24, Arch::sm100a,
+     "two blocks an SM leave 168 registers; the turn, the next block and a barrier's number are read from the stack in "
+     "each turn of 128 keys"},
     {"attention_stream<", "}>", 32, Arch::sm100a, "two blocks an SM leave 168 registers; loop counters are parked"},
     {"attention_stream<", "}, vivace::kernels::e4m3>", 20, Arch::sm100a, "the same with outputs in e4m3"},
-    {"norm<", ", false, false, false, false, false}>", 16, Arch::sm121a, "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},
-    {"norm<", "NormPolicy{256, 4, true, true, false, true, false, false}>", 8, Arch::sm86, "sm_80: one word, in the path that a reciprocal takes for subnormal numbers alone"},
-    {"norm<", "e4m3, vivace::kernels::NormPolicy{128, 4, true, true, true, true, false, false}>", 8, Arch::sm121a, "sm_120a: a frame that no instruction stores to or reads"},
-    {"norm<vivace::kernels::f16, vivace::kernels::f16, vivace::kernels::e4m3", "NormPolicy{128, 4, true, true, false, false, false, false}>", 16, Arch::sm121a, "sm_120a: columns of two groups, stored before the sums and read once each where codes are written"},
-    {"norm<float", "true, true, true, false, true, false}>", 8, Arch::sm100a, "sm_90a: stored and read once a row: the sum, or an address between loads of x and of the residual"},
-    {"norm_block_scaled<", ", false, false, false, false, false}>", 16, Arch::sm121a, "as norm's: columns and addresses of adaptive rows"},
-    {"norm_block_scaled<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a, "sm_120a: a column, stored before the sums and read once where codes are written"},
-    {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a, "sm_120a: an address, stored and read once, some fifty instructions apart"},
-    {"gemm_weight_only<", "GemmWeightOnly{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2, false}>", 8, Arch::sm121a, "sm_120a, q4_0: two blocks an SM leave 128 registers; a word stored before the loop over K, read once behind it"},
-    {"grouped_gemm<", "GemmWeightOnly{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0, false}>", 28, Arch::sm86, "sm_80, q4_k: three blocks an SM leave 80 registers; places of a thread's copies, read where a step's are issued"},
-    {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89, "chips before sm_89 upcast e4m3 in registers; there the tile is slow by nature"},
+    {"norm<", ", false, false, false, false, false}>", 16, Arch::sm121a,
+     "ptxas parks a few words of the form with adaptive rows, far below the register limit, on some chips"},
+    {"norm<", "NormPolicy{256, 4, true, true, false, true, false, false}>", 8, Arch::sm86,
+     "sm_80: one word, in the path that a reciprocal takes for subnormal numbers alone"},
+    {"norm<", "e4m3, vivace::kernels::NormPolicy{128, 4, true, true, true, true, false, false}>", 8, Arch::sm121a,
+     "sm_120a: a frame that no instruction stores to or reads"},
+    {"norm<vivace::kernels::f16, vivace::kernels::f16, vivace::kernels::e4m3",
+     "NormPolicy{128, 4, true, true, false, false, false, false}>", 16, Arch::sm121a,
+     "sm_120a: columns of two groups, stored before the sums and read once each where codes are written"},
+    {"norm<float", "true, true, true, false, true, false}>", 8, Arch::sm100a,
+     "sm_90a: stored and read once a row: the sum, or an address between loads of x and of the residual"},
+    {"norm_block_scaled<", ", false, false, false, false, false}>", 16, Arch::sm121a,
+     "as norm's: columns and addresses of adaptive rows"},
+    {"norm_block_scaled<", "NormPolicy{256, 4, true, true, false, false, true, false}>", 8, Arch::sm121a,
+     "sm_120a: a column, stored before the sums and read once where codes are written"},
+    {"latent_plain<float", "LatentPlain{8}>", 8, Arch::sm121a,
+     "sm_120a: an address, stored and read once, some fifty instructions apart"},
+    {"gemm_weight_only<",
+     "GemmWeightOnly{2, 4, 1, 1, 2, 1, 2048, true, 0, vivace::DType::f32, false, false, 2, false}>", 8, Arch::sm121a,
+     "sm_120a, q4_0: two blocks an SM leave 128 registers; a word stored before the loop over K, read once behind it"},
+    {"grouped_gemm<", "GemmWeightOnly{4, 2, 1, 1, 3, 1, 4096, true, 0, vivace::DType::f32, false, false, 0, false}>",
+     28, Arch::sm86,
+     "sm_80, q4_k: three blocks an SM leave 80 registers; places of a thread's copies, read where a step's are issued"},
+    {"gemm_tile<vivace::kernels::e4m3", ">", 64, Arch::sm89,
+     "chips before sm_89 upcast e4m3 in registers; there the tile is slow by nature"},
     {"gemm_stream<vivace::kernels::e4m3", ">", 64, Arch::sm89, "the same where tokens are few"},
-    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a, "sm_120a: ptxas takes 64 registers by itself; the thread's number, stored first of all and read once behind the loop over K"},
+    {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 1, false, true}>", 8, Arch::sm121a,
+     "sm_120a: ptxas takes 64 registers by itself; the thread's number, stored first of all and read once behind the "
+     "loop over K"},
     {"gemm_stream<", "GemmStream{4, 2, 1, 2, 2, 2, false, true}>", 8, Arch::sm121a, "the same of two blocks along K"},
-    {"sample<", "SamplePolicy{256, 8, 4, false}>", 8, Arch::sm121a, "sm_120a: one word since rows may have masks; other chips have none"},
-    {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm86, "sm_80: ptxas parks one word around the sines' branches, far below the register limit; heads of 256"},
+    {"sample<", "SamplePolicy{256, 8, 4, false}>", 8, Arch::sm121a,
+     "sm_120a: one word since rows may have masks; other chips have none"},
+    {"rope<", "RopePolicy{64, 8, 8, 16, 1, 2}>", 8, Arch::sm86,
+     "sm_80: ptxas parks one word around the sines' branches, far below the register limit; heads of 256"},
 }};
 
 int allowed_spill(const std::string& expression, Arch arch) {
@@ -80,8 +103,10 @@ void compile_and_judge(const std::string& header, const std::vector<std::string>
       compile_and_judge(header, {e}, arch);
       continue;
     }
-    EXPECT_LE(r.spill_stores, allowed_spill(e, arch)) << e << " spills " << r.spill_stores << " + " << r.spill_loads << " bytes on " << name(arch);
-    EXPECT_LE(r.stack_bytes, allowed_spill(e, arch)) << e << " has a stack frame on " << name(arch) << ": an array that is indexed at run time?";
+    EXPECT_LE(r.spill_stores, allowed_spill(e, arch))
+        << e << " spills " << r.spill_stores << " + " << r.spill_loads << " bytes on " << name(arch);
+    EXPECT_LE(r.stack_bytes, allowed_spill(e, arch))
+        << e << " has a stack frame on " << name(arch) << ": an array that is indexed at run time?";
     EXPECT_LE(r.static_smem, kMaxStaticSmem) << e << " on " << name(arch);
   }
 }
@@ -103,7 +128,8 @@ TEST_P(CompileGate, EveryTacticWithinResources) {
     std::vector<std::string> unit;
     for (const Instance& i : all) {
       EXPECT_STREQ(i.header, all[0].header);
-      EXPECT_EQ(i.expression.find('?'), std::string::npos) << "an element type that kernels do not know: " << i.expression;
+      EXPECT_EQ(i.expression.find('?'), std::string::npos)
+          << "an element type that kernels do not know: " << i.expression;
       if (unique.insert(i.expression).second) unit.push_back(i.expression);
       if (unit.size() == kPerUnit) {
         compile_and_judge(all[0].header, unit, arch);
@@ -128,11 +154,14 @@ TEST_P(CompileGate, OneTacticOnEveryOtherChip) {
 std::vector<const OpRow*> gpu_rows() {
   std::vector<const OpRow*> rows;
   for (const OpRow* row : table())
-    if (row->instances != nullptr && std::ranges::any_of(kGpuArchs, [&](Arch arch) { return !row->instances(arch).empty(); })) rows.push_back(row);
+    if (row->instances != nullptr &&
+        std::ranges::any_of(kGpuArchs, [&](Arch arch) { return !row->instances(arch).empty(); }))
+      rows.push_back(row);
   return rows;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, CompileGate, testing::ValuesIn(gpu_rows()), [](const auto& info) { return std::string(info.param->spec->name); });
+INSTANTIATE_TEST_SUITE_P(Ops, CompileGate, testing::ValuesIn(gpu_rows()),
+                         [](const auto& info) { return std::string(info.param->spec->name); });
 
 TEST(CompileGateItself, EveryHeaderAlone) {
   VV_NEED_NVRTC();
@@ -140,7 +169,11 @@ TEST(CompileGateItself, EveryHeaderAlone) {
   for (const jit::Header& h : jit::embedded_headers()) {
     if (!std::string_view(h.name).ends_with(".cuh")) continue;
     ++headers;
-    const jit::Source source{std::string(h.name) + ".cu", std::string("#include \"") + h.name + "\"\n__global__ void nothing() {}\n", {"nothing"}, {}, Arch::sm90a};
+    const jit::Source source{std::string(h.name) + ".cu",
+                             std::string("#include \"") + h.name + "\"\n__global__ void nothing() {}\n",
+                             {"nothing"},
+                             {},
+                             Arch::sm90a};
     const Result<jit::Binary> binary = jit::compile(source);
     EXPECT_TRUE(binary.ok()) << h.name << ": " << binary.status().to_string();
   }
@@ -150,9 +183,10 @@ TEST(CompileGateItself, EveryHeaderAlone) {
 /// The gate must be able to fail: each of its bounds is broken once.
 TEST(CompileGateItself, SeesSpillsStackAndErrors) {
   VV_NEED_NVRTC();
-  const std::string body = "extern \"C\" __global__ void __launch_bounds__(1024) k(float* x, int n) {\n"
-                           "  float v[200];\n#pragma unroll\n  for (int i = 0; i < 200; ++i) v[i] = x[i * 7 + threadIdx.x];\n"
-                           "  __syncthreads();\n#pragma unroll\n  for (int i = 0; i < 200; ++i) x[i * 5] = v[199 - i] * v[i];\n}\n";
+  const std::string body =
+      "extern \"C\" __global__ void __launch_bounds__(1024) k(float* x, int n) {\n"
+      "  float v[200];\n#pragma unroll\n  for (int i = 0; i < 200; ++i) v[i] = x[i * 7 + threadIdx.x];\n"
+      "  __syncthreads();\n#pragma unroll\n  for (int i = 0; i < 200; ++i) x[i * 5] = v[199 - i] * v[i];\n}\n";
   const Result<jit::Binary> spilling = jit::compile({"spill.cu", body, {"k"}, {}, Arch::sm90a});
   ASSERT_TRUE(spilling.ok()) << spilling.status().to_string();
   EXPECT_GT(spilling->resources.at(0).spill_stores, 0);
@@ -161,7 +195,10 @@ TEST(CompileGateItself, SeesSpillsStackAndErrors) {
   const Result<jit::Binary> indexed = jit::compile({"stack.cu", stack, {"k"}, {}, Arch::sm90a});
   ASSERT_TRUE(indexed.ok());
   EXPECT_GT(indexed->resources.at(0).stack_bytes, 0);
-  EXPECT_EQ(jit::compile({"bad.cu", "extern \"C\" __global__ void k() { undefined_name(); }", {"k"}, {}, Arch::sm90a}).status().code(), Code::kCompileError);
+  EXPECT_EQ(jit::compile({"bad.cu", "extern \"C\" __global__ void k() { undefined_name(); }", {"k"}, {}, Arch::sm90a})
+                .status()
+                .code(),
+            Code::kCompileError);
 }
 
 }  // namespace

@@ -42,11 +42,15 @@ TEST(Convert, LoadsEveryCode) {
   for (const DType t : kNarrow) {
     const int codes = info(t).bytes == 2 ? 65536 : 256;
     std::vector<uint16_t> in(static_cast<size_t>(codes));
-    for (int i = 0; i < codes; ++i) info(t).bytes == 2 ? in[static_cast<size_t>(i)] = static_cast<uint16_t>(i) : reinterpret_cast<uint8_t*>(in.data())[i] = static_cast<uint8_t>(i);
+    for (int i = 0; i < codes; ++i)
+      info(t).bytes == 2 ? in[static_cast<size_t>(i)] = static_cast<uint16_t>(i)
+                         : reinterpret_cast<uint8_t*>(in.data())[i] = static_cast<uint8_t>(i);
     std::vector<float> got(in.size());
     load_f32(in.data(), t, 0, codes, got.data());
     for (int i = 0; i < codes; ++i)
-      ASSERT_EQ(std::bit_cast<uint32_t>(got[static_cast<size_t>(i)]), std::bit_cast<uint32_t>(widened(t, static_cast<uint16_t>(i)))) << name(t) << " code " << i;
+      ASSERT_EQ(std::bit_cast<uint32_t>(got[static_cast<size_t>(i)]),
+                std::bit_cast<uint32_t>(widened(t, static_cast<uint16_t>(i))))
+          << name(t) << " code " << i;
   }
 }
 
@@ -81,7 +85,8 @@ TEST(Convert, StartsAtTheElementItIsTold) {
 }
 
 TEST(ValidRows, ClampsTheCount) {
-  for (const auto& [count, want] : {std::pair{-1, 0}, {0, 0}, {3, 3}, {5, 5}, {9, 5}}) EXPECT_EQ(valid_rows(&count, 5), want);
+  for (const auto& [count, want] : {std::pair{-1, 0}, {0, 0}, {3, 3}, {5, 5}, {9, 5}})
+    EXPECT_EQ(valid_rows(&count, 5), want);
   EXPECT_EQ(valid_rows(nullptr, 5), 5);
 }
 

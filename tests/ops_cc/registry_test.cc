@@ -34,7 +34,8 @@ TEST(Table, RowsAreWellFormed) {
     for (const Port& p : spec.ports) {
       EXPECT_TRUE(ports.insert(p.name).second) << spec.name << "." << p.name << " stands twice";
       EXPECT_TRUE(p.dtypes[0] != '=' || has_port(spec, p.dtypes + 1)) << spec.name << "." << p.name << ": " << p.dtypes;
-      EXPECT_TRUE(p.inplace[0] == '\0' || has_port(spec, p.inplace)) << spec.name << "." << p.name << ": in place of " << p.inplace;
+      EXPECT_TRUE(p.inplace[0] == '\0' || has_port(spec, p.inplace))
+          << spec.name << "." << p.name << ": in place of " << p.inplace;
     }
   }
   EXPECT_EQ(find("no_such_op"), nullptr);
@@ -53,8 +54,10 @@ TEST(Table, AliasesFixAttributesThatTheirOpHas) {
       ASSERT_NE(equals, std::string_view::npos) << alias.name << ": " << alias.attrs;
       Call call(*alias.op->spec);
       const std::string value(one.substr(equals + 1));
-      const bool number = value == "-inf" || (!value.empty() && value.find_first_not_of("0123456789.-+e") == std::string::npos);
-      const Status s = number ? call.set(one.substr(0, equals), std::stod(value)) : call.set(one.substr(0, equals), value);
+      const bool number =
+          value == "-inf" || (!value.empty() && value.find_first_not_of("0123456789.-+e") == std::string::npos);
+      const Status s =
+          number ? call.set(one.substr(0, equals), std::stod(value)) : call.set(one.substr(0, equals), value);
       EXPECT_TRUE(s.ok()) << alias.name << ": " << s.to_string();
     }
   }
@@ -72,7 +75,8 @@ class RecorderTest : public ::testing::Test {
 
 TEST_F(RecorderTest, RunsAnOp) {
   // Ports given as an empty Tensor are ports not given.
-  const Status s = rec_(act_mul, {{"x", x()}, {"inv_scale", Tensor{}}, {"out", out()}, {"rows", Tensor{}}}, {{"act", "relu"}});
+  const Status s =
+      rec_(act_mul, {{"x", x()}, {"inv_scale", Tensor{}}, {"out", out()}, {"rows", Tensor{}}}, {{"act", "relu"}});
   ASSERT_TRUE(s.ok()) << s.to_string();
   EXPECT_THAT(out_[0], ::testing::ElementsAre(4, 0, 18));
   EXPECT_THAT(out_[1], ::testing::ElementsAre(0, 2, -6));
@@ -80,9 +84,11 @@ TEST_F(RecorderTest, RunsAnOp) {
 
 TEST_F(RecorderTest, RefusesBeforeAnythingRuns) {
   out_[0][0] = 77;
-  EXPECT_THAT(rec_(act_mul, {{"x", x()}, {"gates", x()}, {"out", out()}}).message(), HasSubstr("act_mul: no port 'gates'"));
+  EXPECT_THAT(rec_(act_mul, {{"x", x()}, {"gates", x()}, {"out", out()}}).message(),
+              HasSubstr("act_mul: no port 'gates'"));
   EXPECT_THAT(rec_(act_mul, {{"x", x()}, {"out", out()}}, {{"act", "tanh"}}).message(), HasSubstr("'tanh'"));
-  EXPECT_THAT(rec_(act_mul, {{"x", x()}, {"out", x()}}).message(), HasSubstr("act_mul: port x: wanted [T,2*H] with 2*H = 12 on axis 1, got [2, 6]"));
+  EXPECT_THAT(rec_(act_mul, {{"x", x()}, {"out", x()}}).message(),
+              HasSubstr("act_mul: port x: wanted [T,2*H] with 2*H = 12 on axis 1, got [2, 6]"));
   EXPECT_THAT(rec_(act_mul, {{"out", out()}}).message(), HasSubstr("exactly one of x (merged) and gate, got neither"));
   const Status both = rec_(act_mul, {{"x", x()}, {"up", out()}, {"out", tensor(x_, DType::f32, Shape(2, 3))}});
   EXPECT_EQ(both.code(), Code::kAliasError) << both.to_string();
@@ -123,7 +129,8 @@ class SeenStream : public exec::Stream {
 
 TEST(Weights, OnlyAPromiseLetsACallThatReadsAheadStartEarly) {
   float x[2][4] = {}, w[3][4] = {}, out[2][3] = {}, codes[2][4] = {};
-  const Tensor tx = tensor(x, DType::f32, Shape(2, 4)), tw = tensor(w, DType::f32, Shape(3, 4)), to = tensor(out, DType::f32, Shape(2, 3));
+  const Tensor tx = tensor(x, DType::f32, Shape(2, 4)), tw = tensor(w, DType::f32, Shape(3, 4)),
+               to = tensor(out, DType::f32, Shape(2, 3));
   SeenStream stream;
   for (const Weights weights : {Weights::ordered, Weights::constant}) {
     Recorder rec(stream, weights);

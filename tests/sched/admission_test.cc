@@ -52,10 +52,13 @@ TEST(Admission, ASecondArmIsRefusedWithNumbersAndWhatWouldFit) {
 }
 
 TEST(Admission, BlockingAndBytesAndDeadlinesAreLookedAt) {
-  EXPECT_NE(verdict({robot("arm", 30, 15, 9650)}, llm("llm", 0.1, 4000)).text.find("llm runs up to 4000 us without a gate, arm accepts 220 us"), std::string::npos);
+  EXPECT_NE(verdict({robot("arm", 30, 15, 9650)}, llm("llm", 0.1, 4000))
+                .text.find("llm runs up to 4000 us without a gate, arm accepts 220 us"),
+            std::string::npos);
   Demand large = llm("llm", 0.1);
   large.qos.bytes = 100;
-  EXPECT_NE(verdict({}, large, {.bytes = 99}).text.find("100 bytes are asked for in all, the device has 99"), std::string::npos);
+  EXPECT_NE(verdict({}, large, {.bytes = 99}).text.find("100 bytes are asked for in all, the device has 99"),
+            std::string::npos);
   // Two calls of 9 ms, each with a deadline of 15: the second would wait for the first.
   const Verdict two = verdict({robot("a", 10, 50, 9000)}, robot("b", 10, 15, 9000));
   EXPECT_FALSE(two.admitted);
@@ -79,7 +82,8 @@ TEST(Admission, BadDemandsAreNamed) {
   refused(with([](Demand& c) { c.qos.bytes = -5; }), Code::kInvalidArgument, "bytes is -5");
   refused(with([](Demand& c) { c.qos.cls = static_cast<Class>(7); }), Code::kInvalidArgument, "class is 7");
   refused(with([](Demand& c) { c.times = {}; }), Code::kFailedPrecondition, "profile the model first");
-  refused(with([](Demand& c) { c.qos.deadline_us = 9000; }), Code::kFailedPrecondition, "a call alone takes up to 9650 us, its deadline is 9000 us");
+  refused(with([](Demand& c) { c.qos.deadline_us = 9000; }), Code::kFailedPrecondition,
+          "a call alone takes up to 9650 us, its deadline is 9000 us");
   Demand b = llm("llm", 0.5);
   b.qos.min_share = 1;
   refused(b, Code::kInvalidArgument, "min_share is 1");

@@ -1,4 +1,5 @@
-// The dispatcher on a virtual clock: order, refusals, overruns, lost calls, early closes, shares; drawn sets of tenants.
+// The dispatcher on a virtual clock: order, refusals, overruns, lost calls, early closes, shares; drawn sets of
+// tenants.
 #include "vivace/sched/dispatcher.h"
 
 #include <gtest/gtest.h>
@@ -101,7 +102,8 @@ TEST(Dispatcher, WhatCannotBeInTimeIsRefusedAtOnce) {
 }
 
 TEST(Dispatcher, ASteadyPaceIsLearnt) {
-  for (const double pace : {33e3, 10e3}) {  // as was promised; faster than that: nobody else stands back for what comes too soon
+  for (const double pace :
+       {33e3, 10e3}) {  // as was promised; faster than that: nobody else stands back for what comes too soon
     Words words;
     Dispatcher d({}, words);
     const int arm = add(d, robot("arm", 33e3, 30e3, 5000));
@@ -205,8 +207,8 @@ TEST(Dispatcher, OthersStandBackBeforeAKnownTick) {
   EXPECT_TRUE(std::isinf(d.wake()));
 }
 
-/// Calls of drawn sets against drawn arrivals: times up to the worst, stretches up to the longest, handovers up to theirs.
-/// What was admitted misses nothing and is refused nothing; what was refused has fixes that admit.
+/// Calls of drawn sets against drawn arrivals: times up to the worst, stretches up to the longest, handovers up to
+/// theirs. What was admitted misses nothing and is refused nothing; what was refused has fixes that admit.
 TEST(Dispatcher, AdmittedSetsNeverMiss) {
   std::mt19937_64 dice(20261122);
   const auto real = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(dice); };
@@ -225,7 +227,8 @@ TEST(Dispatcher, AdmittedSetsNeverMiss) {
     std::vector<Robot> robots;
     for (int i = 0, n = 1 + static_cast<int>(dice() % 4); i < n; ++i) {
       const double period = draw(5e3, 200e3), worst = period * draw(0.02, 0.9);
-      Demand demand = robot(std::string(1, static_cast<char>('a' + i)), period, dice() % 3 == 0 ? 0 : std::max(worst, period * real(0.1, 2)), worst);
+      Demand demand = robot(std::string(1, static_cast<char>('a' + i)), period,
+                            dice() % 3 == 0 ? 0 : std::max(worst, period * real(0.1, 2)), worst);
       demand.qos.queue = 16;
       const auto v = d.evaluate(demand);
       ASSERT_TRUE(v.ok()) << v.status().to_string();
@@ -271,10 +274,12 @@ TEST(Dispatcher, AdmittedSetsNeverMiss) {
         double worst = t.worst_us;
         for (const Robot& r : robots)
           if (r.tenant == running.tenant) worst = r.demand.times.worst_us;
-        ends = now + (worst_case ? capacity.handover_us + stretch + worst : real(0, capacity.handover_us) + real(0, stretch) + worst * real(0.3, 1));
+        ends = now + (worst_case ? capacity.handover_us + stretch + worst
+                                 : real(0, capacity.handover_us) + real(0, stretch) + worst * real(0.3, 1));
       }
     }
-    for (const Robot& r : robots) ASSERT_EQ(d.stats(r.tenant).missed, 0) << "set " << set << " of " << robots.size() << ", " << r.demand.name;
+    for (const Robot& r : robots)
+      ASSERT_EQ(d.stats(r.tenant).missed, 0) << "set " << set << " of " << robots.size() << ", " << r.demand.name;
     near_miss += worst_margin < 0.02 ? 1 : 0;
   }
   EXPECT_GT(admitted_sets, kSets / 2);
@@ -283,13 +288,15 @@ TEST(Dispatcher, AdmittedSetsNeverMiss) {
   EXPECT_GT(near_miss, 20) << "the bound is never near: the test would not see a looser one fail";
 }
 
-/// Two language models and background work that always want to run, in stretches of 200 us on a chip: each gets its share.
+/// Two language models and background work that always want to run, in stretches of 200 us on a chip: each gets its
+/// share.
 TEST(Dispatcher, SharesAreKept) {
   struct Case { double min_a, weight_a, min_b, weight_b; bool back; };
   for (const Case c : {Case{0.6, 1, 0.2, 1, false}, {0, 3, 0, 1, false}, {0.3, 1, 0.3, 2, true}, {0, 1, 0, 1, true}}) {
     Words words;
     Dispatcher d({}, words);
-    const int a = add(d, burst("a", c.min_a, c.weight_a)), b = add(d, burst("b", c.min_b, c.weight_b)), z = c.back ? add(d, background("z")) : -1;
+    const int a = add(d, burst("a", c.min_a, c.weight_a)), b = add(d, burst("b", c.min_b, c.weight_b)),
+              z = c.back ? add(d, background("z")) : -1;
     VirtualChip chip;
     std::map<int, double> used;
     std::function<void(int, int, int)> step = [&](int tenant, int stream, int pieces) {
@@ -320,8 +327,9 @@ TEST(Dispatcher, SharesAreKept) {
   }
 }
 
-/// pi0.5 in fp8_static (1,501 launches of 9.17 ms) at 30 Hz beside Qwen3-8B in bf16 (187 launches a step, lm_head in four), by the
-/// launches of bench/results/h200/{vla,llm}.json. Measured on the chip without gates: 37.8 ms, 207 of 250 tokens/s.
+/// pi0.5 in fp8_static (1,501 launches of 9.17 ms) at 30 Hz beside Qwen3-8B in bf16 (187 launches a step, lm_head in
+/// four), by the launches of bench/results/h200/{vla,llm}.json. Measured on the chip without gates: 37.8 ms, 207 of 250
+/// tokens/s.
 struct Pair {
   double p50, worst, tokens_a_second;
 };
@@ -393,20 +401,24 @@ TEST(Dispatcher, GatesKeepAPolicysTimeBesideALanguageModel) {
   EXPECT_GT(early.tokens_a_second, 165);
 }
 
-/// Every interleaving of two urgent callers (one at a time, as the dispatcher lets them), three lower streams, the host's words
-/// and a watchdog: everybody ends, whatever happens when.
+/// Every interleaving of two urgent callers (one at a time, as the dispatcher lets them), three lower streams, the
+/// host's words and a watchdog: everybody ends, whatever happens when.
 TEST(Gates, EveryInterleavingEnds) {
-  // Urgent: 0 shut, 1 work, 2 open, 3 over. Lower: 0 pass, 1 work, 2 pass, 3 work, 4 over. Host: 0 hold, 1 let go, 2 early, 3 not early, 4 over.
+  // Urgent: 0 shut, 1 work, 2 open, 3 over. Lower: 0 pass, 1 work, 2 pass, 3 work, 4 over. Host: 0 hold, 1 let go, 2
+  // early, 3 not early, 4 over.
   struct State {
     int urgent[2] = {0, 0}, lower[3] = {0, 0, 0}, host = 0, running = -1, watchdog = 0;
     unsigned words = 0;  // 1 urgent, 2 early, 4 << i hold of a lower stream
     uint64_t key() const {
       uint64_t k = static_cast<uint64_t>(running + 1);
-      for (int v : {urgent[0], urgent[1], lower[0], lower[1], lower[2], host, watchdog}) k = k * 8 + static_cast<uint64_t>(v);
+      for (int v : {urgent[0], urgent[1], lower[0], lower[1], lower[2], host, watchdog})
+        k = k * 8 + static_cast<uint64_t>(v);
       return k * 64 + words;
     }
   };
-  const auto over = [](const State& s) { return s.urgent[0] == 3 && s.urgent[1] == 3 && s.lower[0] == 4 && s.lower[1] == 4 && s.lower[2] == 4 && s.host == 4; };
+  const auto over = [](const State& s) {
+    return s.urgent[0] == 3 && s.urgent[1] == 3 && s.lower[0] == 4 && s.lower[1] == 4 && s.lower[2] == 4 && s.host == 4;
+  };
   const auto steps = [](const State& s) {
     std::vector<State> out;
     for (int u = 0; u < 2; ++u) {

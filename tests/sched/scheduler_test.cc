@@ -119,7 +119,8 @@ TEST(Histogram, QuantilesAreWithinABucket) {
 
 TEST(Timeline, TheOldestGoFirst) {
   Timeline t;
-  for (size_t i = 0; i < Timeline::kMost + 3; ++i) t.add("a tenant whose name is longer than the place for it", Timeline::Kind::step, static_cast<double>(i), 1);
+  for (size_t i = 0; i < Timeline::kMost + 3; ++i)
+    t.add("a tenant whose name is longer than the place for it", Timeline::Kind::step, static_cast<double>(i), 1);
   const auto spans = t.spans();
   ASSERT_EQ(spans.size(), Timeline::kMost);
   EXPECT_EQ(spans.front().at_us, 3);
@@ -128,7 +129,8 @@ TEST(Timeline, TheOldestGoFirst) {
 }
 
 TEST_F(SchedulerTest, CallsRunOneAtATimeInTheOrderOfTheirDeadlines) {
-  auto slow = admit(robot("slow", 1e6, 900e3, 20e3)), fast = admit(robot("fast", 1e6, 300e3, 20e3)), first = admit(robot("first", 1e6, 800e3, 20e3));
+  auto slow = admit(robot("slow", 1e6, 900e3, 20e3)), fast = admit(robot("fast", 1e6, 300e3, 20e3)),
+       first = admit(robot("first", 1e6, 800e3, 20e3));
   std::mutex mutex;
   std::vector<std::string> order;
   std::atomic<int> inside{0};
@@ -161,7 +163,8 @@ TEST_F(SchedulerTest, ARefusalSaysWhenToComeAgain) {
   double retry = 0;
   expect(arm->enter(120e3, &retry).status(), Code::kLimitExceeded, "its deadline is in 120000 us");
   EXPECT_GT(retry, 50e3);
-  expect(scheduler_->admit(robot("arm", 1e6, 900e3, 100e3)).status(), Code::kInvalidArgument, "there is one of this name");
+  expect(scheduler_->admit(robot("arm", 1e6, 900e3, 100e3)).status(), Code::kInvalidArgument,
+         "there is one of this name");
   expect(scheduler_->admit(robot("second", 120e3, 0, 100e3)).status(), Code::kFailedPrecondition, "second is refused");
 }
 
@@ -258,8 +261,8 @@ TEST_F(SchedulerTest, WhoHasMoreThanItsShareStandsBack) {
   EXPECT_TRUE(gate->open(a->gates().mask));
 }
 
-/// Threads that come and go, calls that are drawn, some never ended, tenants that leave while others wait: it ends, nothing is
-/// held back at the end, and every call that ran was counted.
+/// Threads that come and go, calls that are drawn, some never ended, tenants that leave while others wait: it ends,
+/// nothing is held back at the end, and every call that ran was counted.
 TEST_F(SchedulerTest, RandomCallersEnd) {
   auto llm = admit(lower("llm", Class::burstable, 0.1));
   auto* const gate = static_cast<exec::CpuGate*>(llm->gates().gate);

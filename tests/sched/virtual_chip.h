@@ -1,5 +1,6 @@
-// A chip with a virtual clock: streams of launches, gates and marks, whole launches one after the other. Streams whose heads
-// can run take turns, which is what kernels of two graphs do that each fill the chip (docs/design/025-scheduling.md).
+// A chip with a virtual clock: streams of launches, gates and marks, whole launches one after the other. Streams whose
+// heads can run take turns, which is what kernels of two graphs do that each fill the chip
+// (docs/design/025-scheduling.md).
 #pragma once
 #include <cstdint>
 #include <deque>

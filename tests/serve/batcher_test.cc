@@ -1,5 +1,5 @@
-// Batcher: which rows it queues as a prompt's. That decides a step's class, and so the bits of an answer: they may not hang
-// on who else is there.
+// Batcher: which rows it queues as a prompt's. That decides a step's class, and so the bits of an answer: they may not
+// hang on who else is there.
 #include "vivace/serve/batcher.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,8 @@ using engine::TokenRow;
 class Scripted : public engine::TextModel {
  public:
   explicit Scripted(bool mixed) {
-    limits_.vocab = 1000, limits_.context = 256, limits_.max_batch = 4, limits_.prefill_chunk = 16, limits_.max_in_flight_steps = 2, limits_.mixed = mixed;
+    limits_.vocab = 1000, limits_.context = 256, limits_.max_batch = 4, limits_.prefill_chunk = 16,
+    limits_.max_in_flight_steps = 2, limits_.mixed = mixed;
   }
   const std::string& family() const override { return name_; }
   engine::Report report() const override { return {}; }
@@ -41,7 +42,8 @@ class Scripted : public engine::TextModel {
     return issue(std::vector<TokenRow>(last_));
   }
   Status collect(std::span<Sampled> out) override {
-    if (queued_.empty() || out.size() != queued_.front().size()) return Status(Code::kFailedPrecondition, "not what was queued");
+    if (queued_.empty() || out.size() != queued_.front().size())
+      return Status(Code::kFailedPrecondition, "not what was queued");
     std::copy(queued_.front().begin(), queued_.front().end(), out.begin());
     queued_.pop_front();
     return {};
@@ -86,7 +88,8 @@ TEST(Batcher, ClassOfARowDoesNotHangOnItsCompany) {
     EXPECT_TRUE(alone.at({0, n}));
     for (const int other : {1, 5, 16, 17, 40}) {
       const auto beside = classes_of({n, other, other});
-      for (const auto& [at, decode] : alone) EXPECT_EQ(beside.at(at), decode) << "prompt " << n << " beside " << other << ", position " << at.second;
+      for (const auto& [at, decode] : alone)
+        EXPECT_EQ(beside.at(at), decode) << "prompt " << n << " beside " << other << ", position " << at.second;
     }
   }
 }

@@ -15,7 +15,15 @@ using std::chrono::milliseconds;
 using testing::ToyModel;
 
 engine::TextLimits limits(int max_batch, int max_in_flight_steps, int pages) {
-  return {.vocab = 97, .context = 256, .max_batch = max_batch, .prefill_chunk = 16, .max_in_flight_steps = max_in_flight_steps, .mixed = max_in_flight_steps == 1, .biased = true, .page = pages > 0 ? 16 : 0, .pages = pages};
+  return {.vocab = 97,
+          .context = 256,
+          .max_batch = max_batch,
+          .prefill_chunk = 16,
+          .max_in_flight_steps = max_in_flight_steps,
+          .mixed = max_in_flight_steps == 1,
+          .biased = true,
+          .page = pages > 0 ? 16 : 0,
+          .pages = pages};
 }
 
 Request request(int32_t first, int prompt, int max_tokens) {
@@ -92,7 +100,9 @@ TEST(EngineLoop, RefusesMoreThanMayWait) {
   for (int i = 0; i < 2; ++i) handles.push_back(std::move(loop.submit(request(i, 5, 5))).value());
   const auto more = loop.submit(request(9, 5, 5));
   EXPECT_EQ(more.status().code(), Code::kLimitExceeded);
-  EXPECT_NE(more.status().message().find("3 requests answer or wait already, 1 at once and 2 waiting are the most"), std::string::npos) << more.status().message();
+  EXPECT_NE(more.status().message().find("3 requests answer or wait already, 1 at once and 2 waiting are the most"),
+            std::string::npos)
+      << more.status().message();
   EXPECT_EQ(loop.direct().status().code(), Code::kFailedPrecondition);
   handles.clear();
   const auto alone = loop.direct();  // waits for those that were cancelled
@@ -180,12 +190,13 @@ TEST(EngineLoop, TopLogprobsAreOfTheirOwnDraw) {
   }
 }
 
-/// For VV_STRESS_SECONDS (3): threads that submit, read, leave, cancel from aside, bias, draft and step directly. Each answer
-/// that ends is the one that its prompt has alone, and everything comes back.
+/// For VV_STRESS_SECONDS (3): threads that submit, read, leave, cancel from aside, bias, draft and step directly. Each
+/// answer that ends is the one that its prompt has alone, and everything comes back.
 TEST(EngineLoop, ManyThreadsOfAllKinds) {
   const char* wanted = std::getenv("VV_STRESS_SECONDS");
   const double seconds = wanted != nullptr ? std::atof(wanted) : 3;
-  for (const auto& [max_batch, max_in_flight_steps, pages] : {std::tuple{1, 1, 0}, {3, 4, 0}, {4, 1, 24}, {4, 4, 24}, {2, 2, 17}}) {
+  for (const auto& [max_batch, max_in_flight_steps, pages] :
+       {std::tuple{1, 1, 0}, {3, 4, 0}, {4, 1, 24}, {4, 4, 24}, {2, 2, 17}}) {
     ToyModel model(limits(max_batch, max_in_flight_steps, pages));
     EngineLoop loop(model, {.max_waiting = 4});
     std::atomic<int> wrong{0}, finished{0}, left{0}, refused{0}, direct{0};
@@ -203,7 +214,8 @@ TEST(EngineLoop, ManyThreadsOfAllKinds) {
         const std::vector<int32_t> want = ToyModel::answer(r.prompt, r.max_tokens, 97);
         EngineLoop::Submit how;
         if (kind == 1) r.bias.assign(97, 0.0f), r.stepwise = true;
-        if (kind == 2 && max_batch > 2) how.drafter = std::make_shared<PromptLookup>(), r.num_speculative_tokens = 1 + one_of(max_batch - 1);
+        if (kind == 2 && max_batch > 2)
+          how.drafter = std::make_shared<PromptLookup>(), r.num_speculative_tokens = 1 + one_of(max_batch - 1);
         const bool stepwise = r.stepwise;
         auto made = loop.submit(std::move(r), std::move(how));
         if (!made.ok()) {
@@ -246,7 +258,8 @@ TEST(EngineLoop, ManyThreadsOfAllKinds) {
     EXPECT_EQ(model.free(), pages);
     EXPECT_GT(finished, 20);
     EXPECT_GT(left, 5);
-    std::printf("max_batch %d ahead %d pages %d: %d finished, %d left, %d refused, %d direct\n", max_batch, max_in_flight_steps, pages, finished.load(), left.load(), refused.load(), direct.load());
+    std::printf("max_batch %d ahead %d pages %d: %d finished, %d left, %d refused, %d direct\n", max_batch,
+                max_in_flight_steps, pages, finished.load(), left.load(), refused.load(), direct.load());
   }
 }
 

@@ -1,4 +1,5 @@
-// Masks, forced tokens and min_tokens: an answer is the one that the same rules give by hand, whoever answers beside it.
+// Masks, forced tokens and min_tokens: an answer is the one that the same rules give by hand, whoever answers beside
+// it.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,7 +16,9 @@ using std::chrono::milliseconds;
 constexpr int kVocab = 50;
 using Words = std::vector<uint32_t>;
 
-bool allows(const Words& mask, int32_t t) { return mask.empty() || (mask[static_cast<size_t>(t) / 32] >> (t % 32) & 1u) != 0; }
+bool allows(const Words& mask, int32_t t) {
+  return mask.empty() || (mask[static_cast<size_t>(t) / 32] >> (t % 32) & 1u) != 0;
+}
 
 /// What the model draws behind `context`.
 int32_t next(const std::vector<int32_t>& context, const Words& mask) {
@@ -55,7 +58,8 @@ std::vector<int32_t> ruled(std::vector<int32_t> context, const Request& r) {
 
 engine::TextLimits limits(int max_batch, int max_in_flight_steps, bool mixed, int pages) {
   engine::TextLimits l;
-  l.vocab = kVocab, l.context = 64, l.max_batch = max_batch, l.prefill_chunk = 8, l.max_in_flight_steps = max_in_flight_steps, l.mixed = mixed;
+  l.vocab = kVocab, l.context = 64, l.max_batch = max_batch, l.prefill_chunk = 8,
+  l.max_in_flight_steps = max_in_flight_steps, l.mixed = mixed;
   if (pages > 0) l.page = 4, l.pages = pages;
   return l;
 }
@@ -106,7 +110,8 @@ TEST(Masks, MinTokensHoldsBackStops) {
   }
 }
 
-/// Masks made on a thread of their own, answers read on another, and free requests beside them; few blocks, so that some wait in host memory.
+/// Masks made on a thread of their own, answers read on another, and free requests beside them; few blocks, so that
+/// some wait in host memory.
 TEST(Masks, RuledAnswersSideBySide) {
   for (int seed = 0; seed < 60; ++seed) {
     std::mt19937 random(static_cast<unsigned>(seed));
@@ -155,7 +160,9 @@ TEST(Masks, RuledAnswersSideBySide) {
       Finish finish = Finish::none;
       const std::vector<int32_t> got = read_all(&*one.handle, &finish);
       EXPECT_EQ(finish, Finish::length) << one.handle->status().message();
-      EXPECT_EQ(got, one.request.stepwise ? ruled(one.request.prompt, one.request) : ToyModel::answer(one.request.prompt, one.request.max_tokens, kVocab)) << seed;
+      EXPECT_EQ(got, one.request.stepwise ? ruled(one.request.prompt, one.request)
+                                          : ToyModel::answer(one.request.prompt, one.request.max_tokens, kVocab))
+          << seed;
     }
     masker.join();
     EXPECT_FALSE(model.two_callers);
@@ -175,7 +182,8 @@ TEST(Masks, WrongOnesEndTheirRequestAlone) {
     {
       MaskHandle masks = b->masks();
       int32_t token;
-      for (uint32_t seen = notifier->now(); masks.read({&token, 1}) == 0; seen = notifier->now()) notifier->wait(seen, milliseconds(50));
+      for (uint32_t seen = notifier->now(); masks.read({&token, 1}) == 0; seen = notifier->now())
+        notifier->wait(seen, milliseconds(50));
       EXPECT_FALSE(b->set_mask({}).ok()) << "they come from the other side";
       const int32_t outside = kVocab;
       Status said;

@@ -1,4 +1,5 @@
-// The outbox with many streams, slow readers and clients that leave, of a model that only counts. Also with ThreadSanitizer.
+// The outbox with many streams, slow readers and clients that leave, of a model that only counts. Also with
+// ThreadSanitizer.
 #include "vivace/serve/outbox.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,15 @@ using testing::ToyModel;
 constexpr int kVocab = 97;
 
 engine::TextLimits limits(int max_in_flight_steps) {
-  return {.vocab = kVocab, .context = 256, .max_batch = 4, .prefill_chunk = 16, .max_in_flight_steps = max_in_flight_steps, .mixed = max_in_flight_steps == 1, .biased = true, .page = 16, .pages = 64};
+  return {.vocab = kVocab,
+          .context = 256,
+          .max_batch = 4,
+          .prefill_chunk = 16,
+          .max_in_flight_steps = max_in_flight_steps,
+          .mixed = max_in_flight_steps == 1,
+          .biased = true,
+          .page = 16,
+          .pages = 64};
 }
 
 /// Token t is the letters of t, so that what is written can be read back.
@@ -30,7 +39,8 @@ TokenBytes words() {
 
 Request request(unsigned first, int prompt, int max_tokens) {
   Request r;
-  for (int i = 0; i < prompt; ++i) r.prompt.push_back(static_cast<int32_t>((first + static_cast<unsigned>(i) * 7) % kVocab));
+  for (int i = 0; i < prompt; ++i)
+    r.prompt.push_back(static_cast<int32_t>((first + static_cast<unsigned>(i) * 7) % kVocab));
   r.max_tokens = max_tokens;
   return r;
 }
@@ -80,7 +90,8 @@ TEST(Outbox, ManyStreamsSlowReadersAndThoseWhoLeave) {
       std::mt19937 random(seed);
       const auto bell = std::make_shared<Notifier>();
       for (int turn = 0; turn < 25; ++turn) {
-        const Request r = request(static_cast<unsigned>(random() % kVocab), 1 + static_cast<int>(random() % 40), 1 + static_cast<int>(random() % 60));
+        const Request r = request(static_cast<unsigned>(random() % kVocab), 1 + static_cast<int>(random() % 40),
+                                  1 + static_cast<int>(random() % 60));
         const size_t choices = 1 + random() % 3;
         WireOptions wire;
         wire.whole = random() % 3 == 0;
@@ -98,7 +109,8 @@ TEST(Outbox, ManyStreamsSlowReadersAndThoseWhoLeave) {
         auto opened = box.open(std::move(all), std::move(wire), bell);
         ASSERT_TRUE(opened.ok());
         const bool leaves = random() % 4 == 0;
-        const std::string got = read(*opened, *bell, milliseconds(random() % 3), leaves ? random() % 200 : std::string::npos);
+        const std::string got =
+            read(*opened, *bell, milliseconds(random() % 3), leaves ? random() % 200 : std::string::npos);
         if (leaves) {
           ++left;
           if (random() % 2 == 0) std::thread([&] { opened->cancel(); }).join();
@@ -111,7 +123,8 @@ TEST(Outbox, ManyStreamsSlowReadersAndThoseWhoLeave) {
           wrong += text_of(got, static_cast<int>(i), &finish) != told(r) || finish != "length";
         }
         wrong += opened->tokens() != static_cast<int>(count) * r.max_tokens;
-        for (const Job::Cache& c : opened->cache()) wrong += c.cached < 0 || c.cached >= static_cast<int>(r.prompt.size());
+        for (const Job::Cache& c : opened->cache())
+          wrong += c.cached < 0 || c.cached >= static_cast<int>(r.prompt.size());
       }
     };
     std::vector<std::thread> threads;
@@ -120,7 +133,8 @@ TEST(Outbox, ManyStreamsSlowReadersAndThoseWhoLeave) {
     EXPECT_EQ(wrong, 0);
     EXPECT_GT(whole, 0);
     EXPECT_GT(left, 0);
-    for (int i = 0; i < 10000 && (loop.pending() > 0 || loop.blocks().available != 64); ++i) std::this_thread::sleep_for(milliseconds(1));
+    for (int i = 0; i < 10000 && (loop.pending() > 0 || loop.blocks().available != 64); ++i)
+      std::this_thread::sleep_for(milliseconds(1));
     EXPECT_EQ(loop.pending(), 0);
     EXPECT_EQ(loop.blocks().available, 64);
     EXPECT_GT(box.counts().length, 0);

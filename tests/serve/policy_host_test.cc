@@ -1,4 +1,5 @@
-// The policy host with a policy that only counts: who is served when, threads, and clients that come and go. Also built with ThreadSanitizer.
+// The policy host with a policy that only counts: who is served when, threads, and clients that come and go. Also built
+// with ThreadSanitizer.
 #include "vivace/serve/policy_host.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +45,8 @@ struct Seen {
   }
   float digest() const {
     const std::vector<uint8_t> pixels(static_cast<size_t>(height * width * 3), grey);
-    const engine::Frame f = planes ? engine::Frame{pixels.data(), height, width, width, height * width} : engine::Frame{pixels.data(), height, width, width * 3, 0};
+    const engine::Frame f = planes ? engine::Frame{pixels.data(), height, width, width, height * width}
+                                   : engine::Frame{pixels.data(), height, width, width * 3, 0};
     const engine::Frame views[] = {f, f};
     const float state[] = {0.1f, 0.2f, static_cast<float>(seed % 100)};
     const int32_t tokens[] = {'g', 'o'};
@@ -52,7 +54,9 @@ struct Seen {
   }
 };
 
-Result<std::vector<int32_t>> letters(std::string_view task, std::span<const float>) { return std::vector<int32_t>(task.begin(), task.end()); }
+Result<std::vector<int32_t>> letters(std::string_view task, std::span<const float>) {
+  return std::vector<int32_t>(task.begin(), task.end());
+}
 
 std::unique_ptr<PolicyHost> host_of(ToyPolicy& policy, PolicyHostOptions options = {}) {
   options.port = 0;
@@ -83,7 +87,9 @@ double number_of(std::span<const std::byte> answer, const char* key) {
   wire::Message m;
   EXPECT_TRUE(m.read(answer).ok());
   const wire::Value& v = m[m.find(m.find(0, "vivace"), key)];
-  return v.kind == wire::Value::Kind::whole ? static_cast<double>(v.whole) : v.kind == wire::Value::Kind::flag ? v.flag : v.number;
+  return v.kind == wire::Value::Kind::whole  ? static_cast<double>(v.whole)
+         : v.kind == wire::Value::Kind::flag ? v.flag
+                                             : v.number;
 }
 
 TEST(PolicyHost, AnswersAreTheRequestsOwn) {
@@ -91,7 +97,11 @@ TEST(PolicyHost, AnswersAreTheRequestsOwn) {
   const auto host = host_of(policy);
   const auto a = client_of(*host), b = client_of(*host);
   for (uint64_t i = 0; i < 20; ++i) {
-    const Seen s{.height = 4 + static_cast<int>(i), .width = 30 - static_cast<int>(i), .seed = i, .planes = i % 2 == 0 && i > 0, .grey = static_cast<uint8_t>(i)};
+    const Seen s{.height = 4 + static_cast<int>(i),
+                 .width = 30 - static_cast<int>(i),
+                 .seed = i,
+                 .planes = i % 2 == 0 && i > 0,
+                 .grey = static_cast<uint8_t>(i)};
     const auto got = (i % 3 == 0 ? a : b)->ask(s.message(), 10);
     ASSERT_TRUE(got.ok()) << got.status().to_string();
     EXPECT_EQ(first_of(*got), s.digest());
@@ -173,7 +183,8 @@ TEST(PolicyHost, ClientsThatGoWhileTheyAreAnswered) {
     for (size_t i = 0; i < 2; ++i) {
       clients.push_back(client_of(*host));
       ASSERT_NE(clients.back(), nullptr);
-      asking.emplace_back([&, i] { EXPECT_EQ(clients[i]->ask(Seen{.seed = i}.message(), 20).status().code(), Code::kClosed); });
+      asking.emplace_back(
+          [&, i] { EXPECT_EQ(clients[i]->ask(Seen{.seed = i}.message(), 20).status().code(), Code::kClosed); });
       while (host->metrics().waiting.load() < static_cast<int64_t>(i) + 1) std::this_thread::yield();
     }
     while (policy.calls.load() == before) std::this_thread::yield();
@@ -236,7 +247,8 @@ TEST(PolicyHost, CloseWhileTheyAsk) {
 /// Clients that ask, leave at any moment and come again, for VV_STRESS_SECONDS (1).
 TEST(PolicyHost, ManyThatComeAndGo) {
   const char* const given = std::getenv("VV_STRESS_SECONDS");
-  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(given != nullptr ? std::atof(given) : 1);
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(given != nullptr ? std::atof(given) : 1);
   ToyPolicy policy(3);
   policy.spin_us = 200;
   const auto host = host_of(policy, {.most_clients = 8});
@@ -251,7 +263,11 @@ TEST(PolicyHost, ManyThatComeAndGo) {
         auto c = Client::connect(o);
         if (!c.ok()) continue;  // places of those that left are not free yet
         for (int i = 0; i < 20; ++i) {
-          const Seen s{.height = 4 + static_cast<int>(draw() % 60), .width = 4 + static_cast<int>(draw() % 60), .seed = draw(), .deadline_ms = draw() % 3 == 0 ? 5000.0 : 0.0, .grey = static_cast<uint8_t>(draw())};
+          const Seen s{.height = 4 + static_cast<int>(draw() % 60),
+                       .width = 4 + static_cast<int>(draw() % 60),
+                       .seed = draw(),
+                       .deadline_ms = draw() % 3 == 0 ? 5000.0 : 0.0,
+                       .grey = static_cast<uint8_t>(draw())};
           std::thread breaker;
           const bool leaves = draw() % 8 == 0;
           if (leaves) breaker = std::thread([&c, wait = draw() % 400] {

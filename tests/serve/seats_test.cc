@@ -1,5 +1,5 @@
-// Seats: blocks that grow as answers do, who gives way, who may pass. Every answer is the one that its prompt has alone, whatever happened
-// to it on the way, and every block comes back.
+// Seats: blocks that grow as answers do, who gives way, who may pass. Every answer is the one that its prompt has
+// alone, whatever happened to it on the way, and every block comes back.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -16,7 +16,15 @@ using testing::ToyModel;
 constexpr int kVocab = 97;
 
 engine::TextLimits limits(int max_batch, int max_in_flight_steps, int pages) {
-  return {.vocab = kVocab, .context = 256, .max_batch = max_batch, .prefill_chunk = 16, .max_in_flight_steps = max_in_flight_steps, .mixed = max_in_flight_steps == 1, .biased = true, .page = 16, .pages = pages};
+  return {.vocab = kVocab,
+          .context = 256,
+          .max_batch = max_batch,
+          .prefill_chunk = 16,
+          .max_in_flight_steps = max_in_flight_steps,
+          .mixed = max_in_flight_steps == 1,
+          .biased = true,
+          .page = 16,
+          .pages = pages};
 }
 
 Request request(int32_t first, int prompt, int max_tokens, Priority priority = Priority::interactive) {
@@ -63,7 +71,8 @@ TEST(Seats, AnswersTakeBlocksAsTheyGrow) {
   ASSERT_TRUE(run.step(batcher));
   EXPECT_EQ(model.free(), 4) << "all four have begun";
   ASSERT_TRUE(run.all(batcher));
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(run.tokens[i], ToyModel::answer(asked[static_cast<size_t>(i)].prompt, 100, kVocab)) << i;
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(run.tokens[i], ToyModel::answer(asked[static_cast<size_t>(i)].prompt, 100, kVocab)) << i;
   EXPECT_EQ(run.ended.front(), 0) << "the oldest never gives way";
   EXPECT_GT(batcher.parked(), 0);
   EXPECT_EQ(model.free(), 8);
@@ -116,11 +125,13 @@ TEST(Seats, DeadlinesEndWhatIsLate) {
   ASSERT_TRUE(run.step(batcher));
   EXPECT_EQ(run.finish[job.id], Finish::error);
   EXPECT_EQ(job.status.code(), Code::kLimitExceeded);
-  EXPECT_NE(job.status.message().find("the deadline passed after 1 of at most 100 tokens"), std::string::npos) << job.status.message();
+  EXPECT_NE(job.status.message().find("the deadline passed after 1 of at most 100 tokens"), std::string::npos)
+      << job.status.message();
   EXPECT_EQ(model.free(), 8);
 }
 
-/// Requests of all lengths and classes, of which some are cancelled, masked or guessed at, on pools that hold little more than one.
+/// Requests of all lengths and classes, of which some are cancelled, masked or guessed at, on pools that hold little
+/// more than one.
 TEST(Seats, RandomRequestsOnTinyPools) {
   int64_t parked = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
@@ -144,7 +155,8 @@ TEST(Seats, RandomRequestsOnTinyPools) {
           ASSERT_TRUE(id.ok()) << id.status().to_string();
           asked.emplace(*id, std::move(r));
         }
-        if (one_of(40) == 0 && !asked.empty()) static_cast<void>(batcher.cancel(one_of(static_cast<int>(asked.size()))));
+        if (one_of(40) == 0 && !asked.empty())
+          static_cast<void>(batcher.cancel(one_of(static_cast<int>(asked.size()))));
         ASSERT_TRUE(run.step(batcher)) << "seed " << seed;
         for (const auto& [id, r] : asked)
           if (r.stepwise && run.finish.count(id) == 0 && run.tokens[id].size() > biased[id] && one_of(2)) {
@@ -275,13 +287,18 @@ TEST(Reuse, RandomConversationsOnTinyPools) {
           }
           const Request& r = job->request;
           auto want = ToyModel::answer(r.prompt, r.max_tokens, kVocab);
-          const auto stop = std::find_if(want.begin(), want.end(), [&](int32_t t) { return std::find(r.stop.begin(), r.stop.end(), t) != r.stop.end(); });
-          if (run.finish[id] != Finish::length) want.resize(run.finish[id] == Finish::stop ? static_cast<size_t>(stop - want.begin()) : run.tokens[id].size());
+          const auto stop = std::find_if(want.begin(), want.end(), [&](int32_t t) {
+            return std::find(r.stop.begin(), r.stop.end(), t) != r.stop.end();
+          });
+          if (run.finish[id] != Finish::length)
+            want.resize(run.finish[id] == Finish::stop ? static_cast<size_t>(stop - want.begin())
+                                                       : run.tokens[id].size());
           ASSERT_EQ(run.tokens[id], want) << "seed " << seed << " request " << id;
           ASSERT_LT(job->cache.cached, static_cast<int>(r.prompt.size()));
           cached += job->cache.cached, prompts += static_cast<int64_t>(r.prompt.size());
           Talk& talk = talks[of[id]];
-          if (talk.said.size() < 140 && one_of(3)) talk.said = r.prompt, talk.said.insert(talk.said.end(), want.begin(), want.end());
+          if (talk.said.size() < 140 && one_of(3))
+            talk.said = r.prompt, talk.said.insert(talk.said.end(), want.begin(), want.end());
           it = jobs.erase(it);
         }
       };
@@ -291,10 +308,13 @@ TEST(Reuse, RandomConversationsOnTinyPools) {
           const auto at = static_cast<size_t>(one_of(static_cast<int>(talks.size())));
           Request r = request(one_of(4), 1 + one_of(20), 1 + one_of(25), static_cast<Priority>(one_of(3)));
           r.prompt.insert(r.prompt.begin(), talks[at].said.begin(), talks[at].said.end());
-          if (one_of(3) == 0) r.prompt.resize(static_cast<size_t>(1 + one_of(static_cast<int>(r.prompt.size()))));  // said anew from somewhere on
+          if (one_of(3) == 0)
+            r.prompt.resize(
+                static_cast<size_t>(1 + one_of(static_cast<int>(r.prompt.size()))));  // said anew from somewhere on
           r.salt = talks[at].salt, r.deterministic = one_of(2), r.reuse = one_of(8) > 0;
           if (one_of(3) == 0) r.stop = {one_of(kVocab), one_of(kVocab), one_of(kVocab)};
-          if (max_batch > 2 && one_of(4) == 0) r.drafter = &lookup, r.num_speculative_tokens = 1 + one_of(max_batch - 1);
+          if (max_batch > 2 && one_of(4) == 0)
+            r.drafter = &lookup, r.num_speculative_tokens = 1 + one_of(max_batch - 1);
           if (static_cast<int>(r.prompt.size()) + r.max_tokens > pages * 16) continue;
           for (int fork = one_of(4) ? 1 : 3, leader = -1; fork > 0; --fork) {
             r.leader = leader;
@@ -317,7 +337,8 @@ TEST(Reuse, RandomConversationsOnTinyPools) {
   }
   EXPECT_GT(cached, prompts / 5) << "too little was found to prove anything";
   EXPECT_GT(parked, 50);
-  std::printf("%ld of %ld prompt tokens were found, %ld answers moved\n", static_cast<long>(cached), static_cast<long>(prompts), static_cast<long>(parked));
+  std::printf("%ld of %ld prompt tokens were found, %ld answers moved\n", static_cast<long>(cached),
+              static_cast<long>(prompts), static_cast<long>(parked));
 }
 
 /// n answers to one prompt compute it once.

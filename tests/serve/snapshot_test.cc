@@ -16,12 +16,21 @@ using testing::ToyModel;
 constexpr int kVocab = 97, kPage = 16;
 
 engine::TextLimits limits(int max_batch, int max_in_flight_steps, int pages) {
-  return {.vocab = kVocab, .context = 128, .max_batch = max_batch, .prefill_chunk = 16, .max_in_flight_steps = max_in_flight_steps, .mixed = max_in_flight_steps == 1, .biased = true, .page = pages > 0 ? kPage : 0, .pages = pages};
+  return {.vocab = kVocab,
+          .context = 128,
+          .max_batch = max_batch,
+          .prefill_chunk = 16,
+          .max_in_flight_steps = max_in_flight_steps,
+          .mixed = max_in_flight_steps == 1,
+          .biased = true,
+          .page = pages > 0 ? kPage : 0,
+          .pages = pages};
 }
 
 Request request(unsigned first, int prompt, int max_tokens) {
   Request r;
-  for (int i = 0; i < prompt; ++i) r.prompt.push_back(static_cast<int32_t>((first + static_cast<unsigned>(i) * 7) % kVocab));
+  for (int i = 0; i < prompt; ++i)
+    r.prompt.push_back(static_cast<int32_t>((first + static_cast<unsigned>(i) * 7) % kVocab));
   r.max_tokens = max_tokens;
   return r;
 }
@@ -39,7 +48,8 @@ std::vector<int32_t> read(RequestHandle& h, size_t most) {
 
 /// Until nothing is pending and all blocks are free.
 void settle(EngineLoop& loop, int free) {
-  for (int i = 0; i < 10000 && (loop.pending() > 0 || loop.blocks().available != free); ++i) std::this_thread::sleep_for(milliseconds(1));
+  for (int i = 0; i < 10000 && (loop.pending() > 0 || loop.blocks().available != free); ++i)
+    std::this_thread::sleep_for(milliseconds(1));
   EXPECT_EQ(loop.blocks().available, free);
 }
 
@@ -81,7 +91,9 @@ TEST(Snapshot, SaysWhatItCannotTake) {
   EngineLoop without(none), loop(model);
   const std::vector<int32_t> tokens(20, 3);
   EXPECT_EQ(Snapshot::take(without, "", tokens, 0).status().code(), Code::kUnsupported);
-  const auto code = [&](int positions, int pure, size_t bytes, std::vector<int32_t> of) { return Snapshot::write(loop, "", of, positions, pure, std::vector<std::byte>(bytes)).status().code(); };
+  const auto code = [&](int positions, int pure, size_t bytes, std::vector<int32_t> of) {
+    return Snapshot::write(loop, "", of, positions, pure, std::vector<std::byte>(bytes)).status().code();
+  };
   const auto block = static_cast<size_t>(model.block_bytes());
   EXPECT_EQ(code(20, 0, 2 * block, tokens), Code::kOk);
   EXPECT_EQ(code(21, 0, 2 * block, tokens), Code::kInvalidArgument);
@@ -110,7 +122,8 @@ TEST(Snapshot, BesideManyAnswers) {
   const auto work = [&](unsigned seed) {
     std::mt19937 random(seed);
     for (int turn = 0; turn < 40; ++turn) {
-      const Request r = request(static_cast<unsigned>(random() % 8), 20 + static_cast<int>(random() % 30), 10 + static_cast<int>(random() % 20));
+      const Request r = request(static_cast<unsigned>(random() % 8), 20 + static_cast<int>(random() % 30),
+                                10 + static_cast<int>(random() % 20));
       const std::vector<int32_t> want = ToyModel::answer(r.prompt, r.max_tokens, kVocab);
       RequestHandle h = std::move(loop.submit(r)).value();
       std::vector<int32_t> tokens = r.prompt, got = read(h, 1 + random() % 9);

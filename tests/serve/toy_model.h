@@ -16,7 +16,10 @@ namespace vivace::serve::testing {
 
 class ToyModel final : public engine::TextModel {
  public:
-  explicit ToyModel(engine::TextLimits limits) : limits_(limits), slots_(static_cast<size_t>(limits.max_batch)), cells_(static_cast<size_t>(limits.pages * limits.page), -1) {
+  explicit ToyModel(engine::TextLimits limits)
+      : limits_(limits),
+        slots_(static_cast<size_t>(limits.max_batch)),
+        cells_(static_cast<size_t>(limits.pages * limits.page), -1) {
     if (limits.pages > 0) blocks_.emplace(limits.pages, limits.page, Hash128{1, 2});
   }
 
@@ -75,11 +78,13 @@ class ToyModel final : public engine::TextModel {
     return {};
   }
   Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) override {
-    for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(to.data() + i * bytes(), &cells_[static_cast<size_t>(blocks[i] * limits_.page)], bytes());
+    for (size_t i = 0; i < blocks.size(); ++i)
+      std::memcpy(to.data() + i * bytes(), &cells_[static_cast<size_t>(blocks[i] * limits_.page)], bytes());
     return {};
   }
   Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) override {
-    for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(&cells_[static_cast<size_t>(blocks[i] * limits_.page)], from.data() + i * bytes(), bytes());
+    for (size_t i = 0; i < blocks.size(); ++i)
+      std::memcpy(&cells_[static_cast<size_t>(blocks[i] * limits_.page)], from.data() + i * bytes(), bytes());
     return {};
   }
   Status set_bias(int slot, std::span<const float> bias) override {
@@ -95,7 +100,8 @@ class ToyModel final : public engine::TextModel {
   Status issue(std::span<const engine::TokenRow> rows) override {
     const Alone alone(this);
     if (steps_++ == fail_at) return Status(Code::kCudaError, "planned");
-    if (in_flight_.size() == static_cast<size_t>(limits_.max_in_flight_steps)) return Status(Code::kLimitExceeded, "too many");
+    if (in_flight_.size() == static_cast<size_t>(limits_.max_in_flight_steps))
+      return Status(Code::kLimitExceeded, "too many");
     std::vector<engine::Sampled> drawn;
     last_.clear();
     for (const engine::TokenRow& r : rows) draw(r, &drawn);
@@ -118,18 +124,22 @@ class ToyModel final : public engine::TextModel {
   }
   Status collect(std::span<engine::Sampled> out) override {
     const Alone alone(this);
-    if (in_flight_.empty() || in_flight_.front().size() != out.size()) return Status(Code::kInternal, "draws of another step");
+    if (in_flight_.empty() || in_flight_.front().size() != out.size())
+      return Status(Code::kInternal, "draws of another step");
     std::copy(in_flight_.front().begin(), in_flight_.front().end(), out.begin());
     in_flight_.pop_front();
     return {};
   }
   Result<engine::Profile> profile(int, int, bool, bool) override { return engine::Profile{}; }
-  /// The token that was drawn, and then those behind it in a ring: 0, -1, -2 and so on, which are their log-probabilities too.
+  /// The token that was drawn, and then those behind it in a ring: 0, -1, -2 and so on, which are their
+  /// log-probabilities too.
   Result<Tensor> logits() override {
     if (!in_flight_.empty()) return Status(Code::kFailedPrecondition, "steps are queued");
     logits_.clear();
     for (const engine::TokenRow& r : last_)
-      for (int v = 0; v < limits_.vocab; ++v) logits_.push_back(-static_cast<float>((v - slots_[static_cast<size_t>(r.slot)].drawn + limits_.vocab) % limits_.vocab));
+      for (int v = 0; v < limits_.vocab; ++v)
+        logits_.push_back(
+            -static_cast<float>((v - slots_[static_cast<size_t>(r.slot)].drawn + limits_.vocab) % limits_.vocab));
     return tensor(logits_.data(), DType::f32, Shape(last_.size(), limits_.vocab));
   }
 
@@ -155,18 +165,24 @@ class ToyModel final : public engine::TextModel {
     return static_cast<int32_t>((h >> 20) % static_cast<uint64_t>(vocab));
   }
   size_t bytes() const { return static_cast<size_t>(block_bytes()); }
-  size_t cell(const Slot& s, int pos) const { return static_cast<size_t>(s.table.at(static_cast<size_t>(pos / limits_.page)) * limits_.page + pos % limits_.page); }
+  size_t cell(const Slot& s, int pos) const {
+    return static_cast<size_t>(s.table.at(static_cast<size_t>(pos / limits_.page)) * limits_.page + pos % limits_.page);
+  }
   void draw(const engine::TokenRow& r, std::vector<engine::Sampled>* drawn) {
     Slot& s = slots_[static_cast<size_t>(r.slot)];
     if (blocks_) cells_[cell(s, r.pos)] = r.token;
-    else s.tokens.resize(static_cast<size_t>(r.pos)), s.tokens.push_back(r.token);  // a position that is written again forgets what came after
+    else
+      s.tokens.resize(static_cast<size_t>(r.pos)),
+          s.tokens.push_back(r.token);  // a position that is written again forgets what came after
     if (!r.sample) return;
     for (int pos = 0; blocks_ && pos <= r.pos; ++pos) {
       s.tokens.resize(static_cast<size_t>(r.pos) + 1);
       s.tokens[static_cast<size_t>(pos)] = cells_[cell(s, pos)];
     }
     s.drawn = follows(s.tokens, limits_.vocab);
-    const auto forbidden = [&](int32_t t) { return !s.mask.empty() && (s.mask[static_cast<size_t>(t) / 32] >> (t % 32) & 1u) == 0; };
+    const auto forbidden = [&](int32_t t) {
+      return !s.mask.empty() && (s.mask[static_cast<size_t>(t) / 32] >> (t % 32) & 1u) == 0;
+    };
     while (forbidden(s.drawn)) s.drawn = (s.drawn + 1) % limits_.vocab;
     if (!s.bias.empty())
       while (!(s.bias[static_cast<size_t>(s.drawn)] > -1e30f)) s.drawn = (s.drawn + 1) % limits_.vocab;

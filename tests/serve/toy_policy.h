@@ -1,5 +1,6 @@
-// A policy that thinks nothing: each action follows from every byte of its observation, so that a stale picture, another robot's state or half a
-// message gives other actions. It also notices two callers at once, and waits where a test says so.
+// A policy that thinks nothing: each action follows from every byte of its observation, so that a stale picture,
+// another robot's state or half a message gives other actions. It also notices two callers at once, and waits where a
+// test says so.
 #pragma once
 #include <atomic>
 #include <cmath>
@@ -60,7 +61,9 @@ class ToyPolicy final : public engine::PolicyModel {
     const auto n = static_cast<size_t>(limits_.horizon * limits_.action_dim);
     return std::span<const float>(answered_).subspan(static_cast<size_t>(i) * n, n);
   }
-  Result<std::vector<float>> normalized_state(std::span<const float> state) const override { return std::vector<float>(state.begin(), state.end()); }
+  Result<std::vector<float>> normalized_state(std::span<const float> state) const override {
+    return std::vector<float>(state.begin(), state.end());
+  }
   Status observe(std::span<const engine::Observation>, const Probe&) override { return none(); }
   Result<std::vector<float>> calibrate(std::span<const engine::Observation>, double) override { return none(); }
   Status set_act_scales(std::span<const float>) override { return none(); }
@@ -70,7 +73,16 @@ class ToyPolicy final : public engine::PolicyModel {
  private:
   static Status none() { return Status(Code::kUnsupported, "a toy"); }
   std::string family_ = "pi05";
-  engine::PolicyLimits limits_{.views = 2, .horizon = 5, .steps = 1, .batch = 1, .prompt_tokens = 64, .max_action_tokens = 0, .action_dim = 4, .robot_dim = 3, .state_dim = 3, .takes_state = false};
+  engine::PolicyLimits limits_{.views = 2,
+                               .horizon = 5,
+                               .steps = 1,
+                               .batch = 1,
+                               .prompt_tokens = 64,
+                               .max_action_tokens = 0,
+                               .action_dim = 4,
+                               .robot_dim = 3,
+                               .state_dim = 3,
+                               .takes_state = false};
   std::vector<float> answered_;
 };
 

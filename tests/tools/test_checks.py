@@ -46,7 +46,7 @@ def plant(root: Path, files: dict[str, str]) -> Path:
 def house(tmp_path):
     """A small tree that breaks no rule."""
     files = dict(CLEAN)
-    files |= {f: "x\n" for f in tree.ROOT_FILES}
+    files |= {f: "x\n" for f in tree.ROOT_FILES} | {".clang-format": "ColumnLimit: 80\n"}
     folders = tree.ROOT_FOLDERS | {f"vivace/{x}" for x in tree.LAYERS} | {"python/vivace"}
     files |= {f"{f}/README.md": "IS, NOT, entry points\n" for f in folders}
     plant(tmp_path, files)
@@ -123,6 +123,8 @@ PLANTED = [
     ("words", "vivace/base/old.h", "// The copy engine brings it.\n", "say TMA"),
     ("words", "docs/old.md", "Quant" + "ised weights\n", "say quantize"),
     ("words", "vivace/base/old.cc", "int n = kv_" + "pages;\n", "say num_kv_blocks"),
+    ("width", "vivace/cpu/pointwise/scale.cc", "int sum = 0" + " + 1" * 20 + ";\n", "scale.cc:1: 92 characters, at most 80"),
+    ("width", ".clang-format", "BasedOnStyle: Google\n", "names no ColumnLimit"),
     ("receipts", "tests/results/cpu/bad.json", "{", "not JSON"),
     ("receipts", "tests/results/cpu/bad.json", json.dumps({"schema": 1}), "suite is missing"),
     ("claims", "docs/index.md", claim("2.00 us").replace("2.00", "1.90"), "[1.90 us] is 2.00 us in scale.json"),

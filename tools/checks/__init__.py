@@ -17,5 +17,6 @@ NAMES = (
     "claims",
     "doc_links",
     "words",
+    "width",
     "commits",
 )

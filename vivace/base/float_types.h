@@ -25,8 +25,11 @@ inline float f32_of_fp8(uint8_t v) {
   float r;
   if (kMantissa == 3 && exp == 15 && man == 7) r = std::bit_cast<float>(0x7fc00000u);
   else if (kMantissa == 2 && exp == 31) r = std::bit_cast<float>(man ? 0x7fc00000u : 0x7f800000u);
-  else if (exp == 0) r = static_cast<float>(man) * std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - kBias - kMantissa) << 23);
-  else r = std::bit_cast<float>((static_cast<uint32_t>(exp - kBias + 127) << 23) | (static_cast<uint32_t>(man) << (23 - kMantissa)));
+  else if (exp == 0)
+    r = static_cast<float>(man) * std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - kBias - kMantissa) << 23);
+  else
+    r = std::bit_cast<float>((static_cast<uint32_t>(exp - kBias + 127) << 23) |
+                             (static_cast<uint32_t>(man) << (23 - kMantissa)));
   return v & 0x80 ? -r : r;
 }
 

@@ -1,5 +1,5 @@
-// forks(): whether this is still the process in which something was made. A child of fork() has its parent's memory, not
-// its threads: what waits for one of those would wait for ever.
+// forks(): whether this is still the process in which something was made. A child of fork() has its parent's memory,
+// not its threads: what waits for one of those would wait for ever.
 #pragma once
 
 namespace vivace {

@@ -15,7 +15,8 @@ size_t character(std::string_view s, size_t at) {
   for (size_t i = 1; i < n; ++i)
     if ((byte(at + i) & 0xc0) != 0x80) return 0;
   const unsigned second = byte(at + 1);
-  const bool bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  const bool bad = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                   (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
   return bad ? 0 : n;
 }
 
@@ -26,7 +27,8 @@ std::string printable(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);
     const size_t n = character(text, i);
-    const bool control = (n == 1 && (c < 0x20 || c == 0x7f) && c != '\n' && c != '\t') || (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
+    const bool control = (n == 1 && (c < 0x20 || c == 0x7f) && c != '\n' && c != '\t') ||
+                         (n == 2 && c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0);
     if (n == 0 || control) {
       out += strf("\\x%02x", n == 2 ? static_cast<unsigned char>(text[i + 1]) : c);
       i += n == 2 ? 2 : 1;

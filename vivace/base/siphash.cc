@@ -32,7 +32,8 @@ struct State {
 }  // namespace
 
 Hash128 siphash(const Hash128& key, const void* data, size_t bytes) {
-  State s{0x736f6d6570736575u ^ key.lo, 0x646f72616e646f6du ^ key.hi ^ 0xee, 0x6c7967656e657261u ^ key.lo, 0x7465646279746573u ^ key.hi};
+  State s{0x736f6d6570736575u ^ key.lo, 0x646f72616e646f6du ^ key.hi ^ 0xee, 0x6c7967656e657261u ^ key.lo,
+          0x7465646279746573u ^ key.hi};
   const auto* at = static_cast<const unsigned char*>(data);
   size_t left = bytes;
   for (; left >= 8; at += 8, left -= 8) {

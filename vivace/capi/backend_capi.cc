@@ -17,7 +17,8 @@ namespace {
 namespace capi = vivace::capi;
 namespace exec = vivace::exec;
 
-constexpr size_t kOptionsV1 = sizeof(vv_backend_options), kInfoV1 = sizeof(vv_buffer_info), kLaunchV1 = sizeof(vv_launch);
+constexpr size_t kOptionsV1 = sizeof(vv_backend_options), kInfoV1 = sizeof(vv_buffer_info),
+                 kLaunchV1 = sizeof(vv_launch);
 
 Status make_backend(const vv_backend_options& o, capi::BackendRep* rep) {
   if (o.kind == nullptr) return capi::null("options.kind");
@@ -25,7 +26,8 @@ Status make_backend(const vv_backend_options& o, capi::BackendRep* rep) {
   if (kind == "cpu") {
     constexpr int kMostThreads = 4096;
     if (o.threads < 0 || o.threads > kMostThreads)
-      return Status(Code::kInvalidArgument, vivace::strf("options.threads is %d, wanted 0 to %d", o.threads, kMostThreads));
+      return Status(Code::kInvalidArgument,
+                    vivace::strf("options.threads is %d, wanted 0 to %d", o.threads, kMostThreads));
     rep->pool = std::make_unique<vivace::cpu::Pool>(o.threads);
     rep->backend = std::make_unique<exec::CpuBackend>(*rep->pool);
     return {};
@@ -40,7 +42,8 @@ Status make_backend(const vv_backend_options& o, capi::BackendRep* rep) {
 
 Status cuda_only(const vivace::capi::BackendRep& rep) {
   if (rep.device != nullptr) return {};
-  return Status(Code::kUnsupported, std::string("this is a ") + rep.backend->name() + " backend, which has no CUstream");
+  return Status(Code::kUnsupported,
+                std::string("this is a ") + rep.backend->name() + " backend, which has no CUstream");
 }
 
 /// The trampoline's arguments: the caller's function, then the caller's arguments 64-aligned.
@@ -72,7 +75,8 @@ void run_their_deleter(void* data, size_t bytes, void* context) {
 Status host_launch(const vv_launch& from, exec::Launch* to) {
   if (from.host == nullptr) return capi::null("launch.host");
   if (from.args_bytes > VV_MAX_ARGS_BYTES)
-    return Status(Code::kInvalidArgument, vivace::strf("launch.args_bytes is %zu, at most %d fit", from.args_bytes, VV_MAX_ARGS_BYTES));
+    return Status(Code::kInvalidArgument,
+                  vivace::strf("launch.args_bytes is %zu, at most %d fit", from.args_bytes, VV_MAX_ARGS_BYTES));
   if (from.args_bytes != 0 && from.args == nullptr) return capi::null("launch.args");
   to->op = from.op == nullptr ? "" : from.op;
   to->host = run_host_call;
@@ -98,8 +102,12 @@ vv_status vv_backend_create(const vv_backend_options* options, vv_backend** out)
   }, out);
 }
 void vv_backend_destroy(vv_backend* backend) { vivace::capi::destroy(backend); }
-const char* vv_backend_name(const vv_backend* backend) { return capi::usable(backend) ? backend->rep->backend->name() : nullptr; }
-int vv_backend_priority_levels(const vv_backend* backend) { return capi::usable(backend) ? backend->rep->backend->priority_levels() : 0; }
+const char* vv_backend_name(const vv_backend* backend) {
+  return capi::usable(backend) ? backend->rep->backend->name() : nullptr;
+}
+int vv_backend_priority_levels(const vv_backend* backend) {
+  return capi::usable(backend) ? backend->rep->backend->priority_levels() : 0;
+}
 
 vv_status vv_buffer_create(vv_backend* backend, const char* name, size_t bytes, vv_buffer** out) {
   return guard("vv_buffer_create", [&]() -> Status {
@@ -112,7 +120,8 @@ vv_status vv_buffer_create(vv_backend* backend, const char* name, size_t bytes, 
   }, out);
 }
 
-vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place place, vv_deleter deleter, void* context, vv_buffer** out) {
+vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place place, vv_deleter deleter, void* context,
+                         vv_buffer** out) {
   return guard("vv_buffer_wrap", [&]() -> Status {
     VV_NOT_NULL(name);
     VV_NOT_NULL(data);
@@ -136,7 +145,8 @@ vv_status vv_buffer_get_info(const vv_buffer* buffer, vv_buffer_info* info) {
   return guard("vv_buffer_get_info", [&]() -> Status {
     VV_NOT_NULL(buffer);
     const exec::Buffer& b = buffer->buffer;
-    return capi::write_struct({sizeof(vv_buffer_info), b.name().c_str(), b.data(), b.bytes(), b.place() == vivace::Place::host ? VV_HOST : VV_DEVICE},
+    return capi::write_struct({sizeof(vv_buffer_info), b.name().c_str(), b.data(), b.bytes(),
+                               b.place() == vivace::Place::host ? VV_HOST : VV_DEVICE},
                               kInfoV1, info);
   }, capi::Filled<vv_buffer_info>{info, kInfoV1});
 }

@@ -1,7 +1,7 @@
-/* A robot's loop over a policy that answers later, through the C ABI: serve::ChunkRunner, with the rules on statuses, out
- * parameters, handles and struct_size of vivace.h. docs/control.md says what happens when. vv_runner_start, _next, _needs_inference and
- * _start_request belong to the robot's thread, _complete and _cancel to one other; neither waits for the other, and after _create
- * nothing allocates unless it fails. Times are seconds of one steady clock. */
+/* A robot's loop over a policy that answers later, through the C ABI: serve::ChunkRunner, with the rules on statuses,
+ * out parameters, handles and struct_size of vivace.h. docs/control.md says what happens when. vv_runner_start, _next,
+ * _needs_inference and _start_request belong to the robot's thread, _complete and _cancel to one other; neither waits
+ * for the other, and after _create nothing allocates unless it fails. Times are seconds of one steady clock. */
 #ifndef VIVACE_CONTROL_H
 #define VIVACE_CONTROL_H
 
@@ -52,10 +52,13 @@ VV_API vv_status vv_runner_start(vv_runner* runner, const float* position, doubl
 VV_API vv_status vv_runner_next(vv_runner* runner, double now, float* action, vv_tick* tick);
 /* 1 where a chunk should be asked for. NULL: 0. */
 VV_API int vv_runner_needs_inference(const vv_runner* runner, double now);
-/* Asks. action_prefix [horizon - 1, network_dims] gets request->prefix_length actions for vv_observation.action_prefix; NULL but for "prefix". */
-VV_API vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* action_prefix);
+/* Asks. action_prefix [horizon - 1, network_dims] gets request->prefix_length actions for vv_observation.action_prefix;
+ * NULL but for "prefix". */
+VV_API vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request,
+                                         float* action_prefix);
 /* The answer: actions [horizon, dims] and, for "prefix", the network's own (vv_policy_normalized); else NULL. */
-VV_API vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized);
+VV_API vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions,
+                                    const float* normalized);
 /* There will be no answer. */
 VV_API vv_status vv_runner_cancel(vv_runner* runner, const vv_chunk_request* request);
 

@@ -27,13 +27,15 @@ vivace::Result<serve::ChunkOptions> read_options(const vv_runner_options& o) {
   const std::string join = o.join != nullptr ? o.join : "swap";
   if (join == "blend") to.join = Join::blend;
   else if (join == "prefix") to.join = Join::prefix;
-  else if (join != "swap") return Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'");
+  else if (join != "swap")
+    return Status(Code::kInvalidArgument, "join: wanted swap, blend or prefix, got '" + join + "'");
   if (o.horizon != 0) to.horizon = o.horizon;
   if (o.blend != 0) to.blend = o.blend;
   to.dims = o.dims, to.network_dims = o.network_dims, to.ask_after = o.ask_after, to.deadline = o.deadline;
   if (o.max_action_age != 0) to.max_action_age = o.max_action_age;
   if (o.watchdog != 0) to.watchdog = o.watchdog;
-  if (o.max_step != nullptr && o.dims > 0 && o.dims <= serve::ChunkOptions::kMost) to.max_step.assign(o.max_step, o.max_step + o.dims);
+  if (o.max_step != nullptr && o.dims > 0 && o.dims <= serve::ChunkOptions::kMost)
+    to.max_step.assign(o.max_step, o.max_step + o.dims);
   return to;
 }
 
@@ -51,7 +53,11 @@ vv_status vv_runner_create(const vv_runner_options* options, vv_runner** out) {
     VV_ASSIGN(const serve::ChunkOptions to, read_options(o));
     VV_ASSIGN(auto runner, serve::ChunkRunner::make(to));
     const bool prefix = to.join == serve::ChunkOptions::Join::prefix;
-    *out = new vv_runner{{}, std::move(runner), static_cast<size_t>(to.dims), static_cast<size_t>(to.horizon), prefix ? static_cast<size_t>(to.network_dims) : 0};
+    *out = new vv_runner{{},
+                         std::move(runner),
+                         static_cast<size_t>(to.dims),
+                         static_cast<size_t>(to.horizon),
+                         prefix ? static_cast<size_t>(to.network_dims) : 0};
     return {};
   }, out);
 }
@@ -74,11 +80,14 @@ vv_status vv_runner_next(vv_runner* runner, double now, float* action, vv_tick* 
     VV_TRY(vivace::capi::read_struct(static_cast<const vv_tick*>(tick), kTickV1, &probe));  // before a tick is used up
     serve::Tick t;
     VV_TRY(runner->runner->next(now, {action, runner->dims}, &t));
-    return vivace::capi::write_struct({sizeof(vv_tick), static_cast<int>(t.source), t.clamped, t.chunk_index, t.age}, kTickV1, tick);
+    return vivace::capi::write_struct({sizeof(vv_tick), static_cast<int>(t.source), t.clamped, t.chunk_index, t.age},
+                                      kTickV1, tick);
   }, vivace::capi::Filled<vv_tick>{tick, kTickV1});
 }
 
-int vv_runner_needs_inference(const vv_runner* runner, double now) { return vivace::capi::usable(runner) && runner->runner->needs_inference(now); }
+int vv_runner_needs_inference(const vv_runner* runner, double now) {
+  return vivace::capi::usable(runner) && runner->runner->needs_inference(now);
+}
 
 vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_request* request, float* action_prefix) {
   return guard("vv_runner_start_request", [&]() -> Status {
@@ -88,13 +97,15 @@ vv_status vv_runner_start_request(vv_runner* runner, double now, vv_chunk_reques
       VV_NOT_NULL(action_prefix);
     }
     serve::ChunkRequest r;
-    VV_TRY(runner->runner->start_request(now, &r, {action_prefix, runner->network > 0 ? (runner->horizon - 1) * runner->network : 0}));
+    VV_TRY(runner->runner->start_request(
+        now, &r, {action_prefix, runner->network > 0 ? (runner->horizon - 1) * runner->network : 0}));
     *request = {r.id, r.tick, r.observed, r.prefix_length};
     return {};
   }, request);
 }
 
-vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions, const float* normalized) {
+vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request, const float* actions,
+                             const float* normalized) {
   return guard("vv_runner_complete", [&]() -> Status {
     VV_NOT_NULL(runner);
     VV_NOT_NULL(request);
@@ -102,7 +113,8 @@ vv_status vv_runner_complete(vv_runner* runner, const vv_chunk_request* request,
     if (runner->network > 0) {
       VV_NOT_NULL(normalized);
     }
-    return runner->runner->complete(request_of(*request), {actions, runner->horizon * runner->dims}, {normalized, runner->network > 0 ? runner->horizon * runner->network : 0});
+    return runner->runner->complete(request_of(*request), {actions, runner->horizon * runner->dims},
+                                    {normalized, runner->network > 0 ? runner->horizon * runner->network : 0});
   });
 }
 

@@ -27,7 +27,8 @@ vv_status vv_graph_create(const char* name, size_t bound, vv_graph** out) {
   return guard("vv_graph_create", [&]() -> Status {
     VV_NOT_NULL(name);
     VV_NOT_NULL(out);
-    if (bound == 0) return Status(Code::kInvalidArgument, std::string("graph ") + name + ": bound is 0: it could hold no variant");
+    if (bound == 0)
+      return Status(Code::kInvalidArgument, std::string("graph ") + name + ": bound is 0: it could hold no variant");
     *out = new vv_graph{{}, std::make_shared<exec::Graph>(name, bound)};
     return {};
   }, out);
@@ -39,7 +40,9 @@ vv_status vv_graph_capture(vv_graph* graph, vv_shape_key key, vv_stream* stream,
     VV_NOT_NULL(stream);
     VV_NOT_NULL(fn);
     capi::clear_error();
-    return graph->graph->capture(ShapeKey{key}, *stream->rep->stream, [&](exec::Stream&) { return capi::contained([&] { return capi::from_callback(fn(stream, context)); }); });
+    return graph->graph->capture(ShapeKey{key}, *stream->rep->stream, [&](exec::Stream&) {
+      return capi::contained([&] { return capi::from_callback(fn(stream, context)); });
+    });
   });
 }
 
@@ -50,7 +53,8 @@ vv_status vv_graph_adopt_cuda(vv_graph* graph, vv_shape_key key, vv_stream* stre
     VV_NOT_NULL(cu_graph_exec);
     const capi::BackendRep& owner = *stream->rep->owner;
     if (owner.device == nullptr)
-      return Status(Code::kUnsupported, std::string("the stream is of a ") + owner.backend->name() + " backend, which runs no CUgraphExec");
+      return Status(Code::kUnsupported,
+                    std::string("the stream is of a ") + owner.backend->name() + " backend, which runs no CUgraphExec");
     VV_TRY(graph->graph->admit(ShapeKey{key}));
     VV_ASSIGN(std::unique_ptr<exec::Executable> executable,
               exec::adopt_cuda_graph(*owner.device, static_cast<vivace::cu::GraphExec>(cu_graph_exec), owned != 0));
@@ -96,7 +100,9 @@ vv_status vv_graph_evict_lru(vv_graph* graph, vv_shape_key* evicted) {
   }, evicted);
 }
 
-int vv_graph_has(const vv_graph* graph, vv_shape_key key) { return capi::usable(graph) && graph->graph->has(ShapeKey{key}) ? 1 : 0; }
+int vv_graph_has(const vv_graph* graph, vv_shape_key key) {
+  return capi::usable(graph) && graph->graph->has(ShapeKey{key}) ? 1 : 0;
+}
 
 vv_status vv_graph_get_keys(const vv_graph* graph, vv_shape_key* keys, size_t capacity, size_t* count) {
   return guard("vv_graph_get_keys", [&]() -> Status {

@@ -19,7 +19,8 @@ namespace vivace::capi {
 vv_status answer(const char* call, const Status& status);
 /// The Status that a callback's code stands for, with the text it left by vv_fail or a failed call.
 Status from_callback(vv_status status);
-/// What `fn` answers, or what it throws, whatever that is. The end of a thread (pthread_exit) goes on: it cannot be held up.
+/// What `fn` answers, or what it throws, whatever that is. The end of a thread (pthread_exit) goes on: it cannot be
+/// held up.
 template <class Fn>
 Status contained(Fn&& fn) {
   try {
@@ -55,8 +56,8 @@ void reset(T* out) {
   if (out != nullptr) *out = T{};
 }
 
-/// Runs `fn` (returning Status) and answers; unless it ends well, what `out` points to is NULL or 0. The C ABI lets nothing
-/// through: no allocation that fails in setup, and nothing that a callback throws.
+/// Runs `fn` (returning Status) and answers; unless it ends well, what `out` points to is NULL or 0. The C ABI lets
+/// nothing through: no allocation that fails in setup, and nothing that a callback throws.
 template <class Fn, class... Out>
 vv_status guard(const char* call, Fn&& fn, Out... out) {
   (reset(out), ...);
@@ -72,9 +73,14 @@ template <class T>
 Status read_struct(const T* from, size_t least, T* to) {
   if (from == nullptr) return Status(Code::kInvalidArgument, "the struct is NULL");
   if (from->struct_size < least)
-    return Status(Code::kInvalidArgument, strf("struct_size is %zu, at least %zu is needed: set it to the struct's sizeof", from->struct_size, least));
+    return Status(
+        Code::kInvalidArgument,
+        strf("struct_size is %zu, at least %zu is needed: set it to the struct's sizeof", from->struct_size, least));
   constexpr size_t kMostStruct = 1 << 16;  // of any version there may ever be
-  if (from->struct_size > kMostStruct) return Status(Code::kInvalidArgument, strf("struct_size is %zu, no version has so many bytes: set it to the struct's sizeof", from->struct_size));
+  if (from->struct_size > kMostStruct)
+    return Status(
+        Code::kInvalidArgument,
+        strf("struct_size is %zu, no version has so many bytes: set it to the struct's sizeof", from->struct_size));
   std::memcpy(static_cast<void*>(to), from, from->struct_size < sizeof(T) ? from->struct_size : sizeof(T));
   return {};
 }
@@ -91,11 +97,15 @@ Status write_struct(const T& from, size_t least, T* to) {
 }
 
 inline Status null(const char* what) { return Status(Code::kInvalidArgument, std::string(what) + " is NULL"); }
-inline Status no_handle(const char* what) { return Status(Code::kInvalidArgument, std::string(what) + ": this is a handle of another kind, or one that was destroyed"); }
+inline Status no_handle(const char* what) {
+  return Status(Code::kInvalidArgument,
+                std::string(what) + ": this is a handle of another kind, or one that was destroyed");
+}
 
 /// The caller's bytes: no more than an object may have.
 inline Status check_bytes(const char* what, size_t bytes) {
-  return bytes <= PTRDIFF_MAX ? Status() : Status(Code::kInvalidArgument, strf("%s is %zu, no memory has so many", what, bytes));
+  return bytes <= PTRDIFF_MAX ? Status()
+                              : Status(Code::kInvalidArgument, strf("%s is %zu, no memory has so many", what, bytes));
 }
 
 }  // namespace vivace::capi

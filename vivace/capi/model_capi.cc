@@ -17,7 +17,8 @@ using vivace::Status;
 using vivace::capi::guard;
 
 struct vv_model : vivace::capi::Tagged<vivace::capi::Kind::model> {
-  vv_model(std::shared_ptr<vivace::sched::Tenant> t, std::unique_ptr<vivace::capi::TextRuntime> r) : tenant(std::move(t)), runtime(std::move(r)) {}
+  vv_model(std::shared_ptr<vivace::sched::Tenant> t, std::unique_ptr<vivace::capi::TextRuntime> r)
+      : tenant(std::move(t)), runtime(std::move(r)) {}
   std::shared_ptr<vivace::sched::Tenant> tenant;  // outlives the model, whose stream passes its gate
   std::unique_ptr<vivace::capi::TextRuntime> runtime;
 };
@@ -26,7 +27,8 @@ namespace {
 
 namespace capi = vivace::capi;
 
-constexpr size_t kOptionsV1 = offsetof(vv_model_options, lm_head_dtype), kInfoV1 = sizeof(vv_model_info), kPortV1 = sizeof(vv_port_info);
+constexpr size_t kOptionsV1 = offsetof(vv_model_options, lm_head_dtype), kInfoV1 = sizeof(vv_model_info),
+                 kPortV1 = sizeof(vv_port_info);
 
 /// NULL and 0 in the options are the engine's defaults.
 vivace::engine::LoadOptions load_options(const vv_model_options& o) {
@@ -55,9 +57,12 @@ int text_limit(const vv_model* model) {
   return capi::usable(model) ? model->runtime->limits().*limit : 0;
 }
 
-constexpr vv_text_extension kTextExtension = {
-    sizeof(vv_text_extension), text_restart, text_limit<&vivace::engine::TextLimits::vocab>, text_limit<&vivace::engine::TextLimits::context>,
-    text_limit<&vivace::engine::TextLimits::max_batch>, text_limit<&vivace::engine::TextLimits::prefill_chunk>};
+constexpr vv_text_extension kTextExtension = {sizeof(vv_text_extension),
+                                              text_restart,
+                                              text_limit<&vivace::engine::TextLimits::vocab>,
+                                              text_limit<&vivace::engine::TextLimits::context>,
+                                              text_limit<&vivace::engine::TextLimits::max_batch>,
+                                              text_limit<&vivace::engine::TextLimits::prefill_chunk>};
 
 }  // namespace
 
@@ -78,7 +83,9 @@ vv_status vv_model_load(const vv_model_options* options, vv_model** out) {
       to.gates = tenant->gates();
     }
     VV_ASSIGN(auto model, vivace::models::load_model(o.path, to));
-    if (const auto* text = dynamic_cast<const vivace::engine::TextModel*>(model.get()); tenant != nullptr && text != nullptr) VV_TRY(vivace::sched::admit_text(*tenant, *text, o.tenant->worst_us));
+    if (const auto* text = dynamic_cast<const vivace::engine::TextModel*>(model.get());
+        tenant != nullptr && text != nullptr)
+      VV_TRY(vivace::sched::admit_text(*tenant, *text, o.tenant->worst_us));
     VV_ASSIGN(auto runtime, capi::TextRuntime::create(std::move(model)));
     *out = new vv_model(std::move(tenant), std::move(runtime));
     return {};
@@ -89,7 +96,9 @@ vv_status vv_model_get_info(const vv_model* model, vv_model_info* info) {
   return guard("vv_model_get_info", [&]() -> Status {
     VV_NOT_NULL(model);
     const capi::TextRuntime& r = *model->runtime;
-    return capi::write_struct({sizeof(vv_model_info), r.family().c_str(), r.report().c_str(), r.bytes(), capi::TextRuntime::port_count()}, kInfoV1, info);
+    return capi::write_struct(
+        {sizeof(vv_model_info), r.family().c_str(), r.report().c_str(), r.bytes(), capi::TextRuntime::port_count()},
+        kInfoV1, info);
   }, capi::Filled<vv_model_info>{info, kInfoV1});
 }
 
@@ -163,7 +172,8 @@ vv_status vv_model_query_extension(const vv_model* model, const char* name, cons
     VV_NOT_NULL(model);
     VV_NOT_NULL(name);
     VV_NOT_NULL(table);
-    if (std::string(name) != VV_TEXT_EXTENSION) return Status(Code::kNotFound, std::string("no extension \"") + name + "\"; this model has " VV_TEXT_EXTENSION);
+    if (std::string(name) != VV_TEXT_EXTENSION)
+      return Status(Code::kNotFound, std::string("no extension \"") + name + "\"; this model has " VV_TEXT_EXTENSION);
     *table = &kTextExtension;
     return {};
   }, table);

@@ -1,5 +1,5 @@
-/* Robot policies through the C ABI: images, a prompt and state in, a chunk of actions out. C99, on top of vivace.h, whose
- * rules on statuses, out parameters, handles and struct_size hold here. vv_policy_predict() neither allocates nor
+/* Robot policies through the C ABI: images, a prompt and state in, a chunk of actions out. C99, on top of vivace.h,
+ * whose rules on statuses, out parameters, handles and struct_size hold here. vv_policy_predict() neither allocates nor
  * compiles, but for images of a size that was not seen before, unless it fails. */
 #ifndef VIVACE_POLICY_H
 #define VIVACE_POLICY_H
@@ -32,10 +32,12 @@ typedef struct vv_policy_options {
   int batch;              /* observations of one call; 0 = 1 */
   int prompt_tokens;      /* most tokens of a prompt; 0 = the family's */
   double partition;       /* share of the device's multiprocessors, in (0, 1); 0 = all of it */
-  const char* tokenizer;  /* of prompts that are text: tokenizer.model or tokenizer.json, or their folder; NULL = beside path */
+  const char*
+      tokenizer; /* of prompts that are text: tokenizer.model or tokenizer.json, or their folder; NULL = beside path */
   const float* act_scales; /* of precision "fp8_static" alone: what vv_policy_calibrate() gave of this checkpoint */
   int act_scale_count;
-  struct vv_tenant* tenant; /* of sched.h: its place at a scheduler, by which it takes turns; NULL: nobody schedules it */
+  struct vv_tenant*
+      tenant; /* of sched.h: its place at a scheduler, by which it takes turns; NULL: nobody schedules it */
 } vv_policy_options;
 
 typedef struct vv_policy_info {
@@ -64,7 +66,7 @@ typedef struct vv_observation {
   int state_count;
   const float* noise;      /* [horizon, action_dim]; NULL: drawn from seed */
   uint64_t seed;
-  const float* action_prefix;     /* [action_prefix_count, action_dim], normalised: what the chunk must begin with (pi05) */
+  const float* action_prefix; /* [action_prefix_count, action_dim], normalised: what the chunk must begin with (pi05) */
   int action_prefix_count;
   const char* prompt;      /* where tokens is NULL: the task as text, UTF-8; makes predict() allocate */
 } vv_observation;
@@ -75,29 +77,34 @@ VV_API vv_status vv_policy_load(const vv_policy_options* options, vv_policy** ou
 VV_API vv_status vv_policy_get_info(const vv_policy* policy, vv_policy_info* info);
 VV_API void vv_policy_destroy(vv_policy* policy);
 
-/* actions [count, horizon, robot_dim] of `count` observations, which lie one after the other, each of the struct_size that
- * the first one states; `capacity` counts floats. Errors name what is wrong with which observation, and nothing ran;
- * VV_CORRUPT_DATA: an action is not finite, the network's own or in the robot's units. After an error `actions` is as it was. */
-VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions, size_t capacity);
+/* actions [count, horizon, robot_dim] of `count` observations, which lie one after the other, each of the struct_size
+ * that the first one states; `capacity` counts floats. Errors name what is wrong with which observation, and nothing
+ * ran; VV_CORRUPT_DATA: an action is not finite, the network's own or in the robot's units. After an error `actions` is
+ * as it was. */
+VV_API vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observations, int count, float* actions,
+                                   size_t capacity);
 
 /* The token ids of a prompt as the policy's family writes it: of `text`, a task in UTF-8, and, where the family puts it
- * there, the state in the robot's own units. *count is how many ids there are; the first `capacity` of them are written, none
- * where ids is NULL. The first call loads the tokenizer. Errors: VV_NOT_FOUND (no tokenizer), VV_CORRUPT_DATA, VV_UNSUPPORTED,
- * VV_INVALID_ARGUMENT (no UTF-8, a state that is missing or not finite), VV_INVALID_SHAPE. */
-VV_API vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count, int32_t* ids, size_t capacity, size_t* count);
+ * there, the state in the robot's own units. *count is how many ids there are; the first `capacity` of them are
+ * written, none where ids is NULL. The first call loads the tokenizer. Errors: VV_NOT_FOUND (no tokenizer),
+ * VV_CORRUPT_DATA, VV_UNSUPPORTED, VV_INVALID_ARGUMENT (no UTF-8, a state that is missing or not finite),
+ * VV_INVALID_SHAPE. */
+VV_API vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count,
+                                         int32_t* ids, size_t capacity, size_t* count);
 
 /* The network's own actions of the last vv_policy_predict() that ended well, normalised: [horizon, action_dim] of
- * observation `index`, of which vv_observation.action_prefix takes the first. Errors: VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT,
- * VV_LIMIT_EXCEEDED. */
+ * observation `index`, of which vv_observation.action_prefix takes the first. Errors: VV_FAILED_PRECONDITION,
+ * VV_INVALID_ARGUMENT, VV_LIMIT_EXCEEDED. */
 VV_API vv_status vv_policy_normalized(const vv_policy* policy, int index, float* actions, size_t capacity);
 
-/* Setup. Scales for vv_policy_options.act_scales from what observations, one after the other, bring to each activation quantization point,
- * of a policy loaded as "f32" or "bf16"; `percentile` in (0, 100] of their magnitudes counts. *count is how many
- * scales there are; the first `capacity` are written, none where scales is NULL. Errors: VV_FAILED_PRECONDITION, and
- * vv_policy_predict()'s. */
-VV_API vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observations, int observation_count, double percentile, float* scales, size_t capacity, size_t* count);
-/* Setup. Other scales of a policy loaded as "fp8_static", from the next vv_policy_predict() on. Errors: VV_FAILED_PRECONDITION,
- * VV_INVALID_ARGUMENT; the old ones stay. */
+/* Setup. Scales for vv_policy_options.act_scales from what observations, one after the other, bring to each activation
+ * quantization point, of a policy loaded as "f32" or "bf16"; `percentile` in (0, 100] of their magnitudes counts.
+ * *count is how many scales there are; the first `capacity` are written, none where scales is NULL. Errors:
+ * VV_FAILED_PRECONDITION, and vv_policy_predict()'s. */
+VV_API vv_status vv_policy_calibrate(vv_policy* policy, const vv_observation* observations, int observation_count,
+                                     double percentile, float* scales, size_t capacity, size_t* count);
+/* Setup. Other scales of a policy loaded as "fp8_static", from the next vv_policy_predict() on. Errors:
+ * VV_FAILED_PRECONDITION, VV_INVALID_ARGUMENT; the old ones stay. */
 VV_API vv_status vv_policy_set_act_scales(vv_policy* policy, const float* scales, int count);
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
-/* Several models on one device, with guarantees, through the C ABI: sched::Scheduler, with the rules on statuses, out parameters, handles
- * and struct_size of vivace.h. docs/scheduling.md says what the classes mean. Thread-safe, but for the destruction of what another thread uses.
- * A tenant keeps its scheduler, a model its tenant: handles may be destroyed in any order. */
+/* Several models on one device, with guarantees, through the C ABI: sched::Scheduler, with the rules on statuses, out
+ * parameters, handles and struct_size of vivace.h. docs/scheduling.md says what the classes mean. Thread-safe, but for
+ * the destruction of what another thread uses. A tenant keeps its scheduler, a model its tenant: handles may be
+ * destroyed in any order. */
 #ifndef VIVACE_SCHED_H
 #define VIVACE_SCHED_H
 
@@ -32,30 +33,37 @@ typedef struct vv_qos {
   double deadline_us;  /* guaranteed: from a call to its answer; 0: the period */
   double min_share;    /* burstable: least part of the device's time, below 1 */
   double weight;       /* burstable: how what is left is divided; 0 = 1 */
-  double blocking_us;  /* guaranteed: longest stretch of others' work that a call may wait for; others: what their gates are placed by; 0 = 220 */
+  double blocking_us;  /* guaranteed: longest stretch of others' work that a call may wait for; others: what their gates
+                          are placed by; 0 = 220 */
   int hold_on_overrun; /* 1: others stand back until twice the budget of a call that takes too long */
   int queue;           /* guaranteed: calls that may wait; 0 = 4 */
   int64_t bytes;       /* of the device's memory; 0: the model's */
 } vv_qos;
 
-/* Setup. Errors: VV_FAILED_PRECONDITION (this process has one for the device), VV_UNSUPPORTED (a driver without gates), VV_INVALID_ARGUMENT. */
+/* Setup. Errors: VV_FAILED_PRECONDITION (this process has one for the device), VV_UNSUPPORTED (a driver without gates),
+ * VV_INVALID_ARGUMENT. */
 VV_API vv_status vv_scheduler_open(const vv_scheduler_options* options, vv_scheduler** out);
 /* Calls that wait end with VV_CLOSED, and nobody is held back any more. */
 VV_API void vv_scheduler_destroy(vv_scheduler* scheduler);
 
-/* Setup. A place for a model that is to be loaded with it: vv_policy_options.tenant, or vv_model_options.tenant, whose load admits it or refuses it with
- * VV_FAILED_PRECONDITION and the numbers. worst_us: what a call, or a step, takes at worst; 0: it is timed at load. Errors: VV_INVALID_ARGUMENT (a value; a
- * name that is taken), VV_LIMIT_EXCEEDED, VV_CLOSED. */
-VV_API vv_status vv_scheduler_join(vv_scheduler* scheduler, const char* name, const vv_qos* qos, double worst_us, vv_tenant** out);
+/* Setup. A place for a model that is to be loaded with it: vv_policy_options.tenant, or vv_model_options.tenant, whose
+ * load admits it or refuses it with VV_FAILED_PRECONDITION and the numbers. worst_us: what a call, or a step, takes at
+ * worst; 0: it is timed at load. Errors: VV_INVALID_ARGUMENT (a value; a name that is taken), VV_LIMIT_EXCEEDED,
+ * VV_CLOSED. */
+VV_API vv_status vv_scheduler_join(vv_scheduler* scheduler, const char* name, const vv_qos* qos, double worst_us,
+                                   vv_tenant** out);
 /* A model that was loaded with it keeps the place. */
 VV_API void vv_tenant_destroy(vv_tenant* tenant);
 /* Of a guaranteed one: its next call comes in so long, and others stand back just before. */
 VV_API vv_status vv_tenant_expect_in(vv_tenant* tenant, double us);
 
-/* A dry run: whether such a tenant would be admitted. `text` gets why, with the numbers and the smallest changes that would fit, as many of its bytes as
- * `capacity` holds, with a 0 behind them. stretch_us: its longest work between two gates; 0: worst_us. */
-VV_API vv_status vv_scheduler_evaluate(const vv_scheduler* scheduler, const char* name, const vv_qos* qos, double worst_us, double stretch_us, int* admitted, char* text, size_t capacity);
-/* Tenants and their counts as a JSON object. *bytes is its length; VV_LIMIT_EXCEEDED where `capacity` is not more than that. */
+/* A dry run: whether such a tenant would be admitted. `text` gets why, with the numbers and the smallest changes that
+ * would fit, as many of its bytes as `capacity` holds, with a 0 behind them. stretch_us: its longest work between two
+ * gates; 0: worst_us. */
+VV_API vv_status vv_scheduler_evaluate(const vv_scheduler* scheduler, const char* name, const vv_qos* qos,
+                                       double worst_us, double stretch_us, int* admitted, char* text, size_t capacity);
+/* Tenants and their counts as a JSON object. *bytes is its length; VV_LIMIT_EXCEEDED where `capacity` is not more than
+ * that. */
 VV_API vv_status vv_scheduler_stats(const vv_scheduler* scheduler, char* json, size_t capacity, size_t* bytes);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Sound to text through the C ABI: a Whisper with its tokenizer. C99, on top of vivace.h, whose rules on statuses, out parameters,
- * handles and struct_size hold here. Threads may share a vv_speech: their transcriptions take turns. */
+/* Sound to text through the C ABI: a Whisper with its tokenizer. C99, on top of vivace.h, whose rules on statuses, out
+ * parameters, handles and struct_size hold here. Threads may share a vv_speech: their transcriptions take turns. */
 #ifndef VIVACE_SPEECH_H
 #define VIVACE_SPEECH_H
 
@@ -34,11 +34,15 @@ typedef struct vv_transcribe_options {
   int no_condition;     /* 1: text so far is no prompt for what follows */
 } vv_transcribe_options;
 
-/* `count` samples of one channel, full scale 1, 16,000 a second. `options` may be NULL. Errors: VV_INVALID_ARGUMENT (a sample that
- * is not finite, a language that the model does not know), VV_LIMIT_EXCEEDED (beams), VV_UNSUPPORTED (translating with a model of English). */
-VV_API vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count, const vv_transcribe_options* options, vv_transcript** out);
-/* The same of a WAV file in memory. Errors: also VV_CORRUPT_DATA; VV_UNSUPPORTED: another coding, or other than 16,000 samples a second. */
-VV_API vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes, const vv_transcribe_options* options, vv_transcript** out);
+/* `count` samples of one channel, full scale 1, 16,000 a second. `options` may be NULL. Errors: VV_INVALID_ARGUMENT (a
+ * sample that is not finite, a language that the model does not know), VV_LIMIT_EXCEEDED (beams), VV_UNSUPPORTED
+ * (translating with a model of English). */
+VV_API vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count,
+                                      const vv_transcribe_options* options, vv_transcript** out);
+/* The same of a WAV file in memory. Errors: also VV_CORRUPT_DATA; VV_UNSUPPORTED: another coding, or other than 16,000
+ * samples a second. */
+VV_API vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes,
+                                          const vv_transcribe_options* options, vv_transcript** out);
 VV_API void vv_transcript_destroy(vv_transcript* transcript);
 
 /* Texts and tokens are valid as long as the transcript. */

@@ -25,7 +25,8 @@ struct vv_transcript : vivace::capi::Tagged<vivace::capi::Kind::transcript> {
 
 namespace {
 
-constexpr size_t kFirstSpeech = sizeof(vv_speech_options), kFirstTranscribe = sizeof(vv_transcribe_options), kFirstInfo = sizeof(vv_transcript_info), kFirstSegment = sizeof(vv_segment_info);
+constexpr size_t kFirstSpeech = sizeof(vv_speech_options), kFirstTranscribe = sizeof(vv_transcribe_options),
+                 kFirstInfo = sizeof(vv_transcript_info), kFirstSegment = sizeof(vv_segment_info);
 
 /// Options of the caller's, which may be NULL. f(transcriber, options) -> Result<Transcription>.
 template <class F>
@@ -66,23 +67,28 @@ vv_status vv_speech_load(const vv_speech_options* options, vv_speech** out) {
 
 void vv_speech_destroy(vv_speech* speech) { vivace::capi::destroy(speech); }
 
-vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count, const vv_transcribe_options* options, vv_transcript** out) {
+vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count,
+                               const vv_transcribe_options* options, vv_transcript** out) {
   return guard("vv_speech_transcribe", [&]() -> Status {
     VV_NOT_NULL(speech);
     VV_NOT_NULL(out);
     if (samples == nullptr && count > 0) return vivace::capi::null("samples");
     VV_TRY(vivace::capi::check_bytes("count", count > SIZE_MAX / sizeof *samples ? SIZE_MAX : count * sizeof *samples));
-    return transcribed(speech, options, out, [&](Transcriber& t, const TranscribeOptions& o) { return t.transcribe({samples, count}, o); });
+    return transcribed(speech, options, out,
+                       [&](Transcriber& t, const TranscribeOptions& o) { return t.transcribe({samples, count}, o); });
   }, out);
 }
 
-vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes, const vv_transcribe_options* options, vv_transcript** out) {
+vv_status vv_speech_transcribe_wav(vv_speech* speech, const void* file, size_t bytes,
+                                   const vv_transcribe_options* options, vv_transcript** out) {
   return guard("vv_speech_transcribe_wav", [&]() -> Status {
     VV_NOT_NULL(speech);
     VV_NOT_NULL(out);
     if (file == nullptr && bytes > 0) return vivace::capi::null("file");
     VV_TRY(vivace::capi::check_bytes("bytes", bytes));
-    return transcribed(speech, options, out, [&](Transcriber& t, const TranscribeOptions& o) { return t.transcribe_wav({static_cast<const uint8_t*>(file), bytes}, o); });
+    return transcribed(speech, options, out, [&](Transcriber& t, const TranscribeOptions& o) {
+      return t.transcribe_wav({static_cast<const uint8_t*>(file), bytes}, o);
+    });
   }, out);
 }
 
@@ -91,7 +97,8 @@ void vv_transcript_destroy(vv_transcript* transcript) { vivace::capi::destroy(tr
 vv_status vv_transcript_get_info(const vv_transcript* transcript, vv_transcript_info* info) {
   return guard("vv_transcript_get_info", [&]() -> Status {
     VV_NOT_NULL(transcript);
-    return vivace::capi::write_struct(vv_transcript_info{0, transcript->said.language.c_str(), transcript->said.segments.size()}, kFirstInfo, info);
+    return vivace::capi::write_struct(
+        vv_transcript_info{0, transcript->said.language.c_str(), transcript->said.segments.size()}, kFirstInfo, info);
   }, Filled<vv_transcript_info>{info, kFirstInfo});
 }
 
@@ -99,8 +106,11 @@ vv_status vv_transcript_get_segment(const vv_transcript* transcript, size_t segm
   return guard("vv_transcript_get_segment", [&]() -> Status {
     VV_NOT_NULL(transcript);
     const auto& all = transcript->said.segments;
-    if (segment >= all.size()) return Status(Code::kInvalidArgument, vivace::strf("segment %zu, there are %zu", segment, all.size()));
+    if (segment >= all.size())
+      return Status(Code::kInvalidArgument, vivace::strf("segment %zu, there are %zu", segment, all.size()));
     const auto& s = all[segment];
-    return vivace::capi::write_struct(vv_segment_info{0, s.start, s.end, s.text.c_str(), s.tokens.data(), s.tokens.size(), s.avg_logprob, s.no_speech}, kFirstSegment, info);
+    return vivace::capi::write_struct(vv_segment_info{0, s.start, s.end, s.text.c_str(), s.tokens.data(),
+                                                      s.tokens.size(), s.avg_logprob, s.no_speech},
+                                      kFirstSegment, info);
   }, Filled<vv_segment_info>{info, kFirstSegment});
 }

@@ -11,7 +11,8 @@ namespace vivace::capi {
 namespace {
 
 static_assert(static_cast<int>(Code::kInternal) == VV_INTERNAL && VV_INTERNAL == kCodeCount - 1);
-static_assert(static_cast<int>(Code::kNoVariant) == VV_NO_VARIANT && static_cast<int>(Code::kCudaError) == VV_CUDA_ERROR);
+static_assert(static_cast<int>(Code::kNoVariant) == VV_NO_VARIANT &&
+              static_cast<int>(Code::kCudaError) == VV_CUDA_ERROR);
 
 thread_local std::string t_error;
 
@@ -37,7 +38,8 @@ Status from_callback(vv_status status) {
   if (status == VV_OK) return {};
   if (status < 0 || status >= kCodeCount)
     return Status(Code::kInvalidArgument, strf("the callback answered %d, which is no vv_status", status));
-  return Status(static_cast<Code>(status), t_error.empty() ? "the callback gave no reason (vv_fail gives one)" : t_error);
+  return Status(static_cast<Code>(status),
+                t_error.empty() ? "the callback gave no reason (vv_fail gives one)" : t_error);
 }
 
 void clear_error() { t_error.clear(); }

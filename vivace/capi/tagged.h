@@ -6,12 +6,27 @@
 
 namespace vivace::capi {
 
-enum class Kind : uint64_t { backend = 0x7676'6261'636b'0001, buffer, stream, event, graph, plan, model, policy, runner, tokenizer, speech, transcript, scheduler, tenant };
+enum class Kind : uint64_t {
+  backend = 0x7676'6261'636b'0001,
+  buffer,
+  stream,
+  event,
+  graph,
+  plan,
+  model,
+  policy,
+  runner,
+  tokenizer,
+  speech,
+  transcript,
+  scheduler,
+  tenant
+};
 
 struct AnyHandle {};
 
-/// First in a handle. The tag goes when the handle is destroyed: a handle that is used afterwards is found as long as its
-/// memory holds nothing else, which a caller must not rely on.
+/// First in a handle. The tag goes when the handle is destroyed: a handle that is used afterwards is found as long as
+/// its memory holds nothing else, which a caller must not rely on.
 template <Kind kind>
 class Tagged : public AnyHandle {
  public:

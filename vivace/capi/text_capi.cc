@@ -41,7 +41,8 @@ vv_status vv_tokenizer_load(const char* checkpoint, vv_tokenizer** out) {
 
 void vv_tokenizer_destroy(vv_tokenizer* tokenizer) { vivace::capi::destroy(tokenizer); }
 
-vv_status vv_tokenizer_encode(const vv_tokenizer* tokenizer, const char* text, size_t bytes, int special, int32_t* ids, size_t capacity, size_t* count) {
+vv_status vv_tokenizer_encode(const vv_tokenizer* tokenizer, const char* text, size_t bytes, int special, int32_t* ids,
+                              size_t capacity, size_t* count) {
   return guard("vv_tokenizer_encode", [&]() -> Status {
     VV_NOT_NULL(tokenizer);
     VV_NOT_NULL(count);
@@ -54,7 +55,8 @@ vv_status vv_tokenizer_encode(const vv_tokenizer* tokenizer, const char* text, s
   }, count);
 }
 
-vv_status vv_tokenizer_decode(const vv_tokenizer* tokenizer, const int32_t* ids, size_t count, char* text, size_t capacity, size_t* bytes) {
+vv_status vv_tokenizer_decode(const vv_tokenizer* tokenizer, const int32_t* ids, size_t count, char* text,
+                              size_t capacity, size_t* bytes) {
   return guard("vv_tokenizer_decode", [&]() -> Status {
     VV_NOT_NULL(tokenizer);
     VV_NOT_NULL(bytes);

@@ -58,20 +58,24 @@ int TextRuntime::port_count() {
 
 Result<std::unique_ptr<TextRuntime>> TextRuntime::create(std::unique_ptr<engine::Model> model) {
   auto* text = dynamic_cast<engine::TextModel*>(model.get());
-  if (text == nullptr) return Status(Code::kUnsupported, "a model of the " + model->family() + " family has no ports in this version");
+  if (text == nullptr)
+    return Status(Code::kUnsupported, "a model of the " + model->family() + " family has no ports in this version");
   return std::unique_ptr<TextRuntime>(new TextRuntime(std::move(model), *text));
 }
 
 TextRuntime::TextRuntime(std::unique_ptr<engine::Model> model, engine::TextModel& text)
     : model_(std::move(model)), text_(text), limits_(text.limits()), report_(engine::json_object(text.report())) {
   for (int p = 0; p < kPorts; ++p)
-    if (row(p).update != VV_SWAP) held_[static_cast<size_t>(p)].memory = std::make_unique<std::byte[]>(static_cast<size_t>(most(p)) * entry_bytes(p));
+    if (row(p).update != VV_SWAP)
+      held_[static_cast<size_t>(p)].memory =
+          std::make_unique<std::byte[]>(static_cast<size_t>(most(p)) * entry_bytes(p));
   changed_.assign(static_cast<size_t>(limits_.max_batch), 0);
   rows_.reserve(static_cast<size_t>(limits_.prefill_chunk));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
   const engine::Sampling plain;  // what slots have until told otherwise
   const auto set = [&](int port, auto value) { std::fill_n(values<decltype(value)>(port), limits_.max_batch, value); };
-  set(kTemperature, plain.temperature), set(kTopP, plain.top_p), set(kMinP, plain.min_p), set(kRepetition, plain.repetition);
+  set(kTemperature, plain.temperature), set(kTopP, plain.top_p), set(kMinP, plain.min_p),
+      set(kRepetition, plain.repetition);
   set(kPresence, plain.presence), set(kFrequency, plain.frequency), set(kTopK, plain.top_k), set(kSeed, plain.seed);
 }
 
@@ -81,20 +85,32 @@ int64_t TextRuntime::bytes() const {
   return total;
 }
 
-int64_t TextRuntime::most(int port) const { return row(port).axis == Axis::rows ? limits_.prefill_chunk : limits_.max_batch; }
+int64_t TextRuntime::most(int port) const {
+  return row(port).axis == Axis::rows ? limits_.prefill_chunk : limits_.max_batch;
+}
 
 size_t TextRuntime::entry_bytes(int port) const {
-  return static_cast<size_t>(info(row(port).dtype).bytes) * static_cast<size_t>(row(port).per_token ? limits_.vocab : 1);
+  return static_cast<size_t>(info(row(port).dtype).bytes) *
+         static_cast<size_t>(row(port).per_token ? limits_.vocab : 1);
 }
 
 Status TextRuntime::check_port(int port) const {
-  return port >= 0 && port < kPorts ? Status() : Status(Code::kInvalidArgument, strf("port %d is outside [0, %d)", port, kPorts));
+  return port >= 0 && port < kPorts ? Status()
+                                    : Status(Code::kInvalidArgument, strf("port %d is outside [0, %d)", port, kPorts));
 }
 
 Status TextRuntime::describe(int port, vv_port_info* to) const {
   VV_TRY(check_port(port));
   const PortRow& r = row(port);
-  *to = {sizeof *to, r.name, name(r.dtype), r.direction, r.update, r.per_token ? 2 : 1, {most(port), r.per_token ? limits_.vocab : 0}, r.update != VV_SETUP, entry_bytes(port)};
+  *to = {sizeof *to,
+         r.name,
+         name(r.dtype),
+         r.direction,
+         r.update,
+         r.per_token ? 2 : 1,
+         {most(port), r.per_token ? limits_.vocab : 0},
+         r.update != VV_SETUP,
+         entry_bytes(port)};
   return {};
 }
 
@@ -113,8 +129,9 @@ Status TextRuntime::check_entries(int port, size_t bytes, int64_t* entries) cons
   *entries = static_cast<int64_t>(bytes / each);
   const int64_t least = row(port).update == VV_SETUP ? most(port) : 1;
   if (bytes % each == 0 && *entries >= least && *entries <= most(port)) return {};
-  return Status(Code::kInvalidShape, in_port(port) + strf("wanted %ld to %ld entries of %zu bytes, got %zu bytes", static_cast<long>(least),
-                                                          static_cast<long>(most(port)), each, bytes));
+  return Status(Code::kInvalidShape,
+                in_port(port) + strf("wanted %ld to %ld entries of %zu bytes, got %zu bytes", static_cast<long>(least),
+                                     static_cast<long>(most(port)), each, bytes));
 }
 
 Status TextRuntime::set_input(int port, const void* data, size_t bytes) {
@@ -126,7 +143,8 @@ Status TextRuntime::set_input(int port, const void* data, size_t bytes) {
   if (row(port).update == VV_SETUP) {
     const size_t each = entry_bytes(port);
     for (size_t slot = 0; slot < changed_.size(); ++slot)
-      if (std::memcmp(h.memory.get() + slot * each, static_cast<const std::byte*>(data) + slot * each, each) != 0) changed_[slot] = 1;
+      if (std::memcmp(h.memory.get() + slot * each, static_cast<const std::byte*>(data) + slot * each, each) != 0)
+        changed_[slot] = 1;
   }
   std::memcpy(h.memory.get(), data, bytes);
   h.entries = entries;
@@ -135,18 +153,23 @@ Status TextRuntime::set_input(int port, const void* data, size_t bytes) {
 
 Status TextRuntime::swap(int port, void* data, size_t bytes) {
   VV_TRY(check_port(port));
-  if (row(port).update != VV_SWAP) return Status(Code::kInvalidArgument, in_port(port) + "is no VV_SWAP port; use vv_model_set_input or vv_model_get_output");
+  if (row(port).update != VV_SWAP)
+    return Status(Code::kInvalidArgument,
+                  in_port(port) + "is no VV_SWAP port; use vv_model_set_input or vv_model_get_output");
   const size_t wanted = data == nullptr ? 0 : static_cast<size_t>(most(port)) * entry_bytes(port);
-  if (bytes != wanted) return Status(Code::kInvalidShape, in_port(port) + strf("wanted %zu bytes, got %zu", wanted, bytes));
-  if (reinterpret_cast<uintptr_t>(data) % alignof(float) != 0) return Status(Code::kInvalidLayout, in_port(port) + "the address is not aligned to its dtype");
+  if (bytes != wanted)
+    return Status(Code::kInvalidShape, in_port(port) + strf("wanted %zu bytes, got %zu", wanted, bytes));
+  if (reinterpret_cast<uintptr_t>(data) % alignof(float) != 0)
+    return Status(Code::kInvalidLayout, in_port(port) + "the address is not aligned to its dtype");
   logits_ = data;
   held_[static_cast<size_t>(port)].entries = 0;  // the last step's are elsewhere
   return {};
 }
 
 engine::Sampling TextRuntime::sampling(int slot) const {
-  return {values<float>(kTemperature)[slot], values<float>(kTopP)[slot], values<float>(kMinP)[slot], values<int32_t>(kTopK)[slot],
-          values<float>(kRepetition)[slot], values<float>(kPresence)[slot], values<float>(kFrequency)[slot], values<int64_t>(kSeed)[slot]};
+  return {values<float>(kTemperature)[slot], values<float>(kTopP)[slot],       values<float>(kMinP)[slot],
+          values<int32_t>(kTopK)[slot],      values<float>(kRepetition)[slot], values<float>(kPresence)[slot],
+          values<float>(kFrequency)[slot],   values<int64_t>(kSeed)[slot]};
 }
 
 Status TextRuntime::prepare() {
@@ -159,7 +182,8 @@ Status TextRuntime::prepare() {
 }
 
 Status TextRuntime::restart(int slot) {
-  if (slot < 0 || slot >= limits_.max_batch) return Status(Code::kInvalidArgument, strf("slot %d is outside [0, %d)", slot, limits_.max_batch));
+  if (slot < 0 || slot >= limits_.max_batch)
+    return Status(Code::kInvalidArgument, strf("slot %d is outside [0, %d)", slot, limits_.max_batch));
   VV_TRY(text_.start(slot, sampling(slot)));
   changed_[static_cast<size_t>(slot)] = 0;
   return {};
@@ -170,19 +194,25 @@ Status TextRuntime::gather_rows() {
   for (int p : {kToken, kPos, kSlot, kSample}) {
     if (entries(p) == 0) return Status(Code::kFailedPrecondition, in_port(p) + "was never set");
     if (entries(p) != entries(kToken))
-      return Status(Code::kInvalidShape, in_port(p) + strf("has %ld rows but port token has %ld", static_cast<long>(entries(p)), static_cast<long>(entries(kToken))));
+      return Status(Code::kInvalidShape,
+                    in_port(p) + strf("has %ld rows but port token has %ld", static_cast<long>(entries(p)),
+                                      static_cast<long>(entries(kToken))));
   }
   rows_.clear();
   size_t samples = 0;
   for (int64_t i = 0; i < entries(kToken); ++i) {
     const int32_t slot = values<int32_t>(kSlot)[i], sample = values<int32_t>(kSample)[i];
-    if (sample != 0 && sample != 1) return Status(Code::kInvalidArgument, in_port(kSample) + strf("row %ld: wanted 0 or 1, got %d", static_cast<long>(i), sample));
+    if (sample != 0 && sample != 1)
+      return Status(Code::kInvalidArgument,
+                    in_port(kSample) + strf("row %ld: wanted 0 or 1, got %d", static_cast<long>(i), sample));
     if (slot >= 0 && slot < limits_.max_batch && changed_[static_cast<size_t>(slot)])
-      return Status(Code::kFailedPrecondition, strf("slot %d: a SETUP port was set after it was prepared; call vv_model_prepare", slot));
+      return Status(Code::kFailedPrecondition,
+                    strf("slot %d: a SETUP port was set after it was prepared; call vv_model_prepare", slot));
     rows_.push_back({values<int32_t>(kToken)[i], values<int32_t>(kPos)[i], slot, sample == 1});
     samples += static_cast<size_t>(sample);
   }
-  if (samples > static_cast<size_t>(limits_.max_batch)) return Status(Code::kLimitExceeded, strf("at most %d rows may sample, got %zu", limits_.max_batch, samples));
+  if (samples > static_cast<size_t>(limits_.max_batch))
+    return Status(Code::kLimitExceeded, strf("at most %d rows may sample, got %zu", limits_.max_batch, samples));
   sampled_.resize(samples);  // within what was reserved
   return {};
 }
@@ -200,7 +230,8 @@ Status TextRuntime::step() {
     VV_ASSIGN(const Tensor logits, text_.logits());
     std::memcpy(logits_, logits.data, static_cast<size_t>(logits.span_bytes()));
   }
-  for (int p : {kNext, kLogprob, kNextSlot, kLogits}) held_[static_cast<size_t>(p)].entries = static_cast<int64_t>(sampled_.size());
+  for (int p : {kNext, kLogprob, kNextSlot, kLogits})
+    held_[static_cast<size_t>(p)].entries = static_cast<int64_t>(sampled_.size());
   return {};
 }
 
@@ -209,7 +240,8 @@ Status TextRuntime::get_output(int port, void* data, size_t capacity, size_t* by
   if (row(port).direction != VV_OUTPUT) return Status(Code::kInvalidArgument, in_port(port) + "is an input");
   const Held& h = held_[static_cast<size_t>(port)];
   *bytes = static_cast<size_t>(h.entries) * entry_bytes(port);
-  if (capacity < *bytes) return Status(Code::kLimitExceeded, in_port(port) + strf("has %zu bytes, only %zu fit", *bytes, capacity));
+  if (capacity < *bytes)
+    return Status(Code::kLimitExceeded, in_port(port) + strf("has %zu bytes, only %zu fit", *bytes, capacity));
   if (*bytes == 0) return {};
   if (data == nullptr) return Status(Code::kInvalidArgument, "data is NULL");
   if (port != kLogits || logits_ != nullptr) {

@@ -104,8 +104,8 @@ typedef struct vv_buffer_info {
 VV_API vv_status vv_buffer_create(vv_backend* backend, const char* name, size_t bytes, vv_buffer** out);
 /* Memory that others made. `deleter` may be NULL: then it stays the caller's and must outlive the
  * buffer. On failure the deleter is not called. */
-VV_API vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place place, vv_deleter deleter, void* context,
-                                vv_buffer** out);
+VV_API vv_status vv_buffer_wrap(const char* name, void* data, size_t bytes, vv_place place, vv_deleter deleter,
+                                void* context, vv_buffer** out);
 VV_API vv_status vv_buffer_get_info(const vv_buffer* buffer, vv_buffer_info* info);
 VV_API void vv_buffer_destroy(vv_buffer* buffer);
 
@@ -160,10 +160,12 @@ typedef struct vv_graph_info {
 VV_API vv_status vv_graph_create(const char* name, size_t bound, vv_graph** out);
 /* On any failure the graph is as it was. Errors: VV_LIMIT_EXCEEDED beyond the bound,
  * VV_FAILED_PRECONDITION for a pinned key or a capturing stream, and what the callback answers. */
-VV_API vv_status vv_graph_capture(vv_graph* graph, vv_shape_key key, vv_stream* stream, vv_capture_fn fn, void* context);
+VV_API vv_status vv_graph_capture(vv_graph* graph, vv_shape_key key, vv_stream* stream, vv_capture_fn fn,
+                                  void* context);
 /* A CUgraphExec that others instantiated, on the device of `stream`. `owned` != 0: destroyed with the
  * variant; on failure it stays the caller's. */
-VV_API vv_status vv_graph_adopt_cuda(vv_graph* graph, vv_shape_key key, vv_stream* stream, void* cu_graph_exec, int owned);
+VV_API vv_status vv_graph_adopt_cuda(vv_graph* graph, vv_shape_key key, vv_stream* stream, void* cu_graph_exec,
+                                     int owned);
 /* Neither allocates nor locks. VV_NO_VARIANT names the key and the captured ones. */
 VV_API vv_status vv_graph_replay(vv_graph* graph, vv_shape_key key, vv_stream* stream);
 /* A pinned variant is neither replaced nor evicted. Pins count. */

@@ -46,7 +46,8 @@ uint32_t narrow(float f) {
 
 uint16_t narrow_f16(float f) {
   const uint32_t mag = bits(f) & 0x7fffffffu, code = narrow<10, 15, 0x7c00>(f);
-  return static_cast<uint16_t>((bits(f) >> 16 & 0x8000u) | select(mag > 0x7f800000u, 0x7e00u | (mag >> 13 & 0x3ffu), code));
+  return static_cast<uint16_t>((bits(f) >> 16 & 0x8000u) |
+                               select(mag > 0x7f800000u, 0x7e00u | (mag >> 13 & 0x3ffu), code));
 }
 
 template <int kMan, int kBias, uint32_t kTop>

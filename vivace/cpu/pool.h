@@ -8,8 +8,9 @@
 namespace vivace::cpu {
 
 /// A fixed set of threads that run one function over numbered chunks. The caller is thread 0. One job has the threads:
-/// run() of another caller meanwhile, of a chunk, or in a child of fork() (which has none of them), runs its chunks itself.
-/// Several pools may share the machine: a waiting thread spins for tens of microseconds, then yields, then sleeps.
+/// run() of another caller meanwhile, of a chunk, or in a child of fork() (which has none of them), runs its chunks
+/// itself. Several pools may share the machine: a waiting thread spins for tens of microseconds, then yields, then
+/// sleeps.
 class Pool {
  public:
   /// `threads` counts the caller; 0 picks one a physical core the process may use. Workers are pinned,
@@ -23,8 +24,8 @@ class Pool {
 
   /// At least `bytes` of 64-byte aligned memory for the kernel that is running, contents undefined; valid
   /// until the next call. Grows (allocates) on the first call of a size: a warm-up run makes later ones free.
-  /// Outside chunks, and one kernel at a time: whoever shares a pool among threads lets them take turns (EngineLoop, the ops
-  /// and policies of Python do).
+  /// Outside chunks, and one kernel at a time: whoever shares a pool among threads lets them take turns (EngineLoop,
+  /// the ops and policies of Python do).
   void* scratch(size_t bytes);
 
   /// Calls fn(chunk) for chunk in [0, chunks), spread over the threads; returns when all are done.

@@ -52,7 +52,8 @@ enum FuncAttr : int {
   kFuncNonPortableCluster = 14,
 };
 
-inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEventBlockingSync = 1, kHostAllocPortable = 1;
+inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kEventBlockingSync = 1,
+                          kHostAllocPortable = 1;
 inline constexpr int kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCaptureRelaxed = 2;
 inline constexpr int kCaptureNone = 0, kCaptureActive = 1;
 inline constexpr int kPointerMemoryType = 2, kPointerDeviceOrdinal = 9, kMemoryTypeHost = 1, kMemoryTypeDevice = 2;
@@ -113,7 +114,8 @@ inline constexpr unsigned kGreenDefaultStream = 1;
 
 // CUtensorMap's describers: element types by size (no arithmetic depends on them), 128-byte swizzle,
 // 256-byte L2 fetches, zeros beyond the edges.
-inline constexpr int kMapU8 = 0, kMapU16 = 1, kMapU32 = 2, kMapU64 = 4, kMapNoInterleave = 0, kMapNoSwizzle = 0, kMapSwizzle32 = 1, kMapSwizzle64 = 2, kMapSwizzle128 = 3, kMapFetch256 = 3, kMapZeros = 0;
+inline constexpr int kMapU8 = 0, kMapU16 = 1, kMapU32 = 2, kMapU64 = 4, kMapNoInterleave = 0, kMapNoSwizzle = 0,
+                     kMapSwizzle32 = 1, kMapSwizzle64 = 2, kMapSwizzle128 = 3, kMapFetch256 = 3, kMapZeros = 0;
 inline constexpr size_t kMapBytes = 128, kMapAlign = 64;
 
 struct GraphUpdateInfo {

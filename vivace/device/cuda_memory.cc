@@ -10,7 +10,8 @@ cu::Stream stream_of(StreamId s) { return reinterpret_cast<cu::Stream>(s); }
 
 Result<std::unique_ptr<CudaMemory>> CudaMemory::create(const Device& device) {
   if (!device.info().virtual_memory)
-    return Status(Code::kUnsupported, device.info().name + " has no virtual memory API, which the pool's stable addresses need");
+    return Status(Code::kUnsupported,
+                  device.info().name + " has no virtual memory API, which the pool's stable addresses need");
   VV_ASSIGN(Stream stream, Stream::create(device));
   std::unique_ptr<CudaMemory> m(new CudaMemory(device, std::move(stream)));
   m->prop_.location.id = device.handle();
@@ -54,7 +55,9 @@ Status CudaMemory::unmap(uint64_t address, size_t bytes) {
   VV_CU(cuMemUnmap, address, bytes);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = handles_.find(address);
-  if (it == handles_.end()) return Status(Code::kInternal, strf("unmap of 0x%llx, which was not mapped here", static_cast<unsigned long long>(address)));
+  if (it == handles_.end())
+    return Status(Code::kInternal,
+                  strf("unmap of 0x%llx, which was not mapped here", static_cast<unsigned long long>(address)));
   const cu::MemHandle handle = it->second;
   handles_.erase(it);
   VV_CU(cuMemRelease, handle);

@@ -36,8 +36,8 @@ Status CudaCopies::mark_set(Direction lane, Mark mark) {
   return Status();
 }
 
-/// Looks now and then. An event that wakes its thread (kEventBlockingSync) holds up the copy behind it: chunks of 2 MB from 12
-/// threads 46 GB/s for 51; one that is waited for by spinning takes cores from those that fill the ring.
+/// Looks now and then. An event that wakes its thread (kEventBlockingSync) holds up the copy behind it: chunks of 2 MB
+/// from 12 threads 46 GB/s for 51; one that is waited for by spinning takes cores from those that fill the ring.
 Status CudaCopies::mark_wait(Mark mark) {
   constexpr std::chrono::microseconds kBetween{20};  // a chunk of 2 MB takes 40
   for (;; std::this_thread::sleep_for(kBetween)) {

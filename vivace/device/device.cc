@@ -39,7 +39,9 @@ Status read_info(cu::Device d, DeviceInfo* info) {
   const struct {
     cu::DeviceAttr attr;
     bool* field;
-  } flags[] = {{cu::kIntegrated, &info->integrated}, {cu::kVirtualMemory, &info->virtual_memory}, {cu::kClusterLaunch, &info->clusters}};
+  } flags[] = {{cu::kIntegrated, &info->integrated},
+               {cu::kVirtualMemory, &info->virtual_memory},
+               {cu::kClusterLaunch, &info->clusters}};
   for (const auto& row : flags) {
     VV_ASSIGN(const int v, attribute(d, row.attr));
     *row.field = v != 0;
@@ -52,8 +54,9 @@ Status read_info(cu::Device d, DeviceInfo* info) {
 
   // Asked by trying: whether the symbols are there does not say whether the chip can be split.
   cu::DevResource sm;
-  info->green_contexts = detail::g_api.cuGreenCtxStreamCreate != nullptr && detail::g_api.cuDeviceGetDevResource != nullptr &&
-                         detail::g_api.cuDeviceGetDevResource(d, &sm, cu::kResourceSm) == cu::kSuccess && sm.sm.sm_count > 0;
+  info->green_contexts =
+      detail::g_api.cuGreenCtxStreamCreate != nullptr && detail::g_api.cuDeviceGetDevResource != nullptr &&
+      detail::g_api.cuDeviceGetDevResource(d, &sm, cu::kResourceSm) == cu::kSuccess && sm.sm.sm_count > 0;
   return Status();
 }
 
@@ -67,7 +70,8 @@ Result<int> Device::count() {
 Result<Device*> Device::get(int ordinal) {
   VV_ASSIGN(const Driver* d, driver());
   if (ordinal < 0 || ordinal >= d->device_count)
-    return Status(Code::kInvalidArgument, strf("device %d: this process sees devices 0 to %d", ordinal, d->device_count - 1));
+    return Status(Code::kInvalidArgument,
+                  strf("device %d: this process sees devices 0 to %d", ordinal, d->device_count - 1));
   static std::mutex mutex;
   static auto& devices = *new std::map<int, Device*>;  // never destroyed: handles may outlive main()
   const std::lock_guard<std::mutex> lock(mutex);
@@ -92,8 +96,8 @@ Status Device::check_arch() const {
   if (info_.arch != Arch::cpu) return Status();
   std::string known;
   for (Arch a : kGpuArchs) known += std::string(known.empty() ? "" : ", ") + vivace::name(a);
-  return Status(Code::kUnsupported, strf("%s has compute capability %d.%d; kernels exist for %s: use the CPU backend", info_.name.c_str(),
-                                         info_.major, info_.minor, known.c_str()));
+  return Status(Code::kUnsupported, strf("%s has compute capability %d.%d; kernels exist for %s: use the CPU backend",
+                                         info_.name.c_str(), info_.major, info_.minor, known.c_str()));
 }
 
 Status Device::bind() const {
@@ -128,8 +132,10 @@ Result<bool> Device::can_access(const Device& peer) const {
 Status Device::enable_peer(const Device& peer) const {
   VV_ASSIGN(const bool can, can_access(peer));
   if (!can)
-    return Status(Code::kUnsupported, strf("device %d cannot reach the memory of device %d: no NVLink or PCIe peer path; copy through the host",
-                                           info_.ordinal, peer.info_.ordinal));
+    return Status(
+        Code::kUnsupported,
+        strf("device %d cannot reach the memory of device %d: no NVLink or PCIe peer path; copy through the host",
+             info_.ordinal, peer.info_.ordinal));
   if (&peer == this) return Status();
   VV_TRY(bind());
   if (detail::g_api.cuCtxEnablePeerAccess == nullptr) return detail::call_missing("cuCtxEnablePeerAccess");
@@ -141,7 +147,8 @@ Status Device::enable_peer(const Device& peer) const {
 
 Result<int> Device::priority(int level) const {
   if (level < 0 || level >= priority_levels())
-    return Status(Code::kInvalidArgument, strf("stream priority level %d: this device has levels 0 to %d", level, priority_levels() - 1));
+    return Status(Code::kInvalidArgument,
+                  strf("stream priority level %d: this device has levels 0 to %d", level, priority_levels() - 1));
   return least_priority_ - level;
 }
 
@@ -150,7 +157,8 @@ Result<int> device_of(const void* ptr) {
   int type = 0, ordinal = 0;
   if (detail::g_api.cuPointerGetAttribute == nullptr) return detail::call_missing("cuPointerGetAttribute");
   // Plain host memory is unknown to the driver and answers an error, which is no failure here.
-  if (detail::g_api.cuPointerGetAttribute(&type, cu::kPointerMemoryType, address) != cu::kSuccess || type != cu::kMemoryTypeDevice)
+  if (detail::g_api.cuPointerGetAttribute(&type, cu::kPointerMemoryType, address) != cu::kSuccess ||
+      type != cu::kMemoryTypeDevice)
     return Status(Code::kInvalidDevice, strf("%p is not device memory: copy the data to the GPU first", ptr));
   VV_CU(cuPointerGetAttribute, &ordinal, cu::kPointerDeviceOrdinal, address);
   return ordinal;

@@ -68,14 +68,17 @@ Status call_failed(cu::Result r, const char* call, const char* names, const Call
     message += "; the CUDA context is lost: restart this process";
     poison(message);
   }
-  const Code code = r == cu::kOutOfMemory ? Code::kOutOfMemory : r == cu::kNotSupported ? Code::kUnsupported : Code::kCudaError;
+  const Code code = r == cu::kOutOfMemory    ? Code::kOutOfMemory
+                    : r == cu::kNotSupported ? Code::kUnsupported
+                                             : Code::kCudaError;
   return Status(code, std::move(message));
 }
 
 }  // namespace detail
 
 std::string describe(cu::Result r) {
-  return strf("%s, %d (%s)", result_text(detail::g_api.cuGetErrorName, r), r, result_text(detail::g_api.cuGetErrorString, r));
+  return strf("%s, %d (%s)", result_text(detail::g_api.cuGetErrorName, r), r,
+              result_text(detail::g_api.cuGetErrorString, r));
 }
 
 bool is_sticky(cu::Result r) {
@@ -111,8 +114,9 @@ Result<Driver> load_driver(const char* path, cu::Api* api) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
-    return Status(Code::kUnsupported, strf("no NVIDIA driver: %s; install the driver (CUDA %d.%d or newer) or use the CPU backend",
-                                           why == nullptr ? path : why, kMinDriverVersion / 1000, kMinDriverVersion % 1000 / 10));
+    return Status(Code::kUnsupported,
+                  strf("no NVIDIA driver: %s; install the driver (CUDA %d.%d or newer) or use the CPU backend",
+                       why == nullptr ? path : why, kMinDriverVersion / 1000, kMinDriverVersion % 1000 / 10));
   }
   // The version first: an old driver is told so before it is blamed for a missing symbol.
   Driver d;
@@ -120,18 +124,24 @@ Result<Driver> load_driver(const char* path, cu::Api* api) {
   if (get_version == nullptr || get_version(&d.version) != cu::kSuccess)
     return Status(Code::kUnsupported, strf("%s is not a CUDA driver: cuDriverGetVersion does not answer", path));
   if (d.version < kMinDriverVersion)
-    return Status(Code::kUnsupported, strf("the NVIDIA driver supports CUDA %d.%d, Vivace needs %d.%d or newer; update the driver",
-                                           d.version / 1000, d.version % 1000 / 10, kMinDriverVersion / 1000,
-                                           kMinDriverVersion % 1000 / 10));
+    return Status(
+        Code::kUnsupported,
+        strf("the NVIDIA driver supports CUDA %d.%d, Vivace needs %d.%d or newer; update the driver", d.version / 1000,
+             d.version % 1000 / 10, kMinDriverVersion / 1000, kMinDriverVersion % 1000 / 10));
   VV_TRY(resolve(library, path, api));
   const cu::Result r = api->cuInit(0);
-  if (r == cu::kNoDevice || (r == cu::kSuccess && api->cuDeviceGetCount(&d.device_count) == cu::kSuccess && d.device_count == 0))
-    return Status(Code::kUnsupported, "the NVIDIA driver sees no GPU: check the device nodes, the container's GPU flags and CUDA_VISIBLE_DEVICES");
+  if (r == cu::kNoDevice ||
+      (r == cu::kSuccess && api->cuDeviceGetCount(&d.device_count) == cu::kSuccess && d.device_count == 0))
+    return Status(
+        Code::kUnsupported,
+        "the NVIDIA driver sees no GPU: check the device nodes, the container's GPU flags and CUDA_VISIBLE_DEVICES");
   if (r == cu::kStubLibrary)
-    return Status(Code::kUnsupported, strf("%s is the toolkit's stub, not a driver: remove it from the library path", path));
+    return Status(Code::kUnsupported,
+                  strf("%s is the toolkit's stub, not a driver: remove it from the library path", path));
   if (r != cu::kSuccess)
-    return Status(Code::kCudaError, strf("cuInit(0) failed: %s, %d (%s); see the kernel log, then restart the machine's driver",
-                                         result_text(api->cuGetErrorName, r), r, result_text(api->cuGetErrorString, r)));
+    return Status(Code::kCudaError,
+                  strf("cuInit(0) failed: %s, %d (%s); see the kernel log, then restart the machine's driver",
+                       result_text(api->cuGetErrorName, r), r, result_text(api->cuGetErrorString, r)));
   return d;  // the library stays loaded: its functions are called until the process ends
 }
 

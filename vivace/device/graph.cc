@@ -60,7 +60,8 @@ Status GraphExec::update(const CapturedGraph& graph) {
   cu::GraphUpdateInfo info;
   Status s = VV_CU_STATUS(cuGraphExecUpdate_v2, handle_, graph.handle(), &info);
   if (s.ok() || !healthy()) return s;
-  return Status(Code::kFailedPrecondition, strf("the graph cannot be updated: %s; instantiate a new one (%s)", update_text(info.result), s.message().c_str()));
+  return Status(Code::kFailedPrecondition, strf("the graph cannot be updated: %s; instantiate a new one (%s)",
+                                                update_text(info.result), s.message().c_str()));
 }
 
 Status begin_capture(Stream& stream) {

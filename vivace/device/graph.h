@@ -30,7 +30,11 @@ class GraphExec {
   /// A graph that others instantiated. `owned`: destroyed here, else left to them.
   static GraphExec adopt(cu::GraphExec handle, bool owned);
   GraphExec(GraphExec&& o) noexcept : handle_(std::exchange(o.handle_, nullptr)), owned_(o.owned_) {}
-  GraphExec& operator=(GraphExec&& o) noexcept { std::swap(handle_, o.handle_); std::swap(owned_, o.owned_); return *this; }
+  GraphExec& operator=(GraphExec&& o) noexcept {
+    std::swap(handle_, o.handle_);
+    std::swap(owned_, o.owned_);
+    return *this;
+  }
   ~GraphExec();
 
   cu::GraphExec handle() const { return handle_; }

@@ -24,13 +24,15 @@ Result<Stream> Partition::stream(int level) const {
 Result<std::vector<Partition>> split(const Device& device, std::span<const int> sm_counts) {
   const DeviceInfo& info = device.info();
   if (!info.green_contexts)
-    return Status(Code::kUnsupported, strf("%s with this driver cannot be partitioned: green contexts need CUDA 12.5; use stream priorities",
-                                           info.name.c_str()));
+    return Status(
+        Code::kUnsupported,
+        strf("%s with this driver cannot be partitioned: green contexts need CUDA 12.5; use stream priorities",
+             info.name.c_str()));
   VV_TRY(device.bind());
   cu::DevResource whole, rest;
   VV_CU(cuDeviceGetDevResource, device.handle(), &whole, cu::kResourceSm);
-  // What a split gives cannot be split again, so one call cuts the chip into the smallest groups, and partitions are runs of them: the
-  // same counts in front give the same multiprocessors in every call.
+  // What a split gives cannot be split again, so one call cuts the chip into the smallest groups, and partitions are
+  // runs of them: the same counts in front give the same multiprocessors in every call.
   const unsigned unit = whole.sm.min_partition;
   unsigned groups = 0;
   VV_CU(cuDevSmResourceSplitByCount, nullptr, &groups, &whole, nullptr, 0u, unit);
@@ -51,7 +53,9 @@ Result<std::vector<Partition>> split(const Device& device, std::span<const int> 
       if (takes) end = g + 1;
     }
     if ((want <= 0 && !last) || has < want || end == used)
-      return Status(Code::kInvalidArgument, strf("partition %zu wants %d multiprocessors, %d of %d are left, in groups of %u", i, want, has + left, info.sm_count, unit));
+      return Status(Code::kInvalidArgument,
+                    strf("partition %zu wants %d multiprocessors, %d of %d are left, in groups of %u", i, want,
+                         has + left, info.sm_count, unit));
     cu::DevResourceDesc desc = nullptr;
     VV_CU(cuDevResourceGenerateDesc, &desc, &cut[used], static_cast<unsigned>(end - used));
     Partition p;

@@ -36,9 +36,11 @@ Status HostMemory::map(uint64_t address, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   VV_CHECK_EQ(kInternal, bytes % granularity_, 0u);
   if (fails_now(&fail_map_) || mapped_ + outside_ + static_cast<int64_t>(bytes) > total_)
-    return Status(Code::kOutOfMemory, strf("host device of %lld bytes has no %zu left", static_cast<long long>(total_), bytes));
+    return Status(Code::kOutOfMemory,
+                  strf("host device of %lld bytes has no %zu left", static_cast<long long>(total_), bytes));
   if (!maps_.emplace(address, bytes).second) return Status(Code::kInternal, "mapped twice");
-  if (mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) != 0) return Status(Code::kInternal, "map outside a reserved range");
+  if (mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) != 0)
+    return Status(Code::kInternal, "map outside a reserved range");
   mapped_ += static_cast<int64_t>(bytes);
   return Status();
 }
@@ -46,10 +48,12 @@ Status HostMemory::map(uint64_t address, size_t bytes) {
 Status HostMemory::unmap(uint64_t address, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = maps_.find(address);
-  if (it == maps_.end() || it->second != bytes) return Status(Code::kInternal, "unmap of a range that was not mapped so");
+  if (it == maps_.end() || it->second != bytes)
+    return Status(Code::kInternal, "unmap of a range that was not mapped so");
   maps_.erase(it);
   // A fresh mapping at the same place: the old contents are gone, and touching it faults.
-  void* p = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  void* p = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (p == MAP_FAILED) return Status(Code::kInternal, "unmap failed");
   mapped_ -= static_cast<int64_t>(bytes);
   return Status();

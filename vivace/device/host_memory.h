@@ -11,7 +11,8 @@ namespace vivace::device {
 
 class HostMemory : public MemoryBackend {
  public:
-  explicit HostMemory(int64_t total_bytes, size_t granularity = 64 * 1024) : total_(total_bytes), granularity_(granularity) {}
+  explicit HostMemory(int64_t total_bytes, size_t granularity = 64 * 1024)
+      : total_(total_bytes), granularity_(granularity) {}
   ~HostMemory() override;
 
   size_t granularity() const override { return granularity_; }

@@ -8,7 +8,8 @@ namespace vivace::device {
 namespace {
 
 constexpr size_t kStep = 256, kLargeBytes = 512 * 1024, kSlabBytes = 2 * 1024 * 1024;
-constexpr size_t kMostCellBytes = kLargeBytes / 8 * 7;  // the class before kLargeBytes: rounded on, a request would look large
+constexpr size_t kMostCellBytes =
+    kLargeBytes / 8 * 7;  // the class before kLargeBytes: rounded on, a request would look large
 
 size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 long long ll(int64_t v) { return static_cast<long long>(v); }
@@ -31,17 +32,20 @@ size_t size_class(size_t bytes, size_t granularity) {
 }
 
 std::string PoolStats::to_string() const {
-  std::string s = strf("pool: used %lld (asked %lld), cached %lld (stranded %lld), mapped %lld of %lld, evicted %lld, pinned %lld, outside %lld, "
-                       "device free %lld of %lld bytes; fragmentation %.1f %%",
-                       ll(used), ll(requested), ll(cached), ll(stranded), ll(mapped), ll(capacity), ll(evicted), ll(pinned), ll(outside),
-                       ll(device_free), ll(device_total), fragmentation() * 100);
+  std::string s = strf(
+      "pool: used %lld (asked %lld), cached %lld (stranded %lld), mapped %lld of %lld, evicted %lld, pinned %lld, "
+      "outside %lld, "
+      "device free %lld of %lld bytes; fragmentation %.1f %%",
+      ll(used), ll(requested), ll(cached), ll(stranded), ll(mapped), ll(capacity), ll(evicted), ll(pinned), ll(outside),
+      ll(device_free), ll(device_total), fragmentation() * 100);
   for (const TenantStats& t : tenants)
-    s += strf("\n  tenant %s: used %lld, quota %lld, evicted %lld, peak %lld", t.name.c_str(), ll(t.used_bytes), ll(t.quota_bytes),
-              ll(t.evicted_bytes), ll(t.peak_bytes));
+    s += strf("\n  tenant %s: used %lld, quota %lld, evicted %lld, peak %lld", t.name.c_str(), ll(t.used_bytes),
+              ll(t.quota_bytes), ll(t.evicted_bytes), ll(t.peak_bytes));
   return s;
 }
 
-Pool::Pool(MemoryBackend& backend, PoolOptions options) : backend_(backend), options_(options), granularity_(backend.granularity()) {
+Pool::Pool(MemoryBackend& backend, PoolOptions options)
+    : backend_(backend), options_(options), granularity_(backend.granularity()) {
   tenants_.push_back({.name = "default"});
 }
 
@@ -191,7 +195,9 @@ Status Pool::fit_quota(TenantId tenant, size_t bytes) {
   };
   Status why;
   while (over())
-    if (!evict_coldest(tenant, &why)) return Status(Code::kOutOfMemory, "its quota is used up" + (why.ok() ? "" : " and eviction failed: " + why.message()));
+    if (!evict_coldest(tenant, &why))
+      return Status(Code::kOutOfMemory,
+                    "its quota is used up" + (why.ok() ? "" : " and eviction failed: " + why.message()));
   return Status();
 }
 
@@ -205,22 +211,27 @@ Status Pool::fail(const std::string& name, size_t bytes, TenantId tenant, const 
   MemoryBackend::Usage usage;
   if (Result<MemoryBackend::Usage> u = backend_.usage(); u.ok()) usage = *u;
   return Status(Code::kOutOfMemory,
-                strf("%s: %zu bytes for tenant %s: %s. Tenant: %lld used, quota %lld. Pool: %lld used, %lld cached, %lld of %lld mapped, %lld cold. "
+                strf("%s: %zu bytes for tenant %s: %s. Tenant: %lld used, quota %lld. Pool: %lld used, %lld cached, "
+                     "%lld of %lld mapped, %lld cold. "
                      "Device: %lld free of %lld, %lld outside the pool",
-                     name.empty() ? "allocation" : name.c_str(), bytes, t.name.c_str(), cause.message().c_str(), ll(t.used_bytes), ll(t.quota_bytes),
-                     ll(counters_.used), ll(counters_.mapped - counters_.used), ll(counters_.mapped), ll(options_.capacity), ll(evictable),
-                     ll(usage.free_bytes), ll(usage.total_bytes), ll(usage.total_bytes - usage.free_bytes - counters_.mapped)));
+                     name.empty() ? "allocation" : name.c_str(), bytes, t.name.c_str(), cause.message().c_str(),
+                     ll(t.used_bytes), ll(t.quota_bytes), ll(counters_.used), ll(counters_.mapped - counters_.used),
+                     ll(counters_.mapped), ll(options_.capacity), ll(evictable), ll(usage.free_bytes),
+                     ll(usage.total_bytes), ll(usage.total_bytes - usage.free_bytes - counters_.mapped)));
 }
 
 Result<Block*> Pool::allocate(const Allocation& r) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (r.tenant < 0 || static_cast<size_t>(r.tenant) >= tenants_.size())
-    return Status(Code::kInvalidArgument, strf("%s: tenant %d does not exist, there are %zu", r.name.c_str(), r.tenant, tenants_.size()));
+    return Status(Code::kInvalidArgument,
+                  strf("%s: tenant %d does not exist, there are %zu", r.name.c_str(), r.tenant, tenants_.size()));
   const size_t bytes = size_class(r.bytes, granularity_);
-  if (r.bytes == 0 || bytes == 0) return Status(Code::kInvalidArgument, strf("%s: %zu bytes cannot be allocated", r.name.c_str(), r.bytes));
+  if (r.bytes == 0 || bytes == 0)
+    return Status(Code::kInvalidArgument, strf("%s: %zu bytes cannot be allocated", r.name.c_str(), r.bytes));
   if (r.evictable && bytes < kLargeBytes)
-    return Status(Code::kInvalidArgument, strf("%s: %zu bytes: only blocks of %zu bytes and more have pages of their own and can be evicted",
-                                               r.name.c_str(), r.bytes, kMostCellBytes + 1));
+    return Status(Code::kInvalidArgument,
+                  strf("%s: %zu bytes: only blocks of %zu bytes and more have pages of their own and can be evicted",
+                       r.name.c_str(), r.bytes, kMostCellBytes + 1));
   Block* block = nullptr;
   Status s = fit_quota(r.tenant, bytes);
   if (s.ok()) block = reuse(bytes, r.stream, false);
@@ -264,8 +275,9 @@ Status Pool::free(Block* block, StreamId stream) {
   if (!block->live_) return Status(Code::kFailedPrecondition, "block freed twice");
   const int leases = block->leases_.load();
   if (leases > 0)
-    return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) is freed while %d leases hold it: a live graph or request uses it", block->name_.c_str(),
-                                                  block->requested_, leases));
+    return Status(Code::kFailedPrecondition,
+                  strf("%s (%zu bytes) is freed while %d leases hold it: a live graph or request uses it",
+                       block->name_.c_str(), block->requested_, leases));
   block->live_ = false;
   if (leases == Block::kAway) {
     counters_.evicted -= static_cast<int64_t>(block->requested_);
@@ -284,7 +296,8 @@ Result<PoolStats> Pool::stats() const {
   s.capacity = options_.capacity;
   s.cached = s.mapped - s.used;
   for (const auto& slab : slabs_)
-    if (slab->live > 0) s.stranded += static_cast<int64_t>(slab->bytes - static_cast<size_t>(slab->live) * slab->cell_bytes);
+    if (slab->live > 0)
+      s.stranded += static_cast<int64_t>(slab->bytes - static_cast<size_t>(slab->live) * slab->cell_bytes);
   for (const auto& b : blocks_)
     if (b->live_ && b->leases_.load() > 0) s.pinned += static_cast<int64_t>(b->class_bytes_);
   s.tenants = tenants_;

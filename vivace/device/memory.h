@@ -41,7 +41,9 @@ struct PoolStats {
   int64_t allocations = 0, reuses = 0, maps = 0, evictions = 0, restores = 0, failures = 0;
   std::vector<TenantStats> tenants;
   /// Share of mapped memory lost to rounding and to stranded cells.
-  double fragmentation() const { return mapped == 0 ? 0.0 : static_cast<double>(used - requested + stranded) / static_cast<double>(mapped); }
+  double fragmentation() const {
+    return mapped == 0 ? 0.0 : static_cast<double>(used - requested + stranded) / static_cast<double>(mapped);
+  }
   std::string to_string() const;
 };
 

@@ -28,7 +28,8 @@ Status Pool::acquire(Block* block) {
   leases = block->leases_.load(std::memory_order_acquire);
   while (leases >= 0)
     if (block->leases_.compare_exchange_weak(leases, leases + 1, std::memory_order_acq_rel)) return Status();
-  if (Status s = restore_locked(block); !s.ok()) return fail("acquire " + block->name_, block->requested_, block->tenant_, s);
+  if (Status s = restore_locked(block); !s.ok())
+    return fail("acquire " + block->name_, block->requested_, block->tenant_, s);
   block->leases_.store(1, std::memory_order_release);
   return Status();
 }
@@ -44,14 +45,16 @@ Status Pool::release(Block* block, StreamId stream) {
 Status Pool::evict(Block* block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!block->live_ || !block->evictable_)
-    return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) is not evictable: allocate it with evictable = true", block->name_.c_str(), block->requested_));
+    return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) is not evictable: allocate it with evictable = true",
+                                                  block->name_.c_str(), block->requested_));
   return evict_locked(block);
 }
 
 Status Pool::evict_locked(Block* block) {
   int none = 0;
   if (!block->leases_.compare_exchange_strong(none, Block::kAway, std::memory_order_acq_rel))
-    return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) %s", block->name_.c_str(), block->requested_, none > 0 ? "is leased: it cannot be evicted" : "is evicted already"));
+    return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) %s", block->name_.c_str(), block->requested_,
+                                                  none > 0 ? "is leased: it cannot be evicted" : "is evicted already"));
   const auto to_host = [&]() -> Status {
     VV_ASSIGN(const bool ready, idle(block, 0, true));
     VV_CHECK_EQ(kInternal, ready, true);
@@ -107,7 +110,8 @@ Status Pool::restore_locked(Block* block) {
 Result<std::unique_ptr<Arena>> Arena::create(Pool& pool, TenantId tenant, size_t max_bytes, std::string name) {
   std::unique_ptr<Arena> a(new Arena(pool, tenant, std::move(name)));
   const std::lock_guard<std::mutex> lock(pool.mutex_);
-  if (tenant < 0 || static_cast<size_t>(tenant) >= pool.tenants_.size()) return Status(Code::kInvalidArgument, strf("tenant %d does not exist", tenant));
+  if (tenant < 0 || static_cast<size_t>(tenant) >= pool.tenants_.size())
+    return Status(Code::kInvalidArgument, strf("tenant %d does not exist", tenant));
   a->max_bytes_ = (max_bytes + pool.granularity_ - 1) / pool.granularity_ * pool.granularity_;
   VV_ASSIGN(a->base_, pool.take_addresses(a->max_bytes_));
   return a;
@@ -124,14 +128,17 @@ Arena::~Arena() {
 
 Result<void*> Arena::allocate(size_t bytes, size_t align) {
   if (align == 0 || (align & (align - 1)) != 0 || align > pool_.granularity_)
-    return Status(Code::kInvalidArgument, strf("arena %s: alignment %zu: a power of two up to %zu is wanted", name_.c_str(), align, pool_.granularity_));
+    return Status(Code::kInvalidArgument, strf("arena %s: alignment %zu: a power of two up to %zu is wanted",
+                                               name_.c_str(), align, pool_.granularity_));
   const size_t begin = (used_ + align - 1) / align * align;
   if (bytes > max_bytes_ || begin > max_bytes_ - bytes)
-    return Status(Code::kLimitExceeded, strf("arena %s: %zu bytes at %zu exceed its %zu bytes", name_.c_str(), bytes, begin, max_bytes_));
+    return Status(Code::kLimitExceeded,
+                  strf("arena %s: %zu bytes at %zu exceed its %zu bytes", name_.c_str(), bytes, begin, max_bytes_));
   if (begin + bytes > mapped_) {
     if (frozen_)
-      return Status(Code::kFailedPrecondition, strf("arena %s is frozen at %zu bytes: %zu bytes at %zu would grow it; size it before capture",
-                                                    name_.c_str(), mapped_, bytes, begin));
+      return Status(Code::kFailedPrecondition,
+                    strf("arena %s is frozen at %zu bytes: %zu bytes at %zu would grow it; size it before capture",
+                         name_.c_str(), mapped_, bytes, begin));
     const std::lock_guard<std::mutex> lock(pool_.mutex_);
     const size_t grow = (begin + bytes - mapped_ + pool_.granularity_ - 1) / pool_.granularity_ * pool_.granularity_;
     Status s = pool_.fit_quota(tenant_, grow);

@@ -33,7 +33,8 @@ constexpr int kClockSm = 1, kClockMemory = 2, kSensorGpu = 0;
 
 Result<Nvml> load() {
   void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return Status(Code::kUnsupported, "libnvidia-ml.so.1 is not installed: no clocks or temperatures");
+  if (library == nullptr)
+    return Status(Code::kUnsupported, "libnvidia-ml.so.1 is not installed: no clocks or temperatures");
   Nvml n;
 #define VV_NVML_RESOLVE_(name, params)                                          \
   n.name = reinterpret_cast<decltype(n.name)>(dlsym(library, #name));           \

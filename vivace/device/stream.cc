@@ -132,10 +132,13 @@ Status check_memory_operations() {
 
 Status wait_until_zero(cu::Stream stream, const cu::DevicePtr* words, unsigned count) {
   cu::StreamMemOp waits[kMostWaits];
-  for (unsigned i = 0; i < count; ++i) waits[i] = {.operation = cu::kMemOpWaitValue32, .address = words[i], .value = 0, .flags = cu::kWaitValueEqual};
+  for (unsigned i = 0; i < count; ++i)
+    waits[i] = {.operation = cu::kMemOpWaitValue32, .address = words[i], .value = 0, .flags = cu::kWaitValueEqual};
   return VV_CU_STATUS(cuStreamBatchMemOp_v2, stream, count, waits, 0u);
 }
 
-Status write_word(cu::Stream stream, cu::DevicePtr word, uint32_t value) { return VV_CU_STATUS(cuStreamWriteValue32_v2, stream, word, value, 0u); }
+Status write_word(cu::Stream stream, cu::DevicePtr word, uint32_t value) {
+  return VV_CU_STATUS(cuStreamWriteValue32_v2, stream, word, value, 0u);
+}
 
 }  // namespace vivace::device

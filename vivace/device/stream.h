@@ -62,8 +62,8 @@ class Stream {
   bool owned_ = false;
 };
 
-/// Memory operations of streams: waits and writes of 32-bit words between kernels, which hold no SM and which captures record. Unsupported
-/// where a driver has none; then also the calls below.
+/// Memory operations of streams: waits and writes of 32-bit words between kernels, which hold no SM and which captures
+/// record. Unsupported where a driver has none; then also the calls below.
 Status check_memory_operations();
 inline constexpr unsigned kMostWaits = 32;
 /// What follows on the stream runs once all of the words, at most kMostWaits, are 0. No check, no allocation.
@@ -75,8 +75,13 @@ class PinnedBuffer {
  public:
   PinnedBuffer() = default;
   static Result<PinnedBuffer> create(const Device& device, size_t bytes);
-  PinnedBuffer(PinnedBuffer&& o) noexcept : data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
-  PinnedBuffer& operator=(PinnedBuffer&& o) noexcept { std::swap(data_, o.data_); std::swap(bytes_, o.bytes_); return *this; }
+  PinnedBuffer(PinnedBuffer&& o) noexcept
+      : data_(std::exchange(o.data_, nullptr)), bytes_(std::exchange(o.bytes_, 0)) {}
+  PinnedBuffer& operator=(PinnedBuffer&& o) noexcept {
+    std::swap(data_, o.data_);
+    std::swap(bytes_, o.bytes_);
+    return *this;
+  }
   ~PinnedBuffer();
   std::byte* data() const { return static_cast<std::byte*>(data_); }
   size_t bytes() const { return bytes_; }

@@ -21,8 +21,8 @@ struct MapShape {
 /// issued. Errors: Unsupported (a driver without tensor maps), CudaError with the shape where the driver refuses it.
 Status encode_map(const MapShape& shape, void* map);
 
-/// A row-major matrix of 32-bit (or 64-bit) words, copied in boxes of box_rows rows x box_words words, at most 256 each and whole 16
-/// bytes, which land row behind row, with zeros beyond the matrix's edges.
+/// A row-major matrix of 32-bit (or 64-bit) words, copied in boxes of box_rows rows x box_words words, at most 256 each
+/// and whole 16 bytes, which land row behind row, with zeros beyond the matrix's edges.
 struct WordMapShape {
   const void* data;     // as above
   int64_t rows, words;  // words a row
@@ -33,12 +33,12 @@ struct WordMapShape {
 };
 Status encode_map(const WordMapShape& shape, void* map);
 
-/// A row-major matrix whose rows, 16 by 16, land with the even ones before the odd ones: boxes of box_rows rows x 128 bytes,
-/// to be copied from (column, 0, 0, row / 16). Rows and box_rows are multiples of 16.
+/// A row-major matrix whose rows, 16 by 16, land with the even ones before the odd ones: boxes of box_rows rows x 128
+/// bytes, to be copied from (column, 0, 0, row / 16). Rows and box_rows are multiples of 16.
 Status encode_paired_map(const MapShape& shape, void* map);
 
-/// Up to five axes, innermost first and dense: 16-bit elements in boxes of 64 x box_rows of the first two axes and one of the
-/// others, laid out in shared memory as above.
+/// Up to five axes, innermost first and dense: 16-bit elements in boxes of 64 x box_rows of the first two axes and one
+/// of the others, laid out in shared memory as above.
 struct BoxShape {
   const void* data;    // device memory, aligned to 16 bytes
   int axes;            // 2 to 5

@@ -9,7 +9,9 @@
 namespace vivace::device {
 namespace {
 
-double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -31,7 +33,8 @@ Status Ticket::wait() const {
   state_->changed.wait(lock, [&] { return state_->finished; });
   if (!state_->error.ok()) return state_->error;
   if (state_->done_bytes < state_->transfer.bytes)
-    return Status(Code::kCancelled, strf("transfer cancelled after %zu of %zu bytes", state_->done_bytes, state_->transfer.bytes));
+    return Status(Code::kCancelled,
+                  strf("transfer cancelled after %zu of %zu bytes", state_->done_bytes, state_->transfer.bytes));
   return Status();
 }
 
@@ -97,9 +100,11 @@ TransferEngine::~TransferEngine() {
 
 Result<Ticket> TransferEngine::submit(Transfer transfer) {
   if (transfer.bytes > 0 && (transfer.to == nullptr || transfer.from == nullptr))
-    return Status(Code::kInvalidArgument, strf("transfer of %zu bytes from %p to %p: neither address may be null", transfer.bytes, transfer.from, transfer.to));
+    return Status(Code::kInvalidArgument, strf("transfer of %zu bytes from %p to %p: neither address may be null",
+                                               transfer.bytes, transfer.from, transfer.to));
   if (transfer.staged && transfer.direction != Direction::to_device)
-    return Status(Code::kInvalidArgument, "only transfers to the device are staged: copy to page-locked memory instead");
+    return Status(Code::kInvalidArgument,
+                  "only transfers to the device are staged: copy to page-locked memory instead");
   Ticket ticket;
   ticket.state_ = std::make_shared<Ticket::State>();
   ticket.state_->transfer = std::move(transfer);
@@ -111,8 +116,9 @@ Result<Ticket> TransferEngine::submit(Transfer transfer) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (closing_) return Status(Code::kClosed, "the transfer engine is closing");
     Lane& lane = lanes_[static_cast<size_t>(ticket.state_->transfer.direction)];
-    const auto place = std::find_if(lane.queue.begin(), lane.queue.end(),
-                                    [&](const auto& s) { return s->transfer.priority < ticket.state_->transfer.priority; });
+    const auto place = std::find_if(lane.queue.begin(), lane.queue.end(), [&](const auto& s) {
+      return s->transfer.priority < ticket.state_->transfer.priority;
+    });
     lane.queue.insert(place, ticket.state_);
     ++lane.stats.transfers;
   }

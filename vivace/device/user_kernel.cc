@@ -51,7 +51,8 @@ const char* kind_name(UserArg::Kind k) {
 }
 
 Status wrong_kind(const UserParam& p, const UserArg& a) {
-  return Status(Code::kInvalidArgument, strf("parameter of type %s does not take %s", p.type.c_str(), kind_name(a.kind)));
+  return Status(Code::kInvalidArgument,
+                strf("parameter of type %s does not take %s", p.type.c_str(), kind_name(a.kind)));
 }
 
 Status put_integer(const UserParam& p, int64_t v, std::byte* out) {
@@ -60,8 +61,9 @@ Status put_integer(const UserParam& p, int64_t v, std::byte* out) {
   const int64_t low = !p.is_signed ? 0 : wide ? std::numeric_limits<int64_t>::min() : -(int64_t{1} << (bits - 1));
   const int64_t high = wide ? std::numeric_limits<int64_t>::max() : (int64_t{1} << (p.is_signed ? bits - 1 : bits)) - 1;
   if (v < low || v > high)
-    return Status(Code::kInvalidArgument, strf("%lld does not fit %s, which holds %lld to %lld", static_cast<long long>(v), p.type.c_str(),
-                                               static_cast<long long>(low), static_cast<long long>(high)));
+    return Status(Code::kInvalidArgument,
+                  strf("%lld does not fit %s, which holds %lld to %lld", static_cast<long long>(v), p.type.c_str(),
+                       static_cast<long long>(low), static_cast<long long>(high)));
   std::memcpy(out, &v, p.bytes);  // little-endian: the low bytes
   return Status();
 }
@@ -109,7 +111,8 @@ Status convert(const UserParam& p, const UserArg& a, std::byte* out) {
     case UserParam::pointer:
       if (a.kind != UserArg::tensor && a.kind != UserArg::pointer) return wrong_kind(p, a);
       if (a.kind == UserArg::tensor && !p.any_element && a.dtype != p.element)
-        return Status(Code::kInvalidDType, strf("parameter of type %s wants a tensor of %s, %s came", p.type.c_str(), name(p.element), name(a.dtype)));
+        return Status(Code::kInvalidDType, strf("parameter of type %s wants a tensor of %s, %s came", p.type.c_str(),
+                                                name(p.element), name(a.dtype)));
       std::memcpy(out, &a.data, sizeof(a.data));
       return Status();
     case UserParam::integer: return a.kind == UserArg::integer ? put_integer(p, a.i, out) : wrong_kind(p, a);
@@ -123,7 +126,8 @@ Status convert(const UserParam& p, const UserArg& a, std::byte* out) {
     case UserParam::other:
       if (a.kind != UserArg::bytes) return wrong_kind(p, a);
       if (a.size != p.bytes)
-        return Status(Code::kInvalidArgument, strf("parameter of type %s has %zu bytes, %zu came", p.type.c_str(), p.bytes, a.size));
+        return Status(Code::kInvalidArgument,
+                      strf("parameter of type %s has %zu bytes, %zu came", p.type.c_str(), p.bytes, a.size));
       std::memcpy(out, a.data, a.size);
       return Status();
   }
@@ -135,8 +139,8 @@ Result<UserKernel> UserKernel::create(Module module, const std::string& symbol, 
   VV_ASSIGN(u.kernel_, module.kernel(symbol));
   u.module_ = std::move(module);
   if (types.size() != static_cast<size_t>(u.kernel_->param_count) || types.size() > kMaxUserParams)
-    return Status(Code::kInvalidArgument, strf("%s has %d parameters, %zu types were given; at most %zu are possible", symbol.c_str(),
-                                               u.kernel_->param_count, types.size(), kMaxUserParams));
+    return Status(Code::kInvalidArgument, strf("%s has %d parameters, %zu types were given; at most %zu are possible",
+                                               symbol.c_str(), u.kernel_->param_count, types.size(), kMaxUserParams));
   for (size_t i = 0; i < types.size(); ++i) {
     size_t offset = 0, bytes = 0;
     VV_CU(cuKernelGetParamInfo, u.kernel_->handle, i, &offset, &bytes);
@@ -157,13 +161,15 @@ Status UserKernel::launch(const LaunchShape& shape, cu::Stream stream, std::span
     const UserParam& p = params_[i];
     at = (at + 15) / 16 * 16;  // any type's alignment
     if (at + p.bytes > kMaxParamBytes)
-      return Status(Code::kLimitExceeded, strf("%s: its arguments exceed %zu bytes at argument %zu", who, kMaxParamBytes, i));
+      return Status(Code::kLimitExceeded,
+                    strf("%s: its arguments exceed %zu bytes at argument %zu", who, kMaxParamBytes, i));
     Status s = convert(p, args[i], storage + at);
     if (s.ok() && p.kind == UserParam::pointer && args[i].data != nullptr) {
       const Result<int> where = device_of(args[i].data);
       if (!where.ok()) s = where.status();
       else if (*where != kernel_->device->info().ordinal)
-        s = Status(Code::kInvalidDevice, strf("the address is on device %d, the kernel on device %d", *where, kernel_->device->info().ordinal));
+        s = Status(Code::kInvalidDevice, strf("the address is on device %d, the kernel on device %d", *where,
+                                              kernel_->device->info().ordinal));
     }
     if (!s.ok()) return std::move(s).with_context(strf("%s, argument %zu", who, i));
     pointers[i] = storage + at;

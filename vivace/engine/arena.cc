@@ -15,7 +15,8 @@ void Arena::declare(std::string name, DType dtype, Shape shape, Tensor* view) {
 }
 
 Status Arena::commit(Runtime& runtime) {
-  if (buffer_.data() != nullptr) return Status(Code::kFailedPrecondition, name_ + ": committed already; it cannot grow");
+  if (buffer_.data() != nullptr)
+    return Status(Code::kFailedPrecondition, name_ + ": committed already; it cannot grow");
   if (bytes_ == 0) return {};
   VV_ASSIGN(buffer_, runtime.reserve(name_, static_cast<size_t>(bytes_)));
   for (Region& r : regions_) {

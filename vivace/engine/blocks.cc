@@ -27,7 +27,9 @@ void encode_q4_0(const float* x, std::byte* out) {
   const double scale = inverse(d);
   const uint16_t half = f16_of_f32(d);
   std::memcpy(out, &half, 2);
-  const auto code = [&](int i) { return static_cast<uint8_t>(std::clamp(static_cast<int>(x[i] * scale + 8.5), 0, 15)); };
+  const auto code = [&](int i) {
+    return static_cast<uint8_t>(std::clamp(static_cast<int>(x[i] * scale + 8.5), 0, 15));
+  };
   for (int i = 0; i < kBlock / 2; ++i) out[2 + i] = static_cast<std::byte>(code(i) | code(i + kBlock / 2) << 4);
 }
 
@@ -59,11 +61,16 @@ bool upcast(const Tensor& from, int64_t begin, int64_t n, float* to) {
 }  // namespace
 
 Status encode_blocks(const Tensor& from, DType to, std::byte* out) {
-  if (to != DType::q4_0 && to != DType::q8_0) return Status(Code::kUnsupported, strf("blocks: wanted q4_0 or q8_0, got %s", name(to)));
+  if (to != DType::q4_0 && to != DType::q8_0)
+    return Status(Code::kUnsupported, strf("blocks: wanted q4_0 or q8_0, got %s", name(to)));
   if (from.dtype != DType::f32 && from.dtype != DType::f16 && from.dtype != DType::bf16)
-    return Status(Code::kUnsupported, strf("blocks: %s is made of f32, f16 or bf16, got %s; use precision native or bf16", name(to), name(from.dtype)));
+    return Status(Code::kUnsupported,
+                  strf("blocks: %s is made of f32, f16 or bf16, got %s; use precision native or bf16", name(to),
+                       name(from.dtype)));
   const int64_t columns = from.shape[from.shape.rank - 1], all = from.shape.elements();
-  if (columns % kBlock != 0) return Status(Code::kUnsupported, strf("blocks: %s wants rows a multiple of %ld wide, got %ld", name(to), static_cast<long>(kBlock), static_cast<long>(columns)));
+  if (columns % kBlock != 0)
+    return Status(Code::kUnsupported, strf("blocks: %s wants rows a multiple of %ld wide, got %ld", name(to),
+                                           static_cast<long>(kBlock), static_cast<long>(columns)));
   std::atomic<int64_t> next{0};
   std::atomic<bool> finite{true};
   const auto work = [&] {
@@ -71,15 +78,18 @@ Status encode_blocks(const Tensor& from, DType to, std::byte* out) {
     for (int64_t begin = next.fetch_add(kPiece); begin < all; begin = next.fetch_add(kPiece)) {
       const int64_t n = std::min(kPiece, all - begin);
       if (!upcast(from, begin, n, values.data())) finite = false;
-      for (int64_t i = 0; finite && i < n; i += kBlock) (to == DType::q4_0 ? encode_q4_0 : encode_q8_0)(values.data() + i, out + row_bytes(to, begin + i));
+      for (int64_t i = 0; finite && i < n; i += kBlock)
+        (to == DType::q4_0 ? encode_q4_0 : encode_q8_0)(values.data() + i, out + row_bytes(to, begin + i));
     }
   };
-  const int64_t helpers = std::min<int64_t>(std::max(1u, std::thread::hardware_concurrency()), (all + kPiece - 1) / kPiece) - 1;
+  const int64_t helpers =
+      std::min<int64_t>(std::max(1u, std::thread::hardware_concurrency()), (all + kPiece - 1) / kPiece) - 1;
   std::vector<std::jthread> threads;
   for (int64_t i = 0; i < helpers; ++i) threads.emplace_back(work);
   work();
   threads.clear();
-  return finite ? Status() : Status(Code::kCorruptData, "blocks: a weight is NaN or infinite: the checkpoint is broken");
+  return finite ? Status()
+                : Status(Code::kCorruptData, "blocks: a weight is NaN or infinite: the checkpoint is broken");
 }
 
 }  // namespace vivace::engine

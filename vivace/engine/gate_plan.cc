@@ -35,13 +35,16 @@ class TimedStream final : public exec::Stream {
   StepTimes times;
 
  private:
-  static Status refuse(const char* call) { return Status(Code::kUnsupported, strf("gates: a step that calls %s cannot be timed", call)); }
+  static Status refuse(const char* call) {
+    return Status(Code::kUnsupported, strf("gates: a step that calls %s cannot be timed", call));
+  }
   exec::Stream& stream_;
 };
 
 }  // namespace
 
-Result<StepTimes> time_launches(Runtime& runtime, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset) {
+Result<StepTimes> time_launches(Runtime& runtime, const std::function<Status(exec::Stream&)>& record,
+                                const std::function<Status()>& reset) {
   if (runtime.place() != Place::host) {
     VV_ASSIGN(Profile p, profile(runtime, record, reset));
     StepTimes times;

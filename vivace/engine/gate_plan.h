@@ -14,9 +14,10 @@ struct StepTimes {
   std::vector<size_t> points;
 };
 
-/// `record` issues the step and passes a gate at every point. Launches are timed by themselves: on a device as profile() does it, on the
-/// host one by one as they run. `reset` restores the step's inputs. Setup phase.
-Result<StepTimes> time_launches(Runtime& runtime, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset);
+/// `record` issues the step and passes a gate at every point. Launches are timed by themselves: on a device as
+/// profile() does it, on the host one by one as they run. `reset` restores the step's inputs. Setup phase.
+Result<StepTimes> time_launches(Runtime& runtime, const std::function<Status(exec::Stream&)>& record,
+                                const std::function<Status()>& reset);
 
 struct GatePlan {
   std::vector<bool> at;     // of each point, whether it gets a gate
@@ -24,8 +25,9 @@ struct GatePlan {
   int gates = 0;
 };
 
-/// As few gates as keep every stretch at `stretch_us` or less, where points allow it; a point is passed over as long as the next one
-/// still comes in time. Steps follow one another without a pause, so the last stretch of one goes on in the next.
+/// As few gates as keep every stretch at `stretch_us` or less, where points allow it; a point is passed over as long as
+/// the next one still comes in time. Steps follow one another without a pause, so the last stretch of one goes on in
+/// the next.
 GatePlan plan_gates(const StepTimes& times, double stretch_us);
 
 /// What a pipeline records with: the gate, and which of its points pass it; null: every point does.

@@ -8,7 +8,8 @@ namespace {
 
 class DeviceWatch final : public GpuTimer {
  public:
-  DeviceWatch(cu::Stream stream, device::Event start, device::Event stop) : stream_(stream), start_(std::move(start)), stop_(std::move(stop)) {}
+  DeviceWatch(cu::Stream stream, device::Event start, device::Event stop)
+      : stream_(stream), start_(std::move(start)), stop_(std::move(stop)) {}
   Status start() override { return start_.record(stream_); }
   Status stop() override { return stop_.record(stream_); }
   Result<double> us() const override { return device::Event::elapsed_us(start_, stop_); }

@@ -15,7 +15,9 @@ std::string json_string(std::string_view text) {
     if (c == '"' || c == '\\') out += {'\\', static_cast<char>(c)};
     else if (c >= 0x20 && c < 0x7f) out += static_cast<char>(c);
     else if (c < 0x10000) out += strf("\\u%04x", static_cast<unsigned>(c));
-    else out += strf("\\u%04x\\u%04x", static_cast<unsigned>(0xd7c0 + (c >> 10)), static_cast<unsigned>(0xdc00 + (c & 0x3ff)));
+    else
+      out += strf("\\u%04x\\u%04x", static_cast<unsigned>(0xd7c0 + (c >> 10)),
+                  static_cast<unsigned>(0xdc00 + (c & 0x3ff)));
   }
   return out + '"';
 }

@@ -5,8 +5,13 @@
 namespace vivace::engine {
 
 KvBlocks::KvBlocks(int count, int positions, const Hash128& key)
-    : positions_(positions), key_(key), nodes_(static_cast<size_t>(count)), tokens_(static_cast<size_t>(count) * static_cast<size_t>(positions)),
-      table_(std::bit_ceil(static_cast<size_t>(2 * count + 2)), -1), roots_(64, -1), forgotten_(std::bit_ceil(static_cast<size_t>(4 * count + 4))) {
+    : positions_(positions),
+      key_(key),
+      nodes_(static_cast<size_t>(count)),
+      tokens_(static_cast<size_t>(count) * static_cast<size_t>(positions)),
+      table_(std::bit_ceil(static_cast<size_t>(2 * count + 2)), -1),
+      roots_(64, -1),
+      forgotten_(std::bit_ceil(static_cast<size_t>(4 * count + 4))) {
   free_.reserve(nodes_.size());
   path_.reserve(nodes_.size());
   other_.reserve(nodes_.size());

@@ -1,5 +1,5 @@
-// KvBlocks: who has which block of the key/value caches, and which blocks hold what was computed before. Host memory alone; the model
-// maps blocks into the tables that steps read.
+// KvBlocks: who has which block of the key/value caches, and which blocks hold what was computed before. Host memory
+// alone; the model maps blocks into the tables that steps read.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,9 +9,9 @@
 
 namespace vivace::engine {
 
-/// Blocks of a model that sequences share, counted by references. One whose content was published stays when its last reference goes, until
-/// its place is needed: oldest use first, and what follows a block before the block. Nothing allocates after the constructor. Not
-/// thread-safe: who may step the model may use it.
+/// Blocks of a model that sequences share, counted by references. One whose content was published stays when its last
+/// reference goes, until its place is needed: oldest use first, and what follows a block before the block. Nothing
+/// allocates after the constructor. Not thread-safe: who may step the model may use it.
 class KvBlocks {
  public:
   /// `count` blocks of `positions` each; `key`: of the table's hash, secret.
@@ -49,16 +49,18 @@ class KvBlocks {
     int at = 0;            // of diverged: the first token that differs
   };
   static constexpr int kLeastCopied = 8;  // positions of a block that are worth copying it
-  /// The longest known beginning of `tokens`. Its whole blocks, each with a reference more, go to `blocks`. `exact`: only what steps of
-  /// prompts wrote. `least`: fewer positions of a block behind the whole ones are not taken.
-  Found match(const Hash128& root, std::span<const int32_t> tokens, bool exact, std::vector<int32_t>* blocks, int least = kLeastCopied);
+  /// The longest known beginning of `tokens`. Its whole blocks, each with a reference more, go to `blocks`. `exact`:
+  /// only what steps of prompts wrote. `least`: fewer positions of a block behind the whole ones are not taken.
+  Found match(const Hash128& root, std::span<const int32_t> tokens, bool exact, std::vector<int32_t>* blocks,
+              int least = kLeastCopied);
 
   struct Put {
     bool kept = false;    // the table has it
     int32_t same = -1;    // another block that has the same
   };
-  /// Publishes `block`, which holds `tokens` (whole, or the first of its positions) behind `parent`, a published whole block of the same
-  /// root or -1; or publishes more of it. `pure`: how many of them, from the first, steps of prompts wrote with all before them.
+  /// Publishes `block`, which holds `tokens` (whole, or the first of its positions) behind `parent`, a published whole
+  /// block of the same root or -1; or publishes more of it. `pure`: how many of them, from the first, steps of prompts
+  /// wrote with all before them.
   Put put(const Hash128& root, int32_t parent, int32_t block, std::span<const int32_t> tokens, int pure);
   /// Forgets what nobody holds.
   void forget_all();
@@ -77,14 +79,20 @@ class KvBlocks {
   Node& node(int32_t block) { return nodes_[static_cast<size_t>(block)]; }
   const Node& node(int32_t block) const { return nodes_[static_cast<size_t>(block)]; }
   int32_t* tokens_of(int32_t block) { return &tokens_[static_cast<size_t>(block) * static_cast<size_t>(positions_)]; }
-  const int32_t* tokens_of(int32_t block) const { return &tokens_[static_cast<size_t>(block) * static_cast<size_t>(positions_)]; }
-  int32_t& first_child(int32_t parent, const Hash128& root) { return parent >= 0 ? node(parent).child : roots_[root.lo % roots_.size()]; }
+  const int32_t* tokens_of(int32_t block) const {
+    return &tokens_[static_cast<size_t>(block) * static_cast<size_t>(positions_)];
+  }
+  int32_t& first_child(int32_t parent, const Hash128& root) {
+    return parent >= 0 ? node(parent).child : roots_[root.lo % roots_.size()];
+  }
   Hash128 key_of(const Hash128& before, const int32_t* tokens, bool pure) const;
   int32_t find(const Hash128& key, const Hash128& root, int32_t parent, const int32_t* tokens) const;
   void insert(int32_t block);
   void erase(int32_t block);
-  void walk(const Hash128& root, std::span<const int32_t> tokens, bool pure, int32_t from, std::vector<int32_t>* path) const;
-  void add_partial(const Hash128& root, std::span<const int32_t> tokens, bool exact, int32_t last, int least, Found* found);
+  void walk(const Hash128& root, std::span<const int32_t> tokens, bool pure, int32_t from,
+            std::vector<int32_t>* path) const;
+  void add_partial(const Hash128& root, std::span<const int32_t> tokens, bool exact, int32_t last, int least,
+                   Found* found);
   void forget(int32_t block);
   void cool(int32_t block, bool newest);
   void warm(int32_t block);

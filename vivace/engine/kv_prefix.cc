@@ -1,5 +1,5 @@
-// The table of KvBlocks: what was computed before, found again by tokens. A node is a published block; whole ones are found by a keyed
-// hash of their tokens and of all before them, and what was found is compared token by token.
+// The table of KvBlocks: what was computed before, found again by tokens. A node is a published block; whole ones are
+// found by a keyed hash of their tokens and of all before them, and what was found is compared token by token.
 #include <algorithm>
 #include <cstring>
 
@@ -24,7 +24,9 @@ int32_t KvBlocks::find(const Hash128& key, const Hash128& root, int32_t parent, 
   for (size_t at = key.lo & (table_.size() - 1); table_[at] >= 0; at = (at + 1) & (table_.size() - 1)) {
     const int32_t block = table_[at];
     const Node& n = node(block);
-    if (n.key == key && n.root == root && n.parent == parent && std::equal(tokens, tokens + positions_, tokens_of(block))) return block;
+    if (n.key == key && n.root == root && n.parent == parent &&
+        std::equal(tokens, tokens + positions_, tokens_of(block)))
+      return block;
   }
   return -1;
 }
@@ -50,7 +52,8 @@ void KvBlocks::erase(int32_t block) {
 }
 
 /// Adds whole blocks that follow `from` (-1: the root) as far as they are known.
-void KvBlocks::walk(const Hash128& root, std::span<const int32_t> tokens, bool pure, int32_t from, std::vector<int32_t>* path) const {
+void KvBlocks::walk(const Hash128& root, std::span<const int32_t> tokens, bool pure, int32_t from,
+                    std::vector<int32_t>* path) const {
   const auto step = static_cast<size_t>(positions_);
   for (size_t at = path->size() * step; at + step < tokens.size(); at += step) {
     const Hash128 key = key_of(from >= 0 ? node(from).key : root, &tokens[at], pure);
@@ -61,12 +64,14 @@ void KvBlocks::walk(const Hash128& root, std::span<const int32_t> tokens, bool p
   }
 }
 
-KvBlocks::Found KvBlocks::match(const Hash128& root, std::span<const int32_t> tokens, bool exact, std::vector<int32_t>* blocks, int least) {
+KvBlocks::Found KvBlocks::match(const Hash128& root, std::span<const int32_t> tokens, bool exact,
+                                std::vector<int32_t>* blocks, int least) {
   path_.clear();
   walk(root, tokens, true, -1, &path_);
   const size_t pure = path_.size();
   size_t best_pure = pure;
-  // What steps of answers wrote follows what steps of prompts wrote, never the other way round: it may leave that chain anywhere.
+  // What steps of answers wrote follows what steps of prompts wrote, never the other way round: it may leave that chain
+  // anywhere.
   for (size_t i = pure + 1; !exact && i-- > 0;) {
     other_.assign(path_.begin(), path_.begin() + static_cast<std::ptrdiff_t>(i));
     walk(root, tokens, false, i > 0 ? other_.back() : -1, &other_);
@@ -84,7 +89,8 @@ KvBlocks::Found KvBlocks::match(const Hash128& root, std::span<const int32_t> to
 }
 
 /// Part of a block behind the whole ones, and why there is not more.
-void KvBlocks::add_partial(const Hash128& root, std::span<const int32_t> tokens, bool exact, int32_t last, int least, Found* found) {
+void KvBlocks::add_partial(const Hash128& root, std::span<const int32_t> tokens, bool exact, int32_t last, int least,
+                           Found* found) {
   const auto from = static_cast<size_t>(found->positions);
   const int usable = static_cast<int>(tokens.size() - from) - 1;
   const bool all_before_pure = found->pure == found->positions;
@@ -115,11 +121,13 @@ void KvBlocks::add_partial(const Hash128& root, std::span<const int32_t> tokens,
       if (forgotten_[key.lo & (forgotten_.size() - 1)] == key.hi) return void(found->miss = Miss::evicted);
     }
   }
-  if (differs && static_cast<int>(from) + alike > 0) found->miss = Miss::diverged, found->at = static_cast<int>(from) + alike;
+  if (differs && static_cast<int>(from) + alike > 0)
+    found->miss = Miss::diverged, found->at = static_cast<int>(from) + alike;
   else if (found->positions == 0) found->miss = Miss::cold;
 }
 
-KvBlocks::Put KvBlocks::put(const Hash128& root, int32_t parent, int32_t block, std::span<const int32_t> tokens, int pure) {
+KvBlocks::Put KvBlocks::put(const Hash128& root, int32_t parent, int32_t block, std::span<const int32_t> tokens,
+                            int pure) {
   if (parent >= 0 && (!whole(node(parent)) || node(parent).root != root)) return {};
   Node& n = node(block);
   if (n.fill > 0 && (n.parent != parent || n.root != root)) return {};

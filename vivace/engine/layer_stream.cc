@@ -25,7 +25,8 @@ Status LayerStream::commit(Runtime& runtime) {
   int64_t at = 0;
   for (WeightUploader& p : layers_) {
     VV_TRY(p.commit_at(runtime, region_.data()));
-    VV_TRY(runtime.stream().copy(static_cast<char*>(host_.data()) + at, region_.data(), static_cast<size_t>(p.bytes())));
+    VV_TRY(
+        runtime.stream().copy(static_cast<char*>(host_.data()) + at, region_.data(), static_cast<size_t>(p.bytes())));
     VV_TRY(runtime.stream().synchronize());
     offset_.push_back(at);
     at += p.bytes();
@@ -34,7 +35,8 @@ Status LayerStream::commit(Runtime& runtime) {
 }
 
 Status LayerStream::bring(exec::Stream& stream, size_t i) const {
-  return stream.copy(region_.data(), static_cast<const char*>(host_.data()) + offset_[i], static_cast<size_t>(layers_[i].bytes()));
+  return stream.copy(region_.data(), static_cast<const char*>(host_.data()) + offset_[i],
+                     static_cast<size_t>(layers_[i].bytes()));
 }
 
 }  // namespace vivace::engine

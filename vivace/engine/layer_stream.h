@@ -12,7 +12,8 @@ class LayerStream {
   /// One a layer; all are laid out alike if they have the same weights.
   std::vector<WeightUploader>& layers() { return layers_; }
   const std::vector<WeightUploader>& layers() const { return layers_; }
-  /// Fills every layer in turn in the region and keeps it in page-locked host memory. Errors: OutOfMemory; those of WeightUploader.
+  /// Fills every layer in turn in the region and keeps it in page-locked host memory. Errors: OutOfMemory; those of
+  /// WeightUploader.
   Status commit(Runtime& runtime);
   /// Queues the copy of layer `i` into the region, behind what reads the one before.
   Status bring(exec::Stream& stream, size_t i) const;

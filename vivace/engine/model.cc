@@ -18,15 +18,20 @@ Status check(const Sampling& s) {
   if (!(s.min_p >= 0 && s.min_p <= 1)) return bad("min_p", "a value in [0, 1]", s.min_p);
   if (s.top_k < 0) return bad("top_k", "0 (off) or more", s.top_k);
   if (!(s.repetition > 0 && s.repetition < 1e6f)) return bad("repetition_penalty", "a value in (0, 1e6)", s.repetition);
-  if (!(s.presence >= -1e6f && s.presence <= 1e6f)) return bad("presence_penalty", "a value in [-1e6, 1e6]", s.presence);
-  if (!(s.frequency >= -1e6f && s.frequency <= 1e6f)) return bad("frequency_penalty", "a value in [-1e6, 1e6]", s.frequency);
+  if (!(s.presence >= -1e6f && s.presence <= 1e6f))
+    return bad("presence_penalty", "a value in [-1e6, 1e6]", s.presence);
+  if (!(s.frequency >= -1e6f && s.frequency <= 1e6f))
+    return bad("frequency_penalty", "a value in [-1e6, 1e6]", s.frequency);
   return {};
 }
 
 Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
-  const auto sampled = static_cast<size_t>(std::count_if(rows.begin(), rows.end(), [](const TokenRow& r) { return r.sample; }));
-  if (out.size() != sampled) return Status(Code::kInvalidArgument, strf("step: %zu rows sample but out holds %zu", sampled, out.size()));
-  if (queued() > 0) return Status(Code::kFailedPrecondition, strf("step: %d steps are queued; collect() them first", queued()));
+  const auto sampled =
+      static_cast<size_t>(std::count_if(rows.begin(), rows.end(), [](const TokenRow& r) { return r.sample; }));
+  if (out.size() != sampled)
+    return Status(Code::kInvalidArgument, strf("step: %zu rows sample but out holds %zu", sampled, out.size()));
+  if (queued() > 0)
+    return Status(Code::kFailedPrecondition, strf("step: %d steps are queued; collect() them first", queued()));
   VV_TRY(issue(rows));
   return collect(out);
 }
@@ -35,7 +40,10 @@ void TextModel::release(int) {}
 
 namespace {
 
-Status no_blocks(const char* call) { return Status(Code::kUnsupported, strf("%s: this model's sequences share no blocks; load it with num_kv_blocks", call)); }
+Status no_blocks(const char* call) {
+  return Status(Code::kUnsupported,
+                strf("%s: this model's sequences share no blocks; load it with num_kv_blocks", call));
+}
 
 }  // namespace
 
@@ -45,11 +53,17 @@ Status TextModel::map(int, int, std::span<const int32_t>) { return no_blocks("ma
 int64_t TextModel::block_bytes() const { return 0; }
 Status TextModel::copy_block(int32_t, int32_t) { return no_blocks("copy_block"); }
 Status TextModel::read_blocks(std::span<const int32_t>, std::span<std::byte>) { return no_blocks("read_blocks"); }
-Status TextModel::write_blocks(std::span<const int32_t>, std::span<const std::byte>) { return no_blocks("write_blocks"); }
-Status TextModel::set_mask(int, std::span<const uint32_t>) { return Status(Code::kUnsupported, "set_mask: this model cannot forbid tokens"); }
+Status TextModel::write_blocks(std::span<const int32_t>, std::span<const std::byte>) {
+  return no_blocks("write_blocks");
+}
+Status TextModel::set_mask(int, std::span<const uint32_t>) {
+  return Status(Code::kUnsupported, "set_mask: this model cannot forbid tokens");
+}
 
 Result<WorkTimes> TextModel::work_times() const {
-  return Status(Code::kFailedPrecondition, "work_times: this model was loaded without gates, and nobody timed its steps; load it through a scheduler");
+  return Status(
+      Code::kFailedPrecondition,
+      "work_times: this model was loaded without gates, and nobody timed its steps; load it through a scheduler");
 }
 
 Status TextModel::observe(std::span<const TokenRow>, const Observer&, const Wanted&) {

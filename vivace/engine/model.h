@@ -19,7 +19,8 @@ namespace vivace::engine {
 /// How to load. Every "auto" is resolved once, at load, and named in Model::report().
 struct LoadOptions {
   std::string device = "auto";     // auto | cpu | cuda | cuda:N
-  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 | w4a16 | int4 | fp8 | fp8_static
+  std::string precision = "auto";  // a precision plan of the model's family: auto | f32 | q8 | bf16 | native | w8a16 |
+                                   // w4a16 | int4 | fp8 | fp8_static
   std::string kv_dtype = "auto";   // auto | f32 | f16 | bf16
   int threads = 0;                 // CPU backend: 0 = one a physical core
   int context = 0;                 // positions a sequence may hold; 0 = the model's own, capped at 4096
@@ -30,12 +31,16 @@ struct LoadOptions {
   bool random_weights = false;     // of the shapes that config.json says, drawn where the model runs: for timing
   bool logit_bias = false;         // steps add set_bias()'s rows to the logits: one more launch
   static constexpr int kPagesFull = -1, kPagesAuto = -2;
-  int num_kv_blocks = 0;                // pages of 64 positions that all sequences share; 0: each has the whole context to itself; kPagesFull: as many as
-                                   // the whole context of each needs; kPagesAuto: so on the host, none on a device
-  int gpu_layers = -1;        // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
+  int num_kv_blocks =
+      0;  // pages of 64 positions that all sequences share; 0: each has the whole context to itself; kPagesFull: as
+          // many as the whole context of each needs; kPagesAuto: so on the host, none on a device
+  int gpu_layers =
+      -1;  // layers whose weights stay where ops read them; the others come from host memory in every step; -1: all
   std::vector<float> act_scales = {};  // of fp8_static and no other plan: what calibrate() gave
-  std::string invariance = "class";  // class: bits of a row depend on its class, see issue(); strict: there is one class, and prompts take smaller steps
-  std::string lm_head_dtype = "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
+  std::string invariance = "class";    // class: bits of a row depend on its class, see issue(); strict: there is one
+                                       // class, and prompts take smaller steps
+  std::string lm_head_dtype =
+      "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
   GateSite gates = {};             // of a scheduler's tenant: where its steps stand back
 };
 
@@ -99,8 +104,8 @@ class TextModel : public Model {
  public:
   virtual TextLimits limits() const = 0;
   /// Sets the parameters of `slot`, forgets its sequence and takes pages for `positions` of the next one, where there
-  /// are pages; 0: the whole context. Not on the hot path. Errors: InvalidArgument names the value, and nothing changed;
-  /// LimitExceeded when too few pages are free.
+  /// are pages; 0: the whole context. Not on the hot path. Errors: InvalidArgument names the value, and nothing
+  /// changed; LimitExceeded when too few pages are free.
   virtual Status start(int slot, const Sampling& sampling, int positions = 0) = 0;
   /// Ends the sequence of `slot`: pages that start() took are free. Steps of it that are queued already do no harm.
   virtual void release(int slot);
@@ -108,10 +113,11 @@ class TextModel : public Model {
   // Where sequences share blocks and somebody above keeps account of them. What follows answers Unsupported without.
   /// Who has which block; null where each slot has its whole context to itself.
   virtual KvBlocks* blocks();
-  /// start() without a block: map() gives it those it has. `fed`: tokens that are in blocks it will get; penalties count them.
+  /// start() without a block: map() gives it those it has. `fed`: tokens that are in blocks it will get; penalties
+  /// count them.
   virtual Status resume(int slot, const Sampling& sampling, std::span<const int32_t> fed);
-  /// From block `first` on, at most as many as it has, the sequence of `slot` lies in `blocks`, and nothing lies behind them; for steps
-  /// that are queued from now on.
+  /// From block `first` on, at most as many as it has, the sequence of `slot` lies in `blocks`, and nothing lies behind
+  /// them; for steps that are queued from now on.
   virtual Status map(int slot, int first, std::span<const int32_t> blocks);
   /// Bytes of a block in all layers.
   virtual int64_t block_bytes() const;
@@ -125,13 +131,14 @@ class TextModel : public Model {
   /// empty: nothing, as after start(). Log-probabilities are those of the biased logits. Errors:
   /// FailedPrecondition without LoadOptions::logit_bias, InvalidShape.
   virtual Status set_bias(int slot, std::span<const float> bias) = 0;
-  /// Which tokens `slot` may draw from the next queued step on, bit v % 32 of word v / 32 for token v; empty: all, as after start().
-  /// Log-probabilities are those without it. Errors: InvalidShape; Unsupported of a model without masks.
+  /// Which tokens `slot` may draw from the next queued step on, bit v % 32 of word v / 32 for token v; empty: all, as
+  /// after start(). Log-probabilities are those without it. Errors: InvalidShape; Unsupported of a model without masks.
   virtual Status set_mask(int slot, std::span<const uint32_t> words);
   /// Queues a step over 1..prefill_chunk rows, at most max_batch of which sample. After load this neither
   /// allocates nor compiles. Rows of one slot must be in position order. A step all of whose rows
-  /// sample, max_batch at most, and none of which is a prompt's, is of the decode class, any other of the prefill class:
-  /// bits of a row depend on its class, never on the other rows. Errors: LimitExceeded with limits().max_in_flight_steps steps queued.
+  /// sample, max_batch at most, and none of which is a prompt's, is of the decode class, any other of the prefill
+  /// class: bits of a row depend on its class, never on the other rows. Errors: LimitExceeded with
+  /// limits().max_in_flight_steps steps queued.
   virtual Status issue(std::span<const TokenRow> rows) = 0;
   /// Queues the last decode step once more: each of its rows with the token that it drew, at the next
   /// position, without the host having seen that token. Errors: FailedPrecondition where no decode step came
@@ -140,9 +147,11 @@ class TextModel : public Model {
   /// Waits for the oldest queued step; `out` gets its draws in row order and must have their number.
   virtual Status collect(std::span<Sampled> out) = 0;
   /// Times a step of `rows` rows and its launches, in the decode class (a row a slot, all at position `pos`)
-  /// or the prefill class (rows of one prompt that ends at `pos`). `in_step`: see engine::profile(). Forgets all sequences. Setup phase.
+  /// or the prefill class (rows of one prompt that ends at `pos`). `in_step`: see engine::profile(). Forgets all
+  /// sequences. Setup phase.
   virtual Result<Profile> profile(int rows, int pos, bool decode, bool in_step = false) = 0;
-  /// Of a model that was loaded with gates: its longest step and stretch, as timed at load. Errors: FailedPrecondition of any other.
+  /// Of a model that was loaded with gates: its longest step and stretch, as timed at load. Errors: FailedPrecondition
+  /// of any other.
   virtual Result<WorkTimes> work_times() const;
   /// Sees an output of an op of a step, in host memory, as the op left it; rows beyond the step's are of older steps.
   using Observer = std::function<Status(const char* op, const char* port, const Tensor& value)>;
@@ -152,8 +161,9 @@ class TextModel : public Model {
   /// phase. Errors: FailedPrecondition with steps queued; the observer's.
   virtual Status observe(std::span<const TokenRow> rows, const Observer& observer, const Wanted& wanted = {});
   /// LoadOptions::act_scales from what `prompts` bring to each activation quantization point: the magnitude
-  /// that `percentile` (above 50, to 100) of the values do not exceed, over e4m3's largest. Forgets slot 0. Setup phase.
-  /// Errors: Unsupported for plans whose activations are codes already, and where values are NaN; InvalidArgument.
+  /// that `percentile` (above 50, to 100) of the values do not exceed, over e4m3's largest. Forgets slot 0. Setup
+  /// phase. Errors: Unsupported for plans whose activations are codes already, and where values are NaN;
+  /// InvalidArgument.
   virtual Result<std::vector<float>> calibrate(std::span<const std::vector<int32_t>> prompts, double percentile);
   /// Steps that were queued and not collected.
   virtual int queued() const = 0;

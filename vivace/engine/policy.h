@@ -24,7 +24,7 @@ struct PolicyOptions {
   int batch = 1;                    // observations of one call
   int prompt_tokens = 0;            // most tokens of a prompt; 0 = the family's
   int max_action_tokens = 0;                    // pi0fast: most tokens of an answer; 0 = 256
-  std::string codec;                // pi0fast: folder with tokenizer.json and processor_config.json of the actions' codec
+  std::string codec;  // pi0fast: folder with tokenizer.json and processor_config.json of the actions' codec
   bool eager = false;               // issue ops one by one instead of replaying graphs: for debugging, same bits
   double partition = 0;             // share of the device's multiprocessors, in (0, 1); 0 = all of it
   bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
@@ -60,10 +60,12 @@ struct Observation {
   std::span<const float> noise;        // [horizon, action_dim]; empty: drawn from `seed`
   uint64_t seed = 0;
   int32_t end_token = 1;               // pi0fast: the answer ends with it; -1: at the most tokens
-  std::span<const float> action_prefix;       // [n, action_dim], n < horizon: first actions of the chunk, normalised, that the rest must follow
+  std::span<const float>
+      action_prefix;  // [n, action_dim], n < horizon: first actions of the chunk, normalised, that the rest must follow
   int32_t embodiment = -1;             // groot: whose encoders and decoder; -1: that of the load
-  std::span<const float> prev_actions = {};  // groot: [n, action_dim], the chunk that runs, normalised, whose last `overlap` actions this one begins with
-  int32_t overlap = 0, frozen = 0;     // ... of which the first `frozen` stay as they are and the others less and less so
+  std::span<const float> prev_actions =
+      {};  // groot: [n, action_dim], the chunk that runs, normalised, whose last `overlap` actions this one begins with
+  int32_t overlap = 0, frozen = 0;  // ... of which the first `frozen` stay as they are and the others less and less so
 };
 
 class PolicyModel : public Model {
@@ -72,7 +74,8 @@ class PolicyModel : public Model {
   /// One chunk an observation, 1 to limits().batch of them: actions [observations, horizon, robot_dim] in the robot's
   /// units. After load this neither allocates nor compiles, but for images of a size that was not seen before.
   /// Errors: InvalidArgument, InvalidShape, LimitExceeded name what is wrong with an observation, and nothing ran;
-  /// CorruptData where an action is not finite, the network's own or in the robot's units. After an error `actions` is not written.
+  /// CorruptData where an action is not finite, the network's own or in the robot's units. After an error `actions` is
+  /// not written.
   virtual Status predict(std::span<const Observation> observations, std::span<float> actions) = 0;
   /// pi0fast: the tokens alone, which need no codec. Errors: Unsupported elsewhere, and predict()'s.
   virtual Status generate(std::span<const Observation> observations);
@@ -87,14 +90,14 @@ class PolicyModel : public Model {
   using Probe = std::function<Status(const char* name, int step, const Tensor& value)>;
   virtual Status observe(std::span<const Observation> observations, const Probe& probe) = 0;
   /// PolicyOptions::act_scales from what observations bring to each activation quantization point: over all
-  /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do not
-  /// quantize activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
+  /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do
+  /// not quantize activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
   virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) = 0;
   /// Other scales of a plan that has fixed ones, from the next run on; nothing is captured anew. Setup phase. Errors:
   /// FailedPrecondition for other plans, InvalidArgument (how many, which values), and the old ones stay.
   virtual Status set_act_scales(std::span<const float> scales) = 0;
-  /// Microseconds from where the device began with the last predict()'s graphs to where it ended, on its own clock; 0 on the host, before the
-  /// first call, and of pi0fast.
+  /// Microseconds from where the device began with the last predict()'s graphs to where it ended, on its own clock; 0
+  /// on the host, before the first call, and of pi0fast.
   virtual double device_us() const { return 0; }
   /// Of a call: the two graphs, one by one or one after the other. An answer of codes counts as its first and one more.
   enum class Stage : uint8_t { context, actions, whole };

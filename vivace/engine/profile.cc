@@ -29,16 +29,20 @@ class Listener final : public exec::Stream {
   std::vector<size_t> points;
 
  private:
-  static Status refuse(const char* call) { return Status(Code::kUnsupported, strf("profile: a step that calls %s cannot be listened to", call)); }
+  static Status refuse(const char* call) {
+    return Status(Code::kUnsupported, strf("profile: a step that calls %s cannot be listened to", call));
+  }
   const device::Device* device_;
 };
 
 bool alike(const exec::Launch& a, const exec::Launch& b) {
-  return std::string_view(a.op) == b.op && a.kernel == b.kernel && a.bytes == b.bytes && a.flops == b.flops && a.grid[0] == b.grid[0];
+  return std::string_view(a.op) == b.op && a.kernel == b.kernel && a.bytes == b.bytes && a.flops == b.flops &&
+         a.grid[0] == b.grid[0];
 }
 
 /// Microseconds of one run of the launches.
-Result<double> time_of(Runtime& runtime, const std::vector<const exec::Launch*>& launches, const std::function<Status()>& reset) {
+Result<double> time_of(Runtime& runtime, const std::vector<const exec::Launch*>& launches,
+                       const std::function<Status()>& reset) {
   using Clock = std::chrono::steady_clock;
   constexpr int kSamples = 7, kLeast = 4;  // runs of a sample, so that the way to and from the device is shared
   constexpr double kSampleUs = 1500;
@@ -68,7 +72,8 @@ Result<double> time_of(Runtime& runtime, const std::vector<const exec::Launch*>&
 
 }  // namespace
 
-Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step) {
+Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record,
+                        const std::function<Status()>& reset, bool in_step) {
   Listener listener(runtime.stream().device());
   VV_TRY(record(listener));
   Profile p;
@@ -77,7 +82,8 @@ Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Strea
   std::vector<const exec::Launch*> all;
   for (const exec::Launch& l : listener.launches) {
     all.push_back(&l);
-    const auto found = std::find_if(members.begin(), members.end(), [&](const auto& m) { return alike(*m.front(), l); });
+    const auto found =
+        std::find_if(members.begin(), members.end(), [&](const auto& m) { return alike(*m.front(), l); });
     p.order.push_back(static_cast<int>(found - members.begin()));
     if (found != members.end()) found->push_back(&l);
     else members.push_back({&l});
@@ -85,7 +91,8 @@ Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Strea
   VV_ASSIGN(p.step_us, time_of(runtime, all, reset));
   for (const auto& m : members) {
     VV_ASSIGN(const double us, time_of(runtime, m, reset));
-    p.groups.push_back({m.front()->op, static_cast<int>(m.size()), m.front()->bytes, m.front()->flops, us / static_cast<double>(m.size())});
+    p.groups.push_back({m.front()->op, static_cast<int>(m.size()), m.front()->bytes, m.front()->flops,
+                        us / static_cast<double>(m.size())});
   }
   for (size_t g = 0; in_step && members.size() > 1 && g < members.size(); ++g) {
     std::vector<const exec::Launch*> others;

@@ -26,8 +26,10 @@ struct Profile {
 
 /// Runs what `record` issues, whole and group by group, from graphs, until each has taken some
 /// milliseconds. A group of all layers reads other weights with each launch, so that caches are as cold as in
-/// the step. `reset` restores the step's inputs and is called before every timing. `in_step`: also the step without each group; what the other
-/// launches compute means nothing then, and what they cost must not depend on it. Setup phase.
-Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record, const std::function<Status()>& reset, bool in_step = false);
+/// the step. `reset` restores the step's inputs and is called before every timing. `in_step`: also the step without
+/// each group; what the other launches compute means nothing then, and what they cost must not depend on it. Setup
+/// phase.
+Result<Profile> profile(Runtime& runtime, const std::function<Status(exec::Stream&)>& record,
+                        const std::function<Status()>& reset, bool in_step = false);
 
 }  // namespace vivace::engine

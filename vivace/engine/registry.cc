@@ -28,7 +28,8 @@ Result<std::string> architecture(const Checkpoint& checkpoint) {
   }
   VV_ASSIGN(const Json json, hub_config(checkpoint));
   VV_ASSIGN(const JsonValue list, json.root().at("architectures"));
-  if (!list.is_array() || list.size() == 0) return list.error(Code::kCorruptData, "expected a list with the name of a class");
+  if (!list.is_array() || list.size() == 0)
+    return list.error(Code::kCorruptData, "expected a list with the name of a class");
   VV_ASSIGN(const std::string_view arch, (*list.begin()).as_string());
   return std::string(arch);
 }

@@ -38,10 +38,15 @@ class Host final : public Runtime {
 
   Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (p == MAP_FAILED) return Status(Code::kOutOfMemory, strf("%s: cannot reserve %zu bytes: %s; lower context or max_batch", name.c_str(), bytes, std::strerror(errno)));
-    return exec::Buffer(std::move(name), p, bytes, Place::host, [](void* data, size_t size, void*) { munmap(data, size); });
+    if (p == MAP_FAILED)
+      return Status(Code::kOutOfMemory, strf("%s: cannot reserve %zu bytes: %s; lower context or max_batch",
+                                             name.c_str(), bytes, std::strerror(errno)));
+    return exec::Buffer(std::move(name), p, bytes, Place::host,
+                        [](void* data, size_t size, void*) { munmap(data, size); });
   }
-  Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override { return reserve(std::move(name), bytes); }
+  Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override {
+    return reserve(std::move(name), bytes);
+  }
   Result<int64_t> free_bytes() override { return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE); }
   Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) override {
     for (const Upload& c : copies) std::memcpy(c.to, c.from, c.bytes);
@@ -55,8 +60,8 @@ class Host final : public Runtime {
   exec::CpuStream stream_;
 };
 
-/// This process's shares of a device lie one behind the other: a new one takes the place of one that went and was as large, or
-/// what follows the last. Its place is free again when the object goes.
+/// This process's shares of a device lie one behind the other: a new one takes the place of one that went and was as
+/// large, or what follows the last. Its place is free again when the object goes.
 class Share {
  public:
   static Result<std::unique_ptr<Share>> take(const device::Device& device, int ordinal, double share) {
@@ -86,7 +91,8 @@ class Share {
     int multiprocessors;
     bool taken;
   };
-  Share(device::Partition partition, int ordinal, size_t at) : partition_(std::move(partition)), ordinal_(ordinal), at_(at) {}
+  Share(device::Partition partition, int ordinal, size_t at)
+      : partition_(std::move(partition)), ordinal_(ordinal), at_(at) {}
   static inline std::mutex mutex_;
   static inline std::map<int, std::vector<Place>> places_;  // of a device
   device::Partition partition_;
@@ -123,32 +129,39 @@ class Gpu final : public Runtime {
     VV_ASSIGN(const int64_t free, free_bytes());
     const int64_t wanted = static_cast<int64_t>(bytes);
     if (wanted > free)
-      return Status(Code::kOutOfMemory, strf("%s: %s has %ld bytes free, %ld are wanted, %ld too many; lower context or max_batch, or use a smaller precision",
-                                             name.c_str(), this->name(), static_cast<long>(free), static_cast<long>(wanted), static_cast<long>(wanted - free)));
+      return Status(Code::kOutOfMemory, strf("%s: %s has %ld bytes free, %ld are wanted, %ld too many; lower context "
+                                             "or max_batch, or use a smaller precision",
+                                             name.c_str(), this->name(), static_cast<long>(free),
+                                             static_cast<long>(wanted), static_cast<long>(wanted - free)));
     return backend_->make_buffer(std::move(name), bytes);
   }
   Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override {
     VV_ASSIGN(device::PinnedBuffer pinned, device::PinnedBuffer::create(device_, bytes));
     std::memset(pinned.data(), 0, bytes);
     auto* const owner = new device::PinnedBuffer(std::move(pinned));
-    return exec::Buffer(std::move(name), owner->data(), bytes, Place::device,
-                        [](void*, size_t, void* context) { delete static_cast<device::PinnedBuffer*>(context); }, owner);
+    return exec::Buffer(
+        std::move(name), owner->data(), bytes, Place::device,
+        [](void*, size_t, void* context) { delete static_cast<device::PinnedBuffer*>(context); }, owner);
   }
   Result<int64_t> free_bytes() override {
     VV_ASSIGN(device::Pool* const pool, device::shared_pool(device_));
     VV_ASSIGN(const device::PoolStats stats, pool->stats());
-    return stats.device_free + stats.cached - stats.stranded;  // what closed models had: the pool trims itself before it refuses
+    return stats.device_free + stats.cached -
+           stats.stranded;  // what closed models had: the pool trims itself before it refuses
   }
   Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) override {
     if (transfers_ == nullptr) {
       VV_ASSIGN(lanes_, device::CudaCopies::create(device_));
-      // A thread brings 5 GB/s out of a mapped file. Seen on a link of 55 GB/s: 48 GB/s with eight threads, 51 with twelve or sixteen.
+      // A thread brings 5 GB/s out of a mapped file. Seen on a link of 55 GB/s: 48 GB/s with eight threads, 51 with
+      // twelve or sixteen.
       const int cores = static_cast<int>(std::thread::hardware_concurrency());
-      VV_ASSIGN(transfers_, device::TransferEngine::create(*lanes_, {.chunk_bytes = size_t{2} << 20, .staging_threads = std::clamp(cores / 2, 4, 12)}));
+      VV_ASSIGN(transfers_, device::TransferEngine::create(*lanes_, {.chunk_bytes = size_t{2} << 20,
+                                                                     .staging_threads = std::clamp(cores / 2, 4, 12)}));
     }
     std::vector<device::Ticket> tickets;
     for (const Upload& c : copies) {
-      VV_ASSIGN(device::Ticket ticket, transfers_->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
+      VV_ASSIGN(device::Ticket ticket,
+                transfers_->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
       tickets.push_back(std::move(ticket));
     }
     return std::function<Status()>([tickets = std::move(tickets)] {
@@ -190,8 +203,11 @@ Status Runtime::upload(std::span<const Upload> copies) {
 
 Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int threads, double share) {
   constexpr int kMostThreads = 4096;
-  if (threads < 0 || threads > kMostThreads) return Status(Code::kInvalidArgument, strf("threads: wanted 0 (one a physical core) to %d, got %d", kMostThreads, threads));
-  if (!(share >= 0 && share < 1)) return Status(Code::kInvalidArgument, strf("partition: wanted a share of the device in (0, 1), got %g", share));
+  if (threads < 0 || threads > kMostThreads)
+    return Status(Code::kInvalidArgument,
+                  strf("threads: wanted 0 (one a physical core) to %d, got %d", kMostThreads, threads));
+  if (!(share >= 0 && share < 1))
+    return Status(Code::kInvalidArgument, strf("partition: wanted a share of the device in (0, 1), got %g", share));
   if (device == "cpu" || (device == "auto" && !has_gpu())) {
     if (share != 0) return Status(Code::kUnsupported, "partition: the host is shared by threads, set their number");
     return std::unique_ptr<Runtime>(std::make_unique<Host>(threads));
@@ -200,7 +216,8 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int th
   int ordinal = 0;
   const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
-  if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() || end != number.data() + number.size())
+  if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() ||
+      end != number.data() + number.size())
     return Status(Code::kInvalidArgument, "device: wanted auto, cpu, cuda or cuda:N, got '" + device + "'");
   Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share);
   if (!gpu.ok()) return std::move(gpu).status().with_context("device '" + device + "'");

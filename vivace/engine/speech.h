@@ -1,4 +1,5 @@
-// Speech models: sound in windows of 30 seconds to tokens of text. What callers see; text, segments and languages' names are theirs.
+// Speech models: sound in windows of 30 seconds to tokens of text. What callers see; text, segments and languages'
+// names are theirs.
 #pragma once
 #include "vivace/engine/model.h"
 
@@ -21,24 +22,28 @@ struct SpeechLimits {
 
 /// Ids of what is no text. Timestamps go up in steps of 20 ms.
 struct SpeechTokens {
-  int32_t eot = 0, sot = 0, first_language = 0, languages = 0, translate = 0, transcribe = 0, sot_lm = 0, sot_prev = 0, no_speech = 0, no_timestamps = 0, first_timestamp = 0, timestamps = 0;
+  int32_t eot = 0, sot = 0, first_language = 0, languages = 0, translate = 0, transcribe = 0, sot_lm = 0, sot_prev = 0,
+          no_speech = 0, no_timestamps = 0, first_timestamp = 0, timestamps = 0;
   bool multilingual = false;
 };
 
-/// Sound that is encoded: frames [first, first + frames) of `samples`, of which there are at most SpeechLimits::frames. Before the first sample the
-/// signal is reflected, behind the last it is silent; frames up to the window's end that are not of it are 0 features.
+/// Sound that is encoded: frames [first, first + frames) of `samples`, of which there are at most SpeechLimits::frames.
+/// Before the first sample the signal is reflected, behind the last it is silent; frames up to the window's end that
+/// are not of it are 0 features.
 struct SpeechWindow {
   std::span<const float> samples;
   int64_t first = 0, frames = 0;
   float peak = 0;  // of SpeechModel::peak(), over whatever counts
 };
 
-/// Text of sound that goes on (AlignAtt): decoding ends with the token that hears the last of what there is, for what follows may change it.
+/// Text of sound that goes on (AlignAtt): decoding ends with the token that hears the last of what there is, for what
+/// follows may change it.
 struct SpeechFollow {
-  std::vector<std::pair<int, int>> heads;  // (layer, head) of cross-attention that follow the sound; none: decoding does not look
+  std::vector<std::pair<int, int>>
+      heads;  // (layer, head) of cross-attention that follow the sound; none: decoding does not look
   int content = 0;                         // places of 20 ms that are heard
   int margin = 25;                         // as many at the end are too near to it
-  int rewind = 200;                        // a token that hears a place as far before that of the token in front has lost its way
+  int rewind = 200;  // a token that hears a place as far before that of the token in front has lost its way
 };
 
 /// One window's decoding.
@@ -68,7 +73,8 @@ struct Transcript {
   SpeechEnd end = SpeechEnd::eot;
 };
 
-/// Where text was said: of each token of `align`'s text and the end, the first 20 ms step that its path touches, and its probability among text.
+/// Where text was said: of each token of `align`'s text and the end, the first 20 ms step that its path touches, and
+/// its probability among text.
 struct Alignment {
   std::vector<int32_t> start;        // one more than tokens
   std::vector<float> probability;
@@ -86,13 +92,15 @@ class SpeechModel : public Model {
   virtual Result<std::vector<float>> encoded(int window) = 0;
   /// Probabilities of the languages of a window.
   virtual Result<std::vector<float>> languages(int window) = 0;
-  /// Errors: LimitExceeded where candidates are more than rows or a prompt leaves no place, InvalidArgument names the value, CorruptData where
-  /// the network's logits are NaN.
+  /// Errors: LimitExceeded where candidates are more than rows or a prompt leaves no place, InvalidArgument names the
+  /// value, CorruptData where the network's logits are NaN.
   virtual Status decode(std::span<const SpeechRequest> requests, std::vector<Transcript>* out) = 0;
   /// Logits [tokens, vocab] after each token of `tokens`, teacher-forced.
   virtual Result<std::vector<float>> logits(int window, std::span<const int32_t> tokens) = 0;
-  /// Where `text` lies in the first `frames` frames of a window, by cross-attention of `heads` (layer, head). `lead`: what comes before text.
-  virtual Result<Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames, std::span<const std::pair<int, int>> heads) = 0;
+  /// Where `text` lies in the first `frames` frames of a window, by cross-attention of `heads` (layer, head). `lead`:
+  /// what comes before text.
+  virtual Result<Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
+                                  std::span<const std::pair<int, int>> heads) = 0;
 };
 
 }  // namespace vivace::engine

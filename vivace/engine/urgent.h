@@ -1,4 +1,5 @@
-// How a model's work stands to others' on its device: what it shuts, or where it lets them by. Models that nobody schedules have neither.
+// How a model's work stands to others' on its device: what it shuts, or where it lets them by. Models that nobody
+// schedules have neither.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -8,15 +9,16 @@
 
 namespace vivace::engine {
 
-/// Of a model whose calls are urgent: its stream shuts the word in front of a call's copies and opens it behind its last launch,
-/// both queued at once, so that no host thread has to come back for it.
+/// Of a model whose calls are urgent: its stream shuts the word in front of a call's copies and opens it behind its
+/// last launch, both queued at once, so that no host thread has to come back for it.
 struct UrgentGate {
   exec::Gate* gate = nullptr;  // outlives the model
   int word = 0;
   std::atomic<bool> shuts{true};
 };
 
-/// Of a model whose steps stand back: they pass the gate wherever work would run on for longer than `stretch_us` without.
+/// Of a model whose steps stand back: they pass the gate wherever work would run on for longer than `stretch_us`
+/// without.
 struct GateSite {
   exec::Gate* gate = nullptr;  // null: no gates; outlives the model
   uint32_t mask = 0;
@@ -40,15 +42,17 @@ class StepAccount {
   virtual void charge(double us) = 0;
 };
 
-/// One call of a model: shuts the gate, or passes it, when it begins; opens it behind what was queued since. Whatever becomes of the
-/// call, what it has shut is opened.
+/// One call of a model: shuts the gate, or passes it, when it begins; opens it behind what was queued since. Whatever
+/// becomes of the call, what it has shut is opened.
 class GatedCall {
  public:
   /// `urgent` may be null, and `site` without a gate: then nothing happens.
-  GatedCall(const UrgentGate* urgent, const GateSite& site, exec::Stream& stream) : urgent_(urgent), site_(site), stream_(stream) {}
+  GatedCall(const UrgentGate* urgent, const GateSite& site, exec::Stream& stream)
+      : urgent_(urgent), site_(site), stream_(stream) {}
   GatedCall(const GatedCall&) = delete;
   ~GatedCall() {
-    if (shut_ && !stream_.set(*urgent_->gate, urgent_->word, false).ok()) static_cast<void>(urgent_->gate->open_all());  // a stream that takes nothing more
+    if (shut_ && !stream_.set(*urgent_->gate, urgent_->word, false).ok())
+      static_cast<void>(urgent_->gate->open_all());  // a stream that takes nothing more
   }
   Status begin() {
     if (site_.gate != nullptr) return stream_.pass(*site_.gate, site_.mask);

@@ -39,7 +39,9 @@ Tensor words(Tensor t) {
 /// Rows of `from`, dense, to where `to`'s rows lie; both in host memory.
 void lay(const void* from, const Tensor& to) {
   const int64_t bytes = row_bytes(to.dtype, to.shape[1]), pitch = row_bytes(to.dtype, to.stride[0]);
-  for (int64_t r = 0; r < to.shape[0]; ++r) std::memcpy(static_cast<char*>(to.data) + r * pitch, static_cast<const char*>(from) + r * bytes, static_cast<size_t>(bytes));
+  for (int64_t r = 0; r < to.shape[0]; ++r)
+    std::memcpy(static_cast<char*>(to.data) + r * pitch, static_cast<const char*>(from) + r * bytes,
+                static_cast<size_t>(bytes));
 }
 
 Tensor at(Tensor t, void* data, Place place) {
@@ -118,12 +120,14 @@ struct WeightUploader::Scratch {
 };
 
 bool WeightUploader::Group::plain() const {
-  return scale.empty() && rows != Rows::alternate && std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
+  return scale.empty() && rows != Rows::alternate &&
+         std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype; });
 }
 
 bool WeightUploader::Group::casts() const {
   if (drawn() || plain() || !scale.empty()) return false;
-  if (is_block(to.dtype)) return std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype && has_words(t); });
+  if (is_block(to.dtype))
+    return std::all_of(from.begin(), from.end(), [&](const Tensor& t) { return t.dtype == to.dtype && has_words(t); });
   return std::none_of(from.begin(), from.end(), [](const Tensor& t) { return is_block(t.dtype); });
 }
 
@@ -137,7 +141,8 @@ Tensor WeightUploader::Group::part_of(const Tensor& all, size_t i) const {
   }
   if (rows == Rows::within) {
     Tensor t = all;
-    for (size_t k = 0; k < i; ++k) t.data = static_cast<char*>(t.data) + from[k].shape[1] * row_bytes(t.dtype, t.shape[2]);
+    for (size_t k = 0; k < i; ++k)
+      t.data = static_cast<char*>(t.data) + from[k].shape[1] * row_bytes(t.dtype, t.shape[2]);
     t.shape = from[i].shape;
     return t;
   }
@@ -154,13 +159,16 @@ std::vector<WeightUploader::Group::Piece> WeightUploader::Group::pieces(const Te
       pieces.push_back({from[i], part});
       continue;
     }
-    const auto expert = [&](const Tensor& t, int64_t e) { return tensor(slice(t, e, 1).data, t.dtype, Shape(t.shape[1], t.shape[2]), t.place); };
+    const auto expert = [&](const Tensor& t, int64_t e) {
+      return tensor(slice(t, e, 1).data, t.dtype, Shape(t.shape[1], t.shape[2]), t.place);
+    };
     for (int64_t e = 0; e < part.shape[0]; ++e) pieces.push_back({expert(from[i], e), expert(part, e)});
   }
   return pieces;
 }
 
-void WeightUploader::declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias) {
+void WeightUploader::declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale,
+                             DType dtype, Rows rows, bool bias) {
   Group g{parts, {}, whole, std::move(scale), {}, {}, rows, bias, {}};
   Shape shape = (*parts.begin())->shape;
   const int joined = rows == Rows::within ? 1 : 0;
@@ -175,7 +183,9 @@ void WeightUploader::declare(std::initializer_list<Tensor*> parts, Tensor* whole
     return t;
   };
   g.to = reserve(dtype, shape);
-  if (g.scale.size() == 2) g.to_scale = {reserve(DType::e4m3, Shape(shape.dim[0], shape.dim[1] / kBlockScaled)), reserve(DType::f32, Shape(1))};
+  if (g.scale.size() == 2)
+    g.to_scale = {reserve(DType::e4m3, Shape(shape.dim[0], shape.dim[1] / kBlockScaled)),
+                  reserve(DType::f32, Shape(1))};
   if (g.scale.size() == 1) g.to_scale = {reserve(DType::f32, Shape(shape.dim[0]))};
   groups_.push_back(std::move(g));
 }
@@ -190,11 +200,13 @@ void WeightUploader::quantize(std::initializer_list<Tensor*> parts, Tensor* whol
   declare(parts, whole, {scale}, DType::e4m3, rows, false);
 }
 
-void WeightUploader::quantize_block_scaled(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows) {
+void WeightUploader::quantize_block_scaled(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale,
+                                           Tensor* whole_scale, Rows rows) {
   declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, rows, false);
 }
 
-void WeightUploader::keep_block_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows) {
+void WeightUploader::keep_block_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole,
+                                       Tensor* block_scale, Tensor* whole_scale, Rows rows) {
   declare(parts, whole, {block_scale, whole_scale}, DType::e2m1, rows, false);
   groups_.back().given = std::move(scales);
 }
@@ -206,13 +218,16 @@ Status WeightUploader::commit(Runtime& runtime) {
 }
 
 Status WeightUploader::commit_at(Runtime& runtime, void* region) {
-  const auto placed = [&](const Tensor& t) { return at(t, static_cast<char*>(region) + reinterpret_cast<int64_t>(t.data), runtime.place()); };
+  const auto placed = [&](const Tensor& t) {
+    return at(t, static_cast<char*>(region) + reinterpret_cast<int64_t>(t.data), runtime.place());
+  };
   std::vector<Upload> copies;
   for (Group& g : groups_) {
     g.to = placed(g.to);
     for (Tensor& t : g.to_scale) t = placed(t);
     if (g.drawn() || !g.plain()) continue;
-    for (const Group::Piece& p : g.pieces(g.to)) copies.push_back({p.to.data, p.from.data, static_cast<size_t>(p.from.span_bytes())});
+    for (const Group::Piece& p : g.pieces(g.to))
+      copies.push_back({p.to.data, p.from.data, static_cast<size_t>(p.from.span_bytes())});
   }
   VV_TRY(runtime.upload(copies));
   Scratch scratch{runtime, {}, {}, {}, {}, {}, {}};
@@ -235,8 +250,10 @@ Status WeightUploader::cast_all(Runtime& runtime, Scratch& scratch) const {
     if (!g.casts()) continue;
     for (const Group::Piece& p : g.pieces(g.to)) {
       const bool blocks_stay = is_block(p.to.dtype);
-      const Tensor from = blocks_stay ? words(matrix(p.from)) : matrix(p.from), to = blocks_stay ? words(matrix(p.to)) : matrix(p.to);
-      const int64_t row = row_bytes(from.dtype, from.shape[1]), rows = std::max<int64_t>(1, kCastBlock / std::max<int64_t>(1, row));
+      const Tensor from = blocks_stay ? words(matrix(p.from)) : matrix(p.from),
+                   to = blocks_stay ? words(matrix(p.to)) : matrix(p.to);
+      const int64_t row = row_bytes(from.dtype, from.shape[1]),
+                    rows = std::max<int64_t>(1, kCastBlock / std::max<int64_t>(1, row));
       for (int64_t first = 0; first < from.shape[0]; first += rows) {
         const int64_t n = std::min(rows, from.shape[0] - first);
         blocks.push_back({slice(from, first, n), slice(to, first, n)});
@@ -321,7 +338,8 @@ Status WeightUploader::keep(Runtime& runtime, const Group& g) const {
   int64_t row = 0;
   for (size_t i = 0; i < g.from.size(); row += g.from[i++].shape[0]) {
     copies.push_back({slice(g.to, row, 1).data, g.from[i].data, static_cast<size_t>(g.from[i].span_bytes())});
-    copies.push_back({slice(g.to_scale[0], row, 1).data, g.given[i].block.data, static_cast<size_t>(g.given[i].block.span_bytes())});
+    copies.push_back(
+        {slice(g.to_scale[0], row, 1).data, g.given[i].block.data, static_cast<size_t>(g.given[i].block.span_bytes())});
   }
   return runtime.upload(copies);
 }
@@ -334,7 +352,8 @@ Status WeightUploader::keep_in_turn(Runtime& runtime, const Group& g, Scratch& s
     VV_TRY(rec(ops::cast, {{"x", words(codes)}, {"out", words(g.part_of(g.to, i))}}));
     lay(g.given[i].block.data, g.part_of(at(g.to_scale[0], all.data(), Place::host), i));
   }
-  const Upload scales[] = {{g.to_scale[0].data, all.data(), all.size()}, {g.to_scale[1].data, g.given.front().whole.data, sizeof(float)}};
+  const Upload scales[] = {{g.to_scale[0].data, all.data(), all.size()},
+                           {g.to_scale[1].data, g.given.front().whole.data, sizeof(float)}};
   return runtime.upload(scales);
 }
 
@@ -343,7 +362,8 @@ Status WeightUploader::quantize(Runtime& runtime, const Group& g, const Tensor& 
   if (g.to.dtype == DType::e4m3) return rec(ops::quantize, {{"x", from}, {"out", g.to}, {"row_scale", g.to_scale[0]}});
   std::vector<float> largest(static_cast<size_t>(from.shape[0]));
   VV_ASSIGN(void* const data, scratch.at_least(&scratch.maxima, from.shape[0] * 4));
-  VV_TRY(rec(ops::reduce, {{"x", from}, {"out", tensor(data, DType::f32, Shape(from.shape[0]), runtime.place())}}, {{"kind", "amax"}}));
+  VV_TRY(rec(ops::reduce, {{"x", from}, {"out", tensor(data, DType::f32, Shape(from.shape[0]), runtime.place())}},
+             {{"kind", "amax"}}));
   VV_TRY(runtime.stream().copy(largest.data(), data, largest.size() * 4));
   VV_TRY(runtime.stream().synchronize());
   // The largest block's scale is e4m3's largest, so that the small ones keep their bits.
@@ -352,17 +372,20 @@ Status WeightUploader::quantize(Runtime& runtime, const Group& g, const Tensor& 
   VV_TRY(runtime.upload(one));
   Tensor bytes = tensor(g.to.data, DType::u8, Shape(g.to.shape[0], g.to.shape[1] / 2), runtime.place());
   Tensor scales = tensor(g.to_scale[0].data, DType::e4m3, Shape(g.to_scale[0].shape.elements()), runtime.place());
-  return rec(ops::quantize_block_scaled, {{"x", from}, {"out", bytes}, {"scales", scales}, {"tensor_scale", g.to_scale[1]}});
+  return rec(ops::quantize_block_scaled,
+             {{"x", from}, {"out", bytes}, {"scales", scales}, {"tensor_scale", g.to_scale[1]}});
 }
 
 Status WeightUploader::draw(Runtime& runtime, const Group& g, const Tensor& to, Scratch& scratch) const {
   ops::Recorder rec(runtime.stream());
   if (to.shape.rank == 1) return rec(ops::fill, {{"out", matrix(to)}}, {{"value", g.bias ? 0.0 : 1.0}});
-  if (to.dtype != DType::f32 && to.dtype != DType::bf16 && !is_block(to.dtype)) return Status(Code::kUnsupported, strf("random weights: wanted f32, bf16 or blocks, got %s", name(to.dtype)));
+  if (to.dtype != DType::f32 && to.dtype != DType::bf16 && !is_block(to.dtype))
+    return Status(Code::kUnsupported, strf("random weights: wanted f32, bf16 or blocks, got %s", name(to.dtype)));
   VV_ASSIGN(const void* const values, scratch.drawn(to.dtype));
   const int64_t block = row_bytes(to.dtype, kDrawn), bytes = to.span_bytes();
   for (int64_t done = 0; done < bytes; done += block)
-    VV_TRY(runtime.stream().copy(static_cast<char*>(to.data) + done, values, static_cast<size_t>(std::min(block, bytes - done))));
+    VV_TRY(runtime.stream().copy(static_cast<char*>(to.data) + done, values,
+                                 static_cast<size_t>(std::min(block, bytes - done))));
   return {};
 }
 

@@ -30,13 +30,16 @@ class WeightUploader {
   void add(Tensor* t, DType dtype, bool bias = false);
   /// `parts`, vectors or matrices with equal rows, become one; `whole` gets it, and the parts views of it.
   /// `whole` may be null.
-  void join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows = Rows::after, bool bias = false);
+  void join(std::initializer_list<Tensor*> parts, Tensor* whole, DType dtype, Rows rows = Rows::after,
+            bool bias = false);
   /// The same as e4m3 with a scale a row, which `scale` gets; the parts stay as they were. One part will do.
   void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* scale, Rows rows = Rows::after);
   /// The same as FP4; rows are a multiple of 16 wide.
-  void quantize_block_scaled(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
+  void quantize_block_scaled(std::initializer_list<Tensor*> parts, Tensor* whole, Tensor* block_scale,
+                             Tensor* whole_scale, Rows rows = Rows::after);
   /// The same of matrices that are FP4 already, with `scales` of each; they have one whole scale.
-  void keep_block_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole, Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
+  void keep_block_scaled(std::initializer_list<Tensor*> parts, std::vector<Scales> scales, Tensor* whole,
+                         Tensor* block_scale, Tensor* whole_scale, Rows rows = Rows::after);
   int64_t bytes() const { return bytes_; }
   /// Errors: OutOfMemory says how much is missing; Unsupported names a conversion that no op does.
   Status commit(Runtime& runtime);
@@ -64,14 +67,15 @@ class WeightUploader {
     struct Piece {
       Tensor from, to;
     };
-    /// Whether a cast of each piece is all there is to do: another dtype, or rows that alternate. Blocks that stay what they
-    /// are, are cast as the words they consist of.
+    /// Whether a cast of each piece is all there is to do: another dtype, or rows that alternate. Blocks that stay what
+    /// they are, are cast as the words they consist of.
     bool casts() const;
     /// What lies in one run on both sides, of those rows in `all`: each part, or each expert's share of it.
     std::vector<Piece> pieces(const Tensor& all) const;
   };
   struct Scratch;
-  void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows, bool bias);
+  void declare(std::initializer_list<Tensor*> parts, Tensor* whole, std::vector<Tensor*> scale, DType dtype, Rows rows,
+               bool bias);
   Status fill(Runtime& runtime, const Group& g, Scratch& scratch) const;
   /// All groups that casts() holds for: a block of rows comes over while the one before is cast.
   Status cast_all(Runtime& runtime, Scratch& scratch) const;

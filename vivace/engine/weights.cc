@@ -13,7 +13,8 @@ constexpr int64_t kScaleBlock = 128;  // e4m3 weights: rows and columns that sha
 constexpr int64_t kBlockScaled = 16;        // FP4 weights: columns that share a scale
 
 std::string with_number(std::string name, const char* mark, int64_t number) {
-  if (const size_t at = name.find(mark); at != std::string::npos) name.replace(at, std::strlen(mark), std::to_string(number));
+  if (const size_t at = name.find(mark); at != std::string::npos)
+    name.replace(at, std::strlen(mark), std::to_string(number));
   return name;
 }
 
@@ -44,7 +45,9 @@ Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
 
 Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& shape, bool transposed) const {
   const TensorEntry* e = checkpoint_.find(tensor_name);
-  if (e == nullptr) return Status(Code::kNotFound, "tensor " + tensor_name + " is missing; the checkpoint is incomplete or of another family");
+  if (e == nullptr)
+    return Status(Code::kNotFound,
+                  "tensor " + tensor_name + " is missing; the checkpoint is incomplete or of another family");
   if (e->dtype == DType::u8 && !transposed) return fp4(*e, shape);
   const Shape stored = transposed ? Shape(shape[1], shape[0]) : shape;
   if (!(e->shape == stored)) return wrong_shape(tensor_name, stored, e->shape);
@@ -57,7 +60,8 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
     const char* from = static_cast<const char*>(t.data);
     char* to = static_cast<char*>(copy.data);
     for (int64_t n = 0; n < shape[0]; ++n)
-      for (int64_t k = 0; k < shape[1]; ++k, to += size) std::memcpy(to, from + (k * shape[0] + n) * size, static_cast<size_t>(size));
+      for (int64_t k = 0; k < shape[1]; ++k, to += size)
+        std::memcpy(to, from + (k * shape[0] + n) * size, static_cast<size_t>(size));
     return copy;
   }
   if (reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(size == 0 ? 2 : size) != 0) {
@@ -86,7 +90,8 @@ Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
   const std::string scale_name = weight.name + "_scale_inv";
   const TensorEntry* s = checkpoint_.find(scale_name);
   if (weight.shape.rank != 2 || s == nullptr)
-    return Status(Code::kUnsupported, "tensor " + weight.name + " is e4m3 without block scales in " + scale_name + "; convert it to bf16 or GGUF");
+    return Status(Code::kUnsupported, "tensor " + weight.name + " is e4m3 without block scales in " + scale_name +
+                                          "; convert it to bf16 or GGUF");
   const int64_t N = weight.shape[0], K = weight.shape[1], across = (K + kScaleBlock - 1) / kScaleBlock;
   const Shape wanted((N + kScaleBlock - 1) / kScaleBlock, across);
   if (!(s->shape == wanted)) return wrong_shape(scale_name, wanted, s->shape);
@@ -105,7 +110,8 @@ Result<Tensor> WeightSource::unscale(const TensorEntry& weight) const {
   for (int64_t n = 0; n < N; ++n)
     for (int64_t k0 = 0; k0 < K; k0 += kScaleBlock) {
       const float scale = scale_at(n / kScaleBlock * across + k0 / kScaleBlock);
-      for (int64_t k = k0; k < K && k < k0 + kScaleBlock; ++k) to[n * K + k] = bf16_of_f32(f32_of_e4m3(codes[n * K + k]) * scale);
+      for (int64_t k = k0; k < K && k < k0 + kScaleBlock; ++k)
+        to[n * K + k] = bf16_of_f32(f32_of_e4m3(codes[n * K + k]) * scale);
     }
   return out;
 }
@@ -114,20 +120,25 @@ Result<Tensor> WeightSource::fp4(const TensorEntry& codes, const Shape& shape) c
   const std::string block_name = codes.name + "_scale", whole_name = codes.name + "_scale_2";
   const TensorEntry *block = checkpoint_.find(block_name), *whole = checkpoint_.find(whole_name);
   if (shape.rank != 2 || block == nullptr || whole == nullptr)
-    return Status(Code::kUnsupported, "tensor " + codes.name + " is u8 without scales in " + block_name + " and " + whole_name + "; convert it to bf16 or GGUF");
+    return Status(Code::kUnsupported, "tensor " + codes.name + " is u8 without scales in " + block_name + " and " +
+                                          whole_name + "; convert it to bf16 or GGUF");
   const Shape packed(shape[0], shape[1] / 2), blocks(shape[0], shape[1] / kBlockScaled);
   if (shape[1] % kBlockScaled != 0)
-    return Status(Code::kUnsupported, "tensor " + codes.name + ": FP4 rows have a scale for each 16 columns, which " + std::to_string(shape[1]) + " does not divide into");
+    return Status(Code::kUnsupported, "tensor " + codes.name + ": FP4 rows have a scale for each 16 columns, which " +
+                                          std::to_string(shape[1]) + " does not divide into");
   if (!(codes.shape == packed)) return wrong_shape(codes.name, packed, codes.shape);
   if (!(block->shape == blocks)) return wrong_shape(block_name, blocks, block->shape);
   if (whole->shape.elements() != 1) return wrong_shape(whole_name, Shape(1), whole->shape);
   if (block->dtype != DType::e4m3 || whole->dtype != DType::f32)
-    return Status(Code::kUnsupported, "tensors " + block_name + " and " + whole_name + ": wanted e4m3 and f32, got " + name(block->dtype) + " and " + name(whole->dtype));
+    return Status(Code::kUnsupported, "tensors " + block_name + " and " + whole_name + ": wanted e4m3 and f32, got " +
+                                          name(block->dtype) + " and " + name(whole->dtype));
   const Tensor t = tensor(checkpoint_.tensor(codes).data, DType::e2m1, shape);
   const Scales scales{{}, checkpoint_.tensor(*block), own(DType::f32, Shape(1))};
   float value;
   std::memcpy(&value, checkpoint_.tensor(*whole).data, sizeof(value));
-  if (!(value > 0 && std::isfinite(value))) return Status(Code::kCorruptData, "tensor " + whole_name + ": wanted a positive finite scale, got " + std::to_string(value));
+  if (!(value > 0 && std::isfinite(value)))
+    return Status(Code::kCorruptData,
+                  "tensor " + whole_name + ": wanted a positive finite scale, got " + std::to_string(value));
   std::memcpy(scales.whole.data, &value, sizeof(value));
   scales_[t.data] = scales;
   return t;

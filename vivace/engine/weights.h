@@ -42,9 +42,9 @@ class WeightSource {
   Tensor widened(const Tensor& t) const;
   /// A view of the mapped file. Copied once, into memory of this object: a tensor whose address breaks its
   /// dtype's alignment, a transposed one, experts that lie apart, and e4m3 with a scale a 128 x 128 block
-  /// ("weight_scale_inv" beside "weight"), which becomes bf16. So does FP4 that is not kept: u8 codes "weight" with e4m3
-  /// "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4.
-  /// Errors: NotFound names the tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies.
+  /// ("weight_scale_inv" beside "weight"), which becomes bf16. So does FP4 that is not kept: u8 codes "weight" with
+  /// e4m3 "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4. Errors: NotFound names
+  /// the tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies.
   Result<Tensor> get(const WeightRule& rule, int layer = -1) const;
   /// Bytes of the mapped files, and of what was copied out of them.
   int64_t bytes() const;

@@ -18,7 +18,8 @@ Status CpuGate::open_all() {
 }
 
 Result<bool> CpuGate::shut(int word) {
-  if (word < 0 || word >= words()) return Status(Code::kInvalidArgument, strf("cpu gate: word %d of %d", word, words()));
+  if (word < 0 || word >= words())
+    return Status(Code::kInvalidArgument, strf("cpu gate: word %d of %d", word, words()));
   return !open(1u << word);
 }
 

@@ -75,9 +75,12 @@ CpuStream::~CpuStream() = default;
 
 Status CpuStream::launch(const Launch& launch) {
   if (launch.host == nullptr)
-    return Status(Code::kInvalidArgument, strf("cpu stream: launch of %s: it has no host function, so it was prepared for another backend", launch.op));
+    return Status(
+        Code::kInvalidArgument,
+        strf("cpu stream: launch of %s: it has no host function, so it was prepared for another backend", launch.op));
   if (launch.args_bytes > kMaxArgsBytes)
-    return Status(Code::kInvalidArgument, strf("cpu stream: launch of %s: args_bytes is %u, at most %zu fit", launch.op, launch.args_bytes, kMaxArgsBytes));
+    return Status(Code::kInvalidArgument, strf("cpu stream: launch of %s: args_bytes is %u, at most %zu fit", launch.op,
+                                               launch.args_bytes, kMaxArgsBytes));
   if (capture_) capture_->add(launch);
   else launch.host(launch.args, pool_);
   return {};
@@ -167,7 +170,8 @@ Status CpuStream::synchronize() {
 }
 
 Result<std::unique_ptr<Stream>> CpuBackend::make_stream(int level) {
-  if (level != 0) return Status(Code::kInvalidArgument, strf("cpu backend: stream of priority level %d: the one level is 0", level));
+  if (level != 0)
+    return Status(Code::kInvalidArgument, strf("cpu backend: stream of priority level %d: the one level is 0", level));
   return std::unique_ptr<Stream>(std::make_unique<CpuStream>(pool_));
 }
 
@@ -184,7 +188,8 @@ Result<Buffer> CpuBackend::make_buffer(std::string name, size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "buffer " + name + ": 0 bytes");
   const size_t padded = (bytes + kAlign - 1) / kAlign * kAlign;
   void* data = padded < bytes ? nullptr : std::aligned_alloc(kAlign, padded);
-  if (data == nullptr) return Status(Code::kOutOfMemory, strf("buffer %s: no %zu bytes of host memory", name.c_str(), bytes));
+  if (data == nullptr)
+    return Status(Code::kOutOfMemory, strf("buffer %s: no %zu bytes of host memory", name.c_str(), bytes));
   std::memset(data, 0, padded);  // also takes the page faults now, not at the first replay
   return Buffer(std::move(name), data, bytes, Place::host, [](void* p, size_t, void*) { std::free(p); });
 }

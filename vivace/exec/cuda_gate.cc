@@ -21,7 +21,8 @@ std::atomic_ref<uint32_t> host_word(const device::PinnedBuffer& page, int i) {
 
 Result<std::unique_ptr<CudaGate>> CudaGate::create(const device::Device& device, int stream_words, int host_words) {
   VV_TRY(check_gate_words("cuda", stream_words, host_words));
-  if (Status s = device::check_memory_operations(); !s.ok()) return Status(s.code(), "gate: " + s.message() + "; schedule at step boundaries instead");
+  if (Status s = device::check_memory_operations(); !s.ok())
+    return Status(s.code(), "gate: " + s.message() + "; schedule at step boundaries instead");
   VV_TRY(device.bind());
   std::unique_ptr<CudaGate> gate(new CudaGate(device, stream_words, host_words));
   VV_ASSIGN(gate->host_side_, device::Stream::create(device));
@@ -56,7 +57,8 @@ Status CudaGate::open_all() {
 }
 
 Result<bool> CudaGate::shut(int word) {
-  if (word < 0 || word >= words()) return Status(Code::kInvalidArgument, strf("cuda gate: word %d of %d", word, words()));
+  if (word < 0 || word >= words())
+    return Status(Code::kInvalidArgument, strf("cuda gate: word %d of %d", word, words()));
   if (word >= stream_words()) return host_word(host_page_, word - stream_words()).load(std::memory_order_acquire) != 0;
   VV_TRY(device_.bind());
   uint32_t value = 0;
@@ -73,6 +75,8 @@ Status CudaGate::queue_pass(cu::Stream stream, uint32_t mask) const {
   return device::wait_until_zero(stream, asked, count);
 }
 
-Status CudaGate::queue_set(cu::Stream stream, int word, bool shut) const { return device::write_word(stream, address(word), shut ? 1 : 0); }
+Status CudaGate::queue_set(cu::Stream stream, int word, bool shut) const {
+  return device::write_word(stream, address(word), shut ? 1 : 0);
+}
 
 }  // namespace vivace::exec

@@ -7,8 +7,9 @@
 
 namespace vivace::exec {
 
-/// Words of streams lie in device memory, the host's in page-locked memory. A pass is one memory operation that waits for
-/// all of its words, which captures record as one node; the kernel behind it starts when it is through, so that nothing of it takes part of an SM before.
+/// Words of streams lie in device memory, the host's in page-locked memory. A pass is one memory operation that waits
+/// for all of its words, which captures record as one node; the kernel behind it starts when it is through, so that
+/// nothing of it takes part of an SM before.
 class CudaGate final : public Gate {
  public:
   /// Errors: Unsupported where the driver has no stream memory operations; InvalidArgument.
@@ -25,7 +26,8 @@ class CudaGate final : public Gate {
   const device::Device& device() const { return device_; }
 
  private:
-  CudaGate(const device::Device& device, int stream_words, int host_words) : Gate(stream_words, host_words), device_(device) {}
+  CudaGate(const device::Device& device, int stream_words, int host_words)
+      : Gate(stream_words, host_words), device_(device) {}
   cu::DevicePtr address(int word) const;
 
   const device::Device& device_;

@@ -47,7 +47,8 @@ T* mine(Base& object, const device::Device& device) {
 }
 
 Status foreign(const char* call, const char* what, const device::Device& device) {
-  return Status(Code::kInvalidArgument, strf("cuda stream: %s: the %s comes from another backend than cuda:%d", call, what, device.info().ordinal));
+  return Status(Code::kInvalidArgument, strf("cuda stream: %s: the %s comes from another backend than cuda:%d", call,
+                                             what, device.info().ordinal));
 }
 
 constexpr const char* kNoEvents = "the stream is capturing; order graphs with a Plan";
@@ -60,10 +61,13 @@ CudaStream::~CudaStream() {
 
 Status CudaStream::launch(const Launch& launch) {
   if (launch.kernel == nullptr)
-    return Status(Code::kInvalidArgument, strf("cuda stream: launch of %s: it has no CUDA kernel, so it was prepared for another backend", launch.op));
+    return Status(
+        Code::kInvalidArgument,
+        strf("cuda stream: launch of %s: it has no CUDA kernel, so it was prepared for another backend", launch.op));
   if (launch.kernel->device != &dev())
-    return Status(Code::kInvalidDevice, strf("cuda stream: launch of %s: its kernel is loaded on cuda:%d, the stream is on cuda:%d", launch.op,
-                                             launch.kernel->device->info().ordinal, dev().info().ordinal));
+    return Status(Code::kInvalidDevice,
+                  strf("cuda stream: launch of %s: its kernel is loaded on cuda:%d, the stream is on cuda:%d",
+                       launch.op, launch.kernel->device->info().ordinal, dev().info().ordinal));
   VV_TRY(dev().bind());
   const device::LaunchShape shape = {.grid = {launch.grid[0], launch.grid[1], launch.grid[2]},
                                      .block = {launch.block[0], launch.block[1], launch.block[2]},
@@ -158,7 +162,8 @@ Status CudaEvent::synchronize() {
   return event_.synchronize();
 }
 
-Result<std::unique_ptr<Executable>> adopt_cuda_graph(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches) {
+Result<std::unique_ptr<Executable>> adopt_cuda_graph(const device::Device& device, cu::GraphExec exec, bool owned,
+                                                     size_t launches) {
   if (exec == nullptr) return Status(Code::kInvalidArgument, "adopt_cuda_graph: null CUgraphExec");
   return std::unique_ptr<Executable>(std::make_unique<CudaExecutable>(device, exec, owned, launches));
 }
@@ -190,7 +195,9 @@ Result<Buffer> CudaBackend::make_buffer(std::string name, size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "buffer " + name + ": 0 bytes");
   VV_TRY(device_.bind());
   VV_ASSIGN(device::Pool* const pool, device::shared_pool(device_));
-  VV_ASSIGN(device::Block* const block, pool->allocate({.bytes = bytes, .stream = reinterpret_cast<device::StreamId>(fills_.handle()), .name = "buffer " + name}));
+  VV_ASSIGN(device::Block* const block, pool->allocate({.bytes = bytes,
+                                                        .stream = reinterpret_cast<device::StreamId>(fills_.handle()),
+                                                        .name = "buffer " + name}));
   void* const data = block->data();
   struct Held {
     const device::Device* device;

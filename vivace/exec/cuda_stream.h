@@ -56,7 +56,8 @@ class CudaEvent final : public Event {
 /// Makes an executable of a graph that others instantiated, for Graph::adopt. `owned`: destroyed
 /// with the executable; otherwise it must outlive it. `launches` is the caller's count, for reports.
 /// Errors: InvalidArgument for null.
-Result<std::unique_ptr<Executable>> adopt_cuda_graph(const device::Device& device, cu::GraphExec exec, bool owned, size_t launches = 0);
+Result<std::unique_ptr<Executable>> adopt_cuda_graph(const device::Device& device, cu::GraphExec exec, bool owned,
+                                                     size_t launches = 0);
 
 class CudaBackend final : public Backend {
  public:

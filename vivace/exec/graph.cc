@@ -37,22 +37,27 @@ const Graph::Variant* Graph::find(ShapeKey key) const {
 }
 
 Status Graph::no_variant(ShapeKey key) const {
-  return Status(Code::kNoVariant, "graph " + name_ + " has no variant " + text(key) + "; captured keys: " + list(variants_));
+  return Status(Code::kNoVariant,
+                "graph " + name_ + " has no variant " + text(key) + "; captured keys: " + list(variants_));
 }
 
 Status Graph::admit(ShapeKey key) const {
   if (const Variant* v = find(key)) {
     if (v->pins == 0) return {};
-    return Status(Code::kFailedPrecondition, strf("graph %s: variant %s has %u pins; unpin it before it is captured again",
-                                                  name_.c_str(), text(key).c_str(), v->pins));
+    return Status(Code::kFailedPrecondition,
+                  strf("graph %s: variant %s has %u pins; unpin it before it is captured again", name_.c_str(),
+                       text(key).c_str(), v->pins));
   }
   if (variants_.size() < bound_) return {};
-  return Status(Code::kLimitExceeded, strf("graph %s: variant %s would be number %zu of at most %zu; evict one, or give the graph a larger bound; captured keys: %s",
-                                           name_.c_str(), text(key).c_str(), variants_.size() + 1, bound_, list(variants_).c_str()));
+  return Status(Code::kLimitExceeded,
+                strf("graph %s: variant %s would be number %zu of at most %zu; evict one, or give the graph a larger "
+                     "bound; captured keys: %s",
+                     name_.c_str(), text(key).c_str(), variants_.size() + 1, bound_, list(variants_).c_str()));
 }
 
 Status Graph::capture(ShapeKey key, Stream& stream, const std::function<Status(Stream&)>& fn) {
-  if (!fn) return Status(Code::kInvalidArgument, "graph " + name_ + ": capture of " + text(key) + " without a function");
+  if (!fn)
+    return Status(Code::kInvalidArgument, "graph " + name_ + ": capture of " + text(key) + " without a function");
   VV_TRY(admit(key));
   const std::string context = "graph " + name_ + ": capture of " + text(key);
   VV_TRY(stream.begin_capture().with_context(context));
@@ -74,7 +79,8 @@ Status Graph::capture(ShapeKey key, Stream& stream, const std::function<Status(S
 }
 
 Status Graph::adopt(ShapeKey key, std::unique_ptr<Executable> executable) {
-  if (executable == nullptr) return Status(Code::kInvalidArgument, "graph " + name_ + ": adopt " + text(key) + ": null executable");
+  if (executable == nullptr)
+    return Status(Code::kInvalidArgument, "graph " + name_ + ": adopt " + text(key) + ": null executable");
   VV_TRY(admit(key));
   auto it = place_of(variants_, key);
   if (it == variants_.end() || it->key != key) it = variants_.insert(it, Variant{key, 0, 0, nullptr});
@@ -100,7 +106,8 @@ Status Graph::pin(ShapeKey key) {
 Status Graph::unpin(ShapeKey key) {
   Variant* v = find(key);
   if (v == nullptr) return no_variant(key);
-  if (v->pins == 0) return Status(Code::kFailedPrecondition, "graph " + name_ + ": variant " + text(key) + " is not pinned");
+  if (v->pins == 0)
+    return Status(Code::kFailedPrecondition, "graph " + name_ + ": variant " + text(key) + " is not pinned");
   --v->pins;
   return {};
 }
@@ -108,8 +115,9 @@ Status Graph::unpin(ShapeKey key) {
 Status Graph::evict(ShapeKey key) {
   const Variant* v = find(key);
   if (v == nullptr) return no_variant(key);
-  if (v->pins != 0) return Status(Code::kFailedPrecondition, strf("graph %s: variant %s has %u pins; unpin it before it is evicted",
-                                                                  name_.c_str(), text(key).c_str(), v->pins));
+  if (v->pins != 0)
+    return Status(Code::kFailedPrecondition, strf("graph %s: variant %s has %u pins; unpin it before it is evicted",
+                                                  name_.c_str(), text(key).c_str(), v->pins));
   variants_.erase(variants_.begin() + (v - variants_.data()));
   return {};
 }
@@ -119,7 +127,8 @@ Result<ShapeKey> Graph::evict_lru() {
   for (const Variant& v : variants_)
     if (v.pins == 0 && (oldest == nullptr || v.used < oldest->used)) oldest = &v;
   if (oldest == nullptr)
-    return Status(Code::kFailedPrecondition, strf("graph %s: nothing to evict: %zu variants, all pinned", name_.c_str(), variants_.size()));
+    return Status(Code::kFailedPrecondition,
+                  strf("graph %s: nothing to evict: %zu variants, all pinned", name_.c_str(), variants_.size()));
   const ShapeKey key = oldest->key;
   VV_TRY(evict(key));
   return key;

@@ -65,7 +65,9 @@ Status Plan::edge(Step from, Step to) {
       return failed("edge", Code::kInvalidArgument, strf("no step %d; the plan has %zu", s, nodes_.size()));
   Node& n = nodes_[static_cast<size_t>(to)];
   if (nodes_[static_cast<size_t>(from)].stream == n.stream)
-    return failed("edge", Code::kInvalidArgument, "steps " + describe(from) + " and " + describe(to) + " are on one stream, which orders them as added");
+    return failed(
+        "edge", Code::kInvalidArgument,
+        "steps " + describe(from) + " and " + describe(to) + " are on one stream, which orders them as added");
   std::vector<Step> path;
   if (reaches(to, from, &path)) {
     std::string cycle = describe(from);
@@ -94,7 +96,8 @@ Status Plan::make_order() {
     const size_t before = order_.size();
     for (size_t i = 0; i < nodes_.size() && order_.size() == before; ++i) {
       const Node& n = nodes_[i];
-      bool ready = !out[i] && std::all_of(n.before.begin(), n.before.end(), [&](Step s) { return out[static_cast<size_t>(s)]; });
+      bool ready =
+          !out[i] && std::all_of(n.before.begin(), n.before.end(), [&](Step s) { return out[static_cast<size_t>(s)]; });
       for (size_t j = 0; j < i; ++j) ready = ready && (nodes_[j].stream != n.stream || out[j]);
       if (!ready) continue;
       out[i] = true;
@@ -120,7 +123,8 @@ Status Plan::make_events() {
   streams_.clear();
   joins_.clear();
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    const size_t s = static_cast<size_t>(std::find(streams_.begin(), streams_.end(), nodes_[i].stream) - streams_.begin());
+    const size_t s =
+        static_cast<size_t>(std::find(streams_.begin(), streams_.end(), nodes_[i].stream) - streams_.begin());
     if (s == streams_.size()) {
       streams_.push_back(nodes_[i].stream);
       last.push_back(0);

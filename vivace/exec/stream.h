@@ -52,8 +52,9 @@ class Stream {
   virtual Status replay(Executable& executable) = 0;
   virtual Status record(Event& event) = 0;
   virtual Status wait(Event& event) = 0;
-  /// What follows on this stream runs once every word of `mask` is 0; a capture records the wait, and each replay waits anew.
-  /// A word may be shut again behind a wait that is through. Errors: InvalidArgument for a mask without words of the gate.
+  /// What follows on this stream runs once every word of `mask` is 0; a capture records the wait, and each replay waits
+  /// anew. A word may be shut again behind a wait that is through. Errors: InvalidArgument for a mask without words of
+  /// the gate.
   virtual Status pass(Gate& gate, uint32_t mask) = 0;
   /// Shuts or opens a stream word of the gate once what was queued before is done. Errors: InvalidArgument.
   virtual Status set(Gate& gate, int word, bool shut) = 0;

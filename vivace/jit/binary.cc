@@ -108,7 +108,8 @@ std::string serialize(const Binary& b) {
   put_u32(&out, b.resources.size());
   for (const Resources& r : b.resources) {
     put(&out, r.symbol);
-    for (int v : {r.registers, r.static_smem, r.stack_bytes, r.spill_stores, r.spill_loads}) put_u32(&out, static_cast<uint32_t>(v));
+    for (int v : {r.registers, r.static_smem, r.stack_bytes, r.spill_stores, r.spill_loads})
+      put_u32(&out, static_cast<uint32_t>(v));
   }
   return out;
 }
@@ -126,10 +127,13 @@ Result<Binary> parse_binary(std::string_view bytes) {
   for (uint32_t n = in.u32(); n > 0 && in.ok(); --n) {
     Resources r;
     r.symbol = in.text();
-    for (int* v : {&r.registers, &r.static_smem, &r.stack_bytes, &r.spill_stores, &r.spill_loads}) *v = static_cast<int>(in.u32());
+    for (int* v : {&r.registers, &r.static_smem, &r.stack_bytes, &r.spill_stores, &r.spill_loads})
+      *v = static_cast<int>(in.u32());
     b.resources.push_back(std::move(r));
   }
-  if (!in.at_end()) return Status(Code::kCorruptData, strf("a Vivace binary of %zu bytes is cut short or has bytes left over", bytes.size()));
+  if (!in.at_end())
+    return Status(Code::kCorruptData,
+                  strf("a Vivace binary of %zu bytes is cut short or has bytes left over", bytes.size()));
   return b;
 }
 
@@ -151,7 +155,8 @@ Result<Source> parse_source(std::string_view bytes) {
   s.name = in.text(), s.text = in.text(), s.arch = static_cast<Arch>(in.u32());
   for (auto* list : {&s.expressions, &s.flags})
     for (uint32_t n = in.u32(); n > 0 && in.ok(); --n) list->push_back(in.text());
-  if (!in.at_end()) return Status(Code::kCorruptData, strf("a source of %zu bytes is cut short or has bytes left over", bytes.size()));
+  if (!in.at_end())
+    return Status(Code::kCorruptData, strf("a source of %zu bytes is cut short or has bytes left over", bytes.size()));
   return s;
 }
 

@@ -53,7 +53,8 @@ Result<Source> parse_source(std::string_view bytes);
 /// expressions, flags and arch. Equal keys give interchangeable binaries.
 std::string cache_key(const Source& source);
 
-/// Bytes of the embedded headers that a source includes, directly or through others: what its compile costs goes with them.
+/// Bytes of the embedded headers that a source includes, directly or through others: what its compile costs goes with
+/// them.
 size_t included_bytes(const Source& source);
 
 }  // namespace vivace::jit

@@ -49,19 +49,26 @@ class Fd {
 };
 
 Status check_key(const std::string& key) {
-  const bool good = key.size() == kKeyBytes && std::all_of(key.begin(), key.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  const bool good = key.size() == kKeyBytes && std::all_of(key.begin(), key.end(), [](char c) {
+                      return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+                    });
   if (good) return Status();
-  return Status(Code::kInvalidArgument, strf("cache key of %zu characters: 64 lower-case hex digits are wanted", key.size()));
+  return Status(Code::kInvalidArgument,
+                strf("cache key of %zu characters: 64 lower-case hex digits are wanted", key.size()));
 }
 
 // Only what this user alone can have written is trusted.
 Status check_owner(const struct stat& s, const std::string& path) {
   if (s.st_uid != geteuid())
-    return Status(Code::kFailedPrecondition, strf("%s belongs to user %u, not %u: it is not read; set VIVACE_CACHE to a folder of your own",
-                                                  path.c_str(), static_cast<unsigned>(s.st_uid), static_cast<unsigned>(geteuid())));
+    return Status(Code::kFailedPrecondition,
+                  strf("%s belongs to user %u, not %u: it is not read; set VIVACE_CACHE to a folder of your own",
+                       path.c_str(), static_cast<unsigned>(s.st_uid), static_cast<unsigned>(geteuid())));
   if ((s.st_mode & 022) != 0)
-    return Status(Code::kFailedPrecondition, strf("%s has mode %03o, so others can write to it: it is not read; run chmod go-w on it, after checking who did",
-                                                  path.c_str(), static_cast<unsigned>(s.st_mode & 0777)));
+    return Status(
+        Code::kFailedPrecondition,
+        strf(
+            "%s has mode %03o, so others can write to it: it is not read; run chmod go-w on it, after checking who did",
+            path.c_str(), static_cast<unsigned>(s.st_mode & 0777)));
   return Status();
 }
 
@@ -79,7 +86,8 @@ Result<Binary> decode(const std::string& key, std::string_view bytes, const std:
   if (bytes.size() < head + kKeyBytes || bytes.substr(0, kMagic.size()) != kMagic) return corrupt("not a cache entry");
   const std::string_view body = bytes.substr(head);
   const Digest d = sha256(body);
-  if (std::memcmp(d.data(), bytes.data() + kMagic.size(), d.size()) != 0) return corrupt("its digest does not match its content");
+  if (std::memcmp(d.data(), bytes.data() + kMagic.size(), d.size()) != 0)
+    return corrupt("its digest does not match its content");
   if (body.substr(0, kKeyBytes) != key) return corrupt("it was stored under another key");
   return parse_binary(body.substr(kKeyBytes));
 }
@@ -96,7 +104,9 @@ Result<Fd> lock_key(int folder, const std::string& key, const std::string& where
     VV_TRY(check_owner(mine, where + "/" + name));
     while (flock(fd.get(), LOCK_EX) != 0)
       if (errno != EINTR) return io_error("flock", name);
-    if (fstatat(folder, name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == mine.st_ino && now.st_dev == mine.st_dev) return fd;
+    if (fstatat(folder, name.c_str(), &now, AT_SYMLINK_NOFOLLOW) == 0 && now.st_ino == mine.st_ino &&
+        now.st_dev == mine.st_dev)
+      return fd;
   }
 }
 
@@ -125,7 +135,10 @@ Cache::~Cache() {
 }
 
 Result<std::string> Cache::default_folder() {
-  const auto env = [](const char* name) { const char* v = std::getenv(name); return std::string(v == nullptr ? "" : v); };
+  const auto env = [](const char* name) {
+    const char* v = std::getenv(name);
+    return std::string(v == nullptr ? "" : v);
+  };
   if (const std::string v = env("VIVACE_CACHE"); !v.empty()) return v + "/jit";
   if (const std::string x = env("XDG_CACHE_HOME"); !x.empty() && x[0] == '/') return x + "/vivace/jit";
   if (const std::string h = env("HOME"); !h.empty()) return h + "/.cache/vivace/jit";
@@ -134,13 +147,16 @@ Result<std::string> Cache::default_folder() {
 
 Result<Cache> Cache::open(const std::string& folder) {
   for (size_t slash = folder.find('/', 1); slash != std::string::npos; slash = folder.find('/', slash + 1))
-    if (mkdir(folder.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST) return io_error("mkdir", folder.substr(0, slash));
+    if (mkdir(folder.substr(0, slash).c_str(), 0700) != 0 && errno != EEXIST)
+      return io_error("mkdir", folder.substr(0, slash));
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return io_error("mkdir", folder);
   Cache c;
   c.folder_ = folder;
   c.fd_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (c.fd_ < 0 && (errno == ELOOP || errno == ENOTDIR))
-    return Status(Code::kFailedPrecondition, folder + " is a symbolic link or a file: the JIT cache must be a real folder; set VIVACE_CACHE to one");
+    return Status(
+        Code::kFailedPrecondition,
+        folder + " is a symbolic link or a file: the JIT cache must be a real folder; set VIVACE_CACHE to one");
   if (c.fd_ < 0) return io_error("open", folder);
   struct stat s = {};
   if (fstat(c.fd_, &s) != 0) return io_error("fstat", folder);
@@ -162,7 +178,8 @@ Result<Binary> Cache::load(const std::string& key) const {
   if (!S_ISREG(s.st_mode)) return Status(Code::kCorruptData, path + " is not a regular file");
   VV_TRY(check_owner(s, path));
   if (s.st_size < 0 || static_cast<uint64_t>(s.st_size) > kMaxEntryBytes)
-    return Status(Code::kCorruptData, strf("%s has %lld bytes, at most %zu are possible", path.c_str(), static_cast<long long>(s.st_size), kMaxEntryBytes));
+    return Status(Code::kCorruptData, strf("%s has %lld bytes, at most %zu are possible", path.c_str(),
+                                           static_cast<long long>(s.st_size), kMaxEntryBytes));
   // The digest is taken over the bytes that are used, so nothing can change between check and use.
   std::string bytes(static_cast<size_t>(s.st_size), '\0');
   size_t at = 0;
@@ -225,7 +242,9 @@ Result<Binary> Cache::get_or_build(const std::string& key, const std::function<R
   return built;
 }
 
-Cache::Stats Cache::stats() const { return {counters_->hits, counters_->misses, counters_->repaired, counters_->unkept}; }
+Cache::Stats Cache::stats() const {
+  return {counters_->hits, counters_->misses, counters_->repaired, counters_->unkept};
+}
 
 void Cache::remove_stale_files() const {
   const int copy = openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -249,7 +268,8 @@ void Cache::remove_if_stale(const char* name) const {
     return;
   }
   const Fd fd(openat(fd_, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  const bool ours = fd.ok() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &now) == 0 && now.st_ino == s.st_ino && now.st_dev == s.st_dev;
+  const bool ours = fd.ok() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && fstat(fd.get(), &now) == 0 &&
+                    now.st_ino == s.st_ino && now.st_dev == s.st_dev;
   if (ours) unlinkat(fd_, name, 0);  // while it is held: who waits for it sees that the name leads elsewhere
 }
 
@@ -258,7 +278,10 @@ void warn_no_cache(const std::string& folder, const Status& why) {
   static std::set<std::string>* const said = new std::set<std::string>;
   const std::lock_guard<std::mutex> lock(mutex);
   if (said->insert(folder).second)
-    std::fprintf(stderr, "vivace: the cache of compiled kernels is not used, so every process compiles them: %s; VIVACE_CACHE names another folder\n", why.message().c_str());
+    std::fprintf(stderr,
+                 "vivace: the cache of compiled kernels is not used, so every process compiles them: %s; VIVACE_CACHE "
+                 "names another folder\n",
+                 why.message().c_str());
 }
 
 }  // namespace vivace::jit

@@ -15,7 +15,7 @@ class Cache {
  public:
   struct Stats {
     int64_t hits = 0, misses = 0, repaired = 0;  // repaired: a bad entry was rebuilt
-    int64_t unkept = 0;                          // built and not stored: the disk refused it, or another user's entry has its name
+    int64_t unkept = 0;  // built and not stored: the disk refused it, or another user's entry has its name
   };
 
   Cache() = default;

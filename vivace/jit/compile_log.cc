@@ -8,9 +8,10 @@ namespace vivace::jit {
 namespace {
 
 bool is_error(const std::string& line) {
-  return line.find(": error:") != std::string::npos || line.find(": error #") != std::string::npos || line.find("catastrophic error:") != std::string::npos ||
-         line.find("; error ") != std::string::npos || line.find(": internal error") != std::string::npos ||
-         line.rfind("nvrtc: error", 0) == 0 || line.rfind("ptxas fatal", 0) == 0;
+  return line.find(": error:") != std::string::npos || line.find(": error #") != std::string::npos ||
+         line.find("catastrophic error:") != std::string::npos || line.find("; error ") != std::string::npos ||
+         line.find(": internal error") != std::string::npos || line.rfind("nvrtc: error", 0) == 0 ||
+         line.rfind("ptxas fatal", 0) == 0;
 }
 
 std::vector<std::string> lines_of(const std::string& log) {
@@ -28,7 +29,8 @@ std::string first_error(const std::string& log) {
     if (!is_error(lines[i])) continue;
     // The compiler prints the source line, a caret and the instantiations below; a blank line ends them.
     std::string text = lines[i];
-    for (size_t k = i + 1; k < lines.size() && k < i + 6 && !lines[k].empty() && lines[k][0] == ' '; ++k) text += "\n" + lines[k];
+    for (size_t k = i + 1; k < lines.size() && k < i + 6 && !lines[k].empty() && lines[k][0] == ' '; ++k)
+      text += "\n" + lines[k];
     return text;
   }
   return "";
@@ -48,7 +50,8 @@ std::vector<Resources> parse_resources(const std::string& log) {
     int stack = 0, stores = 0, loads = 0;
     const size_t dot = line.find_first_of("0123456789");
     if (line.find("bytes stack frame") != std::string::npos && dot != std::string::npos &&
-        std::sscanf(line.c_str() + dot, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores, &loads) == 3) {
+        std::sscanf(line.c_str() + dot, "%d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack,
+                    &stores, &loads) == 3) {
       r.stack_bytes = stack;
       r.spill_stores = stores;
       r.spill_loads = loads;
@@ -57,7 +60,8 @@ std::vector<Resources> parse_resources(const std::string& log) {
       std::sscanf(line.c_str() + used, "Used %d registers", &r.registers);
       for (size_t at = line.find(", "); at != std::string::npos; at = line.find(", ", at + 2)) {
         int bytes = 0, taken = 0;
-        if (std::sscanf(line.c_str() + at, ", %d bytes smem%n", &bytes, &taken) == 1 && taken > 0) r.static_smem = bytes;
+        if (std::sscanf(line.c_str() + at, ", %d bytes smem%n", &bytes, &taken) == 1 && taken > 0)
+          r.static_smem = bytes;
       }
     }
   }

@@ -17,7 +17,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kManySources = 16;  // from here on, helper processes are worth their start
 
-double milliseconds_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double milliseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -38,7 +40,8 @@ Result<std::unique_ptr<Compiler>> Compiler::create(CompilerOptions options) {
     c->packs_.push_back(std::move(pack));
   }
   if (c->options_.use_cache) {
-    Result<std::string> folder = c->options_.cache_folder.empty() ? Cache::default_folder() : Result<std::string>(c->options_.cache_folder);
+    Result<std::string> folder =
+        c->options_.cache_folder.empty() ? Cache::default_folder() : Result<std::string>(c->options_.cache_folder);
     Result<Cache> cache = folder.ok() ? Cache::open(*folder) : Result<Cache>(folder.status());
     if (cache.ok()) c->cache_ = std::move(cache).value();
     else warn_no_cache(folder.ok() ? *folder : "", cache.status());
@@ -54,10 +57,14 @@ struct Compiler::Lane {
 
 Result<Binary> Compiler::build(const Source& source, Lane& lane) const {
   if (forbidden_)
-    return Status(Code::kFailedPrecondition, strf("%s for %s would have to be compiled, and the engine is ready and strict: add it to the "
-                                                  "warm-up, or to a pack with `vivace pack`", source.name.c_str(), name(source.arch)));
-  if (lane.helped && !lane.helper) {  // loading NVRTC takes longer than all kernels from the cache: not before one is missing
-    if (Result<Helper> h = nvrtc().ok() ? Helper::start() : nvrtc().status(); h.ok()) lane.helper.emplace(std::move(h).value());
+    return Status(Code::kFailedPrecondition,
+                  strf("%s for %s would have to be compiled, and the engine is ready and strict: add it to the "
+                       "warm-up, or to a pack with `vivace pack`",
+                       source.name.c_str(), name(source.arch)));
+  if (lane.helped &&
+      !lane.helper) {  // loading NVRTC takes longer than all kernels from the cache: not before one is missing
+    if (Result<Helper> h = nvrtc().ok() ? Helper::start() : nvrtc().status(); h.ok())
+      lane.helper.emplace(std::move(h).value());
     else lane.helped = false;
   }
   if (lane.helper) {
@@ -112,7 +119,9 @@ Result<std::vector<BinaryPtr>> Compiler::get(std::span<const Source> sources) {
   std::map<std::string, size_t> bytes;  // by text, which few sources have of their own
   for (const size_t i : work)
     if (const auto [at, fresh] = bytes.try_emplace(sources[i].text); fresh) at->second = included_bytes(sources[i]);
-  std::sort(work.begin(), work.end(), [&](size_t a, size_t b) { return std::pair(bytes[sources[b].text], a) < std::pair(bytes[sources[a].text], b); });
+  std::sort(work.begin(), work.end(), [&](size_t a, size_t b) {
+    return std::pair(bytes[sources[b].text], a) < std::pair(bytes[sources[a].text], b);
+  });
 
   std::vector<BinaryPtr> out(sources.size());
   std::vector<Status> errors(sources.size());

@@ -55,7 +55,8 @@ bool receive_all(int socket, char* p, size_t n) {
 // A message: four bytes of length, then so many.
 bool put_message(int socket, const std::string& text) {
   const uint32_t n = static_cast<uint32_t>(text.size());
-  return text.size() <= kMostBytes && send_all(socket, reinterpret_cast<const char*>(&n), sizeof(n)) && send_all(socket, text.data(), n);
+  return text.size() <= kMostBytes && send_all(socket, reinterpret_cast<const char*>(&n), sizeof(n)) &&
+         send_all(socket, text.data(), n);
 }
 bool get_message(int socket, std::string* text) {
   uint32_t n = 0;
@@ -81,7 +82,8 @@ Result<Helper> Helper::start() {
   }
   if (words.empty()) return Status(Code::kNotFound, "no helper command is set");
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return Status(Code::kIoError, strf("socketpair failed: %s", std::strerror(errno)));
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    return Status(Code::kIoError, strf("socketpair failed: %s", std::strerror(errno)));
   std::vector<char*> raw;
   for (std::string& w : words) raw.push_back(w.data());
   raw.push_back(nullptr);
@@ -125,11 +127,13 @@ void serve_compiles(int socket) {
   signal(SIGINT, SIG_IGN);  // an interrupt from the terminal goes to all: the other end decides, and closes
   std::string text;
   if (!get_message(socket, &text)) return;
-  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) add_search_path(text.substr(at, end - at));
+  for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+    add_search_path(text.substr(at, end - at));
   while (get_message(socket, &text)) {
     const Result<Source> source = parse_source(text);
     const Result<Binary> binary = source.ok() ? jit::compile(*source) : source.status();
-    const std::string answer = binary.ok() ? static_cast<char>(Code::kOk) + serialize(*binary) : static_cast<char>(binary.status().code()) + binary.status().message();
+    const std::string answer = binary.ok() ? static_cast<char>(Code::kOk) + serialize(*binary)
+                                           : static_cast<char>(binary.status().code()) + binary.status().message();
     if (!put_message(socket, answer)) return;
   }
 }

@@ -1,5 +1,6 @@
 // Compiles in processes of their own. NVRTC lets one thread of a process through its front end at a time, so that many
-// kernels at once need many processes: 20 a second by 4 threads and by 64 of an H200 host of 64 cores (docs/design/065).
+// kernels at once need many processes: 20 a second by 4 threads and by 64 of an H200 host of 64 cores
+// (docs/design/065).
 #pragma once
 #include <string>
 #include <vector>
@@ -8,8 +9,8 @@
 
 namespace vivace::jit {
 
-/// The program, with its arguments, that a helper process runs: one that calls serve_compiles(0). None (the default): every
-/// compile is this process's. Call before the first compile.
+/// The program, with its arguments, that a helper process runs: one that calls serve_compiles(0). None (the default):
+/// every compile is this process's. Call before the first compile.
 void set_helper_command(std::vector<std::string> command);
 
 /// One helper process; for one thread at a time. It ends with its Helper, or with this process.

@@ -129,10 +129,12 @@ Result<Nvrtc> load() {
   std::string tried;
   void* library = open_library(&tried);
   if (library == nullptr)
-    return Status(Code::kUnsupported,
-                  "NVRTC was not found: install the package nvidia-cuda-nvrtc (with nvidia-cuda-runtime and nvidia-cuda-crt for its "
-                  "headers), set CUDA_HOME, or set VIVACE_NVRTC to libnvrtc.so; or use a pack that has the kernels. Tried:" +
-                      tried);
+    return Status(
+        Code::kUnsupported,
+        "NVRTC was not found: install the package nvidia-cuda-nvrtc (with nvidia-cuda-runtime and nvidia-cuda-crt for "
+        "its "
+        "headers), set CUDA_HOME, or set VIVACE_NVRTC to libnvrtc.so; or use a pack that has the kernels. Tried:" +
+            tried);
   Nvrtc n;
   std::string missing;
 #define VV_NVRTC_RESOLVE_(name, params)                                 \
@@ -170,7 +172,8 @@ std::string save_log(const Source& source, const std::string& log) {
   path = (path.empty() ? std::string("/tmp") : path) + "/vivace-jit-XXXXXX";
   const int fd = mkstemp(path.data());
   if (fd < 0) return "";
-  std::string text = "source: " + source.name + "\narch: " + std::string(name(source.arch)) + "\n\n" + log + "\n\n" + source.text + "\n";
+  std::string text = "source: " + source.name + "\narch: " + std::string(name(source.arch)) + "\n\n" + log + "\n\n" +
+                     source.text + "\n";
   const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   close(fd);
   return written ? path : "";
@@ -183,8 +186,9 @@ Status compile_failed(const Source& source, const std::string& log) {
   const bool no_header = error.find("open source file") != std::string::npos;
   if (no_header && loaded()->info.include_dirs.empty())
     error += "\nno CUDA headers were found: install nvidia-cuda-runtime and nvidia-cuda-crt, or set CUDA_HOME";
-  return Status(Code::kCompileError, error + strf("\nwhile compiling %s for %s with NVRTC %s", source.name.c_str(), name(source.arch),
-                                                  loaded()->info.version.c_str()) +
+  return Status(Code::kCompileError, error +
+                                         strf("\nwhile compiling %s for %s with NVRTC %s", source.name.c_str(),
+                                              name(source.arch), loaded()->info.version.c_str()) +
                                          (path.empty() ? "" : "; full log and source: " + path));
 }
 
@@ -231,7 +235,8 @@ Result<const NvrtcInfo*> nvrtc() {
 const char* find_header(const char* wanted) {
   const std::string_view w = wanted;
   const std::span<const Header> all = embedded_headers();
-  const auto it = std::lower_bound(all.begin(), all.end(), w, [](const Header& h, std::string_view v) { return h.name < v; });
+  const auto it =
+      std::lower_bound(all.begin(), all.end(), w, [](const Header& h, std::string_view v) { return h.name < v; });
   return it != all.end() && it->name == w ? it->text : nullptr;
 }
 
@@ -240,7 +245,8 @@ Result<Binary> compile(const Source& source) {
   const Nvrtc& n = *loaded();
   const int capability = static_cast<int>(source.arch);
   if (std::find(n.info.archs.begin(), n.info.archs.end(), capability) == n.info.archs.end())
-    return Status(Code::kUnsupported, strf("NVRTC %s cannot compile for %s: install a newer nvidia-cuda-nvrtc", n.info.version.c_str(), name(source.arch)));
+    return Status(Code::kUnsupported, strf("NVRTC %s cannot compile for %s: install a newer nvidia-cuda-nvrtc",
+                                           n.info.version.c_str(), name(source.arch)));
 
   std::vector<const char*> texts, names;
   for (const Header& h : embedded_headers()) {
@@ -248,13 +254,15 @@ Result<Binary> compile(const Source& source) {
     names.push_back(h.name);
   }
   ProgramOwner program{n};
-  VV_TRY(check(n, n.nvrtcCreateProgram(&program.p, source.text.c_str(), source.name.c_str(), static_cast<int>(texts.size()), texts.data(), names.data()),
+  VV_TRY(check(n,
+               n.nvrtcCreateProgram(&program.p, source.text.c_str(), source.name.c_str(),
+                                    static_cast<int>(texts.size()), texts.data(), names.data()),
                "nvrtcCreateProgram", source));
   for (const std::string& e : source.expressions)
     VV_TRY(check(n, n.nvrtcAddNameExpression(program.p, e.c_str()), "nvrtcAddNameExpression", source));
 
-  std::vector<std::string> options = {"--std=c++20", std::string("--gpu-architecture=") + name(source.arch), "--ptxas-options=-v",
-                                      "--device-as-default-execution-space"};
+  std::vector<std::string> options = {"--std=c++20", std::string("--gpu-architecture=") + name(source.arch),
+                                      "--ptxas-options=-v", "--device-as-default-execution-space"};
   for (const std::string& dir : n.info.include_dirs) options.push_back("--include-path=" + dir);
   options.insert(options.end(), source.flags.begin(), source.flags.end());
   std::vector<const char*> raw;

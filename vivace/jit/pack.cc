@@ -60,7 +60,9 @@ Result<Pack> Pack::open(const std::string& path) {
   rep->path = path;
   const auto corrupt = [&](const std::string& why) { return Status(Code::kCorruptData, "pack " + path + ": " + why); };
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is refused, not waited for
-  if (fd < 0) return Status(errno == ENOENT ? Code::kNotFound : Code::kIoError, strf("pack %s: %s", path.c_str(), std::strerror(errno)));
+  if (fd < 0)
+    return Status(errno == ENOENT ? Code::kNotFound : Code::kIoError,
+                  strf("pack %s: %s", path.c_str(), std::strerror(errno)));
   struct stat s = {};
   const bool regular = fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size >= static_cast<off_t>(kHead);
   void* map = regular ? mmap(nullptr, static_cast<size_t>(s.st_size), PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
@@ -70,14 +72,19 @@ Result<Pack> Pack::open(const std::string& path) {
   rep->data = static_cast<const char*>(map);
   rep->bytes = static_cast<size_t>(s.st_size);
 
-  if (std::memcmp(rep->data, kMagic, 8) != 0) return corrupt("not a Vivace pack of this version; make it again with `vivace pack`");
+  if (std::memcmp(rep->data, kMagic, 8) != 0)
+    return corrupt("not a Vivace pack of this version; make it again with `vivace pack`");
   const uint64_t count = get_u64(rep->data + 8);
-  if (count > (rep->bytes - kHead) / kRow) return corrupt(strf("its index of %llu rows does not fit in %zu bytes", static_cast<unsigned long long>(count), rep->bytes));
+  if (count > (rep->bytes - kHead) / kRow)
+    return corrupt(
+        strf("its index of %llu rows does not fit in %zu bytes", static_cast<unsigned long long>(count), rep->bytes));
   rep->count = static_cast<size_t>(count);
-  if (!matches({rep->data + kHead, rep->count * kRow}, rep->data + 16)) return corrupt("the digest of its index does not match");
+  if (!matches({rep->data + kHead, rep->count * kRow}, rep->data + 16))
+    return corrupt("the digest of its index does not match");
   for (size_t i = 0; i < rep->count; ++i) {
     const uint64_t offset = get_u64(rep->row(i) + kKeyBytes), bytes = get_u64(rep->row(i) + kKeyBytes + 8);
-    if (offset > rep->bytes || bytes > rep->bytes - offset) return corrupt("row " + std::to_string(i) + " points past its end");
+    if (offset > rep->bytes || bytes > rep->bytes - offset)
+      return corrupt("row " + std::to_string(i) + " points past its end");
     if (i > 0 && rep->key(i - 1) >= rep->key(i)) return corrupt("its index is not sorted");
   }
   Pack p;
@@ -92,10 +99,13 @@ Result<Binary> Pack::find(const std::string& key) const {
     if (rep_->key(mid) < key) low = mid + 1;
     else high = mid;
   }
-  if (low == rep_->count || rep_->key(low) != key) return Status(Code::kNotFound, "pack " + rep_->path + " has no kernel " + key);
+  if (low == rep_->count || rep_->key(low) != key)
+    return Status(Code::kNotFound, "pack " + rep_->path + " has no kernel " + key);
   const char* row = rep_->row(low) + kKeyBytes;
   const std::string_view bytes(rep_->data + get_u64(row), get_u64(row + 8));
-  if (!matches(bytes, row + 16)) return Status(Code::kCorruptData, "pack " + rep_->path + ": the digest of kernel " + key + " does not match; reinstall it");
+  if (!matches(bytes, row + 16))
+    return Status(Code::kCorruptData,
+                  "pack " + rep_->path + ": the digest of kernel " + key + " does not match; reinstall it");
   return parse_binary(bytes);
 }
 
@@ -122,10 +132,14 @@ Status write_pack(const std::string& path, std::span<const std::pair<std::string
   std::vector<Digest> digests(sorted.size());
   std::atomic<size_t> next{0};
   const auto worker = [&] {
-    for (size_t i = next++; i < sorted.size(); i = next++) texts[i] = serialize(*sorted[i]->second), digests[i] = sha256(texts[i]);
+    for (size_t i = next++; i < sorted.size(); i = next++)
+      texts[i] = serialize(*sorted[i]->second), digests[i] = sha256(texts[i]);
   };
   std::vector<std::thread> threads;
-  for (size_t n = std::min({size_t{8}, size_t{std::max(1u, std::thread::hardware_concurrency())}, sorted.size() / 16 + 1}); n > 1; --n) threads.emplace_back(worker);
+  for (size_t n =
+           std::min({size_t{8}, size_t{std::max(1u, std::thread::hardware_concurrency())}, sorted.size() / 16 + 1});
+       n > 1; --n)
+    threads.emplace_back(worker);
   worker();
   for (std::thread& t : threads) t.join();
 

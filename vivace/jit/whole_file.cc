@@ -34,7 +34,8 @@ Status write_all(int fd, std::string_view bytes, const std::string& path) {
 
 std::string random_hex() {
   uint64_t v = 0;
-  if (getrandom(&v, sizeof(v), 0) != sizeof(v)) v = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint32_t>(std::clock());
+  if (getrandom(&v, sizeof(v), 0) != sizeof(v))
+    v = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint32_t>(std::clock());
   return strf("%016llx", static_cast<unsigned long long>(v));
 }
 
@@ -47,7 +48,8 @@ Status io_error(const char* call, const std::string& what) {
 Status write_whole(int dir, const std::string& name, std::span<const std::string_view> parts) {
   const size_t slash = name.rfind('/') + 1;  // 0 without one
   const std::string temp = name.substr(0, slash) + ".tmp-" + random_hex() + "-" + name.substr(slash, 200);
-  const int fd = openat(dir, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, dir == AT_FDCWD ? 0666 : 0600);
+  const int fd =
+      openat(dir, temp.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, dir == AT_FDCWD ? 0666 : 0600);
   if (fd < 0) return io_error("open", temp);
   write_step(WriteStep::created);
   Status s;

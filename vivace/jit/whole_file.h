@@ -9,9 +9,9 @@
 
 namespace vivace::jit {
 
-/// Writes `parts` to a file of a name that nobody else has, waits until the disk has it, and renames it to `name`, which it
-/// replaces; on a failure nothing of it stays. `name` is below the folder `dir`, a descriptor (AT_FDCWD for a path).
-/// Safe between threads and processes: the last rename wins. Errors: IoError.
+/// Writes `parts` to a file of a name that nobody else has, waits until the disk has it, and renames it to `name`,
+/// which it replaces; on a failure nothing of it stays. `name` is below the folder `dir`, a descriptor (AT_FDCWD for a
+/// path). Safe between threads and processes: the last rename wins. Errors: IoError.
 Status write_whole(int dir, const std::string& name, std::span<const std::string_view> parts);
 
 /// The steps of a write, in order. A test kills the process at each.

@@ -39,7 +39,8 @@ struct Projected {
 
 class AttentionSites {
  public:
-  /// Keys and values of each layer, [S, L, Hkv, D] or pages, a site's with layout hnd [S, Hkv, L, D]. Views: whoever owns them outlives this.
+  /// Keys and values of each layer, [S, L, Hkv, D] or pages, a site's with layout hnd [S, Hkv, L, D]. Views: whoever
+  /// owns them outlives this.
   AttentionSites(std::span<const Tensor> k, std::span<const Tensor> v) : k_(k), v_(v) {}
   /// The number that run() wants.
   int add(AttentionSite site) {
@@ -47,10 +48,12 @@ class AttentionSites {
     return static_cast<int>(sites_.size()) - 1;
   }
   const AttentionSite& operator[](int site) const { return sites_[static_cast<size_t>(site)]; }
-  /// Records attention of a layer. Errors: InvalidArgument for a site or layer that is not there, and the op's own, with the site's name.
+  /// Records attention of a layer. Errors: InvalidArgument for a site or layer that is not there, and the op's own,
+  /// with the site's name.
   Status run(ops::Recorder& rec, int site, int64_t layer, const Attending& rows) const;
-  /// The same from the projections on: norms, rotation and the append to the layer's keys and values first, one launch where ops::rope_attention
-  /// has one. rows.q is scratch. Of a causal site, without length and prefix; else InvalidArgument.
+  /// The same from the projections on: norms, rotation and the append to the layer's keys and values first, one launch
+  /// where ops::rope_attention has one. rows.q is scratch. Of a causal site, without length and prefix; else
+  /// InvalidArgument.
   Status run(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
 
  private:

@@ -18,6 +18,8 @@ inline Tensor columns(Tensor t, int64_t first, int64_t n) {
 }
 
 /// Row `i` of a matrix as a vector.
-inline Tensor row(const Tensor& t, int64_t i) { return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place); }
+inline Tensor row(const Tensor& t, int64_t i) {
+  return tensor(slice(t, i, 1).data, t.dtype, Shape(t.shape[1]), t.place);
+}
 
 }  // namespace vivace::models

@@ -20,7 +20,8 @@ struct act_mul {
       opt_in("inv_scale", "H", "f32", "factor of each channel, the inverse of the next product's input smoothing"),
       out("out", "T,H", "f32|bf16|f16|e4m3", "gated rows", "gate"),
       opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
-      opt_out("row_scale", "T", "f32", "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),
+      opt_out("row_scale", "T", "f32",
+              "dynamic scales of an e4m3 out: row_scale[t] = amax(row t) / 448, 1 for a zero row"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -30,10 +31,11 @@ struct act_mul {
       .name = "act_mul",
       .group = "gate",
       .brief = "Activation of the gate times up, with per-channel scale and quantized output.",
-      .formula = "y = act(f32(gate)) * f32(up) * inv_scale, factors that are absent left out, multiplied from left to right; "
-                 "out = round(y), or sat_e4m3(y / s) with s = out_scale or row_scale. All in f32. "
-                 "silu = g / (1 + exp(-g)); gelu_tanh = g/2 * (1 + tanh(sqrt(2/pi) * (g + 0.044715 * g^3))); "
-                 "gelu_erf = g/2 * (1 + erf(g / sqrt(2))).",
+      .formula =
+          "y = act(f32(gate)) * f32(up) * inv_scale, factors that are absent left out, multiplied from left to right; "
+          "out = round(y), or sat_e4m3(y / s) with s = out_scale or row_scale. All in f32. "
+          "silu = g / (1 + exp(-g)); gelu_tanh = g/2 * (1 + tanh(sqrt(2/pi) * (g + 0.044715 * g^3))); "
+          "gelu_erf = g/2 * (1 + erf(g / sqrt(2))).",
       .source = "GLU variants arXiv:2002.05202, GELU arXiv:1606.08415, squared ReLU arXiv:2109.08668",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -51,8 +53,10 @@ struct act_mul {
   static Status bind_rows(const Call& c, Args* a) {
     const Tensor &x = c["x"], &gate = c["gate"], &up = c["up"];
     if (x.present() == gate.present())
-      return c.error(Code::kInvalidArgument, strf("takes exactly one of x (merged) and gate, got %s", x.present() ? "both" : "neither"));
-    if (x.present() && up.present()) return c.error(Code::kInvalidArgument, "x holds gate and up, so that port up must be absent; got both");
+      return c.error(Code::kInvalidArgument,
+                     strf("takes exactly one of x (merged) and gate, got %s", x.present() ? "both" : "neither"));
+    if (x.present() && up.present())
+      return c.error(Code::kInvalidArgument, "x holds gate and up, so that port up must be absent; got both");
     const Tensor& g = x.present() ? x : gate;
     const int64_t H = x.present() ? x.shape[1] / 2 : gate.shape[1];
     const void* merged_up = x.data ? static_cast<const char*>(x.data) + H * info(g.dtype).bytes : nullptr;
@@ -69,7 +73,8 @@ struct act_mul {
 
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.H;
-    return {.bytes = n * (info(a.dtype).bytes * (a.up ? 2 : 1) + info(a.out_dtype).bytes) + (a.inv_scale ? a.H * int64_t{4} : 0),
+    return {.bytes = n * (info(a.dtype).bytes * (a.up ? 2 : 1) + info(a.out_dtype).bytes) +
+                     (a.inv_scale ? a.H * int64_t{4} : 0),
             .flops = n * 6};
   }
 
@@ -90,19 +95,25 @@ struct act_mul {
         {256, 8, 4, true, 1}, {256, 4, 8, true, 1}, {256, 8, 0, true, 1}, {256, 1, 0, true, 1},
     };
     /// An access has at most 16 bytes.
-    static constexpr bool serves(const Policy& p, DType in) { return p.vec == 1 || p.items == 0 || (p.vec == 4) == (in == DType::f32); }
+    static constexpr bool serves(const Policy& p, DType in) {
+      return p.vec == 1 || p.items == 0 || (p.vec == 4) == (in == DType::f32);
+    }
 
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = a.H % 8 == 0 && vectorizable(a.gate, a.gate_stride, a.dtype, 8) && vectorizable(a.up, a.up_stride, a.dtype, 8) &&
+      const bool wide = a.H % 8 == 0 && vectorizable(a.gate, a.gate_stride, a.dtype, 8) &&
+                        vectorizable(a.up, a.up_stride, a.dtype, 8) &&
                         vectorizable(a.out, a.out_stride, a.out_dtype, 8);
       const bool whole = a.row_scale != nullptr;
       for (const Policy& p : kTactics)
-        if (p.whole_row == whole && (p.vec > 1) == wide && serves(p, a.dtype) && (!whole || p.items == 0 || a.H <= p.stretch())) return Key{a.dtype, a.out_dtype, p};
+        if (p.whole_row == whole && (p.vec > 1) == wide && serves(p, a.dtype) &&
+            (!whole || p.items == 0 || a.H <= p.stretch()))
+          return Key{a.dtype, a.out_dtype, p};
       return Status(Code::kInternal, "no tactic serves this row");  // the last of each kind serves all
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("act_mul<%s, %s, vivace::kernels::ActMulPolicy{%d, %d, %d, %s, %d}>", type_name(k.in), type_name(k.out),
-                               k.p.threads, k.p.vec, k.p.items, k.p.whole_row ? "true" : "false", k.p.blocks);
+      return kernel_expression("act_mul<%s, %s, vivace::kernels::ActMulPolicy{%d, %d, %d, %s, %d}>", type_name(k.in),
+                               type_name(k.out), k.p.threads, k.p.vec, k.p.items, k.p.whole_row ? "true" : "false",
+                               k.p.blocks);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t stretches = k.p.whole_row ? 1 : (a.H + k.p.stretch() - 1) / k.p.stretch();

@@ -13,7 +13,8 @@ namespace vivace::ops::defs {
 struct act_mul_block_scaled {
   using Args = kernels::ActMulBlockScaledArgs;
   static constexpr Port kPorts[] = {
-      opt_in("x", "T,4*C", "f32|bf16|f16", "merged rows: 2 C gate values, then as many up values; exactly one of x and gate"),
+      opt_in("x", "T,4*C", "f32|bf16|f16",
+             "merged rows: 2 C gate values, then as many up values; exactly one of x and gate"),
       opt_in("gate", "T,2*C", "f32|bf16|f16", "argument of the activation"),
       opt_in("up", "T,2*C", "=gate", "factor of the activated gate; absent means the activation alone"),
       opt_in("inv_scale", "2*C", "f32", "factor of each channel, the inverse of the next product's input smoothing"),
@@ -39,7 +40,9 @@ struct act_mul_block_scaled {
   }
   static Cost cost(const Args& a) {
     const Cost rows = act_mul::cost(a.act);  // with an out of the gate's type
-    return {.bytes = rows.bytes - int64_t{a.act.T} * a.act.H * info(a.act.out_dtype).bytes + block_scaled_bytes(a.block_scaled), .flops = rows.flops};
+    return {.bytes = rows.bytes - int64_t{a.act.T} * a.act.H * info(a.act.out_dtype).bytes +
+                     block_scaled_bytes(a.block_scaled),
+            .flops = rows.flops};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::act_mul_block_scaled(a, pool); }
 
@@ -53,11 +56,14 @@ struct act_mul_block_scaled {
     };
     static constexpr Policy kTactics[] = {{128, true}, {128, false}};
     static Result<Key> pick(const Args& a, Arch) {
-      const bool aligned = vectorizable(a.act.gate, a.act.gate_stride, a.act.dtype, 8) && vectorizable(a.act.up, a.act.up_stride, a.act.dtype, 8) && block_scaled_aligned(a.block_scaled);
+      const bool aligned = vectorizable(a.act.gate, a.act.gate_stride, a.act.dtype, 8) &&
+                           vectorizable(a.act.up, a.act.up_stride, a.act.dtype, 8) &&
+                           block_scaled_aligned(a.block_scaled);
       return Key{a.act.dtype, kTactics[aligned ? 0 : 1]};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("act_mul_block_scaled<%s, vivace::kernels::ActMulBlockScaledPolicy{%d, %s}>", type_name(k.in), k.p.threads, k.p.aligned ? "true" : "false");
+      return kernel_expression("act_mul_block_scaled<%s, vivace::kernels::ActMulBlockScaledPolicy{%d, %s}>",
+                               type_name(k.in), k.p.threads, k.p.aligned ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t columns = int64_t{k.p.threads} * 8;

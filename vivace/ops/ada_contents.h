@@ -12,7 +12,9 @@ inline Status inspect_ada_row(const Call& c, const Contents& read) {
   VV_ASSIGN(const int64_t rows, read.rows());
   for (int64_t t = 0; t < rows; ++t)
     if (ada[static_cast<size_t>(t)] < 0 || ada[static_cast<size_t>(t)] >= R)
-      return c.error(Code::kInvalidArgument, strf("ada_row[%ld] is %d, wanted 0 to %ld: a row of the table", static_cast<long>(t), ada[static_cast<size_t>(t)], static_cast<long>(R - 1)));
+      return c.error(Code::kInvalidArgument,
+                     strf("ada_row[%ld] is %d, wanted 0 to %ld: a row of the table", static_cast<long>(t),
+                          ada[static_cast<size_t>(t)], static_cast<long>(R - 1)));
   return {};
 }
 

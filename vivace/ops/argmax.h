@@ -32,7 +32,8 @@ struct argmax {
   static Status bind(const Call& c, Args* a) {
     const int64_t V = c.dim("V");
     if (V < 1 || V > kernels::kMaxSampleVocab)
-      return c.error(Code::kInvalidShape, strf("V is %ld, wanted 1 to %ld", static_cast<long>(V), static_cast<long>(kernels::kMaxSampleVocab)));
+      return c.error(Code::kInvalidShape, strf("V is %ld, wanted 1 to %ld", static_cast<long>(V),
+                                               static_cast<long>(kernels::kMaxSampleVocab)));
     *a = Args{};
     a->logits = c.ptr("x");
     a->token = c.ptr<int32_t>("token");

@@ -27,12 +27,16 @@ Result<std::vector<int32_t>> entries(const Call& c, const Contents& read, Name p
 }
 
 Status wrong(const Call& c, const char* port, int64_t at, int64_t value, const std::string& wanted) {
-  return c.error(Code::kInvalidArgument, strf("%s[%ld] is %ld, wanted %s", port, static_cast<long>(at), static_cast<long>(value), wanted.c_str()));
+  return c.error(Code::kInvalidArgument, strf("%s[%ld] is %ld, wanted %s", port, static_cast<long>(at),
+                                              static_cast<long>(value), wanted.c_str()));
 }
 
-Status within(const Call& c, const char* port, const std::vector<int32_t>& values, int64_t count, int64_t low, int64_t high, const char* what) {
+Status within(const Call& c, const char* port, const std::vector<int32_t>& values, int64_t count, int64_t low,
+              int64_t high, const char* what) {
   for (int64_t i = 0; i < count; ++i)
-    if (values[i] < low || values[i] > high) return wrong(c, port, i, values[i], strf("%ld to %ld: %s", static_cast<long>(low), static_cast<long>(high), what));
+    if (values[i] < low || values[i] > high)
+      return wrong(c, port, i, values[i],
+                   strf("%ld to %ld: %s", static_cast<long>(low), static_cast<long>(high), what));
   return {};
 }
 
@@ -40,7 +44,8 @@ Status rising(const Call& c, const char* port, const std::vector<int32_t>& value
   for (size_t i = 0; i < values.size(); ++i) {
     const int64_t low = i == 0 ? 0 : values[i - 1];
     if (values[i] < low || values[i] > most)
-      return wrong(c, port, static_cast<int64_t>(i), values[i], strf("%ld to %ld: offsets rise", static_cast<long>(low), static_cast<long>(most)));
+      return wrong(c, port, static_cast<int64_t>(i), values[i],
+                   strf("%ld to %ld: offsets rise", static_cast<long>(low), static_cast<long>(most)));
   }
   return {};
 }
@@ -56,13 +61,16 @@ Status inspect_attention(const Call& c, const Contents& read) {
   VV_ASSIGN(const std::vector<int32_t> slot, read("slot"));
   VV_ASSIGN(const std::vector<int32_t> pages, read("page_table"));
   VV_ASSIGN(const int64_t rows, read.rows());
-  const int64_t S = !offsets.empty() ? static_cast<int64_t>(offsets.size()) - 1 : paged ? c["page_table"].shape.dim[0] : B;
+  const int64_t S = !offsets.empty() ? static_cast<int64_t>(offsets.size()) - 1
+                    : paged          ? c["page_table"].shape.dim[0]
+                                     : B;
   VV_TRY(rising(c, "k_offsets", offsets, L));
   if (has(c, "out_scale")) VV_TRY(inspect_scales(c, read, {"out_scale"}));
   VV_TRY(within(c, "slot", slot, slot.empty() ? 0 : rows, -1, S - 1, "a slot, or -1 for none"));
   for (int64_t s = 0; s < static_cast<int64_t>(length.size()); ++s) {
     const int64_t held = offsets.empty() ? places : offsets[s + 1] - offsets[s];
-    if (length[s] < 0 || length[s] > held) return wrong(c, "length", s, length[s], strf("0 to the %ld places of its slot", static_cast<long>(held)));
+    if (length[s] < 0 || length[s] > held)
+      return wrong(c, "length", s, length[s], strf("0 to the %ld places of its slot", static_cast<long>(held)));
   }
   VV_TRY(within(c, "prefix", prefix, static_cast<int64_t>(prefix.size()), 0, places, "places of a slot"));
   for (int64_t s = 0; paged && s < S; ++s) {
@@ -70,8 +78,10 @@ Status inspect_attention(const Call& c, const Contents& read) {
     for (int64_t p = 0; p * L < held; ++p) {
       const int32_t page = pages[s * P + p];
       if (page < 0 || page >= B)
-        return c.error(Code::kInvalidArgument, strf("page_table[%ld, %ld] is %d, wanted 0 to %ld: slot %ld holds %ld places in pages of %ld", static_cast<long>(s), static_cast<long>(p),
-                                                    page, static_cast<long>(B - 1), static_cast<long>(s), static_cast<long>(held), static_cast<long>(L)));
+        return c.error(Code::kInvalidArgument,
+                       strf("page_table[%ld, %ld] is %d, wanted 0 to %ld: slot %ld holds %ld places in pages of %ld",
+                            static_cast<long>(s), static_cast<long>(p), page, static_cast<long>(B - 1),
+                            static_cast<long>(s), static_cast<long>(held), static_cast<long>(L)));
     }
   }
   return {};
@@ -80,7 +90,8 @@ Status inspect_attention(const Call& c, const Contents& read) {
 Status inspect_cache(const Call& c, const Contents& read) {
   if (!c["k_cache"].present()) return {};
   const bool paged = c["page_table"].present();
-  const int64_t B = c.dim("B"), L = c.dim(heads_first(c) ? "Hc" : "L"), P = paged ? c.dim("P") : 1, S = paged ? c.dim("S") : B;
+  const int64_t B = c.dim("B"), L = c.dim(heads_first(c) ? "Hc" : "L"), P = paged ? c.dim("P") : 1,
+                S = paged ? c.dim("S") : B;
   VV_ASSIGN(const std::vector<int32_t> pos, read("pos"));
   VV_ASSIGN(const std::vector<int32_t> slot, read("slot"));
   VV_ASSIGN(const std::vector<int32_t> pages, read("page_table"));
@@ -93,8 +104,10 @@ Status inspect_cache(const Call& c, const Contents& read) {
     const int64_t p = pos[t] / L;
     const int32_t page = pages[s * P + p];
     if (page < 0 || page >= B)
-      return c.error(Code::kInvalidArgument, strf("page_table[%ld, %ld] is %d, wanted 0 to %ld: token %ld goes to place %d of slot %ld", static_cast<long>(s), static_cast<long>(p), page,
-                                                  static_cast<long>(B - 1), static_cast<long>(t), pos[t], static_cast<long>(s)));
+      return c.error(Code::kInvalidArgument,
+                     strf("page_table[%ld, %ld] is %d, wanted 0 to %ld: token %ld goes to place %d of slot %ld",
+                          static_cast<long>(s), static_cast<long>(p), page, static_cast<long>(B - 1),
+                          static_cast<long>(t), pos[t], static_cast<long>(s)));
   }
   return {};
 }

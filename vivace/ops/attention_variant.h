@@ -44,9 +44,10 @@ class AttentionVariant {
   static Result<AttentionVariant> create(Options options);
 
   /// `call` is a checked call of `attention`; one value a field, in order. Compiles at the first use of a tactic.
-  /// Errors: those of attention; InvalidDType, InvalidLayout and InvalidPlace of a field's tensor; CompileError shows the
-  /// text's own line.
-  Status prepare(const Call& call, std::span<const VariantValue> values, const Target& target, exec::Launch* launch) const;
+  /// Errors: those of attention; InvalidDType, InvalidLayout and InvalidPlace of a field's tensor; CompileError shows
+  /// the text's own line.
+  Status prepare(const Call& call, std::span<const VariantValue> values, const Target& target,
+                 exec::Launch* launch) const;
 
   /// Compiles, without a GPU, what a call like `args` would run on a chip.
   Result<VariantKernel> compile(kernels::AttentionArgs args, Arch arch) const;

@@ -7,7 +7,8 @@ namespace vivace::ops::defs {
 struct batched_gemm {
   static constexpr Port kPorts[] = {
       in("x", "B,T,K", "f32|bf16|f16|e4m3", "activations of each entry"),
-      read_ahead(in("w", "B,N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weights of each entry, one output a row")),
+      read_ahead(in("w", "B,N,K", "f32|bf16|f16|e4m3|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
+                    "weights of each entry, one output a row")),
       out("out", "B,T,N", "f32|bf16|f16", "results"),
   };
   static constexpr Attr kAttrs[] = {
@@ -28,7 +29,8 @@ struct batched_gemm {
   static Status decompose(const Call& c, Recorder& rec) {
     const std::string_view act = c.integer("act") == 1 ? "q8" : "f32";
     for (int64_t b = 0; b < c.dim("B"); ++b)
-      VV_TRY(rec(ops::gemm, {{"x", entry(c["x"], b)}, {"w", entry(c["w"], b)}, {"out", entry(c["out"], b)}}, {{"act", act}, {"alpha", c.real("alpha")}}));
+      VV_TRY(rec(ops::gemm, {{"x", entry(c["x"], b)}, {"w", entry(c["w"], b)}, {"out", entry(c["out"], b)}},
+                 {{"act", act}, {"alpha", c.real("alpha")}}));
     return {};
   }
 

@@ -98,9 +98,13 @@ Status Call::set(std::string_view attr, std::string_view value) {
 
 Status Call::assign(int i, double value) {
   const Attr& a = spec_->attrs[static_cast<size_t>(i)];
-  if (a.kind == AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got the number %g", a.name, a.choices, value));
-  if (a.kind == AttrKind::integer && !(value == std::floor(value) && std::fabs(value) <= 0x1p53)) return error(Code::kInvalidArgument, strf("attribute %s takes an integer, got %g", a.name, value));
-  if (a.kind == AttrKind::boolean && value != 0 && value != 1) return error(Code::kInvalidArgument, strf("attribute %s takes true or false, got %g", a.name, value));
+  if (a.kind == AttrKind::choice)
+    return error(Code::kInvalidArgument,
+                 strf("attribute %s takes one of %s, got the number %g", a.name, a.choices, value));
+  if (a.kind == AttrKind::integer && !(value == std::floor(value) && std::fabs(value) <= 0x1p53))
+    return error(Code::kInvalidArgument, strf("attribute %s takes an integer, got %g", a.name, value));
+  if (a.kind == AttrKind::boolean && value != 0 && value != 1)
+    return error(Code::kInvalidArgument, strf("attribute %s takes true or false, got %g", a.name, value));
   if (std::isnan(value)) return error(Code::kInvalidArgument, strf("attribute %s is NaN", a.name));
   attrs_[i] = value;
   return {};
@@ -108,9 +112,13 @@ Status Call::assign(int i, double value) {
 
 Status Call::assign(int i, std::string_view value) {
   const Attr& a = spec_->attrs[static_cast<size_t>(i)];
-  if (a.kind != AttrKind::choice) return error(Code::kInvalidArgument, strf("attribute %s takes a number, got '%.*s'", a.name, static_cast<int>(value.size()), value.data()));
+  if (a.kind != AttrKind::choice)
+    return error(Code::kInvalidArgument,
+                 strf("attribute %s takes a number, got '%.*s'", a.name, static_cast<int>(value.size()), value.data()));
   const int index = index_in(a.choices, value);
-  if (index < 0) return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got '%.*s'", a.name, a.choices, static_cast<int>(value.size()), value.data()));
+  if (index < 0)
+    return error(Code::kInvalidArgument, strf("attribute %s takes one of %s, got '%.*s'", a.name, a.choices,
+                                              static_cast<int>(value.size()), value.data()));
   attrs_[i] = index;
   return {};
 }
@@ -118,7 +126,8 @@ Status Call::assign(int i, std::string_view value) {
 Status Call::no_attr(std::string_view attr) const {
   std::string names;
   for (const Attr& a : spec_->attrs) names += std::string(names.empty() ? "" : ", ") + a.name;
-  return error(Code::kNotFound, "no attribute '" + std::string(attr) + "'; its attributes are " + (names.empty() ? "none" : names));
+  return error(Code::kNotFound,
+               "no attribute '" + std::string(attr) + "'; its attributes are " + (names.empty() ? "none" : names));
 }
 
 Status Call::check() {
@@ -133,7 +142,10 @@ Status Call::check() {
     if (Status s = check_port(p, t); !s.ok()) return s;
     if (!placed) place_ = t.place;
     placed = true;
-    if (t.place != place_) return error(Code::kInvalidDevice, strf("port %s is in %s memory, the ports before it in %s memory", p.name, t.place == Place::host ? "host" : "device", place_ == Place::host ? "host" : "device"));
+    if (t.place != place_)
+      return error(Code::kInvalidDevice,
+                   strf("port %s is in %s memory, the ports before it in %s memory", p.name,
+                        t.place == Place::host ? "host" : "device", place_ == Place::host ? "host" : "device"));
   }
   if (Status s = bind_dims(); !s.ok()) return s;
   return check_aliasing();
@@ -141,35 +153,54 @@ Status Call::check() {
 
 Status Call::check_dtype(const Port& p, const Tensor& t) const {
   if (p.rules.dtypes >> static_cast<int>(t.dtype) & 1) return {};
-  if (p.rules.dtypes != 0) return error(Code::kInvalidDType, strf("port %s: wanted %s, got %s", p.name, p.dtypes, name(t.dtype)));
+  if (p.rules.dtypes != 0)
+    return error(Code::kInvalidDType, strf("port %s: wanted %s, got %s", p.name, p.dtypes, name(t.dtype)));
   size_t i = 0;
   while (spec_->ports[i].key != p.rules.dtype_of) ++i;  // complete() saw that it is there
   if (!ports_[i].present() || ports_[i].dtype == t.dtype) return {};
-  return error(Code::kInvalidDType, strf("port %s: wanted the dtype of %s (%s), got %s", p.name, p.dtypes + 1, name(ports_[i].dtype), name(t.dtype)));
+  return error(Code::kInvalidDType, strf("port %s: wanted the dtype of %s (%s), got %s", p.name, p.dtypes + 1,
+                                         name(ports_[i].dtype), name(t.dtype)));
 }
 
 Status Call::check_port(const Port& p, const Tensor& t) const {
   if (Status s = check_dtype(p, t); !s.ok()) return s;
   const int rank = p.rules.rank;
-  if (t.shape.rank != rank) return error(Code::kInvalidShape, strf("port %s: wanted [%s], got %s (rank %d for %d)", p.name, p.shape, to_string(t.shape).c_str(), t.shape.rank, rank));
+  if (t.shape.rank != rank)
+    return error(Code::kInvalidShape, strf("port %s: wanted [%s], got %s (rank %d for %d)", p.name, p.shape,
+                                           to_string(t.shape).c_str(), t.shape.rank, rank));
   for (int i = 0; i < rank; ++i)  // kernels hold dims in 32 bits
-    if (t.shape[i] < 0 || t.shape[i] > INT32_MAX) return error(Code::kInvalidShape, strf("port %s: axis %d of %s is not in [0, %d]", p.name, i, to_string(t.shape).c_str(), INT32_MAX));
+    if (t.shape[i] < 0 || t.shape[i] > INT32_MAX)
+      return error(Code::kInvalidShape,
+                   strf("port %s: axis %d of %s is not in [0, %d]", p.name, i, to_string(t.shape).c_str(), INT32_MAX));
   const int64_t elements = t.shape.elements();
-  if (elements < 0 || elements > INT64_MAX / 8) return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
-  if (t.data == nullptr && elements != 0) return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
+  if (elements < 0 || elements > INT64_MAX / 8)
+    return error(Code::kInvalidShape, strf("port %s: %s overflows", p.name, to_string(t.shape).c_str()));
+  if (t.data == nullptr && elements != 0)
+    return error(Code::kInvalidArgument, strf("port %s: null data for %s", p.name, to_string(t.shape).c_str()));
   const bool empty = elements == 0;  // nothing is reached through its strides, whatever they say
   int64_t want = 1;
   for (int i = rank - 1; i >= (rank > 1 ? 1 : 0) && !empty; --i) {
-    if (t.shape[i] != 1 && t.stride[i] != want) return error(Code::kInvalidLayout, strf("port %s: axis %d has stride %ld, wanted %ld (only the outermost of several axes may be strided); make it contiguous", p.name, i, static_cast<long>(t.stride[i]), static_cast<long>(want)));
+    if (t.shape[i] != 1 && t.stride[i] != want)
+      return error(Code::kInvalidLayout, strf("port %s: axis %d has stride %ld, wanted %ld (only the outermost of "
+                                              "several axes may be strided); make it contiguous",
+                                              p.name, i, static_cast<long>(t.stride[i]), static_cast<long>(want)));
     want *= t.shape[i];
   }
-  if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] < want) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name, static_cast<long>(t.stride[0]), static_cast<long>(want)));
+  if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] < want)
+    return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is below the row's %ld elements", p.name,
+                                            static_cast<long>(t.stride[0]), static_cast<long>(want)));
   const DTypeInfo d = info(t.dtype);
-  if (t.shape[rank - 1] % d.block != 0) return error(Code::kInvalidShape, strf("port %s: last axis %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.shape[rank - 1]), d.name, d.block));
-  if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] % d.block != 0) return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is no multiple of the %s block, %d", p.name, static_cast<long>(t.stride[0]), d.name, d.block));
+  if (t.shape[rank - 1] % d.block != 0)
+    return error(Code::kInvalidShape, strf("port %s: last axis %ld is no multiple of the %s block, %d", p.name,
+                                           static_cast<long>(t.shape[rank - 1]), d.name, d.block));
+  if (rank > 1 && t.shape[0] > 1 && !empty && t.stride[0] % d.block != 0)
+    return error(Code::kInvalidLayout, strf("port %s: outermost stride %ld is no multiple of the %s block, %d", p.name,
+                                            static_cast<long>(t.stride[0]), d.name, d.block));
   // Block formats are read by bytes; their natural alignment is that of their f16 scale.
   const uintptr_t align = is_block(t.dtype) ? 2 : static_cast<uintptr_t>(d.bytes);
-  if (reinterpret_cast<uintptr_t>(t.data) % align != 0) return error(Code::kInvalidLayout, strf("port %s: data is not aligned to %s's %lu bytes", p.name, d.name, static_cast<unsigned long>(align)));
+  if (reinterpret_cast<uintptr_t>(t.data) % align != 0)
+    return error(Code::kInvalidLayout, strf("port %s: data is not aligned to %s's %lu bytes", p.name, d.name,
+                                            static_cast<unsigned long>(align)));
   return {};
 }
 
@@ -187,7 +218,9 @@ int64_t Call::bound(uint64_t symbol) const {
 
 Status Call::mismatch(const Port& p, const Shape& s, int axis, int64_t want) const {
   const std::string_view e = p.rules.dims[axis].text;
-  return error(Code::kInvalidShape, strf("port %s: wanted [%s] with %.*s = %ld on axis %d, got %s", p.name, p.shape, static_cast<int>(e.size()), e.data(), static_cast<long>(want), axis, to_string(s).c_str()));
+  return error(Code::kInvalidShape,
+               strf("port %s: wanted [%s] with %.*s = %ld on axis %d, got %s", p.name, p.shape,
+                    static_cast<int>(e.size()), e.data(), static_cast<long>(want), axis, to_string(s).c_str()));
 }
 
 Status Call::bind_dims() {
@@ -259,7 +292,9 @@ Status Call::check_aliasing() const {
       if (j == i || !ports_[j].present() || !overlap(ports_[i], ports_[j])) continue;
       const bool allowed = p.inplace_key == q.key || q.inplace_key == p.key;
       if (allowed && same_view(ports_[i], ports_[j])) continue;
-      return error(Code::kAliasError, strf("port %s overlaps port %s; %s", p.name, q.name, allowed ? "in place they must be the same view" : "give it memory of its own"));
+      return error(Code::kAliasError,
+                   strf("port %s overlaps port %s; %s", p.name, q.name,
+                        allowed ? "in place they must be the same view" : "give it memory of its own"));
     }
   }
   return {};

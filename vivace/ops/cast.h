@@ -33,9 +33,15 @@ struct cast {
 
   static Status bind(const Call& c, Args* a) {
     *a = Args{
-        .x = c.ptr("x"), .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"),
-        .x_stride = c.row_stride("x"), .out_stride = c.row_stride("out"),
-        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .x_dtype = c["x"].dtype, .out_dtype = c["out"].dtype,
+        .x = c.ptr("x"),
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .H = static_cast<int32_t>(c.dim("H")),
+        .x_dtype = c["x"].dtype,
+        .out_dtype = c["out"].dtype,
     };
     return {};
   }
@@ -57,16 +63,21 @@ struct cast {
     static double moved(DType in, DType out) { return info(in).bytes + info(out).bytes; }
 
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, pick_stretch(a.T, a.H, wide, widest(a.x_dtype, a.out_dtype), moved(a.x_dtype, a.out_dtype))};
+      const bool wide =
+          vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      return Key{a.x_dtype, a.out_dtype,
+                 pick_stretch(a.T, a.H, wide, widest(a.x_dtype, a.out_dtype), moved(a.x_dtype, a.out_dtype))};
     }
-    static std::string instance(const Key& k) { return stretch_expression("cast", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p); }
+    static std::string instance(const Key& k) {
+      return stretch_expression("cast", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p);
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.H, k.p, launch); }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {
       constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16, DType::e4m3, DType::e5m2};
       for (const DType in : kTypes)
-        for (const DType out : kTypes) each_stretch(widest(in, out), moved(in, out), [&](const auto& p) { visit(Key{in, out, p}); });
+        for (const DType out : kTypes)
+          each_stretch(widest(in, out), moved(in, out), [&](const auto& p) { visit(Key{in, out, p}); });
     }
   };
 };

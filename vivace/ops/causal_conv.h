@@ -30,8 +30,10 @@ struct causal_conv {
       .name = "causal_conv",
       .group = "linear",
       .brief = "Causal depthwise convolution along the tokens of sequences, with the last inputs kept as state.",
-      .formula = "out_t = round(act(bias + sum_k weight_k x_{t - (K - 1) + k})), f32; inputs before the sequence's first token are its row of state, or zeros; "
-                 "its last K - 1 inputs are left there. Tokens in no sequence are not written.",
+      .formula =
+          "out_t = round(act(bias + sum_k weight_k x_{t - (K - 1) + k})), f32; inputs before the sequence's first "
+          "token are its row of state, or zeros; "
+          "its last K - 1 inputs are left there. Tokens in no sequence are not written.",
       .source = "Mamba arXiv:2312.00752",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -39,22 +41,39 @@ struct causal_conv {
 
   static Status bind(const Call& c, Args* a) {
     const long K = c.dim("K");
-    if (K < 2 || K > kMaxTaps) return c.error(Code::kUnsupported, strf("weight must have 2 to %d taps, got %ld", kMaxTaps, K));
-    if (c.dim("P") != K - 1) return c.error(Code::kInvalidShape, strf("port state holds P = K - 1 = %ld inputs of each sequence, got %ld", K - 1, static_cast<long>(c.dim("P"))));
-    if (c.dim("C") > INT32_MAX / 2) return c.error(Code::kInvalidShape, strf("C = %ld is above 2^30", static_cast<long>(c.dim("C"))));
+    if (K < 2 || K > kMaxTaps)
+      return c.error(Code::kUnsupported, strf("weight must have 2 to %d taps, got %ld", kMaxTaps, K));
+    if (c.dim("P") != K - 1)
+      return c.error(Code::kInvalidShape, strf("port state holds P = K - 1 = %ld inputs of each sequence, got %ld",
+                                               K - 1, static_cast<long>(c.dim("P"))));
+    if (c.dim("C") > INT32_MAX / 2)
+      return c.error(Code::kInvalidShape, strf("C = %ld is above 2^30", static_cast<long>(c.dim("C"))));
     kernels::Sequences sequences;
     VV_TRY(bind_sequences(c, &sequences));
     *a = Args{
-        .x = c.ptr("x"), .weight = c.ptr("weight"), .bias = c.ptr("bias"), .state = c.ptr<float>("state"), .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"),
-        .sequences = sequences, .x_stride = c.row_stride("x"), .weight_stride = c.row_stride("weight"), .state_stride = c.row_stride("state"),
-        .out_stride = c.row_stride("out"), .T = static_cast<int32_t>(c.dim("T")), .C = static_cast<int32_t>(c.dim("C")), .K = static_cast<int32_t>(K),
-        .silu = c.integer("act") == 1, .dtype = c["x"].dtype,
+        .x = c.ptr("x"),
+        .weight = c.ptr("weight"),
+        .bias = c.ptr("bias"),
+        .state = c.ptr<float>("state"),
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .sequences = sequences,
+        .x_stride = c.row_stride("x"),
+        .weight_stride = c.row_stride("weight"),
+        .state_stride = c.row_stride("state"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .C = static_cast<int32_t>(c.dim("C")),
+        .K = static_cast<int32_t>(K),
+        .silu = c.integer("act") == 1,
+        .dtype = c["x"].dtype,
     };
     return {};
   }
   static Cost cost(const Args& a) {
     const int64_t e = info(a.dtype).bytes, states = a.sequences.N < a.T ? a.sequences.N : a.T;
-    return {.bytes = 2 * int64_t{a.T} * a.C * e + int64_t{a.C} * a.K * e + states * (a.K - 1) * int64_t{a.C} * 4, .flops = 2 * int64_t{a.T} * a.C * a.K};
+    return {.bytes = 2 * int64_t{a.T} * a.C * e + int64_t{a.C} * a.K * e + states * (a.K - 1) * int64_t{a.C} * 4,
+            .flops = 2 * int64_t{a.T} * a.C * a.K};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::causal_conv(a, pool); }
 
@@ -70,12 +89,14 @@ struct causal_conv {
 
     static Result<Key> pick(const Args& a, Arch) {
       const int vec = a.dtype == DType::f32 || a.T < kMany ? 4 : 8;
-      const bool wide = a.C % vec == 0 && vectorizable(a.x, a.x_stride, a.dtype, vec) && vectorizable(a.out, a.out_stride, a.dtype, vec) &&
+      const bool wide = a.C % vec == 0 && vectorizable(a.x, a.x_stride, a.dtype, vec) &&
+                        vectorizable(a.out, a.out_stride, a.dtype, vec) &&
                         vectorizable(a.state, a.state_stride, DType::f32, vec);
       return Key{a.dtype, {128, wide ? vec : 1, a.T >= kMany ? 16 : 1, a.K}};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("causal_conv<%s, vivace::kernels::CausalConvPolicy{%d, %d, %d, %d}>", type_name(k.t), k.p.threads, k.p.vec, k.p.tokens, k.p.taps);
+      return kernel_expression("causal_conv<%s, vivace::kernels::CausalConvPolicy{%d, %d, %d, %d}>", type_name(k.t),
+                               k.p.threads, k.p.vec, k.p.tokens, k.p.taps);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int64_t channels = int64_t{k.p.threads} * k.p.vec, slices = (a.C + channels - 1) / channels;

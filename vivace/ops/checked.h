@@ -31,8 +31,8 @@ class Contents {
   exec::Stream& stream_;
 };
 
-/// Holds the contents of a bound, checked call of an op with rules against them. Nothing in a capture, whose contents come later.
-/// Errors: InvalidArgument says which entry of which port, what it is and what was wanted.
+/// Holds the contents of a bound, checked call of an op with rules against them. Nothing in a capture, whose contents
+/// come later. Errors: InvalidArgument says which entry of which port, what it is and what was wanted.
 Status check_contents(const Call& call, exec::Stream& stream);
 
 }  // namespace vivace::ops

@@ -31,9 +31,14 @@ struct count_tokens {
 
   static Status bind(const Call& c, Args* a) {
     *a = Args{
-        .ids = c.ptr<int32_t>("ids"), .slot = c.ptr<int32_t>("slot"), .counts = c.ptr<int32_t>("counts"), .rows = c.ptr<int32_t>("rows"),
+        .ids = c.ptr<int32_t>("ids"),
+        .slot = c.ptr<int32_t>("slot"),
+        .counts = c.ptr<int32_t>("counts"),
+        .rows = c.ptr<int32_t>("rows"),
         .counts_stride = c.row_stride("counts"),
-        .T = static_cast<int32_t>(c.dim("T")), .S = static_cast<int32_t>(c.dim("S")), .V = static_cast<int32_t>(c.dim("V")),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .S = static_cast<int32_t>(c.dim("S")),
+        .V = static_cast<int32_t>(c.dim("V")),
     };
     return {};
   }
@@ -49,7 +54,9 @@ struct count_tokens {
       bool operator==(const Key&) const = default;
     };
     static Result<Key> pick(const Args&, Arch) { return Key{{128}}; }
-    static std::string instance(const Key& k) { return kernel_expression("count_tokens<vivace::kernels::CountTokensPolicy{%d}>", k.p.threads); }
+    static std::string instance(const Key& k) {
+      return kernel_expression("count_tokens<vivace::kernels::CountTokensPolicy{%d}>", k.p.threads);
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} + k.p.threads - 1) / k.p.threads);
       launch->block[0] = static_cast<uint32_t>(k.p.threads);

@@ -6,7 +6,8 @@
 namespace vivace::ops {
 
 /// A primitive op gives: `Args` (POD), `spec`, `bind(Call, Args*)` with its cross-port rules,
-/// `cost(Args)` and `host(Args, Pool)`, may give `inspect(Call, Contents)` (ops/checked.h); once it runs on GPUs also a struct `Gpu` with
+/// `cost(Args)` and `host(Args, Pool)`, may give `inspect(Call, Contents)` (ops/checked.h); once it runs on GPUs also a
+/// struct `Gpu` with
 ///   kHeader                          the .cuh that holds the kernel
 ///   Key                              POD with ==: dtypes and policy, all that picks an instance
 ///   pick(Args, Arch) -> Result<Key>  the tactic; pure
@@ -15,10 +16,11 @@ namespace vivace::ops {
 ///   complete(Args, Key, Device, Launch*) -> Status   optional: what only the device can say, such as tensor maps
 ///   row_class(Args) -> int           optional: the invariance class of a call's rows; without it there is one
 ///   general(Key*) -> bool            optional: turns a key made for one use into one of the same bits that packs hold
-///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there are none
-///   instances(Arch, visit)           the keys that gates and packs compile: every tactic once
-/// A composite gives `spec` and `decompose(Call, Recorder)`; one that has a kernel of its own also Args, bind, cost and a Gpu
-/// with kHeader, Key, pick, instance, row_class and instances, and issues it in decompose(); of two parts: ops/two_parts.h.
+///   workspace(Args, Key) -> int64_t  optional: bytes of device memory that the library holds for it; without it there
+///   are none instances(Arch, visit)           the keys that gates and packs compile: every tactic once
+/// A composite gives `spec` and `decompose(Call, Recorder)`; one that has a kernel of its own also Args, bind, cost and
+/// a Gpu with kHeader, Key, pick, instance, row_class and instances, and issues it in decompose(); of two parts:
+/// ops/two_parts.h.
 template <class Op>
 concept OnGpu = requires { typename Op::Gpu; };
 
@@ -30,13 +32,15 @@ Status prepare_gpu(const Call& call, const Target& target, const typename Op::Ar
     if (!key.ok()) return std::move(key).status().with_context(Op::spec.name);
     Result<const device::Kernel*> kernel = table.get(*target.device, *key);
     if constexpr (requires { Op::Gpu::general(&*key); }) {  // without a compiler, what packs hold
-      if (!kernel.ok() && kernel.status().code() == Code::kUnsupported && Op::Gpu::general(&*key)) kernel = table.get(*target.device, *key);
+      if (!kernel.ok() && kernel.status().code() == Code::kUnsupported && Op::Gpu::general(&*key))
+        kernel = table.get(*target.device, *key);
     }
     if (!kernel.ok()) return std::move(kernel).status().with_context(Op::spec.name);
     launch->kernel = *kernel;
     Op::Gpu::shape(args, *key, launch);
     if constexpr (requires { Op::Gpu::complete(args, *key, *target.device, launch); }) {
-      if (Status s = Op::Gpu::complete(args, *key, *target.device, launch); !s.ok()) return std::move(s).with_context(Op::spec.name);
+      if (Status s = Op::Gpu::complete(args, *key, *target.device, launch); !s.ok())
+        return std::move(s).with_context(Op::spec.name);
     }
     return {};
   } else {
@@ -62,7 +66,8 @@ template <class Op>
 std::vector<Instance> instances(Arch arch) {
   std::vector<Instance> all;
   if constexpr (OnGpu<Op>)
-    Op::Gpu::instances(arch, [&](const typename Op::Gpu::Key& key) { all.push_back({Op::Gpu::kHeader, Op::Gpu::instance(key)}); });
+    Op::Gpu::instances(
+        arch, [&](const typename Op::Gpu::Key& key) { all.push_back({Op::Gpu::kHeader, Op::Gpu::instance(key)}); });
   return all;
 }
 
@@ -105,7 +110,8 @@ constexpr auto inspector() -> Status (*)(const Call&, const Contents&) {
 template <class Op>
 constexpr bool needs_device() {
   if constexpr (OnGpu<Op>)
-    return requires(typename Op::Args args, typename Op::Gpu::Key key, const device::Device& device, exec::Launch* launch) { Op::Gpu::complete(args, key, device, launch); };
+    return requires(typename Op::Args args, typename Op::Gpu::Key key, const device::Device& device,
+                    exec::Launch* launch) { Op::Gpu::complete(args, key, device, launch); };
   return false;
 }
 
@@ -113,9 +119,22 @@ template <class Op>
 constexpr OpRow define() {
   static_assert(Op::spec.complete(), "spec needs brief, formula, source and a doc for every port and attribute");
   if constexpr (Op::spec.composite && OnGpu<Op>)
-    return OpRow{.spec = &Op::spec, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .needs_device = true, .decompose = &Op::decompose};
+    return OpRow{.spec = &Op::spec,
+                 .cost = &cost<Op>,
+                 .instances = &instances<Op>,
+                 .row_class = &row_class<Op>,
+                 .needs_device = true,
+                 .decompose = &Op::decompose};
   else if constexpr (Op::spec.composite) return OpRow{.spec = &Op::spec, .decompose = &Op::decompose};
-  else return OpRow{.spec = &Op::spec, .prepare = &prepare<Op>, .cost = &cost<Op>, .instances = &instances<Op>, .row_class = &row_class<Op>, .workspace = &workspace<Op>, .needs_device = needs_device<Op>(), .inspect = inspector<Op>()};
+  else
+    return OpRow{.spec = &Op::spec,
+                 .prepare = &prepare<Op>,
+                 .cost = &cost<Op>,
+                 .instances = &instances<Op>,
+                 .row_class = &row_class<Op>,
+                 .workspace = &workspace<Op>,
+                 .needs_device = needs_device<Op>(),
+                 .inspect = inspector<Op>()};
 }
 
 }  // namespace vivace::ops

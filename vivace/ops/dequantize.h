@@ -33,19 +33,32 @@ struct dequantize {
 
   static Status bind(const Call& c, Args* a) {
     const int scales = c["scale"].present() + c["row_scale"].present() + c["block_scale"].present();
-    if (scales != 1) return c.error(Code::kInvalidArgument, strf("takes exactly one of scale, row_scale and block_scale, got %d", scales));
+    if (scales != 1)
+      return c.error(Code::kInvalidArgument,
+                     strf("takes exactly one of scale, row_scale and block_scale, got %d", scales));
     *a = Args{
-        .x = c.ptr("x"), .out = c.ptr("out"), .scale = c.ptr<float>("scale"), .row_scale = c.ptr<float>("row_scale"),
-        .block_scale = c.ptr<float>("block_scale"), .rows = c.ptr<int32_t>("rows"),
-        .x_stride = c.row_stride("x"), .out_stride = c.row_stride("out"), .block_stride = c.row_stride("block_scale"),
-        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .x_dtype = c["x"].dtype, .out_dtype = c["out"].dtype,
+        .x = c.ptr("x"),
+        .out = c.ptr("out"),
+        .scale = c.ptr<float>("scale"),
+        .row_scale = c.ptr<float>("row_scale"),
+        .block_scale = c.ptr<float>("block_scale"),
+        .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"),
+        .out_stride = c.row_stride("out"),
+        .block_stride = c.row_stride("block_scale"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .H = static_cast<int32_t>(c.dim("H")),
+        .x_dtype = c["x"].dtype,
+        .out_dtype = c["out"].dtype,
     };
     return {};
   }
 
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.H, blocks = (int64_t{a.H} + kernels::kQuantBlock - 1) / kernels::kQuantBlock;
-    return {.bytes = n * (1 + info(a.out_dtype).bytes) + (a.row_scale ? a.T * int64_t{4} : 0) + (a.block_scale ? a.T * blocks * 4 : 0), .flops = n};
+    return {.bytes = n * (1 + info(a.out_dtype).bytes) + (a.row_scale ? a.T * int64_t{4} : 0) +
+                     (a.block_scale ? a.T * blocks * 4 : 0),
+            .flops = n};
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::dequantize(a, pool); }
@@ -58,8 +71,10 @@ struct dequantize {
       bool operator==(const Key&) const = default;
     };
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      return Key{a.x_dtype, a.out_dtype, pick_stretch(a.T, a.H, wide, info(a.out_dtype).bytes, 1 + info(a.out_dtype).bytes)};
+      const bool wide =
+          vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      return Key{a.x_dtype, a.out_dtype,
+                 pick_stretch(a.T, a.H, wide, info(a.out_dtype).bytes, 1 + info(a.out_dtype).bytes)};
     }
     static std::string instance(const Key& k) {
       return stretch_expression("dequantize", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p);

@@ -20,7 +20,8 @@ struct dequantize_block_scaled {
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      choice("layout", "linear|swizzled", "linear: [T, H/16] dense; swizzled: tiles of 128 rows x 4 scales, 512 bytes each, tile rows outermost, "
+      choice("layout", "linear|swizzled",
+             "linear: [T, H/16] dense; swizzled: tiles of 128 rows x 4 scales, 512 bytes each, tile rows outermost, "
              "scale (m, k) of a tile at byte (m % 32) * 16 + (m / 32) * 4 + k, padded to whole tiles"),
   };
   static constexpr OpSpec spec{
@@ -42,7 +43,9 @@ struct dequantize_block_scaled {
     using Key = BlockScaledKey;
     static Result<Key> pick(const Args& a, Arch) { return pick_block_scaled(a); }
     static std::string instance(const Key& k) { return block_scaled_expression("dequantize_block_scaled", k); }
-    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_block_scaled(int64_t{a.T} * (a.H / kernels::kBlockScaledGroup), k, launch); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      shape_block_scaled(int64_t{a.T} * (a.H / kernels::kBlockScaledGroup), k, launch);
+    }
     template <class Visit>
     static void instances(Arch, Visit&& visit) { visit_block_scaled(visit); }
   };

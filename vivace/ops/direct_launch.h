@@ -26,7 +26,8 @@ inline Status cuda_status(cudaError_t e, const char* op, const char* call) {
 
 /// The entry that serves `key`, ready to launch. One search and one string a key and device, then a short scan.
 template <class Op>
-Result<const void*> entry_of(const typename Op::Gpu::Key& key, std::span<const Entry> entries, int device, int smem_per_block) {
+Result<const void*> entry_of(const typename Op::Gpu::Key& key, std::span<const Entry> entries, int device,
+                             int smem_per_block) {
   struct Row {
     int device;
     typename Op::Gpu::Key key;
@@ -42,12 +43,14 @@ Result<const void*> entry_of(const typename Op::Gpu::Key& key, std::span<const E
     if (expression != e.expression) continue;
     cudaFuncAttributes attributes;
     VV_TRY(cuda_status(cudaFuncGetAttributes(&attributes, e.kernel), Op::spec.name, "cudaFuncGetAttributes"));
-    VV_TRY(cuda_status(cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_per_block - static_cast<int>(attributes.sharedSizeBytes)),
+    VV_TRY(cuda_status(cudaFuncSetAttribute(e.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            smem_per_block - static_cast<int>(attributes.sharedSizeBytes)),
                        Op::spec.name, "cudaFuncSetAttribute"));
     rows.push_back({device, key, e.kernel});
     return e.kernel;
   }
-  return Status(Code::kUnsupported, strf("%s: %s is not compiled in: set VV_LAUNCH_<type> to 1 for its first type, or call the op of the library, which compiles at run time",
+  return Status(Code::kUnsupported, strf("%s: %s is not compiled in: set VV_LAUNCH_<type> to 1 for its first type, or "
+                                         "call the op of the library, which compiles at run time",
                                          Op::spec.name, expression.c_str()));
 }
 
@@ -58,11 +61,15 @@ Status direct(const typename Op::Args& args, std::span<const Entry> entries, cud
   const char* const op = Op::spec.name;
   int device = 0, major = 0, minor = 0, smem = 0;
   VV_TRY(cuda_status(cudaGetDevice(&device), op, "cudaGetDevice"));
-  VV_TRY(cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), op, "cudaDeviceGetAttribute"));
-  VV_TRY(cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), op, "cudaDeviceGetAttribute"));
-  VV_TRY(cuda_status(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op, "cudaDeviceGetAttribute"));
+  VV_TRY(cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), op,
+                     "cudaDeviceGetAttribute"));
+  VV_TRY(cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), op,
+                     "cudaDeviceGetAttribute"));
+  VV_TRY(cuda_status(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), op,
+                     "cudaDeviceGetAttribute"));
   const Arch arch = arch_of(major, minor);
-  if (arch == Arch::cpu) return Status(Code::kUnsupported, strf("%s: no kernels for compute capability %d.%d", op, major, minor));
+  if (arch == Arch::cpu)
+    return Status(Code::kUnsupported, strf("%s: no kernels for compute capability %d.%d", op, major, minor));
   Result<typename Op::Gpu::Key> key = Op::Gpu::pick(args, arch);
   if (!key.ok()) return std::move(key).status().with_context(op);
   Result<const void*> kernel = entry_of<Op>(*key, entries, device, smem);
@@ -93,11 +100,13 @@ Status direct(const typename Op::Args& args, std::span<const Entry> entries, cud
 
 /// The same with ports and attributes by name, checked as everywhere. Tensors are in device memory.
 template <class Op>
-Status direct(std::initializer_list<ops::PortArg> ports, std::initializer_list<ops::AttrArg> attrs, std::span<const Entry> entries, cudaStream_t stream) {
+Status direct(std::initializer_list<ops::PortArg> ports, std::initializer_list<ops::AttrArg> attrs,
+              std::span<const Entry> entries, cudaStream_t stream) {
   ops::Call call(Op::spec);
   VV_TRY(ops::bind(call, ports, attrs));
   VV_TRY(call.check());
-  if (call.place() != Place::device) return call.error(Code::kInvalidDevice, "the tensors are in host memory, the kernels run on the device");
+  if (call.place() != Place::device)
+    return call.error(Code::kInvalidDevice, "the tensors are in host memory, the kernels run on the device");
   typename Op::Args args{};
   VV_TRY(Op::bind(call, &args));
   return direct<Op>(args, entries, stream);

@@ -15,12 +15,14 @@ struct embedding {
   using Args = kernels::EmbeddingArgs;
   static constexpr Port kPorts[] = {
       in("table", "V,H", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "one row a token of the vocabulary"),
-      in("ids", "T", "i32", "row of table for each token; an id outside [0, V) gives a row of NaN, so that the mistake shows"),
+      in("ids", "T", "i32",
+         "row of table for each token; an id outside [0, V) gives a row of NaN, so that the mistake shows"),
       out("out", "T,H", "f32|bf16|f16", "the rows"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      real("scale", 1, "factor of every element, used in f32 (Gemma: sqrt(H) rounded to the model's dtype by the caller)"),
+      real("scale", 1,
+           "factor of every element, used in f32 (Gemma: sqrt(H) rounded to the model's dtype by the caller)"),
   };
   static constexpr OpSpec spec{
       .name = "embedding",
@@ -35,10 +37,18 @@ struct embedding {
 
   static Status bind(const Call& c, Args* a) {
     *a = Args{
-        .table = c.ptr("table"), .ids = c.ptr<int32_t>("ids"), .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"),
-        .table_stride = c.row_stride("table"), .out_stride = c.row_stride("out"),
-        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .V = static_cast<int32_t>(c.dim("V")),
-        .scale = static_cast<float>(c.real("scale")), .table_dtype = c["table"].dtype, .out_dtype = c["out"].dtype,
+        .table = c.ptr("table"),
+        .ids = c.ptr<int32_t>("ids"),
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .table_stride = c.row_stride("table"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .H = static_cast<int32_t>(c.dim("H")),
+        .V = static_cast<int32_t>(c.dim("V")),
+        .scale = static_cast<float>(c.real("scale")),
+        .table_dtype = c["table"].dtype,
+        .out_dtype = c["out"].dtype,
     };
     return {};
   }
@@ -60,18 +70,24 @@ struct embedding {
     };
     static constexpr Policy kTactics[] = {{128, 8, 8, 1}, {256, 8, 8, 2}, {128, 8, 1, 1}, {128, 1, 1, 4}};
     static constexpr int64_t kManyElements = 1 << 20;  // from here on bytes in flight decide, below latency
-    static constexpr DType kBlockFormats[] = {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k};
+    static constexpr DType kBlockFormats[] = {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1,
+                                              DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k};
 
     static Result<Key> pick(const Args& a, Arch) {
       const bool store = a.H % 8 == 0 && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
-      const bool block = is_block(a.table_dtype), wide = store && (block || vectorizable(a.table, a.table_stride, a.table_dtype, 8));
-      return Key{a.table_dtype, a.out_dtype, kTactics[wide ? (int64_t{a.T} * a.H >= kManyElements ? 1 : 0) : block ? 2 : 3]};
+      const bool block = is_block(a.table_dtype),
+                 wide = store && (block || vectorizable(a.table, a.table_stride, a.table_dtype, 8));
+      return Key{a.table_dtype, a.out_dtype,
+                 kTactics[wide    ? (int64_t{a.T} * a.H >= kManyElements ? 1 : 0)
+                          : block ? 2
+                                  : 3]};
     }
     static std::string instance(const Key& k) {
       // A block format has no element type: its bytes stand for it.
-      return kernel_expression("embedding<%s, static_cast<vivace::DType>(%d), %s, vivace::kernels::EmbeddingPolicy{%d, %d, %d, %d}>",
-                               is_block(k.table) ? "unsigned char" : type_name(k.table), static_cast<int>(k.table), type_name(k.out),
-                               k.p.threads, k.p.vec, k.p.store_vec, k.p.items);
+      return kernel_expression(
+          "embedding<%s, static_cast<vivace::DType>(%d), %s, vivace::kernels::EmbeddingPolicy{%d, %d, %d, %d}>",
+          is_block(k.table) ? "unsigned char" : type_name(k.table), static_cast<int>(k.table), type_name(k.out),
+          k.p.threads, k.p.vec, k.p.store_vec, k.p.items);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T * ((a.H + k.p.stretch() - 1) / k.p.stretch()));

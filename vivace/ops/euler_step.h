@@ -25,7 +25,9 @@ struct euler_step {
   };
 
   static Status decompose(const Call& c, Recorder& rec) {
-    return rec(ops::gate_residual, {{"x", c["v"]}, {"residual", c["x"]}, {"dt", c["dt_device"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {{"alpha", c.real("dt")}});
+    return rec(ops::gate_residual,
+               {{"x", c["v"]}, {"residual", c["x"]}, {"dt", c["dt_device"]}, {"out", c["out"]}, {"rows", c["rows"]}},
+               {{"alpha", c.real("dt")}});
   }
 };
 

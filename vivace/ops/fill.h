@@ -30,8 +30,13 @@ struct fill {
 
   static Status bind(const Call& c, Args* a) {
     *a = Args{
-        .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"), .out_stride = c.row_stride("out"), .T = static_cast<int32_t>(c.dim("T")),
-        .H = static_cast<int32_t>(c.dim("H")), .value = static_cast<float>(c.real("value")), .dtype = c["out"].dtype,
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .H = static_cast<int32_t>(c.dim("H")),
+        .value = static_cast<float>(c.real("value")),
+        .dtype = c["out"].dtype,
     };
     return {};
   }
@@ -45,7 +50,10 @@ struct fill {
       kernels::StretchPolicy p;
       bool operator==(const Key&) const = default;
     };
-    static Result<Key> pick(const Args& a, Arch) { return Key{a.dtype, pick_stretch(a.T, a.H, vectorizable(a.out, a.out_stride, a.dtype, 8), info(a.dtype).bytes, info(a.dtype).bytes)}; }
+    static Result<Key> pick(const Args& a, Arch) {
+      return Key{a.dtype, pick_stretch(a.T, a.H, vectorizable(a.out, a.out_stride, a.dtype, 8), info(a.dtype).bytes,
+                                       info(a.dtype).bytes)};
+    }
     static std::string instance(const Key& k) { return stretch_expression("fill", type_name(k.t), k.p); }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.H, k.p, launch); }
     template <class Visit>

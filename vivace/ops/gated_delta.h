@@ -37,9 +37,12 @@ struct gated_delta {
       .name = "gated_delta",
       .group = "linear",
       .brief = "Gated delta rule: linear attention with a decaying state, for prefill and decode.",
-      .formula = "for each token of a sequence and value head: S = exp(decay) S; u = beta (v - S^T k); S = S + k u^T; out = round(S^T (scale q)), in f32; "
-                 "S begins as the sequence's row of state, or zeros, and is left there. Tokens in no sequence are not written. On a GPU prompts in bf16 may go by chunks of "
-                 "tokens: then S, u and q k^T enter products rounded to 16 bits.",
+      .formula =
+          "for each token of a sequence and value head: S = exp(decay) S; u = beta (v - S^T k); S = S + k u^T; out = "
+          "round(S^T (scale q)), in f32; "
+          "S begins as the sequence's row of state, or zeros, and is left there. Tokens in no sequence are not "
+          "written. On a GPU prompts in bf16 may go by chunks of "
+          "tokens: then S, u and q k^T enter products rounded to 16 bits.",
       .source = "Gated DeltaNet arXiv:2412.06464",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -47,25 +50,45 @@ struct gated_delta {
 
   static Status bind(const Call& c, Args* a) {
     const long Hk = c.dim("Hk"), Hv = c.dim("Hv"), D = c.dim("D"), Dv = c.dim("Dv");
-    if (Hk < 1 || Hv % Hk != 0) return c.error(Code::kInvalidShape, strf("Hv must be a multiple of Hk, got %ld and %ld", Hv, Hk));
+    if (Hk < 1 || Hv % Hk != 0)
+      return c.error(Code::kInvalidShape, strf("Hv must be a multiple of Hk, got %ld and %ld", Hv, Hk));
     if (D < 1 || Dv < 1 || D > kMaxDim || Dv > kMaxDim)
       return c.error(Code::kUnsupported, strf("head sizes must be in [1, %d], got D %ld and Dv %ld", kMaxDim, D, Dv));
     kernels::Sequences sequences;
     VV_TRY(bind_sequences(c, &sequences));
     const double scale = c.real("scale");
     *a = Args{
-        .q = c.ptr("q"), .k = c.ptr("k"), .v = c.ptr("v"), .decay = c.ptr<float>("decay"), .beta = c.ptr<float>("beta"), .state = c.ptr<float>("state"),
-        .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"), .sequences = sequences, .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k"),
-        .v_stride = c.row_stride("v"), .decay_stride = c.row_stride("decay"), .beta_stride = c.row_stride("beta"), .state_stride = c.row_stride("state"),
-        .out_stride = c.row_stride("out"), .T = static_cast<int32_t>(c.dim("T")), .Hk = static_cast<int32_t>(Hk), .Hv = static_cast<int32_t>(Hv),
-        .D = static_cast<int32_t>(D), .Dv = static_cast<int32_t>(Dv), .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
-        .normalize = c.flag("normalize"), .dtype = c["q"].dtype,
+        .q = c.ptr("q"),
+        .k = c.ptr("k"),
+        .v = c.ptr("v"),
+        .decay = c.ptr<float>("decay"),
+        .beta = c.ptr<float>("beta"),
+        .state = c.ptr<float>("state"),
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .sequences = sequences,
+        .q_stride = c.row_stride("q"),
+        .k_stride = c.row_stride("k"),
+        .v_stride = c.row_stride("v"),
+        .decay_stride = c.row_stride("decay"),
+        .beta_stride = c.row_stride("beta"),
+        .state_stride = c.row_stride("state"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .Hk = static_cast<int32_t>(Hk),
+        .Hv = static_cast<int32_t>(Hv),
+        .D = static_cast<int32_t>(D),
+        .Dv = static_cast<int32_t>(Dv),
+        .scale = static_cast<float>(scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(D))),
+        .normalize = c.flag("normalize"),
+        .dtype = c["q"].dtype,
     };
     return {};
   }
   static Cost cost(const Args& a) {
     const int64_t e = info(a.dtype).bytes, T = a.T, states = a.sequences.N < a.T ? a.sequences.N : a.T;
-    return {.bytes = T * (2 * a.Hk * int64_t{a.D} + 2 * a.Hv * int64_t{a.Dv}) * e + 2 * states * a.Hv * int64_t{a.D} * a.Dv * 4,
+    return {.bytes = T * (2 * a.Hk * int64_t{a.D} + 2 * a.Hv * int64_t{a.Dv}) * e +
+                     2 * states * a.Hv * int64_t{a.D} * a.Dv * 4,
             .flops = T * a.Hv * int64_t{a.D} * a.Dv * 7};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::gated_delta(a, pool); }
@@ -83,11 +106,16 @@ struct gated_delta {
     };
     /// Prompts in bf16 go by chunks, everything else token by token: another class of rows.
     static int row_class(const Args& a) {
-      const bool aligned = vectorizable(a.q, a.q_stride, a.dtype, 8) && vectorizable(a.k, a.k_stride, a.dtype, 8) && vectorizable(a.v, a.v_stride, a.dtype, 8) &&
-                           vectorizable(a.out, a.out_stride, a.dtype, 2);
-      return a.dtype == DType::bf16 && (a.D == 64 || a.D == 96 || a.D == 128) && a.Dv % 8 == 0 && aligned && a.T >= 32 * int64_t{a.sequences.N} ? 1 : 0;
+      const bool aligned = vectorizable(a.q, a.q_stride, a.dtype, 8) && vectorizable(a.k, a.k_stride, a.dtype, 8) &&
+                           vectorizable(a.v, a.v_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.dtype, 2);
+      return a.dtype == DType::bf16 && (a.D == 64 || a.D == 96 || a.D == 128) && a.Dv % 8 == 0 && aligned &&
+                     a.T >= 32 * int64_t{a.sequences.N}
+                 ? 1
+                 : 0;
     }
-    static constexpr bool holds_chunks(Arch arch) { return arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a); }
+    static constexpr bool holds_chunks(Arch arch) {
+      return arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a);
+    }
     // A state's rows over 4 to 32 threads: 16 or 32 in registers each, so that one head fills four blocks.
     static constexpr Policy kTactics[] = {{32, 4, 16}, {32, 4, 32}, {16, 8, 32}, {8, 32, 16}};
 
@@ -99,11 +127,13 @@ struct gated_delta {
     }
     static std::string instance(const Key& k) {
       if (k.chunked) return kernel_expression("gated_delta_chunks<vivace::kernels::GatedDeltaChunks{%d}>", k.chunks.d);
-      return kernel_expression("gated_delta<%s, vivace::kernels::GatedDeltaPolicy{%d, %d, %d}>", type_name(k.t), k.p.columns, k.p.lanes, k.p.items);
+      return kernel_expression("gated_delta<%s, vivace::kernels::GatedDeltaPolicy{%d, %d, %d}>", type_name(k.t),
+                               k.p.columns, k.p.lanes, k.p.items);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       const int columns = k.chunked ? Chunks::kColumns : k.p.columns;
-      launch->grid[0] = a.T == 0 ? 0 : static_cast<uint32_t>(int64_t{a.sequences.N} * a.Hv * ((a.Dv + columns - 1) / columns));
+      launch->grid[0] =
+          a.T == 0 ? 0 : static_cast<uint32_t>(int64_t{a.sequences.N} * a.Hv * ((a.Dv + columns - 1) / columns));
       launch->block[0] = static_cast<uint32_t>(k.chunked ? Chunks::kThreads : k.p.threads());
       launch->smem_bytes = k.chunked ? static_cast<uint32_t>(k.chunks.smem()) : 0;
     }

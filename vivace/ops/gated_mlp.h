@@ -13,13 +13,15 @@ struct gated_mlp {
       read_ahead(in("w_down", "N,M", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "weight of the way back")),
       opt_in("residual", "T,N", "=out", "added to the result before its one rounding"),
       out("out", "T,N", "f32|bf16|f16", "rows of the block", "residual"),
-      inout("gate_up", "T,2*M", "f32|bf16|f16", "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
+      inout("gate_up", "T,2*M", "f32|bf16|f16",
+            "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
       inout("hidden", "T,M", "=gate_up", "scratch: the activated product"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf", "activation of the gate"),
-      choice("quant", "f32|q8", "how activations enter products with a block-quantized weight, see gemm's attribute act"),
+      choice("quant", "f32|q8",
+             "how activations enter products with a block-quantized weight, see gemm's attribute act"),
   };
   static constexpr OpSpec spec{
       .name = "gated_mlp",
@@ -38,22 +40,33 @@ struct gated_mlp {
     const std::string_view act = kActs[c.integer("act")];
     const int64_t M = c.dim("M");
     // A weight that is not block-quantized takes f32 activations whatever `quant` says.
-    const auto mode = [&](const char* w) { return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32"); };
+    const auto mode = [&](const char* w) {
+      return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32");
+    };
     if (Tensor both = c["w_gate"]; follows(c["w_up"], both)) {
       both.shape.dim[0] *= 2;  // side by side they are one product
-      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", both}, {"out", c["gate_up"]}, {"rows", c["rows"]}}, {{"act", mode("w_gate")}}));
+      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", both}, {"out", c["gate_up"]}, {"rows", c["rows"]}},
+                 {{"act", mode("w_gate")}}));
     } else {
-      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["w_gate"]}, {"out", columns(c["gate_up"], 0, M)}, {"rows", c["rows"]}}, {{"act", mode("w_gate")}}));
-      VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["w_up"]}, {"out", columns(c["gate_up"], M, M)}, {"rows", c["rows"]}}, {{"act", mode("w_up")}}));
+      VV_TRY(rec(ops::gemm,
+                 {{"x", c["x"]}, {"w", c["w_gate"]}, {"out", columns(c["gate_up"], 0, M)}, {"rows", c["rows"]}},
+                 {{"act", mode("w_gate")}}));
+      VV_TRY(rec(ops::gemm,
+                 {{"x", c["x"]}, {"w", c["w_up"]}, {"out", columns(c["gate_up"], M, M)}, {"rows", c["rows"]}},
+                 {{"act", mode("w_up")}}));
     }
     VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", c["rows"]}}, {{"act", act}}));
-    return rec(ops::gemm, {{"x", c["hidden"]}, {"w", c["w_down"]}, {"residual", c["residual"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {{"act", mode("w_down")}});
+    return rec(
+        ops::gemm,
+        {{"x", c["hidden"]}, {"w", c["w_down"]}, {"residual", c["residual"]}, {"out", c["out"]}, {"rows", c["rows"]}},
+        {{"act", mode("w_down")}});
   }
 
  private:
   /// Whether `second` begins where `first`, a dense matrix of the same shape and dtype, ends.
   static bool follows(const Tensor& second, const Tensor& first) {
-    return first.dtype == second.dtype && first.is_dense() && second.is_dense() && static_cast<char*>(first.data) + first.span_bytes() == second.data;
+    return first.dtype == second.dtype && first.is_dense() && second.is_dense() &&
+           static_cast<char*>(first.data) + first.span_bytes() == second.data;
   }
   /// Columns [begin, begin + count) of a matrix of a plain dtype.
   static Tensor columns(Tensor t, int64_t begin, int64_t count) {

@@ -19,7 +19,8 @@ inline Status inspect_scales(const Call& c, const Contents& read, std::initializ
     }
     for (size_t i = 0; i < count; ++i)
       if (!(values[i] > 0.0f) || !std::isfinite(values[i]))
-        return c.error(Code::kInvalidArgument, strf("port %s: a scale is finite and above zero, entry %zu is %g", port, i, static_cast<double>(values[i])));
+        return c.error(Code::kInvalidArgument, strf("port %s: a scale is finite and above zero, entry %zu is %g", port,
+                                                    i, static_cast<double>(values[i])));
   }
   return {};
 }

@@ -35,8 +35,9 @@ struct GemmGpu {
   // warps n, k; row tiles; token tiles; stages; cluster (set by split()); shared x; aligned. The first row that
   // holds T and the chip's shared memory serves; all rows of a table agree in warps_k.
   static constexpr Stream kStreams[] = {
-      {4, 2, 1, 1, 4, 1, false, true}, {4, 2, 1, 1, 2, 1, false, true}, {4, 2, 1, 2, 4, 1, false, true}, {4, 2, 1, 2, 2, 1, false, true},
-      {4, 2, 1, 4, 4, 1, true, true},  {4, 2, 1, 4, 2, 1, true, true},  {2, 2, 2, 8, 3, 1, true, true},  {2, 2, 1, 8, 2, 1, true, true},
+      {4, 2, 1, 1, 4, 1, false, true}, {4, 2, 1, 1, 2, 1, false, true}, {4, 2, 1, 2, 4, 1, false, true},
+      {4, 2, 1, 2, 2, 1, false, true}, {4, 2, 1, 4, 4, 1, true, true},  {4, 2, 1, 4, 2, 1, true, true},
+      {2, 2, 2, 8, 3, 1, true, true},  {2, 2, 1, 8, 2, 1, true, true},
   };
   static constexpr Stream kWideStream = {4, 2, 2, 8, 3, 1, true, true};  // of many rows: x is read half as often
   static constexpr Tile kTiles[] = {{128, 128, 2, 4, 3, true}, {64, 64, 2, 2, 3, true}, {64, 64, 2, 2, 3, false}};
@@ -53,24 +54,33 @@ struct GemmGpu {
   }
 
   static bool is_weight_only(const Args& a) { return a.x_dtype != a.w_dtype || a.w_block_scale != nullptr; }
-  static bool weights_by_tma(const Args& a, Arch arch) { return is_weight_only(a) && a.T <= WeightOnly::kFewTokens && WeightOnly::has_tma(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch); }
+  static bool weights_by_tma(const Args& a, Arch arch) {
+    return is_weight_only(a) && a.T <= WeightOnly::kFewTokens &&
+           WeightOnly::has_tma(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch);
+  }
 
-  /// Whether W is dequantized to bf16 on its way to the tensor core: bf16 tokens of prefill, W in rows of whole 16 bytes.
+  /// Whether W is dequantized to bf16 on its way to the tensor core: bf16 tokens of prefill, W in rows of whole 16
+  /// bytes.
   static bool has_mixed_input(const Args& a, Arch arch) {
-    const bool plain = !is_block(a.w_dtype) && a.w_dtype != DType::i8 && a.w_dtype != DType::i4 && a.w_dtype != DType::e2m1 && a.w_dtype != DType::e4m3;
-    return has_wgmma(arch) && a.T > kStreamTokens && a.x_dtype == DType::bf16 && !plain && a.act == kernels::GemmAct::f32 && MixedInput::bytes(a.w_dtype) % 16 == 0 &&
-           WeightOnly::has_tma(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch) && vectorizable(a.x, a.x_stride, a.x_dtype, 8);
+    const bool plain = !is_block(a.w_dtype) && a.w_dtype != DType::i8 && a.w_dtype != DType::i4 &&
+                       a.w_dtype != DType::e2m1 && a.w_dtype != DType::e4m3;
+    return has_wgmma(arch) && a.T > kStreamTokens && a.x_dtype == DType::bf16 && !plain &&
+           a.act == kernels::GemmAct::f32 && MixedInput::bytes(a.w_dtype) % 16 == 0 &&
+           WeightOnly::has_tma(a.w, row_bytes(a.w_dtype, a.w_stride), a.K, a.w_dtype, arch) &&
+           vectorizable(a.x, a.x_stride, a.x_dtype, 8);
   }
   /// The ring that fits beside the copies of W.
-  static Wgmma ringed(const Wgmma& p, const MixedInput& q, DType w) { return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes())); }
-  /// Cycles that a step of 64 elements of K costs the producer warps and shared memory (H200, 128 rows: 1170 to 1310 by format beside 128
-  /// tokens, 1490 to 1710 beside 256).
+  static Wgmma ringed(const Wgmma& p, const MixedInput& q, DType w) {
+    return GemmTiles::with_stages(p, GemmTiles::kSmem - (q.smem_bytes(p, w) - p.smem_bytes()));
+  }
+  /// Cycles that a step of 64 elements of K costs the producer warps and shared memory (H200, 128 rows: 1170 to 1310 by
+  /// format beside 128 tokens, 1490 to 1710 beside 256).
   static constexpr int mixed_input_step(const Wgmma& p) {
     if (p.rows == 128) return 850 + 5 * p.tokens / 2;
     return MixedInput::groups(p) > 1 ? 670 : 750 + p.tokens;
   }
-  /// The tile of gemm_mixed_input that takes the fewest cycles: bits are the same in all. q4_0, 4096 x 12288, tiles of 128 rows and of 64: T = 128
-  /// 124 us and 71, 256 125 and 72, 512 127 and 106.
+  /// The tile of gemm_mixed_input that takes the fewest cycles: bits are the same in all. q4_0, 4096 x 12288, tiles of
+  /// 128 rows and of 64: T = 128 124 us and 71, 256 125 and 72, 512 127 and 106.
   static Status pick_mixed_input(const Args& a, Key* k) {
     k->kind = Kind::mixed_input;
     int64_t least = INT64_MAX;
@@ -78,22 +88,32 @@ struct GemmGpu {
       for (const int tokens : {128, 192, 256}) {
         Wgmma p{rows, tokens, 0, 1, 1, 1, false, true, 1, 0};
         p.epilogue = gemm_epilogue(a, p);
-        MixedInput q{2, a.block_group, a.scale_dtype, a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
+        MixedInput q{2, a.block_group, a.scale_dtype,
+                     a.w_block_zero != nullptr};  // four, with a shorter ring: 24576 x 4096, T = 96 163 us for 126
         p = ringed(p, q, a.w_dtype);
-        if (p.stages < MixedInput::least_stages(p)) q.raw = 1, p = ringed(p, q, a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
-        const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + rows - 1) / rows), waves = (tiles + GemmTiles::kSmCount - 1) / GemmTiles::kSmCount;
+        if (p.stages < MixedInput::least_stages(p))
+          q.raw = 1,
+          p = ringed(p, q,
+                     a.w_dtype);  // q8_0, 24576 x 4096, T = 512: 187 us for 222 with two stages, 268 with 128 tokens
+        const int64_t tiles = (a.T + tokens - 1) / tokens * ((a.N + rows - 1) / rows),
+                      waves = (tiles + GemmTiles::kSmCount - 1) / GemmTiles::kSmCount;
         const int64_t cycles = waves * ((a.K + 63) / 64 * mixed_input_step(p) + 1200 + 3 * tokens);
         if (p.stages >= MixedInput::least_stages(p) && cycles < least) least = cycles, k->wgmma = p, k->mixed_input = q;
       }
-    return least < INT64_MAX ? Status() : Status(Code::kInternal, "no tile of gemm_mixed_input fits");  // the first does in every format
+    return least < INT64_MAX
+               ? Status()
+               : Status(Code::kInternal, "no tile of gemm_mixed_input fits");  // the first does in every format
   }
 
   /// Decode steps, and all that is larger; decode with dequantized weights that TMA takes, and prefill with them.
-  static int row_class(const Args& a) { return weights_by_tma(a, Arch::sm90a) ? 2 : has_mixed_input(a, Arch::sm90a) ? 3 : a.T > kStreamTokens; }
+  static int row_class(const Args& a) {
+    return weights_by_tma(a, Arch::sm90a) ? 2 : has_mixed_input(a, Arch::sm90a) ? 3 : a.T > kStreamTokens;
+  }
 
   static bool has_wgmma(Arch arch) { return arch == Arch::sm90a && !portable_only(); }
   static constexpr bool has_mma(const Args& a) {
-    return a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16 || a.x_dtype == DType::e4m3 || (a.x_dtype == DType::f32 && a.tf32));
+    return a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16 || a.x_dtype == DType::e4m3 ||
+                                      (a.x_dtype == DType::f32 && a.tf32));
   }
 
   /// Sums of e4m3 products leave the tensor core every 128 values.
@@ -108,10 +128,12 @@ struct GemmGpu {
     if (is_weight_only(a)) {
       const int64_t pitch = row_bytes(a.w_dtype, a.w_stride);
       const bool bulk = weights_by_tma(a, arch);
-      const WeightOnly::Policy form = WeightOnly::form(WeightOnly::split(a.N, a.K, a.w_dtype, arch, bulk), bulk || WeightOnly::aligned(a.w, pitch, a.w_dtype), a.block_group, a.scale_dtype,
-                                             a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk,
-                                             bulk && WeightOnly::ring(a.x, a.x_stride, a.x_dtype, a.w_dtype, a.act, a.T, a.x_block_scale != nullptr));
-      Result<WeightOnly::Key> weight_only = WeightOnly::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.T, a.N, a.K, form, arch);
+      const WeightOnly::Policy form = WeightOnly::form(
+          WeightOnly::split(a.N, a.K, a.w_dtype, arch, bulk), bulk || WeightOnly::aligned(a.w, pitch, a.w_dtype),
+          a.block_group, a.scale_dtype, a.w_block_zero != nullptr, a.x_block_scale != nullptr, bulk,
+          bulk && WeightOnly::ring(a.x, a.x_stride, a.x_dtype, a.w_dtype, a.act, a.T, a.x_block_scale != nullptr));
+      Result<WeightOnly::Key> weight_only =
+          WeightOnly::pick(a.x_dtype, a.w_dtype, a.out_dtype, a.act, a.T, a.T, a.N, a.K, form, arch);
       if (!weight_only.ok()) return std::move(weight_only).status();
       k.kind = Kind::weight_only;
       k.weight_only = *weight_only;
@@ -119,16 +141,21 @@ struct GemmGpu {
     }
     if (!has_mma(a)) return k;
     const int vec = 16 / info(a.x_dtype).bytes;
-    const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) && vectorizable(a.w, a.w_stride, a.w_dtype, vec);
+    const bool aligned = a.K % vec == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, vec) &&
+                         vectorizable(a.w, a.w_stride, a.w_dtype, vec);
     if (has_wgmma(arch)) {
       k.kind = Kind::wgmma;
       const int64_t k_bytes = int64_t{a.K} * info(a.w_dtype).bytes;
       VV_ASSIGN(const std::span<const GemmRow> rows, gemm_rows());
       // f16 goes as bf16 does; rows of e4m3 are of sums that leave the tensor core.
-      const GemmRow* row = a.fast_accum || a.tf32 ? nullptr : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
-      k.wgmma = !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promotes(a)) : GemmTiles::pick(a.T, a.N, k_bytes, promotes(a));
+      const GemmRow* row = a.fast_accum || a.tf32
+                               ? nullptr
+                               : find_gemm_row(rows, a.w_dtype == DType::f16 ? DType::bf16 : a.w_dtype, a.N, a.K, a.T);
+      k.wgmma =
+          !aligned ? GemmTiles::odd(a.T, a.N, k_bytes, promotes(a)) : GemmTiles::pick(a.T, a.N, k_bytes, promotes(a));
       if (aligned && row != nullptr) {
-        const Wgmma measured = GemmTiles::laid({row->rows, row->tokens, row->multicast_x, row->multicast_w}, a.T, a.N, k_bytes, promotes(a));
+        const Wgmma measured = GemmTiles::laid({row->rows, row->tokens, row->multicast_x, row->multicast_w}, a.T, a.N,
+                                               k_bytes, promotes(a));
         if (GemmTiles::serves(measured, a.N)) k.wgmma = measured;
       }
       k.wgmma.epilogue = gemm_epilogue(a, k.wgmma);
@@ -149,7 +176,10 @@ struct GemmGpu {
       Stream wide = kWideStream;
       wide.cluster = cluster;
       wide.aligned = aligned;
-      k.stream = s.token_tiles == 8 && int64_t{a.N} / wide.rows() * cluster >= 128 && wide.smem_bytes() <= smem_limit(arch) ? wide : s;
+      k.stream =
+          s.token_tiles == 8 && int64_t{a.N} / wide.rows() * cluster >= 128 && wide.smem_bytes() <= smem_limit(arch)
+              ? wide
+              : s;
       return k;
     }
     return Status(Code::kInternal, "no tactic serves this shape");  // the last row serves all
@@ -169,26 +199,36 @@ struct GemmGpu {
     const auto flag = [](bool b) { return b ? "true" : "false"; };
     switch (k.kind) {
       case Kind::stream:
-        return kernel_expression("gemm_stream<%s, %s, vivace::kernels::GemmStream{%d, %d, %d, %d, %d, %d, %s, %s}>", type_name(k.x), type_name(k.out),
-                                 k.stream.warps_n, k.stream.warps_k, k.stream.row_tiles, k.stream.token_tiles, k.stream.stages, k.stream.cluster,
+        return kernel_expression("gemm_stream<%s, %s, vivace::kernels::GemmStream{%d, %d, %d, %d, %d, %d, %s, %s}>",
+                                 type_name(k.x), type_name(k.out), k.stream.warps_n, k.stream.warps_k,
+                                 k.stream.row_tiles, k.stream.token_tiles, k.stream.stages, k.stream.cluster,
                                  flag(k.stream.shared_x), flag(k.stream.aligned));
       case Kind::tile:
-        return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s}>", type_name(k.x), type_name(k.out), k.tile.tokens,
-                                 k.tile.rows, k.tile.warps_t, k.tile.warps_n, k.tile.stages, flag(k.tile.aligned));
+        return kernel_expression("gemm_tile<%s, %s, vivace::kernels::GemmTile{%d, %d, %d, %d, %d, %s}>", type_name(k.x),
+                                 type_name(k.out), k.tile.tokens, k.tile.rows, k.tile.warps_t, k.tile.warps_n,
+                                 k.tile.stages, flag(k.tile.aligned));
       case Kind::weight_only: return WeightOnly::instance("gemm_weight_only", k.weight_only);
       case Kind::wgmma:
-        return kernel_expression("gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, 0, 0, %d}>", type_name(k.x), type_name(k.out), k.wgmma.rows,
-                                 k.wgmma.tokens, k.wgmma.stages, k.wgmma.split, k.wgmma.multicast_x, k.wgmma.multicast_w, flag(k.wgmma.promote), flag(k.wgmma.aligned), k.wgmma.splits_per_block, k.wgmma.epilogue, k.wgmma.staged);
+        return kernel_expression(
+            "gemm_wgmma<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d, 0, 0, %d}>",
+            type_name(k.x), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.split,
+            k.wgmma.multicast_x, k.wgmma.multicast_w, flag(k.wgmma.promote), flag(k.wgmma.aligned),
+            k.wgmma.splits_per_block, k.wgmma.epilogue, k.wgmma.staged);
       case Kind::mixed_input:
-        return kernel_expression("gemm_mixed_input<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, %d}, vivace::kernels::GemmMixedInput{%d, %d, vivace::DType::%s, %s}>",
-                                 name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.epilogue, k.mixed_input.raw, k.mixed_input.group, name(k.mixed_input.scale), flag(k.mixed_input.zeros));
+        return kernel_expression(
+            "gemm_mixed_input<vivace::DType::%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, 1, 1, 1, false, true, 1, "
+            "%d}, vivace::kernels::GemmMixedInput{%d, %d, vivace::DType::%s, %s}>",
+            name(k.w), type_name(k.out), k.wgmma.rows, k.wgmma.tokens, k.wgmma.stages, k.wgmma.epilogue,
+            k.mixed_input.raw, k.mixed_input.group, name(k.mixed_input.scale), flag(k.mixed_input.zeros));
       case Kind::simple: break;
     }
     return kernel_expression("gemm_simple<%s, %s, %s>", type_name(k.x), type_name(k.w), type_name(k.out));
   }
   static void shape(const Args& a, const Key& k, exec::Launch* launch) {
     const auto tiles = [](int64_t n, int64_t tile) { return (n + tile - 1) / tile; };
-    if (k.kind == Kind::weight_only) return WeightOnly::shape(k.weight_only, tiles(a.T, k.weight_only.p.tokens()) * tiles(a.N, k.weight_only.p.rows()), a.T, launch);
+    if (k.kind == Kind::weight_only)
+      return WeightOnly::shape(k.weight_only, tiles(a.T, k.weight_only.p.tokens()) * tiles(a.N, k.weight_only.p.rows()),
+                               a.T, launch);
     int64_t grid = tiles(a.T, 64) * tiles(a.N, 64);
     launch->block[0] = 256;
     if (k.kind == Kind::stream) {
@@ -205,13 +245,18 @@ struct GemmGpu {
       grid = tiles(a.T, int64_t{p.tokens} * p.multicast_w) * tiles(a.N, int64_t{p.rows} * p.multicast_x) * p.cluster();
       launch->block[0] = static_cast<uint32_t>(k.kind == Kind::mixed_input ? MixedInput::threads(p) : p.threads());
       launch->cluster = static_cast<uint32_t>(p.cluster());
-      launch->smem_bytes = static_cast<uint32_t>(k.kind == Kind::mixed_input ? k.mixed_input.smem_bytes(p, k.w) : p.smem_bytes());
+      launch->smem_bytes =
+          static_cast<uint32_t>(k.kind == Kind::mixed_input ? k.mixed_input.smem_bytes(p, k.w) : p.smem_bytes());
     }
     launch->grid[0] = static_cast<uint32_t>(grid);
   }
   /// Whether W's rows come even ones first.
-  static bool paired(const Args& a, const Wgmma& p) { return p.epilogue != kernels::kEpilogueAny && (p.has(kernels::kEpilogueGated) || a.out_dtype == DType::e4m3); }
-  static Status map_w(const Args& a, const Wgmma& p, kernels::TensorMap* to) { return map(paired(a, p), a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.multicast_w, to); }
+  static bool paired(const Args& a, const Wgmma& p) {
+    return p.epilogue != kernels::kEpilogueAny && (p.has(kernels::kEpilogueGated) || a.out_dtype == DType::e4m3);
+  }
+  static Status map_w(const Args& a, const Wgmma& p, kernels::TensorMap* to) {
+    return map(paired(a, p), a.w, a.N, a.K, a.w_stride, a.w_dtype, p.rows / p.multicast_w, to);
+  }
   /// Tensor maps, and persistent blocks where the tiles are more than the chip holds at once.
   static Status complete(const Args& a, const Key& k, const device::Device& device, exec::Launch* launch) {
     if (k.kind == Kind::weight_only && launch->grid[0] > 0) {
@@ -228,19 +273,37 @@ struct GemmGpu {
     if (p.aligned && p.panel == 0) {
       VV_TRY(map(false, a.x, a.T, a.K, a.x_stride, a.x_dtype, p.tokens / p.multicast_x, &args.x_map));
       if (k.kind == Kind::wgmma) VV_TRY(map_w(a, p, &args.w_map));
-      else VV_TRY(device::encode_map(device::WordMapShape{.data = a.w, .rows = a.N, .words = row_bytes(a.w_dtype, a.K) / 4, .pitch = row_bytes(a.w_dtype, a.w_stride),
-                                                          .box_rows = MixedInput::warp_rows(p), .box_words = MixedInput::pitch(a.w_dtype) / 4, .paired = paired(a, p)}, &args.w_map));
-      if (p.has(kernels::kEpilogueResidual) && !p.direct()) VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens, &args.residual_map));
+      else
+        VV_TRY(device::encode_map(device::WordMapShape{.data = a.w,
+                                                       .rows = a.N,
+                                                       .words = row_bytes(a.w_dtype, a.K) / 4,
+                                                       .pitch = row_bytes(a.w_dtype, a.w_stride),
+                                                       .box_rows = MixedInput::warp_rows(p),
+                                                       .box_words = MixedInput::pitch(a.w_dtype) / 4,
+                                                       .paired = paired(a, p)},
+                                  &args.w_map));
+      if (p.has(kernels::kEpilogueResidual) && !p.direct())
+        VV_TRY(map(false, a.residual, a.T, a.N, a.residual_stride, a.out_dtype, p.staged > 0 ? p.out_box() : p.tokens,
+                   &args.residual_map));
     }
     if (p.staged > 0) {
-      const int bytes = info(a.out_dtype).bytes, columns = p.has(kernels::kEpilogueGated) ? 32 : 64;  // of out, a warpgroup
-      VV_TRY(device::encode_map({.data = a.out, .rows = a.T, .columns = a.gated ? a.N / 2 : a.N, .pitch = a.out_stride * bytes, .element_bytes = bytes, .box_rows = p.out_box(), .box_bytes = columns * bytes}, &args.out_map));
+      const int bytes = info(a.out_dtype).bytes,
+                columns = p.has(kernels::kEpilogueGated) ? 32 : 64;  // of out, a warpgroup
+      VV_TRY(device::encode_map({.data = a.out,
+                                 .rows = a.T,
+                                 .columns = a.gated ? a.N / 2 : a.N,
+                                 .pitch = a.out_stride * bytes,
+                                 .element_bytes = bytes,
+                                 .box_rows = p.out_box(),
+                                 .box_bytes = columns * bytes},
+                                &args.out_map));
     }
     args.g = a;
     if (k.kind == Kind::mixed_input && k.mixed_input.folds(k.w)) args.g.alpha *= 128.0f;
     launch->set_args(args);
     if (p.parts() == 1) {
-      launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::occupancy(p, device.info().sm_count)));
+      launch->grid[0] =
+          std::min(launch->grid[0], static_cast<uint32_t>(GemmTiles::occupancy(p, device.info().sm_count)));
     }
     return {};
   }
@@ -253,7 +316,8 @@ struct GemmGpu {
         const bool promote = t == DType::e4m3;
         GemmTiles::each(promote, [&](const Wgmma& p) { all.push_back(p); });
         for (const GemmRow& r : shipped_gemm_rows()) {
-          const Wgmma p = GemmTiles::laid({r.rows, r.tokens, r.multicast_x, r.multicast_w}, r.T, r.N, int64_t{r.K} * info(r.dtype).bytes, promote);
+          const Wgmma p = GemmTiles::laid({r.rows, r.tokens, r.multicast_x, r.multicast_w}, r.T, r.N,
+                                          int64_t{r.K} * info(r.dtype).bytes, promote);
           if (r.dtype == t && std::find(all.begin(), all.end(), p) == all.end()) all.push_back(p);
         }
         if (promote) all.push_back(GemmTiles::pick(64, 4096, 4096, false));  // fast_accum
@@ -263,7 +327,9 @@ struct GemmGpu {
         };
         std::vector<Wgmma> general;
         for (const Wgmma& p : all) {
-          if (const Wgmma g = GemmTiles::general(p); p.aligned && std::find(general.begin(), general.end(), g) == general.end()) general.push_back(g);
+          if (const Wgmma g = GemmTiles::general(p);
+              p.aligned && std::find(general.begin(), general.end(), g) == general.end())
+            general.push_back(g);
           if (t == DType::f16 && p.split > 1) continue;  // it differs from bf16 in an instruction's name
           each(p, p.aligned ? kernels::kEpilogueFast : kernels::kEpilogueAny);
         }
@@ -271,7 +337,9 @@ struct GemmGpu {
         // The epilogues that models have: the others are compiled when they are first used, or decided at run time.
         for (const int64_t T : {16, 1024}) {
           const Wgmma p = GemmTiles::pick(T, 4096, 8192, promote);
-          for (const int32_t finish : {kernels::kEpilogueResidual, kernels::kEpilogueBias, kernels::kEpilogueGate | kernels::kEpilogueResidual, kernels::kEpilogueRowScales | kernels::kEpilogueTokenScales})
+          for (const int32_t finish :
+               {kernels::kEpilogueResidual, kernels::kEpilogueBias, kernels::kEpilogueGate | kernels::kEpilogueResidual,
+                kernels::kEpilogueRowScales | kernels::kEpilogueTokenScales})
             if (t != DType::f16) each(p, kernels::kEpilogueFast | finish);
         }
         continue;
@@ -291,13 +359,16 @@ struct GemmGpu {
     visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}});
     // tf32
     if (has_wgmma(arch)) {
-      for (const int64_t T : {16, 64, 1024}) visit(Key{Kind::wgmma, DType::f32, DType::f32, DType::f32, {}, {}, {}, GemmTiles::pick(T, 4096, 16384, false)});
+      for (const int64_t T : {16, 64, 1024})
+        visit(Key{Kind::wgmma, DType::f32, DType::f32, DType::f32, {}, {}, {}, GemmTiles::pick(T, 4096, 16384, false)});
     } else {
       for (const Tile& tile : kTiles) visit(Key{Kind::tile, DType::f32, DType::f32, DType::f32, {}, tile, {}});
       for (const Stream& s : {kStreams[1], kStreams[7]})
         if (s.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, DType::f32, DType::f32, DType::f32, s, {}, {}});
     }
-    const auto weight_only = [&](const WeightOnly::Key& c) { visit(Key{Kind::weight_only, c.x, c.w, c.out, {}, {}, c}); };
+    const auto weight_only = [&](const WeightOnly::Key& c) {
+      visit(Key{Kind::weight_only, c.x, c.w, c.out, {}, {}, c});
+    };
     WeightOnly::instances(arch, weight_only);
     WeightOnly::scaled_instances(arch, weight_only);
     if (has_wgmma(arch)) mixed_input_instances(visit);
@@ -305,10 +376,12 @@ struct GemmGpu {
 
  protected:
   template <class Visit>
-  static void mixed_input_instance(Visit& visit, DType w, int64_t T, bool residual, int group, DType scale, bool zeros, bool gated = false) {
+  static void mixed_input_instance(Visit& visit, DType w, int64_t T, bool residual, int group, DType scale, bool zeros,
+                                   bool gated = false) {
     static const char kAligned[16] = {};
     Args a{};
-    a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr, a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
+    a.x = a.w = kAligned, a.residual = residual ? kAligned : nullptr,
+    a.w_block_zero = zeros ? reinterpret_cast<const int8_t*>(kAligned) : nullptr;
     a.T = static_cast<int32_t>(T), a.N = 4096, a.K = 4096, a.block_group = group;
     a.x_stride = a.w_stride = a.out_stride = a.residual_stride = 4096;
     a.x_dtype = a.out_dtype = DType::bf16, a.w_dtype = w, a.scale_dtype = scale;
@@ -320,11 +393,16 @@ struct GemmGpu {
   }
 
  private:
-  /// gemm_mixed_input of each format, of each tile, with the epilogues that models have; and what packs hold for all others.
+  /// gemm_mixed_input of each format, of each tile, with the epilogues that models have; and what packs hold for all
+  /// others.
   template <class Visit>
   static void mixed_input_instances(Visit& visit) {
-    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros) { mixed_input_instance(visit, w, T, residual, group, scale, zeros); };
-    for (const DType w : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8}) one(w, 100, false, 0, DType::f32, false);
+    const auto one = [&](DType w, int64_t T, bool residual, int group, DType scale, bool zeros) {
+      mixed_input_instance(visit, w, T, residual, group, scale, zeros);
+    };
+    for (const DType w : {DType::q4_0, DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k,
+                          DType::e4m3, DType::i8})
+      one(w, 100, false, 0, DType::f32, false);
     for (const int64_t T : {520, 1100}) one(DType::q4_0, T, false, 0, DType::f32, false);
     one(DType::q8_0, 1024, false, 0, DType::f32, false);
     one(DType::q4_0, 520, true, 0, DType::f32, false);
@@ -333,9 +411,15 @@ struct GemmGpu {
     one(DType::i4, 100, false, 128, DType::bf16, true);
     one(DType::i8, 100, false, 128, DType::f16, false);
   }
-  static Status map(bool paired, const void* data, int64_t rows, int64_t columns, int64_t stride, DType t, int box, kernels::TensorMap* to) {
+  static Status map(bool paired, const void* data, int64_t rows, int64_t columns, int64_t stride, DType t, int box,
+                    kernels::TensorMap* to) {
     const int bytes = info(t).bytes;
-    const device::MapShape shape = {.data = data, .rows = rows, .columns = columns, .pitch = stride * bytes, .element_bytes = bytes, .box_rows = box};
+    const device::MapShape shape = {.data = data,
+                                    .rows = rows,
+                                    .columns = columns,
+                                    .pitch = stride * bytes,
+                                    .element_bytes = bytes,
+                                    .box_rows = box};
     return paired ? device::encode_paired_map(shape, to) : device::encode_map(shape, to);
   }
 };

@@ -1,5 +1,5 @@
-// gemm_rms_rows: a product and what the RMS norm behind it needs of its rows. For some few-token products one kernel; the bits are
-// those of gemm and rms_rows, one after the other.
+// gemm_rms_rows: a product and what the RMS norm behind it needs of its rows. For some few-token products one kernel;
+// the bits are those of gemm and rms_rows, one after the other.
 #pragma once
 #include "vivace/ops/rms_gemm.h"
 #include "vivace/ops/rms_rows.h"
@@ -27,8 +27,12 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
   static constexpr OpSpec spec{
       .name = "gemm_rms_rows",
       .group = "gemm",
-      .brief = "A product and, of its rows, what the product behind an RMS norm takes: rows times their factors, and sums of squares.",
-      .formula = "out = gemm(x, w, bias, gate, residual, scales), rounded; scaled, squares = rms_rows(out, weight, scale). Rounding points are those of gemm and rms_rows.",
+      .brief =
+          "A product and, of its rows, what the product behind an RMS norm takes: rows times their factors, and sums "
+          "of squares.",
+      .formula =
+          "out = gemm(x, w, bias, gate, residual, scales), rounded; scaled, squares = rms_rows(out, weight, scale). "
+          "Rounding points are those of gemm and rms_rows.",
       .source = "RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = {},
@@ -44,9 +48,27 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
   static const OpRow& first(const Call&) { return ops::gemm; }
   static const OpRow& second(const Call&) { return ops::rms_rows; }
   static Status connect(const Call& c, Call& first, Call& second) {
-    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"gate", c["gate"]}, {"residual", c["residual"]}, {"x_scale", c["x_scale"]}, {"w_scale", c["w_scale"]},
-                                     {"x_row_scale", c["x_row_scale"]}, {"w_row_scale", c["w_row_scale"]}, {"out", c["out"]}, {"rows", c["rows"]}}, {})));
-    return of_part(ops::bind(second, {{"x", c["out"]}, {"weight", c["weight"]}, {"scale", c["scale"]}, {"scaled", c["scaled"]}, {"squares", c["squares"]}, {"rows", c["rows"]}}, {}));
+    VV_TRY(of_part(ops::bind(first,
+                             {{"x", c["x"]},
+                              {"w", c["w"]},
+                              {"bias", c["bias"]},
+                              {"gate", c["gate"]},
+                              {"residual", c["residual"]},
+                              {"x_scale", c["x_scale"]},
+                              {"w_scale", c["w_scale"]},
+                              {"x_row_scale", c["x_row_scale"]},
+                              {"w_row_scale", c["w_row_scale"]},
+                              {"out", c["out"]},
+                              {"rows", c["rows"]}},
+                             {})));
+    return of_part(ops::bind(second,
+                             {{"x", c["out"]},
+                              {"weight", c["weight"]},
+                              {"scale", c["scale"]},
+                              {"scaled", c["scaled"]},
+                              {"squares", c["squares"]},
+                              {"rows", c["rows"]}},
+                             {}));
   }
   static Status read(const Call&, const Call& first, const Call& second, Args* a) {
     VV_TRY(gemm::bind(first, &a->g));
@@ -62,8 +84,10 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
     static Result<Maybe> fused(const Args& a, Arch arch) {
       VV_ASSIGN(std::optional<kernels::GemmWgmma> p, rms_gemm::Gpu::tile(a.g, arch));
       const DType t = a.g.out_dtype, weight = a.next.weight_dtype;
-      const bool known = a.next.weight == nullptr || ((weight == t || weight == DType::f32) && vectorizable(a.next.weight, 0, weight, 2));
-      if (!p || info(t).bytes != 2 || a.g.N % kernels::kRmsColumns != 0 || !known || (a.next.scale != nullptr && a.next.R != 1) || !vectorizable(a.next.scaled, a.next.scaled_stride, t, 2) ||
+      const bool known = a.next.weight == nullptr ||
+                         ((weight == t || weight == DType::f32) && vectorizable(a.next.weight, 0, weight, 2));
+      if (!p || info(t).bytes != 2 || a.g.N % kernels::kRmsColumns != 0 || !known ||
+          (a.next.scale != nullptr && a.next.R != 1) || !vectorizable(a.next.scaled, a.next.scaled_stride, t, 2) ||
           !vectorizable(a.next.scale, 0, t, 2))
         return Maybe();
       p->epilogue |= kernels::kEpilogueNext;
@@ -73,7 +97,12 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
     static Status complete(const Args& a, const Key& k, const Target& target, exec::Launch* launch) {
       kernels::GemmRmsRowsArgs args{};
       VV_TRY(rms_gemm::Gpu::lay_out(a.g, k.p, target, &args, launch));
-      args.next = {.weight = a.next.weight, .scale = a.next.scale, .scaled = a.next.scaled, .squares = a.next.squares, .scaled_stride = a.next.scaled_stride, .squares_stride = a.next.squares_stride,
+      args.next = {.weight = a.next.weight,
+                   .scale = a.next.scale,
+                   .scaled = a.next.scaled,
+                   .squares = a.next.squares,
+                   .scaled_stride = a.next.scaled_stride,
+                   .squares_stride = a.next.squares_stride,
                    .weight_f32 = a.next.weight != nullptr && a.next.weight_dtype == DType::f32};
       launch->set_args(args);
       return {};
@@ -82,8 +111,11 @@ struct gemm_rms_rows : TwoParts<gemm_rms_rows> {
     static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where gemm and rms_rows run.
     static Result<Key> pick(const Args& a, Arch arch) {
-      return fused_only(fused(a, arch), strf("gemm and rms_rows run one after the other: T %d, N %d, K %d; one kernel serves up to %d tokens on sm_90a, aligned 16-bit or e4m3 rows, 16-bit out, N a multiple of 8, a weight of out's type or f32 or one row of scale", a.g.T,
-                                             a.g.N, a.g.K, GemmGpu::kStreamTokens));
+      return fused_only(fused(a, arch),
+                        strf("gemm and rms_rows run one after the other: T %d, N %d, K %d; one kernel serves up to %d "
+                             "tokens on sm_90a, aligned 16-bit or e4m3 rows, 16-bit out, N a multiple of 8, a weight "
+                             "of out's type or f32 or one row of scale",
+                             a.g.T, a.g.N, a.g.K, GemmGpu::kStreamTokens));
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {

@@ -16,7 +16,8 @@ namespace vivace::ops {
 namespace {
 
 constexpr GemmRow kShipped[] = {
-#define ROW(dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us) {DType::dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us},
+#define ROW(dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us) \
+  {DType::dtype, N, K, T, rows, tokens, multicast_x, multicast_w, us},
 #include "vivace/ops/gemm_rows.inc"
 #undef ROW
 };
@@ -27,10 +28,15 @@ auto key(const GemmRow& r) { return std::tuple(static_cast<int>(r.dtype), r.N, r
 std::string refuse(const GemmRow& r) {
   if (r.dtype != DType::bf16 && r.dtype != DType::e4m3) return "dtype is bf16 (f16 goes with it) or e4m3";
   if (r.N < 1 || r.K < 1 || r.T < 1) return "N, K and T are at least 1";
-  const auto is = [&](const GemmTiles::Layout& l) { return l.rows == r.rows && l.tokens == r.tokens && l.multicast_x == r.multicast_x && l.multicast_w == r.multicast_w; };
-  const bool listed = r.T <= GemmTiles::kFewTokens ? std::any_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is)
-                                                   : std::any_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is);
-  return listed ? "" : strf("no tactic has rows=%d tokens=%d multicast_x=%d multicast_w=%d", r.rows, r.tokens, r.multicast_x, r.multicast_w);
+  const auto is = [&](const GemmTiles::Layout& l) {
+    return l.rows == r.rows && l.tokens == r.tokens && l.multicast_x == r.multicast_x && l.multicast_w == r.multicast_w;
+  };
+  const bool listed = r.T <= GemmTiles::kFewTokens
+                          ? std::any_of(std::begin(GemmTiles::kFew), std::end(GemmTiles::kFew), is)
+                          : std::any_of(std::begin(GemmTiles::kMany), std::end(GemmTiles::kMany), is);
+  return listed ? ""
+                : strf("no tactic has rows=%d tokens=%d multicast_x=%d multicast_w=%d", r.rows, r.tokens, r.multicast_x,
+                       r.multicast_w);
 }
 
 Result<std::vector<GemmRow>> parse(std::string_view text) {
@@ -44,9 +50,14 @@ Result<std::vector<GemmRow>> parse(std::string_view text) {
     std::string dtype, more;
     GemmRow r{};
     words >> dtype >> r.N >> r.K >> r.T >> r.rows >> r.tokens >> r.multicast_x >> r.multicast_w >> r.us;
-    if (!words || words >> more) return Status(Code::kCorruptData, strf("gemm tactics, line %d: a row is 'dtype N K T rows tokens multicast_x multicast_w us', got '%s'", number, line.c_str()));
+    if (!words || words >> more)
+      return Status(
+          Code::kCorruptData,
+          strf("gemm tactics, line %d: a row is 'dtype N K T rows tokens multicast_x multicast_w us', got '%s'", number,
+               line.c_str()));
     r.dtype = dtype == "bf16" ? DType::bf16 : dtype == "e4m3" ? DType::e4m3 : DType::f32;
-    if (const std::string why = refuse(r); !why.empty()) return Status(Code::kCorruptData, strf("gemm tactics, line %d: %s, got '%s'", number, why.c_str(), line.c_str()));
+    if (const std::string why = refuse(r); !why.empty())
+      return Status(Code::kCorruptData, strf("gemm tactics, line %d: %s, got '%s'", number, why.c_str(), line.c_str()));
     all.push_back(r);
   }
   return all;
@@ -111,7 +122,8 @@ bool portable_only() {
 
 const GemmRow* find_gemm_row(std::span<const GemmRow> rows, DType dtype, int64_t N, int64_t K, int64_t T) {
   const auto wanted = std::tuple(static_cast<int>(dtype), N, K, T);
-  const auto row = std::lower_bound(rows.begin(), rows.end(), wanted, [](const GemmRow& r, const auto& w) { return key(r) < w; });
+  const auto row =
+      std::lower_bound(rows.begin(), rows.end(), wanted, [](const GemmRow& r, const auto& w) { return key(r) < w; });
   if (row == rows.end() || row->dtype != dtype || row->N != N || row->K != K) return nullptr;
   return row->serves(T) ? &*row : nullptr;
 }
@@ -119,7 +131,8 @@ const GemmRow* find_gemm_row(std::span<const GemmRow> rows, DType dtype, int64_t
 std::string print_gemm_rows(std::span<const GemmRow> rows) {
   std::string text = "# gemm tactics: dtype N K T rows tokens multicast_x multicast_w us\n";
   for (const GemmRow& r : rows)
-    text += strf("%s %d %d %d %d %d %d %d %.2f\n", name(r.dtype), r.N, r.K, r.T, r.rows, r.tokens, r.multicast_x, r.multicast_w, static_cast<double>(r.us));
+    text += strf("%s %d %d %d %d %d %d %d %.2f\n", name(r.dtype), r.N, r.K, r.T, r.rows, r.tokens, r.multicast_x,
+                 r.multicast_w, static_cast<double>(r.us));
   return text;
 }
 

@@ -10,17 +10,20 @@
 
 namespace vivace::ops {
 
-/// Products x W^T of W [N, K] and up to T tokens: above the row before it of the same weight, from half of T on, and above 64
-/// tokens from 3/4 T on: a tile that is right for 968 leaves a third of 600 empty, one for 64 takes 58.8 us of 32 where one for
-/// 32 takes 47.4 (24576 x 4096). A row chooses how blocks share the work and never
-/// how a sum is cut: no table changes a bit of a result.
+/// Products x W^T of W [N, K] and up to T tokens: above the row before it of the same weight, from half of T on, and
+/// above 64 tokens from 3/4 T on: a tile that is right for 968 leaves a third of 600 empty, one for 64 takes 58.8 us of
+/// 32 where one for 32 takes 47.4 (24576 x 4096). A row chooses how blocks share the work and never how a sum is cut:
+/// no table changes a bit of a result.
 struct GemmRow {
   DType dtype;    // of x and W
   int32_t N, K, T;
   int32_t rows, tokens, multicast_x, multicast_w;  // as in kernels::GemmWgmma
   float us;       // measured with cold weights, 0: not measured
 
-  constexpr bool serves(int64_t tokens) const { return tokens <= T && (tokens <= GemmTiles::kFewTokens ? T <= GemmTiles::kFewTokens && (T <= 16 || 2 * tokens > T) : 4 * tokens > 3 * int64_t{T}); }
+  constexpr bool serves(int64_t tokens) const {
+    return tokens <= T && (tokens <= GemmTiles::kFewTokens ? T <= GemmTiles::kFewTokens && (T <= 16 || 2 * tokens > T)
+                                                           : 4 * tokens > 3 * int64_t{T});
+  }
   friend bool operator==(const GemmRow&, const GemmRow&) = default;
 };
 

@@ -29,22 +29,29 @@ struct GemmWeightOnlyGpu {
   };
 
   // warps n, k; row tiles; token tiles; stages; cluster (set by split()); panel of one plane; aligned. The
-  // first row that holds T (those of kAnyTokens on: several times) and the chip's shared memory serves. All agree in warps_k.
+  // first row that holds T (those of kAnyTokens on: several times) and the chip's shared memory serves. All agree in
+  // warps_k.
   static constexpr Policy kTactics[] = {
-      {4, 2, 1, 1, 3, 1, 4096, true}, {4, 2, 1, 1, 2, 1, 2048, true}, {4, 2, 1, 2, 3, 1, 1024, true}, {4, 2, 1, 4, 2, 1, 512, true},
-      {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 1, 2, 1, 512, true}, {2, 2, 1, 1, 2, 1, 512, true},
+      {4, 2, 1, 1, 3, 1, 4096, true}, {4, 2, 1, 1, 2, 1, 2048, true}, {4, 2, 1, 2, 3, 1, 1024, true},
+      {4, 2, 1, 4, 2, 1, 512, true},  {4, 2, 2, 8, 2, 1, 512, true},  {4, 2, 1, 1, 2, 1, 512, true},
+      {2, 2, 1, 1, 2, 1, 512, true},
   };
   static constexpr int kAnyTokens = 4;
   // Hopper on, where TMA brings W, up to kFewTokens tokens: the same, by tokens alone; the panel grows
-  // with K where it fits (rows before kAnyDepth hold all of x, those behind it a panel at a time). The last serves several times.
+  // with K where it fits (rows before kAnyDepth hold all of x, those behind it a panel at a time). The last serves
+  // several times.
   static constexpr Policy kTmaTactics[] = {
-      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
-      {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 4096, true},
+      {2, 4, 1, 1, 2, 1, 2048, true}, {2, 4, 1, 2, 2, 1, 4096, true},  {2, 4, 1, 2, 1, 1, 4096, true},
+      {2, 4, 1, 2, 2, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true},
+      {2, 4, 1, 1, 1, 1, 2048, true},
   };
   // The same where it brings x too, two tokens on. Rows behind kAnyDepth fill their places again.
   static constexpr Policy kRingTactics[] = {
-      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 8192, true}, {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 2, 2, 1, 4096, true}, {2, 4, 1, 2, 1, 1, 4096, true},
-      {2, 4, 1, 2, 1, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true}, {2, 4, 1, 1, 1, 1, 2048, true},
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 1, 2, 1, 16384, true}, {2, 4, 1, 1, 2, 1, 8192, true},
+      {2, 4, 1, 1, 2, 1, 4096, true}, {2, 4, 1, 2, 2, 1, 4096, true},  {2, 4, 1, 2, 1, 1, 4096, true},
+      {2, 4, 1, 2, 1, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true},
+      {2, 4, 1, 1, 1, 1, 2048, true},
   };
   static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 2, kSmCount = 132;
 
@@ -59,13 +66,15 @@ struct GemmWeightOnlyGpu {
   }
   /// Whether TMA takes W: whole groups of 32 in rows of whole 16 bytes.
   static bool has_tma(const void* w, int64_t pitch, int64_t K, DType t, Arch arch) {
-    return arch >= Arch::sm90a && !portable_only() && reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 && K % 32 == 0 && row_bytes(t, K) % 16 == 0 &&
+    return arch >= Arch::sm90a && !portable_only() && reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 &&
+           K % 32 == 0 && row_bytes(t, K) % 16 == 0 &&
            form(1, true, 0, DType::f32, false, false, true).step_bytes(t) % 16 == 0;
   }
 
   /// Whether it takes x: several tokens, as the tensor cores read them, in rows that start at 16 bytes.
   static bool ring(const void* x, int64_t stride, DType x_dtype, DType w, Act act, int64_t T, bool x_scaled) {
-    return T > 1 && act == Act::f32 && !x_scaled && x_dtype == Policy::mma(x_dtype, w) && vectorizable(x, stride, x_dtype, 8);
+    return T > 1 && act == Act::f32 && !x_scaled && x_dtype == Policy::mma(x_dtype, w) &&
+           vectorizable(x, stride, x_dtype, 8);
   }
 
   /// Whether rows of `pitch` bytes at `w` and the steps in them start at 16 bytes.
@@ -75,16 +84,20 @@ struct GemmWeightOnlyGpu {
 
   /// A row of the table for these operands: `form` says all that does not come from the row.
   static constexpr Policy with(Policy p, const Policy& form, DType x, DType w, Act act) {
-    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale, p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.tma_steps = form.tma_steps, p.x_ring = form.x_ring;
-    if (p.tma_steps == 0 && act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1) p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
+    p.cluster = form.cluster, p.aligned = form.aligned, p.group = form.group, p.scale = form.scale,
+    p.zeros = form.zeros, p.x_scaled = form.x_scaled, p.tma_steps = form.tma_steps, p.x_ring = form.x_ring;
+    if (p.tma_steps == 0 && act == Act::f32 && Policy::planes(x, Policy::mma(x, w)) > 1)
+      p.panel = p.panel / 4 > 512 ? p.panel / 4 : 512;
     return p;
   }
-  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false, bool x_scaled = false, bool tma = false, bool x_ring = false) {
+  static constexpr Policy form(int cluster, bool aligned, int group = 0, DType scale = DType::f32, bool zeros = false,
+                               bool x_scaled = false, bool tma = false, bool x_ring = false) {
     return {0, 0, 0, 0, 0, cluster, 0, aligned, group, scale, zeros, x_scaled, tma ? kTmaSteps : 0, x_ring};
   }
 
   /// For calls of about T tokens and never more than `most`.
-  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K, const Policy& form, Arch arch) {
+  static Result<Key> pick(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K,
+                          const Policy& form, Arch arch) {
     if (form.tma_steps > 0) return pick_tma(x, w, out, act, T, most, N, K, form, arch);
     for (const Policy& row : kTactics) {
       const Policy p = with(row, form, x, w, act);
@@ -95,21 +108,29 @@ struct GemmWeightOnlyGpu {
     return unserved(x, w, arch);
   }
   static Status unserved(DType x, DType w, Arch arch) {
-    return Status(Code::kUnsupported, strf("x %s with w %s: no tile fits the %d KiB of shared memory of %s; x bf16 is served", name(x), name(w), gemm_smem_limit(arch) / 1024, name(arch)));
+    return Status(Code::kUnsupported,
+                  strf("x %s with w %s: no tile fits the %d KiB of shared memory of %s; x bf16 is served", name(x),
+                       name(w), gemm_smem_limit(arch) / 1024, name(arch)));
   }
   /// Whether 32 rows of W a tile are better than 64: of these a turn of the chip takes as long as one and a half.
   static bool low(int64_t T, int64_t N, const Policy& p) {
-    const auto turns = [&](int rows) { return ((N + rows - 1) / rows * ((T + p.tokens() - 1) / p.tokens()) * p.cluster + kSmCount - 1) / kSmCount; };
+    const auto turns = [&](int rows) {
+      return ((N + rows - 1) / rows * ((T + p.tokens() - 1) / p.tokens()) * p.cluster + kSmCount - 1) / kSmCount;
+    };
     return 2 * turns(32) <= 3 * turns(64);
   }
-  static Result<Key> pick_tma(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K, const Policy& form, Arch arch) {
-    const std::span<const Policy> rows = form.x_ring ? std::span<const Policy>(kRingTactics) : std::span<const Policy>(kTmaTactics);
+  static Result<Key> pick_tma(DType x, DType w, DType out, Act act, int64_t T, int64_t most, int64_t N, int64_t K,
+                              const Policy& form, Arch arch) {
+    const std::span<const Policy> rows =
+        form.x_ring ? std::span<const Policy>(kRingTactics) : std::span<const Policy>(kTmaTactics);
     for (const Policy& row : rows) {
       const Policy p = with(row, form, x, w, act);
       const bool last = &row == &rows.back(), whole = &row - rows.data() < kAnyDepth;
       if (form.x_ring && row.row_tiles == 2 && low(T, N, p)) continue;
       const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
-      if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) || p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch)) continue;
+      if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) ||
+          p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch))
+        continue;
       return Key{x, w, out, act, p};
     }
     return unserved(x, w, arch);
@@ -117,47 +138,68 @@ struct GemmWeightOnlyGpu {
 
   /// `kernel` is the template's name.
   static std::string instance(const char* kernel, const Key& k) {
-    return kernel_expression("%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmWeightOnly{%d, %d, %d, %d, %d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d, %s}>", kernel,
-                             type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k, k.p.row_tiles,
-                             k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false",
-                             k.p.group, name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.tma_steps, k.p.x_ring ? "true" : "false");
+    return kernel_expression(
+        "%s<%s, vivace::DType::%s, %s, vivace::kernels::GemmAct::%s, vivace::kernels::GemmWeightOnly{%d, %d, %d, %d, "
+        "%d, %d, %d, %s, %d, vivace::DType::%s, %s, %s, %d, %s}>",
+        kernel, type_name(k.x), name(k.w), type_name(k.out), k.act == Act::q8 ? "q8" : "f32", k.p.warps_n, k.p.warps_k,
+        k.p.row_tiles, k.p.token_tiles, k.p.stages, k.p.cluster, k.p.panel, k.p.aligned ? "true" : "false", k.p.group,
+        name(k.p.scale), k.p.zeros ? "true" : "false", k.p.x_scaled ? "true" : "false", k.p.tma_steps,
+        k.p.x_ring ? "true" : "false");
   }
 
   /// T is the bound that the kernel sees in its arguments.
   static void shape(const Key& k, int64_t tiles, int64_t T, exec::Launch* launch) {
     launch->block[0] = static_cast<uint32_t>(k.p.threads());
     launch->cluster = static_cast<uint32_t>(k.p.cluster);
-    launch->smem_bytes = static_cast<uint32_t>(k.p.smem_bytes(k.x, k.w, k.act, static_cast<int>(T < k.p.tokens() ? T : k.p.tokens())));
+    launch->smem_bytes =
+        static_cast<uint32_t>(k.p.smem_bytes(k.x, k.w, k.act, static_cast<int>(T < k.p.tokens() ? T : k.p.tokens())));
     launch->grid[0] = static_cast<uint32_t>(tiles * k.p.cluster);
   }
   /// What TMA is to know of `rows` rows of K elements, `pitch` bytes apart; nothing where it brings none.
   static Status map(const Key& k, const void* w, int64_t rows, int64_t K, int64_t pitch, kernels::TensorMap* to) {
     if (k.p.tma_steps == 0) return {};
-    return device::encode_map(device::WordMapShape{.data = w, .rows = rows, .words = row_bytes(k.w, K) / 4, .pitch = pitch, .box_rows = 16 * k.p.row_tiles, .box_words = k.p.pitch(k.w) / 4}, to);
+    return device::encode_map(device::WordMapShape{.data = w,
+                                                   .rows = rows,
+                                                   .words = row_bytes(k.w, K) / 4,
+                                                   .pitch = pitch,
+                                                   .box_rows = 16 * k.p.row_tiles,
+                                                   .box_words = k.p.pitch(k.w) / 4},
+                              to);
   }
   /// The same of x [T, K], where it brings that.
   static Status map_x(const Key& k, const void* x, int64_t T, int64_t K, int64_t stride, kernels::TensorMap* to) {
     if (!k.p.x_ring) return {};
     const int bytes = info(k.x).bytes;
-    return device::encode_map(device::WordMapShape{.data = x, .rows = T, .words = K * bytes / 8, .pitch = stride * bytes, .box_rows = kernels::even_tokens(static_cast<int>(T), k.p.tokens()),
-                                                   .box_words = k.p.x_pitch(k.x, k.w, k.act) / 8, .word_bytes = 8}, to);
+    return device::encode_map(device::WordMapShape{.data = x,
+                                                   .rows = T,
+                                                   .words = K * bytes / 8,
+                                                   .pitch = stride * bytes,
+                                                   .box_rows = kernels::even_tokens(static_cast<int>(T), k.p.tokens()),
+                                                   .box_words = k.p.x_pitch(k.x, k.w, k.act) / 8,
+                                                   .word_bytes = 8},
+                              to);
   }
   /// As many blocks as the chip holds at once where they walk the tiles.
   static void limit(const Key& k, int64_t T, int sm_count, exec::Launch* launch) {
     if (!k.p.persistent() || T > k.p.tokens()) return;
-    const uint32_t by_memory = 228 * 1024 / (launch->smem_bytes + 1024), by_registers = static_cast<uint32_t>(k.p.blocks(k.x, k.w, k.act));
-    launch->grid[0] = std::min(launch->grid[0], static_cast<uint32_t>(sm_count) * std::max(1u, std::min(by_memory, by_registers)));
+    const uint32_t by_memory = 228 * 1024 / (launch->smem_bytes + 1024),
+                   by_registers = static_cast<uint32_t>(k.p.blocks(k.x, k.w, k.act));
+    launch->grid[0] =
+        std::min(launch->grid[0], static_cast<uint32_t>(sm_count) * std::max(1u, std::min(by_memory, by_registers)));
   }
 
   /// Every tactic with one block format; every format, and the kinds of x, with the first tactic.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
     if (arch >= Arch::sm90a && !portable_only()) return tma_instances(arch, visit);
-    const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) { visit_one(arch, visit, x, w, act, row, form); };
+    const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) {
+      visit_one(arch, visit, x, w, act, row, form);
+    };
     for (const Policy& p : kTactics) one(DType::bf16, DType::q4_0, Act::f32, p, form(1, true));
     for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k})
       one(DType::bf16, w, Act::f32, kTactics[1], form(1, w == DType::q8_0));
-    for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k}) one(DType::bf16, w, Act::q8, kTactics[1], form(1, w != DType::q6_k));
+    for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k, DType::q5_k, DType::q6_k})
+      one(DType::bf16, w, Act::q8, kTactics[1], form(1, w != DType::q6_k));
     one(DType::f16, DType::q4_0, Act::f32, kTactics[0], form(1, true));
     one(DType::f32, DType::q4_0, Act::f32, kTactics[0], form(1, true));
     one(DType::bf16, DType::e4m3, Act::f32, kTactics[0], form(1, true));
@@ -170,7 +212,9 @@ struct GemmWeightOnlyGpu {
   template <class Visit>
   static void scaled_instances(Arch arch, Visit&& visit) {
     if (arch >= Arch::sm90a && !portable_only()) return tma_scaled_instances(arch, visit);
-    const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) { visit_one(arch, visit, x, w, Act::f32, row, form); };
+    const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) {
+      visit_one(arch, visit, x, w, Act::f32, row, form);
+    };
     for (const int tactic : {0, 4}) {
       one(DType::bf16, DType::e2m1, kTactics[tactic], form(1, true, 16, DType::e4m3));
       one(DType::bf16, DType::i4, kTactics[tactic], form(1, true, 128, DType::bf16, true));
@@ -206,12 +250,15 @@ struct GemmWeightOnlyGpu {
     one(DType::bf16, DType::q4_0, Act::f32, 1, 4096, form(2, true, 0, DType::f32, false, false, true));
     const DType many = arch == Arch::sm90a ? DType::f16 : DType::bf16;  // of prefill; gemm_mixed_input serves bf16
     for (const DType w : {DType::q4_0, DType::q8_0}) one(many, w, Act::f32, 512, 4096, aligned);
-    for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, 1, 4096, tma);
+    for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3,
+                          DType::i8, DType::f32})
+      one(DType::bf16, w, Act::f32, 1, 4096, tma);
     for (const int T : {16, 64}) one(DType::bf16, DType::q8_0, Act::f32, T, 4096, tma);
     for (const DType w : {DType::q4_0, DType::q8_0, DType::q4_k}) one(DType::bf16, w, Act::q8, 1, 4096, tma);
     for (const DType x : {DType::f16, DType::f32}) one(x, DType::q4_0, Act::f32, 8, 4096, tma);
     one(DType::f32, DType::bf16, Act::f32, 1, 4096, tma);
-    for (const DType w : {DType::q4_0, DType::q4_1, DType::q8_0, DType::q6_k, DType::i8, DType::f32}) one(DType::bf16, w, Act::f32, 1, 4096, odd);
+    for (const DType w : {DType::q4_0, DType::q4_1, DType::q8_0, DType::q6_k, DType::i8, DType::f32})
+      one(DType::bf16, w, Act::f32, 1, 4096, odd);
     for (const DType w : {DType::q8_0, DType::q6_k}) one(DType::bf16, w, Act::q8, 1, 4096, odd);
   }
   template <class Visit>
@@ -224,7 +271,8 @@ struct GemmWeightOnlyGpu {
       one(x, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, tma));
       one(DType::e4m3, DType::e4m3, Act::f32, T, 4096, form(1, true, 128, DType::f32, false, true, tma));
     }
-    for (const int T : {8, 16, 64}) one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
+    for (const int T : {8, 16, 64})
+      one(DType::bf16, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, true));
     one(DType::bf16, DType::i4, Act::f32, 8, 4096, form(1, true, 128, DType::bf16, true, false, true));
     one(DType::f16, DType::i4, Act::f32, 1, 4096, form(1, false, 32, DType::f32, true));
     one(DType::bf16, DType::i8, Act::f32, 1, 4096, form(1, true, 128, DType::f16, false, false, true));
@@ -233,7 +281,8 @@ struct GemmWeightOnlyGpu {
   template <class Visit>
   static void visit_one(Arch arch, Visit&& visit, DType x, DType w, Act act, const Policy& row, const Policy& form) {
     const Policy p = with(row, form, x, w, act);
-    if (p.smem_bytes(x, w, act, p.tokens()) <= gemm_smem_limit(arch)) visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, act, p});
+    if (p.smem_bytes(x, w, act, p.tokens()) <= gemm_smem_limit(arch))
+      visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, act, p});
   }
 };
 

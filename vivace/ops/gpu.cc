@@ -39,7 +39,8 @@ const char* type_name(DType t) {
   }
 }
 
-Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression) {
+Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header,
+                                          const std::string& expression) {
   return load_kernel(device, source_of({header, expression}, device.info().arch));
 }
 
@@ -59,7 +60,8 @@ Result<const device::Kernel*> load_kernel(const device::Device& device, const ji
   VV_TRY(device.bind());
   VV_ASSIGN(device::Module module, device::Module::load(device, std::as_bytes(std::span(binary->cubin)), expression));
   VV_ASSIGN(device::Kernel* kernel, module.kernel(symbol));
-  VV_TRY(kernel->allow_dynamic_smem(device.info().smem_per_block - kernel->static_smem));  // shape() says what a launch takes
+  VV_TRY(kernel->allow_dynamic_smem(device.info().smem_per_block -
+                                    kernel->static_smem));  // shape() says what a launch takes
   if (device.info().clusters) VV_TRY(kernel->allow_large_clusters());
   const std::lock_guard lock(l.mutex);  // another thread's copy, if it was first
   return l.kernels.emplace(key, std::pair(std::move(module), kernel)).first->second.second;
@@ -70,8 +72,10 @@ void say_parts_run(std::string_view op, const Status& why) {
   static auto* const said = new std::set<std::string, std::less<>>;  // outlives every static that might launch
   const std::lock_guard lock(mutex);
   if (!said->emplace(op).second) return;
-  std::fprintf(stderr, "vivace: %.*s: its parts run, which give the same bits in more launches, since its kernel is not there: %s\n", static_cast<int>(op.size()), op.data(),
-               why.message().c_str());
+  std::fprintf(
+      stderr,
+      "vivace: %.*s: its parts run, which give the same bits in more launches, since its kernel is not there: %s\n",
+      static_cast<int>(op.size()), op.data(), why.message().c_str());
 }
 
 std::vector<std::string> loaded_kernels() {

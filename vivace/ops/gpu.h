@@ -23,15 +23,16 @@ struct Target {
 /// The kernel `expression` (a template instance, fully qualified) of `header`, loaded on the device.
 /// Compiles unless cache or packs have it. Setup phase, thread-safe.
 /// Errors: Unsupported (chip, no NVRTC), CompileError, FailedPrecondition (strict mode, after ready).
-Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header, const std::string& expression);
+Result<const device::Kernel*> load_kernel(const device::Device& device, const char* header,
+                                          const std::string& expression);
 /// The same for a translation unit of the caller's with one expression, which must differ between units.
 Result<const device::Kernel*> load_kernel(const device::Device& device, const jit::Source& source);
 
 /// Expressions loaded so far in this process: what tests hold against an op's instances().
 std::vector<std::string> loaded_kernels();
 
-/// Says on standard error, once a process for each op, that a composite's parts run since its own kernel cannot be had, and why.
-/// Setup phase.
+/// Says on standard error, once a process for each op, that a composite's parts run since its own kernel cannot be had,
+/// and why. Setup phase.
 void say_parts_run(std::string_view op, const Status& why);
 
 /// The C++ type of a dtype in kernel expressions: "float", "vivace::kernels::bf16", ...
@@ -76,7 +77,8 @@ std::string kernel_expression(const char* format, A... args) {
 inline bool vectorizable(const void* p, int64_t stride, DType t, int vec) {
   const uintptr_t bytes = static_cast<uintptr_t>(vec) * static_cast<uintptr_t>(info(t).bytes);
   const uintptr_t align = bytes < 16 ? bytes : 16;
-  return p == nullptr || (reinterpret_cast<uintptr_t>(p) % align == 0 && static_cast<uintptr_t>(stride) * static_cast<uintptr_t>(info(t).bytes) % align == 0);
+  return p == nullptr || (reinterpret_cast<uintptr_t>(p) % align == 0 &&
+                          static_cast<uintptr_t>(stride) * static_cast<uintptr_t>(info(t).bytes) % align == 0);
 }
 
 }  // namespace vivace::ops

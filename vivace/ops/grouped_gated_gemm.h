@@ -1,4 +1,5 @@
-// grouped_gated_gemm: the first half of the experts' gated MLPs: runs of rows times a gate and an up matrix of their own.
+// grouped_gated_gemm: the first half of the experts' gated MLPs: runs of rows times a gate and an up matrix of their
+// own.
 #pragma once
 #include "vivace/ops/act_mul.h"
 #include "vivace/ops/grouped_gemm.h"
@@ -9,9 +10,13 @@ namespace vivace::ops::defs {
 struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
   static constexpr Port kPorts[] = {
       in("x", "X,K", "f32|bf16|f16", "activations as grouped_gemm takes them"),
-      in("w", "E,2*N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k", "of each group N rows of the gate, then N of the up"),
-      in("offsets", "E+1", "i32", "group e is rows [offsets[e], offsets[e+1]), as moe_route gives them: the first is 0, none is below the one before it or above A"),
-      inout("gate_up", "A,2*N", "f32|bf16|f16", "scratch; its dtype is the one that both products are rounded to. Its contents afterwards mean nothing"),
+      in("w", "E,2*N,K", "f32|bf16|f16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",
+         "of each group N rows of the gate, then N of the up"),
+      in("offsets", "E+1", "i32",
+         "group e is rows [offsets[e], offsets[e+1]), as moe_route gives them: the first is 0, none is below the one "
+         "before it or above A"),
+      inout("gate_up", "A,2*N", "f32|bf16|f16",
+            "scratch; its dtype is the one that both products are rounded to. Its contents afterwards mean nothing"),
       out("out", "A,N", "=gate_up", "gated rows; rows of no group are not written"),
   };
   static constexpr Attr kAttrs[] = {
@@ -46,8 +51,10 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
     Tensor rows = c["offsets"];
     if (rows.data != nullptr) rows.data = static_cast<char*>(rows.data) + c.dim("E") * 4;
     rows.shape.dim[0] = 1;
-    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"offsets", c["offsets"]}, {"out", c["gate_up"]}}, {{"act", kQuants[c.integer("quant")]}})));
-    return of_part(ops::bind(second, {{"x", c["gate_up"]}, {"out", c["out"]}, {"rows", rows}}, {{"act", kActs[c.integer("act")]}}));
+    VV_TRY(of_part(ops::bind(first, {{"x", c["x"]}, {"w", c["w"]}, {"offsets", c["offsets"]}, {"out", c["gate_up"]}},
+                             {{"act", kQuants[c.integer("quant")]}})));
+    return of_part(ops::bind(second, {{"x", c["gate_up"]}, {"out", c["out"]}, {"rows", rows}},
+                             {{"act", kActs[c.integer("act")]}}));
   }
   static Status read(const Call&, const Call& first, const Call& second, Args* a) {
     VV_TRY(grouped_gemm::bind(first, &a->g));
@@ -77,7 +84,8 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
     static int row_class(const Args& a) { return Plain::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where the parts run.
     static Result<Key> pick(const Args& a, Arch arch) {
-      return fused_only(fused(a, arch), strf("grouped_gemm and act_mul run one after the other, x %s and w %s on %s: one kernel serves aligned bf16 or f16 of both without gaps, on sm_90a",
+      return fused_only(fused(a, arch), strf("grouped_gemm and act_mul run one after the other, x %s and w %s on %s: "
+                                             "one kernel serves aligned bf16 or f16 of both without gaps, on sm_90a",
                                              name(a.g.x_dtype), name(a.g.w_dtype), name(arch)));
     }
     template <class Visit>

@@ -66,7 +66,9 @@ std::vector<std::string> packs_beside_us() {
 Status add_pack(const std::string& path) {
   Store& s = store();
   const std::lock_guard lock(s.mutex);
-  if (s.made) return Status(Code::kFailedPrecondition, "pack " + path + ": kernels were loaded already; add packs before the first op on a GPU");
+  if (s.made)
+    return Status(Code::kFailedPrecondition,
+                  "pack " + path + ": kernels were loaded already; add packs before the first op on a GPU");
   VV_TRY(jit::Pack::open(path).status());
   s.packs.push_back(path);
   return {};
@@ -108,7 +110,8 @@ std::vector<jit::Source> kernel_sources(std::span<const OpRow* const> rows, Arch
   return all;
 }
 
-Status prewarm(const device::Device& device, std::span<const OpRow* const> rows, const std::function<void(const jit::Progress&)>& progress) {
+Status prewarm(const device::Device& device, std::span<const OpRow* const> rows,
+               const std::function<void(const jit::Progress&)>& progress) {
   VV_TRY(device.check_arch());
   VV_ASSIGN(jit::Compiler* const all, compiler());
   const Arch arch = device.info().arch;
@@ -123,11 +126,13 @@ Status prewarm(const device::Device& device, std::span<const OpRow* const> rows,
   return {};
 }
 
-Result<size_t> pack_kernels(const std::string& path, std::span<const OpRow* const> rows, std::span<const Arch> archs, jit::CompilerOptions options) {
+Result<size_t> pack_kernels(const std::string& path, std::span<const OpRow* const> rows, std::span<const Arch> archs,
+                            jit::CompilerOptions options) {
   std::vector<jit::Source> sources;
   for (const Arch arch : archs)
     for (jit::Source& s : kernel_sources(rows, arch)) sources.push_back(std::move(s));
-  if (sources.empty()) return Status(Code::kInvalidArgument, "pack " + path + ": no op asked for has kernels for the chips asked for");
+  if (sources.empty())
+    return Status(Code::kInvalidArgument, "pack " + path + ": no op asked for has kernels for the chips asked for");
   VV_ASSIGN(const std::unique_ptr<jit::Compiler> all, jit::Compiler::create(std::move(options)));
   VV_ASSIGN(const std::vector<jit::BinaryPtr> binaries, all->get(sources));
   std::vector<std::pair<std::string, jit::BinaryPtr>> entries;

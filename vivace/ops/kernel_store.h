@@ -27,10 +27,12 @@ std::vector<jit::Source> kernel_sources(std::span<const OpRow* const> rows, Arch
 
 /// Obtains all instances of `rows` for the device in parallel and loads them. `progress` is called from
 /// one thread at a time. Setup phase. Errors: the first failed compile; Unsupported.
-Status prewarm(const device::Device& device, std::span<const OpRow* const> rows, const std::function<void(const jit::Progress&)>& progress);
+Status prewarm(const device::Device& device, std::span<const OpRow* const> rows,
+               const std::function<void(const jit::Progress&)>& progress);
 
 /// Compiles every instance of `rows` for `archs` (a GPU is not needed) and writes them as one pack.
 /// Answers how many. Errors: CompileError, Unsupported (no NVRTC, or one that does not know a chip), IoError.
-Result<size_t> pack_kernels(const std::string& path, std::span<const OpRow* const> rows, std::span<const Arch> archs, jit::CompilerOptions options);
+Result<size_t> pack_kernels(const std::string& path, std::span<const OpRow* const> rows, std::span<const Arch> archs,
+                            jit::CompilerOptions options);
 
 }  // namespace vivace::ops

@@ -35,20 +35,33 @@ struct moe_combine {
 
   static Status bind(const Call& c, Args* a) {
     if (c.dim("K") < 1) return c.error(Code::kInvalidShape, "K must be at least 1");
-    if (c.dim("T") > INT32_MAX / c.dim("K") || c.dim("N") > INT32_MAX) return c.error(Code::kInvalidShape, "T * K and N must be below 2^31");
+    if (c.dim("T") > INT32_MAX / c.dim("K") || c.dim("N") > INT32_MAX)
+      return c.error(Code::kInvalidShape, "T * K and N must be below 2^31");
     *a = Args{
-        .y = c.ptr("y"), .place = c.ptr<int32_t>("place"), .weights = c.ptr<float>("weights"), .residual = c.ptr("residual"), .out = c.ptr("out"),
-        .rows = c.ptr<int32_t>("rows"), .y_stride = c.row_stride("y"), .place_stride = c.row_stride("place"),
-        .weights_stride = c.row_stride("weights"), .residual_stride = c.row_stride("residual"), .out_stride = c.row_stride("out"),
-        .T = static_cast<int32_t>(c.dim("T")), .K = static_cast<int32_t>(c.dim("K")), .N = static_cast<int32_t>(c.dim("N")),
-        .dtype = c["y"].dtype, .out_dtype = c["out"].dtype,
+        .y = c.ptr("y"),
+        .place = c.ptr<int32_t>("place"),
+        .weights = c.ptr<float>("weights"),
+        .residual = c.ptr("residual"),
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .y_stride = c.row_stride("y"),
+        .place_stride = c.row_stride("place"),
+        .weights_stride = c.row_stride("weights"),
+        .residual_stride = c.row_stride("residual"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .K = static_cast<int32_t>(c.dim("K")),
+        .N = static_cast<int32_t>(c.dim("N")),
+        .dtype = c["y"].dtype,
+        .out_dtype = c["out"].dtype,
     };
     return {};
   }
 
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.N, choices = int64_t{a.T} * a.K;
-    return {.bytes = n * a.K * info(a.dtype).bytes + choices * 8 + n * info(a.out_dtype).bytes * (a.residual ? 2 : 1), .flops = 2 * n * a.K};
+    return {.bytes = n * a.K * info(a.dtype).bytes + choices * 8 + n * info(a.out_dtype).bytes * (a.residual ? 2 : 1),
+            .flops = 2 * n * a.K};
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::moe_combine(a, pool); }
@@ -63,11 +76,14 @@ struct moe_combine {
     static constexpr double kMoved = 0;  // few larger blocks: a thread reads K rows one after another
     static int widest(DType in, DType out) { return std::max(info(in).bytes, info(out).bytes); }
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = vectorizable(a.y, a.y_stride, a.dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8) &&
+      const bool wide = vectorizable(a.y, a.y_stride, a.dtype, 8) &&
+                        vectorizable(a.out, a.out_stride, a.out_dtype, 8) &&
                         vectorizable(a.residual, a.residual_stride, a.out_dtype, 8);
       return Key{a.dtype, a.out_dtype, pick_stretch(a.T, a.N, wide, widest(a.dtype, a.out_dtype), kMoved)};
     }
-    static std::string instance(const Key& k) { return stretch_expression("moe_combine", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p); }
+    static std::string instance(const Key& k) {
+      return stretch_expression("moe_combine", strf("%s, %s", type_name(k.in), type_name(k.out)), k.p);
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_stretch(a.T, a.N, k.p, launch); }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {

@@ -20,23 +20,28 @@ struct moe_mlp {
       inout("token", "T*K", "i32", "scratch: see moe_route"),
       inout("offsets", "E+1", "i32", "scratch: see moe_route"),
       inout("gathered", "T*K,H", "=x", "scratch: x in the experts' order, of several tokens"),
-      inout("gate_up", "T*K,2*M", "f32|bf16|f16", "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
+      inout("gate_up", "T*K,2*M", "f32|bf16|f16",
+            "scratch: gate rows, then up rows; its dtype is the one they are rounded to"),
       inout("hidden", "T*K,M", "=gate_up", "scratch: the activated product"),
       inout("expert_out", "T*K,N", "=gate_up", "scratch: the experts' results"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
       choice("act", "silu|gelu_tanh|gelu_erf", "activation of the gate"),
-      choice("quant", "f32|q8", "how activations enter products with a block-quantized weight, see gemm's attribute act"),
+      choice("quant", "f32|q8",
+             "how activations enter products with a block-quantized weight, see gemm's attribute act"),
       boolean("renormalize", true, "see moe_route"),
   };
   static constexpr OpSpec spec{
       .name = "moe_mlp",
       .group = "moe",
       .brief = "Gated MLP of a mixture of experts: routing, the chosen experts, their weighted sum and the residual.",
-      .formula = "logits = gemm(x, router); moe_route; gathered = rows of x in its order; gate_up = grouped_gemm of gathered with w_gate and w_up, "
-                 "rounded; hidden = act_mul(gate_up), rounded; expert_out = grouped_gemm(hidden, w_down), rounded; out = moe_combine. "
-                 "Rounding points are those of the ops.",
+      .formula =
+          "logits = gemm(x, router); moe_route; gathered = rows of x in its order; gate_up = grouped_gemm of gathered "
+          "with w_gate and w_up, "
+          "rounded; hidden = act_mul(gate_up), rounded; expert_out = grouped_gemm(hidden, w_down), rounded; out = "
+          "moe_combine. "
+          "Rounding points are those of the ops.",
       .source = "arXiv:2401.04088",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -48,31 +53,48 @@ struct moe_mlp {
     const int64_t M = c.dim("M");
     const Tensor &offsets = c["offsets"], &gathered = c["gathered"];
     const Tensor count = part(offsets, c.dim("E"), 1);  // valid rows of the experts' order
-    const auto mode = [&](const char* w) { return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32"); };
+    const auto mode = [&](const char* w) {
+      return std::string_view(c.integer("quant") == 1 && is_block(c[w].dtype) ? "q8" : "f32");
+    };
     const auto experts = [&](const Tensor& x, const char* w, const Tensor& out) {
       return rec(ops::grouped_gemm, {{"x", x}, {"w", c[w]}, {"offsets", offsets}, {"out", out}}, {{"act", mode(w)}});
     };
-    VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["router"]}, {"out", c["logits"]}, {"rows", c["rows"]}}, {{"act", mode("router")}}));
-    VV_TRY(rec(ops::moe_route, {{"logits", c["logits"]}, {"weights", c["weights"]}, {"place", c["place"]}, {"token", c["token"]}, {"offsets", offsets}, {"rows", c["rows"]}},
+    VV_TRY(rec(ops::gemm, {{"x", c["x"]}, {"w", c["router"]}, {"out", c["logits"]}, {"rows", c["rows"]}},
+               {{"act", mode("router")}}));
+    VV_TRY(rec(ops::moe_route,
+               {{"logits", c["logits"]},
+                {"weights", c["weights"]},
+                {"place", c["place"]},
+                {"token", c["token"]},
+                {"offsets", offsets},
+                {"rows", c["rows"]}},
                {{"renormalize", c.real("renormalize")}}));
     const bool one = c.dim("T") == 1;  // its row serves all of its experts as it is
     if (!one) VV_TRY(rec(ops::embedding, {{"table", c["x"]}, {"ids", c["token"]}, {"out", gathered}, {"rows", count}}));
     const Tensor& rows = one ? c["x"] : gathered;
     if (Tensor both = c["w_gate"]; side_by_side(both, c["w_up"])) {
       both.shape.dim[1] *= 2;  // each expert's gate and up are one matrix
-      VV_TRY(rec(ops::grouped_gated_gemm, {{"x", rows}, {"w", both}, {"offsets", offsets}, {"gate_up", c["gate_up"]}, {"out", c["hidden"]}},
+      VV_TRY(rec(ops::grouped_gated_gemm,
+                 {{"x", rows}, {"w", both}, {"offsets", offsets}, {"gate_up", c["gate_up"]}, {"out", c["hidden"]}},
                  {{"act", kActs[c.integer("act")]}, {"quant", mode("w_gate")}}));
     } else {
       VV_TRY(experts(rows, "w_gate", part(c["gate_up"], 0, M)));
       VV_TRY(experts(rows, "w_up", part(c["gate_up"], M, M)));
-      VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}}, {{"act", kActs[c.integer("act")]}}));
+      VV_TRY(rec(ops::act_mul, {{"x", c["gate_up"]}, {"out", c["hidden"]}, {"rows", count}},
+                 {{"act", kActs[c.integer("act")]}}));
     }
     VV_TRY(experts(c["hidden"], "w_down", c["expert_out"]));
-    return rec(ops::moe_combine, {{"y", c["expert_out"]}, {"place", c["place"]}, {"weights", c["weights"]}, {"residual", c["residual"]}, {"out", c["out"]}, {"rows", c["rows"]}});
+    return rec(ops::moe_combine, {{"y", c["expert_out"]},
+                                  {"place", c["place"]},
+                                  {"weights", c["weights"]},
+                                  {"residual", c["residual"]},
+                                  {"out", c["out"]},
+                                  {"rows", c["rows"]}});
   }
 
  private:
-  /// Whether each expert of `up`, a tensor of the same shape and dtype, begins where that of `gate` ends and the next of `gate` where it ends.
+  /// Whether each expert of `up`, a tensor of the same shape and dtype, begins where that of `gate` ends and the next
+  /// of `gate` where it ends.
   static bool side_by_side(const Tensor& gate, const Tensor& up) {
     const int64_t rows = gate.shape[1], step = rows * gate.shape[2];
     return gate.dtype == up.dtype && gate.stride[0] == 2 * step && up.stride[0] == 2 * step &&

@@ -16,21 +16,24 @@ struct moe_route {
   static constexpr Port kPorts[] = {
       in("logits", "T,E", "f32|bf16|f16", "score of each expert"),
       out("weights", "T,K", "f32", "weight of each of the K chosen experts, largest logit first"),
-      out("place", "T,K", "i32", "row of each choice in the order that groups choices by expert, tokens in order within one"),
+      out("place", "T,K", "i32",
+          "row of each choice in the order that groups choices by expert, tokens in order within one"),
       out("token", "T*K", "i32", "token of each row in that order; 0 beyond the valid ones"),
       out("offsets", "E+1", "i32", "first row of each expert in that order, then the number of rows"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      boolean("renormalize", true, "weights are divided by the sum of the chosen K instead of the sum over all experts"),
+      boolean("renormalize", true,
+              "weights are divided by the sum of the chosen K instead of the sum over all experts"),
   };
   static constexpr OpSpec spec{
       .name = "moe_route",
       .group = "moe",
       .brief = "Top-k routing of a mixture of experts: choices, weights and the grouping by expert.",
-      .formula = "chosen = the K largest logits, of equals the lower expert, NaN smallest; p = exp(logit - max) in f32; "
-                 "weights = p / (sum over the chosen if renormalize, else over all experts). Stable counting sort of the "
-                 "T * K choices (token-major) by expert gives place, token and offsets.",
+      .formula =
+          "chosen = the K largest logits, of equals the lower expert, NaN smallest; p = exp(logit - max) in f32; "
+          "weights = p / (sum over the chosen if renormalize, else over all experts). Stable counting sort of the "
+          "T * K choices (token-major) by expert gives place, token and offsets.",
       .source = "arXiv:1701.06538; renormalised top-k arXiv:2401.04088",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -39,14 +42,26 @@ struct moe_route {
   static Status bind(const Call& c, Args* a) {
     const int64_t T = c.dim("T"), E = c.dim("E"), K = c.dim("K");
     if (E < 1 || K < 1 || K > E)
-      return c.error(Code::kInvalidShape, strf("wanted 1 <= K <= E, got K %ld and E %ld", static_cast<long>(K), static_cast<long>(E)));
+      return c.error(Code::kInvalidShape,
+                     strf("wanted 1 <= K <= E, got K %ld and E %ld", static_cast<long>(K), static_cast<long>(E)));
     if (E > 65536 || T > INT32_MAX / K)
-      return c.error(Code::kInvalidShape, strf("wanted E <= 65536 and T * K < 2^31, got E %ld, T %ld, K %ld", static_cast<long>(E), static_cast<long>(T), static_cast<long>(K)));
+      return c.error(Code::kInvalidShape, strf("wanted E <= 65536 and T * K < 2^31, got E %ld, T %ld, K %ld",
+                                               static_cast<long>(E), static_cast<long>(T), static_cast<long>(K)));
     *a = Args{
-        .logits = c.ptr("logits"), .weights = c.ptr<float>("weights"), .place = c.ptr<int32_t>("place"), .token = c.ptr<int32_t>("token"),
-        .offsets = c.ptr<int32_t>("offsets"), .rows = c.ptr<int32_t>("rows"), .logits_stride = c.row_stride("logits"),
-        .weights_stride = c.row_stride("weights"), .place_stride = c.row_stride("place"), .T = static_cast<int32_t>(T),
-        .E = static_cast<int32_t>(E), .K = static_cast<int32_t>(K), .renormalize = c.flag("renormalize"), .dtype = c["logits"].dtype,
+        .logits = c.ptr("logits"),
+        .weights = c.ptr<float>("weights"),
+        .place = c.ptr<int32_t>("place"),
+        .token = c.ptr<int32_t>("token"),
+        .offsets = c.ptr<int32_t>("offsets"),
+        .rows = c.ptr<int32_t>("rows"),
+        .logits_stride = c.row_stride("logits"),
+        .weights_stride = c.row_stride("weights"),
+        .place_stride = c.row_stride("place"),
+        .T = static_cast<int32_t>(T),
+        .E = static_cast<int32_t>(E),
+        .K = static_cast<int32_t>(K),
+        .renormalize = c.flag("renormalize"),
+        .dtype = c["logits"].dtype,
     };
     return {};
   }
@@ -74,11 +89,13 @@ struct moe_route {
     static Result<Key> pick(const Args& a, Arch arch) {
       const bool wide = kTactics[0].smem_bytes(a.E) <= kSmem;
       if (!wide && kTactics[2].smem_bytes(a.E) > kSmem)
-        return Status(Code::kUnsupported, strf("E = %d experts; CUDA kernels route up to %d", a.E, static_cast<int>(kSmem / kTactics[2].smem_bytes(1))));
+        return Status(Code::kUnsupported, strf("E = %d experts; CUDA kernels route up to %d", a.E,
+                                               static_cast<int>(kSmem / kTactics[2].smem_bytes(1))));
       return Key{a.dtype, kTactics[!wide || a.T <= kFewTokens ? 2 : arch >= Arch::sm90a && a.T >= kManyTokens ? 1 : 0]};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("moe_route<%s, vivace::kernels::MoeRoutePolicy{%d, %d}>", type_name(k.t), k.p.threads, k.p.cluster);
+      return kernel_expression("moe_route<%s, vivace::kernels::MoeRoutePolicy{%d, %d}>", type_name(k.t), k.p.threads,
+                               k.p.cluster);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = launch->cluster = static_cast<uint32_t>(k.p.cluster);

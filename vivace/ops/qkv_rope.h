@@ -16,16 +16,20 @@ struct qkv_rope {
   static constexpr Port kPorts[] = {
       in("qkv", "T,(Hq+2*Hkv)*D", "f32|bf16|f16", "per token: Hq heads of q, Hkv of k, Hkv of v; D <= 1024"),
       out("q", "T,Hq,D", "=qkv", "normalised and rotated queries"),
-      opt_inout("k_cache", "B,L,Hc,D", "f32|bf16|f16|e4m3", "keys by slot and position, with page_table by page and place; Hc = Hkv; with layout=hnd [B, Hkv, L, D]; the caches or k_out and v_out, not both"),
+      opt_inout("k_cache", "B,L,Hc,D", "f32|bf16|f16|e4m3",
+                "keys by slot and position, with page_table by page and place; Hc = Hkv; with layout=hnd [B, Hkv, L, "
+                "D]; the caches or k_out and v_out, not both"),
       opt_inout("v_cache", "B,L,Hc,D", "=k_cache", "values, laid out as k_cache"),
       opt_out("k_out", "T,Hkv,D", "=qkv", "normalised and rotated keys"),
       opt_out("v_out", "T,Hkv,D", "=qkv", "values"),
       opt_in("pos", "T", "i32", "position of each token: angle and cache row; needed by inv_freq and by the caches"),
       opt_in("slot", "T", "i32", "cache slot of each token; absent means 0"),
       opt_in("inv_freq", "R", "f32", "radians a position for each rotated pair, 2R <= D; absent means no rotation"),
-      opt_in("q_norm", "D", "f32|bf16|f16", "weight of a per-head RMS norm of q, before the rotation; absent means no norm"),
+      opt_in("q_norm", "D", "f32|bf16|f16",
+             "weight of a per-head RMS norm of q, before the rotation; absent means no norm"),
       opt_in("k_norm", "D", "f32|bf16|f16", "the same for k"),
-      opt_in("page_table", "S,P", "i32", "block of the caches that holds each page of L places of a slot; absent: block = slot"),
+      opt_in("page_table", "S,P", "i32",
+             "block of the caches that holds each page of L places of a slot; absent: block = slot"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -54,28 +58,55 @@ struct qkv_rope {
     const auto word = [&](const char* port) { return given(port) ? "given" : "absent"; };
     const bool caches = given("k_cache") && given("v_cache"), outs = given("k_out") && given("v_out");
     if (given("k_cache") != given("v_cache") || given("k_out") != given("v_out") || caches == outs)
-      return c.error(Code::kInvalidArgument, strf("wants k_cache and v_cache, or k_out and v_out; got k_cache %s, v_cache %s, k_out %s, v_out %s",
-                                                  word("k_cache"), word("v_cache"), word("k_out"), word("v_out")));
+      return c.error(
+          Code::kInvalidArgument,
+          strf("wants k_cache and v_cache, or k_out and v_out; got k_cache %s, v_cache %s, k_out %s, v_out %s",
+               word("k_cache"), word("v_cache"), word("k_out"), word("v_out")));
     if ((caches || given("inv_freq")) && !given("pos"))
       return c.error(Code::kInvalidArgument, strf("pos is absent, but %s needs it", caches ? "k_cache" : "inv_freq"));
     for (const char* port : {"slot", "page_table"})
-      if (given(port) && !caches) return c.error(Code::kInvalidArgument, strf("%s is given, but k_cache and v_cache are absent", port));
+      if (given(port) && !caches)
+        return c.error(Code::kInvalidArgument, strf("%s is given, but k_cache and v_cache are absent", port));
     if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
-    if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm")) return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
+    if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm"))
+      return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
     VV_TRY(check_rotation(c));
-    const int64_t Hq = c.dim("Hq"), Hkv = caches ? cache_heads(c) : c.dim("Hkv"), D = c.dim("D"), width = c["qkv"].shape[1];
+    const int64_t Hq = c.dim("Hq"), Hkv = caches ? cache_heads(c) : c.dim("Hkv"), D = c.dim("D"),
+                  width = c["qkv"].shape[1];
     if (width != (Hq + 2 * Hkv) * D)
-      return c.error(Code::kInvalidShape, strf("qkv has %ld elements a token, wanted (Hq + 2 * Hkv) * D = %ld with Hq = %ld of q, Hkv = %ld of %s (layout=%s) and D = %ld", static_cast<long>(width), static_cast<long>((Hq + 2 * Hkv) * D),
-                                               static_cast<long>(Hq), static_cast<long>(Hkv), caches ? "k_cache" : "k_out", c.flag("layout") ? "hnd" : "nhd", static_cast<long>(D)));
+      return c.error(Code::kInvalidShape,
+                     strf("qkv has %ld elements a token, wanted (Hq + 2 * Hkv) * D = %ld with Hq = %ld of q, Hkv = %ld "
+                          "of %s (layout=%s) and D = %ld",
+                          static_cast<long>(width), static_cast<long>((Hq + 2 * Hkv) * D), static_cast<long>(Hq),
+                          static_cast<long>(Hkv), caches ? "k_cache" : "k_out", c.flag("layout") ? "hnd" : "nhd",
+                          static_cast<long>(D)));
     *a = Args{
-        .qkv = c.ptr("qkv"), .q = c.ptr("q"), .k_out = c.ptr("k_out"), .v_out = c.ptr("v_out"), .cache = cache_of(c),
-        .pos = c.ptr<int32_t>("pos"), .inv_freq = c.ptr<float>("inv_freq"), .q_norm = c.ptr("q_norm"), .k_norm = c.ptr("k_norm"), .rows = c.ptr<int32_t>("rows"),
-        .qkv_stride = c.row_stride("qkv"), .q_stride = c.row_stride("q"), .k_stride = c.row_stride("k_out"), .v_stride = c.row_stride("v_out"),
-        .T = static_cast<int32_t>(c.dim("T")), .Hq = static_cast<int32_t>(Hq), .Hkv = static_cast<int32_t>(Hkv),
-        .D = static_cast<int32_t>(D), .R = static_cast<int32_t>(c.dim("R")),
-        .attn_factor = static_cast<float>(c.real("attn_factor")), .eps = static_cast<float>(c.real("eps")),
-        .style = c.choice<kernels::RopeStyle>("style"), .norm_plus_one = c.flag("norm_plus_one"),
-        .dtype = c["qkv"].dtype, .q_norm_dtype = c["q_norm"].dtype, .k_norm_dtype = c["k_norm"].dtype,
+        .qkv = c.ptr("qkv"),
+        .q = c.ptr("q"),
+        .k_out = c.ptr("k_out"),
+        .v_out = c.ptr("v_out"),
+        .cache = cache_of(c),
+        .pos = c.ptr<int32_t>("pos"),
+        .inv_freq = c.ptr<float>("inv_freq"),
+        .q_norm = c.ptr("q_norm"),
+        .k_norm = c.ptr("k_norm"),
+        .rows = c.ptr<int32_t>("rows"),
+        .qkv_stride = c.row_stride("qkv"),
+        .q_stride = c.row_stride("q"),
+        .k_stride = c.row_stride("k_out"),
+        .v_stride = c.row_stride("v_out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .Hq = static_cast<int32_t>(Hq),
+        .Hkv = static_cast<int32_t>(Hkv),
+        .D = static_cast<int32_t>(D),
+        .R = static_cast<int32_t>(c.dim("R")),
+        .attn_factor = static_cast<float>(c.real("attn_factor")),
+        .eps = static_cast<float>(c.real("eps")),
+        .style = c.choice<kernels::RopeStyle>("style"),
+        .norm_plus_one = c.flag("norm_plus_one"),
+        .dtype = c["qkv"].dtype,
+        .q_norm_dtype = c["q_norm"].dtype,
+        .k_norm_dtype = c["k_norm"].dtype,
     };
     return {};
   }
@@ -97,15 +128,18 @@ struct qkv_rope {
       kernels::RopePolicy p;
       bool operator==(const Key&) const = default;
     };
-    /// Among many tokens of 16 bits. H200, us, 8192 tokens of 30 heads of 128, with norms and without: three a block 34.3, 32.6, two 35.4, 31.9, four 34.1, 33.2; two heads a thread of one 41.0, 32.7.
-    static constexpr kernels::RopePolicy kAhead[] = {{128, 8, 8, 4, 1, 1, 3}, {128, 8, 8, 8, 1, 1, 3}, {128, 8, 8, 16, 1, 1, 3}};
+    /// Among many tokens of 16 bits. H200, us, 8192 tokens of 30 heads of 128, with norms and without: three a
+    /// block 34.3, 32.6, two 35.4, 31.9, four 34.1, 33.2; two heads a thread of one 41.0, 32.7.
+    static constexpr kernels::RopePolicy kAhead[] = {
+        {128, 8, 8, 4, 1, 1, 3}, {128, 8, 8, 8, 1, 1, 3}, {128, 8, 8, 16, 1, 1, 3}};
     static bool has_ahead(DType in) { return info(in).bytes == 2; }
 
     static Result<Key> pick(const Args& a, Arch) {
       const DType kv = a.cache.k ? a.cache.dtype : a.dtype;
-      const bool wide = vectorizable(a.qkv, a.qkv_stride, a.dtype, 8) && vectorizable(a.q, a.q_stride, a.dtype, 8) &&
-                        vectorizable(a.k_out, a.k_stride, a.dtype, 8) && vectorizable(a.v_out, a.v_stride, a.dtype, 8) &&
-                        vectorizable(a.cache.k, a.cache.k_stride, kv, 8) && vectorizable(a.cache.v, a.cache.v_stride, kv, 8);
+      const bool wide =
+          vectorizable(a.qkv, a.qkv_stride, a.dtype, 8) && vectorizable(a.q, a.q_stride, a.dtype, 8) &&
+          vectorizable(a.k_out, a.k_stride, a.dtype, 8) && vectorizable(a.v_out, a.v_stride, a.dtype, 8) &&
+          vectorizable(a.cache.k, a.cache.k_stride, kv, 8) && vectorizable(a.cache.v, a.cache.v_stride, kv, 8);
       const int R = a.inv_freq ? a.R : 0;
       if (wide && has_ahead(a.dtype) && a.T >= kRopeManyTokens)
         for (const kernels::RopePolicy& p : kAhead)
@@ -114,10 +148,12 @@ struct qkv_rope {
       return Key{a.dtype, kv, p};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("qkv_rope<%s, %s, %s>", type_name(k.in), type_name(k.kv), policy_expression(k.p).c_str());
+      return kernel_expression("qkv_rope<%s, %s, %s>", type_name(k.in), type_name(k.kv),
+                               policy_expression(k.p).c_str());
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} + k.p.tokens - 1) / k.p.tokens * k.p.blocks(a.Hq + 2 * a.Hkv));
+      launch->grid[0] =
+          static_cast<uint32_t>((int64_t{a.T} + k.p.tokens - 1) / k.p.tokens * k.p.blocks(a.Hq + 2 * a.Hkv));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
     template <class Visit>

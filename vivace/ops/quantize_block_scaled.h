@@ -20,15 +20,19 @@ struct quantize_block_scaled {
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
-      choice("layout", "linear|swizzled", "linear: [T, H/16] dense; swizzled: tiles of 128 rows x 4 scales, 512 bytes each, tile rows outermost, "
+      choice("layout", "linear|swizzled",
+             "linear: [T, H/16] dense; swizzled: tiles of 128 rows x 4 scales, 512 bytes each, tile rows outermost, "
              "scale (m, k) of a tile at byte (m % 32) * 16 + (m / 32) * 4 + k, padded to whole tiles"),
   };
   static constexpr OpSpec spec{
       .name = "quantize_block_scaled",
       .group = "quantize",
       .brief = "Quantizes rows to FP4 (e2m1) with an e4m3 scale for each 16 columns and one f32 tensor scale.",
-      .formula = "s = sat_e4m3(amax(block) / 6 / tensor_scale); d = f32(s) * tensor_scale; inv = 1 / d, 0 where d is below f32's smallest normal; "
-                 "code = e2m1(f32(x) * inv), ties to even, saturating at 6, NaN to 6. All in f32. Scales of padding and of rows beyond `rows` are written 0.",
+      .formula =
+          "s = sat_e4m3(amax(block) / 6 / tensor_scale); d = f32(s) * tensor_scale; inv = 1 / d, 0 where d is below "
+          "f32's smallest normal; "
+          "code = e2m1(f32(x) * inv), ties to even, saturating at 6, NaN to 6. All in f32. Scales of padding and of "
+          "rows beyond `rows` are written 0.",
       .source = "OCP Microscaling Formats 1.0 (e2m1); scale tiles as in the cuBLAS documentation of 1D block scaling",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -43,7 +47,9 @@ struct quantize_block_scaled {
     using Key = BlockScaledKey;
     static Result<Key> pick(const Args& a, Arch) { return pick_block_scaled(a); }
     static std::string instance(const Key& k) { return block_scaled_expression("quantize_block_scaled", k); }
-    static void shape(const Args& a, const Key& k, exec::Launch* launch) { shape_block_scaled(fp4_scale_bytes(a.T, a.H, a.layout), k, launch); }
+    static void shape(const Args& a, const Key& k, exec::Launch* launch) {
+      shape_block_scaled(fp4_scale_bytes(a.T, a.H, a.layout), k, launch);
+    }
     template <class Visit>
     static void instances(Arch, Visit&& visit) { visit_block_scaled(visit); }
   };

@@ -32,7 +32,11 @@ struct quantize_tensor {
     across.stride[1] = 1;
     VV_TRY(rec(ops::reduce, {{"x", c["x"]}, {"out", c["row_amax"]}, {"rows", c["rows"]}}, {{"kind", "amax"}}));
     VV_TRY(rec(ops::reduce, {{"x", across}, {"out", c["amax"]}, {"cols", c["rows"]}}, {{"kind", "amax"}}));
-    return rec(ops::quantize, {{"x", c["x"]}, {"out", c["out"]}, {"amax", c["amax"]}, {"tensor_scale", c["tensor_scale"]}, {"rows", c["rows"]}});
+    return rec(ops::quantize, {{"x", c["x"]},
+                               {"out", c["out"]},
+                               {"amax", c["amax"]},
+                               {"tensor_scale", c["tensor_scale"]},
+                               {"rows", c["rows"]}});
   }
 };
 

@@ -24,8 +24,10 @@ struct reduce {
       .name = "reduce",
       .group = "reduce",
       .brief = "Sum, mean, maximum or largest magnitude of each row.",
-      .formula = "out = f32 sum, sum / H, max or max |x| of the valid columns, in an order that H alone decides; max and amax pass over NaN. "
-                 "Of no column: sum and amax 0, max -inf, mean NaN.",
+      .formula =
+          "out = f32 sum, sum / H, max or max |x| of the valid columns, in an order that H alone decides; max and amax "
+          "pass over NaN. "
+          "Of no column: sum and amax 0, max -inf, mean NaN.",
       .source = "Vivace",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -33,12 +35,21 @@ struct reduce {
 
   static Status bind(const Call& c, Args* a) {
     *a = Args{
-        .x = c.ptr("x"), .out = c.ptr<float>("out"), .cols = c.ptr<int32_t>("cols"), .rows = c.ptr<int32_t>("rows"), .x_stride = c.row_stride("x"),
-        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .kind = c.choice<kernels::Reduction>("kind"), .dtype = c["x"].dtype,
+        .x = c.ptr("x"),
+        .out = c.ptr<float>("out"),
+        .cols = c.ptr<int32_t>("cols"),
+        .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .H = static_cast<int32_t>(c.dim("H")),
+        .kind = c.choice<kernels::Reduction>("kind"),
+        .dtype = c["x"].dtype,
     };
     return {};
   }
-  static Cost cost(const Args& a) { return {.bytes = int64_t{a.T} * a.H * info(a.dtype).bytes + a.T * int64_t{4}, .flops = int64_t{a.T} * a.H}; }
+  static Cost cost(const Args& a) {
+    return {.bytes = int64_t{a.T} * a.H * info(a.dtype).bytes + a.T * int64_t{4}, .flops = int64_t{a.T} * a.H};
+  }
   static void host(const Args& a, cpu::Pool& pool) { cpu::reduce(a, pool); }
 
   struct Gpu {
@@ -49,14 +60,16 @@ struct reduce {
       Policy p;
       bool operator==(const Key&) const = default;
     };
-    static constexpr Policy kTactics[] = {{32, 4, true}, {32, 4, false}, {128, 2, true}, {128, 2, false}, {128, 4, true}, {128, 4, false}, {512, 4, true}, {512, 4, false}};
+    static constexpr Policy kTactics[] = {{32, 4, true},  {32, 4, false},  {128, 2, true}, {128, 2, false},
+                                          {128, 4, true}, {128, 4, false}, {512, 4, true}, {512, 4, false}};
 
     static Result<Key> pick(const Args& a, Arch) {
       const int size = a.H <= 1024 ? 0 : a.H <= 2048 ? 1 : a.H <= 8192 ? 2 : 3;
       return Key{a.dtype, kTactics[2 * size + (vectorizable(a.x, a.x_stride, a.dtype, 8) ? 0 : 1)]};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("reduce<%s, vivace::kernels::ReducePolicy{%d, %d, %s}>", type_name(k.t), k.p.threads, k.p.flight, k.p.wide ? "true" : "false");
+      return kernel_expression("reduce<%s, vivace::kernels::ReducePolicy{%d, %d, %s}>", type_name(k.t), k.p.threads,
+                               k.p.flight, k.p.wide ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T);

@@ -51,12 +51,14 @@ Status bind(Call& call, std::initializer_list<PortArg> ports, std::initializer_l
     if (Status s = call.bind(name, t); !s.ok()) return s;
   for (const auto& [name, value] : attrs) {
     const double* number = std::get_if<double>(&value);
-    if (Status s = number ? call.set(name, *number) : call.set(name, std::get<std::string_view>(value)); !s.ok()) return s;
+    if (Status s = number ? call.set(name, *number) : call.set(name, std::get<std::string_view>(value)); !s.ok())
+      return s;
   }
   return {};
 }
 
-Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs) {
+Status Recorder::operator()(const OpRow& op, std::initializer_list<PortArg> ports,
+                            std::initializer_list<AttrArg> attrs) {
   Call call(*op.spec);
   if (Status s = bind(call, ports, attrs); !s.ok()) return s;
   return issue(op, call);
@@ -68,10 +70,13 @@ Status Recorder::issue(const OpRow& op, Call& call) {
   return issue(call, op.prepare);
 }
 
-Status Recorder::issue(const Call& call, const std::function<Status(const Call&, const Target&, exec::Launch*)>& prepare) {
+Status Recorder::issue(const Call& call,
+                       const std::function<Status(const Call&, const Target&, exec::Launch*)>& prepare) {
   const Target target{stream_->device()};
   if ((call.place() == Place::device) != (target.device != nullptr))
-    return call.error(Code::kInvalidDevice, strf("the tensors are in %s memory, the stream runs on the %s", call.place() == Place::host ? "host" : "device", target.device ? "device" : "host"));
+    return call.error(Code::kInvalidDevice,
+                      strf("the tensors are in %s memory, the stream runs on the %s",
+                           call.place() == Place::host ? "host" : "device", target.device ? "device" : "host"));
   exec::Launch launch;
   if (Status s = prepare(call, target, &launch); !s.ok()) return s;
   if (checked()) {

@@ -16,8 +16,8 @@ namespace vivace::ops {
 class Recorder;
 class Contents;
 
-/// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`, and `instances` and
-/// `row_class` where it has a kernel of its own.
+/// A row of the table. For a primitive op `prepare` and `cost` are set, for a composite `decompose`, and `instances`
+/// and `row_class` where it has a kernel of its own.
 struct OpRow {
   const OpSpec* spec;
   /// Checked call -> launch for the target, whose memory the call's tensors are in. Setup phase; no
@@ -29,8 +29,8 @@ struct OpRow {
   /// Which invariance class the rows of a call are in on a GPU: among calls of one class that differ only in
   /// which rows they have, and how many, a row has the same bits. Null for a composite.
   int (*row_class)(const Call& call) = nullptr;
-  /// Bytes of device memory of the library's that a call works in on a chip, beside its ports. Exact, and never the caller's to bring.
-  /// Null for a composite, whose scratch memory is ports.
+  /// Bytes of device memory of the library's that a call works in on a chip, beside its ports. Exact, and never the
+  /// caller's to bring. Null for a composite, whose scratch memory is ports.
   Result<int64_t> (*workspace)(const Call& call, Arch arch) = nullptr;
   /// A launch needs what only a loaded device can say (tensor maps): such ops have no <op>_launch.h.
   bool needs_device = false;
@@ -67,9 +67,10 @@ using AttrArg = std::pair<std::string_view, std::variant<double, std::string_vie
 /// Binds ports and attributes by name; a port given as an empty Tensor{} is the same as a port not given.
 Status bind(Call& call, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs);
 
-/// What a caller says of operands that kernels can read ahead (Port::ahead). ordered: they may have been written by what is queued before, as
-/// any operand; a call that has some waits for all of it. constant: no work that is queued and has not ended writes them, so that they come
-/// while the call before still runs (H200: 0.7 to 2 us a product of a step).
+/// What a caller says of operands that kernels can read ahead (Port::ahead). ordered: they may have been written by
+/// what is queued before, as any operand; a call that has some waits for all of it. constant: no work that is queued
+/// and has not ended writes them, so that they come while the call before still runs (H200: 0.7 to 2 us a product of a
+/// step).
 enum class Weights : uint8_t { ordered, constant };
 
 /// Where pipelines send ops: checks, prepares and launches each on one stream (which may be capturing).
@@ -77,7 +78,8 @@ class Recorder {
  public:
   /// Sees each primitive call right after it was enqueued: calibration, and tests of what lies between ops.
   using Observer = std::function<Status(const Call&)>;
-  explicit Recorder(exec::Stream& stream, Weights weights = Weights::ordered, Observer observer = {}) : stream_(&stream), weights_(weights), observer_(std::move(observer)) {}
+  explicit Recorder(exec::Stream& stream, Weights weights = Weights::ordered, Observer observer = {})
+      : stream_(&stream), weights_(weights), observer_(std::move(observer)) {}
   /// `rec(ops::norm, {{"x", x}, {"weight", w}, {"out", y}}, {{"eps", 1e-5}})`. Setup phase.
   /// A port given as an empty Tensor{} is the same as a port not given.
   Status operator()(const OpRow& op, std::initializer_list<PortArg> ports, std::initializer_list<AttrArg> attrs = {});

@@ -14,17 +14,23 @@ namespace vivace::ops::defs {
 struct renorm_probs {
   using Args = kernels::RenormProbsArgs;
   static constexpr Port kPorts[] = {
-      in("probs", "T,V", "f32", "rows of probabilities, V <= 2^22, not necessarily of sum 1; what is negative or NaN counts as 0"),
-      out("out", "T,V", "f32", "kept probabilities over their sum, 0 elsewhere; a row without a positive one gives zeros"),
+      in("probs", "T,V", "f32",
+         "rows of probabilities, V <= 2^22, not necessarily of sum 1; what is negative or NaN counts as 0"),
+      out("out", "T,V", "f32",
+          "kept probabilities over their sum, 0 elsewhere; a row without a positive one gives zeros"),
       opt_in("top_k", "T", "i32", "keeps the k largest, ties by lower id; absent, 0, less, or V and more keep all"),
-      opt_in("top_p", "T", "f32", "keeps the fewest largest of what top_k kept with share >= top_p of its sum, ties by lower id, at least one; absent or 1 keeps all"),
+      opt_in("top_p", "T", "f32",
+             "keeps the fewest largest of what top_k kept with share >= top_p of its sum, ties by lower id, at least "
+             "one; absent or 1 keeps all"),
       rows_port(),
   };
   static constexpr OpSpec spec{
       .name = "renorm_probs",
       .group = "sampling",
       .brief = "Truncates probabilities by top-k, then top-p, and renormalises them.",
-      .formula = "kept by top_k and top_p in this order, top_p by masses floor(p / max(p) * 2^40); out = p / sum(kept p) if kept else 0",
+      .formula =
+          "kept by top_k and top_p in this order, top_p by masses floor(p / max(p) * 2^40); out = p / sum(kept p) if "
+          "kept else 0",
       .source = "top-p arXiv:1904.09751",
       .ports = kPorts,
       .attrs = {},
@@ -33,10 +39,18 @@ struct renorm_probs {
   static Status bind(const Call& c, Args* a) {
     const int64_t V = c.dim("V");
     if (V < 1 || V > kernels::kMaxSampleVocab)
-      return c.error(Code::kInvalidShape, strf("V is %ld, wanted 1 to %ld", static_cast<long>(V), static_cast<long>(kernels::kMaxSampleVocab)));
+      return c.error(Code::kInvalidShape, strf("V is %ld, wanted 1 to %ld", static_cast<long>(V),
+                                               static_cast<long>(kernels::kMaxSampleVocab)));
     *a = Args{
-        .probs = c.ptr<float>("probs"), .out = c.ptr<float>("out"), .top_k = c.ptr<int32_t>("top_k"), .top_p = c.ptr<float>("top_p"), .rows = c.ptr<int32_t>("rows"),
-        .probs_stride = c.row_stride("probs"), .out_stride = c.row_stride("out"), .T = static_cast<int32_t>(c.dim("T")), .V = static_cast<int32_t>(V),
+        .probs = c.ptr<float>("probs"),
+        .out = c.ptr<float>("out"),
+        .top_k = c.ptr<int32_t>("top_k"),
+        .top_p = c.ptr<float>("top_p"),
+        .rows = c.ptr<int32_t>("rows"),
+        .probs_stride = c.row_stride("probs"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .V = static_cast<int32_t>(V),
     };
     return {};
   }
@@ -56,9 +70,12 @@ struct renorm_probs {
     };
     static constexpr kernels::SamplePolicy kTactics[] = {{512, 1, 1, false}, {512, 8, 1, false}};
 
-    static Result<Key> pick(const Args& a, Arch arch) { return Key{kTactics[SampleGpu::has_clusters(arch) && a.V > SampleGpu::kSmallVocab ? 1 : 0]}; }
+    static Result<Key> pick(const Args& a, Arch arch) {
+      return Key{kTactics[SampleGpu::has_clusters(arch) && a.V > SampleGpu::kSmallVocab ? 1 : 0]};
+    }
     static std::string instance(const Key& k) {
-      return kernel_expression("renorm_probs<vivace::kernels::SamplePolicy{%d, %d, 1, false}>", k.p.threads, k.p.cluster);
+      return kernel_expression("renorm_probs<vivace::kernels::SamplePolicy{%d, %d, 1, false}>", k.p.threads,
+                               k.p.cluster);
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.cluster);

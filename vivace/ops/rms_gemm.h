@@ -1,5 +1,5 @@
-// rms_gemm: a product of rows whose RMS norm is taken behind it: the sums are scaled by what the rows' sums of squares say. For few
-// tokens one kernel; the bits are those of rms_scale and gemm or gated_gemm, one after the other.
+// rms_gemm: a product of rows whose RMS norm is taken behind it: the sums are scaled by what the rows' sums of squares
+// say. For few tokens one kernel; the bits are those of rms_scale and gemm or gated_gemm, one after the other.
 #pragma once
 #include "vivace/device/tensor_map.h"
 #include "vivace/kernels/gemm/rms_gemm.h"
@@ -24,15 +24,19 @@ struct rms_gemm : TwoParts<rms_gemm> {
   };
   static constexpr Attr kAttrs[] = {
       real("eps", 1e-6, "added to the mean square"),
-      choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2", "activation of the biased product; of the gate where gated"),
+      choice("epilogue", "none|silu|gelu_tanh|gelu_erf|relu|relu2",
+             "activation of the biased product; of the gate where gated"),
       boolean("gated", false, "neighbouring rows of w are gate and up, see gated_gemm"),
   };
   static constexpr OpSpec spec{
       .name = "rms_gemm",
       .group = "gemm",
       .brief = "Product of rows whose RMS norm is taken behind it, plain or gated, as one op.",
-      .formula = "s = rms_scale(squares) over K columns; out = gemm(x, w) or gated_gemm(x, w) with x_row_scale = s. So norm(h) with weight 1, scale and shift, times W, is "
-                 "rms_gemm(rms_rows(h, scale), bias = W shift): the rounding of normalised rows becomes one of h * (1 + scale). Rounding points are those of rms_scale and of the product.",
+      .formula =
+          "s = rms_scale(squares) over K columns; out = gemm(x, w) or gated_gemm(x, w) with x_row_scale = s. So "
+          "norm(h) with weight 1, scale and shift, times W, is "
+          "rms_gemm(rms_rows(h, scale), bias = W shift): the rounding of normalised rows becomes one of h * (1 + "
+          "scale). Rounding points are those of rms_scale and of the product.",
       .source = "RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -49,9 +53,20 @@ struct rms_gemm : TwoParts<rms_gemm> {
   static const OpRow& second(const Call& c) { return EitherProduct::row(c); }
   static Status connect(const Call& c, Call& first, Call& second) {
     VV_ASSIGN(const std::string_view activation, EitherProduct::activation(c));
-    VV_TRY(of_part(ops::bind(first, {{"squares", c["squares"]}, {"row_scale", c["row_scale"]}, {"rows", c["rows"]}}, {{"columns", static_cast<double>(c.dim("K"))}, {"eps", c.real("eps")}})));
-    return of_part(ops::bind(second, {{"x", c["x"]}, {"x_scale", c["x_scale"]}, {"x_row_scale", c["row_scale"]}, {"w", c["w"]}, {"bias", c["bias"]}, {"w_scale", c["w_scale"]}, {"w_row_scale", c["w_row_scale"]},
-                                      {"out", c["out"]}, {"out_scale", c["out_scale"]}, {"rows", c["rows"]}}, {{c.flag("gated") ? "act" : "epilogue", activation}}));
+    VV_TRY(of_part(ops::bind(first, {{"squares", c["squares"]}, {"row_scale", c["row_scale"]}, {"rows", c["rows"]}},
+                             {{"columns", static_cast<double>(c.dim("K"))}, {"eps", c.real("eps")}})));
+    return of_part(ops::bind(second,
+                             {{"x", c["x"]},
+                              {"x_scale", c["x_scale"]},
+                              {"x_row_scale", c["row_scale"]},
+                              {"w", c["w"]},
+                              {"bias", c["bias"]},
+                              {"w_scale", c["w_scale"]},
+                              {"w_row_scale", c["w_row_scale"]},
+                              {"out", c["out"]},
+                              {"out_scale", c["out_scale"]},
+                              {"rows", c["rows"]}},
+                             {{c.flag("gated") ? "act" : "epilogue", activation}}));
   }
   static Status read(const Call& c, const Call& first, const Call& second, Args* a) {
     VV_TRY(rms_scale::bind(first, &a->scale));
@@ -70,10 +85,13 @@ struct rms_gemm : TwoParts<rms_gemm> {
 
     /// The tile of a product of few tokens whose epilogue is known; else none.
     static Result<std::optional<Wgmma>> tile(const kernels::GemmArgs& g, Arch arch) {
-      if (g.T == 0 || g.T > GemmGpu::kStreamTokens || !GemmGpu::has_mma(g) || g.x_dtype == DType::f32) return std::optional<Wgmma>();
+      if (g.T == 0 || g.T > GemmGpu::kStreamTokens || !GemmGpu::has_mma(g) || g.x_dtype == DType::f32)
+        return std::optional<Wgmma>();
       VV_ASSIGN(const GemmGpu::Key gemm, GemmGpu::pick(g, arch));
       const Wgmma& p = gemm.wgmma;
-      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.multicast_x * p.multicast_w > 1 || p.epilogue == kernels::kEpilogueAny || p.tokens < g.T) return std::optional<Wgmma>();
+      if (gemm.kind != GemmGpu::Kind::wgmma || !p.aligned || p.multicast_x * p.multicast_w > 1 ||
+          p.epilogue == kernels::kEpilogueAny || p.tokens < g.T)
+        return std::optional<Wgmma>();
       return std::optional<Wgmma>(p);
     }
     /// `p` with room for the rows' factors, which take 1 KiB beside the ring: as many blocks stand on an SM as without.
@@ -92,18 +110,26 @@ struct rms_gemm : TwoParts<rms_gemm> {
     }
     static std::string expression(const char* kernel, DType x, DType out, const Wgmma& p) {
       const auto flag = [](bool b) { return b ? "true" : "false"; };
-      return kernel_expression("%s<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", kernel, type_name(x), type_name(out), p.rows, p.tokens, p.stages, p.split, p.multicast_x,
+      return kernel_expression("%s<%s, %s, vivace::kernels::GemmWgmma{%d, %d, %d, %d, %d, %d, %s, %s, %d, %d}>", kernel,
+                               type_name(x), type_name(out), p.rows, p.tokens, p.stages, p.split, p.multicast_x,
                                p.multicast_w, flag(p.promote), flag(p.aligned), p.splits_per_block, p.epilogue);
     }
     static std::string instance(const Key& k) { return expression("rms_gemm", k.x, k.out, k.p); }
     /// Grid, block and maps of such a tile. Args: with x_map, w_map and g.
     template <class A>
-    static Status lay_out(const kernels::GemmArgs& g, const Wgmma& p, const Target& target, A* args, exec::Launch* launch) {
+    static Status lay_out(const kernels::GemmArgs& g, const Wgmma& p, const Target& target, A* args,
+                          exec::Launch* launch) {
       const GemmGpu::Key gemm{GemmGpu::Kind::wgmma, g.x_dtype, g.w_dtype, g.out_dtype, {}, {}, {}, p};
       GemmGpu::shape(g, gemm, launch);
       VV_TRY(GemmGpu::complete(g, gemm, *target.device, launch));  // persistent blocks
       const int bytes = info(g.x_dtype).bytes;
-      VV_TRY(device::encode_map(device::MapShape{.data = g.x, .rows = g.T, .columns = g.K, .pitch = g.x_stride * bytes, .element_bytes = bytes, .box_rows = p.tokens}, &args->x_map));
+      VV_TRY(device::encode_map(device::MapShape{.data = g.x,
+                                                 .rows = g.T,
+                                                 .columns = g.K,
+                                                 .pitch = g.x_stride * bytes,
+                                                 .element_bytes = bytes,
+                                                 .box_rows = p.tokens},
+                                &args->x_map));
       VV_TRY(GemmGpu::map_w(g, p, &args->w_map));
       args->g = g;
       return {};
@@ -120,7 +146,9 @@ struct rms_gemm : TwoParts<rms_gemm> {
     static int row_class(const Args& a) { return GemmGpu::row_class(a.g); }
     /// The kernel of the fused way, for searches; Unsupported where the parts run.
     static Result<Key> pick(const Args& a, Arch arch) {
-      return fused_only(fused(a, arch), strf("rms_scale and the product run one after the other: T %d; one kernel serves T <= %d of aligned 16-bit or e4m3 rows on sm_90a", a.g.T, GemmGpu::kStreamTokens));
+      return fused_only(fused(a, arch), strf("rms_scale and the product run one after the other: T %d; one kernel "
+                                             "serves T <= %d of aligned 16-bit or e4m3 rows on sm_90a",
+                                             a.g.T, GemmGpu::kStreamTokens));
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {

@@ -24,8 +24,12 @@ struct rms_rows {
   static constexpr OpSpec spec{
       .name = "rms_rows",
       .group = "norm",
-      .brief = "What a product needs of rows whose RMS norm is taken behind it: rows times their factors, and sums of squares.",
-      .formula = "scaled = round(x * factor): weight, 1 + scale, or 1 where both are absent; squares[i] = sum of x^2 of columns 8 i .. 8 i + 7. All in f32, in one order.",
+      .brief =
+          "What a product needs of rows whose RMS norm is taken behind it: rows times their factors, and sums of "
+          "squares.",
+      .formula =
+          "scaled = round(x * factor): weight, 1 + scale, or 1 where both are absent; squares[i] = sum of x^2 of "
+          "columns 8 i .. 8 i + 7. All in f32, in one order.",
       .source = "RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = {},
@@ -33,21 +37,37 @@ struct rms_rows {
 
   static Status bind(const Call& c, Args* a) {
     if (c.dim("H") < 1) return c.error(Code::kInvalidShape, "H must be at least 1");
-    if (c["scale"].present() && c.dim("R") < 1) return c.error(Code::kInvalidShape, "port scale: needs at least one row, got 0");
-    if (c["scale"].present() && c["weight"].present()) return c.error(Code::kInvalidArgument, "weight and scale are two factors of the same columns: give one");
+    if (c["scale"].present() && c.dim("R") < 1)
+      return c.error(Code::kInvalidShape, "port scale: needs at least one row, got 0");
+    if (c["scale"].present() && c["weight"].present())
+      return c.error(Code::kInvalidArgument, "weight and scale are two factors of the same columns: give one");
     for (const char* d : {"T", "H"})
-      if (c.dim(d) > INT32_MAX) return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
+      if (c.dim(d) > INT32_MAX)
+        return c.error(Code::kInvalidShape, strf("%s = %ld is above 2^31 - 1", d, static_cast<long>(c.dim(d))));
     *a = Args{
-        .x = c.ptr("x"), .weight = c.ptr("weight"), .scale = c.ptr("scale"), .scaled = c.ptr("scaled"), .squares = c.ptr<float>("squares"), .rows = c.ptr<int32_t>("rows"),
-        .x_stride = c.row_stride("x"), .scale_stride = c.row_stride("scale"), .scaled_stride = c.row_stride("scaled"), .squares_stride = c.row_stride("squares"),
-        .T = static_cast<int32_t>(c.dim("T")), .H = static_cast<int32_t>(c.dim("H")), .R = c["scale"].present() ? static_cast<int32_t>(c.dim("R")) : 0, .dtype = c["x"].dtype,
+        .x = c.ptr("x"),
+        .weight = c.ptr("weight"),
+        .scale = c.ptr("scale"),
+        .scaled = c.ptr("scaled"),
+        .squares = c.ptr<float>("squares"),
+        .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"),
+        .scale_stride = c.row_stride("scale"),
+        .scaled_stride = c.row_stride("scaled"),
+        .squares_stride = c.row_stride("squares"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .H = static_cast<int32_t>(c.dim("H")),
+        .R = c["scale"].present() ? static_cast<int32_t>(c.dim("R")) : 0,
+        .dtype = c["x"].dtype,
         .weight_dtype = c["weight"].dtype,
     };
     return {};
   }
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.H, e = info(a.dtype).bytes;
-    return {.bytes = 2 * n * e + int64_t{a.R} * a.H * e + (a.weight != nullptr ? a.H * info(a.weight_dtype).bytes : 0) + int64_t{a.T} * ((a.H + kernels::kRmsColumns - 1) / kernels::kRmsColumns) * 4, .flops = 4 * n};
+    return {.bytes = 2 * n * e + int64_t{a.R} * a.H * e + (a.weight != nullptr ? a.H * info(a.weight_dtype).bytes : 0) +
+                     int64_t{a.T} * ((a.H + kernels::kRmsColumns - 1) / kernels::kRmsColumns) * 4,
+            .flops = 4 * n};
   }
   static void host(const Args& a, cpu::Pool& pool) { cpu::rms_rows(a, pool); }
 
@@ -60,11 +80,14 @@ struct rms_rows {
     };
     static constexpr kernels::RmsRowsPolicy kTactics[] = {{128, true}, {128, false}};
     static Result<Key> pick(const Args& a, Arch) {
-      const bool aligned = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.dtype, 8) && vectorizable(a.scale, a.scale_stride, a.dtype, 8) && vectorizable(a.scaled, a.scaled_stride, a.dtype, 8);
+      const bool aligned = a.H % 8 == 0 && vectorizable(a.x, a.x_stride, a.dtype, 8) &&
+                           vectorizable(a.scale, a.scale_stride, a.dtype, 8) &&
+                           vectorizable(a.scaled, a.scaled_stride, a.dtype, 8);
       return Key{a.dtype, kTactics[aligned ? 0 : 1]};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("rms_rows<%s, vivace::kernels::RmsRowsPolicy{%d, %s}>", type_name(k.x), k.p.threads, k.p.aligned ? "true" : "false");
+      return kernel_expression("rms_rows<%s, vivace::kernels::RmsRowsPolicy{%d, %s}>", type_name(k.x), k.p.threads,
+                               k.p.aligned ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T);

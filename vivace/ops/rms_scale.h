@@ -35,19 +35,33 @@ struct rms_scale {
   /// The sums that a call with these ports and attributes reads; `columns` as the attribute says.
   static Status squares_of(const Call& c, double columns, double eps, kernels::RmsSquares* s) {
     const int64_t count = c.dim("S"), H = columns == 0 ? kernels::kRmsColumns * count : static_cast<int64_t>(columns);
-    if (count < 1 || count > INT32_MAX / kernels::kRmsColumns) return c.error(Code::kInvalidShape, strf("port squares: wanted 1 to 2^28 parts a row, got %ld", static_cast<long>(count)));
+    if (count < 1 || count > INT32_MAX / kernels::kRmsColumns)
+      return c.error(Code::kInvalidShape,
+                     strf("port squares: wanted 1 to 2^28 parts a row, got %ld", static_cast<long>(count)));
     if (!(eps >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", eps));
-    if (static_cast<double>(H) != (columns == 0 ? static_cast<double>(H) : columns) || (H + kernels::kRmsColumns - 1) / kernels::kRmsColumns != count)
-      return c.error(Code::kInvalidArgument, strf("squares has %ld parts of 8 columns, but columns is %g", static_cast<long>(count), columns));
-    *s = {.sums = c.ptr<float>("squares"), .stride = c.row_stride("squares"), .count = static_cast<int32_t>(count), .H = static_cast<int32_t>(H), .eps = static_cast<float>(eps)};
+    if (static_cast<double>(H) != (columns == 0 ? static_cast<double>(H) : columns) ||
+        (H + kernels::kRmsColumns - 1) / kernels::kRmsColumns != count)
+      return c.error(Code::kInvalidArgument,
+                     strf("squares has %ld parts of 8 columns, but columns is %g", static_cast<long>(count), columns));
+    *s = {.sums = c.ptr<float>("squares"),
+          .stride = c.row_stride("squares"),
+          .count = static_cast<int32_t>(count),
+          .H = static_cast<int32_t>(H),
+          .eps = static_cast<float>(eps)};
     return {};
   }
   static Status bind(const Call& c, Args* a) {
-    if (c.dim("T") > INT32_MAX) return c.error(Code::kInvalidShape, strf("T = %ld is above 2^31 - 1", static_cast<long>(c.dim("T"))));
-    *a = Args{.squares = {}, .row_scale = c.ptr<float>("row_scale"), .rows = c.ptr<int32_t>("rows"), .T = static_cast<int32_t>(c.dim("T"))};
+    if (c.dim("T") > INT32_MAX)
+      return c.error(Code::kInvalidShape, strf("T = %ld is above 2^31 - 1", static_cast<long>(c.dim("T"))));
+    *a = Args{.squares = {},
+              .row_scale = c.ptr<float>("row_scale"),
+              .rows = c.ptr<int32_t>("rows"),
+              .T = static_cast<int32_t>(c.dim("T"))};
     return squares_of(c, c.real("columns"), c.real("eps"), &a->squares);
   }
-  static Cost cost(const Args& a) { return {.bytes = int64_t{a.T} * (a.squares.count + 1) * 4, .flops = int64_t{a.T} * a.squares.count}; }
+  static Cost cost(const Args& a) {
+    return {.bytes = int64_t{a.T} * (a.squares.count + 1) * 4, .flops = int64_t{a.T} * a.squares.count};
+  }
   static void host(const Args& a, cpu::Pool& pool) { cpu::rms_scale(a, pool); }
 
   struct Gpu {
@@ -57,7 +71,9 @@ struct rms_scale {
       bool operator==(const Key&) const = default;
     };
     static Result<Key> pick(const Args&, Arch) { return Key{{128, 16}}; }
-    static std::string instance(const Key& k) { return kernel_expression("rms_scale<vivace::kernels::RmsScalePolicy{%d, %d}>", k.p.threads, k.p.row_threads); }
+    static std::string instance(const Key& k) {
+      return kernel_expression("rms_scale<vivace::kernels::RmsScalePolicy{%d, %d}>", k.p.threads, k.p.row_threads);
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>((int64_t{a.T} * k.p.row_threads + k.p.threads - 1) / k.p.threads);
       launch->block[0] = static_cast<uint32_t>(k.p.threads);

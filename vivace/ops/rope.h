@@ -14,7 +14,8 @@ struct rope {
   using Args = kernels::RopeArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,N,D", "f32|bf16|f16", "heads of each token; D <= 1024"),
-      in("inv_freq", "R", "f32", "radians a position for each rotated pair; the first 2R <= D dims rotate, the rest are copied"),
+      in("inv_freq", "R", "f32",
+         "radians a position for each rotated pair; the first 2R <= D dims rotate, the rest are copied"),
       in("pos", "T", "i32", "position of each token, any sign"),
       out("out", "T,N,D", "=x", "rotated heads", "x"),
       rows_port(),
@@ -27,9 +28,11 @@ struct rope {
       .name = "rope",
       .group = "rope",
       .brief = "Rotary position embedding of the first 2R dims of every head.",
-      .formula = "angle_i = f32(pos) * inv_freq[i], rounded to f32; c = cos(angle_i) * attn_factor, s = sin(angle_i) * attn_factor; "
-                 "with (a, b) = dims (i, i+R) or (2i, 2i+1): out_a = round(a*c - b*s), out_b = round(b*c + a*s); "
-                 "dims from 2R on are copied. All in f32.",
+      .formula =
+          "angle_i = f32(pos) * inv_freq[i], rounded to f32; c = cos(angle_i) * attn_factor, s = sin(angle_i) * "
+          "attn_factor; "
+          "with (a, b) = dims (i, i+R) or (2i, 2i+1): out_a = round(a*c - b*s), out_b = round(b*c + a*s); "
+          "dims from 2R on are copied. All in f32.",
       .source = "RoPE arXiv:2104.09864, YaRN arXiv:2309.00071",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -38,18 +41,28 @@ struct rope {
   static Status bind(const Call& c, Args* a) {
     VV_TRY(check_rotation(c));
     *a = Args{
-        .x = c.ptr("x"), .inv_freq = c.ptr<float>("inv_freq"), .pos = c.ptr<int32_t>("pos"), .out = c.ptr("out"), .rows = c.ptr<int32_t>("rows"),
-        .x_stride = c.row_stride("x"), .out_stride = c.row_stride("out"),
-        .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")),
-        .D = static_cast<int32_t>(c.dim("D")), .R = static_cast<int32_t>(c.dim("R")),
-        .attn_factor = static_cast<float>(c.real("attn_factor")), .style = c.choice<kernels::RopeStyle>("style"), .dtype = c["x"].dtype,
+        .x = c.ptr("x"),
+        .inv_freq = c.ptr<float>("inv_freq"),
+        .pos = c.ptr<int32_t>("pos"),
+        .out = c.ptr("out"),
+        .rows = c.ptr<int32_t>("rows"),
+        .x_stride = c.row_stride("x"),
+        .out_stride = c.row_stride("out"),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .N = static_cast<int32_t>(c.dim("N")),
+        .D = static_cast<int32_t>(c.dim("D")),
+        .R = static_cast<int32_t>(c.dim("R")),
+        .attn_factor = static_cast<float>(c.real("attn_factor")),
+        .style = c.choice<kernels::RopeStyle>("style"),
+        .dtype = c["x"].dtype,
     };
     return {};
   }
 
   static Cost cost(const Args& a) {
     const int64_t n = int64_t{a.T} * a.N * a.D;
-    return {.bytes = n * 2 * info(a.dtype).bytes + a.T * int64_t{4} + a.R * int64_t{4}, .flops = int64_t{a.T} * a.N * a.R * 6};
+    return {.bytes = n * 2 * info(a.dtype).bytes + a.T * int64_t{4} + a.R * int64_t{4},
+            .flops = int64_t{a.T} * a.N * a.R * 6};
   }
 
   static void host(const Args& a, cpu::Pool& pool) { cpu::rope(a, pool); }
@@ -66,7 +79,9 @@ struct rope {
       VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, a.R, 1));
       return Key{a.dtype, p};
     }
-    static std::string instance(const Key& k) { return kernel_expression("rope<%s, %s>", type_name(k.dtype), policy_expression(k.p).c_str()); }
+    static std::string instance(const Key& k) {
+      return kernel_expression("rope<%s, %s>", type_name(k.dtype), policy_expression(k.p).c_str());
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.blocks(a.N));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);

@@ -12,15 +12,20 @@ namespace {
 constexpr double kTwoPi = 2 * std::numbers::pi;
 
 Status check(double base, int64_t dim, const RopeScaling& s) {
-  const auto bad = [](const char* what, double got) { return Status(Code::kInvalidArgument, strf("rope_freqs: %s, got %g", what, got)); };
+  const auto bad = [](const char* what, double got) {
+    return Status(Code::kInvalidArgument, strf("rope_freqs: %s, got %g", what, got));
+  };
   if (!(base > 1)) return bad("base must be above 1", base);
   if (dim < 2 || dim % 2 != 0) return bad("dim must be even and at least 2", static_cast<double>(dim));
   if (!(s.factor >= 1) || std::isinf(s.factor)) return bad("factor must be at least 1 and finite", s.factor);
   if (s.kind == RopeKind::ntk && dim < 4) return bad("ntk needs dim of at least 4", static_cast<double>(dim));
   const bool needs_context = s.kind == RopeKind::llama3 || s.kind == RopeKind::yarn;
-  if (needs_context && !(s.original_context >= 1)) return bad("llama3 and yarn need original_context of at least 1", s.original_context);
-  if (s.kind == RopeKind::llama3 && !(s.low_freq > 0 && s.high_freq > s.low_freq)) return bad("high_freq must be above low_freq, which must be above 0", s.high_freq);
-  if (s.kind == RopeKind::yarn && !(s.beta_slow > 0 && s.beta_fast >= s.beta_slow)) return bad("beta_fast must be at least beta_slow, which must be above 0", s.beta_fast);
+  if (needs_context && !(s.original_context >= 1))
+    return bad("llama3 and yarn need original_context of at least 1", s.original_context);
+  if (s.kind == RopeKind::llama3 && !(s.low_freq > 0 && s.high_freq > s.low_freq))
+    return bad("high_freq must be above low_freq, which must be above 0", s.high_freq);
+  if (s.kind == RopeKind::yarn && !(s.beta_slow > 0 && s.beta_fast >= s.beta_slow))
+    return bad("beta_fast must be at least beta_slow, which must be above 0", s.beta_fast);
   if (!(s.attn_factor >= 0)) return bad("attn_factor must be at least 0", s.attn_factor);
   return {};
 }
@@ -85,7 +90,8 @@ Result<RopeKind> rope_kind(const std::string& name) {
   if (name == "default") return RopeKind::none;
   for (int i = 0; i < 5; ++i)
     if (name == kNames[i]) return static_cast<RopeKind>(i);
-  return Status(Code::kUnsupported, "rope scaling '" + name + "' is not served; these are: none, linear, ntk, llama3, yarn");
+  return Status(Code::kUnsupported,
+                "rope scaling '" + name + "' is not served; these are: none, linear, ntk, llama3, yarn");
 }
 
 }  // namespace vivace::ops

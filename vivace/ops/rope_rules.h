@@ -11,24 +11,38 @@ namespace vivace::ops {
 inline Status check_rotation(const Call& c) {
   const int64_t D = c.dim("D"), R = c.dim("R");
   if (D > kernels::kMaxRopeHeadDim)
-    return c.error(Code::kUnsupported, strf("D is %ld, at most %d is served", static_cast<long>(D), kernels::kMaxRopeHeadDim));
+    return c.error(Code::kUnsupported,
+                   strf("D is %ld, at most %d is served", static_cast<long>(D), kernels::kMaxRopeHeadDim));
   if (2 * R > D)
-    return c.error(Code::kInvalidShape, strf("inv_freq has R = %ld pairs, 2R = %ld dims, but a head has D = %ld", static_cast<long>(R), static_cast<long>(2 * R), static_cast<long>(D)));
+    return c.error(Code::kInvalidShape, strf("inv_freq has R = %ld pairs, 2R = %ld dims, but a head has D = %ld",
+                                             static_cast<long>(R), static_cast<long>(2 * R), static_cast<long>(D)));
   return {};
 }
 
 /// The attribute of ops that write caches, whose ports' dims are named after nhd: with hnd L is heads and Hc places.
-inline constexpr Attr kCacheLayout = choice("layout", "nhd|hnd", "whether a block of the caches holds its places one after the other, or its heads: [B, Hkv, L, D]");
+inline constexpr Attr kCacheLayout =
+    choice("layout", "nhd|hnd",
+           "whether a block of the caches holds its places one after the other, or its heads: [B, Hkv, L, D]");
 inline int64_t cache_heads(const Call& c) { return c.dim(c.flag("layout") ? "L" : "Hc"); }
 
 /// The cache ports k_cache, v_cache, slot and page_table of a call that has them.
 inline kernels::KvCache cache_of(const Call& c) {
   const bool hnd = c.flag("layout");
-  return {.k = c.ptr("k_cache"), .v = c.ptr("v_cache"), .slot = c.ptr<int32_t>("slot"), .page_table = c.ptr<int32_t>("page_table"),
-          .k_stride = c.row_stride("k_cache"), .v_stride = c.row_stride("v_cache"), .table_stride = c.row_stride("page_table"),
-          .B = static_cast<int32_t>(c.dim("B")), .L = static_cast<int32_t>(c.dim(hnd ? "Hc" : "L")),
-          .S = static_cast<int32_t>(c.dim("S")), .P = static_cast<int32_t>(c.dim("P")),
-          .Hkv = static_cast<int32_t>(cache_heads(c)), .D = static_cast<int32_t>(c.dim("D")), .dtype = c["k_cache"].dtype, .heads_first = hnd};
+  return {.k = c.ptr("k_cache"),
+          .v = c.ptr("v_cache"),
+          .slot = c.ptr<int32_t>("slot"),
+          .page_table = c.ptr<int32_t>("page_table"),
+          .k_stride = c.row_stride("k_cache"),
+          .v_stride = c.row_stride("v_cache"),
+          .table_stride = c.row_stride("page_table"),
+          .B = static_cast<int32_t>(c.dim("B")),
+          .L = static_cast<int32_t>(c.dim(hnd ? "Hc" : "L")),
+          .S = static_cast<int32_t>(c.dim("S")),
+          .P = static_cast<int32_t>(c.dim("P")),
+          .Hkv = static_cast<int32_t>(cache_heads(c)),
+          .D = static_cast<int32_t>(c.dim("D")),
+          .dtype = c["k_cache"].dtype,
+          .heads_first = hnd};
 }
 
 /// Tactics of the rotating ops: as few lanes as hold the head. Those of vec 8 and access 1 serve heads at
@@ -50,7 +64,8 @@ inline Result<kernels::RopePolicy> pick_rope(bool wide, int64_t T, int D, int R,
   return Status(Code::kInternal, "no tactic serves this head");  // check_rotation bounds D
 }
 inline std::string policy_expression(const kernels::RopePolicy& p) {
-  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d, %d%s}", p.threads, p.vec, p.access, p.lanes, p.chunks, p.heads, p.tokens > 1 ? strf(", %d", p.tokens).c_str() : "");
+  return strf("vivace::kernels::RopePolicy{%d, %d, %d, %d, %d, %d%s}", p.threads, p.vec, p.access, p.lanes, p.chunks,
+              p.heads, p.tokens > 1 ? strf(", %d", p.tokens).c_str() : "");
 }
 
 }  // namespace vivace::ops

@@ -17,7 +17,8 @@ struct sample_chain {
       in("draft", "T,N", "i32", "tokens that the draft model drew; one outside [0, V) is rejected"),
       in("draft_probs", "T,N,V", "f32", "probabilities they were drawn from"),
       in("probs", "T,N+1,V", "f32", "the target model's probabilities at the same places and the one after"),
-      out("tokens", "T,N+1", "i32", "the accepted tokens, then the next one, then -1; the next is -1 where no weight is positive"),
+      out("tokens", "T,N+1", "i32",
+          "the accepted tokens, then the next one, then -1; the next is -1 where no weight is positive"),
       out("accepted", "T", "i32", "how many of draft were accepted, 0 to N"),
       opt_in("seed", "T", "i64", "key of the row's noise, absent means 0"),
       opt_in("step", "T", "i32", "counter of the row's noise, absent means 0: raise it with every draw of a seed"),
@@ -27,10 +28,13 @@ struct sample_chain {
       .name = "sample_chain",
       .group = "sampling",
       .brief = "Chain speculative sampling: accepts a prefix of the draft and draws the token after it.",
-      .formula = "draft[i] = x is accepted if all before it are and u_i * q_i(x) < p_i(x), q = draft_probs, p = probs; n = accepted. "
-                 "w = p_n - q_n if n < N else p_n; next = argmax of log(w_v) + g_v over w_v > 0, ties to the lowest id. "
-                 "u_i = (f32(word 0) + 0.5) * 2^-32 of Philox4x32-10 with sample's key and counter (i, step, 2, 0); "
-                 "g_v as in sample with counter (v/4, step, 1, 0). All in f32. The tokens are distributed as p, whatever q is.",
+      .formula =
+          "draft[i] = x is accepted if all before it are and u_i * q_i(x) < p_i(x), q = draft_probs, p = probs; n = "
+          "accepted. "
+          "w = p_n - q_n if n < N else p_n; next = argmax of log(w_v) + g_v over w_v > 0, ties to the lowest id. "
+          "u_i = (f32(word 0) + 0.5) * 2^-32 of Philox4x32-10 with sample's key and counter (i, step, 2, 0); "
+          "g_v as in sample with counter (v/4, step, 1, 0). All in f32. The tokens are distributed as p, whatever q "
+          "is.",
       .source = "speculative sampling arXiv:2302.01318, Gumbel-max arXiv:1411.0030, Philox doi:10.1145/2063384.2063405",
       .ports = kPorts,
       .attrs = {},
@@ -38,14 +42,25 @@ struct sample_chain {
 
   static Status bind(const Call& c, Args* a) {
     if (c.dim("V") < 1) return c.error(Code::kInvalidShape, "V must be at least 1");
-    if (c.dim("V") > int64_t{1} << 22) return c.error(Code::kInvalidShape, strf("V is %ld, at most %d is served", static_cast<long>(c.dim("V")), 1 << 22));
+    if (c.dim("V") > int64_t{1} << 22)
+      return c.error(Code::kInvalidShape,
+                     strf("V is %ld, at most %d is served", static_cast<long>(c.dim("V")), 1 << 22));
     *a = Args{
-        .draft = c.ptr<int32_t>("draft"), .draft_probs = c.ptr<float>("draft_probs"), .probs = c.ptr<float>("probs"),
-        .tokens = c.ptr<int32_t>("tokens"), .accepted = c.ptr<int32_t>("accepted"), .seed = c.ptr<int64_t>("seed"), .step = c.ptr<int32_t>("step"),
+        .draft = c.ptr<int32_t>("draft"),
+        .draft_probs = c.ptr<float>("draft_probs"),
+        .probs = c.ptr<float>("probs"),
+        .tokens = c.ptr<int32_t>("tokens"),
+        .accepted = c.ptr<int32_t>("accepted"),
+        .seed = c.ptr<int64_t>("seed"),
+        .step = c.ptr<int32_t>("step"),
         .rows = c.ptr<int32_t>("rows"),
-        .draft_stride = c.row_stride("draft"), .draft_probs_stride = c.row_stride("draft_probs"), .probs_stride = c.row_stride("probs"),
+        .draft_stride = c.row_stride("draft"),
+        .draft_probs_stride = c.row_stride("draft_probs"),
+        .probs_stride = c.row_stride("probs"),
         .tokens_stride = c.row_stride("tokens"),
-        .T = static_cast<int32_t>(c.dim("T")), .N = static_cast<int32_t>(c.dim("N")), .V = static_cast<int32_t>(c.dim("V")),
+        .T = static_cast<int32_t>(c.dim("T")),
+        .N = static_cast<int32_t>(c.dim("N")),
+        .V = static_cast<int32_t>(c.dim("V")),
     };
     return {};
   }

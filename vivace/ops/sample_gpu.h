@@ -18,17 +18,22 @@ struct SampleGpu {
   /// Clusters of small blocks: all 32 of a batch of 32 rows fit on the chip at once, three blocks an SM. H200, 32 x
   /// 152064, top-k 40 and top-p 0.95, us: 256 threads x 8 blocks 18.0; 512 x 8 (15 clusters fit) 33.6.
   /// Few rows leave most of the chip idle: there larger blocks have more of a row on its way at once.
-  static constexpr Policy policy(bool cluster, int vec, bool greedy, bool few) { return {cluster && !few ? 256 : 512, cluster ? 8 : 1, vec, greedy}; }
+  static constexpr Policy policy(bool cluster, int vec, bool greedy, bool few) {
+    return {cluster && !few ? 256 : 512, cluster ? 8 : 1, vec, greedy};
+  }
   static constexpr int kFewRows = 8;
 
   static Result<Key> pick(const kernels::SampleArgs& a, Arch arch) {
     // A token does not depend on the cut of its row; the log-probability's sum does, so that it keeps one.
     const bool few = a.T <= kFewRows && a.logprob == nullptr;
-    return Key{a.dtype, policy(has_clusters(arch) && a.V > kSmallVocab, vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, a.temperature == nullptr, few)};
+    return Key{a.dtype,
+               policy(has_clusters(arch) && a.V > kSmallVocab,
+                      vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, a.temperature == nullptr, few)};
   }
   static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
   static std::string instance(const Key& k) {
-    return kernel_expression("sample<%s, vivace::kernels::SamplePolicy{%d, %d, %d, %s}>", type_name(k.dtype), k.p.threads, k.p.cluster, k.p.vec, k.p.greedy ? "true" : "false");
+    return kernel_expression("sample<%s, vivace::kernels::SamplePolicy{%d, %d, %d, %s}>", type_name(k.dtype),
+                             k.p.threads, k.p.cluster, k.p.vec, k.p.greedy ? "true" : "false");
   }
   static void shape(const kernels::SampleArgs& a, const Key& k, exec::Launch* launch) {
     launch->grid[0] = static_cast<uint32_t>(int64_t{a.T} * k.p.cluster);

@@ -37,8 +37,12 @@ struct scaled_attention {
       .name = "scaled_attention",
       .group = "attention",
       .brief = "Attention in 8-bit products: queries, keys and values in e4m3 with scales a head.",
-      .formula = "s_j = scale * q_scale * k_scale * q . k_j over the visible keys, visible as in attention, which also says where the cache may hold anything; p = exp(s - max); out = round(v_scale * sum p_j v_j / sum p_j), in f32, but that "
-                 "2^8 p_j may be rounded to e4m3 where it meets v_j, not where it is summed; nothing visible: out 0, lse -inf.",
+      .formula =
+          "s_j = scale * q_scale * k_scale * q . k_j over the visible keys, visible as in attention, which also says "
+          "where the cache may hold anything; p = exp(s - max); out = round(v_scale * sum p_j v_j / sum p_j), in f32, "
+          "but that "
+          "2^8 p_j may be rounded to e4m3 where it meets v_j, not where it is summed; nothing visible: out 0, lse "
+          "-inf.",
       .source = "arXiv:1706.03762; 8-bit products arXiv:2407.08608",
       .ports = kPorts,
       .attrs = kAttrs,
@@ -50,13 +54,15 @@ struct scaled_attention {
     if (D < 1 || D > kMaxDim) return c.error(Code::kUnsupported, strf("D must be in [1, %d], got %ld", kMaxDim, D));
     VV_TRY(bind_heads(c, "k", "v", &args->a));
     args->a.dtype = c["out"].dtype, args->a.kv_dtype = DType::e4m3;
-    args->q_scale = c.ptr<float>("q_scale"), args->k_scale = c.ptr<float>("k_scale"), args->v_scale = c.ptr<float>("v_scale");
+    args->q_scale = c.ptr<float>("q_scale"), args->k_scale = c.ptr<float>("k_scale"),
+    args->v_scale = c.ptr<float>("v_scale");
     return {};
   }
   static Cost cost(const Args& args) {
     const kernels::AttentionArgs& a = args.a;
     const int64_t slots = slots_read(a), places = a.slot_capacity();
-    return {.bytes = int64_t{a.T} * a.Hq * 3 * a.D + slots * places * a.Hkv * 2 * a.D, .flops = 4 * int64_t{a.T} * a.Hq * places * a.D};
+    return {.bytes = int64_t{a.T} * a.Hq * 3 * a.D + slots * places * a.Hkv * 2 * a.D,
+            .flops = 4 * int64_t{a.T} * a.Hq * places * a.D};
   }
   static Status inspect(const Call& c, const Contents& read) { return inspect_attention(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::scaled_attention(a, pool); }
@@ -72,7 +78,8 @@ struct scaled_attention {
       bool operator==(const Key&) const = default;
     };
     static bool wide(const kernels::AttentionArgs& a) {
-      return vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) && vectorizable(a.v, a.v_stride, DType::e4m3, 16) && vectorizable(a.out, a.out_stride, a.dtype, 4);
+      return vectorizable(a.q, a.q_stride, DType::e4m3, 16) && vectorizable(a.k, a.k_stride, DType::e4m3, 16) &&
+             vectorizable(a.v, a.v_stride, DType::e4m3, 16) && vectorizable(a.out, a.out_stride, a.dtype, 4);
     }
     /// Many queries of one sequence, or of several; what few tokens compute must not depend on how many they are.
     static bool prefill(const kernels::AttentionArgs& a) { return a.T > 64 && !a.by_token(); }
@@ -84,15 +91,22 @@ struct scaled_attention {
     }
     static Result<Key> pick(const Args& args, Arch arch) {
       const kernels::AttentionArgs& a = args.a;
-      if (arch < Arch::sm89) return Status(Code::kUnsupported, "products of e4m3 begin with compute capability 8.9; cast q, k and v to bf16 and use attention");
-      if (a.D != 64 && a.D != 128) return Status(Code::kUnsupported, strf("on a GPU D must be 64 or 128, got %d; cast and use attention for other heads", a.D));
+      if (arch < Arch::sm89)
+        return Status(Code::kUnsupported,
+                      "products of e4m3 begin with compute capability 8.9; cast q, k and v to bf16 and use attention");
+      if (a.D != 64 && a.D != 128)
+        return Status(Code::kUnsupported,
+                      strf("on a GPU D must be 64 or 128, got %d; cast and use attention for other heads", a.D));
       if (int64_t{a.T} * a.Hq > INT32_MAX / 2) return Status(Code::kUnsupported, "T * Hq is above 2^30; cut the call");
       if (can_prefill_tma(a, arch)) return Key{a.dtype, {}, {3}};
       return Key{a.dtype, {a.D, wide(a)}};
     }
     static std::string instance(const Key& k) {
-      if (k.prefill.stages > 0) return kernel_expression("scaled_attention_prefill<%s, vivace::kernels::ScaledAttentionPrefill{%d}>", type_name(k.t), k.prefill.stages);
-      return kernel_expression("scaled_attention<%s, vivace::kernels::ScaledAttentionTile{%d, %s}>", type_name(k.t), k.tile.d, k.tile.wide ? "true" : "false");
+      if (k.prefill.stages > 0)
+        return kernel_expression("scaled_attention_prefill<%s, vivace::kernels::ScaledAttentionPrefill{%d}>",
+                                 type_name(k.t), k.prefill.stages);
+      return kernel_expression("scaled_attention<%s, vivace::kernels::ScaledAttentionTile{%d, %s}>", type_name(k.t),
+                               k.tile.d, k.tile.wide ? "true" : "false");
     }
     static void shape(const Args& args, const Key& k, exec::Launch* launch) {
       const bool prefill = k.prefill.stages > 0;
@@ -107,8 +121,13 @@ struct scaled_attention {
       const kernels::AttentionArgs& a = args.a;
       const auto cache = [&](const void* data, int64_t stride, kernels::TensorMap* to) {
         const int64_t head = a.D, row = a.Hkv * head;
-        return device::encode_map(device::BoxShape{.data = data, .axes = 4, .dim = {head / 2, a.L, a.Hkv, a.B, 1}, .pitch = {row, head, a.B > 1 ? stride : a.L * row, 0},
-                                                   .box_rows = a.page_table != nullptr ? std::min(a.L, Prefill::kKeys) : Prefill::kKeys}, to);
+        return device::encode_map(
+            device::BoxShape{.data = data,
+                             .axes = 4,
+                             .dim = {head / 2, a.L, a.Hkv, a.B, 1},
+                             .pitch = {row, head, a.B > 1 ? stride : a.L * row, 0},
+                             .box_rows = a.page_table != nullptr ? std::min(a.L, Prefill::kKeys) : Prefill::kKeys},
+            to);
       };
       kernels::ScaledAttentionPrefillArgs f{args, {}, {}};
       VV_TRY(cache(a.k, a.k_stride, &f.k));

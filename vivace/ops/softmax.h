@@ -15,7 +15,8 @@ struct softmax {
   using Args = kernels::SoftmaxArgs;
   static constexpr Port kPorts[] = {
       in("x", "T,H", "f32|bf16|f16", "rows of logits; -inf is a masked element"),
-      out("out", "T,H", "f32|bf16|f16", "rows of probabilities; a row of nothing but -inf gives zeros, one with NaN or +inf NaN", "x"),
+      out("out", "T,H", "f32|bf16|f16",
+          "rows of probabilities; a row of nothing but -inf gives zeros, one with NaN or +inf NaN", "x"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -59,20 +60,23 @@ struct softmax {
     // In order of preference: the first row that holds H and whose accesses the call allows. What is not
     // wide serves rows of whole groups at any alignment, to the bit; groups of one serve any length.
     static constexpr Policy kTactics[] = {
-        {32, 8, 1, true}, {32, 8, 2, true}, {32, 8, 4, true}, {64, 8, 4, true}, {128, 8, 4, true}, {256, 8, 4, true}, {512, 8, 4, true}, {1024, 8, 0, true},
-        {32, 8, 1, false}, {32, 8, 2, false}, {32, 8, 4, false}, {64, 8, 4, false}, {128, 8, 4, false}, {256, 8, 4, false}, {512, 8, 4, false}, {1024, 8, 0, false},
-        {128, 1, 4, true}, {512, 1, 4, true}, {1024, 1, 0, true},
+        {32, 8, 1, true},    {32, 8, 2, true},  {32, 8, 4, true},   {64, 8, 4, true},   {128, 8, 4, true},
+        {256, 8, 4, true},   {512, 8, 4, true}, {1024, 8, 0, true}, {32, 8, 1, false},  {32, 8, 2, false},
+        {32, 8, 4, false},   {64, 8, 4, false}, {128, 8, 4, false}, {256, 8, 4, false}, {512, 8, 4, false},
+        {1024, 8, 0, false}, {128, 1, 4, true}, {512, 1, 4, true},  {1024, 1, 0, true},
     };
 
     static Result<Key> pick(const Args& a, Arch) {
-      const bool wide = vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
+      const bool wide =
+          vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.out, a.out_stride, a.out_dtype, 8);
       for (const Policy& p : kTactics)
-        if (p.vec == (a.H % 8 == 0 ? 8 : 1) && (p.vec == 1 || p.wide == wide) && (p.items == 0 || a.H <= p.capacity())) return Key{a.x_dtype, a.out_dtype, p};
+        if (p.vec == (a.H % 8 == 0 ? 8 : 1) && (p.vec == 1 || p.wide == wide) && (p.items == 0 || a.H <= p.capacity()))
+          return Key{a.x_dtype, a.out_dtype, p};
       return Status(Code::kInternal, "no tactic serves this row");  // rows with no items serve all
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("softmax<%s, %s, vivace::kernels::SoftmaxPolicy{%d, %d, %d, %s}>", type_name(k.in), type_name(k.out), k.p.threads, k.p.vec,
-                               k.p.items, k.p.wide ? "true" : "false");
+      return kernel_expression("softmax<%s, %s, vivace::kernels::SoftmaxPolicy{%d, %d, %d, %s}>", type_name(k.in),
+                               type_name(k.out), k.p.threads, k.p.vec, k.p.items, k.p.wide ? "true" : "false");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] = static_cast<uint32_t>(a.T);

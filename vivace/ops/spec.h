@@ -31,28 +31,38 @@ struct Port {
   bool ahead = false;    // see read_ahead()
 };
 
-constexpr Port port(const char* n, Io io, const char* s, const char* d, const char* doc, bool optional, const char* inplace) {
+constexpr Port port(const char* n, Io io, const char* s, const char* d, const char* doc, bool optional,
+                    const char* inplace) {
   return {n, io, s, d, doc, optional, inplace, Name::hash_of(n), Name::hash_of(inplace), PortRules(s, d)};
 }
 
-constexpr Port in(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::in, s, d, doc, false, ""); }
-constexpr Port opt_in(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::in, s, d, doc, true, ""); }
+constexpr Port in(const char* n, const char* s, const char* d, const char* doc) {
+  return port(n, Io::in, s, d, doc, false, "");
+}
+constexpr Port opt_in(const char* n, const char* s, const char* d, const char* doc) {
+  return port(n, Io::in, s, d, doc, true, "");
+}
 constexpr Port out(const char* n, const char* s, const char* d, const char* doc, const char* inplace = "") {
   return port(n, Io::out, s, d, doc, false, inplace);
 }
 constexpr Port opt_out(const char* n, const char* s, const char* d, const char* doc, const char* inplace = "") {
   return port(n, Io::out, s, d, doc, true, inplace);
 }
-constexpr Port inout(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::inout, s, d, doc, false, ""); }
-constexpr Port opt_inout(const char* n, const char* s, const char* d, const char* doc) { return port(n, Io::inout, s, d, doc, true, ""); }
+constexpr Port inout(const char* n, const char* s, const char* d, const char* doc) {
+  return port(n, Io::inout, s, d, doc, false, "");
+}
+constexpr Port opt_inout(const char* n, const char* s, const char* d, const char* doc) {
+  return port(n, Io::inout, s, d, doc, true, "");
+}
 
 /// The device-side row count every row op takes: rows at and beyond it are neither read nor written.
 constexpr Port rows_port() {
   return opt_in("rows", "1", "i32", "count of valid rows in device memory, clamped to [0, T]; absent means T");
 }
 
-/// A port that some kernel of the op reads before its dependency wait: nothing that is queued in front of the op, and has not ended, may
-/// write it. Calls that have one are launched with a dependent launch only where Weights::constant says so (ops/registry.h).
+/// A port that some kernel of the op reads before its dependency wait: nothing that is queued in front of the op, and
+/// has not ended, may write it. Calls that have one are launched with a dependent launch only where Weights::constant
+/// says so (ops/registry.h).
 constexpr Port read_ahead(Port p) {
   p.ahead = true;
   return p;
@@ -69,11 +79,19 @@ struct Attr {
   uint64_t key;         // hash of name
 };
 
-constexpr Attr real(const char* n, double d, const char* doc) { return {n, AttrKind::real, d, "", doc, Name::hash_of(n)}; }
-constexpr Attr integer(const char* n, double d, const char* doc) { return {n, AttrKind::integer, d, "", doc, Name::hash_of(n)}; }
-constexpr Attr boolean(const char* n, bool d, const char* doc) { return {n, AttrKind::boolean, d ? 1.0 : 0.0, "", doc, Name::hash_of(n)}; }
+constexpr Attr real(const char* n, double d, const char* doc) {
+  return {n, AttrKind::real, d, "", doc, Name::hash_of(n)};
+}
+constexpr Attr integer(const char* n, double d, const char* doc) {
+  return {n, AttrKind::integer, d, "", doc, Name::hash_of(n)};
+}
+constexpr Attr boolean(const char* n, bool d, const char* doc) {
+  return {n, AttrKind::boolean, d ? 1.0 : 0.0, "", doc, Name::hash_of(n)};
+}
 /// The first choice is the default; indices follow the kernel's enum.
-constexpr Attr choice(const char* n, const char* choices, const char* doc) { return {n, AttrKind::choice, 0, choices, doc, Name::hash_of(n)}; }
+constexpr Attr choice(const char* n, const char* choices, const char* doc) {
+  return {n, AttrKind::choice, 0, choices, doc, Name::hash_of(n)};
+}
 
 /// Minimum traffic and arithmetic of one call: what the roofline is computed from.
 struct Cost {
@@ -105,7 +123,9 @@ struct OpSpec {
     const auto full = [](const char* s) { return s != nullptr && s[0] != '\0'; };
     if (!(full(name) && full(group) && full(brief) && full(formula) && full(source))) return false;
     for (const Port& p : ports)
-      if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && (!p.ahead || p.io == Io::in) && p.rules.rank <= kMaxRank && p.rules.known_dtypes)) return false;
+      if (!(full(p.name) && full(p.shape) && full(p.dtypes) && full(p.doc) && (!p.ahead || p.io == Io::in) &&
+            p.rules.rank <= kMaxRank && p.rules.known_dtypes))
+        return false;
     for (size_t i = 0; i < ports.size(); ++i)  // calls look names up by hash
       for (size_t j = 0; j < i; ++j)
         if (ports[i].key == ports[j].key) return false;

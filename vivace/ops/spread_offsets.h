@@ -27,8 +27,10 @@ struct spread_offsets {
       .name = "spread_offsets",
       .group = "attention",
       .brief = "Slots and positions of ragged tokens from offsets in device memory.",
-      .formula = "slot[t] = the s with offsets[s] <= t < offsets[s + 1], else -1; pos[t] = t - offsets[s] + a, a = n - (offsets[s + 1] - offsets[s]) with "
-                 "n = length[s] or k_offsets[s + 1] - k_offsets[s], 0 with neither; once for all rows: count = offsets[S]",
+      .formula =
+          "slot[t] = the s with offsets[s] <= t < offsets[s + 1], else -1; pos[t] = t - offsets[s] + a, a = n - "
+          "(offsets[s + 1] - offsets[s]) with "
+          "n = length[s] or k_offsets[s + 1] - k_offsets[s], 0 with neither; once for all rows: count = offsets[S]",
       .source = "bookkeeping of ragged attention; definition ours",
       .ports = kPorts,
       .attrs = {},
@@ -36,15 +38,28 @@ struct spread_offsets {
 
   static Status bind(const Call& c, Args* a) {
     const long R = c.dim("R"), T = c.dim("T");
-    if (R < 1 || R > INT32_MAX || T > INT32_MAX) return c.error(Code::kInvalidShape, strf("wanted 1 <= R and R, T < 2^31, got R %ld and T %ld", R, T));
-    if (c["k_offsets"].present() && c["length"].present()) return c.error(Code::kInvalidArgument, "keys are counted by k_offsets or by length, not by both");
+    if (R < 1 || R > INT32_MAX || T > INT32_MAX)
+      return c.error(Code::kInvalidShape, strf("wanted 1 <= R and R, T < 2^31, got R %ld and T %ld", R, T));
+    if (c["k_offsets"].present() && c["length"].present())
+      return c.error(Code::kInvalidArgument, "keys are counted by k_offsets or by length, not by both");
     if (c["length"].present() && c.dim("S") != R - 1)
-      return c.error(Code::kInvalidShape, strf("length has an entry for each of R - 1 = %ld slots, got %ld", R - 1, static_cast<long>(c.dim("S"))));
-    *a = Args{.offsets = c.ptr<int32_t>("offsets"), .k_offsets = c.ptr<int32_t>("k_offsets"), .length = c.ptr<int32_t>("length"), .slot = c.ptr<int32_t>("slot"),
-              .pos = c.ptr<int32_t>("pos"), .count = c.ptr<int32_t>("count"), .rows = c.ptr<int32_t>("rows"), .T = static_cast<int32_t>(T), .S = static_cast<int32_t>(R - 1)};
+      return c.error(Code::kInvalidShape, strf("length has an entry for each of R - 1 = %ld slots, got %ld", R - 1,
+                                               static_cast<long>(c.dim("S"))));
+    *a = Args{.offsets = c.ptr<int32_t>("offsets"),
+              .k_offsets = c.ptr<int32_t>("k_offsets"),
+              .length = c.ptr<int32_t>("length"),
+              .slot = c.ptr<int32_t>("slot"),
+              .pos = c.ptr<int32_t>("pos"),
+              .count = c.ptr<int32_t>("count"),
+              .rows = c.ptr<int32_t>("rows"),
+              .T = static_cast<int32_t>(T),
+              .S = static_cast<int32_t>(R - 1)};
     return {};
   }
-  static Cost cost(const Args& a) { return {.bytes = int64_t{a.T} * 8 + int64_t{a.S + 1} * 4 * (1 + (a.k_offsets != nullptr) + (a.length != nullptr)), .flops = 0}; }
+  static Cost cost(const Args& a) {
+    return {.bytes = int64_t{a.T} * 8 + int64_t{a.S + 1} * 4 * (1 + (a.k_offsets != nullptr) + (a.length != nullptr)),
+            .flops = 0};
+  }
   static Status inspect(const Call& c, const Contents& read) { return inspect_offsets(c, read); }
   static void host(const Args& a, cpu::Pool& pool) { cpu::spread_offsets(a, pool); }
 
@@ -55,9 +70,12 @@ struct spread_offsets {
       bool operator==(const Key&) const = default;
     };
     static Result<Key> pick(const Args&, Arch) { return Key{{128}}; }
-    static std::string instance(const Key& k) { return kernel_expression("spread_offsets<vivace::kernels::SpreadOffsetsPolicy{%d}>", k.p.threads); }
+    static std::string instance(const Key& k) {
+      return kernel_expression("spread_offsets<vivace::kernels::SpreadOffsetsPolicy{%d}>", k.p.threads);
+    }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
-      launch->grid[0] = a.T > 0 ? static_cast<uint32_t>((int64_t{a.T} + k.p.threads - 1) / k.p.threads) : 1;  // also for T = 0: count
+      launch->grid[0] =
+          a.T > 0 ? static_cast<uint32_t>((int64_t{a.T} + k.p.threads - 1) / k.p.threads) : 1;  // also for T = 0: count
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
     }
     template <class Visit>

@@ -39,7 +39,8 @@ inline void shape_stretch(int64_t T, int64_t H, const kernels::StretchPolicy& p,
 
 /// "op<types, StretchPolicy{...}>".
 inline std::string stretch_expression(const char* op, const std::string& types, const kernels::StretchPolicy& p) {
-  return kernel_expression("%s<%s, vivace::kernels::StretchPolicy{%d, %d, %d}>", op, types.c_str(), p.threads, p.vec, p.items);
+  return kernel_expression("%s<%s, vivace::kernels::StretchPolicy{%d, %d, %d}>", op, types.c_str(), p.threads, p.vec,
+                           p.items);
 }
 
 }  // namespace vivace::ops

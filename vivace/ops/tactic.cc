@@ -15,7 +15,8 @@ Result<std::string> picked(const Call& call, Arch arch) {
     VV_ASSIGN(const typename Op::Gpu::Key key, Op::Gpu::pick(args, arch));
     return Op::Gpu::instance(key);
   }
-  return call.error(Code::kUnsupported, Op::spec.composite ? "a composite op runs the kernels of its parts" : "it has no CUDA kernel of its own");
+  return call.error(Code::kUnsupported, Op::spec.composite ? "a composite op runs the kernels of its parts"
+                                                           : "it has no CUDA kernel of its own");
 }
 
 }  // namespace

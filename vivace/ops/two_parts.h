@@ -1,4 +1,5 @@
-// What composites of two ops that may run as one kernel share: the calls of the parts, their checks, and which way runs.
+// What composites of two ops that may run as one kernel share: the calls of the parts, their checks, and which way
+// runs.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,10 +13,10 @@ namespace vivace::ops::defs {
 
 /// Base of such an op (`struct rms_gemm : TwoParts<rms_gemm>`), which gives, beside spec and Args:
 ///   first(Call), second(Call) -> const OpRow&    the parts
-///   connect(Call, first, second) -> Status       binds the parts' ports and attributes, with the op's own rules across ports
-///   read(Call, first, second, Args*) -> Status   the arguments of the bound parts
-///   Gpu::fused(Args, Arch) -> Result<Maybe>      key of the kernel that serves both, or none: then the parts run
-///   Gpu::complete(Args, Key, Target, Launch*)    all of the launch but its kernel, name and cost
+///   connect(Call, first, second) -> Status       binds the parts' ports and attributes, with the op's own rules across
+///   ports read(Call, first, second, Args*) -> Status   the arguments of the bound parts Gpu::fused(Args, Arch) ->
+///   Result<Maybe>      key of the kernel that serves both, or none: then the parts run Gpu::complete(Args, Key,
+///   Target, Launch*)    all of the launch but its kernel, name and cost
 template <class Op>
 struct TwoParts {
   template <class Args>
@@ -29,10 +30,13 @@ struct TwoParts {
     Call first(*one.spec), second(*two.spec);
     typename Op::Args args{};
     VV_TRY(bind(c, first, second, &args));  // what the second part refuses is known before the first has run
-    if (const device::Device* device = rec.stream().device(); device != nullptr && c.place() == Place::device && !rec.observed() && !checked()) {
+    if (const device::Device* device = rec.stream().device();
+        device != nullptr && c.place() == Place::device && !rec.observed() && !checked()) {
       VV_ASSIGN(const auto key, Op::Gpu::fused(args, device->info().arch));
       if (key) {
-        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) { return prepare(args, *key, target, launch); });
+        Status s = rec.issue(c, [&](const Call&, const Target& target, exec::Launch* launch) {
+          return prepare(args, *key, target, launch);
+        });
         if (s.code() != Code::kUnsupported) return s;
         say_parts_run(Op::spec.name, s);  // no compiler is there and no pack has it
       }
@@ -71,18 +75,24 @@ struct TwoParts {
   }
 };
 
-/// A part that is gemm or, by the attribute `gated`, gated_gemm. The op has ports w (M rows), out (N columns) and the attribute epilogue.
+/// A part that is gemm or, by the attribute `gated`, gated_gemm. The op has ports w (M rows), out (N columns) and the
+/// attribute epilogue.
 struct EitherProduct {
   static const OpRow& row(const Call& c) { return c.flag("gated") ? ops::gated_gemm : ops::gemm; }
-  static Status read(const Call& c, const Call& part, kernels::GemmArgs* a) { return c.flag("gated") ? gated_gemm::bind(part, a) : gemm::bind(part, a); }
+  static Status read(const Call& c, const Call& part, kernels::GemmArgs* a) {
+    return c.flag("gated") ? gated_gemm::bind(part, a) : gemm::bind(part, a);
+  }
   /// The rules across ports, then the activation: "epilogue" of gemm, "act" of gated_gemm.
   static Result<std::string_view> activation(const Call& c) {
     constexpr std::string_view kActivations[] = {"none", "silu", "gelu_tanh", "gelu_erf", "relu", "relu2"};
     const bool gated = c.flag("gated");
     const std::string_view epilogue = kActivations[c.integer("epilogue")];
     if (c.dim("M") != c.dim("N") * (gated ? 2 : 1))
-      return c.error(Code::kInvalidShape, strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")), static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
-    if (gated && epilogue == "none") return c.error(Code::kInvalidArgument, "gated=true needs an epilogue; see gated_gemm");
+      return c.error(Code::kInvalidShape,
+                     strf("w has %ld rows, out %ld columns: wanted %s", static_cast<long>(c.dim("M")),
+                          static_cast<long>(c.dim("N")), gated ? "twice as many rows, as gated=true says" : "as many"));
+    if (gated && epilogue == "none")
+      return c.error(Code::kInvalidArgument, "gated=true needs an epilogue; see gated_gemm");
     return epilogue;
   }
 };

@@ -21,7 +21,8 @@ struct Analysis {
   double utilisation = 0;
 };
 
-/// What a call takes of the device at worst. Others may begin a stretch between any two calls, for the gate opens behind each.
+/// What a call takes of the device at worst. Others may begin a stretch between any two calls, for the gate opens
+/// behind each.
 double cost(const Demand& d, double stretch, double handover) { return d.times.worst_us + stretch + handover; }
 
 /// Work of calls whose release and deadline lie within [0, t].
@@ -45,7 +46,8 @@ double blocking(std::span<const Demand* const> calls, double t, double stretch, 
 /// Up to where a deadline can be missed: the longest time that calls keep the device busy without a pause.
 double busy_period(std::span<const Demand* const> calls, double stretch, double handover) {
   double first = 0, all = 0;
-  for (const Demand* d : calls) first = std::max(first, cost(*d, stretch, handover)), all += cost(*d, stretch, handover);
+  for (const Demand* d : calls)
+    first = std::max(first, cost(*d, stretch, handover)), all += cost(*d, stretch, handover);
   double busy = first + all;
   for (int i = 0; i < 10'000; ++i) {
     double next = first;
@@ -69,17 +71,20 @@ Analysis analyse(std::span<const Demand* const> all, const Demand& asked, const 
     else if (d->times.stretch_us > stretch) stretch = d->times.stretch_us, longest = d;
   }
   if (capacity.bytes != 0 && bytes > capacity.bytes) {
-    out.failure = strf("%lld bytes are asked for in all, the device has %lld", static_cast<long long>(bytes), static_cast<long long>(capacity.bytes));
+    out.failure = strf("%lld bytes are asked for in all, the device has %lld", static_cast<long long>(bytes),
+                       static_cast<long long>(capacity.bytes));
     return out;
   }
   if (out.utilisation > capacity.utilisation) {
     const double mine = guaranteed(asked) ? asked.times.worst_us / asked.qos.period_us : asked.qos.min_share;
-    out.failure = strf("%s needs %.3f of the device's time, %.3f is left", asked.name.c_str(), mine, std::max(0.0, capacity.utilisation - (out.utilisation - mine)));
+    out.failure = strf("%s needs %.3f of the device's time, %.3f is left", asked.name.c_str(), mine,
+                       std::max(0.0, capacity.utilisation - (out.utilisation - mine)));
     return out;
   }
   for (const Demand* d : calls) {
     if (stretch > d->qos.blocking_us) {
-      out.failure = strf("%s runs up to %.0f us without a gate, %s accepts %.0f us", longest->name.c_str(), stretch, d->name.c_str(), d->qos.blocking_us);
+      out.failure = strf("%s runs up to %.0f us without a gate, %s accepts %.0f us", longest->name.c_str(), stretch,
+                         d->name.c_str(), d->qos.blocking_us);
       return out;
     }
   }
@@ -89,14 +94,18 @@ Analysis analyse(std::span<const Demand* const> all, const Demand& asked, const 
   for (const Demand* d : calls) {
     for (double t = deadline_of(*d); t <= std::max(end, deadline_of(*d)); t += d->qos.period_us) {
       if (++points > kMostPoints) {
-        out.failure = strf("the set is too close to the whole of the device's time (%.3f) to be decided", out.utilisation);
+        out.failure =
+            strf("the set is too close to the whole of the device's time (%.3f) to be decided", out.utilisation);
         return out;
       }
-      const double need = demand(calls, t, stretch, capacity.handover_us) + blocking(calls, t, stretch, capacity.handover_us);
+      const double need =
+          demand(calls, t, stretch, capacity.handover_us) + blocking(calls, t, stretch, capacity.handover_us);
       if (guaranteed(asked) && t >= deadline_of(asked)) slack_of_asked = std::min(slack_of_asked, t - need);
       if (need > t) {
-        out.failure = strf("a call of %s may end %.0f us after its deadline of %.0f us; alone it takes %.0f us, and before each call others run on for up to %.0f us", d->name.c_str(), need - t,
-                           deadline_of(*d), d->times.worst_us, stretch);
+        out.failure = strf(
+            "a call of %s may end %.0f us after its deadline of %.0f us; alone it takes %.0f us, and before each call "
+            "others run on for up to %.0f us",
+            d->name.c_str(), need - t, deadline_of(*d), d->times.worst_us, stretch);
         return out;
       }
     }
@@ -149,7 +158,8 @@ std::vector<Fix> find_fixes(std::span<const Demand> there, const Demand& candida
     const auto at = [&](double share) { return less.qos.min_share = share, fits(less); };
     if (at(0)) {
       less.qos.min_share = least(0, candidate.qos.min_share, at);
-      if (less.qos.min_share > 0) offer(less, strf("a min_share of %.3f for %s", less.qos.min_share, candidate.name.c_str()));
+      if (less.qos.min_share > 0)
+        offer(less, strf("a min_share of %.3f for %s", less.qos.min_share, candidate.name.c_str()));
     }
   }
   if (!guaranteed(candidate)) {
@@ -157,7 +167,9 @@ std::vector<Fix> find_fixes(std::span<const Demand> there, const Demand& candida
     const auto at = [&](double stretch) { return shorter.times.stretch_us = stretch, fits(shorter); };
     if (at(1)) {
       shorter.times.stretch_us = least(1, candidate.times.stretch_us, at);
-      offer(shorter, strf("gates every %.0f us in %s, which has %.0f (smaller steps: prefill_chunk, max_batch, context)", std::floor(shorter.times.stretch_us), candidate.name.c_str(), candidate.times.stretch_us));
+      offer(shorter,
+            strf("gates every %.0f us in %s, which has %.0f (smaller steps: prefill_chunk, max_batch, context)",
+                 std::floor(shorter.times.stretch_us), candidate.name.c_str(), candidate.times.stretch_us));
     }
   }
   for (const Demand& d : there) {
@@ -166,7 +178,8 @@ std::vector<Fix> find_fixes(std::span<const Demand> there, const Demand& candida
     const auto at = [&](double share) { return less.qos.min_share = share, fits(less); };
     if (!at(0)) continue;
     less.qos.min_share = least(0, d.qos.min_share, at);
-    offer(less, strf("a min_share of %.3f for %s, which has %.3f", less.qos.min_share, d.name.c_str(), d.qos.min_share));
+    offer(less,
+          strf("a min_share of %.3f for %s, which has %.3f", less.qos.min_share, d.name.c_str(), d.qos.min_share));
   }
   return out;
 }
@@ -176,16 +189,19 @@ std::vector<Fix> find_fixes(std::span<const Demand> there, const Demand& candida
 Result<Verdict> evaluate(std::span<const Demand> admitted, const Demand& candidate, const Capacity& capacity) {
   VV_TRY(check(candidate));
   for (const Demand& d : admitted)
-    if (d.name == candidate.name) return Status(Code::kInvalidArgument, strf("tenant %s: there is one of this name", candidate.name.c_str()));
+    if (d.name == candidate.name)
+      return Status(Code::kInvalidArgument, strf("tenant %s: there is one of this name", candidate.name.c_str()));
   const Analysis a = with(admitted, candidate, nullptr, capacity);
   Verdict v;
   v.admitted = a.failure.empty();
   v.response_us = a.response_us;
   v.utilisation = a.utilisation;
   if (v.admitted) {
-    v.text = guaranteed(candidate) ? strf("%s: a call ends within %.0f us, its deadline is %.0f us; %.3f of the device's time is promised", candidate.name.c_str(), a.response_us,
-                                          deadline_of(candidate), a.utilisation)
-                                   : strf("%s: %.3f of the device's time is promised", candidate.name.c_str(), a.utilisation);
+    v.text =
+        guaranteed(candidate)
+            ? strf("%s: a call ends within %.0f us, its deadline is %.0f us; %.3f of the device's time is promised",
+                   candidate.name.c_str(), a.response_us, deadline_of(candidate), a.utilisation)
+            : strf("%s: %.3f of the device's time is promised", candidate.name.c_str(), a.utilisation);
     return v;
   }
   v.fixes = find_fixes(admitted, candidate, capacity);

@@ -30,11 +30,11 @@ struct Verdict {
 
 /// A dry run: nothing is kept. `admitted` are the tenants that are there.
 ///
-/// Guaranteed calls run one at a time, earliest deadline first, and are not interrupted; before each, others' work may go on
-/// for its longest stretch. By the processor demand criterion for non-preemptive EDF (George, Rivierre, Spuri 1996) all
-/// deadlines hold if, for every time t, blocking(t) + demand(t) <= t: demand(t) is the work, stretch and handover included, of
-/// calls whose release and deadline lie in [0, t], blocking(t) the longest call with a later deadline.
-/// Errors: those of check(); InvalidArgument for a name that is taken.
+/// Guaranteed calls run one at a time, earliest deadline first, and are not interrupted; before each, others' work may
+/// go on for its longest stretch. By the processor demand criterion for non-preemptive EDF (George, Rivierre, Spuri
+/// 1996) all deadlines hold if, for every time t, blocking(t) + demand(t) <= t: demand(t) is the work, stretch and
+/// handover included, of calls whose release and deadline lie in [0, t], blocking(t) the longest call with a later
+/// deadline. Errors: those of check(); InvalidArgument for a name that is taken.
 Result<Verdict> evaluate(std::span<const Demand> admitted, const Demand& candidate, const Capacity& capacity);
 
 }  // namespace vivace::sched

@@ -17,7 +17,8 @@ double relative_deadline(const Qos& q) { return q.deadline_us != 0 ? q.deadline_
 }  // namespace
 
 Dispatcher::Tenant* Dispatcher::find(int tenant) {
-  const bool known = tenant >= 0 && static_cast<size_t>(tenant) < tenants_.size() && tenants_[static_cast<size_t>(tenant)].there;
+  const bool known =
+      tenant >= 0 && static_cast<size_t>(tenant) < tenants_.size() && tenants_[static_cast<size_t>(tenant)].there;
   return known ? &tenants_[static_cast<size_t>(tenant)] : nullptr;
 }
 
@@ -31,11 +32,15 @@ std::vector<Demand> Dispatcher::demands() const {
 double Dispatcher::utilisation() const {
   double sum = 0;
   for (const Tenant& t : tenants_)
-    if (t.there) sum += t.demand.qos.cls == Class::guaranteed ? t.demand.times.worst_us / t.demand.qos.period_us : t.demand.qos.min_share;
+    if (t.there)
+      sum += t.demand.qos.cls == Class::guaranteed ? t.demand.times.worst_us / t.demand.qos.period_us
+                                                   : t.demand.qos.min_share;
   return sum;
 }
 
-Result<Verdict> Dispatcher::evaluate(const Demand& candidate) const { return sched::evaluate(demands(), candidate, capacity_); }
+Result<Verdict> Dispatcher::evaluate(const Demand& candidate) const {
+  return sched::evaluate(demands(), candidate, capacity_);
+}
 
 Result<int> Dispatcher::add(const Demand& demand) {
   VV_ASSIGN(const Verdict v, evaluate(demand));
@@ -70,7 +75,9 @@ double Dispatcher::longest_stretch() const {
 double Dispatcher::work_before(double order, double now) const {
   const double between = longest_stretch() + capacity_.handover_us;
   double sum = between;
-  if (running_) sum += std::max(0.0, running_->began + tenants_[static_cast<size_t>(running_->call.tenant)].demand.times.worst_us + between - now);
+  if (running_)
+    sum += std::max(0.0, running_->began + tenants_[static_cast<size_t>(running_->call.tenant)].demand.times.worst_us +
+                             between - now);
   for (const Call& c : queue_)
     if (c.order <= order) sum += tenants_[static_cast<size_t>(c.tenant)].demand.times.worst_us + between;
   return sum;
@@ -81,8 +88,10 @@ std::optional<Dispatcher::Refusal> Dispatcher::submit(int tenant, double now, do
   if (t == nullptr) return Refusal{no_tenant(tenant)};
   const Demand& d = t->demand;
   if (d.qos.cls != Class::guaranteed)
-    return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: %s tenants want(), they do not submit calls", d.name.c_str(), name(d.qos.cls)))};
-  if (deadline_us < 0 || deadline_us != deadline_us) return Refusal{Status(Code::kInvalidArgument, strf("tenant %s: a deadline of %g us", d.name.c_str(), deadline_us))};
+    return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: %s tenants want(), they do not submit calls",
+                                                          d.name.c_str(), name(d.qos.cls)))};
+  if (deadline_us < 0 || deadline_us != deadline_us)
+    return Refusal{Status(Code::kInvalidArgument, strf("tenant %s: a deadline of %g us", d.name.c_str(), deadline_us))};
   const double relative = deadline_us != 0 ? deadline_us : relative_deadline(d.qos);
   const double release = std::max(now, t->last_order_release + d.qos.period_us);
   const Call made = {next_call_, tenant, now, now + relative, release + std::max(relative, relative_deadline(d.qos))};
@@ -93,9 +102,13 @@ std::optional<Dispatcher::Refusal> Dispatcher::submit(int tenant, double now, do
     return Refusal{Status(Code::kLimitExceeded, std::move(why)), retry};
   };
   if (mine >= d.qos.queue)
-    return refuse(strf("tenant %s: %d calls wait, no more than %d may", d.name.c_str(), static_cast<int>(mine), d.qos.queue), d.times.worst_us + capacity_.handover_us);
+    return refuse(
+        strf("tenant %s: %d calls wait, no more than %d may", d.name.c_str(), static_cast<int>(mine), d.qos.queue),
+        d.times.worst_us + capacity_.handover_us);
   if (begins + d.times.worst_us > relative)
-    return refuse(strf("tenant %s: a call would end in %.0f us, its deadline is in %.0f us", d.name.c_str(), begins + d.times.worst_us, relative), begins + d.times.worst_us - relative);
+    return refuse(strf("tenant %s: a call would end in %.0f us, its deadline is in %.0f us", d.name.c_str(),
+                       begins + d.times.worst_us, relative),
+                  begins + d.times.worst_us - relative);
   ++next_call_;
   t->last_order_release = release;
   queue_.push_back(made);
@@ -107,19 +120,24 @@ std::optional<Dispatcher::Refusal> Dispatcher::submit(int tenant, double now, do
 void Dispatcher::learn(Tenant* t, double now) {
   const double gap = now - t->last_submitted;
   const bool alike = t->steady > 0 && std::abs(gap - t->gap) <= kSteady * t->gap;
-  if (t->last_submitted >= 0) t->steady = alike ? t->steady + 1 : 1, t->gap = alike ? t->gap + (gap - t->gap) / kSteadyGaps : gap;
+  if (t->last_submitted >= 0)
+    t->steady = alike ? t->steady + 1 : 1, t->gap = alike ? t->gap + (gap - t->gap) / kSteadyGaps : gap;
   t->last_submitted = now;
 }
 
 Status Dispatcher::cancel(uint64_t call, double now) {
   if (running_ && running_->call.number == call) return done(call, now, 0);
-  if (std::erase_if(queue_, [&](const Call& c) { return c.number == call; }) == 0) return Status(Code::kNotFound, strf("scheduler: no call %llu waits or runs", static_cast<unsigned long long>(call)));
+  if (std::erase_if(queue_, [&](const Call& c) { return c.number == call; }) == 0)
+    return Status(Code::kNotFound,
+                  strf("scheduler: no call %llu waits or runs", static_cast<unsigned long long>(call)));
   return {};
 }
 
 std::optional<Dispatcher::Call> Dispatcher::next(double now) {
   if (running_ || queue_.empty()) return std::nullopt;
-  const auto first = std::min_element(queue_.begin(), queue_.end(), [](const Call& a, const Call& b) { return a.order != b.order ? a.order < b.order : a.number < b.number; });
+  const auto first = std::min_element(queue_.begin(), queue_.end(), [](const Call& a, const Call& b) {
+    return a.order != b.order ? a.order < b.order : a.number < b.number;
+  });
   const Call call = *first;
   queue_.erase(first);
   Tenant& t = tenants_[static_cast<size_t>(call.tenant)];
@@ -135,7 +153,8 @@ std::optional<Dispatcher::Call> Dispatcher::next(double now) {
 }
 
 Status Dispatcher::done(uint64_t call, double now, double device_us) {
-  if (!running_ || running_->call.number != call) return Status(Code::kNotFound, strf("scheduler: call %llu does not run", static_cast<unsigned long long>(call)));
+  if (!running_ || running_->call.number != call)
+    return Status(Code::kNotFound, strf("scheduler: call %llu does not run", static_cast<unsigned long long>(call)));
   const Running r = *running_;
   running_.reset();
   Tenant& t = tenants_[static_cast<size_t>(r.call.tenant)];
@@ -151,7 +170,9 @@ Status Dispatcher::done(uint64_t call, double now, double device_us) {
 Status Dispatcher::hint(int tenant, double when) {
   Tenant* const t = find(tenant);
   if (t == nullptr) return no_tenant(tenant);
-  if (t->demand.qos.cls != Class::guaranteed) return Status(Code::kFailedPrecondition, strf("tenant %s: only guaranteed tenants have a cadence", t->demand.name.c_str()));
+  if (t->demand.qos.cls != Class::guaranteed)
+    return Status(Code::kFailedPrecondition,
+                  strf("tenant %s: only guaranteed tenants have a cadence", t->demand.name.c_str()));
   set_early(t, false);
   t->hinted = when;
   return {};
@@ -187,7 +208,9 @@ double Dispatcher::promised(int tenant) const {
 Status Dispatcher::want(int tenant, double, bool work) {
   Tenant* const t = find(tenant);
   if (t == nullptr) return no_tenant(tenant);
-  if (t->demand.qos.cls == Class::guaranteed) return Status(Code::kFailedPrecondition, strf("tenant %s: guaranteed tenants submit calls", t->demand.name.c_str()));
+  if (t->demand.qos.cls == Class::guaranteed)
+    return Status(Code::kFailedPrecondition,
+                  strf("tenant %s: guaranteed tenants submit calls", t->demand.name.c_str()));
   if (work && !t->wants) {  // time that it did not want is not saved up
     double least = kForever;
     for (const Tenant& o : tenants_)
@@ -253,7 +276,8 @@ void Dispatcher::tick(double now) {
   if (running_) overran(now);
   for (Tenant& t : tenants_) {
     if (!t.there || t.hinted < 0) continue;
-    if (!t.early && now >= t.hinted - longest_stretch() - kEarlyUs && now < t.hinted + kEarlyWaitUs) set_early(&t, true);
+    if (!t.early && now >= t.hinted - longest_stretch() - kEarlyUs && now < t.hinted + kEarlyWaitUs)
+      set_early(&t, true);
     if (now >= t.hinted + kEarlyWaitUs) {
       if (t.early) ++t.stats.early_wrong;
       set_early(&t, false);

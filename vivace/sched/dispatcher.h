@@ -1,5 +1,5 @@
-// Dispatcher: which tenant runs next. A state machine without threads and without a clock of its own: whoever drives it says
-// the time, so that tests run it on a virtual one.
+// Dispatcher: which tenant runs next. A state machine without threads and without a clock of its own: whoever drives it
+// says the time, so that tests run it on a virtual one.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,9 +31,10 @@ struct TenantStats {
   Histogram wait, response;  // of a call: until it began, until it was done; of a step the time at gates, and all of it
 };
 
-/// Not thread-safe. Guaranteed calls run one at a time by earliest deadline; those that come faster than their period have the
-/// deadline that they would have had in time, so nobody else pays. Burstable work is held back by virtual device time: who is
-/// more than kLead ahead of the others by share stands back while they want to run. Best effort shares what kBackground leaves.
+/// Not thread-safe. Guaranteed calls run one at a time by earliest deadline; those that come faster than their period
+/// have the deadline that they would have had in time, so nobody else pays. Burstable work is held back by virtual
+/// device time: who is more than kLead ahead of the others by share stands back while they want to run. Best effort
+/// shares what kBackground leaves.
 class Dispatcher {
  public:
   static constexpr double kLeadUs = 4000;       // virtual time ahead before a tenant stands back
@@ -66,8 +67,8 @@ class Dispatcher {
     Status why;
     double retry_after_us = 0;
   };
-  /// Queues a guaranteed call. `deadline_us`: from now, 0 the tenant's. Refused where the queue is full or the deadline cannot
-  /// be met any more by what is queued: LimitExceeded with both numbers, and when to come again.
+  /// Queues a guaranteed call. `deadline_us`: from now, 0 the tenant's. Refused where the queue is full or the deadline
+  /// cannot be met any more by what is queued: LimitExceeded with both numbers, and when to come again.
   std::optional<Refusal> submit(int tenant, double now, double deadline_us, Call* call);
   /// Takes a call that waits out of the queue, or forgets one that runs. NotFound.
   Status cancel(uint64_t call, double now);
@@ -75,8 +76,8 @@ class Dispatcher {
   std::optional<Call> next(double now);
   /// The running call's work is done. NotFound if it does not run (it was lost).
   Status done(uint64_t call, double now, double device_us);
-  /// When the tenant will submit next: others stand back shortly before. Replaces the one before, and what was learnt: calls at a steady pace are expected
-  /// by themselves.
+  /// When the tenant will submit next: others stand back shortly before. Replaces the one before, and what was learnt:
+  /// calls at a steady pace are expected by themselves.
   Status hint(int tenant, double when);
 
   /// A burstable or best-effort tenant has work, or has none.

@@ -9,10 +9,12 @@ namespace vivace::sched {
 
 class Histogram {
  public:
-  static constexpr int kPerOctave = 8, kBuckets = 27 * kPerOctave;  // 1 us to 134 s; what is shorter or longer is in the first or last
+  static constexpr int kPerOctave = 8,
+                       kBuckets = 27 * kPerOctave;  // 1 us to 134 s; what is shorter or longer is in the first or last
 
   void add(double us) {
-    ++counts_[static_cast<size_t>(std::clamp(static_cast<int>(std::ceil(std::log2(std::max(us, 1.0)) * kPerOctave)), 0, kBuckets - 1))];
+    ++counts_[static_cast<size_t>(
+        std::clamp(static_cast<int>(std::ceil(std::log2(std::max(us, 1.0)) * kPerOctave)), 0, kBuckets - 1))];
     ++count_;
     sum_us_ += us;
     max_us_ = std::max(max_us_, us);

@@ -12,8 +12,8 @@ namespace vivace::sched {
 enum class Class : uint8_t { guaranteed, burstable, best_effort };
 const char* name(Class c);
 
-/// What happens to a guaranteed call that takes longer than its budget: others run again beside it (release), or stand back
-/// until twice the budget is over (hold).
+/// What happens to a guaranteed call that takes longer than its budget: others run again beside it (release), or stand
+/// back until twice the budget is over (hold).
 enum class Overrun : uint8_t { release, hold };
 
 /// 0 stands for "none" or, where said, for a default. Times are microseconds of the device's clock.
@@ -23,7 +23,8 @@ struct Qos {
   double deadline_us = 0;    // guaranteed: from submit to done; 0: the period
   double min_share = 0;      // burstable: least part of the device's time, below 1
   double weight = 1;         // burstable: how what is left is divided
-  double blocking_us = 220;  // guaranteed: longest stretch of others' work that it may have to wait for; others: what their gates are placed by
+  double blocking_us = 220;  // guaranteed: longest stretch of others' work that it may have to wait for; others: what
+                             // their gates are placed by
   Overrun overrun = Overrun::release;
   int queue = 4;             // calls that may wait
   int64_t bytes = 0;         // of the device's memory

@@ -11,11 +11,14 @@ namespace {
 using engine::Observation;
 using Clock = std::chrono::steady_clock;
 
-double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 class ScheduledPolicy final : public engine::PolicyModel {
  public:
-  ScheduledPolicy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant) : tenant_(std::move(tenant)), policy_(std::move(policy)) {}
+  ScheduledPolicy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant)
+      : tenant_(std::move(tenant)), policy_(std::move(policy)) {}
   const std::string& family() const override { return policy_->family(); }
   engine::Report report() const override { return policy_->report(); }
   std::vector<engine::MemoryLine> memory() const override { return policy_->memory(); }
@@ -28,9 +31,15 @@ class ScheduledPolicy final : public engine::PolicyModel {
   }
   Result<std::span<const int32_t>> tokens(int i) const override { return policy_->tokens(i); }
   Result<std::span<const float>> normalized(int i) const override { return policy_->normalized(i); }
-  Result<std::vector<float>> normalized_state(std::span<const float> state) const override { return policy_->normalized_state(state); }
-  Status observe(std::span<const Observation> observations, const Probe& probe) override { return policy_->observe(observations, probe); }
-  Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) override { return policy_->calibrate(observations, percentile); }
+  Result<std::vector<float>> normalized_state(std::span<const float> state) const override {
+    return policy_->normalized_state(state);
+  }
+  Status observe(std::span<const Observation> observations, const Probe& probe) override {
+    return policy_->observe(observations, probe);
+  }
+  Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) override {
+    return policy_->calibrate(observations, percentile);
+  }
   Status set_act_scales(std::span<const float> scales) override { return policy_->set_act_scales(scales); }
   double device_us() const override { return policy_->device_us(); }
   Result<engine::Profile> profile(Stage stage, bool in_step) override { return policy_->profile(stage, in_step); }
@@ -41,7 +50,10 @@ class ScheduledPolicy final : public engine::PolicyModel {
     if (tenant_->cls() == Class::guaranteed) {
       double retry_us = 0;
       Result<Turn> turn = tenant_->enter(0, &retry_us);
-      if (!turn.ok()) return retry_us == 0 ? std::move(turn).status() : Status(turn.status().code(), turn.status().message() + strf("; come again in %.0f us", retry_us));
+      if (!turn.ok())
+        return retry_us == 0
+                   ? std::move(turn).status()
+                   : Status(turn.status().code(), turn.status().message() + strf("; come again in %.0f us", retry_us));
       Status s = work();
       if (s.ok() && policy_->device_us() > 0) turn->took(policy_->device_us());
       return s;
@@ -69,7 +81,9 @@ Status admit(Tenant& tenant, const engine::Model& model, Times times, double wor
 
 Status check_text(const Tenant& tenant) {
   if (tenant.cls() != Class::guaranteed) return {};
-  return Status(Code::kInvalidArgument, "tenant " + tenant.name() + ": a language model's steps have no deadline; it is burstable or best_effort");
+  return Status(
+      Code::kInvalidArgument,
+      "tenant " + tenant.name() + ": a language model's steps have no deadline; it is burstable or best_effort");
 }
 
 Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_us) {
@@ -78,7 +92,8 @@ Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_u
   return admit(tenant, model, {times.worst_us, times.stretch_us}, worst_us);
 }
 
-Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant, double worst_us) {
+Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy,
+                                                          std::shared_ptr<Tenant> tenant, double worst_us) {
   Times times{worst_us, worst_us};
   if (worst_us == 0) {
     VV_ASSIGN(times, time_calls(*policy));
@@ -92,11 +107,13 @@ Result<Times> time_calls(engine::PolicyModel& policy) {
   constexpr double kMostUs = 2e6, kMargin = 1.03;
   const engine::PolicyLimits limits = policy.limits();
   const std::vector<uint8_t> pixels(size_t{kSide} * kSide * 3);
-  const std::vector<engine::Frame> views(static_cast<size_t>(limits.views), engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
+  const std::vector<engine::Frame> views(static_cast<size_t>(limits.views),
+                                         engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
   std::vector<int32_t> tokens(static_cast<size_t>(limits.prompt_tokens));
   if (limits.image_token >= 0) tokens.insert(tokens.end(), static_cast<size_t>(limits.views), limits.image_token);
   const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.robot_dim));
-  std::vector<float> actions(static_cast<size_t>(limits.batch) * static_cast<size_t>(limits.horizon * limits.robot_dim));
+  std::vector<float> actions(static_cast<size_t>(limits.batch) *
+                             static_cast<size_t>(limits.horizon * limits.robot_dim));
   Observation one;
   one.views = views, one.tokens = tokens, one.state = state, one.end_token = -1, one.embodiment = limits.embodiment;
   const std::vector<Observation> all(static_cast<size_t>(limits.batch), one);
@@ -106,14 +123,17 @@ Result<Times> time_calls(engine::PolicyModel& policy) {
     const auto start = Clock::now();
     if (Status s = policy.predict(all, actions); !s.ok()) {
       s = limits.max_action_tokens > 0 ? policy.generate(all) : s;  // without a codec there are tokens alone
-      if (!s.ok()) return Status(Code::kFailedPrecondition, "its calls cannot be timed, say what one takes at worst: " + s.message());
+      if (!s.ok())
+        return Status(Code::kFailedPrecondition,
+                      "its calls cannot be timed, say what one takes at worst: " + s.message());
     }
     if (i > 0) worst = std::max(worst, us_since(start));  // the first finds caches cold
   }
   return Times{worst * kMargin, worst * kMargin};
 }
 
-std::unique_ptr<engine::PolicyModel> make_scheduled(std::unique_ptr<engine::PolicyModel> policy, std::shared_ptr<Tenant> tenant) {
+std::unique_ptr<engine::PolicyModel> make_scheduled(std::unique_ptr<engine::PolicyModel> policy,
+                                                    std::shared_ptr<Tenant> tenant) {
   return std::make_unique<ScheduledPolicy>(std::move(policy), std::move(tenant));
 }
 

@@ -16,7 +16,9 @@ constexpr int kUrgentWord = 0, kEarlyWord = 1, kFirstHold = 2;  // of the gate: 
 std::mutex g_open;
 std::set<std::string> g_devices;  // that have a scheduler
 
-Status not_admitted(const std::string& name) { return Status(Code::kFailedPrecondition, strf("tenant %s: it is not admitted yet", name.c_str())); }
+Status not_admitted(const std::string& name) {
+  return Status(Code::kFailedPrecondition, strf("tenant %s: it is not admitted yet", name.c_str()));
+}
 Status closed() { return Status(Code::kClosed, "the scheduler is closed"); }
 
 }  // namespace
@@ -97,13 +99,23 @@ Result<std::shared_ptr<Scheduler>> Scheduler::open(const std::string& device, co
   VV_ASSIGN(std::unique_ptr<exec::Gate> gate, runtime->backend().make_gate(1, 1 + kMostLower));
   {
     const std::lock_guard<std::mutex> lock(g_open);
-    if (!g_devices.insert(name).second) return Status(Code::kFailedPrecondition, strf("scheduler: this process has one for %s; share it, or close it first", name.c_str()));
+    if (!g_devices.insert(name).second)
+      return Status(Code::kFailedPrecondition,
+                    strf("scheduler: this process has one for %s; share it, or close it first", name.c_str()));
   }
   return std::shared_ptr<Scheduler>(new Scheduler(name, std::move(runtime), std::move(gate), capacity));
 }
 
-Scheduler::Scheduler(std::string device, std::unique_ptr<engine::Runtime> runtime, std::unique_ptr<exec::Gate> gate, const Capacity& capacity)
-    : device_(std::move(device)), runtime_(std::move(runtime)), gate_(std::move(gate)), dispatcher_(capacity, *this), words_(kMostLower), held_(kMostLower), opened_(now()), thread_([this] { watch(); }) {}
+Scheduler::Scheduler(std::string device, std::unique_ptr<engine::Runtime> runtime, std::unique_ptr<exec::Gate> gate,
+                     const Capacity& capacity)
+    : device_(std::move(device)),
+      runtime_(std::move(runtime)),
+      gate_(std::move(gate)),
+      dispatcher_(capacity, *this),
+      words_(kMostLower),
+      held_(kMostLower),
+      opened_(now()),
+      thread_([this] { watch(); }) {}
 
 Scheduler::~Scheduler() {
   close();
@@ -121,7 +133,9 @@ void Scheduler::close() {
   g_devices.erase(device_);
 }
 
-double Scheduler::now() const { return std::chrono::duration<double, std::micro>(Clock::now().time_since_epoch()).count(); }
+double Scheduler::now() const {
+  return std::chrono::duration<double, std::micro>(Clock::now().time_since_epoch()).count();
+}
 
 Result<Verdict> Scheduler::evaluate(const Demand& demand) const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -132,16 +146,21 @@ Result<std::unique_ptr<Tenant>> Scheduler::join(const std::string& name, const Q
   VV_TRY(check(name, qos));
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return closed();
-  if (names_.contains(name)) return Status(Code::kInvalidArgument, strf("tenant %s: there is one of this name", name.c_str()));
+  if (names_.contains(name))
+    return Status(Code::kInvalidArgument, strf("tenant %s: there is one of this name", name.c_str()));
   const bool lower = qos.cls != Class::guaranteed;
   const auto word = std::find(words_.begin(), words_.end(), false);
-  if (lower && word == words_.end()) return Status(Code::kLimitExceeded, strf("scheduler: %d burstable and best-effort tenants are there, no more than that may be", kMostLower));
+  if (lower && word == words_.end())
+    return Status(
+        Code::kLimitExceeded,
+        strf("scheduler: %d burstable and best-effort tenants are there, no more than that may be", kMostLower));
   std::unique_ptr<Tenant> tenant(new Tenant(shared_from_this(), name, qos));
   names_.insert(name);
   if (lower) {
     *word = true;
     tenant->hold_word_ = static_cast<int>(word - words_.begin());
-    tenant->gates_ = {gate_.get(), 1u << kUrgentWord | 1u << kEarlyWord | 1u << (kFirstHold + tenant->hold_word_), qos.blocking_us};
+    tenant->gates_ = {gate_.get(), 1u << kUrgentWord | 1u << kEarlyWord | 1u << (kFirstHold + tenant->hold_word_),
+                      qos.blocking_us};
   } else {
     tenant->urgent_ = std::make_shared<engine::UrgentGate>();
     tenant->urgent_->gate = gate_.get();
@@ -225,7 +244,8 @@ void Scheduler::finish(const Dispatcher::Call& call, double device_us) {
   if (dispatcher_.done(call.number, at, took).ok()) {
     if (std::exchange(urgent_, false)) closed_us_ += at - began_;
     note_blocked();
-    if (Tenant* const t = this->at(call.tenant); t != nullptr) t->urgent_->shuts = false, timeline_.add(t->name_, Timeline::Kind::call, began_, at - began_);
+    if (Tenant* const t = this->at(call.tenant); t != nullptr)
+      t->urgent_->shuts = false, timeline_.add(t->name_, Timeline::Kind::call, began_, at - began_);
   }
   dispatch();
 }

@@ -43,15 +43,17 @@ class Tenant final : public engine::StepAccount {
 
   const std::string& name() const { return name_; }
   Class cls() const { return qos_.cls; }
-  /// Once the times of its model are known; before it nobody waits for this tenant, nor it for anybody but the running call. `bytes`:
-  /// of the model, where the Qos names none. Errors: sched::evaluate()'s; FailedPrecondition with the verdict's text, or twice; Closed.
+  /// Once the times of its model are known; before it nobody waits for this tenant, nor it for anybody but the running
+  /// call. `bytes`: of the model, where the Qos names none. Errors: sched::evaluate()'s; FailedPrecondition with the
+  /// verdict's text, or twice; Closed.
   Status admit(const Times& times, int64_t bytes = 0);
   /// For engine::PolicyOptions and engine::LoadOptions: what the model shuts, or passes.
   std::shared_ptr<engine::UrgentGate> urgent() const { return urgent_; }
   engine::GateSite gates() const { return gates_; }
 
-  /// Guaranteed: waits for this call's turn. FailedPrecondition before admit(). `deadline_us`: from now, 0 the tenant's. Errors: LimitExceeded at once where it could not
-  /// be met or too many wait (`retry_after_us`, where given, says when to come again); Closed.
+  /// Guaranteed: waits for this call's turn. FailedPrecondition before admit(). `deadline_us`: from now, 0 the
+  /// tenant's. Errors: LimitExceeded at once where it could not be met or too many wait (`retry_after_us`, where given,
+  /// says when to come again); Closed.
   Result<Turn> enter(double deadline_us = 0, double* retry_after_us = nullptr);
   /// Guaranteed: the next enter() comes in so long; others stand back just before.
   Status expect_in(double us);
@@ -62,13 +64,15 @@ class Tenant final : public engine::StepAccount {
 
  private:
   friend class Scheduler;
-  Tenant(std::shared_ptr<Scheduler> s, std::string name, const Qos& qos) : scheduler_(std::move(s)), name_(std::move(name)), qos_(qos) {}
+  Tenant(std::shared_ptr<Scheduler> s, std::string name, const Qos& qos)
+      : scheduler_(std::move(s)), name_(std::move(name)), qos_(qos) {}
   std::shared_ptr<Scheduler> scheduler_;
   const std::string name_;
   const Qos qos_;
   int number_ = -1;     // the dispatcher's, once it is admitted
   int hold_word_ = -1;
-  double blocked_since_ = -1, blocked_us_ = 0, blocked_seen_ = 0;  // while it stands back; all of it; what charge() has taken off
+  double blocked_since_ = -1, blocked_us_ = 0,
+         blocked_seen_ = 0;  // while it stands back; all of it; what charge() has taken off
   std::shared_ptr<engine::UrgentGate> urgent_;
   engine::GateSite gates_;
 };
@@ -78,16 +82,16 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
  public:
   static constexpr int kMostLower = 16;  // burstable and best-effort tenants: a word of the gate each
 
-  /// `device`: as Runtime::open(). Errors: its own; FailedPrecondition where the process has one for this device; Unsupported where
-  /// the driver has no gates.
+  /// `device`: as Runtime::open(). Errors: its own; FailedPrecondition where the process has one for this device;
+  /// Unsupported where the driver has no gates.
   static Result<std::shared_ptr<Scheduler>> open(const std::string& device, const Capacity& capacity = {});
   ~Scheduler() override;
 
   const std::string& device() const { return device_; }
   /// A dry run. Errors: those of sched::evaluate().
   Result<Verdict> evaluate(const Demand& demand) const;
-  /// A place for a model that is to be loaded with it: admit() of the tenant follows, once its times are known. Errors: check()'s;
-  /// InvalidArgument for a name that is taken; LimitExceeded beyond kMostLower; Closed.
+  /// A place for a model that is to be loaded with it: admit() of the tenant follows, once its times are known. Errors:
+  /// check()'s; InvalidArgument for a name that is taken; LimitExceeded beyond kMostLower; Closed.
   Result<std::unique_ptr<Tenant>> join(const std::string& name, const Qos& qos);
   /// join() and Tenant::admit().
   Result<std::unique_ptr<Tenant>> admit(const Demand& demand);
@@ -116,14 +120,17 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
  private:
   friend class Tenant;
   friend class Turn;
-  Scheduler(std::string device, std::unique_ptr<engine::Runtime> runtime, std::unique_ptr<exec::Gate> gate, const Capacity& capacity);
+  Scheduler(std::string device, std::unique_ptr<engine::Runtime> runtime, std::unique_ptr<exec::Gate> gate,
+            const Capacity& capacity);
 
   void hold(int tenant, bool stand_back) override;
   void close_early(bool shut) override;
   void open() override;
   double now() const;
   void note_blocked();  // with mutex_ held: who stands back from here on
-  Tenant* at(int number) const { return static_cast<size_t>(number) < tenants_.size() ? tenants_[static_cast<size_t>(number)] : nullptr; }
+  Tenant* at(int number) const {
+    return static_cast<size_t>(number) < tenants_.size() ? tenants_[static_cast<size_t>(number)] : nullptr;
+  }
   void dispatch();  // with mutex_ held: begins the next call
   void remove(const Tenant& tenant);
   void finish(const Dispatcher::Call& call, double device_us);

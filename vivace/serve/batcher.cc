@@ -24,7 +24,8 @@ Job::Job(Request r) : request(std::move(r)) {
   if (request.drafter != nullptr) guesses_.resize(static_cast<size_t>(request.num_speculative_tokens));
 }
 
-Batcher::Batcher(engine::TextModel& model, size_t waiting) : model_(model), limits_(model.limits()), blocks_(model.blocks()), slots_(static_cast<size_t>(limits_.max_batch)) {
+Batcher::Batcher(engine::TextModel& model, size_t waiting)
+    : model_(model), limits_(model.limits()), blocks_(model.blocks()), slots_(static_cast<size_t>(limits_.max_batch)) {
   rows_.reserve(static_cast<size_t>(std::max(limits_.prefill_chunk, limits_.max_batch)));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
   waiting_.reserve(waiting);
@@ -52,22 +53,30 @@ void Batcher::drain() {
 
 Status check_bias(std::span<const float> bias, const engine::TextLimits& limits) {
   if (bias.empty()) return {};
-  if (!limits.biased) return Status(Code::kFailedPrecondition, "generate: a bias or mask of tokens needs a model loaded with logit_bias");
+  if (!limits.biased)
+    return Status(Code::kFailedPrecondition, "generate: a bias or mask of tokens needs a model loaded with logit_bias");
   if (bias.size() != static_cast<size_t>(limits.vocab))
-    return Status(Code::kInvalidShape, strf("generate: the bias wants a value for each of %d tokens, got %zu", limits.vocab, bias.size()));
+    return Status(Code::kInvalidShape,
+                  strf("generate: the bias wants a value for each of %d tokens, got %zu", limits.vocab, bias.size()));
   constexpr float kInf = std::numeric_limits<float>::infinity();
   bool any = false;
   for (size_t i = 0; i < bias.size(); ++i) {
-    if (!(bias[i] < kInf)) return Status(Code::kInvalidArgument, strf("generate: bias of token %zu: wanted a finite f32 value or -inf, got %g", i, static_cast<double>(bias[i])));
+    if (!(bias[i] < kInf))
+      return Status(Code::kInvalidArgument,
+                    strf("generate: bias of token %zu: wanted a finite f32 value or -inf, got %g", i,
+                         static_cast<double>(bias[i])));
     any = any || bias[i] > -kInf;
   }
-  return any ? Status() : Status(Code::kInvalidArgument, "generate: the bias or mask forbids every token; allow at least one");
+  return any ? Status()
+             : Status(Code::kInvalidArgument, "generate: the bias or mask forbids every token; allow at least one");
 }
 
 Status check_mask(std::span<const uint32_t> mask, const engine::TextLimits& limits) {
   const auto words = static_cast<size_t>((limits.vocab + 31) / 32);
   if (mask.empty()) return {};
-  if (mask.size() != words) return Status(Code::kInvalidShape, strf("generate: the mask wants a bit for each of %d tokens, %zu words, got %zu", limits.vocab, words, mask.size()));
+  if (mask.size() != words)
+    return Status(Code::kInvalidShape, strf("generate: the mask wants a bit for each of %d tokens, %zu words, got %zu",
+                                            limits.vocab, words, mask.size()));
   const uint32_t last = limits.vocab % 32 == 0 ? ~0u : (1u << (limits.vocab % 32)) - 1;
   for (size_t i = 0; i < words; ++i)
     if ((mask[i] & (i + 1 == words ? last : ~0u)) != 0) return {};
@@ -79,35 +88,49 @@ namespace {
 Status check_drafts(const Request& request, const engine::TextLimits& limits) {
   if (request.drafter == nullptr) return {};
   if (request.num_speculative_tokens < 1 || request.num_speculative_tokens >= limits.max_batch)
-    return Status(Code::kLimitExceeded, strf("speculation: wanted 1 to max_batch - 1 = %d drafts a step, got %d", limits.max_batch - 1, request.num_speculative_tokens));
+    return Status(Code::kLimitExceeded, strf("speculation: wanted 1 to max_batch - 1 = %d drafts a step, got %d",
+                                             limits.max_batch - 1, request.num_speculative_tokens));
   const engine::Sampling& s = request.sampling;
-  if (s.temperature != 0 || s.repetition != 1 || s.presence != 0 || s.frequency != 0 || request.top_logprobs > 0 || !request.bias.empty() || !request.mask.empty() || request.min_tokens > 0 || request.stepwise)
-    return Status(Code::kInvalidArgument, "speculation: it answers greedily without penalties, bias, mask, min_tokens or top_logprobs; leave them out, or leave out the drafts");
+  if (s.temperature != 0 || s.repetition != 1 || s.presence != 0 || s.frequency != 0 || request.top_logprobs > 0 ||
+      !request.bias.empty() || !request.mask.empty() || request.min_tokens > 0 || request.stepwise)
+    return Status(Code::kInvalidArgument,
+                  "speculation: it answers greedily without penalties, bias, mask, min_tokens or top_logprobs; leave "
+                  "them out, or leave out the drafts");
   return {};
 }
 
 }  // namespace
 
 Status check(const Request& request, const engine::TextLimits& limits) {
-  if (request.prompt.empty()) return Status(Code::kInvalidArgument, "generate: the prompt is empty; it needs at least one token");
-  if (request.max_tokens < 1) return Status(Code::kInvalidArgument, strf("generate: max_tokens must be at least 1, got %d", request.max_tokens));
+  if (request.prompt.empty())
+    return Status(Code::kInvalidArgument, "generate: the prompt is empty; it needs at least one token");
+  if (request.max_tokens < 1)
+    return Status(Code::kInvalidArgument, strf("generate: max_tokens must be at least 1, got %d", request.max_tokens));
   for (const int32_t t : request.prompt)
-    if (t < 0 || t >= limits.vocab) return Status(Code::kInvalidArgument, strf("generate: prompt token %d is outside the model's vocabulary [0, %d)", t, limits.vocab));
+    if (t < 0 || t >= limits.vocab)
+      return Status(Code::kInvalidArgument,
+                    strf("generate: prompt token %d is outside the model's vocabulary [0, %d)", t, limits.vocab));
   // The last token drawn is never fed, so it needs no position.
   const int64_t need = static_cast<int64_t>(request.prompt.size()) + request.max_tokens - 1;
   if (need > limits.context)
-    return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, the context holds %d; shorten the prompt, lower max_tokens or load with a larger context",
-                                             request.prompt.size(), request.max_tokens, static_cast<long>(need), limits.context));
+    return Status(Code::kLimitExceeded,
+                  strf("generate: %zu prompt tokens + %d new ones need %ld positions, the context holds %d; shorten "
+                       "the prompt, lower max_tokens or load with a larger context",
+                       request.prompt.size(), request.max_tokens, static_cast<long>(need), limits.context));
   if (limits.page > 0 && need > int64_t{limits.pages} * limits.page)
-    return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, all %d pages of %d together hold %ld; load with more num_kv_blocks",
-                                             request.prompt.size(), request.max_tokens, static_cast<long>(need), limits.pages, limits.page, static_cast<long>(limits.pages) * limits.page));
+    return Status(Code::kLimitExceeded, strf("generate: %zu prompt tokens + %d new ones need %ld positions, all %d "
+                                             "pages of %d together hold %ld; load with more num_kv_blocks",
+                                             request.prompt.size(), request.max_tokens, static_cast<long>(need),
+                                             limits.pages, limits.page, static_cast<long>(limits.pages) * limits.page));
   VV_TRY(engine::check(request.sampling));
   VV_TRY(check_bias(request.bias, limits));
   VV_TRY(check_mask(request.mask, limits));
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens)
-    return Status(Code::kInvalidArgument, strf("generate: min_tokens: wanted 0 to max_tokens = %d, got %d", request.max_tokens, request.min_tokens));
+    return Status(Code::kInvalidArgument, strf("generate: min_tokens: wanted 0 to max_tokens = %d, got %d",
+                                               request.max_tokens, request.min_tokens));
   if (request.top_logprobs < 0 || request.top_logprobs > kMaxTopLogprobs)
-    return Status(Code::kInvalidArgument, strf("generate: top_logprobs: wanted 0 to %d, got %d", kMaxTopLogprobs, request.top_logprobs));
+    return Status(Code::kInvalidArgument,
+                  strf("generate: top_logprobs: wanted 0 to %d, got %d", kMaxTopLogprobs, request.top_logprobs));
   return check_drafts(request, limits);
 }
 
@@ -132,22 +155,28 @@ Job* Batcher::find(int64_t request) const {
 
 Status Batcher::cancel(int64_t request) {
   Job* job = find(request);
-  if (job == nullptr) return Status(Code::kNotFound, strf("cancel: request %ld is not running", static_cast<long>(request)));
+  if (job == nullptr)
+    return Status(Code::kNotFound, strf("cancel: request %ld is not running", static_cast<long>(request)));
   if (job->ending_ == Finish::none) job->ending_ = Finish::cancelled;
   return {};
 }
 
 Status Batcher::fail(int64_t request, Status why) {
   Job* job = find(request);
-  if (job == nullptr) return Status(Code::kNotFound, strf("fail: request %ld is not running", static_cast<long>(request)));
+  if (job == nullptr)
+    return Status(Code::kNotFound, strf("fail: request %ld is not running", static_cast<long>(request)));
   if (job->ending_ == Finish::none) job->ending_ = Finish::error, job->status = std::move(why);
   return {};
 }
 
 /// Whether the call may come now.
 Status Batcher::waits_for(const char* call, const Job* job, int64_t request) const {
-  if (job == nullptr || (job->slot_ < 0 && !job->paused_)) return Status(Code::kNotFound, strf("%s: request %ld is not running", call, static_cast<long>(request)));
-  return job->request.stepwise ? Status() : Status(Code::kFailedPrecondition, strf("%s: request %ld is not stepwise, its next draws may be on their way", call, static_cast<long>(request)));
+  if (job == nullptr || (job->slot_ < 0 && !job->paused_))
+    return Status(Code::kNotFound, strf("%s: request %ld is not running", call, static_cast<long>(request)));
+  return job->request.stepwise ? Status()
+                               : Status(Code::kFailedPrecondition,
+                                        strf("%s: request %ld is not stepwise, its next draws may be on their way",
+                                             call, static_cast<long>(request)));
 }
 
 Status Batcher::set_bias(int64_t request, std::span<const float> bias) {
@@ -155,7 +184,8 @@ Status Batcher::set_bias(int64_t request, std::span<const float> bias) {
   VV_TRY(waits_for("set_bias", job, request));
   VV_TRY(check_bias(bias, limits_));
   if (job->slot_ >= 0) VV_TRY(model_.set_bias(job->slot_, bias));
-  if (blocks_ != nullptr) job->request.bias.assign(bias.begin(), bias.end());  // for when it comes back from host memory
+  if (blocks_ != nullptr)
+    job->request.bias.assign(bias.begin(), bias.end());  // for when it comes back from host memory
   job->paused_ = false;
   return {};
 }
@@ -165,7 +195,9 @@ Status Batcher::set_mask(int64_t request, std::span<const uint32_t> mask, std::s
   VV_TRY(waits_for("set_mask", job, request));
   VV_TRY(check_mask(mask, limits_));
   for (const int32_t t : forced)
-    if (t < 0 || t >= limits_.vocab) return Status(Code::kInvalidArgument, strf("set_mask: forced token %d is outside the model's vocabulary [0, %d)", t, limits_.vocab));
+    if (t < 0 || t >= limits_.vocab)
+      return Status(Code::kInvalidArgument,
+                    strf("set_mask: forced token %d is outside the model's vocabulary [0, %d)", t, limits_.vocab));
   job->request.mask.assign(mask.begin(), mask.end());
   job->forced_.assign(forced.begin(), forced.end());
   if (job->slot_ >= 0) VV_TRY(this->mask(job));
@@ -182,7 +214,8 @@ Status Batcher::share(int64_t request) {
 Status Batcher::mask(Job* job) {
   const Request& r = job->request;
   job->remask_ = false;
-  if (job->produced_ + static_cast<int>(job->forced_.size()) >= r.min_tokens) return model_.set_mask(job->slot_, r.mask);
+  if (job->produced_ + static_cast<int>(job->forced_.size()) >= r.min_tokens)
+    return model_.set_mask(job->slot_, r.mask);
   early_.assign(r.mask.begin(), r.mask.end());
   if (early_.empty()) early_.assign(static_cast<size_t>((limits_.vocab + 31) / 32), ~0u);
   for (const int32_t t : r.stop)
@@ -195,10 +228,12 @@ bool Batcher::nobody() const {
 }
 
 bool Batcher::ranks() const {
-  return std::any_of(slots_.begin(), slots_.end(), [](const Job* job) { return job != nullptr && job->request.top_logprobs > 0; });
+  return std::any_of(slots_.begin(), slots_.end(),
+                     [](const Job* job) { return job != nullptr && job->request.top_logprobs > 0; });
 }
 
-/// The likeliest tokens of a draw, ties by the lower id. The draw's log-probability says what the logits' exponentials add up to.
+/// The likeliest tokens of a draw, ties by the lower id. The draw's log-probability says what the logits' exponentials
+/// add up to.
 void Batcher::rank(Job* job, const Sampled& s, std::span<const float> logits) const {
   const auto most = static_cast<size_t>(job->request.top_logprobs);
   std::vector<TopLogprob>& top = job->top_;
@@ -206,9 +241,11 @@ void Batcher::rank(Job* job, const Sampled& s, std::span<const float> logits) co
   if (s.token < 0) return;
   for (int32_t token = 0; token < limits_.vocab; ++token) {
     const float logit = logits[static_cast<size_t>(token)];
-    if (!(logit > -std::numeric_limits<float>::infinity()) || (top.size() == most && !(logit > top.back().logprob))) continue;
+    if (!(logit > -std::numeric_limits<float>::infinity()) || (top.size() == most && !(logit > top.back().logprob)))
+      continue;
     if (top.size() == most) top.pop_back();
-    top.insert(std::find_if(top.begin(), top.end(), [&](const TopLogprob& t) { return t.logprob < logit; }), {token, logit});
+    top.insert(std::find_if(top.begin(), top.end(), [&](const TopLogprob& t) { return t.logprob < logit; }),
+               {token, logit});
   }
   const float total = logits[static_cast<size_t>(s.token)] - s.logprob;
   for (TopLogprob& t : top) t.logprob = t.token == s.token ? s.logprob : t.logprob - total;
@@ -241,7 +278,8 @@ void Batcher::end(Job* job, Finish finish, std::vector<Event>* events) {
 }
 
 Status Batcher::add_answers() {
-  auto spare = static_cast<size_t>(std::count(slots_.begin(), slots_.end(), nullptr));  // draws that a step has room for besides one a slot
+  auto spare = static_cast<size_t>(
+      std::count(slots_.begin(), slots_.end(), nullptr));  // draws that a step has room for besides one a slot
   for (Job* job : slots_) {
     if (job == nullptr || job->last_ < 0 || job->run_ || job->paused_ || job->ending_ != Finish::none) continue;
     rows_.push_back(TokenRow{job->last_, job->fed_++, job->slot_, true});
@@ -298,7 +336,8 @@ Status Batcher::issue() {
   q.prompts.clear();
   for (const TokenRow& r : rows_) {
     Job* job = slots_[static_cast<size_t>(r.slot)];
-    if (r.prompt && (q.prompts.empty() || q.prompts.back().first != job->id)) q.prompts.emplace_back(job->id, job->fed_);
+    if (r.prompt && (q.prompts.empty() || q.prompts.back().first != job->id))
+      q.prompts.emplace_back(job->id, job->fed_);
     if (r.sample) {
       ++job->drawing_;
       q.requests.push_back(job->id);
@@ -320,7 +359,9 @@ Status Batcher::plan() {
   rows_.clear();
   // Logits are there of the last step alone: where a step has either answers or prompts, they then take turns.
   const bool turns = !limits_.mixed && ranks();
-  const bool feeds = std::any_of(slots_.begin(), slots_.end(), [](const Job* job) { return job != nullptr && (job->last_ < 0 || job->run_) && !job->paused_; });
+  const bool feeds = std::any_of(slots_.begin(), slots_.end(), [](const Job* job) {
+    return job != nullptr && (job->last_ < 0 || job->run_) && !job->paused_;
+  });
   prompts_turn_ = turns && feeds && !prompts_turn_;
   if (!prompts_turn_) VV_TRY(add_answers());
   const size_t answers = rows_.size();
@@ -338,7 +379,8 @@ Status Batcher::plan() {
 /// Whether the last step's rows, and nothing else, would make up the next step as well.
 bool Batcher::steady() const {
   if (!may_repeat_ || in_flight_ == queued_.size()) return false;
-  if (blocks_ != nullptr && !waiting_.empty() && victim(waiting_.front()->request.priority) != nullptr) return false;  // who is to give way
+  if (blocks_ != nullptr && !waiting_.empty() && victim(waiting_.front()->request.priority) != nullptr)
+    return false;  // who is to give way
   size_t live = 0;
   for (const Job* job : slots_) {
     if (job == nullptr) {
@@ -347,7 +389,9 @@ bool Batcher::steady() const {
     }
     if (job->paused_ && job->ending_ == Finish::none) continue;
     const Request& r = job->request;
-    if (job->ending_ != Finish::none || r.stepwise || r.drafter != nullptr || r.top_logprobs > 0 || job->produced_ + job->drawing_ >= r.max_tokens) return false;
+    if (job->ending_ != Finish::none || r.stepwise || r.drafter != nullptr || r.top_logprobs > 0 ||
+        job->produced_ + job->drawing_ >= r.max_tokens)
+      return false;
     if (job->remask_ || (job->produced_ < r.min_tokens && job->produced_ + job->drawing_ >= r.min_tokens)) return false;
     ++live;
   }
@@ -357,7 +401,8 @@ bool Batcher::steady() const {
 /// Whether the last step was of prompts alone and drew nothing: what follows it needs no token from it.
 bool Batcher::prompts_go_on() const {
   if (in_flight_ == 0 || in_flight_ == queued_.size() || rows_.empty()) return false;
-  return std::all_of(slots_.begin(), slots_.end(), [](const Job* job) { return job == nullptr || (job->last_ < 0 && job->drawing_ == 0); });
+  return std::all_of(slots_.begin(), slots_.end(),
+                     [](const Job* job) { return job == nullptr || (job->last_ < 0 && job->drawing_ == 0); });
 }
 
 Status Batcher::repeat() {
@@ -385,7 +430,8 @@ Status Batcher::collect(std::vector<Event>* events) {
         VV_ASSIGN(const Tensor all, model_.logits());
         logits = {static_cast<const float*>(all.data), sampled_.size() * static_cast<size_t>(limits_.vocab)};
       }
-      rank(job, sampled_[i], logits.subspan(i * static_cast<size_t>(limits_.vocab), static_cast<size_t>(limits_.vocab)));
+      rank(job, sampled_[i],
+           logits.subspan(i * static_cast<size_t>(limits_.vocab), static_cast<size_t>(limits_.vocab)));
     }
     VV_TRY(take(job, sampled_[i], events));
   }
@@ -414,7 +460,8 @@ Status Batcher::take(Job* job, const Sampled& s, std::vector<Event>* events) {
   else if (job->produced_ == r.max_tokens) e.finish = Finish::length;
   if (e.token >= 0) e.top = job->top_;
   events->push_back(e);
-  // What lies behind the token that was fed last is of guesses, or of steps queued ahead of a stop: nobody will find that.
+  // What lies behind the token that was fed last is of guesses, or of steps queued ahead of a stop: nobody will find
+  // that.
   job->committed_ = static_cast<int>(job->context_.size());
   if (e.token >= 0) job->context_.push_back(s.token);
   if (e.finish == Finish::nan_logits) job->publishes_ = false;
@@ -429,7 +476,8 @@ Status Batcher::take(Job* job, const Sampled& s, std::vector<Event>* events) {
   return {};
 }
 
-/// Tokens that set_mask() said must come: told as if they had been drawn, each with probability 1, and fed with the next step.
+/// Tokens that set_mask() said must come: told as if they had been drawn, each with probability 1, and fed with the
+/// next step.
 void Batcher::tell_forced(Job* job, std::vector<Event>* events) {
   const Request& r = job->request;
   for (const int32_t token : std::exchange(job->forced_, {})) {
@@ -447,14 +495,20 @@ void Batcher::tell_forced(Job* job, std::vector<Event>* events) {
 
 /// Ends those whose time is over.
 void Batcher::expire() {
-  const bool any = std::any_of(slots_.begin(), slots_.end(), [](const Job* j) { return j != nullptr && j->request.deadline != Request{}.deadline; }) ||
-                   std::any_of(waiting_.begin(), waiting_.end(), [](const Job* j) { return j->request.deadline != Request{}.deadline; });
+  const bool any =
+      std::any_of(slots_.begin(), slots_.end(),
+                  [](const Job* j) { return j != nullptr && j->request.deadline != Request{}.deadline; }) ||
+      std::any_of(waiting_.begin(), waiting_.end(),
+                  [](const Job* j) { return j->request.deadline != Request{}.deadline; });
   if (!any) return;
   const auto now = std::chrono::steady_clock::now();
   for (const auto* jobs : {&slots_, &waiting_})
     for (Job* job : *jobs)
       if (job != nullptr && job->ending_ == Finish::none && job->request.deadline <= now)
-        job->ending_ = Finish::error, job->status = Status(Code::kLimitExceeded, strf("generate: the deadline passed after %d of at most %d tokens; ask for fewer, earlier, or with a later deadline", job->produced_, job->request.max_tokens));
+        job->ending_ = Finish::error,
+        job->status = Status(Code::kLimitExceeded, strf("generate: the deadline passed after %d of at most %d tokens; "
+                                                        "ask for fewer, earlier, or with a later deadline",
+                                                        job->produced_, job->request.max_tokens));
 }
 
 Status Batcher::step(std::vector<Event>* events) {
@@ -481,8 +535,10 @@ Status Batcher::step(std::vector<Event>* events) {
   }
   while (prompts_go_on()) VV_TRY(plan());
   if (in_flight_ == 0 && !waiting_.empty() && nobody())  // it would wait for ever
-    return Status(Code::kFailedPrecondition, strf("generate: a request waits for pages, %d of %d are free, and those taken are not this batcher's to give back; close what else uses the model",
-                                                  blocks_->available(), limits_.pages));
+    return Status(Code::kFailedPrecondition,
+                  strf("generate: a request waits for pages, %d of %d are free, and those taken are not this batcher's "
+                       "to give back; close what else uses the model",
+                       blocks_->available(), limits_.pages));
   if (in_flight_ == 0) return {};
   VV_TRY(collect(events));
   // Steps of answers and of prompts that were planned together end together, and nobody waits for steps

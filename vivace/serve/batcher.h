@@ -29,21 +29,26 @@ struct Request {
   std::vector<float> bias = {};     // a value a token, added to its logit, -inf to forbid it; empty: none
   bool stepwise = false;            // after each token it waits for set_bias() or set_mask() before the next is drawn
   std::vector<uint32_t> mask = {};  // bit v % 32 of word v / 32: token v may be drawn; empty: all may
-  int top_logprobs = 0;             // beside each draw, the likeliest of its tokens: up to kMaxTopLogprobs. Steps are then not queued ahead
+  int top_logprobs =
+      0;  // beside each draw, the likeliest of its tokens: up to kMaxTopLogprobs. Steps are then not queued ahead
   int min_tokens = 0;               // tokens before which `stop` ids are not drawn, as long as the mask leaves another
-  Drafter* drafter = nullptr;       // guesses tokens that a step checks; outlives the request. Greedy answers without penalties and bias
+  Drafter* drafter =
+      nullptr;  // guesses tokens that a step checks; outlives the request. Greedy answers without penalties and bias
   int num_speculative_tokens = 0;                   // with a drafter: most guesses a step, 1 to max_batch - 1
   Priority priority = Priority::interactive;
   std::string salt = {};            // whose it is: requests of different salts never find each other's keys and values
   bool reuse = true;                // whether what was computed before may be taken, and what it computes be kept
-  bool deterministic = false;       // takes only what steps of prompts wrote: the answer has the bits that it has without
-  bool resumed = false;             // the prompt is an answer that goes on: its last token is fed as one that was drawn, where all before it is found
+  bool deterministic = false;  // takes only what steps of prompts wrote: the answer has the bits that it has without
+  bool resumed = false;  // the prompt is an answer that goes on: its last token is fed as one that was drawn, where all
+                         // before it is found
   int64_t leader = -1;              // id of a request with the same prompt: it waits until that one's is computed
-  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();  // by which the answer must be over; it ends then
+  std::chrono::steady_clock::time_point deadline =
+      std::chrono::steady_clock::time_point::max();  // by which the answer must be over; it ends then
 };
 
-/// Errors: InvalidArgument (empty prompt, token out of range, sampling values, a drafter beside what it cannot serve), LimitExceeded
-/// when prompt + max_tokens exceed the context, both numbers named, and for drafts; those of check_bias().
+/// Errors: InvalidArgument (empty prompt, token out of range, sampling values, a drafter beside what it cannot serve),
+/// LimitExceeded when prompt + max_tokens exceed the context, both numbers named, and for drafts; those of
+/// check_bias().
 Status check(const Request& request, const engine::TextLimits& limits);
 /// Errors: InvalidShape, InvalidArgument for a value that is neither finite nor -inf or when no token is left,
 /// FailedPrecondition for a model without logit_bias.
@@ -61,7 +66,8 @@ struct Job {
   Request request;
   int64_t id = -1;
   Status status = {};    // why, after Finish::error
-  int64_t steps = 0, drafted = 0, accepted = 0;  // with a drafter: steps after the prompt, guesses checked, guesses that were right
+  int64_t steps = 0, drafted = 0,
+          accepted = 0;  // with a drafter: steps after the prompt, guesses checked, guesses that were right
   /// What of the prompt was found computed, and what of prompt and answer is kept for others.
   struct Cache {
     int cached = 0, written = 0;    // tokens
@@ -104,12 +110,14 @@ struct Event {
   int32_t token = -1;   // -1: no token came with this event
   float logprob = 0;
   Finish finish = Finish::none;
-  std::span<const TopLogprob> top = {};  // of a token that was drawn, the likeliest first; where a batcher gives it, valid as `job`
+  std::span<const TopLogprob> top =
+      {};  // of a token that was drawn, the likeliest first; where a batcher gives it, valid as `job`
 };
 
-/// Not thread-safe: one caller; EngineLoop (engine_loop.h) serves several. Requests that find no free slot wait in order of class, then of
-/// arrival. Where sequences share blocks an answer takes them as it grows; when none is left, the youngest of the lowest class moves to host
-/// memory, waits, and goes on from there as if nothing had been. One that needs many blocks lets a few smaller ones of its class pass, and no more.
+/// Not thread-safe: one caller; EngineLoop (engine_loop.h) serves several. Requests that find no free slot wait in
+/// order of class, then of arrival. Where sequences share blocks an answer takes them as it grows; when none is left,
+/// the youngest of the lowest class moves to host memory, waits, and goes on from there as if nothing had been. One
+/// that needs many blocks lets a few smaller ones of its class pass, and no more.
 class Batcher {
  public:
   /// `model` must outlive the batcher and be used by nobody else meanwhile. `waiting`: requests that may wait without
@@ -127,13 +135,15 @@ class Batcher {
   Status cancel(int64_t request);
   /// Ends it with Finish::error and this status.
   Status fail(int64_t request, Status why);
-  /// Replaces the bias of a request that answers, from its next draw on, which a stepwise one waits for. Errors: NotFound
-  /// if it is over or still waits; FailedPrecondition if it is not stepwise; those of check_bias().
+  /// Replaces the bias of a request that answers, from its next draw on, which a stepwise one waits for. Errors:
+  /// NotFound if it is over or still waits; FailedPrecondition if it is not stepwise; those of check_bias().
   Status set_bias(int64_t request, std::span<const float> bias);
-  /// The same for the mask, until the next one. `forced`: tokens that come before the next draw without one, as the only ones that may; they
-  /// are fed in one piece. Errors: those of check_mask() besides, InvalidArgument for a forced token outside the vocabulary.
+  /// The same for the mask, until the next one. `forced`: tokens that come before the next draw without one, as the
+  /// only ones that may; they are fed in one piece. Errors: those of check_mask() besides, InvalidArgument for a forced
+  /// token outside the vocabulary.
   Status set_mask(int64_t request, std::span<const uint32_t> mask, std::span<const int32_t> forced = {});
-  /// What a request that answers has computed so far is found by others, its last block too. Nothing where it is over or waits.
+  /// What a request that answers has computed so far is found by others, its last block too. Nothing where it is over
+  /// or waits.
   Status share(int64_t request);
   bool idle() const;
   /// Whether step() would do anything: false also while all who answer wait for their set_bias().
@@ -143,12 +153,13 @@ class Batcher {
   bool waits(const Job& job) const { return job.slot_ < 0; }
   /// Answers that moved to host memory so far.
   int64_t parked() const { return parks_; }
-  /// One model step: every answering request gets one row (and rows for guesses of its drafter, as far as max_batch goes),
-  /// the rest of the chunk goes to prompts in order of arrival; apart, where the model does not mix them. While nobody joins
-  /// or leaves, further steps are queued before this one's draws are known (TextLimits::max_in_flight_steps): the answers are the same, and
-  /// what a request draws after its stop token is dropped. So are further steps of prompts while nobody answers. Replaces
-  /// `events`. Does not allocate once `events` has room for 2 x max_batch. An error concerns the step as a whole;
-  /// abort() then goes on with what waits. Requests fail alone through their events.
+  /// One model step: every answering request gets one row (and rows for guesses of its drafter, as far as max_batch
+  /// goes), the rest of the chunk goes to prompts in order of arrival; apart, where the model does not mix them. While
+  /// nobody joins or leaves, further steps are queued before this one's draws are known
+  /// (TextLimits::max_in_flight_steps): the answers are the same, and what a request draws after its stop token is
+  /// dropped. So are further steps of prompts while nobody answers. Replaces `events`. Does not allocate once `events`
+  /// has room for 2 x max_batch. An error concerns the step as a whole; abort() then goes on with what waits. Requests
+  /// fail alone through their events.
   Status step(std::vector<Event>* events);
   /// After a step's error: ends all who hold a slot, or else the first that waits, with `why`. Adds to `events`.
   void abort(const Status& why, std::vector<Event>* events);

@@ -18,7 +18,8 @@ class ByteRing {
 
   /// The writer's: takes as much of `data` as there is room for, and says how much.
   size_t write(std::string_view data) {
-    const size_t at = written_.load(std::memory_order_relaxed), count = std::min(data.size(), capacity_ - (at - read_.load(std::memory_order_acquire)));
+    const size_t at = written_.load(std::memory_order_relaxed),
+                 count = std::min(data.size(), capacity_ - (at - read_.load(std::memory_order_acquire)));
     for (size_t done = 0; done < count;) {
       const size_t place = (at + done) % capacity_, run = std::min(count - done, capacity_ - place);
       std::copy_n(data.data() + done, run, bytes_.get() + place);

@@ -99,7 +99,8 @@ class BracesCall final : public CallReader {
       arguments_.push_back(c);
       return true;
     }
-    if (held_.size() >= quote_.size() || quote_.compare(0, held_.size(), held_) != 0 || quote_[held_.size()] != c) return false;
+    if (held_.size() >= quote_.size() || quote_.compare(0, held_.size(), held_) != 0 || quote_[held_.size()] != c)
+      return false;
     held_.push_back(c);
     if (held_ == quote_) {
       arguments_.push_back('"');

@@ -81,7 +81,9 @@ class JsonCall final : public CallReader {
     const std::optional<std::string> key = text_of(raw_);
     at_ = At::colon;
     if (!key) return false;
-    what_ = *key == "name" && name_.empty() ? What::name : (*key == "arguments" || *key == "parameters") && !has_arguments_ ? What::arguments : What::other;
+    what_ = *key == "name" && name_.empty()                                    ? What::name
+            : (*key == "arguments" || *key == "parameters") && !has_arguments_ ? What::arguments
+                                                                               : What::other;
     return !bare_ || what_ != What::other || *key == "type";
   }
 
@@ -89,8 +91,10 @@ class JsonCall final : public CallReader {
     at_ = At::after;
     if (what_ == What::name) {
       std::optional<std::string> name = text_of(raw_);
-      if (!name || name->empty() || name->size() > kMostName || !std::all_of(name->begin(), name->end(), may_name)) return false;
-      if (bare_ && std::none_of(tools_.begin(), tools_.end(), [&](const Tool& t) { return t.name == *name; })) return false;
+      if (!name || name->empty() || name->size() > kMostName || !std::all_of(name->begin(), name->end(), may_name))
+        return false;
+      if (bare_ && std::none_of(tools_.begin(), tools_.end(), [&](const Tool& t) { return t.name == *name; }))
+        return false;
       name_ = std::move(*name);
     } else if (what_ == What::arguments) {
       has_arguments_ = true;
@@ -123,8 +127,12 @@ class JsonCall final : public CallReader {
 
 }  // namespace
 
-bool may_name(char c) { return static_cast<unsigned char>(c) > 0x20 && c != 0x7f && c != '<' && c != '>' && c != '{' && c != '}' && c != '"'; }
+bool may_name(char c) {
+  return static_cast<unsigned char>(c) > 0x20 && c != 0x7f && c != '<' && c != '>' && c != '{' && c != '}' && c != '"';
+}
 
-std::unique_ptr<CallReader> read_json_call(const std::vector<Tool>& tools, bool bare) { return std::make_unique<JsonCall>(tools, bare); }
+std::unique_ptr<CallReader> read_json_call(const std::vector<Tool>& tools, bool bare) {
+  return std::make_unique<JsonCall>(tools, bare);
+}
 
 }  // namespace vivace::serve

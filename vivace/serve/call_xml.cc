@@ -8,7 +8,8 @@
 namespace vivace::serve {
 namespace {
 
-constexpr std::string_view kFunction = "<function=", kParameter = "<parameter=", kEndFunction = "</function>", kEndParameter = "</parameter>";
+constexpr std::string_view kFunction = "<function=", kParameter = "<parameter=", kEndFunction = "</function>",
+                           kEndParameter = "</parameter>";
 
 std::string_view trimmed(std::string_view s) {
   const size_t first = s.find_first_not_of(" \t\r\n"), last = s.find_last_not_of(" \t\r\n");
@@ -17,7 +18,8 @@ std::string_view trimmed(std::string_view s) {
 
 std::string lower(std::string_view s) {
   std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return out;
 }
 
@@ -29,7 +31,8 @@ std::string quoted(std::string_view s) {
 
 class XmlCall final : public CallReader {
  public:
-  XmlCall(const std::vector<Tool>& tools, bool named) : tools_(tools), at_(named ? At::name : At::open), end_({std::string(kEndParameter)}) {}
+  XmlCall(const std::vector<Tool>& tools, bool named)
+      : tools_(tools), at_(named ? At::name : At::open), end_({std::string(kEndParameter)}) {}
 
   Step put(char c) override {
     switch (at_) {
@@ -149,6 +152,8 @@ class XmlCall final : public CallReader {
 
 }  // namespace
 
-std::unique_ptr<CallReader> read_xml_call(const std::vector<Tool>& tools, bool named) { return std::make_unique<XmlCall>(tools, named); }
+std::unique_ptr<CallReader> read_xml_call(const std::vector<Tool>& tools, bool named) {
+  return std::make_unique<XmlCall>(tools, named);
+}
 
 }  // namespace vivace::serve

@@ -23,11 +23,14 @@ bool finite(std::span<const float> values) {
 }
 
 Status wrong_size(const char* call, const char* what, int64_t wanted, size_t got) {
-  return Status(Code::kInvalidShape, strf("%s: %s: wanted %ld values, got %zu", call, what, static_cast<long>(wanted), got));
+  return Status(Code::kInvalidShape,
+                strf("%s: %s: wanted %ld values, got %zu", call, what, static_cast<long>(wanted), got));
 }
 
 Status check_time(const char* call, double now) {
-  return std::isfinite(now) ? Status() : Status(Code::kInvalidArgument, strf("%s: now: wanted seconds of a steady clock, got %g", call, now));
+  return std::isfinite(now)
+             ? Status()
+             : Status(Code::kInvalidArgument, strf("%s: now: wanted seconds of a steady clock, got %g", call, now));
 }
 
 }  // namespace
@@ -35,27 +38,38 @@ Status check_time(const char* call, double now) {
 Result<std::unique_ptr<ChunkRunner>> ChunkRunner::make(const ChunkOptions& o) {
   constexpr int kMost = ChunkOptions::kMost;
   const auto range = [](const char* what, int value, int least, int most) {
-    return value >= least && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted %d to %d, got %d", what, least, most, value));
+    return value >= least && value <= most
+               ? Status()
+               : Status(Code::kInvalidArgument, strf("%s: wanted %d to %d, got %d", what, least, most, value));
   };
   VV_TRY(range("horizon", o.horizon, 1, kMost));
   VV_TRY(range("dims", o.dims, 1, kMost));
   VV_TRY(range("network_dims", o.network_dims, o.join == ChunkOptions::Join::prefix ? 1 : 0, kMost));
   for (const auto& [what, dims] : {std::pair{"dims", o.dims}, std::pair{"network_dims", o.network_dims}})
     if (int64_t{o.horizon} * dims > ChunkOptions::kMostValues)
-      return Status(Code::kInvalidArgument, strf("horizon x %s: wanted at most %ld values, got %d x %d", what, static_cast<long>(ChunkOptions::kMostValues), o.horizon, dims));
+      return Status(Code::kInvalidArgument, strf("horizon x %s: wanted at most %ld values, got %d x %d", what,
+                                                 static_cast<long>(ChunkOptions::kMostValues), o.horizon, dims));
   VV_TRY(range("blend", o.blend.value_or(0), 0, o.horizon));
   VV_TRY(range("ask_after", o.ask_after, 0, o.horizon));
-  if (!o.max_step.empty() && o.max_step.size() != static_cast<size_t>(o.dims)) return wrong_size("make", "max_step", o.dims, o.max_step.size());
+  if (!o.max_step.empty() && o.max_step.size() != static_cast<size_t>(o.dims))
+    return wrong_size("make", "max_step", o.dims, o.max_step.size());
   for (const float m : o.max_step)
-    if (!(m > 0 && std::isfinite(m))) return Status(Code::kInvalidArgument, strf("max_step: wanted positive numbers, got %g", static_cast<double>(m)));
+    if (!(m > 0 && std::isfinite(m)))
+      return Status(Code::kInvalidArgument, strf("max_step: wanted positive numbers, got %g", static_cast<double>(m)));
   for (const auto& [what, value] : {std::pair{"max_action_age", o.max_action_age}, std::pair{"watchdog", o.watchdog}})
     if (!(value > 0)) return Status(Code::kInvalidArgument, strf("%s: wanted a positive time, got %g", what, value));
-  if (!(o.deadline >= 0)) return Status(Code::kInvalidArgument, strf("deadline: wanted a time, or 0 for the watchdog's, got %g", o.deadline));
+  if (!(o.deadline >= 0))
+    return Status(Code::kInvalidArgument, strf("deadline: wanted a time, or 0 for the watchdog's, got %g", o.deadline));
   return std::unique_ptr<ChunkRunner>(new ChunkRunner(o));
 }
 
 ChunkRunner::ChunkRunner(const ChunkOptions& options)
-    : first_(first_of_a_runner()), o_(options), last_(static_cast<size_t>(options.dims)), next_id_(first_ + 1), first_id_(next_id_), asked_last_(first_) {
+    : first_(first_of_a_runner()),
+      o_(options),
+      last_(static_cast<size_t>(options.dims)),
+      next_id_(first_ + 1),
+      first_id_(next_id_),
+      asked_last_(first_) {
   if (!o_.blend) o_.blend = std::min(kUsualBlend, o_.horizon);
   if (o_.deadline == 0) o_.deadline = o_.watchdog;
   if (o_.ask_after == 0) o_.ask_after = (o_.horizon + 1) / 2;
@@ -129,7 +143,10 @@ Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
   }
   for (size_t d = 0; wanted != nullptr && d < last_.size(); ++d) {
     // In f64, where no difference of two f32 overflows.
-    float a = old != nullptr ? static_cast<float>(static_cast<double>(old[d]) + (static_cast<double>(wanted[d]) - static_cast<double>(old[d])) * mixed) : wanted[d];
+    float a = old != nullptr
+                  ? static_cast<float>(static_cast<double>(old[d]) +
+                                       (static_cast<double>(wanted[d]) - static_cast<double>(old[d])) * mixed)
+                  : wanted[d];
     if (!o_.max_step.empty()) {
       const float bound = o_.max_step[d], step = a - last_[d];
       if (std::fabs(step) > bound) {
@@ -147,9 +164,11 @@ Status ChunkRunner::next(double now, std::span<float> action, Tick* tick) {
 
 bool ChunkRunner::needs_inference(double now) const {
   if (!started_) return false;
-  const bool lost = pending_ != 0 && (failed_.load(std::memory_order_acquire) >= pending_ || now - asked_ > o_.deadline);
+  const bool lost =
+      pending_ != 0 && (failed_.load(std::memory_order_acquire) >= pending_ || now - asked_ > o_.deadline);
   if (pending_ != 0 && !lost) return false;
-  return !current_.there || tick_ - current_.request.tick >= o_.ask_after || tick_ - current_.request.tick >= o_.horizon;
+  return !current_.there || tick_ - current_.request.tick >= o_.ask_after ||
+         tick_ - current_.request.tick >= o_.horizon;
 }
 
 int64_t ChunkRunner::ticks_to_request() const {
@@ -157,19 +176,24 @@ int64_t ChunkRunner::ticks_to_request() const {
   return current_.there ? std::max<int64_t>(0, current_.request.tick + std::min(o_.ask_after, o_.horizon) - tick_) : 0;
 }
 
-int ChunkRunner::delay() const { return *std::max_element(delays_, delays_ + std::max(1, std::min(answers_, kDelays))); }
+int ChunkRunner::delay() const {
+  return *std::max_element(delays_, delays_ + std::max(1, std::min(answers_, kDelays)));
+}
 
 Status ChunkRunner::start_request(double now, ChunkRequest* request, std::span<float> action_prefix) {
   if (!started_) return Status(Code::kFailedPrecondition, "begin: start() first: where does the robot stand?");
   VV_TRY(check_time("start_request", now));
   ChunkRequest asked{next_id_, tick_, now, 0};
   if (o_.join == ChunkOptions::Join::prefix) {
-    if (action_prefix.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims)) return wrong_size("start_request", "action_prefix", int64_t{o_.horizon - 1} * o_.network_dims, action_prefix.size());
+    if (action_prefix.size() != static_cast<size_t>((o_.horizon - 1) * o_.network_dims))
+      return wrong_size("start_request", "action_prefix", int64_t{o_.horizon - 1} * o_.network_dims,
+                        action_prefix.size());
     const int64_t place = tick_ - current_.request.tick;
     if (current_.there && place < o_.horizon) {
       // One more than the longest wait: the answer may come a tick later than any before.
       asked.prefix_length = static_cast<int>(std::min<int64_t>({delay() + 1, o_.horizon - place, o_.horizon - 1}));
-      std::copy_n(current_.normalized.begin() + place * o_.network_dims, int64_t{asked.prefix_length} * o_.network_dims, action_prefix.begin());
+      std::copy_n(current_.normalized.begin() + place * o_.network_dims, int64_t{asked.prefix_length} * o_.network_dims,
+                  action_prefix.begin());
     }
   }
   *request = remembered_[asked.id % kRemembered] = asked;
@@ -181,16 +205,22 @@ Status ChunkRunner::start_request(double now, ChunkRequest* request, std::span<f
 
 Status ChunkRunner::check_mine(const char* call, const ChunkRequest& request) const {
   if (request.id > first_ && request.id <= asked_last_.load(std::memory_order_acquire)) return {};
-  return Status(Code::kInvalidArgument, strf("%s: the request is not one that this runner's start_request() gave; use each with its own runner", call));
+  return Status(
+      Code::kInvalidArgument,
+      strf("%s: the request is not one that this runner's start_request() gave; use each with its own runner", call));
 }
 
-Status ChunkRunner::complete(const ChunkRequest& request, std::span<const float> actions, std::span<const float> normalized) {
+Status ChunkRunner::complete(const ChunkRequest& request, std::span<const float> actions,
+                             std::span<const float> normalized) {
   VV_TRY(check_mine("complete", request));
   Chunk& slot = slots_[writing_];
   Status bad;
-  if (actions.size() != slot.actions.size()) bad = wrong_size("complete", "actions", static_cast<int64_t>(slot.actions.size()), actions.size());
-  else if (o_.join == ChunkOptions::Join::prefix && normalized.size() != slot.normalized.size()) bad = wrong_size("complete", "normalized", static_cast<int64_t>(slot.normalized.size()), normalized.size());
-  else if (!finite(actions) || !finite(normalized)) bad = Status(Code::kInvalidArgument, "complete: the actions are not finite; they are not used");
+  if (actions.size() != slot.actions.size())
+    bad = wrong_size("complete", "actions", static_cast<int64_t>(slot.actions.size()), actions.size());
+  else if (o_.join == ChunkOptions::Join::prefix && normalized.size() != slot.normalized.size())
+    bad = wrong_size("complete", "normalized", static_cast<int64_t>(slot.normalized.size()), normalized.size());
+  else if (!finite(actions) || !finite(normalized))
+    bad = Status(Code::kInvalidArgument, "complete: the actions are not finite; they are not used");
   if (!bad.ok()) {
     VV_TRY(cancel(request));
     return bad;

@@ -27,7 +27,8 @@ struct ChunkOptions {
   std::vector<float> max_step;  // a dimension: most that an action differs from the one before; empty: no bound
   double max_action_age = 1.0;           // s after its observation in which an action may be used
   double watchdog = 2.0;        // s without a new chunk until the runner reports that it has stopped
-  double deadline = 0;          // s after which a question without an answer is put anew; 0: the watchdog's. A late answer may still be used
+  double deadline =
+      0;  // s after which a question without an answer is put anew; 0: the watchdog's. A late answer may still be used
 };
 
 enum class TickSource : uint8_t { chunk, blend, hold, stopped };
@@ -40,8 +41,8 @@ struct Tick {
   double age = 0;        // s since its observation
 };
 
-/// A question to the policy: travels with the observation and comes back with the answer. A runner goes by `id` alone and
-/// keeps the rest itself.
+/// A question to the policy: travels with the observation and comes back with the answer. A runner goes by `id` alone
+/// and keeps the rest itself.
 struct ChunkRequest {
   int64_t id = 0;        // of one question of one runner of this process
   int64_t tick = 0;      // the first tick that the chunk is for
@@ -49,9 +50,10 @@ struct ChunkRequest {
   int prefix_length = 0;        // actions that the chunk was asked to begin with
 };
 
-/// start(), next(), needs_inference() and start_request() belong to the robot's thread, complete() and cancel() to one other. Neither waits for
-/// the other; after make() nothing allocates. Times are seconds of one steady clock. Whatever is delivered or lost, an
-/// action differs from the one before by max_step at most, and is the one before where nothing fresh is there.
+/// start(), next(), needs_inference() and start_request() belong to the robot's thread, complete() and cancel() to one
+/// other. Neither waits for the other; after make() nothing allocates. Times are seconds of one steady clock. Whatever
+/// is delivered or lost, an action differs from the one before by max_step at most, and is the one before where nothing
+/// fresh is there.
 class ChunkRunner {
  public:
   /// Errors: InvalidArgument names the option.
@@ -65,10 +67,12 @@ class ChunkRunner {
   Status next(double now, std::span<float> action, Tick* tick);
   /// Whether a chunk should be asked for: none is on its way, and enough of this one is used.
   bool needs_inference(double now) const;
-  /// Ticks until a chunk should be asked for, as far as that is known: 0 now, -1 while one is on its way or before start().
+  /// Ticks until a chunk should be asked for, as far as that is known: 0 now, -1 while one is on its way or before
+  /// start().
   int64_t ticks_to_request() const;
-  /// Asks, at the time of the observation. `action_prefix` [horizon - 1, network_dims] gets request->prefix_length actions for
-  /// engine::Observation::action_prefix; without Join::prefix it may be empty. Errors: FailedPrecondition before start(), InvalidShape, InvalidArgument (time not finite).
+  /// Asks, at the time of the observation. `action_prefix` [horizon - 1, network_dims] gets request->prefix_length
+  /// actions for engine::Observation::action_prefix; without Join::prefix it may be empty. Errors: FailedPrecondition
+  /// before start(), InvalidShape, InvalidArgument (time not finite).
   Status start_request(double now, ChunkRequest* request, std::span<float> action_prefix);
 
   /// The answer: actions [horizon, dims], and with Join::prefix the network's own [horizon, network_dims].

@@ -18,7 +18,10 @@ constexpr microseconds kSpin{50};
 /// A sleep without news; only a bound, every piece of news rings.
 constexpr microseconds kSleep{1'000'000};
 
-Status in_parent() { return Status(Code::kFailedPrecondition, "the model was loaded before fork(), and its threads are in the parent; load it in this process"); }
+Status in_parent() {
+  return Status(Code::kFailedPrecondition,
+                "the model was loaded before fork(), and its threads are in the parent; load it in this process");
+}
 
 }  // namespace
 
@@ -46,7 +49,7 @@ struct EngineLoop::Channel {
   std::atomic<int> pending{0};              // submitted and not over
   std::atomic<int> wanted{0};               // of these, those that nobody has cancelled
   std::atomic<int64_t> tokens{0};           // of their prompts
-  std::atomic<int64_t> between_us{0};       // mean time from the end of an answer to that of the next, while there is work
+  std::atomic<int64_t> between_us{0};  // mean time from the end of an answer to that of the next, while there is work
   std::atomic<int64_t> parked{0};
   std::atomic<int64_t> steps{0}, last_step_ns{0};
   std::atomic<int> available{0}, remembered{0};  // blocks
@@ -55,8 +58,14 @@ struct EngineLoop::Channel {
 
 struct RequestHandle::Record : Job {
   Record(Request r, std::shared_ptr<EngineLoop::Channel> c, EngineLoop::Submit how)
-      : Job(std::move(r)), channel(std::move(c)), notifier(how.notifier ? std::move(how.notifier) : std::make_shared<Notifier>()), masks(std::move(how.masks)),
-        drafter(std::move(how.drafter)), parent(how.parent), leader(how.leader), events(static_cast<size_t>(request.max_tokens) + 1),
+      : Job(std::move(r)),
+        channel(std::move(c)),
+        notifier(how.notifier ? std::move(how.notifier) : std::make_shared<Notifier>()),
+        masks(std::move(how.masks)),
+        drafter(std::move(how.drafter)),
+        parent(how.parent),
+        leader(how.leader),
+        events(static_cast<size_t>(request.max_tokens) + 1),
         tops(std::make_unique_for_overwrite<TopLogprob[]>(events.size() * static_cast<size_t>(request.top_logprobs))) {
     if (request.stepwise) next_bias.reserve(request.bias.size()), next_mask.reserve(request.mask.size());
   }
@@ -79,7 +88,7 @@ struct RequestHandle::Record : Job {
   std::atomic<int> refs{2};
   Record* next = nullptr;              // of the stack it is on
 
-  std::vector<Event> events;           // the whole answer has room: the engine writes up to `written`, the reader reads below it
+  std::vector<Event> events;  // the whole answer has room: the engine writes up to `written`, the reader reads below it
   const std::unique_ptr<TopLogprob[]> tops;  // room for those of each event
   std::atomic<size_t> written{0};
   std::atomic<bool> cancelled{false};
@@ -121,7 +130,8 @@ int64_t RequestHandle::number() const { return record_->number; }
 bool RequestHandle::over() const { return record_->ended; }
 const Status& RequestHandle::status() const { return record_->status; }
 Job::Cache RequestHandle::cache() const {
-  return {record_->cache.cached, record_->ended ? record_->cache.written : 0, record_->cache.miss, record_->cache.diverged};
+  return {record_->cache.cached, record_->ended ? record_->cache.written : 0, record_->cache.miss,
+          record_->cache.diverged};
 }
 RequestHandle::Drafts RequestHandle::drafts() const { return {record_->steps, record_->drafted, record_->accepted}; }
 size_t RequestHandle::unread() const { return record_->written.load(std::memory_order_acquire) - record_->read; }
@@ -162,7 +172,11 @@ void RequestHandle::cancel() {
 
 Status RequestHandle::set_bias(std::span<const float> bias) {
   Record& r = *record_;
-  if (!r.owes_bias) return Status(Code::kFailedPrecondition, strf("set_bias: request %ld does not wait for a bias: it is not stepwise, over, or its token was not read", static_cast<long>(r.number)));
+  if (!r.owes_bias)
+    return Status(
+        Code::kFailedPrecondition,
+        strf("set_bias: request %ld does not wait for a bias: it is not stepwise, over, or its token was not read",
+             static_cast<long>(r.number)));
   r.owes_bias = false;
   r.next_bias.assign(bias.begin(), bias.end());
   r.bias_given.store(true, std::memory_order_release);
@@ -183,7 +197,10 @@ void give(RequestHandle::Record& r, std::span<const uint32_t> mask, std::span<co
 
 Status RequestHandle::set_mask(std::span<const uint32_t> mask) {
   Record& r = *record_;
-  if (!r.owes_bias) return Status(Code::kFailedPrecondition, strf("set_mask: request %ld does not wait for a mask: it is not stepwise, over, its token was not read, or its masks() were taken", static_cast<long>(r.number)));
+  if (!r.owes_bias)
+    return Status(Code::kFailedPrecondition, strf("set_mask: request %ld does not wait for a mask: it is not stepwise, "
+                                                  "over, its token was not read, or its masks() were taken",
+                                                  static_cast<long>(r.number)));
   r.owes_bias = false;
   give(r, mask, {});
   return {};
@@ -219,7 +236,10 @@ size_t MaskHandle::read(std::span<int32_t> out) {
 
 Status MaskHandle::set_mask(std::span<const uint32_t> mask, std::span<const int32_t> forced) {
   if (over()) return {};
-  if (!owes_) return Status(Code::kFailedPrecondition, strf("set_mask: request %ld does not wait for a mask: its token was not read", static_cast<long>(record_->number)));
+  if (!owes_)
+    return Status(Code::kFailedPrecondition,
+                  strf("set_mask: request %ld does not wait for a mask: its token was not read",
+                       static_cast<long>(record_->number)));
   owes_ = false;
   forced_ += forced.size();
   give(*record_, mask, forced);
@@ -233,7 +253,13 @@ void MaskHandle::fail(Status why) {
 }
 
 EngineLoop::EngineLoop(engine::TextModel& model, const EngineOptions& options)
-    : model_(model), limits_(model.limits()), most_(limits_.max_batch + options.max_waiting), most_tokens_(options.max_waiting_tokens), account_(options.account), process_(forks()), channel_(std::make_shared<Channel>()) {
+    : model_(model),
+      limits_(model.limits()),
+      most_(limits_.max_batch + options.max_waiting),
+      most_tokens_(options.max_waiting_tokens),
+      account_(options.account),
+      process_(forks()),
+      channel_(std::make_shared<Channel>()) {
   channel_->available = limits_.pages;
   live_.reserve(static_cast<size_t>(most_));
   events_.reserve(static_cast<size_t>(2 * limits_.max_batch + most_));
@@ -247,11 +273,13 @@ int EngineLoop::pending() const { return channel_->pending.load(std::memory_orde
 
 microseconds EngineLoop::retry_after() const {
   const int max_in_flight_steps = pending() - limits_.max_batch + 1;
-  return microseconds(max_in_flight_steps <= 0 ? 0 : max_in_flight_steps * channel_->between_us.load(std::memory_order_relaxed));
+  return microseconds(
+      max_in_flight_steps <= 0 ? 0 : max_in_flight_steps * channel_->between_us.load(std::memory_order_relaxed));
 }
 
 EngineLoop::Blocks EngineLoop::blocks() const {
-  return {limits_.pages, channel_->available.load(std::memory_order_relaxed), channel_->remembered.load(std::memory_order_relaxed)};
+  return {limits_.pages, channel_->available.load(std::memory_order_relaxed),
+          channel_->remembered.load(std::memory_order_relaxed)};
 }
 
 int64_t EngineLoop::parked() const { return channel_->parked.load(std::memory_order_relaxed); }
@@ -272,24 +300,32 @@ Status EngineLoop::check_process() const { return forks() == process_ ? Status()
 Status EngineLoop::enter() {
   if (closed_) return Status(Code::kClosed, "the model was closed; load it again");
   if (leased_.load(std::memory_order_acquire))
-    return Status(Code::kFailedPrecondition, "the model is used directly (a draft model of an answer, or a Batcher of somebody's own); wait until that is over");
+    return Status(Code::kFailedPrecondition,
+                  "the model is used directly (a draft model of an answer, or a Batcher of somebody's own); wait until "
+                  "that is over");
   return {};
 }
 
 Status EngineLoop::check_room(const Request& request, int n) const {
   const Channel& c = *channel_;
   if (const int pending = c.pending.load(std::memory_order_relaxed); pending + n > most_)
-    return Status(Code::kLimitExceeded, strf("generate: %d requests answer or wait already, %d at once and %d waiting are the most; wait for one to end, or load with a larger max_waiting",
+    return Status(Code::kLimitExceeded, strf("generate: %d requests answer or wait already, %d at once and %d waiting "
+                                             "are the most; wait for one to end, or load with a larger max_waiting",
                                              pending, limits_.max_batch, most_ - limits_.max_batch));
   const auto prompt = n * static_cast<int64_t>(request.prompt.size());
   if (const int64_t tokens = c.tokens.load(std::memory_order_relaxed); tokens > 0 && tokens + prompt > most_tokens_)
-    return Status(Code::kLimitExceeded, strf("generate: prompts of %ld tokens answer or wait already, with these %ld it would be more than max_waiting_tokens (%ld); wait for one to end, or load with more",
-                                             static_cast<long>(tokens), static_cast<long>(prompt), static_cast<long>(most_tokens_)));
+    return Status(Code::kLimitExceeded,
+                  strf("generate: prompts of %ld tokens answer or wait already, with these %ld it would be more than "
+                       "max_waiting_tokens (%ld); wait for one to end, or load with more",
+                       static_cast<long>(tokens), static_cast<long>(prompt), static_cast<long>(most_tokens_)));
   if (request.deadline == Request{}.deadline) return {};
-  const auto left = std::chrono::duration_cast<microseconds>(request.deadline - std::chrono::steady_clock::now()), wait = retry_after();
+  const auto left = std::chrono::duration_cast<microseconds>(request.deadline - std::chrono::steady_clock::now()),
+             wait = retry_after();
   if (left.count() > 0 && left >= wait) return {};
-  return Status(Code::kLimitExceeded, strf("generate: its deadline is in %.1f ms, and a place is free in some %.1f; come later, or with a later deadline", static_cast<double>(left.count()) / 1e3,
-                                           static_cast<double>(wait.count()) / 1e3));
+  return Status(Code::kLimitExceeded,
+                strf("generate: its deadline is in %.1f ms, and a place is free in some %.1f; come later, or with a "
+                     "later deadline",
+                     static_cast<double>(left.count()) / 1e3, static_cast<double>(wait.count()) / 1e3));
 }
 
 /// With door_ held, and room.
@@ -321,7 +357,8 @@ Result<RequestHandle> EngineLoop::submit(Request request, Submit how) {
 Result<std::vector<RequestHandle>> EngineLoop::submit_n(const Request& request, int n, const Submit& how) {
   Request first = request;
   first.drafter = how.drafter.get();
-  if (n < 1 || n > most_) return Status(Code::kLimitExceeded, strf("generate: n: wanted 1 to %d answers, got %d", most_, n));
+  if (n < 1 || n > most_)
+    return Status(Code::kLimitExceeded, strf("generate: n: wanted 1 to %d answers, got %d", most_, n));
   VV_TRY(check(first, limits_));
   VV_TRY(check_process());
   const std::lock_guard hold(door_);
@@ -359,7 +396,8 @@ Status EngineLoop::perform(const std::function<Status(engine::TextModel&)>& work
       call->done.ring();
     });
   }
-  for (uint32_t seen = call->done.now(); !call->over.load(std::memory_order_acquire); seen = call->done.now()) call->done.wait(seen, kSleep);
+  for (uint32_t seen = call->done.now(); !call->over.load(std::memory_order_acquire); seen = call->done.now())
+    call->done.wait(seen, kSleep);
   return std::move(call->status);
 }
 
@@ -405,9 +443,12 @@ Status EngineLoop::wait_until_idle() {
   VV_TRY(enter());
   Channel& c = *channel_;
   if (const int wanted = c.wanted.load(std::memory_order_relaxed); wanted > 0)
-    return Status(Code::kFailedPrecondition, strf("the model is answering (%d requests), and this call needs it to itself; wait until they are over, or close them", wanted));
+    return Status(Code::kFailedPrecondition, strf("the model is answering (%d requests), and this call needs it to "
+                                                  "itself; wait until they are over, or close them",
+                                                  wanted));
   // Those that were cancelled end with the step that is on its way.
-  for (uint32_t seen = c.idle.now(); c.pending.load(std::memory_order_acquire) > 0; seen = c.idle.now()) c.idle.wait(seen, kSleep);
+  for (uint32_t seen = c.idle.now(); c.pending.load(std::memory_order_acquire) > 0; seen = c.idle.now())
+    c.idle.wait(seen, kSleep);
   used_directly_ = true;
   return {};
 }
@@ -427,13 +468,18 @@ Result<EngineLoop::Lease> EngineLoop::lease() {
 
 Result<std::shared_ptr<Drafter>> EngineLoop::drafter_for(const EngineLoop& other, std::shared_ptr<void> keep) {
   struct Leased final : Drafter {
-    Leased(std::shared_ptr<void> k, Lease l, engine::TextModel& model) : keep(std::move(k)), lease(std::move(l)), draft_model(model) {}
-    Result<size_t> draft(std::span<const int32_t> context, std::span<int32_t> out) override { return draft_model.draft(context, out); }
+    Leased(std::shared_ptr<void> k, Lease l, engine::TextModel& model)
+        : keep(std::move(k)), lease(std::move(l)), draft_model(model) {}
+    Result<size_t> draft(std::span<const int32_t> context, std::span<int32_t> out) override {
+      return draft_model.draft(context, out);
+    }
     std::shared_ptr<void> keep;  // destroyed last
     Lease lease;
     DraftModel draft_model;
   };
-  if (this == &other) return Status(Code::kInvalidArgument, "speculation: a model cannot draft for itself; give a smaller one, or \"lookup\"");
+  if (this == &other)
+    return Status(Code::kInvalidArgument,
+                  "speculation: a model cannot draft for itself; give a smaller one, or \"lookup\"");
   VV_TRY(check_process());
   const std::lock_guard hold(door_);
   if (auto shared = drafts_.lock(); shared != nullptr && drafting_for_ == &other) return shared;
@@ -488,7 +534,8 @@ void EngineLoop::run() {
     if (account_ != nullptr && !std::exchange(wanted, true)) account_->want(true);
     const auto began = std::chrono::steady_clock::now();
     if (Status s = batcher_->step(&events_); !s.ok()) batcher_->abort(s, &events_);
-    if (account_ != nullptr) account_->charge(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - began).count());
+    if (account_ != nullptr)
+      account_->charge(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - began).count());
     c.parked.store(batcher_->parked(), std::memory_order_relaxed);
     count_blocks();
     deliver();
@@ -526,7 +573,8 @@ void EngineLoop::take_submitted() {
 void EngineLoop::take_notes() {
   for (Record* r : live_) {
     if (r->bias_given.exchange(false, std::memory_order_acq_rel))
-      if (Status s = batcher_->set_bias(r->id, r->next_bias); !s.ok()) static_cast<void>(batcher_->fail(r->id, std::move(s)));
+      if (Status s = batcher_->set_bias(r->id, r->next_bias); !s.ok())
+        static_cast<void>(batcher_->fail(r->id, std::move(s)));
     if (r->mask_given.exchange(false, std::memory_order_acq_rel)) {
       Status s = r->mask_failed.ok() ? batcher_->set_mask(r->id, r->next_mask, r->forced) : r->mask_failed;
       if (!s.ok()) static_cast<void>(batcher_->fail(r->id, std::move(s)));
@@ -535,25 +583,33 @@ void EngineLoop::take_notes() {
   }
 }
 
-/// Where all who hold a slot wait for callbacks, and each of these callbacks waits for an answer of this model, nobody would
-/// ever go on: the first of those that wait for a slot ends with an error.
+/// Where all who hold a slot wait for callbacks, and each of these callbacks waits for an answer of this model, nobody
+/// would ever go on: the first of those that wait for a slot ends with an error.
 bool EngineLoop::refuse_a_callback() {
   Record* refused = nullptr;
   for (const Record* holder : live_) {
     if (!batcher_->paused(*holder)) continue;
-    const auto child = std::find_if(live_.begin(), live_.end(), [&](const Record* r) { return r->parent == holder->number && r->blocked.load(std::memory_order_seq_cst) > 0; });
+    const auto child = std::find_if(live_.begin(), live_.end(), [&](const Record* r) {
+      return r->parent == holder->number && r->blocked.load(std::memory_order_seq_cst) > 0;
+    });
     if (child == live_.end()) return false;
     if (refused == nullptr && batcher_->waits(**child)) refused = *child;
   }
   if (refused == nullptr) return false;
-  return batcher_->fail(refused->id, Status(Code::kFailedPrecondition, strf("generate: called from a mask of this model, and every slot (max_batch = %d) or page is held by answers whose masks wait "
-                                                                           "for such calls; load with a larger max_batch, or answer outside the mask", limits_.max_batch))).ok();
+  return batcher_
+      ->fail(refused->id, Status(Code::kFailedPrecondition,
+                                 strf("generate: called from a mask of this model, and every slot (max_batch = %d) or "
+                                      "page is held by answers whose masks wait "
+                                      "for such calls; load with a larger max_batch, or answer outside the mask",
+                                      limits_.max_batch)))
+      .ok();
 }
 
 void EngineLoop::deliver() {
   Channel& c = *channel_;
   c.steps.fetch_add(1, std::memory_order_relaxed);
-  c.last_step_ns.store(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1), std::memory_order_relaxed);
+  c.last_step_ns.store(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1),
+                       std::memory_order_relaxed);
   for (Event& e : events_) {
     auto* const r = static_cast<Record*>(std::exchange(e.job, nullptr));
     e.request = r->number;
@@ -584,7 +640,8 @@ void EngineLoop::deliver() {
 }
 
 void EngineLoop::end_all() {
-  for (const Record* r : live_) static_cast<void>(batcher_->fail(r->id, Status(Code::kClosed, "the model was closed before this answer was over")));
+  for (const Record* r : live_)
+    static_cast<void>(batcher_->fail(r->id, Status(Code::kClosed, "the model was closed before this answer was over")));
   while (!live_.empty()) {
     if (Status s = batcher_->step(&events_); !s.ok()) batcher_->abort(s, &events_);
     deliver();

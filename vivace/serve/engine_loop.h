@@ -24,8 +24,8 @@ struct EngineOptions {
 
 class MaskHandle;
 
-/// A request at the engine, seen from the thread that reads its answer. Every call is for that one thread, but cancel(),
-/// which is for any. Its end cancels the request. It may outlive its EngineLoop.
+/// A request at the engine, seen from the thread that reads its answer. Every call is for that one thread, but
+/// cancel(), which is for any. Its end cancels the request. It may outlive its EngineLoop.
 class RequestHandle {
  public:
   struct Record;  // of engine_loop.cc
@@ -73,12 +73,13 @@ class RequestHandle {
   Record* record_ = nullptr;
 };
 
-/// The masks of a stepwise request, for a thread of their own: it reads what was drawn apart from who reads the answer, and says what may
-/// come next. One thread at a time. Its end cancels a request that is not over.
+/// The masks of a stepwise request, for a thread of their own: it reads what was drawn apart from who reads the answer,
+/// and says what may come next. One thread at a time. Its end cancels a request that is not over.
 class MaskHandle {
  public:
   explicit MaskHandle(RequestHandle::Record* record) : record_(record) {}
-  MaskHandle(MaskHandle&& o) noexcept : record_(std::exchange(o.record_, nullptr)), read_(o.read_), forced_(o.forced_), owes_(o.owes_) {}
+  MaskHandle(MaskHandle&& o) noexcept
+      : record_(std::exchange(o.record_, nullptr)), read_(o.read_), forced_(o.forced_), owes_(o.owes_) {}
   ~MaskHandle();
 
   /// Copies tokens that were drawn since, those that set_mask() forced left out, and returns how many.
@@ -109,23 +110,26 @@ class EngineLoop {
 
   struct Submit {
     std::shared_ptr<Notifier> notifier = {};  // that rings when there are events; null: the request's own
-    std::shared_ptr<Drafter> drafter = {};    // for Request::drafter: kept until the answer is over, used on the engine's thread
-    std::shared_ptr<Notifier> masks = {};     // that rings when a stepwise request has drawn or is over, for who holds its masks()
-    int64_t parent = 0;                       // number of the request whose callback (that makes its next bias) submits this one
+    std::shared_ptr<Drafter> drafter =
+        {};  // for Request::drafter: kept until the answer is over, used on the engine's thread
+    std::shared_ptr<Notifier> masks =
+        {};              // that rings when a stepwise request has drawn or is over, for who holds its masks()
+    int64_t parent = 0;  // number of the request whose callback (that makes its next bias) submits this one
     int64_t leader = 0;                       // number of a request with the same prompt, which computes it for both
   };
-  /// Errors: those of check(); LimitExceeded when too many wait, or the answer would not begin before its deadline: retry_after() says when
-  /// to try again; FailedPrecondition while somebody has a lease, and in a
-  /// process that was forked; Closed. A request whose parent cannot go on before it, and which itself cannot go on, ends
-  /// with FailedPrecondition instead of waiting for ever.
+  /// Errors: those of check(); LimitExceeded when too many wait, or the answer would not begin before its deadline:
+  /// retry_after() says when to try again; FailedPrecondition while somebody has a lease, and in a process that was
+  /// forked; Closed. A request whose parent cannot go on before it, and which itself cannot go on, ends with
+  /// FailedPrecondition instead of waiting for ever.
   Result<RequestHandle> submit(Request request, Submit how);
   Result<RequestHandle> submit(Request request) { return submit(std::move(request), Submit()); }
-  /// `n` answers to one prompt, with seeds from its own on; the first computes the prompt for all, where sequences share blocks. All
-  /// are taken, or none.
+  /// `n` answers to one prompt, with seeds from its own on; the first computes the prompt for all, where sequences
+  /// share blocks. All are taken, or none.
   Result<std::vector<RequestHandle>> submit_n(const Request& request, int n, const Submit& how);
 
   /// The model for direct calls of this thread, while the lock lives: submit() waits. Sequences that were started
-  /// directly end when the next request begins. Errors: FailedPrecondition while requests answer or somebody has a lease; Closed.
+  /// directly end when the next request begins. Errors: FailedPrecondition while requests answer or somebody has a
+  /// lease; Closed.
   Result<std::unique_lock<std::mutex>> direct();
   /// The same for longer: submit() and direct() are refused until it is gone. Must not outlive the loop.
   class Lease {
@@ -144,13 +148,16 @@ class EngineLoop {
   /// as long as any such request lives. `keep` keeps this loop and its model.
   Result<std::shared_ptr<Drafter>> drafter_for(const EngineLoop& other, std::shared_ptr<void> keep);
 
-  /// Requests that were ever submitted: as long as it is the same, directly started sequences stand. For who holds direct().
+  /// Requests that were ever submitted: as long as it is the same, directly started sequences stand. For who holds
+  /// direct().
   int64_t submitted() const { return next_number_ - 1; }
   /// Requests that answer or wait. At 0 the engine does not touch the model any more until the next submit().
   int pending() const;
-  /// How long one that came now would wait for a place, as far as the last answers tell; 0: not at all, or nothing is known.
+  /// How long one that came now would wait for a place, as far as the last answers tell; 0: not at all, or nothing is
+  /// known.
   std::chrono::microseconds retry_after() const;
-  /// Steps so far, and when the last one's events were given, ns of the steady clock: progress, whatever the steps are of.
+  /// Steps so far, and when the last one's events were given, ns of the steady clock: progress, whatever the steps are
+  /// of.
   int64_t steps() const;
   int64_t last_step_ns() const;
   /// Blocks of the caches; `available` are free or only remembered, for prompts that begin alike. Zeros without.
@@ -166,7 +173,8 @@ class EngineLoop {
   Status share(int64_t number);
   /// Answers that moved to host memory so far, for want of blocks.
   int64_t parked() const;
-  /// Ends every request with Finish::error (Closed), and the thread. Calls after it are refused. From any thread, twice is fine.
+  /// Ends every request with Finish::error (Closed), and the thread. Calls after it are refused. From any thread, twice
+  /// is fine.
   void close();
 
  private:

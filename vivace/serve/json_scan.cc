@@ -58,7 +58,8 @@ JsonScan::Step JsonScan::number(char c) {
     return Step::more;
   }
   if (c == '.' && (at_ == At::zero || at_ == At::digits)) return at_ = At::point, Step::more;
-  if ((c == 'e' || c == 'E') && (at_ == At::zero || at_ == At::digits || at_ == At::fraction)) return at_ = At::exponent, Step::more;
+  if ((c == 'e' || c == 'E') && (at_ == At::zero || at_ == At::digits || at_ == At::fraction))
+    return at_ = At::exponent, Step::more;
   if ((c == '+' || c == '-') && at_ == At::exponent) return at_ = At::sign, Step::more;
   if (!number_ends()) return Step::bad;
   if (open_.empty()) {

@@ -21,7 +21,25 @@ class JsonScan {
   bool whole() const { return ended_ || (open_.empty() && number_ends()); }
 
  private:
-  enum class At : uint8_t { value, first_key, key, colon, after, string, escape, hex, literal, minus, zero, digits, point, fraction, exponent, sign, power };
+  enum class At : uint8_t {
+    value,
+    first_key,
+    key,
+    colon,
+    after,
+    string,
+    escape,
+    hex,
+    literal,
+    minus,
+    zero,
+    digits,
+    point,
+    fraction,
+    exponent,
+    sign,
+    power
+  };
   Step begin(char c);
   Step number(char c);
   Step close();

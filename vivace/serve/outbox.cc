@@ -21,7 +21,8 @@ constexpr int kTogether = 16;  // events that are written as one, where the read
 size_t characters(std::string_view s) {
   std::string valid;
   engine::text::append_valid_utf8(s, &valid);
-  return static_cast<size_t>(std::count_if(valid.begin(), valid.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(valid.begin(), valid.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 /// Joins what follows of the same kind.
@@ -119,7 +120,8 @@ int64_t ReplyStream::given_ns() const { return shared_->given_ns.load(std::memor
 std::vector<Job::Cache> ReplyStream::cache() const {
   std::vector<Job::Cache> out;
   for (const Shared::Choice& c : shared_->choices)
-    out.push_back({c.cached.load(std::memory_order_relaxed), c.written.load(std::memory_order_relaxed), c.miss.load(std::memory_order_relaxed), c.diverged.load(std::memory_order_relaxed)});
+    out.push_back({c.cached.load(std::memory_order_relaxed), c.written.load(std::memory_order_relaxed),
+                   c.miss.load(std::memory_order_relaxed), c.diverged.load(std::memory_order_relaxed)});
   return out;
 }
 
@@ -153,7 +155,9 @@ Outbox::~Outbox() {
 }
 
 Result<ReplyStream> Outbox::open(std::vector<Choice> choices, WireOptions wire, std::shared_ptr<Notifier> reader) {
-  auto shared = std::make_shared<Shared>(kRingBytes, ReplyWire(wire.form, std::move(wire.head), std::move(wire.tail), wire.logprobs, tokens_), wire.whole, std::move(reader), bell_);
+  auto shared = std::make_shared<Shared>(
+      kRingBytes, ReplyWire(wire.form, std::move(wire.head), std::move(wire.tail), wire.logprobs, tokens_), wire.whole,
+      std::move(reader), bell_);
   for (Choice& from : choices) {
     Shared::Choice& c = shared->choices.emplace_back();
     c.handle = std::move(from.handle);
@@ -190,10 +194,13 @@ void Outbox::run() {
     const uint32_t seen = bell_->now();
     take_opened(&live);
     for (const auto& s : live)
-      if (pump(*s) && std::find(ring.begin(), ring.end(), s->reader.get()) == ring.end()) ring.push_back(s->reader.get());
+      if (pump(*s) && std::find(ring.begin(), ring.end(), s->reader.get()) == ring.end())
+        ring.push_back(s->reader.get());
     for (Notifier* n : ring) n->ring();
     ring.clear();
-    std::erase_if(live, [](const auto& s) { return s->over.load(std::memory_order_relaxed) || s->left.load(std::memory_order_acquire); });
+    std::erase_if(live, [](const auto& s) {
+      return s->over.load(std::memory_order_relaxed) || s->left.load(std::memory_order_acquire);
+    });
     bell_->wait(seen, kSleep);
   }
 }
@@ -203,7 +210,8 @@ bool Outbox::pump(Shared& s) {
   s.wrote = false;
   if (flush(s))
     for (size_t i = 0; i < s.choices.size(); ++i) pump_choice(s, i);
-  const bool done = s.pending.empty() && std::all_of(s.choices.begin(), s.choices.end(), [](const Shared::Choice& c) { return c.over; });
+  const bool done = s.pending.empty() &&
+                    std::all_of(s.choices.begin(), s.choices.end(), [](const Shared::Choice& c) { return c.over; });
   if (done) s.over.store(true, std::memory_order_release);
   return done || s.wrote;
 }
@@ -256,7 +264,8 @@ void Outbox::pump_choice(Shared& s, size_t i) {
     const bool failed = finish == Finish::cancelled || finish == Finish::error || finish == Finish::nan_logits;
     if (ended && !failed) said = c.parser->finish(name(finish), c.named, &deltas);
     if (!failed) {
-      // A token goes with the first of its bytes that is given out; where the reply ended by itself, all that are left go.
+      // A token goes with the first of its bytes that is given out; where the reply ended by itself, all that are left
+      // go.
       std::vector<DrawnToken> drawn;
       const bool rest = ended && !c.parser->over();
       while (!c.drawn.empty() && (rest || c.drawn.front().at < c.parser->given())) {
@@ -280,7 +289,12 @@ void Outbox::pump_choice(Shared& s, size_t i) {
     }
     if (ended) {
       end_choice(s, i, finish);
-      counts_[finish == Finish::cancelled ? 4 : failed ? 5 : said == "tool_calls" ? 3 : finish == Finish::length ? 2 : 1].fetch_add(1, std::memory_order_relaxed);
+      counts_[finish == Finish::cancelled ? 4
+              : failed                    ? 5
+              : said == "tool_calls"      ? 3
+              : finish == Finish::length  ? 2
+                                          : 1]
+          .fetch_add(1, std::memory_order_relaxed);
     }
     flush(s);
   }
@@ -291,7 +305,10 @@ void Outbox::end_choice(Shared& s, size_t i, Finish why) {
   c.over = true;
   c.handle.cancel();  // nothing where the engine ended it
   if (!s.status.ok()) return;
-  if (why == Finish::nan_logits) s.status = Status(Code::kCorruptData, "the model's logits are NaN: its weights are broken, or too large for this precision; try precision='f32'");
+  if (why == Finish::nan_logits)
+    s.status = Status(
+        Code::kCorruptData,
+        "the model's logits are NaN: its weights are broken, or too large for this precision; try precision='f32'");
   if (why == Finish::error) s.status = c.handle.status();
 }
 

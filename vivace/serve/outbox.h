@@ -32,7 +32,9 @@ struct WireOptions {
 /// Seconds between two events, counted. Written by one thread, read by any.
 class Latencies {
  public:
-  static constexpr std::array<double, 20> kBounds = {50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300};
+  static constexpr std::array<double, 20> kBounds = {50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3,
+                                                     10e-3, 25e-3,  50e-3,  0.1,    0.25, 0.5,    1,
+                                                     2.5,   5,      10,     30,     60,   300};
   void add(std::chrono::nanoseconds time);
   std::vector<int64_t> counts() const;  // up to each bound, and beyond the last
   double sum() const { return static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9; }
@@ -44,7 +46,8 @@ class Latencies {
 
 class Outbox;
 
-/// The answers to one request on their way. All calls are for one thread, the reader's, but cancel(). Its end cancels them.
+/// The answers to one request on their way. All calls are for one thread, the reader's, but cancel(). Its end cancels
+/// them.
 class ReplyStream {
  public:
   struct Shared;
@@ -57,13 +60,15 @@ class ReplyStream {
   bool unread() const;
   /// Whether nothing comes after what was read.
   bool over() const;
-  /// Ends all choices: slots and blocks are free after the step that is on its way. Choices that are cancelled say nothing more.
+  /// Ends all choices: slots and blocks are free after the step that is on its way. Choices that are cancelled say
+  /// nothing more.
   void cancel();
   /// Once it is over: why, where the engine failed.
   Status status() const;
   /// Tokens that were drawn so far.
   int tokens() const;
-  /// Of each choice, what of its prompt was found computed, once something of it was read; and once it is over what is kept.
+  /// Of each choice, what of its prompt was found computed, once something of it was read; and once it is over what is
+  /// kept.
   std::vector<Job::Cache> cache() const;
   /// When the engine gave what was read last, ns of the steady clock; 0: nothing yet.
   int64_t given_ns() const;
@@ -82,7 +87,8 @@ class Outbox {
   ~Outbox();
   Outbox(const Outbox&) = delete;
 
-  /// Reads the choices from now on. `reader` rings, once a step at most, when there is something to read. Errors: those of ReplyParser::make().
+  /// Reads the choices from now on. `reader` rings, once a step at most, when there is something to read. Errors: those
+  /// of ReplyParser::make().
   Result<ReplyStream> open(std::vector<Choice> choices, WireOptions wire, std::shared_ptr<Notifier> reader);
   const std::shared_ptr<Notifier>& bell() const { return bell_; }
 
@@ -95,7 +101,8 @@ class Outbox {
 
  private:
   using Shared = ReplyStream::Shared;
-  Outbox(EngineLoop& loop, TokenBytes tokens) : loop_(loop), tokens_(std::move(tokens)), bell_(std::make_shared<Notifier>()) {}
+  Outbox(EngineLoop& loop, TokenBytes tokens)
+      : loop_(loop), tokens_(std::move(tokens)), bell_(std::make_shared<Notifier>()) {}
   void run();
   void take_opened(std::vector<std::shared_ptr<Shared>>* live);
   bool pump(Shared& s);

@@ -1,4 +1,5 @@
-// PolicyConnection: a robot's socket at the policy host, from the first byte of HTTP to the last answer. All of it runs on the host's I/O thread.
+// PolicyConnection: a robot's socket at the policy host, from the first byte of HTTP to the last answer. All of it runs
+// on the host's I/O thread.
 #pragma once
 #include <memory>
 #include <string>

@@ -38,25 +38,32 @@ Status read_address(const std::string& address, int port, sockaddr_storage* to, 
     v6->sin6_family = AF_INET6, v6->sin6_port = htons(static_cast<uint16_t>(port)), *bytes = sizeof(*v6);
     return {};
   }
-  return Status(Code::kInvalidArgument, "address: wanted one of IPv4 or IPv6 (127.0.0.1 for this machine alone, 0.0.0.0 for all of its networks), got '" + address + "'");
+  return Status(
+      Code::kInvalidArgument,
+      "address: wanted one of IPv4 or IPv6 (127.0.0.1 for this machine alone, 0.0.0.0 for all of its networks), got '" +
+          address + "'");
 }
 
 Status check(const PolicyHostOptions& o) {
   const auto bad = [](const std::string& what) { return Status(Code::kInvalidArgument, what); };
   if (o.port < 0 || o.port > 65535) return bad(strf("port: wanted 0 to 65535, got %d", o.port));
-  if (o.most_clients < 1 || o.most_clients > PolicyHostOptions::kMostClients) return bad(strf("max_clients: wanted 1 to %d, got %d", PolicyHostOptions::kMostClients, o.most_clients));
-  if (!(o.deadline > 0 && o.deadline <= 3600)) return bad(strf("deadline: wanted seconds above 0, 3600 at most, got %g", o.deadline));
+  if (o.most_clients < 1 || o.most_clients > PolicyHostOptions::kMostClients)
+    return bad(strf("max_clients: wanted 1 to %d, got %d", PolicyHostOptions::kMostClients, o.most_clients));
+  if (!(o.deadline > 0 && o.deadline <= 3600))
+    return bad(strf("deadline: wanted seconds above 0, 3600 at most, got %g", o.deadline));
   if (!(o.idle >= 0.1 && o.idle <= 3600)) return bad(strf("idle: wanted 0.1 to 3600 seconds, got %g", o.idle));
   return {};
 }
 
 /// What a client is told first: the robot's fields and the size of its chunks, then the caller's own entries.
-Result<std::vector<std::byte>> metadata_of(const engine::PolicyModel& model, const models::vla::Robot& robot, std::span<const std::byte> more) {
+Result<std::vector<std::byte>> metadata_of(const engine::PolicyModel& model, const models::vla::Robot& robot,
+                                           std::span<const std::byte> more) {
   wire::Message own;
   if (!more.empty()) {
     VV_TRY(own.read(more));
     if (own.root().kind != wire::Value::Kind::map) return Status(Code::kInvalidArgument, "metadata: wanted a map");
-    if (own.find(0, "vivace") != 0) return Status(Code::kInvalidArgument, "metadata: the key 'vivace' is the host's own");
+    if (own.find(0, "vivace") != 0)
+      return Status(Code::kInvalidArgument, "metadata: the key 'vivace' is the host's own");
   }
   const uint32_t entries = more.empty() ? 0 : own.root().count;
   const engine::PolicyLimits l = model.limits();
@@ -96,7 +103,8 @@ Result<std::unique_ptr<PolicyHost>> PolicyHost::start(const PolicyHostOptions& o
   std::unique_ptr<PolicyHost> host(new PolicyHost(options));
   VV_TRY(host->listen(options));
   VV_ASSIGN(host->news_, Notifier::with_descriptor());
-  host->queue_ = std::make_unique<PolicyQueue>(options.most_clients, &host->metrics_, [news = host->news_.get()] { news->ring(); });
+  host->queue_ = std::make_unique<PolicyQueue>(options.most_clients, &host->metrics_,
+                                               [news = host->news_.get()] { news->ring(); });
   host->door_.queue = host->queue_.get();
   host->poll_ = epoll_create1(EPOLL_CLOEXEC);
   if (host->poll_ < 0) return failed("epoll");
@@ -115,10 +123,12 @@ Status PolicyHost::listen(const PolicyHostOptions& options) {
   if (listener_ < 0) return failed(where);
   const int on = 1;
   setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(listener_, reinterpret_cast<sockaddr*>(&at), bytes) != 0 || ::listen(listener_, 64) != 0) return failed(where);
+  if (bind(listener_, reinterpret_cast<sockaddr*>(&at), bytes) != 0 || ::listen(listener_, 64) != 0)
+    return failed(where);
   bytes = sizeof(at);
   if (getsockname(listener_, reinterpret_cast<sockaddr*>(&at), &bytes) != 0) return failed(where);
-  port_ = ntohs(at.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&at)->sin_port : reinterpret_cast<sockaddr_in6*>(&at)->sin6_port);
+  port_ = ntohs(at.ss_family == AF_INET ? reinterpret_cast<sockaddr_in*>(&at)->sin_port
+                                        : reinterpret_cast<sockaddr_in6*>(&at)->sin6_port);
   return {};
 }
 
@@ -128,11 +138,14 @@ PolicyHost::~PolicyHost() {
     if (fd >= 0) ::close(fd);
 }
 
-Status PolicyHost::serve(engine::PolicyModel& model, models::vla::Robot robot, PolicyDoor::Encode encode, std::span<const std::byte> more) {
+Status PolicyHost::serve(engine::PolicyModel& model, models::vla::Robot robot, PolicyDoor::Encode encode,
+                         std::span<const std::byte> more) {
   VV_TRY(robot.fits(model.limits()));
   VV_ASSIGN(auto metadata, metadata_of(model, robot, more));
   const std::lock_guard hold(changing_);
-  if (decided_ || closed_) return Status(Code::kFailedPrecondition, closed_ ? "the policy host was closed; start another" : "the policy host has its policy already");
+  if (decided_ || closed_)
+    return Status(Code::kFailedPrecondition,
+                  closed_ ? "the policy host was closed; start another" : "the policy host has its policy already");
   robot_ = std::move(robot);
   VV_TRY(queue_->start(model, *robot_));
   decided_ = true;
@@ -183,7 +196,8 @@ void PolicyHost::tell() {
     change_.reset();
   }
   door_.ready = c.ready, door_.failure = std::move(c.failure);
-  door_.model = c.model, door_.robot = robot_ ? &*robot_ : nullptr, door_.encode = std::move(c.encode), door_.metadata = std::move(c.metadata);
+  door_.model = c.model, door_.robot = robot_ ? &*robot_ : nullptr, door_.encode = std::move(c.encode),
+  door_.metadata = std::move(c.metadata);
   for (auto& connection : connections_) connection->door_changed();
 }
 
@@ -212,7 +226,8 @@ void PolicyHost::run() {
   std::optional<PolicyConnection::Clock::time_point> stopping;
   while (true) {
     // What each socket is asked for now. Who is full, or closing, is not; the others' turn does not depend on it.
-    if (const uint32_t wanted = static_cast<int>(connections_.size()) < most_ && !stopping ? EPOLLIN : 0u; wanted != listener.events) {
+    if (const uint32_t wanted = static_cast<int>(connections_.size()) < most_ && !stopping ? EPOLLIN : 0u;
+        wanted != listener.events) {
       listener.events = wanted;
       epoll_ctl(poll_, EPOLL_CTL_MOD, listener_, &listener);
     }

@@ -20,7 +20,9 @@ constexpr double kMostDeadline = 3600;    // s
 constexpr size_t kMostEpisode = 64;       // bytes of what names an episode
 
 std::string shown(std::string_view name) { return strf("'%s'", printable(name.substr(0, 60)).c_str()); }
-Status wanted(std::string_view key, const char* what) { return Status(Code::kInvalidDType, printable(key.substr(0, 60)) + ": wanted " + what); }
+Status wanted(std::string_view key, const char* what) {
+  return Status(Code::kInvalidDType, printable(key.substr(0, 60)) + ": wanted " + what);
+}
 
 Result<uint64_t> whole(const Value& v, std::string_view key) {
   if (v.kind != Kind::whole || (v.whole < 0 && !v.above)) return wanted(key, "a whole number from 0 on");
@@ -30,7 +32,8 @@ Result<uint64_t> whole(const Value& v, std::string_view key) {
 /// Rows of `width` finite values.
 Status rows(const Value& v, std::string_view key, int width, std::vector<float>* out) {
   if (v.kind != Kind::array || !info(v.array.dtype).is_float) return wanted(key, "an array of floats");
-  if (v.array.rank != 2 || v.array.shape[1] != width) return Status(Code::kInvalidShape, strf("%s: wanted rows of %d values", std::string(key).c_str(), width));
+  if (v.array.rank != 2 || v.array.shape[1] != width)
+    return Status(Code::kInvalidShape, strf("%s: wanted rows of %d values", std::string(key).c_str(), width));
   out->resize(static_cast<size_t>(v.array.elements()));
   for (size_t i = 0; i < out->size(); ++i) {
     (*out)[i] = static_cast<float>(engine::value_at(v.array, static_cast<int64_t>(i)));
@@ -40,14 +43,17 @@ Status rows(const Value& v, std::string_view key, int width, std::vector<float>*
 }
 
 /// Adds the fields of a map; what has a text key is one, or more under its name.
-Status add_fields(const wire::Message& m, uint32_t map, std::string_view before, bool top, std::string* names, std::vector<Field>* out) {
+Status add_fields(const wire::Message& m, uint32_t map, std::string_view before, bool top, std::string* names,
+                  std::vector<Field>* out) {
   for (uint32_t e = map + 1, i = 0; i < m[map].count; ++i, e = m[e + 1].end) {
     const Value &key = m[e], &v = m[e + 1];
-    if (key.kind != Kind::text) return Status(Code::kInvalidArgument, "a field's name is a text, got bytes " + shown(key.text));
+    if (key.kind != Kind::text)
+      return Status(Code::kInvalidArgument, "a field's name is a text, got bytes " + shown(key.text));
     if (top && (key.text == "vivace" || key.text == "endpoint" || key.text == "session_id")) continue;
     std::string_view name = key.text;
     if (!before.empty()) {
-      if (names->size() + before.size() + name.size() + 1 > kMostNames) return Status(Code::kLimitExceeded, "names of fields are too long");
+      if (names->size() + before.size() + name.size() + 1 > kMostNames)
+        return Status(Code::kLimitExceeded, "names of fields are too long");
       const size_t at = names->size();
       names->append(before).append("/").append(name);
       name = std::string_view(*names).substr(at);
@@ -58,7 +64,10 @@ Status add_fields(const wire::Message& m, uint32_t map, std::string_view before,
       case Kind::map: VV_TRY(add_fields(m, e + 1, name, false, names, out)); continue;
       case Kind::nil: break;
       case Kind::flag: f.kind = Field::Kind::flag, f.number = v.flag; break;
-      case Kind::whole: f.kind = Field::Kind::number, f.number = v.above ? static_cast<double>(static_cast<uint64_t>(v.whole)) : static_cast<double>(v.whole); break;
+      case Kind::whole:
+        f.kind = Field::Kind::number,
+        f.number = v.above ? static_cast<double>(static_cast<uint64_t>(v.whole)) : static_cast<double>(v.whole);
+        break;
       case Kind::number: f.kind = Field::Kind::number, f.number = v.number; break;
       case Kind::text: f.kind = Field::Kind::text, f.text = v.text; break;
       case Kind::array: f.kind = Field::Kind::array, f.array = v.array; break;
@@ -93,7 +102,8 @@ void PolicyConnection::take_message() {
     if (const uint32_t at = message_.find(0, "endpoint"); at != 0) {
       const Value& endpoint = message_[at];
       if (endpoint.kind == Kind::text && endpoint.text == "reset") return write_reset();
-      if (endpoint.kind != Kind::text || endpoint.text != "infer") s = Status(Code::kInvalidArgument, "endpoint: wanted 'infer' or 'reset'");
+      if (endpoint.kind != Kind::text || endpoint.text != "infer")
+        s = Status(Code::kInvalidArgument, "endpoint: wanted 'infer' or 'reset'");
     }
   if (s.ok()) s = read_request(&r);
   if (!s.ok()) {
@@ -113,21 +123,28 @@ Status PolicyConnection::read_request(PolicyRequest* r) {
   r->strict = r->wants_normalized = false;
   number_ = requests_, episode_.clear();
   seed_ = mixed(mixed(door_.seed, static_cast<uint64_t>(serial_)), static_cast<uint64_t>(requests_));
-  auto deadline = r->arrived + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(door_.deadline_s));
+  auto deadline =
+      r->arrived + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(door_.deadline_s));
   if (const uint32_t own = message_.find(0, "vivace"); own != 0) {
     VV_TRY(read_own(own, r));
     if (const uint32_t at = message_.find(own, "deadline_ms"); at != 0) {
       const Value& v = message_[at];
-      const double ms = v.kind == Kind::number ? v.number : v.kind == Kind::whole && !v.above ? static_cast<double>(v.whole) : -1;
-      if (!(ms > 0 && ms <= kMostDeadline * 1e3)) return wanted("vivace/deadline_ms", "a number above 0, of an hour at most");
-      deadline = r->arrived + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
+      const double ms = v.kind == Kind::number              ? v.number
+                        : v.kind == Kind::whole && !v.above ? static_cast<double>(v.whole)
+                                                            : -1;
+      if (!(ms > 0 && ms <= kMostDeadline * 1e3))
+        return wanted("vivace/deadline_ms", "a number above 0, of an hour at most");
+      deadline =
+          r->arrived + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
       r->strict = true;
     }
   }
   r->deadline.store(deadline.time_since_epoch().count(), std::memory_order_relaxed);
   const std::string_view prompt = r->inputs.has_prompt ? r->inputs.prompt : std::string_view(door_.prompt);
-  if (!r->inputs.has_prompt && door_.prompt.empty()) return Status(Code::kInvalidArgument, "prompt: it is missing, and this host has no default");
-  if (prompt.size() > kMostPrompt) return Status(Code::kLimitExceeded, strf("prompt: %zu bytes, at most %zu", prompt.size(), kMostPrompt));
+  if (!r->inputs.has_prompt && door_.prompt.empty())
+    return Status(Code::kInvalidArgument, "prompt: it is missing, and this host has no default");
+  if (prompt.size() > kMostPrompt)
+    return Status(Code::kLimitExceeded, strf("prompt: %zu bytes, at most %zu", prompt.size(), kMostPrompt));
   std::vector<float> state;
   if (!r->inputs.state.empty()) {
     VV_ASSIGN(state, door_.model->normalized_state(r->inputs.state));
@@ -151,17 +168,23 @@ Status PolicyConnection::read_own(uint32_t map, PolicyRequest* r) {
       number_ = static_cast<int64_t>(n);
     } else if (key == "noise") {
       VV_TRY(rows(v, "vivace/noise", limits.action_dim, &r->noise));
-      if (v.array.shape[0] != limits.horizon) return Status(Code::kInvalidShape, strf("vivace/noise: wanted %d rows, got %ld", limits.horizon, static_cast<long>(v.array.shape[0])));
+      if (v.array.shape[0] != limits.horizon)
+        return Status(Code::kInvalidShape, strf("vivace/noise: wanted %d rows, got %ld", limits.horizon,
+                                                static_cast<long>(v.array.shape[0])));
     } else if (key == "action_prefix") {
       VV_TRY(rows(v, "vivace/action_prefix", limits.action_dim, &r->action_prefix));
     } else if (key == "normalized") {
       if (v.kind != Kind::flag) return wanted("vivace/normalized", "true or false");
       r->wants_normalized = v.flag;
     } else if (key == "episode" || key == "session_id") {
-      if (v.kind != Kind::text || v.text.size() > kMostEpisode) return wanted(key == "episode" ? "vivace/episode" : "vivace/session_id", "a text of 64 bytes at most");
+      if (v.kind != Kind::text || v.text.size() > kMostEpisode)
+        return wanted(key == "episode" ? "vivace/episode" : "vivace/session_id", "a text of 64 bytes at most");
       if (key == "episode") episode_ = v.text;
     } else if (key != "deadline_ms") {
-      return Status(Code::kInvalidArgument, "vivace/" + printable(key.substr(0, 60)) + ": no such key; keys: request, seed, noise, action_prefix, normalized, deadline_ms, episode, session_id");
+      return Status(
+          Code::kInvalidArgument,
+          "vivace/" + printable(key.substr(0, 60)) +
+              ": no such key; keys: request, seed, noise, action_prefix, normalized, deadline_ms, episode, session_id");
     }
   }
   return {};
@@ -179,7 +202,8 @@ void PolicyConnection::look() {
   auto& counted = r.missed ? door_.metrics->missed : r.status.ok() ? door_.metrics->answered : door_.metrics->failed;
   counted.fetch_add(1, std::memory_order_relaxed);
   // A device that is lost stays lost: the client tries again once the host was started anew.
-  if (!r.status.ok()) return fail(r.status, r.status.code() == Code::kCudaError ? wire::kCloseRestart : wire::kCloseError);
+  if (!r.status.ok())
+    return fail(r.status, r.status.code() == Code::kCudaError ? wire::kCloseRestart : wire::kCloseError);
   write_answer(r);
   receiver_->release();
   take_frames();
@@ -219,7 +243,9 @@ void PolicyConnection::write_answer(const PolicyRequest& r) {
   w.map(r.wants_normalized ? 5 : 4);
   w.text("actions");
   w.array(DType::f32, std::array<int64_t, 2>{limits.horizon, dims}, r.actions.data());
-  if (r.wants_normalized) w.text("normalized"), w.array(DType::f32, std::array<int64_t, 2>{limits.horizon, limits.action_dim}, r.normalized.data());
+  if (r.wants_normalized)
+    w.text("normalized"),
+        w.array(DType::f32, std::array<int64_t, 2>{limits.horizon, limits.action_dim}, r.normalized.data());
   w.text("policy_timing");
   w.map(1);
   w.text("infer_ms"), w.number(r.infer_s * 1e3);

@@ -17,7 +17,8 @@ double seconds(PolicyRequest::Clock::duration d) { return std::chrono::duration<
 
 }  // namespace
 
-PolicyQueue::PolicyQueue(int places, PolicyMetrics* metrics, std::function<void()> answered) : metrics_(*metrics), answered_(std::move(answered)) {
+PolicyQueue::PolicyQueue(int places, PolicyMetrics* metrics, std::function<void()> answered)
+    : metrics_(*metrics), answered_(std::move(answered)) {
   for (int i = 0; i < places; ++i) places_.push_back(std::make_unique<PolicyRequest>());
   waiting_.reserve(places_.size());
   taken_.reserve(places_.size());
@@ -59,7 +60,8 @@ void PolicyQueue::submit(PolicyRequest& request) {
 
 bool PolicyQueue::cancel(PolicyRequest& request) {
   int was = PolicyRequest::queued;
-  if (!request.state.compare_exchange_strong(was, PolicyRequest::idle, std::memory_order_acq_rel)) return was != PolicyRequest::running;
+  if (!request.state.compare_exchange_strong(was, PolicyRequest::idle, std::memory_order_acq_rel))
+    return was != PolicyRequest::running;
   metrics_.waiting.fetch_sub(1, std::memory_order_relaxed);
   metrics_.abandoned.fetch_add(1, std::memory_order_relaxed);
   return true;
@@ -71,7 +73,8 @@ void PolicyQueue::run() {
     const uint32_t seen = bell_.now();
     waiting_.clear();
     for (const auto& p : places_)
-      if (p->state.load(std::memory_order_acquire) == PolicyRequest::queued) waiting_.emplace_back(p->deadline.load(std::memory_order_relaxed), p.get());
+      if (p->state.load(std::memory_order_acquire) == PolicyRequest::queued)
+        waiting_.emplace_back(p->deadline.load(std::memory_order_relaxed), p.get());
     if (waiting_.empty()) {
       bell_.wait(seen, kSleep);
       continue;
@@ -84,7 +87,8 @@ void PolicyQueue::run() {
       int was = PolicyRequest::queued;
       if (!r->state.compare_exchange_strong(was, PolicyRequest::running, std::memory_order_acq_rel)) continue;
       r->queue_s = seconds(now - r->arrived);
-      if (r->strict && now.time_since_epoch().count() > r->deadline.load(std::memory_order_relaxed)) r->missed = true, finish(*r);
+      if (r->strict && now.time_since_epoch().count() > r->deadline.load(std::memory_order_relaxed))
+        r->missed = true, finish(*r);
       else taken_.push_back(r);
     }
     if (!taken_.empty()) answer(taken_);
@@ -93,7 +97,8 @@ void PolicyQueue::run() {
 }
 
 void PolicyQueue::answer(std::span<PolicyRequest* const> requests) {
-  const size_t each = static_cast<size_t>(limits_.horizon) * static_cast<size_t>(limits_.robot_dim), n = requests.size();
+  const size_t each = static_cast<size_t>(limits_.horizon) * static_cast<size_t>(limits_.robot_dim),
+               n = requests.size();
   for (size_t i = 0; i < n; ++i) observations_[i] = requests[i]->observation;
   const auto begin = PolicyRequest::Clock::now();
   metrics_.calls.fetch_add(1, std::memory_order_relaxed);
@@ -114,7 +119,8 @@ void PolicyQueue::answer(std::span<PolicyRequest* const> requests) {
 }
 
 void PolicyQueue::take(PolicyRequest& request, int64_t index) {
-  const auto horizon = static_cast<size_t>(limits_.horizon), wide = static_cast<size_t>(limits_.robot_dim), dims = static_cast<size_t>(robot_->dims(limits_.robot_dim));
+  const auto horizon = static_cast<size_t>(limits_.horizon), wide = static_cast<size_t>(limits_.robot_dim),
+             dims = static_cast<size_t>(robot_->dims(limits_.robot_dim));
   for (size_t row = 0; row < horizon; ++row) {
     const auto action = std::span(actions_).subspan((static_cast<size_t>(index) * horizon + row) * wide, wide);
     robot_->to_robot(action);

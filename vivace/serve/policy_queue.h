@@ -1,4 +1,5 @@
-// PolicyQueue: one policy, several robots. Requests in fixed places, and the thread that answers the most urgent of them.
+// PolicyQueue: one policy, several robots. Requests in fixed places, and the thread that answers the most urgent of
+// them.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -14,8 +15,8 @@
 
 namespace vivace::serve {
 
-/// A connection's request, of which there is one at a time. Its owner writes it while it is idle and reads it once it is answered; between, it is
-/// the queue's, and so is the memory that its observation points to.
+/// A connection's request, of which there is one at a time. Its owner writes it while it is idle and reads it once it
+/// is answered; between, it is the queue's, and so is the memory that its observation points to.
 struct PolicyRequest {
   using Clock = std::chrono::steady_clock;
   enum State : int { idle, queued, running, answered };
@@ -38,8 +39,8 @@ struct PolicyRequest {
   int together = 0;               // requests of the same call
 };
 
-/// The earliest deadline first; a call takes what waits, up to the policy's batch, and never waits for more. No lock: requests change hands by
-/// their state.
+/// The earliest deadline first; a call takes what waits, up to the policy's batch, and never waits for more. No lock:
+/// requests change hands by their state.
 class PolicyQueue {
  public:
   /// `answered` is called on the policy's thread when requests were.

@@ -6,7 +6,8 @@ namespace {
 constexpr CallFormat kCalls[] = {
     {"qwen_xml", "<function=", CallForm::xml, "<tool_call>", "</tool_call>", "", "", false},
     {"gemma", "<|tool_call>", CallForm::braces, "<|tool_call>", "<tool_call|>", "<|\"|>", "", false},
-    {"functiongemma", "<start_function_call>", CallForm::braces, "<start_function_call>", "<end_function_call>", "<escape>", "", false},
+    {"functiongemma", "<start_function_call>", CallForm::braces, "<start_function_call>", "<end_function_call>",
+     "<escape>", "", false},
     {"hermes", "<tool_call>", CallForm::json, "<tool_call>", "</tool_call>", "", "arguments", false},
     {"llama", "<|python_tag|>", CallForm::json, "<|python_tag|>", "", "", "parameters", true},
     {"llama", "Environment: ipython", CallForm::json, "<|python_tag|>", "", "", "parameters", true},
@@ -38,7 +39,8 @@ ReplyFormat reply_format(std::string_view chat_template) {
   for (const CallFormat& row : kCalls)
     if (format.calls == nullptr && holds(chat_template, row.sign)) format.calls = &row;
   for (const ReasoningFormat& row : kReasoning)
-    if (format.reasoning == nullptr && (holds(chat_template, row.open) || holds(chat_template, row.close))) format.reasoning = &row;
+    if (format.reasoning == nullptr && (holds(chat_template, row.open) || holds(chat_template, row.close)))
+      format.reasoning = &row;
   return format;
 }
 

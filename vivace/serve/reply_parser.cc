@@ -25,9 +25,12 @@ std::vector<std::string> markers(const CallFormat* f) {
 
 Result<std::unique_ptr<ReplyParser>> ReplyParser::make(ReplyOptions options) {
   for (const std::string& s : options.stop)
-    if (s.empty() || !engine::is_utf8(s)) return Status(Code::kInvalidArgument, "reply: a stop string is empty or no UTF-8");
-  if (options.in_reasoning && options.reasoning == nullptr) return Status(Code::kInvalidArgument, "reply: it cannot begin in reasoning that it has no markers of");
-  if (options.one_call && options.calls == nullptr) return Status(Code::kInvalidArgument, "reply: it cannot end after a call, since it has no form of calls");
+    if (s.empty() || !engine::is_utf8(s))
+      return Status(Code::kInvalidArgument, "reply: a stop string is empty or no UTF-8");
+  if (options.in_reasoning && options.reasoning == nullptr)
+    return Status(Code::kInvalidArgument, "reply: it cannot begin in reasoning that it has no markers of");
+  if (options.one_call && options.calls == nullptr)
+    return Status(Code::kInvalidArgument, "reply: it cannot end after a call, since it has no form of calls");
   return std::unique_ptr<ReplyParser>(new ReplyParser(std::move(options)));
 }
 
@@ -118,7 +121,9 @@ void ReplyParser::to(At at) {
   fresh_ = true;
   if (at == At::text) search_ = TextSearch(markers(o_.calls));
   if (at == At::reasoning) search_ = TextSearch({o_.reasoning->close}), trim_ = true;
-  if (at == At::broken) search_ = TextSearch(*o_.calls->close != '\0' ? std::vector<std::string>{o_.calls->close} : std::vector<std::string>{});
+  if (at == At::broken)
+    search_ =
+        TextSearch(*o_.calls->close != '\0' ? std::vector<std::string>{o_.calls->close} : std::vector<std::string>{});
 }
 
 /// White space, and then the marker of reasoning, or the answer itself.

@@ -33,8 +33,8 @@ struct ReplyOptions {
 };
 
 /// Every byte is judged by those before it, so deltas of the same kind joined are the same however the bytes were cut.
-/// Text that only looks like a call is text; what breaks within a call, after its name and the beginning of its arguments
-/// were given out, ends up in these as it came. White space around reasoning and calls is dropped.
+/// Text that only looks like a call is text; what breaks within a call, after its name and the beginning of its
+/// arguments were given out, ends up in these as it came. White space around reasoning and calls is dropped.
 class ReplyParser {
  public:
   /// Errors: InvalidArgument for a stop string that is empty or no UTF-8, and for what cannot be in this reply.
@@ -47,10 +47,12 @@ class ReplyParser {
   bool over() const { return stops_.met() || enough_; }
   /// Which of the stop strings was met; -1: none.
   int stop() const { return stops_.met() ? static_cast<int>(stops_.which()) : -1; }
-  /// The reply ended for `why` (a Finish's name): appends what was held back, and gives the finish as clients are told: "tool_calls"
-  /// where it ended by itself after calls that are all whole, "stop" too where `named` says that a call was forced by its tool's name.
+  /// The reply ended for `why` (a Finish's name): appends what was held back, and gives the finish as clients are told:
+  /// "tool_calls" where it ended by itself after calls that are all whole, "stop" too where `named` says that a call
+  /// was forced by its tool's name.
   std::string finish(std::string_view why, bool named, std::vector<ReplyDelta>* deltas);
-  /// Bytes of the reply, as UTF-8, whose part in it is known: those held back, and those from a stop string on, are not counted.
+  /// Bytes of the reply, as UTF-8, whose part in it is known: those held back, and those from a stop string on, are not
+  /// counted.
   size_t given() const { return passed_ - held_.size() - raw_.size(); }
   /// Calls that began, and those of them that are whole.
   int calls() const { return calls_; }

@@ -88,7 +88,8 @@ void ReplyWire::token(int32_t id, float logprob, std::string* out) const {
   *out += ']';
 }
 
-void ReplyWire::event(int choice, std::string_view content, std::span<const DrawnToken> drawn, std::string_view finish, std::string* out) const {
+void ReplyWire::event(int choice, std::string_view content, std::span<const DrawnToken> drawn, std::string_view finish,
+                      std::string* out) const {
   const bool chat = form_ == WireForm::chat;
   *out += head_;
   *out += R"({"index":)";
@@ -136,7 +137,8 @@ void ReplyWire::event(int choice, std::string_view content, std::span<const Draw
       top += '}';
       number(t.offset, &offsets);
     }
-    *out += R"({"tokens":[)" + names + R"(],"token_logprobs":[)" + values + R"(],"top_logprobs":[)" + top + R"(],"text_offset":[)" + offsets + "]}";
+    *out += R"({"tokens":[)" + names + R"(],"token_logprobs":[)" + values + R"(],"top_logprobs":[)" + top +
+            R"(],"text_offset":[)" + offsets + "]}";
   }
   *out += R"(,"finish_reason":)";
   if (finish.empty()) {
@@ -148,7 +150,8 @@ void ReplyWire::event(int choice, std::string_view content, std::span<const Draw
   *out += tail_;
 }
 
-void ReplyWire::record(int choice, const char* kind, int index, std::string_view id, std::string_view text, std::span<const DrawnToken> drawn, int tokens, std::string* out) const {
+void ReplyWire::record(int choice, const char* kind, int index, std::string_view id, std::string_view text,
+                       std::span<const DrawnToken> drawn, int tokens, std::string* out) const {
   *out += R"({"i":)";
   number(choice, out);
   *out += R"(,"k":")";

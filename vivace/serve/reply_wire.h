@@ -16,7 +16,8 @@ namespace vivace::serve {
 enum class WireForm : uint8_t {
   chat,        // events of chat.completion.chunk
   completion,  // events of text_completion
-  records,     // a line of JSON each: {"i": choice, "k": kind, "x": call or stop string, "d": id, "t": text, "p": [[token, logprob, [[token, logprob], ...]], ...], "n": tokens so far}
+  records,  // a line of JSON each: {"i": choice, "k": kind, "x": call or stop string, "d": id, "t": text, "p": [[token,
+            // logprob, [[token, logprob], ...]], ...], "n": tokens so far}
 };
 
 struct DrawnToken {
@@ -30,7 +31,8 @@ struct DrawnToken {
 class ReplyWire {
  public:
   /// `head`, `tail`: what stands before and behind a choice in each event. `logprobs`: of drawn tokens, in events.
-  ReplyWire(WireForm form, std::string head, std::string tail, bool logprobs, const TokenBytes& tokens) : form_(form), head_(std::move(head)), tail_(std::move(tail)), logprobs_(logprobs), tokens_(tokens) {}
+  ReplyWire(WireForm form, std::string head, std::string tail, bool logprobs, const TokenBytes& tokens)
+      : form_(form), head_(std::move(head)), tail_(std::move(tail)), logprobs_(logprobs), tokens_(tokens) {}
 
   /// What a choice begins with: the role of a chat, the prompt of a completion that is echoed.
   void begin(int choice, std::string_view echo, std::string* out) const;
@@ -43,8 +45,10 @@ class ReplyWire {
 
  private:
   void token(int32_t id, float logprob, std::string* out) const;
-  void event(int choice, std::string_view content, std::span<const DrawnToken> drawn, std::string_view finish, std::string* out) const;
-  void record(int choice, const char* kind, int index, std::string_view id, std::string_view text, std::span<const DrawnToken> drawn, int tokens, std::string* out) const;
+  void event(int choice, std::string_view content, std::span<const DrawnToken> drawn, std::string_view finish,
+             std::string* out) const;
+  void record(int choice, const char* kind, int index, std::string_view id, std::string_view text,
+              std::span<const DrawnToken> drawn, int tokens, std::string* out) const;
 
   const WireForm form_;
   const std::string head_, tail_;

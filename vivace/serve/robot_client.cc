@@ -22,17 +22,22 @@ double steady() { return duration<double>(std::chrono::steady_clock::now().time_
 /// A positive whole number of the host's map; 0 where there is none.
 int number_of(const wire::Message& m, uint32_t map, std::string_view key) {
   const uint32_t at = map == 0 ? 0 : m.find(map, key);
-  return at == 0 || m[at].kind != Value::Kind::whole || m[at].above || m[at].whole < 1 || m[at].whole > ChunkOptions::kMost ? 0 : static_cast<int>(m[at].whole);
+  return at == 0 || m[at].kind != Value::Kind::whole || m[at].above || m[at].whole < 1 ||
+                 m[at].whole > ChunkOptions::kMost
+             ? 0
+             : static_cast<int>(m[at].whole);
 }
 
 /// Rows of an array of floats. Errors: CorruptData.
 Status rows(const wire::Message& m, std::string_view key, int height, int width, std::vector<float>* out) {
   const uint32_t at = m.find(0, key);
   const std::string name(key);
-  if (at == 0 || m[at].kind != Value::Kind::array || m[at].array.rank != 2 || m[at].array.shape[0] != height || m[at].array.shape[1] != width)
+  if (at == 0 || m[at].kind != Value::Kind::array || m[at].array.rank != 2 || m[at].array.shape[0] != height ||
+      m[at].array.shape[1] != width)
     return Status(Code::kCorruptData, strf("answer: %s: wanted an array of %d x %d", name.c_str(), height, width));
   out->resize(static_cast<size_t>(height) * static_cast<size_t>(width));
-  for (size_t i = 0; i < out->size(); ++i) (*out)[i] = static_cast<float>(engine::value_at(m[at].array, static_cast<int64_t>(i)));
+  for (size_t i = 0; i < out->size(); ++i)
+    (*out)[i] = static_cast<float>(engine::value_at(m[at].array, static_cast<int64_t>(i)));
   return {};
 }
 
@@ -90,9 +95,11 @@ Status RobotClient::learn() {
   if (chunks_.horizon == 0) chunks_.horizon = number_of(m, own, "action_horizon");
   if (chunks_.dims == 0) chunks_.dims = number_of(m, own, "action_dim");
   if (chunks_.network_dims == 0) chunks_.network_dims = number_of(m, own, "network_dim");
-  if (chunks_.horizon == 0 || chunks_.dims == 0) return Status(Code::kInvalidArgument, "horizon, dims: this host does not say them; give them");
+  if (chunks_.horizon == 0 || chunks_.dims == 0)
+    return Status(Code::kInvalidArgument, "horizon, dims: this host does not say them; give them");
   VV_ASSIGN(runner_, ChunkRunner::make(chunks_));
-  if (chunks_.join == ChunkOptions::Join::prefix) action_prefix_.resize(static_cast<size_t>(chunks_.horizon - 1) * static_cast<size_t>(chunks_.network_dims));
+  if (chunks_.join == ChunkOptions::Join::prefix)
+    action_prefix_.resize(static_cast<size_t>(chunks_.horizon - 1) * static_cast<size_t>(chunks_.network_dims));
   return {};
 }
 
@@ -115,7 +122,9 @@ void RobotClient::interrupt() {
 
 Status RobotClient::ask(double now, const RobotMessage& observation) {
   if (!begun_) return Status(Code::kFailedPrecondition, "ask: no episode has begun");
-  if (observation.entries() + 1 > wire::kMostEntries) return Status(Code::kLimitExceeded, strf("ask: %u fields, at most %u", observation.entries(), wire::kMostEntries - 1));
+  if (observation.entries() + 1 > wire::kMostEntries)
+    return Status(Code::kLimitExceeded,
+                  strf("ask: %u fields, at most %u", observation.entries(), wire::kMostEntries - 1));
   Question q;
   VV_TRY(runner_->start_request(now, &q.request, action_prefix_));
   interrupted_ = false;
@@ -131,7 +140,9 @@ Status RobotClient::ask(double now, const RobotMessage& observation) {
   w.text("seed"), w.whole_u64((seed_ * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(++in_episode_)) & INT64_MAX);
   if (!episode_.empty()) w.text("episode"), w.text(episode_);
   if (prefix) w.text("normalized"), w.flag(true);
-  if (q.request.prefix_length > 0) w.text("action_prefix"), w.array(DType::f32, std::array<int64_t, 2>{q.request.prefix_length, chunks_.network_dims}, action_prefix_.data());
+  if (q.request.prefix_length > 0)
+    w.text("action_prefix"), w.array(DType::f32, std::array<int64_t, 2>{q.request.prefix_length, chunks_.network_dims},
+                                     action_prefix_.data());
   const std::lock_guard hold(mutex_);
   newest_ = std::move(q);  // one that was not sent yet is of no use any more
   news_.notify_one();
@@ -225,7 +236,8 @@ Result<bool> RobotClient::deliver(const Question& q, std::span<const std::byte> 
   if (q.generation != generation_.load()) return false;
   VV_TRY(rows(message_, "actions", chunks_.horizon, chunks_.dims, &actions_));
   normalized_.clear();
-  if (chunks_.join == ChunkOptions::Join::prefix) VV_TRY(rows(message_, "normalized", chunks_.horizon, chunks_.network_dims, &normalized_));
+  if (chunks_.join == ChunkOptions::Join::prefix)
+    VV_TRY(rows(message_, "normalized", chunks_.horizon, chunks_.network_dims, &normalized_));
   VV_TRY(runner_->complete(q.request, actions_, normalized_));
   return true;
 }
@@ -234,7 +246,8 @@ Result<bool> RobotClient::deliver(const Question& q, std::span<const std::byte> 
 bool RobotClient::connect() {
   double wait = options_.wait_s;
   wire::ClientOptions again = options_.link;  // close() waits for one try at most
-  again.connect_s = std::min(again.connect_s, kAgainSeconds), again.metadata_s = std::min(again.metadata_s, kAgainSeconds);
+  again.connect_s = std::min(again.connect_s, kAgainSeconds),
+  again.metadata_s = std::min(again.metadata_s, kAgainSeconds);
   while (true) {
     auto link = wire::Client::connect(again);
     std::unique_lock hold(mutex_);

@@ -23,7 +23,8 @@ struct RobotClientOptions {
   double answer_s = 1;          // for an answer; then the link is closed and made anew
   double wait_s = 0.1;          // before a second try to connect; each one after waits twice as long
   double most_wait_s = 5;
-  size_t most_recorded = 0;     // bytes of questions and answers that are kept for take_records(); what is beyond is counted and dropped
+  size_t most_recorded =
+      0;  // bytes of questions and answers that are kept for take_records(); what is beyond is counted and dropped
 };
 
 /// An observation on its way: fields under the names of docs/robots.md.
@@ -52,8 +53,9 @@ struct RobotRecord {
   double asked = 0, answered = 0;           // s of the caller's clock; of this process's steady clock
 };
 
-/// All calls are the robot's thread's, but for close(), which any may make. None of them waits for the link: a thread of its own connects, asks and
-/// tries again. Whatever happens on the link, an action differs from the one before by max_step at most, and is held where nothing fresh is there.
+/// All calls are the robot's thread's, but for close(), which any may make. None of them waits for the link: a thread
+/// of its own connects, asks and tries again. Whatever happens on the link, an action differs from the one before by
+/// max_step at most, and is held where nothing fresh is there.
 class RobotClient {
  public:
   /// Connects, and waits for the metadata. Errors: those of wire::Client::connect() and ChunkRunner::make().
@@ -64,15 +66,18 @@ class RobotClient {
   std::span<const std::byte> metadata() const { return metadata_; }
   const ChunkOptions& chunks() const { return chunks_; }
 
-  /// An episode begins: the robot stands at `position`. The same seed and observations have the same actions. What was asked before is dropped.
+  /// An episode begins: the robot stands at `position`. The same seed and observations have the same actions. What was
+  /// asked before is dropped.
   Status begin(std::span<const float> position, double now, std::string_view episode, uint64_t seed);
   /// The action of this tick.
   Status next(double now, std::span<float> action, Tick* tick);
   /// Whether an observation should be sent now: ask() it.
   bool wants(double now) const;
-  /// Sends it off. Errors: FailedPrecondition before begin(), InvalidArgument (a field `vivace`, which is the client's own).
+  /// Sends it off. Errors: FailedPrecondition before begin(), InvalidArgument (a field `vivace`, which is the client's
+  /// own).
   Status ask(double now, const RobotMessage& observation);
-  /// The task changed: what is on its way counts no more, and wants() is true at once; until its answer comes the chunk at hand goes on.
+  /// The task changed: what is on its way counts no more, and wants() is true at once; until its answer comes the chunk
+  /// at hand goes on.
   void interrupt();
   /// Questions so far; how many were answered, failed; connections that were made.
   int64_t asked() const { return asked_; }

@@ -1,5 +1,5 @@
-// Who has a slot and blocks, and who gives them up: the part of Batcher between waiting and steps. All of it happens while no step is in
-// flight, but for place() and grow_further(), which only add.
+// Who has a slot and blocks, and who gives them up: the part of Batcher between waiting and steps. All of it happens
+// while no step is in flight, but for place() and grow_further(), which only add.
 #include <algorithm>
 #include <limits>
 #include <new>
@@ -15,11 +15,15 @@ namespace {
 constexpr int kMostBypasses = 16;
 
 /// Whether a is to go before b.
-bool before(const Job* a, const Job* b) { return std::pair(a->request.priority, a->id) < std::pair(b->request.priority, b->id); }
+bool before(const Job* a, const Job* b) {
+  return std::pair(a->request.priority, a->id) < std::pair(b->request.priority, b->id);
+}
 
 }  // namespace
 
-void Batcher::enqueue(Job* job) { waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), job, before), job); }
+void Batcher::enqueue(Job* job) {
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), job, before), job);
+}
 
 /// Blocks that it begins, or goes on, with.
 int Batcher::wanted(const Job& job) const {
@@ -30,7 +34,8 @@ int Batcher::wanted(const Job& job) const {
 bool Batcher::fits(const Job& job) const {
   if (blocks_ == nullptr) return true;
   const auto growing = std::count_if(slots_.begin(), slots_.end(), [&](const Job* j) {
-    return j != nullptr && static_cast<int>(held_[static_cast<size_t>(j->slot_)].size()) < blocks_->needed(static_cast<int>(j->request.prompt.size()) + j->request.max_tokens - 1);
+    return j != nullptr && static_cast<int>(held_[static_cast<size_t>(j->slot_)].size()) <
+                               blocks_->needed(static_cast<int>(j->request.prompt.size()) + j->request.max_tokens - 1);
   });
   return wanted(job) + growing <= blocks_->available();
 }
@@ -59,7 +64,8 @@ Status Batcher::make_room(const Job& first) {
   const auto seated = [&] { return std::find(slots_.begin(), slots_.end(), nullptr) != slots_.end() && fits(first); };
   int64_t gained = blocks_->available() - wanted(first);
   for (const Job* job : slots_)
-    if (job != nullptr) gained += job->request.priority > first.request.priority ? static_cast<int64_t>(held(*job).size()) : -1;
+    if (job != nullptr)
+      gained += job->request.priority > first.request.priority ? static_cast<int64_t>(held(*job).size()) : -1;
   while (!seated() && gained >= 0) {
     Job* job = victim(first.request.priority);
     if (job == nullptr) return {};
@@ -93,14 +99,16 @@ Status Batcher::seat(Job* job, int slot) {
     if (job->parked_ == nullptr) VV_TRY(begin(job));
     while (static_cast<int>(held(*job).size()) < wanted(*job)) {
       const int32_t block = blocks_->take();
-      if (block < 0) return Status(Code::kInternal, strf("generate: %d blocks were to be free, and are not", wanted(*job)));
+      if (block < 0)
+        return Status(Code::kInternal, strf("generate: %d blocks were to be free, and are not", wanted(*job)));
       held(*job).push_back(block);
     }
     VV_TRY(model_.resume(slot, r.sampling, std::span(job->context_).first(static_cast<size_t>(job->fed_))));
     VV_TRY(model_.map(slot, 0, held(*job)));
     if (job->parked_ != nullptr) {
       const auto count = static_cast<size_t>(job->parked_blocks_);
-      VV_TRY(model_.write_blocks(std::span(held(*job)).first(count), {job->parked_.get(), count * static_cast<size_t>(model_.block_bytes())}));
+      VV_TRY(model_.write_blocks(std::span(held(*job)).first(count),
+                                 {job->parked_.get(), count * static_cast<size_t>(model_.block_bytes())}));
       job->parked_.reset();
     }
   }
@@ -117,7 +125,8 @@ Status Batcher::begin(Job* job) {
   if (!r.reuse) return {};
   job->root_ = blocks_->root(std::as_bytes(std::span(r.salt)));
   std::vector<int32_t>& mine = held(*job);
-  engine::KvBlocks::Found found = blocks_->match(job->root_, r.prompt, r.deterministic, &mine, r.resumed ? 1 : engine::KvBlocks::kLeastCopied);
+  engine::KvBlocks::Found found =
+      blocks_->match(job->root_, r.prompt, r.deterministic, &mine, r.resumed ? 1 : engine::KvBlocks::kLeastCopied);
   job->published_ = static_cast<int>(mine.size()) * blocks_->positions();
   if (found.partial >= 0) {
     // The copy needs a block while its source is held.
@@ -137,8 +146,8 @@ Status Batcher::begin(Job* job) {
   return {};
 }
 
-/// Others find what it has computed: whole blocks, with `tail` the rest too. Where another block has the same bits already, that one takes
-/// its place: the first such, or -1.
+/// Others find what it has computed: whole blocks, with `tail` the rest too. Where another block has the same bits
+/// already, that one takes its place: the first such, or -1.
 int Batcher::publish(Job* job, bool tail) {
   if (blocks_ == nullptr || !job->publishes_) return -1;
   const int size = blocks_->positions();
@@ -148,8 +157,10 @@ int Batcher::publish(Job* job, bool tail) {
     const int block = job->published_ / size, begin = block * size, end = std::min(begin + size, job->committed_);
     if (end < begin + size && !tail) break;
     const auto at = static_cast<size_t>(block);
-    const auto put = blocks_->put(job->root_, block > 0 ? mine[at - 1] : -1, mine[at], std::span(job->context_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                                  std::clamp(job->pure_ - begin, 0, end - begin));
+    const auto put =
+        blocks_->put(job->root_, block > 0 ? mine[at - 1] : -1, mine[at],
+                     std::span(job->context_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                     std::clamp(job->pure_ - begin, 0, end - begin));
     if (put.same >= 0 && job->pure_ >= end) {  // both are of steps of prompts, so the same bit for bit
       blocks_->hold(put.same);
       blocks_->drop(mine[at]);
@@ -169,7 +180,8 @@ int Batcher::publish(Job* job, bool tail) {
 /// publish() of one that goes on.
 Status Batcher::share(Job* job, bool tail) {
   const int first = publish(job, tail);
-  return first < 0 ? Status() : model_.map(job->slot_, first, std::span(held(*job)).subspan(static_cast<size_t>(first)));
+  return first < 0 ? Status()
+                   : model_.map(job->slot_, first, std::span(held(*job)).subspan(static_cast<size_t>(first)));
 }
 
 /// Whether one with the same prompt is computing it.
@@ -179,15 +191,19 @@ bool Batcher::follows(const Job& job) const {
   return leader != nullptr && leader->produced_ == 0;
 }
 
-/// Moves one who holds a slot to host memory, to wait again. A prompt that is on its way begins anew: its bits will be the same.
+/// Moves one who holds a slot to host memory, to wait again. A prompt that is on its way begins anew: its bits will be
+/// the same.
 Status Batcher::park(Job* job) {
   if (job->last_ < 0) {
     job->fed_ = 0;
   } else {
     job->parked_blocks_ = blocks_->needed(job->fed_);
-    const auto count = static_cast<size_t>(job->parked_blocks_), bytes = count * static_cast<size_t>(model_.block_bytes());
+    const auto count = static_cast<size_t>(job->parked_blocks_),
+               bytes = count * static_cast<size_t>(model_.block_bytes());
     job->parked_.reset(new (std::nothrow) std::byte[bytes]);
-    if (job->parked_ == nullptr) return Status(Code::kOutOfMemory, strf("generate: an answer that has to wait for blocks needs %zu bytes of host memory", bytes));
+    if (job->parked_ == nullptr)
+      return Status(Code::kOutOfMemory,
+                    strf("generate: an answer that has to wait for blocks needs %zu bytes of host memory", bytes));
     VV_TRY(model_.read_blocks(std::span(held(*job)).first(count), {job->parked_.get(), bytes}));
   }
   ++parks_;

@@ -11,24 +11,31 @@ constexpr int kShare = 2;  // of the blocks, what snapshots may hold: 1 / kShare
 
 Result<engine::KvBlocks*> blocks_of(engine::TextModel& model) {
   if (engine::KvBlocks* blocks = model.blocks(); blocks != nullptr) return blocks;
-  return Status(Code::kUnsupported, "capsule: this model keeps no blocks of keys and values; load it with num_kv_blocks=\"full\"");
+  return Status(Code::kUnsupported,
+                "capsule: this model keeps no blocks of keys and values; load it with num_kv_blocks=\"full\"");
 }
 
 Status check_room(const engine::KvBlocks& blocks, int context, int wanted) {
-  if (const int most = std::max(0, std::min(blocks.count() / kShare, blocks.count() - blocks.needed(context))); blocks.held() + wanted > most)
-    return Status(Code::kLimitExceeded, strf("capsule: it needs %d blocks of the caches, and capsules hold %d of at most %d; keep it on the host, close others, or load with more num_kv_blocks", wanted, blocks.held(), most));
+  if (const int most = std::max(0, std::min(blocks.count() / kShare, blocks.count() - blocks.needed(context)));
+      blocks.held() + wanted > most)
+    return Status(Code::kLimitExceeded,
+                  strf("capsule: it needs %d blocks of the caches, and capsules hold %d of at most %d; keep it on the "
+                       "host, close others, or load with more num_kv_blocks",
+                       wanted, blocks.held(), most));
   return {};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Snapshot>> Snapshot::take(EngineLoop& loop, std::string_view salt, std::span<const int32_t> tokens, int64_t request, bool keep) {
+Result<std::unique_ptr<Snapshot>> Snapshot::take(EngineLoop& loop, std::string_view salt,
+                                                 std::span<const int32_t> tokens, int64_t request, bool keep) {
   std::unique_ptr<Snapshot> made(new Snapshot(loop));
   if (request > 0) VV_TRY(loop.share(request));
   VV_TRY(loop.perform([&](engine::TextModel& model) -> Status {
     VV_ASSIGN(engine::KvBlocks* const blocks, blocks_of(model));
     if (keep) VV_TRY(check_room(*blocks, model.limits().context, blocks->needed(static_cast<int>(tokens.size()) - 1)));
-    const engine::KvBlocks::Found found = blocks->match(blocks->root(std::as_bytes(std::span(salt))), tokens, false, &made->blocks_, 1);
+    const engine::KvBlocks::Found found =
+        blocks->match(blocks->root(std::as_bytes(std::span(salt))), tokens, false, &made->blocks_, 1);
     if (found.partial >= 0) made->blocks_.push_back(found.partial);
     made->kept_ = keep ? static_cast<int>(made->blocks_.size()) : 0;
     blocks->note_held(made->kept_);
@@ -39,19 +46,30 @@ Result<std::unique_ptr<Snapshot>> Snapshot::take(EngineLoop& loop, std::string_v
   return made;
 }
 
-Result<std::unique_ptr<Snapshot>> Snapshot::write(EngineLoop& loop, std::string_view salt, std::span<const int32_t> tokens, int positions, int pure, std::span<const std::byte> bytes) {
+Result<std::unique_ptr<Snapshot>> Snapshot::write(EngineLoop& loop, std::string_view salt,
+                                                  std::span<const int32_t> tokens, int positions, int pure,
+                                                  std::span<const std::byte> bytes) {
   std::unique_ptr<Snapshot> made(new Snapshot(loop));
   VV_TRY(loop.perform([&](engine::TextModel& model) -> Status {
     VV_ASSIGN(engine::KvBlocks* const blocks, blocks_of(model));
     const engine::TextLimits limits = model.limits();
-    if (positions < 0 || positions > limits.context || positions > static_cast<int>(tokens.size()) || pure < 0 || pure > positions)
-      return Status(Code::kInvalidArgument, strf("capsule: wanted 0 to %d positions of %zu tokens, got %d, %d of them of prompts", limits.context, tokens.size(), positions, pure));
+    if (positions < 0 || positions > limits.context || positions > static_cast<int>(tokens.size()) || pure < 0 ||
+        pure > positions)
+      return Status(Code::kInvalidArgument,
+                    strf("capsule: wanted 0 to %d positions of %zu tokens, got %d, %d of them of prompts",
+                         limits.context, tokens.size(), positions, pure));
     for (const int32_t t : tokens)
-      if (t < 0 || t >= limits.vocab) return Status(Code::kInvalidArgument, strf("capsule: token %d is outside the vocabulary [0, %d)", t, limits.vocab));
+      if (t < 0 || t >= limits.vocab)
+        return Status(Code::kInvalidArgument,
+                      strf("capsule: token %d is outside the vocabulary [0, %d)", t, limits.vocab));
     const int count = blocks->needed(positions), size = blocks->positions();
     if (static_cast<int64_t>(bytes.size()) != count * model.block_bytes())
-      return Status(Code::kInvalidArgument, strf("capsule: %d positions are %ld bytes here, got %zu", positions, static_cast<long>(count * model.block_bytes()), bytes.size()));
-    if (count > blocks->available()) return Status(Code::kLimitExceeded, strf("capsule: it needs %d blocks of the caches, and %d are free; ask again when answers are over", count, blocks->available()));
+      return Status(Code::kInvalidArgument, strf("capsule: %d positions are %ld bytes here, got %zu", positions,
+                                                 static_cast<long>(count * model.block_bytes()), bytes.size()));
+    if (count > blocks->available())
+      return Status(Code::kLimitExceeded,
+                    strf("capsule: it needs %d blocks of the caches, and %d are free; ask again when answers are over",
+                         count, blocks->available()));
     std::vector<int32_t>& mine = made->blocks_;
     for (int i = 0; i < count; ++i) mine.push_back(blocks->take());
     Status status = model.write_blocks(mine, bytes);
@@ -59,7 +77,9 @@ Result<std::unique_ptr<Snapshot>> Snapshot::write(EngineLoop& loop, std::string_
     for (int i = 0; status.ok() && i < count; ++i) {
       const int begin = i * size, end = std::min(begin + size, positions);
       const auto at = static_cast<size_t>(i);
-      const auto put = blocks->put(root, i > 0 ? mine[at - 1] : -1, mine[at], tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), std::clamp(pure - begin, 0, end - begin));
+      const auto put = blocks->put(root, i > 0 ? mine[at - 1] : -1, mine[at],
+                                   tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                                   std::clamp(pure - begin, 0, end - begin));
       if (put.kept) continue;
       if (put.same < 0) status = Status(Code::kInternal, strf("capsule: block %d of it is not taken", i));
       else blocks->hold(put.same), blocks->drop(mine[at]), mine[at] = put.same;

@@ -1,4 +1,5 @@
-// Snapshot: what a sequence has computed, held where it lies, and the way of its keys and values to other memory and back.
+// Snapshot: what a sequence has computed, held where it lies, and the way of its keys and values to other memory and
+// back.
 #pragma once
 #include <memory>
 #include <span>
@@ -9,17 +10,21 @@
 
 namespace vivace::serve {
 
-/// Blocks with a reference more than their sequence has: nothing is copied, and nothing of it is forgotten while this lives. Requests of the
-/// same salt that begin with its tokens find it. Any thread.
+/// Blocks with a reference more than their sequence has: nothing is copied, and nothing of it is forgotten while this
+/// lives. Requests of the same salt that begin with its tokens find it. Any thread.
 class Snapshot {
  public:
-  /// Of the beginning of `tokens` that is known under `salt`, all but the last of them at most; `request`: number of the answer that they are of, which may
-  /// go on meanwhile; 0: none. `keep`: it may stay as long as it likes, else only for a moment. Errors: Unsupported for a model without blocks; LimitExceeded where those that stay would leave
+  /// Of the beginning of `tokens` that is known under `salt`, all but the last of them at most; `request`: number of
+  /// the answer that they are of, which may go on meanwhile; 0: none. `keep`: it may stay as long as it likes, else
+  /// only for a moment. Errors: Unsupported for a model without blocks; LimitExceeded where those that stay would leave
   /// too few to others; those of EngineLoop::perform().
-  static Result<std::unique_ptr<Snapshot>> take(EngineLoop& loop, std::string_view salt, std::span<const int32_t> tokens, int64_t request, bool keep = false);
-  /// Of what read() gave: `positions` of `tokens`, of which steps of prompts wrote the first `pure`, for a moment. Errors: InvalidArgument where they are not what the model
-  /// holds; LimitExceeded where too few blocks are free.
-  static Result<std::unique_ptr<Snapshot>> write(EngineLoop& loop, std::string_view salt, std::span<const int32_t> tokens, int positions, int pure, std::span<const std::byte> bytes);
+  static Result<std::unique_ptr<Snapshot>> take(EngineLoop& loop, std::string_view salt,
+                                                std::span<const int32_t> tokens, int64_t request, bool keep = false);
+  /// Of what read() gave: `positions` of `tokens`, of which steps of prompts wrote the first `pure`, for a moment.
+  /// Errors: InvalidArgument where they are not what the model holds; LimitExceeded where too few blocks are free.
+  static Result<std::unique_ptr<Snapshot>> write(EngineLoop& loop, std::string_view salt,
+                                                 std::span<const int32_t> tokens, int positions, int pure,
+                                                 std::span<const std::byte> bytes);
   /// `loop` must outlive it, but may be closed.
   ~Snapshot();
   Snapshot(const Snapshot&) = delete;

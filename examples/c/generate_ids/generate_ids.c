@@ -19,7 +19,8 @@ typedef struct ports {
 
 static int find_ports(const vv_model* model, ports* p) {
   return vv_model_find_port(model, "token", &p->token) == VV_OK && vv_model_find_port(model, "pos", &p->pos) == VV_OK &&
-         vv_model_find_port(model, "slot", &p->slot) == VV_OK && vv_model_find_port(model, "sample", &p->sample) == VV_OK &&
+         vv_model_find_port(model, "slot", &p->slot) == VV_OK &&
+         vv_model_find_port(model, "sample", &p->sample) == VV_OK &&
          vv_model_find_port(model, "next", &p->next) == VV_OK;
 }
 
@@ -34,9 +35,11 @@ static int step(vv_model* model, const ports* p, const int32_t* tokens, int n, i
     slots[i] = 0;
     sample[i] = i == n - 1;
   }
-  return vv_model_set_input(model, p->token, tokens, bytes) == VV_OK && vv_model_set_input(model, p->pos, positions, bytes) == VV_OK &&
-         vv_model_set_input(model, p->slot, slots, bytes) == VV_OK && vv_model_set_input(model, p->sample, sample, bytes) == VV_OK &&
-         vv_model_step(model) == VV_OK && vv_model_get_output(model, p->next, next, sizeof *next, &got) == VV_OK;
+  return vv_model_set_input(model, p->token, tokens, bytes) == VV_OK &&
+         vv_model_set_input(model, p->pos, positions, bytes) == VV_OK &&
+         vv_model_set_input(model, p->slot, slots, bytes) == VV_OK &&
+         vv_model_set_input(model, p->sample, sample, bytes) == VV_OK && vv_model_step(model) == VV_OK &&
+         vv_model_get_output(model, p->next, next, sizeof *next, &got) == VV_OK;
 }
 
 int main(int argc, char** argv) {

@@ -42,7 +42,10 @@ int main(int argc, char** argv) {
   options.struct_size = sizeof options;
   info.struct_size = sizeof info;
   options.path = argv[1];
-  if (vv_speech_load(&options, &speech) != VV_OK || vv_speech_transcribe_wav(speech, file, bytes, NULL, &said) != VV_OK || vv_transcript_get_info(said, &info) != VV_OK) status = fail();
+  if (vv_speech_load(&options, &speech) != VV_OK ||
+      vv_speech_transcribe_wav(speech, file, bytes, NULL, &said) != VV_OK ||
+      vv_transcript_get_info(said, &info) != VV_OK)
+    status = fail();
   for (i = 0; i < info.segments && status == 0; ++i) {
     vv_segment_info s = {0};
     s.struct_size = sizeof s;

@@ -1,5 +1,5 @@
-// A robot's loop in C++: 30 ticks a second, on time whatever the link does. The driver here is a fake of three joints and two grey cameras; put
-// your own in its place.
+// A robot's loop in C++: 30 ticks a second, on time whatever the link does. The driver here is a fake of three joints
+// and two grey cameras; put your own in its place.
 //     robot_loop HOST PORT SECONDS
 #include <chrono>
 #include <cstdio>
@@ -40,7 +40,7 @@ Status loop(const char* host, int port, double seconds) {
   options.chunks.join = vivace::serve::ChunkOptions::Join::blend;
   options.chunks.max_step = std::vector<float>(Driver::kJoints, 0.05f);
   options.answer_s = 5;
-  options.connect_s = 5;                                            // the default waits ten minutes for a host that is yet to come
+  options.connect_s = 5;  // the default waits ten minutes for a host that is yet to come
   auto started = RobotClient::start(options);
   if (!started.ok()) return started.status();
   RobotClient& robot = **started;
@@ -48,7 +48,9 @@ Status loop(const char* host, int port, double seconds) {
   Driver driver;
   vivace::serve::RobotMessage seen;
   std::vector<float> action(Driver::kJoints);
-  const auto now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  const auto now = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
   if (Status s = robot.begin(std::vector<float>(Driver::kJoints), now(), "example", 1); !s.ok()) return s;
   int used = 0;
   const double began = now();
@@ -60,11 +62,13 @@ Status loop(const char* host, int port, double seconds) {
     }
     vivace::serve::Tick tick;
     if (Status s = robot.next(now(), action, &tick); !s.ok()) return s;
-    if (tick.source != vivace::serve::TickSource::chunk && tick.source != vivace::serve::TickSource::blend) continue;  // nothing fresh: stand still
+    if (tick.source != vivace::serve::TickSource::chunk && tick.source != vivace::serve::TickSource::blend)
+      continue;  // nothing fresh: stand still
     driver.turn(action);
     ++used;
   }
-  std::printf("%d actions, %lld answers, %lld failed%s%s\n", used, static_cast<long long>(robot.answered()), static_cast<long long>(robot.failed()), robot.error().empty() ? "" : ": ", robot.error().c_str());
+  std::printf("%d actions, %lld answers, %lld failed%s%s\n", used, static_cast<long long>(robot.answered()),
+              static_cast<long long>(robot.failed()), robot.error().empty() ? "" : ": ", robot.error().c_str());
   return {};
 }
 

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   if (!file.ok()) return fail(file.status());
   auto said = loaded->transcribe_wav(file->bytes(), {});
   if (!said.ok()) return fail(said.status());
-  for (const models::whisper::TextSegment& s : said->segments) std::printf("%7.2f %7.2f%s\n", s.start, s.end, s.text.c_str());
+  for (const models::whisper::TextSegment& s : said->segments)
+    std::printf("%7.2f %7.2f%s\n", s.start, s.end, s.text.c_str());
   return 0;
 }

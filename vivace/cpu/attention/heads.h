@@ -59,11 +59,15 @@ struct Heads {
     const float* row[kKeys];
 
     /// Heads of `dim` elements at places [j0, j0 + n) of a slot; zeros where a page does not exist.
-    void load(const kernels::AttentionArgs& a, const void* base, int64_t stride, int64_t slot, int64_t j0, int kv, int n, int dim) {
+    void load(const kernels::AttentionArgs& a, const void* base, int64_t stride, int64_t slot, int64_t j0, int kv,
+              int n, int dim) {
       const bool direct = a.kv_dtype == DType::f32 && dim % 16 == 0;
-      const int padded = (dim + 15) / 16 * 16, wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
+      const int padded = (dim + 15) / 16 * 16,
+                wide = padded + 16;  // one line more: rows a power of two apart would share few sets of the cache
       for (int j = 0; j < n; ++j) {
-        const int64_t block = a.block(slot, j0 + j), at = block * stride + (a.row_in_block(slot, j0 + j) * a.position_rows() + int64_t{kv} * a.head_rows()) * dim;
+        const int64_t block = a.block(slot, j0 + j),
+                      at = block * stride +
+                           (a.row_in_block(slot, j0 + j) * a.position_rows() + int64_t{kv} * a.head_rows()) * dim;
         row[j] = direct && block >= 0 ? static_cast<const float*>(base) + at : copy + j * wide;
         if (block < 0) std::memset(copy + j * wide, 0, padded * sizeof(float));
         else if (!direct) upcast(a.kv_dtype, base, at, dim, copy + j * wide);
@@ -106,7 +110,8 @@ struct Heads {
     alignas(64) float row_maxes[16];
     B::store(row_maxes, B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
     for (int half = 8; half > 0; half /= 2)
-      for (int j = 0; j < half; ++j) row_maxes[j] = row_maxes[j] > row_maxes[j + half] ? row_maxes[j] : row_maxes[j + half];
+      for (int j = 0; j < half; ++j)
+        row_maxes[j] = row_maxes[j] > row_maxes[j + half] ? row_maxes[j] : row_maxes[j + half];
     m = row_maxes[0];
     const float base = m == -__builtin_inff() ? 0.0f : m;  // all scores -inf: their exp is 0, not NaN
     const float shrink = exp_negative(q->row_max - base);
@@ -153,7 +158,8 @@ struct Heads {
       const int n = static_cast<int>(end - j0 < kKeys ? end - j0 : kKeys);
       const auto each = [&](auto&& f) {  // f(query, lo, hi) for the queries that see keys of this block
         for (int i = 0; i < tile.tokens; ++i) {
-          const int lo = static_cast<int>(tile.first[i] > j0 ? (tile.first[i] - j0 < kKeys ? tile.first[i] - j0 : kKeys) : 0);
+          const int lo =
+              static_cast<int>(tile.first[i] > j0 ? (tile.first[i] - j0 < kKeys ? tile.first[i] - j0 : kKeys) : 0);
           const int hi = static_cast<int>(tile.end[i] - j0 < n ? tile.end[i] - j0 : n);
           if (lo < hi)
             for (int h = 0; h < tile.heads; ++h) f(&queries[i * tile.heads + h], lo, hi);
@@ -178,7 +184,9 @@ struct Heads {
       }
   }
 
-  static float rounded(DType t, float y) { return t == DType::f32 ? y : t == DType::bf16 ? f32_of_bf16(bf16_of_f32(y)) : f32_of_f16(f16_of_f32(y)); }
+  static float rounded(DType t, float y) {
+    return t == DType::f32 ? y : t == DType::bf16 ? f32_of_bf16(bf16_of_f32(y)) : f32_of_f16(f16_of_f32(y));
+  }
   static void finish(const kernels::AttentionArgs& a, int64_t t, int h, float row_max, float row_sum, float* sum) {
     if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = row_max + __builtin_logf(row_sum);
     float factor = row_sum > 0 || row_sum != row_sum ? 1.0f / row_sum : 0.0f;
@@ -189,7 +197,8 @@ struct Heads {
     const int64_t at = t * a.out_stride + int64_t{h} * a.Dv;
     for (int i = 0; i < a.Dv; ++i) {
       const float y = sum[i] * factor;
-      if (a.out_scale != nullptr) static_cast<uint8_t*>(a.out)[at + i] = e4m3_of_f32(rounded(a.dtype, y) / *a.out_scale);
+      if (a.out_scale != nullptr)
+        static_cast<uint8_t*>(a.out)[at + i] = e4m3_of_f32(rounded(a.dtype, y) / *a.out_scale);
       else if (a.dtype == DType::f32) static_cast<float*>(a.out)[at + i] = y;
       else if (a.dtype == DType::bf16) static_cast<uint16_t*>(a.out)[at + i] = bf16_of_f32(y);
       else static_cast<uint16_t*>(a.out)[at + i] = f16_of_f32(y);

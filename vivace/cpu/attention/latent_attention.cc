@@ -24,7 +24,8 @@ void latent_attention(const kernels::LatentAttentionArgs& args, Pool& pool) {
       for (int64_t i = 0; i < E; ++i) part[i % 16] += q[i] * row[i];
       for (const float p : part) s += p;
       s *= a.scale;
-      const float highest = std::fmax(row_max, s), base = highest == kLowest ? 0.0f : highest, shrink = std::exp(row_max - base), w = std::exp(s - base);
+      const float highest = std::fmax(row_max, s), base = highest == kLowest ? 0.0f : highest,
+                  shrink = std::exp(row_max - base), w = std::exp(s - base);
       if (shrink != 1.0f)
         for (int64_t i = 0; i < C; ++i) sum[i] *= shrink;
       for (int64_t i = 0; i < C; ++i) sum[i] += w * row[i];

@@ -10,7 +10,9 @@ void merge_states(const kernels::MergeStatesArgs& a, Pool& pool) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   for_rows(pool, valid_rows(a.rows, a.T) * int64_t{a.Hq}, (a.N + 1) * int64_t{a.Dv}, [&](int64_t head) {
     const int64_t t = head / a.Hq, h = head % a.Hq;
-    const auto score = [&](int64_t n) { return n < a.N ? a.s[t * a.s_stride + n * a.Hq + h] : a.v2 != nullptr ? a.s2[t * a.s2_stride + h] : kLowest; };
+    const auto score = [&](int64_t n) {
+      return n < a.N ? a.s[t * a.s_stride + n * a.Hq + h] : a.v2 != nullptr ? a.s2[t * a.s2_stride + h] : kLowest;
+    };
     float row_max = kLowest;
     for (int64_t n = 0; n <= a.N; ++n) row_max = std::fmax(row_max, score(n));
     const float base = row_max == kLowest ? 0.0f : row_max;
@@ -30,7 +32,8 @@ void merge_states(const kernels::MergeStatesArgs& a, Pool& pool) {
       for (int64_t i = 0; i < count; ++i) sum[i] *= factor;
       store_f32(a.out, a.dtype, t * a.out_stride + h * a.Dv + first, count, sum);
     });
-    if (a.lse != nullptr) a.lse[t * a.lse_stride + h] = row_sum == 0 ? kLowest : base + (a.base2 ? std::log2(row_sum) : std::log(row_sum));
+    if (a.lse != nullptr)
+      a.lse[t * a.lse_stride + h] = row_sum == 0 ? kLowest : base + (a.base2 ? std::log2(row_sum) : std::log(row_sum));
   });
 }
 

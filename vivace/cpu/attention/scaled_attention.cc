@@ -14,12 +14,15 @@ void scaled_attention(const kernels::ScaledAttentionArgs& m, Pool& pool) {
   const auto body = [&](int64_t chunk) {
     const int64_t h = chunk % a.Hq, t = chunk / a.Hq, kv = h / a.group();
     const kernels::AttentionSpan see(a, t);
-    const float scale = a.scale * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) * (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
+    const float scale =
+        a.scale * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) * (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
     float q[kMaxDim], row[kMaxDim], sum[kMaxDim] = {}, row_max = kLowest, row_sum = 0;
     load_f32(a.q, DType::e4m3, t * a.q_stride + h * D, D, q);
     const auto load = [&](const void* from, int64_t stride, int64_t block, int64_t j) {
       if (block < 0) std::fill(row, row + D, 0.0f);
-      else load_f32(from, DType::e4m3, block * stride + (a.row_in_block(see.slot, j) * a.position_rows() + kv * a.head_rows()) * D, D, row);
+      else
+        load_f32(from, DType::e4m3,
+                 block * stride + (a.row_in_block(see.slot, j) * a.position_rows() + kv * a.head_rows()) * D, D, row);
     };
     for (int64_t j = see.first; j < see.end; ++j) {
       const int64_t block = a.block(see.slot, j);
@@ -28,7 +31,8 @@ void scaled_attention(const kernels::ScaledAttentionArgs& m, Pool& pool) {
       for (int64_t i = 0; i < D; ++i) part[i % 16] += q[i] * row[i];
       for (const float p : part) s += p;
       s *= scale;
-      const float highest = std::fmax(row_max, s), base = highest == kLowest ? 0.0f : highest, shrink = std::exp(row_max - base), w = std::exp(s - base);
+      const float highest = std::fmax(row_max, s), base = highest == kLowest ? 0.0f : highest,
+                  shrink = std::exp(row_max - base), w = std::exp(s - base);
       load(a.v, a.v_stride, block, j);
       for (int64_t i = 0; i < D; ++i) sum[i] = sum[i] * shrink + w * row[i];
       row_sum = row_sum * shrink + w;

@@ -11,7 +11,8 @@ void mel_clamp(const kernels::MelClampArgs& a, Pool& pool) {
     const float least = a.peak[b] - a.range;
     for_chunks(a.M, [&](int64_t first, int64_t n) {
       float y[kChunk];
-      for (int64_t i = 0; i < n; ++i) y[i] = silent ? 0.0f : kernels::clamped_mel(a.x[t * a.x_stride + first + i], least);
+      for (int64_t i = 0; i < n; ++i)
+        y[i] = silent ? 0.0f : kernels::clamped_mel(a.x[t * a.x_stride + first + i], least);
       store_f32(a.out, a.out_dtype, t * a.out_stride + first, n, y);
     });
   });

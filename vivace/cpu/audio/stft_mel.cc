@@ -62,7 +62,8 @@ class Transform {
   Turn at(int64_t i) const { return circle_[i % whole_]; }
 
   void four(Lanes* x, int m, int step) const {
-    const Lanes a = x[0], b = turned(x[m], at(step)), c = turned(x[2 * m], at(int64_t{2} * step)), d = turned(x[3 * m], at(int64_t{3} * step));
+    const Lanes a = x[0], b = turned(x[m], at(step)), c = turned(x[2 * m], at(int64_t{2} * step)),
+                d = turned(x[3 * m], at(int64_t{3} * step));
     for (int l = 0; l < kLanes; ++l) {
       const double er = a.re[l] + c.re[l], ei = a.im[l] + c.im[l], fr = a.re[l] - c.re[l], fi = a.im[l] - c.im[l];
       const double gr = b.re[l] + d.re[l], gi = b.im[l] + d.im[l], hr = b.re[l] - d.re[l], hi = b.im[l] - d.im[l];
@@ -108,11 +109,15 @@ struct Memory {
     parts = out + a.W / 2;
     power = reinterpret_cast<float*>(parts + a.W / 2);
   }
-  static size_t bytes(const StftMelArgs& a) { return static_cast<size_t>(a.W / 2) * 3 * sizeof(Lanes) + (static_cast<size_t>(a.F()) * kLanes * sizeof(float) + 63) / 64 * 64; }
+  static size_t bytes(const StftMelArgs& a) {
+    return static_cast<size_t>(a.W / 2) * 3 * sizeof(Lanes) +
+           (static_cast<size_t>(a.F()) * kLanes * sizeof(float) + 63) / 64 * 64;
+  }
 };
 
 /// Powers of up to kLanes frames from `first` on.
-void powers(const StftMelArgs& a, const Turn* half_circle, const Turn* circle, int64_t first, int64_t n, const Memory& mem) {
+void powers(const StftMelArgs& a, const Turn* half_circle, const Turn* circle, int64_t first, int64_t n,
+            const Memory& mem) {
   const int H = a.W / 2;
   for (int l = 0; l < kLanes; ++l) {
     const auto t = static_cast<int32_t>(first + std::min<int64_t>(l, n - 1));  // lanes beyond the last frame repeat it
@@ -129,7 +134,8 @@ void powers(const StftMelArgs& a, const Turn* half_circle, const Turn* circle, i
     const Turn w = circle[f];
     for (int l = 0; l < kLanes; ++l) {
       // Even samples' spectrum and odd ones': (z + conj y) / 2 and (z - conj y) / 2i.
-      const double er = 0.5 * (z.re[l] + y.re[l]), ei = 0.5 * (z.im[l] - y.im[l]), odd_re = 0.5 * (z.im[l] + y.im[l]), odd_im = -0.5 * (z.re[l] - y.re[l]);
+      const double er = 0.5 * (z.re[l] + y.re[l]), ei = 0.5 * (z.im[l] - y.im[l]), odd_re = 0.5 * (z.im[l] + y.im[l]),
+                   odd_im = -0.5 * (z.re[l] - y.re[l]);
       const double re = er + odd_re * w.re - odd_im * w.im, im = ei + odd_re * w.im + odd_im * w.re;
       mem.power[f * kLanes + l] = static_cast<float>(re * re + im * im);
     }
@@ -169,7 +175,8 @@ void stft_mel(const StftMelArgs& a, Pool& pool) {
   if (T == 0) return;
   const int64_t batches = (T + kLanes - 1) / kLanes, threads = std::min<int64_t>(pool.threads(), batches);
   const size_t each = Memory::bytes(a), tables = static_cast<size_t>(a.W / 2 + a.F()) * sizeof(Turn);
-  auto* const memory = static_cast<std::byte*>(pool.scratch(static_cast<size_t>(threads) * each + tables + static_cast<size_t>(a.M) * sizeof(Stretch)));
+  auto* const memory = static_cast<std::byte*>(
+      pool.scratch(static_cast<size_t>(threads) * each + tables + static_cast<size_t>(a.M) * sizeof(Stretch)));
   auto* const half_circle = reinterpret_cast<Turn*>(memory + static_cast<size_t>(threads) * each);
   Turn* const circle = half_circle + a.W / 2;
   auto* const stretches = reinterpret_cast<Stretch*>(circle + a.F());

@@ -11,7 +11,8 @@ void patch(const kernels::Im2colArgs& a, int64_t t, int64_t first, int64_t n, fl
   const int64_t y0 = at / a.per_line.by * a.stride_h - a.pad_h, x0 = at % a.per_line.by * a.stride_w - a.pad_w;
   const bool hwc = a.order == kernels::PatchOrder::hwc;
   for (int64_t i = 0; i < n; ++i) {
-    const int64_t j = first + i, outer = j / a.outer.by, q = j % a.outer.by / a.inner.by, r = j % a.outer.by % a.inner.by;
+    const int64_t j = first + i, outer = j / a.outer.by, q = j % a.outer.by / a.inner.by,
+                  r = j % a.outer.by % a.inner.by;
     const int64_t line = y0 + (hwc ? outer : q), pixel = x0 + (hwc ? q : r), c = hwc ? r : outer;
     y[i] = 0;
     if (j >= a.columns() || line < 0 || line >= a.H || pixel < 0 || pixel >= a.W) continue;

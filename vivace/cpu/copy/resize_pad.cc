@@ -27,7 +27,9 @@ template <class F>
 void padded_line(const ResizePadArgs& a, int64_t t, int64_t line, F&& fill) {
   static constexpr uint8_t kBlack[kChunk] = {};
   const int64_t whole = int64_t{a.OW} * a.C, first = t * a.out_stride + line * whole;
-  const auto black = [&](int64_t from, int64_t n) { for_chunks(n, [&](int64_t at, int64_t part) { store_levels(a, first + from + at, part, kBlack); }); };
+  const auto black = [&](int64_t from, int64_t n) {
+    for_chunks(n, [&](int64_t at, int64_t part) { store_levels(a, first + from + at, part, kBlack); });
+  };
   const int64_t picture = line - a.y.before;
   if (picture < 0 || picture >= a.y.to) return black(0, whole);
   const int64_t left = int64_t{a.x_axis.before} * a.C, wide = int64_t{a.x_axis.to} * a.C;
@@ -46,7 +48,9 @@ struct Weights {
     *memory = reinterpret_cast<std::byte*>(span + a.to);
     for (int32_t i = 0; i < a.to; ++i) span[i] = kernels::triangle_weights(a, i, weight + int64_t{i} * a.taps);
   }
-  static size_t bytes(const ResizeAxis& a) { return static_cast<size_t>(a.to) * (static_cast<size_t>(a.taps) * sizeof(int32_t) + sizeof(ResizeSpan)); }
+  static size_t bytes(const ResizeAxis& a) {
+    return static_cast<size_t>(a.to) * (static_cast<size_t>(a.taps) * sizeof(int32_t) + sizeof(ResizeSpan));
+  }
 };
 
 /// The columns of one line. Part: channels whose sums are made together, of which C is a multiple.
@@ -69,7 +73,8 @@ void columns(const ResizePadArgs& a, const Weights& w, const uint8_t* from, uint
 void triangle(const ResizePadArgs& a, int64_t T, Pool& pool) {
   const int64_t C = a.C, wide = int64_t{a.x_axis.to} * C;
   const size_t lines = static_cast<size_t>(a.y.from * wide);
-  auto* memory = static_cast<std::byte*>(pool.scratch(Weights::bytes(a.y) + Weights::bytes(a.x_axis) + lines + static_cast<size_t>(a.y.to * wide)));
+  auto* memory = static_cast<std::byte*>(
+      pool.scratch(Weights::bytes(a.y) + Weights::bytes(a.x_axis) + lines + static_cast<size_t>(a.y.to * wide)));
   if (T == 0) return;
   const Weights wy(a.y, &memory), wx(a.x_axis, &memory);
   auto* const narrow = reinterpret_cast<uint8_t*>(memory);
@@ -100,12 +105,15 @@ void triangle(const ResizePadArgs& a, int64_t T, Pool& pool) {
 void linear_line(const ResizePadArgs& a, int64_t t, int64_t first, int64_t line) {
   const int64_t C = a.C, pitch = a.x_axis.from * C;
   const kernels::ResizePoint y = kernels::linear_point(a.y, static_cast<int32_t>(line));
-  const uint8_t *const top = a.x + t * a.x_stride + y.first * pitch, *const low = a.x + t * a.x_stride + y.second * pitch;
+  const uint8_t *const top = a.x + t * a.x_stride + y.first * pitch, *const low =
+                                                                         a.x + t * a.x_stride + y.second * pitch;
   float value[kChunk];
   int64_t held = 0;  // elements in `value`
   const auto flush = [&] {
     if (a.out_dtype == DType::u8)
-      for (int64_t j = 0; j < held; ++j) static_cast<uint8_t*>(a.out)[first + j] = static_cast<uint8_t>(std::clamp(std::nearbyint(value[j]), 0.0f, 255.0f));
+      for (int64_t j = 0; j < held; ++j)
+        static_cast<uint8_t*>(a.out)[first + j] =
+            static_cast<uint8_t>(std::clamp(std::nearbyint(value[j]), 0.0f, 255.0f));
     else
       store_f32(a.out, a.out_dtype, first, held, value);
     first += held;
@@ -117,8 +125,12 @@ void linear_line(const ResizePadArgs& a, int64_t t, int64_t first, int64_t line)
     const int64_t left = x.first * C, right = x.second * C;
     for (int64_t c = 0; c < C; ++c) {
       const int32_t p[] = {top[left + c], top[right + c], low[left + c], low[right + c]};
-      if (a.out_dtype == DType::u8) value[held++] = kernels::between(static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]), static_cast<float>(p[3]), y.share, x.share);
-      else value[held++] = kernels::signed_unit(kernels::between(unit(p[0]), unit(p[1]), unit(p[2]), unit(p[3]), y.share, x.share));
+      if (a.out_dtype == DType::u8)
+        value[held++] = kernels::between(static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+                                         static_cast<float>(p[3]), y.share, x.share);
+      else
+        value[held++] =
+            kernels::signed_unit(kernels::between(unit(p[0]), unit(p[1]), unit(p[2]), unit(p[3]), y.share, x.share));
       if (held == kChunk) flush();
     }
   }

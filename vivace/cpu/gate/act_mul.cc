@@ -25,7 +25,8 @@ void act_mul_row(const kernels::ActMulArgs& a, int64_t t) {
 }
 
 void act_mul(const kernels::ActMulArgs& a, Pool& pool) {
-  for_rows(pool, valid_rows(a.rows, a.T), a.H * 4, [&](int64_t t) { act_mul_row(a, t); });  // an activation costs about four loads
+  for_rows(pool, valid_rows(a.rows, a.T), a.H * 4,
+           [&](int64_t t) { act_mul_row(a, t); });  // an activation costs about four loads
 }
 
 }  // namespace vivace::cpu

@@ -37,7 +37,8 @@ void upcast(const GemmLevel& l, DType t, const void* src, int64_t n, float* dst)
 
 /// Finishes 16 columns (fewer at the end of N) of one token.
 void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float* acc) {
-  const int64_t n = std::min<int64_t>(kPanelRows, a.N - n0), wide = a.gated ? 2 : 1;  // columns of the product an output
+  const int64_t n = std::min<int64_t>(kPanelRows, a.N - n0),
+                wide = a.gated ? 2 : 1;  // columns of the product an output
   const int e = info(a.out_dtype).bytes;
   const auto at = [&](const void* p, int64_t row, int64_t stride) {
     return p == nullptr ? nullptr : static_cast<char*>(const_cast<void*>(p)) + (row * stride + n0 / wide) * e;
@@ -46,7 +47,8 @@ void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float*
   const char* gate = at(a.gate, std::min<int64_t>(t, a.gate_rows - 1), a.gate_stride);
   const char* bias = a.bias == nullptr ? nullptr : static_cast<const char*>(a.bias) + n0 * info(a.bias_dtype).bytes;
   const float scale = a.alpha * (a.x_scale ? *a.x_scale : 1.0f) * (a.w_scale ? *a.w_scale : 1.0f);
-  const bool more = a.x_row_scale != nullptr || a.w_row_scale != nullptr || a.out_scale != nullptr || a.gated || gate != nullptr;
+  const bool more =
+      a.x_row_scale != nullptr || a.w_row_scale != nullptr || a.out_scale != nullptr || a.gated || gate != nullptr;
   if (n == kPanelRows && a.epilogue == kernels::Activation::none && !more &&
       l.store16(acc, scale, bias, a.bias_dtype, residual, out, a.out_dtype))
     return;
@@ -124,8 +126,8 @@ struct QuantizedRows {
   void fill(const GemmLevel& l, DType format, int64_t t, const float* x) const {
     const int64_t first = t / tile * tile, w = width(first), i = t - first;
     const int group = code_info(format).group;
-    l.quantize(format, x, K, static_cast<int>(w), q + first * K + i * 4, d + first * (K / 32) + i, sum + first * (K / 32) + i,
-               offset + first * (K / group) + i);
+    l.quantize(format, x, K, static_cast<int>(w), q + first * K + i * 4, d + first * (K / 32) + i,
+               sum + first * (K / 32) + i, offset + first * (K / group) + i);
   }
 };
 
@@ -175,7 +177,8 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
     for_panels(a, T, pool, [&](int64_t first, int64_t count) {
       alignas(64) float acc[kPanelRows];
       for (int64_t p = first; p < first + count; ++p) {
-        l.direct(a.w_dtype, Rows(a, pitch, p, 0).row, K, dense && p + far + 1 < panels ? far * panel_bytes : 0, x.at(0, 0, group), acc);
+        l.direct(a.w_dtype, Rows(a, pitch, p, 0).row, K, dense && p + far + 1 < panels ? far * panel_bytes : 0,
+                 x.at(0, 0, group), acc);
         finish(a, l, 0, p * kPanelRows, acc);
       }
     });
@@ -190,9 +193,11 @@ void gemm_q8(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
         for (int64_t s = 0; s < slabs; ++s) {
           const int64_t k = s * kSlab, n = std::min(kSlab, K - k);
           if (slabs > 1 || t0 == 0)
-            l.unpack(a.w_dtype, Rows(a, pitch, p, s * slab_bytes).row, n, dense && slabs == 1 && p + 2 < panels ? panel_bytes : 0, &panel);
+            l.unpack(a.w_dtype, Rows(a, pitch, p, s * slab_bytes).row, n,
+                     dense && slabs == 1 && p + 2 < panels ? panel_bytes : 0, &panel);
           for (int64_t t = t0; t < t1; t += l.tile)
-            l.product(a.w_dtype, panel, x.at(t, k, group), static_cast<int>(x.width(t)), n, s > 0, acc + (t - t0) * kPanelRows);
+            l.product(a.w_dtype, panel, x.at(t, k, group), static_cast<int>(x.width(t)), n, s > 0,
+                      acc + (t - t0) * kPanelRows);
         }
         for (int64_t t = t0; t < t1; ++t) finish(a, l, t, p * kPanelRows, acc + (t - t0) * kPanelRows);
       }
@@ -222,11 +227,12 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
         if (from[r] == wide[r]) std::fill(wide[r] + n, wide[r] + n16, 0.0f);
       }
       for (int64_t t = t0; t < t1; t += l.dot_tokens)
-        l.dots(from, x.data + t * x.stride + k, x.stride, static_cast<int>(std::min<int64_t>(l.dot_tokens, t1 - t)), n16, k > 0,
-               part + (t - t0) * kRows * 16);
+        l.dots(from, x.data + t * x.stride + k, x.stride, static_cast<int>(std::min<int64_t>(l.dot_tokens, t1 - t)),
+               n16, k > 0, part + (t - t0) * kRows * 16);
     }
     for (int64_t t = t0; t < t1; ++t) {
-      const int64_t first = t0 + (t - t0) / l.dot_tokens * l.dot_tokens, w = std::min<int64_t>(l.dot_tokens, t1 - first);
+      const int64_t first = t0 + (t - t0) / l.dot_tokens * l.dot_tokens,
+                    w = std::min<int64_t>(l.dot_tokens, t1 - first);
       for (int64_t r = 0; r < kRows; ++r) {
         float* lane = part + ((first - t0) * kRows + r * w + (t - first)) * 16;
         for (int half = 8; half > 0; half /= 2)
@@ -251,7 +257,8 @@ void gemm_f32(const GemmArgs& a, const GemmLevel& l, int64_t T, Pool& pool) {
 
 size_t gemm_scratch(const GemmArgs& a) {
   const int64_t T = a.T, K = a.K;
-  if (a.act == GemmAct::q8) return (a.x_dtype == DType::f32 ? 0 : static_cast<size_t>(T * K * 4)) + QuantizedRows::bytes(K, T);
+  if (a.act == GemmAct::q8)
+    return (a.x_dtype == DType::f32 ? 0 : static_cast<size_t>(T * K * 4)) + QuantizedRows::bytes(K, T);
   return static_cast<size_t>(T * ceil_div(K, 16) * 16 * 4);
 }
 

@@ -131,11 +131,13 @@ struct Dots {
   }
 
   template <int kTokens>
-  static void pick(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more, float* part) {
+  static void pick(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more,
+                   float* part) {
     if (tokens == kTokens) return tile<kTokens>(row, x, x_stride, n, more, part);
     if constexpr (kTokens > 1) return pick<kTokens - 1>(row, x, x_stride, tokens, n, more, part);
   }
-  static void run(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more, float* part) {
+  static void run(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more,
+                  float* part) {
     pick<B::kDotTokens>(row, x, x_stride, tokens, n, more, part);
   }
 
@@ -147,7 +149,8 @@ struct Dots {
     return true;
   }
 
-  static bool store16(const float* acc, float alpha, const void* bias, DType bias_dtype, const void* residual, void* out, DType out_dtype) {
+  static bool store16(const float* acc, float alpha, const void* bias, DType bias_dtype, const void* residual,
+                      void* out, DType out_dtype) {
     if (out_dtype != DType::f32 && out_dtype != DType::bf16) return false;
     F y = B::mul(B::set(alpha), B::load(acc)), v;
     if (bias != nullptr) {
@@ -165,7 +168,8 @@ struct Dots {
 };
 
 template <class B>
-inline constexpr GemmLevel kGemmLevel = {
-    B::kTile, B::kDotTokens, &Unpack<B>::run, &Product<B>::run, &Product<B>::quantize, &Dots<B>::upcast, &Dots<B>::run, &Dots<B>::store16, nullptr};
+inline constexpr GemmLevel kGemmLevel = {B::kTile,         B::kDotTokens,         &Unpack<B>::run,
+                                         &Product<B>::run, &Product<B>::quantize, &Dots<B>::upcast,
+                                         &Dots<B>::run,    &Dots<B>::store16,     nullptr};
 
 }  // namespace vivace::cpu

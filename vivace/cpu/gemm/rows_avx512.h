@@ -14,11 +14,15 @@ struct Rows512 {
   using F = __m512;
   using B = Avx512;
 
-  static I load256_twice(const uint8_t* p) { return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static I load256_twice(const uint8_t* p) {
+    return _mm512_broadcast_i64x4(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static I load256_twice(const int8_t* p) { return load256_twice(reinterpret_cast<const uint8_t*>(p)); }
   static I low_high(I lo, I hi) { return _mm512_inserti64x4(lo, _mm512_castsi512_si256(hi), 1); }
   /// Lanes of the lower half are shifted right by `lo` bits, those of the upper half by `hi`.
-  static I shift_halves(I a, int lo, int hi) { return _mm512_srlv_epi32(a, low_high(_mm512_set1_epi32(lo), _mm512_set1_epi32(hi))); }
+  static I shift_halves(I a, int lo, int hi) {
+    return _mm512_srlv_epi32(a, low_high(_mm512_set1_epi32(lo), _mm512_set1_epi32(hi)));
+  }
   static I dot(I codes, I x) { return _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, x); }
 
   /// Four vectors of 16 partial sums -> in each 128-bit lane, the four sums of that lane of a, b, c, d.
@@ -28,15 +32,19 @@ struct Rows512 {
     return _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
   }
   /// [a0 + a1, a2 + a3, b0 + b1, b2 + b3] of 128-bit lanes.
-  static I add_pairs(I a, I b) { return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd)); }
+  static I add_pairs(I a, I b) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  }
 
   /// f16 at `offset` of each row.
   static F halves(const uint8_t* const* row, int64_t offset) {
     const auto eight = [&](int r0) {
       __m128i v = _mm_setzero_si128();
       const auto at = [&](int r) { uint16_t h; std::memcpy(&h, row[r0 + r] + offset, 2); return static_cast<int>(h); };
-      v = _mm_insert_epi16(v, at(0), 0), v = _mm_insert_epi16(v, at(1), 1), v = _mm_insert_epi16(v, at(2), 2), v = _mm_insert_epi16(v, at(3), 3);
-      v = _mm_insert_epi16(v, at(4), 4), v = _mm_insert_epi16(v, at(5), 5), v = _mm_insert_epi16(v, at(6), 6), v = _mm_insert_epi16(v, at(7), 7);
+      v = _mm_insert_epi16(v, at(0), 0), v = _mm_insert_epi16(v, at(1), 1), v = _mm_insert_epi16(v, at(2), 2),
+      v = _mm_insert_epi16(v, at(3), 3);
+      v = _mm_insert_epi16(v, at(4), 4), v = _mm_insert_epi16(v, at(5), 5), v = _mm_insert_epi16(v, at(6), 6),
+      v = _mm_insert_epi16(v, at(7), 7);
       return v;
     };
     return _mm512_cvtph_ps(_mm256_set_m128i(eight(8), eight(0)));
@@ -48,7 +56,9 @@ struct Rows512 {
   /// Sums of a 32-block of 16 rows; codes(r) has row r in its lower half and row r + 4 in its upper.
   template <class Codes>
   static I block32(const Codes& codes, I x) {
-    const auto four = [&](int r) { return add4(dot(codes(r), x), dot(codes(r + 1), x), dot(codes(r + 2), x), dot(codes(r + 3), x)); };
+    const auto four = [&](int r) {
+      return add4(dot(codes(r), x), dot(codes(r + 1), x), dot(codes(r + 2), x), dot(codes(r + 3), x));
+    };
     return add_pairs(four(0), four(8));
   }
 
@@ -58,7 +68,9 @@ struct Rows512 {
       const int64_t at = b * 34;
       Unpack<B>::prefetch(row, at, 34, ahead);
       const auto half = [&](int r) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row[r] + at + 2)); };
-      const auto codes = [&](int r) { return B::bxor(_mm512_inserti64x4(_mm512_castsi256_si512(half(r)), half(r + 4), 1), 0x80808080u); };
+      const auto codes = [&](int r) {
+        return B::bxor(_mm512_inserti64x4(_mm512_castsi256_si512(half(r)), half(r + 4), 1), 0x80808080u);
+      };
       const I total = block32(codes, load256_twice(x.q + b * 32));
       sum = add(sum, _mm512_add_epi32(total, B::set_i(x.offset[b])), halves(row, at), x.d[b]);
     }
@@ -73,8 +85,15 @@ struct Rows512 {
     for (int64_t b = 0; b < n / 32; ++b) {
       const int64_t at = b * kBytes;
       Unpack<B>::prefetch(row, at, kBytes, ahead);
-      const auto twice = [&](int r) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row[r] + at + kBytes - 16))); };
-      const auto fifths = [&](int r) { uint32_t v; std::memcpy(&v, row[r] + at + kHeader, 4); return static_cast<uint64_t>(v); };
+      const auto twice = [&](int r) {
+        return _mm256_broadcastsi128_si256(
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(row[r] + at + kBytes - 16)));
+      };
+      const auto fifths = [&](int r) {
+        uint32_t v;
+        std::memcpy(&v, row[r] + at + kHeader, 4);
+        return static_cast<uint64_t>(v);
+      };
       const I shift = _mm512_set_epi64(0x400000004, 0x400000004, 0, 0, 0x400000004, 0x400000004, 0, 0);
       const auto codes = [&](int r) {
         const I both = _mm512_inserti64x4(_mm512_castsi256_si512(twice(r)), twice(r + 4), 1);
@@ -109,8 +128,11 @@ struct Rows512 {
           const I high = shift_halves(load256_twice(row[r] + at + 16), 2 * c, 2 * c + 1);
           return _mm512_or_si512(low, B::shl(B::band(high, 0x01010101u), 4));
         };
-        const auto four = [&](int r) { return add4(dot(codes(r), xs), dot(codes(r + 1), xs), dot(codes(r + 2), xs), dot(codes(r + 3), xs)); };
-        const I lo = add_pairs(four(0), four(4)), hi = add_pairs(four(8), four(12));  // of rows 0..7, 8..15: [c, c + 1] by lane
+        const auto four = [&](int r) {
+          return add4(dot(codes(r), xs), dot(codes(r + 1), xs), dot(codes(r + 2), xs), dot(codes(r + 3), xs));
+        };
+        const I lo = add_pairs(four(0), four(4)),
+                hi = add_pairs(four(8), four(12));  // of rows 0..7, 8..15: [c, c + 1] by lane
         const I dots[2] = {_mm512_shuffle_i32x4(lo, hi, 0x88), _mm512_shuffle_i32x4(lo, hi, 0xdd)};
         for (int h = 0; h < 2; ++h) {
           const int j = 2 * c + h;
@@ -149,13 +171,17 @@ struct Rows512 {
         }
         for (int part = 0; part < 2; ++part) {
           const I* v = part ? high : low;
-          const I a = _mm512_shuffle_i32x4(v[0], v[1], 0x88), c = _mm512_shuffle_i32x4(v[2], v[3], 0x88);  // groups 0, 2
-          const I e = _mm512_shuffle_i32x4(v[0], v[1], 0xdd), f = _mm512_shuffle_i32x4(v[2], v[3], 0xdd);  // groups 1, 3
-          const I dots[4] = {_mm512_shuffle_i32x4(a, c, 0x88), _mm512_shuffle_i32x4(e, f, 0x88), _mm512_shuffle_i32x4(a, c, 0xdd), _mm512_shuffle_i32x4(e, f, 0xdd)};
+          const I a = _mm512_shuffle_i32x4(v[0], v[1], 0x88),
+                  c = _mm512_shuffle_i32x4(v[2], v[3], 0x88);  // groups 0, 2
+          const I e = _mm512_shuffle_i32x4(v[0], v[1], 0xdd),
+                  f = _mm512_shuffle_i32x4(v[2], v[3], 0xdd);  // groups 1, 3
+          const I dots[4] = {_mm512_shuffle_i32x4(a, c, 0x88), _mm512_shuffle_i32x4(e, f, 0x88),
+                             _mm512_shuffle_i32x4(a, c, 0xdd), _mm512_shuffle_i32x4(e, f, 0xdd)};
           for (int g = 0; g < 4; ++g) {
             const int j = half * 8 + part * 4 + g;
             const int64_t group = b * 16 + j;
-            sum = add(sum, _mm512_add_epi32(dots[g], B::set_i(x.offset[group])), B::mul(d, Unpack<B>::scale8(scales, j)), x.d[group / 2]);
+            sum = add(sum, _mm512_add_epi32(dots[g], B::set_i(x.offset[group])),
+                      B::mul(d, Unpack<B>::scale8(scales, j)), x.d[group / 2]);
           }
         }
       }

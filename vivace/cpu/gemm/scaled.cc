@@ -35,7 +35,8 @@ void upcast_scaled(const kernels::GemmArgs& a, int64_t row, const uint8_t* src, 
     const int64_t entry = (k + i) / a.block_group, end = std::min<int64_t>(n, i + a.block_group);
     float scale;
     load_f32(a.w_block_scale, a.scale_dtype, piece_row * a.block_stride + entry, 1, &scale);
-    const float zero = a.w_block_zero == nullptr ? 0.0f : static_cast<float>(a.w_block_zero[piece_row * a.zero_stride + entry]);
+    const float zero =
+        a.w_block_zero == nullptr ? 0.0f : static_cast<float>(a.w_block_zero[piece_row * a.zero_stride + entry]);
     for (int64_t j = i; j < end; ++j) dst[j] = (dst[j] - zero) * scale;
   }
 }

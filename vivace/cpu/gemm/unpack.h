@@ -139,7 +139,8 @@ struct Unpack {
       B::transpose16(row, at + 192, scales);
       const F d = B::low_f16(ends[b]);
       for (int j = 0; j < 16; ++j) B::store(p->scale + (b * 16 + j) * 16, B::mul(d, scale8(scales, j)));
-      // Each half of 128 elements: runs of 32 take nibble bytes l and l + 32, low then high, and bit pair `run` of byte l.
+      // Each half of 128 elements: runs of 32 take nibble bytes l and l + 32, low then high, and bit pair `run` of byte
+      // l.
       for (int half = 0; half < 2; ++half)
         for (int part = 0; part < 2; ++part) {  // 16 of a run's 32 elements
           I high[4];

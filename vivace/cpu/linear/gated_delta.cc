@@ -37,7 +37,8 @@ void gated_delta(const kernels::GatedDeltaArgs& a, Pool& pool) {
       load_head(a, a.k, t * a.k_stride + hk * D, 1.0f, k);
       load_head(a, a.q, t * a.q_stride + hk * D, a.scale, q);
       load_f32(a.v, a.dtype, t * a.v_stride + hv * Dv, Dv, v);
-      const float gate = a.decay != nullptr ? std::exp(a.decay[t * a.decay_stride + hv]) : 1.0f, beta = a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
+      const float gate = a.decay != nullptr ? std::exp(a.decay[t * a.decay_stride + hv]) : 1.0f,
+                  beta = a.beta != nullptr ? a.beta[t * a.beta_stride + hv] : 1.0f;
       std::fill(held, held + Dv, 0.0f);
       for (int64_t d = 0; d < D; ++d)
         for (int64_t c = 0; c < Dv; ++c) {

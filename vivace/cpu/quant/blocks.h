@@ -21,7 +21,9 @@ struct Blocks {
   static I low(const I& bytes) { return B::band(bytes, 15); }
   static I high(const I& bytes) { return B::shr(bytes, 4); }
   /// (code - zero) * scale; the difference is exact.
-  static F scaled(const I& code, float zero, float scale) { return B::mul(B::add(B::to_f(code), B::set(-zero)), B::set(scale)); }
+  static F scaled(const I& code, float zero, float scale) {
+    return B::mul(B::add(B::to_f(code), B::set(-zero)), B::set(scale));
+  }
 
   /// q4_0, q4_1, q5_0, q5_1: f16 scale, f16 minimum (kMin), 32 fifth bits (kFifth), 16 bytes of nibbles:
   /// element j in the low, element j + 16 in the high nibble of byte j.
@@ -34,7 +36,8 @@ struct Blocks {
     if (kFifth) std::memcpy(&fifth, q, sizeof fifth), q += 4;
     const I bytes = B::load_u8(q);
     I lo = low(bytes), hi = high(bytes);
-    if (kFifth) lo = B::bor(lo, B::shl(B::lane_bits(fifth & 0xffff), 4)), hi = B::bor(hi, B::shl(B::lane_bits(fifth >> 16), 4));
+    if (kFifth)
+      lo = B::bor(lo, B::shl(B::lane_bits(fifth & 0xffff), 4)), hi = B::bor(hi, B::shl(B::lane_bits(fifth >> 16), 4));
     F first = scaled(lo, kZero, d), second = scaled(hi, kZero, d);
     if (kMin) first = B::add(first, B::set(m)), second = B::add(second, B::set(m));
     B::store(y, first);

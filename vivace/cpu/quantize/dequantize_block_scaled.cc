@@ -12,7 +12,8 @@ void dequantize_block_scaled(const kernels::BlockScaledArgs& a, Pool& pool) {
   const int64_t blocks = a.H / kBlockScaledGroup;
   for_rows(pool, valid_rows(a.rows, a.T), a.H, [&](int64_t t) {
     for (int64_t b = 0; b < blocks; ++b) {
-      const float d = f32_of_e4m3(static_cast<const uint8_t*>(a.scales)[fp4_scale_at(t, b, blocks, a.layout)]) * *a.tensor_scale;
+      const float d =
+          f32_of_e4m3(static_cast<const uint8_t*>(a.scales)[fp4_scale_at(t, b, blocks, a.layout)]) * *a.tensor_scale;
       const auto* in = static_cast<const uint8_t*>(a.packed) + t * a.packed_stride + b * (kBlockScaledGroup / 2);
       float y[kBlockScaledGroup];
       for (int i = 0; i < kBlockScaledGroup; ++i) y[i] = kValues[in[i / 2] >> (i % 2 * 4) & 15] * d;

@@ -37,7 +37,8 @@ void quantize_row(const QuantizeArgs& a, int64_t t, float given) {
   for (int64_t first = 0; first < a.H; first += kQuantBlock) {
     const int64_t n = std::min<int64_t>(kQuantBlock, a.H - first);
     const float largest = amax(first, n);
-    if (a.block_scale != nullptr) scale = a.block_scale[t * a.block_stride + first / kQuantBlock] = scale_of(largest, a.out_dtype);
+    if (a.block_scale != nullptr)
+      scale = a.block_scale[t * a.block_stride + first / kQuantBlock] = scale_of(largest, a.out_dtype);
     store_codes(a, t * a.out_stride + first, n, y, scale);
   }
 }

@@ -9,8 +9,10 @@ void kv_append(const kernels::KvAppendArgs& a, Pool& pool) {
   for_rows(pool, valid_rows(a.rows, a.T), 2 * row, [&](int64_t t) {
     const kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
     if (place.block < 0) return;
-    const int64_t k_first = a.cache.element(place, a.cache.k_stride), v_first = a.cache.element(place, a.cache.v_stride);
-    const int64_t runs = a.cache.heads_first ? a.Hkv : 1, run = row / (runs > 0 ? runs : 1);  // elements that lie side by side in the cache
+    const int64_t k_first = a.cache.element(place, a.cache.k_stride),
+                  v_first = a.cache.element(place, a.cache.v_stride);
+    const int64_t runs = a.cache.heads_first ? a.Hkv : 1,
+                  run = row / (runs > 0 ? runs : 1);  // elements that lie side by side in the cache
     for (int64_t i = 0; i < runs; ++i)
       for_chunks(run, [&](int64_t first, int64_t n) {
         const int64_t from = i * run + first, to = i * a.cache.head_pitch() + first;

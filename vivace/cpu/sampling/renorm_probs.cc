@@ -11,7 +11,8 @@ static_assert(kernels::kMaxSampleVocab == int64_t{1} << kIdBits);
 
 /// Order of (probability, id) as order of integers: of equal probabilities the lower id is larger.
 uint64_t ranked(float p, int64_t v) {
-  return static_cast<uint64_t>(kernels::score_key(p)) << kIdBits | static_cast<uint64_t>((int64_t{1} << kIdBits) - 1 - v);
+  return static_cast<uint64_t>(kernels::score_key(p)) << kIdBits |
+         static_cast<uint64_t>((int64_t{1} << kIdBits) - 1 - v);
 }
 
 /// The largest cut at or above `cut` such that the measures of ranks from it on reach `target`: one bit of

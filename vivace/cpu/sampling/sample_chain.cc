@@ -32,7 +32,9 @@ void chain_row(const SampleChainArgs& a, int64_t t) {
   int64_t n = 0;
   while (n < a.N) {
     const int64_t x = draft[n];
-    if (x < 0 || x >= a.V || !kernels::chain_accepts(p[n * a.V + x], q[n * a.V + x], seed, step, static_cast<uint32_t>(n))) break;
+    if (x < 0 || x >= a.V ||
+        !kernels::chain_accepts(p[n * a.V + x], q[n * a.V + x], seed, step, static_cast<uint32_t>(n)))
+      break;
     ++n;
   }
   a.accepted[t] = static_cast<int32_t>(n);

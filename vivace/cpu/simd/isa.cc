@@ -29,9 +29,12 @@ Choice choose() {
   for (Isa level : kLevels) {
     if (std::strcmp(wanted, name(level)) != 0) continue;
     if (has(level)) return {level, {}};
-    return {best(), Status(Code::kUnsupported, strf("VIVACE_CPU_ISA=%s: this CPU or build lacks it; the best level here is %s", wanted, name(best())))};
+    return {best(),
+            Status(Code::kUnsupported, strf("VIVACE_CPU_ISA=%s: this CPU or build lacks it; the best level here is %s",
+                                            wanted, name(best())))};
   }
-  return {best(), Status(Code::kInvalidArgument, strf("VIVACE_CPU_ISA=%s is no level; use portable, avx2 or avx512", wanted))};
+  return {best(),
+          Status(Code::kInvalidArgument, strf("VIVACE_CPU_ISA=%s is no level; use portable, avx2 or avx512", wanted))};
 }
 
 const Choice& choice() {
@@ -61,8 +64,9 @@ bool has(Isa isa) {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (isa == Isa::avx2) return avx2;
-  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+  return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
 #else
   return false;
 #endif

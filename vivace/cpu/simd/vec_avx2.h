@@ -20,11 +20,15 @@ struct Avx2 {
 
   static I set_i(int32_t x) { const __m256i v = _mm256_set1_epi32(x); return {v, v}; }
   static I load_i(const void* p) { return {load8(p), load8(static_cast<const char*>(p) + 32)}; }
-  static __m256i bytes8(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
+  static __m256i bytes8(const uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
   static I load_u8(const uint8_t* p) { return {bytes8(p), bytes8(p + 8)}; }
   static I lane_bits(uint32_t bits) {
-    const __m256i v = _mm256_set1_epi32(static_cast<int>(bits)), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), one = _mm256_set1_epi32(1);
-    return {_mm256_and_si256(_mm256_srlv_epi32(v, lane), one), _mm256_and_si256(_mm256_srlv_epi32(_mm256_srli_epi32(v, 8), lane), one)};
+    const __m256i v = _mm256_set1_epi32(static_cast<int>(bits)), lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                  one = _mm256_set1_epi32(1);
+    return {_mm256_and_si256(_mm256_srlv_epi32(v, lane), one),
+            _mm256_and_si256(_mm256_srlv_epi32(_mm256_srli_epi32(v, 8), lane), one)};
   }
   static void store_i(void* p, I v) {
     _mm256_storeu_si256(static_cast<__m256i*>(p), v.a);
@@ -33,8 +37,14 @@ struct Avx2 {
   static I band(I v, uint32_t m) { return {_mm256_and_si256(v.a, all(m)), _mm256_and_si256(v.b, all(m))}; }
   static I bor(I v, I w) { return {_mm256_or_si256(v.a, w.a), _mm256_or_si256(v.b, w.b)}; }
   static I bxor(I v, uint32_t m) { return {_mm256_xor_si256(v.a, all(m)), _mm256_xor_si256(v.b, all(m))}; }
-  static I shr(I v, int n) { const __m128i c = _mm_cvtsi32_si128(n); return {_mm256_srl_epi32(v.a, c), _mm256_srl_epi32(v.b, c)}; }
-  static I shl(I v, int n) { const __m128i c = _mm_cvtsi32_si128(n); return {_mm256_sll_epi32(v.a, c), _mm256_sll_epi32(v.b, c)}; }
+  static I shr(I v, int n) {
+    const __m128i c = _mm_cvtsi32_si128(n);
+    return {_mm256_srl_epi32(v.a, c), _mm256_srl_epi32(v.b, c)};
+  }
+  static I shl(I v, int n) {
+    const __m128i c = _mm_cvtsi32_si128(n);
+    return {_mm256_sll_epi32(v.a, c), _mm256_sll_epi32(v.b, c)};
+  }
   static I mul_i(I v, uint32_t m) { return {_mm256_mullo_epi32(v.a, all(m)), _mm256_mullo_epi32(v.b, all(m))}; }
 
   static void transpose16(const uint8_t* const* row, int64_t offset, I* out) {
@@ -42,7 +52,8 @@ struct Avx2 {
     for (int h = 0; h < 2; ++h) {
       __m256i a[4];  // 128-bit lane l holds row 8 h + 4 l + i
       for (int i = 0; i < 4; ++i)
-        a[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load4(row[8 * h + i] + offset)), load4(row[8 * h + 4 + i] + offset), 1);
+        a[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load4(row[8 * h + i] + offset)),
+                                       load4(row[8 * h + 4 + i] + offset), 1);
       const __m256i t0 = _mm256_unpacklo_epi32(a[0], a[1]), t1 = _mm256_unpackhi_epi32(a[0], a[1]);
       const __m256i t2 = _mm256_unpacklo_epi32(a[2], a[3]), t3 = _mm256_unpackhi_epi32(a[2], a[3]);
       half[h][0] = _mm256_unpacklo_epi64(t0, t2);
@@ -95,10 +106,14 @@ struct Avx2 {
   }
   static F sum16(const F* v) { return {sum8(v), sum8(v + 8)}; }
   static F load_f16(const uint16_t* p) { return {_mm256_cvtph_ps(load4(p)), _mm256_cvtph_ps(load4(p + 8))}; }
-  static __m256 bf16x8(const uint16_t* p) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load4(p)), 16)); }
+  static __m256 bf16x8(const uint16_t* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load4(p)), 16));
+  }
   static F load_bf16(const uint16_t* p) { return {bf16x8(p), bf16x8(p + 8)}; }
   /// Eight dwords below 2^16 as eight words.
-  static __m128i words(__m256i v) { return _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)); }
+  static __m128i words(__m256i v) {
+    return _mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  }
   static F low_f16(I v) {
     const I low = band(v, 0xffff);
     return {_mm256_cvtph_ps(words(low.a)), _mm256_cvtph_ps(words(low.b))};

@@ -16,7 +16,9 @@ struct Avx512 {
 
   static I set_i(int32_t x) { return _mm512_set1_epi32(x); }
   static I load_i(const void* p) { return _mm512_loadu_si512(p); }
-  static I load_u8(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
+  static I load_u8(const uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
   static I lane_bits(uint32_t bits) { return _mm512_maskz_set1_epi32(static_cast<__mmask16>(bits), 1); }
   static void store_i(void* p, I a) { _mm512_storeu_si512(p, a); }
   static I band(I a, uint32_t m) { return _mm512_and_si512(a, _mm512_set1_epi32(static_cast<int>(m))); }
@@ -67,12 +69,16 @@ struct Avx512 {
       half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     }
     for (int i = 0; i < 4; ++i)
-      quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[i], half[i + 4], 0x88), _mm512_shuffle_f32x4(half[i], half[i + 4], 0xdd));
+      quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[i], half[i + 4], 0x88),
+                                 _mm512_shuffle_f32x4(half[i], half[i + 4], 0xdd));
     for (int i = 0; i < 2; ++i)
-      eighth[i] = _mm512_add_ps(_mm512_shuffle_ps(quarter[i], quarter[i + 2], 0x44), _mm512_shuffle_ps(quarter[i], quarter[i + 2], 0xee));
+      eighth[i] = _mm512_add_ps(_mm512_shuffle_ps(quarter[i], quarter[i + 2], 0x44),
+                                _mm512_shuffle_ps(quarter[i], quarter[i + 2], 0xee));
     return _mm512_add_ps(_mm512_shuffle_ps(eighth[0], eighth[1], 0x88), _mm512_shuffle_ps(eighth[0], eighth[1], 0xdd));
   }
-  static F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static F load_f16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
   static F load_bf16(const uint16_t* p) {
     const I wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));

@@ -46,8 +46,9 @@ struct Portable {
     const int32_t x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
     return make<I>([&](int i) {
       const uint32_t b = w.v[i];
-      return acc.v[i] + static_cast<uint32_t>(static_cast<int32_t>(b & 255) * x0 + static_cast<int32_t>(b >> 8 & 255) * x1 +
-                                              static_cast<int32_t>(b >> 16 & 255) * x2 + static_cast<int32_t>(b >> 24) * x3);
+      return acc.v[i] +
+             static_cast<uint32_t>(static_cast<int32_t>(b & 255) * x0 + static_cast<int32_t>(b >> 8 & 255) * x1 +
+                                   static_cast<int32_t>(b >> 16 & 255) * x2 + static_cast<int32_t>(b >> 24) * x3);
     });
   }
   static F to_f(const I& a) { return make<F>([&](int i) { return static_cast<float>(static_cast<int32_t>(a.v[i])); }); }
@@ -73,7 +74,9 @@ struct Portable {
   static F load_bf16(const uint16_t* p) { return make<F>([&](int i) { return f32_of_bf16(p[i]); }); }
   /// The low and the high half of each dword as f16.
   static F low_f16(const I& a) { return make<F>([&](int i) { return f32_of_f16(static_cast<uint16_t>(a.v[i])); }); }
-  static F high_f16(const I& a) { return make<F>([&](int i) { return f32_of_f16(static_cast<uint16_t>(a.v[i] >> 16)); }); }
+  static F high_f16(const I& a) {
+    return make<F>([&](int i) { return f32_of_f16(static_cast<uint16_t>(a.v[i] >> 16)); });
+  }
   /// Rounds to nearest even; NaN stays NaN.
   static void store_bf16(uint16_t* p, const F& a) {
     for (int i = 0; i < 16; ++i) p[i] = bf16_of_f32(a.v[i]);

@@ -17,7 +17,8 @@ double hz_of(double mel) { return mel < kKnee ? mel * kHzAMel : 1000 * std::exp(
 
 std::vector<float> hann_window(int n) {
   std::vector<float> w(static_cast<size_t>(n));
-  for (int i = 0; i < n; ++i) w[static_cast<size_t>(i)] = static_cast<float>(0.5 - 0.5 * std::cos(2 * std::numbers::pi * i / n));
+  for (int i = 0; i < n; ++i)
+    w[static_cast<size_t>(i)] = static_cast<float>(0.5 - 0.5 * std::cos(2 * std::numbers::pi * i / n));
   return w;
 }
 
@@ -30,7 +31,8 @@ std::vector<float> mel_filters(int bins, int n_fft, int rate) {
     const double low = edge(m), centre = edge(m + 1), high = edge(m + 2);
     for (int f = 0; f < F; ++f) {
       const double hz = static_cast<double>(f) * rate / n_fft;
-      filters.push_back(static_cast<float>(std::max(0.0, std::min((hz - low) / (centre - low), (high - hz) / (high - centre))) * 2 / (high - low)));
+      filters.push_back(static_cast<float>(
+          std::max(0.0, std::min((hz - low) / (centre - low), (high - hz) / (high - centre))) * 2 / (high - low)));
     }
   }
   return filters;

@@ -1,4 +1,5 @@
-// WAV files: PCM of 8, 16, 24 and 32 bits and floats of 32 and 64, plain and extensible, as a view of bytes that stay where they are.
+// WAV files: PCM of 8, 16, 24 and 32 bits and floats of 32 and 64, plain and extensible, as a view of bytes that stay
+// where they are.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -18,9 +19,9 @@ enum class SampleForm : uint8_t { u8, i16, i24, i32, f32, f64 };
 
 class Wav {
  public:
-  /// `file` must outlive this. A data chunk that says 2^32 - 1 or 0x7ffff000 bytes, as writers to a pipe do, goes to the file's end.
-  /// Errors: CorruptData (no WAV, chunks beyond the end, sizes that contradict each other), Unsupported names another
-  /// coding, LimitExceeded names the limit.
+  /// `file` must outlive this. A data chunk that says 2^32 - 1 or 0x7ffff000 bytes, as writers to a pipe do, goes to
+  /// the file's end. Errors: CorruptData (no WAV, chunks beyond the end, sizes that contradict each other), Unsupported
+  /// names another coding, LimitExceeded names the limit.
   static Result<Wav> parse(std::span<const uint8_t> file, const AudioLimits& limits = {});
 
   int rate() const { return rate_; }

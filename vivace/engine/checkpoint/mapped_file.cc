@@ -86,9 +86,12 @@ Status MappedFile::check_unchanged() const {
 Status MappedFile::check_in_place() const {
   struct stat s = {};
   const bool same = ::stat(path_.c_str(), &s) == 0 && s.st_ino == inode_ && s.st_dev == device_;
-  if (!lost() && (!same || (static_cast<size_t>(s.st_size) == size_ && modified_ns_of(s) == modified_ns_))) return Status();
-  return Status(Code::kIoError, path_ + ": it was cut short or overwritten in place while it is in use; nothing more is computed from it. "
-                                        "Load the model again, and replace files by rename");
+  if (!lost() && (!same || (static_cast<size_t>(s.st_size) == size_ && modified_ns_of(s) == modified_ns_)))
+    return Status();
+  return Status(Code::kIoError,
+                path_ +
+                    ": it was cut short or overwritten in place while it is in use; nothing more is computed from it. "
+                    "Load the model again, and replace files by rename");
 }
 
 void MappedFile::unmap() {

@@ -31,8 +31,8 @@ class MappedFile {
   /// IoError if the file at path() is no longer the one that was opened (inode, size or time
   /// differ).
   Status check_unchanged() const;
-  /// Of a file that is used while it is mapped. IoError if it was cut short, or overwritten in place; one that was removed or
-  /// replaced by rename is whole where it is mapped. A system call, no allocation.
+  /// Of a file that is used while it is mapped. IoError if it was cut short, or overwritten in place; one that was
+  /// removed or replaced by rename is whole where it is mapped. A system call, no allocation.
   Status check_in_place() const;
   /// Whether reads gave zeros for bytes that have gone.
   bool lost() const { return guard_.lost(); }

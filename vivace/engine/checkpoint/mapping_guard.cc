@@ -26,11 +26,13 @@ uintptr_t page_bytes = 4096;
 /// Whether the address is a guarded mapping's: zeros lie there now.
 bool replace(uintptr_t at) {
   for (int i = 0; i < used.load(std::memory_order_acquire); ++i) {
-    const uintptr_t begin = slots[i].begin.load(std::memory_order_acquire), end = slots[i].end.load(std::memory_order_acquire);
+    const uintptr_t begin = slots[i].begin.load(std::memory_order_acquire),
+                    end = slots[i].end.load(std::memory_order_acquire);
     if (at < begin || at >= end) continue;
     const uintptr_t page = at & ~(page_bytes - 1);
     slots[i].lost.store(true, std::memory_order_release);
-    void* p = mmap(reinterpret_cast<void*>(page), end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    void* p =
+        mmap(reinterpret_cast<void*>(page), end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     return p != MAP_FAILED;
   }
   return false;

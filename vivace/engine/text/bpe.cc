@@ -48,15 +48,22 @@ bool to_bytes(std::string_view written, std::string* bytes) {
 }
 
 Status corrupt(const std::string& what) { return Status(Code::kCorruptData, "tokenizer: " + what); }
-Status unsupported(const std::string& what) { return Status(Code::kUnsupported, "tokenizer: " + what + "; pass token ids, or use the Python tokenizer"); }
+Status unsupported(const std::string& what) {
+  return Status(Code::kUnsupported, "tokenizer: " + what + "; pass token ids, or use the Python tokenizer");
+}
 
-uint64_t pair_of(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
+uint64_t pair_of(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
 
 }  // namespace
 
 Status BytePairs::put(int64_t id, std::string_view written) {
-  if (id < 0 || id >= most_) return corrupt(strf("token id %ld is outside [0, %ld)", static_cast<long>(id), static_cast<long>(most_)));
-  if (written.size() > 2 * kMostToken) return Status(Code::kLimitExceeded, strf("tokenizer: token %ld of %zu bytes, at most %zu are accepted", static_cast<long>(id), written.size(), 2 * kMostToken));
+  if (id < 0 || id >= most_)
+    return corrupt(strf("token id %ld is outside [0, %ld)", static_cast<long>(id), static_cast<long>(most_)));
+  if (written.size() > 2 * kMostToken)
+    return Status(Code::kLimitExceeded, strf("tokenizer: token %ld of %zu bytes, at most %zu are accepted",
+                                             static_cast<long>(id), written.size(), 2 * kMostToken));
   if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1);
   Token& t = tokens_[static_cast<size_t>(id)];
   if (t.known) return corrupt(strf("two tokens have id %ld", static_cast<long>(id)));
@@ -69,16 +76,19 @@ Status BytePairs::put(int64_t id, std::string_view written) {
 
 Status BytePairs::merge(std::string_view left, std::string_view right, int32_t rank) {
   std::string a, b;
-  if (!to_bytes(left, &a) || !to_bytes(right, &b)) return corrupt(strf("merge %d holds characters that stand for no byte", rank));
+  if (!to_bytes(left, &a) || !to_bytes(right, &b))
+    return corrupt(strf("merge %d holds characters that stand for no byte", rank));
   const auto l = ids_.find(a), r = ids_.find(b), both = ids_.find(a + b);
-  if (l == ids_.end() || r == ids_.end() || both == ids_.end()) return corrupt(strf("merge %d is of tokens that are not in the vocabulary", rank));
+  if (l == ids_.end() || r == ids_.end() || both == ids_.end())
+    return corrupt(strf("merge %d is of tokens that are not in the vocabulary", rank));
   merges_[pair_of(l->second, r->second)] = {rank, both->second};
   return {};
 }
 
 Status BytePairs::add(std::string_view text, int32_t id, bool special) {
   Token& t = tokens_[static_cast<size_t>(id)];
-  if (t.added) return corrupt(strf("two added tokens have id %d", id));  // one may steer: the other's text would become it
+  if (t.added)
+    return corrupt(strf("two added tokens have id %d", id));  // one may steer: the other's text would become it
   t.bytes = std::string(text);
   t.special = special, t.added = true;
   if (!text.empty()) added_.push_back({std::string(text), id, special});
@@ -112,7 +122,9 @@ Result<BytePairs> BytePairs::load(const std::string& checkpoint) {
   }
   const bool is_file = checkpoint.find(".safetensors") != std::string::npos;
   const size_t slash = checkpoint.rfind('/');
-  const std::string folder = !is_file ? checkpoint + "/" : slash == std::string::npos ? "" : checkpoint.substr(0, slash + 1);
+  const std::string folder = !is_file                     ? checkpoint + "/"
+                             : slash == std::string::npos ? ""
+                                                          : checkpoint.substr(0, slash + 1);
   VV_ASSIGN(const Json json, Json::parse_file(folder + "tokenizer.json"));
   VV_ASSIGN(const std::string chat_template, chat_template_of(folder));
   return from_json(json, chat_template);
@@ -120,7 +132,8 @@ Result<BytePairs> BytePairs::load(const std::string& checkpoint) {
 
 Result<BytePairs> BytePairs::from_gguf(const Metadata& meta) {
   VV_ASSIGN(const std::string_view kind, meta.get_string("tokenizer.ggml.model"));
-  if (kind != "gpt2") return unsupported("tokenizer.ggml.model: wanted gpt2 (byte-level BPE), got '" + std::string(kind) + "'");
+  if (kind != "gpt2")
+    return unsupported("tokenizer.ggml.model: wanted gpt2 (byte-level BPE), got '" + std::string(kind) + "'");
   BytePairs t;
   std::string pre = "default";
   if (meta.has("tokenizer.ggml.pre")) {
@@ -130,13 +143,16 @@ Result<BytePairs> BytePairs::from_gguf(const Metadata& meta) {
   if (pre == "llama-bpe" || pre == "llama3") t.split_ = Split::llama3, t.whole_first_ = true;
   else if (pre == "qwen2") t.split_ = Split::qwen2, t.nfc_ = true;
   else if (pre == "smollm") t.split_ = Split::digits;
-  else if (pre != "default" && pre != "gpt-2") return unsupported("tokenizer.ggml.pre: wanted default, gpt-2, smollm, llama-bpe, llama3 or qwen2, got '" + pre + "'");
+  else if (pre != "default" && pre != "gpt-2")
+    return unsupported("tokenizer.ggml.pre: wanted default, gpt-2, smollm, llama-bpe, llama3 or qwen2, got '" + pre +
+                       "'");
   VV_ASSIGN(const std::span<const std::string_view> tokens, meta.get_strings("tokenizer.ggml.tokens"));
   VV_ASSIGN(const std::span<const std::string_view> merges, meta.get_strings("tokenizer.ggml.merges"));
   std::vector<int64_t> types;
   if (meta.has("tokenizer.ggml.token_type")) {
     VV_ASSIGN(types, meta.get_i64s("tokenizer.ggml.token_type"));
-    if (types.size() != tokens.size()) return corrupt(strf("tokenizer.ggml.token_type: wanted %zu entries, got %zu", tokens.size(), types.size()));
+    if (types.size() != tokens.size())
+      return corrupt(strf("tokenizer.ggml.token_type: wanted %zu entries, got %zu", tokens.size(), types.size()));
   }
   t.most_ = static_cast<int64_t>(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) VV_TRY(t.put(static_cast<int64_t>(i), tokens[i]));
@@ -146,7 +162,8 @@ Result<BytePairs> BytePairs::from_gguf(const Metadata& meta) {
     VV_TRY(t.merge(merges[i].substr(0, space), merges[i].substr(space + 1), static_cast<int32_t>(i)));
   }
   for (size_t i = 0; i < types.size(); ++i)
-    if (types[i] == kControl || types[i] == kUserDefined) VV_TRY(t.add(tokens[i], static_cast<int32_t>(i), types[i] == kControl));
+    if (types[i] == kControl || types[i] == kUserDefined)
+      VV_TRY(t.add(tokens[i], static_cast<int32_t>(i), types[i] == kControl));
   std::string_view chat_template;
   if (meta.has("tokenizer.chat_template")) {
     VV_ASSIGN(chat_template, meta.get_string("tokenizer.chat_template"));
@@ -163,19 +180,22 @@ Result<Split> read_split(const JsonValue& pre) {
   if (type == "ByteLevel") {
     VV_ASSIGN(const bool prefix, pre.get_bool("add_prefix_space", true));
     VV_ASSIGN(const bool words, pre.get_bool("use_regex", true));
-    if (prefix || !words) return unsupported("pre_tokenizer: ByteLevel with a space before the text, or alone without its words");
+    if (prefix || !words)
+      return unsupported("pre_tokenizer: ByteLevel with a space before the text, or alone without its words");
     return Split::gpt2;
   }
   if (type != "Sequence") return unsupported("pre_tokenizer: " + std::string(type));
   VV_ASSIGN(const JsonValue steps, pre.at("pretokenizers"));
-  if (!steps.is_array() || steps.size() != 2) return unsupported(strf("pre_tokenizer: a sequence of %zu steps", steps.size()));
+  if (!steps.is_array() || steps.size() != 2)
+    return unsupported(strf("pre_tokenizer: a sequence of %zu steps", steps.size()));
   auto step = steps.begin();
   const JsonValue first = *step, last = *++step;
   VV_ASSIGN(const std::string_view kind, first.get_string("type"));
   VV_ASSIGN(const std::string_view then, last.get_string("type"));
   VV_ASSIGN(const bool prefix, last.get_bool("add_prefix_space", true));
   VV_ASSIGN(const bool words, last.get_bool("use_regex", true));
-  if (then != "ByteLevel" || prefix) return unsupported("pre_tokenizer: a sequence that does not end in ByteLevel without a space before the text");
+  if (then != "ByteLevel" || prefix)
+    return unsupported("pre_tokenizer: a sequence that does not end in ByteLevel without a space before the text");
   if (kind == "Digits" && words) {
     VV_ASSIGN(const bool each, first.get_bool("individual_digits", false));
     if (!each) return unsupported("pre_tokenizer: Digits that stay together");
@@ -197,7 +217,9 @@ Result<BytePairs> BytePairs::from_json(const Json& json, std::string_view chat_t
   VV_ASSIGN(const JsonValue model, root.at("model"));
   VV_ASSIGN(const std::string_view type, model.get_string("type", "BPE"));
   VV_ASSIGN(const bool fallback, model.get_bool("byte_fallback", false));
-  if (type != "BPE" || fallback) return unsupported("model: wanted byte-level BPE, got " + std::string(type) + (fallback ? " with byte_fallback" : ""));
+  if (type != "BPE" || fallback)
+    return unsupported("model: wanted byte-level BPE, got " + std::string(type) +
+                       (fallback ? " with byte_fallback" : ""));
   BytePairs t;
   VV_ASSIGN(t.whole_first_, model.get_bool("ignore_merges", false));
   if (const auto normalizer = root.find("normalizer"); normalizer && !normalizer->is_null()) {
@@ -256,12 +278,19 @@ int32_t BytePairs::find(std::string_view token) const {
 }
 
 Status BytePairs::encode(std::string_view text, bool special, std::vector<int32_t>* ids) const {
-  if (text.size() > kMostText) return Status(Code::kLimitExceeded, strf("encode: a text of %zu bytes, at most %zu are encoded", text.size(), kMostText));
+  if (text.size() > kMostText)
+    return Status(Code::kLimitExceeded,
+                  strf("encode: a text of %zu bytes, at most %zu are encoded", text.size(), kMostText));
   char32_t c = 0;
   for (size_t at = 0; at < text.size();) {
     const int n = read_utf8(text.substr(at), &c);
-    if (n == 0) return Status(Code::kInvalidArgument, strf("encode: byte %zu of the text does not begin a UTF-8 character", at));
-    if (nfc_ && may_compose(c)) return unsupported(strf("encode: the text holds U+%04X, which NFC may change; normalise it first and take characters that stand alone", static_cast<unsigned>(c)));
+    if (n == 0)
+      return Status(Code::kInvalidArgument, strf("encode: byte %zu of the text does not begin a UTF-8 character", at));
+    if (nfc_ && may_compose(c))
+      return unsupported(
+          strf("encode: the text holds U+%04X, which NFC may change; normalise it first and take characters that stand "
+               "alone",
+               static_cast<unsigned>(c)));
     at += static_cast<size_t>(n);
   }
   // Added tokens cut the text: at each place the longest that fits.
@@ -309,15 +338,18 @@ void BytePairs::encode_piece(std::string_view piece, std::vector<int32_t>* ids) 
   std::priority_queue<Candidate> queue;
   const auto consider = [&](int32_t at) {
     if (at < 0 || chain[static_cast<size_t>(at)].after < 0) return;
-    const int32_t left = chain[static_cast<size_t>(at)].id, right = chain[static_cast<size_t>(chain[static_cast<size_t>(at)].after)].id;
-    if (const auto found = merges_.find(pair_of(left, right)); found != merges_.end()) queue.push({found->second.rank, at, left, right, found->second.to});
+    const int32_t left = chain[static_cast<size_t>(at)].id,
+                  right = chain[static_cast<size_t>(chain[static_cast<size_t>(at)].after)].id;
+    if (const auto found = merges_.find(pair_of(left, right)); found != merges_.end())
+      queue.push({found->second.rank, at, left, right, found->second.to});
   };
   for (int32_t i = 0; i < static_cast<int32_t>(chain.size()); ++i) consider(i);
   while (!queue.empty()) {
     const Candidate best = queue.top();
     queue.pop();
     Symbol& left = chain[static_cast<size_t>(best.at)];
-    if (left.id != best.left || left.after < 0 || chain[static_cast<size_t>(left.after)].id != best.right) continue;  // merged meanwhile
+    if (left.id != best.left || left.after < 0 || chain[static_cast<size_t>(left.after)].id != best.right)
+      continue;  // merged meanwhile
     Symbol& right = chain[static_cast<size_t>(left.after)];
     right.id = -1;
     left.id = best.to;
@@ -330,7 +362,8 @@ void BytePairs::encode_piece(std::string_view piece, std::vector<int32_t>* ids) 
 }
 
 Result<std::string_view> BytePairs::bytes_of(int32_t id) const {
-  if (id < 0 || id >= size()) return Status(Code::kInvalidArgument, strf("decode: token %d is outside [0, %d)", id, size()));
+  if (id < 0 || id >= size())
+    return Status(Code::kInvalidArgument, strf("decode: token %d is outside [0, %d)", id, size()));
   const Token& t = tokens_[static_cast<size_t>(id)];
   return t.special ? std::string_view() : std::string_view(t.bytes);
 }

@@ -23,10 +23,12 @@ class BytePairs {
   /// `chat_template`: what it names is a control token too.
   static Result<BytePairs> from_json(const Json& tokenizer, std::string_view chat_template = {});
 
-  /// Appends the ids of valid UTF-8. Names of control tokens (control.h) become these tokens only with `special`: a user's
-  /// words cannot forge a turn. Errors: InvalidArgument (no UTF-8, at which byte), Unsupported (text that NFC might change).
+  /// Appends the ids of valid UTF-8. Names of control tokens (control.h) become these tokens only with `special`: a
+  /// user's words cannot forge a turn. Errors: InvalidArgument (no UTF-8, at which byte), Unsupported (text that NFC
+  /// might change).
   Status encode(std::string_view text, bool special, std::vector<int32_t>* ids) const;
-  /// Appends the text of the ids, control tokens left out; bytes that are no UTF-8 become U+FFFD. Errors: InvalidArgument.
+  /// Appends the text of the ids, control tokens left out; bytes that are no UTF-8 become U+FFFD. Errors:
+  /// InvalidArgument.
   Status decode(std::span<const int32_t> ids, std::string* text) const;
   /// The bytes of one token; of a control token none.
   Result<std::string_view> bytes_of(int32_t id) const;

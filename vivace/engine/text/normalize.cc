@@ -15,7 +15,8 @@ constexpr bool ends(uint32_t unit) { return unit >> 8 & 1u; }
 constexpr uint32_t offset(uint32_t unit) { return unit >> 10 << ((unit & 0x200u) >> 6); }
 constexpr uint32_t value(uint32_t unit) { return unit & 0x7fffffffu; }
 
-constexpr size_t kMostGrowth = 16;     // bytes that rules make of one, on the average of a text: NFKC makes 39 of 3, spaces marked
+constexpr size_t kMostGrowth =
+    16;  // bytes that rules make of one, on the average of a text: NFKC makes 39 of 3, spaces marked
 constexpr size_t kMostRule = 64;       // bytes that a rule is about, where a hostile trie goes round
 constexpr size_t kMostBecomes = 1024;  // bytes that a rule makes of them; NFKC's longest are 33
 
@@ -24,14 +25,19 @@ constexpr size_t kMostBecomes = 1024;  // bytes that a rule makes of them; NFKC'
 Status Normalizer::set_rules(std::string_view map) {
   uint32_t bytes = 0;
   if (map.size() >= sizeof(bytes)) std::memcpy(&bytes, map.data(), sizeof(bytes));
-  if (map.size() < sizeof(bytes) || bytes > map.size() - sizeof(bytes) || bytes == 0 || bytes % sizeof(uint32_t) != 0 || map.back() != 0)
-    return Status(Code::kCorruptData, strf("tokenizer: normalisation rules of %zu bytes hold no trie of %u", map.size(), bytes));
+  if (map.size() < sizeof(bytes) || bytes > map.size() - sizeof(bytes) || bytes == 0 || bytes % sizeof(uint32_t) != 0 ||
+      map.back() != 0)
+    return Status(Code::kCorruptData,
+                  strf("tokenizer: normalisation rules of %zu bytes hold no trie of %u", map.size(), bytes));
   trie_.resize(bytes / sizeof(uint32_t));
   std::memcpy(trie_.data(), map.data() + sizeof(bytes), bytes);
   becomes_ = std::string(map.substr(sizeof(bytes) + bytes));
   for (size_t at = 0; at < becomes_.size();) {
     const size_t end = becomes_.find('\0', at);
-    if (end - at > kMostBecomes) return Status(Code::kLimitExceeded, strf("tokenizer: a normalisation rule makes %zu bytes, at most %zu are accepted", end - at, kMostBecomes));
+    if (end - at > kMostBecomes)
+      return Status(
+          Code::kLimitExceeded,
+          strf("tokenizer: a normalisation rule makes %zu bytes, at most %zu are accepted", end - at, kMostBecomes));
     at = end + 1;
   }
   return {};
@@ -51,7 +57,8 @@ std::pair<size_t, std::string_view> Normalizer::next(std::string_view text, cons
       if (ends(unit)) taken = i + 1, becomes = value(trie_[at]);
     }
     // What a hostile map points to beyond its strings is the empty string.
-    if (taken > 0) return {taken, becomes < becomes_.size() ? std::string_view(becomes_.data() + becomes) : std::string_view()};
+    if (taken > 0)
+      return {taken, becomes < becomes_.size() ? std::string_view(becomes_.data() + becomes) : std::string_view()};
   }
   char32_t c = 0;
   const auto n = static_cast<size_t>(std::max(1, read_utf8(text, &c)));  // a rule may end within a character
@@ -78,10 +85,14 @@ Status Normalizer::run(std::string_view text, const PrefixTable& kept, std::stri
       if (b == ' ') out->append(kSpaceMark);
       else out->push_back(b);
     after_space = collapse && becomes.back() == ' ';
-    if (out->size() - begin > most) return Status(Code::kLimitExceeded, strf("encode: the tokenizer's rules make more than %zu bytes of one", kMostGrowth));
+    if (out->size() - begin > most)
+      return Status(Code::kLimitExceeded,
+                    strf("encode: the tokenizer's rules make more than %zu bytes of one", kMostGrowth));
   }
   if (collapse)
-    while (out->size() - begin >= kSpaceMark.size() && std::string_view(*out).substr(out->size() - kSpaceMark.size()) == kSpaceMark) out->resize(out->size() - kSpaceMark.size());
+    while (out->size() - begin >= kSpaceMark.size() &&
+           std::string_view(*out).substr(out->size() - kSpaceMark.size()) == kSpaceMark)
+      out->resize(out->size() - kSpaceMark.size());
   return {};
 }
 

@@ -20,8 +20,8 @@ class Normalizer {
   /// A SentencePiece model's replacement rules: a trie of byte strings and what they become. Errors: CorruptData,
   /// LimitExceeded.
   Status set_rules(std::string_view map);
-  /// Appends the text as it is cut; `kept` are strings that no rule changes. The text is valid UTF-8. Errors: LimitExceeded,
-  /// where rules make far more of it than NFKC does of any text.
+  /// Appends the text as it is cut; `kept` are strings that no rule changes. The text is valid UTF-8. Errors:
+  /// LimitExceeded, where rules make far more of it than NFKC does of any text.
   Status run(std::string_view text, const PrefixTable& kept, std::string* out) const;
 
  private:

@@ -21,7 +21,9 @@ size_t width_of(std::string_view s) {
   return static_cast<size_t>(std::max(1, read_utf8(s, &c)));
 }
 
-uint64_t pair_of(int32_t left, int32_t right) { return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right); }
+uint64_t pair_of(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
 
 }  // namespace
 
@@ -37,10 +39,12 @@ Status Pieces::finish(std::string_view chat_template) {
     const bool marker = t.kind == Kind::user && is_control(t.text, false, chat_template);
     // A name is no part of a longer piece, but for single characters.
     char32_t c = 0;
-    const bool name = marker || (named_ && t.kind == Kind::user && static_cast<size_t>(read_utf8(t.text, &c)) < t.text.size());
+    const bool name =
+        marker || (named_ && t.kind == Kind::user && static_cast<size_t>(read_utf8(t.text, &c)) < t.text.size());
     const bool joins = t.kind == Kind::normal || (t.kind == Kind::user && !name) || t.kind == Kind::unused;
     if (joins) longest_ = std::max(longest_, t.text.size());
-    if (joins && !ids_.emplace(t.text, id).second) return Status(Code::kCorruptData, "tokenizer: two pieces are '" + t.text + "'");
+    if (joins && !ids_.emplace(t.text, id).second)
+      return Status(Code::kCorruptData, "tokenizer: two pieces are '" + t.text + "'");
     if (joins && t.kind != Kind::unused) row.emplace_back(t.text, id);
     if (t.kind == Kind::user && !marker) (named_ ? added : kept).emplace_back(t.text, id);
     if (marker || (t.kind == Kind::control && !t.text.empty())) names.emplace_back(t.text, id);
@@ -52,7 +56,8 @@ Status Pieces::finish(std::string_view chat_template) {
       first = false;
     }
     unsigned b = 0;
-    if (t.kind == Kind::byte && t.text.size() == 6 && std::sscanf(t.text.c_str(), "<0x%2X>", &b) == 1) of_byte_[b & 255u] = id;
+    if (t.kind == Kind::byte && t.text.size() == 6 && std::sscanf(t.text.c_str(), "<0x%2X>", &b) == 1)
+      of_byte_[b & 255u] = id;
   }
   // Plain text never becomes a control token, not by merging either.
   std::erase_if(merges_, [&](const auto& entry) { return control.count(entry.second.to) > 0; });
@@ -79,11 +84,14 @@ int32_t Pieces::find(std::string_view token) const {
 }
 
 Status Pieces::encode(std::string_view text, bool special, std::vector<int32_t>* ids) const {
-  if (text.size() > kMostText) return Status(Code::kLimitExceeded, strf("encode: a text of %zu bytes, at most %zu are encoded", text.size(), kMostText));
+  if (text.size() > kMostText)
+    return Status(Code::kLimitExceeded,
+                  strf("encode: a text of %zu bytes, at most %zu are encoded", text.size(), kMostText));
   char32_t c = 0;
   for (size_t at = 0; at < text.size();) {
     const int n = read_utf8(text.substr(at), &c);
-    if (n == 0) return Status(Code::kInvalidArgument, strf("encode: byte %zu of the text does not begin a UTF-8 character", at));
+    if (n == 0)
+      return Status(Code::kInvalidArgument, strf("encode: byte %zu of the text does not begin a UTF-8 character", at));
     at += static_cast<size_t>(n);
   }
   // Names cut the text: at each place the longest that fits.
@@ -110,7 +118,9 @@ Status Pieces::encode_plain(std::string_view text, std::vector<int32_t>* ids) co
   else join(normal, ids);
   // A row of unknown pieces is one.
   if (unknown_ >= 0 && !bytes_)
-    ids->erase(std::unique(ids->begin() + static_cast<long>(begin), ids->end(), [this](int32_t a, int32_t b) { return a == unknown_ && b == unknown_; }), ids->end());
+    ids->erase(std::unique(ids->begin() + static_cast<long>(begin), ids->end(),
+                           [this](int32_t a, int32_t b) { return a == unknown_ && b == unknown_; }),
+               ids->end());
   return {};
 }
 
@@ -154,7 +164,8 @@ void Pieces::join(std::string_view text, std::vector<int32_t>* ids) const {
     const Symbol &left = symbol(at), &right = symbol(left.after);
     if (left.fixed || right.fixed) return;
     if (listed_) {
-      if (const auto found = merges_.find(pair_of(left.id, right.id)); left.id >= 0 && right.id >= 0 && found != merges_.end())
+      if (const auto found = merges_.find(pair_of(left.id, right.id));
+          left.id >= 0 && right.id >= 0 && found != merges_.end())
         queue.push({-static_cast<double>(found->second.rank), at, left.begin, right.end, found->second.to});
     } else if (const int32_t to = piece(text.substr(left.begin, right.end - left.begin)); to >= 0) {
       queue.push({tokens_[static_cast<size_t>(to)].score, at, left.begin, right.end, to});
@@ -166,9 +177,11 @@ void Pieces::join(std::string_view text, std::vector<int32_t>* ids) const {
     queue.pop();
     Symbol& left = symbol(best.at);
     // Joined meanwhile, on either side.
-    if (left.begin == left.end || left.begin != best.begin || left.after < 0 || symbol(left.after).end != best.end) continue;
+    if (left.begin == left.end || left.begin != best.begin || left.after < 0 || symbol(left.after).end != best.end)
+      continue;
     Symbol& right = symbol(left.after);
-    if (tokens_[static_cast<size_t>(best.to)].kind == Kind::unused) cut[text.substr(left.begin, best.end - best.begin)] = left.end - left.begin;
+    if (tokens_[static_cast<size_t>(best.to)].kind == Kind::unused)
+      cut[text.substr(left.begin, best.end - best.begin)] = left.end - left.begin;
     left.end = right.end;
     left.id = best.to;
     right.begin = right.end;
@@ -185,7 +198,8 @@ void Pieces::join(std::string_view text, std::vector<int32_t>* ids) const {
       }
     put(part, id, ids);
   };
-  for (int32_t i = 0; i >= 0; i = symbol(i).after) give(give, text.substr(symbol(i).begin, symbol(i).end - symbol(i).begin), symbol(i).id);
+  for (int32_t i = 0; i >= 0; i = symbol(i).after)
+    give(give, text.substr(symbol(i).begin, symbol(i).end - symbol(i).begin), symbol(i).id);
 }
 
 void Pieces::best_row(std::string_view text, std::vector<int32_t>* ids) const {
@@ -208,20 +222,26 @@ void Pieces::best_row(std::string_view text, std::vector<int32_t>* ids) const {
     row_.walk(text.substr(at), [&](size_t n, int32_t id) {
       const Token& t = tokens_[static_cast<size_t>(id)];
       // A user's own piece beats every row of pieces as long: log probabilities, which are below 0.
-      offer(n, t.kind == Kind::user ? static_cast<float>(static_cast<double>(static_cast<float>(n) * most_) - 0.1) : t.score, id);
+      offer(
+          n,
+          t.kind == Kind::user ? static_cast<float>(static_cast<double>(static_cast<float>(n) * most_) - 0.1) : t.score,
+          id);
       alone |= n == width;
     });
     if (!alone) offer(width, unknown, -1);
     at += width;
   }
   std::vector<std::pair<size_t, size_t>> row;  // from, to: backwards
-  for (size_t at = text.size(); at > 0; at = static_cast<size_t>(ends[at].from)) row.emplace_back(static_cast<size_t>(ends[at].from), at);
-  for (auto r = row.rbegin(); r != row.rend(); ++r) put(text.substr(r->first, r->second - r->first), ends[r->second].id, ids);
+  for (size_t at = text.size(); at > 0; at = static_cast<size_t>(ends[at].from))
+    row.emplace_back(static_cast<size_t>(ends[at].from), at);
+  for (auto r = row.rbegin(); r != row.rend(); ++r)
+    put(text.substr(r->first, r->second - r->first), ends[r->second].id, ids);
 }
 
 Status Pieces::decode(std::span<const int32_t> ids, std::string* text) const {
   for (const int32_t id : ids)
-    if (id < 0 || id >= size()) return Status(Code::kInvalidArgument, strf("decode: token %d is outside [0, %d)", id, size()));
+    if (id < 0 || id >= size())
+      return Status(Code::kInvalidArgument, strf("decode: token %d is outside [0, %d)", id, size()));
   const size_t begin = text->size();
   bool first = true;  // a mark of a space is still the one that was put before the text
   std::string held;   // bytes in a row
@@ -247,7 +267,8 @@ Status Pieces::decode(std::span<const int32_t> ids, std::string* text) const {
       continue;
     }
     std::string_view rest = t.text;
-    if (first && text->size() == begin && (normalizer_.prefix || normalizer_.collapse) && rest.substr(0, kSpaceMark.size()) == kSpaceMark) {
+    if (first && text->size() == begin && (normalizer_.prefix || normalizer_.collapse) &&
+        rest.substr(0, kSpaceMark.size()) == kSpaceMark) {
       rest.remove_prefix(kSpaceMark.size());
       if (!normalizer_.collapse) first = false;
     }

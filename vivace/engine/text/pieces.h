@@ -1,4 +1,5 @@
-// SentencePiece: text to token ids and back, from its own tokenizer.model, a .gguf file or a tokenizer.json made of one.
+// SentencePiece: text to token ids and back, from its own tokenizer.model, a .gguf file or a tokenizer.json made of
+// one.
 #pragma once
 #include <limits>
 #include <span>
@@ -27,10 +28,11 @@ class Pieces {
   Pieces(Pieces&&) = default;
   Pieces& operator=(Pieces&&) = default;
 
-  /// Appends the ids of valid UTF-8. Names of control tokens (control.h) become these tokens only with `special`: a user's
-  /// words cannot forge a turn. Errors: InvalidArgument (no UTF-8, at which byte).
+  /// Appends the ids of valid UTF-8. Names of control tokens (control.h) become these tokens only with `special`: a
+  /// user's words cannot forge a turn. Errors: InvalidArgument (no UTF-8, at which byte).
   Status encode(std::string_view text, bool special, std::vector<int32_t>* ids) const;
-  /// Appends the text of the ids, control tokens left out; bytes that are no UTF-8 become U+FFFD. Errors: InvalidArgument.
+  /// Appends the text of the ids, control tokens left out; bytes that are no UTF-8 become U+FFFD. Errors:
+  /// InvalidArgument.
   Status decode(std::span<const int32_t> ids, std::string* text) const;
   /// The id of a token by its text as the vocabulary has it, control tokens included; -1: there is none.
   int32_t find(std::string_view token) const;
@@ -60,8 +62,8 @@ class Pieces {
 
   std::vector<Token> tokens_;                         // never grows after finish(): views into it are kept
   std::unordered_map<std::string_view, int32_t> ids_; // what joining can reach
-  std::unordered_map<uint64_t, Merge> merges_;        // by left << 32 | right; of a tokenizer.json, whose merges are listed
-  PrefixTable kept_, row_;                            // matched whole: user's own pieces in normalised text; unigram's pieces
+  std::unordered_map<uint64_t, Merge> merges_;  // by left << 32 | right; of a tokenizer.json, whose merges are listed
+  PrefixTable kept_, row_;                      // matched whole: user's own pieces in normalised text; unigram's pieces
   PrefixTable names_, added_;                         // matched whole in the text itself: control tokens, added ones
   Normalizer normalizer_;
   std::string unknown_surface_ = " \xe2\x81\x87 ";
@@ -72,7 +74,7 @@ class Pieces {
   float most_ = std::numeric_limits<float>::min();    // of the best; at least this, as the library has it
   bool unigram_ = false, bytes_ = false;              // bytes_: there is a token for each byte
   bool listed_ = false;                               // merges_ says what joins, not the scores
-  bool named_ = false;                                // user's own pieces are names in the text, not in the normalised one
+  bool named_ = false;  // user's own pieces are names in the text, not in the normalised one
 };
 
 }  // namespace vivace::engine::text

@@ -19,7 +19,9 @@ constexpr size_t kPieceBytes = 256;  // what a piece takes beside its text, tabl
 constexpr int64_t kSpare = 4096;  // ids beyond the number of tokens: some vocabularies have gaps
 
 Status corrupt(const std::string& what) { return Status(Code::kCorruptData, "tokenizer: " + what); }
-Status unsupported(const std::string& what) { return Status(Code::kUnsupported, "tokenizer: " + what + "; pass token ids, or use the Python tokenizer"); }
+Status unsupported(const std::string& what) {
+  return Status(Code::kUnsupported, "tokenizer: " + what + "; pass token ids, or use the Python tokenizer");
+}
 
 /// Walks the fields of a message.
 class Message {
@@ -69,7 +71,8 @@ class Message {
     return corrupt("a number of more than 64 bits");
   }
   Result<bool> take(uint64_t n) {
-    if (n > rest_.size()) return corrupt(strf("field %u has %lu bytes, %zu are left", field_, static_cast<unsigned long>(n), rest_.size()));
+    if (n > rest_.size())
+      return corrupt(strf("field %u has %lu bytes, %zu are left", field_, static_cast<unsigned long>(n), rest_.size()));
     text_ = rest_.substr(0, n);
     rest_.remove_prefix(n);
     return true;
@@ -133,10 +136,13 @@ Status read_cut(const JsonValue& step, Cuts* cuts) {
     cuts->before_space = true;
     return {};
   }
-  const bool set = regex.size() > 2 && regex.front() == '[' && regex.back() == ']' && regex.find_first_of("\\^-&[", 1) == std::string_view::npos;
-  if (invert || !set || behavior != "Isolated") return unsupported("pre_tokenizer: a Split at '" + std::string(what) + "', " + std::string(behavior));
+  const bool set = regex.size() > 2 && regex.front() == '[' && regex.back() == ']' &&
+                   regex.find_first_of("\\^-&[", 1) == std::string_view::npos;
+  if (invert || !set || behavior != "Isolated")
+    return unsupported("pre_tokenizer: a Split at '" + std::string(what) + "', " + std::string(behavior));
   char32_t c = 0;
-  for (std::string_view s = regex.substr(1, regex.size() - 2); !s.empty(); s.remove_prefix(static_cast<size_t>(read_utf8(s, &c)))) {
+  for (std::string_view s = regex.substr(1, regex.size() - 2); !s.empty();
+       s.remove_prefix(static_cast<size_t>(read_utf8(s, &c)))) {
     read_utf8(s, &c);
     cuts->isolated.push_back(c);
   }
@@ -184,8 +190,11 @@ class PiecesReader {
   size_t most = kMostPieces;
 
   Status token(std::string_view text, float score, int64_t kind) {
-    if (t.tokens_.size() >= most || text.size() > kMostToken) return Status(Code::kLimitExceeded, strf("tokenizer: piece %zu of %zu bytes: at most %zu of %zu are accepted", t.tokens_.size(), text.size(), most, kMostToken));
-    if (kind < 1 || kind > 6) return corrupt(strf("piece %zu is of kind %ld", t.tokens_.size(), static_cast<long>(kind)));
+    if (t.tokens_.size() >= most || text.size() > kMostToken)
+      return Status(Code::kLimitExceeded, strf("tokenizer: piece %zu of %zu bytes: at most %zu of %zu are accepted",
+                                               t.tokens_.size(), text.size(), most, kMostToken));
+    if (kind < 1 || kind > 6)
+      return corrupt(strf("piece %zu is of kind %ld", t.tokens_.size(), static_cast<long>(kind)));
     if (!is_utf8(text)) return corrupt(strf("piece %zu is no UTF-8", t.tokens_.size()));
     if (text.empty() && kind != 3) return corrupt(strf("piece %zu is empty", t.tokens_.size()));
     if (score != score) return corrupt(strf("the score of piece %zu is no number", t.tokens_.size()));
@@ -209,11 +218,16 @@ class PiecesReader {
   Status trainer(std::string_view bytes) {
     return each(bytes, [&](const Message& m) -> Status {
       if (m.field() == 3) {
-        if (m.number() != 1 && m.number() != 2) return unsupported(strf("a SentencePiece model of type %ld: wanted unigram (1) or BPE (2)", static_cast<long>(m.number())));
+        if (m.number() != 1 && m.number() != 2)
+          return unsupported(
+              strf("a SentencePiece model of type %ld: wanted unigram (1) or BPE (2)", static_cast<long>(m.number())));
         t.unigram_ = m.number() == 1;
       }
       if (m.field() == 24 && m.flag()) return unsupported("a SentencePiece model with spaces behind words");
-      if (m.field() == 44 && m.text().size() > kMostToken) return Status(Code::kLimitExceeded, strf("tokenizer: %zu bytes stand for what is unknown, at most %zu are accepted", m.text().size(), kMostToken));
+      if (m.field() == 44 && m.text().size() > kMostToken)
+        return Status(Code::kLimitExceeded,
+                      strf("tokenizer: %zu bytes stand for what is unknown, at most %zu are accepted", m.text().size(),
+                           kMostToken));
       if (m.field() == 44) t.unknown_surface_ = std::string(m.text());
       return {};
     });
@@ -234,8 +248,11 @@ class PiecesReader {
     const auto added = root.find("added_tokens");
     const int64_t most = static_cast<int64_t>(vocab.size() + (added ? added->size() : 0)) + kSpare;
     const auto place = [&](const JsonValue& at, int64_t id) -> Result<Pieces::Token*> {
-      if (id < 0 || id >= most) return at.error(Code::kCorruptData, strf("token id %ld is outside [0, %ld)", static_cast<long>(id), static_cast<long>(most)));
-      if (static_cast<size_t>(id) >= t.tokens_.size()) t.tokens_.resize(static_cast<size_t>(id) + 1, {"", 0, Pieces::Kind::normal, false});
+      if (id < 0 || id >= most)
+        return at.error(Code::kCorruptData,
+                        strf("token id %ld is outside [0, %ld)", static_cast<long>(id), static_cast<long>(most)));
+      if (static_cast<size_t>(id) >= t.tokens_.size())
+        t.tokens_.resize(static_cast<size_t>(id) + 1, {"", 0, Pieces::Kind::normal, false});
       return &t.tokens_[static_cast<size_t>(id)];
     };
     for (const JsonValue& entry : vocab) {
@@ -288,9 +305,11 @@ class PiecesReader {
       }
       const std::string whole = std::string(part[0]) + std::string(part[1]);
       const auto l = ids.find(std::string(part[0])), r = ids.find(std::string(part[1])), both = ids.find(whole);
-      if (l == ids.end() || r == ids.end() || both == ids.end()) return corrupt(strf("merge %d is of tokens that are not in the vocabulary", rank));
+      if (l == ids.end() || r == ids.end() || both == ids.end())
+        return corrupt(strf("merge %d is of tokens that are not in the vocabulary", rank));
       if (cuts.across(whole)) return unsupported("pre_tokenizer: it cuts the piece '" + whole + "'");
-      t.merges_[static_cast<uint64_t>(static_cast<uint32_t>(l->second)) << 32 | static_cast<uint32_t>(r->second)] = {rank++, both->second};
+      t.merges_[static_cast<uint64_t>(static_cast<uint32_t>(l->second)) << 32 | static_cast<uint32_t>(r->second)] = {
+          rank++, both->second};
     }
     return {};
   }
@@ -304,10 +323,13 @@ class PiecesReader {
 
 Result<Pieces> Pieces::load(const std::string& path) {
   std::error_code error;
-  const std::string file = std::filesystem::is_directory(path, error) ? (std::filesystem::path(path) / "tokenizer.model").string() : path;
+  const std::string file =
+      std::filesystem::is_directory(path, error) ? (std::filesystem::path(path) / "tokenizer.model").string() : path;
   VV_ASSIGN(const MappedFile mapped, MappedFile::open(file));
   const Bytes bytes = mapped.bytes();
-  if (bytes.size() > kMostBytes) return Status(Code::kLimitExceeded, strf("%s: %zu bytes, at most %zu are accepted", file.c_str(), bytes.size(), kMostBytes));
+  if (bytes.size() > kMostBytes)
+    return Status(Code::kLimitExceeded,
+                  strf("%s: %zu bytes, at most %zu are accepted", file.c_str(), bytes.size(), kMostBytes));
   VV_ASSIGN(const std::string chat_template, chat_template_of(std::filesystem::path(file).parent_path().string()));
   Result<Pieces> read = from_model({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, chat_template);
   if (!read.ok()) return std::move(read).status().with_context(file);
@@ -317,7 +339,8 @@ Result<Pieces> Pieces::load(const std::string& path) {
 Result<Pieces> Pieces::from_model(std::string_view bytes, std::string_view chat_template) {
   PiecesReader r;
   r.t.unigram_ = true;  // unless the model says otherwise
-  r.most = std::min(kMostPieces, (4 * bytes.size() + (64 << 20)) / kPieceBytes);  // a hostile file names a piece with eight bytes
+  r.most = std::min(kMostPieces,
+                    (4 * bytes.size() + (64 << 20)) / kPieceBytes);  // a hostile file names a piece with eight bytes
   VV_TRY(each(bytes, [&](const Message& m) -> Status {
     switch (m.field()) {
       case 1: return r.model_piece(m.text());
@@ -331,13 +354,15 @@ Result<Pieces> Pieces::from_model(std::string_view bytes, std::string_view chat_
 
 Result<Pieces> Pieces::from_gguf(const Metadata& meta) {
   VV_ASSIGN(const std::string_view kind, meta.get_string("tokenizer.ggml.model"));
-  if (kind != "llama") return unsupported("tokenizer.ggml.model: wanted llama (SentencePiece BPE), got '" + std::string(kind) + "'");
+  if (kind != "llama")
+    return unsupported("tokenizer.ggml.model: wanted llama (SentencePiece BPE), got '" + std::string(kind) + "'");
   PiecesReader r;
   VV_ASSIGN(const std::span<const std::string_view> tokens, meta.get_strings("tokenizer.ggml.tokens"));
   VV_ASSIGN(const auto scores, meta.get_f32s("tokenizer.ggml.scores"));
   VV_ASSIGN(const std::vector<int64_t> types, meta.get_i64s("tokenizer.ggml.token_type"));
   for (const auto& [what, n] : {std::pair{"scores", scores.size()}, {"token_type", types.size()}})
-    if (n != tokens.size()) return corrupt(strf("tokenizer.ggml.%s: wanted %zu entries, got %zu", what, tokens.size(), n));
+    if (n != tokens.size())
+      return corrupt(strf("tokenizer.ggml.%s: wanted %zu entries, got %zu", what, tokens.size(), n));
   for (size_t i = 0; i < tokens.size(); ++i) VV_TRY(r.token(tokens[i], scores[i], types[i]));
   r.t.named_ = true;
   r.t.normalizer_.collapse = false;
@@ -358,7 +383,9 @@ Result<Pieces> Pieces::from_json(const Json& json, std::string_view chat_templat
   VV_ASSIGN(const bool fallback, model.get_bool("byte_fallback", false));
   VV_ASSIGN(const std::string_view unknown, model.get_string("unk_token", ""));
   VV_ASSIGN(const bool fused, model.get_bool("fuse_unk", false));
-  if (type != "BPE" || !(fallback || (fused && !unknown.empty()))) return unsupported("model: wanted BPE with byte_fallback, or with unk_token and fuse_unk, got " + std::string(type) + " without them");
+  if (type != "BPE" || !(fallback || (fused && !unknown.empty())))
+    return unsupported("model: wanted BPE with byte_fallback, or with unk_token and fuse_unk, got " +
+                       std::string(type) + " without them");
   VV_ASSIGN(const bool whole, model.get_bool("ignore_merges", false));
   if (whole) return unsupported("model: ignore_merges");
   PiecesReader r;
@@ -377,7 +404,8 @@ Result<Pieces> Pieces::from_json(const Json& json, std::string_view chat_templat
   }
   VV_TRY(r.json_tokens(model, root));
   VV_TRY(r.json_merges(model, cuts));
-  for (size_t i = 0; i < r.t.tokens_.size() && !fallback; ++i)  // a control token besides, which plain text does not become by its own letters
+  for (size_t i = 0; i < r.t.tokens_.size() && !fallback;
+       ++i)  // a control token besides, which plain text does not become by its own letters
     if (r.t.tokens_[i].known && r.t.tokens_[i].text == unknown) r.t.unknown_ = static_cast<int32_t>(i);
   return r.done(chat_template);
 }

@@ -10,9 +10,14 @@ Result<PrefixTable> PrefixTable::of(std::vector<Entry> entries) {
   size_t bytes = 0;
   for (const Entry& e : entries) {
     bytes += e.first.size();
-    if (e.first.size() > kMostEntry) return Status(Code::kLimitExceeded, strf("tokenizer: a token of %zu bytes, at most %zu are accepted", e.first.size(), kMostEntry));
+    if (e.first.size() > kMostEntry)
+      return Status(Code::kLimitExceeded,
+                    strf("tokenizer: a token of %zu bytes, at most %zu are accepted", e.first.size(), kMostEntry));
   }
-  if (bytes > kMostBytes) return Status(Code::kLimitExceeded, strf("tokenizer: %zu bytes of tokens that are matched whole, at most %zu are accepted", bytes, kMostBytes));
+  if (bytes > kMostBytes)
+    return Status(
+        Code::kLimitExceeded,
+        strf("tokenizer: %zu bytes of tokens that are matched whole, at most %zu are accepted", bytes, kMostBytes));
   std::sort(entries.begin(), entries.end());
   PrefixTable t;
   // Level by level: the entries of a node lie side by side, and those that end there come first.

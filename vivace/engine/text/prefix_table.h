@@ -9,8 +9,8 @@
 
 namespace vivace::engine::text {
 
-/// A trie: a step a byte, so that a place of a text takes at most kMostEntry steps, whatever the strings are. 13 bytes a
-/// byte of the strings at most.
+/// A trie: a step a byte, so that a place of a text takes at most kMostEntry steps, whatever the strings are. 13 bytes
+/// a byte of the strings at most.
 class PrefixTable {
  public:
   using Entry = std::pair<std::string_view, int32_t>;

@@ -9,9 +9,11 @@ namespace vivace::engine::text {
 namespace {
 
 constexpr std::string_view kLlama3 =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 constexpr std::string_view kQwen2 =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
 /// A place in the text. Copies are cheap: a rule that fails leaves its caller's where it was.
 struct Cursor {
@@ -36,7 +38,9 @@ struct Cursor {
 size_t contraction(std::string_view at, bool any_case) {
   if (at.size() < 2 || at[0] != '\'') return 0;
   if (any_case && at.substr(1, 2) == "\xc5\xbf") return 3;  // a long s is an s to those who ignore case
-  const auto lower = [&](size_t i) -> char { return i < at.size() ? (any_case && at[i] >= 'A' && at[i] <= 'Z' ? static_cast<char>(at[i] + 32) : at[i]) : '\0'; };
+  const auto lower = [&](size_t i) -> char {
+    return i < at.size() ? (any_case && at[i] >= 'A' && at[i] <= 'Z' ? static_cast<char>(at[i] + 32) : at[i]) : '\0';
+  };
   const char a = lower(1), b = lower(2);
   if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
@@ -96,14 +100,18 @@ Cursor llama_piece(Cursor at, int most_digits) {
 Result<Split> split_of(std::string_view pattern) {
   if (pattern == kLlama3) return Split::llama3;
   if (pattern == kQwen2) return Split::qwen2;
-  return Status(Code::kUnsupported, strf("pre_tokenizer: the pattern '%.200s' is none of those that are known (Llama 3, Qwen 2)", std::string(pattern).c_str()));
+  return Status(Code::kUnsupported,
+                strf("pre_tokenizer: the pattern '%.200s' is none of those that are known (Llama 3, Qwen 2)",
+                     std::string(pattern).c_str()));
 }
 
 void split(std::string_view text, Split how, std::vector<std::string_view>* pieces) {
   pieces->clear();
   const auto words = [&](std::string_view part) {
     for (Cursor at(part); !at.end();) {
-      const Cursor end = how == Split::llama3 ? llama_piece(at, 3) : how == Split::qwen2 ? llama_piece(at, 1) : gpt2_piece(at);
+      const Cursor end = how == Split::llama3  ? llama_piece(at, 3)
+                         : how == Split::qwen2 ? llama_piece(at, 1)
+                                               : gpt2_piece(at);
       pieces->push_back(at.rest.substr(0, at.rest.size() - end.rest.size()));
       at = end;
     }

@@ -23,9 +23,13 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
   if (given.extension() == ".model") return read(Pieces::load(path));
   std::error_code error;
   const fs::path folder = fs::is_directory(given, error) ? given : given.parent_path();
-  if (given.extension() != ".json" && fs::exists(folder / "tokenizer.model", error)) return read(Pieces::load((folder / "tokenizer.model").string()));
-  const fs::path file = given.extension() == ".json" && given.filename() != "config.json" ? given : folder / "tokenizer.json";
-  if (!fs::exists(file, error)) return Status(Code::kNotFound, "tokenizer: neither tokenizer.model nor tokenizer.json is in '" + folder.string() + "'; put one there, name one, or give token ids");
+  if (given.extension() != ".json" && fs::exists(folder / "tokenizer.model", error))
+    return read(Pieces::load((folder / "tokenizer.model").string()));
+  const fs::path file =
+      given.extension() == ".json" && given.filename() != "config.json" ? given : folder / "tokenizer.json";
+  if (!fs::exists(file, error))
+    return Status(Code::kNotFound, "tokenizer: neither tokenizer.model nor tokenizer.json is in '" + folder.string() +
+                                       "'; put one there, name one, or give token ids");
   VV_ASSIGN(const Json json, Json::parse_file(file.string()));
   VV_ASSIGN(const JsonValue model, json.root().at("model"));
   VV_ASSIGN(const bool fallback, model.get_bool("byte_fallback", false));

@@ -18,8 +18,8 @@ bool may_compose(char32_t c);
 
 /// The first character of `s` and how many bytes it takes; 0: s is empty or does not begin with one.
 int read_utf8(std::string_view s, char32_t* c);
-/// Bytes at the front of `s`, where read_utf8 finds no character, that one U+FFFD stands for: the longest beginning of a
-/// character, else one byte. So Unicode recommends it, and so Python and the tokenizers library have it.
+/// Bytes at the front of `s`, where read_utf8 finds no character, that one U+FFFD stands for: the longest beginning of
+/// a character, else one byte. So Unicode recommends it, and so Python and the tokenizers library have it.
 int malformed_utf8(std::string_view s);
 /// Whether `s` is the beginning of one character, to which only further bytes are missing.
 bool is_cut_utf8(std::string_view s);

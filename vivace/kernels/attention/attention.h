@@ -62,8 +62,11 @@ struct AttentionArgs {
     if (k_offsets != nullptr) return j + k_offsets[s];
     return page_table ? static_cast<uint32_t>(j) % static_cast<uint32_t>(L) : j;  // positions fit 31 bits
   }
-  /// Without pages: the element where position 0 of a slot lies, `stride` of them between blocks and `pitch` between positions.
-  VV_HD int64_t slot_at(int64_t s, int64_t stride, int64_t pitch) const { return k_offsets ? k_offsets[s] * pitch : s * stride; }
+  /// Without pages: the element where position 0 of a slot lies, `stride` of them between blocks and `pitch` between
+  /// positions.
+  VV_HD int64_t slot_at(int64_t s, int64_t stride, int64_t pitch) const {
+    return k_offsets ? k_offsets[s] * pitch : s * stride;
+  }
   /// Heads' rows, of D or Dv elements, between positions and between kv heads of a block.
   VV_HD int32_t position_rows() const { return heads_first ? 1 : Hkv; }
   VV_HD int32_t head_rows() const { return heads_first ? L : 1; }
@@ -85,14 +88,16 @@ struct AttentionSpan {
       if (valid < end) end = valid;
     }
     if (a.k_offsets != nullptr) {  // rows that k does not have are not there
-      const int64_t from = a.k_offsets[slot], to = a.k_offsets[slot + 1], held = from < 0 ? 0 : (to < a.L ? to : a.L) - from;
+      const int64_t from = a.k_offsets[slot], to = a.k_offsets[slot + 1],
+                    held = from < 0 ? 0 : (to < a.L ? to : a.L) - from;
       if (held < end) end = held < 0 ? 0 : held;
     }
     if (a.mask != AttentionMask::full) {
       int64_t seen = pos + 1;
       if (a.mask == AttentionMask::prefix && a.prefix[slot] > seen) seen = a.prefix[slot];
       // Three blocks: the prefix, one state, all after it; each sees itself and those before it.
-      if (a.mask == AttentionMask::state) seen = pos < a.prefix[slot] ? a.prefix[slot] : pos == a.prefix[slot] ? seen : end;
+      if (a.mask == AttentionMask::state)
+        seen = pos < a.prefix[slot] ? a.prefix[slot] : pos == a.prefix[slot] ? seen : end;
       if (seen < end) end = seen;
     }
     if (a.window > 0 && pos - a.window + 1 > 0) first = pos - a.window + 1;
@@ -101,15 +106,16 @@ struct AttentionSpan {
 };
 
 /// Kernel for 16-bit queries on tensor cores. A row is a query of one head; `warps_m` * 16 rows that read
-/// one kv head make a tile (of one token only if by_token()). Keys go in blocks of `keys`, block b to stream b % (split * warps_n), where a
-/// stream is warps_m warps; split thread blocks, a cluster, share a tile's streams. What a row's bits
-/// depend on is keys and the number of streams.
+/// one kv head make a tile (of one token only if by_token()). Keys go in blocks of `keys`, block b to stream b % (split
+/// * warps_n), where a stream is warps_m warps; split thread blocks, a cluster, share a tile's streams. What a row's
+/// bits depend on is keys and the number of streams.
 struct AttentionTile {
   int32_t d, dv;     // head sizes, up to 256
   int32_t warps_m, warps_n, keys, stages, split;
   bool wide;         // 16-byte accesses
   bool wgmma;       // Hopper: warpgroups, wgmma; one stream
-  bool warp_specialized = false;  // warpgroups whose keys and values a producer warp brings by TMA; else heads of a multiple of 64
+  bool warp_specialized =
+      false;  // warpgroups whose keys and values a producer warp brings by TMA; else heads of a multiple of 64
   static constexpr int kBarrierBytes = 128;
   constexpr bool operator==(const AttentionTile&) const = default;
 
@@ -121,7 +127,9 @@ struct AttentionTile {
   VV_HD constexpr int pitch(int dim) const { return wgmma ? (dim + 63) / 64 * 64 : padded(dim) + 8; }
   VV_HD constexpr int stage_bytes() const { return keys * (pitch(d) + pitch(dv)) * 2; }
   VV_HD constexpr int query_bytes() const { return rows() * pitch(d) * 2; }
-  VV_HD constexpr int partial() const { return rows() * (padded(dv) + 2); }  // f32 sums, maximum, row_sum of a stream's rows
+  VV_HD constexpr int partial() const {
+    return rows() * (padded(dv) + 2);
+  }  // f32 sums, maximum, row_sum of a stream's rows
   VV_HD constexpr bool merges() const { return warps_n * split > 1; }
   VV_HD constexpr int smem() const {
     const int streams = warps_n * stages * stage_bytes();
@@ -130,8 +138,8 @@ struct AttentionTile {
   }
 };
 
-/// Kernel for few 16-bit queries on Hopper: decode and chunks. warps_m * 16 rows make a tile; warps_d warps share a row's
-/// columns; `split` thread blocks, a cluster, share a tile's keys. A row's bits depend on neither.
+/// Kernel for few 16-bit queries on Hopper: decode and chunks. warps_m * 16 rows make a tile; warps_d warps share a
+/// row's columns; `split` thread blocks, a cluster, share a tile's keys. A row's bits depend on neither.
 struct AttentionStream {
   int32_t d, dv;  // head sizes, up to 256; rows of 16 bytes or multiples
   int32_t warps_m, warps_d, stages, split;
@@ -142,7 +150,9 @@ struct AttentionStream {
 
   VV_HD constexpr int consumers() const { return 32 * warps_m * warps_d; }
   VV_HD constexpr int threads() const { return consumers() + kProducers; }
-  VV_HD constexpr int occupancy() const { return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that an SM's registers hold
+  VV_HD constexpr int occupancy() const {
+    return warps_m == 1 && d <= 128 && dv <= 128 ? 2 : 1;
+  }  // blocks that an SM's registers hold
   VV_HD constexpr int rows() const { return 16 * warps_m; }
   /// Rows of a tile: of one token if by_token().
   VV_HD int height(const AttentionArgs& a) const {
@@ -151,8 +161,12 @@ struct AttentionStream {
   }
   VV_HD constexpr int padded(int dim) const { return (dim + 15) / 16 * 16; }
   /// Bytes between rows of keys or values, so that what a warp reads together lies in different banks.
-  VV_HD constexpr int pitch(int dim, int bytes) const { return bytes == 2 ? padded(dim) * 2 + 16 : ((dim + 15) / 16 + 3) / 8 * 128 + 64; }
-  VV_HD constexpr int pitch_v(int dim, int bytes) const { return bytes == 2 ? pitch(dim, 2) : ((dim + 15) / 16 | 1) * 16; }
+  VV_HD constexpr int pitch(int dim, int bytes) const {
+    return bytes == 2 ? padded(dim) * 2 + 16 : ((dim + 15) / 16 + 3) / 8 * 128 + 64;
+  }
+  VV_HD constexpr int pitch_v(int dim, int bytes) const {
+    return bytes == 2 ? pitch(dim, 2) : ((dim + 15) / 16 | 1) * 16;
+  }
   VV_HD constexpr int stage_bytes(int bytes) const { return kKeys * (pitch(d, bytes) + pitch_v(dv, bytes)); }
   VV_HD constexpr int query_bytes(int height) const { return (height * ((padded(d) + 8) * 2 + 4) + 15) / 16 * 16; }
   static constexpr int kScorePitch = kKeys + 8;  // floats; two buffers of scores for each row
@@ -160,15 +174,16 @@ struct AttentionStream {
   /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
   VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
   VV_HD constexpr int barriers_at(int bytes, int height) const {
-    return query_bytes(height) + stages * stage_bytes(bytes) + score_bytes(height) + (split > 1 ? split * slots * (share(height) * 16 + height * 8) : 0);
+    return query_bytes(height) + stages * stage_bytes(bytes) + score_bytes(height) +
+           (split > 1 ? split * slots * (share(height) * 16 + height * 8) : 0);
   }
   VV_HD constexpr int smem(int bytes, int height) const { return barriers_at(bytes, height) + stages * 16; }
 };
 
 /// Kernel for few 16-bit queries on Hopper whose keys TMA brings. warps_m * 16 rows make a tile; four warps for 16 of
-/// them share a block's keys, then its columns; `teams` of such take a thread block's blocks of keys in turn; `split` thread blocks,
-/// a cluster, all of them: block b, counted from position 0, is for team b / split % teams of b % split. A row's bits follow
-/// from keys, split and teams.
+/// them share a block's keys, then its columns; `teams` of such take a thread block's blocks of keys in turn; `split`
+/// thread blocks, a cluster, all of them: block b, counted from position 0, is for team b / split % teams of b % split.
+/// A row's bits follow from keys, split and teams.
 struct AttentionSplitKV {
   int32_t d, dv;  // head sizes, up to 256
   int32_t bytes;  // of an element of the cache
@@ -180,7 +195,9 @@ struct AttentionSplitKV {
   VV_HD constexpr int team() const { return 32 * kWarps * warps_m; }  // threads
   VV_HD constexpr int consumers() const { return team() * teams; }
   VV_HD constexpr int threads() const { return consumers() + 32; }
-  VV_HD constexpr int occupancy() const { return warps_m * teams == 1 && d <= 128 && dv <= 128 ? 2 : 1; }  // blocks that an SM's registers hold
+  VV_HD constexpr int occupancy() const {
+    return warps_m * teams == 1 && d <= 128 && dv <= 128 ? 2 : 1;
+  }  // blocks that an SM's registers hold
   /// Rows of a tile: of one token if by_token().
   VV_HD int height(const AttentionArgs& a) const {
     const int64_t all = a.by_token() ? a.group() : int64_t{a.T} * a.group();
@@ -193,22 +210,37 @@ struct AttentionSplitKV {
   VV_HD constexpr int probability_pitch() const { return keys + 8; }
   /// Fours of columns of a tile's rows that one block of a cluster sums up at the end.
   VV_HD constexpr int share(int height) const { return (height * (padded(dv) / 4) + split - 1) / split; }
-  VV_HD constexpr int state_bytes(int height) const { return (height + 1) / 2 * 16; }  // f32 maximum and row_sum of each row
-  VV_HD constexpr int partial_bytes(int height) const { return height * padded(dv) * 4 + state_bytes(height); }  // sums and states of a team
-  VV_HD constexpr int received_bytes(int height) const { return share(height) * 16 + state_bytes(height); }  // of one team to one block
-  // Shared memory: stages (at the end partials), queries, probabilities, maxima and row_sums, what was sent here, barriers.
-  VV_HD constexpr int stages_bytes() const { return stages * stage_bytes() > teams * partial_bytes(rows()) ? stages * stage_bytes() : teams * partial_bytes(rows()); }
+  VV_HD constexpr int state_bytes(int height) const {
+    return (height + 1) / 2 * 16;
+  }  // f32 maximum and row_sum of each row
+  VV_HD constexpr int partial_bytes(int height) const {
+    return height * padded(dv) * 4 + state_bytes(height);
+  }  // sums and states of a team
+  VV_HD constexpr int received_bytes(int height) const {
+    return share(height) * 16 + state_bytes(height);
+  }  // of one team to one block
+  // Shared memory: stages (at the end partials), queries, probabilities, maxima and row_sums, what was sent here,
+  // barriers.
+  VV_HD constexpr int stages_bytes() const {
+    return stages * stage_bytes() > teams * partial_bytes(rows()) ? stages * stage_bytes()
+                                                                  : teams * partial_bytes(rows());
+  }
   VV_HD constexpr int queries_at() const { return (stages_bytes() + 15) / 16 * 16; }
   VV_HD constexpr int probabilities_at() const { return queries_at() + rows() * query_pitch() * 2; }
   VV_HD constexpr int maxima_at() const { return probabilities_at() + 2 * teams * rows() * probability_pitch() * 2; }
-  VV_HD constexpr int q_descales_at() const { return maxima_at() + teams * 2 * kWarps * rows() * 4; }  // e4m3: what each row was divided by
+  VV_HD constexpr int q_descales_at() const {
+    return maxima_at() + teams * 2 * kWarps * rows() * 4;
+  }  // e4m3: what each row was divided by
   VV_HD constexpr int received_at() const { return q_descales_at() + rows() * 4; }
-  VV_HD constexpr int barriers_at(int height) const { return received_at() + (split > 1 ? split * teams * received_bytes(height) : 0); }
+  VV_HD constexpr int barriers_at(int height) const {
+    return received_at() + (split > 1 ? split * teams * received_bytes(height) : 0);
+  }
   VV_HD constexpr int smem(int height) const { return barriers_at(height) + stages * 4 * 8 + 8; }
 };
 
 /// Kernel for few 16-bit queries on Hopper, swap-AB: `rows` rows make a tile, `split` thread blocks, a
-/// cluster, share its keys: block b of 128, counted from position 0, is for thread block b % split. A row's bits follow from split.
+/// cluster, share its keys: block b of 128, counted from position 0, is for thread block b % split. A row's bits follow
+/// from split.
 struct AttentionSwapAB {
   int32_t d, dv;   // head sizes, up to 256
   int32_t rows;    // 8, 16 or 32
@@ -218,8 +250,11 @@ struct AttentionSwapAB {
   constexpr bool operator==(const AttentionSwapAB&) const = default;
 
   VV_HD constexpr int threads() const { return 256 + 32; }
-  /// Blocks that an SM's registers hold. Heads of up to 64 in eight parts would spill two words; such calls have a block an SM at most.
-  VV_HD constexpr int occupancy() const { return rows <= 8 && smem() <= 113 * 1024 && !(split == 8 && panels(d) == 1) ? 2 : 1; }
+  /// Blocks that an SM's registers hold. Heads of up to 64 in eight parts would spill two words; such calls have a
+  /// block an SM at most.
+  VV_HD constexpr int occupancy() const {
+    return rows <= 8 && smem() <= 113 * 1024 && !(split == 8 && panels(d) == 1) ? 2 : 1;
+  }
   /// Rows of a tile: of whole tokens, of one if by_token().
   VV_HD int height(const AttentionArgs& a) const { return a.by_token() ? a.group() : rows / a.group() * a.group(); }
   VV_HD constexpr int panels(int dim) const { return (dim + 63) / 64; }  // of 128 bytes of a row, swizzled
@@ -239,7 +274,8 @@ struct AttentionSwapAB {
 };
 
 /// Arguments of `prefill_tma`, `swap_ab` and `split_kv`: those of the op, and k and v as TMA
-/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) positions (without pages: n); n: the kernel's keys, swap_ab: kBox.
+/// reads them: innermost first [D, L, Hkv, B] in boxes of 64 elements (e4m3: pairs) of min(n, L) positions (without
+/// pages: n); n: the kernel's keys, swap_ab: kBox.
 struct AttentionTmaArgs {
   static constexpr int kBytes = 448;
   alignas(64) unsigned char args[kBytes];
@@ -256,11 +292,12 @@ struct AttentionSwapABArgs {
   AttentionTmaArgs tma;
   TensorMap q;  // [D, T * Hq, 1, 1] where joined, else [D, group, Hkv, T], in boxes of queries().box rows
 
-  /// How the queries of a tile of `rows` rows come. Host and kernel both ask here: what the map's axes are is not to be told from the box,
-  /// for a group may fill a tile as joined heads and tokens do.
+  /// How the queries of a tile of `rows` rows come. Host and kernel both ask here: what the map's axes are is not to be
+  /// told from the box, for a group may fill a tile as joined heads and tokens do.
   struct Queries {
     int box;      // rows that one request brings; 0: threads copy them
-    bool joined;  // heads and tokens lie at one pitch and are one axis: one kv head has all heads, tokens lie side by side
+    bool joined;  // heads and tokens lie at one pitch and are one axis: one kv head has all heads, tokens lie side by
+                  // side
   };
   VV_HD static Queries queries(const AttentionArgs& a, int rows) {
     if (a.Hkv == 1 && a.q_stride == int64_t{a.Hq} * a.D) return {rows, true};

@@ -1,5 +1,6 @@
-// attention_block_scaled on tensor cores (mma.sync): formula in vivace/ops/attention_block_scaled.h. Codes become f16 or bf16 in registers, which
-// hold a code times its block's scale exactly; elements of a head go into products in the order in which a lane has them.
+// attention_block_scaled on tensor cores (mma.sync): formula in vivace/ops/attention_block_scaled.h. Codes become f16
+// or bf16 in registers, which hold a code times its block's scale exactly; elements of a head go into products in the
+// order in which a lane has them.
 #pragma once
 #include "vivace/kernels/attention/attention_block_scaled.h"
 #include "vivace/kernels/attention/softmax.cuh"
@@ -18,7 +19,8 @@ __device__ __forceinline__ uint32_t multiply_two(uint32_t x, uint32_t y) {
   else asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(0x80008000u));
   return r;
 }
-/// Codes in the low nibbles of a word's halves, times `scales`. Their bits are those of a small Q, which a power of two lifts.
+/// Codes in the low nibbles of a word's halves, times `scales`. Their bits are those of a small Q, which a power of two
+/// lifts.
 template <class Q>
 __device__ __forceinline__ uint32_t upcast_values(uint32_t codes, uint32_t scales) {
   constexpr int kShift = kIsSame<Q, bf16> ? 6 : 9;
@@ -28,7 +30,8 @@ __device__ __forceinline__ uint32_t upcast_values(uint32_t codes, uint32_t scale
 
 template <class Q, AttentionBlockScaledTile P>
 struct AttentionBlockScaledKernel {
-  static constexpr int kWords = P.d / 32, kBytes = P.d / 2, kBlocks = P.d / 16, kTiles = P.d / 8;  // words of codes a lane has of a key
+  static constexpr int kWords = P.d / 32, kBytes = P.d / 2, kBlocks = P.d / 16,
+                       kTiles = P.d / 8;  // words of codes a lane has of a key
   static constexpr int kEach = P.d / 8;  // columns of values a lane has: one word of codes for each 8
 
   const AttentionBlockScaledArgs& m;
@@ -50,7 +53,9 @@ struct AttentionBlockScaledKernel {
         w[i] = 0;
         if (!take) continue;
         if constexpr (P.wide) w[i] = reinterpret_cast<const uint32_t*>(p)[i];
-        else w[i] = p[4 * i] | static_cast<uint32_t>(p[4 * i + 1]) << 8 | static_cast<uint32_t>(p[4 * i + 2]) << 16 | static_cast<uint32_t>(p[4 * i + 3]) << 24;
+        else
+          w[i] = p[4 * i] | static_cast<uint32_t>(p[4 * i + 1]) << 8 | static_cast<uint32_t>(p[4 * i + 2]) << 16 |
+                 static_cast<uint32_t>(p[4 * i + 3]) << 24;
       }
     }
   }
@@ -74,8 +79,11 @@ struct AttentionBlockScaledKernel {
     for (int i = 0; i < 2; ++i) {
       const Row r = row(slot, j0 + g + 8 * i, lo, hi);
       const bool take = r.block >= 0;
-      words(static_cast<const unsigned char*>(a.k) + (take ? r.block * a.k_stride + r.head * kBytes : 0) + q * kWords * 4, take, c.k[i]);
-      const e4m3* const scales = static_cast<const e4m3*>(m.k_scales) + (take ? r.block * m.k_scales_stride + r.head * kBlocks : 0) + q * kWords / 2;
+      words(
+          static_cast<const unsigned char*>(a.k) + (take ? r.block * a.k_stride + r.head * kBytes : 0) + q * kWords * 4,
+          take, c.k[i]);
+      const e4m3* const scales = static_cast<const e4m3*>(m.k_scales) +
+                                 (take ? r.block * m.k_scales_stride + r.head * kBlocks : 0) + q * kWords / 2;
 #pragma unroll
       for (int s = 0; s < (kWords + 1) / 2; ++s) c.k_scale[i][s] = take ? scales[s] : e4m3{0};
     }
@@ -83,12 +91,17 @@ struct AttentionBlockScaledKernel {
     for (int i = 0; i < 4; ++i) {
       const Row r = row(slot, j0 + 2 * q + i % 2 + i / 2 * 8, lo, hi);
       const bool take = r.block >= 0;
-      words(static_cast<const unsigned char*>(a.v) + (take ? r.block * a.v_stride + r.head * kBytes : 0) + g * (kEach / 2), take, c.v[i]);
-      c.v_scale[i] = take ? static_cast<const e4m3*>(m.v_scales)[r.block * m.v_scales_stride + r.head * kBlocks + g * kEach / 16] : e4m3{0};
+      words(static_cast<const unsigned char*>(a.v) + (take ? r.block * a.v_stride + r.head * kBytes : 0) +
+                g * (kEach / 2),
+            take, c.v[i]);
+      c.v_scale[i] =
+          take ? static_cast<const e4m3*>(m.v_scales)[r.block * m.v_scales_stride + r.head * kBlocks + g * kEach / 16]
+               : e4m3{0};
     }
   }
 
-  /// Queries as a lane's codes lie: word w, half h of a key holds elements d0 + 2 h + {0, 4} and d0 + 2 h + {1, 5}, d0 = d / 4 (lane % 4) + 8 w.
+  /// Queries as a lane's codes lie: word w, half h of a key holds elements d0 + 2 h + {0, 4} and d0 + 2 h + {1, 5}, d0
+  /// = d / 4 (lane % 4) + 8 w.
   __device__ __forceinline__ void queries(int64_t t, int h0, int heads, uint32_t (&f)[kTiles / 2][4]) const {
     const Q* const from = static_cast<const Q*>(a.q) + t * a.q_stride;
 #pragma unroll
@@ -112,7 +125,8 @@ struct AttentionBlockScaledKernel {
         const uint32_t scale = ptx::pack<Q>(one, one);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const uint32_t b0 = upcast_values<Q>(c.k[i][w] >> (8 * h), scale), b1 = upcast_values<Q>(c.k[i][w] >> (8 * h + 4), scale);
+          const uint32_t b0 = upcast_values<Q>(c.k[i][w] >> (8 * h), scale),
+                         b1 = upcast_values<Q>(c.k[i][w] >> (8 * h + 4), scale);
           const uint32_t(&f)[4] = q[2 * w + h];
           ptx::mma16816<Q>(s[i], f[0], f[1], f[2], f[3], b0, b1);
         }
@@ -122,23 +136,28 @@ struct AttentionBlockScaledKernel {
 
   /// out[n]: columns kEach g + n of the values, g the column of the product.
   __device__ __forceinline__ void add_values(const float (&s)[2][4], const Codes& c, float (&out)[kTiles][4]) const {
-    const uint32_t p[4] = {ptx::pack<Q>(s[0][0], s[0][1]), ptx::pack<Q>(s[0][2], s[0][3]), ptx::pack<Q>(s[1][0], s[1][1]), ptx::pack<Q>(s[1][2], s[1][3])};
-    const uint32_t scale[2] = {ptx::pack<Q>(to_float(c.v_scale[0]), to_float(c.v_scale[1])), ptx::pack<Q>(to_float(c.v_scale[2]), to_float(c.v_scale[3]))};
+    const uint32_t p[4] = {ptx::pack<Q>(s[0][0], s[0][1]), ptx::pack<Q>(s[0][2], s[0][3]),
+                           ptx::pack<Q>(s[1][0], s[1][1]), ptx::pack<Q>(s[1][2], s[1][3])};
+    const uint32_t scale[2] = {ptx::pack<Q>(to_float(c.v_scale[0]), to_float(c.v_scale[1])),
+                               ptx::pack<Q>(to_float(c.v_scale[2]), to_float(c.v_scale[3]))};
 #pragma unroll
     for (int half = 0; half < kEach / 4; ++half) {  // four codes of each of four values
       uint32_t t[2];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) t[i] = __byte_perm(c.v[2 * i][half / 2], c.v[2 * i + 1][half / 2], half % 2 ? 0x7632 : 0x5410);
+      for (int i = 0; i < 2; ++i)
+        t[i] = __byte_perm(c.v[2 * i][half / 2], c.v[2 * i + 1][half / 2], half % 2 ? 0x7632 : 0x5410);
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        ptx::mma16816<Q>(out[half * 4 + n], p[0], p[1], p[2], p[3], upcast_values<Q>(t[0] >> (4 * n), scale[0]), upcast_values<Q>(t[1] >> (4 * n), scale[1]));
+        ptx::mma16816<Q>(out[half * 4 + n], p[0], p[1], p[2], p[3], upcast_values<Q>(t[0] >> (4 * n), scale[0]),
+                         upcast_values<Q>(t[1] >> (4 * n), scale[1]));
     }
   }
 };
 
 /// Grid: T * N * Hkv * ceil(group / 16) blocks.
 template <class Q, AttentionBlockScaledTile P>
-__global__ void __launch_bounds__(P.kThreads) attention_block_scaled(const __grid_constant__ AttentionBlockScaledArgs m) {
+__global__ void __launch_bounds__(P.kThreads)
+    attention_block_scaled(const __grid_constant__ AttentionBlockScaledArgs m) {
   using Kernel = AttentionBlockScaledKernel<Q, P>;
   constexpr int kWarps = P.kThreads / 32, kTiles = Kernel::kTiles, kRows = P.kRows, kPart = kRows * (P.d + 2);
   extern __shared__ __align__(16) float partial[];  // a warp: sums [row][d], maxima, row_sums
@@ -146,11 +165,13 @@ __global__ void __launch_bounds__(P.kThreads) attention_block_scaled(const __gri
   ptx::launch_dependents();
   const AttentionArgs& a = m.a;
   const int group = a.group();
-  const uint32_t tiles = static_cast<uint32_t>((group + kRows - 1) / kRows), heads_kv = static_cast<uint32_t>(a.Hkv), runs = static_cast<uint32_t>(m.N);
+  const uint32_t tiles = static_cast<uint32_t>((group + kRows - 1) / kRows), heads_kv = static_cast<uint32_t>(a.Hkv),
+                 runs = static_cast<uint32_t>(m.N);
   const int tile = static_cast<int>(blockIdx.x % tiles), kv = static_cast<int>(blockIdx.x / tiles % heads_kv);
   const int64_t n = blockIdx.x / tiles / heads_kv % runs, t = blockIdx.x / tiles / heads_kv / runs;
   if (t >= valid_rows(a.rows, a.T)) return;
-  const int h0 = kv * group + tile * kRows, heads = min(kRows, group - tile * kRows), warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const int h0 = kv * group + tile * kRows, heads = min(kRows, group - tile * kRows),
+            warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const Kernel k{m, a, kv, lane};
   uint32_t q[kTiles / 2][4];
   k.queries(t, h0, heads, q);
@@ -227,7 +248,8 @@ __global__ void __launch_bounds__(P.kThreads) attention_block_scaled(const __gri
       total += partial[w * kPart + kRows * P.d + kRows + r] * share, x += partial[w * kPart + r * P.d + column] * share;
     }
     const int64_t row = n * a.Hq + h0 + r;
-    static_cast<Q*>(a.out)[t * a.out_stride + row * P.d + column] = from_float<Q>(total == 0 ? 0.0f : x / total * v_scale);
+    static_cast<Q*>(a.out)[t * a.out_stride + row * P.d + column] =
+        from_float<Q>(total == 0 ? 0.0f : x / total * v_scale);
     if (a.lse != nullptr && column == 0) a.lse[t * a.lse_stride + row] = softmax_lse(highest, total);
   }
 }

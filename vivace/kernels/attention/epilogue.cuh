@@ -1,5 +1,5 @@
-// How outputs of attention become memory's: rounded to the queries' type and, where `out` is e4m3, quantized from there as `quantize`
-// does it, so that the codes are those of the two ops one after the other.
+// How outputs of attention become memory's: rounded to the queries' type and, where `out` is e4m3, quantized from there
+// as `quantize` does it, so that the codes are those of the two ops one after the other.
 #pragma once
 #include "vivace/kernels/attention/variant.cuh"
 #include "vivace/kernels/tile/divide.cuh"
@@ -7,7 +7,8 @@
 
 namespace vivace::kernels {
 
-/// Of codes: made once a thread, behind the dependency wait and not in front of anything that hurries: it waits for their scale.
+/// Of codes: made once a thread, behind the dependency wait and not in front of anything that hurries: it waits for
+/// their scale.
 template <class Q, class Out>
 struct AttentionEpilogue {
   static constexpr bool kCodes = !kSameType<Q, Out>;

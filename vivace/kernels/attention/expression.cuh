@@ -16,8 +16,12 @@ __device__ __forceinline__ float floor_divide(float a, float b) { return floorf(
 __device__ __forceinline__ float modulo(float a, float b) { return a - floorf(a / b) * b; }
 __device__ __forceinline__ float divide(float a, float b) { return a / b; }
 /// Bits move as in 32 bits; a count outside of [0, 32) gives 0.
-__device__ __forceinline__ int shift_left(int a, int n) { return n >= 0 && n < 32 ? static_cast<int>(static_cast<uint32_t>(a) << n) : 0; }
-__device__ __forceinline__ int shift_right(int a, int n) { return n >= 0 && n < 32 ? static_cast<int>(static_cast<uint32_t>(a) >> n) : 0; }
+__device__ __forceinline__ int shift_left(int a, int n) {
+  return n >= 0 && n < 32 ? static_cast<int>(static_cast<uint32_t>(a) << n) : 0;
+}
+__device__ __forceinline__ int shift_right(int a, int n) {
+  return n >= 0 && n < 32 ? static_cast<int>(static_cast<uint32_t>(a) >> n) : 0;
+}
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ int minimum(int a, int b) { return a < b ? a : b; }
 __device__ __forceinline__ int maximum(int a, int b) { return a > b ? a : b; }

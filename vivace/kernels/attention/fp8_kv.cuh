@@ -7,10 +7,12 @@ namespace vivace::kernels {
 
 inline constexpr float kFp8ProbScale = 16384;  // probabilities times this, so that small ones keep their bits in f16
 
-/// `count` rows of kDim queries in shared memory, `pitch` elements apart, become f16 in place, each divided by a power of two that
-/// takes its largest element to 2^14 .. 2^15; by[r] is what row r was divided by. By `warps` warps, this one `warp`; a barrier of theirs before and after.
+/// `count` rows of kDim queries in shared memory, `pitch` elements apart, become f16 in place, each divided by a power
+/// of two that takes its largest element to 2^14 .. 2^15; by[r] is what row r was divided by. By `warps` warps, this
+/// one `warp`; a barrier of theirs before and after.
 template <class Q, int kDim>
-__device__ __forceinline__ void scale_query_rows(Q* rows, int pitch, int count, int warp, int warps, int lane, float* by) {
+__device__ __forceinline__ void scale_query_rows(Q* rows, int pitch, int count, int warp, int warps, int lane,
+                                                 float* by) {
   for (int r = warp; r < count; r += warps) {
     Q* const row = rows + r * pitch;
     float most = 0;

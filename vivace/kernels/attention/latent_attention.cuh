@@ -1,5 +1,6 @@
-// latent_attention on tensor cores (mma.sync), and on CUDA cores for what they do not take: formula in vivace/ops/latent_attention.h. Every head reads the same
-// cache, and values are the front of keys, so that a position is brought once for both.
+// latent_attention on tensor cores (mma.sync), and on CUDA cores for what they do not take: formula in
+// vivace/ops/latent_attention.h. Every head reads the same cache, and values are the front of keys, so that a position
+// is brought once for both.
 #pragma once
 #include "vivace/kernels/attention/latent_attention.h"
 #include "vivace/kernels/attention/softmax.cuh"
@@ -26,7 +27,8 @@ __device__ __forceinline__ void bring_eight(Q* to, const Q* from, bool take) {
 
 template <class Q, LatentTile P>
 struct LatentKernel {
-  static constexpr int kKeys = P.kKeys, kPitch = P.pitch(), kChunks = P.e / 8, kRowGroups = P.row_groups(), kKeyGroups = P.key_groups();
+  static constexpr int kKeys = P.kKeys, kPitch = P.pitch(), kChunks = P.e / 8, kRowGroups = P.row_groups(),
+                       kKeyGroups = P.key_groups();
   static constexpr int kKeyTiles = kKeys / kKeyGroups / 8, kColumns = P.c / 8, kOutTiles = kColumns / 8;
   static_assert(P.e % 32 == 0 && P.c % 128 == 0 && P.c <= P.e && (P.rows == 32 || P.rows == 64));
 
@@ -40,19 +42,23 @@ struct LatentKernel {
     for (int i = static_cast<int>(threadIdx.x); i < P.rows * kChunks; i += P.kThreads) {
       const int row = i / kChunks, at = i % kChunks * 8;
       const bool take = h0 + row < a.Hq;
-      bring_eight<Q, P.wide>(queries + row * kPitch + at, static_cast<const Q*>(a.q) + t * a.q_stride + (take ? h0 + row : h0) * int64_t{P.e} + at, take);
+      bring_eight<Q, P.wide>(queries + row * kPitch + at,
+                             static_cast<const Q*>(a.q) + t * a.q_stride + (take ? h0 + row : h0) * int64_t{P.e} + at,
+                             take);
     }
   }
   __device__ __forceinline__ void load_block(Q* to, int64_t slot, int b, int lo, int hi) const {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += P.kThreads) {
       const int row = i / kChunks, at = i % kChunks * 8, j = b * kKeys + row;
       const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1;
-      const Q* from = static_cast<const Q*>(a.k) + (block >= 0 ? block * a.k_stride + a.row_in_block(slot, j) * P.e + at : 0);
+      const Q* from =
+          static_cast<const Q*>(a.k) + (block >= 0 ? block * a.k_stride + a.row_in_block(slot, j) * P.e + at : 0);
       bring_eight<Q, P.wide>(to + row * kPitch + at, from, block >= 0);
     }
   }
 
-  /// Probabilities of this block's positions into shared memory, in powers of two against each row's largest score so far.
+  /// Probabilities of this block's positions into shared memory, in powers of two against each row's largest score so
+  /// far.
   __device__ __forceinline__ void softmax_block(const Q* keys, int b, int lo, int hi) {
     const int row0 = warp % kRowGroups * 16, group = warp / kRowGroups, key0 = group * kKeyTiles * 8;
     float s[kKeyTiles][4] = {};
@@ -60,7 +66,9 @@ struct LatentKernel {
     for (int step = 0; step < P.e / 16; step += 2) {
       uint32_t q[2][4];
 #pragma unroll
-      for (int u = 0; u < 2; ++u) ptx::load_matrix4(ptx::shared_address(queries + (row0 + lane % 16) * kPitch + (step + u) * 16 + lane / 16 * 8), q[u]);
+      for (int u = 0; u < 2; ++u)
+        ptx::load_matrix4(ptx::shared_address(queries + (row0 + lane % 16) * kPitch + (step + u) * 16 + lane / 16 * 8),
+                          q[u]);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
         uint32_t k[4];
@@ -99,7 +107,8 @@ struct LatentKernel {
       for (int n = 0; n < kKeyTiles; ++n) {
         const float x = ptx::exp2_fast(s[n][2 * i] - base), y = ptx::exp2_fast(s[n][2 * i + 1] - base);
         sum += x + y;
-        *reinterpret_cast<uint32_t*>(probabilities + row * P.kProbabilityPitch + key0 + n * 8 + lane % 4 * 2) = ptx::pack<Q>(x, y);
+        *reinterpret_cast<uint32_t*>(probabilities + row * P.kProbabilityPitch + key0 + n * 8 + lane % 4 * 2) =
+            ptx::pack<Q>(x, y);
       }
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
@@ -123,17 +132,22 @@ struct LatentKernel {
     for (int m = 0; m < kRowGroups; ++m) {
       const float by[2] = {shrink[m * 16 + lane / 4], shrink[m * 16 + lane / 4 + 8]};
 #pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) out[m][n][0] *= by[0], out[m][n][1] *= by[0], out[m][n][2] *= by[1], out[m][n][3] *= by[1];
+      for (int n = 0; n < kOutTiles; ++n)
+        out[m][n][0] *= by[0], out[m][n][1] *= by[0], out[m][n][2] *= by[1], out[m][n][3] *= by[1];
     }
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       uint32_t p[kRowGroups][4];
 #pragma unroll
-      for (int m = 0; m < kRowGroups; ++m) ptx::load_matrix4(ptx::shared_address(probabilities + (m * 16 + lane % 16) * P.kProbabilityPitch + k * 16 + lane / 16 * 8), p[m]);
+      for (int m = 0; m < kRowGroups; ++m)
+        ptx::load_matrix4(
+            ptx::shared_address(probabilities + (m * 16 + lane % 16) * P.kProbabilityPitch + k * 16 + lane / 16 * 8),
+            p[m]);
 #pragma unroll
       for (int n = 0; n < kOutTiles; n += 2) {
         uint32_t v[4];
-        ptx::load_matrix4_transposed(ptx::shared_address(values + (k * 16 + lane % 16) * kPitch + warp * kColumns + n * 8 + lane / 16 * 8), v);
+        ptx::load_matrix4_transposed(
+            ptx::shared_address(values + (k * 16 + lane % 16) * kPitch + warp * kColumns + n * 8 + lane / 16 * 8), v);
 #pragma unroll
         for (int m = 0; m < kRowGroups; ++m) {
           ptx::mma16816<Q>(out[m][n], p[m][0], p[m][1], p[m][2], p[m][3], v[0], v[1]);
@@ -153,10 +167,12 @@ struct LatentKernel {
         const float factor = row_sum[row] == 0 ? 0.0f : 1.0f / row_sum[row];
         Q* const to = static_cast<Q*>(a.out) + row_of_out + (h0 + row) * int64_t{P.c} + warp * kColumns + lane % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < kOutTiles; ++n) store_by<P.wide ? 2 : 1, 2>(to + n * 8, {out[m][n][2 * i] * factor, out[m][n][2 * i + 1] * factor});
+        for (int n = 0; n < kOutTiles; ++n)
+          store_by<P.wide ? 2 : 1, 2>(to + n * 8, {out[m][n][2 * i] * factor, out[m][n][2 * i + 1] * factor});
       }
     const int row = static_cast<int>(threadIdx.x);
-    if (a.lse != nullptr && row < P.rows && h0 + row < a.Hq) a.lse[row_of_lse + h0 + row] = softmax_lse(row_max[row], row_sum[row]);
+    if (a.lse != nullptr && row < P.rows && h0 + row < a.Hq)
+      a.lse[row_of_lse + h0 + row] = softmax_lse(row_max[row], row_sum[row]);
   }
 };
 
@@ -177,9 +193,20 @@ __global__ void __launch_bounds__(P.kThreads, 1) latent_attention(const __grid_c
   float* const row_maxes = reinterpret_cast<float*>(probabilities + P.rows * P.kProbabilityPitch);
   float* const sums = row_maxes + P.key_groups() * P.rows;
   float* const row_max = sums + P.key_groups() * P.rows;
-  LatentKernel<Q, P> k{a, queries, stages, probabilities, row_maxes, sums, row_max, row_max + P.rows, row_max + 2 * P.rows, static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
+  LatentKernel<Q, P> k{a,
+                       queries,
+                       stages,
+                       probabilities,
+                       row_maxes,
+                       sums,
+                       row_max,
+                       row_max + P.rows,
+                       row_max + 2 * P.rows,
+                       static_cast<int>(threadIdx.x / 32),
+                       static_cast<int>(threadIdx.x % 32)};
   const AttentionSpan see = args.span(t, n);
-  const int lo = static_cast<int>(see.first), hi = static_cast<int>(see.end), first = lo / P.kKeys, past = (hi + P.kKeys - 1) / P.kKeys;
+  const int lo = static_cast<int>(see.first), hi = static_cast<int>(see.end), first = lo / P.kKeys,
+            past = (hi + P.kKeys - 1) / P.kKeys;
   constexpr int kStage = P.kKeys * P.pitch();
   if (threadIdx.x < P.rows) k.row_max[threadIdx.x] = kMinusInfinity, k.row_sum[threadIdx.x] = 0;
   k.load_queries(t, h0);
@@ -216,8 +243,8 @@ __global__ void __launch_bounds__(P.kThreads, 1) latent_attention(const __grid_c
   k.write(t * a.out_stride + n * a.Hq * P.c, t * a.lse_stride + n * a.Hq, h0);
 }
 
-/// Any type, any sizes, f32 throughout. A block of four warps takes a head of a token and a run; a warp takes every fourth position.
-/// Grid: T * N * Hq blocks.
+/// Any type, any sizes, f32 throughout. A block of four warps takes a head of a token and a run; a warp takes every
+/// fourth position. Grid: T * N * Hq blocks.
 template <class Q, LatentPlain P>
 __global__ void __launch_bounds__(P.kThreads) latent_plain(const __grid_constant__ LatentAttentionArgs args) {
   constexpr int kWarps = P.kThreads / 32;
@@ -225,14 +252,18 @@ __global__ void __launch_bounds__(P.kThreads) latent_plain(const __grid_constant
   ptx::dependency_wait();
   ptx::launch_dependents();
   const AttentionArgs& a = args.a;
-  const int h = static_cast<int>(blockIdx.x % static_cast<uint32_t>(a.Hq)), warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int64_t n = blockIdx.x / static_cast<uint32_t>(a.Hq) % static_cast<uint32_t>(args.N), t = blockIdx.x / static_cast<uint32_t>(a.Hq) / static_cast<uint32_t>(args.N);
+  const int h = static_cast<int>(blockIdx.x % static_cast<uint32_t>(a.Hq)), warp = static_cast<int>(threadIdx.x / 32),
+            lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t n = blockIdx.x / static_cast<uint32_t>(a.Hq) % static_cast<uint32_t>(args.N),
+                t = blockIdx.x / static_cast<uint32_t>(a.Hq) / static_cast<uint32_t>(args.N);
   if (t >= valid_rows(a.rows, a.T)) return;
   float* const row_maxes = partial + kWarps * a.Dv;
   float* const row_sums = row_maxes + kWarps;
   float q[P.items], sum[P.items] = {}, row_max = kMinusInfinity, row_sum = 0;
 #pragma unroll
-  for (int i = 0; i < P.items; ++i) q[i] = i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.q)[t * a.q_stride + int64_t{h} * a.D + i * 32 + lane]) : 0.0f;
+  for (int i = 0; i < P.items; ++i)
+    q[i] = i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.q)[t * a.q_stride + int64_t{h} * a.D + i * 32 + lane])
+                               : 0.0f;
   const AttentionSpan see = args.span(t, n);
 #pragma unroll 1
   for (int64_t j = see.first / kWarps * kWarps + warp; j < see.end; j += kWarps) {
@@ -241,13 +272,17 @@ __global__ void __launch_bounds__(P.kThreads) latent_plain(const __grid_constant
     float row[P.items], s = 0;
 #pragma unroll
     for (int i = 0; i < P.items; ++i)
-      row[i] = block >= 0 && i * 32 + lane < a.D ? to_float(static_cast<const Q*>(a.k)[block * a.k_stride + a.row_in_block(see.slot, j) * a.D + i * 32 + lane]) : 0.0f;
+      row[i] = block >= 0 && i * 32 + lane < a.D
+                   ? to_float(static_cast<const Q*>(
+                         a.k)[block * a.k_stride + a.row_in_block(see.slot, j) * a.D + i * 32 + lane])
+                   : 0.0f;
 #pragma unroll
     for (int i = 0; i < P.items; ++i) s += q[i] * row[i];
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1) s += __shfl_xor_sync(0xffffffffu, s, step);
     s *= a.scale * kLog2e;
-    const float m = fmaxf(row_max, s), base = softmax_base(m), shrink = ptx::exp2_fast(row_max - base), w = ptx::exp2_fast(s - base);
+    const float m = fmaxf(row_max, s), base = softmax_base(m), shrink = ptx::exp2_fast(row_max - base),
+                w = ptx::exp2_fast(s - base);
     row_max = m, row_sum = row_sum * shrink + w;
 #pragma unroll
     for (int i = 0; i < P.items; ++i) sum[i] = sum[i] * shrink + w * row[i];

@@ -32,7 +32,9 @@ struct LatentTile {
   VV_HD constexpr int pitch() const { return e + 8; }
   VV_HD constexpr int row_groups() const { return rows / 16; }
   VV_HD constexpr int key_groups() const { return 8 / row_groups(); }
-  VV_HD constexpr int smem() const { return (rows + stages * kKeys) * pitch() * 2 + rows * kProbabilityPitch * 2 + rows * (2 * key_groups() + 3) * 4; }
+  VV_HD constexpr int smem() const {
+    return (rows + stages * kKeys) * pitch() * 2 + rows * kProbabilityPitch * 2 + rows * (2 * key_groups() + 3) * 4;
+  }
 };
 
 /// For everything else: `items` elements of a row in each of a warp's lanes, E <= 32 * items.

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(P.threads) merge_states(const __grid_constant_
   const int heads = P.heads(a.Dv), parts = (a.Hq + heads - 1) / heads, chunks = P.chunks(a.Dv);
   const int64_t t = blockIdx.x / static_cast<uint32_t>(parts);
   if (t >= valid_rows(a.rows, a.T)) return;
-  const int thread = static_cast<int>(threadIdx.x), local = chunks < P.threads ? thread / chunks : 0, chunk = chunks < P.threads ? thread % chunks : thread;
+  const int thread = static_cast<int>(threadIdx.x), local = chunks < P.threads ? thread / chunks : 0,
+            chunk = chunks < P.threads ? thread % chunks : thread;
   const int h = static_cast<int>(blockIdx.x % static_cast<uint32_t>(parts)) * heads + local;
   const bool mine = local < heads && h < a.Hq;
   const float unit = a.base2 ? 1.0f : kLog2e;  // exponents are powers of two below
@@ -40,7 +41,8 @@ __global__ void __launch_bounds__(P.threads) merge_states(const __grid_constant_
 #pragma unroll
           for (int i = 0; i < P.vec; ++i) x[u][i] = 0;
           if (n < a.N) load<P.vec>(v + n * pitch + d, x[u]);
-          else if (n < states) load<P.vec>(static_cast<const In*>(a.v2) + t * a.v2_stride + int64_t{h} * a.Dv + d, x[u]);
+          else if (n < states)
+            load<P.vec>(static_cast<const In*>(a.v2) + t * a.v2_stride + int64_t{h} * a.Dv + d, x[u]);
         }
         float highest = row_max;
 #pragma unroll
@@ -67,7 +69,8 @@ __global__ void __launch_bounds__(P.threads) merge_states(const __grid_constant_
   }
   if (a.lse == nullptr) return;
   __syncthreads();  // every thread has read s2, which lse may be
-  if (mine && chunk == 0) a.lse[t * a.lse_stride + h] = row_sum == 0 ? kLowest : base + log2f(row_sum) * (a.base2 ? 1.0f : kLn2);
+  if (mine && chunk == 0)
+    a.lse[t * a.lse_stride + h] = row_sum == 0 ? kLowest : base + log2f(row_sum) * (a.base2 ? 1.0f : kLn2);
 }
 
 }  // namespace vivace::kernels

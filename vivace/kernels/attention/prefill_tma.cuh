@@ -2,9 +2,9 @@
 // vivace/ops/attention.h, tile config in AttentionTile. Limit: 2 T Hq L (D + Dv) flop, and as many powers of two as MMA
 // results at a 128th of the tensor core's rate.
 //
-// One producer warp loads blocks of keys and values; one or two consumer warpgroups have 64 rows each. A consumer starts its next
-// block's scores before this block's values; nothing orders the warpgroups, one's MMA runs beside the other's softmax.
-// Persistent thread blocks take tiles, longest first, back and forth.
+// One producer warp loads blocks of keys and values; one or two consumer warpgroups have 64 rows each. A consumer
+// starts its next block's scores before this block's values; nothing orders the warpgroups, one's MMA runs beside the
+// other's softmax. Persistent thread blocks take tiles, longest first, back and forth.
 #pragma once
 #include "vivace/kernels/attention/online_softmax.cuh"
 #include "vivace/kernels/attention/tile.cuh"
@@ -22,9 +22,12 @@ struct AttentionTileCoord {
 
   __device__ __forceinline__ AttentionTileCoord(const AttentionArgs& a, int height, int turn) {
     const int rows = valid_rows(a.rows, a.T) * a.group(), tiles = (rows + height - 1) / height;
-    const uint32_t grid = gridDim.x, index = static_cast<uint32_t>(turn) * grid + (turn % 2 ? grid - 1 - blockIdx.x : blockIdx.x), heads = static_cast<uint32_t>(a.Hkv);
+    const uint32_t grid = gridDim.x,
+                   index = static_cast<uint32_t>(turn) * grid + (turn % 2 ? grid - 1 - blockIdx.x : blockIdx.x),
+                   heads = static_cast<uint32_t>(a.Hkv);
     exists = index < static_cast<uint32_t>(tiles) * heads;  // at most T * Hq, below 2^30, as pick checks
-    const int tile = exists ? tiles - 1 - static_cast<int>(index / heads) : 0;  // the last tokens first: they see most keys
+    const int tile =
+        exists ? tiles - 1 - static_cast<int>(index / heads) : 0;  // the last tokens first: they see most keys
     kv = static_cast<int>(index % heads);
     row0 = tile * height;
     row_end = min(row0 + height, rows);
@@ -34,8 +37,8 @@ struct AttentionTileCoord {
 template <class Q, AttentionTile P, class V, class Out>
 struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
   using Base = AttentionTileKernel<Q, Q, P, V, Out>;
-  using Base::kKeys, Base::kDim, Base::kDimV, Base::kSteps, Base::kKeyTiles, Base::kOutTiles, Base::a, Base::queries, Base::stages, Base::out, Base::lane, Base::warp_m,
-      Base::first, Base::end, Base::row_max, Base::row_sum;
+  using Base::kKeys, Base::kDim, Base::kDimV, Base::kSteps, Base::kKeyTiles, Base::kOutTiles, Base::a, Base::queries,
+      Base::stages, Base::out, Base::lane, Base::warp_m, Base::first, Base::end, Base::row_max, Base::row_sum;
   static_assert(P.warps_m % 4 == 0 && P.warps_n == 1 && P.split == 1 && !Hooks<V>::kQuery && !Hooks<V>::kKey);
   static constexpr int kStages = P.stages;
   static constexpr int kPanels = P.pitch(P.d) / 64, kPanelsV = P.pitch(P.dv) / 64;
@@ -45,12 +48,17 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
   static_assert(4 * 8 * kStages <= P.kBarrierBytes);
 
   __device__ __forceinline__ Q* keys(int i) const { return stages + i % kStages * kKeyElements; }
-  __device__ __forceinline__ Q* values(int i) const { return stages + kStages * kKeyElements + i % kStages * kValueElements; }
+  __device__ __forceinline__ Q* values(int i) const {
+    return stages + kStages * kKeyElements + i % kStages * kValueElements;
+  }
   __device__ __forceinline__ uint32_t barrier(Barrier which, int i) const {
-    return ptx::shared_address(stages) + static_cast<uint32_t>(kStages * P.stage_bytes() + (which * kStages + i % kStages) * 8);
+    return ptx::shared_address(stages) +
+           static_cast<uint32_t>(kStages * P.stage_bytes() + (which * kStages + i % kStages) * 8);
   }
   /// Block i (counted over all tiles) has arrived.
-  __device__ __forceinline__ void consumer_wait(Barrier full, int i) const { ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1); }
+  __device__ __forceinline__ void consumer_wait(Barrier full, int i) const {
+    ptx::mbarrier_wait<false>(barrier(full, i), i / kStages & 1);
+  }
   __device__ __forceinline__ void consumer_release(Barrier empty, int i) const {
     if (lane == 0) ptx::mbarrier_arrive(barrier(empty, i));
   }
@@ -63,20 +71,26 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     }
     ptx::mbarrier_fence();
   }
-  __device__ __forceinline__ void move_to(const AttentionTileCoord& to) { this->row0 = to.row0, this->row_end = to.row_end, this->kv = to.kv; }
+  __device__ __forceinline__ void move_to(const AttentionTileCoord& to) {
+    this->row0 = to.row0, this->row_end = to.row_end, this->kv = to.kv;
+  }
 
   /// Asks for a block of keys or values, a page a lane: positions of `page` (-1: zeros) from `position` on.
   template <int kCount>
-  __device__ __forceinline__ void tma_load(Q* to, const TensorMap& map, uint32_t full, int box, int page, int position) const {
+  __device__ __forceinline__ void tma_load(Q* to, const TensorMap& map, uint32_t full, int box, int page,
+                                           int position) const {
     if (lane == 0) ptx::mbarrier_expect(full, kKeys * kCount * 128);
     __syncwarp();
     if (lane * box >= kKeys) return;
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 64), map, full, p * 64, position, this->kv, page);
+    for (int p = 0; p < kCount; ++p)
+      ptx::tma_box(ptx::shared_address(to + (p * kKeys + lane * box) * 64), map, full, p * 64, position, this->kv,
+                   page);
   }
   /// The producer warp: every block of every tile, in the order in which they are read.
   __device__ __forceinline__ void produce(const AttentionTmaArgs& f) {
-    const int box = a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 positions, so that a warp suffices
+    const int box =
+        a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 positions, so that a warp suffices
     int i = 0;
     for (int turn = 0;; ++turn) {
       const AttentionTileCoord at(a, P.rows(), turn);
@@ -91,7 +105,8 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
         const int64_t slot = AttentionSpan(a, ta).slot;
         for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
           const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-          const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while the stage is still in use
+          const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j))
+                                                        : -1;  // read while the stage is still in use
           ptx::mbarrier_wait<false>(barrier(kKeysEmpty, i), (i / kStages & 1) ^ 1);
           tma_load<kPanels>(keys(i), f.k, barrier(kKeysFull, i), box, page, position);
           ptx::mbarrier_wait<false>(barrier(kValuesEmpty, i), (i / kStages & 1) ^ 1);
@@ -101,7 +116,8 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     }
   }
 
-  /// This group's 64 queries of a tile; then wait_queries(). A thread goes from piece to piece of eight elements by adding alone.
+  /// This group's 64 queries of a tile; then wait_queries(). A thread goes from piece to piece of eight elements by
+  /// adding alone.
   __device__ __forceinline__ void load_group(const AttentionTileCoord& at) const {
     constexpr int kPieces = kDim / 8, kDown = 128 / kPieces, kAcross = 128 % kPieces;
     const int group = a.group(), down_t = kDown / group, down_h = kDown % group;
@@ -114,8 +130,10 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
 #pragma unroll 2
     while (r < 64) {
       const bool take = row < at.row_end;
-      const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (at.kv * group + h) * int64_t{P.d} : 0);
-      copy_eight<Q, Q, true>(Base::template smem_at<P.rows(), 0>(queries, warp_m / 4 * 64 + r, piece * 8), head, piece * 8, P.d, take);
+      const Q* head =
+          static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (at.kv * group + h) * int64_t{P.d} : 0);
+      copy_eight<Q, Q, true>(Base::template smem_at<P.rows(), 0>(queries, warp_m / 4 * 64 + r, piece * 8), head,
+                             piece * 8, P.d, take);
       down(kDown, down_t, down_h);
       if (kAcross > 0) {
         piece += kAcross;
@@ -138,14 +156,16 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
     float(&flat)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      ptx::Wgmma<Q, kKeys>::run(flat, further(from, step / 4 * P.rows() * 128 + step % 4 * 32), further(to, step / 4 * kKeys * 128 + step % 4 * 32), step > 0);
+      ptx::Wgmma<Q, kKeys>::run(flat, further(from, step / 4 * P.rows() * 128 + step % 4 * 32),
+                                further(to, step / 4 * kKeys * 128 + step % 4 * 32), step > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_values(const Q* v, const uint32_t (&p)[kKeys / 16][4]) {
     const uint64_t from = ptx::wgmma_rows(ptx::shared_address(v), kKeys * 128);
     float(&flat)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step) ptx::WgmmaRows<Q, kDimV>::run(flat, p[step], further(from, step * 2048));
+    for (int step = 0; step < kKeys / 16; ++step)
+      ptx::WgmmaRows<Q, kDimV>::run(flat, p[step], further(from, step * 2048));
     ptx::wgmma_commit();
   }
 
@@ -160,7 +180,8 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
   }
 
   /// Products into probabilities. A soft cap or another scale is a matter for Terms.
-  __device__ __forceinline__ void update_softmax(int key0, bool all, float factor, float (&s)[kKeyTiles][4], float (&by)[2]) {
+  __device__ __forceinline__ void update_softmax(int key0, bool all, float factor, float (&s)[kKeyTiles][4],
+                                                 float (&by)[2]) {
     if constexpr (Hooks<V>::kEdits) {
       this->softmax_block(key0, s, by);
     } else {
@@ -242,7 +263,10 @@ struct AttentionPrefillTmaKernel : AttentionTileKernel<Q, Q, P, V, Out> {
       const int row = this->my_row(i), t = row / group;
       const bool mine = this->in_run(row, ta, tb);
       const float factor = mine ? this->finish(row, row_max[i], row_sum[i], lane % 4 == 0) : 0.0f;
-      write_pairs<P.dv>(epilogue, static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + (this->kv * group + row - t * group) * int64_t{P.dv}, mine, lane, i, factor, out);
+      write_pairs<P.dv>(
+          epilogue,
+          static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + (this->kv * group + row - t * group) * int64_t{P.dv},
+          mine, lane, i, factor, out);
     }
   }
 
@@ -278,14 +302,17 @@ __device__ __forceinline__ void run_attention_prefill_tma(const AttentionTmaArgs
   extern __shared__ __align__(1024) unsigned char memory[];
   Q* const queries = reinterpret_cast<Q*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  AttentionPrefillTmaKernel<Q, P, V, Out> k{f.a(), queries, queries + P.query_bytes() / 2, nullptr, 0, 0, warp - 4, 0, static_cast<int>(threadIdx.x % 32), 0, 0};
+  AttentionPrefillTmaKernel<Q, P, V, Out> k{f.a(),    queries, queries + P.query_bytes() / 2,      nullptr, 0, 0,
+                                            warp - 4, 0,       static_cast<int>(threadIdx.x % 32), 0,       0};
   if (threadIdx.x == 0) k.init_barriers();
   __syncthreads();
   ptx::dependency_wait();
   ptx::launch_dependents();
   constexpr bool kMove = P.warps_m > 4;  // with one group there are registers for everyone
   constexpr int kDown = P.dv > 128 ? 24 : 40, kUp = P.dv > 128 ? 240 : 232;
-  static_assert(!kMove || (128 * kDown + 32 * P.warps_m * kUp) <= 65536 / P.threads() / 8 * 8 * P.threads());  // what the block began with: else a group waits for ever
+  static_assert(!kMove || (128 * kDown + 32 * P.warps_m * kUp) <=
+                              65536 / P.threads() / 8 * 8 *
+                                  P.threads());  // what the block began with: else a group waits for ever
   if (warp < 4) {
     if constexpr (kMove) ptx::registers_down<kDown>();
     if (warp == 0) k.produce(f);

@@ -28,7 +28,8 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
 #pragma unroll
     for (int step = 0; step < P.d / 16; ++step) {
       const uint32_t at = step % 4 * 32;
-      ptx::Wgmma<Q, kKeys>::run(flat, ptx::wgmma_tile(q0 + step / 4 * P.rows() * 128 + at), ptx::wgmma_tile(k0 + step / 4 * kKeys * 128 + at), step > 0);
+      ptx::Wgmma<Q, kKeys>::run(flat, ptx::wgmma_tile(q0 + step / 4 * P.rows() * 128 + at),
+                                ptx::wgmma_tile(k0 + step / 4 * kKeys * 128 + at), step > 0);
     }
     ptx::wgmma_commit();
   }
@@ -37,7 +38,8 @@ struct AttentionGroupKernel : AttentionTileKernel<Q, Kv, P, V, Out> {
     const uint32_t v0 = ptx::shared_address(v);
     float(&flat)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step) ptx::WgmmaRows<Q, P.dv>::run(flat, p[step], ptx::wgmma_rows(v0 + step * 2048, kKeys * 128));
+    for (int step = 0; step < kKeys / 16; ++step)
+      ptx::WgmmaRows<Q, P.dv>::run(flat, p[step], ptx::wgmma_rows(v0 + step * 2048, kKeys * 128));
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 16][4]) {

@@ -5,7 +5,8 @@
 
 namespace vivace::kernels {
 
-/// Those of attention_swap_ab, but no map of queries, which are never in memory; what qkv_rope has besides. Caches, pos, slot and rows are attention's.
+/// Those of attention_swap_ab, but no map of queries, which are never in memory; what qkv_rope has besides. Caches,
+/// pos, slot and rows are attention's.
 struct RopeAttentionArgs {
   AttentionTmaArgs tma;
   const void* qkv;        // [T, (Hq + 2 * Hkv) * D]

@@ -1,5 +1,5 @@
-// What kernels of a few rows share: a block's tile, what its rows see, and how their sums leave. Lanes hold rows lane / 4 and
-// lane / 4 + 8 of a warp's 16, as mma16816 does.
+// What kernels of a few rows share: a block's tile, what its rows see, and how their sums leave. Lanes hold rows lane /
+// 4 and lane / 4 + 8 of a warp's 16, as mma16816 does.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/runs.cuh"
@@ -19,8 +19,11 @@ struct AttentionRows {
   float q_descale[2];       // narrow: what the queries of those rows were divided by
 
   __device__ __forceinline__ int my_row(int i) const { return row0 + warp_m * 16 + lane / 4 + 8 * i; }
-  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const { return row < row_end && row >= ta * a.group() && row < tb * a.group(); }
-  /// What tokens [ta, tb), which share a slot, see: by each row of this lane and by any; the latter the same in every warp.
+  __device__ __forceinline__ bool in_run(int row, int ta, int tb) const {
+    return row < row_end && row >= ta * a.group() && row < tb * a.group();
+  }
+  /// What tokens [ta, tb), which share a slot, see: by each row of this lane and by any; the latter the same in every
+  /// warp.
   __device__ __forceinline__ void spans(int ta, int tb, int* least, int* most) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -33,7 +36,8 @@ struct AttentionRows {
   }
 
   /// Columns [column, + 4) of a row, weighted and rounded; its log-sum-exp with column 0.
-  __device__ __forceinline__ void write(const AttentionEpilogue<Q, Out>& epilogue, int row, int column, float highest, float total, const float (&y)[4]) const {
+  __device__ __forceinline__ void write(const AttentionEpilogue<Q, Out>& epilogue, int row, int column, float highest,
+                                        float total, const float (&y)[4]) const {
     const int group = a.group(), h = kv * group + row % group;
     const int64_t t = row / group;
     if (column == 0 && a.lse != nullptr) a.lse[t * a.lse_stride + h] = softmax_lse(highest, total);
@@ -44,8 +48,8 @@ struct AttentionRows {
     for (int e = 0; e < 4; ++e) z[e] = y[e] * factor;
     epilogue.template store_as<4>(static_cast<Out*>(a.out) + t * a.out_stride + int64_t{h} * kDv + column, z);
   }
-  /// Of 16 columns' sums the four in a row that this lane passes on, of its row i: from fours_at() on. Neighbouring lanes swap
-  /// halves; narrow: a lane has them.
+  /// Of 16 columns' sums the four in a row that this lane passes on, of its row i: from fours_at() on. Neighbouring
+  /// lanes swap halves; narrow: a lane has them.
   __device__ __forceinline__ void four(const float (&x)[2][4], int i, float (&y)[4]) const {
     if constexpr (kFp8Kv) {
       y[0] = x[0][2 * i], y[1] = x[1][2 * i], y[2] = x[0][2 * i + 1], y[3] = x[1][2 * i + 1];

@@ -4,21 +4,24 @@
 
 namespace vivace::kernels {
 
-/// End of the run of tokens from t on of whose spans each touches its neighbour's; the same in every warp. [t, past) share a slot.
+/// End of the run of tokens from t on of whose spans each touches its neighbour's; the same in every warp. [t, past)
+/// share a slot.
 __device__ __forceinline__ int touching_end(const AttentionArgs& a, int t, int past, int lane) {
 #pragma unroll 1
   for (int at = t; at + 1 < past; at += 31) {
     const AttentionSpan see(a, min(at + lane, past - 1));
     const int first = static_cast<int>(see.first), end = static_cast<int>(see.end);
     const int next_first = __shfl_down_sync(0xffffffffu, first, 1), next_end = __shfl_down_sync(0xffffffffu, end, 1);
-    const uint32_t parts = __ballot_sync(0xffffffffu, lane < 31 && at + lane + 1 < past && max(first, next_first) > min(end, next_end));
+    const uint32_t parts =
+        __ballot_sync(0xffffffffu, lane < 31 && at + lane + 1 < past && max(first, next_first) > min(end, next_end));
     if (parts != 0) return at + __ffs(static_cast<int>(parts));
   }
   return past;
 }
 
-/// End of the run of tokens from t on that share its slot; the same in every warp. With a window it also ends where spans leave a gap: a run's
-/// positions are then one span of which some token sees each, and what lies in a gap (NaN too: evicted pages hold anything) meets no weight of 0.
+/// End of the run of tokens from t on that share its slot; the same in every warp. With a window it also ends where
+/// spans leave a gap: a run's positions are then one span of which some token sees each, and what lies in a gap (NaN
+/// too: evicted pages hold anything) meets no weight of 0.
 __device__ __forceinline__ int run_end(const AttentionArgs& a, int t, int past, int lane) {
   if (t + 1 == past) return past;
   if (a.slot != nullptr) {
@@ -36,7 +39,8 @@ __device__ __forceinline__ int run_end(const AttentionArgs& a, int t, int past, 
 }
 
 /// Places [least, most) that any of tokens [ta, tb) sees, the same in every warp; most is 0 if they see none.
-__device__ __forceinline__ void span_of_tokens(const AttentionArgs& a, int ta, int tb, int lane, int* least, int* most) {
+__device__ __forceinline__ void span_of_tokens(const AttentionArgs& a, int ta, int tb, int lane, int* least,
+                                               int* most) {
   int lo = 0x7fffffff, hi = 0;
   for (int t = ta + lane; t < tb; t += 32) {
     const AttentionSpan see(a, t);

@@ -1,5 +1,6 @@
-// scaled_attention on tensor cores (mma.sync of e4m3, sm_89 on): formula in vivace/ops/scaled_attention.h. Probabilities go from one
-// product into the other in registers: a lane's four keys of a step are 2c, 2c + 1, 8 + 2c, 9 + 2c (c = lane % 4) in both.
+// scaled_attention on tensor cores (mma.sync of e4m3, sm_89 on): formula in vivace/ops/scaled_attention.h.
+// Probabilities go from one product into the other in registers: a lane's four keys of a step are 2c, 2c + 1, 8 + 2c, 9
+// + 2c (c = lane % 4) in both.
 #pragma once
 #include "vivace/kernels/attention/runs.cuh"
 #include "vivace/kernels/attention/scaled_attention.h"
@@ -15,8 +16,11 @@ namespace vivace::kernels {
 /// d += a b: 16 x 32 by 32 x 8, e4m3.
 __device__ __forceinline__ void multiply_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 890
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
 
@@ -33,8 +37,10 @@ __device__ __forceinline__ void copy_sixteen(unsigned char* to, const unsigned c
 
 template <class Out, ScaledAttentionTile P>
 struct ScaledAttentionKernel {
-  static constexpr int kKeys = P.kKeys, kPitch = P.pitch(), kSteps = P.d / 32, kKeyTiles = kKeys / 8, kOutTiles = P.d / 8, kChunks = P.d / 16;
-  static constexpr float kProbExponent = 8;  // probabilities are 2^8 times what they are, below e4m3's 448; the row_sum alike
+  static constexpr int kKeys = P.kKeys, kPitch = P.pitch(), kSteps = P.d / 32, kKeyTiles = kKeys / 8,
+                       kOutTiles = P.d / 8, kChunks = P.d / 16;
+  static constexpr float kProbExponent =
+      8;  // probabilities are 2^8 times what they are, below e4m3's 448; the row_sum alike
 
   const ScaledAttentionArgs& m;
   const AttentionArgs& a;
@@ -53,8 +59,11 @@ struct ScaledAttentionKernel {
     for (int i = static_cast<int>(threadIdx.x); i < P.kRows * kChunks; i += P.kThreads) {
       const int r = i / kChunks, row = row0 + r, t = row / group;
       const bool take = row < row_end;
-      copy_sixteen<P.wide>(queries + r * kPitch + i % kChunks * 16,
-                  static_cast<const unsigned char*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + i % kChunks * 16 : 0), take);
+      copy_sixteen<P.wide>(
+          queries + r * kPitch + i % kChunks * 16,
+          static_cast<const unsigned char*>(a.q) +
+              (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + i % kChunks * 16 : 0),
+          take);
     }
     ptx::copy_commit();
   }
@@ -62,9 +71,16 @@ struct ScaledAttentionKernel {
   __device__ __forceinline__ void bring(int stage, int64_t slot, int b, int lo, int hi) const {
     for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += P.kThreads) {
       const int r = i / kChunks, at = i % kChunks * 16, j = b * kKeys + r;
-      const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1, head = block >= 0 ? (a.row_in_block(slot, j) * a.position_rows() + int64_t{kv} * a.head_rows()) * P.d + at : 0;
-      copy_sixteen<P.wide>(keys(stage) + r * kPitch + at, static_cast<const unsigned char*>(a.k) + (block >= 0 ? block * a.k_stride + head : 0), block >= 0);
-      copy_sixteen<P.wide>(values(stage) + r * kPitch + at, static_cast<const unsigned char*>(a.v) + (block >= 0 ? block * a.v_stride + head : 0), block >= 0);
+      const int64_t block = j >= lo && j < hi ? a.block(slot, j) : -1,
+                    head = block >= 0
+                               ? (a.row_in_block(slot, j) * a.position_rows() + int64_t{kv} * a.head_rows()) * P.d + at
+                               : 0;
+      copy_sixteen<P.wide>(keys(stage) + r * kPitch + at,
+                           static_cast<const unsigned char*>(a.k) + (block >= 0 ? block * a.k_stride + head : 0),
+                           block >= 0);
+      copy_sixteen<P.wide>(values(stage) + r * kPitch + at,
+                           static_cast<const unsigned char*>(a.v) + (block >= 0 ? block * a.v_stride + head : 0),
+                           block >= 0);
     }
     ptx::copy_commit();
   }
@@ -83,7 +99,8 @@ struct ScaledAttentionKernel {
       }
   }
   /// Scores become probabilities; what the sums so far must shrink by.
-  __device__ __forceinline__ void softmax_block(int key0, float (&s)[kKeyTiles][4], const float (&factor)[2], float (&by)[2]) {
+  __device__ __forceinline__ void softmax_block(int key0, float (&s)[kKeyTiles][4], const float (&factor)[2],
+                                                float (&by)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float most = row_max[i];
@@ -112,7 +129,9 @@ struct ScaledAttentionKernel {
         }
     }
   }
-  __device__ __forceinline__ static uint32_t four(float a, float b, float c, float d) { return ptx::pack_e4m3(a, b) | ptx::pack_e4m3(c, d) << 16; }
+  __device__ __forceinline__ static uint32_t four(float a, float b, float c, float d) {
+    return ptx::pack_e4m3(a, b) | ptx::pack_e4m3(c, d) << 16;
+  }
   /// out[2 i], out[2 i + 1]: the even and the odd columns of values [16 i, 16 i + 16).
   __device__ __forceinline__ void add_values(const unsigned char* v, const float (&s)[kKeyTiles][4]) {
 #pragma unroll
@@ -145,7 +164,8 @@ struct ScaledAttentionKernel {
       if (row >= row_end || t < ta || t >= tb) continue;
       const AttentionSpan see(a, t);
       first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
-      factor[i] = a.scale * kLog2e * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) * (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
+      factor[i] = a.scale * kLog2e * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) *
+                  (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
     }
 #pragma unroll
     for (int n = 0; n < kOutTiles; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
@@ -163,13 +183,16 @@ struct ScaledAttentionKernel {
       ptx::copy_wait<1>();
       __syncthreads();
 #pragma unroll
-      for (int step = 0; step < kSteps; ++step) ptx::load_matrix4(ptx::shared_address(queries + (warp * 16 + lane % 16) * kPitch + step * 32 + lane / 16 * 16), q[step]);
+      for (int step = 0; step < kSteps; ++step)
+        ptx::load_matrix4(ptx::shared_address(queries + (warp * 16 + lane % 16) * kPitch + step * 32 + lane / 16 * 16),
+                          q[step]);
       float s[kKeyTiles][4], by[2];
       scores(keys(stage), s);
       softmax_block(b * kKeys, s, factor, by);
       if (__any_sync(0xffffffffu, by[0] != 1 || by[1] != 1)) {
 #pragma unroll
-        for (int n = 0; n < kOutTiles; ++n) out[n][0] *= by[0], out[n][1] *= by[0], out[n][2] *= by[1], out[n][3] *= by[1];
+        for (int n = 0; n < kOutTiles; ++n)
+          out[n][0] *= by[0], out[n][1] *= by[0], out[n][2] *= by[1], out[n][3] *= by[1];
       }
       add_values(values(stage), s);
       __syncthreads();  // the next but one is brought over these
@@ -191,16 +214,19 @@ struct ScaledAttentionKernel {
       Out* const to = static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.d + lane % 4 * 4;
 #pragma unroll
       for (int n = 0; n < kOutTiles; n += 2) {
-        const float x[4] = {out[n][2 * i] * factor, out[n + 1][2 * i] * factor, out[n][2 * i + 1] * factor, out[n + 1][2 * i + 1] * factor};
+        const float x[4] = {out[n][2 * i] * factor, out[n + 1][2 * i] * factor, out[n][2 * i + 1] * factor,
+                            out[n + 1][2 * i + 1] * factor};
 #pragma unroll
         for (int e = 0; e < 4; ++e) to[n * 8 + e] = from_float<Out>(x[e]);
       }
-      if (a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max[i] - kProbExponent, total);
+      if (a.lse != nullptr && lane % 4 == 0)
+        a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max[i] - kProbExponent, total);
     }
   }
 };
 
-/// Blocks an SM that the assembler plans for (0: it decides): with another count it spills some words, and not the same on each chip.
+/// Blocks an SM that the assembler plans for (0: it decides): with another count it spills some words, and not the same
+/// on each chip.
 VV_HD constexpr int scaled_attention_blocks(int d) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
   return d == 64 ? 2 : 0;
@@ -211,16 +237,31 @@ VV_HD constexpr int scaled_attention_blocks(int d) {
 
 /// Grid: tiles * Hkv blocks; tiles of the last tokens first, which see most keys.
 template <class Out, ScaledAttentionTile P>
-__global__ void __launch_bounds__(P.kThreads, scaled_attention_blocks(P.d)) scaled_attention(const __grid_constant__ ScaledAttentionArgs m) {
+__global__ void __launch_bounds__(P.kThreads, scaled_attention_blocks(P.d))
+    scaled_attention(const __grid_constant__ ScaledAttentionArgs m) {
   extern __shared__ __align__(1024) unsigned char memory[];
   ptx::dependency_wait();
   ptx::launch_dependents();
   const AttentionArgs& a = m.a;
   const uint32_t heads = static_cast<uint32_t>(a.Hkv);
-  const int tile = static_cast<int>(gridDim.x / heads - 1 - blockIdx.x / heads), row0 = tile * P.kRows, rows = valid_rows(a.rows, a.T) * a.group();
+  const int tile = static_cast<int>(gridDim.x / heads - 1 - blockIdx.x / heads), row0 = tile * P.kRows,
+            rows = valid_rows(a.rows, a.T) * a.group();
   if (row0 >= rows) return;
-  ScaledAttentionKernel<Out, P> k{m, a, memory, memory + P.kRows * P.pitch(), static_cast<int>(blockIdx.x % heads), static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32),
-                                  row0, min(row0 + P.kRows, rows), {}, {}, {}, {}, {}, {}};
+  ScaledAttentionKernel<Out, P> k{m,
+                                  a,
+                                  memory,
+                                  memory + P.kRows * P.pitch(),
+                                  static_cast<int>(blockIdx.x % heads),
+                                  static_cast<int>(threadIdx.x / 32),
+                                  static_cast<int>(threadIdx.x % 32),
+                                  row0,
+                                  min(row0 + P.kRows, rows),
+                                  {},
+                                  {},
+                                  {},
+                                  {},
+                                  {},
+                                  {}};
   k.load_queries();
   const int past = (k.row_end - 1) / a.group() + 1;
   for (int ta = row0 / a.group(), tb; ta < past; ta = tb) {

@@ -12,7 +12,8 @@ struct ScaledAttentionArgs {
   const float* v_scale;  // [Hkv] or null: 1
 };
 
-/// Four warps of 16 rows; a row is a query of one head, heads of one kv head beside one another. Keys go in blocks of kKeys.
+/// Four warps of 16 rows; a row is a query of one head, heads of one kv head beside one another. Keys go in blocks of
+/// kKeys.
 struct ScaledAttentionTile {
   int32_t d;  // of queries, keys and values: 64 or 128
   bool wide;  // rows begin at multiples of 16 bytes
@@ -23,19 +24,20 @@ struct ScaledAttentionTile {
   VV_HD constexpr int smem() const { return (kRows + kStages * 2 * kKeys) * pitch(); }
 };
 
-/// Kernel for many queries on Hopper, heads of kDim: two groups of four warps, 64 rows each, multiply; one warp asks TMA for
-/// blocks of keys and values, three turn values over.
+/// Kernel for many queries on Hopper, heads of kDim: two groups of four warps, 64 rows each, multiply; one warp asks
+/// TMA for blocks of keys and values, three turn values over.
 struct ScaledAttentionPrefill {
   int32_t stages;  // of keys, of values as they come and of values turned over, each
-  static constexpr int kDim = 128, kKeys = 128, kRows = 128, kGroups = 2, kTransposeWarps = 3, kThreads = 128 + 128 * kGroups, kBarriers = 6;
+  static constexpr int kDim = 128, kKeys = 128, kRows = 128, kGroups = 2, kTransposeWarps = 3,
+                       kThreads = 128 + 128 * kGroups, kBarriers = 6;
   constexpr bool operator==(const ScaledAttentionPrefill&) const = default;
 
   VV_HD constexpr int barriers_at() const { return (kRows + stages * 3 * kKeys) * kDim; }
   VV_HD constexpr int smem() const { return barriers_at() + kBarriers * stages * 8; }
 };
 
-/// Arguments of it: k and v as TMA reads them, innermost first [D / 2 pairs, L, Hkv, B], in boxes of 64 pairs of min(kKeys, L)
-/// positions (without pages: kKeys).
+/// Arguments of it: k and v as TMA reads them, innermost first [D / 2 pairs, L, Hkv, B], in boxes of 64 pairs of
+/// min(kKeys, L) positions (without pages: kKeys).
 struct ScaledAttentionPrefillArgs {
   ScaledAttentionArgs m;
   TensorMap k, v;

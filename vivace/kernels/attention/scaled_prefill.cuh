@@ -1,9 +1,11 @@
-// scaled_attention of many queries by warpgroup MMA of e4m3 (Hopper). Formula in vivace/ops/scaled_attention.h, cutting in
-// ScaledAttentionPrefill. Limit: 4 T Hq L D flop at the rate of 8-bit products, and as many powers of two as products of a 128th of it.
+// scaled_attention of many queries by warpgroup MMA of e4m3 (Hopper). Formula in vivace/ops/scaled_attention.h, cutting
+// in ScaledAttentionPrefill. Limit: 4 T Hq L D flop at the rate of 8-bit products, and as many powers of two as
+// products of a 128th of it.
 //
-// The tensor core reads 8-bit factors by rows of K alone. Keys lie so; values are turned over on their way, 16 columns of 32 keys at a
-// time, by warps that multiply nothing. A row of the turned tile has its keys in the order in which a lane holds the probabilities of a step:
-// 2c, 2c + 1, 8 + 2c, 9 + 2c of each sixteen (c = lane % 4), so that probabilities go from one product into the other in registers.
+// The tensor core reads 8-bit factors by rows of K alone. Keys lie so; values are turned over on their way, 16 columns
+// of 32 keys at a time, by warps that multiply nothing. A row of the turned tile has its keys in the order in which a
+// lane holds the probabilities of a step: 2c, 2c + 1, 8 + 2c, 9 + 2c of each sixteen (c = lane % 4), so that
+// probabilities go from one product into the other in registers.
 #pragma once
 #include "vivace/kernels/attention/online_softmax.cuh"
 #include "vivace/kernels/attention/runs.cuh"
@@ -24,10 +26,13 @@ namespace vivace::kernels {
 
 template <class Out, ScaledAttentionPrefill P>
 struct ScaledAttentionPrefillKernel {
-  static constexpr int kKeys = P.kKeys, kKeyTiles = kKeys / 8, kOutTiles = P.kDim / 8, kSteps = P.kDim / 32, kBlock = kKeys * P.kDim;
-  static constexpr int kProbExponent = 8;  // probabilities are 2^8 times what they are, below e4m3's 448; the row_sum alike
+  static constexpr int kKeys = P.kKeys, kKeyTiles = kKeys / 8, kOutTiles = P.kDim / 8, kSteps = P.kDim / 32,
+                       kBlock = kKeys * P.kDim;
+  static constexpr int kProbExponent =
+      8;  // probabilities are 2^8 times what they are, below e4m3's 448; the row_sum alike
   static constexpr uint32_t kAll = 0xffffffffu;
-  static_assert(kKeys == 128 && P.kDim == 128);  // a row of keys, of values and of the turned tile is one swizzled panel
+  static_assert(kKeys == 128 &&
+                P.kDim == 128);  // a row of keys, of values and of the turned tile is one swizzled panel
   enum Barrier { kKeysFull, kKeysEmpty, kRawFull, kRawEmpty, kValuesFull, kValuesEmpty };
   static constexpr int kQueries = 1;  // named barriers, one for each group
 
@@ -44,14 +49,22 @@ struct ScaledAttentionPrefillKernel {
 
   // Shared memory: queries, stages of keys, of values as they come, of values turned over; barriers.
   __device__ __forceinline__ unsigned char* queries(int group) const { return memory + group * 64 * P.kDim; }
-  __device__ __forceinline__ unsigned char* stage(int kind, int i) const { return memory + P.kRows * P.kDim + (kind * P.stages + i % P.stages) * kBlock; }
+  __device__ __forceinline__ unsigned char* stage(int kind, int i) const {
+    return memory + P.kRows * P.kDim + (kind * P.stages + i % P.stages) * kBlock;
+  }
   __device__ __forceinline__ unsigned char* keys(int i) const { return stage(0, i); }
   __device__ __forceinline__ unsigned char* raw(int i) const { return stage(1, i); }
   __device__ __forceinline__ unsigned char* values(int i) const { return stage(2, i); }
-  __device__ __forceinline__ uint32_t barrier(Barrier which, int i) const { return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at() + (which * P.stages + i % P.stages) * 8); }
+  __device__ __forceinline__ uint32_t barrier(Barrier which, int i) const {
+    return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at() + (which * P.stages + i % P.stages) * 8);
+  }
   /// Block i (counted over all runs) has arrived; its stage is free.
-  __device__ __forceinline__ void consumer_wait(Barrier full, int i) const { ptx::mbarrier_wait<false>(barrier(full, i), i / P.stages & 1); }
-  __device__ __forceinline__ void producer_acquire(Barrier empty, int i) const { ptx::mbarrier_wait<false>(barrier(empty, i), (i / P.stages & 1) ^ 1); }
+  __device__ __forceinline__ void consumer_wait(Barrier full, int i) const {
+    ptx::mbarrier_wait<false>(barrier(full, i), i / P.stages & 1);
+  }
+  __device__ __forceinline__ void producer_acquire(Barrier empty, int i) const {
+    ptx::mbarrier_wait<false>(barrier(empty, i), (i / P.stages & 1) ^ 1);
+  }
   __device__ __forceinline__ void arrive(Barrier which, int i) const {
     if (lane == 0) ptx::mbarrier_arrive(barrier(which, i));
   }
@@ -76,20 +89,24 @@ struct ScaledAttentionPrefillKernel {
 
   // --- the producer warp ---
 
-  __device__ __forceinline__ void tma_load(unsigned char* to, const TensorMap& map, uint32_t full, int box, int page, int position) const {
+  __device__ __forceinline__ void tma_load(unsigned char* to, const TensorMap& map, uint32_t full, int box, int page,
+                                           int position) const {
     if (lane == 0) ptx::mbarrier_expect(full, kBlock);
     __syncwarp();
-    if (lane * box < kKeys) ptx::tma_box(ptx::shared_address(to + lane * box * P.kDim), map, full, 0, position, kv, page);
+    if (lane * box < kKeys)
+      ptx::tma_box(ptx::shared_address(to + lane * box * P.kDim), map, full, 0, position, kv, page);
   }
   __device__ __forceinline__ void produce(const ScaledAttentionPrefillArgs& f) const {
-    const int box = a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 positions, so that a warp suffices
+    const int box =
+        a.page_table != nullptr && a.L < kKeys ? a.L : kKeys;  // at least 8 positions, so that a warp suffices
     int i = 0;
     each_run([&](int ta, int, int lo, int hi) {
       if (hi <= lo) return;
       const int64_t slot = AttentionSpan(a, ta).slot;
       for (int b = (hi - 1) / kKeys; b >= lo / kKeys; --b, ++i) {
         const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-        const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while the stage is still in use; -1: zeros
+        const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j))
+                                                      : -1;  // read while the stage is still in use; -1: zeros
         producer_acquire(kKeysEmpty, i);
         tma_load(keys(i), f.k, barrier(kKeysFull, i), box, page, position);
         producer_acquire(kRawEmpty, i);
@@ -100,10 +117,11 @@ struct ScaledAttentionPrefillKernel {
 
   // --- the transposing warps ---
 
-  /// Keys [32 step, + 32) of columns [16 chunk, + 16). `from`, `to`: positions of the block that some row sees; others count as zeros,
-  /// there may be anything, NaN too.
+  /// Keys [32 step, + 32) of columns [16 chunk, + 16). `from`, `to`: positions of the block that some row sees; others
+  /// count as zeros, there may be anything, NaN too.
   template <bool kWhole>
-  __device__ __forceinline__ void transpose(const unsigned char* v, unsigned char* turned, int step, int chunk, int from, int to) const {
+  __device__ __forceinline__ void transpose(const unsigned char* v, unsigned char* turned, int step, int chunk,
+                                            int from, int to) const {
     uint32_t r[4];
     ptx::load_matrix4_transposed(ptx::shared_address(v + (step * 32 + lane) * P.kDim + (chunk ^ lane % 8) * 16), r);
     const int column = chunk * 16 + lane / 4 * 2, c = lane % 4;
@@ -133,10 +151,12 @@ struct ScaledAttentionPrefillKernel {
         producer_acquire(kValuesEmpty, i);
         if (from <= 0 && to >= kKeys) {
 #pragma unroll 2
-          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTransposeWarps) transpose<true>(raw(i), values(i), patch / 8, patch % 8, from, to);
+          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTransposeWarps)
+            transpose<true>(raw(i), values(i), patch / 8, patch % 8, from, to);
         } else {
 #pragma unroll 1
-          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTransposeWarps) transpose<false>(raw(i), values(i), patch / 8, patch % 8, from, to);
+          for (int patch = warp; patch < kKeys / 32 * (P.kDim / 16); patch += P.kTransposeWarps)
+            transpose<false>(raw(i), values(i), patch / 8, patch % 8, from, to);
         }
         ptx::tensor_fence();
         __syncwarp();
@@ -156,7 +176,10 @@ struct ScaledAttentionPrefillKernel {
     for (int i = static_cast<int>(threadIdx.x) % 128; i < 64 * 8; i += 128) {
       const int r = i / 8, row = row0 + warp / 4 * 64 + r, t = row / group;
       const bool take = row < row_end;
-      ptx::copy16(queries(warp / 4) + r * P.kDim + (i % 8 ^ r % 8) * 16, static_cast<const unsigned char*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.kDim} + i % 8 * 16 : 0), take);
+      ptx::copy16(queries(warp / 4) + r * P.kDim + (i % 8 ^ r % 8) * 16,
+                  static_cast<const unsigned char*>(a.q) +
+                      (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.kDim} + i % 8 * 16 : 0),
+                  take);
     }
     ptx::copy_commit();
     ptx::copy_wait<0>();
@@ -174,7 +197,8 @@ struct ScaledAttentionPrefillKernel {
       if (row >= row_end || t < ta || t >= tb) continue;
       const AttentionSpan see(a, t);
       first[i] = static_cast<int>(see.first), end[i] = static_cast<int>(see.end);
-      const float by = a.scale * kLog2e * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) * (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
+      const float by = a.scale * kLog2e * (m.q_scale != nullptr ? m.q_scale[h] : 1.0f) *
+                       (m.k_scale != nullptr ? m.k_scale[kv] : 1.0f);
       negative |= by < 0;
       factor[i] = fmaxf(fabsf(by), 1e-37f);  // 0 would make NaN of -inf
       if (by < 0) factor[i] = -factor[i];
@@ -185,17 +209,20 @@ struct ScaledAttentionPrefillKernel {
   }
 
   __device__ __forceinline__ void start_scores(int i, float (&s)[kKeyTiles][4]) const {
-    const uint64_t q = ptx::wgmma_tile(ptx::shared_address(queries(warp / 4))), k = ptx::wgmma_tile(ptx::shared_address(keys(i)));
+    const uint64_t q = ptx::wgmma_tile(ptx::shared_address(queries(warp / 4))),
+                   k = ptx::wgmma_tile(ptx::shared_address(keys(i)));
     float(&flat)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(s);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) ptx::Wgmma<e4m3, kKeys>::run(flat, further(q, step * 32), further(k, step * 32), step > 0);
+    for (int step = 0; step < kSteps; ++step)
+      ptx::Wgmma<e4m3, kKeys>::run(flat, further(q, step * 32), further(k, step * 32), step > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void start_values(int i, const uint32_t (&p)[kKeys / 32][4]) {
     const uint64_t v = ptx::wgmma_tile(ptx::shared_address(values(i)));
     float(&flat)[kOutTiles * 4] = reinterpret_cast<float(&)[kOutTiles * 4]>(out);
 #pragma unroll
-    for (int step = 0; step < kKeys / 32; ++step) ptx::WgmmaHeld<e4m3, P.kDim>::run(flat, p[step], further(v, step * 32));
+    for (int step = 0; step < kKeys / 32; ++step)
+      ptx::WgmmaHeld<e4m3, P.kDim>::run(flat, p[step], further(v, step * 32));
     ptx::wgmma_commit();
   }
 
@@ -211,7 +238,9 @@ struct ScaledAttentionPrefillKernel {
     online_softmax<kProbExponent>({fabsf(factor[0]), fabsf(factor[1])}, s, row_max, row_sum, by);
   }
   __device__ __forceinline__ static void round(const float (&s)[kKeyTiles][4], uint32_t (&p)[kKeys / 32][4]) {
-    const auto two = [](float x, float y, float z, float w) { return ptx::pack_e4m3(x, y) | ptx::pack_e4m3(z, w) << 16; };
+    const auto two = [](float x, float y, float z, float w) {
+      return ptx::pack_e4m3(x, y) | ptx::pack_e4m3(z, w) << 16;
+    };
 #pragma unroll
     for (int k = 0; k < kKeys / 32; ++k)
 #pragma unroll
@@ -234,7 +263,8 @@ struct ScaledAttentionPrefillKernel {
     SeenByAll seen;
 #pragma unroll
     for (int r = 0; r < 2; ++r)
-      if (const int row = my_row(r); row < row_end && row / a.group() >= ta && row / a.group() < tb) seen.row(first[r], end[r]);
+      if (const int row = my_row(r); row < row_end && row / a.group() >= ta && row / a.group() < tb)
+        seen.row(first[r], end[r]);
     seen.agree();
     const auto whole = [&](int b) { return seen(b * kKeys, (b + 1) * kKeys); };
 
@@ -285,8 +315,11 @@ struct ScaledAttentionPrefillKernel {
       total += __shfl_xor_sync(kAll, total, 2);
       const int row = my_row(i), t = row / group, h = kv * group + row - t * group;
       const bool mine = row < row_end && t >= ta && t < tb;
-      write_pairs<P.kDim>(AttentionEpilogue<Out, Out>(a), static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.kDim, mine, lane, i, total == 0 ? 0.0f : scale / total, out);
-      if (mine && a.lse != nullptr && lane % 4 == 0) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max[i] * fabsf(factor[i]) - kProbExponent, total);
+      write_pairs<P.kDim>(AttentionEpilogue<Out, Out>(a),
+                          static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.kDim, mine, lane, i,
+                          total == 0 ? 0.0f : scale / total, out);
+      if (mine && a.lse != nullptr && lane % 4 == 0)
+        a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max[i] * fabsf(factor[i]) - kProbExponent, total);
     }
   }
   __device__ __forceinline__ void consume() {
@@ -301,14 +334,18 @@ struct ScaledAttentionPrefillKernel {
 
 /// Grid: tiles * Hkv blocks; tiles of the last tokens first, which see most keys.
 template <class Out, ScaledAttentionPrefill P>
-__global__ void __launch_bounds__(P.kThreads, 1) scaled_attention_prefill(const __grid_constant__ ScaledAttentionPrefillArgs f) {
+__global__ void __launch_bounds__(P.kThreads, 1)
+    scaled_attention_prefill(const __grid_constant__ ScaledAttentionPrefillArgs f) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = f.m.a;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const uint32_t heads = static_cast<uint32_t>(a.Hkv);
   const int row0 = static_cast<int>(gridDim.x / heads - 1 - blockIdx.x / heads) * P.kRows;
-  ScaledAttentionPrefillKernel<Out, P> k{f.m, a, memory, static_cast<int>(blockIdx.x % heads), row0, 0, warp, static_cast<int>(threadIdx.x % 32), {}, {}, {}, {}, {}, {}, false};
+  ScaledAttentionPrefillKernel<Out, P> k{f.m,  a,  memory, static_cast<int>(blockIdx.x % heads),
+                                         row0, 0,  warp,   static_cast<int>(threadIdx.x % 32),
+                                         {},   {}, {},     {},
+                                         {},   {}, false};
   if (threadIdx.x == 0) k.init_barriers();
   __syncthreads();
   ptx::dependency_wait();

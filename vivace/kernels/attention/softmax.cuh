@@ -21,6 +21,8 @@ __device__ __forceinline__ float softmax_factor(const AttentionArgs& a, int h, f
   const float sink = a.sinks[h] * kLog2e, m = fmaxf(sink, row_max), keys = ptx::exp2_fast(row_max - m);
   return keys / (row_sum * keys + ptx::exp2_fast(sink - m));
 }
-__device__ __forceinline__ float softmax_lse(float row_max, float row_sum) { return row_sum == 0 ? kMinusInfinity : (row_max + log2f(row_sum)) * kLn2; }
+__device__ __forceinline__ float softmax_lse(float row_max, float row_sum) {
+  return row_sum == 0 ? kMinusInfinity : (row_max + log2f(row_sum)) * kLn2;
+}
 
 }  // namespace vivace::kernels

@@ -1,11 +1,11 @@
-// attention of few 16-bit queries on Hopper: split-KV decode by TMA and mma.sync. Formula in vivace/ops/attention.h, but no soft
-// cap and none of Terms; tile config in AttentionSplitKV. Limit: the bytes of the visible keys and values.
+// attention of few 16-bit queries on Hopper: split-KV decode by TMA and mma.sync. Formula in vivace/ops/attention.h,
+// but no soft cap and none of Terms; tile config in AttentionSplitKV. Limit: the bytes of the visible keys and values.
 //
-// One producer warp loads blocks of keys and of values, as many stages as shared memory holds. Four consumer warps a tile of 16 rows:
-// each multiplies the queries with a quarter of the block's keys, writes its probabilities to shared memory (the row maxima agreed
-// on where they move much), then multiplies all of them with a quarter of the values' columns. So a thread block has one softmax
-// state and one set of sums, and a cluster reduces its splits once: each block sends each other, as one copy, the columns that
-// the receiver adds up, in the order of the senders.
+// One producer warp loads blocks of keys and of values, as many stages as shared memory holds. Four consumer warps a
+// tile of 16 rows: each multiplies the queries with a quarter of the block's keys, writes its probabilities to shared
+// memory (the row maxima agreed on where they move much), then multiplies all of them with a quarter of the values'
+// columns. So a thread block has one softmax state and one set of sums, and a cluster reduces its splits once: each
+// block sends each other, as one copy, the columns that the receiver adds up, in the order of the senders.
 #pragma once
 #include "vivace/kernels/attention/split_kv_blocks.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
@@ -17,12 +17,17 @@ namespace vivace::kernels {
 template <class Q, class Kv, AttentionSplitKV P, class Out>
 struct AttentionSplitKVKernel : AttentionSplitKVBlocks<Q, Kv, P, Out> {
   using Blocks = AttentionSplitKVBlocks<Q, Kv, P, Out>;
-  using Blocks::a, Blocks::memory, Blocks::kv, Blocks::rank, Blocks::warp_m, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::row_end, Blocks::height, Blocks::in_run, Blocks::write;
-  using Blocks::team, Blocks::row_max, Blocks::row_sum, Blocks::out, Blocks::kFp8Kv, Blocks::kKeys, Blocks::kDimV, Blocks::kSteps, Blocks::kStages, Blocks::kWarps, Blocks::kTiles, Blocks::kUneven, Blocks::kProbScale, Blocks::kHoldQ, Blocks::kHoldV;
+  using Blocks::a, Blocks::memory, Blocks::kv, Blocks::rank, Blocks::warp_m, Blocks::warp_d, Blocks::lane, Blocks::row0,
+      Blocks::row_end, Blocks::height, Blocks::in_run, Blocks::write;
+  using Blocks::keys, Blocks::values, Blocks::row_sums, Blocks::partial, Blocks::received, Blocks::part,
+      Blocks::first_block, Blocks::produce, Blocks::wait_queries, Blocks::query_fragment, Blocks::products,
+      Blocks::score, Blocks::softmax_block, Blocks::patch, Blocks::load_values, Blocks::add_values;
+  using Blocks::kKeysFull, Blocks::kValuesFull, Blocks::kKeysEmpty, Blocks::kValuesEmpty, Blocks::kReceived,
+      Blocks::barrier, Blocks::consumer_wait, Blocks::consumer_release, Blocks::tile_barrier, Blocks::all_barrier;
+  using Blocks::team, Blocks::row_max, Blocks::row_sum, Blocks::out, Blocks::kFp8Kv, Blocks::kKeys, Blocks::kDimV,
+      Blocks::kSteps, Blocks::kStages, Blocks::kWarps, Blocks::kTiles, Blocks::kUneven, Blocks::kProbScale,
+      Blocks::kHoldQ, Blocks::kHoldV;
   using typename Blocks::Early, typename Blocks::Products, typename Blocks::Queries;
-  using Blocks::kKeysFull, Blocks::kValuesFull, Blocks::kKeysEmpty, Blocks::kValuesEmpty, Blocks::kReceived, Blocks::barrier, Blocks::consumer_wait, Blocks::consumer_release, Blocks::tile_barrier, Blocks::all_barrier;
-  using Blocks::keys, Blocks::values, Blocks::row_sums, Blocks::partial, Blocks::received, Blocks::part, Blocks::first_block, Blocks::produce, Blocks::wait_queries, Blocks::query_fragment, Blocks::products, Blocks::score, Blocks::softmax_block,
-      Blocks::patch, Blocks::load_values, Blocks::add_values;
   static constexpr int kOwn = Blocks::kOwn;
 
   /// Sums of this team's keys; i counts stages. Queries are in registers or shared memory.
@@ -36,7 +41,8 @@ struct AttentionSplitKVKernel : AttentionSplitKVBlocks<Q, Kv, P, Out> {
     const int past = hi > lo ? (hi - 1) / kKeys + 1 : 0, from = first_block(lo);
     const float factor = a.scale * kLog2e;
     constexpr int kStride = P.split * P.teams;
-    int b = from / P.split % P.teams, at = i + (team >= b ? team - b : team - b + P.teams);  // this team's first block and its stage
+    int b = from / P.split % P.teams,
+        at = i + (team >= b ? team - b : team - b + P.teams);  // this team's first block and its stage
     b = from + (at - i) * P.split;
     i += past > from ? (past - 1 - from) / P.split + 1 : 0;
     Products x;
@@ -119,15 +125,19 @@ struct AttentionSplitKVKernel : AttentionSplitKVBlocks<Q, Kv, P, Out> {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int r = lane / 4 + 8 * i;
-        if (warp_m * 16 + r < height) store<2>(sums + height * kDimV + (warp_m * 16 + r) * 2, {row_max[i], total_row_sum(r)});
+        if (warp_m * 16 + r < height)
+          store<2>(sums + height * kDimV + (warp_m * 16 + r) * 2, {row_max[i], total_row_sum(r)});
       }
     }
     if constexpr (P.split > 1) ptx::tensor_fence();
     all_barrier();
     if constexpr (P.split > 1) {
-      const int of = (static_cast<int>(threadIdx.x) - 32) / P.split, to = (static_cast<int>(threadIdx.x) - 32) % P.split, each = P.share(height), from = to * each, count = min(height * (kDimV / 4) - from, each);
+      const int of = (static_cast<int>(threadIdx.x) - 32) / P.split,
+                to = (static_cast<int>(threadIdx.x) - 32) % P.split, each = P.share(height), from = to * each,
+                count = min(height * (kDimV / 4) - from, each);
       if (of >= P.teams || to == rank || count <= 0) return;
-      const uint32_t here = ptx::shared_address(partial(of)), there = ptx::shared_address(received(rank * P.teams + of));
+      const uint32_t here = ptx::shared_address(partial(of)),
+                     there = ptx::shared_address(received(rank * P.teams + of));
       ptx::remote_copy(there, here + from * 16, count * 16, barrier(kReceived), to);
       ptx::remote_copy(there + each * 16, here + height * kDimV * 4, P.state_bytes(height), barrier(kReceived), to);
     }
@@ -191,7 +201,10 @@ struct AttentionSplitKVKernel : AttentionSplitKVBlocks<Q, Kv, P, Out> {
       } else {
         if (is_producer) {
           const int mine = min(P.share(height), height * (kDimV / 4) - rank * P.share(height));
-          if (lane == 0) ptx::mbarrier_expect(barrier(kReceived), mine > 0 ? static_cast<uint32_t>((P.split - 1) * P.teams * (mine * 16 + P.state_bytes(height))) : 0);
+          if (lane == 0)
+            ptx::mbarrier_expect(
+                barrier(kReceived),
+                mine > 0 ? static_cast<uint32_t>((P.split - 1) * P.teams * (mine * 16 + P.state_bytes(height))) : 0);
         }
         __syncwarp();
         if (round == 0) ptx::cluster_wait<P.split>();  // the others run, and may be sent to
@@ -215,9 +228,12 @@ __device__ __forceinline__ void run_attention_split_kv(const AttentionTmaArgs& f
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
   const bool is_producer = warp < 0;
-  AttentionSplitKVKernel<Q, Kv, P, Out> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), is_producer ? 0 : warp / P.kWarps % P.warps_m, is_producer ? 0 : warp % P.kWarps,
-                                    static_cast<int>(threadIdx.x % 32), row0, 0, height},
-                                    f, is_producer ? 0 : warp / P.kWarps / P.warps_m}};
+  AttentionSplitKVKernel<Q, Kv, P, Out> k{
+      {{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(),
+        is_producer ? 0 : warp / P.kWarps % P.warps_m, is_producer ? 0 : warp % P.kWarps,
+        static_cast<int>(threadIdx.x % 32), row0, 0, height},
+       f,
+       is_producer ? 0 : warp / P.kWarps / P.warps_m}};
   if (threadIdx.x == 0) k.init_barriers();
   __syncthreads();
   ptx::cluster_arrive<P.split>();
@@ -232,7 +248,8 @@ __device__ __forceinline__ void run_attention_split_kv(const AttentionTmaArgs& f
 }
 
 template <class Q, class Kv, AttentionSplitKV P, class Out = Q>
-__global__ void __launch_bounds__(P.threads(), P.occupancy()) attention_split_kv(const __grid_constant__ AttentionTmaArgs f) {
+__global__ void __launch_bounds__(P.threads(), P.occupancy())
+    attention_split_kv(const __grid_constant__ AttentionTmaArgs f) {
   run_attention_split_kv<Q, Kv, P, Out>(f);
 }
 

@@ -3,10 +3,10 @@
 // visible keys and values.
 //
 // Two warps copy blocks of 64 keys and values, as many at once as shared memory holds; the others multiply, each with
-// part of the block's keys, then, with everyone's scores, part of the values' columns. A row's sum is a tree: four blocks one after the other
-// are a group, four groups a super, supers one after the other the row. Blocks of threads in a cluster take
-// blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared memory; the
-// tree is the same however it is cut, and so are a row's bits.
+// part of the block's keys, then, with everyone's scores, part of the values' columns. A row's sum is a tree: four
+// blocks one after the other are a group, four groups a super, supers one after the other the row. Blocks of threads in
+// a cluster take blocks, groups or supers in turn, as few keys or many are visible, and meet in distributed shared
+// memory; the tree is the same however it is cut, and so are a row's bits.
 #pragma once
 #include "vivace/kernels/attention/stream_blocks.cuh"
 #include "vivace/kernels/ptx/cluster.cuh"
@@ -18,10 +18,14 @@ namespace vivace::kernels {
 template <class Q, class Kv, AttentionStream P, class Out>
 struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
   using Blocks = AttentionStreamBlocks<Q, Kv, P, Out>;
-  using Blocks::a, Blocks::rank, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::height, Blocks::in_run, Blocks::my_row;
-  using Blocks::kFp8Kv, Blocks::kKeys, Blocks::kGroup, Blocks::kSuper, Blocks::kDimV, Blocks::kSteps, Blocks::kPitch, Blocks::kTiles, Blocks::kHoldQ, Blocks::kFull, Blocks::kEmpty;
+  using Blocks::a, Blocks::rank, Blocks::warp_d, Blocks::lane, Blocks::row0, Blocks::height, Blocks::in_run,
+      Blocks::my_row;
+  using Blocks::kFp8Kv, Blocks::kKeys, Blocks::kGroup, Blocks::kSuper, Blocks::kDimV, Blocks::kSteps, Blocks::kPitch,
+      Blocks::kTiles, Blocks::kHoldQ, Blocks::kFull, Blocks::kEmpty;
+  using Blocks::stage, Blocks::received_sums, Blocks::received_states, Blocks::barrier, Blocks::query_fragment,
+      Blocks::copy, Blocks::products, Blocks::exchange, Blocks::softmax_block, Blocks::column, Blocks::clear,
+      Blocks::add_values, Blocks::join;
   using typename Blocks::Queries, typename Blocks::Sums;
-  using Blocks::stage, Blocks::received_sums, Blocks::received_states, Blocks::barrier, Blocks::query_fragment, Blocks::copy, Blocks::products, Blocks::exchange, Blocks::softmax_block, Blocks::column, Blocks::clear, Blocks::add_values, Blocks::join;
   static constexpr int kOwn = Blocks::kOwn;
 
   /// Blocks [b, past) of one unit; i counts stages.
@@ -59,26 +63,32 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
   __device__ __forceinline__ void send(int n, const AttentionState (&state)[2], const Sums& sums) const {
     const int each = P.share(height);
     const uint32_t inverse = 0xffffffffu / static_cast<uint32_t>(each) + 1;  // fours are below 2^16
-    const auto owner = [&](int four) { return each == 1 ? four : static_cast<int>(__umulhi(static_cast<uint32_t>(four), inverse)); };
+    const auto owner = [&](int four) {
+      return each == 1 ? four : static_cast<int>(__umulhi(static_cast<uint32_t>(four), inverse));
+    };
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = my_row(i) - row0;
       if (r >= height) continue;
       if (warp_d == 0) {
         const int last = owner((r + 1) * (kDimV / 4) - 1);
-        for (int to = owner(r * (kDimV / 4)) + lane % 4; to <= last; to += 4) ptx::remote_store2<P.split>(received_states(n) + r, to, state[i].row_max, state[i].row_sum);
+        for (int to = owner(r * (kDimV / 4)) + lane % 4; to <= last; to += 4)
+          ptx::remote_store2<P.split>(received_states(n) + r, to, state[i].row_max, state[i].row_sum);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         if (kDimV / 16 % P.warps_d != 0 && warp_d * kTiles + t >= kDimV / 16) break;
         if constexpr (kFp8Kv) {
           const int four = r * (kDimV / 4) + column(t, 0) / 4, to = owner(four);
-          ptx::remote_store4<P.split>(received_sums(n) + (four - to * each) * 4, to, {sums[t][0][2 * i], sums[t][1][2 * i], sums[t][0][2 * i + 1], sums[t][1][2 * i + 1]});
+          ptx::remote_store4<P.split>(
+              received_sums(n) + (four - to * each) * 4, to,
+              {sums[t][0][2 * i], sums[t][1][2 * i], sums[t][0][2 * i + 1], sums[t][1][2 * i + 1]});
         } else {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int four = r * (kDimV / 4) + column(t, h) / 4, to = owner(four);
-            ptx::remote_store2<P.split>(received_sums(n) + (four - to * each) * 4 + column(t, h) % 4, to, sums[t][h][2 * i], sums[t][h][2 * i + 1]);
+            ptx::remote_store2<P.split>(received_sums(n) + (four - to * each) * 4 + column(t, h) % 4, to,
+                                        sums[t][h][2 * i], sums[t][h][2 * i + 1]);
           }
         }
       }
@@ -159,7 +169,8 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
 #pragma unroll
       for (int e = 0; e < kShare; ++e) total[e] = {{}, {}};
 #pragma unroll 1
-      for (int u = 0; u < units; u += P.split * P.slots) {  // a round; a unit's slot and thread block follow from its number
+      for (int u = 0; u < units;
+           u += P.split * P.slots) {  // a round; a unit's slot and thread block follow from its number
         const int count = min(units - u, P.split * P.slots);
         if (again) ptx::cluster_sync<P.split>();  // nobody reads any more what the last round sent
         again = true;
@@ -183,11 +194,14 @@ struct AttentionStreamKernel : AttentionStreamBlocks<Q, Kv, P, Out> {
 #pragma unroll
       for (int e = 0; e < kShare; ++e) {
         const int four = mine(e), r = four / (kDimV / 4);
-        if (r < height && in_run(row0 + r, ta, tb)) this->write(epilogue, row0 + r, four % (kDimV / 4) * 4, total[e].state.row_max, total[e].state.row_sum, total[e].y);
+        if (r < height && in_run(row0 + r, ta, tb))
+          this->write(epilogue, row0 + r, four % (kDimV / 4) * 4, total[e].state.row_max, total[e].state.row_sum,
+                      total[e].y);
       }
     }
   }
-  __device__ __forceinline__ void write_direct(int ta, int tb, const AttentionState (&state)[2], const Sums& sums) const {
+  __device__ __forceinline__ void write_direct(int ta, int tb, const AttentionState (&state)[2],
+                                               const Sums& sums) const {
     const AttentionEpilogue<Q, Out> epilogue(this->a);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -212,7 +226,9 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int tile = static_cast<int>(index / heads), row0 = tile * height;
   const bool copies = static_cast<int>(threadIdx.x) >= P.consumers();
-  AttentionStreamKernel<Q, Kv, P, Out> k{{{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d, static_cast<int>(threadIdx.x % 32), row0, 0, height}}};
+  AttentionStreamKernel<Q, Kv, P, Out> k{
+      {{a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp / P.warps_d, warp % P.warps_d,
+        static_cast<int>(threadIdx.x % 32), row0, 0, height}}};
   if (threadIdx.x == 0) {
     for (int i = 0; i < P.stages; ++i) {
       ptx::mbarrier_init(k.barrier(k.kFull, i), P.kProducers);
@@ -222,7 +238,8 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
   }
   if constexpr (P.d % 16 != 0)  // columns of keys that pad the last step, never written again
     for (int i = static_cast<int>(threadIdx.x); i < P.stages * P.kKeys; i += P.threads())
-      for (int at = P.d; at < k.kDim; ++at) reinterpret_cast<Kv*>(k.stage(i / P.kKeys) + i % P.kKeys * k.kPitch)[at] = from_float<Kv>(0.0f);
+      for (int at = P.d; at < k.kDim; ++at)
+        reinterpret_cast<Kv*>(k.stage(i / P.kKeys) + i % P.kKeys * k.kPitch)[at] = from_float<Kv>(0.0f);
   __syncthreads();
   ptx::cluster_arrive<P.split>();
   ptx::dependency_wait();
@@ -235,7 +252,9 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
     k.warp_m = 0, k.warp_d = 0;
   } else {
     k.load_queries();
-    if constexpr (k.kFp8Kv) k.q_descale[0] = k.q_descales()[k.held(k.warp_m * 16 + k.lane / 4)], k.q_descale[1] = k.q_descales()[k.held(k.warp_m * 16 + k.lane / 4 + 8)];
+    if constexpr (k.kFp8Kv)
+      k.q_descale[0] = k.q_descales()[k.held(k.warp_m * 16 + k.lane / 4)],
+      k.q_descale[1] = k.q_descales()[k.held(k.warp_m * 16 + k.lane / 4 + 8)];
   }
   ptx::cluster_wait<P.split>();  // the others run, and may be sent to
   int i = 0;
@@ -248,7 +267,8 @@ __device__ __forceinline__ void run_attention_stream(const AttentionArgs& a) {
 }
 
 template <class Q, class Kv, AttentionStream P, class Out = Q>
-__global__ void __launch_bounds__(P.threads(), P.occupancy()) attention_stream(const __grid_constant__ AttentionArgs a) {
+__global__ void __launch_bounds__(P.threads(), P.occupancy())
+    attention_stream(const __grid_constant__ AttentionArgs a) {
   run_attention_stream<Q, Kv, P, Out>(a);
 }
 

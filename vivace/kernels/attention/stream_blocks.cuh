@@ -1,5 +1,5 @@
-// What the warps of attention_stream (stream.cuh) do with a block of 64 keys and values: where it lies, how it is copied, its scores,
-// probabilities and sums, and how sums join.
+// What the warps of attention_stream (stream.cuh) do with a block of 64 keys and values: where it lies, how it is
+// copied, its scores, probabilities and sums, and how sums join.
 #pragma once
 #include "vivace/kernels/attention/fp8_kv.cuh"
 #include "vivace/kernels/attention/rows.cuh"
@@ -25,36 +25,48 @@ struct AttentionState {
     row_sum = __fmaf_rn(other.row_sum, theirs, __fmul_rn(row_sum, mine));
   }
 };
-__device__ __forceinline__ float joined(float x, float mine, float other, float theirs) { return __fmaf_rn(other, theirs, __fmul_rn(x, mine)); }
+__device__ __forceinline__ float joined(float x, float mine, float other, float theirs) {
+  return __fmaf_rn(other, theirs, __fmul_rn(x, mine));
+}
 
 template <class Q, class Kv, AttentionStream P, class Out>
 struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   using Rows = AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out>;
-  using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end, Rows::height, Rows::first, Rows::end, Rows::q_descale;
-  static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kSteps = kDim / 16;
+  using Rows::a, Rows::memory, Rows::kv, Rows::rank, Rows::warp_m, Rows::warp_d, Rows::lane, Rows::row0, Rows::row_end,
+      Rows::height, Rows::first, Rows::end, Rows::q_descale;
+  static constexpr int kKeys = P.kKeys, kGroup = P.kGroup, kSuper = kGroup * kGroup, kDim = P.padded(P.d),
+                       kDimV = P.padded(P.dv), kSteps = kDim / 16;
   static constexpr bool kFp8Kv = sizeof(Kv) == 1;  // dequantized to f16, in which every e4m3 is exact
   static constexpr int kPitch = P.pitch(P.d, sizeof(Kv)), kPitchV = P.pitch_v(P.dv, sizeof(Kv));  // bytes
   static constexpr int kStage = P.stage_bytes(sizeof(Kv)), kQueryPitch = kDim + 8;
   static constexpr int kTiles = (kDimV / 16 + P.warps_d - 1) / P.warps_d;  // 16 columns of values each, of a warp
-  static constexpr bool kHoldQ = P.occupancy() == 1 && kSteps <= 8;  // queries in registers for a unit; else read again for each block
+  static constexpr bool kHoldQ =
+      P.occupancy() == 1 && kSteps <= 8;  // queries in registers for a unit; else read again for each block
   using Queries = uint32_t[kHoldQ ? kSteps : 1][4];
   using Element = typename OneOf<kFp8Kv, f16, Q>::Type;
   static_assert(!kFp8Kv || (P.d % 64 == 0 && P.dv % 16 == 0));
 
   // Shared memory: queries, stages, slots, barriers.
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory); }
-  __device__ __forceinline__ unsigned char* stage(int i) const { return memory + P.query_bytes(height) + i % P.stages * kStage; }
+  __device__ __forceinline__ unsigned char* stage(int i) const {
+    return memory + P.query_bytes(height) + i % P.stages * kStage;
+  }
   /// The i-th block's scores of a row.
   __device__ __forceinline__ float* scores(int i, int r) const {
-    return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage) + (i % 2 * height + r) * P.kScorePitch;
+    return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage) +
+           (i % 2 * height + r) * P.kScorePitch;
   }
   /// Sums and states that a round's units sent to this block: of unit n the fours that are its own, and its rows.
   __device__ __forceinline__ float* received_sums(int n) const {
-    return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage + P.score_bytes(height)) + n * P.share(height) * 4;
+    return reinterpret_cast<float*>(memory + P.query_bytes(height) + P.stages * kStage + P.score_bytes(height)) +
+           n * P.share(height) * 4;
   }
-  __device__ __forceinline__ AttentionState* received_states(int n) const { return reinterpret_cast<AttentionState*>(received_sums(P.split * P.slots)) + n * height; }
+  __device__ __forceinline__ AttentionState* received_states(int n) const {
+    return reinterpret_cast<AttentionState*>(received_sums(P.split * P.slots)) + n * height;
+  }
   __device__ __forceinline__ uint32_t barrier(int which, int i) const {
-    return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height) + (which * P.stages + i % P.stages) * 8);
+    return ptx::shared_address(memory) +
+           static_cast<uint32_t>(P.barriers_at(sizeof(Kv), height) + (which * P.stages + i % P.stages) * 8);
   }
   enum { kFull, kEmpty };
   /// Rows beyond the tile's stand for its last one: what comes of them is dropped.
@@ -65,7 +77,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     for (int i = static_cast<int>(threadIdx.x); i < height * (kDim / 8); i += P.consumers()) {
       const int row = row0 + i / (kDim / 8), t = row / group, at = i % (kDim / 8) * 8;
       const bool take = row < row_end && at < P.d;
-      const Q* from = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
+      const Q* from = static_cast<const Q*>(a.q) +
+                      (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
       Q* const to = queries() + i / (kDim / 8) * kQueryPitch + at;
       ptx::copy16(to, from, take);
     }
@@ -73,7 +86,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     ptx::copy_wait<0>();
     meet();
     if constexpr (kFp8Kv) {
-      scale_query_rows<Q, kDim>(queries(), kQueryPitch, height, static_cast<int>(threadIdx.x) / 32, P.consumers() / 32, lane, q_descales());
+      scale_query_rows<Q, kDim>(queries(), kQueryPitch, height, static_cast<int>(threadIdx.x) / 32, P.consumers() / 32,
+                                lane, q_descales());
       meet();
     }
   }
@@ -81,17 +95,23 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
   __device__ __forceinline__ static void meet() { ptx::named_barrier<P.consumers()>(1); }
 
   /// Behind the queries.
-  __device__ __forceinline__ float* q_descales() const { return reinterpret_cast<float*>(queries() + height * kQueryPitch); }
-  /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts of four steps.
+  __device__ __forceinline__ float* q_descales() const {
+    return reinterpret_cast<float*>(queries() + height * kQueryPitch);
+  }
+  /// Step's part of the queries. Narrow: k permuted so that a lane's sixteen consecutive bytes of a key are its parts
+  /// of four steps.
   __device__ __forceinline__ void query_fragment(int step, uint32_t (&f)[4]) const {
     if constexpr (kFp8Kv) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint2 four = *reinterpret_cast<const uint2*>(queries() + held(warp_m * 16 + lane / 4 + 8 * i) * kQueryPitch + step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
+        const uint2 four =
+            *reinterpret_cast<const uint2*>(queries() + held(warp_m * 16 + lane / 4 + 8 * i) * kQueryPitch +
+                                            step / 4 * 64 + lane % 4 * 16 + step % 4 * 4);
         f[i] = four.x, f[2 + i] = four.y;
       }
     } else {
-      ptx::load_matrix4(ptx::shared_address(queries() + held(warp_m * 16 + lane % 16) * kQueryPitch + step * 16 + lane / 16 * 8), f);
+      ptx::load_matrix4(
+          ptx::shared_address(queries() + held(warp_m * 16 + lane % 16) * kQueryPitch + step * 16 + lane / 16 * 8), f);
     }
   }
 
@@ -99,21 +119,25 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
 
   static constexpr int kRows = kKeys / (P.kProducers / 32);  // of a block, of a producer warp
 
-  /// A warp's rows of keys or values: row r begins `offset` of lane r (elements; negative: zeros) after this kv head's first.
+  /// A warp's rows of keys or values: row r begins `offset` of lane r (elements; negative: zeros) after this kv head's
+  /// first.
   template <int kD, int kTo>
   __device__ __forceinline__ void copy_rows(unsigned char* to, const void* base, int64_t offset) const {
-    constexpr int kC = kD * static_cast<int>(sizeof(Kv)) / 16, kEach = 16 / static_cast<int>(sizeof(Kv)), kSteps16 = (kRows * kC + 31) / 32;
+    constexpr int kC = kD * static_cast<int>(sizeof(Kv)) / 16, kEach = 16 / static_cast<int>(sizeof(Kv)),
+                  kSteps16 = (kRows * kC + 31) / 32;
     const Kv* const heads = static_cast<const Kv*>(base) + int64_t{kv} * a.head_rows() * kD;
 #pragma unroll 8
     for (int n = 0; n < kSteps16; ++n) {
       const int i = n * 32 + lane, r = i / kC, c = i % kC;
       const int64_t from = __shfl_sync(0xffffffffu, offset, r % kRows);
-      if (kRows * kC % 32 == 0 || r < kRows) ptx::copy16(to + r * kTo + c * 16, from < 0 ? heads : heads + from + c * kEach, from >= 0);
+      if (kRows * kC % 32 == 0 || r < kRows)
+        ptx::copy16(to + r * kTo + c * 16, from < 0 ? heads : heads + from + c * kEach, from >= 0);
     }
   }
   /// Block b into the stage that `i` names; zeros outside of [lo, hi) and for pages that do not exist.
   __device__ __forceinline__ void copy(int i, int64_t slot, int b, int lo, int hi) const {
-    const int first_row = (static_cast<int>(threadIdx.x) - P.consumers()) / 32 * kRows, j = b * kKeys + first_row + lane;
+    const int first_row = (static_cast<int>(threadIdx.x) - P.consumers()) / 32 * kRows,
+              j = b * kKeys + first_row + lane;
     int64_t k = -1, v = -1;
     if (lane < kRows && j >= lo && j < hi) {  // page numbers are read while the stage is still in use
       const int64_t block = a.block(slot, j), position = a.row_in_block(slot, j) * a.position_rows();
@@ -146,7 +170,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
       for (int chunk = 0; chunk < kSteps / 4; ++chunk) {
         uint4 k[kOwn / 8];
 #pragma unroll
-        for (int n = 0; n < kOwn / 8; ++n) k[n] = *reinterpret_cast<const uint4*>(keys + (n * 8 + lane / 4) * kPitch + chunk * 64 + lane % 4 * 16);
+        for (int n = 0; n < kOwn / 8; ++n)
+          k[n] = *reinterpret_cast<const uint4*>(keys + (n * 8 + lane / 4) * kPitch + chunk * 64 + lane % 4 * 16);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           uint32_t f[4];
@@ -168,7 +193,9 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
 #pragma unroll
         for (int n = 0; n < kOwn / 8; n += 2) {
           uint32_t k[4];
-          ptx::load_matrix4(ptx::shared_address(keys + (n * 8 + lane % 8 + lane / 16 * 8) * kPitch + step * 32 + lane / 8 % 2 * 16), k);
+          ptx::load_matrix4(
+              ptx::shared_address(keys + (n * 8 + lane % 8 + lane / 16 * 8) * kPitch + step * 32 + lane / 8 % 2 * 16),
+              k);
           ptx::mma16816<Q>(s[n], f[0], f[1], f[2], f[3], k[0], k[1]);
           ptx::mma16816<Q>(s[n + 1], f[0], f[1], f[2], f[3], k[2], k[3]);
         }
@@ -182,7 +209,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     for (int h = 0; h < 2; ++h)
       if (r[h] < height)
 #pragma unroll
-        for (int n = 0; n < kOwn / 8; ++n) store<2>(scores(i, r[h]) + warp_d * kOwn + n * 8 + lane % 4 * 2, {own[n][2 * h], own[n][2 * h + 1]});
+        for (int n = 0; n < kOwn / 8; ++n)
+          store<2>(scores(i, r[h]) + warp_d * kOwn + n * 8 + lane % 4 * 2, {own[n][2 * h], own[n][2 * h + 1]});
     ptx::named_barrier<P.warps_d * 32>(2 + warp_m);
 #pragma unroll
     for (int h = 0; h < 2; ++h)
@@ -241,14 +269,17 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
       for (int h = 0; h < 2; ++h) y[t][h][0] = y[t][h][1] = y[t][h][2] = y[t][h][3] = 0;
   }
   /// sums += probabilities times values of a block, as states that join.
-  __device__ __forceinline__ void add_values(const unsigned char* v, const float (&s)[kKeys / 8][4], const AttentionState (&block)[2], AttentionState (&state)[2], Sums& sums) const {
+  __device__ __forceinline__ void add_values(const unsigned char* v, const float (&s)[kKeys / 8][4],
+                                             const AttentionState (&block)[2], AttentionState (&state)[2],
+                                             Sums& sums) const {
     using E = Element;
     uint32_t p[kKeys / 16][4];
     constexpr float kBy = kFp8Kv ? kFp8ProbScale : 1.0f;
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) p[k][i] = ptx::pack<E>(s[2 * k + i / 2][i % 2 * 2] * kBy, s[2 * k + i / 2][i % 2 * 2 + 1] * kBy);
+      for (int i = 0; i < 4; ++i)
+        p[k][i] = ptx::pack<E>(s[2 * k + i / 2][i % 2 * 2] * kBy, s[2 * k + i / 2][i % 2 * 2 + 1] * kBy);
     float mine[2], theirs[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -277,7 +308,9 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
       } else {
         uint32_t b[kKeys / 16][4];
 #pragma unroll
-        for (int k = 0; k < kKeys / 16; ++k) ptx::load_matrix4_transposed(ptx::shared_address(v + (k * 16 + lane % 16) * kPitchV + tile * 32 + lane / 16 * 16), b[k]);
+        for (int k = 0; k < kKeys / 16; ++k)
+          ptx::load_matrix4_transposed(
+              ptx::shared_address(v + (k * 16 + lane % 16) * kPitchV + tile * 32 + lane / 16 * 16), b[k]);
 #pragma unroll
         for (int k = 0; k < kKeys / 16; ++k) {
           ptx::mma16816<E>(y[0], p[k][0], p[k][1], p[k][2], p[k][3], b[k][0], b[k][1]);
@@ -291,7 +324,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
     }
   }
   /// sums += more, of states that join.
-  __device__ __forceinline__ static void join(AttentionState (&state)[2], Sums& sums, const AttentionState (&other)[2], const Sums& more) {
+  __device__ __forceinline__ static void join(AttentionState (&state)[2], Sums& sums, const AttentionState (&other)[2],
+                                              const Sums& more) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       float mine, theirs;
@@ -301,7 +335,8 @@ struct AttentionStreamBlocks : AttentionRows<Q, P.dv, sizeof(Kv) == 1, Out> {
 #pragma unroll
         for (int h = 0; h < 2; ++h)
 #pragma unroll
-          for (int e = 0; e < 2; ++e) sums[t][h][2 * i + e] = joined(sums[t][h][2 * i + e], mine, more[t][h][2 * i + e], theirs);
+          for (int e = 0; e < 2; ++e)
+            sums[t][h][2 * i + e] = joined(sums[t][h][2 * i + e], mine, more[t][h][2 * i + e], theirs);
     }
   }
 };

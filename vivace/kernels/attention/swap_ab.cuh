@@ -1,11 +1,11 @@
-// attention of few 16-bit queries on Hopper by swap-AB wgmma: S^T = K Q^T and O^T = V^T P^T, so that keys are the operand of 64
-// rows, a tile of 8 queries of one sequence wastes none of them, and no operand passes through registers.
+// attention of few 16-bit queries on Hopper by swap-AB wgmma: S^T = K Q^T and O^T = V^T P^T, so that keys are the
+// operand of 64 rows, a tile of 8 queries of one sequence wastes none of them, and no operand passes through registers.
 // Formula in vivace/ops/attention.h, but no soft cap and none of Terms; tile config in AttentionSwapAB.
 // Limit: the bytes of the visible keys and values; of tens of queries the split-KV reduction through the cluster.
 //
-// One producer warp loads 128 keys or values a pipeline stage by TMA. Two consumer warpgroups: each has half of a block's keys,
-// then half of the values' columns. Split-KV: blocks of a cluster divide keys; each sends each other, from registers, the partial
-// sums that the receiver adds up, in the order of the senders.
+// One producer warp loads 128 keys or values a pipeline stage by TMA. Two consumer warpgroups: each has half of a
+// block's keys, then half of the values' columns. Split-KV: blocks of a cluster divide keys; each sends each other,
+// from registers, the partial sums that the receiver adds up, in the order of the senders.
 #pragma once
 #include "vivace/kernels/attention/epilogue.cuh"
 #include "vivace/kernels/attention/runs.cuh"
@@ -50,22 +50,32 @@ struct AttentionSwapABKernel {
   int token, first, end;
   uint32_t in_run;
   float row_max[kLaneRows], row_sum[kLaneRows];  // row_sum: of this lane's keys
-  float out[kOwn][kRows / 2];     // panel warp / 4 + 2 i of the values' columns: rows of the products are columns 16 (warp % 4) + lane / 4 (+ 8)
+  float out[kOwn][kRows / 2];  // panel warp / 4 + 2 i of the values' columns: rows of the products are columns 16 (warp
+                               // % 4) + lane / 4 (+ 8)
 
   __device__ __forceinline__ unsigned char* stage(int u) const { return memory + u % kStages * P.stage_bytes(); }
   __device__ __forceinline__ Q* queries() const { return reinterpret_cast<Q*>(memory + P.queries_at()); }
   __device__ __forceinline__ unsigned char* probabilities() const { return memory + P.probabilities_at(); }
   /// Fours of sums that a warp of split `from` has sent to this block, whose `quad` it was there.
   __device__ __forceinline__ unsigned char* received(int from, int quad) const {
-    return memory + P.received_at() + (from * (kQuads * kWarps / kSplit) + quad * (kWarps / kSplit) + warp / kSplit) * 512 + lane * 16;
+    return memory + P.received_at() +
+           (from * (kQuads * kWarps / kSplit) + quad * (kWarps / kSplit) + warp / kSplit) * 512 + lane * 16;
   }
   /// Maximum and row_sum of each of a split's rows.
   __device__ __forceinline__ unsigned char* states(int from) const { return memory + P.states_at() + from * kRows * 8; }
   __device__ __forceinline__ int* maxima() const { return reinterpret_cast<int*>(memory + P.maxima_at()); }
-  __device__ __forceinline__ float* row_sums(int of) const { return reinterpret_cast<float*>(memory + P.row_sums_at()) + of * kRows; }
-  __device__ __forceinline__ uint32_t barriers() const { return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at()); }
-  __device__ __forceinline__ uint32_t full(int u, int panel) const { return barriers() + static_cast<uint32_t>(u % kStages * 4 + panel) * 8; }
-  __device__ __forceinline__ uint32_t empty(int u) const { return barriers() + static_cast<uint32_t>(kStages * 4 + u % kStages) * 8; }
+  __device__ __forceinline__ float* row_sums(int of) const {
+    return reinterpret_cast<float*>(memory + P.row_sums_at()) + of * kRows;
+  }
+  __device__ __forceinline__ uint32_t barriers() const {
+    return ptx::shared_address(memory) + static_cast<uint32_t>(P.barriers_at());
+  }
+  __device__ __forceinline__ uint32_t full(int u, int panel) const {
+    return barriers() + static_cast<uint32_t>(u % kStages * 4 + panel) * 8;
+  }
+  __device__ __forceinline__ uint32_t empty(int u) const {
+    return barriers() + static_cast<uint32_t>(kStages * 4 + u % kStages) * 8;
+  }
   __device__ __forceinline__ uint32_t queries_barrier() const { return barriers() + kStages * 5 * 8; }
   __device__ __forceinline__ uint32_t received_barrier() const { return queries_barrier() + 8; }
   __device__ __forceinline__ void init_barriers() const {
@@ -75,7 +85,9 @@ struct AttentionSwapABKernel {
     ptx::mbarrier_init(received_barrier(), 1);
     ptx::mbarrier_fence();
   }
-  __device__ __forceinline__ void consumer_wait(int u, int panel) const { ptx::mbarrier_wait<false>(full(u, panel), u / kStages & 1); }
+  __device__ __forceinline__ void consumer_wait(int u, int panel) const {
+    ptx::mbarrier_wait<false>(full(u, panel), u / kStages & 1);
+  }
   __device__ __forceinline__ static void group_barrier() { ptx::named_barrier<kWarps * 32>(1); }
   /// Floats as ints of the same order.
   __device__ __forceinline__ static int ordered(float x) {
@@ -93,11 +105,14 @@ struct AttentionSwapABKernel {
     if (lane == 0) ptx::mbarrier_expect(queries_barrier(), kPanels * kRows * 128);
     __syncwarp();
     const int boxes = kRows / q.box, group = a.group();
-    for (int i = lane * kSplit + split_index; i < boxes * kPanels; i += 32 * kSplit) {  // each split brings some for all
+    for (int i = lane * kSplit + split_index; i < boxes * kPanels;
+         i += 32 * kSplit) {  // each split brings some for all
       const int row = i / kPanels * q.box, p = i % kPanels;
       const uint32_t to = ptx::shared_address(queries() + (p * kRows + row) * 64);
       const int y = q.joined ? row0 : 0, w = q.joined ? 0 : (row0 + row) / group;
-      if constexpr (kSplit > 1) ptx::tma_box_multicast(to, args.q, queries_barrier(), p * 64, y, kv, w, static_cast<uint16_t>((1u << kSplit) - 1));
+      if constexpr (kSplit > 1)
+        ptx::tma_box_multicast(to, args.q, queries_barrier(), p * 64, y, kv, w,
+                               static_cast<uint16_t>((1u << kSplit) - 1));
       else ptx::tma_box(to, args.q, queries_barrier(), p * 64, y, kv, w);
     }
   }
@@ -106,23 +121,30 @@ struct AttentionSwapABKernel {
     ptx::mbarrier_wait<false>(empty(u), (u / kStages & 1) ^ 1);
     if (lane == 0)
 #pragma unroll
-      for (int p = 0; p < (kPanels > kPanelsV ? kPanels : kPanelsV); ++p) ptx::mbarrier_expect(full(u, p), p < kCount ? kKeys * 128 : 0);  // every stage's barriers advance alike
+      for (int p = 0; p < (kPanels > kPanelsV ? kPanels : kPanelsV); ++p)
+        ptx::mbarrier_expect(full(u, p), p < kCount ? kKeys * 128 : 0);  // every stage's barriers advance alike
     __syncwarp();
     if (lane * box >= kKeys) return;
 #pragma unroll
-    for (int p = 0; p < kCount; ++p) ptx::tma_box(ptx::shared_address(stage(u) + (p * kKeys + lane * box) * 128), map, full(u, p), p * 64, position, kv, page);
+    for (int p = 0; p < kCount; ++p)
+      ptx::tma_box(ptx::shared_address(stage(u) + (p * kKeys + lane * box) * 128), map, full(u, p), p * 64, position,
+                   kv, page);
   }
   /// Keys, then values, of block b of a slot, of which positions below hi are seen; u counts stages.
   __device__ __forceinline__ void tma_load_block(int64_t slot, int b, int hi, int u) const {
-    const int box = a.page_table != nullptr && a.L < P.kBox ? a.L : P.kBox;  // at least 8 positions, so that a warp suffices
+    const int box =
+        a.page_table != nullptr && a.L < P.kBox ? a.L : P.kBox;  // at least 8 positions, so that a warp suffices
     const int j = b * kKeys + lane * box, position = static_cast<int>(a.row_in_block(slot, j));
-    const int page = lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while stages are in use
+    const int page =
+        lane * box < kKeys && j < hi ? static_cast<int>(a.block(slot, j)) : -1;  // read while stages are in use
     tma_load<kPanels>(u, args.tma.k, box, page, position);
     tma_load<kPanelsV>(u + 1, args.tma.v, box, page, position);
   }
-  /// Whether this split's first block is known before anything is read: it lies in a cache of one sequence without pages.
+  /// Whether this split's first block is known before anything is read: it lies in a cache of one sequence without
+  /// pages.
   __device__ __forceinline__ bool knows_first() const {
-    return a.page_table == nullptr && a.k_offsets == nullptr && a.window == 0 && (a.slot == nullptr || a.S == 1) && split_index * kKeys < a.L;
+    return a.page_table == nullptr && a.k_offsets == nullptr && a.window == 0 && (a.slot == nullptr || a.S == 1) &&
+           split_index * kKeys < a.L;
   }
   __device__ __forceinline__ void drain() const {
 #pragma unroll
@@ -144,7 +166,8 @@ struct AttentionSwapABKernel {
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kWarps * 32) {
       const int r = i / kChunks, at = i % kChunks * 8, row = row0 + r, t = row / group;
       const bool take = row < row_end && at < P.d;
-      const Q* from = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
+      const Q* from = static_cast<const Q*>(a.q) +
+                      (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} + at : 0);
       ptx::copy16(queries() + (at / 64 * kRows + r) * 64 + (at % 64 / 8 ^ r % 8) * 8, from, take);
     }
     ptx::copy_commit();
@@ -161,12 +184,14 @@ struct AttentionSwapABKernel {
   }
   /// This warpgroup's half of a block's keys times the queries: keys 16 warp + lane / 4 (+ 8).
   __device__ __forceinline__ void products(int u, float (&s)[kRows / 2]) const {
-    const uint32_t k0 = ptx::shared_address(stage(u)) + static_cast<uint32_t>(warp / 4) * 64 * 128, q0 = ptx::shared_address(queries());
+    const uint32_t k0 = ptx::shared_address(stage(u)) + static_cast<uint32_t>(warp / 4) * 64 * 128,
+                   q0 = ptx::shared_address(queries());
     const uint64_t k = ptx::wgmma_tile(k0), q = ptx::wgmma_tile(q0);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (step % 4 == 0) consumer_wait(u, step / 4), ptx::wgmma_fence();
-      ptx::Wgmma<Q, kRows>::run(s, further(k, step / 4 * kKeys * 128 + step % 4 * 32), further(q, step / 4 * kRows * 128 + step % 4 * 32), step > 0);
+      ptx::Wgmma<Q, kRows>::run(s, further(k, step / 4 * kKeys * 128 + step % 4 * 32),
+                                further(q, step / 4 * kRows * 128 + step % 4 * 32), step > 0);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(s);
@@ -200,14 +225,16 @@ struct AttentionSwapABKernel {
   __device__ __forceinline__ bool leads() const { return lane / 4 % (8 / kLaneRows) == 0; }  // one lane of each row
 
   /// Products into probabilities, as they go to the tensor cores; what earlier sums and row_sums shrink by.
-  __device__ __forceinline__ void softmax_block(int key0, bool whole, float factor, float (&s)[kRows / 2], float (&by)[kLaneRows]) {
+  __device__ __forceinline__ void softmax_block(int key0, bool whole, float factor, float (&s)[kRows / 2],
+                                                float (&by)[kLaneRows]) {
 #pragma unroll
     for (int i = 0; i < kRows / 2; ++i) s[i] *= factor;
     if (!whole) {
       const int mine = key0 + warp * 16 + lane / 4;
 #pragma unroll
       for (int k = 0; k < kLaneRows; ++k) {
-        const int row = k / 2 * 8 + lane % 4 * 2 + k % 2, from = __shfl_sync(0xffffffffu, first, row), to = __shfl_sync(0xffffffffu, end, row);
+        const int row = k / 2 * 8 + lane % 4 * 2 + k % 2, from = __shfl_sync(0xffffffffu, first, row),
+                  to = __shfl_sync(0xffffffffu, end, row);
 #pragma unroll
         for (int h = 0; h < 2; ++h)
           if ((mine + 8 * h < from) | (mine + 8 * h >= to)) s[k / 2 * 4 + h * 2 + k % 2] = kMinusInfinity;
@@ -235,14 +262,18 @@ struct AttentionSwapABKernel {
       }
     }
     const uint32_t to = ptx::shared_address(probabilities()) + static_cast<uint32_t>(warp / 4) * kRows * 128;
-    const auto at = [&](int row) { return to + static_cast<uint32_t>(row * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ row % 8) * 16); };
+    const auto at = [&](int row) {
+      return to + static_cast<uint32_t>(row * 128 + ((warp % 4 * 2 + lane / 8 % 2) ^ row % 8) * 16);
+    };
     if constexpr (kEights == 1) {
       ptx::store_matrix2_transposed(at(lane % 8), {ptx::pack<Q>(s[0], s[1]), ptx::pack<Q>(s[2], s[3])});
     } else {
 #pragma unroll
       for (int j = 0; j < kEights; j += 2)
-        ptx::store_matrix4_transposed(at((j + lane / 16) * 8 + lane % 8), {ptx::pack<Q>(s[4 * j], s[4 * j + 1]), ptx::pack<Q>(s[4 * j + 2], s[4 * j + 3]), ptx::pack<Q>(s[4 * j + 4], s[4 * j + 5]),
-                                                                           ptx::pack<Q>(s[4 * j + 6], s[4 * j + 7])});
+        ptx::store_matrix4_transposed(
+            at((j + lane / 16) * 8 + lane % 8),
+            {ptx::pack<Q>(s[4 * j], s[4 * j + 1]), ptx::pack<Q>(s[4 * j + 2], s[4 * j + 3]),
+             ptx::pack<Q>(s[4 * j + 4], s[4 * j + 5]), ptx::pack<Q>(s[4 * j + 6], s[4 * j + 7])});
     }
   }
   /// Zeros in places of a block that no row of the run sees: there may be anything there, NaN too.
@@ -251,19 +282,26 @@ struct AttentionSwapABKernel {
     for (int p = 0; p < kPanelsV; ++p) consumer_wait(u, p);
     const float zeros[4] = {};
     for (int i = static_cast<int>(threadIdx.x); i < (to - from) * kPanelsV * 8; i += kWarps * 32)
-      store<4>(reinterpret_cast<float*>(stage(u) + (i / 8 % kPanelsV * kKeys + from + i / 8 / kPanelsV) * 128 + i % 8 * 16), zeros);
+      store<4>(
+          reinterpret_cast<float*>(stage(u) + (i / 8 % kPanelsV * kKeys + from + i / 8 / kPanelsV) * 128 + i % 8 * 16),
+          zeros);
   }
   __device__ __forceinline__ void add_values(int u, bool fresh) {
     const uint32_t v0 = ptx::shared_address(stage(u)), p0 = ptx::shared_address(probabilities());
     float(&sums)[kOwn * kRows / 2] = reinterpret_cast<float(&)[kOwn * kRows / 2]>(out);
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      const int panel = kPanelsV % 2 == 0 ? warp / 4 + 2 * i : min(warp / 4 + 2 * i, kPanelsV - 1);  // the last one twice: nobody takes columns beyond dv
-      const uint64_t v = ptx::wgmma_rows(v0 + static_cast<uint32_t>(panel) * kKeys * 128, kKeys * 128), w = ptx::wgmma_tile(p0);
+      const int panel = kPanelsV % 2 == 0 ? warp / 4 + 2 * i
+                                          : min(warp / 4 + 2 * i,
+                                                kPanelsV - 1);  // the last one twice: nobody takes columns beyond dv
+      const uint64_t v = ptx::wgmma_rows(v0 + static_cast<uint32_t>(panel) * kKeys * 128, kKeys * 128),
+                     w = ptx::wgmma_tile(p0);
       consumer_wait(u, panel);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kKeys / 16; ++k) ptx::WgmmaColumns<Q, kRows>::run(out[i], further(v, k * 2048), further(w, k / 4 * kRows * 128 + k % 4 * 32), k > 0 || !fresh);
+      for (int k = 0; k < kKeys / 16; ++k)
+        ptx::WgmmaColumns<Q, kRows>::run(out[i], further(v, k * 2048), further(w, k / 4 * kRows * 128 + k % 4 * 32),
+                                         k > 0 || !fresh);
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>(sums);
@@ -317,7 +355,8 @@ struct AttentionSwapABKernel {
       const float(&from)[kRows / 2] = out[x / kEights];
       const int e = x % kEights * 4;
       const uint32_t here = ptx::shared_address(memory), there = ptx::remote_shared(here, to);
-      ptx::remote_store_async<4>(there + (ptx::shared_address(received(split_index, x)) - here), {from[e], from[e + 1], from[e + 2], from[e + 3]}, there + (received_barrier() - here));
+      ptx::remote_store_async<4>(there + (ptx::shared_address(received(split_index, x)) - here),
+                                 {from[e], from[e + 1], from[e + 2], from[e + 3]}, there + (received_barrier() - here));
     }
   }
   /// Maximum and row_sum of each row to everyone, this block too.
@@ -331,7 +370,9 @@ struct AttentionSwapABKernel {
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) state[1] += row_sums(w)[pair * 2], state[3] += row_sums(w)[pair * 2 + 1];
       unsigned char* const at = states(split_index) + pair * 16;
-      if constexpr (kSplit > 1) ptx::remote_store_async<4>(ptx::remote_shared(ptx::shared_address(at), to), state, ptx::remote_shared(received_barrier(), to));
+      if constexpr (kSplit > 1)
+        ptx::remote_store_async<4>(ptx::remote_shared(ptx::shared_address(at), to), state,
+                                   ptx::remote_shared(received_barrier(), to));
       else store<4>(reinterpret_cast<float*>(at), state);
     }
     if constexpr (kSplit == 1) group_barrier();
@@ -362,7 +403,13 @@ struct AttentionSwapABKernel {
       for (int c = 0; c < kSplit; ++c) {
         const bool here = (has >> c & 1) != 0;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) sums[c].v[e] = !here ? 0.0f : c == split_index ? own[e] : sums[c].v[e], state[c].v[e] = here ? state[c].v[e] : e % 2 == 0 ? kMinusInfinity : 0.0f;
+        for (int e = 0; e < 4; ++e)
+          sums[c].v[e] = !here              ? 0.0f
+                         : c == split_index ? own[e]
+                                            : sums[c].v[e],
+          state[c].v[e] = here         ? state[c].v[e]
+                          : e % 2 == 0 ? kMinusInfinity
+                                       : 0.0f;
         highest[0] = fmaxf(highest[0], state[c].v[0]), highest[1] = fmaxf(highest[1], state[c].v[2]);
       }
 #pragma unroll
@@ -375,14 +422,18 @@ struct AttentionSwapABKernel {
         }
       // Neighbours swap, so that each has two columns of one row.
       const bool odd = lane / 4 % 2 != 0;
-      const int column = (warp / 4 + x / kEights * 2) * 64 + warp % 4 * 16 + lane / 4 - odd, t = __shfl_sync(0xffffffffu, token, r + odd), h = (kv - t) * group + row0 + r + odd;
+      const int column = (warp / 4 + x / kEights * 2) * 64 + warp % 4 * 16 + lane / 4 - odd,
+                t = __shfl_sync(0xffffffffu, token, r + odd), h = (kv - t) * group + row0 + r + odd;
       const bool mine = (in_run >> (r + odd) & 1) != 0;
-      const float row_max_of = odd ? highest[1] : highest[0], row_sum_of = odd ? total[1] : total[0], factor = mine ? softmax_factor(a, h, row_max_of, row_sum_of) : 0.0f;
-      if (mine && column == 0 && a.lse != nullptr) a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max_of, row_sum_of);
+      const float row_max_of = odd ? highest[1] : highest[0], row_sum_of = odd ? total[1] : total[0],
+                  factor = mine ? softmax_factor(a, h, row_max_of, row_sum_of) : 0.0f;
+      if (mine && column == 0 && a.lse != nullptr)
+        a.lse[int64_t{t} * a.lse_stride + h] = softmax_lse(row_max_of, row_sum_of);
       Out* const to = static_cast<Out*>(a.out) + int64_t{t} * a.out_stride + int64_t{h} * P.dv + column;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const float got = __shfl_xor_sync(0xffffffffu, odd ? y[2 * i] : y[2 * i + 1], 4), kept = odd ? y[2 * i + 1] : y[2 * i];
+        const float got = __shfl_xor_sync(0xffffffffu, odd ? y[2 * i] : y[2 * i + 1], 4),
+                    kept = odd ? y[2 * i + 1] : y[2 * i];
         float two[2] = {(odd ? got : kept) * factor, (odd ? kept : got) * factor};
         if (mine && column + 8 * i < P.dv) epilogue.template store_as<2>(to + 8 * i, two);
       }
@@ -397,7 +448,8 @@ struct AttentionSwapABKernel {
     const int past = __shfl_sync(0xffffffffu, token, row_end - 1 - row0) + 1;
     int u = 0;
     for (int ta = __shfl_sync(0xffffffffu, token, 0), round = 0; ta < past; ++round) {
-      const int tb = !Prologue::kActive && (a.S > 1 || a.window > 0) && !a.by_token() ? run_end(a, ta, past, lane) : past;
+      const int tb =
+          !Prologue::kActive && (a.S > 1 || a.window > 0) && !a.by_token() ? run_end(a, ta, past, lane) : past;
       const bool in = exists && token >= ta && token < tb;
       in_run = __ballot_sync(0xffffffffu, in);
       int slot = 0;
@@ -409,23 +461,30 @@ struct AttentionSwapABKernel {
       if constexpr (Prologue::kActive) {
         if (!is_producer) prologue.make(*this);
       }
-      const int lo = __reduce_min_sync(0xffffffffu, end > first ? first : 0x7fffffff), hi = __reduce_max_sync(0xffffffffu, end);
-      const int blocks = (hi + kKeys - 1) / kKeys, from = first_block(lo, split_index), mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
+      const int lo = __reduce_min_sync(0xffffffffu, end > first ? first : 0x7fffffff),
+                hi = __reduce_max_sync(0xffffffffu, end);
+      const int blocks = (hi + kKeys - 1) / kKeys, from = first_block(lo, split_index),
+                mine = blocks > from ? (blocks - 1 - from) / kSplit + 1 : 0;
       uint32_t has = 0;
 #pragma unroll
       for (int c = 0; c < kSplit; ++c) has |= (first_block(lo, c) < blocks ? 1u : 0u) << c;
       if (is_producer) {
         if constexpr (kSplit > 1) {
           const int others = __popc(has & ~(1u << split_index));
-          if (lane == 0) ptx::mbarrier_expect(received_barrier(), static_cast<uint32_t>(others * P.share_bytes() + __popc(has) * kRows * 8));
+          if (lane == 0)
+            ptx::mbarrier_expect(received_barrier(),
+                                 static_cast<uint32_t>(others * P.share_bytes() + __popc(has) * kRows * 8));
         }
         slot = a.S > 1 ? __shfl_sync(0xffffffffu, slot, __ffs(static_cast<int>(in_run)) - 1) : 0;
-        for (int i = prefetched && round == 0 ? 1 : 0; i < mine; ++i) tma_load_block(slot, from + i * kSplit, hi, u + 2 * i);
-        if (prefetched && round == 0 && mine == 0) drain();  // nobody reads it, but it must have come before this block ends
+        for (int i = prefetched && round == 0 ? 1 : 0; i < mine; ++i)
+          tma_load_block(slot, from + i * kSplit, hi, u + 2 * i);
+        if (prefetched && round == 0 && mine == 0)
+          drain();  // nobody reads it, but it must have come before this block ends
       } else {
         if (round == 0) wait_queries(boxed);
         if (mine > 0) {
-          sum_up(lo, hi, __reduce_max_sync(0xffffffffu, first), __reduce_min_sync(0xffffffffu, in ? end : 0x7fffffff), blocks, u);
+          sum_up(lo, hi, __reduce_max_sync(0xffffffffu, first), __reduce_min_sync(0xffffffffu, in ? end : 0x7fffffff),
+                 blocks, u);
           if constexpr (kSplit > 1) send_sums();
           send_states();
         }
@@ -445,14 +504,24 @@ struct AttentionSwapABKernel {
 
 /// Grid: tiles * Hkv * split, clusters of split.
 template <class Q, AttentionSwapAB P, class Out = Q, class Prologue = NoPrologue>
-__device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::Args& args, const Prologue& prologue = {}) {
+__device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::Args& args,
+                                                      const Prologue& prologue = {}) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char memory[];
   const AttentionArgs& a = args.tma.a();
   const int group = a.group(), warp = static_cast<int>(threadIdx.x) / 32, height = P.height(a);
   const uint32_t heads = static_cast<uint32_t>(a.Hkv), index = blockIdx.x / P.split;
   const int row0 = static_cast<int>(index / heads) * height;
-  AttentionSwapABKernel<Q, P, Out, Prologue> k{args, a, memory, static_cast<int>(index % heads), ptx::cluster_rank<P.split>(), warp, static_cast<int>(threadIdx.x % 32), row0, 0, prologue};
+  AttentionSwapABKernel<Q, P, Out, Prologue> k{args,
+                                               a,
+                                               memory,
+                                               static_cast<int>(index % heads),
+                                               ptx::cluster_rank<P.split>(),
+                                               warp,
+                                               static_cast<int>(threadIdx.x % 32),
+                                               row0,
+                                               0,
+                                               prologue};
   const bool is_producer = warp == k.kWarps;
   if (threadIdx.x == 0) k.init_barriers();
   k.forget();
@@ -488,7 +557,8 @@ __device__ __forceinline__ void run_attention_swap_ab(const typename Prologue::A
 }
 
 template <class Q, AttentionSwapAB P, class Out = Q>
-__global__ void __launch_bounds__(P.threads(), P.occupancy()) attention_swap_ab(const __grid_constant__ AttentionSwapABArgs args) {
+__global__ void __launch_bounds__(P.threads(), P.occupancy())
+    attention_swap_ab(const __grid_constant__ AttentionSwapABArgs args) {
   run_attention_swap_ab<Q, P, Out>(args);
 }
 

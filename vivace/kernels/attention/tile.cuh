@@ -49,7 +49,8 @@ __device__ __forceinline__ void copy_eight(Q* to, const T* head, int at, int dim
 
 template <class Q, class Kv, AttentionTile P, class V, class Out = Q>
 struct AttentionTileKernel {
-  static constexpr int kKeys = P.keys, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kPitch = P.pitch(P.d), kPitchV = P.pitch(P.dv);
+  static constexpr int kKeys = P.keys, kDim = P.padded(P.d), kDimV = P.padded(P.dv), kPitch = P.pitch(P.d),
+                       kPitchV = P.pitch(P.dv);
   static constexpr int kSteps = kDim / 16, kKeyTiles = kKeys / 8, kOutTiles = kDimV / 8, kStride = P.split * P.warps_n;
   static constexpr bool kHoldQ = P.d <= 128;  // queries in registers; larger heads read them again for each block
 
@@ -81,11 +82,13 @@ struct AttentionTileKernel {
     for (int i = static_cast<int>(threadIdx.x); i < P.rows() * (kDim / 8); i += P.threads()) {
       const int row = row0 + i / (kDim / 8), t = row / group;
       const bool take = row < row_end;
-      const Q* head = static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} : 0);
+      const Q* head =
+          static_cast<const Q*>(a.q) + (take ? int64_t{t} * a.q_stride + (kv * group + row % group) * int64_t{P.d} : 0);
       const int at = i % (kDim / 8) * 8;
       Q* const to = smem_at<P.rows(), kPitch>(queries, i / (kDim / 8), at);
       if constexpr (Hooks<V>::kQuery)
-        copy_eight<Q, Q, P.wide>(to, head, at, P.d, take, [&](float (&x)[8]) { variant_query<V>(a, t, kv * group + row % group, at, x); });
+        copy_eight<Q, Q, P.wide>(to, head, at, P.d, take,
+                                 [&](float(&x)[8]) { variant_query<V>(a, t, kv * group + row % group, at, x); });
       else
         copy_eight<Q, Q, P.wide>(to, head, at, P.d, take);
     }
@@ -94,7 +97,8 @@ struct AttentionTileKernel {
 
   /// Rows of block b of keys or values into a stage; zeros outside of [lo, hi) and for pages that do not exist.
   template <int kD, int kPadded, int kTo, bool kPaged, bool kEdit = false>
-  __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo, int hi) const {
+  __device__ __forceinline__ void load_rows(Q* to, const void* base, int64_t stride, int64_t slot, int b, int lo,
+                                            int hi) const {
     constexpr int kThreads = P.warps_m * 32, kC = kPadded / 8;
     const int thread = warp_m * 32 + lane, pitch = a.position_rows() * kD;
     const Kv* const heads = static_cast<const Kv*>(base) + int64_t{kv} * a.head_rows() * kD;
@@ -120,14 +124,16 @@ struct AttentionTileKernel {
         const Kv* head = block >= 0 ? heads + block * stride + a.row_in_block(slot, j) * pitch : heads;
         Q* const element = smem_at<kKeys, kTo>(to, row, i % kC * 8);
         if constexpr (kEdit)
-          copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0, [&](float (&x)[8]) { variant_key<V>(a, slot, kv, j, i % kC * 8, x); });
+          copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0,
+                                    [&](float(&x)[8]) { variant_key<V>(a, slot, kv, j, i % kC * 8, x); });
         else
           copy_eight<Q, Kv, P.wide>(element, head, i % kC * 8, kD, block >= 0);
       }
     }
   }
   __device__ __forceinline__ void load_keys(Q* to, int64_t slot, int b, int lo, int hi) const {
-    if (a.page_table == nullptr) load_rows<P.d, kDim, kPitch, false, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
+    if (a.page_table == nullptr)
+      load_rows<P.d, kDim, kPitch, false, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
     else load_rows<P.d, kDim, kPitch, true, Hooks<V>::kKey>(to, a.k, a.k_stride, slot, b, lo, hi);
   }
   __device__ __forceinline__ void load_values(Q* to, int64_t slot, int b, int lo, int hi) const {
@@ -159,7 +165,8 @@ struct AttentionTileKernel {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         uint32_t k[4];
-        ptx::load_matrix4(ptx::shared_address(keys + (n * 8 + lane % 8 + lane / 16 * 8) * kPitch + step * 16 + lane / 8 % 2 * 8), k);
+        ptx::load_matrix4(
+            ptx::shared_address(keys + (n * 8 + lane % 8 + lane / 16 * 8) * kPitch + step * 16 + lane / 8 % 2 * 8), k);
         ptx::mma16816<Q>(s[n], f[0], f[1], f[2], f[3], k[0], k[1]);
         ptx::mma16816<Q>(s[n + 1], f[0], f[1], f[2], f[3], k[2], k[3]);
       }
@@ -192,8 +199,10 @@ struct AttentionTileKernel {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) mine[n][0] = s[n][2 * i], mine[n][1] = s[n][2 * i + 1];
         // Made anew for each block: loads that hit, where registers are short.
-        const VariantRow r = variant_row<V>(a, token[i], kv * a.group() + my_row(i) - token[i] * a.group(), kv, first[i], end[i]);
-        variant_scores<V>(a, r, key0 >= first[i] && key0 + kKeys <= end[i], mine, [&](int n, int e) { return key0 + n * 8 + lane % 4 * 2 + e; });
+        const VariantRow r =
+            variant_row<V>(a, token[i], kv * a.group() + my_row(i) - token[i] * a.group(), kv, first[i], end[i]);
+        variant_scores<V>(a, r, key0 >= first[i] && key0 + kKeys <= end[i], mine,
+                          [&](int n, int e) { return key0 + n * 8 + lane % 4 * 2 + e; });
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n)
 #pragma unroll
@@ -240,11 +249,13 @@ struct AttentionTileKernel {
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       const uint32_t p[4] = {ptx::pack<Q>(s[2 * k][0], s[2 * k][1]), ptx::pack<Q>(s[2 * k][2], s[2 * k][3]),
-                             ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]), ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3])};
+                             ptx::pack<Q>(s[2 * k + 1][0], s[2 * k + 1][1]),
+                             ptx::pack<Q>(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
       for (int n = 0; n < kOutTiles; n += 2) {
         uint32_t v[4];
-        ptx::load_matrix4_transposed(ptx::shared_address(values + (k * 16 + lane % 16) * kPitchV + n * 8 + lane / 16 * 8), v);
+        ptx::load_matrix4_transposed(
+            ptx::shared_address(values + (k * 16 + lane % 16) * kPitchV + n * 8 + lane / 16 * 8), v);
         ptx::mma16816<Q>(out[n], p[0], p[1], p[2], p[3], v[0], v[1]);
         ptx::mma16816<Q>(out[n + 1], p[0], p[1], p[2], p[3], v[2], v[3]);
       }
@@ -298,7 +309,8 @@ struct AttentionTileKernel {
     for (; b < past; b += kStride) {
       ptx::copy_wait<P.stages - 2>();
       stream_sync<P>(stream);
-      if (b + (P.stages - 1) * kStride < past) load_block(stages + empty * kStage, slot, b + (P.stages - 1) * kStride, lo, hi);
+      if (b + (P.stages - 1) * kStride < past)
+        load_block(stages + empty * kStage, slot, b + (P.stages - 1) * kStride, lo, hi);
       ptx::copy_commit();
       float s[kKeyTiles][4];
       const Q* keys = stages + full * kStage;
@@ -322,13 +334,15 @@ struct AttentionTileKernel {
     }
   }
 
-  __device__ __forceinline__ void put(const AttentionEpilogue<Q, Out>& epilogue, int row, int column, float x, float y) const {
+  __device__ __forceinline__ void put(const AttentionEpilogue<Q, Out>& epilogue, int row, int column, float x,
+                                      float y) const {
     const int group = a.group();
     const int64_t t = row / group;
     Out* to = static_cast<Out*>(a.out) + t * a.out_stride + (kv * group + row % group) * int64_t{P.dv} + column;
     if constexpr (Hooks<V>::kOutput) {
       const int h = kv * group + row % group;
-      x = variant_output<V>(a, static_cast<int>(t), h, column, x), y = variant_output<V>(a, static_cast<int>(t), h, column + 1, y);
+      x = variant_output<V>(a, static_cast<int>(t), h, column, x),
+      y = variant_output<V>(a, static_cast<int>(t), h, column + 1, y);
     }
     if constexpr (P.wide) {
       float both[2] = {x, y};
@@ -357,7 +371,8 @@ struct AttentionTileKernel {
       if (!in_run(row, ta, tb)) continue;
       const float factor = finish(row, row_max[i], row_sum[i], lane % 4 == 0);
 #pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) put(epilogue, row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
+      for (int n = 0; n < kOutTiles; ++n)
+        put(epilogue, row, n * 8 + lane % 4 * 2, out[n][2 * i] * factor, out[n][2 * i + 1] * factor);
     }
   }
 
@@ -369,13 +384,15 @@ struct AttentionTileKernel {
     const AttentionEpilogue<Q, Out> epilogue(a);
     __syncthreads();  // all stages are free
     float* const mine = partials + stream * kPartial;
-    float* const ends = partials + P.warps_n * kPartial;  // maxima and row_sums of this block; its sums take stream 0's position
+    float* const ends =
+        partials + P.warps_n * kPartial;  // maxima and row_sums of this block; its sums take stream 0's position
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = warp_m * 16 + lane / 4 + 8 * i;
       if (!in_run(row0 + r, ta, tb)) continue;
 #pragma unroll
-      for (int n = 0; n < kOutTiles; ++n) store<2>(mine + r * kDimV + n * 8 + lane % 4 * 2, {out[n][2 * i], out[n][2 * i + 1]});
+      for (int n = 0; n < kOutTiles; ++n)
+        store<2>(mine + r * kDimV + n * 8 + lane % 4 * 2, {out[n][2 * i], out[n][2 * i + 1]});
       if (lane % 4 == 0) mine[kRows * kDimV + r] = row_max[i], mine[kRows * kDimV + kRows + r] = row_sum[i];
     }
     __syncthreads();
@@ -411,7 +428,8 @@ struct AttentionTileKernel {
 #pragma unroll
         for (int c = 0; c < P.split; ++c) {
           row_maxes[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + r), c));
-          row_sums[c] = __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + kRows + r), c));
+          row_sums[c] =
+              __uint_as_float(ptx::remote_load<P.split>(reinterpret_cast<const uint32_t*>(ends + kRows + r), c));
           sums[c] = ptx::remote_load<P.split>(reinterpret_cast<const uint64_t*>(partials + r * kDimV + column), c);
         }
         float highest = kMinusInfinity, total = 0, x = 0, y = 0;
@@ -422,7 +440,8 @@ struct AttentionTileKernel {
         for (int c = 0; c < P.split; ++c) {
           const float w = ptx::exp2_fast(row_maxes[c] - base);
           total += row_sums[c] * w;
-          x += __uint_as_float(static_cast<uint32_t>(sums[c])) * w, y += __uint_as_float(static_cast<uint32_t>(sums[c] >> 32)) * w;
+          x += __uint_as_float(static_cast<uint32_t>(sums[c])) * w,
+              y += __uint_as_float(static_cast<uint32_t>(sums[c] >> 32)) * w;
         }
         const float factor = finish(row0 + r, highest, total, column == 0);
         put(epilogue, row0 + r, column, x * factor, y * factor);

@@ -43,11 +43,18 @@ template <class V>
 struct Hooks {
   static const AttentionExtra& extra();  // for types only
   static const AttentionAt& at();
-  static_assert(requires { V::query(extra(), 0.0f, at(), 0); }, "hook query: wanted float query(const Extra&, float x, const At&, int d)");
-  static_assert(requires { V::key(extra(), 0.0f, at(), 0); }, "hook key: wanted float key(const Extra&, float x, const At&, int d)");
-  static_assert(requires { V::logit(extra(), 0.0f, at()); }, "hook logit: wanted float logit(const Extra&, float s, const At&)");
+  static_assert(
+      requires { V::query(extra(), 0.0f, at(), 0); },
+      "hook query: wanted float query(const Extra&, float x, const At&, int d)");
+  static_assert(
+      requires { V::key(extra(), 0.0f, at(), 0); },
+      "hook key: wanted float key(const Extra&, float x, const At&, int d)");
+  static_assert(
+      requires { V::logit(extra(), 0.0f, at()); }, "hook logit: wanted float logit(const Extra&, float s, const At&)");
   static_assert(requires { V::visible(extra(), at()); }, "hook visible: wanted bool visible(const Extra&, const At&)");
-  static_assert(requires { V::output(extra(), 0.0f, at(), 0); }, "hook output: wanted float output(const Extra&, float x, const At&, int d)");
+  static_assert(
+      requires { V::output(extra(), 0.0f, at(), 0); },
+      "hook output: wanted float output(const Extra&, float x, const At&, int d)");
   static constexpr bool kEdits = !kSameType<V, Standard>;  // scores or visibility
   static constexpr bool kSoftmax = V::kSoftmax;
   static constexpr bool kQuery = !kSameType<decltype(V::query(extra(), 0.0f, at(), 0)), Unchanged>;
@@ -80,7 +87,8 @@ constexpr float kHidden = -__builtin_bit_cast(float, 0x7f800000u);
 /// decided once for all of them, so that a call pays for what it uses. A hook may be asked for keys that are not
 /// seen; what it says of those is dropped. The score of such a key is -inf, or 0 where there is no softmax.
 template <class V, int N, class Key>
-__device__ __forceinline__ void variant_scores(const AttentionArgs& a, const VariantRow& r, bool all_in_span, float (&s)[N][2], Key&& key) {
+__device__ __forceinline__ void variant_scores(const AttentionArgs& a, const VariantRow& r, bool all_in_span,
+                                               float (&s)[N][2], Key&& key) {
   const auto each = [&](auto&& f) {
 #pragma unroll
     for (int n = 0; n < N; ++n)
@@ -93,7 +101,8 @@ __device__ __forceinline__ void variant_scores(const AttentionArgs& a, const Var
   if (a.softcap > 0) each([&](float& x, int) { x = a.softcap * tanhf(x / a.softcap); });
   if constexpr (Hooks<V>::kLogit) each([&](float& x, int j) { at.j = j, x = V::logit(a.extra, x, at); });
   if (!all_in_span) each([&](float& x, int j) { x = j >= r.first && j < r.end ? x : hidden; });
-  if (a.bits != nullptr && r.end > r.first) each([&](float& x, int j) { x = a.bit(r.at.t, r.at.slot, j) ? x : hidden; });
+  if (a.bits != nullptr && r.end > r.first)
+    each([&](float& x, int j) { x = a.bit(r.at.t, r.at.slot, j) ? x : hidden; });
   if constexpr (Hooks<V>::kVisible) each([&](float& x, int j) { at.j = j, x = V::visible(a.extra, at) ? x : hidden; });
 }
 
@@ -117,7 +126,8 @@ __device__ __forceinline__ void variant_query(const AttentionArgs& a, int t, int
   }
 }
 template <class V, int N>
-__device__ __forceinline__ void variant_key(const AttentionArgs& a, int64_t slot, int kv, int64_t j, int d, float (&x)[N]) {
+__device__ __forceinline__ void variant_key(const AttentionArgs& a, int64_t slot, int kv, int64_t j, int d,
+                                            float (&x)[N]) {
   if constexpr (Hooks<V>::kKey) {
     const AttentionAt at{-1, -1, static_cast<int>(slot), -1, kv, static_cast<int>(j)};  // a key serves many queries
 #pragma unroll
@@ -130,7 +140,8 @@ __device__ __forceinline__ void variant_key(const AttentionArgs& a, int64_t slot
 template <class T>
 struct ExtraTensor : AttentionExtraTensor {
   __device__ float operator()(int i, int j = 0, int k = 0) const {
-    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(dim[0]) || static_cast<uint32_t>(j) >= static_cast<uint32_t>(dim[1]) ||
+    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(dim[0]) ||
+        static_cast<uint32_t>(j) >= static_cast<uint32_t>(dim[1]) ||
         static_cast<uint32_t>(k) >= static_cast<uint32_t>(dim[2]))
       return 0;
     return to_float(static_cast<const T*>(data)[(int64_t{i} * dim[1] + j) * dim[2] + k]);
@@ -139,7 +150,8 @@ struct ExtraTensor : AttentionExtraTensor {
 template <>
 struct ExtraTensor<int32_t> : AttentionExtraTensor {
   __device__ int operator()(int i, int j = 0, int k = 0) const {
-    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(dim[0]) || static_cast<uint32_t>(j) >= static_cast<uint32_t>(dim[1]) ||
+    if (static_cast<uint32_t>(i) >= static_cast<uint32_t>(dim[0]) ||
+        static_cast<uint32_t>(j) >= static_cast<uint32_t>(dim[1]) ||
         static_cast<uint32_t>(k) >= static_cast<uint32_t>(dim[2]))
       return 0;
     return static_cast<const int32_t*>(data)[(int64_t{i} * dim[1] + j) * dim[2] + k];

@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(P.threads) mel_clamp(const __grid_constant__ M
   const float least = a.peak[b] - a.range;
   const float* const x = a.x + t * a.x_stride;
   Out* const out = static_cast<Out*>(a.out) + t * a.out_stride;
-  for (int m = static_cast<int>(threadIdx.x) % 32; m < a.M; m += 32) out[m] = from_float<Out>(silent ? 0.0f : clamped_mel(x[m], least));
+  for (int m = static_cast<int>(threadIdx.x) % 32; m < a.M; m += 32)
+    out[m] = from_float<Out>(silent ? 0.0f : clamped_mel(x[m], least));
 }
 
 }  // namespace vivace::kernels

@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(P.threads) stft_mel(const __grid_constant__ St
   extern __shared__ __align__(16) double stft_memory[];
   const int W = a.W, half = W / 2, F = half + 1, tid = static_cast<int>(threadIdx.x);
   double2* const turn = reinterpret_cast<double2*>(stft_memory);       // [W] cos, sin of 2 pi i / W
-  double2* const folded = turn + W;                                    // [F][P.frames] sum and difference of x[n] and x[W - n]
+  double2* const folded = turn + W;  // [F][P.frames] sum and difference of x[n] and x[W - n]
   float* const power = reinterpret_cast<float*>(folded + F * P.frames);  // [P.frames][F]
   for (int i = tid; i < W; i += P.threads) {
     double s, c;
@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(P.threads) stft_mel(const __grid_constant__ St
       const float* const x = a.x + b * a.x_stride;
       const double here = static_cast<double>(x[a.sample(f, n)]) * static_cast<double>(a.window[n]);
       // The first sample and the middle one have no partner.
-      const double there = n == 0 || n == half ? 0.0 : static_cast<double>(x[a.sample(f, W - n)]) * static_cast<double>(a.window[W - n]);
+      const double there =
+          n == 0 || n == half ? 0.0 : static_cast<double>(x[a.sample(f, W - n)]) * static_cast<double>(a.window[W - n]);
       v = {here + there, here - there};
     }
     folded[i] = v;
@@ -54,7 +55,8 @@ __global__ void __launch_bounds__(P.threads) stft_mel(const __grid_constant__ St
       at = at < W ? at : at - W;
     }
 #pragma unroll
-    for (int k = 0; k < P.frames; ++k) power[k * F + f] = static_cast<float>(fma(real[k], real[k], imaginary[k] * imaginary[k]));
+    for (int k = 0; k < P.frames; ++k)
+      power[k * F + f] = static_cast<float>(fma(real[k], real[k], imaginary[k] * imaginary[k]));
   }
   __syncthreads();
   // A warp takes a frame.

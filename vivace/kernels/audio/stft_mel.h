@@ -4,7 +4,8 @@
 
 namespace vivace::kernels {
 
-inline constexpr int kMostWindow = 512;  // samples of a frame: what a block of the CUDA kernel holds of it in shared memory
+inline constexpr int kMostWindow =
+    512;  // samples of a frame: what a block of the CUDA kernel holds of it in shared memory
 inline constexpr float kLeastMel = 1e-10f;
 
 /// Where frames lie: centred on every hop with the signal reflected at its ends, or within it.

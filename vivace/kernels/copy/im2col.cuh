@@ -13,7 +13,8 @@ struct PatchPlace {
   int line, pixel, channel;
 
   __device__ __forceinline__ PatchPlace(const Im2colArgs& a, int col) {
-    const int outer = a.outer.quotient(col), rest = a.outer.remainder(col, outer), q = a.inner.quotient(rest), r = a.inner.remainder(rest, q);
+    const int outer = a.outer.quotient(col), rest = a.outer.remainder(col, outer), q = a.inner.quotient(rest),
+              r = a.inner.remainder(rest, q);
     if (a.order == PatchOrder::hwc) {
       line = outer, pixel = q, channel = r;
     } else {
@@ -35,7 +36,8 @@ struct PatchPlace {
   }
 };
 
-// Each kind of columns finds their places when it is made, before the kernel may read anything, and reads what it needs in begin().
+// Each kind of columns finds their places when it is made, before the kernel may read anything, and reads what it needs
+// in begin().
 
 /// Any group of columns, element by element: where they lie in a patch, and what becomes of them.
 template <class In, class Out, Im2colPolicy P>
@@ -86,7 +88,8 @@ struct PatchElements {
   __device__ __forceinline__ void store(Out* row, const Raw& raw, uint32_t real) const {
     float v[kPatchGroup];
 #pragma unroll
-    for (int i = 0; i < kPatchGroup; ++i) v[i] = real >> i & 1u ? __fadd_rn(__fmul_rn(to_float(raw.v[i]), scale[i]), offset[i]) : 0.0f;
+    for (int i = 0; i < kPatchGroup; ++i)
+      v[i] = real >> i & 1u ? __fadd_rn(__fmul_rn(to_float(raw.v[i]), scale[i]), offset[i]) : 0.0f;
     if constexpr (P.store == kPatchGroup) {
       kernels::store<kPatchGroup>(row + col, v);
     } else {
@@ -102,11 +105,13 @@ struct PixelPlace {
   int line, pixel, place;
   __device__ __forceinline__ bool within(const Im2colArgs& a, int y, int x) const {
     if ((a.pad_h | a.pad_w) == 0) return true;
-    return static_cast<uint32_t>(y + line) < static_cast<uint32_t>(a.H) && static_cast<uint32_t>(x + pixel) < static_cast<uint32_t>(a.W);
+    return static_cast<uint32_t>(y + line) < static_cast<uint32_t>(a.H) &&
+           static_cast<uint32_t>(x + pixel) < static_cast<uint32_t>(a.W);
   }
 };
 
-/// A group within one pixel: one access. Where In and Out are one unsigned integer, elements without factors move as bits.
+/// A group within one pixel: one access. Where In and Out are one unsigned integer, elements without factors move as
+/// bits.
 template <class In, class Out, Im2colPolicy P>
 struct PatchGroup : PixelPlace {
   using Raw = Vec<In, kPatchGroup>;
@@ -115,7 +120,8 @@ struct PatchGroup : PixelPlace {
   int col, channel;
   bool part;  // of the patch, not what fills its row up
 
-  __device__ __forceinline__ PatchGroup(const Im2colArgs& args, int group) : a(args), col(group * kPatchGroup), part(col < a.columns()) {
+  __device__ __forceinline__ PatchGroup(const Im2colArgs& args, int group)
+      : a(args), col(group * kPatchGroup), part(col < a.columns()) {
     const PatchPlace at(a, col);
     line = at.line, pixel = at.pixel, channel = at.channel, place = (at.line * a.W + at.pixel) * a.C + at.channel;
   }
@@ -133,7 +139,8 @@ struct PatchGroup : PixelPlace {
       float v[kPatchGroup];
 #pragma unroll
       for (int i = 0; i < kPatchGroup; ++i) {
-        const float factor = a.scale != nullptr && part ? a.scale[channel + i] : 1.0f, more = a.offset != nullptr && part ? a.offset[channel + i] : -0.0f;
+        const float factor = a.scale != nullptr && part ? a.scale[channel + i] : 1.0f,
+                    more = a.offset != nullptr && part ? a.offset[channel + i] : -0.0f;
         v[i] = real ? __fadd_rn(__fmul_rn(to_float(raw.v[i]), factor), more) : 0.0f;
       }
       kernels::store<kPatchGroup>(row + col, v);
@@ -141,8 +148,9 @@ struct PatchGroup : PixelPlace {
   }
 };
 
-/// Two neighbouring pixels of three bytes each, and a pair of columns for each channel. Threads of a warp read a stretch of each
-/// line and write one of each channel: with eight columns of one channel a thread, every byte asked for lies in a line of its own.
+/// Two neighbouring pixels of three bytes each, and a pair of columns for each channel. Threads of a warp read a
+/// stretch of each line and write one of each channel: with eight columns of one channel a thread, every byte asked for
+/// lies in a line of its own.
 template <class In, class Out, Im2colPolicy P>
 struct PatchPairs : PixelPlace {
   static constexpr int C = kPairChannels;
@@ -159,7 +167,8 @@ struct PatchPairs : PixelPlace {
   }
   __device__ __forceinline__ void begin() {
 #pragma unroll
-    for (int c = 0; c < C; ++c) scale[c] = a.scale != nullptr ? a.scale[c] : 1.0f, offset[c] = a.offset != nullptr ? a.offset[c] : -0.0f;
+    for (int c = 0; c < C; ++c)
+      scale[c] = a.scale != nullptr ? a.scale[c] : 1.0f, offset[c] = a.offset != nullptr ? a.offset[c] : -0.0f;
   }
   __device__ __forceinline__ bool load(const In* frame, int y, int x, Raw& raw) const {
     const bool real = within(a, y, x);  // both pixels or none: frames, steps and padding are even
@@ -208,12 +217,15 @@ __global__ void __launch_bounds__(P.threads) im2col(const __grid_constant__ Im2c
   using Columns = typename PatchColumns<In, Out, P>::Type;
   const int groups = P.groups(a), together = P.together(groups), stretches = P.stretches(groups);
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const int side = stretches > 1 ? 0 : P.load == kPatchPair ? a.outer.quotient(kPatchPair * thread) : a.groups.quotient(thread);
+  const int side = stretches > 1          ? 0
+                   : P.load == kPatchPair ? a.outer.quotient(kPatchPair * thread)
+                                          : a.groups.quotient(thread);
   const int group = stretches > 1 ? block % stretches * P.threads + thread : thread - side * groups;
   const int first = (stretches == 1 ? block : block / stretches) * P.rows(groups) + side;
   Columns columns(a, group);
   // The row that was looked at last: its frame, line and place in it.
-  int at = first, n = a.per_frame.quotient(at), patch = a.per_frame.remainder(at, n), oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
+  int at = first, n = a.per_frame.quotient(at), patch = a.per_frame.remainder(at, n), oy = a.per_line.quotient(patch),
+      ox = a.per_line.remainder(patch, oy);
   ptx::dependency_wait();
   ptx::launch_dependents();
   const int valid = valid_rows(a.rows, a.T);
@@ -231,11 +243,13 @@ __global__ void __launch_bounds__(P.threads) im2col(const __grid_constant__ Im2c
       oy = a.per_line.quotient(patch), ox = a.per_line.remainder(patch, oy);
     }
     at = t;
-    real[k] = columns.load(static_cast<const In*>(a.x) + n * a.x_stride, oy * a.stride_h - a.pad_h, ox * a.stride_w - a.pad_w, raw[k]);
+    real[k] = columns.load(static_cast<const In*>(a.x) + n * a.x_stride, oy * a.stride_h - a.pad_h,
+                           ox * a.stride_w - a.pad_w, raw[k]);
   }
 #pragma unroll
   for (int k = 0; k < P.items; ++k)
-    if (const int t = first + k * together; t < valid) columns.store(static_cast<Out*>(a.out) + t * a.out_stride, raw[k], real[k]);
+    if (const int t = first + k * together; t < valid)
+      columns.store(static_cast<Out*>(a.out) + t * a.out_stride, raw[k], real[k]);
 }
 
 }  // namespace vivace::kernels

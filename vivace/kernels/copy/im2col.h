@@ -27,7 +27,8 @@ struct Im2colArgs {
 };
 
 inline constexpr int kPatchGroup = 8;   // neighbouring columns that one thread takes together
-inline constexpr int kPatchPair = 2;    // or two neighbouring pixels of every channel, where a row holds one channel after the other
+inline constexpr int kPatchPair =
+    2;  // or two neighbouring pixels of every channel, where a row holds one channel after the other
 inline constexpr int kPairChannels = 3;
 
 /// A thread keeps its columns, whose places in a patch are found once, and takes `items` rows of them. A
@@ -35,13 +36,18 @@ inline constexpr int kPairChannels = 3;
 struct Im2colPolicy {
   int32_t threads;
   int32_t items;
-  int32_t load;   // 8: elements an access, where C and order keep a group within a pixel; 2: pixels, of three channels of a byte; 1: elements
+  int32_t load;   // 8: elements an access, where C and order keep a group within a pixel; 2: pixels, of three channels
+                  // of a byte; 1: elements
   int32_t store;  // columns an access: 8, 2, or 1 for any width and alignment
   constexpr bool operator==(const Im2colPolicy&) const = default;
   /// Threads that a row takes.
-  VV_HD constexpr int32_t groups(const Im2colArgs& a) const { return load == kPatchPair ? a.kernel_h * a.kernel_w / kPatchPair : static_cast<int32_t>(a.groups.by); }
-  VV_HD constexpr int32_t together(int32_t groups) const { return groups < threads ? threads / groups : 1; }  // rows side by side
-  VV_HD constexpr int32_t rows(int32_t groups) const { return together(groups) * items; }                    // of a block
+  VV_HD constexpr int32_t groups(const Im2colArgs& a) const {
+    return load == kPatchPair ? a.kernel_h * a.kernel_w / kPatchPair : static_cast<int32_t>(a.groups.by);
+  }
+  VV_HD constexpr int32_t together(int32_t groups) const {
+    return groups < threads ? threads / groups : 1;
+  }                                                                                        // rows side by side
+  VV_HD constexpr int32_t rows(int32_t groups) const { return together(groups) * items; }  // of a block
   VV_HD constexpr int32_t stretches(int32_t groups) const { return (groups + threads - 1) / threads; }       // of a row
 };
 

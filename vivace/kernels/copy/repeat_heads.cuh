@@ -6,9 +6,9 @@
 
 namespace vivace::kernels {
 
-/// Grid: T * ceil(Hq * D / stretch) blocks. Moves every element once in and `repeats` times out: threads lie along out, whose rows
-/// are written in order, and what is read again comes from the caches. E is an unsigned integer of the element's size: bits are
-/// copied. An access lies within a head.
+/// Grid: T * ceil(Hq * D / stretch) blocks. Moves every element once in and `repeats` times out: threads lie along out,
+/// whose rows are written in order, and what is read again comes from the caches. E is an unsigned integer of the
+/// element's size: bits are copied. An access lies within a head.
 template <class E, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) repeat_heads(const __grid_constant__ RepeatHeadsArgs a) {
   using Part = Vec<E, P.vec>;

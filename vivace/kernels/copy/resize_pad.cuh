@@ -12,7 +12,8 @@ __device__ __forceinline__ Out picture_element(float unit) { return from_float<O
 
 /// An element between four pixels. Levels are rounded to the nearest, ties to even.
 template <class Out>
-__device__ __forceinline__ Out linear_element(const ResizePadArgs& a, const uint8_t* frame, int line, int pixel, int channel) {
+__device__ __forceinline__ Out linear_element(const ResizePadArgs& a, const uint8_t* frame, int line, int pixel,
+                                              int channel) {
   const ResizePoint y = linear_point(a.y, line), x = linear_point(a.x_axis, pixel);
   const uint8_t* const top = frame + int64_t{y.first} * a.x_axis.from * a.C + channel;
   const uint8_t* const low = frame + int64_t{y.second} * a.x_axis.from * a.C + channel;
@@ -21,7 +22,8 @@ __device__ __forceinline__ Out linear_element(const ResizePadArgs& a, const uint
     const float level = between(top[left], top[right], low[left], low[right], y.share, x.share);
     return static_cast<uint8_t>(min(max(__float2int_rn(level), 0), 255));
   } else {
-    return picture_element<Out>(between(unit_of(top[left]), unit_of(top[right]), unit_of(low[left]), unit_of(low[right]), y.share, x.share));
+    return picture_element<Out>(
+        between(unit_of(top[left]), unit_of(top[right]), unit_of(low[left]), unit_of(low[right]), y.share, x.share));
   }
 }
 
@@ -31,7 +33,8 @@ struct TriangleTile {
   int32_t *lines, *pixels;  // [P.lines, taps], [P.pixels, taps] in shared memory
   ResizeSpan* spans;        // of the lines, then of the pixels
 
-  __device__ __forceinline__ TriangleTile(const ResizePadArgs& a, int32_t* memory, ResizeSpan* s) : lines(memory), pixels(memory + P.lines * a.y.taps), spans(s) {}
+  __device__ __forceinline__ TriangleTile(const ResizePadArgs& a, int32_t* memory, ResizeSpan* s)
+      : lines(memory), pixels(memory + P.lines * a.y.taps), spans(s) {}
 
   __device__ __forceinline__ void fill(const ResizePadArgs& a, int first_line, int first_pixel) {
     // One call of the weights for lines and pixels alike: the divisions in f64 are large.
@@ -39,12 +42,14 @@ struct TriangleTile {
     const bool line = i < P.lines;
     const ResizeAxis axis = line ? a.y : a.x_axis;
     const int at = line ? first_line + i : first_pixel + i - P.lines;
-    if (i < P.lines + P.pixels && at >= 0 && at < axis.to) spans[i] = triangle_weights(axis, at, line ? lines + i * axis.taps : pixels + (i - P.lines) * axis.taps);
+    if (i < P.lines + P.pixels && at >= 0 && at < axis.to)
+      spans[i] = triangle_weights(axis, at, line ? lines + i * axis.taps : pixels + (i - P.lines) * axis.taps);
     __syncthreads();
   }
 
   /// Columns of each line first, rounded to a level, then lines.
-  __device__ __forceinline__ int level(const ResizePadArgs& a, const uint8_t* frame, int line, int pixel, int channel) const {
+  __device__ __forceinline__ int level(const ResizePadArgs& a, const uint8_t* frame, int line, int pixel,
+                                       int channel) const {
     const ResizeSpan y = spans[line], x = spans[P.lines + pixel];
     const int32_t *const wy = lines + line * a.y.taps, *const wx = pixels + pixel * a.x_axis.taps;
     const uint8_t* from = frame + (int64_t{y.first} * a.x_axis.from + x.first) * a.C + channel;
@@ -66,7 +71,8 @@ __global__ void __launch_bounds__(P.threads) resize_pad(const __grid_constant__ 
   ptx::launch_dependents();
   const int block = static_cast<int>(blockIdx.x), t = a.tiles.quotient(block);
   if (t >= valid_rows(a.rows, a.T)) return;
-  const int tile = a.tiles.remainder(block, t), down = a.tiles_x.quotient(tile), across = a.tiles_x.remainder(tile, down);
+  const int tile = a.tiles.remainder(block, t), down = a.tiles_x.quotient(tile),
+            across = a.tiles_x.remainder(tile, down);
   // The image's line and pixel at which the tile begins; negative in the padding.
   const int first_line = down * P.lines - a.y.before, first_pixel = across * P.pixels - a.x_axis.before;
   const uint8_t* const frame = a.x + t * a.x_stride;
@@ -75,10 +81,12 @@ __global__ void __launch_bounds__(P.threads) resize_pad(const __grid_constant__ 
   TriangleTile<P> triangle(a, resize_weights, spans);
   if constexpr (F == ResizeFilter::triangle) triangle.fill(a, first_line, first_pixel);
   for (int e = static_cast<int>(threadIdx.x); e < P.lines * static_cast<int>(a.wide.by); e += P.threads) {
-    const int i = a.wide.quotient(e), rest = a.wide.remainder(e, i), j = a.channels.quotient(rest), channel = a.channels.remainder(rest, j);
+    const int i = a.wide.quotient(e), rest = a.wide.remainder(e, i), j = a.channels.quotient(rest),
+              channel = a.channels.remainder(rest, j);
     const int line = first_line + i, pixel = first_pixel + j;
     if (line + a.y.before >= a.OH || pixel + a.x_axis.before >= a.OW) continue;
-    Out* const to = static_cast<Out*>(a.out) + t * a.out_stride + (int64_t{line + a.y.before} * a.OW + pixel + a.x_axis.before) * a.C + channel;
+    Out* const to = static_cast<Out*>(a.out) + t * a.out_stride +
+                    (int64_t{line + a.y.before} * a.OW + pixel + a.x_axis.before) * a.C + channel;
     const bool inside = line >= 0 && line < a.y.to && pixel >= 0 && pixel < a.x_axis.to;
     if constexpr (F == ResizeFilter::linear) {
       if (inside) {

@@ -28,7 +28,8 @@ struct ResizePadArgs {
   ResizeAxis y, x_axis;
   ResizeFilter filter;
   DType out_dtype;
-  Divisor channels, wide, tiles_x, tiles;  // elements of a pixel, of a tile's line; tiles side by side, tiles of a frame
+  Divisor channels, wide, tiles_x,
+      tiles;  // elements of a pixel, of a tile's line; tiles side by side, tiles of a frame
 };
 
 inline constexpr int kResizeBits = 22;         // of a fixed-point weight: sums of 255 of them stay below 2^31
@@ -72,7 +73,8 @@ VV_HD inline ResizeSpan triangle_weights(const ResizeAxis& a, int32_t i, int32_t
   };
   double sum = 0;
   for (int32_t k = 0; k < count; ++k) sum += weight(k);
-  for (int32_t k = 0; k < count; ++k) weights[k] = static_cast<int32_t>(weight(k) / sum * (1 << kResizeBits) + 0.5);  // the product is exact
+  for (int32_t k = 0; k < count; ++k)
+    weights[k] = static_cast<int32_t>(weight(k) / sum * (1 << kResizeBits) + 0.5);  // the product is exact
   return {first, count};
 }
 
@@ -88,7 +90,8 @@ struct ResizePoint {
   float share;
 };
 VV_HD inline ResizePoint linear_point(const ResizeAxis& a, int32_t i) {
-  const float from = Rounded::add(Rounded::mul(static_cast<float>(i) + 0.5f, a.step), -0.5f), at = from > 0 ? from : 0.0f;
+  const float from = Rounded::add(Rounded::mul(static_cast<float>(i) + 0.5f, a.step), -0.5f),
+              at = from > 0 ? from : 0.0f;
   const int32_t floor = static_cast<int32_t>(at), first = floor < a.from ? floor : a.from - 1;
   return {first, first + 1 < a.from ? first + 1 : first, Rounded::add(at, -static_cast<float>(first))};
 }

@@ -13,7 +13,8 @@ __global__ void __launch_bounds__(P.threads) act_mul_block_scaled(const __grid_c
   constexpr int V = 8;
   const uint32_t stretches = (static_cast<uint32_t>(a.act.H) + P.threads * V - 1) / (P.threads * V);
   const int64_t t = blockIdx.x / stretches;
-  const int part = static_cast<int>(blockIdx.x % stretches), col = (part * P.threads + static_cast<int>(threadIdx.x)) * V;
+  const int part = static_cast<int>(blockIdx.x % stretches),
+            col = (part * P.threads + static_cast<int>(threadIdx.x)) * V;
   ptx::dependency_wait();
   ptx::launch_dependents();
   const bool valid = t < valid_rows(a.act.rows, a.act.T);

@@ -36,7 +36,8 @@ __device__ __forceinline__ float activate_as(float x) {
   if constexpr (kKind == Activation::gelu_erf) {
     // 1 - erf z for z >= 0 to 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26).
     const float z = fabsf(x) * 0.7071067812f, t = quick_reciprocal(fmaf(0.3275911f, z, 1.0f));
-    const float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f);
+    const float p =
+        fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f);
     const float tail = 0.5f * t * p * quick_exp2(-kLog2e * z * z);
     return x * (x < 0.0f ? tail : 1.0f - tail);
   }

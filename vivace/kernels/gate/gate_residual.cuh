@@ -15,14 +15,20 @@ __global__ void __launch_bounds__(P.threads) gate_residual(const __grid_constant
   ptx::launch_dependents();
   const int64_t t = place.t;
   if (t >= valid_rows(a.rows, a.T)) return;
-  const auto at = [&](const void* base, int64_t row, int64_t stride) { return static_cast<const E*>(base) + row * stride; };
+  const auto at = [&](const void* base, int64_t row, int64_t stride) {
+    return static_cast<const E*>(base) + row * stride;
+  };
   const int64_t ada = a.gate == nullptr ? 0 : a.ada_row ? a.ada_row[t] : min(static_cast<int>(t), a.R - 1);
-  const bool lost = ada < 0 || ada >= a.R;  // ada_row names a row that is not there: the token is NaN. Looked at where there is a gate
+  const bool lost =
+      ada < 0 ||
+      ada >= a.R;  // ada_row names a row that is not there: the token is NaN. Looked at where there is a gate
   const float factor = a.dt ? a.alpha * *a.dt : a.alpha;
   Vec<E, V> x[P.items], r[P.items], g[P.items];
   place.each_clamped([&](int k, int col) { x[k] = load_raw<V, V>(at(a.x, t, a.x_stride) + col); });
-  if (a.residual != nullptr) place.each_clamped([&](int k, int col) { r[k] = load_raw<V, V>(at(a.residual, t, a.residual_stride) + col); });
-  if (a.gate != nullptr) place.each_clamped([&](int k, int col) { g[k] = load_raw<V, V>(at(a.gate, lost ? 0 : ada, a.gate_stride) + col); });
+  if (a.residual != nullptr)
+    place.each_clamped([&](int k, int col) { r[k] = load_raw<V, V>(at(a.residual, t, a.residual_stride) + col); });
+  if (a.gate != nullptr)
+    place.each_clamped([&](int k, int col) { g[k] = load_raw<V, V>(at(a.gate, lost ? 0 : ada, a.gate_stride) + col); });
   place.each([&](int k, int col) {
     float y[V], p[V];
     to_floats(x[k], y);

@@ -24,8 +24,9 @@ struct GemmEpilogue {
   __device__ __forceinline__ bool wide() const {
     const int count = a.gated ? V / 2 : V;
     const uint32_t bytes = count * sizeof(Out) < 16 ? count * sizeof(Out) : 16;
-    return a.N % V == 0 && (a.out_stride | a.residual_stride | a.gate_stride) % count == 0 && reinterpret_cast<uint64_t>(a.out) % bytes == 0 &&
-           reinterpret_cast<uint64_t>(a.residual) % bytes == 0 && reinterpret_cast<uint64_t>(a.gate) % bytes == 0;
+    return a.N % V == 0 && (a.out_stride | a.residual_stride | a.gate_stride) % count == 0 &&
+           reinterpret_cast<uint64_t>(a.out) % bytes == 0 && reinterpret_cast<uint64_t>(a.residual) % bytes == 0 &&
+           reinterpret_cast<uint64_t>(a.gate) % bytes == 0;
   }
 
   /// Columns n .. n + V - 1 of token t from their sums; those at N and beyond are dropped. `vector` as wide<V>()
@@ -40,7 +41,8 @@ struct GemmEpilogue {
   /// The same for tokens t, t + step, ..., of which those at `end` and beyond are dropped: one decision on each
   /// part of the epilogue for all of them.
   template <int V, int R>
-  __device__ __forceinline__ void finish_rows(int64_t t, int step, int64_t end, int n, float (&y)[R][V], bool vector) const {
+  __device__ __forceinline__ void finish_rows(int64_t t, int step, int64_t end, int n, float (&y)[R][V],
+                                              bool vector) const {
     if (!a.gated) return finish_as<V>(t, step, end, n, y, vector);
     finish_as<V / 2>(t, step, end, n, y, vector);
   }
@@ -59,7 +61,8 @@ struct GemmEpilogue {
 
   /// W outputs a token from V sums: V, or V / 2 where gated.
   template <int W, int V, int R>
-  __device__ __forceinline__ void finish_as(int64_t t, int step, int64_t end, int n, float (&y)[R][V], bool vector) const {
+  __device__ __forceinline__ void finish_as(int64_t t, int step, int64_t end, int n, float (&y)[R][V],
+                                            bool vector) const {
     constexpr int kEach = V / W;  // sums an output
     const int last = a.N / kEach, to = n / kEach;
     float add[R][W], factor[R][W], z[R][W];
@@ -67,12 +70,14 @@ struct GemmEpilogue {
     if (a.residual != nullptr) {
 #pragma unroll
       for (int r = 0; r < R; ++r)
-        if (t + r * step < end) load_row(static_cast<const Out*>(a.residual) + (t + r * step) * a.residual_stride, to, last, vector, add[r]);
+        if (t + r * step < end)
+          load_row(static_cast<const Out*>(a.residual) + (t + r * step) * a.residual_stride, to, last, vector, add[r]);
     }
     if (a.gate != nullptr) {
 #pragma unroll
       for (int r = 0; r < R; ++r)
-        load_row(static_cast<const Out*>(a.gate) + min(t + r * step, int64_t{a.gate_rows - 1}) * a.gate_stride, to, last, vector, factor[r]);
+        load_row(static_cast<const Out*>(a.gate) + min(t + r * step, int64_t{a.gate_rows - 1}) * a.gate_stride, to,
+                 last, vector, factor[r]);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r)

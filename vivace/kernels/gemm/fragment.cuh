@@ -43,10 +43,12 @@ struct Fragment<e4m3> {  // multiplied as f16, which holds every e4m3 and every 
 
 /// d += 16 rows (lanes' rows g in `top`, g + 8 in `bottom`) times 8 columns, over these bytes of K.
 template <class T>
-__device__ __forceinline__ void multiply(float (&d)[4], const Fragment<T>& top, const Fragment<T>& bottom, const Fragment<T>& columns) {
+__device__ __forceinline__ void multiply(float (&d)[4], const Fragment<T>& top, const Fragment<T>& bottom,
+                                         const Fragment<T>& columns) {
 #pragma unroll
   for (int j = 0; j < Fragment<T>::kProducts; ++j)
-    ptx::mma_words<typename Fragment<T>::Mma>(d, top.low(j), bottom.low(j), top.high(j), bottom.high(j), columns.low(j), columns.high(j));
+    ptx::mma_words<typename Fragment<T>::Mma>(d, top.low(j), bottom.low(j), top.high(j), bottom.high(j), columns.low(j),
+                                              columns.high(j));
 }
 
 /// 16 bytes of elements k .. of a row into shared memory: one copy, or element by element where the

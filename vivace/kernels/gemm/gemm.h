@@ -13,7 +13,8 @@ struct GemmArgs {
   const void* x;         // [T, K] x_dtype
   const void* w;         // [N, K] w_dtype, plain or block
   const void* bias;      // [N] bias_dtype, or null
-  const void* gate;      // [gate_rows, N] out_dtype: factor of the activated product of token min(t, gate_rows - 1); or null
+  const void*
+      gate;  // [gate_rows, N] out_dtype: factor of the activated product of token min(t, gate_rows - 1); or null
   const void* residual;  // [T, N] out_dtype, may be out itself; or null
   void* out;             // [T, N] out_dtype; N / 2 columns where gated, of gate and residual too
   const int32_t* rows;   // [1] device-side T, or null
@@ -56,7 +57,9 @@ struct GemmStream {
   VV_HD constexpr int w_words() const { return stages * warps_n * warps_k * 4 * row_tiles * 32; }  // of 16 bytes
   VV_HD constexpr int x_words() const { return stages * (shared_x ? 1 : warps_n) * warps_k * 2 * token_tiles * 32; }
   VV_HD constexpr int sum_stride() const { return slice() + 4; }         // floats a token: keeps banks apart
-  VV_HD constexpr int smem_bytes() const { return 16 * (w_words() + x_words()) + 4 * parts() * tokens() * sum_stride(); }
+  VV_HD constexpr int smem_bytes() const {
+    return 16 * (w_words() + x_words()) + 4 * parts() * tokens() * sum_stride();
+  }
 };
 
 /// Many tokens on every chip: tiles of tokens x weight rows through shared memory, K in steps of 128 bytes.
@@ -72,14 +75,15 @@ struct GemmTile {
 
 /// What follows the sums of gemm_wgmma where it is known when the kernel is made: an activation and these bits.
 /// kEpilogueAny: all of it is decided at run time, for any layout of out.
-inline constexpr int32_t kEpilogueAny = 0, kEpilogueFast = 1, kEpilogueBias = 2, kEpilogueGate = 4, kEpilogueResidual = 8, kEpilogueGated = 16, kEpilogueRowScales = 32,
-                         kEpilogueTokenScales = 64, kEpilogueActivation = 256,  // the last times the Activation, of eight
-                         kEpilogueTokenNorms = 2048, kEpilogueNext = 4096;                                       // see rms_gemm, gemm_rms_rows
+inline constexpr int32_t kEpilogueAny = 0, kEpilogueFast = 1, kEpilogueBias = 2, kEpilogueGate = 4,
+                         kEpilogueResidual = 8, kEpilogueGated = 16, kEpilogueRowScales = 32, kEpilogueTokenScales = 64,
+                         kEpilogueActivation = 256,    // the last times the Activation, of eight
+    kEpilogueTokenNorms = 2048, kEpilogueNext = 4096;  // see rms_gemm, gemm_rms_rows
 
 /// Hopper: TMA fills a pipeline of `stages` in shared memory, and consumer warpgroups multiply 64 rows of W each by the
-/// tile's tokens. Split-K: partial sums of `split` parts of K are added in pairs, the pairs in the order of K. A block adds
-/// `splits_per_block` of them itself, one after the other, and a cluster the blocks' sums in distributed shared memory. Blocks of
-/// a cluster also share operands by TMA multicast:
+/// tile's tokens. Split-K: partial sums of `split` parts of K are added in pairs, the pairs in the order of K. A block
+/// adds `splits_per_block` of them itself, one after the other, and a cluster the blocks' sums in distributed shared
+/// memory. Blocks of a cluster also share operands by TMA multicast:
 ///   multicast_x  have neighbouring rows of W; each loads a part of x for all of them
 ///   multicast_w  have neighbouring tokens; each loads a part of W for all of them
 /// Calls of one weight shape agree in `split` within an invariance class, and in nothing else.
@@ -92,12 +96,12 @@ struct GemmWgmma {
   bool aligned;    // TMA loads; else a warp, element by element, and nothing is shared
   int32_t splits_per_block;  // 1, or 2 where K is split
   int32_t epilogue;
-  // Steps of K of x that lie before the ring, made by other warps of the block, and rows of each: those behind a step's own
-  // are the next one's, which stand for tokens that are not there. 0: x comes through the ring.
+  // Steps of K of x that lie before the ring, made by other warps of the block, and rows of each: those behind a step's
+  // own are the next one's, which stand for tokens that are not there. 0: x comes through the ring.
   int32_t panel = 0, panel_rows = 0;
-  // Tokens of a tile whose outputs have shared memory of their own, from where a warp that does nothing else has TMA take
-  // them, while the others multiply the next tile: all, or second(), and then those of the first half have a slot of the ring.
-  // 0: the consumer warps store.
+  // Tokens of a tile whose outputs have shared memory of their own, from where a warp that does nothing else has TMA
+  // take them, while the others multiply the next tile: all, or second(), and then those of the first half have a slot
+  // of the ring. 0: the consumer warps store.
   int32_t staged = 0;
   constexpr bool operator==(const GemmWgmma&) const = default;
 
@@ -108,7 +112,9 @@ struct GemmWgmma {
   VV_HD constexpr int parts() const { return split / splits_per_block; }  // blocks along K
   VV_HD constexpr int cluster() const { return parts() * multicast_x * multicast_w; }
   VV_HD constexpr int stage_bytes() const { return ((panel > 0 ? 0 : tokens) + rows) * 128; }
-  VV_HD constexpr int panel_bytes() const { return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024; }
+  VV_HD constexpr int panel_bytes() const {
+    return panel == 0 ? 0 : (panel * panel_rows + tokens - panel_rows + 7) / 8 * 1024;
+  }
   VV_HD constexpr int slice() const { return rows / parts(); }   // rows that a block finishes where a cluster splits K
   VV_HD constexpr bool has(int32_t part) const { return (epilogue & part) != 0; }
   VV_HD constexpr Activation activation() const { return static_cast<Activation>(epilogue / kEpilogueActivation % 8); }
@@ -117,7 +123,9 @@ struct GemmWgmma {
   // Outputs as they leave, [token][row]: floats a token, and tokens that a warpgroup turns at a time.
   VV_HD constexpr int transpose_stride() const { return (parts() > 1 ? slice() : 64) + 4; }
   VV_HD constexpr int transpose_tokens() const { return tokens < 32 ? tokens : 32; }
-  VV_HD constexpr int transpose_bytes() const { return transpose_tokens() * (epilogue != kEpilogueAny ? 128 : transpose_stride() * 4); }
+  VV_HD constexpr int transpose_bytes() const {
+    return transpose_tokens() * (epilogue != kEpilogueAny ? 128 : transpose_stride() * 4);
+  }
   // Outputs that a warp of their own stores leave in two halves, each in boxes of out_box() tokens.
   VV_HD constexpr int second() const { return (tokens + 31) / 32 * 16; }
   VV_HD constexpr int out_box() const {
@@ -130,10 +138,18 @@ struct GemmWgmma {
   }
   VV_HD constexpr int staged_bytes() const { return groups() * staged * 128; }
   VV_HD constexpr int barrier_bytes() const { return 16 * stages + 16 + (staged > 0 ? 32 : 0); }
-  // Whether parts of sums leave from a place of their own, not from the ring: a warp then sends its own as soon as it has them.
+  // Whether parts of sums leave from a place of their own, not from the ring: a warp then sends its own as soon as it
+  // has them.
   VV_HD constexpr bool apart() const { return parts() > 1 && tokens >= 32 && rows * tokens <= 64 * 64; }
-  VV_HD constexpr int sum_bytes() const { return staged > 0 ? 0 : parts() > 1 ? rows * tokens * (apart() ? 8 : 4) : epilogue != kEpilogueAny && direct() ? 0 : groups() * 2 * transpose_bytes(); }
-  VV_HD constexpr int smem_bytes() const { return panel_bytes() + stages * stage_bytes() + staged_bytes() + barrier_bytes() + sum_bytes(); }
+  VV_HD constexpr int sum_bytes() const {
+    return staged > 0                             ? 0
+           : parts() > 1                          ? rows * tokens * (apart() ? 8 : 4)
+           : epilogue != kEpilogueAny && direct() ? 0
+                                                  : groups() * 2 * transpose_bytes();
+  }
+  VV_HD constexpr int smem_bytes() const {
+    return panel_bytes() + stages * stage_bytes() + staged_bytes() + barrier_bytes() + sum_bytes();
+  }
 };
 
 /// Where kEpilogueTokenNorms: threads of a block that make its tokens' factors, behind those of P.threads().
@@ -151,9 +167,10 @@ struct GemmNext {
 
 struct GemmWgmmaArgs {
   TensorMap x_map;  // [T, K], boxes of tokens / multicast_x x 128 bytes
-  TensorMap w_map;  // [N, K], boxes of rows / multicast_w x 128 bytes; where kEpilogueGated, or out is e4m3 and `epilogue` is known,
-                    // each 16 rows with the even ones before the odd ones: [N / 16, 2, 8, K]
-  TensorMap residual_map;  // [T, N], boxes of tokens, or out_box(), x 128 bytes; where kEpilogueResidual and not direct()
+  TensorMap w_map;  // [N, K], boxes of rows / multicast_w x 128 bytes; where kEpilogueGated, or out is e4m3 and
+                    // `epilogue` is known, each 16 rows with the even ones before the odd ones: [N / 16, 2, 8, K]
+  TensorMap
+      residual_map;  // [T, N], boxes of tokens, or out_box(), x 128 bytes; where kEpilogueResidual and not direct()
   TensorMap out_map;       // [T, columns of out], boxes of out_box() x what a warpgroup has of a token; where staged
   GemmArgs g;
 };

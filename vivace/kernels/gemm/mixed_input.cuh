@@ -1,6 +1,6 @@
-// Mixed-input gemm of many bf16 tokens with quantized weights, on Hopper: gemm_wgmma whose W does not come by TMA as it is. Four
-// producer warps load W's bytes, dequantize them, round them to bf16 and write them where wgmma reads. Limit: 2 T N K flop; a
-// tile's 8192 elements a step cost a warp about 350 instructions, which 256 tokens (1024 cycles) hide.
+// Mixed-input gemm of many bf16 tokens with quantized weights, on Hopper: gemm_wgmma whose W does not come by TMA as it
+// is. Four producer warps load W's bytes, dequantize them, round them to bf16 and write them where wgmma reads. Limit:
+// 2 T N K flop; a tile's 8192 elements a step cost a warp about 350 instructions, which 256 tokens (1024 cycles) hide.
 #pragma once
 #include "vivace/kernels/gemm/weights.cuh"
 #include "vivace/kernels/gemm/wgmma.cuh"
@@ -16,12 +16,17 @@ struct DequantWarp {
   static constexpr int kSteps = GemmMixedInput::kElements / Coord::kStep;  // of the ring, a copy
   static constexpr int kRows = Q.warp_rows(P), kOctets = kRows / 8, kGroups = Q.groups(P);
   static constexpr int kPitch = Q.pitch(W), kSlot = kRows * kPitch;
-  static constexpr bool kBlocks = is_block(W), kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k, kFolds = Q.folds(W), kHalves = Q.group == 16 && !kFolds;
+  static constexpr bool kBlocks = is_block(W),
+                        kMin = W == DType::q4_1 || W == DType::q5_1 || W == DType::q4_k || W == DType::q5_k,
+                        kFolds = Q.folds(W), kHalves = Q.group == 16 && !kFolds;
   static constexpr int kEntries = Q.group == 0 ? 0 : kHalves ? 2 : 1;  // of w_block_scale, of 32 elements
-  static constexpr bool kPaired = P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // of 16 rows the even ones come first
-  // Registers of the producer warps, where the consumers need more than an equal share, and of them, the 16-byte words of eight rows that they hold before they store.
+  static constexpr bool kPaired =
+      P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // of 16 rows the even ones come first
+  // Registers of the producer warps, where the consumers need more than an equal share, and of them, the 16-byte words
+  // of eight rows that they hold before they store.
   static constexpr bool kTight = P.tokens == 256, kHeavy = info(W).block == 256 || kMin || kEntries == 2 || Q.zeros;
-  static constexpr int kRegisters = kTight ? 104 : 144, kUp = kTight ? 200 : 176, kBatch = (kTight && kHeavy) || kOctets < 4 ? 2 : 4;
+  static constexpr int kRegisters = kTight ? 104 : 144, kUp = kTight ? 200 : 176,
+                       kBatch = (kTight && kHeavy) || kOctets < 4 ? 2 : 4;
   static constexpr int kKept = kEntries > 0 ? kEntries : 1;
   static_assert((P.rows == 128 || P.rows == 64) && P.tokens > 64 && P.cluster() == 1 && P.split == 1 && P.panel == 0);
 
@@ -36,17 +41,27 @@ struct DequantWarp {
   int into = 0, from = 0, parity = 0;       // places of the next copy and of the one that is dequantized
   int next_tile, next_copy;  // what is copied next
   int side_row[kOctets];  // of w_block_scale and w_block_zero: the lane's rows of this tile, in the order of W
-  // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one before.
+  // Entries of w_block_scale, as they lie in memory, and w_block_zero: those of a step are asked for during the one
+  // before.
   struct Side {
     uint32_t scale[kOctets][2][kKept];
     int zero[kOctets][2];
   } side;
 
   __device__ __forceinline__ DequantWarp(const GemmWgmmaArgs& args_, const Coord& coord_, unsigned char* smem)
-      : args(args_), a(args_.g), coord(coord_), lane(threadIdx.x % 32), warp((threadIdx.x / 32 - P.rows / 16) % GemmMixedInput::kWarps), group((threadIdx.x / 32 - P.rows / 16) / GemmMixedInput::kWarps), stride(gridDim.x), octet_row(kFolds ? lane / 4 % 2 * 4 + lane / 8 : lane / 4 % 4 * 2 + lane / 16), copies((a.K + GemmMixedInput::kElements - 1) / GemmMixedInput::kElements) {
+      : args(args_),
+        a(args_.g),
+        coord(coord_),
+        lane(threadIdx.x % 32),
+        warp((threadIdx.x / 32 - P.rows / 16) % GemmMixedInput::kWarps),
+        group((threadIdx.x / 32 - P.rows / 16) / GemmMixedInput::kWarps),
+        stride(gridDim.x),
+        octet_row(kFolds ? lane / 4 % 2 * 4 + lane / 8 : lane / 4 % 4 * 2 + lane / 16),
+        copies((a.K + GemmMixedInput::kElements - 1) / GemmMixedInput::kElements) {
     const int own = group * GemmMixedInput::kWarps + warp;
     raw = smem + Q.raw_at(P) + own * Q.ring_bytes(P, W);
-    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmMixedInput::kWarps * kGroups * Q.ring_bytes(P, W) + own * 8 * Q.raw;
+    barriers = ptx::shared_address(smem) + Q.raw_at(P) + GemmMixedInput::kWarps * kGroups * Q.ring_bytes(P, W) +
+               own * 8 * Q.raw;
     from_tile(blockIdx.x);
     if (lane == 0) {
 #pragma unroll
@@ -108,7 +123,10 @@ struct DequantWarp {
   __device__ __forceinline__ void begin(int n0, int turn) {
     if constexpr (Q.group > 0) {
 #pragma unroll
-      for (int o = 0; o < kOctets; ++o) side_row[o] = min(n0 + kRows * warp + (kPaired ? o / 2 * 16 + octet_row * 2 + o % 2 : 8 * o + octet_row), a.N - 1) / a.block_rows;
+      for (int o = 0; o < kOctets; ++o)
+        side_row[o] =
+            min(n0 + kRows * warp + (kPaired ? o / 2 * 16 + octet_row * 2 + o % 2 : 8 * o + octet_row), a.N - 1) /
+            a.block_rows;
       prefetch_scales((group ^ turn) * kSteps, side);
     }
   }
@@ -119,9 +137,11 @@ struct DequantWarp {
       for (int o = 0; o < kOctets; ++o)
 #pragma unroll
         for (int g = 0; g < 2; ++g) {
-          const int k = min(step * 64 + 32 * g, a.K - 1), own = kFolds ? lane % 4 / 2 * 16 : 0;  // eight elements have one scale
+          const int k = min(step * 64 + 32 * g, a.K - 1),
+                    own = kFolds ? lane % 4 / 2 * 16 : 0;  // eight elements have one scale
 #pragma unroll
-          for (int e = 0; e < kEntries; ++e) to.scale[o][g][e] = entry(side_row[o] * a.block_stride + min(k + own + 16 * e, a.K - 1) / Q.group);
+          for (int e = 0; e < kEntries; ++e)
+            to.scale[o][g][e] = entry(side_row[o] * a.block_stride + min(k + own + 16 * e, a.K - 1) / Q.group);
           if constexpr (Q.zeros) to.zero[o][g] = a.w_block_zero[side_row[o] * a.zero_stride + k / Q.group];
         }
     }
@@ -135,7 +155,8 @@ struct DequantWarp {
       uint32_t(&y)[1][4] = w[o][g];
       if constexpr (kFolds) {  // elements 8 c on of the 32, in their order
         uint32_t pair[4];
-        scaled_pairs(*reinterpret_cast<const uint32_t*>(row.p + j * 16 + lane % 4 * 4), pair_scale(side.scale[o][g][0]), pair);
+        scaled_pairs(*reinterpret_cast<const uint32_t*>(row.p + j * 16 + lane % 4 * 4), pair_scale(side.scale[o][g][0]),
+                     pair);
         y[0][0] = __byte_perm(pair[0], pair[1], 0x5410), y[0][1] = __byte_perm(pair[2], pair[3], 0x5410);
         y[0][2] = __byte_perm(pair[0], pair[1], 0x7632), y[0][3] = __byte_perm(pair[2], pair[3], 0x7632);
       } else {
@@ -150,9 +171,11 @@ struct DequantWarp {
           first = value(side.scale[o][g][0]), second = value(side.scale[o][g][kEntries - 1]);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) y[0][i] = scaled(y[0][i], i < 2 ? first : second, static_cast<float>(side.zero[o][g]), min);
+        for (int i = 0; i < 4; ++i)
+          y[0][i] = scaled(y[0][i], i < 2 ? first : second, static_cast<float>(side.zero[o][g]), min);
       }
-      if (g == 1 && step * 64 + 32 >= a.K) y[0][0] = y[0][1] = y[0][2] = y[0][3] = 0;  // x is zero there, and what was copied before may be no number
+      if (g == 1 && step * 64 + 32 >= a.K)
+        y[0][0] = y[0][1] = y[0][2] = y[0][3] = 0;  // x is zero there, and what was copied before may be no number
     }
   }
   /// Elements [64 step, 64 step + 64) of the warp's rows to the ring's stage at `stage`.
@@ -172,11 +195,14 @@ struct DequantWarp {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             if constexpr (kFolds) {
-              if (half == 0) *reinterpret_cast<uint4*>(stage + to * 128 + ((4 * g + c) ^ (to % 8)) * 16) = make_uint4(w[o][g][0][0], w[o][g][0][1], w[o][g][0][2], w[o][g][0][3]);
+              if (half == 0)
+                *reinterpret_cast<uint4*>(stage + to * 128 + ((4 * g + c) ^ (to % 8)) * 16) =
+                    make_uint4(w[o][g][0][0], w[o][g][0][1], w[o][g][0][2], w[o][g][0][3]);
               continue;
             }
             const int byte = 64 * g + 32 * half + 8 * c;
-            *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) = make_uint2(w[o][g][0][2 * half], w[o][g][0][2 * half + 1]);
+            *reinterpret_cast<uint2*>(stage + to * 128 + ((byte / 16) ^ (to % 8)) * 16 + byte % 16) =
+                make_uint2(w[o][g][0][2 * half], w[o][g][0][2 * half + 1]);
           }
       }
     }
@@ -184,8 +210,11 @@ struct DequantWarp {
   __device__ __forceinline__ void run(uint32_t base, unsigned char* ring, uint32_t full, uint32_t empty) {
     static_assert(kGroups <= 2 && P.stages >= Q.least_stages(P));
     const bool loads = warp == 0 && lane == 0;
-    const uint64_t policy = W == DType::e2m1 && P.rows == 128 ? ptx::evict_normal() : ptx::evict_last();  // of x, which all blocks read; NVFP4 loses 1 to 5 % by the last
-    int ahead = min(Q.raw, (copies - group + kGroups - 1) / kGroups), slot = 0, parity_of_slot = 1, turn = 0, i = blockIdx.x, t0, n0;  // turn: the group whose copy it is
+    const uint64_t policy = W == DType::e2m1 && P.rows == 128
+                                ? ptx::evict_normal()
+                                : ptx::evict_last();  // of x, which all blocks read; NVFP4 loses 1 to 5 % by the last
+    int ahead = min(Q.raw, (copies - group + kGroups - 1) / kGroups), slot = 0, parity_of_slot = 1, turn = 0,
+        i = blockIdx.x, t0, n0;  // turn: the group whose copy it is
     const auto take = [&] { ptx::mbarrier_wait<false>(empty + 8 * slot, parity_of_slot); };
     const auto advance = [&] {
       if (++slot == P.stages) slot = 0, parity_of_slot ^= 1;
@@ -220,11 +249,13 @@ struct DequantWarp {
           take();
           if (loads) {
             ptx::mbarrier_expect(full + 8 * slot, P.tokens * 128);
-            ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Coord::kStep, t0, policy);
+            ptx::tma_load(base + slot * P.stage_bytes() + P.rows * 128, args.x_map, full + 8 * slot, k * Coord::kStep,
+                          t0, policy);
           }
           if (k % kSteps == 0) copied();
           Side coming = side;
-          if (const int then = ends ? k + 1 + (kGroups - 1) * kSteps : k + 1; then < coord.steps) prefetch_scales(then, coming);
+          if (const int then = ends ? k + 1 + (kGroups - 1) * kSteps : k + 1; then < coord.steps)
+            prefetch_scales(then, coming);
           upcast(k, ring + slot * P.stage_bytes());
           side = coming;
           if (ends) used(), copy_next();
@@ -253,7 +284,8 @@ template <DType W, class Out, GemmWgmma P, GemmMixedInput Q>
 __global__ void __launch_bounds__(Q.threads(P), 1) gemm_mixed_input(const __grid_constant__ GemmWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem), full = base + P.stages * P.stage_bytes(),
+                 empty = full + 8 * P.stages;
   if (threadIdx.x == 0) {
     ptx::tma_prefetch(args.x_map);
     ptx::tma_prefetch(args.w_map);

@@ -1,7 +1,8 @@
 // norm_gemm on Hopper, for one or two tokens (ops/norm_gemm.h): gemm_wgmma whose x is no operand of TMA. Warps of
-// their own read the rows, normalise and round them as `norm` would have written them, and put them where the tensor core
-// reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a launch less. Whatever can stands
-// before the dependency wait, and nothing that waits for a loaded value before the rows' loads: each block's first product waits for these.
+// their own read the rows, normalise and round them as `norm` would have written them, and put them where the tensor
+// core reads; meanwhile the ring fills with W. Every block does so for all of its tokens: K T elements a block for a
+// launch less. Whatever can stands before the dependency wait, and nothing that waits for a loaded value before the
+// rows' loads: each block's first product waits for these.
 #pragma once
 #include "vivace/kernels/gemm/norm_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"
@@ -28,7 +29,12 @@ struct PanelProducer {
   Vec<W, kNormGroup> weight[kEarly ? kGroups : 1];
 
   __device__ __forceinline__ PanelProducer(const NormArgs& args, const WgmmaTileCoord<T, P>& coord_, unsigned char* to)
-      : a(args), coord(coord_), panel(to), lane(threadIdx.x % 32), team((threadIdx.x / 32 - P.rows / 16 - 1) / N.team), member((threadIdx.x / 32 - P.rows / 16 - 1) % N.team) {
+      : a(args),
+        coord(coord_),
+        panel(to),
+        lane(threadIdx.x % 32),
+        team((threadIdx.x / 32 - P.rows / 16 - 1) / N.team),
+        member((threadIdx.x / 32 - P.rows / 16 - 1) % N.team) {
     per_count = __frcp_rn(static_cast<float>(a.H)), plus = a.weight != nullptr && a.weight_plus_one ? 1.0f : 0.0f;
     if constexpr (kEarly) {
 #pragma unroll
@@ -71,13 +77,16 @@ struct PanelProducer {
     for (int w = 0; w < kWarps; ++w) all[w] = scratch[w];
     return reduce_parts(all, Sum());
   }
-  /// Where in the panel column `col`, the first of a group, of token t lies, in bytes; negative where another block has it.
+  /// Where in the panel column `col`, the first of a group, of token t lies, in bytes; negative where another block has
+  /// it.
   __device__ __forceinline__ int spot(int t, int col) const {
     const int step = col / coord.kStep - coord.first_step, byte = col % coord.kStep * static_cast<int>(sizeof(T));
     const int line = step * P.panel_rows + t;  // the tensor core's swizzle follows the address
     return step < 0 || step >= coord.steps ? -1 : line * 128 + ((byte / 16) ^ (line % 8)) * 16 + byte % 16;
   }
-  __device__ __forceinline__ void put(int at, const Group& y) const { store<kNormGroup>(reinterpret_cast<T*>(panel + at), y); }
+  __device__ __forceinline__ void put(int at, const Group& y) const {
+    store<kNormGroup>(reinterpret_cast<T*>(panel + at), y);
+  }
   template <class V, class F>
   __device__ __forceinline__ static void each(const Vec<V, kNormGroup>& raw, Group& y, F&& f) {
     Group p;
@@ -135,15 +144,19 @@ struct PanelProducer {
         if constexpr (kEarly) each(weight[g], y, weigh);
         else if (a.weight != nullptr) each(group<W>(a.weight, 0, col), y, weigh);
         if (kAdaptive && !lost) {
-          if (a.scale != nullptr) each(group<X>(a.scale, ada * a.scale_stride, col), y, [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
-          if (a.shift != nullptr) each(group<X>(a.shift, ada * a.shift_stride, col), y, [](float v, float s) { return __fadd_rn(v, s); });
+          if (a.scale != nullptr)
+            each(group<X>(a.scale, ada * a.scale_stride, col), y,
+                 [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
+          if (a.shift != nullptr)
+            each(group<X>(a.shift, ada * a.shift_stride, col), y, [](float v, float s) { return __fadd_rn(v, s); });
         }
         if constexpr (sizeof(T) == 1) by.divide_flat(y);
         put(at, y);
       }
       // W's columns beyond K are zeros: what they meet must be finite.
       if (member == 0) {
-        const int end = (a.H + coord.kStep - 1) / coord.kStep * coord.kStep, col = a.H + lane * kNormGroup, at = col < end ? spot(t, col) : -1;
+        const int end = (a.H + coord.kStep - 1) / coord.kStep * coord.kStep, col = a.H + lane * kNormGroup,
+                  at = col < end ? spot(t, col) : -1;
         if (at >= 0) put(at, Group{});
       }
     }

@@ -17,7 +17,8 @@ struct NormGemmArgs {
 struct NormPanel {
   int32_t threads, items;
   int32_t team, warps;
-  bool adaptive;  // there may be scale and shift; else their code is left out: what runs once costs its way from the instruction cache
+  bool adaptive;  // there may be scale and shift; else their code is left out: what runs once costs its way from the
+                  // instruction cache
   constexpr bool operator==(const NormPanel&) const = default;
   VV_HD constexpr int teams() const { return warps / team; }
   VV_HD constexpr int each() const { return threads / 32 / team; }  // warps of norm that a warp stands for

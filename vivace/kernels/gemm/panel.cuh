@@ -13,11 +13,15 @@ inline constexpr int kSumStart = 0x4b400000;
 inline constexpr float kSumStartFloat = 12582912.0f;
 
 template <class T>
-inline constexpr DType kTypeOf = sizeof(T) == 4 ? DType::f32 : sizeof(T) == 1 ? DType::e4m3 : kIsSame<T, f16> ? DType::f16 : DType::bf16;
+inline constexpr DType kTypeOf = sizeof(T) == 4    ? DType::f32
+                                 : sizeof(T) == 1  ? DType::e4m3
+                                 : kIsSame<T, f16> ? DType::f16
+                                                   : DType::bf16;
 
 /// Eight elements with the pairs (0, 4), (1, 5), (2, 6), (3, 7) together.
 __device__ __forceinline__ uint4 paired(uint4 v) {
-  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410), __byte_perm(v.y, v.w, 0x7632));
+  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                    __byte_perm(v.y, v.w, 0x7632));
 }
 /// Sum of a group of 32: pairs, then pairs of these, and so on.
 template <class X>
@@ -31,7 +35,8 @@ __device__ __forceinline__ float group_sum(const X* group) {
   }
   return (quarter[0] + quarter[1]) + (quarter[2] + quarter[3]);
 }
-/// A lane's operands of a token's group of 32 elements in shared memory, from its first on: 8 bytes and the 8 that lie 32 behind; where kFolds, 16 as paired() gives them.
+/// A lane's operands of a token's group of 32 elements in shared memory, from its first on: 8 bytes and the 8 that lie
+/// 32 behind; where kFolds, 16 as paired() gives them.
 template <bool kFolds>
 __device__ __forceinline__ void x_operands(const uint8_t* lane_x, uint32_t (&b)[4]) {
   if constexpr (kFolds) {
@@ -47,12 +52,16 @@ template <class X, class Mma, DType W, GemmAct kAct, GemmWeightOnly P>
 struct XPanel {
   static constexpr bool kInt = kAct == GemmAct::q8, kMin = P.has_min(W);
   static constexpr int kPlanes = kInt ? 1 : P.planes(kTypeOf<X>, kTypeOf<Mma>);
-  static constexpr int kStarts = P.starts(W, kAct), kZero = W == DType::q4_0 ? 8 : W == DType::q5_0 ? 16 : W == DType::q6_k ? 32 : 0;
+  static constexpr int kStarts = P.starts(W, kAct), kZero = W == DType::q4_0   ? 8
+                                                            : W == DType::q5_0 ? 16
+                                                            : W == DType::q6_k ? 32
+                                                                               : 0;
   static constexpr int kGroups = P.panel / 32, kPitch = P.x_pitch(kTypeOf<X>, W, kAct), kTokens = P.tokens();
 
   uint8_t* x;            // [plane][token] rows of kPitch bytes
   int *starts;           // [half][group][token] first value of an integer sum: less its zero point
-  float *scales, *sums;  // [group][token] d of int8 blocks, or x_block_scale; sum of the group's x, or d times that of its codes
+  float *scales,
+      *sums;  // [group][token] d of int8 blocks, or x_block_scale; sum of the group's x, or d times that of its codes
   int rows;              // tokens that have a row
 
   // Constants, not calls: NVRTC reads a policy from memory where a member function of it gets a run-time argument.
@@ -68,9 +77,11 @@ struct XPanel {
   __device__ __forceinline__ int bytes() const { return kPlanes * rows * kPitch + kSideBytes; }
 
   /// x_block_scale of the panel's groups of 32 from the `first`th on: an entry serves four.
-  __device__ __forceinline__ void fill_scales(const float* from, int64_t stride, int first, int groups, int tokens) const {
+  __device__ __forceinline__ void fill_scales(const float* from, int64_t stride, int first, int groups,
+                                              int tokens) const {
     for (int i = static_cast<int>(threadIdx.x); i < tokens * kGroups; i += P.threads())
-      if (i % kGroups < groups) scales[i % kGroups * kTokens + i / kGroups] = from[i / kGroups * stride + (first + i % kGroups) / 4];
+      if (i % kGroups < groups)
+        scales[i % kGroups * kTokens + i / kGroups] = from[i / kGroups * stride + (first + i % kGroups) / 4];
   }
 
   /// Elements [0, K) of `tokens` rows at `from`, of which a panel holds the first P.panel; those beyond are zeros
@@ -134,7 +145,8 @@ struct XPanel {
 
   /// The lane's operands of plane p: x of token tile m, group j of the panel.
   __device__ __forceinline__ void operands(int p, int m, int j, uint32_t (&b)[4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
     x_operands<kFolds>(x + (p * rows + t) * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
   }
   __device__ __forceinline__ void codes(int m, int j, uint32_t& low, uint32_t& high) const {
@@ -144,9 +156,15 @@ struct XPanel {
     high = *reinterpret_cast<const uint32_t*>(row + 16);
   }
   /// Of the two tokens whose sums the lane holds.
-  __device__ __forceinline__ int2 start(int half, int m, int j) const { return *reinterpret_cast<const int2*>(starts + (half * kGroups + j) * kTokens + column(m)); }
-  __device__ __forceinline__ float2 scale(int m, int j) const { return *reinterpret_cast<const float2*>(scales + j * kTokens + column(m)); }
-  __device__ __forceinline__ float2 sum(int m, int j) const { return *reinterpret_cast<const float2*>(sums + j * kTokens + column(m)); }
+  __device__ __forceinline__ int2 start(int half, int m, int j) const {
+    return *reinterpret_cast<const int2*>(starts + (half * kGroups + j) * kTokens + column(m));
+  }
+  __device__ __forceinline__ float2 scale(int m, int j) const {
+    return *reinterpret_cast<const float2*>(scales + j * kTokens + column(m));
+  }
+  __device__ __forceinline__ float2 sum(int m, int j) const {
+    return *reinterpret_cast<const float2*>(sums + j * kTokens + column(m));
+  }
 
  private:
   __device__ __forceinline__ static int column(int m) { return m * 8 + static_cast<int>(threadIdx.x) % 4 * 2; }
@@ -195,7 +213,8 @@ struct XPanel {
     for (int e = 0; e < 8; ++e) code[e] = __float_as_uint(__fadd_rn(__fmul_rn(v[e], inverse), kSumStartFloat));
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      word[h] = __byte_perm(__byte_perm(code[4 * h], code[4 * h + 1], 0x0040), __byte_perm(code[4 * h + 2], code[4 * h + 3], 0x0040), 0x5410);
+      word[h] = __byte_perm(__byte_perm(code[4 * h], code[4 * h + 1], 0x0040),
+                            __byte_perm(code[4 * h + 2], code[4 * h + 3], 0x0040), 0x5410);
     int s = ptx::dot4(word[0], 0x01010101u, ptx::dot4(word[1], 0x01010101u, 0));
     s += __shfl_xor_sync(0xffffffffu, s, 1);
     if constexpr (kStarts == 2) {

@@ -1,5 +1,6 @@
-// Products of few tokens on Hopper around an RMS norm: one leaves its rows' sums of squares beside them, the next one scales
-// its sums by what they say. gemm_wgmma with another way in or out. Limit: memory bandwidth, N * K * sizeof(W) bytes.
+// Products of few tokens on Hopper around an RMS norm: one leaves its rows' sums of squares beside them, the next one
+// scales its sums by what they say. gemm_wgmma with another way in or out. Limit: memory bandwidth, N * K * sizeof(W)
+// bytes.
 #pragma once
 #include "vivace/kernels/gemm/rms_gemm.h"
 #include "vivace/kernels/gemm/wgmma.cuh"
@@ -8,7 +9,8 @@ namespace vivace::kernels {
 
 /// Grid: as gemm_wgmma's, with more threads a block. P.epilogue has kEpilogueTokenNorms; one tile of tokens.
 template <class T, class Out, GemmWgmma P>
-__global__ void __launch_bounds__(P.threads() + kTokenNormThreads, 1) rms_gemm(const __grid_constant__ RmsGemmArgs args) {
+__global__ void __launch_bounds__(P.threads() + kTokenNormThreads, 1)
+    rms_gemm(const __grid_constant__ RmsGemmArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   wgmma_block<T, Out, P, 0>(args, [](const WgmmaTileCoord<T, P>&, uint32_t) {});
 #endif

@@ -1,5 +1,5 @@
-// Arguments of rms_gemm's and gemm_rms_rows' fused kernels: products of few tokens around an RMS norm that is taken behind the
-// second. POD; see vivace/ops/rms_gemm.h and gemm_rms_rows.h for the formulas.
+// Arguments of rms_gemm's and gemm_rms_rows' fused kernels: products of few tokens around an RMS norm that is taken
+// behind the second. POD; see vivace/ops/rms_gemm.h and gemm_rms_rows.h for the formulas.
 #pragma once
 #include "vivace/kernels/gemm/gemm.h"
 #include "vivace/kernels/norm/rms_rows.h"

@@ -39,7 +39,9 @@ struct StreamTile {
     }
     x_row = static_cast<const T*>(a.x) + g * a.x_stride + c * kElems;
   }
-  __device__ __forceinline__ uint4* w_slot(int slot) const { return w_ring + ((slot * kWarps + wk * P.warps_n + wn) * kWGroups) * 32 + lane; }
+  __device__ __forceinline__ uint4* w_slot(int slot) const {
+    return w_ring + ((slot * kWarps + wk * P.warps_n + wn) * kWGroups) * 32 + lane;
+  }
   __device__ __forceinline__ uint4* x_slot(int slot) const {
     const int owner = P.shared_x ? wk : wk * P.warps_n + wn;
     return x_ring + ((slot * (P.shared_x ? P.warps_k : kWarps) + owner) * kXGroups) * 32 + lane;
@@ -60,7 +62,8 @@ struct StreamTile {
     for (int i = 0; i < kXGroups; ++i) {
       if (P.shared_x && i % P.warps_n != wn) continue;
       const int first = i / 2 * 8;
-      fetch16<T, P.aligned>(to + i * 32, x_row + first * a.x_stride, step * kStep + i % 2 * 4 * kElems, K, first + lane / 4 < M);
+      fetch16<T, P.aligned>(to + i * 32, x_row + first * a.x_stride, step * kStep + i % 2 * 4 * kElems, K,
+                            first + lane / 4 < M);
     }
   }
   __device__ __forceinline__ void multiply_step(int slot, float (&acc)[P.row_tiles][P.token_tiles][4]) const {

@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const int wt = warp % P.warps_t, wn = warp / P.warps_t;
   const int tiles_t = (a.T + P.tokens - 1) / P.tokens;
-  const int t0 = static_cast<int>(blockIdx.x) % tiles_t * P.tokens, n0 = static_cast<int>(blockIdx.x) / tiles_t * P.rows;
+  const int t0 = static_cast<int>(blockIdx.x) % tiles_t * P.tokens,
+            n0 = static_cast<int>(blockIdx.x) / tiles_t * P.rows;
   const int64_t steps = (int64_t{a.K} + kStep - 1) / kStep;
 
   const int row = tid / 8, word = tid % 8, K = a.K - word * kElems;
@@ -50,14 +51,14 @@ __global__ void __launch_bounds__(P.threads(), 1) gemm_tile(const __grid_constan
   const auto load_w = [&](int64_t step, int slot) {
 #pragma unroll
     for (int i = 0; i < P.rows / kRowsAtOnce; ++i)
-      fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + (P.tokens + i * kRowsAtOnce) * 8 + home, w_row + i * kRowsAtOnce * a.w_stride, step * kStep, K,
-                            n0 + row + i * kRowsAtOnce < a.N);
+      fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + (P.tokens + i * kRowsAtOnce) * 8 + home,
+                            w_row + i * kRowsAtOnce * a.w_stride, step * kStep, K, n0 + row + i * kRowsAtOnce < a.N);
   };
   const auto load_x = [&](int64_t step, int slot) {
 #pragma unroll
     for (int i = 0; i < P.tokens / kRowsAtOnce; ++i)
-      fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + i * kRowsAtOnce * 8 + home, x_row + i * kRowsAtOnce * a.x_stride, step * kStep, K,
-                            t0 + row + i * kRowsAtOnce < M);
+      fetch16<T, P.aligned>(gemm_smem + slot * kStageWords + i * kRowsAtOnce * 8 + home,
+                            x_row + i * kRowsAtOnce * a.x_stride, step * kStep, K, t0 + row + i * kRowsAtOnce < M);
   };
 #pragma unroll
   for (int i = 0; i < P.stages - 1; ++i)

@@ -9,7 +9,8 @@ namespace vivace::kernels {
 template <class Mma>
 __device__ __forceinline__ uint32_t minus2(uint32_t a, uint32_t b);
 template <>
-__device__ __forceinline__ uint32_t minus2<bf16>(uint32_t a, uint32_t b) {  // as a product with 1: chips before Hopper subtract no bf16
+__device__ __forceinline__ uint32_t
+minus2<bf16>(uint32_t a, uint32_t b) {  // as a product with 1: chips before Hopper subtract no bf16
   asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(a) : "r"(0x3f803f80u), "r"(b ^ 0x80008000u));
   return a;
 }
@@ -81,7 +82,8 @@ __device__ __forceinline__ void upcast_e4m3_as<bf16>(uint32_t four, uint32_t& lo
   ptx::upcast_e4m3(four, half[0], half[1]);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float first = to_float(f16{static_cast<uint16_t>(half[i])}), second = to_float(f16{static_cast<uint16_t>(half[i] >> 16)});
+    const float first = to_float(f16{static_cast<uint16_t>(half[i])}),
+                second = to_float(f16{static_cast<uint16_t>(half[i] >> 16)});
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair[i]) : "f"(second), "f"(first));
   }
 #else
@@ -123,7 +125,8 @@ template <class Mma, int kPlanes>
 __device__ __forceinline__ void split4(const float (&v)[4], uint32_t (&out)[kPlanes][2]) {
   if constexpr (kPlanes == 1) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) out[0][i] = uint32_t{from_float<Mma>(v[2 * i]).bits} | uint32_t{from_float<Mma>(v[2 * i + 1]).bits} << 16;
+    for (int i = 0; i < 2; ++i)
+      out[0][i] = uint32_t{from_float<Mma>(v[2 * i]).bits} | uint32_t{from_float<Mma>(v[2 * i + 1]).bits} << 16;
   } else {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -4,7 +4,8 @@
 // A warp copies 16 rows of W, 256 elements at a time (Hopper: 512, one box of TMA), as raw bytes into its own
 // ring and dequantizes them on the way to the tensor cores: no barrier but the warp's. x is converted once a block, a
 // panel of K at a time, or comes by TMA as it is (x_ring.cuh). Products of codes and x are exact; each
-// group's sum is scaled and added in f32, in the order of K. Where P.persistent(), blocks walk the tiles and their rings run through.
+// group's sum is scaled and added in f32, in the order of K. Where P.persistent(), blocks walk the tiles and their
+// rings run through.
 #pragma once
 #include "vivace/kernels/gemm/epilogue.cuh"
 #include "vivace/kernels/gemm/panel.cuh"
@@ -36,17 +37,24 @@ struct WeightOnlyTile {
   using Mma = typename MmaType<P.mma(kTypeOf<X>, W)>::Type;
   using Row = WeightRow<W, Mma, P.aligned>;
   using Panel = typename HeldX<X, Mma, W, kAct, P, P.x_ring>::Type;
-  static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kFolds = Panel::kFolds, kScaled = !kFolds && (kBlocks || P.group > 0);
+  static constexpr bool kInt = kAct == GemmAct::q8, kBlocks = is_block(W), kFolds = Panel::kFolds,
+                        kScaled = !kFolds && (kBlocks || P.group > 0);
   static constexpr bool kHalves = W == DType::q6_k || (P.group == 16 && !kFolds);  // two scales for 32 elements
-  static constexpr int kScaleAt = 0, kZeroAt = 16 * P.side_chunks(P.scale_bytes(W)), kSidePitch = P.side_pitch(W);  // of what lies behind W
+  static constexpr int kScaleAt = 0, kZeroAt = 16 * P.side_chunks(P.scale_bytes(W)),
+                       kSidePitch = P.side_pitch(W);  // of what lies behind W
   static constexpr int kWPlanes = P.planes(W, P.mma(kTypeOf<X>, W));
-  static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W), kSlot = P.slot_bytes(W), kRows = 16 * P.row_tiles;
+  static constexpr int kStep = P.step(W), kBytes = P.step_bytes(W), kChunks = P.chunks(W), kPitch = P.pitch(W),
+                       kSlot = P.slot_bytes(W), kRows = 16 * P.row_tiles;
   static constexpr int kRingBytes = P.ring_bytes(W), kBarrierBytes = P.barrier_bytes(W);
   static constexpr bool kReuse = P.reuse();
-  static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep, kTakes = P.x_ring ? P.x_run(W) : kGroups;  // kTakes: groups of x at a time
+  static constexpr int kGroups = kStep / 32, kPanelSteps = P.panel / kStep,
+                       kTakes = P.x_ring ? P.x_run(W) : kGroups;                // kTakes: groups of x at a time
   static constexpr bool kTma = P.tma_steps > 0, kWaits = !kTma || P.group > 0;  // kWaits: some copies are cp.async
   // Groups whose code is interleaved: all of a step where few tokens leave registers for it.
-  static constexpr int kTogether = kWPlanes > 1 || Panel::kPlanes > 1 || W == DType::q5_k ? 1 : P.token_tiles > 2 ? (kTma ? 2 : 1) : kTma && P.token_tiles == 1 ? kGroups : 2;
+  static constexpr int kTogether = kWPlanes > 1 || Panel::kPlanes > 1 || W == DType::q5_k ? 1
+                                   : P.token_tiles > 2                                    ? (kTma ? 2 : 1)
+                                   : kTma&& P.token_tiles == 1                            ? kGroups
+                                                                                          : 2;
   static_assert(P.panel % (kStep * P.warps_k) == 0 && P.slice() % 4 == 0);
 
   const GemmArgs& a;
@@ -66,12 +74,25 @@ struct WeightOnlyTile {
   /// x in the memory behind W's ring.
   __device__ __forceinline__ static Panel held(const GemmArgs& args, const TensorMap* x_map, uint8_t* smem) {
     uint8_t* const memory = smem + kBarrierBytes + kRingBytes;
-    if constexpr (P.x_ring) return Panel(x_map, memory, ptx::shared_address(smem) + P.w_barrier_bytes(), args.T, static_cast<int>(threadIdx.x) / 32 % P.warps_n, static_cast<int>(threadIdx.x) / 32 / P.warps_n);
+    if constexpr (P.x_ring)
+      return Panel(x_map, memory, ptx::shared_address(smem) + P.w_barrier_bytes(), args.T,
+                   static_cast<int>(threadIdx.x) / 32 % P.warps_n, static_cast<int>(threadIdx.x) / 32 / P.warps_n);
     else return Panel(memory, args.T);
   }
-  __device__ __forceinline__ WeightOnlyTile(const GemmArgs& args, const TensorMap& w_map, int w_row, const TensorMap* x_map, uint8_t* smem, int tile, int stride_, int end_)
-      : a(args), map(w_map), map_row(w_row), panel(held(args, x_map, smem)), lane(threadIdx.x % 32), wn(threadIdx.x / 32 % P.warps_n), wk(threadIdx.x / 32 / P.warps_n),
-        rank(ptx::cluster_rank<P.cluster>()), first_tile(tile), next_tile(tile), stride(stride_), end(end_) {
+  __device__ __forceinline__ WeightOnlyTile(const GemmArgs& args, const TensorMap& w_map, int w_row,
+                                            const TensorMap* x_map, uint8_t* smem, int tile, int stride_, int end_)
+      : a(args),
+        map(w_map),
+        map_row(w_row),
+        panel(held(args, x_map, smem)),
+        lane(threadIdx.x % 32),
+        wn(threadIdx.x / 32 % P.warps_n),
+        wk(threadIdx.x / 32 / P.warps_n),
+        rank(ptx::cluster_rank<P.cluster>()),
+        first_tile(tile),
+        next_tile(tile),
+        stride(stride_),
+        end(end_) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     ring = smem + kBarrierBytes + warp * (P.stages * kSlot);
     sums = both_sums = reinterpret_cast<float*>(smem + kBarrierBytes + (kReuse ? 0 : kRingBytes + panel.bytes()));
@@ -123,19 +144,26 @@ struct WeightOnlyTile {
       for (int r = 0; r < kRows / 8; ++r, from += 8 * pitch)
 #pragma unroll
         for (int u = 0; u < (kChunks + 3) / 4; ++u)
-          if (u * 4 + lane % 4 < kChunks && r * 8 + lane / 4 < rows) ptx::copy16(to + r * 8 * kPitch + u * 64, from + u * 64, true);
+          if (u * 4 + lane % 4 < kChunks && r * 8 + lane / 4 < rows)
+            ptx::copy16(to + r * 8 * kPitch + u * 64, from + u * 64, true);
     } else {
 #pragma unroll 1
       for (int at = lane; at < kRows * kChunks; at += 32) {
         const int row = at / kChunks, chunk = at % kChunks;
         if (row >= rows) break;  // rows ascend
         const uint8_t* start = w + row * pitch;
-        const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start + begin) & ~uint64_t{15}) + chunk * 16;
+        const uint8_t* from =
+            reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start + begin) & ~uint64_t{15}) + chunk * 16;
         const int64_t left = start + end - from;
-        ptx::copy16_part(slot + row * kPitch + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
+        ptx::copy16_part(slot + row * kPitch + chunk * 16, from,
+                         left < 0    ? 0
+                         : left < 16 ? static_cast<int>(left)
+                                     : 16);
       }
     }
-    if constexpr (P.group > 0) load_side<kScaleAt, P.scale_bytes(W)>(slot, i, row0, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
+    if constexpr (P.group > 0)
+      load_side<kScaleAt, P.scale_bytes(W)>(slot, i, row0, a.w_block_scale, a.block_stride * info(P.scale).bytes,
+                                            info(P.scale).bytes);
     if constexpr (P.zeros) load_side<kZeroAt, P.zero_bytes(W)>(slot, i, row0, a.w_block_zero, a.zero_stride, 1);
   }
   /// Whether each row of W has a row of its own of an array beside it, which starts at 16 bytes.
@@ -143,11 +171,14 @@ struct WeightOnlyTile {
     return a.block_rows == 1 && (reinterpret_cast<uint64_t>(array) | static_cast<uint64_t>(pitch_bytes)) % 16 == 0;
   }
   /// The address of step i's entries of row `row` of W in an array beside it, `pitch_bytes` between its rows.
-  __device__ __forceinline__ const uint8_t* side_at(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
-    return static_cast<const uint8_t*>(array) + row / a.block_rows * pitch_bytes + int64_t{first + i} * kStep / P.group * bytes;
+  __device__ __forceinline__ const uint8_t* side_at(int i, int row, const void* array, int64_t pitch_bytes,
+                                                    int bytes) const {
+    return static_cast<const uint8_t*>(array) + row / a.block_rows * pitch_bytes +
+           int64_t{first + i} * kStep / P.group * bytes;
   }
   template <int kAt, int kSideBytes>
-  __device__ __forceinline__ void load_side(uint8_t* slot, int i, int row0, const void* array, int64_t pitch_bytes, int bytes) const {
+  __device__ __forceinline__ void load_side(uint8_t* slot, int i, int row0, const void* array, int64_t pitch_bytes,
+                                            int bytes) const {
     constexpr int kSide = P.side_chunks(kSideBytes), kWhole = kSideBytes / 16;
     if constexpr (kSideBytes % 16 == 0) {
       if (straight(array, pitch_bytes) && (int64_t{first + i} + 1) * kStep <= a.K) {
@@ -155,7 +186,9 @@ struct WeightOnlyTile {
 #pragma unroll
         for (int at = lane; at < kRows * kWhole; at += 32) {
           const int row = at / kWhole, chunk = at % kWhole;
-          if (row0 + row < a.N) ptx::copy16(slot + kRows * kPitch + row * kSidePitch + kAt + chunk * 16, from + (row0 + row) * pitch_bytes + chunk * 16, true);
+          if (row0 + row < a.N)
+            ptx::copy16(slot + kRows * kPitch + row * kSidePitch + kAt + chunk * 16,
+                        from + (row0 + row) * pitch_bytes + chunk * 16, true);
         }
         return;
       }
@@ -165,15 +198,21 @@ struct WeightOnlyTile {
       const int row = at / kSide, chunk = at % kSide;
       if (row0 + row >= a.N) continue;
       const uint8_t* start = side_at(i, row0 + row, array, pitch_bytes, bytes);
-      const uint8_t* from = reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start) & ~uint64_t{15}) + chunk * 16;
-      const int64_t entries = (a.K - int64_t{first + i} * kStep + P.group - 1) / P.group, there = entries * bytes < kSideBytes ? entries * bytes : kSideBytes;
+      const uint8_t* from =
+          reinterpret_cast<const uint8_t*>(reinterpret_cast<uint64_t>(start) & ~uint64_t{15}) + chunk * 16;
+      const int64_t entries = (a.K - int64_t{first + i} * kStep + P.group - 1) / P.group,
+                    there = entries * bytes < kSideBytes ? entries * bytes : kSideBytes;
       const int64_t left = start + there - from;
-      ptx::copy16_part(slot + kRows * kPitch + row * kSidePitch + kAt + chunk * 16, from, left < 0 ? 0 : left < 16 ? static_cast<int>(left) : 16);
+      ptx::copy16_part(slot + kRows * kPitch + row * kSidePitch + kAt + chunk * 16, from,
+                       left < 0    ? 0
+                       : left < 16 ? static_cast<int>(left)
+                                   : 16);
     }
   }
   /// Where row `row`'s entries of step i lie in the ring.
   template <int kAt>
-  __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes, int bytes) const {
+  __device__ __forceinline__ const uint8_t* side_row(int i, int row, const void* array, int64_t pitch_bytes,
+                                                     int bytes) const {
     const uint8_t* p = ring + slot * kSlot + kRows * kPitch + row * kSidePitch + kAt;
     if (kStep / P.group * bytes % 16 == 0 && straight(array, pitch_bytes)) return p;
     return p + (reinterpret_cast<uint64_t>(side_at(i, n0 + wn * kRows + row, array, pitch_bytes, bytes)) & 15);
@@ -182,7 +221,8 @@ struct WeightOnlyTile {
   __device__ __forceinline__ const uint8_t* row_at(int i, int tile, int half) const {
     const int row = tile * 16 + half * 8 + lane / 4;
     const uint8_t* p = ring + slot * kSlot + row * kPitch;
-    if constexpr (!P.aligned) p += (reinterpret_cast<uint64_t>(a.w) + (n0 + wn * kRows + row) * pitch + int64_t{first + i} * kBytes) & 15;
+    if constexpr (!P.aligned)
+      p += (reinterpret_cast<uint64_t>(a.w) + (n0 + wn * kRows + row) * pitch + int64_t{first + i} * kBytes) & 15;
     return p;
   }
 
@@ -220,7 +260,9 @@ struct WeightOnlyTile {
         for (int h = 0; h < 2; ++h) {
           static_cast<Row&>(rows[r][h]) = Row(row_at(i, r, h) + (kSuper ? from / kRun * info(W).bytes : 0));
           const int row = r * 16 + h * 8 + lane / 4;
-          if constexpr (P.group > 0) rows[r][h].scales = side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
+          if constexpr (P.group > 0)
+            rows[r][h].scales =
+                side_row<kScaleAt>(i, row, a.w_block_scale, a.block_stride * info(P.scale).bytes, info(P.scale).bytes);
           if constexpr (P.zeros) rows[r][h].zeros = side_row<kZeroAt>(i, row, a.w_block_zero, a.zero_stride, 1);
         }
       if constexpr (P.x_ring) {
@@ -239,12 +281,14 @@ struct WeightOnlyTile {
       }
     }
   }
-  __device__ __forceinline__ void multiply_group(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+  __device__ __forceinline__ void multiply_group(const ScaledRow (&rows)[P.row_tiles][2], int at, int j,
+                                                 float (&acc)[P.row_tiles][P.token_tiles][4]) const {
     if constexpr (kInt) multiply_codes(rows, at, j, acc);
     else multiply_planes(rows, at, j, acc);
   }
 
-  __device__ __forceinline__ void multiply_planes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+  __device__ __forceinline__ void multiply_planes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j,
+                                                  float (&acc)[P.row_tiles][P.token_tiles][4]) const {
     constexpr int kParts = kHalves ? 2 : 1;
     constexpr bool kSplit = kWPlanes > 1 || Panel::kPlanes > 1;
     uint32_t v[P.row_tiles][2][kWPlanes][4];
@@ -254,7 +298,8 @@ struct WeightOnlyTile {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if constexpr (kFolds) {  // the lane's eight of the 32: one scale
-          scaled_pairs(word_at<P.aligned ? 4 : 1>(rows[r][h].p + j * 16 + lane % 4 * 4), pair_scale(rows[r][h].scales[2 * j + lane % 4 / 2]), v[r][h][0]);
+          scaled_pairs(word_at<P.aligned ? 4 : 1>(rows[r][h].p + j * 16 + lane % 4 * 4),
+                       pair_scale(rows[r][h].scales[2 * j + lane % 4 / 2]), v[r][h][0]);
         } else {
           rows[r][h].operands(j, lane % 4, v[r][h]);
         }
@@ -292,7 +337,9 @@ struct WeightOnlyTile {
 #pragma unroll
           for (int q = 0; q < kParts; ++q)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) acc[r][m][e] = fmaf(part[q][e], P.x_scaled ? scale[r][e / 2][q] * (e % 2 ? d.y : d.x) : scale[r][e / 2][q], acc[r][m][e]);
+            for (int e = 0; e < 4; ++e)
+              acc[r][m][e] = fmaf(
+                  part[q][e], P.x_scaled ? scale[r][e / 2][q] * (e % 2 ? d.y : d.x) : scale[r][e / 2][q], acc[r][m][e]);
         }
         if constexpr (!kScaled && kSplit) {
 #pragma unroll
@@ -307,7 +354,8 @@ struct WeightOnlyTile {
     }
   }
 
-  __device__ __forceinline__ void multiply_codes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j, float (&acc)[P.row_tiles][P.token_tiles][4]) const {
+  __device__ __forceinline__ void multiply_codes(const ScaledRow (&rows)[P.row_tiles][2], int at, int j,
+                                                 float (&acc)[P.row_tiles][P.token_tiles][4]) const {
     constexpr int kParts = Panel::kStarts;
     uint32_t low[P.row_tiles][2], high[P.row_tiles][2];
     float scale[P.row_tiles][2][kParts], minimum[P.row_tiles][2];
@@ -340,7 +388,8 @@ struct WeightOnlyTile {
         for (int q = 0; q < kParts; ++q)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
-            acc[r][m][e] = fmaf(__int_as_float(part[q][e]) - kSumStartFloat, scale[r][e / 2][q] * (e % 2 ? d.y : d.x), acc[r][m][e]);
+            acc[r][m][e] = fmaf(__int_as_float(part[q][e]) - kSumStartFloat, scale[r][e / 2][q] * (e % 2 ? d.y : d.x),
+                                acc[r][m][e]);
         if constexpr (Panel::kMin) add_minimum(panel.sum(m, at + j), minimum[r], acc[r][m]);
       }
     }
@@ -366,7 +415,8 @@ struct WeightOnlyTile {
     }
   }
 
-  /// Once for all tiles: asks for rows of x from row t0 on. After prefetch(), a barrier of the block and the dependency wait.
+  /// Once for all tiles: asks for rows of x from row t0 on. After prefetch(), a barrier of the block and the dependency
+  /// wait.
   __device__ __forceinline__ void prefetch_x(int64_t t0) {
     if constexpr (P.x_ring) panel.begin(t0, first, count, (end - first_tile + stride - 1) / stride);
   }
@@ -383,7 +433,9 @@ struct WeightOnlyTile {
         if (!whole) {
           if (p > 0 || P.persistent()) __syncthreads();  // the panel before has been read
           panel.fill(x + k, a.x_stride, a.K - k, tokens, wide);
-          if constexpr (P.x_scaled) panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32), static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
+          if constexpr (P.x_scaled)
+            panel.fill_scales(a.x_block_scale + t0 * a.x_block_stride, a.x_block_stride, static_cast<int>(k / 32),
+                              static_cast<int>(min(int64_t{Panel::kGroups}, (a.K - k + 31) / 32)), tokens);
           __syncthreads();
         }
         const int last = min(p + kPanelSteps, count);
@@ -427,7 +479,8 @@ struct WeightOnlyTile {
 #pragma unroll
         for (int m = 0; m < P.token_tiles; ++m) {
           const int t = m * 8 + lane % 4 * 2 + e % 2;
-          if (t < tokens) ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(), kFolds ? acc[r][m][e] * 128.0f : acc[r][m][e]);
+          if (t < tokens)
+            ptx::remote_store<P.cluster>(to + 4 * t * P.sum_stride(), kFolds ? acc[r][m][e] * 128.0f : acc[r][m][e]);
         }
       }
   }
@@ -454,15 +507,18 @@ struct WeightOnlyTile {
 /// Grid: ceil(N / P.rows()) * ceil(T / P.tokens()) * P.cluster blocks; neighbours along T share W. Where P.persistent()
 /// and one tile holds all tokens, any number of blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmWeightOnly P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gemm_weight_only(const __grid_constant__ GemmWeightOnlyArgs args) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct))
+    gemm_weight_only(const __grid_constant__ GemmWeightOnlyArgs args) {
   extern __shared__ __align__(128) uint8_t weight_only_smem[];
   const GemmArgs& a = args.g;
   if constexpr (P.tma_steps > 0) ptx::tma_prefetch(args.w_map);
   if constexpr (P.x_ring) ptx::tma_prefetch(args.x_map);
-  const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), tiles_n = (a.N + P.rows() - 1) / P.rows(), block = static_cast<int>(blockIdx.x) / P.cluster, first = block / tiles_t;
+  const int tiles_t = (a.T + P.tokens() - 1) / P.tokens(), tiles_n = (a.N + P.rows() - 1) / P.rows(),
+            block = static_cast<int>(blockIdx.x) / P.cluster, first = block / tiles_t;
   const int stride = P.persistent() && tiles_t == 1 ? static_cast<int>(gridDim.x) : tiles_n;
   WeightOnlyTile<X, W, kAct, P> tile(a, args.w_map, 0, &args.x_map, weight_only_smem, first, stride, tiles_n);
-  const int tile_tokens = P.x_ring ? even_tokens(a.T, P.tokens()) : P.tokens();  // TMA is slow with rows that are not there
+  const int tile_tokens =
+      P.x_ring ? even_tokens(a.T, P.tokens()) : P.tokens();  // TMA is slow with rows that are not there
   const int64_t t0 = int64_t{block % tiles_t} * tile_tokens;
   tile.prefetch();  // W is immutable: it is on its way while the predecessor still runs
   if constexpr (P.x_ring) __syncthreads();  // its barriers are there

@@ -26,7 +26,7 @@ struct GemmWeightOnly {
   DType scale = DType::f32;  // its type
   bool zeros = false, x_scaled = false;  // w_block_zero, x_block_scale are there
   int32_t tma_steps = 0;          // TMA brings W, so many of the steps below at a time; 0: cp.async
-  bool x_ring = false;       // and x, into a ring of places for each warp along K; `panel` elements of K are in all of these
+  bool x_ring = false;  // and x, into a ring of places for each warp along K; `panel` elements of K are in all of these
   constexpr bool operator==(const GemmWeightOnly&) const = default;
 
   VV_HD constexpr int threads() const { return 32 * warps_n * warps_k; }
@@ -36,24 +36,34 @@ struct GemmWeightOnly {
   /// Blocks that an SM should hold: what the registers of dequantization allow.
   VV_HD constexpr int blocks(DType x, DType w, GemmAct act) const {
     if (tma_steps > 0) return token_tiles == 1 && ring_bytes(w) <= 80 * 1024 ? 2 : 1;
-    return token_tiles > 1 || x == DType::f32 || w == DType::f32 ? 1 : act == GemmAct::q8 && info(w).block == 256 ? 2 : 3;
+    return token_tiles > 1 || x == DType::f32 || w == DType::f32 ? 1
+           : act == GemmAct::q8 && info(w).block == 256          ? 2
+                                                                 : 3;
   }
   VV_HD constexpr int parts() const { return warps_k * cluster; }        // partial sums of an output
-  VV_HD constexpr bool reuse() const { return token_tiles > 2; }         // sums meet where the ring was, for one more barrier
+  VV_HD constexpr bool reuse() const { return token_tiles > 2; }  // sums meet where the ring was, for one more barrier
   VV_HD constexpr int sum_bytes() const { return 4 * parts() * tokens() * sum_stride(); }
   VV_HD constexpr int sum_stride() const { return slice() + 4; }         // floats a token: keeps banks apart
 
   // Sizes that depend on the formats too.
-  VV_HD constexpr int step(DType w) const { return (tma_steps > 0 ? tma_steps : 1) * (info(w).block > 1 ? 256 : 256 / info(w).bytes); }  // elements of K a turn of the ring
+  VV_HD constexpr int step(DType w) const {
+    return (tma_steps > 0 ? tma_steps : 1) * (info(w).block > 1 ? 256 : 256 / info(w).bytes);
+  }  // elements of K a turn of the ring
   VV_HD constexpr int step_bytes(DType w) const { return static_cast<int>(row_bytes(w, step(w))); }
   /// Whether a block goes on to other tiles: its sums have a place beside the ring, which then never empties.
   VV_HD constexpr bool persistent() const { return tma_steps > 0 && cluster == 1 && !reuse(); }
-  VV_HD constexpr int w_barrier_bytes() const { return tma_steps > 0 ? (8 * stages * warps_n * warps_k + 127) / 128 * 128 : 0; }
-  VV_HD constexpr int barrier_bytes(DType w) const { return w_barrier_bytes() + (x_ring ? (16 * x_stages(w) * warps_k + 127) / 128 * 128 : 0); }
+  VV_HD constexpr int w_barrier_bytes() const {
+    return tma_steps > 0 ? (8 * stages * warps_n * warps_k + 127) / 128 * 128 : 0;
+  }
+  VV_HD constexpr int barrier_bytes(DType w) const {
+    return w_barrier_bytes() + (x_ring ? (16 * x_stages(w) * warps_k + 127) / 128 * 128 : 0);
+  }
   /// 16-byte chunks a row and step: where rows start anywhere, up to 15 bytes before it come along.
   VV_HD constexpr int chunks(DType w) const { return aligned ? step_bytes(w) / 16 : (step_bytes(w) + 30) / 16; }
   /// The same of a row's entries of w_block_scale and w_block_zero, which lie behind the W of all rows.
-  VV_HD constexpr int scale_bytes(DType w) const { return group == 0 ? 0 : (step(w) + group - 1) / group * info(scale).bytes; }
+  VV_HD constexpr int scale_bytes(DType w) const {
+    return group == 0 ? 0 : (step(w) + group - 1) / group * info(scale).bytes;
+  }
   VV_HD constexpr int zero_bytes(DType w) const { return zeros ? (step(w) + group - 1) / group : 0; }
   VV_HD static constexpr int side_chunks(int bytes) { return bytes == 0 ? 0 : (bytes + 30) / 16; }
   /// Bytes between rows in the ring. Eight rows' accesses of 4, 8 or 16 bytes a lane meet in no bank.
@@ -61,31 +71,45 @@ struct GemmWeightOnly {
     const int apart = info(w).block > 1 ? 16 : 16 * info(w).bytes, bytes = 16 * chunks(w);
     return (bytes + apart - 1) / (2 * apart) * (2 * apart) + apart;
   }
-  VV_HD constexpr int side_pitch(DType w) const { return 16 * (side_chunks(scale_bytes(w)) + side_chunks(zero_bytes(w))); }
-  VV_HD constexpr int slot_bytes(DType w) const { return 16 * row_tiles * (pitch(w) + side_pitch(w)); }  // of a warp's step
+  VV_HD constexpr int side_pitch(DType w) const {
+    return 16 * (side_chunks(scale_bytes(w)) + side_chunks(zero_bytes(w)));
+  }
+  VV_HD constexpr int slot_bytes(DType w) const {
+    return 16 * row_tiles * (pitch(w) + side_pitch(w));
+  }  // of a warp's step
   VV_HD constexpr int ring_bytes(DType w) const { return stages * warps_n * warps_k * slot_bytes(w); }
 
   /// The element type that the tensor cores multiply: bf16, or f16 where both sides fit it exactly.
   VV_HD static constexpr DType mma(DType x, DType w) {
-    return (x == DType::f16 && w != DType::bf16 && w != DType::f32) || (x == DType::e4m3 && w == DType::f16) ? DType::f16 : DType::bf16;
+    return (x == DType::f16 && w != DType::bf16 && w != DType::f32) || (x == DType::e4m3 && w == DType::f16)
+               ? DType::f16
+               : DType::bf16;
   }
   /// Numbers of that type whose sum is exactly a value of `t`.
-  VV_HD static constexpr int planes(DType t, DType unit) { return t == DType::f32 ? 3 : t == DType::f16 && unit == DType::bf16 ? 2 : 1; }
+  VV_HD static constexpr int planes(DType t, DType unit) {
+    return t == DType::f32 ? 3 : t == DType::f16 && unit == DType::bf16 ? 2 : 1;
+  }
 
-  /// NVFP4: code and scale have two and four significant bits, bf16 holds their product. Weights are scaled where they are
-  /// dequantized, in pairs of codes four apart, and x lies in that order.
+  /// NVFP4: code and scale have two and four significant bits, bf16 holds their product. Weights are scaled where they
+  /// are dequantized, in pairs of codes four apart, and x lies in that order.
   VV_HD constexpr bool folds(DType x, DType w) const {
     return w == DType::e2m1 && group == 16 && scale == DType::e4m3 && !zeros && !x_scaled && mma(x, w) == DType::bf16;
   }
-  /// Groups of 32 elements of K that a place of x's ring has: a step, or half of it where there are many tokens; and places of a warp along K.
+  /// Groups of 32 elements of K that a place of x's ring has: a step, or half of it where there are many tokens; and
+  /// places of a warp along K.
   VV_HD constexpr int x_run(DType w) const { return step(w) / (token_tiles > 2 && step(w) >= 512 ? 64 : 32); }
   VV_HD constexpr int x_stages(DType w) const { return panel / (32 * x_run(w) * warps_k); }
-  /// Bytes of x's rows in a panel, or a place of the ring, one token and plane; then of what a token keeps for each 32 elements.
+  /// Bytes of x's rows in a panel, or a place of the ring, one token and plane; then of what a token keeps for each 32
+  /// elements.
   VV_HD constexpr int x_pitch(DType x, DType w, GemmAct act) const {
     return act == GemmAct::q8 ? panel + 16 : (x_ring ? 32 * x_run(w) : panel) * 2 + (folds(x, w) ? 64 : 32);
   }
-  VV_HD constexpr int x_stage_bytes(DType x, DType w, int T) const { return (T * x_pitch(x, w, GemmAct::f32) + 127) / 128 * 128; }
-  VV_HD constexpr bool has_min(DType w) const { return zeros || w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k; }
+  VV_HD constexpr int x_stage_bytes(DType x, DType w, int T) const {
+    return (T * x_pitch(x, w, GemmAct::f32) + 127) / 128 * 128;
+  }
+  VV_HD constexpr bool has_min(DType w) const {
+    return zeros || w == DType::q4_1 || w == DType::q5_1 || w == DType::q4_k || w == DType::q5_k;
+  }
   VV_HD static constexpr int starts(DType w, GemmAct act) { return act != GemmAct::q8 ? 0 : w == DType::q6_k ? 2 : 1; }
   VV_HD constexpr int side_bytes(DType w, GemmAct act) const {
     return panel / 32 * tokens() * 4 * (starts(w, act) + (act == GemmAct::q8 || x_scaled) + has_min(w));
@@ -101,8 +125,8 @@ struct GemmWeightOnly {
   }
 };
 
-/// Where P.tma_steps > 0: the map of W as 32-bit words, in boxes of 16 * row_tiles rows x pitch(w) bytes. Where P.x_ring: the map of x
-/// as 64-bit words, in boxes of a tile's rows x x_pitch() bytes.
+/// Where P.tma_steps > 0: the map of W as 32-bit words, in boxes of 16 * row_tiles rows x pitch(w) bytes. Where
+/// P.x_ring: the map of x as 64-bit words, in boxes of a tile's rows x x_pitch() bytes.
 struct GemmWeightOnlyArgs {
   TensorMap w_map, x_map;
   GemmArgs g;

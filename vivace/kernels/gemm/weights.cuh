@@ -42,7 +42,8 @@ struct NibbleRow {
   __device__ __forceinline__ void codes(int j, int c, uint32_t& low, uint32_t& high) const {
     const uint8_t* b = p + j * kBytes;
     // Of two neighbouring 18- or 22-byte blocks one has its codes at a multiple of four.
-    const uint32_t q = kAligned && (j * kBytes + kCodes) % 4 == 0 ? word_at<4>(b + kCodes + 4 * c) : word_at<kAlign>(b + kCodes + 4 * c);
+    const uint32_t q = kAligned && (j * kBytes + kCodes) % 4 == 0 ? word_at<4>(b + kCodes + 4 * c)
+                                                                  : word_at<kAlign>(b + kCodes + 4 * c);
     low = q & 0x0f0f0f0fu;
     high = q >> 4 & 0x0f0f0f0fu;
     if constexpr (kHigh) {
@@ -55,13 +56,21 @@ struct NibbleRow {
   __device__ __forceinline__ float min(int j) const { return block_f16(p + j * kBytes + 2); }
 };
 template <bool kAligned>
-struct BlockRow<DType::q4_0, kAligned> : NibbleRow<false, false, kAligned> { using NibbleRow<false, false, kAligned>::NibbleRow; };
+struct BlockRow<DType::q4_0, kAligned> : NibbleRow<false, false, kAligned> {
+  using NibbleRow<false, false, kAligned>::NibbleRow;
+};
 template <bool kAligned>
-struct BlockRow<DType::q4_1, kAligned> : NibbleRow<false, true, kAligned> { using NibbleRow<false, true, kAligned>::NibbleRow; };
+struct BlockRow<DType::q4_1, kAligned> : NibbleRow<false, true, kAligned> {
+  using NibbleRow<false, true, kAligned>::NibbleRow;
+};
 template <bool kAligned>
-struct BlockRow<DType::q5_0, kAligned> : NibbleRow<true, false, kAligned> { using NibbleRow<true, false, kAligned>::NibbleRow; };
+struct BlockRow<DType::q5_0, kAligned> : NibbleRow<true, false, kAligned> {
+  using NibbleRow<true, false, kAligned>::NibbleRow;
+};
 template <bool kAligned>
-struct BlockRow<DType::q5_1, kAligned> : NibbleRow<true, true, kAligned> { using NibbleRow<true, true, kAligned>::NibbleRow; };
+struct BlockRow<DType::q5_1, kAligned> : NibbleRow<true, true, kAligned> {
+  using NibbleRow<true, true, kAligned>::NibbleRow;
+};
 
 template <bool kAligned>
 struct BlockRow<DType::q8_0, kAligned> {
@@ -87,7 +96,8 @@ struct SuperRow {
   uint32_t scales[2], mins[2];  // of groups 0 .. 3 and 4 .. 7, one a byte
   float d, d_min;
   SuperRow() = default;
-  __device__ __forceinline__ explicit SuperRow(const uint8_t* row) : p(row), d(block_f16(row)), d_min(-block_f16(row + 2)) {
+  __device__ __forceinline__ explicit SuperRow(const uint8_t* row)
+      : p(row), d(block_f16(row)), d_min(-block_f16(row + 2)) {
     const uint32_t a = word_at<kAlign>(row + 4), b = word_at<kAlign>(row + 8), e = word_at<kAlign>(row + 12);
     scales[0] = a & 0x3f3f3f3fu;
     mins[0] = b & 0x3f3f3f3fu;
@@ -103,8 +113,12 @@ struct SuperRow {
       high |= (word_at<kAlign>(p + 32 + 4 * c) >> j & 0x01010101u) << 4;
     }
   }
-  __device__ __forceinline__ float scale(int j, int) const { return __fmul_rn(d, static_cast<float>((j < 4 ? scales[0] : scales[1]) >> (j % 4 * 8) & 255u)); }
-  __device__ __forceinline__ float min(int j) const { return __fmul_rn(d_min, static_cast<float>((j < 4 ? mins[0] : mins[1]) >> (j % 4 * 8) & 255u)); }
+  __device__ __forceinline__ float scale(int j, int) const {
+    return __fmul_rn(d, static_cast<float>((j < 4 ? scales[0] : scales[1]) >> (j % 4 * 8) & 255u));
+  }
+  __device__ __forceinline__ float min(int j) const {
+    return __fmul_rn(d_min, static_cast<float>((j < 4 ? mins[0] : mins[1]) >> (j % 4 * 8) & 255u));
+  }
 };
 template <bool kAligned>
 struct BlockRow<DType::q4_k, kAligned> : SuperRow<false, kAligned> { using SuperRow<false, kAligned>::SuperRow; };
@@ -125,7 +139,9 @@ struct BlockRow<DType::q6_k, kAligned> {
     low = (word_at<2>(q) >> (run / 2 * 4) & 0x0f0f0f0fu) | (word_at<2>(top) >> (run * 2) & 0x03030303u) << 4;
     high = (word_at<2>(q + 16) >> (run / 2 * 4) & 0x0f0f0f0fu) | (word_at<2>(top + 16) >> (run * 2) & 0x03030303u) << 4;
   }
-  __device__ __forceinline__ float scale(int j, int half) const { return __fmul_rn(d, static_cast<float>(static_cast<int8_t>(p[192 + j * 2 + half]))); }
+  __device__ __forceinline__ float scale(int j, int half) const {
+    return __fmul_rn(d, static_cast<float>(static_cast<int8_t>(p[192 + j * 2 + half])));
+  }
   __device__ __forceinline__ float min(int) const { return 0.0f; }
 };
 
@@ -188,7 +204,8 @@ struct WeightRow<DType::i4, Mma, kAligned> : HalfByteRow<Mma> {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint32_t two = this->spread(four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c));
-      upcast_values<Mma, 8>(((two & 0x000f000fu) | (two >> 4 & 0x0f000f00u)) ^ 0x08080808u, out[0][2 * half], out[0][2 * half + 1]);
+      upcast_values<Mma, 8>(((two & 0x000f000fu) | (two >> 4 & 0x0f000f00u)) ^ 0x08080808u, out[0][2 * half],
+                            out[0][2 * half + 1]);
     }
   }
 };
@@ -198,7 +215,8 @@ struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
   __device__ __forceinline__ void operands(int j, int c, uint32_t (&out)[1][4]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t four = four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c), two = this->spread(four), pick = four & 0x7777u;
+      const uint32_t four = four_codes<kAligned>(this->p + j * 16 + half * 8 + 2 * c), two = this->spread(four),
+                     pick = four & 0x7777u;
       // A table of the eight magnitudes, upper and lower bytes, looked up four codes at a time.
       constexpr bool kHalf = kIsSame<Mma, f16>;
       uint32_t top = kHalf ? __byte_perm(0x3e3c3800u, 0x46444240u, pick) : __byte_perm(0x3f3f3f00u, 0x40404040u, pick);
@@ -210,9 +228,9 @@ struct WeightRow<DType::e2m1, Mma, kAligned> : HalfByteRow<Mma> {
   }
 };
 
-/// Eight e2m1 times a scale, as pairs of bf16, codes 0 and 4 first: `scale` is it times 2^119, twice, and what comes out 2^-7 of
-/// the product. A magnitude in the lowest bits of bf16's exponent and the highest of its mantissa is 2^-126 of the code's,
-/// also where it is subnormal.
+/// Eight e2m1 times a scale, as pairs of bf16, codes 0 and 4 first: `scale` is it times 2^119, twice, and what comes
+/// out 2^-7 of the product. A magnitude in the lowest bits of bf16's exponent and the highest of its mantissa is 2^-126
+/// of the code's, also where it is subnormal.
 __device__ __forceinline__ void scaled_pairs(uint32_t q, uint32_t scale, uint32_t (&out)[4]) {
   // (code & 15) * (2^6 + 2^12): its magnitude at bit 6, its sign at bit 15.
   const uint32_t later = q >> 8;
@@ -260,10 +278,16 @@ struct PlainRow {
   }
 };
 template <class Mma, bool kAligned>
-struct WeightRow<DType::bf16, Mma, kAligned> : PlainRow<bf16, Mma, kAligned> { using PlainRow<bf16, Mma, kAligned>::PlainRow; };
+struct WeightRow<DType::bf16, Mma, kAligned> : PlainRow<bf16, Mma, kAligned> {
+  using PlainRow<bf16, Mma, kAligned>::PlainRow;
+};
 template <class Mma, bool kAligned>
-struct WeightRow<DType::f16, Mma, kAligned> : PlainRow<f16, Mma, kAligned> { using PlainRow<f16, Mma, kAligned>::PlainRow; };
+struct WeightRow<DType::f16, Mma, kAligned> : PlainRow<f16, Mma, kAligned> {
+  using PlainRow<f16, Mma, kAligned>::PlainRow;
+};
 template <class Mma, bool kAligned>
-struct WeightRow<DType::f32, Mma, kAligned> : PlainRow<float, Mma, kAligned> { using PlainRow<float, Mma, kAligned>::PlainRow; };
+struct WeightRow<DType::f32, Mma, kAligned> : PlainRow<float, Mma, kAligned> {
+  using PlainRow<float, Mma, kAligned>::PlainRow;
+};
 
 }  // namespace vivace::kernels

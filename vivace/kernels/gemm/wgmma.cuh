@@ -23,16 +23,23 @@ __device__ __forceinline__ uint32_t wgmma_panel_full(uint32_t full) { return ful
 /// A consumer warpgroup's part of one tile: acc (as Wgmma says) = its 64 rows x the tokens.
 template <class T, GemmWgmma P>
 struct WgmmaPipeline {
-  static constexpr int kPeers = P.multicast_x + P.multicast_w - 1;  // blocks that this one's stages come from, itself among them
+  static constexpr int kPeers =
+      P.multicast_x + P.multicast_w - 1;  // blocks that this one's stages come from, itself among them
   uint32_t base, full, empty;
   uint32_t w_address, x_address;  // of the ring's first stage, as the tensor core counts
   int lane, group, to;  // `to`: the block at whose barrier this lane arrives, of the first kPeers lanes
   int slot = 0, parity = 0, step = 0;  // step: of the tile's K, where x has a panel
   int last = -1;                       // the slot whose products may still be on their way
 
-  __device__ __forceinline__ WgmmaPipeline(const WgmmaTileCoord<T, P>& coord, uint32_t base_, uint32_t full_, uint32_t empty_)
-      : base(base_), full(full_), empty(empty_), lane(threadIdx.x % 32), group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
-    w_address = ptx::wgmma_address(base + group * 64 * 128), x_address = ptx::wgmma_address(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
+  __device__ __forceinline__ WgmmaPipeline(const WgmmaTileCoord<T, P>& coord, uint32_t base_, uint32_t full_,
+                                           uint32_t empty_)
+      : base(base_),
+        full(full_),
+        empty(empty_),
+        lane(threadIdx.x % 32),
+        group(P.groups() == 1 ? 0 : ptx::warp_of_block() / 4) {
+    w_address = ptx::wgmma_address(base + group * 64 * 128),
+    x_address = ptx::wgmma_address(P.panel > 0 ? base - P.panel_bytes() : base + P.rows * 128);
     to = coord.peer(lane);
   }
   __device__ __forceinline__ void release(int free) const {
@@ -46,10 +53,12 @@ struct WgmmaPipeline {
     if constexpr (P.panel > 0) ++step;
   }
   __device__ __forceinline__ void multiply_stage(float (&d)[P.tokens / 2], bool add) const {
-    const uint32_t w = w_address + slot * (P.stage_bytes() / 16), x = x_address + (P.panel > 0 ? step * (P.panel_rows * 8) : slot * (P.stage_bytes() / 16));
+    const uint32_t w = w_address + slot * (P.stage_bytes() / 16),
+                   x = x_address + (P.panel > 0 ? step * (P.panel_rows * 8) : slot * (P.stage_bytes() / 16));
     ptx::wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; ++k) ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w, k * 32), ptx::wgmma_tile(x, k * 32), add || k > 0);
+    for (int k = 0; k < 4; ++k)
+      ptx::Wgmma<T, P.tokens>::run(d, ptx::wgmma_tile(w, k * 32), ptx::wgmma_tile(x, k * 32), add || k > 0);
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ uint32_t wait() const {
@@ -67,7 +76,8 @@ struct WgmmaPipeline {
     }
     const int first = coord.cut(coord.part * P.splits_per_block + 1) - coord.first_step;
     float more[P.tokens / 2];
-    constexpr bool kBehind = !P.promote && P.tokens <= 64;  // the second part's products follow the first's, which may still be on their way
+    constexpr bool kBehind =
+        !P.promote && P.tokens <= 64;  // the second part's products follow the first's, which may still be on their way
     if constexpr (kBehind) clear(more);
     multiply(first, acc);
     if constexpr (!kBehind) finish(acc), clear(more);
@@ -81,7 +91,8 @@ struct WgmmaPipeline {
 #pragma unroll
     for (int j = 0; j < P.tokens / 2; ++j) {
       acc[j] = 0.0f;
-      if constexpr (P.splits_per_block > 1 && !P.promote && P.tokens <= 64) asm volatile("" : "+f"(acc[j]));  // while no product is on its way
+      if constexpr (P.splits_per_block > 1 && !P.promote && P.tokens <= 64)
+        asm volatile("" : "+f"(acc[j]));  // while no product is on its way
     }
   }
   /// Waits for what multiply() has left on its way.
@@ -91,9 +102,12 @@ struct WgmmaPipeline {
     if (last >= 0) release(last);
     last = -1;
   }
-  /// Adds products of the next `steps` stages; the last one's may be on their way still, where sums stay in the tensor core.
+  /// Adds products of the next `steps` stages; the last one's may be on their way still, where sums stay in the tensor
+  /// core.
   __device__ __forceinline__ void multiply(int steps, float (&acc)[P.tokens / 2]) {
-    constexpr bool kRoom = P.tokens <= (P.split == 1 && (P.rows == 128 || (P.rows == 64 && P.epilogue != kEpilogueAny)) ? 128 : 64);  // registers for a third set of sums
+    constexpr bool kRoom = P.tokens <= (P.split == 1 && (P.rows == 128 || (P.rows == 64 && P.epilogue != kEpilogueAny))
+                                            ? 128
+                                            : 64);  // registers for a third set of sums
     if constexpr (P.promote && kRoom) {  // two stages' sums take turns: one is added while the next is on its way
       float even[P.tokens / 2], odd[P.tokens / 2];
       int even_slot = slot, odd_slot = slot;
@@ -154,12 +168,19 @@ struct WgmmaPipeline {
 /// What a consumer warpgroup does with whole sums, and where it does it: by any way that serves P.epilogue.
 /// args: what has the parts of the epilogue that P asks for beside `a`.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaTileCoord<T, P> coord, WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
-  constexpr bool kParts = P.parts() > 1, kShared = P.multicast_x * P.multicast_w > 1, kFast = P.epilogue != kEpilogueAny, kDirect = kFast && P.direct(), kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext);
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& args, WgmmaTileCoord<T, P> coord,
+                                              WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
+  constexpr bool kParts = P.parts() > 1, kShared = P.multicast_x * P.multicast_w > 1,
+                 kFast = P.epilogue != kEpilogueAny, kDirect = kFast && P.direct(),
+                 kGated = kDirect && P.has(kEpilogueGated), kNext = P.has(kEpilogueNext);
   using Merge = WgmmaMerge<P>;
-  constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2, kPairs = kParts ? Merge::kVec / 2 : kDirect ? P.tokens / 8 : 1;  // of a lane
+  constexpr int kPieces = kParts ? (Merge::kItems + 2 * P.rows - 1) / (2 * P.rows) : 2,
+                kPairs = kParts    ? Merge::kVec / 2
+                         : kDirect ? P.tokens / 8
+                                   : 1;                                // of a lane
   constexpr int kStaged = P.tokens >= 32 ? P.rows * P.tokens * 4 : 0;  // bytes of the ring that TMA sends parts from
-  static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.transpose_stride() * 4) <= P.stages * P.stage_bytes(), "the ring holds the merged sums");
+  static_assert(!kParts || kStaged + (kDirect ? 0 : P.tokens * P.transpose_stride() * 4) <= P.stages * P.stage_bytes(),
+                "the ring holds the merged sums");
   static_assert(!kDirect || sizeof(Out) == 2 || kGated);
   static_assert(!kNext || (kDirect && sizeof(Out) == 2 && !kGated && kRmsColumns == 8), "a piece has eight columns");
   static_assert(!kGated || (!P.has(kEpilogueGate) && !P.has(kEpilogueResidual) && (!kParts || Merge::kUnits % 2 == 0)));
@@ -179,10 +200,13 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
     }
   };
   WgmmaPiece<Out, P, kPairs> piece[kPieces];
-  constexpr int kWarps = P.rows / 16, kBoth = kGated && kParts ? (Merge::kItems / 64 + kWarps - 1) / kWarps : 1;  // gates and their ups, of a lane
-  const auto both_at = [&](int g, int* t, int* n, int* unit) {  // its first token and row of W; its piece of its unit of gates
+  constexpr int kWarps = P.rows / 16, kBoth = kGated && kParts ? (Merge::kItems / 64 + kWarps - 1) / kWarps
+                                                               : 1;  // gates and their ups, of a lane
+  const auto both_at = [&](int g, int* t, int* n,
+                           int* unit) {  // its first token and row of W; its piece of its unit of gates
     const int at = tid / 32 + g * kWarps;
-    *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + coord.part * P.slice() + at / Merge::kPieces * 16, *unit = at / Merge::kPieces * 2 * Merge::kPieces + at % Merge::kPieces;
+    *t = t0 + at % Merge::kPieces * kPairs * 8, *n = n0 + coord.part * P.slice() + at / Merge::kPieces * 16,
+    *unit = at / Merge::kPieces * 2 * Merge::kPieces + at % Merge::kPieces;
     return Merge::kItems / 64 % kWarps == 0 || at < Merge::kItems / 64;
   };
   WgmmaGatedPiece<Out, P, kPairs> both[kBoth];
@@ -245,7 +269,9 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       if constexpr (kStaged > 0) {
         if constexpr (!P.apart()) ptx::named_barrier<2 * P.rows>(1);  // nobody of this block reads the ring any more
         float* const places = reinterpret_cast<float*>(sums);
-        Merge::send_staged(places, merged, P.apart() ? places + P.rows * P.tokens : reinterpret_cast<float*>(gemm_wgmma_smem), coord, acc);
+        Merge::send_staged(places, merged,
+                           P.apart() ? places + P.rows * P.tokens : reinterpret_cast<float*>(gemm_wgmma_smem), coord,
+                           acc);
       } else {
         Merge::send(ptx::shared_address(sums), merged, coord, acc);
       }
@@ -260,7 +286,8 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
       const float* const parts = reinterpret_cast<const float*>(sums);
       if constexpr (kDirect) {
         ptx::mbarrier_wait<kStaged == 0>(merged, 0);  // what TMA brings is seen without emptying L1
-        if constexpr (kStaged > 0) __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
+        if constexpr (kStaged > 0)
+          __syncwarp(), ptx::cluster_arrive<P.cluster()>();  // what this block has been sent, is here
       }
       if constexpr (kGated) {
 #pragma unroll
@@ -302,10 +329,12 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
         float* const turn = reinterpret_cast<float*>(gemm_wgmma_smem + kStaged);
         Merge::add(parts, turn);
         ptx::named_barrier<2 * P.rows>(1);
-        epilogue_transposed<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(epilogue, turn, P.transpose_stride(), tid, t0, n0 + coord.part * P.slice(), M, vector);
+        epilogue_transposed<Out, P.tokens, P.slice(), 2 * P.rows, (P.tokens > 128 ? 2 : 4)>(
+            epilogue, turn, P.transpose_stride(), tid, t0, n0 + coord.part * P.slice(), M, vector);
       }
     } else if constexpr (!kFast) {
-      wgmma_epilogue<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.transpose_bytes()), acc, t0, rows0, M, vector);
+      wgmma_epilogue<Out, P>(epilogue, reinterpret_cast<float*>(sums + ring.group * 2 * P.transpose_bytes()), acc, t0,
+                             rows0, M, vector);
     } else if constexpr (kGated) {
       both[0].finish(out, t0, rows_of_warp(), M, [&](int h, int i, int e) { return acc[4 * i + 2 * h + e]; });
     } else if constexpr (kDirect) {
@@ -343,11 +372,13 @@ __device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const Args& arg
 }
 
 template <class T, class Out, GemmWgmma P>
-__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaTileCoord<T, P>& coord, WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
+__device__ __forceinline__ void wgmma_consume(const GemmArgs& a, const WgmmaTileCoord<T, P>& coord,
+                                              WgmmaPipeline<T, P>& ring, unsigned char* sums, uint32_t merged) {
   wgmma_consume<T, Out, P>(a, a, coord, ring, sums, merged);
 }
 
-/// A block's work. kPanelWarps: warps behind the loading one that call make(place, full) and arrive at wgmma_panel_full() once each.
+/// A block's work. kPanelWarps: warps behind the loading one that call make(place, full) and arrive at
+/// wgmma_panel_full() once each.
 template <class T, class Out, GemmWgmma P, int kPanelWarps, class Args, class Make>
 __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   constexpr int C = P.cluster();
@@ -355,7 +386,9 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
   static_assert((kPanelWarps > 0) == (P.panel > 0) && (kPanelWarps == 0 || (!kShared && P.aligned && !P.wide())));
   const GemmArgs& a = args.g;
   const int tid = static_cast<int>(threadIdx.x), warp = ptx::warp_of_block();
-  const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(), full = base + P.stages * P.stage_bytes() + P.staged_bytes(), empty = full + 8 * P.stages, merged = empty + 8 * P.stages;
+  const uint32_t base = ptx::shared_address(gemm_wgmma_smem) + P.panel_bytes(),
+                 full = base + P.stages * P.stage_bytes() + P.staged_bytes(), empty = full + 8 * P.stages,
+                 merged = empty + 8 * P.stages;
   unsigned char* const sums = gemm_wgmma_smem + P.panel_bytes() + P.stages * (P.stage_bytes() + 16) + 16;
   if (tid == 2 * P.rows) {
     if constexpr (P.aligned) {
@@ -364,7 +397,9 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     }
     for (int s = 0; s < P.stages; ++s) {
       ptx::mbarrier_init(full + 8 * s, 1);
-      ptx::mbarrier_init(empty + 8 * s, P.rows / 16 * WgmmaPipeline<T, P>::kPeers);  // the consumer warps of every block that is sent to
+      ptx::mbarrier_init(
+          empty + 8 * s,
+          P.rows / 16 * WgmmaPipeline<T, P>::kPeers);  // the consumer warps of every block that is sent to
     }
     if constexpr (P.parts() > 1) ptx::mbarrier_init(merged, 1);
     if constexpr (kPanelWarps > 0) ptx::mbarrier_init(wgmma_panel_full<P>(full), kPanelWarps);
@@ -407,7 +442,8 @@ __device__ __forceinline__ void wgmma_block(const Args& args, Make&& make) {
     WgmmaPipeline<T, P> ring(coord, base, full, empty);
     wgmma_consume<T, Out, P>(a, args, coord, ring, sums, merged);
   }
-  // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its producer thread waits for.
+  // A block stays until nobody reads its memory, here, or arrives at its barriers any more, which its producer thread
+  // waits for.
   if constexpr (kStaged) ptx::cluster_wait<C>();
 }
 

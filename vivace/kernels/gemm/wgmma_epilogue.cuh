@@ -35,9 +35,10 @@ __device__ __forceinline__ float wgmma_biased(float sum, float scale, float toke
   if constexpr (P.has(kEpilogueBias)) y = __fadd_rn(y, row.bias);
   return y;
 }
-/// y / d as 8 bits have it, rounded as the division is, by products alone: r is 1 / d rounded, and one step of the remainder corrects y * r;
-/// where that overflows, y * r saturates as y / d does. A d whose reciprocal is no normal number and y are first taken nearer to 1: what
-/// of y that loses, no 8 bits hold. Without a branch: values that wait for one another cost more than the products.
+/// y / d as 8 bits have it, rounded as the division is, by products alone: r is 1 / d rounded, and one step of the
+/// remainder corrects y * r; where that overflows, y * r saturates as y / d does. A d whose reciprocal is no normal
+/// number and y are first taken nearer to 1: what of y that loses, no 8 bits hold. Without a branch: values that wait
+/// for one another cost more than the products.
 struct WgmmaDivisor {
   float d, r, up;
 
@@ -54,7 +55,8 @@ struct WgmmaDivisor {
 };
 
 template <class Out, GemmWgmma P>
-__device__ __forceinline__ float wgmma_gated(float y, const WgmmaDivisor& divisor, const WgmmaRowFactors& row, float residual) {
+__device__ __forceinline__ float wgmma_gated(float y, const WgmmaDivisor& divisor, const WgmmaRowFactors& row,
+                                             float residual) {
   if constexpr (P.has(kEpilogueGate)) y = __fmul_rn(y, to_float(Out{row.gate}));
   if constexpr (P.has(kEpilogueResidual)) y = __fadd_rn(residual, y);
   if constexpr (sizeof(Out) == 1) y = divisor.of(y);
@@ -109,7 +111,8 @@ __device__ __forceinline__ void token_scales(const GemmArgs& a, int64_t t, int M
 template <class Out, GemmWgmma P>
 struct WgmmaEpilogue {
   static constexpr bool kGated = P.has(kEpilogueGated), kOneByte = sizeof(Out) == 1;
-  static constexpr bool kPaired = kGated || kOneByte;       // W's rows lie even ones first: registers 0, 1 and 2, 3 are neighbours
+  static constexpr bool kPaired =
+      kGated || kOneByte;  // W's rows lie even ones first: registers 0, 1 and 2, 3 are neighbours
   static constexpr int kColumns = kGated ? 32 : 64;         // of out, a warpgroup
   static constexpr int kWords = kColumns * sizeof(Out) / 16;  // of 16 bytes, a token
   static constexpr int kTokens = 32;
@@ -135,7 +138,8 @@ struct WgmmaEpilogue {
   __device__ __forceinline__ void load_rows(int n0) {
     const int lane = threadIdx.x % 32, first = n0 + threadIdx.x / 32 % 4 * 16;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) row[h].template load<Out, P>(a, first + (kPaired ? lane / 4 * 2 + h : lane / 4 + 8 * h));
+    for (int h = 0; h < 2; ++h)
+      row[h].template load<Out, P>(a, first + (kPaired ? lane / 4 * 2 + h : lane / 4 + 8 * h));
   }
 
   __device__ __forceinline__ static int swizzled_at(int token, int word) {
@@ -143,7 +147,8 @@ struct WgmmaEpilogue {
   }
 
   /// Registers 4 j .. 4 j + 3 of a lane, tokens t, t + 1: out's words. residual: as load_matrix4_transposed() gives it.
-  __device__ __forceinline__ void values(const float* sums, int64_t t, int M, const uint32_t* residual, float (&z)[2][2]) const {
+  __device__ __forceinline__ void values(const float* sums, int64_t t, int M, const uint32_t* residual,
+                                         float (&z)[2][2]) const {
     float s[2];
     token_scales<P>(a, t, M, s);
 #pragma unroll
@@ -163,17 +168,21 @@ struct WgmmaEpilogue {
       }
   }
 
-  /// Tokens kFrom to kFrom + kCount of the tile, rounded, to the place `to`. `residual`: shared address of theirs, [token][64 columns].
+  /// Tokens kFrom to kFrom + kCount of the tile, rounded, to the place `to`. `residual`: shared address of theirs,
+  /// [token][64 columns].
   template <int kFrom, int kCount>
-  __device__ __forceinline__ void write(unsigned char* to, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int M) const {
+  __device__ __forceinline__ void write(unsigned char* to, uint32_t residual, const float (&acc)[P.tokens / 2], int t0,
+                                        int M) const {
     static_assert(kFrom % 16 == 0 && kCount % 16 == 0);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const uint32_t at = ptx::shared_address(to);
 #pragma unroll
     for (int pair = 0; pair < kCount / 16; ++pair) {
       const int token = pair * 16 + lane / 16 * 8 + lane % 8, word = warp * 2 + lane / 8 % 2;
-      uint32_t more[4] = {}, words[4], column[2] = {};  // words: (8 tokens, 8 rows) twice, then the next 8 tokens; column, where kPaired: of 8 tokens each
-      if constexpr (P.has(kEpilogueResidual)) ptx::load_matrix4_transposed(residual + token * 128 + (word ^ (token % 8)) * 16, more);
+      uint32_t more[4] = {}, words[4], column[2] = {};  // words: (8 tokens, 8 rows) twice, then the next 8 tokens;
+                                                        // column, where kPaired: of 8 tokens each
+      if constexpr (P.has(kEpilogueResidual))
+        ptx::load_matrix4_transposed(residual + token * 128 + (word ^ (token % 8)) * 16, more);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int j = kFrom / 8 + pair * 2 + i;
@@ -194,17 +203,20 @@ struct WgmmaEpilogue {
         }
       }
       if constexpr (!kPaired) ptx::store_matrix4_transposed(at + swizzled_at(token, word) * 16, words);
-      else if constexpr (!(kOneByte && kGated)) ptx::store_matrix2_transposed(at + swizzled_at(pair * 16 + lane % 16, warp) * 16, column);
+      else if constexpr (!(kOneByte && kGated))
+        ptx::store_matrix2_transposed(at + swizzled_at(pair * 16 + lane % 16, warp) * 16, column);
     }
   }
-  /// Where a thread's 16 bytes of the tile's first tokens go, found before there are any: kPass tokens take one access of the warpgroup.
+  /// Where a thread's 16 bytes of the tile's first tokens go, found before there are any: kPass tokens take one access
+  /// of the warpgroup.
   static constexpr int kPass = 128 / kWords;
   __device__ __forceinline__ Out* first(int t0, int n0) const {
     const int thread = threadIdx.x % 128;
-    return static_cast<Out*>(a.out) + int64_t{t0 + thread / kWords} * a.out_stride + (kGated ? n0 / 2 : n0) + thread % kWords * (16 / static_cast<int>(sizeof(Out)));
+    return static_cast<Out*>(a.out) + int64_t{t0 + thread / kWords} * a.out_stride + (kGated ? n0 / 2 : n0) +
+           thread % kWords * (16 / static_cast<int>(sizeof(Out)));
   }
-  /// The same tokens from there to memory, by the whole warpgroup; those at M and beyond are dropped. `to`: first(). All are read
-  /// before one is stored, so that they do not wait one after the other.
+  /// The same tokens from there to memory, by the whole warpgroup; those at M and beyond are dropped. `to`: first().
+  /// All are read before one is stored, so that they do not wait one after the other.
   template <int kFrom, int kCount>
   __device__ __forceinline__ void copy(const unsigned char* from, Out* to, int t0, int n0, int M) const {
     constexpr int kPasses = (kCount + kPass - 1) / kPass;
@@ -212,17 +224,20 @@ struct WgmmaEpilogue {
     const bool within = (kGated ? n0 / 2 : n0) + word * (16 / static_cast<int>(sizeof(Out))) < (kGated ? a.N / 2 : a.N);
     uint32_t words[kPasses][4];
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i) ptx::load_words(ptx::shared_address(from) + swizzled_at(min(i * kPass + token, kCount - 1), word) * 16, words[i]);
+    for (int i = 0; i < kPasses; ++i)
+      ptx::load_words(ptx::shared_address(from) + swizzled_at(min(i * kPass + token, kCount - 1), word) * 16, words[i]);
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
       const int at = i * kPass + token;
-      if (at < kCount && t0 + kFrom + at < M && within) ptx::store_words(to + int64_t{kFrom + i * kPass} * a.out_stride, words[i]);
+      if (at < kCount && t0 + kFrom + at < M && within)
+        ptx::store_words(to + int64_t{kFrom + i * kPass} * a.out_stride, words[i]);
     }
   }
 
   /// All tokens, some at a time by way of the warpgroup's two places `turns`.
   template <int kRun = 0>
-  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2], Out* to, int t0, int n0, int M) const {
+  __device__ __forceinline__ void run(unsigned char* turns, uint32_t residual, const float (&acc)[P.tokens / 2],
+                                      Out* to, int t0, int n0, int M) const {
     constexpr int kFrom = kRun * kTokens, kCount = P.tokens - kFrom < kTokens ? P.tokens - kFrom : kTokens;
     if (t0 + kFrom < M) {
       unsigned char* const turn = turns + kRun % 2 * (kTokens * kWords * 16);
@@ -235,8 +250,9 @@ struct WgmmaEpilogue {
   }
 };
 
-/// Few tokens, or parts of sums: straight from registers, eight rows at a time, which are 16 bytes of a token. `Out` has 16 bits.
-/// A piece: the sums of 8 rows (lane / 4) and kPairs * 8 tokens, a lane's as in the tensor core's registers.
+/// Few tokens, or parts of sums: straight from registers, eight rows at a time, which are 16 bytes of a token. `Out`
+/// has 16 bits. A piece: the sums of 8 rows (lane / 4) and kPairs * 8 tokens, a lane's as in the tensor core's
+/// registers.
 template <class Out, GemmWgmma P, int kPairs>
 struct WgmmaPiece {
   WgmmaRowFactors row;
@@ -261,7 +277,10 @@ struct WgmmaPiece {
     if constexpr (P.has(kEpilogueResidual)) {
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
-        residual[i] = t + 8 * i + lane / 4 < M && col < a.N ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(a.residual) + residual_at + 8 * i * a.residual_stride) : 0;
+        residual[i] = t + 8 * i + lane / 4 < M && col < a.N
+                          ? *reinterpret_cast<const uint32_t*>(static_cast<const Out*>(a.residual) + residual_at +
+                                                               8 * i * a.residual_stride)
+                          : 0;
     }
   }
   /// What follows from that, while the sums or their parts are on their way.
@@ -272,7 +291,8 @@ struct WgmmaPiece {
     }
   }
   /// Outputs as they lie in the sums' registers: two tokens of a row a word.
-  __device__ __forceinline__ void words(const GemmArgs& a, float scale, int t, int M, const float (&y)[2 * kPairs], uint32_t (&word)[kPairs]) const {
+  __device__ __forceinline__ void words(const GemmArgs& a, float scale, int t, int M, const float (&y)[2 * kPairs],
+                                        uint32_t (&word)[kPairs]) const {
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       float s[2], z[2];
@@ -281,7 +301,8 @@ struct WgmmaPiece {
       for (int e = 0; e < 2; ++e) {
         z[e] = wgmma_biased<P>(y[2 * i + e], scale, s[e], row);
         if constexpr (P.activation() != Activation::none) z[e] = activate_as<P.activation()>(z[e]);
-        z[e] = wgmma_gated<Out, P>(z[e], WgmmaDivisor(1.0f), row, P.has(kEpilogueResidual) ? half_of<Out>(residual[i], e) : 0.0f);
+        z[e] = wgmma_gated<Out, P>(z[e], WgmmaDivisor(1.0f), row,
+                                   P.has(kEpilogueResidual) ? half_of<Out>(residual[i], e) : 0.0f);
       }
       word[i] = ptx::pack<Out>(z[0], z[1]);
     }
@@ -296,7 +317,8 @@ struct WgmmaPiece {
     const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i)
-      if (t + 8 * i + lane / 4 < M && col < a.N) *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word[i];
+      if (t + 8 * i + lane / 4 < M && col < a.N)
+        *reinterpret_cast<uint32_t*>(static_cast<Out*>(a.out) + out_at + 8 * i * a.out_stride) = word[i];
   }
 };
 
@@ -306,7 +328,8 @@ struct WgmmaNextPiece {
   float factor[2];
   int64_t scaled_at, squares_at;  // elements
 
-  /// Where it goes, and a weight, which is never written: known before the dependency wait. `t`, `n`: the first token and column.
+  /// Where it goes, and a weight, which is never written: known before the dependency wait. `t`, `n`: the first token
+  /// and column.
   __device__ __forceinline__ void aim(const GemmNext& next, int t, int n, int N) {
     const int lane = threadIdx.x % 32, col = n + lane % 4 * 2;
     const int64_t token = t + lane / 4;
@@ -327,9 +350,11 @@ struct WgmmaNextPiece {
 #pragma unroll
     for (int e = 0; e < 2; ++e) factor[e] = __fadd_rn(1.0f, half_of<Out>(pair, e));
   }
-  /// Of kCount pieces, turned, side by side: one after the other each would wait for its own sums. count: tokens from each one's first on; none where it has no columns.
+  /// Of kCount pieces, turned, side by side: one after the other each would wait for its own sums. count: tokens from
+  /// each one's first on; none where it has no columns.
   template <int kCount>
-  __device__ __forceinline__ static void leave(const GemmNext& next, const WgmmaNextPiece* piece, const int (&count)[kCount], const uint32_t (&word)[kCount][kPairs]) {
+  __device__ __forceinline__ static void leave(const GemmNext& next, const WgmmaNextPiece* piece,
+                                               const int (&count)[kCount], const uint32_t (&word)[kCount][kPairs]) {
     const int token = threadIdx.x % 32 / 4;
     float sum[kCount][kPairs];
 #pragma unroll
@@ -338,7 +363,9 @@ struct WgmmaNextPiece {
       for (int i = 0; i < kPairs; ++i) {
         const float first = half_of<Out>(word[p][i], 0), second = half_of<Out>(word[p][i], 1);
         if (8 * i + token < count[p])
-          *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + piece[p].scaled_at + 8 * i * next.scaled_stride) = ptx::pack<Out>(__fmul_rn(first, piece[p].factor[0]), __fmul_rn(second, piece[p].factor[1]));
+          *reinterpret_cast<uint32_t*>(static_cast<Out*>(next.scaled) + piece[p].scaled_at +
+                                       8 * i * next.scaled_stride) =
+              ptx::pack<Out>(__fmul_rn(first, piece[p].factor[0]), __fmul_rn(second, piece[p].factor[1]));
         sum[p][i] = rms_pair(first, second);
       }
 #pragma unroll
@@ -351,7 +378,8 @@ struct WgmmaNextPiece {
     for (int p = 0; p < kCount; ++p)
 #pragma unroll
       for (int i = 0; i < kPairs; ++i)
-        if (8 * i + token < count[p] && threadIdx.x % 4 == 0) next.squares[piece[p].squares_at + 8 * i * next.squares_stride] = sum[p][i];
+        if (8 * i + token < count[p] && threadIdx.x % 4 == 0)
+          next.squares[piece[p].squares_at + 8 * i * next.squares_stride] = sum[p][i];
   }
 };
 
@@ -378,13 +406,15 @@ struct WgmmaGatedPiece {
       for (int e = 0; e < 2; ++e) {
         float gate = wgmma_biased<P>(sum(0, i, e), out.scale, s[e], row[0]);
         if constexpr (P.activation() != Activation::none) gate = activate_as<P.activation()>(gate);
-        z[e] = wgmma_gated<Out, P>(__fmul_rn(gate, wgmma_biased<P>(sum(1, i, e), out.scale, s[e], row[1])), out.divisor, row[0], 0.0f);
+        z[e] = wgmma_gated<Out, P>(__fmul_rn(gate, wgmma_biased<P>(sum(1, i, e), out.scale, s[e], row[1])), out.divisor,
+                                   row[0], 0.0f);
       }
       const int64_t token = t + 8 * i + lane / 4;
       const bool within = token < M && col < a.N / 2;
       Out* const to = static_cast<Out*>(a.out) + token * a.out_stride + col;
       if constexpr (sizeof(Out) == 1) {  // a byte in each half of a word, on its way through
-        const uint32_t pair = ptx::pack_e4m3(z[0], z[1]), word = ptx::transpose_matrix((pair & 0xffu) | (pair & 0xff00u) << 8);
+        const uint32_t pair = ptx::pack_e4m3(z[0], z[1]),
+                       word = ptx::transpose_matrix((pair & 0xffu) | (pair & 0xff00u) << 8);
         if (within) *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>((word & 0xffu) | word >> 8);
       } else {
         const uint32_t word = ptx::transpose_matrix(ptx::pack<Out>(z[0], z[1]));

@@ -20,16 +20,19 @@ struct WgmmaTileCoord {
   __device__ __forceinline__ explicit WgmmaTileCoord(const GemmArgs& a) {
     const int rank = ptx::cluster_rank<P.cluster()>(), all = (a.K + kStep - 1) / kStep;
     all_steps = all;
-    part = rank / (P.multicast_x * P.multicast_w), of_x = rank % P.multicast_x, of_w = rank / P.multicast_x % P.multicast_w;
+    part = rank / (P.multicast_x * P.multicast_w), of_x = rank % P.multicast_x,
+    of_w = rank / P.multicast_x % P.multicast_w;
     tiles_t = (a.T + P.tokens * P.multicast_w - 1) / (P.tokens * P.multicast_w);
     tiles_n = (a.N + P.rows * P.multicast_x - 1) / (P.rows * P.multicast_x);
     first_step = cut(part * P.splits_per_block);
     steps = cut((part + 1) * P.splits_per_block) - first_step;
   }
-  /// The blocks that this one's stages come from and that it sends to: the i-th of multicast_x + multicast_w - 1, itself among them.
+  /// The blocks that this one's stages come from and that it sends to: the i-th of multicast_x + multicast_w - 1,
+  /// itself among them.
   __device__ __forceinline__ int peer(int i) const {
     const int same_part = part * P.multicast_x * P.multicast_w;
-    return i < P.multicast_x ? same_part + of_w * P.multicast_x + i : same_part + (i - P.multicast_x + (i - P.multicast_x >= of_w)) * P.multicast_x + of_x;
+    return i < P.multicast_x ? same_part + of_w * P.multicast_x + i
+                             : same_part + (i - P.multicast_x + (i - P.multicast_x >= of_w)) * P.multicast_x + of_x;
   }
   /// The first step of a part of K.
   __device__ __forceinline__ int cut(int i) const { return static_cast<int>(int64_t{all_steps} * i / P.split); }
@@ -38,21 +41,23 @@ struct WgmmaTileCoord {
   /// that run together share x and W in L2.
   __device__ __forceinline__ void tile(int i, int* t0, int* n0) const {
     constexpr int kBand = 2048 / (P.tokens * P.multicast_w);
-    const int whole = kBand * tiles_n, band = i / whole, left = i - band * whole, width = min(kBand, tiles_t - band * kBand);
+    const int whole = kBand * tiles_n, band = i / whole, left = i - band * whole,
+              width = min(kBand, tiles_t - band * kBand);
     *t0 = ((band * kBand + left % width) * P.multicast_w + of_w) * P.tokens;
     *n0 = (left / width * P.multicast_x + of_x) * P.rows;
   }
   /// Steps of a block's first tile whose weights are on their way before the number of valid tokens is known.
   __device__ __forceinline__ int ahead() const { return P.aligned ? min(P.stages, steps) : 0; }
-  /// Leaves out tiles of no valid token, once M is known. A cluster keeps its first tile, *i of the first `stride`, if that has
-  /// valid tokens; else (false) it only takes what is on its way, and then its turn among those that are left.
+  /// Leaves out tiles of no valid token, once M is known. A cluster keeps its first tile, *i of the first `stride`, if
+  /// that has valid tokens; else (false) it only takes what is on its way, and then its turn among those that are left.
   __device__ __forceinline__ bool narrow(int M, int stride, int* i) {
     const int valid = min((M + P.tokens * P.multicast_w - 1) / (P.tokens * P.multicast_w), tiles_t);
     if (valid == tiles_t) return true;
     constexpr int kBand = 2048 / (P.tokens * P.multicast_w);
     bool in = false;
     const auto before = [&](int at) {  // valid tiles before tile `at`
-      const int whole = kBand * tiles_n, band = at / whole, left = at - band * whole, width = max(min(kBand, tiles_t - band * kBand), 1), some = max(min(valid - band * kBand, width), 0);
+      const int whole = kBand * tiles_n, band = at / whole, left = at - band * whole,
+                width = max(min(kBand, tiles_t - band * kBand), 1), some = max(min(valid - band * kBand, width), 0);
       in = left % width < some;
       return min(band * kBand, valid) * tiles_n + left / width * some + min(left % width, some);
     };
@@ -68,16 +73,23 @@ template <class Out, GemmWgmma P>
 __device__ constexpr int wgmma_row_bytes() { return (P.has(kEpilogueGated) ? 32 : 64) * sizeof(Out); }
 /// Whether outputs of a tile's first half leave by a slot of the ring (GemmWgmma::staged).
 template <class Out, GemmWgmma P>
-__device__ constexpr bool wgmma_borrows() { return P.staged > 0 && P.staged * 128 < P.tokens * wgmma_row_bytes<Out, P>(); }
+__device__ constexpr bool wgmma_borrows() {
+  return P.staged > 0 && P.staged * 128 < P.tokens * wgmma_row_bytes<Out, P>();
+}
 
 /// The producer thread. Args: GemmWgmmaArgs, or what has the maps that P asks for.
 template <class T, class Out, GemmWgmma P, class Args>
-__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P> coord, uint32_t base, uint32_t full, uint32_t empty) {
-  constexpr int kWRows = P.rows / P.multicast_w, kXRows = P.tokens / P.multicast_x, kShared = P.multicast_x * P.multicast_w;
+__device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P> coord, uint32_t base, uint32_t full,
+                                           uint32_t empty) {
+  constexpr int kWRows = P.rows / P.multicast_w, kXRows = P.tokens / P.multicast_x,
+                kShared = P.multicast_x * P.multicast_w;
   const int stride = static_cast<int>(gridDim.x) / P.cluster();
-  const uint64_t policy_w = ptx::evict_first(), policy_x = ptx::evict_last();  // x is read by all blocks: 968 tokens, 2048 x 2048 13.6 us for 15.3 without
+  const uint64_t policy_w = ptx::evict_first(),
+                 policy_x =
+                     ptx::evict_last();  // x is read by all blocks: 968 tokens, 2048 x 2048 13.6 us for 15.3 without
   const int same_part = coord.part * kShared;
-  constexpr bool kBlocks = P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // even rows before odd ones
+  constexpr bool kBlocks =
+      P.epilogue != kEpilogueAny && (P.has(kEpilogueGated) || sizeof(Out) == 1);  // even rows before odd ones
   const auto load_w = [&](int slot, int step, int n0) {
     const uint32_t to = base + slot * P.stage_bytes() + coord.of_w * kWRows * 128;
     const int k = (coord.first_step + step) * coord.kStep, n = n0 + coord.of_w * kWRows;
@@ -86,7 +98,8 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
 #pragma unroll
       for (int i = 0; i < P.multicast_w; ++i) mask |= 1 << (i * P.multicast_x);
       const uint16_t blocks = static_cast<uint16_t>(mask << (same_part + coord.of_x));
-      if constexpr (kBlocks) ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
+      if constexpr (kBlocks)
+        ptx::tma_load_blocks_multicast(to, args.w_map, full + 8 * slot, k, n / 16, policy_w, blocks);
       else ptx::tma_load_multicast(to, args.w_map, full + 8 * slot, k, n, policy_w, blocks);
     } else if constexpr (kBlocks) {
       ptx::tma_load_blocks(to, args.w_map, full + 8 * slot, k, n / 16, policy_w);
@@ -99,7 +112,9 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
       const uint32_t to = base + slot * P.stage_bytes() + (P.rows + coord.of_x * kXRows) * 128;
       const int k = (coord.first_step + step) * coord.kStep, t = t0 + coord.of_x * kXRows;
       if constexpr (P.multicast_x > 1)
-        ptx::tma_load_multicast(to, args.x_map, full + 8 * slot, k, t, policy_x, static_cast<uint16_t>(((1 << P.multicast_x) - 1) << (same_part + coord.of_w * P.multicast_x)));
+        ptx::tma_load_multicast(
+            to, args.x_map, full + 8 * slot, k, t, policy_x,
+            static_cast<uint16_t>(((1 << P.multicast_x) - 1) << (same_part + coord.of_w * P.multicast_x)));
       else
         ptx::tma_load(to, args.x_map, full + 8 * slot, k, t, policy_x);
     }
@@ -139,13 +154,16 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
     }
     if constexpr (P.direct()) continue;
     constexpr bool kResidual = P.has(kEpilogueResidual);
-    if constexpr (wgmma_borrows<Out, P>()) {  // a slot for the first half's outputs, with its residual; then one with the second's
+    if constexpr (wgmma_borrows<Out, P>()) {  // a slot for the first half's outputs, with its residual; then one with
+                                              // the second's
       for (int half = 0; half < (kResidual ? 2 : 1); ++half) {
         const int first = half * (P.tokens - P.second()), count = half == 0 ? P.tokens - P.second() : P.second();
         ptx::mbarrier_wait<false>(empty + 8 * slot, parity);
         if constexpr (kResidual) {
           ptx::mbarrier_expect(full + 8 * slot, P.groups() * count * 128);
-          for (int g = 0; g < P.groups(); ++g) load_residual(base + slot * P.stage_bytes() + g * count * 128, full + 8 * slot, n0 + g * 64, t0 + first, count);
+          for (int g = 0; g < P.groups(); ++g)
+            load_residual(base + slot * P.stage_bytes() + g * count * 128, full + 8 * slot, n0 + g * 64, t0 + first,
+                          count);
         } else {
           ptx::mbarrier_arrive(full + 8 * slot);
         }
@@ -168,7 +186,8 @@ __device__ __forceinline__ void wgmma_load(const Args& args, WgmmaTileCoord<T, P
 
 /// The producer warp where rows are not aligned for TMA: element by element, the same stages.
 template <class T, GemmWgmma P>
-__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, P> coord, uint4* ring, uint32_t full, uint32_t empty) {
+__device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, P> coord, uint4* ring, uint32_t full,
+                                           uint32_t empty) {
   static_assert(P.aligned || P.multicast_x * P.multicast_w == 1);
   constexpr int kElems = 16 / sizeof(T);
   ptx::dependency_wait();
@@ -183,9 +202,12 @@ __device__ __forceinline__ void wgmma_fill(const GemmArgs& a, WgmmaTileCoord<T, 
       for (int j = lane; j < (P.rows + P.tokens) * 8; j += 32) {
         const int row = j / 8, word = j % 8;
         const bool is_w = row < P.rows;
-        const int64_t at = is_w ? n0 + row : t0 + row - P.rows, k = int64_t{coord.first_step + step} * coord.kStep + word * kElems;
-        const T* from = is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
-        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K, at < (is_w ? a.N : M));
+        const int64_t at = is_w ? n0 + row : t0 + row - P.rows,
+                      k = int64_t{coord.first_step + step} * coord.kStep + word * kElems;
+        const T* from =
+            is_w ? static_cast<const T*>(a.w) + at * a.w_stride : static_cast<const T*>(a.x) + at * a.x_stride;
+        fetch16<T, false>(ring + slot * (P.stage_bytes() / 16) + row * 8 + (word ^ (row % 8)), from, k, a.K,
+                          at < (is_w ? a.N : M));
       }
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for the tensor core
       __syncwarp();

@@ -1,8 +1,8 @@
-// Outputs of gemm_wgmma that leave while the next tile is multiplied (GemmWgmma::staged): the consumer warps round them into
-// shared memory and go on; a warp that does nothing else hands them to TMA and waits for it.
+// Outputs of gemm_wgmma that leave while the next tile is multiplied (GemmWgmma::staged): the consumer warps round them
+// into shared memory and go on; a warp that does nothing else hands them to TMA and waits for it.
 //
-// A tile's first half goes to its place beside the ring, or to a slot of the ring that the producer thread has left free, where
-// its residual lies then; the second half always beside the ring.
+// A tile's first half goes to its place beside the ring, or to a slot of the ring that the producer thread has left
+// free, where its residual lies then; the second half always beside the ring.
 #pragma once
 #include "vivace/kernels/gemm/wgmma_epilogue.cuh"
 #include "vivace/kernels/gemm/wgmma_load.cuh"
@@ -22,7 +22,8 @@ struct WgmmaTmaStore {
   unsigned char* smem;  // the ring's
   uint32_t barriers;    // [0], [1]: a half is written, by the consumer warps; [2]: both have been read
 
-  __device__ __forceinline__ WgmmaTmaStore(unsigned char* smem_, uint32_t merged) : smem(smem_), barriers(merged + 16) {}
+  __device__ __forceinline__ WgmmaTmaStore(unsigned char* smem_, uint32_t merged)
+      : smem(smem_), barriers(merged + 16) {}
   __device__ __forceinline__ void init() const {
     for (int i = 0; i < 2; ++i) ptx::mbarrier_init(barriers + 8 * i, P.rows / 16);
     ptx::mbarrier_init(barriers + 16, 1);
@@ -31,15 +32,19 @@ struct WgmmaTmaStore {
   /// Offset of a warpgroup's half in `smem`; `slot`: the borrowed one.
   __device__ __forceinline__ static int offset_of(int half, int group, int slot) {
     constexpr int kStaged = P.stages * P.stage_bytes();
-    if constexpr (kBorrows) return half == 0 ? slot * P.stage_bytes() + group * kFirst * kRow : kStaged + group * kSecond * kRow;
+    if constexpr (kBorrows)
+      return half == 0 ? slot * P.stage_bytes() + group * kFirst * kRow : kStaged + group * kSecond * kRow;
     else return kStaged + (group * P.tokens + half * kFirst) * kRow;
   }
   /// Whether all of the tile's tokens that the map holds are valid: else the consumer warps store those that are.
-  __device__ __forceinline__ static bool whole(const GemmArgs& a, int t0, int M) { return M == a.T || t0 + P.tokens <= M; }
+  __device__ __forceinline__ static bool whole(const GemmArgs& a, int t0, int M) {
+    return M == a.T || t0 + P.tokens <= M;
+  }
 
   /// By a consumer warpgroup. turn: parity of the tile before this one, 1 for the first. n0: the warpgroup's first row.
   template <class Ring>
-  __device__ __forceinline__ void leave(const Finish& out, Ring& ring, const float (&acc)[P.tokens / 2], int t0, int n0, int M, int turn) const {
+  __device__ __forceinline__ void leave(const Finish& out, Ring& ring, const float (&acc)[P.tokens / 2], int t0, int n0,
+                                        int M, int turn) const {
     uint32_t residual = 0;
     if constexpr (kBorrows) {
       residual = ring.wait() + ring.group * kFirst * 128;
@@ -102,7 +107,8 @@ struct WgmmaTmaStore {
 
  private:
   template <int kHalf, int kCount>
-  __device__ __forceinline__ void half(const Finish& out, int at, uint32_t residual, const float (&acc)[P.tokens / 2], int t0, int n0, int M) const {
+  __device__ __forceinline__ void half(const Finish& out, int at, uint32_t residual, const float (&acc)[P.tokens / 2],
+                                       int t0, int n0, int M) const {
     constexpr int kFrom = kHalf * kFirst;
     out.template write<kFrom, kCount>(smem + at, residual, acc, t0, M);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // ordinary stores, for TMA

@@ -9,13 +9,15 @@
 
 namespace vivace::kernels {
 
-/// Reads as XPanel does, of the stage that take() gave. The warps of a block that have the same share of K have one ring:
-/// they take and leave its stages together, and the first of them asks for what comes next.
+/// Reads as XPanel does, of the stage that take() gave. The warps of a block that have the same share of K have one
+/// ring: they take and leave its stages together, and the first of them asks for what comes next.
 template <class X, DType W, GemmWeightOnly P>
 struct XRing {
-  static constexpr int kPlanes = 1, kStages = P.x_stages(W), kRun = P.x_run(W), kRuns = P.step(W) / (32 * kRun);  // kRun: groups of a stage
+  static constexpr int kPlanes = 1, kStages = P.x_stages(W), kRun = P.x_run(W),
+                       kRuns = P.step(W) / (32 * kRun);  // kRun: groups of a stage
   static constexpr int kPitch = P.x_pitch(kTypeOf<X>, W, GemmAct::f32), kTokens = P.tokens(), kThreads = 32 * P.warps_n;
-  static constexpr int kSideBytes = P.side_bytes(W, GemmAct::f32), kShare = kStages * kRun * kTokens;  // sums of a share
+  static constexpr int kSideBytes = P.side_bytes(W, GemmAct::f32),
+                       kShare = kStages * kRun * kTokens;  // sums of a share
   static constexpr bool kFolds = P.folds(kTypeOf<X>, W), kMin = P.has_min(W);
 
   const TensorMap* map;
@@ -26,10 +28,17 @@ struct XRing {
   int t0 = 0, first = 0, runs = 0;  // rows of x from t0 on; the share's first step; stages that it takes in a tile
   int stage = 0, parity = 0;        // of what is taken next
   int next = 0, left = 0;           // of what is asked for next: its number in a tile; how many there are
-  bool whole = false, seen = false, ready = false;  // the ring holds all of the share; a tile has begun; all is prepared
+  bool whole = false, seen = false,
+       ready = false;  // the ring holds all of the share; a tile has begun; all is prepared
 
   __device__ __forceinline__ XRing(const TensorMap* x_map, uint8_t* memory_, uint32_t barriers, int T, int wn_, int wk_)
-      : map(x_map), memory(memory_), full(barriers + wk_ * 16 * kStages), rows(even_tokens(T, kTokens)), stride(P.x_stage_bytes(kTypeOf<X>, W, rows)), wn(wn_), wk(wk_) {
+      : map(x_map),
+        memory(memory_),
+        full(barriers + wk_ * 16 * kStages),
+        rows(even_tokens(T, kTokens)),
+        stride(P.x_stage_bytes(kTypeOf<X>, W, rows)),
+        wn(wn_),
+        wk(wk_) {
     if (wn == 0 && threadIdx.x % 32 == 0) {
 #pragma unroll
       for (int p = 0; p < kStages; ++p) {
@@ -41,8 +50,8 @@ struct XRing {
   }
   __device__ __forceinline__ int bytes() const { return P.warps_k * kStages * stride + kSideBytes; }
 
-  /// Asks for the first stages. `count` steps of K from `first` on are dealt to the shares; `tiles` tiles will take them. After
-  /// the dependency wait, and a barrier of the block since the constructor.
+  /// Asks for the first stages. `count` steps of K from `first` on are dealt to the shares; `tiles` tiles will take
+  /// them. After the dependency wait, and a barrier of the block since the constructor.
   __device__ __forceinline__ void begin(int64_t token, int first_step, int count, int tiles) {
     t0 = static_cast<int>(token), first = first_step + wk;
     runs = count > wk ? (count - wk + P.warps_k - 1) / P.warps_k * kRuns : 0;
@@ -86,15 +95,20 @@ struct XRing {
 
   /// The lane's operands of token tile m, group j of the stage.
   __device__ __forceinline__ void operands(int, int m, int j, uint32_t (&b)[4]) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
+    const int lane = static_cast<int>(threadIdx.x) % 32,
+              t = min(m * 8 + lane / 4, rows - 1);  // rows beyond: any, their results are dropped
     x_operands<kFolds>(here() + t * kPitch + j * 64 + lane % 4 * (kFolds ? 16 : 8), b);
   }
   /// Sums of group j, of the two tokens whose products the lane holds.
-  __device__ __forceinline__ float2 sum(int m, int j) const { return *reinterpret_cast<const float2*>(sums() + j * kTokens + m * 8 + static_cast<int>(threadIdx.x) % 4 * 2); }
+  __device__ __forceinline__ float2 sum(int m, int j) const {
+    return *reinterpret_cast<const float2*>(sums() + j * kTokens + m * 8 + static_cast<int>(threadIdx.x) % 4 * 2);
+  }
 
  private:
   __device__ __forceinline__ uint8_t* here() const { return memory + (wk * kStages + stage) * stride; }
-  __device__ __forceinline__ float* sums() const { return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride) + wk * kShare + stage * (kRun * kTokens); }
+  __device__ __forceinline__ float* sums() const {
+    return reinterpret_cast<float*>(memory + P.warps_k * kStages * stride) + wk * kShare + stage * (kRun * kTokens);
+  }
 
   __device__ __forceinline__ void tma_load_stage(int into) {
     if (left == 0) return;
@@ -102,7 +116,8 @@ struct XRing {
     if (threadIdx.x % 32 == 0) {
       const int column = ((first + next / kRuns * P.warps_k) * kRuns + next % kRuns) * (kRun * 32);
       ptx::mbarrier_expect(full + 8 * into, rows * kPitch);
-      ptx::tma_load(ptx::shared_address(memory + (wk * kStages + into) * stride), *map, full + 8 * into, column / 4, t0);
+      ptx::tma_load(ptx::shared_address(memory + (wk * kStages + into) * stride), *map, full + 8 * into, column / 4,
+                    t0);
     }
     if (++next == runs) next = 0;
   }
@@ -116,7 +131,9 @@ struct XRing {
       }
     }
     if constexpr (kMin) {
-      for (int u = thread; u < rows * kRun; u += kThreads) sums()[u / rows * kTokens + u % rows] = group_sum(reinterpret_cast<const X*>(here() + u % rows * kPitch + u / rows * 64));
+      for (int u = thread; u < rows * kRun; u += kThreads)
+        sums()[u / rows * kTokens + u % rows] =
+            group_sum(reinterpret_cast<const X*>(here() + u % rows * kPitch + u / rows * 64));
     }
   }
 };

@@ -13,8 +13,12 @@ struct CausalConvThread {
   int c;               // first channel
   float w[V][K], b[V];
 
-  __device__ __forceinline__ void input(int t, float (&x)[V]) const { load<V>(static_cast<const In*>(a.x) + t * a.x_stride + c, x); }
-  __device__ __forceinline__ float* stored(int row, int k) const { return a.state + row * a.state_stride + int64_t{k} * a.C + c; }
+  __device__ __forceinline__ void input(int t, float (&x)[V]) const {
+    load<V>(static_cast<const In*>(a.x) + t * a.x_stride + c, x);
+  }
+  __device__ __forceinline__ float* stored(int row, int k) const {
+    return a.state + row * a.state_stride + int64_t{k} * a.C + c;
+  }
 
   /// window[k]: the input k - (K - 1) tokens from the one at hand.
   __device__ __forceinline__ void put(int t, const float (&window)[K][V]) const {
@@ -91,16 +95,19 @@ template <class In, CausalConvPolicy P>
 __global__ void __launch_bounds__(P.threads) causal_conv(const __grid_constant__ CausalConvArgs a) {
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const int slices = (a.C + P.threads * P.vec - 1) / (P.threads * P.vec), slice = static_cast<int>(blockIdx.x % static_cast<uint32_t>(slices));
+  const int slices = (a.C + P.threads * P.vec - 1) / (P.threads * P.vec),
+            slice = static_cast<int>(blockIdx.x % static_cast<uint32_t>(slices));
   const int c = (slice * P.threads + static_cast<int>(threadIdx.x)) * P.vec;
   if (c >= a.C) return;
-  const int T = valid_rows(a.rows, a.T), t0 = static_cast<int>(blockIdx.x / static_cast<uint32_t>(slices)) * P.tokens, t1 = min(t0 + P.tokens, T);
+  const int T = valid_rows(a.rows, a.T), t0 = static_cast<int>(blockIdx.x / static_cast<uint32_t>(slices)) * P.tokens,
+            t1 = min(t0 + P.tokens, T);
   if (t0 >= t1) return;
   CausalConvThread<In, P> me{a, c, {}, {}};
 #pragma unroll
   for (int i = 0; i < P.vec; ++i) {
 #pragma unroll
-    for (int k = 0; k < P.taps; ++k) me.w[i][k] = to_float(static_cast<const In*>(a.weight)[(c + i) * a.weight_stride + k]);
+    for (int k = 0; k < P.taps; ++k)
+      me.w[i][k] = to_float(static_cast<const In*>(a.weight)[(c + i) * a.weight_stride + k]);
     me.b[i] = a.bias != nullptr ? to_float(static_cast<const In*>(a.bias)[c + i]) : 0.0f;
   }
   // The last sequence that begins at or before t0, then those that begin among these tokens.

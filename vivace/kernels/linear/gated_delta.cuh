@@ -18,12 +18,15 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
   __shared__ float keys[kTokens][kRows], queries[kTokens][kRows], gates[kTokens], betas[kTokens];
   ptx::dependency_wait();
   ptx::launch_dependents();
-  const int slices = (a.Dv + P.columns - 1) / P.columns, slice = static_cast<int>(blockIdx.x % static_cast<uint32_t>(slices));
+  const int slices = (a.Dv + P.columns - 1) / P.columns,
+            slice = static_cast<int>(blockIdx.x % static_cast<uint32_t>(slices));
   const int hv = static_cast<int>(blockIdx.x / static_cast<uint32_t>(slices) % static_cast<uint32_t>(a.Hv));
-  const int n = static_cast<int>(blockIdx.x / static_cast<uint32_t>(slices) / static_cast<uint32_t>(a.Hv)), hk = hv / a.group();
+  const int n = static_cast<int>(blockIdx.x / static_cast<uint32_t>(slices) / static_cast<uint32_t>(a.Hv)),
+            hk = hv / a.group();
   const int T = valid_rows(a.rows, a.T), first = a.sequences.first(n, T), past = a.sequences.past(n, T);
   if (first >= past) return;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % P.lanes, column = slice * P.columns + thread / P.lanes;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % P.lanes,
+            column = slice * P.columns + thread / P.lanes;
   const bool mine = column < a.Dv;
   const int slot = a.sequences.row(n);
   // Row 4 (i lanes + lane) + e of the state is item 4 i + e.
@@ -33,7 +36,8 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
   float* const stored = a.state + (slot < 0 ? 0 : slot) * a.state_stride + int64_t{hv} * a.D * a.Dv + column;
   const bool zero = a.sequences.starts_at_zero(n);
 #pragma unroll
-  for (int i = 0; i < P.items; ++i) state[i] = !zero && mine && row_of(i) < a.D ? stored[int64_t{row_of(i)} * a.Dv] : 0.0f;
+  for (int i = 0; i < P.items; ++i)
+    state[i] = !zero && mine && row_of(i) < a.D ? stored[int64_t{row_of(i)} * a.Dv] : 0.0f;
 
   for (int t0 = first; t0 < past; t0 += kTokens) {
     const int count = min(kTokens, past - t0);
@@ -41,7 +45,9 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
     // A warp a row of q or k: its length, and the row as f32.
     for (int r = thread / 32; r < 2 * count; r += P.threads() / 32) {
       const int64_t t = t0 + r / 2;
-      const In* from = (r % 2 == 0 ? static_cast<const In*>(a.k) + t * a.k_stride : static_cast<const In*>(a.q) + t * a.q_stride) + int64_t{hk} * a.D;
+      const In* from =
+          (r % 2 == 0 ? static_cast<const In*>(a.k) + t * a.k_stride : static_cast<const In*>(a.q) + t * a.q_stride) +
+          int64_t{hk} * a.D;
       float* const to = r % 2 == 0 ? keys[r / 2] : queries[r / 2];
       constexpr int kEach = (kRows + 31) / 32;
       float x[kEach], square = 0;
@@ -66,7 +72,9 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
     float values[kTokens];
 #pragma unroll
     for (int u = 0; u < kTokens; ++u)
-      values[u] = u < count && mine ? to_float(static_cast<const In*>(a.v)[(t0 + u) * a.v_stride + int64_t{hv} * a.Dv + column]) : 0.0f;
+      values[u] = u < count && mine
+                      ? to_float(static_cast<const In*>(a.v)[(t0 + u) * a.v_stride + int64_t{hv} * a.Dv + column])
+                      : 0.0f;
 #pragma unroll
     for (int u = 0; u < kTokens; ++u) {
       if (u >= count) break;
@@ -75,7 +83,8 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
       for (int i = 0; i < P.items; i += 4) {
         const float4 k = *reinterpret_cast<const float4*>(&keys[u][(i / 4 * P.lanes + lane) * 4]);
         state[i] *= gates[u], state[i + 1] *= gates[u], state[i + 2] *= gates[u], state[i + 3] *= gates[u];
-        sum[0] += k.x * state[i], sum[1] += k.y * state[i + 1], sum[2] += k.z * state[i + 2], sum[3] += k.w * state[i + 3];
+        sum[0] += k.x * state[i], sum[1] += k.y * state[i + 1], sum[2] += k.z * state[i + 2],
+            sum[3] += k.w * state[i + 3];
       }
       float held = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 #pragma unroll
@@ -86,13 +95,15 @@ __global__ void __launch_bounds__(P.threads()) gated_delta(const __grid_constant
       for (int i = 0; i < P.items; i += 4) {
         const float4 k = *reinterpret_cast<const float4*>(&keys[u][(i / 4 * P.lanes + lane) * 4]);
         const float4 q = *reinterpret_cast<const float4*>(&queries[u][(i / 4 * P.lanes + lane) * 4]);
-        state[i] += k.x * change, state[i + 1] += k.y * change, state[i + 2] += k.z * change, state[i + 3] += k.w * change;
+        state[i] += k.x * change, state[i + 1] += k.y * change, state[i + 2] += k.z * change,
+            state[i + 3] += k.w * change;
         y[0] += q.x * state[i], y[1] += q.y * state[i + 1], y[2] += q.z * state[i + 2], y[3] += q.w * state[i + 3];
       }
       float out = (y[0] + y[1]) + (y[2] + y[3]);
 #pragma unroll
       for (int step = P.lanes / 2; step > 0; step >>= 1) out += __shfl_xor_sync(0xffffffffu, out, step);
-      if (mine && lane == 0) static_cast<In*>(a.out)[(t0 + u) * a.out_stride + int64_t{hv} * a.Dv + column] = from_float<In>(out);
+      if (mine && lane == 0)
+        static_cast<In*>(a.out)[(t0 + u) * a.out_stride + int64_t{hv} * a.Dv + column] = from_float<In>(out);
     }
   }
   if (slot < 0 || !mine) return;

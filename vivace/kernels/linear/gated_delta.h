@@ -15,7 +15,8 @@ struct GatedDeltaArgs {
   void* out;            // [T, Hv, Dv] dtype
   const int32_t* rows;  // [1] device-side T, or null
   Sequences sequences;
-  int64_t q_stride, k_stride, v_stride, decay_stride, beta_stride, state_stride, out_stride;  // elements a token; state: a slot
+  int64_t q_stride, k_stride, v_stride, decay_stride, beta_stride, state_stride,
+      out_stride;  // elements a token; state: a slot
   int32_t T, Hk, Hv, D, Dv;
   float scale;
   bool normalize;       // q and k by their length
@@ -40,7 +41,8 @@ struct GatedDeltaChunks {
 
   /// bf16 elements of a chunk: keys, queries, values. Pitches: an odd number of 16 bytes.
   VV_HD constexpr int stage() const { return 2 * kTokens * (d + 8) + kTokens * (kColumns + 8); }
-  /// Two chunks; state, corrections twice, each as two bf16; matrix, right side, inverses, a part, four factors a token.
+  /// Two chunks; state, corrections twice, each as two bf16; matrix, right side, inverses, a part, four factors a
+  /// token.
   VV_HD constexpr int smem() const {
     return (2 * stage() + 2 * d * (kColumns + 8) + 4 * kTokens * (kColumns + 8)) * 2 +
            (kTokens * (kTokens + 4) + kTokens * (kColumns + 4) + kTokens * 17 + 16 * (kColumns + 4) + 4 * kTokens) * 4;

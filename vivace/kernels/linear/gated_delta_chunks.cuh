@@ -1,6 +1,7 @@
 // gated_delta by chunks of 64 tokens on tensor cores: prompts. Formula in vivace/ops/gated_delta.h.
 //
-// With c the running sum of decay within a chunk, S0 the state before it and rows k, q, v, the tokens' corrections u solve
+// With c the running sum of decay within a chunk, S0 the state before it and rows k, q, v, the tokens' corrections u
+// solve
 //   u_i = beta_i (v_i - e^c_i S0^T k_i - sum over j < i of e^(c_i - c_j) (k_i . k_j) u_j)      (arXiv:2412.06464, 3.3)
 //   out_i = e^c_i S0^T q_i + sum over j <= i of e^(c_i - c_j) (q_i . k_j) u_j
 //   S = e^c_last S0 + sum of e^(c_last - c_j) k_j u_j^T
@@ -20,11 +21,14 @@ namespace vivace::kernels {
 template <GatedDeltaChunks P>
 struct GatedDeltaChunkKernel {
   using In = bf16;
-  static constexpr int kTokens = P.kTokens, kColumns = P.kColumns, kTiles = kColumns / 8, kPitch = P.d + 8, kNarrow = kColumns + 8, kSolve = kColumns + 4, kLower = kTokens + 4;
-  static constexpr float kLeast = -30.0f;  // of a token's decay: beyond it the state is as good as gone, and sums of decays stay exact enough
+  static constexpr int kTokens = P.kTokens, kColumns = P.kColumns, kTiles = kColumns / 8, kPitch = P.d + 8,
+                       kNarrow = kColumns + 8, kSolve = kColumns + 4, kLower = kTokens + 4;
+  static constexpr float kLeast =
+      -30.0f;  // of a token's decay: beyond it the state is as good as gone, and sums of decays stay exact enough
 
   const GatedDeltaArgs& a;
-  In *stages, *state_high, *state_low, *u_high, *u_low, *x_high, *x_low;  // shared memory, as GatedDeltaChunks::smem() counts it
+  In *stages, *state_high, *state_low, *u_high, *u_low, *x_high,
+      *x_low;  // shared memory, as GatedDeltaChunks::smem() counts it
   float *lower, *solved, *inverse, *part, *sums, *k_factor, *q_factor, *beta;
   int thread, warp, lane, hk, hv, column0;
   float gates[2], rates[2];  // fetch()
@@ -47,7 +51,8 @@ struct GatedDeltaChunkKernel {
     for (int i = thread; i < kTokens * kCv; i += P.kThreads) {
       const int r = i / kCv, at = column0 + i % kCv * 8;
       const bool take = t0 + r < past && at < a.Dv;
-      ptx::copy16(values(stage) + r * kNarrow + i % kCv * 8, static_cast<const In*>(a.v) + (take ? (t0 + r) * a.v_stride + int64_t{hv} * a.Dv + at : 0), take);
+      ptx::copy16(values(stage) + r * kNarrow + i % kCv * 8,
+                  static_cast<const In*>(a.v) + (take ? (t0 + r) * a.v_stride + int64_t{hv} * a.Dv + at : 0), take);
     }
     ptx::copy_commit();
   }
@@ -69,7 +74,8 @@ struct GatedDeltaChunkKernel {
       const int r = pass * 16 + warp * 2 + lane / 16, at = lane % 16 * 8;
       float square = 0;
       if (at < P.d) {
-        const uint4 x = *reinterpret_cast<const uint4*>((r < kTokens ? keys(stage) : queries(stage)) + r % kTokens * kPitch + at);
+        const uint4 x =
+            *reinterpret_cast<const uint4*>((r < kTokens ? keys(stage) : queries(stage)) + r % kTokens * kPitch + at);
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -94,9 +100,10 @@ struct GatedDeltaChunkKernel {
     }
   }
 
-  /// Rows r0 .. r0 + 15 of `rows` times every key, and times the state before the chunk. Those of later keys go unused: skipping them
-  /// would keep products from overlapping.
-  __device__ __forceinline__ void products(const In* rows, const In* k, int r0, float (&scores)[kTokens / 8][4], float (&read)[kTiles][4]) const {
+  /// Rows r0 .. r0 + 15 of `rows` times every key, and times the state before the chunk. Those of later keys go unused:
+  /// skipping them would keep products from overlapping.
+  __device__ __forceinline__ void products(const In* rows, const In* k, int r0, float (&scores)[kTokens / 8][4],
+                                           float (&read)[kTiles][4]) const {
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) scores[n][0] = scores[n][1] = scores[n][2] = scores[n][3] = 0;
 #pragma unroll
@@ -105,7 +112,9 @@ struct GatedDeltaChunkKernel {
     for (int step = 0; step < P.d / 16; step += 2) {
       uint32_t f[2][4];
 #pragma unroll
-      for (int u = 0; u < 2; ++u) ptx::load_matrix4(ptx::shared_address(rows + (r0 + lane % 16) * kPitch + (step + u) * 16 + lane / 16 * 8), f[u]);
+      for (int u = 0; u < 2; ++u)
+        ptx::load_matrix4(ptx::shared_address(rows + (r0 + lane % 16) * kPitch + (step + u) * 16 + lane / 16 * 8),
+                          f[u]);
 #pragma unroll
       for (int n = 0; n < kTokens / 8; ++n) {
         uint32_t b[4];
@@ -118,7 +127,8 @@ struct GatedDeltaChunkKernel {
     }
   }
   /// sums += fragment times rows k0 .. k0 + 15 of high + low.
-  __device__ __forceinline__ void multiply(const uint32_t (&f)[4], const In* high, const In* low, int k0, float (&to)[kTiles][4]) const {
+  __device__ __forceinline__ void multiply(const uint32_t (&f)[4], const In* high, const In* low, int k0,
+                                           float (&to)[kTiles][4]) const {
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
       const int at = (k0 + lane % 16) * kNarrow + n * 8 + lane / 16 * 8;
@@ -145,7 +155,8 @@ struct GatedDeltaChunkKernel {
   }
 
   /// The system's matrix below its diagonal and its right side, of rows r0 on.
-  __device__ __forceinline__ void set_up(int stage, int r0, const float (&scores)[kTokens / 8][4], const float (&read)[kTiles][4]) const {
+  __device__ __forceinline__ void set_up(int stage, int r0, const float (&scores)[kTokens / 8][4],
+                                         const float (&read)[kTiles][4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int r = r0 + lane / 4 + 8 * i;
@@ -163,7 +174,8 @@ struct GatedDeltaChunkKernel {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int at = n * 8 + lane % 4 * 2 + e;
-          solved[r * kSolve + at] = beta[r] * (to_float(values(stage)[r * kNarrow + at]) - decayed * read[n][2 * i + e]);
+          solved[r * kSolve + at] =
+              beta[r] * (to_float(values(stage)[r * kNarrow + at]) - decayed * read[n][2 * i + e]);
         }
     }
   }
@@ -211,7 +223,8 @@ struct GatedDeltaChunkKernel {
   }
 
   /// What the queries of rows r0 on read.
-  __device__ __forceinline__ void answer(int t0, int past, int r0, const float (&scores)[kTokens / 8][4], float (&read)[kTiles][4]) const {
+  __device__ __forceinline__ void answer(int t0, int past, int r0, const float (&scores)[kTokens / 8][4],
+                                         float (&read)[kTiles][4]) const {
     const int r[2] = {r0 + lane / 4, r0 + lane / 4 + 8};
     const float c[2] = {sums[r[0]], sums[r[1]]}, by[2] = {q_factor[r[0]], q_factor[r[1]]};
 #pragma unroll
@@ -238,7 +251,8 @@ struct GatedDeltaChunkKernel {
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
         uint32_t u[4];
-        ptx::load_matrix4_transposed(ptx::shared_address(u_high + (k * 16 + lane % 16) * kNarrow + n * 8 + lane / 16 * 8), u);
+        ptx::load_matrix4_transposed(
+            ptx::shared_address(u_high + (k * 16 + lane % 16) * kNarrow + n * 8 + lane / 16 * 8), u);
         ptx::mma16816<In>(read[n], low[0], low[1], low[2], low[3], u[0], u[1]);
         ptx::mma16816<In>(read[n + 1], low[0], low[1], low[2], low[3], u[2], u[3]);
       }
@@ -250,7 +264,8 @@ struct GatedDeltaChunkKernel {
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const int at = n * 8 + lane % 4 * 2;
-        if (column0 + at < a.Dv) *reinterpret_cast<uint32_t*>(to + at) = ptx::pack<In>(read[n][2 * i], read[n][2 * i + 1]);
+        if (column0 + at < a.Dv)
+          *reinterpret_cast<uint32_t*>(to + at) = ptx::pack<In>(read[n][2 * i], read[n][2 * i + 1]);
       }
     }
   }
@@ -266,7 +281,9 @@ struct GatedDeltaChunkKernel {
 #pragma unroll
     for (int k = 0; k < kTokens / 16; ++k) {
       uint32_t f[4];  // keys transposed: rows of the state by tokens
-      ptx::load_matrix4_transposed(ptx::shared_address(keys(stage) + (k * 16 + lane % 8 + lane / 16 * 8) * kPitch + warp * 16 + lane / 8 % 2 * 8), f);
+      ptx::load_matrix4_transposed(ptx::shared_address(keys(stage) + (k * 16 + lane % 8 + lane / 16 * 8) * kPitch +
+                                                       warp * 16 + lane / 8 % 2 * 8),
+                                   f);
       multiply(f, x_high, x_low, k * 16, state);
     }
     show();
@@ -275,7 +292,9 @@ struct GatedDeltaChunkKernel {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) put(state_high, state_low, (warp * 16 + lane / 4 + 8 * i) * kNarrow + n * 8 + lane % 4 * 2, state[n][2 * i], state[n][2 * i + 1]);
+      for (int n = 0; n < kTiles; ++n)
+        put(state_high, state_low, (warp * 16 + lane / 4 + 8 * i) * kNarrow + n * 8 + lane % 4 * 2, state[n][2 * i],
+            state[n][2 * i + 1]);
   }
   /// f(element of the state in registers, its place in a.state) for those that exist.
   template <class F>
@@ -300,7 +319,8 @@ __global__ void __launch_bounds__(P.kThreads, 1) gated_delta_chunks(const __grid
   ptx::dependency_wait();
   ptx::launch_dependents();
   const uint32_t slices = static_cast<uint32_t>((a.Dv + P.kColumns - 1) / P.kColumns);
-  const int slice = static_cast<int>(blockIdx.x % slices), hv = static_cast<int>(blockIdx.x / slices % static_cast<uint32_t>(a.Hv));
+  const int slice = static_cast<int>(blockIdx.x % slices),
+            hv = static_cast<int>(blockIdx.x / slices % static_cast<uint32_t>(a.Hv));
   const int n = static_cast<int>(blockIdx.x / slices / static_cast<uint32_t>(a.Hv));
   const int T = valid_rows(a.rows, a.T), first = a.sequences.first(n, T), past = a.sequences.past(n, T);
   if (first >= past) return;
@@ -313,9 +333,31 @@ __global__ void __launch_bounds__(P.kThreads, 1) gated_delta_chunks(const __grid
   float* const inverse = solved + P.kTokens * Kernel::kSolve;
   float* const part = inverse + P.kTokens * 17;
   float* const sums = part + 16 * Kernel::kSolve;
-  Kernel k{a, stages, states, states + P.d * Kernel::kNarrow, us, us + kNarrowTile, us + 2 * kNarrowTile, us + 3 * kNarrowTile,
-           lower, solved, inverse, part, sums, sums + P.kTokens, sums + 2 * P.kTokens, sums + 3 * P.kTokens,
-           static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32), hv / a.group(), hv, slice * P.kColumns, {}, {}, {}};
+  Kernel k{a,
+           stages,
+           states,
+           states + P.d * Kernel::kNarrow,
+           us,
+           us + kNarrowTile,
+           us + 2 * kNarrowTile,
+           us + 3 * kNarrowTile,
+           lower,
+           solved,
+           inverse,
+           part,
+           sums,
+           sums + P.kTokens,
+           sums + 2 * P.kTokens,
+           sums + 3 * P.kTokens,
+           static_cast<int>(threadIdx.x),
+           static_cast<int>(threadIdx.x / 32),
+           static_cast<int>(threadIdx.x % 32),
+           hv / a.group(),
+           hv,
+           slice * P.kColumns,
+           {},
+           {},
+           {}};
   const int slot = a.sequences.row(n);
   k.bring(0, first, past);
   k.fetch(first, past);

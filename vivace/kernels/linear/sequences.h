@@ -5,7 +5,8 @@
 namespace vivace::kernels {
 
 struct Sequences {
-  const int32_t* offsets;  // [N + 1] or null: one sequence of T tokens; sequence n is tokens [offsets[n], offsets[n + 1])
+  const int32_t*
+      offsets;  // [N + 1] or null: one sequence of T tokens; sequence n is tokens [offsets[n], offsets[n + 1])
   const int32_t* slot;     // [N] or null: n
   const int32_t* fresh;    // [N] or null: state is what is there; nonzero: as if it were zero
   int32_t N, S;

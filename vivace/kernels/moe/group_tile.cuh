@@ -14,7 +14,10 @@ struct GroupTile {
 template <int kTokens>
 class GroupCursor {
  public:
-  __device__ __forceinline__ explicit GroupCursor(const GroupedGemmArgs& args) : a(args), lane(static_cast<int>(threadIdx.x) % 32) { read(); }
+  __device__ __forceinline__ explicit GroupCursor(const GroupedGemmArgs& args)
+      : a(args), lane(static_cast<int>(threadIdx.x) % 32) {
+    read();
+  }
 
   __device__ __forceinline__ GroupTile seek(int slot) {
     GroupTile found;

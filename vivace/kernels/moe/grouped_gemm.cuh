@@ -10,7 +10,8 @@ namespace vivace::kernels {
 
 /// Grid: ceil(N / P.rows()) * (tiles that any offsets could give) * P.cluster blocks.
 template <class X, DType W, class Out, GemmAct kAct, GemmWeightOnly P>
-__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) grouped_gemm(const __grid_constant__ GroupedWeightOnlyArgs args) {
+__global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct))
+    grouped_gemm(const __grid_constant__ GroupedWeightOnlyArgs args) {
   extern __shared__ __align__(128) uint8_t weight_only_smem[];
   const GroupedGemmArgs& a = args.g;
   if constexpr (P.tma_steps > 0) ptx::tma_prefetch(args.w_map);
@@ -28,7 +29,8 @@ __global__ void __launch_bounds__(P.threads(), P.blocks(kTypeOf<X>, W, kAct)) gr
   g.x = a.x, g.out = a.out;
   g.x_stride = a.x_stride, g.w_stride = a.K, g.out_stride = a.out_stride;
   g.T = a.A, g.N = a.N, g.K = a.K, g.alpha = 1.0f;
-  WeightOnlyTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, nullptr, weight_only_smem, block % tiles_n, tiles_n, tiles_n);
+  WeightOnlyTile<X, W, kAct, P> tile(g, args.w_map, group.group * a.N, nullptr, weight_only_smem, block % tiles_n,
+                                     tiles_n, tiles_n);
   tile.begin(block % tiles_n);
   tile.prefetch();
   float acc[P.row_tiles][P.token_tiles][4] = {};

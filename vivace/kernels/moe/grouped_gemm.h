@@ -14,7 +14,8 @@ struct GroupedGemmArgs {
   int32_t A, E, N, K;
   GemmAct act;
   DType x_dtype, w_dtype, out_dtype;
-  Activation gate;  // of a gated product: what becomes of the first half of W's rows, see vivace/ops/grouped_gated_gemm.h
+  Activation
+      gate;  // of a gated product: what becomes of the first half of W's rows, see vivace/ops/grouped_gated_gemm.h
 
   /// Rows [*first, *end) of group e, inside of [0, A].
   VV_HD constexpr void rows_of(int e, int32_t* first, int32_t* end) const {
@@ -25,7 +26,8 @@ struct GroupedGemmArgs {
   }
 };
 
-/// Where weights are dequantized in registers: as GemmWeightOnlyArgs, of the matrices of all groups one below the other.
+/// Where weights are dequantized in registers: as GemmWeightOnlyArgs, of the matrices of all groups one below the
+/// other.
 struct GroupedWeightOnlyArgs {
   TensorMap w_map;
   GroupedGemmArgs g;
@@ -34,7 +36,7 @@ struct GroupedWeightOnlyArgs {
 /// Hopper: as GemmWgmma, over the tiles of all groups. A tile asks TMA for as many boxes of x as it
 /// has rows and multiplies in the narrowest width that holds them, so one kernel serves groups of any size.
 struct GroupedWgmma {
-  int32_t rows;    // of W a tile: 48, 64 or 128. Of 48 the products are those of 64, the last 16 of whatever lies behind
+  int32_t rows;  // of W a tile: 48, 64 or 128. Of 48 the products are those of 64, the last 16 of whatever lies behind
   int32_t tokens;  // of x a tile, at most: 64, 128 or 256
   int32_t stages;
   bool gated = false;  // half of the rows of each 64 (or 48) are gates, half the ups of the same columns

@@ -22,9 +22,11 @@ struct alignas(16) GroupStage {
 /// The producer warp. Tiles of a group's rows lie next to each other, so that blocks that share W run together.
 /// Boxes reach over the ends of groups and experts: what they bring of others is not used.
 template <class T, GroupedWgmma P>
-__device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base, uint32_t full, uint32_t empty, GroupStage* stages) {
+__device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint32_t base, uint32_t full, uint32_t empty,
+                                             GroupStage* stages) {
   constexpr int kStep = 128 / sizeof(T);
-  const int half = args.g.N / 2, steps = (args.g.K + kStep - 1) / kStep, tiles_n = ((P.gated ? half : args.g.N) + P.columns() - 1) / P.columns();
+  const int half = args.g.N / 2, steps = (args.g.K + kStep - 1) / kStep,
+            tiles_n = ((P.gated ? half : args.g.N) + P.columns() - 1) / P.columns();
   const uint64_t policy_x = ptx::evict_last();
   GroupCursor<P.tokens> cursor(args.g);
   int slot = 0, parity = 1;  // the first turn finds every slot free
@@ -44,9 +46,11 @@ __device__ __forceinline__ void grouped_load(const GroupedWgmmaArgs& args, uint3
         ptx::mbarrier_expect(full + 8 * slot, (P.rows + boxes * P.box()) * 128);
         const uint32_t to = base + slot * P.stage_bytes();
         for (int b = 0; b < P.rows / P.box_w(); ++b)  // gated: gates, ups, gates, ups
-          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full + 8 * slot, k * kStep, tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * P.box_w() : 0), policy_w);
+          ptx::tma_load(to + b * P.box_w() * 128, args.w_map, full + 8 * slot, k * kStep,
+                        tile.group * args.g.N + n0 + (P.gated ? b % 2 * half + b / 2 * P.box_w() : 0), policy_w);
         for (int b = 0; b < boxes; ++b)
-          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep, one ? 0 : tile.first + b * P.box(), policy_x);
+          ptx::tma_load(to + (P.rows + b * P.box()) * 128, args.x_map, full + 8 * slot, k * kStep,
+                        one ? 0 : tile.first + b * P.box(), policy_x);
         if (++slot == P.stages) slot = 0, parity ^= 1;
       }
     }
@@ -64,7 +68,8 @@ struct GroupedProducts {
   float* turns;
   int slot = 0, parity = 0;
 
-  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_, uint32_t full_, uint32_t empty_, const GroupStage* stages_, float* turns_)
+  __device__ __forceinline__ GroupedProducts(const GroupedGemmArgs& args, uint32_t base_, uint32_t full_,
+                                             uint32_t empty_, const GroupStage* stages_, float* turns_)
       : a(args), base(base_), full(full_), empty(empty_), stages(stages_), turns(turns_) {}
 
   /// All tiles of the block.
@@ -97,10 +102,12 @@ struct GroupedProducts {
     int last = -1;
     for (int k = 0; k < steps; ++k) {
       ptx::mbarrier_wait<false>(full + 8 * slot, parity);
-      const uint32_t stage = base + slot * P.stage_bytes(), w = stage + threadIdx.x / 128 * (64 * 128), x = stage + P.rows * 128;
+      const uint32_t stage = base + slot * P.stage_bytes(), w = stage + threadIdx.x / 128 * (64 * 128),
+                     x = stage + P.rows * 128;
       ptx::wgmma_fence();
 #pragma unroll
-      for (int q = 0; q < 4; ++q) ptx::Wgmma<T, kWidth>::run(acc, ptx::wgmma_tile(w + q * 32), ptx::wgmma_tile(x + q * 32), true);
+      for (int q = 0; q < 4; ++q)
+        ptx::Wgmma<T, kWidth>::run(acc, ptx::wgmma_tile(w + q * 32), ptx::wgmma_tile(x + q * 32), true);
       ptx::wgmma_commit();
       asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");  // the stage before this one has been read
       if (last >= 0 && threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty + 8 * last);
@@ -112,24 +119,28 @@ struct GroupedProducts {
     finish<kWidth>(acc, tile);
   }
 
-  /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side. Where x has
-  /// one row, the first token's leave for all. Gated: two warps have gates and two the ups of the same columns, and each
-  /// warp's lanes take a quarter of these, both rounded to Out first.
+  /// Eight tokens at a time through the warp's own shared memory, so that a token's 16 rows leave side by side. Where x
+  /// has one row, the first token's leave for all. Gated: two warps have gates and two the ups of the same columns, and
+  /// each warp's lanes take a quarter of these, both rounded to Out first.
   template <int kWidth>
   __device__ __forceinline__ void finish(const float (&acc)[kWidth / 2], const GroupStage& tile) const {
     constexpr int kStride = P.transpose_stride(), V = P.gated ? 2 : 4;
     const bool one = a.x_stride == 0;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = lane / 4;
     constexpr int kColumns = P.columns() / P.groups();  // of the 64 rows' warps
-    const int column = (warp % 4 * 4 + lane % 4) * V, n = tile.n0 + warp / 4 * kColumns + column, N = column < kColumns ? (P.gated ? a.N / 2 : a.N) : 0;
+    const int column = (warp % 4 * 4 + lane % 4) * V, n = tile.n0 + warp / 4 * kColumns + column,
+              N = column < kColumns ? (P.gated ? a.N / 2 : a.N) : 0;
     float* const turn = turns + warp * 8 * kStride;  // the warp's
-    const auto at = [&](int row) { return turns + (warp / 4 * 4 + row / 16) * 8 * kStride + row % 16; };  // row of the 64
+    const auto at = [&](int row) {
+      return turns + (warp / 4 * 4 + row / 16) * 8 * kStride + row % 16;
+    };  // row of the 64
     const float* const from = at(column);
     const auto meet = [&] {
       if constexpr (P.gated) ptx::named_barrier<128>(1 + warp / 4);
       else __syncwarp();
     };
-    const bool vector = (P.gated ? a.N / 2 : a.N) % V == 0 && a.out_stride % V == 0 && reinterpret_cast<uint64_t>(a.out) % (V * sizeof(Out)) == 0;
+    const bool vector = (P.gated ? a.N / 2 : a.N) % V == 0 && a.out_stride % V == 0 &&
+                        reinterpret_cast<uint64_t>(a.out) % (V * sizeof(Out)) == 0;
     Out* out = static_cast<Out*>(a.out) + (int64_t{tile.first} + token) * a.out_stride + n;
     const auto leave = [&](const float (&y)[V]) {
       if (vector && n < N) {
@@ -173,9 +184,11 @@ template <class T, class Out, GroupedWgmma P>
 __global__ void __launch_bounds__(P.threads(), 1) grouped_wgmma(const __grid_constant__ GroupedWgmmaArgs args) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) unsigned char grouped_wgmma_smem[];
-  const uint32_t base = ptx::shared_address(grouped_wgmma_smem), full = base + P.stages * P.stage_bytes(), empty = full + 8 * P.stages;
+  const uint32_t base = ptx::shared_address(grouped_wgmma_smem), full = base + P.stages * P.stage_bytes(),
+                 empty = full + 8 * P.stages;
   float* const turns = reinterpret_cast<float*>(grouped_wgmma_smem + P.stages * (P.stage_bytes() + 16));
-  GroupStage* const stages = reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.transpose_bytes());
+  GroupStage* const stages =
+      reinterpret_cast<GroupStage*>(reinterpret_cast<unsigned char*>(turns) + P.transpose_bytes());
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (threadIdx.x == 32 * P.warps()) {
     ptx::tma_prefetch(args.w_map);

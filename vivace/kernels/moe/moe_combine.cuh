@@ -8,7 +8,8 @@ namespace vivace::kernels {
 
 /// sum += choices k to k + kCount - 1, in that order, with all their rows on their way together. By whole warps.
 template <int kCount, class In, StretchPolicy P>
-__device__ __forceinline__ void add_choices(const MoeCombineArgs& a, const StretchPlace<P>& place, int k, float (&sum)[P.items][P.vec]) {
+__device__ __forceinline__ void add_choices(const MoeCombineArgs& a, const StretchPlace<P>& place, int k,
+                                            float (&sum)[P.items][P.vec]) {
   const int64_t A = int64_t{a.T} * a.K;
   int64_t at = 0;
   float weight = 0.0f;
@@ -38,7 +39,8 @@ __device__ __forceinline__ void add_choices(const MoeCombineArgs& a, const Stret
 /// Grid: T * ceil(N / stretch) blocks. Moves K rows of In in and one of Out out (two with a residual) a token.
 template <class In, class Out, StretchPolicy P>
 __global__ void __launch_bounds__(P.threads) moe_combine(const __grid_constant__ MoeCombineArgs a) {
-  constexpr int kAtOnce = P.threads > 128 ? 2 : 8 / P.items;  // few tokens wait for one row after the other, many fill the chip with warps
+  constexpr int kAtOnce =
+      P.threads > 128 ? 2 : 8 / P.items;  // few tokens wait for one row after the other, many fill the chip with warps
   constexpr bool kEarly = P.items * P.vec <= 8;                // the residual: there are registers for it all along
   ptx::dependency_wait();
   ptx::launch_dependents();
@@ -48,7 +50,9 @@ __global__ void __launch_bounds__(P.threads) moe_combine(const __grid_constant__
   float sum[P.items][P.vec] = {}, plus[P.items][P.vec];
   const auto load_residual = [&] {
     if (a.residual != nullptr)
-      place.each_clamped([&](int i, int col) { load<P.vec>(static_cast<const Out*>(a.residual) + t * a.residual_stride + col, plus[i]); });
+      place.each_clamped([&](int i, int col) {
+        load<P.vec>(static_cast<const Out*>(a.residual) + t * a.residual_stride + col, plus[i]);
+      });
   };
   if constexpr (kEarly) load_residual();
   int k = 0;

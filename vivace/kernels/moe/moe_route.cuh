@@ -35,7 +35,8 @@ struct RouteRow {
   int E, lane;
   uint32_t key[kHeld];  // 0: chosen, or not there
 
-  __device__ __forceinline__ RouteRow(const T* logits, int experts, bool there) : x(logits), E(experts), lane(threadIdx.x % 32) {
+  __device__ __forceinline__ RouteRow(const T* logits, int experts, bool there)
+      : x(logits), E(experts), lane(threadIdx.x % 32) {
     float v[kHeld];
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) v[i] = there && lane + i * 32 < E ? to_float(x[lane + i * 32]) : 0.0f;
@@ -73,11 +74,14 @@ struct RouteRow {
 };
 
 /// One token, by the whole block: an expert's place among the keys says whether it is chosen, and as which. A round of
-/// maxima for each choice takes as long as all of this. Bits are those of the rounds: the same keys, sums in the same order.
+/// maxima for each choice takes as long as all of this. Bits are those of the rounds: the same keys, sums in the same
+/// order.
 template <class T, int kThreads>
 struct RouteOne {
   static constexpr int kOwn = 4, kExperts = kOwn * kThreads, kChoices = 32;  // experts a thread; what it serves
-  __device__ __forceinline__ static bool serves(const MoeRouteArgs& a) { return a.T == 1 && a.E <= kExperts && a.K <= kChoices; }
+  __device__ __forceinline__ static bool serves(const MoeRouteArgs& a) {
+    return a.T == 1 && a.E <= kExperts && a.K <= kChoices;
+  }
 
   /// `smem`: E keys up to whole 16 bytes, then the chosen: K keys, K experts.
   __device__ __forceinline__ static void run(const MoeRouteArgs& a, uint32_t* smem) {
@@ -105,7 +109,8 @@ struct RouteOne {
 #pragma unroll 8
       for (int j = 0; j < padded; j += 4) {  // of equal keys the lower experts come first
         const uint4 k = *reinterpret_cast<const uint4*>(keys + j);
-        rank += (k.x > key[i] - (j < e)) + (k.y > key[i] - (j + 1 < e)) + (k.z > key[i] - (j + 2 < e)) + (k.w > key[i] - (j + 3 < e));
+        rank += (k.x > key[i] - (j < e)) + (k.y > key[i] - (j + 1 < e)) + (k.z > key[i] - (j + 2 < e)) +
+                (k.w > key[i] - (j + 3 < e));
       }
       if (e < a.E && rank < a.K) chosen_key[rank] = key[i], chosen[rank] = e;
     }
@@ -138,8 +143,11 @@ template <class T, MoeRoutePolicy P>
 __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant__ MoeRouteArgs a) {
   constexpr int kWarps = P.threads / 32, kAtOnce = 4;
   extern __shared__ __align__(16) int route_smem[];
-  int* const mine = route_smem + static_cast<int>(threadIdx.x) / 32 * a.E;  // choices of this warp's tokens; then its next place
-  int *const total = route_smem + kWarps * a.E, *const first = total + a.E;  // choices of this block; then where each expert begins
+  int* const mine =
+      route_smem + static_cast<int>(threadIdx.x) / 32 * a.E;  // choices of this warp's tokens; then its next place
+  int *const total = route_smem + kWarps * a.E, *const first =
+                                                    total +
+                                                    a.E;  // choices of this block; then where each expert begins
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = ptx::cluster_rank<P.cluster>();
   for (int i = threadIdx.x; i < kWarps * a.E; i += P.threads) route_smem[i] = 0;
   ptx::dependency_wait();
@@ -147,12 +155,15 @@ __global__ void __launch_bounds__(P.threads, 1) moe_route(const __grid_constant_
   __syncthreads();
   const int64_t M = valid_rows(a.rows, a.T);
   if constexpr (P.threads <= 128) {  // few tokens
-    if (M == 1 && RouteOne<T, P.threads>::serves(a)) return RouteOne<T, P.threads>::run(a, reinterpret_cast<uint32_t*>(route_smem));
+    if (M == 1 && RouteOne<T, P.threads>::serves(a))
+      return RouteOne<T, P.threads>::run(a, reinterpret_cast<uint32_t*>(route_smem));
   }
   const int64_t part = rank * kWarps + warp, parts = P.cluster * kWarps;
   const int64_t begin = M * part / parts, end = M * (part + 1) / parts;
 
-  const auto row_of = [&](int64_t t) { return RouteRow<T>(static_cast<const T*>(a.logits) + t * a.logits_stride, a.E, t < end); };
+  const auto row_of = [&](int64_t t) {
+    return RouteRow<T>(static_cast<const T*>(a.logits) + t * a.logits_stride, a.E, t < end);
+  };
   RouteRow<T> row = row_of(begin);
   for (int64_t t = begin; t < end; ++t) {
     const RouteRow<T> after = row_of(t + 1);  // its logits are on their way while this token's experts are chosen

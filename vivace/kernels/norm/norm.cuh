@@ -152,7 +152,8 @@ struct NormRow {
     if (a.weight != nullptr) each(a.weight, 0, W{}, [&](float v, float w) { return __fmul_rn(v, __fadd_rn(w, plus)); });
     if (a.bias != nullptr) each(a.bias, 0, W{}, [](float v, float b) { return __fadd_rn(v, b); });
     if (lost) return;
-    if (a.scale != nullptr) each(a.scale, ada * a.scale_stride, X{}, [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
+    if (a.scale != nullptr)
+      each(a.scale, ada * a.scale_stride, X{}, [](float v, float s) { return __fmul_rn(v, __fadd_rn(1.0f, s)); });
     if (a.shift != nullptr) each(a.shift, ada * a.shift_stride, X{}, [](float v, float s) { return __fadd_rn(v, s); });
   }
 };
@@ -165,8 +166,8 @@ __device__ __forceinline__ float norm_row_scale(const NormArgs& a, int64_t t, fl
 }
 
 /// The whole of `norm` but its output: emit(col, y) for every group of y. kScaled: where there is a row_scale, it is
-/// written and y comes divided by it. There an RMS norm without bias and adaptive rows multiplies by the inverse last, so
-/// that one reduction tells the sum of squares and the largest magnitude. Shared memory: 4 floats a warp.
+/// written and y comes divided by it. There an RMS norm without bias and adaptive rows multiplies by the inverse last,
+/// so that one reduction tells the sum of squares and the largest magnitude. Shared memory: 4 floats a warp.
 template <class X, class W, bool kScaled, NormPolicy P, class Emit>
 __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) {
   alignas(16) __shared__ float scratch[2][P.threads / 32];
@@ -245,7 +246,8 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
       emit(col, y);
     });
   } else {
-    const bool last = kScaled && a.row_scale != nullptr && a.kind == NormKind::rms && a.bias == nullptr && a.scale == nullptr && a.shift == nullptr;
+    const bool last = kScaled && a.row_scale != nullptr && a.kind == NormKind::rms && a.bias == nullptr &&
+                      a.scale == nullptr && a.shift == nullptr;
     const float before = last ? 1.0f : inv, behind = last ? inv : 1.0f, plus = a.weight_plus_one ? 1.0f : 0.0f;
     Group y[Row::kItems];
     const int first = static_cast<int>(threadIdx.x) * kNormGroup;
@@ -258,7 +260,8 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
         for (int k = 0; k < Row::kItems; ++k) {
           col[k] = at + k * kStep;
           row.get(k, col[k], y[k]);
-          if (store_h && row.has_residual() && col[k] < a.H) store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col[k], a.H, y[k]);
+          if (store_h && row.has_residual() && col[k] < a.H)
+            store_group<P.aligned, X>(a.residual, row.t * a.residual_stride, col[k], a.H, y[k]);
         }
         row.apply(col, mean, before, plus, y);
 #pragma unroll
@@ -297,8 +300,10 @@ __device__ __forceinline__ void norm_row(const NormArgs& a, int t, Emit&& emit) 
 template <class W, NormPolicy P>
 __device__ __forceinline__ void norm_begin(const NormArgs& a) {
   if (gridDim.x > kNormFewRows && blockIdx.x != 0) return;
-  if (a.weight != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
-  if ((!P.plain || P.layer) && a.bias != nullptr) norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.bias) + col); });
+  if (a.weight != nullptr)
+    norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.weight) + col); });
+  if ((!P.plain || P.layer) && a.bias != nullptr)
+    norm_sweep<P>(a.H, [&](int, int col) { ptx::prefetch_l2(static_cast<const W*>(a.bias) + col); });
 }
 
 /// Grid: T blocks. Moves (x + out) * T * H bytes plus residual twice; ~6 T H flop.
@@ -311,8 +316,9 @@ __global__ void __launch_bounds__(P.threads) norm(const __grid_constant__ NormAr
   if (t >= valid_rows(a.rows, a.T)) return;
   constexpr bool kQuantized = sizeof(Out) == 1, kGiven = kQuantized && !P.scaled;  // one of out_scale and row_scale
   const float scale = kGiven && a.out_scale != nullptr ? *a.out_scale : 1.0f;
-  norm_row<X, W, kQuantized, P>(a, t, [&](int col, float (&y)[kNormGroup]) {
-    if (kGiven && scale != 1.0f) RoughDivider(scale).divide(y);  // made here: in front of the row's loads it would make them wait for the scale
+  norm_row<X, W, kQuantized, P>(a, t, [&](int col, float(&y)[kNormGroup]) {
+    if (kGiven && scale != 1.0f)
+      RoughDivider(scale).divide(y);  // made here: in front of the row's loads it would make them wait for the scale
     store_group<P.aligned, Out>(a.out, t * a.out_stride, col, a.H, y);
   });
 }

@@ -36,10 +36,11 @@ struct NormPolicy {
   int32_t threads;  // a block
   int32_t items;    // groups a thread keeps in registers: rows of up to threads * items * 8; 0 re-reads the row
   bool aligned;     // groups are whole and aligned: 16-byte accesses; else element by element
-  bool plain;       // at most a residual, a weight, the bias of a layer norm and a row's scale: no gate, no adaptive rows
+  bool plain;  // at most a residual, a weight, the bias of a layer norm and a row's scale: no gate, no adaptive rows
   // What only plain kernels ask here; the others look at the arguments. The arithmetic is the same.
   bool residual;    // there is one
-  bool early;       // the weight is asked for before the reduction: shorter for few rows, slower for many; always in layer norm and with a row's scale
+  bool early;  // the weight is asked for before the reduction: shorter for few rows, slower for many; always in layer
+               // norm and with a row's scale
   bool layer;       // the mean is taken off, and there may be a bias
   bool scaled;      // there is a row_scale
   constexpr bool operator==(const NormPolicy&) const = default;

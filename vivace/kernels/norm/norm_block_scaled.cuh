@@ -19,7 +19,9 @@ __global__ void __launch_bounds__(P.threads) norm_block_scaled(const __grid_cons
   zero_block_scaled_scales(a.block_scaled, t, valid, static_cast<int>(threadIdx.x), P.threads);
   if (!valid) return;
   const float tensor = *a.block_scaled.tensor_scale;
-  norm_row<X, W, false, P>(a.norm, t, [&](int col, float (&y)[kNormGroup]) { store_block_scaled<P.aligned>(a.block_scaled, t, col, tensor, y); });
+  norm_row<X, W, false, P>(a.norm, t, [&](int col, float(&y)[kNormGroup]) {
+    store_block_scaled<P.aligned>(a.block_scaled, t, col, tensor, y);
+  });
 }
 
 }  // namespace vivace::kernels

@@ -6,13 +6,17 @@
 namespace vivace::kernels {
 
 /// Squares of two columns. A sum of eight is ((0, 1) + (2, 3)) + ((4, 5) + (6, 7)).
-__device__ __forceinline__ float rms_pair(float first, float second) { return __fmaf_rn(second, second, __fmul_rn(first, first)); }
+__device__ __forceinline__ float rms_pair(float first, float second) {
+  return __fmaf_rn(second, second, __fmul_rn(first, first));
+}
 
-/// The sum of row t's sums by kThreads threads, a power of two up to 16, side by side in a warp that is all here: each gets it. Its order is one of 16 lanes:
-/// lane l adds the eights of sums l, l + 16, ... in turn, then lanes meet that are 8, 4, 2 and 1 apart. `valid`: of the row.
+/// The sum of row t's sums by kThreads threads, a power of two up to 16, side by side in a warp that is all here: each
+/// gets it. Its order is one of 16 lanes: lane l adds the eights of sums l, l + 16, ... in turn, then lanes meet that
+/// are 8, 4, 2 and 1 apart. `valid`: of the row.
 template <int kThreads>
 __device__ __forceinline__ float rms_sum(const RmsSquares& s, int64_t t, int thread, bool valid) {
-  constexpr int kLanes = 16 / kThreads, kGroup = kLanes < 4 ? kLanes : 4, kRounds = 4 / kGroup;  // four eights of sums on their way together
+  constexpr int kLanes = 16 / kThreads, kGroup = kLanes < 4 ? kLanes : 4,
+                kRounds = 4 / kGroup;  // four eights of sums on their way together
   const float* const row = s.sums + t * s.stride;
   const auto four = [](const float (&v)[4]) { return __fadd_rn(__fadd_rn(v[0], v[1]), __fadd_rn(v[2], v[3])); };
   float lane[kLanes] = {};
@@ -27,7 +31,8 @@ __device__ __forceinline__ float rms_sum(const RmsSquares& s, int64_t t, int thr
           for (int i = 0; i < kGroup; ++i)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
-              if (const int at = first + (r * 16 + (g + i) * kThreads) * 8 + h * 4; at < s.count) load<4>(row + at, v[r][i][h]);
+              if (const int at = first + (r * 16 + (g + i) * kThreads) * 8 + h * 4; at < s.count)
+                load<4>(row + at, v[r][i][h]);
 #pragma unroll
         for (int r = 0; r < kRounds; ++r)
 #pragma unroll
@@ -57,6 +62,8 @@ __device__ __forceinline__ float rms_sum(const RmsSquares& s, int64_t t, int thr
 }
 
 /// Factor of a row.
-__device__ __forceinline__ float rms_factor(const RmsSquares& s, float sum) { return rsqrtf(__fmaf_rn(sum, __frcp_rn(static_cast<float>(s.H)), s.eps)); }
+__device__ __forceinline__ float rms_factor(const RmsSquares& s, float sum) {
+  return rsqrtf(__fmaf_rn(sum, __frcp_rn(static_cast<float>(s.H)), s.eps));
+}
 
 }  // namespace vivace::kernels

@@ -14,7 +14,8 @@ __global__ void __launch_bounds__(P.threads) rms_rows(const __grid_constant__ Rm
   const int64_t t = blockIdx.x;
   if (t >= valid_rows(a.rows, a.T)) return;
   const X* const x = static_cast<const X*>(a.x) + t * a.x_stride;
-  const X* const scale = a.scale == nullptr ? nullptr : static_cast<const X*>(a.scale) + min(t, int64_t{a.R - 1}) * a.scale_stride;
+  const X* const scale =
+      a.scale == nullptr ? nullptr : static_cast<const X*>(a.scale) + min(t, int64_t{a.R - 1}) * a.scale_stride;
   X* const scaled = static_cast<X*>(a.scaled) + t * a.scaled_stride;
   const auto get = [&](const X* from, int col, float (&v)[8]) {
     if constexpr (P.aligned) {
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(P.threads) rms_rows(const __grid_constant__ Rm
       for (int i = 0; i < 8; ++i) factor[i] = col + i < a.H ? load_as_float(a.weight, a.weight_dtype, col + i) : 0.0f;
     }
     static_assert(kRmsColumns == 8);
-    a.squares[t * a.squares_stride + col / kRmsColumns] = __fadd_rn(__fadd_rn(rms_pair(v[0], v[1]), rms_pair(v[2], v[3])), __fadd_rn(rms_pair(v[4], v[5]), rms_pair(v[6], v[7])));
+    a.squares[t * a.squares_stride + col / kRmsColumns] = __fadd_rn(
+        __fadd_rn(rms_pair(v[0], v[1]), rms_pair(v[2], v[3])), __fadd_rn(rms_pair(v[4], v[5]), rms_pair(v[6], v[7])));
     if (scale != nullptr || a.weight != nullptr) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = __fmul_rn(v[i], factor[i]);

@@ -1,10 +1,12 @@
-// Arguments of `rms_rows` and `rms_scale`, shared by the CPU and CUDA kernels. POD; see vivace/ops/rms_rows.h and rms_scale.h.
+// Arguments of `rms_rows` and `rms_scale`, shared by the CPU and CUDA kernels. POD; see vivace/ops/rms_rows.h and
+// rms_scale.h.
 #pragma once
 #include "vivace/base/dtype.h"
 
 namespace vivace::kernels {
 
-inline constexpr int kRmsColumns = 8;  // columns whose squares make one sum: what a piece of a product's epilogue has of a row
+inline constexpr int kRmsColumns =
+    8;  // columns whose squares make one sum: what a piece of a product's epilogue has of a row
 
 struct RmsRowsArgs {
   const void* x;        // [T, H] dtype

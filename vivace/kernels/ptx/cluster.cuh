@@ -71,9 +71,16 @@ __device__ __forceinline__ void remote_store_async(uint32_t address, const float
 #if __CUDA_ARCH__ >= 900
   static_assert(N == 2 || N == 4);
   if constexpr (N == 2)
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(v[0]), "f"(v[1]), "r"(barrier) : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address),
+        "f"(v[0]), "f"(v[1]), "r"(barrier)
+        : "memory");
   else
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier) : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            address),
+        "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier)
+        : "memory");
 #endif
 }
 /// A shared address of this block as block `rank`'s.

@@ -5,7 +5,9 @@
 namespace vivace::kernels::ptx {
 
 /// Address of a shared variable as the instructions want it.
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
 /// L2 policy of data that is read once: it leaves first, so that what others keep stays.
 __device__ __forceinline__ uint64_t evict_first() {
@@ -28,15 +30,19 @@ __device__ __forceinline__ uint64_t evict_normal() {
 
 /// 16 bytes, both addresses aligned to 16; with `valid` false 16 zeros and `from` is not read.
 __device__ __forceinline__ void copy16(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
 }
 __device__ __forceinline__ void copy16(void* to, const void* from, bool valid, uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0), "l"(policy) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(to)), "l"(from),
+               "r"(valid ? 16 : 0), "l"(policy)
+               : "memory");
 }
 
 /// The first `bytes` (0 .. 16) of them, then zeros.
 __device__ __forceinline__ void copy16_part(void* to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+               : "memory");
 }
 
 /// Closes this thread's group of copies; groups finish in order.
@@ -47,7 +53,10 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-/// Arrives at a barrier of shared memory (mbarrier.cuh) once this thread's copies so far have landed; its count expects each thread.
-__device__ __forceinline__ void mbarrier_arrive_copied(uint32_t at) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory"); }
+/// Arrives at a barrier of shared memory (mbarrier.cuh) once this thread's copies so far have landed; its count expects
+/// each thread.
+__device__ __forceinline__ void mbarrier_arrive_copied(uint32_t at) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
 
 }  // namespace vivace::kernels::ptx

@@ -7,7 +7,8 @@ namespace vivace::kernels::ptx {
 /// What the tensor core reads: rows of 128 bytes of K, swizzled in groups of 8 rows (1024 bytes, aligned).
 /// `address` is the tile's, or 32 bytes further for each 32 bytes of K.
 __device__ __forceinline__ uint64_t wgmma_tile(uint32_t address) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupBytes = uint64_t{1024 >> 4} << 32, kLeading = uint64_t{1} << 16;  // leading: unused here
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kGroupBytes = uint64_t{1024 >> 4} << 32,
+                     kLeading = uint64_t{1} << 16;  // leading: unused here
   return kSwizzle128 | kGroupBytes | kLeading | ((address & 0x3ffffu) >> 4);
 }
 
@@ -56,15 +57,16 @@ struct Wgmma;
 #define VV_ACC112 VV_ACC96, VV_ACC16(96)
 #define VV_ACC128 VV_ACC112, VV_ACC16(112)
 
-#define VV_WGMMA(T, N, shape, types, tail, registers, a_at, b_at, add_at, ...)                                            \
-  template <>                                                                                                            \
-  struct Wgmma<T, N> {                                                                                                   \
-    __device__ __forceinline__ static void run(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {                    \
-      asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #add_at ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #N shape \
-                   ".f32" types " {" registers "}, %" #a_at ", %" #b_at ", p, 1, 1" tail ";\n\t}"                         \
-                   : __VA_ARGS__                                                                                         \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                        \
-    }                                                                                                                    \
+#define VV_WGMMA(T, N, shape, types, tail, registers, a_at, b_at, add_at, ...)                                   \
+  template <>                                                                                                    \
+  struct Wgmma<T, N> {                                                                                           \
+    __device__ __forceinline__ static void run(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {            \
+      asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #add_at                                              \
+                   ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #N shape ".f32" types " {" registers "}, %" #a_at \
+                   ", %" #b_at ", p, 1, 1" tail ";\n\t}"                                                         \
+                   : __VA_ARGS__                                                                                 \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                \
+    }                                                                                                            \
   };
 #define VV_WGMMA_WIDTH(N, registers, a_at, b_at, add_at, ...)                                                   \
   VV_WGMMA(bf16, N, "k16", ".bf16.bf16", ", 0, 0", registers, a_at, b_at, add_at, __VA_ARGS__)                   \
@@ -76,16 +78,25 @@ VV_WGMMA_WIDTH(8, "%0, %1, %2, %3", 4, 5, 6, VV_ACC4(0))
 VV_WGMMA_WIDTH(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, VV_ACC4(0), VV_ACC4(4))
 VV_WGMMA_WIDTH(32, VV_REG0, 16, 17, 18, VV_ACC16(0))
 VV_WGMMA_WIDTH(64, VV_REG0 ", " VV_REG1, 32, 33, 34, VV_ACC32)
-VV_WGMMA_WIDTH(80, VV_REG0 ", " VV_REG1 ", %32, %33, %34, %35, %36, %37, %38, %39", 40, 41, 42, VV_ACC32, VV_ACC4(32), VV_ACC4(36))
+VV_WGMMA_WIDTH(80, VV_REG0 ", " VV_REG1 ", %32, %33, %34, %35, %36, %37, %38, %39", 40, 41, 42, VV_ACC32, VV_ACC4(32),
+               VV_ACC4(36))
 VV_WGMMA_WIDTH(96, VV_REG0 ", " VV_REG1 ", " VV_REG2, 48, 49, 50, VV_ACC48)
 VV_WGMMA_WIDTH(128, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3, 64, 65, 66, VV_ACC64)
-VV_WGMMA_WIDTH(144, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", %64, %65, %66, %67, %68, %69, %70, %71", 72, 73, 74, VV_ACC64, VV_ACC4(64), VV_ACC4(68))
+VV_WGMMA_WIDTH(144, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", %64, %65, %66, %67, %68, %69, %70, %71", 72, 73,
+               74, VV_ACC64, VV_ACC4(64), VV_ACC4(68))
 VV_WGMMA_WIDTH(160, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4, 80, 81, 82, VV_ACC80)
-VV_WGMMA_WIDTH(176, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", %80, %81, %82, %83, %84, %85, %86, %87", 88, 89, 90, VV_ACC80, VV_ACC4(80), VV_ACC4(84))
+VV_WGMMA_WIDTH(176,
+               VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", %80, %81, %82, %83, %84, %85, %86, %87",
+               88, 89, 90, VV_ACC80, VV_ACC4(80), VV_ACC4(84))
 VV_WGMMA_WIDTH(192, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5, 96, 97, 98, VV_ACC96)
-VV_WGMMA_WIDTH(208, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", %96, %97, %98, %99, %100, %101, %102, %103", 104, 105, 106, VV_ACC96, VV_ACC4(96), VV_ACC4(100))
-VV_WGMMA_WIDTH(224, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6, 112, 113, 114, VV_ACC112)
-VV_WGMMA_WIDTH(256, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6 ", " VV_REG7, 128, 129, 130, VV_ACC128)
+VV_WGMMA_WIDTH(208,
+               VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5
+                       ", %96, %97, %98, %99, %100, %101, %102, %103",
+               104, 105, 106, VV_ACC96, VV_ACC4(96), VV_ACC4(100))
+VV_WGMMA_WIDTH(224, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6, 112, 113,
+               114, VV_ACC112)
+VV_WGMMA_WIDTH(256, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 ", " VV_REG5 ", " VV_REG6 ", " VV_REG7,
+               128, 129, 130, VV_ACC128)
 
 #undef VV_WGMMA_WIDTH
 #undef VV_WGMMA
@@ -109,8 +120,12 @@ VV_WGMMA_WIDTH(256, VV_REG0 ", " VV_REG1 ", " VV_REG2 ", " VV_REG3 ", " VV_REG4 
 
 /// Moves registers between the warpgroups of a block that launch bounds cap.
 template <int kRegisters>
-__device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
+__device__ __forceinline__ void registers_up() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 template <int kRegisters>
-__device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters)); }
+__device__ __forceinline__ void registers_down() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
 
 }  // namespace vivace::kernels::ptx

@@ -11,15 +11,16 @@ template <class T, int N>
 struct WgmmaColumns;
 
 #define VV_ACC4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define VV_WGMMA_COLUMNS(T, N, type, registers, a_at, b_at, add_at, ...)                                                 \
-  template <>                                                                                                            \
-  struct WgmmaColumns<T, N> {                                                                                            \
-    __device__ __forceinline__ static void run(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {                    \
-      asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #add_at ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #N "k16" \
-                   ".f32." type "." type " {" registers "}, %" #a_at ", %" #b_at ", p, 1, 1, 1, 0;\n\t}"                 \
-                   : __VA_ARGS__                                                                                         \
-                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                        \
-    }                                                                                                                    \
+#define VV_WGMMA_COLUMNS(T, N, type, registers, a_at, b_at, add_at, ...)                                           \
+  template <>                                                                                                      \
+  struct WgmmaColumns<T, N> {                                                                                      \
+    __device__ __forceinline__ static void run(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {              \
+      asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #add_at ", 0;\n\twgmma.mma_async.sync.aligned.m64n" #N \
+                   "k16"                                                                                           \
+                   ".f32." type "." type " {" registers "}, %" #a_at ", %" #b_at ", p, 1, 1, 1, 0;\n\t}"           \
+                   : __VA_ARGS__                                                                                   \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(add)));                                                  \
+    }                                                                                                              \
   };
 #define VV_WGMMA_COLUMNS_WIDTH(N, ...)             \
   VV_WGMMA_COLUMNS(bf16, N, "bf16", __VA_ARGS__)    \
@@ -27,7 +28,8 @@ struct WgmmaColumns;
 
 VV_WGMMA_COLUMNS_WIDTH(8, "%0, %1, %2, %3", 4, 5, 6, VV_ACC4(0))
 VV_WGMMA_COLUMNS_WIDTH(16, "%0, %1, %2, %3, %4, %5, %6, %7", 8, 9, 10, VV_ACC4(0), VV_ACC4(4))
-VV_WGMMA_COLUMNS_WIDTH(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", 16, 17, 18, VV_ACC4(0), VV_ACC4(4), VV_ACC4(8), VV_ACC4(12))
+VV_WGMMA_COLUMNS_WIDTH(32, "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15", 16, 17, 18,
+                       VV_ACC4(0), VV_ACC4(4), VV_ACC4(8), VV_ACC4(12))
 
 #undef VV_WGMMA_COLUMNS_WIDTH
 #undef VV_WGMMA_COLUMNS

@@ -1,12 +1,12 @@
-// wgmma whose first factor is in registers and whose second lies by rows of K (Hopper): what multiplies 8-bit weights with
-// values that lie by columns.
+// wgmma whose first factor is in registers and whose second lies by rows of K (Hopper): what multiplies 8-bit weights
+// with values that lie by columns.
 #pragma once
 #include "vivace/kernels/tile/elem.cuh"
 
 namespace vivace::kernels::ptx {
 
-/// d (64 x N, as Wgmma has it) += A (64 x 32 bytes of K; registers as mma.m16n8k32 has them for each warp's 16 rows) times B (N rows of
-/// 32 bytes of K, as wgmma_tile() describes them) transposed.
+/// d (64 x N, as Wgmma has it) += A (64 x 32 bytes of K; registers as mma.m16n8k32 has them for each warp's 16 rows)
+/// times B (N rows of 32 bytes of K, as wgmma_tile() describes them) transposed.
 template <class T, int N>
 struct WgmmaHeld;
 
@@ -17,8 +17,10 @@ struct WgmmaHeld<e4m3, 128> {
   __device__ __forceinline__ static void run(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+        "%24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "
+        "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
         "}, {%64, %65, %66, %67}, %68, 1, 1, 1;"
         : VV_ACC16(0), VV_ACC16(16), VV_ACC16(32), VV_ACC16(48)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));

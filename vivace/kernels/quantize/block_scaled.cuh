@@ -8,7 +8,8 @@ namespace vivace::kernels {
 
 /// Scales of row t that belong to no value: all of them beyond the valid rows, the layout's padding before.
 /// Threads `thread` of `threads` share the work.
-__device__ __forceinline__ void zero_block_scaled_scales(const BlockScaledArgs& a, int64_t t, bool valid, int thread, int threads) {
+__device__ __forceinline__ void zero_block_scaled_scales(const BlockScaledArgs& a, int64_t t, bool valid, int thread,
+                                                         int threads) {
   const int blocks = a.H / kBlockScaledGroup, pitch = a.layout == ScaleLayout::swizzled ? (blocks + 3) / 4 * 4 : blocks;
   for (int b = (valid ? blocks : 0) + thread; b < pitch; b += threads)
     static_cast<e4m3*>(a.scales)[fp4_scale_at(t, b, blocks, a.layout)] = e4m3{0};
@@ -17,7 +18,8 @@ __device__ __forceinline__ void zero_block_scaled_scales(const BlockScaledArgs& 
 /// Columns [col, col + 8) of row t. Two neighbouring lanes hold a block: both call, the even one with its first
 /// half. kAligned: packed rows allow accesses of 4 bytes.
 template <bool kAligned>
-__device__ __forceinline__ void store_block_scaled(const BlockScaledArgs& a, int64_t t, int col, float tensor, const float (&y)[8]) {
+__device__ __forceinline__ void store_block_scaled(const BlockScaledArgs& a, int64_t t, int col, float tensor,
+                                                   const float (&y)[8]) {
   float amax = 0;
 #pragma unroll
   for (float v : y) amax = fmaxf(amax, fabsf(v));
@@ -35,7 +37,8 @@ __device__ __forceinline__ void store_block_scaled(const BlockScaledArgs& a, int
 #pragma unroll
     for (int i = 0; i < 4; ++i) out[i] = static_cast<uint8_t>(word >> (i * 8));
   }
-  if (threadIdx.x % 2 == 0) static_cast<e4m3*>(a.scales)[fp4_scale_at(t, col / kBlockScaledGroup, a.H / kBlockScaledGroup, a.layout)] = code;
+  if (threadIdx.x % 2 == 0)
+    static_cast<e4m3*>(a.scales)[fp4_scale_at(t, col / kBlockScaledGroup, a.H / kBlockScaledGroup, a.layout)] = code;
 }
 
 }  // namespace vivace::kernels

@@ -9,12 +9,16 @@ namespace vivace::kernels {
 /// Blocks are 2-byte aligned at best (18, 22, 34, 210 bytes): wider loads are put together from halves.
 __device__ __forceinline__ uint32_t block_u16(const uint8_t* p) { return *reinterpret_cast<const uint16_t*>(p); }
 __device__ __forceinline__ uint32_t block_u32(const uint8_t* p) { return block_u16(p) | block_u16(p + 2) << 16; }
-__device__ __forceinline__ float block_f16(const uint8_t* p) { return to_float(f16{static_cast<uint16_t>(block_u16(p))}); }
+__device__ __forceinline__ float block_f16(const uint8_t* p) {
+  return to_float(f16{static_cast<uint16_t>(block_u16(p))});
+}
 
 /// Codes of eight neighbouring elements, one a byte.
 struct Codes8 {
   uint32_t lo, hi;
-  __device__ __forceinline__ int operator[](int i) const { return static_cast<int>((i < 4 ? lo : hi) >> (i % 4 * 8) & 255u); }
+  __device__ __forceinline__ int operator[](int i) const {
+    return static_cast<int>((i < 4 ? lo : hi) >> (i % 4 * 8) & 255u);
+  }
 };
 
 /// Nibble `high` (0 or 1) of eight bytes.
@@ -54,7 +58,8 @@ __device__ __forceinline__ void decode_nibbles256(const uint8_t* b, int e, float
   const int j = e / 32, l = e % 32;  // sub-block, place in it
   int sub_scale, sub_min;
   block_scale_min(b + 4, j, &sub_scale, &sub_min);
-  const float scale = __fmul_rn(block_f16(b), static_cast<float>(sub_scale)), min = __fmul_rn(block_f16(b + 2), static_cast<float>(sub_min));
+  const float scale = __fmul_rn(block_f16(b), static_cast<float>(sub_scale)),
+              min = __fmul_rn(block_f16(b + 2), static_cast<float>(sub_min));
   Codes8 q = block_nibbles(b + (kHigh ? 48 : 16) + j / 2 * 32 + l, j % 2);
   if constexpr (kHigh) {
     q.lo |= (block_u32(b + 16 + l) >> j & 0x01010101u) << 4;

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(P.threads) dequantize_block_scaled(const __gri
   const int64_t unit = int64_t{blockIdx.x} * P.threads + threadIdx.x, t = unit / blocks;
   const int b = static_cast<int>(unit - t * blocks);
   if (t >= valid_rows(a.rows, a.T)) return;
-  const uint8_t* in = static_cast<const uint8_t*>(a.packed) + t * a.packed_stride + int64_t{b} * (kBlockScaledGroup / 2);
+  const uint8_t* in =
+      static_cast<const uint8_t*>(a.packed) + t * a.packed_stride + int64_t{b} * (kBlockScaledGroup / 2);
   uint32_t word[2] = {};
   if constexpr (V > 1) {
     const auto raw = *reinterpret_cast<const Vec<uint32_t, 2>*>(in);

@@ -29,7 +29,10 @@ __device__ __forceinline__ void store_codes(Out* p, const float (&x)[V]) {
       int q[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) q[j] = max(__float2int_rn(x[i + j]), -127);  // NaN converts to 0
-      asm("{\n\t.reg .b32 upper;\n\tcvt.pack.sat.s8.s32.b32 upper, %4, %3, 0;\n\tcvt.pack.sat.s8.s32.b32 %0, %2, %1, upper;\n\t}" : "=r"(words.v[i / 4]) : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]));
+      asm("{\n\t.reg .b32 upper;\n\tcvt.pack.sat.s8.s32.b32 upper, %4, %3, 0;\n\tcvt.pack.sat.s8.s32.b32 %0, %2, %1, "
+          "upper;\n\t}"
+          : "=r"(words.v[i / 4])
+          : "r"(q[0]), "r"(q[1]), "r"(q[2]), "r"(q[3]));
     }
     *reinterpret_cast<Vec<uint32_t, V / 4>*>(p) = words;
   } else if constexpr (kQuantTop<Out> == 127.0f) {
@@ -114,7 +117,8 @@ __device__ __forceinline__ void quantize_row(const QuantizeArgs& a) {
   if constexpr (P.items > 0) {
     part.template store<true>(out, first, kStep, a.H, by);
   } else {
-    for (int col = first; col < a.H; col += kStep) part.load(x, col, 0, a.H), part.template store<true>(out, col, 0, a.H, by);
+    for (int col = first; col < a.H; col += kStep)
+      part.load(x, col, 0, a.H), part.template store<true>(out, col, 0, a.H, by);
   }
 }
 

@@ -1,4 +1,5 @@
-// Arguments of `quantize_block_scaled` and `dequantize_block_scaled`, and where their scales lie. POD; see vivace/ops/quantize_block_scaled.h.
+// Arguments of `quantize_block_scaled` and `dequantize_block_scaled`, and where their scales lie. POD; see
+// vivace/ops/quantize_block_scaled.h.
 #pragma once
 #include "vivace/base/dtype.h"
 

@@ -13,7 +13,8 @@ struct MaxOfAny {
   __device__ __forceinline__ float operator()(float p, float q) const { return fmaxf(p, q); }
 };
 
-/// Grid: T blocks. Reads each element once; P.flight accesses of 8 in flight a thread, which does not change the order of a sum.
+/// Grid: T blocks. Reads each element once; P.flight accesses of 8 in flight a thread, which does not change the order
+/// of a sum.
 template <class In, ReducePolicy P>
 __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ ReduceArgs a) {
   constexpr int V = 8, kFlight = P.flight;
@@ -37,7 +38,8 @@ __global__ void __launch_bounds__(P.threads) reduce(const __grid_constant__ Redu
       for (int k = 0; k < kFlight; ++k) raw[k] = load_raw<V, V>(x + base + k * kStep);
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) to_floats(raw[k], v[k]);
-    } else if (P.wide && H % V == 0) {  // nor here: behind the row's end is its last group once more, which does not count
+    } else if (P.wide &&
+               H % V == 0) {  // nor here: behind the row's end is its last group once more, which does not count
 #pragma unroll
       for (int k = 0; k < kFlight; ++k) raw[k] = load_raw<V, V>(x + min(base + k * kStep, int64_t{H} - V));
 #pragma unroll

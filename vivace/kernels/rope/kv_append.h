@@ -29,7 +29,9 @@ struct KvCache {
     return {block < B ? block : -1, pos % L};
   }
   /// Element where the first head of a place begins, in a cache of this block stride.
-  VV_HD int64_t element(Place p, int64_t block_stride) const { return p.block * block_stride + int64_t{p.at} * D * (heads_first ? 1 : Hkv); }
+  VV_HD int64_t element(Place p, int64_t block_stride) const {
+    return p.block * block_stride + int64_t{p.at} * D * (heads_first ? 1 : Hkv);
+  }
   /// Elements from one head of a place to its next.
   VV_HD int64_t head_pitch() const { return heads_first ? int64_t{L} * D : D; }
 };

@@ -14,16 +14,19 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
   __shared__ RopeAngles<P> angles;
   const int heads = a.Hq + 2 * a.Hkv, blocks = P.blocks(heads);
   const int lane = static_cast<int>(threadIdx.x) % P.lanes;
-  const int first = static_cast<int>(blockIdx.x % blocks) * P.slots() * P.heads + static_cast<int>(threadIdx.x) / P.lanes;
+  const int first =
+      static_cast<int>(blockIdx.x % blocks) * P.slots() * P.heads + static_cast<int>(threadIdx.x) / P.lanes;
   const int R = a.inv_freq ? a.R : 0;
   HeadPart<P> part(lane, a.D, R, a.style);
   // The norm's weights are wanted behind the barrier only: their way from memory starts here. Among many
   // tokens the hints would cost more than they bring.
   if (const void* w = first < a.Hq ? a.q_norm : a.k_norm; P.heads == 1 && w != nullptr && part.a[0] >= 0)
-    ptx::prefetch_l2(static_cast<const char*>(w) + part.a[0] * ((first < a.Hq ? a.q_norm_dtype : a.k_norm_dtype) == DType::f32 ? 4 : 2));
+    ptx::prefetch_l2(static_cast<const char*>(w) +
+                     part.a[0] * ((first < a.Hq ? a.q_norm_dtype : a.k_norm_dtype) == DType::f32 ? 4 : 2));
   ptx::dependency_wait();
   ptx::launch_dependents();
-  // Loads that follow from the arguments alone travel together; a row that the device says is not there is read, and dropped.
+  // Loads that follow from the arguments alone travel together; a row that the device says is not there is read, and
+  // dropped.
   const int64_t t = blockIdx.x / blocks;
   const int pos = a.pos ? a.pos[t] : 0, slot = a.cache.slot ? a.cache.slot[t] : 0;
   const X* qkv = static_cast<const X*>(a.qkv) + t * a.qkv_stride;
@@ -65,13 +68,16 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
       part.store_head(out + at, h);
     } else if (place.block >= 0) {
       Kv* cache = static_cast<Kv*>(kind == 1 ? a.cache.k : a.cache.v);
-      part.store_head(cache + a.cache.element(place, kind == 1 ? a.cache.k_stride : a.cache.v_stride) + of_kind * a.cache.head_pitch(), h);
+      part.store_head(cache + a.cache.element(place, kind == 1 ? a.cache.k_stride : a.cache.v_stride) +
+                          of_kind * a.cache.head_pitch(),
+                      h);
     }
   }
 }
 
 template <class X, class Kv, RopePolicy P>
-__global__ void __launch_bounds__(P.threads, P.tokens > 1 ? kQkvAheadBlocks : 1) qkv_rope(const __grid_constant__ QkvRopeArgs a) {
+__global__ void __launch_bounds__(P.threads, P.tokens > 1 ? kQkvAheadBlocks : 1)
+    qkv_rope(const __grid_constant__ QkvRopeArgs a) {
   if constexpr (P.tokens > 1) {
     qkv_rope_ahead<X, Kv, P>(a);
   } else {

@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(P.threads) rope(const __grid_constant__ RopeAr
   const int64_t t = blockIdx.x / blocks;
   if (t >= valid_rows(a.rows, a.T)) return;
   const int lane = static_cast<int>(threadIdx.x) % P.lanes;
-  const int first = static_cast<int>(blockIdx.x % blocks) * P.slots() * P.heads + static_cast<int>(threadIdx.x) / P.lanes;
+  const int first =
+      static_cast<int>(blockIdx.x % blocks) * P.slots() * P.heads + static_cast<int>(threadIdx.x) / P.lanes;
   const X* x = static_cast<const X*>(a.x) + t * a.x_stride;
   X* out = static_cast<X*>(a.out) + t * a.out_stride;
   HeadPart<P> part(lane, a.D, a.R, a.style);

@@ -35,13 +35,19 @@ struct RopePolicy {
   int32_t tokens = 1;  // a block; more than one come through shared memory, all on their way at once (qkv_rope)
   constexpr bool operator==(const RopePolicy&) const = default;
   /// Chunks that a head has: pairs first, then what is copied. Vec 8 wants R and D in whole vectors.
-  VV_HD constexpr int chunk_count(int D, int R) const { return (R + vec - 1) / vec + (D - 2 * R + 2 * vec - 1) / (2 * vec); }
-  VV_HD constexpr bool holds(int D, int R) const { return chunk_count(D, R) <= lanes * chunks && (vec == 1 || (R % vec == 0 && D % vec == 0)); }
+  VV_HD constexpr int chunk_count(int D, int R) const {
+    return (R + vec - 1) / vec + (D - 2 * R + 2 * vec - 1) / (2 * vec);
+  }
+  VV_HD constexpr bool holds(int D, int R) const {
+    return chunk_count(D, R) <= lanes * chunks && (vec == 1 || (R % vec == 0 && D % vec == 0));
+  }
   /// Pairs of a head that there is room for.
   VV_HD constexpr int pairs() const { return lanes * chunks * vec; }
   /// Heads that run side by side in a block, and blocks a token.
   VV_HD constexpr int slots() const { return threads / lanes; }
-  VV_HD constexpr int blocks(int heads_in_token) const { return (heads_in_token + slots() * heads - 1) / (slots() * heads); }
+  VV_HD constexpr int blocks(int heads_in_token) const {
+    return (heads_in_token + slots() * heads - 1) / (slots() * heads);
+  }
 };
 
 }  // namespace vivace::kernels

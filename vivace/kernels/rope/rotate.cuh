@@ -34,9 +34,11 @@ struct RopeAngles {
   alignas(16) float cosine[P.pairs()];
   alignas(16) float sine[P.pairs()];
 
-  /// Where pair `i` lies. Chunks of eight are cut in two halves, far from each other: eight lanes that read 16 bytes each of
-  /// neighbouring chunks then meet every bank once.
-  __device__ __forceinline__ static int place(int i) { return P.vec == 8 ? (i & 4) / 4 * (P.pairs() / 2) + i / 8 * 4 + (i & 3) : i; }
+  /// Where pair `i` lies. Chunks of eight are cut in two halves, far from each other: eight lanes that read 16 bytes
+  /// each of neighbouring chunks then meet every bank once.
+  __device__ __forceinline__ static int place(int i) {
+    return P.vec == 8 ? (i & 4) / 4 * (P.pairs() / 2) + i / 8 * 4 + (i & 3) : i;
+  }
 
   __device__ __forceinline__ void put(int i, float angle, float factor) {
     float s, c;
@@ -63,7 +65,8 @@ struct HeadPart {
   bool interleaved;
   float cosine[C][V], sine[C][V];
 
-  __device__ __forceinline__ HeadPart(int lane, int D, int R, RopeStyle style) : interleaved(style == RopeStyle::interleaved) {
+  __device__ __forceinline__ HeadPart(int lane, int D, int R, RopeStyle style)
+      : interleaved(style == RopeStyle::interleaved) {
     const int pairs = (R + V - 1) / V;  // chunks that rotate
 #pragma unroll
     for (int k = 0; k < C; ++k) {
@@ -103,7 +106,8 @@ struct HeadPart {
   __device__ __forceinline__ void load_head(const In* head, Raw<In>& r) const {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
-      if constexpr (A > 1) r.lo[k] = {}, r.hi[k] = {};  // four words of zeros rather than as many selections as elements
+      if constexpr (A > 1)
+        r.lo[k] = {}, r.hi[k] = {};  // four words of zeros rather than as many selections as elements
       if (a[k] >= 0) r.lo[k] = load_raw<A, V>(head + a[k]);
       if (b[k] >= 0) r.hi[k] = load_raw<A, V>(head + b[k]);
     }
@@ -155,7 +159,8 @@ struct HeadPart {
   }
 
   /// weight + plus; 0 + plus where the head has no element.
-  __device__ __forceinline__ void load_weights(const void* w, DType dtype, float plus, float (&weight)[C][2 * V]) const {
+  __device__ __forceinline__ void load_weights(const void* w, DType dtype, float plus,
+                                               float (&weight)[C][2 * V]) const {
 #pragma unroll
     for (int k = 0; k < C; ++k) {
       float lo[V] = {}, hi[V] = {};

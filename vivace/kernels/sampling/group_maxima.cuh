@@ -30,7 +30,8 @@ struct GroupMaxima {
     if (tid == 0) floor = 0;
     // A lane of the group for each block.
     if (tid % kLanes < P.cluster)
-      ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&key[cluster_rank * kOwn + tid / kLanes], tid % kLanes), best);
+      ptx::remote_store<P.cluster>(
+          ptx::remote_address<P.cluster>(&key[cluster_rank * kOwn + tid / kLanes], tid % kLanes), best);
     ptx::cluster_sync<P.cluster>();
     const int group = tid / kJudges, from = tid % kJudges * kShare;
     const uint32_t mine = key[group];
@@ -47,7 +48,9 @@ struct GroupMaxima {
     if (better + 1 == k) floor = mine;
     __syncthreads();
   }
-  __device__ __forceinline__ float max_score() const { return largest == ~0u ? __uint_as_float(0x7fc00000u) : key_score(largest); }
+  __device__ __forceinline__ float max_score() const {
+    return largest == ~0u ? __uint_as_float(0x7fc00000u) : key_score(largest);
+  }
 };
 
 }  // namespace vivace::kernels

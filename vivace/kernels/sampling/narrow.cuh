@@ -51,12 +51,15 @@ struct Narrowing {
     if constexpr (kKind == ScoreKind::probability) return quotient(z, max, __frcp_rn(max));
     return z == max ? 1.0f : expf(z - max);
   }
-  __device__ __forceinline__ uint64_t mass(float z) const { return static_cast<uint64_t>(__fmul_rn(weight(z), kMassUnit)); }
+  __device__ __forceinline__ uint64_t mass(float z) const {
+    return static_cast<uint64_t>(__fmul_rn(weight(z), kMassUnit));
+  }
 
   /// First level: distance from the largest score, in 32nds, of a probability in 32nds of a halving; what
   /// is 32 below has mass 0 or next to it.
   __device__ __forceinline__ int distance_bin(float z) const {
-    if constexpr (kKind == ScoreKind::probability) return static_cast<int>(min((score_key(max) - score_key(z)) >> 18, kSampleBins - 1u));
+    if constexpr (kKind == ScoreKind::probability)
+      return static_cast<int>(min((score_key(max) - score_key(z)) >> 18, kSampleBins - 1u));
     const float d = max - z;
     return d < 31.5f ? static_cast<int>(d * 32.0f) : kSampleBins - 1;
   }
@@ -77,7 +80,8 @@ struct Narrowing {
       const int down = shift(level), before = shift(level - 1);
       if (used) ptx::cluster_sync<P.cluster>();
       used = true;
-      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += P.threads) s.mass_low[i] = 0, s.mass_high[i] = 0, s.count[i] = 0;
+      for (int i = static_cast<int>(threadIdx.x); i < kSampleBins; i += P.threads)
+        s.mass_low[i] = 0, s.mass_high[i] = 0, s.count[i] = 0;
       if (threadIdx.x == 0) s.listed = 0;
       __syncthreads();
       each([&](int v, float z) {
@@ -92,7 +96,8 @@ struct Narrowing {
         if (by_mass) {
           const uint64_t m = mass(z);
           const uint32_t low = static_cast<uint32_t>(m), old = atomicAdd(&s.mass_low[bin], low);
-          if (const uint32_t high = static_cast<uint32_t>(m >> 32) + (old + low < old); high != 0) atomicAdd(&s.mass_high[bin], high);
+          if (const uint32_t high = static_cast<uint32_t>(m >> 32) + (old + low < old); high != 0)
+            atomicAdd(&s.mass_high[bin], high);
         }
       });
       ptx::cluster_sync<P.cluster>();
@@ -117,7 +122,8 @@ struct Narrowing {
     int total = 0, mine = -1, from = 0;  // entry of this thread: block and place
 #pragma unroll
     for (int rank = 0; rank < P.cluster; ++rank) {
-      const int count = static_cast<int>(ptx::remote_load<P.cluster>(&s.listed, rank)), i = static_cast<int>(threadIdx.x) - total;
+      const int count = static_cast<int>(ptx::remote_load<P.cluster>(&s.listed, rank)),
+                i = static_cast<int>(threadIdx.x) - total;
       if (i >= 0 && i < count) mine = rank, from = i;
       total += count;
     }
@@ -177,7 +183,8 @@ struct Narrowing {
       for (int rank = 0; rank < P.cluster; ++rank) {
         count[i] += ptx::remote_load<P.cluster>(&s.count[bin], rank);
         if (by_mass)
-          measure[i] += ptx::remote_load<P.cluster>(&s.mass_low[bin], rank) + (uint64_t{ptx::remote_load<P.cluster>(&s.mass_high[bin], rank)} << 32);
+          measure[i] += ptx::remote_load<P.cluster>(&s.mass_low[bin], rank) +
+                        (uint64_t{ptx::remote_load<P.cluster>(&s.mass_high[bin], rank)} << 32);
       }
       if (!by_mass) measure[i] = count[i];
       sum += measure[i];
@@ -221,7 +228,8 @@ struct Narrowing {
 
   /// Every block's candidates into s.all: those of the found bin, or of the first level's bins up to it.
   template <class Each>
-  __device__ __forceinline__ void gather(int level, bool everything, int first_bin, int down, uint64_t prefix, Each&& each) {
+  __device__ __forceinline__ void gather(int level, bool everything, int first_bin, int down, uint64_t prefix,
+                                         Each&& each) {
     each([&](int v, float z) {
       const uint64_t r = ranked(z, v);
       const int bin = distance_bin(z);

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(P.threads) renorm_probs(const __grid_constant_
   if (best != 0) {  // else there is no positive probability, and every block knows it
     const int k = a.top_k ? a.top_k[t] : 0;
     const float p = a.top_p ? a.top_p[t] : 1.0f;
-    for (int turn = k > 0 && k < a.V ? 0 : 1; turn < (p < 1.0f ? 2 : 1); ++turn) narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
+    for (int turn = k > 0 && k < a.V ? 0 : 1; turn < (p < 1.0f ? 2 : 1); ++turn)
+      narrowing.narrow(turn == 1, static_cast<uint32_t>(k), p, each);
   }
 
   float sum = 0;

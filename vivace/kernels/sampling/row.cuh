@@ -14,8 +14,12 @@ static_assert(kMaxSampleVocab == int64_t{1} << kIdBits);
 __device__ __forceinline__ uint64_t ranked(float z, int v) {
   return static_cast<uint64_t>(score_key(z)) << kIdBits | (kIdMask - static_cast<uint32_t>(v));
 }
-__device__ __forceinline__ int ranked_id(uint64_t r) { return static_cast<int>(kIdMask - (static_cast<uint32_t>(r) & kIdMask)); }
-__device__ __forceinline__ float key_score(uint32_t key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+__device__ __forceinline__ int ranked_id(uint64_t r) {
+  return static_cast<int>(kIdMask - (static_cast<uint32_t>(r) & kIdMask));
+}
+__device__ __forceinline__ float key_score(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
 __device__ __forceinline__ float ranked_score(uint64_t r) { return key_score(static_cast<uint32_t>(r >> kIdBits)); }
 /// The least rank above that of -inf: what has it or more can come.
 inline constexpr uint64_t kPossible = uint64_t{0x00800000u} << kIdBits;
@@ -68,19 +72,23 @@ struct SampleRow : RawRow<In, P> {
       if (a.frequency) frequency = a.frequency[t];
       if (a.repetition) repetition = a.repetition[t], per_repetition = __frcp_rn(repetition);
       // Penalties of 1, 0 and 0 leave every logit as it is: such a row does not read its counts.
-      const bool counted = (slot >= 0) & (slot < a.S) & ((repetition != 1.0f) | (presence != 0.0f) | (frequency != 0.0f));
+      const bool counted =
+          (slot >= 0) & (slot < a.S) & ((repetition != 1.0f) | (presence != 0.0f) | (frequency != 0.0f));
       counts = counted ? a.counts + slot * a.counts_stride : nullptr;
     }
     mask = mask_of(a, t);
     plain = counts == nullptr && mask == nullptr;
   }
 
-  __device__ __forceinline__ float divided(float l) const { return temperature != 1.0f ? quotient(l, temperature, per_temperature) : l; }
+  __device__ __forceinline__ float divided(float l) const {
+    return temperature != 1.0f ? quotient(l, temperature, per_temperature) : l;
+  }
 
   /// How often tokens v .. v + 3 have come, 0 for those beyond V. Only where there are counts. One access where
   /// they are aligned: nothing waits between loads.
   __device__ __forceinline__ Vec<int32_t, 4> occurrences(int v) const {
-    if (reinterpret_cast<uint64_t>(counts) % 16 == 0 && v + 4 <= a.V) return *reinterpret_cast<const Vec<int32_t, 4>*>(counts + v);
+    if (reinterpret_cast<uint64_t>(counts) % 16 == 0 && v + 4 <= a.V)
+      return *reinterpret_cast<const Vec<int32_t, 4>*>(counts + v);
     Vec<int32_t, 4> n;
 #pragma unroll
     for (int i = 0; i < 4; ++i) n.v[i] = v + i < a.V ? counts[v + i] : 0;

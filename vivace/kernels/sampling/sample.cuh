@@ -44,7 +44,8 @@ __device__ __forceinline__ void load_batch(const Row& row, int v, int end, float
 /// Reads this block's stretch once: largest score, NaN, log-sum-exp of the raw logits; keeps the runs' maxima. `next`:
 /// this thread's first batch, on its way before the row's options are looked at.
 template <SamplePolicy P, class Row>
-__device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int end, float (&next)[kSampleUnroll][4], ChunkMaxima<P>* chunks) {
+__device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int end, float (&next)[kSampleUnroll][4],
+                                                 ChunkMaxima<P>* chunks) {
   SampleSeen seen;
   const int per_chunk = P.batches_a_chunk(row.a.V);
   float best = minus_inf();  // the next batch travels while this one is looked at
@@ -100,9 +101,11 @@ __device__ __forceinline__ SampleSeen first_pass(const Row& row, int begin, int 
 template <SamplePolicy P>
 __device__ __forceinline__ float log_softmax_at(const SampleScratch& s, float at) {
   float max = Max::kIdentity, sum = 0;
-  for (int rank = 0; rank < P.cluster; ++rank) max = fmaxf(max, __uint_as_float(ptx::remote_load<P.cluster>(&s.lse_max, rank)));
   for (int rank = 0; rank < P.cluster; ++rank)
-    sum += __uint_as_float(ptx::remote_load<P.cluster>(&s.lse_sum, rank)) * expf(__uint_as_float(ptx::remote_load<P.cluster>(&s.lse_max, rank)) - max);
+    max = fmaxf(max, __uint_as_float(ptx::remote_load<P.cluster>(&s.lse_max, rank)));
+  for (int rank = 0; rank < P.cluster; ++rank)
+    sum += __uint_as_float(ptx::remote_load<P.cluster>(&s.lse_sum, rank)) *
+           expf(__uint_as_float(ptx::remote_load<P.cluster>(&s.lse_max, rank)) - max);
   return at - max - logf(sum);
 }
 
@@ -124,7 +127,9 @@ struct Draw {
     if (r > drawn) drawn = r;
     best = fmaxf(best, score);
   }
-  __device__ __forceinline__ PhiloxWords words(int v) const { return noise_words(seed, step, static_cast<uint32_t>(v) / 4); }
+  __device__ __forceinline__ PhiloxWords words(int v) const {
+    return noise_words(seed, step, static_cast<uint32_t>(v) / 4);
+  }
 };
 
 __device__ __forceinline__ uint32_t word_of(const PhiloxWords& w, int i) {
@@ -134,7 +139,8 @@ __device__ __forceinline__ uint32_t word_of(const PhiloxWords& w, int i) {
 /// The draw among the first k of a list of n candidates that holds the row's k best, by one block: each candidate's
 /// thread finds its place, its mass and its score with noise; one warp cuts and draws. The token in thread 0.
 template <SamplePolicy P>
-__device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k, float max, float p, float min_p, uint64_t seed, uint32_t step) {
+__device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k, float max, float p, float min_p,
+                                             uint64_t seed, uint32_t step) {
   static_assert(P.threads >= kSampleList);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32;
   if (tid < n) {
@@ -179,13 +185,14 @@ __device__ __forceinline__ int choose_listed(NarrowShared& s, int n, uint32_t k,
   return ranked_id(drawn);
 }
 
-/// The draw where many tokens may stay. The k best are found by histograms; what has a share p of the mass by drawing: the
-/// best score with noise among all is the best among those that stay if it stays itself, and it does where the mass above it
-/// falls short of the share. Where it does not, nothing below it stays either, and the draw is repeated among what is above:
-/// 1 + ln(1 / p) times, about. The token in every thread of the cluster.
+/// The draw where many tokens may stay. The k best are found by histograms; what has a share p of the mass by drawing:
+/// the best score with noise among all is the best among those that stay if it stays itself, and it does where the mass
+/// above it falls short of the share. Where it does not, nothing below it stays either, and the draw is repeated among
+/// what is above: 1 + ln(1 / p) times, about. The token in every thread of the cluster.
 template <SamplePolicy P, class Row>
-__device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScratch& scratch, const Row& row, int begin, int end, float max, int top,
-                                                int k, bool by_mass, float p, float min_p, uint64_t seed, uint32_t step) {
+__device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScratch& scratch, const Row& row, int begin,
+                                                int end, float max, int top, int k, bool by_mass, float p, float min_p,
+                                                uint64_t seed, uint32_t step) {
   const int tid = static_cast<int>(threadIdx.x);
   Narrowing<P> narrowing(shared, max);
   narrowing.used = true;
@@ -238,7 +245,8 @@ __device__ __forceinline__ int choose_among_all(NarrowShared& shared, SampleScra
       const PhiloxWords words = draw.words(v);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (ranked(z[i], v + i) >= lowest && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p)) draw.offer(v + i, z[i], words.w[i]);
+        if (ranked(z[i], v + i) >= lowest && (min_p <= 0.0f || narrowing.weight(z[i]) >= min_p))
+          draw.offer(v + i, z[i], words.w[i]);
     });
     const uint64_t best = block_fold<P.threads>(draw.drawn, scratch.warp);
     if (weigh) total = block_fold<P.threads>(total, scratch.warp, SumMass());
@@ -369,14 +377,16 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
       const bool by_count = !row.greedy && k > 0 && k < a.V, by_mass = !row.greedy && p < 1.0f;
       // The runs that reach the floor, or where there is none the maximum, are looked at again: they hold the
       // top token, and, where few are wanted, all that can be chosen. Those go into block 0's list.
-      const bool few = by_count && static_cast<uint32_t>(k) <= kGroupedTopK && all.groups.floor > score_key(minus_inf());
+      const bool few =
+          by_count && static_cast<uint32_t>(k) <= kGroupedTopK && all.groups.floor > score_key(minus_inf());
       const float least = few ? key_score(all.groups.floor) : max;
       const int per_chunk = P.batches_a_chunk(a.V);
       // They are listed first, so that threads which found none look as well and the loads travel together.
       uint16_t* const runs = shared.runs();
 #pragma unroll
       for (int c = 0; c < kSampleChunks; ++c)
-        if (all.chunks.of[c][tid] >= least) runs[atomicAdd(&shared.runs_found, 1u)] = static_cast<uint16_t>(c * P.threads + tid);
+        if (all.chunks.of[c][tid] >= least)
+          runs[atomicAdd(&shared.runs_found, 1u)] = static_cast<uint16_t>(c * P.threads + tid);
       __syncthreads();
       const int fours = static_cast<int>(shared.runs_found) * kSampleUnroll;
 #pragma unroll 1
@@ -393,15 +403,18 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
             const int at = __ffs(static_cast<int>(hits)) - 1;
             const float score = at == 0 ? z[0] : at == 1 ? z[1] : at == 2 ? z[2] : z[3];
             const uint64_t r = ranked(score, v + at);
-            if (score == max) atomicMax(reinterpret_cast<unsigned long long*>(&shared.top), static_cast<unsigned long long>(r));
+            if (score == max)
+              atomicMax(reinterpret_cast<unsigned long long*>(&shared.top), static_cast<unsigned long long>(r));
             if (!few) continue;
             const uint32_t place = atomicAdd(&shared.listed, 1u);
-            if (place < all.kRoom) ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&all.found[rank][place], 0), r);
+            if (place < all.kRoom)
+              ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&all.found[rank][place], 0), r);
           }
         }
       }
       __syncthreads();
-      if (tid < P.cluster) ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&all.count[rank], tid), shared.listed);
+      if (tid < P.cluster)
+        ptx::remote_store<P.cluster>(ptx::remote_address<P.cluster>(&all.count[rank], tid), shared.listed);
       ptx::cluster_sync<P.cluster>();
       const int listed = few ? all.collect(rank) : kSampleList + 1;
       if (listed <= kSampleList) {
@@ -411,14 +424,17 @@ __global__ void __launch_bounds__(P.threads, 768 / P.threads) sample(const __gri
         uint64_t best = 0;
         for (int r = 0; r < P.cluster; ++r) best = MaxRank()(best, ptx::remote_load<P.cluster>(&shared.top, r));
         token = ranked_id(best);
-        if (!row.greedy) token = choose_among_all<P>(shared, scratch, row, begin, end, max, token, by_count ? k : 0, by_mass, p, min_p, seed, step);
+        if (!row.greedy)
+          token = choose_among_all<P>(shared, scratch, row, begin, end, max, token, by_count ? k : 0, by_mass, p, min_p,
+                                      seed, step);
       }
     }
   }
   if (rank == 0 && tid == 0) {
     a.token[t] = token;
     if (a.logprob != nullptr) {
-      const float at = token < 0 ? __uint_as_float(0x7fc00000u) : to_float(static_cast<const In*>(a.logits)[t * a.logits_stride + token]);
+      const float at = token < 0 ? __uint_as_float(0x7fc00000u)
+                                 : to_float(static_cast<const In*>(a.logits)[t * a.logits_stride + token]);
       a.logprob[t] = log_softmax_at<P>(scratch, at);
     }
   }

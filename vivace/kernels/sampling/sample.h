@@ -55,7 +55,9 @@ struct SamplePolicy {
   /// A thread takes its tokens four at a time, kSampleUnroll such fours on their way at once. It keeps the
   /// maximum of each of up to kSampleChunks runs of them, so that a second look reads only what can matter.
   VV_HD constexpr int batch() const { return threads * 4 * kSampleUnroll; }
-  VV_HD constexpr int batches_a_chunk(int V) const { return ((stretch(V) + batch() - 1) / batch() + kSampleChunks - 1) / kSampleChunks; }
+  VV_HD constexpr int batches_a_chunk(int V) const {
+    return ((stretch(V) + batch() - 1) / batch() + kSampleChunks - 1) / kSampleChunks;
+  }
 };
 
 /// What a score counts for against the largest: logits by the exponential, probabilities by themselves.

@@ -28,7 +28,9 @@ __global__ void __launch_bounds__(P.threads) sample_chain(const __grid_constant_
     bool ok = true;
     if (i < a.N) {
       const int x = draft[i];
-      ok = x >= 0 && x < a.V && chain_accepts(p_row[int64_t{i} * a.V + x], q_row[int64_t{i} * a.V + x], seed, step, static_cast<uint32_t>(i));
+      ok =
+          x >= 0 && x < a.V &&
+          chain_accepts(p_row[int64_t{i} * a.V + x], q_row[int64_t{i} * a.V + x], seed, step, static_cast<uint32_t>(i));
     }
     const uint32_t rejected = __ballot_sync(0xffffffffu, !ok);
     if (rejected != 0) accepted = first + __ffs(static_cast<int>(rejected)) - 1;
@@ -60,7 +62,8 @@ __global__ void __launch_bounds__(P.threads) sample_chain(const __grid_constant_
   if (rank == 0) {
     if (tid == 0) a.accepted[t] = accepted;
     int32_t* tokens = a.tokens + t * a.tokens_stride;
-    for (int i = tid; i <= a.N; i += P.threads) tokens[i] = i < accepted ? draft[i] : i > accepted || drawn == 0 ? -1 : ranked_id(drawn);
+    for (int i = tid; i <= a.N; i += P.threads)
+      tokens[i] = i < accepted ? draft[i] : i > accepted || drawn == 0 ? -1 : ranked_id(drawn);
   }
   ptx::cluster_sync<P.cluster>();  // no block ends while another may read its shared memory
 }

@@ -22,7 +22,8 @@ inline constexpr uint32_t kChainDraw = 1, kChainAccept = 2;
 
 /// Whether draft token `i` with probabilities q (draft) and p (target) is accepted: u * q < p.
 VV_HD inline bool chain_accepts(float p, float q, uint64_t seed, uint32_t step, uint32_t i) {
-  const PhiloxWords w = philox4x32_10({{i, step, kChainAccept, 0}}, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  const PhiloxWords w =
+      philox4x32_10({{i, step, kChainAccept, 0}}, static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
   const float u = (static_cast<float>(w.w[0]) + 0.5f) * 0x1p-32f;
   return u * q < p;
 }

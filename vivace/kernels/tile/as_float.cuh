@@ -1,4 +1,5 @@
-// One value of an array whose type is known when the kernel runs: vectors that are read once, a bias or a norm's weight.
+// One value of an array whose type is known when the kernel runs: vectors that are read once, a bias or a norm's
+// weight.
 #pragma once
 #include "vivace/base/dtype.h"
 #include "vivace/kernels/tile/elem.cuh"

@@ -11,7 +11,10 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
   float s, r;
   bool quick;
 
-  __device__ __forceinline__ explicit Divider(float divisor) : s(divisor), quick(divisor >= 0x1p-60f && divisor <= 0x1p60f) { r = __frcp_rn(divisor); }
+  __device__ __forceinline__ explicit Divider(float divisor)
+      : s(divisor), quick(divisor >= 0x1p-60f && divisor <= 0x1p60f) {
+    r = __frcp_rn(divisor);
+  }
   /// kFinite: the caller knows that no quotient is infinite.
   template <bool kFinite, int N>
   __device__ __forceinline__ void divide(float (&x)[N]) const {
@@ -29,14 +32,18 @@ struct Divider {  // intrinsics in the body: nvcc's host pass reads member initi
 };
 
 /// x / s, and with kTimes x * factor / s, within a unit in the last place, by products: for quotients that are about to
-/// be rounded to 8 bits or fewer. Where 1 / s is no normal number a power of two, `up`, goes before it; where factor / s is
-/// not finite, x is multiplied by one after the other.
+/// be rounded to 8 bits or fewer. Where 1 / s is no normal number a power of two, `up`, goes before it; where factor /
+/// s is not finite, x is multiplied by one after the other.
 template <bool kTimes = false>
 struct RoughDivider {
   float up, factor, r, each;
   bool quick;
 
-  __device__ __forceinline__ explicit RoughDivider(float s, float times = 1.0f) : up(fabsf(s) < 0x1p-120f ? 0x1p64f : fabsf(s) > 0x1p120f ? 0x1p-64f : 1.0f), factor(times) {
+  __device__ __forceinline__ explicit RoughDivider(float s, float times = 1.0f)
+      : up(fabsf(s) < 0x1p-120f  ? 0x1p64f
+           : fabsf(s) > 0x1p120f ? 0x1p-64f
+                                 : 1.0f),
+        factor(times) {
     r = __frcp_rn(__fmul_rn(s, up));
     each = kTimes ? __fmul_rn(factor, r) : r;
     quick = up == 1.0f && (!kTimes || each <= 3.402823466e38f);

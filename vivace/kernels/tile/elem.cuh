@@ -38,7 +38,9 @@ __device__ __forceinline__ float to_float(e4m3 v) {
 }
 
 /// e5m2 is the upper half of an f16.
-__device__ __forceinline__ float to_float(e5m2 v) { return to_float(f16{static_cast<uint16_t>(uint16_t{v.bits} << 8)}); }
+__device__ __forceinline__ float to_float(e5m2 v) {
+  return to_float(f16{static_cast<uint16_t>(uint16_t{v.bits} << 8)});
+}
 
 /// f32 -> T, round to nearest even; e4m3 saturates at +-448, e5m2 at +-57344, and both keep NaN.
 template <class T>
@@ -138,7 +140,10 @@ __device__ __forceinline__ void words_to_floats(const Vec<uint32_t, W>& raw, flo
 #pragma unroll
   for (int i = 0; i < W; ++i) {
     uint32_t halves[2];
-    asm("{\n\t.reg .b16 lo, hi;\n\tmov.b32 {lo, hi}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, lo;\n\tcvt.rn.f16x2.e4m3x2 %1, hi;\n\t}" : "=r"(halves[0]), "=r"(halves[1]) : "r"(raw.v[i]));
+    asm("{\n\t.reg .b16 lo, hi;\n\tmov.b32 {lo, hi}, %2;\n\tcvt.rn.f16x2.e4m3x2 %0, lo;\n\tcvt.rn.f16x2.e4m3x2 %1, "
+        "hi;\n\t}"
+        : "=r"(halves[0]), "=r"(halves[1])
+        : "r"(raw.v[i]));
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       out[4 * i + 2 * j] = to_float(f16{static_cast<uint16_t>(halves[j])});
@@ -151,7 +156,8 @@ __device__ __forceinline__ Vec<uint32_t, N / 4> floats_to_words(const float (&in
   Vec<uint32_t, N / 4> raw;
 #pragma unroll
   for (int i = 0; i < N; i += 4)
-    asm("{\n\t.reg .b16 lo, hi;\n\tcvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\n\tcvt.rn.satfinite.e4m3x2.f32 hi, %4, %3;\n\tmov.b32 %0, {lo, hi};\n\t}"
+    asm("{\n\t.reg .b16 lo, hi;\n\tcvt.rn.satfinite.e4m3x2.f32 lo, %2, %1;\n\tcvt.rn.satfinite.e4m3x2.f32 hi, %4, "
+        "%3;\n\tmov.b32 %0, {lo, hi};\n\t}"
         : "=r"(raw.v[i / 4])
         : "f"(in[i]), "f"(in[i + 1]), "f"(in[i + 2]), "f"(in[i + 3]));
   return raw;

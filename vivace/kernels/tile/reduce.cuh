@@ -33,7 +33,8 @@ __device__ __forceinline__ float reduce_parts(float (&part)[N], Op op) {
   return part[0];
 }
 
-/// A sum, as block_reduce() makes it, and a maximum with one barrier; both in every thread. `scratch` is as there without kFree.
+/// A sum, as block_reduce() makes it, and a maximum with one barrier; both in every thread. `scratch` is as there
+/// without kFree.
 template <int kThreads>
 __device__ __forceinline__ void block_sum_and_max(float& sum, float& most, float2 (&scratch)[kThreads / 32]) {
   constexpr int kWarps = kThreads / 32;

@@ -24,7 +24,9 @@ __device__ __forceinline__ void sin_cos(float angle, float* s, float* c) {
   }
   const float q = r * r;
   const float sine = fmaf(r * q, fmaf(q, fmaf(q, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);
-  const float cosine = fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f), fmaf(q, -0.5f, 1.0f));
+  const float cosine =
+      fmaf(q * q, fmaf(q, fmaf(q, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f),
+           fmaf(q, -0.5f, 1.0f));
   const float a = quarter & 1 ? cosine : sine, b = quarter & 1 ? sine : cosine;
   *s = quarter & 2 ? -a : a;
   *c = (quarter + 1) & 2 ? -b : b;

@@ -14,7 +14,8 @@ struct StretchPlace {
   __device__ __forceinline__ explicit StretchPlace(int width) : H(width) {
     const uint32_t stretches = (static_cast<uint32_t>(H) + kStep * P.items - 1) / (kStep * P.items);
     t = stretches == 1 ? blockIdx.x : blockIdx.x / stretches;
-    first = static_cast<int>(blockIdx.x - static_cast<uint32_t>(t) * stretches) * kStep * P.items + static_cast<int>(threadIdx.x) * P.vec;
+    first = static_cast<int>(blockIdx.x - static_cast<uint32_t>(t) * stretches) * kStep * P.items +
+            static_cast<int>(threadIdx.x) * P.vec;
   }
   /// f(k, col) for each access of this thread, those behind the row's end at its last columns once more: for loads,
   /// which a branch before them would keep from travelling together.

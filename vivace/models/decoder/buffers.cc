@@ -10,7 +10,9 @@ void DecoderModel::declare_buffers() {
   const DecoderConfig& c = config_;
   StepBuffers& b = buffers_;
   const int64_t T = limits_.prefill_chunk, R = limits_.max_batch, S = limits_.max_batch, L = limits_.context;
-  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) {
+    arena_.declare(name, dtype, shape, t);
+  };
   const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
   decode_.declare(arena_, "decode", R, R, false);
   prompt_.declare(arena_, "prompt", T, R, true);
@@ -65,7 +67,8 @@ void DecoderModel::declare_buffers() {
   declare("next", i32, Shape(R), &b.next);
   declare("logprob", f32, Shape(R), &b.logprob);
   pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
-  const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim) : Shape(S, L, c.kv_heads, c.head_dim);
+  const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim)
+                                        : Shape(S, L, c.kv_heads, c.head_dim);
   b.k_cache.resize(static_cast<size_t>(c.layers));
   b.v_cache.resize(static_cast<size_t>(c.layers));
   for (size_t i = 0; i < b.k_cache.size(); ++i) {

@@ -19,16 +19,23 @@ Status SiteHistograms::add(int64_t site, const Tensor& values) {
   for (int64_t i = 0; i < values.shape.elements(); ++i) {
     uint32_t bits = 0;
     if (half) bits = static_cast<const uint16_t*>(values.data)[i];
-    else std::memcpy(&bits, static_cast<const float*>(values.data) + i, 4), bits = ((bits & 0x7fffffffu) + 0xffffu) >> 16;  // up: a scale must cover its values
+    else
+      std::memcpy(&bits, static_cast<const float*>(values.data) + i, 4),
+          bits = ((bits & 0x7fffffffu) + 0xffffu) >> 16;  // up: a scale must cover its values
     const size_t bin = bits & 0x7fffu;
-    if (bin >= kBins) return Status(Code::kUnsupported, strf("calibrate: an activation of quantization point %ld is NaN or infinite: the checkpoint is broken", static_cast<long>(site)));
+    if (bin >= kBins)
+      return Status(
+          Code::kUnsupported,
+          strf("calibrate: an activation of quantization point %ld is NaN or infinite: the checkpoint is broken",
+               static_cast<long>(site)));
     ++bins[bin];
   }
   return {};
 }
 
 Result<std::vector<float>> SiteHistograms::scales(double percentile) const {
-  if (!(percentile > 50 && percentile <= 100)) return Status(Code::kInvalidArgument, strf("percentile: wanted a value above 50, to 100, got %g", percentile));
+  if (!(percentile > 50 && percentile <= 100))
+    return Status(Code::kInvalidArgument, strf("percentile: wanted a value above 50, to 100, got %g", percentile));
   std::vector<float> all;
   for (const auto& bins : bins_) {
     uint64_t total = 0, seen = 0;

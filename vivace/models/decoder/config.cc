@@ -21,7 +21,8 @@ Result<const Family*> find_family(const char* Family::*arch, std::string_view ar
   for (const Family& f : kFamilies)
     if (architecture == f.*arch && (found == nullptr || f.has(kExperts) == experts)) found = &f;
   if (found != nullptr) return found;
-  return Status(Code::kUnsupported, "architecture '" + std::string(architecture) + "' is no decoder family of this version");
+  return Status(Code::kUnsupported,
+                "architecture '" + std::string(architecture) + "' is no decoder family of this version");
 }
 
 Result<ops::RopeKind> rope_kind(std::string_view kind, const char* field) {
@@ -59,14 +60,17 @@ Status read_gguf_local(const Gguf& g, DecoderConfig* c) {
   constexpr int64_t kLayersOf27B = 62;
   int64_t global_every = 6;
   VV_TRY(g.maybe("attention.sliding_window_pattern", &global_every));
-  if (global_every < 1) return Status(Code::kInvalidArgument, strf("attention.sliding_window_pattern: wanted at least 1, got %ld", static_cast<long>(global_every)));
+  if (global_every < 1)
+    return Status(Code::kInvalidArgument, strf("attention.sliding_window_pattern: wanted at least 1, got %ld",
+                                               static_cast<long>(global_every)));
   VV_TRY(g.integer("attention.sliding_window", &c->window));
   VV_TRY(g.maybe("rope.freq_base_swa", &c->local_theta));
   c->rope_theta = 1e6;
   // Checked here too: the list is as long as the file says.
   if (c->layers < 1 || c->layers > kMaxLayers) return {};
   for (int64_t i = 0; i < c->layers; ++i) c->local.push_back((i + 1) % global_every != 0);
-  if (c->layers == kLayersOf27B && c->heads > 0) c->attn_scale = 1 / std::sqrt(static_cast<double>(c->hidden) / static_cast<double>(c->heads));
+  if (c->layers == kLayersOf27B && c->heads > 0)
+    c->attn_scale = 1 / std::sqrt(static_cast<double>(c->hidden) / static_cast<double>(c->heads));
   return {};
 }
 
@@ -126,7 +130,8 @@ Status read_rope(const JsonValue& root, DecoderConfig* c) {
     if (const auto local = scaling->find("sliding_attention"); local && !local->is_null()) {
       VV_ASSIGN(c->local_theta, local->get_double("rope_theta", c->local_theta));
       VV_ASSIGN(const std::string_view kind, local->get_string("rope_type", "default"));
-      if (kind != "default") return local->error(Code::kUnsupported, "sliding-window layers with scaled rope are not served");
+      if (kind != "default")
+        return local->error(Code::kUnsupported, "sliding-window layers with scaled rope are not served");
     }
     if (const auto global = scaling->find("full_attention"); global && !global->is_null()) scaling = global;
   }
@@ -137,7 +142,8 @@ Status read_rope(const JsonValue& root, DecoderConfig* c) {
   VV_ASSIGN(c->rope_scaling.kind, rope_kind(kind, "config.json: rope_scaling.rope_type"));
   if (c->rope_scaling.kind == ops::RopeKind::none) return {};
   VV_ASSIGN(c->rope_scaling.factor, s.get_double("factor"));
-  VV_ASSIGN(c->rope_scaling.original_context, s.get_double("original_max_position_embeddings", static_cast<double>(c->context)));
+  VV_ASSIGN(c->rope_scaling.original_context,
+            s.get_double("original_max_position_embeddings", static_cast<double>(c->context)));
   VV_ASSIGN(c->rope_scaling.low_freq, s.get_double("low_freq_factor", c->rope_scaling.low_freq));
   VV_ASSIGN(c->rope_scaling.high_freq, s.get_double("high_freq_factor", c->rope_scaling.high_freq));
   VV_ASSIGN(c->rope_scaling.beta_fast, s.get_double("beta_fast", c->rope_scaling.beta_fast));
@@ -158,7 +164,9 @@ Status read_local(const JsonValue& root, DecoderConfig* c) {
   const auto types = root.find("layer_types");
   if (!types || types->is_null()) {
     VV_ASSIGN(const int64_t pattern, root.get_int("sliding_window_pattern", 6));
-    if (pattern < 1) return Status(Code::kInvalidArgument, strf("config.json: sliding_window_pattern: wanted at least 1, got %ld", static_cast<long>(pattern)));
+    if (pattern < 1)
+      return Status(Code::kInvalidArgument, strf("config.json: sliding_window_pattern: wanted at least 1, got %ld",
+                                                 static_cast<long>(pattern)));
     for (int64_t i = 0; i < c->layers; ++i) c->local.push_back((i + 1) % pattern != 0);
     return {};
   }
@@ -166,7 +174,8 @@ Status read_local(const JsonValue& root, DecoderConfig* c) {
     return types->error(Code::kInvalidShape, strf("expected a list of %ld layers", static_cast<long>(c->layers)));
   for (const JsonValue type : *types) {
     VV_ASSIGN(const std::string_view t, type.as_string());
-    if (t != "sliding_attention" && t != "full_attention") return type.error(Code::kUnsupported, "expected sliding_attention or full_attention");
+    if (t != "sliding_attention" && t != "full_attention")
+      return type.error(Code::kUnsupported, "expected sliding_attention or full_attention");
     c->local.push_back(t == "sliding_attention");
   }
   return {};
@@ -184,11 +193,14 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
   VV_ASSIGN(const int64_t step, root.get_int("decoder_sparse_step", 1));
   const auto dense = root.find("mlp_only_layers");
   if (step != 1 || (dense && dense->is_array() && dense->size() != 0))
-    return Status(Code::kUnsupported, "config.json: decoder_sparse_step, mlp_only_layers: layers without experts between layers with them are not served");
+    return Status(Code::kUnsupported,
+                  "config.json: decoder_sparse_step, mlp_only_layers: layers without experts between layers with them "
+                  "are not served");
   return {};
 }
 
-/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantized hub files are refused.
+/// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantized hub
+/// files are refused.
 Status check_quantization(const JsonValue& q) {
   VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
   bool blocks = false;
@@ -202,23 +214,30 @@ Status check_quantization(const JsonValue& q) {
   if (method == "fp8" && blocks) return {};
   VV_ASSIGN(const std::string_view algorithm, q.get_string("quant_algo", "unknown"));
   if (method == "modelopt" && algorithm == "NVFP4") return {};
-  return Status(Code::kUnsupported, "config.json: quantization_config: only fp8 with weight_block_size [128, 128] and modelopt's NVFP4 are served, got quant_method '" + std::string(method) + "', quant_algo '" + std::string(algorithm) + "'; use a GGUF file");
+  return Status(Code::kUnsupported,
+                "config.json: quantization_config: only fp8 with weight_block_size [128, 128] and modelopt's NVFP4 are "
+                "served, got quant_method '" +
+                    std::string(method) + "', quant_algo '" + std::string(algorithm) + "'; use a GGUF file");
 }
 
 /// Features of a config that would change the arithmetic and that the pipeline does not have.
 Status refuse_unserved(const JsonValue& root, const Family& family) {
   VV_ASSIGN(const std::string_view act, root.get_string(family.keys->act, family.hub_act));
   if (act != family.hub_act)
-    return Status(Code::kUnsupported, strf("config.json: %s: wanted %s, got '", family.keys->act, family.hub_act) + std::string(act) + "'");
-  for (const char* flag : {"attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention", "scale_attn_by_inverse_layer_idx"}) {
+    return Status(Code::kUnsupported,
+                  strf("config.json: %s: wanted %s, got '", family.keys->act, family.hub_act) + std::string(act) + "'");
+  for (const char* flag : {"attention_bias", "mlp_bias", "use_sliding_window", "use_bidirectional_attention",
+                           "scale_attn_by_inverse_layer_idx"}) {
     const auto value = root.find(flag);
     if (!value || value->is_null()) continue;
     VV_ASSIGN(const bool on, root.get_bool(flag));
     if (on) return Status(Code::kUnsupported, strf("config.json: %s: true is not served", flag));
   }
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"})
-    if (const auto value = root.find(cap); value && !value->is_null()) return Status(Code::kUnsupported, strf("config.json: %s is not served", cap));
-  if (const auto window = root.find("sliding_window"); window && !window->is_null() && !family.has(kLocalLayers) && !root.find("use_sliding_window"))
+    if (const auto value = root.find(cap); value && !value->is_null())
+      return Status(Code::kUnsupported, strf("config.json: %s is not served", cap));
+  if (const auto window = root.find("sliding_window");
+      window && !window->is_null() && !family.has(kLocalLayers) && !root.find("use_sliding_window"))
     return Status(Code::kUnsupported, "config.json: sliding_window: a window in every layer is not served");
   VV_ASSIGN(const bool scaled, root.get_bool("scale_attn_weights", true));
   if (!scaled) return Status(Code::kUnsupported, "config.json: scale_attn_weights: false is not served");
@@ -257,7 +276,9 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
 /// Bounds that keep every product of two of them far inside int64, and rules between them.
 Status check(const DecoderConfig& c) {
   const auto in_range = [](const char* what, int64_t v, int64_t most) {
-    return v >= 1 && v <= most ? Status() : Status(Code::kInvalidArgument, strf("config: %s: wanted 1 to %ld, got %ld", what, static_cast<long>(most), static_cast<long>(v)));
+    return v >= 1 && v <= most ? Status()
+                               : Status(Code::kInvalidArgument, strf("config: %s: wanted 1 to %ld, got %ld", what,
+                                                                     static_cast<long>(most), static_cast<long>(v)));
   };
   VV_TRY(in_range("layers", c.layers, kMaxLayers));
   VV_TRY(in_range("hidden size", c.hidden, 1 << 20));
@@ -267,7 +288,9 @@ Status check(const DecoderConfig& c) {
   VV_TRY(in_range("mlp size", c.mlp, 1 << 22));
   VV_TRY(in_range("vocabulary", c.vocab, 1 << 22));
   VV_TRY(in_range("context", c.context, 1 << 26));
-  if (!(c.attn_scale >= 0 && c.attn_scale < 1e6)) return Status(Code::kInvalidArgument, strf("config: attention scale: wanted a value in [0, 1e6), got %g", c.attn_scale));
+  if (!(c.attn_scale >= 0 && c.attn_scale < 1e6))
+    return Status(Code::kInvalidArgument,
+                  strf("config: attention scale: wanted a value in [0, 1e6), got %g", c.attn_scale));
   if (!c.has(kLearnedPositions)) VV_TRY(in_range("rope dims", c.rope_dims, c.head_dim));
   if (c.has(kLocalLayers)) VV_TRY(in_range("sliding window", c.window, 1 << 26));
   if (c.has(kExperts)) {
@@ -275,10 +298,17 @@ Status check(const DecoderConfig& c) {
     VV_TRY(in_range("experts of a token", c.experts_used, c.experts));
   }
   if (c.has(kFusedQkv) && (c.kv_heads != c.heads || c.q_width() != c.hidden))
-    return Status(Code::kInvalidArgument, "config: a fused qkv projection wants as many kv heads as heads, and heads that fill the hidden size");
-  if (c.heads % c.kv_heads != 0) return Status(Code::kInvalidArgument, strf("config: %ld heads are no multiple of %ld kv heads", static_cast<long>(c.heads), static_cast<long>(c.kv_heads)));
-  if (c.rope_dims % 2 != 0) return Status(Code::kInvalidArgument, strf("config: rope dims must be even, got %ld", static_cast<long>(c.rope_dims)));
-  if (!(c.eps > 0 && c.eps < 1)) return Status(Code::kInvalidArgument, strf("config: norm epsilon: wanted a value in (0, 1), got %g", c.eps));
+    return Status(
+        Code::kInvalidArgument,
+        "config: a fused qkv projection wants as many kv heads as heads, and heads that fill the hidden size");
+  if (c.heads % c.kv_heads != 0)
+    return Status(Code::kInvalidArgument, strf("config: %ld heads are no multiple of %ld kv heads",
+                                               static_cast<long>(c.heads), static_cast<long>(c.kv_heads)));
+  if (c.rope_dims % 2 != 0)
+    return Status(Code::kInvalidArgument,
+                  strf("config: rope dims must be even, got %ld", static_cast<long>(c.rope_dims)));
+  if (!(c.eps > 0 && c.eps < 1))
+    return Status(Code::kInvalidArgument, strf("config: norm epsilon: wanted a value in (0, 1), got %g", c.eps));
   return {};
 }
 

@@ -29,9 +29,14 @@ enum Feature : uint32_t {
 struct HubKeys {
   const char *layers, *hidden, *heads, *mlp, *context, *eps, *act;
 };
-inline constexpr HubKeys kHubKeys = {"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "rms_norm_eps", "hidden_act"};
-inline constexpr HubKeys kGemmaKeys = {"num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "rms_norm_eps", "hidden_activation"};
-inline constexpr HubKeys kGpt2Keys = {"n_layer", "n_embd", "n_head", "n_inner", "n_positions", "layer_norm_epsilon", "activation_function"};
+inline constexpr HubKeys kHubKeys = {
+    "num_hidden_layers",       "hidden_size",  "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "rms_norm_eps", "hidden_act"};
+inline constexpr HubKeys kGemmaKeys = {
+    "num_hidden_layers",       "hidden_size",  "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "rms_norm_eps", "hidden_activation"};
+inline constexpr HubKeys kGpt2Keys = {
+    "n_layer", "n_embd", "n_head", "n_inner", "n_positions", "layer_norm_epsilon", "activation_function"};
 
 /// What sets one family apart from the next. A family is a row of kFamilies, never a copy of the pipeline.
 struct Family {
@@ -53,9 +58,11 @@ inline constexpr Family kFamilies[] = {
     {"qwen2", "qwen2", "Qwen2ForCausalLM", "half", kQkvBias},
     {"qwen3", "qwen3", "Qwen3ForCausalLM", "half", kQkNorm},
     {"qwen3_moe", "qwen3moe", "Qwen3MoeForCausalLM", "half", kQkNorm | kExperts},
-    {"gemma3", "gemma3", "Gemma3ForCausalLM", "half", kQkNorm | kHubPlusOne | kPostNorms | kLocalLayers | kScaledEmbedding | kTied,
-     "gelu_tanh", "gelu_pytorch_tanh", &kGemmaKeys},
-    {"gpt2", "gpt2", "GPT2LMHeadModel", "half", kLayerNorm | kLearnedPositions | kFusedQkv | kPlainMlp | kTied, "gelu_tanh", "gelu_new", &kGpt2Keys},
+    {"gemma3", "gemma3", "Gemma3ForCausalLM", "half",
+     kQkNorm | kHubPlusOne | kPostNorms | kLocalLayers | kScaledEmbedding | kTied, "gelu_tanh", "gelu_pytorch_tanh",
+     &kGemmaKeys},
+    {"gpt2", "gpt2", "GPT2LMHeadModel", "half", kLayerNorm | kLearnedPositions | kFusedQkv | kPlainMlp | kTied,
+     "gelu_tanh", "gelu_new", &kGpt2Keys},
 };
 
 struct DecoderConfig {

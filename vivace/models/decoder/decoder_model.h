@@ -1,5 +1,6 @@
-// DecoderModel: config + weights + arena + one captured graph a class and bucket, behind engine::TextModel. The class alone;
-// loading is model.cc, its buffers buffers.cc, steps steps.cc, blocks of its caches state.cc, what looks into a step introspection.cc, reports report.cc.
+// DecoderModel: config + weights + arena + one captured graph a class and bucket, behind engine::TextModel. The class
+// alone; loading is model.cc, its buffers buffers.cc, steps steps.cc, blocks of its caches state.cc, what looks into a
+// step introspection.cc, reports report.cc.
 #pragma once
 #include <functional>
 #include <memory>
@@ -25,7 +26,8 @@ namespace vivace::models::decoder {
 
 class DecoderModel final : public engine::TextModel {
  public:
-  DecoderModel(engine::Checkpoint checkpoint, const engine::LoadOptions& options) : source_(std::move(checkpoint)), options_(options) {}
+  DecoderModel(engine::Checkpoint checkpoint, const engine::LoadOptions& options)
+      : source_(std::move(checkpoint)), options_(options) {}
   /// What is in flight on a device holds addresses of this object's memory.
   ~DecoderModel() override {
     if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
@@ -65,7 +67,9 @@ class DecoderModel final : public engine::TextModel {
     int64_t rows;
     engine::GatePlan gates = {};  // of a scheduler's tenant
     int head_parts = 1;           // see StepContext
-    exec::ShapeKey key() const { return exec::ShapeKey{static_cast<uint64_t>(rows) << 1 | static_cast<uint64_t>(decode)}; }
+    exec::ShapeKey key() const {
+      return exec::ShapeKey{static_cast<uint64_t>(rows) << 1 | static_cast<uint64_t>(decode)};
+    }
   };
   Status check_options();
   Status check_scales() const;
@@ -74,8 +78,10 @@ class DecoderModel final : public engine::TextModel {
   Status fill_frequencies();
   Status check_fit();
   Status make_variants();
-  /// `moved`: see StepContext. `normed`: every norm leaves its rows. `every_point` passes the gate, whatever the plan says.
-  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {}, const StepInputs* moved = nullptr, bool normed = false, bool every_point = false);
+  /// `moved`: see StepContext. `normed`: every norm leaves its rows. `every_point` passes the gate, whatever the plan
+  /// says.
+  Status record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer = {},
+                const StepInputs* moved = nullptr, bool normed = false, bool every_point = false);
   /// Times a step of so many rows, the longest that the model has room for, and finds its gates.
   Status plan_gates(Variant* v);
   /// Whether the step whose inputs reset() writes has the logits of `whole` also as `v`, bit for bit.
@@ -83,8 +89,10 @@ class DecoderModel final : public engine::TextModel {
   Status run(const Variant& v);
   /// A step op by op; `seen` gets what each op left, where it lies. `normed`: see record().
   Status observe_ops(std::span<const engine::TokenRow> rows, const Observer& seen, bool normed = false);
-  /// f(variant, reset) with the inputs of a step of `rows` rows, which reset() writes anew; see profile(). Forgets all sequences.
-  Status with_step(int rows, int pos, bool decode, const std::function<Status(const Variant&, const std::function<Status()>&)>& f);
+  /// f(variant, reset) with the inputs of a step of `rows` rows, which reset() writes anew; see profile(). Forgets all
+  /// sequences.
+  Status with_step(int rows, int pos, bool decode,
+                   const std::function<Status(const Variant&, const std::function<Status()>&)>& f);
   const Variant& pick(bool decode, size_t rows) const;
   Status check_rows(std::span<const engine::TokenRow> rows) const;
   /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.

@@ -22,24 +22,28 @@ Result<engine::Profile> DecoderModel::profile(int rows, int pos, bool decode, bo
   if (!in_flight_.empty()) return Status(Code::kFailedPrecondition, "profile: steps are queued; collect() them first");
   Result<engine::Profile> p = Status(Code::kInternal, "profile: no step was timed");
   VV_TRY(with_step(rows, pos, decode, [&](const Variant& v, const std::function<Status()>& reset) -> Status {
-    p = engine::profile(*runtime_, [&](exec::Stream& s) { return record(s, v, {}, &prompt_.inputs()); }, reset, in_step);
+    p = engine::profile(
+        *runtime_, [&](exec::Stream& s) { return record(s, v, {}, &prompt_.inputs()); }, reset, in_step);
     return {};
   }));
   return p;
 }
 
-Status DecoderModel::with_step(int rows, int pos, bool decode, const std::function<Status(const Variant&, const std::function<Status()>&)>& f) {
+Status DecoderModel::with_step(int rows, int pos, bool decode,
+                               const std::function<Status(const Variant&, const std::function<Status()>&)>& f) {
   const auto forget = [&] {  // a page that stayed would be missing to the sequences behind it
     for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
   };
   const auto run = [&]() -> Status {
     std::vector<TokenRow> all;
-    for (int32_t i = 0; i < rows; ++i) all.push_back({i, decode ? pos : pos - rows + 1 + i, decode ? i : 0, decode || i == rows - 1});
-    for (int slot = 0; slot < (decode ? std::min(rows, limits_.max_batch) : 1); ++slot) VV_TRY(pages_.reserve(runtime_->stream(), slot, pos + 1));
+    for (int32_t i = 0; i < rows; ++i)
+      all.push_back({i, decode ? pos : pos - rows + 1 + i, decode ? i : 0, decode || i == rows - 1});
+    for (int slot = 0; slot < (decode ? std::min(rows, limits_.max_batch) : 1); ++slot)
+      VV_TRY(pages_.reserve(runtime_->stream(), slot, pos + 1));
     VV_TRY(check_rows(all));
     InputBlock& block = decode ? decode_ : prompt_;
-    // Replayed hundreds of times: rows keep their positions, so that none runs past the places it has. What moves on are the
-    // other class's inputs, which its next step writes anew.
+    // Replayed hundreds of times: rows keep their positions, so that none runs past the places it has. What moves on
+    // are the other class's inputs, which its next step writes anew.
     const Status s = f(pick(decode, all.size()), [&]() -> Status {
       VV_TRY(runtime_->stream().synchronize());  // the copy of the inputs is written again
       return block.write(runtime_->stream(), 0, all, sampling_, masks_);
@@ -62,14 +66,18 @@ Status DecoderModel::plan_gates(Variant* v) {
   if (limits_.pages != 0) places = least(places, limits_.pages / (v->decode ? rows : 1) * limits_.page);
   if (!v->decode) rows = least(rows, places);
   return with_step(rows, places - 1, v->decode, [&](const Variant&, const std::function<Status()>& reset) -> Status {
-    const auto time = [&] { return engine::time_launches(*runtime_, [&](exec::Stream& s) { return record(s, *v, {}, &prompt_.inputs(), false, true); }, reset); };
+    const auto time = [&] {
+      return engine::time_launches(
+          *runtime_, [&](exec::Stream& s) { return record(s, *v, {}, &prompt_.inputs(), false, true); }, reset);
+    };
     VV_ASSIGN(engine::StepTimes times, time());
     const size_t points = times.points.size();
     const auto* const us = times.us.data();
     const double head_us = std::accumulate(us + times.points[points - 2], us + times.points[points - 1], 0.0);
     if (head_us > options_.gates.stretch_us) {  // one launch that no gate divides
       Variant parts = *v;
-      parts.head_parts = static_cast<int>(std::min(kMostHeadParts, std::ceil(1.1 * head_us / options_.gates.stretch_us)));
+      parts.head_parts =
+          static_cast<int>(std::min(kMostHeadParts, std::ceil(1.1 * head_us / options_.gates.stretch_us)));
       if (same_logits(*v, parts, v->decode ? rows : 1, reset)) {
         v->head_parts = parts.head_parts;
         VV_ASSIGN(times, time());
@@ -83,7 +91,8 @@ Status DecoderModel::plan_gates(Variant* v) {
   });
 }
 
-bool DecoderModel::same_logits(const Variant& whole, const Variant& v, int64_t rows, const std::function<Status()>& reset) {
+bool DecoderModel::same_logits(const Variant& whole, const Variant& v, int64_t rows,
+                               const std::function<Status()>& reset) {
   const Tensor logits = slice(buffers_.logits, 0, rows);
   const auto bytes = static_cast<size_t>(logits.span_bytes());
   exec::Stream& stream = runtime_->stream();
@@ -98,10 +107,13 @@ bool DecoderModel::same_logits(const Variant& whole, const Variant& v, int64_t r
     return stream.synchronize();
   };
   std::vector<std::byte> one, parts;
-  return run(whole, &one).ok() && run(v, &parts).ok() && one == parts && std::any_of(one.begin(), one.end(), [](std::byte b) { return b != std::byte{0xff}; });
+  return run(whole, &one).ok() && run(v, &parts).ok() && one == parts &&
+         std::any_of(one.begin(), one.end(), [](std::byte b) { return b != std::byte{0xff}; });
 }
 
-Result<engine::WorkTimes> DecoderModel::work_times() const { return options_.gates.gate != nullptr ? Result<engine::WorkTimes>(work_) : TextModel::work_times(); }
+Result<engine::WorkTimes> DecoderModel::work_times() const {
+  return options_.gates.gate != nullptr ? Result<engine::WorkTimes>(work_) : TextModel::work_times();
+}
 
 Status DecoderModel::observe(std::span<const TokenRow> rows, const Observer& observer, const Wanted& wanted) {
   std::vector<std::byte> copy;
@@ -138,20 +150,28 @@ Status DecoderModel::observe_ops(std::span<const TokenRow> rows, const Observer&
 }
 
 Result<std::vector<float>> DecoderModel::calibrate(std::span<const std::vector<int32_t>> prompts, double percentile) {
-  if (plan_.eight_in()) return Status(Code::kUnsupported, strf("calibrate: precision %s has no unrounded activations to look at; load the model in bf16", plan_.name));
-  if (config_.has(kExperts)) return Status(Code::kUnsupported, "calibrate: products of experts take no e4m3 activations");
+  if (plan_.eight_in())
+    return Status(
+        Code::kUnsupported,
+        strf("calibrate: precision %s has no unrounded activations to look at; load the model in bf16", plan_.name));
+  if (config_.has(kExperts))
+    return Status(Code::kUnsupported, "calibrate: products of experts take no e4m3 activations");
   SiteHistograms sites(site_count(config_));
   for (const std::vector<int32_t>& prompt : prompts) {
     VV_TRY(start(0, {}, static_cast<int>(std::min<size_t>(prompt.size(), static_cast<size_t>(limits_.context)))));
     for (size_t at = 0; at < prompt.size(); at += static_cast<size_t>(limits_.prefill_chunk)) {
       std::vector<TokenRow> rows;
-      for (size_t i = at; i < std::min(prompt.size(), at + static_cast<size_t>(limits_.prefill_chunk)); ++i) rows.push_back({prompt[i], static_cast<int32_t>(i), 0, false});
+      for (size_t i = at; i < std::min(prompt.size(), at + static_cast<size_t>(limits_.prefill_chunk)); ++i)
+        rows.push_back({prompt[i], static_cast<int32_t>(i), 0, false});
       rows.back().sample = true;
       int64_t site = 0;
       VV_TRY(observe_ops(rows, [&](const char* op, const char*, const Tensor& there) -> Status {
         const bool head = site == site_count(config_) - 1;
-        const void* const wanted[] = {buffers_.normed.data, buffers_.attended.data, buffers_.normed.data, buffers_.mlp.data};
-        const bool final_norm = head && std::string_view(op) == "norm" && (there.data == buffers_.normed.data || there.data == buffers_.last.data || there.data == buffers_.last_branch.data);
+        const void* const wanted[] = {buffers_.normed.data, buffers_.attended.data, buffers_.normed.data,
+                                      buffers_.mlp.data};
+        const bool final_norm = head && std::string_view(op) == "norm" &&
+                                (there.data == buffers_.normed.data || there.data == buffers_.last.data ||
+                                 there.data == buffers_.last_branch.data);
         if (head ? !final_norm : there.data != wanted[site % kSites]) return {};
         Tensor dense = slice(there, 0, head ? 1 : static_cast<int64_t>(rows.size()));
         std::vector<std::byte> copy(static_cast<size_t>(dense.span_bytes()));

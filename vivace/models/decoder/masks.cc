@@ -21,7 +21,8 @@ Status Masks::set(exec::Stream& stream, int slot, std::span<const uint32_t> word
   clear(slot);
   if (words.empty()) return {};
   const auto width = static_cast<size_t>(table_.shape[1]);
-  if (words.size() != width) return Status(Code::kInvalidShape, strf("set_mask: wanted %zu words, a bit a token, got %zu", width, words.size()));
+  if (words.size() != width)
+    return Status(Code::kInvalidShape, strf("set_mask: wanted %zu words, a bit a token, got %zu", width, words.size()));
   const auto at = static_cast<size_t>(slot);
   VV_TRY(copied_[at]->synchronize());
   auto* const stage = static_cast<uint32_t*>(staging_.data()) + at * width;

@@ -11,10 +11,12 @@ namespace vivace::models::decoder {
 
 class Masks {
  public:
-  void declare(engine::Arena& arena, int64_t slots, int64_t vocab) { arena.declare("masks", DType::i32, Shape(slots, (vocab + 31) / 32), &table_); }
+  void declare(engine::Arena& arena, int64_t slots, int64_t vocab) {
+    arena.declare("masks", DType::i32, Shape(slots, (vocab + 31) / 32), &table_);
+  }
   Status open(engine::Runtime& runtime);
-  /// For steps that are queued from now on: `words` for `slot`, or none where there are none. Waits for the slot's copy of before, which is
-  /// long done where its step was collected. Errors: InvalidShape.
+  /// For steps that are queued from now on: `words` for `slot`, or none where there are none. Waits for the slot's copy
+  /// of before, which is long done where its step was collected. Errors: InvalidShape.
   Status set(exec::Stream& stream, int slot, std::span<const uint32_t> words);
   /// What steps are told of a slot: its row of the table, -1 where it has no mask.
   int32_t row(int slot) const { return masked_[static_cast<size_t>(slot)] ? slot : -1; }

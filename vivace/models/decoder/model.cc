@@ -25,7 +25,8 @@ Status DecoderModel::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, options_.lm_head_dtype, runtime_->place()));
   VV_ASSIGN(kv_dtype_, pick_kv(options_.kv_dtype, plan_, runtime_->place()));
   const auto at_least = [](const char* what, int value, int least) {
-    return value >= least ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted at least %d, got %d", what, least, value));
+    return value >= least ? Status()
+                          : Status(Code::kInvalidArgument, strf("%s: wanted at least %d, got %d", what, least, value));
   };
   VV_TRY(at_least("context", options_.context, 0));
   VV_TRY(at_least("max_batch", options_.max_batch, 1));
@@ -34,27 +35,40 @@ Status DecoderModel::check_options() {
   VV_TRY(at_least("num_kv_blocks", options_.num_kv_blocks, LoadOptions::kPagesAuto));
   VV_TRY(at_least("gpu_layers", options_.gpu_layers, -1));
   if (options_.context > config_.context)
-    return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d", static_cast<long>(config_.context), options_.context));
+    return Status(Code::kLimitExceeded, strf("context: the model was trained for %ld positions, got %d",
+                                             static_cast<long>(config_.context), options_.context));
   const int64_t context = options_.context ? options_.context : std::min<int64_t>(config_.context, kDefaultContext);
   VV_TRY(check_scales());
   VV_TRY(check_invariance());
   const bool host = runtime_->place() == Place::host;
   // On the host tables cost nothing: SmolLM2-135M's steps take as long, 7.3 ms for 7.7, and prompts too.
   if (options_.num_kv_blocks == LoadOptions::kPagesAuto && !host) options_.num_kv_blocks = 0;
-  if (options_.num_kv_blocks < 0) options_.num_kv_blocks = options_.max_batch * Pages::needed(static_cast<int>(context));
+  if (options_.num_kv_blocks < 0)
+    options_.num_kv_blocks = options_.max_batch * Pages::needed(static_cast<int>(context));
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
-  limits_ = TextLimits{static_cast<int>(config_.vocab), static_cast<int>(context), options_.max_batch, std::max(options_.prefill_chunk, options_.max_batch),
-                       std::max(options_.max_in_flight_steps ? options_.max_in_flight_steps : runtime_->max_in_flight_steps(), host ? 1 : 2), host, options_.logit_bias,
-                       options_.num_kv_blocks ? Pages::kPlaces : 0, options_.num_kv_blocks, host || options_.invariance == "strict"};
+  limits_ =
+      TextLimits{static_cast<int>(config_.vocab),
+                 static_cast<int>(context),
+                 options_.max_batch,
+                 std::max(options_.prefill_chunk, options_.max_batch),
+                 std::max(options_.max_in_flight_steps ? options_.max_in_flight_steps : runtime_->max_in_flight_steps(),
+                          host ? 1 : 2),
+                 host,
+                 options_.logit_bias,
+                 options_.num_kv_blocks ? Pages::kPlaces : 0,
+                 options_.num_kv_blocks,
+                 host || options_.invariance == "strict"};
   return {};
 }
 
 /// One class: steps of prompts so small that every op takes their rows as it takes those of answers.
 Status DecoderModel::check_invariance() {
   if (options_.invariance == "class") return {};
-  if (options_.invariance != "strict") return Status(Code::kInvalidArgument, "invariance: wanted class or strict, got '" + options_.invariance + "'");
+  if (options_.invariance != "strict")
+    return Status(Code::kInvalidArgument, "invariance: wanted class or strict, got '" + options_.invariance + "'");
   if (options_.max_batch > kStrictBatch)
-    return Status(Code::kUnsupported, strf("invariance strict: at most %d sequences share a class, got max_batch %d", kStrictBatch, options_.max_batch));
+    return Status(Code::kUnsupported, strf("invariance strict: at most %d sequences share a class, got max_batch %d",
+                                           kStrictBatch, options_.max_batch));
   options_.prefill_chunk = std::min(options_.prefill_chunk, options_.max_batch > 1 ? kStrictBatch : kStrictAlone);
   return {};
 }
@@ -63,17 +77,22 @@ Status DecoderModel::check_scales() const {
   const std::vector<float>& scales = options_.act_scales;
   const size_t wanted = plan_.entry == ActQuant::per_tensor ? static_cast<size_t>(site_count(config_)) : 0;
   if (scales.size() != wanted)
-    return Status(Code::kFailedPrecondition, strf("act_scales: precision %s wants %zu, one an activation quantization point, got %zu; calibrate() of the checkpoint "
-                                                  "loaded in bf16 gives those of fp8_static", plan_.name, wanted, scales.size()));
+    return Status(Code::kFailedPrecondition, strf("act_scales: precision %s wants %zu, one an activation quantization "
+                                                  "point, got %zu; calibrate() of the checkpoint "
+                                                  "loaded in bf16 gives those of fp8_static",
+                                                  plan_.name, wanted, scales.size()));
   for (const float s : scales)
-    if (!(s > 0 && std::isfinite(s))) return Status(Code::kInvalidArgument, strf("act_scales: wanted positive finite values, got %g", static_cast<double>(s)));
+    if (!(s > 0 && std::isfinite(s)))
+      return Status(Code::kInvalidArgument,
+                    strf("act_scales: wanted positive finite values, got %g", static_cast<double>(s)));
   return {};
 }
 
 Status DecoderModel::fill_frequencies() {
   if (config_.rope_dims == 0) return {};
   const auto* factors = static_cast<const float*>(weights_.rope_factors.data);
-  const auto fill = [&](double theta, const ops::RopeScaling& scaling, const Tensor& to, double* attn_factor) -> Status {
+  const auto fill = [&](double theta, const ops::RopeScaling& scaling, const Tensor& to,
+                        double* attn_factor) -> Status {
     VV_ASSIGN(ops::RopeFreqs freqs, ops::rope_freqs(theta, config_.rope_dims, scaling));
     for (size_t i = 0; factors != nullptr && i < freqs.inv_freq.size(); ++i) freqs.inv_freq[i] /= factors[i];
     if (attn_factor != nullptr) *attn_factor = freqs.attn_factor;
@@ -89,9 +108,12 @@ Status DecoderModel::check_fit() {
   VV_ASSIGN(const int64_t free, runtime_->free_bytes());
   const int64_t need = uploader_.bytes() + stream_.region_bytes() + arena_.bytes();
   if (runtime_->place() == Place::host || need <= free) return {};
-  return Status(Code::kOutOfMemory, strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context or max_batch, use a smaller precision, or set gpu_layers below %ld",
-                                         static_cast<long>(need), static_cast<long>(uploader_.bytes() + stream_.region_bytes()), static_cast<long>(arena_.bytes()), runtime_->name(),
-                                         static_cast<long>(free), static_cast<long>(need - free), static_cast<long>(config_.layers)));
+  return Status(Code::kOutOfMemory,
+                strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context "
+                     "or max_batch, use a smaller precision, or set gpu_layers below %ld",
+                     static_cast<long>(need), static_cast<long>(uploader_.bytes() + stream_.region_bytes()),
+                     static_cast<long>(arena_.bytes()), runtime_->name(), static_cast<long>(free),
+                     static_cast<long>(need - free), static_cast<long>(config_.layers)));
 }
 
 Status DecoderModel::load() {
@@ -109,7 +131,8 @@ Status DecoderModel::load() {
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();
   VV_TRY(load_weights(source_, config_, &weights_));
-  VV_TRY(upload_weights(config_, plan_, *runtime_, source_, &weights_, &uploader_, options_.gpu_layers < 0 ? config_.layers : options_.gpu_layers, &stream_.layers()));
+  VV_TRY(upload_weights(config_, plan_, *runtime_, source_, &weights_, &uploader_,
+                        options_.gpu_layers < 0 ? config_.layers : options_.gpu_layers, &stream_.layers()));
   declare_buffers();
   VV_TRY(check_fit());
   VV_TRY(uploader_.commit(*runtime_));
@@ -126,14 +149,16 @@ Status DecoderModel::load() {
   buffers_.masks = masks_.table();
   buffers_.page_table = pages_.table();
   if (plan_.entry == ActQuant::per_tensor) {
-    const engine::Upload scales[] = {{buffers_.site_scale.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
+    const engine::Upload scales[] = {
+        {buffers_.site_scale.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
     VV_TRY(runtime_->upload(scales));
   }
   for (InputBlock* block : {&decode_, &prompt_}) VV_TRY(block->open(*runtime_, limits_.max_in_flight_steps));
   VV_TRY(in_flight_.open(*runtime_, limits_.max_in_flight_steps, limits_.max_batch, &buffers_));
   sampling_.resize(static_cast<size_t>(limits_.max_batch));
   if (pages_.used()) fed_counts_.resize(static_cast<size_t>(limits_.vocab));
-  for (std::vector<int32_t>* slots : {&slots_, &decoding_, &decoding_pos_}) slots->reserve(static_cast<size_t>(limits_.max_batch));
+  for (std::vector<int32_t>* slots : {&slots_, &decoding_, &decoding_pos_})
+    slots->reserve(static_cast<size_t>(limits_.max_batch));
   phase("arena");
   VV_TRY(make_variants());
   runtime_->finish_uploads();
@@ -162,11 +187,21 @@ Status DecoderModel::make_variants() {
   return stream.synchronize();
 }
 
-Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer, const StepInputs* moved, bool normed, bool every_point) {
+Status DecoderModel::record(exec::Stream& stream, const Variant& v, ops::Recorder::Observer observer,
+                            const StepInputs* moved, bool normed, bool every_point) {
   ops::Recorder rec(stream, ops::Weights::constant, std::move(observer));
   const engine::GateWalk walk{options_.gates, every_point ? nullptr : &v.gates};
   const bool gated = options_.gates.gate != nullptr && (every_point || !v.gates.at.empty());
-  const StepContext context{config_, plan_, weights_, buffers_, attn_factor_, &stream_, norms_behind_ && !normed, moved, gated ? &walk : nullptr, gated ? v.head_parts : 1};
+  const StepContext context{config_,
+                            plan_,
+                            weights_,
+                            buffers_,
+                            attn_factor_,
+                            &stream_,
+                            norms_behind_ && !normed,
+                            moved,
+                            gated ? &walk : nullptr,
+                            gated ? v.head_parts : 1};
   return record_step(rec, context, (v.decode ? decode_ : prompt_).inputs(), v.rows);
 }
 

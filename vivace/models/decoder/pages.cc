@@ -32,8 +32,9 @@ Status Pages::reserve(exec::Stream& stream, int slot, int positions) {
   release(slot);
   const int wanted = needed(positions);
   if (wanted > blocks_->available())
-    return Status(Code::kLimitExceeded, strf("num_kv_blocks: %d positions need %d pages of %d, %d of %d are free; wait until a sequence ends, or load with more num_kv_blocks", positions, wanted,
-                                             kPlaces, blocks_->available(), count_));
+    return Status(Code::kLimitExceeded, strf("num_kv_blocks: %d positions need %d pages of %d, %d of %d are free; wait "
+                                             "until a sequence ends, or load with more num_kv_blocks",
+                                             positions, wanted, kPlaces, blocks_->available(), count_));
   std::vector<int32_t>& mine = own_[static_cast<size_t>(slot)];
   for (int i = 0; i < wanted; ++i) mine.push_back(blocks_->take());
   return map(stream, slot, 0, mine);
@@ -44,14 +45,16 @@ Status Pages::map(exec::Stream& stream, int slot, int first, std::span<const int
   int& written = written_[static_cast<size_t>(slot)];
   const int64_t width = table_.shape[1], end = first + static_cast<int64_t>(blocks.size());
   if (first < 0 || first > mapped || end > width)
-    return Status(Code::kInvalidArgument, strf("map: blocks [%d, %ld) of slot %d, which has %d of at most %ld", first, static_cast<long>(end), slot, mapped, static_cast<long>(width)));
+    return Status(Code::kInvalidArgument, strf("map: blocks [%d, %ld) of slot %d, which has %d of at most %ld", first,
+                                               static_cast<long>(end), slot, mapped, static_cast<long>(width)));
   auto* const stage = static_cast<int32_t*>(staging_.data()) + slot * width;
   std::copy(blocks.begin(), blocks.end(), stage + first);
   const int64_t changed = std::max<int64_t>(end, written);
   std::fill(stage + end, stage + changed, -1);
   mapped = written = static_cast<int>(end);
   if (changed == first) return {};
-  return stream.copy(static_cast<int32_t*>(table_.data) + slot * width + first, stage + first, static_cast<size_t>(changed - first) * sizeof(int32_t));
+  return stream.copy(static_cast<int32_t*>(table_.data) + slot * width + first, stage + first,
+                     static_cast<size_t>(changed - first) * sizeof(int32_t));
 }
 
 void Pages::release(int slot) {

@@ -1,4 +1,5 @@
-// Pages: which blocks of the caches each slot reads and writes, as a table that steps read. Who has which block is KvBlocks'.
+// Pages: which blocks of the caches each slot reads and writes, as a table that steps read. Who has which block is
+// KvBlocks'.
 #pragma once
 #include <memory>
 #include <span>
@@ -21,10 +22,11 @@ class Pages {
   /// Null without pages.
   engine::KvBlocks* blocks() const { return blocks_.get(); }
   static int needed(int positions) { return (positions + kPlaces - 1) / kPlaces; }
-  /// release(), and takes blocks for `positions`, which are the slot's own. Errors: LimitExceeded, and the slot has none.
+  /// release(), and takes blocks for `positions`, which are the slot's own. Errors: LimitExceeded, and the slot has
+  /// none.
   Status reserve(exec::Stream& stream, int slot, int positions);
-  /// QuantizationSites of the slot from block `first` on, at most as many as it has, are these blocks; it has none behind them. The table
-  /// follows on `stream`, behind the steps that are queued.
+  /// QuantizationSites of the slot from block `first` on, at most as many as it has, are these blocks; it has none
+  /// behind them. The table follows on `stream`, behind the steps that are queued.
   Status map(exec::Stream& stream, int slot, int first, std::span<const int32_t> blocks);
   /// The slot has no places; those that reserve() took are free.
   void release(int slot);
@@ -39,7 +41,7 @@ class Pages {
   exec::Buffer staging_;                    // the table as it will be; a row belongs to its slot
   std::unique_ptr<engine::KvBlocks> blocks_;
   std::vector<int> mapped_;                 // blocks of a slot
-  std::vector<int> written_;                // entries of its row that are not -1: the last sequence's stay until the next
+  std::vector<int> written_;  // entries of its row that are not -1: the last sequence's stay until the next
   std::vector<std::vector<int32_t>> own_;   // a slot: what reserve() took
 };
 

@@ -35,8 +35,8 @@ Tensor heads(const Tensor& t, int64_t N) {
   return r;
 }
 
-/// Rows up to which attention writes the codes that enter o itself. H200, 8B: a step of one 2,412 to 2,335 us, of 32 3,897 to 3,805; a prompt of
-/// 1,024, whose tiles' codes leave in pieces of 16 bytes, 12.30 to 12.43 ms.
+/// Rows up to which attention writes the codes that enter o itself. H200, 8B: a step of one 2,412 to 2,335 us, of 32
+/// 3,897 to 3,805; a prompt of 1,024, whose tiles' codes leave in pieces of 16 bytes, 12.30 to 12.43 ms.
 constexpr int64_t kQuantizedRows = 64;
 
 /// A part of the lm_head has a multiple of so many rows.
@@ -45,18 +45,35 @@ constexpr int64_t kHeadRows = 64;
 class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
-      : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), in_(in), T_(T),
-        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T), attn_factor_(context.attn_factor), stream_(context.stream), gates_(context.gates), head_parts_(rec.observed() ? 1 : context.head_parts), moved_(context.moved != nullptr ? *context.moved : in),
-        deferred_(context.deferred_norms && T <= kDeferredNormRows), hidden_(top(b_.hidden, T)), pos_(top(in.pos, T)), slot_(top(in.slot, T)), sites_(b_.k_cache, b_.v_cache),
+      : rec_(rec),
+        c_(context.config),
+        plan_(context.plan),
+        w_(context.weights),
+        b_(context.buffers),
+        in_(in),
+        T_(T),
+        R_(in.sample_rows.present() ? in.sample_rows.shape[0] : T),
+        attn_factor_(context.attn_factor),
+        stream_(context.stream),
+        gates_(context.gates),
+        head_parts_(rec.observed() ? 1 : context.head_parts),
+        moved_(context.moved != nullptr ? *context.moved : in),
+        deferred_(context.deferred_norms && T <= kDeferredNormRows),
+        hidden_(top(b_.hidden, T)),
+        pos_(top(in.pos, T)),
+        slot_(top(in.slot, T)),
+        sites_(b_.k_cache, b_.v_cache),
         global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
-        local_(sites_.add({.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
+        local_(sites_.add(
+            {.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
   }
 
   Status record() {
     const Tensor tokens = top(in_.tokens, T_);
     const double scale = c_.has(kScaledEmbedding) ? std::sqrt(static_cast<double>(c_.hidden)) : 1;
-    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", in_.rows}}, {{"scale", scale}}));
+    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", in_.rows}},
+                {{"scale", scale}}));
     if (c_.has(kLearnedPositions)) {
       VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos_}, {"out", branch_}, {"rows", in_.rows}}));
       waiting_ = true;
@@ -64,7 +81,8 @@ class Step {
     VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", in_.rows}}));
     for (size_t i = 0; i < w_.layers.size(); ++i) {
       layer_ = static_cast<int64_t>(i);
-      if (const size_t resident = w_.layers.size() - streamed(); i >= resident) VV_TRY(stream_->bring(rec_.stream(), i - resident));
+      if (const size_t resident = w_.layers.size() - streamed(); i >= resident)
+        VV_TRY(stream_->bring(rec_.stream(), i - resident));
       VV_TRY(point());
       VV_TRY(attention(w_.layers[i], i));
       VV_TRY(point());
@@ -96,14 +114,32 @@ class Step {
       VV_TRY(linear(normed_, {w.v, {}, w.v_bias}, columns(qkv, nq + nk, nk)));
     }
     Rows entering;
-    if (plan_.entry == ActQuant::per_tensor && T_ <= kQuantizedRows) entering = quantized(b_.quantized, {}, T_, at(kAttended)), entering.x = columns(entering.x, 0, nq);  // attention writes them itself
+    if (plan_.entry == ActQuant::per_tensor && T_ <= kQuantizedRows)
+      entering = quantized(b_.quantized, {}, T_, at(kAttended)),
+      entering.x = columns(entering.x, 0, nq);  // attention writes them itself
     VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
-                      {.qkv = qkv, .inv_freq = local ? b_.local_inv_freq : b_.inv_freq, .q_norm = w.q_norm, .k_norm = w.k_norm, .style = c_.rope_style, .attn_factor = local ? 1.0 : attn_factor_, .eps = c_.eps,
+                      {.qkv = qkv,
+                       .inv_freq = local ? b_.local_inv_freq : b_.inv_freq,
+                       .q_norm = w.q_norm,
+                       .k_norm = w.k_norm,
+                       .style = c_.rope_style,
+                       .attn_factor = local ? 1.0 : attn_factor_,
+                       .eps = c_.eps,
                        .norm_plus_one = plus_one(w.q_norm) > 0},
-                      {.q = q, .out = entering.x.present() ? heads(entering.x, c_.heads) : attended, .pos = pos_, .slot = slot_, .length = {}, .prefix = {}, .page_table = b_.page_table, .lse = {}, .rows = in_.rows, .out_scale = entering.scale}));
+                      {.q = q,
+                       .out = entering.x.present() ? heads(entering.x, c_.heads) : attended,
+                       .pos = pos_,
+                       .slot = slot_,
+                       .length = {},
+                       .prefix = {},
+                       .page_table = b_.page_table,
+                       .lse = {},
+                       .rows = in_.rows,
+                       .out_scale = entering.scale}));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(point());
-    VV_TRY(onto(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
+    VV_TRY(
+        onto(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
     return post_norm(w.attn_post_norm);
   }
 
@@ -127,12 +163,20 @@ class Step {
       VV_TRY(enter(inner, &entering));
       VV_TRY(point());
       const size_t next = static_cast<size_t>(layer_) + 1;  // whose weights are here already, unless they take turns
-      VV_TRY(onto(entering, {w.down, w.down_scale, {}}, out, plus, next < w_.layers.size() - streamed() ? w_.layers[next].attn_norm : Tensor{}));
+      VV_TRY(onto(entering, {w.down, w.down_scale, {}}, out, plus,
+                  next < w_.layers.size() - streamed() ? w_.layers[next].attn_norm : Tensor{}));
     } else {
       VV_TRY(settle());
       VV_TRY(rec_(ops::gated_mlp,
-                  {{"x", normed_.x}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
-                   {"gate_up", top(b_.gate_up, T_)}, {"hidden", top(b_.mlp, T_)}, {"rows", in_.rows}},
+                  {{"x", normed_.x},
+                   {"w_gate", w.gate},
+                   {"w_up", w.up},
+                   {"w_down", w.down},
+                   {"residual", plus},
+                   {"out", out},
+                   {"gate_up", top(b_.gate_up, T_)},
+                   {"hidden", top(b_.mlp, T_)},
+                   {"rows", in_.rows}},
                   {{"act", c_.family->act}, {"quant", act(w.gate)}}));
     }
     return post_norm(w.mlp_post_norm);
@@ -141,27 +185,46 @@ class Step {
   Status experts(const LayerWeights& w, const Tensor& plus, const Tensor& out) {
     const int64_t A = T_ * c_.experts_used;
     return rec_(ops::moe_mlp,
-                {{"x", normed_.x}, {"router", w.router}, {"w_gate", w.gate}, {"w_up", w.up}, {"w_down", w.down}, {"residual", plus}, {"out", out},
-                 {"logits", top(b_.route_logits, T_)}, {"weights", top(b_.route_weights, T_)}, {"place", top(b_.place, T_)}, {"token", top(b_.token, A)},
-                 {"offsets", b_.offsets}, {"gathered", top(b_.gathered, A)}, {"gate_up", top(b_.gate_up, A)}, {"hidden", top(b_.mlp, A)},
-                 {"expert_out", top(b_.expert_out, A)}, {"rows", in_.rows}},
+                {{"x", normed_.x},
+                 {"router", w.router},
+                 {"w_gate", w.gate},
+                 {"w_up", w.up},
+                 {"w_down", w.down},
+                 {"residual", plus},
+                 {"out", out},
+                 {"logits", top(b_.route_logits, T_)},
+                 {"weights", top(b_.route_weights, T_)},
+                 {"place", top(b_.place, T_)},
+                 {"token", top(b_.token, A)},
+                 {"offsets", b_.offsets},
+                 {"gathered", top(b_.gathered, A)},
+                 {"gate_up", top(b_.gate_up, A)},
+                 {"hidden", top(b_.mlp, A)},
+                 {"expert_out", top(b_.expert_out, A)},
+                 {"rows", in_.rows}},
                 {{"act", c_.family->act}, {"quant", act(w.gate)}, {"renormalize", c_.renormalize ? 1.0 : 0.0}});
   }
 
   Status sample() {
     // A row's logits cost as much as its whole stack of layers: only the sampled rows reach the head.
     Tensor last = top(b_.last, R_), sum;
-    const Tensor logits = top(b_.logits, R_), next = top(b_.next, R_), logprob = top(b_.logprob, R_), step = top(in_.sample_step, R_);
+    const Tensor logits = top(b_.logits, R_), next = top(b_.next, R_), logprob = top(b_.logprob, R_),
+                 step = top(in_.sample_step, R_);
     const bool gathers = in_.sample_rows.present();
-    if (gathers) VV_TRY(rec_(ops::embedding, {{"table", hidden_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
+    if (gathers)
+      VV_TRY(
+          rec_(ops::embedding, {{"table", hidden_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
     if (waiting_) {
       sum = gathers ? last : hidden_;
       last = gathers ? b_.last_branch : branch_;
-      if (gathers) VV_TRY(rec_(ops::embedding, {{"table", branch_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
+      if (gathers)
+        VV_TRY(
+            rec_(ops::embedding, {{"table", branch_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
     } else if (!gathers) {
       last = hidden_;
     }
-    Rows entering = plan_.eight_in() ? quantized(b_.last_quantized, b_.last_scale, R_, site_count(c_) - 1) : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
+    Rows entering = plan_.eight_in() ? quantized(b_.last_quantized, b_.last_scale, R_, site_count(c_) - 1)
+                                     : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
     if (folds(w_.final_norm_bias)) {
       if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
       entering.raw = last;
@@ -170,17 +233,37 @@ class Step {
       VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
     }
     const Tensor bias = b_.bias.present() ? top(b_.row_bias, R_) : Tensor{};
-    if (bias.present()) VV_TRY(rec_(ops::embedding, {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
+    if (bias.present())
+      VV_TRY(rec_(ops::embedding,
+                  {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
     VV_TRY(head(entering, logits, bias));
     VV_TRY(point());
-    VV_TRY(rec_(ops::sample,
-                {{"logits", logits}, {"token", next}, {"logprob", logprob}, {"temperature", top(in_.temperature, R_)}, {"top_k", top(in_.top_k, R_)},
-                 {"top_p", top(in_.top_p, R_)}, {"min_p", top(in_.min_p, R_)}, {"seed", top(in_.seed, R_)}, {"step", step}, {"counts", b_.counts},
-                 {"slot", top(in_.sample_slot, R_)}, {"repetition", top(in_.repetition, R_)}, {"presence", top(in_.presence, R_)},
-                 {"frequency", top(in_.frequency, R_)}, {"mask", b_.masks}, {"mask_slot", top(in_.mask_slot, R_)}, {"rows", in_.samples}}));
-    return rec_(ops::advance,
-                {{"token", next}, {"logprob", logprob}, {"turn", b_.turn}, {"ring", b_.ring}, {"ring_logprob", b_.ring_logprob}, {"rows", in_.samples},
-                 {"fed", gathers ? Tensor{} : top(moved_.tokens, R_)}, {"pos", gathers ? Tensor{} : top(moved_.pos, R_)}, {"step", gathers ? Tensor{} : top(moved_.sample_step, R_)}});
+    VV_TRY(rec_(ops::sample, {{"logits", logits},
+                              {"token", next},
+                              {"logprob", logprob},
+                              {"temperature", top(in_.temperature, R_)},
+                              {"top_k", top(in_.top_k, R_)},
+                              {"top_p", top(in_.top_p, R_)},
+                              {"min_p", top(in_.min_p, R_)},
+                              {"seed", top(in_.seed, R_)},
+                              {"step", step},
+                              {"counts", b_.counts},
+                              {"slot", top(in_.sample_slot, R_)},
+                              {"repetition", top(in_.repetition, R_)},
+                              {"presence", top(in_.presence, R_)},
+                              {"frequency", top(in_.frequency, R_)},
+                              {"mask", b_.masks},
+                              {"mask_slot", top(in_.mask_slot, R_)},
+                              {"rows", in_.samples}}));
+    return rec_(ops::advance, {{"token", next},
+                               {"logprob", logprob},
+                               {"turn", b_.turn},
+                               {"ring", b_.ring},
+                               {"ring_logprob", b_.ring_logprob},
+                               {"rows", in_.samples},
+                               {"fed", gathers ? Tensor{} : top(moved_.tokens, R_)},
+                               {"pos", gathers ? Tensor{} : top(moved_.pos, R_)},
+                               {"step", gathers ? Tensor{} : top(moved_.sample_step, R_)}});
   }
 
   /// normed = norm of the residual stream, which first takes in what waits in branch.
@@ -189,19 +272,27 @@ class Step {
     if (deferred_) {
       normed_.squares = top(b_.squares, T_);
       if (std::exchange(scaled_, false)) return {};
-      return rec_(ops::rms_rows, {{"x", hidden_}, {"weight", weight}, {"scaled", normed_.x}, {"squares", normed_.squares}, {"rows", in_.rows}});
+      return rec_(ops::rms_rows, {{"x", hidden_},
+                                  {"weight", weight},
+                                  {"scaled", normed_.x},
+                                  {"squares", normed_.squares},
+                                  {"rows", in_.rows}});
     }
     if (folds(bias)) {
       normed_.raw = hidden_;
       normed_.weight = weight;
       return {};
     }
-    const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, in_.rows) : norm(hidden_, {}, weight, bias, normed_, in_.rows);
+    const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, in_.rows)
+                              : norm(hidden_, {}, weight, bias, normed_, in_.rows);
     waiting_ = false;
     return s;
   }
-  /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand over.
-  bool folds(const Tensor& bias) const { return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != ActQuant::per_token; }
+  /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand
+  /// over.
+  bool folds(const Tensor& bias) const {
+    return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != ActQuant::per_token;
+  }
   /// Makes the rows of `normed_`, for readers that are no single product.
   Status settle() {
     if (!normed_.raw.present()) return {};
@@ -210,7 +301,8 @@ class Step {
     return {};
   }
 
-  /// Where a block's result goes and what is added to it: the residual stream, or branch if it has a norm of its own first.
+  /// Where a block's result goes and what is added to it: the residual stream, or branch if it has a norm of its own
+  /// first.
   const Tensor& target(const Tensor& post) const { return post.present() ? branch_ : hidden_; }
   Tensor residual(const Tensor& post) const { return post.present() ? Tensor{} : hidden_; }
   Status post_norm(const Tensor& weight) {
@@ -222,8 +314,10 @@ class Step {
   /// Rows that enter a product; where they are e4m3, with a scale of each or one of all.
   struct Rows {
     Tensor x, row_scale, scale;
-    Tensor raw = {}, weight = {};  // where present x is scratch: the product makes it of `raw` by the norm with `weight`
-    Tensor squares = {};           // where present x is the residual stream times the norm's weight: its norm is taken behind the product
+    Tensor raw = {},
+           weight = {};  // where present x is scratch: the product makes it of `raw` by the norm with `weight`
+    Tensor squares =
+        {};  // where present x is the residual stream times the norm's weight: its norm is taken behind the product
   };
   int64_t at(Site site) const { return layer_ * kSites + site; }
   /// The first n rows of a buffer of codes and of their scales; `site` has the scale that was made before.
@@ -245,9 +339,19 @@ class Step {
     const Tensor& bias;
   };
 
-  Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Rows& out, const Tensor& rows) {
-    return rec_(ops::norm, {{"x", x}, {"residual", sum}, {"weight", weight}, {"bias", bias}, {"out", out.x}, {"row_scale", out.row_scale}, {"out_scale", out.scale}, {"rows", rows}},
-                {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
+  Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Rows& out,
+              const Tensor& rows) {
+    return rec_(
+        ops::norm,
+        {{"x", x},
+         {"residual", sum},
+         {"weight", weight},
+         {"bias", bias},
+         {"out", out.x},
+         {"row_scale", out.row_scale},
+         {"out_scale", out.scale},
+         {"rows", rows}},
+        {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
   }
 
   /// x as it enters a product: itself, or quantized into codes.
@@ -256,7 +360,9 @@ class Step {
     if (!plan_.eight_in()) return {};
     *out = quantized(b_.quantized, b_.quantized_scale, T_, at(site));
     out->x = columns(out->x, 0, x.shape[1]);
-    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->row_scale}, {"out_scale", out->scale}, {"rows", in_.rows}});
+    return rec_(
+        ops::quantize,
+        {{"x", x}, {"out", out->x}, {"row_scale", out->row_scale}, {"out_scale", out->scale}, {"rows", in_.rows}});
   }
   /// The MLP's rows, which may be codes already.
   Status enter(const Rows& inner, Rows* out) {
@@ -264,20 +370,52 @@ class Step {
     return inner.scale.present() ? Status() : enter(inner.x, kInner, out);
   }
 
-  Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}) {
+  Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {},
+                std::string_view epilogue = "none", const Tensor& out_scale = {}) {
     return product(x, m, out, residual, epilogue, in_.rows, out_scale);
   }
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue, const Tensor& rows, const Tensor& out_scale = {}) {
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue,
+                 const Tensor& rows, const Tensor& out_scale = {}) {
     if (x.squares.present())
-      return rec_(ops::rms_gemm, {{"x", x.x}, {"squares", x.squares}, {"row_scale", top(b_.normed_scale, T_)}, {"w", m.w}, {"bias", m.bias}, {"out", out}, {"rows", rows}}, {{"eps", c_.eps}, {"epilogue", epilogue}});
+      return rec_(ops::rms_gemm,
+                  {{"x", x.x},
+                   {"squares", x.squares},
+                   {"row_scale", top(b_.normed_scale, T_)},
+                   {"w", m.w},
+                   {"bias", m.bias},
+                   {"out", out},
+                   {"rows", rows}},
+                  {{"eps", c_.eps}, {"epilogue", epilogue}});
     if (x.raw.present())
-      return rec_(ops::norm_gemm,
-                  {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"bias", m.bias},
-                   {"residual", residual}, {"out", out}, {"out_scale", out_scale}, {"rows", rows}},
-                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"act", act(m.w)}, {"epilogue", epilogue}});
+      return rec_(
+          ops::norm_gemm,
+          {{"x", x.raw},
+           {"weight", x.weight},
+           {"normed", x.x},
+           {"normed_scale", x.scale},
+           {"w", m.w},
+           {"w_row_scale", m.scale.row},
+           {"w_block_scale", m.scale.block},
+           {"w_scale", m.scale.whole},
+           {"bias", m.bias},
+           {"residual", residual},
+           {"out", out},
+           {"out_scale", out_scale},
+           {"rows", rows}},
+          {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"act", act(m.w)}, {"epilogue", epilogue}});
     return rec_(ops::gemm,
-                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"bias", m.bias}, {"residual", residual},
-                 {"out", out}, {"out_scale", out_scale}, {"rows", rows}},
+                {{"x", x.x},
+                 {"x_row_scale", x.row_scale},
+                 {"x_scale", x.scale},
+                 {"w", m.w},
+                 {"w_row_scale", m.scale.row},
+                 {"w_block_scale", m.scale.block},
+                 {"w_scale", m.scale.whole},
+                 {"bias", m.bias},
+                 {"residual", residual},
+                 {"out", out},
+                 {"out_scale", out_scale},
+                 {"rows", rows}},
                 {{"act", act(m.w)}, {"epilogue", epilogue}});
   }
 
@@ -291,30 +429,69 @@ class Step {
       const Tensor w = part(w_.head);
       const engine::Scales scale{part(w_.head_scale.row), part(w_.head_scale.block), w_.head_scale.whole};
       if (first > 0) VV_TRY(point());
-      VV_TRY(product(x, {w, scale, {}}, columns(logits, first, n), bias.present() ? columns(bias, first, n) : Tensor{}, "none", in_.samples));
+      VV_TRY(product(x, {w, scale, {}}, columns(logits, first, n), bias.present() ? columns(bias, first, n) : Tensor{},
+                     "none", in_.samples));
     }
     return {};
   }
 
-  /// A product that joins the residual stream. Where norms are taken behind, it leaves what the product behind the one with weight `next` takes.
+  /// A product that joins the residual stream. Where norms are taken behind, it leaves what the product behind the one
+  /// with weight `next` takes.
   Status onto(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, const Tensor& next) {
     if (!deferred_ || !next.present()) return linear(x, m, out, residual);
     scaled_ = true;
-    return rec_(ops::gemm_rms_rows,
-                {{"x", x.x}, {"w", m.w}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"weight", next}, {"scaled", top(b_.normed, T_)}, {"squares", top(b_.squares, T_)}, {"rows", in_.rows}});
+    return rec_(ops::gemm_rms_rows, {{"x", x.x},
+                                     {"w", m.w},
+                                     {"bias", m.bias},
+                                     {"residual", residual},
+                                     {"out", out},
+                                     {"weight", next},
+                                     {"scaled", top(b_.normed, T_)},
+                                     {"squares", top(b_.squares, T_)},
+                                     {"rows", in_.rows}});
   }
 
   /// The gated product of the MLP's rows.
   Status gated(const Matrix& m, const Rows& out) {
     const Rows& x = normed_;
     if (x.squares.present())
-      return rec_(ops::rms_gemm, {{"x", x.x}, {"squares", x.squares}, {"row_scale", top(b_.normed_scale, T_)}, {"w", m.w}, {"out", out.x}, {"rows", in_.rows}}, {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", c_.family->act}});
+      return rec_(ops::rms_gemm,
+                  {{"x", x.x},
+                   {"squares", x.squares},
+                   {"row_scale", top(b_.normed_scale, T_)},
+                   {"w", m.w},
+                   {"out", out.x},
+                   {"rows", in_.rows}},
+                  {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", c_.family->act}});
     if (x.raw.present())
       return rec_(ops::norm_gemm,
-                  {{"x", x.raw}, {"weight", x.weight}, {"normed", x.x}, {"normed_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
-                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"gated", 1.0}, {"act", act(m.w)}, {"epilogue", c_.family->act}});
+                  {{"x", x.raw},
+                   {"weight", x.weight},
+                   {"normed", x.x},
+                   {"normed_scale", x.scale},
+                   {"w", m.w},
+                   {"w_row_scale", m.scale.row},
+                   {"w_block_scale", m.scale.block},
+                   {"w_scale", m.scale.whole},
+                   {"out", out.x},
+                   {"out_scale", out.scale},
+                   {"rows", in_.rows}},
+                  {{"eps", c_.eps},
+                   {"weight_plus_one", plus_one(x.weight)},
+                   {"gated", 1.0},
+                   {"act", act(m.w)},
+                   {"epilogue", c_.family->act}});
     return rec_(ops::gated_gemm,
-                {{"x", x.x}, {"x_row_scale", x.row_scale}, {"x_scale", x.scale}, {"w", m.w}, {"w_row_scale", m.scale.row}, {"w_block_scale", m.scale.block}, {"w_scale", m.scale.whole}, {"out", out.x}, {"out_scale", out.scale}, {"rows", in_.rows}},
+                {{"x", x.x},
+                 {"x_row_scale", x.row_scale},
+                 {"x_scale", x.scale},
+                 {"w", m.w},
+                 {"w_row_scale", m.scale.row},
+                 {"w_block_scale", m.scale.block},
+                 {"w_scale", m.scale.whole},
+                 {"out", out.x},
+                 {"out_scale", out.scale},
+                 {"rows", in_.rows}},
                 {{"act", c_.family->act}, {"quant", act(m.w)}});
   }
 
@@ -351,10 +528,13 @@ class Step {
 
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
   const bool plain = plan.entry == ActQuant::plain && info(plan.hidden).bytes == 2;
-  if (!has_wgmma(arch) || !plain || config.norm_plus_one || (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0) return false;
+  if (!has_wgmma(arch) || !plain || config.norm_plus_one ||
+      (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0)
+    return false;
   return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {
     const Tensor* const matrices[] = {&w.qkv, &w.o, &w.gate_up, &w.down};
-    return std::all_of(std::begin(matrices), std::end(matrices), [&](const Tensor* t) { return t->present() && t->dtype == plan.hidden; });
+    return std::all_of(std::begin(matrices), std::end(matrices),
+                       [&](const Tensor* t) { return t->present() && t->dtype == plan.hidden; });
   });
 }
 

@@ -32,7 +32,7 @@ struct StepBuffers {
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
   Tensor no_counts;                // [V] i32: zeros, what a slot starts with
   Tensor bias, row_bias;           // [S, V], [R, V] f32: added to a slot's logits, gathered by row; or absent
-  Tensor masks;                    // [S, (V+31)/32] i32: bits of the tokens that a slot may draw, read where mask_slot says so
+  Tensor masks;  // [S, (V+31)/32] i32: bits of the tokens that a slot may draw, read where mask_slot says so
   Tensor inv_freq, local_inv_freq; // [D/2] f32; absent without rope, without local layers
   // Scratch, act unless it says otherwise.
   Tensor hidden;                   // [T, H] the residual stream
@@ -44,9 +44,11 @@ struct StepBuffers {
   Tensor token, offsets;           // [T*k] i32, [E+1] i32
   Tensor gathered, expert_out;     // [T*k, H] x 2
   Tensor last, last_branch;        // [R, H] the sampled rows' hidden state and branch
-  Tensor quantized, last_quantized;        // [T, max(Hq*D, M)], [R, H] e4m3: rows that enter a product, where they do so quantized
-  Tensor normed_scale, quantized_scale, last_scale;  // f32 a row of normed, codes, last_quantized: ActQuant::per_token; the first also where norms are taken behind
-  Tensor squares;                  // [rows whose norms may be taken behind, H / 8] f32: sums of squares of hidden's rows, see rms_rows
+  Tensor quantized,
+      last_quantized;  // [T, max(Hq*D, M)], [R, H] e4m3: rows that enter a product, where they do so quantized
+  Tensor normed_scale, quantized_scale, last_scale;  // f32 a row of normed, codes, last_quantized: ActQuant::per_token;
+                                                     // the first also where norms are taken behind
+  Tensor squares;  // [rows whose norms may be taken behind, H / 8] f32: sums of squares of hidden's rows, see rms_rows
   Tensor site_scale;               // f32 a site: ActQuant::per_tensor
   // Outputs.
   Tensor logits;                   // [R, V] f32
@@ -65,9 +67,10 @@ inline bool uses_branch(const DecoderConfig& c) { return c.has(kPostNorms) || c.
 
 /// Rows of a step up to which norms may be taken behind their products: one class of few tokens for both.
 inline constexpr int64_t kDeferredNormRows = 64;
-/// Whether a model's steps of so few rows take their layers' RMS norms behind the products that read them: each product that writes the residual stream
-/// leaves it times the next norm's weight, with sums of squares, and the next product scales its sums (gemm_rms_rows, rms_gemm). Where one kernel does
-/// each, and every layer is RMS norms without norms of what joins the residual stream, and plain 16-bit products.
+/// Whether a model's steps of so few rows take their layers' RMS norms behind the products that read them: each product
+/// that writes the residual stream leaves it times the next norm's weight, with sums of squares, and the next product
+/// scales its sums (gemm_rms_rows, rms_gemm). Where one kernel does each, and every layer is RMS norms without norms of
+/// what joins the residual stream, and plain 16-bit products.
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch);
 
 /// Everything that record_step() walks over.
@@ -79,7 +82,8 @@ struct StepContext {
   double attn_factor = 1;
   const engine::LayerStream* stream = nullptr;  // of the last layers, where their weights take turns
   bool deferred_norms = false;          // of a step of few rows
-  const StepInputs* moved = nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
+  const StepInputs* moved =
+      nullptr;  // what a decode step moves on in place of its own inputs: a step that is repeated as it is
   const engine::GateWalk* gates = nullptr;  // where it stands back; null: nowhere
   int head_parts = 1;                 // products that the lm_head is, with points between
 };

@@ -10,7 +10,8 @@ using engine::Sampling;
 
 Status DecoderModel::check_blocks(const char* call, std::span<const int32_t> blocks) const {
   for (const int32_t b : blocks)
-    if (b < 0 || b >= limits_.pages) return Status(Code::kInvalidArgument, strf("%s: block %d is outside [0, %d)", call, b, limits_.pages));
+    if (b < 0 || b >= limits_.pages)
+      return Status(Code::kInvalidArgument, strf("%s: block %d is outside [0, %d)", call, b, limits_.pages));
   return {};
 }
 

@@ -11,7 +11,9 @@ using engine::Sampling;
 using engine::TokenRow;
 
 void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers) {
-  const auto declare = [&](const char* name, DType dtype, int64_t n, Tensor* t) { arena.declare(std::string(prefix) + "." + name, dtype, Shape(n), t); };
+  const auto declare = [&](const char* name, DType dtype, int64_t n, Tensor* t) {
+    arena.declare(std::string(prefix) + "." + name, dtype, Shape(n), t);
+  };
   gathers_ = gathers;
   declare("tokens", DType::i32, T, &in_.tokens);
   declare("pos", DType::i32, T, &in_.pos);
@@ -46,7 +48,8 @@ Status InputBlock::open(engine::Runtime& runtime, int max_in_flight_steps) {
   return {};
 }
 
-Status InputBlock::write(exec::Stream& stream, int flight, std::span<const TokenRow> rows, std::span<const Sampling> of_slot, const Masks& masks) {
+Status InputBlock::write(exec::Stream& stream, int flight, std::span<const TokenRow> rows,
+                         std::span<const Sampling> of_slot, const Masks& masks) {
   stage_ = static_cast<char*>(staging_.data()) + static_cast<size_t>(flight) * bytes_;
   size_t n = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -86,7 +89,8 @@ Status InFlightSteps::open(engine::Runtime& runtime, int max_in_flight_steps, in
   const size_t half = static_cast<size_t>(max_in_flight_steps * R) * 4;
   VV_ASSIGN(rings_, runtime.reserve_shared("rings of draws", 2 * half));
   ring_ = tensor(rings_.data(), DType::i32, Shape(max_in_flight_steps, R), runtime.place());
-  logprob_ = tensor(static_cast<char*>(rings_.data()) + half, DType::f32, Shape(max_in_flight_steps, R), runtime.place());
+  logprob_ =
+      tensor(static_cast<char*>(rings_.data()) + half, DType::f32, Shape(max_in_flight_steps, R), runtime.place());
   buffers->ring = ring_;
   buffers->ring_logprob = logprob_;
   return {};
@@ -112,7 +116,8 @@ Status InFlightSteps::pop(std::span<Sampled> out) {
   VV_TRY(f.done->synchronize());
   const auto row = static_cast<size_t>(f.row) * static_cast<size_t>(ring_.shape[1]);
   for (size_t i = 0; i < out.size(); ++i)
-    out[i] = {static_cast<const int32_t*>(ring_.data)[row + i], f.slots[i], static_cast<const float*>(logprob_.data)[row + i]};
+    out[i] = {static_cast<const int32_t*>(ring_.data)[row + i], f.slots[i],
+              static_cast<const float*>(logprob_.data)[row + i]};
   first_ = (first_ + 1) % static_cast<int>(in_flight_.size());
   --count_;
   return {};

@@ -20,7 +20,8 @@ class InputBlock {
   Status open(engine::Runtime& runtime, int max_in_flight_steps);
   /// Writes rows, of which those that sample take the parameters of their slot, and queues the copy.
   /// `flight`: which of the copies, free since its last step was collected.
-  Status write(exec::Stream& stream, int flight, std::span<const engine::TokenRow> rows, std::span<const engine::Sampling> of_slot, const Masks& masks);
+  Status write(exec::Stream& stream, int flight, std::span<const engine::TokenRow> rows,
+               std::span<const engine::Sampling> of_slot, const Masks& masks);
   const StepInputs& inputs() const { return in_; }
 
  private:

@@ -11,7 +11,8 @@ using engine::Sampling;
 using engine::TokenRow;
 
 const DecoderModel::Variant& DecoderModel::pick(bool decode, size_t rows) const {
-  return *std::find_if(variants_.begin(), variants_.end(), [&](const Variant& v) { return v.decode == decode && static_cast<size_t>(v.rows) >= rows; });
+  return *std::find_if(variants_.begin(), variants_.end(),
+                       [&](const Variant& v) { return v.decode == decode && static_cast<size_t>(v.rows) >= rows; });
 }
 
 Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
@@ -19,7 +20,8 @@ Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
   VV_TRY(engine::check(sampling));
   if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
   if (positions < 0 || positions > limits_.context)
-    return Status(Code::kLimitExceeded, strf("start: wanted 1 to %d positions, or 0 for all of them, got %d", limits_.context, positions));
+    return Status(Code::kLimitExceeded,
+                  strf("start: wanted 1 to %d positions, or 0 for all of them, got %d", limits_.context, positions));
   VV_TRY(pages_.reserve(runtime_->stream(), slot, positions ? positions : limits_.context));
   return begin(slot, sampling, {});
 }
@@ -41,11 +43,15 @@ Status DecoderModel::begin(int slot, const Sampling& sampling, std::span<const i
 
 Status DecoderModel::set_bias(int slot, std::span<const float> bias) {
   VV_TRY(check_slot("set_bias", slot));
-  if (!options_.logit_bias) return Status(Code::kFailedPrecondition, "set_bias: load the model with logit_bias, so that its steps have room for it");
+  if (!options_.logit_bias)
+    return Status(Code::kFailedPrecondition,
+                  "set_bias: load the model with logit_bias, so that its steps have room for it");
   if (!bias.empty() && bias.size() != static_cast<size_t>(limits_.vocab))
-    return Status(Code::kInvalidShape, strf("set_bias: wanted a value for each of %d tokens, got %zu", limits_.vocab, bias.size()));
+    return Status(Code::kInvalidShape,
+                  strf("set_bias: wanted a value for each of %d tokens, got %zu", limits_.vocab, bias.size()));
   const Tensor to = slice(buffers_.bias, slot, 1);
-  VV_TRY(runtime_->stream().copy(to.data, bias.empty() ? buffers_.no_counts.data : bias.data(), static_cast<size_t>(to.span_bytes())));
+  VV_TRY(runtime_->stream().copy(to.data, bias.empty() ? buffers_.no_counts.data : bias.data(),
+                                 static_cast<size_t>(to.span_bytes())));
   return bias.empty() ? Status() : runtime_->stream().synchronize();  // the caller's memory is free again
 }
 
@@ -55,15 +61,22 @@ Status DecoderModel::set_mask(int slot, std::span<const uint32_t> words) {
 }
 
 Status DecoderModel::check_slot(const char* call, int slot) const {
-  return slot >= 0 && slot < limits_.max_batch ? Status() : Status(Code::kInvalidArgument, strf("%s: slot %d is outside [0, %d)", call, slot, limits_.max_batch));
+  return slot >= 0 && slot < limits_.max_batch
+             ? Status()
+             : Status(Code::kInvalidArgument, strf("%s: slot %d is outside [0, %d)", call, slot, limits_.max_batch));
 }
 
 Status DecoderModel::no_place(const char* call, int slot, int pos) {
-  return Status(Code::kFailedPrecondition, strf("%s: position %d of slot %d has no page; start() takes as many as the sequence will hold", call, pos, slot));
+  return Status(
+      Code::kFailedPrecondition,
+      strf("%s: position %d of slot %d has no page; start() takes as many as the sequence will hold", call, pos, slot));
 }
 
 Status DecoderModel::check_room() const {
-  return in_flight_.full() ? Status(Code::kLimitExceeded, strf("step: %d steps are queued already; collect() the oldest", limits_.max_in_flight_steps)) : Status();
+  return in_flight_.full()
+             ? Status(Code::kLimitExceeded,
+                      strf("step: %d steps are queued already; collect() the oldest", limits_.max_in_flight_steps))
+             : Status();
 }
 
 Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
@@ -71,13 +84,19 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
     return Status(Code::kLimitExceeded, strf("step: wanted 1 to %d rows, got %zu", limits_.prefill_chunk, rows.size()));
   size_t sampled = 0;
   for (const TokenRow& r : rows) {
-    if (r.token < 0 || r.token >= limits_.vocab) return Status(Code::kInvalidArgument, strf("step: token %d is outside the vocabulary [0, %d)", r.token, limits_.vocab));
-    if (r.pos < 0 || r.pos >= limits_.context) return Status(Code::kLimitExceeded, strf("step: position %d is outside the context of %d", r.pos, limits_.context));
-    if (r.slot < 0 || r.slot >= limits_.max_batch) return Status(Code::kInvalidArgument, strf("step: slot %d is outside [0, %d)", r.slot, limits_.max_batch));
+    if (r.token < 0 || r.token >= limits_.vocab)
+      return Status(Code::kInvalidArgument,
+                    strf("step: token %d is outside the vocabulary [0, %d)", r.token, limits_.vocab));
+    if (r.pos < 0 || r.pos >= limits_.context)
+      return Status(Code::kLimitExceeded,
+                    strf("step: position %d is outside the context of %d", r.pos, limits_.context));
+    if (r.slot < 0 || r.slot >= limits_.max_batch)
+      return Status(Code::kInvalidArgument, strf("step: slot %d is outside [0, %d)", r.slot, limits_.max_batch));
     if (!pages_.holds(r.slot, r.pos)) return no_place("step", r.slot, r.pos);
     sampled += r.sample;
   }
-  if (sampled > static_cast<size_t>(limits_.max_batch)) return Status(Code::kLimitExceeded, strf("step: at most %d rows may sample, got %zu", limits_.max_batch, sampled));
+  if (sampled > static_cast<size_t>(limits_.max_batch))
+    return Status(Code::kLimitExceeded, strf("step: at most %d rows may sample, got %zu", limits_.max_batch, sampled));
   return {};
 }
 
@@ -91,7 +110,8 @@ Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
   slots_.clear();
   for (const TokenRow& r : rows)
     if (r.sample) slots_.push_back(r.slot);
-  const bool decode = slots_.size() == rows.size() && std::none_of(rows.begin(), rows.end(), [](const TokenRow& r) { return r.prompt; });
+  const bool decode = slots_.size() == rows.size() &&
+                      std::none_of(rows.begin(), rows.end(), [](const TokenRow& r) { return r.prompt; });
   VV_TRY((decode ? decode_ : prompt_).write(runtime_->stream(), in_flight_.next(), rows, sampling_, masks_));
   return decode;
 }
@@ -109,10 +129,13 @@ Status DecoderModel::issue(std::span<const TokenRow> rows) {
 
 Status DecoderModel::repeat() {
   VV_TRY(check_room());
-  if (decoding_.empty()) return Status(Code::kFailedPrecondition, "repeat: no step of the decode class came before; issue() one");
+  if (decoding_.empty())
+    return Status(Code::kFailedPrecondition, "repeat: no step of the decode class came before; issue() one");
   for (size_t i = 0; i < decoding_.size(); ++i) {
     const int32_t pos = decoding_pos_[i] + 1;
-    if (pos >= limits_.context) return Status(Code::kLimitExceeded, strf("repeat: position %d is outside the context of %d", pos, limits_.context));
+    if (pos >= limits_.context)
+      return Status(Code::kLimitExceeded,
+                    strf("repeat: position %d is outside the context of %d", pos, limits_.context));
     if (!pages_.holds(decoding_[i], pos)) return no_place("repeat", decoding_[i], pos);
   }
   for (int32_t& pos : decoding_pos_) ++pos;
@@ -121,7 +144,9 @@ Status DecoderModel::repeat() {
 
 Status DecoderModel::collect(std::span<Sampled> out) {
   if (in_flight_.empty()) return Status(Code::kFailedPrecondition, "collect: no step is queued; issue() one");
-  if (out.size() != in_flight_.draws()) return Status(Code::kInvalidArgument, strf("collect: the step draws %zu tokens but out holds %zu", in_flight_.draws(), out.size()));
+  if (out.size() != in_flight_.draws())
+    return Status(Code::kInvalidArgument,
+                  strf("collect: the step draws %zu tokens but out holds %zu", in_flight_.draws(), out.size()));
   VV_TRY(in_flight_.pop(out));
   return runtime_->place() == Place::host ? source_.check_lost() : Status();
 }

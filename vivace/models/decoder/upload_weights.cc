@@ -10,19 +10,24 @@ namespace {
 using engine::WeightUploader;
 
 /// Whether the plan makes narrow matrices of plain ones.
-bool quantizes(const PrecisionPlan& plan) { return plan.plain == Plain::eight || plan.plain == Plain::four || plan.plain == Plain::four_int; }
+bool quantizes(const PrecisionPlan& plan) {
+  return plan.plain == Plain::eight || plan.plain == Plain::four || plan.plain == Plain::four_int;
+}
 
-/// Quantized matrices stay what they are: whether a layer has one that the plan makes narrow, or that is in its form already.
+/// Quantized matrices stay what they are: whether a layer has one that the plan makes narrow, or that is in its form
+/// already.
 bool narrows_any(const PrecisionPlan& plan, const DecoderWeights& weights) {
   for (const LayerWeights& w : weights.layers)
     for (const Tensor* t : {&w.q, &w.k, &w.v, &w.qkv, &w.o, &w.gate, &w.up, &w.down})
-      if (t->present() && (!is_block(t->dtype) || (plan.plain == Plain::four_int && t->dtype == DType::q4_0))) return true;
+      if (t->present() && (!is_block(t->dtype) || (plan.plain == Plain::four_int && t->dtype == DType::q4_0)))
+        return true;
   return false;
 }
 
 class LayerUploader {
  public:
-  LayerUploader(const PrecisionPlan& plan, const engine::WeightSource& source, WeightUploader* uploader) : plan_(plan), source_(source), uploader_(uploader) {}
+  LayerUploader(const PrecisionPlan& plan, const engine::WeightSource& source, WeightUploader* uploader)
+      : plan_(plan), source_(source), uploader_(uploader) {}
 
   void plain(Tensor* t) {
     if (t->present()) uploader_->add(t, dtype_of(*t));
@@ -52,7 +57,8 @@ class LayerUploader {
     else plain(t);
   }
   /// One matrix of several, if one dtype serves all.
-  bool join(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, WeightUploader::Rows rows = WeightUploader::Rows::after) {
+  bool join(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale,
+            WeightUploader::Rows rows = WeightUploader::Rows::after) {
     const Tensor& first = **parts.begin();
     for (const Tensor* t : parts)
       if (t->shape.rank != 2 || dtype_of(*t) != dtype_of(first)) return false;
@@ -63,17 +69,21 @@ class LayerUploader {
   }
 
   /// Of quantized matrices.
-  DType format() const { return plan_.plain == Plain::four ? DType::e2m1 : plan_.plain == Plain::four_int ? DType::q4_0 : DType::e4m3; }
+  DType format() const {
+    return plan_.plain == Plain::four ? DType::e2m1 : plan_.plain == Plain::four_int ? DType::q4_0 : DType::e4m3;
+  }
   bool makes_blocks() const { return quantizes(plan_) && is_block(format()); }
 
  private:
   /// FP4 of the checkpoint; parts of one matrix share a scale, see load_weights().
-  void keep(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, WeightUploader::Rows rows = WeightUploader::Rows::after) {
+  void keep(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale,
+            WeightUploader::Rows rows = WeightUploader::Rows::after) {
     std::vector<engine::Scales> scales;
     for (const Tensor* t : parts) scales.push_back(*source_.scales_of(*t));
     uploader_->keep_block_scaled(parts, std::move(scales), whole, &scale->block, &scale->whole, rows);
   }
-  void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, DType to, WeightUploader::Rows rows = WeightUploader::Rows::after) {
+  void quantize(std::initializer_list<Tensor*> parts, Tensor* whole, engine::Scales* scale, DType to,
+                WeightUploader::Rows rows = WeightUploader::Rows::after) {
     if (is_block(to)) uploader_->join(parts, whole, to, rows);
     else if (to == DType::e2m1) uploader_->quantize_block_scaled(parts, whole, &scale->block, &scale->whole, rows);
     else uploader_->quantize(parts, whole, &scale->row, rows);
@@ -96,7 +106,8 @@ void upload_attention(LayerUploader& p, WeightUploader* uploader, LayerWeights& 
   if (!split) {
     p.matrix(&w.qkv, &w.qkv_scale);
   } else if (one_bias && p.join({&w.q, &w.k, &w.v}, &w.qkv, &w.qkv_scale)) {
-    if (biased) uploader->join({&w.q_bias, &w.k_bias, &w.v_bias}, &w.qkv_bias, w.q_bias.dtype, WeightUploader::Rows::after, true);
+    if (biased)
+      uploader->join({&w.q_bias, &w.k_bias, &w.v_bias}, &w.qkv_bias, w.q_bias.dtype, WeightUploader::Rows::after, true);
   } else {
     for (Tensor* t : {&w.q_bias, &w.k_bias, &w.v_bias}) p.vector(t, true);
     for (Tensor* t : {&w.q, &w.k, &w.v}) p.plain(t);
@@ -110,11 +121,13 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, Laye
     p.experts(&w.gate, &w.up, &w.down);
     return;
   }
-  // Rows in turn are gated in the product's own pass. The host's blocks lie one after the other, as they are mapped, and
-  // gated_mlp sees that they do: its act_mul is many values at a time.
+  // Rows in turn are gated in the product's own pass. The host's blocks lie one after the other, as they are mapped,
+  // and gated_mlp sees that they do: its act_mul is many values at a time.
   const bool gated = w.gate.present();
   const bool apart = place == Place::host && (p.makes_blocks() || is_block(w.gate.dtype) || is_block(w.up.dtype));
-  const bool joined = gated && (apart ? p.join({&w.gate, &w.up}, nullptr, nullptr) : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, WeightUploader::Rows::alternate));
+  const bool joined =
+      gated && (apart ? p.join({&w.gate, &w.up}, nullptr, nullptr)
+                      : p.join({&w.gate, &w.up}, &w.gate_up, &w.gate_up_scale, WeightUploader::Rows::alternate));
   if (gated && !joined) p.plain(&w.gate);
   if (gated && !joined) p.plain(&w.up);
   if (!gated) p.matrix(&w.up, &w.up_scale);
@@ -123,25 +136,38 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, Laye
 
 }  // namespace
 
-Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime, const engine::WeightSource& source,
-                     DecoderWeights* weights, WeightUploader* uploader, int64_t resident, std::vector<WeightUploader>* streamed) {
+Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime,
+                      const engine::WeightSource& source, DecoderWeights* weights, WeightUploader* uploader,
+                      int64_t resident, std::vector<WeightUploader>* streamed) {
   if (plan.eight_in() && config.has(kExperts))
-    return Status(Code::kUnsupported, strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
-  if (quantizes(plan) && is_block(weights->layers.front().o.dtype) && (!plan.keeps_blocks || !narrows_any(plan, *weights)))
-    return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native", plan.name, name(weights->layers.front().o.dtype)));
+    return Status(Code::kUnsupported,
+                  strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
+  if (quantizes(plan) && is_block(weights->layers.front().o.dtype) &&
+      (!plan.keeps_blocks || !narrows_any(plan, *weights)))
+    return Status(Code::kUnsupported, strf("precision %s: the checkpoint's matrices are %s already; use native",
+                                           plan.name, name(weights->layers.front().o.dtype)));
   if (plan.head_given && plan.keeps_blocks && is_block(weights->head.dtype))
-    return Status(Code::kUnsupported, strf("lm_head_dtype: the checkpoint's is %s already; leave lm_head_dtype at auto", name(weights->head.dtype)));
+    return Status(Code::kUnsupported, strf("lm_head_dtype: the checkpoint's is %s already; leave lm_head_dtype at auto",
+                                           name(weights->head.dtype)));
   if (plan.plain == Plain::four_int || (plan.head && is_block(*plan.head))) {
     for (const int64_t width : {config.hidden, config.q_width(), config.mlp})
-      if (width % 32 != 0) return Status(Code::kUnsupported, strf("precision %s: int4 and int8 rows have a scale for each 32 columns, which %ld does not divide into", plan.name, static_cast<long>(width)));
+      if (width % 32 != 0)
+        return Status(
+            Code::kUnsupported,
+            strf("precision %s: int4 and int8 rows have a scale for each 32 columns, which %ld does not divide into",
+                 plan.name, static_cast<long>(width)));
   }
   if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0))
-    return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads %ld and mlp %ld wide do not all divide", plan.name,
-                                           static_cast<long>(config.hidden), static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
-  const bool as_mapped = runtime.place() == Place::host && plan.plain == Plain::stored && !plan.head && !source.synthetic() && resident >= config.layers;
+    return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads "
+                                           "%ld and mlp %ld wide do not all divide",
+                                           plan.name, static_cast<long>(config.hidden),
+                                           static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
+  const bool as_mapped = runtime.place() == Place::host && plan.plain == Plain::stored && !plan.head &&
+                         !source.synthetic() && resident >= config.layers;
   if (as_mapped) return {};
   LayerUploader p(plan, source, uploader);
-  // A quantized head is its own, and the table of the embedding stays 16-bit; else a tied model has one table (model.cc).
+  // A quantized head is its own, and the table of the embedding stays 16-bit; else a tied model has one table
+  // (model.cc).
   if (config.tied && !p.quantizes_head(weights->head)) weights->head = Tensor{};
   else p.head(&weights->head, &weights->head_scale);
   p.plain(&weights->embed);
@@ -151,10 +177,13 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
   streamed->resize(static_cast<size_t>(config.layers - std::min(resident, config.layers)));
   for (size_t i = 0; i < weights->layers.size(); ++i) {
     LayerWeights& w = weights->layers[i];
-    WeightUploader* const to = static_cast<int64_t>(i) < resident ? uploader : &(*streamed)[i - static_cast<size_t>(resident)];
+    WeightUploader* const to =
+        static_cast<int64_t>(i) < resident ? uploader : &(*streamed)[i - static_cast<size_t>(resident)];
     LayerUploader p(plan, source, to);
-    for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm}) p.vector(t);
-    for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias}) p.vector(t, true);
+    for (Tensor* t : {&w.attn_norm, &w.q_norm, &w.k_norm, &w.attn_post_norm, &w.mlp_norm, &w.mlp_post_norm})
+      p.vector(t);
+    for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias})
+      p.vector(t, true);
     upload_attention(p, to, w);
     upload_mlp(p, config, runtime.place(), w);
   }

@@ -41,21 +41,33 @@ constexpr Rule<L> kLayer[] = {
     {&L::q_norm, "blk.{}.attn_q_norm.weight", "model.layers.{}.self_attn.q_norm.weight", head_dim, nullptr, kQkNorm},
     {&L::k_norm, "blk.{}.attn_k_norm.weight", "model.layers.{}.self_attn.k_norm.weight", head_dim, nullptr, kQkNorm},
     {&L::o, "blk.{}.attn_output.weight", "model.layers.{}.self_attn.o_proj.weight", hidden, q_width, 0, kGpt2},
-    {&L::attn_post_norm, "blk.{}.post_attention_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr, kPostNorms},
-    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr, 0, kPostNorms | kGpt2},
-    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight", hidden, nullptr, kPostNorms},
-    {&L::mlp_post_norm, "blk.{}.post_ffw_norm.weight", "model.layers.{}.post_feedforward_layernorm.weight", hidden, nullptr, kPostNorms},
+    {&L::attn_post_norm, "blk.{}.post_attention_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden,
+     nullptr, kPostNorms},
+    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.post_attention_layernorm.weight", hidden, nullptr, 0,
+     kPostNorms | kGpt2},
+    {&L::mlp_norm, "blk.{}.ffn_norm.weight", "model.layers.{}.pre_feedforward_layernorm.weight", hidden, nullptr,
+     kPostNorms},
+    {&L::mlp_post_norm, "blk.{}.post_ffw_norm.weight", "model.layers.{}.post_feedforward_layernorm.weight", hidden,
+     nullptr, kPostNorms},
     {&L::gate, "blk.{}.ffn_gate.weight", "model.layers.{}.mlp.gate_proj.weight", mlp, hidden, 0, kExperts | kPlainMlp},
     {&L::up, "blk.{}.ffn_up.weight", "model.layers.{}.mlp.up_proj.weight", mlp, hidden, 0, kExperts | kPlainMlp},
     {&L::down, "blk.{}.ffn_down.weight", "model.layers.{}.mlp.down_proj.weight", hidden, mlp, 0, kExperts | kPlainMlp},
-    {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.mlp.gate.weight", experts, hidden, kExperts, kExpertsW123},
-    {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.mlp.experts.{e}.gate_proj.weight", mlp, hidden, kExperts, kExpertsW123},
-    {&L::up, "blk.{}.ffn_up_exps.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight", mlp, hidden, kExperts, kExpertsW123},
-    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.{e}.down_proj.weight", hidden, mlp, kExperts, kExpertsW123},
-    {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.block_sparse_moe.gate.weight", experts, hidden, kExpertsW123},
-    {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", mlp, hidden, kExpertsW123},
-    {&L::up, "blk.{}.ffn_up_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", mlp, hidden, kExpertsW123},
-    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", hidden, mlp, kExpertsW123},
+    {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.mlp.gate.weight", experts, hidden, kExperts,
+     kExpertsW123},
+    {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.mlp.experts.{e}.gate_proj.weight", mlp, hidden, kExperts,
+     kExpertsW123},
+    {&L::up, "blk.{}.ffn_up_exps.weight", "model.layers.{}.mlp.experts.{e}.up_proj.weight", mlp, hidden, kExperts,
+     kExpertsW123},
+    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.{e}.down_proj.weight", hidden, mlp, kExperts,
+     kExpertsW123},
+    {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.block_sparse_moe.gate.weight", experts, hidden,
+     kExpertsW123},
+    {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", mlp, hidden,
+     kExpertsW123},
+    {&L::up, "blk.{}.ffn_up_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w3.weight", mlp, hidden,
+     kExpertsW123},
+    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w2.weight", hidden, mlp,
+     kExpertsW123},
     {&L::attn_norm, "blk.{}.attn_norm.weight", "h.{}.ln_1.weight", hidden, nullptr, kGpt2},
     {&L::attn_norm_bias, "blk.{}.attn_norm.bias", "h.{}.ln_1.bias", hidden, nullptr, kGpt2},
     {&L::qkv, "blk.{}.attn_qkv.weight", "h.{}.attn.c_attn.weight", qkv_width, hidden, kGpt2, 0, true},
@@ -92,7 +104,9 @@ bool applies(const Family& f, uint32_t needs, uint32_t lacks) { return f.has(nee
 template <class Owner>
 Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner) {
   if (!applies(*c.family, r.needs, r.lacks)) return {};
-  const Shape shape = of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c)) : r.cols ? Shape(r.rows(c), r.cols(c)) : Shape(r.rows(c));
+  const Shape shape = of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c))
+                      : r.cols      ? Shape(r.rows(c), r.cols(c))
+                                    : Shape(r.rows(c));
   VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, r.hf, shape, r.hf_transposed}, layer));
   return {};
 }
@@ -116,7 +130,8 @@ void upcast(const engine::WeightSource& source, LayerWeights& w) {
 
 Status load_weights(engine::WeightSource& source, const DecoderConfig& config, DecoderWeights* weights) {
   // GPT-2 was published without the prefix that saving it again adds.
-  if (config.has(kGpt2) && source.checkpoint().find("transformer.wte.weight") != nullptr) source.set_hub_prefix("transformer.");
+  if (config.has(kGpt2) && source.checkpoint().find("transformer.wte.weight") != nullptr)
+    source.set_hub_prefix("transformer.");
   for (const auto& rule : kModel) VV_TRY(load(source, config, rule, -1, weights));
   if (config.tied) weights->head = weights->embed;
   else VV_TRY(load(source, config, kHead, -1, weights));

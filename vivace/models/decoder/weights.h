@@ -45,8 +45,9 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
 /// the host's ops can read the checkpoint as it is mapped, nothing happens.
 /// Layers from number `resident` on go to `streamed` instead, one of it each. Errors: Unsupported names the weight and
 /// the plan.
-Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime, const engine::WeightSource& source,
-                     DecoderWeights* weights, engine::WeightUploader* uploader, int64_t resident, std::vector<engine::WeightUploader>* streamed);
+Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime,
+                      const engine::WeightSource& source, DecoderWeights* weights, engine::WeightUploader* uploader,
+                      int64_t resident, std::vector<engine::WeightUploader>* streamed);
 
 /// What a weight of a family is called, for tools that rename: "{}" is the layer, "{e}" in a hub name an expert.
 struct WeightName {

@@ -19,13 +19,17 @@ constexpr int64_t kMostSide = 4096;   // of an image
 
 Status whole(const JsonValue& object, const char* key, int64_t* out, int64_t most = kMost) {
   VV_ASSIGN(const int64_t v, object.get_int(key, *out));
-  if (v < 1 || v > most) return object.error(Code::kCorruptData, strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(most), static_cast<long>(v)));
+  if (v < 1 || v > most)
+    return object.error(Code::kCorruptData,
+                        strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(most), static_cast<long>(v)));
   *out = v;
   return {};
 }
 
 Status divides(const JsonValue& object, const char* part, int64_t a, const char* of, int64_t b) {
-  return b % a == 0 ? Status() : object.error(Code::kCorruptData, strf("%s %ld does not divide %s %ld", part, static_cast<long>(a), of, static_cast<long>(b)));
+  return b % a == 0 ? Status()
+                    : object.error(Code::kCorruptData, strf("%s %ld does not divide %s %ld", part, static_cast<long>(a),
+                                                            of, static_cast<long>(b)));
 }
 
 Status read_vision(const JsonValue& v, GrootConfig* c) {
@@ -44,21 +48,27 @@ Status read_vision(const JsonValue& v, GrootConfig* c) {
   int64_t places = c->grid * c->grid;
   VV_TRY(whole(v, "num_position_embeddings", &places));
   c->grid = std::llround(std::sqrt(static_cast<double>(places)));
-  if (c->grid * c->grid != places) return v.error(Code::kCorruptData, strf("num_position_embeddings: wanted a square, got %ld", static_cast<long>(places)));
+  if (c->grid * c->grid != places)
+    return v.error(Code::kCorruptData,
+                   strf("num_position_embeddings: wanted a square, got %ld", static_cast<long>(places)));
   if (const auto levels = v.find("deepstack_visual_indexes"); levels.has_value()) {
     VV_ASSIGN(const JsonValue list, levels->as_array());
     c->deepstack.clear();
     for (const JsonValue i : list) {
       VV_ASSIGN(const int64_t layer, i.as_int());
-      if (layer < 0 || layer >= s.layers || (!c->deepstack.empty() && layer <= c->deepstack.back())) return i.error(Code::kCorruptData, strf("wanted layers of the %ld there are, ascending, got %ld", static_cast<long>(s.layers), static_cast<long>(layer)));
+      if (layer < 0 || layer >= s.layers || (!c->deepstack.empty() && layer <= c->deepstack.back()))
+        return i.error(Code::kCorruptData, strf("wanted layers of the %ld there are, ascending, got %ld",
+                                                static_cast<long>(s.layers), static_cast<long>(layer)));
       c->deepstack.push_back(layer);
     }
   }
   VV_ASSIGN(const std::string_view act, v.get_string("hidden_act", "gelu_pytorch_tanh"));
-  if (act != "gelu_pytorch_tanh") return v.error(Code::kUnsupported, "hidden_act: only gelu_pytorch_tanh is served, got '" + std::string(act) + "'");
+  if (act != "gelu_pytorch_tanh")
+    return v.error(Code::kUnsupported, "hidden_act: only gelu_pytorch_tanh is served, got '" + std::string(act) + "'");
   int64_t out = c->text.width;
   VV_TRY(whole(v, "out_hidden_size", &out));
-  return out == c->text.width ? Status() : v.error(Code::kCorruptData, "out_hidden_size is not the language model's hidden_size");
+  return out == c->text.width ? Status()
+                              : v.error(Code::kCorruptData, "out_hidden_size is not the language model's hidden_size");
 }
 
 Status read_text(const JsonValue& v, GrootConfig* c) {
@@ -73,19 +83,23 @@ Status read_text(const JsonValue& v, GrootConfig* c) {
   VV_TRY(whole(v, "vocab_size", &c->vocab));
   VV_ASSIGN(c->eps, v.get_double("rms_norm_eps", c->eps));
   VV_ASSIGN(c->rope_theta, v.get_double("rope_theta", c->rope_theta));
-  if (!(c->eps > 0 && c->rope_theta > 1)) return v.error(Code::kCorruptData, "wanted rms_norm_eps > 0 and rope_theta > 1");
+  if (!(c->eps > 0 && c->rope_theta > 1))
+    return v.error(Code::kCorruptData, "wanted rms_norm_eps > 0 and rope_theta > 1");
   VV_ASSIGN(const bool interleaved, v.get_bool("mrope_interleaved", true));
   VV_ASSIGN(const bool norm, v.get_bool("qk_norm", true));
   if (!interleaved || !norm) return v.error(Code::kUnsupported, "only mrope_interleaved and qk_norm are served");
   if (const auto sections = v.find("mrope_section"); sections.has_value()) {
-    if (!sections->is_array() || sections->size() != 3) return sections->error(Code::kCorruptData, "wanted three counts");
+    if (!sections->is_array() || sections->size() != 3)
+      return sections->error(Code::kCorruptData, "wanted three counts");
     size_t i = 0;
     for (const JsonValue n : *sections) {
       VV_ASSIGN(c->sections[i], n.as_int());
       if (c->sections[i] < 0 || c->sections[i++] > kMost) return n.error(Code::kCorruptData, "wanted a count of pairs");
     }
   }
-  if (c->sections[0] + c->sections[1] + c->sections[2] != s.head_dim / 2) return v.error(Code::kCorruptData, strf("mrope_section: wanted %ld pairs in all, half of head_dim", static_cast<long>(s.head_dim / 2)));
+  if (c->sections[0] + c->sections[1] + c->sections[2] != s.head_dim / 2)
+    return v.error(Code::kCorruptData,
+                   strf("mrope_section: wanted %ld pairs in all, half of head_dim", static_cast<long>(s.head_dim / 2)));
   return {};
 }
 
@@ -94,14 +108,19 @@ Status read_stack(const JsonValue& root, const char* key, Stack* s) {
   if (const auto own = root.find(key); own.has_value() && !own->is_null()) {
     VV_ASSIGN(const JsonValue v, own->as_object());
     VV_ASSIGN(s->layers, v.get_int("num_layers", s->layers));
-    if (s->layers < 0 || s->layers > kMostLayers) return v.error(Code::kCorruptData, strf("num_layers: wanted 0 to %ld, got %ld", static_cast<long>(kMostLayers), static_cast<long>(s->layers)));
+    if (s->layers < 0 || s->layers > kMostLayers)
+      return v.error(Code::kCorruptData, strf("num_layers: wanted 0 to %ld, got %ld", static_cast<long>(kMostLayers),
+                                              static_cast<long>(s->layers)));
     VV_TRY(whole(v, "num_attention_heads", &s->heads));
     VV_TRY(whole(v, "attention_head_dim", &s->head_dim));
-    if (const auto positions = v.find("positional_embeddings"); positions.has_value() && !positions->is_null()) return positions->error(Code::kUnsupported, "only null is served");
+    if (const auto positions = v.find("positional_embeddings"); positions.has_value() && !positions->is_null())
+      return positions->error(Code::kUnsupported, "only null is served");
   }
   s->kv_heads = s->heads;
   s->width = s->q_width();
-  if (s->width > kMost) return root.error(Code::kCorruptData, strf("%s: %ld heads of %ld are too wide", key, static_cast<long>(s->heads), static_cast<long>(s->head_dim)));
+  if (s->width > kMost)
+    return root.error(Code::kCorruptData, strf("%s: %ld heads of %ld are too wide", key, static_cast<long>(s->heads),
+                                               static_cast<long>(s->head_dim)));
   s->mlp = 4 * s->width;
   return {};
 }
@@ -114,7 +133,9 @@ Status read_image_size(const JsonValue& root, GrootConfig* c) {
   for (const JsonValue v : *size) {
     VV_ASSIGN(*to, v.as_int());
     if (*to < c->token_side() || *to > kMostSide || *to % c->token_side() != 0)
-      return v.error(Code::kCorruptData, strf("wanted a multiple of %ld up to %ld, got %ld", static_cast<long>(c->token_side()), static_cast<long>(kMostSide), static_cast<long>(*to)));
+      return v.error(Code::kCorruptData,
+                     strf("wanted a multiple of %ld up to %ld, got %ld", static_cast<long>(c->token_side()),
+                          static_cast<long>(kMostSide), static_cast<long>(*to)));
     ++to;
   }
   c->image_height = side[0], c->image_width = side[1];
@@ -132,25 +153,38 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
   VV_TRY(whole(root, "select_layer", &c->text.layers, kMostLayers));
   int64_t width = c->text.width;
   VV_TRY(whole(root, "backbone_embedding_dim", &width));
-  if (width != c->text.width) return root.error(Code::kCorruptData, strf("backbone_embedding_dim is %ld, the language model's width %ld", static_cast<long>(width), static_cast<long>(c->text.width)));
+  if (width != c->text.width)
+    return root.error(Code::kCorruptData, strf("backbone_embedding_dim is %ld, the language model's width %ld",
+                                               static_cast<long>(width), static_cast<long>(c->text.width)));
   VV_TRY(read_stack(root, "diffusion_model_cfg", &c->dit));
   if (c->dit.layers < 1) return root.error(Code::kCorruptData, "diffusion_model_cfg.num_layers: wanted 1 or more");
   VV_TRY(read_stack(root, "vl_self_attention_cfg", &c->adapter));
   if (const auto none = root.find("vl_self_attention_cfg"); none.has_value() && none->is_null()) c->adapter.layers = 0;
-  if (c->adapter.layers > 0 && c->adapter.width != c->text.width) return root.error(Code::kCorruptData, "vl_self_attention_cfg: its heads are not as wide as the language model");
+  if (c->adapter.layers > 0 && c->adapter.width != c->text.width)
+    return root.error(Code::kCorruptData, "vl_self_attention_cfg: its heads are not as wide as the language model");
   int64_t embedding = c->dit.width;
   VV_TRY(whole(root, "input_embedding_dim", &embedding));
-  if (embedding != c->dit.width || c->dit.width % 2 != 0) return root.error(Code::kCorruptData, strf("input_embedding_dim is %ld, wanted the width of the DiT's heads %ld, an even number", static_cast<long>(embedding), static_cast<long>(c->dit.width)));
+  if (embedding != c->dit.width || c->dit.width % 2 != 0)
+    return root.error(Code::kCorruptData,
+                      strf("input_embedding_dim is %ld, wanted the width of the DiT's heads %ld, an even number",
+                           static_cast<long>(embedding), static_cast<long>(c->dit.width)));
   VV_TRY(whole(root, "hidden_size", &c->hidden));
   c->dit_out = c->hidden;
   if (const auto dit = root.find("diffusion_model_cfg"); dit.has_value() && dit->is_object()) {
     VV_TRY(whole(*dit, "output_dim", &c->dit_out));
     VV_ASSIGN(const bool interleaved, dit->get_bool("interleave_self_attention", true));
     VV_ASSIGN(const std::string_view norm, dit->get_string("norm_type", "ada_norm"));
-    if (!interleaved || norm != "ada_norm") return dit->error(Code::kUnsupported, "only interleave_self_attention and norm_type ada_norm are served");
+    if (!interleaved || norm != "ada_norm")
+      return dit->error(Code::kUnsupported, "only interleave_self_attention and norm_type ada_norm are served");
   }
-  for (const auto& [key, to] : {std::pair{"max_state_dim", &c->state_dim}, {"max_action_dim", &c->action_dim}, {"action_horizon", &c->horizon}, {"max_seq_len", &c->positions}, {"max_num_embodiments", &c->embodiments},
-                                {"num_inference_timesteps", &c->steps}, {"num_timestep_buckets", &c->buckets}, {"attend_text_every_n_blocks", &c->text_every}})
+  for (const auto& [key, to] : {std::pair{"max_state_dim", &c->state_dim},
+                                {"max_action_dim", &c->action_dim},
+                                {"action_horizon", &c->horizon},
+                                {"max_seq_len", &c->positions},
+                                {"max_num_embodiments", &c->embodiments},
+                                {"num_inference_timesteps", &c->steps},
+                                {"num_timestep_buckets", &c->buckets},
+                                {"attend_text_every_n_blocks", &c->text_every}})
     VV_TRY(whole(root, key, to));
   for (const char* key : {"use_vlln", "add_pos_embed", "use_alternate_vl_dit"}) {
     VV_ASSIGN(const bool on, root.get_bool(key, true));
@@ -158,7 +192,8 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
   }
   VV_ASSIGN(const bool sincos, root.get_bool("apply_sincos_state_encoding", false));
   VV_ASSIGN(const int64_t history, root.get_int("state_history_length", 1));
-  if (sincos || history != 1) return root.error(Code::kUnsupported, "only one state at a time, without apply_sincos_state_encoding, is served");
+  if (sincos || history != 1)
+    return root.error(Code::kUnsupported, "only one state at a time, without apply_sincos_state_encoding, is served");
   if (c->horizon > c->positions) return root.error(Code::kCorruptData, "action_horizon is beyond max_seq_len");
   if (const auto own = root.find("cameras"); own.has_value() && own->is_array())
     for (const JsonValue name : *own) {
@@ -183,13 +218,17 @@ Result<GrootConfig> read_config(const engine::Checkpoint& checkpoint, bool rando
   VV_TRY(read_json(json.root(), &c));
   const auto any = [&](const std::string& prefix) {
     const auto& all = checkpoint.tensors();
-    return std::any_of(all.begin(), all.end(), [&](const engine::TensorEntry& t) { return t.name.starts_with(prefix); });
+    return std::any_of(all.begin(), all.end(),
+                       [&](const engine::TensorEntry& t) { return t.name.starts_with(prefix); });
   };
   for (const char* top : {"_groot_model.", "model."})  // as lerobot saves it
     if (any(std::string(top) + "action_head.")) c.top = top;
-  c.backbone = c.top + (random_weights || any(c.top + "backbone.model.model.") ? "backbone.model.model." : "backbone.model.");
+  c.backbone =
+      c.top + (random_weights || any(c.top + "backbone.model.model.") ? "backbone.model.model." : "backbone.model.");
   if (random_weights) return c;
-  if (const engine::TensorEntry* const embed = checkpoint.find(c.backbone + "language_model.embed_tokens.weight"); embed != nullptr && embed->shape.rank == 2) c.vocab = embed->shape[0];
+  if (const engine::TensorEntry* const embed = checkpoint.find(c.backbone + "language_model.embed_tokens.weight");
+      embed != nullptr && embed->shape.rank == 2)
+    c.vocab = embed->shape[0];
   return c;
 }
 

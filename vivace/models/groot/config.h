@@ -20,7 +20,8 @@ struct Stack {
 
 struct GrootConfig {
   Stack vision{1024, 24, 4096, 16, 16, 64};
-  int64_t patch = 16, merge = 2, frames = 2;  // pixels of a patch's side, patches of a token's side, equal frames of a patch
+  int64_t patch = 16, merge = 2,
+          frames = 2;  // pixels of a patch's side, patches of a token's side, equal frames of a patch
   int64_t grid = 48;                          // of learned positions, a side
   std::vector<int64_t> deepstack{5, 11, 17};  // vision layers whose output joins the language model's first layers
 

@@ -11,7 +11,8 @@ namespace vivace::models::groot {
 
 class GrootModel final : public engine::PolicyModel {
  public:
-  GrootModel(engine::Checkpoint checkpoint, GrootConfig config, const engine::PolicyOptions& options) : source_(std::move(checkpoint)), options_(options), config_(std::move(config)) {}
+  GrootModel(engine::Checkpoint checkpoint, GrootConfig config, const engine::PolicyOptions& options)
+      : source_(std::move(checkpoint)), options_(options), config_(std::move(config)) {}
   /// What is in flight holds addresses of this object's memory.
   ~GrootModel() override {
     if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
@@ -53,18 +54,24 @@ class GrootModel final : public engine::PolicyModel {
   Status fill_constants();
   Status make_tables();
   Status capture();
-  GrootContext context(Show show = {}) const { return {config_, weights_, buffers_, active_, limits_.batch, horizon_, limits_.steps, std::move(show)}; }
+  GrootContext context(Show show = {}) const {
+    return {config_, weights_, buffers_, active_, limits_.batch, horizon_, limits_.steps, std::move(show)};
+  }
   Status record_context_launches(exec::Stream& s) const;
   Status record_action_launches(exec::Stream& s) const;
   Status record_context_graph(exec::Stream& s) const;
   Status record_action_graph(exec::Stream& s) const;
 
-  Status bad(size_t i, Code code, const std::string& what) const { return Status(code, strf("observation %zu: ", i) + what); }
+  Status bad(size_t i, Code code, const std::string& what) const {
+    return Status(code, strf("observation %zu: ", i) + what);
+  }
   Status check(const engine::Observation& o, size_t i) const;
   Status check_views(const engine::Observation& o, size_t i) const;
   Status check_tokens(const engine::Observation& o, size_t i) const;
   Status check_actions(const engine::Observation& o, size_t i) const;
-  Grid grid(const engine::Frame& f) const { return {static_cast<int32_t>(f.height / config_.patch), static_cast<int32_t>(f.width / config_.patch)}; }
+  Grid grid(const engine::Frame& f) const {
+    return {static_cast<int32_t>(f.height / config_.patch), static_cast<int32_t>(f.width / config_.patch)};
+  }
   int64_t tokens_of(const engine::Frame& f) const { return grid(f).patches() / config_.token_patches(); }
   /// Index in weights_.embodiments of what an observation names; -1: not loaded.
   int slot_of(const engine::Observation& o) const;

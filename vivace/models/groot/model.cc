@@ -12,27 +12,39 @@
 namespace vivace::models::groot {
 namespace {
 
-constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096, kUsualWords = 128;
+constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096,
+              kUsualWords = 128;
 constexpr exec::ShapeKey kOnly{1};
 
 }  // namespace
 
 Status GrootModel::check_options() {
-  if (!options_.act_scales.empty()) return Status(Code::kInvalidArgument, "act_scales: groot_n17 has no plan that takes them");
-  for (const auto& [what, given] : {std::pair{"codec", !options_.codec.empty()}, {"max_action_tokens", options_.max_action_tokens != 0}, {"delta", !options_.delta.empty()}})
+  if (!options_.act_scales.empty())
+    return Status(Code::kInvalidArgument, "act_scales: groot_n17 has no plan that takes them");
+  for (const auto& [what, given] : {std::pair{"codec", !options_.codec.empty()},
+                                    {"max_action_tokens", options_.max_action_tokens != 0},
+                                    {"delta", !options_.delta.empty()}})
     if (given) return Status(Code::kInvalidArgument, std::string(what) + ": not an option of groot_n17");
-  if (options_.resize != "auto" && options_.resize != "none") return Status(Code::kInvalidArgument, "resize: groot_n17 has auto and none, got '" + options_.resize + "'; frames come as the network takes them");
+  if (options_.resize != "auto" && options_.resize != "none")
+    return Status(Code::kInvalidArgument, "resize: groot_n17 has auto and none, got '" + options_.resize +
+                                              "'; frames come as the network takes them");
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
   const auto range = [](const char* what, int value, int64_t most) {
-    return value >= 0 && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted 1 to %ld, or 0 for the checkpoint's own, got %d", what, static_cast<long>(most), value));
+    return value >= 0 && value <= most
+               ? Status()
+               : Status(Code::kInvalidArgument, strf("%s: wanted 1 to %ld, or 0 for the checkpoint's own, got %d", what,
+                                                     static_cast<long>(most), value));
   };
   VV_TRY(range("num_views", options_.views, kMostViews));
   VV_TRY(range("action_horizon", options_.horizon, std::min<int64_t>(config_.positions, kMostHorizon)));
   VV_TRY(range("num_steps", options_.steps, kMostSteps));
   VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
-  if (options_.batch < 1 || options_.batch > kMostBatch) return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
+  if (options_.batch < 1 || options_.batch > kMostBatch)
+    return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
-  limits_.views = own(options_.views, config_.cameras.empty() ? 2 : static_cast<int64_t>(std::min<size_t>(config_.cameras.size(), kMostViews)));
+  limits_.views =
+      own(options_.views,
+          config_.cameras.empty() ? 2 : static_cast<int64_t>(std::min<size_t>(config_.cameras.size(), kMostViews)));
   limits_.horizon = own(options_.horizon, std::min<int64_t>(config_.horizon, kMostHorizon));
   horizon_ = limits_.horizon;
   limits_.steps = own(options_.steps, std::min<int64_t>(config_.steps, kMostSteps));
@@ -46,28 +58,39 @@ Status GrootModel::check_options() {
 }
 
 Status GrootModel::read_embodiment() {
-  if (options_.statistics != "auto" && options_.statistics != "none") return Status(Code::kInvalidArgument, "statistics: wanted auto or none, got '" + options_.statistics + "'");
+  if (options_.statistics != "auto" && options_.statistics != "none")
+    return Status(Code::kInvalidArgument, "statistics: wanted auto or none, got '" + options_.statistics + "'");
   if (options_.embodiment < -1 || options_.embodiment >= config_.embodiments)
-    return Status(Code::kInvalidArgument, strf("embodiment: wanted 0 to %ld, or -1 for all of them, got %d", static_cast<long>(config_.embodiments - 1), options_.embodiment));
+    return Status(Code::kInvalidArgument, strf("embodiment: wanted 0 to %ld, or -1 for all of them, got %d",
+                                               static_cast<long>(config_.embodiments - 1), options_.embodiment));
   limits_.robot_dim = static_cast<int>(config_.action_dim);
   int only = options_.embodiment;
   if (!options_.robot.empty() && !options_.random_weights) {
     VV_ASSIGN(only, embodiment_of(source_.checkpoint(), options_.robot));
-    if (options_.embodiment >= 0 && only != options_.embodiment) return Status(Code::kInvalidArgument, strf("embodiment: %s is number %d, got %d too", options_.robot.c_str(), only, options_.embodiment));
+    if (options_.embodiment >= 0 && only != options_.embodiment)
+      return Status(Code::kInvalidArgument,
+                    strf("embodiment: %s is number %d, got %d too", options_.robot.c_str(), only, options_.embodiment));
   }
   if (options_.statistics == "auto") {
     VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, only));
     only = statistics_.embodiment;
     if (statistics_.state.dims > config_.state_dim || statistics_.actions.dims > config_.action_dim)
-      return Status(Code::kInvalidArgument, strf("statistics: %s has %ld actions and %ld values of state, the network %ld and %ld", statistics_.tag.c_str(), static_cast<long>(statistics_.actions.dims),
-                                                 static_cast<long>(statistics_.state.dims), static_cast<long>(config_.action_dim), static_cast<long>(config_.state_dim)));
+      return Status(Code::kInvalidArgument,
+                    strf("statistics: %s has %ld actions and %ld values of state, the network %ld and %ld",
+                         statistics_.tag.c_str(), static_cast<long>(statistics_.actions.dims),
+                         static_cast<long>(statistics_.state.dims), static_cast<long>(config_.action_dim),
+                         static_cast<long>(config_.state_dim)));
     limits_.state_dim = static_cast<int>(statistics_.state.dims);
     limits_.robot_dim = static_cast<int>(statistics_.actions.dims);
-    if (statistics_.horizon > 0) limits_.horizon = static_cast<int>(std::min<int64_t>(limits_.horizon, statistics_.horizon));
+    if (statistics_.horizon > 0)
+      limits_.horizon = static_cast<int>(std::min<int64_t>(limits_.horizon, statistics_.horizon));
     if (config_.cameras.empty()) config_.cameras = statistics_.cameras;
-    if (options_.views == 0 && !config_.cameras.empty()) limits_.views = static_cast<int>(std::min<size_t>(config_.cameras.size(), kMostViews));
+    if (options_.views == 0 && !config_.cameras.empty())
+      limits_.views = static_cast<int>(std::min<size_t>(config_.cameras.size(), kMostViews));
   }
-  if (only >= config_.embodiments) return Status(Code::kCorruptData, strf("embodiment_id.json: number %d, the network has %ld", only, static_cast<long>(config_.embodiments)));
+  if (only >= config_.embodiments)
+    return Status(Code::kCorruptData, strf("embodiment_id.json: number %d, the network has %ld", only,
+                                           static_cast<long>(config_.embodiments)));
   for (int e = 0; e < limits_.embodiments; ++e)
     if (only < 0 || e == only) slots_.push_back(e);
   limits_.embodiment = slots_[0];
@@ -75,7 +98,9 @@ Status GrootModel::read_embodiment() {
 }
 
 void GrootModel::declare_stack(const char* name, const Stack& s, int64_t rows, StackBuffers* b) {
-  const auto declare = [&](const char* what, Shape shape, Tensor* to) { arena_.declare(std::string(name) + "." + what, plan_.act, shape, to); };
+  const auto declare = [&](const char* what, Shape shape, Tensor* to) {
+    arena_.declare(std::string(name) + "." + what, plan_.act, shape, to);
+  };
   declare("hidden", Shape(rows, s.width), &b->hidden);
   declare("normed", Shape(rows, s.width), &b->normed);
   declare("qkv", Shape(rows, s.q_width() + 2 * s.kv_width()), &b->qkv);
@@ -88,18 +113,39 @@ void GrootModel::declare_stack(const char* name, const Stack& s, int64_t rows, S
 
 void GrootModel::declare_context() {
   const GrootConfig& c = config_;
-  const int64_t B = limits_.batch, V = B * limits_.views, P = V * c.view_patches(), M = P / c.token_patches(), T = M + B * limits_.prompt_tokens, H = c.text.width;
+  const int64_t B = limits_.batch, V = B * limits_.views, P = V * c.view_patches(), M = P / c.token_patches(),
+                T = M + B * limits_.prompt_tokens, H = c.text.width;
   const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
-  const auto in = [&](const char* name, DType dtype, Shape shape, Tensor* t) { seen_in_.declare(arena_, name, dtype, shape, t); };
+  const auto in = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
+    seen_in_.declare(arena_, name, dtype, shape, t);
+  };
   in("in.pixels", DType::u8, Shape(P, c.patch, c.patch, 3), &seen_.pixels);
-  for (auto& [name, t, n] : {std::tuple{"in.patch_line", &seen_.patch_line, P}, {"in.patch_column", &seen_.patch_column, P}, {"in.view", &seen_.view, P}, {"in.view_offsets", &seen_.view_offsets, V + 1},
-                             {"in.words", &seen_.words, T}, {"in.source", &seen_.source, T}, {"in.level", &seen_.level, T}, {"in.turn_time", &seen_.turn[0], T}, {"in.turn_line", &seen_.turn[1], T},
-                             {"in.turn_column", &seen_.turn[2], T}, {"in.place", &seen_.place, T}, {"in.slot", &seen_.slot, T}, {"in.offsets", &seen_.offsets, B + 1}, {"in.text_rows", &seen_.text_rows, T},
-                             {"in.image_rows", &seen_.image_rows, M}, {"in.text_offsets", &seen_.text_offsets, B + 1}, {"in.image_offsets", &seen_.image_offsets, B + 1}, {"in.patches", &seen_.patches, int64_t{1}},
-                             {"in.tokens", &seen_.tokens, int64_t{1}}, {"in.rows", &seen_.rows, int64_t{1}}, {"in.texts", &seen_.texts, int64_t{1}}})
+  for (auto& [name, t, n] : {std::tuple{"in.patch_line", &seen_.patch_line, P},
+                             {"in.patch_column", &seen_.patch_column, P},
+                             {"in.view", &seen_.view, P},
+                             {"in.view_offsets", &seen_.view_offsets, V + 1},
+                             {"in.words", &seen_.words, T},
+                             {"in.source", &seen_.source, T},
+                             {"in.level", &seen_.level, T},
+                             {"in.turn_time", &seen_.turn[0], T},
+                             {"in.turn_line", &seen_.turn[1], T},
+                             {"in.turn_column", &seen_.turn[2], T},
+                             {"in.place", &seen_.place, T},
+                             {"in.slot", &seen_.slot, T},
+                             {"in.offsets", &seen_.offsets, B + 1},
+                             {"in.text_rows", &seen_.text_rows, T},
+                             {"in.image_rows", &seen_.image_rows, M},
+                             {"in.text_offsets", &seen_.text_offsets, B + 1},
+                             {"in.image_offsets", &seen_.image_offsets, B + 1},
+                             {"in.patches", &seen_.patches, int64_t{1}},
+                             {"in.tokens", &seen_.tokens, int64_t{1}},
+                             {"in.rows", &seen_.rows, int64_t{1}},
+                             {"in.texts", &seen_.texts, int64_t{1}}})
     in(name, i32, Shape(n), t);
   GrootBuffers& b = buffers_;
-  const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) {
+    arena_.declare(name, dtype, shape, t);
+  };
   declare_stack("vision", c.vision, P, &b.vision);
   declare_stack("text", c.text, T, &b.text);
   if (c.adapter.layers > 0) declare_stack("adapter", c.adapter, T, &b.adapter);
@@ -113,7 +159,8 @@ void GrootModel::declare_context() {
   for (int i = 0; i < 3; ++i) declare(strf("turn_freq.%d", i), f32, Shape(c.text.head_dim / 2), &b.turn_freq[i]);
   declare("mixed", act, Shape(M + T, H), &b.mixed);
   b.deepstack.resize(c.deepstack.size());
-  for (size_t i = 0; i < b.deepstack.size(); ++i) declare(strf("deepstack.%zu", i), act, Shape(M + 1, H), &b.deepstack[i]);
+  for (size_t i = 0; i < b.deepstack.size(); ++i)
+    declare(strf("deepstack.%zu", i), act, Shape(M + 1, H), &b.deepstack[i]);
   declare("branch", act, Shape(T, H), &b.branch);
   declare("text_features", act, Shape(T, H), &b.text_features);
   declare("image_features", act, Shape(M, H), &b.image_features);
@@ -134,7 +181,9 @@ void GrootModel::declare_actions() {
   acted_in_.declare(arena_, "actions.step_size", f32, Shape(B * n, c.action_dim), &acted_.step_size);
   acted_in_.declare(arena_, "actions.state", f32, Shape(B, c.state_dim), &acted_.state);
   GrootBuffers& b = buffers_;
-  const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) {
+    arena_.declare(name, dtype, shape, t);
+  };
   declare_stack("dit", c.dit, R, &b.dit);
   declare("action_slot", DType::i32, Shape(R), &b.action_slot);
   b.scale.resize(static_cast<size_t>(c.dit.layers));
@@ -157,7 +206,8 @@ void GrootModel::declare_actions() {
 void GrootModel::declare_embodiments() {
   const Shape table(limits_.steps, config_.dit.width);
   buffers_.time_bias.resize(slots_.size());
-  for (size_t i = 0; i < slots_.size(); ++i) arena_.declare(strf("time_bias.%d", slots_[i]), DType::f32, table, &buffers_.time_bias[i]);
+  for (size_t i = 0; i < slots_.size(); ++i)
+    arena_.declare(strf("time_bias.%d", slots_[i]), DType::f32, table, &buffers_.time_bias[i]);
   active_.resize(static_cast<size_t>(limits_.batch));
   taken_.assign(active_.size(), -1);
   for (size_t b = 0; b < active_.size(); ++b) {
@@ -165,7 +215,9 @@ void GrootModel::declare_embodiments() {
     for (size_t i = 0; i < std::size(kOwn); ++i) {
       const Linear& like = weights_.embodiments[0].*kOwn[i];
       arena_.declare(strf("embodiment.%zu.%zu.w", b, i), like.w.dtype, like.w.shape, &(active_[b].weights.*kOwn[i]).w);
-      if (like.bias.present()) arena_.declare(strf("embodiment.%zu.%zu.bias", b, i), like.bias.dtype, like.bias.shape, &(active_[b].weights.*kOwn[i]).bias);
+      if (like.bias.present())
+        arena_.declare(strf("embodiment.%zu.%zu.bias", b, i), like.bias.dtype, like.bias.shape,
+                       &(active_[b].weights.*kOwn[i]).bias);
     }
   }
 }
@@ -189,13 +241,18 @@ Status GrootModel::fill_constants() {
   }
   std::vector<int32_t> slots(static_cast<size_t>(b.action_slot.shape[0]));
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i / static_cast<size_t>(1 + horizon_));
-  const auto from = [](const Tensor& to, const auto& values) { return engine::Upload{to.data, std::data(values), std::size(values) * sizeof(*std::data(values))}; };
-  const engine::Upload uploads[] = {from(b.pixel_scale, scale), from(b.pixel_offset, offset), from(b.line_freq, lines), from(b.column_freq, by_column), from(b.turn_freq[0], turn[0]),
-                                    from(b.turn_freq[1], turn[1]), from(b.turn_freq[2], turn[2]), from(b.action_slot, slots)};
+  const auto from = [](const Tensor& to, const auto& values) {
+    return engine::Upload{to.data, std::data(values), std::size(values) * sizeof(*std::data(values))};
+  };
+  const engine::Upload uploads[] = {from(b.pixel_scale, scale),    from(b.pixel_offset, offset),
+                                    from(b.line_freq, lines),      from(b.column_freq, by_column),
+                                    from(b.turn_freq[0], turn[0]), from(b.turn_freq[1], turn[1]),
+                                    from(b.turn_freq[2], turn[2]), from(b.action_slot, slots)};
   return runtime_->upload(uploads);
 }
 
-/// Time as the DiT (cosines, then sines) and the action encoder (sines, then cosines) take it, of each step; then everything made of it.
+/// Time as the DiT (cosines, then sines) and the action encoder (sines, then cosines) take it, of each step; then
+/// everything made of it.
 Status GrootModel::make_tables() {
   const int64_t S = limits_.steps, D = config_.dit.width, half = 128, own = D / 2;
   std::vector<float> sines(static_cast<size_t>(S * 2 * half)), tau(static_cast<size_t>(S * D));
@@ -218,7 +275,8 @@ Status GrootModel::make_tables() {
   scratch.declare("tau", DType::f32, Shape(S, D), &of_tau);
   for (Tensor& t : part) scratch.declare("scratch", DType::f32, Shape(S, 2 * D), &t);
   VV_TRY(scratch.commit(*runtime_));
-  const engine::Upload both[] = {{of_time.data, sines.data(), sines.size() * sizeof(float)}, {of_tau.data, tau.data(), tau.size() * sizeof(float)}};
+  const engine::Upload both[] = {{of_time.data, sines.data(), sines.size() * sizeof(float)},
+                                 {of_tau.data, tau.data(), tau.size() * sizeof(float)}};
   VV_TRY(runtime_->upload(both));
   exec::Stream& stream = runtime_->stream();
   ops::Recorder rec(stream);
@@ -246,7 +304,9 @@ Status GrootModel::load() {
   VV_ASSIGN(const int64_t free, runtime_->free_bytes());
   const int64_t need = uploader_.bytes() + tables.bytes() + arena_.bytes();
   if (runtime_->place() != Place::host && need > free)
-    return Status(Code::kOutOfMemory, strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or name an embodiment", static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
+    return Status(Code::kOutOfMemory,
+                  strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or name an embodiment",
+                       static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(tables.commit(*runtime_));
   declare_embodiments();  // as weights became
@@ -310,48 +370,50 @@ Status GrootModel::capture() {
 engine::Report GrootModel::report() const {
   const auto number = [](int64_t v) { return std::to_string(v); };
   const auto stack = [&](const Stack& s) {
-    return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}", static_cast<long>(s.width), static_cast<long>(s.layers), static_cast<long>(s.mlp), static_cast<long>(s.heads),
-                static_cast<long>(s.kv_heads), static_cast<long>(s.head_dim));
+    return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}",
+                static_cast<long>(s.width), static_cast<long>(s.layers), static_cast<long>(s.mlp),
+                static_cast<long>(s.heads), static_cast<long>(s.kv_heads), static_cast<long>(s.head_dim));
   };
   std::string cameras = "[";
   for (const std::string& c : config_.cameras) cameras += (cameras.size() > 1 ? ", " : "") + engine::json_string(c);
   cameras += "]";
-  return {{"family", engine::json_string(family_)},
-          {"device", engine::json_string(runtime_->name())},
-          {"precision", engine::json_string(plan_.name)},
-          {"forms", forms_of(weights_).json()},
-          {"activations", engine::json_string(name(plan_.act))},
-          {"activations_to_e4m3", "null"},
-          {"threads", number(runtime_->threads())},
-          {"multiprocessors", number(runtime_->multiprocessors())},
-          {"resize", engine::json_string("none")},
-          {"statistics", engine::json_string(statistics_.source)},
-          {"robot", engine::json_string("any")},
-          {"cameras", cameras},
-          {"state_in_prompt", "false"},
-          {"vision", stack(config_.vision)},
-          {"text", stack(config_.text)},
-          {"adapter", stack(config_.adapter)},
-          {"dit", stack(config_.dit)},
-          {"vocab", number(config_.vocab)},
-          {"image_token", number(config_.image_token)},
-          {"image", strf("[%ld, %ld]", static_cast<long>(config_.image_height), static_cast<long>(config_.image_width))},
-          {"embodiments", number(config_.embodiments)},
-          {"embodiment", slots_.size() > 1 ? "null" : number(slots_[0])},
-          {"embodiment_name", engine::json_string(!statistics_.tag.empty() ? statistics_.tag : options_.robot)},
-          {"num_views", number(limits_.views)},
-          {"action_horizon", number(limits_.horizon)},
-          {"network_horizon", number(horizon_)},
-          {"num_steps", number(limits_.steps)},
-          {"batch", number(limits_.batch)},
-          {"prompt_tokens", number(limits_.prompt_tokens)},
-          {"action_dim", number(limits_.action_dim)},
-          {"robot_dim", number(limits_.robot_dim)},
-          {"state_dim", number(limits_.state_dim)},
-          {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
-          {"action_launches", number(static_cast<int64_t>(action_graph_->executable(kOnly)->launches()))},
-          {"weight_bytes", number(uploader_.bytes())},
-          {"arena_bytes", number(arena_.bytes())}};
+  return {
+      {"family", engine::json_string(family_)},
+      {"device", engine::json_string(runtime_->name())},
+      {"precision", engine::json_string(plan_.name)},
+      {"forms", forms_of(weights_).json()},
+      {"activations", engine::json_string(name(plan_.act))},
+      {"activations_to_e4m3", "null"},
+      {"threads", number(runtime_->threads())},
+      {"multiprocessors", number(runtime_->multiprocessors())},
+      {"resize", engine::json_string("none")},
+      {"statistics", engine::json_string(statistics_.source)},
+      {"robot", engine::json_string("any")},
+      {"cameras", cameras},
+      {"state_in_prompt", "false"},
+      {"vision", stack(config_.vision)},
+      {"text", stack(config_.text)},
+      {"adapter", stack(config_.adapter)},
+      {"dit", stack(config_.dit)},
+      {"vocab", number(config_.vocab)},
+      {"image_token", number(config_.image_token)},
+      {"image", strf("[%ld, %ld]", static_cast<long>(config_.image_height), static_cast<long>(config_.image_width))},
+      {"embodiments", number(config_.embodiments)},
+      {"embodiment", slots_.size() > 1 ? "null" : number(slots_[0])},
+      {"embodiment_name", engine::json_string(!statistics_.tag.empty() ? statistics_.tag : options_.robot)},
+      {"num_views", number(limits_.views)},
+      {"action_horizon", number(limits_.horizon)},
+      {"network_horizon", number(horizon_)},
+      {"num_steps", number(limits_.steps)},
+      {"batch", number(limits_.batch)},
+      {"prompt_tokens", number(limits_.prompt_tokens)},
+      {"action_dim", number(limits_.action_dim)},
+      {"robot_dim", number(limits_.robot_dim)},
+      {"state_dim", number(limits_.state_dim)},
+      {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
+      {"action_launches", number(static_cast<int64_t>(action_graph_->executable(kOnly)->launches()))},
+      {"weight_bytes", number(uploader_.bytes())},
+      {"arena_bytes", number(arena_.bytes())}};
 }
 
 std::vector<engine::MemoryLine> GrootModel::memory() const {
@@ -360,7 +422,8 @@ std::vector<engine::MemoryLine> GrootModel::memory() const {
   return lines;
 }
 
-Result<std::unique_ptr<engine::PolicyModel>> load_groot(engine::Checkpoint checkpoint, const engine::PolicyOptions& options) {
+Result<std::unique_ptr<engine::PolicyModel>> load_groot(engine::Checkpoint checkpoint,
+                                                        const engine::PolicyOptions& options) {
   VV_ASSIGN(GrootConfig config, read_config(checkpoint, options.random_weights));
   auto model = std::make_unique<GrootModel>(std::move(checkpoint), std::move(config), options);
   VV_TRY(model->load());

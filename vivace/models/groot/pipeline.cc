@@ -16,13 +16,19 @@ struct Ragged {
 
 class GraphBuilder {
  public:
-  GraphBuilder(ops::Recorder& rec, const GrootContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers) {}
+  GraphBuilder(ops::Recorder& rec, const GrootContext& context)
+      : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers) {}
 
   Status vision(const ContextInputs& in) {
     const StackBuffers& b = b_.vision;
     rows_ = in.patches;
     const double side = static_cast<double>(c_.patch);
-    VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
+    VV_TRY(rec_(ops::im2col,
+                {{"x", in.pixels},
+                 {"scale", b_.pixel_scale},
+                 {"offset", b_.pixel_offset},
+                 {"out", b_.patches},
+                 {"rows", rows_}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}, {"order", "chw"}}));
     if (x_.show) {
       VV_TRY(product(b_.patches, w_.patches, b.normed));
@@ -35,7 +41,13 @@ class GraphBuilder {
       const Layer& l = w_.vision[i];
       VV_TRY(norm(b.hidden, l.attn_norm, b.normed, kVisionEps));
       VV_TRY(product(b.normed, l.qkv, b.qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"pos", in.patch_line}, {"inv_freq", b_.line_freq}, {"rows", rows_}}));
+      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv},
+                                  {"q", b.q},
+                                  {"k_out", b.k},
+                                  {"v_out", b.v},
+                                  {"pos", in.patch_line},
+                                  {"inv_freq", b_.line_freq},
+                                  {"rows", rows_}}));
       VV_TRY(turn(b, in.patch_column, b_.column_freq));
       VV_TRY(attend(b, b.k, b.v, views));
       VV_TRY(product(flat(b.attended), l.o, b.hidden, b.hidden));
@@ -71,13 +83,23 @@ class GraphBuilder {
       if (branch.present()) VV_TRY(rms(branch, b.hidden, l.attn_norm, b.normed));
       else VV_TRY(rms(b.hidden, {}, l.attn_norm, b.normed));
       VV_TRY(product(b.normed, l.qkv, b.qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"pos", in.turn[0]}, {"inv_freq", b_.turn_freq[0]}, {"q_norm", l.q_norm}, {"k_norm", l.k_norm}, {"rows", rows_}},
+      VV_TRY(rec_(ops::qkv_rope,
+                  {{"qkv", b.qkv},
+                   {"q", b.q},
+                   {"k_out", b.k},
+                   {"v_out", b.v},
+                   {"pos", in.turn[0]},
+                   {"inv_freq", b_.turn_freq[0]},
+                   {"q_norm", l.q_norm},
+                   {"k_norm", l.k_norm},
+                   {"rows", rows_}},
                   {{"eps", c_.eps}}));
       for (int axis : {1, 2}) VV_TRY(turn(b, in.turn[axis], b_.turn_freq[axis]));
       VV_TRY(attend(b, b.k, b.v, sequences));
       VV_TRY(product(flat(b.attended), l.o, b.hidden, b.hidden));
       VV_TRY(rms(b.hidden, {}, l.mlp_norm, b.normed));
-      VV_TRY(rec_(ops::gated_gemm, {{"x", b.normed}, {"w", l.gate_up.w}, {"out", b.inner}, {"rows", rows_}}, {{"act", "silu"}}));
+      VV_TRY(rec_(ops::gated_gemm, {{"x", b.normed}, {"w", l.gate_up.w}, {"out", b.inner}, {"rows", rows_}},
+                  {{"act", "silu"}}));
       VV_TRY(product(b.inner, l.down, b.hidden, b.hidden));
       VV_TRY(show("llm_layer" + std::to_string(i) + "_out", -1, b.hidden));
       branch = {};
@@ -142,12 +164,16 @@ class GraphBuilder {
         VV_TRY(ada_norm(slice(b_.scale[i], s, 1), slice(b_.shift[i], s, 1), kHeadEps));
         if (c_.crosses(block)) {
           VV_TRY(product(b.normed, l.qkv, flat(b.q)));
-          VV_TRY(attend(b, b_.cross_k[i / 2], b_.cross_v[i / 2], {b_.action_slot, c_.sees_text(block) ? seen.text_offsets : seen.image_offsets, {}}));
+          VV_TRY(attend(b, b_.cross_k[i / 2], b_.cross_v[i / 2],
+                        {b_.action_slot, c_.sees_text(block) ? seen.text_offsets : seen.image_offsets, {}}));
         } else {
           VV_TRY(product(b.normed, l.qkv, b.qkv));
           VV_TRY(split(b));
           const Shape own(B, 1 + x_.horizon, c_.dit.heads, c_.dit.head_dim);
-          VV_TRY(rec_(ops::attention, {{"q", b.q}, {"k", as(b.k, own)}, {"v", as(b.v, own)}, {"slot", b_.action_slot}, {"out", b.attended}}, {{"mask", "full"}}));
+          VV_TRY(rec_(
+              ops::attention,
+              {{"q", b.q}, {"k", as(b.k, own)}, {"v", as(b.v, own)}, {"slot", b_.action_slot}, {"out", b.attended}},
+              {{"mask", "full"}}));
         }
         VV_TRY(product(flat(b.attended), l.o, b.hidden, b.hidden));
         VV_TRY(norm(b.hidden, {}, b.normed, kHeadEps));
@@ -189,7 +215,9 @@ class GraphBuilder {
   /// [T, N, D] as [T, N*D].
   static Tensor flat(const Tensor& t) { return as(t, Shape(t.shape[0], t.shape[1] * t.shape[2])); }
   /// Rows of patches as rows of a token's patches side by side.
-  Tensor by_token(const Tensor& t) const { return as(t, Shape(t.shape[0] / c_.token_patches(), t.shape[1] * c_.token_patches())); }
+  Tensor by_token(const Tensor& t) const {
+    return as(t, Shape(t.shape[0] / c_.token_patches(), t.shape[1] * c_.token_patches()));
+  }
   /// The state's row of each observation among the DiT's.
   Tensor states() const {
     Tensor t = as(b_.dit.hidden, Shape(x_.batch, c_.dit.width));
@@ -223,7 +251,12 @@ class GraphBuilder {
       VV_TRY(product(inner, e.decode_down, velocity));
       VV_TRY(show("pred", step, velocity));
     }
-    return rec_(ops::gemm, {{"x", inner}, {"w", e.decode_down.w}, {"bias", e.decode_down.bias}, {"gate", slice(in.step_size, first, n)}, {"residual", x}, {"out", x}});
+    return rec_(ops::gemm, {{"x", inner},
+                            {"w", e.decode_down.w},
+                            {"bias", e.decode_down.bias},
+                            {"gate", slice(in.step_size, first, n)},
+                            {"residual", x},
+                            {"out", x}});
   }
 
   Status merge(const Merger& m, const Tensor& out) {
@@ -232,30 +265,53 @@ class GraphBuilder {
     return product(inner, m.down, out);
   }
   Status norm(const Tensor& x, const Norm& n, const Tensor& out, double eps) {
-    return rec_(ops::norm, {{"x", x}, {"weight", n.weight}, {"bias", n.bias}, {"out", out}, {"rows", rows_}}, {{"kind", "layer"}, {"eps", eps}});
+    return rec_(ops::norm, {{"x", x}, {"weight", n.weight}, {"bias", n.bias}, {"out", out}, {"rows", rows_}},
+                {{"kind", "layer"}, {"eps", eps}});
   }
   Status rms(const Tensor& x, const Tensor& residual, const Tensor& weight, const Tensor& out) {
-    return rec_(ops::norm, {{"x", x}, {"residual", residual}, {"weight", weight}, {"out", out}, {"rows", rows_}}, {{"eps", c_.eps}});
+    return rec_(ops::norm, {{"x", x}, {"residual", residual}, {"weight", weight}, {"out", out}, {"rows", rows_}},
+                {{"eps", c_.eps}});
   }
   Status ada_norm(const Tensor& scale, const Tensor& shift, double eps) {
-    return rec_(ops::norm, {{"x", b_.dit.hidden}, {"scale", scale}, {"shift", shift}, {"out", b_.dit.normed}}, {{"kind", "layer"}, {"eps", eps}});
+    return rec_(ops::norm, {{"x", b_.dit.hidden}, {"scale", scale}, {"shift", shift}, {"out", b_.dit.normed}},
+                {{"kind", "layer"}, {"eps", eps}});
   }
-  Status product(const Tensor& x, const Linear& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
-    return rec_(ops::gemm, {{"x", x}, {"w", m.w}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows_}}, {{"epilogue", epilogue}});
+  Status product(const Tensor& x, const Linear& m, const Tensor& out, const Tensor& residual = {},
+                 std::string_view epilogue = "none") {
+    return rec_(ops::gemm,
+                {{"x", x}, {"w", m.w}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows_}},
+                {{"epilogue", epilogue}});
   }
-  Status gather(const Tensor& table, const Tensor& ids, const Tensor& out) { return rec_(ops::embedding, {{"table", table}, {"ids", ids}, {"out", out}, {"rows", rows_}}); }
-  Status split(const StackBuffers& b) { return rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}); }
+  Status gather(const Tensor& table, const Tensor& ids, const Tensor& out) {
+    return rec_(ops::embedding, {{"table", table}, {"ids", ids}, {"out", out}, {"rows", rows_}});
+  }
+  Status split(const StackBuffers& b) {
+    return rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}});
+  }
   /// Turns the pairs of one axis; the others' frequencies are 0, which leaves them as they are, bit for bit.
   Status turn(const StackBuffers& b, const Tensor& pos, const Tensor& freq) {
-    for (const Tensor* t : {&b.q, &b.k}) VV_TRY(rec_(ops::rope, {{"x", *t}, {"inv_freq", freq}, {"pos", pos}, {"out", *t}, {"rows", rows_}}));
+    for (const Tensor* t : {&b.q, &b.k})
+      VV_TRY(rec_(ops::rope, {{"x", *t}, {"inv_freq", freq}, {"pos", pos}, {"out", *t}, {"rows", rows_}}));
     return {};
   }
   Status attend(const StackBuffers& b, const Tensor& k, const Tensor& v, const Ragged& r) {
-    const auto block = [](const Tensor& t) { return t.shape.rank == 4 ? t : as(t, Shape(1, t.shape[0], t.shape[1], t.shape[2])); };
-    return rec_(ops::attention, {{"q", b.q}, {"k", block(k)}, {"v", block(v)}, {"pos", r.place}, {"slot", r.slot}, {"k_offsets", r.offsets}, {"out", b.attended}, {"rows", rows_}},
+    const auto block = [](const Tensor& t) {
+      return t.shape.rank == 4 ? t : as(t, Shape(1, t.shape[0], t.shape[1], t.shape[2]));
+    };
+    return rec_(ops::attention,
+                {{"q", b.q},
+                 {"k", block(k)},
+                 {"v", block(v)},
+                 {"pos", r.place},
+                 {"slot", r.slot},
+                 {"k_offsets", r.offsets},
+                 {"out", b.attended},
+                 {"rows", rows_}},
                 {{"mask", r.place.present() ? "causal" : "full"}});
   }
-  Status show(const std::string& name, int step, const Tensor& value) const { return x_.show ? x_.show(name, step, value) : Status(); }
+  Status show(const std::string& name, int step, const Tensor& value) const {
+    return x_.show ? x_.show(name, step, value) : Status();
+  }
 
   ops::Recorder& rec_;
   const GrootContext& x_;
@@ -274,8 +330,14 @@ Status record_context(ops::Recorder& rec, const GrootContext& context, const Con
   return graph.adapter(in);
 }
 
-Status record_actions(ops::Recorder& rec, const GrootContext& context, const ContextInputs& seen, const ActionInputs& in) { return GraphBuilder(rec, context).flow(seen, in); }
+Status record_actions(ops::Recorder& rec, const GrootContext& context, const ContextInputs& seen,
+                      const ActionInputs& in) {
+  return GraphBuilder(rec, context).flow(seen, in);
+}
 
-Status record_tables(ops::Recorder& rec, const GrootContext& context, const Tensor& sines, const Tensor& tau, const Tensor (&scratch)[3]) { return GraphBuilder(rec, context).tables(sines, tau, scratch); }
+Status record_tables(ops::Recorder& rec, const GrootContext& context, const Tensor& sines, const Tensor& tau,
+                     const Tensor (&scratch)[3]) {
+  return GraphBuilder(rec, context).tables(sines, tau, scratch);
+}
 
 }  // namespace vivace::models::groot

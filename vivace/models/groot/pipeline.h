@@ -7,20 +7,21 @@
 
 namespace vivace::models::groot {
 
-/// What the host says of an observation's pictures and words, one block of memory written before each run. Of all observations at once: P patches, M tokens of
-/// images, T tokens in all, V views, B observations.
+/// What the host says of an observation's pictures and words, one block of memory written before each run. Of all
+/// observations at once: P patches, M tokens of images, T tokens in all, V views, B observations.
 struct ContextInputs {
   Tensor pixels;                          // [P, patch, patch, 3] u8, patches of a token side by side
   Tensor patch_line, patch_column, view;  // [P] i32
   Tensor view_offsets;                    // [V + 1] i32: patches of each
   Tensor words;                           // [T] i32: token ids, of an image's place any
-  Tensor source, level;                   // [T] i32: row of `mixed`; row of a deepstack level, M where there is no image
+  Tensor source, level;  // [T] i32: row of `mixed`; row of a deepstack level, M where there is no image
   Tensor turn[3];                         // [T] i32: M-RoPE's time, line and column
   Tensor place, slot;                     // [T] i32: place in its sequence; whose sequence
   Tensor offsets;                         // [B + 1] i32: rows of each sequence
   Tensor text_rows, image_rows;           // [T], [M] i32: rows that are no image's, and those that are
   Tensor text_offsets, image_offsets;     // [B + 1] i32 into them
-  Tensor patches, tokens, rows, texts;    // [1] i32: how many are valid: patches, tokens of images, tokens, tokens that are no image's
+  Tensor patches, tokens, rows,
+      texts;  // [1] i32: how many are valid: patches, tokens of images, tokens, tokens that are no image's
 };
 
 /// ... and of the arm.
@@ -79,8 +80,11 @@ struct GrootContext {
 /// Images and words to keys and values of every block that crosses.
 Status record_context(ops::Recorder& rec, const GrootContext& context, const ContextInputs& in);
 /// `in.x` from noise to actions.
-Status record_actions(ops::Recorder& rec, const GrootContext& context, const ContextInputs& seen, const ActionInputs& in);
-/// Setup: everything that the time decides. `sines`: [steps, 256] f32 of the DiT's time; `tau`: [steps, D] f32 of the action encoder's; `scratch`: [steps, 2 D] f32, three times.
-Status record_tables(ops::Recorder& rec, const GrootContext& context, const Tensor& sines, const Tensor& tau, const Tensor (&scratch)[3]);
+Status record_actions(ops::Recorder& rec, const GrootContext& context, const ContextInputs& seen,
+                      const ActionInputs& in);
+/// Setup: everything that the time decides. `sines`: [steps, 256] f32 of the DiT's time; `tau`: [steps, D] f32 of the
+/// action encoder's; `scratch`: [steps, 2 D] f32, three times.
+Status record_tables(ops::Recorder& rec, const GrootContext& context, const Tensor& sines, const Tensor& tau,
+                     const Tensor (&scratch)[3]);
 
 }  // namespace vivace::models::groot

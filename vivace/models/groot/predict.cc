@@ -30,16 +30,26 @@ int GrootModel::slot_of(const Observation& o) const {
 }
 
 Status GrootModel::check_views(const Observation& o, size_t i) const {
-  if (o.views.size() != static_cast<size_t>(limits_.views)) return bad(i, Code::kInvalidArgument, strf("wanted a frame, or none, for each of %d cameras, got %zu; load with num_views", limits_.views, o.views.size()));
-  if (std::none_of(o.views.begin(), o.views.end(), [](const Frame& f) { return f.data != nullptr; })) return bad(i, Code::kInvalidArgument, "no camera is on");
+  if (o.views.size() != static_cast<size_t>(limits_.views))
+    return bad(i, Code::kInvalidArgument,
+               strf("wanted a frame, or none, for each of %d cameras, got %zu; load with num_views", limits_.views,
+                    o.views.size()));
+  if (std::none_of(o.views.begin(), o.views.end(), [](const Frame& f) { return f.data != nullptr; }))
+    return bad(i, Code::kInvalidArgument, "no camera is on");
   const int64_t side = config_.token_side(), most = config_.image_height * config_.image_width;
   for (const Frame& f : o.views) {
     if (f.data == nullptr) continue;
-    if (f.height < 1 || f.width < 1 || f.height > most || f.width > most || f.plane < 0 || f.stride < (f.plane == 0 ? f.width * 3 : f.width))
-      return bad(i, Code::kInvalidShape, strf("a frame has rows and columns of RGB, got %ld x %ld with %ld bytes a row", static_cast<long>(f.height), static_cast<long>(f.width), static_cast<long>(f.stride)));
+    if (f.height < 1 || f.width < 1 || f.height > most || f.width > most || f.plane < 0 ||
+        f.stride < (f.plane == 0 ? f.width * 3 : f.width))
+      return bad(i, Code::kInvalidShape,
+                 strf("a frame has rows and columns of RGB, got %ld x %ld with %ld bytes a row",
+                      static_cast<long>(f.height), static_cast<long>(f.width), static_cast<long>(f.stride)));
     if (f.height % side != 0 || f.width % side != 0 || f.height * f.width > most)
-      return bad(i, Code::kInvalidShape, strf("a frame's height and width are multiples of %ld, with no more pixels than %ld x %ld, got %ld x %ld: scale it as the checkpoint's processor does", static_cast<long>(side),
-                                              static_cast<long>(config_.image_height), static_cast<long>(config_.image_width), static_cast<long>(f.height), static_cast<long>(f.width)));
+      return bad(i, Code::kInvalidShape,
+                 strf("a frame's height and width are multiples of %ld, with no more pixels than %ld x %ld, got %ld x "
+                      "%ld: scale it as the checkpoint's processor does",
+                      static_cast<long>(side), static_cast<long>(config_.image_height),
+                      static_cast<long>(config_.image_width), static_cast<long>(f.height), static_cast<long>(f.width)));
   }
   return {};
 }
@@ -47,35 +57,56 @@ Status GrootModel::check_views(const Observation& o, size_t i) const {
 Status GrootModel::check_tokens(const Observation& o, size_t i) const {
   int64_t pads = 0, on = 0, all = 0;
   for (const int32_t t : o.tokens) {
-    if (t < 0 || t >= config_.vocab) return bad(i, Code::kInvalidArgument, strf("token %d is outside the vocabulary [0, %ld)", t, static_cast<long>(config_.vocab)));
+    if (t < 0 || t >= config_.vocab)
+      return bad(i, Code::kInvalidArgument,
+                 strf("token %d is outside the vocabulary [0, %ld)", t, static_cast<long>(config_.vocab)));
     pads += t == config_.image_token;
   }
   for (const Frame& f : o.views)
     if (f.data != nullptr) ++on, all += tokens_of(f);
   if (pads != on && pads != all)
-    return bad(i, Code::kInvalidArgument, strf("the prompt has token %ld %ld times: it stands once for each of the %ld images, or for each of their %ld tokens", static_cast<long>(config_.image_token), static_cast<long>(pads),
-                                               static_cast<long>(on), static_cast<long>(all)));
+    return bad(i, Code::kInvalidArgument,
+               strf("the prompt has token %ld %ld times: it stands once for each of the %ld images, or for each of "
+                    "their %ld tokens",
+                    static_cast<long>(config_.image_token), static_cast<long>(pads), static_cast<long>(on),
+                    static_cast<long>(all)));
   if (const auto words = static_cast<int64_t>(o.tokens.size()) - pads; words > limits_.prompt_tokens)
-    return bad(i, Code::kLimitExceeded, strf("the prompt has %ld tokens beside images, at most %d; load with prompt_tokens", static_cast<long>(words), limits_.prompt_tokens));
+    return bad(i, Code::kLimitExceeded,
+               strf("the prompt has %ld tokens beside images, at most %d; load with prompt_tokens",
+                    static_cast<long>(words), limits_.prompt_tokens));
   if (pads == on) return {};
   size_t at = 0;
   for (const Frame& f : o.views) {
     if (f.data == nullptr) continue;
     while (o.tokens[at] != config_.image_token) ++at;
     for (int64_t k = 0; k < tokens_of(f); ++k, ++at)
-      if (at == o.tokens.size() || o.tokens[at] != config_.image_token) return bad(i, Code::kInvalidArgument, "the prompt's image tokens do not lie together, as many as each image has");
+      if (at == o.tokens.size() || o.tokens[at] != config_.image_token)
+        return bad(i, Code::kInvalidArgument,
+                   "the prompt's image tokens do not lie together, as many as each image has");
   }
   return {};
 }
 
 Status GrootModel::check_actions(const Observation& o, size_t i) const {
-  const auto row = static_cast<size_t>(limits_.action_dim), whole = static_cast<size_t>(limits_.horizon) * row, most_noise = static_cast<size_t>(horizon_) * row;
-  if (!o.action_prefix.empty()) return bad(i, Code::kUnsupported, "action_prefix: " + family_ + " continues a chunk by prev_actions, overlap and frozen");
-  if (!o.noise.empty() && o.noise.size() != whole && o.noise.size() != most_noise) return bad(i, Code::kInvalidShape, strf("noise: wanted [%d, %d], got %zu values", limits_.horizon, limits_.action_dim, o.noise.size()));
-  if (o.prev_actions.size() % row != 0) return bad(i, Code::kInvalidShape, strf("prev_actions: wanted actions of %d values, got %zu values", limits_.action_dim, o.prev_actions.size()));
+  const auto row = static_cast<size_t>(limits_.action_dim), whole = static_cast<size_t>(limits_.horizon) * row,
+             most_noise = static_cast<size_t>(horizon_) * row;
+  if (!o.action_prefix.empty())
+    return bad(i, Code::kUnsupported,
+               "action_prefix: " + family_ + " continues a chunk by prev_actions, overlap and frozen");
+  if (!o.noise.empty() && o.noise.size() != whole && o.noise.size() != most_noise)
+    return bad(i, Code::kInvalidShape,
+               strf("noise: wanted [%d, %d], got %zu values", limits_.horizon, limits_.action_dim, o.noise.size()));
+  if (o.prev_actions.size() % row != 0)
+    return bad(
+        i, Code::kInvalidShape,
+        strf("prev_actions: wanted actions of %d values, got %zu values", limits_.action_dim, o.prev_actions.size()));
   const auto most = std::min<int64_t>(static_cast<int64_t>(o.prev_actions.size() / row), limits_.horizon);
-  if (o.prev_actions.empty() ? o.overlap != 0 || o.frozen != 0 : o.overlap < 1 || o.overlap > most || o.frozen < 0 || o.frozen > o.overlap)
-    return bad(i, Code::kInvalidArgument, strf("overlap and frozen: wanted 1 to %ld actions of prev_actions to begin with, of which 0 to that many are frozen, and neither without prev_actions; got %d and %d", static_cast<long>(most), o.overlap, o.frozen));
+  if (o.prev_actions.empty() ? o.overlap != 0 || o.frozen != 0
+                             : o.overlap < 1 || o.overlap > most || o.frozen < 0 || o.frozen > o.overlap)
+    return bad(i, Code::kInvalidArgument,
+               strf("overlap and frozen: wanted 1 to %ld actions of prev_actions to begin with, of which 0 to that "
+                    "many are frozen, and neither without prev_actions; got %d and %d",
+                    static_cast<long>(most), o.overlap, o.frozen));
   for (const auto& [what, values] : {std::pair{"noise", o.noise}, {"prev_actions", o.prev_actions}})
     if (!finite(values)) return bad(i, Code::kInvalidArgument, strf("%s is not finite", what));
   return {};
@@ -85,16 +116,25 @@ Status GrootModel::check(const Observation& o, size_t i) const {
   VV_TRY(check_views(o, i));
   VV_TRY(check_tokens(o, i));
   if (o.state.empty()) return bad(i, Code::kInvalidArgument, "this policy reads the state; give it");
-  if (limits_.state_dim > 0 ? o.state.size() != static_cast<size_t>(limits_.state_dim) : o.state.size() > static_cast<size_t>(config_.state_dim))
-    return bad(i, Code::kInvalidShape, strf("the state has %zu values, wanted %d", o.state.size(), limits_.state_dim > 0 ? limits_.state_dim : static_cast<int>(config_.state_dim)));
+  if (limits_.state_dim > 0 ? o.state.size() != static_cast<size_t>(limits_.state_dim)
+                            : o.state.size() > static_cast<size_t>(config_.state_dim))
+    return bad(i, Code::kInvalidShape,
+               strf("the state has %zu values, wanted %d", o.state.size(),
+                    limits_.state_dim > 0 ? limits_.state_dim : static_cast<int>(config_.state_dim)));
   if (!finite(o.state)) return bad(i, Code::kInvalidArgument, "state is not finite");
   if (statistics_.present())
     for (size_t d = 0; d < o.state.size(); ++d)
-      if (!std::isfinite(statistics_.normalize(o.state[d], d))) return bad(i, Code::kInvalidArgument, strf("state: value %zu is %g, which is not finite once it is normalised", d, static_cast<double>(o.state[d])));
+      if (!std::isfinite(statistics_.normalize(o.state[d], d)))
+        return bad(i, Code::kInvalidArgument,
+                   strf("state: value %zu is %g, which is not finite once it is normalised", d,
+                        static_cast<double>(o.state[d])));
   if (slot_of(o) < 0) {
     if (o.embodiment < -1 || o.embodiment >= limits_.embodiments || slots_.size() > 1)
-      return bad(i, Code::kInvalidArgument, strf("embodiment: wanted one of 0 to %d, got %d; name it here or at load", limits_.embodiments - 1, o.embodiment));
-    return bad(i, Code::kInvalidArgument, strf("embodiment: the policy was loaded for %d alone, got %d", slots_[0], o.embodiment));
+      return bad(i, Code::kInvalidArgument,
+                 strf("embodiment: wanted one of 0 to %d, got %d; name it here or at load", limits_.embodiments - 1,
+                      o.embodiment));
+    return bad(i, Code::kInvalidArgument,
+               strf("embodiment: the policy was loaded for %d alone, got %d", slots_[0], o.embodiment));
   }
   return check_actions(o, i);
 }
@@ -103,7 +143,9 @@ Status GrootModel::check(const Observation& o, size_t i) const {
 void GrootModel::write_view(const Frame& f, Rows* at) {
   const Grid g = grid(f);
   const int64_t m = config_.merge, side = config_.patch;
-  auto *const line = seen_in_.host<int32_t>(seen_.patch_line), *const column = seen_in_.host<int32_t>(seen_.patch_column), *const view = seen_in_.host<int32_t>(seen_.view);
+  auto *const line = seen_in_.host<int32_t>(seen_.patch_line),
+              *const column = seen_in_.host<int32_t>(seen_.patch_column),
+              *const view = seen_in_.host<int32_t>(seen_.view);
   uint8_t* to = seen_in_.host<uint8_t>(seen_.pixels) + at->patches * side * side * 3;
   for (int64_t token = 0; token < g.patches() / (m * m); ++token)
     for (int64_t k = 0; k < m * m; ++k) {
@@ -127,13 +169,15 @@ void GrootModel::write_view(const Frame& f, Rows* at) {
 
 void GrootModel::write_sequence(const Observation& o, int64_t b, Rows* at) {
   const auto host = [&](const Tensor& t) { return seen_in_.host<int32_t>(t); };
-  int32_t *const words = host(seen_.words), *const source = host(seen_.source), *const level = host(seen_.level), *const place = host(seen_.place), *const slot = host(seen_.slot);
+  int32_t *const words = host(seen_.words), *const source = host(seen_.source), *const level = host(seen_.level),
+                 *const place = host(seen_.place), *const slot = host(seen_.slot);
   int32_t* const turn[] = {host(seen_.turn[0]), host(seen_.turn[1]), host(seen_.turn[2])};
   const auto images = static_cast<int32_t>(seen_.image_rows.shape[0]);
   int32_t in_sequence = 0, now = 0;  // a row's place, and where M-RoPE has got to
   const auto add = [&](int32_t word, int32_t from, int32_t lvl, int32_t line, int32_t column) {
     const int64_t row = at->all++;
-    words[row] = word, source[row] = from, level[row] = lvl, place[row] = in_sequence++, slot[row] = static_cast<int32_t>(b);
+    words[row] = word, source[row] = from, level[row] = lvl, place[row] = in_sequence++,
+    slot[row] = static_cast<int32_t>(b);
     turn[0][row] = now, turn[1][row] = now + line, turn[2][row] = now + column;
   };
   // One token stands for an image, or each of its own does.
@@ -149,7 +193,8 @@ void GrootModel::write_sequence(const Observation& o, int64_t b, Rows* at) {
     }
     while (frame->data == nullptr) ++frame;
     const Grid g = grid(*frame);
-    const auto m = static_cast<int32_t>(config_.merge), columns = g.columns / m, tokens = static_cast<int32_t>(tokens_of(*frame));
+    const auto m = static_cast<int32_t>(config_.merge), columns = g.columns / m,
+               tokens = static_cast<int32_t>(tokens_of(*frame));
     for (int32_t k = 0; k < tokens; ++k) {
       const auto image = static_cast<int32_t>(at->tokens);
       host(seen_.image_rows)[at->tokens++] = static_cast<int32_t>(at->all);
@@ -163,18 +208,23 @@ void GrootModel::write_sequence(const Observation& o, int64_t b, Rows* at) {
 
 void GrootModel::write_actions(const Observation& o, int64_t b) {
   const int64_t n = horizon_, D = limits_.action_dim;
-  float *const x = acted_in_.host<float>(acted_.x) + b * n * D, *const size = acted_in_.host<float>(acted_.step_size) + b * n * D, *const state = acted_in_.host<float>(acted_.state) + b * config_.state_dim;
-  if (o.noise.size() < static_cast<size_t>(n * D)) vla::draw_noise(o.seed, {x, static_cast<size_t>(n * D)});  // also of actions that nobody asks for
+  float *const x = acted_in_.host<float>(acted_.x) + b * n * D,
+               *const size = acted_in_.host<float>(acted_.step_size) + b * n * D,
+               *const state = acted_in_.host<float>(acted_.state) + b * config_.state_dim;
+  if (o.noise.size() < static_cast<size_t>(n * D))
+    vla::draw_noise(o.seed, {x, static_cast<size_t>(n * D)});  // also of actions that nobody asks for
   std::copy(o.noise.begin(), o.noise.end(), x);
   std::copy(o.prev_actions.end() - o.overlap * D, o.prev_actions.end(), x);
   std::fill_n(size, n * D, static_cast<float>(1.0 / limits_.steps));
   const auto ramp = [](double t) { return 1 - std::exp(-kRamp * t); };
   for (int32_t r = 0; r < o.overlap; ++r) {
-    const double hold = r < o.frozen ? 0 : ramp(static_cast<double>(r - o.frozen + 1) / (o.overlap - o.frozen + 1)) / ramp(1);
+    const double hold =
+        r < o.frozen ? 0 : ramp(static_cast<double>(r - o.frozen + 1) / (o.overlap - o.frozen + 1)) / ramp(1);
     std::fill_n(size + r * D, D, static_cast<float>(hold / limits_.steps));
   }
   std::fill_n(state, config_.state_dim, 0.0f);
-  for (size_t i = 0; i < o.state.size(); ++i) state[i] = statistics_.present() ? statistics_.normalize(o.state[i], i) : o.state[i];
+  for (size_t i = 0; i < o.state.size(); ++i)
+    state[i] = statistics_.present() ? statistics_.normalize(o.state[i], i) : o.state[i];
 }
 
 Status GrootModel::place_positions() {
@@ -186,18 +236,24 @@ Status GrootModel::place_positions() {
   for (const Grid& g : grids_) {
     for (int64_t token = 0; token < g.patches() / (m * m); ++token)
       for (int64_t k = 0; k < m * m; ++k) {
-        // Between the four learned positions around where the patch lies, of a grid that spans the image whatever its size.
+        // Between the four learned positions around where the patch lies, of a grid that spans the image whatever its
+        // size.
         const auto along = [&](int64_t i, int32_t count, int64_t* low, int64_t* high) {
-          const float at = count > 1 ? static_cast<float>(i) * (static_cast<float>(N - 1) / static_cast<float>(count - 1)) : 0.0f;
+          const float at =
+              count > 1 ? static_cast<float>(i) * (static_cast<float>(N - 1) / static_cast<float>(count - 1)) : 0.0f;
           *low = std::min<int64_t>(static_cast<int64_t>(at), N - 1);
           *high = std::min<int64_t>(*low + 1, N - 1);
           return at - static_cast<float>(*low);
         };
         int64_t up, down, left, right;
-        const float dy = along(token / (g.columns / m) * m + k / m, g.lines, &up, &down), dx = along(token % (g.columns / m) * m + k % m, g.columns, &left, &right);
+        const float dy = along(token / (g.columns / m) * m + k / m, g.lines, &up, &down),
+                    dx = along(token % (g.columns / m) * m + k % m, g.columns, &left, &right);
         for (int64_t h = 0; h < H; ++h) {
-          const auto learned = [&](int64_t y, int64_t x) { return weights_.positions.empty() ? 0.0f : weights_.positions[static_cast<size_t>((y * N + x) * H + h)]; };
-          const float v = learned(up, left) * ((1 - dy) * (1 - dx)) + learned(up, right) * ((1 - dy) * dx) + learned(down, left) * (dy * (1 - dx)) + learned(down, right) * (dy * dx);
+          const auto learned = [&](int64_t y, int64_t x) {
+            return weights_.positions.empty() ? 0.0f : weights_.positions[static_cast<size_t>((y * N + x) * H + h)];
+          };
+          const float v = learned(up, left) * ((1 - dy) * (1 - dx)) + learned(up, right) * ((1 - dy) * dx) +
+                          learned(down, left) * (dy * (1 - dx)) + learned(down, right) * (dy * dx);
           if (wide) {
             std::memcpy(to, &v, 4);
             to += 4;
@@ -222,7 +278,9 @@ Status GrootModel::take_embodiment(int64_t b, int slot) {
   const Embodiment& from = weights_.embodiments[static_cast<size_t>(slot)];
   ActiveEmbodiment& to = active_[static_cast<size_t>(b)];
   exec::Stream& stream = runtime_->stream();
-  const auto copy = [&](const Tensor& into, const Tensor& of) { return into.present() ? stream.copy(into.data, of.data, static_cast<size_t>(of.span_bytes())) : Status(); };
+  const auto copy = [&](const Tensor& into, const Tensor& of) {
+    return into.present() ? stream.copy(into.data, of.data, static_cast<size_t>(of.span_bytes())) : Status();
+  };
   for (const auto own : kOwn) {
     VV_TRY(copy((to.weights.*own).w, (from.*own).w));
     VV_TRY(copy((to.weights.*own).bias, (from.*own).bias));
@@ -237,7 +295,8 @@ Status GrootModel::prepare(std::span<const Observation> observations) {
   answered_ = 0;
   if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
   if (observations.empty() || observations.size() > static_cast<size_t>(limits_.batch))
-    return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch", limits_.batch, observations.size()));
+    return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch",
+                                               limits_.batch, observations.size()));
   for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
   Rows at;
   grids_.clear();
@@ -258,7 +317,8 @@ Status GrootModel::prepare(std::span<const Observation> observations) {
     write_actions(o, b);
     if (asked) VV_TRY(take_embodiment(b, slot_of(o)));
   }
-  for (int64_t v = at.views; v + 1 < seen_.view_offsets.shape[0]; ++v) host(seen_.view_offsets)[v + 1] = static_cast<int32_t>(at.patches);
+  for (int64_t v = at.views; v + 1 < seen_.view_offsets.shape[0]; ++v)
+    host(seen_.view_offsets)[v + 1] = static_cast<int32_t>(at.patches);
   *host(seen_.patches) = static_cast<int32_t>(at.patches);
   *host(seen_.tokens) = static_cast<int32_t>(at.tokens);
   *host(seen_.rows) = static_cast<int32_t>(at.all);
@@ -285,14 +345,20 @@ Status GrootModel::run() {
 }
 
 Status GrootModel::predict(std::span<const Observation> observations, std::span<float> actions) {
-  const auto n = static_cast<size_t>(limits_.horizon), D = static_cast<size_t>(limits_.action_dim), R = static_cast<size_t>(limits_.robot_dim);
+  const auto n = static_cast<size_t>(limits_.horizon), D = static_cast<size_t>(limits_.action_dim),
+             R = static_cast<size_t>(limits_.robot_dim);
   answered_ = 0;
-  if (const size_t want = observations.size() * n * R; actions.size() != want) return Status(Code::kInvalidShape, strf("predict: wanted room for %zu values, got %zu", want, actions.size()));
+  if (const size_t want = observations.size() * n * R; actions.size() != want)
+    return Status(Code::kInvalidShape, strf("predict: wanted room for %zu values, got %zu", want, actions.size()));
   VV_TRY(prepare(observations));
   VV_TRY(run());
   if (runtime_->place() == Place::host) VV_TRY(source_.check_lost());
-  const std::span<const float> x(static_cast<const float*>(result_.data()), observations.size() * static_cast<size_t>(horizon_) * D);
-  if (!finite(x)) return Status(Code::kCorruptData, "predict: the network's actions are not finite: the checkpoint is broken, or an input lies far outside what it was trained on; no action was given");
+  const std::span<const float> x(static_cast<const float*>(result_.data()),
+                                 observations.size() * static_cast<size_t>(horizon_) * D);
+  if (!finite(x))
+    return Status(Code::kCorruptData,
+                  "predict: the network's actions are not finite: the checkpoint is broken, or an input lies far "
+                  "outside what it was trained on; no action was given");
   for (size_t b = 0; b < observations.size(); ++b)
     for (size_t row = 0; row < n; ++row) {
       const float* const normal = x.data() + (b * static_cast<size_t>(horizon_) + row) * D;
@@ -300,7 +366,10 @@ Status GrootModel::predict(std::span<const Observation> observations, std::span<
       if (statistics_.present()) statistics_.unnormalize(normal, row, observations[b].state.data(), out);
       else std::copy_n(normal, R, out);
       if (!finite({out, R}))
-        return Status(Code::kCorruptData, strf("predict: action %zu of observation %zu is not finite in the robot's units: the checkpoint's statistics or the state mean nothing; no action was given", row, b));
+        return Status(Code::kCorruptData,
+                      strf("predict: action %zu of observation %zu is not finite in the robot's units: the "
+                           "checkpoint's statistics or the state mean nothing; no action was given",
+                           row, b));
     }
   std::copy_n(units_.begin(), actions.size(), actions.begin());
   answered_ = observations.size();
@@ -309,13 +378,18 @@ Status GrootModel::predict(std::span<const Observation> observations, std::span<
 
 Result<std::span<const float>> GrootModel::normalized(int i) const {
   if (answered_ == 0) return Status(Code::kFailedPrecondition, "normalized: no predict() ended well before");
-  if (i < 0 || static_cast<size_t>(i) >= answered_) return Status(Code::kInvalidArgument, strf("normalized: observation %d is outside the %zu of the last predict()", i, answered_));
+  if (i < 0 || static_cast<size_t>(i) >= answered_)
+    return Status(Code::kInvalidArgument,
+                  strf("normalized: observation %d is outside the %zu of the last predict()", i, answered_));
   const auto one = static_cast<size_t>(limits_.horizon) * static_cast<size_t>(limits_.action_dim);
-  return std::span<const float>(static_cast<const float*>(result_.data()) + static_cast<size_t>(i) * static_cast<size_t>(horizon_ * limits_.action_dim), one);
+  return std::span<const float>(static_cast<const float*>(result_.data()) +
+                                    static_cast<size_t>(i) * static_cast<size_t>(horizon_ * limits_.action_dim),
+                                one);
 }
 
 Result<std::vector<float>> GrootModel::normalized_state(std::span<const float> state) const {
-  if (limits_.state_dim > 0 && state.size() != static_cast<size_t>(limits_.state_dim)) return Status(Code::kInvalidShape, strf("the state has %zu values, wanted %d", state.size(), limits_.state_dim));
+  if (limits_.state_dim > 0 && state.size() != static_cast<size_t>(limits_.state_dim))
+    return Status(Code::kInvalidShape, strf("the state has %zu values, wanted %d", state.size(), limits_.state_dim));
   std::vector<float> out(state.begin(), state.end());
   if (statistics_.present())
     for (size_t i = 0; i < out.size(); ++i) out[i] = statistics_.normalize(out[i], i);
@@ -349,9 +423,13 @@ Status GrootModel::observe(std::span<const Observation> observations, const Prob
   return record_actions(rec, context(show), seen_, acted_);
 }
 
-Result<std::vector<float>> GrootModel::calibrate(std::span<const Observation>, double) { return Status(Code::kUnsupported, "calibrate: " + family_ + " has no plan with fixed scales"); }
+Result<std::vector<float>> GrootModel::calibrate(std::span<const Observation>, double) {
+  return Status(Code::kUnsupported, "calibrate: " + family_ + " has no plan with fixed scales");
+}
 
-Status GrootModel::set_act_scales(std::span<const float>) { return Status(Code::kFailedPrecondition, "act_scales: " + family_ + " has no plan with fixed scales"); }
+Status GrootModel::set_act_scales(std::span<const float>) {
+  return Status(Code::kFailedPrecondition, "act_scales: " + family_ + " has no plan with fixed scales");
+}
 
 Result<engine::Profile> GrootModel::profile(Stage stage, bool in_step) {
   const auto record = [&](exec::Stream& s) -> Status {

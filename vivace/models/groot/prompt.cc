@@ -7,9 +7,12 @@ namespace vivace::models::groot {
 Result<std::string> formal(std::string_view task) {
   std::string out;
   for (const char c : task) {
-    if (static_cast<uint8_t>(c) >= 0x80) return Status(Code::kUnsupported, "prompt: groot_n17 writes small letters, which are known of ASCII alone; pass token ids");
+    if (static_cast<uint8_t>(c) >= 0x80)
+      return Status(Code::kUnsupported,
+                    "prompt: groot_n17 writes small letters, which are known of ASCII alone; pass token ids");
     if (c >= 'A' && c <= 'Z') out += static_cast<char>(c - 'A' + 'a');
-    else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == ' ' || (c >= '\t' && c <= '\r')) out += c;
+    else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == ' ' || (c >= '\t' && c <= '\r'))
+      out += c;
   }
   return out;
 }
@@ -17,8 +20,14 @@ Result<std::string> formal(std::string_view task) {
 Result<Prompter> Prompter::open(const std::string& tokenizer) {
   VV_ASSIGN(engine::text::Tokenizer loaded, engine::text::Tokenizer::load(tokenizer));
   Prompter p(std::move(loaded));
-  for (const auto& [name, to] : {std::pair{"<|im_start|>", &p.begin_}, {"<|im_end|>", &p.end_}, {"<|vision_start|>", &p.image_begin_}, {"<|image_pad|>", &p.image_}, {"<|vision_end|>", &p.image_end_}})
-    if (*to = p.tokenizer_.find(name); *to < 0) return Status(Code::kCorruptData, std::string("tokenizer: ") + name + " is not in the vocabulary; prompts need Qwen3-VL's");
+  for (const auto& [name, to] : {std::pair{"<|im_start|>", &p.begin_},
+                                 {"<|im_end|>", &p.end_},
+                                 {"<|vision_start|>", &p.image_begin_},
+                                 {"<|image_pad|>", &p.image_},
+                                 {"<|vision_end|>", &p.image_end_}})
+    if (*to = p.tokenizer_.find(name); *to < 0)
+      return Status(Code::kCorruptData,
+                    std::string("tokenizer: ") + name + " is not in the vocabulary; prompts need Qwen3-VL's");
   return p;
 }
 

@@ -7,14 +7,17 @@
 
 namespace vivace::models::groot {
 
-/// Small letters, digits, spaces and '_' of a task, as the checkpoints were trained (formalize_language). Errors: Unsupported of what is not ASCII.
+/// Small letters, digits, spaces and '_' of a task, as the checkpoints were trained (formalize_language). Errors:
+/// Unsupported of what is not ASCII.
 Result<std::string> formal(std::string_view task);
 
 class Prompter {
  public:
-  /// `tokenizer`: what Tokenizer::load takes, of Qwen3-VL. Errors: Tokenizer::load's; CorruptData where its vocabulary has not what prompts are made of.
+  /// `tokenizer`: what Tokenizer::load takes, of Qwen3-VL. Errors: Tokenizer::load's; CorruptData where its vocabulary
+  /// has not what prompts are made of.
   static Result<Prompter> open(const std::string& tokenizer);
-  /// A user's message of `images` images, each by one token, and the task. Errors: as formal(); InvalidArgument where the task is no UTF-8.
+  /// A user's message of `images` images, each by one token, and the task. Errors: as formal(); InvalidArgument where
+  /// the task is no UTF-8.
   Result<std::vector<int32_t>> tokens(std::string_view task, int images) const;
 
  private:

@@ -18,11 +18,14 @@ using engine::JsonValue;
 constexpr int64_t kMostDims = 4096, kMostRows = 1024;
 constexpr double kMost = 1e30;  // of a robot's value: what a network makes of it is far within f32
 
-fs::path folder_of(const engine::Checkpoint& checkpoint) { return fs::path(checkpoint.files().front().path()).parent_path(); }
+fs::path folder_of(const engine::Checkpoint& checkpoint) {
+  return fs::path(checkpoint.files().front().path()).parent_path();
+}
 
 std::string lower(std::string_view s) {
   std::string out(s);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   return out;
 }
 
@@ -39,7 +42,8 @@ Result<std::optional<int>> number_of(const fs::path& folder, const std::string& 
       continue;
     }
     VV_ASSIGN(const int64_t id, v.as_int());
-    if (id < 0 || id > kMostDims) return v.error(Code::kCorruptData, strf("wanted a number from 0 on, got %ld", static_cast<long>(id)));
+    if (id < 0 || id > kMostDims)
+      return v.error(Code::kCorruptData, strf("wanted a number from 0 on, got %ld", static_cast<long>(id)));
     return std::optional<int>(static_cast<int>(id));
   }
   return Status(Code::kInvalidArgument, "embodiment: '" + tag + "' is none of " + list);
@@ -50,10 +54,12 @@ Status numbers(const JsonValue& value, int64_t* dims, std::vector<float>* out) {
   VV_ASSIGN(const JsonValue array, value.as_array());
   const auto read = [&](const JsonValue& list) -> Status {
     if (*dims == 0) *dims = static_cast<int64_t>(list.size());
-    if (static_cast<int64_t>(list.size()) != *dims || *dims < 1 || *dims > kMostDims) return list.error(Code::kCorruptData, strf("wanted %ld numbers, got %zu", static_cast<long>(*dims), list.size()));
+    if (static_cast<int64_t>(list.size()) != *dims || *dims < 1 || *dims > kMostDims)
+      return list.error(Code::kCorruptData, strf("wanted %ld numbers, got %zu", static_cast<long>(*dims), list.size()));
     for (const JsonValue v : list) {
       VV_ASSIGN(const double x, v.as_double());
-      if (!(std::fabs(x) <= kMost)) return v.error(Code::kCorruptData, strf("beyond %g: f32 does not hold what comes of it", kMost));
+      if (!(std::fabs(x) <= kMost))
+        return v.error(Code::kCorruptData, strf("beyond %g: f32 does not hold what comes of it", kMost));
       out->push_back(static_cast<float>(x));
     }
     return {};
@@ -70,7 +76,8 @@ Status numbers(const JsonValue& value, int64_t* dims, std::vector<float>* out) {
 /// A group's range beside those before it.
 Status join(Range* all, const Range& group, const JsonValue& where) {
   const int64_t rows = std::max<int64_t>({all->rows(), group.rows(), 1}), dims = all->dims + group.dims;
-  if ((all->dims > 0 && all->rows() != 1 && all->rows() != rows) || (group.rows() != 1 && group.rows() != rows)) return where.error(Code::kCorruptData, "its rows are as many as no other group's");
+  if ((all->dims > 0 && all->rows() != 1 && all->rows() != rows) || (group.rows() != 1 && group.rows() != rows))
+    return where.error(Code::kCorruptData, "its rows are as many as no other group's");
   Range joined{dims, {}, {}};
   for (int64_t r = 0; r < rows; ++r)
     for (const Range* part : {static_cast<const Range*>(all), &group})
@@ -120,7 +127,8 @@ void compose(const float* from, float* pose) {
 
 class Reader {
  public:
-  Reader(const JsonValue& statistics, const JsonValue& modality, bool percentiles, bool relative) : statistics_(statistics), modality_(modality), percentiles_(percentiles), relative_(relative) {}
+  Reader(const JsonValue& statistics, const JsonValue& modality, bool percentiles, bool relative)
+      : statistics_(statistics), modality_(modality), percentiles_(percentiles), relative_(relative) {}
 
   /// The keys of a modality, in the order in which its values lie.
   Result<std::vector<std::string>> keys(const char* what) const {
@@ -171,29 +179,43 @@ class Reader {
         from = state, type = lower(kind);
         VV_ASSIGN(const std::string_view format, own.get_string("format", "default"));
         pose = relative && type == "eef";
-        if (relative && ((type != "non_eef" && !pose) || (pose && lower(format) != "xyz_rot6d" && lower(format) != "xyz+rot6d")))
-          return own.error(Code::kUnsupported, "action " + actions[i] + ": relative actions of type " + type + " and format " + lower(format) + " are not served; load with statistics=\"none\"");
+        if (relative &&
+            ((type != "non_eef" && !pose) || (pose && lower(format) != "xyz_rot6d" && lower(format) != "xyz+rot6d")))
+          return own.error(Code::kUnsupported, "action " + actions[i] + ": relative actions of type " + type +
+                                                   " and format " + lower(format) +
+                                                   " are not served; load with statistics=\"none\"");
       }
       VV_ASSIGN(const Range r, group(relative ? "relative_action" : "action", actions[i], percentiles_ && !relative));
       VV_TRY(join(&s->actions, r, statistics_));
       int64_t at = -1;
       if (relative) {
         const auto found = std::find(states.begin(), states.end(), from.empty() ? actions[i] : from);
-        if (found == states.end()) return config.error(Code::kCorruptData, "action " + actions[i] + ": there is no state that it is a step from");
+        if (found == states.end())
+          return config.error(Code::kCorruptData,
+                              "action " + actions[i] + ": there is no state that it is a step from");
         const auto group = static_cast<size_t>(found - states.begin());
         at = first[group];
-        if (first[group + 1] - at != r.dims) return config.error(Code::kCorruptData, strf("action %s has %ld values, its state %ld", actions[i].c_str(), static_cast<long>(r.dims), static_cast<long>(first[group + 1] - at)));
+        if (first[group + 1] - at != r.dims)
+          return config.error(Code::kCorruptData,
+                              strf("action %s has %ld values, its state %ld", actions[i].c_str(),
+                                   static_cast<long>(r.dims), static_cast<long>(first[group + 1] - at)));
       }
       if (pose) {
-        if (r.dims != GrootStatistics::kPose) return config.error(Code::kCorruptData, strf("action %s: a pose has %ld values, got %ld", actions[i].c_str(), static_cast<long>(GrootStatistics::kPose), static_cast<long>(r.dims)));
+        if (r.dims != GrootStatistics::kPose)
+          return config.error(Code::kCorruptData,
+                              strf("action %s: a pose has %ld values, got %ld", actions[i].c_str(),
+                                   static_cast<long>(GrootStatistics::kPose), static_cast<long>(r.dims)));
         s->poses.push_back({s->actions.dims - r.dims, at});
         at = -1;
       }
       for (int64_t d = 0; d < r.dims; ++d) s->reference.push_back(at < 0 ? -1 : static_cast<int>(at + d));
     }
-    if (s->state.dims == 0 || s->actions.dims == 0) return modality_.error(Code::kCorruptData, "wanted groups of state and action");
-    if (const auto steps = config.find("delta_indices"); steps.has_value() && steps->is_array()) s->horizon = static_cast<int64_t>(steps->size());
-    if (s->actions.rows() > 1) s->horizon = s->horizon == 0 ? s->actions.rows() : std::min(s->horizon, s->actions.rows());
+    if (s->state.dims == 0 || s->actions.dims == 0)
+      return modality_.error(Code::kCorruptData, "wanted groups of state and action");
+    if (const auto steps = config.find("delta_indices"); steps.has_value() && steps->is_array())
+      s->horizon = static_cast<int64_t>(steps->size());
+    if (s->actions.rows() > 1)
+      s->horizon = s->horizon == 0 ? s->actions.rows() : std::min(s->horizon, s->actions.rows());
     if (const auto video = modality_.find("video"); video.has_value() && video->is_object()) {
       VV_ASSIGN(s->cameras, keys("video"));
     }
@@ -226,16 +248,22 @@ void GrootStatistics::unnormalize(const float* x, size_t row, const float* own, 
 
 Result<int> embodiment_of(const engine::Checkpoint& checkpoint, const std::string& tag) {
   VV_ASSIGN(const std::optional<int> number, number_of(folder_of(checkpoint), tag));
-  if (!number.has_value()) return Status(Code::kInvalidArgument, "embodiment: '" + tag + "' is none of the names in embodiment_id.json, a file that the checkpoint does not have: give a number");
+  if (!number.has_value())
+    return Status(
+        Code::kInvalidArgument,
+        "embodiment: '" + tag +
+            "' is none of the names in embodiment_id.json, a file that the checkpoint does not have: give a number");
   return *number;
 }
 
 Result<GrootStatistics> read_statistics(const engine::Checkpoint& checkpoint, const std::string& tag, int embodiment) {
-  const fs::path folder = folder_of(checkpoint), file = folder / "statistics.json", processor = folder / "processor_config.json";
+  const fs::path folder = folder_of(checkpoint), file = folder / "statistics.json",
+                 processor = folder / "processor_config.json";
   std::error_code error;
   for (const fs::path& wanted : {file, processor})
     if (!fs::exists(wanted, error))
-      return Status(Code::kNotFound, "statistics: " + wanted.filename().string() + " is not in " + folder.string() + "; put it there, or load with statistics=\"none\" for normalised values");
+      return Status(Code::kNotFound, "statistics: " + wanted.filename().string() + " is not in " + folder.string() +
+                                         "; put it there, or load with statistics=\"none\" for normalised values");
   VV_ASSIGN(const Json all, Json::parse_file(file.string()));
   VV_ASSIGN(const Json config, Json::parse_file(processor.string()));
   VV_ASSIGN(const JsonValue options, config.root().at("processor_kwargs"));
@@ -254,13 +282,19 @@ Result<GrootStatistics> read_statistics(const engine::Checkpoint& checkpoint, co
     if (tag.empty() || name == tag) fits.push_back(name);
   }
   if (fits.size() != 1) {
-    const std::string of = !tag.empty() ? "'" + tag + "'" : embodiment >= 0 ? strf("number %d", embodiment) : "this policy";
-    return Status(Code::kInvalidArgument, strf("embodiment: the checkpoint has statistics of %s; %zu of them are %s: name one, or load with statistics=\"none\"", list.c_str(), fits.size(), of.c_str()));
+    const std::string of = !tag.empty()      ? "'" + tag + "'"
+                           : embodiment >= 0 ? strf("number %d", embodiment)
+                                             : "this policy";
+    return Status(Code::kInvalidArgument, strf("embodiment: the checkpoint has statistics of %s; %zu of them are %s: "
+                                               "name one, or load with statistics=\"none\"",
+                                               list.c_str(), fits.size(), of.c_str()));
   }
   s.tag = fits[0];
   VV_ASSIGN(const std::optional<int> number, number_of(folder, s.tag));
   s.embodiment = number.value_or(embodiment);
-  if (s.embodiment < 0) return Status(Code::kInvalidArgument, "embodiment: the checkpoint has no embodiment_id.json: give the number of " + s.tag);
+  if (s.embodiment < 0)
+    return Status(Code::kInvalidArgument,
+                  "embodiment: the checkpoint has no embodiment_id.json: give the number of " + s.tag);
   VV_ASSIGN(const JsonValue own, all.root().at(s.tag));
   VV_ASSIGN(const JsonValue modality, modalities.at(s.tag));
   VV_ASSIGN(const bool percentiles, options.get_bool("use_percentiles", false));

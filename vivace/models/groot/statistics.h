@@ -1,4 +1,5 @@
-// What a GR00T checkpoint says of one embodiment: how its state and actions are normalised, and which of its actions are steps from the state.
+// What a GR00T checkpoint says of one embodiment: how its state and actions are normalised, and which of its actions
+// are steps from the state.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +8,8 @@
 
 namespace vivace::models::groot {
 
-/// Least and largest value of each dimension, or their first and 99th percentile; of actions a row for each action of a chunk, or one for all.
+/// Least and largest value of each dimension, or their first and 99th percentile; of actions a row for each action of a
+/// chunk, or one for all.
 struct Range {
   int64_t dims = 0;
   std::vector<float> low, high;  // [rows, dims]
@@ -19,7 +21,8 @@ struct GrootStatistics {
   int embodiment = -1;               // its number, by embodiment_id.json
   Range state, actions;
   std::vector<int> reference;        // of each action: the value of the state that it is a step from; -1: none
-  /// An end effector's pose, place and two rows of a rotation, as a motion from where it is: its first value in actions and in the state.
+  /// An end effector's pose, place and two rows of a rotation, as a motion from where it is: its first value in actions
+  /// and in the state.
   struct Pose {
     int64_t action, state;
   };
@@ -32,16 +35,19 @@ struct GrootStatistics {
   bool present() const { return state.dims > 0; }
   /// To [-1, 1]; 0 of a dimension that never moved.
   float normalize(float x, size_t dim) const;
-  /// Action `row` of a chunk in the robot's units. `x`: the network's, its first actions.dims values; `state`: the robot's own.
+  /// Action `row` of a chunk in the robot's units. `x`: the network's, its first actions.dims values; `state`: the
+  /// robot's own.
   void unnormalize(const float* x, size_t row, const float* state, float* out) const;
 };
 
-/// Reads statistics.json, processor_config.json and embodiment_id.json beside the checkpoint. `tag`: the embodiment's name; empty: that of number
-/// `embodiment`, or, of -1, the only one. Errors: NotFound says where was looked; InvalidArgument lists the names there are; CorruptData; Unsupported (an
-/// end effector's relative pose in another form than place and two rows of a rotation).
+/// Reads statistics.json, processor_config.json and embodiment_id.json beside the checkpoint. `tag`: the embodiment's
+/// name; empty: that of number `embodiment`, or, of -1, the only one. Errors: NotFound says where was looked;
+/// InvalidArgument lists the names there are; CorruptData; Unsupported (an end effector's relative pose in another form
+/// than place and two rows of a rotation).
 Result<GrootStatistics> read_statistics(const engine::Checkpoint& checkpoint, const std::string& tag, int embodiment);
 
-/// The number of `tag` in embodiment_id.json. Errors: InvalidArgument lists the names there are, or says that there is no such file.
+/// The number of `tag` in embodiment_id.json. Errors: InvalidArgument lists the names there are, or says that there is
+/// no such file.
 Result<int> embodiment_of(const engine::Checkpoint& checkpoint, const std::string& tag);
 
 }  // namespace vivace::models::groot

@@ -29,7 +29,8 @@ float value(const Tensor& t, int64_t i) {
 
 class Loader {
  public:
-  Loader(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own)
+  Loader(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, WeightUploader* uploader,
+         WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own)
       : source_(source), c_(config), plan_(plan), uploader_(uploader), tables_(tables), own_(own) {}
 
   Status vision(GrootWeights* w) {
@@ -51,7 +52,8 @@ class Loader {
     const int64_t wide = c_.token_patches() * s.width;
     VV_TRY(merger(at + "merger", s.width, wide, &w->merger));
     w->deepstack.resize(c_.deepstack.size());
-    for (size_t i = 0; i < w->deepstack.size(); ++i) VV_TRY(merger(at + "deepstack_merger_list." + std::to_string(i), wide, wide, &w->deepstack[i]));
+    for (size_t i = 0; i < w->deepstack.size(); ++i)
+      VV_TRY(merger(at + "deepstack_merger_list." + std::to_string(i), wide, wide, &w->deepstack[i]));
     return {};
   }
 
@@ -64,12 +66,14 @@ class Loader {
       TextLayer& l = w->text[i];
       const std::string in = at + "layers." + std::to_string(i) + ".", attn = in + "self_attn.";
       VV_TRY(vector(in + "input_layernorm.weight", s.width, &l.attn_norm));
-      VV_TRY(join({{attn + "q_proj", s.q_width()}, {attn + "k_proj", s.kv_width()}, {attn + "v_proj", s.kv_width()}}, s.width, false, Rows::after, &l.qkv));
+      VV_TRY(join({{attn + "q_proj", s.q_width()}, {attn + "k_proj", s.kv_width()}, {attn + "v_proj", s.kv_width()}},
+                  s.width, false, Rows::after, &l.qkv));
       VV_TRY(vector(attn + "q_norm.weight", s.head_dim, &l.q_norm));
       VV_TRY(vector(attn + "k_norm.weight", s.head_dim, &l.k_norm));
       VV_TRY(linear(attn + "o_proj", s.width, s.q_width(), &l.o, false));
       VV_TRY(vector(in + "post_attention_layernorm.weight", s.width, &l.mlp_norm));
-      VV_TRY(join({{in + "mlp.gate_proj", s.mlp}, {in + "mlp.up_proj", s.mlp}}, s.width, false, Rows::alternate, &l.gate_up));
+      VV_TRY(join({{in + "mlp.gate_proj", s.mlp}, {in + "mlp.up_proj", s.mlp}}, s.width, false, Rows::alternate,
+                  &l.gate_up));
       VV_TRY(linear(in + "mlp.down_proj", s.width, s.mlp, &l.down, false));
     }
     return {};
@@ -82,9 +86,11 @@ class Loader {
     w->adapter.resize(static_cast<size_t>(a.layers));
     for (size_t i = 0; i < w->adapter.size(); ++i) {
       Layer& l = w->adapter[i];
-      const std::string in = at + "vl_self_attention.transformer_blocks." + std::to_string(i) + ".", attn = in + "attn1.to_";
+      const std::string in = at + "vl_self_attention.transformer_blocks." + std::to_string(i) + ".",
+                        attn = in + "attn1.to_";
       VV_TRY(norm(in + "norm1", a.width, &l.attn_norm));
-      VV_TRY(join({{attn + "q", a.width}, {attn + "k", a.width}, {attn + "v", a.width}}, a.width, true, Rows::after, &l.qkv));
+      VV_TRY(join({{attn + "q", a.width}, {attn + "k", a.width}, {attn + "v", a.width}}, a.width, true, Rows::after,
+                  &l.qkv));
       VV_TRY(linear(attn + "out.0", a.width, a.width, &l.o));
       VV_TRY(norm(in + "norm3", a.width, &l.mlp_norm));
       VV_TRY(linear(in + "ff.net.0.proj", a.mlp, a.width, &l.up));
@@ -105,7 +111,8 @@ class Loader {
         VV_TRY(linear(attn + "k", s.width, c_.text.width, &b.k));
         VV_TRY(linear(attn + "v", s.width, c_.text.width, &b.v));
       } else {
-        VV_TRY(join({{attn + "q", s.width}, {attn + "k", s.width}, {attn + "v", s.width}}, s.width, true, Rows::after, &b.qkv));
+        VV_TRY(join({{attn + "q", s.width}, {attn + "k", s.width}, {attn + "v", s.width}}, s.width, true, Rows::after,
+                    &b.qkv));
       }
       VV_TRY(linear(attn + "out.0", s.width, s.width, &b.o));
       VV_TRY(linear(in + "ff.net.0.proj", s.mlp, s.width, &b.up));
@@ -124,7 +131,9 @@ class Loader {
   static constexpr int64_t kTimeWidth = 256;  // sines and cosines that diffusers' time embedding begins with
 
   bool synthetic() const { return source_.synthetic(); }
-  Result<Tensor> get(const std::string& name, const Shape& shape) const { return source_.get(WeightRule{"", name.c_str(), shape}); }
+  Result<Tensor> get(const std::string& name, const Shape& shape) const {
+    return source_.get(WeightRule{"", name.c_str(), shape});
+  }
   DType matrix_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : plan_.act; }
   DType vector_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : plan_.act; }
 
@@ -225,7 +234,9 @@ class Loader {
     const auto size = static_cast<size_t>(info(t.dtype).bytes);
     const char* const from = static_cast<const char*>(t.data) + static_cast<size_t>((slot * all + first) * N) * size;
     for (int64_t k = 0; k < K; ++k)
-      for (int64_t n = 0; n < N; ++n) std::memcpy(static_cast<char*>(to->data) + static_cast<size_t>(n * K + k) * size, from + static_cast<size_t>(k * N + n) * size, size);
+      for (int64_t n = 0; n < N; ++n)
+        std::memcpy(static_cast<char*>(to->data) + static_cast<size_t>(n * K + k) * size,
+                    from + static_cast<size_t>(k * N + n) * size, size);
     return {};
   }
   Status bias_of(const std::string& name, int slot, int64_t N, Tensor* to) {
@@ -274,10 +285,12 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
     if (wanted == p.name) return p;
     names += std::string(", ") + p.name;
   }
-  return Status(Code::kInvalidArgument, std::string("precision: ") + kFamily + " has auto" + names + ", got '" + precision + "'");
+  return Status(Code::kInvalidArgument,
+                std::string("precision: ") + kFamily + " has auto" + names + ", got '" + precision + "'");
 }
 
-Status load_weights(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, int64_t horizon, const std::vector<int>& slots, WeightUploader* uploader, WeightUploader* tables,
+Status load_weights(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, int64_t horizon,
+                    const std::vector<int>& slots, WeightUploader* uploader, WeightUploader* tables,
                     std::vector<std::unique_ptr<std::byte[]>>* own, GrootWeights* weights) {
   Loader load(source, config, plan, uploader, tables, own);
   VV_TRY(load.vision(weights));
@@ -289,16 +302,24 @@ engine::Forms forms_of(const GrootWeights& w) {
   engine::Forms forms;
   const auto layers = [&](const char* part, const std::vector<Layer>& all) {
     for (const Layer& l : all)
-      for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}}) forms.add(part, product, m->w);
+      for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}})
+        forms.add(part, product, m->w);
   };
   forms.add("patches", w.patches.w);
   layers("vision", w.vision);
   forms.add("embedding", w.embed);
   for (const TextLayer& l : w.text)
-    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"gate_up", &l.gate_up}, {"down", &l.down}}) forms.add("text", product, m->w);
+    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"gate_up", &l.gate_up}, {"down", &l.down}})
+      forms.add("text", product, m->w);
   layers("adapter", w.adapter);
   for (const Block& b : w.dit)
-    for (const auto& [product, m] : {std::pair{"qkv", &b.qkv}, {"cross_k", &b.k}, {"cross_v", &b.v}, {"o", &b.o}, {"up", &b.up}, {"down", &b.down}}) forms.add("dit", product, m->w);
+    for (const auto& [product, m] : {std::pair{"qkv", &b.qkv},
+                                     {"cross_k", &b.k},
+                                     {"cross_v", &b.v},
+                                     {"o", &b.o},
+                                     {"up", &b.up},
+                                     {"down", &b.down}})
+      forms.add("dit", product, m->w);
   return forms;
 }
 

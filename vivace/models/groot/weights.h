@@ -53,7 +53,9 @@ struct Embodiment {
 };
 
 /// Its products that the actions' graph reads.
-inline constexpr Linear Embodiment::* kOwn[] = {&Embodiment::state_up, &Embodiment::state_down, &Embodiment::action_in, &Embodiment::action_mid, &Embodiment::action_out, &Embodiment::decode_up, &Embodiment::decode_down};
+inline constexpr Linear Embodiment::* kOwn[] = {
+    &Embodiment::state_up,   &Embodiment::state_down, &Embodiment::action_in,  &Embodiment::action_mid,
+    &Embodiment::action_out, &Embodiment::decode_up,  &Embodiment::decode_down};
 
 struct GrootWeights {
   Linear patches;                         // [Hv, patch values]: its equal frames added up
@@ -71,10 +73,13 @@ struct GrootWeights {
   std::vector<Embodiment> embodiments;    // those that are asked for
 };
 
-/// Finds and checks every tensor and queues it for `uploader`, or, where loading alone has use of it, for `tables`. `slots`: which embodiments. What had to
-/// be made is kept in `own` until both are committed. Errors: NotFound names the missing tensor, InvalidShape both shapes.
-Status load_weights(const engine::WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, int64_t horizon, const std::vector<int>& slots, engine::WeightUploader* uploader, engine::WeightUploader* tables,
-                    std::vector<std::unique_ptr<std::byte[]>>* own, GrootWeights* weights);
+/// Finds and checks every tensor and queues it for `uploader`, or, where loading alone has use of it, for `tables`.
+/// `slots`: which embodiments. What had to be made is kept in `own` until both are committed. Errors: NotFound names
+/// the missing tensor, InvalidShape both shapes.
+Status load_weights(const engine::WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan,
+                    int64_t horizon, const std::vector<int>& slots, engine::WeightUploader* uploader,
+                    engine::WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own,
+                    GrootWeights* weights);
 
 /// Of which dtypes the products' matrices are, once they are placed.
 engine::Forms forms_of(const GrootWeights& weights);

@@ -18,7 +18,8 @@ namespace {
 using engine::Observation;
 using engine::PolicyOptions;
 
-constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096, kUsualBatch = 8;
+constexpr int kMostViews = 16, kMostBatch = 64, kMostSteps = 1000, kMostHorizon = 1024, kMostWords = 4096,
+              kUsualBatch = 8;
 constexpr int64_t kMostSide = 16384;  // of a frame
 
 }  // namespace
@@ -26,23 +27,31 @@ constexpr int64_t kMostSide = 16384;  // of a frame
 Status PolicyBase::check_scales(std::span<const float> scales) const {
   const size_t places = plan_.fixed ? static_cast<size_t>(QuantizationSites(config_).count()) : 0;
   if (scales.size() != places)
-    return Status(Code::kInvalidArgument, strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint", plan_.name, places, scales.size()));
+    return Status(Code::kInvalidArgument,
+                  strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint",
+                       plan_.name, places, scales.size()));
   for (const float s : scales)
-    if (!(s > 0 && std::isfinite(s))) return Status(Code::kInvalidArgument, strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
+    if (!(s > 0 && std::isfinite(s)))
+      return Status(Code::kInvalidArgument,
+                    strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
   return {};
 }
 
 Status PolicyBase::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
   const auto range = [](const char* what, int value, int most) {
-    return value >= 0 && value <= most ? Status() : Status(Code::kInvalidArgument, strf("%s: wanted 1 to %d, or 0 for the checkpoint's own, got %d", what, most, value));
+    return value >= 0 && value <= most
+               ? Status()
+               : Status(Code::kInvalidArgument,
+                        strf("%s: wanted 1 to %d, or 0 for the checkpoint's own, got %d", what, most, value));
   };
   VV_TRY(range("num_views", options_.views, kMostViews));
   VV_TRY(range("action_horizon", options_.horizon, kMostHorizon));
   VV_TRY(range("num_steps", options_.steps, kMostSteps));
   VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
   VV_TRY(check_scales(options_.act_scales));
-  if (options_.batch < 1 || options_.batch > kMostBatch) return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
+  if (options_.batch < 1 || options_.batch > kMostBatch)
+    return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
   limits_.views = options_.views;
   limits_.horizon = own(options_.horizon, std::min<int64_t>(config_.horizon, kMostHorizon));
@@ -52,27 +61,38 @@ Status PolicyBase::check_options() {
   limits_.action_dim = static_cast<int>(config_.action_dim);
   limits_.takes_state = config_.has(kStateToken);
   if (options_.resize == "auto") options_.resize = config_.lerobot ? "lerobot" : "openpi";
-  if (options_.resize != "openpi" && options_.resize != "lerobot") return Status(Code::kInvalidArgument, "resize: wanted auto, openpi or lerobot, got '" + options_.resize + "'");
+  if (options_.resize != "openpi" && options_.resize != "lerobot")
+    return Status(Code::kInvalidArgument, "resize: wanted auto, openpi or lerobot, got '" + options_.resize + "'");
   return {};
 }
 
 Status PolicyBase::read_scalers() {
-  if (options_.statistics != "auto" && options_.statistics != "none") return Status(Code::kInvalidArgument, "statistics: wanted auto or none, got '" + options_.statistics + "'");
+  if (options_.statistics != "auto" && options_.statistics != "none")
+    return Status(Code::kInvalidArgument, "statistics: wanted auto or none, got '" + options_.statistics + "'");
   if (options_.statistics == "auto") {
-    VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, config_.has(kQuantiles), config_.state_dim, config_.action_dim));
+    VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, config_.has(kQuantiles),
+                                           config_.state_dim, config_.action_dim));
   }
-  limits_.robot_dim = static_cast<int>(statistics_.actions.kind == Scaler::Kind::identity ? config_.action_dim : statistics_.actions.size());
+  limits_.robot_dim = static_cast<int>(statistics_.actions.kind == Scaler::Kind::identity ? config_.action_dim
+                                                                                          : statistics_.actions.size());
   limits_.state_dim = static_cast<int>(statistics_.state.kind == Scaler::Kind::identity ? 0 : statistics_.state.size());
   if (limits_.robot_dim > config_.action_dim || limits_.state_dim > config_.state_dim)
-    return Status(Code::kInvalidArgument, strf("statistics: %s has %d actions and %d values of state, the network %ld and %ld; it is of another robot", statistics_.source.c_str(), limits_.robot_dim, limits_.state_dim,
-                                               static_cast<long>(config_.action_dim), static_cast<long>(config_.state_dim)));
+    return Status(
+        Code::kInvalidArgument,
+        strf("statistics: %s has %d actions and %d values of state, the network %ld and %ld; it is of another robot",
+             statistics_.source.c_str(), limits_.robot_dim, limits_.state_dim, static_cast<long>(config_.action_dim),
+             static_cast<long>(config_.state_dim)));
   if (static_cast<int>(options_.delta.size()) > limits_.robot_dim)
-    return Status(Code::kInvalidArgument, strf("delta: the robot has %d actions, got %zu", limits_.robot_dim, options_.delta.size()));
+    return Status(Code::kInvalidArgument,
+                  strf("delta: the robot has %d actions, got %zu", limits_.robot_dim, options_.delta.size()));
   return {};
 }
 
-void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b) {
-  const auto declare = [&](const char* what, DType dtype, Shape shape, Tensor* to) { arena_.declare(std::string(name) + "." + what, dtype, shape, to); };
+void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight,
+                               TowerBuffers* b) {
+  const auto declare = [&](const char* what, DType dtype, Shape shape, Tensor* to) {
+    arena_.declare(std::string(name) + "." + what, dtype, shape, to);
+  };
   const DType act = plan_.act, f32 = DType::f32;
   declare("hidden", act, Shape(rows, t.width), &b->hidden);
   declare("normed", eight ? DType::e4m3 : act, Shape(rows, t.width), &b->normed);
@@ -93,7 +113,8 @@ void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, b
 
 void PolicyBase::declare_context() {
   const PolicyConfig& c = config_;
-  const int64_t B = limits_.batch, pictures = B * limits_.views * c.view_tokens(), T = pictures + B * limits_.prompt_tokens;
+  const int64_t B = limits_.batch, pictures = B * limits_.views * c.view_tokens(),
+                T = pictures + B * limits_.prompt_tokens;
   const int64_t L = limits_.views * c.view_tokens() + limits_.prompt_tokens + suffix();
   const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
   const DType pixel = options_.resize == "openpi" ? DType::u8 : act;
@@ -106,7 +127,9 @@ void PolicyBase::declare_context() {
   context_in_.declare(arena_, "in.length", i32, Shape(B), &context_.length);
 
   PolicyBuffers& b = buffers_;
-  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) {
+    arena_.declare(name, dtype, shape, t);
+  };
   declare_tower("vision", c.vision, pictures, false, plan_.eight, &b.vision);
   declare_tower("prefix", c.text, T, true, plan_.eight, &b.text);
   declare("patches", act, Shape(pictures, padded_patch(c)), &b.patches);
@@ -129,16 +152,20 @@ void PolicyBase::declare_context() {
 Status PolicyBase::fill_constants() {
   VV_ASSIGN(const ops::RopeFreqs freqs, ops::rope_freqs(config_.rope_theta, config_.text.head_dim, {}));
   std::vector<int32_t> slots(static_cast<size_t>(buffers_.view_slot.shape[0]));
-  for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
-  const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)}, {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
+  for (size_t i = 0; i < slots.size(); ++i)
+    slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
+  const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)},
+                                 {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
   VV_TRY(runtime_->upload(both));
   if (plan_.fixed) {
-    const engine::Upload scales[] = {{buffers_.act_scales.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
+    const engine::Upload scales[] = {
+        {buffers_.act_scales.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
     VV_TRY(runtime_->upload(scales));
   }
   if (!buffers_.pixel_scale.present()) return {};
   constexpr float kScale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, kOffset[] = {-1, -1, -1};
-  const engine::Upload pixels[] = {{buffers_.pixel_scale.data, kScale, sizeof(kScale)}, {buffers_.pixel_offset.data, kOffset, sizeof(kOffset)}};
+  const engine::Upload pixels[] = {{buffers_.pixel_scale.data, kScale, sizeof(kScale)},
+                                   {buffers_.pixel_offset.data, kOffset, sizeof(kOffset)}};
   return runtime_->upload(pixels);
 }
 
@@ -158,7 +185,10 @@ Status PolicyBase::load() {
   VV_TRY(check_options());
   VV_TRY(read_scalers());
   if (robot_ = robot_of(statistics_.source); robot_.empty()) robot_ = "any";
-  if (limits_.views == 0) limits_.views = robot_ != "any" ? Robot::slots(robot_, config_.has(kCodes)) : config_.cameras.empty() ? 3 : static_cast<int>(std::min<size_t>(config_.cameras.size(), kMostViews));
+  if (limits_.views == 0)
+    limits_.views = robot_ != "any"           ? Robot::slots(robot_, config_.has(kCodes))
+                    : config_.cameras.empty() ? 3
+                                              : static_cast<int>(std::min<size_t>(config_.cameras.size(), kMostViews));
   // openpi trained its pi0.5 for LIBERO without the state in the prompt, and its checkpoint does not say so.
   if (robot_ == "libero" && !config_.lerobot) config_.state_words = false;
   VV_TRY(check_own());
@@ -168,15 +198,20 @@ Status PolicyBase::load() {
   declare_context();
   declare_own();
   VV_ASSIGN(const int64_t free, runtime_->free_bytes());
-  if (const int64_t need = uploader_.bytes() + tables.bytes() + arena_.bytes(); runtime_->place() != Place::host && need > free)
-    return Status(Code::kOutOfMemory, strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision", static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
+  if (const int64_t need = uploader_.bytes() + tables.bytes() + arena_.bytes();
+      runtime_->place() != Place::host && need > free)
+    return Status(
+        Code::kOutOfMemory,
+        strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision",
+             static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(tables.commit(*runtime_));
   phase("weights");
   VV_TRY(arena_.commit(*runtime_));
   VV_TRY(context_in_.open(*runtime_, "context inputs"));
   // Room for the frames of a usual call; larger ones find it when they come.
-  VV_TRY(images_.open(*runtime_, context_.pixels, options_.resize == "openpi" ? Resize::openpi : Resize::lerobot, limits_.views * std::min(limits_.batch, kUsualBatch)));
+  VV_TRY(images_.open(*runtime_, context_.pixels, options_.resize == "openpi" ? Resize::openpi : Resize::lerobot,
+                      limits_.views * std::min(limits_.batch, kUsualBatch)));
   VV_TRY(fill_constants());
   units_.resize(static_cast<size_t>(limits_.batch) * static_cast<size_t>(limits_.horizon * limits_.robot_dim));
   phase("arena");
@@ -216,32 +251,60 @@ Status PolicyBase::capture() {
 }
 
 Status PolicyBase::check(const Observation& o, size_t i) const {
-  if (o.views.size() != static_cast<size_t>(limits_.views)) return bad(i, Code::kInvalidArgument, strf("wanted a frame, or none, for each of %d cameras, got %zu; load with num_views", limits_.views, o.views.size()));
-  if (std::none_of(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; })) return bad(i, Code::kInvalidArgument, "no camera is on");
+  if (o.views.size() != static_cast<size_t>(limits_.views))
+    return bad(i, Code::kInvalidArgument,
+               strf("wanted a frame, or none, for each of %d cameras, got %zu; load with num_views", limits_.views,
+                    o.views.size()));
+  if (std::none_of(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; }))
+    return bad(i, Code::kInvalidArgument, "no camera is on");
   for (const engine::Frame& f : o.views)
-    if (f.data != nullptr && (f.height < 1 || f.width < 1 || f.height > kMostSide || f.width > kMostSide || f.plane < 0 || f.stride < (f.plane == 0 ? f.width * 3 : f.width)))
-      return bad(i, Code::kInvalidShape, strf("a frame has 1 to %ld rows and columns of RGB, got %ld x %ld with %ld bytes a row", static_cast<long>(kMostSide), static_cast<long>(f.height), static_cast<long>(f.width), static_cast<long>(f.stride)));
-  if (o.tokens.size() > static_cast<size_t>(limits_.prompt_tokens)) return bad(i, Code::kLimitExceeded, strf("the prompt has %zu tokens, at most %d; load with prompt_tokens", o.tokens.size(), limits_.prompt_tokens));
+    if (f.data != nullptr && (f.height < 1 || f.width < 1 || f.height > kMostSide || f.width > kMostSide ||
+                              f.plane < 0 || f.stride < (f.plane == 0 ? f.width * 3 : f.width)))
+      return bad(i, Code::kInvalidShape,
+                 strf("a frame has 1 to %ld rows and columns of RGB, got %ld x %ld with %ld bytes a row",
+                      static_cast<long>(kMostSide), static_cast<long>(f.height), static_cast<long>(f.width),
+                      static_cast<long>(f.stride)));
+  if (o.tokens.size() > static_cast<size_t>(limits_.prompt_tokens))
+    return bad(
+        i, Code::kLimitExceeded,
+        strf("the prompt has %zu tokens, at most %d; load with prompt_tokens", o.tokens.size(), limits_.prompt_tokens));
   for (const int32_t t : o.tokens)
-    if (t < 0 || t >= config_.vocab) return bad(i, Code::kInvalidArgument, strf("token %d is outside the vocabulary [0, %ld)", t, static_cast<long>(config_.vocab)));
-  if (o.embodiment >= 0) return bad(i, Code::kInvalidArgument, strf("embodiment: %s is of one kind of robot, got %d", family_.c_str(), o.embodiment));
-  if (!o.prev_actions.empty() || o.overlap != 0 || o.frozen != 0) return bad(i, Code::kUnsupported, "prev_actions: " + family_ + " continues a chunk by action_prefix");
+    if (t < 0 || t >= config_.vocab)
+      return bad(i, Code::kInvalidArgument,
+                 strf("token %d is outside the vocabulary [0, %ld)", t, static_cast<long>(config_.vocab)));
+  if (o.embodiment >= 0)
+    return bad(i, Code::kInvalidArgument,
+               strf("embodiment: %s is of one kind of robot, got %d", family_.c_str(), o.embodiment));
+  if (!o.prev_actions.empty() || o.overlap != 0 || o.frozen != 0)
+    return bad(i, Code::kUnsupported, "prev_actions: " + family_ + " continues a chunk by action_prefix");
   const bool adds = std::find(options_.delta.begin(), options_.delta.end(), true) != options_.delta.end();
-  if (o.state.empty() && (limits_.takes_state || adds)) return bad(i, Code::kInvalidArgument, limits_.takes_state ? "this policy reads the state; give it" : "actions are steps from the state; give it");
-  if (!o.state.empty() && (limits_.state_dim > 0 ? o.state.size() != static_cast<size_t>(limits_.state_dim) : o.state.size() > static_cast<size_t>(config_.state_dim)))
-    return bad(i, Code::kInvalidShape, strf("the state has %zu values, wanted %d", o.state.size(), limits_.state_dim > 0 ? limits_.state_dim : static_cast<int>(config_.state_dim)));
-  if (adds && o.state.size() < options_.delta.size()) return bad(i, Code::kInvalidShape, strf("the state has %zu values, actions are steps from %zu", o.state.size(), options_.delta.size()));
-  if (!std::all_of(o.state.begin(), o.state.end(), [](float v) { return std::isfinite(v); })) return bad(i, Code::kInvalidArgument, "state is not finite");
+  if (o.state.empty() && (limits_.takes_state || adds))
+    return bad(
+        i, Code::kInvalidArgument,
+        limits_.takes_state ? "this policy reads the state; give it" : "actions are steps from the state; give it");
+  if (!o.state.empty() && (limits_.state_dim > 0 ? o.state.size() != static_cast<size_t>(limits_.state_dim)
+                                                 : o.state.size() > static_cast<size_t>(config_.state_dim)))
+    return bad(i, Code::kInvalidShape,
+               strf("the state has %zu values, wanted %d", o.state.size(),
+                    limits_.state_dim > 0 ? limits_.state_dim : static_cast<int>(config_.state_dim)));
+  if (adds && o.state.size() < options_.delta.size())
+    return bad(i, Code::kInvalidShape,
+               strf("the state has %zu values, actions are steps from %zu", o.state.size(), options_.delta.size()));
+  if (!std::all_of(o.state.begin(), o.state.end(), [](float v) { return std::isfinite(v); }))
+    return bad(i, Code::kInvalidArgument, "state is not finite");
   if (limits_.takes_state)
     for (size_t d = 0; d < o.state.size(); ++d)
       if (!std::isfinite(statistics_.state.normalize(o.state[d], d)))
-        return bad(i, Code::kInvalidArgument, strf("state: value %zu is %g, which is not finite once it is normalised", d, static_cast<double>(o.state[d])));
+        return bad(i, Code::kInvalidArgument,
+                   strf("state: value %zu is %g, which is not finite once it is normalised", d,
+                        static_cast<double>(o.state[d])));
   return check_own(o, i);
 }
 
 Status PolicyBase::write(std::span<const Observation> observations) {
   const int64_t n = config_.view_tokens();
-  auto *const ids = context_in_.host<int32_t>(context_.ids), *const pos = context_in_.host<int32_t>(context_.pos), *const slot = context_in_.host<int32_t>(context_.slot);
+  auto *const ids = context_in_.host<int32_t>(context_.ids), *const pos = context_in_.host<int32_t>(context_.pos),
+              *const slot = context_in_.host<int32_t>(context_.slot);
   size_t bytes = 0;
   for (const Observation& o : observations)
     for (const engine::Frame& f : o.views)
@@ -266,7 +329,8 @@ Status PolicyBase::write(std::span<const Observation> observations) {
   full_ = row == buffers_.view_slot.shape[0];
   for (size_t b = 0; b < static_cast<size_t>(limits_.batch); ++b) {
     const Observation& o = observations[std::min(b, observations.size() - 1)];
-    int64_t at = std::count_if(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; }) * n;
+    int64_t at =
+        std::count_if(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; }) * n;
     if (b < observations.size())
       for (const int32_t t : o.tokens) place(t, at++, b);
     // Slots that nobody asked for run over an empty prefix; their actions are dropped.
@@ -282,7 +346,8 @@ Status PolicyBase::prepare(std::span<const Observation> observations) {
   answered_ = 0;
   if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
   if (observations.empty() || observations.size() > static_cast<size_t>(limits_.batch))
-    return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch", limits_.batch, observations.size()));
+    return Status(Code::kInvalidArgument, strf("predict: wanted 1 to %d observations, got %zu; load with batch",
+                                               limits_.batch, observations.size()));
   for (size_t i = 0; i < observations.size(); ++i) VV_TRY(check(observations[i], i));
   return write(observations);
 }
@@ -296,15 +361,22 @@ Status PolicyBase::predict(std::span<const Observation> observations, std::span<
   VV_ASSIGN(const std::span<const float> x, run(observations.size()));
   if (runtime_->place() == Place::host) VV_TRY(source_.check_lost());
   if (!std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); }))
-    return Status(Code::kCorruptData, "predict: the network's actions are not finite: the checkpoint is broken, or an input lies far outside what it was trained on; no action was given");
+    return Status(Code::kCorruptData,
+                  "predict: the network's actions are not finite: the checkpoint is broken, or an input lies far "
+                  "outside what it was trained on; no action was given");
   for (int64_t row = 0; row < static_cast<int64_t>(observations.size()) * n; ++row)
     for (int64_t d = 0; d < R; ++d) {
       const float normal = x[static_cast<size_t>(row * D + d)];
       float v = statistics_.actions.unnormalize(normal, static_cast<size_t>(d));
-      if (d < static_cast<int64_t>(options_.delta.size()) && options_.delta[static_cast<size_t>(d)]) v += observations[static_cast<size_t>(row / n)].state[static_cast<size_t>(d)];
+      if (d < static_cast<int64_t>(options_.delta.size()) && options_.delta[static_cast<size_t>(d)])
+        v += observations[static_cast<size_t>(row / n)].state[static_cast<size_t>(d)];
       if (!std::isfinite(v))  // the robot's units are what leaves
-        return Status(Code::kCorruptData, strf("predict: action %ld of observation %ld, dimension %ld: %g of the network is %g in the robot's units: the checkpoint is broken, or an input lies far outside what it was trained on; no action was given",
-                                               static_cast<long>(row % n), static_cast<long>(row / n), static_cast<long>(d), static_cast<double>(normal), static_cast<double>(v)));
+        return Status(
+            Code::kCorruptData,
+            strf("predict: action %ld of observation %ld, dimension %ld: %g of the network is %g in the robot's units: "
+                 "the checkpoint is broken, or an input lies far outside what it was trained on; no action was given",
+                 static_cast<long>(row % n), static_cast<long>(row / n), static_cast<long>(d),
+                 static_cast<double>(normal), static_cast<double>(v)));
       units_[static_cast<size_t>(row * R + d)] = v;
     }
   std::copy_n(units_.begin(), actions.size(), actions.begin());
@@ -314,13 +386,16 @@ Status PolicyBase::predict(std::span<const Observation> observations, std::span<
 
 Result<std::span<const float>> PolicyBase::normalized(int i) const {
   if (answered_ == 0) return Status(Code::kFailedPrecondition, "normalized: no predict() ended well before");
-  if (i < 0 || static_cast<size_t>(i) >= answered_) return Status(Code::kInvalidArgument, strf("normalized: observation %d is outside the %zu of the last predict()", i, answered_));
+  if (i < 0 || static_cast<size_t>(i) >= answered_)
+    return Status(Code::kInvalidArgument,
+                  strf("normalized: observation %d is outside the %zu of the last predict()", i, answered_));
   const size_t one = static_cast<size_t>(limits_.horizon * limits_.action_dim);
   return std::span<const float>(answers() + static_cast<size_t>(i) * one, one);
 }
 
 Result<std::vector<float>> PolicyBase::normalized_state(std::span<const float> state) const {
-  if (limits_.state_dim > 0 && state.size() != static_cast<size_t>(limits_.state_dim)) return Status(Code::kInvalidShape, strf("the state has %zu values, wanted %d", state.size(), limits_.state_dim));
+  if (limits_.state_dim > 0 && state.size() != static_cast<size_t>(limits_.state_dim))
+    return Status(Code::kInvalidShape, strf("the state has %zu values, wanted %d", state.size(), limits_.state_dim));
   std::vector<float> out;
   for (size_t i = 0; i < state.size(); ++i) out.push_back(statistics_.state.normalize(state[i], i));
   return out;
@@ -352,9 +427,13 @@ Status PolicyBase::observe_context(const Show& show) {
 }
 
 Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> observations, double percentile) {
-  if (plan_.eight) return Status(Code::kFailedPrecondition, strf("calibrate: %s quantizes activations already; load with bf16 or f32", plan_.name));
+  if (plan_.eight)
+    return Status(Code::kFailedPrecondition,
+                  strf("calibrate: %s quantizes activations already; load with bf16 or f32", plan_.name));
   if (observations.empty() || !(percentile > 0 && percentile <= 100))
-    return Status(Code::kInvalidArgument, strf("calibrate: wanted observations and a percentile in (0, 100], got %zu and %g", observations.size(), percentile));
+    return Status(Code::kInvalidArgument,
+                  strf("calibrate: wanted observations and a percentile in (0, 100], got %zu and %g",
+                       observations.size(), percentile));
   const auto places = static_cast<size_t>(QuantizationSites(config_).count());
   std::vector<std::vector<float>> largest(places);  // an observation each
   std::vector<std::byte> copy;
@@ -376,7 +455,11 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
         float v;
         if (x.dtype == DType::f32) std::memcpy(&v, copy.data() + 4 * at, 4);
         else v = f32_of_bf16(reinterpret_cast<const uint16_t*>(copy.data())[at]);
-        if (!std::isfinite(v)) return Status(Code::kCorruptData, strf("calibrate: values that enter product %ld are not finite: the checkpoint is broken, or an input lies far outside what it was trained on", static_cast<long>(place)));
+        if (!std::isfinite(v))
+          return Status(Code::kCorruptData,
+                        strf("calibrate: values that enter product %ld are not finite: the checkpoint is broken, or an "
+                             "input lies far outside what it was trained on",
+                             static_cast<long>(place)));
         most = std::max(most, std::fabs(v));
       }
     return {};
@@ -398,7 +481,9 @@ Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> ob
 }
 
 Status PolicyBase::set_act_scales(std::span<const float> scales) {
-  if (!plan_.fixed) return Status(Code::kFailedPrecondition, strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
+  if (!plan_.fixed)
+    return Status(Code::kFailedPrecondition,
+                  strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
   VV_TRY(check_scales(scales));
   VV_TRY(runtime_->stream().synchronize());
   const engine::Upload all[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
@@ -416,13 +501,15 @@ Result<engine::Profile> PolicyBase::profile(Stage stage, bool in_step) {
 engine::Report PolicyBase::report() const {
   const auto number = [](int64_t v) { return std::to_string(v); };
   const auto tower = [&](const Tower& t) {
-    return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}", static_cast<long>(t.width), static_cast<long>(t.layers), static_cast<long>(t.mlp),
+    return strf("{\"width\": %ld, \"layers\": %ld, \"mlp\": %ld, \"heads\": %ld, \"kv_heads\": %ld, \"head_dim\": %ld}",
+                static_cast<long>(t.width), static_cast<long>(t.layers), static_cast<long>(t.mlp),
                 static_cast<long>(t.heads), static_cast<long>(t.kv_heads), static_cast<long>(t.head_dim));
   };
   std::string phases, cameras = "[";
   for (const std::string& c : config_.cameras) cameras += (cameras.size() > 1 ? ", " : "") + engine::json_string(c);
   cameras += "]";
-  for (const auto& [name, seconds] : phases_) phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
+  for (const auto& [name, seconds] : phases_)
+    phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
   return {{"family", engine::json_string(family_)},
           {"device", engine::json_string(runtime_->name())},
           {"precision", engine::json_string(plan_.name)},
@@ -456,7 +543,8 @@ engine::Report PolicyBase::report() const {
 }
 
 std::vector<engine::MemoryLine> PolicyBase::memory() const {
-  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()}, {"frames", static_cast<int64_t>(images_.bytes())}};
+  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()},
+                                        {"frames", static_cast<int64_t>(images_.bytes())}};
   for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
   return lines;
 }
@@ -467,9 +555,12 @@ std::string policy_family(const engine::Checkpoint& checkpoint) {
 }
 
 Result<std::unique_ptr<engine::PolicyModel>> load_policy(engine::Checkpoint checkpoint, const PolicyOptions& options) {
-  if (options.embodiment >= 0) return Status(Code::kInvalidArgument, "embodiment: the checkpoint is of one kind of robot; this is an option of GR00T's");
+  if (options.embodiment >= 0)
+    return Status(Code::kInvalidArgument,
+                  "embodiment: the checkpoint is of one kind of robot; this is an option of GR00T's");
   VV_ASSIGN(PolicyConfig config, read_config(checkpoint, options));
-  std::unique_ptr<PolicyBase> policy = (config.has(kFlow) ? make_flow : make_fast)(std::move(checkpoint), std::move(config), options);
+  std::unique_ptr<PolicyBase> policy =
+      (config.has(kFlow) ? make_flow : make_fast)(std::move(checkpoint), std::move(config), options);
   VV_TRY(policy->load());
   return std::unique_ptr<engine::PolicyModel>(std::move(policy));
 }

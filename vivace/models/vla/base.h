@@ -30,8 +30,11 @@ class PolicyBase : public engine::PolicyModel {
   Result<engine::Profile> profile(Stage stage, bool in_step) override;
 
  protected:
-  /// What varies lies in memory, but that there are forms: of actions that are at one time (even) or at several, of all cameras (full) or some.
-  static constexpr exec::ShapeKey form(bool even, bool full) { return exec::ShapeKey((even ? 1u : 2u) + (full ? 0u : 2u)); }
+  /// What varies lies in memory, but that there are forms: of actions that are at one time (even) or at several, of all
+  /// cameras (full) or some.
+  static constexpr exec::ShapeKey form(bool even, bool full) {
+    return exec::ShapeKey((even ? 1u : 2u) + (full ? 0u : 2u));
+  }
   static constexpr exec::ShapeKey kOnly{1};  // the first of them
 
   // What a family adds.
@@ -59,13 +62,18 @@ class PolicyBase : public engine::PolicyModel {
   virtual Status record_context_graph(exec::Stream& s) const;
   /// Checks observations and writes the host's side of them. Errors: as predict().
   Status prepare(std::span<const engine::Observation> observations);
-  PolicyContext context(Show show = {}) const { return {config_, plan_, weights_, buffers_, limits_.batch, limits_.views, limits_.steps, std::move(show), {}, false, full_}; }
+  PolicyContext context(Show show = {}) const {
+    return {config_,       plan_,           weights_, buffers_, limits_.batch, limits_.views,
+            limits_.steps, std::move(show), {},       false,    full_};
+  }
   void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
   Status observe_context(const Show& show);
   /// A Show that copies values to the host.
   Show shower(const Probe& probe, std::vector<std::byte>* copy);
-  Status bad(size_t i, Code code, const std::string& what) const { return Status(code, strf("observation %zu: ", i) + what); }
+  Status bad(size_t i, Code code, const std::string& what) const {
+    return Status(code, strf("observation %zu: ", i) + what);
+  }
 
   engine::WeightSource source_;
   engine::PolicyOptions options_;
@@ -82,7 +90,7 @@ class PolicyBase : public engine::PolicyModel {
   ContextInputs context_;
   StagingBuffer context_in_;
   std::unique_ptr<exec::Graph> context_graph_, own_graph_;
-  bool full_ = true;                // every observation at hand has all its cameras, and there are as many as there may be
+  bool full_ = true;  // every observation at hand has all its cameras, and there are as many as there may be
   size_t answered_ = 0;             // observations of the last predict(), if it ended well
 
  private:
@@ -101,7 +109,9 @@ class PolicyBase : public engine::PolicyModel {
 };
 
 /// The two kinds of policy, not loaded yet.
-std::unique_ptr<PolicyBase> make_flow(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
-std::unique_ptr<PolicyBase> make_fast(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options);
+std::unique_ptr<PolicyBase> make_flow(engine::Checkpoint checkpoint, PolicyConfig config,
+                                      const engine::PolicyOptions& options);
+std::unique_ptr<PolicyBase> make_fast(engine::Checkpoint checkpoint, PolicyConfig config,
+                                      const engine::PolicyOptions& options);
 
 }  // namespace vivace::models::vla

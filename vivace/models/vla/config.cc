@@ -29,7 +29,9 @@ constexpr Tower kSiglip = {1152, 27, 4304, 16, 16, 72};
 
 Status whole(const JsonValue& object, const char* key, int64_t* out) {
   VV_ASSIGN(const int64_t v, object.get_int(key, *out));
-  if (v < 1 || v > kMost) return object.error(Code::kCorruptData, strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(kMost), static_cast<long>(v)));
+  if (v < 1 || v > kMost)
+    return object.error(Code::kCorruptData,
+                        strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(kMost), static_cast<long>(v)));
   *out = v;
   return {};
 }
@@ -49,7 +51,8 @@ Status read_tower(const JsonValue& root, const char* key, const char* variant_ke
     }
     VV_TRY(whole(*own, "num_kv_heads", &tower->kv_heads));
     VV_TRY(whole(*own, "head_dim", &tower->head_dim));
-    if (tower->heads % tower->kv_heads != 0) return own->error(Code::kCorruptData, "num_kv_heads does not divide num_heads");
+    if (tower->heads % tower->kv_heads != 0)
+      return own->error(Code::kCorruptData, "num_kv_heads does not divide num_heads");
     return {};
   }
   if (variant_key == nullptr || !root.find(variant_key).has_value()) return {};
@@ -83,7 +86,8 @@ Status read_cameras(const JsonValue& root, std::vector<std::string>* cameras) {
   constexpr std::string_view kBefore = "observation.images.";
   if (const auto features = root.find("input_features"); features.has_value() && features->is_object())
     for (const JsonValue& f : *features)
-      if (const std::string_view key = f.key(); key.starts_with(kBefore)) cameras->emplace_back(key.substr(kBefore.size()));
+      if (const std::string_view key = f.key(); key.starts_with(kBefore))
+        cameras->emplace_back(key.substr(kBefore.size()));
   return {};
 }
 
@@ -97,7 +101,10 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
     VV_TRY(whole(*vision, "image_size", &c->image));
     VV_TRY(whole(*vision, "patch_size", &c->patch));
     if (c->image > kMostSide || c->image % c->patch != 0)
-      return vision->error(Code::kCorruptData, strf("image_size: wanted a multiple of patch_size, up to %ld, got %ld and %ld", static_cast<long>(kMostSide), static_cast<long>(c->image), static_cast<long>(c->patch)));
+      return vision->error(
+          Code::kCorruptData,
+          strf("image_size: wanted a multiple of patch_size, up to %ld, got %ld and %ld", static_cast<long>(kMostSide),
+               static_cast<long>(c->image), static_cast<long>(c->patch)));
   }
   // lerobot pads to what it calls the largest; openpi calls the padded width itself so.
   for (const char* key : {"max_action_dim", "action_dim"}) VV_TRY(whole(root, key, &c->action_dim));
@@ -108,7 +115,8 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
     VV_ASSIGN(c->min_period, time->get_double("min_period", c->min_period));
     VV_ASSIGN(c->max_period, time->get_double("max_period", c->max_period));
   }
-  if (!(c->min_period > 0 && c->max_period > c->min_period)) return root.error(Code::kCorruptData, "time_embedding: wanted 0 < min_period < max_period");
+  if (!(c->min_period > 0 && c->max_period > c->min_period))
+    return root.error(Code::kCorruptData, "time_embedding: wanted 0 < min_period < max_period");
   c->lerobot = root.find("chunk_size").has_value();
   return {};
 }
@@ -125,13 +133,16 @@ const Family* family_of(const engine::Checkpoint& checkpoint) {
     }
   }
   const Names names = names_of(checkpoint);
-  return checkpoint.find(names.embed) != nullptr && names.embed.find("paligemma_with_expert.") != std::string::npos ? holds(checkpoint, names.top) : nullptr;
+  return checkpoint.find(names.embed) != nullptr && names.embed.find("paligemma_with_expert.") != std::string::npos
+             ? holds(checkpoint, names.top)
+             : nullptr;
 }
 
 Names names_of(const engine::Checkpoint& checkpoint) {
   const auto any = [&](const std::string& prefix) {
     const auto& all = checkpoint.tensors();
-    return std::any_of(all.begin(), all.end(), [&](const engine::TensorEntry& t) { return t.name.rfind(prefix, 0) == 0; });
+    return std::any_of(all.begin(), all.end(),
+                       [&](const engine::TensorEntry& t) { return t.name.rfind(prefix, 0) == 0; });
   };
   Names n;
   n.top = any("model.paligemma_with_expert.") ? "model." : "";
@@ -152,8 +163,11 @@ Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const eng
   for (const Family& f : kFamilies) known += std::string(known.empty() ? "" : ", ") + f.name;
   const bool find = options.config.empty() || options.config == "auto";
   c.family = find ? family_of(checkpoint) : find_family(options.config);
-  if (c.family == nullptr && find) return Status(Code::kInvalidArgument, "config: this checkpoint is of none of " + known + " by its config.json's type and its tensors");
-  if (c.family == nullptr) return Status(Code::kInvalidArgument, "config: wanted one of " + known + ", got '" + options.config + "'");
+  if (c.family == nullptr && find)
+    return Status(Code::kInvalidArgument,
+                  "config: this checkpoint is of none of " + known + " by its config.json's type and its tensors");
+  if (c.family == nullptr)
+    return Status(Code::kInvalidArgument, "config: wanted one of " + known + ", got '" + options.config + "'");
   c.text = kVariants[0].tower;
   c.expert = kVariants[2].tower;
   c.vision = kSiglip;
@@ -165,11 +179,18 @@ Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const eng
   const Names names = names_of(checkpoint);
   const Family* const held = holds(checkpoint, names.top);
   if (held != c.family) {
-    if (checkpoint.find(names.embed) == nullptr) return Status(Code::kInvalidArgument, strf("config %s: tensor %s is missing; this checkpoint is of no policy of %s", c.family->name, names.embed.c_str(), known.c_str()));
-    return Status(Code::kInvalidArgument, strf("config %s: the checkpoint's tensors are those of %s; load it with that config", c.family->name, held ? held->name : "another model"));
+    if (checkpoint.find(names.embed) == nullptr)
+      return Status(Code::kInvalidArgument,
+                    strf("config %s: tensor %s is missing; this checkpoint is of no policy of %s", c.family->name,
+                         names.embed.c_str(), known.c_str()));
+    return Status(Code::kInvalidArgument,
+                  strf("config %s: the checkpoint's tensors are those of %s; load it with that config", c.family->name,
+                       held ? held->name : "another model"));
   }
   const engine::TensorEntry* const embed = checkpoint.find(names.embed);
-  if (embed == nullptr) return Status(Code::kNotFound, "tensor " + names.embed + " is missing; the checkpoint is incomplete or of another family");
+  if (embed == nullptr)
+    return Status(Code::kNotFound,
+                  "tensor " + names.embed + " is missing; the checkpoint is incomplete or of another family");
   c.vocab = embed->shape.rank == 2 ? embed->shape[0] : 0;
   return c;
 }

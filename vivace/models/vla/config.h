@@ -73,7 +73,8 @@ Names names_of(const engine::Checkpoint& checkpoint);
 /// The family by config.json's "type", else by the tensors; null where it is no policy.
 const Family* family_of(const engine::Checkpoint& checkpoint);
 
-/// Reads and checks the configuration; options.config empty or "auto": the family is found. Errors: InvalidArgument names the families and what the checkpoint holds.
+/// Reads and checks the configuration; options.config empty or "auto": the family is found. Errors: InvalidArgument
+/// names the families and what the checkpoint holds.
 Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const engine::PolicyOptions& options);
 
 }  // namespace vivace::models::vla

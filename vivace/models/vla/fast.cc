@@ -52,7 +52,9 @@ class FastPolicy final : public PolicyBase {
 };
 
 Status FastPolicy::check_own() {
-  if (options_.max_action_tokens < 0 || options_.max_action_tokens > 4096) return Status(Code::kInvalidArgument, strf("max_action_tokens: wanted 1 to 4096, or 0 for 256, got %d", options_.max_action_tokens));
+  if (options_.max_action_tokens < 0 || options_.max_action_tokens > 4096)
+    return Status(Code::kInvalidArgument,
+                  strf("max_action_tokens: wanted 1 to 4096, or 0 for 256, got %d", options_.max_action_tokens));
   limits_.max_action_tokens = options_.max_action_tokens ? options_.max_action_tokens : 256;
   limits_.steps = 1;
   limits_.action_dim = limits_.robot_dim;
@@ -70,7 +72,9 @@ void FastPolicy::declare_own() {
   token_in_.declare(arena_, "codes.token", i32, Shape(B), &code_.token);
   token_in_.declare(arena_, "codes.turn", i32, Shape(1), &code_.turn);
   declare_tower("codes", config_.text, B, true, plan_.eight, &buffers_.expert);
-  arena_.declare("prefix.out", plan_.act, Shape(B * (limits_.views * config_.view_tokens() + limits_.prompt_tokens), config_.text.width), &buffers_.out);
+  arena_.declare("prefix.out", plan_.act,
+                 Shape(B * (limits_.views * config_.view_tokens() + limits_.prompt_tokens), config_.text.width),
+                 &buffers_.out);
   arena_.declare("logits", f32, Shape(B, config_.vocab), &buffers_.logits);
   arena_.declare("next", i32, Shape(B), &buffers_.next);
 }
@@ -96,7 +100,9 @@ Status FastPolicy::start() {
 Status FastPolicy::check_own(const Observation& o, size_t i) const {
   if (!o.noise.empty()) return bad(i, Code::kUnsupported, "noise: codes come from no noise; leave it out");
   if (!o.action_prefix.empty()) return bad(i, Code::kUnsupported, "action_prefix: only pi05 takes a hard prefix");
-  if (o.end_token < -1 || o.end_token >= config_.vocab) return bad(i, Code::kInvalidArgument, strf("end token %d is outside the vocabulary [0, %ld)", o.end_token, static_cast<long>(config_.vocab)));
+  if (o.end_token < -1 || o.end_token >= config_.vocab)
+    return bad(i, Code::kInvalidArgument,
+               strf("end token %d is outside the vocabulary [0, %ld)", o.end_token, static_cast<long>(config_.vocab)));
   return {};
 }
 
@@ -133,7 +139,8 @@ Status FastPolicy::record_context_graph(exec::Stream& s) const {
 }
 
 bool FastPolicy::collect(int s, size_t observations) {
-  const auto* const row = static_cast<const int32_t*>(ring_.data()) + static_cast<size_t>(s) * static_cast<size_t>(limits_.batch);
+  const auto* const row =
+      static_cast<const int32_t*>(ring_.data()) + static_cast<size_t>(s) * static_cast<size_t>(limits_.batch);
   bool all = true;
   for (size_t b = 0; b < observations; ++b) {
     if (!ended_[b]) tokens_[b].push_back(row[b]);
@@ -145,7 +152,8 @@ bool FastPolicy::collect(int s, size_t observations) {
 
 Status FastPolicy::write_action_tokens(size_t observations) {
   exec::Stream& stream = runtime_->stream();
-  engine::GatedCall call(options_.urgent.get(), options_.gates, stream);  // the host reads codes meanwhile: how many there will be is not known before
+  engine::GatedCall call(options_.urgent.get(), options_.gates,
+                         stream);  // the host reads codes meanwhile: how many there will be is not known before
   VV_TRY(call.begin());
   written_ = 0;
   for (size_t b = 0; b < observations; ++b) {
@@ -166,21 +174,28 @@ Status FastPolicy::write_action_tokens(size_t observations) {
   VV_TRY(call.end());
   VV_TRY(stream.synchronize());
   for (size_t b = 0; b < observations; ++b)
-    if (!tokens_[b].empty() && tokens_[b].back() < 0) return Status(Code::kCorruptData, "the network's logits are NaN: the checkpoint is broken, or an input lies far outside what it was trained on; no action was given");
+    if (!tokens_[b].empty() && tokens_[b].back() < 0)
+      return Status(Code::kCorruptData,
+                    "the network's logits are NaN: the checkpoint is broken, or an input lies far outside what it was "
+                    "trained on; no action was given");
   written_ = observations;
   return {};
 }
 
 Result<std::span<const float>> FastPolicy::run(size_t observations) {
-  if (codec_.size() == 0) return Status(Code::kFailedPrecondition, "predict: codes without a codec are no actions; load with codec=<folder>, or ask for tokens()");
+  if (codec_.size() == 0)
+    return Status(Code::kFailedPrecondition,
+                  "predict: codes without a codec are no actions; load with codec=<folder>, or ask for tokens()");
   VV_TRY(write_action_tokens(observations));
   const auto chunk = static_cast<size_t>(limits_.horizon * limits_.action_dim);
   const int64_t first = config_.vocab - 1 - kReserved;  // code 0
   for (size_t b = 0; b < observations; ++b) {
     codes_.clear();
     for (const int32_t t : tokens_[b])
-      if (first - t >= 0 && first - t < static_cast<int64_t>(codec_.size())) codes_.push_back(static_cast<int32_t>(first - t));
-    VV_TRY(codec_.decode(codes_, limits_.horizon, limits_.action_dim, false, std::span<float>(actions_).subspan(b * chunk, chunk)));
+      if (first - t >= 0 && first - t < static_cast<int64_t>(codec_.size()))
+        codes_.push_back(static_cast<int32_t>(first - t));
+    VV_TRY(codec_.decode(codes_, limits_.horizon, limits_.action_dim, false,
+                         std::span<float>(actions_).subspan(b * chunk, chunk)));
   }
   return std::span<const float>(actions_).first(observations * chunk);
 }
@@ -192,7 +207,9 @@ Status FastPolicy::generate(std::span<const Observation> observations) {
 }
 
 Result<std::span<const int32_t>> FastPolicy::tokens(int i) const {
-  if (i < 0 || static_cast<size_t>(i) >= written_) return Status(Code::kInvalidArgument, strf("tokens: observation %d is outside the %zu of the last run that ended well", i, written_));
+  if (i < 0 || static_cast<size_t>(i) >= written_)
+    return Status(Code::kInvalidArgument,
+                  strf("tokens: observation %d is outside the %zu of the last run that ended well", i, written_));
   return std::span<const int32_t>(tokens_[static_cast<size_t>(i)]);
 }
 
@@ -217,7 +234,9 @@ Status FastPolicy::observe(std::span<const Observation> observations, const Prob
   exec::Stream& stream = runtime_->stream();
   ops::Recorder rec(stream, ops::Weights::constant);
   const TowerBuffers& b = buffers_.text;
-  VV_TRY(rec(ops::norm, {{"x", b.hidden}, {"weight", weights_.text_norm}, {"out", buffers_.out}, {"rows", context_.rows}}, {{"eps", config_.eps}, {"weight_plus_one", 1.0}}));
+  VV_TRY(rec(ops::norm,
+             {{"x", b.hidden}, {"weight", weights_.text_norm}, {"out", buffers_.out}, {"rows", context_.rows}},
+             {{"eps", config_.eps}, {"weight_plus_one", 1.0}}));
   VV_TRY(show("prefix_out", -1, buffers_.out));
   VV_TRY(token_in_.copy_in(stream));
   VV_TRY(record_first_action_token(rec, context(show), code_));
@@ -227,7 +246,8 @@ Status FastPolicy::observe(std::span<const Observation> observations, const Prob
 
 }  // namespace
 
-std::unique_ptr<PolicyBase> make_fast(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options) {
+std::unique_ptr<PolicyBase> make_fast(engine::Checkpoint checkpoint, PolicyConfig config,
+                                      const engine::PolicyOptions& options) {
   return std::make_unique<FastPolicy>(std::move(checkpoint), std::move(config), options);
 }
 

@@ -51,8 +51,10 @@ class FlowPolicy final : public PolicyBase {
 };
 
 Status FlowPolicy::check_own() {
-  if (config_.text.layers != config_.expert.layers || config_.text.kv_width() != config_.expert.kv_width() || config_.text.head_dim != config_.expert.head_dim)
-    return Status(Code::kInvalidArgument, "config.json: language model and action expert must agree in layers and in heads of keys");
+  if (config_.text.layers != config_.expert.layers || config_.text.kv_width() != config_.expert.kv_width() ||
+      config_.text.head_dim != config_.expert.head_dim)
+    return Status(Code::kInvalidArgument,
+                  "config.json: language model and action expert must agree in layers and in heads of keys");
   return {};
 }
 
@@ -63,14 +65,17 @@ void FlowPolicy::declare_own() {
   action_in_.declare(arena_, "actions.x", f32, Shape(B * n, c.action_dim), &action_.x);
   action_in_.declare(arena_, "actions.step_size", f32, Shape(B * n, c.action_dim), &action_.step_size);
   if (c.has(kStateToken)) action_in_.declare(arena_, "actions.state", f32, Shape(B, c.state_dim), &action_.state);
-  if (c.has(kAdaNorm)) action_in_.declare(arena_, "actions.time_row", i32, Shape(limits_.steps, B * A), &action_.time_row);
+  if (c.has(kAdaNorm))
+    action_in_.declare(arena_, "actions.time_row", i32, Shape(limits_.steps, B * A), &action_.time_row);
   action_in_.declare(arena_, "actions.pos", i32, Shape(B * A), &action_.pos);
   action_in_.declare(arena_, "actions.slot", i32, Shape(B * A), &action_.slot);
   action_in_.declare(arena_, "actions.prefix", i32, Shape(B), &action_.prefix);
   action_in_.declare(arena_, "actions.length", i32, Shape(B), &action_.length);
 
   PolicyBuffers& b = buffers_;
-  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) {
+    arena_.declare(name, dtype, shape, t);
+  };
   declare_tower("expert", c.expert, B * A, true, false, &b.expert);
   declare("expert.out", act, Shape(B * A, H), &b.out);
   if (!c.has(kAdaNorm)) {
@@ -108,7 +113,8 @@ Status FlowPolicy::make_tables() {
     for (int64_t i = 0; i < half; ++i) {
       const double share = half > 1 ? static_cast<double>(i) / static_cast<double>(half - 1) : 0.0;
       const double period = config_.min_period * std::pow(config_.max_period / config_.min_period, share);
-      const double angle = 2 * M_PI / period * static_cast<double>(static_cast<float>(1.0 - static_cast<double>(s) / limits_.steps));
+      const double angle =
+          2 * M_PI / period * static_cast<double>(static_cast<float>(1.0 - static_cast<double>(s) / limits_.steps));
       time[static_cast<size_t>(s * H + i)] = static_cast<float>(std::sin(angle));
       time[static_cast<size_t>(s * H + half + i)] = static_cast<float>(std::cos(angle));
     }
@@ -139,17 +145,25 @@ Status FlowPolicy::start() {
 
 Status FlowPolicy::check_own(const Observation& o, size_t i) const {
   const size_t whole = static_cast<size_t>(limits_.horizon * limits_.action_dim);
-  if (!o.noise.empty() && o.noise.size() != whole) return bad(i, Code::kInvalidShape, strf("noise: wanted [%d, %d], got %zu values", limits_.horizon, limits_.action_dim, o.noise.size()));
+  if (!o.noise.empty() && o.noise.size() != whole)
+    return bad(i, Code::kInvalidShape,
+               strf("noise: wanted [%d, %d], got %zu values", limits_.horizon, limits_.action_dim, o.noise.size()));
   if (o.action_prefix.size() % static_cast<size_t>(limits_.action_dim) != 0 || o.action_prefix.size() >= whole)
-    return bad(i, Code::kInvalidShape, strf("action_prefix: wanted fewer than %d actions of %d values, got %zu values", limits_.horizon, limits_.action_dim, o.action_prefix.size()));
-  if (!o.action_prefix.empty() && !config_.has(kAdaNorm)) return bad(i, Code::kUnsupported, "action_prefix: " + family_ + " has one time for all actions; only pi05 takes a hard prefix");
+    return bad(i, Code::kInvalidShape,
+               strf("action_prefix: wanted fewer than %d actions of %d values, got %zu values", limits_.horizon,
+                    limits_.action_dim, o.action_prefix.size()));
+  if (!o.action_prefix.empty() && !config_.has(kAdaNorm))
+    return bad(i, Code::kUnsupported,
+               "action_prefix: " + family_ + " has one time for all actions; only pi05 takes a hard prefix");
   for (const auto& [what, values] : {std::pair{"noise", o.noise}, std::pair{"action_prefix", o.action_prefix}})
-    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return bad(i, Code::kInvalidArgument, strf("%s is not finite", what));
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
+      return bad(i, Code::kInvalidArgument, strf("%s is not finite", what));
   return {};
 }
 
 void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
-  const int64_t n = limits_.horizon, D = limits_.action_dim, A = suffix(), fixed = static_cast<int64_t>(o.action_prefix.size()) / D;
+  const int64_t n = limits_.horizon, D = limits_.action_dim, A = suffix(),
+                fixed = static_cast<int64_t>(o.action_prefix.size()) / D;
   float* const x = action_in_.host<float>(action_.x) + b * n * D;
   if (o.noise.empty()) draw_noise(o.seed, {x, static_cast<size_t>(n * D)});
   else std::copy(o.noise.begin(), o.noise.end(), x);
@@ -207,7 +221,8 @@ Status FlowPolicy::captured() {
     }
     for (const bool full : {true, false}) {
       auto& plan = runs_[form(even, full).value - 1] = std::make_unique<exec::Plan>("policy", runtime_->backend());
-      for (const auto& [graph, key] : {std::pair{context_graph_.get(), form(true, full)}, {own_graph_.get(), form(even, true)}}) {
+      for (const auto& [graph, key] :
+           {std::pair{context_graph_.get(), form(true, full)}, {own_graph_.get(), form(even, true)}}) {
         VV_ASSIGN(const exec::Plan::Step step, plan->add(*graph, key, stream));
         static_cast<void>(step);
       }
@@ -233,7 +248,8 @@ Result<std::span<const float>> FlowPolicy::run(size_t observations) {
   VV_TRY(call.end());
   VV_TRY(stream.synchronize());
   VV_ASSIGN(device_us_, timer_->us());
-  return std::span<const float>(static_cast<const float*>(result_.data()), observations * static_cast<size_t>(limits_.horizon * limits_.action_dim));
+  return std::span<const float>(static_cast<const float*>(result_.data()),
+                                observations * static_cast<size_t>(limits_.horizon * limits_.action_dim));
 }
 
 Status FlowPolicy::calibrate_one(const Enters& enters) {
@@ -261,7 +277,8 @@ Status FlowPolicy::observe(std::span<const Observation> observations, const Prob
 
 }  // namespace
 
-std::unique_ptr<PolicyBase> make_flow(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options) {
+std::unique_ptr<PolicyBase> make_flow(engine::Checkpoint checkpoint, PolicyConfig config,
+                                      const engine::PolicyOptions& options) {
   return std::make_unique<FlowPolicy>(std::move(checkpoint), std::move(config), options);
 }
 

@@ -17,7 +17,8 @@ void interleave(const engine::Frame& frame, char* to) {
   for (int64_t y = 0; y < frame.height; ++y) {
     const uint8_t* const red = frame.data + y * frame.stride;
     const uint8_t *const green = red + frame.plane, *const blue = green + frame.plane;
-    for (int64_t x = 0; x < frame.width; ++x, to += 3) to[0] = static_cast<char>(red[x]), to[1] = static_cast<char>(green[x]), to[2] = static_cast<char>(blue[x]);
+    for (int64_t x = 0; x < frame.width; ++x, to += 3)
+      to[0] = static_cast<char>(red[x]), to[1] = static_cast<char>(green[x]), to[2] = static_cast<char>(blue[x]);
   }
 }
 
@@ -54,7 +55,8 @@ Status ImagePreprocessor::add(const engine::Frame& frame) {
   if (frame.plane != 0) interleave(frame, to);
   else if (frame.stride == frame.width * 3) std::memcpy(to, frame.data, line * static_cast<size_t>(frame.height));
   else
-    for (int64_t y = 0; y < frame.height; ++y) std::memcpy(to + static_cast<size_t>(y) * line, frame.data + y * frame.stride, line);
+    for (int64_t y = 0; y < frame.height; ++y)
+      std::memcpy(to + static_cast<size_t>(y) * line, frame.data + y * frame.stride, line);
   if (!runs_.empty() && runs_.back().height == frame.height && runs_.back().width == frame.width) ++runs_.back().count;
   else runs_.push_back({frame.height, frame.width, images_, 1, used_});
   const size_t at = used_, bytes = line * static_cast<size_t>(frame.height);
@@ -69,9 +71,11 @@ Result<const exec::Launch*> ImagePreprocessor::launch_of(const Run& run) {
   for (const Prepared& p : prepared_)
     if (p.run == run) return &p.launch;
   if (prepared_.size() == kMostPrepared) prepared_.clear();
-  const Tensor frames = tensor(source() + run.at, DType::u8, Shape(run.count, run.height, run.width, 3), runtime_->place());
+  const Tensor frames =
+      tensor(source() + run.at, DType::u8, Shape(run.count, run.height, run.width, 3), runtime_->place());
   ops::Call call(*ops::resize_pad.spec);
-  VV_TRY(ops::bind(call, {{"x", frames}, {"out", slice(pixels_, run.first, run.count)}}, {{"filter", kind_ == Resize::openpi ? "triangle" : "linear"}}));
+  VV_TRY(ops::bind(call, {{"x", frames}, {"out", slice(pixels_, run.first, run.count)}},
+                   {{"filter", kind_ == Resize::openpi ? "triangle" : "linear"}}));
   VV_TRY(call.check());
   Prepared p{run, {}};
   VV_TRY(ops::resize_pad.prepare(call, {runtime_->stream().device()}, &p.launch));

@@ -15,8 +15,8 @@ enum class Resize : uint8_t {
   lerobot,  // bilinear without antialiasing, in f32
 };
 
-/// Moves RGB frames to where the policy runs, as they are, and scales them there. Frames of one size that follow each other
-/// are one launch; u8 frames of the network's own size need none.
+/// Moves RGB frames to where the policy runs, as they are, and scales them there. Frames of one size that follow each
+/// other are one launch; u8 frames of the network's own size need none.
 class ImagePreprocessor {
  public:
   /// `pixels` [n, side, side, 3], u8 or [-1, 1], where ops run; it and `machine` must outlive this. Makes room for
@@ -42,7 +42,9 @@ class ImagePreprocessor {
     exec::Launch launch;
   };
   Result<const exec::Launch*> launch_of(const Run& run);
-  bool as_they_are(const Run& run) const { return pixels_.dtype == DType::u8 && run.height == pixels_.shape[1] && run.width == pixels_.shape[2]; }
+  bool as_they_are(const Run& run) const {
+    return pixels_.dtype == DType::u8 && run.height == pixels_.shape[1] && run.width == pixels_.shape[2];
+  }
   char* source() const { return static_cast<char*>(raw_.data() != nullptr ? raw_.data() : staging_.data()); }
 
   engine::Runtime* runtime_ = nullptr;

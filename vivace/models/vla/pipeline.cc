@@ -16,10 +16,12 @@ Tensor flat(const Tensor& t) {
 }
 
 /// [T, H] of one dense buffer as [T / n, n, ...].
-Tensor by_view(const Tensor& t, int64_t n) { return tensor(t.data, t.dtype, Shape(t.shape[0] / n, n, t.shape[1], t.shape[2]), t.place); }
+Tensor by_view(const Tensor& t, int64_t n) {
+  return tensor(t.data, t.dtype, Shape(t.shape[0] / n, n, t.shape[1], t.shape[2]), t.place);
+}
 
-/// Rows up to which a norm is left to the product behind it, whose blocks then make all of them. H200, lab/notes/080: one row of pi0-FAST
-/// 0.9 us less a product, 50 of the expert 9.8 and 5.2 us more.
+/// Rows up to which a norm is left to the product behind it, whose blocks then make all of them. H200, lab/notes/080:
+/// one row of pi0-FAST 0.9 us less a product, 50 of the expert 9.8 and 5.2 us more.
 constexpr int64_t kFewRows = 1;
 
 /// A norm's adaptive side: a time table's parts, and which of its rows each token takes; absent: there is one.
@@ -27,8 +29,8 @@ struct Ada {
   Tensor scale, shift, gate, rows;
 };
 
-/// Rows that enter a product, with the scale of each, or of all, where they are e4m3. Where `raw` is present x is scratch: the product
-/// makes it of `raw` by the norm of `weight` or `ada`.
+/// Rows that enter a product, with the scale of each, or of all, where they are e4m3. Where `raw` is present x is
+/// scratch: the product makes it of `raw` by the norm of `weight` or `ada`.
 struct Rows {
   Tensor x, scale, all;
   Tensor raw = {}, weight = {};
@@ -42,14 +44,20 @@ Ada ada(const Tensor& table, const Tensor& rows) {
 
 class GraphBuilder {
  public:
-  GraphBuilder(ops::Recorder& rec, const PolicyContext& context) : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers), at_(context.config) {}
+  GraphBuilder(ops::Recorder& rec, const PolicyContext& context)
+      : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers), at_(context.config) {}
 
   Status vision(const ContextInputs& in) {
     const TowerBuffers& b = b_.vision;
     rows_ = x_.full ? Tensor{} : in.view_rows;  // each launch waits for a count before it does anything else
     Rows entering;
     const double side = static_cast<double>(c_.patch);
-    VV_TRY(rec_(ops::im2col, {{"x", in.pixels}, {"scale", b_.pixel_scale}, {"offset", b_.pixel_offset}, {"out", b_.patches}, {"rows", rows_}},
+    VV_TRY(rec_(ops::im2col,
+                {{"x", in.pixels},
+                 {"scale", b_.pixel_scale},
+                 {"offset", b_.pixel_offset},
+                 {"out", b_.patches},
+                 {"rows", rows_}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
     VV_TRY(enter(b, b_.patches, QuantizationSites::patches, w_.patches, &entering));
     VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
@@ -58,7 +66,13 @@ class GraphBuilder {
       VV_TRY(layer_norm(b.hidden, w.attn_norm, b, at_.vision(i, 0), &entering));
       VV_TRY(product(entering, w.qkv, b.qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}));
-      VV_TRY(rec_(ops::attention, {{"q", b.q}, {"k", by_view(b.k, c_.view_tokens())}, {"v", by_view(b.v, c_.view_tokens())}, {"slot", b_.view_slot}, {"out", b.attended}, {"rows", rows_}},
+      VV_TRY(rec_(ops::attention,
+                  {{"q", b.q},
+                   {"k", by_view(b.k, c_.view_tokens())},
+                   {"v", by_view(b.v, c_.view_tokens())},
+                   {"slot", b_.view_slot},
+                   {"out", b.attended},
+                   {"rows", rows_}},
                   {{"mask", "full"}}));
       VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), w.o, &entering));
       VV_TRY(product(entering, w.o, b.hidden, b.hidden));
@@ -76,7 +90,8 @@ class GraphBuilder {
 
   Status words(const ContextInputs& in) {
     // Rows of images are written too, and then again by the images.
-    return rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}});
+    return rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}},
+                {{"scale", std::sqrt(static_cast<double>(c_.text.width))}});
   }
 
   Status prefix(const ContextInputs& in) {
@@ -109,7 +124,8 @@ class GraphBuilder {
   Status action_token(const ActionTokenInputs& in) {
     const TowerBuffers& b = b_.expert;
     rows_ = {};
-    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.token}, {"out", b.hidden}}, {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}));
+    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.token}, {"out", b.hidden}},
+                {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}));
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
       const Tensor none;
@@ -130,13 +146,16 @@ class GraphBuilder {
     rows_ = {};
     for (int64_t s = 0; s < x_.steps; ++s) {
       const int step = static_cast<int>(s);
-      const auto now = [&](const Tensor& table) { return x_.even ? ada(slice(table, s, 1), {}) : ada(table, row(in.time_row, s)); };
+      const auto now = [&](const Tensor& table) {
+        return x_.even ? ada(slice(table, s, 1), {}) : ada(table, row(in.time_row, s));
+      };
       VV_TRY(adaptive ? product({in.x, {}, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
       VV_TRY(show("suffix_embeddings", step, b.hidden));
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
         const bool state = c_.has(kStateToken);
-        const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, slot, in.length, state ? in.prefix : Tensor{}, state ? "state" : "full"};
+        const Cache cache{b_.k_cache[i],           b_.v_cache[i], in.pos, slot, in.length, state ? in.prefix : Tensor{},
+                          state ? "state" : "full"};
         Rows entering;
         if (folds()) {
           VV_TRY(folded(i, s, cache));
@@ -162,12 +181,14 @@ class GraphBuilder {
 
   /// Time tables, from which the flow takes rows: all that the time decides is known at load.
   Status tables(const Tensor& time, const Tensor (&scratch)[3]) {
-    const auto dense = [&](const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out, std::string_view act) {
+    const auto dense = [&](const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,
+                           std::string_view act) {
       return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"out", out}}, {{"epilogue", act}});
     };
     VV_TRY(show("time_sincos", -1, time));
     const int64_t H = c_.expert.width;
-    if (!c_.has(kAdaNorm)) return dense(slice(time, 0, x_.steps), columns(w_.time_in.w, H, H), w_.time_in.bias, b_.time_bias, "none");
+    if (!c_.has(kAdaNorm))
+      return dense(slice(time, 0, x_.steps), columns(w_.time_in.w, H, H), w_.time_in.bias, b_.time_bias, "none");
     const auto& [inner, condition, all] = scratch;
     VV_TRY(dense(time, w_.time_in.w, w_.time_in.bias, inner, "silu"));
     VV_TRY(dense(inner, w_.time_out.w, w_.time_out.bias, condition, "silu"));
@@ -196,7 +217,8 @@ class GraphBuilder {
   };
 
   /// Attention of normed rows, through its output product.
-  Status attend(const TowerBuffers& b, const Rows& x, const Tower& t, const GemmaLayer& w, const Cache& cache, int64_t place, const Tensor& out, const Tensor& residual) {
+  Status attend(const TowerBuffers& b, const Rows& x, const Tower& t, const GemmaLayer& w, const Cache& cache,
+                int64_t place, const Tensor& out, const Tensor& residual) {
     VV_TRY(product(x, w.qkv, b.qkv));
     VV_TRY(attention(b, t, cache));
     Rows entering;
@@ -208,10 +230,24 @@ class GraphBuilder {
 
   /// From qkv's rows to what attention makes of them.
   Status attention(const TowerBuffers& b, const Tower& t, const Cache& cache) {
-    VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"pos", cache.pos}, {"slot", cache.slot}, {"inv_freq", b_.inv_freq}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv},
+                                {"q", b.q},
+                                {"k_cache", cache.k},
+                                {"v_cache", cache.v},
+                                {"pos", cache.pos},
+                                {"slot", cache.slot},
+                                {"inv_freq", b_.inv_freq},
+                                {"rows", rows_}}));
     return rec_(ops::attention,
-                {{"q", b.q}, {"k", cache.k}, {"v", cache.v}, {"pos", std::string_view(cache.mask) == "full" ? Tensor{} : cache.pos}, {"slot", cache.slot}, {"length", cache.length}, {"prefix", cache.prefix},
-                 {"out", b.attended}, {"rows", rows_}},
+                {{"q", b.q},
+                 {"k", cache.k},
+                 {"v", cache.v},
+                 {"pos", std::string_view(cache.mask) == "full" ? Tensor{} : cache.pos},
+                 {"slot", cache.slot},
+                 {"length", cache.length},
+                 {"prefix", cache.prefix},
+                 {"out", b.attended},
+                 {"rows", rows_}},
                 {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}});
   }
 
@@ -221,21 +257,49 @@ class GraphBuilder {
   /// Whether the flow's norms are taken behind their products: in 16 bits, of actions that are all at one time.
   bool folds() const { return !b_.attn_shift.empty() && x_.even; }
 
-  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors in `normed` and sums
-  /// of their squares, and the next product scales its sums and adds the shift times its weights. rms_rows begins the first layer.
+  /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors
+  /// in `normed` and sums of their squares, and the next product scales its sums and adds the shift times its weights.
+  /// rms_rows begins the first layer.
   Status folded(size_t i, int64_t step, const Cache& cache) {
     const TowerBuffers& b = b_.expert;
     const GemmaLayer& w = w_.expert[i];
     const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
     const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
-      return rec_(ops::gemm_rms_rows, {{"x", x}, {"w", m.w}, {"bias", m.bias}, {"gate", behind.gate}, {"residual", b.hidden}, {"out", b.hidden}, {"scale", scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}});
+      return rec_(ops::gemm_rms_rows, {{"x", x},
+                                       {"w", m.w},
+                                       {"bias", m.bias},
+                                       {"gate", behind.gate},
+                                       {"residual", b.hidden},
+                                       {"out", b.hidden},
+                                       {"scale", scale},
+                                       {"scaled", b.normed},
+                                       {"squares", b.squares},
+                                       {"rows", rows_}});
     };
     const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
-    if (i == 0) VV_TRY(rec_(ops::rms_rows, {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}}));
-    VV_TRY(rec_(ops::rms_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.qkv.w}, {"bias", row(b_.attn_shift[i], step)}, {"out", b.qkv}, {"rows", rows_}}, {{"eps", c_.eps}}));
+    if (i == 0)
+      VV_TRY(rec_(
+          ops::rms_rows,
+          {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::rms_gemm,
+                {{"x", b.normed},
+                 {"squares", b.squares},
+                 {"row_scale", b.row_scale},
+                 {"w", w.qkv.w},
+                 {"bias", row(b_.attn_shift[i], step)},
+                 {"out", b.qkv},
+                 {"rows", rows_}},
+                {{"eps", c_.eps}}));
     VV_TRY(attention(b, c_.expert, cache));
     VV_TRY(onto(flat(b.attended), w.o, attn, mlp.scale));
-    VV_TRY(rec_(ops::rms_gemm, {{"x", b.normed}, {"squares", b.squares}, {"row_scale", b.row_scale}, {"w", w.gate_up.w}, {"bias", row(b_.mlp_shift[i], step)}, {"out", b.mlp}, {"rows", rows_}},
+    VV_TRY(rec_(ops::rms_gemm,
+                {{"x", b.normed},
+                 {"squares", b.squares},
+                 {"row_scale", b.row_scale},
+                 {"w", w.gate_up.w},
+                 {"bias", row(b_.mlp_shift[i], step)},
+                 {"out", b.mlp},
+                 {"rows", rows_}},
                 {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}}));
     if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
     return product({b.mlp, {}, {}}, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
@@ -258,7 +322,8 @@ class GraphBuilder {
     VV_TRY(product(entering, head, b_.logits));
     VV_TRY(show("logits", -1, b_.logits));
     VV_TRY(rec_(ops::argmax, {{"x", b_.logits}, {"token", b_.next}}));
-    return rec_(ops::advance, {{"token", b_.next}, {"fed", in.token}, {"pos", in.pos}, {"turn", in.turn}, {"ring", in.ring}});
+    return rec_(ops::advance,
+                {{"token", b_.next}, {"fed", in.token}, {"pos", in.pos}, {"turn", in.turn}, {"ring", in.ring}});
   }
 
   /// Keys and values of the layer whose rows nobody reads.
@@ -274,19 +339,44 @@ class GraphBuilder {
     };
     const Tensor k = heads(0), v = heads(t.kv_width());
     VV_TRY(rec_(ops::rope, {{"x", k}, {"inv_freq", b_.inv_freq}, {"pos", cache.pos}, {"out", k}, {"rows", rows_}}));
-    return rec_(ops::kv_append, {{"k", k}, {"v", v}, {"pos", cache.pos}, {"slot", cache.slot}, {"k_cache", cache.k}, {"v_cache", cache.v}, {"rows", rows_}});
+    return rec_(ops::kv_append, {{"k", k},
+                                 {"v", v},
+                                 {"pos", cache.pos},
+                                 {"slot", cache.slot},
+                                 {"k_cache", cache.k},
+                                 {"v_cache", cache.v},
+                                 {"rows", rows_}});
   }
 
-  Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out, const Tensor& residual) {
+  Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out,
+             const Tensor& residual) {
     const Rows inner = w.down.w.dtype == DType::e4m3 ? activated(b, place) : Rows{b.mlp, {}, {}};
     const Matrix& m = w.gate_up;
-    VV_TRY(x.raw.present() ? rec_(ops::norm_gemm,
-                                  {{"x", x.raw}, {"weight", x.weight}, {"scale", x.ada.scale}, {"shift", x.ada.shift}, {"ada_row", x.ada.rows}, {"normed", x.x}, {"normed_scale", x.all}, {"w", m.w},
-                                   {"w_row_scale", m.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
-                                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}})
-                           : rec_(ops::gated_gemm,
-                                  {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"out", inner.x}, {"out_scale", inner.all}, {"rows", rows_}},
-                                  {{"act", "gelu_tanh"}}));
+    VV_TRY(x.raw.present()
+               ? rec_(ops::norm_gemm,
+                      {{"x", x.raw},
+                       {"weight", x.weight},
+                       {"scale", x.ada.scale},
+                       {"shift", x.ada.shift},
+                       {"ada_row", x.ada.rows},
+                       {"normed", x.x},
+                       {"normed_scale", x.all},
+                       {"w", m.w},
+                       {"w_row_scale", m.scale},
+                       {"out", inner.x},
+                       {"out_scale", inner.all},
+                       {"rows", rows_}},
+                      {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}})
+               : rec_(ops::gated_gemm,
+                      {{"x", x.x},
+                       {"x_row_scale", x.scale},
+                       {"x_scale", x.all},
+                       {"w", m.w},
+                       {"w_row_scale", m.scale},
+                       {"out", inner.x},
+                       {"out_scale", inner.all},
+                       {"rows", rows_}},
+                      {{"act", "gelu_tanh"}}));
     Rows entering = inner;
     if (!inner.all.present()) VV_TRY(enter(b, inner.x, place, w.down, &entering));
     Tensor gate;
@@ -301,7 +391,12 @@ class GraphBuilder {
     for (int64_t i = 0; i < B; ++i) {
       VV_TRY(product({slice(in.state, i, 1), {}, {}}, w_.state, slice(hidden, i * A, 1)));
       VV_TRY(product({slice(in.x, i * n, n), {}, {}}, w_.action_in, b_.embedded));
-      VV_TRY(rec_(ops::gemm, {{"x", b_.embedded}, {"w", columns(w_.time_in.w, 0, H)}, {"bias", row(b_.time_bias, step)}, {"out", b_.mixed}}, {{"epilogue", "silu"}}));
+      VV_TRY(rec_(ops::gemm,
+                  {{"x", b_.embedded},
+                   {"w", columns(w_.time_in.w, 0, H)},
+                   {"bias", row(b_.time_bias, step)},
+                   {"out", b_.mixed}},
+                  {{"epilogue", "silu"}}));
       VV_TRY(product({b_.mixed, {}, {}}, w_.time_out, slice(hidden, i * A + 1, n)));
     }
     return {};
@@ -311,10 +406,16 @@ class GraphBuilder {
   Status advance(const ActionInputs& in) {
     const int64_t B = x_.batch, n = in.x.shape[0] / B, A = b_.out.shape[0] / B;
     const auto step = [&](const Tensor& from, const Tensor& x, const Tensor& size) {
-      return rec_(ops::gemm, {{"x", from}, {"w", w_.action_out.w}, {"bias", w_.action_out.bias}, {"gate", size}, {"residual", x}, {"out", x}});
+      return rec_(ops::gemm, {{"x", from},
+                              {"w", w_.action_out.w},
+                              {"bias", w_.action_out.bias},
+                              {"gate", size},
+                              {"residual", x},
+                              {"out", x}});
     };
     if (A == n) return step(b_.out, in.x, in.step_size);
-    for (int64_t i = 0; i < B; ++i) VV_TRY(step(slice(b_.out, i * A + 1, n), slice(in.x, i * n, n), slice(in.step_size, i * n, n)));
+    for (int64_t i = 0; i < B; ++i)
+      VV_TRY(step(slice(b_.out, i * A + 1, n), slice(in.x, i * n, n), slice(in.step_size, i * n, n)));
     return {};
   }
 
@@ -324,17 +425,28 @@ class GraphBuilder {
   Rows activated(const TowerBuffers& b, int64_t place) const {
     return x_.plan.fixed ? Rows{columns(b.quantized, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp, {}, {}};
   }
-  Tensor scale_of(int64_t place) const { return x_.plan.fixed && place != QuantizationSites::none ? slice(b_.act_scales, place, 1) : Tensor{}; }
+  Tensor scale_of(int64_t place) const {
+    return x_.plan.fixed && place != QuantizationSites::none ? slice(b_.act_scales, place, 1) : Tensor{};
+  }
 
   static double plus_one(const Rows& x) { return x.weight.present() ? 1.0 : 0.0; }
 
   /// x's rows by the norm of out.weight or out.ada.
   Status norm(const Tensor& x, const Rows& out) {
     return rec_(ops::norm,
-                {{"x", x}, {"weight", out.weight}, {"scale", out.ada.scale}, {"shift", out.ada.shift}, {"ada_row", out.ada.rows}, {"out", out.x}, {"row_scale", out.scale}, {"out_scale", out.all}, {"rows", rows_}},
+                {{"x", x},
+                 {"weight", out.weight},
+                 {"scale", out.ada.scale},
+                 {"shift", out.ada.shift},
+                 {"ada_row", out.ada.rows},
+                 {"out", out.x},
+                 {"row_scale", out.scale},
+                 {"out_scale", out.all},
+                 {"rows", rows_}},
                 {{"eps", c_.eps}, {"weight_plus_one", plus_one(out)}});
   }
-  /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to see them or their scales.
+  /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to
+  /// see them or their scales.
   Status norm(const TowerBuffers& b, const Tensor& weight, const Ada& ada, int64_t place, Rows* out) {
     *out = normed(b, place);
     out->raw = b.hidden, out->weight = weight, out->ada = ada;
@@ -343,12 +455,24 @@ class GraphBuilder {
     out->raw = {};
     return entered(place, out->x);
   }
-  Status ada_norm(const TowerBuffers& b, const Ada& ada, int64_t place, Rows* out) { return norm(b, {}, ada, place, out); }
-  Status rms_norm(const TowerBuffers& b, const Tensor& weight, int64_t place, Rows* out) { return norm(b, weight, {}, place, out); }
+  Status ada_norm(const TowerBuffers& b, const Ada& ada, int64_t place, Rows* out) {
+    return norm(b, {}, ada, place, out);
+  }
+  Status rms_norm(const TowerBuffers& b, const Tensor& weight, int64_t place, Rows* out) {
+    return norm(b, weight, {}, place, out);
+  }
 
   Status layer_norm(const Tensor& x, const NormWeights& w, const TowerBuffers& b, int64_t place, Rows* out) {
     *out = normed(b, place);
-    VV_TRY(rec_(ops::norm, {{"x", x}, {"weight", w.weight}, {"bias", w.bias}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}}, {{"kind", "layer"}, {"eps", c_.eps}}));
+    VV_TRY(rec_(ops::norm,
+                {{"x", x},
+                 {"weight", w.weight},
+                 {"bias", w.bias},
+                 {"out", out->x},
+                 {"row_scale", out->scale},
+                 {"out_scale", out->all},
+                 {"rows", rows_}},
+                {{"kind", "layer"}, {"eps", c_.eps}}));
     return entered(place, out->x);
   }
 
@@ -358,7 +482,8 @@ class GraphBuilder {
     VV_TRY(entered(place, x));
     if (!b.eight()) return {};
     *out = {columns(b.quantized, 0, x.shape[1]), x_.plan.fixed ? Tensor{} : b.quantized_scale, scale_of(place)};
-    return rec_(ops::quantize, {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}});
+    return rec_(ops::quantize,
+                {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}});
   }
   Status enter(const TowerBuffers& b, const Rows& x, int64_t place, Rows* out) {
     if (!x.all.present()) return enter(b, x.x, place, out);
@@ -371,21 +496,47 @@ class GraphBuilder {
     *out = {x, {}, {}};
     return entered(place, x);
   }
-  Status entered(int64_t place, const Tensor& x) const { return x_.enters && place != QuantizationSites::none ? x_.enters(place, x, rows_) : Status(); }
+  Status entered(int64_t place, const Tensor& x) const {
+    return x_.enters && place != QuantizationSites::none ? x_.enters(place, x, rows_) : Status();
+  }
 
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none", const Tensor& out_scale = {}, const Tensor& gate = {}) {
+  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {},
+                 std::string_view epilogue = "none", const Tensor& out_scale = {}, const Tensor& gate = {}) {
     if (x.raw.present())
       return rec_(ops::norm_gemm,
-                  {{"x", x.raw}, {"weight", x.weight}, {"scale", x.ada.scale}, {"shift", x.ada.shift}, {"ada_row", x.ada.rows}, {"normed", x.x}, {"normed_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale},
-                   {"bias", m.bias}, {"residual", residual}, {"out", out}, {"out_scale", out_scale}, {"rows", rows_}},
+                  {{"x", x.raw},
+                   {"weight", x.weight},
+                   {"scale", x.ada.scale},
+                   {"shift", x.ada.shift},
+                   {"ada_row", x.ada.rows},
+                   {"normed", x.x},
+                   {"normed_scale", x.all},
+                   {"w", m.w},
+                   {"w_row_scale", m.scale},
+                   {"bias", m.bias},
+                   {"residual", residual},
+                   {"out", out},
+                   {"out_scale", out_scale},
+                   {"rows", rows_}},
                   {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"epilogue", epilogue}});
     return rec_(ops::gemm,
-                {{"x", x.x}, {"x_row_scale", x.scale}, {"x_scale", x.all}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"gate", gate}, {"residual", residual}, {"out", out}, {"out_scale", out_scale},
+                {{"x", x.x},
+                 {"x_row_scale", x.scale},
+                 {"x_scale", x.all},
+                 {"w", m.w},
+                 {"w_row_scale", m.scale},
+                 {"bias", m.bias},
+                 {"gate", gate},
+                 {"residual", residual},
+                 {"out", out},
+                 {"out_scale", out_scale},
                  {"rows", rows_}},
                 {{"epilogue", epilogue}});
   }
 
-  Status show(const char* name, int step, const Tensor& value) const { return x_.show ? x_.show(name, step, value) : Status(); }
+  Status show(const char* name, int step, const Tensor& value) const {
+    return x_.show ? x_.show(name, step, value) : Status();
+  }
 
   ops::Recorder& rec_;
   const PolicyContext& x_;
@@ -405,12 +556,20 @@ Status record_context(ops::Recorder& rec, const PolicyContext& context, const Co
   return graph.prefix(in);
 }
 
-Status record_first_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in) { return GraphBuilder(rec, context).first_action_token(in); }
+Status record_first_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in) {
+  return GraphBuilder(rec, context).first_action_token(in);
+}
 
-Status record_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in) { return GraphBuilder(rec, context).action_token(in); }
+Status record_action_token(ops::Recorder& rec, const PolicyContext& context, const ActionTokenInputs& in) {
+  return GraphBuilder(rec, context).action_token(in);
+}
 
-Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in) { return GraphBuilder(rec, context).flow(in); }
+Status record_actions(ops::Recorder& rec, const PolicyContext& context, const ActionInputs& in) {
+  return GraphBuilder(rec, context).flow(in);
+}
 
-Status record_tables(ops::Recorder& rec, const PolicyContext& context, const Tensor& time, const Tensor (&scratch)[3]) { return GraphBuilder(rec, context).tables(time, scratch); }
+Status record_tables(ops::Recorder& rec, const PolicyContext& context, const Tensor& time, const Tensor (&scratch)[3]) {
+  return GraphBuilder(rec, context).tables(time, scratch);
+}
 
 }  // namespace vivace::models::vla

@@ -1,5 +1,5 @@
-// The one pipeline of vision-language-action policies: images and prompt tokens to a prefix of keys and values, and noise
-// to actions over it. A walk over ops; it knows no backend.
+// The one pipeline of vision-language-action policies: images and prompt tokens to a prefix of keys and values, and
+// noise to actions over it. A walk over ops; it knows no backend.
 #pragma once
 #include <functional>
 
@@ -8,9 +8,9 @@
 
 namespace vivace::models::vla {
 
-/// What the host says of the context: images, then one block of memory. B observations of V views, n tokens a view, P words at
-/// most; T = B (V n + P). Rows of views that are on come first, then words: where a row stands does not matter,
-/// since it reads and writes its place (slot, pos) of the cache.
+/// What the host says of the context: images, then one block of memory. B observations of V views, n tokens a view, P
+/// words at most; T = B (V n + P). Rows of views that are on come first, then words: where a row stands does not
+/// matter, since it reads and writes its place (slot, pos) of the cache.
 struct ContextInputs {
   Tensor pixels;       // [B V, side, side, 3] u8, or act in [-1, 1]: images of views that are on
   Tensor ids;          // [T] i32: the word of each row; of an image's row any
@@ -43,13 +43,14 @@ struct ActionTokenInputs {
 /// Rows of one stack and what lies between its ops. act unless it says otherwise.
 struct TowerBuffers {
   Tensor hidden;                         // [T, H]
-  Tensor normed;                         // [T, H]; e4m3 where rows enter products so, or rows times their norm's factors, see folded()
+  Tensor normed;  // [T, H]; e4m3 where rows enter products so, or rows times their norm's factors, see folded()
   Tensor gates;                          // [T, H] each row's gate, where actions are at several times
   Tensor qkv, q, attended, mlp;          // [T, (Hq+2Hkv) D], [T, Hq, D] x 2, [T, M]
   Tensor k, v;                           // [T, Hkv, D] where there is no cache
-  Tensor quantized;                          // [T, max(Hq D, M)] e4m3; absent where no product reads 8 bits, and so the next two
+  Tensor quantized;  // [T, max(Hq D, M)] e4m3; absent where no product reads 8 bits, and so the next two
   Tensor normed_scale, quantized_scale;      // [T] f32
-  Tensor squares, row_scale;             // [T, H / 8] and [T] f32, of rows whose norm is taken behind the product; absent where none is
+  Tensor squares,
+      row_scale;  // [T, H / 8] and [T] f32, of rows whose norm is taken behind the product; absent where none is
 
   bool eight() const { return quantized.present(); }
 };
@@ -64,16 +65,17 @@ struct PolicyBuffers {
   Tensor view_slot;                      // [B V n] i32: t / n
   Tensor logits, next;                   // [B, V] f32, [B] i32: of codes, whose rows are expert's
   Tensor mixed, embedded;                // [horizon, H] act: pi0's actions on their way in
-  Tensor out;                            // [B A, H] act: what leaves the expert; of codes [T, H], the prefix, where somebody looks
+  Tensor out;  // [B A, H] act: what leaves the expert; of codes [T, H], the prefix, where somebody looks
   // Time tables, a row a step and one for time 0: scale, shift and gate side by side.
   std::vector<Tensor> attn_ada, mlp_ada; // a layer: [steps + 1, 3 H] act
   Tensor final_ada;                      // [steps + 1, 3 H] act
-  std::vector<Tensor> attn_shift, mlp_shift;  // a layer: [steps + 1, N] f32, the shifts times the weights behind; empty where norms come before products
+  std::vector<Tensor> attn_shift, mlp_shift;  // a layer: [steps + 1, N] f32, the shifts times the weights behind; empty
+                                              // where norms come before products
   Tensor time_bias;                      // [steps, H] f32: what the time adds to an action, without adaptive norms
 };
 
-/// QuantizationSites where activations enter products: a calibrated scale each. Four a layer: the products before attention, after
-/// it, before the activation, after it. The action expert, which no plan has in 8 bits, has none.
+/// QuantizationSites where activations enter products: a calibrated scale each. Four a layer: the products before
+/// attention, after it, before the activation, after it. The action expert, which no plan has in 8 bits, has none.
 struct QuantizationSites {
   explicit QuantizationSites(const PolicyConfig& c) : vision_(c.vision.layers), text_(c.text.layers) {}
   static constexpr int64_t none = -1, patches = 0;

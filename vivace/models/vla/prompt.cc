@@ -46,25 +46,34 @@ Result<std::string> prompt_text(const Family& family, std::string_view task, std
     std::replace(text.begin(), text.end(), '\n', ' ');
     return text;
   }
-  if (state.empty()) return Status(Code::kInvalidArgument, strf("state: %s writes it into the prompt; give it, or token ids as prompt", family.name));
+  if (state.empty())
+    return Status(Code::kInvalidArgument,
+                  strf("state: %s writes it into the prompt; give it, or token ids as prompt", family.name));
   VV_ASSIGN(const std::string words, words_of(state));
   if (family.has(kCodes)) {
     if (std::any_of(text.begin(), text.end(), [](char b) { return static_cast<uint8_t>(b) >= 0x80; }))
-      return Status(Code::kUnsupported, strf("prompt: %s writes small letters, which are known of ASCII alone; pass token ids", family.name));
-    std::transform(text.begin(), text.end(), text.begin(), [](char b) { return b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b; });
+      return Status(
+          Code::kUnsupported,
+          strf("prompt: %s writes small letters, which are known of ASCII alone; pass token ids", family.name));
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](char b) { return b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b; });
   } else {
     std::replace(text.begin(), text.end(), '\n', ' ');
   }
   std::string prompt = "Task: ";
-  for (const std::string_view part : {std::string_view(text), std::string_view(", State: "), std::string_view(words), std::string_view(family.has(kCodes) ? ";\n" : ";\nAction: ")}) prompt.append(part);
+  for (const std::string_view part : {std::string_view(text), std::string_view(", State: "), std::string_view(words),
+                                      std::string_view(family.has(kCodes) ? ";\n" : ";\nAction: ")})
+    prompt.append(part);
   return prompt;
 }
 
 Result<Prompter> Prompter::open(const std::string& tokenizer, std::string_view family, bool state_words) {
   const Family* const found = find_family(family);
-  if (found == nullptr) return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(family) + "'");
+  if (found == nullptr)
+    return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(family) + "'");
   VV_ASSIGN(engine::text::Tokenizer loaded, engine::text::Tokenizer::load(tokenizer));
-  if (loaded.size() <= kBegin) return Status(Code::kCorruptData, strf("tokenizer: %d tokens, prompts begin with token %d", loaded.size(), kBegin));
+  if (loaded.size() <= kBegin)
+    return Status(Code::kCorruptData, strf("tokenizer: %d tokens, prompts begin with token %d", loaded.size(), kBegin));
   Family own = *found;
   if (!state_words) own.features &= ~static_cast<uint32_t>(kStateInPrompt);
   return Prompter(own, std::move(loaded));

@@ -32,9 +32,10 @@ class Robot {
     int count;         // values; 0: as many as come
   };
 
-  /// A row of the table ("aloha", "aloha_sim", "droid", "libero"), or "any": cameras by the names of `cameras` under images/, in order of their
-  /// slots, and one vector "state", or both as lerobot names them (observation.images.NAME, observation.state, task). `codes`: for a family whose actions
-  /// are tokens (kCodes), whose cameras lie in other slots. Errors: InvalidArgument lists the rows.
+  /// A row of the table ("aloha", "aloha_sim", "droid", "libero"), or "any": cameras by the names of `cameras` under
+  /// images/, in order of their slots, and one vector "state", or both as lerobot names them (observation.images.NAME,
+  /// observation.state, task). `codes`: for a family whose actions are tokens (kCodes), whose cameras lie in other
+  /// slots. Errors: InvalidArgument lists the rows.
   static Result<Robot> named(std::string_view name, bool codes, const std::vector<std::string>& cameras);
   /// Camera slots of a row.
   static int slots(std::string_view name, bool codes);
@@ -49,9 +50,9 @@ class Robot {
   /// Whether this robot's cameras and state fit the policy. Errors: InvalidArgument, InvalidShape.
   Status fits(const engine::PolicyLimits& limits) const;
 
-  /// Frames [height, width, 3] or [3, height, width] of u8, or of floats in [0, 1]; state of any number type. Errors, which name
-  /// the field: InvalidArgument (a name this robot does not have, a camera or the state missing, a value that is not finite or outside
-  /// [0, 1]), InvalidShape, InvalidDType.
+  /// Frames [height, width, 3] or [3, height, width] of u8, or of floats in [0, 1]; state of any number type. Errors,
+  /// which name the field: InvalidArgument (a name this robot does not have, a camera or the state missing, a value
+  /// that is not finite or outside [0, 1]), InvalidShape, InvalidDType.
   Status read(std::span<const engine::Field> fields, const engine::PolicyLimits& limits, RobotInputs* to) const;
   /// A policy's action [robot_dim], in place, as the robot takes its first dims().
   void to_robot(std::span<float> action) const;

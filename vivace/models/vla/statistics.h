@@ -27,10 +27,12 @@ struct Statistics {
 };
 
 /// Reads openpi's norm_stats.json, in the checkpoint's folder or under assets/, or lerobot's processor files with
-/// their state files. `robot` picks one of several folders of assets; `quantiles`: which of openpi's two pairs the family uses.
-/// Errors: NotFound says where was looked; InvalidArgument lists the robots there are, or names a dimension that
-/// never moved (high == low), by which nothing can be divided; CorruptData, also where a dimension's values leave f32.
-/// openpi's of as many dimensions as the network has (`state_dim`, `action_dim`) were padded with zeros at their end, which are left out.
-Result<Statistics> read_statistics(const engine::Checkpoint& checkpoint, const std::string& robot, bool quantiles, int64_t state_dim = 0, int64_t action_dim = 0);
+/// their state files. `robot` picks one of several folders of assets; `quantiles`: which of openpi's two pairs the
+/// family uses. Errors: NotFound says where was looked; InvalidArgument lists the robots there are, or names a
+/// dimension that never moved (high == low), by which nothing can be divided; CorruptData, also where a dimension's
+/// values leave f32. openpi's of as many dimensions as the network has (`state_dim`, `action_dim`) were padded with
+/// zeros at their end, which are left out.
+Result<Statistics> read_statistics(const engine::Checkpoint& checkpoint, const std::string& robot, bool quantiles,
+                                   int64_t state_dim = 0, int64_t action_dim = 0);
 
 }  // namespace vivace::models::vla

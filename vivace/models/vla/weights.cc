@@ -20,9 +20,12 @@ constexpr PrecisionPlan kPlans[] = {
 
 class Loader {
  public:
-  Loader(const WeightSource& source, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables) : source_(source), plan_(plan), uploader_(uploader), tables_(tables) {}
+  Loader(const WeightSource& source, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables)
+      : source_(source), plan_(plan), uploader_(uploader), tables_(tables) {}
 
-  Result<Tensor> get(const std::string& name, const Shape& shape) const { return source_.get(WeightRule{"", name.c_str(), shape}); }
+  Result<Tensor> get(const std::string& name, const Shape& shape) const {
+    return source_.get(WeightRule{"", name.c_str(), shape});
+  }
 
   /// A vector of norms in its own dtype.
   Status vector(const std::string& name, int64_t n, Tensor* t) {
@@ -42,7 +45,8 @@ class Loader {
     int64_t rows;
   };
   /// `parts` of `prefix` as one matrix in the plan's form, or, with `wide`, as it would be without 8 bits.
-  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Matrix* m, WeightUploader::Rows order = WeightUploader::Rows::after, bool wide = false) {
+  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Matrix* m,
+                WeightUploader::Rows order = WeightUploader::Rows::after, bool wide = false) {
     int n = 0;
     for (const Part& p : parts) {
       VV_ASSIGN(m->parts[n], get(prefix + p.name + ".weight", Shape(p.rows, K)));
@@ -53,7 +57,9 @@ class Loader {
     }
     if (wide) join(n, m->parts, &m->w, plan_.stored ? m->parts[0].dtype : DType::bf16, order, false, uploader_);
     else place(n, m, order, uploader_);
-    if (bias) join(n, m->part_bias, &m->bias, plan_.stored ? m->part_bias[0].dtype : DType::bf16, WeightUploader::Rows::after, true, uploader_);
+    if (bias)
+      join(n, m->part_bias, &m->bias, plan_.stored ? m->part_bias[0].dtype : DType::bf16, WeightUploader::Rows::after,
+           true, uploader_);
     return {};
   }
   /// One matrix and its bias in f32, of which loading alone has use, or which every plan reads so.
@@ -89,7 +95,8 @@ class Loader {
     }
     join(n, p, &m->w, plan_.stored ? p[0].dtype : DType::bf16, order, false, to);
   }
-  static void join(int n, Tensor* p, Tensor* whole, DType dtype, WeightUploader::Rows order, bool bias, WeightUploader* to) {
+  static void join(int n, Tensor* p, Tensor* whole, DType dtype, WeightUploader::Rows order, bool bias,
+                   WeightUploader* to) {
     if (n == 1) to->join({p}, whole, dtype, order, bias);
     else if (n == 2) to->join({p, p + 1}, whole, dtype, order, bias);
     else to->join({p, p + 1, p + 2}, whole, dtype, order, bias);
@@ -109,8 +116,10 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
     VisionLayer& w = (*layers)[i];
     const std::string at = names.vision + "encoder.layers." + std::to_string(i) + ".";
     VV_TRY(load.norm(at + "layer_norm1", t.width, &w.attn_norm));
-    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.width}, {"k_proj", t.width}, {"v_proj", t.width}}, t.width, true, &w.qkv));
-    VV_TRY(load.matrix(at + "self_attn.", {{"out_proj", t.width}}, t.width, true, &w.o, WeightUploader::Rows::after, true));  // as wide_o of load_gemma
+    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.width}, {"k_proj", t.width}, {"v_proj", t.width}}, t.width,
+                       true, &w.qkv));
+    VV_TRY(load.matrix(at + "self_attn.", {{"out_proj", t.width}}, t.width, true, &w.o, WeightUploader::Rows::after,
+                       true));  // as wide_o of load_gemma
     VV_TRY(load.norm(at + "layer_norm2", t.width, &w.mlp_norm));
     VV_TRY(load.matrix(at + "mlp.", {{"fc1", t.mlp}}, t.width, true, &w.up));
     VV_TRY(load.matrix(at + "mlp.", {{"fc2", t.width}}, t.mlp, true, &w.down));
@@ -118,9 +127,10 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
   return {};
 }
 
-/// `keys_last`: of the last layer only keys and values are read. `wide`: no product reads 8 bits. `wide_o`: attention's output product does not; few rows gain
-/// less by 8 than the launch costs that makes codes of what attention wrote.
-Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide, bool wide_o, std::vector<GemmaLayer>* layers) {
+/// `keys_last`: of the last layer only keys and values are read. `wide`: no product reads 8 bits. `wide_o`: attention's
+/// output product does not; few rows gain less by 8 than the launch costs that makes codes of what attention wrote.
+Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide,
+                  bool wide_o, std::vector<GemmaLayer>* layers) {
   layers->resize(static_cast<size_t>(t.layers));
   for (size_t i = 0; i < layers->size(); ++i) {
     GemmaLayer& w = (*layers)[i];
@@ -131,20 +141,26 @@ Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool 
     } else {
       VV_TRY(load.vector(at + "input_layernorm.weight", t.width, &w.attn_norm));
     }
-    if (keys_last && i + 1 == layers->size()) return load.matrix(at + "self_attn.", {{"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv);
+    if (keys_last && i + 1 == layers->size())
+      return load.matrix(at + "self_attn.", {{"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false,
+                         &w.qkv);
     if (!adaptive) VV_TRY(load.vector(at + "post_attention_layernorm.weight", t.width, &w.mlp_norm));
-    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false, &w.qkv, WeightUploader::Rows::after, wide));
-    VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o, WeightUploader::Rows::after, wide_o));
-    VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up, WeightUploader::Rows::alternate, wide));
-    VV_TRY(load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down, WeightUploader::Rows::after, wide));
+    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}},
+                       t.width, false, &w.qkv, WeightUploader::Rows::after, wide));
+    VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o, WeightUploader::Rows::after,
+                       wide_o));
+    VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up,
+                       WeightUploader::Rows::alternate, wide));
+    VV_TRY(
+        load.matrix(at + "mlp.", {{"down_proj", t.width}}, t.mlp, false, &w.down, WeightUploader::Rows::after, wide));
   }
   return {};
 }
 
 /// Patch weights [H, 3, P, P] as rows of P*P*3 values in the order of images, zeros up to `padded`; the table of
 /// positions once a view.
-Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& plan, const Names& names, int views, WeightUploader* uploader,
-                    std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
+Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& plan, const Names& names, int views,
+                    WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
   const int64_t H = c.vision.width, P = c.patch, n = c.view_tokens(), K = padded_patch(c);
   const std::string at = names.vision + "embeddings.";
   VV_ASSIGN(const Tensor table, load.get(at + "position_embedding.weight", Shape(n, H)));
@@ -164,13 +180,17 @@ Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& pl
     char* const to = static_cast<char*>(w->patches.parts[0].data);
     for (int64_t h = 0; h < H; ++h)
       for (int64_t channel = 0; channel < 3; ++channel)
-        for (int64_t p = 0; p < P * P; ++p, from += size) std::memcpy(to + static_cast<size_t>(h * K + p * 3 + channel) * size, from, size);
+        for (int64_t p = 0; p < P * P; ++p, from += size)
+          std::memcpy(to + static_cast<size_t>(h * K + p * 3 + channel) * size, from, size);
     const auto bytes = static_cast<size_t>(table.span_bytes());
-    for (int v = 0; v < views; ++v) std::memcpy(static_cast<char*>(w->positions.data) + static_cast<size_t>(v) * bytes, table.data, bytes);
+    for (int v = 0; v < views; ++v)
+      std::memcpy(static_cast<char*>(w->positions.data) + static_cast<size_t>(v) * bytes, table.data, bytes);
   }
   // 16 bits in every plan: pixels would be rounded to 8 before anything has looked at them.
-  Loader::join(1, w->patches.parts, &w->patches.w, plan.stored ? kernel.dtype : DType::bf16, WeightUploader::Rows::after, false, uploader);
-  Loader::join(1, w->patches.part_bias, &w->patches.bias, plan.stored ? w->patches.part_bias[0].dtype : DType::bf16, WeightUploader::Rows::after, true, uploader);
+  Loader::join(1, w->patches.parts, &w->patches.w, plan.stored ? kernel.dtype : DType::bf16,
+               WeightUploader::Rows::after, false, uploader);
+  Loader::join(1, w->patches.part_bias, &w->patches.bias, plan.stored ? w->patches.part_bias[0].dtype : DType::bf16,
+               WeightUploader::Rows::after, true, uploader);
   return load.table(w->positions, plan.act, &w->positions);
 }
 
@@ -201,8 +221,9 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
   return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
 }
 
-Status load_weights(const WeightSource& source, const PolicyConfig& c, const PrecisionPlan& plan, int views, int batch, WeightUploader* uploader, WeightUploader* tables,
-                    std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
+Status load_weights(const WeightSource& source, const PolicyConfig& c, const PrecisionPlan& plan, int views, int batch,
+                    WeightUploader* uploader, WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own,
+                    PolicyWeights* w) {
   const Names names = names_of(source.checkpoint());
   const Tower &v = c.vision, &t = c.text;
   Loader load(source, plan, uploader, tables);
@@ -227,14 +248,22 @@ engine::Forms forms_of(const PolicyWeights& w) {
   engine::Forms forms;
   forms.add("patches", w.patches.w);
   for (const VisionLayer& l : w.vision)
-    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}}) forms.add("vision", product, m->w);
+    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}})
+      forms.add("vision", product, m->w);
   forms.add("projector", w.projector.w);
   forms.add("embedding", w.embed);
   for (const auto& [part, layers] : {std::pair{"text", &w.text}, {"expert", &w.expert}})
     for (const GemmaLayer& l : *layers)
-      for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"gate_up", &l.gate_up}, {"down", &l.down}}) forms.add(part, product, m->w);
+      for (const auto& [product, m] :
+           {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"gate_up", &l.gate_up}, {"down", &l.down}})
+        forms.add(part, product, m->w);
   if (!w.text_norm.data) {  // a flow
-    for (const auto& [part, m] : {std::pair{"action_in", &w.action_in}, {"action_out", &w.action_out}, {"state", &w.state}, {"time_in", &w.time_in}, {"time_out", &w.time_out}}) forms.add(part, m->w);
+    for (const auto& [part, m] : {std::pair{"action_in", &w.action_in},
+                                  {"action_out", &w.action_out},
+                                  {"state", &w.state},
+                                  {"time_in", &w.time_in},
+                                  {"time_out", &w.time_out}})
+      forms.add(part, m->w);
   } else {
     forms.add("head", w.head.w.present() ? w.head.w : w.embed);
   }

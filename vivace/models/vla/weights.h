@@ -14,8 +14,8 @@ struct PrecisionPlan {
   const char* name;
   DType act;        // of activations between ops
   bool stored;      // matrices keep the checkpoint's dtype; else bf16
-  bool eight;       // matrices of vision and language model e4m3 with a scale a row, activations e4m3 with a scale a token where they enter
-                    // products of these; the action expert stays in 16 bits, whatever its rows
+  bool eight;  // matrices of vision and language model e4m3 with a scale a row, activations e4m3 with a scale a token
+               // where they enter products of these; the action expert stays in 16 bits, whatever its rows
   bool fixed;       // ... with a scale a place, which calibration found
 };
 /// Errors: InvalidArgument lists the plans.
@@ -66,7 +66,8 @@ inline int64_t padded_patch(const PolicyConfig& c) { return (c.patch_values() + 
 /// Finds and checks every tensor and queues it for `uploader`, or for `tables` what only loading needs.
 /// Memory that had to be rearranged is kept in `own` until both are committed.
 /// Errors: NotFound names the missing tensor, InvalidShape both shapes.
-Status load_weights(const engine::WeightSource& source, const PolicyConfig& config, const PrecisionPlan& plan, int views, int batch, engine::WeightUploader* uploader, engine::WeightUploader* tables,
+Status load_weights(const engine::WeightSource& source, const PolicyConfig& config, const PrecisionPlan& plan,
+                    int views, int batch, engine::WeightUploader* uploader, engine::WeightUploader* tables,
                     std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* weights);
 
 /// Of which dtypes the products' matrices are, part by part, once they are placed.

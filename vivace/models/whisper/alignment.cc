@@ -22,9 +22,11 @@ void standardise(float* x, int64_t T, int64_t n) {
     double mean = 0, square = 0;
     for (int64_t t = 0; t < T; ++t) mean += static_cast<double>(x[t * n + c]);
     mean /= static_cast<double>(T);
-    for (int64_t t = 0; t < T; ++t) square += (static_cast<double>(x[t * n + c]) - mean) * (static_cast<double>(x[t * n + c]) - mean);
+    for (int64_t t = 0; t < T; ++t)
+      square += (static_cast<double>(x[t * n + c]) - mean) * (static_cast<double>(x[t * n + c]) - mean);
     const double deviation = std::sqrt(square / static_cast<double>(T));
-    for (int64_t t = 0; t < T; ++t) x[t * n + c] = deviation > 0 ? static_cast<float>((static_cast<double>(x[t * n + c]) - mean) / deviation) : 0.0f;
+    for (int64_t t = 0; t < T; ++t)
+      x[t * n + c] = deviation > 0 ? static_cast<float>((static_cast<double>(x[t * n + c]) - mean) / deviation) : 0.0f;
   }
 }
 
@@ -106,7 +108,9 @@ std::vector<int32_t> first_hits(std::span<const float> weights, int64_t tokens, 
   }
   std::vector<int32_t> first(static_cast<size_t>(tokens), 0);
   for (int64_t t = tokens, c = columns; t > 0 || c > 0;) {
-    if (t > 0) first[static_cast<size_t>(t - 1)] = static_cast<int32_t>(std::max<int64_t>(c - 1, 0));  // the last seen on the way back is the first
+    if (t > 0)
+      first[static_cast<size_t>(t - 1)] =
+          static_cast<int32_t>(std::max<int64_t>(c - 1, 0));  // the last seen on the way back is the first
     const auto step = t == 0 ? column : c == 0 ? token : from[static_cast<size_t>(t * pitch + c)];
     t -= step != column;
     c -= step != token;

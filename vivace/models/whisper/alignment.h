@@ -8,18 +8,24 @@
 
 namespace vivace::models::whisper {
 
-/// `scores`: [heads, tokens, columns] attention logits, which are changed. A softmax over columns, each column less its mean over tokens and over its
-/// deviation, a median of 7 along columns (reflected at the ends), the mean of the heads: [tokens, columns].
+/// `scores`: [heads, tokens, columns] attention logits, which are changed. A softmax over columns, each column less its
+/// mean over tokens and over its deviation, a median of 7 along columns (reflected at the ends), the mean of the heads:
+/// [tokens, columns].
 std::vector<float> alignment_weights(std::vector<float>* scores, int64_t heads, int64_t tokens, int64_t columns);
 
-/// Of the path from the first token and column to the last ones with the largest sum, which goes on by a token, a column, or both: the first
-/// column of each token.
+/// Of the path from the first token and column to the last ones with the largest sum, which goes on by a token, a
+/// column, or both: the first column of each token.
 std::vector<int32_t> first_hits(std::span<const float> weights, int64_t tokens, int64_t columns);
 
 /// The same image while text grows: each row stands against those before it.
 class Follower {
  public:
-  Follower(const engine::SpeechFollow& follow, int64_t columns) : follow_(&follow), columns_(columns), mean_(follow.heads.size() * static_cast<size_t>(columns)), square_(mean_.size()), row_(mean_.size()) {}
+  Follower(const engine::SpeechFollow& follow, int64_t columns)
+      : follow_(&follow),
+        columns_(columns),
+        mean_(follow.heads.size() * static_cast<size_t>(columns)),
+        square_(mean_.size()),
+        row_(mean_.size()) {}
 
   /// One more row: attention logits of each head [columns], which are changed.
   void add(size_t head, std::span<float> scores);

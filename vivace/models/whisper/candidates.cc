@@ -8,7 +8,11 @@
 namespace vivace::models::whisper {
 namespace {
 
-Status not_finite() { return Status(Code::kCorruptData, "decode: the network's logits are NaN: the checkpoint is broken, or the sound lies far outside what it was trained on"); }
+Status not_finite() {
+  return Status(Code::kCorruptData,
+                "decode: the network's logits are NaN: the checkpoint is broken, or the sound lies far outside what it "
+                "was trained on");
+}
 
 /// The n largest, ties in order of their ids.
 std::vector<int32_t> largest(std::span<const float> x, size_t n) {
@@ -24,15 +28,21 @@ std::vector<int32_t> largest(std::span<const float> x, size_t n) {
 
 }  // namespace
 
-Candidates::Candidates(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request) : tokens_(&tokens), request_(&request), random_(request.seed), live_(1) {}
+Candidates::Candidates(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request)
+    : tokens_(&tokens), request_(&request), random_(request.seed), live_(1) {}
 
-size_t Candidates::wanted() const { return std::max<size_t>(1, static_cast<size_t>(std::lround(static_cast<double>(request_->candidates) * static_cast<double>(request_->patience)))); }
+size_t Candidates::wanted() const {
+  return std::max<size_t>(1, static_cast<size_t>(std::lround(static_cast<double>(request_->candidates) *
+                                                             static_cast<double>(request_->patience))));
+}
 
 int32_t Candidates::pick(std::span<const float> logits) {
   const auto most = std::max_element(logits.begin(), logits.end());
   if (request_->temperature == 0) return static_cast<int32_t>(most - logits.begin());
   double total = 0;
-  const auto weight = [&](float v) { return std::exp(static_cast<double>(v - *most) / static_cast<double>(request_->temperature)); };
+  const auto weight = [&](float v) {
+    return std::exp(static_cast<double>(v - *most) / static_cast<double>(request_->temperature));
+  };
   for (const float v : logits) total += weight(v);
   const double at = static_cast<double>(random_() >> 11) * 0x1p-53 * total;
   double sum = 0;
@@ -88,7 +98,9 @@ Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
     apply_rules(*tokens_, *request_, live_[i].tokens, row);
     const double all = log_sum_exp(row);
     if (!std::isfinite(all)) return not_finite();
-    for (const int32_t id : largest(row, beams + 1)) ways.push_back({live_[i].logprob + static_cast<double>(row[static_cast<size_t>(id)]) - all, static_cast<int>(i), id});
+    for (const int32_t id : largest(row, beams + 1))
+      ways.push_back(
+          {live_[i].logprob + static_cast<double>(row[static_cast<size_t>(id)]) - all, static_cast<int>(i), id});
   }
   std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
     if (a.logprob != b.logprob) return a.logprob > b.logprob;
@@ -114,7 +126,8 @@ Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
 
 double Candidates::score(const Text& text) const {
   const auto n = static_cast<double>(std::max<size_t>(text.tokens.size(), 1));
-  return text.logprob / (request_->length_penalty < 0 ? n : std::pow((5 + n) / 6, static_cast<double>(request_->length_penalty)));
+  return text.logprob /
+         (request_->length_penalty < 0 ? n : std::pow((5 + n) / 6, static_cast<double>(request_->length_penalty)));
 }
 
 engine::Transcript Candidates::best() const {
@@ -124,10 +137,13 @@ engine::Transcript Candidates::best() const {
   } else {
     std::vector<const Text*> rest;
     for (const Text& text : live_) rest.push_back(&text);
-    std::sort(rest.begin(), rest.end(), [](const Text* a, const Text* b) { return a->logprob != b->logprob ? a->logprob > b->logprob : a < b; });
-    for (size_t i = 0; i < rest.size() && all.size() < static_cast<size_t>(request_->candidates); ++i) all.push_back(*rest[i]);
+    std::sort(rest.begin(), rest.end(),
+              [](const Text* a, const Text* b) { return a->logprob != b->logprob ? a->logprob > b->logprob : a < b; });
+    for (size_t i = 0; i < rest.size() && all.size() < static_cast<size_t>(request_->candidates); ++i)
+      all.push_back(*rest[i]);
   }
-  const auto most = std::max_element(all.begin(), all.end(), [&](const Text& a, const Text& b) { return score(a) < score(b); });
+  const auto most =
+      std::max_element(all.begin(), all.end(), [&](const Text& a, const Text& b) { return score(a) < score(b); });
   engine::Transcript t;
   if (most == all.end()) return t;
   t.tokens = most->tokens;

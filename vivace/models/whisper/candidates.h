@@ -1,4 +1,5 @@
-// Candidates of one window's text: greedy, drawn, or beams. They see logits and say which tokens come next; who runs the network is not known here.
+// Candidates of one window's text: greedy, drawn, or beams. They see logits and say which tokens come next; who runs
+// the network is not known here.
 #pragma once
 #include <random>
 
@@ -10,7 +11,8 @@ class Candidates {
  public:
   Candidates(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request);
 
-  /// Takes the logits of each live candidate, in order, which are changed; before the first step there is one. Errors: CorruptData for NaN.
+  /// Takes the logits of each live candidate, in order, which are changed; before the first step there is one. Errors:
+  /// CorruptData for NaN.
   Status step(std::span<float* const> logits, int64_t vocab);
   /// Live candidates after a step: the token that came, and which of those before the step it goes on from.
   struct Next {

@@ -12,14 +12,17 @@ using engine::SpeechTokens;
 constexpr int64_t kMostLayers = 256, kMostWidth = 16384, kMostPlaces = 65536, kMostVocab = 1 << 20;
 constexpr int32_t kTimestamps = 1501;  // 0 to 30 s in steps of 20 ms
 constexpr int32_t kTasks = 6;          // translate, transcribe, sot_lm, sot_prev, no_speech, no_timestamps
-constexpr int64_t kEnglish = 51864;    // a vocabulary without languages: the others have a token more for each, and one of text
+constexpr int64_t kEnglish =
+    51864;  // a vocabulary without languages: the others have a token more for each, and one of text
 
 /// The ids follow each other from the end of the text tokens on.
 Result<SpeechTokens> tokens_of(const JsonValue& root, int64_t vocab) {
   VV_ASSIGN(const int64_t eot, root.get_int("eos_token_id", vocab == kEnglish ? 50256 : 50257));
   const int64_t languages = vocab - eot - 2 - kTasks - kTimestamps;
   if (eot < 1 || languages < 1)
-    return root.error(Code::kInvalidArgument, strf("vocab_size %ld and eos_token_id %ld leave no room for languages, tasks and timestamps: no Whisper's vocabulary", static_cast<long>(vocab), static_cast<long>(eot)));
+    return root.error(Code::kInvalidArgument, strf("vocab_size %ld and eos_token_id %ld leave no room for languages, "
+                                                   "tasks and timestamps: no Whisper's vocabulary",
+                                                   static_cast<long>(vocab), static_cast<long>(eot)));
   SpeechTokens t;
   t.eot = static_cast<int32_t>(eot);
   t.sot = t.eot + 1;
@@ -45,7 +48,10 @@ Result<WhisperConfig> read_config(const engine::Checkpoint& checkpoint) {
   WhisperConfig c;
   const auto get = [&](const char* key, int64_t most, int64_t* to) -> Status {
     VV_ASSIGN(*to, root.get_int(key));
-    return *to >= 1 && *to <= most ? Status() : root.error(Code::kInvalidArgument, strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(most), static_cast<long>(*to)));
+    return *to >= 1 && *to <= most
+               ? Status()
+               : root.error(Code::kInvalidArgument,
+                            strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(most), static_cast<long>(*to)));
   };
   VV_TRY(get("d_model", kMostWidth, &c.width));
   VV_TRY(get("num_mel_bins", 1024, &c.mels));
@@ -59,7 +65,9 @@ Result<WhisperConfig> read_config(const engine::Checkpoint& checkpoint) {
   VV_TRY(get("encoder_ffn_dim", 4 * kMostWidth, &c.encoder.mlp));
   VV_TRY(get("decoder_ffn_dim", 4 * kMostWidth, &c.decoder.mlp));
   for (const Stack* s : {&c.encoder, &c.decoder})
-    if (c.width % s->heads != 0) return root.error(Code::kInvalidArgument, strf("d_model %ld is no multiple of %ld heads", static_cast<long>(c.width), static_cast<long>(s->heads)));
+    if (c.width % s->heads != 0)
+      return root.error(Code::kInvalidArgument, strf("d_model %ld is no multiple of %ld heads",
+                                                     static_cast<long>(c.width), static_cast<long>(s->heads)));
   VV_ASSIGN(const std::string_view act, root.get_string("activation_function", "gelu"));
   if (act != "gelu") return root.error(Code::kUnsupported, "activation_function: wanted gelu, got " + std::string(act));
   VV_ASSIGN(const bool scaled, root.get_bool("scale_embedding", false));

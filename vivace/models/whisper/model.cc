@@ -19,8 +19,10 @@ constexpr int64_t kChunk = 64;  // rows of a prompt's step: as many as share the
 
 Status WhisperModel::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
-  for (const auto& [what, value, most] : {std::tuple{"windows", options_.windows, kMostWindows}, {"rows", options_.rows, kMostRows}})
-    if (value < 1 || value > most) return Status(Code::kInvalidArgument, strf("%s: wanted 1 to %d, got %d", what, most, value));
+  for (const auto& [what, value, most] :
+       {std::tuple{"windows", options_.windows, kMostWindows}, {"rows", options_.rows, kMostRows}})
+    if (value < 1 || value > most)
+      return Status(Code::kInvalidArgument, strf("%s: wanted 1 to %d, got %d", what, most, value));
   limits_.vocab = static_cast<int>(config_.vocab);
   limits_.mels = static_cast<int>(config_.mels);
   limits_.frames = static_cast<int>(config_.frames());
@@ -38,13 +40,20 @@ Status WhisperModel::check_options() {
 void WhisperModel::declare_buffers() {
   const WhisperConfig& c = config_;
   WhisperBuffers& b = buffers_;
-  const int64_t W = limits_.windows, F = W * c.frames(), T = W * c.source, H = c.width, R = kChunk, S = limits_.rows, D = c.head_dim(c.decoder);
+  const int64_t W = limits_.windows, F = W * c.frames(), T = W * c.source, H = c.width, R = kChunk, S = limits_.rows,
+                D = c.head_dim(c.decoder);
   const DType act = plan_.hidden, f32 = DType::f32, i32 = DType::i32;
-  const auto declare = [this](const std::string& name, DType dtype, Shape shape, Tensor* t) { arena_.declare(name, dtype, shape, t); };
+  const auto declare = [this](const std::string& name, DType dtype, Shape shape, Tensor* t) {
+    arena_.declare(name, dtype, shape, t);
+  };
   sound_in_.declare(arena_, "in.samples", f32, Shape(W, (c.frames() - 1) * kHop + kWindow), &sound_.samples);
   sound_in_.declare(arena_, "in.peak", f32, Shape(W), &sound_.peak);
   sound_in_.declare(arena_, "in.length", i32, Shape(W), &sound_.length);
-  for (auto& [name, t] : {std::pair{"in.tokens", &text_.tokens}, {"in.pos", &text_.pos}, {"in.slot", &text_.slot}, {"in.window", &text_.window}, {"in.sample_rows", &text_.sample_rows}})
+  for (auto& [name, t] : {std::pair{"in.tokens", &text_.tokens},
+                          {"in.pos", &text_.pos},
+                          {"in.slot", &text_.slot},
+                          {"in.window", &text_.window},
+                          {"in.sample_rows", &text_.sample_rows}})
     text_in_.declare(arena_, name, i32, Shape(R), t);
   text_in_.declare(arena_, "in.page_table", i32, Shape(S, c.positions), &text_.page_table);
   text_in_.declare(arena_, "in.rows", i32, Shape(1), &text_.rows);
@@ -57,11 +66,24 @@ void WhisperModel::declare_buffers() {
   declare("patches", act, Shape(std::max(F * 3 * c.mels, c.source * 3 * H)), &b.patches);
   declare("thin", act, Shape(F, H), &b.thin);
   declare("sound_slot", i32, Shape(T), &b.sound_slot);
-  for (auto& [name, t, width] : {std::tuple{"hidden", &b.hidden, H}, {"normed", &b.normed, H}, {"qkv", &b.qkv, 3 * H}, {"q", &b.q, H}, {"k", &b.k, H}, {"v", &b.v, H}, {"attended", &b.attended, H}, {"inner", &b.inner, c.encoder.mlp}})
+  for (auto& [name, t, width] : {std::tuple{"hidden", &b.hidden, H},
+                                 {"normed", &b.normed, H},
+                                 {"qkv", &b.qkv, 3 * H},
+                                 {"q", &b.q, H},
+                                 {"k", &b.k, H},
+                                 {"v", &b.v, H},
+                                 {"attended", &b.attended, H},
+                                 {"inner", &b.inner, c.encoder.mlp}})
     declare(name, act, Shape(T, width), t);
   auto& x = b.text;
-  for (auto& [name, t, width] : {std::tuple{"text.hidden", &x.hidden, H}, {"text.branch", &x.branch, H}, {"text.normed", &x.normed, H}, {"text.qkv", &x.qkv, 3 * H}, {"text.q", &x.q, H}, {"text.attended", &x.attended, H},
-                                 {"text.inner", &x.inner, c.decoder.mlp}, {"text.last", &x.last, H}})
+  for (auto& [name, t, width] : {std::tuple{"text.hidden", &x.hidden, H},
+                                 {"text.branch", &x.branch, H},
+                                 {"text.normed", &x.normed, H},
+                                 {"text.qkv", &x.qkv, 3 * H},
+                                 {"text.q", &x.q, H},
+                                 {"text.attended", &x.attended, H},
+                                 {"text.inner", &x.inner, c.decoder.mlp},
+                                 {"text.last", &x.last, H}})
     declare(name, act, Shape(R, width), t);
   declare("text.logits", f32, Shape(R, c.vocab), &x.logits);
   declare("attention", f32, Shape(R, c.source), &b.attention);
@@ -77,10 +99,14 @@ void WhisperModel::declare_buffers() {
 }
 
 Status WhisperModel::fill_constants() {
-  const std::vector<float> hann = engine::hann_window(static_cast<int>(kWindow)), filters = engine::mel_filters(static_cast<int>(config_.mels), static_cast<int>(kWindow), limits_.rate);
+  const std::vector<float> hann = engine::hann_window(static_cast<int>(kWindow)),
+                           filters = engine::mel_filters(static_cast<int>(config_.mels), static_cast<int>(kWindow),
+                                                         limits_.rate);
   std::vector<int32_t> slots(static_cast<size_t>(buffers_.sound_slot.shape[0]));
   for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.source);
-  const engine::Upload all[] = {{buffers_.hann.data, hann.data(), hann.size() * sizeof(float)}, {buffers_.filters.data, filters.data(), filters.size() * sizeof(float)}, {buffers_.sound_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
+  const engine::Upload all[] = {{buffers_.hann.data, hann.data(), hann.size() * sizeof(float)},
+                                {buffers_.filters.data, filters.data(), filters.size() * sizeof(float)},
+                                {buffers_.sound_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
   return runtime_->upload(all);
 }
 
@@ -93,8 +119,10 @@ Status WhisperModel::load() {
   declare_buffers();
   VV_ASSIGN(const int64_t free, runtime_->free_bytes());
   if (const int64_t need = uploader_.bytes() + arena_.bytes(); runtime_->place() != Place::host && need > free)
-    return Status(Code::kOutOfMemory, strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free; lower windows or rows", static_cast<long>(need), static_cast<long>(uploader_.bytes()),
-                                           static_cast<long>(arena_.bytes()), runtime_->name(), static_cast<long>(free)));
+    return Status(Code::kOutOfMemory,
+                  strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free; lower windows or rows",
+                       static_cast<long>(need), static_cast<long>(uploader_.bytes()), static_cast<long>(arena_.bytes()),
+                       runtime_->name(), static_cast<long>(free)));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(arena_.commit(*runtime_));
   VV_TRY(fill_constants());
@@ -155,7 +183,10 @@ Status WhisperModel::run(exec::ShapeKey key, const std::function<Status(exec::St
 
 engine::Report WhisperModel::report() const {
   const auto number = [](int64_t v) { return std::to_string(v); };
-  const auto stack = [&](const Stack& s) { return strf("{\"layers\": %ld, \"heads\": %ld, \"mlp\": %ld}", static_cast<long>(s.layers), static_cast<long>(s.heads), static_cast<long>(s.mlp)); };
+  const auto stack = [&](const Stack& s) {
+    return strf("{\"layers\": %ld, \"heads\": %ld, \"mlp\": %ld}", static_cast<long>(s.layers),
+                static_cast<long>(s.heads), static_cast<long>(s.mlp));
+  };
   return {{"family", engine::json_string(family_)},
           {"device", engine::json_string(runtime_->name())},
           {"precision", engine::json_string(plan_.name)},
@@ -183,11 +214,16 @@ std::vector<engine::MemoryLine> WhisperModel::memory() const {
   return lines;
 }
 
-Result<std::unique_ptr<engine::SpeechModel>> load_speech(const std::string& path, const engine::SpeechOptions& options) {
+Result<std::unique_ptr<engine::SpeechModel>> load_speech(const std::string& path,
+                                                         const engine::SpeechOptions& options) {
   const auto build = [&]() -> Result<std::unique_ptr<engine::SpeechModel>> {
-    VV_ASSIGN(engine::Checkpoint checkpoint, options.random_weights ? engine::Checkpoint::open_config(path) : engine::Checkpoint::open(path));
+    VV_ASSIGN(engine::Checkpoint checkpoint,
+              options.random_weights ? engine::Checkpoint::open_config(path) : engine::Checkpoint::open(path));
     VV_ASSIGN(const std::string architecture, engine::architecture(checkpoint));
-    if (architecture != "WhisperForConditionalGeneration") return Status(Code::kUnsupported, "architecture '" + architecture + "' is no speech model; this version serves WhisperForConditionalGeneration");
+    if (architecture != "WhisperForConditionalGeneration")
+      return Status(Code::kUnsupported,
+                    "architecture '" + architecture +
+                        "' is no speech model; this version serves WhisperForConditionalGeneration");
     VV_ASSIGN(WhisperConfig config, read_config(checkpoint));
     auto model = std::make_unique<WhisperModel>(std::move(checkpoint), std::move(config), options);
     VV_TRY(model->load());

@@ -9,29 +9,52 @@ namespace {
 
 class GraphBuilder {
  public:
-  GraphBuilder(ops::Recorder& rec, const WhisperContext& context, const Tensor& rows) : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), rows_(rows) {}
+  GraphBuilder(ops::Recorder& rec, const WhisperContext& context, const Tensor& rows)
+      : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), rows_(rows) {}
 
   Status features(const SoundInputs& in, int64_t W) {
     const int64_t F = W * c_.frames();
-    return rec_(ops::stft_mel, {{"x", top(in.samples, W)}, {"window", b_.hann}, {"filters", b_.filters}, {"out", top(b_.logs, F)}, {"peak", top(b_.frame_peak, F)}, {"rows", rows_}}, {{"hop", static_cast<double>(kHop)}, {"pad", "none"}});
+    return rec_(ops::stft_mel,
+                {{"x", top(in.samples, W)},
+                 {"window", b_.hann},
+                 {"filters", b_.filters},
+                 {"out", top(b_.logs, F)},
+                 {"peak", top(b_.frame_peak, F)},
+                 {"rows", rows_}},
+                {{"hop", static_cast<double>(kHop)}, {"pad", "none"}});
   }
 
   Status encoder(const SoundInputs& in, int64_t W) {
-    const int64_t F = W * c_.frames(), T = W * c_.source, H = c_.width, heads = c_.encoder.heads, D = c_.head_dim(c_.encoder);
+    const int64_t F = W * c_.frames(), T = W * c_.source, H = c_.width, heads = c_.encoder.heads,
+                  D = c_.head_dim(c_.encoder);
     VV_TRY(features(in, W));
-    VV_TRY(rec_(ops::mel_clamp, {{"x", top(b_.logs, F)}, {"peak", top(in.peak, W)}, {"length", top(in.length, W)}, {"out", top(b_.mel, F)}, {"rows", rows_}}));
+    VV_TRY(rec_(ops::mel_clamp, {{"x", top(b_.logs, F)},
+                                 {"peak", top(in.peak, W)},
+                                 {"length", top(in.length, W)},
+                                 {"out", top(b_.mel, F)},
+                                 {"rows", rows_}}));
     const Tensor thin = top(b_.thin, F), hidden = top(b_.hidden, T), normed = top(b_.normed, T);
-    VV_TRY(convolution(as(top(b_.mel, F), Shape(W, 1, c_.frames(), c_.mels)), 1, w_.conv1, as(b_.patches, Shape(F, 3 * c_.mels)), thin, {}));
+    VV_TRY(convolution(as(top(b_.mel, F), Shape(W, 1, c_.frames(), c_.mels)), 1, w_.conv1,
+                       as(b_.patches, Shape(F, 3 * c_.mels)), thin, {}));
     const Tensor wide = as(b_.patches, Shape(c_.source, 3 * H));
     for (int64_t i = 0; i < W; ++i)  // one by one: each adds the same positions
-      VV_TRY(convolution(as(slice(thin, i * c_.frames(), c_.frames()), Shape(1, 1, c_.frames(), H)), 2, w_.conv2, wide, slice(hidden, i * c_.source, c_.source), w_.sinusoids));
-    const Tensor qkv = top(b_.qkv, T), q = as(b_.q, Shape(T, heads, D)), k = as(b_.k, Shape(T, heads, D)), v = as(b_.v, Shape(T, heads, D)), attended = as(b_.attended, Shape(T, heads, D));
+      VV_TRY(convolution(as(slice(thin, i * c_.frames(), c_.frames()), Shape(1, 1, c_.frames(), H)), 2, w_.conv2, wide,
+                         slice(hidden, i * c_.source, c_.source), w_.sinusoids));
+    const Tensor qkv = top(b_.qkv, T), q = as(b_.q, Shape(T, heads, D)), k = as(b_.k, Shape(T, heads, D)),
+                 v = as(b_.v, Shape(T, heads, D)), attended = as(b_.attended, Shape(T, heads, D));
     const Shape by_window(W, c_.source, heads, D);
     for (const EncoderLayer& l : w_.encoder) {
       VV_TRY(norm(hidden, {}, l.attn_norm, normed));
       VV_TRY(product(normed, l.qkv, qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", qkv}, {"q", q}, {"k_out", k}, {"v_out", v}, {"rows", rows_}}));
-      VV_TRY(rec_(ops::attention, {{"q", q}, {"k", as(k, by_window)}, {"v", as(v, by_window)}, {"slot", top(b_.sound_slot, T)}, {"out", attended}, {"rows", rows_}}, {{"mask", "full"}}));
+      VV_TRY(rec_(ops::attention,
+                  {{"q", q},
+                   {"k", as(k, by_window)},
+                   {"v", as(v, by_window)},
+                   {"slot", top(b_.sound_slot, T)},
+                   {"out", attended},
+                   {"rows", rows_}},
+                  {{"mask", "full"}}));
       VV_TRY(product(as(attended, Shape(T, H)), l.o, hidden, hidden));
       VV_TRY(norm(hidden, {}, l.mlp_norm, normed));
       VV_TRY(product(normed, l.up, top(b_.inner, T), {}, "gelu_erf"));
@@ -48,10 +71,12 @@ class GraphBuilder {
   Status text(const TextInputs& in, int64_t T) {
     const auto& b = b_.text;
     const int64_t H = c_.width, heads = c_.decoder.heads, D = c_.head_dim(c_.decoder);
-    const Tensor hidden = top(b.hidden, T), branch = top(b.branch, T), normed = top(b.normed, T), qkv = top(b.qkv, T), attended = as(b.attended, Shape(T, heads, D));
+    const Tensor hidden = top(b.hidden, T), branch = top(b.branch, T), normed = top(b.normed, T), qkv = top(b.qkv, T),
+                 attended = as(b.attended, Shape(T, heads, D));
     const Tensor pos = top(in.pos, T), slot = top(in.slot, T), window = top(in.window, T), inner = top(b.inner, T);
     AttentionSites own(b_.k_cache, b_.v_cache), cross(b_.cross_k, b_.cross_v);
-    const int self_site = own.add({.name = "self", .mask = "causal"}), cross_site = cross.add({.name = "cross", .mask = "full"});
+    const int self_site = own.add({.name = "self", .mask = "causal"}),
+              cross_site = cross.add({.name = "cross", .mask = "full"});
     VV_TRY(rec_(ops::embedding, {{"table", w_.table()}, {"ids", top(in.tokens, T)}, {"out", hidden}, {"rows", rows_}}));
     VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos}, {"out", branch}, {"rows", rows_}}));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
@@ -61,19 +86,37 @@ class GraphBuilder {
       else VV_TRY(norm(hidden, {}, l.attn_norm, normed));
       VV_TRY(product(normed, l.qkv, qkv));
       VV_TRY(own.run(rec_, self_site, layer, Projected{.qkv = qkv, .inv_freq = {}, .q_norm = {}, .k_norm = {}},
-                     {.q = as(b.q, Shape(T, heads, D)), .out = attended, .pos = pos, .slot = slot, .length = {}, .prefix = {}, .page_table = in.page_table, .lse = {}, .rows = rows_}));
+                     {.q = as(b.q, Shape(T, heads, D)),
+                      .out = attended,
+                      .pos = pos,
+                      .slot = slot,
+                      .length = {},
+                      .prefix = {},
+                      .page_table = in.page_table,
+                      .lse = {},
+                      .rows = rows_}));
       VV_TRY(product(as(attended, Shape(T, H)), l.o, hidden, hidden));
       VV_TRY(norm(hidden, {}, l.cross_norm, normed));
       const Tensor q = top(b.cross_q[i], T);
       VV_TRY(product(normed, l.cross_q, q));
-      VV_TRY(cross.run(rec_, cross_site, layer, Attending{.q = as(q, Shape(T, heads, D)), .out = attended, .pos = pos, .slot = window, .length = {}, .prefix = {}, .page_table = {}, .lse = {}, .rows = rows_}));
+      VV_TRY(cross.run(rec_, cross_site, layer,
+                       Attending{.q = as(q, Shape(T, heads, D)),
+                                 .out = attended,
+                                 .pos = pos,
+                                 .slot = window,
+                                 .length = {},
+                                 .prefix = {},
+                                 .page_table = {},
+                                 .lse = {},
+                                 .rows = rows_}));
       VV_TRY(product(as(attended, Shape(T, H)), l.cross_o, hidden, hidden));
       VV_TRY(norm(hidden, {}, l.mlp_norm, normed));
       VV_TRY(product(normed, l.up, inner, {}, "gelu_erf"));
       VV_TRY(product(inner, l.down, hidden, hidden));
     }
     const Tensor last = top(b.last, T);
-    VV_TRY(rec_(ops::embedding, {{"table", hidden}, {"ids", top(in.sample_rows, T)}, {"out", last}, {"rows", in.samples}}));
+    VV_TRY(rec_(ops::embedding,
+                {{"table", hidden}, {"ids", top(in.sample_rows, T)}, {"out", last}, {"rows", in.samples}}));
     rows_ = in.samples;
     VV_TRY(norm(last, {}, w_.decoder_norm, last));
     return product(last, Linear{w_.projection(), {}, w_.head_scale, {}, {}}, top(b.logits, T));
@@ -82,14 +125,28 @@ class GraphBuilder {
  private:
   /// out = norm of x, or of residual, to which x is added first.
   Status norm(const Tensor& x, const Tensor& residual, const Norm& n, const Tensor& out) {
-    return rec_(ops::norm, {{"x", x}, {"residual", residual}, {"weight", n.weight}, {"bias", n.bias}, {"out", out}, {"rows", rows_}}, {{"kind", "layer"}, {"eps", c_.eps}});
+    return rec_(
+        ops::norm,
+        {{"x", x}, {"residual", residual}, {"weight", n.weight}, {"bias", n.bias}, {"out", out}, {"rows", rows_}},
+        {{"kind", "layer"}, {"eps", c_.eps}});
   }
-  Status product(const Tensor& x, const Linear& m, const Tensor& out, const Tensor& residual = {}, std::string_view epilogue = "none") {
-    return rec_(ops::gemm, {{"x", x}, {"w", m.w}, {"w_row_scale", m.scale}, {"bias", m.bias}, {"residual", residual}, {"out", out}, {"rows", rows_}}, {{"act", is_block(m.w.dtype) ? plan_.act : "f32"}, {"epilogue", epilogue}});
+  Status product(const Tensor& x, const Linear& m, const Tensor& out, const Tensor& residual = {},
+                 std::string_view epilogue = "none") {
+    return rec_(ops::gemm,
+                {{"x", x},
+                 {"w", m.w},
+                 {"w_row_scale", m.scale},
+                 {"bias", m.bias},
+                 {"residual", residual},
+                 {"out", out},
+                 {"rows", rows_}},
+                {{"act", is_block(m.w.dtype) ? plan_.act : "f32"}, {"epilogue", epilogue}});
   }
   /// Frames [n, 1, frames, C] through a kernel of three, with GELU behind.
-  Status convolution(const Tensor& x, int stride, const Linear& m, const Tensor& patches, const Tensor& out, const Tensor& residual) {
-    VV_TRY(rec_(ops::im2col, {{"x", x}, {"out", patches}, {"rows", rows_}}, {{"kernel_w", 3.0}, {"stride_w", static_cast<double>(stride)}, {"pad_w", 1.0}, {"order", "chw"}}));
+  Status convolution(const Tensor& x, int stride, const Linear& m, const Tensor& patches, const Tensor& out,
+                     const Tensor& residual) {
+    VV_TRY(rec_(ops::im2col, {{"x", x}, {"out", patches}, {"rows", rows_}},
+                {{"kernel_w", 3.0}, {"stride_w", static_cast<double>(stride)}, {"pad_w", 1.0}, {"order", "chw"}}));
     return product(patches, m, out, residual, "gelu_erf");
   }
 
@@ -103,8 +160,16 @@ class GraphBuilder {
 
 }  // namespace
 
-Status record_features(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows, const Tensor& rows) { return GraphBuilder(rec, context, rows).features(in, windows); }
-Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows, const Tensor& rows) { return GraphBuilder(rec, context, rows).encoder(in, windows); }
-Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, int64_t T) { return GraphBuilder(rec, context, in.rows).text(in, T); }
+Status record_features(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows,
+                       const Tensor& rows) {
+  return GraphBuilder(rec, context, rows).features(in, windows);
+}
+Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows,
+                      const Tensor& rows) {
+  return GraphBuilder(rec, context, rows).encoder(in, windows);
+}
+Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, int64_t T) {
+  return GraphBuilder(rec, context, in.rows).text(in, T);
+}
 
 }  // namespace vivace::models::whisper

@@ -1,4 +1,5 @@
-// Whisper as walks over ops: sound to features, features to the keys and values of cross-attention, token rows to logits. No backend is known here.
+// Whisper as walks over ops: sound to features, features to the keys and values of cross-attention, token rows to
+// logits. No backend is known here.
 #pragma once
 #include "vivace/models/whisper/weights.h"
 #include "vivace/ops/registry.h"
@@ -17,7 +18,8 @@ struct SoundInputs {
 /// ... and of a step of T rows, of which some are sampled.
 struct TextInputs {
   Tensor tokens, pos, slot, window;  // [T] i32: each row's token, place, line of page_table, and which sound it hears
-  Tensor page_table;                 // [S, positions] i32: where each place of each line lies: pages of one place, so that candidates share what they have in common
+  Tensor page_table;  // [S, positions] i32: where each place of each line lies: pages of one place, so that candidates
+                      // share what they have in common
   Tensor sample_rows;                // [T] i32: the rows whose logits are wanted
   Tensor rows, samples;              // [1] i32: how many are valid
 };
@@ -47,10 +49,13 @@ struct WhisperContext {
   const WhisperBuffers& buffers;
 };
 
-/// Log-mel bands of `windows` windows into logs, and the largest of each frame. `rows`: a count that every op is held to, for dry runs; or absent. `rows`: a count that every op is held to, for dry runs; or absent.
-Status record_features(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows, const Tensor& rows);
+/// Log-mel bands of `windows` windows into logs, and the largest of each frame. `rows`: a count that every op is held
+/// to, for dry runs; or absent. `rows`: a count that every op is held to, for dry runs; or absent.
+Status record_features(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows,
+                       const Tensor& rows);
 /// The same, and the encoder; hidden's rows are its output, cross_k and cross_v what text will see.
-Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows, const Tensor& rows);
+Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows,
+                      const Tensor& rows);
 /// A step of T rows.
 Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, int64_t T);
 

@@ -11,11 +11,14 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 void forbid(std::span<float> logits, int64_t begin, int64_t end) {
   const auto n = static_cast<int64_t>(logits.size());
-  for (int64_t i = std::clamp<int64_t>(begin, 0, n); i < std::clamp<int64_t>(end, 0, n); ++i) logits[static_cast<size_t>(i)] = kNever;
+  for (int64_t i = std::clamp<int64_t>(begin, 0, n); i < std::clamp<int64_t>(end, 0, n); ++i)
+    logits[static_cast<size_t>(i)] = kNever;
 }
 
-/// Timestamps come in pairs, but before the end; do not go back; and come where together they are likelier than any text.
-void timestamps(const engine::SpeechTokens& t, const engine::SpeechRequest& r, std::span<const int32_t> text, std::span<float> logits) {
+/// Timestamps come in pairs, but before the end; do not go back; and come where together they are likelier than any
+/// text.
+void timestamps(const engine::SpeechTokens& t, const engine::SpeechRequest& r, std::span<const int32_t> text,
+                std::span<float> logits) {
   const auto vocab = static_cast<int64_t>(logits.size());
   const int32_t first = t.first_timestamp;
   const bool last = !text.empty() && text.back() >= first, before = text.size() < 2 || text[text.size() - 2] >= first;
@@ -38,13 +41,17 @@ void timestamps(const engine::SpeechTokens& t, const engine::SpeechRequest& r, s
 double log_sum_exp(std::span<const float> x) {
   if (x.empty()) return -std::numeric_limits<double>::infinity();
   const float most = *std::max_element(x.begin(), x.end());
-  if (most == kNever) return std::any_of(x.begin(), x.end(), [](float v) { return std::isnan(v); }) ? std::numeric_limits<double>::quiet_NaN() : -std::numeric_limits<double>::infinity();
+  if (most == kNever)
+    return std::any_of(x.begin(), x.end(), [](float v) { return std::isnan(v); })
+               ? std::numeric_limits<double>::quiet_NaN()
+               : -std::numeric_limits<double>::infinity();
   double sum = 0;
   for (const float v : x) sum += static_cast<double>(std::exp(v - most));
   return static_cast<double>(most) + std::log(sum);
 }
 
-void apply_rules(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request, std::span<const int32_t> text, std::span<float> logits) {
+void apply_rules(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request,
+                 std::span<const int32_t> text, std::span<float> logits) {
   const auto each = [&](const std::vector<int32_t>& ids) {
     for (const int32_t id : ids) forbid(logits, id, id + 1);
   };

@@ -10,6 +10,7 @@ namespace vivace::models::whisper {
 double log_sum_exp(std::span<const float> x);
 
 /// Makes the logits of everything -inf that must not follow `text`, which is what was said since the prompt.
-void apply_rules(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request, std::span<const int32_t> text, std::span<float> logits);
+void apply_rules(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request,
+                 std::span<const int32_t> text, std::span<float> logits);
 
 }  // namespace vivace::models::whisper

@@ -12,16 +12,20 @@ namespace vivace::models::whisper {
 using engine::SpeechWindow;
 
 void WhisperModel::write_samples(size_t i, const SpeechWindow& w) {
-  const int64_t n = sound_.samples.shape[1], N = static_cast<int64_t>(w.samples.size()), from = w.first * kHop - kWindow / 2;
+  const int64_t n = sound_.samples.shape[1], N = static_cast<int64_t>(w.samples.size()),
+                from = w.first * kHop - kWindow / 2;
   float* const to = sound_in_.host<float>(sound_.samples) + static_cast<int64_t>(i) * n;
   const int64_t mirrored = std::clamp<int64_t>(-from, 0, n), held = std::clamp<int64_t>(N - from, mirrored, n);
   for (int64_t k = 0; k < mirrored; ++k) to[k] = -(from + k) < N ? w.samples[static_cast<size_t>(-(from + k))] : 0.0f;
-  if (held > mirrored) std::memcpy(to + mirrored, w.samples.data() + from + mirrored, static_cast<size_t>(held - mirrored) * sizeof(float));
+  if (held > mirrored)
+    std::memcpy(to + mirrored, w.samples.data() + from + mirrored,
+                static_cast<size_t>(held - mirrored) * sizeof(float));
   std::fill(to + held, to + n, 0.0f);
 }
 
 Result<float> WhisperModel::peak(std::span<const float> samples) {
-  if (!std::all_of(samples.begin(), samples.end(), [](float v) { return std::isfinite(v); })) return Status(Code::kInvalidArgument, "peak: a sample is not finite");
+  if (!std::all_of(samples.begin(), samples.end(), [](float v) { return std::isfinite(v); }))
+    return Status(Code::kInvalidArgument, "peak: a sample is not finite");
   const int64_t frames = static_cast<int64_t>(samples.size()) / kHop + 1;
   std::vector<float> each(static_cast<size_t>(config_.frames()));
   float most = -INFINITY;
@@ -41,12 +45,17 @@ Status WhisperModel::encode(std::span<const SpeechWindow> windows) {
   windows_ = 0;
   if (runtime_->place() == Place::host) VV_TRY(source_.check_files());
   if (windows.empty() || windows.size() > static_cast<size_t>(limits_.windows))
-    return Status(Code::kLimitExceeded, strf("encode: wanted 1 to %d windows, got %zu; load with windows", limits_.windows, windows.size()));
+    return Status(Code::kLimitExceeded,
+                  strf("encode: wanted 1 to %d windows, got %zu; load with windows", limits_.windows, windows.size()));
   for (size_t i = 0; i < windows.size(); ++i) {
     const SpeechWindow& w = windows[i];
-    const auto bad = [&](const char* what, double value) { return Status(Code::kInvalidArgument, strf("encode: window %zu: %s, got %g", i, what, value)); };
+    const auto bad = [&](const char* what, double value) {
+      return Status(Code::kInvalidArgument, strf("encode: window %zu: %s, got %g", i, what, value));
+    };
     if (w.first < 0 || w.first > INT32_MAX) return bad("wanted a first frame from 0 on", static_cast<double>(w.first));
-    if (w.frames < 0 || w.frames > config_.frames()) return bad(strf("wanted 0 to %ld frames", static_cast<long>(config_.frames())).c_str(), static_cast<double>(w.frames));
+    if (w.frames < 0 || w.frames > config_.frames())
+      return bad(strf("wanted 0 to %ld frames", static_cast<long>(config_.frames())).c_str(),
+                 static_cast<double>(w.frames));
     if (!std::isfinite(w.peak)) return bad("wanted a finite peak", static_cast<double>(w.peak));
     write_samples(i, w);
     sound_in_.host<float>(sound_.peak)[i] = w.peak;
@@ -60,7 +69,8 @@ Status WhisperModel::encode(std::span<const SpeechWindow> windows) {
 
 Status WhisperModel::check_window(const char* call, int window) const {
   if (window >= 0 && window < windows_) return {};
-  return Status(windows_ == 0 ? Code::kFailedPrecondition : Code::kInvalidArgument, strf("%s: window %d is not one of the %d that encode() was given", call, window, windows_));
+  return Status(windows_ == 0 ? Code::kFailedPrecondition : Code::kInvalidArgument,
+                strf("%s: window %d is not one of the %d that encode() was given", call, window, windows_));
 }
 
 Result<std::vector<float>> WhisperModel::encoded(int window) {

@@ -36,7 +36,9 @@ Result<Transcriber> Transcriber::load(const std::string& path, const engine::Spe
   VV_ASSIGN(std::unique_ptr<engine::SpeechModel> model, load_speech(path, options));
   Transcriber t(std::move(model), std::move(tokenizer));
   if (t.tokenizer_.size() < t.model_->tokens().eot)
-    return Status(Code::kInvalidShape, strf("%s: its tokenizer has %d tokens, the model's text %d; they do not belong together", path.c_str(), t.tokenizer_.size(), t.model_->tokens().eot));
+    return Status(Code::kInvalidShape,
+                  strf("%s: its tokenizer has %d tokens, the model's text %d; they do not belong together",
+                       path.c_str(), t.tokenizer_.size(), t.model_->tokens().eot));
   VV_TRY(t.find_languages().with_context(path));
   auto config = engine::Json::parse_file(path + "/generation_config.json");
   if (!config.ok() && config.status().code() != Code::kNotFound) return std::move(config).status();
@@ -59,28 +61,36 @@ Status Transcriber::find_languages() {
     if (at >= 0 && at < t.languages) languages_[static_cast<size_t>(at)] = code;
   }
   if (std::all_of(languages_.begin(), languages_.end(), [](const std::string& code) { return code.empty(); }))
-    return Status(Code::kUnsupported, "its tokenizer has no languages where the model has them; they do not belong together");
+    return Status(Code::kUnsupported,
+                  "its tokenizer has no languages where the model has them; they do not belong together");
   return {};
 }
 
-Result<std::vector<int32_t>> Transcriber::lead(std::span<const float> samples, float peak, const TranscribeOptions& options, std::string* language) {
+Result<std::vector<int32_t>> Transcriber::lead(std::span<const float> samples, float peak,
+                                               const TranscribeOptions& options, std::string* language) {
   const SpeechTokens& t = model_->tokens();
   if (!t.multilingual) {
-    if (options.translate) return Status(Code::kUnsupported, "transcribe: this model knows English alone and does not translate");
-    if (!options.language.empty() && options.language != "en") return Status(Code::kInvalidArgument, "transcribe: language: this model knows en, got '" + options.language + "'");
+    if (options.translate)
+      return Status(Code::kUnsupported, "transcribe: this model knows English alone and does not translate");
+    if (!options.language.empty() && options.language != "en")
+      return Status(Code::kInvalidArgument,
+                    "transcribe: language: this model knows en, got '" + options.language + "'");
     *language = "en";
     return std::vector<int32_t>{t.sot};
   }
   int32_t which = 0;
   if (options.language.empty()) {
     const engine::SpeechLimits l = model_->limits();
-    const engine::SpeechWindow first{samples, 0, std::min<int64_t>(l.frames, static_cast<int64_t>(samples.size()) / l.hop), peak};
+    const engine::SpeechWindow first{samples, 0,
+                                     std::min<int64_t>(l.frames, static_cast<int64_t>(samples.size()) / l.hop), peak};
     VV_TRY(model_->encode({&first, 1}));
     VV_ASSIGN(const std::vector<float> p, model_->languages(0));
     which = static_cast<int32_t>(std::max_element(p.begin(), p.end()) - p.begin());
   } else {
     const auto found = std::find(languages_.begin(), languages_.end(), options.language);
-    if (found == languages_.end()) return Status(Code::kInvalidArgument, "transcribe: language: no such language in this model, '" + options.language + "'");
+    if (found == languages_.end())
+      return Status(Code::kInvalidArgument,
+                    "transcribe: language: no such language in this model, '" + options.language + "'");
     which = static_cast<int32_t>(found - languages_.begin());
   }
   *language = languages_[static_cast<size_t>(which)];
@@ -90,7 +100,8 @@ Result<std::vector<int32_t>> Transcriber::lead(std::span<const float> samples, f
 Result<Transcription> Transcriber::transcribe(std::span<const float> samples, const TranscribeOptions& options) {
   const engine::SpeechLimits l = model_->limits();
   const SpeechTokens& t = model_->tokens();
-  if (options.beams < 1) return Status(Code::kInvalidArgument, strf("transcribe: beams: wanted at least 1, got %d", options.beams));
+  if (options.beams < 1)
+    return Status(Code::kInvalidArgument, strf("transcribe: beams: wanted at least 1, got %d", options.beams));
   Transcription out;
   float peak = 0;
   if (!samples.empty()) {
@@ -106,7 +117,8 @@ Result<Transcription> Transcriber::transcribe(std::span<const float> samples, co
     engine::SpeechRequest request;
     if (!said.empty()) {
       request.prompt.push_back(t.sot_prev);
-      request.prompt.insert(request.prompt.end(), said.end() - static_cast<int64_t>(std::min(said.size(), most_prompt)), said.end());
+      request.prompt.insert(request.prompt.end(), said.end() - static_cast<int64_t>(std::min(said.size(), most_prompt)),
+                            said.end());
     }
     request.prompt.insert(request.prompt.end(), lead.begin(), lead.end());
     request.suppress = suppress_;
@@ -122,13 +134,15 @@ Result<Transcription> Transcriber::transcribe(std::span<const float> samples, co
     const size_t first = out.segments.size();
     VV_ASSIGN(const int64_t after, take(found[0], seek, window.frames, &out.segments));
     if (!options.condition) said.clear();
-    for (size_t i = first; i < out.segments.size() && options.condition; ++i) said.insert(said.end(), out.segments[i].tokens.begin(), out.segments[i].tokens.end());
+    for (size_t i = first; i < out.segments.size() && options.condition; ++i)
+      said.insert(said.end(), out.segments[i].tokens.begin(), out.segments[i].tokens.end());
     seek = after > seek ? after : seek + window.frames;  // whatever was said, the sound goes on
   }
   return out;
 }
 
-Result<int64_t> Transcriber::take(const engine::Transcript& said, int64_t seek, int64_t frames, std::vector<TextSegment>* out) const {
+Result<int64_t> Transcriber::take(const engine::Transcript& said, int64_t seek, int64_t frames,
+                                  std::vector<TextSegment>* out) const {
   const SpeechTokens& t = model_->tokens();
   const std::vector<int32_t>& ids = said.tokens;
   const auto is_mark = [&](size_t i) { return ids[i] >= t.first_timestamp; };
@@ -169,7 +183,10 @@ Result<int64_t> Transcriber::take(const engine::Transcript& said, int64_t seek, 
 
 Result<Transcription> Transcriber::transcribe_wav(std::span<const uint8_t> file, const TranscribeOptions& options) {
   VV_ASSIGN(const engine::Wav wav, engine::Wav::parse(file));
-  if (wav.rate() != model_->limits().rate) return Status(Code::kUnsupported, strf("transcribe: wanted a WAV file of %d samples a second, got %d: resample it first", model_->limits().rate, wav.rate()));
+  if (wav.rate() != model_->limits().rate)
+    return Status(Code::kUnsupported,
+                  strf("transcribe: wanted a WAV file of %d samples a second, got %d: resample it first",
+                       model_->limits().rate, wav.rate()));
   std::vector<float> samples(static_cast<size_t>(wav.frames()));
   VV_TRY(wav.mono(0, samples));
   return transcribe(samples, options);

@@ -1,5 +1,5 @@
-// Transcriber: sound of any length to segments of text, from C++. Windows follow each other as docs/speech.md says, at temperature 0; what Python has
-// beyond that (fallback, words, guards, streams) is not here.
+// Transcriber: sound of any length to segments of text, from C++. Windows follow each other as docs/speech.md says, at
+// temperature 0; what Python has beyond that (fallback, words, guards, streams) is not here.
 #pragma once
 #include <memory>
 #include <string>
@@ -31,23 +31,28 @@ struct Transcription {
 
 class Transcriber {
  public:
-  /// A hub folder with its tokenizer. Errors: those of load_speech() and Tokenizer::load(); Unsupported, InvalidShape where the two do not belong together.
+  /// A hub folder with its tokenizer. Errors: those of load_speech() and Tokenizer::load(); Unsupported, InvalidShape
+  /// where the two do not belong together.
   static Result<Transcriber> load(const std::string& path, const engine::SpeechOptions& options);
 
-  /// `samples`: one channel, full scale 1, 16,000 a second. Errors: InvalidArgument (samples that are not finite, an unknown language, beams),
-  /// LimitExceeded (beams beyond rows), Unsupported (translating with a model of one language).
+  /// `samples`: one channel, full scale 1, 16,000 a second. Errors: InvalidArgument (samples that are not finite, an
+  /// unknown language, beams), LimitExceeded (beams beyond rows), Unsupported (translating with a model of one
+  /// language).
   Result<Transcription> transcribe(std::span<const float> samples, const TranscribeOptions& options);
   /// The same of a WAV file of 16,000 samples a second. Errors: also those of Wav::parse().
   Result<Transcription> transcribe_wav(std::span<const uint8_t> file, const TranscribeOptions& options);
   engine::SpeechModel& model() { return *model_; }
 
  private:
-  Transcriber(std::unique_ptr<engine::SpeechModel> model, engine::text::Tokenizer tokenizer) : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {}
+  Transcriber(std::unique_ptr<engine::SpeechModel> model, engine::text::Tokenizer tokenizer)
+      : model_(std::move(model)), tokenizer_(std::move(tokenizer)) {}
   /// The codes of the languages and their tokens' places.
   Status find_languages();
-  Result<std::vector<int32_t>> lead(std::span<const float> samples, float peak, const TranscribeOptions& options, std::string* language);
+  Result<std::vector<int32_t>> lead(std::span<const float> samples, float peak, const TranscribeOptions& options,
+                                    std::string* language);
   /// Segments of a window at frame `seek`; where the next one begins.
-  Result<int64_t> take(const engine::Transcript& said, int64_t seek, int64_t frames, std::vector<TextSegment>* out) const;
+  Result<int64_t> take(const engine::Transcript& said, int64_t seek, int64_t frames,
+                       std::vector<TextSegment>* out) const;
 
   std::unique_ptr<engine::SpeechModel> model_;
   engine::text::Tokenizer tokenizer_;

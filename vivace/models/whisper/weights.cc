@@ -19,7 +19,8 @@ constexpr PrecisionPlan kPlans[] = {
 
 class Loader {
  public:
-  Loader(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan, WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own)
+  Loader(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan, WeightUploader* uploader,
+         std::vector<std::unique_ptr<std::byte[]>>* own)
       : source_(source), c_(config), plan_(plan), uploader_(uploader), own_(own) {}
 
   Status all(WhisperWeights* w) {
@@ -58,7 +59,9 @@ class Loader {
   }
 
  private:
-  Result<Tensor> get(const std::string& name, const Shape& shape) const { return source_.get(WeightRule{"", name.c_str(), shape}); }
+  Result<Tensor> get(const std::string& name, const Shape& shape) const {
+    return source_.get(WeightRule{"", name.c_str(), shape});
+  }
 
   Status norm(const std::string& name, Norm* to) {
     VV_ASSIGN(to->weight, get(name + ".weight", Shape(c_.width)));
@@ -68,9 +71,15 @@ class Loader {
     return {};
   }
   /// Block formats take rows of whole blocks.
-  DType matrix_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : is_block(plan_.matrix) && t.shape[1] % info(plan_.matrix).block != 0 ? plan_.hidden : plan_.matrix; }
+  DType matrix_dtype(const Tensor& t) const {
+    return plan_.stored                                                           ? t.dtype
+           : is_block(plan_.matrix) && t.shape[1] % info(plan_.matrix).block != 0 ? plan_.hidden
+                                                                                  : plan_.matrix;
+  }
   bool eight() const { return plan_.matrix == DType::e4m3; }
-  DType vector_dtype(const Tensor& t) const { return plan_.stored || info(plan_.hidden).bytes == 4 ? t.dtype : plan_.hidden; }
+  DType vector_dtype(const Tensor& t) const {
+    return plan_.stored || info(plan_.hidden).bytes == 4 ? t.dtype : plan_.hidden;
+  }
 
   Status linear(const std::string& name, int64_t N, int64_t K, bool bias, Linear* to) {
     VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
@@ -119,7 +128,8 @@ class Loader {
     uploader_->add(to, plan_.hidden);
     return {};
   }
-  /// The tokens' table, whose rows are looked up as they are, and the head: the same where it is tied, or its twin in blocks.
+  /// The tokens' table, whose rows are looked up as they are, and the head: the same where it is tied, or its twin in
+  /// blocks.
   Status embedding(const std::string& name, WhisperWeights* w) {
     const Shape shape(c_.vocab, c_.width);
     Tensor table;
@@ -156,7 +166,8 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
   return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
 }
 
-Status load_weights(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan, WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, WhisperWeights* weights) {
+Status load_weights(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan,
+                    WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, WhisperWeights* weights) {
   return Loader(source, config, plan, uploader, own).all(weights);
 }
 
@@ -164,9 +175,17 @@ engine::Forms forms_of(const WhisperWeights& w) {
   engine::Forms forms;
   forms.add("convolutions", w.conv1.w);
   for (const EncoderLayer& l : w.encoder)
-    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}}) forms.add("encoder", product, m->w);
+    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}})
+      forms.add("encoder", product, m->w);
   for (const DecoderLayer& l : w.decoder)
-    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"cross_q", &l.cross_q}, {"cross_k", &l.cross_k}, {"cross_v", &l.cross_v}, {"cross_o", &l.cross_o}, {"up", &l.up}, {"down", &l.down}})
+    for (const auto& [product, m] : {std::pair{"qkv", &l.qkv},
+                                     {"o", &l.o},
+                                     {"cross_q", &l.cross_q},
+                                     {"cross_k", &l.cross_k},
+                                     {"cross_v", &l.cross_v},
+                                     {"cross_o", &l.cross_o},
+                                     {"up", &l.up},
+                                     {"down", &l.down}})
       forms.add("decoder", product, m->w);
   forms.add("embedding", w.table());
   forms.add("head", w.projection());

@@ -52,9 +52,10 @@ struct WhisperWeights {
   const Tensor& projection() const { return head.present() ? head : embed; }
 };
 
-/// Finds and checks every tensor and queues it for `uploader`. What had to be made is kept in `own` until that is committed.
-/// Errors: NotFound names the missing tensor, InvalidShape both shapes.
-Status load_weights(const engine::WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan, engine::WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own,
+/// Finds and checks every tensor and queues it for `uploader`. What had to be made is kept in `own` until that is
+/// committed. Errors: NotFound names the missing tensor, InvalidShape both shapes.
+Status load_weights(const engine::WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan,
+                    engine::WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own,
                     WhisperWeights* weights);
 
 /// Of which dtypes the products' matrices are, once they are placed.

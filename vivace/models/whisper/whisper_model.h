@@ -1,5 +1,5 @@
-// WhisperModel: weights, memory, a captured graph for each number of windows and of rows, behind engine::SpeechModel. Loading is model.cc, sound
-// sound.cc, text text.cc.
+// WhisperModel: weights, memory, a captured graph for each number of windows and of rows, behind engine::SpeechModel.
+// Loading is model.cc, sound sound.cc, text text.cc.
 #pragma once
 #include <optional>
 
@@ -15,7 +15,8 @@ namespace vivace::models::whisper {
 
 class WhisperModel final : public engine::SpeechModel {
  public:
-  WhisperModel(engine::Checkpoint checkpoint, WhisperConfig config, engine::SpeechOptions options) : source_(std::move(checkpoint)), options_(std::move(options)), config_(std::move(config)) {}
+  WhisperModel(engine::Checkpoint checkpoint, WhisperConfig config, engine::SpeechOptions options)
+      : source_(std::move(checkpoint)), options_(std::move(options)), config_(std::move(config)) {}
   /// What is in flight holds addresses of this object's memory.
   ~WhisperModel() override {
     if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
@@ -33,7 +34,8 @@ class WhisperModel final : public engine::SpeechModel {
   Result<std::vector<float>> languages(int window) override;
   Status decode(std::span<const engine::SpeechRequest> requests, std::vector<engine::Transcript>* out) override;
   Result<std::vector<float>> logits(int window, std::span<const int32_t> tokens) override;
-  Result<engine::Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames, std::span<const std::pair<int, int>> heads) override;
+  Result<engine::Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
+                                  std::span<const std::pair<int, int>> heads) override;
 
  private:
   /// One token that enters a step, in a line of the cache.
@@ -42,7 +44,8 @@ class WhisperModel final : public engine::SpeechModel {
   };
   /// A window's candidates while they decode.
   struct Group {
-    Group(const engine::SpeechTokens& tokens, const engine::SpeechRequest& r, int first) : candidates(tokens, r), request(&r), line(first) {}
+    Group(const engine::SpeechTokens& tokens, const engine::SpeechRequest& r, int first)
+        : candidates(tokens, r), request(&r), line(first) {}
     Candidates candidates;
     const engine::SpeechRequest* request;
     int line;               // the first of its lines
@@ -71,9 +74,10 @@ class WhisperModel final : public engine::SpeechModel {
   float* logits_row(size_t i) { return host_logits_ + i * static_cast<size_t>(config_.vocab); }
   /// The first `count` places of each line are of its own.
   void own_places(int line);
-  /// Feeds `tokens` to a line from place 0 on; each(first place, rows) sees every part, whose rows' logits are all there where `all`, else
-  /// the last's of the last part and `also`'s.
-  Status feed(int line, int window, std::span<const int32_t> tokens, bool all, int32_t also, const std::function<Status(int32_t, std::span<const int32_t>)>& each);
+  /// Feeds `tokens` to a line from place 0 on; each(first place, rows) sees every part, whose rows' logits are all
+  /// there where `all`, else the last's of the last part and `also`'s.
+  Status feed(int line, int window, std::span<const int32_t> tokens, bool all, int32_t also,
+              const std::function<Status(int32_t, std::span<const int32_t>)>& each);
   Status check(const engine::SpeechRequest& r) const;
   Status check_window(const char* call, int window) const;
   Status begin(Group& g, engine::Transcript* out);
@@ -84,7 +88,8 @@ class WhisperModel final : public engine::SpeechModel {
   /// Ends a text whose newest token hears what is too near to the end.
   void look(Group& g);
   Status check_heads(const char* call, std::span<const std::pair<int, int>> heads) const;
-  /// Attention logits of one head of rows [row, row + n) of the last step over the first `columns` places of a window: [n, columns] in host memory.
+  /// Attention logits of one head of rows [row, row + n) of the last step over the first `columns` places of a window:
+  /// [n, columns] in host memory.
   Status cross_scores(int window, const std::pair<int, int>& head, int64_t row, int64_t n, int64_t columns, float* to);
 
   engine::WeightSource source_;

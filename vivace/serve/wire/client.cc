@@ -23,14 +23,17 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 Status broken_link(const char* what) { return Status(Code::kIoError, std::string("policy host: ") + what); }
-Status failed(const std::string& what) { return Status(Code::kIoError, "policy host: " + what + ": " + std::strerror(errno)); }
+Status failed(const std::string& what) {
+  return Status(Code::kIoError, "policy host: " + what + ": " + std::strerror(errno));
+}
 
 /// The host's line, "CODE: what", as an error of that code.
 Status said(std::string_view line) {
   const size_t colon = line.find(": ");
   Code code = Code::kFailedPrecondition;
   for (int i = 1; i < kCodeCount; ++i)
-    if (colon != std::string_view::npos && line.substr(0, colon) == name(static_cast<Code>(i))) code = static_cast<Code>(i), line.remove_prefix(colon + 2);
+    if (colon != std::string_view::npos && line.substr(0, colon) == name(static_cast<Code>(i)))
+      code = static_cast<Code>(i), line.remove_prefix(colon + 2);
   return Status(code, "policy host: " + printable(line.substr(0, 1000)));
 }
 
@@ -56,7 +59,9 @@ Status Client::wait(short events, double until) {
     const double left = until - now();
     if (left <= 0) return Status(Code::kLimitExceeded, "policy host: no answer within the time");
     pollfd p{socket_, events, 0};
-    const int n = poll(&p, 1, static_cast<int>(std::min(std::ceil(left * 1e3), 200.0)));  // shut() may have come before the socket was known to it
+    const int n = poll(&p, 1,
+                       static_cast<int>(std::min(std::ceil(left * 1e3),
+                                                 200.0)));  // shut() may have come before the socket was known to it
     if (n > 0) return {};
     if (n < 0 && errno != EINTR) return failed("poll");
   }
@@ -67,7 +72,8 @@ Status Client::send_all(std::span<const std::byte> bytes, double until) {
     const ssize_t n = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) bytes = bytes.subspan(static_cast<size_t>(n));
     else if (n < 0 && errno == EAGAIN) VV_TRY(wait(POLLOUT, until));
-    else if (n < 0 && errno != EINTR) return shut_.load() ? Status(Code::kClosed, "policy host: the client was closed") : failed("the link broke");
+    else if (n < 0 && errno != EINTR)
+      return shut_.load() ? Status(Code::kClosed, "policy host: the client was closed") : failed("the link broke");
   }
   return {};
 }
@@ -76,21 +82,27 @@ Result<size_t> Client::receive(std::span<std::byte> room, double until) {
   while (true) {
     const ssize_t n = recv(socket_, room.data(), room.size(), MSG_DONTWAIT);
     if (n > 0) return static_cast<size_t>(n);
-    if (n == 0) return shut_.load() ? Status(Code::kClosed, "policy host: the client was closed") : broken_link("it closed the link");
+    if (n == 0)
+      return shut_.load() ? Status(Code::kClosed, "policy host: the client was closed")
+                          : broken_link("it closed the link");
     if (errno == EAGAIN) VV_TRY(wait(POLLIN, until));
     else if (errno != EINTR) return failed("the link broke");
   }
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& o) {
-  if (o.port < 1 || o.port > 65535) return Status(Code::kInvalidArgument, strf("port: wanted 1 to 65535, got %d", o.port));
+  if (o.port < 1 || o.port > 65535)
+    return Status(Code::kInvalidArgument, strf("port: wanted 1 to 65535, got %d", o.port));
   for (const double s : {o.connect_s, o.metadata_s})
     if (!(s > 0 && s <= 1e9)) return Status(Code::kInvalidArgument, strf("a time limit is above 0 seconds, got %g", s));
-  if (o.host.empty() || o.host.find_first_of(" \r\n\t/") != std::string::npos || o.key.find_first_of("\r\n") != std::string::npos) return Status(Code::kInvalidArgument, "host: wanted a name or an address, got '" + printable(o.host) + "'");
+  if (o.host.empty() || o.host.find_first_of(" \r\n\t/") != std::string::npos ||
+      o.key.find_first_of("\r\n") != std::string::npos)
+    return Status(Code::kInvalidArgument, "host: wanted a name or an address, got '" + printable(o.host) + "'");
   const double until = now() + o.connect_s;
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (const int e = getaddrinfo(o.host.c_str(), std::to_string(o.port).c_str(), &hints, &found); e != 0) return Status(Code::kNotFound, "policy host: " + printable(o.host) + ": " + gai_strerror(e));
+  if (const int e = getaddrinfo(o.host.c_str(), std::to_string(o.port).c_str(), &hints, &found); e != 0)
+    return Status(Code::kNotFound, "policy host: " + printable(o.host) + ": " + gai_strerror(e));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> keep(found, &freeaddrinfo);
   std::unique_ptr<Client> c(new Client());
   Status last = broken_link("no address");
@@ -106,7 +118,8 @@ Result<std::unique_ptr<Client>> Client::connect(const ClientOptions& o) {
       last = {};
       break;
     }
-    last = Status(Code::kIoError, strf("policy host: %s port %d: %s", printable(o.host).c_str(), o.port, std::strerror(error)));
+    last = Status(Code::kIoError,
+                  strf("policy host: %s port %d: %s", printable(o.host).c_str(), o.port, std::strerror(error)));
     static_cast<void>(c->end({}));
   }
   VV_TRY(last);
@@ -125,7 +138,9 @@ Status Client::handshake(const ClientOptions& o, double until) {
   uint8_t nonce[16];
   if (getentropy(nonce, sizeof(nonce)) != 0 || getentropy(&random_, sizeof(random_)) != 0) return failed("getentropy");
   const std::string key = base64(nonce);
-  std::string head = "GET / HTTP/1.1\r\nHost: " + o.host + ":" + std::to_string(o.port) + "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: " + key + "\r\nSec-WebSocket-Version: 13\r\n";
+  std::string head = "GET / HTTP/1.1\r\nHost: " + o.host + ":" + std::to_string(o.port) +
+                     "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: " + key +
+                     "\r\nSec-WebSocket-Version: 13\r\n";
   if (!o.key.empty()) head += "Authorization: Api-Key " + o.key + "\r\n";
   head += "\r\n";
   VV_TRY(send_all(std::as_bytes(std::span(head)), until));
@@ -137,9 +152,13 @@ Status Client::handshake(const ClientOptions& o, double until) {
     VV_ASSIGN(const size_t length, head_length(reply));
     if (length == 0) continue;
     VV_ASSIGN(const Head h, read_response(std::string_view(reply).substr(0, length)));
-    if (h.status != 101) return Status(Code::kInvalidArgument, strf("policy host: it answers %d: %s", h.status, printable(std::string_view(reply).substr(length, 200)).c_str()));
+    if (h.status != 101)
+      return Status(Code::kInvalidArgument, strf("policy host: it answers %d: %s", h.status,
+                                                 printable(std::string_view(reply).substr(length, 200)).c_str()));
     const std::string_view* const accept = h.find("Sec-WebSocket-Accept");
-    if (accept == nullptr || *accept != accept_of(key) || !h.lists("Upgrade", "websocket") || !h.lists("Connection", "upgrade")) return Status(Code::kCorruptData, "policy host: this is no websocket");
+    if (accept == nullptr || *accept != accept_of(key) || !h.lists("Upgrade", "websocket") ||
+        !h.lists("Connection", "upgrade"))
+      return Status(Code::kCorruptData, "policy host: this is no websocket");
     std::string_view rest = std::string_view(reply).substr(length);
     while (!rest.empty()) {
       const std::span<std::byte> room = receiver_.room();

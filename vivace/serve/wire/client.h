@@ -22,15 +22,17 @@ struct ClientOptions {
 /// One thread at a time, but for shut(), which any may call.
 class Client {
  public:
-  /// Errors: NotFound (the host's name), IoError (nobody listens, the link broke), LimitExceeded (time), InvalidArgument (an option; what the host's
-  /// reply says where it refuses: a wrong key, too many robots), CorruptData (no websocket), the host's own where it says that it has no policy.
+  /// Errors: NotFound (the host's name), IoError (nobody listens, the link broke), LimitExceeded (time),
+  /// InvalidArgument (an option; what the host's reply says where it refuses: a wrong key, too many robots),
+  /// CorruptData (no websocket), the host's own where it says that it has no policy.
   static Result<std::unique_ptr<Client>> connect(const ClientOptions& options);
   ~Client();
   Client(const Client&) = delete;
 
   std::span<const std::byte> metadata() const { return metadata_; }
-  /// Sends a message and waits for its answer, which stands until the next call. After an error the connection is closed: an answer that comes late
-  /// is nobody's. Errors: LimitExceeded (time), IoError, Closed (shut()), CorruptData; the host's error with its own code.
+  /// Sends a message and waits for its answer, which stands until the next call. After an error the connection is
+  /// closed: an answer that comes late is nobody's. Errors: LimitExceeded (time), IoError, Closed (shut()),
+  /// CorruptData; the host's error with its own code.
   Result<std::span<const std::byte>> ask(std::span<const std::byte> message, double seconds);
   /// Whoever waits gets Closed, now and later.
   void shut();

@@ -15,11 +15,14 @@ Status broken(const char* what) { return Status(Code::kCorruptData, std::string(
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 bool same(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
+  return a.size() == b.size() &&
+         std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
 }
 bool is_token(std::string_view s) {
-  return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) { return (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9') || std::strchr("!#$%&'*+-.^_`|~", c) != nullptr; }) &&
-         s.find('\0') == std::string_view::npos;
+  return !s.empty() && std::all_of(s.begin(), s.end(), [](char c) {
+    return (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9') ||
+           std::strchr("!#$%&'*+-.^_`|~", c) != nullptr;
+  }) && s.find('\0') == std::string_view::npos;
 }
 std::string_view trimmed(std::string_view s) {
   while (!s.empty() && (s.front() == ' ' || s.front() == '\t')) s.remove_prefix(1);
@@ -43,7 +46,9 @@ Status read_headers(std::string_view rest, Head* head) {
     const size_t colon = line.find(':');
     if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) return broken("a header has no name");
     const std::string_view value = trimmed(line.substr(colon + 1));
-    if (std::any_of(value.begin(), value.end(), [](char c) { return (static_cast<uint8_t>(c) < 0x20 && c != '\t') || c == 0x7f; })) return broken("a header's value has control characters");
+    if (std::any_of(value.begin(), value.end(),
+                    [](char c) { return (static_cast<uint8_t>(c) < 0x20 && c != '\t') || c == 0x7f; }))
+      return broken("a header's value has control characters");
     head->headers.emplace_back(line.substr(0, colon), value);
   }
 }
@@ -101,7 +106,8 @@ bool Head::lists(std::string_view name, std::string_view word) const {
 Result<size_t> head_length(std::string_view bytes) {
   const size_t end = bytes.substr(0, kMostHead).find("\r\n\r\n");
   if (end != std::string_view::npos) return end + 4;
-  if (bytes.size() >= kMostHead) return Status(Code::kLimitExceeded, strf("http: a head of more than %zu bytes", kMostHead));
+  if (bytes.size() >= kMostHead)
+    return Status(Code::kLimitExceeded, strf("http: a head of more than %zu bytes", kMostHead));
   return size_t{0};
 }
 
@@ -113,7 +119,9 @@ Result<Head> read_request(std::string_view head) {
   h.method = line.substr(0, first);
   h.target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (!is_token(h.method) || h.target.empty() || std::any_of(h.target.begin(), h.target.end(), [](char c) { return c <= 0x20 || c == 0x7f; })) return broken("the first line is no request");
+  if (!is_token(h.method) || h.target.empty() ||
+      std::any_of(h.target.begin(), h.target.end(), [](char c) { return c <= 0x20 || c == 0x7f; }))
+    return broken("the first line is no request");
   if (version != "HTTP/1.1") return Status(Code::kUnsupported, "http: wanted HTTP/1.1");
   VV_TRY(read_headers(head, &h));
   return h;
@@ -123,14 +131,17 @@ Result<Head> read_response(std::string_view head) {
   Head h;
   const std::string_view line = line_of(&head);
   const auto digit = [&](size_t i) { return line[i] >= '0' && line[i] <= '9'; };
-  if (line.size() < 12 || line.substr(0, 9) != "HTTP/1.1 " || !digit(9) || !digit(10) || !digit(11) || (line.size() > 12 && line[12] != ' ')) return broken("the first line is no response of HTTP/1.1");
+  if (line.size() < 12 || line.substr(0, 9) != "HTTP/1.1 " || !digit(9) || !digit(10) || !digit(11) ||
+      (line.size() > 12 && line[12] != ' '))
+    return broken("the first line is no response of HTTP/1.1");
   h.status = (line[9] - '0') * 100 + (line[10] - '0') * 10 + (line[11] - '0');
   VV_TRY(read_headers(head, &h));
   return h;
 }
 
 bool same_secret(std::string_view a, std::string_view b) {
-  const Digest x = sha256(a), y = sha256(b);  // of equal length whatever came, and no prefix of the secret shows in them
+  const Digest x = sha256(a),
+               y = sha256(b);  // of equal length whatever came, and no prefix of the secret shows in them
   uint8_t differ = 0;
   for (size_t i = 0; i < x.size(); ++i) differ = static_cast<uint8_t>(differ | (x[i] ^ y[i]));
   return differ == 0;
@@ -140,16 +151,20 @@ std::string base64(std::span<const uint8_t> bytes) {
   std::string out;
   for (size_t i = 0; i < bytes.size(); i += 3) {
     const size_t n = std::min<size_t>(3, bytes.size() - i);
-    const uint32_t v = static_cast<uint32_t>(bytes[i]) << 16 | (n > 1 ? static_cast<uint32_t>(bytes[i + 1]) << 8 : 0) | (n > 2 ? bytes[i + 2] : 0u);
+    const uint32_t v = static_cast<uint32_t>(bytes[i]) << 16 | (n > 1 ? static_cast<uint32_t>(bytes[i + 1]) << 8 : 0) |
+                       (n > 2 ? bytes[i + 2] : 0u);
     for (size_t k = 0; k < 4; ++k) out += k <= n ? kLetters[v >> (18 - 6 * k) & 63] : '=';
   }
   return out;
 }
 
-std::string accept_of(std::string_view key) { return base64(sha1(std::string(key) + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11")); }
+std::string accept_of(std::string_view key) {
+  return base64(sha1(std::string(key) + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"));
+}
 
 bool is_websocket_key(std::string_view key) {
-  return key.size() == 24 && key.ends_with("==") && key.find_first_not_of(kLetters) == 22 && key.substr(0, 22).find('\0') == std::string_view::npos;
+  return key.size() == 24 && key.ends_with("==") && key.find_first_not_of(kLetters) == 22 &&
+         key.substr(0, 22).find('\0') == std::string_view::npos;
 }
 
 }  // namespace vivace::serve::wire

@@ -17,8 +17,9 @@ struct Named {
   DType dtype;
   const char* name;
 };
-constexpr Named kArrays[] = {{DType::u8, "|u1"}, {DType::f32, "<f4"}, {DType::f64, "<f8"}, {DType::f16, "<f2"}, {DType::i64, "<i8"},
-                             {DType::i32, "<i4"}, {DType::i16, "<i2"}, {DType::i8, "|i1"}, {DType::boolean, "|b1"}};
+constexpr Named kArrays[] = {{DType::u8, "|u1"},  {DType::f32, "<f4"}, {DType::f64, "<f8"},
+                             {DType::f16, "<f2"}, {DType::i64, "<i8"}, {DType::i32, "<i4"},
+                             {DType::i16, "<i2"}, {DType::i8, "|i1"},  {DType::boolean, "|b1"}};
 
 uint64_t big_endian(const std::byte* p, int bytes) {
   uint64_t v = 0;
@@ -38,10 +39,14 @@ const char* numpy_name(DType dtype) {
   return nullptr;
 }
 
-Status Message::error(Code code, const std::string& what) const { return Status(code, strf("msgpack: byte %zu: %s", at_, what.c_str())); }
+Status Message::error(Code code, const std::string& what) const {
+  return Status(code, strf("msgpack: byte %zu: %s", at_, what.c_str()));
+}
 
 Status Message::take(uint64_t bytes, const char* what, const std::byte** from) {
-  if (bytes > bytes_.size() - at_) return error(Code::kCorruptData, strf("%s: %llu bytes wanted, %zu are left", what, static_cast<unsigned long long>(bytes), bytes_.size() - at_));
+  if (bytes > bytes_.size() - at_)
+    return error(Code::kCorruptData, strf("%s: %llu bytes wanted, %zu are left", what,
+                                          static_cast<unsigned long long>(bytes), bytes_.size() - at_));
   *from = bytes_.data() + at_;
   at_ += bytes;
   return {};
@@ -57,9 +62,11 @@ Status Message::number_of(int bytes, uint64_t* out) {
 Status Message::read(std::span<const std::byte> bytes) {
   bytes_ = bytes, at_ = 0;
   values_.clear();
-  if (bytes.size() > kMostMessage) return error(Code::kLimitExceeded, strf("%zu bytes, at most %zu are read", bytes.size(), kMostMessage));
+  if (bytes.size() > kMostMessage)
+    return error(Code::kLimitExceeded, strf("%zu bytes, at most %zu are read", bytes.size(), kMostMessage));
   VV_TRY(value(0));
-  if (at_ != bytes.size()) return error(Code::kCorruptData, strf("%zu bytes behind the message's end", bytes.size() - at_));
+  if (at_ != bytes.size())
+    return error(Code::kCorruptData, strf("%zu bytes behind the message's end", bytes.size() - at_));
   return {};
 }
 
@@ -84,7 +91,8 @@ Status Message::value(int depth) {
   else if (type == 0xc2 || type == 0xc3) set(Kind::flag).flag = type == 0xc3;
   else if (type == 0xca || type == 0xcb) {
     VV_TRY(number_of(type == 0xca ? 4 : 8, &n));
-    set(Kind::number).number = type == 0xca ? static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(n))) : std::bit_cast<double>(n);
+    set(Kind::number).number =
+        type == 0xca ? static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(n))) : std::bit_cast<double>(n);
   } else if (type >= 0xcc && type <= 0xcf) {
     VV_TRY(number_of(1 << (type - 0xcc), &n));
     Value& v = set(Kind::whole);
@@ -111,7 +119,9 @@ Status Message::value(int depth) {
       v.text = view(from, n);
       if (kind == Kind::text && !engine::is_utf8(v.text)) return error(Code::kCorruptData, "a text that is no UTF-8");
     } else {
-      if (n > kMostEntries) return error(Code::kLimitExceeded, strf("%llu entries, at most %u are read", static_cast<unsigned long long>(n), kMostEntries));
+      if (n > kMostEntries)
+        return error(Code::kLimitExceeded,
+                     strf("%llu entries, at most %u are read", static_cast<unsigned long long>(n), kMostEntries));
       v.count = static_cast<uint32_t>(n);
       VV_TRY(entries(at, kind == Kind::map, depth));
     }
@@ -130,8 +140,10 @@ Status Message::entries(uint32_t at, bool map, int depth) {
       const Value& k = values_[key];
       if (k.kind != Kind::text && k.kind != Kind::bytes) return error(Code::kCorruptData, "a map's key is no text");
       for (uint32_t e = at + 1, seen = 0; seen < i; ++seen, e = values_[e + 1].end)
-        if (values_[e].kind == k.kind && values_[e].text == k.text) return error(Code::kCorruptData, "the key " + shown(k.text) + " comes twice");
-      special = special || (k.kind == Kind::bytes && k.text.starts_with("__np")) || (k.kind == Kind::bytes && k.text == "__ndarray__");
+        if (values_[e].kind == k.kind && values_[e].text == k.text)
+          return error(Code::kCorruptData, "the key " + shown(k.text) + " comes twice");
+      special = special || (k.kind == Kind::bytes && k.text.starts_with("__np")) ||
+                (k.kind == Kind::bytes && k.text == "__ndarray__");
     }
     VV_TRY(value(depth + 1));
   }
@@ -145,7 +157,8 @@ Status Message::as_array(uint32_t at) {
   bool generic = false;
   for (uint32_t e = at + 1, i = 0; i < values_[at].count; ++i, e = values_[e + 1].end) {
     const Value &key = values_[e], &v = values_[e + 1];
-    if (key.kind != Kind::bytes) return error(Code::kUnsupported, "an array's keys are bytes, got the text " + shown(key.text));
+    if (key.kind != Kind::bytes)
+      return error(Code::kUnsupported, "an array's keys are bytes, got the text " + shown(key.text));
     if (key.text == "__ndarray__") mark = &v;
     else if (key.text == "__npgeneric__") mark = &v, generic = true;
     else if (key.text == "data") data = &v;
@@ -153,29 +166,42 @@ Status Message::as_array(uint32_t at) {
     else if (key.text == "shape") shape = &v, shape_at = e + 1;
     else return error(Code::kUnsupported, "an array has no key " + shown(key.text));
   }
-  if (mark == nullptr || mark->kind != Kind::flag || !mark->flag || data == nullptr || dtype == nullptr || dtype->kind != Kind::text || (shape == nullptr) != generic)
-    return error(Code::kCorruptData, "an array is a map of __ndarray__ true, data, dtype and shape, a number one of __npgeneric__ true, data and dtype");
+  if (mark == nullptr || mark->kind != Kind::flag || !mark->flag || data == nullptr || dtype == nullptr ||
+      dtype->kind != Kind::text || (shape == nullptr) != generic)
+    return error(Code::kCorruptData,
+                 "an array is a map of __ndarray__ true, data, dtype and shape, a number one of __npgeneric__ true, "
+                 "data and dtype");
   Value v;
   if (generic) {
-    if (data->kind != Kind::whole && data->kind != Kind::number && data->kind != Kind::flag) return error(Code::kUnsupported, "a number's data is a number, true or false");
+    if (data->kind != Kind::whole && data->kind != Kind::number && data->kind != Kind::flag)
+      return error(Code::kUnsupported, "a number's data is a number, true or false");
     v = *data;
   } else {
     const Named* found = nullptr;
     for (const Named& n : kArrays)
       if (dtype->text == n.name) found = &n;
-    if (found == nullptr) return error(Code::kUnsupported, "dtype " + shown(dtype->text) + ": wanted one of |u1, <f4, <f8, <f2, <i8, <i4, <i2, |i1, |b1");
-    if (data->kind != Kind::bytes || shape->kind != Kind::list) return error(Code::kCorruptData, "an array's data are bytes and its shape a list");
-    if (shape->count > HostArray::kMostRank) return error(Code::kUnsupported, strf("an array of %u axes, at most %d are read", shape->count, HostArray::kMostRank));
+    if (found == nullptr)
+      return error(Code::kUnsupported,
+                   "dtype " + shown(dtype->text) + ": wanted one of |u1, <f4, <f8, <f2, <i8, <i4, <i2, |i1, |b1");
+    if (data->kind != Kind::bytes || shape->kind != Kind::list)
+      return error(Code::kCorruptData, "an array's data are bytes and its shape a list");
+    if (shape->count > HostArray::kMostRank)
+      return error(Code::kUnsupported,
+                   strf("an array of %u axes, at most %d are read", shape->count, HostArray::kMostRank));
     v.kind = Kind::array;
     v.array = {reinterpret_cast<const std::byte*>(data->text.data()), found->dtype, static_cast<int>(shape->count), {}};
     uint64_t bytes = static_cast<uint64_t>(info(found->dtype).bytes);
     for (uint32_t i = 0; i < shape->count; ++i) {
       const Value& n = values_[shape_at + 1 + i];
-      if (n.kind != Kind::whole || n.above || n.whole < 0 || n.whole > static_cast<int64_t>(kMostMessage)) return error(Code::kCorruptData, "an array's shape is of whole numbers that fit in a message");
+      if (n.kind != Kind::whole || n.above || n.whole < 0 || n.whole > static_cast<int64_t>(kMostMessage))
+        return error(Code::kCorruptData, "an array's shape is of whole numbers that fit in a message");
       v.array.shape[i] = n.whole;
-      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(n.whole), &bytes)) return error(Code::kCorruptData, "an array's shape does not fit in a message");
+      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(n.whole), &bytes))
+        return error(Code::kCorruptData, "an array's shape does not fit in a message");
     }
-    if (bytes != data->text.size()) return error(Code::kCorruptData, strf("an array of %llu bytes by its shape has %zu", static_cast<unsigned long long>(bytes), data->text.size()));
+    if (bytes != data->text.size())
+      return error(Code::kCorruptData, strf("an array of %llu bytes by its shape has %zu",
+                                            static_cast<unsigned long long>(bytes), data->text.size()));
   }
   values_.resize(at + 1);
   values_[at] = v;

@@ -33,10 +33,10 @@ struct Value {
 /// A message's values in order: a list is followed by its entries, a map by keys and values in turn.
 class Message {
  public:
-  /// `bytes` must outlive what is read. A map of b"__ndarray__", b"data", b"dtype", b"shape" is one array, one of b"__npgeneric__"
-  /// a number. Allocates only where no message before had as many values. Errors name the byte: CorruptData (cut short, bytes
-  /// behind the end, a key that is no text, one that comes twice, text that is no UTF-8), LimitExceeded, Unsupported (extensions,
-  /// other arrays).
+  /// `bytes` must outlive what is read. A map of b"__ndarray__", b"data", b"dtype", b"shape" is one array, one of
+  /// b"__npgeneric__" a number. Allocates only where no message before had as many values. Errors name the byte:
+  /// CorruptData (cut short, bytes behind the end, a key that is no text, one that comes twice, text that is no UTF-8),
+  /// LimitExceeded, Unsupported (extensions, other arrays).
   Status read(std::span<const std::byte> bytes);
   const Value& operator[](uint32_t i) const { return values_[i]; }
   const Value& root() const { return values_.front(); }

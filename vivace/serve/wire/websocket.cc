@@ -79,7 +79,8 @@ void Receiver::wrote(size_t bytes) {
   have_ += bytes, offset_ += bytes, left_ -= bytes;
 }
 
-/// Room for `need` bytes of the message: at least twice what there was, so that all copies together are linear in what came.
+/// Room for `need` bytes of the message: at least twice what there was, so that all copies together are linear in what
+/// came.
 Status Receiver::grow(size_t need) {
   if (need <= room_) return {};
   const size_t want = std::min(most_, std::max({need, 2 * room_, kFirstRoom}));
@@ -127,7 +128,8 @@ Result<Receiver::Event> Receiver::header() {
   const bool last = (at(0) & 0x80) != 0;
   if ((at(0) & 0x70) != 0) return broken("reserved bits are set, and no extension was agreed on");
   const uint8_t code = at(0) & 0x0f;
-  if (((at(1) & 0x80) != 0) != masked_) return broken(masked_ ? "a client's frame is not masked" : "a server's frame is masked");
+  if (((at(1) & 0x80) != 0) != masked_)
+    return broken(masked_ ? "a client's frame is not masked" : "a server's frame is masked");
   const uint8_t small = at(1) & 0x7f;
   const size_t wide = small == 126 ? 2 : small == 127 ? 8 : 0, bytes = 2 + wide + (masked_ ? 4 : 0);
   const bool control = code >= 8;
@@ -136,7 +138,8 @@ Result<Receiver::Event> Receiver::header() {
   if (there < bytes) return Event::none;
   uint64_t length = wide == 0 ? small : 0;
   for (size_t i = 0; i < wide; ++i) length = length << 8 | at(2 + i);
-  if ((wide == 2 && length < 126) || (wide == 8 && (length <= 0xffff || length >> 63 != 0))) return broken("a length is not in its shortest form");
+  if ((wide == 2 && length < 126) || (wide == 8 && (length <= 0xffff || length >> 63 != 0)))
+    return broken("a length is not in its shortest form");
   uint8_t key[4] = {};
   if (masked_) std::memcpy(key, p + bytes - 4, 4);
   if (control) {
@@ -151,7 +154,8 @@ Result<Receiver::Event> Receiver::header() {
   if ((code == 0) != open_) return broken(open_ ? "a message begins inside another" : "a part of no message");
   if (whole_) return Event::none;  // waits for release()
   if (code != 0) have_ = 0, kind_ = static_cast<Opcode>(code);
-  if (length > most_ - have_) return Status(Code::kLimitExceeded, strf("websocket: a message of more than %zu bytes", most_));
+  if (length > most_ - have_)
+    return Status(Code::kLimitExceeded, strf("websocket: a message of more than %zu bytes", most_));
   std::memcpy(key_, key, 4);
   left_ = length, offset_ = 0, last_ = last, in_frame_ = true;
   begin_ += bytes;

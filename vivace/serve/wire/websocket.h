@@ -11,7 +11,8 @@ namespace vivace::serve::wire {
 enum class Opcode : uint8_t { more = 0, text = 1, binary = 2, close = 8, ping = 9, pong = 10 };
 
 // Why a connection ends (RFC 6455, 7.4.1).
-inline constexpr int kCloseNormal = 1000, kCloseGoing = 1001, kCloseProtocol = 1002, kCloseTooLarge = 1009, kCloseError = 1011, kCloseRestart = 1012;
+inline constexpr int kCloseNormal = 1000, kCloseGoing = 1001, kCloseProtocol = 1002, kCloseTooLarge = 1009,
+                     kCloseError = 1011, kCloseRestart = 1012;
 inline constexpr size_t kMostControl = 125;  // bytes of a ping, a pong, a close
 
 /// `data` lies `offset` bytes into a payload.
@@ -22,7 +23,8 @@ void write_close(int code, std::string_view reason, const uint8_t* key, std::vec
 /// Appends the header alone of an unmasked frame.
 void write_header(Opcode opcode, uint64_t bytes, std::vector<std::byte>* out);
 
-/// Puts frames together. A message's bytes go straight into its buffer, and there is memory for what has come, not for what is announced.
+/// Puts frames together. A message's bytes go straight into its buffer, and there is memory for what has come, not for
+/// what is announced.
 class Receiver {
  public:
   enum class Event : uint8_t { none, text, binary, ping, pong, close };
@@ -33,8 +35,9 @@ class Receiver {
   std::span<std::byte> room();
   /// That many were written there.
   void wrote(size_t bytes);
-  /// What is there next. text and binary: message() until release(). ping, pong, close: control() until the next call. none: more bytes must
-  /// come, or release(). Errors: CorruptData (breaks the protocol: 1002), LimitExceeded (too large: 1009).
+  /// What is there next. text and binary: message() until release(). ping, pong, close: control() until the next call.
+  /// none: more bytes must come, or release(). Errors: CorruptData (breaks the protocol: 1002), LimitExceeded (too
+  /// large: 1009).
   Result<Event> next();
   std::span<std::byte> message() const { return {message_.get(), have_}; }
   /// The message is not needed any more; the next one may take its place.
