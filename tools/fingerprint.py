@@ -22,8 +22,17 @@ def short(text: str) -> str:
 
 
 def _cpp(text: str) -> str:
-    """Tokens, a line each; comments and layout do not count (a raw string's inside does not matter to anyone here)."""
-    return "\n".join(t for t in TOKEN.findall(text) if not t.isspace() and not t.startswith(("//", "/*")))
+    """Tokens, a line each; comments and layout do not count, nor does where a long string is broken in two (a raw
+    string's inside does not matter to anyone here)."""
+    tokens = []
+    for t in TOKEN.findall(text.replace("\\\n", "\n")):  # a macro's lines are layout too
+        if t.isspace() or t.startswith(("//", "/*")):
+            continue
+        if t[0] == '"' and tokens and tokens[-1][0] == '"' and len(t) > 1:
+            tokens[-1] = tokens[-1][:-1] + t[1:]
+        else:
+            tokens.append(t)
+    return "\n".join(tokens)
 
 
 def _undocumented(tree: ast.AST) -> ast.AST:
