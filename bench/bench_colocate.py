@@ -1,0 +1,529 @@
+"""A policy at its pace beside language models on one device, with a scheduler and without: bench/results/<chip>/colocate.json.
+
+    python bench/bench_colocate.py --facts FILE --out DIR [--seconds 240] [--parts b1,more,three,two,torch] [--rows gated] [--scale 1] [--device cpu --tiny]
+
+A part is a process of its own, so that what breaks in one leaves the others; a row that fails is a row that says so. Each part
+loads a policy alone and measures it alone first, at the pace of its rows. Windows:
+b1      pi0.5 at 30 Hz beside Qwen3-8B, one sequence: gated; ungated (two streams); urgent (the policy on the most urgent stream, no gates);
+        Poisson arrivals, bursts of three, 50 Hz, a phase that drifts; a step of the language model with gates and without, nobody urgent
+more    beside eight sequences, 32, one of 30,000 tokens, prompts of 1,024 one behind the other
+three   policy, Qwen3-8B and Qwen3-0.6B: each one's share
+two     the language model in a second process
+torch   a step of the same shape in PyTorch, on a stream that no gate holds
+Rows: clock=wall is predict() as its caller sees it, clock=device what the device says of the call: only like is compared with like.
+`n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
+calls leave of its rate alone. --rows names windows of b1 and more; --scale multiplies every window: ten thousand calls of the first row at 30 Hz are --parts b1 --rows gated --scale 8.4.
+"""
+import argparse
+import contextlib
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # before the driver starts, as a scheduler sets it
+
+from tools.receipt import CUT, Receipt  # noqa: E402
+
+PARTS = ("b1", "more", "three", "two", "torch")
+SECONDS = {"alone": 8, "gated": 40, "again": 4, "ungated": 8, "urgent": 8, "poisson": 6, "bursts": 6, "hz50": 6, "drift": 6,
+           "b8": 6, "b32": 6, "ctx30k": 6, "prompts": 6, "three": 8, "two": 8, "torch": 8}
+SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/exec/*.h", "vivace/engine/*.cc", "vivace/models/decoder/*.cc", "vivace/models/vla/*.cc",
+           "vivace/serve/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_colocate.py", "bench/configs/pi05-base/config.json", "bench/configs/qwen3-8b/config.json"]
+
+
+class Set:
+    """Which models, and how long prompts and answers are."""
+
+    def __init__(self, device: str, tiny: bool):
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+        self.device, self.tiny = device, tiny
+        if tiny:
+            folder = ROOT / "tests/fixtures"
+            self.policy, self.hz, self.deadline_ms, self.blocking_ms = folder / "vla/pi05_tiny", 2, None, None
+            self.given = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8)], prompt=[2, 17, 301], state=np.zeros(32, np.float32))
+            self.policy_options, self.precision = dict(config="pi05", num_views=1, statistics="none", threads=2), "f32"
+            self.large = self.small = folder / "tiny_gguf/llama_q4_1.gguf"
+            self.position, self.tokens, self.long, self.options, self.steps = 24, 24, 64, dict(threads=2, context=128), 20
+        else:
+            folder = ROOT / "bench/configs"
+            self.policy, self.hz, self.deadline_ms, self.blocking_ms = folder / "pi05-base", 30, 15, 0.5
+            self.given = dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(2)], prompt=list(range(2, 66)), state=rng.standard_normal(8).astype(np.float32))
+            self.precision = "fp8_static"
+            self.policy_options = dict(config="pi05", precision="fp8_static", num_views=2, action_horizon=50, num_steps=10, prompt_tokens=64, random_weights=True, calibration=[self.given])
+            self.large, self.small = folder / "qwen3-8b", folder / "qwen3-0.6b"
+            self.position, self.tokens, self.long, self.steps = 1016, 400, 30_000, 300
+            self.options = dict(precision="bf16", random_weights=True, context=2048, prefill_chunk=512)
+
+    def arm(self):
+        import vivace
+
+        return vivace.load_model(self.policy, device=self.device, **self.policy_options)
+
+    def scheduled_arm(self, gpu, alone):
+        """worst_ms: of calls that were measured alone, without the one in a hundred in which the host was away."""
+        import vivace
+
+        return gpu.load_model(self.policy, name="arm", qos=vivace.guaranteed(hz=self.hz, deadline_ms=self.deadline_ms, blocking_ms=self.blocking_ms),
+                              worst_ms=1.03 * quantile(alone.wall, 0.99) / 1e3, **self.policy_options)
+
+    def llm(self, gpu=None, path=None, name="llm", min_share=None, **options):
+        import vivace
+
+        min_share = min_share or (0.1 if self.tiny else 0.6)
+        path, options = path or self.large, self.options | options
+        if gpu is None:
+            return vivace.load_model(path, device=self.device, **options)
+        return gpu.load_model(path, name=name, qos=vivace.burstable(min_share=min_share), **options)
+
+
+class Calls:
+    """Of a window: microseconds by the host's clock and by the device's, and calls that began late because the one before was not over."""
+
+    def __init__(self):
+        self.wall, self.device, self.late = [], [], 0
+
+
+def paced(hz, seconds):
+    return [i / hz for i in range(max(2, int(hz * seconds)))]
+
+
+def poisson(hz, seconds):
+    rng, at, out = random.Random(7), 0.0, []
+    while at < seconds:
+        at += rng.expovariate(hz)
+        out.append(at)
+    return out
+
+
+def bursts(hz, seconds):
+    return [at for i in range(max(1, int(hz * seconds / 3))) for at in [3 * i / hz] * 3]
+
+
+def observe(policy, given, starts) -> Calls:
+    out = Calls()
+    for _ in range(3):
+        policy.predict(**given, seed=0)
+    gc.collect()
+    gc.disable()  # a robot's loop in C++ has none
+    begun = time.perf_counter()
+    for seed, start in enumerate(starts):
+        left = begun + start - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
+        out.late += left < -0.001
+        at = time.perf_counter()
+        policy.predict(**given, seed=seed)
+        out.wall.append(1e6 * (time.perf_counter() - at))
+        out.device.append(policy.device_us())
+    gc.enable()
+    return out
+
+
+class Writer:
+    """Keeps `streams` answers of a model under way, and counts their tokens; prompts=True: prompts of one token of answer, none like another."""
+
+    def __init__(self, model, streams, prompt, tokens, prompts=False, ahead=None):
+        self.model, self.tokens, self.prompts, self.prompt = model, tokens, prompts, prompt
+        self.vocab, self.made, self.total = model.report()["vocab"], 0, 0
+        self.lock, self.over, self.failure = threading.Lock(), threading.Event(), None
+        self.open = [self.submit() for _ in range(streams + (streams if ahead is None else ahead))]  # so that a place is never empty
+        self.thread = threading.Thread(target=self.poll, daemon=True)
+        self.thread.start()
+
+    def submit(self):
+        self.made += 1
+        ids = [(i * 7919 + 13) % (self.vocab - 8) + 4 for i in range(self.prompt)]
+        if self.prompts:
+            ids[0] = 4 + self.made % (self.vocab - 8)
+        return self.model._stream(ids, None, max_tokens=self.tokens)
+
+    def poll(self):
+        while not self.over.wait(0.02):
+            try:
+                self.count()
+            except Exception as e:  # noqa: BLE001 - whoever counts next sees it
+                self.failure = e
+                return
+
+    def count(self) -> int:
+        """Tokens so far; of prompts, their tokens."""
+        if self.failure is not None:
+            raise self.failure
+        with self.lock:
+            for i, stream in enumerate(self.open):
+                done = False
+                for token, _, finish, _ in stream._request.read():
+                    self.total += token is not None and (self.prompt if self.prompts else 1)
+                    done |= finish is not None
+                    if finish == "error":
+                        stream._request.check()
+                if done:
+                    self.open[i] = self.submit()
+            return self.total
+
+    def running(self, tokens, seconds=40):
+        until = time.monotonic() + seconds
+        while self.count() < tokens:
+            if time.monotonic() > until:
+                raise RuntimeError(f"no {tokens} tokens within {seconds} s")
+            time.sleep(0.01)
+
+    def rate(self, seconds) -> float:
+        first, begun = self.count(), time.perf_counter()
+        time.sleep(seconds)
+        return (self.count() - first) / (time.perf_counter() - begun)
+
+    def close(self):
+        self.over.set()
+        self.thread.join()
+        with self.lock:
+            for stream in self.open:
+                stream.close()
+
+
+def quantile(values, q) -> float:
+    values = sorted(values)
+    return values[min(int(q * len(values)), len(values) - 1)]
+
+
+class Part:
+    """Rows of one process: each a line of JSON behind a word, for whoever started it."""
+
+    def __init__(self, name, models, scale, end, wanted):
+        self.name, self.s, self.scale, self.end, self.wanted = name, models, scale, end, wanted
+        self.alone = None
+
+    def seconds(self, row):
+        return max(0.3, SECONDS[row] * self.scale)
+
+    def emit(self, **row):
+        print("ROW " + json.dumps(row), flush=True)
+
+    @contextlib.contextmanager
+    def row(self, name):
+        """What goes wrong inside is a row that says so."""
+        try:
+            yield
+        except Exception as e:  # noqa: BLE001 - the other rows are wanted all the same
+            traceback.print_exc()
+            self.emit(op="e2e", case=f"part={self.name},row={name}", **{"pass": False}, note=f"{type(e).__name__}: {str(e)[:300]}")
+
+    def wants(self, name):
+        if self.wanted and name not in self.wanted:
+            return False
+        if time.monotonic() + self.seconds(name) > self.end:
+            self.emit(op="e2e", case=f"part={self.name},row={name}", **{"pass": False}, note=f"{CUT}: no time left")
+            return False
+        return True
+
+    def calls(self, case, calls, note="", **more):
+        """Rows of a window, one a clock; the first window is what the others are compared with."""
+        if self.alone is None:
+            self.alone = calls
+        for clock, times, base in (("wall", calls.wall, self.alone.wall), ("device", calls.device, self.alone.device)):
+            if not times or not max(times):
+                continue
+            p = {"p50_us": quantile(times, 0.5), "p99_us": quantile(times, 0.99), "p999_us": quantile(times, 0.999)}
+            ratio = {f"{k.removesuffix('_us')}_over_alone": p[k] / quantile(base, q) for k, q in (("p50_us", 0.5), ("p99_us", 0.99), ("p999_us", 0.999))}
+            said = f"p99.9 {ratio['p999_over_alone']:.3f} of alone; {calls.late} of {len(times)} calls late" + (f"; {note}" if note else "")
+            self.emit(op="e2e", case=f"policy={self.s.policy.name},{case},clock={clock}", dtype=self.s.precision, tool="host clock" if clock == "wall" else "device events",
+                      **p, max_us=max(times), n=len(times), **ratio, **more, note=said)
+
+    def window(self, row, case, policy, starts, writer=None, rate_alone=None, gpu=None, llm="llm"):
+        """Calls beside a writer that is running; what it writes meanwhile."""
+        before, first, begun = gpu.stats() if gpu else None, writer.count() if writer else 0, time.perf_counter()
+        calls = observe(policy, self.s.given, starts)
+        took = time.perf_counter() - begun
+        more, note = {}, ""
+        if writer:
+            more = {"tokens_per_s": (writer.count() - first) / took}
+            note = f"{more['tokens_per_s']:.1f} tokens/s"
+            if rate_alone:
+                busy = min(1.0, (len(starts) + 3) * quantile(self.alone.device if max(self.alone.device) else self.alone.wall, 0.5) / 1e6 / took)
+                more |= {"alone_tokens_per_s": rate_alone, "ideal_tokens_per_s": rate_alone * (1 - busy)}
+                note += f" of {rate_alone:.1f} alone, ideal {rate_alone * (1 - busy):.1f}"
+        if gpu:
+            stats = gpu.stats()
+            steps = [length for tenant, kind, when, length in gpu.trace() if tenant == llm and kind == "step"][-int(stats[llm]["calls"] - before[llm]["calls"]) or None:] if llm in stats else []
+            arm = {k: stats["arm"][k] - before["arm"][k] for k in ("missed", "rejected", "overruns", "lost", "demoted")}
+            more |= arm | {"bound_us": max((r["bound_us"] for r in stats.values() if r["class"] != "guaranteed"), default=None)}
+            note += f"; bound {more['bound_us']:.0f} us; " + " ".join(f"{k}={v}" for k, v in arm.items())
+            if steps:
+                more |= {"step_p50_us": quantile(steps, 0.5), "step_p99_us": quantile(steps, 0.99), "step_max_us": max(steps)}
+                note += f"; a step p50 {more['step_p50_us']:.0f} p99 {more['step_p99_us']:.0f} max {more['step_max_us']:.0f} us"
+        self.calls(case, calls, note, row=row, **more)
+        return calls
+
+    def prepare(self):
+        """A policy that nobody schedules, alone, at its pace."""
+        arm = self.s.arm()
+        calls = observe(arm, self.s.given, paced(self.s.hz, self.seconds("alone") * (1 if self.name == "b1" else 0.4)))
+        self.calls(f"mode=alone,part={self.name},hz={self.s.hz}", calls, row="alone")
+        return arm
+
+
+def part_b1(p):
+    import vivace
+    from vivace.bench import bench_text_model
+
+    s = p.s
+    free = p.prepare()
+    with vivace.Scheduler(s.device) as gpu:
+        arm, llm = s.scheduled_arm(gpu, p.alone), s.llm(gpu)
+        print(f"gates: {llm.report()['gates']}, head in {llm.report()['head_parts']}; {gpu.stats()['llm']['bound_us']:.0f} us of {gpu.stats()['llm']['wcet_us']:.0f}", flush=True)
+        beside = f"beside={s.large.name},batch=1,ctx={s.position + 8}"
+        writer = Writer(llm, 1, s.position, s.tokens)
+        writer.running(20)
+        rate = writer.rate(max(0.3, 3 * min(1.0, p.scale)))
+        for row, starts, hz in (("gated", paced, s.hz), ("poisson", poisson, s.hz), ("bursts", bursts, s.hz), ("hz50", paced, 50 * s.hz / 30), ("drift", paced, s.hz / 1.001)):
+            with p.row(row):
+                if p.wants(row):
+                    p.window(row, f"mode=gated,{beside},arrivals={starts.__name__},hz={hz:g}", arm, starts(hz, p.seconds(row)), writer, rate, gpu)
+        writer.close()
+        if p.wants("again") or not p.wanted:
+            with p.row("again"):
+                p.window("again", f"mode=scheduled_alone,hz={s.hz}", arm, paced(s.hz, p.seconds("again")))
+        if p.wanted and not {"ungated", "urgent", "steps"} & p.wanted:
+            return
+        plain = s.llm()
+        with p.row("steps"):
+            if not p.wanted or "steps" in p.wanted:
+                found = {"gated": [], "plain": []}
+                for _ in range(3):  # in turn
+                    for name, model in (("plain", plain), ("gated", llm)):
+                        found[name].append(bench_text_model(model, steps=s.steps // 3, prompt_tokens=8, position=s.position)[0])
+                p50 = {name: sorted(row["p50_us"] for row in rows)[1] for name, rows in found.items()}
+                for name, rows in found.items():
+                    p.emit(op="e2e", case=f"model={s.large.name},batch=1,ctx={s.position},gates={name},metric=step", dtype=llm.report()["precision"], tool="host clock", p50_us=p50[name],
+                           p99_us=max(r["p99_us"] for r in rows), n=sum(r["n"] for r in rows), row="steps", note=f"{p50[name] / p50['plain'] - 1:+.2%} of plain; {llm.report()['gates'] if name == 'gated' else 0} gates; nobody urgent")
+        writer = Writer(plain, 1, s.position, s.tokens)
+        writer.running(20)
+        rate = writer.rate(max(0.3, 2 * min(1.0, p.scale)))
+        for row, policy in (("ungated", free), ("urgent", arm)):
+            with p.row(row):
+                if p.wants(row):  # no gate in these steps: of a tenant the stream's urgency remains
+                    p.window(row, f"mode={row},{beside},arrivals=paced,hz={s.hz}", policy, paced(s.hz, p.seconds(row)), writer, rate)
+        writer.close()
+
+
+def part_more(p):
+    import vivace
+
+    s = p.s
+    p.prepare().close()
+    long = dict(prefill_chunk=16) if s.tiny else dict(context=32_768, prefill_chunk=128)
+    cases = {"b8": (dict(max_batch=8), 8, s.position, s.tokens, False, None), "b32": (dict(max_batch=32), 32, s.position, s.tokens, False, None),
+             "ctx30k": (long, 1, s.long, 2500 if not s.tiny else 40, False, 0), "prompts": ({}, 2, 64 if s.tiny else 1024, 1, True, None)}
+    with vivace.Scheduler(s.device) as gpu:
+        arm = s.scheduled_arm(gpu, p.alone)
+        for row, (options, streams, prompt, tokens, prompts, ahead) in cases.items():
+            with p.row(row):
+                if not p.wants(row):
+                    continue
+                with s.llm(gpu, name=row, min_share=0.1, **options) as llm:
+                    writer = Writer(llm, streams, prompt, tokens, prompts, ahead)
+                    try:
+                        writer.running(prompt if prompts else 2 * streams)
+                        rate = writer.rate(max(0.3, 2 * min(1.0, p.scale)))
+                        p.window(row, f"mode=gated,beside={s.large.name},{'metric=prompts,' if prompts else ''}batch={streams},ctx={prompt},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds(row)), writer, rate, gpu, row)
+                    finally:
+                        writer.close()
+                gc.collect()
+
+
+def part_three(p):
+    import vivace
+
+    s = p.s
+    p.prepare().close()
+    with vivace.Scheduler(s.device) as gpu:
+        arm = s.scheduled_arm(gpu, p.alone)
+        shares = {"large": 0.1, "small": 0.05} if s.tiny else {"large": 0.45, "small": 0.15}
+        writers = {name: Writer(s.llm(gpu, path, name, shares[name]), 1, s.position, s.tokens) for name, path in (("large", s.large), ("small", s.small))}
+        for writer in writers.values():
+            writer.running(10)
+        with p.row("three"):
+            if p.wants("three"):
+                before, at, tokens = gpu.stats(), time.perf_counter(), writers["small"].count()
+                calls = p.window("three", f"mode=gated,beside={s.large.name}+{s.small.name},batch=1,arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("three")), writers["large"], None, gpu, "large")
+                took, after = 1e6 * (time.perf_counter() - at), gpu.stats()
+                for name in shares:
+                    share = (after[name]["device_us"] - before[name]["device_us"]) / took
+                    p.emit(op="e2e", case=f"mode=gated,tenant={name},of=three,metric=share", dtype="bf16", n=len(calls.wall), row="three", device_share=share, least=shares[name], promised=after[name]["promised"],
+                           **{"pass": None}, note=f"{share:.3f} of the device's time, at least {shares[name]:.2f}" + (f"; {(writers['small'].count() - tokens) / took * 1e6:.1f} tokens/s" if name == "small" else ""))
+        for writer in writers.values():
+            writer.close()
+
+
+def part_two(p):
+    s = p.s
+    arm = p.prepare()
+    other = subprocess.Popen([sys.executable, __file__, "--device", s.device, *(["--tiny"] if s.tiny else []), "--writer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    class Counted:
+        def count(self):
+            other.stdin.write("count\n")
+            other.stdin.flush()
+            for line in other.stdout:
+                if line.startswith("COUNT "):
+                    return int(line.split()[1])
+            raise RuntimeError("the second process ended")
+
+    try:
+        with p.row("two"):
+            if p.wants("two"):
+                writer = Counted()
+                first, begun = writer.count(), time.perf_counter()
+                time.sleep(max(0.3, 2 * min(1.0, p.scale)))
+                rate = (writer.count() - first) / (time.perf_counter() - begun)
+                p.window("two", f"mode=two_processes,beside={s.large.name},batch=1,ctx={s.position + 8},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("two")), writer, rate)
+    finally:
+        other.stdin.close()
+        try:
+            other.wait(20)
+        except subprocess.TimeoutExpired:
+            other.kill()
+
+
+def writer_process(s):
+    """The second process of part two: answers on its own, and says how many tokens when it is asked."""
+    llm = s.llm()
+    writer = Writer(llm, 1, s.position, s.tokens)
+    writer.running(20)
+    for _ in sys.stdin:
+        print(f"COUNT {writer.count()}", flush=True)
+    writer.close()
+    llm.close()
+
+
+def part_torch(p):
+    import torch
+
+    from bench.peers.torch_step import Step
+
+    s = p.s
+    arm = p.prepare()
+    step = Step(s.large, s.position + 8)
+    step.start()
+    try:
+        with p.row("torch"):
+            if p.wants("torch"):
+                class Counted:
+                    @staticmethod
+                    def count():
+                        return step.done
+
+                time.sleep(0.3)
+                first, begun = step.done, time.perf_counter()
+                time.sleep(2)
+                p.window("torch", f"mode=foreign_stream,beside=pytorch_{torch.__version__.split('+')[0]}_step,batch=1,ctx={s.position + 8},arrivals=paced,hz={s.hz}", arm, paced(s.hz, p.seconds("torch")), Counted,
+                         (step.done - first) / (time.perf_counter() - begun))
+    finally:
+        step.stop()
+
+
+def run_part(args):
+    models = Set(args.device, args.tiny)
+    if args.writer:
+        return writer_process(models)
+    name = args.parts
+    p = Part(name, models, args.scale, args.end, set(filter(None, (args.rows or "").split(","))))
+    with p.row("all"):
+        globals()[f"part_{name}"](p)
+    sys.stdout.flush()
+    os._exit(0)  # whatever is still loaded goes with the process
+
+
+def start_part(name, args, end, log):
+    """Rows of a part; what it could not say itself is a row."""
+    command = [sys.executable, __file__, "--part", "--parts", name, "--device", args.device, "--scale", args.scale, "--end", end - 2, *(["--tiny"] if args.tiny else []), *(["--rows", args.rows] if args.rows else [])]
+    rows, begun = [], time.monotonic()
+    with open(log, "w") as errors:
+        process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=errors, text=True)
+        timer = threading.Timer(max(1.0, end - time.monotonic()), process.kill)
+        timer.start()
+        for line in process.stdout:
+            if line.startswith("ROW "):
+                rows.append(json.loads(line[4:]))
+                print(f"{time.monotonic() - begun:6.1f} s  {rows[-1]['case']}: {rows[-1].get('note', '')}", flush=True)
+            else:
+                print(f"{name}: {line.rstrip()}", flush=True)
+        status = process.wait()
+        timer.cancel()
+    said = Path(log).read_text(errors="replace").strip()
+    if status:
+        why = CUT if time.monotonic() >= end - 0.5 else f"ended with {status}"
+        rows.append({"op": "e2e", "case": f"part={name}", "pass": False, "note": f"{why}: {said[-300:]}"})
+    if said:
+        print(said[-1500:], flush=True)
+    return rows
+
+
+def table(rows) -> list[str]:
+    out = [f"{'row':<10} {'clock':<7} {'n':>6} {'p50 ms':>8} {'p99':>8} {'p99.9':>8} {'max':>8} {'/alone':>7} {'tok/s':>8} {'ideal':>8} {'bound us':>8}"]
+    show = lambda v, scale=1.0, digits=2: f"{v / scale:8.{digits}f}" if v is not None else " " * 8  # noqa: E731
+    for r in rows:
+        if r.get("pass") is False:
+            out.append(f"FAILED     {r['case']}: {r['note'].splitlines()[0][:150] if r['note'] else ''}")
+        elif "clock=" in r["case"]:
+            part = dict(x.split("=", 1) for x in r["case"].split(",")).get("part", "")
+            out.append(f"{r.get('row', '') + ('/' + part if part else ''):<10} {r['case'].rsplit('=', 1)[1]:<7} {r['n']:>6} {show(r['p50_us'], 1e3)} {show(r['p99_us'], 1e3)} {show(r['p999_us'], 1e3)} {show(r['max_us'], 1e3)} "
+                       f"{r['p999_over_alone']:7.3f} {show(r.get('tokens_per_s'), 1, 1)} {show(r.get('ideal_tokens_per_s'), 1, 1)} {show(r.get('bound_us'), 1, 0)}")
+        else:
+            out.append(f"{r.get('row', ''):<10} {r['case']}: {show(r.get('p50_us'), 1, 1)} us; {r['note']}")
+    return out
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--parts", default=",".join(PARTS), help="with commas between")
+    p.add_argument("--rows", help="of b1 and more: these windows alone, with commas between")
+    p.add_argument("--seconds", type=float, default=240, help="for everything; a window that does not fit is a row that says so")
+    p.add_argument("--scale", type=float, default=1.0, help="of every window")
+    p.add_argument("--facts", type=Path, help="of tools/device_facts.py: chip and limits; without it no receipt")
+    p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--tiny", action="store_true", help="models of the tests, for the host: whether this program works")
+    p.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--writer", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--end", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    args = p.parse_args()
+    if args.part or args.writer:
+        return run_part(args)
+    if unknown := set(args.parts.split(",")) - set(PARTS):
+        p.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    end, rows = time.monotonic() + args.seconds, []
+    facts = json.loads(args.facts.read_text()) if args.facts else None
+    receipt = None
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.parts.split(","):
+            if time.monotonic() + 10 > end:
+                rows.append({"op": "e2e", "case": f"part={name}", "pass": False, "note": f"{CUT}: no time left"})
+                continue
+            rows += start_part(name, args, end, Path(folder) / f"{name}.log")
+            if facts:  # after every part: a machine's time may end
+                receipt = Receipt("colocate", sources=SOURCES, command=" ".join(["python bench/bench_colocate.py", *(f"--{k} {v}" for k, v in (("parts", args.parts), ("rows", args.rows), ("scale", args.scale)) if v and v != p.get_default(k))]), **facts)
+                for row in rows:
+                    receipt.row(**row)
+                receipt.root = args.out
+                receipt.write("bench")
+    print("\n".join(table(rows)))
+    wrong = [r for r in rows if r.get("pass") is False]
+    print(f"{len(rows)} rows, {len(wrong)} failed")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""bench/bench_colocate.py end to end on the host with models of the tests: its rows, and that a part which breaks leaves the others."""
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import bench_colocate
+from tools.receipt import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+FACTS = {"chip": "NVIDIA Testing", "sm": "9.0", "driver": "1", "cuda": None, "clocks_mhz": None, "commit": "dirty", "versions": {}, "tactics": None, "limits": None}
+
+
+def run(tmp_path, *args):
+    (tmp_path / "facts.json").write_text(json.dumps(FACTS))
+    done = subprocess.run([sys.executable, "bench/bench_colocate.py", "--device", "cpu", "--tiny", "--facts", tmp_path / "facts.json", "--out", tmp_path, *args],
+                          cwd=ROOT, capture_output=True, text=True, timeout=280)
+    data = json.loads((tmp_path / "bench/results/testing/colocate.json").read_text())
+    assert not errors(data, "colocate"), errors(data, "colocate")
+    return done, {(r.get("row"), r["case"].rpartition("clock=")[2] if "clock=" in r["case"] else ""): r for r in data["rows"]}
+
+
+def test_rows_of_a_run(tmp_path):
+    """One part that works and one that cannot (PyTorch has no CUDA here): rows of the first, a row that says so of the second."""
+    done, rows = run(tmp_path, "--parts", "torch,b1", "--rows", "gated,urgent,steps", "--scale", "0.05", "--seconds", "200")
+    failed = [r for r in rows.values() if r.get("pass") is False]
+    if any("refused" in r["note"] or "LimitExceeded" in r["note"] or "deadline" in r["note"] for r in failed):
+        pytest.skip(f"this machine is busy: {failed}")
+    assert done.returncode == 1 and len(failed) == 1 and failed[0]["case"].startswith("part=torch"), (failed, done.stdout[-3000:])
+    gated, alone = rows["gated", "wall"], rows["alone", "wall"]
+    assert gated["n"] >= 2 and gated["tokens_per_s"] > 0 and gated["bound_us"] > 0 and gated["p999_over_alone"] == pytest.approx(gated["p999_us"] / alone["p999_us"], rel=1e-3)
+    assert gated["step_max_us"] >= gated["step_p50_us"] > 0 and "of" in gated["note"] and rows["urgent", "wall"]["n"] >= 2
+    assert {r["case"].split(",")[3] for r in rows.values() if r.get("row") == "steps"} <= {"gates=gated", "gates=plain"}
+    assert done.stdout.splitlines()[-1].endswith(", 1 failed") and "FAILED" in done.stdout
+
+
+def test_arrivals():
+    assert bench_colocate.paced(30, 1)[:2] == [0, 1 / 30] and len(bench_colocate.paced(30, 10)) == 300
+    given = bench_colocate.poisson(30, 100)
+    assert 2600 < len(given) < 3400 and given == sorted(given) and given == bench_colocate.poisson(30, 100)
+    some = bench_colocate.bursts(30, 1)
+    assert len(some) == 30 and some[:4] == [0, 0, 0, 0.1]
+
+
+def test_time_is_kept():
+    """A window that does not fit is a row that says so; so is one that raises."""
+    said = []
+    models = type("Models", (), {"policy": Path("arm"), "precision": "f32"})
+    part = bench_colocate.Part("b1", models, 1.0, 0.0, set())
+    part.emit = lambda **row: said.append(row)
+    assert not part.wants("gated")
+    with part.row("bursts"):
+        raise ValueError("broken")
+    assert [r["pass"] for r in said] == [False, False] and said[0]["note"].startswith("cut off") and "broken" in said[1]["note"]
+    part.emit = lambda **row: said.append(row)
+    calls = bench_colocate.Calls()
+    calls.wall, calls.device = [1000.0] * 9 + [2000.0], [0.0] * 10
+    part.calls("mode=alone", calls, row="alone")
+    assert len(said) == 3 and said[2]["p50_us"] == 1000 and said[2]["max_us"] == 2000 and said[2]["p999_over_alone"] == 1
+    assert any("broken" in line for line in bench_colocate.table(said)) and any(line.startswith("alone") for line in bench_colocate.table(said))
