@@ -92,4 +92,19 @@ GatePlan plan_gates(const StepTimes& times, double stretch_us) {
   return plan;
 }
 
+Result<WorkTimes> plan_call(Runtime& runtime, double stretch_us, std::span<GatePlan> plans,
+                            const std::function<Status(exec::Stream&, size_t)>& record) {
+  WorkTimes work;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    VV_ASSIGN(const StepTimes times, time_launches(
+                                         runtime, [&](exec::Stream& stream) { return record(stream, i); },
+                                         [&] { return runtime.stream().synchronize(); }));
+    plans[i] = plan_gates(times, stretch_us);
+    for (const double us : times.us) work.worst_us += us;
+    work.stretch_us = std::max(work.stretch_us, plans[i].stretch_us);
+    work.gates += plans[i].gates;
+  }
+  return work;
+}
+
 }  // namespace vivace::engine

@@ -10,4 +10,8 @@ Result<std::span<const int32_t>> PolicyModel::tokens(int) const {
   return Status(Code::kUnsupported, "tokens: this policy's actions are no tokens; use predict()");
 }
 
+Result<WorkTimes> PolicyModel::place_gates() {
+  return Status(Code::kUnsupported, "place_gates: calls of this policy are not divided");
+}
+
 }  // namespace vivace::engine

@@ -29,7 +29,7 @@ struct PolicyOptions {
   double partition = 0;             // share of the device's multiprocessors, in (0, 1); 0 = all of it
   bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
   std::shared_ptr<UrgentGate> urgent = {};  // of a scheduler's tenant whose calls are urgent: what they shut
-  GateSite gates = {};              // of one whose calls are not: what each passes before it begins
+  GateSite gates = {};                      // of one whose calls are not: what each passes before it begins, and within
   int embodiment = -1;              // groot: the one whose weights are loaded; -1: all of them
 };
 
@@ -103,6 +103,11 @@ class PolicyModel : public Model {
   enum class Stage : uint8_t { context, actions, whole };
   /// Times a stage and its launches, see engine::profile. Setup phase.
   virtual Result<Profile> profile(Stage stage, bool in_step = false) = 0;
+  /// Of a policy with PolicyOptions::gates: times the launches of a call like the last one, has gates between them
+  /// wherever they would run on for longer than the site's stretch, and captures anew. Bits of answers stay. What it
+  /// says of the longest call is the sum of its launches. Setup phase. Errors: FailedPrecondition without gates;
+  /// Unsupported.
+  virtual Result<WorkTimes> place_gates();
 };
 
 }  // namespace vivace::engine

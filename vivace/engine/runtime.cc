@@ -102,13 +102,13 @@ class Share {
 
 class Gpu final : public Runtime {
  public:
-  static Result<std::unique_ptr<Runtime>> open(int ordinal, double share) {
+  static Result<std::unique_ptr<Runtime>> open(int ordinal, double share, bool urgent) {
     VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
     VV_TRY(device->check_arch());
     auto gpu = std::unique_ptr<Gpu>(new Gpu(*device));
     VV_ASSIGN(gpu->backend_, exec::CudaBackend::create(*device));
     if (share == 0) {
-      VV_ASSIGN(gpu->stream_, gpu->backend_->make_stream(0));
+      VV_ASSIGN(gpu->stream_, gpu->backend_->make_stream(urgent ? gpu->backend_->priority_levels() - 1 : 0));
       return std::unique_ptr<Runtime>(std::move(gpu));
     }
     VV_ASSIGN(gpu->share_, Share::take(*device, ordinal, share));
@@ -201,7 +201,7 @@ Status Runtime::upload(std::span<const Upload> copies) {
   return wait();
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int threads, double share) {
+Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int threads, double share, bool urgent) {
   constexpr int kMostThreads = 4096;
   if (threads < 0 || threads > kMostThreads)
     return Status(Code::kInvalidArgument,
@@ -212,14 +212,14 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int th
     if (share != 0) return Status(Code::kUnsupported, "partition: the host is shared by threads, set their number");
     return std::unique_ptr<Runtime>(std::make_unique<Host>(threads));
   }
-  if (device == "auto") return open("cuda", threads, share);
+  if (device == "auto") return open("cuda", threads, share, urgent);
   int ordinal = 0;
   const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
   if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() ||
       end != number.data() + number.size())
     return Status(Code::kInvalidArgument, "device: wanted auto, cpu, cuda or cuda:N, got '" + device + "'");
-  Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share);
+  Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share, urgent);
   if (!gpu.ok()) return std::move(gpu).status().with_context("device '" + device + "'");
   return gpu;
 }

@@ -24,9 +24,11 @@ class Runtime {
   /// `device`: "auto" (the first device where there is one that kernels exist for, else the host), "cpu", "cuda" (the
   /// first device) or "cuda:N"; `threads` of the host, 0 = one a physical core. `share` of a device: 0 = all of it,
   /// else in (0, 1): a part of its multiprocessors, rounded up as the chip needs, that no other machine of this process
-  /// with a share has. Errors: InvalidArgument lists the names, or says how many threads there may be or what is left;
-  /// Unsupported when there is no such device, or none that can be shared so.
-  static Result<std::unique_ptr<Runtime>> open(const std::string& device, int threads, double share = 0);
+  /// with a share has. `urgent`: blocks of its stream's kernels take free multiprocessors before those of others, where
+  /// a device has such levels and no share. Errors: InvalidArgument lists the names, or says how many threads there may
+  /// be or what is left; Unsupported when there is no such device, or none that can be shared so.
+  static Result<std::unique_ptr<Runtime>> open(const std::string& device, int threads, double share = 0,
+                                               bool urgent = false);
   virtual ~Runtime() = default;
 
   virtual const char* name() const = 0;  // "cpu", "cuda:0"

@@ -70,6 +70,25 @@ class ScheduledPolicy final : public engine::PolicyModel {
   std::unique_ptr<engine::PolicyModel> policy_;
 };
 
+/// Frames, words and a state of zeros, as many as there may be.
+Status sample_call(engine::PolicyModel& policy) {
+  constexpr int kSide = 224;
+  const engine::PolicyLimits limits = policy.limits();
+  const std::vector<uint8_t> pixels(size_t{kSide} * kSide * 3);
+  const std::vector<engine::Frame> views(static_cast<size_t>(limits.views),
+                                         engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
+  std::vector<int32_t> tokens(static_cast<size_t>(limits.prompt_tokens));
+  if (limits.image_token >= 0) tokens.insert(tokens.end(), static_cast<size_t>(limits.views), limits.image_token);
+  const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.robot_dim));
+  std::vector<float> actions(static_cast<size_t>(limits.batch) *
+                             static_cast<size_t>(limits.horizon * limits.robot_dim));
+  Observation one;
+  one.views = views, one.tokens = tokens, one.state = state, one.end_token = -1, one.embodiment = limits.embodiment;
+  const std::vector<Observation> all(static_cast<size_t>(limits.batch), one);
+  Status s = policy.predict(all, actions);
+  return s.ok() || limits.max_action_tokens == 0 ? s : policy.generate(all);  // without a codec there are tokens alone
+}
+
 }  // namespace
 
 Status admit(Tenant& tenant, const engine::Model& model, Times times, double worst_us) {
@@ -95,38 +114,35 @@ Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_u
 Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy,
                                                           std::shared_ptr<Tenant> tenant, double worst_us) {
   Times times{worst_us, worst_us};
+  const bool stands_back = tenant->cls() != Class::guaranteed;
+  bool asked = false;
   if (worst_us == 0) {
     VV_ASSIGN(times, time_calls(*policy));
+    asked = true;
+  } else if (stands_back) {
+    asked = sample_call(*policy).ok();
+  }
+  if (stands_back && asked) {  // a long call lets others by within
+    Result<engine::WorkTimes> work = policy->place_gates();
+    if (work.ok())
+      times.stretch_us = std::min(work->stretch_us, times.worst_us);
+    else if (work.status().code() != Code::kUnsupported)
+      return std::move(work).status();
   }
   VV_TRY(admit(*tenant, *policy, times));
   return make_scheduled(std::move(policy), std::move(tenant));
 }
 
 Result<Times> time_calls(engine::PolicyModel& policy) {
-  constexpr int kMost = 30, kLeast = 3, kSide = 224;
+  constexpr int kMost = 30, kLeast = 3;
   constexpr double kMostUs = 2e6, kMargin = 1.03;
-  const engine::PolicyLimits limits = policy.limits();
-  const std::vector<uint8_t> pixels(size_t{kSide} * kSide * 3);
-  const std::vector<engine::Frame> views(static_cast<size_t>(limits.views),
-                                         engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
-  std::vector<int32_t> tokens(static_cast<size_t>(limits.prompt_tokens));
-  if (limits.image_token >= 0) tokens.insert(tokens.end(), static_cast<size_t>(limits.views), limits.image_token);
-  const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.robot_dim));
-  std::vector<float> actions(static_cast<size_t>(limits.batch) *
-                             static_cast<size_t>(limits.horizon * limits.robot_dim));
-  Observation one;
-  one.views = views, one.tokens = tokens, one.state = state, one.end_token = -1, one.embodiment = limits.embodiment;
-  const std::vector<Observation> all(static_cast<size_t>(limits.batch), one);
   double worst = 0;
   const auto begun = Clock::now();
   for (int i = 0; i < kMost && (i < kLeast || us_since(begun) < kMostUs); ++i) {
     const auto start = Clock::now();
-    if (Status s = policy.predict(all, actions); !s.ok()) {
-      s = limits.max_action_tokens > 0 ? policy.generate(all) : s;  // without a codec there are tokens alone
-      if (!s.ok())
-        return Status(Code::kFailedPrecondition,
-                      "its calls cannot be timed, say what one takes at worst: " + s.message());
-    }
+    if (const Status s = sample_call(policy); !s.ok())
+      return Status(Code::kFailedPrecondition,
+                    "its calls cannot be timed, say what one takes at worst: " + s.message());
     if (i > 0) worst = std::max(worst, us_since(start));  // the first finds caches cold
   }
   return Times{worst * kMargin, worst * kMargin};

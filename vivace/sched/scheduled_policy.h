@@ -22,7 +22,8 @@ Status check_text(const Tenant& tenant);
 /// cannot be asked so; say its times then.
 Result<Times> time_calls(engine::PolicyModel& policy);
 
-/// Times a policy, if `worst_us` is 0, admits it and makes it make_scheduled()'s. Errors: theirs.
+/// Times a policy, if `worst_us` is 0, has gates within its calls where it is not guaranteed, admits it and makes it
+/// make_scheduled()'s. Errors: theirs.
 Result<std::unique_ptr<engine::PolicyModel>> admit_policy(std::unique_ptr<engine::PolicyModel> policy,
                                                           std::shared_ptr<Tenant> tenant, double worst_us = 0);
 

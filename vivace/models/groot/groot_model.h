@@ -31,6 +31,7 @@ class GrootModel final : public engine::PolicyModel {
   Status set_act_scales(std::span<const float> scales) override;
   double device_us() const override { return device_us_; }
   Result<engine::Profile> profile(Stage stage, bool in_step) override;
+  Result<engine::WorkTimes> place_gates() override;
 
  private:
   /// Lines and columns of patches of an image that the network sees.
@@ -55,7 +56,12 @@ class GrootModel final : public engine::PolicyModel {
   Status make_tables();
   Status capture();
   GrootContext context(Show show = {}) const {
-    return {config_, weights_, buffers_, active_, limits_.batch, horizon_, limits_.steps, std::move(show)};
+    return {config_, weights_, buffers_, active_, limits_.batch, horizon_, limits_.steps, std::move(show), nullptr};
+  }
+  /// The points of one of the two graphs, for its launches.
+  engine::GateMarks marks(bool context) const {
+    const bool here = gating_ || planned_;
+    return {here ? options_.gates : engine::GateSite{}, gating_ ? nullptr : &gates_[context ? 0 : 1]};
   }
   Status record_context_launches(exec::Stream& s) const;
   Status record_action_launches(exec::Stream& s) const;
@@ -118,6 +124,8 @@ class GrootModel final : public engine::PolicyModel {
   std::vector<float> units_;              // actions in the robot's units, until all are found finite
   double device_us_ = 0;
   size_t answered_ = 0;                   // observations of the last predict(), if it ended well
+  engine::GatePlan gates_[2];             // of a scheduler's tenant: of the context, of the actions
+  bool gating_ = false, planned_ = false;  // every point is passed, for place_gates() looks; gates_ are known
 };
 
 }  // namespace vivace::models::groot

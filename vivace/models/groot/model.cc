@@ -294,7 +294,8 @@ Status GrootModel::load() {
     source_.make_synthetic();
     options_.statistics = "none";
   }
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition));
+  const bool urgent = options_.urgent != nullptr;
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent));
   VV_TRY(check_options());
   engine::WeightUploader tables;
   std::vector<std::unique_ptr<std::byte[]>> own;
@@ -330,12 +331,18 @@ Status GrootModel::load() {
 
 Status GrootModel::record_context_launches(exec::Stream& s) const {
   ops::Recorder rec(s, ops::Weights::constant);
-  return record_context(rec, context(), seen_);
+  engine::GateMarks marks = this->marks(true);
+  GrootContext c = context();
+  c.gates = &marks;
+  return record_context(rec, c, seen_);
 }
 
 Status GrootModel::record_action_launches(exec::Stream& s) const {
   ops::Recorder rec(s, ops::Weights::constant);
-  return record_actions(rec, context(), seen_, acted_);
+  engine::GateMarks marks = this->marks(false);
+  GrootContext c = context();
+  c.gates = &marks;
+  return record_actions(rec, c, seen_, acted_);
 }
 
 Status GrootModel::record_context_graph(exec::Stream& s) const {
@@ -410,6 +417,7 @@ engine::Report GrootModel::report() const {
       {"action_dim", number(limits_.action_dim)},
       {"robot_dim", number(limits_.robot_dim)},
       {"state_dim", number(limits_.state_dim)},
+      {"gates", number(gates_[0].gates + gates_[1].gates)},
       {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
       {"action_launches", number(static_cast<int64_t>(action_graph_->executable(kOnly)->launches()))},
       {"weight_bytes", number(uploader_.bytes())},

@@ -23,6 +23,7 @@ class GraphBuilder {
     const StackBuffers& b = b_.vision;
     rows_ = in.patches;
     const double side = static_cast<double>(c_.patch);
+    VV_TRY(point());
     VV_TRY(rec_(ops::im2col,
                 {{"x", in.pixels},
                  {"scale", b_.pixel_scale},
@@ -39,6 +40,7 @@ class GraphBuilder {
     size_t level = 0;
     for (size_t i = 0; i < w_.vision.size(); ++i) {
       const Layer& l = w_.vision[i];
+      VV_TRY(point());
       VV_TRY(norm(b.hidden, l.attn_norm, b.normed, kVisionEps));
       VV_TRY(product(b.normed, l.qkv, b.qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv},
@@ -51,6 +53,7 @@ class GraphBuilder {
       VV_TRY(turn(b, in.patch_column, b_.column_freq));
       VV_TRY(attend(b, b.k, b.v, views));
       VV_TRY(product(flat(b.attended), l.o, b.hidden, b.hidden));
+      VV_TRY(point());
       VV_TRY(norm(b.hidden, l.mlp_norm, b.normed, kVisionEps));
       VV_TRY(product(b.normed, l.up, b.inner, {}, "gelu_tanh"));
       VV_TRY(product(b.inner, l.down, b.hidden, b.hidden));
@@ -63,6 +66,7 @@ class GraphBuilder {
       rows_ = in.patches;
       ++level;
     }
+    VV_TRY(point());
     VV_TRY(norm(b.hidden, w_.merger.norm, b.normed, kVisionEps));
     rows_ = in.tokens;
     const Tensor images = top(b_.mixed, in.image_rows.shape[0]);
@@ -80,6 +84,7 @@ class GraphBuilder {
     Tensor branch;  // joins the residual stream before the next norm
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const TextLayer& l = w_.text[i];
+      VV_TRY(point());
       if (branch.present()) VV_TRY(rms(branch, b.hidden, l.attn_norm, b.normed));
       else VV_TRY(rms(b.hidden, {}, l.attn_norm, b.normed));
       VV_TRY(product(b.normed, l.qkv, b.qkv));
@@ -97,6 +102,7 @@ class GraphBuilder {
       for (int axis : {1, 2}) VV_TRY(turn(b, in.turn[axis], b_.turn_freq[axis]));
       VV_TRY(attend(b, b.k, b.v, sequences));
       VV_TRY(product(flat(b.attended), l.o, b.hidden, b.hidden));
+      VV_TRY(point());
       VV_TRY(rms(b.hidden, {}, l.mlp_norm, b.normed));
       VV_TRY(rec_(ops::gated_gemm, {{"x", b.normed}, {"w", l.gate_up.w}, {"out", b.inner}, {"rows", rows_}},
                   {{"act", "silu"}}));
@@ -117,6 +123,7 @@ class GraphBuilder {
     VV_TRY(norm(b_.text.hidden, w_.adapter_norm, b.hidden, kHeadEps));
     VV_TRY(show("vlln", -1, b.hidden));
     for (const Layer& l : w_.adapter) {
+      VV_TRY(point());
       VV_TRY(norm(b.hidden, l.attn_norm, b.normed, kHeadEps));
       VV_TRY(product(b.normed, l.qkv, b.qkv));
       VV_TRY(split(b));
@@ -134,6 +141,7 @@ class GraphBuilder {
     for (size_t i = 0; i < w_.dit.size(); ++i) {
       const auto block = static_cast<int64_t>(i);
       if (!c_.crosses(block)) continue;
+      VV_TRY(point());
       const bool text = c_.sees_text(block);
       rows_ = text ? in.texts : in.tokens;
       const Tensor &from = text ? b_.text_features : b_.image_features, &k = b_.cross_k[i / 2], &v = b_.cross_v[i / 2];
@@ -148,6 +156,7 @@ class GraphBuilder {
     const StackBuffers& b = b_.dit;
     const int64_t B = x_.batch;
     rows_ = {};
+    VV_TRY(point());
     for (int64_t o = 0; o < B; ++o) {
       const Embodiment& e = x_.active[static_cast<size_t>(o)].weights;
       VV_TRY(product(slice(in.state, o, 1), e.state_up, slice(b_.state_inner, o, 1), {}, "relu"));
@@ -161,6 +170,7 @@ class GraphBuilder {
       for (size_t i = 0; i < w_.dit.size(); ++i) {
         const Block& l = w_.dit[i];
         const auto block = static_cast<int64_t>(i);
+        VV_TRY(point());
         VV_TRY(ada_norm(slice(b_.scale[i], s, 1), slice(b_.shift[i], s, 1), kHeadEps));
         if (c_.crosses(block)) {
           VV_TRY(product(b.normed, l.qkv, flat(b.q)));
@@ -309,6 +319,8 @@ class GraphBuilder {
                  {"rows", rows_}},
                 {{"mask", r.place.present() ? "causal" : "full"}});
   }
+  /// Where others may go first.
+  Status point() { return x_.gates != nullptr ? x_.gates->point(rec_.stream()) : Status(); }
   Status show(const std::string& name, int step, const Tensor& value) const {
     return x_.show ? x_.show(name, step, value) : Status();
   }

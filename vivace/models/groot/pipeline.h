@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 
+#include "vivace/engine/gate_plan.h"
 #include "vivace/models/groot/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -75,6 +76,7 @@ struct GrootContext {
   std::span<const ActiveEmbodiment> active;  // an observation each
   int64_t batch, horizon, steps;
   Show show;
+  engine::GateMarks* gates = nullptr;  // where it stands back; null: nowhere
 };
 
 /// Images and words to keys and values of every block that crosses.

@@ -439,4 +439,20 @@ Result<engine::Profile> GrootModel::profile(Stage stage, bool in_step) {
   return engine::profile(*runtime_, record, [&] { return runtime_->stream().synchronize(); }, in_step);
 }
 
+Result<engine::WorkTimes> GrootModel::place_gates() {
+  if (options_.gates.gate == nullptr)
+    return Status(Code::kFailedPrecondition, "place_gates: nobody schedules this policy");
+  gating_ = true;
+  Result<engine::WorkTimes> work =
+      engine::plan_call(*runtime_, options_.gates.stretch_us, gates_, [&](exec::Stream& stream, size_t i) {
+        return i == 0 ? record_context_launches(stream) : record_action_launches(stream);
+      });
+  gating_ = false;
+  if (!work.ok()) return work;
+  planned_ = true;
+  run_.reset();
+  VV_TRY(capture());
+  return work;
+}
+
 }  // namespace vivace::models::groot

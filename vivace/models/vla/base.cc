@@ -180,7 +180,8 @@ Status PolicyBase::load() {
     phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
     last = now;
   };
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition));
+  const bool urgent = options_.urgent != nullptr;
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent));
   phase("device");
   VV_TRY(check_options());
   VV_TRY(read_scalers());
@@ -225,7 +226,10 @@ Status PolicyBase::load() {
 
 Status PolicyBase::record_launches(exec::Stream& s, bool) const {
   ops::Recorder rec(s, ops::Weights::constant);
-  return record_context(rec, context(), context_);
+  engine::GateMarks marks = this->marks(true);
+  PolicyContext c = context();
+  c.gates = &marks;
+  return record_context(rec, c, context_);
 }
 
 Status PolicyBase::record_context_graph(exec::Stream& s) const {
@@ -498,6 +502,21 @@ Result<engine::Profile> PolicyBase::profile(Stage stage, bool in_step) {
   return engine::profile(*runtime_, record, [&] { return runtime_->stream().synchronize(); }, in_step);
 }
 
+Result<engine::WorkTimes> PolicyBase::place_gates() {
+  if (options_.gates.gate == nullptr)
+    return Status(Code::kFailedPrecondition, "place_gates: nobody schedules this policy");
+  gating_ = true;
+  Result<engine::WorkTimes> work =
+      engine::plan_call(*runtime_, options_.gates.stretch_us, gates_,
+                        [&](exec::Stream& stream, size_t i) { return record_launches(stream, i == 0); });
+  gating_ = false;
+  if (!work.ok()) return work;
+  planned_ = true;
+  uncapture();
+  VV_TRY(capture());
+  return work;
+}
+
 engine::Report PolicyBase::report() const {
   const auto number = [](int64_t v) { return std::to_string(v); };
   const auto tower = [&](const Tower& t) {
@@ -535,6 +554,7 @@ engine::Report PolicyBase::report() const {
           {"action_dim", number(limits_.action_dim)},
           {"robot_dim", number(limits_.robot_dim)},
           {"state_dim", number(limits_.state_dim)},
+          {"gates", number(gates_[0].gates + gates_[1].gates)},
           {"context_launches", number(static_cast<int64_t>(context_graph_->executable(kOnly)->launches()))},
           {"action_launches", number(static_cast<int64_t>(own_graph_->executable(kOnly)->launches()))},
           {"weight_bytes", number(uploader_.bytes())},

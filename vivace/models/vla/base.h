@@ -28,6 +28,7 @@ class PolicyBase : public engine::PolicyModel {
   Result<std::vector<float>> calibrate(std::span<const engine::Observation> observations, double percentile) override;
   Status set_act_scales(std::span<const float> scales) override;
   Result<engine::Profile> profile(Stage stage, bool in_step) override;
+  Result<engine::WorkTimes> place_gates() override;
 
  protected:
   /// What varies lies in memory, but that there are forms: of actions that are at one time (even) or at several, of all
@@ -52,6 +53,8 @@ class PolicyBase : public engine::PolicyModel {
   virtual Status record_launches(exec::Stream& s, bool context) const;
   /// Both graphs are there.
   virtual Status captured() = 0;
+  /// They go: what refers to them must not stay.
+  virtual void uncapture() {}
   /// Runs what prepare() wrote op by op; `enters` sees what enters products.
   virtual Status calibrate_one(const Enters& enters) = 0;
   /// Everything after write(): normalised actions [observations, horizon, action_dim].
@@ -65,6 +68,11 @@ class PolicyBase : public engine::PolicyModel {
   PolicyContext context(Show show = {}) const {
     return {config_,       plan_,           weights_, buffers_, limits_.batch, limits_.views,
             limits_.steps, std::move(show), {},       false,    full_};
+  }
+  /// The points of one of the two graphs, for its launches.
+  engine::GateMarks marks(bool context) const {
+    const bool here = gating_ || planned_;
+    return {here ? options_.gates : engine::GateSite{}, gating_ ? nullptr : &gates_[context ? 0 : 1]};
   }
   void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
@@ -92,6 +100,8 @@ class PolicyBase : public engine::PolicyModel {
   std::unique_ptr<exec::Graph> context_graph_, own_graph_;
   bool full_ = true;  // every observation at hand has all its cameras, and there are as many as there may be
   size_t answered_ = 0;             // observations of the last predict(), if it ended well
+  engine::GatePlan gates_[2];       // of a scheduler's tenant: of the context, of what follows
+  bool gating_ = false, planned_ = false;  // every point is passed, for place_gates() looks; gates_ are known
 
  private:
   Status check_options();

@@ -128,9 +128,12 @@ void FastPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
 
 Status FastPolicy::record_launches(exec::Stream& s, bool context) const {
   ops::Recorder rec(s, ops::Weights::constant);
-  if (!context) return record_action_token(rec, this->context(), code_);
-  VV_TRY(PolicyBase::record_launches(s, true));
-  return record_first_action_token(rec, this->context(), code_);
+  engine::GateMarks marks = this->marks(context);
+  PolicyContext c = this->context();
+  c.gates = &marks;
+  if (!context) return record_action_token(rec, c, code_);
+  VV_TRY(record_context(rec, c, context_));
+  return record_first_action_token(rec, c, code_);
 }
 
 Status FastPolicy::record_context_graph(exec::Stream& s) const {

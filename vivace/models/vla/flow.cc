@@ -27,6 +27,9 @@ class FlowPolicy final : public PolicyBase {
   Status record_launches(exec::Stream& s, bool context) const override;
   Status record_own(exec::Stream& s) const override;
   Status captured() override;
+  void uncapture() override {
+    for (auto& run : runs_) run.reset();
+  }
   Result<std::span<const float>> run(size_t observations) override;
   Status calibrate_one(const Enters& enters) override;
   double device_us() const override { return device_us_; }
@@ -194,7 +197,10 @@ void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
 Status FlowPolicy::record_launches(exec::Stream& s, bool context) const {
   if (context) return PolicyBase::record_launches(s, true);
   ops::Recorder rec(s, ops::Weights::constant);
-  return record_actions(rec, at_hand(), action_);
+  engine::GateMarks marks = this->marks(false);
+  PolicyContext c = at_hand();
+  c.gates = &marks;
+  return record_actions(rec, c, action_);
 }
 
 PolicyContext FlowPolicy::at_hand(Show show) const {

@@ -52,6 +52,7 @@ class GraphBuilder {
     rows_ = x_.full ? Tensor{} : in.view_rows;  // each launch waits for a count before it does anything else
     Rows entering;
     const double side = static_cast<double>(c_.patch);
+    VV_TRY(point());
     VV_TRY(rec_(ops::im2col,
                 {{"x", in.pixels},
                  {"scale", b_.pixel_scale},
@@ -63,6 +64,7 @@ class GraphBuilder {
     VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
     for (size_t i = 0; i < w_.vision.size(); ++i) {
       const VisionLayer& w = w_.vision[i];
+      VV_TRY(point());
       VV_TRY(layer_norm(b.hidden, w.attn_norm, b, at_.vision(i, 0), &entering));
       VV_TRY(product(entering, w.qkv, b.qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}));
@@ -76,6 +78,7 @@ class GraphBuilder {
                   {{"mask", "full"}}));
       VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), w.o, &entering));
       VV_TRY(product(entering, w.o, b.hidden, b.hidden));
+      VV_TRY(point());
       VV_TRY(layer_norm(b.hidden, w.mlp_norm, b, at_.vision(i, 2), &entering));
       const Rows inner = activated(b, at_.vision(i, 3));
       VV_TRY(product(entering, w.up, inner.x, {}, "gelu_tanh", inner.all));
@@ -89,6 +92,7 @@ class GraphBuilder {
   }
 
   Status words(const ContextInputs& in) {
+    VV_TRY(point());  // a graph's first: what lies before it would join the end of the one before
     // Rows of images are written too, and then again by the images.
     return rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}},
                 {{"scale", std::sqrt(static_cast<double>(c_.text.width))}});
@@ -103,12 +107,14 @@ class GraphBuilder {
       const GemmaLayer& w = w_.text[i];
       const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, slot, in.length, {}, "full"};
       Rows entering;
+      VV_TRY(point());
       VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
       if (!w.o.w.present()) {
         VV_TRY(keys(b, entering, w.qkv, cache));
         break;
       }
       VV_TRY(attend(b, entering, c_.text, w, cache, at_.text(i, 1), b.hidden, b.hidden));
+      VV_TRY(point());
       VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
       VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
     }
@@ -124,6 +130,7 @@ class GraphBuilder {
   Status action_token(const ActionTokenInputs& in) {
     const TowerBuffers& b = b_.expert;
     rows_ = {};
+    VV_TRY(point());
     VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.token}, {"out", b.hidden}},
                 {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}));
     for (size_t i = 0; i < w_.text.size(); ++i) {
@@ -131,8 +138,10 @@ class GraphBuilder {
       const Tensor none;
       const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, none, {}, "causal"};
       Rows entering;
+      VV_TRY(point());
       VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
       VV_TRY(attend(b, entering, c_.text, w, cache, at_.text(i, 1), b.hidden, b.hidden));
+      VV_TRY(point());
       VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
       VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
     }
@@ -149,6 +158,7 @@ class GraphBuilder {
       const auto now = [&](const Tensor& table) {
         return x_.even ? ada(slice(table, s, 1), {}) : ada(table, row(in.time_row, s));
       };
+      VV_TRY(point());
       VV_TRY(adaptive ? product({in.x, {}, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
       VV_TRY(show("suffix_embeddings", step, b.hidden));
       for (size_t i = 0; i < w_.expert.size(); ++i) {
@@ -157,6 +167,7 @@ class GraphBuilder {
         const Cache cache{b_.k_cache[i],           b_.v_cache[i], in.pos, slot, in.length, state ? in.prefix : Tensor{},
                           state ? "state" : "full"};
         Rows entering;
+        VV_TRY(point());
         if (folds()) {
           VV_TRY(folded(i, s, cache));
         } else if (adaptive) {
@@ -316,6 +327,7 @@ class GraphBuilder {
   /// The greedy token of the step's rows, where the next step and the host find it.
   Status pick_action_token(const ActionTokenInputs& in) {
     Rows entering;
+    VV_TRY(point());
     VV_TRY(rms_norm(b_.expert, w_.text_norm, at_.head(), &entering));
     Matrix head = w_.head;
     if (!head.w.present()) head.w = w_.embed;
@@ -378,6 +390,7 @@ class GraphBuilder {
                        {"rows", rows_}},
                       {{"act", "gelu_tanh"}}));
     Rows entering = inner;
+    VV_TRY(point());
     if (!inner.all.present()) VV_TRY(enter(b, inner.x, place, w.down, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.ada, &gate));
@@ -533,6 +546,9 @@ class GraphBuilder {
                  {"rows", rows_}},
                 {{"epilogue", epilogue}});
   }
+
+  /// Where others may go first.
+  Status point() { return x_.gates != nullptr ? x_.gates->point(rec_.stream()) : Status(); }
 
   Status show(const char* name, int step, const Tensor& value) const {
     return x_.show ? x_.show(name, step, value) : Status();

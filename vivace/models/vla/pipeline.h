@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 
+#include "vivace/engine/gate_plan.h"
 #include "vivace/models/vla/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -105,6 +106,7 @@ struct PolicyContext {
   Enters enters;
   bool even = false;                     // all actions of a step are at one time: ActionInputs::time_row is not read
   bool full = false;                     // all cameras are on: ContextInputs::view_rows is not read
+  engine::GateMarks* gates = nullptr;    // where it stands back; null: nowhere
 };
 
 /// ImagePreprocessor and words to the keys and values of every layer.
