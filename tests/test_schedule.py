@@ -96,6 +96,59 @@ def test_others_stand_back_while_a_call_runs(gpu):
     assert {("arm", "wait"), ("arm", "call"), ("llm", "step"), ("llm", "stand_back")} <= kinds
 
 
+CALLS = {"pi05": "pi05_tiny", "pi0": "pi0_tiny", "pi0fast": "pi0_fast_tiny", "groot_n17": "groot_n17_tiny"}
+
+
+@pytest.mark.parametrize("config", CALLS)
+def test_a_burstable_call_stands_back_within(gpu, config):
+    """Gates within a call, at every point or one a graph: the actions of a policy alone, bit for bit; what it may run on for is less than the call."""
+    path, options = FIXTURES / CALLS[config], POLICY | dict(config=config)
+    if config == "groot_n17":
+        from tests.test_groot import observation as seen
+
+        options, call = dict(statistics="none", precision="f32", num_views=3, threads=2), lambda model: model.predict(**seen("a"))
+    elif config == "pi0fast":
+        from tests.test_policy import fast_observation
+
+        case = fast_observation("a")
+        options = dict(config=config, statistics="none", precision="f32", threads=2, num_views=len(case["images"]), max_action_tokens=24)
+        call = lambda model: np.array(model.tokens(**case))  # noqa: E731
+    else:
+        views = observation(CALLS[config], "a")
+        options |= dict(num_views=len(views["images"]), action_horizon=len(views["noise"]))
+        call = lambda model: model.predict(**views)  # noqa: E731
+    with vivace.load_model(path, device="cpu", **options) as alone:
+        actions, none = call(alone), alone.report()["gates"]
+    found = {}
+    for stretch in (1e-6, 1e6):
+        with gpu.load_model(path, name=f"other {stretch}", qos=vivace.burstable(stretch_ms=stretch), **options) as model:
+            row = gpu.stats()[f"other {stretch}"]
+            found[stretch] = (model.report()["gates"], row["bound_us"], row["wcet_us"])
+            assert (call(model) == actions).all() and (call(model) == actions).all()
+        gc.collect()
+    assert none == 0 and found[1e6][0] == 2 and found[1e-6][0] > 8 and found[1e-6][1] < found[1e6][1] <= found[1e6][2], found
+
+
+def test_an_urgent_call_comes_between(gpu):
+    """A guaranteed call does not wait for the whole of a burstable one: it begins at the next gate, and both get through."""
+    other = policy(gpu, "other", vivace.burstable(stretch_ms=1e-3))
+    arm = policy(gpu)
+    want, over, seen = other.predict(**given(seed=1)), threading.Event(), []
+
+    def work():
+        while not over.is_set():
+            seen.append((other.predict(**given(seed=1)) == want).all())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        until(lambda: arm.predict(**given(seed=2)) is not None and gpu.stats()["other"]["wait_us"]["sum"] > 0)
+    finally:
+        over.set()
+        thread.join()
+    assert all(seen) and seen
+
+
 def test_two_language_models_share(gpu):
     """Best effort stands back at its gates while a burstable model has work, and goes on when that has none; answers are the same."""
     a, b = text(gpu, "a", vivace.burstable(min_share=0.6)), text(gpu, "b", vivace.best_effort())
@@ -413,3 +466,65 @@ def test_a_host_of_a_scheduled_policy(gpu):
         report = robot.end()
     assert report.failed == 0 and gpu.stats()["arm"]["calls"] >= 1
     assert len(llm.generate_ids(IDS[:9], max_tokens=5).tokens) == 5
+
+
+def test_demands_change_while_it_runs(gpu):
+    """By the test of a load: what does not fit changes nothing and says what would; what does is in force at once."""
+    arm, llm = policy(gpu, qos=vivace.guaranteed(hz=5), worst_ms=100), text(gpu, qos=vivace.burstable(min_share=0.3))
+    gpu.set(llm, vivace.burstable(min_share=0.4, weight=3))
+    assert gpu.report()["utilisation"] == pytest.approx(0.9)
+    with bad(vivace.FailedPreconditionError, r"needs 0\.700 of the device's time, 0\.570 is left; it would fit with arm at 5\.\d+ Hz|arm needs 0\.700 .* 0\.570 is left"):
+        gpu.set("arm", vivace.guaranteed(hz=7))
+    assert gpu.stats()["arm"]["period_us"] == 200_000
+    gpu.set("llm", vivace.best_effort())
+    gpu.set("arm", vivace.guaranteed(hz=7))
+    assert gpu.stats()["arm"]["period_us"] == pytest.approx(1e6 / 7) and gpu.stats()["llm"]["class"] == "best_effort"
+    with bad(vivace.InvalidArgumentError, "tenant arm: it was loaded as guaranteed and cannot become burstable"):
+        gpu.set(arm, vivace.burstable())
+    with bad(vivace.InvalidArgumentError, "tenant llm: its gates were placed for stretches of 220 us, not 500"):
+        gpu.set(llm, vivace.burstable(stretch_ms=0.5))
+    with bad(vivace.NotFoundError, "set: there is no tenant leg; there are arm, llm"):
+        gpu.set("leg", vivace.burstable())
+    with bad(vivace.InvalidArgumentError, "set: model: wanted a model that this scheduler"):
+        gpu.set(7, vivace.burstable())
+    with bad(vivace.InvalidArgumentError, "set: qos: wanted"):
+        gpu.set(llm, "more")
+
+
+def test_a_paused_tenant_stands_still(gpu):
+    """Its answer goes on where it was, with the tokens that it would have had; others do not wait for it; a paused model can be closed."""
+    arm, llm = policy(gpu), text(gpu)
+    want = [c.token for c in llm._stream(IDS[:9], None, max_tokens=100)]
+    stream = llm._stream(IDS[:9], None, max_tokens=100)
+    seen = [next(stream).token]
+    gpu.pause(llm)
+    gpu.pause("llm")
+    time.sleep(0.05)
+    steps = gpu.stats()["llm"]["calls"]
+    arm.predict(**given(seed=1))
+    time.sleep(0.05)
+    assert gpu.stats()["llm"]["calls"] <= steps + 1
+    gpu.resume(llm)
+    assert seen + [c.token for c in stream] == want
+    gpu.pause(arm)
+    with bad(vivace.FailedPreconditionError, "tenant arm: it is paused"):
+        arm.predict(**given(seed=1))
+    gpu.resume(arm)
+    arm.predict(**given(seed=1))
+    stream = llm._stream(IDS[:9], None, max_tokens=100)
+    next(stream)
+    gpu.pause(llm)
+    llm.close()
+    with bad(vivace.ClosedError, "closed"):
+        list(stream)
+
+
+def test_a_paused_tenant_holds_nobody_back(gpu):
+    """Of two that share, the one that is furthest behind sets the pace; not while it is paused."""
+    a, b = text(gpu, "a", vivace.burstable(min_share=0.6)), text(gpu, "b", vivace.best_effort())
+    first = a._stream(IDS[:9], None, max_tokens=100)
+    next(first)
+    gpu.pause(a)
+    assert len(list(b._stream(IDS[:9], None, max_tokens=100))) == 100
+    gpu.resume(a)
+    assert len(list(first)) == 99

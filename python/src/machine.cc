@@ -7,6 +7,7 @@
 #include "user_jit.h"
 #include "vivace/device/device.h"
 #include "vivace/device/driver.h"
+#include "vivace/device/waits.h"
 #include "vivace/jit/cache.h"
 #include "vivace/jit/helper.h"
 #include "vivace/jit/nvrtc.h"
@@ -21,6 +22,9 @@ void add_machine(nb::module_& m) {
     check(n.status());
     return *n;
   }, "Number of GPUs; UnsupportedError says what is missing.");
+  m.def(
+      "device_wide_waits", [] { return device::device_wide_waits(); },
+      "Waits of this process for whole devices so far; none may come while models that a scheduler loaded run.");
   m.def("driver_version", [] {
     const Result<const device::Driver*> d = device::driver();
     check(d.status());

@@ -79,6 +79,10 @@ void add_sched(nb::module_& m) {
   nb::class_<Tenant>(m, "Tenant")
       .def("guaranteed", [](const Tenant& t) { return t.tenant->cls() == Class::guaranteed; })
       .def(
+          "set", [](const Tenant& t, const nb::dict& qos) { check(t.tenant->set(read_qos(qos))); }, nb::arg("qos"))
+      .def(
+          "pause", [](const Tenant& t, bool paused) { check(t.tenant->pause(paused)); }, nb::arg("paused"))
+      .def(
           "expect_in", [](const Tenant& t, double seconds) { check(t.tenant->expect_in(seconds * 1e6)); },
           nb::arg("seconds"));
   nb::class_<Scheduler>(m, "Scheduler")
@@ -126,6 +130,7 @@ void add_sched(nb::module_& m) {
              out["device"] = s.live->device(), out["healthy"] = s.live->healthy(),
              out["utilisation"] = s.live->utilisation(), out["queue_depth"] = n.waiting, out["running"] = n.running;
              out["gate_closed_us"] = n.closed_us, out["up_us"] = n.up_us;
+             out["streams_held"] = n.streams_held;
              return out;
            })
       .def("timeline",

@@ -1,7 +1,9 @@
 """What every loaded model is: open until it is closed."""
 from __future__ import annotations
 
-from vivace.errors import ClosedError
+import contextlib
+
+from vivace.errors import ClosedError, Error
 
 
 class Loaded:
@@ -21,7 +23,14 @@ class Loaded:
 
     def close(self) -> None:
         """Frees its memory. Later calls raise ClosedError; closing twice is fine."""
+        self._go_on()
         self._core = self.tenant = None
+
+    def _go_on(self) -> None:
+        """Of a tenant that is paused: what it has begun must end before it goes."""
+        if self.tenant is not None:
+            with contextlib.suppress(Error):
+                self.tenant.pause(False)
 
     @property
     def _live(self):

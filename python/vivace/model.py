@@ -151,6 +151,7 @@ class TextModel(Loaded):
     def close(self) -> None:
         """Ends all answers (their readers get ClosedError) and frees the memory. Later calls raise ClosedError; closing
         twice is fine."""
+        self._go_on()
         core, self._core, self.tenant = self._core, None, None
         if core is not None:
             core.close()

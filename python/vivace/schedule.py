@@ -18,7 +18,7 @@ from pathlib import Path
 
 from vivace import _core
 from vivace.cache import Cache
-from vivace.errors import ClosedError, Error, FailedPreconditionError, InvalidArgumentError
+from vivace.errors import ClosedError, Error, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from vivace.fetch import cache_dir
 from vivace.options import Bad, among, flag, maybe, number, one, positive, utf8, whole, wrong
 from vivace.options import path as path_text
@@ -184,6 +184,32 @@ class Scheduler:
         name = _free(Path(path).stem, taken) if name is None else one(call, "name", utf8, name)
         admitted, text, response_us, utilisation, fixes = live.evaluate(name, core, *times)
         return Verdict(admitted, text, response_us / 1e3, utilisation, tuple((said, who, _from_core(changed)) for said, who, changed in fixes))
+
+    def set(self, model, qos) -> None:
+        """Other demands of a tenant from here on, by the test that load_model() makes: period, deadline, shares, weight. Guaranteed or not it stays, and so does stretch_ms: its
+        gates are placed at load. model: what load_model() gave, or its name.
+        Errors: FailedPreconditionError where it would not fit, and nothing changed; InvalidArgumentError; NotFoundError."""
+        self._tenant("set", model).set(_qos("set", qos).core(self._device))
+
+    def pause(self, model) -> None:
+        """Until resume() it stands back at its next gate, its answers with it; of a guaranteed tenant predict() raises FailedPreconditionError. What it was promised stays
+        promised. Errors: NotFoundError."""
+        self._tenant("pause", model).pause(True)
+
+    def resume(self, model) -> None:
+        """Of a tenant that pause() stopped. Twice is fine. Errors: NotFoundError."""
+        self._tenant("resume", model).pause(False)
+
+    def _tenant(self, call, model):
+        self._live.now()
+        if isinstance(model, str):
+            with self._lock:
+                model = self._models.get(name := model)
+            if model is None or model.tenant is None:
+                raise NotFoundError(f"{call}: there is no tenant {name}; there are {', '.join(self._live.rows()) or 'none'}")
+        if (tenant := getattr(model, "tenant", None)) is None:
+            raise wrong(call, "model", "a model that this scheduler's load_model() gave, or its name", model)
+        return tenant
 
     def stats(self) -> dict:
         """{tenant: counts, times and histograms}; docs/scheduling.md has the names. Microseconds of the device's clock, on the CPU of the wall's."""

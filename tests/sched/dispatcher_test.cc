@@ -209,6 +209,70 @@ TEST(Dispatcher, OthersStandBackBeforeAKnownTick) {
 
 /// Calls of drawn sets against drawn arrivals: times up to the worst, stretches up to the longest, handovers up to
 /// theirs. What was admitted misses nothing and is refused nothing; what was refused has fixes that admit.
+TEST(Dispatcher, DemandsChangeByTheTestOfAdmission) {
+  Words words;
+  Dispatcher d({}, words);
+  const int arm = add(d, robot("arm", 100e3, 0, 40e3)), llm = add(d, burst("llm", 0.5));
+  Qos faster = d.demand(arm).qos, more = d.demand(llm).qos;
+  faster.period_us = 50e3;
+  const Status refused = d.change(arm, faster);
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition) << refused.to_string();
+  EXPECT_EQ(d.demand(arm).qos.period_us, 100e3);
+  more.min_share = 0.1;
+  EXPECT_TRUE(d.change(llm, more).ok());
+  EXPECT_TRUE(d.change(arm, faster).ok());
+  EXPECT_NEAR(d.utilisation(), 0.9, 1e-9);
+  more.cls = Class::guaranteed, more.min_share = 0, more.period_us = 1e6;
+  EXPECT_EQ(d.change(llm, more).code(), Code::kInvalidArgument);
+  more = d.demand(llm).qos;
+  more.blocking_us = 500;
+  EXPECT_EQ(d.change(llm, more).code(), Code::kInvalidArgument);
+  more.blocking_us = -1;
+  EXPECT_EQ(d.change(llm, more).code(), Code::kInvalidArgument);
+  EXPECT_EQ(d.change(99, faster).code(), Code::kNotFound);
+}
+
+TEST(Dispatcher, AChangeEndsADemotion) {
+  Words words;
+  Dispatcher d({}, words);
+  const int arm = add(d, robot("arm", 100e3, 90e3, 1000));
+  for (int i = 0; i < Dispatcher::kMostOverruns; ++i) {
+    const auto call = submit(d, arm, i * 100e3);
+    ASSERT_TRUE(d.next(i * 100e3));
+    d.tick(i * 100e3 + 10e3);
+    ASSERT_TRUE(d.done(call.number, i * 100e3 + 11e3, 11e3).ok());
+  }
+  EXPECT_TRUE(d.stats(arm).demoted);
+  ASSERT_TRUE(d.change(arm, d.demand(arm).qos).ok());
+  EXPECT_FALSE(d.stats(arm).demoted);
+}
+
+TEST(Dispatcher, WhoIsPausedStandsBackAndHoldsNobodyBack) {
+  Words words;
+  Dispatcher d({}, words);
+  const int arm = add(d, robot("arm", 100e3, 90e3, 1000)), a = add(d, burst("a", 0.3)), b = add(d, burst("b", 0.3));
+  ASSERT_TRUE(d.want(a, 0, true).ok());
+  ASSERT_TRUE(d.want(b, 0, true).ok());
+  ASSERT_TRUE(d.pause(a, true).ok());
+  EXPECT_TRUE(words.held[a]);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(d.charge(b, i, 5000).ok());
+  EXPECT_FALSE(words.held[b]);  // a, far behind by now, does not run
+  ASSERT_TRUE(d.pause(a, false).ok());
+  EXPECT_FALSE(words.held[a]);
+  EXPECT_FALSE(words.held[b]);  // and what it did not want it has not saved up
+  ASSERT_TRUE(d.pause(a, true).ok());
+  ASSERT_TRUE(d.want(a, 1, false).ok());
+  EXPECT_FALSE(words.held[a]);  // a model without work is free to go
+  ASSERT_TRUE(d.pause(arm, true).ok());
+  Dispatcher::Call call;
+  const auto refusal = d.submit(arm, 10, 0, &call);
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->why.code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(d.pause(arm, false).ok());
+  submit(d, arm, 20);
+  EXPECT_EQ(d.pause(99, true).code(), Code::kNotFound);
+}
+
 TEST(Dispatcher, AdmittedSetsNeverMiss) {
   std::mt19937_64 dice(20261122);
   const auto real = [&](double a, double b) { return std::uniform_real_distribution<double>(a, b)(dice); };

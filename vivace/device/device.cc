@@ -1,10 +1,15 @@
 #include "vivace/device/device.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 
+#include "vivace/device/waits.h"
+
 namespace vivace::device {
 namespace {
+
+std::atomic<uint64_t> g_waits{0};  // for whole devices
 
 Result<int> attribute(cu::Device d, cu::DeviceAttr which) {
   int v = 0;
@@ -116,7 +121,12 @@ Result<MemoryInfo> Device::memory() const {
   return MemoryInfo{static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
 }
 
+uint64_t device_wide_waits() {
+  return g_waits;
+}
+
 Status Device::synchronize() const {
+  ++g_waits;
   VV_TRY(bind());
   VV_CU(cuCtxSynchronize);
   return Status();

@@ -1,17 +1,20 @@
 #include "vivace/exec/cuda_gate.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "vivace/base/check.h"
 #include "vivace/device/driver.h"
+#include "vivace/exec/held_streams.h"
 
 namespace vivace::exec {
 namespace {
 
 constexpr size_t kPage = 256;  // kMaxWords words fit, and nothing else shares their lines
 constexpr size_t kWord = sizeof(uint32_t);
-static_assert(Gate::kMaxWords * kWord <= kPage && Gate::kMaxWords <= device::kMostWaits);
+static_assert(Gate::kMaxWords * kWord < kPage && Gate::kMaxWords <= device::kMostWaits);
 
 std::atomic_ref<uint32_t> host_word(const device::PinnedBuffer& page, int i) {
   return std::atomic_ref<uint32_t>(reinterpret_cast<uint32_t*>(page.data())[i]);
@@ -77,6 +80,60 @@ Status CudaGate::queue_pass(cu::Stream stream, uint32_t mask) const {
 
 Status CudaGate::queue_set(cu::Stream stream, int word, bool shut) const {
   return device::write_word(stream, address(word), shut ? 1 : 0);
+}
+
+Status CudaGate::queue_nothing(cu::Stream stream) const {
+  return device::write_word(stream, stream_page_ + kMaxWords * kWord, 1);  // behind the gate's own
+}
+
+Result<int> held_streams(const Gate& gate, int streams) {
+  if (streams < 2) return Status(Code::kInvalidArgument, strf("held_streams: wanted 2 or more, got %d", streams));
+  const auto* const of = dynamic_cast<const CudaGate*>(&gate);
+  if (of == nullptr) return 0;
+  using Clock = std::chrono::steady_clock;
+  using std::chrono::microseconds;
+  constexpr microseconds kReached{500}, kMost{5000};
+  const auto until = [](Clock::time_point end, const auto& what) -> Result<bool> {
+    while (true) {
+      VV_ASSIGN(const bool there, what());
+      if (there || Clock::now() >= end) return there;
+    }
+  };
+  const device::Device& device = of->device();
+  VV_TRY(device.bind());
+  VV_ASSIGN(const std::unique_ptr<CudaGate> shut, CudaGate::create(device, 0, 1));
+  std::vector<device::Stream> all;
+  std::vector<device::Event> ends;
+  for (int i = 0; i < streams; ++i) {
+    VV_ASSIGN(device::Stream stream, device::Stream::create(device, i == 0 ? device.priority_levels() - 1 : 0));
+    VV_ASSIGN(device::Event end, device::Event::create(device));
+    all.push_back(std::move(stream));
+    ends.push_back(std::move(end));
+  }
+  int held = 0;
+  VV_TRY(shut->set(0, true));
+  const auto look = [&]() -> Status {
+    VV_TRY(shut->queue_pass(all.back().handle(), 1));
+    VV_TRY(ends.back().record(all.back().handle()));
+    VV_ASSIGN(const bool through, until(Clock::now() + kReached, [&] { return ends.back().done(); }));
+    if (through) return Status(Code::kInternal, "held_streams: a stream passed a gate that is shut");
+    const size_t others = all.size() - 1;
+    for (size_t i = 0; i < others; ++i) {
+      VV_TRY(of->queue_nothing(all[i].handle()));
+      VV_TRY(ends[i].record(all[i].handle()));
+    }
+    const auto end = Clock::now() + kMost;
+    for (size_t i = 0; i < others; ++i) {
+      VV_ASSIGN(const bool ran, until(end, [&] { return ends[i].done(); }));
+      held += !ran;
+    }
+    return {};
+  };
+  Status s = look();
+  VV_TRY(shut->set(0, false));  // whatever was seen
+  for (const device::Stream& stream : all) VV_TRY(stream.synchronize());
+  VV_TRY(std::move(s));
+  return held;
 }
 
 }  // namespace vivace::exec

@@ -23,6 +23,8 @@ class CudaGate final : public Gate {
   /// Queues a wait until every word of `mask` is 0. No check, no allocation.
   Status queue_pass(cu::Stream stream, uint32_t mask) const;
   Status queue_set(cu::Stream stream, int word, bool shut) const;
+  /// Writes a word that nobody reads: work that a stream can only do when it gets its turn.
+  Status queue_nothing(cu::Stream stream) const;
   const device::Device& device() const { return device_; }
 
  private:

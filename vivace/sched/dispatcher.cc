@@ -53,6 +53,54 @@ Result<int> Dispatcher::add(const Demand& demand) {
   return static_cast<int>(tenants_.size()) - 1;
 }
 
+Status Dispatcher::change(int tenant, Qos qos) {
+  Tenant* const t = find(tenant);
+  if (t == nullptr) return no_tenant(tenant);
+  const Qos& old = t->demand.qos;
+  const char* const who = t->demand.name.c_str();
+  if ((qos.cls == Class::guaranteed) != (old.cls == Class::guaranteed))
+    return Status(Code::kInvalidArgument, strf("tenant %s: it was loaded as %s and cannot become %s; load it again",
+                                               who, name(old.cls), name(qos.cls)));
+  if (lower(*t) && qos.blocking_us != old.blocking_us)
+    return Status(Code::kInvalidArgument,
+                  strf("tenant %s: its gates were placed for stretches of %g us, not %g; load it again", who,
+                       old.blocking_us, qos.blocking_us));
+  if (qos.bytes == 0) qos.bytes = old.bytes;
+  const Demand wanted{t->demand.name, qos, t->demand.times};
+  t->there = false;  // the test is of the others and what it wants now
+  Result<Verdict> v = evaluate(wanted);
+  t->there = true;
+  VV_TRY(v.status());
+  if (!v->admitted) return Status(Code::kFailedPrecondition, v->text);
+  t->demand = wanted;
+  t->stats.demoted = false, t->recent_overruns = 0, t->recent_calls = 0, t->steady = 0;
+  t->last_order_release = -kForever;
+  pace();
+  return {};
+}
+
+Status Dispatcher::pause(int tenant, bool paused) {
+  Tenant* const t = find(tenant);
+  if (t == nullptr) return no_tenant(tenant);
+  if (t->paused && !paused) catch_up(t);
+  t->paused = paused;
+  if (paused) set_early(t, false), t->hinted = -1;
+  pace();
+  return {};
+}
+
+/// Time that it did not want is not saved up.
+void Dispatcher::catch_up(Tenant* t) const {
+  if (const double least = least_virtual_us(); least != kForever) t->virtual_us = std::max(t->virtual_us, least);
+}
+
+double Dispatcher::least_virtual_us() const {
+  double least = kForever;
+  for (const Tenant& t : tenants_)
+    if (lower(t) && t.wants && !t.paused) least = std::min(least, t.virtual_us);
+  return least;
+}
+
 Status Dispatcher::remove(int tenant) {
   Tenant* const t = find(tenant);
   if (t == nullptr) return no_tenant(tenant);
@@ -90,6 +138,7 @@ std::optional<Dispatcher::Refusal> Dispatcher::submit(int tenant, double now, do
   if (d.qos.cls != Class::guaranteed)
     return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: %s tenants want(), they do not submit calls",
                                                           d.name.c_str(), name(d.qos.cls)))};
+  if (t->paused) return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: it is paused", d.name.c_str()))};
   if (deadline_us < 0 || deadline_us != deadline_us)
     return Refusal{Status(Code::kInvalidArgument, strf("tenant %s: a deadline of %g us", d.name.c_str(), deadline_us))};
   const double relative = deadline_us != 0 ? deadline_us : relative_deadline(d.qos);
@@ -211,12 +260,7 @@ Status Dispatcher::want(int tenant, double, bool work) {
   if (t->demand.qos.cls == Class::guaranteed)
     return Status(Code::kFailedPrecondition,
                   strf("tenant %s: guaranteed tenants submit calls", t->demand.name.c_str()));
-  if (work && !t->wants) {  // time that it did not want is not saved up
-    double least = kForever;
-    for (const Tenant& o : tenants_)
-      if (lower(o) && o.wants) least = std::min(least, o.virtual_us);
-    if (least != kForever) t->virtual_us = std::max(t->virtual_us, least);
-  }
+  if (work && !t->wants) catch_up(t);
   t->wants = work;
   pace();
   return {};
@@ -239,14 +283,13 @@ Status Dispatcher::charge(int tenant, double, double device_us, double waited_us
 
 /// Who is furthest behind always runs; who is too far ahead of it stands back.
 void Dispatcher::pace() {
-  double least = kForever;
-  for (const Tenant& t : tenants_)
-    if (lower(t) && t.wants) least = std::min(least, t.virtual_us);
+  const double least = least_virtual_us();
   for (size_t i = 0; i < tenants_.size(); ++i) {
     Tenant& t = tenants_[i];
     if (!lower(t)) continue;
     // Held until it is level again: a lead that is let go at once would shut and open at every step.
-    const bool hold = t.wants && least != kForever && (t.held ? t.virtual_us > least : t.virtual_us > least + kLeadUs);
+    const bool ahead = least != kForever && (t.held ? t.virtual_us > least : t.virtual_us > least + kLeadUs);
+    const bool hold = t.wants && (t.paused || ahead);
     if (hold != t.held) actuator_.hold(static_cast<int>(i), t.held = hold);
   }
 }

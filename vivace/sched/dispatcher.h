@@ -53,6 +53,13 @@ class Dispatcher {
   Result<Verdict> evaluate(const Demand& candidate) const;
   /// Admits and returns the tenant's number. Errors: those of evaluate(); FailedPrecondition with the verdict's text.
   Result<int> add(const Demand& demand);
+  /// Other demands of a tenant that is there, by the test of add(): where they are refused nothing changes. A demotion
+  /// and what was learnt of its pace are forgotten; bytes of 0 stay what they were. Errors: those of add(); NotFound;
+  /// InvalidArgument where its model would have to be loaded anew: guaranteed or not, and the bound of steps.
+  Status change(int tenant, Qos qos);
+  /// Until it is told otherwise it stands back whatever its share, or, guaranteed, its calls are refused. What it was
+  /// promised stays promised. NotFound.
+  Status pause(int tenant, bool paused);
   /// The tenant's waiting calls are gone; one that runs ends with done() or the watchdog. NotFound.
   Status remove(int tenant);
 
@@ -112,7 +119,7 @@ class Dispatcher {
     int recent_overruns = 0;
     int64_t recent_calls = 0;
     double virtual_us = 0;               // burstable: device time over share
-    bool wants = false, held = false;
+    bool wants = false, held = false, paused = false;
   };
   struct Running {
     Call call;
@@ -126,6 +133,8 @@ class Dispatcher {
   double work_before(double order, double now) const;
   std::vector<Demand> demands() const;
   void pace();
+  double least_virtual_us() const;
+  void catch_up(Tenant* t) const;
   void set_early(Tenant* t, bool early);
   static void learn(Tenant* t, double now);
   void overran(double now);

@@ -6,12 +6,13 @@
 #include <set>
 
 #include "vivace/base/check.h"
+#include "vivace/exec/held_streams.h"
 
 namespace vivace::sched {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kUrgentWord = 0, kEarlyWord = 1, kFirstHold = 2;  // of the gate: one of streams, then the host's
+constexpr int kUrgentWord = 0, kFirstHold = 1;  // of the gate: one of streams, then the host's, one a tenant
 
 std::mutex g_open;
 std::set<std::string> g_devices;  // that have a scheduler
@@ -40,6 +41,27 @@ Status Tenant::admit(const Times& times, int64_t bytes) {
   s.tenants_.resize(static_cast<size_t>(number_) + 1);
   s.tenants_[static_cast<size_t>(number_)] = this;
   s.note_blocked();
+  return {};
+}
+
+Status Tenant::set(const Qos& qos) {
+  Scheduler& s = *scheduler_;
+  VV_TRY(check(name_, qos));
+  const std::lock_guard<std::mutex> lock(s.mutex_);
+  if (s.closed_) return closed();
+  if (number_ < 0) return not_admitted(name_);
+  VV_TRY(s.dispatcher_.change(number_, qos));
+  s.timer_.notify_one();
+  return {};
+}
+
+Status Tenant::pause(bool paused) {
+  Scheduler& s = *scheduler_;
+  const std::lock_guard<std::mutex> lock(s.mutex_);
+  if (s.closed_) return closed();
+  if (number_ < 0) return not_admitted(name_);
+  VV_TRY(s.dispatcher_.pause(number_, paused));
+  s.timer_.notify_one();
   return {};
 }
 
@@ -96,14 +118,17 @@ TenantStats Tenant::stats() const {
 Result<std::shared_ptr<Scheduler>> Scheduler::open(const std::string& device, const Capacity& capacity) {
   VV_ASSIGN(std::unique_ptr<engine::Runtime> runtime, engine::Runtime::open(device, 1));
   const std::string name = runtime->name();
-  VV_ASSIGN(std::unique_ptr<exec::Gate> gate, runtime->backend().make_gate(1, 1 + kMostLower));
+  VV_ASSIGN(std::unique_ptr<exec::Gate> gate, runtime->backend().make_gate(1, kMostLower));
   {
     const std::lock_guard<std::mutex> lock(g_open);
     if (!g_devices.insert(name).second)
       return Status(Code::kFailedPrecondition,
                     strf("scheduler: this process has one for %s; share it, or close it first", name.c_str()));
   }
-  return std::shared_ptr<Scheduler>(new Scheduler(name, std::move(runtime), std::move(gate), capacity));
+  const Result<int> held = exec::held_streams(*gate, kMostLower + 2);
+  std::shared_ptr<Scheduler> s(new Scheduler(name, std::move(runtime), std::move(gate), capacity));
+  s->streams_held_ = held.ok() ? *held : -1;
+  return s;
 }
 
 Scheduler::Scheduler(std::string device, std::unique_ptr<engine::Runtime> runtime, std::unique_ptr<exec::Gate> gate,
@@ -159,8 +184,9 @@ Result<std::unique_ptr<Tenant>> Scheduler::join(const std::string& name, const Q
   if (lower) {
     *word = true;
     tenant->hold_word_ = static_cast<int>(word - words_.begin());
-    tenant->gates_ = {gate_.get(), 1u << kUrgentWord | 1u << kEarlyWord | 1u << (kFirstHold + tenant->hold_word_),
-                      qos.blocking_us};
+    show(tenant->hold_word_);
+    // Two words: each more is a part of a microsecond at every gate.
+    tenant->gates_ = {gate_.get(), 1u << kUrgentWord | 1u << (kFirstHold + tenant->hold_word_), qos.blocking_us};
   } else {
     tenant->urgent_ = std::make_shared<engine::UrgentGate>();
     tenant->urgent_->gate = gate_.get();
@@ -202,13 +228,18 @@ void Scheduler::hold(int tenant, bool stand_back) {
   const Tenant* const t = at(tenant);
   if (t == nullptr || closed_) return;
   held_[static_cast<size_t>(t->hold_word_)] = stand_back;
-  static_cast<void>(gate_->set(kFirstHold + t->hold_word_, stand_back));
+  show(t->hold_word_);
   note_blocked();
+}
+
+void Scheduler::show(int word) {
+  static_cast<void>(gate_->set(kFirstHold + word, !closed_ && (early_ || held_[static_cast<size_t>(word)])));
 }
 
 void Scheduler::close_early(bool shut) {
   early_ = shut && !closed_;
-  static_cast<void>(gate_->set(kEarlyWord, early_));
+  for (int i = 0; i < kMostLower; ++i)
+    if (words_[static_cast<size_t>(i)]) show(i);
   note_blocked();
 }
 
@@ -216,10 +247,7 @@ void Scheduler::close_early(bool shut) {
 void Scheduler::open() {
   static_cast<void>(gate_->open_all());
   if (std::exchange(urgent_, false)) closed_us_ += now() - began_;
-  if (closed_) return;
-  close_early(early_);
-  for (int i = 0; i < kMostLower; ++i)
-    if (held_[static_cast<size_t>(i)]) static_cast<void>(gate_->set(kFirstHold + i, true));
+  if (!closed_) close_early(early_);
 }
 
 void Scheduler::dispatch() {
@@ -270,7 +298,7 @@ std::vector<Scheduler::Row> Scheduler::rows() const {
 
 Scheduler::Now Scheduler::now_of() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return {dispatcher_.waiting(), dispatcher_.running(), closed_us_, now() - opened_};
+  return {dispatcher_.waiting(), dispatcher_.running(), closed_us_, now() - opened_, streams_held_};
 }
 
 std::vector<Timeline::Span> Scheduler::timeline() const {

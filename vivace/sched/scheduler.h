@@ -42,7 +42,13 @@ class Tenant final : public engine::StepAccount {
   Tenant(const Tenant&) = delete;
 
   const std::string& name() const { return name_; }
-  Class cls() const { return qos_.cls; }
+  Class cls() const { return qos_.cls; }  // as it was loaded, guaranteed or not; set() may change it between the others
+  /// Other demands from here on. Errors: Dispatcher::change()'s; FailedPrecondition before admit(); Closed.
+  Status set(const Qos& qos);
+  /// true: it stands back at its next gate, or, guaranteed, its calls are refused with FailedPrecondition, until false.
+  /// A paused model must go on before it is closed, for it waits for what it has begun. Errors: FailedPrecondition
+  /// before admit(); Closed.
+  Status pause(bool paused);
   /// Once the times of its model are known; before it nobody waits for this tenant, nor it for anybody but the running
   /// call. `bytes`: of the model, where the Qos names none. Errors: sched::evaluate()'s; FailedPrecondition with the
   /// verdict's text, or twice; Closed.
@@ -112,6 +118,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
     bool running = false;
     double closed_us = 0;       // how long all guaranteed calls have kept others back
     double up_us = 0;           // since open()
+    int streams_held = 0;  // see exec::held_streams(), as found at open(): above 0 calls may miss; -1: not found out
   };
   Now now_of() const;
   /// What happened of late; see Timeline.
@@ -127,6 +134,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
   void close_early(bool shut) override;
   void open() override;
   double now() const;
+  void show(int word);  // of holds: shut while its tenant stands back, or all do
   void note_blocked();  // with mutex_ held: who stands back from here on
   Tenant* at(int number) const {
     return static_cast<size_t>(number) < tenants_.size() ? tenants_[static_cast<size_t>(number)] : nullptr;
@@ -151,6 +159,7 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
   uint64_t begun_ = 0;                 // the call whose turn it is
   double began_ = 0, closed_us_ = 0;
   const double opened_;
+  int streams_held_ = 0;
   Timeline timeline_;
   std::thread thread_;
 };

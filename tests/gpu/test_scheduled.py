@@ -1,0 +1,107 @@
+"""Models of one scheduler on a GPU: answers keep their bits at gates, nobody waits for the whole device, streams do not hold one another up. Needs --device cuda."""
+import gc
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tests.op_data import device
+
+if not (device and device.ON_GPU):
+    pytest.skip("--device cuda runs these", allow_module_level=True)
+
+import vivace  # noqa: E402
+from tests.test_model import FIXTURES  # noqa: E402
+from vivace import _core  # noqa: E402
+
+VLA, LLM = FIXTURES / "vla", FIXTURES / "tiny_gguf" / "llama_q4_1.gguf"
+ARM = dict(config="pi05", num_views=1, statistics="none")
+GIVEN = dict(images=[np.full((224, 224, 3), 90, np.uint8)], prompt=[2, 17, 301], state=np.zeros(32, np.float32))
+IDS = list(range(3, 33))
+
+
+@pytest.fixture
+def gpu():
+    with vivace.Scheduler(device.NAME) as scheduler:
+        yield scheduler
+    gc.collect()
+
+
+def arm(gpu, name="arm", qos=None, worst_ms=20, **options):
+    return gpu.load_model(VLA / "pi05_tiny", name=name, qos=qos or vivace.guaranteed(hz=20, blocking_ms=5), worst_ms=worst_ms, **ARM, **options)
+
+
+def test_bits_are_those_without_a_scheduler(gpu, record_property):
+    """At every point a gate and one a step, captured, while another tenant's calls shut them."""
+    with vivace.load_model(LLM, device=device.NAME, max_batch=2) as alone:
+        want = alone.generate_ids(IDS, max_tokens=60, temperature=0.8, seed=3)
+    with vivace.load_model(VLA / "pi05_tiny", device=device.NAME, **ARM) as alone:
+        actions = alone.predict(**GIVEN, seed=3)
+    urgent, over, calls = arm(gpu), threading.Event(), []
+    thread = threading.Thread(target=lambda: [calls.append((urgent.predict(**GIVEN, seed=3) == actions).all()) for _ in iter(over.is_set, True)])
+    thread.start()
+    try:
+        for stretch in (1e-6, 1e6):
+            with gpu.load_model(LLM, name=f"llm {stretch}", qos=vivace.burstable(stretch_ms=stretch), max_batch=2) as llm:
+                gates = llm.report()["gates"]
+                got = llm.generate_ids(IDS, max_tokens=60, temperature=0.8, seed=3)
+                assert (got.tokens, got.logprobs) == (want.tokens, want.logprobs) and (gates > 3 if stretch < 1 else gates == 1)
+            with arm(gpu, f"other {stretch}", vivace.burstable(stretch_ms=stretch)) as other:
+                assert (other.predict(**GIVEN, seed=3) == actions).all() and other.report()["gates"] >= 2
+            gc.collect()
+    finally:
+        over.set()
+        thread.join()
+    assert calls and all(calls) and gpu.report()["healthy"]
+    record_property("note", f"{len(calls)} urgent calls beside")
+
+
+def test_nobody_waits_for_the_whole_device(gpu, record_property):
+    """Once models are ready: a wait for all streams would last as long as one of them stands at a gate. Closing a model does wait, so this can see one."""
+    llm, urgent = gpu.load_model(LLM, name="llm", qos=vivace.burstable(stretch_ms=1e-3), max_batch=2), arm(gpu)
+    for _ in range(2):
+        urgent.predict(**GIVEN, seed=1)
+        llm.generate_ids(IDS, max_tokens=20, temperature=0.8, seed=3, logit_bias={5: 1.0})
+    before = _core.device_wide_waits()
+    for _ in range(20):
+        stream = llm._stream(IDS, None, max_tokens=40, logit_bias={5: 1.0})
+        urgent.predict(**GIVEN, seed=1)
+        urgent.expect_in(0.001)
+        assert len(list(stream)) == 40
+    assert _core.device_wide_waits() == before
+    llm.close()
+    del llm, stream
+    gc.collect()
+    assert _core.device_wide_waits() > before
+
+
+@pytest.mark.parametrize("connections", [32, 1])
+def test_streams_that_share_a_queue_are_found(connections, record_property):
+    """With as many queues as a scheduler asks for none holds another up; with one all do."""
+    program = f"import vivace\nwith vivace.Scheduler({device.NAME!r}) as gpu: print(gpu.report()['streams_held'])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
+    assert ran.returncode == 0, ran.stderr
+    held = int(ran.stdout)
+    record_property("note", f"{held} of 17 streams held with {connections} connections")
+    assert held == 0 if connections == 32 else held > 0
+
+
+def test_a_lost_opener_is_seen(gpu):
+    """A process that is killed in a call leaves no gate shut: the next one's calls run."""
+    program = f"""
+import os, threading, time, vivace
+from tests.gpu.test_scheduled import GIVEN, arm
+gpu = vivace.Scheduler({device.NAME!r})
+urgent = arm(gpu)
+threading.Thread(target=lambda: [urgent.predict(**GIVEN, seed=1) for _ in range(10_000)], daemon=True).start()
+time.sleep(0.3)
+os.kill(os.getpid(), 9)
+"""
+    env = os.environ | {"VIVACE_TEST_DEVICE": device.NAME}
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, env=env).returncode == -9
+    with arm(gpu) as urgent:
+        urgent.predict(**GIVEN, seed=1)
+        assert gpu.stats()["arm"]["calls"] == 1
