@@ -109,7 +109,7 @@ def _pages(text: str):
 
 
 def parser() -> argparse.ArgumentParser:
-    from vivace import cli_policy, cli_sched
+    from vivace import cli_policy, cli_sched, cli_together
 
     top = Parser(prog="vivace", description="Real-time inference for robots and agents.")
     from vivace import __version__
@@ -184,6 +184,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--capsule-key-file", metavar="FILE", help="at least 16 bytes, of mode 600, that replicas share: capsules may then be taken from this server and brought to another")
     p.add_argument("--linger", type=float, default=0.0, metavar="S", help="after SIGTERM, how long new requests are still accepted and told 503")
     p.add_argument("--drain", type=float, default=30.0, metavar="S", help="after that, how long answers may take to end")
+    cli_together.add_policy(p, whole)
 
     p = command("demo", cmd_demo, "Run a demonstration: `reach`, in which a policy moves an arm to what a sentence names; `colocate`, in which one keeps its time beside a language model; `voice`, in which a spoken sentence is heard, answered and obeyed.")
     p.add_argument("name", choices=["reach", "colocate", "voice"])
@@ -269,7 +270,7 @@ def add_load_options(p, *, positional=False, max_batch=1) -> None:
     p.add_argument("--max-in-flight-steps", type=COUNT, default=0, help="steps that may be queued at once; 0: as suits the device")
 
 
-def load(args, **more):
+def load(args, load_model=None, **more):
     import vivace
     from vivace import cli_policy
 
@@ -277,7 +278,7 @@ def load(args, **more):
     cores = len(os.sched_getaffinity(0))
     if args.threads > cores:
         warnings.warn(f"--threads: {args.threads} threads share the {cores} cores of this process, and wait for each other")
-    model = vivace.load_model(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
+    model = (load_model or vivace.load_model)(args.model, device=args.device, precision=args.precision, kv_dtype=args.kv_dtype,
                               threads=args.threads, context=args.context, max_batch=args.max_batch, prefill_chunk=args.prefill_chunk, max_in_flight_steps=args.max_in_flight_steps, num_kv_blocks=args.num_kv_blocks, gpu_layers=args.gpu_layers, lm_head_dtype=args.lm_head_dtype, invariance=args.invariance,
                               random_weights=getattr(args, "random_weights", False), **more)
     if args.gpu_layers > (layers := model.report()["layers"]):
@@ -374,6 +375,7 @@ def cmd_rm(args) -> int:
 # ---- serve ---------------------------------------------------------------------------------------
 
 def cmd_serve(args) -> int:
+    from vivace import cli_together
     from vivace.errors import UnsupportedError
 
     try:
@@ -383,8 +385,13 @@ def cmd_serve(args) -> int:
     keys = auth.read_keys(args.api_key, args.api_key_file)
     limits = run.check(args, keys)
     name = args.name or os.path.basename(args.model.rstrip("/")).removesuffix(".gguf")
-    with load(args, logit_bias=True, max_waiting=args.max_waiting, generation_config=not args.no_generation_config) as model, _speech(args) as speech:
-        return run.serve(model, args, name=name, keys=keys, limits=limits, speech=speech)
+    cli_together.check(args)
+
+    def text_model(load_model):
+        return load(args, load_model, logit_bias=True, max_waiting=args.max_waiting, generation_config=not args.no_generation_config)
+
+    with cli_together.loaded(args, name, text_model) as (model, scheduler), _speech(args) as speech:
+        return run.serve(model, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
 
 
 def _speech(args):

@@ -41,6 +41,7 @@ class Engine:
         self.idle_since_ns = time.monotonic_ns()  # when nothing was asked of the engine last
         self.draining = False
         self.speech = None  # a speech.Speech, where one is served beside it
+        self.scheduler = None  # a vivace.Scheduler, where the model is one of its tenants
         self.kept = Kept(limits)
         self.capsule_key: bytes | None = None  # of capsules that leave the server
         self._pool = ThreadPoolExecutor(PREPARING, "vivace-prepare")

@@ -95,4 +95,5 @@ async def metrics(call: Call, engine) -> None:
         "vivace_kv_blocks": ("Blocks of keys and values; 0: each slot has its own places", count), "vivace_kv_blocks_available": ("Blocks that are free or only remembered", available),
         "vivace_kv_blocks_remembered": ("Blocks that only prompts which begin alike may need", remembered), "vivace_moved_to_host": ("Answers that moved to host memory so far", now["moved_to_host"]),
     }
-    await call.whole(engine.metrics.text(gauges, engine.outbox.stats()), b"text/plain; version=0.0.4; charset=utf-8")
+    tenants = b"" if engine.scheduler is None else engine.scheduler.metrics().encode()
+    await call.whole(engine.metrics.text(gauges, engine.outbox.stats()) + tenants, b"text/plain; version=0.0.4; charset=utf-8")

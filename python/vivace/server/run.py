@@ -111,11 +111,12 @@ class Server(uvicorn.Server):
         late.cancel()
 
 
-def serve(model, args, *, name: str, keys: list, limits: Limits, speech=None) -> int:
-    """Serves until a signal; the exit status. `args`: of the command line."""
+def serve(model, args, *, name: str, keys: list, limits: Limits, speech=None, scheduler=None) -> int:
+    """Serves until a signal; the exit status. `args`: of the command line. scheduler: a vivace.Scheduler whose counts /metrics has too."""
     known, host = Keys(keys), args.host
     defaults = Defaults.of(model.drawn, temperature=args.temperature, top_p=args.top_p, seed=args.seed)
     engine = Engine(model, name, limits, max_batch=args.max_batch, max_waiting=args.max_waiting, metrics=Metrics(), defaults=defaults)
+    engine.scheduler = scheduler
     if speech is not None:
         engine.speech = Speech(speech, os.path.basename(args.speech.rstrip("/")))
     asked_as = None if known or args.no_auth else LOOPBACK_NAMES | {h.lower() for h in args.allow_host} | ({host} if not loopback(host) else set())
