@@ -208,6 +208,13 @@ def test_times_are_kept(tmp_path, monkeypatch):
             gpu.evaluate(model, vivace.burstable())
         gpu.load_model(model, qos=vivace.best_effort())
     gc.collect()
+    with vivace.Scheduler("cpu") as gpu:  # what it takes at worst has grown since it was kept
+        gpu.load_model(model, name="llm", qos=vivace.best_effort())
+        longest = gpu.stats()["llm"]["wcet_us"]
+        gpu._times[str(model)] = longest / 2, longest / 4
+        vivace.schedule._keep_times(str(model), "cpu", longest / 2, longest / 4)
+    gc.collect()
+    assert vivace.schedule._kept_times(str(model), "cpu")[0] == longest
     for entry in (tmp_path / "cache" / "models" / "schedule").iterdir():
         entry.write_bytes(entry.read_bytes()[:-3])
     with vivace.Scheduler("cpu") as gpu, bad(vivace.FailedPreconditionError, "nothing is known of the times"):

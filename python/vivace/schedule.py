@@ -120,6 +120,7 @@ class Scheduler:
         self._core = _core.Scheduler.open(device=device, utilisation=utilisation, handover_us=one(call, "handover_us", positive, handover_us), bytes=one(call, "bytes", whole(0, INT64 - 1), bytes))
         self._device = self._core.device()
         self._models, self._times, self._lock = weakref.WeakValueDictionary(), {}, threading.Lock()
+        self._timed = {}  # tenant -> path, of those whose times are kept: they grow with what is seen
         self._publisher = None
 
     def __enter__(self):
@@ -160,6 +161,8 @@ class Scheduler:
         row = live.rows()[name]
         with self._lock:
             self._models[name] = model
+            if worst is None:
+                self._timed[name] = str(path_or_name)
         if worst is None:
             _keep_times(str(path_or_name), self._device, row["wcet_us"], row["bound_us"])
         with self._lock:
@@ -172,6 +175,7 @@ class Scheduler:
         worst_ms, stretch_ms: what a call takes at worst, and its longest work between two gates (None: the same); None: as a scheduler timed it when it last
         loaded these files on this device, in this process or another one. FailedPreconditionError where none has."""
         live, call, path = self._live, "evaluate", str(path_or_name)
+        self._note_times()
         worst, stretch = one(call, "worst_ms", maybe(positive), worst_ms), one(call, "stretch_ms", maybe(positive), stretch_ms)
         if worst is None:
             with self._lock:
@@ -210,6 +214,15 @@ class Scheduler:
         if (tenant := getattr(model, "tenant", None)) is None:
             raise wrong(call, "model", "a model that this scheduler's load_model() gave, or its name", model)
         return tenant
+
+    def _note_times(self) -> None:
+        """Keeps times that have grown since they were."""
+        rows = self._live.rows()
+        with self._lock:
+            grown = [(path, row["wcet_us"], row["bound_us"]) for name, path in self._timed.items() if (row := rows.get(name)) and row["wcet_us"] > self._times.get(path, (0, 0))[0]]
+            self._times |= {path: times for path, *times in grown}
+        for path, worst, bound in grown:
+            _keep_times(path, self._device, worst, bound)
 
     def stats(self) -> dict:
         """{tenant: counts, times and histograms}; docs/scheduling.md has the names. Microseconds of the device's clock, on the CPU of the wall's."""
@@ -261,6 +274,8 @@ class Scheduler:
         if (publisher := self._publisher) is not None:
             self._publisher = None
             publisher.close()
+        if self._core is not None:
+            self._note_times()
         core, self._core = self._core, None
         if core is None:
             return
@@ -296,9 +311,10 @@ def _times_entry(path: str, device: str) -> tuple[Cache, str] | None:
     if device == "cpu":
         chip = [os.cpu_count(), platform.processor()]
     else:
-        from vivace.device import info
+        from vivace.device import info, state
 
-        chip = [str(info(int(device.split(":")[1])))]
+        number = int(device.split(":")[1])
+        chip = [str(info(number)), str(state(number)["driver"])]
     key = hashlib.sha256(json.dumps([_core.__version__, device, chip, seen]).encode()).hexdigest()
     return Cache(cache_dir() / "schedule"), f"times-{key}.json"
 

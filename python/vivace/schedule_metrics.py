@@ -15,6 +15,7 @@ GAUGES = {
     "bound_us": ("bound_us", "Longest work between two gates, us."),
     "promised_share": ("promised", "Part of the device's time that it has while all want to run."),
     "demoted": ("demoted", "1 once it overran too often."),
+    "fits": ("fits", "0 once times that were seen since break what was admitted."),
 }
 
 

@@ -249,6 +249,7 @@ void test_handles(const World& w) {
   FAILS(vv_scheduler_evaluate, (w.scheduler, "a", &qos, 1, 1, &number.value, nullptr, 0), number);
   FAILS(vv_scheduler_stats, (w.scheduler, nullptr, 0, &count.value), count);
   FAILS(vv_tenant_expect_in, (w.tenant, 1));
+  FAILS(vv_tenant_pause, (w.tenant, 1));
   EXPECT(vv_backend_name(w.backend) == nullptr && vv_backend_priority_levels(w.backend) == 0 &&
          vv_graph_has(w.graph, 7) == 0 && vv_runner_needs_inference(w.runner, 0) == 0);
 }

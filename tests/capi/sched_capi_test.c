@@ -63,6 +63,8 @@ static void test_refused(vv_scheduler* gpu) {
   EXPECT_ERROR(vv_scheduler_stats((vv_scheduler*)(void*)gpu, text, 2, NULL), VV_INVALID_ARGUMENT, "bytes is NULL");
   EXPECT_ERROR(vv_tenant_expect_in(NULL, 1), VV_INVALID_ARGUMENT, "NULL");
   EXPECT_ERROR(vv_tenant_expect_in((vv_tenant*)(void*)gpu, 1), VV_INVALID_ARGUMENT, "another kind");
+  EXPECT_ERROR(vv_tenant_set(NULL, NULL), VV_INVALID_ARGUMENT, "NULL");
+  EXPECT_ERROR(vv_tenant_pause((vv_tenant*)(void*)gpu, 1), VV_INVALID_ARGUMENT, "another kind");
   vv_scheduler_destroy(NULL);
   vv_tenant_destroy(NULL);
 }
@@ -115,6 +117,12 @@ int main(int argc, char** argv) {
     EXPECT(none == NULL);
   }
   if (policy == NULL || model == NULL) return 1;
+  EXPECT_OK(vv_tenant_set(llm, &burstable));
+  burstable.min_share = 0.99;
+  EXPECT_ERROR(vv_tenant_set(llm, &burstable), VV_FAILED_PRECONDITION, "is left");
+  EXPECT_ERROR(vv_tenant_set(llm, &guaranteed), VV_INVALID_ARGUMENT, "load it again");
+  EXPECT_OK(vv_tenant_pause(arm, 1));
+  EXPECT_OK(vv_tenant_pause(arm, 0));
   vv_tenant_destroy(arm), vv_tenant_destroy(llm); /* the models keep their places */
 
   memset(&info, 0, sizeof info);

@@ -247,6 +247,35 @@ TEST(Dispatcher, AChangeEndsADemotion) {
   EXPECT_FALSE(d.stats(arm).demoted);
 }
 
+TEST(Dispatcher, ATableGrowsByTheLongestOfAThousand) {
+  Words words;
+  Dispatcher d({}, words);
+  const int arm = add(d, robot("arm", 10e3, 0, 1000));
+  add(d, burst("llm", 0.8));
+  double now = 0;
+  const auto thousand = [&](double longest) {
+    for (int i = 0; i < Dispatcher::kRecent; ++i, now += 10e3) {
+      const auto call = submit(d, arm, now);
+      ASSERT_TRUE(d.next(now));
+      ASSERT_TRUE(d.done(call.number, now + 2000, i == 500 ? longest : 900).ok());
+    }
+  };
+  thousand(950);
+  EXPECT_EQ(d.demand(arm).times.worst_us, 1000);
+  thousand(1150);
+  EXPECT_EQ(d.demand(arm).times.worst_us, 1150);
+  EXPECT_TRUE(d.stats(arm).fits);
+  EXPECT_FALSE(d.evaluate(burst("more", 0.06))->admitted);  // 0.97 less 0.8 and 0.115
+  thousand(1000);
+  EXPECT_EQ(d.demand(arm).times.worst_us, 1150);
+  thousand(1800);
+  EXPECT_FALSE(d.stats(arm).fits);
+  Qos slower = d.demand(arm).qos;
+  slower.period_us = 20e3;
+  ASSERT_TRUE(d.change(arm, slower).ok());
+  EXPECT_TRUE(d.stats(arm).fits);
+}
+
 TEST(Dispatcher, WhoIsPausedStandsBackAndHoldsNobodyBack) {
   Words words;
   Dispatcher d({}, words);

@@ -54,6 +54,13 @@ VV_API vv_status vv_scheduler_join(vv_scheduler* scheduler, const char* name, co
                                    vv_tenant** out);
 /* A model that was loaded with it keeps the place. */
 VV_API void vv_tenant_destroy(vv_tenant* tenant);
+/* Other demands of a tenant whose model is loaded, by the test of that load: what would not fit is
+ * VV_FAILED_PRECONDITION with the numbers, and nothing changes. Guaranteed or not it stays, and so does blocking_us of
+ * one that is not (VV_INVALID_ARGUMENT). */
+VV_API vv_status vv_tenant_set(vv_tenant* tenant, const vv_qos* qos);
+/* 1: it stands back at its next gate, or, guaranteed, its calls end with VV_FAILED_PRECONDITION, until 0. A model must
+ * go on before it is destroyed, for it waits for what it has begun. */
+VV_API vv_status vv_tenant_pause(vv_tenant* tenant, int paused);
 /* Of a guaranteed one: its next call comes in so long, and others stand back just before. */
 VV_API vv_status vv_tenant_expect_in(vv_tenant* tenant, double us);
 

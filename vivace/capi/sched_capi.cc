@@ -66,10 +66,11 @@ std::string json(const sched::Scheduler& s) {
         count("lost", t.lost), count("early", t.early), count("early_wrong", t.early_wrong);
     count("bytes", r.demand.qos.bytes);
     out += strf(
-        "\"demoted\": %s, \"device_us\": %.9g, \"wcet_us\": %.9g, \"bound_us\": %.9g, \"promised\": %.9g, \"wait_us\": "
+        "\"demoted\": %s, \"fits\": %s, \"device_us\": %.9g, \"wcet_us\": %.9g, \"bound_us\": %.9g, \"promised\": "
+        "%.9g, \"wait_us\": "
         "%s, \"response_us\": %s}",
-        t.demoted ? "true" : "false", t.device_us, r.demand.times.worst_us, r.demand.times.stretch_us, r.promised,
-        histogram(t.wait).c_str(), histogram(t.response).c_str());
+        t.demoted ? "true" : "false", t.fits ? "true" : "false", t.device_us, r.demand.times.worst_us,
+        r.demand.times.stretch_us, r.promised, histogram(t.wait).c_str(), histogram(t.response).c_str());
   }
   return out + "}}";
 }
@@ -116,6 +117,22 @@ vv_status vv_scheduler_join(vv_scheduler* scheduler, const char* name, const vv_
 }
 
 void vv_tenant_destroy(vv_tenant* tenant) { capi::destroy(tenant); }
+
+vv_status vv_tenant_set(vv_tenant* tenant, const vv_qos* qos) {
+  return guard("vv_tenant_set", [&]() -> Status {
+    VV_NOT_NULL(tenant);
+    VV_NOT_NULL(qos);
+    VV_ASSIGN(const sched::Qos wanted, read_qos(qos));
+    return tenant->tenant->set(wanted);
+  });
+}
+
+vv_status vv_tenant_pause(vv_tenant* tenant, int paused) {
+  return guard("vv_tenant_pause", [&]() -> Status {
+    VV_NOT_NULL(tenant);
+    return tenant->tenant->pause(paused != 0);
+  });
+}
 
 vv_status vv_tenant_expect_in(vv_tenant* tenant, double us) {
   return guard("vv_tenant_expect_in", [&]() -> Status {

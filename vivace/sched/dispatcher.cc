@@ -73,7 +73,7 @@ Status Dispatcher::change(int tenant, Qos qos) {
   VV_TRY(v.status());
   if (!v->admitted) return Status(Code::kFailedPrecondition, v->text);
   t->demand = wanted;
-  t->stats.demoted = false, t->recent_overruns = 0, t->recent_calls = 0, t->steady = 0;
+  t->stats.demoted = false, t->stats.fits = true, t->recent_overruns = 0, t->recent_calls = 0, t->steady = 0;
   t->last_order_release = -kForever;
   pace();
   return {};
@@ -212,8 +212,27 @@ Status Dispatcher::done(uint64_t call, double now, double device_us) {
   t.stats.worst_us = std::max(t.stats.worst_us, device_us);
   t.stats.response.add(now - r.call.submitted);
   if (now > r.call.deadline) ++t.stats.missed;
-  if (++t.recent_calls == 1000) t.recent_calls = t.recent_overruns = 0;
+  t.recent_worst_us = std::max(t.recent_worst_us, device_us);
+  if (++t.recent_calls == kRecent) {
+    grow(&t);
+    t.recent_calls = t.recent_overruns = 0, t.recent_worst_us = 0;
+  }
   return {};
+}
+
+/// Of a thousand calls the longest counts from here on, for budgets and for whoever asks to be admitted. It never
+/// shrinks by itself: times of a cooler device, or of shorter prompts, promise nothing.
+void Dispatcher::grow(Tenant* t) {
+  double& worst = t->demand.times.worst_us;
+  if (t->recent_worst_us <= worst) return;
+  worst = t->recent_worst_us;
+  for (Tenant& other : tenants_) {
+    if (!other.there) continue;
+    other.there = false;
+    const Result<Verdict> v = evaluate(other.demand);
+    other.there = true;
+    other.stats.fits = v.ok() && v->admitted;
+  }
 }
 
 Status Dispatcher::hint(int tenant, double when) {

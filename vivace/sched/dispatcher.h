@@ -28,6 +28,7 @@ struct TenantStats {
   int64_t calls = 0, missed = 0, rejected = 0, overruns = 0, lost = 0, early = 0, early_wrong = 0;
   double device_us = 0, worst_us = 0, wait_worst_us = 0;
   bool demoted = false;  // guaranteed once; overran too often
+  bool fits = true;      // what was admitted holds with the times that were seen since
   Histogram wait, response;  // of a call: until it began, until it was done; of a step the time at gates, and all of it
 };
 
@@ -45,7 +46,8 @@ class Dispatcher {
   static constexpr double kEarlyWaitUs = 1000;
   static constexpr int kSteadyGaps = 8;         // alike, before the next call is expected without a hint
   static constexpr double kSteady = 0.02;       // of a gap: how alike
-  static constexpr int kMostOverruns = 3;       // of 1,000 calls, before a tenant is demoted
+  static constexpr int kMostOverruns = 3;       // of kRecent calls, before a tenant is demoted
+  static constexpr int kRecent = 1000;          // calls, of whose longest admission learns
 
   Dispatcher(const Capacity& capacity, Actuator& actuator) : capacity_(capacity), actuator_(actuator) {}
 
@@ -118,6 +120,7 @@ class Dispatcher {
     bool early = false;
     int recent_overruns = 0;
     int64_t recent_calls = 0;
+    double recent_worst_us = 0;
     double virtual_us = 0;               // burstable: device time over share
     bool wants = false, held = false, paused = false;
   };
@@ -132,6 +135,7 @@ class Dispatcher {
   double longest_stretch() const;
   double work_before(double order, double now) const;
   std::vector<Demand> demands() const;
+  void grow(Tenant* t);
   void pace();
   double least_virtual_us() const;
   void catch_up(Tenant* t) const;
