@@ -209,10 +209,11 @@ def test_times_are_kept(tmp_path, monkeypatch):
         gpu.load_model(model, qos=vivace.best_effort())
     gc.collect()
     with vivace.Scheduler("cpu") as gpu:  # what it takes at worst has grown since it was kept
-        gpu.load_model(model, name="llm", qos=vivace.best_effort())
+        llm = gpu.load_model(model, name="llm", qos=vivace.best_effort())
         longest = gpu.stats()["llm"]["wcet_us"]
         gpu._times[str(model)] = longest / 2, longest / 4
         vivace.schedule._keep_times(str(model), "cpu", longest / 2, longest / 4)
+    del llm
     gc.collect()
     assert vivace.schedule._kept_times(str(model), "cpu")[0] == longest
     for entry in (tmp_path / "cache" / "models" / "schedule").iterdir():
