@@ -1,6 +1,7 @@
 """Whisper against openai/whisper on random weights (tests/fixtures/whisper): encoder, logits, every way to decode, and what it refuses."""
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -201,3 +202,34 @@ def test_refused_checkpoints(folder, tmp_path, change, kind, message):
 def test_refused_options(folder, options, message):
     with pytest.raises(vivace.InvalidArgumentError, match=message):
         load(folder, **options)
+
+
+def test_a_tenant_stands_back_within_its_calls(folder):
+    """Of a scheduler, with a gate at every point or one a graph: encoder and text bit for bit, gates and bound as asked, every call counted; an urgent word holds it."""
+    with vivace.Scheduler(DEVICE) as gpu:
+        alone = load(folder)
+        hear(alone)
+        want, text, found = alone.encoded(0), alone.decode([request(candidates=5)]), {}
+        assert dict(alone.report())["gates"] == "0"
+        for stretch in (1e-6, 1e6):
+            name = f"asr {stretch}"
+            asr = load(folder, tenant=gpu._live.join(name, vivace.burstable(stretch_ms=stretch).core(DEVICE), 0.0))
+            hear(asr)
+            assert asr.encoded(0) == want and asr.decode([request(candidates=5)]) == text
+            row = gpu.stats()[name]
+            found[stretch] = (int(dict(asr.report())["gates"]), row["bound_us"])
+            assert row["calls"] > 10 and row["device_us"] > 0 and row["bytes"] > 0 and row["bound_us"] <= row["wcet_us"] * 1.001
+            del asr
+        assert found[1e6][0] == 1 and found[1e-6][0] > 4 and found[1e-6][1] < found[1e6][1], found
+        with pytest.raises(vivace.InvalidArgumentError, match="a speech model's work has no deadline"):
+            load(folder, tenant=gpu._live.join("late", vivace.guaranteed(hz=1).core(DEVICE), 0.0))
+        asr = gpu.load_model(folder, name="whole", qos=vivace.best_effort())
+        assert gpu.stats()["whole"]["class"] == "best_effort"
+        gpu.pause(asr)
+        heard = threading.Thread(target=lambda: hear(asr._live))
+        heard.start()
+        heard.join(0.3)
+        assert heard.is_alive()
+        gpu.resume("whole")
+        heard.join(60)
+        assert not heard.is_alive()

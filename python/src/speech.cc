@@ -9,6 +9,7 @@
 #include "errors.h"
 #include "gil.h"
 #include "model.h"
+#include "sched.h"
 #include "tensor.h"
 #include "vivace/base/check.h"
 #include "vivace/engine/speech.h"
@@ -34,10 +35,16 @@ auto in_turn(Speech& s, F&& f) {
 }
 
 std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& device, const std::string& precision,
-                                    int threads, int windows, int rows, bool eager, bool random_weights) {
-  auto loaded = [&] {
+                                    int threads, int windows, int rows, bool eager, bool random_weights,
+                                    const Tenant* tenant) {
+  engine::SpeechOptions options{device, precision, threads, windows, rows, eager, random_weights, {}, {}};
+  if (tenant != nullptr) options.gates = tenant->tenant->gates(), options.account = tenant->tenant;
+  auto loaded = [&]() -> Result<std::unique_ptr<engine::SpeechModel>> {
     const NoGil release;
-    return models::whisper::load_speech(path, {device, precision, threads, windows, rows, eager, random_weights});
+    if (tenant != nullptr) VV_TRY(sched::check_speech(*tenant->tenant));
+    VV_ASSIGN(std::unique_ptr<engine::SpeechModel> model, models::whisper::load_speech(path, options));
+    if (tenant != nullptr) VV_TRY(sched::admit_speech(*tenant->tenant, *model, tenant->worst_us));
+    return model;
   }();
   check(loaded.status());
   return std::make_unique<Speech>(std::move(loaded).value());
@@ -205,7 +212,7 @@ void add_speech(nb::module_& m) {
           nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"));
   m.def("load_speech", &load_speech, nb::arg("path"), nb::kw_only(), nb::arg("device") = "auto",
         nb::arg("precision") = "auto", nb::arg("threads") = 0, nb::arg("windows") = 1, nb::arg("rows") = 5,
-        nb::arg("eager") = false, nb::arg("random_weights") = false);
+        nb::arg("eager") = false, nb::arg("random_weights") = false, nb::arg("tenant") = nb::none());
 }
 
 }  // namespace vivace::python

@@ -73,9 +73,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     from vivace import speech
 
     if speech.is_speech(path):
-        if tenant is not None:
-            raise UnsupportedError("tenant: speech models take no turns with others yet; load it without a scheduler")
-        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, **policy)
+        return speech.load_speech(path, device=device, precision=precision, threads=threads, random_weights=random_weights, tenant=tenant, **policy)
     given = dict(device=device, precision=precision, threads=threads, random_weights=random_weights, percentile=percentile, tenant=tenant, **own)
     given = checked("load_model", LOAD, given | policy)
     del given["percentile"]

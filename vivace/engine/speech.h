@@ -12,6 +12,8 @@ struct SpeechOptions {
   int rows = 5;                 // that decode together: candidates of all windows
   bool eager = false;           // ops one by one instead of captured graphs: for debugging, same bits
   bool random_weights = false;  // of the shapes that config.json says
+  GateSite gates = {};          // of a scheduler's tenant: where the encoder and steps stand back
+  std::shared_ptr<StepAccount> account = {};  // ... and who is told of them
 };
 
 struct SpeechLimits {
@@ -101,6 +103,11 @@ class SpeechModel : public Model {
   /// what comes before text.
   virtual Result<Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
                                   std::span<const std::pair<int, int>> heads) = 0;
+  /// Of a model that was loaded with gates: the longest of its encoder and its steps, and its longest stretch, as timed
+  /// at load. Errors: FailedPrecondition without gates.
+  virtual Result<WorkTimes> work_times() const {
+    return Status(Code::kFailedPrecondition, "work_times: this model was loaded without gates");
+  }
 };
 
 }  // namespace vivace::engine

@@ -105,6 +105,18 @@ Status check_text(const Tenant& tenant) {
       "tenant " + tenant.name() + ": a language model's steps have no deadline; it is burstable or best_effort");
 }
 
+Status check_speech(const Tenant& tenant) {
+  if (tenant.cls() != Class::guaranteed) return {};
+  return Status(Code::kInvalidArgument,
+                "tenant " + tenant.name() + ": a speech model's work has no deadline; it is burstable or best_effort");
+}
+
+Status admit_speech(Tenant& tenant, const engine::SpeechModel& model, double worst_us) {
+  VV_TRY(check_speech(tenant));
+  VV_ASSIGN(const engine::WorkTimes times, model.work_times());
+  return admit(tenant, model, {times.worst_us, times.stretch_us}, worst_us);
+}
+
 Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_us) {
   VV_TRY(check_text(tenant));
   VV_ASSIGN(const engine::WorkTimes times, model.work_times());

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "vivace/engine/policy.h"
+#include "vivace/engine/speech.h"
 #include "vivace/sched/scheduler.h"
 
 namespace vivace::sched {
@@ -16,6 +17,9 @@ Status admit(Tenant& tenant, const engine::Model& model, Times times, double wor
 Status admit_text(Tenant& tenant, const engine::TextModel& model, double worst_us = 0);
 /// Of a guaranteed tenant: InvalidArgument. Before a language model is loaded with it.
 Status check_text(const Tenant& tenant);
+/// The same two of a speech model, whose tenant is also its account.
+Status admit_speech(Tenant& tenant, const engine::SpeechModel& model, double worst_us = 0);
+Status check_speech(const Tenant& tenant);
 
 /// What a call of a policy takes at worst: calls with frames, words and a state of zeros, until enough of them or two
 /// seconds are over, and 3 % on top. A call passes no gate. Setup phase. Errors: FailedPrecondition where a policy

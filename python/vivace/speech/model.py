@@ -38,11 +38,11 @@ def is_speech(path: str) -> bool:
         return False  # what reads it for good says what is wrong
 
 
-def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, **unknown) -> "SpeechModel":
+def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, rows=5, random_weights=False, eager=False, tenant=None, **unknown) -> "SpeechModel":
     """Loads a Whisper: a hub folder with safetensors, or a folder of CTranslate2, which is converted once and kept.
 
     precision: "auto" (f32, on a GPU bf16), "f32", "bf16", "f16", "w8a16" (fp8 weights), "q8" (int8 weights and activations). windows: of 30 s that are
-    encoded together. rows: candidates of all windows that decode together: beams, or best_of.
+    encoded together. rows: candidates of all windows that decode together: beams, or best_of. tenant: its place at a vivace.Scheduler, whose load_model() gives it.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, InvalidArgumentError, InvalidShapeError, OutOfMemoryError.
     """
     from vivace.model import find_compiler
@@ -53,7 +53,7 @@ def load_speech(path, *, device="auto", precision="auto", threads=0, windows=1, 
     device, precision, threads, windows, rows = get("device", text, device), get("precision", text, precision), get("threads", whole(0, 4096), threads), get("windows", whole(1, 64), windows), get("rows", whole(1, 64), rows)
     find_compiler(device)
     folder = _hub_folder(Path(path))
-    core = _core.load_speech(str(folder), device=device, precision=precision, threads=threads, windows=windows, rows=rows, random_weights=random_weights, eager=eager)
+    core = _core.load_speech(str(folder), device=device, precision=precision, threads=threads, windows=windows, rows=rows, random_weights=random_weights, eager=eager, tenant=tenant)
     return SpeechModel(str(path), core, folder)
 
 

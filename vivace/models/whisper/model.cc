@@ -152,29 +152,91 @@ Status WhisperModel::capture() {
     VV_TRY(graph_->capture(key, stream, record));
     return graph_->pin(key);
   };
+  const bool gated = options_.gates.gate != nullptr;
   for (const int64_t rows : steps_) {
     VV_TRY(record_step(stream, rows));
+    if (gated) {
+      write_full(rows);
+      VV_TRY(text_in_.copy_in(stream));
+      VV_TRY(place_gates(step_key(rows), [&](exec::Stream& s) { return launch_step(s, rows); }));
+    }
     VV_TRY(keep(step_key(rows), [&](exec::Stream& s) { return record_step(s, rows); }));
   }
+  *text_in_.host<int32_t>(none) = 0;
+  *text_in_.host<int32_t>(text_.samples) = 0;
+  VV_TRY(text_in_.copy_in(stream));
   VV_TRY(record_sound(stream, 1, true, none));
+  if (gated) VV_TRY(place_gates(kFeatures, [&](exec::Stream& s) { return launch_sound(s, 1, true, {}); }));
   VV_TRY(keep(kFeatures, [&](exec::Stream& s) { return record_sound(s, 1, true, {}); }));
   for (int64_t n = 1; n <= limits_.windows; ++n) {
     VV_TRY(record_sound(stream, n, false, none));
+    if (gated) VV_TRY(place_gates(sound_key(n), [&](exec::Stream& s) { return launch_sound(s, n, false, {}); }));
     VV_TRY(keep(sound_key(n), [&](exec::Stream& s) { return record_sound(s, n, false, {}); }));
   }
   return stream.synchronize();
 }
 
 Status WhisperModel::record_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const {
-  ops::Recorder rec(s, ops::Weights::constant);
   VV_TRY(sound_in_.copy_in(s));
-  return (features_only ? record_features : record_encoder)(rec, context(), sound_, windows, rows);
+  return launch_sound(s, windows, features_only, rows);
 }
 
 Status WhisperModel::record_step(exec::Stream& s, int64_t rows) const {
-  ops::Recorder rec(s, ops::Weights::constant);
   VV_TRY(text_in_.copy_in(s));
-  return record_text(rec, context(), text_, rows);
+  return launch_step(s, rows);
+}
+
+Status WhisperModel::launch_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const {
+  ops::Recorder rec(s, ops::Weights::constant);
+  engine::GateMarks marks = this->marks(features_only ? kFeatures : sound_key(windows));
+  WhisperContext c = context();
+  c.gates = &marks;
+  return (features_only ? record_features : record_encoder)(rec, c, sound_, windows, rows);
+}
+
+Status WhisperModel::launch_step(exec::Stream& s, int64_t rows) const {
+  ops::Recorder rec(s, ops::Weights::constant);
+  engine::GateMarks marks = this->marks(step_key(rows));
+  WhisperContext c = context();
+  c.gates = &marks;
+  return record_text(rec, c, text_, rows);
+}
+
+engine::GateMarks WhisperModel::marks(exec::ShapeKey key) const {
+  const auto plan = gates_.find(key.value);
+  if (gating_) return {options_.gates, nullptr};
+  return plan != gates_.end() ? engine::GateMarks(options_.gates, &plan->second) : engine::GateMarks({}, nullptr);
+}
+
+Status WhisperModel::place_gates(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& launches) {
+  engine::GatePlan plan;
+  gating_ = true;
+  const Result<engine::WorkTimes> work = engine::plan_call(
+      *runtime_, options_.gates.stretch_us, {&plan, 1}, [&](exec::Stream& stream, size_t) { return launches(stream); });
+  gating_ = false;
+  VV_TRY(work.status());
+  work_.worst_us = std::max(work_.worst_us, work->worst_us);
+  work_.stretch_us = std::max(work_.stretch_us, work->stretch_us);
+  work_.gates = std::max(work_.gates, work->gates);
+  gates_[key.value] = std::move(plan);
+  return {};
+}
+
+void WhisperModel::write_full(int64_t rows) {
+  const int64_t lines = limits_.rows, last = config_.positions - 1;
+  for (int64_t line = 0; line < lines; ++line) own_places(static_cast<int>(line));
+  for (int64_t i = 0; i < rows; ++i) {
+    text_in_.host<int32_t>(text_.tokens)[i] = 0;
+    text_in_.host<int32_t>(text_.pos)[i] = static_cast<int32_t>(last - i / lines);  // no place is written twice
+    text_in_.host<int32_t>(text_.slot)[i] = static_cast<int32_t>(i % lines);
+    text_in_.host<int32_t>(text_.window)[i] = 0;
+    text_in_.host<int32_t>(text_.sample_rows)[i] = static_cast<int32_t>(i);
+  }
+  *text_in_.host<int32_t>(text_.rows) = *text_in_.host<int32_t>(text_.samples) = static_cast<int32_t>(rows);
+}
+
+Result<engine::WorkTimes> WhisperModel::work_times() const {
+  return options_.gates.gate != nullptr ? Result<engine::WorkTimes>(work_) : SpeechModel::work_times();
 }
 
 Status WhisperModel::run(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& record) {
@@ -202,6 +264,7 @@ engine::Report WhisperModel::report() const {
           {"languages", number(config_.tokens.languages)},
           {"windows", number(limits_.windows)},
           {"rows", number(limits_.rows)},
+          {"gates", number(work_.gates)},
           {"encoder_launches", number(static_cast<int64_t>(graph_->executable(sound_key(1))->launches()))},
           {"step_launches", number(static_cast<int64_t>(graph_->executable(step_key(1))->launches()))},
           {"weight_bytes", number(uploader_.bytes())},

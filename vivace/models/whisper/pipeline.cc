@@ -10,10 +10,17 @@ namespace {
 class GraphBuilder {
  public:
   GraphBuilder(ops::Recorder& rec, const WhisperContext& context, const Tensor& rows)
-      : rec_(rec), c_(context.config), plan_(context.plan), w_(context.weights), b_(context.buffers), rows_(rows) {}
+      : rec_(rec),
+        c_(context.config),
+        plan_(context.plan),
+        w_(context.weights),
+        b_(context.buffers),
+        gates_(context.gates),
+        rows_(rows) {}
 
   Status features(const SoundInputs& in, int64_t W) {
     const int64_t F = W * c_.frames();
+    VV_TRY(point());  // a graph's first: what lies before it would join the end of the one before
     return rec_(ops::stft_mel,
                 {{"x", top(in.samples, W)},
                  {"window", b_.hann},
@@ -33,17 +40,21 @@ class GraphBuilder {
                                  {"length", top(in.length, W)},
                                  {"out", top(b_.mel, F)},
                                  {"rows", rows_}}));
+    VV_TRY(point());
     const Tensor thin = top(b_.thin, F), hidden = top(b_.hidden, T), normed = top(b_.normed, T);
     VV_TRY(convolution(as(top(b_.mel, F), Shape(W, 1, c_.frames(), c_.mels)), 1, w_.conv1,
                        as(b_.patches, Shape(F, 3 * c_.mels)), thin, {}));
     const Tensor wide = as(b_.patches, Shape(c_.source, 3 * H));
-    for (int64_t i = 0; i < W; ++i)  // one by one: each adds the same positions
+    for (int64_t i = 0; i < W; ++i) {  // one by one: each adds the same positions
+      VV_TRY(point());
       VV_TRY(convolution(as(slice(thin, i * c_.frames(), c_.frames()), Shape(1, 1, c_.frames(), H)), 2, w_.conv2, wide,
                          slice(hidden, i * c_.source, c_.source), w_.sinusoids));
+    }
     const Tensor qkv = top(b_.qkv, T), q = as(b_.q, Shape(T, heads, D)), k = as(b_.k, Shape(T, heads, D)),
                  v = as(b_.v, Shape(T, heads, D)), attended = as(b_.attended, Shape(T, heads, D));
     const Shape by_window(W, c_.source, heads, D);
     for (const EncoderLayer& l : w_.encoder) {
+      VV_TRY(point());
       VV_TRY(norm(hidden, {}, l.attn_norm, normed));
       VV_TRY(product(normed, l.qkv, qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", qkv}, {"q", q}, {"k_out", k}, {"v_out", v}, {"rows", rows_}}));
@@ -56,12 +67,15 @@ class GraphBuilder {
                    {"rows", rows_}},
                   {{"mask", "full"}}));
       VV_TRY(product(as(attended, Shape(T, H)), l.o, hidden, hidden));
+      VV_TRY(point());
       VV_TRY(norm(hidden, {}, l.mlp_norm, normed));
       VV_TRY(product(normed, l.up, top(b_.inner, T), {}, "gelu_erf"));
+      VV_TRY(point());
       VV_TRY(product(top(b_.inner, T), l.down, hidden, hidden));
     }
     VV_TRY(norm(hidden, {}, w_.encoder_norm, hidden));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
+      VV_TRY(point());
       VV_TRY(product(hidden, w_.decoder[i].cross_k, as(top(b_.cross_k[i], W), Shape(T, H))));
       VV_TRY(product(hidden, w_.decoder[i].cross_v, as(top(b_.cross_v[i], W), Shape(T, H))));
     }
@@ -77,11 +91,13 @@ class GraphBuilder {
     AttentionSites own(b_.k_cache, b_.v_cache), cross(b_.cross_k, b_.cross_v);
     const int self_site = own.add({.name = "self", .mask = "causal"}),
               cross_site = cross.add({.name = "cross", .mask = "full"});
+    VV_TRY(point());
     VV_TRY(rec_(ops::embedding, {{"table", w_.table()}, {"ids", top(in.tokens, T)}, {"out", hidden}, {"rows", rows_}}));
     VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos}, {"out", branch}, {"rows", rows_}}));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
       const DecoderLayer& l = w_.decoder[i];
       const auto layer = static_cast<int64_t>(i);
+      VV_TRY(point());
       if (i == 0) VV_TRY(norm(branch, hidden, l.attn_norm, normed));
       else VV_TRY(norm(hidden, {}, l.attn_norm, normed));
       VV_TRY(product(normed, l.qkv, qkv));
@@ -96,6 +112,7 @@ class GraphBuilder {
                       .lse = {},
                       .rows = rows_}));
       VV_TRY(product(as(attended, Shape(T, H)), l.o, hidden, hidden));
+      VV_TRY(point());
       VV_TRY(norm(hidden, {}, l.cross_norm, normed));
       const Tensor q = top(b.cross_q[i], T);
       VV_TRY(product(normed, l.cross_q, q));
@@ -110,11 +127,13 @@ class GraphBuilder {
                                  .lse = {},
                                  .rows = rows_}));
       VV_TRY(product(as(attended, Shape(T, H)), l.cross_o, hidden, hidden));
+      VV_TRY(point());
       VV_TRY(norm(hidden, {}, l.mlp_norm, normed));
       VV_TRY(product(normed, l.up, inner, {}, "gelu_erf"));
       VV_TRY(product(inner, l.down, hidden, hidden));
     }
     const Tensor last = top(b.last, T);
+    VV_TRY(point());
     VV_TRY(rec_(ops::embedding,
                 {{"table", hidden}, {"ids", top(in.sample_rows, T)}, {"out", last}, {"rows", in.samples}}));
     rows_ = in.samples;
@@ -123,6 +142,8 @@ class GraphBuilder {
   }
 
  private:
+  /// Where others may go first.
+  Status point() { return gates_ != nullptr ? gates_->point(rec_.stream()) : Status(); }
   /// out = norm of x, or of residual, to which x is added first.
   Status norm(const Tensor& x, const Tensor& residual, const Norm& n, const Tensor& out) {
     return rec_(
@@ -155,6 +176,7 @@ class GraphBuilder {
   const PrecisionPlan& plan_;
   const WhisperWeights& w_;
   const WhisperBuffers& b_;
+  engine::GateMarks* gates_;
   Tensor rows_;
 };
 

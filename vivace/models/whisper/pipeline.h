@@ -1,6 +1,7 @@
 // Whisper as walks over ops: sound to features, features to the keys and values of cross-attention, token rows to
 // logits. No backend is known here.
 #pragma once
+#include "vivace/engine/gate_plan.h"
 #include "vivace/models/whisper/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -47,6 +48,7 @@ struct WhisperContext {
   const PrecisionPlan& plan;
   const WhisperWeights& weights;
   const WhisperBuffers& buffers;
+  engine::GateMarks* gates = nullptr;  // where it stands back; null: nowhere
 };
 
 /// Log-mel bands of `windows` windows into logs, and the largest of each frame. `rows`: a count that every op is held

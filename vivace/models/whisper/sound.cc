@@ -33,6 +33,7 @@ Result<float> WhisperModel::peak(std::span<const float> samples) {
   for (int64_t first = 0; first < frames; first += config_.frames()) {
     const int64_t n = std::min(config_.frames(), frames - first);
     write_samples(0, {samples, first, n, 0});
+    const Accounted step(options_.account.get());
     VV_TRY(run(kFeatures, [&](exec::Stream& s) { return record_sound(s, 1, true, {}); }));
     VV_TRY(stream.copy(each.data(), buffers_.frame_peak.data, static_cast<size_t>(n) * sizeof(float)));
     VV_TRY(stream.synchronize());
@@ -62,6 +63,7 @@ Status WhisperModel::encode(std::span<const SpeechWindow> windows) {
     sound_in_.host<int32_t>(sound_.length)[i] = static_cast<int32_t>(w.frames);
   }
   const auto n = static_cast<int64_t>(windows.size());
+  const Accounted step(options_.account.get());
   VV_TRY(run(sound_key(n), [&](exec::Stream& s) { return record_sound(s, n, false, {}); }));
   windows_ = static_cast<int>(n);
   return runtime_->stream().synchronize();

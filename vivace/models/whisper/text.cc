@@ -29,6 +29,7 @@ Status WhisperModel::step(std::span<const Row> rows, std::span<const int32_t> wa
   *text_in_.host<int32_t>(text_.rows) = static_cast<int32_t>(rows.size());
   *text_in_.host<int32_t>(text_.samples) = static_cast<int32_t>(wanted.size());
   const int64_t bound = *std::lower_bound(steps_.begin(), steps_.end(), static_cast<int64_t>(rows.size()));
+  const Accounted step(options_.account.get());
   VV_TRY(run(step_key(bound), [&](exec::Stream& s) { return record_step(s, bound); }));
   exec::Stream& stream = runtime_->stream();
   if (host_logits_ != buffers_.text.logits.data)

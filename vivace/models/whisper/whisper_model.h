@@ -1,6 +1,8 @@
 // WhisperModel: weights, memory, a captured graph for each number of windows and of rows, behind engine::SpeechModel.
 // Loading is model.cc, sound sound.cc, text text.cc.
 #pragma once
+#include <chrono>
+#include <map>
 #include <optional>
 
 #include "vivace/engine/arena.h"
@@ -36,8 +38,26 @@ class WhisperModel final : public engine::SpeechModel {
   Result<std::vector<float>> logits(int window, std::span<const int32_t> tokens) override;
   Result<engine::Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
                                   std::span<const std::pair<int, int>> heads) override;
+  Result<engine::WorkTimes> work_times() const override;
 
  private:
+  /// What runs until its end is told to the tenant's account, if there is one.
+  class Accounted {
+   public:
+    explicit Accounted(engine::StepAccount* account) : account_(account) {
+      if (account_ != nullptr) account_->want(true);
+    }
+    Accounted(const Accounted&) = delete;
+    ~Accounted() {
+      if (account_ == nullptr) return;
+      account_->charge(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begun_).count());
+      account_->want(false);
+    }
+
+   private:
+    engine::StepAccount* account_;
+    std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+  };
   /// One token that enters a step, in a line of the cache.
   struct Row {
     int32_t token, pos, line, window;
@@ -63,10 +83,18 @@ class WhisperModel final : public engine::SpeechModel {
   void declare_buffers();
   Status fill_constants();
   Status capture();
-  WhisperContext context() const { return {config_, plan_, weights_, buffers_}; }
+  WhisperContext context() const { return {config_, plan_, weights_, buffers_, nullptr}; }
+  /// The points of a graph, none before place_gates() has looked.
+  engine::GateMarks marks(exec::ShapeKey key) const;
+  /// Times the launches of a graph with all its rows, and finds its gates.
+  Status place_gates(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& launches);
+  /// Inputs of a step of so many rows, as far in the text as there are places.
+  void write_full(int64_t rows);
   Status run(exec::ShapeKey key, const std::function<Status(exec::Stream&)>& record);
   Status record_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const;
   Status record_step(exec::Stream& s, int64_t rows) const;
+  Status launch_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const;
+  Status launch_step(exec::Stream& s, int64_t rows) const;
   /// Writes the samples that the frames of `w` are made of into line `i` of the inputs.
   void write_samples(size_t i, const engine::SpeechWindow& w);
   /// Runs rows; `wanted` are those whose logits are read, of which row i is then logits_row(i).
@@ -108,6 +136,9 @@ class WhisperModel final : public engine::SpeechModel {
   vla::StagingBuffer sound_in_, text_in_;
   std::unique_ptr<exec::Graph> graph_;
   std::vector<int64_t> steps_;      // bounds of rows, ascending
+  std::map<uint64_t, engine::GatePlan> gates_;  // of a scheduler's tenant, by graph
+  engine::WorkTimes work_;
+  bool gating_ = false;             // every point is passed: place_gates() looks
   int windows_ = 0;                 // that are encoded
   std::vector<float> logits_;       // the host's copy, where ops leave them elsewhere
   float* host_logits_ = nullptr;
