@@ -536,3 +536,79 @@ def test_a_paused_tenant_holds_nobody_back(gpu):
     assert len(list(b._stream(IDS[:9], None, max_tokens=100))) == 100
     gpu.resume(a)
     assert len(list(first)) == 99
+
+
+def test_work_of_ones_own_takes_turns(gpu):
+    """Launches that are no model's: in order, with what they gave; between two of them an urgent call, or a pause, comes first; counted and paced like a model's steps."""
+    arm, seen = policy(gpu), []
+    with gpu.work("filter", qos=vivace.best_effort(), worst_ms=50, stretch_ms=10) as work:
+        assert work.run(lambda stream: seen.append(stream), lambda stream: 7) == [None, 7] and seen == [0]
+        assert gpu.stats()["filter"]["calls"] == 1 and gpu.stats()["filter"]["bound_us"] == 10_000
+        met = threading.Event()
+
+        def begin(stream):
+            gpu.pause(work)
+            met.set()
+            return time.monotonic()
+
+        told = []
+        thread = threading.Thread(target=lambda: told.extend(work.run(begin, lambda stream: time.monotonic())))
+        thread.start()
+        assert met.wait(60)
+        arm.predict(**given(seed=1))
+        resumed = time.monotonic()
+        assert not told
+        gpu.resume("filter")
+        thread.join(60)
+        assert told[1] >= resumed > told[0] and gpu.stats()["filter"]["calls"] == 2
+    until(lambda: gc.collect() is not None and list(gpu.stats()) == ["arm"])
+
+
+def test_urgent_work_is_a_call(gpu):
+    """Of a guaranteed one a run waits for its turn and holds the others back, whatever becomes of it."""
+    llm = text(gpu)
+    work = gpu.work("reflex", qos=vivace.guaranteed(hz=0.2, deadline_ms=4900), worst_ms=500)
+    waited = gpu.stats()["llm"]["wait_us"]["sum"]
+
+    def met():
+        stream = llm._stream(IDS[:9], None, max_tokens=100)
+        next(stream)
+        work.run(lambda stream: time.sleep(0.05))
+        assert len(list(stream)) == 99
+        return gpu.stats()["llm"]["wait_us"]["sum"] > waited
+
+    until(met)
+    with pytest.raises(ZeroDivisionError):
+        work.run(lambda stream: 1 / 0, lambda stream: pytest.fail("it began"))
+    assert len(llm.generate_ids(IDS[:9], max_tokens=5).tokens) == 5 and gpu.stats()["reflex"]["lost"] == 0
+    gpu.pause(work)
+    with bad(vivace.FailedPreconditionError, "tenant reflex: it is paused"):
+        work.run(lambda stream: None)
+    work.close()
+    work.close()
+    with bad(vivace.ClosedError, "this work was closed"):
+        work.run(lambda stream: None)
+
+
+def test_submitted_work(gpu):
+    a = gpu.submit(lambda stream: 1, lambda stream: 2, qos=vivace.burstable(min_share=0.1), worst_ms=5)
+    b = gpu.submit(lambda stream: 1 / 0, qos=vivace.best_effort(), worst_ms=5)
+    assert a.result(60) == [1, 2]
+    with pytest.raises(ZeroDivisionError):
+        b.result(60)
+    until(lambda: gc.collect() is not None and gpu.stats() == {})
+    with bad(vivace.FailedPreconditionError, r"needs 0\.990 of the device's time, 0\.970 is left"):
+        gpu.submit(lambda stream: 1, qos=vivace.burstable(min_share=0.99), worst_ms=5)
+    with bad(vivace.InvalidArgumentError, "work: stretch_ms: wanted worst_ms of 5 at most"):
+        gpu.work("w", qos=vivace.best_effort(), worst_ms=5, stretch_ms=6)
+    with bad(vivace.InvalidArgumentError, "work: worst_ms: wanted"):
+        gpu.work("w", qos=vivace.best_effort(), worst_ms=0)
+    with gpu.work("w", qos=vivace.best_effort(), worst_ms=5) as work:
+        for launches, said in (((), "got none"), ((7,), r"launches\[0\]: wanted a function of a stream, got 7")):
+            with bad(vivace.InvalidArgumentError, said):
+                work.run(*launches)
+        with bad(vivace.InvalidArgumentError, "tenant w: there is one of this name"):
+            gpu.work("w", qos=vivace.best_effort(), worst_ms=5)
+        gpu.close()
+        with bad(vivace.ClosedError, "closed"):
+            work.run(lambda stream: None)

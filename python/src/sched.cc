@@ -9,6 +9,8 @@
 #include "errors.h"
 #include "gil.h"
 #include "vivace/base/check.h"
+#include "vivace/exec/cuda_stream.h"
+#include "vivace/sched/work.h"
 
 namespace vivace::python {
 namespace {
@@ -20,6 +22,11 @@ using sched::Qos;
 /// Keeps the scheduler while Python does; tenants keep it too.
 struct Scheduler {
   std::shared_ptr<sched::Scheduler> live;
+};
+
+/// Its face in Python calls nothing else once it is closed.
+struct Work {
+  std::unique_ptr<sched::Work> live;
 };
 
 /// A dict with the fields of sched::Qos, `cls` as its name.
@@ -73,6 +80,12 @@ nb::dict row(const sched::Scheduler::Row& r) {
   return out;
 }
 
+template <class F>
+Status without_gil(F&& f) {
+  const NoGil release;
+  return f();
+}
+
 }  // namespace
 
 void add_sched(nb::module_& m) {
@@ -85,6 +98,31 @@ void add_sched(nb::module_& m) {
       .def(
           "expect_in", [](const Tenant& t, double seconds) { check(t.tenant->expect_in(seconds * 1e6)); },
           nb::arg("seconds"));
+  nb::class_<Work>(m, "Work")
+      .def_static(
+          "open",
+          [](const Tenant& t, double worst_us, double stretch_us) {
+            auto work = [&] {
+              const NoGil release;
+              return sched::Work::open(t.tenant, {worst_us, stretch_us});
+            }();
+            check(work.status());
+            return Work{std::move(work).value()};
+          },
+          nb::arg("tenant"), nb::arg("worst_us"), nb::arg("stretch_us"))
+      .def("stream",
+           [](const Work& w) {
+             return w.live->place() == Place::host
+                        ? uintptr_t{0}
+                        : reinterpret_cast<uintptr_t>(static_cast<exec::CudaStream&>(w.live->stream()).handle());
+           })
+      .def("begin", [](const Work& w) { check(without_gil([&] { return w.live->begin(); })); })
+      .def("gate", [](const Work& w) { check(without_gil([&] { return w.live->gate(); })); })
+      .def("end", [](const Work& w) { check(without_gil([&] { return w.live->end(); })); })
+      .def("close", [](Work& w) {  // whoever else still holds this, a traceback say, holds no place
+        const NoGil release;
+        w.live.reset();
+      });
   nb::class_<Scheduler>(m, "Scheduler")
       .def_static(
           "open",

@@ -7,12 +7,14 @@
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
 import threading
 import weakref
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from vivace.fetch import cache_dir
 from vivace.options import Bad, among, flag, maybe, number, one, positive, utf8, whole, wrong
 from vivace.options import path as path_text
 
-__all__ = ["Qos", "Scheduler", "Verdict", "best_effort", "burstable", "guaranteed"]
+__all__ = ["Qos", "Scheduler", "Verdict", "Work", "best_effort", "burstable", "guaranteed"]
 
 INT64 = 1 << 63
 GATE_US = 220.0  # others' longest stretch that a guaranteed call waits for, and what gates are placed by
@@ -99,6 +101,54 @@ class Verdict:
 
     def __str__(self):
         return self.text
+
+
+class Work:
+    """Launches of the caller's own as a tenant: what Scheduler.work() gives. Use as a context manager or close() it. Threads may share one: their runs take turns."""
+
+    def __init__(self, core, tenant, name):
+        self._core, self.tenant, self._name, self._turn = core, tenant, name, threading.Lock()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def __repr__(self):
+        return f"<Work {self._name}{': closed' if self._core is None else ''}>"
+
+    def run(self, *launches) -> list:
+        """Calls each of `launches` with the handle of a stream, a number, on which it is to put its work (0 on the CPU: it does its work), with a gate in front of each; what they
+        gave, once all of it is done. Of a guaranteed one the whole is a call, which waits for its turn.
+        Errors: what a launch raises, behind which none is begun; InvalidArgumentError; ClosedError; as predict() of a guaranteed policy."""
+        for i, launch in enumerate(launches):
+            if not callable(launch):
+                raise wrong("run", f"launches[{i}]", "a function of a stream", launch)
+        if not launches:
+            raise InvalidArgumentError("run: launches: wanted one or more functions of a stream, got none")
+        with self._turn:
+            if (core := self._core) is None:
+                raise ClosedError("this work was closed; ask its scheduler for another")
+            core.begin()
+            try:
+                stream, done = core.stream(), []
+                for launch in launches:
+                    core.gate()
+                    done.append(launch(stream))
+            finally:
+                core.end()
+            return done
+
+    def close(self) -> None:
+        """Gives its place back. Waits for a run that has begun. Twice is fine."""
+        if (tenant := self.tenant) is not None:
+            with contextlib.suppress(Error):
+                tenant.pause(False)
+        with self._turn:
+            if self._core is not None:
+                self._core.close()
+            self._core = self.tenant = None
 
 
 class Scheduler:
@@ -188,6 +238,39 @@ class Scheduler:
         name = _free(Path(path).stem, taken) if name is None else one(call, "name", utf8, name)
         admitted, text, response_us, utilisation, fixes = live.evaluate(name, core, *times)
         return Verdict(admitted, text, response_us / 1e3, utilisation, tuple((said, who, _from_core(changed)) for said, who, changed in fixes))
+
+    def work(self, name, *, qos, worst_ms, stretch_ms=None) -> Work:
+        """A place for launches that are no model's, kernels of the caller's own or another library's on a stream that Vivace gives: run() of it has them.
+
+        worst_ms: what a run takes at worst. stretch_ms: the longest of its launches, for which others may have to wait; None: worst_ms.
+        Errors: FailedPreconditionError where it would not fit, with the numbers; InvalidArgumentError."""
+        live, call = self._live, "work"
+        name, worst, stretch = one(call, "name", utf8, name), one(call, "worst_ms", positive, worst_ms), one(call, "stretch_ms", maybe(positive), stretch_ms)
+        if stretch is not None and stretch > worst:
+            raise wrong(call, "stretch_ms", f"worst_ms of {worst:g} at most, of which it is a part", stretch)
+        tenant = live.join(name, _qos(call, qos).core(self._device), worst * 1e3)
+        work = Work(_core.Work.open(tenant, worst * 1e3, (stretch or worst) * 1e3), tenant, name)
+        with self._lock:
+            self._models[name] = work
+        return work
+
+    def submit(self, *launches, qos, worst_ms, stretch_ms=None, name=None) -> Future:
+        """Work.run() of a place that is there as long as it takes, on a thread of its own: a Future of what the launches gave. name: None is "work", with a number behind it
+        where a tenant has that. Errors, at once: work()'s."""
+        name = _free("work", self._live.rows()) if name is None else name
+        work, told = self.work(name, qos=qos, worst_ms=worst_ms, stretch_ms=stretch_ms), Future()
+
+        def run():
+            try:
+                with work:
+                    done = work.run(*launches)
+            except BaseException as e:  # noqa: BLE001 - whoever asks for the result gets it
+                told.set_exception(e)
+            else:
+                told.set_result(done)
+
+        threading.Thread(target=run, name=f"vivace-{name}", daemon=True).start()
+        return told
 
     def set(self, model, qos) -> None:
         """Other demands of a tenant from here on, by the test that load_model() makes: period, deadline, shares, weight. Guaranteed or not it stays, and so does stretch_ms: its

@@ -105,3 +105,23 @@ os.kill(os.getpid(), 9)
     with arm(gpu) as urgent:
         urgent.predict(**GIVEN, seed=1)
         assert gpu.stats()["arm"]["calls"] == 1
+
+
+def test_work_of_another_library(gpu):
+    """PyTorch's kernels on a stream that a tenant gives, behind gates that urgent calls shut: all are done when run() ends."""
+    torch = pytest.importorskip("torch")
+    x, urgent = torch.zeros(1 << 20, device=device.NAME), arm(gpu)
+
+    def add(stream):
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            x.add_(1)
+
+    torch.cuda.synchronize()
+    with gpu.work("torch", qos=vivace.best_effort(), worst_ms=50, stretch_ms=1) as work:
+        thread = threading.Thread(target=lambda: [urgent.predict(**GIVEN, seed=1) for _ in range(50)])
+        thread.start()
+        for _ in range(50):
+            work.run(*[add] * 20)
+        assert float(x.min()) == float(x.max()) == 1000
+        thread.join()
+        assert gpu.stats()["torch"]["calls"] == 50 and gpu.report()["healthy"]

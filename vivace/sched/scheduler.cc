@@ -30,6 +30,10 @@ Turn::~Turn() {
 
 Tenant::~Tenant() { scheduler_->remove(*this); }
 
+const std::string& Tenant::device() const {
+  return scheduler_->device();
+}
+
 Status Tenant::admit(const Times& times, int64_t bytes) {
   Scheduler& s = *scheduler_;
   const std::lock_guard<std::mutex> lock(s.mutex_);

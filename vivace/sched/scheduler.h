@@ -42,6 +42,7 @@ class Tenant final : public engine::StepAccount {
   Tenant(const Tenant&) = delete;
 
   const std::string& name() const { return name_; }
+  const std::string& device() const;      // the scheduler's
   Class cls() const { return qos_.cls; }  // as it was loaded, guaranteed or not; set() may change it between the others
   /// Other demands from here on. Errors: Dispatcher::change()'s; FailedPrecondition before admit(); Closed.
   Status set(const Qos& qos);
