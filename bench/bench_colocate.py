@@ -282,7 +282,7 @@ def part_b1(p):
     free = p.prepare()
     with vivace.Scheduler(s.device) as gpu:
         arm, llm = s.scheduled_arm(gpu, p.alone), s.llm(gpu)
-        print(f"gates: {llm.report()['gates']}, head in {llm.report()['head_parts']}; {gpu.stats()['llm']['bound_us']:.0f} us of {gpu.stats()['llm']['wcet_us']:.0f}", flush=True)
+        print(f"gates: {llm.report()['gates']}, head in {llm.report()['head_parts']}; {gpu.stats()['llm']['bound_us']:.0f} us of {gpu.stats()['llm']['wcet_us']:.0f}; {gpu.report()['streams_held']} streams held", flush=True)
         beside = f"beside={s.large.name},batch=1,ctx={s.position + 8}"
         writer = Writer(llm, 1, s.position, s.tokens)
         writer.running(20)
