@@ -123,6 +123,9 @@ PLANTED = [
     ("words", "vivace/base/old.h", "// The copy engine brings it.\n", "say TMA"),
     ("words", "docs/old.md", "Quant" + "ised weights\n", "say quantize"),
     ("words", "vivace/base/old.cc", "int n = kv_" + "pages;\n", "say num_kv_blocks"),
+    ("sentences", "README.md", "One " + "and " * 44 + "more.\n", "README.md:1: a sentence of 46 words, at most 45"),
+    ("sentences", "README.md", "# A\n\n```\nx\n```\n- It is `short`.\n- " + "so " * 46 + "long.\n", "README.md:7: a sentence of 47"),
+    ("sentences", "README.md", ("so " * 18 + "long. ") * 2 + "It is short.\n", "19 words a sentence in the median, at most 18"),
     ("width", "vivace/cpu/pointwise/scale.cc", "int sum = 0" + " + 1" * 20 + ";\n", "scale.cc:1: 92 characters, at most 80"),
     ("width", ".clang-format", "BasedOnStyle: Google\n", "names no ColumnLimit"),
     ("receipts", "tests/results/cpu/bad.json", "{", "not JSON"),
@@ -169,6 +172,21 @@ def test_a_planted_commit_is_caught(house, subject, message):
     assert commits.run(house) == []
     git("commit", "-q", "--allow-empty", "-m", subject)
     assert len(hits := commits.run(house)) == 1 and message in hits[0]
+
+
+@pytest.mark.parametrize("prose", [
+    "| " + "so " * 50 + "|\n", "```\n" + "so " * 50 + "\n```\n", "# " + "so " * 50 + "\n", "<!-- " + "so " * 50 + "-->\n", "`" + "so " * 50 + "` is one word.\n",
+    ("It is 0.5 e.g. here. " * 20), "- " + "so " * 30 + "\n- " + "so " * 10 + "\n- it is\n- in lists\n- and so on\n", ("so " * 17 + "long [4 ms at 0123abc](x.json \"p50_us of a\").")[3 * 3:]])
+def test_what_is_no_long_sentence_passes(house, prose):
+    plant(house, {"README.md": prose})
+    assert found("sentences", house) == []
+
+
+def test_only_user_pages_are_held_to_short_sentences(house):
+    long = "so " * 50 + "long.\n"
+    index = "# Docs\n\n## Use\n| a | [b](b.md) | [m](models/README.md#x) |\n\n## Work\n[c](c.md), [d](design/d.md)\n"
+    plant(house, {"docs/index.md": index} | dict.fromkeys(("docs/b.md", "docs/models/README.md", "docs/models/e.md", "docs/c.md", "docs/design/d.md"), long))
+    assert {line.split(":")[0] for line in found("sentences", house)} == {"docs/b.md", "docs/models/README.md", "docs/models/e.md"}
 
 
 def test_a_folder_of_many_files_without_a_readme_is_caught(house):

@@ -17,6 +17,7 @@ NAMES = (
     "claims",
     "doc_links",
     "words",
+    "sentences",
     "width",
     "commits",
 )
