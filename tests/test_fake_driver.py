@@ -115,3 +115,24 @@ stats = array.pool_stats(1)
 print(stats["requested"] == sum(a.nbytes for a in kept), stats["mapped"] % (2 << 20))
 """, tmp_path)
     assert out.split() == ["True", "0"], out
+
+
+def test_the_pool_tells_all_it_counts(driver, tmp_path):
+    out = run(driver, """
+from vivace import array
+def told():
+    s = array.pool_stats(1)
+    assert s["mapped"] == s["used"] + s["cached"], s
+    return s
+a = array.empty((1 << 20,), "u8", "cuda:1")
+first = told()
+a.close()
+b = array.empty((1 << 20,), "u8", "cuda:1")
+again = told()
+b.close()
+after = told()
+print(first["allocations"], again["allocations"] - first["allocations"], again["reuses"] - first["reuses"], again["maps"] - first["maps"])
+print(after["used"], after["cached"] == after["mapped"] > 0, after["failures"], after["peak_used"] >= 1 << 20, after["device_total"] == 1 << 34)
+print(len(again["tenants"]), again["tenants"][0]["used_bytes"] == again["used"], again["tenants"][0]["quota_bytes"])
+""", tmp_path)
+    assert out.split() == "1 1 1 0 0 True 0 True True 1 True 0".split(), out

@@ -356,11 +356,24 @@ void add_array(nb::module_& m) {
     Result<device::PoolStats> s = (*pool)->stats();
     check(s.status());
     nb::dict d;
-    d["mapped"] = s->mapped, d["used"] = s->used, d["requested"] = s->requested, d["cached"] = s->cached;
-    d["evicted"] = s->evicted, d["outside"] = s->outside, d["peak_used"] = s->peak_used,
-    d["fragmentation"] = s->fragmentation();
+    d["capacity"] = s->capacity, d["mapped"] = s->mapped, d["used"] = s->used, d["requested"] = s->requested;
+    d["cached"] = s->cached, d["stranded"] = s->stranded, d["evicted"] = s->evicted, d["pinned"] = s->pinned;
+    d["outside"] = s->outside, d["peak_used"] = s->peak_used, d["fragmentation"] = s->fragmentation();
+    d["device_free"] = s->device_free, d["device_total"] = s->device_total;
+    d["allocations"] = s->allocations, d["reuses"] = s->reuses, d["maps"] = s->maps;
+    d["evictions"] = s->evictions, d["restores"] = s->restores, d["failures"] = s->failures;
+    nb::list tenants;
+    for (const device::TenantStats& t : s->tenants) {
+      nb::dict row;
+      row["name"] = t.name, row["quota_bytes"] = t.quota_bytes, row["used_bytes"] = t.used_bytes;
+      row["evicted_bytes"] = t.evicted_bytes, row["peak_bytes"] = t.peak_bytes;
+      tenants.append(row);
+    }
+    d["tenants"] = tenants;
     return d;
-  }, nb::arg("device") = 0, "Bytes of the pool that arrays on this GPU come from.");
+  }, nb::arg("device") = 0,
+  "The pool that arrays on this GPU come from: bytes (mapped = used + cached), how often it allocated, reused, mapped, "
+  "evicted, restored, failed; and its tenants, a dict each.");
 }
 
 }  // namespace vivace::python
