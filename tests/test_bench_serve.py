@@ -1,15 +1,21 @@
-"""vivace bench serve: open-loop load, its figures and its picture, against a server of SmolLM2.
+"""vivace bench serve: open-loop load, its figures and its picture, against a server of SmolLM2; and the script for a device, on the CPU.
 
-About 8 s."""
+About 18 s."""
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as xml
+from pathlib import Path
 
 import pytest
 
 from tests.serving import serve
+from tools import receipt
 from vivace import bench_serve
 from vivace.bench_serve import Asked, quantile
 from vivace.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_figures_of_a_run(tmp_path, capsys):
@@ -62,3 +68,25 @@ def test_quantiles():
     bench_serve._take(one, {"choices": [{"delta": {"content": "a"}}]}, 1.6)
     bench_serve._take(one, {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}}, 1.7)
     assert (one.first, one.chunks, one.tokens, one.cached) == (1.6, [1.6], 1, 4)
+
+
+TINY = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "intermediate_size": 128, "vocab_size": 2048,
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": False, "hidden_act": "silu", "attention_bias": False, "torch_dtype": "bfloat16"}
+
+
+def test_the_device_script(tmp_path):
+    """bench/bench_serve_device.py where there is no device: every part leaves its rows, and a part that fails says so."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny/config.json").write_text(json.dumps(TINY))
+    (tmp_path / "facts.json").write_text('{"chip": "cpu"}')
+    given = [sys.executable, ROOT / "bench/bench_serve_device.py", "--small", "--device", "cpu", "--config", tmp_path / "tiny/config.json", "--facts", tmp_path / "facts.json", "--out", tmp_path]
+    done = subprocess.run([*map(str, given)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    data = json.loads((tmp_path / "bench/results/cpu/serve.json").read_text())
+    assert receipt.errors(data, "serve") == []
+    found = {row["case"].rsplit("metric=", 1)[1]: row for row in data["rows"]}
+    assert set(found) == {"answer", "step", "socket", "first", "batch", "snapshot", "fork", "to_host", "restore", "prefill", "cycle"}
+    assert all(row["p50_us"] > 0 for row in data["rows"]) and found["cycle"]["n"] == 60 and "32 of 32 blocks free" in found["cycle"]["note"]
+    assert "MISSED" in done.stdout or "met" in done.stdout
+    late = subprocess.run([*map(str, given), "--parts", "stream,first", "--seconds", "0"], capture_output=True, text=True, timeout=200)
+    assert late.returncode == 1 and late.stdout.count("NOT MEASURED: no time left") == 2

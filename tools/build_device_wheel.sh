@@ -2,7 +2,7 @@
 # Collects in one folder what a GPU machine without a package source needs to run tests and benchmarks.
 # Usage: tools/build_device_wheel.sh [--tree] [PYTHON [FOLDER]]: an interpreter of the GPU machine's version
 # (default python3.12); default folder build/carry. Makes FOLDER/src (the last commit's files, from which the
-# rest is built; --tree: the files as they lie here), FOLDER/wheel (Vivace), FOLDER/wheels (what the tests
+# rest is built; --tree: the files as they lie here), FOLDER/wheel (Vivace), FOLDER/wheels (what tests and server
 # import beyond torch and NumPy), FOLDER/vivace_tests (the C++ tests) and FOLDER/commit. On the other machine
 # FOLDER/src/tools/device_run.py runs them.
 set -euo pipefail
@@ -28,10 +28,16 @@ CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) build/carry-venv/bin/pip wheel "$out/src" -q
 cmake --build "$tree" --target vivace_tests -j "$(nproc)"
 strip -o "$out/vivace_tests" "$tree/tests/vivace_tests"
 
-pins=$(sed -n 's/^  "\(pytest\|pytest-timeout\|ml_dtypes\|gguf\)==\([^"]*\)",$/\1==\2/p' pyproject.toml)
+# Of the tests; and what vivace serve needs beyond what such a machine has (anyio, click, h11).
+pins=$("$python" -c '
+import re, tomllib
+extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]
+tests = ("pytest", "pytest-timeout", "ml_dtypes", "gguf")
+print(*(r for r in extras["test"] if re.match(r"[\w-]+", r)[0] in tests), *extras["serve"], sep="\n")')
 for pin in $pins; do
-  name=${pin%%==*}
-  compgen -G "$out/wheels/${name//-/_}-${pin##*==}-*.whl" >/dev/null && continue
+  name=${pin%%[<>=]*} version='*'
+  [[ $pin == *==* ]] && version=${pin##*==}
+  compgen -G "$out/wheels/${name//-/_}-$version-*.whl" >/dev/null && continue
   build/carry-venv/bin/pip download -q --no-deps --only-binary=:all: -d "$out/wheels" "$pin"
 done
 tools/stale_rows --out "$out/stale.json" >/dev/null
