@@ -388,7 +388,7 @@ def test_bad_input(home):
     for bad, error, says in [({"k_scale": 0.0}, vivace.InvalidArgumentError, "k_scale: wanted a positive finite"), ({"v_scale": float("nan")}, vivace.InvalidArgumentError, "v_scale"),
                              ({"k_scale": put(home, np.array([-1], np.float32))}, vivace.InvalidArgumentError, "positive finite"), ({"kv_cache_sf": (codes, codes)}, vivace.InvalidDTypeError, "float8_e4m3fn"),
                              ({"append_key": put(home, draw(0, 1, 2, 32))}, vivace.InvalidDTypeError, "float16"), ({"slot_mapping": i32(0, 0)}, vivace.InvalidShapeError, "2 slots"),
-                             ({"paged_kv_cache": (codes[..., :8], codes)}, vivace.InvalidShapeError, "16 bytes of codes")]:
+                             ({"paged_kv_cache": (codes[..., :8], codes)}, vivace.InvalidShapeError, "16 bytes of FP4 values")]:
         with pytest.raises(error, match=says):
             append(**bad)
     assert (back(codes) == 0).all()

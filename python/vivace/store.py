@@ -222,8 +222,8 @@ def _source(source: str, name: str | None) -> tuple[Path, str]:
         return place, name or (place.name if place.is_dir() else place.stem)
     if (snapshot := next((s for n, s in hub_models() if n == source), None)) is not None:
         return snapshot, name or source
-    raise NotFoundError(f"{files.printable(source, 4096)}: no such file or folder, none of {', '.join(sorted(fetch.MODELS))}, and in no Hugging Face cache here. "
-                        "Vivace downloads nothing from a hub: fetch it with that hub's own tool (hf download), and it is found in its cache")
+    raise NotFoundError(f"{files.printable(source, 4096)}: no such file or folder, and no model of a Hugging Face cache here. "
+                        f"By name there are {', '.join(sorted(fetch.MODELS))}. Vivace downloads nothing from a hub: run `hf download ORG/NAME` first")
 
 
 def _names(place: Path) -> list[str]:

@@ -116,7 +116,7 @@ class _Budget:
     def spend(self, amount: int) -> None:
         self.bytes += amount
         if self.room is not None and self.bytes > self.room:
-            raise LimitExceededError(f"{self.what}: its tokenizer would take more than {self.room >> 20} MB, which is 4 x the checkpoint's files + 64 MB; pass token ids (generate_ids)")
+            raise LimitExceededError(f"{self.what}: its tokenizer would take more than {self.room >> 20} MB (4 x the checkpoint's files + 64 MB); pass token ids (generate_ids)")
 
     def tokenizer_json(self, data: bytes, file: str) -> str | None:
         """Counts a tokenizer.json; what of its rules is unusual, if anything is."""

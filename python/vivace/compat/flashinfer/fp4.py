@@ -83,7 +83,7 @@ def _append(key, value, page, place, kv_cache, kv_cache_sf, k_scale, v_scale, hn
     for rows, cache, sf, scale in zip((key, value), caches, scales, (_scale("k_scale", k_scale, key, capturing), _scale("v_scale", v_scale, key, capturing))):
         D = rows.shape[-1]
         if D % BLOCK or cache.shape[-1] != D // 2 or sf.shape[-1] != D // BLOCK:
-            raise InvalidShapeError(f"flashinfer: heads of {D} are {D // 2} bytes of codes and {D // BLOCK} scales, of whole blocks of {BLOCK}; the caches have {cache.shape[-1]} and {sf.shape[-1]}")
+            raise InvalidShapeError(f"flashinfer: heads of {D} need {D // 2} bytes of FP4 values and {D // BLOCK} scales, in whole blocks of {BLOCK}; the caches have {cache.shape[-1]} and {sf.shape[-1]}")
         codes, factors = _packed(rows, scale)
         scatter(cache, hnd, page, place, codes)
         scatter(seen_as(sf, "uint8"), hnd, page, place, factors)
