@@ -1,5 +1,5 @@
 // A site fixes what its calls share; a call differs in layer and rows alone.
-#include "vivace/models/attention_sites.h"
+#include "vivace/models/layer/attention_sites.h"
 
 #include <gtest/gtest.h>
 
@@ -26,13 +26,7 @@ class AttentionSitesTest : public ::testing::Test {
     return sites.run(rec_, site, layer,
                      {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)),
                       .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)),
-                      .pos = tensor(pos_.data(), DType::i32, Shape(1)),
-                      .slot = {},
-                      .length = {},
-                      .prefix = {},
-                      .page_table = {},
-                      .lse = {},
-                      .rows = {}});
+                      .pos = tensor(pos_.data(), DType::i32, Shape(1))});
   }
   cpu::Pool pool_;
   exec::CpuStream stream_;
@@ -59,20 +53,15 @@ TEST_F(AttentionSitesTest, LayersHaveTheirKeysAndSitesTheirMask) {
 
 TEST_F(AttentionSitesTest, ProjectedRowsAreAppendedFirst) {
   AttentionSites sites(k_, v_);
-  const int global = sites.add({.name = "global"}), full = sites.add({.name = "full", .mask = "full"});
+  const int global = sites.add({.name = "global"}), full = sites.add({.name = "full", .mask = "full"}),
+            apart = sites.add({.name = "apart", .mask = "full", .one_op = false}),
+            odd = sites.add({.name = "odd", .mask = "prefix", .one_op = false});
   std::array<float, 3> qkv = {1, 0, 40};  // a query, a key, a value
   const auto run = [&](int site, int64_t layer) {
-    return sites.run(rec_, site, layer,
-                     {.qkv = tensor(qkv.data(), DType::f32, Shape(1, 3)), .inv_freq = {}, .q_norm = {}, .k_norm = {}},
+    return sites.run(rec_, site, layer, {.qkv = tensor(qkv.data(), DType::f32, Shape(1, 3))},
                      {.q = tensor(q_.data(), DType::f32, Shape(1, 1, 1)),
                       .out = tensor(out_.data(), DType::f32, Shape(1, 1, 1)),
-                      .pos = tensor(pos_.data(), DType::i32, Shape(1)),
-                      .slot = {},
-                      .length = {},
-                      .prefix = {},
-                      .page_table = {},
-                      .lse = {},
-                      .rows = {}});
+                      .pos = tensor(pos_.data(), DType::i32, Shape(1))});
   };
   ASSERT_TRUE(run(global, 1).ok());
   EXPECT_FLOAT_EQ(out_[0], (100 + 101 + 40) / 3.0f);
@@ -81,6 +70,11 @@ TEST_F(AttentionSitesTest, ProjectedRowsAreAppendedFirst) {
   EXPECT_NE(run(full, 0).message().find("attention site full: rows that are yet to be rotated want mask=causal"),
             std::string::npos);
   EXPECT_EQ(run(global, 2).code(), Code::kInvalidArgument);
+  ASSERT_TRUE(run(apart, 0).ok());  // appended, and then all places are seen
+  EXPECT_FLOAT_EQ(out_[0], (0 + 1 + 40 + 3) / 4.0f);
+  EXPECT_EQ(values_[0][2], 40);
+  EXPECT_EQ(run(apart, 2).code(), Code::kInvalidArgument);
+  EXPECT_NE(run(odd, 0).message().find("attention site odd: attention: port prefix"), std::string::npos);
 }
 
 TEST_F(AttentionSitesTest, WhatIsNotThereIsAnError) {

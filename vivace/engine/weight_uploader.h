@@ -10,9 +10,9 @@ namespace vivace::engine {
 
 /// What a quantized matrix [N, K] comes with, as gemm takes it. e4m3: `row`. FP4: `block` and `whole`.
 struct Scales {
-  Tensor row;    // [N] f32
-  Tensor block;  // [N, K/16] e4m3
-  Tensor whole;  // [1] f32
+  Tensor row = {};    // [N] f32
+  Tensor block = {};  // [N, K/16] e4m3
+  Tensor whole = {};  // [1] f32
   bool present() const { return row.present() || block.present(); }
 };
 

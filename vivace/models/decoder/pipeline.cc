@@ -5,35 +5,12 @@
 #include <utility>
 
 #include "vivace/base/check.h"
-#include "vivace/models/attention_sites.h"
+#include "vivace/models/layer/attention_sites.h"
+#include "vivace/models/layer/layer_ops.h"
+#include "vivace/models/layer/views.h"
 
 namespace vivace::models::decoder {
 namespace {
-
-/// The first T rows of a scratch or input tensor.
-Tensor top(const Tensor& t, int64_t T) { return slice(t, 0, T); }
-
-/// Columns [first, first + n) of [T, W].
-Tensor columns(const Tensor& t, int64_t first, int64_t n) {
-  Tensor r = t;
-  r.data = static_cast<char*>(t.data) + row_bytes(t.dtype, first);
-  r.shape.dim[1] = n;
-  return r;
-}
-
-/// [T, N, D] seen as [T, N*D].
-Tensor flat(const Tensor& t) {
-  Tensor r = tensor(t.data, t.dtype, Shape(t.shape[0], t.shape[1] * t.shape[2]), t.place);
-  r.stride[0] = t.stride[0];
-  return r;
-}
-
-/// [T, N*D] seen as [T, N, D].
-Tensor heads(const Tensor& t, int64_t N) {
-  Tensor r = tensor(t.data, t.dtype, Shape(t.shape[0], N, t.shape[1] / N), t.place);
-  r.stride[0] = t.stride[0];
-  return r;
-}
 
 /// Rows up to which attention writes the codes that enter o itself. H200, 8B: a step of one 2,412 to 2,335 us, of 32
 /// 3,897 to 3,805; a prompt of 1,024, whose tiles' codes leave in pieces of 16 bytes, 12.30 to 12.43 ms.
@@ -46,6 +23,7 @@ class Step {
  public:
   Step(ops::Recorder& rec, const StepContext& context, const StepInputs& in, int64_t T)
       : rec_(rec),
+        op_(rec, context.config.eps, context.plan.act, context.config.norm_plus_one),
         c_(context.config),
         plan_(context.plan),
         w_(context.weights),
@@ -66,16 +44,16 @@ class Step {
         global_(sites_.add({.name = "global", .mask = "causal", .scale = c_.attn_scale})),
         local_(sites_.add(
             {.name = "local", .mask = "causal", .window = static_cast<double>(c_.window), .scale = c_.attn_scale})) {
+    op_.rows = in.rows;
     if (uses_branch(c_)) branch_ = top(b_.branch, T);
   }
 
   Status record() {
     const Tensor tokens = top(in_.tokens, T_);
     const double scale = c_.has(kScaledEmbedding) ? std::sqrt(static_cast<double>(c_.hidden)) : 1;
-    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", tokens}, {"out", hidden_}, {"rows", in_.rows}},
-                {{"scale", scale}}));
+    VV_TRY(op_.gather(w_.embed, tokens, hidden_, scale));
     if (c_.has(kLearnedPositions)) {
-      VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos_}, {"out", branch_}, {"rows", in_.rows}}));
+      VV_TRY(op_.gather(w_.positions, pos_, branch_));
       waiting_ = true;
     }
     VV_TRY(rec_(ops::count_tokens, {{"ids", tokens}, {"slot", slot_}, {"counts", b_.counts}, {"rows", in_.rows}}));
@@ -104,14 +82,14 @@ class Step {
     const int64_t nq = c_.q_width(), nk = c_.kv_width();
     const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_);
     const bool local = c_.is_local(layer);
-    VV_TRY(add_norm(w.attn_norm, w.attn_norm_bias, kAttentionIn));
+    VV_TRY(add_norm(norm_by(w.attn_norm, w.attn_norm_bias), kAttentionIn));
     if (w.qkv.present()) {
-      VV_TRY(linear(normed_, {w.qkv, w.qkv_scale, w.qkv_bias}, qkv));
+      VV_TRY(op_.linear(normed_, {w.qkv, w.qkv_bias, w.qkv_scale}, qkv));
     } else {
       VV_TRY(settle());
-      VV_TRY(linear(normed_, {w.q, {}, w.q_bias}, columns(qkv, 0, nq)));
-      VV_TRY(linear(normed_, {w.k, {}, w.k_bias}, columns(qkv, nq, nk)));
-      VV_TRY(linear(normed_, {w.v, {}, w.v_bias}, columns(qkv, nq + nk, nk)));
+      VV_TRY(op_.linear(normed_, {w.q, w.q_bias}, columns(qkv, 0, nq)));
+      VV_TRY(op_.linear(normed_, {w.k, w.k_bias}, columns(qkv, nq, nk)));
+      VV_TRY(op_.linear(normed_, {w.v, w.v_bias}, columns(qkv, nq + nk, nk)));
     }
     Rows entering;
     if (plan_.entry == ActQuant::per_tensor && T_ <= kQuantizedRows)
@@ -125,45 +103,43 @@ class Step {
                        .style = c_.rope_style,
                        .attn_factor = local ? 1.0 : attn_factor_,
                        .eps = c_.eps,
-                       .norm_plus_one = plus_one(w.q_norm) > 0},
+                       .norm_plus_one = c_.norm_plus_one && w.q_norm.present()},
                       {.q = q,
                        .out = entering.x.present() ? heads(entering.x, c_.heads) : attended,
                        .pos = pos_,
                        .slot = slot_,
-                       .length = {},
-                       .prefix = {},
                        .page_table = b_.page_table,
-                       .lse = {},
                        .rows = in_.rows,
                        .out_scale = entering.scale}));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(point());
     VV_TRY(
-        onto(entering, {w.o, w.o_scale, w.o_bias}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
+        onto(entering, {w.o, w.o_bias, w.o_scale}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
     return post_norm(w.attn_post_norm);
   }
 
   Status mlp(const LayerWeights& w) {
-    VV_TRY(add_norm(w.mlp_norm, w.mlp_norm_bias, kMlpIn));
+    VV_TRY(add_norm(norm_by(w.mlp_norm, w.mlp_norm_bias), kMlpIn));
     const Tensor out = target(w.mlp_post_norm), plus = residual(w.mlp_post_norm);
     if (c_.has(kExperts)) {
       VV_TRY(settle());
       VV_TRY(experts(w, plus, out));
     } else if (c_.has(kPlainMlp)) {
       const Rows inner = inner_rows();
-      VV_TRY(linear(normed_, {w.up, w.up_scale, w.up_bias}, inner.x, {}, c_.family->act, inner.scale));
+      VV_TRY(op_.linear(normed_, {w.up, w.up_bias, w.up_scale}, inner.x,
+                        {.out_scale = inner.scale, .act = c_.family->act}));
       Rows entering;
       VV_TRY(enter(inner, &entering));
       VV_TRY(point());
-      VV_TRY(linear(entering, {w.down, w.down_scale, w.down_bias}, out, plus));
+      VV_TRY(op_.linear(entering, {w.down, w.down_bias, w.down_scale}, out, {.residual = plus}));
     } else if (w.gate_up.present()) {
       const Rows inner = inner_rows();
-      VV_TRY(gated({w.gate_up, w.gate_up_scale, {}}, inner));
+      VV_TRY(op_.gated(normed_, {w.gate_up, {}, w.gate_up_scale}, inner, c_.family->act));
       Rows entering;
       VV_TRY(enter(inner, &entering));
       VV_TRY(point());
       const size_t next = static_cast<size_t>(layer_) + 1;  // whose weights are here already, unless they take turns
-      VV_TRY(onto(entering, {w.down, w.down_scale, {}}, out, plus,
+      VV_TRY(onto(entering, {w.down, {}, w.down_scale}, out, plus,
                   next < w_.layers.size() - streamed() ? w_.layers[next].attn_norm : Tensor{}));
     } else {
       VV_TRY(settle());
@@ -177,7 +153,7 @@ class Step {
                    {"gate_up", top(b_.gate_up, T_)},
                    {"hidden", top(b_.mlp, T_)},
                    {"rows", in_.rows}},
-                  {{"act", c_.family->act}, {"quant", act(w.gate)}}));
+                  {{"act", c_.family->act}, {"quant", op_.act(w.gate)}}));
     }
     return post_norm(w.mlp_post_norm);
   }
@@ -202,7 +178,7 @@ class Step {
                  {"hidden", top(b_.mlp, A)},
                  {"expert_out", top(b_.expert_out, A)},
                  {"rows", in_.rows}},
-                {{"act", c_.family->act}, {"quant", act(w.gate)}, {"renormalize", c_.renormalize ? 1.0 : 0.0}});
+                {{"act", c_.family->act}, {"quant", op_.act(w.gate)}, {"renormalize", c_.renormalize ? 1.0 : 0.0}});
   }
 
   Status sample() {
@@ -211,31 +187,27 @@ class Step {
     const Tensor logits = top(b_.logits, R_), next = top(b_.next, R_), logprob = top(b_.logprob, R_),
                  step = top(in_.sample_step, R_);
     const bool gathers = in_.sample_rows.present();
-    if (gathers)
-      VV_TRY(
-          rec_(ops::embedding, {{"table", hidden_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
+    op_.rows = in_.samples;
+    if (gathers) VV_TRY(op_.gather(hidden_, in_.sample_rows, last));
     if (waiting_) {
       sum = gathers ? last : hidden_;
       last = gathers ? b_.last_branch : branch_;
-      if (gathers)
-        VV_TRY(
-            rec_(ops::embedding, {{"table", branch_}, {"ids", in_.sample_rows}, {"out", last}, {"rows", in_.samples}}));
+      if (gathers) VV_TRY(op_.gather(branch_, in_.sample_rows, last));
     } else if (!gathers) {
       last = hidden_;
     }
     Rows entering = plan_.eight_in() ? quantized(b_.last_quantized, b_.last_scale, R_, site_count(c_) - 1)
-                                     : Rows{waiting_ ? last : top(b_.last, R_), {}, {}};
-    if (folds(w_.final_norm_bias)) {
+                                     : Rows{waiting_ ? last : top(b_.last, R_)};
+    const NormBy by = norm_by(w_.final_norm, w_.final_norm_bias);
+    if (folds(by)) {
       if (!plan_.eight_in()) entering.x = top(b_.normed, R_);  // gathered rows lie in `last`
       entering.raw = last;
-      entering.weight = w_.final_norm;
+      entering.norm = by;
     } else {
-      VV_TRY(norm(last, sum, w_.final_norm, w_.final_norm_bias, entering, in_.samples));
+      VV_TRY(op_.norm(last, by, entering, sum));
     }
     const Tensor bias = b_.bias.present() ? top(b_.row_bias, R_) : Tensor{};
-    if (bias.present())
-      VV_TRY(rec_(ops::embedding,
-                  {{"table", b_.bias}, {"ids", top(in_.sample_slot, R_)}, {"out", bias}, {"rows", in_.samples}}));
+    if (bias.present()) VV_TRY(op_.gather(b_.bias, top(in_.sample_slot, R_), bias));
     VV_TRY(head(entering, logits, bias));
     VV_TRY(point());
     VV_TRY(rec_(ops::sample, {{"logits", logits},
@@ -266,37 +238,41 @@ class Step {
                                {"step", gathers ? Tensor{} : top(moved_.sample_step, R_)}});
   }
 
+  NormBy norm_by(const Tensor& weight, const Tensor& bias) const {
+    return {weight, bias, {}, c_.has(kLayerNorm) ? "layer" : "rms"};
+  }
   /// normed = norm of the residual stream, which first takes in what waits in branch.
-  Status add_norm(const Tensor& weight, const Tensor& bias, Site site) {
-    normed_ = plan_.eight_in() ? quantized(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_), {}, {}};
+  Status add_norm(const NormBy& by, Site site) {
+    normed_ = plan_.eight_in() ? quantized(b_.normed, b_.normed_scale, T_, at(site)) : Rows{top(b_.normed, T_)};
     if (deferred_) {
-      normed_.squares = top(b_.squares, T_);
-      if (std::exchange(scaled_, false)) return {};
-      return rec_(ops::rms_rows, {{"x", hidden_},
-                                  {"weight", weight},
-                                  {"scaled", normed_.x},
-                                  {"squares", normed_.squares},
-                                  {"rows", in_.rows}});
+      normed_ = deferred_rows();
+      return std::exchange(scaled_, false) ? Status() : op_.defer_norm(hidden_, by, normed_);
     }
-    if (folds(bias)) {
+    if (folds(by)) {
       normed_.raw = hidden_;
-      normed_.weight = weight;
+      normed_.norm = by;
       return {};
     }
-    const Status s = waiting_ ? norm(branch_, hidden_, weight, bias, normed_, in_.rows)
-                              : norm(hidden_, {}, weight, bias, normed_, in_.rows);
+    const Status s = waiting_ ? op_.norm(branch_, by, normed_, hidden_) : op_.norm(hidden_, by, normed_);
     waiting_ = false;
     return s;
   }
   /// Whether the norm that comes may be left to the product behind it: nothing to add first, no scale a row to hand
   /// over.
-  bool folds(const Tensor& bias) const {
-    return !waiting_ && !bias.present() && !c_.has(kLayerNorm) && plan_.entry != ActQuant::per_token;
+  bool folds(const NormBy& by) const {
+    return !waiting_ && !by.bias.present() && by.kind == "rms" && plan_.entry != ActQuant::per_token;
+  }
+  /// Where the residual stream goes for products that take its norm.
+  Rows deferred_rows() const {
+    Rows r{top(b_.normed, T_)};
+    r.squares = top(b_.squares, T_);
+    r.factors = top(b_.normed_scale, T_);
+    return r;
   }
   /// Makes the rows of `normed_`, for readers that are no single product.
   Status settle() {
     if (!normed_.raw.present()) return {};
-    VV_TRY(norm(normed_.raw, {}, normed_.weight, {}, normed_, in_.rows));
+    VV_TRY(op_.norm(normed_.raw, normed_.norm, normed_));
     normed_.raw = Tensor{};
     return {};
   }
@@ -308,17 +284,9 @@ class Step {
   Status post_norm(const Tensor& weight) {
     if (!weight.present()) return {};
     waiting_ = true;
-    return norm(branch_, {}, weight, {}, {branch_, {}, {}}, in_.rows);
+    return op_.norm(branch_, norm_by(weight, {}), {branch_});
   }
 
-  /// Rows that enter a product; where they are e4m3, with a scale of each or one of all.
-  struct Rows {
-    Tensor x, row_scale, scale;
-    Tensor raw = {},
-           weight = {};  // where present x is scratch: the product makes it of `raw` by the norm with `weight`
-    Tensor squares =
-        {};  // where present x is the residual stream times the norm's weight: its norm is taken behind the product
-  };
   int64_t at(Site site) const { return layer_ * kSites + site; }
   /// The first n rows of a buffer of codes and of their scales; `site` has the scale that was made before.
   Rows quantized(const Tensor& x, const Tensor& row_scale, int64_t n, int64_t site) const {
@@ -327,42 +295,18 @@ class Step {
   }
   /// What the MLP's first half writes: codes, where their scale is known before.
   Rows inner_rows() const {
-    if (plan_.entry != ActQuant::per_tensor) return {top(b_.mlp, T_), {}, {}};
+    if (plan_.entry != ActQuant::per_tensor) return {top(b_.mlp, T_)};
     Rows r = quantized(b_.quantized, {}, T_, at(kInner));
     r.x = columns(r.x, 0, c_.mlp);
     return r;
   }
-  /// A matrix with what its epilogue takes; both may be absent.
-  struct Matrix {
-    const Tensor& w;
-    const engine::Scales& scale;
-    const Tensor& bias;
-  };
-
-  Status norm(const Tensor& x, const Tensor& sum, const Tensor& weight, const Tensor& bias, const Rows& out,
-              const Tensor& rows) {
-    return rec_(
-        ops::norm,
-        {{"x", x},
-         {"residual", sum},
-         {"weight", weight},
-         {"bias", bias},
-         {"out", out.x},
-         {"row_scale", out.row_scale},
-         {"out_scale", out.scale},
-         {"rows", rows}},
-        {{"kind", c_.has(kLayerNorm) ? "layer" : "rms"}, {"eps", c_.eps}, {"weight_plus_one", plus_one(weight)}});
-  }
-
   /// x as it enters a product: itself, or quantized into codes.
   Status enter(const Tensor& x, Site site, Rows* out) {
-    *out = {x, {}, {}};
+    *out = {x};
     if (!plan_.eight_in()) return {};
     *out = quantized(b_.quantized, b_.quantized_scale, T_, at(site));
     out->x = columns(out->x, 0, x.shape[1]);
-    return rec_(
-        ops::quantize,
-        {{"x", x}, {"out", out->x}, {"row_scale", out->row_scale}, {"out_scale", out->scale}, {"rows", in_.rows}});
+    return op_.quantize(x, *out);
   }
   /// The MLP's rows, which may be codes already.
   Status enter(const Rows& inner, Rows* out) {
@@ -370,67 +314,17 @@ class Step {
     return inner.scale.present() ? Status() : enter(inner.x, kInner, out);
   }
 
-  Status linear(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {},
-                std::string_view epilogue = "none", const Tensor& out_scale = {}) {
-    return product(x, m, out, residual, epilogue, in_.rows, out_scale);
-  }
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, std::string_view epilogue,
-                 const Tensor& rows, const Tensor& out_scale = {}) {
-    if (x.squares.present())
-      return rec_(ops::rms_gemm,
-                  {{"x", x.x},
-                   {"squares", x.squares},
-                   {"row_scale", top(b_.normed_scale, T_)},
-                   {"w", m.w},
-                   {"bias", m.bias},
-                   {"out", out},
-                   {"rows", rows}},
-                  {{"eps", c_.eps}, {"epilogue", epilogue}});
-    if (x.raw.present())
-      return rec_(
-          ops::norm_gemm,
-          {{"x", x.raw},
-           {"weight", x.weight},
-           {"normed", x.x},
-           {"normed_scale", x.scale},
-           {"w", m.w},
-           {"w_row_scale", m.scale.row},
-           {"w_block_scale", m.scale.block},
-           {"w_scale", m.scale.whole},
-           {"bias", m.bias},
-           {"residual", residual},
-           {"out", out},
-           {"out_scale", out_scale},
-           {"rows", rows}},
-          {{"eps", c_.eps}, {"weight_plus_one", plus_one(x.weight)}, {"act", act(m.w)}, {"epilogue", epilogue}});
-    return rec_(ops::gemm,
-                {{"x", x.x},
-                 {"x_row_scale", x.row_scale},
-                 {"x_scale", x.scale},
-                 {"w", m.w},
-                 {"w_row_scale", m.scale.row},
-                 {"w_block_scale", m.scale.block},
-                 {"w_scale", m.scale.whole},
-                 {"bias", m.bias},
-                 {"residual", residual},
-                 {"out", out},
-                 {"out_scale", out_scale},
-                 {"rows", rows}},
-                {{"act", act(m.w)}, {"epilogue", epilogue}});
-  }
-
   /// The logits, in parts of whole rows of the matrix.
   Status head(const Rows& x, const Tensor& logits, const Tensor& bias) {
-    if (head_parts_ == 1) return product(x, {w_.head, w_.head_scale, {}}, logits, bias, "none", in_.samples);
+    if (head_parts_ == 1) return op_.linear(x, {w_.head, {}, w_.head_scale}, logits, {.residual = bias});
     const int64_t V = w_.head.shape[0], each = (V / head_parts_ + kHeadRows) / kHeadRows * kHeadRows;
     for (int64_t first = 0; first < V; first += each) {
       const int64_t n = std::min(each, V - first);
       const auto part = [&](const Tensor& t) { return t.present() ? slice(t, first, n) : Tensor{}; };
-      const Tensor w = part(w_.head);
-      const engine::Scales scale{part(w_.head_scale.row), part(w_.head_scale.block), w_.head_scale.whole};
+      const Matrix m{part(w_.head), {}, {part(w_.head_scale.row), part(w_.head_scale.block), w_.head_scale.whole}};
       if (first > 0) VV_TRY(point());
-      VV_TRY(product(x, {w, scale, {}}, columns(logits, first, n), bias.present() ? columns(bias, first, n) : Tensor{},
-                     "none", in_.samples));
+      VV_TRY(op_.linear(x, m, columns(logits, first, n),
+                        {.residual = bias.present() ? columns(bias, first, n) : Tensor{}}));
     }
     return {};
   }
@@ -438,69 +332,13 @@ class Step {
   /// A product that joins the residual stream. Where norms are taken behind, it leaves what the product behind the one
   /// with weight `next` takes.
   Status onto(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual, const Tensor& next) {
-    if (!deferred_ || !next.present()) return linear(x, m, out, residual);
+    if (!deferred_ || !next.present()) return op_.linear(x, m, out, {.residual = residual});
     scaled_ = true;
-    return rec_(ops::gemm_rms_rows, {{"x", x.x},
-                                     {"w", m.w},
-                                     {"bias", m.bias},
-                                     {"residual", residual},
-                                     {"out", out},
-                                     {"weight", next},
-                                     {"scaled", top(b_.normed, T_)},
-                                     {"squares", top(b_.squares, T_)},
-                                     {"rows", in_.rows}});
+    return op_.linear_then_defer(x.x, m, out, {.residual = residual}, {.weight = next}, deferred_rows());
   }
-
-  /// The gated product of the MLP's rows.
-  Status gated(const Matrix& m, const Rows& out) {
-    const Rows& x = normed_;
-    if (x.squares.present())
-      return rec_(ops::rms_gemm,
-                  {{"x", x.x},
-                   {"squares", x.squares},
-                   {"row_scale", top(b_.normed_scale, T_)},
-                   {"w", m.w},
-                   {"out", out.x},
-                   {"rows", in_.rows}},
-                  {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", c_.family->act}});
-    if (x.raw.present())
-      return rec_(ops::norm_gemm,
-                  {{"x", x.raw},
-                   {"weight", x.weight},
-                   {"normed", x.x},
-                   {"normed_scale", x.scale},
-                   {"w", m.w},
-                   {"w_row_scale", m.scale.row},
-                   {"w_block_scale", m.scale.block},
-                   {"w_scale", m.scale.whole},
-                   {"out", out.x},
-                   {"out_scale", out.scale},
-                   {"rows", in_.rows}},
-                  {{"eps", c_.eps},
-                   {"weight_plus_one", plus_one(x.weight)},
-                   {"gated", 1.0},
-                   {"act", act(m.w)},
-                   {"epilogue", c_.family->act}});
-    return rec_(ops::gated_gemm,
-                {{"x", x.x},
-                 {"x_row_scale", x.row_scale},
-                 {"x_scale", x.scale},
-                 {"w", m.w},
-                 {"w_row_scale", m.scale.row},
-                 {"w_block_scale", m.scale.block},
-                 {"w_scale", m.scale.whole},
-                 {"out", out.x},
-                 {"out_scale", out.scale},
-                 {"rows", in_.rows}},
-                {{"act", c_.family->act}, {"quant", act(m.w)}});
-  }
-
-  double plus_one(const Tensor& weight) const { return c_.norm_plus_one && weight.present() ? 1 : 0; }
-
-  /// Plain weights take activations as they are under every plan.
-  std::string_view act(const Tensor& w) const { return is_block(w.dtype) ? plan_.act : "f32"; }
 
   ops::Recorder& rec_;
+  LayerOps op_;
   const DecoderConfig& c_;
   const PrecisionPlan& plan_;
   const DecoderWeights& w_;

@@ -5,7 +5,7 @@
 #include "vivace/exec/plan.h"
 #include "vivace/models/groot/pipeline.h"
 #include "vivace/models/groot/statistics.h"
-#include "vivace/models/vla/staging.h"
+#include "vivace/models/layer/staging.h"
 
 namespace vivace::models::groot {
 
@@ -107,7 +107,7 @@ class GrootModel final : public engine::PolicyModel {
   GrootBuffers buffers_;
   ContextInputs seen_;
   ActionInputs acted_;
-  vla::StagingBuffer seen_in_, acted_in_;
+  StagingBuffer seen_in_, acted_in_;
   std::vector<ActiveEmbodiment> active_;  // an observation each
   std::vector<int> slots_, taken_;        // embodiments that are loaded; which of them active_ holds, -1: none
   std::unique_ptr<exec::Graph> context_graph_, action_graph_;

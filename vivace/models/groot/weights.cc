@@ -4,7 +4,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
-#include "vivace/models/views.h"
+#include "vivace/models/layer/views.h"
 
 namespace vivace::models::groot {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "vivace/engine/forms.h"
 #include "vivace/models/groot/config.h"
+#include "vivace/models/layer/layer_ops.h"
 
 namespace vivace::models::groot {
 
@@ -16,14 +17,6 @@ struct PrecisionPlan {
 };
 /// Errors: InvalidArgument lists the plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
-
-struct Norm {
-  Tensor weight, bias;  // [H]
-};
-struct Linear {
-  Tensor w, bias;                 // [N, K]; [N] or absent
-  Tensor parts[3], part_bias[3];  // what they were made of, where they are joined
-};
 
 /// A layer of the vision tower, or of the adapter.
 struct Layer {

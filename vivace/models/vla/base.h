@@ -1,8 +1,8 @@
 // PolicyBase: what every policy has: a machine, weights, the context's inputs and graph. Families add what follows it.
 #pragma once
 #include "vivace/exec/plan.h"
+#include "vivace/models/layer/staging.h"
 #include "vivace/models/vla/image.h"
-#include "vivace/models/vla/staging.h"
 #include "vivace/models/vla/pipeline.h"
 #include "vivace/models/vla/statistics.h"
 

@@ -3,17 +3,12 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
-#include "vivace/models/views.h"
+#include "vivace/models/layer/attention_sites.h"
+#include "vivace/models/layer/layer_ops.h"
+#include "vivace/models/layer/views.h"
 
 namespace vivace::models::vla {
 namespace {
-
-/// [T, N, D] as [T, N*D].
-Tensor flat(const Tensor& t) {
-  Tensor r = tensor(t.data, t.dtype, Shape(t.shape[0], t.shape[1] * t.shape[2]), t.place);
-  r.stride[0] = t.stride[0];
-  return r;
-}
 
 /// [T, H] of one dense buffer as [T / n, n, ...].
 Tensor by_view(const Tensor& t, int64_t n) {
@@ -24,19 +19,7 @@ Tensor by_view(const Tensor& t, int64_t n) {
 /// one row of pi0-FAST 0.9 us less a product, 50 of the expert 9.8 and 5.2 us more.
 constexpr int64_t kFewRows = 1;
 
-/// A norm's adaptive side: a time table's parts, and which of its rows each token takes; absent: there is one.
-struct Ada {
-  Tensor scale, shift, gate, rows;
-};
-
-/// Rows that enter a product, with the scale of each, or of all, where they are e4m3. Where `raw` is present x is
-/// scratch: the product makes it of `raw` by the norm of `weight` or `ada`.
-struct Rows {
-  Tensor x, scale, all;
-  Tensor raw = {}, weight = {};
-  Ada ada = {};
-};
-
+/// The side that a time table gives a norm; `rows`: which of its rows each token takes, absent: there is one.
 Ada ada(const Tensor& table, const Tensor& rows) {
   const int64_t H = table.shape[1] / 3;
   return {columns(table, 0, H), columns(table, H, H), columns(table, 2 * H, H), rows};
@@ -45,11 +28,25 @@ Ada ada(const Tensor& table, const Tensor& rows) {
 class GraphBuilder {
  public:
   GraphBuilder(ops::Recorder& rec, const PolicyContext& context)
-      : rec_(rec), x_(context), c_(context.config), w_(context.weights), b_(context.buffers), at_(context.config) {}
+      : rec_(rec),
+        op_(rec, context.config.eps, "f32", true),
+        x_(context),
+        c_(context.config),
+        w_(context.weights),
+        b_(context.buffers),
+        at_(context.config),
+        sites_(context.buffers.k_cache, context.buffers.v_cache) {
+    const auto site = [&](const char* mask, int64_t head_dim) {
+      return sites_.add(
+          {.name = mask, .mask = mask, .scale = 1 / std::sqrt(static_cast<double>(head_dim)), .one_op = false});
+    };
+    full_ = site("full", c_.text.head_dim), causal_ = site("causal", c_.text.head_dim),
+    state_ = site("state", c_.expert.head_dim);
+  }
 
   Status vision(const ContextInputs& in) {
     const TowerBuffers& b = b_.vision;
-    rows_ = x_.full ? Tensor{} : in.view_rows;  // each launch waits for a count before it does anything else
+    op_.rows = x_.full ? Tensor{} : in.view_rows;  // each launch waits for a count before it does anything else
     Rows entering;
     const double side = static_cast<double>(c_.patch);
     VV_TRY(point());
@@ -58,62 +55,62 @@ class GraphBuilder {
                  {"scale", b_.pixel_scale},
                  {"offset", b_.pixel_offset},
                  {"out", b_.patches},
-                 {"rows", rows_}},
+                 {"rows", op_.rows}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
     VV_TRY(enter(b, b_.patches, QuantizationSites::patches, w_.patches, &entering));
-    VV_TRY(product(entering, w_.patches, b.hidden, w_.positions));
+    VV_TRY(op_.linear(entering, w_.patches, b.hidden, {.residual = w_.positions}));
     for (size_t i = 0; i < w_.vision.size(); ++i) {
       const VisionLayer& w = w_.vision[i];
       VV_TRY(point());
-      VV_TRY(layer_norm(b.hidden, w.attn_norm, b, at_.vision(i, 0), &entering));
-      VV_TRY(product(entering, w.qkv, b.qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", rows_}}));
+      VV_TRY(layer_norm(b, w.attn_norm, at_.vision(i, 0), &entering));
+      VV_TRY(op_.linear(entering, w.qkv, b.qkv));
+      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}}));
       VV_TRY(rec_(ops::attention,
                   {{"q", b.q},
                    {"k", by_view(b.k, c_.view_tokens())},
                    {"v", by_view(b.v, c_.view_tokens())},
                    {"slot", b_.view_slot},
                    {"out", b.attended},
-                   {"rows", rows_}},
+                   {"rows", op_.rows}},
                   {{"mask", "full"}}));
       VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), w.o, &entering));
-      VV_TRY(product(entering, w.o, b.hidden, b.hidden));
+      VV_TRY(op_.linear(entering, w.o, b.hidden, {.residual = b.hidden}));
       VV_TRY(point());
-      VV_TRY(layer_norm(b.hidden, w.mlp_norm, b, at_.vision(i, 2), &entering));
+      VV_TRY(layer_norm(b, w.mlp_norm, at_.vision(i, 2), &entering));
       const Rows inner = activated(b, at_.vision(i, 3));
-      VV_TRY(product(entering, w.up, inner.x, {}, "gelu_tanh", inner.all));
+      VV_TRY(op_.linear(entering, w.up, inner.x, {.out_scale = inner.scale, .act = "gelu_tanh"}));
       VV_TRY(enter(b, inner, at_.vision(i, 3), &entering));
-      VV_TRY(product(entering, w.down, b.hidden, b.hidden));
+      VV_TRY(op_.linear(entering, w.down, b.hidden, {.residual = b.hidden}));
     }
-    VV_TRY(layer_norm(b.hidden, w_.vision_norm, b, at_.projector(), &entering));
+    VV_TRY(layer_norm(b, w_.vision_norm, at_.projector(), &entering));
     const Tensor out = slice(b_.text.hidden, 0, b.hidden.shape[0]);
-    VV_TRY(product(entering, w_.projector, out));
+    VV_TRY(op_.linear(entering, w_.projector, out));
     return show("image_tokens", -1, out);
   }
 
   Status words(const ContextInputs& in) {
     VV_TRY(point());  // a graph's first: what lies before it would join the end of the one before
     // Rows of images are written too, and then again by the images.
-    return rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.ids}, {"out", b_.text.hidden}, {"rows", in.rows}},
-                {{"scale", std::sqrt(static_cast<double>(c_.text.width))}});
+    op_.rows = in.rows;
+    return op_.gather(w_.embed, in.ids, b_.text.hidden, word_scale());
   }
 
   Status prefix(const ContextInputs& in) {
     const TowerBuffers& b = b_.text;
-    rows_ = in.rows;
+    op_.rows = in.rows;
     VV_TRY(show("prefix_embeddings", -1, b.hidden));
     const Tensor slot = slots(in.slot);
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
-      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, slot, in.length, {}, "full"};
+      const Sight sight{full_, i, in.pos, slot, in.length, {}};
       Rows entering;
       VV_TRY(point());
       VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
       if (!w.o.w.present()) {
-        VV_TRY(keys(b, entering, w.qkv, cache));
+        VV_TRY(keys(b, entering, w.qkv, sight));
         break;
       }
-      VV_TRY(attend(b, entering, c_.text, w, cache, at_.text(i, 1), b.hidden, b.hidden));
+      VV_TRY(attend(b, entering, w, sight, at_.text(i, 1), b.hidden, b.hidden));
       VV_TRY(point());
       VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
       VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
@@ -122,25 +119,23 @@ class GraphBuilder {
   }
 
   Status first_action_token(const ActionTokenInputs& in) {
-    rows_ = {};
-    VV_TRY(rec_(ops::embedding, {{"table", b_.text.hidden}, {"ids", in.last}, {"out", b_.expert.hidden}}));
+    op_.rows = {};
+    VV_TRY(op_.gather(b_.text.hidden, in.last, b_.expert.hidden));
     return pick_action_token(in);
   }
 
   Status action_token(const ActionTokenInputs& in) {
     const TowerBuffers& b = b_.expert;
-    rows_ = {};
+    op_.rows = {};
     VV_TRY(point());
-    VV_TRY(rec_(ops::embedding, {{"table", w_.embed}, {"ids", in.token}, {"out", b.hidden}},
-                {{"scale", std::sqrt(static_cast<double>(c_.text.width))}}));
+    VV_TRY(op_.gather(w_.embed, in.token, b.hidden, word_scale()));
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
-      const Tensor none;
-      const Cache cache{b_.k_cache[i], b_.v_cache[i], in.pos, in.slot, none, {}, "causal"};
+      const Sight sight{causal_, i, in.pos, in.slot, {}, {}};
       Rows entering;
       VV_TRY(point());
       VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
-      VV_TRY(attend(b, entering, c_.text, w, cache, at_.text(i, 1), b.hidden, b.hidden));
+      VV_TRY(attend(b, entering, w, sight, at_.text(i, 1), b.hidden, b.hidden));
       VV_TRY(point());
       VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
       VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
@@ -152,37 +147,36 @@ class GraphBuilder {
     const TowerBuffers& b = b_.expert;
     const bool adaptive = c_.has(kAdaNorm);
     const Tensor slot = slots(in.slot);
-    rows_ = {};
+    op_.rows = {};
     for (int64_t s = 0; s < x_.steps; ++s) {
       const int step = static_cast<int>(s);
       const auto now = [&](const Tensor& table) {
         return x_.even ? ada(slice(table, s, 1), {}) : ada(table, row(in.time_row, s));
       };
       VV_TRY(point());
-      VV_TRY(adaptive ? product({in.x, {}, {}}, w_.action_in, b.hidden) : embed_actions(in, s));
+      VV_TRY(adaptive ? op_.linear({in.x}, w_.action_in, b.hidden) : embed_actions(in, s));
       VV_TRY(show("suffix_embeddings", step, b.hidden));
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
         const bool state = c_.has(kStateToken);
-        const Cache cache{b_.k_cache[i],           b_.v_cache[i], in.pos, slot, in.length, state ? in.prefix : Tensor{},
-                          state ? "state" : "full"};
+        const Sight sight{state ? state_ : full_, i, in.pos, slot, in.length, state ? in.prefix : Tensor{}};
         Rows entering;
         VV_TRY(point());
         if (folds()) {
-          VV_TRY(folded(i, s, cache));
+          VV_TRY(folded(i, s, sight));
         } else if (adaptive) {
           VV_TRY(ada_norm(b, now(b_.attn_ada[i]), QuantizationSites::none, &entering));
-          VV_TRY(attend(b, entering, c_.expert, w, cache, QuantizationSites::none, b.hidden, b.hidden));
+          VV_TRY(attend(b, entering, w, sight, QuantizationSites::none, b.hidden, b.hidden));
           VV_TRY(ada_norm(b, now(b_.mlp_ada[i]), QuantizationSites::none, &entering));
           VV_TRY(mlp(b, entering, w, QuantizationSites::none, b.hidden, b.hidden));
         } else {
           VV_TRY(rms_norm(b, w.attn_norm, QuantizationSites::none, &entering));
-          VV_TRY(attend(b, entering, c_.expert, w, cache, QuantizationSites::none, b.hidden, b.hidden));
+          VV_TRY(attend(b, entering, w, sight, QuantizationSites::none, b.hidden, b.hidden));
           VV_TRY(rms_norm(b, w.mlp_norm, QuantizationSites::none, &entering));
           VV_TRY(mlp(b, entering, w, QuantizationSites::none, b.hidden, b.hidden));
         }
       }
-      VV_TRY(norm(b.hidden, {b_.out, {}, {}, {}, w_.expert_norm, adaptive ? now(b_.final_ada) : Ada{}}));
+      VV_TRY(op_.norm(b.hidden, {w_.expert_norm, {}, adaptive ? now(b_.final_ada) : Ada{}}, {b_.out}));
       VV_TRY(show("expert_out", step, b_.out));
       VV_TRY(advance(in));
       VV_TRY(show("x", step + 1, in.x));
@@ -193,9 +187,7 @@ class GraphBuilder {
   /// Time tables, from which the flow takes rows: all that the time decides is known at load.
   Status tables(const Tensor& time, const Tensor (&scratch)[3]) {
     const auto dense = [&](const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& out,
-                           std::string_view act) {
-      return rec_(ops::gemm, {{"x", x}, {"w", w}, {"bias", bias}, {"out", out}}, {{"epilogue", act}});
-    };
+                           std::string_view act) { return op_.linear({x}, {w, bias}, out, {.act = act}); };
     VV_TRY(show("time_sincos", -1, time));
     const int64_t H = c_.expert.width;
     if (!c_.has(kAdaNorm))
@@ -220,46 +212,39 @@ class GraphBuilder {
   }
 
  private:
-  /// A layer's keys and values, where rows stand in them, and what they see.
-  struct Cache {
-    const Tensor &k, &v, &pos, &slot, &length;
-    Tensor prefix;      // of the rule for a state before actions
-    const char* mask;
+  /// Where others may go first.
+  Status point() { return x_.gates != nullptr ? x_.gates->point(rec_.stream()) : Status(); }
+
+  /// Where rows attend: the site, the layer whose keys and values they join, their positions, and what they see.
+  struct Sight {
+    int site;
+    size_t layer;
+    Tensor pos, slot, length, prefix;
   };
+  double word_scale() const { return std::sqrt(static_cast<double>(c_.text.width)); }
 
   /// Attention of normed rows, through its output product.
-  Status attend(const TowerBuffers& b, const Rows& x, const Tower& t, const GemmaLayer& w, const Cache& cache,
-                int64_t place, const Tensor& out, const Tensor& residual) {
-    VV_TRY(product(x, w.qkv, b.qkv));
-    VV_TRY(attention(b, t, cache));
+  Status attend(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, const Sight& sight, int64_t place,
+                const Tensor& out, const Tensor& residual) {
+    VV_TRY(op_.linear(x, w.qkv, b.qkv));
+    VV_TRY(attention(b, sight));
     Rows entering;
     VV_TRY(enter(b, flat(b.attended), place, w.o, &entering));
     Tensor gate;
-    VV_TRY(gate_of(b, x.ada, &gate));
-    return product(entering, w.o, out, residual, "none", {}, gate);
+    VV_TRY(gate_of(b, x.norm.ada, &gate));
+    return op_.linear(entering, w.o, out, {.residual = residual, .gate = gate});
   }
 
   /// From qkv's rows to what attention makes of them.
-  Status attention(const TowerBuffers& b, const Tower& t, const Cache& cache) {
-    VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv},
-                                {"q", b.q},
-                                {"k_cache", cache.k},
-                                {"v_cache", cache.v},
-                                {"pos", cache.pos},
-                                {"slot", cache.slot},
-                                {"inv_freq", b_.inv_freq},
-                                {"rows", rows_}}));
-    return rec_(ops::attention,
-                {{"q", b.q},
-                 {"k", cache.k},
-                 {"v", cache.v},
-                 {"pos", std::string_view(cache.mask) == "full" ? Tensor{} : cache.pos},
-                 {"slot", cache.slot},
-                 {"length", cache.length},
-                 {"prefix", cache.prefix},
-                 {"out", b.attended},
-                 {"rows", rows_}},
-                {{"mask", cache.mask}, {"scale", 1 / std::sqrt(static_cast<double>(t.head_dim))}});
+  Status attention(const TowerBuffers& b, const Sight& s) {
+    return sites_.run(rec_, s.site, static_cast<int64_t>(s.layer), Projected{.qkv = b.qkv, .inv_freq = b_.inv_freq},
+                      {.q = b.q,
+                       .out = b.attended,
+                       .pos = s.pos,
+                       .slot = s.slot,
+                       .length = s.length,
+                       .prefix = s.prefix,
+                       .rows = op_.rows});
   }
 
   /// Which observation each row is of; of one there is nothing to look up, which attention would wait for.
@@ -271,49 +256,23 @@ class GraphBuilder {
   /// A layer of the flow so: each product that writes hidden leaves, for the norm behind it, rows times their factors
   /// in `normed` and sums of their squares, and the next product scales its sums and adds the shift times its weights.
   /// rms_rows begins the first layer.
-  Status folded(size_t i, int64_t step, const Cache& cache) {
+  Status folded(size_t i, int64_t step, const Sight& sight) {
     const TowerBuffers& b = b_.expert;
     const GemmaLayer& w = w_.expert[i];
     const auto now = [&](const Tensor& table) { return ada(slice(table, step, 1), {}); };
-    const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Tensor& scale) {
-      return rec_(ops::gemm_rms_rows, {{"x", x},
-                                       {"w", m.w},
-                                       {"bias", m.bias},
-                                       {"gate", behind.gate},
-                                       {"residual", b.hidden},
-                                       {"out", b.hidden},
-                                       {"scale", scale},
-                                       {"scaled", b.normed},
-                                       {"squares", b.squares},
-                                       {"rows", rows_}});
+    const Rows deferred{.x = b.normed, .squares = b.squares, .factors = b.row_scale};
+    const auto onto = [&](const Tensor& x, const Matrix& m, const Ada& behind, const Ada& next) {
+      return op_.linear_then_defer(x, m, b.hidden, {.residual = b.hidden, .gate = behind.gate}, {.ada = next},
+                                   deferred);
     };
     const Ada attn = now(b_.attn_ada[i]), mlp = now(b_.mlp_ada[i]);
-    if (i == 0)
-      VV_TRY(rec_(
-          ops::rms_rows,
-          {{"x", b.hidden}, {"scale", attn.scale}, {"scaled", b.normed}, {"squares", b.squares}, {"rows", rows_}}));
-    VV_TRY(rec_(ops::rms_gemm,
-                {{"x", b.normed},
-                 {"squares", b.squares},
-                 {"row_scale", b.row_scale},
-                 {"w", w.qkv.w},
-                 {"bias", row(b_.attn_shift[i], step)},
-                 {"out", b.qkv},
-                 {"rows", rows_}},
-                {{"eps", c_.eps}}));
-    VV_TRY(attention(b, c_.expert, cache));
-    VV_TRY(onto(flat(b.attended), w.o, attn, mlp.scale));
-    VV_TRY(rec_(ops::rms_gemm,
-                {{"x", b.normed},
-                 {"squares", b.squares},
-                 {"row_scale", b.row_scale},
-                 {"w", w.gate_up.w},
-                 {"bias", row(b_.mlp_shift[i], step)},
-                 {"out", b.mlp},
-                 {"rows", rows_}},
-                {{"eps", c_.eps}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}}));
-    if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]).scale);
-    return product({b.mlp, {}, {}}, w.down, b.hidden, b.hidden, "none", {}, mlp.gate);
+    if (i == 0) VV_TRY(op_.defer_norm(b.hidden, {.ada = attn}, deferred));
+    VV_TRY(op_.linear(deferred, {w.qkv.w, row(b_.attn_shift[i], step)}, b.qkv));
+    VV_TRY(attention(b, sight));
+    VV_TRY(onto(flat(b.attended), w.o, attn, mlp));
+    VV_TRY(op_.gated(deferred, {w.gate_up.w, row(b_.mlp_shift[i], step)}, {b.mlp}, "gelu_tanh"));
+    if (i + 1 < w_.expert.size()) return onto(b.mlp, w.down, mlp, now(b_.attn_ada[i + 1]));
+    return op_.linear({b.mlp}, w.down, b.hidden, {.residual = b.hidden, .gate = mlp.gate});
   }
 
   /// The factor of a branch whose rows came by this norm: of all rows, or of each.
@@ -321,7 +280,7 @@ class GraphBuilder {
     *gate = ada.gate;
     if (!ada.rows.present()) return {};
     *gate = b.gates;
-    return rec_(ops::embedding, {{"table", ada.gate}, {"ids", ada.rows}, {"out", b.gates}});
+    return op_.gather(ada.gate, ada.rows, b.gates);
   }
 
   /// The greedy token of the step's rows, where the next step and the host find it.
@@ -331,7 +290,7 @@ class GraphBuilder {
     VV_TRY(rms_norm(b_.expert, w_.text_norm, at_.head(), &entering));
     Matrix head = w_.head;
     if (!head.w.present()) head.w = w_.embed;
-    VV_TRY(product(entering, head, b_.logits));
+    VV_TRY(op_.linear(entering, head, b_.logits));
     VV_TRY(show("logits", -1, b_.logits));
     VV_TRY(rec_(ops::argmax, {{"x", b_.logits}, {"token", b_.next}}));
     return rec_(ops::advance,
@@ -339,62 +298,32 @@ class GraphBuilder {
   }
 
   /// Keys and values of the layer whose rows nobody reads.
-  Status keys(const TowerBuffers& b, const Rows& x, const Matrix& kv, const Cache& cache) {
+  Status keys(const TowerBuffers& b, const Rows& x, const Matrix& kv, const Sight& s) {
     const Tower& t = c_.text;
     const Tensor both = columns(b.qkv, 0, 2 * t.kv_width());
-    VV_TRY(product(x, kv, both));
-    const auto heads = [&](int64_t first) {
-      const Tensor part = columns(both, first, t.kv_width());
-      Tensor h = tensor(part.data, part.dtype, Shape(part.shape[0], t.kv_heads, t.head_dim), part.place);
-      h.stride[0] = part.stride[0];
-      return h;
-    };
-    const Tensor k = heads(0), v = heads(t.kv_width());
-    VV_TRY(rec_(ops::rope, {{"x", k}, {"inv_freq", b_.inv_freq}, {"pos", cache.pos}, {"out", k}, {"rows", rows_}}));
+    VV_TRY(op_.linear(x, kv, both));
+    const Tensor k = heads(columns(both, 0, t.kv_width()), t.kv_heads),
+                 v = heads(columns(both, t.kv_width(), t.kv_width()), t.kv_heads);
+    VV_TRY(rec_(ops::rope, {{"x", k}, {"inv_freq", b_.inv_freq}, {"pos", s.pos}, {"out", k}, {"rows", op_.rows}}));
     return rec_(ops::kv_append, {{"k", k},
                                  {"v", v},
-                                 {"pos", cache.pos},
-                                 {"slot", cache.slot},
-                                 {"k_cache", cache.k},
-                                 {"v_cache", cache.v},
-                                 {"rows", rows_}});
+                                 {"pos", s.pos},
+                                 {"slot", s.slot},
+                                 {"k_cache", b_.k_cache[s.layer]},
+                                 {"v_cache", b_.v_cache[s.layer]},
+                                 {"rows", op_.rows}});
   }
 
   Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out,
              const Tensor& residual) {
-    const Rows inner = w.down.w.dtype == DType::e4m3 ? activated(b, place) : Rows{b.mlp, {}, {}};
-    const Matrix& m = w.gate_up;
-    VV_TRY(x.raw.present()
-               ? rec_(ops::norm_gemm,
-                      {{"x", x.raw},
-                       {"weight", x.weight},
-                       {"scale", x.ada.scale},
-                       {"shift", x.ada.shift},
-                       {"ada_row", x.ada.rows},
-                       {"normed", x.x},
-                       {"normed_scale", x.all},
-                       {"w", m.w},
-                       {"w_row_scale", m.scale},
-                       {"out", inner.x},
-                       {"out_scale", inner.all},
-                       {"rows", rows_}},
-                      {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"gated", 1.0}, {"epilogue", "gelu_tanh"}})
-               : rec_(ops::gated_gemm,
-                      {{"x", x.x},
-                       {"x_row_scale", x.scale},
-                       {"x_scale", x.all},
-                       {"w", m.w},
-                       {"w_row_scale", m.scale},
-                       {"out", inner.x},
-                       {"out_scale", inner.all},
-                       {"rows", rows_}},
-                      {{"act", "gelu_tanh"}}));
+    const Rows inner = w.down.w.dtype == DType::e4m3 ? activated(b, place) : Rows{b.mlp};
+    VV_TRY(op_.gated(x, w.gate_up, inner, "gelu_tanh"));
     Rows entering = inner;
     VV_TRY(point());
-    if (!inner.all.present()) VV_TRY(enter(b, inner.x, place, w.down, &entering));
+    if (!inner.scale.present()) VV_TRY(enter(b, inner.x, place, w.down, &entering));
     Tensor gate;
-    VV_TRY(gate_of(b, x.ada, &gate));
-    return product(entering, w.down, out, residual, "none", {}, gate);
+    VV_TRY(gate_of(b, x.norm.ada, &gate));
+    return op_.linear(entering, w.down, out, {.residual = residual, .gate = gate});
   }
 
   /// pi0: the state's token and the actions mixed with the time.
@@ -402,15 +331,11 @@ class GraphBuilder {
     const int64_t B = x_.batch, n = in.x.shape[0] / B, A = n + 1, H = c_.expert.width;
     const Tensor& hidden = b_.expert.hidden;
     for (int64_t i = 0; i < B; ++i) {
-      VV_TRY(product({slice(in.state, i, 1), {}, {}}, w_.state, slice(hidden, i * A, 1)));
-      VV_TRY(product({slice(in.x, i * n, n), {}, {}}, w_.action_in, b_.embedded));
-      VV_TRY(rec_(ops::gemm,
-                  {{"x", b_.embedded},
-                   {"w", columns(w_.time_in.w, 0, H)},
-                   {"bias", row(b_.time_bias, step)},
-                   {"out", b_.mixed}},
-                  {{"epilogue", "silu"}}));
-      VV_TRY(product({b_.mixed, {}, {}}, w_.time_out, slice(hidden, i * A + 1, n)));
+      VV_TRY(op_.linear({slice(in.state, i, 1)}, w_.state, slice(hidden, i * A, 1)));
+      VV_TRY(op_.linear({slice(in.x, i * n, n)}, w_.action_in, b_.embedded));
+      VV_TRY(
+          op_.linear({b_.embedded}, {columns(w_.time_in.w, 0, H), row(b_.time_bias, step)}, b_.mixed, {.act = "silu"}));
+      VV_TRY(op_.linear({b_.mixed}, w_.time_out, slice(hidden, i * A + 1, n)));
     }
     return {};
   }
@@ -419,12 +344,7 @@ class GraphBuilder {
   Status advance(const ActionInputs& in) {
     const int64_t B = x_.batch, n = in.x.shape[0] / B, A = b_.out.shape[0] / B;
     const auto step = [&](const Tensor& from, const Tensor& x, const Tensor& size) {
-      return rec_(ops::gemm, {{"x", from},
-                              {"w", w_.action_out.w},
-                              {"bias", w_.action_out.bias},
-                              {"gate", size},
-                              {"residual", x},
-                              {"out", x}});
+      return op_.linear({from}, w_.action_out, x, {.residual = x, .gate = size});
     };
     if (A == n) return step(b_.out, in.x, in.step_size);
     for (int64_t i = 0; i < B; ++i)
@@ -436,131 +356,70 @@ class GraphBuilder {
   Rows normed(const TowerBuffers& b, int64_t place) const { return {b.normed, b.normed_scale, scale_of(place)}; }
   /// Where an activation's rows go that enter a product at `place`: codes at once where their scale is known.
   Rows activated(const TowerBuffers& b, int64_t place) const {
-    return x_.plan.fixed ? Rows{columns(b.quantized, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp, {}, {}};
+    return x_.plan.fixed ? Rows{columns(b.quantized, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp};
   }
   Tensor scale_of(int64_t place) const {
     return x_.plan.fixed && place != QuantizationSites::none ? slice(b_.act_scales, place, 1) : Tensor{};
   }
 
-  static double plus_one(const Rows& x) { return x.weight.present() ? 1.0 : 0.0; }
-
-  /// x's rows by the norm of out.weight or out.ada.
-  Status norm(const Tensor& x, const Rows& out) {
-    return rec_(ops::norm,
-                {{"x", x},
-                 {"weight", out.weight},
-                 {"scale", out.ada.scale},
-                 {"shift", out.ada.shift},
-                 {"ada_row", out.ada.rows},
-                 {"out", out.x},
-                 {"row_scale", out.scale},
-                 {"out_scale", out.all},
-                 {"rows", rows_}},
-                {{"eps", c_.eps}, {"weight_plus_one", plus_one(out)}});
-  }
   /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to
   /// see them or their scales.
-  Status norm(const TowerBuffers& b, const Tensor& weight, const Ada& ada, int64_t place, Rows* out) {
+  Status norm(const TowerBuffers& b, const NormBy& by, int64_t place, Rows* out) {
     *out = normed(b, place);
-    out->raw = b.hidden, out->weight = weight, out->ada = ada;
-    if (b.hidden.shape[0] <= kFewRows && !x_.enters && (!b.eight() || x_.plan.fixed)) return {};
-    VV_TRY(norm(b.hidden, *out));
-    out->raw = {};
+    out->norm = by;
+    if (b.hidden.shape[0] <= kFewRows && by.kind == "rms" && !x_.enters && (!b.eight() || x_.plan.fixed)) {
+      out->raw = b.hidden;
+      return {};
+    }
+    VV_TRY(op_.norm(b.hidden, by, *out));
     return entered(place, out->x);
   }
   Status ada_norm(const TowerBuffers& b, const Ada& ada, int64_t place, Rows* out) {
-    return norm(b, {}, ada, place, out);
+    return norm(b, {.ada = ada}, place, out);
   }
   Status rms_norm(const TowerBuffers& b, const Tensor& weight, int64_t place, Rows* out) {
-    return norm(b, weight, {}, place, out);
+    return norm(b, {.weight = weight}, place, out);
   }
-
-  Status layer_norm(const Tensor& x, const NormWeights& w, const TowerBuffers& b, int64_t place, Rows* out) {
-    *out = normed(b, place);
-    VV_TRY(rec_(ops::norm,
-                {{"x", x},
-                 {"weight", w.weight},
-                 {"bias", w.bias},
-                 {"out", out->x},
-                 {"row_scale", out->scale},
-                 {"out_scale", out->all},
-                 {"rows", rows_}},
-                {{"kind", "layer"}, {"eps", c_.eps}}));
-    return entered(place, out->x);
+  Status layer_norm(const TowerBuffers& b, const Norm& w, int64_t place, Rows* out) {
+    return norm(b, {w.weight, w.bias, {}, "layer"}, place, out);
   }
 
   /// x as it enters a product: itself, or quantized into codes.
   Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, Rows* out) {
-    *out = {x, {}, {}};
+    *out = {x};
     VV_TRY(entered(place, x));
     if (!b.eight()) return {};
     *out = {columns(b.quantized, 0, x.shape[1]), x_.plan.fixed ? Tensor{} : b.quantized_scale, scale_of(place)};
-    return rec_(ops::quantize,
-                {{"x", x}, {"out", out->x}, {"row_scale", out->scale}, {"out_scale", out->all}, {"rows", rows_}});
+    return op_.quantize(x, *out);
   }
   Status enter(const TowerBuffers& b, const Rows& x, int64_t place, Rows* out) {
-    if (!x.all.present()) return enter(b, x.x, place, out);
+    if (!x.scale.present()) return enter(b, x.x, place, out);
     *out = x;
     return {};
   }
   /// ... what the product of `m` reads.
   Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, const Matrix& m, Rows* out) {
     if (m.w.dtype == DType::e4m3) return enter(b, x, place, out);
-    *out = {x, {}, {}};
+    *out = {x};
     return entered(place, x);
   }
   Status entered(int64_t place, const Tensor& x) const {
-    return x_.enters && place != QuantizationSites::none ? x_.enters(place, x, rows_) : Status();
+    return x_.enters && place != QuantizationSites::none ? x_.enters(place, x, op_.rows) : Status();
   }
-
-  Status product(const Rows& x, const Matrix& m, const Tensor& out, const Tensor& residual = {},
-                 std::string_view epilogue = "none", const Tensor& out_scale = {}, const Tensor& gate = {}) {
-    if (x.raw.present())
-      return rec_(ops::norm_gemm,
-                  {{"x", x.raw},
-                   {"weight", x.weight},
-                   {"scale", x.ada.scale},
-                   {"shift", x.ada.shift},
-                   {"ada_row", x.ada.rows},
-                   {"normed", x.x},
-                   {"normed_scale", x.all},
-                   {"w", m.w},
-                   {"w_row_scale", m.scale},
-                   {"bias", m.bias},
-                   {"residual", residual},
-                   {"out", out},
-                   {"out_scale", out_scale},
-                   {"rows", rows_}},
-                  {{"eps", c_.eps}, {"weight_plus_one", plus_one(x)}, {"epilogue", epilogue}});
-    return rec_(ops::gemm,
-                {{"x", x.x},
-                 {"x_row_scale", x.scale},
-                 {"x_scale", x.all},
-                 {"w", m.w},
-                 {"w_row_scale", m.scale},
-                 {"bias", m.bias},
-                 {"gate", gate},
-                 {"residual", residual},
-                 {"out", out},
-                 {"out_scale", out_scale},
-                 {"rows", rows_}},
-                {{"epilogue", epilogue}});
-  }
-
-  /// Where others may go first.
-  Status point() { return x_.gates != nullptr ? x_.gates->point(rec_.stream()) : Status(); }
 
   Status show(const char* name, int step, const Tensor& value) const {
     return x_.show ? x_.show(name, step, value) : Status();
   }
 
   ops::Recorder& rec_;
+  LayerOps op_;
   const PolicyContext& x_;
   const PolicyConfig& c_;
   const PolicyWeights& w_;
   const PolicyBuffers& b_;
   QuantizationSites at_;
-  Tensor rows_;  // valid rows of the stack at hand
+  AttentionSites sites_;
+  int full_, causal_, state_;  // sites
 };
 
 }  // namespace

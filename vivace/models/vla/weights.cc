@@ -33,7 +33,7 @@ class Loader {
     uploader_->add(t, t->dtype);
     return {};
   }
-  Status norm(const std::string& name, int64_t n, NormWeights* to) {
+  Status norm(const std::string& name, int64_t n, Norm* to) {
     VV_TRY(vector(name + ".weight", n, &to->weight));
     VV_ASSIGN(to->bias, get(name + ".bias", Shape(n)));
     uploader_->add(&to->bias, to->weight.dtype, true);
@@ -45,7 +45,7 @@ class Loader {
     int64_t rows;
   };
   /// `parts` of `prefix` as one matrix in the plan's form, or, with `wide`, as it would be without 8 bits.
-  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Matrix* m,
+  Status matrix(const std::string& prefix, std::initializer_list<Part> parts, int64_t K, bool bias, Linear* m,
                 WeightUploader::Rows order = WeightUploader::Rows::after, bool wide = false) {
     int n = 0;
     for (const Part& p : parts) {
@@ -63,7 +63,7 @@ class Loader {
     return {};
   }
   /// One matrix and its bias in f32, of which loading alone has use, or which every plan reads so.
-  Status full(const std::string& name, int64_t N, int64_t K, Matrix* m, bool for_tables) {
+  Status full(const std::string& name, int64_t N, int64_t K, Linear* m, bool for_tables) {
     VV_ASSIGN(m->w, get(name + ".weight", Shape(N, K)));
     VV_ASSIGN(m->bias, get(name + ".bias", Shape(N)));
     WeightUploader* const to = for_tables ? tables_ : uploader_;
@@ -72,7 +72,7 @@ class Loader {
     return {};
   }
   /// ... in the dtype of activations.
-  Status plain(const std::string& name, int64_t N, int64_t K, Matrix* m) {
+  Status plain(const std::string& name, int64_t N, int64_t K, Linear* m) {
     VV_ASSIGN(m->w, get(name + ".weight", Shape(N, K)));
     VV_ASSIGN(m->bias, get(name + ".bias", Shape(N)));
     uploader_->add(&m->w, plan_.act);
@@ -85,12 +85,15 @@ class Loader {
     return {};
   }
   /// Matrix parts that are there already, in the plan's form.
-  void place(int n, Matrix* m, WeightUploader::Rows order, WeightUploader* to) {
+  void place(int n, Linear* m, WeightUploader::Rows order, WeightUploader* to) {
     Tensor* const p = m->parts;
     if (plan_.eight) {
-      if (n == 1) to->quantize({p}, &m->w, &m->scale, order);
-      else if (n == 2) to->quantize({p, p + 1}, &m->w, &m->scale, order);
-      else to->quantize({p, p + 1, p + 2}, &m->w, &m->scale, order);
+      if (n == 1)
+        to->quantize({p}, &m->w, &m->scale.row, order);
+      else if (n == 2)
+        to->quantize({p, p + 1}, &m->w, &m->scale.row, order);
+      else
+        to->quantize({p, p + 1, p + 2}, &m->w, &m->scale.row, order);
       return;
     }
     join(n, p, &m->w, plan_.stored ? p[0].dtype : DType::bf16, order, false, to);

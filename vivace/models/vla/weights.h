@@ -5,6 +5,7 @@
 
 #include "vivace/engine/forms.h"
 #include "vivace/engine/weight_uploader.h"
+#include "vivace/models/layer/layer_ops.h"
 #include "vivace/models/vla/config.h"
 
 namespace vivace::models::vla {
@@ -24,40 +25,31 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
 /// Rows of the action expert up to which its adaptive norms are taken behind products of 16 bits (rms_gemm).
 inline constexpr int64_t kFoldedRows = 64;
 
-/// A product's matrix, of up to three joined parts.
-struct Matrix {
-  Tensor w, bias, scale;           // [N, K]; [N] or absent; f32 [N] of e4m3
-  Tensor parts[3], part_bias[3];   // what they were made of
-};
-struct NormWeights {
-  Tensor weight, bias;
-};
-
 struct VisionLayer {
-  NormWeights attn_norm, mlp_norm;
-  Matrix qkv, o, up, down;
+  Norm attn_norm, mlp_norm;
+  Linear qkv, o, up, down;
 };
 
 struct GemmaLayer {
   Tensor attn_norm, mlp_norm;      // [H] less 1; absent with adaptive norms
-  Matrix attn_ada, mlp_ada;        // [3 H, H] of the time: scale, shift, gate
-  Matrix qkv, o, gate_up, down;    // gate and up rows alternate; of the last layer before a flow: k and v alone
+  Linear attn_ada, mlp_ada;        // [3 H, H] of the time: scale, shift, gate
+  Linear qkv, o, gate_up, down;    // gate and up rows alternate; of the last layer before a flow: k and v alone
 };
 
 struct PolicyWeights {
-  Matrix patches;                  // [vision H, patch values padded to 8], values in the order of an image's rows
+  Linear patches;                  // [vision H, patch values padded to 8], values in the order of an image's rows
   Tensor positions;                // [batch * views * tokens, vision H], the table once a view
   std::vector<VisionLayer> vision;
-  NormWeights vision_norm;
-  Matrix projector;
+  Norm vision_norm;
+  Linear projector;
   Tensor embed;                    // [V, H]
   std::vector<GemmaLayer> text, expert;
   Tensor text_norm, expert_norm;   // as attn_norm
-  Matrix expert_ada;
-  Matrix action_in, state;         // f32
-  Matrix action_out;               // as activations are: it reads what the last norm rounded
-  Matrix head;                     // of codes: the embedding, or its e4m3 twin
-  Matrix time_in, time_out;        // f32; pi0: as activations are, of action and time side by side
+  Linear expert_ada;
+  Linear action_in, state;   // f32
+  Linear action_out;         // as activations are: it reads what the last norm rounded
+  Linear head;               // of codes: the embedding, or its e4m3 twin
+  Linear time_in, time_out;  // f32; pi0: as activations are, of action and time side by side
 };
 
 /// Values of a patch as products take them: a multiple of 16 bytes in any dtype.

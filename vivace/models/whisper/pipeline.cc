@@ -1,8 +1,9 @@
 #include "vivace/models/whisper/pipeline.h"
 
 #include "vivace/base/check.h"
-#include "vivace/models/attention_sites.h"
-#include "vivace/models/views.h"
+#include "vivace/models/layer/attention_sites.h"
+#include "vivace/models/layer/layer_ops.h"
+#include "vivace/models/layer/views.h"
 
 namespace vivace::models::whisper {
 namespace {
@@ -11,12 +12,13 @@ class GraphBuilder {
  public:
   GraphBuilder(ops::Recorder& rec, const WhisperContext& context, const Tensor& rows)
       : rec_(rec),
+        op_(rec, context.config.eps, context.plan.act),
         c_(context.config),
-        plan_(context.plan),
         w_(context.weights),
         b_(context.buffers),
-        gates_(context.gates),
-        rows_(rows) {}
+        gates_(context.gates) {
+    op_.rows = rows;
+  }
 
   Status features(const SoundInputs& in, int64_t W) {
     const int64_t F = W * c_.frames();
@@ -27,7 +29,7 @@ class GraphBuilder {
                  {"filters", b_.filters},
                  {"out", top(b_.logs, F)},
                  {"peak", top(b_.frame_peak, F)},
-                 {"rows", rows_}},
+                 {"rows", op_.rows}},
                 {{"hop", static_cast<double>(kHop)}, {"pad", "none"}});
   }
 
@@ -39,7 +41,7 @@ class GraphBuilder {
                                  {"peak", top(in.peak, W)},
                                  {"length", top(in.length, W)},
                                  {"out", top(b_.mel, F)},
-                                 {"rows", rows_}}));
+                                 {"rows", op_.rows}}));
     VV_TRY(point());
     const Tensor thin = top(b_.thin, F), hidden = top(b_.hidden, T), normed = top(b_.normed, T);
     VV_TRY(convolution(as(top(b_.mel, F), Shape(W, 1, c_.frames(), c_.mels)), 1, w_.conv1,
@@ -55,29 +57,29 @@ class GraphBuilder {
     const Shape by_window(W, c_.source, heads, D);
     for (const EncoderLayer& l : w_.encoder) {
       VV_TRY(point());
-      VV_TRY(norm(hidden, {}, l.attn_norm, normed));
-      VV_TRY(product(normed, l.qkv, qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", qkv}, {"q", q}, {"k_out", k}, {"v_out", v}, {"rows", rows_}}));
+      VV_TRY(op_.norm(hidden, layer_norm(l.attn_norm), {normed}));
+      VV_TRY(op_.linear({normed}, l.qkv, qkv));
+      VV_TRY(rec_(ops::qkv_rope, {{"qkv", qkv}, {"q", q}, {"k_out", k}, {"v_out", v}, {"rows", op_.rows}}));
       VV_TRY(rec_(ops::attention,
                   {{"q", q},
                    {"k", as(k, by_window)},
                    {"v", as(v, by_window)},
                    {"slot", top(b_.sound_slot, T)},
                    {"out", attended},
-                   {"rows", rows_}},
+                   {"rows", op_.rows}},
                   {{"mask", "full"}}));
-      VV_TRY(product(as(attended, Shape(T, H)), l.o, hidden, hidden));
+      VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.o, hidden, {.residual = hidden}));
       VV_TRY(point());
-      VV_TRY(norm(hidden, {}, l.mlp_norm, normed));
-      VV_TRY(product(normed, l.up, top(b_.inner, T), {}, "gelu_erf"));
+      VV_TRY(op_.norm(hidden, layer_norm(l.mlp_norm), {normed}));
+      VV_TRY(op_.linear({normed}, l.up, top(b_.inner, T), {.act = "gelu_erf"}));
       VV_TRY(point());
-      VV_TRY(product(top(b_.inner, T), l.down, hidden, hidden));
+      VV_TRY(op_.linear({top(b_.inner, T)}, l.down, hidden, {.residual = hidden}));
     }
-    VV_TRY(norm(hidden, {}, w_.encoder_norm, hidden));
+    VV_TRY(op_.norm(hidden, layer_norm(w_.encoder_norm), {hidden}));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
       VV_TRY(point());
-      VV_TRY(product(hidden, w_.decoder[i].cross_k, as(top(b_.cross_k[i], W), Shape(T, H))));
-      VV_TRY(product(hidden, w_.decoder[i].cross_v, as(top(b_.cross_v[i], W), Shape(T, H))));
+      VV_TRY(op_.linear({hidden}, w_.decoder[i].cross_k, as(top(b_.cross_k[i], W), Shape(T, H))));
+      VV_TRY(op_.linear({hidden}, w_.decoder[i].cross_v, as(top(b_.cross_v[i], W), Shape(T, H))));
     }
     return {};
   }
@@ -92,92 +94,63 @@ class GraphBuilder {
     const int self_site = own.add({.name = "self", .mask = "causal"}),
               cross_site = cross.add({.name = "cross", .mask = "full"});
     VV_TRY(point());
-    VV_TRY(rec_(ops::embedding, {{"table", w_.table()}, {"ids", top(in.tokens, T)}, {"out", hidden}, {"rows", rows_}}));
-    VV_TRY(rec_(ops::embedding, {{"table", w_.positions}, {"ids", pos}, {"out", branch}, {"rows", rows_}}));
+    VV_TRY(op_.gather(w_.table(), top(in.tokens, T), hidden));
+    VV_TRY(op_.gather(w_.positions, pos, branch));
     for (size_t i = 0; i < w_.decoder.size(); ++i) {
       const DecoderLayer& l = w_.decoder[i];
       const auto layer = static_cast<int64_t>(i);
       VV_TRY(point());
-      if (i == 0) VV_TRY(norm(branch, hidden, l.attn_norm, normed));
-      else VV_TRY(norm(hidden, {}, l.attn_norm, normed));
-      VV_TRY(product(normed, l.qkv, qkv));
-      VV_TRY(own.run(rec_, self_site, layer, Projected{.qkv = qkv, .inv_freq = {}, .q_norm = {}, .k_norm = {}},
+      if (i == 0)
+        VV_TRY(op_.norm(branch, layer_norm(l.attn_norm), {normed}, hidden));
+      else
+        VV_TRY(op_.norm(hidden, layer_norm(l.attn_norm), {normed}));
+      VV_TRY(op_.linear({normed}, l.qkv, qkv));
+      VV_TRY(own.run(rec_, self_site, layer, Projected{.qkv = qkv},
                      {.q = as(b.q, Shape(T, heads, D)),
                       .out = attended,
                       .pos = pos,
                       .slot = slot,
-                      .length = {},
-                      .prefix = {},
                       .page_table = in.page_table,
-                      .lse = {},
-                      .rows = rows_}));
-      VV_TRY(product(as(attended, Shape(T, H)), l.o, hidden, hidden));
+                      .rows = op_.rows}));
+      VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.o, hidden, {.residual = hidden}));
       VV_TRY(point());
-      VV_TRY(norm(hidden, {}, l.cross_norm, normed));
+      VV_TRY(op_.norm(hidden, layer_norm(l.cross_norm), {normed}));
       const Tensor q = top(b.cross_q[i], T);
-      VV_TRY(product(normed, l.cross_q, q));
-      VV_TRY(cross.run(rec_, cross_site, layer,
-                       Attending{.q = as(q, Shape(T, heads, D)),
-                                 .out = attended,
-                                 .pos = pos,
-                                 .slot = window,
-                                 .length = {},
-                                 .prefix = {},
-                                 .page_table = {},
-                                 .lse = {},
-                                 .rows = rows_}));
-      VV_TRY(product(as(attended, Shape(T, H)), l.cross_o, hidden, hidden));
+      VV_TRY(op_.linear({normed}, l.cross_q, q));
+      VV_TRY(cross.run(
+          rec_, cross_site, layer,
+          Attending{.q = as(q, Shape(T, heads, D)), .out = attended, .pos = pos, .slot = window, .rows = op_.rows}));
+      VV_TRY(op_.linear({as(attended, Shape(T, H))}, l.cross_o, hidden, {.residual = hidden}));
       VV_TRY(point());
-      VV_TRY(norm(hidden, {}, l.mlp_norm, normed));
-      VV_TRY(product(normed, l.up, inner, {}, "gelu_erf"));
-      VV_TRY(product(inner, l.down, hidden, hidden));
+      VV_TRY(op_.norm(hidden, layer_norm(l.mlp_norm), {normed}));
+      VV_TRY(op_.linear({normed}, l.up, inner, {.act = "gelu_erf"}));
+      VV_TRY(op_.linear({inner}, l.down, hidden, {.residual = hidden}));
     }
     const Tensor last = top(b.last, T);
     VV_TRY(point());
-    VV_TRY(rec_(ops::embedding,
-                {{"table", hidden}, {"ids", top(in.sample_rows, T)}, {"out", last}, {"rows", in.samples}}));
-    rows_ = in.samples;
-    VV_TRY(norm(last, {}, w_.decoder_norm, last));
-    return product(last, Linear{w_.projection(), {}, w_.head_scale, {}, {}}, top(b.logits, T));
+    op_.rows = in.samples;
+    VV_TRY(op_.gather(hidden, top(in.sample_rows, T), last));
+    VV_TRY(op_.norm(last, layer_norm(w_.decoder_norm), {last}));
+    return op_.linear({last}, {w_.projection(), {}, {w_.head_scale}}, top(b.logits, T));
   }
 
  private:
   /// Where others may go first.
   Status point() { return gates_ != nullptr ? gates_->point(rec_.stream()) : Status(); }
-  /// out = norm of x, or of residual, to which x is added first.
-  Status norm(const Tensor& x, const Tensor& residual, const Norm& n, const Tensor& out) {
-    return rec_(
-        ops::norm,
-        {{"x", x}, {"residual", residual}, {"weight", n.weight}, {"bias", n.bias}, {"out", out}, {"rows", rows_}},
-        {{"kind", "layer"}, {"eps", c_.eps}});
-  }
-  Status product(const Tensor& x, const Linear& m, const Tensor& out, const Tensor& residual = {},
-                 std::string_view epilogue = "none") {
-    return rec_(ops::gemm,
-                {{"x", x},
-                 {"w", m.w},
-                 {"w_row_scale", m.scale},
-                 {"bias", m.bias},
-                 {"residual", residual},
-                 {"out", out},
-                 {"rows", rows_}},
-                {{"act", is_block(m.w.dtype) ? plan_.act : "f32"}, {"epilogue", epilogue}});
-  }
   /// Frames [n, 1, frames, C] through a kernel of three, with GELU behind.
   Status convolution(const Tensor& x, int stride, const Linear& m, const Tensor& patches, const Tensor& out,
                      const Tensor& residual) {
-    VV_TRY(rec_(ops::im2col, {{"x", x}, {"out", patches}, {"rows", rows_}},
+    VV_TRY(rec_(ops::im2col, {{"x", x}, {"out", patches}, {"rows", op_.rows}},
                 {{"kernel_w", 3.0}, {"stride_w", static_cast<double>(stride)}, {"pad_w", 1.0}, {"order", "chw"}}));
-    return product(patches, m, out, residual, "gelu_erf");
+    return op_.linear({patches}, m, out, {.residual = residual, .act = "gelu_erf"});
   }
 
   ops::Recorder& rec_;
+  LayerOps op_;
   const WhisperConfig& c_;
-  const PrecisionPlan& plan_;
   const WhisperWeights& w_;
   const WhisperBuffers& b_;
   engine::GateMarks* gates_;
-  Tensor rows_;
 };
 
 }  // namespace

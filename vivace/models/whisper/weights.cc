@@ -83,7 +83,8 @@ class Loader {
 
   Status linear(const std::string& name, int64_t N, int64_t K, bool bias, Linear* to) {
     VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
-    if (eight()) uploader_->quantize({&to->w}, &to->w, &to->scale);
+    if (eight())
+      uploader_->quantize({&to->w}, &to->w, &to->scale.row);
     else uploader_->add(&to->w, matrix_dtype(to->w));
     if (!bias) return {};
     VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
@@ -105,7 +106,8 @@ class Loader {
       qkv->part_bias[1].data = own_->back().get();
     }
     Tensor *const w = qkv->parts, *const b = qkv->part_bias;
-    if (eight()) uploader_->quantize({w, w + 1, w + 2}, &qkv->w, &qkv->scale);
+    if (eight())
+      uploader_->quantize({w, w + 1, w + 2}, &qkv->w, &qkv->scale.row);
     else uploader_->join({w, w + 1, w + 2}, &qkv->w, matrix_dtype(*w));
     uploader_->join({b, b + 1, b + 2}, &qkv->bias, vector_dtype(*b), WeightUploader::Rows::after, true);
     return linear(name + ".out_proj", H, H, true, o);

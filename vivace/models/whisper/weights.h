@@ -6,6 +6,7 @@
 #include "vivace/engine/forms.h"
 #include "vivace/engine/weight_uploader.h"
 #include "vivace/engine/weights.h"
+#include "vivace/models/layer/layer_ops.h"
 #include "vivace/models/whisper/config.h"
 
 namespace vivace::models::whisper {
@@ -20,14 +21,6 @@ struct PrecisionPlan {
 };
 /// Errors: InvalidArgument lists the plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
-
-struct Norm {
-  Tensor weight, bias;  // [H]
-};
-struct Linear {
-  Tensor w, bias, scale;           // [N, K]; [N] or absent; f32 [N] of e4m3
-  Tensor parts[3], part_bias[3];   // what they were made of, where they are joined
-};
 
 struct EncoderLayer {
   Norm attn_norm, mlp_norm;

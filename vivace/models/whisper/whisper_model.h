@@ -8,7 +8,7 @@
 #include "vivace/engine/arena.h"
 #include "vivace/engine/runtime.h"
 #include "vivace/exec/graph.h"
-#include "vivace/models/vla/staging.h"
+#include "vivace/models/layer/staging.h"
 #include "vivace/models/whisper/alignment.h"
 #include "vivace/models/whisper/candidates.h"
 #include "vivace/models/whisper/pipeline.h"
@@ -133,7 +133,7 @@ class WhisperModel final : public engine::SpeechModel {
   WhisperBuffers buffers_;
   SoundInputs sound_;
   TextInputs text_;
-  vla::StagingBuffer sound_in_, text_in_;
+  StagingBuffer sound_in_, text_in_;
   std::unique_ptr<exec::Graph> graph_;
   std::vector<int64_t> steps_;      // bounds of rows, ascending
   std::map<uint64_t, engine::GatePlan> gates_;  // of a scheduler's tenant, by graph

@@ -4,7 +4,7 @@
 
 #include "vivace/engine/arena.h"
 
-namespace vivace::models::vla {
+namespace vivace::models {
 
 /// Tensors declared one after the other; the host's copy of them lies in memory that both reach.
 class StagingBuffer {
@@ -40,4 +40,4 @@ class StagingBuffer {
   exec::Buffer staging_;
 };
 
-}  // namespace vivace::models::vla
+}  // namespace vivace::models

@@ -15,23 +15,25 @@ struct AttentionSite {
   std::string_view mask = "causal";
   double window = 0, softcap = 0, scale = 0;  // scale 0: 1 / sqrt(D)
   std::string_view layout = "nhd";            // of keys and values
+  bool one_op = true;  // from projections on: ops::rope_attention; false: qkv_rope and attention, also where mask is
+                       // not causal
 };
 
 /// Rows that attend, and what they see. An empty Tensor{} is absent, as for the op.
 struct Attending {
-  Tensor q, out;             // [T, Hq, D] x 2
-  Tensor pos, slot;          // [T] i32
-  Tensor length, prefix;     // [S] i32
-  Tensor page_table;         // [S, P] i32: then k and v of a layer are pages
-  Tensor lse, rows;          // [T, Hq] f32, [1] i32
-  Tensor out_scale = {};     // [1] f32 of an out in e4m3
+  Tensor q, out;                    // [T, Hq, D] x 2
+  Tensor pos = {}, slot = {};       // [T] i32
+  Tensor length = {}, prefix = {};  // [S] i32
+  Tensor page_table = {};           // [S, P] i32: then k and v of a layer are pages
+  Tensor lse = {}, rows = {};       // [T, Hq] f32, [1] i32
+  Tensor out_scale = {};            // [1] f32 of an out in e4m3
 };
 
 /// Rows before their norms and rotation, as ops::qkv_rope takes them.
 struct Projected {
-  Tensor qkv;                     // [T, (Hq + 2 Hkv) * D]
-  Tensor inv_freq;                // [R] f32, or absent
-  Tensor q_norm, k_norm;          // [D], or absent
+  Tensor qkv;                       // [T, (Hq + 2 Hkv) * D]
+  Tensor inv_freq = {};             // [R] f32, or absent
+  Tensor q_norm = {}, k_norm = {};  // [D], or absent
   std::string_view style = "half";
   double attn_factor = 1, eps = 1e-6;
   bool norm_plus_one = false;
@@ -51,13 +53,13 @@ class AttentionSites {
   /// Records attention of a layer. Errors: InvalidArgument for a site or layer that is not there, and the op's own,
   /// with the site's name.
   Status run(ops::Recorder& rec, int site, int64_t layer, const Attending& rows) const;
-  /// The same from the projections on: norms, rotation and the append to the layer's keys and values first, one launch
-  /// where ops::rope_attention has one. rows.q is scratch. Of a causal site, without length and prefix; else
-  /// InvalidArgument.
+  /// The same from the projections on: norms, rotation and the append to the layer's keys and values first. rows.q is
+  /// scratch. A site of one op is causal, and its rows have neither length nor prefix; else InvalidArgument.
   Status run(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
 
  private:
   Status check(int site, int64_t layer) const;
+  Status run_apart(ops::Recorder& rec, int site, int64_t layer, const Projected& from, const Attending& rows) const;
 
   std::span<const Tensor> k_, v_;
   std::vector<AttentionSite> sites_;
