@@ -11,6 +11,7 @@ from vivace.server.completions import completions
 from vivace.server.guard import Guard
 from vivace.server.openapi import openapi
 from vivace.server.page import page
+from vivace.server.realtime import PATH, realtime
 from vivace.server.responses import compact, forget, responses, stored
 from vivace.server.speech import transcriptions, translations
 
@@ -41,7 +42,7 @@ class _Endpoint:
 def make_app(engine, *, keys: Keys | None = None, hosts: frozenset[str] | None = None, origins: list[str] = ()):
     """An ASGI application. `origins`: pages that may ask from a browser; none unless named."""
     router = Router([Route(path, _Endpoint(handler, engine), methods=[method]) for method, path, handler in ROUTES], redirect_slashes=False)
-    app = Guard(router, engine, keys or Keys(), hosts)
+    app = Guard(router, engine, keys or Keys(), hosts, {PATH: realtime}, origins)
     if origins:
         app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"], expose_headers=["x-request-id", "retry-after-ms"])
     return app

@@ -1,10 +1,12 @@
 """What every request passes first: a request id, the host's name, a key, and errors as JSON."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 
+import msgspec
 from starlette.exceptions import HTTPException
 
 from vivace.server.anthropic import error_body
@@ -15,16 +17,21 @@ from vivace.server.web import Bodies, Call, Left
 log = logging.getLogger("vivace.server")
 OPEN = ("/livez", "/")  # the routes without a key: the page is the same for everybody
 ID_CHARS = 128
+KEY_PROTOCOL = "openai-insecure-api-key."
 
 
 class Guard:
-    def __init__(self, app, engine, keys: Keys, hosts: frozenset[str] | None):
+    def __init__(self, app, engine, keys: Keys, hosts: frozenset[str] | None, sockets: dict | None = None, origins=()):
         """`hosts`: names under which the server may be asked; None: any. Without keys they keep a page of elsewhere, whose name
-        was made to mean this machine, from asking."""
+        was made to mean this machine, from asking. `sockets`: path -> what serves a WebSocket there; browsers let pages of every origin open one, so
+        that origins other than the server's own and `origins` are refused here."""
         self._app, self._engine, self._keys, self._hosts = app, engine, keys, hosts
+        self._sockets, self._origins = sockets or {}, frozenset(origins)
         self._bodies = Bodies(engine.limits.bodies_bytes)
 
     async def __call__(self, scope, receive, send):
+        if scope["type"] == "websocket":
+            return await self._socket(scope, receive, send)
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         call = Call(scope, receive, send, request_id=_request_id(scope["headers"]), identity=Identity("nobody"), limits=self._engine.limits, bodies=self._bodies)
@@ -51,6 +58,37 @@ class Guard:
         finally:
             route = scope.get("route")
             self._engine.metrics.request(getattr(route, "path", "other"), status, time.monotonic() - call.began)
+
+    async def _socket(self, scope, receive, send) -> None:
+        """A WebSocket: refused with an HTTP answer, or served."""
+        call = Call(scope, receive, send, request_id=_request_id(scope["headers"]), identity=Identity("nobody"), limits=self._engine.limits, bodies=self._bodies)
+        status, path = 101, scope["path"]
+        await receive()  # websocket.connect
+        scope["headers"] = [*scope["headers"], *((b"x-api-key", p[len(KEY_PROTOCOL):].encode()) for p in scope["subprotocols"] if p.startswith(KEY_PROTOCOL))]  # browsers can say no header
+        try:
+            self._pass(call)
+            if (origin := call.header(b"origin")) is not None and origin.decode("latin-1") not in self._origins and origin.split(b"://")[-1] != call.header(b"host"):
+                raise ApiError(403, f"origin {origin[:80].decode('latin-1')!r}: pages of elsewhere may ask where --cors-origin names them", code="wrong_origin")
+            if path not in self._sockets:
+                raise ApiError(404, f"{path[:80]}: no WebSocket is served there", code="not_found")
+            await self._sockets[path](scope, receive, send, self._engine)
+        except Left:
+            pass
+        except ApiError as e:  # before it was accepted
+            status, body = e.status, msgspec.json.encode(e.body())
+            head = [(b"content-type", b"application/json"), (b"x-request-id", call.request_id.encode()), *((k.encode(), v.encode("latin-1", "replace")) for k, v in e.headers.items())]
+            with contextlib.suppress(OSError):
+                await send({"type": "websocket.http.response.start", "status": status, "headers": head})
+                await send({"type": "websocket.http.response.body", "body": body})
+        except OSError:  # the client is gone
+            pass
+        except Exception:
+            status = 500
+            log.exception("websocket %s", call.request_id)
+            with contextlib.suppress(Exception):
+                await send({"type": "websocket.close", "code": 1011})
+        finally:
+            self._engine.metrics.request(path if path in self._sockets else "other", status, time.monotonic() - call.began)
 
     async def _refuse(self, call: Call, e: ApiError) -> None:
         if call.status:

@@ -17,6 +17,9 @@ class Limits:
     connections: int = 512
     send_bytes: int = 64 << 10  # that the kernel keeps for a client that reads slowly; it doubles them
     streams: int = 64  # answers on their way as events
+    realtime: int = 16  # sessions of /v1/realtime
+    realtime_bytes: int = 1 << 20  # of one of their messages
+    realtime_s: float = 3600.0  # that one lasts
     messages: int = 1024
     stops: int = 4
     stop_bytes: int = 256

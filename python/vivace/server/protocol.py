@@ -69,6 +69,10 @@ def protocol(limits: Limits, refused):
             self.scope["vivace.abort"] = self.transport.abort
             super().on_headers_complete()
 
+        def handle_websocket_upgrade(self):
+            self._unbound()
+            super().handle_websocket_upgrade()
+
         def on_message_complete(self):
             self._unbound()
             self._in_head = True

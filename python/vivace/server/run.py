@@ -22,6 +22,7 @@ from vivace.server.limits import Limits, parse
 from vivace.server.metrics import Metrics
 from vivace.server.protocol import protocol
 from vivace.server.sampling import Defaults
+from vivace.server.sockets import Sockets
 from vivace.server.speech import Speech
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -123,7 +124,7 @@ def serve(model, args, *, name: str, keys: list, limits: Limits, speech=None, sc
     if args.capsule_key_file:
         engine.capsule_key = capsule_key(args.capsule_key_file)
     app = make_app(engine, keys=known, hosts=asked_as, origins=args.cors_origin)
-    config = uvicorn.Config(app, host=host, port=args.port, http=protocol(limits, engine.metrics.refused), ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+    config = uvicorn.Config(app, host=host, port=args.port, http=protocol(limits, engine.metrics.refused), ws=Sockets, ws_max_size=limits.realtime_bytes, ws_per_message_deflate=False, lifespan="off", log_config=None, access_log=False, server_header=False,
                             proxy_headers=False, timeout_keep_alive=int(limits.idle_s), timeout_graceful_shutdown=int(args.drain + AFTER_DRAIN_S), backlog=256)
 
     def started(address):

@@ -19,6 +19,7 @@ from vivace.speech.vad import Settings
 FORMATS = {"json": b"application/json", "text": b"text/plain; charset=utf-8", "srt": b"application/x-subrip; charset=utf-8", "vtt": b"text/vtt; charset=utf-8", "verbose_json": b"application/json"}
 _FIELDS = ("file", "model", "language", "prompt", "response_format", "temperature", "stream", "include", "timestamp_granularities", "chunking_strategy")
 _LISTS = ("include", "timestamp_granularities")
+STREAM_THREADS = 8
 _TEXT_BYTES = 64 << 10  # of a field that is no file
 
 
@@ -28,7 +29,9 @@ class Speech:
     def __init__(self, model, name: str, *, most_waiting: int = 16):
         self.model, self.name, self.most = model, name, 1 + most_waiting
         self.asked = 0  # transcriptions that run or wait
+        self.sessions = 0  # of /v1/realtime
         self._pool = ThreadPoolExecutor(1, "vivace-speech")
+        self._streams = ThreadPoolExecutor(STREAM_THREADS, "vivace-realtime")  # they wait for the model's turn, not for a transcription's end
         try:
             model._activity_weights()
             self.vad = True
@@ -48,8 +51,12 @@ class Speech:
     def run(self, work):
         return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
+    def streamed(self, work):
+        return asyncio.get_running_loop().run_in_executor(self._streams, work)
+
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._streams):
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Asked:

@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from vivace.errors import CorruptDataError, InvalidArgumentError, LimitExceededE
 from vivace.loaded import Loaded
 from vivace.options import flag, number, one, shown, text, token_ids, whole
 from vivace.speech.result import Transcription
+from vivace.speech.turn import Turn
 from vivace.speech.windows import HOP, STEP, Windows, batches, run
 
 TASKS = ("transcribe", "translate")
@@ -112,13 +112,13 @@ class Settings:
 
 
 class SpeechModel(Loaded):
-    """A speech model. Threads may share one; their transcriptions take turns. Use as a context manager or close() it."""
+    """A speech model. Threads may share one: their transcriptions and streams take turns, a window each. Use as a context manager or close() it."""
 
     _kind = "model"
 
     def __init__(self, path: str, core, folder: Path):
         super().__init__(path, core)
-        self._folder, self._turn = folder, threading.Lock()
+        self._folder, self._turn = folder, Turn()
         self._text = self._vad = None
         self._special = core.tokens()
         self._generation = files.json_object(files.text_of(raw, folder / "generation_config.json"), folder / "generation_config.json") if (raw := files.read_optional(folder / "generation_config.json")) else {}
@@ -229,7 +229,7 @@ class SpeechModel(Loaded):
                 spoken, likely = self._language(language, samples, clips)
                 settings = self._settings(language=spoken, clips=clips, untimed=True, voice=self._voice(samples) if guard else None, **options)
                 told.append((samples, settings, likely, [] if clips == [] else batches(self, samples, settings) if batched else [Windows(self, samples, settings)]))
-            run(self._live, [lane for *_, lanes in told for lane in lanes])
+        run(self._live, [lane for *_, lanes in told for lane in lanes], self._turn)
         return [Transcription([replace(s, id=i) for i, s in enumerate(s for lane in lanes for s in lane.segments)], settings.language, likely, settings.task, round(len(samples) / own, 3))
                 for samples, settings, likely, lanes in told]
 

@@ -60,6 +60,11 @@ class SpeechStream:
         """Of sound that were pushed and looked at."""
         return self._frames * activity.FRAME / self._rate
 
+    @property
+    def speaking(self) -> float | None:
+        """Where the utterance that is said now began, in seconds; None where nobody speaks."""
+        return None if self._now is None else round(self._began / self._rate, 3)
+
     def close(self) -> None:
         """Drops what was not said yet. Closing twice is fine."""
         self._ends, self._sound, self._now = True, np.zeros(0, np.float32), None

@@ -1,6 +1,7 @@
 """Long sound by windows of 30 seconds: what a window says decides where the next begins. Several transcriptions go side by side."""
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 from vivace.speech import guards
@@ -190,19 +191,24 @@ def batches(model, samples, settings) -> list[Windows]:
     return [lane(first, end) for first, end in settings.clips]
 
 
-def run(core, lanes) -> None:
-    """Transcribes: as many windows of `lanes` (Windows) together as the model was loaded for, each with the bits that it has alone."""
+def run(core, lanes, turn=None) -> None:
+    """Transcribes: as many windows of `lanes` (Windows) together as the model was loaded for, each with the bits that it has alone. `turn` is held a window long."""
     limits, lanes = core.limits(), [lane for lane in lanes if lane.wants is not None]
     while lanes:
-        batch = lanes[:limits["windows"]]
-        for i, lane in enumerate(batch):
-            lane.index = i
-        core.encode([lane.wants for lane in batch])
-        for lane in batch:
-            lane.go_on(None)
-        while asking := [lane for lane in batch if isinstance(lane.wants, dict)]:
-            rows = 0
-            asking = [lane for lane in asking if (rows := rows + lane.wants["candidates"]) <= limits["rows"]] or asking[:1]
-            for lane, answer in zip(asking, core.decode([lane.wants for lane in asking])):
-                lane.go_on(answer)
+        with turn or nullcontext():
+            _together(core, limits, lanes[:limits["windows"]])
         lanes = [lane for lane in lanes if lane.wants is not None]
+
+
+def _together(core, limits, batch) -> None:
+    """A window of each."""
+    for i, lane in enumerate(batch):
+        lane.index = i
+    core.encode([lane.wants for lane in batch])
+    for lane in batch:
+        lane.go_on(None)
+    while asking := [lane for lane in batch if isinstance(lane.wants, dict)]:
+        rows = 0
+        asking = [lane for lane in asking if (rows := rows + lane.wants["candidates"]) <= limits["rows"]] or asking[:1]
+        for lane, answer in zip(asking, core.decode([lane.wants for lane in asking])):
+            lane.go_on(answer)

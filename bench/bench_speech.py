@@ -1,0 +1,212 @@
+"""Whisper of published shapes on a GPU, random weights: bench/results/<chip>/speech.json.
+
+    python bench/bench_speech.py --facts FILE --out DIR [--cases large-v3,turbo] [--seconds 110] [--tiny]
+
+All times are the host's, from samples in its memory to tokens in its memory. metric=encoder: a window of 30 s, features included. metric=step: one token of
+one window, from texts of two lengths. metric=window: a window and 100 tokens, greedy; metric=beam5 the same tokens by five beams. metric=batch: 64
+windows with 100 tokens each, encoded and decoded together. metric=update: what a stream's update costs (a window encoded, 80 tokens of text read, 8
+made, each followed by cross-attention), and metric=final its last (25 made). metric=streams: 16 streams, an update each 0.5 s, due at times of their own,
+from due to done. Weights say nothing, so that the end token is kept away, and no word is heard: delays behind a word are bench_stream.py's. Peers
+are transformers on the same chip on an earlier day. --tiny: two layers, on any device; for a look at this script.
+"""
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from tools.receipt import Receipt  # noqa: E402
+
+NAMES = {"large-v3": "whisper-large-v3", "turbo": "whisper-large-v3-turbo"}
+ALONE, TOGETHER = (1, 8), (64, 64)  # windows and rows of a load
+TOKENS, SAID, MADE, LAST = 100, 80, 8, 25
+STREAMS, STEP, SECONDS = 16, 0.5, 6.0
+# (name, metric) -> goal in us, and a peer's
+GOAL = {("large-v3", "encoder"): 4000, ("turbo", "encoder"): 4000, ("large-v3", "step"): 800, ("turbo", "step"): 150, ("large-v3", "window"): 90e3, ("turbo", "window"): 20e3,
+        ("large-v3", "batch"): 64 * 30e6 / 1000, ("turbo", "batch"): 64 * 30e6 / 3000, ("large-v3", "streams"): 60e3, ("large-v3", "final"): 150e3}
+PEER = {("large-v3", "encoder"): ("transformers compiled, archived", 6300), ("large-v3", "step"): ("transformers eager, archived", 17400), ("turbo", "step"): ("transformers eager, archived", 3300),
+        ("large-v3", "window"): ("transformers eager, archived", 1_747_000), ("turbo", "window"): ("transformers eager, archived", 339_000)}
+SOURCES = ["vivace/models/whisper/*.cc", "vivace/models/whisper/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_speech.py", "bench/configs/whisper-large-v3*/config.json"]
+
+
+def quantile(values, q) -> float:
+    return sorted(values)[min(int(q * len(values)), len(values) - 1)]
+
+
+def walls(run, most, seconds) -> list[float]:
+    """us of each call: `most` of them, or as many as `seconds` allow, three at least."""
+    for _ in range(2):
+        run()
+    out, end = [], time.perf_counter() + seconds
+    while len(out) < most and (len(out) < 3 or time.perf_counter() < end):
+        start = time.perf_counter()
+        run()
+        out.append((time.perf_counter() - start) * 1e6)
+    return out
+
+
+def folder_of(name, tiny, into) -> str:
+    """A config alone; with two layers where `tiny`."""
+    config = json.loads((ROOT / "bench/configs" / NAMES[name] / "config.json").read_text())
+    if tiny:
+        config |= {"encoder_layers": 2, "decoder_layers": 2}
+    path = Path(into) / f"{name}-{tiny}"
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+def load(folder, device, precision, windows, rows):
+    from vivace import _core
+
+    return _core.load_speech(folder, device=device, precision=precision, windows=windows, rows=rows, random_weights=True)
+
+
+def warm(jobs, device, into, seconds) -> None:
+    """Kernels of every load below, compiled side by side: two layers of a model have those of all its layers."""
+    code = ("import sys; from vivace import _core; from vivace.model import find_compiler; f, d, p, w, r = sys.argv[1:]; find_compiler(d);"
+            "_core.load_speech(f, device=d, precision=p, windows=int(w), rows=int(r), random_weights=True)")
+    running = [subprocess.Popen([sys.executable, "-c", code, folder_of(name, True, into), device, precision, str(windows), str(rows)]) for name, precision, windows, rows in jobs]
+    until = time.monotonic() + seconds
+    for p in running:
+        try:
+            p.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:  # a load below will say why
+            p.kill()
+            p.wait()
+
+
+class Asked:
+    """What a model is asked for; its text never ends by itself."""
+
+    def __init__(self, core):
+        import numpy as np
+
+        t, self.core = core.tokens(), core
+        self.lead = [t["sot"], t["first_language"], t["transcribe"], t["no_timestamps"]]
+        self.never, self.before = [t["eot"]], [t["sot_prev"], *range(1000, 1000 + SAID)]
+        rng = np.random.default_rng(0)
+        self.sounds = [rng.normal(0, 0.1, 480000).astype(np.float32) for _ in range(core.limits()["windows"])]
+        layers, heads = core.limits()["layers"], core.limits()["heads"]
+        self.heads = [(layers - 1 - i % max(1, layers // 2), i % heads) for i in range(10 if layers > 4 else 6)]
+
+    def encode(self, windows=1):
+        self.core.encode([(x, 0, 3000, 1.5) for x in self.sounds[:windows]])
+
+    def decode(self, most, windows=1, **more):
+        return self.core.decode([{"window": i, "prompt": self.lead, "suppress": self.never, "timestamps": False, "most": most, **more} for i in range(windows)])
+
+    def update(self, most):
+        self.encode()
+        self.core.follow({"prompt": self.before + self.lead, "suppress": self.never, "timestamps": False, "most": most, "heads": self.heads, "content": 1500, "margin": 0, "rewind": 1500})
+
+
+def streams(asked) -> tuple[list[float], float]:
+    """us from due to done of each update, and the share of time that the model was busy."""
+    rng = random.Random(1)
+    due = sorted(phase + k * STEP for phase in (rng.random() * STEP for _ in range(STREAMS)) for k in range(int(SECONDS / STEP)))
+    out, busy, first = [], 0.0, time.perf_counter()
+    for t in due:
+        time.sleep(max(0.0, first + t - time.perf_counter()))
+        start = time.perf_counter()
+        asked.update(MADE)
+        done = time.perf_counter()
+        out.append((done - first - t) * 1e6)
+        busy += done - start
+    return out, busy / (time.perf_counter() - first)
+
+
+def alone(name, precision, core, add) -> None:
+    a = Asked(core)
+    row = lambda metric, values, **more: add(name, precision, ALONE[0], metric, values, **more)  # noqa: E731
+    row("encoder", walls(a.encode, 100, 2))
+    assert [len(r[0]) for r in a.decode(TOKENS)] == [TOKENS]
+    short, long = walls(lambda: a.decode(TOKENS // 5), 20, 2), walls(lambda: a.decode(TOKENS), 20, 4)
+    each = (quantile(long, 0.5) - quantile(short, 0.5)) / (TOKENS - TOKENS // 5)
+    row("step", [each], note=f"medians of {len(long)} texts of {TOKENS} tokens less {len(short)} of {TOKENS // 5}; prompt of {len(a.lead)} tokens and what surrounds it {quantile(short, 0.5) - each * TOKENS // 5:.0f} us")
+
+    def window():
+        a.encode()
+        a.decode(TOKENS)
+
+    row("window", walls(window, 20, 4))
+    beams = walls(lambda: a.decode(TOKENS, candidates=5), 10, 3)
+    row("beam5", beams, note=f"{quantile(beams, 0.5) / quantile(long, 0.5):.2f} x greedy's text of {quantile(long, 0.5):.0f} us, goal 1.25")
+    row("update", walls(lambda: a.update(MADE), 50, 2))
+    row("final", walls(lambda: a.update(LAST), 20, 2))
+    times, busy = streams(a)
+    row("streams", times, judged=0.99, note=f"{STREAMS} streams, step {STEP} s, busy {busy:.0%} of the time; the longest {max(times):.0f} us; goal is of p99")
+
+
+def together(name, precision, core, add) -> None:
+    a, n = Asked(core), TOGETHER[0]
+
+    def all_():
+        a.encode(n)
+        a.decode(TOKENS, n)
+
+    encoded, both = walls(lambda: a.encode(n), 5, 2), walls(all_, 5, 6)
+    p50 = quantile(both, 0.5)
+    add(name, precision, n, "batch", both, note=f"{n * 30e6 / p50:.0f} x real time; of it the encoder {quantile(encoded, 0.5):.0f} us")
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--facts", type=Path)
+    p.add_argument("--out", type=Path, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--cases", default="large-v3:bf16,turbo:bf16,large-v3:w8a16", help="name:precision, with commas between")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--seconds", type=float, default=110, help="after which no other load begins")
+    p.add_argument("--tiny", action="store_true")
+    args = p.parse_args()
+    began = time.monotonic()
+    import vivace
+    from vivace.model import find_compiler
+
+    facts = json.loads(args.facts.read_text()) if args.facts else {"chip": "cpu"}
+    r = Receipt("speech", command="python bench/bench_speech.py", sources=SOURCES, **{"versions": {"vivace": vivace.__version__}} | facts)
+
+    def add(name, precision, windows, metric, values, judged=0.5, note=None):
+        goal, (peer, peer_us) = GOAL.get((name, metric)), PEER.get((name, metric), (None, None))
+        p50, many = quantile(values, 0.5), len(values) > 1
+        more = {"p99_us": quantile(values, 0.99)} if many else {}
+        if goal and judged != 0.5:
+            note, goal = f"p99 {'within' if quantile(values, judged) <= goal else 'above'} {goal:.0f} us: {note}", None
+        r.row(op="e2e", case=f"model={NAMES[name]},windows={windows},metric={metric}", dtype=precision, tool="host clock", p50_us=p50, n=len(values), limit_us=goal, peer=peer, peer_p50_us=peer_us, note=note, **more)
+        if args.out:
+            r.root = args.out
+            r.write("bench")  # after every row: a machine's time may end
+        print(f"{name:<9} {precision:<6} windows {windows:>2}  {metric:<8} p50 {p50:11.1f} us" + (f"  p99 {quantile(values, 0.99):11.1f}" if many else "") + (f"  goal {goal:.0f}" if goal else "") + (f"  {note}" if note else ""), flush=True)
+
+    find_compiler(args.device)
+    cases, failed = [tuple(c.split(":")) for c in args.cases.split(",")], 0
+    jobs = [(name, precision, *shape, measure) for shape, measure in ((ALONE, alone), (TOGETHER, together)) for name, precision in cases if measure is alone or precision == "bf16"]
+    with tempfile.TemporaryDirectory() as into:
+        if args.device != "cpu":
+            warm([j[:4] for j in jobs], args.device, into, 75)
+            print(f"kernels: {time.monotonic() - began:.1f} s", flush=True)
+        for name, precision, windows, rows, measure in jobs:
+            if time.monotonic() - began > args.seconds:
+                print(f"{name} {precision} windows {windows}: no time left", flush=True)
+                failed = 1
+                continue
+            try:
+                start = time.monotonic()
+                core = load(folder_of(name, args.tiny, into), args.device, precision, windows, rows)
+                print(f"{name} {precision} windows {windows}: load {time.monotonic() - start:.1f} s, {dict(core.report())}", flush=True)
+                measure(name, precision, core, add)
+                core = None
+            except Exception:  # no row: the receipt shows what ran
+                traceback.print_exc()
+                failed = 1
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
