@@ -22,7 +22,8 @@ from vivace import _core  # noqa: E402
 CONFIGS = Path(__file__).resolve().parents[2] / "bench" / "configs"
 SHAPES = ["whisper-large-v3-turbo", "whisper-large-v3"]
 IDS = 64
-TIE = 2e-3  # logits whose two best are nearer than what f32 in another order is off by say nothing; 2e-4 was seen on the CPU for four layers
+ENCODER, LOGITS = 2e-4, 5e-4  # as tests/fixtures/whisper has them for f32; on the CPU 1.5e-6 and 2.9e-6, by six layers of 256
+TIE = 2 * LOGITS               # two logits that are nearer say nothing about which is first
 
 
 def config_of(name):
@@ -218,8 +219,8 @@ def test_against_the_formulas(name, tmp_path, record_property):
         del model
     print(name, said)
     record_property("note", ", ".join(f"{k}={v:.6g}" for k, v in said.items() if v is not None))
-    assert agree is None or agree < 2e-3, said
-    assert sound_off < 2e-3 and off < 2e-3, said
+    assert agree is None or agree < LOGITS, said
+    assert sound_off < ENCODER and off < LOGITS, said
     assert clear.sum() >= IDS - 8 and (np.array(ids)[clear] == top.indices[:, 0].cpu().numpy()[clear]).all(), said
     assert all(said[p] >= 0.9995 for p in ("bf16", "f16")), said
 
@@ -249,9 +250,9 @@ def test_streams_and_alignment_take_their_turns():
     model = _core.load_speech(str(CONFIGS / SHAPES[0]), device="cuda", precision="bf16", windows=2, rows=8, random_weights=True)
     t, x = model.tokens(), sound(3)
     model.encode([(x, 0, 3000, model.peak(x))])
-    ask = {**request(t, most=16), "heads": [(3, 0), (2, 5)], "content": 1500, "margin": 0, "rewind": 1500}
+    ask = {**request(t, most=16), "heads": [(3, 0), (2, 3)], "content": 1500, "margin": 0, "rewind": 1500}
     first = model.follow(ask)
     assert first == model.follow(ask) and len(first[0]) == len(first[1]) == 16 and first[0] == model.decode([request(t, most=16)])[0][0]
     lead = request(t)["prompt"][:3]
-    starts, p = model.align(0, lead, [1000 + i for i in range(20)], 3000, [(3, 0), (2, 5)])
-    assert starts == sorted(starts) and starts[0] >= 0 and starts[-1] < 1500 and len(p) == 20 and model.align(0, lead, [1000 + i for i in range(20)], 3000, [(3, 0), (2, 5)]) == (starts, p)
+    starts, p = model.align(0, lead, [1000 + i for i in range(20)], 3000, [(3, 0), (2, 3)])
+    assert starts == sorted(starts) and starts[0] >= 0 and starts[-1] < 1500 and len(p) == 20 and model.align(0, lead, [1000 + i for i in range(20)], 3000, [(3, 0), (2, 3)]) == (starts, p)
