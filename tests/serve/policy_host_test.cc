@@ -2,7 +2,11 @@
 // with ThreadSanitizer.
 #include "vivace/serve/policy_host.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <future>
@@ -225,9 +229,17 @@ TEST(PolicyHost, CloseWhileTheyAsk) {
     std::atomic<int> answers{0};
     for (uint64_t i = 0; i < 4; ++i)
       asking.emplace_back([&, i] {
-        const auto c = client_of(*host);
-        while (c != nullptr) {
-          const auto got = c->ask(Seen{.seed = i}.message(), 10);
+        wire::ClientOptions o;
+        o.port = host->port();
+        const auto c = Client::connect(o);
+        if (!c.ok()) {  // the host was closed before this thread had its turn: nobody listens, or it says so
+          EXPECT_TRUE(c.status().code() == Code::kIoError ||
+                      c.status().message().find("503: the host closes") != std::string::npos)
+              << c.status().to_string();
+          return;
+        }
+        while (true) {
+          const auto got = (*c)->ask(Seen{.seed = i}.message(), 10);
           if (!got.ok()) {
             EXPECT_EQ(got.status().code(), Code::kIoError) << got.status().to_string();
             return;
@@ -242,6 +254,52 @@ TEST(PolicyHost, CloseWhileTheyAsk) {
     EXPECT_EQ(host->metrics().waiting.load(), 0);
     EXPECT_FALSE(policy.two_callers);
   }
+}
+
+TEST(PolicyHost, WhoComesAfterTheCloseIsRefusedAtOnce) {
+  ToyPolicy policy;
+  const auto host = host_of(policy);
+  host->close();
+  wire::ClientOptions o;
+  o.port = host->port();
+  EXPECT_EQ(Client::connect(o).status().code(), Code::kIoError);  // LimitExceeded: it was left to wait
+  PolicyHostOptions same;
+  same.port = host->port();
+  const auto next = PolicyHost::start(same);
+  EXPECT_TRUE(next.ok()) << next.status().to_string();
+}
+
+/// A client that asks and never reads, not even that the host closes.
+TEST(PolicyHost, NobodyWaitsAfterTheClose) {
+  ToyPolicy policy;
+  const auto host = host_of(policy);
+  policy.hold = true;
+  const auto asks = client_of(*host);
+  std::thread asking([&] { EXPECT_EQ(asks->ask(Seen{}.message(), 20).status().code(), Code::kIoError); });
+  while (policy.calls.load() == 0) std::this_thread::yield();
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET, at.sin_port = htons(static_cast<uint16_t>(host->port()));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+  const std::string head =
+      "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+      "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+  ASSERT_EQ(send(fd, head.data(), head.size(), MSG_NOSIGNAL), static_cast<ssize_t>(head.size()));
+  while (host->metrics().clients.load() < 2) std::this_thread::yield();
+  const uint8_t mask[4] = {1, 2, 3, 4};
+  std::vector<std::byte> frame;
+  wire::write_frame(wire::Opcode::binary, Seen{.seed = 2}.message(), mask, &frame);
+  ASSERT_EQ(send(fd, frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
+  while (host->metrics().waiting.load() < 2) std::this_thread::yield();
+  std::thread closing([&] { host->close(); });
+  asking.join();  // it is told while the policy still has its call
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // beyond the host's farewell
+  policy.hold = false;
+  closing.join();
+  EXPECT_EQ(host->metrics().waiting.load(), 0);
+  EXPECT_EQ(host->metrics().clients.load(), 0);
+  ::close(fd);
 }
 
 /// Clients that ask, leave at any moment and come again, for VV_STRESS_SECONDS (1).

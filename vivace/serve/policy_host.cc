@@ -181,7 +181,7 @@ void PolicyHost::close() {
   thread_->join();
   thread_.reset();
   queue_->stop();
-  for (auto& c : connections_) static_cast<void>(c->gone());
+  for (auto& c : connections_) c->die(), static_cast<void>(c->gone());  // what they asked waits for nobody any more
   connections_.clear();
 }
 
@@ -264,6 +264,9 @@ void PolicyHost::run() {
     }
     if (stop_.load(std::memory_order_acquire) && !stopping) {
       stopping = now;
+      // Who comes now, or came and was not met, is refused at once: a listener nobody looks at would let him wait.
+      ::close(listener_);
+      listener_ = -1, listener.events = 0;
       for (auto& c : connections_) c->close(wire::kCloseGoing, "the host closes");
     }
     std::erase_if(connections_, [](const auto& c) { return c->gone(); });
