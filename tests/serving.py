@@ -72,9 +72,10 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(*options, env=None):
-    """A server of SmolLM2 with these options; stopped at the end, and it must then be gone."""
-    command = [sys.executable, "-c", MAIN, "serve", model_path(), "--name", NAME, "--device", "cpu", "--json", "--port", "0", "--context", "1024", "--temperature", "0", *options]
+def serve(*options, env=None, alone=()):
+    """A server of SmolLM2 with these options, or of what `alone` names; stopped at the end, and it must then be gone."""
+    text = [model_path(), "--name", NAME, "--context", "1024", "--temperature", "0"]
+    command = [sys.executable, "-c", MAIN, "serve", *(alone or text), "--device", "cpu", "--json", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
     try:
         line = process.stdout.readline()

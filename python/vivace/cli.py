@@ -169,7 +169,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--host", default="127.0.0.1", help="address to listen on; others than loopback want a key")
     p.add_argument("--port", type=whole(0, 65535), default=8000, help="0: any that is free")
     p.add_argument("--name", help="what clients call the model; default: the name or file it was loaded by")
-    p.add_argument("--speech", metavar="MODEL", help="a Whisper beside it, for /v1/audio/transcriptions: folder, or name of a fetched one")
+    p.set_defaults(model=None, parser=p)
+    p.add_argument("--speech", metavar="MODEL", help="a Whisper for /v1/audio and /v1/realtime, folder or name of a fetched one: beside the model, or alone where none is named")
     p.add_argument("--api-key", action="append", default=[], metavar="KEY", help="a key that clients must send; others can read it in the list of processes: prefer --api-key-file or VIVACE_API_KEY")
     p.add_argument("--api-key-file", metavar="FILE", help="keys, one a line; the file must be readable by its owner alone")
     p.add_argument("--no-auth", action="store_true", help="listen beyond loopback without a key, and under any name")
@@ -384,27 +385,65 @@ def cmd_serve(args) -> int:
         raise UnsupportedError(f"serve: {e.name} is not installed; pip install 'vivace[serve]'") from e
     keys = auth.read_keys(args.api_key, args.api_key_file)
     limits = run.check(args, keys)
-    name = args.name or os.path.basename(args.model.rstrip("/")).removesuffix(".gguf")
     cli_together.check(args)
+    if (alone := _hears_alone(args)) is not None:
+        name = args.name or os.path.basename(alone.rstrip("/"))
+
+        def speech_model(load_model):
+            return load_model(_speech_path(alone), device=args.device, precision=args.precision, threads=args.threads)
+
+        with cli_together.loaded(args, name, speech_model) as (speech, scheduler):
+            return run.serve(None, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
+    args.model = args.model or DEFAULT_MODEL
+    name = args.name or os.path.basename(args.model.rstrip("/")).removesuffix(".gguf")
 
     def text_model(load_model):
         return load(args, load_model, logit_bias=True, max_waiting=args.max_waiting, generation_config=not args.no_generation_config)
 
-    with cli_together.loaded(args, name, text_model) as (model, scheduler), _speech(args) as speech:
+    with cli_together.loaded(args, name, text_model) as (model, scheduler), _speech(args, scheduler) as speech:
         return run.serve(model, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
 
 
-def _speech(args):
-    """The speech model beside the other, or nothing."""
-    if args.speech is None:
-        return nullcontext()
+_OF_TEXT = ("lm_head_dtype", "invariance", "kv_dtype", "context", "max_batch", "prefill_chunk", "num_kv_blocks", "gpu_layers", "max_in_flight_steps", "max_waiting", "temperature", "top_p", "no_generation_config",
+            "seed", "capsule_key_file")  # options of `serve` that say nothing of a speech model
+
+
+def _hears_alone(args) -> str | None:
+    """The speech model that is served without a language model, as it was named. Errors: InvalidArgumentError for options that it has no use for."""
+    from vivace.errors import InvalidArgumentError
+    from vivace.model import resolve
+    from vivace.speech import is_speech
+
+    alone = args.speech if args.model is None else args.model if is_speech(resolve(args.model)) else None
+    if alone is None:
+        return None
+    if args.model is not None and args.speech is not None:
+        raise InvalidArgumentError(f"--speech {args.speech}: {args.model} is a speech model already; one process serves one")
+    if given := [n for n in _OF_TEXT if getattr(args, n) != args.parser.get_default(n)]:
+        raise InvalidArgumentError(f"--{given[0].replace('_', '-')}: says something of a language model, and {alone} is served alone")
+    return alone
+
+
+def _speech_path(name: str) -> str:
     from vivace.errors import UnsupportedError
     from vivace.model import resolve
-    from vivace.speech import is_speech, load_speech
+    from vivace.speech import is_speech
 
-    if not is_speech(path := resolve(args.speech)):
-        raise UnsupportedError(f"--speech {args.speech}: no speech model; python -m vivace.fetch whisper-tiny.en gets one")
-    return load_speech(path, device=args.device, threads=args.threads)
+    if not is_speech(path := resolve(name)):
+        raise UnsupportedError(f"--speech {name}: no speech model; python -m vivace.fetch whisper-tiny.en gets one")
+    return path
+
+
+def _speech(args, scheduler):
+    """The speech model beside the other, or nothing. Under a scheduler it is a tenant too."""
+    if args.speech is None:
+        return nullcontext()
+    import vivace
+
+    path = _speech_path(args.speech)
+    if scheduler is None:
+        return vivace.load_model(path, device=args.device, threads=args.threads)
+    return scheduler.load_model(path, name="speech", qos=vivace.burstable(), threads=args.threads)
 
 
 # ---- demo ----------------------------------------------------------------------------------------

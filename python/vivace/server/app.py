@@ -9,6 +9,7 @@ from vivace.server.auth import Keys
 from vivace.server.chat import chat
 from vivace.server.completions import completions
 from vivace.server.guard import Guard
+from vivace.server.hearing import nothing_says
 from vivace.server.openapi import openapi
 from vivace.server.page import page
 from vivace.server.realtime import PATH, realtime
@@ -28,6 +29,14 @@ ROUTES = [
     ("GET", "/progress", others.progress), ("GET", "/openapi.json", openapi), ("GET", "/metrics", others.metrics),
 ]
 
+# Those that a server of speech alone answers; the others say that it has no language model.
+HEARING = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/models", "/v1/models/{id:path}", "/livez", "/readyz", "/health", "/progress", "/openapi.json", "/metrics")
+
+
+def routes_of(engine) -> list:
+    """The routes that answer."""
+    return [r for r in ROUTES if engine.model is not None or r[1] in HEARING]
+
 
 class _Endpoint:
     """A handler as plain ASGI: starlette routes to it and does nothing more."""
@@ -41,7 +50,8 @@ class _Endpoint:
 
 def make_app(engine, *, keys: Keys | None = None, hosts: frozenset[str] | None = None, origins: list[str] = ()):
     """An ASGI application. `origins`: pages that may ask from a browser; none unless named."""
-    router = Router([Route(path, _Endpoint(handler, engine), methods=[method]) for method, path, handler in ROUTES], redirect_slashes=False)
+    served = routes_of(engine)
+    router = Router([Route(path, _Endpoint(handler if (method, path, handler) in served else nothing_says, engine), methods=[method]) for method, path, handler in ROUTES], redirect_slashes=False)
     app = Guard(router, engine, keys or Keys(), hosts, {PATH: realtime}, origins)
     if origins:
         app = CORSMiddleware(app, allow_origins=list(origins), allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"], expose_headers=["x-request-id", "retry-after-ms"])

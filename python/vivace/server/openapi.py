@@ -25,13 +25,14 @@ ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type
 
 def document(engine, routes) -> dict:
     """`routes`: (method, path, handler)."""
-    kinds = list(dict.fromkeys(BODIES.values()))
+    kinds = list(dict.fromkeys(BODIES[path] for _, path, _ in routes if path in BODIES))
     refs, components = msgspec.json.schema_components(kinds, ref_template=REF)
     of = dict(zip(kinds, refs))
     for name in (k.__name__ for k in kinds):
         if "model" in (fields := components[name]["properties"]):
             fields["model"] = {"type": "string", "enum": [engine.name]}
-    for name, most in (("n", engine.limits.choices), ("max_tokens", engine.context), ("max_completion_tokens", engine.context), ("max_output_tokens", engine.context)):
+    context = engine.context if kinds else 0
+    for name, most in (("n", engine.limits.choices), ("max_tokens", context), ("max_completion_tokens", context), ("max_output_tokens", context)):
         for one in components.values():
             if name in one.get("properties", ()):
                 one["properties"][name] = one["properties"][name] | {"minimum": 1, "maximum": most}
@@ -56,6 +57,6 @@ def document(engine, routes) -> dict:
 
 
 async def openapi(call: Call, engine) -> None:
-    from vivace.server.app import ROUTES
+    from vivace.server.app import routes_of
 
-    await call.json(document(engine, ROUTES))
+    await call.json(document(engine, routes_of(engine)))

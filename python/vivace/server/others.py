@@ -8,21 +8,26 @@ from vivace.server import schema
 from vivace.server.messages import conversation
 from vivace.server.errors import ApiError, bad, of_engine
 from vivace.server.fields import known
+from vivace.server.hearing import NOTHING_SAID
 from vivace.server.web import Call
 
 
-def _model(engine) -> dict:
-    return {"id": engine.name, "object": "model", "created": engine.created, "owned_by": "vivace", "max_model_len": engine.context}
+def _models(engine) -> dict[str, dict]:
+    """What is served, by its name: the language model comes first."""
+    rows = [] if engine.model is None else [(engine.name, {"max_model_len": engine.context})]
+    rows += [] if engine.speech is None else [(engine.speech.name, {})]
+    return {name: {"id": name, "object": "model", "created": engine.created, "owned_by": "vivace", **more} for name, more in reversed(rows)}
 
 
 async def models(call: Call, engine) -> None:
-    speech = [] if engine.speech is None else [{"id": engine.speech.name, "object": "model", "created": engine.created, "owned_by": "vivace"}]
-    await call.json({"object": "list", "data": [_model(engine), *speech]})
+    await call.json({"object": "list", "data": [*reversed(_models(engine).values())]})
 
 
 async def model(call: Call, engine) -> None:
-    known(call.scope["path_params"]["id"], engine)
-    await call.json(_model(engine))
+    name, rows = call.scope["path_params"]["id"], _models(engine)
+    if name not in rows:
+        known(name, engine)
+    await call.json(rows[name])
 
 
 async def tokenize(call: Call, engine) -> None:
@@ -60,6 +65,9 @@ STUCK_S = 120.0  # without a step while somebody waits: the engine hangs
 
 
 def state(engine) -> dict:
+    if engine.model is None:
+        asked = engine.speech.asked
+        return {"ready": not engine.draining, "answering": min(asked, 1), "waiting": max(0, asked - 1), "realtime_sessions": engine.speech.sessions, "last_step_s": None}
     steps, last = engine.model._live.steps()
     pending = engine.model._live.pending()
     age = (time.monotonic_ns() - max(last, engine.idle_since_ns)) * 1e-9
@@ -87,13 +95,19 @@ async def progress(call: Call, engine) -> None:
 
 async def metrics(call: Call, engine) -> None:
     now = state(engine)
+    shared = {"vivace_streams_open": ("Streams that are open", engine.streams), "vivace_draining": ("1 while the server shuts down", int(engine.draining))}
+    if engine.speech is not None:
+        shared |= {"vivace_transcriptions": ("Sound files that are heard or wait", engine.speech.asked), "vivace_realtime_sessions": ("Realtime sessions that are open", engine.speech.sessions)}
+    tenants = b"" if engine.scheduler is None else engine.scheduler.metrics().encode()
+    kind = b"text/plain; version=0.0.4; charset=utf-8"
+    if engine.model is None:
+        return await call.whole(engine.metrics.text(shared, NOTHING_SAID) + tenants, kind)
     count, available, remembered = engine.model._live.blocks()
     gauges = {
         "vivace_requests_answering": ("Answers (choices) that are made", now["answering"]), "vivace_requests_waiting": ("Answers (choices) that wait for a slot", now["waiting"]),
-        "vivace_streams_open": ("Streams that are open", engine.streams), "vivace_draining": ("1 while the server shuts down", int(engine.draining)),
+        **shared,
         "vivace_slots": ("Answers that can be made at once", engine.max_batch), "vivace_queue_capacity": ("Answers that may be made or wait", engine.most), "vivace_steps": ("Steps of the engine so far", now["steps"]),
         "vivace_kv_blocks": ("Blocks of keys and values; 0: each slot has its own places", count), "vivace_kv_blocks_available": ("Blocks that are free or only remembered", available),
         "vivace_kv_blocks_remembered": ("Blocks that only prompts which begin alike may need", remembered), "vivace_moved_to_host": ("Answers that moved to host memory so far", now["moved_to_host"]),
     }
-    tenants = b"" if engine.scheduler is None else engine.scheduler.metrics().encode()
-    await call.whole(engine.metrics.text(gauges, engine.outbox.stats()) + tenants, b"text/plain; version=0.0.4; charset=utf-8")
+    await call.whole(engine.metrics.text(gauges, engine.outbox.stats()) + tenants, kind)

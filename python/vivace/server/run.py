@@ -18,6 +18,7 @@ from vivace.errors import InvalidArgumentError
 from vivace.server.app import make_app
 from vivace.server.auth import Keys
 from vivace.server.engine import Engine
+from vivace.server.hearing import Hearing
 from vivace.server.limits import Limits, parse
 from vivace.server.metrics import Metrics
 from vivace.server.protocol import protocol
@@ -113,15 +114,19 @@ class Server(uvicorn.Server):
 
 
 def serve(model, args, *, name: str, keys: list, limits: Limits, speech=None, scheduler=None) -> int:
-    """Serves until a signal; the exit status. `args`: of the command line. scheduler: a vivace.Scheduler whose counts /metrics has too."""
+    """Serves until a signal; the exit status. model: a language model; None: `speech` alone is served, as `name`. `args`: of the command line.
+    scheduler: a vivace.Scheduler whose counts /metrics has too."""
     known, host = Keys(keys), args.host
-    defaults = Defaults.of(model.drawn, temperature=args.temperature, top_p=args.top_p, seed=args.seed)
-    engine = Engine(model, name, limits, max_batch=args.max_batch, max_waiting=args.max_waiting, metrics=Metrics(), defaults=defaults)
+    hears = None if speech is None else Speech(speech, name if model is None else os.path.basename(args.speech.rstrip("/")))
+    if model is None:
+        engine = Hearing(hears, limits, metrics=Metrics())
+    else:
+        defaults = Defaults.of(model.drawn, temperature=args.temperature, top_p=args.top_p, seed=args.seed)
+        engine = Engine(model, name, limits, max_batch=args.max_batch, max_waiting=args.max_waiting, metrics=Metrics(), defaults=defaults)
+        engine.speech = hears
     engine.scheduler = scheduler
-    if speech is not None:
-        engine.speech = Speech(speech, os.path.basename(args.speech.rstrip("/")))
     asked_as = None if known or args.no_auth else LOOPBACK_NAMES | {h.lower() for h in args.allow_host} | ({host} if not loopback(host) else set())
-    if args.capsule_key_file:
+    if args.capsule_key_file and model is not None:
         engine.capsule_key = capsule_key(args.capsule_key_file)
     app = make_app(engine, keys=known, hosts=asked_as, origins=args.cors_origin)
     config = uvicorn.Config(app, host=host, port=args.port, http=protocol(limits, engine.metrics.refused), ws=Sockets, ws_max_size=limits.realtime_bytes, ws_per_message_deflate=False, lifespan="off", log_config=None, access_log=False, server_header=False,

@@ -30,6 +30,7 @@ class Speech:
         self.model, self.name, self.most = model, name, 1 + most_waiting
         self.asked = 0  # transcriptions that run or wait
         self.sessions = 0  # of /v1/realtime
+        self.leave = False  # transcriptions end at their next window
         self._pool = ThreadPoolExecutor(1, "vivace-speech")
         self._streams = ThreadPoolExecutor(STREAM_THREADS, "vivace-realtime")  # they wait for the model's turn, not for a transcription's end
         try:
@@ -204,7 +205,7 @@ async def _hear(call: Call, engine, *, translate: bool) -> None:
 
         def work():
             def stop(done, all_):
-                if gone or engine.draining and loop.is_closed():
+                if gone or speech.leave or engine.draining and loop.is_closed():
                     raise Left
 
             def came(segment):
