@@ -64,11 +64,11 @@ def measure(model: str, threads: int, heavy: bool) -> list[float]:
     from vivace.server.protocol import protocol
     from vivace.server.sampling import Defaults
 
-    class Samples(list):
+    class Samples(list):  # of events that Python wrote
         add = list.append
 
     with vivace.load_model(model, device="cpu", threads=threads, context=1024, max_batch=STREAMS, logit_bias=True) as loaded:
-        engine = Engine(loaded, "m", Limits(), max_batch=STREAMS, max_waiting=16, metrics=Metrics(), defaults=Defaults())
+        engine = Engine(loaded, "m", Limits(), max_batch=STREAMS, max_waiting=16, metrics=Metrics(), defaults=Defaults(), keep_times=STREAMS * TOKENS)
         engine.metrics.sent = Samples()
         server = uvicorn.Server(uvicorn.Config(make_app(engine), port=0, http=protocol(engine.limits, engine.metrics.refused), ws="none", lifespan="off", log_config=None))
         thread = threading.Thread(target=server.run)
@@ -81,7 +81,9 @@ def measure(model: str, threads: int, heavy: bool) -> list[float]:
         done = subprocess.run([sys.executable, __file__, "--client", str(port), *(["--heavy"] if heavy else [])], capture_output=True, text=True)
         server.should_exit = True
         thread.join()
-        samples = sorted(engine.metrics.sent)
+        direct = engine.outbox.times_to_socket()
+        samples = sorted([*engine.metrics.sent, *(t * 1e-9 for t in direct)])
+        print(f"{len(direct)} events written by the outbox, {len(engine.metrics.sent)} by Python", file=sys.stderr)
         engine.close()
     if done.returncode:
         sys.exit(done.stderr)

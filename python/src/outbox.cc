@@ -16,14 +16,14 @@ namespace {
 using serve::ReplyStream;
 
 struct Outbox {
-  Outbox(const TextModel& m, const nb::list& tokens, bool drop_space) : served(m.served) {
+  Outbox(const TextModel& m, const nb::list& tokens, bool drop_space, size_t keep_times) : served(m.served) {
     std::vector<std::string> bytes;
     bytes.reserve(nb::len(tokens));
     for (nb::handle t : tokens) {
       const auto b = nb::cast<nb::bytes>(t);
       bytes.emplace_back(b.c_str(), b.size());
     }
-    auto made = serve::Outbox::make(served->loop, serve::TokenBytes(bytes, drop_space));
+    auto made = serve::Outbox::make(served->loop, serve::TokenBytes(bytes, drop_space), keep_times);
     check(made.status());
     box = std::move(made).value();
   }
@@ -53,6 +53,10 @@ ReplyStream open(Outbox& b, const nb::list& choices, const std::string& form, nb
   return std::move(made).value();
 }
 
+nb::bytes of_string(const std::string& bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
 nb::tuple latencies(const serve::Latencies& l) { return nb::make_tuple(l.counts(), l.sum()); }
 
 nb::dict stats(const Outbox& b) {
@@ -61,6 +65,7 @@ nb::dict stats(const Outbox& b) {
   d["tokens"] = c.tokens, d["stop"] = c.stop, d["length"] = c.length, d["tool_calls"] = c.calls,
   d["cancelled"] = c.cancelled, d["failed"] = c.failed;
   d["first"] = latencies(b.box->first_token()), d["between"] = latencies(b.box->between_tokens());
+  d["sent"] = latencies(b.box->to_socket());
   return d;
 }
 
@@ -68,28 +73,39 @@ nb::dict stats(const Outbox& b) {
 
 void add_outbox(nb::module_& m) {
   nb::class_<ReplyStream>(m, "ReplyStream")
-      .def("read", [](ReplyStream& s) {
-        const std::string bytes = s.read();
-        return nb::bytes(bytes.data(), bytes.size());
-      })
+      .def("read", [](ReplyStream& s) { return of_string(s.read()); })
+      .def("attach", [](ReplyStream& s, int socket) { check(s.attach(socket)); })
+      .def("attached", &ReplyStream::attached)
+      .def("detach",
+           [](ReplyStream& s) {
+             std::string rest;
+             {
+               const NoGil release;
+               rest = s.detach();
+             }
+             return of_string(rest);
+           })
       .def("unread", &ReplyStream::unread)
       .def("over", &ReplyStream::over)
       .def("cancel", &ReplyStream::cancel)
       .def("check", [](const ReplyStream& s) { check(s.status()); })
       .def("tokens", &ReplyStream::tokens)
-      .def("cache", [](const ReplyStream& s) {
-        nb::list out;
-        for (const serve::Job::Cache& c : s.cache()) out.append(cache_of(c));
-        return out;
-      })
-      .def("given_ns", &ReplyStream::given_ns);
+      .def("cache",
+           [](const ReplyStream& s) {
+             nb::list out;
+             for (const serve::Job::Cache& c : s.cache()) out.append(cache_of(c));
+             return out;
+           })
+      .def("given_ns", &ReplyStream::given_ns)
+      .def("sent_ns", &ReplyStream::sent_ns);
   nb::class_<Outbox>(m, "Outbox")
-      .def(nb::init<const TextModel&, const nb::list&, bool>(), nb::arg("model"), nb::arg("tokens"),
-           nb::arg("drop_space"))
+      .def(nb::init<const TextModel&, const nb::list&, bool, size_t>(), nb::arg("model"), nb::arg("tokens"),
+           nb::arg("drop_space"), nb::arg("keep_times") = 0)
       .def("open", &open, nb::arg("choices"), nb::kw_only(), nb::arg("form"), nb::arg("head") = nb::bytes("", 0),
            nb::arg("tail") = nb::bytes("", 0), nb::arg("logprobs") = false, nb::arg("whole") = false, nb::arg("reader"))
       .def_prop_ro("bell", [](const Outbox& b) { return b.box->bell(); })
       .def("stats", &stats)
+      .def("times_to_socket", [](const Outbox& b) { return b.box->to_socket().kept(); })
       .def("close", [](Outbox& b) {
         const NoGil release;
         b.box.reset();

@@ -4,6 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
 #include <random>
 
 #include "tests/serve/toy_model.h"
@@ -141,6 +147,164 @@ TEST(Outbox, ManyStreamsSlowReadersAndThoseWhoLeave) {
     made->reset();
     EXPECT_FALSE(model.two_callers);
   }
+}
+
+std::string chunk_of(const std::string& data) {
+  return data.empty() ? "" : strf("%zx\r\n", data.size()) + data + "\r\n";
+}
+
+/// What chunks of HTTP/1.1 hold; "broken" where they are none, or where `whole` and the last one is cut.
+std::string unchunked(const std::string& chunks, bool whole) {
+  std::string all;
+  for (size_t at = 0; at < chunks.size();) {
+    const size_t line = chunks.find("\r\n", at);
+    if (line == std::string::npos) return whole ? "broken" : all;
+    const size_t size = std::stoul(chunks.substr(at, line - at), nullptr, 16), end = line + 2 + size;
+    if (end + 2 > chunks.size()) return whole ? "broken" : all;
+    if (chunks.compare(end, 2, "\r\n") != 0) return "broken";
+    all += chunks.substr(line + 2, size);
+    at = end + 2;
+  }
+  return all;
+}
+
+/// A stream over a socket whose client reads slowly or leaves: the reader, which sends what it reads, and the outbox
+/// write in turns.
+struct Wire {
+  Wire(unsigned seed, bool leaves) : random(seed) {
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    const int small = 1;  // the kernel takes its least
+    setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small));
+    client = std::thread([this, leaves, slow = random() % 2 == 0, pauses = std::mt19937(seed + 1)]() mutable {
+      char block[700];
+      while (const ssize_t count = ::read(ends[1], block, 1 + pauses() % sizeof(block))) {
+        if (count < 0) break;
+        got.append(block, static_cast<size_t>(count));
+        if (leaves && got.size() > 300) break;
+        if (slow && pauses() % 8 == 0) std::this_thread::sleep_for(milliseconds(2));
+      }
+      close(ends[1]);
+    });
+  }
+  ~Wire() {
+    if (ends[0] >= 0) end();
+  }
+  void end() {
+    close(std::exchange(ends[0], -1));
+    client.join();
+  }
+  void send_all(const std::string& data) {
+    for (size_t at = 0; at < data.size();) {
+      const ssize_t count = ::send(ends[0], data.data() + at, data.size() - at, MSG_NOSIGNAL);
+      if (count < 0) return;
+      at += static_cast<size_t>(count);
+    }
+  }
+  /// Everything of a stream; returns how often the outbox had the socket and how often it gave it back.
+  std::pair<int, int> pump(ReplyStream& s, Notifier& bell) {
+    int attached = 0, returned = 0;
+    while (!s.over()) {
+      send_all(chunk_of(s.read()));
+      if (random() % 4 != 0) {
+        EXPECT_TRUE(s.attach(ends[0]).ok());
+        ++attached;
+      }
+      const uint32_t seen = bell.now();
+      if (!s.unread()) bell.wait(seen, std::chrono::microseconds(random() % 3 == 0 ? 200 : 20'000));
+      returned += s.attached() && s.unread() && !s.over();
+      send_all(s.detach());
+    }
+    return {attached, returned};
+  }
+
+  std::mt19937 random;
+  int ends[2] = {-1, -1};
+  std::string got;
+  std::thread client;
+};
+
+size_t descriptors() {
+  const auto all = std::filesystem::directory_iterator("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST(Outbox, ItWritesToSocketsItself) {
+  ToyModel model(limits(4));
+  EngineLoop loop(model, {.max_waiting = 64});
+  auto made = Outbox::make(loop, words(), 1000);
+  ASSERT_TRUE(made.ok());
+  Outbox& box = **made;
+  std::atomic<int> attached{0}, returned{0}, wrong{0};
+  const size_t before = descriptors();
+  const auto work = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    const auto bell = std::make_shared<Notifier>();
+    for (int turn = 0; turn < 20; ++turn) {
+      const bool leaves = random() % 5 == 0;
+      const Request r = request(static_cast<unsigned>(random() % kVocab), 1 + static_cast<int>(random() % 20),
+                                1 + static_cast<int>(random() % 150));
+      std::vector<Choice> all;
+      const size_t choices = 1 + random() % 2;
+      const std::string echo(random() % 2 == 0 ? 20'000 : 0, 'e');  // more than the socket takes at once
+      for (size_t i = 0; i < choices; ++i) {
+        auto handle = loop.submit(r, {.notifier = box.bell()});
+        ASSERT_TRUE(handle.ok());
+        Choice& c = all.emplace_back();
+        c.handle = std::move(handle).value(), c.echo = echo;
+      }
+      auto opened = box.open(std::move(all), {}, bell);
+      ASSERT_TRUE(opened.ok());
+      Wire wire(static_cast<unsigned>(random()), leaves);
+      const auto [had, gave] = wire.pump(*opened, *bell);
+      attached += had, returned += gave;
+      wire.end();
+      const std::string text = unchunked(wire.got, !leaves);
+      if (leaves) {
+        wrong += text == "broken";
+        continue;
+      }
+      for (size_t i = 0; i < choices; ++i) {
+        std::string finish;
+        wrong += text_of(text, static_cast<int>(i), &finish) != echo + told(r) || finish != "length";
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 4; ++i) threads.emplace_back(work, i);
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(attached, 100);
+  EXPECT_GT(returned, 5);
+  EXPECT_EQ(descriptors(), before);
+  int64_t sent = 0;
+  for (const int64_t count : box.to_socket().counts()) sent += count;
+  EXPECT_GT(sent, 100);
+  EXPECT_EQ(box.to_socket().kept().size(), std::min<size_t>(1000, static_cast<size_t>(sent)));
+}
+
+TEST(Outbox, AStreamThatEndsGivesItsSocketBack) {
+  ToyModel model(limits(1));
+  EngineLoop loop(model);
+  auto made = Outbox::make(loop, words());
+  ASSERT_TRUE(made.ok());
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  std::vector<Choice> one(1);
+  one[0].handle = std::move(loop.submit(request(1, 5, 200), {.notifier = (*made)->bell()})).value();
+  {
+    auto opened = (*made)->open(std::move(one), {}, std::make_shared<Notifier>());
+    ASSERT_TRUE(opened.ok() && opened->attach(ends[0]).ok());
+    close(ends[0]);  // the outbox has its own
+    char byte;
+    EXPECT_EQ(::read(ends[1], &byte, 1), 1);
+    EXPECT_EQ(opened->attach(ends[1]).code(), Code::kFailedPrecondition);
+  }
+  pollfd end{ends[1], POLLIN, 0};
+  std::string rest(1 << 16, '\0');
+  ssize_t count = 1;
+  while (count > 0 && poll(&end, 1, 5000) == 1) count = ::read(ends[1], rest.data(), rest.size());
+  EXPECT_EQ(count, 0);
+  close(ends[1]);
 }
 
 TEST(Outbox, TheEngineMayEndFirst) {

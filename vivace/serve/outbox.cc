@@ -1,9 +1,14 @@
 #include "vivace/serve/outbox.h"
 
-#include <csignal>
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cerrno>
+#include <csignal>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <system_error>
 
@@ -47,6 +52,14 @@ void Latencies::add(std::chrono::nanoseconds time) {
   const auto at = static_cast<size_t>(std::lower_bound(kBounds.begin(), kBounds.end(), seconds) - kBounds.begin());
   counts_[at].fetch_add(1, std::memory_order_relaxed);
   sum_ns_.fetch_add(time.count(), std::memory_order_relaxed);
+  if (const size_t i = kept_count_.load(std::memory_order_relaxed); i < kept_.size()) {
+    kept_[i] = time.count();
+    kept_count_.store(i + 1, std::memory_order_release);
+  }
+}
+
+std::vector<int64_t> Latencies::kept() const {
+  return {kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(kept_count_.load(std::memory_order_acquire))};
 }
 
 std::vector<int64_t> Latencies::counts() const {
@@ -89,8 +102,15 @@ struct ReplyStream::Shared {
   std::atomic<bool> left{false};        // the reader is gone
   std::atomic<bool> over{false};
   std::atomic<int> tokens{0};
-  std::atomic<int64_t> given_ns{0};
+  std::atomic<int64_t> given_ns{0}, sent_ns{0};
   bool wrote = false;                   // the outbox's: to the ring, since it last looked
+
+  // Who writes to the client. `outbox` becomes `writing` for the time of a write, so that detach() has it whole;
+  // `returned`: the reader is to take it back.
+  enum class Writer : uint8_t { reader, outbox, writing, returned };
+  std::atomic<Writer> writer{Writer::reader};
+  int socket = -1;   // a duplicate, while it is attached
+  std::string rest;  // the writer's: what of a chunk did not go
 };
 
 struct Outbox::Opened {
@@ -100,9 +120,42 @@ struct Outbox::Opened {
 
 ReplyStream::~ReplyStream() {
   if (shared_ == nullptr) return;
+  detach();
   cancel();
   shared_->left.store(true, std::memory_order_release);
   shared_->bell->ring();
+}
+
+Status ReplyStream::attach(int socket) {
+  if (attached()) return Status(Code::kFailedPrecondition, "a stream's socket: it has one already; detach it first");
+  shared_->socket = fcntl(socket, F_DUPFD_CLOEXEC, 0);
+  if (shared_->socket < 0)
+    return Status(Code::kLimitExceeded,
+                  std::string("a stream's socket: ") + std::strerror(errno) + "; close files, or raise `ulimit -n`");
+  shared_->waits.store(false, std::memory_order_relaxed);
+  shared_->writer.store(Shared::Writer::outbox, std::memory_order_release);
+  shared_->bell->ring();  // it may hold what came meanwhile
+  return {};
+}
+
+bool ReplyStream::attached() const {
+  return shared_->writer.load(std::memory_order_acquire) != Shared::Writer::reader;
+}
+
+std::string ReplyStream::detach() {
+  using Writer = Shared::Writer;
+  for (Writer now = shared_->writer.load(std::memory_order_acquire); now != Writer::reader;) {
+    if (now == Writer::writing) {  // a write that does not wait
+      std::this_thread::yield();
+      now = shared_->writer.load(std::memory_order_acquire);
+    } else if (shared_->writer.compare_exchange_weak(now, Writer::reader, std::memory_order_acq_rel,
+                                                     std::memory_order_acquire)) {
+      close(std::exchange(shared_->socket, -1));
+      shared_->bell->ring();  // what is pending goes to the ring
+      break;
+    }
+  }
+  return std::exchange(shared_->rest, {});
 }
 
 std::string ReplyStream::read() {
@@ -112,10 +165,18 @@ std::string ReplyStream::read() {
 }
 
 bool ReplyStream::over() const { return shared_->over.load(std::memory_order_acquire) && shared_->ring.used() == 0; }
-bool ReplyStream::unread() const { return shared_->over.load(std::memory_order_acquire) || shared_->ring.used() > 0; }
+bool ReplyStream::unread() const {
+  using Writer = Shared::Writer;
+  if (shared_->over.load(std::memory_order_acquire)) return true;
+  const Writer now = shared_->writer.load(std::memory_order_acquire);
+  return now == Writer::returned || (now == Writer::reader && shared_->ring.used() > 0);
+}
 Status ReplyStream::status() const { return over() ? shared_->status : Status(); }
 int ReplyStream::tokens() const { return shared_->tokens.load(std::memory_order_relaxed); }
 int64_t ReplyStream::given_ns() const { return shared_->given_ns.load(std::memory_order_relaxed); }
+int64_t ReplyStream::sent_ns() const {
+  return shared_->sent_ns.load(std::memory_order_relaxed);
+}
 
 std::vector<Job::Cache> ReplyStream::cache() const {
   std::vector<Job::Cache> out;
@@ -129,8 +190,9 @@ void ReplyStream::cancel() {
   for (Shared::Choice& c : shared_->choices) c.handle.cancel();
 }
 
-Result<std::unique_ptr<Outbox>> Outbox::make(EngineLoop& loop, TokenBytes tokens) {
+Result<std::unique_ptr<Outbox>> Outbox::make(EngineLoop& loop, TokenBytes tokens, size_t keep_times) {
   std::unique_ptr<Outbox> made(new Outbox(loop, std::move(tokens)));
+  made->to_socket_.keep(keep_times);
   sigset_t all, before;
   sigfillset(&all);
   for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
@@ -216,8 +278,9 @@ bool Outbox::pump(Shared& s) {
   return done || s.wrote;
 }
 
-/// Moves what is pending to the ring; whether all of it went.
+/// Moves what is pending to the socket or the ring; whether all of it went.
 bool Outbox::flush(Shared& s) {
+  if (send(s)) return s.pending.empty();
   while (!s.pending.empty()) {
     const size_t count = s.ring.write(s.pending);
     s.wrote |= count > 0;
@@ -226,6 +289,35 @@ bool Outbox::flush(Shared& s) {
     s.waits.store(true, std::memory_order_seq_cst);
     if (s.ring.used() == s.ring.capacity()) return false;  // its reader sees `waits` once it has read, and rings
   }
+  return true;
+}
+
+/// Whether the outbox is the one who writes. What does not go at once it returns with the socket: who waits for a
+/// client is the reader.
+bool Outbox::send(Shared& s) {
+  using Writer = Shared::Writer;
+  Writer was = Writer::outbox;
+  if (!s.writer.compare_exchange_strong(was, Writer::writing, std::memory_order_acq_rel, std::memory_order_acquire))
+    return was == Writer::returned;
+  std::string data = s.ring.read();  // of before it was attached
+  data += std::exchange(s.pending, {});
+  Writer next = Writer::outbox;
+  if (!data.empty()) {
+    std::string chunk = strf("%zx\r\n", data.size());
+    chunk += data;
+    chunk += "\r\n";
+    const ssize_t count = ::send(s.socket, chunk.data(), chunk.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    const auto now = steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+    if (count == static_cast<ssize_t>(chunk.size())) {
+      s.sent_ns.store(now, std::memory_order_relaxed);
+      to_socket_.add(std::chrono::nanoseconds(now - s.given_ns.load(std::memory_order_relaxed)));
+    } else {
+      s.rest = chunk.substr(count > 0 ? static_cast<size_t>(count) : 0);
+      next = Writer::returned;
+      s.wrote = true;
+    }
+  }
+  s.writer.store(next, std::memory_order_release);
   return true;
 }
 

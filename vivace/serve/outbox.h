@@ -38,16 +38,26 @@ class Latencies {
   void add(std::chrono::nanoseconds time);
   std::vector<int64_t> counts() const;  // up to each bound, and beyond the last
   double sum() const { return static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9; }
+  /// Before the first add(): the first `most` times are kept one by one, for benches.
+  void keep(size_t most) { kept_.resize(most); }
+  /// These, ns.
+  std::vector<int64_t> kept() const;
 
  private:
   std::array<std::atomic<int64_t>, kBounds.size() + 1> counts_{};
   std::atomic<int64_t> sum_ns_{0};
+  std::vector<int64_t> kept_;
+  std::atomic<size_t> kept_count_{0};
 };
 
 class Outbox;
 
 /// The answers to one request on their way. All calls are for one thread, the reader's, but cancel(). Its end cancels
 /// them.
+///
+/// Who writes to the client is the reader, which reads and sends, or after attach() the outbox, as soon as an event is
+/// made. The reader has it back after detach(), which it calls where the outbox has returned it (the client takes no
+/// more now, or is gone), and before it writes anything of its own.
 class ReplyStream {
  public:
   struct Shared;
@@ -55,8 +65,17 @@ class ReplyStream {
   ReplyStream(ReplyStream&&) = default;
   ~ReplyStream();
 
-  /// Everything that is there. What is not read yet is bounded: the reply then waits.
+  /// From now on the outbox writes to this socket, a chunk of HTTP/1.1 each; of a duplicate, so that the caller may
+  /// close its own. Nothing that was written to it may still wait in user space. Errors: LimitExceeded (descriptors),
+  /// FailedPrecondition while it is attached.
+  Status attach(int socket);
+  bool attached() const;
+  /// What of a chunk that the outbox began is still to be written, as it is. Nothing where it was not attached.
+  std::string detach();
+
+  /// Everything that is there. What is not read yet is bounded: the reply then waits. Not while it is attached.
   std::string read();
+  /// Whether something can be read, is over, or was returned: what the reader waits for.
   bool unread() const;
   /// Whether nothing comes after what was read.
   bool over() const;
@@ -72,6 +91,8 @@ class ReplyStream {
   std::vector<Job::Cache> cache() const;
   /// When the engine gave what was read last, ns of the steady clock; 0: nothing yet.
   int64_t given_ns() const;
+  /// When the outbox wrote to the socket last; 0: never.
+  int64_t sent_ns() const;
 
  private:
   std::shared_ptr<Shared> shared_;
@@ -82,8 +103,9 @@ class Outbox {
  public:
   static constexpr size_t kRingBytes = 64 << 10;
 
-  /// `loop` must outlive it. Errors of its making: LimitExceeded (no thread).
-  static Result<std::unique_ptr<Outbox>> make(EngineLoop& loop, TokenBytes tokens);
+  /// `loop` must outlive it. `keep_times`: of to_socket(), for benches. Errors of its making: LimitExceeded (no
+  /// thread).
+  static Result<std::unique_ptr<Outbox>> make(EngineLoop& loop, TokenBytes tokens, size_t keep_times = 0);
   ~Outbox();
   Outbox(const Outbox&) = delete;
 
@@ -98,6 +120,8 @@ class Outbox {
   Counts counts() const;
   const Latencies& first_token() const { return first_; }
   const Latencies& between_tokens() const { return between_; }
+  /// From the end of the engine's step to the bytes in the socket, of what the outbox wrote there.
+  const Latencies& to_socket() const { return to_socket_; }
 
  private:
   using Shared = ReplyStream::Shared;
@@ -108,6 +132,7 @@ class Outbox {
   bool pump(Shared& s);
   void pump_choice(Shared& s, size_t i);
   bool flush(Shared& s);
+  bool send(Shared& s);
   void end_choice(Shared& s, size_t i, Finish why);
 
   EngineLoop& loop_;
@@ -117,7 +142,7 @@ class Outbox {
   std::atomic<Opened*> opened_{nullptr};  // a stack, the newest first
   std::atomic<bool> stop_{false};
   std::thread thread_;
-  Latencies first_, between_;
+  Latencies first_, between_, to_socket_;
   std::array<std::atomic<int64_t>, 6> counts_{};
 };
 

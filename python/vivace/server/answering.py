@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
+from vivace.errors import LimitExceededError
 from vivace.server.engine import Asked, Engine, Group, Used
 from vivace.server.errors import ApiError
 from vivace.server.records import Record, Records
@@ -118,6 +120,9 @@ async def _stream(call: Call, engine: Engine, group: Group, shape: Shape) -> Non
                 engine.metrics.sent.add((time.monotonic_ns() - group.given_ns) * 1e-9)
             elif group.over():
                 break
+            elif records is None and call.status and call.wire is not None and (socket := call.wire.free()) is not None:
+                if await _direct(call, group, socket):
+                    await _send(call, group, shape, opening, shape.ping())
             else:
                 await group.news()
                 if not group.unread():
@@ -128,6 +133,20 @@ async def _stream(call: Call, engine: Engine, group: Group, shape: Shape) -> Non
         if not call.status:
             raise
         await _send(call, group, shape, opening, shape.error(e), last=True)  # and nothing that says it was whole
+
+
+async def _direct(call: Call, group: Group, socket: int) -> bool:
+    """The outbox writes events to the socket, until all is over, the client takes no more at once, or it has heard nothing for long: True."""
+    with contextlib.suppress(LimitExceededError):  # no descriptor is left: this loop goes on writing
+        group.attach(socket)
+    try:
+        await group.news()
+        silent = not group.unread()
+    finally:
+        rest = group.detach()
+    if rest:
+        await call.rest(rest)
+    return silent
 
 
 def _opened(group: Group, shape: Shape, opening: list[bytes]) -> bytes:

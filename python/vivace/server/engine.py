@@ -24,7 +24,8 @@ PREPARING = 2  # threads that render templates and tokenise
 
 
 class Engine:
-    def __init__(self, model, name: str, limits: Limits, *, max_batch: int, max_waiting: int, metrics, defaults):
+    def __init__(self, model, name: str, limits: Limits, *, max_batch: int, max_waiting: int, metrics, defaults, keep_times: int = 0):
+        """`keep_times`: how many of the outbox's times to the socket are kept one by one, for benches."""
         self.model, self.name, self.limits, self.metrics = model, name, limits, metrics
         self.text, self.context, self.vocab = model.text, model._live.limits()["context"], model._live.limits()["vocab"]
         self.defaults, self.created = defaults, int(time.time())
@@ -35,7 +36,7 @@ class Engine:
         self.max_batch = max_batch
         self.calls, self.reasoning = self.text.replies["calls"], self.text.replies["reasoning"]
         self.tokens, drop = token_bytes(self.text, self.vocab, self._markers())
-        self.outbox = _core.Outbox(model._live, self.tokens, drop)
+        self.outbox = _core.Outbox(model._live, self.tokens, drop, keep_times)
         self.groups: set[Group] = set()
         self.choices = self.prompt_tokens = self.streams = 0  # of requests that answer or wait
         self.idle_since_ns = time.monotonic_ns()  # when nothing was asked of the engine last
@@ -90,7 +91,7 @@ class Engine:
                 if since is not None and now - since > self.limits.stalled_s:
                     group.cancel("stalled")
                     group.call.abort()
-                elif group.waits is not None and now - group.heard > self.limits.ping_s:
+                elif group.waits is not None and now - max(group.heard, group.sent_ns * 1e-9) > self.limits.ping_s:
                     group.wake()
 
     def retry_ms(self) -> int:
@@ -183,7 +184,7 @@ class Group:
         self.cause: str | None = None  # why it was cancelled
         self.waits: asyncio.Future | None = None
         self.heard = time.monotonic()  # when the client got something last
-        self.unread, self.over, self.read = stream.unread, stream.over, stream.read
+        self.unread, self.over, self.read, self.attach, self.detach = stream.unread, stream.over, stream.read, stream.attach, stream.detach
         engine.groups.add(self)
 
     def choices(self) -> list[tuple[int, int, str]]:
@@ -197,6 +198,10 @@ class Group:
     @property
     def given_ns(self) -> int:
         return self._stream.given_ns()
+
+    @property
+    def sent_ns(self) -> int:
+        return self._stream.sent_ns()
 
     async def news(self) -> None:
         """Returns when something can be read, all is over, or the client has heard nothing for long."""
@@ -227,4 +232,5 @@ class Group:
 
     def close(self) -> None:
         self.cancel("dropped")
+        self.detach()
         self._engine.groups.discard(self)

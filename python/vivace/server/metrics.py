@@ -17,6 +17,10 @@ class Histogram:
         self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.sum += seconds
 
+    def and_also(self, counts, sum: float) -> "Histogram":
+        """With what was counted elsewhere."""
+        return Histogram([a + b for a, b in zip(self.counts, counts)], self.sum + sum)
+
     def lines(self, name: str):
         total = 0
         for bound, count in zip((*map(repr, BUCKETS), "+Inf"), self.counts):
@@ -74,7 +78,7 @@ class Metrics:
                     lines.append(f"{name}{{{shown}}} {value}" if shown else f"{name} {value}")
         for name, what, histogram in (("vivace_time_to_first_token_seconds", "From a request's submission to its first token", Histogram(*replies["first"])),
                                       ("vivace_inter_token_seconds", "Between two tokens of an answer", Histogram(*replies["between"])),
-                                      ("vivace_token_to_socket_seconds", "From the engine's end of a step to the bytes in the socket, of streams", self.sent),
+                                      ("vivace_token_to_socket_seconds", "From the engine's end of a step to the bytes in the socket, of streams", self.sent.and_also(*replies["sent"])),
                                       ("vivace_request_seconds", "From a request's head to the end of its answer", self.whole)):
             lines += [f"# HELP {name} {what}", f"# TYPE {name} histogram", *histogram.lines(name)]
         return "\n".join(lines).encode() + b"\n"

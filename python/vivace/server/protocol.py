@@ -16,6 +16,18 @@ class _Pipelined(Exception):
     pass
 
 
+class Wire:
+    """A connection's socket, below HTTP, for answers whose chunks the outbox writes."""
+
+    def __init__(self, transport):
+        self._transport, self.write = transport, transport.write
+
+    def free(self) -> int | None:
+        """The descriptor where nothing waits to be written to it, and it stays open."""
+        t = self._transport
+        return None if t.is_closing() or t.get_write_buffer_size() else t.get_extra_info("socket").fileno()
+
+
 def protocol(limits: Limits, refused):
     """The protocol's class. `refused(status)`: told of each request that never became one."""
 
@@ -67,6 +79,8 @@ def protocol(limits: Limits, refused):
             self._in_head, self._raw = False, 0
             self._bound(limits.body_s, "body", limits.body_s)
             self.scope["vivace.abort"] = self.transport.abort
+            if self.transport.get_extra_info("sslcontext") is None:
+                self.scope["vivace.wire"] = Wire(self.transport)
             super().on_headers_complete()
 
         def handle_websocket_upgrade(self):

@@ -30,6 +30,7 @@ class Call:
         self.status = 0  # once the answer has begun
         self.sending_since: float | None = None  # the client takes nothing since then
         self.work_began = False  # trying again would cost as much again
+        self.wire = scope.get("vivace.wire")  # of this server's own connections: protocol.Wire
 
     def header(self, name: bytes) -> bytes | None:
         return next((v for k, v in self.scope["headers"] if k == name), None)
@@ -102,6 +103,11 @@ class Call:
     async def part(self, body: bytes, *, last: bool = False) -> None:
         """A piece of a stream. Waits while the client takes nothing, and what was sent before fills its buffer."""
         await self.send({"type": "http.response.body", "body": body, "more_body": not last})
+
+    async def rest(self, raw: bytes) -> None:
+        """What is left of a chunk that was begun below HTTP. Waits as part() does."""
+        self.wire.write(raw)
+        await self.part(b"")
 
     def abort(self) -> None:
         """Ends the connection at once, whatever its buffer holds."""
