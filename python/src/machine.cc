@@ -42,8 +42,8 @@ void add_machine(nb::module_& m) {
     d["smem_per_block"] = i.smem_per_block, d["smem_per_sm"] = i.smem_per_sm,
     d["peak_bytes_per_s"] = i.peak_bytes_per_s();
     d["integrated"] = i.integrated, d["green_contexts"] = i.green_contexts, d["virtual_memory"] = i.virtual_memory;
-    d["fp8"] = has_fp8_mma(i.arch), d["fp4"] = has_fp4_mma(i.arch), d["wgmma"] = has_wgmma(i.arch),
-    d["pdl"] = has_pdl(i.arch);
+    d["fp8"] = chip(i.arch).fp8_mma, d["fp4"] = chip(i.arch).fp4_mma, d["wgmma"] = chip(i.arch).wgmma,
+    d["pdl"] = chip(i.arch).tma;
     return d;
   }, nb::arg("device") = 0);
   m.def("device_state", [](int ordinal) {

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[Mapping[str, Any]] | Sequence[int]
 
-POLICIES = ("pi05", "pi0", "pi0fast", "groot")  # by config.json's type
 __all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_model"]
 
 
@@ -98,16 +97,12 @@ def _defaults() -> dict:
 
 
 def _is_policy(path_or_name) -> bool:
-    """Whether a checkpoint is a robot's policy: by config.json's type, or, where that names no architecture, by its tensors."""
+    """Whether a checkpoint is a robot's policy, by config.json's type or by its tensors."""
     try:
         path = Path(path_or_name)
         if path.suffix == ".gguf" or not path.exists():
             return False
-        file = (path if path.is_dir() else path.parent) / "config.json"
-        config = files.read_json(file) if file.exists() else {}
-        if str(config.get("type")).replace("_", "") in POLICIES or config.get("model_type") == "Gr00tN1d7":
-            return True
-        return "architectures" not in config and bool(_core.policy_family(str(path)))
+        return bool(_core.policy_family(str(path)))
     except (Error, OSError, TypeError, ValueError):  # whoever loads it says what is wrong
         return False
 

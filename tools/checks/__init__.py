@@ -19,5 +19,6 @@ NAMES = (
     "words",
     "sentences",
     "width",
+    "chip",
     "commits",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from . import source
 
 PURPOSE = "ops.def rows have spec, CPU code, reference; op names carry no dtype, chip, model, version"
-TABLE = "vivace/ops/ops.def"
+TABLE, ALIASES = "vivace/ops/ops.def", "vivace/ops/aliases.def"
 ROW = re.compile(r"^[ \t]*(OP|COMPOSITE|ALIAS)\(\s*(\w+)\s*(?:,\s*(\w+))?", re.M)
 
 DTYPE = r"f(?:64|32|16)|fp(?:64|32|16|8|6|4)|bf16|half|e4m3|e5m2|e2m1|(?:nv|mx)fp\d|[iu](?:64|32|16|8|4)" \
@@ -19,9 +19,9 @@ BANNED = re.compile(rf"^(?:(?P<dtype>{DTYPE})|(?P<chip>{CHIP})|(?P<model>{MODEL}
 FILE_KINDS = {"model", "version"}
 
 
-def rows(root: Path) -> list[tuple[str, str, str]]:
-    """(kind, name, second argument or '') for each row, in table order."""
-    table = source.cpp_code(source.text(root, TABLE))
+def rows(root: Path, name: str = TABLE) -> list[tuple[str, str, str]]:
+    """(kind, name, second argument or '') for each row of a table, in its order."""
+    table = source.cpp_code(source.text(root, name))
     return [(m.group(1), m.group(2), m.group(3) or "") for m in ROW.finditer(table)]
 
 
@@ -66,15 +66,13 @@ def _gaps(root: Path, kind: str, name: str) -> list[tuple[str, bool]]:
 
 def run(root: Path) -> list[str]:
     out = []
-    table = rows(root)
-    ops = [name for kind, name, _ in table if kind != "ALIAS"]
-    names = [name for _, name, _ in table]
-    out += [f"{TABLE}: {n} is listed twice" for n in sorted({n for n in names if names.count(n) > 1})]
-    for kind, name, target in table:
-        if kind == "ALIAS":
-            if target not in ops:
-                out.append(f"{TABLE}: ALIAS({name}, {target}): {target} is no op of the table")
-            continue
+    table, aliases = rows(root), rows(root, ALIASES)
+    ops = [name for _, name, _ in table]
+    names = [name for _, name, _ in table + aliases]
+    out += [f"{TABLE}: {n} is listed twice, {ALIASES} counted in" for n in sorted({n for n in names if names.count(n) > 1})]
+    out += [f"{file}: {kind}({name}) belongs in the other table" for file, found in ((TABLE, table), (ALIASES, aliases)) for kind, name, _ in found if (kind == "ALIAS") != (file == ALIASES)]
+    out += [f"{ALIASES}: ALIAS({name}, {target}): {target} is no op of the table" for _, name, target in aliases if target not in ops]
+    for kind, name, _ in table:
         if word := bad_word(name):
             out.append(f"{TABLE}: {kind}({name}): {word} belongs in a template argument or a row")
         for what, required in _gaps(root, kind, name):
@@ -96,7 +94,6 @@ def notes(root: Path) -> list[str]:
     return [
         f"{kind}({name}): {what} is missing: CPU only so far"
         for kind, name, _ in rows(root)
-        if kind != "ALIAS"
         for what, required in _gaps(root, kind, name)
         if not required
     ]

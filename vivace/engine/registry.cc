@@ -1,5 +1,7 @@
 #include "vivace/engine/registry.h"
 
+#include <utility>
+
 #include "vivace/base/check.h"
 
 namespace vivace::engine {
@@ -8,6 +10,40 @@ namespace {
 std::vector<ModelRow>& rows() {
   static std::vector<ModelRow> all;
   return all;
+}
+
+std::vector<PolicyRow>& policy_rows() {
+  static std::vector<PolicyRow> all;
+  return all;
+}
+
+/// The first row that knows the checkpoint, with its family; null if there is none.
+std::pair<const PolicyRow*, const char*> row_of(const Checkpoint& checkpoint) {
+  for (const PolicyRow& row : policy_rows())
+    if (const char* const family = row.family(checkpoint)) return {&row, family};
+  return {nullptr, nullptr};
+}
+
+/// Loads an opened checkpoint by the row that its family or, if nothing tells that, options.config names.
+Result<std::unique_ptr<PolicyModel>> build(Checkpoint checkpoint, const PolicyOptions& options) {
+  const bool find = options.config.empty() || options.config == "auto";
+  const PolicyRow* named = nullptr;
+  std::string known;
+  for (const PolicyRow& row : policy_rows())
+    for (const std::string_view family : row.families) {
+      known += (known.empty() ? "" : ", ") + std::string(family);
+      if (family == options.config) named = &row;
+    }
+  if (!find && named == nullptr)
+    return Status(Code::kInvalidArgument, "config: wanted one of auto, " + known + ", got '" + options.config + "'");
+  const auto [row, family] = row_of(checkpoint);
+  if (find && row == nullptr)
+    return Status(Code::kInvalidArgument,
+                  "config: this checkpoint is of none of " + known + " by its config.json's type and its tensors");
+  if (!find && row != nullptr && row != named)
+    return Status(Code::kInvalidArgument,
+                  "config " + options.config + ": this checkpoint is of " + family + "; load it with that config");
+  return (find ? row : named)->load(std::move(checkpoint), options);
 }
 
 /// config.json beside the checkpoint's first file.
@@ -57,6 +93,25 @@ Result<std::unique_ptr<Model>> load_model(const std::string& path, const LoadOpt
   std::string known;
   for (const ModelRow& row : rows()) known += std::string(known.empty() ? "" : ", ") + row.architecture;
   return Status(Code::kUnsupported, path + ": architecture '" + arch + "' is not served; this version serves " + known);
+}
+
+void add_policies(std::span<const PolicyRow> rows) {
+  policy_rows().insert(policy_rows().end(), rows.begin(), rows.end());
+}
+
+Result<std::unique_ptr<PolicyModel>> load_policy(const std::string& path, const PolicyOptions& options) {
+  auto checkpoint = options.random_weights ? Checkpoint::open_config(path) : Checkpoint::open(path);
+  auto built = checkpoint.ok() ? build(std::move(checkpoint).value(), options) : std::move(checkpoint).status();
+  if (!built.ok()) return std::move(built).status().with_context(path);
+  return built;
+}
+
+Result<std::string> policy_family(const std::string& path) {
+  auto checkpoint = Checkpoint::open(path);
+  if (!checkpoint.ok() && checkpoint.status().code() == Code::kNotFound) checkpoint = Checkpoint::open_config(path);
+  VV_TRY(checkpoint.status());
+  const char* const family = row_of(*checkpoint).second;
+  return std::string(family != nullptr ? family : "");
 }
 
 }  // namespace vivace::engine

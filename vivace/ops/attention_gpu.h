@@ -45,15 +45,10 @@ struct AttentionGpu {
   }
   /// Roles of calls whose rows lie at multiples of 16 bytes, then of all others, which some kernels cannot read.
   static int row_class(const Args& a) { return static_cast<int>(role(a)) + (fine(a) ? 0 : 3); }
-  /// Shared memory a block may have on the chip.
-  static constexpr int smem_limit(Arch arch) {
-    if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;
-    return (arch >= Arch::sm90a && arch <= Arch::sm110a ? 227 : 99) * 1024;
-  }
   /// Blocks of threads that share a tile's keys: what a slot may hold, but no more than the tiles of all `slots` (slots
   /// * kv heads) leave room for. H200, us, in 8, in 1: 64 slots of 8 heads x 4096: 316, 260; x 1024: 140, 71.
   static constexpr int blocks(int64_t seqlen_k, int64_t slots, Arch arch) {
-    if (arch < Arch::sm90a) return 1;
+    if (!chip(arch).tma) return 1;
     int b = seqlen_k <= 128 ? 1 : seqlen_k <= 512 ? 4 : 8;
     while (b > 1 && slots * b > 512) b /= 2;
     return b;
@@ -65,9 +60,9 @@ struct AttentionGpu {
     Tile t{d, dv, 1, 4, 16, 3, blocks, wide, false};
     if (role == Role::short_query) t = {d, dv, 4, 2, 32, 2, blocks, wide, false};
     if (role == Role::prefill) t = {d, dv, 4, 1, largest > 128 ? 32 : 64, 2, 1, wide, false};
-    if (role == Role::prefill && arch == Arch::sm90a && d == dv && (d == 64 || d == 128 || d == 256))
+    if (role == Role::prefill && chip(arch).wgmma && d == dv && (d == 64 || d == 128 || d == 256))
       return {d, dv, 8, 1, d > 128 ? 64 : 128, 2, 1, wide, true};
-    while (t.smem() > smem_limit(arch)) {
+    while (t.smem() > chip(arch).smem_bytes()) {
       if (t.warps_n > 1) t.warps_n /= 2;
       else if (t.stages > 2) --t.stages;
       else t.warps_m /= 2;
@@ -102,11 +97,11 @@ struct AttentionGpu {
     return prefill_tma(a.D, a.Dv, (int64_t{a.T} * a.group() + 63) / 64 * a.Hkv <= kAtOnce,
                        a.page_table != nullptr ? a.L : 0);
   }
-  static constexpr int kAtOnce = 132;  // thread blocks on the largest Hopper
+  static constexpr int kAtOnce = kHopper.sm_count;  // thread blocks, one an SM
   /// Whether TMA can bring k and v: a row of boxes of 64 elements, a block of keys in whole pages or a page in whole
   /// blocks.
   static bool can_use_tma(const Args& a, int keys, Arch arch) {
-    if (arch != Arch::sm90a || a.dtype == DType::f32 || !fine(a) || a.L < 1 || a.B < 1) return false;
+    if (!chip(arch).wgmma || a.dtype == DType::f32 || !fine(a) || a.L < 1 || a.B < 1) return false;
     return a.page_table == nullptr || (a.L >= 8 && (keys % a.L == 0 || a.L % keys == 0));
   }
   /// Whether wgmma has the width of a row of values.
@@ -122,7 +117,7 @@ struct AttentionGpu {
   static constexpr Stream stream(int d, int dv, int kv_bytes, int rows, int64_t tiles, int64_t seqlen_k) {
     Stream s{d, dv, rows > 16 ? 2 : 1, 4, 1, 1, rows > 16 ? 1 : 2};
     while (s.split < 16 && tiles * s.split <= kAtOnce && seqlen_k > int64_t{s.kKeys} * s.split) s.split *= 2;
-    const int height = rows < s.rows() ? rows : s.rows(), most = (s.occupancy() == 2 ? 113 : 227) * 1024;
+    const int height = rows < s.rows() ? rows : s.rows(), most = kHopper.smem_bytes(s.occupancy());
     while (s.stages < 8 && seqlen_k > int64_t{s.kKeys} * s.split * s.stages) {
       Stream more = s;
       ++more.stages;
@@ -163,7 +158,8 @@ struct AttentionGpu {
     const int height = short_query || group > s.rows()
                            ? s.rows()
                            : group;  // of a step's tiles; those of several tokens may find one block an SM
-    while (s.stages > 1 && (s.smem(height) > (s.occupancy() == 2 ? 113 : 227) * 1024 || s.smem(s.rows()) > 227 * 1024))
+    while (s.stages > 1 &&
+           (s.smem(height) > kHopper.smem_bytes(s.occupancy()) || s.smem(s.rows()) > kHopper.smem_bytes()))
       --s.stages;
     s.teams = s.stages < s.teams ? 1 : s.teams;
     s.stages -= s.stages % s.teams;
@@ -179,7 +175,7 @@ struct AttentionGpu {
                                   int64_t slots) {
     const auto tile_config = [&](int64_t most) {
       SwapAB t{d, dv, most <= 8 ? 8 : most <= 16 ? 16 : 32, 2, 1};
-      const int limit = (t.rows <= 8 && t.panels(d > dv ? d : dv) <= 2 ? 113 : 227) * 1024;
+      const int limit = kHopper.smem_bytes(t.rows <= 8 && t.panels(d > dv ? d : dv) <= 2 ? 2 : 1);
       while (t.stages < 6 &&
              (t.stages + 1) * t.stage_bytes() + t.smem() - t.queries_at() + t.sums_bytes() + 8 * t.rows * 8 + 64 <=
                  limit)
@@ -215,7 +211,7 @@ struct AttentionGpu {
   /// best tile: pages of 16, 16 x 4096: 79.6, 245; e4m3 64 x 4096: 211, 1224. A row's kernel follows from the cache,
   /// not from T.
   static bool can_stream(const Args& a, Arch arch) {
-    if (arch != Arch::sm90a || a.has_terms() || a.softcap > 0 || !fine(a)) return false;
+    if (!chip(arch).wgmma || a.has_terms() || a.softcap > 0 || !fine(a)) return false;
     return a.kv_dtype == DType::e4m3 ? a.D % 64 == 0 : a.page_table != nullptr;
   }
   static Result<Key> pick(const Args& a, Arch arch) {
@@ -383,13 +379,13 @@ struct AttentionGpu {
   /// Head sizes that models have; others compile when they come.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
-    const bool split_serves = arch == Arch::sm90a;  // there tiles decode with a soft cap only
+    const bool split_serves = chip(arch).wgmma;  // there tiles decode with a soft cap only
     for (const Role r : {Role::decode, Role::short_query, Role::prefill})
       for (const int d : {64, 72, 128, 256})
         if (d == 128 || r == Role::prefill || !split_serves)
           visit(Key{DType::bf16, DType::bf16, true, tile_config(r, d, d, 4096, true, arch), {}});
     for (const int64_t slots : {128, 256, 512})
-      if (arch > Arch::sm90a)
+      if (chip(arch).tma && !chip(arch).wgmma)
         visit(Key{DType::bf16, DType::bf16, true, tile_config(Role::decode, 128, 128, 4096, true, arch, slots), {}});
     for (const Role r : {Role::decode, Role::prefill}) {
       visit(Key{DType::f16, DType::f16, true, tile_config(r, 128, 128, 4096, true, arch), {}});
@@ -408,7 +404,7 @@ struct AttentionGpu {
     with_fp8_out({DType::f32, DType::f32, false, {}, plain(64, true)});
     for (const Role r : {Role::decode, Role::prefill})
       with_fp8_out({DType::bf16, DType::bf16, true, tile_config(r, 128, 128, 4096, true, arch), {}});
-    if (arch != Arch::sm90a) return;
+    if (!chip(arch).wgmma) return;
     const auto uses_split_kv = [&](DType q, DType kv, Role r, int d, int group, int64_t seqlen_k, int64_t slots) {
       Key k{q, kv, true, {}, {}};
       k.uses_split_kv = true, k.split = split(r, d, d, info(kv).bytes, group, seqlen_k, slots);
@@ -444,5 +440,7 @@ struct AttentionGpu {
     with_fp8_out({DType::bf16, DType::bf16, true, {}, {}, false, true, stream(128, 128, 2, 4, 8, 4096)});
   }
 };
+// kernels/ does not know the table of chips: its idea of half an SM is the table's.
+static_assert(AttentionGpu::swap_ab(AttentionGpu::Role::decode, 128, 128, 8, 8, 4096, 64).occupancy() == 2);
 
 }  // namespace vivace::ops

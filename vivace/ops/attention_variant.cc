@@ -126,7 +126,7 @@ Status AttentionVariant::fill(const Call& call, std::span<const VariantValue> va
 Result<AttentionGpu::Key> AttentionVariant::pick(const kernels::AttentionArgs& args, Arch arch) const {
   // A query or key that changes on its way goes through registers, which the warpgroups' copies do not.
   const bool edits = mentions(options_.text, "query") || mentions(options_.text, "key");
-  VV_ASSIGN(AttentionGpu::Key key, AttentionGpu::general(args, edits && arch == Arch::sm90a ? Arch::sm89 : arch));
+  VV_ASSIGN(AttentionGpu::Key key, AttentionGpu::general(args, edits && chip(arch).wgmma ? Arch::sm89 : arch));
   constexpr int kVariantKeys =
       64;  // hooks are unrolled over a block's keys: half of them compile in half the time, and nothing spills
   const bool prefill = AttentionGpu::role(args) == AttentionGpu::Role::prefill;

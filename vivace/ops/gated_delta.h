@@ -114,7 +114,7 @@ struct gated_delta {
                  : 0;
     }
     static constexpr bool holds_chunks(Arch arch) {
-      return arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a);
+      return chip(arch).sm_smem_kib >= 164;
     }
     // A state's rows over 4 to 32 threads: 16 or 32 in registers each, so that one head fills four blocks.
     static constexpr Policy kTactics[] = {{32, 4, 16}, {32, 4, 32}, {16, 8, 32}, {8, 32, 16}};

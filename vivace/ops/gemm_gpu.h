@@ -42,12 +42,10 @@ struct GemmGpu {
   static constexpr Stream kWideStream = {4, 2, 2, 8, 3, 1, true, true};  // of many rows: x is read half as often
   static constexpr Tile kTiles[] = {{128, 128, 2, 4, 3, true}, {64, 64, 2, 2, 3, true}, {64, 64, 2, 2, 3, false}};
 
-  static constexpr int smem_limit(Arch arch) { return gemm_smem_limit(arch); }
-  static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, two steps a part at least.
   static constexpr int split(int64_t N, int64_t k_bytes, Arch arch) {
-    if (!has_clusters(arch)) return 1;
+    if (!chip(arch).tma) return 1;
     int s = 1;
     while (s < 8 && (N + 63) / 64 * s < 256 && k_bytes >= int64_t{s} * 2 * 2 * 2 * 128) s *= 2;
     return s;
@@ -110,7 +108,7 @@ struct GemmGpu {
     return weights_by_tma(a, Arch::sm90a) ? 2 : has_mixed_input(a, Arch::sm90a) ? 3 : a.T > kStreamTokens;
   }
 
-  static bool has_wgmma(Arch arch) { return arch == Arch::sm90a && !portable_only(); }
+  static bool has_wgmma(Arch arch) { return chip(arch).wgmma && !portable_only(); }
   static constexpr bool has_mma(const Args& a) {
     return a.x_dtype == a.w_dtype && (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16 || a.x_dtype == DType::e4m3 ||
                                       (a.x_dtype == DType::f32 && a.tf32));
@@ -172,14 +170,14 @@ struct GemmGpu {
     for (Stream s : kStreams) {
       s.cluster = cluster;
       s.aligned = aligned;
-      if (a.T > s.tokens() || s.smem_bytes() > smem_limit(arch)) continue;
+      if (a.T > s.tokens() || s.smem_bytes() > chip(arch).smem_bytes()) continue;
       Stream wide = kWideStream;
       wide.cluster = cluster;
       wide.aligned = aligned;
-      k.stream =
-          s.token_tiles == 8 && int64_t{a.N} / wide.rows() * cluster >= 128 && wide.smem_bytes() <= smem_limit(arch)
-              ? wide
-              : s;
+      k.stream = s.token_tiles == 8 && int64_t{a.N} / wide.rows() * cluster >= 128 &&
+                         wide.smem_bytes() <= chip(arch).smem_bytes()
+                     ? wide
+                     : s;
       return k;
     }
     return Status(Code::kInternal, "no tactic serves this shape");  // the last row serves all
@@ -347,13 +345,14 @@ struct GemmGpu {
       for (Stream s : kStreams)
         for (const int cluster : {1, 2, 4, 8}) {
           s.cluster = cluster;
-          if (s.smem_bytes() > smem_limit(arch) || (cluster > 1 && (!has_clusters(arch) || t == DType::f16))) continue;
+          if (s.smem_bytes() > chip(arch).smem_bytes() || (cluster > 1 && (!chip(arch).tma || t == DType::f16)))
+            continue;
           visit(Key{Kind::stream, t, t, out, s, {}, {}});
         }
       Stream odd = kStreams[0];
       odd.aligned = false;
-      if (odd.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, odd, {}, {}});
-      if (kWideStream.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, t, t, out, kWideStream, {}, {}});
+      if (odd.smem_bytes() <= chip(arch).smem_bytes()) visit(Key{Kind::stream, t, t, out, odd, {}, {}});
+      if (kWideStream.smem_bytes() <= chip(arch).smem_bytes()) visit(Key{Kind::stream, t, t, out, kWideStream, {}, {}});
       for (const Tile& tile : kTiles) visit(Key{Kind::tile, t, t, out, {}, tile, {}});
     }
     visit(Key{Kind::simple, DType::f32, DType::f32, DType::f32, {}, {}, {}});
@@ -364,7 +363,8 @@ struct GemmGpu {
     } else {
       for (const Tile& tile : kTiles) visit(Key{Kind::tile, DType::f32, DType::f32, DType::f32, {}, tile, {}});
       for (const Stream& s : {kStreams[1], kStreams[7]})
-        if (s.smem_bytes() <= smem_limit(arch)) visit(Key{Kind::stream, DType::f32, DType::f32, DType::f32, s, {}, {}});
+        if (s.smem_bytes() <= chip(arch).smem_bytes())
+          visit(Key{Kind::stream, DType::f32, DType::f32, DType::f32, s, {}, {}});
     }
     const auto weight_only = [&](const WeightOnly::Key& c) {
       visit(Key{Kind::weight_only, c.x, c.w, c.out, {}, {}, c});

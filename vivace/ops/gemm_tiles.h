@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "vivace/base/arch.h"
 #include "vivace/kernels/gemm/gemm.h"
 
 namespace vivace::ops {
@@ -12,11 +13,11 @@ namespace vivace::ops {
 struct GemmTiles {
   using Wgmma = kernels::GemmWgmma;
   static constexpr int kFewTokens = 64;
-  static constexpr int kSmCount = 132;  // of the chip that the constants here were measured on
+  static constexpr int kSmCount = kHopper.sm_count;  // which the constants here were measured on
   static constexpr int kInFours =
       112;  // of these, where clusters of four find room on every chip (30 at most, of four)
-  static constexpr int kSmem = 227 * 1024;      // of a block; an SM has 1 KiB more, and takes 1 KiB a block
-  static constexpr int kHalfSmem = 113 * 1024;  // of two blocks on an SM
+  static constexpr int kSmem = kHopper.smem_bytes();
+  static constexpr int kHalfSmem = kHopper.smem_bytes(2);
 
   /// How the work of a tile is laid out: what a table's row chooses.
   struct Layout {
@@ -39,7 +40,7 @@ struct GemmTiles {
   static constexpr int kMaxPromoted = 192;  // tokens: a stage's sums need registers of their own
 
   static constexpr int blocks_at_once(const Wgmma& p) { return std::max(1, (kSmem + 1024) / (p.smem_bytes() + 1024)); }
-  /// Blocks that a chip holds. Clusters of 4 and 8 find room on 120 of 132 SMs: the others are alone in their groups.
+  /// Blocks that a chip holds. Clusters of 4 and 8 find room on 10 of 11 SMs: the others are alone in their groups.
   static constexpr int occupancy(const Wgmma& p, int sm_count) {
     const int all = blocks_at_once(p) * sm_count;
     return std::max(1, (p.cluster() > 2 ? all * 10 / 11 : all) / p.cluster()) * p.cluster();

@@ -12,12 +12,6 @@
 
 namespace vivace::ops {
 
-/// Shared memory a block may have on the chip.
-constexpr int gemm_smem_limit(Arch arch) {
-  if (arch == Arch::sm80 || arch == Arch::sm87) return 163 * 1024;
-  return (arch >= Arch::sm90a && arch <= Arch::sm110a ? 227 : 99) * 1024;
-}
-
 struct GemmWeightOnlyGpu {
   using Policy = kernels::GemmWeightOnly;
   using Act = kernels::GemmAct;
@@ -53,11 +47,11 @@ struct GemmWeightOnlyGpu {
       {2, 4, 1, 2, 1, 1, 2048, true}, {2, 4, 2, 4, 1, 1, 2048, true},  {2, 4, 1, 4, 1, 1, 2048, true},
       {2, 4, 1, 1, 1, 1, 2048, true},
   };
-  static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 2, kSmCount = 132;
+  static constexpr int kFewTokens = 64, kTmaSteps = 2, kAnyDepth = 2, kSmCount = kHopper.sm_count;
 
   /// Blocks that share a tile's K, from the weight's shape alone: enough to fill the chip, a step a warp at least.
   static constexpr int split(int64_t N, int64_t K, DType w, Arch arch, bool tma) {
-    if (arch < Arch::sm90a) return 1;
+    if (!chip(arch).tma) return 1;
     const Policy& p = tma ? kTmaTactics[0] : kTactics[0];
     const int64_t step = form(1, true, 0, DType::f32, false, false, tma).step(w), steps = (K + step - 1) / step;
     int s = 1;
@@ -66,7 +60,7 @@ struct GemmWeightOnlyGpu {
   }
   /// Whether TMA takes W: whole groups of 32 in rows of whole 16 bytes.
   static bool has_tma(const void* w, int64_t pitch, int64_t K, DType t, Arch arch) {
-    return arch >= Arch::sm90a && !portable_only() && reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 &&
+    return chip(arch).tma && !portable_only() && reinterpret_cast<uintptr_t>(w) % 16 == 0 && pitch % 16 == 0 &&
            K % 32 == 0 && row_bytes(t, K) % 16 == 0 &&
            form(1, true, 0, DType::f32, false, false, true).step_bytes(t) % 16 == 0;
   }
@@ -102,7 +96,7 @@ struct GemmWeightOnlyGpu {
     for (const Policy& row : kTactics) {
       const Policy p = with(row, form, x, w, act);
       const bool any = &row - kTactics >= kAnyTokens;
-      if ((T > p.tokens() && !any) || p.smem_bytes(x, w, act, p.tokens()) > gemm_smem_limit(arch)) continue;
+      if ((T > p.tokens() && !any) || p.smem_bytes(x, w, act, p.tokens()) > chip(arch).smem_bytes()) continue;
       return Key{x, w, out, act, p};
     }
     return unserved(x, w, arch);
@@ -110,7 +104,7 @@ struct GemmWeightOnlyGpu {
   static Status unserved(DType x, DType w, Arch arch) {
     return Status(Code::kUnsupported,
                   strf("x %s with w %s: no tile fits the %d KiB of shared memory of %s; x bf16 is served", name(x),
-                       name(w), gemm_smem_limit(arch) / 1024, name(arch)));
+                       name(w), chip(arch).smem_bytes() / 1024, name(arch)));
   }
   /// Whether 32 rows of W a tile are better than 64: of these a turn of the chip takes as long as one and a half.
   static bool low(int64_t T, int64_t N, const Policy& p) {
@@ -129,7 +123,7 @@ struct GemmWeightOnlyGpu {
       if (form.x_ring && row.row_tiles == 2 && low(T, N, p)) continue;
       const int tokens = static_cast<int>(most < p.tokens() ? most : p.tokens());
       if ((T > p.tokens() && row.token_tiles < 4 && !last) || (whole && K > row.panel) ||
-          p.smem_bytes(x, w, act, tokens) > gemm_smem_limit(arch))
+          p.smem_bytes(x, w, act, tokens) > chip(arch).smem_bytes())
         continue;
       return Key{x, w, out, act, p};
     }
@@ -182,7 +176,7 @@ struct GemmWeightOnlyGpu {
   /// As many blocks as the chip holds at once where they walk the tiles.
   static void limit(const Key& k, int64_t T, int sm_count, exec::Launch* launch) {
     if (!k.p.persistent() || T > k.p.tokens()) return;
-    const uint32_t by_memory = 228 * 1024 / (launch->smem_bytes + 1024),
+    const uint32_t by_memory = kHopper.sm_smem_kib * 1024 / (launch->smem_bytes + 1024),
                    by_registers = static_cast<uint32_t>(k.p.blocks(k.x, k.w, k.act));
     launch->grid[0] =
         std::min(launch->grid[0], static_cast<uint32_t>(sm_count) * std::max(1u, std::min(by_memory, by_registers)));
@@ -191,7 +185,7 @@ struct GemmWeightOnlyGpu {
   /// Every tactic with one block format; every format, and the kinds of x, with the first tactic.
   template <class Visit>
   static void instances(Arch arch, Visit&& visit) {
-    if (arch >= Arch::sm90a && !portable_only()) return tma_instances(arch, visit);
+    if (chip(arch).tma && !portable_only()) return tma_instances(arch, visit);
     const auto one = [&](DType x, DType w, Act act, const Policy& row, const Policy& form) {
       visit_one(arch, visit, x, w, act, row, form);
     };
@@ -211,7 +205,7 @@ struct GemmWeightOnlyGpu {
   /// The same of weights with scales beside them.
   template <class Visit>
   static void scaled_instances(Arch arch, Visit&& visit) {
-    if (arch >= Arch::sm90a && !portable_only()) return tma_scaled_instances(arch, visit);
+    if (chip(arch).tma && !portable_only()) return tma_scaled_instances(arch, visit);
     const auto one = [&](DType x, DType w, const Policy& row, const Policy& form) {
       visit_one(arch, visit, x, w, Act::f32, row, form);
     };
@@ -248,7 +242,7 @@ struct GemmWeightOnlyGpu {
     for (const int T : {1, 2, 8}) one(DType::bf16, DType::q4_0, Act::f32, T, 12288, tma);
     one(DType::bf16, DType::q4_0, Act::f32, 32, 4096, tma, 4096);
     one(DType::bf16, DType::q4_0, Act::f32, 1, 4096, form(2, true, 0, DType::f32, false, false, true));
-    const DType many = arch == Arch::sm90a ? DType::f16 : DType::bf16;  // of prefill; gemm_mixed_input serves bf16
+    const DType many = chip(arch).wgmma ? DType::f16 : DType::bf16;  // of prefill; gemm_mixed_input serves bf16
     for (const DType w : {DType::q4_0, DType::q8_0}) one(many, w, Act::f32, 512, 4096, aligned);
     for (const DType w : {DType::q4_1, DType::q5_0, DType::q5_1, DType::q8_0, DType::q4_k, DType::q5_k, DType::e4m3,
                           DType::i8, DType::f32})
@@ -266,7 +260,7 @@ struct GemmWeightOnlyGpu {
     Picks<Visit> one{arch, visit};
     for (const bool tma : {true, false}) {
       const int T = tma ? 1 : 70;
-      const DType x = tma || arch != Arch::sm90a ? DType::bf16 : DType::f16;
+      const DType x = tma || !chip(arch).wgmma ? DType::bf16 : DType::f16;
       one(x, DType::e2m1, Act::f32, T, 4096, form(1, true, 16, DType::e4m3, false, false, tma));
       one(x, DType::i4, Act::f32, T, 4096, form(1, true, 128, DType::bf16, true, false, tma));
       one(DType::e4m3, DType::e4m3, Act::f32, T, 4096, form(1, true, 128, DType::f32, false, true, tma));
@@ -281,7 +275,7 @@ struct GemmWeightOnlyGpu {
   template <class Visit>
   static void visit_one(Arch arch, Visit&& visit, DType x, DType w, Act act, const Policy& row, const Policy& form) {
     const Policy p = with(row, form, x, w, act);
-    if (p.smem_bytes(x, w, act, p.tokens()) <= gemm_smem_limit(arch))
+    if (p.smem_bytes(x, w, act, p.tokens()) <= chip(arch).smem_bytes())
       visit(Key{x, w, x == DType::e4m3 ? DType::bf16 : x, act, p});
   }
 };

@@ -90,7 +90,7 @@ struct grouped_gated_gemm : TwoParts<grouped_gated_gemm> {
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
-      if (arch != Arch::sm90a || portable_only()) return;
+      if (!chip(arch).wgmma || portable_only()) return;
       for (const DType t : {DType::bf16, DType::f16})
         for (Wgmma p : Plain::kTiles) p.gated = true, visit(Key{{t, t, t, kernels::GemmAct::f32, {}}, p});
     }

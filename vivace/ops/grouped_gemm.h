@@ -119,7 +119,7 @@ struct grouped_gemm {
 
     // Few rows a group, two blocks an SM: of 64 rows of W or of 48; some tens; hundreds, where arithmetic counts.
     static constexpr Wgmma kTiles[] = {{64, 64, 6}, {48, 64, 7}, {128, 128, 6}, {128, 256, 4}};
-    static constexpr int64_t kBlocks = 2 * 132;  // of few rows, on the chip that has these kernels
+    static constexpr int64_t kBlocks = 2 * kHopper.sm_count;  // of few rows
 
     static constexpr int64_t groups(const Args& a) { return a.E < a.A ? a.E : a.A; }
     static int64_t mean_rows(const Args& a) { return groups(a) == 0 ? 0 : a.A / groups(a); }
@@ -137,7 +137,7 @@ struct grouped_gemm {
     static int64_t usual_rows(const Args& a) { return mean_rows(a) <= 2 ? mean_rows(a) : 2 * mean_rows(a); }
     /// What TMA takes: rows and experts without gaps between them, starting at 16 bytes.
     static bool has_wgmma(const Args& a, Arch arch) {
-      return arch == Arch::sm90a && !portable_only() && a.x_dtype == a.w_dtype &&
+      return chip(arch).wgmma && !portable_only() && a.x_dtype == a.w_dtype &&
              (a.x_dtype == DType::bf16 || a.x_dtype == DType::f16) && a.K % 8 == 0 &&
              a.w_stride == int64_t{a.N} * a.K && int64_t{a.E} * a.N <= INT32_MAX &&
              vectorizable(a.x, a.x_stride, a.x_dtype, 8) && vectorizable(a.w, a.K, a.w_dtype, 8);
@@ -186,7 +186,7 @@ struct grouped_gemm {
         launch->set_args(weight_only);
         return {};
       }
-      const int bytes = info(a.x_dtype).bytes, at_once = 228 * 1024 / (k.wgmma.smem_bytes() + 1024);
+      const int bytes = info(a.x_dtype).bytes, at_once = kHopper.sm_smem_kib * 1024 / (k.wgmma.smem_bytes() + 1024);
       kernels::GroupedWgmmaArgs args{};
       const bool one = a.x_stride == 0;
       VV_TRY(device::encode_map({.data = a.x,
@@ -210,7 +210,7 @@ struct grouped_gemm {
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
-      const bool wgmma = arch == Arch::sm90a && !portable_only(), bulk = arch >= Arch::sm90a && !portable_only();
+      const bool wgmma = chip(arch).wgmma && !portable_only(), bulk = chip(arch).tma && !portable_only();
       if (wgmma)
         for (const DType t : {DType::bf16, DType::f16})
           for (const Wgmma& p : kTiles) visit(Key{{t, t, t, Act::f32, {}}, p});

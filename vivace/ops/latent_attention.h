@@ -85,7 +85,7 @@ struct latent_attention {
     };
     /// 64 heads of 576 and two blocks of places where 150 KB fit, else 32 and one.
     static constexpr Tile tile_config(int e, int c, bool wide, Arch arch) {
-      const bool large = arch == Arch::sm80 || arch == Arch::sm87 || (arch >= Arch::sm90a && arch <= Arch::sm110a);
+      const bool large = chip(arch).sm_smem_kib >= 164;
       return large ? Tile{e, c, 64, 2, wide} : Tile{e, c, 32, 1, wide};
     }
     static constexpr Plain plain(int e) { return {e <= 128 ? 4 : e <= 256 ? 8 : e <= 576 ? 18 : 32}; }

@@ -91,7 +91,7 @@ struct moe_route {
       if (!wide && kTactics[2].smem_bytes(a.E) > kSmem)
         return Status(Code::kUnsupported, strf("E = %d experts; CUDA kernels route up to %d", a.E,
                                                static_cast<int>(kSmem / kTactics[2].smem_bytes(1))));
-      return Key{a.dtype, kTactics[!wide || a.T <= kFewTokens ? 2 : arch >= Arch::sm90a && a.T >= kManyTokens ? 1 : 0]};
+      return Key{a.dtype, kTactics[!wide || a.T <= kFewTokens ? 2 : chip(arch).tma && a.T >= kManyTokens ? 1 : 0]};
     }
     static std::string instance(const Key& k) {
       return kernel_expression("moe_route<%s, vivace::kernels::MoeRoutePolicy{%d, %d}>", type_name(k.t), k.p.threads,
@@ -106,7 +106,7 @@ struct moe_route {
     static void instances(Arch arch, Visit&& visit) {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
         for (const Policy& p : kTactics)
-          if (p.cluster == 1 || arch >= Arch::sm90a) visit(Key{t, p});
+          if (p.cluster == 1 || chip(arch).tma) visit(Key{t, p});
     }
   };
 };

@@ -129,6 +129,8 @@ struct norm {
     };
     static constexpr Tactic kTactics[] = {{64, 1}, {128, 1}, {128, 2}, {128, 4}, {256, 4}, {512, 0}};
 
+    static_assert(kernels::kNormFewRows == static_cast<uint32_t>(kHopper.sm_count));
+
     static Result<Policy> policy(const Args& a, bool fits) {
       const bool aligned = fits && a.H % kernels::kNormGroup == 0 && vectorizable(a.x, a.x_stride, a.x_dtype, 8) &&
                            vectorizable(a.residual, a.residual_stride, a.x_dtype, 8) &&

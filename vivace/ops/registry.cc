@@ -8,33 +8,25 @@ namespace vivace::ops {
 
 #define OP(name) const OpRow name = define<defs::name>();
 #define COMPOSITE(name) const OpRow name = define<defs::name>();
-#define ALIAS(name, op, attrs)
 #include "vivace/ops/ops.def"
 #undef OP
 #undef COMPOSITE
-#undef ALIAS
 
 std::span<const OpRow* const> table() {
   static constexpr const OpRow* kRows[] = {
 #define OP(name) &name,
 #define COMPOSITE(name) &name,
-#define ALIAS(name, op, attrs)
 #include "vivace/ops/ops.def"
 #undef OP
 #undef COMPOSITE
-#undef ALIAS
   };
   return kRows;
 }
 
 std::span<const Alias> aliases() {
   static constexpr Alias kRows[] = {
-#define OP(name)
-#define COMPOSITE(name)
 #define ALIAS(name, op, attrs) {#name, &op, attrs},
-#include "vivace/ops/ops.def"
-#undef OP
-#undef COMPOSITE
+#include "vivace/ops/aliases.def"
 #undef ALIAS
   };
   return kRows;

@@ -47,7 +47,7 @@ struct Alias {
   const char* attrs;  // "act=silu,merged=1"
 };
 
-/// All rows in the order of ops.def; all aliases.
+/// All rows in the order of ops.def; all aliases, in that of aliases.def.
 std::span<const OpRow* const> table();
 std::span<const Alias> aliases();
 /// Row by op name, nullptr if there is none.
@@ -55,11 +55,9 @@ const OpRow* find(std::string_view name);
 
 #define OP(name) extern const OpRow name;
 #define COMPOSITE(name) extern const OpRow name;
-#define ALIAS(name, op, attrs)
 #include "vivace/ops/ops.def"
 #undef OP
 #undef COMPOSITE
-#undef ALIAS
 
 using PortArg = std::pair<std::string_view, Tensor>;
 using AttrArg = std::pair<std::string_view, std::variant<double, std::string_view>>;

@@ -71,7 +71,7 @@ struct renorm_probs {
     static constexpr kernels::SamplePolicy kTactics[] = {{512, 1, 1, false}, {512, 8, 1, false}};
 
     static Result<Key> pick(const Args& a, Arch arch) {
-      return Key{kTactics[SampleGpu::has_clusters(arch) && a.V > SampleGpu::kSmallVocab ? 1 : 0]};
+      return Key{kTactics[chip(arch).tma && a.V > SampleGpu::kSmallVocab ? 1 : 0]};
     }
     static std::string instance(const Key& k) {
       return kernel_expression("renorm_probs<vivace::kernels::SamplePolicy{%d, %d, 1, false}>", k.p.threads,
@@ -85,7 +85,7 @@ struct renorm_probs {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       for (const kernels::SamplePolicy& p : kTactics)
-        if (p.cluster == 1 || SampleGpu::has_clusters(arch)) visit(Key{p});
+        if (p.cluster == 1 || chip(arch).tma) visit(Key{p});
     }
   };
 };

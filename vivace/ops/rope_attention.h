@@ -131,7 +131,7 @@ struct rope_attention : TwoParts<rope_attention> {
     /// for one. With this much each stands alone, if there are no more than find a place: some SMs are in no group of
     /// four or eight. Steps on an H200, us, two abreast and alone: 8B, 1 row 4,018 and 3,990, 8 rows 4,420 and 4,283;
     /// 0.6B, 8 rows 961 and 932, 4 rows in 32 clusters of four 836 and 976.
-    static constexpr int kOneCtaSmem = 114 * 1024;
+    static constexpr int kOneCtaSmem = kHopper.sm_smem_kib / 2 * 1024;
     static bool one_cta_per_sm(const kernels::AttentionArgs& t, const kernels::AttentionSwapAB& config) {
       return int64_t{t.T} * t.Hkv * config.split <= (config.split <= 2 ? AttentionGpu::kAtOnce : 96);
     }
@@ -206,7 +206,7 @@ struct rope_attention : TwoParts<rope_attention> {
     /// One of each kind; a model's own are compiled when they are first used, and without a compiler the two parts run.
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
-      if (arch != Arch::sm90a) return;
+      if (!chip(arch).wgmma) return;
       using kernels::HeadNorms;
       const auto one = [&](DType x, int d, int R, int64_t slots, HeadNorms norms, bool interleaved = false,
                            bool fp8_out = false) {

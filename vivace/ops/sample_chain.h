@@ -77,7 +77,7 @@ struct sample_chain {
       kernels::SampleChainPolicy p;
       bool operator==(const Key&) const = default;
     };
-    static Result<Key> pick(const Args& a, Arch arch) { return Key{{512, arch >= Arch::sm90a && a.V > 8192 ? 8 : 1}}; }
+    static Result<Key> pick(const Args& a, Arch arch) { return Key{{512, chip(arch).tma && a.V > 8192 ? 8 : 1}}; }
     static std::string instance(const Key& k) {
       return kernel_expression("sample_chain<vivace::kernels::SampleChainPolicy{%d, %d}>", k.p.threads, k.p.cluster);
     }
@@ -89,7 +89,7 @@ struct sample_chain {
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
       visit(Key{{512, 1}});
-      if (arch >= Arch::sm90a) visit(Key{{512, 8}});
+      if (chip(arch).tma) visit(Key{{512, 8}});
     }
   };
 };

@@ -27,10 +27,9 @@ struct SampleGpu {
     // A token does not depend on the cut of its row; the log-probability's sum does, so that it keeps one.
     const bool few = a.T <= kFewRows && a.logprob == nullptr;
     return Key{a.dtype,
-               policy(has_clusters(arch) && a.V > kSmallVocab,
+               policy(chip(arch).tma && a.V > kSmallVocab,
                       vectorizable(a.logits, a.logits_stride, a.dtype, 4) ? 4 : 1, a.temperature == nullptr, few)};
   }
-  static constexpr bool has_clusters(Arch arch) { return arch >= Arch::sm90a; }
   static std::string instance(const Key& k) {
     return kernel_expression("sample<%s, vivace::kernels::SamplePolicy{%d, %d, %d, %s}>", type_name(k.dtype),
                              k.p.threads, k.p.cluster, k.p.vec, k.p.greedy ? "true" : "false");
@@ -44,7 +43,7 @@ struct SampleGpu {
   static void instances(Arch arch, Visit&& visit) {
     for (const DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool cluster : {false, true})
-        if (!cluster || has_clusters(arch))
+        if (!cluster || chip(arch).tma)
           for (const int vec : {4, 1})
             for (const bool greedy : {true, false})
               for (const bool few : {false, true})

@@ -86,12 +86,12 @@ struct scaled_attention {
     /// Calls of few tokens, then prefills whose rows TMA can read, then all others.
     static int row_class(const Args& args) { return !prefill(args.a) ? 0 : wide(args.a) ? 1 : 2; }
     static bool can_prefill_tma(const kernels::AttentionArgs& a, Arch arch) {
-      if (arch != Arch::sm90a || a.D != Prefill::kDim || !prefill(a) || !wide(a) || a.L < 1 || a.B < 1) return false;
+      if (!chip(arch).wgmma || a.D != Prefill::kDim || !prefill(a) || !wide(a) || a.L < 1 || a.B < 1) return false;
       return a.page_table == nullptr || (a.L >= 8 && (Prefill::kKeys % a.L == 0 || a.L % Prefill::kKeys == 0));
     }
     static Result<Key> pick(const Args& args, Arch arch) {
       const kernels::AttentionArgs& a = args.a;
-      if (arch < Arch::sm89)
+      if (!chip(arch).fp8_mma)
         return Status(Code::kUnsupported,
                       "products of e4m3 begin with compute capability 8.9; cast q, k and v to bf16 and use attention");
       if (a.D != 64 && a.D != 128)
@@ -137,12 +137,12 @@ struct scaled_attention {
     }
     template <class Visit>
     static void instances(Arch arch, Visit&& visit) {
-      if (arch < Arch::sm89) return;
+      if (!chip(arch).fp8_mma) return;
       for (const DType t : {DType::bf16, DType::f16})
         for (const int d : {64, 128})
           for (const bool wide : {true, false}) visit(Key{t, {d, wide}});
       for (const DType t : {DType::bf16, DType::f16})
-        if (arch == Arch::sm90a) visit(Key{t, {}, {3}});
+        if (chip(arch).wgmma) visit(Key{t, {}, {3}});
     }
   };
 };

@@ -24,11 +24,9 @@ Result<std::string> picked(const Call& call, Arch arch) {
 Result<std::string> picked_kernel(const OpRow& op, const Call& call, Arch arch) {
 #define OP(name) if (&op == &ops::name) return picked<defs::name>(call, arch);
 #define COMPOSITE(name) if (&op == &ops::name) return picked<defs::name>(call, arch);
-#define ALIAS(name, op, attrs)
 #include "vivace/ops/ops.def"
 #undef OP
 #undef COMPOSITE
-#undef ALIAS
   return call.error(Code::kInternal, "it is not in the table");
 }
 

@@ -366,7 +366,7 @@ class Step {
 
 bool deferred_norms(const DecoderConfig& config, const PrecisionPlan& plan, const DecoderWeights& weights, Arch arch) {
   const bool plain = plan.entry == ActQuant::plain && info(plan.hidden).bytes == 2;
-  if (!has_wgmma(arch) || !plain || config.norm_plus_one ||
+  if (!chip(arch).wgmma || !plain || config.norm_plus_one ||
       (config.family->features & (kPostNorms | kExperts | kLayerNorm | kLearnedPositions | kPlainMlp)) != 0)
     return false;
   return std::all_of(weights.layers.begin(), weights.layers.end(), [&](const LayerWeights& w) {

@@ -205,11 +205,11 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
 
 }  // namespace
 
-bool is_groot(const engine::Checkpoint& checkpoint) {
+const char* family_of(const engine::Checkpoint& checkpoint) {
   const Result<Json> json = engine::hub_config(checkpoint);
-  if (!json.ok()) return false;
+  if (!json.ok()) return nullptr;
   const auto model = json->root().get_string("model_type", ""), type = json->root().get_string("type", "");
-  return (model.ok() && *model == "Gr00tN1d7") || (type.ok() && *type == "groot");
+  return (model.ok() && *model == "Gr00tN1d7") || (type.ok() && *type == "groot") ? kFamily : nullptr;
 }
 
 Result<GrootConfig> read_config(const engine::Checkpoint& checkpoint, bool random_weights) {

@@ -5,8 +5,10 @@
 
 namespace vivace::models::groot {
 
-/// Whether config.json is a GR00T N1.7's: model_type "Gr00tN1d7", or lerobot's type "groot".
-bool is_groot(const engine::Checkpoint& checkpoint);
+inline constexpr const char* kFamilies[] = {"groot_n17"};
+
+/// The family of a checkpoint by its config.json, model_type "Gr00tN1d7" or lerobot's type "groot"; null of others.
+const char* family_of(const engine::Checkpoint& checkpoint);
 
 /// Builds the policy. Errors: NotFound, CorruptData, Unsupported, InvalidArgument (options, fields of the
 /// configuration), InvalidShape, OutOfMemory.

@@ -569,9 +569,9 @@ std::vector<engine::MemoryLine> PolicyBase::memory() const {
   return lines;
 }
 
-std::string policy_family(const engine::Checkpoint& checkpoint) {
+const char* policy_family(const engine::Checkpoint& checkpoint) {
   const Family* const family = family_of(checkpoint);
-  return family != nullptr ? family->name : "";
+  return family != nullptr ? family->name : nullptr;
 }
 
 Result<std::unique_ptr<engine::PolicyModel>> load_policy(engine::Checkpoint checkpoint, const PolicyOptions& options) {

@@ -159,15 +159,9 @@ Names names_of(const engine::Checkpoint& checkpoint) {
 
 Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const engine::PolicyOptions& options) {
   PolicyConfig c;
-  std::string known;
-  for (const Family& f : kFamilies) known += std::string(known.empty() ? "" : ", ") + f.name;
-  const bool find = options.config.empty() || options.config == "auto";
-  c.family = find ? family_of(checkpoint) : find_family(options.config);
-  if (c.family == nullptr && find)
-    return Status(Code::kInvalidArgument,
-                  "config: this checkpoint is of none of " + known + " by its config.json's type and its tensors");
+  c.family = options.config.empty() || options.config == "auto" ? family_of(checkpoint) : find_family(options.config);
   if (c.family == nullptr)
-    return Status(Code::kInvalidArgument, "config: wanted one of " + known + ", got '" + options.config + "'");
+    return Status(Code::kInvalidArgument, "config: '" + options.config + "' names no family that this loader has");
   c.text = kVariants[0].tower;
   c.expert = kVariants[2].tower;
   c.vision = kSiglip;
@@ -181,8 +175,8 @@ Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const eng
   if (held != c.family) {
     if (checkpoint.find(names.embed) == nullptr)
       return Status(Code::kInvalidArgument,
-                    strf("config %s: tensor %s is missing; this checkpoint is of no policy of %s", c.family->name,
-                         names.embed.c_str(), known.c_str()));
+                    strf("config %s: tensor %s is missing; this checkpoint is of no policy", c.family->name,
+                         names.embed.c_str()));
     return Status(Code::kInvalidArgument,
                   strf("config %s: the checkpoint's tensors are those of %s; load it with that config", c.family->name,
                        held ? held->name : "another model"));

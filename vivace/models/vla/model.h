@@ -2,6 +2,7 @@
 #pragma once
 #include "vivace/engine/checkpoint/checkpoint.h"
 #include "vivace/engine/policy.h"
+#include "vivace/models/vla/config.h"
 
 namespace vivace::models::vla {
 
@@ -10,7 +11,9 @@ namespace vivace::models::vla {
 Result<std::unique_ptr<engine::PolicyModel>> load_policy(engine::Checkpoint checkpoint,
                                                          const engine::PolicyOptions& options);
 
-/// The family of a checkpoint, "pi05" say; empty where it is none of these.
-std::string policy_family(const engine::Checkpoint& checkpoint);
+inline constexpr const char* kNames[] = {kFamilies[0].name, kFamilies[1].name, kFamilies[2].name};
+
+/// The family of a checkpoint, "pi05" say; null where it is none of these.
+const char* policy_family(const engine::Checkpoint& checkpoint);
 
 }  // namespace vivace::models::vla
