@@ -3,7 +3,9 @@
 About 15 s."""
 import itertools
 import json
+import os
 import random
+import resource
 import struct
 
 import pytest
@@ -86,6 +88,49 @@ def test_a_full_pool_and_what_stays_free():
         next(stream)
         with pytest.raises(vivace.UnsupportedError, match="num_kv_blocks"):
             stream.capsule()
+
+
+def test_what_is_dearer():
+    for rates, size, tokens, want in [((0.0, 0.0, 0), 10, 10, False), ((1e-3, 1e-9, 2), 10**9, 1, False), ((1e-3, 1e-9, 3), 10**9, 999, True), ((1e-3, 1e-9, 3), 10**9, 1000, True), ((1e-3, 1e-9, 3), 10**9, 1001, False),
+                                      ((0.0, 1e-9, 3), 10**9, 1, False)]:
+        assert capsule.dearer(rates, size, tokens) == want, (rates, size, tokens)
+
+
+def test_capsules_come_back_where_that_is_cheaper(monkeypatch):
+    """What it costs is measured; a capsule that is there already is not brought again; one that is dearer is computed, and the answer says so."""
+    with load(PATH, "f32", context=128, max_batch=2) as model:
+        assert model._live.rates() == (0.0, 0.0, 0)
+        stream = model._stream(IDS[:100], None, max_tokens=20, salt="mine")
+        want = tokens_of(stream)
+        assert model._live.rates()[0] > 0 and model._live.rates()[2] == 0
+        stream = model._stream(IDS[:100], None, max_tokens=20, salt="mine")
+        first = [next(stream) for _ in range(3)]
+        kept = stream.capsule().to_host()
+        stream.close()
+        assert [c.token for c in first] == [t for t, _, _ in want[:3]]
+
+        def again(restores):
+            got = model.restore(kept)
+            assert tokens_of(got) == want[3:]
+            assert model._live.rates()[2] == restores
+            return got.cache()[0], got.cache()[2]
+
+        def forget():
+            for i in range(4):
+                model.generate_ids([7 + i, *IDS[:120]], max_tokens=8, salt=f"other {i}")
+
+        assert again(0)[0] == 102, "all of it is there still"
+        for n in range(1, 4):
+            forget()
+            assert again(n)[0] == 102
+        assert model._live.rates()[1] > 0
+        asked = []
+        monkeypatch.setattr(capsule, "dearer", lambda *a: asked.append(a) or True)
+        forget()
+        cached, miss = again(3)
+        assert cached < 102 and miss == "dearer"
+        [(rates, size, missing)] = asked
+        assert rates[0] > 0 and rates[1:] == model._live.rates()[1:] and size == kept.bytes and missing == 102 - cached
 
 
 def test_a_session_forks_and_comes_back(tmp_path):
@@ -252,6 +297,29 @@ def test_files_of_who_has_the_key(filed, tmp_path):
         with pytest.raises(vivace.InvalidArgumentError, match="outside the"):
             model.restore(tmp_path / "t", key=KEY)
     assert json.dumps(good) and model._live.pending() == 0
+
+
+def test_a_full_disk(filed, tmp_path):
+    """An error of a kind, nothing is left of the file, what was there before stays, and the model goes on."""
+    model, path, bound = filed
+    content, old = capsule_file.read(path, bound, KEY), tmp_path / "old"
+    old.write_bytes(b"of before")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for room in (0, 1, 4096, path.stat().st_size - 1):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            for target in (old, tmp_path / "new"):
+                with pytest.raises(vivace.IoError, match=target.name):
+                    capsule_file.save(target, content, bound, KEY)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [p.name for p in tmp_path.iterdir()] == ["old"] and old.read_bytes() == b"of before"
+    mode = os.stat("/dev/full").st_mode
+    with pytest.raises(vivace.IoError, match="No space left"):
+        capsule_file.save("/dev/full", content, bound, KEY)
+    assert os.stat("/dev/full").st_mode == mode
+    capsule_file.save(old, content, bound, KEY)
+    assert old.read_bytes()[:120] == path.read_bytes()[:120] and len(tokens_of(model.restore(old, key=KEY))) == 15
 
 
 def test_the_key_is_this_users_own(filed, tmp_path, monkeypatch):

@@ -223,6 +223,11 @@ void add_model(nb::module_& m) {
            [](const TextModel& t) {
              return nb::make_tuple(t.model().limits().page, t.model().block_bytes());
            })  // its positions and bytes
+      .def("rates",
+           [](const TextModel& t) {
+             const serve::EngineLoop::Rates r = t.served->loop.rates();
+             return nb::make_tuple(r.prefill, r.restore, r.restores);
+           })
       .def("parked", [](const TextModel& t) { return t.served->loop.parked(); })
       .def("retry_after",
            [](const TextModel& t) { return std::chrono::duration<double>(t.served->loop.retry_after()).count(); })

@@ -45,7 +45,7 @@ class Answer:
     error: Error | None = None  # of generate_batch: why this prompt alone has no answer
     cached_tokens: int = 0  # of the prompt: computed before
     cache_write_tokens: int = 0  # of prompt and answer: kept for prompts that begin so
-    cache_miss: str = ""  # why not more of it was found: cold, evicted, diverged@k, short, class, off; "": all there could be
+    cache_miss: str = ""  # why not more of it was found: cold, evicted, diverged@k, short, class, dearer (a capsule takes longer to bring back), off; "": all there could be
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -186,6 +186,7 @@ class _Reader:
         self._ready: deque[StreamEvent] = deque()
         self._over = False
         self.prompt_tokens = prompt_tokens
+        self.not_brought = ""  # why the capsule that it goes on from was not brought back
 
     def _take(self) -> None:
         """Reads what the engine wrote. Calls the mask."""
@@ -243,7 +244,7 @@ class _Reader:
     def cache(self) -> tuple[int, int, str]:
         """Tokens of the prompt that were found computed, and why not more ("diverged@12"), once a chunk came; tokens that are kept, once it is over."""
         cached, written, miss = self._request.cache()
-        return cached, written, miss
+        return cached, written, (miss and self.not_brought) or miss
 
     def drafts(self) -> tuple[int, int, int]:
         """Of an answer with drafts, once it is over: steps after the prompt, guesses checked, guesses that were right."""

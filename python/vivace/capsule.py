@@ -14,6 +14,8 @@ from vivace.options import GENERATE, checked
 PLAN = ("family", "precision", "kv_dtype", "head_dtype", "invariance", "layers", "forms", "activations", "device")  # of report(): what bits depend on
 PIECES, PIECE = 64, 64 << 10  # of each of a checkpoint's files, spread evenly, what its digest is of
 KINDS = ("session", "answer")
+DEARER = "dearer"  # why an answer found nothing computed: its capsule was not brought back
+MEASURED = 3  # restores of a model before their time is believed
 NOT_KEPT = ("draft", "num_speculative_tokens", "deadline")  # of options: of this call, or without effect on the answer
 
 
@@ -86,14 +88,27 @@ class Capsule:
         self._snapshot = self._host = None
         self.positions = self._pure = 0
 
-    def bring(self) -> None:
-        """Its keys and values to where requests find them, as long as nobody needs their place."""
+    def bring(self) -> str:
+        """Its keys and values to where requests find them, as long as nobody needs their place. Not where all of them are there, nor where computing
+        those that are missing takes less time, as far as both were measured here: then "dearer", else ""."""
         if self._snapshot is not None or not self.positions:
-            return
+            return ""
+        missing = self.positions - _core.take_snapshot(self._model._live, self._salt.encode(), self.tokens, 0).positions
+        if missing <= 0:
+            return ""
+        if dearer(self._model._live.rates(), self.bytes, missing):
+            return DEARER
         try:
             _core.write_snapshot(self._model._live, self._salt.encode(), self.tokens, self.positions, self._pure, self._host)
         except LimitExceededError:  # no room: they are computed again
             pass
+        return ""
+
+
+def dearer(rates: tuple[float, float, int], bytes: int, tokens: int) -> bool:
+    """Whether bringing so many bytes takes longer than computing so many tokens of a prompt. `rates`: seconds a token, seconds a byte, of how many restores."""
+    prefill, restore, restores = rates
+    return restores >= MEASURED and 0 < prefill * tokens <= restore * bytes
 
 
 def make(model, state: dict, tokens: list[int], salt: str, request: int = 0) -> Capsule:

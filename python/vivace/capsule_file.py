@@ -11,6 +11,7 @@ import hmac
 import json
 import os
 import secrets
+import stat
 import struct
 import time
 from dataclasses import dataclass
@@ -139,7 +140,8 @@ def save(path, content: Content, bound: Bound, key: bytes | None) -> None:
     """Whole or not at all, for this user alone."""
     pieces = encode(content, bound, own_key() if key is None else key)
     with files.new_file(path) as f:
-        os.fchmod(f.fileno(), 0o600)
+        if stat.S_ISREG(os.fstat(f.fileno()).st_mode):  # a pipe or a device keeps its own
+            os.fchmod(f.fileno(), 0o600)
         for piece in pieces:
             f.write(piece)
 

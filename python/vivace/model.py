@@ -318,8 +318,10 @@ class TextModel(Loaded):
         for token in said if text else ():
             facts["decode"](token)  # a character that is not whole yet
         facts |= dict(prompt_tokens=len(ids) - drawn, begun=Begun(ids, options, most, text is not None, drawn))
-        capsule.bring()
-        return Stream(self, self._submit(request), **facts)
+        not_brought = capsule.bring()
+        stream = Stream(self, self._submit(request), **facts)
+        stream.not_brought = not_brought
+        return stream
 
     def restore(self, source, *, key: bytes | None = None):
         """What goes on from a capsule (of a session's or a stream's capsule()) or from the file that one was saved as: a Session, or the rest of the answer as a Stream. `key`: of the

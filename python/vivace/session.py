@@ -57,9 +57,9 @@ class Session:
         reserve = options.get("max_tokens") or min(MOST_TOKENS, self._model._live.limits()["context"] // 4)
         turns, prompt, ids = self._fit(turns, reserve)
         request, facts = self._model._prepare(ids, self._model.text, **options | dict(max_tokens=reserve))
-        if self._capsule is not None:
-            self._capsule.bring()
+        not_brought = self._capsule.bring() if self._capsule is not None else ""
         turn = Turn(self, turns, prompt, ids, self._model._submit(request), facts)
+        turn.not_brought = not_brought
         self._capsule = None
         return turn
 

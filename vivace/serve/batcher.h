@@ -75,6 +75,7 @@ struct Job {
     int diverged = 0;               // with Miss::diverged: the first token that differs
   };
   Cache cache = {};
+  std::chrono::steady_clock::time_point seated = {};  // when it got its first slot
 
  private:
   friend class Batcher;

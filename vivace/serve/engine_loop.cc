@@ -51,6 +51,8 @@ struct EngineLoop::Channel {
   std::atomic<int64_t> tokens{0};           // of their prompts
   std::atomic<int64_t> between_us{0};  // mean time from the end of an answer to that of the next, while there is work
   std::atomic<int64_t> parked{0};
+  std::atomic<double> prefill{0}, restore{0};  // seconds a token, a byte
+  std::atomic<int> restores{0};
   std::atomic<int64_t> steps{0}, last_step_ns{0};
   std::atomic<int> available{0}, remembered{0};  // blocks
   std::atomic<bool> stop{false};
@@ -283,6 +285,31 @@ EngineLoop::Blocks EngineLoop::blocks() const {
 }
 
 int64_t EngineLoop::parked() const { return channel_->parked.load(std::memory_order_relaxed); }
+
+EngineLoop::Rates EngineLoop::rates() const {
+  return {channel_->prefill.load(std::memory_order_relaxed), channel_->restore.load(std::memory_order_relaxed),
+          channel_->restores.load(std::memory_order_relaxed)};
+}
+
+void EngineLoop::note_restore(int64_t bytes, std::chrono::steady_clock::duration took) {
+  if (bytes <= 0) return;
+  const double now = std::chrono::duration<double>(took).count() / static_cast<double>(bytes);
+  std::atomic<double>& best = channel_->restore;
+  const bool first = channel_->restores.fetch_add(1, std::memory_order_relaxed) == 0;
+  best.store(first ? now : std::min(best.load(std::memory_order_relaxed), now), std::memory_order_relaxed);
+}
+
+/// Its first token was drawn. Of the engine's thread.
+void EngineLoop::note_prompt(const Record& r) {
+  constexpr int kLeast = 16;  // computed tokens, below which a step costs what it costs
+  constexpr double kNew = 0.25;
+  const auto computed = static_cast<int>(r.request.prompt.size()) - r.cache.cached;
+  if (computed < kLeast) return;
+  const double now = std::chrono::duration<double>(std::chrono::steady_clock::now() - r.seated).count() / computed;
+  std::atomic<double>& mean = channel_->prefill;
+  const double before = mean.load(std::memory_order_relaxed);
+  mean.store(before == 0 ? now : before + kNew * (now - before), std::memory_order_relaxed);
+}
 
 /// An answer is over. Of the engine's thread.
 void EngineLoop::note_end() {
@@ -615,6 +642,7 @@ void EngineLoop::deliver() {
     e.request = r->number;
     const size_t at = r->written.load(std::memory_order_relaxed);
     r->events[at] = e;
+    if (at == 0 && e.token >= 0) note_prompt(*r);
     if (!e.top.empty()) {
       TopLogprob* const to = &r->tops[at * static_cast<size_t>(r->request.top_logprobs)];
       std::copy(e.top.begin(), e.top.end(), to);

@@ -173,6 +173,15 @@ class EngineLoop {
   Status share(int64_t number);
   /// Answers that moved to host memory so far, for want of blocks.
   int64_t parked() const;
+  /// What was measured here, seconds: a token of a prompt from its slot to the first draw, the mean of the last ones; a
+  /// byte of keys and values that was brought back, the best so far, and how often that was. 0: not yet.
+  struct Rates {
+    double prefill = 0, restore = 0;
+    int restores = 0;
+  };
+  Rates rates() const;
+  /// Of restore, on the engine's thread.
+  void note_restore(int64_t bytes, std::chrono::steady_clock::duration took);
   /// Ends every request with Finish::error (Closed), and the thread. Calls after it are refused. From any thread, twice
   /// is fine.
   void close();
@@ -197,6 +206,7 @@ class EngineLoop {
   void deliver();
   void end_all();
   void note_end();
+  void note_prompt(const Record& r);
 
   engine::TextModel& model_;
   engine::TextLimits limits_;

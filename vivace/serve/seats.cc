@@ -93,6 +93,7 @@ Status Batcher::seat(Job* job, int slot) {
   slots_[static_cast<size_t>(slot)] = job;
   job->slot_ = slot;
   job->bypassed_ = 0;
+  if (job->seated == std::chrono::steady_clock::time_point{}) job->seated = std::chrono::steady_clock::now();
   if (blocks_ == nullptr) {
     VV_TRY(model_.start(slot, r.sampling, static_cast<int>(r.prompt.size()) + r.max_tokens - 1));
   } else {

@@ -72,7 +72,9 @@ Result<std::unique_ptr<Snapshot>> Snapshot::write(EngineLoop& loop, std::string_
                          count, blocks->available()));
     std::vector<int32_t>& mine = made->blocks_;
     for (int i = 0; i < count; ++i) mine.push_back(blocks->take());
+    const auto began = std::chrono::steady_clock::now();
     Status status = model.write_blocks(mine, bytes);
+    if (status.ok()) loop.note_restore(static_cast<int64_t>(bytes.size()), std::chrono::steady_clock::now() - began);
     const Hash128 root = blocks->root(std::as_bytes(std::span(salt)));
     for (int i = 0; status.ok() && i < count; ++i) {
       const int begin = i * size, end = std::min(begin + size, positions);

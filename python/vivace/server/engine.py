@@ -141,7 +141,7 @@ class Engine:
             stream = self.outbox.open(choices, form="records" if whole else shape.form, head=shape.head, tail=shape.tail, logprobs=shape.logprobs, whole=whole, reader=self._notifier)
         except Error as e:
             raise of_engine(e, began=False) from None
-        return Group(self, call, stream, firsts, deadline)
+        return Group(self, call, stream, firsts, deadline, asked[0].not_brought)
 
     def _submitted(self, request: dict, leader: int):
         """The engine's handle. Errors: ApiError 429 where it would take the request later, Error."""
@@ -162,6 +162,7 @@ class Asked:
 
     def __init__(self, ids: list[int], options: dict, reply, echo: str = "", named: bool = False):
         self.ids, self.options, self.reply, self.echo, self.named = ids, options, reply, echo, named
+        self.not_brought = ""  # why the capsule that it goes on from was not brought back
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,10 @@ class Used:
 class Group:
     """The answers to one request. To be closed."""
 
-    def __init__(self, engine: Engine, call, stream, firsts: list[bool], deadline: float | None):
+    def __init__(self, engine: Engine, call, stream, firsts: list[bool], deadline: float | None, not_brought: str = ""):
         """`firsts`: which choices are the first of their prompt."""
         self._engine, self.call, self._stream, self._firsts, self.deadline = engine, call, stream, firsts, deadline
+        self._not_brought = not_brought
         self.cause: str | None = None  # why it was cancelled
         self.waits: asyncio.Future | None = None
         self.heard = time.monotonic()  # when the client got something last
@@ -189,7 +191,7 @@ class Group:
 
     def choices(self) -> list[tuple[int, int, str]]:
         """Of each choice: tokens of its prompt that were found computed, tokens that are kept of it, why not more were found."""
-        return self._stream.cache()
+        return [(cached, written, (miss and self._not_brought) or miss) for cached, written, miss in self._stream.cache()]
 
     def used(self) -> Used:
         firsts = [c for first, c in zip(self._firsts, self.choices()) if first]  # usage counts a prompt once

@@ -97,11 +97,11 @@ async def responses(call: Call, engine) -> None:
         choice = {"type": "function", "function": {"name": choice.get("name")}}
     given, keeps, _ = constraints.held(engine, choice, asked.tools or [], functions(asked.tools or [], call.limits), keeps, one_call=one_call)
     before = engine.kept.previous(asked.previous_response_id, call.identity.name) if asked.previous_response_id is not None else None
-    now = said(asked)
+    now, not_brought = said(asked), ""
     if before is not None:  # its instructions were for it alone
         now = [*now[:bool(asked.instructions)], *before.messages, *now[bool(asked.instructions):]]
         if before.capsule is not None:
-            await engine.prepare(before.capsule.bring)
+            not_brought = await engine.prepare(before.capsule.bring)
     talk = conversation(now, engine.text.template, call.limits, calls=engine.calls)
     prompt = await prompt_of(engine, talk, given, one_call=one_call)
     keeps = await prompt.keeps_to(engine, keeps)
@@ -109,7 +109,9 @@ async def responses(call: Call, engine) -> None:
     most = sampling.most_tokens(asked.max_output_tokens, "max_output_tokens", len(prompt.ids), engine.context)
     sampled = Sampled(model=asked.model, temperature=asked.temperature, top_p=asked.top_p, presence_penalty=asked.presence_penalty, frequency_penalty=asked.frequency_penalty)
     [options] = sampling.options(sampled, call, max_tokens=most, vocab=engine.vocab, defaults=engine.defaults, service_tier=asked.service_tier)
-    await answer(call, engine, [prompt.asked(options | keeps, [])], ResponseShape(engine, asked, options, len(prompt.ids), Talk("", call.identity.name, options["salt"], now[bool(asked.instructions):])), stream=bool(asked.stream), deadline=deadline)
+    choice = prompt.asked(options | keeps, [])
+    choice.not_brought = not_brought
+    await answer(call, engine, [choice], ResponseShape(engine, asked, options, len(prompt.ids), Talk("", call.identity.name, options["salt"], now[bool(asked.instructions):])), stream=bool(asked.stream), deadline=deadline)
 
 
 async def stored(call: Call, engine) -> None:
