@@ -57,6 +57,17 @@ def test_a_stream(client):
     assert [e.type for e in client.audio.transcriptions.create(model=MODEL, file=("a.wav", wav(np.zeros(16000))), stream=True)] == ["transcript.text.done"]
 
 
+def test_probabilities_of_tokens(client):
+    """Whole and streamed: their bytes are the text, and their mean is the segment's."""
+    file, want = sentence()
+    t = client.audio.transcriptions.create(model=MODEL, file=file, include=["logprobs"])
+    assert bytes(int(b) for p in t.logprobs for b in p.bytes).decode().strip() == t.text and "".join(p.token for p in t.logprobs).strip() == t.text
+    assert all(p.logprob <= 0 for p in t.logprobs) and -1 < sum(p.logprob for p in t.logprobs) / len(t.logprobs) < 0
+    *deltas, done = client.audio.transcriptions.create(model=MODEL, file=file, include=["logprobs"], stream=True)
+    assert [p.model_dump() for p in done.logprobs] == [p.model_dump() for p in t.logprobs] == [p.model_dump() for d in deltas for p in d.logprobs]
+    assert client.audio.transcriptions.create(model=MODEL, file=file).logprobs is None
+
+
 def wav(x, rate=16000, channels=1, size=None):
     data = np.clip(np.rint(np.asarray(x) * 32767), -32768, 32767).astype("<i2").tobytes()
     head = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, channels, rate, rate * 2 * channels & 0xFFFFFFFF, 2 * channels & 0xFFFF, 16, b"data", len(data) if size is None else size)
@@ -84,7 +95,8 @@ QUIET = wav(np.zeros(1600))
     ([("file", QUIET), ("model", MODEL), ("response_format", "xml")], 400, "response_format: wanted one of"),
     ([("file", QUIET), ("model", MODEL), ("stream", "maybe")], 400, "stream: wanted true or false"),
     ([("file", QUIET), ("model", MODEL), ("stream", "true"), ("response_format", "srt")], 400, "stream: with json and text only"),
-    ([("file", QUIET), ("model", MODEL), ("include[]", "logprobs")], 400, "include"),
+    ([("file", QUIET), ("model", MODEL), ("include[]", "tokens")], 400, "include: wanted logprobs"),
+    ([("file", QUIET), ("model", MODEL), ("include[]", "logprobs"), ("response_format", "verbose_json")], 400, "response_format json only"),
     ([("file", QUIET), ("model", MODEL), ("timestamp_granularities[]", "word")], 400, "verbose_json only"),
     ([("file", QUIET), ("model", MODEL), ("timestamp_granularities[]", "bar"), ("response_format", "verbose_json")], 400, "wanted word or segment"),
     ([("file", QUIET), ("model", MODEL), ("language", "xx")], 400, "language"),

@@ -1,4 +1,7 @@
 """Text that nobody said stays out: odd words between silences, windows without a voice, times that leave no room for their text."""
+import random
+import zlib
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from tests import speech_data
 from tests.test_transcribe import model, plain
 from vivace import audio
 from vivace.speech import Word, guards
+from vivace.speech.result import compression_ratio
 
 
 def segment(start, end, *words):
@@ -49,6 +53,19 @@ def test_after_silence(parts, spoken, stay, after):
     content = 60.0 if after != 60 else 31.0
     got = guards.after_silence(parts, 0.0, 30.0, content, spoken, 2.0)
     assert got == (stay, content if after == 60 else after)
+
+
+def test_how_often_text_repeats_itself():
+    """Drawn texts, repeated and not, of one byte a character and three: the bytes that zlib takes for them, but for 2 and 4 % (matches are looked for otherwise)."""
+    said = " ".join(text for _, text in speech_data.librivox().values()).split()
+    for seed in range(300):
+        rng = random.Random(seed)
+        at, n = rng.randrange(len(said)), rng.randint(1, 60)
+        text = (" ".join(said[at:at + n]) if seed % 3 else "".join(chr(rng.randint(0x3040, 0x30FF)) for _ in range(n))) * rng.choice((1, 1, 2, 5, 20))
+        raw, ratio = text.encode(), compression_ratio(text)
+        want = len(zlib.compress(raw))
+        assert abs(len(raw) / ratio - want) <= 2 + 0.04 * want, (seed, text, ratio)
+    assert compression_ratio("") == 0 and compression_ratio("no, " * 40) > 2.4 > compression_ratio(" ".join(said[:60]))
 
 
 def test_times_leave_no_room():

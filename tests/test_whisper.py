@@ -94,6 +94,22 @@ def test_beams(model):
     np.testing.assert_allclose(logprob / (len(tokens) + 1), WANT["beam5.avg_logprob"][0], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("more", [dict(), dict(candidates=5, most=24), dict(temperature=0.8, candidates=3, seed=2)])
+def test_probabilities_of_tokens(model, more):
+    """Of each token, after the rules; with the end's they are the text's; of greedy text without timestamps those of the network's own logits."""
+    rules = request("greedy_no_timestamps", logprobs=True, **more)
+    tokens, logprob, _, each = model.decode([rules])[0]
+    assert len(each) == len(tokens) and max(each) <= 0
+    first = rules["prompt"]
+    logits = values(model.logits(0, first + tokens), CONFIG["vocab_size"])[len(first) - 1:].astype(np.float64)
+    logits[:, rules["suppress"]] = -np.inf
+    logits[0, rules["suppress_first"]] = -np.inf
+    want = logits - np.logaddexp.reduce(logits, 1, keepdims=True)
+    np.testing.assert_allclose(each, want[np.arange(len(tokens)), tokens], rtol=0, atol=1e-4)
+    ended = want[len(tokens), SPECIAL["eot"]]
+    assert min(abs(logprob - sum(each)), abs(logprob - sum(each) - ended)) < 1e-3
+
+
 def test_side_by_side(folder):
     """Two windows, greedy, drawn and beams at once: the bits of each alone, captured and eager."""
     requests = [request(), request("greedy_prompt", window=1, candidates=5, most=24), request("greedy_translate", temperature=0.8, candidates=3, seed=5)]

@@ -3,6 +3,7 @@
 
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,6 +15,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/speech.h"
 #include "vivace/models/whisper/model.h"
+#include "vivace/models/whisper/repeats.h"
 
 namespace vivace::python {
 namespace {
@@ -133,14 +135,21 @@ SpeechRequest request_of(const nb::dict& d) {
   return r;
 }
 
-/// [(tokens, logprob, no_speech)] of requests, each a dict with the fields of SpeechRequest.
+/// [(tokens, logprob, no_speech)] of requests, each a dict with the fields of SpeechRequest; where it has `logprobs`,
+/// those of each token are a fourth.
 nb::list decode(Speech& s, nb::list requests) {
   std::vector<SpeechRequest> all;
   for (nb::handle h : requests) all.push_back(request_of(nb::cast<nb::dict>(h)));
   std::vector<engine::Transcript> out;
   check(in_turn(s, [&](engine::SpeechModel& m) { return m.decode(all, &out); }));
   nb::list result;
-  for (const engine::Transcript& t : out) result.append(nb::make_tuple(t.tokens, t.logprob, t.no_speech));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const engine::Transcript& t = out[i];
+    if (nb::cast<nb::dict>(requests[i]).contains("logprobs"))
+      result.append(nb::make_tuple(t.tokens, t.logprob, t.no_speech, t.logprobs));
+    else
+      result.append(nb::make_tuple(t.tokens, t.logprob, t.no_speech));
+  }
   return result;
 }
 
@@ -210,6 +219,9 @@ void add_speech(nb::module_& m) {
             return std::pair(got->start, got->probability);
           },
           nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"));
+  m.def(
+      "compression_ratio", [](std::string_view text) { return models::whisper::compression_ratio(text); },
+      nb::arg("text"));
   m.def("load_speech", &load_speech, nb::arg("path"), nb::kw_only(), nb::arg("device") = "auto",
         nb::arg("precision") = "auto", nb::arg("threads") = 0, nb::arg("windows") = 1, nb::arg("rows") = 5,
         nb::arg("eager") = false, nb::arg("random_weights") = false, nb::arg("tenant") = nb::none());

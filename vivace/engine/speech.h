@@ -69,6 +69,7 @@ enum class SpeechEnd { eot, most, margin, rewind };
 
 struct Transcript {
   std::vector<int32_t> tokens;  // without the end
+  std::vector<float> logprobs;  // of each, among all that may follow, at temperature 1
   double logprob = 0;           // of all of them and the end
   float no_speech = 0;          // probability where text begins that there is none
   std::vector<int32_t> places;  // followed: the 20 ms that each token hears the most

@@ -11,6 +11,7 @@ import msgspec
 from vivace.errors import CorruptDataError, Error, NotFoundError
 from vivace.server import multipart
 from vivace.server.errors import ApiError, bad, busy, of_engine, shutting_down, unsupported
+from vivace.server.tokens import token_bytes
 from vivace.server.web import EVENT_HEADERS, Call, Left
 from vivace.speech.formats import written
 from vivace.speech.languages import NAMES
@@ -31,6 +32,7 @@ class Speech:
         self.asked = 0  # transcriptions that run or wait
         self.sessions = 0  # of /v1/realtime
         self.leave = False  # transcriptions end at their next window
+        self._bytes: list[bytes] | None = None  # of each token, once somebody asks for probabilities
         self._pool = ThreadPoolExecutor(1, "vivace-speech")
         self._streams = ThreadPoolExecutor(STREAM_THREADS, "vivace-realtime")  # they wait for the model's turn, not for a transcription's end
         try:
@@ -54,6 +56,13 @@ class Speech:
 
     def streamed(self, work):
         return asyncio.get_running_loop().run_in_executor(self._streams, work)
+
+    def logprobs(self, segment) -> list[dict]:
+        """The tokens of a segment's text, as OpenAI's: what they write, and how likely each was."""
+        if self._bytes is None:
+            self._bytes, _ = token_bytes(self.model.text, self.model._live.limits()["vocab"])
+        own = [(self._bytes[t], p) for t, p in zip(segment.tokens, segment.logprobs) if t < self.model._special["eot"]]
+        return [{"token": raw.decode("utf-8", "replace"), "logprob": p, "bytes": list(raw)} for raw, p in own]
 
     def close(self) -> None:
         for pool in (self._pool, self._streams):
@@ -99,8 +108,11 @@ class Asked:
         self.stream = _flag("stream", given.get("stream", "false"))
         if self.stream and self.form not in ("json", "text"):
             raise bad("stream: with json and text only", "stream", "invalid_value")
-        if "include" in given:
-            raise unsupported("include", "probabilities of tokens are not kept")
+        if unknown := [f for f in given.get("include", []) if f != "logprobs"]:
+            raise bad(f"include: wanted logprobs, got {unknown[0][:40]!r}", "include", "invalid_value")
+        self.logprobs = "include" in given
+        if self.logprobs and self.form != "json":
+            raise bad("include: logprobs come with response_format json only", "include", "invalid_value")
         fine = given.get("timestamp_granularities", [])
         if unknown := [f for f in fine if f not in ("word", "segment")]:
             raise bad(f"timestamp_granularities: wanted word or segment, got {unknown[0][:40]!r}", "timestamp_granularities", "invalid_value")
@@ -161,10 +173,11 @@ def _number(name: str, value: str) -> float:
         raise bad(f"{name}: wanted a number, got {value[:40]!r}", name, "invalid_type") from None
 
 
-def body_of(t, asked: Asked) -> bytes:
+def body_of(t, asked: Asked, speech) -> bytes:
     usage = {"type": "duration", "seconds": round(t.duration)}
     if asked.form == "json":
-        return msgspec.json.encode({"text": t.text, "usage": usage})
+        likely = {"logprobs": [p for s in t.segments for p in speech.logprobs(s)]} if asked.logprobs else {}
+        return msgspec.json.encode({"text": t.text, **likely, "usage": usage})
     if asked.form != "verbose_json":
         return written(t, asked.form).encode()
     d = json.loads(written(t, "verbose_json")) | {"language": NAMES.get(t.language, t.language), "usage": usage}
@@ -211,7 +224,7 @@ async def _hear(call: Call, engine, *, translate: bool) -> None:
             def came(segment):
                 if gone:
                     raise Left
-                loop.call_soon_threadsafe(said.put_nowait, segment.text)
+                loop.call_soon_threadsafe(said.put_nowait, (segment.text, speech.logprobs(segment) if asked.logprobs else None))
 
             stop(0, 0)
             return speech.model.transcribe(bytes(asked.sound), on_progress=stop, on_segment=came, most_seconds=call.limits.audio_s, **asked.options)
@@ -222,7 +235,7 @@ async def _hear(call: Call, engine, *, translate: bool) -> None:
         engine.streams += asked.stream
         try:
             async with call.watched(lambda: gone.append(True)):
-                await (_streamed if asked.stream else _whole)(call, asked, task, said)
+                await (_streamed if asked.stream else _whole)(call, asked, task, said, speech)
         except CorruptDataError as e:
             raise bad(f"file: {e}", "file", "invalid_value") from None
         except Error as e:
@@ -234,24 +247,26 @@ async def _hear(call: Call, engine, *, translate: bool) -> None:
                 await asyncio.shield(task)  # its place is free when it is over
 
 
-async def _whole(call: Call, asked: Asked, task, said) -> None:
+async def _whole(call: Call, asked: Asked, task, said, speech) -> None:
     t = await task
-    await call.whole(body_of(t, asked), FORMATS[asked.form])
+    await call.whole(body_of(t, asked, speech), FORMATS[asked.form])
 
 
-async def _streamed(call: Call, asked: Asked, task, said) -> None:
-    began, text = False, ""
-    while (delta := await said.get()) is not None:
+async def _streamed(call: Call, asked: Asked, task, said, speech) -> None:
+    began, text, every = False, "", []
+    while (came := await said.get()) is not None:
+        delta, likely = came
+        every += likely or []
         if not began:
             await call.begin(EVENT_HEADERS)
             began, delta = True, delta.lstrip()
         text += delta
         if delta:
-            await _sent(call, _event("transcript.text.delta", delta=delta))
+            await _sent(call, _event("transcript.text.delta", delta=delta, **({"logprobs": likely} if asked.logprobs else {})))
     t = await task  # raises what went wrong
     if not began:
         await call.begin(EVENT_HEADERS)
-    await _sent(call, _event("transcript.text.done", text=text, usage={"type": "duration", "seconds": round(t.duration)}), last=True)
+    await _sent(call, _event("transcript.text.done", text=text, **({"logprobs": every} if asked.logprobs else {}), usage={"type": "duration", "seconds": round(t.duration)}), last=True)
 
 
 async def _sent(call: Call, event: bytes, *, last: bool = False) -> None:

@@ -1,8 +1,9 @@
 """What a transcription is: segments of text with their times."""
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
+
+from vivace import _core
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Segment:
     compression_ratio: float = field(repr=False)
     no_speech_prob: float = field(repr=False)
     words: list[Word] = field(default_factory=list, repr=False)
+    logprobs: list[float] = field(default_factory=list, repr=False)  # of tokens, each among all that might follow
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,5 @@ class Transcription:
 
 
 def compression_ratio(text: str) -> float:
-    """How often text repeats itself: its bytes over those that remain compressed."""
-    raw = text.encode()
-    return len(raw) / len(zlib.compress(raw)) if raw else 0.0
+    """How often text repeats itself: its bytes over those that a zlib stream of it takes."""
+    return _core.compression_ratio(text)

@@ -71,7 +71,7 @@ class Windows:
             text = self.m.decode(p["text_tokens"])
             if p["start"] == p["end"] or not text.strip():
                 continue
-            self.segments.append(Segment(len(self.segments), p["start"], p["end"], text, p["tokens"], seek, found["temperature"], found["avg_logprob"], found["compression_ratio"], found["no_speech"], p.get("words", [])))
+            self.segments.append(Segment(len(self.segments), p["start"], p["end"], text, p["tokens"], seek, found["temperature"], found["avg_logprob"], found["compression_ratio"], found["no_speech"], p.get("words", []), p["logprobs"]))
             self.said += p["tokens"]
             self.o.heard(self.segments[-1])
         if not self.o.condition or found["temperature"] > RESET_ABOVE:
@@ -110,11 +110,11 @@ class Windows:
         return max(sound or tries, key=lambda t: t["avg_logprob"])
 
     def tried(self, request, seek, frames):
-        tokens, logprob, no_speech = yield request | {"window": self.index}
+        tokens, logprob, no_speech, each = yield request | {"window": self.index, "logprobs": True}
         text = self.m.decode([t for t in tokens if t < self.t["eot"]]).strip()
         timed = request["timestamps"] or not self.o.timestamps
         return {"tokens": tokens, "avg_logprob": logprob / (len(tokens) + 1), "no_speech": no_speech, "temperature": request["temperature"], "compression_ratio": compression_ratio(text),
-                "parts": self.cut(tokens, seek, frames) if timed else self.aligned(tokens, seek, frames)}
+                "parts": self.cut(tokens, each, seek, frames) if timed else self.aligned(tokens, each, seek, frames)}
 
     def repeats(self, t) -> bool:
         return self.o.compression_limit is not None and t["compression_ratio"] > self.o.compression_limit
@@ -136,35 +136,34 @@ class Windows:
         marks = [t >= self.t["first_timestamp"] for t in tokens[-2:]]
         return marks == [False, True]
 
-    def cut(self, tokens, seek, frames):
+    def cut(self, tokens, logprobs, seek, frames):
         """Segments between timestamps, and where the next window begins."""
         first = self.t["first_timestamp"]
         marks = [t >= first for t in tokens]
         cuts = [i for i in range(1, len(tokens)) if marks[i - 1] and marks[i]]
         alone = self.ends_alone(tokens)
-        part = lambda ids, start, end: {"start": seconds(seek + start), "end": seconds(seek + end), "tokens": ids, "text_tokens": [t for t in ids if t < self.t["eot"]]}  # noqa: E731
+        part = lambda at, to, start, end: {"start": seconds(seek + start), "end": seconds(seek + end), "tokens": tokens[at:to], "logprobs": logprobs[at:to], "text_tokens": [t for t in tokens[at:to] if t < self.t["eot"]]}  # noqa: E731
         frame = lambda token: (token - first) * STEPS_A_FRAME  # noqa: E731
         if not cuts:
             last = [t for t in tokens if t >= first]
-            return [part(tokens, 0, frame(last[-1]) if last and last[-1] != first else frames)], seek + frames
+            return [part(0, len(tokens), 0, frame(last[-1]) if last and last[-1] != first else frames)], seek + frames
         parts, at = [], 0
         for cut in cuts + ([len(tokens)] if alone else []):
-            ids = tokens[at:cut]
-            parts.append(part(ids, frame(ids[0]), frame(ids[-1])))
+            parts.append(part(at, cut, frame(tokens[at]), frame(tokens[cut - 1])))
             at = cut
         return parts, seek + (frames if alone else frame(tokens[at - 1]))
 
-    def aligned(self, tokens, seek, frames):
+    def aligned(self, tokens, logprobs, seek, frames):
         """The same for text without timestamps: sentences, of which the last waits for the next window where the sound goes on and it has no end."""
-        text = [t for t in tokens if t < self.t["eot"]]
+        text, likely = [t for t in tokens if t < self.t["eot"]], iter([p for t, p in zip(tokens, logprobs) if t < self.t["eot"]])
         if not text or frames < 2:
-            return self.cut(tokens, seek, frames)
+            return self.cut(tokens, logprobs, seek, frames)
         starts, _ = self.core.align(self.index, self.o.lead_for_words, text, frames, self.m.alignment_heads)
         found = guards.sentences(text, starts, self.m.decode, self.o.language)
         after = seek + frames
         if len(found) > 1 and after < self.content and self.m.decode(found[-1][0]).strip()[-1:] not in word_times.ENDS:
             after = seek + STEPS_A_FRAME * found.pop()[1]
-        return [{"start": seconds(seek + STEPS_A_FRAME * a), "end": seconds(seek + STEPS_A_FRAME * b), "tokens": ids, "text_tokens": ids} for ids, a, b in found], after
+        return [{"start": seconds(seek + STEPS_A_FRAME * a), "end": seconds(seek + STEPS_A_FRAME * b), "tokens": ids, "text_tokens": ids, "logprobs": [next(likely) for _ in ids]} for ids, a, b in found], after
 
     def add_words(self, parts, seek, frames) -> None:
         text = [t for p in parts for t in p["text_tokens"]]

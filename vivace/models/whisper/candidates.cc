@@ -72,12 +72,14 @@ Status Candidates::draw(std::span<float* const> logits, int64_t vocab) {
     if (!std::isfinite(all)) return not_finite();
     const int32_t token = pick(row);
     Text text = live_[from];
-    text.logprob += static_cast<double>(row[static_cast<size_t>(token)]) - all;
+    const double likely = static_cast<double>(row[static_cast<size_t>(token)]) - all;
+    text.logprob += likely;
     if (token == tokens_->eot) {
       finished_.push_back(std::move(text));
       continue;
     }
     text.tokens.push_back(token);
+    text.logprobs.push_back(static_cast<float>(likely));
     next_.push_back({token, static_cast<int>(from)});
     live.push_back(std::move(text));
   }
@@ -87,7 +89,7 @@ Status Candidates::draw(std::span<float* const> logits, int64_t vocab) {
 
 Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
   struct Way {
-    double logprob;
+    double logprob, own;  // of the whole way, and of its token
     int parent;
     int32_t token;
   };
@@ -98,9 +100,10 @@ Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
     apply_rules(*tokens_, *request_, live_[i].tokens, row);
     const double all = log_sum_exp(row);
     if (!std::isfinite(all)) return not_finite();
-    for (const int32_t id : largest(row, beams + 1))
-      ways.push_back(
-          {live_[i].logprob + static_cast<double>(row[static_cast<size_t>(id)]) - all, static_cast<int>(i), id});
+    for (const int32_t id : largest(row, beams + 1)) {
+      const double at = static_cast<double>(row[static_cast<size_t>(id)]);
+      ways.push_back({live_[i].logprob + at - all, at - all, static_cast<int>(i), id});
+    }
   }
   std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
     if (a.logprob != b.logprob) return a.logprob > b.logprob;
@@ -116,6 +119,7 @@ Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
       continue;
     }
     text.tokens.push_back(w.token);
+    text.logprobs.push_back(static_cast<float>(w.own));
     next_.push_back({w.token, w.parent});
     live.push_back(std::move(text));
     if (live.size() == beams) break;
@@ -147,6 +151,7 @@ engine::Transcript Candidates::best() const {
   engine::Transcript t;
   if (most == all.end()) return t;
   t.tokens = most->tokens;
+  t.logprobs = most->logprobs;
   t.logprob = most->logprob;
   return t;
 }

@@ -28,6 +28,7 @@ class Candidates {
  private:
   struct Text {
     std::vector<int32_t> tokens;
+    std::vector<float> logprobs;  // of each
     double logprob = 0;
   };
   bool beams() const { return request_->temperature == 0 && request_->candidates > 1; }
