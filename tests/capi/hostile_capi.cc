@@ -178,6 +178,7 @@ void test_handles(const World& w) {
   Out<vv_speech*> speech;
   Out<vv_transcript*> transcript;
   Out<vv_transcript_info> transcript_info;
+  Out<vv_word_info> word_info;
   Out<vv_segment_info> segment_info;
   float numbers[64] = {};
   vv_chunk_request given{};
@@ -240,6 +241,7 @@ void test_handles(const World& w) {
   FAILS(vv_speech_transcribe_wav, (nullptr, numbers, 4, nullptr, &transcript.value), transcript);
   FAILS(vv_transcript_get_info, (nullptr, &transcript_info.value), transcript_info);
   FAILS(vv_transcript_get_segment, (nullptr, 0, &segment_info.value), segment_info);
+  FAILS(vv_transcript_get_word, (nullptr, 0, 0, &word_info.value), word_info);
   FAILS(vv_tokenizer_encode, (w.tokenizer, nullptr, 4, 0, nullptr, 0, &count.value), count);
   FAILS(vv_tokenizer_decode, (w.tokenizer, nullptr, 4, nullptr, 0, &count.value), count);
   FAILS(vv_tokenizer_find, (w.tokenizer, "no such token", &id.value), id);

@@ -18,7 +18,7 @@ typedef struct vv_speech_options {
   const char* device;    /* NULL = "auto"; "cpu", "cuda", "cuda:N" */
   const char* precision; /* NULL = "auto"; "f32", "bf16", "f16", "w8a16", "q8" */
   int threads;           /* CPU: 0 picks one a physical core */
-  int most_beams;        /* that a transcription may ask for; 0 = 1 */
+  int most_beams;        /* or draws, that a transcription may ask for; 0 = 1 */
   int random_weights;    /* 1: of the shapes that config.json says */
 } vv_speech_options;
 
@@ -32,11 +32,19 @@ typedef struct vv_transcribe_options {
   int translate;        /* 1: into English */
   int beams;            /* 0 = 1: greedy */
   int no_condition;     /* 1: text so far is no prompt for what follows */
+  int no_timestamps;    /* 1: a segment a window */
+  int words;            /* 1: when each word was said */
+  const char* prompt;   /* UTF-8, before all; NULL: none */
+  const char* hotwords; /* UTF-8, before every window; NULL: none */
+  const float* temperatures; /* 0 to 10, tried in turn while text repeats itself or is unlikely; NULL: 0 alone */
+  size_t temperature_count;  /* at most 64 */
+  int best_of;               /* draws at temperatures above 0, of which the likeliest counts; 0 = most_beams */
+  uint64_t seed;             /* of the draws */
 } vv_transcribe_options;
 
 /* `count` samples of one channel, full scale 1, 16,000 a second. `options` may be NULL. Errors: VV_INVALID_ARGUMENT (a
- * sample that is not finite, a language that the model does not know), VV_LIMIT_EXCEEDED (beams), VV_UNSUPPORTED
- * (translating with a model of English). */
+ * sample that is not finite, a language that the model does not know, text that is no UTF-8), VV_LIMIT_EXCEEDED (beams,
+ * best_of, a prompt that is too long), VV_UNSUPPORTED (translating with a model of English). */
 VV_API vv_status vv_speech_transcribe(vv_speech* speech, const float* samples, size_t count,
                                       const vv_transcribe_options* options, vv_transcript** out);
 /* The same of a WAV file in memory. Errors: also VV_CORRUPT_DATA; VV_UNSUPPORTED: another coding, or other than 16,000
@@ -58,9 +66,20 @@ typedef struct vv_segment_info {
   const int32_t* tokens;
   size_t token_count;
   double avg_logprob, no_speech; /* of its window */
+  double compression_ratio, temperature; /* the same: how often it repeats itself, and at which it was decoded */
+  const float* logprobs;                 /* of each token, among all that might follow */
+  size_t words;                          /* 0 unless asked for */
 } vv_segment_info;
+typedef struct vv_word_info {
+  size_t struct_size;
+  double start, end; /* seconds */
+  double probability;
+  const char* text; /* UTF-8, with the space before it and the marks that belong to it */
+} vv_word_info;
 VV_API vv_status vv_transcript_get_info(const vv_transcript* transcript, vv_transcript_info* info);
 VV_API vv_status vv_transcript_get_segment(const vv_transcript* transcript, size_t segment, vv_segment_info* info);
+VV_API vv_status vv_transcript_get_word(const vv_transcript* transcript, size_t segment, size_t word,
+                                        vv_word_info* info);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,11 @@
 // Speech of the C ABI: vivace/capi/speech.h over models::whisper::Transcriber.
 #include "vivace/capi/speech.h"
 
+#include <cstddef>
 #include <mutex>
 
 #include "vivace/capi/guard.h"
+#include "vivace/engine/text/unicode.h"
 #include "vivace/models/whisper/transcriber.h"
 
 using vivace::Code;
@@ -25,8 +27,20 @@ struct vv_transcript : vivace::capi::Tagged<vivace::capi::Kind::transcript> {
 
 namespace {
 
-constexpr size_t kFirstSpeech = sizeof(vv_speech_options), kFirstTranscribe = sizeof(vv_transcribe_options),
-                 kFirstInfo = sizeof(vv_transcript_info), kFirstSegment = sizeof(vv_segment_info);
+constexpr size_t kFirstSpeech = sizeof(vv_speech_options),
+                 kFirstTranscribe = offsetof(vv_transcribe_options, no_timestamps),
+                 kFirstInfo = sizeof(vv_transcript_info), kFirstSegment = offsetof(vv_segment_info, compression_ratio),
+                 kFirstWord = sizeof(vv_word_info);
+constexpr size_t kMostTemperatures = 64;
+
+/// A caller's text, which may be NULL.
+Status read_text(const char* name, const char* from, std::string* to) {
+  if (from == nullptr) return {};
+  *to = from;
+  std::string valid;
+  vivace::engine::text::append_valid_utf8(*to, &valid);
+  return valid == *to ? Status() : Status(Code::kInvalidArgument, std::string(name) + ": it is no UTF-8");
+}
 
 /// Options of the caller's, which may be NULL. f(transcriber, options) -> Result<Transcription>.
 template <class F>
@@ -38,7 +52,19 @@ Status transcribed(vv_speech* speech, const vv_transcribe_options* given, vv_tra
   options.translate = read.translate != 0;
   options.condition = read.no_condition == 0;
   options.beams = read.beams == 0 ? 1 : read.beams;
+  options.timestamps = read.no_timestamps == 0;
+  options.words = read.words != 0;
+  VV_TRY(read_text("prompt", read.prompt, &options.prompt));
+  VV_TRY(read_text("hotwords", read.hotwords, &options.hotwords));
+  if (read.temperatures != nullptr) {
+    if (read.temperature_count > kMostTemperatures)
+      return Status(Code::kInvalidArgument, vivace::strf("temperature_count: wanted at most %zu, got %zu",
+                                                         kMostTemperatures, read.temperature_count));
+    options.temperatures.assign(read.temperatures, read.temperatures + read.temperature_count);
+  }
+  options.seed = read.seed;
   const std::lock_guard hold(speech->turn);
+  options.best_of = read.best_of == 0 ? speech->transcriber.model().limits().rows : read.best_of;
   auto made = std::make_unique<vv_transcript>();
   VV_ASSIGN(made->said, f(speech->transcriber, options));
   *out = made.release();
@@ -109,8 +135,28 @@ vv_status vv_transcript_get_segment(const vv_transcript* transcript, size_t segm
     if (segment >= all.size())
       return Status(Code::kInvalidArgument, vivace::strf("segment %zu, there are %zu", segment, all.size()));
     const auto& s = all[segment];
-    return vivace::capi::write_struct(vv_segment_info{0, s.start, s.end, s.text.c_str(), s.tokens.data(),
-                                                      s.tokens.size(), s.avg_logprob, s.no_speech},
-                                      kFirstSegment, info);
+    return vivace::capi::write_struct(
+        vv_segment_info{0, s.start, s.end, s.text.c_str(), s.tokens.data(), s.tokens.size(), s.avg_logprob, s.no_speech,
+                        s.compression_ratio, s.temperature, s.logprobs.data(), s.words.size()},
+        kFirstSegment, info);
   }, Filled<vv_segment_info>{info, kFirstSegment});
+}
+
+vv_status vv_transcript_get_word(const vv_transcript* transcript, size_t segment, size_t word, vv_word_info* info) {
+  return guard(
+      "vv_transcript_get_word",
+      [&]() -> Status {
+        VV_NOT_NULL(transcript);
+        const auto& all = transcript->said.segments;
+        if (segment >= all.size())
+          return Status(Code::kInvalidArgument, vivace::strf("segment %zu, there are %zu", segment, all.size()));
+        const auto& words = all[segment].words;
+        if (word >= words.size())
+          return Status(Code::kInvalidArgument,
+                        vivace::strf("word %zu of segment %zu, there are %zu", word, segment, words.size()));
+        const auto& w = words[word];
+        return vivace::capi::write_struct(vv_word_info{0, w.start, w.end, w.probability, w.text.c_str()}, kFirstWord,
+                                          info);
+      },
+      Filled<vv_word_info>{info, kFirstWord});
 }
