@@ -41,7 +41,7 @@ HOST = "tests/test_policy_host.py"
 SCHEDULE = "tests/test_schedule.py --timeout 60 --timeout-method thread"
 OPS, BAD, ARRAYS, DRAWS = "tests/test_ops.py", "tests/test_ops_bad.py", "tests/test_arrays.py", "tests/test_sampling_stats.py"
 
-STREAM = "tests/test_speech_stream.py"
+STREAM, NAMES = "tests/test_speech_stream.py", "tests/test_compat_flashinfer_names.py"
 BOX, SERVER, BOUNDS, REUSE, CAPSULES = (f"tests/test_{name}.py --timeout 60" for name in ("outbox", "server", "server_bounds", "server_reuse", "capsules"))
 
 # (what is wrong, file, right, wrong, tests[, the .cc to compile where the file is a header])
@@ -77,6 +77,9 @@ FAULTS = [
     ("sched: a step passes another tenant's word", "vivace/sched/scheduler.cc", "1u << (kFirstHold + tenant->hold_word_)", "1u << (kFirstHold + (tenant->hold_word_ ^ 1))", f"{SCHEDULE} -k models_share"),
     ("sched: the bound is half of the stretch", "vivace/engine/gate_plan.cc", "std::max(plan.stretch_us, work(from, times.us.size()) + head)", "std::max(plan.stretch_us, (work(from, times.us.size()) + head) / 2)", f"{SCHEDULE} -k longest_stretch"),
     ("sched: waits at gates are charged", "vivace/sched/scheduler.cc", "us - stood_back, stood_back", "us, 0.0 * stood_back", f"{SCHEDULE} -k stand_back"),
+    ("names: a row's noise is every row's", "python/vivace/compat/flashinfer/sampling.py", "(rows + stream * (1 << 40)) * _ROW", "(rows * 0 + stream) * _ROW", f"{NAMES} -k probability"),
+    ("names: heads of a part are those before it", "python/vivace/compat/arrays.py", "x[..., place, :] for x in arrays", "x[..., max(place - 1, 0), :] for x in arrays", f"{NAMES} -k norms"),
+    ("names: offsets begin with the batch", "python/vivace/compat/flashinfer/rope.py", "as_i32(offsets) - begins[:-1]", "as_i32(offsets)", f"{NAMES} -k rope"),
     ("the last row is forgotten", "vivace/cpu/rows.h", "std::min(T, (chunk + 1) * together)", "std::min(T - 1, (chunk + 1) * together)", f"{OPS} -k norm", "vivace/cpu/norm/norm.cc"),
     ("the device-side row count is ignored", "vivace/cpu/norm/norm.cc", "valid_rows(a.rows, a.T)", "static_cast<int64_t>(a.T)", f"{OPS} -k norm"),
     ("mean over one element too few", "vivace/cpu/norm/norm.cc", "static_cast<float>(a.H) + a.eps", "static_cast<float>(a.H - 1) + a.eps", f"{OPS} -k norm"),

@@ -31,6 +31,7 @@ DECLINED = {
     "rejects_unaligned_workspace_buffer": "declined: wants an error for an unaligned workspace; workspaces are ignored",
     "cta_tile_q_smem_probe": "declined: reads the tile that FlashInfer's planner picked from its private plan; plans have no tiles here",
     "backend_neutral_alias": "declined: asks whether two names that are not served are one",
+    "layernorm_quant_invalid_inputs": "declined: wants errors for float16 and for rows of a wider array, which are served",
     "rejects_unequal_kv_strides": "declined: wants an error for keys and values of other strides, which are served",
 }
 ROWS = Path(SET["rows"])
@@ -103,7 +104,7 @@ def judged(exc):
         return "refused", f"{type(exc).__name__}: {line}"
     if "OutOfMemoryError" in kinds or "out of memory" in line:
         return "memory", line
-    if SET["device"] == "cpu" and "AcceleratorError" in kinds:
+    if SET["device"] == "cpu" and ("AcceleratorError" in kinds or "Found no NVIDIA driver" in line):
         return "skip", "needs a GPU"
     cause = exc.__context__
     if isinstance(exc, AssertionError) and "pattern" in line.lower() and cause is not None and refuses(cause):

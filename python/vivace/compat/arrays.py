@@ -2,7 +2,7 @@
 tensors are of."""
 import numpy as np
 
-from vivace.errors import InvalidDTypeError
+from vivace.errors import InvalidDTypeError, InvalidShapeError
 
 
 def is_torch(x) -> bool:
@@ -112,6 +112,28 @@ def rows_dense(x) -> bool:
             return False
         step *= size
     return True
+
+
+def _collapses(x) -> bool:
+    """Whether all axes but the last are one, of rows that lie dense."""
+    steps, shape = strides(x), tuple(x.shape)
+    kept = [i for i in range(len(shape) - 1) if shape[i] != 1]
+    return (shape[-1] == 1 or steps[-1] == 1) and all(steps[i] == steps[j] * shape[j] for i, j in zip(kept, kept[1:]))
+
+
+def matrices(*arrays):
+    """Tuples of [T, H] views of arrays [..., H] of equal leading axes, which together cover them; None stays None. One tuple where each
+    array's leading axes are one; else one for each place of the last of these, a head say. Rows that are not dense are an error."""
+    shape = arrays[0].shape
+    if any(x is not None and (len(x.shape) != len(shape) or len(shape) < 1 or x.shape[:-1] != shape[:-1]) for x in arrays):
+        raise InvalidShapeError(f"flashinfer: arrays of {[list(x.shape) for x in arrays if x is not None]}: wanted the same but in the last axis")
+    if 0 in shape:
+        return
+    if len(shape) < 3 or all(x is None or _collapses(x) for x in arrays):
+        yield tuple(None if x is None else x.reshape(-1, x.shape[-1]) if len(shape) != 2 else x for x in arrays)
+        return
+    for place in range(shape[-2]):
+        yield from matrices(*(None if x is None else x[..., place, :] for x in arrays))
 
 
 def dense(x):
