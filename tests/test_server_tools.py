@@ -6,6 +6,8 @@ import dataclasses
 import json
 import random
 
+import jsonschema
+import llguidance
 import openai
 import pytest
 
@@ -13,7 +15,9 @@ import vivace
 from tests import chat_templates
 from tests.serving import NAME, inside, model_path
 from vivace import _core
+from vivace.server import constraints, tools
 from vivace.server.engine import Engine
+from vivace.server.tokens import token_bytes
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}},
          {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}}]
@@ -189,6 +193,83 @@ def test_calls_that_must_be_made(free, how):
             assert (list(value) == ["city"] and len(value["city"]) <= 12) if name == "get_weather" else (list(value) == ["a"] and value["a"] <= 99)
         assert how == "required" or len(calls) == 1
         assert how != "named" or calls[0][0] == "add"
+
+
+SIGNS = {"qwen_xml": "<function=", "gemma": "<|tool_call>", "functiongemma": "<start_function_call>", "hermes": "<tool_call>"}
+ITEM = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+ALL = {"type": "object", "properties": {"unit": {"type": "string", "enum": ["C", "F", "\u00e9t\u00e9 \"x\""]}, "code": {"type": "string", "pattern": "^[a-c]{2,4}$"}, "city": {"type": "string", "description": "free"}, "maybe": {"type": ["string", "null"]},
+                                         "items": {"type": "array", "items": {"$ref": "#/$defs/item"}, "maxItems": 2}, "on": {"type": "boolean"}, "low": {"anyOf": [{"type": "number", "minimum": -5, "maximum": 5}, {"const": "none"}]}},
+       "required": ["unit", "code", "on"], "additionalProperties": False, "$defs": {"item": ITEM}}
+
+
+def written(form: str, name: str, values: dict) -> str:
+    """A call as a family writes it; of `values` texts are free ones, and what is JSON is JSON."""
+    if form == "hermes":
+        return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(values, ensure_ascii=False)}}}\n</tool_call>'
+    plain = lambda k, v: isinstance(v, str) and k in ("unit", "city", "maybe")  # noqa: E731
+    of = lambda k, v, quote="": f"{quote}{v}{quote}" if plain(k, v) else json.dumps(v)  # noqa: E731
+    if form == "qwen_xml":
+        return f"<tool_call>\n<function={name}>\n" + "".join(f"<parameter={k}>\n{of(k, v)}\n</parameter>\n" for k, v in values.items()) + "</function>\n</tool_call>"
+    opens, closes, quote = ("<|tool_call>", "<tool_call|>", '<|"|>') if form == "gemma" else ("<start_function_call>", "<end_function_call>", "<escape>")
+    return f"{opens}call:{name}{{" + ",".join(f"{k}:{of(k, v, quote)}" for k, v in values.items()) + f"}}{closes}"
+
+
+@pytest.mark.parametrize("form", SIGNS)
+def test_grammars_of_calls(free, form, monkeypatch):
+    """What a family writes of arguments that keep to their schema passes, and is read as these arguments; others do not."""
+    engine = free[0]
+    monkeypatch.setattr(engine, "calls", form)
+    given = tools.checked([tool(parameters=ALL), tool(name="g")], engine.limits)
+    words = llguidance.LLTokenizer(engine.text.tokenizer.to_str(), n_vocab=engine.vocab)
+
+    def passes(text, several=True, names=("f", "g")):
+        grammar = llguidance.LLMatcher.grammar_from_lark(constraints.calls(engine, given, list(names), several=several)["grammar"])
+        matcher = llguidance.LLMatcher(words, grammar)
+        assert not matcher.get_error()
+        return matcher.validate_tokens(ids := engine.text.encode(text)) == len(ids) and matcher.consume_tokens(ids) and matcher.is_accepting()
+
+    def read(text):
+        parser = _core.ReplyParser(calls=form, tools=tools.kinds(given, held=True))
+        deltas = parser.feed(text.encode())
+        rest, finish = parser.finish("stop")
+        return [d[2] for d in [*deltas, *rest] if d[0] == "arguments"]
+
+    good = [dict(unit="C", code="ab", on=True), dict(unit="été \"x\"", code="abca", city="Zürich, {a}\n:", maybe="x", items=[{"n": 3}, {"n": 0}], on=False, low=-1.5), dict(unit="F", code="cc", maybe=None, items=[], on=True, low="none")]
+    for values in good:
+        values = {k: values[k] for k in ALL["properties"] if k in values}
+        text = written(form, "f", values)
+        assert passes(text) and passes(text, several=False, names=["f"]) and not passes(text, names=["g"]), text
+        assert json.loads("".join(read(text))) == values
+    for wrong in (dict(unit="K", code="ab", on=True), dict(unit="C", code="ad", on=True), dict(code="ab", on=True), dict(unit="C", code="ab", on=1), dict(unit="C", code="ab", items=[{"n": 10}], on=True), dict(unit="C", code="ab", on=True, low=6),
+                  dict(code="ab", unit="C", on=True), dict(unit="C", code="ab", on=True, more=1)):
+        assert not passes(written(form, "f", wrong)), wrong
+    one, between = written(form, "g", {}), "" if "gemma" in form else "\n"
+    assert passes(f"{one}{between}{one}") and not passes(f"{one}{between}{one}", several=False) and not passes(one[:-1]) and not passes("x" + one)
+
+
+@pytest.mark.parametrize("form", SIGNS)
+def test_calls_that_must_be_made_in_each_form(free, form, monkeypatch):
+    engine = free[0]
+    monkeypatch.setattr(engine, "calls", form)
+    table, drop = token_bytes(engine.text, engine.vocab, engine._markers())
+    monkeypatch.setattr(engine, "outbox", _core.Outbox(engine.model._live, table, drop))
+    few = {k: v for k, v in ALL["properties"].items() if k not in ("city", "maybe")}
+    asked = [tool(parameters={**ALL, "properties": few})]
+    for fields in (dict(tool_choice="required", parallel_tool_calls=False), dict(tool_choice={"type": "function", "function": {"name": "f"}})):
+        text, reasoning, calls, finish = ask(free, "", tools=asked, max_tokens=200, temperature=1.0, seed=5, **fields)
+        assert (text, reasoning) == ("", "") and len(calls) == 1 and finish in ("tool_calls", "stop")
+        jsonschema.validate(json.loads(calls[0][1]), {**ALL, "properties": few})
+
+
+@pytest.mark.parametrize("form", ["qwen_xml", "gemma"])
+@pytest.mark.parametrize("parameters,why", [({"type": "object", "properties": {"a": {}}, "minProperties": 1}, "minProperties"), ({"type": "object", "oneOf": [{}]}, "oneOf"), ({"type": "array"}, "an object"), ({"type": "object", "required": ["b"], "additionalProperties": False}, "'b' is required"),
+                                            ({"type": "object", "properties": {"a": {"not": {}}}}, "not"), ({"type": "object", "properties": {"a": {"x-guidance": {}}}}, "x-guidance")])
+def test_calls_that_cannot_be_forced(free, form, parameters, why, monkeypatch):
+    """400 with the reason; never a call that is not held to its schema."""
+    monkeypatch.setattr(free[0], "calls", form)
+    with pytest.raises(openai.BadRequestError) as e:
+        free[1].chat.completions.create(model=NAME, messages=ASK, tools=[tool(parameters=parameters)], tool_choice="required")
+    assert why in e.value.message, e.value.message
 
 
 def test_response_formats(free):

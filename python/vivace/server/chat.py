@@ -37,7 +37,7 @@ class Prompt:
     """A conversation with its tools: ids, and how what the model says to it is read. `named`: it must be a call of one tool."""
 
     def __init__(self, ids: list[int], text: str, engine, said_tools: list[dict], one_call: bool):
-        self.ids, self.named = ids, False
+        self.ids, self.named, self._tools = ids, False, said_tools
         self._reply = dict(calls=engine.calls if said_tools else None, reasoning=engine.reasoning, one_call=one_call, tools=tools.kinds(said_tools),
                            in_reasoning=engine.reasoning is not None and _core.ends_in_reasoning(text, engine.reasoning))
 
@@ -47,6 +47,8 @@ class Prompt:
 
     async def keeps_to(self, engine, keeps: dict) -> dict:
         """Options that hold a reply to `keeps`, compiled off the loop. Errors: ApiError 400 with the reason."""
+        if keeps.get("grammar", "").startswith(constraints.CALLS):
+            self._reply["tools"] = tools.kinds(self._tools, held=True)
         try:
             if keeps and self._reply["in_reasoning"]:
                 keeps = constraints.behind_thought(keeps, engine.reasoning)

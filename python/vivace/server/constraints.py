@@ -4,10 +4,8 @@ from __future__ import annotations
 import json
 
 from vivace import _core
-from vivace.errors import InvalidArgumentError
-from vivace.server import tools
+from vivace.server import forced, tools
 from vivace.server.errors import bad, unsupported
-from vivace.structured import JSON_STYLE, schema_text
 
 CALLS = "// calls of tools\nstart:"  # how a grammar of calls begins
 FORMATS = {"json_schema": "json_schema", "regex": "regex", "grammar": "grammar"}  # response_format.type -> where its text is
@@ -38,7 +36,7 @@ def behind_thought(options: dict, reasoning: str) -> dict:
     before = f"start: thought space body\nthought[suffix={json.dumps(close)}]: /(?s:.*)/\nspace: /[ \\n]{{0,2}}/\n"
     if kind == "grammar" and value.startswith(CALLS):
         return {"grammar": before + "body:" + value.removeprefix(CALLS)}
-    body = f"%json {_styled(value)}" if kind == "json_schema" else f"/{value.replace('/', chr(92) + '/')}/" if kind == "regex" else None
+    body = f"%json {forced.styled(value)}" if kind == "json_schema" else f"/{value.replace('/', chr(92) + '/')}/" if kind == "regex" else None
     if body is None:
         raise unsupported("response_format", "a grammar of one's own beside this model's reasoning; say it inside the grammar, or use json_schema")
     return {"grammar": f"{before}body: {body}\n"}
@@ -50,33 +48,11 @@ def held(engine, choice, asked: list, given: list[dict], keeps: dict, *, one_cal
     told, must, named = tools.choice(choice, asked, given, engine)
     if must and keeps:
         raise bad("response_format: not beside a call that must be made", "response_format", "invalid_value")
-    return told, calls(engine.calls, told, must, several=not (one_call or named)) if must else keeps, named
+    return told, calls(engine, told, must, several=not (one_call or named)) if must else keeps, named
 
 
-def calls(form: str, given: list[dict], names: list[str], *, several: bool) -> dict:
+def calls(engine, given: list[dict], names: list[str], *, several: bool) -> dict:
     """A grammar of one call or several of the tools `names`, as the model's family writes them. Errors: ApiError 400."""
-    row = _core.call_form(form)
-    if row["form"] != "json":
-        raise unsupported("tool_choice", f"calls in this model's form ({form}) cannot be forced; send 'auto' or 'none'")
+    special = {name for _, name, special in engine.text.added() if special}
     chosen = [t["function"] for t in given if t["function"]["name"] in names]
-    opens, closes, between = ("", "", "; ") if row["bare"] else (f"{row['open']}\n", f"\n{row['close']}", "\n")
-    rules = [f"call: {' | '.join(f'call_{i}' for i in range(len(chosen)))}"]
-    for i, f in enumerate(chosen):
-        before = f'{opens}{{"name": {json.dumps(f["name"])}, "{row["arguments"]}": '
-        rules.append(f"call_{i}: {json.dumps(before)} arguments_{i} {json.dumps('}' + closes)}\narguments_{i}: %json {_arguments(f)}")
-    start = f"{CALLS} call ({json.dumps(between)} call)*" if several else f"{CALLS} call"
-    return {"grammar": "\n".join([start, *rules]) + "\n"}
-
-
-def _styled(schema: dict) -> str:
-    """A schema inside a grammar, checked as one by itself. Errors: InvalidArgumentError."""
-    return json.dumps({**json.loads(schema_text(schema)), "x-guidance": JSON_STYLE})
-
-
-def _arguments(function: dict) -> str:
-    """Arguments are an object, whatever else their schema says. Errors: ApiError 400."""
-    schema = function["parameters"]
-    try:
-        return _styled(schema if "type" in schema or "$ref" in schema or "anyOf" in schema else {"type": "object", **schema})
-    except InvalidArgumentError as e:
-        raise bad(f"tools: {function['name']}: {e}", "tools", "invalid_value") from None
+    return {"grammar": CALLS + forced.calls(_core.call_form(engine.calls), chosen, special, several=several)}

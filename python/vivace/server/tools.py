@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from vivace.server.errors import bad, unsupported
+from vivace.server.forced import string_kind
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -46,9 +47,12 @@ def checked(given: list, limits) -> list[dict]:
     return out
 
 
-def kinds(tools: list[dict]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Names, and how values of each parameter are read where a family writes them without quotes."""
+def kinds(tools: list[dict], held: bool = False) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Names, and how values of each parameter are read where a family writes them without quotes. `held`: as forced.calls() holds the model to them."""
     def kind(schema: Any) -> str:
+        if held:
+            known = string_kind(schema)
+            return {"string": "string", "enum": "string", "either": "either"}.get(known, "other")
         types = schema.get("type") if isinstance(schema, dict) else None
         types = types if isinstance(types, list) else [types]
         return "other" if "string" not in types else "string" if types == ["string"] else "either" if set(types) == {"string", "null"} else "other"
