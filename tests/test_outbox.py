@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import re
+import sys
 
 import pytest
 
@@ -224,3 +225,13 @@ def test_a_model_that_closes(model):
         with pytest.raises(vivace.ClosedError):
             everything(streams[-1], reader)
         script.box.close()
+
+
+def test_its_threads_hold_nothing_of_pythons(model):
+    """What they drop last would else want the interpreter's lock, on a thread that streams wait for, or that somebody with the lock waits for."""
+    script = Script(model, b"some words", random.Random(1), seed=5)
+    references = [sys.getrefcount(script.box)]
+    stream = script.open({}, choices=2, form="records")
+    reader = sys.getrefcount(script.reader)
+    references.append(sys.getrefcount(script.box))
+    assert everything(stream, script.reader) and reader == 2 and references[0] == references[1]

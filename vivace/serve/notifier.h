@@ -9,7 +9,9 @@
 
 namespace vivace::serve {
 
-class Notifier {
+/// Owned by shared_ptr from this on, so that Python's references to it are C++'s own: whoever drops the last one, on
+/// whatever thread, needs nothing of the interpreter.
+class Notifier : public std::enable_shared_from_this<Notifier> {
  public:
   Notifier() = default;
   ~Notifier();
