@@ -107,6 +107,9 @@ def test_lengths(server):
         assert said(server.chat(max_tokens=1, logit_bias={key: 1})) == (400, "logit_bias")
     ask = lambda n: server.ask("POST", "/v1/completions", {"model": NAME, "prompt": [[1]] * n, "max_tokens": 1})  # noqa: E731
     assert ask(LIMITS.prompts)[0] == 200 and said(ask(LIMITS.prompts + 1)) == (400, "prompt")
+    for number in (2**63, -(2**63), 10**400, 1.5, "1"):
+        for field in ({"n": number}, {"top_logprobs": number, "logprobs": True}, {"stop": [number] * 5}, {"logit_bias": {str(number): number}}, {"stream_options": {"include_usage": number}}, {"stream": number}):
+            assert server.chat(max_tokens=1, **field)[0] == 400, field
     assert server.ask("POST", "/detokenize", {"tokens": [2**63]})[0] == server.ask("POST", "/detokenize", {"tokens": [49152]})[0] == 400
     deep = b'{"model":' + b"[" * 200_000
     assert server.ask("POST", "/v1/chat/completions", raw=deep)[0] == 400
@@ -271,7 +274,8 @@ def test_keys_that_are_none(tmp_path, capsys):
         return str(path)
     for args, why in [(("--api-key-file", file("a-key-that-all-can-read\n", 0o644)), "chmod 600"), (("--api-key-file", file("# none\n", 0o600)), "no key in it"), (("--api-key", "short"), "8 to 512"),
                       (("--host", "0.0.0.0"), "--no-auth"), (("--api-key-file", "/nowhere"), "NotFound"), (("--limit", "streams"), "NAME=VALUE"), (("--limit", "stream=3"), "did you mean streams"),
-                      (("--limit", "streams=0"), "above 0"), (("--temperature", "3"), "temperature"), (("--drain", "-1"), "drain")]:
+                      (("--limit", "streams=0"), "above 0"), (("--limit", f"streams={2**63}"), "above 0"), (("--limit", f"body_bytes={2**63}"), "above 0"), (("--limit", "stalled_s=nan"), "above 0"),
+                       (("--temperature", "3"), "temperature"), (("--drain", "-1"), "drain")]:
         assert main(["serve", *args]) == 1 and why in capsys.readouterr().err, args
 
 

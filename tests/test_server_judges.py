@@ -2,6 +2,7 @@
 
 About 10 s."""
 import json
+import os
 
 import pytest
 
@@ -45,6 +46,29 @@ def test_langchain_gets_structure(lang, free):  # noqa: F811
         assert set(got) == {"name", "age"} and 0 <= got["age"] <= 99 and len(got["name"]) <= 12, (method, got)
     logs = chat(lang, free[1], max_tokens=3, logprobs=True, top_logprobs=2, temperature=0).invoke("Hi").response_metadata["logprobs"]["content"]
     assert len(logs) == 3 and all(len(t["top_logprobs"]) == 2 for t in logs)
+
+
+@pytest.fixture(scope="module")
+def lite():
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would ask a server of its makers
+    return pytest.importorskip("litellm")
+
+
+def test_litellm_loops_over_tools(lite, served):  # noqa: F811
+    engine, client = served
+    engine.says, engine.cut_off = f"Let me see. {CALL}\n{ADD}", False
+    how = dict(model=f"openai/{NAME}", api_base=str(client.base_url), api_key="none", tools=TOOLS, num_retries=0)
+    ask = [{"role": "user", "content": "What is the weather in Zürich?"}]
+    calls = lambda message: [(c.function.name, json.loads(c.function.arguments)) for c in message.tool_calls or []]  # noqa: E731
+    said = lite.completion(messages=ask, **how).choices[0]
+    assert said.message.content == "Let me see." and calls(said.message) == [("get_weather", {"city": "Zürich 🙂"}), ("add", {"a": -1500.0})] and said.finish_reason == "tool_calls"
+    chunks = list(lite.completion(messages=ask, stream=True, stream_options={"include_usage": True}, **how))
+    whole = lite.stream_chunk_builder(chunks, messages=ask)
+    assert whole.choices[0].message.content == "Let me see." and calls(whole.choices[0].message) == calls(said.message) and whole.usage.completion_tokens > 5
+    engine.says = "It rains."
+    answers = [{"role": "tool", "tool_call_id": c.id, "content": f"{c.function.name} says 9"} for c in said.message.tool_calls]
+    again = lite.completion(messages=[*ask, said.message.model_dump(), *answers], **how).choices[0]
+    assert again.message.content == "It rains." and again.finish_reason == "stop" and "add says 9" in engine.prompts[0]
 
 
 def test_langchain_goes_on_from_responses(lang, free):  # noqa: F811

@@ -5,18 +5,21 @@ About 20 s."""
 import dataclasses
 import json
 import random
+import time
 
 import jsonschema
 import llguidance
+import msgspec
 import openai
 import pytest
 
 import vivace
 from tests import chat_templates
 from tests.serving import NAME, inside, model_path
-from vivace import _core
+from vivace import _core, structured
 from vivace.server import constraints, tools
 from vivace.server.engine import Engine
+from vivace.server.limits import Limits
 from vivace.server.tokens import token_bytes
 
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}},
@@ -170,6 +173,15 @@ def test_tools_at_their_limits(served):
             served[1].chat.completions.create(model=NAME, messages=[*ASK, {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}]}])
 
 
+@pytest.mark.parametrize("more,code", [(0, "context_length_exceeded"), (1, "invalid_value")])
+def test_bytes_of_a_tool(served, more, code):
+    one = tool(description="")["function"]
+    one["description"] = "x" * (Limits().schema_bytes - len(msgspec.json.encode(one)) + more)
+    with pytest.raises(openai.BadRequestError) as e:
+        served[1].chat.completions.create(model=NAME, messages=ASK, tools=[{"type": "function", "function": one}])
+    assert e.value.code == code
+
+
 @pytest.fixture(scope="module")
 def free():
     """The same model, which says what it likes."""
@@ -270,6 +282,36 @@ def test_calls_that_cannot_be_forced(free, form, parameters, why, monkeypatch):
     with pytest.raises(openai.BadRequestError) as e:
         free[1].chat.completions.create(model=NAME, messages=ASK, tools=[tool(parameters=parameters)], tool_choice="required")
     assert why in e.value.message, e.value.message
+
+
+def status_of(free, schema, **fields):
+    try:
+        free[1].chat.completions.create(model=NAME, messages=ASK, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}, max_tokens=3, **fields)
+        return 200
+    except openai.APIStatusError as e:
+        assert e.status_code != 400 or len(e.message) > 20
+        return e.status_code
+
+
+def test_schemas_at_their_limits(free):
+    for more, status in ((0, 200), (1, 400)):
+        schema = {"type": "integer", "description": ""}
+        schema["description"] = "x" * (structured.MAX_BYTES - len(json.dumps(schema)) + more)
+        assert status_of(free, schema) == status
+    deep = lambda n: {"type": "array", "items": deep(n - 1)} if n else {"type": "integer"}  # noqa: E731
+    assert status_of(free, deep(structured.MAX_DEPTH - 1)) == 200 and status_of(free, deep(structured.MAX_DEPTH)) == 400
+    pattern = lambda n: {"type": "string", "pattern": "^a{%d}$" % n}  # noqa: E731
+    assert status_of(free, pattern(structured.MAX_REPEATS)) == 200 and [status_of(free, pattern(n)) for n in (structured.MAX_REPEATS + 1, 2**63, 10**40)] == [400] * 3
+
+
+@pytest.mark.parametrize("kind,keyword", [("string", "minLength"), ("string", "maxLength"), ("array", "minItems"), ("array", "maxItems"), ("integer", "minimum"), ("integer", "maximum"), ("number", "multipleOf"), ("object", "minProperties"), ("object", "maxProperties")])
+def test_numbers_of_schemas(free, kind, keyword):
+    """Of any size: kept, or 400 with the reason, and soon."""
+    for number in (2**63 - 1, 2**63, 2**64, 10**400, -(2**63), 1e308, 0.5):
+        began = time.monotonic()
+        assert status_of(free, {"type": kind, keyword: number}) in (200, 400), number
+        assert time.monotonic() - began < 30
+    assert status_of(free, {"type": "integer"}) == 200
 
 
 def test_response_formats(free):
