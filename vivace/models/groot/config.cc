@@ -32,45 +32,6 @@ Status divides(const JsonValue& object, const char* part, int64_t a, const char*
                                                             of, static_cast<long>(b)));
 }
 
-Status read_vision(const JsonValue& v, GrootConfig* c) {
-  Stack& s = c->vision;
-  VV_TRY(whole(v, "depth", &s.layers, kMostLayers));
-  VV_TRY(whole(v, "hidden_size", &s.width));
-  VV_TRY(whole(v, "intermediate_size", &s.mlp));
-  VV_TRY(whole(v, "num_heads", &s.heads));
-  VV_TRY(divides(v, "num_heads", s.heads, "hidden_size", s.width));
-  s.kv_heads = s.heads;
-  s.head_dim = s.width / s.heads;
-  VV_TRY(divides(v, "4", 4, "the width of a head,", s.head_dim));
-  VV_TRY(whole(v, "patch_size", &c->patch, kMostSide));
-  VV_TRY(whole(v, "spatial_merge_size", &c->merge, 16));
-  VV_TRY(whole(v, "temporal_patch_size", &c->frames, 16));
-  int64_t places = c->grid * c->grid;
-  VV_TRY(whole(v, "num_position_embeddings", &places));
-  c->grid = std::llround(std::sqrt(static_cast<double>(places)));
-  if (c->grid * c->grid != places)
-    return v.error(Code::kCorruptData,
-                   strf("num_position_embeddings: wanted a square, got %ld", static_cast<long>(places)));
-  if (const auto levels = v.find("deepstack_visual_indexes"); levels.has_value()) {
-    VV_ASSIGN(const JsonValue list, levels->as_array());
-    c->deepstack.clear();
-    for (const JsonValue i : list) {
-      VV_ASSIGN(const int64_t layer, i.as_int());
-      if (layer < 0 || layer >= s.layers || (!c->deepstack.empty() && layer <= c->deepstack.back()))
-        return i.error(Code::kCorruptData, strf("wanted layers of the %ld there are, ascending, got %ld",
-                                                static_cast<long>(s.layers), static_cast<long>(layer)));
-      c->deepstack.push_back(layer);
-    }
-  }
-  VV_ASSIGN(const std::string_view act, v.get_string("hidden_act", "gelu_pytorch_tanh"));
-  if (act != "gelu_pytorch_tanh")
-    return v.error(Code::kUnsupported, "hidden_act: only gelu_pytorch_tanh is served, got '" + std::string(act) + "'");
-  int64_t out = c->text.width;
-  VV_TRY(whole(v, "out_hidden_size", &out));
-  return out == c->text.width ? Status()
-                              : v.error(Code::kCorruptData, "out_hidden_size is not the language model's hidden_size");
-}
-
 Status read_text(const JsonValue& v, GrootConfig* c) {
   Stack& s = c->text;
   VV_TRY(whole(v, "hidden_size", &s.width));
@@ -132,9 +93,9 @@ Status read_image_size(const JsonValue& root, GrootConfig* c) {
   int64_t side[2], *to = side;
   for (const JsonValue v : *size) {
     VV_ASSIGN(*to, v.as_int());
-    if (*to < c->token_side() || *to > kMostSide || *to % c->token_side() != 0)
+    if (*to < c->vision.token_side() || *to > kMostSide || *to % c->vision.token_side() != 0)
       return v.error(Code::kCorruptData,
-                     strf("wanted a multiple of %ld up to %ld, got %ld", static_cast<long>(c->token_side()),
+                     strf("wanted a multiple of %ld up to %ld, got %ld", static_cast<long>(c->vision.token_side()),
                           static_cast<long>(kMostSide), static_cast<long>(*to)));
     ++to;
   }
@@ -145,9 +106,10 @@ Status read_image_size(const JsonValue& root, GrootConfig* c) {
 Status read_json(const JsonValue& root, GrootConfig* c) {
   if (const auto backbone = root.find("backbone"); backbone.has_value() && backbone->is_object()) {
     VV_ASSIGN(const JsonValue text, backbone->at("text"));
-    VV_ASSIGN(const JsonValue vision, backbone->at("vision"));
+    VV_ASSIGN(const JsonValue sight, backbone->at("vision"));
     VV_TRY(read_text(text, c));
-    VV_TRY(read_vision(vision, c));
+    c->vision.out = c->text.width;
+    VV_TRY(vision::read_vision(sight, &c->vision));
     VV_TRY(whole(*backbone, "image_token_id", &c->image_token));
   }
   VV_TRY(whole(root, "select_layer", &c->text.layers, kMostLayers));

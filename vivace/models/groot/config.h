@@ -6,25 +6,14 @@
 
 #include "vivace/engine/policy.h"
 #include "vivace/engine/weights.h"
+#include "vivace/models/vision/config.h"
 
 namespace vivace::models::groot {
 
 inline constexpr const char* kFamily = "groot_n17";
 
-/// Attention and feed-forward of one stack.
-struct Stack {
-  int64_t width = 0, layers = 0, mlp = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t q_width() const { return heads * head_dim; }
-  int64_t kv_width() const { return kv_heads * head_dim; }
-};
-
 struct GrootConfig {
-  Stack vision{1024, 24, 4096, 16, 16, 64};
-  int64_t patch = 16, merge = 2,
-          frames = 2;  // pixels of a patch's side, patches of a token's side, equal frames of a patch
-  int64_t grid = 48;                          // of learned positions, a side
-  std::vector<int64_t> deepstack{5, 11, 17};  // vision layers whose output joins the language model's first layers
-
+  vision::VisionConfig vision;
   Stack text{2048, 16, 6144, 16, 8, 128};     // of its layers, those that are kept
   int64_t vocab = 151936, image_token = 151655;
   double eps = 1e-6, rope_theta = 5e6;
@@ -41,10 +30,7 @@ struct GrootConfig {
   std::string top, backbone;                  // what tensor names begin with
   std::vector<std::string> cameras;
 
-  int64_t patch_values() const { return 3 * patch * patch; }
-  int64_t token_side() const { return patch * merge; }
-  int64_t view_patches() const { return image_height * image_width / (patch * patch); }
-  int64_t token_patches() const { return merge * merge; }
+  int64_t view_patches() const { return image_height * image_width / (vision.patch * vision.patch); }
   bool crosses(int64_t block) const { return block % 2 == 0; }
   bool sees_text(int64_t block) const { return block % (2 * text_every) == 0; }
 };

@@ -6,6 +6,7 @@
 #include "vivace/models/groot/pipeline.h"
 #include "vivace/models/groot/statistics.h"
 #include "vivace/models/layer/staging.h"
+#include "vivace/models/vision/image_rows.h"
 
 namespace vivace::models::groot {
 
@@ -34,12 +35,7 @@ class GrootModel final : public engine::PolicyModel {
   Result<engine::WorkTimes> place_gates() override;
 
  private:
-  /// Lines and columns of patches of an image that the network sees.
-  struct Grid {
-    int32_t lines = 0, columns = 0;
-    int64_t patches() const { return int64_t{lines} * columns; }
-    bool operator==(const Grid&) const = default;
-  };
+  using Grid = vision::Grid;
   /// Where a call's rows have got to.
   struct Rows {
     int64_t patches = 0, views = 0, tokens = 0, all = 0, texts = 0;
@@ -50,7 +46,6 @@ class GrootModel final : public engine::PolicyModel {
   Status read_embodiment();
   void declare_context();
   void declare_actions();
-  void declare_stack(const char* name, const Stack& s, int64_t rows, StackBuffers* b);
   void declare_embodiments();
   Status fill_constants();
   Status make_tables();
@@ -75,10 +70,9 @@ class GrootModel final : public engine::PolicyModel {
   Status check_views(const engine::Observation& o, size_t i) const;
   Status check_tokens(const engine::Observation& o, size_t i) const;
   Status check_actions(const engine::Observation& o, size_t i) const;
-  Grid grid(const engine::Frame& f) const {
-    return {static_cast<int32_t>(f.height / config_.patch), static_cast<int32_t>(f.width / config_.patch)};
-  }
-  int64_t tokens_of(const engine::Frame& f) const { return grid(f).patches() / config_.token_patches(); }
+  static vision::Pixels pixels(const engine::Frame& f) { return {f.data, f.height, f.width, f.stride, f.plane}; }
+  Grid grid(const engine::Frame& f) const { return vision::grid_of(pixels(f), config_.vision); }
+  int64_t tokens_of(const engine::Frame& f) const { return grid(f).patches() / config_.vision.token_patches(); }
   /// Index in weights_.embodiments of what an observation names; -1: not loaded.
   int slot_of(const engine::Observation& o) const;
 

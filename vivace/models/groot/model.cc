@@ -97,33 +97,19 @@ Status GrootModel::read_embodiment() {
   return {};
 }
 
-void GrootModel::declare_stack(const char* name, const Stack& s, int64_t rows, StackBuffers* b) {
-  const auto declare = [&](const char* what, Shape shape, Tensor* to) {
-    arena_.declare(std::string(name) + "." + what, plan_.act, shape, to);
-  };
-  declare("hidden", Shape(rows, s.width), &b->hidden);
-  declare("normed", Shape(rows, s.width), &b->normed);
-  declare("qkv", Shape(rows, s.q_width() + 2 * s.kv_width()), &b->qkv);
-  declare("q", Shape(rows, s.heads, s.head_dim), &b->q);
-  declare("k", Shape(rows, s.kv_heads, s.head_dim), &b->k);
-  declare("v", Shape(rows, s.kv_heads, s.head_dim), &b->v);
-  declare("attended", Shape(rows, s.heads, s.head_dim), &b->attended);
-  declare("inner", Shape(rows, s.mlp), &b->inner);
-}
-
 void GrootModel::declare_context() {
   const GrootConfig& c = config_;
-  const int64_t B = limits_.batch, V = B * limits_.views, P = V * c.view_patches(), M = P / c.token_patches(),
+  const int64_t B = limits_.batch, V = B * limits_.views, P = V * c.view_patches(), M = P / c.vision.token_patches(),
                 T = M + B * limits_.prompt_tokens, H = c.text.width;
   const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
   const auto in = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     seen_in_.declare(arena_, name, dtype, shape, t);
   };
-  in("in.pixels", DType::u8, Shape(P, c.patch, c.patch, 3), &seen_.pixels);
-  for (auto& [name, t, n] : {std::tuple{"in.patch_line", &seen_.patch_line, P},
-                             {"in.patch_column", &seen_.patch_column, P},
-                             {"in.view", &seen_.view, P},
-                             {"in.view_offsets", &seen_.view_offsets, V + 1},
+  in("in.pixels", DType::u8, Shape(P, c.vision.patch, c.vision.patch, 3), &seen_.images.pixels);
+  for (auto& [name, t, n] : {std::tuple{"in.patch_line", &seen_.images.line, P},
+                             {"in.patch_column", &seen_.images.column, P},
+                             {"in.view", &seen_.images.image, P},
+                             {"in.view_offsets", &seen_.images.image_offsets, V + 1},
                              {"in.words", &seen_.words, T},
                              {"in.source", &seen_.source, T},
                              {"in.level", &seen_.level, T},
@@ -137,8 +123,8 @@ void GrootModel::declare_context() {
                              {"in.image_rows", &seen_.image_rows, M},
                              {"in.text_offsets", &seen_.text_offsets, B + 1},
                              {"in.image_offsets", &seen_.image_offsets, B + 1},
-                             {"in.patches", &seen_.patches, int64_t{1}},
-                             {"in.tokens", &seen_.tokens, int64_t{1}},
+                             {"in.patches", &seen_.images.patches, int64_t{1}},
+                             {"in.tokens", &seen_.images.tokens, int64_t{1}},
                              {"in.rows", &seen_.rows, int64_t{1}},
                              {"in.texts", &seen_.texts, int64_t{1}}})
     in(name, i32, Shape(n), t);
@@ -146,19 +132,14 @@ void GrootModel::declare_context() {
   const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) {
     arena_.declare(name, dtype, shape, t);
   };
-  declare_stack("vision", c.vision, P, &b.vision);
-  declare_stack("text", c.text, T, &b.text);
-  if (c.adapter.layers > 0) declare_stack("adapter", c.adapter, T, &b.adapter);
+  vision::declare_buffers(arena_, c.vision, P, act, &b.vision);
+  declare_stack(arena_, "text", c.text, T, act, &b.text);
+  if (c.adapter.layers > 0)
+    declare_stack(arena_, "adapter", c.adapter, T, act, &b.adapter);
   else declare("adapter.hidden", act, Shape(T, H), &b.adapter.hidden);
-  declare("pixel_scale", f32, Shape(3), &b.pixel_scale);
-  declare("pixel_offset", f32, Shape(3), &b.pixel_offset);
-  declare("patches", act, Shape(P, c.patch_values()), &b.patches);
-  declare("positions", act, Shape(P, c.vision.width), &b.positions);
-  declare("line_freq", f32, Shape(c.vision.head_dim / 2), &b.line_freq);
-  declare("column_freq", f32, Shape(c.vision.head_dim / 2), &b.column_freq);
   for (int i = 0; i < 3; ++i) declare(strf("turn_freq.%d", i), f32, Shape(c.text.head_dim / 2), &b.turn_freq[i]);
   declare("mixed", act, Shape(M + T, H), &b.mixed);
-  b.deepstack.resize(c.deepstack.size());
+  b.deepstack.resize(c.vision.deepstack.size());
   for (size_t i = 0; i < b.deepstack.size(); ++i)
     declare(strf("deepstack.%zu", i), act, Shape(M + 1, H), &b.deepstack[i]);
   declare("branch", act, Shape(T, H), &b.branch);
@@ -184,7 +165,7 @@ void GrootModel::declare_actions() {
   const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) {
     arena_.declare(name, dtype, shape, t);
   };
-  declare_stack("dit", c.dit, R, &b.dit);
+  declare_stack(arena_, "dit", c.dit, R, act, &b.dit);
   declare("action_slot", DType::i32, Shape(R), &b.action_slot);
   b.scale.resize(static_cast<size_t>(c.dit.layers));
   b.shift.resize(b.scale.size());
@@ -225,13 +206,7 @@ void GrootModel::declare_embodiments() {
 Status GrootModel::fill_constants() {
   const GrootConfig& c = config_;
   GrootBuffers& b = buffers_;
-  const float scale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, offset[] = {-1, -1, -1};
-  // Pairs of one axis turn by its place; the others get frequency 0.
-  VV_ASSIGN(const ops::RopeFreqs half, ops::rope_freqs(10000, c.vision.head_dim / 2, {}));
-  const size_t quarter = half.inv_freq.size();
-  std::vector<float> lines(2 * quarter, 0.0f), by_column(2 * quarter, 0.0f);
-  std::copy(half.inv_freq.begin(), half.inv_freq.end(), lines.begin());
-  std::copy(half.inv_freq.begin(), half.inv_freq.end(), by_column.begin() + static_cast<std::ptrdiff_t>(quarter));
+  VV_TRY(vision::fill_constants(*runtime_, c.vision, b.vision));
   VV_ASSIGN(const ops::RopeFreqs all, ops::rope_freqs(c.rope_theta, c.text.head_dim, {}));
   std::vector<float> turn[3];
   for (auto& t : turn) t.assign(all.inv_freq.size(), 0.0f);
@@ -244,9 +219,7 @@ Status GrootModel::fill_constants() {
   const auto from = [](const Tensor& to, const auto& values) {
     return engine::Upload{to.data, std::data(values), std::size(values) * sizeof(*std::data(values))};
   };
-  const engine::Upload uploads[] = {from(b.pixel_scale, scale),    from(b.pixel_offset, offset),
-                                    from(b.line_freq, lines),      from(b.column_freq, by_column),
-                                    from(b.turn_freq[0], turn[0]), from(b.turn_freq[1], turn[1]),
+  const engine::Upload uploads[] = {from(b.turn_freq[0], turn[0]), from(b.turn_freq[1], turn[1]),
                                     from(b.turn_freq[2], turn[2]), from(b.action_slot, slots)};
   return runtime_->upload(uploads);
 }
@@ -298,7 +271,7 @@ Status GrootModel::load() {
   VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent));
   VV_TRY(check_options());
   engine::WeightUploader tables;
-  std::vector<std::unique_ptr<std::byte[]>> own;
+  OwnedTensors own;
   VV_TRY(load_weights(source_, config_, plan_, horizon_, slots_, &uploader_, &tables, &own, &weights_));
   declare_context();
   declare_actions();
@@ -315,10 +288,11 @@ Status GrootModel::load() {
   VV_TRY(seen_in_.open(*runtime_, "context inputs"));
   VV_TRY(acted_in_.open(*runtime_, "action inputs"));
   VV_ASSIGN(result_, runtime_->reserve_shared("actions", static_cast<size_t>(acted_.x.span_bytes())));
-  VV_ASSIGN(positions_in_, runtime_->reserve_shared("positions", static_cast<size_t>(buffers_.positions.span_bytes())));
+  VV_ASSIGN(positions_in_,
+            runtime_->reserve_shared("positions", static_cast<size_t>(buffers_.vision.positions.span_bytes())));
   VV_ASSIGN(timer_, engine::GpuTimer::open(runtime_->stream()));
   VV_TRY(fill_constants());
-  const auto views = static_cast<size_t>(seen_.view_offsets.shape[0]);
+  const auto views = static_cast<size_t>(seen_.images.image_offsets.shape[0]);
   grids_.reserve(views);
   placed_.reserve(views);
   units_.resize(static_cast<size_t>(limits_.batch * limits_.horizon) * static_cast<size_t>(limits_.robot_dim));

@@ -1,83 +1,26 @@
 #include "vivace/models/groot/pipeline.h"
 
 #include "vivace/base/check.h"
-#include "vivace/models/layer/layer_ops.h"
-#include "vivace/models/layer/views.h"
 
 namespace vivace::models::groot {
 namespace {
 
-constexpr double kVisionEps = 1e-6, kHeadEps = 1e-5, kOutEps = 1e-6;  // of layer norms
+constexpr double kHeadEps = 1e-5, kOutEps = 1e-6;  // of layer norms
 
-/// Rows that attend and rows that are attended to, of sequences that lie one after the other.
-struct Ragged {
-  Tensor slot, offsets;  // whose sequence each query is in; where each sequence's keys are
-  Tensor place;          // of a causal mask: of each query in its sequence
-};
-
-class GraphBuilder {
+class GraphBuilder : private StackRecorder {
  public:
   GraphBuilder(ops::Recorder& rec, const GrootContext& context)
-      : rec_(rec),
-        op_(rec, context.config.eps),
+      : StackRecorder(rec, context.config.eps, context.show, context.gates),
         x_(context),
         c_(context.config),
         w_(context.weights),
         b_(context.buffers) {}
 
   Status vision(const ContextInputs& in) {
-    const StackBuffers& b = b_.vision;
-    op_.rows = in.patches;
-    const double side = static_cast<double>(c_.patch);
-    VV_TRY(point());
-    VV_TRY(rec_(ops::im2col,
-                {{"x", in.pixels},
-                 {"scale", b_.pixel_scale},
-                 {"offset", b_.pixel_offset},
-                 {"out", b_.patches},
-                 {"rows", op_.rows}},
-                {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}, {"order", "chw"}}));
-    if (x_.show) {
-      VV_TRY(op_.linear({b_.patches}, w_.patches, b.normed));
-      VV_TRY(show("patch_embed", -1, b.normed));
-    }
-    VV_TRY(op_.linear({b_.patches}, w_.patches, b.hidden, {.residual = b_.positions}));
-    const Ragged views{in.view, in.view_offsets, {}};
-    size_t level = 0;
-    for (size_t i = 0; i < w_.vision.size(); ++i) {
-      const Layer& l = w_.vision[i];
-      VV_TRY(point());
-      VV_TRY(op_.norm(b.hidden, layer_norm(l.attn_norm, kVisionEps), {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.qkv, b.qkv));
-      VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv},
-                                  {"q", b.q},
-                                  {"k_out", b.k},
-                                  {"v_out", b.v},
-                                  {"pos", in.patch_line},
-                                  {"inv_freq", b_.line_freq},
-                                  {"rows", op_.rows}}));
-      VV_TRY(turn(b, in.patch_column, b_.column_freq));
-      VV_TRY(attend(b, b.k, b.v, views));
-      VV_TRY(op_.linear({flat(b.attended)}, l.o, b.hidden, {.residual = b.hidden}));
-      VV_TRY(point());
-      VV_TRY(op_.norm(b.hidden, layer_norm(l.mlp_norm, kVisionEps), {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.up, b.inner, {.act = "gelu_tanh"}));
-      VV_TRY(op_.linear({b.inner}, l.down, b.hidden, {.residual = b.hidden}));
-      if (level == c_.deepstack.size() || c_.deepstack[level] != static_cast<int64_t>(i)) continue;
-      const Tensor out = top(b_.deepstack[level], b_.deepstack[level].shape[0] - 1);
-      op_.rows = in.tokens;
-      VV_TRY(op_.norm(by_token(b.hidden), layer_norm(w_.deepstack[level].norm, kVisionEps), {by_token(b.normed)}));
-      VV_TRY(merge(w_.deepstack[level], out));
-      VV_TRY(show("deepstack_" + std::to_string(level), -1, out));
-      op_.rows = in.patches;
-      ++level;
-    }
-    VV_TRY(point());
-    VV_TRY(op_.norm(b.hidden, layer_norm(w_.merger.norm, kVisionEps), {b.normed}));
-    op_.rows = in.tokens;
-    const Tensor images = top(b_.mixed, in.image_rows.shape[0]);
-    VV_TRY(merge(w_.merger, images));
-    return show("image_embeds", -1, images);
+    std::vector<Tensor> levels;
+    for (const Tensor& t : b_.deepstack) levels.push_back(top(t, t.shape[0] - 1));
+    return vision::record_vision(rec_, {c_.vision, w_.vision, b_.vision, x_.show, x_.gates}, in.images,
+                                 top(b_.mixed, in.image_rows.shape[0]), levels);
   }
 
   Status language(const ContextInputs& in) {
@@ -143,14 +86,14 @@ class GraphBuilder {
     VV_TRY(show("vl_features", -1, b.hidden));
     op_.rows = in.texts;
     VV_TRY(op_.gather(b.hidden, in.text_rows, b_.text_features));
-    op_.rows = in.tokens;
+    op_.rows = in.images.tokens;
     VV_TRY(op_.gather(b.hidden, in.image_rows, b_.image_features));
     for (size_t i = 0; i < w_.dit.size(); ++i) {
       const auto block = static_cast<int64_t>(i);
       if (!c_.crosses(block)) continue;
       VV_TRY(point());
       const bool text = c_.sees_text(block);
-      op_.rows = text ? in.texts : in.tokens;
+      op_.rows = text ? in.texts : in.images.tokens;
       const Tensor &from = text ? b_.text_features : b_.image_features, &k = b_.cross_k[i / 2], &v = b_.cross_v[i / 2];
       const Shape rows(k.shape[1], c_.dit.width);
       VV_TRY(op_.linear({from}, w_.dit[i].k, as(k, rows)));
@@ -230,10 +173,6 @@ class GraphBuilder {
  private:
   /// The first N columns' worth of a dense scratch area.
   static Tensor columns_of(const Tensor& t, int64_t N) { return as(t, Shape(t.shape[0], N)); }
-  /// Rows of patches as rows of a token's patches side by side.
-  Tensor by_token(const Tensor& t) const {
-    return as(t, Shape(t.shape[0] / c_.token_patches(), t.shape[1] * c_.token_patches()));
-  }
   /// The state's row of each observation among the DiT's.
   Tensor states() const {
     Tensor t = as(b_.dit.hidden, Shape(x_.batch, c_.dit.width));
@@ -270,46 +209,10 @@ class GraphBuilder {
     return op_.linear({inner}, e.decode_down, x, {.residual = x, .gate = slice(in.step_size, first, n)});
   }
 
-  Status merge(const Merger& m, const Tensor& out) {
-    const Tensor inner = by_token(as(b_.vision.attended, b_.vision.hidden.shape));
-    VV_TRY(op_.linear({by_token(b_.vision.normed)}, m.up, inner, {.act = "gelu_erf"}));
-    return op_.linear({inner}, m.down, out);
-  }
   Status ada_norm(const Tensor& scale, const Tensor& shift, double eps) {
     return op_.norm(b_.dit.hidden, {.ada = {scale, shift}, .kind = "layer", .eps = eps}, {b_.dit.normed});
   }
-  Status split(const StackBuffers& b) {
-    return rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}});
-  }
-  /// Turns the pairs of one axis; the others' frequencies are 0, which leaves them as they are, bit for bit.
-  Status turn(const StackBuffers& b, const Tensor& pos, const Tensor& freq) {
-    for (const Tensor* t : {&b.q, &b.k})
-      VV_TRY(rec_(ops::rope, {{"x", *t}, {"inv_freq", freq}, {"pos", pos}, {"out", *t}, {"rows", op_.rows}}));
-    return {};
-  }
-  Status attend(const StackBuffers& b, const Tensor& k, const Tensor& v, const Ragged& r) {
-    const auto block = [](const Tensor& t) {
-      return t.shape.rank == 4 ? t : as(t, Shape(1, t.shape[0], t.shape[1], t.shape[2]));
-    };
-    return rec_(ops::attention,
-                {{"q", b.q},
-                 {"k", block(k)},
-                 {"v", block(v)},
-                 {"pos", r.place},
-                 {"slot", r.slot},
-                 {"k_offsets", r.offsets},
-                 {"out", b.attended},
-                 {"rows", op_.rows}},
-                {{"mask", r.place.present() ? "causal" : "full"}});
-  }
-  /// Where others may go first.
-  Status point() { return x_.gates != nullptr ? x_.gates->point(rec_.stream()) : Status(); }
-  Status show(const std::string& name, int step, const Tensor& value) const {
-    return x_.show ? x_.show(name, step, value) : Status();
-  }
 
-  ops::Recorder& rec_;
-  LayerOps op_;
   const GrootContext& x_;
   const GrootConfig& c_;
   const GrootWeights& w_;

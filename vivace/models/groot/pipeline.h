@@ -1,19 +1,15 @@
 // GR00T as walks over ops: patches and words to what actions attend to, and noise to actions. No backend is known here.
 #pragma once
-#include <functional>
-
 #include "vivace/engine/gate_plan.h"
 #include "vivace/models/groot/weights.h"
-#include "vivace/ops/registry.h"
+#include "vivace/models/vision/pipeline.h"
 
 namespace vivace::models::groot {
 
 /// What the host says of an observation's pictures and words, one block of memory written before each run. Of all
 /// observations at once: P patches, M tokens of images, T tokens in all, V views, B observations.
 struct ContextInputs {
-  Tensor pixels;                          // [P, patch, patch, 3] u8, patches of a token side by side
-  Tensor patch_line, patch_column, view;  // [P] i32
-  Tensor view_offsets;                    // [V + 1] i32: patches of each
+  vision::VisionInputs images;            // of all views
   Tensor words;                           // [T] i32: token ids, of an image's place any
   Tensor source, level;  // [T] i32: row of `mixed`; row of a deepstack level, M where there is no image
   Tensor turn[3];                         // [T] i32: M-RoPE's time, line and column
@@ -21,8 +17,7 @@ struct ContextInputs {
   Tensor offsets;                         // [B + 1] i32: rows of each sequence
   Tensor text_rows, image_rows;           // [T], [M] i32: rows that are no image's, and those that are
   Tensor text_offsets, image_offsets;     // [B + 1] i32 into them
-  Tensor patches, tokens, rows,
-      texts;  // [1] i32: how many are valid: patches, tokens of images, tokens, tokens that are no image's
+  Tensor rows, texts;                     // [1] i32: how many are valid: tokens, tokens that are no image's
 };
 
 /// ... and of the arm.
@@ -32,17 +27,9 @@ struct ActionInputs {
   Tensor state;      // [B, S] f32
 };
 
-/// Rows between ops of one stack. "act" is the plan's dtype.
-struct StackBuffers {
-  Tensor hidden, normed, qkv, q, k, v, attended, inner;
-};
-
 struct GrootBuffers {
-  StackBuffers vision, text, adapter, dit;
-  Tensor pixel_scale, pixel_offset;       // [3] f32
-  Tensor patches;                         // [P, patch values] act
-  Tensor positions;                       // [P, Hv] act: of the grids at hand
-  Tensor line_freq, column_freq;          // [Dv / 2] f32: of pairs that do not turn so 0
+  vision::VisionBuffers vision;
+  StackBuffers text, adapter, dit;        // "act" is the plan's dtype
   Tensor turn_freq[3];                    // [D / 2] f32
   Tensor mixed;                           // [M + T, H] act: images' tokens, then words
   std::vector<Tensor> deepstack;          // [M + 1, H] act: the last row is 0
@@ -65,9 +52,6 @@ struct ActiveEmbodiment {
   Embodiment weights;
   Tensor time_bias;                       // [steps, D] f32
 };
-
-/// Sees values by name; `step` counts those of the flow, -1 outside.
-using Show = std::function<Status(const std::string& name, int step, const Tensor& value)>;
 
 struct GrootContext {
   const GrootConfig& config;

@@ -1,10 +1,8 @@
 // A call: observations checked, their rows written, both graphs run.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "vivace/base/check.h"
-#include "vivace/base/float_types.h"
 #include "vivace/engine/urgent.h"
 #include "vivace/models/groot/groot_model.h"
 #include "vivace/models/vla/noise.h"
@@ -36,7 +34,7 @@ Status GrootModel::check_views(const Observation& o, size_t i) const {
                     o.views.size()));
   if (std::none_of(o.views.begin(), o.views.end(), [](const Frame& f) { return f.data != nullptr; }))
     return bad(i, Code::kInvalidArgument, "no camera is on");
-  const int64_t side = config_.token_side(), most = config_.image_height * config_.image_width;
+  const int64_t side = config_.vision.token_side(), most = config_.image_height * config_.image_width;
   for (const Frame& f : o.views) {
     if (f.data == nullptr) continue;
     if (f.height < 1 || f.width < 1 || f.height > most || f.width > most || f.plane < 0 ||
@@ -139,32 +137,17 @@ Status GrootModel::check(const Observation& o, size_t i) const {
   return check_actions(o, i);
 }
 
-/// Patches of a token side by side, tokens line by line.
 void GrootModel::write_view(const Frame& f, Rows* at) {
+  const vision::VisionInputs& in = seen_.images;
   const Grid g = grid(f);
-  const int64_t m = config_.merge, side = config_.patch;
-  auto *const line = seen_in_.host<int32_t>(seen_.patch_line),
-              *const column = seen_in_.host<int32_t>(seen_.patch_column),
-              *const view = seen_in_.host<int32_t>(seen_.view);
-  uint8_t* to = seen_in_.host<uint8_t>(seen_.pixels) + at->patches * side * side * 3;
-  for (int64_t token = 0; token < g.patches() / (m * m); ++token)
-    for (int64_t k = 0; k < m * m; ++k) {
-      const int64_t r = token / (g.columns / m) * m + k / m, c = token % (g.columns / m) * m + k % m;
-      line[at->patches] = static_cast<int32_t>(r);
-      column[at->patches] = static_cast<int32_t>(c);
-      view[at->patches++] = static_cast<int32_t>(at->views);
-      for (int64_t y = r * side; y < (r + 1) * side; ++y) {
-        if (f.plane == 0) {
-          std::memcpy(to, f.data + y * f.stride + c * side * 3, static_cast<size_t>(side * 3));
-          to += side * 3;
-          continue;
-        }
-        for (int64_t x = c * side; x < (c + 1) * side; ++x)
-          for (int64_t channel = 0; channel < 3; ++channel) *to++ = f.data[channel * f.plane + y * f.stride + x];
-      }
-    }
+  const int64_t first = at->patches;
+  vision::write_patches(pixels(f), config_.vision,
+                        seen_in_.host<uint8_t>(in.pixels) + first * config_.vision.patch_values(),
+                        seen_in_.host<int32_t>(in.line) + first, seen_in_.host<int32_t>(in.column) + first);
+  std::fill_n(seen_in_.host<int32_t>(in.image) + first, g.patches(), static_cast<int32_t>(at->views));
+  at->patches += g.patches();
   grids_.push_back(g);
-  seen_in_.host<int32_t>(seen_.view_offsets)[++at->views] = static_cast<int32_t>(at->patches);
+  seen_in_.host<int32_t>(in.image_offsets)[++at->views] = static_cast<int32_t>(at->patches);
 }
 
 void GrootModel::write_sequence(const Observation& o, int64_t b, Rows* at) {
@@ -193,7 +176,7 @@ void GrootModel::write_sequence(const Observation& o, int64_t b, Rows* at) {
     }
     while (frame->data == nullptr) ++frame;
     const Grid g = grid(*frame);
-    const auto m = static_cast<int32_t>(config_.merge), columns = g.columns / m,
+    const auto m = static_cast<int32_t>(config_.vision.merge), columns = g.columns / m,
                tokens = static_cast<int32_t>(tokens_of(*frame));
     for (int32_t k = 0; k < tokens; ++k) {
       const auto image = static_cast<int32_t>(at->tokens);
@@ -230,43 +213,11 @@ void GrootModel::write_actions(const Observation& o, int64_t b) {
 Status GrootModel::place_positions() {
   if (grids_ == placed_) return {};
   placed_.clear();  // until the copy is under way
-  const int64_t H = config_.vision.width, N = config_.grid, m = config_.merge;
-  const bool wide = plan_.act == DType::f32;
   char* to = static_cast<char*>(positions_in_.data());
-  for (const Grid& g : grids_) {
-    for (int64_t token = 0; token < g.patches() / (m * m); ++token)
-      for (int64_t k = 0; k < m * m; ++k) {
-        // Between the four learned positions around where the patch lies, of a grid that spans the image whatever its
-        // size.
-        const auto along = [&](int64_t i, int32_t count, int64_t* low, int64_t* high) {
-          const float at =
-              count > 1 ? static_cast<float>(i) * (static_cast<float>(N - 1) / static_cast<float>(count - 1)) : 0.0f;
-          *low = std::min<int64_t>(static_cast<int64_t>(at), N - 1);
-          *high = std::min<int64_t>(*low + 1, N - 1);
-          return at - static_cast<float>(*low);
-        };
-        int64_t up, down, left, right;
-        const float dy = along(token / (g.columns / m) * m + k / m, g.lines, &up, &down),
-                    dx = along(token % (g.columns / m) * m + k % m, g.columns, &left, &right);
-        for (int64_t h = 0; h < H; ++h) {
-          const auto learned = [&](int64_t y, int64_t x) {
-            return weights_.positions.empty() ? 0.0f : weights_.positions[static_cast<size_t>((y * N + x) * H + h)];
-          };
-          const float v = learned(up, left) * ((1 - dy) * (1 - dx)) + learned(up, right) * ((1 - dy) * dx) +
-                          learned(down, left) * (dy * (1 - dx)) + learned(down, right) * (dy * dx);
-          if (wide) {
-            std::memcpy(to, &v, 4);
-            to += 4;
-          } else {
-            const uint16_t bits = bf16_of_f32(v);
-            std::memcpy(to, &bits, 2);
-            to += 2;
-          }
-        }
-      }
-  }
+  for (const Grid& g : grids_)
+    to = vision::write_positions(g, config_.vision, weights_.vision.positions, plan_.act, to);
   const auto bytes = static_cast<size_t>(to - static_cast<char*>(positions_in_.data()));
-  VV_TRY(runtime_->stream().copy(buffers_.positions.data, positions_in_.data(), bytes));
+  VV_TRY(runtime_->stream().copy(buffers_.vision.positions.data, positions_in_.data(), bytes));
   placed_.assign(grids_.begin(), grids_.end());
   return {};
 }
@@ -301,7 +252,8 @@ Status GrootModel::prepare(std::span<const Observation> observations) {
   Rows at;
   grids_.clear();
   const auto host = [&](const Tensor& t) { return seen_in_.host<int32_t>(t); };
-  host(seen_.view_offsets)[0] = host(seen_.offsets)[0] = host(seen_.text_offsets)[0] = host(seen_.image_offsets)[0] = 0;
+  host(seen_.images.image_offsets)[0] = host(seen_.offsets)[0] = host(seen_.text_offsets)[0] =
+      host(seen_.image_offsets)[0] = 0;
   for (int64_t b = 0; b < limits_.batch; ++b) {
     const bool asked = static_cast<size_t>(b) < observations.size();
     const Observation& o = observations[asked ? static_cast<size_t>(b) : observations.size() - 1];
@@ -317,10 +269,10 @@ Status GrootModel::prepare(std::span<const Observation> observations) {
     write_actions(o, b);
     if (asked) VV_TRY(take_embodiment(b, slot_of(o)));
   }
-  for (int64_t v = at.views; v + 1 < seen_.view_offsets.shape[0]; ++v)
-    host(seen_.view_offsets)[v + 1] = static_cast<int32_t>(at.patches);
-  *host(seen_.patches) = static_cast<int32_t>(at.patches);
-  *host(seen_.tokens) = static_cast<int32_t>(at.tokens);
+  for (int64_t v = at.views; v + 1 < seen_.images.image_offsets.shape[0]; ++v)
+    host(seen_.images.image_offsets)[v + 1] = static_cast<int32_t>(at.patches);
+  *host(seen_.images.patches) = static_cast<int32_t>(at.patches);
+  *host(seen_.images.tokens) = static_cast<int32_t>(at.tokens);
   *host(seen_.rows) = static_cast<int32_t>(at.all);
   *host(seen_.texts) = static_cast<int32_t>(at.texts);
   return place_positions();

@@ -16,51 +16,17 @@ using Rows = WeightUploader::Rows;
 
 constexpr PrecisionPlan kPlans[] = {{"f32", DType::f32, true}, {"bf16", DType::bf16, false}};
 
-float value(const Tensor& t, int64_t i) {
-  if (t.dtype == DType::f32) {
-    float v;
-    std::memcpy(&v, static_cast<const char*>(t.data) + 4 * i, 4);
-    return v;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, static_cast<const char*>(t.data) + 2 * i, 2);
-  return t.dtype == DType::bf16 ? f32_of_bf16(bits) : f32_of_f16(bits);
-}
-
-class Loader {
+class Loader : public PartLoader {
  public:
   Loader(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, WeightUploader* uploader,
-         WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own)
-      : source_(source), c_(config), plan_(plan), uploader_(uploader), tables_(tables), own_(own) {}
-
-  Status vision(GrootWeights* w) {
-    const std::string at = c_.backbone + "visual.";
-    const Stack& s = c_.vision;
-    VV_TRY(patches(at + "patch_embed.proj", &w->patches));
-    VV_TRY(positions(at + "pos_embed.weight", &w->positions));
-    w->vision.resize(static_cast<size_t>(s.layers));
-    for (size_t i = 0; i < w->vision.size(); ++i) {
-      Layer& l = w->vision[i];
-      const std::string in = at + "blocks." + std::to_string(i) + ".";
-      VV_TRY(norm(in + "norm1", s.width, &l.attn_norm));
-      VV_TRY(linear(in + "attn.qkv", 3 * s.width, s.width, &l.qkv));
-      VV_TRY(linear(in + "attn.proj", s.width, s.width, &l.o));
-      VV_TRY(norm(in + "norm2", s.width, &l.mlp_norm));
-      VV_TRY(linear(in + "mlp.linear_fc1", s.mlp, s.width, &l.up));
-      VV_TRY(linear(in + "mlp.linear_fc2", s.width, s.mlp, &l.down));
-    }
-    const int64_t wide = c_.token_patches() * s.width;
-    VV_TRY(merger(at + "merger", s.width, wide, &w->merger));
-    w->deepstack.resize(c_.deepstack.size());
-    for (size_t i = 0; i < w->deepstack.size(); ++i)
-      VV_TRY(merger(at + "deepstack_merger_list." + std::to_string(i), wide, wide, &w->deepstack[i]));
-    return {};
-  }
+         WeightUploader* tables, OwnedTensors* own)
+      : PartLoader(source, plan.act, plan.stored, uploader, own), c_(config), tables_(tables) {}
 
   Status text(GrootWeights* w) {
     const std::string at = c_.backbone + "language_model.";
     const Stack& s = c_.text;
-    VV_TRY(table(at + "embed_tokens.weight", Shape(c_.vocab, s.width), &w->embed));
+    VV_ASSIGN(w->embed, get(at + "embed_tokens.weight", Shape(c_.vocab, s.width)));
+    uploader_->add(&w->embed, dtype_of(w->embed));
     w->text.resize(static_cast<size_t>(s.layers));
     for (size_t i = 0; i < w->text.size(); ++i) {
       TextLayer& l = w->text[i];
@@ -121,7 +87,7 @@ class Loader {
     Tensor places;
     VV_ASSIGN(places, get(at + "position_embedding.weight", Shape(c_.positions, s.width)));
     w->action_positions = synthetic() ? tensor(nullptr, places.dtype, Shape(horizon, s.width)) : top(places, horizon);
-    uploader_->add(&w->action_positions, plan_.act);
+    uploader_->add(&w->action_positions, act_);
     w->embodiments.resize(slots.size());
     for (size_t i = 0; i < slots.size(); ++i) VV_TRY(embodiment(at, slots[i], &w->embodiments[i]));
     return {};
@@ -130,41 +96,6 @@ class Loader {
  private:
   static constexpr int64_t kTimeWidth = 256;  // sines and cosines that diffusers' time embedding begins with
 
-  bool synthetic() const { return source_.synthetic(); }
-  Result<Tensor> get(const std::string& name, const Shape& shape) const {
-    return source_.get(WeightRule{"", name.c_str(), shape});
-  }
-  DType matrix_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : plan_.act; }
-  DType vector_dtype(const Tensor& t) const { return plan_.stored ? t.dtype : plan_.act; }
-
-  /// Memory of this loading's for a made tensor; without data of weights that will be drawn.
-  Tensor make(DType dtype, const Shape& shape) {
-    Tensor t = tensor(nullptr, dtype, shape);
-    if (synthetic()) return t;
-    own_->push_back(std::make_unique<std::byte[]>(static_cast<size_t>(t.span_bytes())));
-    t.data = own_->back().get();
-    return t;
-  }
-
-  Status vector(const std::string& name, int64_t n, Tensor* t) {
-    VV_ASSIGN(*t, get(name, Shape(n)));
-    uploader_->add(t, t->dtype);
-    return {};
-  }
-  Status norm(const std::string& name, int64_t n, Norm* to) {
-    VV_TRY(vector(name + ".weight", n, &to->weight));
-    VV_ASSIGN(to->bias, get(name + ".bias", Shape(n)));
-    uploader_->add(&to->bias, to->weight.dtype, true);
-    return {};
-  }
-  Status linear(const std::string& name, int64_t N, int64_t K, Linear* to, bool bias = true) {
-    VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
-    uploader_->add(&to->w, matrix_dtype(to->w));
-    if (!bias) return {};
-    VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
-    uploader_->add(&to->bias, vector_dtype(to->bias), true);
-    return {};
-  }
   Status for_tables(const std::string& name, int64_t N, int64_t K, Linear* to) {
     VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
     VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
@@ -172,60 +103,6 @@ class Loader {
     tables_->add(&to->bias, DType::f32, true);
     return {};
   }
-  /// Matrices that read the same rows as one.
-  Status join(std::vector<std::pair<std::string, int64_t>> parts, int64_t K, bool bias, Rows order, Linear* to) {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      VV_ASSIGN(to->parts[i], get(parts[i].first + ".weight", Shape(parts[i].second, K)));
-      if (!bias) continue;
-      VV_ASSIGN(to->part_bias[i], get(parts[i].first + ".bias", Shape(parts[i].second)));
-    }
-    const auto all = [&](Tensor* p, Tensor* whole, DType dtype, bool is_bias) {
-      if (parts.size() == 2) uploader_->join({p, p + 1}, whole, dtype, order, is_bias);
-      else uploader_->join({p, p + 1, p + 2}, whole, dtype, order, is_bias);
-    };
-    all(to->parts, &to->w, matrix_dtype(to->parts[0]), false);
-    if (bias) all(to->part_bias, &to->bias, vector_dtype(to->part_bias[0]), true);
-    return {};
-  }
-  Status merger(const std::string& name, int64_t normed, int64_t wide, Merger* to) {
-    VV_TRY(norm(name + ".norm", normed, &to->norm));
-    VV_TRY(linear(name + ".linear_fc1", wide, wide, &to->up));
-    return linear(name + ".linear_fc2", c_.text.width, wide, &to->down);
-  }
-  Status table(const std::string& name, const Shape& shape, Tensor* to) {
-    VV_ASSIGN(*to, get(name, shape));
-    uploader_->add(to, plan_.stored ? to->dtype : plan_.act);
-    return {};
-  }
-
-  /// A patch's frames are the same image: their weights are added up.
-  Status patches(const std::string& name, Linear* to) {
-    const int64_t H = c_.vision.width, area = c_.patch * c_.patch, F = c_.frames;
-    Tensor kernel;
-    VV_ASSIGN(kernel, get(name + ".weight", Shape(H, 3, F, c_.patch, c_.patch)));
-    to->w = make(DType::f32, Shape(H, c_.patch_values()));
-    if (!synthetic()) {
-      float* const sum = static_cast<float*>(to->w.data);
-      for (int64_t h = 0; h < H * 3; ++h)
-        for (int64_t i = 0; i < area; ++i) {
-          float all = 0;
-          for (int64_t f = 0; f < F; ++f) all += value(kernel, (h * F + f) * area + i);
-          sum[h * area + i] = all;
-        }
-    }
-    uploader_->add(&to->w, plan_.act);
-    VV_ASSIGN(to->bias, get(name + ".bias", Shape(H)));
-    uploader_->add(&to->bias, vector_dtype(to->bias), true);
-    return {};
-  }
-  Status positions(const std::string& name, std::vector<float>* to) {
-    VV_ASSIGN(const Tensor t, get(name, Shape(c_.grid * c_.grid, c_.vision.width)));
-    if (synthetic()) return {};
-    to->resize(static_cast<size_t>(t.shape.elements()));
-    for (size_t i = 0; i < to->size(); ++i) (*to)[i] = value(t, static_cast<int64_t>(i));
-    return {};
-  }
-
   /// Columns [first, first + K) of embodiment `slot`'s matrix, stored [E, all K, N], as [N, K].
   Status turned(const std::string& name, int slot, int64_t all, int64_t N, int64_t first, int64_t K, Tensor* to) {
     VV_ASSIGN(const Tensor t, get(name + ".W", Shape(c_.embodiments, all, N)));
@@ -247,9 +124,9 @@ class Loader {
   /// `entering`: its rows come from the host, in f32.
   Status of_slot(const std::string& name, int slot, int64_t N, int64_t K, Linear* to, bool entering = false) {
     VV_TRY(turned(name, slot, K, N, 0, K, &to->w));
-    uploader_->add(&to->w, entering ? DType::f32 : matrix_dtype(to->w));
+    uploader_->add(&to->w, entering ? DType::f32 : dtype_of(to->w));
     VV_TRY(bias_of(name, slot, N, &to->bias));
-    uploader_->add(&to->bias, vector_dtype(to->bias), true);
+    uploader_->add(&to->bias, dtype_of(to->bias), true);
     return {};
   }
   Status embodiment(const std::string& at, int slot, Embodiment* e) {
@@ -259,7 +136,7 @@ class Loader {
     VV_TRY(of_slot(at + "action_encoder.W1", slot, D, c_.action_dim, &e->action_in, true));
     const std::string middle = at + "action_encoder.W2";
     VV_TRY(turned(middle, slot, 2 * D, D, 0, D, &e->action_mid.w));
-    uploader_->add(&e->action_mid.w, matrix_dtype(e->action_mid.w));
+    uploader_->add(&e->action_mid.w, dtype_of(e->action_mid.w));
     VV_TRY(turned(middle, slot, 2 * D, D, D, D, &e->time.w));
     tables_->add(&e->time.w, DType::f32);
     VV_TRY(bias_of(middle, slot, D, &e->time.bias));
@@ -269,11 +146,8 @@ class Loader {
     return of_slot(at + "action_decoder.layer2", slot, c_.action_dim, c_.hidden, &e->decode_down);
   }
 
-  const WeightSource& source_;
   const GrootConfig& c_;
-  const PrecisionPlan& plan_;
-  WeightUploader *uploader_, *tables_;
-  std::vector<std::unique_ptr<std::byte[]>>* own_;
+  WeightUploader* tables_;
 };
 
 }  // namespace
@@ -290,10 +164,11 @@ Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
 }
 
 Status load_weights(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, int64_t horizon,
-                    const std::vector<int>& slots, WeightUploader* uploader, WeightUploader* tables,
-                    std::vector<std::unique_ptr<std::byte[]>>* own, GrootWeights* weights) {
+                    const std::vector<int>& slots, WeightUploader* uploader, WeightUploader* tables, OwnedTensors* own,
+                    GrootWeights* weights) {
   Loader load(source, config, plan, uploader, tables, own);
-  VV_TRY(load.vision(weights));
+  VV_TRY(vision::VisionLoader(source, plan.act, plan.stored, uploader, own)
+             .load(config.backbone + "visual.", config.vision, &weights->vision));
   VV_TRY(load.text(weights));
   return load.head(slots, horizon, weights);
 }
@@ -305,8 +180,7 @@ engine::Forms forms_of(const GrootWeights& w) {
       for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"up", &l.up}, {"down", &l.down}})
         forms.add(part, product, m->w);
   };
-  forms.add("patches", w.patches.w);
-  layers("vision", w.vision);
+  vision::add_forms(w.vision, &forms);
   forms.add("embedding", w.embed);
   for (const TextLayer& l : w.text)
     for (const auto& [product, m] : {std::pair{"qkv", &l.qkv}, {"o", &l.o}, {"gate_up", &l.gate_up}, {"down", &l.down}})

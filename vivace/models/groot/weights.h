@@ -1,11 +1,10 @@
 // GR00T's weights: where each comes from, and in which form products and norms read it.
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "vivace/engine/forms.h"
 #include "vivace/models/groot/config.h"
-#include "vivace/models/layer/layer_ops.h"
+#include "vivace/models/vision/weights.h"
 
 namespace vivace::models::groot {
 
@@ -18,16 +17,6 @@ struct PrecisionPlan {
 /// Errors: InvalidArgument lists the plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
 
-/// A layer of the vision tower, or of the adapter.
-struct Layer {
-  Norm attn_norm, mlp_norm;
-  Linear qkv, o, up, down;
-};
-/// Four patches to a token.
-struct Merger {
-  Norm norm;
-  Linear up, down;
-};
 struct TextLayer {
   Tensor attn_norm, mlp_norm, q_norm, k_norm;
   Linear qkv, o, gate_up, down;  // gate and up rows alternate
@@ -51,11 +40,8 @@ inline constexpr Linear Embodiment::* kOwn[] = {
     &Embodiment::action_out, &Embodiment::decode_up,  &Embodiment::decode_down};
 
 struct GrootWeights {
-  Linear patches;                         // [Hv, patch values]: its equal frames added up
-  std::vector<float> positions;           // [grid * grid, Hv] on the host; empty: zeros
-  std::vector<Layer> vision, adapter;
-  Merger merger;
-  std::vector<Merger> deepstack;
+  vision::VisionWeights vision;
+  std::vector<Layer> adapter;
   Tensor embed;                           // [V, H]
   std::vector<TextLayer> text;
   Norm adapter_norm;                      // vlln
@@ -71,8 +57,7 @@ struct GrootWeights {
 /// the missing tensor, InvalidShape both shapes.
 Status load_weights(const engine::WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan,
                     int64_t horizon, const std::vector<int>& slots, engine::WeightUploader* uploader,
-                    engine::WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own,
-                    GrootWeights* weights);
+                    engine::WeightUploader* tables, OwnedTensors* own, GrootWeights* weights);
 
 /// Of which dtypes the products' matrices are, once they are placed.
 engine::Forms forms_of(const GrootWeights& weights);
