@@ -8,11 +8,21 @@ from tests.ref.kv_append import HND, append, cache_rows, distinct, distinct_rows
 from tests.ref.rope import frequencies, rotate
 
 
-def keys_and_values(qkv, k_norm=None, pos=None, inv_freq=None, *, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, Hq, D, **_):
+def turned(pos, inv_freq=None, shift=None, axis=None, **_):
+    """Where tokens are turned to: [T], or with shift [T, R], a position a pair."""
+    if shift is None:
+        return pos
+    axis = np.zeros(len(inv_freq), int) if axis is None else axis
+    shift = shift[:, : len(pos)]  # of valid rows
+    by = np.where((axis >= 0) & (axis < len(shift)), shift[np.clip(axis, 0, len(shift) - 1)].T, 0)
+    return (pos.astype(np.uint32)[:, None] + by.astype(np.uint32)).astype(np.int32)
+
+
+def keys_and_values(qkv, k_norm=None, pos=None, inv_freq=None, shift=None, axis=None, *, style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, Hq, D, **_):
     """As they enter the caches, unrounded."""
     Hkv = (qkv.shape[1] // D - Hq) // 2
     heads = qkv.reshape(len(qkv), Hq + 2 * Hkv, D)
-    return prepared(heads[:, Hq : Hq + Hkv], k_norm, inv_freq, pos, style, attn_factor, eps, norm_plus_one), heads[:, Hq + Hkv :]
+    return prepared(heads[:, Hq : Hq + Hkv], k_norm, inv_freq, turned(pos, inv_freq, shift, axis), style, attn_factor, eps, norm_plus_one), heads[:, Hq + Hkv :]
 
 
 def prepared(x, weight, inv_freq, pos, style, attn_factor, eps, norm_plus_one):
@@ -28,12 +38,12 @@ def chosen(port, got, want, inputs):
     return of_either(got, want, k if port == "k_cache" else v, inputs, inputs.case.dtypes[port])
 
 
-def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_norm=None, k_norm=None, page_table=None, *,
+def ref(qkv, k_cache=None, v_cache=None, pos=None, slot=None, inv_freq=None, q_norm=None, k_norm=None, page_table=None, shift=None, axis=None, *,
         style="half", attn_factor=1.0, eps=1e-6, norm_plus_one=False, layout="nhd", dtypes, dims):
     Hq, D = dims["Hq"], dims["D"]
     how = {"style": style, "attn_factor": attn_factor, "eps": eps, "norm_plus_one": norm_plus_one}
-    k, v = keys_and_values(qkv, k_norm, pos, inv_freq, **how, Hq=Hq, D=D)
-    written = {"q": round_to(prepared(qkv[:, : Hq * D].reshape(len(qkv), Hq, D), q_norm, inv_freq, pos, **how), dtypes["q"])}
+    k, v = keys_and_values(qkv, k_norm, pos, inv_freq, shift, axis, **how, Hq=Hq, D=D)
+    written = {"q": round_to(prepared(qkv[:, : Hq * D].reshape(len(qkv), Hq, D), q_norm, inv_freq, turned(pos, inv_freq, shift, axis), **how), dtypes["q"])}
     for name, new, cache in (("k", k, k_cache), ("v", v, v_cache)):
         if cache is None:
             written[f"{name}_out"] = round_to(new, dtypes[f"{name}_out"])
@@ -105,6 +115,12 @@ CASES = [
          {"norm_plus_one": True}, ranges={"pos": (0, 2048)}, values=_FREQ, note="many tokens"),
     Case(cached(40, "hnd", T=300, B=9, S=4, P=2), {**_CACHED, "k_norm": "bf16", "page_table": "i32"}, HND, distributions=("normal",),
          values={**_FREQ, **distinct(5, 82, first=-1), "page_table": np.array([[4, 1], [0, 9], [8, 2], [3, 7]])}, note="many tokens, pages of heads; some places do not exist"),
+    Case({"T": 3, **_SMALL, "A": 1}, {"qkv": "f32", "q": "f32", "k_out": "f32", "v_out": "f32", "pos": "i32", "inv_freq": "f32", "shift": "i32"},
+         ranges={"pos": (0, 2048), "shift": (-1024, 1024)}, values=_FREQ, note="angles at other positions than the cache's"),
+    Case(cached(9, T=6, B=2, A=3), {**_CACHED, "q_norm": "bf16", "k_norm": "bf16", "shift": "i32", "axis": "i32"}, ranges={"shift": (-4, 64)},
+         values={**_FREQ, **distinct(2, 9), "axis": np.where(np.arange(32) < 24, np.arange(32) % 3, 0)}, note="M-RoPE: pairs by time, line and column in turn"),
+    Case(cached(300, T=260, Hq=3, Hkv=1, D=128, R=64, B=1, A=3), {**{k: d for k, d in _CACHED.items() if k != "slot"}, "k_norm": "f32", "shift": "i32", "axis": "i32", "rows": "i32"}, distributions=("normal",), ranges={"shift": (-64, 64)}, rows=257,
+         values={**_FREQ, "pos": np.arange(260) + 7, "axis": np.arange(64) % 5 - 1}, note="many tokens; some axes are not there"),
     Case(cached(6, T=0, B=1), _CACHED, values={**_FREQ, **distinct(1, 6)}),
 ]
 
@@ -121,6 +137,23 @@ def fit(d):
     heads_and_rotation(d)
     if d.attr("norm_plus_one") and not (d.has("q_norm") or d.has("k_norm")):
         d.attrs.pop("norm_plus_one")
+    shifted(d)
+
+
+def shifted(d):
+    """shift wants angles; several rows of it want an axis a pair."""
+    if not d.has("inv_freq"):
+        d.drop("shift")
+    if not d.has("shift"):
+        d.drop("axis")
+    elif not d.has("axis"):
+        d.dims["A"] = 1
+
+
+def turns(d, rng):
+    """Values of shift and axis, of which some are of no row."""
+    out = {"shift": rng.integers(-64, 64, (d.dims["A"], d.dims["T"]))} if d.has("shift") else {}
+    return out | ({"axis": rng.integers(-1, d.dims["A"] + 1, d.dims["R"])} if d.has("axis") else {})
 
 
 def heads_and_rotation(d):
@@ -134,10 +167,10 @@ def heads_and_rotation(d):
 
 
 def contents(d, rng):
-    out = {"inv_freq": frequencies(rng, (d.dims["R"],))} if d.has("inv_freq") else {}
+    out = ({"inv_freq": frequencies(rng, (d.dims["R"],))} if d.has("inv_freq") else {}) | turns(d, rng)
     if d.has("k_cache"):
         return out | distinct_rows(d, rng, slots.contents(d, rng, "Hc" if d.attr("layout") == "hnd" else "L"))
     return out | {"pos": rng.integers(0, 2048, d.dims["T"])}
 
 
-DOMAIN = Domain(fit=fit, contents=contents, attrs={"attn_factor": (1.1, 0.7), "eps": (1e-5,)}, sizes={"R": (8,)}, weight=2, indices=("slot", "page_table"))
+DOMAIN = Domain(fit=fit, contents=contents, attrs={"attn_factor": (1.1, 0.7), "eps": (1e-5,)}, sizes={"R": (8,), "A": (1, 2, 3)}, weight=2, indices=("slot", "page_table"))

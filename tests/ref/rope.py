@@ -6,8 +6,8 @@ from tests.ref.common import Case, rounding, round_to
 
 
 def rotate(x, inv_freq, pos, style, attn_factor):
-    """[T, N, D] heads, rotated; unrounded."""
-    angle = (pos.astype(np.float32)[:, None] * inv_freq.astype(np.float32)).astype(np.float64)[:, None, :]
+    """[T, N, D] heads, rotated; unrounded. `pos`: [T], or [T, R] where each pair has its own."""
+    angle = ((pos if pos.ndim == 2 else pos[:, None]).astype(np.float32) * inv_freq.astype(np.float32)).astype(np.float64)[:, None, :]
     c, s, R = np.cos(angle) * attn_factor, np.sin(angle) * attn_factor, len(inv_freq)
     out = x.copy()
     first, second = (slice(0, R), slice(R, 2 * R)) if style == "half" else (slice(0, 2 * R, 2), slice(1, 2 * R, 2))

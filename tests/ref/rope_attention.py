@@ -55,18 +55,18 @@ def unwritten(pos):
     return given
 
 
-def case(T, Hq, Hkv, D, L, x, attrs=None, *, S=None, P=None, R=None, slots=None, pos=None, norms=None, cache=None, more=(), values=None, **options):
+def case(T, Hq, Hkv, D, L, x, attrs=None, *, S=None, P=None, R=None, slots=None, pos=None, norms=None, cache=None, more=(), values=None, A=None, **options):
     """T tokens of S slots, each its own unless `slots` says otherwise. norms: dtypes of q's and k's, or None for one without."""
     attrs = attrs or {}
     S = S or max(T, 1)
     slots = slots if slots is not None else [(t * 5 + 2) % S for t in range(T)] if S % 5 else [(t + 1) % S for t in range(T)]
     places = L * (P or 1)
     pos = pos if pos is not None else [(t * 37 + places - 1) % places for t in range(T)]
-    dtypes = {"qkv": x, "q": x, "k_cache": cache or x, "v_cache": cache or x, "pos": "i32", "slot": "i32", "out": "e4m3" if "out_scale" in more else x} | {p: {"rows": "i32"}.get(p, "f32") for p in more}
+    dtypes = {"qkv": x, "q": x, "k_cache": cache or x, "v_cache": cache or x, "pos": "i32", "slot": "i32", "out": "e4m3" if "out_scale" in more else x} | {p: "i32" if p in ("rows", "shift", "axis") else "f32" for p in more}
     dtypes |= {name: t for name, t in zip(("q_norm", "k_norm"), norms or (None, None)) if t} | ({"page_table": "i32"} if P else {}) | ({"inv_freq": "f32"} if R != 0 else {})
     pages = {"S": S, "P": P, "B": S * P + 1} if P else {"B": S}
     held = {"page_table": np.random.default_rng(S).permutation(S * P).reshape(S, P)} if P else {}
-    dims = {"T": T, "Hq": Hq, "D": D, **({"R": R or D // 2} if R != 0 else {}), **pages, **heads(Hkv, L, attrs.get("layout", "nhd"))}
+    dims = {"T": T, "Hq": Hq, "D": D, **({"R": R or D // 2} if R != 0 else {}), **({"A": A} if A else {}), **pages, **heads(Hkv, L, attrs.get("layout", "nhd"))}
     return Case(dims, dtypes, attrs, values={"slot": np.array(slots, np.int32), "pos": np.array(pos, np.int32), **({"inv_freq": frequencies} if R != 0 else {}), **held, **(values or {})},
                 **{"distributions": ("normal",), **options})
 
@@ -96,11 +96,14 @@ CASES = [
     case(3, 32, 2, 64, 16, "f16", S=3, P=10, more=("lse",)),
     case(3, 2 * 32, 2, 64, 140, "bf16", HND, S=3),
     case(5, 32, 2, 64, 150, "bf16", S=6, norms=BF, more=("rows",), rows=4),
+    case(2, 4, 2, 128, 90, "bf16", S=2, norms=BF, A=1, more=("shift",), ranges={"shift": (-64, 0)}, note="angles behind the cache's positions"),
+    case(7, 4, 2, 64, 60, "f32", S=3, P=2, slots=[0, 0, 0, 1, 2, 2, 2], pos=[4, 5, 6, 20, 0, 1, 2], norms=("f32", "f32"), A=3, more=("shift", "axis"), ranges={"shift": (-4, 64)}, values={"axis": np.arange(32) % 3}, note="M-RoPE in pages"),
     case(0, 4, 2, 64, 30, "bf16"),
 ]
 
 
 def fit(d):
+    qkv_rope.shifted(d)
     qkv_rope.heads_and_rotation(d)
     d.dtypes["out"] = "e4m3" if d.dtypes["out"] == "e4m3" else d.dtypes["qkv"]
     d.quantized_out(("out_scale",))
@@ -110,5 +113,5 @@ def fit(d):
         d.dtypes["k_cache"] = d.dtypes["qkv"]
 
 
-DOMAIN = Domain(fit=fit, contents=qkv_rope.contents, positive=("out_scale",), attrs={"attn_factor": (1.2,), "eps": (1e-5,), "window": (1, 16, 64, 100), "softcap": (8.0,), "scale": (0.07,)}, sizes={"R": (8,)},
+DOMAIN = Domain(fit=fit, contents=qkv_rope.contents, positive=("out_scale",), attrs={"attn_factor": (1.2,), "eps": (1e-5,), "window": (1, 16, 64, 100), "softcap": (8.0,), "scale": (0.07,)}, sizes={"R": (8,), "A": (1, 2, 3)},
                 distributions=("normal", "normal", "edges", "tiny"), work=lambda d: d.dims["T"] * d.dims["Hq"] * (slots.places_of(d, "Hc" if d.attr("layout") == "hnd" else "L") * d.dims["D"] / 4 + 8000), weight=2)

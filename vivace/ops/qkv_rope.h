@@ -30,6 +30,11 @@ struct qkv_rope {
       opt_in("k_norm", "D", "f32|bf16|f16", "the same for k"),
       opt_in("page_table", "S,P", "i32",
              "block of the caches that holds each page of L places of a slot; absent: block = slot"),
+      opt_in("shift", "A,T", "i32",
+             "what angles add to pos, a row an axis: pair i turns by (pos + shift[axis[i]]) * inv_freq[i]"),
+      opt_in("axis", "R", "i32",
+             "which row of shift each pair reads, none where it is outside [0, A); absent: the "
+             "first"),
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
@@ -43,12 +48,14 @@ struct qkv_rope {
       .name = "qkv_rope",
       .group = "rope",
       .brief = "Splits qkv, normalises and rotates q and k, and appends k and v to a cache or writes them out.",
-      .formula = "per head h of q and k in f32: if its norm: h = h * rsqrt(mean(h^2) + eps) * (w or 1+w), unrounded; "
-                 "if inv_freq: rotated as in rope, unrounded; then rounded once. v is converted. "
-                 "k and v go to their caches as in kv_append; e4m3 saturates and has scale 1. "
-                 "A pos, slot or page that does not exist writes no cache row; q is written all the same. "
-                 "Two tokens of one call with the same place: each element that remains is of either.",
-      .source = "RoPE arXiv:2104.09864, QK norm arXiv:2010.04245, RMSNorm arXiv:1910.07467",
+      .formula =
+          "per head h of q and k in f32: if its norm: h = h * rsqrt(mean(h^2) + eps) * (w or 1+w), unrounded; "
+          "if inv_freq: rotated as in rope, unrounded, with shift by positions of each pair's own; then rounded "
+          "once. v is converted. "
+          "k and v go to their caches as in kv_append; e4m3 saturates and has scale 1. "
+          "A pos, slot or page that does not exist writes no cache row; q is written all the same. "
+          "Two tokens of one call with the same place: each element that remains is of either.",
+      .source = "RoPE arXiv:2104.09864, M-RoPE arXiv:2409.12191, QK norm arXiv:2010.04245, RMSNorm arXiv:1910.07467",
       .ports = kPorts,
       .attrs = kAttrs,
   };
@@ -70,6 +77,7 @@ struct qkv_rope {
     if (!(c.real("eps") >= 0)) return c.error(Code::kInvalidArgument, strf("eps must be >= 0, got %g", c.real("eps")));
     if (c.flag("norm_plus_one") && !given("q_norm") && !given("k_norm"))
       return c.error(Code::kInvalidArgument, "norm_plus_one needs q_norm or k_norm");
+    VV_TRY(check_shift(c));
     VV_TRY(check_rotation(c));
     const int64_t Hq = c.dim("Hq"), Hkv = caches ? cache_heads(c) : c.dim("Hkv"), D = c.dim("D"),
                   width = c["qkv"].shape[1];
@@ -107,6 +115,10 @@ struct qkv_rope {
         .dtype = c["qkv"].dtype,
         .q_norm_dtype = c["q_norm"].dtype,
         .k_norm_dtype = c["k_norm"].dtype,
+        .shift = c.ptr<int32_t>("shift"),
+        .axis = c.ptr<int32_t>("axis"),
+        .shift_stride = c.row_stride("shift"),
+        .A = static_cast<int32_t>(c.dim("A")),
     };
     return {};
   }
@@ -114,7 +126,7 @@ struct qkv_rope {
   static Cost cost(const Args& a) {
     const int64_t q = int64_t{a.T} * a.Hq * a.D, kv = int64_t{a.T} * a.Hkv * a.D, e = info(a.dtype).bytes;
     const int64_t kv_bytes = a.k_out ? e : info(a.cache.dtype).bytes;
-    return {.bytes = (q + 2 * kv) * e + q * e + 2 * kv * kv_bytes + a.R * int64_t{4},
+    return {.bytes = (q + 2 * kv) * e + q * e + 2 * kv * kv_bytes + a.R * int64_t{4} + int64_t{a.A} * a.T * 4,
             .flops = (q + kv) * ((a.q_norm || a.k_norm) ? 4 : 0) + int64_t{a.T} * (a.Hq + a.Hkv) * a.R * 6};
   }
 
@@ -126,6 +138,7 @@ struct qkv_rope {
     struct Key {
       DType in, kv;
       kernels::RopePolicy p;
+      bool shifted = false;
       bool operator==(const Key&) const = default;
     };
     /// Among many tokens of 16 bits. H200, us, 8192 tokens of 30 heads of 128, with norms and without: three a
@@ -141,15 +154,16 @@ struct qkv_rope {
           vectorizable(a.k_out, a.k_stride, a.dtype, 8) && vectorizable(a.v_out, a.v_stride, a.dtype, 8) &&
           vectorizable(a.cache.k, a.cache.k_stride, kv, 8) && vectorizable(a.cache.v, a.cache.v_stride, kv, 8);
       const int R = a.inv_freq ? a.R : 0;
-      if (wide && has_ahead(a.dtype) && a.T >= kRopeManyTokens)
+      const bool shifted = a.shift != nullptr;
+      if (!shifted && wide && has_ahead(a.dtype) && a.T >= kRopeManyTokens)
         for (const kernels::RopePolicy& p : kAhead)
           if (p.holds(a.D, R)) return Key{a.dtype, kv, p};
       VV_ASSIGN(const kernels::RopePolicy p, pick_rope(wide, a.T, a.D, R, 2));
-      return Key{a.dtype, kv, p};
+      return Key{a.dtype, kv, p, shifted};
     }
     static std::string instance(const Key& k) {
-      return kernel_expression("qkv_rope<%s, %s, %s>", type_name(k.in), type_name(k.kv),
-                               policy_expression(k.p).c_str());
+      return kernel_expression("qkv_rope<%s, %s, %s%s>", type_name(k.in), type_name(k.kv),
+                               policy_expression(k.p).c_str(), k.shifted ? ", true" : "");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] =
@@ -161,7 +175,8 @@ struct qkv_rope {
       for (const DType t : {DType::f32, DType::bf16, DType::f16})
         for (const DType kv : {t, DType::e4m3}) {
           for (const kernels::RopePolicy& p : kRopeTactics)
-            if (p.heads == 1 || !has_ahead(t)) visit(Key{t, kv, p});
+            for (const bool shifted : {false, true})
+              if (p.heads == 1 || shifted || !has_ahead(t)) visit(Key{t, kv, p, shifted});
           if (has_ahead(t))
             for (const kernels::RopePolicy& p : kAhead) visit(Key{t, kv, p});
         }

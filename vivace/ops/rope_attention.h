@@ -26,6 +26,11 @@ struct rope_attention : TwoParts<rope_attention> {
       read_ahead(opt_in("k_norm", "D", "f32|bf16|f16", "the same for k")),
       opt_in("page_table", "S,P", "i32",
              "block of the caches that holds each page of L places of a slot; absent: block = slot"),
+      opt_in("shift", "A,T", "i32",
+             "what angles add to pos, a row an axis: pair i turns by (pos + shift[axis[i]]) * inv_freq[i]"),
+      opt_in("axis", "R", "i32",
+             "which row of shift each pair reads, none where it is outside [0, A); absent: the "
+             "first"),
       opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
       out("out", "T,Hq,D", "f32|bf16|f16|e4m3", "weighted values, in qkv's type or in e4m3"),
       opt_in("out_scale", "1", "f32", "static quantization scale of an e4m3 out: value ~ out * out_scale; > 0"),
@@ -85,6 +90,8 @@ struct rope_attention : TwoParts<rope_attention> {
                               {"q_norm", c["q_norm"]},
                               {"k_norm", c["k_norm"]},
                               {"page_table", c["page_table"]},
+                              {"shift", c["shift"]},
+                              {"axis", c["axis"]},
                               {"rows", c["rows"]}},
                              {{"style", c.integer("style") == 1 ? "interleaved" : "half"},
                               {"attn_factor", c.real("attn_factor")},
@@ -125,7 +132,7 @@ struct rope_attention : TwoParts<rope_attention> {
     };
 
     /// The fused kernel for these operands, or none: what attention_swap_ab does not serve or makes tiles of several
-    /// tokens of, 8-bit caches, heads off whole words.
+    /// tokens of, 8-bit caches, heads off whole words, angles with a shift.
     using Maybe = std::optional<Key>;
     /// Blocks come while the product before them holds its shared memory, so that here an SM has room for two and there
     /// for one. With this much each stands alone, if there are no more than find a place: some SMs are in no group of
@@ -149,7 +156,7 @@ struct rope_attention : TwoParts<rope_attention> {
     static Result<Maybe> fused(const Args& a, Arch arch) {
       const kernels::AttentionArgs& t = a.a;
       if (t.T < 1 || t.T > Policy::kMostTokens || (t.T > 1 && !t.by_token()) || t.group() > Policy::kMostHeads ||
-          t.D % 16 != 0)
+          t.D % 16 != 0 || a.rope.shift != nullptr)
         return Maybe();
       VV_ASSIGN(const AttentionGpu::Key part, AttentionGpu::pick(t, arch));
       if (!part.uses_swap_ab || !wins(t, part.swap_ab)) return Maybe();

@@ -19,6 +19,18 @@ inline Status check_rotation(const Call& c) {
   return {};
 }
 
+/// What angles add to positions wants angles, and pairs choose among what there is.
+inline Status check_shift(const Call& c) {
+  const bool shift = c["shift"].present(), axis = c["axis"].present();
+  if (shift && !c["inv_freq"].present())
+    return c.error(Code::kInvalidArgument, "shift is given, but inv_freq is absent: there are no angles");
+  if (axis && !shift) return c.error(Code::kInvalidArgument, "axis is given, but shift is absent");
+  if (shift && !axis && c.dim("A") != 1)
+    return c.error(Code::kInvalidShape,
+                   strf("shift has %ld rows, and axis is absent: wanted one row", static_cast<long>(c.dim("A"))));
+  return {};
+}
+
 /// The attribute of ops that write caches, whose ports' dims are named after nhd: with hnd L is heads and Hc places.
 inline constexpr Attr kCacheLayout =
     choice("layout", "nhd|hnd",

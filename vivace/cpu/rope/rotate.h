@@ -10,9 +10,14 @@ namespace vivace::cpu {
 class Rotation {
  public:
   Rotation(const float* inv_freq, int R, int32_t pos, float attn_factor, kernels::RopeStyle style)
+      : Rotation(inv_freq, R, attn_factor, style, [pos](int) { return pos; }) {}
+
+  /// Where each pair has a position of its own, `at(pair)`.
+  template <class At>
+  Rotation(const float* inv_freq, int R, float attn_factor, kernels::RopeStyle style, At&& at)
       : R_(R), half_(style == kernels::RopeStyle::half) {
     for (int i = 0; i < R; ++i) {
-      const float angle = static_cast<float>(pos) * inv_freq[i];
+      const float angle = static_cast<float>(at(i)) * inv_freq[i];
       cos_[i] = std::cos(angle) * attn_factor;
       sin_[i] = std::sin(angle) * attn_factor;
     }

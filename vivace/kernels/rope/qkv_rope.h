@@ -22,6 +22,17 @@ struct QkvRopeArgs {
   RopeStyle style;
   bool norm_plus_one;     // multiply by (1 + weight), Gemma's convention
   DType dtype, q_norm_dtype, k_norm_dtype;
+  const int32_t* shift;  // [A, T] or null: what angles add to pos, a row an axis
+  const int32_t* axis;   // [R] or null: which row of shift each pair reads; null: the first
+  int64_t shift_stride;  // elements a row of shift
+  int32_t A;
+
+  /// Where token `t`'s pair `i` is turned to, in positions; an axis that is not there shifts nothing.
+  VV_HD int32_t turned(int64_t t, int i) const {
+    const int32_t row = axis != nullptr ? axis[i] : 0;
+    const uint32_t by = row >= 0 && row < A ? static_cast<uint32_t>(shift[row * shift_stride + t]) : 0;
+    return static_cast<int32_t>(static_cast<uint32_t>(pos[t]) + by);
+  }
 };
 
 }  // namespace vivace::kernels

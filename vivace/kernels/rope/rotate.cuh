@@ -51,6 +51,13 @@ struct RopeAngles {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads) put(i, __fmul_rn(pos, inv_freq[i]), factor);
   }
+  /// The same where each pair has a position of its own, `at(pair)`.
+  template <class At>
+  __device__ __forceinline__ void fill_each(const float* inv_freq, int R, float factor, At&& at) {
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < R; i += P.threads)
+      put(i, __fmul_rn(static_cast<float>(at(i)), inv_freq[i]), factor);
+  }
 };
 
 /// Where the chunks of this thread lie in a head. Products and sums are written out: the compiler must not

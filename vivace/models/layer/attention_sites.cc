@@ -80,6 +80,8 @@ Status AttentionSites::run(ops::Recorder& rec, int site, int64_t layer, const Pr
                      {"q_norm", from.q_norm},
                      {"k_norm", from.k_norm},
                      {"page_table", rows.page_table},
+                     {"shift", from.shift},
+                     {"axis", from.axis},
                      {"out", rows.out},
                      {"out_scale", rows.out_scale},
                      {"lse", rows.lse},

@@ -34,6 +34,7 @@ struct Projected {
   Tensor qkv;                       // [T, (Hq + 2 Hkv) * D]
   Tensor inv_freq = {};             // [R] f32, or absent
   Tensor q_norm = {}, k_norm = {};  // [D], or absent
+  Tensor shift = {}, axis = {};     // [A, T], [R] i32: what angles add to positions, a row an axis; or absent
   std::string_view style = "half";
   double attn_factor = 1, eps = 1e-6;
   bool norm_plus_one = false;
