@@ -56,6 +56,10 @@ Status TextModel::read_blocks(std::span<const int32_t>, std::span<std::byte>) { 
 Status TextModel::write_blocks(std::span<const int32_t>, std::span<const std::byte>) {
   return no_blocks("write_blocks");
 }
+Status TextModel::see(int, const Image&) {
+  return Status(Code::kUnsupported, family() + " takes no images; its prompts are text");
+}
+
 Status TextModel::set_mask(int, std::span<const uint32_t>) {
   return Status(Code::kUnsupported, "set_mask: this model cannot forbid tokens");
 }

@@ -1,5 +1,6 @@
 // What a loaded model looks like to the layers above: options in, a typed model out.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -42,6 +43,7 @@ struct LoadOptions {
   std::string lm_head_dtype =
       "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
   GateSite gates = {};             // of a scheduler's tenant: where its steps stand back
+  int max_image_tokens = 0;        // of models that see: most tokens of an image; 0: 1280
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -69,6 +71,22 @@ struct TokenRow {
   int32_t slot = 0;   // whose sequence
   bool sample = false;  // the next token after this one is wanted
   bool prompt = false;  // of a prompt: its step is of the prefill class, also where all rows sample
+  int32_t image = -1;   // row of the images that see() took, which comes in the token's place; -1: the token itself
+  std::array<int32_t, 3> shift = {};  // of models that see: what angles add to pos, by time, line and column
+};
+
+/// An image as models take it: RGB in rows, one behind the other.
+struct Image {
+  const uint8_t* data = nullptr;
+  int32_t height = 0, width = 0;
+};
+
+/// What a model takes of images; of one that takes none, tokens is 0.
+struct ImageLimits {
+  int token = -1;  // stands in a prompt for each of an image's tokens
+  int side = 0;    // pixels of a token's side: height and width of an image are multiples of it
+  int tokens = 0;  // most of an image
+  int places = 0;  // images that steps may read
 };
 
 /// Per-sequence sampling parameters. temperature 0 is greedy.
@@ -97,6 +115,7 @@ struct TextLimits {
   int page = 0;         // positions of a page; 0: no pages
   int pages = 0;        // that all sequences share
   bool one_class = false;  // whether rows of prompts and of answers have the same bits
+  ImageLimits images = {};
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
@@ -134,6 +153,10 @@ class TextModel : public Model {
   /// Which tokens `slot` may draw from the next queued step on, bit v % 32 of word v / 32 for token v; empty: all, as
   /// after start(). Log-probabilities are those without it. Errors: InvalidShape; Unsupported of a model without masks.
   virtual Status set_mask(int slot, std::span<const uint32_t> words);
+  /// Queues an image's way to place `place`, behind the steps that are queued: its tokens are rows from place *
+  /// limits().images.tokens on, for steps that are queued later. Setup's cost, but for what is computed: nothing is
+  /// allocated. Errors: InvalidArgument, InvalidShape; Unsupported of a model that takes none.
+  virtual Status see(int place, const Image& image);
   /// Queues a step over 1..prefill_chunk rows, at most max_batch of which sample. After load this neither
   /// allocates nor compiles. Rows of one slot must be in position order. A step all of whose rows
   /// sample, max_batch at most, and none of which is a prompt's, is of the decode class, any other of the prefill

@@ -14,12 +14,14 @@ void DecoderModel::declare_buffers() {
     arena_.declare(name, dtype, shape, t);
   };
   const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
-  decode_.declare(arena_, "decode", R, R, false);
-  prompt_.declare(arena_, "prompt", T, R, true);
+  decode_.declare(arena_, "decode", R, R, false, encoder_ != nullptr ? 1 : 0);
+  prompt_.declare(arena_, "prompt", T, R, true, encoder_ != nullptr ? 3 : 0,
+                  encoder_ != nullptr ? encoder_->rows() : 0);
   declare("turn", i32, Shape(1), &b.turn);
   declare("counts", i32, Shape(S, c.vocab), &b.counts);
   declare("no_counts", i32, Shape(c.vocab), &b.no_counts);
   if (c.rope_dims > 0) declare("inv_freq", f32, Shape(c.rope_dims / 2), &b.inv_freq);
+  if (encoder_ != nullptr) declare("axis", i32, Shape(c.rope_dims / 2), &b.axis);
   if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
   declare("hidden", act, Shape(T, c.hidden), &b.hidden);
   declare("normed", plan_.eight_in() ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
@@ -75,6 +77,7 @@ void DecoderModel::declare_buffers() {
     arena_.declare(strf("k_cache.%zu", i), kv_dtype_, cache, &b.k_cache[i]);
     arena_.declare(strf("v_cache.%zu", i), kv_dtype_, cache, &b.v_cache[i]);
   }
+  if (encoder_ != nullptr) encoder_->declare(arena_);
 }
 
 }  // namespace vivace::models::decoder

@@ -80,6 +80,11 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
   const Gguf g(meta, arch);
   VV_TRY(g.maybe("expert_count", &c->experts));
   VV_ASSIGN(c->family, find_family(&Family::gguf_arch, arch, c->experts > 0));
+  if (c->has(kVision))
+    return Status(Code::kUnsupported,
+                  strf("architecture %s: its GGUF files keep the vision tower apart; load the folder with config.json "
+                       "and safetensors",
+                       c->family->gguf_arch));
   VV_TRY(g.integer("block_count", &c->layers));
   VV_TRY(g.integer("embedding_length", &c->hidden));
   VV_TRY(g.integer("attention.head_count", &c->heads));
@@ -245,11 +250,46 @@ Status refuse_unserved(const JsonValue& root, const Family& family) {
   return {};
 }
 
+/// The vision tower, and where images stand in prompts and in positions. `text`: the language model's part.
+Status read_images(const JsonValue& root, const JsonValue& text, DecoderConfig* c) {
+  VV_ASSIGN(const JsonValue vision, root.at("vision_config"));
+  c->vision.out = c->hidden;
+  VV_TRY(vision::read_vision(vision, &c->vision));
+  if (static_cast<int64_t>(c->vision.deepstack.size()) > c->layers)
+    return vision.error(Code::kCorruptData, "deepstack_visual_indexes: more levels than the language model has layers");
+  VV_ASSIGN(c->image_token, root.get_int("image_token_id"));
+  if (c->image_token < 0 || c->image_token >= c->vocab)
+    return root.error(Code::kCorruptData, strf("image_token_id: wanted one of the vocabulary's %ld tokens, got %ld",
+                                               static_cast<long>(c->vocab), static_cast<long>(c->image_token)));
+  std::optional<JsonValue> rope = text.find("rope_parameters");
+  if (!rope || rope->is_null()) rope = text.find("rope_scaling");
+  if (!rope || rope->is_null()) return {};
+  VV_ASSIGN(const bool interleaved, rope->get_bool("mrope_interleaved", true));
+  if (!interleaved) return rope->error(Code::kUnsupported, "only mrope_interleaved true is served");
+  const auto sections = rope->find("mrope_section");
+  if (!sections) return {};
+  if (!sections->is_array() || sections->size() != 3) return sections->error(Code::kCorruptData, "wanted three counts");
+  int64_t sum = 0;
+  size_t i = 0;
+  for (const JsonValue n : *sections) {
+    VV_ASSIGN(const int64_t pairs, n.as_int());
+    if (pairs < 0 || pairs > c->head_dim) return n.error(Code::kCorruptData, "wanted a count of pairs");
+    sum += c->sections[i++] = pairs;
+  }
+  if (2 * sum != c->head_dim)
+    return sections->error(Code::kCorruptData, strf("wanted %ld pairs in all, half of head_dim, got %ld",
+                                                    static_cast<long>(c->head_dim / 2), static_cast<long>(sum)));
+  return {};
+}
+
 Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
-  const JsonValue root = json.root();
   VV_ASSIGN(const std::string arch, engine::architecture(checkpoint));
   VV_ASSIGN(c->family, find_family(&Family::hf_arch, arch, false));
+  const JsonValue whole = json.root();
+  VV_ASSIGN(const JsonValue root, c->has(kVision) ? whole.at("text_config") : Result<JsonValue>(whole));
+  if (const auto q = whole.find("quantization_config"); c->has(kVision) && q && !q->is_null())
+    VV_TRY(check_quantization(*q));
   VV_TRY(refuse_unserved(root, *c->family));
   const HubKeys& key = *c->family->keys;
   VV_ASSIGN(c->layers, root.get_int(key.layers));
@@ -267,9 +307,13 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   VV_ASSIGN(c->context, root.get_int(key.context));
   VV_ASSIGN(c->eps, root.get_double(key.eps, c->has(kLayerNorm) ? 1e-5 : 1e-6));
   VV_ASSIGN(c->tied, root.get_bool("tie_word_embeddings", c->has(kTied)));
+  if (c->has(kVision)) {
+    VV_ASSIGN(c->tied, whole.get_bool("tie_word_embeddings", c->tied));
+  }
   c->norm_plus_one = c->has(kHubPlusOne);
   if (c->has(kExperts)) VV_TRY(read_experts(root, c));
   if (c->has(kLocalLayers)) VV_TRY(read_local(root, c));
+  if (c->has(kVision)) VV_TRY(read_images(whole, root, c));
   return read_rope(root, c);
 }
 

@@ -1,28 +1,31 @@
 // DecoderConfig: the numbers of a decoder-only language model, read from GGUF metadata or config.json.
 #pragma once
+#include <array>
 #include <string>
 #include <vector>
 
 #include "vivace/engine/checkpoint/checkpoint.h"
+#include "vivace/models/vision/config.h"
 #include "vivace/ops/rope_freqs.h"
 
 namespace vivace::models::decoder {
 
 /// What a family's layers have. Weight rules and the pipeline ask for these, never for a family's name.
 enum Feature : uint32_t {
-  kQkvBias = 1,            // q, k and v projections carry a bias
-  kQkNorm = 2,             // RMS norm of each q and k head before rope
-  kHubPlusOne = 4,         // hub checkpoints store norm weights less 1 (GGUF stores them whole)
-  kPostNorms = 8,          // norms of what attention and MLP give, before it joins the residual stream
-  kLocalLayers = 16,       // layers with a sliding window and a rope theta of their own
-  kScaledEmbedding = 32,   // embeddings times sqrt(hidden)
-  kExperts = 64,           // the MLP is a mixture of experts
-  kExpertsW123 = 128,      // ... under Mixtral's hub names
-  kLayerNorm = 256,        // layer norms with bias instead of RMS norms
-  kLearnedPositions = 512, // a table of positions is added to the embedding; no rope
-  kFusedQkv = 1024,        // one projection gives q, k and v
-  kPlainMlp = 2048,        // up, activation, down, with biases; no gate
-  kTied = 4096,            // the head is the embedding unless config.json says otherwise
+  kQkvBias = 1,             // q, k and v projections carry a bias
+  kQkNorm = 2,              // RMS norm of each q and k head before rope
+  kHubPlusOne = 4,          // hub checkpoints store norm weights less 1 (GGUF stores them whole)
+  kPostNorms = 8,           // norms of what attention and MLP give, before it joins the residual stream
+  kLocalLayers = 16,        // layers with a sliding window and a rope theta of their own
+  kScaledEmbedding = 32,    // embeddings times sqrt(hidden)
+  kExperts = 64,            // the MLP is a mixture of experts
+  kExpertsW123 = 128,       // ... under Mixtral's hub names
+  kLayerNorm = 256,         // layer norms with bias instead of RMS norms
+  kLearnedPositions = 512,  // a table of positions is added to the embedding; no rope
+  kFusedQkv = 1024,         // one projection gives q, k and v
+  kPlainMlp = 2048,         // up, activation, down, with biases; no gate
+  kTied = 4096,             // the head is the embedding unless config.json says otherwise
+  kVision = 8192,           // prompts have images, which a vision tower makes tokens of; M-RoPE
 };
 
 /// Where config.json keeps what every family has.
@@ -58,6 +61,7 @@ inline constexpr Family kFamilies[] = {
     {"qwen2", "qwen2", "Qwen2ForCausalLM", "half", kQkvBias},
     {"qwen3", "qwen3", "Qwen3ForCausalLM", "half", kQkNorm},
     {"qwen3_moe", "qwen3moe", "Qwen3MoeForCausalLM", "half", kQkNorm | kExperts},
+    {"qwen3_vl", "qwen3vl", "Qwen3VLForConditionalGeneration", "half", kQkNorm | kVision},
     {"gemma3", "gemma3", "Gemma3ForCausalLM", "half",
      kQkNorm | kHubPlusOne | kPostNorms | kLocalLayers | kScaledEmbedding | kTied, "gelu_tanh", "gelu_pytorch_tanh",
      &kGemmaKeys},
@@ -81,6 +85,9 @@ struct DecoderConfig {
   int64_t experts = 0, experts_used = 0;
   bool renormalize = true;          // weights of the chosen experts sum to 1
   bool tied = false;                // the head is the embedding
+  vision::VisionConfig vision;      // of a family that sees, and so are the next two
+  int64_t image_token = -1;         // stands in prompts where an image's tokens go
+  std::array<int64_t, 3> sections{24, 20, 20};  // rotated pairs that turn by time, line and column
 
   bool has(uint32_t wanted) const { return family->has(wanted); }
   bool is_local(size_t layer) const { return layer < local.size() && local[layer]; }

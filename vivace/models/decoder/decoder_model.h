@@ -12,8 +12,8 @@
 #include "vivace/engine/arena.h"
 #include "vivace/engine/gate_plan.h"
 #include "vivace/engine/layer_stream.h"
-#include "vivace/engine/runtime.h"
 #include "vivace/engine/model.h"
+#include "vivace/engine/runtime.h"
 #include "vivace/engine/weight_uploader.h"
 #include "vivace/engine/weights.h"
 #include "vivace/exec/graph.h"
@@ -21,6 +21,7 @@
 #include "vivace/models/decoder/pages.h"
 #include "vivace/models/decoder/pipeline.h"
 #include "vivace/models/decoder/step_io.h"
+#include "vivace/models/vision/encoder.h"
 
 namespace vivace::models::decoder {
 
@@ -50,6 +51,7 @@ class DecoderModel final : public engine::TextModel {
   Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) override;
   Status set_bias(int slot, std::span<const float> bias) override;
   Status set_mask(int slot, std::span<const uint32_t> words) override;
+  Status see(int place, const engine::Image& image) override;
   Status issue(std::span<const engine::TokenRow> rows) override;
   Status repeat() override;
   Status collect(std::span<engine::Sampled> out) override;
@@ -76,6 +78,8 @@ class DecoderModel final : public engine::TextModel {
   Status check_invariance();
   void declare_buffers();
   Status fill_frequencies();
+  /// The vision tower of a model that has one.
+  Status open_encoder();
   Status check_fit();
   Status make_variants();
   /// `moved`: see StepContext. `normed`: every norm leaves its rows. `every_point` passes the gate, whatever the plan
@@ -109,6 +113,7 @@ class DecoderModel final : public engine::TextModel {
   engine::LoadOptions options_;
   std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
   engine::WeightUploader uploader_;
+  std::unique_ptr<vision::ImageEncoder> encoder_;  // of a model that sees
   engine::LayerStream stream_;
   engine::Arena arena_;
   std::string family_;

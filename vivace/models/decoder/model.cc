@@ -14,6 +14,8 @@ namespace {
 constexpr int kDefaultContext = 4096;  // caps "auto": a slot's KV memory should not surprise a laptop
 constexpr int kStrictBatch = 64;  // rows that products, and attention over several slots, take as answers
 constexpr int kStrictAlone = 16;  // the same over one slot
+constexpr int kImageTokens = 1280, kMostImageTokens = 16384;  // of an image: the usual most, and what may be asked for
+constexpr int kImagePlaces = 4;        // images that steps may read: several prompts begin, or one has several
 constexpr int kChunks[] = {128, 512};  // row bounds of prompt steps below the largest, LoadOptions::prefill_chunk
 
 }  // namespace
@@ -88,8 +90,36 @@ Status DecoderModel::check_scales() const {
   return {};
 }
 
+Status DecoderModel::open_encoder() {
+  if (!config_.has(kVision)) {
+    return options_.max_image_tokens == 0
+               ? Status()
+               : Status(Code::kInvalidArgument, "max_image_tokens: " + family_ + " takes no images; leave it out");
+  }
+  const int64_t tokens =
+      options_.max_image_tokens != 0 ? options_.max_image_tokens : std::min<int64_t>(kImageTokens, limits_.context);
+  if (tokens < 1 || tokens > kMostImageTokens)
+    return Status(Code::kInvalidArgument,
+                  strf("max_image_tokens: wanted 1 to %ld, or 0 for %ld, got %ld", static_cast<long>(kMostImageTokens),
+                       static_cast<long>(kImageTokens), static_cast<long>(tokens)));
+  encoder_ = std::make_unique<vision::ImageEncoder>(
+      config_.vision,
+      vision::ImageEncoder::Options{std::min(limits_.max_batch, kImagePlaces), tokens, limits_.prefill_chunk,
+                                    plan_.hidden, plan_.hidden == DType::f32, options_.eager});
+  VV_TRY(encoder_->load_weights(source_, "model.visual."));
+  limits_.images = encoder_->limits(config_.image_token);
+  return {};
+}
+
 Status DecoderModel::fill_frequencies() {
   if (config_.rope_dims == 0) return {};
+  if (encoder_ != nullptr) {
+    std::vector<int32_t> axis(static_cast<size_t>(config_.rope_dims / 2));
+    for (size_t i = 0; i < axis.size(); ++i)  // lines and columns take every third pair each, as far as they go
+      axis[i] = i % 3 != 0 && static_cast<int64_t>(i) < 3 * config_.sections[i % 3] ? static_cast<int32_t>(i % 3) : 0;
+    const engine::Upload one[] = {{buffers_.axis.data, axis.data(), axis.size() * sizeof(int32_t)}};
+    VV_TRY(runtime_->upload(one));
+  }
   const auto* factors = static_cast<const float*>(weights_.rope_factors.data);
   const auto fill = [&](double theta, const ops::RopeScaling& scaling, const Tensor& to,
                         double* attn_factor) -> Status {
@@ -106,7 +136,8 @@ Status DecoderModel::fill_frequencies() {
 /// Before anything is copied: the whole need against what there is.
 Status DecoderModel::check_fit() {
   VV_ASSIGN(const int64_t free, runtime_->free_bytes());
-  const int64_t need = uploader_.bytes() + stream_.region_bytes() + arena_.bytes();
+  const int64_t need = uploader_.bytes() + stream_.region_bytes() + arena_.bytes() +
+                       (encoder_ != nullptr ? encoder_->weight_bytes() : 0);
   if (runtime_->place() == Place::host || need <= free) return {};
   return Status(Code::kOutOfMemory,
                 strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context "
@@ -131,6 +162,7 @@ Status DecoderModel::load() {
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();
   VV_TRY(load_weights(source_, config_, &weights_));
+  VV_TRY(open_encoder());
   VV_TRY(upload_weights(config_, plan_, *runtime_, source_, &weights_, &uploader_,
                         options_.gpu_layers < 0 ? config_.layers : options_.gpu_layers, &stream_.layers()));
   declare_buffers();
@@ -139,8 +171,14 @@ Status DecoderModel::load() {
   VV_TRY(stream_.commit(*runtime_));
   phase("weights");
   if (!weights_.head.present()) weights_.head = weights_.embed;
-  norms_behind_ = deferred_norms(config_, plan_, weights_, runtime_->arch());
+  norms_behind_ = deferred_norms(config_, plan_, weights_, runtime_->arch()) &&
+                  !(encoder_ != nullptr && limits_.one_class);  // steps with images take them as they come
   VV_TRY(arena_.commit(*runtime_));
+  if (encoder_ != nullptr) {
+    VV_TRY(encoder_->commit(*runtime_));
+    buffers_.mixed = encoder_->mixed();
+    buffers_.levels = encoder_->levels();
+  }
   if (runtime_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
   VV_TRY(fill_frequencies());

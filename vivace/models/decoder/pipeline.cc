@@ -36,7 +36,7 @@ class Step {
         gates_(context.gates),
         head_parts_(rec.observed() ? 1 : context.head_parts),
         moved_(context.moved != nullptr ? *context.moved : in),
-        deferred_(context.deferred_norms && T <= kDeferredNormRows),
+        deferred_(context.deferred_norms && T <= kDeferredNormRows && !in.image.present()),
         hidden_(top(b_.hidden, T)),
         pos_(top(in.pos, T)),
         slot_(top(in.slot, T)),
@@ -51,7 +51,11 @@ class Step {
   Status record() {
     const Tensor tokens = top(in_.tokens, T_);
     const double scale = c_.has(kScaledEmbedding) ? std::sqrt(static_cast<double>(c_.hidden)) : 1;
-    VV_TRY(op_.gather(w_.embed, tokens, hidden_, scale));
+    // Where rows may be images', words are rows of the same table as they.
+    const bool images = in_.image.present();
+    const Tensor words = images ? slice(b_.mixed, b_.mixed.shape[0] - b_.hidden.shape[0], T_) : hidden_;
+    VV_TRY(op_.gather(w_.embed, tokens, words, scale));
+    if (images) VV_TRY(op_.gather(b_.mixed, top(in_.image, T_), hidden_));
     if (c_.has(kLearnedPositions)) {
       VV_TRY(op_.gather(w_.positions, pos_, branch_));
       waiting_ = true;
@@ -65,6 +69,10 @@ class Step {
       VV_TRY(attention(w_.layers[i], i));
       VV_TRY(point());
       VV_TRY(mlp(w_.layers[i]));
+      if (images && i < b_.levels.size()) {
+        VV_TRY(op_.gather(b_.levels[i], top(in_.level, T_), branch_));
+        waiting_ = true;
+      }
     }
     VV_TRY(point());
     return sample();
@@ -100,6 +108,8 @@ class Step {
                        .inv_freq = local ? b_.local_inv_freq : b_.inv_freq,
                        .q_norm = w.q_norm,
                        .k_norm = w.k_norm,
+                       .shift = in_.shift.present() ? columns(in_.shift, 0, T_) : Tensor{},
+                       .axis = in_.image.present() ? b_.axis : Tensor{},
                        .style = c_.rope_style,
                        .attn_factor = local ? 1.0 : attn_factor_,
                        .eps = c_.eps,

@@ -22,6 +22,9 @@ struct StepInputs {
   Tensor temperature, top_p, min_p, repetition, presence, frequency;  // [R] f32
   Tensor top_k;                    // [R] i32
   Tensor seed;                     // [R] i64
+  // Of models that see.
+  Tensor shift;         // [A, T] i32: what angles add to pos; A is 3 where there are images, else 1
+  Tensor image, level;  // [T] i32: row of `mixed` and of `levels`; absent where no row is an image's
 };
 
 /// What a step reads and writes besides weights and inputs. T is the largest row bound, R that of
@@ -50,6 +53,10 @@ struct StepBuffers {
                                                      // the first also where norms are taken behind
   Tensor squares;  // [rows whose norms may be taken behind, H / 8] f32: sums of squares of hidden's rows, see rms_rows
   Tensor site_scale;               // f32 a site: ActQuant::per_tensor
+  // Of models that see: M rows of images' tokens.
+  Tensor mixed;                // [M + T, H] images' tokens, then the step's words
+  std::vector<Tensor> levels;  // [M + 1, H] each: what joins the residual stream behind the first layers; then zeros
+  Tensor axis;                 // [D/2] i32: by which row of shift each pair turns
   // Outputs.
   Tensor logits;                   // [R, V] f32
   Tensor next;                     // [R] i32
@@ -62,8 +69,11 @@ struct StepBuffers {
 enum Site : int64_t { kAttentionIn, kAttended, kMlpIn, kInner, kSites };
 inline int64_t site_count(const DecoderConfig& c) { return c.layers * kSites + 1; }
 
-/// Whether what a layer gives waits in `branch` until the next norm adds it to the residual stream.
-inline bool uses_branch(const DecoderConfig& c) { return c.has(kPostNorms) || c.has(kLearnedPositions); }
+/// Whether what a layer gives, or a level of an image, waits in `branch` until the next norm adds it to the residual
+/// stream.
+inline bool uses_branch(const DecoderConfig& c) {
+  return c.has(kPostNorms) || c.has(kLearnedPositions) || c.has(kVision);
+}
 
 /// Rows of a step up to which norms may be taken behind their products: one class of few tokens for both.
 inline constexpr int64_t kDeferredNormRows = 64;

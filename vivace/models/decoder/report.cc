@@ -25,11 +25,19 @@ engine::Forms forms_of(const DecoderWeights& w) {
   return forms;
 }
 
+std::string images_of(const engine::ImageLimits& l) {
+  return l.tokens == 0 ? "null"
+                       : strf("{\"token\": %d, \"side\": %d, \"max_tokens\": %d, \"places\": %d}", l.token, l.side,
+                              l.tokens, l.places);
+}
+
 }  // namespace
 
 engine::Report DecoderModel::report() const {
   const auto number = [](int64_t v) { return std::to_string(v); };
   const DecoderConfig& c = config_;
+  engine::Forms forms = forms_of(weights_);
+  if (encoder_ != nullptr) encoder_->forms(&forms);
   std::string phases;
   for (const auto& [name, seconds] : phases_)
     phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
@@ -54,7 +62,8 @@ engine::Report DecoderModel::report() const {
       {"max_in_flight_steps", number(limits_.max_in_flight_steps)},
       {"weight_dtype", engine::json_string(name(weights_.layers.front().o.dtype))},
       {"head_dtype", engine::json_string(name(weights_.head.dtype))},
-      {"forms", forms_of(weights_).json()},
+      {"forms", forms.json()},
+      {"images", images_of(limits_.images)},
       {"activations", engine::json_string(name(plan_.hidden))},
       {"activations_to_e4m3",
        plan_.eight_in() ? engine::json_string(plan_.entry == ActQuant::per_token ? "by token" : "calibrated") : "null"},
@@ -72,7 +81,7 @@ engine::Report DecoderModel::report() const {
        number(std::max_element(variants_.begin(), variants_.end(),
                                [](const Variant& a, const Variant& b) { return a.head_parts < b.head_parts; })
                   ->head_parts)},
-      {"weight_bytes", number(uploader_.bytes())},
+      {"weight_bytes", number(uploader_.bytes() + (encoder_ != nullptr ? encoder_->weight_bytes() : 0))},
       {"arena_bytes", number(arena_.bytes())},
       {"load_s", "{" + phases + "}"}};
 }
@@ -81,6 +90,7 @@ std::vector<engine::MemoryLine> DecoderModel::memory() const {
   std::vector<engine::MemoryLine> lines;
   if (uploader_.bytes() > 0) lines.push_back({"weights", uploader_.bytes()});
   else lines.push_back({"weights (mapped)", source_.bytes()});
+  if (encoder_ != nullptr) lines.push_back({"weights of the vision tower", encoder_->weight_bytes()});
   if (!stream_.layers().empty()) {
     lines.push_back({"streamed layer", stream_.region_bytes()});
     lines.push_back({"weights of streamed layers (host)", stream_.host_bytes()});

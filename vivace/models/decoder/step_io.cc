@@ -10,15 +10,22 @@ using engine::Sampled;
 using engine::Sampling;
 using engine::TokenRow;
 
-void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers) {
+void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers, int64_t axes,
+                         int64_t images) {
   const auto declare = [&](const char* name, DType dtype, int64_t n, Tensor* t) {
     arena.declare(std::string(prefix) + "." + name, dtype, Shape(n), t);
   };
   gathers_ = gathers;
+  images_ = images;
   declare("tokens", DType::i32, T, &in_.tokens);
   declare("pos", DType::i32, T, &in_.pos);
   declare("slot", DType::i32, T, &in_.slot);
   declare("rows", DType::i32, 1, &in_.rows);
+  if (axes > 0) arena.declare(std::string(prefix) + ".shift", DType::i32, Shape(axes, T), &in_.shift);
+  if (axes > 1) {
+    declare("image", DType::i32, T, &in_.image);
+    declare("level", DType::i32, T, &in_.level);
+  }
   if (gathers) {
     declare("sample_rows", DType::i32, R, &in_.sample_rows);
     declare("samples", DType::i32, 1, &in_.samples);
@@ -57,6 +64,12 @@ Status InputBlock::write(exec::Stream& stream, int flight, std::span<const Token
     put(in_.tokens, i, r.token);
     put(in_.pos, i, r.pos);
     put(in_.slot, i, r.slot);
+    for (int64_t a = 0; in_.shift.present() && a < in_.shift.shape[0]; ++a)
+      put(in_.shift, static_cast<size_t>(a * in_.shift.shape[1]) + i, r.shift[static_cast<size_t>(a)]);
+    if (in_.image.present()) {
+      put(in_.image, i, r.image >= 0 ? r.image : static_cast<int32_t>(images_) + static_cast<int32_t>(i));
+      put(in_.level, i, r.image >= 0 ? r.image : static_cast<int32_t>(images_));
+    }
     if (!r.sample) continue;
     const Sampling& s = of_slot[static_cast<size_t>(r.slot)];
     if (gathers_) {

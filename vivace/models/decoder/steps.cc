@@ -93,6 +93,9 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
     if (r.slot < 0 || r.slot >= limits_.max_batch)
       return Status(Code::kInvalidArgument, strf("step: slot %d is outside [0, %d)", r.slot, limits_.max_batch));
     if (!pages_.holds(r.slot, r.pos)) return no_place("step", r.slot, r.pos);
+    if (r.image < -1 || r.image >= (encoder_ != nullptr ? encoder_->rows() : 0))
+      return Status(Code::kInvalidArgument, strf("step: row %d of the images' tokens is outside [0, %ld)", r.image,
+                                                 static_cast<long>(encoder_ != nullptr ? encoder_->rows() : 0)));
     sampled += r.sample;
   }
   if (sampled > static_cast<size_t>(limits_.max_batch))
@@ -110,10 +113,16 @@ Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
   slots_.clear();
   for (const TokenRow& r : rows)
     if (r.sample) slots_.push_back(r.slot);
-  const bool decode = slots_.size() == rows.size() &&
-                      std::none_of(rows.begin(), rows.end(), [](const TokenRow& r) { return r.prompt; });
+  const bool decode = slots_.size() == rows.size() && std::none_of(rows.begin(), rows.end(), [](const TokenRow& r) {
+                        return r.prompt || r.image >= 0 || r.shift[0] != r.shift[1] || r.shift[0] != r.shift[2];
+                      });
   VV_TRY((decode ? decode_ : prompt_).write(runtime_->stream(), in_flight_.next(), rows, sampling_, masks_));
   return decode;
+}
+
+Status DecoderModel::see(int place, const engine::Image& image) {
+  if (encoder_ == nullptr) return TextModel::see(place, image);
+  return encoder_->see(*runtime_, place, image);
 }
 
 Status DecoderModel::issue(std::span<const TokenRow> rows) {

@@ -107,7 +107,9 @@ Status load(const engine::WeightSource& source, const DecoderConfig& c, const Ru
   const Shape shape = of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c))
                       : r.cols      ? Shape(r.rows(c), r.cols(c))
                                     : Shape(r.rows(c));
-  VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, r.hf, shape, r.hf_transposed}, layer));
+  std::string name = r.hf;  // of a model that sees, the language model is a part
+  if (c.has(kVision) && name.starts_with("model.")) name.insert(6, "language_model.");
+  VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, name.c_str(), shape, r.hf_transposed}, layer));
   return {};
 }
 
