@@ -6,13 +6,13 @@
 
 namespace vivace::cpu {
 class Pool;
-void qkv_rope(const kernels::QkvRopeArgs& a, Pool& pool);
+void qkv_rope(const kernels::QkvShiftedArgs& a, Pool& pool);
 }
 
 namespace vivace::ops::defs {
 
 struct qkv_rope {
-  using Args = kernels::QkvRopeArgs;
+  using Args = kernels::QkvShiftedArgs;
   static constexpr Port kPorts[] = {
       in("qkv", "T,(Hq+2*Hkv)*D", "f32|bf16|f16", "per token: Hq heads of q, Hkv of k, Hkv of v; D <= 1024"),
       out("q", "T,Hq,D", "=qkv", "normalised and rotated queries"),
@@ -88,7 +88,7 @@ struct qkv_rope {
                           static_cast<long>(width), static_cast<long>((Hq + 2 * Hkv) * D), static_cast<long>(Hq),
                           static_cast<long>(Hkv), caches ? "k_cache" : "k_out", c.flag("layout") ? "hnd" : "nhd",
                           static_cast<long>(D)));
-    *a = Args{
+    const kernels::QkvRopeArgs plain{
         .qkv = c.ptr("qkv"),
         .q = c.ptr("q"),
         .k_out = c.ptr("k_out"),
@@ -115,11 +115,9 @@ struct qkv_rope {
         .dtype = c["qkv"].dtype,
         .q_norm_dtype = c["q_norm"].dtype,
         .k_norm_dtype = c["k_norm"].dtype,
-        .shift = c.ptr<int32_t>("shift"),
-        .axis = c.ptr<int32_t>("axis"),
-        .shift_stride = c.row_stride("shift"),
-        .A = static_cast<int32_t>(c.dim("A")),
     };
+    *a = Args{plain, c.ptr<int32_t>("shift"), c.ptr<int32_t>("axis"), c.row_stride("shift"),
+              static_cast<int32_t>(c.dim("A"))};
     return {};
   }
 
@@ -163,12 +161,16 @@ struct qkv_rope {
     }
     static std::string instance(const Key& k) {
       return kernel_expression("qkv_rope<%s, %s, %s%s>", type_name(k.in), type_name(k.kv),
-                               policy_expression(k.p).c_str(), k.shifted ? ", true" : "");
+                               policy_expression(k.p).c_str(), k.shifted ? ", vivace::kernels::QkvShiftedArgs" : "");
     }
     static void shape(const Args& a, const Key& k, exec::Launch* launch) {
       launch->grid[0] =
           static_cast<uint32_t>((int64_t{a.T} + k.p.tokens - 1) / k.p.tokens * k.p.blocks(a.Hq + 2 * a.Hkv));
       launch->block[0] = static_cast<uint32_t>(k.p.threads);
+    }
+    static Status complete(const Args& a, const Key& k, const device::Device&, exec::Launch* launch) {
+      if (!k.shifted) launch->set_args(static_cast<const kernels::QkvRopeArgs&>(a));
+      return {};
     }
     template <class Visit>
     static void instances(Arch, Visit&& visit) {

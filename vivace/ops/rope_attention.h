@@ -65,7 +65,7 @@ struct rope_attention : TwoParts<rope_attention> {
   };
 
   struct Args {
-    kernels::QkvRopeArgs rope;
+    kernels::QkvShiftedArgs rope;
     kernels::AttentionArgs a;
   };
   /// q neither comes nor goes.

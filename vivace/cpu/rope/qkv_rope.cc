@@ -6,7 +6,7 @@
 namespace vivace::cpu {
 namespace {
 
-using kernels::QkvRopeArgs;
+using kernels::QkvShiftedArgs;
 
 /// Where one token's heads of q, k or v go: nowhere if `base` is null.
 struct Sink {
@@ -16,7 +16,7 @@ struct Sink {
   int64_t pitch;  // elements to its next
 };
 
-Sink kv_sink(const QkvRopeArgs& a, int64_t t, void* out, int64_t out_stride, void* cache, int64_t block_stride) {
+Sink kv_sink(const QkvShiftedArgs& a, int64_t t, void* out, int64_t out_stride, void* cache, int64_t block_stride) {
   if (out != nullptr) return {out, a.dtype, t * out_stride, a.D};
   const kernels::KvCache::Place place = a.cache.place(a.cache.slot ? a.cache.slot[t] : 0, a.pos[t]);
   if (place.block < 0) return {nullptr, a.cache.dtype, 0, 0};
@@ -31,7 +31,7 @@ void rms_norm(float* head, int64_t D, const float* factor, float eps) {
   for (int64_t i = 0; i < D; ++i) head[i] = head[i] * inv * factor[i];
 }
 
-void qkv_token(const QkvRopeArgs& a, int64_t t) {
+void qkv_token(const QkvShiftedArgs& a, int64_t t) {
   const Rotation rotation(a.inv_freq, a.inv_freq ? a.R : 0, a.attn_factor, a.style,
                           [&](int i) { return a.shift ? a.turned(t, i) : a.pos[t]; });
   float head[kernels::kMaxRopeHeadDim], factor[kernels::kMaxRopeHeadDim];
@@ -57,7 +57,7 @@ void qkv_token(const QkvRopeArgs& a, int64_t t) {
 
 }  // namespace
 
-void qkv_rope(const QkvRopeArgs& a, Pool& pool) {
+void qkv_rope(const QkvShiftedArgs& a, Pool& pool) {
   const int64_t work = (a.Hq + int64_t{2} * a.Hkv) * a.D;
   for_rows(pool, valid_rows(a.rows, a.T), work, [&](int64_t t) { qkv_token(a, t); });
 }

@@ -9,8 +9,8 @@
 namespace vivace::kernels {
 
 /// Grid: T * P.blocks(Hq + 2 Hkv) blocks. Moves every element once in and once out.
-template <class X, class Kv, RopePolicy P, bool Shifted>
-__device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
+template <class X, class Kv, RopePolicy P, class Args>
+__device__ __forceinline__ void qkv_rope_tokenwise(const Args& a) {
   __shared__ RopeAngles<P> angles;
   const int heads = a.Hq + 2 * a.Hkv, blocks = P.blocks(heads);
   const int lane = static_cast<int>(threadIdx.x) % P.lanes;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
     if (first + n * P.slots() < heads) part.load_head(qkv + int64_t{first + n * P.slots()} * a.D, raw[n]);
   if (t >= valid_rows(a.rows, a.T)) return;
   const KvCache::Place place = a.cache.k ? a.cache.place(slot, pos) : KvCache::Place{-1, 0};
-  if constexpr (Shifted) {
+  if constexpr (requires { a.shift; }) {
     angles.fill_each(a.inv_freq, R, a.attn_factor, [&](int i) { return a.turned(t, i); });
   } else {
     angles.fill(a.inv_freq, R, static_cast<float>(pos), a.attn_factor);
@@ -79,14 +79,13 @@ __device__ __forceinline__ void qkv_rope_tokenwise(const QkvRopeArgs& a) {
   }
 }
 
-template <class X, class Kv, RopePolicy P, bool Shifted = false>
+template <class X, class Kv, RopePolicy P, class Args = QkvRopeArgs>
 __global__ void __launch_bounds__(P.threads, P.tokens > 1 ? kQkvAheadBlocks : 1)
-    qkv_rope(const __grid_constant__ QkvRopeArgs a) {
+    qkv_rope(const __grid_constant__ Args a) {
   if constexpr (P.tokens > 1) {
-    static_assert(!Shifted, "one position a token");
     qkv_rope_ahead<X, Kv, P>(a);
   } else {
-    qkv_rope_tokenwise<X, Kv, P, Shifted>(a);
+    qkv_rope_tokenwise<X, Kv, P>(a);
   }
 }
 

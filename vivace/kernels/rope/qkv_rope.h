@@ -22,6 +22,11 @@ struct QkvRopeArgs {
   RopeStyle style;
   bool norm_plus_one;     // multiply by (1 + weight), Gemma's convention
   DType dtype, q_norm_dtype, k_norm_dtype;
+};
+
+/// The same where angles are at other positions than the caches' rows, a type of its own so that kernels without take
+/// no more arguments.
+struct QkvShiftedArgs : QkvRopeArgs {
   const int32_t* shift;  // [A, T] or null: what angles add to pos, a row an axis
   const int32_t* axis;   // [R] or null: which row of shift each pair reads; null: the first
   int64_t shift_stride;  // elements a row of shift
