@@ -141,11 +141,12 @@ nb::list json_members(nb::bytes data, const std::string& file, const std::string
 }
 
 /// The decoder family of a GGUF (`experts` tells two of one name apart) or hub architecture: its names and its
-/// weights' [(gguf, hub, hub_transposed)], or None.
+/// weights' [(gguf, hub, hub_transposed)], or None; of a family that sees too, whose tower has no place in one file.
 nb::object decoder_family(const std::string& architecture, bool experts) {
   using models::decoder::kExperts;
   for (const models::decoder::Family& f : models::decoder::kFamilies) {
     if (architecture != f.hf_arch && (architecture != f.gguf_arch || f.has(kExperts) != experts)) continue;
+    if (f.has(models::decoder::kVision)) continue;
     nb::list weights;
     for (const auto& w : models::decoder::weight_names(f))
       weights.append(nb::make_tuple(w.gguf, w.hf, w.hf_transposed));

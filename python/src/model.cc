@@ -27,7 +27,8 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
                                            int max_in_flight_steps, bool random_weights, bool logit_bias,
                                            int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
                                            const std::string& lm_head_dtype, const std::string& invariance,
-                                           int max_waiting, int64_t max_waiting_tokens, const Tenant* tenant) {
+                                           int max_waiting, int64_t max_waiting_tokens, const Tenant* tenant,
+                                           int max_image_tokens) {
   if (max_waiting < 0 || max_waiting > 65536)
     check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
   if (max_waiting_tokens < 1)
@@ -39,7 +40,7 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
     return models::load_model(
         path, {device, precision, kv_dtype, threads, context, max_batch, prefill_chunk, eager, max_in_flight_steps,
                random_weights, logit_bias, num_kv_blocks, gpu_layers, std::move(act_scales), invariance, lm_head_dtype,
-               tenant != nullptr ? tenant->tenant->gates() : engine::GateSite()});
+               tenant != nullptr ? tenant->tenant->gates() : engine::GateSite(), max_image_tokens});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -60,6 +61,12 @@ nb::dict limits(const TextModel& m) {
   d["max_batch"] = l.max_batch;
   d["prefill_chunk"] = l.prefill_chunk;
   d["max_in_flight_steps"] = l.max_in_flight_steps;
+  if (l.images.tokens > 0) {
+    nb::dict images;
+    images["token"] = l.images.token, images["side"] = l.images.side, images["tokens"] = l.images.tokens,
+    images["places"] = l.images.places;
+    d["images"] = images;
+  }
   return d;
 }
 
@@ -85,14 +92,22 @@ void start(TextModel& m, int slot, float temperature, int64_t seed) {
   });
 }
 
-std::vector<engine::TokenRow> rows_of(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
+/// (token, pos, slot, sample) each, and of models that see (..., image, time, line, column), TokenRow's last two.
+std::vector<engine::TokenRow> rows_of(TextModel& m, const std::vector<nb::tuple>& rows) {
   std::vector<engine::TokenRow> r;
-  for (const auto& [token, pos, slot, sample] : rows) {
+  for (const nb::tuple& row : rows) {
+    if (row.size() != 4 && row.size() != 8)
+      check(
+          Status(Code::kInvalidArgument, strf("step: a row has 4 values, or 8 with an image's, got %zu", row.size())));
+    const auto number = [&](size_t i) { return nb::cast<int32_t>(row[i]); };
+    const int32_t token = number(0), pos = number(1), slot = number(2);
+    const bool sample = nb::cast<bool>(row[3]);
     if (slot >= 0 && static_cast<size_t>(slot) < m.started.size() &&
         m.started[static_cast<size_t>(slot)] != m.served->loop.submitted())
       check(Status(Code::kFailedPrecondition,
                    strf("step: requests have used slot %d since its sequence began; start(%d) another", slot, slot)));
     r.push_back({token, pos, slot, sample});
+    if (row.size() == 8) r.back().image = number(4), r.back().shift = {number(5), number(6), number(7)};
   }
   return r;
 }
@@ -108,7 +123,7 @@ nb::tuple logits(TextModel& m) {
 }
 
 /// Steps the model directly: rows of (token, pos, slot, sample) -> [(token, logprob, slot)].
-nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows) {
+nb::list model_step(TextModel& m, const std::vector<nb::tuple>& rows) {
   return direct(m, [&](engine::TextModel& model) {
     const std::vector<engine::TokenRow> r = rows_of(m, rows);
     std::vector<engine::Sampled> out(
@@ -127,7 +142,7 @@ nb::list model_step(TextModel& m, const std::vector<std::tuple<int, int, int, bo
 /// Steps like step() and gives [(op, port, bytes, shape, stride)] of every f32 or bf16 value between ops, as f32, rows
 /// one behind the other; `stride`: elements from one row to the next where they lay. `wanted`: the (op, port) to give;
 /// none: all of them, whole key/value caches among them.
-nb::list observe(TextModel& m, const std::vector<std::tuple<int, int, int, bool>>& rows,
+nb::list observe(TextModel& m, const std::vector<nb::tuple>& rows,
                  const std::vector<std::pair<std::string, std::string>>& wanted) {
   nb::list seen;
   direct(m, [&](engine::TextModel& model) {
@@ -207,6 +222,15 @@ void add_model(nb::module_& m) {
       .def("limits", &limits)
       .def("start", &start, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
+      .def("see",
+           [](TextModel& m, int place, nb::bytes pixels, int height, int width) {
+             if (height < 1 || width < 1 || static_cast<int64_t>(pixels.size()) != int64_t{height} * width * 3)
+               check(Status(Code::kInvalidShape,
+                            strf("see: %d x %d of RGB, got %zu bytes", height, width, pixels.size())));
+             direct(m, [&](engine::TextModel& model) {
+               check(model.see(place, {reinterpret_cast<const uint8_t*>(pixels.c_str()), height, width}));
+             });
+           })
       .def("observe", &observe, nb::arg("rows"), nb::arg("wanted") = std::vector<std::pair<std::string, std::string>>())
       .def("calibrate", &calibrate, nb::arg("prompts"), nb::arg("percentile"))
       .def("profile", &profile, nb::arg("rows"), nb::arg("pos"), nb::arg("decode"), nb::arg("in_step") = false)
@@ -241,7 +265,7 @@ void add_model(nb::module_& m) {
         nb::arg("logit_bias") = false, nb::arg("num_kv_blocks") = 0, nb::arg("gpu_layers") = -1,
         nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto",
         nb::arg("invariance") = "class", nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22,
-        nb::arg("tenant").none() = nb::none());
+        nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0);
 }
 
 }  // namespace vivace::python
