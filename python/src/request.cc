@@ -51,6 +51,23 @@ serve::Request request(std::vector<int32_t> prompt, int max_tokens, float temper
   return r;
 }
 
+/// Images of a prompt: (RGB bytes, height, width, first of its tokens) each.
+void show(serve::Request* r, const nb::list& images) {
+  for (const nb::handle one : images) {
+    const auto image = nb::cast<nb::tuple>(one);
+    const auto pixels = nb::cast<nb::bytes>(image[0]);
+    const auto height = nb::cast<int32_t>(image[1]), width = nb::cast<int32_t>(image[2]),
+               first = nb::cast<int32_t>(image[3]);
+    auto made = [&] {
+      const std::string_view bytes(pixels.c_str(), pixels.size());
+      const NoGil release;
+      return serve::prompt_image({bytes.begin(), bytes.end()}, height, width, first);
+    }();
+    check(made.status());
+    r->images.push_back(std::move(made).value());
+  }
+}
+
 /// `priority`: "robot", "interactive" or "batch"; `deadline`: seconds from now, 0: none.
 void schedule(serve::Request* r, const std::string& priority, double deadline) {
   static constexpr const char* kNames[] = {"robot", "interactive", "batch"};
@@ -85,7 +102,8 @@ nb::object submit(TextModel& m, std::vector<int32_t> prompt, int max_tokens, flo
                   std::vector<int32_t> stop, nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens,
                   nb::object draft, int num_speculative_tokens, const std::string& priority, double deadline,
                   nb::bytes salt, bool reuse, bool deterministic, bool resumed, int top_logprobs, int n,
-                  std::shared_ptr<Notifier> notifier, std::shared_ptr<Notifier> masks, int64_t parent, int64_t leader) {
+                  nb::list images, std::shared_ptr<Notifier> notifier, std::shared_ptr<Notifier> masks, int64_t parent,
+                  int64_t leader) {
   serve::Request r = request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition, presence,
                              frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens);
   r.num_speculative_tokens = num_speculative_tokens;
@@ -95,6 +113,7 @@ nb::object submit(TextModel& m, std::vector<int32_t> prompt, int max_tokens, flo
   r.deterministic = deterministic;
   r.resumed = resumed;
   r.top_logprobs = top_logprobs;
+  show(&r, images);
   serve::EngineLoop::Submit how{std::move(notifier), drafter(m, draft), std::move(masks), parent, leader};
   if (n == 0) {
     auto made = [&] {
@@ -297,7 +316,7 @@ void add_request(nb::module_& m) {
         nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0, nb::arg("draft").none() = nb::none(),
         nb::arg("num_speculative_tokens") = 0, nb::arg("priority") = "interactive", nb::arg("deadline") = 0.0,
         nb::arg("salt") = nb::bytes("", 0), nb::arg("reuse") = true, nb::arg("deterministic") = false,
-        nb::arg("resumed") = false, nb::arg("top_logprobs") = 0, nb::arg("n") = 0,
+        nb::arg("resumed") = false, nb::arg("top_logprobs") = 0, nb::arg("n") = 0, nb::arg("images") = nb::list(),
         nb::arg("notifier").none() = nb::none(), nb::arg("masks").none() = nb::none(), nb::arg("parent") = 0,
         nb::arg("leader") = 0);
   m.def("set_leak_warnings", &nb::set_leak_warnings, nb::arg("on"));
@@ -305,15 +324,16 @@ void add_request(nb::module_& m) {
       "check_request",
       [](const TextModel& t, std::vector<int32_t> prompt, int max_tokens, float temperature, int top_k, float top_p,
          float min_p, float repetition, float presence, float frequency, int64_t seed, std::vector<int32_t> stop,
-         nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens) {
-        check(serve::check(request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition,
-                                   presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens),
-                           t.model().limits()));
+         nb::bytes bias, bool stepwise, nb::bytes mask, int min_tokens, nb::list images) {
+        serve::Request r = request(std::move(prompt), max_tokens, temperature, top_k, top_p, min_p, repetition,
+                                   presence, frequency, seed, std::move(stop), bias, stepwise, mask, min_tokens);
+        show(&r, images);
+        check(serve::check(r, t.model().limits()));
       },
       nb::arg("model"), nb::kw_only(), nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("temperature"),
       nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"),
       nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"), nb::arg("bias"), nb::arg("stepwise"),
-      nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0);
+      nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0, nb::arg("images") = nb::list());
   nb::class_<Held>(m, "Snapshot")
       .def_prop_ro("positions", [](const Held& h) { return h.snapshot->positions(); })
       .def_prop_ro("pure", [](const Held& h) { return h.snapshot->pure(); })

@@ -20,6 +20,7 @@ Job::Job(Request r) : request(std::move(r)) {
   const size_t most = request.prompt.size() + static_cast<size_t>(request.max_tokens);
   context_.reserve(most);
   context_ = request.prompt;
+  if (!request.images.empty()) keys_.reserve(most);
   top_.reserve(static_cast<size_t>(request.top_logprobs));
   if (request.drafter != nullptr) guesses_.resize(static_cast<size_t>(request.num_speculative_tokens));
 }
@@ -29,6 +30,7 @@ Batcher::Batcher(engine::TextModel& model, size_t waiting)
   rows_.reserve(static_cast<size_t>(std::max(limits_.prefill_chunk, limits_.max_batch)));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
   waiting_.reserve(waiting);
+  places_.resize(static_cast<size_t>(limits_.images.places));
   held_.resize(slots_.size());
   for (auto& held : held_) held.reserve(blocks_ != nullptr ? static_cast<size_t>(blocks_->needed(limits_.context)) : 0);
   answering_.reserve(slots_.size());
@@ -87,6 +89,9 @@ namespace {
 
 Status check_drafts(const Request& request, const engine::TextLimits& limits) {
   if (request.drafter == nullptr) return {};
+  if (!request.images.empty())
+    return Status(Code::kInvalidArgument,
+                  "speculation: guesses are for prompts of text; leave out the images, or the drafts");
   if (request.num_speculative_tokens < 1 || request.num_speculative_tokens >= limits.max_batch)
     return Status(Code::kLimitExceeded, strf("speculation: wanted 1 to max_batch - 1 = %d drafts a step, got %d",
                                              limits.max_batch - 1, request.num_speculative_tokens));
@@ -122,6 +127,9 @@ Status check(const Request& request, const engine::TextLimits& limits) {
                                              "pages of %d together hold %ld; load with more num_kv_blocks",
                                              request.prompt.size(), request.max_tokens, static_cast<long>(need),
                                              limits.pages, limits.page, static_cast<long>(limits.pages) * limits.page));
+  VV_TRY(check_images(request.images, request.prompt, limits.images));
+  if (request.resumed && !request.images.empty())
+    return Status(Code::kInvalidArgument, "generate: an answer to images cannot go on from elsewhere");
   VV_TRY(engine::check(request.sampling));
   VV_TRY(check_bias(request.bias, limits));
   VV_TRY(check_mask(request.mask, limits));
@@ -282,7 +290,8 @@ Status Batcher::add_answers() {
       std::count(slots_.begin(), slots_.end(), nullptr));  // draws that a step has room for besides one a slot
   for (Job* job : slots_) {
     if (job == nullptr || job->last_ < 0 || job->run_ || job->paused_ || job->ending_ != Finish::none) continue;
-    rows_.push_back(TokenRow{job->last_, job->fed_++, job->slot_, true});
+    rows_.push_back(row(*job, job->fed_++, true, false));
+    rows_.back().token = job->last_;
     if (job->request.drafter != nullptr) VV_TRY(add_guesses(job, &spare));
   }
   return {};
@@ -315,16 +324,52 @@ Status Batcher::add_guesses(Job* job, size_t* spare) {
   return {};
 }
 
-void Batcher::add_prompts() {
+/// A token of the context as it enters a step.
+TokenRow Batcher::row(const Job& job, int pos, bool sample, bool prompt) const {
+  const auto at = static_cast<size_t>(pos);
+  TokenRow r{at < job.context_.size() ? job.context_[at] : -1, pos, job.slot_, sample, prompt};
+  if (job.shown_.empty()) return r;
+  r.shift = shift_at(job.shown_, pos);
+  if (const size_t i = image_at(job.shown_, pos); i < job.shown_.size())
+    r.image = job.shown_[i].place * limits_.images.tokens + pos - job.shown_[i].first;
+  return r;
+}
+
+/// The image whose token is at `pos`, if there is one, gets a place that the next step reads: false where all are
+/// taken.
+Result<bool> Batcher::see(Job* job, int pos) {
+  const size_t i = image_at(job->shown_, pos);
+  if (i == job->shown_.size() || job->shown_[i].place >= 0) return true;
+  const auto free = std::find(places_.begin(), places_.end(), nullptr);
+  if (free == places_.end()) return false;
+  const auto place = static_cast<int32_t>(free - places_.begin());
+  const PromptImage& image = job->request.images[i];
+  VV_TRY(model_.see(place, {image.pixels->data(), image.height, image.width}));
+  *free = job;
+  job->shown_[i].place = place;
+  return true;
+}
+
+/// Images whose tokens are all among the first `fed` need no place any more: steps that are queued read theirs before
+/// another comes there.
+void Batcher::leave_places(Job* job, int fed) {
+  for (ShownImage& s : job->shown_)
+    if (s.place >= 0 && s.first + s.tokens <= fed) places_[static_cast<size_t>(std::exchange(s.place, -1))] = nullptr;
+}
+
+Status Batcher::add_prompts() {
   for (Job* job : slots_) {
     if (job == nullptr || (job->last_ >= 0 && !job->run_) || job->paused_) continue;
     const auto size = static_cast<int>(job->context_.size());
     while (job->fed_ < size && rows_.size() < static_cast<size_t>(limits_.prefill_chunk)) {
+      VV_ASSIGN(const bool sees, see(job, job->fed_));
+      if (!sees) break;
       const int pos = job->fed_++;
-      rows_.push_back(TokenRow{job->context_[static_cast<size_t>(pos)], pos, job->slot_, pos == size - 1, true});
+      rows_.push_back(row(*job, pos, pos == size - 1, true));
     }
     job->run_ = job->run_ && job->fed_ < size;
   }
+  return {};
 }
 
 /// Queues rows_, if there are any.
@@ -336,6 +381,7 @@ Status Batcher::issue() {
   q.prompts.clear();
   for (const TokenRow& r : rows_) {
     Job* job = slots_[static_cast<size_t>(r.slot)];
+    if (r.image >= 0) leave_places(job, job->fed_);
     if (r.prompt && (q.prompts.empty() || q.prompts.back().first != job->id))
       q.prompts.emplace_back(job->id, job->fed_);
     if (r.sample) {
@@ -369,7 +415,7 @@ Status Batcher::plan() {
     VV_TRY(issue());
     rows_.clear();
   }
-  if (!turns || answers == 0) add_prompts();
+  if (!turns || answers == 0) VV_TRY(add_prompts());
   may_repeat_ = answers > 0 && rows_.size() == (limits_.mixed ? answers : 0);
   VV_TRY(issue());
   if (may_repeat_) answering_ = queued_[oldest_].requests;
@@ -464,6 +510,7 @@ Status Batcher::take(Job* job, const Sampled& s, std::vector<Event>* events) {
   // that.
   job->committed_ = static_cast<int>(job->context_.size());
   if (e.token >= 0) job->context_.push_back(s.token);
+  if (e.token >= 0 && !job->keys_.empty()) job->keys_.push_back(s.token);
   if (e.finish == Finish::nan_logits) job->publishes_ = false;
   if (e.finish != Finish::none) {
     release(job);
@@ -484,6 +531,7 @@ void Batcher::tell_forced(Job* job, std::vector<Event>* events) {
     Event e{job, job->id, token, 0, Finish::none};
     ++job->produced_;
     job->context_.push_back(token);
+    if (!job->keys_.empty()) job->keys_.push_back(token);
     job->last_ = token;
     job->run_ = true;
     if (std::find(r.stop.begin(), r.stop.end(), token) != r.stop.end()) e.finish = Finish::stop, e.token = -1;

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "vivace/base/siphash.h"
 #include "vivace/engine/model.h"
 #include "vivace/serve/drafter.h"
+#include "vivace/serve/prompt_images.h"
 
 namespace vivace::serve {
 
@@ -41,6 +43,7 @@ struct Request {
   bool deterministic = false;  // takes only what steps of prompts wrote: the answer has the bits that it has without
   bool resumed = false;  // the prompt is an answer that goes on: its last token is fed as one that was drawn, where all
                          // before it is found
+  std::vector<PromptImage> images = {};  // that the prompt shows, in its order
   int64_t leader = -1;              // id of a request with the same prompt: it waits until that one's is computed
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::time_point::max();  // by which the answer must be over; it ends then
@@ -48,7 +51,7 @@ struct Request {
 
 /// Errors: InvalidArgument (empty prompt, token out of range, sampling values, a drafter beside what it cannot serve),
 /// LimitExceeded when prompt + max_tokens exceed the context, both numbers named, and for drafts; those of
-/// check_bias().
+/// check_bias() and check_images().
 Status check(const Request& request, const engine::TextLimits& limits);
 /// Errors: InvalidShape, InvalidArgument for a value that is neither finite nor -inf or when no token is left,
 /// FailedPrecondition for a model without logit_bias.
@@ -91,6 +94,8 @@ struct Job {
   bool run_ = false;     // more of context_ than the last token is to be fed
   Finish ending_ = Finish::none;   // asked for from outside; its event comes with the next step
   std::vector<int32_t> context_;   // prompt and answer
+  std::vector<int32_t> keys_;      // the same with images' numbers in place of their tokens; empty where none are shown
+  std::vector<ShownImage> shown_;  // images of the prompt
   std::vector<TopLogprob> top_;    // of the last draw
   std::unique_ptr<std::byte[]> parked_;  // its keys and values, while it waits for blocks again
   int parked_blocks_ = 0;
@@ -182,7 +187,10 @@ class Batcher {
   void expire();
   Status add_answers();
   Status add_guesses(Job* job, size_t* spare);
-  void add_prompts();
+  Status add_prompts();
+  engine::TokenRow row(const Job& job, int pos, bool sample, bool prompt) const;
+  Result<bool> see(Job* job, int pos);
+  void leave_places(Job* job, int fed);
   Status plan();
   Status issue();
   bool steady() const;
@@ -210,6 +218,8 @@ class Batcher {
   Status seat(Job* job, int slot);
   Status park(Job* job);
   void unseat(Job* job);
+  bool number_images(Job* job);
+  std::span<const int32_t> known(const Job& job) const { return job.keys_.empty() ? job.context_ : job.keys_; }
   Result<bool> place(Job* job, int position);
   Status grow();
   Result<bool> grow_further();
@@ -228,6 +238,8 @@ class Batcher {
   std::vector<Queued> queued_;      // a ring of limits_.max_in_flight_steps
   size_t oldest_ = 0, in_flight_ = 0;
   std::vector<int64_t> answering_;  // requests of the last step of answers
+  std::vector<Job*> places_;        // of images that steps read: whose; null: free
+  ImageNumbers numbers_;
   bool prompts_turn_ = false;       // where steps of answers and of prompts take turns: see plan()
   bool may_repeat_ = false;         // nothing but that step's rows is at work
   int64_t next_id_ = 0;

@@ -94,6 +94,7 @@ Status Batcher::seat(Job* job, int slot) {
   job->slot_ = slot;
   job->bypassed_ = 0;
   if (job->seated == std::chrono::steady_clock::time_point{}) job->seated = std::chrono::steady_clock::now();
+  if (job->shown_.empty()) job->shown_ = shown(r.images, limits_.images.side);
   if (blocks_ == nullptr) {
     VV_TRY(model_.start(slot, r.sampling, static_cast<int>(r.prompt.size()) + r.max_tokens - 1));
   } else {
@@ -123,11 +124,14 @@ Status Batcher::begin(Job* job) {
   job->committed_ = job->published_ = 0;
   job->pure_ = limits_.one_class ? std::numeric_limits<int>::max() : static_cast<int>(r.prompt.size());
   job->publishes_ = r.reuse;
-  if (!r.reuse) return {};
+  if (!r.reuse || !number_images(job)) {
+    job->publishes_ = false;
+    return {};
+  }
   job->root_ = blocks_->root(std::as_bytes(std::span(r.salt)));
   std::vector<int32_t>& mine = held(*job);
-  engine::KvBlocks::Found found =
-      blocks_->match(job->root_, r.prompt, r.deterministic, &mine, r.resumed ? 1 : engine::KvBlocks::kLeastCopied);
+  engine::KvBlocks::Found found = blocks_->match(job->root_, known(*job).first(r.prompt.size()), r.deterministic, &mine,
+                                                 r.resumed ? 1 : engine::KvBlocks::kLeastCopied);
   job->published_ = static_cast<int>(mine.size()) * blocks_->positions();
   if (found.partial >= 0) {
     // The copy needs a block while its source is held.
@@ -147,6 +151,23 @@ Status Batcher::begin(Job* job) {
   return {};
 }
 
+/// What stands for the prompt where computed tokens are found again: of images their numbers. False where there are
+/// none left.
+bool Batcher::number_images(Job* job) {
+  if (job->request.images.empty() || !job->keys_.empty()) return true;
+  std::vector<int32_t>& keys = job->keys_;
+  keys = job->request.prompt;
+  for (size_t i = 0; i < job->shown_.size(); ++i) {
+    const int32_t number = numbers_.of(job->request.images[i].content);
+    if (number == 0) {
+      keys.clear();
+      return false;
+    }
+    std::fill_n(keys.begin() + job->shown_[i].first, job->shown_[i].tokens, number);
+  }
+  return true;
+}
+
 /// Others find what it has computed: whole blocks, with `tail` the rest too. Where another block has the same bits
 /// already, that one takes its place: the first such, or -1.
 int Batcher::publish(Job* job, bool tail) {
@@ -158,10 +179,9 @@ int Batcher::publish(Job* job, bool tail) {
     const int block = job->published_ / size, begin = block * size, end = std::min(begin + size, job->committed_);
     if (end < begin + size && !tail) break;
     const auto at = static_cast<size_t>(block);
-    const auto put =
-        blocks_->put(job->root_, block > 0 ? mine[at - 1] : -1, mine[at],
-                     std::span(job->context_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                     std::clamp(job->pure_ - begin, 0, end - begin));
+    const auto put = blocks_->put(job->root_, block > 0 ? mine[at - 1] : -1, mine[at],
+                                  known(*job).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                                  std::clamp(job->pure_ - begin, 0, end - begin));
     if (put.same >= 0 && job->pure_ >= end) {  // both are of steps of prompts, so the same bit for bit
       blocks_->hold(put.same);
       blocks_->drop(mine[at]);
@@ -215,6 +235,7 @@ Status Batcher::park(Job* job) {
 }
 
 void Batcher::unseat(Job* job) {
+  leave_places(job, std::numeric_limits<int>::max());
   model_.release(job->slot_);
   if (blocks_ != nullptr) blocks_->drop(&held(*job));
   slots_[static_cast<size_t>(job->slot_)] = nullptr;
