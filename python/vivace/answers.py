@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from vivace import _core
-from vivace.errors import CorruptDataError, Error, InvalidArgumentError
+from vivace import _core, images
+from vivace.errors import CorruptDataError, Error, InvalidArgumentError, UnsupportedError
 from vivace.options import shown
 
 
@@ -238,6 +238,8 @@ class _Reader:
 
         if (b := self._begun) is None or (self._over and all(c.token is None for c in self._ready)):
             raise InvalidArgumentError("capsule: this answer is over; the session's capsule() keeps a conversation")
+        if images.of(b.ids):
+            raise UnsupportedError("capsule: an answer to images is not kept; ask again with them")
         state = {"kind": "answer", "options": capsule.kept(b.options), "drawn": b.earlier + len(self._given), "max_tokens": b.most, "text": b.text}
         return capsule.make(self._model, state, [*b.ids, *self._given], b.options.get("salt", ""), self._request.number)
 

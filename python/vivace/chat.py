@@ -11,8 +11,8 @@ MAX_DEPTH = 64
 OWN = ("bos_token", "eos_token")  # of the values that a template sees: the checkpoint's
 
 
-def check_messages(messages, template: str) -> None:
-    """InvalidArgumentError names the message and what is wrong with it."""
+def check_messages(messages, template: str, images: bool = False) -> None:
+    """InvalidArgumentError names the message and what is wrong with it. `images`: whether parts may be images, whose pictures are elsewhere."""
     if not isinstance(messages, (list, tuple)) or not messages:
         raise InvalidArgumentError(f"messages: wanted a list of dicts with role and content, got {'an empty one' if isinstance(messages, (list, tuple)) else type(messages).__name__}")
     for i, message in enumerate(messages):
@@ -25,16 +25,18 @@ def check_messages(messages, template: str) -> None:
             raise InvalidArgumentError(f"{at}: wanted a role, a string, got {'none' if role is None else type(role).__name__}")
         if role not in ROLES and not any(f"{q}{role}{q}" in template for q in "'\""):
             raise InvalidArgumentError(f"{at}.role: wanted one of {', '.join(ROLES)}, or one that the checkpoint's chat template names, got {role[:40]!r}")
-        _check_content(message, at)
+        _check_content(message, at, images)
 
 
-def _check_content(message: dict, at: str) -> None:
+def _check_content(message: dict, at: str, images: bool) -> None:
     content = message.get("content")
     if content is None:
         if not message.get("tool_calls"):
             raise InvalidArgumentError(f"{at}: it has no content; only a message with tool_calls may go without")
     elif isinstance(content, list):
         for i, part in enumerate(content):
+            if part == {"type": "image"} and images:
+                continue
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             if kind != "text" or not isinstance(part.get("text"), str):
                 raise InvalidArgumentError(f"{at}.content[{i}]: wanted {{'type': 'text', 'text': a string}}, got {str(kind)[:40]}; language models take text")
@@ -71,11 +73,11 @@ class Chat:
     def __init__(self, template: str | None, bos: str, eos: str):
         self.template, self._own, self._takes_parts = template, dict(zip(OWN, (bos, eos))), None
 
-    def render(self, messages, values: dict) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and which stretches of it are the caller's words. `values`: more that the template may ask for."""
+    def render(self, messages, values: dict, images: bool = False) -> tuple[str, list[tuple[int, int]]]:
+        """The text, and which stretches of it are the caller's words. `values`: more that the template may ask for. `images`: see check_messages()."""
         if not self.template:
             raise NotFoundError("this checkpoint has no chat template; call generate with a plain prompt")
-        check_messages(messages, self.template)
+        check_messages(messages, self.template, images)
         for key, value in values.items():
             if key in OWN or key == "messages":
                 raise InvalidArgumentError(f"{key}: the checkpoint's own, or given already")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vivace import _core, files, generation
+from vivace import _core, files, generation, images as pictures
 from vivace.answers import Answer, AsyncStream, Begun, Bias, StreamEvent, Hub, Stream, acollect, collect, parent_of
 from vivace.errors import CorruptDataError, Error, InvalidArgumentError, NotFoundError, UnsupportedError
 from vivace.loaded import Loaded
@@ -31,7 +31,7 @@ __all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
                threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22,
-               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, **policy) -> "TextModel":
+               lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
     A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "groot_n17": vivace.policy.load_policy has its options. A Whisper is a
@@ -56,11 +56,12 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. calibration: prompts (strings or token ids) that
     precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
     tenant: its place at a vivace.Scheduler, whose own load_model() gives it.
+    max_image_tokens: of models that see (docs/models/qwen3-vl.md), most tokens of an image, to which larger pictures are resized; 0: 1280, or the context.
     generation_config: whether the checkpoint's generation_config.json says what generate() draws with and which tokens end an answer, unless the call does.
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     own = dict(kv_dtype=kv_dtype, context=context, max_batch=max_batch, prefill_chunk=prefill_chunk, max_in_flight_steps=max_in_flight_steps, logit_bias=logit_bias, num_kv_blocks=num_kv_blocks, gpu_layers=gpu_layers,
-               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config)
+               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens)
     if config is not None or _is_policy(path_or_name):
         from vivace.policy import load_policy
 
@@ -138,7 +139,7 @@ class TextModel(Loaded):
     def __init__(self, path: str, core, *, generation_config: bool = True):
         super().__init__(path, core)
         self._generation_config, self._drawn = generation_config, generation.read(path) if generation_config else {}
-        self._text, self._grammars, self._making_text = None, None, threading.Lock()
+        self._text, self._grammars, self._resizer, self._making_text = None, None, None, threading.Lock()
         _open.add(self)
 
     def close(self) -> None:
@@ -197,19 +198,43 @@ class TextModel(Loaded):
         a piece of one prompt. Forgets every sequence."""
         return self._live.profile(rows=rows, pos=position, decode=decode, in_step=in_step)
 
-    def prompt_ids(self, prompt: Prompt, *, tools: list | None = None, enable_thinking: bool | None = None) -> list[int]:
+    def prompt_ids(self, prompt: Prompt, *, tools: list | None = None, enable_thinking: bool | None = None, images: list | None = None) -> list[int]:
         """Token ids of a string (one user turn if the model has a chat template, else plain text), of a list
-        of {"role", "content"} messages, or of token ids as they are. `tools` and `enable_thinking` are for chat templates that know them."""
-        values = {n: v for n, v in checked("prompt_ids", PROMPT, dict(tools=tools, enable_thinking=enable_thinking)).items() if v is not None}
+        of {"role", "content"} messages, or of token ids as they are. `tools` and `enable_thinking` are for chat templates that know them. Of a model that sees, messages have images as
+        parts of their content, and `images` are shown before a string: as arrays [H, W, 3] of u8, PIL images, bytes of files or their paths (docs/models/qwen3-vl.md)."""
+        values = {n: v for n, v in checked("prompt_ids", PROMPT, dict(tools=tools, enable_thinking=enable_thinking, images=images)).items() if v is not None}
+        if shows_images := values.pop("images", None):
+            if not isinstance(prompt, str):
+                raise InvalidArgumentError("images: they are for a prompt that is a text; in messages they are parts of the content")
+            if self._images() is None:
+                raise UnsupportedError("images: this model takes none; its prompts are text")
+            prompt = [{"role": "user", "content": [*({"type": "image", "image": i} for i in shows_images), {"type": "text", "text": prompt}]}]
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}] if self.text.template or values else self.text.prompt_ids(prompt)
         if isinstance(prompt, (list, tuple)) and prompt and isinstance(prompt[0], dict):
             if unknown := [n for n in values if n not in (self.text.template or "")]:
                 raise InvalidArgumentError(f"{unknown[0]}: this checkpoint's chat template does not ask for it; leave it out")
-            return self.text.chat_ids(list(prompt), **values)
+            return self._chat_prompt(list(prompt), **values)[0]
         if values:
             raise InvalidArgumentError(f"{next(iter(values))}: it is for messages; token ids are taken as they are")
         return one("generate", "prompt", prompt_ids, prompt)
+
+    def _images(self):
+        """What makes pictures fit for a model that sees (vivace.images.Resizer); None of another."""
+        if (limits := self._live.limits().get("images")) is None:
+            return None
+        with self._making_text:
+            if self._resizer is None:
+                self._resizer = pictures.Resizer(self._path, limits)
+        return self._resizer
+
+    def _chat_prompt(self, messages: list, **values) -> tuple[list[int], str]:
+        """Ids of messages, with the pictures that they show, and the text that they are of."""
+        if (resizer := self._images()) is None:
+            return self.text.chat_prompt(pictures.unshown(messages), **values)
+        messages, held = pictures.taken(messages)
+        ids, text = self.text.chat_prompt(messages, images=bool(held), **values)
+        return (resizer.expanded(ids, held), text) if held else (ids, text)
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Answer:
         """Answers `prompt`; see stream() for the options."""
@@ -270,7 +295,7 @@ class TextModel(Loaded):
         several wait, and where sequences share blocks (num_kv_blocks) the next class gives way. deadline: seconds from now by which the answer must be over;
         it ends then (LimitExceededError), and is refused at once where it would not begin before. salt: whose request it is: those of
         different salts never find each other's computed beginnings. reuse: whether it takes and leaves such. deterministic: it takes only what has the bits
-        that it would compute itself. top_logprobs: up to 20 likeliest tokens in each one's place, with log-probabilities (StreamEvent.top); steps are then not queued ahead. tools, enable_thinking: as in prompt_ids().
+        that it would compute itself. top_logprobs: up to 20 likeliest tokens in each one's place, with log-probabilities (StreamEvent.top); steps are then not queued ahead. tools, enable_thinking, images: as in prompt_ids().
         What is left out or None is the checkpoint's generation_config.json's, where it has one: report() says which. Closing the iterator cancels the answer."""
         ids, options = self._rendered(prompt, options)
         return self._stream(ids, self.text, **options)
@@ -341,6 +366,8 @@ class TextModel(Loaded):
             matcher.replay(list(replayed))
         first = matcher.first if matcher else bias.masked([])
         request = _request(ids, text.eos if text else [], limits["context"], bias=bias.first, stepwise=matcher is not None or mask is not None, mask=first, **options)
+        if shown_images := pictures.of(ids):
+            request["images"] = shown_images
         if draft is not None:
             request |= dict(draft=_drafter(draft, request), num_speculative_tokens=num_speculative_tokens)
         if matcher is not None:

@@ -306,7 +306,7 @@ GENERATE = {
     "top_logprobs": whole(0, 20),
 }
 DRAWN = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")  # None: as the checkpoint says, else off
-PROMPT = {"tools": maybe(plain_list), "enable_thinking": maybe(flag)}  # of messages, for the checkpoint's template
+PROMPT = {"tools": maybe(plain_list), "enable_thinking": maybe(flag), "images": maybe(plain_list)}  # of messages, for the checkpoint's template
 
 
 class Draws(TypedDict, total=False):
@@ -344,6 +344,7 @@ class Options(Draws, total=False):
 
     tools: list[Any] | None
     enable_thinking: bool | None
+    images: list[Any] | None
 
 
 def shows(method, kind, *defaults) -> None:
@@ -367,7 +368,7 @@ def completed(given: dict, defaults: dict) -> dict:
 
 LOAD = {
     "device": text, "precision": text, "kv_dtype": text, "lm_head_dtype": text, "invariance": text, "random_weights": flag, "logit_bias": flag, "generation_config": flag, "percentile": percent(50),
-    **{name: whole(-INT32, INT32 - 1) for name in ("threads", "context", "max_batch", "prefill_chunk", "max_in_flight_steps", "gpu_layers", "max_waiting")},
+    **{name: whole(-INT32, INT32 - 1) for name in ("threads", "context", "max_batch", "prefill_chunk", "max_in_flight_steps", "gpu_layers", "max_waiting", "max_image_tokens")},
     "num_kv_blocks": pages, "tenant": maybe(place),
     "max_waiting_tokens": whole(1, INT64 - 1),
 }

@@ -80,9 +80,9 @@ class Text:
         Errors: InvalidArgumentError names the message; UnsupportedError where the template does what cannot be followed."""
         return self.chat_prompt(messages, add_generation_prompt=add_generation_prompt, **values)[0]
 
-    def chat_prompt(self, messages: list[dict], *, add_generation_prompt: bool = True, **values) -> tuple[list[int], str]:
-        """chat_ids(), and the text that they are of."""
-        text, words = self._chat.render(messages, {"add_generation_prompt": add_generation_prompt, **values})
+    def chat_prompt(self, messages: list[dict], *, add_generation_prompt: bool = True, images: bool = False, **values) -> tuple[list[int], str]:
+        """chat_ids(), and the text that they are of. `images`: parts {"type": "image"} are taken, each of which the template writes a control token for."""
+        text, words = self._chat.render(messages, {"add_generation_prompt": add_generation_prompt, **values}, images)
         return self._encoder.rendered(text, words), text
 
     def added(self) -> list[tuple[int, str, bool]]:

@@ -28,6 +28,7 @@ class Engine:
         """`keep_times`: how many of the outbox's times to the socket are kept one by one, for benches."""
         self.model, self.name, self.limits, self.metrics = model, name, limits, metrics
         self.text, self.context, self.vocab = model.text, model._live.limits()["context"], model._live.limits()["vocab"]
+        self.sees = "images" in model._live.limits()
         self.defaults, self.created = defaults, int(time.time())
         facts = model.report()
         plan = [vivace.__version__, *(str(facts[k]) for k in ("path", "device", "precision", "kv_dtype", "head_dtype", "invariance"))]

@@ -21,6 +21,7 @@ class Limits:
     realtime_bytes: int = 1 << 20  # of one of their messages
     realtime_s: float = 3600.0  # that one lasts
     messages: int = 1024
+    images: int = 16  # of a request's messages
     stops: int = 4
     stop_bytes: int = 256
     logit_biases: int = 1024

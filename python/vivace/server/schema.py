@@ -11,6 +11,7 @@ class Part(Struct):
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: Any = None
 
 
 class Message(Struct):

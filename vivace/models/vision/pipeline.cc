@@ -14,7 +14,10 @@ constexpr double kTheta = 10000;  // of the rotation by lines and columns
 class GraphBuilder : private StackRecorder {
  public:
   GraphBuilder(ops::Recorder& rec, const VisionContext& context)
-      : StackRecorder(rec, kEps, context.show, context.gates), c_(context.config), w_(context.weights), b_(context.buffers) {}
+      : StackRecorder(rec, kEps, context.show, context.gates),
+        c_(context.config),
+        w_(context.weights),
+        b_(context.buffers) {}
 
   Status record(const VisionInputs& in, const Tensor& tokens, std::span<const Tensor> levels) {
     const StackBuffers& b = b_.stack;
