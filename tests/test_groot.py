@@ -273,7 +273,7 @@ def test_other_families_have_no_embodiments(tmp_path):
     pi05 = FIXTURE.parent / "pi05_tiny"
     with pytest.raises(vivace.InvalidArgumentError, match="embodiment"):
         vivace.load_model(pi05, config="pi05", statistics="none", device=DEVICE, embodiment=0)
-    with pytest.raises(vivace.InvalidArgumentError, match="model_type Gr00tN1d7"):
+    with pytest.raises(vivace.InvalidArgumentError, match="this checkpoint is of pi05"):
         vivace.load_model(pi05, config="groot_n17", device=DEVICE)
 
 
