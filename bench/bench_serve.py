@@ -1,12 +1,17 @@
 """Host cost of a token in `vivace serve`: from the end of the engine's step to the bytes in the socket, with 8 streams, alone and
-while requests of 1 MB arrive. On a machine that should do nothing else meanwhile; the client is another process of it.
+while requests of 1 MB arrive. And a bystander: times between the events of one stream as its client sees them, alone and beside
+requests that are made to cost much and get nothing (ATTACKS), in turn. On a machine that should do nothing else meanwhile; clients are
+other processes of it.
 
-    python bench/bench_serve.py [--model NAME_OR_FILE] [--threads N] [--receipt]
+    python bench/bench_serve.py [--model NAME_OR_FILE] [--threads N] [--parts socket,bystander] [--receipt]
 """
 import argparse
+import contextlib
 import http.client
 import json
 import os
+import random
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +23,58 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 STREAMS, TOKENS, BODY = 8, 160, 1 << 20
+TURNS, WATCHED = 3, 400  # of the bystander, and its tokens
+PARTS = ("socket", "bystander")
+
+
+def attacks() -> list[tuple[str, bytes]]:
+    """Requests that are refused, each a way to make a server work for nothing: what they are, and their bytes."""
+    def chat(**fields):
+        return json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 1, **fields}).encode()
+
+    def post(body, path=b"/v1/chat/completions", head=b""):
+        return b"POST %b HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n" % (path, head, len(body)) + body
+
+    def schema(value):
+        return post(chat(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": value}}))
+
+    deep: dict = {"type": "integer"}
+    for _ in range(40):
+        deep = {"type": "array", "items": deep}
+    return [("a long prompt", post(chat(messages=[{"role": "user", "content": "many words " * (BODY // 11)}]))), ("brackets", post(b'{"model":' + b"[" * BODY)), ("a cut body", post(chat())[:-9]),
+            ("many messages", post(chat(messages=[{"role": "user", "content": "x"}] * 5000))), ("a deep schema", schema(deep)), ("a pattern", schema({"type": "string", "pattern": "^((a{99}){99}){99}$"})),
+            ("alternatives", schema({"anyOf": [{"type": "string", "pattern": f"^(a|b|{i})*c{{30}}$"} for i in range(300)]})), ("long headers", b"GET /livez HTTP/1.1\r\nx: " + b"y" * 100_000), ("no HTTP", os.urandom(5000)),
+            ("a large number", post(chat(n=2**63))), ("chunks", b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\n" + b"x" * 5000),
+            ("a template", post(chat(chat_template="{% for i in range(10**9) %}x{% endfor %}")))]
+
+
+def attack(port: int) -> None:
+    """Until it is ended: ATTACKS in turn, four at once, some of whose senders leave at once."""
+    os.nice(19)  # in earnest they are elsewhere, and take no processor of the server's
+
+    def work(seed):
+        rng, corpus = random.Random(seed), attacks()
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1) as s:
+                s.sendall(rng.choice(corpus)[1])
+                if rng.random() < 0.7:
+                    s.recv(4096)
+
+    for i in range(4):
+        threading.Thread(target=work, args=(i,)).start()
+
+
+def watch(port: int) -> None:
+    """One stream: times between its events, s, as JSON."""
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Write a story."}], "max_tokens": WATCHED, "stream": True, "temperature": 0, "logit_bias": {"2": -100}}).encode()
+    with socket.create_connection(("127.0.0.1", port), timeout=300) as s:
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        at, got = [], b""
+        while block := s.recv(1 << 16):
+            at.append(time.perf_counter())
+            got += block
+    assert b"[DONE]" in got, got[-300:]
+    print(json.dumps([b - a for a, b in zip(at[1:], at[2:])]))
 
 
 def client(port: int, heavy: bool) -> None:
@@ -50,8 +107,9 @@ def client(port: int, heavy: bool) -> None:
     over.set()
 
 
-def measure(model: str, threads: int, heavy: bool) -> list[float]:
-    """Seconds of each write of a stream, sorted."""
+@contextlib.contextmanager
+def served(model: str, threads: int):
+    """An engine behind a server on a thread of this process, and its port."""
     import gc
 
     import uvicorn
@@ -77,17 +135,47 @@ def measure(model: str, threads: int, heavy: bool) -> list[float]:
             time.sleep(0.01)
         gc.freeze()
         sys.setswitchinterval(1e-4)
-        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield engine, server.servers[0].sockets[0].getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+            engine.close()
+
+
+def bystander(model: str, threads: int) -> tuple[list[float], list[float], int]:
+    """Seconds between events of a stream, alone and beside attacks, in turn, sorted; and how many attacks were answered."""
+    found: tuple[list[float], list[float]] = [], []
+    with served(model, threads) as (engine, port):
+        for _ in range(TURNS):
+            for beside, times in enumerate(found):
+                other = subprocess.Popen([sys.executable, __file__, "--client", str(port), "--as", "attacker"]) if beside else None
+                try:
+                    done = subprocess.run([sys.executable, __file__, "--client", str(port), "--as", "bystander"], capture_output=True, text=True, check=True)
+                finally:
+                    if other is not None:
+                        other.kill()
+                        other.wait()
+                times += json.loads(done.stdout)
+        asked = sum(count for (name, _), count in engine.metrics._counts.items() if name == "vivace_requests_total")
+    return sorted(found[0]), sorted(found[1]), asked - 2 * TURNS
+
+
+def measure(model: str, threads: int, heavy: bool) -> list[float]:
+    """Seconds of each write of a stream, sorted."""
+    with served(model, threads) as (engine, port):
         done = subprocess.run([sys.executable, __file__, "--client", str(port), *(["--heavy"] if heavy else [])], capture_output=True, text=True)
-        server.should_exit = True
-        thread.join()
         direct = engine.outbox.times_to_socket()
         samples = sorted([*engine.metrics.sent, *(t * 1e-9 for t in direct)])
         print(f"{len(direct)} events written by the outbox, {len(engine.metrics.sent)} by Python", file=sys.stderr)
-        engine.close()
     if done.returncode:
         sys.exit(done.stderr)
     return samples
+
+
+def at(times: list[float], q: float) -> float:
+    """Of sorted seconds, in us."""
+    return times[min(len(times) - 1, int(q * len(times)))] * 1e6
 
 
 def main() -> None:
@@ -95,19 +183,29 @@ def main() -> None:
     p.add_argument("--model", default="smollm2-135m-instruct")
     p.add_argument("--threads", type=int, default=1, help="of the engine; the server and its client have the other cores")
     p.add_argument("--receipt", action="store_true")
+    p.add_argument("--parts", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     p.add_argument("--client", type=int, help=argparse.SUPPRESS)
+    p.add_argument("--as", dest="role", choices=["reader", "bystander", "attacker"], default="reader", help=argparse.SUPPRESS)
     p.add_argument("--heavy", action="store_true", help=argparse.SUPPRESS)
     args = p.parse_args()
     if args.client:
-        return client(args.client, args.heavy)
+        return {"reader": lambda port: client(port, args.heavy), "bystander": watch, "attacker": attack}[args.role](args.client)
+    if unknown := set(args.parts.split(",")) - set(PARTS):
+        p.error(f"--parts: {sorted(unknown)[0]!r} is none of {', '.join(PARTS)}")
     r = Receipt("serve_host", chip="cpu", command=f"python bench/bench_serve.py --threads {args.threads} --receipt",
                 sources=["bench/bench_serve.py", "vivace/serve/outbox.cc", "vivace/serve/reply_wire.cc", "vivace/serve/engine_loop.cc", "python/vivace/server/*.py", "python/src/outbox.cc"])
-    for heavy in (False, True):
+    for heavy in (False, True) if "socket" in args.parts else ():
         load = os.getloadavg()[0]
         s = measure(args.model, args.threads, heavy)
-        at = lambda q: s[min(len(s) - 1, int(q * len(s)))] * 1e6  # noqa: E731
-        row = dict(op="serve", case=f"streams={STREAMS},threads={args.threads},beside={'1mb_requests' if heavy else 'nothing'},metric=token_to_socket", p50_us=at(0.5), p99_us=at(0.99), n=len(s),
+        row = dict(op="serve", case=f"streams={STREAMS},threads={args.threads},beside={'1mb_requests' if heavy else 'nothing'},metric=token_to_socket", p50_us=at(s, 0.5), p99_us=at(s, 0.99), n=len(s),
                    note=f"engine's step end to the bytes in the socket; load of the machine before it: {load:.1f}")
+        r.row(**row)
+        print(row)
+    if "bystander" in args.parts:
+        load = os.getloadavg()[0]
+        alone, beside, refused = bystander(args.model, args.threads)
+        row = dict(op="serve", case=f"streams=1,threads={args.threads},beside=attacks,metric=between_events", p50_us=at(beside, 0.5), p99_us=at(beside, 0.99), n=len(beside), peer="the same alone, in turn", peer_p50_us=at(alone, 0.5),
+                   note=f"p99 alone {at(alone, 0.99):.0f} us, beside {at(beside, 0.99) / at(alone, 0.99) - 1:+.1%}, goal within 5 %; {refused} attacks; load of the machine before it: {load:.1f}")
         r.row(**row)
         print(row)
     if args.receipt:
