@@ -205,6 +205,8 @@ FAULTS = [
     ("policy: dimensions before frequencies", "vivace/models/vla/codec.cc", "static_cast<size_t>(k * dims + d)", "static_cast<size_t>(d * horizon + k)", f"{POLICY} -k codec"),
     ("text: the head takes the first rows, not the sampled ones", "vivace/models/decoder/pipeline.cc", 'op_.gather(hidden_, in_.sample_rows, last)', 'op_.gather(hidden_, in_.slot, last)', STEPS),
     ("images: levels of the tower join words too", "vivace/models/decoder/step_io.cc", "put(in_.level, i, r.image >= 0 ? r.image : static_cast<int32_t>(images_))", "put(in_.level, i, r.image >= 0 ? r.image : 0)", "tests/test_qwen3_vl.py"),
+    ("images: pages of any picture are taken", "vivace/serve/seats.cc", "numbers_.of(job->request.images[i].content)", "-1", "tests/test_images.py -k pages_of"),
+    ("images: what follows an image begins behind all its tokens", "vivace/serve/prompt_images.cc", "std::max(lines, columns) - s.tokens", "0", "tests/test_images.py -k greedy"),
     ("images: lines and columns change places", "vivace/models/decoder/model.cc", "? static_cast<int32_t>(i % 3) : 0;", "? static_cast<int32_t>(3 - i % 3) : 0;", "tests/test_qwen3_vl.py"),
     ("images: a patch's learned position is its neighbour's", "vivace/models/vision/image_rows.cc", "learned(y.low, x.low) *", "learned(y.low, x.high) *", "tests/test_qwen3_vl.py"),
     ("text: local layers see as far as the others", "vivace/models/decoder/pipeline.cc", "local ? local_ : global_", "global_", STEPS),

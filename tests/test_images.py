@@ -12,7 +12,7 @@ from PIL import Image
 
 import vivace
 from tests.serving import inside
-from tests.test_qwen3_vl import DEVICE, FIXTURE, IMAGE, SIDE, load, logits, see
+from tests.test_qwen3_vl import DEVICE, FIXTURE, IMAGE, SIDE, load, logits
 from vivace import images
 
 TEMPLATE = """{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' }}
@@ -308,10 +308,6 @@ def test_over_http(model):
                               ([{"type": "image_url"}], "data URL")):
             status, body = ask(content)
             assert status == 400 and says in body["error"]["message"], body
+        assert ask([part(url(picture(1, 1, 2)))] * 16)[0] == 200
         status, body = ask([part(url(p))], "/tokenize", max_tokens=None)
         assert status == 400
-
-
-def test_steps_of_places_can_be_asked_directly(model):
-    """See of the core is there beside requests."""
-    see(load(), "one")
