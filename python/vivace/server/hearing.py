@@ -10,9 +10,6 @@ from vivace.server.engine import PREPARING
 from vivace.server.errors import ApiError
 from vivace.server.limits import Limits
 
-_NONE = ([], 0.0)
-NOTHING_SAID = {"tokens": 0, "stop": 0, "length": 0, "tool_calls": 0, "cancelled": 0, "failed": 0, "first": _NONE, "between": _NONE}  # an outbox's counts, of none
-
 
 class Hearing:
     """As Engine, of which it has what is no language model's."""

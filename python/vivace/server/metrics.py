@@ -62,24 +62,26 @@ class Metrics:
             self._count("vivace_cache_write_tokens_total", written)
             self._count("vivace_prompts_total", cache=miss.partition("@")[0] or "all")
 
-    def text(self, gauges: dict[str, tuple[str, float]], replies: dict) -> bytes:
-        """`gauges`: name -> (help, value). `replies`: of the outbox."""
+    def text(self, gauges: dict[str, tuple[str, float]], replies: dict | None) -> bytes:
+        """`gauges`: name -> (help, value). `replies`: of the outbox; None where no language model answers."""
         lines = []
         for name, (what, value) in gauges.items():
             lines += [f"# HELP {name} {what}", f"# TYPE {name} gauge", f"{name} {value}"]
-        self._counts["vivace_generated_tokens_total", ()] = replies["tokens"]
-        for finish in ("stop", "length", "tool_calls", "cancelled", "failed"):
-            self._counts["vivace_answers_total", (("finish", finish),)] = replies[finish]
+        histograms = [("vivace_request_seconds", "From a request's head to the end of its answer", self.whole)]
+        if replies is not None:
+            self._counts["vivace_generated_tokens_total", ()] = replies["tokens"]
+            for finish in ("stop", "length", "tool_calls", "cancelled", "failed"):
+                self._counts["vivace_answers_total", (("finish", finish),)] = replies[finish]
+            histograms += [("vivace_time_to_first_token_seconds", "From a request's submission to its first token", Histogram(*replies["first"])),
+                           ("vivace_inter_token_seconds", "Between two tokens of an answer", Histogram(*replies["between"])),
+                           ("vivace_token_to_socket_seconds", "From the engine's end of a step to the bytes in the socket, of streams", self.sent.and_also(*replies["sent"]))]
         for name, what in COUNTERS.items():
             lines += [f"# HELP {name} {what}", f"# TYPE {name} counter"]
             for (of, labels), value in sorted(self._counts.items()):
                 if of == name:
                     shown = ",".join(f'{k}="{v}"' for k, v in labels)
                     lines.append(f"{name}{{{shown}}} {value}" if shown else f"{name} {value}")
-        for name, what, histogram in (("vivace_time_to_first_token_seconds", "From a request's submission to its first token", Histogram(*replies["first"])),
-                                      ("vivace_inter_token_seconds", "Between two tokens of an answer", Histogram(*replies["between"])),
-                                      ("vivace_token_to_socket_seconds", "From the engine's end of a step to the bytes in the socket, of streams", self.sent.and_also(*replies["sent"])),
-                                      ("vivace_request_seconds", "From a request's head to the end of its answer", self.whole)):
+        for name, what, histogram in histograms:
             lines += [f"# HELP {name} {what}", f"# TYPE {name} histogram", *histogram.lines(name)]
         return "\n".join(lines).encode() + b"\n"
 

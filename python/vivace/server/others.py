@@ -8,7 +8,6 @@ from vivace.server import schema
 from vivace.server.messages import conversation
 from vivace.server.errors import ApiError, bad, of_engine
 from vivace.server.fields import known
-from vivace.server.hearing import NOTHING_SAID
 from vivace.server.web import Call
 
 
@@ -101,7 +100,7 @@ async def metrics(call: Call, engine) -> None:
     tenants = b"" if engine.scheduler is None else engine.scheduler.metrics().encode()
     kind = b"text/plain; version=0.0.4; charset=utf-8"
     if engine.model is None:
-        return await call.whole(engine.metrics.text(shared, NOTHING_SAID) + tenants, kind)
+        return await call.whole(engine.metrics.text(shared, None) + tenants, kind)
     count, available, remembered = engine.model._live.blocks()
     gauges = {
         "vivace_requests_answering": ("Answers (choices) that are made", now["answering"]), "vivace_requests_waiting": ("Answers (choices) that wait for a slot", now["waiting"]),
