@@ -52,6 +52,30 @@ def weights(name: str) -> str:
     return str(fetch.fetch(name))
 
 
+NOBODY = ("zeros", "noise", "quiet noise", "a tone", "chords")
+
+
+def nobody(what: str, seconds: int):
+    """Samples in which nobody speaks: one of NOBODY."""
+    import numpy as np
+
+    rng, at = np.random.default_rng(0), np.arange(seconds * 16000) / 16000
+    return {"zeros": 0 * at, "noise": rng.normal(0, 0.03, len(at)), "quiet noise": rng.normal(0, 0.001, len(at)), "a tone": 0.3 * np.sin(2 * np.pi * 440 * at),
+            "chords": 0.1 * sum(np.sin(2 * np.pi * f * 2 ** (np.floor(at / 2) % 5 / 12) * at) for f in (220, 277, 330))}[what].astype(np.float32)
+
+
+def long_form():
+    """86 seconds of samples and their 213 words: the sentences forwards, backwards and forwards, with pauses of 0.8 s."""
+    import numpy as np
+
+    from vivace import audio
+
+    rows = list(librivox().values())
+    rows = [*rows, *rows[::-1], *rows]
+    gap = np.zeros(12800, np.float32)
+    return np.concatenate([p for raw, _ in rows for p in (audio.read(raw)[0], gap)]), " ".join(text for _, text in rows)
+
+
 def sentences_and_telephone():
     """A minute of samples: the sentences with pauses, the telephone call, silence."""
     import numpy as np

@@ -83,6 +83,7 @@ def form(fields, boundary="xyz"):
 
 
 QUIET = wav(np.zeros(1600))
+NAN = struct.pack("<4sI4s4sIHHIIHH4sIff", b"RIFF", 44, b"WAVE", b"fmt ", 16, 3, 1, 16000, 64000, 4, 32, b"data", 8, 0.5, float("nan"))
 
 
 @pytest.mark.parametrize("fields, status, said", [
@@ -111,6 +112,8 @@ QUIET = wav(np.zeros(1600))
     ([("file", b"\0" * 100), ("model", MODEL)], 400, "audio"),
     ([("file", wav(np.zeros(16), size=1 << 31)), ("model", MODEL)], 400, "the file ends after"),
     ([("file", wav(np.zeros(16), rate=1)), ("model", MODEL)], 400, "samples a second"),
+    ([("file", NAN), ("model", MODEL)], 400, "frame 1 is not finite"),
+    ([("file", wav(np.zeros(800))[:-7]), ("model", MODEL)], 400, "the file ends after"),
     ([("file", wav(np.zeros(16), channels=65535)), ("model", MODEL)], 400, "channels"),
     ([("file", wav(np.zeros(8000 * 21), rate=8000)), ("model", MODEL)], 400, "seconds, at most 20"),
     ([("file", wav(np.zeros(200000))), ("model", MODEL)], 413, "more than 400000 bytes"),

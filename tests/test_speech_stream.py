@@ -150,6 +150,17 @@ def test_a_minute_of_noise_and_music():
     assert "".join(h.stable for h in heard([x.astype(np.float32)])) == ""
 
 
+def test_one_sample_at_a_time(monkeypatch):
+    """Two seconds in 32,000 pieces, and in bytes, each half a sample: the updates of the whole."""
+    monkeypatch.setitem(stream.POLICIES, "alignatt", Tells)
+    x = said()[0][12000:44000]
+    i16 = np.clip(np.rint(x * 32768), -32768, 32767).astype("<i2")
+    want = heard([i16])
+    assert want and want == heard([i16[i:i + 1] for i in range(len(i16))])
+    assert want == heard([bytes([b]) for b in i16[:8000].tobytes()] + [i16[8000:].tobytes()])
+    assert want == heard([i16.tobytes() + b"\1"]), "half a sample at the end is none"
+
+
 def test_where_sound_stops():
     """Nothing, one sample, half a sample, in the middle of a word: text of what came."""
     assert heard([]) == [] and heard([np.zeros(1, np.float32)]) == [] and heard([b"\1"]) == []

@@ -16,7 +16,7 @@ from vivace import audio, cli, speech
 from vivace.speech import words as word_times
 
 CT2 = json.loads((Path(__file__).parent / "fixtures" / "whisper" / "ct2.json").read_text())
-CLIPS = sorted({k.split()[1] for k in CT2})
+CLIPS = sorted({k.split()[1] for k in CT2 if not k.endswith(" long")})
 
 
 @functools.cache
@@ -63,7 +63,8 @@ def test_ids_and_times_are_ctranslate2s(name, which):
     assert (off <= 0.0201).mean() >= 0.95 and off.max() <= 0.06
 
 
-@pytest.mark.parametrize("name, which", [("whisper-tiny.en", CLIPS[0]), ("whisper-tiny.en", CLIPS[1]), ("whisper-base", CLIPS[3])])
+@pytest.mark.parametrize("which", CLIPS)
+@pytest.mark.parametrize("name", ["whisper-tiny.en", "whisper-base"])
 def test_beams_are_ctranslate2s(name, which):
     t = model(name).transcribe(clip(which), language="en", temperature=0.0, beams=5, condition=False)
     assert [s.tokens for s in t.segments] == CT2[f"{name} {which} 5"]["tokens"]
@@ -81,16 +82,14 @@ def test_q8_hears_the_same():
         assert m.report()["precision"] == "q8" and errors(text, m.transcribe(raw).text) <= 1
 
 
-def test_long_sound():
-    """Two windows and more: nothing is lost or said twice where they meet, and times go on."""
-    parts = [audio.read(raw)[0] for raw, _ in speech_data.librivox().values()]
-    want = " ".join(text for _, text in speech_data.librivox().values())
-    gap = np.zeros(12800, np.float32)
-    x = np.concatenate([p for part in [*parts, *parts[:3]] for p in (part, gap)])
-    want += " " + " ".join([text for _, text in speech_data.librivox().values()][:3])
-    seen = []
-    t = model("whisper-tiny.en").transcribe(x, on_progress=lambda done, all_: seen.append((done, all_)))
-    assert errors(want, t.text) <= 0.08 * len(plain(want)), t.text
+@pytest.mark.parametrize("name, condition", [("whisper-tiny.en", True), ("whisper-tiny.en", False), ("whisper-base", False)])
+def test_long_sound(name, condition):
+    """86 seconds, four windows: nothing is lost or said twice where they meet, and times go on. With text so far as a prompt tiny.en leaves sentences
+    out that it has written already; so does faster-whisper's, within a point of whose text ours lies."""
+    (x, want), seen = speech_data.long_form(), []
+    t = model(name).transcribe(x, temperature=0.0, language="en", condition=condition, on_progress=lambda done, all_: seen.append((done, all_)))
+    want, most = (CT2[f"{name} long"]["text"], 0.01) if condition else (want, 0.03)
+    assert errors(want, t.text) <= most * len(plain(want)), t.text
     times = [v for s in t.segments for v in (s.start, s.end)]
     assert times == sorted(times) and times[-1] <= t.duration + 0.02
     assert len(seen) >= 2 and [d for d, _ in seen] == sorted(d for d, _ in seen) and seen[-1][0] == seen[-1][1]
@@ -133,13 +132,12 @@ def test_translation_and_prompts():
     assert told.text != model("whisper-tiny.en").transcribe(raw).text, "a prompt changes how names are written"
 
 
-@pytest.mark.parametrize("what", ["zeros", "noise"])
+@pytest.mark.parametrize("what", speech_data.NOBODY)
 def test_nobody_speaks(what):
     """No window is heard at all, and so no word comes."""
-    x = np.zeros(60 * 16000, np.float32) if what == "zeros" else np.random.default_rng(1).normal(0, 0.03, 60 * 16000).astype(np.float32)
-    heard_windows = []
+    x, heard_windows = speech_data.nobody(what, 30), []
     t = model("whisper-tiny.en").transcribe(x, vad=True, on_progress=lambda *at: heard_windows.append(at))
-    assert t.segments == [] and heard_windows == [] and t.duration == 60
+    assert t.segments == [] and heard_windows == [] and t.duration == 30
 
 
 def test_times_behind_silence():

@@ -125,6 +125,20 @@ def test_side_by_side(folder):
     assert models[0].encoded(1) == models[1].encoded(0), "a window does not depend on those beside it"
 
 
+def test_any_number_of_windows(folder):
+    """1, 2, 7, 8 and 16 of them together, of different lengths: encoder, text and scores of each are those it has alone, to the bit."""
+    x, m = sound(), load(folder, rows=32, windows=16)
+    windows, alone = [(x, 10 * i, 3000 - 150 * i, m.peak(x)) for i in range(16)], []
+    ask = lambda i, window: request(window=window, most=12, logprobs=True, **({"candidates": 2} if i % 5 == 1 else {}))  # noqa: E731
+    for i, w in enumerate(windows):
+        m.encode([w])
+        alone.append((m.encoded(0), m.decode([ask(i, 0)])[0]))
+    for n in (2, 7, 8, 16):
+        m.encode(windows[:n])
+        assert [m.encoded(i) for i in range(n)] == [encoded for encoded, _ in alone[:n]]
+        assert m.decode([ask(i, i) for i in range(n)]) == [text for _, text in alone[:n]], n
+
+
 def test_draws_are_of_their_seed(model):
     one, same, other = (model.decode([request(temperature=1.0, candidates=2, seed=s)])[0][0] for s in (1, 1, 2))
     assert one == same != other
