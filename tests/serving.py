@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from tests.test_smollm2 import model_path
 
@@ -48,6 +49,14 @@ class Served:
         shown = ",".join(f'{k}="{v}"' for k, v in labels.items())
         found = re.search(rf"^{re.escape(name + (f'{{{shown}}}' if shown else ''))} (\S+)$", self.ask("GET", "/metrics")[2], re.M)
         return float(found[1]) if found else 0.0
+
+    def priorities(self) -> list[tuple[str, int]]:
+        """Names of its threads and their nice values."""
+        found = []
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            name, rest = (task / "stat").read_text().split(" (", 1)[1].rsplit(") ", 1)
+            found.append((name, int(rest.split()[16])))
+        return found
 
     def until_idle(self, seconds=20.0, **headers):
         """Waits until nothing answers or waits; how long that took."""

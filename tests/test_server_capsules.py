@@ -111,6 +111,8 @@ def moved(server, made, want):
         assert status == 201 and there["computed_tokens"] == made["computed_tokens"] and there["tier"] == "host"
         got = respond(other, {}, input="And another one?", previous_response_id=there["id"])[2]
         assert got["output"][0]["content"][0]["text"] == want and got["usage"]["input_tokens_details"]["cached_tokens"] >= made["computed_tokens"] - 8
+        nice = dict(other.priorities())
+        assert nice["vivace-engine"] == nice["vivace-outbox"] < max(n for _, n in other.priorities()), "what prepares requests is behind, and nobody else"
         changed = data[:4100] + bytes([data[4100] ^ 1]) + data[4101:]
         for wrong in (b"", data[:-1], changed, b"x" * 100):
             got, body = octets(other, "PUT", "/v1/capsules", wrong, {})

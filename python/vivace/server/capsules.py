@@ -22,7 +22,7 @@ def described(talk: Talk) -> dict:
 
 async def _off(engine, work, *args):
     try:
-        return await engine.prepare(work, *args)
+        return await engine.with_engine(work, *args)
     except CorruptDataError as e:
         raise bad(str(e), None, "invalid_capsule") from None
     except Error as e:

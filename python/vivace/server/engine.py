@@ -3,6 +3,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +23,12 @@ from vivace.server.limits import Limits
 from vivace.server.tokens import token_bytes
 
 PREPARING = 2  # threads that render templates and tokenise
+BEHIND = 10    # how much later than the engine's they get a processor (nice): what is not let in yet keeps nobody waiting who is
+
+
+def _behind() -> None:
+    thread = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + BEHIND)
 
 
 class Engine:
@@ -46,7 +54,8 @@ class Engine:
         self.scheduler = None  # a vivace.Scheduler, where the model is one of its tenants
         self.kept = Kept(limits)
         self.capsule_key: bytes | None = None  # of capsules that leave the server
-        self._pool = ThreadPoolExecutor(PREPARING, "vivace-prepare")
+        self._pool = ThreadPoolExecutor(PREPARING, "vivace-prepare", _behind)
+        self._capsules = ThreadPoolExecutor(1, "vivace-capsules")
         self._notifier = self._sweeper = None
 
     def _markers(self) -> set[str]:
@@ -56,8 +65,12 @@ class Engine:
         return found | {form[k] for k in ("open", "close", "quote") if form.get(k)}
 
     async def prepare(self, work: Callable, *args):
-        """work(*args) on a thread of the pool."""
+        """work(*args) on a thread of the pool. Threads that it begins are as far behind, so that it must not begin the engine's: that is with_engine()."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    async def with_engine(self, work: Callable, *args):
+        """work(*args), which waits for the engine's steps, on a thread for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._capsules, work, *args)
 
     def begin(self) -> None:
         """On the loop that serves."""
@@ -68,6 +81,7 @@ class Engine:
     def close(self) -> None:
         """Once its loop is over."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._capsules.shutdown(wait=True, cancel_futures=True)
         self.outbox.close()
         self.outbox = self._notifier = self._sweeper = None
         self.groups.clear()

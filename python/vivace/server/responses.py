@@ -101,7 +101,7 @@ async def responses(call: Call, engine) -> None:
     if before is not None:  # its instructions were for it alone
         now = [*now[:bool(asked.instructions)], *before.messages, *now[bool(asked.instructions):]]
         if before.capsule is not None:
-            not_brought = await engine.prepare(before.capsule.bring)
+            not_brought = await engine.with_engine(before.capsule.bring)
     talk = conversation(now, engine.text.template, call.limits, calls=engine.calls)
     prompt = await prompt_of(engine, talk, given, one_call=one_call)
     keeps = await prompt.keeps_to(engine, keeps)
