@@ -136,3 +136,19 @@ print(after["used"], after["cached"] == after["mapped"] > 0, after["failures"], 
 print(len(again["tenants"]), again["tenants"][0]["used_bytes"] == again["used"], again["tenants"][0]["quota_bytes"])
 """, tmp_path)
     assert out.split() == "1 1 1 0 0 True 0 True True 1 True 0".split(), out
+
+
+def test_arrays_on_a_gpu_refuse_arithmetic_and_allocate_nothing(driver, tmp_path):
+    out = run(driver, """
+from vivace import array
+a, places = array.empty((8, 4), "f32", "cuda:1"), array.empty(2, "i64", "cuda:1")
+before = array.pool_stats(1)["allocations"]
+for use in (lambda: a + 1, lambda: a @ a.T, lambda: array.sum(a), lambda: a.astype("f16"), lambda: a.copy(), lambda: array.sort(a), lambda: array.exp(a),
+            lambda: a.__setitem__(0, 1), lambda: array.take(a, places, axis=0), lambda: a == a, lambda: array.minimum(a, a)):
+    try:
+        print(use())
+    except vivace.UnsupportedError as e:
+        assert "cuda:1" in str(e) and "to_device" in str(e), e
+print(array.pool_stats(1)["allocations"] - before, a[2:].T.shape, a.reshape(-1).strides, a[1].data_ptr - a.data_ptr)
+""", tmp_path)
+    assert out.splitlines() == ["0 (4, 6) (1,) 16"], out

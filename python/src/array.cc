@@ -3,11 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <atomic>
+#include <cstring>
 
-#include "dlpack_abi.h"
-#include "errors.h"
-#include "gil.h"
 #include "gpu_runtime.h"
 #include "tensor.h"
 #include "vivace/base/check.h"
@@ -15,73 +12,33 @@
 #include "vivace/device/memory.h"
 
 namespace vivace::python {
-
-struct ArrayStorage {
-  device::Device* device = nullptr;
-  device::Pool* pool = nullptr;    // with block: memory of ours
-  device::Block* block = nullptr;
-  nb::object owner;                // otherwise what keeps the memory alive
-  std::atomic<bool> foreign{false};
-  ~ArrayStorage();
-};
-
 namespace {
 
+using array::Elem;
+using array::kHost;
+using array::name;  // beside vivace::name of DType
+
 constexpr uintptr_t kLegacyStream = 1;  // CU_STREAM_LEGACY: what arrays are filled on and ops run on by default
-constexpr uintptr_t kPerThreadStream = 2;
 
-Status parse_device(const std::string& text, int* ordinal) {
-  *ordinal = 0;
-  if (text == "cuda") return {};
-  if (text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
-      text.find_first_not_of("0123456789", 5) == std::string::npos) {
-    *ordinal = std::stoi(text.substr(5));
-    return {};
+constexpr const char* kLongNames[] = {"bool",  "uint8", "uint16",  "uint32",   "uint64",  "int8",   "int16",
+                                      "int32", "int64", "float16", "bfloat16", "float32", "float64"};
+
+/// An element type as Python sees it: x.dtype, array.float32.
+struct DType {
+  Elem elem;
+};
+PyObject* dtypes[kernels::kElemCount];  // one object a type; the module holds them
+
+Array make(const Shape& shape, Elem e, int device, bool zero) {
+  Array a = value_of(array::empty(e, shape, device));
+  if (!zero || a.nbytes() == 0) return a;
+  if (device == kHost) {
+    std::memset(a.data, 0, static_cast<size_t>(a.nbytes()));
+    return a;
   }
-  return Status(Code::kInvalidDevice, "array: no device '" + text + "': wanted cuda or cuda:N; host memory is NumPy's");
-}
-
-Result<Tensor> plan(const std::vector<int64_t>& dims, const std::string& dtype) {
-  DType d;
-  if (!parse_dtype(dtype.data(), dtype.size(), &d))
-    return Status(Code::kInvalidDType, "array: no dtype '" + dtype + "'");
-  if (dims.size() > static_cast<size_t>(kMaxRank))
-    return Status(Code::kInvalidShape, strf("array: %zu axes, at most %d", dims.size(), kMaxRank));
-  Shape s;
-  s.rank = static_cast<int>(dims.size());
-  for (int i = 0; i < s.rank; ++i) {
-    if (dims[static_cast<size_t>(i)] < 0)
-      return Status(Code::kInvalidShape,
-                    strf("array: axis %d is %ld", i, static_cast<long>(dims[static_cast<size_t>(i)])));
-    s.dim[i] = dims[static_cast<size_t>(i)];
-  }
-  if (s.elements() < 0) return Status(Code::kInvalidShape, "array: " + to_string(s) + " overflows");
-  if (info(d).block > 1 && (s.rank == 0 || s.dim[s.rank - 1] % info(d).block != 0))
-    return Status(Code::kInvalidShape,
-                  strf("array: the last axis of %s must be a multiple of %d", name(d), info(d).block));
-  return tensor(nullptr, d, s, Place::device);
-}
-
-size_t bytes_of(const Tensor& t) { return static_cast<size_t>(row_bytes(t.dtype, t.shape.elements())); }
-
-Result<Array> make(const Tensor& planned, const std::string& where, bool zero) {
-  int ordinal = 0;
-  VV_TRY(parse_device(where, &ordinal));
-  VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
-  VV_TRY(device->bind());
-  Array a{std::make_shared<ArrayStorage>(), planned, ordinal};
-  a.storage->device = device;
-  const size_t bytes = bytes_of(planned);
-  if (bytes == 0) return a;
-  VV_ASSIGN(a.storage->pool, device::shared_pool(*device));
-  VV_ASSIGN(a.storage->block,
-            a.storage->pool->allocate({.bytes = bytes, .stream = kLegacyStream, .name = "vivace.Array"}));
-  a.tensor.data = a.storage->block->data();
-  if (zero) {
-    device::Stream stream = device::Stream::borrow(*device, reinterpret_cast<cu::Stream>(kLegacyStream));
-    VV_TRY(stream.fill(a.tensor.data, 0, bytes));
-    VV_TRY(stream.synchronize());  // work on any stream may read it
-  }
+  device::Stream stream = device::Stream::borrow(*a.storage->gpu, reinterpret_cast<cu::Stream>(kLegacyStream));
+  check(stream.fill(a.data, 0, static_cast<size_t>(a.nbytes())));
+  check(stream.synchronize());  // work on any stream may read it
   return a;
 }
 
@@ -89,291 +46,306 @@ Result<Array> make(const Tensor& planned, const std::string& where, bool zero) {
 Status host_side(const Array& a, nb::handle o, bool write, Tensor* t, Borrowed* from) {
   VV_TRY(to_tensor(o.ptr(), write, t, from));
   if (t->place != Place::host) return Status(Code::kInvalidDevice, "array: the other side must be host memory");
-  if (t->dtype != a.tensor.dtype)
-    return Status(Code::kInvalidDType, strf("array: %s here, %s on the host", name(a.tensor.dtype), name(t->dtype)));
-  if (bytes_of(*t) != bytes_of(a.tensor) || !(t->shape == a.tensor.shape))
+  if (array::elem_of(t->dtype) != a.elem)
+    return Status(Code::kInvalidDType, strf("array: %s here, %s on the host", name(a.elem), name(t->dtype)));
+  if (!(t->shape == a.shape))
     return Status(Code::kInvalidShape,
-                  "array: " + to_string(a.tensor.shape) + " here, " + to_string(t->shape) + " on the host");
+                  "array: " + to_string(a.shape) + " here, " + to_string(t->shape) + " on the host");
   if (!t->is_dense())
     return Status(Code::kInvalidLayout, "array: the host side is not contiguous; use numpy.ascontiguousarray");
   return {};
 }
 
-/// Copies and waits. Before reading, all streams of the device are waited for.
-Status copy(const Array& a, void* host, bool to_device) {
-  const size_t bytes = bytes_of(a.tensor);
-  if (bytes == 0) return {};
-  device::Device& device = *a.storage->device;
-  const NoGil release;
-  VV_TRY(device.bind());
-  VV_TRY(device.synchronize());
-  device::Stream stream = device::Stream::borrow(device, reinterpret_cast<cu::Stream>(kLegacyStream));
-  VV_TRY(to_device ? stream.copy(a.tensor.data, host, bytes) : stream.copy(host, a.tensor.data, bytes));
-  return stream.synchronize();
-}
-
-/// The NumPy dtype of a dtype; those that NumPy lacks come from ml_dtypes.
-nb::object numpy_dtype(DType d) {
-  const char* extra = d == DType::bf16   ? "bfloat16"
-                      : d == DType::e4m3 ? "float8_e4m3fn"
-                      : d == DType::e5m2 ? "float8_e5m2"
-                                         : nullptr;
+/// The NumPy dtype of an element type; those that NumPy lacks come from ml_dtypes.
+nb::object numpy_dtype(Elem e) {
+  const char* extra = e == Elem::bf16   ? "bfloat16"
+                      : e == Elem::e4m3 ? "float8_e4m3fn"
+                      : e == Elem::e5m2 ? "float8_e5m2"
+                                        : nullptr;
   if (extra != nullptr) return nb::module_::import_("ml_dtypes").attr(extra);
-  switch (d) {
-    case DType::f64: return nb::str("float64");
-    case DType::f32: return nb::str("float32");
-    case DType::f16: return nb::str("float16");
-    case DType::i64: return nb::str("int64");
-    case DType::i32: return nb::str("int32");
-    case DType::i16: return nb::str("int16");
-    case DType::i8: return nb::str("int8");
-    case DType::u8: return nb::str("uint8");
-    case DType::boolean: return nb::str("bool");
-    default: check(Status(Code::kUnsupported, strf("array: NumPy has no dtype for %s; view the bytes", name(d))));
-  }
-  return {};
+  if (!kernels::has_arithmetic(e))
+    check(Status(Code::kUnsupported, strf("array: NumPy has no dtype for %s; view the bytes", name(e))));
+  return nb::str(kLongNames[static_cast<int>(e)]);
 }
 
-nb::tuple shape_of(const Array& a) {
-  nb::list dims;
-  for (int i = 0; i < a.tensor.shape.rank; ++i) dims.append(a.tensor.shape.dim[i]);
-  return nb::tuple(dims);
+/// A dense array of the same elements: `a` itself if it is dense.
+Array dense(const Array& a) {
+  if (a.is_dense()) return a;
+  return value_of(work(a.size(), [&](const array::Exec& x) { return array::copy(a, a.elem, x); }));
 }
 
-nb::object to_numpy(const Array& a) {
-  check(check_open(a, "numpy()"));
-  nb::object out = nb::module_::import_("numpy").attr("empty")(shape_of(a), numpy_dtype(a.tensor.dtype));
-  Tensor host;
-  Borrowed from;
-  check(host_side(a, out, true, &host, &from));
-  check(copy(a, host.data, false));
+nb::object to_numpy(const Array& given) {
+  check(array::check_open(given, "numpy()"));
+  refuse_capture("numpy()");
+  const Array a = dense(given);
+  nb::object out = nb::module_::import_("numpy").attr("empty")(shape_tuple(a.shape), numpy_dtype(a.elem));
+  // NumPy says where its memory is; u16 to u64 are no types of to_tensor.
+  void* const host = reinterpret_cast<void*>(nb::cast<uintptr_t>(out.attr("ctypes").attr("data")));
+  check(copy_free(a, host, false));
   return out;
 }
 
-Status dl_type(DType d, DLDataType* t) {
-  const auto is = [&](uint8_t code) {
-    *t = {code, static_cast<uint8_t>(info(d).bytes * 8), 1};
-    return Status();
-  };
-  switch (d) {
-    case DType::f64: case DType::f32: case DType::f16: return is(2);
-    case DType::bf16: return is(4);
-    case DType::e4m3: return is(10);
-    case DType::e5m2: return is(12);
-    case DType::i64: case DType::i32: case DType::i16: case DType::i8: return is(0);
-    case DType::u8: return is(1);
-    case DType::boolean: return is(6);
-    default: return Status(Code::kUnsupported, strf("array: DLPack has no dtype for %s", name(d)));
-  }
-}
-
-/// What a capsule points at, in either version of the ABI.
-template <class Managed>
-struct Export {
-  Managed managed{};
-  std::shared_ptr<ArrayStorage> storage;
-  int64_t shape[kMaxRank], strides[kMaxRank];
-};
-
-template <class Managed>
-nb::object make_capsule(const Array& a, DLDataType type, const char* label) {
-  auto* e = new Export<Managed>;
-  e->storage = a.storage;
-  for (int i = 0; i < a.tensor.shape.rank; ++i) {
-    e->shape[i] = a.tensor.shape.dim[i];
-    e->strides[i] = a.tensor.stride[i];
-  }
-  e->managed.tensor = {a.tensor.data, {kDLCUDA, a.device}, a.tensor.shape.rank, type, e->shape, e->strides, 0};
-  e->managed.context = e;
-  e->managed.deleter = [](Managed* m) {  // from any thread, with or without the GIL
-    nb::gil_scoped_acquire gil;
-    delete static_cast<Export<Managed>*>(m->context);
-  };
-  if constexpr (requires { e->managed.major; }) e->managed.major = 1;
-  PyObject* capsule = PyCapsule_New(&e->managed, label, [](PyObject* c) {
-    // A consumer renames the capsule and then calls the deleter itself.
-    const char* now = PyCapsule_GetName(c);
-    if (now == nullptr || std::string_view(now).starts_with("used_")) return;
-    auto* m = static_cast<Managed*>(PyCapsule_GetPointer(c, now));
-    m->deleter(m);
-  });
-  if (capsule == nullptr) {
-    delete e;
-    throw nb::python_error();
-  }
-  return nb::steal(capsule);
-}
-
-/// Orders the consumer's stream behind the default one. `stream` as DLPack says for CUDA: None and 1 the
-/// legacy stream, 2 the per-thread stream, -1 no ordering, else a handle.
-Status hand_over(const Array& a, nb::handle stream) {
-  const int64_t s = stream.is_none() ? 1 : nb::cast<int64_t>(stream);
-  if (s == 0 || s < -1)
-    return Status(
-        Code::kInvalidArgument,
-        strf("array: __dlpack__(stream=%ld): wanted None, -1, 1, 2 or a stream handle", static_cast<long>(s)));
-  if (s == static_cast<int64_t>(kLegacyStream)) {
-    if (stream_is_overridden()) mark_foreign_use(a);
-    return {};
-  }
-  mark_foreign_use(a);
-  if (s == -1) return {};
-  device::Device& device = *a.storage->device;
-  VV_TRY(device.bind());
-  VV_ASSIGN(device::Event event, device::Event::create(device));
-  VV_TRY(event.record(reinterpret_cast<cu::Stream>(kLegacyStream)));
-  device::Stream consumer = device::Stream::borrow(
-      device,
-      reinterpret_cast<cu::Stream>(static_cast<uintptr_t>(s == 2 ? kPerThreadStream : static_cast<uintptr_t>(s))));
-  return consumer.wait(event);
-}
-
-nb::object export_array(const Array& a, nb::handle stream, nb::handle max_version, nb::handle dl_device,
-                        nb::handle copy_it) {
-  check(check_open(a, "__dlpack__"));
-  if (!copy_it.is_none() && nb::cast<bool>(copy_it))
-    check(Status(Code::kUnsupported,
-                 "array: __dlpack__(copy=True) is not offered; copy with the consumer's own function"));
-  if (!dl_device.is_none()) {
-    const auto wanted = nb::cast<std::pair<int, int>>(nb::make_tuple(nb::int_(dl_device[0]), nb::int_(dl_device[1])));
-    if (wanted != std::pair<int, int>(kDLCUDA, a.device))
-      check(Status(Code::kInvalidDevice, strf("array: it is on cuda:%d; move it with numpy()", a.device)));
-  }
-  DLDataType type{};
-  check(dl_type(a.tensor.dtype, &type));
-  check(hand_over(a, stream));
-  const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
-  return versioned ? make_capsule<DLManagedTensorVersioned>(a, type, "dltensor_versioned")
-                   : make_capsule<DLManagedTensor>(a, type, "dltensor");
-}
-
-Array from_dlpack(nb::object source) {
+/// A copy of host memory in an array. NumPy's own casts take what to_tensor has no type for.
+Array from_host(nb::handle host, int device, const char* call) {
   Tensor t;
   Borrowed from;
-  check(to_tensor(source.ptr(), true, &t, &from));
-  if (from.device < 0)
-    check(Status(Code::kInvalidDevice, "array: from_dlpack takes device memory; for host memory use from_numpy"));
+  Elem e = Elem::u8;
+  nb::object np = nb::borrow(host);
+  bool wide = false;  // u16, u32, u64: arrays' alone
+  if (nb::hasattr(host, "dtype") && nb::hasattr(host, "ctypes")) {
+    const nb::object dtype = host.attr("dtype");
+    const std::string n = nb::str(nb::handle(dtype)).c_str();
+    wide = n == "uint16" || n == "uint32" || n == "uint64";
+    if (wide) {
+      e = n == "uint16" ? Elem::u16 : n == "uint32" ? Elem::u32 : Elem::u64;
+      np = host.attr("view")(n.c_str() + 1);  // the signed type of the name
+    }
+  }
+  check(to_tensor(np.ptr(), false, &t, &from));
+  if (t.place != Place::host)
+    check(Status(Code::kInvalidDevice, strf("array: %s takes host memory; for device memory use from_dlpack", call)));
   if (!t.is_dense())
-    check(Status(Code::kInvalidLayout, "array: the tensor is not contiguous; call its contiguous() first"));
-  Result<device::Device*> device = device::Device::get(from.device);
-  check(device.status());
-  Array a{std::make_shared<ArrayStorage>(), t, from.device};
-  a.storage->device = *device;
-  a.storage->owner =
-      nb::make_tuple(source, from.capsules.is_valid() ? nb::object(from.capsules) : nb::object(nb::none()));
+    check(Status(Code::kInvalidLayout, "array: the host side is not contiguous; use numpy.ascontiguousarray"));
+  if (!wide) e = array::elem_of(t.dtype);
+  Array a = make(t.shape, e, device, false);
+  check(copy_free(a, t.data, true));
   return a;
 }
 
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  static constexpr const char* kFormats[] = {"?", "B", "H", "I", "Q", "b", "h", "i", "q", "e", nullptr, "f", "d"};
+  const Array& a = *nb::inst_ptr<Array>(self);
+  view->obj = nullptr;
+  const auto refuse = [](const char* why) {
+    PyErr_SetString(PyExc_BufferError, why);
+    return -1;
+  };
+  if (a.storage == nullptr) return refuse("array: buffer after close()");
+  if (a.device() != kHost) return refuse("array: GPU memory has no buffer; numpy() copies it");
+  const char* format = kernels::has_arithmetic(a.elem) ? kFormats[static_cast<int>(a.elem)] : nullptr;
+  if (format == nullptr) return refuse("array: buffers have no such dtype; numpy() gives ml_dtypes' array");
+  if ((flags & PyBUF_WRITABLE) && a.storage->read_only) return refuse("array: the memory is read-only");
+  if (!a.is_dense() && (flags & PyBUF_STRIDES) != PyBUF_STRIDES) return refuse("array: it is not contiguous");
+  struct Held {
+    std::shared_ptr<array::Storage> storage;
+    Py_ssize_t shape[kMaxRank], strides[kMaxRank];
+  };
+  auto* held = new Held{a.storage, {}, {}};
+  const int bytes = array::unit_bytes(a.elem);
+  for (int i = 0; i < a.shape.rank; ++i) held->shape[i] = a.shape.dim[i], held->strides[i] = a.stride[i] * bytes;
+  view->buf = a.data;
+  view->len = a.nbytes();
+  view->itemsize = bytes;
+  view->readonly = a.storage->read_only;
+  view->ndim = a.shape.rank;
+  view->format = (flags & PyBUF_FORMAT) ? const_cast<char*>(format) : nullptr;
+  view->shape = (flags & PyBUF_ND) ? held->shape : nullptr;
+  view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? held->strides : nullptr;
+  view->suboffsets = nullptr;
+  view->internal = held;
+  view->obj = Py_NewRef(self);
+  return 0;
+}
+void release_buffer(PyObject*, Py_buffer* view) {
+  struct Held {
+    std::shared_ptr<array::Storage> storage;
+    Py_ssize_t shape[kMaxRank], strides[kMaxRank];
+  };
+  delete static_cast<Held*>(view->internal);
+}
+
+nb::dict pool_stats(int ordinal) {
+  device::Device* const device = value_of(device::Device::get(ordinal));
+  device::Pool* const pool = value_of(device::shared_pool(*device));
+  const device::PoolStats s = value_of(pool->stats());
+  nb::dict d;
+  d["capacity"] = s.capacity, d["mapped"] = s.mapped, d["used"] = s.used, d["requested"] = s.requested;
+  d["cached"] = s.cached, d["stranded"] = s.stranded, d["evicted"] = s.evicted, d["pinned"] = s.pinned;
+  d["outside"] = s.outside, d["peak_used"] = s.peak_used, d["fragmentation"] = s.fragmentation();
+  d["device_free"] = s.device_free, d["device_total"] = s.device_total;
+  d["allocations"] = s.allocations, d["reuses"] = s.reuses, d["maps"] = s.maps;
+  d["evictions"] = s.evictions, d["restores"] = s.restores, d["failures"] = s.failures;
+  nb::list tenants;
+  for (const device::TenantStats& t : s.tenants) {
+    nb::dict row;
+    row["name"] = t.name, row["quota_bytes"] = t.quota_bytes, row["used_bytes"] = t.used_bytes;
+    row["evicted_bytes"] = t.evicted_bytes, row["peak_bytes"] = t.peak_bytes;
+    tenants.append(row);
+  }
+  d["tenants"] = tenants;
+  return d;
+}
+
 }  // namespace
-
-ArrayStorage::~ArrayStorage() {
-  if (block == nullptr) return;
-  // Nobody can be told of a failure here; a lost context has lost the memory too.
-  if (foreign && device->bind().ok()) (void)device->synchronize();
-  (void)pool->free(block, kLegacyStream);
-}
-
-Status check_open(const Array& a, const char* what) {
-  return a.storage != nullptr ? Status() : Status(Code::kClosed, strf("array: %s after close()", what));
-}
 
 void mark_foreign_use(const Array& a) {
   if (a.storage != nullptr) a.storage->foreign = true;
 }
 
+const Array& array_of(nb::handle o, const char* call) {
+  if (!nb::isinstance<Array>(o))
+    check(Status(Code::kInvalidDType, strf("array.%s: wanted an Array, got %s", call, Py_TYPE(o.ptr())->tp_name)));
+  const Array& a = *nb::inst_ptr<Array>(o);
+  check(array::check_open(a, call));
+  return a;
+}
+
+Elem elem_of(nb::handle dtype) {
+  if (nb::isinstance<DType>(dtype)) return nb::inst_ptr<DType>(dtype)->elem;
+  if (!PyUnicode_Check(dtype.ptr()))
+    check(Status(Code::kInvalidDType,
+                 strf("array: a dtype is a name or x.dtype, got %s", Py_TYPE(dtype.ptr())->tp_name)));
+  const std::string text = nb::cast<std::string>(dtype);
+  std::optional<Elem> e = array::parse_elem(text);
+  for (int i = 0; !e && i < kernels::kArithmeticCount; ++i)
+    if (text == kLongNames[i]) e = static_cast<Elem>(i);
+  if (!e) check(Status(Code::kInvalidDType, "array: no dtype '" + text + "'"));
+  return *e;
+}
+
+nb::object dtype_object(Elem e) {
+  return nb::borrow(dtypes[static_cast<int>(e)]);
+}
+
+Shape shape_from(nb::handle dims, Elem e) {
+  if (PyLong_Check(dims.ptr())) return shape_from(nb::make_tuple(nb::borrow(dims)), e);
+  return value_of(array::shape_of(nb::cast<std::vector<int64_t>>(dims), e));
+}
+
+nb::tuple shape_tuple(const Shape& s) {
+  nb::list dims;
+  for (int i = 0; i < s.rank; ++i) dims.append(s.dim[i]);
+  return nb::tuple(dims);
+}
+
+void refuse_capture(const char* what) {
+  if (capture_keep() != nullptr)
+    check(Status(
+        Code::kFailedPrecondition,
+        strf("array: %s inside a capture: arrays compute at once, and a replay would not; capture vivace.ops", what)));
+}
+
 void add_array(nb::module_& m) {
-  nb::class_<Array>(m, "Array",
-                    "A dense tensor in GPU memory of Vivace's pool. Made by empty(), zeros(), from_numpy() or "
-                    "from_dlpack() of vivace.array.")
-      .def_static(
-          "_make",
-          [](const std::vector<int64_t>& shape, const std::string& dtype, const std::string& device, bool zero) {
-            Result<Tensor> planned = plan(shape, dtype);
-            check(planned.status());
-            Result<Array> a = make(*planned, device, zero);
-            check(a.status());
-            return std::move(a).value();
-          })
+  nb::class_<DType>(m, "DType", "An element type; equal to its name in the op table, such as \"f32\".")
+      .def_prop_ro("name", [](const DType& d) { return name(d.elem); })
+      .def_prop_ro("itemsize", [](const DType& d) { return array::unit_bytes(d.elem); })
+      .def(
+          "__eq__",
+          [](const DType& d, nb::handle other) {
+            if (nb::isinstance<DType>(other)) return nb::inst_ptr<DType>(other)->elem == d.elem;
+            return PyUnicode_Check(other.ptr()) && PyUnicode_CompareWithASCIIString(other.ptr(), name(d.elem)) == 0;
+          },
+          nb::arg("other").none())
+      .def("__hash__", [](const DType& d) { return nb::hash(nb::str(name(d.elem))); })
+      .def("__str__", [](const DType& d) { return name(d.elem); })
+      .def("__reduce__",
+           [](const DType& d) {
+             return nb::make_tuple(nb::module_::import_("vivace.array.types").attr("named"),
+                                   nb::make_tuple(name(d.elem)));
+           })
+      .def("__repr__", [](const DType& d) { return name(d.elem); });
+  nb::list held;
+  for (int i = 0; i < kernels::kElemCount; ++i) {
+    nb::object d = nb::cast(DType{static_cast<Elem>(i)});
+    dtypes[i] = d.ptr();
+    held.append(d);
+  }
+  m.attr("array_dtypes") = held;
+  m.def("dtype", [](nb::handle d) { return dtype_object(elem_of(d)); }, nb::arg("dtype").none());
+  static PyType_Slot slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                                {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                                {0, nullptr}};
+  nb::class_<Array> c(m, "Array", nb::type_slots(slots),
+                      "Memory on the CPU or of Vivace's pool on a GPU, and a strided view of it. Made by the functions "
+                      "of vivace.array.");
+  c.def_static("_make",
+               [](const std::vector<int64_t>& shape, nb::handle dtype, const std::string& device, bool zero) {
+                 const Elem e = elem_of(dtype);
+                 const Shape s = value_of(array::shape_of(shape, e));
+                 return make(s, e, value_of(array::parse_device(device)), zero);
+               })
       .def_static("_from_numpy",
                   [](nb::object host, const std::string& device) {
-                    Tensor t;
-                    Borrowed from;
-                    check(to_tensor(host.ptr(), false, &t, &from));
-                    if (t.place != Place::host)
-                      check(Status(Code::kInvalidDevice,
-                                   "array: from_numpy takes host memory; for device memory use from_dlpack"));
-                    if (!t.is_dense())
-                      check(Status(Code::kInvalidLayout,
-                                   "array: the host side is not contiguous; use numpy.ascontiguousarray"));
-                    Result<Array> a = make(tensor(nullptr, t.dtype, t.shape, Place::device), device, false);
-                    check(a.status());
-                    check(copy(*a, t.data, true));
-                    return std::move(a).value();
+                    return from_host(host, value_of(array::parse_device(device)), "from_numpy");
                   })
-      .def_static("_from_dlpack", &from_dlpack)
-      .def("numpy", &to_numpy, "A copy in host memory. Waits for all work on the device.")
+      .def_static("_from_dlpack", &array_from_dlpack, nb::arg("source"), nb::arg("device").none() = nb::none(),
+                  nb::arg("copy").none() = nb::none())
+      .def("numpy", &to_numpy, "A copy as a NumPy array. Waits for all work on the device.")
       .def(
           "copy_from",
           [](const Array& a, nb::object host) {
-            check(check_open(a, "copy_from()"));
+            check(array::check_open(a, "copy_from()"));
+            if (a.storage->read_only)
+              check(Status(Code::kInvalidArgument, "array: copy_from(): the memory is read-only; copy() it"));
+            if (!a.is_dense())
+              check(Status(Code::kInvalidLayout, "array: copy_from() wants a dense array; assign x[...] = y"));
             Tensor t;
             Borrowed from;
             check(host_side(a, host, false, &t, &from));
-            check(copy(a, t.data, true));
+            check(copy_free(a, t.data, true));
           },
           nb::arg("host"),
           "Overwrites the contents from host memory of the same dtype and shape, behind all work on the device.")
       .def(
           "close", [](Array& a) { a.storage.reset(); },
-          "Gives the memory back; exports of it stay valid. A second call does nothing.")
+          "Gives the memory back; views and exports of it stay valid. A second call does nothing.")
+      .def(
+          "to_device",
+          [](const Array& a, const std::string& device, nb::object stream) {
+            check(array::check_open(a, "to_device()"));
+            if (!stream.is_none())
+              check(Status(Code::kUnsupported, "array: to_device(stream=): it waits for the copy; leave stream out"));
+            const int to = value_of(array::parse_device(device));
+            if (to == a.device()) return a;
+            if (to != kHost && a.device() != kHost)
+              check(Status(Code::kUnsupported, "array: to_device() between GPUs: go by \"cpu\", or DLPack"));
+            refuse_capture("to_device()");
+            const Array from = dense(a);
+            const Array made = make(from.shape, from.elem, to, false);
+            check(to == kHost ? copy_free(from, made.data, false) : copy_free(made, from.data, true));
+            return made;
+          },
+          nb::arg("device"), nb::kw_only(), nb::arg("stream").none() = nb::none(),
+          "The array itself, or a copy on another device, finished when this returns.")
       .def_prop_ro("closed", [](const Array& a) { return a.storage == nullptr; })
-      .def_prop_ro("shape", &shape_of)
-      .def_prop_ro("dtype", [](const Array& a) { return name(a.tensor.dtype); })
-      .def_prop_ro("device", [](const Array& a) { return strf("cuda:%d", a.device); })
-      .def_prop_ro("nbytes", [](const Array& a) { return bytes_of(a.tensor); })
+      .def_prop_ro("shape", [](const Array& a) { return shape_tuple(a.shape); })
+      .def_prop_ro("ndim", [](const Array& a) { return a.shape.rank; })
+      .def_prop_ro("size", [](const Array& a) { return a.size(); })
+      .def_prop_ro("dtype", [](const Array& a) { return dtype_object(a.elem); })
+      .def_prop_ro("itemsize", [](const Array& a) { return array::unit_bytes(a.elem); })
+      .def_prop_ro("device", [](const Array& a) { return array::device_name(a.device()); })
+      .def_prop_ro("nbytes", [](const Array& a) { return a.nbytes(); })
+      .def_prop_ro("readonly", [](const Array& a) { return a.storage != nullptr && a.storage->read_only; })
+      .def_prop_ro(
+          "strides",
+          [](const Array& a) {
+            Shape s = a.shape;
+            for (int i = 0; i < s.rank; ++i) s.dim[i] = a.stride[i];
+            return shape_tuple(s);
+          },
+          "Of each axis, in elements: 0 where it is broadcast, negative where it is flipped.")
       .def_prop_ro(
           "data_ptr",
           [](const Array& a) {
-            check(check_open(a, "data_ptr"));
-            return reinterpret_cast<uintptr_t>(a.tensor.data);
+            check(array::check_open(a, "data_ptr"));
+            return reinterpret_cast<uintptr_t>(a.data);
           },
-          "Address in device memory.")
+          "Address of element [0, 0, ...].")
       .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
       .def("__exit__", [](Array& a, nb::args) { a.storage.reset(); })
-      .def("__dlpack_device__", [](const Array& a) { return nb::make_tuple(static_cast<int>(kDLCUDA), a.device); })
+      .def("__dlpack_device__",
+           [](const Array& a) { return a.device() == kHost ? nb::make_tuple(1, 0) : nb::make_tuple(2, a.device()); })
       .def("__dlpack__", &export_array, nb::kw_only(), nb::arg("stream") = nb::none(),
            nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(), nb::arg("copy") = nb::none(),
            "DLPack export; `stream` is where the consumer will work.")
       .def("__repr__", [](const Array& a) {
-        return strf("Array(%s %s, cuda:%d%s)", name(a.tensor.dtype), to_string(a.tensor.shape).c_str(), a.device,
-                    a.storage ? "" : ", closed");
+        return strf("Array(%s %s, %s%s)", name(a.elem), to_string(a.shape).c_str(),
+                    a.storage ? array::device_name(a.device()).c_str() : "closed", "");
       });
-  m.def("pool_stats", [](int ordinal) {
-    Result<device::Device*> device = device::Device::get(ordinal);
-    check(device.status());
-    Result<device::Pool*> pool = device::shared_pool(**device);
-    check(pool.status());
-    Result<device::PoolStats> s = (*pool)->stats();
-    check(s.status());
-    nb::dict d;
-    d["capacity"] = s->capacity, d["mapped"] = s->mapped, d["used"] = s->used, d["requested"] = s->requested;
-    d["cached"] = s->cached, d["stranded"] = s->stranded, d["evicted"] = s->evicted, d["pinned"] = s->pinned;
-    d["outside"] = s->outside, d["peak_used"] = s->peak_used, d["fragmentation"] = s->fragmentation();
-    d["device_free"] = s->device_free, d["device_total"] = s->device_total;
-    d["allocations"] = s->allocations, d["reuses"] = s->reuses, d["maps"] = s->maps;
-    d["evictions"] = s->evictions, d["restores"] = s->restores, d["failures"] = s->failures;
-    nb::list tenants;
-    for (const device::TenantStats& t : s->tenants) {
-      nb::dict row;
-      row["name"] = t.name, row["quota_bytes"] = t.quota_bytes, row["used_bytes"] = t.used_bytes;
-      row["evicted_bytes"] = t.evicted_bytes, row["peak_bytes"] = t.peak_bytes;
-      tenants.append(row);
-    }
-    d["tenants"] = tenants;
-    return d;
-  }, nb::arg("device") = 0,
-  "The pool that arrays on this GPU come from: bytes (mapped = used + cached), how often it allocated, reused, mapped, "
-  "evicted, restored, failed; and its tenants, a dict each.");
+  add_array_class(m, c);
+  m.def("pool_stats", &pool_stats, nb::arg("device") = 0,
+        "The pool that arrays on this GPU come from: bytes (mapped = used + cached), how often it allocated, reused, "
+        "mapped, evicted, restored, failed; and its tenants, a dict each.");
 }
 
 }  // namespace vivace::python

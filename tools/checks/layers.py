@@ -11,7 +11,7 @@ PURPOSE = "includes go one way; models/, exec/ and kernels/ know only what they 
 ORDER = (
     ("base",),
     ("kernels", "cpu", "jit", "device"),
-    ("exec",),
+    ("exec", "array"),
     ("ops",),
     ("engine",),
     ("models",),
@@ -23,9 +23,9 @@ ORDER = (
 RANK = {layer: i for i, row in enumerate(ORDER) for layer in row}
 
 # The decided exception to the sibling rule: the CPU backend of an op reads the op's own POD
-# header (Args, Policy). Both backends take the same struct, so a second copy in cpu/ could drift
+# header (Args, Policy; the functions of arrays). Both backends take the same struct, so a second copy in cpu/ could drift
 # from the first; the header has no code and no CUDA in it. Device code (.cuh) stays out.
-POD_HEADER = re.compile(r"vivace/kernels/\w+/\w+\.h$")
+POD_HEADER = re.compile(r"vivace/kernels/\w+/\w+\.(h|def)$")
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 # Kernels compile under NVRTC, which has no std headers; these ship with the CUDA runtime.

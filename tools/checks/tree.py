@@ -13,7 +13,7 @@ ROOT_FILES = {
 }
 ROOT_FOLDERS = {"vivace", "python", "tests", "bench", "docs", "examples", "lab", "tools"}
 LAYERS = {
-    "base", "kernels", "cpu", "jit", "device", "exec", "ops", "engine", "models", "sched", "serve",
+    "base", "kernels", "cpu", "jit", "device", "exec", "array", "ops", "engine", "models", "sched", "serve",
     "capi",
 }
 README_LINES, FILE_MB, REPOSITORY_MB = 40, 2, 40

@@ -1,0 +1,295 @@
+#include <algorithm>
+
+#include "vivace/array/array.h"
+#include "vivace/array/space.h"
+#include "vivace/base/check.h"
+#include "vivace/cpu/map/map.h"
+
+namespace vivace::array {
+namespace {
+
+using kernels::Fold;
+using kernels::FoldSpace;
+using kernels::kMaxOperands;
+using kernels::kMaxSteps;
+using kernels::MapProgram;
+using kernels::MapSpace;
+
+/// Below this many elements work stays on the calling thread.
+constexpr int64_t kSmall = 32768;
+
+Status run_space(const MapProgram& p, MapSpace* s, int device, const Exec& exec) {
+  int64_t n = 1;
+  for (int i = 0; i < s->rank; ++i) n *= s->dim[i];
+  if (n == 0) return {};
+  VV_TRY(on_cpu(device, "arithmetic"));
+  collapse(s, p.operands, s->rank);
+  cpu::map(p, *s, n < kSmall ? nullptr : exec.pool);
+  return {};
+}
+
+/// A program that gives operand 0 as type e.
+MapProgram cast_program(Elem from, Elem to) {
+  MapProgram p;
+  p.operands = 1, p.operand[0] = from, p.result = to;
+  if (from != to) p.step[p.steps++] = {Func::cast, to, from, {0, 0, 0}};
+  return p;
+}
+
+Status writable(const Array& a, const char* what) {
+  VV_TRY(check_open(a, what));
+  if (a.storage->read_only)
+    return Status(Code::kInvalidArgument, strf("array: %s: the memory is read-only; copy() it", what));
+  for (int i = 0; i < a.shape.rank; ++i)
+    if (a.shape.dim[i] > 1 && a.stride[i] == 0 && a.size() > 0)
+      return Status(Code::kAliasError,
+                    strf("array: %s: axis %d is broadcast, its elements are one; copy() first", what, i));
+  return {};
+}
+
+/// The device of all arrays among operands and out; `fallback` without any.
+Result<int> common_device(std::span<const Operand> operands, const Array* out, int fallback) {
+  const Array* first = out;
+  for (const Operand& o : operands) {
+    if (o.array == nullptr) continue;
+    VV_TRY(check_open(*o.array, "use"));
+    if (first == nullptr) first = o.array;
+    if (o.array->device() != first->device())
+      return Status(Code::kInvalidDevice,
+                    strf("array: one is on %s, another on %s; to_device() one of them",
+                         device_name(first->device()).c_str(), device_name(o.array->device()).c_str()));
+  }
+  return first != nullptr ? first->device() : fallback;
+}
+
+}  // namespace
+
+Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const Shape* shape, const Array* out,
+                  int device, const Exec& exec) {
+  VV_ASSIGN(device, common_device(operands, out, device));
+  VV_TRY(on_cpu(device, "arithmetic"));  // before anything is allocated
+  Shape shapes[kMaxOperands + 2], all;
+  int n = 0;
+  for (const Operand& o : operands)
+    if (o.array != nullptr) shapes[n++] = o.array->shape;
+  if (shape != nullptr) shapes[n++] = *shape;
+  VV_ASSIGN(all, broadcast(std::span(shapes, static_cast<size_t>(n))));
+  if (shape != nullptr && !(all == *shape)) return broadcast_to(*operands[0].array, *shape).status();
+  Array to;
+  bool through = false;  // a temporary, as out lies over an operand or is of another type
+  if (out != nullptr) {
+    VV_TRY(writable(*out, "out"));
+    if (!(out->shape == all))
+      return Status(Code::kInvalidShape, "array: out is " + to_string(out->shape) + ", the result " + to_string(all));
+    through = out->elem != p.result || (p.index && !out->is_dense());
+    for (const Operand& o : operands)
+      if (o.array != nullptr && may_overlap(*o.array, *out) && !same_view(*o.array, *out)) through = true;
+  }
+  if (out != nullptr && !through)
+    to = *out;
+  else {
+    VV_ASSIGN(to, empty(p.result, all, device));
+  }
+  MapSpace s;
+  s.rank = all.rank, s.out = to.data;
+  for (int i = 0; i < all.rank; ++i) s.dim[i] = all.dim[i], s.out_stride[i] = to.stride[i];
+  for (size_t k = 0; k < operands.size(); ++k) {
+    if (operands[k].array == nullptr) {
+      s.in[k] = &operands[k].value;
+      continue;
+    }
+    VV_ASSIGN(const Array a, broadcast_to(*operands[k].array, all));
+    s.in[k] = a.data;
+    for (int i = 0; i < all.rank; ++i) s.in_stride[k][i] = a.stride[i];
+  }
+  VV_TRY(run_space(p, &s, device, exec));
+  if (!through) return to;
+  Operand from;
+  from.array = &to;
+  VV_TRY(assign(*out, from, exec));
+  return *out;
+}
+
+Result<Array> apply(Func f, std::span<const Operand> given, const Array* out, const Exec& exec) {
+  const size_t n = given.size();
+  Operand operands[3];
+  std::copy(given.begin(), given.end(), operands);
+  // The promoted type: arrays first, then scalars follow. x of select is a truth of its own.
+  const size_t first = f == Func::select ? 1 : 0;
+  std::optional<Elem> type;
+  for (size_t k = first; k < n; ++k)
+    if (operands[k].array != nullptr) {
+      const Elem e = operands[k].array->elem;
+      if (!type) type = e;
+      Result<Elem> both = promote(*type, e);
+      if (!both.ok()) return std::move(both).status().with_context(strf("%s", name(f)));
+      type = *both;
+    }
+  for (size_t k = first; k < n; ++k)
+    if (operands[k].array == nullptr) {
+      if (!type)
+        type = operands[k].weak == Weak::boolean   ? Elem::boolean
+               : operands[k].weak == Weak::integer ? Elem::i64
+                                                   : Elem::f32;
+      // The exponent and the count of a shift are as free as any scalar; what is real by rule takes any number.
+      const bool real = f != Func::select && (rule(f) == Rule::real || rule(f) == Rule::real_test);
+      if (real && operands[k].weak == Weak::real && kernels::is_integer(*type)) type = Elem::f32;
+      Result<Elem> both = promote(*type, operands[k].weak);
+      if (!both.ok()) return std::move(both).status().with_context(strf("%s", name(f)));
+      type = *both;
+    }
+  Signature sig{*type, *type};
+  if (f != Func::select) {
+    VV_ASSIGN(sig, signature(f, *type));
+  } else if (operands[0].array != nullptr && operands[0].array->elem != Elem::boolean) {
+    return Status(Code::kInvalidDType,
+                  strf("array.where: the condition is %s, wanted bool: compare first", name(operands[0].array->elem)));
+  }
+  MapProgram p;
+  p.operands = static_cast<int>(n);
+  uint8_t reg[3] = {};
+  for (size_t k = 0; k < n; ++k) {
+    const Elem want = k < first ? Elem::boolean : sig.compute;
+    reg[k] = static_cast<uint8_t>(k);
+    Operand& o = operands[k];
+    if (o.array == nullptr) {
+      Result<Scalar> v = o.weak == Weak::real ? scalar_of(want, o.real)
+                         : o.above            ? scalar_of_unsigned(want, static_cast<uint64_t>(o.integer))
+                                              : scalar_of(want, o.integer);
+      if (!v.ok()) return std::move(v).status().with_context(strf("%s", name(f)));
+      o.value = *v, o.elem = want;
+      p.operand[k] = want;
+    } else {
+      p.operand[k] = o.array->elem;
+      if (o.array->elem != want) {
+        p.step[p.steps] = {Func::cast, want, o.array->elem, {static_cast<uint8_t>(k), 0, 0}};
+        reg[k] = static_cast<uint8_t>(kMaxOperands + p.steps++);
+      }
+    }
+  }
+  p.step[p.steps++] = {f, sig.compute, sig.compute, {reg[0], reg[1], reg[2]}};
+  p.result = sig.result;
+  if (out != nullptr && out->elem != sig.result) {
+    const auto kind = [](Elem e) {
+      return e == Elem::boolean ? 0 : kernels::is_integer(e) ? 1 : kernels::is_real(e) ? 2 : 3;
+    };
+    if (kind(out->elem) != kind(sig.result))
+      return Status(Code::kInvalidDType, strf("array.%s: the result is %s, out is %s; astype() says a change of kind",
+                                              name(f), name(sig.result), name(out->elem)));
+  }
+  return run(p, std::span(operands, n), nullptr, out, kHost, exec);
+}
+
+Status assign(const Array& to, const Operand& from, const Exec& exec) {
+  VV_TRY(writable(to, "writing"));
+  if (from.array == nullptr) {
+    if (from.weak == Weak::real && kernels::is_integer(to.elem))
+      return Status(Code::kInvalidDType,
+                    strf("array: a Python float into %s: astype() the array, or give an integer", name(to.elem)));
+    if (!kernels::has_arithmetic(to.elem))
+      return Status(Code::kInvalidDType, strf("array: %s stores, and is not filled with numbers", name(to.elem)));
+    VV_ASSIGN(const Scalar v, from.weak == Weak::real ? scalar_of(to.elem, from.real)
+                              : from.above            ? scalar_of_unsigned(to.elem, static_cast<uint64_t>(from.integer))
+                                                      : scalar_of(to.elem, from.integer));
+    Operand o;
+    o.value = v, o.elem = to.elem;
+    VV_ASSIGN(const Array done,
+              run(cast_program(to.elem, to.elem), std::span(&o, 1), &to.shape, &to, to.device(), exec));
+    (void)done;
+    return {};
+  }
+  VV_TRY(check_open(*from.array, "use"));
+  Array a = *from.array;
+  if (a.device() != to.device())
+    return Status(Code::kInvalidDevice, strf("array: one is on %s, another on %s; to_device() one of them",
+                                             device_name(to.device()).c_str(), device_name(a.device()).c_str()));
+  VV_ASSIGN(a, broadcast_to(a, to.shape));
+  if (a.elem != to.elem && !(kernels::has_arithmetic(a.elem) && kernels::has_arithmetic(to.elem)))
+    return Status(Code::kInvalidDType,
+                  strf("array: %s into %s: vivace.ops.cast converts storage types", name(a.elem), name(to.elem)));
+  if (may_overlap(a, to)) {
+    if (same_view(a, to) && a.elem == to.elem) return {};
+    VV_ASSIGN(a, copy(a, a.elem, exec));
+  }
+  MapSpace s;
+  s.rank = to.shape.rank, s.in[0] = a.data, s.out = to.data;
+  for (int i = 0; i < s.rank; ++i)
+    s.dim[i] = to.shape.dim[i], s.in_stride[0][i] = a.stride[i], s.out_stride[i] = to.stride[i];
+  if (a.elem != to.elem) return run_space(cast_program(a.elem, to.elem), &s, to.device(), exec);
+  if (block_of(a.elem) > 1) {  // packed along the last axis: whole units
+    const int last = s.rank - 1, block = block_of(a.elem);
+    s.dim[last] /= block;
+    for (int i = 0; i < last; ++i) s.in_stride[0][i] /= block, s.out_stride[i] /= block;
+  }
+  int64_t n = 1;
+  for (int i = 0; i < s.rank; ++i) n *= s.dim[i];
+  if (n == 0) return {};
+  int bytes = unit_bytes(a.elem);
+  if (bytes > 8 || bytes == 3 || (bytes & (bytes - 1)) != 0) {  // block formats: bytes as an axis more
+    if (s.rank == kernels::kMapRank)
+      return Status(Code::kUnsupported, strf("array: copies of %s with %d axes", name(a.elem), s.rank));
+    for (int i = 0; i < s.rank; ++i) s.in_stride[0][i] *= bytes, s.out_stride[i] *= bytes;
+    s.dim[s.rank] = bytes, s.in_stride[0][s.rank] = s.out_stride[s.rank] = 1;
+    ++s.rank;
+    bytes = 1;
+  }
+  VV_TRY(on_cpu(to.device(), "copies within one device"));
+  collapse(&s, 1, s.rank);
+  cpu::copy(bytes, s, n < kSmall ? nullptr : exec.pool);
+  return {};
+}
+
+Result<Array> copy(const Array& a, Elem e, const Exec& exec) {
+  VV_TRY(check_open(a, "copy"));
+  VV_TRY(on_cpu(a.device(), a.elem == e ? "copies within one device" : "casts"));
+  VV_ASSIGN(const Array to, empty(e, a.shape, a.device()));
+  Operand from;
+  from.array = &a;
+  VV_TRY(assign(to, from, exec));
+  return to;
+}
+
+Result<Array> fold(Fold kind, const Array& a, uint32_t axes, bool keepdims, Elem type, const Exec& exec) {
+  VV_TRY(check_open(a, "use"));
+  VV_TRY(on_cpu(a.device(), "reductions"));
+  if (!kernels::has_arithmetic(a.elem))
+    return Status(Code::kInvalidDType,
+                  strf("array: %s stores, and has no arithmetic: cast or dequantize it first", name(a.elem)));
+  const bool arg = kind == Fold::argmax || kind == Fold::argmin;
+  const Elem wide = type == Elem::f16 || type == Elem::bf16 ? Elem::f32 : type;
+  MapProgram p = cast_program(a.elem, wide);
+  FoldSpace f;
+  MapSpace& s = f.space;
+  Shape kept, out_shape;
+  int64_t n = 1;
+  for (int i = 0; i < a.shape.rank; ++i) {
+    const bool folded = axes >> i & 1;
+    if (folded)
+      n *= a.shape.dim[i];
+    else
+      kept.dim[kept.rank++] = a.shape.dim[i];
+    if (!folded || keepdims) out_shape.dim[out_shape.rank++] = folded ? 1 : a.shape.dim[i];
+  }
+  if (n == 0 && (kind == Fold::max || kind == Fold::min || arg) && kept.elements() > 0)
+    return Status(Code::kInvalidShape, "array: the extreme of no elements, shape " + to_string(a.shape));
+  VV_ASSIGN(Array to, empty(arg ? Elem::i64 : wide, kept, a.device()));
+  for (const bool folded : {false, true})
+    for (int i = 0, k = 0; i < a.shape.rank; ++i) {
+      if (static_cast<bool>(axes >> i & 1) != folded) continue;
+      s.dim[s.rank] = a.shape.dim[i], s.in_stride[0][s.rank] = a.stride[i];
+      s.out_stride[s.rank] = folded ? 0 : to.stride[k++];
+      ++s.rank;
+      if (!folded) f.kept = s.rank;
+    }
+  s.in[0] = a.data, s.out = to.data;
+  if (to.size() > 0) {
+    f.kept = collapse(&s, 1, f.kept);
+    cpu::fold(kind, p, f, a.size() < kSmall ? nullptr : exec.pool);
+  }
+  to.shape = out_shape;
+  int64_t stride = 1;
+  for (int i = out_shape.rank - 1; i >= 0; --i) to.stride[i] = stride, stride *= out_shape.dim[i];
+  return arg || type == wide ? Result<Array>(to) : copy(to, type, exec);
+}
+
+}  // namespace vivace::array

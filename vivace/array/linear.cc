@@ -1,0 +1,229 @@
+#include <algorithm>
+
+#include "vivace/array/array.h"
+#include "vivace/base/check.h"
+#include "vivace/cpu/map/linear.h"
+#include "vivace/cpu/map/map.h"
+
+namespace vivace::array {
+namespace {
+
+/// The axis moved behind the others, dense, as type e: rows to work along.
+Result<Array> rows_along(const Array& a, int axis, Elem e, const Exec& exec) {
+  int axes[kMaxRank], n = 0;
+  for (int i = 0; i < a.shape.rank; ++i)
+    if (i != axis) axes[n++] = i;
+  axes[n++] = axis;
+  VV_ASSIGN(const Array moved, permute(a, std::span(axes, static_cast<size_t>(n))));
+  return copy(moved, e, exec);
+}
+
+/// Back: a view whose last axis stands at `axis` again.
+Result<Array> back(const Array& a, int axis) {
+  int axes[kMaxRank];
+  for (int i = 0, k = 0; i < a.shape.rank; ++i) axes[i] = i == axis ? a.shape.rank - 1 : k++;
+  return permute(a, std::span(axes, static_cast<size_t>(a.shape.rank)));
+}
+
+Status on_host(const Array& a, const char* what) {
+  VV_TRY(check_open(a, what));
+  if (!kernels::has_arithmetic(a.elem))
+    return Status(Code::kInvalidDType,
+                  strf("array.%s: %s stores, and has no arithmetic: cast or dequantize it first", what, name(a.elem)));
+  return on_cpu(a.device(), what);
+}
+
+Status same_device(const Array& a, const Array& b) {
+  if (a.device() == b.device()) return {};
+  return Status(Code::kInvalidDevice, strf("array: one is on %s, another on %s; to_device() one of them",
+                                           device_name(a.device()).c_str(), device_name(b.device()).c_str()));
+}
+
+}  // namespace
+
+Result<Array> cumulative(bool product, const Array& a, int axis, Elem type, bool initial, const Exec& exec) {
+  VV_TRY(on_host(a, product ? "cumulative_prod" : "cumulative_sum"));
+  const Elem wide = type == Elem::f16 || type == Elem::bf16 ? Elem::f32 : type;
+  VV_ASSIGN(Array x, rows_along(a, axis, wide, exec));
+  const int64_t n = x.shape.dim[x.shape.rank - 1], rows = n == 0 ? 0 : x.size() / n;
+  cpu::scan(product, wide, x.data, rows, n, exec.pool);
+  if (initial) {
+    Shape longer = x.shape;
+    ++longer.dim[x.shape.rank - 1];
+    VV_ASSIGN(const Array with, empty(wide, longer, kHost));
+    Operand first, rest;
+    first.weak = Weak::integer, first.integer = product ? 1 : 0;
+    rest.array = &x;
+    Index at[kMaxRank];
+    at[x.shape.rank - 1] = {Index::range, 0, 1, 1};
+    VV_ASSIGN(const Array head, index(with, std::span(at, static_cast<size_t>(x.shape.rank))));
+    at[x.shape.rank - 1] = {Index::range, 1, 1, n};
+    VV_ASSIGN(const Array tail, index(with, std::span(at, static_cast<size_t>(x.shape.rank))));
+    VV_TRY(assign(head, first, exec));
+    VV_TRY(assign(tail, rest, exec));
+    x = with;
+  }
+  VV_ASSIGN(const Array turned, back(x, axis));
+  return copy(turned, type, exec);
+}
+
+Result<Array> sort(const Array& a, int axis, bool descending, bool order, const Exec& exec) {
+  VV_TRY(on_host(a, order ? "argsort" : "sort"));
+  VV_ASSIGN(const Array x, rows_along(a, axis, a.elem, exec));
+  const int64_t n = x.shape.dim[x.shape.rank - 1], rows = n == 0 ? 0 : x.size() / n;
+  Array to = x;
+  if (order) {
+    VV_ASSIGN(to, empty(Elem::i64, x.shape, kHost));
+  }
+  if (rows > 0)
+    cpu::sort(a.elem, descending, x.data, order ? reinterpret_cast<int64_t*>(to.data) : nullptr, rows, n, exec.pool);
+  VV_ASSIGN(const Array turned, back(to, axis));
+  return turned.is_dense() ? Result<Array>(turned) : copy(turned, turned.elem, exec);
+}
+
+Result<Array> searchsorted(const Array& a, const Array& values, bool right, const Array* sorter, const Exec& exec) {
+  VV_TRY(on_host(a, "searchsorted"));
+  VV_TRY(on_host(values, "searchsorted"));
+  if (a.shape.rank != 1)
+    return Status(Code::kInvalidShape, "array.searchsorted: x1 is " + to_string(a.shape) + ", wanted one axis");
+  VV_ASSIGN(const Elem type, promote(a.elem, values.elem));
+  VV_ASSIGN(const Array x, copy(a, type, exec));
+  VV_ASSIGN(const Array v, copy(values, type, exec));
+  Array s;
+  if (sorter != nullptr) {
+    VV_TRY(on_host(*sorter, "searchsorted"));
+    if (!(sorter->shape == a.shape) || !kernels::is_integer(sorter->elem))
+      return Status(Code::kInvalidShape,
+                    strf("array.searchsorted: sorter is %s %s, wanted integers of x1's shape %s", name(sorter->elem),
+                         to_string(sorter->shape).c_str(), to_string(a.shape).c_str()));
+    VV_ASSIGN(s, copy(*sorter, Elem::i64, exec));
+    for (int64_t i = 0; i < s.size(); ++i)
+      if (const int64_t at = reinterpret_cast<const int64_t*>(s.data)[i]; at < 0 || at >= s.size())
+        return Status(Code::kInvalidArgument, strf("array.searchsorted: sorter holds %ld, x1 has %ld elements",
+                                                   static_cast<long>(at), static_cast<long>(s.size())));
+  }
+  VV_ASSIGN(const Array out, empty(Elem::i64, values.shape, kHost));
+  cpu::searchsorted(type, x.data, x.size(), sorter != nullptr ? reinterpret_cast<const int64_t*>(s.data) : nullptr,
+                    v.data, v.size(), right, reinterpret_cast<int64_t*>(out.data), exec.pool);
+  return out;
+}
+
+Result<Array> take(const Array& a, const Array& indices, int axis, bool along, const Exec& exec) {
+  VV_TRY(check_open(a, "take"));
+  VV_TRY(check_open(indices, "take"));
+  VV_TRY(same_device(a, indices));
+  VV_TRY(on_cpu(a.device(), "take"));
+  if (!kernels::is_integer(indices.elem))
+    return Status(Code::kInvalidDType, strf("array.take: indices are %s, wanted integers", name(indices.elem)));
+  if (block_of(a.elem) > 1)
+    return Status(Code::kUnsupported, strf("array.take: of %s; dequantize first", name(a.elem)));
+  VV_ASSIGN(const Array at, copy(indices, Elem::i64, exec));
+  cpu::Gather g{};
+  Shape out = a.shape;
+  Array from = a;
+  if (along) {
+    Shape left = a.shape, right = indices.shape;
+    left.dim[axis] = right.dim[axis] = 1;
+    if (left.rank != right.rank)
+      return Status(Code::kInvalidShape,
+                    "array.take_along_axis: " + to_string(a.shape) + " and " + to_string(indices.shape));
+    const Shape both[] = {left, right};
+    VV_ASSIGN(Shape wide, broadcast(both));
+    wide.dim[axis] = a.shape.dim[axis];
+    VV_ASSIGN(from, broadcast_to(a, wide));
+    wide.dim[axis] = indices.shape.dim[axis];
+    VV_ASSIGN(const Array spread, broadcast_to(at, wide));
+    VV_ASSIGN(const Array dense, copy(spread, Elem::i64, exec));
+    VV_ASSIGN(from, copy(from, from.elem, exec));
+    VV_ASSIGN(const Array to, empty(a.elem, wide, a.device()));
+    g = {unit_bytes(a.elem), from.data, reinterpret_cast<const int64_t*>(dense.data), to.data, 1, a.shape.dim[axis], 1,
+         wide.dim[axis],     true};
+    for (int i = 0; i < wide.rank; ++i) (i < axis ? g.outer : g.inner) *= i == axis ? 1 : wide.dim[i];
+    if (to.size() == 0) return to;
+    int64_t bad = 0;
+    if (!cpu::gather(g, &bad, exec.pool))
+      return Status(Code::kInvalidArgument, strf("array.take_along_axis: index %ld of an axis of %ld",
+                                                 static_cast<long>(bad), static_cast<long>(g.length)));
+    return to;
+  }
+  // One axis of indices stands where the axis was; several, in its place, as NumPy does.
+  if (a.shape.rank - 1 + indices.shape.rank > kMaxRank)
+    return Status(Code::kInvalidShape,
+                  strf("array.take: %d axes, at most %d", a.shape.rank - 1 + indices.shape.rank, kMaxRank));
+  out.rank = 0;
+  g = {unit_bytes(a.elem), nullptr, reinterpret_cast<const int64_t*>(at.data), nullptr, 1, a.shape.dim[axis], 1,
+       at.size(),          false};
+  for (int i = 0; i < a.shape.rank; ++i) {
+    if (i == axis) {
+      for (int k = 0; k < indices.shape.rank; ++k) out.dim[out.rank++] = indices.shape.dim[k];
+    } else {
+      out.dim[out.rank++] = a.shape.dim[i];
+      (i < axis ? g.outer : g.inner) *= a.shape.dim[i];
+    }
+  }
+  VV_ASSIGN(const Array to, empty(a.elem, out, a.device()));
+  if (to.size() == 0) return to;
+  if (!from.is_dense()) {
+    VV_ASSIGN(from, copy(a, a.elem, exec));
+  }
+  g.x = from.data, g.out = to.data;
+  int64_t bad = 0;
+  if (!cpu::gather(g, &bad, exec.pool))
+    return Status(Code::kInvalidArgument,
+                  strf("array.take: index %ld of an axis of %ld", static_cast<long>(bad), static_cast<long>(g.length)));
+  return to;
+}
+
+Result<Array> matmul(const Array& a, const Array& b, const Exec& exec) {
+  VV_TRY(check_open(a, "matmul"));
+  VV_TRY(check_open(b, "matmul"));
+  VV_TRY(same_device(a, b));
+  VV_TRY(on_cpu(a.device(), "matmul"));
+  VV_ASSIGN(const Elem type, promote(a.elem, b.elem));
+  if (type == Elem::boolean)
+    return Status(Code::kInvalidDType, "array.matmul: wanted numbers (astype() the bool first), got bool");
+  if (a.shape.rank == 0 || b.shape.rank == 0)
+    return Status(Code::kInvalidShape, "array.matmul: " + to_string(a.shape) + " @ " + to_string(b.shape) +
+                                           ": wanted one axis or more; multiply() scales");
+  Array x = a, y = b;
+  if (a.elem != type) {
+    VV_ASSIGN(x, copy(a, type, exec));
+  }
+  if (b.elem != type) {
+    VV_ASSIGN(y, copy(b, type, exec));
+  }
+  const int xr = x.shape.rank, yr = y.shape.rank;
+  cpu::Matmul m{};
+  m.type = type;
+  m.m = xr == 1 ? 1 : x.shape.dim[xr - 2], m.x_m = xr == 1 ? 0 : x.stride[xr - 2];
+  m.k = x.shape.dim[xr - 1], m.x_k = x.stride[xr - 1];
+  const int64_t depth = yr == 1 ? y.shape.dim[0] : y.shape.dim[yr - 2];
+  m.n = yr == 1 ? 1 : y.shape.dim[yr - 1], m.y_n = yr == 1 ? 0 : y.stride[yr - 1];
+  m.y_k = yr == 1 ? y.stride[0] : y.stride[yr - 2];
+  if (depth != m.k)
+    return Status(Code::kInvalidShape,
+                  strf("array.matmul: %s @ %s: %ld columns meet %ld rows", to_string(a.shape).c_str(),
+                       to_string(b.shape).c_str(), static_cast<long>(m.k), static_cast<long>(depth)));
+  Shape batches[2];
+  batches[0].rank = std::max(0, xr - 2), batches[1].rank = std::max(0, yr - 2);
+  for (int i = 0; i < xr - 2; ++i) batches[0].dim[i] = x.shape.dim[i];
+  for (int i = 0; i < yr - 2; ++i) batches[1].dim[i] = y.shape.dim[i];
+  VV_ASSIGN(Shape out, broadcast(batches));
+  m.rank = out.rank;
+  for (int i = 0; i < out.rank; ++i) {
+    m.batch[i] = out.dim[i];
+    const int xi = i - (out.rank - batches[0].rank), yi = i - (out.rank - batches[1].rank);
+    m.x_batch[i] = xi < 0 || (x.shape.dim[xi] == 1 && out.dim[i] != 1) ? 0 : x.stride[xi];
+    m.y_batch[i] = yi < 0 || (y.shape.dim[yi] == 1 && out.dim[i] != 1) ? 0 : y.stride[yi];
+  }
+  if (xr > 1) out.dim[out.rank++] = m.m;
+  if (yr > 1) out.dim[out.rank++] = m.n;
+  m.out_m = m.n, m.out_batch = m.m * m.n;
+  VV_ASSIGN(const Array to, empty(type, out, a.device()));
+  if (to.size() == 0) return to;
+  m.x = x.data, m.y = y.data, m.out = to.data;
+  cpu::matmul(m, exec.pool);
+  return to;
+}
+
+}  // namespace vivace::array
