@@ -12,7 +12,7 @@ TEST(GrootHotPath, CallsAllocateNothing) {
   engine::PolicyOptions options;
   options.device = "cpu", options.precision = "f32", options.statistics = "none", options.threads = 2,
   options.views = 2, options.batch = 2;
-  const auto owner = load_policy(std::string(VV_SOURCE_DIR) + "/tests/fixtures/vla/groot_n17_tiny", options);
+  const auto owner = models::load_policy(std::string(VV_SOURCE_DIR) + "/tests/fixtures/vla/groot_n17_tiny", options);
   ASSERT_TRUE(owner.ok()) << owner.status().to_string();
   engine::PolicyModel& model = *owner.value();
   const engine::PolicyLimits limits = model.limits();
