@@ -113,13 +113,11 @@ def test_two_on_the_telephone():
     assert errors(want, t.text) < 0.17 * len(plain(want)), t.text
 
 
-def test_languages():
-    """A clip of each of nine languages; Polish is the one that base and others take for another."""
-    heard = {}
-    for name, raw in speech_data.spoken().items():
-        if name.partition("/")[2] in ("quick_brown_fox", "pangrama", "pangram", "bonjour_monde", "kazoeru", "jishu", "ginti"):
-            heard.setdefault(name[:2], model("whisper-base").detect_language(raw)[0])
-    assert len(heard) == 9 and sum(k == v for k, v in heard.items()) >= 8, heard
+@pytest.mark.parametrize("language, least", [("en", 3), ("es", 3), ("fr", 3), ("hi", 2), ("it", 3), ("ja", 3), ("pl", 0), ("pt", 3), ("zh", 3)])
+def test_languages(language, least):
+    """Three clips of each, 23 right of 27, as faster-whisper has with the same weights: Polish is what base takes for others."""
+    heard = {name: model("whisper-base").detect_language(raw)[0] for name, raw in speech_data.spoken().items() if name.startswith(language + "/")}
+    assert len(heard) == 3 and sum(code == language for code in heard.values()) >= least, heard
 
 
 def test_translation_and_prompts():
