@@ -280,6 +280,57 @@ def test_bytes_are_one_decision_with_time():
     gc.collect()
 
 
+def test_bytes_that_a_tenant_was_given():
+    """The caller's limit holds while the model is loaded and when it is admitted."""
+    with vivace.Scheduler("cpu") as gpu:
+        with bad(vivace.LimitExceededError, r"bytes are wanted, \d+ of a limit of 1000 are left; raise bytes"):
+            text(gpu, qos=vivace.burstable(bytes=1000))
+        gc.collect()
+        llm = text(gpu)
+        took = gpu.stats()["llm"]["bytes"]
+        assert took == sum(n for _, n in llm.memory())
+        with text(gpu, "enough", qos=vivace.burstable(bytes=took)):
+            assert gpu.stats()["enough"]["bytes"] == took
+        with bad(vivace.FailedPreconditionError, rf"tenant short: its model has {took} bytes, 1 more than the {took - 1} it was given"):
+            text(gpu, "short", qos=vivace.burstable(bytes=took - 1))
+    gc.collect()
+
+
+def test_nobody_sleeps_on_the_cpu(gpu):
+    """Sleep is refused there, and nothing has changed: calls and requests go on."""
+    llm, arm = text(gpu), policy(gpu)
+    want, actions = llm.generate_ids(IDS[:9], max_tokens=5).tokens, arm.predict(**given(seed=1))
+    for model in (llm, "arm", "llm"):
+        with bad(vivace.UnsupportedError, "this model is on the host"):
+            gpu.sleep(model)
+        with bad(vivace.FailedPreconditionError, "it does not sleep"):
+            gpu.wake(model)
+    assert llm.generate_ids(IDS[:9], max_tokens=5).tokens == want and (arm.predict(**given(seed=1)) == actions).all()
+    assert not any(row["asleep"] for row in gpu.stats().values())
+    with bad(vivace.NotFoundError, "sleep: there is no tenant nobody"):
+        gpu.sleep("nobody")
+    with bad(vivace.InvalidArgumentError, "wake: model: wanted a model"):
+        gpu.wake(7)
+    with gpu.work("own", qos=vivace.best_effort(), worst_ms=1) as own, bad(vivace.UnsupportedError, "launches of your own"):
+        gpu.sleep(own)
+    gpu.pause(llm)
+    stream = llm._stream(IDS[:9], None, max_tokens=60)
+    with bad(vivace.FailedPreconditionError, "the model is answering"):
+        gpu.sleep(llm)
+    gpu.resume(llm)
+    assert len(list(stream)) == 60
+    assert 'vivace_sched_bytes_evicted{tenant="llm",class="burstable"} 0' in gpu.metrics()
+
+
+def test_a_partition_is_of_a_gpu(gpu):
+    for wrong in (0, 1, -0.5, "half", float("nan")):
+        with bad(vivace.InvalidArgumentError, "work: partition: wanted a "):
+            gpu.work("own", qos=vivace.best_effort(), worst_ms=1, partition=wrong)
+    with bad(vivace.UnsupportedError, "partition: the host is shared by threads"):
+        gpu.work("own", qos=vivace.best_effort(), worst_ms=1, partition=0.5)
+    assert gpu.stats() == {}
+
+
 def test_closed_while_it_runs(gpu):
     """Who reads an answer of a closed tenant is told so, calls in flight end, the place is free."""
     llm, arm = text(gpu), policy(gpu)

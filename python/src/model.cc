@@ -40,7 +40,8 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
     return models::load_model(
         path, {device, precision, kv_dtype, threads, context, max_batch, prefill_chunk, eager, max_in_flight_steps,
                random_weights, logit_bias, num_kv_blocks, gpu_layers, std::move(act_scales), invariance, lm_head_dtype,
-               tenant != nullptr ? tenant->tenant->gates() : engine::GateSite(), max_image_tokens});
+               tenant != nullptr ? tenant->tenant->gates() : engine::GateSite(), max_image_tokens,
+               tenant != nullptr ? tenant->tenant->most_bytes() : 0});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -51,6 +52,25 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
     options.account = tenant->tenant;
   }
   return std::make_unique<TextModel>(std::make_shared<ServedModel>(std::move(loaded).value(), *text, options));
+}
+
+/// Bytes and seconds. While it sleeps its requests are refused.
+nb::tuple moved_text(TextModel& m, const Tenant& tenant, bool to_sleep) {
+  return moved([&]() -> Result<engine::Moved> {
+    const NoGil release;
+    ServedModel& s = *m.served;
+    const std::lock_guard hold(s.moving);
+    if (!to_sleep) {
+      VV_ASSIGN(const engine::Moved back, tenant.tenant->wake(*s.owner));
+      s.asleep.reset();
+      return back;
+    }
+    if (s.asleep) return tenant.tenant->sleep(*s.owner);  // which says so
+    VV_ASSIGN(auto lease, s.loop.lease("the model sleeps, its memory is on the host; wake() it with its scheduler"));
+    VV_ASSIGN(const engine::Moved gone, tenant.tenant->sleep(*s.owner));
+    s.asleep.emplace(std::move(lease));
+    return gone;
+  }());
 }
 
 nb::dict limits(const TextModel& m) {
@@ -220,6 +240,10 @@ void add_model(nb::module_& m) {
       .def("report", [](const TextModel& t) { return t.model().report(); })
       .def("memory", [](const TextModel& t) { return memory_lines(t.model()); })
       .def("limits", &limits)
+      .def(
+          "sleep", [](TextModel& m, const Tenant& t) { return moved_text(m, t, true); }, nb::arg("tenant"))
+      .def(
+          "wake", [](TextModel& m, const Tenant& t) { return moved_text(m, t, false); }, nb::arg("tenant"))
       .def("start", &start, nb::arg("slot"), nb::arg("temperature") = 0.0f, nb::arg("seed") = 0)
       .def("step", &model_step)
       .def("see",

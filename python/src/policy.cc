@@ -54,7 +54,8 @@ std::unique_ptr<Policy> load_policy(const std::string& path, const std::string& 
       threads, views,     horizon,       steps,  batch,      prompt_tokens,    codes, codec,
       eager,   partition, random_weights};
   options.embodiment = embodiment;
-  if (tenant != nullptr) options.urgent = tenant->tenant->urgent(), options.gates = tenant->tenant->gates();
+  if (tenant != nullptr) options.urgent = tenant->tenant->urgent(), options.gates = tenant->tenant->gates(),
+    options.most_bytes = tenant->tenant->most_bytes();
   auto loaded = [&]() -> Result<std::unique_ptr<engine::PolicyModel>> {
     const NoGil release;
     VV_ASSIGN(std::unique_ptr<engine::PolicyModel> policy, models::load_policy(path, options));
@@ -226,6 +227,14 @@ void add_policy(nb::module_& m) {
       .def("report", [](const Policy& p) { return p.model->report(); })
       .def("memory", [](const Policy& p) { return memory_lines(*p.model); })
       .def("limits", &limits)
+      .def(
+          "sleep",
+          [](Policy& p, const Tenant& t) { return moved(in_turn(p, [&](auto& m) { return t.tenant->sleep(m); })); },
+          nb::arg("tenant"))
+      .def(
+          "wake",
+          [](Policy& p, const Tenant& t) { return moved(in_turn(p, [&](auto& m) { return t.tenant->wake(m); })); },
+          nb::arg("tenant"))
       .def("predict", &predict, nb::arg("observations"))
       .def(
           "generate",

@@ -73,7 +73,7 @@ nb::dict row(const sched::Scheduler::Row& r) {
   out["qos"] = write_qos(r.demand), out["wcet_us"] = r.demand.times.worst_us,
   out["bound_us"] = r.demand.times.stretch_us, out["promised"] = r.promised;
   out["calls"] = s.calls, out["missed"] = s.missed, out["rejected"] = s.rejected, out["overruns"] = s.overruns,
-  out["lost"] = s.lost, out["demoted"] = s.demoted, out["fits"] = s.fits;
+  out["lost"] = s.lost, out["demoted"] = s.demoted, out["fits"] = s.fits, out["asleep"] = s.asleep;
   out["early"] = s.early, out["early_wrong"] = s.early_wrong, out["device_us"] = s.device_us,
   out["worst_us"] = s.worst_us;
   out["wait_us"] = histogram(s.wait), out["response_us"] = histogram(s.response);
@@ -88,6 +88,11 @@ Status without_gil(F&& f) {
 
 }  // namespace
 
+nb::tuple moved(const Result<engine::Moved>& m) {
+  check(m.status());
+  return nb::make_tuple(m->bytes, m->seconds);
+}
+
 void add_sched(nb::module_& m) {
   nb::class_<Tenant>(m, "Tenant")
       .def("guaranteed", [](const Tenant& t) { return t.tenant->cls() == Class::guaranteed; })
@@ -95,21 +100,24 @@ void add_sched(nb::module_& m) {
           "set", [](const Tenant& t, const nb::dict& qos) { check(t.tenant->set(read_qos(qos))); }, nb::arg("qos"))
       .def(
           "pause", [](const Tenant& t, bool paused) { check(t.tenant->pause(paused)); }, nb::arg("paused"))
+      .def("cls", [](const Tenant& t) { return sched::name(t.tenant->cls()); })
+      .def("bytes_short", [](const Tenant& t) { return t.tenant->bytes_short(); })
       .def(
           "expect_in", [](const Tenant& t, double seconds) { check(t.tenant->expect_in(seconds * 1e6)); },
           nb::arg("seconds"));
   nb::class_<Work>(m, "Work")
       .def_static(
           "open",
-          [](const Tenant& t, double worst_us, double stretch_us) {
+          [](const Tenant& t, double worst_us, double stretch_us, double partition) {
             auto work = [&] {
               const NoGil release;
-              return sched::Work::open(t.tenant, {worst_us, stretch_us});
+              return sched::Work::open(t.tenant, {worst_us, stretch_us}, partition);
             }();
             check(work.status());
             return Work{std::move(work).value()};
           },
-          nb::arg("tenant"), nb::arg("worst_us"), nb::arg("stretch_us"))
+          nb::arg("tenant"), nb::arg("worst_us"), nb::arg("stretch_us"), nb::arg("partition") = 0.0)
+      .def("multiprocessors", [](const Work& w) { return w.live->multiprocessors(); })
       .def("stream",
            [](const Work& w) {
              return w.live->place() == Place::host
@@ -168,9 +176,12 @@ void add_sched(nb::module_& m) {
              out["device"] = s.live->device(), out["healthy"] = s.live->healthy(),
              out["utilisation"] = s.live->utilisation(), out["queue_depth"] = n.waiting, out["running"] = n.running;
              out["gate_closed_us"] = n.closed_us, out["up_us"] = n.up_us;
-             out["streams_held"] = n.streams_held;
+             out["streams_held"] = n.streams_held, out["urgent_held"] = n.urgent_held;
              return out;
            })
+      .def(
+          "coldest", [](const Scheduler& s, bool burstable) { return s.live->coldest(burstable); },
+          nb::arg("burstable"))
       .def("timeline",
            [](const Scheduler& s) {
              static constexpr const char* kKinds[] = {"wait", "call", "step", "stand_back"};

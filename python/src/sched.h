@@ -13,6 +13,9 @@ struct Tenant {
   double worst_us = 0;  // what a call or step takes at worst, if the caller says so; else it is timed
 };
 
+/// (bytes, seconds) of Tenant::sleep() or wake().
+nanobind::tuple moved(const Result<engine::Moved>& m);
+
 void add_sched(nanobind::module_& m);
 
 }  // namespace vivace::python

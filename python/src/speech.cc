@@ -40,7 +40,9 @@ std::unique_ptr<Speech> load_speech(const std::string& path, const std::string& 
                                     int threads, int windows, int rows, bool eager, bool random_weights,
                                     const Tenant* tenant) {
   engine::SpeechOptions options{device, precision, threads, windows, rows, eager, random_weights, {}, {}};
-  if (tenant != nullptr) options.gates = tenant->tenant->gates(), options.account = tenant->tenant;
+  if (tenant != nullptr)
+    options.gates = tenant->tenant->gates(), options.account = tenant->tenant,
+    options.most_bytes = tenant->tenant->most_bytes();
   auto loaded = [&]() -> Result<std::unique_ptr<engine::SpeechModel>> {
     const NoGil release;
     if (tenant != nullptr) VV_TRY(sched::check_speech(*tenant->tenant));
@@ -176,6 +178,14 @@ void add_speech(nb::module_& m) {
   nb::class_<Speech>(m, "Speech")
       .def("report", [](const Speech& s) { return s.model->report(); })
       .def("memory", [](const Speech& s) { return memory_lines(*s.model); })
+      .def(
+          "sleep",
+          [](Speech& s, const Tenant& t) { return moved(in_turn(s, [&](auto& m) { return t.tenant->sleep(m); })); },
+          nb::arg("tenant"))
+      .def(
+          "wake",
+          [](Speech& s, const Tenant& t) { return moved(in_turn(s, [&](auto& m) { return t.tenant->wake(m); })); },
+          nb::arg("tenant"))
       .def("limits", &limits)
       .def("tokens", &tokens)
       .def(

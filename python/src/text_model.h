@@ -1,6 +1,8 @@
 // A text model for Python: what model.cc loads and request.cc asks.
 #pragma once
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include <nanobind/nanobind.h>
@@ -20,6 +22,8 @@ struct ServedModel {
   std::unique_ptr<engine::Model> owner;
   engine::TextModel& model;
   serve::EngineLoop loop;  // ends before the model
+  std::mutex moving;       // of who puts it to sleep or wakes it
+  std::optional<serve::EngineLoop::Lease> asleep;  // as long as its memory is on the host; with `moving`
 };
 
 struct TextModel {

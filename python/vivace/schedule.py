@@ -20,7 +20,7 @@ from pathlib import Path
 
 from vivace import _core
 from vivace.cache import Cache
-from vivace.errors import ClosedError, Error, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from vivace.errors import ClosedError, Error, FailedPreconditionError, InvalidArgumentError, NotFoundError, OutOfMemoryError, UnsupportedError
 from vivace.fetch import cache_dir
 from vivace.options import Bad, among, flag, maybe, number, one, positive, utf8, whole, wrong
 from vivace.options import path as path_text
@@ -60,6 +60,12 @@ def _share(value) -> float:
         share = -1.0
     if not 0 <= share < 1:
         raise Bad("a share of the device's time, 0 or more and below 1")
+    return share
+
+
+def _partition(value) -> float:
+    if not 0 < (share := number(value)) < 1:
+        raise Bad("a share of the device in (0, 1), or None for all of it")
     return share
 
 
@@ -203,11 +209,8 @@ class Scheduler:
         if (given := options.pop("device", self._device)) not in (self._device, "auto", self._device.split(":")[0]):
             raise InvalidArgumentError(f"load_model: device: this scheduler's is {self._device}, got {given!r}")
         core = _qos(call, qos).core(self._device)
-        tenant = live.join(name, core, worst * 1e3 if worst else 0.0)
-        from vivace import model as models
-
-        model = models.load_model(path_or_name, device=self._device, tenant=tenant, **options)
-        model.tenant = tenant
+        while (model := self._load(path_or_name, name, core, worst * 1e3 if worst else 0.0, options)) is None:
+            pass  # somebody else's memory went to the host for it
         row = live.rows()[name]
         with self._lock:
             self._models[name] = model
@@ -218,6 +221,60 @@ class Scheduler:
         with self._lock:
             self._times[str(path_or_name)] = row["wcet_us"], row["bound_us"]
         return model
+
+    def _load(self, path_or_name, name, core, worst_us, options):
+        """The model, admitted; None where it found too little memory, and there is more now."""
+        from vivace import model as models
+
+        tenant = self._live.join(name, core, worst_us)
+        try:
+            model = models.load_model(path_or_name, device=self._device, tenant=tenant, **options)
+        except (OutOfMemoryError, FailedPreconditionError) as e:
+            if not (isinstance(e, OutOfMemoryError) or tenant.bytes_short()) or not self._make_room(core["cls"]):
+                raise
+            return None
+        model.tenant = tenant
+        return model
+
+    def _make_room(self, cls: str) -> bool:
+        """Puts the coldest tenant to sleep whose memory one of class `cls` may have: best effort's, for others than those burstable's too."""
+        name = self._live.coldest(cls != "best_effort")
+        if not name:
+            return False
+        try:
+            self.sleep(name)
+        except (UnsupportedError, FailedPreconditionError, NotFoundError, OutOfMemoryError):  # on the host; it answers again; it was closed; no room there either
+            return False
+        return True
+
+    def sleep(self, model) -> dict:
+        """Moves a tenant's device memory, weights and caches, to page-locked host memory and gives the device's back: {"bytes", "seconds"}. Until wake() its calls and
+        requests raise FailedPreconditionError. What it was promised of the device's time stays promised; its bytes are others'. It must be idle. Tenants that have
+        no work sleep by themselves where load_model() or wake() of another one finds too little memory: best effort first, then burstable (not for a best-effort one),
+        who was idle for longest first, guaranteed never.
+        Errors: UnsupportedError on the CPU; FailedPreconditionError (it answers, or sleeps); OutOfMemoryError of the host; NotFoundError."""
+        return self._move("sleep", model)
+
+    def wake(self, model) -> dict:
+        """The reverse of sleep(), to the same addresses: caches, graphs and bits are as they were. {"bytes", "seconds"}.
+        Errors: FailedPreconditionError (it does not sleep; its bytes are promised to others); OutOfMemoryError; NotFoundError."""
+        while True:
+            try:
+                return self._move("wake", model)
+            except (OutOfMemoryError, FailedPreconditionError) as e:
+                tenant = self._tenant("wake", model)
+                if not (isinstance(e, OutOfMemoryError) or tenant.bytes_short()) or not self._make_room(tenant.cls()):
+                    raise
+
+    def _move(self, call, model) -> dict:
+        tenant = self._tenant(call, model)
+        if isinstance(model, str):
+            with self._lock:
+                model = self._models[model]
+        if isinstance(model, Work):
+            raise UnsupportedError(f"{call}: launches of your own have no memory here")
+        moved, seconds = getattr(model._live, call)(tenant)
+        return {"bytes": moved, "seconds": seconds}
 
     def evaluate(self, path_or_name, qos, *, name=None, worst_ms=None, stretch_ms=None) -> Verdict:
         """Whether such a tenant would be admitted beside those that are there, with the numbers: nothing is loaded, nothing changes.
@@ -239,17 +296,19 @@ class Scheduler:
         admitted, text, response_us, utilisation, fixes = live.evaluate(name, core, *times)
         return Verdict(admitted, text, response_us / 1e3, utilisation, tuple((said, who, _from_core(changed)) for said, who, changed in fixes))
 
-    def work(self, name, *, qos, worst_ms, stretch_ms=None) -> Work:
+    def work(self, name, *, qos, worst_ms, stretch_ms=None, partition=None) -> Work:
         """A place for launches that are no model's, kernels of the caller's own or another library's on a stream that Vivace gives: run() of it has them.
 
         worst_ms: what a run takes at worst. stretch_ms: the longest of its launches, for which others may have to wait; None: worst_ms.
-        Errors: FailedPreconditionError where it would not fit, with the numbers; InvalidArgumentError."""
+        partition: a share of a GPU's multiprocessors, in (0, 1), that its stream has to itself among those with one, so that it runs beside others; None: all of them.
+        Errors: FailedPreconditionError where it would not fit, with the numbers; InvalidArgumentError; UnsupportedError where the device cannot be partitioned."""
         live, call = self._live, "work"
+        share = one(call, "partition", maybe(_partition), partition) or 0.0
         name, worst, stretch = one(call, "name", utf8, name), one(call, "worst_ms", positive, worst_ms), one(call, "stretch_ms", maybe(positive), stretch_ms)
         if stretch is not None and stretch > worst:
             raise wrong(call, "stretch_ms", f"worst_ms of {worst:g} at most, of which it is a part", stretch)
         tenant = live.join(name, _qos(call, qos).core(self._device), worst * 1e3)
-        work = Work(_core.Work.open(tenant, worst * 1e3, (stretch or worst) * 1e3), tenant, name)
+        work = Work(_core.Work.open(tenant, worst * 1e3, (stretch or worst) * 1e3, share), tenant, name)
         with self._lock:
             self._models[name] = work
         return work

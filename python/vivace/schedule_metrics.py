@@ -15,6 +15,7 @@ GAUGES = {
     "bound_us": ("bound_us", "Longest work between two gates, us."),
     "promised_share": ("promised", "Part of the device's time that it has while all want to run."),
     "demoted": ("demoted", "1 once it overran too often."),
+    "asleep": ("asleep", "1 while its memory is on the host."),
     "fits": ("fits", "0 once times that were seen since break what was admitted."),
 }
 
@@ -39,6 +40,8 @@ def text(now: dict, rows: dict) -> str:
     for name, (field, about) in GAUGES.items():
         metric(name, "gauge", about, each(lambda row, field=field: row[field]))
     metric("bytes_reserved", "gauge", "Bytes of its model.", each(lambda row: row["qos"]["bytes"]))
+    metric("bytes_resident", "gauge", "Of these, on the device.", each(lambda row: 0 if row["asleep"] else row["qos"]["bytes"]))
+    metric("bytes_evicted", "gauge", "Of these, on the host while it sleeps.", each(lambda row: row["qos"]["bytes"] if row["asleep"] else 0))
     for name, about in (("wait_us", "Until a call's turn; of a step, at gates."), ("response_us", "Of a whole call or step.")):
         out.append(f"# HELP vivace_sched_{name} {about}\n# TYPE vivace_sched_{name} histogram")
         for tenant, row in rows.items():

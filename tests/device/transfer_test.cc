@@ -151,6 +151,30 @@ TEST_F(TransferTest, UrgentTransfersOvertakeAtTheNextChunk) {
   EXPECT_EQ(copies_.order_[5], slow.data() + 100);
 }
 
+TEST_F(TransferTest, TheBackgroundStandsStillWhileItIsPaused) {
+  std::atomic<bool> pause{true};
+  make({.chunk_bytes = 100, .chunks_in_flight = 2, .staging_threads = 2, .pause = &pause});
+  const std::vector<uint8_t> from = bytes_of(1000, 1);
+  std::vector<uint8_t> slow(1000), urgent(1000), never(1000);
+  const auto put = [&](std::vector<uint8_t>& to, int priority) {
+    return *engine_->submit({.to = to.data(), .from = from.data(), .bytes = to.size(), .priority = priority});
+  };
+  Ticket a = put(slow, -1), c = put(never, -1);
+  VV_OK(put(urgent, 0).wait());  // others go on
+  EXPECT_EQ(urgent, from);
+  EXPECT_EQ(a.bytes_done(), 0u);
+  c.cancel();
+  EXPECT_FALSE(a.done());
+  pause = false;
+  VV_OK(a.wait());
+  EXPECT_EQ(slow, from);
+  EXPECT_EQ(c.wait().code(), Code::kCancelled);
+  pause = true;
+  a = put(slow, -1);
+  engine_.reset();  // closing does not wait for the pause to end
+  EXPECT_EQ(a.wait().code(), Code::kCancelled);
+}
+
 TEST_F(TransferTest, DirectionsDoNotWaitForEachOther) {
   make({.chunk_bytes = 64});
   const std::vector<uint8_t> from = bytes_of(500, 2);

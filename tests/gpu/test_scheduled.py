@@ -60,7 +60,7 @@ def test_bits_are_those_without_a_scheduler(gpu, record_property):
 
 
 def test_nobody_waits_for_the_whole_device(gpu, record_property):
-    """Once models are ready: a wait for all streams would last as long as one of them stands at a gate. Closing a model does wait, so this can see one."""
+    """Neither once models are ready nor when one is closed: a wait for all streams would last as long as one of them stands at a gate."""
     llm, urgent = gpu.load_model(LLM, name="llm", qos=vivace.burstable(stretch_ms=1e-3), max_batch=2), arm(gpu)
     for _ in range(2):
         urgent.predict(**GIVEN, seed=1)
@@ -75,13 +75,128 @@ def test_nobody_waits_for_the_whole_device(gpu, record_property):
     llm.close()
     del llm, stream
     gc.collect()
-    assert _core.device_wide_waits() > before
+    assert _core.device_wide_waits() == before
+
+
+def test_a_closed_model_waits_for_its_own_stream(gpu):
+    """Another tenant stands at a gate for good while a model is closed: its memory goes all the same."""
+    llm, other = gpu.load_model(LLM, name="llm", qos=vivace.burstable(stretch_ms=1e-3), max_batch=2), gpu.load_model(LLM, name="other", qos=vivace.burstable(), max_batch=2)
+    gpu.pause(llm)
+    stream = llm._stream(IDS, None, max_tokens=40)
+    closing = threading.Thread(target=other.close)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    del other
+    gc.collect()
+    gpu.resume(llm)
+    assert len(list(stream)) == 40
+
+
+def used():
+    return vivace.array.pool_stats()["mapped"]
+
+
+def test_a_tenant_sleeps_and_wakes(gpu, record_property):
+    """Its bytes are the device's again while it sleeps, another one's urgent calls go on, and its graphs and caches give the bits that they gave."""
+    llm, urgent = gpu.load_model(LLM, name="llm", qos=vivace.burstable(stretch_ms=1e-3), max_batch=2), arm(gpu)
+    asked = dict(max_tokens=40, temperature=0.8, seed=3)
+    want, before = llm.generate_ids(IDS, **asked), used()
+    over, calls = threading.Event(), []
+    actions = urgent.predict(**GIVEN, seed=3)
+    thread = threading.Thread(target=lambda: [calls.append((urgent.predict(**GIVEN, seed=3) == actions).all()) for _ in iter(over.is_set, True)])
+    thread.start()
+    try:
+        for _ in range(5):
+            slept = gpu.sleep(llm)
+            assert slept["bytes"] > 0 and before - used() >= slept["bytes"] and gpu.stats()["llm"]["asleep"]
+            with pytest.raises(vivace.FailedPreconditionError, match="the model sleeps"):
+                llm.generate_ids(IDS, max_tokens=1)
+            woke = gpu.wake("llm")
+            assert woke["bytes"] == slept["bytes"] and used() == before
+            got = llm.generate_ids(IDS, **asked)
+            assert (got.tokens, got.logprobs) == (want.tokens, want.logprobs)
+    finally:
+        over.set()
+        thread.join()
+    assert calls and all(calls) and gpu.report()["healthy"]
+    rate = [m["bytes"] / m["seconds"] / 1e9 for m in (slept, woke)]
+    record_property("note", f"{slept['bytes']} bytes, {rate[0]:.2f} GB/s out, {rate[1]:.2f} back, {len(calls)} urgent calls beside")
+
+
+def test_a_policy_sleeps(gpu):
+    urgent = arm(gpu)
+    want = urgent.predict(**GIVEN, seed=3)
+    before = used()
+    assert gpu.sleep(urgent)["bytes"] > 0 and used() < before
+    with pytest.raises(vivace.FailedPreconditionError, match="it sleeps; wake it first"):
+        urgent.predict(**GIVEN, seed=3)
+    gpu.wake(urgent)
+    assert (urgent.predict(**GIVEN, seed=3) == want).all()
+
+
+def test_closed_while_it_sleeps(gpu):
+    llm = gpu.load_model(LLM, name="llm", qos=vivace.burstable(), max_batch=2)
+    gpu.sleep(llm)
+    llm.close()
+    del llm
+    gc.collect()
+    with gpu.load_model(LLM, name="llm", qos=vivace.burstable(), max_batch=2) as again:
+        assert len(again.generate_ids(IDS, max_tokens=5).tokens) == 5
+
+
+def test_who_is_idle_makes_room():
+    """Bytes for one and a half of them: the second one's load puts the first to sleep, whose wake() puts the second."""
+    with vivace.Scheduler(device.NAME) as gpu, gpu.load_model(LLM, name="a", qos=vivace.best_effort(), max_batch=2):
+        each = gpu.stats()["a"]["bytes"]
+    gc.collect()
+    with vivace.Scheduler(device.NAME, bytes=each * 3 // 2) as gpu:
+        a = gpu.load_model(LLM, name="a", qos=vivace.best_effort(), max_batch=2)
+        want = a.generate_ids(IDS, max_tokens=20)
+        b = gpu.load_model(LLM, name="b", qos=vivace.best_effort(), max_batch=2)
+        assert gpu.stats()["a"]["asleep"] and b.generate_ids(IDS, max_tokens=20).tokens == want.tokens
+        gpu.wake(a)
+        assert gpu.stats()["b"]["asleep"] and a.generate_ids(IDS, max_tokens=20).tokens == want.tokens
+        with pytest.raises(vivace.FailedPreconditionError, match="bytes are asked for in all"):
+            gpu.load_model(LLM, name="c", qos=vivace.best_effort(bytes=each * 2), max_batch=2)
+    gc.collect()
+
+
+def test_work_in_a_partition_runs_beside(gpu):
+    """A share of the multiprocessors, chosen when it is opened; two are apart, and a third finds what is left."""
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(1 << 20, device=device.NAME)
+
+    def add(stream):
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            x.add_(1)
+
+    torch.cuda.synchronize()
+    with gpu.work("a", qos=vivace.best_effort(), worst_ms=50, partition=0.25) as a, gpu.work("b", qos=vivace.best_effort(), worst_ms=50, partition=0.25) as b:
+        a.run(add, add)
+        b.run(add)
+        assert float(x.min()) == float(x.max()) == 3
+        with pytest.raises(vivace.InvalidArgumentError, match="are left"):
+            gpu.work("c", qos=vivace.best_effort(), worst_ms=50, partition=0.75)
 
 
 @pytest.mark.parametrize("connections", [32, 1])
 def test_streams_that_share_a_queue_are_found(connections, record_property):
     """With as many queues as a scheduler asks for none holds another up; with one all do."""
-    program = f"import vivace\nwith vivace.Scheduler({device.NAME!r}) as gpu: print(gpu.report()['streams_held'])"
+    program = f"""
+import vivace
+with vivace.Scheduler({device.NAME!r}) as gpu:
+    print(gpu.report()['streams_held'])
+    if gpu.report()['urgent_held']:
+        try:
+            gpu.work('arm', qos=vivace.guaranteed(hz=1), worst_ms=1)
+        except vivace.FailedPreconditionError as e:
+            assert 'nobody can be guaranteed' in str(e)
+        else:
+            raise SystemExit('it was admitted')
+    else:
+        gpu.work('arm', qos=vivace.guaranteed(hz=1), worst_ms=1).close()
+"""
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)})
     assert ran.returncode == 0, ran.stderr
     held = int(ran.stdout)

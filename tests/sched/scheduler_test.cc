@@ -105,6 +105,74 @@ TEST_F(SchedulerTest, WaitsAtGatesAreNotCharged) {
   EXPECT_GE(spans[1].us, 30e3);
 }
 
+/// A model that moves nothing, or cannot.
+struct Mover final : engine::Model {
+  const std::string& family() const override { return family_; }
+  engine::Report report() const override { return {}; }
+  std::vector<engine::MemoryLine> memory() const override { return {{"weights", 10}}; }
+  Result<engine::Moved> sleep() override { return move(); }
+  Result<engine::Moved> wake() override { return move(); }
+  Result<engine::Moved> move() {
+    if (fails) return Status(Code::kOutOfMemory, "planted");
+    return engine::Moved{10, 0.5};
+  }
+  bool fails = false;
+  std::string family_ = "mover";
+};
+
+TEST_F(SchedulerTest, ATenantSleepsAndWakesWithItsModel) {
+  Mover model;
+  auto llm = scheduler_->join("llm", lower("llm", Class::burstable).qos);
+  ASSERT_TRUE(llm.ok());
+  expect((*llm)->sleep(model).status(), Code::kFailedPrecondition, "it is not admitted yet");
+  ASSERT_TRUE((*llm)->admit({4000, 200}, 10).ok());
+  EXPECT_EQ(scheduler_->coldest(true), "llm");
+  EXPECT_EQ(scheduler_->coldest(false), "");
+  model.fails = true;
+  expect((*llm)->sleep(model).status(), Code::kOutOfMemory, "planted");
+  EXPECT_FALSE((*llm)->stats().asleep) << "its memory never left";
+  model.fails = false;
+  const auto slept = (*llm)->sleep(model);
+  ASSERT_TRUE(slept.ok()) << slept.status().to_string();
+  EXPECT_EQ(slept->bytes, 10);
+  EXPECT_TRUE((*llm)->stats().asleep);
+  EXPECT_EQ(scheduler_->coldest(true), "");
+  model.fails = true;
+  expect((*llm)->wake(model).status(), Code::kOutOfMemory, "planted");
+  EXPECT_TRUE((*llm)->stats().asleep);
+  model.fails = false;
+  EXPECT_TRUE((*llm)->wake(model).ok());
+  EXPECT_FALSE((*llm)->stats().asleep);
+  // More than its Qos names.
+  Qos small = lower("small", Class::best_effort).qos;
+  small.bytes = 9;
+  auto tight = scheduler_->join("tight", small);
+  ASSERT_TRUE(tight.ok());
+  expect((*tight)->admit({4000, 200}, 10), Code::kFailedPrecondition,
+         "tenant tight: its model has 10 bytes, 1 more than the 9 it was given");
+  EXPECT_EQ((*tight)->bytes_short(), 0) << "nobody else's memory would help";
+  scheduler_->close();
+  expect((*llm)->sleep(model).status(), Code::kClosed, "closed");
+  expect((*llm)->wake(model).status(), Code::kClosed, "closed");
+}
+
+TEST(RuntimeTest, TheHostKeepsToItsLimitAndCannotSleep) {
+  auto r = engine::Runtime::open("cpu", 1, 0, false, 1000);
+  ASSERT_TRUE(r.ok());
+  {
+    auto one = (*r)->reserve("weights", 900);
+    ASSERT_TRUE(one.ok());
+    const Status s = (*r)->reserve("arena", 101).status();
+    EXPECT_EQ(s.code(), Code::kLimitExceeded);
+    EXPECT_EQ(
+        s.message(),
+        "arena: 101 bytes are wanted, 100 of a limit of 1000 are left; raise bytes, or lower context or max_batch");
+  }
+  EXPECT_TRUE((*r)->reserve("arena", 1000).ok());
+  EXPECT_EQ((*r)->sleep().status().code(), Code::kUnsupported);
+  EXPECT_EQ((*r)->wake().status().code(), Code::kUnsupported);
+}
+
 TEST(Histogram, QuantilesAreWithinABucket) {
   Histogram h;
   EXPECT_EQ(h.quantile_us(0.5), 0);

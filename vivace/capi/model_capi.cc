@@ -80,7 +80,7 @@ vv_status vv_model_load(const vv_model_options* options, vv_model** out) {
       VV_NOT_NULL(o.tenant);
       tenant = o.tenant->tenant;
       VV_TRY(vivace::sched::check_text(*tenant));
-      to.gates = tenant->gates();
+      to.gates = tenant->gates(), to.most_bytes = tenant->most_bytes();
     }
     VV_ASSIGN(auto model, vivace::models::load_model(o.path, to));
     if (const auto* text = dynamic_cast<const vivace::engine::TextModel*>(model.get());

@@ -135,7 +135,8 @@ vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
     VV_ASSIGN(engine::PolicyOptions to, load_options(o));
     if (o.tenant != nullptr) {
       VV_NOT_NULL(o.tenant);
-      to.urgent = o.tenant->tenant->urgent(), to.gates = o.tenant->tenant->gates();
+      to.urgent = o.tenant->tenant->urgent(), to.gates = o.tenant->tenant->gates(),
+      to.most_bytes = o.tenant->tenant->most_bytes();
     }
     VV_ASSIGN(auto model, vivace::models::load_policy(o.path, to));
     if (o.tenant != nullptr) {

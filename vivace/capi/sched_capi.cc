@@ -66,11 +66,13 @@ std::string json(const sched::Scheduler& s) {
         count("lost", t.lost), count("early", t.early), count("early_wrong", t.early_wrong);
     count("bytes", r.demand.qos.bytes);
     out += strf(
-        "\"demoted\": %s, \"fits\": %s, \"device_us\": %.9g, \"wcet_us\": %.9g, \"bound_us\": %.9g, \"promised\": "
+        "\"demoted\": %s, \"fits\": %s, \"asleep\": %s, \"device_us\": %.9g, \"wcet_us\": %.9g, \"bound_us\": %.9g, "
+        "\"promised\": "
         "%.9g, \"wait_us\": "
         "%s, \"response_us\": %s}",
-        t.demoted ? "true" : "false", t.fits ? "true" : "false", t.device_us, r.demand.times.worst_us,
-        r.demand.times.stretch_us, r.promised, histogram(t.wait).c_str(), histogram(t.response).c_str());
+        t.demoted ? "true" : "false", t.fits ? "true" : "false", t.asleep ? "true" : "false", t.device_us,
+        r.demand.times.worst_us, r.demand.times.stretch_us, r.promised, histogram(t.wait).c_str(),
+        histogram(t.response).c_str());
   }
   return out + "}}";
 }

@@ -71,9 +71,27 @@ Pool::~Pool() {
 
 TenantId Pool::add_tenant(const std::string& name, int64_t quota_bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  tenants_.push_back({.name = name, .quota_bytes = quota_bytes});
+  TenantStats made;
+  made.name = name, made.quota_bytes = quota_bytes;
+  for (size_t i = 1; i < tenants_.size(); ++i)
+    if (tenants_[i].gone) return tenants_[i] = made, static_cast<TenantId>(i);
+  tenants_.push_back(made);
   return static_cast<TenantId>(tenants_.size()) - 1;
 }
+
+void Pool::remove_tenant(TenantId tenant) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (tenant <= 0 || static_cast<size_t>(tenant) >= tenants_.size()) return;
+  TenantStats& left = tenants_[static_cast<size_t>(tenant)];
+  for (const auto& b : blocks_)
+    if (b->tenant_ == tenant) b->tenant_ = 0;
+  tenants_[0].used_bytes += left.used_bytes, tenants_[0].evicted_bytes += left.evicted_bytes;
+  tenants_[0].peak_bytes = std::max(tenants_[0].peak_bytes, tenants_[0].used_bytes);
+  left = {};
+  left.gone = true;
+}
+
+bool Pool::may_evict(size_t bytes) const { return size_class(bytes, granularity_) >= kLargeBytes; }
 
 Result<uint64_t> Pool::take_addresses(size_t bytes) {
   if (auto it = addresses_.find(bytes); it != addresses_.end() && !it->second.empty()) {
@@ -222,7 +240,7 @@ Status Pool::fail(const std::string& name, size_t bytes, TenantId tenant, const 
 
 Result<Block*> Pool::allocate(const Allocation& r) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (r.tenant < 0 || static_cast<size_t>(r.tenant) >= tenants_.size())
+  if (r.tenant < 0 || static_cast<size_t>(r.tenant) >= tenants_.size() || tenants_[static_cast<size_t>(r.tenant)].gone)
     return Status(Code::kInvalidArgument,
                   strf("%s: tenant %d does not exist, there are %zu", r.name.c_str(), r.tenant, tenants_.size()));
   const size_t bytes = size_class(r.bytes, granularity_);
@@ -300,7 +318,8 @@ Result<PoolStats> Pool::stats() const {
       s.stranded += static_cast<int64_t>(slab->bytes - static_cast<size_t>(slab->live) * slab->cell_bytes);
   for (const auto& b : blocks_)
     if (b->live_ && b->leases_.load() > 0) s.pinned += static_cast<int64_t>(b->class_bytes_);
-  s.tenants = tenants_;
+  for (const TenantStats& t : tenants_)
+    if (!t.gone) s.tenants.push_back(t);
   VV_ASSIGN(const MemoryBackend::Usage usage, backend_.usage());
   s.device_free = usage.free_bytes;
   s.device_total = usage.total_bytes;

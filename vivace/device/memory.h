@@ -23,6 +23,7 @@ struct TenantStats {
   int64_t used_bytes = 0;     // resident, size classes
   int64_t evicted_bytes = 0;  // on the host
   int64_t peak_bytes = 0;     // of used_bytes
+  bool gone = false;          // stats() leaves it out
 };
 
 /// All sizes in bytes. Always mapped = used + cached, and used = requested + rounding.
@@ -73,6 +74,10 @@ class Pool {
 
   /// Tenant 0 exists from the start and has no quota. `quota_bytes` 0: none.
   TenantId add_tenant(const std::string& name, int64_t quota_bytes);
+  /// Its number may be another's from here on. Blocks it still has become tenant 0's.
+  void remove_tenant(TenantId tenant);
+  /// Whether a block of so many bytes has pages of its own, so that it can be evictable.
+  bool may_evict(size_t bytes) const;
 
   /// Taken, in this order, from: a free block of the class that the stream can use at once, new device
   /// memory, a free block that another stream is about to finish with (this stream then waits for it)
@@ -85,11 +90,14 @@ class Pool {
   /// Makes the block resident, contents intact, and keeps it so until release(). The touch to make
   /// before work on an evictable block is queued; for a resident block it takes no lock.
   /// Errors: OutOfMemory. Pin for the life of a graph by holding the lease.
-  Status acquire(Block* block);
+  /// `pause`, where given: while it is true, the copy stands still at its next chunk.
+  Status acquire(Block* block, const std::atomic<bool>* pause = nullptr);
   /// `stream`: where the block was used under the lease; eviction waits for that work.
   Status release(Block* block, StreamId stream);
+  /// `stream` uses the block too: what follows its end waits for what the stream has queued so far.
+  Status mark_used(Block* block, StreamId stream);
   /// Moves a cold block to the host now. Errors: FailedPrecondition if it is leased or not evictable.
-  Status evict(Block* block);
+  Status evict(Block* block, const std::atomic<bool>* pause = nullptr);
 
   /// Returns free memory to the device; answers how many bytes.
   Result<int64_t> trim();
@@ -109,8 +117,8 @@ class Pool {
   Status with_room(const std::function<Status()>& attempt);
   Status fit_quota(TenantId tenant, size_t bytes);
   bool evict_coldest(TenantId only, Status* why);
-  Status evict_locked(Block* block);
-  Status restore_locked(Block* block);
+  Status evict_locked(Block* block, const std::atomic<bool>* pause = nullptr);
+  Status restore_locked(Block* block, const std::atomic<bool>* pause);
   Result<int64_t> trim_locked(bool wait);
   Status drop(Block* block);
   void count_live(TenantId tenant, int64_t bytes, int64_t requested);

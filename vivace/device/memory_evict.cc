@@ -1,10 +1,28 @@
 // Leases, eviction to the host and the way back, and arenas.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "vivace/base/check.h"
 #include "vivace/device/memory.h"
 
 namespace vivace::device {
+namespace {
+
+/// So that a small urgent copy of somebody else's waits for one chunk and not for all of it.
+constexpr size_t kChunk = size_t{4} << 20;
+constexpr std::chrono::microseconds kPause{20};
+
+template <class Copy>
+Status in_chunks(size_t bytes, const std::atomic<bool>* pause, Copy&& copy) {
+  for (size_t at = 0; at < bytes; at += kChunk) {
+    while (pause != nullptr && pause->load(std::memory_order_acquire)) std::this_thread::sleep_for(kPause);
+    VV_TRY(copy(at, std::min(kChunk, bytes - at)));
+  }
+  return {};
+}
+
+}  // namespace
 
 Status Block::mark_used(MemoryBackend& backend, StreamId stream) {
   if (stream == 0) return Status();
@@ -16,7 +34,7 @@ Status Block::mark_used(MemoryBackend& backend, StreamId stream) {
   return backend.event_record(event, stream);
 }
 
-Status Pool::acquire(Block* block) {
+Status Pool::acquire(Block* block, const std::atomic<bool>* pause) {
   block->last_touch_.store(++clock_, std::memory_order_relaxed);
   // Resident: count up without the lock. An eviction claims the block by turning 0 into kAway.
   int leases = block->leases_.load(std::memory_order_acquire);
@@ -28,7 +46,7 @@ Status Pool::acquire(Block* block) {
   leases = block->leases_.load(std::memory_order_acquire);
   while (leases >= 0)
     if (block->leases_.compare_exchange_weak(leases, leases + 1, std::memory_order_acq_rel)) return Status();
-  if (Status s = restore_locked(block); !s.ok())
+  if (Status s = restore_locked(block, pause); !s.ok())
     return fail("acquire " + block->name_, block->requested_, block->tenant_, s);
   block->leases_.store(1, std::memory_order_release);
   return Status();
@@ -42,15 +60,17 @@ Status Pool::release(Block* block, StreamId stream) {
   return Status(Code::kFailedPrecondition, block->name_ + ": release without a lease");
 }
 
-Status Pool::evict(Block* block) {
+Status Pool::mark_used(Block* block, StreamId stream) { return block->mark_used(backend_, stream); }
+
+Status Pool::evict(Block* block, const std::atomic<bool>* pause) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!block->live_ || !block->evictable_)
     return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) is not evictable: allocate it with evictable = true",
                                                   block->name_.c_str(), block->requested_));
-  return evict_locked(block);
+  return evict_locked(block, pause);
 }
 
-Status Pool::evict_locked(Block* block) {
+Status Pool::evict_locked(Block* block, const std::atomic<bool>* pause) {
   int none = 0;
   if (!block->leases_.compare_exchange_strong(none, Block::kAway, std::memory_order_acq_rel))
     return Status(Code::kFailedPrecondition, strf("%s (%zu bytes) %s", block->name_.c_str(), block->requested_,
@@ -59,7 +79,9 @@ Status Pool::evict_locked(Block* block) {
     VV_ASSIGN(const bool ready, idle(block, 0, true));
     VV_CHECK_EQ(kInternal, ready, true);
     VV_ASSIGN(void* host, backend_.host_allocate(block->requested_));
-    Status s = backend_.copy_out(host, block->address_, block->requested_);
+    Status s = in_chunks(block->requested_, pause, [&](size_t at, size_t n) {
+      return backend_.copy_out(static_cast<std::byte*>(host) + at, block->address_ + at, n);
+    });
     if (s.ok()) s = unmap_counted(block->address_, block->class_bytes_);
     if (s.ok()) block->host_ = host;
     else backend_.host_free(host);
@@ -90,10 +112,13 @@ bool Pool::evict_coldest(TenantId only, Status* why) {
   return false;
 }
 
-Status Pool::restore_locked(Block* block) {
+Status Pool::restore_locked(Block* block, const std::atomic<bool>* pause) {
   VV_TRY(fit_quota(block->tenant_, block->class_bytes_));
   VV_TRY(with_room([&] { return map_counted(block->address_, block->class_bytes_); }));
-  if (Status s = backend_.copy_in(block->address_, block->host_, block->requested_); !s.ok()) {
+  Status s = in_chunks(block->requested_, pause, [&](size_t at, size_t n) {
+    return backend_.copy_in(block->address_ + at, static_cast<const std::byte*>(block->host_) + at, n);
+  });
+  if (!s.ok()) {
     VV_TRY(unmap_counted(block->address_, block->class_bytes_));  // the host copy is still whole
     return s;
   }

@@ -155,6 +155,13 @@ bool TransferEngine::next_chunk(Direction direction, bool block, Chunk* chunk) {
         lane.queue.pop_front();
         continue;
       }
+      // Who is most urgent is of the background: all are. Nobody rings when the pause ends, so it is looked for.
+      if (s->transfer.priority < 0 && !closing_ && options_.pause != nullptr &&
+          options_.pause->load(std::memory_order_acquire)) {
+        if (!block) return false;
+        wake_.wait_for(lock, std::chrono::microseconds(50));
+        continue;
+      }
       *chunk = {s, s->next, std::min(options_.chunk_bytes, s->transfer.bytes - s->next)};
       s->next += chunk->bytes;
       ++s->open_chunks;

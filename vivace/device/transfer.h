@@ -2,6 +2,7 @@
 // small urgent copy never waits behind a checkpoint.
 #pragma once
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -80,6 +81,8 @@ struct TransferOptions {
   size_t chunk_bytes = size_t{4} << 20;
   int chunks_in_flight = 2;  // a thread; the ring has threads x this many chunks
   int staging_threads = 4;   // of the lane to the device: one core does not fill a PCIe 5 link
+  /// While it is true, transfers of a priority below 0 begin no chunk; null: they do. Must outlive the engine.
+  const std::atomic<bool>* pause = nullptr;
 };
 
 /// Thread-safe. The memory of a transfer must stay valid until its ticket is done.

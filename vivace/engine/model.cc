@@ -25,6 +25,9 @@ Status check(const Sampling& s) {
   return {};
 }
 
+Result<Moved> Model::sleep() { return Status(Code::kUnsupported, family() + ": such a model cannot sleep"); }
+Result<Moved> Model::wake() { return Status(Code::kUnsupported, family() + ": such a model cannot sleep"); }
+
 Status TextModel::step(std::span<const TokenRow> rows, std::span<Sampled> out) {
   const auto sampled =
       static_cast<size_t>(std::count_if(rows.begin(), rows.end(), [](const TokenRow& r) { return r.sample; }));

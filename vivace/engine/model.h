@@ -13,6 +13,7 @@
 #include "vivace/base/tensor.h"
 #include "vivace/engine/kv_blocks.h"
 #include "vivace/engine/profile.h"
+#include "vivace/engine/moved.h"
 #include "vivace/engine/urgent.h"
 
 namespace vivace::engine {
@@ -44,6 +45,7 @@ struct LoadOptions {
       "auto";  // what the head becomes: auto (as the plan says) | plain (as the embedding) | e4m3 | e2m1 | q8_0 | q4_0
   GateSite gates = {};             // of a scheduler's tenant: where its steps stand back
   int max_image_tokens = 0;        // of models that see: most tokens of an image; 0: 1280
+  int64_t most_bytes = 0;          // of the device's memory that it may take; 0: as many as there are
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -62,6 +64,11 @@ class Model {
   virtual Report report() const = 0;
   /// Exact memory by region: mapped weights, arena regions. Known before the first step.
   virtual std::vector<MemoryLine> memory() const = 0;
+  /// Moves its device memory, weights and caches, to page-locked host memory, contents intact, and gives the device's
+  /// back; wake() brings it back to the same addresses. Nobody uses the model meanwhile: work that is asked of it until
+  /// then answers FailedPrecondition. Errors: Runtime::sleep()'s and wake()'s; Unsupported.
+  virtual Result<Moved> sleep();
+  virtual Result<Moved> wake();
 };
 
 /// One token that enters a step.

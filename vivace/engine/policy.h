@@ -30,6 +30,7 @@ struct PolicyOptions {
   bool random_weights = false;      // of the shapes that config.json says, drawn where the model runs: for timing
   std::shared_ptr<UrgentGate> urgent = {};  // of a scheduler's tenant whose calls are urgent: what they shut
   GateSite gates = {};                      // of one whose calls are not: what each passes before it begins, and within
+  int64_t most_bytes = 0;           // of the device's memory that it may take; 0: as many as there are
   int embodiment = -1;              // groot: the one whose weights are loaded; -1: all of them
 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
@@ -18,15 +19,23 @@
 #include "vivace/device/cuda_memory.h"
 #include "vivace/device/cuda_transfer.h"
 #include "vivace/device/green.h"
+#include "vivace/device/residence.h"
 #include "vivace/exec/cpu_stream.h"
 #include "vivace/exec/cuda_stream.h"
 
 namespace vivace::engine {
 namespace {
 
+/// Bytes that a runtime of the host has reserved. Its buffers keep it.
+struct Account {
+  const int64_t most;
+  std::atomic<int64_t> held{0};
+};
+
 class Host final : public Runtime {
  public:
-  explicit Host(int threads) : pool_(threads), backend_(pool_), stream_(pool_) {}
+  Host(int threads, int64_t most_bytes)
+      : pool_(threads), backend_(pool_), stream_(pool_), account_(std::make_shared<Account>(most_bytes)) {}
   const char* name() const override { return "cpu"; }
   Place place() const override { return Place::host; }
   Arch arch() const override { return Arch::cpu; }
@@ -37,12 +46,25 @@ class Host final : public Runtime {
   int max_in_flight_steps() const override { return 1; }
 
   Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
+    const int64_t wanted = static_cast<int64_t>(bytes), held = account_->held.fetch_add(wanted);
+    auto counted = std::make_unique<Counted>(account_, wanted);
+    if (account_->most != 0 && wanted > account_->most - held)
+      return Status(Code::kLimitExceeded,
+                    strf("%s: %ld bytes are wanted, %ld of a limit of %ld are left; raise bytes, or lower context or "
+                         "max_batch",
+                         name.c_str(), static_cast<long>(wanted), static_cast<long>(account_->most - held),
+                         static_cast<long>(account_->most)));
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (p == MAP_FAILED)
       return Status(Code::kOutOfMemory, strf("%s: cannot reserve %zu bytes: %s; lower context or max_batch",
                                              name.c_str(), bytes, std::strerror(errno)));
-    return exec::Buffer(std::move(name), p, bytes, Place::host,
-                        [](void* data, size_t size, void*) { munmap(data, size); });
+    return exec::Buffer(
+        std::move(name), p, bytes, Place::host,
+        [](void* data, size_t size, void* context) {
+          munmap(data, size);
+          delete static_cast<Counted*>(context);
+        },
+        counted.release());
   }
   Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override {
     return reserve(std::move(name), bytes);
@@ -52,12 +74,26 @@ class Host final : public Runtime {
     for (const Upload& c : copies) std::memcpy(c.to, c.from, c.bytes);
     return std::function<Status()>([] { return Status(); });
   }
+  void yield_to(const std::atomic<bool>*) override {}  // gates stop its threads
   void finish_uploads() override {}
+  Result<Moved> sleep() override { return nowhere(); }
+  Result<Moved> wake() override { return nowhere(); }
 
  private:
+  struct Counted {
+    Counted(std::shared_ptr<Account> a, int64_t n) : account(std::move(a)), bytes(n) {}
+    ~Counted() { account->held.fetch_sub(bytes); }
+    std::shared_ptr<Account> account;
+    int64_t bytes;
+  };
+  static Status nowhere() {
+    return Status(Code::kUnsupported,
+                  "sleep: this model is on the host, where the memory of one that sleeps goes; close it instead");
+  }
   cpu::Pool pool_;
   exec::CpuBackend backend_;
   exec::CpuStream stream_;
+  std::shared_ptr<Account> account_;
 };
 
 /// This process's shares of a device lie one behind the other: a new one takes the place of one that went and was as
@@ -102,19 +138,29 @@ class Share {
 
 class Gpu final : public Runtime {
  public:
-  static Result<std::unique_ptr<Runtime>> open(int ordinal, double share, bool urgent) {
+  static Result<std::unique_ptr<Runtime>> open(int ordinal, double share, bool urgent, int64_t most_bytes) {
     VV_ASSIGN(device::Device* const device, device::Device::get(ordinal));
     VV_TRY(device->check_arch());
     auto gpu = std::unique_ptr<Gpu>(new Gpu(*device));
     VV_ASSIGN(gpu->backend_, exec::CudaBackend::create(*device));
+    device::Stream stream;
     if (share == 0) {
-      VV_ASSIGN(gpu->stream_, gpu->backend_->make_stream(urgent ? gpu->backend_->priority_levels() - 1 : 0));
-      return std::unique_ptr<Runtime>(std::move(gpu));
+      VV_ASSIGN(stream, device::Stream::create(*device, urgent ? device->priority_levels() - 1 : 0));
+    } else {
+      VV_ASSIGN(gpu->share_, Share::take(*device, ordinal, share));
+      VV_ASSIGN(stream, gpu->share_->partition().stream());
     }
-    VV_ASSIGN(gpu->share_, Share::take(*device, ordinal, share));
-    VV_ASSIGN(device::Stream stream, gpu->share_->partition().stream());
+    VV_ASSIGN(device::Pool* const pool, device::shared_pool(*device));
+    gpu->memory_ = device::Residence::create(*pool, strf("a model on %s", gpu->name()), most_bytes);
     gpu->stream_ = std::make_unique<exec::CudaStream>(std::move(stream));
+    gpu->stream_->use(gpu->memory_);
+    gpu->memory_->add_stream(gpu->stream_id());
     return std::unique_ptr<Runtime>(std::move(gpu));
+  }
+  ~Gpu() override {
+    if (stream_ == nullptr || memory_ == nullptr) return;
+    static_cast<void>(stream_->synchronize());  // its own work: what it used may go from here on
+    memory_->remove_stream(stream_id());
   }
   const char* name() const override { return backend_->name(); }
   Place place() const override { return Place::device; }
@@ -126,6 +172,7 @@ class Gpu final : public Runtime {
   int max_in_flight_steps() const override { return 4; }
 
   Result<exec::Buffer> reserve(std::string name, size_t bytes) override {
+    VV_TRY(memory_->check_quota(name, bytes));  // before what others have is looked at
     VV_ASSIGN(const int64_t free, free_bytes());
     const int64_t wanted = static_cast<int64_t>(bytes);
     if (wanted > free)
@@ -133,7 +180,7 @@ class Gpu final : public Runtime {
                                              "or max_batch, or use a smaller precision",
                                              name.c_str(), this->name(), static_cast<long>(free),
                                              static_cast<long>(wanted), static_cast<long>(wanted - free)));
-    return backend_->make_buffer(std::move(name), bytes);
+    return backend_->make_buffer(std::move(name), bytes, memory_);
   }
   Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override {
     VV_ASSIGN(device::PinnedBuffer pinned, device::PinnedBuffer::create(device_, bytes));
@@ -156,12 +203,13 @@ class Gpu final : public Runtime {
       // twelve or sixteen.
       const int cores = static_cast<int>(std::thread::hardware_concurrency());
       VV_ASSIGN(transfers_, device::TransferEngine::create(*lanes_, {.chunk_bytes = size_t{2} << 20,
-                                                                     .staging_threads = std::clamp(cores / 2, 4, 12)}));
+                                                                     .staging_threads = std::clamp(cores / 2, 4, 12),
+                                                                     .pause = pause_}));
     }
     std::vector<device::Ticket> tickets;
     for (const Upload& c : copies) {
       VV_ASSIGN(device::Ticket ticket,
-                transfers_->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .staged = true}));
+                transfers_->submit({.to = c.to, .from = c.from, .bytes = c.bytes, .priority = -1, .staged = true}));
       tickets.push_back(std::move(ticket));
     }
     return std::function<Status()>([tickets = std::move(tickets)] {
@@ -171,9 +219,20 @@ class Gpu final : public Runtime {
       return first;
     });
   }
+  void yield_to(const std::atomic<bool>* urgent_runs) override { pause_ = urgent_runs; }
   void finish_uploads() override {
     transfers_.reset();
     lanes_.reset();
+  }
+  Result<Moved> sleep() override {
+    VV_TRY(stream_->synchronize());
+    VV_ASSIGN(const device::Residence::Moved moved, memory_->sleep(pause_));
+    return Moved{moved.bytes, moved.seconds};
+  }
+  Result<Moved> wake() override {
+    VV_TRY(device_.bind());
+    VV_ASSIGN(const device::Residence::Moved moved, memory_->wake(pause_));
+    return Moved{moved.bytes, moved.seconds};
   }
 
  private:
@@ -181,7 +240,10 @@ class Gpu final : public Runtime {
   const device::Device& device_;
   std::unique_ptr<exec::CudaBackend> backend_;
   std::unique_ptr<Share> share_;  // outlives its stream
-  std::unique_ptr<exec::Stream> stream_;
+  device::StreamId stream_id() const { return reinterpret_cast<device::StreamId>(stream_->handle()); }
+  const std::atomic<bool>* pause_ = nullptr;
+  std::shared_ptr<device::Residence> memory_;  // what reserve() gave; buffers keep it
+  std::unique_ptr<exec::CudaStream> stream_;
   std::unique_ptr<device::CudaCopies> lanes_;  // outlives transfers_
   std::unique_ptr<device::TransferEngine> transfers_;
 };
@@ -201,7 +263,8 @@ Status Runtime::upload(std::span<const Upload> copies) {
   return wait();
 }
 
-Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int threads, double share, bool urgent) {
+Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int threads, double share, bool urgent,
+                                               int64_t most_bytes) {
   constexpr int kMostThreads = 4096;
   if (threads < 0 || threads > kMostThreads)
     return Status(Code::kInvalidArgument,
@@ -210,16 +273,16 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const std::string& device, int th
     return Status(Code::kInvalidArgument, strf("partition: wanted a share of the device in (0, 1), got %g", share));
   if (device == "cpu" || (device == "auto" && !has_gpu())) {
     if (share != 0) return Status(Code::kUnsupported, "partition: the host is shared by threads, set their number");
-    return std::unique_ptr<Runtime>(std::make_unique<Host>(threads));
+    return std::unique_ptr<Runtime>(std::make_unique<Host>(threads, most_bytes));
   }
-  if (device == "auto") return open("cuda", threads, share, urgent);
+  if (device == "auto") return open("cuda", threads, share, urgent, most_bytes);
   int ordinal = 0;
   const std::string number = device.rfind("cuda:", 0) == 0 ? device.substr(5) : "0";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), ordinal);
   if ((device != "cuda" && device.rfind("cuda:", 0) != 0) || error != std::errc() ||
       end != number.data() + number.size())
     return Status(Code::kInvalidArgument, "device: wanted auto, cpu, cuda or cuda:N, got '" + device + "'");
-  Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share, urgent);
+  Result<std::unique_ptr<Runtime>> gpu = Gpu::open(ordinal, share, urgent, most_bytes);
   if (!gpu.ok()) return std::move(gpu).status().with_context("device '" + device + "'");
   return gpu;
 }

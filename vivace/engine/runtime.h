@@ -1,11 +1,13 @@
 // Runtime: where a model lives and runs, as one object: a stream, memory, and the way into it.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 
 #include "vivace/base/arch.h"
+#include "vivace/engine/moved.h"
 #include "vivace/exec/backend.h"
 
 namespace vivace::engine {
@@ -25,10 +27,11 @@ class Runtime {
   /// first device) or "cuda:N"; `threads` of the host, 0 = one a physical core. `share` of a device: 0 = all of it,
   /// else in (0, 1): a part of its multiprocessors, rounded up as the chip needs, that no other machine of this process
   /// with a share has. `urgent`: blocks of its stream's kernels take free multiprocessors before those of others, where
-  /// a device has such levels and no share. Errors: InvalidArgument lists the names, or says how many threads there may
-  /// be or what is left; Unsupported when there is no such device, or none that can be shared so.
+  /// a device has such levels and no share. `most_bytes`: that reserve() gives in all; 0: as many as there are. Errors:
+  /// InvalidArgument lists the names, or says how many threads there may be or what is left; Unsupported when there is
+  /// no such device, or none that can be shared so.
   static Result<std::unique_ptr<Runtime>> open(const std::string& device, int threads, double share = 0,
-                                               bool urgent = false);
+                                               bool urgent = false, int64_t most_bytes = 0);
   virtual ~Runtime() = default;
 
   virtual const char* name() const = 0;  // "cpu", "cuda:0"
@@ -43,7 +46,7 @@ class Runtime {
   virtual int max_in_flight_steps() const = 0;
 
   /// `bytes` > 0 of zeroed memory that ops reach, without a page fault later. Errors: OutOfMemory says how
-  /// much is missing.
+  /// much is missing; LimitExceeded beyond open()'s most_bytes.
   virtual Result<exec::Buffer> reserve(std::string name, size_t bytes) = 0;
   /// The same in memory that the host and ops both reach.
   virtual Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) = 0;
@@ -54,8 +57,20 @@ class Runtime {
   virtual Result<std::function<Status()>> begin_upload(std::span<const Upload> copies) = 0;
   /// The same, waited for.
   Status upload(std::span<const Upload> copies);
+  /// While it is true, uploads and what sleep() and wake() move stand still at their next chunk, so that frames of an
+  /// urgent call do not wait behind them. Null: they do not. Before the first upload.
+  virtual void yield_to(const std::atomic<bool>* urgent_runs) = 0;
   /// Gives back what uploads needed; a later upload gets it again.
   virtual void finish_uploads() = 0;
+
+  /// Moves what reserve() gave, but for small pieces, to page-locked host memory, contents intact; the device's is then
+  /// anybody's. Waits for this stream's work and for nobody else's. Until wake() its stream refuses work with
+  /// FailedPrecondition. Errors: Unsupported on the host; FailedPrecondition (it sleeps); OutOfMemory of the host: then
+  /// it is awake as before.
+  virtual Result<Moved> sleep() = 0;
+  /// The reverse, at the same addresses: what was captured replays. Errors: FailedPrecondition (it does not sleep);
+  /// OutOfMemory of the device: then it sleeps as before.
+  virtual Result<Moved> wake() = 0;
 };
 
 }  // namespace vivace::engine

@@ -14,6 +14,7 @@ struct SpeechOptions {
   bool random_weights = false;  // of the shapes that config.json says
   GateSite gates = {};          // of a scheduler's tenant: where the encoder and steps stand back
   std::shared_ptr<StepAccount> account = {};  // ... and who is told of them
+  int64_t most_bytes = 0;       // of the device's memory that it may take; 0: as many as there are
 };
 
 struct SpeechLimits {

@@ -23,6 +23,7 @@ struct GateSite {
   exec::Gate* gate = nullptr;  // null: no gates; outlives the model
   uint32_t mask = 0;
   double stretch_us = 0;
+  const std::atomic<bool>* urgent_runs = nullptr;  // whether a call that shuts the gate runs, as the host knows it
 };
 
 /// What a scheduler has to know of a model's work.

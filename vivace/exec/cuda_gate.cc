@@ -86,10 +86,10 @@ Status CudaGate::queue_nothing(cu::Stream stream) const {
   return device::write_word(stream, stream_page_ + kMaxWords * kWord, 1);  // behind the gate's own
 }
 
-Result<int> held_streams(const Gate& gate, int streams) {
+Result<HeldStreams> held_streams(const Gate& gate, int streams) {
   if (streams < 2) return Status(Code::kInvalidArgument, strf("held_streams: wanted 2 or more, got %d", streams));
   const auto* const of = dynamic_cast<const CudaGate*>(&gate);
-  if (of == nullptr) return 0;
+  if (of == nullptr) return HeldStreams{};
   using Clock = std::chrono::steady_clock;
   using std::chrono::microseconds;
   constexpr microseconds kReached{500}, kMost{5000};
@@ -110,7 +110,7 @@ Result<int> held_streams(const Gate& gate, int streams) {
     all.push_back(std::move(stream));
     ends.push_back(std::move(end));
   }
-  int held = 0;
+  HeldStreams held;
   VV_TRY(shut->set(0, true));
   const auto look = [&]() -> Status {
     VV_TRY(shut->queue_pass(all.back().handle(), 1));
@@ -125,7 +125,7 @@ Result<int> held_streams(const Gate& gate, int streams) {
     const auto end = Clock::now() + kMost;
     for (size_t i = 0; i < others; ++i) {
       VV_ASSIGN(const bool ran, until(end, [&] { return ends[i].done(); }));
-      held += !ran;
+      held.count += !ran, held.urgent |= i == 0 && !ran;
     }
     return {};
   };

@@ -59,7 +59,14 @@ CudaStream::~CudaStream() {
   if (capturing_) static_cast<void>(end_capture());  // a borrowed handle must not stay capturing
 }
 
+Status CudaStream::check_awake(const char* call) const {
+  if (memory_ == nullptr || !memory_->asleep()) return {};
+  return Status(Code::kFailedPrecondition,
+                strf("cuda stream: %s: its model sleeps, its memory is on the host; wake it first", call));
+}
+
 Status CudaStream::launch(const Launch& launch) {
+  VV_TRY(check_awake("launch"));
   if (launch.kernel == nullptr)
     return Status(
         Code::kInvalidArgument,
@@ -79,6 +86,7 @@ Status CudaStream::launch(const Launch& launch) {
 
 Status CudaStream::copy(void* to, const void* from, size_t bytes) {
   VV_TRY(check_copy("cuda", to, from, bytes));
+  VV_TRY(check_awake("copy"));
   if (bytes == 0) return {};
   VV_TRY(dev().bind());
   return stream_.copy(to, from, bytes);
@@ -114,6 +122,7 @@ Status CudaStream::replay(Executable& executable) {
   if (capturing_) return wrong_time("cuda", "replay", "the stream is capturing, and a capture cannot hold a replay");
   const auto* e = mine<CudaExecutable>(executable, dev());
   if (e == nullptr) return foreign("replay", "executable", dev());
+  VV_TRY(check_awake("replay"));
   VV_TRY(dev().bind());
   VV_CU(cuGraphLaunch, e->exec(), handle());
   return {};
@@ -210,6 +219,26 @@ Result<Buffer> CudaBackend::make_buffer(std::string name, size_t bytes) {
     constexpr device::StreamId kLegacy = 1;
     if (h->device->synchronize().ok()) static_cast<void>(h->pool->free(h->block, kLegacy));
   }, new Held{&device_, pool, block});
+  VV_TRY(fills_.fill(data, 0, bytes));
+  VV_TRY(fills_.synchronize());
+  return buffer;
+}
+
+Result<Buffer> CudaBackend::make_buffer(std::string name, size_t bytes, std::shared_ptr<device::Residence> memory) {
+  if (bytes == 0) return Status(Code::kInvalidArgument, "buffer " + name + ": 0 bytes");
+  VV_TRY(device_.bind());
+  VV_ASSIGN(device::Block* const block,
+            memory->allocate("buffer " + name, bytes, reinterpret_cast<device::StreamId>(fills_.handle())));
+  void* const data = block->data();
+  struct Held {
+    const device::Device* device;
+    std::shared_ptr<device::Residence> memory;
+    device::Block* block;
+  };
+  Buffer buffer(std::move(name), data, bytes, Place::device, [](void*, size_t, void* context) {
+    const std::unique_ptr<Held> h(static_cast<Held*>(context));
+    if (h->device->bind().ok()) static_cast<void>(h->memory->free(h->block));
+  }, new Held{&device_, std::move(memory), block});
   VV_TRY(fills_.fill(data, 0, bytes));
   VV_TRY(fills_.synchronize());
   return buffer;

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "vivace/device/residence.h"
 #include "vivace/device/stream.h"
 #include "vivace/exec/backend.h"
 
@@ -34,10 +35,15 @@ class CudaStream final : public Stream {
 
   const device::Device* device() const override { return &stream_.device(); }
   cu::Stream handle() const { return stream_.handle(); }
+  /// From here on launch(), copy() and replay() answer FailedPrecondition while it sleeps, as long as it lives: what
+  /// they would use is not there.
+  void use(std::shared_ptr<const device::Residence> memory) { memory_ = std::move(memory); }
 
  private:
+  Status check_awake(const char* call) const;
   const device::Device& dev() const { return stream_.device(); }
   device::Stream stream_;
+  std::shared_ptr<const device::Residence> memory_;  // may be null
   bool capturing_ = false;
 };
 
@@ -69,6 +75,9 @@ class CudaBackend final : public Backend {
   Result<std::unique_ptr<Event>> make_event() override;
   Result<std::unique_ptr<Gate>> make_gate(int stream_words, int host_words) override;
   Result<Buffer> make_buffer(std::string name, size_t bytes) override;
+  /// The same as one of `memory`'s blocks, on a device whose shared pool that is of. Its end waits for no work but that
+  /// of `memory`'s streams.
+  Result<Buffer> make_buffer(std::string name, size_t bytes, std::shared_ptr<device::Residence> memory);
 
  private:
   CudaBackend(const device::Device& device, device::Stream fills);

@@ -19,6 +19,7 @@ struct Analysis {
   std::string failure = {};                 // empty: every deadline holds
   double response_us = 0;                   // of the tenant asked for
   double utilisation = 0;
+  int64_t bytes_short = 0;
 };
 
 /// What a call takes of the device at worst. Others may begin a stretch between any two calls, for the gate opens
@@ -73,6 +74,7 @@ Analysis analyse(std::span<const Demand* const> all, const Demand& asked, const 
   if (capacity.bytes != 0 && bytes > capacity.bytes) {
     out.failure = strf("%lld bytes are asked for in all, the device has %lld", static_cast<long long>(bytes),
                        static_cast<long long>(capacity.bytes));
+    out.bytes_short = bytes - capacity.bytes;
     return out;
   }
   if (out.utilisation > capacity.utilisation) {
@@ -196,6 +198,7 @@ Result<Verdict> evaluate(std::span<const Demand> admitted, const Demand& candida
   v.admitted = a.failure.empty();
   v.response_us = a.response_us;
   v.utilisation = a.utilisation;
+  v.bytes_short = a.bytes_short;
   if (v.admitted) {
     v.text =
         guaranteed(candidate)

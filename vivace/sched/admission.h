@@ -25,6 +25,7 @@ struct Verdict {
   std::string text;            // why, with the numbers
   double response_us = 0;      // guaranteed candidate: bound of a call's time from submit to done
   double utilisation = 0;      // promised with the candidate
+  int64_t bytes_short = 0;     // where it is bytes that are not there: how many too few
   std::vector<Fix> fixes = {}; // where refused: smallest changes, one a way
 };
 

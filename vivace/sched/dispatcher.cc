@@ -24,8 +24,11 @@ Dispatcher::Tenant* Dispatcher::find(int tenant) {
 
 std::vector<Demand> Dispatcher::demands() const {
   std::vector<Demand> out;
-  for (const Tenant& t : tenants_)
-    if (t.there) out.push_back(t.demand);
+  for (const Tenant& t : tenants_) {
+    if (!t.there) continue;
+    out.push_back(t.demand);
+    if (t.stats.asleep) out.back().qos.bytes = 0;
+  }
   return out;
 }
 
@@ -67,8 +70,10 @@ Status Dispatcher::change(int tenant, Qos qos) {
                        old.blocking_us, qos.blocking_us));
   if (qos.bytes == 0) qos.bytes = old.bytes;
   const Demand wanted{t->demand.name, qos, t->demand.times};
+  Demand now = wanted;
+  if (t->stats.asleep) now.qos.bytes = 0;
   t->there = false;  // the test is of the others and what it wants now
-  Result<Verdict> v = evaluate(wanted);
+  Result<Verdict> v = evaluate(now);
   t->there = true;
   VV_TRY(v.status());
   if (!v->admitted) return Status(Code::kFailedPrecondition, v->text);
@@ -87,6 +92,50 @@ Status Dispatcher::pause(int tenant, bool paused) {
   if (paused) set_early(t, false), t->hinted = -1;
   pace();
   return {};
+}
+
+Status Dispatcher::sleep(int tenant) {
+  Tenant* const t = find(tenant);
+  if (t == nullptr) return no_tenant(tenant);
+  const char* const who = t->demand.name.c_str();
+  if (t->stats.asleep) return Status(Code::kFailedPrecondition, strf("tenant %s: it sleeps already", who));
+  const bool waits = std::any_of(queue_.begin(), queue_.end(), [&](const Call& c) { return c.tenant == tenant; });
+  if (waits || (running_ && running_->call.tenant == tenant))
+    return Status(Code::kFailedPrecondition,
+                  strf("tenant %s: a call of it %s; let it end first", who, waits ? "waits" : "runs"));
+  t->stats.asleep = true;
+  set_early(t, false), t->hinted = -1, t->steady = 0;
+  return {};
+}
+
+Status Dispatcher::wake(int tenant, int64_t* bytes_short, bool anyway) {
+  Tenant* const t = find(tenant);
+  if (t == nullptr) return no_tenant(tenant);
+  if (!t->stats.asleep)
+    return Status(Code::kFailedPrecondition, strf("tenant %s: it does not sleep", t->demand.name.c_str()));
+  t->there = false;  // as change()
+  const Result<Verdict> v = evaluate(t->demand);
+  t->there = true;
+  // Only bytes: its time stayed promised, and times that have grown since are told by stats().
+  if (!anyway && v.ok() && v->bytes_short > 0) {
+    if (bytes_short != nullptr) *bytes_short = v->bytes_short;
+    return Status(Code::kFailedPrecondition, v->text);
+  }
+  t->stats.asleep = false;
+  return {};
+}
+
+int Dispatcher::coldest(bool burstable) const {
+  for (const Class cls : {Class::best_effort, Class::burstable}) {
+    int found = -1;
+    for (size_t i = 0; i < tenants_.size(); ++i) {
+      const Tenant& t = tenants_[i];
+      if (!t.there || t.demand.qos.cls != cls || t.wants || t.stats.asleep || t.demand.qos.bytes == 0) continue;
+      if (found < 0 || t.last_wanted < tenants_[static_cast<size_t>(found)].last_wanted) found = static_cast<int>(i);
+    }
+    if (found >= 0 || !burstable) return found;
+  }
+  return -1;
 }
 
 /// Time that it did not want is not saved up.
@@ -139,6 +188,8 @@ std::optional<Dispatcher::Refusal> Dispatcher::submit(int tenant, double now, do
     return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: %s tenants want(), they do not submit calls",
                                                           d.name.c_str(), name(d.qos.cls)))};
   if (t->paused) return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: it is paused", d.name.c_str()))};
+  if (t->stats.asleep)
+    return Refusal{Status(Code::kFailedPrecondition, strf("tenant %s: it sleeps; wake it first", d.name.c_str()))};
   if (deadline_us < 0 || deadline_us != deadline_us)
     return Refusal{Status(Code::kInvalidArgument, strf("tenant %s: a deadline of %g us", d.name.c_str(), deadline_us))};
   const double relative = deadline_us != 0 ? deadline_us : relative_deadline(d.qos);
@@ -229,7 +280,9 @@ void Dispatcher::grow(Tenant* t) {
   for (Tenant& other : tenants_) {
     if (!other.there) continue;
     other.there = false;
-    const Result<Verdict> v = evaluate(other.demand);
+    Demand now = other.demand;
+    if (other.stats.asleep) now.qos.bytes = 0;
+    const Result<Verdict> v = evaluate(now);
     other.there = true;
     other.stats.fits = v.ok() && v->admitted;
   }
@@ -273,7 +326,7 @@ double Dispatcher::promised(int tenant) const {
   return lower(t) ? share(t) : t.demand.times.worst_us / t.demand.qos.period_us;
 }
 
-Status Dispatcher::want(int tenant, double, bool work) {
+Status Dispatcher::want(int tenant, double now, bool work) {
   Tenant* const t = find(tenant);
   if (t == nullptr) return no_tenant(tenant);
   if (t->demand.qos.cls == Class::guaranteed)
@@ -281,6 +334,7 @@ Status Dispatcher::want(int tenant, double, bool work) {
                   strf("tenant %s: guaranteed tenants submit calls", t->demand.name.c_str()));
   if (work && !t->wants) catch_up(t);
   t->wants = work;
+  t->last_wanted = now;
   pace();
   return {};
 }

@@ -29,6 +29,7 @@ struct TenantStats {
   double device_us = 0, worst_us = 0, wait_worst_us = 0;
   bool demoted = false;  // guaranteed once; overran too often
   bool fits = true;      // what was admitted holds with the times that were seen since
+  bool asleep = false;   // its memory is on the host
   Histogram wait, response;  // of a call: until it began, until it was done; of a step the time at gates, and all of it
 };
 
@@ -62,6 +63,16 @@ class Dispatcher {
   /// Until it is told otherwise it stands back whatever its share, or, guaranteed, its calls are refused. What it was
   /// promised stays promised. NotFound.
   Status pause(int tenant, bool paused);
+  /// Its model's memory has left the device: its bytes are others' until it is awake, its time stays promised, and its
+  /// calls are refused. Errors: NotFound; FailedPrecondition (it sleeps; a call of it waits or runs).
+  Status sleep(int tenant);
+  /// Its bytes are its own again, by the test of add(). Errors: NotFound; FailedPrecondition (it does not sleep; with
+  /// the verdict's text, and `bytes_short`, where given, says how many are not there). `anyway`: without the test, for
+  /// one whose memory never left.
+  Status wake(int tenant, int64_t* bytes_short = nullptr, bool anyway = false);
+  /// Whose memory others may have first: of best effort, else, where `burstable`, of those, who is awake and has had no
+  /// work for longest. -1: nobody.
+  int coldest(bool burstable) const;
   /// The tenant's waiting calls are gone; one that runs ends with done() or the watchdog. NotFound.
   Status remove(int tenant);
 
@@ -123,6 +134,7 @@ class Dispatcher {
     double recent_worst_us = 0;
     double virtual_us = 0;               // burstable: device time over share
     bool wants = false, held = false, paused = false;
+    double last_wanted = 0;              // when it last had work
   };
   struct Running {
     Call call;

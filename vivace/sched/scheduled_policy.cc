@@ -22,6 +22,8 @@ class ScheduledPolicy final : public engine::PolicyModel {
   const std::string& family() const override { return policy_->family(); }
   engine::Report report() const override { return policy_->report(); }
   std::vector<engine::MemoryLine> memory() const override { return policy_->memory(); }
+  Result<engine::Moved> sleep() override { return policy_->sleep(); }
+  Result<engine::Moved> wake() override { return policy_->wake(); }
   engine::PolicyLimits limits() const override { return policy_->limits(); }
   Status predict(std::span<const Observation> observations, std::span<float> actions) override {
     return call([&] { return policy_->predict(observations, actions); });

@@ -39,8 +39,14 @@ Status Tenant::admit(const Times& times, int64_t bytes) {
   const std::lock_guard<std::mutex> lock(s.mutex_);
   if (s.closed_) return closed();
   if (number_ >= 0) return Status(Code::kFailedPrecondition, strf("tenant %s: it is admitted already", name_.c_str()));
+  if (qos_.bytes != 0 && bytes > qos_.bytes)
+    return Status(Code::kFailedPrecondition,
+                  strf("tenant %s: its model has %lld bytes, %lld more than the %lld it was given", name_.c_str(),
+                       static_cast<long long>(bytes), static_cast<long long>(bytes - qos_.bytes),
+                       static_cast<long long>(qos_.bytes)));
   Demand demand{name_, qos_, times};
   if (demand.qos.bytes == 0) demand.qos.bytes = bytes;
+  if (const auto v = s.dispatcher_.evaluate(demand); v.ok()) bytes_short_ = v->bytes_short;
   VV_ASSIGN(number_, s.dispatcher_.add(demand));
   s.tenants_.resize(static_cast<size_t>(number_) + 1);
   s.tenants_[static_cast<size_t>(number_)] = this;
@@ -67,6 +73,44 @@ Status Tenant::pause(bool paused) {
   VV_TRY(s.dispatcher_.pause(number_, paused));
   s.timer_.notify_one();
   return {};
+}
+
+Result<engine::Moved> Tenant::sleep(engine::Model& model) {
+  Scheduler& s = *scheduler_;
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex_);
+    if (s.closed_) return closed();
+    if (number_ < 0) return not_admitted(name_);
+    VV_TRY(s.dispatcher_.sleep(number_));
+  }
+  Result<engine::Moved> moved = model.sleep();  // takes long: others go on
+  if (!moved.ok()) {
+    const std::lock_guard<std::mutex> lock(s.mutex_);
+    static_cast<void>(s.dispatcher_.wake(number_, nullptr, true));
+  }
+  return moved;
+}
+
+Result<engine::Moved> Tenant::wake(engine::Model& model) {
+  Scheduler& s = *scheduler_;
+  {
+    const std::lock_guard<std::mutex> lock(s.mutex_);
+    if (s.closed_) return closed();
+    if (number_ < 0) return not_admitted(name_);
+    bytes_short_ = 0;
+    VV_TRY(s.dispatcher_.wake(number_, &bytes_short_));
+  }
+  Result<engine::Moved> moved = model.wake();
+  if (!moved.ok()) {
+    const std::lock_guard<std::mutex> lock(s.mutex_);
+    static_cast<void>(s.dispatcher_.sleep(number_));
+  }
+  return moved;
+}
+
+int64_t Tenant::bytes_short() const {
+  const std::lock_guard<std::mutex> lock(scheduler_->mutex_);
+  return bytes_short_;
 }
 
 Result<Turn> Tenant::enter(double deadline_us, double* retry_after_us) {
@@ -129,9 +173,10 @@ Result<std::shared_ptr<Scheduler>> Scheduler::open(const std::string& device, co
       return Status(Code::kFailedPrecondition,
                     strf("scheduler: this process has one for %s; share it, or close it first", name.c_str()));
   }
-  const Result<int> held = exec::held_streams(*gate, kMostLower + 2);
+  const Result<exec::HeldStreams> held = exec::held_streams(*gate, kMostLower + 2);
   std::shared_ptr<Scheduler> s(new Scheduler(name, std::move(runtime), std::move(gate), capacity));
-  s->streams_held_ = held.ok() ? *held : -1;
+  s->streams_held_ = held.ok() ? held->count : -1;
+  s->urgent_held_ = held.ok() && held->urgent;
   return s;
 }
 
@@ -155,6 +200,7 @@ void Scheduler::close() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (closed_) return;
   closed_ = true;
+  urgent_ = false;
   static_cast<void>(gate_->open_all());
   turn_.notify_all();
   timer_.notify_all();
@@ -178,6 +224,13 @@ Result<std::unique_ptr<Tenant>> Scheduler::join(const std::string& name, const Q
   if (names_.contains(name))
     return Status(Code::kInvalidArgument, strf("tenant %s: there is one of this name", name.c_str()));
   const bool lower = qos.cls != Class::guaranteed;
+  if (!lower && urgent_held_)
+    return Status(
+        Code::kFailedPrecondition,
+        strf("tenant %s: nobody can be guaranteed on %s: its streams share hardware queues, and an urgent one "
+             "stands still behind one that waits; set CUDA_DEVICE_MAX_CONNECTIONS=32 before anything starts "
+             "CUDA in this process",
+             name.c_str(), device_.c_str()));
   const auto word = std::find(words_.begin(), words_.end(), false);
   if (lower && word == words_.end())
     return Status(
@@ -190,7 +243,8 @@ Result<std::unique_ptr<Tenant>> Scheduler::join(const std::string& name, const Q
     tenant->hold_word_ = static_cast<int>(word - words_.begin());
     show(tenant->hold_word_);
     // Two words: each more is a part of a microsecond at every gate.
-    tenant->gates_ = {gate_.get(), 1u << kUrgentWord | 1u << (kFirstHold + tenant->hold_word_), qos.blocking_us};
+    tenant->gates_ = {gate_.get(), 1u << kUrgentWord | 1u << (kFirstHold + tenant->hold_word_), qos.blocking_us,
+                      &urgent_};
   } else {
     tenant->urgent_ = std::make_shared<engine::UrgentGate>();
     tenant->urgent_->gate = gate_.get();
@@ -250,7 +304,7 @@ void Scheduler::close_early(bool shut) {
 /// Everything opens, for a word of a stream can be opened in no other way; what the host holds back is held again.
 void Scheduler::open() {
   static_cast<void>(gate_->open_all());
-  if (std::exchange(urgent_, false)) closed_us_ += now() - began_;
+  if (urgent_.exchange(false)) closed_us_ += now() - began_;
   if (!closed_) close_early(early_);
 }
 
@@ -274,7 +328,7 @@ void Scheduler::finish(const Dispatcher::Call& call, double device_us) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const double at = now(), took = device_us >= 0 ? device_us : at - began_;
   if (dispatcher_.done(call.number, at, took).ok()) {
-    if (std::exchange(urgent_, false)) closed_us_ += at - began_;
+    if (urgent_.exchange(false)) closed_us_ += at - began_;
     note_blocked();
     if (Tenant* const t = this->at(call.tenant); t != nullptr)
       t->urgent_->shuts = false, timeline_.add(t->name_, Timeline::Kind::call, began_, at - began_);
@@ -302,7 +356,13 @@ std::vector<Scheduler::Row> Scheduler::rows() const {
 
 Scheduler::Now Scheduler::now_of() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return {dispatcher_.waiting(), dispatcher_.running(), closed_us_, now() - opened_, streams_held_};
+  return {dispatcher_.waiting(), dispatcher_.running(), closed_us_, now() - opened_, urgent_held_, streams_held_};
+}
+
+std::string Scheduler::coldest(bool burstable) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Tenant* const t = at(dispatcher_.coldest(burstable));
+  return t != nullptr ? t->name_ : "";
 }
 
 std::vector<Timeline::Span> Scheduler::timeline() const {

@@ -1,5 +1,6 @@
 // Scheduler: several models of one process on one device, with guarantees. One dispatcher, one gate, one timer thread.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "vivace/engine/model.h"
 #include "vivace/engine/runtime.h"
 #include "vivace/engine/urgent.h"
 #include "vivace/sched/dispatcher.h"
@@ -50,9 +52,19 @@ class Tenant final : public engine::StepAccount {
   /// A paused model must go on before it is closed, for it waits for what it has begun. Errors: FailedPrecondition
   /// before admit(); Closed.
   Status pause(bool paused);
+  /// Moves the memory of `model`, which was loaded with it and which nobody uses meanwhile, to the host, or back: see
+  /// engine::Model::sleep(). While it sleeps its bytes are others' and its calls are refused; what it was promised of
+  /// the time stays promised. Errors: the model's; Dispatcher::sleep()'s and wake()'s; FailedPrecondition before
+  /// admit(); Closed.
+  Result<engine::Moved> sleep(engine::Model& model);
+  Result<engine::Moved> wake(engine::Model& model);
+  /// How many bytes were not there for the last admit() or wake(), where it was they that were missing; else 0.
+  int64_t bytes_short() const;
+  /// Most bytes that its model may take; 0: as many as it needs.
+  int64_t most_bytes() const { return qos_.bytes; }
   /// Once the times of its model are known; before it nobody waits for this tenant, nor it for anybody but the running
   /// call. `bytes`: of the model, where the Qos names none. Errors: sched::evaluate()'s; FailedPrecondition with the
-  /// verdict's text, or twice; Closed.
+  /// verdict's text, for more bytes than the Qos names, or twice; Closed.
   Status admit(const Times& times, int64_t bytes = 0);
   /// For engine::PolicyOptions and engine::LoadOptions: what the model shuts, or passes.
   std::shared_ptr<engine::UrgentGate> urgent() const { return urgent_; }
@@ -77,6 +89,7 @@ class Tenant final : public engine::StepAccount {
   const std::string name_;
   const Qos qos_;
   int number_ = -1;     // the dispatcher's, once it is admitted
+  int64_t bytes_short_ = 0;
   int hold_word_ = -1;
   double blocked_since_ = -1, blocked_us_ = 0,
          blocked_seen_ = 0;  // while it stands back; all of it; what charge() has taken off
@@ -98,7 +111,8 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
   /// A dry run. Errors: those of sched::evaluate().
   Result<Verdict> evaluate(const Demand& demand) const;
   /// A place for a model that is to be loaded with it: admit() of the tenant follows, once its times are known. Errors:
-  /// check()'s; InvalidArgument for a name that is taken; LimitExceeded beyond kMostLower; Closed.
+  /// check()'s; InvalidArgument for a name that is taken; LimitExceeded beyond kMostLower; FailedPrecondition for a
+  /// guaranteed one where its stream would wait behind those that stand back (Now::urgent_held); Closed.
   Result<std::unique_ptr<Tenant>> join(const std::string& name, const Qos& qos);
   /// join() and Tenant::admit().
   Result<std::unique_ptr<Tenant>> admit(const Demand& demand);
@@ -119,9 +133,13 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
     bool running = false;
     double closed_us = 0;       // how long all guaranteed calls have kept others back
     double up_us = 0;           // since open()
+    bool urgent_held = false;  // of these the most urgent one: then nobody can be guaranteed
     int streams_held = 0;  // see exec::held_streams(), as found at open(): above 0 calls may miss; -1: not found out
   };
   Now now_of() const;
+  /// The name of the tenant whose memory another one's load or wake() may have first; empty: nobody's. See
+  /// Dispatcher::coldest().
+  std::string coldest(bool burstable) const;
   /// What happened of late; see Timeline.
   std::vector<Timeline::Span> timeline() const;
 
@@ -156,11 +174,12 @@ class Scheduler : public std::enable_shared_from_this<Scheduler>, private Actuat
   std::vector<bool> words_;            // of holds: taken
   std::vector<bool> held_;             // by word
   bool early_ = false, closed_ = false;
-  bool urgent_ = false;                // the running call has shut the gate
+  std::atomic<bool> urgent_{false};    // the running call has shut the gate; written with mutex_ held
   uint64_t begun_ = 0;                 // the call whose turn it is
   double began_ = 0, closed_us_ = 0;
   const double opened_;
   int streams_held_ = 0;
+  bool urgent_held_ = false;
   Timeline timeline_;
   std::thread thread_;
 };

@@ -9,9 +9,9 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-Result<std::unique_ptr<Work>> Work::open(std::shared_ptr<Tenant> tenant, const Times& times) {
+Result<std::unique_ptr<Work>> Work::open(std::shared_ptr<Tenant> tenant, const Times& times, double partition) {
   const bool urgent = tenant->cls() == Class::guaranteed;
-  VV_ASSIGN(std::unique_ptr<engine::Runtime> runtime, engine::Runtime::open(tenant->device(), 1, 0, urgent));
+  VV_ASSIGN(std::unique_ptr<engine::Runtime> runtime, engine::Runtime::open(tenant->device(), 1, partition, urgent));
   VV_TRY(tenant->admit(times));
   return std::unique_ptr<Work>(new Work(std::move(tenant), std::move(runtime)));
 }

@@ -13,15 +13,17 @@ namespace vivace::sched {
 /// back. Others: they stand back at each gate. One thread at a time.
 class Work {
  public:
-  /// Admits the tenant with `times`: a run's, and the longest of its launches. Errors: Tenant::admit()'s,
-  /// Runtime::open()'s.
-  static Result<std::unique_ptr<Work>> open(std::shared_ptr<Tenant> tenant, const Times& times);
+  /// Admits the tenant with `times`: a run's, and the longest of its launches. `partition`: share of the device's
+  /// multiprocessors that its stream has, in (0, 1), so that it runs beside others; 0: all of them. Errors:
+  /// Tenant::admit()'s, Runtime::open()'s.
+  static Result<std::unique_ptr<Work>> open(std::shared_ptr<Tenant> tenant, const Times& times, double partition = 0);
   /// Ends a run that has begun.
   ~Work();
   Work(const Work&) = delete;
 
   exec::Stream& stream() { return runtime_->stream(); }
   Place place() const { return runtime_->place(); }
+  int multiprocessors() const { return runtime_->multiprocessors(); }  // of its stream; 0 on the host
   /// Errors: Tenant::enter()'s; FailedPrecondition within a run.
   Status begin();
   /// Before a launch. On the host it waits, on a device the stream does. Errors: FailedPrecondition outside a run.

@@ -16,6 +16,8 @@ using std::chrono::microseconds;
 /// How long the engine's thread looks for news before it sleeps.
 constexpr microseconds kSpin{50};
 /// A sleep without news; only a bound, every piece of news rings.
+constexpr const char* kUsedDirectly =
+    "the model is used directly (a draft model of an answer, or a Batcher of somebody's own); wait until that is over";
 constexpr microseconds kSleep{1'000'000};
 
 Status in_parent() {
@@ -326,10 +328,8 @@ Status EngineLoop::check_process() const { return forks() == process_ ? Status()
 
 Status EngineLoop::enter() {
   if (closed_) return Status(Code::kClosed, "the model was closed; load it again");
-  if (leased_.load(std::memory_order_acquire))
-    return Status(Code::kFailedPrecondition,
-                  "the model is used directly (a draft model of an answer, or a Batcher of somebody's own); wait until "
-                  "that is over");
+  if (const char* const why = leased_.load(std::memory_order_acquire); why != nullptr)
+    return Status(Code::kFailedPrecondition, why);
   return {};
 }
 
@@ -487,9 +487,9 @@ Result<std::unique_lock<std::mutex>> EngineLoop::direct() {
   return hold;
 }
 
-Result<EngineLoop::Lease> EngineLoop::lease() {
+Result<EngineLoop::Lease> EngineLoop::lease(const char* why) {
   VV_ASSIGN(const auto hold, direct());
-  leased_.store(true, std::memory_order_release);
+  leased_.store(why != nullptr ? why : kUsedDirectly, std::memory_order_release);
   return Lease(&leased_);
 }
 
@@ -511,7 +511,7 @@ Result<std::shared_ptr<Drafter>> EngineLoop::drafter_for(const EngineLoop& other
   const std::lock_guard hold(door_);
   if (auto shared = drafts_.lock(); shared != nullptr && drafting_for_ == &other) return shared;
   VV_TRY(wait_until_idle());
-  leased_.store(true, std::memory_order_release);
+  leased_.store(kUsedDirectly, std::memory_order_release);
   auto made = std::make_shared<Leased>(std::move(keep), Lease(&leased_), model_);
   drafts_ = made, drafting_for_ = &other;
   return std::shared_ptr<Drafter>(std::move(made));

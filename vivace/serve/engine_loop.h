@@ -134,16 +134,17 @@ class EngineLoop {
   /// The same for longer: submit() and direct() are refused until it is gone. Must not outlive the loop.
   class Lease {
    public:
-    explicit Lease(std::atomic<bool>* taken) : taken_(taken) {}
+    explicit Lease(std::atomic<const char*>* taken) : taken_(taken) {}
     Lease(Lease&& o) noexcept : taken_(std::exchange(o.taken_, nullptr)) {}
     ~Lease() {
-      if (taken_ != nullptr) taken_->store(false, std::memory_order_release);
+      if (taken_ != nullptr) taken_->store(nullptr, std::memory_order_release);
     }
 
    private:
-    std::atomic<bool>* taken_;
+    std::atomic<const char*>* taken_;
   };
-  Result<Lease> lease();
+  /// `why`: what those who are refused are told, a literal; null: that it is used directly.
+  Result<Lease> lease(const char* why = nullptr);
   /// Guesses of this model's for requests of `other`, whose engine thread alone may use them; it has this model's lease
   /// as long as any such request lives. `keep` keeps this loop and its model.
   Result<std::shared_ptr<Drafter>> drafter_for(const EngineLoop& other, std::shared_ptr<void> keep);
@@ -218,7 +219,7 @@ class EngineLoop {
   std::mutex door_;                   // among callers; the engine's thread never takes it
   std::mutex closing_;
   bool closed_ = false;
-  std::atomic<bool> leased_{false};
+  std::atomic<const char*> leased_{nullptr};  // why
   std::weak_ptr<Drafter> drafts_;     // of drafter_for()
   const EngineLoop* drafting_for_ = nullptr;
   bool used_directly_ = false;        // slots may hold sequences that no request owns

@@ -39,6 +39,8 @@ class DecoderModel final : public engine::TextModel {
   const std::string& family() const override { return family_; }
   engine::Report report() const override;
   std::vector<engine::MemoryLine> memory() const override;
+  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
+  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::TextLimits limits() const override { return limits_; }
   Status start(int slot, const engine::Sampling& sampling, int positions) override;
   void release(int slot) override { pages_.release(slot); }

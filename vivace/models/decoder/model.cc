@@ -157,7 +157,9 @@ Status DecoderModel::load() {
     phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
     last = now;
   };
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads));
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, 0, false,
+                                                  options_.most_bytes));
+  runtime_->yield_to(options_.gates.urgent_runs);
   phase("device");
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();

@@ -23,6 +23,8 @@ class GrootModel final : public engine::PolicyModel {
   const std::string& family() const override { return family_; }
   engine::Report report() const override;
   std::vector<engine::MemoryLine> memory() const override;
+  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
+  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::PolicyLimits limits() const override { return limits_; }
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
   Result<std::span<const float>> normalized(int i) const override;

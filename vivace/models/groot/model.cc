@@ -268,7 +268,9 @@ Status GrootModel::load() {
     options_.statistics = "none";
   }
   const bool urgent = options_.urgent != nullptr;
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent));
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent,
+                                                  options_.most_bytes));
+  runtime_->yield_to(options_.gates.urgent_runs);
   VV_TRY(check_options());
   engine::WeightUploader tables;
   OwnedTensors own;

@@ -181,7 +181,9 @@ Status PolicyBase::load() {
     last = now;
   };
   const bool urgent = options_.urgent != nullptr;
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent));
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent,
+                                                  options_.most_bytes));
+  runtime_->yield_to(options_.gates.urgent_runs);
   phase("device");
   VV_TRY(check_options());
   VV_TRY(read_scalers());

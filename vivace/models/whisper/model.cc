@@ -112,7 +112,9 @@ Status WhisperModel::fill_constants() {
 
 Status WhisperModel::load() {
   if (options_.random_weights) source_.make_synthetic();
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads));
+  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, 0, false,
+                                                  options_.most_bytes));
+  runtime_->yield_to(options_.gates.urgent_runs);
   VV_TRY(check_options());
   std::vector<std::unique_ptr<std::byte[]>> own;
   VV_TRY(load_weights(source_, config_, plan_, &uploader_, &own, &weights_));

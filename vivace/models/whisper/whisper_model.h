@@ -28,6 +28,8 @@ class WhisperModel final : public engine::SpeechModel {
   const std::string& family() const override { return family_; }
   engine::Report report() const override;
   std::vector<engine::MemoryLine> memory() const override;
+  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
+  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::SpeechLimits limits() const override { return limits_; }
   const engine::SpeechTokens& tokens() const override { return config_.tokens; }
   Result<float> peak(std::span<const float> samples) override;
