@@ -175,9 +175,9 @@ FAULTS = [
     ("swapped bytes are read as they are", "python/src/tensor.cc", "d.byteorder == '>'", "d.byteorder == '#'", f"{BAD} -k not_an_array"),
     ("captured arguments are not kept alive", "python/src/ops.cc", "if (nb::list* list = capture_keep())", "if (nb::list* list = nullptr)", ARRAYS),
     ("policy: a place behind the prefix is seen", "vivace/models/vla/base.cc", "(context_.length)[b] = static_cast<int32_t>(prefix)", "(context_.length)[b] = static_cast<int32_t>(prefix + 1)", f"{POLICY} -k stage"),
-    ("groot: columns turn by the line", "vivace/models/groot/pipeline.cc", "turn(b, in.patch_column, b_.column_freq)", "turn(b, in.patch_line, b_.column_freq)", f"{GROOT} -k stage"),
+    ("groot: columns turn by the line", "vivace/models/vision/pipeline.cc", "turn(b, in.column, b_.column_freq)", "turn(b, in.line, b_.column_freq)", f"{GROOT} -k stage"),
     ("groot: lines and columns of M-RoPE change places", "vivace/models/groot/predict.cc", "image, k / columns, k % columns)", "image, k % columns, k / columns)", f"{GROOT} -k stage"),
-    ("groot: images see each other before they are tokens", "vivace/models/groot/predict.cc", "view[at->patches++] = static_cast<int32_t>(at->views)", "view[at->patches++] = static_cast<int32_t>(at->views / 2)", f"{GROOT} -k stage"),
+    ("groot: images see each other before they are tokens", "vivace/models/groot/predict.cc", "first, g.patches(), static_cast<int32_t>(at->views));", "first, g.patches(), static_cast<int32_t>(at->views / 2));", f"{GROOT} -k stage"),
     ("groot: text blocks see as many rows as there are of images", "vivace/models/groot/pipeline.cc", "c_.sees_text(block) ? seen.text_offsets : seen.image_offsets", "seen.image_offsets", f"{GROOT} -k stage"),
     ("groot: deepstack stays away from the last layer but one", "vivace/models/groot/pipeline.cc", "i + 1 < w_.text.size()", "i + 2 < w_.text.size()", f"{GROOT} -k stage"),
     ("groot: scale and shift of the last norm as in blocks", "vivace/models/groot/pipeline.cc", "table(w_.out_ada, b_.out_shift, b_.out_scale)", "table(w_.out_ada, b_.out_scale, b_.out_shift)", f"{GROOT} -k stage"),
@@ -219,7 +219,7 @@ FAULTS = [
     ("text: the row before of the rings is read", "vivace/models/decoder/step_io.cc", "static_cast<size_t>(f.row) * static_cast<size_t>(ring_.shape[1])", "static_cast<size_t>((f.row + 1) % static_cast<int>(in_flight_.size())) * static_cast<size_t>(ring_.shape[1])", STEPS),
     ("text: counts of the sequence before", "vivace/models/decoder/steps.cc", "buffers_.no_counts.data, bytes", "counts.data, bytes", STEPS),
     ("text: a page is given to two", "vivace/engine/kv_blocks.cc", "  free_.pop_back();\n", "  if (free_.size() > 1) free_.pop_back();\n", "tests/test_pages.py"),
-    ("text: prompts wait for nobody's answer", "vivace/serve/batcher.cc", "pos == size - 1, true}", "true, true}", STEPS),
+    ("text: prompts wait for nobody's answer", "vivace/serve/batcher.cc", "rows_.push_back(row(*job, pos, pos == size - 1, true));", "rows_.push_back(row(*job, pos, true, true));", STEPS),
     ("loop: pages of who is over stay taken", "vivace/serve/seats.cc", "blocks_->drop(&held(*job));\n  slots_", "held(*job).clear();\n  slots_", LOOP),
     ("loop: a batcher keeps its slots' pages", "vivace/serve/batcher.cc", "if (job != nullptr) unseat(job);", "static_cast<void>(job);", LOOP),
     ("loop: who comes back from host memory finds nothing", "vivace/serve/seats.cc", "VV_TRY(model_.write_blocks(", "if (job->parked_blocks_ > 99) VV_TRY(model_.write_blocks(", "tests/test_pages.py"),
@@ -326,7 +326,7 @@ FAULTS += [(f"drawn calls: {f[0]}", *f[1:4], f"tests/test_differential.py -k 'va
 
 # Only a device shows these: it runs behind the host, and has norms behind products.
 BEHIND = [
-    ("text: a prompt of one row is taken for an answer", "vivace/serve/batcher.cc", "pos == size - 1, true});", "pos == size - 1});", STEPS),
+    ("text: a prompt of one row is taken for an answer", "vivace/serve/batcher.cc", "rows_.push_back(row(*job, pos, pos == size - 1, true));", "rows_.push_back(row(*job, pos, pos == size - 1, false));", STEPS),
     ("text: draws are read before their step ends", "vivace/models/decoder/step_io.cc", "VV_TRY(f.done->synchronize());", "", STEPS),
     ("text: steps that are queued share their inputs", "vivace/models/decoder/step_io.cc", "static_cast<size_t>(flight) * bytes_", "static_cast<size_t>(flight * 0) * bytes_", STEPS),
     ("text: rows leave with the weight of a norm that is done", "vivace/models/decoder/pipeline.cc", "w_.layers[next].attn_norm", "w_.layers[next - 1].attn_norm", STEPS),

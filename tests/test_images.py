@@ -1,4 +1,4 @@
-"""Images in prompts: answers of a tiny random Qwen3-VL (tests/fixtures/tiny/qwen3_vl) through generate(), chat() and the server against greedy steps whose
+"""Images in prompts: answers of a tiny random Qwen3-VL (tests/fixtures/qwen3_vl) through generate(), chat() and the server against greedy steps whose
 positions are counted here, pages that never serve another picture, and what callers get wrong. Qwen3-VL's numbers themselves: test_qwen3_vl.py."""
 import base64
 import http.client
@@ -208,7 +208,7 @@ def test_every_form_of_a_picture(model, tmp_path):
         assert model.chat([{"role": "user", "content": [{"type": "image_url", "image_url": part}, {"type": "text", "text": "?"}]}], max_tokens=6).tokens == want
 
 
-SIZES = json.loads((FIXTURE.parents[1] / "images" / "smart_resize.json").read_text())
+SIZES = json.loads((FIXTURE.parent / "images" / "smart_resize.json").read_text())
 
 
 def test_sizes_are_the_processors():
@@ -277,7 +277,7 @@ def test_bad_prompts(folder, model, tmp_path):
     with open_model(broken) as other, pytest.raises(vivace.UnsupportedError, match="image_mean"):
         other.chat(said(p, "?"), max_tokens=1)
     text = tmp_path / "text"
-    shutil.copytree(FIXTURE.parent / "qwen3", text)
+    shutil.copytree(FIXTURE.parent / "tiny" / "qwen3", text)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(folder / file, text)
     with vivace.load_model(text, device=DEVICE) as other:

@@ -24,7 +24,7 @@ from vivace import _core, cli
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "tests/fixtures"
-HUB = sorted(p.parent.name for p in (FIXTURES / "tiny").glob("*/expected.safetensors"))  # test_qwen3_vl.py has its own
+HUB = sorted(p.parent.name for p in (FIXTURES / "tiny").glob("*/expected.safetensors"))
 GGUF = sorted(p.stem for p in (FIXTURES / "tiny_gguf").glob("*.gguf"))
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
 DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"

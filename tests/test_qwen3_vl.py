@@ -1,4 +1,4 @@
-"""Qwen3-VL's steps against what transformers computed in float64 from the same random weights (tests/fixtures/tiny/qwen3_vl); with
+"""Qwen3-VL's steps against what transformers computed in float64 from the same random weights (tests/fixtures/qwen3_vl); with
 VIVACE_TEST_DEVICE=cuda on a GPU. f32 within 1e-4 of logits that are up to 38 large; bf16 by direction."""
 import os
 import shutil
@@ -11,7 +11,7 @@ import vivace
 from vivace import _core
 from tests.packed import packed_tensors
 
-FIXTURE = Path(__file__).parent / "fixtures" / "tiny" / "qwen3_vl"
+FIXTURE = Path(__file__).parent / "fixtures" / "qwen3_vl"
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
 DEVICE = DEVICE if DEVICE.startswith("cuda") else "cpu"
 EXPECTED = packed_tensors(FIXTURE / "expected.safetensors")
@@ -142,11 +142,11 @@ def test_bad_input(model, tmp_path):
     for at in (-2, 40):
         with pytest.raises(vivace.InvalidArgumentError, match="images' tokens"):
             model.step([(9, 0, 0, True, at, 0, 0, 0)])
-    plain = load(FIXTURE.parent / "qwen3", max_image_tokens=0)
+    plain = load(FIXTURE.parent / "tiny" / "qwen3", max_image_tokens=0)
     with pytest.raises(vivace.UnsupportedError, match="takes no images"):
         plain.see(0, pixels, SIDE, SIDE)
     with pytest.raises(vivace.InvalidArgumentError, match="takes no images"):
-        load(FIXTURE.parent / "qwen3")
+        load(FIXTURE.parent / "tiny" / "qwen3")
     text = (FIXTURE / "config.json").read_text()
     for old, new, says in (('"image_token_id": 7', '"image_token_id": 192', "image_token_id"), ('"mrope_interleaved": true', '"mrope_interleaved": false', "mrope_interleaved"), ('"deepstack_visual_indexes": [', '"deepstack_visual_indexes": [9, ', "deepstack|wanted layers"),
                            ('"out_hidden_size": 48', '"out_hidden_size": 40', "out_hidden_size")):

@@ -1,4 +1,4 @@
-"""Writes tests/fixtures/tiny/qwen3_vl/: a random Qwen3-VL in the hub's format, and what it must give.
+"""Writes tests/fixtures/qwen3_vl/: a random Qwen3-VL in the hub's format, and what it must give.
 
     python -m tests.reference.make_tiny_qwen3_vl        # needs torch and transformers (pins in README.md)
 
@@ -17,7 +17,7 @@ import transformers
 from safetensors.numpy import save_file
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "tiny" / "qwen3_vl"
+FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "qwen3_vl"
 IMAGE, PATCH, MERGE = 7, 4, 2
 TEXT = dict(hidden_size=48, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=32, vocab_size=192, max_position_embeddings=512,
             rms_norm_eps=1e-6, hidden_act="silu", attention_bias=False, rope_theta=5000000.0, rope_scaling={"mrope_interleaved": True, "mrope_section": [8, 4, 4], "rope_type": "default"}, tie_word_embeddings=True)
