@@ -227,6 +227,9 @@ def test_renormed_and_masked(home, seed):
                        (flashinfer.top_p_renorm_probs(put(home, p), put(home, q)), lambda i: allowed(p[i], top_p=q[i]))):
         near(got, np.stack([np.where(keeps(i), p[i], 0).astype(np.float64) / p[i][keeps(i)].sum(dtype=np.float64) for i in range(rows)]))
     logits = r.standard_normal((rows, V), np.float32)
+    masked = np.where(r.random((rows, V)) < 0.2, np.float32(-np.inf), logits)  # tokens that cannot come stay so
+    got = back(flashinfer.top_k_mask_logits(put(home, masked), put(home, k)))
+    assert (got == np.where(masked >= np.take_along_axis(np.sort(masked, -1)[:, ::-1], k[:, None] - 1, 1), masked, -np.inf)).all()
     got = back(flashinfer.top_k_mask_logits(put(home, logits), put(home, k)))
     want = np.where(logits >= np.take_along_axis(np.sort(logits, -1)[:, ::-1], k[:, None] - 1, 1), logits, -np.inf)
     assert (got == want).all()

@@ -92,6 +92,16 @@ TEST_F(RosNode, RelativeActionsAreAddedToTheJoints) {
   for (const double v : said[0].data) EXPECT_LE(std::abs(v - 0.25), 0.05 + 1e-6);  // a step from where they are
 }
 
+TEST_F(RosNode, RelativeActionsWaitForJointsThatAreKnown) {
+  const auto n = node({{"relative", true}, {"max_observation_age", 0.3}});
+  look(*n);
+  ASSERT_GE(moved(*n, 1).size(), 1u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  const size_t before = n->said<Float64MultiArray>("commands").size();
+  for (int i = 0; i < 20; ++i) n->timer->call();
+  EXPECT_EQ(n->said<Float64MultiArray>("commands").size(), before);
+}
+
 TEST_F(RosNode, NothingIsAskedOfWhatIsOldOddOrMissing) {
   const auto n = node({{"max_observation_age", 0.0}});
   look(*n);

@@ -129,6 +129,7 @@ class PolicyNode : public rclcpp::Node {
     const bool moves =
         seen.source == vivace::serve::TickSource::chunk || seen.source == vivace::serve::TickSource::blend;
     if (!moves) return;  // the controller holds what it was told last
+    if (relative_ && now - joint_seen_ > most_age_) return;  // a step from where the joints were once
     std_msgs::msg::Float64MultiArray command;
     for (size_t i = 0; i < action_.size(); ++i)
       command.data.push_back(double{action_[i]} + (relative_ ? double{joint_[i]} : 0.0));

@@ -200,7 +200,7 @@ def top_k_mask_logits(logits, top_k):
         least = logits.sort(-1, descending=True).values.gather(1, k)
     else:
         least = np.take_along_axis(np.sort(logits, -1)[:, ::-1], k, 1)
-    return where(logits >= least, logits, cast(logits * 0, logits.dtype) - np.inf) if not is_torch(logits) else logits.masked_fill(logits < least, float("-inf"))
+    return logits.masked_fill(logits < least, float("-inf")) if is_torch(logits) else np.where(logits < least, np.array(-np.inf, logits.dtype), logits)
 
 
 def chain_speculative_sampling(draft_probs, draft_token_ids, target_probs, maybe_output_accepted_token_num=None, maybe_output_emitted_draft_token_num=None, deterministic=True,
