@@ -8,6 +8,7 @@ A call is known by seed, op and number. What is wrong is made small and printed 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,6 +97,8 @@ def gathered(args, processes):
         try:
             status = process.wait(max(late - time.monotonic(), 0.1) if args.seconds else None)
         except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)  # where it stands, on stderr
+            time.sleep(1)
             process.kill()
             status = process.wait()
         whole = file.with_suffix(".json")  # of the modes that it has done

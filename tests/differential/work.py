@@ -1,5 +1,7 @@
 """One process of a run: its share of the calls, one after the other."""
+import faulthandler
 import json
+import signal
 import time
 import traceback
 import warnings
@@ -141,6 +143,7 @@ class Worker:
 def work(args):
     import vivace
 
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # a process that is late is asked where it stands
     share, file = args.worker.split(":", 1)
     np.seterr(all="ignore")
     warnings.simplefilter("ignore")

@@ -337,6 +337,8 @@ CASES = [
     Case(shape(70, 90, 4, 2, 128, 128), ports("bf16", "bf16", slopes="f32", head_scale="f32", lse="f32"), ranges={"slopes": (0, 1), "head_scale": (0.5, 1.5)},
          distributions=("normal",), note="ALiBi and a scale a head, prefill"),
     Case(shape(3, 200, 6, 2, 64, 64), ports("f16", "f16", pos="i32", slopes="f32"), {"softcap": 4.0}, ranges={"pos": (150, 200), "slopes": (0, 0.1)}),
+    Case(shape(4, 200, 8, 2, 64, 64), ports("bf16", "bf16", pos="i32", slopes="f32", lse="f32"), {"mask": "full"}, values={"pos": np.array([-(2**31), 2**31 - 1, 150, -1])},
+         ranges={"slopes": (0, 0.1)}, distributions=("normal",), note="distances of 32 bits and a sign"),
     Case(shape(9, 300, 8, 2, 128, 128, S=2, W=1), ports("bf16", "bf16", slot="i32", length="i32", bits="i32", bits_from="i32", lse="f32"), {"mask": "full"},
          ranges={"bits": (-2**31, 2**31)}, values={"slot": np.array([0] * 5 + [1] * 4), "length": np.array([210, 300]), "bits_from": np.array([201, 291])},
          distributions=("normal", "large"), note="two speculative trees"),

@@ -42,7 +42,7 @@ def bound(port, value, dtype, inputs):
 def scenario(T, V, spread, seed=0):
     rng = np.random.default_rng([T, V] + ([seed] if seed else []))
     rows = []
-    while len(rows) < T:
+    while len(rows) < max(T, 1):  # of no row at all: the shapes of one
         p = round_to(np.exp(spread * rng.standard_normal(V)) / V, "f32")
         p[rng.random(V) < 0.1] = rng.choice([0.0, -1.0])
         if V > 8:
@@ -50,7 +50,7 @@ def scenario(T, V, spread, seed=0):
         row = {"probs": p, "top_k": rng.integers(-1, V + 2), "top_p": round_to(rng.choice([0.0, 0.4, 0.9, 0.99, 1.0]), "f32")}
         if kept(p, row["top_k"], row["top_p"])[1] and kept(p, 0, row["top_p"])[1]:
             rows.append(row)
-    return {k: np.stack([r[k] for r in rows]) for k in rows[0]}
+    return {k: np.stack([r[k] for r in rows])[:T] for k in rows[0]}
 
 
 def case(T, V, spread, ports, **options):

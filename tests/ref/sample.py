@@ -119,7 +119,7 @@ def scenario(T, V, S, dtype, ports, spread, seed, M=3):
     if "mask_slot" in ports:  # else a row has its own mask, and is drawn with it
         out["mask"] = rng.integers(-(2**31), 2**31, (M, (V + 31) // 32))
     rows = []
-    while len(rows) < T:
+    while len(rows) < max(T, 1 if V else 0):  # of no row at all: the shapes of one
         row = {
             "logits": round_to(np.round(spread * rng.standard_normal(V) * 4) / 4 if V < 50 else spread * rng.standard_normal(V), dtype),
             "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 1.7]), "top_k": rng.integers(-1, V + 2) if V < 8000 else rng.choice([1, 5, 40, 90, 200, V // 2]), "top_p": rng.choice([0.0, 0.3, 0.8, 0.95, 1.0]),
@@ -132,7 +132,9 @@ def scenario(T, V, S, dtype, ports, spread, seed, M=3):
         one = {k: np.asarray(row[k])[None] for k in ports if k in row} | {k: out[k] for k in ports if k in out}
         if decide(row["logits"], **row_options(0, V, one))[1]:
             rows.append(row)
-    return {k: np.stack([r[k] for r in rows]) for k in rows[0]} | out
+    if not rows:  # neither rows nor a vocabulary
+        return {k: np.zeros((0, 0) if k in ("logits", "mask") else 0) for k in ("logits", *ports) if k not in out} | out
+    return {k: np.stack([r[k] for r in rows])[:T] for k in rows[0]} | out
 
 
 _DTYPE = {"top_k": "i32", "seed": "i64", "step": "i32", "counts": "i32", "slot": "i32", "mask": "i32", "mask_slot": "i32"}
