@@ -182,6 +182,7 @@ FAULTS = [
     ("groot: deepstack stays away from the last layer but one", "vivace/models/groot/pipeline.cc", "i + 1 < w_.text.size()", "i + 2 < w_.text.size()", f"{GROOT} -k stage"),
     ("groot: scale and shift of the last norm as in blocks", "vivace/models/groot/pipeline.cc", "table(w_.out_ada, b_.out_shift, b_.out_scale)", "table(w_.out_ada, b_.out_scale, b_.out_shift)", f"{GROOT} -k stage"),
     ("groot: the embodiment of the call before", "vivace/models/groot/predict.cc", "if (taken == slot) return {};", "if (taken == slot || taken > 0) return {};", f"{GROOT} -k batches"),
+    ("groot: image features take the scale of text's", "vivace/models/groot/pipeline.h", "(text_ + adapter_) + (text ? 0 : 1)", "(text_ + adapter_)", f"{GROOT} -k each_place"),
     ("groot: positions of the images before", "vivace/models/groot/predict.cc", "if (grids_ == placed_) return {};", "if (!placed_.empty()) return {};", f"{GROOT} -k stage"),
     ("groot: percentiles are the ends", "vivace/models/groot/statistics.cc", 'percentiles ? "q01" : "min"', '"min"', "tests/test_groot_robot.py -k units"),
     ("groot: values that left the range stay out", "vivace/models/groot/statistics.cc", "return clip ? std::clamp(y, -1.0f, 1.0f) : y;", "return y;", "tests/test_groot_robot.py -k units"),

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 import vivace
 from tests.packed import packed_tensors
 from tests.reference.groot_numpy import Groot
+from tests.reference.policy_numpy import Exact, Rounded
 
 FIXTURE = Path(__file__).parent / "fixtures" / "vla" / "groot_n17_tiny"
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
@@ -97,17 +98,108 @@ def test_bf16(case):
     assert cosine(np.stack([seen["pred", s] for s in range(4)]), EXPECTED[f"{case}.pred"]) >= BF16
 
 
-@pytest.mark.parametrize("precision", ["f32", "bf16"])
+def scaled(precision, **options):
+    """load(), with scales that the four cases bring where the plan wants some."""
+    if precision != "fp8_static":
+        return load(precision=precision, **options)
+    return load(precision=precision, calibration=[observation(c) for c in "abcd"], percentile=100.0, **options)
+
+
+@pytest.fixture(scope="module")
+def references():
+    """Actions of the float64 reference, exact and rounded as the plans round, less the noise they start from."""
+    weights, config = {k: v for shard in FIXTURE.glob("model-*.safetensors") for k, v in load_file(shard).items()}, json.loads((FIXTURE / "config.json").read_text())
+    out = {}
+    for name, a in (("f32", Exact()), ("bf16", Rounded()), ("fp8", Rounded(eight=True))):
+        for case in "abc":
+            given = observation(case)
+            ids = given["prompt"].tolist()
+            one = [t for i, t in enumerate(ids) if t != IMAGE or ids[i - 1] != IMAGE]
+            out[case, name] = Groot(weights, config, a).actions([i.astype(np.float64) for i in given["images"] if i is not None], one, given["state"], given["noise"], given["embodiment"], 4) - given["noise"]
+    return out
+
+
+@pytest.mark.parametrize("precision", ["fp8", "fp8_static"])
+def test_eight_bits(references, precision, tmp_path, monkeypatch):
+    """As good as what float64 makes of the same roundings; the DiT stays in 16 bits."""
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+    with scaled(precision) as model:
+        for case in "abc":
+            given = observation(case)
+            got, right = model.predict(**given) - given["noise"], references[case, "f32"]
+            assert np.linalg.norm(got - right) <= 2 * np.linalg.norm(references[case, "fp8"] - right), case
+        facts = model.report()
+    assert facts["activations_to_e4m3"] == ("by token" if precision == "fp8" else "calibrated") and facts["activations"] == "bf16"
+    forms = facts["forms"]
+    assert set(forms["text"].values()) == set(forms["adapter"].values()) == {"e4m3"}
+    assert forms["vision"] == {"qkv": "e4m3", "o": "bf16", "up": "e4m3", "down": "e4m3"} and forms["patches"] == "bf16"
+    assert forms["dit"] == {"qkv": "bf16", "cross_k": "e4m3", "cross_v": "e4m3", "o": "bf16", "up": "bf16", "down": "bf16"}
+
+
+def test_calibrated_scales(tmp_path, monkeypatch):
+    """Kept under what they depend on, used as they are, taken anew while loaded; what is refused changes nothing."""
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path))
+    given, places = observation("a"), 4 * 3 + 2 * 3 + 4 * 3 + 4 * 2 + 2
+    other = given | dict(images=[None if i is None else np.uint8(i // 8) for i in given["images"]], prompt=given["prompt"][::-1])
+    options = dict(precision="fp8_static", percentile=100.0)
+    with load(precision="bf16") as model:
+        scales = model.calibrate([given])
+        both = model.calibrate([given, other])
+        assert len(scales) == places and min(scales) > 0 and (np.array(both) >= np.array(scales)).all() and both != scales
+        with pytest.raises(vivace.FailedPreconditionError, match="none that are fixed"):
+            model._live.set_act_scales(scales)
+        for wrong, words in (([], "wanted observations"), ([given | dict(images=[])], "each of 3 cameras")):
+            with pytest.raises(vivace.InvalidArgumentError, match=words):
+                model.calibrate(wrong)
+    with load(**options, calibration=[other]) as model:
+        want = model.predict(**given)
+    with load(**options, calibration=[given]) as model:
+        first = model.predict(**given)
+        assert (first != want).any() and len(list((tmp_path / "models" / "calibration").glob("policy-*.json"))) == 2
+        for wrong in ([1.0], [float("inf")] * places, [0.0] * places):
+            with pytest.raises(vivace.InvalidArgumentError, match="act_scales"):
+                model._live.set_act_scales(wrong)
+        with pytest.raises(vivace.FailedPreconditionError, match="already"):
+            model.calibrate([given])
+        assert (model.predict(**given) == first).all()
+        model.recalibrate([other])
+        assert (model.predict(**given) == want).all()
+        model._live.set_act_scales([v / 64 for v in scales])  # large values saturate
+        assert np.abs(model.predict(**given) - first).max() > 0.05
+    with pytest.raises(vivace.InvalidArgumentError, match="takes its scales from observations"):
+        load(**options)
+
+
+@pytest.mark.parametrize("place", range(4 * 3 + 2 * 3 + 4 * 3 + 4 * 2 + 2))
+def test_each_place_has_its_scale(place, eights):
+    """One scale that is far too small moves the actions, whichever it is; a place that nothing reads would not."""
+    model, scales, base = eights
+    model._live.set_act_scales([v / 256 if i == place else v for i, v in enumerate(scales)])
+    wide = place < 12 and place % 4 == 1  # vision's attention leaves 16 bits
+    assert np.array_equal(model.predict(**observation("a")), base) == wide
+
+
+@pytest.fixture(scope="module")
+def eights(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VIVACE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        with load(precision="bf16") as model:
+            scales = model.calibrate([observation("a")])
+        with load(precision="fp8_static", calibration=[observation("a")], percentile=100.0) as model:
+            yield model, scales, model.predict(**observation("a"))
+
+
+@pytest.mark.parametrize("precision", ["f32", "bf16", "fp8_static"])
 def test_batches_have_the_bits_of_each_alone(precision):
     """Of other embodiments, images and prompts side by side, in any order, also in fewer than the policy has room for."""
     cases = [observation(c) for c in "abcd"]
-    with load(precision=precision, batch=4) as many:
+    with scaled(precision, batch=4) as many:
         alone = [many.predict(**o) for o in cases]
         for order in ([0, 1, 2, 3], [3, 1], [2, 0, 3]):
             got = many.predict_batch([cases[i] for i in order])
             assert all(np.array_equal(g, alone[i]) for g, i in zip(got, order))
         assert np.array_equal(many.normalized(1), alone[0])
-    with load(precision=precision) as one:
+    with scaled(precision) as one:
         for o, want in zip(cases, alone):
             close(one.predict(**o), want, 1e-4 if precision == "f32" else 0.1)
 
@@ -253,14 +345,14 @@ def test_bad_observations(model, change, error, message):
 
 
 def test_calls_that_it_has_no_answer_to(model):
-    with pytest.raises(vivace.UnsupportedError, match="fixed scales"):
-        model.calibrate([observation("a")])
+    with pytest.raises(vivace.FailedPreconditionError, match="no scales that are fixed"):
+        model.recalibrate([observation("a")])
     with pytest.raises(vivace.UnsupportedError, match="no tokens"):
         model.tokens(**{k: v for k, v in observation("a").items() if k in ("images", "prompt", "state")})
 
 
 @pytest.mark.parametrize("options,message", [
-    (dict(embodiment=3), "embodiment: wanted 0 to 2"), (dict(precision="fp8"), "precision: groot_n17 has auto, f32, bf16"), (dict(num_views=17), "num_views"), (dict(action_horizon=65), "action_horizon: wanted 1 to 64"),
+    (dict(embodiment=3), "embodiment: wanted 0 to 2"), (dict(precision="int4"), "precision: wanted auto, f32, bf16, fp8, fp8_static, got 'int4'"), (dict(num_views=17), "num_views"), (dict(action_horizon=65), "action_horizon: wanted 1 to 64"),
     (dict(batch=0), "batch"), (dict(delta=[True]), "delta"), (dict(robot="droid"), "embodiment_id.json"), (dict(resize="openpi"), "resize"), (dict(config="pi05"), "config pi05"), (dict(codec="x"), "codec"),
     (dict(statistics="some"), "statistics"), (dict(prompt_tokens=5000), "prompt_tokens"), (dict(num_steps=-1), "num_steps"),
 ])

@@ -255,7 +255,7 @@ def test_over_the_wire(tmp_path, words):
 
 def test_plan_and_bench(tmp_path, capsys):
     path = str(folder(tmp_path))
-    for command, more in (("plan", []), ("bench", ["--steps", "3", "--batch", "2"])):
+    for command, more in (("plan", []), ("bench", ["--steps", "3", "--batch", "2"]), ("bench", ["--steps", "2", "--precision", "fp8_static"])):
         assert cli.main([command, "--model", path, "--device", "cpu", "--threads", "2", "--json", *more]) == 0
     planned, timed = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert planned["report"]["family"] == "groot_n17" and planned["total_bytes"] == sum(r["bytes"] for r in planned["regions"])

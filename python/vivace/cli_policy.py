@@ -1,6 +1,7 @@
 """The command line's robot policies: `vivace serve-policy`, and what `plan` and `bench` say of a checkpoint that is one."""
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -47,15 +48,21 @@ def bench(args) -> int:
     """Times whole calls: all cameras on, 480 x 640, or as GR00T takes them, a prompt of 32 tokens beside images."""
     import numpy as np
 
-    begin = time.perf_counter()
-    with _load(args, batch=args.batch) as policy:
-        load_s, report = time.perf_counter() - begin, policy.report()
+    def observation(report):
         groot = report["family"] == "groot_n17"
         frame = np.zeros((*(report["image"] if groot else (480, 640)), 3), np.uint8)
         pictures = [report["image_token"]] * report["num_views"] if groot else []
         one = dict(images=[frame] * report["num_views"], prompt=pictures + [2] * min(32, report["prompt_tokens"]), state=np.zeros(report["state_dim"] or 8, np.float32), seed=0)
-        if groot and report["embodiment"] is None:
-            one["embodiment"] = 0
+        return one | ({"embodiment": 0} if groot and report["embodiment"] is None else {})
+
+    more = {}
+    if args.precision == "fp8_static":  # scales of the observation that is timed
+        with _load(argparse.Namespace(**vars(args) | {"precision": "bf16"})) as policy:
+            more = {"calibration": [observation(policy.report())]}
+    begin = time.perf_counter()
+    with _load(args, batch=args.batch, **more) as policy:
+        load_s, report = time.perf_counter() - begin, policy.report()
+        one = observation(report)
         policy.predict_batch([one] * args.batch)
         took, device = [], []
         for _ in range(args.steps):

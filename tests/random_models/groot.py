@@ -15,7 +15,7 @@ def draw(seed, device="cpu"):
     eighths = lambda least, top: 8 * r.randint(least // 8, top // 8)  # noqa: E731
     vision = [r.choice((1, 2, 3)), r.choice((8, 16, 24, 64)), r.randint(1, 3), eighths(16, 96)]  # heads, head dim, layers, mlp
     adapter = [r.choice((1, 2, 4)), r.choice((16, 32, 64))]
-    case = {"kind": "groot", "seed": seed, "precision": r.choice(("f32", "bf16")), "patch": r.choice((4, 8, 14, 16)), "grid": r.randint(1, 9), "vision": vision, "levels": sorted(r.sample(range(vision[2]), r.randint(0, vision[2]))),
+    case = {"kind": "groot", "seed": seed, "precision": r.choice(("f32", "bf16", "fp8")), "patch": r.choice((4, 8, 14, 16)), "grid": r.randint(1, 9), "vision": vision, "levels": sorted(r.sample(range(vision[2]), r.randint(0, vision[2]))),
             "adapter": [*adapter, r.choice((0, 1, 2))], "text": [*r.choice(((4, 2), (2, 2), (4, 1), (3, 1), (8, 2))), r.choice((16, 32, 64)), r.randint(1, 4), eighths(16, 128)], "vocab": r.choice((64, 300)),
             "dit": [r.choice((1, 2, 3)), r.choice((16, 32, 48)), r.randint(1, 6)], "text_every": r.choice((1, 2, 2, 3)), "out": eighths(16, 64), "hidden": eighths(16, 64), "state_dim": r.choice((1, 7, 29, 32)),
             "action_dim": r.choice((1, 7, 8, 29, 33)), "horizon": r.choice((1, 2, 7, 16, 31, 40, 50)), "steps": r.choice((1, 2, 3, 4, 7)), "buckets": r.choice((10, 1000)), "embodiments": r.randint(1, 3), "one": r.random() < 0.25,

@@ -20,8 +20,8 @@ def ask(model, case, observations):
 
 
 def held_to_reference(case, weights, answers):
-    narrow, values = case["precision"] != "f32", sum(np.size(a) for a in answers)
-    arithmetic = [Rounded(rng=np.random.default_rng(i)) for i in range(DRAWS)] if values < FEW else [Rounded()]
+    narrow, eight, values = case["precision"] != "f32", case["precision"] == "fp8", sum(np.size(a) for a in answers)
+    arithmetic = [Rounded(eight, np.random.default_rng(i)) for i in range(DRAWS)] if values < FEW else [Rounded(eight)]
     policies = [Groot(weights, config(case), a) for a in ([None, *arithmetic] if narrow else [None])]
     moved, wanted = [], [[] for _ in policies]
     for o, got in zip(case["observations"], answers):

@@ -1,4 +1,5 @@
-"""GR00T N1.7 in float64 NumPy, from the papers and the golden data alone; no code of the engine. Arithmetic as policy_numpy's Exact and Rounded."""
+"""GR00T N1.7 in float64 NumPy, from the papers and the golden data alone; no code of the engine. Arithmetic as policy_numpy's Exact and Rounded; with eight bits
+in what runs once an observation, but for what vision's attention leaves."""
 import math
 
 import numpy as np
@@ -35,6 +36,7 @@ class Groot:
     def __init__(self, weights, config, arithmetic=None):
         self.w = {k: v.astype(np.float64) for k, v in weights.items()}
         self.c, self.a = config, arithmetic or Exact()
+        self.of_context = self.a
         self.text, self.vision = config["backbone"]["text"], config["backbone"]["vision"]
 
     def linear(self, x, name, weight=None, bias=None, act=None, raw=False):
@@ -42,7 +44,7 @@ class Groot:
         keep = (lambda v: v) if raw else self.a.weight
         w = keep(self.w[name + ".weight"] if weight is None else weight)
         b = self.w.get(name + ".bias") if bias is None else bias
-        y = x @ w.T + (0 if b is None else b if raw else self.a.value(b))
+        y = (x if raw else self.a.enters(x)) @ w.T + (0 if b is None else b if raw else self.a.value(b))
         return self.a.value(act(y) if act else y)
 
     def norm(self, x, name, eps):
@@ -78,17 +80,17 @@ class Groot:
             b = f"{at}blocks.{i}."
             qkv = self.linear(self.norm(h, b + "norm1", 1e-6), b + "attn.qkv").reshape(len(h), 3, heads, -1)
             q, k = (a.value(turn(qkv[:, n], angles)) for n in (0, 1))
-            h = a.value(h + self._bare(a.value(attend(q, k, qkv[:, 2], everything)).reshape(h.shape), b + "attn.proj"))
+            h = a.value(h + self._bare(a.value(attend(q, k, qkv[:, 2], everything)).reshape(h.shape), b + "attn.proj", wide=True))
             h = a.value(h + self._bare(self.linear(self.norm(h, b + "norm2", 1e-6), b + "mlp.linear_fc1", act=gelu), b + "mlp.linear_fc2"))
             if i in v["deepstack_visual_indexes"]:
                 name = f"{at}deepstack_merger_list.{len(levels)}"
                 levels.append(self.merge(self.norm(h.reshape(-1, 4 * width), name + ".norm", 1e-6), name))
         return self.merge(self.norm(h, at + "merger.norm", 1e-6).reshape(-1, 4 * width), at + "merger"), levels
 
-    def _bare(self, x, name):
+    def _bare(self, x, name, wide=False):
         """A product that joins the residual stream before it is rounded."""
-        b = self.w.get(name + ".bias")
-        return x @ self.a.weight(self.w[name + ".weight"]).T + (0 if b is None else self.a.value(b))
+        a, b = self.a.in_expert() if wide else self.a, self.w.get(name + ".bias")
+        return a.enters(x) @ a.weight(self.w[name + ".weight"]).T + (0 if b is None else a.value(b))
 
     def merge(self, x, name):
         return self.linear(self.linear(x, name + ".linear_fc1", act=lambda y: y / 2 * (1 + _erf(y / math.sqrt(2)))), name + ".linear_fc2")
@@ -123,7 +125,7 @@ class Groot:
             q, k = (a.value(turn(rms_norm(y, eps, self.w[f"{b}self_attn.{n}_norm.weight"]), angles)) for n, y in (("q", q), ("k", k)))
             h = a.value(h + self._bare(a.value(attend(q, k, v, before)).reshape(len(h), -1), b + "self_attn.o_proj"))
             x = a.value(rms_norm(h, eps, self.w[b + "post_attention_layernorm.weight"]))
-            gate, up = (x @ a.weight(self.w[f"{b}mlp.{n}_proj.weight"]).T for n in ("gate", "up"))
+            gate, up = (a.enters(x) @ a.weight(self.w[f"{b}mlp.{n}_proj.weight"]).T for n in ("gate", "up"))
             h = a.value(h + self._bare(a.value(silu(gate) * up), b + "mlp.down_proj"))
             if i < len(levels) and i + 1 < self.c["select_layer"]:
                 h = h.copy()
@@ -133,7 +135,11 @@ class Groot:
     def transformer(self, h, b, heads, keys, normed, seen):
         """A block of diffusers' kind."""
         a = self.a
-        q, k, v = (self.linear(x, f"{b}attn1.to_{n}").reshape(len(x), heads, -1) for n, x in (("q", normed), ("k", keys), ("v", keys)))
+        q = self.linear(normed, b + "attn1.to_q").reshape(len(normed), heads, -1)
+        if keys is not normed:  # what crosses is made once an observation
+            self.a = self.of_context
+        k, v = (self.linear(keys, f"{b}attn1.to_{n}").reshape(len(keys), heads, -1) for n in "kv")
+        self.a = a
         return a.value(h + self._bare(a.value(attend(q, k, v, seen)).reshape(h.shape), b + "attn1.to_out.0"))
 
     def own(self, name, embodiment):
@@ -145,6 +151,7 @@ class Groot:
         return self.a.value(np.maximum(y, 0)) @ self.a.weight(w2).T + self.a.value(b2)
 
     def actions(self, images, tokens, state, noise, embodiment, steps, prev=None, overlap=0, frozen=0):
+        self.a = self.of_context
         c, a, at = self.c, self.a, "action_head."
         h, is_image = self.language(images, tokens)
         h = self.norm(h, at + "vlln", 1e-5)
@@ -154,6 +161,7 @@ class Groot:
             n = self.norm(h, b + "norm1", 1e-5)
             h = self.transformer(h, b, c["vl_self_attention_cfg"]["num_attention_heads"], n, n, everything)
             h = a.value(h + self._bare(self.linear(self.norm(h, b + "norm3", 1e-5), b + "ff.net.0.proj", act=gelu), b + "ff.net.2"))
+        a = self.a = self.of_context.in_expert()
         dit, D = c["diffusion_model_cfg"], c["input_embedding_dim"]
         padded = np.zeros(c["max_state_dim"])
         padded[:len(state)] = state

@@ -7,6 +7,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/json_text.h"
 #include "vivace/models/groot/groot_model.h"
+#include "vivace/models/layer/calibration.h"
 #include "vivace/ops/rope_freqs.h"
 
 namespace vivace::models::groot {
@@ -19,8 +20,6 @@ constexpr exec::ShapeKey kOnly{1};
 }  // namespace
 
 Status GrootModel::check_options() {
-  if (!options_.act_scales.empty())
-    return Status(Code::kInvalidArgument, "act_scales: groot_n17 has no plan that takes them");
   for (const auto& [what, given] : {std::pair{"codec", !options_.codec.empty()},
                                     {"max_action_tokens", options_.max_action_tokens != 0},
                                     {"delta", !options_.delta.empty()}})
@@ -29,6 +28,7 @@ Status GrootModel::check_options() {
     return Status(Code::kInvalidArgument, "resize: groot_n17 has auto and none, got '" + options_.resize +
                                               "'; frames come as the network takes them");
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
+  VV_TRY(check_act_scales(plan_, options_.act_scales, QuantizationSites(config_).count()));
   const auto range = [](const char* what, int value, int64_t most) {
     return value >= 0 && value <= most
                ? Status()
@@ -132,10 +132,10 @@ void GrootModel::declare_context() {
   const auto declare = [&](const std::string& name, DType dtype, Shape shape, Tensor* t) {
     arena_.declare(name, dtype, shape, t);
   };
-  vision::declare_buffers(arena_, c.vision, P, act, &b.vision);
-  declare_stack(arena_, "text", c.text, T, act, &b.text);
+  vision::declare_buffers(arena_, c.vision, P, act, &b.vision, &plan_);
+  declare_stack(arena_, "text", c.text, T, act, &b.text, &plan_);
   if (c.adapter.layers > 0)
-    declare_stack(arena_, "adapter", c.adapter, T, act, &b.adapter);
+    declare_stack(arena_, "adapter", c.adapter, T, act, &b.adapter, &plan_);
   else declare("adapter.hidden", act, Shape(T, H), &b.adapter.hidden);
   for (int i = 0; i < 3; ++i) declare(strf("turn_freq.%d", i), f32, Shape(c.text.head_dim / 2), &b.turn_freq[i]);
   declare("mixed", act, Shape(M + T, H), &b.mixed);
@@ -145,6 +145,12 @@ void GrootModel::declare_context() {
   declare("branch", act, Shape(T, H), &b.branch);
   declare("text_features", act, Shape(T, H), &b.text_features);
   declare("image_features", act, Shape(M, H), &b.image_features);
+  if (plan_.eight)
+    for (auto& [name, codes, rows] : {std::tuple{"text_codes", &b.text_codes, T}, {"image_codes", &b.image_codes, M}}) {
+      declare(name, DType::e4m3, Shape(rows, H), &codes->quantized);
+      if (!plan_.fixed) declare(std::string(name) + ".scale", f32, Shape(rows), &codes->quantized_scale);
+    }
+  if (plan_.fixed) declare("act_scales", f32, Shape(QuantizationSites(c).count()), &b.act_scales);
   b.cross_k.resize(static_cast<size_t>(c.dit.layers + 1) / 2);
   b.cross_v.resize(b.cross_k.size());
   for (size_t i = 0; i < b.cross_k.size(); ++i) {
@@ -221,7 +227,10 @@ Status GrootModel::fill_constants() {
   };
   const engine::Upload uploads[] = {from(b.turn_freq[0], turn[0]), from(b.turn_freq[1], turn[1]),
                                     from(b.turn_freq[2], turn[2]), from(b.action_slot, slots)};
-  return runtime_->upload(uploads);
+  VV_TRY(runtime_->upload(uploads));
+  if (!plan_.fixed) return {};
+  const engine::Upload scales[] = {from(b.act_scales, options_.act_scales)};
+  return runtime_->upload(scales);
 }
 
 /// Time as the DiT (cosines, then sines) and the action encoder (sines, then cosines) take it, of each step; then
@@ -366,7 +375,7 @@ engine::Report GrootModel::report() const {
       {"precision", engine::json_string(plan_.name)},
       {"forms", forms_of(weights_).json()},
       {"activations", engine::json_string(name(plan_.act))},
-      {"activations_to_e4m3", "null"},
+      {"activations_to_e4m3", plan_.eight ? engine::json_string(plan_.fixed ? "calibrated" : "by token") : "null"},
       {"threads", number(runtime_->threads())},
       {"multiprocessors", number(runtime_->multiprocessors())},
       {"resize", engine::json_string("none")},

@@ -10,17 +10,18 @@ constexpr double kHeadEps = 1e-5, kOutEps = 1e-6;  // of layer norms
 class GraphBuilder : private StackRecorder {
  public:
   GraphBuilder(ops::Recorder& rec, const GrootContext& context)
-      : StackRecorder(rec, context.config.eps, context.show, context.gates),
+      : StackRecorder(rec, context.config.eps, context.show, context.gates, context.buffers.act_scales, context.enters),
         x_(context),
         c_(context.config),
         w_(context.weights),
-        b_(context.buffers) {}
+        b_(context.buffers),
+        at_(context.config) {}
 
   Status vision(const ContextInputs& in) {
     std::vector<Tensor> levels;
     for (const Tensor& t : b_.deepstack) levels.push_back(top(t, t.shape[0] - 1));
-    return vision::record_vision(rec_, {c_.vision, w_.vision, b_.vision, x_.show, x_.gates}, in.images,
-                                 top(b_.mixed, in.image_rows.shape[0]), levels);
+    return vision::record_vision(rec_, {c_.vision, w_.vision, b_.vision, x_.show, x_.gates, b_.act_scales, x_.enters},
+                                 in.images, top(b_.mixed, in.image_rows.shape[0]), levels);
   }
 
   Status language(const ContextInputs& in) {
@@ -34,11 +35,12 @@ class GraphBuilder : private StackRecorder {
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const TextLayer& l = w_.text[i];
       VV_TRY(point());
+      Rows entering;
       if (branch.present())
-        VV_TRY(op_.norm(branch, {l.attn_norm}, {b.normed}, b.hidden));
+        VV_TRY(in_.norm(b, branch, {l.attn_norm}, at_.text(i, 0), &entering, b.hidden));
       else
-        VV_TRY(op_.norm(b.hidden, {l.attn_norm}, {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.qkv, b.qkv));
+        VV_TRY(in_.norm(b, b.hidden, {l.attn_norm}, at_.text(i, 0), &entering));
+      VV_TRY(op_.linear(entering, l.qkv, b.qkv));
       VV_TRY(rec_(ops::qkv_rope,
                   {{"qkv", b.qkv},
                    {"q", b.q},
@@ -52,11 +54,14 @@ class GraphBuilder : private StackRecorder {
                   {{"eps", c_.eps}}));
       for (int axis : {1, 2}) VV_TRY(turn(b, in.turn[axis], b_.turn_freq[axis]));
       VV_TRY(attend(b, b.k, b.v, sequences));
-      VV_TRY(op_.linear({flat(b.attended)}, l.o, b.hidden, {.residual = b.hidden}));
+      VV_TRY(in_.enter(b, flat(b.attended), at_.text(i, 1), l.o, &entering));
+      VV_TRY(op_.linear(entering, l.o, b.hidden, {.residual = b.hidden}));
       VV_TRY(point());
-      VV_TRY(op_.norm(b.hidden, {l.mlp_norm}, {b.normed}));
-      VV_TRY(op_.gated({b.normed}, l.gate_up, {b.inner}, "silu"));
-      VV_TRY(op_.linear({b.inner}, l.down, b.hidden, {.residual = b.hidden}));
+      VV_TRY(in_.norm(b, b.hidden, {l.mlp_norm}, at_.text(i, 2), &entering));
+      const Rows inner = in_.activated(b, b.inner, at_.text(i, 3));
+      VV_TRY(op_.gated(entering, l.gate_up, inner, "silu"));
+      VV_TRY(in_.enter(b, inner, at_.text(i, 3), &entering));
+      VV_TRY(op_.linear(entering, l.down, b.hidden, {.residual = b.hidden}));
       VV_TRY(show("llm_layer" + std::to_string(i) + "_out", -1, b.hidden));
       branch = {};
       if (i < b_.deepstack.size() && i + 1 < w_.text.size()) {
@@ -72,32 +77,36 @@ class GraphBuilder : private StackRecorder {
     const StackBuffers& b = b_.adapter;
     VV_TRY(op_.norm(b_.text.hidden, layer_norm(w_.adapter_norm, kHeadEps), {b.hidden}));
     VV_TRY(show("vlln", -1, b.hidden));
-    for (const Layer& l : w_.adapter) {
+    for (size_t i = 0; i < w_.adapter.size(); ++i) {
+      const Layer& l = w_.adapter[i];
+      Rows entering;
       VV_TRY(point());
-      VV_TRY(op_.norm(b.hidden, layer_norm(l.attn_norm, kHeadEps), {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.qkv, b.qkv));
+      VV_TRY(in_.norm(b, b.hidden, layer_norm(l.attn_norm, kHeadEps), at_.adapter(i, 0), &entering));
+      VV_TRY(op_.linear(entering, l.qkv, b.qkv));
       VV_TRY(split(b));
       VV_TRY(attend(b, b.k, b.v, {in.slot, in.offsets, {}}));
-      VV_TRY(op_.linear({flat(b.attended)}, l.o, b.hidden, {.residual = b.hidden}));
-      VV_TRY(op_.norm(b.hidden, layer_norm(l.mlp_norm, kHeadEps), {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.up, b.inner, {.act = "gelu_tanh"}));
-      VV_TRY(op_.linear({b.inner}, l.down, b.hidden, {.residual = b.hidden}));
+      VV_TRY(finish(b, l, kHeadEps, {at_.adapter(i, 1), at_.adapter(i, 2), at_.adapter(i, 3)}, false));
     }
     VV_TRY(show("vl_features", -1, b.hidden));
     op_.rows = in.texts;
     VV_TRY(op_.gather(b.hidden, in.text_rows, b_.text_features));
     op_.rows = in.images.tokens;
     VV_TRY(op_.gather(b.hidden, in.image_rows, b_.image_features));
+    Rows entering[2];  // of images, of text: as all blocks read them
     for (size_t i = 0; i < w_.dit.size(); ++i) {
       const auto block = static_cast<int64_t>(i);
       if (!c_.crosses(block)) continue;
       VV_TRY(point());
       const bool text = c_.sees_text(block);
       op_.rows = text ? in.texts : in.images.tokens;
-      const Tensor &from = text ? b_.text_features : b_.image_features, &k = b_.cross_k[i / 2], &v = b_.cross_v[i / 2];
+      Rows& from = entering[text ? 1 : 0];
+      if (!from.x.present())
+        VV_TRY(in_.enter(text ? b_.text_codes : b_.image_codes, text ? b_.text_features : b_.image_features,
+                         at_.features(text), &from));
+      const Tensor &k = b_.cross_k[i / 2], &v = b_.cross_v[i / 2];
       const Shape rows(k.shape[1], c_.dit.width);
-      VV_TRY(op_.linear({from}, w_.dit[i].k, as(k, rows)));
-      VV_TRY(op_.linear({from}, w_.dit[i].v, as(v, rows)));
+      VV_TRY(op_.linear(from, w_.dit[i].k, as(k, rows)));
+      VV_TRY(op_.linear(from, w_.dit[i].v, as(v, rows)));
     }
     return {};
   }
@@ -217,6 +226,7 @@ class GraphBuilder : private StackRecorder {
   const GrootConfig& c_;
   const GrootWeights& w_;
   const GrootBuffers& b_;
+  QuantizationSites at_;
 };
 
 }  // namespace

@@ -27,6 +27,20 @@ struct ActionInputs {
   Tensor state;      // [B, S] f32
 };
 
+/// Where activations enter products of what runs once an observation: vision's, four a layer of language model and
+/// adapter, then the features of text and of images. The DiT, which no plan has in 8 bits, has none.
+struct QuantizationSites {
+  explicit QuantizationSites(const GrootConfig& c)
+      : vision_(vision::sites(c.vision)), text_(c.text.layers), adapter_(c.adapter.layers) {}
+  int64_t text(size_t layer, int64_t k) const { return vision_ + 4 * static_cast<int64_t>(layer) + k; }
+  int64_t adapter(size_t layer, int64_t k) const { return vision_ + 4 * (text_ + static_cast<int64_t>(layer)) + k; }
+  int64_t features(bool text) const { return vision_ + 4 * (text_ + adapter_) + (text ? 0 : 1); }
+  int64_t count() const { return features(false) + 1; }
+
+ private:
+  int64_t vision_, text_, adapter_;
+};
+
 struct GrootBuffers {
   vision::VisionBuffers vision;
   StackBuffers text, adapter, dit;        // "act" is the plan's dtype
@@ -35,6 +49,8 @@ struct GrootBuffers {
   std::vector<Tensor> deepstack;          // [M + 1, H] act: the last row is 0
   Tensor branch;                          // [T, H] act
   Tensor text_features, image_features;   // [T, H], [M, H] act
+  CodeBuffers text_codes, image_codes;    // of them
+  Tensor act_scales;                      // [sites] f32, of a plan with fixed scales
   std::vector<Tensor> cross_k, cross_v;   // a block of the DiT that crosses: [1, T or M, heads, D] act
   Tensor action_slot;                     // [B (1 + horizon)] i32
   std::vector<Tensor> scale, shift;       // a block: [steps, D] act
@@ -61,6 +77,7 @@ struct GrootContext {
   int64_t batch, horizon, steps;
   Show show;
   engine::GateMarks* gates = nullptr;  // where it stands back; null: nowhere
+  Enters enters = {};
 };
 
 /// Images and words to keys and values of every block that crosses.

@@ -5,6 +5,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/urgent.h"
 #include "vivace/models/groot/groot_model.h"
+#include "vivace/models/layer/calibration.h"
 #include "vivace/models/vla/noise.h"
 
 namespace vivace::models::groot {
@@ -375,12 +376,35 @@ Status GrootModel::observe(std::span<const Observation> observations, const Prob
   return record_actions(rec, context(show), seen_, acted_);
 }
 
-Result<std::vector<float>> GrootModel::calibrate(std::span<const Observation>, double) {
-  return Status(Code::kUnsupported, "calibrate: " + family_ + " has no plan with fixed scales");
+Result<std::vector<float>> GrootModel::calibrate(std::span<const Observation> observations, double percentile) {
+  VV_TRY(check_calibration(plan_, observations.size(), percentile));
+  Calibration calibration(QuantizationSites(config_).count());
+  exec::Stream& stream = runtime_->stream();
+  GrootContext seeing = context();
+  seeing.enters = [&](int64_t place, const Tensor& x, const Tensor& rows) -> Status {
+    for (const Tensor* count : {&seen_.images.patches, &seen_.images.tokens, &seen_.rows, &seen_.texts})
+      if (rows.data == count->data) return calibration.see(stream, place, x, *seen_in_.host<int32_t>(*count));
+    return Status(Code::kInternal, "calibrate: rows that nobody counts");
+  };
+  for (const Observation& o : observations) {
+    VV_TRY(prepare({&o, 1}));
+    calibration.begin();
+    ops::Recorder rec(stream, ops::Weights::constant);
+    VV_TRY(seen_in_.copy_in(stream));
+    VV_TRY(record_context(rec, seeing, seen_));
+    VV_TRY(stream.synchronize());
+  }
+  return calibration.scales(percentile);
 }
 
-Status GrootModel::set_act_scales(std::span<const float>) {
-  return Status(Code::kFailedPrecondition, "act_scales: " + family_ + " has no plan with fixed scales");
+Status GrootModel::set_act_scales(std::span<const float> scales) {
+  if (!plan_.fixed)
+    return Status(Code::kFailedPrecondition,
+                  strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
+  VV_TRY(check_act_scales(plan_, scales, QuantizationSites(config_).count()));
+  VV_TRY(runtime_->stream().synchronize());
+  const engine::Upload all[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
+  return runtime_->upload(all);
 }
 
 Result<engine::Profile> GrootModel::profile(Stage stage, bool in_step) {

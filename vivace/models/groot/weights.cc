@@ -14,13 +14,11 @@ using engine::WeightSource;
 using engine::WeightUploader;
 using Rows = WeightUploader::Rows;
 
-constexpr PrecisionPlan kPlans[] = {{"f32", DType::f32, true}, {"bf16", DType::bf16, false}};
-
 class Loader : public PartLoader {
  public:
   Loader(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, WeightUploader* uploader,
          WeightUploader* tables, OwnedTensors* own)
-      : PartLoader(source, plan.act, plan.stored, uploader, own), c_(config), tables_(tables) {}
+      : PartLoader(source, plan.act, plan.stored, uploader, own, plan.eight), c_(config), tables_(tables) {}
 
   Status text(GrootWeights* w) {
     const std::string at = c_.backbone + "language_model.";
@@ -66,23 +64,23 @@ class Loader : public PartLoader {
     VV_TRY(for_tables(time + "linear_1", s.width, kTimeWidth, &w->time_up));
     VV_TRY(for_tables(time + "linear_2", s.width, s.width, &w->time_down));
     VV_TRY(for_tables(dit + "proj_out_1", 2 * s.width, s.width, &w->out_ada));
-    VV_TRY(linear(dit + "proj_out_2", c_.dit_out, s.width, &w->out));
+    VV_TRY(linear(dit + "proj_out_2", c_.dit_out, s.width, &w->out, true, true));
     w->dit.resize(static_cast<size_t>(s.layers));
     for (size_t i = 0; i < w->dit.size(); ++i) {
       Block& b = w->dit[i];
       const std::string in = dit + "transformer_blocks." + std::to_string(i) + ".", attn = in + "attn1.to_";
       VV_TRY(for_tables(in + "norm1.linear", 2 * s.width, s.width, &b.ada));
       if (c_.crosses(static_cast<int64_t>(i))) {
-        VV_TRY(linear(attn + "q", s.width, s.width, &b.qkv));
+        VV_TRY(linear(attn + "q", s.width, s.width, &b.qkv, true, true));
         VV_TRY(linear(attn + "k", s.width, c_.text.width, &b.k));
         VV_TRY(linear(attn + "v", s.width, c_.text.width, &b.v));
       } else {
         VV_TRY(join({{attn + "q", s.width}, {attn + "k", s.width}, {attn + "v", s.width}}, s.width, true, Rows::after,
-                    &b.qkv));
+                    &b.qkv, true));
       }
-      VV_TRY(linear(attn + "out.0", s.width, s.width, &b.o));
-      VV_TRY(linear(in + "ff.net.0.proj", s.mlp, s.width, &b.up));
-      VV_TRY(linear(in + "ff.net.2", s.width, s.mlp, &b.down));
+      VV_TRY(linear(attn + "out.0", s.width, s.width, &b.o, true, true));
+      VV_TRY(linear(in + "ff.net.0.proj", s.mlp, s.width, &b.up, true, true));
+      VV_TRY(linear(in + "ff.net.2", s.width, s.mlp, &b.down, true, true));
     }
     Tensor places;
     VV_ASSIGN(places, get(at + "position_embedding.weight", Shape(c_.positions, s.width)));
@@ -152,22 +150,11 @@ class Loader : public PartLoader {
 
 }  // namespace
 
-Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
-  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
-  std::string names;
-  for (const PrecisionPlan& p : kPlans) {
-    if (wanted == p.name) return p;
-    names += std::string(", ") + p.name;
-  }
-  return Status(Code::kInvalidArgument,
-                std::string("precision: ") + kFamily + " has auto" + names + ", got '" + precision + "'");
-}
-
 Status load_weights(const WeightSource& source, const GrootConfig& config, const PrecisionPlan& plan, int64_t horizon,
                     const std::vector<int>& slots, WeightUploader* uploader, WeightUploader* tables, OwnedTensors* own,
                     GrootWeights* weights) {
   Loader load(source, config, plan, uploader, tables, own);
-  VV_TRY(vision::VisionLoader(source, plan.act, plan.stored, uploader, own)
+  VV_TRY(vision::VisionLoader(source, plan.act, plan.stored, uploader, own, plan.eight)
              .load(config.backbone + "visual.", config.vision, &weights->vision));
   VV_TRY(load.text(weights));
   return load.head(slots, horizon, weights);

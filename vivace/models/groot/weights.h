@@ -8,15 +8,6 @@
 
 namespace vivace::models::groot {
 
-/// What activations and matrices are.
-struct PrecisionPlan {
-  const char* name;
-  DType act;    // of activations between ops, and of keys and values
-  bool stored;  // matrices stay as the checkpoint has them; else they are as activations are
-};
-/// Errors: InvalidArgument lists the plans.
-Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
-
 struct TextLayer {
   Tensor attn_norm, mlp_norm, q_norm, k_norm;
   Linear qkv, o, gate_up, down;  // gate and up rows alternate

@@ -22,9 +22,10 @@ class PartLoader {
   using Rows = engine::WeightUploader::Rows;
 
   /// `act`: of activations. `stored`: matrices stay as the checkpoint has them; else they are as activations are.
+  /// `eight`: e4m3 with a scale a row instead, but for those that are asked for `wide`.
   PartLoader(const engine::WeightSource& source, DType act, bool stored, engine::WeightUploader* uploader,
-             OwnedTensors* own)
-      : source_(source), uploader_(uploader), act_(act), stored_(stored), own_(own) {}
+             OwnedTensors* own, bool eight = false)
+      : source_(source), uploader_(uploader), act_(act), stored_(stored), eight_(eight), own_(own) {}
 
  protected:
   bool synthetic() const { return source_.synthetic(); }
@@ -64,16 +65,22 @@ class PartLoader {
     uploader_->add(&to->bias, to->weight.dtype, true);
     return {};
   }
-  Status linear(const std::string& name, int64_t N, int64_t K, Linear* to, bool bias = true) {
-    VV_ASSIGN(to->w, get(name + ".weight", Shape(N, K)));
-    uploader_->add(&to->w, dtype_of(to->w));
+  Status linear(const std::string& name, int64_t N, int64_t K, Linear* to, bool bias = true, bool wide = false) {
+    VV_ASSIGN(to->parts[0], get(name + ".weight", Shape(N, K)));
+    if (eight_ && !wide) {
+      uploader_->quantize({&to->parts[0]}, &to->w, &to->scale.row);
+    } else {
+      to->w = to->parts[0];
+      uploader_->add(&to->w, dtype_of(to->w));
+    }
     if (!bias) return {};
     VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
     uploader_->add(&to->bias, dtype_of(to->bias), true);
     return {};
   }
   /// Matrices that read the same rows as one.
-  Status join(std::vector<std::pair<std::string, int64_t>> parts, int64_t K, bool bias, Rows order, Linear* to) {
+  Status join(std::vector<std::pair<std::string, int64_t>> parts, int64_t K, bool bias, Rows order, Linear* to,
+              bool wide = false) {
     for (size_t i = 0; i < parts.size(); ++i) {
       VV_ASSIGN(to->parts[i], get(parts[i].first + ".weight", Shape(parts[i].second, K)));
       if (!bias) continue;
@@ -85,7 +92,13 @@ class PartLoader {
       else
         uploader_->join({p, p + 1, p + 2}, whole, dtype, order, is_bias);
     };
-    all(to->parts, &to->w, dtype_of(to->parts[0]), false);
+    Tensor* const p = to->parts;
+    if (!eight_ || wide)
+      all(p, &to->w, dtype_of(p[0]), false);
+    else if (parts.size() == 2)
+      uploader_->quantize({p, p + 1}, &to->w, &to->scale.row, order);
+    else
+      uploader_->quantize({p, p + 1, p + 2}, &to->w, &to->scale.row, order);
     if (bias) all(to->part_bias, &to->bias, dtype_of(to->part_bias[0]), true);
     return {};
   }
@@ -95,7 +108,7 @@ class PartLoader {
   DType act_;
 
  private:
-  bool stored_;
+  bool stored_, eight_;
   OwnedTensors* own_;
 };
 

@@ -1,9 +1,11 @@
 // Parts of which stacks of transformer layers are made, whatever model they are of.
 #pragma once
+#include <algorithm>
 #include <string>
 
 #include "vivace/engine/arena.h"
-#include "vivace/models/layer/layer_ops.h"
+#include "vivace/models/layer/precision_plan.h"
+#include "vivace/models/layer/quantized_rows.h"
 
 namespace vivace::models {
 
@@ -21,22 +23,29 @@ struct Layer {
 };
 
 /// Rows between ops of one stack.
-struct StackBuffers {
-  Tensor hidden, normed, qkv, q, k, v, attended, inner;
+struct StackBuffers : CodeBuffers {
+  Tensor hidden, qkv, q, k, v, attended, inner;
 };
+/// Of `rows` rows, in 16 bits or, with `plan`, as its products take them.
 inline void declare_stack(engine::Arena& arena, const std::string& name, const Stack& s, int64_t rows, DType act,
-                          StackBuffers* b) {
+                          StackBuffers* b, const PrecisionPlan* plan = nullptr) {
+  const bool eight = plan != nullptr && plan->eight;
   const auto declare = [&](const char* what, Shape shape, Tensor* to) {
     arena.declare(name + "." + what, act, shape, to);
   };
   declare("hidden", Shape(rows, s.width), &b->hidden);
-  declare("normed", Shape(rows, s.width), &b->normed);
+  arena.declare(name + ".normed", eight ? DType::e4m3 : act, Shape(rows, s.width), &b->normed);
   declare("qkv", Shape(rows, s.q_width() + 2 * s.kv_width()), &b->qkv);
   declare("q", Shape(rows, s.heads, s.head_dim), &b->q);
   declare("k", Shape(rows, s.kv_heads, s.head_dim), &b->k);
   declare("v", Shape(rows, s.kv_heads, s.head_dim), &b->v);
   declare("attended", Shape(rows, s.heads, s.head_dim), &b->attended);
   declare("inner", Shape(rows, s.mlp), &b->inner);
+  if (!eight) return;
+  arena.declare(name + ".codes", DType::e4m3, Shape(rows, std::max({s.width, s.q_width(), s.mlp})), &b->quantized);
+  if (plan->fixed) return;
+  arena.declare(name + ".normed_scale", DType::f32, Shape(rows), &b->normed_scale);
+  arena.declare(name + ".codes_scale", DType::f32, Shape(rows), &b->quantized_scale);
 }
 
 }  // namespace vivace::models

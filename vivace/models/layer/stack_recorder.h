@@ -21,11 +21,24 @@ struct Ragged {
 
 class StackRecorder {
  public:
-  /// `eps`: of RMS norms. `gates`: where it stands back; null: nowhere.
-  StackRecorder(ops::Recorder& rec, double eps, const Show& show, engine::GateMarks* gates)
-      : rec_(rec), op_(rec, eps), show_(show), gates_(gates) {}
+  /// `eps`: of RMS norms. `gates`: where it stands back; null: nowhere. `act_scales`, `enters`: as QuantizedRows.
+  StackRecorder(ops::Recorder& rec, double eps, const Show& show, engine::GateMarks* gates, const Tensor& act_scales,
+                const Enters& enters)
+      : rec_(rec), op_(rec, eps), in_(op_, act_scales, enters), show_(show), gates_(gates) {}
 
  protected:
+  /// Attention's output product and the feed-forward of `l` behind it; places: of what enters them, the norm's between.
+  Status finish(const StackBuffers& b, const Layer& l, double eps, const int64_t (&place)[3], bool stand_back) {
+    Rows entering;
+    VV_TRY(in_.enter(b, flat(b.attended), place[0], l.o, &entering));
+    VV_TRY(op_.linear(entering, l.o, b.hidden, {.residual = b.hidden}));
+    if (stand_back) VV_TRY(point());
+    VV_TRY(in_.norm(b, b.hidden, layer_norm(l.mlp_norm, eps), place[1], &entering));
+    const Rows inner = in_.activated(b, b.inner, place[2]);
+    VV_TRY(op_.linear(entering, l.up, inner.x, {.out_scale = inner.scale, .act = "gelu_tanh"}));
+    VV_TRY(in_.enter(b, inner, place[2], &entering));
+    return op_.linear(entering, l.down, b.hidden, {.residual = b.hidden});
+  }
   Status split(const StackBuffers& b) {
     return rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}});
   }
@@ -58,6 +71,7 @@ class StackRecorder {
 
   ops::Recorder& rec_;
   LayerOps op_;
+  QuantizedRows in_;
   const Show& show_;
   engine::GateMarks* gates_;
 };

@@ -14,7 +14,7 @@ constexpr double kTheta = 10000;  // of the rotation by lines and columns
 class GraphBuilder : private StackRecorder {
  public:
   GraphBuilder(ops::Recorder& rec, const VisionContext& context)
-      : StackRecorder(rec, kEps, context.show, context.gates),
+      : StackRecorder(rec, kEps, context.show, context.gates, context.act_scales, context.enters),
         c_(context.config),
         w_(context.weights),
         b_(context.buffers) {}
@@ -32,8 +32,9 @@ class GraphBuilder : private StackRecorder {
                  {"rows", op_.rows}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}, {"order", "chw"}}));
     if (show_) {
-      VV_TRY(op_.linear({b_.patches}, w_.patches, b.normed));
-      VV_TRY(show("patch_embed", -1, b.normed));
+      const Tensor embedded = as(b.qkv, b.hidden.shape);
+      VV_TRY(op_.linear({b_.patches}, w_.patches, embedded));
+      VV_TRY(show("patch_embed", -1, embedded));
     }
     VV_TRY(op_.linear({b_.patches}, w_.patches, b.hidden, {.residual = b_.positions}));
     const Ragged images{in.image, in.image_offsets, {}};
@@ -41,8 +42,10 @@ class GraphBuilder : private StackRecorder {
     for (size_t i = 0; i < w_.layers.size(); ++i) {
       const Layer& l = w_.layers[i];
       VV_TRY(point());
-      VV_TRY(op_.norm(b.hidden, layer_norm(l.attn_norm), {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.qkv, b.qkv));
+      const auto place = static_cast<int64_t>(4 * i);
+      Rows entering;
+      VV_TRY(in_.norm(b, b.hidden, layer_norm(l.attn_norm), place, &entering));
+      VV_TRY(op_.linear(entering, l.qkv, b.qkv));
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv},
                                   {"q", b.q},
                                   {"k_out", b.k},
@@ -52,23 +55,16 @@ class GraphBuilder : private StackRecorder {
                                   {"rows", op_.rows}}));
       VV_TRY(turn(b, in.column, b_.column_freq));
       VV_TRY(attend(b, b.k, b.v, images));
-      VV_TRY(op_.linear({flat(b.attended)}, l.o, b.hidden, {.residual = b.hidden}));
-      VV_TRY(point());
-      VV_TRY(op_.norm(b.hidden, layer_norm(l.mlp_norm), {b.normed}));
-      VV_TRY(op_.linear({b.normed}, l.up, b.inner, {.act = "gelu_tanh"}));
-      VV_TRY(op_.linear({b.inner}, l.down, b.hidden, {.residual = b.hidden}));
+      VV_TRY(finish(b, l, 0, {place + 1, place + 2, place + 3}, true));
       if (level == c_.deepstack.size() || c_.deepstack[level] != static_cast<int64_t>(i)) continue;
       op_.rows = in.tokens;
-      VV_TRY(op_.norm(by_token(b.hidden), layer_norm(w_.deepstack[level].norm), {by_token(b.normed)}));
-      VV_TRY(merge(w_.deepstack[level], levels[level]));
+      VV_TRY(merge(w_.deepstack[level], by_token(b.hidden), in.tokens, merger_place(level), levels[level]));
       VV_TRY(show("deepstack_" + std::to_string(level), -1, levels[level]));
       op_.rows = in.patches;
       ++level;
     }
     VV_TRY(point());
-    VV_TRY(op_.norm(b.hidden, layer_norm(w_.merger.norm), {b.normed}));
-    op_.rows = in.tokens;
-    VV_TRY(merge(w_.merger, tokens));
+    VV_TRY(merge(w_.merger, b.hidden, in.tokens, merger_place(level), tokens));
     return show("image_embeds", -1, tokens);
   }
 
@@ -77,10 +73,20 @@ class GraphBuilder : private StackRecorder {
   Tensor by_token(const Tensor& t) const {
     return as(t, Shape(t.shape[0] / c_.token_patches(), t.shape[1] * c_.token_patches()));
   }
-  Status merge(const Merger& m, const Tensor& out) {
-    const Tensor inner = by_token(as(b_.stack.attended, b_.stack.hidden.shape));
-    VV_TRY(op_.linear({by_token(b_.stack.normed)}, m.up, inner, {.act = "gelu_erf"}));
-    return op_.linear({inner}, m.down, out);
+  int64_t merger_place(size_t level) const { return 4 * c_.layers + 2 * static_cast<int64_t>(level); }
+  /// `from`: hidden's rows as the norm takes them, patches or tokens.
+  Status merge(const Merger& m, const Tensor& from, const Tensor& count, int64_t place, const Tensor& out) {
+    const StackBuffers& b = b_.stack;
+    // A norm of patches has no scale that a token could have, so codes are made of what it wrote.
+    const Tensor normed = as(b.eight() ? b.qkv : b.normed, from.shape), tokens = as(normed, by_token(b.hidden).shape),
+                 inner = as(b.attended, tokens.shape);
+    VV_TRY(op_.norm(from, layer_norm(m.norm), {normed}));
+    op_.rows = count;
+    Rows entering;
+    VV_TRY(in_.enter(b, tokens, place, m.up, &entering));
+    VV_TRY(op_.linear(entering, m.up, inner, {.act = "gelu_erf"}));
+    VV_TRY(in_.enter(b, inner, place + 1, m.down, &entering));
+    return op_.linear(entering, m.down, out);
   }
 
   const VisionConfig& c_;
@@ -90,8 +96,9 @@ class GraphBuilder : private StackRecorder {
 
 }  // namespace
 
-void declare_buffers(engine::Arena& arena, const VisionConfig& c, int64_t P, DType act, VisionBuffers* b) {
-  declare_stack(arena, "vision", c, P, act, &b->stack);
+void declare_buffers(engine::Arena& arena, const VisionConfig& c, int64_t P, DType act, VisionBuffers* b,
+                     const PrecisionPlan* plan) {
+  declare_stack(arena, "vision", c, P, act, &b->stack, plan);
   arena.declare("pixel_scale", DType::f32, Shape(3), &b->pixel_scale);
   arena.declare("pixel_offset", DType::f32, Shape(3), &b->pixel_offset);
   arena.declare("patches", act, Shape(P, c.patch_values()), &b->patches);

@@ -21,8 +21,14 @@ struct VisionBuffers {
   Tensor positions;                  // [P, H] act: of the grids at hand
   Tensor line_freq, column_freq;     // [D / 2] f32: of pairs that do not turn so 0
 };
-/// Declares them for P patches.
-void declare_buffers(engine::Arena& arena, const VisionConfig& config, int64_t P, DType act, VisionBuffers* b);
+/// Declares them for P patches, in 16 bits or, with `plan`, as its products take them.
+void declare_buffers(engine::Arena& arena, const VisionConfig& config, int64_t P, DType act, VisionBuffers* b,
+                     const PrecisionPlan* plan = nullptr);
+/// Where activations enter products: four a layer (before attention, after it, before the activation, after it), then
+/// two a merger, the last one's being that of tokens.
+inline int64_t sites(const VisionConfig& c) {
+  return 4 * c.layers + 2 * (static_cast<int64_t>(c.deepstack.size()) + 1);
+}
 /// Fills what never changes. After the arena's commit.
 Status fill_constants(engine::Runtime& runtime, const VisionConfig& config, const VisionBuffers& b);
 
@@ -32,6 +38,8 @@ struct VisionContext {
   const VisionBuffers& buffers;
   const Show& show;
   engine::GateMarks* gates = nullptr;  // where it stands back; null: nowhere
+  Tensor act_scales = {};              // [at least sites()] f32, of a plan with fixed scales
+  Enters enters = {};
 };
 
 /// `tokens` [>= M, out] gets the images' tokens, each of `levels` what deepstack adds to them.

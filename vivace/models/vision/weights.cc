@@ -11,7 +11,7 @@ Status VisionLoader::load(const std::string& at, const VisionConfig& c, VisionWe
     const std::string in = at + "blocks." + std::to_string(i) + ".";
     VV_TRY(norm(in + "norm1", c.width, &l.attn_norm));
     VV_TRY(linear(in + "attn.qkv", 3 * c.width, c.width, &l.qkv));
-    VV_TRY(linear(in + "attn.proj", c.width, c.width, &l.o));
+    VV_TRY(linear(in + "attn.proj", c.width, c.width, &l.o, true, true));  // few rows: codes cost more
     VV_TRY(norm(in + "norm2", c.width, &l.mlp_norm));
     VV_TRY(linear(in + "mlp.linear_fc1", c.mlp, c.width, &l.up));
     VV_TRY(linear(in + "mlp.linear_fc2", c.width, c.mlp, &l.down));

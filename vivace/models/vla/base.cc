@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "vivace/base/check.h"
-#include "vivace/base/float_types.h"
 #include "vivace/engine/json_text.h"
+#include "vivace/models/layer/calibration.h"
 #include "vivace/models/vla/model.h"
 #include "vivace/models/vla/robots.h"
 #include "vivace/ops/rope_freqs.h"
@@ -24,19 +24,6 @@ constexpr int64_t kMostSide = 16384;  // of a frame
 
 }  // namespace
 
-Status PolicyBase::check_scales(std::span<const float> scales) const {
-  const size_t places = plan_.fixed ? static_cast<size_t>(QuantizationSites(config_).count()) : 0;
-  if (scales.size() != places)
-    return Status(Code::kInvalidArgument,
-                  strf("act_scales: precision %s takes %zu of them for this policy, got %zu; calibrate this checkpoint",
-                       plan_.name, places, scales.size()));
-  for (const float s : scales)
-    if (!(s > 0 && std::isfinite(s)))
-      return Status(Code::kInvalidArgument,
-                    strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
-  return {};
-}
-
 Status PolicyBase::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
   const auto range = [](const char* what, int value, int most) {
@@ -49,7 +36,7 @@ Status PolicyBase::check_options() {
   VV_TRY(range("action_horizon", options_.horizon, kMostHorizon));
   VV_TRY(range("num_steps", options_.steps, kMostSteps));
   VV_TRY(range("prompt_tokens", options_.prompt_tokens, kMostWords));
-  VV_TRY(check_scales(options_.act_scales));
+  VV_TRY(check_act_scales(plan_, options_.act_scales, QuantizationSites(config_).count()));
   if (options_.batch < 1 || options_.batch > kMostBatch)
     return Status(Code::kInvalidArgument, strf("batch: wanted 1 to %d, got %d", kMostBatch, options_.batch));
   const auto own = [](int asked, int64_t fallback) { return asked != 0 ? asked : static_cast<int>(fallback); };
@@ -433,64 +420,27 @@ Status PolicyBase::observe_context(const Show& show) {
 }
 
 Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> observations, double percentile) {
-  if (plan_.eight)
-    return Status(Code::kFailedPrecondition,
-                  strf("calibrate: %s quantizes activations already; load with bf16 or f32", plan_.name));
-  if (observations.empty() || !(percentile > 0 && percentile <= 100))
-    return Status(Code::kInvalidArgument,
-                  strf("calibrate: wanted observations and a percentile in (0, 100], got %zu and %g",
-                       observations.size(), percentile));
-  const auto places = static_cast<size_t>(QuantizationSites(config_).count());
-  std::vector<std::vector<float>> largest(places);  // an observation each
-  std::vector<std::byte> copy;
-  exec::Stream& stream = runtime_->stream();
+  VV_TRY(check_calibration(plan_, observations.size(), percentile));
+  Calibration calibration(QuantizationSites(config_).count());
   const Enters enters = [&](int64_t place, const Tensor& x, const Tensor& rows) -> Status {
     int64_t valid = x.shape[0];
     for (const Tensor* count : {&context_.view_rows, &context_.rows})
       if (rows.data == count->data) valid = context_in_.host<int32_t>(*count)[0];
-    if (valid == 0) return {};
-    const Tensor part = slice(x, 0, valid);
-    copy.resize(static_cast<size_t>(part.span_bytes()));
-    VV_TRY(stream.synchronize());
-    VV_TRY(stream.copy(copy.data(), part.data, copy.size()));
-    VV_TRY(stream.synchronize());
-    float& most = largest[static_cast<size_t>(place)].back();
-    for (int64_t t = 0; t < valid; ++t)
-      for (int64_t i = 0; i < x.shape[1]; ++i) {
-        const auto at = static_cast<size_t>(t * x.stride[0] + i);
-        float v;
-        if (x.dtype == DType::f32) std::memcpy(&v, copy.data() + 4 * at, 4);
-        else v = f32_of_bf16(reinterpret_cast<const uint16_t*>(copy.data())[at]);
-        if (!std::isfinite(v))
-          return Status(Code::kCorruptData,
-                        strf("calibrate: values that enter product %ld are not finite: the checkpoint is broken, or an "
-                             "input lies far outside what it was trained on",
-                             static_cast<long>(place)));
-        most = std::max(most, std::fabs(v));
-      }
-    return {};
+    return calibration.see(runtime_->stream(), place, x, valid);
   };
   for (const Observation& o : observations) {
     VV_TRY(prepare({&o, 1}));
-    for (auto& l : largest) l.push_back(0);
+    calibration.begin();
     VV_TRY(calibrate_one(enters));
   }
-  std::vector<float> scales;
-  for (auto& l : largest) {
-    std::sort(l.begin(), l.end());
-    const double at = percentile / 100 * static_cast<double>(l.size() - 1), low = std::floor(at);
-    const float below = l[static_cast<size_t>(low)], above = l[static_cast<size_t>(std::ceil(at))];
-    const float value = below + (above - below) * static_cast<float>(at - low);
-    scales.push_back(value > 0 ? value / 448.0f : 1.0f);  // e4m3's largest; a place that nothing reached
-  }
-  return scales;
+  return calibration.scales(percentile);
 }
 
 Status PolicyBase::set_act_scales(std::span<const float> scales) {
   if (!plan_.fixed)
     return Status(Code::kFailedPrecondition,
                   strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
-  VV_TRY(check_scales(scales));
+  VV_TRY(check_act_scales(plan_, scales, QuantizationSites(config_).count()));
   VV_TRY(runtime_->stream().synchronize());
   const engine::Upload all[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
   return runtime_->upload(all);

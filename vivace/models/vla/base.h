@@ -107,7 +107,6 @@ class PolicyBase : public engine::PolicyModel {
 
  private:
   Status check_options();
-  Status check_scales(std::span<const float> scales) const;
   Status read_scalers();
   void declare_context();
   Status fill_constants();

@@ -35,6 +35,7 @@ class GraphBuilder {
         w_(context.weights),
         b_(context.buffers),
         at_(context.config),
+        in_(op_, context.buffers.act_scales, context.enters),
         sites_(context.buffers.k_cache, context.buffers.v_cache) {
     const auto site = [&](const char* mask, int64_t head_dim) {
       return sites_.add(
@@ -57,7 +58,7 @@ class GraphBuilder {
                  {"out", b_.patches},
                  {"rows", op_.rows}},
                 {{"kernel_h", side}, {"kernel_w", side}, {"stride_h", side}, {"stride_w", side}}));
-    VV_TRY(enter(b, b_.patches, QuantizationSites::patches, w_.patches, &entering));
+    VV_TRY(in_.enter(b, b_.patches, QuantizationSites::patches, w_.patches, &entering));
     VV_TRY(op_.linear(entering, w_.patches, b.hidden, {.residual = w_.positions}));
     for (size_t i = 0; i < w_.vision.size(); ++i) {
       const VisionLayer& w = w_.vision[i];
@@ -73,13 +74,13 @@ class GraphBuilder {
                    {"out", b.attended},
                    {"rows", op_.rows}},
                   {{"mask", "full"}}));
-      VV_TRY(enter(b, flat(b.attended), at_.vision(i, 1), w.o, &entering));
+      VV_TRY(in_.enter(b, flat(b.attended), at_.vision(i, 1), w.o, &entering));
       VV_TRY(op_.linear(entering, w.o, b.hidden, {.residual = b.hidden}));
       VV_TRY(point());
       VV_TRY(layer_norm(b, w.mlp_norm, at_.vision(i, 2), &entering));
-      const Rows inner = activated(b, at_.vision(i, 3));
+      const Rows inner = in_.activated(b, b.mlp, at_.vision(i, 3));
       VV_TRY(op_.linear(entering, w.up, inner.x, {.out_scale = inner.scale, .act = "gelu_tanh"}));
-      VV_TRY(enter(b, inner, at_.vision(i, 3), &entering));
+      VV_TRY(in_.enter(b, inner, at_.vision(i, 3), &entering));
       VV_TRY(op_.linear(entering, w.down, b.hidden, {.residual = b.hidden}));
     }
     VV_TRY(layer_norm(b, w_.vision_norm, at_.projector(), &entering));
@@ -229,7 +230,7 @@ class GraphBuilder {
     VV_TRY(op_.linear(x, w.qkv, b.qkv));
     VV_TRY(attention(b, sight));
     Rows entering;
-    VV_TRY(enter(b, flat(b.attended), place, w.o, &entering));
+    VV_TRY(in_.enter(b, flat(b.attended), place, w.o, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.norm.ada, &gate));
     return op_.linear(entering, w.o, out, {.residual = residual, .gate = gate});
@@ -316,11 +317,11 @@ class GraphBuilder {
 
   Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out,
              const Tensor& residual) {
-    const Rows inner = w.down.w.dtype == DType::e4m3 ? activated(b, place) : Rows{b.mlp};
+    const Rows inner = w.down.w.dtype == DType::e4m3 ? in_.activated(b, b.mlp, place) : Rows{b.mlp};
     VV_TRY(op_.gated(x, w.gate_up, inner, "gelu_tanh"));
     Rows entering = inner;
     VV_TRY(point());
-    if (!inner.scale.present()) VV_TRY(enter(b, inner.x, place, w.down, &entering));
+    if (!inner.scale.present()) VV_TRY(in_.enter(b, inner.x, place, w.down, &entering));
     Tensor gate;
     VV_TRY(gate_of(b, x.norm.ada, &gate));
     return op_.linear(entering, w.down, out, {.residual = residual, .gate = gate});
@@ -352,27 +353,17 @@ class GraphBuilder {
     return {};
   }
 
-  /// Where a norm's rows go that enter a product at `place`.
-  Rows normed(const TowerBuffers& b, int64_t place) const { return {b.normed, b.normed_scale, scale_of(place)}; }
-  /// Where an activation's rows go that enter a product at `place`: codes at once where their scale is known.
-  Rows activated(const TowerBuffers& b, int64_t place) const {
-    return x_.plan.fixed ? Rows{columns(b.quantized, 0, b.mlp.shape[1]), {}, scale_of(place)} : Rows{b.mlp};
-  }
-  Tensor scale_of(int64_t place) const {
-    return x_.plan.fixed && place != QuantizationSites::none ? slice(b_.act_scales, place, 1) : Tensor{};
-  }
-
   /// hidden's rows as they enter the one product behind a norm, which makes few of them itself unless somebody wants to
   /// see them or their scales.
   Status norm(const TowerBuffers& b, const NormBy& by, int64_t place, Rows* out) {
-    *out = normed(b, place);
+    *out = in_.normed(b, place);
     out->norm = by;
-    if (b.hidden.shape[0] <= kFewRows && by.kind == "rms" && !x_.enters && (!b.eight() || x_.plan.fixed)) {
+    if (b.hidden.shape[0] <= kFewRows && by.kind == "rms" && !in_.seen() && (!b.eight() || x_.plan.fixed)) {
       out->raw = b.hidden;
       return {};
     }
     VV_TRY(op_.norm(b.hidden, by, *out));
-    return entered(place, out->x);
+    return in_.entered(place, out->x);
   }
   Status ada_norm(const TowerBuffers& b, const Ada& ada, int64_t place, Rows* out) {
     return norm(b, {.ada = ada}, place, out);
@@ -382,29 +373,6 @@ class GraphBuilder {
   }
   Status layer_norm(const TowerBuffers& b, const Norm& w, int64_t place, Rows* out) {
     return norm(b, {w.weight, w.bias, {}, "layer"}, place, out);
-  }
-
-  /// x as it enters a product: itself, or quantized into codes.
-  Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, Rows* out) {
-    *out = {x};
-    VV_TRY(entered(place, x));
-    if (!b.eight()) return {};
-    *out = {columns(b.quantized, 0, x.shape[1]), x_.plan.fixed ? Tensor{} : b.quantized_scale, scale_of(place)};
-    return op_.quantize(x, *out);
-  }
-  Status enter(const TowerBuffers& b, const Rows& x, int64_t place, Rows* out) {
-    if (!x.scale.present()) return enter(b, x.x, place, out);
-    *out = x;
-    return {};
-  }
-  /// ... what the product of `m` reads.
-  Status enter(const TowerBuffers& b, const Tensor& x, int64_t place, const Matrix& m, Rows* out) {
-    if (m.w.dtype == DType::e4m3) return enter(b, x, place, out);
-    *out = {x};
-    return entered(place, x);
-  }
-  Status entered(int64_t place, const Tensor& x) const {
-    return x_.enters && place != QuantizationSites::none ? x_.enters(place, x, op_.rows) : Status();
   }
 
   Status show(const char* name, int step, const Tensor& value) const {
@@ -418,6 +386,7 @@ class GraphBuilder {
   const PolicyWeights& w_;
   const PolicyBuffers& b_;
   QuantizationSites at_;
+  QuantizedRows in_;
   AttentionSites sites_;
   int full_, causal_, state_;  // sites
 };

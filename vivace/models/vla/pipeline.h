@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "vivace/engine/gate_plan.h"
+#include "vivace/models/layer/quantized_rows.h"
 #include "vivace/models/vla/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -41,19 +42,15 @@ struct ActionTokenInputs {
   Tensor ring;         // [N, B] i32: tokens of the last N steps, where the host reaches them
 };
 
-/// Rows of one stack and what lies between its ops. act unless it says otherwise.
-struct TowerBuffers {
+/// Rows of one stack and what lies between its ops. act unless it says otherwise. `normed` may also be rows times their
+/// norm's factors, see folded(); `quantized` is [T, max(Hq D, M)].
+struct TowerBuffers : CodeBuffers {
   Tensor hidden;                         // [T, H]
-  Tensor normed;  // [T, H]; e4m3 where rows enter products so, or rows times their norm's factors, see folded()
   Tensor gates;                          // [T, H] each row's gate, where actions are at several times
   Tensor qkv, q, attended, mlp;          // [T, (Hq+2Hkv) D], [T, Hq, D] x 2, [T, M]
   Tensor k, v;                           // [T, Hkv, D] where there is no cache
-  Tensor quantized;  // [T, max(Hq D, M)] e4m3; absent where no product reads 8 bits, and so the next two
-  Tensor normed_scale, quantized_scale;      // [T] f32
   Tensor squares,
       row_scale;  // [T, H / 8] and [T] f32, of rows whose norm is taken behind the product; absent where none is
-
-  bool eight() const { return quantized.present(); }
 };
 
 struct PolicyBuffers {
@@ -79,7 +76,7 @@ struct PolicyBuffers {
 /// attention, after it, before the activation, after it. The action expert, which no plan has in 8 bits, has none.
 struct QuantizationSites {
   explicit QuantizationSites(const PolicyConfig& c) : vision_(c.vision.layers), text_(c.text.layers) {}
-  static constexpr int64_t none = -1, patches = 0;
+  static constexpr int64_t none = QuantizedRows::none, patches = 0;
   int64_t vision(size_t layer, int64_t k) const { return 1 + 4 * static_cast<int64_t>(layer) + k; }
   int64_t projector() const { return 1 + 4 * vision_; }
   int64_t text(size_t layer, int64_t k) const { return 2 + 4 * vision_ + 4 * static_cast<int64_t>(layer) + k; }
@@ -92,9 +89,6 @@ struct QuantizationSites {
 
 /// Sees named values while ops run one by one; see engine::PolicyModel::observe.
 using Show = std::function<Status(const char* name, int step, const Tensor& value)>;
-
-/// Sees what enters products; `rows`: the count of valid rows, or absent.
-using Enters = std::function<Status(int64_t place, const Tensor& x, const Tensor& rows)>;
 
 struct PolicyContext {
   const PolicyConfig& config;

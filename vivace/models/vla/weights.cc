@@ -11,13 +11,6 @@ using engine::WeightUploader;
 using engine::WeightRule;
 using engine::WeightSource;
 
-constexpr PrecisionPlan kPlans[] = {
-    {"f32", DType::f32, true, false, false},    // every product in f32, of weights as they are
-    {"bf16", DType::bf16, false, false, false}, // weights and activations bf16, sums in f32
-    {"fp8", DType::bf16, false, true, false},   // e4m3 in products, bf16 between them
-    {"fp8_static", DType::bf16, false, true, true},
-};
-
 class Loader {
  public:
   Loader(const WeightSource& source, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables)
@@ -213,16 +206,6 @@ Status load_flow(Loader& load, const PolicyConfig& c, const Names& names, Policy
 }
 
 }  // namespace
-
-Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
-  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
-  std::string names;
-  for (const PrecisionPlan& p : kPlans) {
-    if (wanted == p.name) return p;
-    names += std::string(", ") + p.name;
-  }
-  return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
-}
 
 Status load_weights(const WeightSource& source, const PolicyConfig& c, const PrecisionPlan& plan, int views, int batch,
                     WeightUploader* uploader, WeightUploader* tables, std::vector<std::unique_ptr<std::byte[]>>* own,

@@ -6,21 +6,10 @@
 #include "vivace/engine/forms.h"
 #include "vivace/engine/weight_uploader.h"
 #include "vivace/models/layer/layer_ops.h"
+#include "vivace/models/layer/precision_plan.h"
 #include "vivace/models/vla/config.h"
 
 namespace vivace::models::vla {
-
-/// What activations and weights are.
-struct PrecisionPlan {
-  const char* name;
-  DType act;        // of activations between ops
-  bool stored;      // matrices keep the checkpoint's dtype; else bf16
-  bool eight;  // matrices of vision and language model e4m3 with a scale a row, activations e4m3 with a scale a token
-               // where they enter products of these; the action expert stays in 16 bits, whatever its rows
-  bool fixed;       // ... with a scale a place, which calibration found
-};
-/// Errors: InvalidArgument lists the plans.
-Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
 
 /// Rows of the action expert up to which its adaptive norms are taken behind products of 16 bits (rms_gemm).
 inline constexpr int64_t kFoldedRows = 64;

@@ -1,0 +1,25 @@
+#include "vivace/models/layer/precision_plan.h"
+
+namespace vivace::models {
+namespace {
+
+constexpr PrecisionPlan kPlans[] = {
+    {"f32", DType::f32, true, false, false},     // every product in f32, of weights as they are
+    {"bf16", DType::bf16, false, false, false},  // weights and activations bf16, sums in f32
+    {"fp8", DType::bf16, false, true, false},    // e4m3 in products, bf16 between them
+    {"fp8_static", DType::bf16, false, true, true},
+};
+
+}  // namespace
+
+Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
+  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
+  std::string names;
+  for (const PrecisionPlan& p : kPlans) {
+    if (wanted == p.name) return p;
+    names += std::string(", ") + p.name;
+  }
+  return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
+}
+
+}  // namespace vivace::models
