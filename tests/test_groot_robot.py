@@ -253,10 +253,12 @@ def test_over_the_wire(tmp_path, words):
                 assert np.array_equal(client.ask(fields | {"vivace": {"noise": given["noise"]}})["actions"], want)
 
 
-def test_plan_and_bench(tmp_path, capsys):
+def test_plan_and_bench(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("VIVACE_CACHE", str(tmp_path / "cache"))
     path = str(folder(tmp_path))
     for command, more in (("plan", []), ("bench", ["--steps", "3", "--batch", "2"]), ("bench", ["--steps", "2", "--precision", "fp8_static"])):
         assert cli.main([command, "--model", path, "--device", "cpu", "--threads", "2", "--json", *more]) == 0
-    planned, timed = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    planned, timed, eight = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert planned["report"]["family"] == "groot_n17" and planned["total_bytes"] == sum(r["bytes"] for r in planned["regions"])
     assert timed["rows"][0]["case"].startswith("groot_n17 f32 cpu, 2 views, 8 actions, 4 steps, batch 2") and timed["rows"][0]["p50_us"] > 0
+    assert eight["rows"][0]["case"].startswith("groot_n17 fp8_static cpu")
