@@ -297,6 +297,7 @@ FAULTS = [
     ("random models: query heads alternate between keys", "vivace/cpu/attention/heads.h", "kv = tile.h0 / (a.Hq / a.Hkv)", "kv = tile.h0 % a.Hkv", RANDOM.format("text"), "vivace/cpu/attention/level_avx512.cc"),
     ("random models: an observation attends to its neighbour's prefix", "vivace/models/vla/flow.cc", "(action_.slot)[b * A + t] = static_cast<int32_t>(b)", "(action_.slot)[b * A + t] = static_cast<int32_t>(b > 1 ? b - 1 : b)", RANDOM.format("policy")),
     ("random models: a prompt's word stands one place late", "vivace/models/vla/base.cc", "place(t, at++, b)", "place(t, ++at, b)", RANDOM.format("policy")),
+    ("text: every second capital is passed over", "vivace/engine/text/lower.cc", "% row->step == 0", "% 2 == 0", "tests/test_prompt.py"),
     ("prompt: a state below the bins is the first of them", "vivace/models/vla/prompt.cc", "+ 128.0, -1.0, 255.0", "+ 128.0, 0.0, 255.0", "tests/test_prompt.py"),
     ("text: of equal unions the rightmost goes first", "vivace/engine/text/pieces.cc", "worth < o.worth : at > o.at", "worth < o.worth : at < o.at", "tests/test_pieces.py"),
     ("text: a user's piece is worth no more than another", "vivace/engine/text/pieces.cc", "* most_) - 0.1)", "* most_) - 9.1)", "tests/test_pieces.py"),

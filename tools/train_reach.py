@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from reach.grow import grown  # noqa: E402
 from reach.model import Pi05, Rounded, has_grid, on_grid, parameters  # noqa: E402
 
+from vivace import _core  # noqa: E402
 from vivace.demo import arm, reach  # noqa: E402
 from vivace.demo.weights import pack, unpacked  # noqa: E402
-from vivace.policy import BOS, prompt_text, state_bins  # noqa: E402
 from vivace.text import load_text  # noqa: E402
 
 
@@ -63,8 +63,9 @@ class Prompts:
 
     def __init__(self, folder, device):
         text = load_text(str(folder), {})
-        rows = [[BOS, *text.encode(prompt_text("pi05", reach.task(c, s), [0.0] * arm.JOINTS))] for c in arm.COLOURS for s in arm.SHAPES]
-        numbers = [text.encode(f" {state_bins([(n + 0.5) / 128 - 1])[0]}") for n in range(256)]
+        prompts = [_core.prompt_parts("pi05", reach.task(c, s), [0.0] * arm.JOINTS) for c in arm.COLOURS for s in arm.SHAPES]
+        rows = [[begin, *text.encode(words)] for begin, words in prompts]
+        numbers = [text.encode(f" {n}") for n in range(256)]
         zero = numbers[128][0]
         self.places = [i for i, t in enumerate(rows[0]) if t == zero]
         if len({len(r) for r in rows}) != 1 or len(self.places) != arm.JOINTS or any(len(n) != 1 for n in numbers):

@@ -6,6 +6,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include "errors.h"
@@ -19,6 +20,7 @@
 #include "vivace/models/policies.h"
 #include "vivace/models/vla/codec.h"
 #include "vivace/models/vla/image.h"
+#include "vivace/models/vla/prompt.h"
 #include "vivace/models/vla/statistics.h"
 
 namespace vivace::python {
@@ -211,6 +213,14 @@ void add_policy(nb::module_& m) {
             return out;
           },
           nb::arg("codes"), nb::arg("horizon"), nb::arg("dims"), nb::arg("strict") = false);
+  m.def(
+      "prompt_parts",
+      [](const std::string& family, const std::string& task, const std::vector<float>& state, bool state_words) {
+        auto parts = models::vla::prompt_parts(family, task, state, state_words);
+        check(parts.status());
+        return std::move(parts).value();
+      },
+      nb::arg("family"), nb::arg("task"), nb::arg("state"), nb::arg("state_words") = true);
   using models::groot::Prompter;
   nb::class_<Prompter>(m, "GrootPrompter")
       .def_static("open", [](const std::string& tokenizer) {

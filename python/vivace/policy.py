@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from vivace.model import find_compiler
 from vivace.options import INT32, OBSERVATION, POLICY, ROBOT, checked, flag, number, one, prompt_ids, real, shown, text, utf8, whole, wrong
 from vivace.options import path as path_text
 
-BOS = 2  # of PaliGemma's tokenizer
 _STAGES = ("context", "actions", "whole")  # as PolicyModel::Stage
 
 
@@ -108,28 +106,6 @@ def _dicts(call, observations) -> list[dict]:
     if isinstance(observations, (str, bytes, dict)) or not hasattr(observations, "__iter__"):
         raise wrong(call, "observations", "a list of dicts with predict()'s arguments", observations)
     return list(observations)
-
-
-def clean(task: str) -> str:
-    """A task as openpi writes it into a prompt."""
-    return task.strip().replace("_", " ").replace("\n", " ")
-
-
-def state_bins(state) -> list[int]:
-    """Normalised values as the words of a prompt: 256 bins of [-1, 1], what lies below is -1."""
-    if not all(math.isfinite(v) for v in state):
-        raise InvalidArgumentError("state is not finite")
-    return [min(max(math.floor(128.0 * float(v)) + 128, -1), 255) for v in state]
-
-
-def prompt_text(config: str, task: str, state=None) -> str:
-    """The text that a family's prompt begins with; `state` is normalised. pi0's newline is a part of its own."""
-    words = " ".join(map(str, state_bins(state))) if state is not None else ""
-    if config == "pi05" and state is not None:
-        return f"Task: {clean(task)}, State: {words};\nAction: "
-    if config == "pi0fast" and state is not None:
-        return f"Task: {task.lower().strip().replace('_', ' ')}, State: {words};\n"
-    return clean(task)
 
 
 def _fields(call: str, np, observation, before="") -> list[tuple]:
@@ -338,10 +314,8 @@ class Policy(Loaded):
         in_prompt = self._words
         if in_prompt and state is None:
             raise InvalidArgumentError(f"{call}: state: {self._family} writes it into the prompt; give it, or token ids as prompt")
-        words = self._live.normalize_state(state.tolist()) if in_prompt else None
-        ids = [BOS, *self._encode(prompt_text(self._family if in_prompt else "pi0", prompt, words))]
-        # lerobot's pi0-FAST begins the answer with a second BOS, which is part of the prompt.
-        return ids + [BOS] if self._family == "pi0fast" else ids if in_prompt else ids + self._encode("\n")
+        parts = _core.prompt_parts(self._family, prompt, self._live.normalize_state(state.tolist()) if in_prompt else [], in_prompt)
+        return [token for part in parts for token in ([part] if isinstance(part, int) else self._encode(part))]
 
     def _encode(self, text: str) -> list[int]:
         if self._text is None:

@@ -8,9 +8,9 @@ import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from vivace import _core
 from vivace.demo import arm
 from vivace.demo.reach import FOLDER, task
-from vivace.policy import prompt_text
 
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]  # 0 to 3, as PaliGemma has them
 
@@ -18,8 +18,8 @@ SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>"]  # 0 to 3, as PaliGemma has them
 def prompts():
     tasks = [task(colour, shape) for colour in arm.COLOURS for shape in arm.SHAPES]
     for n in range(256):
-        yield prompt_text("pi05", tasks[n % len(tasks)], [(n + 0.5) / 128 - 1] * arm.JOINTS)
-    yield prompt_text("pi05", tasks[0], [-2.0] * arm.JOINTS)  # below its range: -1
+        yield _core.prompt_parts("pi05", tasks[n % len(tasks)], [(n + 0.5) / 128 - 1] * arm.JOINTS)[1]
+    yield _core.prompt_parts("pi05", tasks[0], [-2.0] * arm.JOINTS)[1]  # below its range: -1
 
 
 def make() -> Tokenizer:

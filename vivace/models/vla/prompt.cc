@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
+#include "vivace/engine/text/lower.h"
 #include "vivace/engine/text/unicode.h"
 
 namespace vivace::models::vla {
@@ -37,55 +38,62 @@ Result<std::string> words_of(std::span<const float> state) {
   return words;
 }
 
+/// The family as this checkpoint has it.
+Result<Family> family_of(std::string_view name, bool state_words) {
+  const Family* const found = find_family(name);
+  if (found == nullptr)
+    return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(name) + "'");
+  Family own = *found;
+  if (!state_words) own.features &= ~static_cast<uint32_t>(kStateInPrompt);
+  return own;
+}
+
 }  // namespace
 
-Result<std::string> prompt_text(const Family& family, std::string_view task, std::span<const float> state) {
+Result<std::vector<PromptPart>> prompt_parts(const Family& family, std::string_view task,
+                                             std::span<const float> state) {
   std::string text(stripped(task));
   std::replace(text.begin(), text.end(), '_', ' ');
-  if (!family.has(kStateInPrompt)) {
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    return text;
+  const bool with_state = family.has(kStateInPrompt), codes = family.has(kCodes);
+  if (!with_state || !codes) std::replace(text.begin(), text.end(), '\n', ' ');
+  if (with_state) {
+    if (state.empty())
+      return Status(Code::kInvalidArgument,
+                    strf("state: %s writes it into the prompt; give it, or token ids as prompt", family.name));
+    VV_ASSIGN(const std::string words, words_of(state));
+    if (codes) {
+      VV_ASSIGN(text, engine::text::lower(text));
+    }
+    text = "Task: " + text + ", State: " + words + (codes ? ";\n" : ";\nAction: ");
   }
-  if (state.empty())
-    return Status(Code::kInvalidArgument,
-                  strf("state: %s writes it into the prompt; give it, or token ids as prompt", family.name));
-  VV_ASSIGN(const std::string words, words_of(state));
-  if (family.has(kCodes)) {
-    if (std::any_of(text.begin(), text.end(), [](char b) { return static_cast<uint8_t>(b) >= 0x80; }))
-      return Status(
-          Code::kUnsupported,
-          strf("prompt: %s writes small letters, which are known of ASCII alone; pass token ids", family.name));
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](char b) { return b >= 'A' && b <= 'Z' ? static_cast<char>(b - 'A' + 'a') : b; });
-  } else {
-    std::replace(text.begin(), text.end(), '\n', ' ');
-  }
-  std::string prompt = "Task: ";
-  for (const std::string_view part : {std::string_view(text), std::string_view(", State: "), std::string_view(words),
-                                      std::string_view(family.has(kCodes) ? ";\n" : ";\nAction: ")})
-    prompt.append(part);
-  return prompt;
+  std::vector<PromptPart> parts{kBegin, std::move(text)};
+  // lerobot's pi0-FAST begins the answer with a second one, which is part of the prompt.
+  if (codes) parts.emplace_back(kBegin);
+  else if (!with_state) parts.emplace_back("\n");
+  return parts;
+}
+
+Result<std::vector<PromptPart>> prompt_parts(std::string_view family, std::string_view task,
+                                             std::span<const float> state, bool state_words) {
+  VV_ASSIGN(const Family own, family_of(family, state_words));
+  return prompt_parts(own, task, state);
 }
 
 Result<Prompter> Prompter::open(const std::string& tokenizer, std::string_view family, bool state_words) {
-  const Family* const found = find_family(family);
-  if (found == nullptr)
-    return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(family) + "'");
+  VV_ASSIGN(const Family own, family_of(family, state_words));
   VV_ASSIGN(engine::text::Tokenizer loaded, engine::text::Tokenizer::load(tokenizer));
   if (loaded.size() <= kBegin)
     return Status(Code::kCorruptData, strf("tokenizer: %d tokens, prompts begin with token %d", loaded.size(), kBegin));
-  Family own = *found;
-  if (!state_words) own.features &= ~static_cast<uint32_t>(kStateInPrompt);
   return Prompter(own, std::move(loaded));
 }
 
 Result<std::vector<int32_t>> Prompter::tokens(std::string_view task, std::span<const float> state) const {
-  VV_ASSIGN(const std::string text, prompt_text(family_, task, state));
-  std::vector<int32_t> ids{kBegin};
-  VV_TRY(tokenizer_.encode(text, false, &ids));
-  // lerobot's pi0-FAST begins the answer with a second one, which is part of the prompt.
-  if (family_.has(kCodes)) ids.push_back(kBegin);
-  else if (!family_.has(kStateInPrompt)) VV_TRY(tokenizer_.encode("\n", false, &ids));
+  VV_ASSIGN(const std::vector<PromptPart> parts, prompt_parts(family_, task, state));
+  std::vector<int32_t> ids;
+  for (const PromptPart& part : parts) {
+    if (const int32_t* const id = std::get_if<int32_t>(&part)) ids.push_back(*id);
+    else VV_TRY(tokenizer_.encode(std::get<std::string>(part), false, &ids));
+  }
   return ids;
 }
 

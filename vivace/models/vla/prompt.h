@@ -1,23 +1,29 @@
 // Prompter: a task, and for some families the state, as the token ids of a policy's prompt.
 #pragma once
+#include <variant>
+
 #include "vivace/engine/text/tokenizer.h"
 #include "vivace/models/vla/config.h"
 
 namespace vivace::models::vla {
 
-/// The text that a family's prompt begins with; `state` is normalised. pi0's newline is a part of its own. Errors:
-/// InvalidArgument (a state that is not finite, or missing), Unsupported (pi0fast's small letters of what is not
-/// ASCII).
-Result<std::string> prompt_text(const Family& family, std::string_view task, std::span<const float> state);
+/// Text that is encoded by itself, or one token.
+using PromptPart = std::variant<std::string, int32_t>;
+
+/// A prompt, in its order; `state` is normalised. Errors: InvalidArgument (a state that is not finite, or missing),
+/// and of pi0fast, which writes small letters, those of text::lower().
+Result<std::vector<PromptPart>> prompt_parts(const Family& family, std::string_view task, std::span<const float> state);
+/// The same of a family's name; `state_words`: false where a family that writes the state into its prompt was trained
+/// without (openpi's discrete_state_input). Errors: InvalidArgument for no family of policies, too.
+Result<std::vector<PromptPart>> prompt_parts(std::string_view family, std::string_view task,
+                                             std::span<const float> state, bool state_words = true);
 
 class Prompter {
  public:
   /// `tokenizer`: what Tokenizer::load takes, the checkpoint's own folder say. Errors: Tokenizer::load's;
   /// InvalidArgument for no family of policies; CorruptData where the vocabulary does not have what prompts begin with.
-  /// `state_words`: false where a family that writes the state into its prompt was trained without (openpi's
-  /// discrete_state_input).
   static Result<Prompter> open(const std::string& tokenizer, std::string_view family, bool state_words = true);
-  /// Errors: as prompt_text(); InvalidArgument where the task is no UTF-8.
+  /// Errors: as prompt_parts(); InvalidArgument where the task is no UTF-8.
   Result<std::vector<int32_t>> tokens(std::string_view task, std::span<const float> state) const;
 
  private:
