@@ -51,6 +51,7 @@ FAULTS = [
     ("reasoning and text are joined", "vivace/serve/outbox.cc", "from.kind == to.kind && from.index", "from.index", f"{BOX} -k every_cut"),
     ("quotes in an answer are not escaped", "vivace/serve/reply_wire.cc", "for (const char c : s) append_json_escaped(c, out);", "*out += s;", f"{BOX} -k every_cut"),
     ("who leaves is answered all the same", "python/vivace/server/web.py", "            left()\n", "            pass\n", f"{BOUNDS} -k who_leaves"),
+    ("a closed connection is written to", "python/vivace/server/protocol.py", "if self._transport.is_closing():\n            return False", "pass", f"{BOUNDS} -k is_closed"),
     ("a byte more of headers is taken", "python/vivace/server/protocol.py", "self._head > limits.header_bytes:", "self._head > limits.header_bytes + 1:", f"{BOUNDS} -k bytes_of_headers"),
     ("keys share what was computed", "python/vivace/server/auth.py", 'self._hash(b"salt" + digest).hex()', '""', f"{REUSE} -k keys"),
     ("every class is for everybody", "python/vivace/server/sampling.py", "if PRIORITIES.index(wanted) < PRIORITIES.index(identity.priority):", "if False:", f"{REUSE} -k keys"),

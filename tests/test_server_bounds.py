@@ -1,8 +1,10 @@
 """What a client cannot do to `vivace serve`: more than its limits, another's words, a place that it has left, requests that are none.
 
 About 45 s on two cores."""
+import asyncio
 import contextlib
 import http.client
+import importlib
 import json
 import random
 import re
@@ -17,6 +19,8 @@ import pytest
 from tests.serving import NAME, SAY, data_of, request_bytes, serve
 from vivace.cli import main
 from vivace.server.limits import Limits
+from vivace.server.protocol import Wire
+from vivace.server.web import Call, Left
 
 LIMITS = Limits()
 LONG = [{"role": "user", "content": "Write a very long story about the sea."}]
@@ -176,6 +180,57 @@ def test_who_leaves_is_not_answered(server, stream):
                 assert server.until_idle() < 3.0
         assert server.until_idle() < 3.0
     assert server.metric("vivace_cancels_total", cause="left") == before + 3
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("how", ["reset", "close", "abort"])
+def test_nothing_is_written_to_a_connection_that_is_closed(loop, how):
+    """The rest of a chunk, for a client that left while it was written: nobody is there to be told, and no error is of the server's own."""
+    async def run():
+        met = asyncio.get_running_loop().create_future()
+
+        class Met(asyncio.Protocol):
+            def connection_made(self, transport):
+                met.set_result((transport, lost := asyncio.Event()))
+                self.connection_lost = lambda exc: lost.set()
+
+        async def send(message):
+            sent.append(message["body"])
+
+        def call(wire):
+            return Call({"headers": [], "vivace.wire": wire}, None, send, request_id="r", identity=None, limits=LIMITS, bodies=None)
+
+        server, sent = await asyncio.get_running_loop().create_server(Met, "127.0.0.1", 0), []
+        client = socket.create_connection(server.sockets[0].getsockname())
+        transport, lost = await met
+        await call(Wire(transport)).rest(b"all of it")
+        assert client.recv(100) == b"all of it" and sent == [b""]
+        if how == "abort":
+            transport.abort()  # its end is told later
+        else:
+            if how == "reset":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            client.close()
+            await asyncio.wait_for(lost.wait(), 20)
+        assert Wire(transport).free() is None
+        for _ in range(10):
+            with pytest.raises(Left):
+                await call(Wire(transport)).rest(b"more")
+        assert sent == [b""]
+
+        class Broken:
+            is_closing = staticmethod(lambda: False)
+
+            def write(self, raw):
+                raise RuntimeError("of the server's own")
+
+        with pytest.raises(RuntimeError, match="own"):
+            await call(Wire(Broken())).rest(b"more")
+        client.close()
+        server.close()
+
+    with asyncio.Runner(loop_factory=importlib.import_module(loop).new_event_loop) as runner:
+        runner.run(run())
 
 
 def test_a_reader_that_stalls_is_cut_off():

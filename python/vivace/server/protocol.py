@@ -20,7 +20,14 @@ class Wire:
     """A connection's socket, below HTTP, for answers whose chunks the outbox writes."""
 
     def __init__(self, transport):
-        self._transport, self.write = transport, transport.write
+        self._transport = transport
+
+    def write(self, raw: bytes) -> bool:
+        """Whether the connection still takes bytes. One whose client left is closed before anybody here hears of it; uvloop raises where it is written to."""
+        if self._transport.is_closing():
+            return False
+        self._transport.write(raw)
+        return True
 
     def free(self) -> int | None:
         """The descriptor where nothing waits to be written to it, and it stays open."""

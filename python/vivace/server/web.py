@@ -105,8 +105,9 @@ class Call:
         await self.send({"type": "http.response.body", "body": body, "more_body": not last})
 
     async def rest(self, raw: bytes) -> None:
-        """What is left of a chunk that was begun below HTTP. Waits as part() does."""
-        self.wire.write(raw)
+        """What is left of a chunk that was begun below HTTP. Waits as part() does. Errors: Left where the connection is closed."""
+        if not self.wire.write(raw):
+            raise Left
         await self.part(b"")
 
     def abort(self) -> None:
