@@ -239,6 +239,7 @@ FAULTS = [
     ("loop: readers are not told", "vivace/serve/engine_loop.cc", "    r->notifier->ring();\n", "", LOOP),
     ("loop: the engine is not told of biases", "vivace/serve/engine_loop.cc", "bias_given.store(true, std::memory_order_release);\n  r.channel->bell.ring();", "bias_given.store(true, std::memory_order_release);", LOOP),
     ("loop: event loops are not told", "vivace/serve/notifier.cc", "if (descriptor_ >= 0 && ", "if (descriptor_ < 0 && ", LOOP),
+    ("loop: who waits never rises", "vivace/serve/seats.cc", "job->queued_ < ageing_.after) continue;", "job->queued_ < 1000 * ageing_.after) continue;", f"{LOOP} -k ever"),
     ("loop: the queue has no end", "vivace/serve/engine_loop.cc", "pending + n > most_)", "pending < 0)", LOOP),
     ("loop: masks may wait for each other", "vivace/serve/engine_loop.cc", "if (refuse_a_callback()) continue;", "", LOOP),
     ("host: the answer is another robot's", "vivace/serve/policy_queue.cc", "take(r, static_cast<int64_t>(i))", "take(r, 0)", f"{HOST} -k share"),

@@ -200,6 +200,41 @@ def test_too_many_wait():
         load(max_waiting=-1)
 
 
+def test_nobody_waits_for_ever():
+    """Callers that ask again at once, and one of the class behind theirs: its turn comes, and only where ages count."""
+    with load(context=64, max_batch=1, num_kv_blocks="full", priority_ageing=0.3) as model:
+        stop = threading.Event()
+
+        def busy(k):  # several at a time, so that one always waits
+            waiting = [ask(model, k) for _ in range(8)]
+            while not stop.is_set():
+                waiting.append(ask(model, k))
+                tokens(waiting.pop(0))
+
+        callers = [threading.Thread(target=busy, args=(k,)) for k in range(4)]
+        for t in callers:
+            t.start()
+        try:
+            while model._live.pending() < 4:
+                time.sleep(0.01)
+            got = []
+            for _ in range(2):
+                one = threading.Thread(target=lambda: got.append(tokens(ask(model, 5, priority="batch"))))
+                one.start()
+                one.join(20)
+                assert not one.is_alive(), "it waits for ever"
+        finally:
+            stop.set()
+            for t in callers:
+                t.join()
+        assert got == [tokens(ask(model, 5))] * 2
+    for wrong in (-1, float("nan"), float("inf"), 1e7):
+        with pytest.raises(vivace.InvalidArgumentError, match=r"priority_ageing: wanted 0 to 1e\+06 seconds, got"):
+            load(priority_ageing=wrong)
+    with pytest.raises(vivace.InvalidArgumentError, match="priority_ageing: wanted a number"):
+        load(priority_ageing="soon")
+
+
 # ---- masks that ask the same model ---------------------------------------------------------------
 
 def test_a_mask_may_ask_the_model(alone):

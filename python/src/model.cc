@@ -27,13 +27,17 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
                                            int max_in_flight_steps, bool random_weights, bool logit_bias,
                                            int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
                                            const std::string& lm_head_dtype, const std::string& invariance,
-                                           int max_waiting, int64_t max_waiting_tokens, const Tenant* tenant,
-                                           int max_image_tokens) {
+                                           int max_waiting, int64_t max_waiting_tokens, double priority_ageing,
+                                           const Tenant* tenant, int max_image_tokens) {
   if (max_waiting < 0 || max_waiting > 65536)
     check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
   if (max_waiting_tokens < 1)
     check(Status(Code::kInvalidArgument,
                  strf("max_waiting_tokens: wanted at least 1, got %ld", static_cast<long>(max_waiting_tokens))));
+  constexpr double kMostAgeing = 1e6;  // seconds
+  if (!(priority_ageing >= 0 && priority_ageing <= kMostAgeing))
+    check(Status(Code::kInvalidArgument,
+                 strf("priority_ageing: wanted 0 to %g seconds, got %g", kMostAgeing, priority_ageing)));
   if (tenant != nullptr) check(sched::check_text(*tenant->tenant));
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     const NoGil release;
@@ -47,6 +51,8 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
   if (text == nullptr) check(Status(Code::kUnsupported, path + ": this checkpoint is no text model"));
   serve::EngineOptions options{max_waiting, max_waiting_tokens};
+  options.ageing.after =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(priority_ageing));
   if (tenant != nullptr) {
     check(sched::admit_text(*tenant->tenant, *text, tenant->worst_us));
     options.account = tenant->tenant;
@@ -289,7 +295,7 @@ void add_model(nb::module_& m) {
         nb::arg("logit_bias") = false, nb::arg("num_kv_blocks") = 0, nb::arg("gpu_layers") = -1,
         nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto",
         nb::arg("invariance") = "class", nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22,
-        nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0);
+        nb::arg("priority_ageing") = 10.0, nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0);
 }
 
 }  // namespace vivace::python

@@ -177,6 +177,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--allow-host", action="append", default=[], metavar="NAME", help="a name under which a server without keys may be asked, besides localhost")
     p.add_argument("--cors-origin", action="append", default=[], metavar="ORIGIN", help="a page that may ask from a browser")
     p.add_argument("--max-waiting", type=whole(0, 65536), default=64, help="answers that may wait besides the --max-batch that are made; more get 429")
+    p.add_argument("--priority-ageing", type=float, default=10.0, metavar="S", help="seconds after which a waiting request of priority batch counts as interactive; 0: never")
     p.add_argument("--temperature", type=float, help="of requests that do not say; default: generation_config.json's, else 1")
     p.add_argument("--top-p", type=float, help="of requests that do not say; default: generation_config.json's, else 1")
     p.add_argument("--no-generation-config", action="store_true", help="requests that do not say get OpenAI's defaults, whatever the checkpoint's generation_config.json says")
@@ -399,13 +400,13 @@ def cmd_serve(args) -> int:
     name = args.name or os.path.basename(args.model.rstrip("/")).removesuffix(".gguf")
 
     def text_model(load_model):
-        return load(args, load_model, logit_bias=True, max_waiting=args.max_waiting, generation_config=not args.no_generation_config)
+        return load(args, load_model, logit_bias=True, max_waiting=args.max_waiting, priority_ageing=args.priority_ageing, generation_config=not args.no_generation_config)
 
     with cli_together.loaded(args, name, text_model) as (model, scheduler), _speech(args, scheduler) as speech:
         return run.serve(model, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
 
 
-_OF_TEXT = ("lm_head_dtype", "invariance", "kv_dtype", "context", "max_batch", "prefill_chunk", "num_kv_blocks", "gpu_layers", "max_in_flight_steps", "max_waiting", "temperature", "top_p", "no_generation_config",
+_OF_TEXT = ("lm_head_dtype", "invariance", "kv_dtype", "context", "max_batch", "prefill_chunk", "num_kv_blocks", "gpu_layers", "max_in_flight_steps", "max_waiting", "priority_ageing", "temperature", "top_p", "no_generation_config",
             "seed", "capsule_key_file")  # options of `serve` that say nothing of a speech model
 
 

@@ -30,7 +30,7 @@ __all__ = ["Answer", "AsyncStream", "StreamEvent", "Stream", "TextModel", "load_
 
 
 def load_model(path_or_name, *, device="auto", precision="auto", partition=None, kv_dtype="auto",
-               threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22,
+               threads=0, context=0, max_batch=1, prefill_chunk=128, max_in_flight_steps=0, random_weights=False, logit_bias=False, num_kv_blocks="auto", gpu_layers=-1, max_waiting=256, max_waiting_tokens=1 << 22, priority_ageing=10.0,
                lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
@@ -53,7 +53,8 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     CPU, 0 on a GPU.
     gpu_layers: how many layers keep their weights on the device; the others come from host memory in every step,
     for models larger than the device; -1: all stay. max_waiting: requests that may wait besides the max_batch that answer;
-    one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. calibration: prompts (strings or token ids) that
+    one more is refused (LimitExceededError), and so is one whose prompt makes more than max_waiting_tokens of them. priority_ageing: seconds
+    after which a waiting request of priority "batch" counts as "interactive", so that it does not wait for ever; 0: never. calibration: prompts (strings or token ids) that
     precision="fp8_static" takes its scales from, as vivace.calibrate says; percentile: of the magnitudes they bring.
     tenant: its place at a vivace.Scheduler, whose own load_model() gives it.
     max_image_tokens: of models that see (docs/models/qwen3-vl.md), most tokens of an image, to which larger pictures are resized; 0: 1280, or the context.
@@ -61,7 +62,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
     Errors: NotFoundError, CorruptDataError, UnsupportedError, OutOfMemoryError, each with what to do.
     """
     own = dict(kv_dtype=kv_dtype, context=context, max_batch=max_batch, prefill_chunk=prefill_chunk, max_in_flight_steps=max_in_flight_steps, logit_bias=logit_bias, num_kv_blocks=num_kv_blocks, gpu_layers=gpu_layers,
-               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens)
+               max_waiting=max_waiting, max_waiting_tokens=max_waiting_tokens, priority_ageing=priority_ageing, lm_head_dtype=lm_head_dtype, invariance=invariance, generation_config=generation_config, max_image_tokens=max_image_tokens)
     if config is not None or _is_policy(path_or_name):
         from vivace.policy import load_policy
 

@@ -23,7 +23,7 @@ engine::TextLimits limits(int max_batch, int max_in_flight_steps, int pages) {
           .max_in_flight_steps = max_in_flight_steps,
           .mixed = max_in_flight_steps == 1,
           .biased = true,
-          .page = 16,
+          .page = pages > 0 ? 16 : 0,
           .pages = pages};
 }
 
@@ -110,6 +110,105 @@ TEST(Seats, WhoNeedsManyIsPassedByAFewOnly) {
   EXPECT_GE(before, 5) << "small ones were held up";
   EXPECT_LE(before, 17) << "and too many passed";
   ASSERT_TRUE(run.all(batcher));
+}
+
+/// A clock that goes on when a test says so.
+struct Clock {
+  static inline std::chrono::steady_clock::time_point time;
+  static std::chrono::steady_clock::time_point now() { return time; }
+};
+
+constexpr Ageing kAgeing{std::chrono::seconds(10), &Clock::now};
+
+/// Callers of one class without end, each asking again as soon as it was answered: without ageing the next class waits
+/// for ever.
+TEST(Seats, NobodyWaitsForEver) {
+  for (const int pages : {0, 8})
+    for (const int max_in_flight_steps : {1, 4}) {
+      for (const bool ages : {true, false}) {
+        ToyModel model(limits(2, max_in_flight_steps, pages));
+        Batcher batcher(model, 0, ages ? kAgeing : Ageing{{}, &Clock::now});
+        Log run;
+        for (int i = 0; i < 5; ++i) ASSERT_TRUE(batcher.submit(request(i, 9, 6)).ok());
+        const Request asked = request(50, 20, 8, Priority::batch);
+        const auto began = Clock::time;
+        const int64_t slow = *batcher.submit(asked);
+        size_t answered = 0;
+        while (Clock::time < began + std::chrono::seconds(40) && run.finish.count(slow) == 0) {
+          Clock::time += std::chrono::milliseconds(50);
+          ASSERT_TRUE(run.step(batcher));
+          for (; answered < run.ended.size(); ++answered)
+            ASSERT_TRUE(batcher.submit(request(static_cast<int32_t>(answered % kVocab), 9, 6)).ok());
+        }
+        EXPECT_EQ(run.finish.count(slow) > 0, ages) << "pages " << pages;
+        if (!ages) continue;
+        EXPECT_GE(Clock::time - began, kAgeing.after) << "it went before its turn";
+        EXPECT_LT(Clock::time - began, kAgeing.after + std::chrono::seconds(3));
+        EXPECT_EQ(run.tokens[slow], ToyModel::answer(asked.prompt, 8, kVocab));
+      }
+    }
+}
+
+/// Whoever began first of those that are of a class by now; nobody before a robot, whatever he waited.
+TEST(Seats, RobotsGoBeforeWhoHasRisen) {
+  ToyModel model(limits(1, 1, 8));
+  Batcher batcher(model, 0, kAgeing);
+  Log run;
+  ASSERT_TRUE(batcher.submit(request(0, 5, 100)).ok());
+  ASSERT_TRUE(run.step(batcher));
+  const int64_t slow = *batcher.submit(request(1, 5, 30, Priority::batch));
+  const int64_t early = *batcher.submit(request(2, 5, 4));
+  Clock::time += kAgeing.after;
+  ASSERT_TRUE(run.step(batcher));
+  const int64_t late = *batcher.submit(request(3, 5, 4));
+  Clock::time += 100 * kAgeing.after;
+  while (run.finish.count(0) == 0) ASSERT_TRUE(run.step(batcher));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(run.step(batcher));
+  const int64_t robot = *batcher.submit(request(4, 5, 4, Priority::robot));
+  ASSERT_TRUE(run.all(batcher));
+  EXPECT_EQ(run.ended, (std::vector<int64_t>{0, robot, slow, early, late}));
+  EXPECT_EQ(run.tokens[slow], ToyModel::answer(request(1, 5, 30).prompt, 30, kVocab)) << "it gave way and went on";
+}
+
+/// Drawn loads on drawn pools: each request is over some time after it has risen, and each answer is its own.
+TEST(Seats, RandomLoadsStarveNobody) {
+  int risen = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    std::mt19937 random(seed);
+    const auto one_of = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const int max_batch = 1 + one_of(4), pages = one_of(3) ? 8 + one_of(10) : 0, flight = one_of(2) ? 4 : 1;
+    ToyModel model(limits(max_batch, flight, pages));
+    Batcher batcher(model, 0, kAgeing);
+    Log run;
+    std::map<int64_t, Request> asked;
+    std::map<int64_t, std::chrono::steady_clock::time_point> came;
+    const auto ask = [&](Priority priority) {
+      const Request r = request(one_of(kVocab), 1 + one_of(60), 1 + one_of(20), priority);
+      const int64_t id = *batcher.submit(r);
+      asked.emplace(id, r), came.emplace(id, Clock::time);
+    };
+    for (int i = 0; i < 3 * max_batch; ++i) ask(Priority::interactive);  // as many as wait at any time
+    for (int i = 0; i < 1 + one_of(5); ++i) ask(Priority::batch);
+    size_t answered = 0;
+    const auto end = Clock::time + std::chrono::seconds(60);
+    while (Clock::time < end) {
+      Clock::time += std::chrono::milliseconds(one_of(60));
+      ASSERT_TRUE(run.step(batcher)) << "seed " << seed;
+      for (; answered < run.ended.size(); ++answered) {
+        const int64_t id = run.ended[answered];
+        const Request& r = asked.at(id);
+        ASSERT_EQ(run.tokens[id], ToyModel::answer(r.prompt, r.max_tokens, kVocab)) << "seed " << seed;
+        const auto took = Clock::time - came.at(id);
+        risen += r.priority == Priority::batch && took >= kAgeing.after;
+        ASSERT_LT(took, kAgeing.after + std::chrono::seconds(40)) << "seed " << seed << " request " << id;
+        ask(r.priority);
+      }
+    }
+    for (const auto& [id, r] : asked)
+      ASSERT_TRUE(run.finish.count(id) > 0 || Clock::time - came.at(id) < kAgeing.after + std::chrono::seconds(40))
+          << "seed " << seed;
+  }
+  EXPECT_GT(risen, 50) << "nobody had to rise";
 }
 
 TEST(Seats, DeadlinesEndWhatIsLate) {

@@ -16,7 +16,7 @@ const char* name(Finish f) {
   return kNames[static_cast<int>(f)];
 }
 
-Job::Job(Request r) : request(std::move(r)) {
+Job::Job(Request r) : request(std::move(r)), class_(request.priority) {
   const size_t most = request.prompt.size() + static_cast<size_t>(request.max_tokens);
   context_.reserve(most);
   context_ = request.prompt;
@@ -25,8 +25,12 @@ Job::Job(Request r) : request(std::move(r)) {
   if (request.drafter != nullptr) guesses_.resize(static_cast<size_t>(request.num_speculative_tokens));
 }
 
-Batcher::Batcher(engine::TextModel& model, size_t waiting)
-    : model_(model), limits_(model.limits()), blocks_(model.blocks()), slots_(static_cast<size_t>(limits_.max_batch)) {
+Batcher::Batcher(engine::TextModel& model, size_t waiting, const Ageing& ageing)
+    : model_(model),
+      limits_(model.limits()),
+      blocks_(model.blocks()),
+      ageing_(ageing),
+      slots_(static_cast<size_t>(limits_.max_batch)) {
   rows_.reserve(static_cast<size_t>(std::max(limits_.prefill_chunk, limits_.max_batch)));
   sampled_.reserve(static_cast<size_t>(limits_.max_batch));
   waiting_.reserve(waiting);
@@ -397,6 +401,7 @@ Status Batcher::issue() {
 Status Batcher::plan() {
   may_repeat_ = false;
   if (in_flight_ == 0) {
+    rise();
     VV_TRY(grow());
     VV_TRY(admit());
   }
@@ -425,7 +430,7 @@ Status Batcher::plan() {
 /// Whether the last step's rows, and nothing else, would make up the next step as well.
 bool Batcher::steady() const {
   if (!may_repeat_ || in_flight_ == queued_.size()) return false;
-  if (blocks_ != nullptr && !waiting_.empty() && victim(waiting_.front()->request.priority) != nullptr)
+  if (blocks_ != nullptr && !waiting_.empty() && victim(waiting_.front()->class_) != nullptr)
     return false;  // who is to give way
   size_t live = 0;
   for (const Job* job : slots_) {

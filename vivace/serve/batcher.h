@@ -16,6 +16,12 @@ namespace vivace::serve {
 /// Who goes first. The next class waits while one before it does, and gives its place and its blocks to it.
 enum class Priority : uint8_t { robot, interactive, batch };
 
+/// Who waits for long rises a class, so that nobody waits for ever: see Batcher.
+struct Ageing {
+  std::chrono::nanoseconds after = std::chrono::seconds(10);  // of waiting, a class; 0: nobody rises
+  std::chrono::steady_clock::time_point (*now)() = &std::chrono::steady_clock::now;
+};
+
 /// A token that could have come instead.
 struct TopLogprob {
   int32_t token = -1;
@@ -82,6 +88,8 @@ struct Job {
 
  private:
   friend class Batcher;
+  Priority class_;                                     // what it has risen to
+  std::chrono::steady_clock::time_point queued_ = {};  // since when it waits in it
   int slot_ = -1;        // -1: it waits, or is over
   bool over_ = false;
   int fed_ = 0;          // tokens of the context that entered the model
@@ -121,14 +129,15 @@ struct Event {
 };
 
 /// Not thread-safe: one caller; EngineLoop (engine_loop.h) serves several. Requests that find no free slot wait in
-/// order of class, then of arrival. Where sequences share blocks an answer takes them as it grows; when none is left,
-/// the youngest of the lowest class moves to host memory, waits, and goes on from there as if nothing had been. One
-/// that needs many blocks lets a few smaller ones of its class pass, and no more.
+/// order of class, then of arrival. One that has waited for Ageing::after is of the class before its own from then on,
+/// to its end; nobody rises to the robots' class. Where sequences share blocks an answer takes them as it grows; when
+/// none is left, the youngest of the lowest class moves to host memory, waits, and goes on from there as if nothing had
+/// been. One that needs many blocks lets a few smaller ones of its class pass, and no more.
 class Batcher {
  public:
   /// `model` must outlive the batcher and be used by nobody else meanwhile. `waiting`: requests that may wait without
   /// an allocation here.
-  explicit Batcher(engine::TextModel& model, size_t waiting = 0);
+  explicit Batcher(engine::TextModel& model, size_t waiting = 0, const Ageing& ageing = {});
   /// Slots and blocks of requests that are not over are free again.
   ~Batcher();
   Batcher(const Batcher&) = delete;
@@ -203,7 +212,10 @@ class Batcher {
   void release(Job* job);
 
   // seats.cc: who has a slot, and blocks
+  static bool before(const Job* a, const Job* b);
   void enqueue(Job* job);
+  void insert(Job* job);
+  void rise();
   int wanted(const Job& job) const;
   bool fits(const Job& job) const;
   bool follows(const Job& job) const;
@@ -227,6 +239,7 @@ class Batcher {
   engine::TextModel& model_;
   engine::TextLimits limits_;
   engine::KvBlocks* const blocks_;  // null: each slot has its own places
+  const Ageing ageing_;
   int64_t parks_ = 0;
   std::vector<Job*> slots_;         // null: free
   std::vector<std::vector<int32_t>> held_;  // a slot: the blocks where its keys and values lie, in order

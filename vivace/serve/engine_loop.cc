@@ -261,6 +261,7 @@ EngineLoop::EngineLoop(engine::TextModel& model, const EngineOptions& options)
       limits_(model.limits()),
       most_(limits_.max_batch + options.max_waiting),
       most_tokens_(options.max_waiting_tokens),
+      ageing_(options.ageing),
       account_(options.account),
       process_(forks()),
       channel_(std::make_shared<Channel>()) {
@@ -538,7 +539,7 @@ void EngineLoop::close() {
 
 void EngineLoop::run() {
   pthread_setname_np(pthread_self(), "vivace-engine");
-  batcher_.emplace(model_, static_cast<size_t>(most_));
+  batcher_.emplace(model_, static_cast<size_t>(most_), ageing_);
   Channel& c = *channel_;
   uint32_t looked = c.bell.now() - 1;
   bool wanted = false;  // what the account was told

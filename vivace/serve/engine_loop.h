@@ -19,6 +19,7 @@ namespace vivace::serve {
 struct EngineOptions {
   int max_waiting = 256;  // requests that may wait besides the max_batch that answer
   int64_t max_waiting_tokens = 1 << 22;  // of their prompts, with those that answer
+  Ageing ageing = {};
   std::shared_ptr<engine::StepAccount> account = {};  // of the loop's steps; null: nobody schedules them
 };
 
@@ -213,6 +214,7 @@ class EngineLoop {
   engine::TextLimits limits_;
   const int most_;                    // requests at once, answering or waiting
   const int64_t most_tokens_;         // of their prompts
+  const Ageing ageing_;
   const std::shared_ptr<engine::StepAccount> account_;
   const int process_;                 // number of forks before it was made
   std::shared_ptr<Channel> channel_;  // with handles, which may outlive the loop

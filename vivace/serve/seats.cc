@@ -14,14 +14,34 @@ namespace {
 /// Later ones that may go before one that finds too few blocks.
 constexpr int kMostBypasses = 16;
 
-/// Whether a is to go before b.
-bool before(const Job* a, const Job* b) {
-  return std::pair(a->request.priority, a->id) < std::pair(b->request.priority, b->id);
-}
-
 }  // namespace
 
+/// Whether a is to go before b.
+bool Batcher::before(const Job* a, const Job* b) {
+  return std::pair(a->class_, a->id) < std::pair(b->class_, b->id);
+}
+
 void Batcher::enqueue(Job* job) {
+  if (ageing_.after.count() > 0) job->queued_ = ageing_.now();
+  insert(job);
+}
+
+/// Those that have waited for long go on in a class before.
+void Batcher::rise() {
+  constexpr Priority kHighest = Priority::interactive;  // what robots wait for is theirs alone
+  if (ageing_.after.count() <= 0 || waiting_.empty() || waiting_.back()->class_ <= kHighest) return;
+  const auto now = ageing_.now();
+  for (size_t i = 0; i < waiting_.size(); ++i) {
+    Job* job = waiting_[i];
+    if (job->class_ <= kHighest || now - job->queued_ < ageing_.after) continue;
+    job->class_ = static_cast<Priority>(static_cast<int>(job->class_) - 1);
+    job->queued_ += ageing_.after;
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    insert(job);  // before this place, or at it
+  }
+}
+
+void Batcher::insert(Job* job) {
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), job, before), job);
 }
 
@@ -42,7 +62,7 @@ bool Batcher::fits(const Job& job) const {
 
 /// Which of the waiting goes next, given a slot; their number: none.
 size_t Batcher::admissible() const {
-  for (size_t i = 0; i < waiting_.size() && waiting_[i]->request.priority == waiting_.front()->request.priority; ++i) {
+  for (size_t i = 0; i < waiting_.size() && waiting_[i]->class_ == waiting_.front()->class_; ++i) {
     if (follows(*waiting_[i])) continue;
     if (fits(*waiting_[i])) return i;
     if (waiting_[i]->bypassed_ >= kMostBypasses) break;
@@ -54,7 +74,7 @@ size_t Batcher::admissible() const {
 Job* Batcher::victim(Priority above) const {
   Job* last = nullptr;
   for (Job* job : slots_)
-    if (job != nullptr && job->request.priority > above && (last == nullptr || before(last, job))) last = job;
+    if (job != nullptr && job->class_ > above && (last == nullptr || before(last, job))) last = job;
   return last;
 }
 
@@ -64,10 +84,9 @@ Status Batcher::make_room(const Job& first) {
   const auto seated = [&] { return std::find(slots_.begin(), slots_.end(), nullptr) != slots_.end() && fits(first); };
   int64_t gained = blocks_->available() - wanted(first);
   for (const Job* job : slots_)
-    if (job != nullptr)
-      gained += job->request.priority > first.request.priority ? static_cast<int64_t>(held(*job).size()) : -1;
+    if (job != nullptr) gained += job->class_ > first.class_ ? static_cast<int64_t>(held(*job).size()) : -1;
   while (!seated() && gained >= 0) {
-    Job* job = victim(first.request.priority);
+    Job* job = victim(first.class_);
     if (job == nullptr) return {};
     VV_TRY(park(job));
   }
