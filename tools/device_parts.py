@@ -150,9 +150,9 @@ def sanitize(s, found):
 
 def fuzz(s, found):
     """Calls drawn from the op table, hostile contents, chains: a part that takes every core, for a run of its own. With
-    VIVACE_FUZZ_GPUS=2 on two GPUs, as one receipt."""
+    VIVACE_FUZZ_GPUS=2 on two GPUs, as one receipt; VIVACE_FUZZ_MODES names modes that run alone."""
     seconds, seed, gpus = float(os.environ.get("VIVACE_FUZZ_SECONDS", "300")), os.environ.get("VIVACE_FUZZ_SEED", "1"), os.environ.get("VIVACE_FUZZ_GPUS", "1")
-    command = [sys.executable, "-m", "tests.differential", "--device", "cuda", "--gpus", gpus, "--compile", "--seed", seed, "--seconds", seconds, "--jobs", s.jobs, "--mode", "values", "hostile", "chains", "--rows", "ROWS"]
+    command = [sys.executable, "-m", "tests.differential", "--device", "cuda", "--gpus", gpus, "--compile", "--seed", seed, "--seconds", seconds, "--jobs", s.jobs, "--mode", *os.environ.get("VIVACE_FUZZ_MODES", "values hostile chains").split(), "--rows", "ROWS"]
     return [Part("fuzz", command, seconds + 10, limit=seconds + 35)]
 
 

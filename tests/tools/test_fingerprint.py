@@ -101,6 +101,13 @@ def test_a_part_that_ran_again_is_merged(tree):
         receipt.merge(old, new | {"chip": "cpu"})
 
 
+def test_modes_of_drawn_calls_are_merged_one_by_one(tree):
+    old, new = made(tree), made(tree) | {"commit": "b" * 40}
+    old["rows"] = [{"op": "twice", "case": f"op=twice,metric=calls{mode}", "tool": "fuzz", "n": 1, "pass": True} for mode in ("", ",mode=chains")]
+    new["rows"] = [old["rows"][1] | {"n": 2}]
+    assert [(r["case"], r["n"], r.get("run")) for r in receipt.merge(old, new)["rows"]] == [("op=twice,metric=calls,mode=chains", 2, None), ("op=twice,metric=calls", 1, 0)]
+
+
 def elf(*named, info=1 << 24):
     """An ELF file of sections (name, bytes)."""
     names, body, heads = b"\0", b"", [bytes(64)]
