@@ -383,7 +383,7 @@ class Scheduler:
         return out
 
     def report(self) -> dict:
-        """Of the whole: device, healthy (False once a call was lost), utilisation that is promised, calls that wait, time for which others stood back."""
+        """Of the whole: device, healthy (False while a call is lost), utilisation that is promised, calls that wait, time for which others stood back."""
         return self._live.now()
 
     def metrics(self) -> str:

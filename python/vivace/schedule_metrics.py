@@ -30,7 +30,7 @@ def text(now: dict, rows: dict) -> str:
     def each(value):
         return [(_labels(tenant=name, **{"class": row["qos"]["cls"]}), value(row)) for name, row in rows.items()]
 
-    metric("healthy", "gauge", "0 once a call was lost.", [("", now["healthy"])])
+    metric("healthy", "gauge", "0 while a call is lost.", [("", now["healthy"])])
     metric("utilisation", "gauge", "Part of the device's time that is promised.", [("", now["utilisation"])])
     metric("queue_depth", "gauge", "Guaranteed calls that wait.", [("", now["queue_depth"])])
     metric("gate_closed_us_total", "counter", "Time for which guaranteed calls kept others back, us.", [("", now["gate_closed_us"])])

@@ -73,7 +73,7 @@ def table(shots: list[dict]) -> str:
     lines = []
     for s in shots:
         now = s["now"]
-        lines.append(f"pid {s['pid']}  {now['device']}  {'healthy' if now['healthy'] else 'A CALL WAS LOST'}  promised {now['utilisation']:.2f}  waiting {now['queue_depth']}  "
+        lines.append(f"pid {s['pid']}  {now['device']}  {'healthy' if now['healthy'] else 'A CALL IS LOST'}  promised {now['utilisation']:.2f}  waiting {now['queue_depth']}  "
                      f"gate shut {now['gate_closed_us'] / max(now['up_us'], 1):.1%}")
         rows = [HEAD]
         for name, t in s["tenants"].items():

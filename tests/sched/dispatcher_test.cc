@@ -164,9 +164,19 @@ TEST(Dispatcher, AnOverrunOpensTheGateAndALostCallIsGivenUp) {
     EXPECT_FALSE(d.healthy());
     EXPECT_EQ(d.stats(arm).lost, 1);
     EXPECT_FALSE(d.running());
+    const auto after = submit(d, arm, 60e3);
+    EXPECT_TRUE(d.next(60e3));
     EXPECT_FALSE(d.done(call.number, 70e3, 1).ok());
+    EXPECT_TRUE(d.running());  // the one that began meanwhile
+    EXPECT_TRUE(d.healthy());  // it is back: nobody is lost
+    EXPECT_TRUE(d.done(after.number, 71e3, 1).ok());
     submit(d, arm, 200e3);
     EXPECT_TRUE(d.next(200e3));
+    d.tick(200e3 + Dispatcher::kWatchdogUs);
+    EXPECT_FALSE(d.healthy());
+    EXPECT_EQ(d.stats(arm).lost, 2);
+    ASSERT_TRUE(d.remove(arm).ok());
+    EXPECT_TRUE(d.healthy());
   }
 }
 
@@ -181,6 +191,31 @@ TEST(Dispatcher, WhoOverrunsOftenIsNoLongerWaitedFor) {
     EXPECT_EQ(begun->shuts, i < 3);
     d.tick(i * 100e3 + 13e3);
     EXPECT_TRUE(d.done(call.number, i * 100e3 + 14e3, 14e3).ok());
+  }
+  EXPECT_TRUE(d.stats(arm).demoted);
+}
+
+/// The timer's thread, or the call's own, was slow: the device was not. Others go on in time, and nobody is demoted.
+TEST(Dispatcher, AHostThatIsSlowToLookMakesNobodyALiar) {
+  Words words;
+  Dispatcher d({}, words);
+  const int arm = add(d, robot("arm", 100e3, 90e3, 10e3));
+  for (int i = 0; i < 2 * Dispatcher::kMostOverruns; ++i) {
+    const double at = i * 100e3;
+    const auto call = submit(d, arm, at);
+    ASSERT_TRUE(d.next(at));
+    d.tick(at + 13e3);
+    if (i % 2 != 0) d.tick(at + 60e3);  // given up, and it comes back
+    EXPECT_EQ(d.done(call.number, at + 61e3, 9.9e3).ok(), i % 2 == 0);
+    EXPECT_TRUE(d.healthy());
+  }
+  EXPECT_EQ(d.stats(arm).overruns, 2 * Dispatcher::kMostOverruns);
+  EXPECT_FALSE(d.stats(arm).demoted);
+  for (int i = 10; i < 10 + Dispatcher::kMostOverruns; ++i) {  // not measured: the host's clock is all there is
+    const auto call = submit(d, arm, i * 100e3);
+    ASSERT_TRUE(d.next(i * 100e3));
+    d.tick(i * 100e3 + 60e3);
+    EXPECT_FALSE(d.done(call.number, i * 100e3 + 61e3, -1).ok());
   }
   EXPECT_TRUE(d.stats(arm).demoted);
 }

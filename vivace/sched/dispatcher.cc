@@ -154,6 +154,7 @@ Status Dispatcher::remove(int tenant) {
   Tenant* const t = find(tenant);
   if (t == nullptr) return no_tenant(tenant);
   std::erase_if(queue_, [&](const Call& c) { return c.tenant == tenant; });
+  std::erase_if(lost_, [&](const Running& r) { return r.call.tenant == tenant; });
   set_early(t, false);
   if (t->held) actuator_.hold(tenant, t->held = false);
   t->there = t->wants = false;
@@ -252,11 +253,25 @@ std::optional<Dispatcher::Call> Dispatcher::next(double now) {
   return running_->call;
 }
 
+/// Of a call that ran over by the host's clock.
+void Dispatcher::judge(const Running& r, double took) {
+  Tenant& t = tenants_[static_cast<size_t>(r.call.tenant)];
+  if (r.overrun && took >= r.budget && ++t.recent_overruns >= kMostOverruns) t.stats.demoted = true;
+}
+
 Status Dispatcher::done(uint64_t call, double now, double device_us) {
-  if (!running_ || running_->call.number != call)
+  if (!running_ || running_->call.number != call) {
+    const auto late = std::find_if(lost_.begin(), lost_.end(), [&](const Running& r) { return r.call.number == call; });
+    if (late != lost_.end()) {
+      judge(*late, device_us >= 0 ? device_us : now - late->began);
+      lost_.erase(late);
+    }
     return Status(Code::kNotFound, strf("scheduler: call %llu does not run", static_cast<unsigned long long>(call)));
+  }
   const Running r = *running_;
   running_.reset();
+  if (device_us < 0) device_us = now - r.began;
+  judge(r, device_us);
   Tenant& t = tenants_[static_cast<size_t>(r.call.tenant)];
   ++t.stats.calls;
   t.stats.device_us += device_us;
@@ -374,7 +389,6 @@ void Dispatcher::overran(double now) {
   if (!r.overrun && taken >= r.budget) {
     r.overrun = true;
     ++t.stats.overruns;
-    if (++t.recent_overruns >= kMostOverruns && !t.stats.demoted) t.stats.demoted = true;
   }
   const double opens = t.demand.qos.overrun == Overrun::hold && !t.stats.demoted ? 2 * r.budget : r.budget;
   if (!r.opened && taken >= opens) {
@@ -383,7 +397,7 @@ void Dispatcher::overran(double now) {
   }
   if (taken >= last) {
     ++t.stats.lost;
-    healthy_ = false;
+    lost_.push_back(r);
     running_.reset();
   }
 }

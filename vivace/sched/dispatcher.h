@@ -94,7 +94,9 @@ class Dispatcher {
   Status cancel(uint64_t call, double now);
   /// The call that is to begin now; none while one runs or none waits. From here on its budget counts.
   std::optional<Call> next(double now);
-  /// The running call's work is done. NotFound if it does not run (it was lost).
+  /// The running call's work is done. `device_us`: what it took of the device, by which an overrun is judged, for a
+  /// host that is slow to look is no fault of the call's; below 0: not measured, the time since it began counts.
+  /// NotFound if it does not run: one that was given up has come back late.
   Status done(uint64_t call, double now, double device_us);
   /// When the tenant will submit next: others stand back shortly before. Replaces the one before, and what was learnt:
   /// calls at a steady pace are expected by themselves.
@@ -116,7 +118,8 @@ class Dispatcher {
   const TenantStats& stats(int tenant) const { return tenants_[static_cast<size_t>(tenant)].stats; }
   bool running() const { return running_.has_value(); }
   size_t waiting() const { return queue_.size(); }
-  bool healthy() const { return healthy_; }
+  /// No call is lost: all that were given up have come back, or their tenants have gone.
+  bool healthy() const { return lost_.empty(); }
   double utilisation() const;
 
  private:
@@ -139,7 +142,7 @@ class Dispatcher {
   struct Running {
     Call call;
     double began = 0, budget = 0;
-    bool overrun = false, opened = false;
+    bool overrun = false, opened = false;  // by the host's clock
   };
   bool lower(const Tenant& t) const { return t.there && t.demand.qos.cls != Class::guaranteed; }
   Tenant* find(int tenant);
@@ -154,15 +157,16 @@ class Dispatcher {
   void set_early(Tenant* t, bool early);
   static void learn(Tenant* t, double now);
   void overran(double now);
+  void judge(const Running& r, double took);
 
   Capacity capacity_;
   Actuator& actuator_;
   std::vector<Tenant> tenants_;
   std::vector<Call> queue_;
   std::optional<Running> running_;
+  std::vector<Running> lost_;  // given up by the watchdog, and not back
   uint64_t next_call_ = 1;
   int early_closes_ = 0;
-  bool healthy_ = true;
 };
 
 }  // namespace vivace::sched

@@ -326,8 +326,8 @@ void Scheduler::dispatch() {
 
 void Scheduler::finish(const Dispatcher::Call& call, double device_us) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const double at = now(), took = device_us >= 0 ? device_us : at - began_;
-  if (dispatcher_.done(call.number, at, took).ok()) {
+  const double at = now();
+  if (dispatcher_.done(call.number, at, device_us).ok()) {
     if (urgent_.exchange(false)) closed_us_ += at - began_;
     note_blocked();
     if (Tenant* const t = this->at(call.tenant); t != nullptr)
