@@ -206,7 +206,11 @@ TEST_F(PoolTest, EvictionMovesBytesAndAcquireBringsThemBackInPlace) {
   VV_OK(pool_->free(a, 1));  // a block may be freed while it is away
   EXPECT_EQ(device_.live_host_blocks(), 0);
   EXPECT_EQ(check().evicted, 0);
-  EXPECT_EQ(pool_->allocate({1000, 0, 1, "tiny", true}).status().code(), Code::kInvalidArgument);
+  const int64_t mapped = device_.mapped();
+  Block* const tiny = get(1000, 1, 0, true);  // pages of its own
+  EXPECT_EQ(device_.mapped() - mapped, static_cast<int64_t>(512 * kKiB));
+  VV_OK(pool_->evict(tiny));
+  EXPECT_EQ(device_.mapped(), mapped);
 }
 
 TEST_F(PoolTest, TheColdestUnleasedBlockGoesFirst) {

@@ -52,20 +52,48 @@ TEST_F(ResidenceTest, SleepGivesTheBytesBackAndWakeFindsThemAtTheirAddresses) {
   const auto slept = r->sleep();
   ASSERT_TRUE(slept.ok()) << slept.status().to_string();
   EXPECT_TRUE(r->asleep());
-  EXPECT_EQ(slept->bytes, static_cast<int64_t>(4 * kMiB + 5));
+  EXPECT_EQ(slept->bytes, static_cast<int64_t>(4 * kMiB + 1005));
   EXPECT_GE(before - device_.mapped(), slept->bytes);
   EXPECT_FALSE(large->resident());
-  EXPECT_TRUE(small->resident());  // less than a page of its own: it stays
-  EXPECT_TRUE(holds(small, 2));
+  EXPECT_FALSE(small->resident());
   expect(r->sleep().status(), Code::kFailedPrecondition, "llm sleeps already");
   expect(r->allocate("more", kMiB, kFirst).status(), Code::kFailedPrecondition, "llm sleeps; wake it first");
   const auto woke = r->wake();
   ASSERT_TRUE(woke.ok()) << woke.status().to_string();
   EXPECT_EQ(woke->bytes, slept->bytes);
   EXPECT_EQ(large->address(), address);
-  EXPECT_TRUE(holds(large, 1) && holds(other, 3));
+  EXPECT_TRUE(holds(large, 1) && holds(small, 2) && holds(other, 3));
   EXPECT_EQ(device_.live_host_blocks(), 0);
   expect(r->wake().status(), Code::kFailedPrecondition, "llm does not sleep");
+}
+
+/// A model of a few kilobytes: all of it goes, and says so.
+TEST_F(ResidenceTest, TheSmallestSleepsToo) {
+  const auto r = make();
+  Block *a = get(*r, 1, 1), *b = get(*r, 46'848, 2);
+  const int64_t before = device_.mapped();
+  device_.finish(kMine);
+  const auto slept = r->sleep();
+  ASSERT_TRUE(slept.ok());
+  EXPECT_EQ(slept->bytes, 46'849);
+  EXPECT_GE(before - device_.mapped(), slept->bytes);
+  EXPECT_FALSE(a->resident() || b->resident());
+  ASSERT_TRUE(r->wake().ok());
+  EXPECT_EQ(device_.mapped(), before);
+  EXPECT_TRUE(holds(a, 1) && holds(b, 2));
+}
+
+/// For what is no block of its own: its streams' work is over, others' is not asked about.
+TEST_F(ResidenceTest, WaitsForItsOwnStreams) {
+  const auto r = make();
+  Block* const b = get(*r, kMiB, 1);
+  const uint64_t address = b->address();
+  ASSERT_TRUE(r->free(b).ok());
+  ASSERT_TRUE(r->wait().ok());  // the host's device finishes what is waited for
+  EXPECT_EQ(get(*r, kMiB, 2)->address(), address);
+  const int64_t events = device_.live_events();
+  ASSERT_TRUE(r->wait().ok());
+  EXPECT_EQ(device_.live_events(), events);
 }
 
 TEST_F(ResidenceTest, WhoIsAwakeIsNeverEvicted) {
@@ -146,7 +174,7 @@ TEST_F(ResidenceTest, WhoGoesWhileItSleepsLeavesNothing) {
     ASSERT_TRUE(r->free(b).ok());
     const auto stats = pool_->stats();
     EXPECT_EQ(stats->tenants.size(), 2u);
-    EXPECT_EQ(stats->tenants[1].evicted_bytes, static_cast<int64_t>(2 * kMiB));
+    EXPECT_EQ(stats->tenants[1].evicted_bytes, static_cast<int64_t>(2 * kMiB + 100));
   }
   const auto stats = pool_->stats();
   EXPECT_EQ(stats->tenants.size(), 1u);

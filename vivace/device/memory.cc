@@ -91,8 +91,6 @@ void Pool::remove_tenant(TenantId tenant) {
   left.gone = true;
 }
 
-bool Pool::may_evict(size_t bytes) const { return size_class(bytes, granularity_) >= kLargeBytes; }
-
 Result<uint64_t> Pool::take_addresses(size_t bytes) {
   if (auto it = addresses_.find(bytes); it != addresses_.end() && !it->second.empty()) {
     const uint64_t a = it->second.back();
@@ -243,13 +241,9 @@ Result<Block*> Pool::allocate(const Allocation& r) {
   if (r.tenant < 0 || static_cast<size_t>(r.tenant) >= tenants_.size() || tenants_[static_cast<size_t>(r.tenant)].gone)
     return Status(Code::kInvalidArgument,
                   strf("%s: tenant %d does not exist, there are %zu", r.name.c_str(), r.tenant, tenants_.size()));
-  const size_t bytes = size_class(r.bytes, granularity_);
+  const size_t bytes = size_class(r.evictable ? std::max(r.bytes, kLargeBytes) : r.bytes, granularity_);
   if (r.bytes == 0 || bytes == 0)
     return Status(Code::kInvalidArgument, strf("%s: %zu bytes cannot be allocated", r.name.c_str(), r.bytes));
-  if (r.evictable && bytes < kLargeBytes)
-    return Status(Code::kInvalidArgument,
-                  strf("%s: %zu bytes: only blocks of %zu bytes and more have pages of their own and can be evicted",
-                       r.name.c_str(), r.bytes, kMostCellBytes + 1));
   Block* block = nullptr;
   Status s = fit_quota(r.tenant, bytes);
   if (s.ok()) block = reuse(bytes, r.stream, false);

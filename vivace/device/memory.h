@@ -60,7 +60,7 @@ struct Allocation {
   TenantId tenant = 0;
   StreamId stream = 0;       // the stream that uses it first; 0: none yet known
   std::string name;          // for errors and reports
-  bool evictable = false;    // may move to the host while nobody holds a lease; needs acquire()
+  bool evictable = false;    // may move to the host while nobody holds a lease; needs acquire(); has pages of its own
 };
 
 class Block;
@@ -76,8 +76,6 @@ class Pool {
   TenantId add_tenant(const std::string& name, int64_t quota_bytes);
   /// Its number may be another's from here on. Blocks it still has become tenant 0's.
   void remove_tenant(TenantId tenant);
-  /// Whether a block of so many bytes has pages of its own, so that it can be evictable.
-  bool may_evict(size_t bytes) const;
 
   /// Taken, in this order, from: a free block of the class that the stream can use at once, new device
   /// memory, a free block that another stream is about to finish with (this stream then waits for it)
@@ -94,6 +92,8 @@ class Pool {
   Status acquire(Block* block, const std::atomic<bool>* pause = nullptr);
   /// `stream`: where the block was used under the lease; eviction waits for that work.
   Status release(Block* block, StreamId stream);
+  /// Until what `stream` has queued so far is done.
+  Status wait(StreamId stream);
   /// `stream` uses the block too: what follows its end waits for what the stream has queued so far.
   Status mark_used(Block* block, StreamId stream);
   /// Moves a cold block to the host now. Errors: FailedPrecondition if it is leased or not evictable.

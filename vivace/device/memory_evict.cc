@@ -60,6 +60,14 @@ Status Pool::release(Block* block, StreamId stream) {
   return Status(Code::kFailedPrecondition, block->name_ + ": release without a lease");
 }
 
+Status Pool::wait(StreamId stream) {
+  VV_ASSIGN(const MemoryBackend::Event event, backend_.event_create());
+  Status s = backend_.event_record(event, stream);
+  if (s.ok()) s = backend_.event_wait(event);
+  backend_.event_destroy(event);
+  return s;
+}
+
 Status Pool::mark_used(Block* block, StreamId stream) { return block->mark_used(backend_, stream); }
 
 Status Pool::evict(Block* block, const std::atomic<bool>* pause) {

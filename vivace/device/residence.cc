@@ -35,6 +35,12 @@ void Residence::remove_stream(StreamId stream) {
   std::erase(streams_, stream);
 }
 
+Status Residence::wait() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const StreamId s : streams_) VV_TRY(pool_.wait(s));
+  return {};
+}
+
 Status Residence::lease(Held* held, const std::atomic<bool>* pause) {
   VV_TRY(pool_.acquire(held->block, pause));
   held->leased = true;
@@ -76,9 +82,9 @@ Result<Block*> Residence::allocate(const std::string& name, size_t bytes, Stream
   if (asleep())
     return Status(Code::kFailedPrecondition, strf("%s: %s sleeps; wake it first", name.c_str(), name_.c_str()));
   VV_TRY(fits(name, bytes));
-  const Allocation wanted{bytes, tenant_, first, name, pool_.may_evict(bytes)};
+  const Allocation wanted{bytes, tenant_, first, name, true};
   VV_ASSIGN(Block* const block, pool_.allocate(wanted));
-  Held held{block, wanted.evictable, false};
+  Held held{block, false};
   if (Status s = lease(&held); !s.ok()) {  // between the two calls it was cold
     static_cast<void>(pool_.free(block, first));
     return s;
@@ -103,7 +109,6 @@ Result<Residence::Moved> Residence::sleep(const std::atomic<bool>* pause) {
   Moved moved;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     Held& h = blocks_[i];
-    if (!h.large) continue;
     Status s = move_out(&h, pause);
     if (s.ok()) {
       moved.bytes += static_cast<int64_t>(h.block->bytes());
@@ -111,7 +116,7 @@ Result<Residence::Moved> Residence::sleep(const std::atomic<bool>* pause) {
     }
     Status back;
     for (size_t k = 0; k <= i; ++k)
-      if (Held& gone = blocks_[k]; gone.large && !gone.leased)
+      if (Held& gone = blocks_[k]; !gone.leased)
         if (Status b = lease(&gone); !b.ok()) back = std::move(b);
     // Others have taken its place meanwhile: it cannot run before wake() finds room.
     asleep_.store(!back.ok(), std::memory_order_release);
@@ -129,10 +134,9 @@ Result<Residence::Moved> Residence::wake(const std::atomic<bool>* pause) {
   Moved moved;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     Held& h = blocks_[i];
-    if (!h.large || h.leased) continue;
+    if (h.leased) continue;
     if (Status s = lease(&h, pause); !s.ok()) {
-      for (size_t k = 0; k < i; ++k)
-        if (blocks_[k].large) static_cast<void>(move_out(&blocks_[k]));  // what cannot go stays: no harm
+      for (size_t k = 0; k < i; ++k) static_cast<void>(move_out(&blocks_[k]));  // what cannot go stays: no harm
       return std::move(s).with_context(name_ + " cannot wake");
     }
     moved.bytes += static_cast<int64_t>(h.block->bytes());

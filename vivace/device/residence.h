@@ -11,8 +11,8 @@
 namespace vivace::device {
 
 /// Blocks of one tenant of the pool. While it is awake it holds a lease on each, so that nothing of it is evicted;
-/// while it sleeps all that have pages of their own are in page-locked host memory, and their device memory is
-/// anybody's. Addresses stay, so captured graphs do. Thread-safe; whoever uses the memory does not while it sleeps.
+/// while it sleeps all of them are in page-locked host memory, and their device memory is anybody's. Each has pages of
+/// its own. Addresses stay, so captured graphs do. Thread-safe; whoever uses the memory does not while it sleeps.
 class Residence {
  public:
   struct Moved {
@@ -29,6 +29,9 @@ class Residence {
   /// removed has done all of its work.
   void add_stream(StreamId stream);
   void remove_stream(StreamId stream);
+
+  /// Until they have done what is queued on them: for memory beside its blocks that they use.
+  Status wait();
 
   /// Whether its quota lets it have so many more. Errors: LimitExceeded with the numbers.
   Status check_quota(const std::string& name, size_t bytes);
@@ -48,7 +51,6 @@ class Residence {
  private:
   struct Held {
     Block* block;
-    bool large;   // has pages of its own: may move
     bool leased;
   };
   Residence(Pool& pool, std::string name, int64_t quota_bytes)

@@ -63,7 +63,7 @@ class Runtime {
   /// Gives back what uploads needed; a later upload gets it again.
   virtual void finish_uploads() = 0;
 
-  /// Moves what reserve() gave, but for small pieces, to page-locked host memory, contents intact; the device's is then
+  /// Moves what reserve() gave to page-locked host memory, contents intact; the device's is then
   /// anybody's. Waits for this stream's work and for nobody else's. Until wake() its stream refuses work with
   /// FailedPrecondition. Errors: Unsupported on the host; FailedPrecondition (it sleeps); OutOfMemory of the host: then
   /// it is awake as before.
