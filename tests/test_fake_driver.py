@@ -32,6 +32,8 @@ ANSWERS = {
     "cuMemAddressReserve": "(size_t* at, size_t n, size_t align, size_t wish, size_t f) { static size_t next = 1ul << 40; *at = next; next += n; return 0; }",
     "cuMemCreate": "(size_t* h, size_t n, void* prop, size_t f) { *h = 1; return n == 0 || n % (1 << 21) ? 1 : 0; }",
     "cuMemMap": "(size_t at, size_t n, size_t offset, size_t h, size_t f) { return at % (1 << 21) || n % (1 << 21) ? 1 : 0; }",
+    "cuMemHostAlloc": "(void** p, size_t n, unsigned f) { *p = calloc(1, n); return 0; }",
+    "cuMemFreeHost": "(void* p) { free(p); return 0; }",
     "cuGetErrorName": "(int e, const char** s) { *s = \"FAKE\"; return 0; }",
     "cuGetErrorString": "(int e, const char** s) { *s = \"fake\"; return 0; }",
 }
@@ -152,3 +154,24 @@ for use in (lambda: a + 1, lambda: a @ a.T, lambda: array.sum(a), lambda: a.asty
 print(array.pool_stats(1)["allocations"] - before, a[2:].T.shape, a.reshape(-1).strides, a[1].data_ptr - a.data_ptr)
 """, tmp_path)
     assert out.splitlines() == ["0 (4, 6) (1,) 16"], out
+
+
+def test_nothing_waits_for_the_device_while_a_scheduler_lives(driver, tmp_path):
+    """What frees page-locked memory is put off until its gate has gone."""
+    out = run(driver, """
+import gc
+from vivace import _core
+gpu = vivace.Scheduler("cuda:1")
+waits, seen = _core.device_wide_waits, []
+first = waits()
+for name in "ab":
+    with gpu.work(name, qos=vivace.best_effort(), worst_ms=50):
+        seen.append(waits() - first)
+gc.collect()
+seen.append(waits() - first)
+gpu.close()
+del gpu
+gc.collect()
+print(*seen, waits() - first > 1)
+""", tmp_path)
+    assert out.split() == ["0", "0", "0", "True"], out

@@ -19,4 +19,13 @@ class NoGil {
   PyThreadState* state_;
 };
 
+/// For destructors of objects whose end takes long, a model's say: others go on meanwhile.
+template <class T>
+void let_go(T* object) {
+  if (*object == nullptr) return;
+  if (!PyGILState_Check()) return object->reset();
+  const NoGil release;
+  object->reset();
+}
+
 }  // namespace vivace::python

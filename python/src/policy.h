@@ -5,12 +5,14 @@
 #include <memory>
 #include <mutex>
 
+#include "gil.h"
 #include "vivace/engine/policy.h"
 
 namespace vivace::python {
 
 struct Policy {
   Policy(std::unique_ptr<engine::PolicyModel> m, std::string p) : model(std::move(m)), path(std::move(p)) {}
+  ~Policy() { let_go(&model); }
   std::unique_ptr<engine::PolicyModel> model;
   std::string path;     // of its checkpoint
   std::mutex turn;      // of the caller whose step it is

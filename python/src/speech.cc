@@ -24,6 +24,7 @@ using engine::SpeechRequest;
 
 struct Speech {
   explicit Speech(std::unique_ptr<engine::SpeechModel> m) : model(std::move(m)) {}
+  ~Speech() { let_go(&model); }
   std::unique_ptr<engine::SpeechModel> model;
   std::mutex turn;  // of the caller whose call it is
 };

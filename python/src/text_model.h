@@ -7,6 +7,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "gil.h"
 #include "vivace/engine/model.h"
 #include "vivace/serve/engine_loop.h"
 
@@ -29,6 +30,7 @@ struct ServedModel {
 struct TextModel {
   explicit TextModel(std::shared_ptr<ServedModel> s)
       : served(std::move(s)), started(static_cast<size_t>(served->model.limits().max_batch)) {}
+  ~TextModel() { let_go(&served); }
   engine::TextModel& model() const { return served->model; }
   std::shared_ptr<ServedModel> served;
   std::vector<int64_t> started;  // a slot: EngineLoop::submitted() when its direct sequence began

@@ -61,7 +61,7 @@ def test_bits_are_those_without_a_scheduler(gpu, record_property):
 
 def test_nobody_waits_for_the_whole_device(gpu, record_property):
     """Neither once models are ready nor when one is closed: a wait for all streams would last as long as one of them stands at a gate."""
-    llm, urgent = gpu.load_model(LLM, name="llm", qos=vivace.burstable(stretch_ms=1e-3), max_batch=2), arm(gpu)
+    llm, urgent = gpu.load_model(LLM, name="llm", qos=vivace.burstable(stretch_ms=1e-3), max_batch=2, logit_bias=True), arm(gpu)
     for _ in range(2):
         urgent.predict(**GIVEN, seed=1)
         llm.generate_ids(IDS, max_tokens=20, temperature=0.8, seed=3, logit_bias={5: 1.0})

@@ -1,5 +1,7 @@
 #include "vivace/device/cuda_memory.h"
 
+#include "vivace/device/host_blocks.h"
+
 namespace vivace::device {
 namespace {
 
@@ -65,13 +67,12 @@ Status CudaMemory::unmap(uint64_t address, size_t bytes) {
 }
 
 Result<void*> CudaMemory::host_allocate(size_t bytes) {
-  VV_TRY(device_.bind());
-  void* p = nullptr;
-  VV_CU(cuMemHostAlloc, &p, bytes, cu::kHostAllocPortable);
-  return p;
+  return allocate_pinned(device_, bytes);
 }
 
-void CudaMemory::host_free(void* data) { VV_CU_IGNORE(cuMemFreeHost, data); }
+void CudaMemory::host_free(void* data) {
+  free_pinned(data);
+}
 
 Status CudaMemory::copy_out(void* host, uint64_t address, size_t bytes) {
   VV_TRY(device_.bind());

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <thread>
 
+#include "vivace/device/host_blocks.h"
+
 namespace vivace::device {
 namespace {
 
@@ -51,12 +53,11 @@ Status CudaCopies::mark_wait(Mark mark) {
 }
 
 Result<void*> CudaCopies::host_allocate(size_t bytes) {
-  VV_TRY(device_.bind());
-  void* p = nullptr;
-  VV_CU(cuMemHostAlloc, &p, bytes, cu::kHostAllocPortable);
-  return p;
+  return allocate_pinned(device_, bytes);
 }
 
-void CudaCopies::host_free(void* data) { VV_CU_IGNORE(cuMemFreeHost, data); }
+void CudaCopies::host_free(void* data) {
+  free_pinned(data);
+}
 
 }  // namespace vivace::device

@@ -1,6 +1,5 @@
 #include "vivace/device/device.h"
 
-#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -8,8 +7,6 @@
 
 namespace vivace::device {
 namespace {
-
-std::atomic<uint64_t> g_waits{0};  // for whole devices
 
 Result<int> attribute(cu::Device d, cu::DeviceAttr which) {
   int v = 0;
@@ -121,12 +118,8 @@ Result<MemoryInfo> Device::memory() const {
   return MemoryInfo{static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
 }
 
-uint64_t device_wide_waits() {
-  return g_waits;
-}
-
 Status Device::synchronize() const {
-  ++g_waits;
+  count_device_wide_wait();
   VV_TRY(bind());
   VV_CU(cuCtxSynchronize);
   return Status();

@@ -3,6 +3,8 @@
 #include <map>
 #include <mutex>
 
+#include "vivace/device/waits.h"
+
 namespace vivace::device {
 namespace {
 
@@ -89,7 +91,11 @@ struct Module::Rep {
   std::mutex mutex;
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
   ~Rep() {
-    if (library != nullptr) VV_CU_IGNORE(cuLibraryUnload, library);
+    if (library == nullptr) return;
+    when_no_gates([library = library] {
+      count_device_wide_wait();
+      VV_CU_IGNORE(cuLibraryUnload, library);
+    });
   }
 };
 

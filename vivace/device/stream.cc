@@ -1,5 +1,7 @@
 #include "vivace/device/stream.h"
 
+#include "vivace/device/host_blocks.h"
+
 namespace vivace::device {
 namespace {
 
@@ -113,15 +115,14 @@ Status Stream::call(cu::HostFn fn, void* data) {
 
 Result<PinnedBuffer> PinnedBuffer::create(const Device& device, size_t bytes) {
   if (bytes == 0) return Status(Code::kInvalidArgument, "pinned buffer of 0 bytes");
-  VV_TRY(device.bind());
   PinnedBuffer b;
-  VV_CU(cuMemHostAlloc, &b.data_, bytes, cu::kHostAllocPortable);
+  VV_ASSIGN(b.data_, allocate_pinned(device, bytes));
   b.bytes_ = bytes;
   return b;
 }
 
 PinnedBuffer::~PinnedBuffer() {
-  if (data_ != nullptr) VV_CU_IGNORE(cuMemFreeHost, data_);
+  free_pinned(data_);
 }
 
 Status check_memory_operations() {

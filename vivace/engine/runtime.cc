@@ -185,10 +185,20 @@ class Gpu final : public Runtime {
   Result<exec::Buffer> reserve_shared(std::string name, size_t bytes) override {
     VV_ASSIGN(device::PinnedBuffer pinned, device::PinnedBuffer::create(device_, bytes));
     std::memset(pinned.data(), 0, bytes);
-    auto* const owner = new device::PinnedBuffer(std::move(pinned));
+    struct Held {
+      const device::Device* device;
+      std::shared_ptr<device::Residence> memory;
+      device::PinnedBuffer pinned;
+    };
+    auto* const held = new Held{&device_, memory_, std::move(pinned)};
     return exec::Buffer(
-        std::move(name), owner->data(), bytes, Place::device,
-        [](void*, size_t, void* context) { delete static_cast<device::PinnedBuffer*>(context); }, owner);
+        std::move(name), held->pinned.data(), bytes, Place::device,
+        [](void*, size_t, void* context) {
+          const std::unique_ptr<Held> h(static_cast<Held*>(context));
+          // Its next owner may be another model: no work of this one may write it any more.
+          if (h->device->bind().ok()) static_cast<void>(h->memory->wait());
+        },
+        held);
   }
   Result<int64_t> free_bytes() override {
     VV_ASSIGN(device::Pool* const pool, device::shared_pool(device_));

@@ -38,7 +38,11 @@ Result<std::unique_ptr<CudaGate>> CudaGate::create(const device::Device& device,
 }
 
 CudaGate::~CudaGate() {
-  if (stream_page_ != 0 && device_.bind().ok()) VV_CU_IGNORE(cuMemFree_v2, stream_page_);
+  if (stream_page_ == 0) return;
+  device::when_no_gates([&device = device_, page = stream_page_] {
+    device::count_device_wide_wait();
+    if (device.bind().ok()) VV_CU_IGNORE(cuMemFree_v2, page);
+  });
 }
 
 cu::DevicePtr CudaGate::address(int word) const {

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "vivace/device/stream.h"
+#include "vivace/device/waits.h"
 #include "vivace/exec/gate.h"
 
 namespace vivace::exec {
@@ -32,6 +33,7 @@ class CudaGate final : public Gate {
       : Gate(stream_words, host_words), device_(device) {}
   cu::DevicePtr address(int word) const;
 
+  const device::GatesAlive alive_;  // goes last
   const device::Device& device_;
   cu::DevicePtr stream_page_ = 0;
   device::PinnedBuffer host_page_;
