@@ -74,7 +74,7 @@ def test_the_fixtures_prompts():
 
 
 @pytest.mark.parametrize("family, task, state, error, what", [
-    ("pi06", b"go", [0.0], vivace.InvalidArgumentError, "wanted pi05, pi0 or pi0fast, got 'pi06'"),
+    ("pi06", b"go", [0.0], vivace.InvalidArgumentError, "wanted pi05, pi0, pi0fast or smolvla, got 'pi06'"),
     ("pi05", b"go", [], vivace.InvalidArgumentError, "pi05 writes it into the prompt"),
     ("pi05", b"go", [0.0, float("nan")], vivace.InvalidArgumentError, "value 1 is not finite"),
     ("pi05", b"g\xff", [0.0], vivace.InvalidArgumentError, "UTF-8"),

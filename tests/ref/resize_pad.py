@@ -49,7 +49,7 @@ def linear(x, h, w):
     return (t(1) - low) * above + low * below
 
 
-def ref(x, *, filter="triangle", dtypes, dims):
+def ref(x, *, filter="triangle", align="centre", dtypes, dims):
     T, H, W, C = x.shape
     OH, OW = dims["OH"], dims["OW"]
     h, w = scaled(H, W, OH, OW)
@@ -62,7 +62,8 @@ def ref(x, *, filter="triangle", dtypes, dims):
     else:
         picture = linear(np.asarray(x, np.float64) / 255, h, w)
     out = np.zeros((T, OH, OW, C), picture.dtype)
-    top, left = (OH - h) // 2, (OW - w) // 2
+    part = 1 if align == "end" else 2
+    top, left = (OH - h) // part, (OW - w) // part
     out[:, top : top + h, left : left + w] = picture
     return {"out": out if whole else round_to(out * 2 - 1, dtypes["out"])}
 
@@ -74,9 +75,9 @@ def bound(port, value, dtype, inputs):
     return rounding(value, dtype) + 2.0**-24 * (13 if inputs.attrs.get("filter") == "linear" else 3)
 
 
-def case(T, H, W, C, OH, OW, out, filter="triangle", **more):
+def case(T, H, W, C, OH, OW, out, filter="triangle", align="centre", **more):
     dtypes = {"x": "u8", "out": out} | ({"rows": "i32"} if "rows" in more else {})
-    attrs = {} if filter == "triangle" else {"filter": filter}
+    attrs = ({} if filter == "triangle" else {"filter": filter}) | ({} if align == "centre" else {"align": align})
     return Case({"T": T, "H": H, "W": W, "C": C, "OH": OH, "OW": OW}, dtypes, attrs, ranges={"x": (0, 256)}, distributions=("normal",), **more)
 
 
@@ -96,6 +97,8 @@ CASES += [case(*size, out, filter, note=what) for what, size, out in (
     ("a frame of a camera", (1, 120, 160, 3, 84, 84), "bf16"),
 ) for filter in ("triangle", "linear")]
 CASES += [case(0, 8, 8, 3, 4, 4, "u8"), case(3, 9, 6, 3, 5, 5, "f32", "linear", rows=2), case(3, 9, 6, 3, 5, 5, "u8", rows=5, note="a count beyond T")]
+
+CASES += [case(*size, out, filter, "end", note=f"{what}, behind the padding") for what, size in SIZES.items() for filter, out in (("triangle", "u8"), ("linear", "bf16"))]
 
 
 def fit(d):

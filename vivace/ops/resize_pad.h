@@ -23,6 +23,7 @@ struct resize_pad {
       rows_port(),
   };
   static constexpr Attr kAttrs[] = {
+      choice("align", "centre|end", "where the padding is: around the image, or before it"),
       choice("filter", "triangle|linear",
              "triangle: averages where it shrinks, in fixed point as Pillow's bilinear; linear: between two neighbours "
              "however much it shrinks, in f32 as torch's bilinear without antialiasing"),
@@ -33,7 +34,7 @@ struct resize_pad {
       .brief = "Frames scaled to fit an image, their shape kept, centred on black.",
       .formula =
           "r = max(W / OW, H / OH) in f64, w = clamp(trunc(W / r), 1, OW), h alike; columns (OW - w) / 2 on, lines (OH "
-          "- h) / 2 on, hold the image, all else level 0. "
+          "- h) / 2 on, hold the image, with align=end columns OW - w on, lines OH - h on; all else level 0. "
           "triangle: weight of input k for output i is max(1 - |k - c + 0.5| / s, 0), c = (i + 0.5) * W / w, s = max(W "
           "/ w, 1), for k from trunc(c - s + 0.5) to trunc(c + s + 0.5) - 1 within the frame, "
           "divided by their sum in f64 and rounded to 22 bits; columns first, sums rounded to levels, then lines "
@@ -63,12 +64,13 @@ struct resize_pad {
     const auto i32 = [](int64_t v) { return static_cast<int32_t>(v); };
     const double ratio =
         std::max(static_cast<double>(W) / static_cast<double>(OW), static_cast<double>(H) / static_cast<double>(OH));
+    const int64_t before = c.choice<kernels::ResizeAlign>("align") == kernels::ResizeAlign::end ? 1 : 2;
     const auto axis = [&](int64_t from, int64_t most) {
       const int64_t to = std::clamp<int64_t>(static_cast<int64_t>(static_cast<double>(from) / ratio), 1, most);
       const double scale = static_cast<double>(from) / static_cast<double>(to);
       return kernels::ResizeAxis{i32(from),
                                  i32(to),
-                                 i32((most - to) / 2),
+                                 i32((most - to) / before),
                                  i32(static_cast<int64_t>(std::ceil(std::max(scale, 1.0))) * 2 + 1),
                                  scale,
                                  static_cast<float>(from) / static_cast<float>(to)};

@@ -10,6 +10,9 @@ namespace vivace::kernels {
 /// and rows. linear: the two neighbours of a point, however far apart outputs are; f32.
 enum class ResizeFilter : int32_t { triangle, linear };
 
+/// centre: half of the padding is before the image; end: all of it.
+enum class ResizeAlign : int32_t { centre, end };
+
 /// One axis of a frame and of the image in it.
 struct ResizeAxis {
   int32_t from, to;  // pixels of the frame, pixels that they become

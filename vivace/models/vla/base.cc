@@ -26,6 +26,9 @@ constexpr int64_t kMostSide = 16384;  // of a frame
 
 Status PolicyBase::check_options() {
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
+  if (plan_.eight && config_.has(kSmolVlm))
+    return Status(Code::kInvalidArgument,
+                  strf("precision: %s has auto, f32, bf16, got '%s'", family_.c_str(), options_.precision.c_str()));
   const auto range = [](const char* what, int value, int most) {
     return value >= 0 && value <= most
                ? Status()
@@ -46,10 +49,12 @@ Status PolicyBase::check_options() {
   limits_.prompt_tokens = own(options_.prompt_tokens, config_.family->prompt_tokens);
   limits_.batch = options_.batch;
   limits_.action_dim = static_cast<int>(config_.action_dim);
-  limits_.takes_state = config_.has(kStateToken);
+  limits_.takes_state = config_.has(kStateToken) || config_.has(kStateLast);
   if (options_.resize == "auto") options_.resize = config_.lerobot ? "lerobot" : "openpi";
   if (options_.resize != "openpi" && options_.resize != "lerobot")
     return Status(Code::kInvalidArgument, "resize: wanted auto, openpi or lerobot, got '" + options_.resize + "'");
+  if (config_.has(kSmolVlm) && options_.resize != "lerobot")
+    return Status(Code::kInvalidArgument, "resize: " + family_ + " has auto and lerobot, got 'openpi'");
   return {};
 }
 
@@ -100,9 +105,10 @@ void PolicyBase::declare_tower(const char* name, const Tower& t, int64_t rows, b
 
 void PolicyBase::declare_context() {
   const PolicyConfig& c = config_;
-  const int64_t B = limits_.batch, pictures = B * limits_.views * c.view_tokens(),
-                T = pictures + B * limits_.prompt_tokens;
-  const int64_t L = limits_.views * c.view_tokens() + limits_.prompt_tokens + suffix();
+  const int64_t B = limits_.batch, pictures = B * limits_.views * c.view_patches(),
+                M = B * limits_.views * c.view_tokens(), states = c.has(kStateLast) ? 1 : 0,
+                T = M + B * (limits_.prompt_tokens + states);
+  const int64_t L = limits_.views * c.view_tokens() + limits_.prompt_tokens + states + suffix();
   const DType act = plan_.act, i32 = DType::i32, f32 = DType::f32;
   const DType pixel = options_.resize == "openpi" ? DType::u8 : act;
   arena_.declare("in.pixels", pixel, Shape(B * limits_.views, c.image, c.image, 3), &context_.pixels);
@@ -112,6 +118,11 @@ void PolicyBase::declare_context() {
   context_in_.declare(arena_, "in.view_rows", i32, Shape(1), &context_.view_rows);
   context_in_.declare(arena_, "in.rows", i32, Shape(1), &context_.rows);
   context_in_.declare(arena_, "in.length", i32, Shape(B), &context_.length);
+  if (c.has(kSmolVlm)) context_in_.declare(arena_, "in.patch_rows", i32, Shape(1), &context_.patch_rows);
+  if (c.has(kStateLast)) {
+    context_in_.declare(arena_, "in.state", f32, Shape(B, c.state_dim), &context_.state);
+    context_in_.declare(arena_, "in.state_place", i32, Shape(B), &context_.state_place);
+  }
 
   PolicyBuffers& b = buffers_;
   const auto declare = [this](const char* name, DType dtype, Shape shape, Tensor* t) {
@@ -127,12 +138,21 @@ void PolicyBase::declare_context() {
   }
   if (plan_.fixed) declare("act_scales", f32, Shape(QuantizationSites(c).count()), &b.act_scales);
   declare("inv_freq", f32, Shape(c.text.head_dim / 2), &b.inv_freq);
+  if (c.has(kSmolVlm)) {
+    declare("shuffle", i32, Shape(pictures), &b.shuffle);
+    declare("in_order", i32, Shape(M), &b.in_order);
+    declare("connected", act, Shape(M, c.text.width), &b.connected);
+  }
   const auto layers = static_cast<size_t>(c.text.layers);
+  if (c.has(kCrosses)) b.cross_k.resize(layers), b.cross_v.resize(layers);
   b.k_cache.resize(layers);
   b.v_cache.resize(layers);
   for (size_t i = 0; i < layers; ++i) {
     arena_.declare(strf("k_cache.%zu", i), act, Shape(B, L, c.text.kv_heads, c.text.head_dim), &b.k_cache[i]);
     arena_.declare(strf("v_cache.%zu", i), act, Shape(B, L, c.text.kv_heads, c.text.head_dim), &b.v_cache[i]);
+    if (!c.crosses(i)) continue;
+    arena_.declare(strf("cross_k.%zu", i), act, Shape(B, L, c.text.kv_heads, c.text.head_dim), &b.cross_k[i]);
+    arena_.declare(strf("cross_v.%zu", i), act, Shape(B, L, c.text.kv_heads, c.text.head_dim), &b.cross_v[i]);
   }
 }
 
@@ -140,7 +160,7 @@ Status PolicyBase::fill_constants() {
   VV_ASSIGN(const ops::RopeFreqs freqs, ops::rope_freqs(config_.rope_theta, config_.text.head_dim, {}));
   std::vector<int32_t> slots(static_cast<size_t>(buffers_.view_slot.shape[0]));
   for (size_t i = 0; i < slots.size(); ++i)
-    slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_tokens());
+    slots[i] = static_cast<int32_t>(static_cast<int64_t>(i) / config_.view_patches());
   const engine::Upload both[] = {{buffers_.inv_freq.data, freqs.inv_freq.data(), freqs.inv_freq.size() * sizeof(float)},
                                  {buffers_.view_slot.data, slots.data(), slots.size() * sizeof(int32_t)}};
   VV_TRY(runtime_->upload(both));
@@ -148,6 +168,20 @@ Status PolicyBase::fill_constants() {
     const engine::Upload scales[] = {
         {buffers_.act_scales.data, options_.act_scales.data(), options_.act_scales.size() * sizeof(float)}};
     VV_TRY(runtime_->upload(scales));
+  }
+  if (config_.has(kSmolVlm)) {
+    std::vector<int32_t> shuffle, in_order(static_cast<size_t>(buffers_.in_order.shape[0]));
+    const int64_t s = config_.shuffle, side = config_.image / config_.patch;
+    for (int64_t v = 0; v < limits_.batch * limits_.views; ++v)
+      for (int64_t token = 0; token < config_.view_tokens(); ++token)
+        for (int64_t k = 0; k < s * s; ++k) {
+          const int64_t line = token / (side / s) * s + k / s, column = token % (side / s) * s + k % s;
+          shuffle.push_back(static_cast<int32_t>(v * config_.view_patches() + line * side + column));
+        }
+    for (size_t i = 0; i < in_order.size(); ++i) in_order[i] = static_cast<int32_t>(i);
+    const engine::Upload orders[] = {{buffers_.shuffle.data, shuffle.data(), shuffle.size() * sizeof(int32_t)},
+                                     {buffers_.in_order.data, in_order.data(), in_order.size() * sizeof(int32_t)}};
+    VV_TRY(runtime_->upload(orders));
   }
   if (!buffers_.pixel_scale.present()) return {};
   constexpr float kScale[] = {2.0f / 255, 2.0f / 255, 2.0f / 255}, kOffset[] = {-1, -1, -1};
@@ -200,7 +234,10 @@ Status PolicyBase::load() {
   VV_TRY(arena_.commit(*runtime_));
   VV_TRY(context_in_.open(*runtime_, "context inputs"));
   // Room for the frames of a usual call; larger ones find it when they come.
-  VV_TRY(images_.open(*runtime_, context_.pixels, options_.resize == "openpi" ? Resize::openpi : Resize::lerobot,
+  VV_TRY(images_.open(*runtime_, context_.pixels,
+                      options_.resize == "openpi" ? Resize::openpi
+                      : config_.has(kSmolVlm)     ? Resize::smolvla
+                                                  : Resize::lerobot,
                       limits_.views * std::min(limits_.batch, kUsualBatch)));
   VV_TRY(fill_constants());
   units_.resize(static_cast<size_t>(limits_.batch) * static_cast<size_t>(limits_.horizon * limits_.robot_dim));
@@ -309,6 +346,9 @@ Status PolicyBase::write(std::span<const Observation> observations) {
     pos[row] = static_cast<int32_t>(at);
     slot[row++] = static_cast<int32_t>(whose);
   };
+  // Where states are tokens, theirs come first, one an observation, also of those that nobody asked for.
+  const int64_t states = config_.has(kStateLast) ? limits_.batch : 0;
+  for (int64_t b = 0; b < states; ++b) place(0, 0, static_cast<size_t>(b));
   for (size_t b = 0; b < observations.size(); ++b) {
     int64_t at = 0;
     for (const engine::Frame& f : observations[b].views) {
@@ -318,14 +358,24 @@ Status PolicyBase::write(std::span<const Observation> observations) {
     }
   }
   VV_TRY(images_.scale());  // while it does, the rest is written
-  context_in_.host<int32_t>(context_.view_rows)[0] = static_cast<int32_t>(row);
-  full_ = row == buffers_.view_slot.shape[0];
+  const int64_t pictures = row - states, square = config_.shuffle * config_.shuffle;
+  context_in_.host<int32_t>(context_.view_rows)[0] = static_cast<int32_t>(pictures);
+  if (config_.has(kSmolVlm))
+    context_in_.host<int32_t>(context_.patch_rows)[0] = static_cast<int32_t>(pictures * square);
+  full_ = pictures * square == buffers_.view_slot.shape[0];
   for (size_t b = 0; b < static_cast<size_t>(limits_.batch); ++b) {
     const Observation& o = observations[std::min(b, observations.size() - 1)];
     int64_t at =
         std::count_if(o.views.begin(), o.views.end(), [](const engine::Frame& f) { return f.data != nullptr; }) * n;
     if (b < observations.size())
       for (const int32_t t : o.tokens) place(t, at++, b);
+    if (states > 0) {
+      context_in_.host<int32_t>(context_.state_place)[b] = b < observations.size() ? static_cast<int32_t>(at) : 0;
+      if (b < observations.size()) pos[b] = static_cast<int32_t>(at++);
+      float* const state = context_in_.host<float>(context_.state) + static_cast<int64_t>(b) * config_.state_dim;
+      std::fill_n(state, config_.state_dim, 0.0f);
+      for (size_t i = 0; i < o.state.size(); ++i) state[i] = statistics_.state.normalize(o.state[i], i);
+    }
     // Slots that nobody asked for run over an empty prefix; their actions are dropped.
     const int64_t prefix = b < observations.size() ? at : 0;
     context_in_.host<int32_t>(context_.length)[b] = static_cast<int32_t>(prefix);
@@ -420,6 +470,7 @@ Status PolicyBase::observe_context(const Show& show) {
 }
 
 Result<std::vector<float>> PolicyBase::calibrate(std::span<const Observation> observations, double percentile) {
+  if (config_.has(kSmolVlm)) return Status(Code::kUnsupported, "calibrate: " + family_ + " has no plan in 8 bits");
   VV_TRY(check_calibration(plan_, observations.size(), percentile));
   Calibration calibration(QuantizationSites(config_).count());
   const Enters enters = [&](int64_t place, const Tensor& x, const Tensor& rows) -> Status {

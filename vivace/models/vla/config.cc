@@ -67,8 +67,8 @@ Status read_tower(const JsonValue& root, const char* key, const char* variant_ke
 
 /// The family whose checkpoint this is, by the tensors it has.
 const Family* holds(const engine::Checkpoint& checkpoint, const std::string& top) {
-  for (const Family& f : kFamilies)
-    if (f.proof != nullptr && checkpoint.find(top + f.proof) != nullptr) return &f;
+  for (auto f = std::rbegin(kFamilies); f != std::rend(kFamilies); ++f)  // the last has pi0's too
+    if (f->proof != nullptr && checkpoint.find(top + f->proof) != nullptr) return &*f;
   for (const Family& f : kFamilies)
     if (f.proof == nullptr && checkpoint.find(top + "action_in_proj.weight") == nullptr) return &f;
   return nullptr;
@@ -91,6 +91,51 @@ Status read_cameras(const JsonValue& root, std::vector<std::string>* cameras) {
   return {};
 }
 
+/// What lerobot's SmolVLA derives: the expert from the language model, of which the first layers are kept.
+Status read_smolvla(const JsonValue& root, PolicyConfig* c) {
+  if (const auto vision = root.find("vision"); vision.has_value() && vision->is_object())
+    VV_TRY(whole(*vision, "scale_factor", &c->shuffle));
+  if (const auto size = root.find("resize_imgs_with_padding"); size.has_value()) {
+    int64_t sides[2], n = 0;
+    if (size->is_array())
+      for (const JsonValue side : *size) {
+        VV_ASSIGN(const int64_t v, side.as_int());
+        if (n < 2) sides[n] = v;
+        ++n;
+      }
+    if (n != 2 || sides[0] != sides[1] || sides[0] < 1 || sides[0] > kMostSide)
+      return root.error(Code::kUnsupported, "resize_imgs_with_padding: only squares are served");
+    c->image = sides[0];
+  }
+  if (c->image % (c->patch * c->shuffle) != 0)
+    return root.error(Code::kCorruptData,
+                      strf("image_size: wanted a multiple of patch_size times scale_factor, got %ld of %ld",
+                           static_cast<long>(c->image), static_cast<long>(c->patch * c->shuffle)));
+  for (const auto& [key, usual] : {std::pair{"add_image_special_tokens", false}, {"adapt_to_pi_aloha", false}}) {
+    VV_ASSIGN(const bool on, root.get_bool(key, usual));
+    if (on) return root.error(Code::kUnsupported, std::string(key) + ": only false is served");
+  }
+  VV_ASSIGN(const std::string_view mode, root.get_string("attention_mode", "cross_attn"));
+  if (mode != "cross_attn")
+    return root.error(Code::kUnsupported, "attention_mode: only cross_attn is served, got '" + std::string(mode) + "'");
+  VV_ASSIGN(const int64_t own_layers, root.get_int("num_expert_layers", 0));
+  VV_TRY(whole(root, "num_vlm_layers", &c->text.layers));
+  if (own_layers > 0 && own_layers != c->text.layers)
+    return root.error(Code::kUnsupported, "num_expert_layers: only as many as num_vlm_layers are served");
+  VV_ASSIGN(const int64_t every, root.get_int("self_attn_every_n_layers", 2));
+  c->self_every = std::max<int64_t>(every, 0);
+  VV_ASSIGN(const double share, root.get_double("expert_width_multiplier", 0.75));
+  const double wide = static_cast<double>(c->text.width) * share;
+  if (!(wide >= 1 && wide <= static_cast<double>(kMost)))
+    return root.error(Code::kCorruptData,
+                      strf("expert_width_multiplier: %g of %ld", share, static_cast<long>(c->text.width)));
+  c->expert = c->text;
+  c->expert.width = static_cast<int64_t>(wide);
+  c->expert.mlp = (4 * (2 * c->expert.width / 3) + 255) / 256 * 256;
+  VV_TRY(read_tower(root, "expert", "action_expert_variant", &c->expert));
+  return whole(root, "num_steps", &c->steps);
+}
+
 Status read_json(const JsonValue& root, PolicyConfig* c) {
   VV_TRY(read_cameras(root, &c->cameras));
   VV_ASSIGN(c->state_words, root.get_bool("discrete_state_input", true));
@@ -106,6 +151,7 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
           strf("image_size: wanted a multiple of patch_size, up to %ld, got %ld and %ld", static_cast<long>(kMostSide),
                static_cast<long>(c->image), static_cast<long>(c->patch)));
   }
+  if (c->has(kSmolVlm)) VV_TRY(read_smolvla(root, c));
   // lerobot pads to what it calls the largest; openpi calls the padded width itself so.
   for (const char* key : {"max_action_dim", "action_dim"}) VV_TRY(whole(root, key, &c->action_dim));
   for (const char* key : {"max_state_dim", "state_dim"}) VV_TRY(whole(root, key, &c->state_dim));
@@ -115,9 +161,12 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
     VV_ASSIGN(c->min_period, time->get_double("min_period", c->min_period));
     VV_ASSIGN(c->max_period, time->get_double("max_period", c->max_period));
   }
+  for (const auto& [key, to] : {std::pair{"min_period", &c->min_period}, {"max_period", &c->max_period}}) {
+    VV_ASSIGN(*to, root.get_double(key, *to));
+  }
   if (!(c->min_period > 0 && c->max_period > c->min_period))
     return root.error(Code::kCorruptData, "time_embedding: wanted 0 < min_period < max_period");
-  c->lerobot = root.find("chunk_size").has_value();
+  c->lerobot = c->has(kSmolVlm) || root.find("chunk_size").has_value();
   return {};
 }
 
@@ -133,7 +182,7 @@ const Family* family_of(const engine::Checkpoint& checkpoint) {
     }
   }
   const Names names = names_of(checkpoint);
-  return checkpoint.find(names.embed) != nullptr && names.embed.find("paligemma_with_expert.") != std::string::npos
+  return checkpoint.find(names.embed) != nullptr && names.embed.find("_with_expert.") != std::string::npos
              ? holds(checkpoint, names.top)
              : nullptr;
 }
@@ -146,11 +195,23 @@ Names names_of(const engine::Checkpoint& checkpoint) {
   };
   Names n;
   n.top = any("model.paligemma_with_expert.") ? "model." : "";
+  for (const char* top : {"model.", ""})
+    if (const std::string smol = std::string(top) + "vlm_with_expert."; any(smol)) {
+      n.top = top;
+      n.text = smol + "vlm.model.text_model.";
+      n.expert = smol + "lm_expert.";
+      n.vision = smol + "vlm.model.vision_model.";
+      n.projector = smol + "vlm.model.connector.modality_projection.";
+      n.embed = n.text + "embed_tokens.weight";
+      if (checkpoint.find(n.embed) == nullptr) n.embed = smol + "vlm.lm_head.weight";
+      return n;
+    }
   const std::string joint = n.top + "paligemma_with_expert.", gemma = joint + "paligemma.model.";
   n.text = gemma + "language_model.";
   n.expert = joint + "gemma_expert.model.";
   n.vision = gemma + "vision_tower.";
   if (any(n.vision + "vision_model.")) n.vision += "vision_model.";
+  n.projector = gemma + "multi_modal_projector.";
   n.embed = n.text + "embed_tokens.weight";
   // Saving drops one of two tensors that share memory.
   if (checkpoint.find(n.embed) == nullptr) n.embed = joint + "paligemma.lm_head.weight";
@@ -165,10 +226,16 @@ Result<PolicyConfig> read_config(const engine::Checkpoint& checkpoint, const eng
   c.text = kVariants[0].tower;
   c.expert = kVariants[2].tower;
   c.vision = kSiglip;
+  if (c.has(kSmolVlm)) {  // SmolVLM2-500M, of which lerobot keeps half
+    c.vision = {768, 12, 3072, 12, 12, 64};
+    c.text = {960, 16, 2560, 15, 5, 64};
+    c.expert = {720, 16, 2048, 15, 5, 64};
+    c.image = 512, c.patch = 16, c.shuffle = 4, c.self_every = 2, c.eps = 1e-5, c.lerobot = true;
+  }
   Result<Json> json = engine::hub_config(checkpoint);
   if (json.ok()) VV_TRY(read_json(json->root(), &c));
   else if (json.status().code() != Code::kNotFound) return std::move(json).status();
-  c.vocab = 257152;
+  c.vocab = c.has(kSmolVlm) ? 49280 : 257152;
   if (options.random_weights) return c;
   const Names names = names_of(checkpoint);
   const Family* const held = holds(checkpoint, names.top);

@@ -68,6 +68,7 @@ void FlowPolicy::declare_own() {
   action_in_.declare(arena_, "actions.x", f32, Shape(B * n, c.action_dim), &action_.x);
   action_in_.declare(arena_, "actions.step_size", f32, Shape(B * n, c.action_dim), &action_.step_size);
   if (c.has(kStateToken)) action_in_.declare(arena_, "actions.state", f32, Shape(B, c.state_dim), &action_.state);
+  if (c.has(kCrosses)) action_in_.declare(arena_, "actions.own_pos", i32, Shape(B * A), &action_.own_pos);
   if (c.has(kAdaNorm))
     action_in_.declare(arena_, "actions.time_row", i32, Shape(limits_.steps, B * A), &action_.time_row);
   action_in_.declare(arena_, "actions.pos", i32, Shape(B * A), &action_.pos);
@@ -189,6 +190,7 @@ void FlowPolicy::write_own(const Observation& o, int64_t b, int64_t prefix) {
   for (int64_t t = 0; t < A; ++t) {
     action_in_.host<int32_t>(action_.pos)[b * A + t] = static_cast<int32_t>(prefix + t);
     action_in_.host<int32_t>(action_.slot)[b * A + t] = static_cast<int32_t>(b);
+    if (config_.has(kCrosses)) action_in_.host<int32_t>(action_.own_pos)[b * A + t] = static_cast<int32_t>(t);
   }
   action_in_.host<int32_t>(action_.prefix)[b] = static_cast<int32_t>(prefix);
   action_in_.host<int32_t>(action_.length)[b] = static_cast<int32_t>(prefix + A);

@@ -75,7 +75,8 @@ Result<const exec::Launch*> ImagePreprocessor::launch_of(const Run& run) {
       tensor(source() + run.at, DType::u8, Shape(run.count, run.height, run.width, 3), runtime_->place());
   ops::Call call(*ops::resize_pad.spec);
   VV_TRY(ops::bind(call, {{"x", frames}, {"out", slice(pixels_, run.first, run.count)}},
-                   {{"filter", kind_ == Resize::openpi ? "triangle" : "linear"}}));
+                   {{"filter", kind_ == Resize::openpi ? "triangle" : "linear"},
+                    {"align", kind_ == Resize::smolvla ? "end" : "centre"}}));
   VV_TRY(call.check());
   Prepared p{run, {}};
   VV_TRY(ops::resize_pad.prepare(call, {runtime_->stream().device()}, &p.launch));

@@ -13,6 +13,7 @@ namespace vivace::models::vla {
 enum class Resize : uint8_t {
   openpi,   // antialiased triangle filter in fixed point, u8 between the two passes and after them
   lerobot,  // bilinear without antialiasing, in f32
+  smolvla,  // the same with all padding before the image
 };
 
 /// Moves RGB frames to where the policy runs, as they are, and scales them there. Frames of one size that follow each

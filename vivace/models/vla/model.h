@@ -11,7 +11,7 @@ namespace vivace::models::vla {
 Result<std::unique_ptr<engine::PolicyModel>> load_policy(engine::Checkpoint checkpoint,
                                                          const engine::PolicyOptions& options);
 
-inline constexpr const char* kNames[] = {kFamilies[0].name, kFamilies[1].name, kFamilies[2].name};
+inline constexpr const char* kNames[] = {kFamilies[0].name, kFamilies[1].name, kFamilies[2].name, kFamilies[3].name};
 
 /// The family of a checkpoint, "pi05" say; null where it is none of these.
 const char* policy_family(const engine::Checkpoint& checkpoint);

@@ -29,25 +29,29 @@ class GraphBuilder {
  public:
   GraphBuilder(ops::Recorder& rec, const PolicyContext& context)
       : rec_(rec),
-        op_(rec, context.config.eps, "f32", true),
+        op_(rec, context.config.eps, "f32", !context.config.has(kSmolVlm)),
         x_(context),
         c_(context.config),
         w_(context.weights),
         b_(context.buffers),
         at_(context.config),
         in_(op_, context.buffers.act_scales, context.enters),
-        sites_(context.buffers.k_cache, context.buffers.v_cache) {
+        sites_(context.buffers.k_cache, context.buffers.v_cache),
+        cross_sites_(context.buffers.cross_k, context.buffers.cross_v) {
     const auto site = [&](const char* mask, int64_t head_dim) {
       return sites_.add(
           {.name = mask, .mask = mask, .scale = 1 / std::sqrt(static_cast<double>(head_dim)), .one_op = false});
     };
     full_ = site("full", c_.text.head_dim), causal_ = site("causal", c_.text.head_dim),
     state_ = site("state", c_.expert.head_dim);
+    cross_ = cross_sites_.add({.name = "cross", .mask = "full", .one_op = false});
   }
 
   Status vision(const ContextInputs& in) {
     const TowerBuffers& b = b_.vision;
-    op_.rows = x_.full ? Tensor{} : in.view_rows;  // each launch waits for a count before it does anything else
+    op_.rows = x_.full                   ? Tensor{}
+               : in.patch_rows.present() ? in.patch_rows
+                                         : in.view_rows;  // each launch waits for a count before it does anything else
     Rows entering;
     const double side = static_cast<double>(c_.patch);
     VV_TRY(point());
@@ -68,8 +72,8 @@ class GraphBuilder {
       VV_TRY(rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}}));
       VV_TRY(rec_(ops::attention,
                   {{"q", b.q},
-                   {"k", by_view(b.k, c_.view_tokens())},
-                   {"v", by_view(b.v, c_.view_tokens())},
+                   {"k", by_view(b.k, c_.view_patches())},
+                   {"v", by_view(b.v, c_.view_patches())},
                    {"slot", b_.view_slot},
                    {"out", b.attended},
                    {"rows", op_.rows}},
@@ -84,6 +88,7 @@ class GraphBuilder {
       VV_TRY(op_.linear(entering, w.down, b.hidden, {.residual = b.hidden}));
     }
     VV_TRY(layer_norm(b, w_.vision_norm, at_.projector(), &entering));
+    if (c_.has(kSmolVlm)) return connect(in, entering);
     const Tensor out = slice(b_.text.hidden, 0, b.hidden.shape[0]);
     VV_TRY(op_.linear(entering, w_.projector, out));
     return show("image_tokens", -1, out);
@@ -93,7 +98,10 @@ class GraphBuilder {
     VV_TRY(point());  // a graph's first: what lies before it would join the end of the one before
     // Rows of images are written too, and then again by the images.
     op_.rows = in.rows;
-    return op_.gather(w_.embed, in.ids, b_.text.hidden, word_scale());
+    VV_TRY(op_.gather(w_.embed, in.ids, b_.text.hidden, word_scale()));
+    if (!c_.has(kStateLast)) return {};
+    op_.rows = {};
+    return op_.linear({in.state}, w_.state, top(b_.text.hidden, x_.batch));
   }
 
   Status prefix(const ContextInputs& in) {
@@ -103,7 +111,7 @@ class GraphBuilder {
     const Tensor slot = slots(in.slot);
     for (size_t i = 0; i < w_.text.size(); ++i) {
       const GemmaLayer& w = w_.text[i];
-      const Sight sight{full_, i, in.pos, slot, in.length, {}};
+      const Sight sight{c_.has(kStateLast) ? state_ : full_, i, in.pos, slot, in.length, in.state_place};
       Rows entering;
       VV_TRY(point());
       VV_TRY(rms_norm(b, w.attn_norm, at_.text(i, 0), &entering));
@@ -115,6 +123,17 @@ class GraphBuilder {
       VV_TRY(point());
       VV_TRY(rms_norm(b, w.mlp_norm, at_.text(i, 2), &entering));
       VV_TRY(mlp(b, entering, w, at_.text(i, 3), b.hidden, b.hidden));
+    }
+    op_.rows = {};
+    for (size_t i = 0; i < b_.cross_k.size(); ++i) {
+      if (!c_.crosses(i)) continue;
+      const auto again = [&](const Tensor& from, const Matrix& m, const Tensor& to) {
+        const Shape rows(from.shape[0] * from.shape[1], from.shape[2] * from.shape[3]);
+        return op_.linear({as(from, rows)}, m, as(to, rows));
+      };
+      VV_TRY(point());
+      VV_TRY(again(b_.k_cache[i], w_.expert[i].k, b_.cross_k[i]));
+      VV_TRY(again(b_.v_cache[i], w_.expert[i].v, b_.cross_v[i]));
     }
     return {};
   }
@@ -160,10 +179,20 @@ class GraphBuilder {
       for (size_t i = 0; i < w_.expert.size(); ++i) {
         const GemmaLayer& w = w_.expert[i];
         const bool state = c_.has(kStateToken);
-        const Sight sight{state ? state_ : full_, i, in.pos, slot, in.length, state ? in.prefix : Tensor{}};
+        const bool causal = c_.has(kCrosses);
+        const Sight sight{causal  ? causal_
+                          : state ? state_
+                                  : full_,
+                          i,
+                          in.pos,
+                          slot,
+                          causal ? Tensor{} : in.length,
+                          state ? in.prefix : Tensor{}};
         Rows entering;
         VV_TRY(point());
-        if (folds()) {
+        if (c_.crosses(i)) {
+          VV_TRY(crossed(i, in, slot));
+        } else if (folds()) {
           VV_TRY(folded(i, s, sight));
         } else if (adaptive) {
           VV_TRY(ada_norm(b, now(b_.attn_ada[i]), QuantizationSites::none, &entering));
@@ -222,6 +251,33 @@ class GraphBuilder {
     size_t layer;
     Tensor pos, slot, length, prefix;
   };
+  /// SmolVLM2's connector: squares of patches side by side as tokens, behind the states' rows.
+  Status connect(const ContextInputs& in, const Rows& normed) {
+    const TowerBuffers& b = b_.vision;
+    const Tensor beside = as(b.qkv, b.hidden.shape);
+    VV_TRY(op_.gather(normed.x, b_.shuffle, beside));
+    op_.rows = x_.full ? Tensor{} : in.view_rows;
+    const int64_t M = b_.connected.shape[0];
+    VV_TRY(op_.linear({as(beside, Shape(M, c_.shuffle * c_.shuffle * c_.vision.width))}, w_.projector, b_.connected));
+    VV_TRY(show("image_tokens", -1, b_.connected));
+    return op_.gather(b_.connected, b_.in_order, slice(b_.text.hidden, x_.batch, M), word_scale());
+  }
+
+  /// A layer of the flow that attends to the prefix alone.
+  Status crossed(size_t i, const ActionInputs& in, const Tensor& slot) {
+    const TowerBuffers& b = b_.expert;
+    const GemmaLayer& w = w_.expert[i];
+    Rows entering;
+    VV_TRY(rms_norm(b, w.attn_norm, QuantizationSites::none, &entering));
+    VV_TRY(op_.linear(entering, w.qkv, flat(b.q)));
+    VV_TRY(rec_(ops::rope, {{"x", b.q}, {"inv_freq", b_.inv_freq}, {"pos", in.own_pos}, {"out", b.q}}));
+    VV_TRY(cross_sites_.run(rec_, cross_, static_cast<int64_t>(i),
+                            {.q = b.q, .out = b.attended, .slot = slot, .length = in.prefix}));
+    VV_TRY(op_.linear({flat(b.attended)}, w.o, b.hidden, {.residual = b.hidden}));
+    VV_TRY(rms_norm(b, w.mlp_norm, QuantizationSites::none, &entering));
+    return mlp(b, entering, w, QuantizationSites::none, b.hidden, b.hidden);
+  }
+
   double word_scale() const { return std::sqrt(static_cast<double>(c_.text.width)); }
 
   /// Attention of normed rows, through its output product.
@@ -318,7 +374,7 @@ class GraphBuilder {
   Status mlp(const TowerBuffers& b, const Rows& x, const GemmaLayer& w, int64_t place, const Tensor& out,
              const Tensor& residual) {
     const Rows inner = w.down.w.dtype == DType::e4m3 ? in_.activated(b, b.mlp, place) : Rows{b.mlp};
-    VV_TRY(op_.gated(x, w.gate_up, inner, "gelu_tanh"));
+    VV_TRY(op_.gated(x, w.gate_up, inner, c_.has(kSmolVlm) ? "silu" : "gelu_tanh"));
     Rows entering = inner;
     VV_TRY(point());
     if (!inner.scale.present()) VV_TRY(in_.enter(b, inner.x, place, w.down, &entering));
@@ -327,16 +383,16 @@ class GraphBuilder {
     return op_.linear(entering, w.down, out, {.residual = residual, .gate = gate});
   }
 
-  /// pi0: the state's token and the actions mixed with the time.
+  /// Without adaptive norms: actions mixed with the time, behind pi0's token of the state.
   Status embed_actions(const ActionInputs& in, int64_t step) {
-    const int64_t B = x_.batch, n = in.x.shape[0] / B, A = n + 1, H = c_.expert.width;
+    const int64_t B = x_.batch, n = in.x.shape[0] / B, A = in.pos.shape[0] / B, H = c_.expert.width;
     const Tensor& hidden = b_.expert.hidden;
     for (int64_t i = 0; i < B; ++i) {
-      VV_TRY(op_.linear({slice(in.state, i, 1)}, w_.state, slice(hidden, i * A, 1)));
+      if (c_.has(kStateToken)) VV_TRY(op_.linear({slice(in.state, i, 1)}, w_.state, slice(hidden, i * A, 1)));
       VV_TRY(op_.linear({slice(in.x, i * n, n)}, w_.action_in, b_.embedded));
       VV_TRY(
           op_.linear({b_.embedded}, {columns(w_.time_in.w, 0, H), row(b_.time_bias, step)}, b_.mixed, {.act = "silu"}));
-      VV_TRY(op_.linear({b_.mixed}, w_.time_out, slice(hidden, i * A + 1, n)));
+      VV_TRY(op_.linear({b_.mixed}, w_.time_out, slice(hidden, (i + 1) * A - n, n)));
     }
     return {};
   }
@@ -372,7 +428,7 @@ class GraphBuilder {
     return norm(b, {.weight = weight}, place, out);
   }
   Status layer_norm(const TowerBuffers& b, const Norm& w, int64_t place, Rows* out) {
-    return norm(b, {w.weight, w.bias, {}, "layer"}, place, out);
+    return norm(b, {w.weight, w.bias, {}, "layer", c_.vision_eps}, place, out);
   }
 
   Status show(const char* name, int step, const Tensor& value) const {
@@ -387,8 +443,8 @@ class GraphBuilder {
   const PolicyBuffers& b_;
   QuantizationSites at_;
   QuantizedRows in_;
-  AttentionSites sites_;
-  int full_, causal_, state_;  // sites
+  AttentionSites sites_, cross_sites_;
+  int full_, causal_, state_, cross_;  // sites
 };
 
 }  // namespace

@@ -20,6 +20,10 @@ struct ContextInputs {
   Tensor view_rows;    // [1] i32: rows of images
   Tensor rows;         // [1] i32: rows of images and prompt tokens
   Tensor length;       // [B] i32: of each prefix
+  // With kSmolVlm, whose view_rows count tokens, and with kStateLast, whose states are the first B rows:
+  Tensor patch_rows;   // [1] i32
+  Tensor state;        // [B, S] f32
+  Tensor state_place;  // [B] i32: of each prefix
 };
 
 /// ... and of the actions. A rows an observation: its horizon, after a state token where the family has one.
@@ -29,6 +33,7 @@ struct ActionInputs {
   Tensor step_size;    // [B horizon, D] f32: of each action; 0 keeps it
   Tensor time_row;     // [steps, B A] i32: row of the time tables for each token of each step, with adaptive norms
   Tensor pos, slot;    // [B A] i32
+  Tensor own_pos;      // [B A] i32: of each among its actions, with kCrosses
   Tensor prefix;       // [B] i32: length of the prefix
   Tensor length;       // [B] i32: prefix and actions
 };
@@ -61,6 +66,9 @@ struct PolicyBuffers {
   Tensor inv_freq;                       // [D / 2] f32
   Tensor act_scales;                     // [places] f32, of a plan with fixed scales
   Tensor view_slot;                      // [B V n] i32: t / n
+  Tensor shuffle, in_order;              // [B V n] i32: patches as tokens take them; [B V tokens] i32: 0, 1, ...
+  Tensor connected;                      // [B V tokens, text H] act
+  std::vector<Tensor> cross_k, cross_v;  // of a layer that crosses: [B, L, Hkv, D] act
   Tensor logits, next;                   // [B, V] f32, [B] i32: of codes, whose rows are expert's
   Tensor mixed, embedded;                // [horizon, H] act: pi0's actions on their way in
   Tensor out;  // [B A, H] act: what leaves the expert; of codes [T, H], the prefix, where somebody looks

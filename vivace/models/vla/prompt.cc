@@ -42,7 +42,8 @@ Result<std::string> words_of(std::span<const float> state) {
 Result<Family> family_of(std::string_view name, bool state_words) {
   const Family* const found = find_family(name);
   if (found == nullptr)
-    return Status(Code::kInvalidArgument, "config: wanted pi05, pi0 or pi0fast, got '" + std::string(name) + "'");
+    return Status(Code::kInvalidArgument,
+                  "config: wanted pi05, pi0, pi0fast or smolvla, got '" + std::string(name) + "'");
   Family own = *found;
   if (!state_words) own.features &= ~static_cast<uint32_t>(kStateInPrompt);
   return own;
@@ -52,6 +53,11 @@ Result<Family> family_of(std::string_view name, bool state_words) {
 
 Result<std::vector<PromptPart>> prompt_parts(const Family& family, std::string_view task,
                                              std::span<const float> state) {
+  if (family.has(kSmolVlm)) {  // as it is, on a line of its own
+    std::string line(task);
+    if (!line.ends_with('\n')) line += '\n';
+    return std::vector<PromptPart>{std::move(line)};
+  }
   std::string text(stripped(task));
   std::replace(text.begin(), text.end(), '_', ' ');
   const bool with_state = family.has(kStateInPrompt), codes = family.has(kCodes);

@@ -125,8 +125,8 @@ Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std:
 
 /// `keys_last`: of the last layer only keys and values are read. `wide`: no product reads 8 bits. `wide_o`: attention's
 /// output product does not; few rows gain less by 8 than the launch costs that makes codes of what attention wrote.
-Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool adaptive, bool keys_last, bool wide,
-                  bool wide_o, std::vector<GemmaLayer>* layers) {
+Status load_gemma(Loader& load, const PolicyConfig& c, const Tower& t, const std::string& prefix, bool adaptive,
+                  bool keys_last, bool wide, bool wide_o, std::vector<GemmaLayer>* layers) {
   layers->resize(static_cast<size_t>(t.layers));
   for (size_t i = 0; i < layers->size(); ++i) {
     GemmaLayer& w = (*layers)[i];
@@ -141,8 +141,17 @@ Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool 
       return load.matrix(at + "self_attn.", {{"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false,
                          &w.qkv);
     if (!adaptive) VV_TRY(load.vector(at + "post_attention_layernorm.weight", t.width, &w.mlp_norm));
-    VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}},
-                       t.width, false, &w.qkv, WeightUploader::Rows::after, wide));
+    if (&t == &c.expert && c.crosses(i)) {
+      VV_TRY(load.matrix(at + "self_attn.", {{"q_proj", t.q_width()}}, t.width, false, &w.qkv,
+                         WeightUploader::Rows::after, wide));
+      for (const auto& [name, m] : {std::pair{"k_proj", &w.k}, {"v_proj", &w.v}})
+        VV_TRY(load.matrix(at + "self_attn.", {{name, t.kv_width()}}, c.text.kv_width(), false, m,
+                           WeightUploader::Rows::after, wide));
+    } else {
+      VV_TRY(load.matrix(at + "self_attn.",
+                         {{"q_proj", t.q_width()}, {"k_proj", t.kv_width()}, {"v_proj", t.kv_width()}}, t.width, false,
+                         &w.qkv, WeightUploader::Rows::after, wide));
+    }
     VV_TRY(load.matrix(at + "self_attn.", {{"o_proj", t.width}}, t.q_width(), false, &w.o, WeightUploader::Rows::after,
                        wide_o));
     VV_TRY(load.matrix(at + "mlp.", {{"gate_proj", t.mlp}, {"up_proj", t.mlp}}, t.width, false, &w.gate_up,
@@ -157,7 +166,7 @@ Status load_gemma(Loader& load, const Tower& t, const std::string& prefix, bool 
 /// positions once a view.
 Status load_patches(Loader& load, const PolicyConfig& c, const PrecisionPlan& plan, const Names& names, int views,
                     WeightUploader* uploader, std::vector<std::unique_ptr<std::byte[]>>* own, PolicyWeights* w) {
-  const int64_t H = c.vision.width, P = c.patch, n = c.view_tokens(), K = padded_patch(c);
+  const int64_t H = c.vision.width, P = c.patch, n = c.view_patches(), K = padded_patch(c);
   const std::string at = names.vision + "embeddings.";
   VV_ASSIGN(const Tensor table, load.get(at + "position_embedding.weight", Shape(n, H)));
   VV_ASSIGN(w->patches.part_bias[0], load.get(at + "patch_embedding.bias", Shape(H)));
@@ -199,7 +208,7 @@ Status load_flow(Loader& load, const PolicyConfig& c, const Names& names, Policy
     VV_TRY(load.full(names.top + "time_mlp_out", H, H, &w->time_out, true));
     return load.full(names.expert + "norm.dense", 3 * H, H, &w->expert_ada, true);
   }
-  VV_TRY(load.full(names.top + "state_proj", H, c.state_dim, &w->state, false));
+  VV_TRY(load.full(names.top + "state_proj", c.has(kStateLast) ? c.text.width : H, c.state_dim, &w->state, false));
   VV_TRY(load.plain(names.top + "action_time_mlp_in", H, 2 * H, &w->time_in));
   VV_TRY(load.plain(names.top + "action_time_mlp_out", H, H, &w->time_out));
   return load.vector(names.expert + "norm.weight", H, &w->expert_norm);
@@ -216,17 +225,18 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
   VV_TRY(load_patches(load, c, plan, names, views * batch, uploader, own, w));
   VV_TRY(load_vision(load, c, names, &w->vision));
   VV_TRY(load.norm(names.vision + "post_layernorm", v.width, &w->vision_norm));
-  const std::string joint = names.top + "paligemma_with_expert.paligemma.model.multi_modal_projector.";
-  VV_TRY(load.matrix(joint, {{"linear", t.width}}, v.width, true, &w->projector));
+  VV_TRY(c.has(kSmolVlm)
+             ? load.matrix(names.projector, {{"proj", t.width}}, v.width * c.shuffle * c.shuffle, false, &w->projector)
+             : load.matrix(names.projector, {{"linear", t.width}}, v.width, true, &w->projector));
   VV_ASSIGN(const Tensor embed, load.get(names.embed, Shape(c.vocab, t.width)));
   VV_TRY(load.table(embed, plan.stored ? embed.dtype : DType::bf16, &w->embed));
-  VV_TRY(load_gemma(load, t, names.text, false, c.has(kFlow), false, c.has(kCodes), &w->text));
+  VV_TRY(load_gemma(load, c, t, names.text, false, c.has(kFlow), false, c.has(kCodes), &w->text));
   if (c.has(kCodes)) {
     w->head.parts[0] = embed;
     if (plan.eight) load.place(1, &w->head, WeightUploader::Rows::after, uploader);
     return load.vector(names.text + "norm.weight", t.width, &w->text_norm);
   }
-  VV_TRY(load_gemma(load, c.expert, names.expert, c.has(kAdaNorm), false, true, true, &w->expert));
+  VV_TRY(load_gemma(load, c, c.expert, names.expert, c.has(kAdaNorm), false, true, true, &w->expert));
   return load_flow(load, c, names, w);
 }
 

@@ -23,6 +23,7 @@ struct GemmaLayer {
   Tensor attn_norm, mlp_norm;      // [H] less 1; absent with adaptive norms
   Linear attn_ada, mlp_ada;        // [3 H, H] of the time: scale, shift, gate
   Linear qkv, o, gate_up, down;    // gate and up rows alternate; of the last layer before a flow: k and v alone
+  Linear k, v;                     // of a layer that crosses, over the prefix's keys and values; its qkv is q alone
 };
 
 struct PolicyWeights {
