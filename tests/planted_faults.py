@@ -186,7 +186,7 @@ FAULTS = [
     ("smolvla: words see the state", "vivace/models/vla/base.cc", "? static_cast<int32_t>(at) : 0;", "? static_cast<int32_t>(at) + 1 : 0;", "tests/test_smolvla.py -k stage"),
     ("smolvla: layers that cross count on", "vivace/models/vla/flow.cc", "[b * A + t] = static_cast<int32_t>(t);", "[b * A + t] = static_cast<int32_t>(prefix + t);", "tests/test_smolvla.py -k stage"),
     ("smolvla: a square's patches stand column by column", "vivace/models/vla/base.cc", "* s + k / s, column = token % (side / s) * s + k % s", "* s + k % s, column = token % (side / s) * s + k / s", "tests/test_smolvla.py -k stage"),
-    ("groot: image features take the scale of text's", "vivace/models/groot/pipeline.h", "(text_ + adapter_) + (text ? 0 : 1)", "(text_ + adapter_)", f"{GROOT} -k each_place"),
+    ("groot: image features take the scale of text's", "vivace/models/groot/pipeline.h", "(text_ + adapter_) + (text ? 0 : 1)", "(text_ + adapter_)", f"{GROOT} -k each_place", "vivace/models/groot/pipeline.cc"),
     ("groot: positions of the images before", "vivace/models/groot/predict.cc", "if (grids_ == placed_) return {};", "if (!placed_.empty()) return {};", f"{GROOT} -k stage"),
     ("groot: percentiles are the ends", "vivace/models/groot/statistics.cc", 'percentiles ? "q01" : "min"', '"min"', "tests/test_groot_robot.py -k units"),
     ("groot: values that left the range stay out", "vivace/models/groot/statistics.cc", "return clip ? std::clamp(y, -1.0f, 1.0f) : y;", "return y;", "tests/test_groot_robot.py -k units"),
