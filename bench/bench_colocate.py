@@ -11,6 +11,8 @@ three   policy, Qwen3-8B and Qwen3-0.6B: each one's share
 two     the language model in a second process
 torch   a step of the same shape in PyTorch, on a stream that no gate holds
 Rows: clock=wall is predict() as its caller sees it, clock=device what the device says of the call: only like is compared with like.
+--calls FOLDER keeps every call of a window: when it began, both clocks, the chip's clock behind it, and what the scheduler saw meanwhile (a step of a
+prompt, say). --stretch-ms and --chunk are the language model's: others of its gates' distance and of the tokens that a step of a prompt takes.
 `n` calls a row: p99.9 of fewer than 1,000 is their longest. tokens_per_s is of the language model meanwhile, ideal_tokens_per_s what the policy's
 calls leave of its rate alone. --rows names windows of b1 and more; --scale multiplies every window: ten thousand calls of the first row at 30 Hz are --parts b1 --rows gated --scale 8.4.
 """
@@ -44,11 +46,11 @@ SOURCES = ["vivace/sched/*.cc", "vivace/sched/*.h", "vivace/exec/*.cc", "vivace/
 class Set:
     """Which models, and how long prompts and answers are."""
 
-    def __init__(self, device: str, tiny: bool):
+    def __init__(self, device: str, tiny: bool, stretch_ms=None, chunk=None):
         import numpy as np
 
         rng = np.random.default_rng(0)
-        self.device, self.tiny = device, tiny
+        self.device, self.tiny, self.stretch_ms = device, tiny, stretch_ms
         if tiny:
             folder = ROOT / "tests/fixtures"
             self.policy, self.hz, self.deadline_ms, self.blocking_ms = folder / "vla/pi05_tiny", 2, None, None
@@ -65,6 +67,9 @@ class Set:
             self.large, self.small = folder / "qwen3-8b", folder / "qwen3-0.6b"
             self.position, self.tokens, self.long, self.steps = 1016, 400, 30_000, 300
             self.options = dict(precision="bf16", random_weights=True, context=2048, prefill_chunk=512)
+
+        if chunk:
+            self.options["prefill_chunk"] = chunk
 
     def arm(self):
         import vivace
@@ -85,14 +90,14 @@ class Set:
         path, options = path or self.large, self.options | options
         if gpu is None:
             return vivace.load_model(path, device=self.device, **options)
-        return gpu.load_model(path, name=name, qos=vivace.burstable(min_share=min_share), **options)
+        return gpu.load_model(path, name=name, qos=vivace.burstable(min_share=min_share, stretch_ms=self.stretch_ms), **options)
 
 
 class Calls:
     """Of a window: microseconds by the host's clock and by the device's, and calls that began late because the one before was not over."""
 
     def __init__(self):
-        self.wall, self.device, self.late = [], [], 0
+        self.wall, self.device, self.began, self.mhz, self.late = [], [], [], [], 0
 
 
 def paced(hz, seconds):
@@ -111,7 +116,8 @@ def bursts(hz, seconds):
     return [at for i in range(max(1, int(hz * seconds / 3))) for at in [3 * i / hz] * 3]
 
 
-def observe(policy, given, starts) -> Calls:
+def observe(policy, given, starts, clock=None) -> Calls:
+    """`clock`: asked behind every call."""
     out = Calls()
     for _ in range(3):
         policy.predict(**given, seed=0)
@@ -127,6 +133,9 @@ def observe(policy, given, starts) -> Calls:
         policy.predict(**given, seed=seed)
         out.wall.append(1e6 * (time.perf_counter() - at))
         out.device.append(policy.device_us())
+        out.began.append(1e6 * at)
+        if clock:
+            out.mhz.append(clock())
     gc.enable()
     return out
 
@@ -201,9 +210,26 @@ def quantile(values, q) -> float:
 class Part:
     """Rows of one process: each a line of JSON behind a word, for whoever started it."""
 
-    def __init__(self, name, models, scale, end, wanted):
-        self.name, self.s, self.scale, self.end, self.wanted = name, models, scale, end, wanted
+    def __init__(self, name, models, scale, end, wanted, folder=None):
+        self.name, self.s, self.scale, self.end, self.wanted, self.folder = name, models, scale, end, wanted, folder
         self.alone = None
+
+    def clock(self):
+        """What asks for the chip's clock, where calls are kept and the device has one."""
+        from vivace import device
+
+        if not self.folder or self.s.device == "cpu":
+            return None
+        return lambda: device.state()["sm_mhz"]
+
+    def keep(self, row, calls, gpu=None):
+        """Every call of a window, and every span that the scheduler still has of it, all of one clock in us."""
+        if not self.folder:
+            return
+        since = calls.began[0] if calls.began else 0
+        spans = [s for s in gpu.trace() if s[2] >= since] if gpu else []
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{self.name}-{row}.json").write_text(json.dumps({"began": calls.began, "wall": calls.wall, "device": calls.device, "mhz": calls.mhz, "spans": spans}))
 
     def seconds(self, row):
         return max(0.3, SECONDS[row] * self.scale)
@@ -244,8 +270,9 @@ class Part:
     def window(self, row, case, policy, starts, writer=None, rate_alone=None, gpu=None, llm="llm"):
         """Calls beside a writer that is running; what it writes meanwhile."""
         before, first, begun = gpu.stats() if gpu else None, writer.count() if writer else 0, time.perf_counter()
-        calls = observe(policy, self.s.given, starts)
+        calls = observe(policy, self.s.given, starts, self.clock())
         took = time.perf_counter() - begun
+        self.keep(row, calls, gpu)
         more, note = {}, ""
         if writer:
             more = {"tokens_per_s": (writer.count() - first) / took}
@@ -269,7 +296,8 @@ class Part:
     def prepare(self):
         """A policy that nobody schedules, alone, at its pace."""
         arm = self.s.arm()
-        calls = observe(arm, self.s.given, paced(self.s.hz, self.seconds("alone") * (1 if self.name == "b1" else 0.4)))
+        calls = observe(arm, self.s.given, paced(self.s.hz, self.seconds("alone") * (1 if self.name == "b1" else 0.4)), self.clock())
+        self.keep("alone", calls)
         self.calls(f"mode=alone,part={self.name},hz={self.s.hz}", calls, row="alone")
         return arm
 
@@ -435,11 +463,11 @@ def part_torch(p):
 
 
 def run_part(args):
-    models = Set(args.device, args.tiny)
+    models = Set(args.device, args.tiny, args.stretch_ms, args.chunk)
     if args.writer:
         return writer_process(models)
     name = args.parts
-    p = Part(name, models, args.scale, args.end, set(filter(None, (args.rows or "").split(","))))
+    p = Part(name, models, args.scale, args.end, set(filter(None, (args.rows or "").split(","))), args.calls)
     with p.row("all"):
         globals()[f"part_{name}"](p)
     sys.stdout.flush()
@@ -448,7 +476,8 @@ def run_part(args):
 
 def start_part(name, args, end, log):
     """Rows of a part; what it could not say itself is a row."""
-    command = [sys.executable, __file__, "--part", "--parts", name, "--device", args.device, "--scale", args.scale, "--end", end - 2, *(["--tiny"] if args.tiny else []), *(["--rows", args.rows] if args.rows else [])]
+    command = [sys.executable, __file__, "--part", "--parts", name, "--device", args.device, "--scale", args.scale, "--end", end - 2, *(["--tiny"] if args.tiny else []),
+               *(x for k, v in (("rows", args.rows), ("calls", args.calls), ("stretch-ms", args.stretch_ms), ("chunk", args.chunk)) if v for x in (f"--{k}", v))]
     rows, begun = [], time.monotonic()
     with open(log, "w") as errors:
         process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=errors, text=True)
@@ -494,6 +523,9 @@ def main():
     p.add_argument("--scale", type=float, default=1.0, help="of every window")
     p.add_argument("--facts", type=Path, help="of tools/device_facts.py: chip and limits; without it no receipt")
     p.add_argument("--out", type=Path, default=ROOT, help="folder under which bench/results/<chip> is written")
+    p.add_argument("--calls", type=Path, help="folder for every call of every window")
+    p.add_argument("--stretch-ms", type=float, help="between two gates of the language model; without it the scheduler's own")
+    p.add_argument("--chunk", type=int, help="tokens that a step of a prompt takes at most")
     p.add_argument("--device", default="cuda")
     p.add_argument("--tiny", action="store_true", help="models of the tests, for the host: whether this program works")
     p.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
@@ -514,7 +546,7 @@ def main():
                 continue
             rows += start_part(name, args, end, Path(folder) / f"{name}.log")
             if facts:  # after every part: a machine's time may end
-                receipt = Receipt("colocate", sources=SOURCES, command=" ".join(["python bench/bench_colocate.py", *(f"--{k} {v}" for k, v in (("parts", args.parts), ("rows", args.rows), ("scale", args.scale)) if v and v != p.get_default(k))]), **facts)
+                receipt = Receipt("colocate", sources=SOURCES, command=" ".join(["python bench/bench_colocate.py", *(f"--{k} {v}" for k, v in (("parts", args.parts), ("rows", args.rows), ("scale", args.scale), ("stretch-ms", args.stretch_ms), ("chunk", args.chunk)) if v and v != p.get_default(k))]), **facts)
                 for row in rows:
                     receipt.row(**row)
                 receipt.root = args.out
