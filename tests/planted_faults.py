@@ -58,6 +58,7 @@ FAULTS = [
     ("choices compute a prompt each", "python/vivace/server/engine.py", "self._submitted(request, 0 if first else leader)", "self._submitted(request, 0)", f"{REUSE} -k choices"),
     ("likeliest tokens are of the row before", "vivace/serve/batcher.cc", "logits.subspan(i * ", "logits.subspan(0 * ", f"{REUSE} -k logits"),
     ("capsules: an answer goes on a token late", "vivace/serve/seats.cc", "job->last_ = r.prompt.back();", "job->last_ = r.prompt.front();", CAPSULES),
+    ("capsules: blocks that lie apart are taken for neighbours", "vivace/models/decoder/state.cc", "blocks[end] == blocks[end - 1] + 1;) ++end;", "blocks[end] >= 0;) ++end;", f"{CAPSULES} -k apart"),
     ("capsules: what is held is forgotten", "vivace/serve/snapshot.cc", "model.read_blocks(blocks_, bytes)", "model.read_blocks(std::span(blocks_).first(0), {})", CAPSULES),
     ("capsules: the seal is not looked at", "python/vivace/capsule_file.py", "if not hmac.compare_digest(", "if False and hmac.compare_digest(", CAPSULES),
     ("capsules: grammars begin anew", "python/vivace/model.py", "matcher.replay(list(replayed))", "pass", CAPSULES),

@@ -13,7 +13,7 @@ import pytest
 import vivace
 from tests.test_model_steps import IDS, load
 from tests.test_pages import PATH
-from vivace import capsule, capsule_file
+from vivace import _core, capsule, capsule_file
 
 NAME = "smollm2-135m-instruct"
 KEY = b"a key of the tests, 32 bytes long"
@@ -88,6 +88,39 @@ def test_a_full_pool_and_what_stays_free():
         next(stream)
         with pytest.raises(vivace.UnsupportedError, match="num_kv_blocks"):
             stream.capsule()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_that_lie_apart(seed):
+    """Copies go by neighbours: whatever order a sequence's blocks are in, where they were and where they come to."""
+    draw = random.Random(seed)
+    with load(PATH, "f32", context=128, max_batch=5, num_kv_blocks=16) as model:
+        def crowd():
+            streams = [model._stream([draw.randrange(3, 190) for _ in range(draw.randrange(1, 68))], None, max_tokens=60, salt=f"{draw.random()}") for _ in range(4)]
+            for s in draw.sample(streams, 4):
+                for _ in range(draw.randrange(60)):
+                    next(s)
+                if draw.random() < 0.5:
+                    s.close()
+            return streams
+
+        for turn in range(3):
+            others = crowd()
+            prompt = [draw.randrange(3, 190) for _ in range(draw.randrange(66, 100))]
+            want = tokens_of(model._stream(prompt, None, max_tokens=20, salt=f"alone {turn}", reuse=False))
+            stream = model._stream(prompt, None, max_tokens=20, salt=f"{turn}")
+            got = [next(stream) for _ in range(10)]
+            kept = stream.capsule().to_host()
+            stream.close()
+            del others
+            held = crowd()
+            live, place = model._live, f"elsewhere {turn}".encode()
+            blocks = _core.write_snapshot(live, place, kept.tokens, kept.positions, kept._pure, kept._host)
+            assert _core.take_snapshot(live, place, kept.tokens).positions == kept.positions
+            assert _core.take_snapshot(live, place, kept.tokens).read().copy() == kept._host.copy()
+            again = model._stream(kept.tokens, None, max_tokens=10, salt=place.decode())
+            assert [(c.token, c.logprob, c.finish) for c in got] + tokens_of(again) == want
+            del held, blocks
 
 
 def test_what_is_dearer():

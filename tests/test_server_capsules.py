@@ -2,12 +2,16 @@
 
 About 15 s."""
 import http.client
+import itertools
 import json
 
 import openai
 import pytest
 
-from tests.serving import NAME, serve
+import vivace
+from tests.serving import NAME, Served, inside, serve
+from tests.test_smollm2 import model_path
+from vivace import capsule
 
 ASK = "Name a colour of the rainbow, and say in a few words why you like it best of all of them."
 FIRST, SECOND = ({"x-api-key": k} for k in ("first-key-12345", "second-key-6789"))
@@ -99,6 +103,34 @@ def test_capsules(server):
     for body, param in (({"response_id": "resp_none"}, "response_id"), ({}, "response_id"), ({"response_id": 5}, "response_id")):
         status, _, got = server.ask("POST", "/v1/capsules", body, FIRST)
         assert status in (400, 404) and got["error"]["param"] == param, got
+
+
+def test_what_is_dearer_is_computed(monkeypatch):
+    """A capsule on the host is brought back where that takes less time than its tokens; else the answer is the same, and says why nothing was found."""
+    from vivace.server.engine import Engine
+
+    decides, others = capsule.dearer, itertools.count(5)
+    with vivace.load_model(model_path(), device="cpu", context=512, max_batch=1, num_kv_blocks=9, logit_bias=True) as model, inside(model, Engine) as (_, url):
+        here = Served(None, url)
+        first = respond(here, {}, input=ASK, max_output_tokens=16)[2]
+        status, _, kept = here.ask("POST", "/v1/capsules", {"response_id": first["id"], "tier": "host"})
+        assert status == 201 and kept["tier"] == "host" and kept["bytes"] > 0
+
+        def again(prefill, restore, restores):
+            for _ in range(2):  # they take every block
+                status, _, body = here.ask("POST", "/v1/completions", {"model": NAME, "prompt": [next(others), *range(100, 580)], "max_tokens": 1})
+                assert status == 200, body
+            before = model._live.rates()[2]
+            monkeypatch.setattr(capsule, "dearer", lambda measured, *what: decides((prefill, restore, restores), *what))
+            status, _, got = respond(here, {}, input="And another one?", previous_response_id=kept["id"])
+            assert status == 200
+            facts = got["usage"]["input_tokens_details"]
+            return got["output"][0]["content"][0]["text"], facts["cached_tokens"], facts.get("cache_miss"), model._live.rates()[2] - before
+
+        said, cached, miss, restores = again(1.0, 1e-12, 3)
+        assert cached >= kept["computed_tokens"] - 8 and miss != "dearer" and restores == 1
+        assert again(1e-12, 1.0, 3) == (said, 0, "dearer", 0)
+        assert again(1e-12, 1.0, 2)[1:] == (cached, miss, 1), "two restores say nothing of the next one"
 
 
 def moved(server, made, want):

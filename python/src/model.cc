@@ -282,6 +282,11 @@ void add_model(nb::module_& m) {
              const serve::EngineLoop::Rates r = t.served->loop.rates();
              return nb::make_tuple(r.prefill, r.restore, r.restores);
            })
+      .def("host_pool",
+           [](const TextModel& t) {
+             const engine::HostPool::Stats s = t.served->loop.host_pool().stats();
+             return nb::make_tuple(s.most, s.locked, s.kept);
+           })  // bytes: that may be page-locked, that are, of these those that nobody has
       .def("parked", [](const TextModel& t) { return t.served->loop.parked(); })
       .def("retry_after",
            [](const TextModel& t) { return std::chrono::duration<double>(t.served->loop.retry_after()).count(); })

@@ -192,7 +192,20 @@ struct Held {
   std::unique_ptr<serve::Snapshot> snapshot;
 };
 
-Held take_snapshot(const TextModel& m, nb::bytes salt, const std::vector<int32_t>& tokens, int64_t request, bool keep) {
+/// Token ids of a list, of which a long conversation has many; what no i32 holds becomes -1, which nobody finds.
+std::vector<int32_t> ids(const nb::list& list) {
+  const size_t count = nb::len(list);
+  std::vector<int32_t> out(count);
+  for (size_t i = 0; i < count; ++i) {
+    const long value = PyLong_AsLong(PyList_GetItem(list.ptr(), static_cast<Py_ssize_t>(i)));
+    if (value == -1 && PyErr_Occurred() != nullptr) throw nb::python_error();
+    out[i] = value == static_cast<int32_t>(value) ? static_cast<int32_t>(value) : -1;
+  }
+  return out;
+}
+
+Held take_snapshot(const TextModel& m, nb::bytes salt, const nb::list& list, int64_t request, bool keep) {
+  const std::vector<int32_t> tokens = ids(list);
   auto made = [&] {
     const std::string_view whose(salt.c_str(), salt.size());
     const NoGil release;
@@ -203,24 +216,36 @@ Held take_snapshot(const TextModel& m, nb::bytes salt, const std::vector<int32_t
 }
 
 Held write_snapshot(const TextModel& m, nb::bytes salt, const std::vector<int32_t>& tokens, int positions, int pure,
-                    nb::bytes bytes) {
+                    const engine::HostBytes& bytes) {
   auto made = [&] {
     const std::string_view whose(salt.c_str(), salt.size());
-    const std::span from(reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size());
     const NoGil release;
-    return serve::Snapshot::write(m.served->loop, whose, tokens, positions, pure, from);
+    return serve::Snapshot::write(m.served->loop, whose, tokens, positions, pure, bytes);
   }();
   check(made.status());
   return {m.served, std::move(made).value()};
 }
 
-nb::bytes read_snapshot(const Held& h) {
+engine::HostBytes read_snapshot(const Held& h) {
   auto got = [&] {
     const NoGil release;
     return h.snapshot->read();
   }();
   check(got.status());
-  return nb::bytes(got->data(), got->size());
+  return std::move(got).value();
+}
+
+/// `bytes` where copies to the model's memory are fast.
+engine::HostBytes host_bytes(const TextModel& m, nb::bytes bytes) {
+  auto made = [&]() -> Result<engine::HostBytes> {
+    const std::string_view from(bytes.c_str(), bytes.size());
+    const NoGil release;
+    VV_ASSIGN(engine::HostBytes to, m.served->loop.host_pool().take(from.size()));
+    std::copy(from.begin(), from.end(), reinterpret_cast<char*>(to.data()));
+    return to;
+  }();
+  check(made.status());
+  return std::move(made).value();
 }
 
 /// A Batcher of one's own, for who steps by hand: it has the model's lease.
@@ -334,6 +359,11 @@ void add_request(nb::module_& m) {
       nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("repetition"), nb::arg("presence"),
       nb::arg("frequency"), nb::arg("seed"), nb::arg("stop"), nb::arg("bias"), nb::arg("stepwise"),
       nb::arg("mask") = nb::bytes("", 0), nb::arg("min_tokens") = 0, nb::arg("images") = nb::list());
+  nb::class_<engine::HostBytes>(m, "HostBytes")
+      .def("__len__", &engine::HostBytes::size)
+      .def_prop_ro("page_locked", &engine::HostBytes::page_locked)
+      .def("copy", [](const engine::HostBytes& h) { return nb::bytes(h.data(), h.size()); });
+  m.def("host_bytes", &host_bytes, nb::arg("model"), nb::arg("bytes"));
   nb::class_<Held>(m, "Snapshot")
       .def_prop_ro("positions", [](const Held& h) { return h.snapshot->positions(); })
       .def_prop_ro("pure", [](const Held& h) { return h.snapshot->pure(); })

@@ -53,7 +53,10 @@ def bound(model) -> capsule_file.Bound:
 class Capsule:
     """How things stood when it was made; it never changes. Made by capsule() of a session or of a stream, read by model.restore()."""
 
-    def __init__(self, model, state: dict, tokens: list[int], salt: str, *, snapshot=None, host: bytes | None = None, positions: int = 0, pure: int = 0):
+    def __init__(self, model, state: dict, tokens: list[int], salt: str, *, snapshot=None, host=None, positions: int = 0, pure: int = 0):
+        """`host`: its keys and values in host memory, as bytes of a file or as _core.HostBytes."""
+        if isinstance(host, bytes):
+            host = _core.host_bytes(model._live, host) if host else None
         self._model, self.state, self.tokens, self._salt = model, state, tokens, salt
         self._snapshot, self._host, self.positions, self._pure = snapshot, host, positions, pure
 
@@ -67,7 +70,7 @@ class Capsule:
 
     @property
     def bytes(self) -> int:
-        return self._snapshot.bytes if self._snapshot is not None else len(self._host or b"")
+        return self._snapshot.bytes if self._snapshot is not None else len(self._host or ())
 
     def fork(self) -> "Capsule":
         """Another one of the same; nothing is copied."""
@@ -81,8 +84,12 @@ class Capsule:
 
     def save(self, path, *, key: bytes | None = None, expires: int = 0) -> None:
         """As a file, sealed with `key` (default: one of this user's own). `expires`: seconds since 1970, 0: never."""
-        blocks = self._snapshot.read() if self._snapshot is not None else self._host or b""
-        capsule_file.save(path, capsule_file.Content(self.state, self.tokens, self.positions, self._pure, blocks, expires), bound(self._model), key)
+        capsule_file.save(path, self.content(expires), bound(self._model), key)
+
+    def content(self, expires: int = 0) -> capsule_file.Content:
+        """What its file holds."""
+        host = self._snapshot.read() if self._snapshot is not None else self._host
+        return capsule_file.Content(self.state, self.tokens, self.positions, self._pure, host.copy() if host is not None else b"", expires)
 
     def close(self) -> None:
         self._snapshot = self._host = None

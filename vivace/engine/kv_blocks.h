@@ -87,6 +87,7 @@ class KvBlocks {
   }
   Hash128 key_of(const Hash128& before, const int32_t* tokens, bool pure) const;
   int32_t find(const Hash128& key, const Hash128& root, int32_t parent, const int32_t* tokens) const;
+  int32_t following(const Hash128& root, int32_t from, const int32_t* tokens, bool pure) const;
   void insert(int32_t block);
   void erase(int32_t block);
   void walk(const Hash128& root, std::span<const int32_t> tokens, bool pure, int32_t from,

@@ -51,13 +51,28 @@ void KvBlocks::erase(int32_t block) {
   table_[hole] = -1;
 }
 
+/// The whole block behind `from` (-1: the root) with these tokens, or -1.
+int32_t KvBlocks::following(const Hash128& root, int32_t from, const int32_t* tokens, bool pure) const {
+  constexpr int kFew = 4;  // that are compared with no hash, which costs more than they do
+  if (from >= 0) {
+    int seen = 0;
+    for (int32_t block = node(from).child; block >= 0 || seen <= kFew; block = node(block).next) {
+      if (block < 0) return -1;
+      if (++seen > kFew) break;
+      const Node& n = node(block);
+      if (whole(n) && (n.pure == positions_) == pure && std::equal(tokens, tokens + positions_, tokens_of(block)))
+        return block;
+    }
+  }
+  return find(key_of(from >= 0 ? node(from).key : root, tokens, pure), root, from, tokens);
+}
+
 /// Adds whole blocks that follow `from` (-1: the root) as far as they are known.
 void KvBlocks::walk(const Hash128& root, std::span<const int32_t> tokens, bool pure, int32_t from,
                     std::vector<int32_t>* path) const {
   const auto step = static_cast<size_t>(positions_);
   for (size_t at = path->size() * step; at + step < tokens.size(); at += step) {
-    const Hash128 key = key_of(from >= 0 ? node(from).key : root, &tokens[at], pure);
-    const int32_t next = find(key, root, from, &tokens[at]);
+    const int32_t next = following(root, from, &tokens[at], pure);
     if (next < 0) return;
     path->push_back(next);
     from = next;
@@ -73,6 +88,10 @@ KvBlocks::Found KvBlocks::match(const Hash128& root, std::span<const int32_t> to
   // What steps of answers wrote follows what steps of prompts wrote, never the other way round: it may leave that chain
   // anywhere.
   for (size_t i = pure + 1; !exact && i-- > 0;) {
+    if (i > 0) {
+      const int32_t child = node(path_[i - 1]).child;
+      if (child < 0 || (i < pure && child == path_[i] && node(child).next < 0)) continue;  // nothing leaves it here
+    }
     other_.assign(path_.begin(), path_.begin() + static_cast<std::ptrdiff_t>(i));
     walk(root, tokens, false, i > 0 ? other_.back() : -1, &other_);
     if (other_.size() > path_.size()) std::swap(path_, other_), best_pure = i;

@@ -11,9 +11,10 @@
 
 #include "vivace/base/status.h"
 #include "vivace/base/tensor.h"
+#include "vivace/engine/host_pool.h"
 #include "vivace/engine/kv_blocks.h"
-#include "vivace/engine/profile.h"
 #include "vivace/engine/moved.h"
+#include "vivace/engine/profile.h"
 #include "vivace/engine/urgent.h"
 
 namespace vivace::engine {
@@ -149,7 +150,10 @@ class TextModel : public Model {
   virtual int64_t block_bytes() const;
   /// Copies a block's keys and values to another, behind the steps that are queued.
   virtual Status copy_block(int32_t from, int32_t to);
-  /// Copies of whole blocks in host memory, block_bytes() each in order; waits for what is queued.
+  /// Host memory that whole blocks move to and from; it outlives the model. Thread-safe.
+  virtual HostPool& host_pool();
+  /// Copies of whole blocks in host memory, block_bytes() each, in whatever order write_blocks() of as many takes them;
+  /// waits for what is queued.
   virtual Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to);
   virtual Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from);
 

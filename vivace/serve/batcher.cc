@@ -278,7 +278,7 @@ bool Batcher::has_work() const {
 
 void Batcher::release(Job* job) {
   job->over_ = true;
-  job->parked_.reset();
+  job->parked_ = {};
   if (job->slot_ < 0) return;
   publish(job, true);
   unseat(job);

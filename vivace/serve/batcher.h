@@ -105,7 +105,7 @@ struct Job {
   std::vector<int32_t> keys_;      // the same with images' numbers in place of their tokens; empty where none are shown
   std::vector<ShownImage> shown_;  // images of the prompt
   std::vector<TopLogprob> top_;    // of the last draw
-  std::unique_ptr<std::byte[]> parked_;  // its keys and values, while it waits for blocks again
+  engine::HostBytes parked_;       // its keys and values, while it waits for blocks again
   int parked_blocks_ = 0;
   int bypassed_ = 0;               // later ones that went before it
   Hash128 root_;                   // of its salt

@@ -169,7 +169,9 @@ class EngineLoop {
   Blocks blocks() const;
   /// Does `work` on the engine's thread, between two steps, and waits for it. Errors: those of submit(), and its own.
   Status perform(const std::function<Status(engine::TextModel&)>& work);
-  /// The same without waiting; from any thread, after close() too, which then leaves it undone.
+  /// The model's.
+  engine::HostPool& host_pool() { return model_.host_pool(); }
+  /// perform() without waiting; from any thread, after close() too, which then leaves it undone.
   void post(std::function<void(engine::TextModel&)> work);
   /// See Batcher::share(); `number` of a request's handle.
   Status share(int64_t number);

@@ -117,7 +117,7 @@ Status Batcher::seat(Job* job, int slot) {
   if (blocks_ == nullptr) {
     VV_TRY(model_.start(slot, r.sampling, static_cast<int>(r.prompt.size()) + r.max_tokens - 1));
   } else {
-    if (job->parked_ == nullptr) VV_TRY(begin(job));
+    if (job->parked_.size() == 0) VV_TRY(begin(job));
     while (static_cast<int>(held(*job).size()) < wanted(*job)) {
       const int32_t block = blocks_->take();
       if (block < 0)
@@ -126,11 +126,10 @@ Status Batcher::seat(Job* job, int slot) {
     }
     VV_TRY(model_.resume(slot, r.sampling, std::span(job->context_).first(static_cast<size_t>(job->fed_))));
     VV_TRY(model_.map(slot, 0, held(*job)));
-    if (job->parked_ != nullptr) {
+    if (job->parked_.size() > 0) {
       const auto count = static_cast<size_t>(job->parked_blocks_);
-      VV_TRY(model_.write_blocks(std::span(held(*job)).first(count),
-                                 {job->parked_.get(), count * static_cast<size_t>(model_.block_bytes())}));
-      job->parked_.reset();
+      VV_TRY(model_.write_blocks(std::span(held(*job)).first(count), job->parked_));
+      job->parked_ = {};
     }
   }
   if (!r.bias.empty()) VV_TRY(model_.set_bias(slot, r.bias));
@@ -238,13 +237,9 @@ Status Batcher::park(Job* job) {
     job->fed_ = 0;
   } else {
     job->parked_blocks_ = blocks_->needed(job->fed_);
-    const auto count = static_cast<size_t>(job->parked_blocks_),
-               bytes = count * static_cast<size_t>(model_.block_bytes());
-    job->parked_.reset(new (std::nothrow) std::byte[bytes]);
-    if (job->parked_ == nullptr)
-      return Status(Code::kOutOfMemory,
-                    strf("generate: an answer that has to wait for blocks needs %zu bytes of host memory", bytes));
-    VV_TRY(model_.read_blocks(std::span(held(*job)).first(count), {job->parked_.get(), bytes}));
+    const auto count = static_cast<size_t>(job->parked_blocks_);
+    VV_ASSIGN(job->parked_, model_.host_pool().take(count * static_cast<size_t>(model_.block_bytes())));
+    VV_TRY(model_.read_blocks(std::span(held(*job)).first(count), job->parked_));
   }
   ++parks_;
   job->published_ = 0;  // what it comes back with is not in the table

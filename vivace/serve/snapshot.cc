@@ -101,8 +101,8 @@ Snapshot::~Snapshot() {
   });
 }
 
-Result<std::vector<std::byte>> Snapshot::read() const {
-  std::vector<std::byte> bytes(blocks_.size() * static_cast<size_t>(block_bytes_));
+Result<engine::HostBytes> Snapshot::read() const {
+  VV_ASSIGN(engine::HostBytes bytes, loop_.host_pool().take(blocks_.size() * static_cast<size_t>(block_bytes_)));
   VV_TRY(loop_.perform([&](engine::TextModel& model) { return model.read_blocks(blocks_, bytes); }));
   return bytes;
 }

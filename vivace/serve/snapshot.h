@@ -33,8 +33,8 @@ class Snapshot {
   int pure() const { return pure_; }
   int blocks() const { return static_cast<int>(blocks_.size()); }
   int64_t block_bytes() const { return block_bytes_; }
-  /// A copy of its keys and values, block by block.
-  Result<std::vector<std::byte>> read() const;
+  /// A copy of its keys and values.
+  Result<engine::HostBytes> read() const;
 
  private:
   explicit Snapshot(EngineLoop& loop) : loop_(loop) {}

@@ -83,8 +83,7 @@ async def take(call: Call, engine) -> None:
     talk, key = _one(call, engine), _key(engine)
 
     def encoded() -> bytes:
-        c = talk.capsule.fork().to_host()
-        return b"".join(capsule_file.encode(capsule_file.Content(c.state, c.tokens, c.positions, c._pure, c._host or b""), capsule.bound(engine.model), key))
+        return b"".join(capsule_file.encode(talk.capsule.content(), capsule.bound(engine.model), key))
     await call.whole(await _off(engine, encoded), BYTES)
 
 

@@ -49,6 +49,7 @@ class DecoderModel final : public engine::TextModel {
   Status map(int slot, int first, std::span<const int32_t> blocks) override;
   int64_t block_bytes() const override;
   Status copy_block(int32_t from, int32_t to) override;
+  engine::HostPool& host_pool() override { return *host_pool_; }
   Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) override;
   Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) override;
   Status set_bias(int slot, std::span<const float> bias) override;
@@ -106,6 +107,9 @@ class DecoderModel final : public engine::TextModel {
   Status check_room() const;
   Status check_slot(const char* call, int slot) const;
   Status check_blocks(const char* call, std::span<const int32_t> blocks) const;
+  /// f(tensor, offset) for all that blocks have in the caches: a layer after the other, and neighbours as one.
+  template <class F>
+  Status each_run(std::span<const int32_t> blocks, F&& f);
   /// Sampling parameters, no bias, counts of `fed`.
   Status begin(int slot, const engine::Sampling& sampling, std::span<const int32_t> fed);
   static Status no_place(const char* call, int slot, int pos);
@@ -114,6 +118,7 @@ class DecoderModel final : public engine::TextModel {
   engine::WeightSource source_;
   engine::LoadOptions options_;
   std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
+  std::shared_ptr<engine::HostPool> host_pool_;
   engine::WeightUploader uploader_;
   std::unique_ptr<vision::ImageEncoder> encoder_;  // of a model that sees
   engine::LayerStream stream_;

@@ -160,6 +160,10 @@ Status DecoderModel::load() {
   VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, 0, false,
                                                   options_.most_bytes));
   runtime_->yield_to(options_.gates.urgent_runs);
+  host_pool_ = engine::HostPool::make(
+      runtime_->place() == Place::device ? [this](size_t bytes) { return runtime_->reserve_shared("host pool", bytes); }
+                                         : engine::HostPool::Lock(),
+      engine::HostPool::share_of_host());
   phase("device");
   VV_TRY(check_options());
   if (plan_.keeps_fp4()) source_.keep_fp4();

@@ -47,31 +47,35 @@ Status DecoderModel::copy_block(int32_t from, int32_t to) {
   return {};
 }
 
+template <class F>
+Status DecoderModel::each_run(std::span<const int32_t> blocks, F&& f) {
+  size_t offset = 0;
+  for (const auto* caches : {&buffers_.k_cache, &buffers_.v_cache})
+    for (const Tensor& cache : *caches)
+      for (size_t i = 0, end; i < blocks.size(); i = end) {
+        for (end = i + 1; end < blocks.size() && blocks[end] == blocks[end - 1] + 1;) ++end;
+        const Tensor run = slice(cache, blocks[i], static_cast<int64_t>(end - i));
+        VV_TRY(f(run, offset));
+        offset += static_cast<size_t>(run.span_bytes());
+      }
+  return {};
+}
+
 Status DecoderModel::read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) {
   VV_TRY(check_blocks("read_blocks", blocks));
   VV_CHECK_EQ(kInvalidArgument, static_cast<int64_t>(to.size()), static_cast<int64_t>(blocks.size()) * block_bytes());
-  std::byte* at = to.data();
-  for (const int32_t b : blocks)
-    for (const auto* caches : {&buffers_.k_cache, &buffers_.v_cache})
-      for (const Tensor& cache : *caches) {
-        const Tensor t = slice(cache, b, 1);
-        VV_TRY(runtime_->stream().copy(at, t.data, static_cast<size_t>(t.span_bytes())));
-        at += t.span_bytes();
-      }
+  VV_TRY(each_run(blocks, [&](const Tensor& run, size_t offset) {
+    return runtime_->stream().copy(to.data() + offset, run.data, static_cast<size_t>(run.span_bytes()));
+  }));
   return runtime_->stream().synchronize();
 }
 
 Status DecoderModel::write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) {
   VV_TRY(check_blocks("write_blocks", blocks));
   VV_CHECK_EQ(kInvalidArgument, static_cast<int64_t>(from.size()), static_cast<int64_t>(blocks.size()) * block_bytes());
-  const std::byte* at = from.data();
-  for (const int32_t b : blocks)
-    for (const auto* caches : {&buffers_.k_cache, &buffers_.v_cache})
-      for (const Tensor& cache : *caches) {
-        const Tensor t = slice(cache, b, 1);
-        VV_TRY(runtime_->stream().copy(t.data, at, static_cast<size_t>(t.span_bytes())));
-        at += t.span_bytes();
-      }
+  VV_TRY(each_run(blocks, [&](const Tensor& run, size_t offset) {
+    return runtime_->stream().copy(run.data, from.data() + offset, static_cast<size_t>(run.span_bytes()));
+  }));
   return runtime_->stream().synchronize();
 }
 
