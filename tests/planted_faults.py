@@ -78,6 +78,7 @@ FAULTS = [
     ("sched: nobody opens the gate", "vivace/engine/urgent.h", "Status s = stream_.set(*urgent_->gate, urgent_->word, false);\n    shut_ = !s.ok();", "Status s;\n    shut_ = false;", f"{SCHEDULE} -k stand_back", "vivace/models/vla/flow.cc"),
     ("sched: a step passes another tenant's word", "vivace/sched/scheduler.cc", "1u << (kFirstHold + tenant->hold_word_)", "1u << (kFirstHold + (tenant->hold_word_ ^ 1))", f"{SCHEDULE} -k models_share"),
     ("sched: the bound is half of the stretch", "vivace/engine/gate_plan.cc", "std::max(plan.stretch_us, work(from, times.us.size()) + head)", "std::max(plan.stretch_us, (work(from, times.us.size()) + head) / 2)", f"{SCHEDULE} -k longest_stretch"),
+    ("sched: page-locked memory goes back while others stand", "vivace/device/host_blocks.cc", "const bool keeps = gates_alive();", "const bool keeps = false;", "tests/test_fake_driver.py -k waits"),
     ("sched: waits at gates are charged", "vivace/sched/scheduler.cc", "us - stood_back, stood_back", "us, 0.0 * stood_back", f"{SCHEDULE} -k stand_back"),
     ("names: a row's noise is every row's", "python/vivace/compat/flashinfer/sampling.py", "(rows + stream * (1 << 40)) * _ROW", "(rows * 0 + stream) * _ROW", f"{NAMES} -k probability"),
     ("names: heads of a part are those before it", "python/vivace/compat/arrays.py", "x[..., place, :] for x in arrays", "x[..., max(place - 1, 0), :] for x in arrays", f"{NAMES} -k norms"),

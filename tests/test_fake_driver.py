@@ -161,9 +161,9 @@ def test_nothing_waits_for_the_device_while_a_scheduler_lives(driver, tmp_path):
     out = run(driver, """
 import gc
 from vivace import _core
-gpu = vivace.Scheduler("cuda:1")
 waits, seen = _core.device_wide_waits, []
 first = waits()
+gpu = vivace.Scheduler("cuda:1")  # which tries its streams with a gate of its own
 for name in "ab":
     with gpu.work(name, qos=vivace.best_effort(), worst_ms=50):
         seen.append(waits() - first)
