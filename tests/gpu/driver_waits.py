@@ -34,8 +34,8 @@ PTX = b""".version 7.0
   mov.u64 %%rd4, a;
   add.s64 %%rd5, %%rd4, %%rd2;
   add.s64 %%rd6, %%rd4, %%rd3;
-  st.volatile.local.u32 [%%rd5], %%r1;
-  ld.volatile.local.u32 %%r3, [%%rd6];
+  st.local.u32 [%%rd5], %%r1;
+  ld.local.u32 %%r3, [%%rd6];
   st.global.u32 [%%rd1], %%r3;
   ret;
 }
