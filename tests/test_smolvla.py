@@ -83,6 +83,23 @@ def test_captured_is_eager():
     assert _core.load_policy(str(FIXTURE), **options).predict(raw) == _core.load_policy(str(FIXTURE), eager=True, **options).predict(raw)
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="the scheduler of the CPU")
+def test_as_a_tenant_of_a_scheduler(model):
+    """Its calls are timed at load, with a state of the network's width, which is not the actions'."""
+    with vivace.Scheduler("cpu") as scheduler, scheduler.load_model(FIXTURE, qos=vivace.guaranteed(hz=0.1, deadline_ms=9000), statistics="none", precision="f32", threads=2) as tenant:
+        assert np.array_equal(tenant.predict(**observation("a")), model.predict(**observation("a")))
+
+
+def words(folder):
+    """A tokenizer of three words, as a file beside which nothing else is."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"pick": 7, "it": 9, "\n": 3, "?": 0}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), pre_tokenizers.Split("\n", "isolated")])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def test_what_the_answer_depends_on(model):
     """All of it, and of nothing of the call before."""
     given = observation("a")
@@ -186,14 +203,9 @@ def test_statistics_and_named_cameras(tmp_path, model):
 
 def test_prompts_as_text(tmp_path, model):
     """The task and a newline, without a beginning token; Python and C++ write the same."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({"pick": 7, "it": 9, "\n": 3, "?": 0}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), pre_tokenizers.Split("\n", "isolated")])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
     given = observation("a")
     want = model.predict(**given | {"prompt": [7, 9, 3]})
-    with load(tokenizer=tmp_path) as text:
+    with load(tokenizer=words(tmp_path)) as text:
         for prompt in ("pick it", "pick it\n"):
             assert np.array_equal(text.predict(**given | {"prompt": prompt}), want)
 

@@ -81,7 +81,7 @@ Status sample_call(engine::PolicyModel& policy) {
                                          engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
   std::vector<int32_t> tokens(static_cast<size_t>(limits.prompt_tokens));
   if (limits.image_token >= 0) tokens.insert(tokens.end(), static_cast<size_t>(limits.views), limits.image_token);
-  const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.robot_dim));
+  const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.network_state));
   std::vector<float> actions(static_cast<size_t>(limits.batch) *
                              static_cast<size_t>(limits.horizon * limits.robot_dim));
   Observation one;

@@ -51,6 +51,7 @@ Status GrootModel::check_options() {
   limits_.prompt_tokens = own(options_.prompt_tokens, kUsualWords);
   limits_.batch = options_.batch;
   limits_.action_dim = static_cast<int>(config_.action_dim);
+  limits_.network_state = static_cast<int>(config_.state_dim);
   limits_.takes_state = true;
   limits_.embodiments = static_cast<int>(config_.embodiments);
   limits_.image_token = static_cast<int>(config_.image_token);
