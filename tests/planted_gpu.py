@@ -108,6 +108,8 @@ FAULTS = [
     ("qkv_rope: keys and values change places", K + "rope/qkv_rope.cuh", "kind == 1 ? a.k_out : a.v_out", "kind == 2 ? a.k_out : a.v_out", table("qkv_rope")),
     ("embedding: the scale is forgotten", K + "embedding/embedding.cuh", "y[k][i] *= a.scale", "y[k][i] *= 1.0f", table("embedding")),
     ("advance: the turn does not wrap", K + "sampling/advance.cuh", "place + 1 == a.N ? 0 : place + 1", "place + 1", table("advance")),
+    ("top_logprobs: a thread offers its best again", K + "sampling/top_logprobs.cuh", "if (r < top) mine", "if (r <= top) mine", table("top_logprobs")),
+    ("top_logprobs: the sum counts what must not come", K + "sampling/top_logprobs.cuh", "if (!second_only) parts[1].join", "parts[1].join", table("top_logprobs")),
     ("count_tokens: not atomic", K + "sampling/count_tokens.cuh", "atomicAdd(a.counts + slot * a.counts_stride + id, 1)", "a.counts[slot * a.counts_stride + id] += 1", table("count_tokens")),
     ("attention: codes are not divided by their scale", K + "attention/epilogue.cuh", "by(kCodes ? *a.out_scale : 1.0f)", "by(1.0f)", table("attention")),
     ("attention: codes are of values that q's type never held", K + "attention/epilogue.cuh", "v = to_float(from_float<Q>(v));", "v = v;", "tests/test_attention_grid.py -k codes"),

@@ -92,8 +92,7 @@ def test_long_sound(name, condition):
     assert errors(want, t.text) <= most * len(plain(want)), t.text
     times = [v for s in t.segments for v in (s.start, s.end)]
     assert times == sorted(times) and t.segments[-1].start <= t.duration
-    if name != "whisper-base":  # whose last time, as the model says it, lies in the zeros that its last window ends with
-        assert times[-1] <= t.duration + 0.02
+    assert times[-1] <= t.duration + 0.001  # whisper-base's last time, as the model says it, lies in the zeros that its last window ends with
     assert len(seen) >= 2 and [d for d, _ in seen] == sorted(d for d, _ in seen) and seen[-1][0] == seen[-1][1]
 
 

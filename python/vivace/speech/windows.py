@@ -23,7 +23,7 @@ class Windows:
         self.m, self.core, self.samples, self.o = model, model._live, samples, settings
         self.t, limits = self.core.tokens(), self.core.limits()
         self.frames, self.most_prompt = limits["frames"], limits["positions"] // 2 - 1
-        self.content = len(samples) // limits["hop"]
+        self.content, self.length = len(samples) // limits["hop"], len(samples) / limits["rate"]
         self.peak = self.core.peak(samples) if len(samples) else 0.0
         self.said, self.fresh = list(settings.prompt_tokens), 0  # tokens so far; from where on they are a prompt
         self.segments, self.spoken = [], 0.0
@@ -71,7 +71,8 @@ class Windows:
             text = self.m.decode(p["text_tokens"])
             if p["start"] == p["end"] or not text.strip():
                 continue
-            self.segments.append(Segment(len(self.segments), p["start"], p["end"], text, p["tokens"], seek, found["temperature"], found["avg_logprob"], found["compression_ratio"], found["no_speech"], p.get("words", []), p["logprobs"]))
+            start, end = min(p["start"], self.length), min(p["end"], self.length)  # the network may write a time in the silence behind the sound
+            self.segments.append(Segment(len(self.segments), start, end, text, p["tokens"], seek, found["temperature"], found["avg_logprob"], found["compression_ratio"], found["no_speech"], p.get("words", []), p["logprobs"]))
             self.said += p["tokens"]
             self.o.heard(self.segments[-1])
         if not self.o.condition or found["temperature"] > RESET_ABOVE:

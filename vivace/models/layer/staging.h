@@ -1,4 +1,4 @@
-// StagingBuffer: a piece of the arena that the host writes anew for each run, all in one copy.
+// StagingBuffer: a piece of the arena that the host writes anew for each run, or reads after it, all in one copy.
 #pragma once
 #include <cstring>
 
@@ -31,6 +31,7 @@ class StagingBuffer {
     return reinterpret_cast<V*>(static_cast<char*>(staging_.data()) + (static_cast<char*>(t.data) - begin_));
   }
   Status copy_in(exec::Stream& stream) const { return stream.copy(begin_, staging_.data(), bytes_); }
+  Status copy_out(exec::Stream& stream) const { return stream.copy(staging_.data(), begin_, bytes_); }
   size_t bytes() const { return bytes_; }
 
  private:

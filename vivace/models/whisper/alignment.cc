@@ -9,13 +9,6 @@ namespace {
 
 constexpr int64_t kMedian = 7;
 
-void softmax(float* row, int64_t n) {
-  const float most = *std::max_element(row, row + n);
-  double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(row[i] = std::exp(row[i] - most));
-  for (int64_t i = 0; i < n; ++i) row[i] = static_cast<float>(static_cast<double>(row[i]) / sum);
-}
-
 /// Each column of [T, n] with mean 0 and deviation 1 over its rows.
 void standardise(float* x, int64_t T, int64_t n) {
   for (int64_t c = 0; c < n; ++c) {
@@ -30,32 +23,44 @@ void standardise(float* x, int64_t T, int64_t n) {
   }
 }
 
+void order(float& a, float& b) {
+  const float low = b < a ? b : a, high = b < a ? a : b;
+  a = low, b = high;
+}
+
+/// The middle of seven, without a branch, so that loops of it become vectors: of five the least and the largest cannot
+/// be it; then the same of the three that stay and one more, and of the two that stay and the last.
+float middle(float a, float b, float c, float d, float e, float f, float g) {
+  order(a, b), order(d, e), order(a, d), order(b, e), order(a, c), order(c, e);  // a least, e largest
+  order(b, c), order(d, f), order(b, d), order(c, f);                            // b least, f largest
+  order(c, d), order(d, g), order(c, d);
+  return d;
+}
+
 /// Adds the medians of a row to `to`.
 void add_medians(const float* row, int64_t n, float* to) {
   constexpr int64_t half = kMedian / 2;
-  float window[kMedian];
-  for (int64_t i = 0; i < n; ++i) {
-    if (n <= half) {
-      to[i] += row[i];
-      continue;
-    }
-    for (int64_t k = 0; k < kMedian; ++k) {
-      int64_t at = std::abs(i + k - half);
-      at = at < n ? at : 2 * (n - 1) - at;
-      window[k] = row[at];
-    }
-    std::nth_element(window, window + half, window + kMedian);
-    to[i] += window[half];
+  if (n <= half) {
+    for (int64_t i = 0; i < n; ++i) to[i] += row[i];
+    return;
   }
+  const auto at = [&](int64_t i) { return row[i < 0 ? -i : i < n ? i : 2 * (n - 1) - i]; };
+  const auto mirrored = [&](int64_t i) {
+    to[i] += middle(at(i - 3), at(i - 2), at(i - 1), at(i), at(i + 1), at(i + 2), at(i + 3));
+  };
+  const int64_t inner = std::max(half, n - half);
+  for (int64_t i = 0; i < std::min(half, n); ++i) mirrored(i);
+  for (int64_t i = half; i < inner; ++i)
+    to[i] += middle(row[i - 3], row[i - 2], row[i - 1], row[i], row[i + 1], row[i + 2], row[i + 3]);
+  for (int64_t i = inner; i < n; ++i) mirrored(i);
 }
 
 }  // namespace
 
-std::vector<float> alignment_weights(std::vector<float>* scores, int64_t heads, int64_t tokens, int64_t columns) {
+std::vector<float> alignment_weights(std::vector<float>* weights, int64_t heads, int64_t tokens, int64_t columns) {
   std::vector<float> sum(static_cast<size_t>(tokens * columns));
   for (int64_t h = 0; h < heads; ++h) {
-    float* const x = scores->data() + h * tokens * columns;
-    for (int64_t t = 0; t < tokens; ++t) softmax(x + t * columns, columns);
+    float* const x = weights->data() + h * tokens * columns;
     standardise(x, tokens, columns);
     for (int64_t t = 0; t < tokens; ++t) add_medians(x + t * columns, columns, sum.data() + t * columns);
   }
@@ -63,23 +68,29 @@ std::vector<float> alignment_weights(std::vector<float>* scores, int64_t heads, 
   return sum;
 }
 
-void Follower::add(size_t head, std::span<float> scores) {
-  rows_ += head == 0;
-  softmax(scores.data(), columns_);
+void Follower::add(size_t head, const float* weights, int64_t n) {
   const size_t at = head * static_cast<size_t>(columns_);
-  for (size_t c = 0; c < scores.size(); ++c) {
-    const auto v = static_cast<double>(row_[at + c] = scores[c]);
-    const double off = v - mean_[at + c];
-    mean_[at + c] += off / static_cast<double>(rows_);
-    square_[at + c] += off * (v - mean_[at + c]);
+  double* const mean = mean_.data() + at;
+  double* const square = square_.data() + at;
+  for (int64_t i = 0; i < n; ++i) {
+    const float* const row = weights + i * columns_;
+    const double part = 1 / static_cast<double>(rows_ + i + 1);
+    for (int64_t c = 0; c < columns_; ++c) {
+      const auto v = static_cast<double>(row[c]);
+      const double off = v - mean[c], now = mean[c] + off * part;
+      mean[c] = now;
+      square[c] += off * (v - now);
+    }
   }
+  std::copy_n(weights + (n - 1) * columns_, columns_, row_.data() + at);
 }
 
 int32_t Follower::place() const {
   std::vector<float> z(static_cast<size_t>(columns_)), sum(z.size());
+  const double part = 1 / static_cast<double>(rows_);
   for (size_t at = 0; at < row_.size(); at += z.size()) {
     for (size_t c = 0; c < z.size(); ++c) {
-      const double deviation = std::sqrt(square_[at + c] / static_cast<double>(rows_));
+      const double deviation = std::sqrt(square_[at + c] * part);
       z[c] = deviation > 0 ? static_cast<float>((static_cast<double>(row_[at + c]) - mean_[at + c]) / deviation) : 0.0f;
     }
     add_medians(z.data(), columns_, sum.data());

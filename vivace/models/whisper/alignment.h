@@ -8,10 +8,9 @@
 
 namespace vivace::models::whisper {
 
-/// `scores`: [heads, tokens, columns] attention logits, which are changed. A softmax over columns, each column less its
-/// mean over tokens and over its deviation, a median of 7 along columns (reflected at the ends), the mean of the heads:
-/// [tokens, columns].
-std::vector<float> alignment_weights(std::vector<float>* scores, int64_t heads, int64_t tokens, int64_t columns);
+/// `weights`: [heads, tokens, columns] of attention, which are changed. Each column less its mean over tokens and over
+/// its deviation, a median of 7 along columns (reflected at the ends), the mean of the heads: [tokens, columns].
+std::vector<float> alignment_weights(std::vector<float>* weights, int64_t heads, int64_t tokens, int64_t columns);
 
 /// Of the path from the first token and column to the last ones with the largest sum, which goes on by a token, a
 /// column, or both: the first column of each token.
@@ -27,9 +26,11 @@ class Follower {
         square_(mean_.size()),
         row_(mean_.size()) {}
 
-  /// One more row: attention logits of each head [columns], which are changed.
-  void add(size_t head, std::span<float> scores);
-  /// After all heads: the place that the newest row hears the most, of what is heard.
+  /// n more rows of a head: attention weights [n, columns].
+  void add(size_t head, const float* weights, int64_t n);
+  /// After all heads of n rows.
+  void end(int64_t n) { rows_ += n; }
+  /// The place that the newest row hears the most, of what is heard.
   int32_t place() const;
 
  private:

@@ -14,18 +14,6 @@ Status not_finite() {
                 "was trained on");
 }
 
-/// The n largest, ties in order of their ids.
-std::vector<int32_t> largest(std::span<const float> x, size_t n) {
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (ids.size() == n && !(x[i] > x[static_cast<size_t>(ids.back())])) continue;
-    const auto at = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return x[i] > x[static_cast<size_t>(id)]; });
-    ids.insert(at, static_cast<int32_t>(i));
-    if (ids.size() > n) ids.pop_back();
-  }
-  return ids;
-}
-
 }  // namespace
 
 Candidates::Candidates(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request)
@@ -38,7 +26,6 @@ size_t Candidates::wanted() const {
 
 int32_t Candidates::pick(std::span<const float> logits) {
   const auto most = std::max_element(logits.begin(), logits.end());
-  if (request_->temperature == 0) return static_cast<int32_t>(most - logits.begin());
   double total = 0;
   const auto weight = [&](float v) {
     return std::exp(static_cast<double>(v - *most) / static_cast<double>(request_->temperature));
@@ -55,24 +42,32 @@ int32_t Candidates::pick(std::span<const float> logits) {
   return last;
 }
 
-Status Candidates::step(std::span<float* const> logits, int64_t vocab) {
+Status Candidates::step(std::span<const Seen> seen) {
   next_.clear();
-  return beams() ? upcast(logits, vocab) : draw(logits, vocab);
+  return beams() ? upcast(seen) : draw(seen);
 }
 
-Status Candidates::draw(std::span<float* const> logits, int64_t vocab) {
+Status Candidates::draw(std::span<const Seen> seen) {
   std::vector<Text> live;
   const bool first = live_.size() == 1 && live_.front().tokens.empty() && finished_.empty();
   const size_t n = first ? static_cast<size_t>(request_->candidates) : live_.size();
   for (size_t i = 0; i < n; ++i) {
     const size_t from = first ? 0 : i;
-    const std::span<float> row(logits[from], static_cast<size_t>(vocab));
-    if (!first || i == 0) apply_rules(*tokens_, *request_, live_[from].tokens, row);
-    const double all = log_sum_exp(row);
-    if (!std::isfinite(all)) return not_finite();
-    const int32_t token = pick(row);
+    int32_t token;
+    double likely;
+    if (listed() > 0) {
+      token = seen[from].token[0];
+      if (token < 0) return not_finite();
+      likely = static_cast<double>(seen[from].logprob[0]);
+    } else {
+      const std::span<float> row = seen[from].logits;
+      if (!first || i == 0) apply_rules(*tokens_, *request_, live_[from].tokens, row);
+      const double all = log_sum_exp(row);
+      if (!std::isfinite(all)) return not_finite();
+      token = pick(row);
+      likely = static_cast<double>(row[static_cast<size_t>(token)]) - all;
+    }
     Text text = live_[from];
-    const double likely = static_cast<double>(row[static_cast<size_t>(token)]) - all;
     text.logprob += likely;
     if (token == tokens_->eot) {
       finished_.push_back(std::move(text));
@@ -87,31 +82,27 @@ Status Candidates::draw(std::span<float* const> logits, int64_t vocab) {
   return {};
 }
 
-Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
+Status Candidates::upcast(std::span<const Seen> seen) {
   struct Way {
-    double logprob, own;  // of the whole way, and of its token
-    int parent;
+    double logprob;  // of the whole way
+    float own;       // of its token
+    int parent, place;
     int32_t token;
   };
   const auto beams = static_cast<size_t>(request_->candidates);
   std::vector<Way> ways;
   for (size_t i = 0; i < live_.size(); ++i) {
-    const std::span<float> row(logits[i], static_cast<size_t>(vocab));
-    apply_rules(*tokens_, *request_, live_[i].tokens, row);
-    const double all = log_sum_exp(row);
-    if (!std::isfinite(all)) return not_finite();
-    for (const int32_t id : largest(row, beams + 1)) {
-      const double at = static_cast<double>(row[static_cast<size_t>(id)]);
-      ways.push_back({live_[i].logprob + at - all, at - all, static_cast<int>(i), id});
-    }
+    if (seen[i].token[0] < 0) return not_finite();
+    for (int k = 0; k < listed() && seen[i].token[k] >= 0; ++k)
+      ways.push_back({live_[i].logprob + static_cast<double>(seen[i].logprob[k]), seen[i].logprob[k],
+                      static_cast<int>(i), k, seen[i].token[k]});
   }
   std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
     if (a.logprob != b.logprob) return a.logprob > b.logprob;
-    return a.parent != b.parent ? a.parent < b.parent : a.token < b.token;
+    return a.parent != b.parent ? a.parent < b.parent : a.place < b.place;
   });
   std::vector<Text> live;
   for (const Way& w : ways) {
-    if (std::isinf(w.logprob)) break;  // the rules leave fewer ways than there are beams
     Text text = live_[static_cast<size_t>(w.parent)];
     text.logprob = w.logprob;
     if (w.token == tokens_->eot) {
@@ -119,7 +110,7 @@ Status Candidates::upcast(std::span<float* const> logits, int64_t vocab) {
       continue;
     }
     text.tokens.push_back(w.token);
-    text.logprobs.push_back(static_cast<float>(w.own));
+    text.logprobs.push_back(w.own);
     next_.push_back({w.token, w.parent});
     live.push_back(std::move(text));
     if (live.size() == beams) break;

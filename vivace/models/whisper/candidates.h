@@ -1,5 +1,5 @@
-// Candidates of one window's text: greedy, drawn, or beams. They see logits and say which tokens come next; who runs
-// the network is not known here.
+// Candidates of one window's text: greedy, drawn, or beams. They see the likeliest tokens, or logits, and say which
+// come next; who runs the network is not known here.
 #pragma once
 #include <random>
 
@@ -11,9 +11,20 @@ class Candidates {
  public:
   Candidates(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request);
 
-  /// Takes the logits of each live candidate, in order, which are changed; before the first step there is one. Errors:
-  /// CorruptData for NaN.
-  Status step(std::span<float* const> logits, int64_t vocab);
+  /// What a step sees of a live candidate: the `listed()` likeliest of the tokens that may follow, -1 behind the last,
+  /// and their log-probabilities; or where nothing is listed its logits, which are changed.
+  struct Seen {
+    const int32_t* token;
+    const float* logprob;
+    std::span<float> logits;
+  };
+  int listed() const {
+    return request_->temperature > 0 ? 0 : request_->candidates == 1 ? 1 : request_->candidates + 1;
+  }
+  /// What may follow live candidate `i`; before the first step there is one.
+  Spans spans(size_t i, int64_t vocab) const { return spans_after(*tokens_, *request_, live_[i].tokens, vocab); }
+  /// Takes what is seen of each live candidate, in order. Errors: CorruptData for NaN.
+  Status step(std::span<const Seen> seen);
   /// Live candidates after a step: the token that came, and which of those before the step it goes on from.
   struct Next {
     int32_t token;
@@ -34,8 +45,8 @@ class Candidates {
   bool beams() const { return request_->temperature == 0 && request_->candidates > 1; }
   size_t wanted() const;
   bool finished_enough() const { return beams() ? finished_.size() >= wanted() : false; }
-  Status draw(std::span<float* const> logits, int64_t vocab);
-  Status upcast(std::span<float* const> logits, int64_t vocab);
+  Status draw(std::span<const Seen> seen);
+  Status upcast(std::span<const Seen> seen);
   int32_t pick(std::span<const float> logits);
   double score(const Text& text) const;
 

@@ -55,9 +55,17 @@ void WhisperModel::declare_buffers() {
                           {"in.window", &text_.window},
                           {"in.sample_rows", &text_.sample_rows}})
     text_in_.declare(arena_, name, i32, Shape(R), t);
+  for (auto& [name, t] :
+       {std::pair{"in.mask_slot", &text_.mask_slot}, {"in.told", &text_.told}, {"in.asked", &text_.asked}})
+    text_in_.declare(arena_, name, i32, Shape(R), t);
+  text_in_.declare(arena_, "in.spans", i32, Shape(R, 5), &text_.spans);
   text_in_.declare(arena_, "in.page_table", i32, Shape(S, c.positions), &text_.page_table);
   text_in_.declare(arena_, "in.rows", i32, Shape(1), &text_.rows);
   text_in_.declare(arena_, "in.samples_wanted", i32, Shape(1), &text_.samples);
+  mask_in_.declare(arena_, "in.mask", i32, Shape(2 * S, (c.vocab + 31) / 32), &text_.mask);
+  text_out_.declare(arena_, "out.token", i32, Shape(R, S + 1), &told_.token);
+  text_out_.declare(arena_, "out.logprob", f32, Shape(R, S + 1), &told_.logprob);
+  text_out_.declare(arena_, "out.asked", f32, Shape(R), &told_.asked);
   declare("hann", f32, Shape(kWindow), &b.hann);
   declare("filters", f32, Shape(c.mels, kWindow / 2 + 1), &b.filters);
   declare("logs", f32, Shape(F, c.mels), &b.logs);
@@ -86,7 +94,7 @@ void WhisperModel::declare_buffers() {
                                  {"text.last", &x.last, H}})
     declare(name, act, Shape(R, width), t);
   declare("text.logits", f32, Shape(R, c.vocab), &x.logits);
-  declare("attention", f32, Shape(R, c.source), &b.attention);
+  scores_out_.declare(arena_, "attention", f32, Shape(kHeadsAtOnce * R, c.source), &b.attention);
   const auto layers = static_cast<size_t>(c.decoder.layers);
   for (std::vector<Tensor>* all : {&b.cross_k, &b.cross_v, &b.k_cache, &b.v_cache, &x.cross_q}) all->resize(layers);
   for (size_t i = 0; i < layers; ++i) {
@@ -130,6 +138,9 @@ Status WhisperModel::load() {
   VV_TRY(fill_constants());
   VV_TRY(sound_in_.open(*runtime_, "sound inputs"));
   VV_TRY(text_in_.open(*runtime_, "text inputs"));
+  VV_TRY(mask_in_.open(*runtime_, "text masks"));
+  VV_TRY(text_out_.open(*runtime_, "text outputs"));
+  VV_TRY(scores_out_.open(*runtime_, "attention weights"));
   lines_.resize(static_cast<size_t>(text_.page_table.shape.elements()));
   if (runtime_->place() == Place::host) {
     host_logits_ = static_cast<float*>(buffers_.text.logits.data);
@@ -185,7 +196,8 @@ Status WhisperModel::record_sound(exec::Stream& s, int64_t windows, bool feature
 
 Status WhisperModel::record_step(exec::Stream& s, int64_t rows) const {
   VV_TRY(text_in_.copy_in(s));
-  return launch_step(s, rows);
+  VV_TRY(launch_step(s, rows));
+  return text_out_.copy_out(s);
 }
 
 Status WhisperModel::launch_sound(exec::Stream& s, int64_t windows, bool features_only, const Tensor& rows) const {
@@ -201,7 +213,7 @@ Status WhisperModel::launch_step(exec::Stream& s, int64_t rows) const {
   engine::GateMarks marks = this->marks(step_key(rows));
   WhisperContext c = context();
   c.gates = &marks;
-  return record_text(rec, c, text_, rows);
+  return record_text(rec, c, text_, told_, rows);
 }
 
 engine::GateMarks WhisperModel::marks(exec::ShapeKey key) const {
@@ -232,7 +244,7 @@ void WhisperModel::write_full(int64_t rows) {
     text_in_.host<int32_t>(text_.pos)[i] = static_cast<int32_t>(last - i / lines);  // no place is written twice
     text_in_.host<int32_t>(text_.slot)[i] = static_cast<int32_t>(i % lines);
     text_in_.host<int32_t>(text_.window)[i] = 0;
-    text_in_.host<int32_t>(text_.sample_rows)[i] = static_cast<int32_t>(i);
+    want(static_cast<size_t>(i), {.row = static_cast<int32_t>(i), .spans = every_token(config_.vocab)});
   }
   *text_in_.host<int32_t>(text_.rows) = *text_in_.host<int32_t>(text_.samples) = static_cast<int32_t>(rows);
 }

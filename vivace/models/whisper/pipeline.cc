@@ -84,7 +84,7 @@ class GraphBuilder {
     return {};
   }
 
-  Status text(const TextInputs& in, int64_t T) {
+  Status text(const TextInputs& in, const TextOutputs& out, int64_t T) {
     const auto& b = b_.text;
     const int64_t H = c_.width, heads = c_.decoder.heads, D = c_.head_dim(c_.decoder);
     const Tensor hidden = top(b.hidden, T), branch = top(b.branch, T), normed = top(b.normed, T), qkv = top(b.qkv, T),
@@ -131,7 +131,17 @@ class GraphBuilder {
     op_.rows = in.samples;
     VV_TRY(op_.gather(hidden, top(in.sample_rows, T), last));
     VV_TRY(op_.norm(last, layer_norm(w_.decoder_norm), {last}));
-    return op_.linear({last}, {w_.projection(), {}, {w_.head_scale}}, top(b.logits, T));
+    VV_TRY(op_.linear({last}, {w_.projection(), {}, {w_.head_scale}}, top(b.logits, T)));
+    return rec_(ops::top_logprobs, {{"logits", top(b.logits, T)},
+                                    {"token", top(out.token, T)},
+                                    {"logprob", top(out.logprob, T)},
+                                    {"wanted", top(in.told, T)},
+                                    {"mask", in.mask},
+                                    {"mask_slot", top(in.mask_slot, T)},
+                                    {"spans", top(in.spans, T)},
+                                    {"asked", top(in.asked, T)},
+                                    {"asked_logprob", top(out.asked, T)},
+                                    {"rows", in.samples}});
   }
 
  private:
@@ -163,8 +173,9 @@ Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const S
                       const Tensor& rows) {
   return GraphBuilder(rec, context, rows).encoder(in, windows);
 }
-Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, int64_t T) {
-  return GraphBuilder(rec, context, in.rows).text(in, T);
+Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, const TextOutputs& out,
+                   int64_t T) {
+  return GraphBuilder(rec, context, in.rows).text(in, out, T);
 }
 
 }  // namespace vivace::models::whisper

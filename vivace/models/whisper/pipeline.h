@@ -7,6 +7,7 @@
 
 namespace vivace::models::whisper {
 
+inline constexpr int64_t kHeadsAtOnce = 16;          // whose cross-attention is looked at together
 inline constexpr int64_t kWindow = 400, kHop = 160;  // samples of a frame, and from one to the next
 
 /// What the host says of windows, one block of memory written before them. W windows.
@@ -23,6 +24,16 @@ struct TextInputs {
                       // share what they have in common
   Tensor sample_rows;                // [T] i32: the rows whose logits are wanted
   Tensor rows, samples;              // [1] i32: how many are valid
+  // Of each of those rows: what may come, as top_logprobs reads it, how many tokens are told, and one that is asked
+  // for.
+  Tensor spans, mask_slot, told, asked;  // [T, 5] and [T] i32
+  Tensor mask;                           // [2 S, vocab / 32] i32: written once a text
+};
+
+/// What a step says of the rows that were wanted.
+struct TextOutputs {
+  Tensor token, logprob;  // [T, K] i32, f32
+  Tensor asked;           // [T] f32
 };
 
 /// What lies between ops. "act" is the plan's dtype.
@@ -39,7 +50,7 @@ struct WhisperBuffers {
     std::vector<Tensor> cross_q;      // a layer: [T, H], kept for align()
     Tensor logits;                    // [T, V] f32
   } text;
-  Tensor attention;                   // [T, source] f32: logits of one head, for align()
+  Tensor attention;                      // [kHeadsAtOnce T, source] f32: weights of some heads, for align()
   std::vector<Tensor> k_cache, v_cache;  // a layer: [S positions, 1, Hd, D] act
 };
 
@@ -59,6 +70,7 @@ Status record_features(ops::Recorder& rec, const WhisperContext& context, const 
 Status record_encoder(ops::Recorder& rec, const WhisperContext& context, const SoundInputs& in, int64_t windows,
                       const Tensor& rows);
 /// A step of T rows.
-Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, int64_t T);
+Status record_text(ops::Recorder& rec, const WhisperContext& context, const TextInputs& in, const TextOutputs& out,
+                   int64_t T);
 
 }  // namespace vivace::models::whisper

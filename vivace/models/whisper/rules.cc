@@ -15,27 +15,6 @@ void forbid(std::span<float> logits, int64_t begin, int64_t end) {
     logits[static_cast<size_t>(i)] = kNever;
 }
 
-/// Timestamps come in pairs, but before the end; do not go back; and come where together they are likelier than any
-/// text.
-void timestamps(const engine::SpeechTokens& t, const engine::SpeechRequest& r, std::span<const int32_t> text,
-                std::span<float> logits) {
-  const auto vocab = static_cast<int64_t>(logits.size());
-  const int32_t first = t.first_timestamp;
-  const bool last = !text.empty() && text.back() >= first, before = text.size() < 2 || text[text.size() - 2] >= first;
-  forbid(logits, t.no_timestamps, t.no_timestamps + 1);
-  if (last && before) forbid(logits, first, vocab);
-  if (last && !before) forbid(logits, 0, t.eot);
-  const auto latest = std::find_if(text.rbegin(), text.rend(), [&](int32_t id) { return id >= first; });
-  if (latest != text.rend()) forbid(logits, first, last && !before ? *latest : *latest + 1);  // no segment of no length
-  if (text.empty()) {
-    forbid(logits, 0, first);
-    if (r.max_first_timestamp >= 0) forbid(logits, first + int64_t{r.max_first_timestamp} + 1, vocab);
-  }
-  const double together = log_sum_exp(logits.subspan(static_cast<size_t>(first)));
-  const float likeliest = *std::max_element(logits.begin(), logits.begin() + first);
-  if (together > static_cast<double>(likeliest)) forbid(logits, 0, first);
-}
-
 }  // namespace
 
 double log_sum_exp(std::span<const float> x) {
@@ -50,6 +29,40 @@ double log_sum_exp(std::span<const float> x) {
   return static_cast<double>(most) + std::log(sum);
 }
 
+/// Timestamps come in pairs, but before the end; do not go back; and come where together they are likelier than any
+/// text.
+Spans spans_after(const engine::SpeechTokens& t, const engine::SpeechRequest& r, std::span<const int32_t> text,
+                  int64_t vocab) {
+  Spans s = every_token(vocab);
+  if (!r.timestamps) return s;
+  const int32_t first = t.first_timestamp, all = s.split;
+  const bool last = !text.empty() && text.back() >= first, before = text.size() < 2 || text[text.size() - 2] >= first,
+             opens = last && !before;  // a timestamp that ends text: its twin or the end follows
+  s = {0, first, first, all, 1};
+  if (opens) s.first = t.eot;
+  const auto latest = std::find_if(text.rbegin(), text.rend(), [&](int32_t id) { return id >= first; });
+  if (latest != text.rend()) s.from = opens ? *latest : *latest + 1;  // no segment of no length
+  if (last && before) s.from = all;
+  if (text.empty()) {
+    s.first = first;
+    if (r.max_first_timestamp >= 0)
+      s.until = static_cast<int32_t>(std::min<int64_t>(all, first + int64_t{r.max_first_timestamp} + 1));
+  }
+  return s;
+}
+
+void write_mask(const engine::SpeechTokens& t, const engine::SpeechRequest& r, bool first, std::span<int32_t> words) {
+  std::fill(words.begin(), words.end(), -1);
+  const auto clear = [&](int32_t id) {
+    int32_t& word = words[static_cast<size_t>(id / 32)];
+    word = static_cast<int32_t>(static_cast<uint32_t>(word) & ~(uint32_t{1} << (id % 32)));
+  };
+  for (const int32_t id : r.suppress) clear(id);
+  if (first)
+    for (const int32_t id : r.suppress_first) clear(id);
+  if (r.timestamps) clear(t.no_timestamps);
+}
+
 void apply_rules(const engine::SpeechTokens& tokens, const engine::SpeechRequest& request,
                  std::span<const int32_t> text, std::span<float> logits) {
   const auto each = [&](const std::vector<int32_t>& ids) {
@@ -57,7 +70,15 @@ void apply_rules(const engine::SpeechTokens& tokens, const engine::SpeechRequest
   };
   if (text.empty()) each(request.suppress_first);
   each(request.suppress);
-  if (request.timestamps) timestamps(tokens, request, text, logits);
+  if (!request.timestamps) return;
+  forbid(logits, tokens.no_timestamps, tokens.no_timestamps + 1);
+  const Spans s = spans_after(tokens, request, text, static_cast<int64_t>(logits.size()));
+  forbid(logits, 0, s.first);
+  forbid(logits, s.split, s.from);
+  forbid(logits, s.until, static_cast<int64_t>(logits.size()));
+  const double together = log_sum_exp(logits.subspan(static_cast<size_t>(s.split)));
+  const float likeliest = *std::max_element(logits.begin(), logits.begin() + s.split);
+  if (together > static_cast<double>(likeliest)) forbid(logits, 0, s.split);
 }
 
 }  // namespace vivace::models::whisper

@@ -18,43 +18,62 @@ void WhisperModel::own_places(int line) {
   for (int64_t i = 0; i < L; ++i) places[i] = static_cast<int32_t>(line * L + i);
 }
 
-Status WhisperModel::step(std::span<const Row> rows, std::span<const int32_t> wanted) {
+void WhisperModel::want(size_t i, const Wanted& w) {
+  static_assert(sizeof(Spans) == 5 * sizeof(int32_t));
+  text_in_.host<int32_t>(text_.sample_rows)[i] = w.row;
+  text_in_.host<int32_t>(text_.mask_slot)[i] = w.mask;
+  text_in_.host<int32_t>(text_.told)[i] = w.told;
+  text_in_.host<int32_t>(text_.asked)[i] = w.asked;
+  std::memcpy(text_in_.host<int32_t>(text_.spans) + 5 * i, &w.spans, sizeof w.spans);
+}
+
+Status WhisperModel::step(std::span<const Row> rows, std::span<const Wanted> wanted) {
   for (size_t i = 0; i < rows.size(); ++i) {
     text_in_.host<int32_t>(text_.tokens)[i] = rows[i].token;
     text_in_.host<int32_t>(text_.pos)[i] = rows[i].pos;
     text_in_.host<int32_t>(text_.slot)[i] = rows[i].line;
     text_in_.host<int32_t>(text_.window)[i] = rows[i].window;
   }
-  std::copy(wanted.begin(), wanted.end(), text_in_.host<int32_t>(text_.sample_rows));
+  for (size_t i = 0; i < wanted.size(); ++i) want(i, wanted[i]);
   *text_in_.host<int32_t>(text_.rows) = static_cast<int32_t>(rows.size());
   *text_in_.host<int32_t>(text_.samples) = static_cast<int32_t>(wanted.size());
-  const int64_t bound = *std::lower_bound(steps_.begin(), steps_.end(), static_cast<int64_t>(rows.size()));
+  const auto most = static_cast<int64_t>(std::max(rows.size(), wanted.size()));  // of a row two things may be wanted
+  const int64_t bound = *std::lower_bound(steps_.begin(), steps_.end(), most);
   const Accounted step(options_.account.get());
   VV_TRY(run(step_key(bound), [&](exec::Stream& s) { return record_step(s, bound); }));
-  exec::Stream& stream = runtime_->stream();
-  if (host_logits_ != buffers_.text.logits.data)
-    VV_TRY(stream.copy(host_logits_, buffers_.text.logits.data,
-                       wanted.size() * static_cast<size_t>(config_.vocab) * sizeof(float)));
-  VV_TRY(stream.synchronize());
+  VV_TRY(runtime_->stream().synchronize());
   return runtime_->place() == Place::host ? source_.check_lost() : Status();
 }
 
-Status WhisperModel::feed(int line, int window, std::span<const int32_t> tokens, bool all, int32_t also,
-                          const std::function<Status(int32_t, std::span<const int32_t>)>& each) {
+Candidates::Seen WhisperModel::seen(size_t i) const {
+  const size_t at = i * static_cast<size_t>(told_.token.shape[1]);
+  return {text_out_.host<int32_t>(told_.token) + at, text_out_.host<float>(told_.logprob) + at, logits_row(i)};
+}
+
+Status WhisperModel::fetch_logits(size_t first, size_t n) {
+  if (host_logits_ == buffers_.text.logits.data) return {};
+  const size_t row = static_cast<size_t>(config_.vocab) * sizeof(float);
+  exec::Stream& stream = runtime_->stream();
+  VV_TRY(stream.copy(logits_row(first).data(), static_cast<char*>(buffers_.text.logits.data) + first * row, n * row));
+  return stream.synchronize();
+}
+
+Status WhisperModel::feed(int window, std::span<const int32_t> tokens, const Spans& spans,
+                          const std::function<int32_t(size_t)>& asked_of,
+                          const std::function<Status(size_t, size_t)>& each) {
   const auto chunk = static_cast<size_t>(steps_.back());
-  own_places(line);
+  own_places(0);
   std::vector<Row> rows;
-  std::vector<int32_t> wanted;
+  std::vector<Wanted> wanted;
   for (size_t first = 0; first < tokens.size(); first += chunk) {
     rows.clear();
     wanted.clear();
     for (size_t i = first; i < std::min(tokens.size(), first + chunk); ++i) {
-      const auto pos = static_cast<int32_t>(i);
-      if (all || pos == also || i + 1 == tokens.size()) wanted.push_back(static_cast<int32_t>(rows.size()));
-      rows.push_back({tokens[i], pos, line, window});
+      wanted.push_back({.row = static_cast<int32_t>(rows.size()), .spans = spans, .asked = asked_of(i)});
+      rows.push_back({tokens[i], static_cast<int32_t>(i), 0, window});
     }
     VV_TRY(step(rows, wanted));
-    VV_TRY(each(static_cast<int32_t>(first), wanted));
+    VV_TRY(each(first, rows.size()));
   }
   return {};
 }
@@ -63,8 +82,11 @@ Result<std::vector<float>> WhisperModel::languages(int window) {
   VV_TRY(check_window("languages", window));
   const engine::SpeechTokens& t = config_.tokens;
   if (!t.multilingual) return Status(Code::kUnsupported, "languages: this model was trained on one language");
-  VV_TRY(feed(0, window, std::span(&t.sot, 1), false, -1, [](int32_t, std::span<const int32_t>) { return Status(); }));
-  const std::span<const float> row(logits_row(0) + t.first_language, static_cast<size_t>(t.languages));
+  VV_TRY(feed(
+      window, std::span(&t.sot, 1), every(), [](size_t) { return -1; },
+      [&](size_t, size_t n) { return fetch_logits(0, n); }));
+  const std::span<const float> row =
+      logits_row(0).subspan(static_cast<size_t>(t.first_language), static_cast<size_t>(t.languages));
   const double all = log_sum_exp(row);
   if (!std::isfinite(all)) return Status(Code::kCorruptData, "languages: the network's logits are NaN");
   std::vector<float> p;
@@ -82,10 +104,13 @@ Result<std::vector<float>> WhisperModel::logits(int window, std::span<const int3
       return Status(Code::kInvalidArgument,
                     strf("logits: token %d is outside the vocabulary [0, %ld)", id, static_cast<long>(config_.vocab)));
   std::vector<float> all;
-  VV_TRY(feed(0, window, tokens, true, -1, [&](int32_t, std::span<const int32_t> wanted) {
-    all.insert(all.end(), logits_row(0), logits_row(0) + wanted.size() * static_cast<size_t>(config_.vocab));
-    return Status();
-  }));
+  VV_TRY(feed(
+      window, tokens, every(), [](size_t) { return -1; },
+      [&](size_t, size_t n) {
+        VV_TRY(fetch_logits(0, n));
+        all.insert(all.end(), logits_row(0).data(), logits_row(0).data() + n * static_cast<size_t>(config_.vocab));
+        return Status();
+      }));
   return all;
 }
 
@@ -135,36 +160,46 @@ Status WhisperModel::check_heads(const char* call, std::span<const std::pair<int
   return {};
 }
 
-Status WhisperModel::cross_scores(int window, const std::pair<int, int>& head, int64_t row, int64_t n, int64_t columns,
-                                  float* to) {
+Result<const float*> WhisperModel::cross_weights(int window, std::span<const std::pair<int, int>> heads, int64_t row,
+                                                 int64_t n, int64_t columns) {
   const int64_t D = config_.head_dim(config_.decoder);
-  const auto layer = static_cast<size_t>(head.first);
-  const auto column = [&](const Tensor& t) {  // [N, H] of one head
-    Tensor r = tensor(static_cast<char*>(t.data) + row_bytes(t.dtype, head.second * D), t.dtype, Shape(t.shape[0], D),
-                      t.place);
-    r.stride[0] = config_.width;
-    return r;
-  };
-  const Tensor k = buffers_.cross_k[layer],
-               keys = tensor(slice(k, window, 1).data, k.dtype, Shape(columns, config_.width), k.place);
-  const Tensor out = tensor(buffers_.attention.data, DType::f32, Shape(n, columns), k.place);
+  const Tensor& all = buffers_.attention;
   exec::Stream& stream = runtime_->stream();
   ops::Recorder rec(stream);
-  VV_TRY(rec(ops::gemm, {{"x", column(slice(buffers_.text.cross_q[layer], row, n))}, {"w", column(keys)}, {"out", out}},
-             {{"alpha", 1 / std::sqrt(static_cast<double>(D))}}));
-  VV_TRY(stream.copy(to, out.data, static_cast<size_t>(out.span_bytes())));
-  return stream.synchronize();
+  for (size_t i = 0; i < heads.size(); ++i) {
+    const auto layer = static_cast<size_t>(heads[i].first);
+    const auto column = [&](const Tensor& t) {  // [N, H] of one head
+      Tensor r = tensor(static_cast<char*>(t.data) + row_bytes(t.dtype, heads[i].second * D), t.dtype,
+                        Shape(t.shape[0], D), t.place);
+      r.stride[0] = config_.width;
+      return r;
+    };
+    const Tensor k = buffers_.cross_k[layer],
+                 keys = tensor(slice(k, window, 1).data, k.dtype, Shape(columns, config_.width), k.place),
+                 out = tensor(static_cast<float*>(all.data) + static_cast<int64_t>(i) * n * columns, DType::f32,
+                              Shape(n, columns), k.place);
+    VV_TRY(rec(ops::gemm,
+               {{"x", column(slice(buffers_.text.cross_q[layer], row, n))}, {"w", column(keys)}, {"out", out}},
+               {{"alpha", 1 / std::sqrt(static_cast<double>(D))}}));
+  }
+  const Tensor x = tensor(all.data, DType::f32, Shape(static_cast<int64_t>(heads.size()) * n, columns), all.place);
+  VV_TRY(rec(ops::softmax, {{"x", x}, {"out", x}}));
+  float* const to = scores_out_.host<float>(all);
+  VV_TRY(stream.copy(to, all.data, static_cast<size_t>(x.span_bytes())));
+  VV_TRY(stream.synchronize());
+  return to;
 }
 
 Status WhisperModel::see(Group& g, int64_t row, int64_t n) {
   if (!g.follower) return {};
-  const auto& heads = g.request->follow.heads;
-  const auto columns = static_cast<size_t>(config_.source), rows = static_cast<size_t>(n);
-  std::vector<float> scores(heads.size() * rows * columns);
-  for (size_t h = 0; h < heads.size(); ++h)
-    VV_TRY(cross_scores(g.request->window, heads[h], row, n, config_.source, scores.data() + h * rows * columns));
-  for (size_t i = 0; i < rows; ++i)
-    for (size_t h = 0; h < heads.size(); ++h) g.follower->add(h, {scores.data() + (h * rows + i) * columns, columns});
+  const std::span<const std::pair<int, int>> heads = g.request->follow.heads;
+  for (size_t h = 0; h < heads.size(); h += kHeadsAtOnce) {
+    const auto some = heads.subspan(h, std::min<size_t>(kHeadsAtOnce, heads.size() - h));
+    VV_ASSIGN(const float* const weights, cross_weights(g.request->window, some, row, n, config_.source));
+    for (size_t i = 0; i < some.size(); ++i)
+      g.follower->add(h + i, weights + static_cast<int64_t>(i) * n * config_.source, n);
+  }
+  g.follower->end(n);
   return {};
 }
 
@@ -178,35 +213,78 @@ void WhisperModel::look(Group& g) {
   g.over = g.over || g.end != engine::SpeechEnd::eot;
 }
 
-/// Runs the prompt; the first token of every candidate.
-Status WhisperModel::begin(Group& g, Transcript* out) {
-  const SpeechRequest& r = *g.request;
-  const auto sot = static_cast<int32_t>(std::find(r.prompt.rbegin(), r.prompt.rend(), config_.tokens.sot).base() -
-                                        r.prompt.begin() - 1);
-  const auto vocab = static_cast<size_t>(config_.vocab);
-  const auto last = static_cast<int32_t>(r.prompt.size()) - 1;
-  return feed(g.line, r.window, r.prompt, false, sot, [&](int32_t first, std::span<const int32_t> wanted) -> Status {
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      const int32_t pos = first + wanted[i];
-      float* const row = logits_row(i);
-      if (pos == sot) {
-        const double all = log_sum_exp({row, vocab});
-        out->no_speech = static_cast<float>(std::exp(static_cast<double>(row[config_.tokens.no_speech]) - all));
-      }
-      if (pos == last) {
-        float* const one[] = {row};
-        VV_TRY(take(g, one));
-      }
-    }
-    VV_TRY(see(g, 0, std::min<int64_t>(steps_.back(), static_cast<int64_t>(r.prompt.size()) - first)));
-    if (g.said > 0) look(g);
-    return {};
-  });
+WhisperModel::Wanted WhisperModel::choice(const Group& g, size_t candidate, size_t row) const {
+  return {.row = static_cast<int32_t>(row),
+          .spans = g.candidates.spans(candidate, config_.vocab),
+          .mask = 2 * g.line + (g.said > 0 ? 1 : 0),
+          .told = g.candidates.listed()};
 }
 
-/// Candidates choose; their lines of the cache follow.
-Status WhisperModel::take(Group& g, std::span<float* const> rows) {
-  VV_TRY(g.candidates.step(rows, config_.vocab));
+Status WhisperModel::begin(std::vector<Group>& groups, std::vector<Transcript>* out) {
+  const size_t words = static_cast<size_t>(text_.mask.shape[1]);
+  int32_t* const masks = mask_in_.host<int32_t>(text_.mask);
+  for (const Group& g : groups) {
+    own_places(g.line);
+    for (const size_t later : {0u, 1u})
+      write_mask(config_.tokens, *g.request, later == 0,
+                 {masks + (2 * static_cast<size_t>(g.line) + later) * words, words});
+  }
+  VV_TRY(mask_in_.copy_in(runtime_->stream()));
+
+  struct Part {  // of a group's prompt, in a step
+    size_t group, row, rows;
+  };
+  const auto room = static_cast<size_t>(steps_.back());
+  std::vector<Row> rows;
+  std::vector<Wanted> wanted;
+  std::vector<Part> parts;
+  std::vector<std::pair<size_t, bool>> whose;  // of each wanted row: the group, and whether text begins there
+  const auto run_rows = [&]() -> Status {
+    VV_TRY(step(rows, wanted));
+    for (size_t i = 0; i < whose.size(); ++i) {
+      const auto [group, begins] = whose[i];
+      if (begins)
+        VV_TRY(take(groups[group], i, 1));
+      else
+        (*out)[group].no_speech = static_cast<float>(std::exp(asked(i)));
+    }
+    for (const Part& part : parts) {
+      Group& g = groups[part.group];
+      VV_TRY(see(g, static_cast<int64_t>(part.row), static_cast<int64_t>(part.rows)));
+      if (g.said > 0) look(g);
+    }
+    rows.clear(), wanted.clear(), parts.clear(), whose.clear();
+    return {};
+  };
+  for (size_t n = 0; n < groups.size(); ++n) {
+    const Group& g = groups[n];
+    const std::vector<int32_t>& prompt = g.request->prompt;
+    const size_t sot =
+        static_cast<size_t>(std::find(prompt.rbegin(), prompt.rend(), config_.tokens.sot).base() - prompt.begin() - 1);
+    for (size_t i = 0; i < prompt.size(); ++i) {
+      if (rows.size() == room || wanted.size() + 2 > room) VV_TRY(run_rows());
+      if (parts.empty() || parts.back().group != n) parts.push_back({n, rows.size(), 0});
+      if (i == sot) {
+        wanted.push_back(
+            {.row = static_cast<int32_t>(rows.size()), .spans = every(), .asked = config_.tokens.no_speech});
+        whose.emplace_back(n, false);
+      }
+      if (i + 1 == prompt.size()) {
+        wanted.push_back(choice(g, 0, rows.size()));
+        whose.emplace_back(n, true);
+      }
+      rows.push_back({prompt[i], static_cast<int32_t>(i), g.line, g.request->window});
+      ++parts.back().rows;
+    }
+  }
+  return rows.empty() ? Status() : run_rows();
+}
+
+Status WhisperModel::take(Group& g, size_t first, size_t n) {
+  if (g.candidates.listed() == 0) VV_TRY(fetch_logits(first, n));
+  std::vector<Candidates::Seen> rows;
+  for (size_t i = first; i < first + n; ++i) rows.push_back(seen(i));
+  VV_TRY(g.candidates.step(rows));
   ++g.said;
   const auto places = static_cast<int64_t>(g.request->prompt.size()) + g.said;
   g.over = g.candidates.done() || g.said >= g.request->most || places > config_.positions;
@@ -228,24 +306,23 @@ Status WhisperModel::take(Group& g, std::span<float* const> rows) {
 /// One step of everybody who has not finished.
 Status WhisperModel::advance(std::vector<Group>& groups) {
   std::vector<Row> rows;
-  std::vector<int32_t> wanted;
+  std::vector<Wanted> wanted;
   for (Group& g : groups) {
     g.row = rows.size();
     if (!g.over) {
       const auto pos = static_cast<int32_t>(g.request->prompt.size()) + g.said - 1;
-      int line = g.line;
-      for (const Candidates::Next& n : g.candidates.next()) rows.push_back({n.token, pos, line++, g.request->window});
+      const std::span<const Candidates::Next> next = g.candidates.next();
+      for (size_t i = 0; i < next.size(); ++i) {
+        wanted.push_back(choice(g, i, rows.size()));
+        rows.push_back({next[i].token, pos, g.line + static_cast<int>(i), g.request->window});
+      }
     }
     g.rows = rows.size() - g.row;
   }
-  for (size_t i = 0; i < rows.size(); ++i) wanted.push_back(static_cast<int32_t>(i));
   VV_TRY(step(rows, wanted));
-  std::vector<float*> seen;
   for (Group& g : groups) {
     if (g.over) continue;
-    seen.clear();
-    for (size_t i = 0; i < g.rows; ++i) seen.push_back(logits_row(g.row + i));
-    VV_TRY(take(g, seen));
+    VV_TRY(take(g, g.row, g.rows));
     VV_TRY(see(g, static_cast<int64_t>(g.row), static_cast<int64_t>(g.rows)));
     look(g);
   }
@@ -267,7 +344,7 @@ Status WhisperModel::decode(std::span<const SpeechRequest> requests, std::vector
     if (!r.follow.heads.empty()) groups.back().follower.emplace(r.follow, config_.source);
     lines += r.candidates;
   }
-  for (size_t i = 0; i < groups.size(); ++i) VV_TRY(begin(groups[i], &(*out)[i]));
+  VV_TRY(begin(groups, out));
   while (std::any_of(groups.begin(), groups.end(), [](const Group& g) { return !g.over; })) VV_TRY(advance(groups));
   for (size_t i = 0; i < groups.size(); ++i) {
     Group& g = groups[i];
@@ -302,26 +379,28 @@ Result<engine::Alignment> WhisperModel::align(int window, std::span<const int32_
                     strf("align: token %d is outside the vocabulary [0, %ld)", id, static_cast<long>(config_.vocab)));
 
   const auto T = static_cast<int64_t>(tokens.size());
-  std::vector<float> scores(heads.size() * static_cast<size_t>(T * columns));
+  std::vector<float> weights(heads.size() * static_cast<size_t>(T * columns));
   engine::Alignment result;
-  const auto begin = static_cast<int32_t>(lead.size());
-  VV_TRY(feed(0, window, tokens, true, -1, [&](int32_t first, std::span<const int32_t> wanted) -> Status {
-    const auto n = static_cast<int64_t>(wanted.size());
-    for (int64_t i = 0; i < n; ++i) {
-      const auto at = static_cast<size_t>(first + i);
-      if (at < static_cast<size_t>(begin) || at + 2 >= tokens.size()) continue;
-      const std::span<const float> words(logits_row(static_cast<size_t>(i)), static_cast<size_t>(config_.tokens.eot));
-      result.probability.push_back(static_cast<float>(
-          std::exp(static_cast<double>(words[static_cast<size_t>(std::min(tokens[at + 1], config_.tokens.eot - 1))]) -
-                   log_sum_exp(words))));
+  const auto begin = static_cast<int64_t>(lead.size());
+  // Of each token of text its probability among text, where the one before it was read.
+  const int32_t eot = config_.tokens.eot;
+  const auto next = [&](size_t at) { return at + 1 < tokens.size() ? std::min(tokens[at + 1], eot - 1) : -1; };
+  VV_TRY(feed(window, tokens, {0, eot, eot, eot, 0}, next, [&](size_t first, size_t n) -> Status {
+    for (size_t i = 0; i < n; ++i)
+      if (first + i >= static_cast<size_t>(begin) && first + i + 2 < tokens.size())
+        result.probability.push_back(static_cast<float>(std::exp(asked(i))));
+    for (size_t h = 0; h < heads.size(); h += kHeadsAtOnce) {
+      const auto some = heads.subspan(h, std::min<size_t>(kHeadsAtOnce, heads.size() - h));
+      VV_ASSIGN(const float* const part, cross_weights(window, some, 0, static_cast<int64_t>(n), columns));
+      const size_t held = n * static_cast<size_t>(columns);
+      for (size_t i = 0; i < some.size(); ++i)
+        std::copy_n(part + i * held, held,
+                    weights.data() + (static_cast<int64_t>(h + i) * T + static_cast<int64_t>(first)) * columns);
     }
-    for (size_t h = 0; h < heads.size(); ++h)
-      VV_TRY(cross_scores(window, heads[h], 0, n, columns,
-                          scores.data() + (static_cast<int64_t>(h) * T + first) * columns));
     return {};
   }));
-  const std::vector<float> weights = alignment_weights(&scores, static_cast<int64_t>(heads.size()), T, columns);
-  result.start = first_hits({weights.data() + begin * columns, static_cast<size_t>((T - 1 - begin) * columns)},
+  const std::vector<float> mean = alignment_weights(&weights, static_cast<int64_t>(heads.size()), T, columns);
+  result.start = first_hits({mean.data() + begin * columns, static_cast<size_t>((T - 1 - begin) * columns)},
                             T - 1 - begin, columns);
   return result;
 }

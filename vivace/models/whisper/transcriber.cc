@@ -205,6 +205,7 @@ Result<Transcription> Transcriber::transcribe(std::span<const float> samples, co
   VV_ASSIGN(h.hot, told("hotwords", options.hotwords));
   VV_ASSIGN(h.lead, lead(samples, peak, options, &h.language));
   out.language = h.language;
+  const double length = static_cast<double>(samples.size()) / l.rate;
   for (int64_t seek = 0; seek < h.content;) {
     const engine::SpeechWindow window{samples, seek, std::min<int64_t>(l.frames, h.content - seek), peak};
     VV_TRY(model_->encode({&window, 1}));
@@ -227,7 +228,8 @@ Result<Transcription> Transcriber::transcribe(std::span<const float> samples, co
       if (part.start == part.end || stripped(text).empty()) continue;
       if (options.condition && found.temperature <= kResetAbove)
         h.said.insert(h.said.end(), part.tokens.begin(), part.tokens.end());
-      out.segments.push_back({part.start, part.end, std::move(text), std::move(part.tokens), std::move(part.logprobs),
+      // The network may write a time in the silence behind the sound.
+      out.segments.push_back({std::min(part.start, length), std::min(part.end, length), std::move(text), std::move(part.tokens), std::move(part.logprobs),
                               std::move(part.words), found.avg_logprob, static_cast<double>(found.said.no_speech),
                               found.compression, found.temperature});
     }

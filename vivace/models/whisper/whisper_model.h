@@ -78,6 +78,14 @@ class WhisperModel final : public engine::SpeechModel {
     std::vector<int32_t> places;
     engine::SpeechEnd end = engine::SpeechEnd::eot;
   };
+  /// A row of a step of which something is told.
+  struct Wanted {
+    int32_t row;
+    Spans spans;         // what may come
+    int32_t mask = -1;   // ... and the row of masks; -1: none
+    int32_t told = 0;    // likeliest tokens
+    int32_t asked = -1;  // a token whose log-probability is wanted
+  };
   static exec::ShapeKey step_key(int64_t rows) { return exec::ShapeKey{static_cast<uint64_t>(rows) << 2}; }
   static exec::ShapeKey sound_key(int64_t windows) { return exec::ShapeKey{static_cast<uint64_t>(windows) << 2 | 1}; }
   static constexpr exec::ShapeKey kFeatures{2};
@@ -99,28 +107,41 @@ class WhisperModel final : public engine::SpeechModel {
   Status launch_step(exec::Stream& s, int64_t rows) const;
   /// Writes the samples that the frames of `w` are made of into line `i` of the inputs.
   void write_samples(size_t i, const engine::SpeechWindow& w);
-  /// Runs rows; `wanted` are those whose logits are read, of which row i is then logits_row(i).
-  Status step(std::span<const Row> rows, std::span<const int32_t> wanted);
-  float* logits_row(size_t i) { return host_logits_ + i * static_cast<size_t>(config_.vocab); }
+  /// Runs rows; of `wanted`'s i-th it is then told what seen(i) and asked(i) say, and fetch_logits() may be called.
+  Status step(std::span<const Row> rows, std::span<const Wanted> wanted);
+  void want(size_t i, const Wanted& wanted);
+  Candidates::Seen seen(size_t i) const;
+  double asked(size_t i) const { return static_cast<double>(text_out_.host<float>(told_.asked)[i]); }
+  /// Logits of the last step's wanted rows [first, first + n), which logits_row() then gives.
+  Status fetch_logits(size_t first, size_t n);
+  std::span<float> logits_row(size_t i) const {
+    return {host_logits_ + i * static_cast<size_t>(config_.vocab), static_cast<size_t>(config_.vocab)};
+  }
+  Spans every() const { return every_token(config_.vocab); }
+  /// What of a live candidate of `g` is wanted, which is row `row` of a step.
+  Wanted choice(const Group& g, size_t candidate, size_t row) const;
   /// The first `count` places of each line are of its own.
   void own_places(int line);
-  /// Feeds `tokens` to a line from place 0 on; each(first place, rows) sees every part, whose rows' logits are all
-  /// there where `all`, else the last's of the last part and `also`'s.
-  Status feed(int line, int window, std::span<const int32_t> tokens, bool all, int32_t also,
-              const std::function<Status(int32_t, std::span<const int32_t>)>& each);
+  /// Feeds `tokens` to line 0 from place 0 on; asked_of(place) is the token that is asked for there, among those of
+  /// `spans`; each(first place, rows) sees every part.
+  Status feed(int window, std::span<const int32_t> tokens, const Spans& spans,
+              const std::function<int32_t(size_t)>& asked_of, const std::function<Status(size_t, size_t)>& each);
   Status check(const engine::SpeechRequest& r) const;
   Status check_window(const char* call, int window) const;
-  Status begin(Group& g, engine::Transcript* out);
+  /// Runs the prompts; the first token of every candidate.
+  Status begin(std::vector<Group>& groups, std::vector<engine::Transcript>* out);
   Status advance(std::vector<Group>& groups);
-  Status take(Group& g, std::span<float* const> rows);
+  /// Candidates choose by wanted rows [first, first + n) of the last step; their lines of the cache follow.
+  Status take(Group& g, size_t first, size_t n);
   /// Shows the follower rows [row, row + n) of the last step.
   Status see(Group& g, int64_t row, int64_t n);
   /// Ends a text whose newest token hears what is too near to the end.
   void look(Group& g);
   Status check_heads(const char* call, std::span<const std::pair<int, int>> heads) const;
-  /// Attention logits of one head of rows [row, row + n) of the last step over the first `columns` places of a window:
-  /// [n, columns] in host memory.
-  Status cross_scores(int window, const std::pair<int, int>& head, int64_t row, int64_t n, int64_t columns, float* to);
+  /// Attention weights of heads, at most kHeadsAtOnce, of rows [row, row + n) of the last step over the first `columns`
+  /// places of a window: [heads, n, columns] in host memory, until the next call.
+  Result<const float*> cross_weights(int window, std::span<const std::pair<int, int>> heads, int64_t row, int64_t n,
+                                     int64_t columns);
 
   engine::WeightSource source_;
   engine::SpeechOptions options_;
@@ -135,7 +156,8 @@ class WhisperModel final : public engine::SpeechModel {
   WhisperBuffers buffers_;
   SoundInputs sound_;
   TextInputs text_;
-  StagingBuffer sound_in_, text_in_;
+  TextOutputs told_;
+  StagingBuffer sound_in_, text_in_, mask_in_, text_out_, scores_out_;
   std::unique_ptr<exec::Graph> graph_;
   std::vector<int64_t> steps_;      // bounds of rows, ascending
   std::map<uint64_t, engine::GatePlan> gates_;  // of a scheduler's tenant, by graph
