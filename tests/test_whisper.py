@@ -154,7 +154,23 @@ def test_narrow_precisions(folder, model, precision):
     # Three bits of e4m3's mantissa are off by 2.6 % in the mean square, which costs a product 3.3e-4 of its cosine; a dozen lie on the way.
     assert cosine.min() >= {"q8": 0.999, "w8a16": 0.996}.get(precision, 0.9995), cosine.min()
     if precision == "w8a16":
-        assert {k: v for k, v in narrow.report() if k == "forms"}["forms"].count("e4m3") > 5
+        forms = json.loads(dict(narrow.report())["forms"])
+        assert "e4m3" not in forms["encoder"].values() and {k for k, v in forms["decoder"].items() if v == "e4m3"} == {"qkv", "o", "cross_q", "cross_o", "up", "down"}
+
+
+def test_profile(folder):
+    """Each launch of the encoder and of a step is in a group; a step ends in the choice of its tokens. What was encoded is forgotten."""
+    m = load(folder)
+    hear(m)
+    for windows, rows, last in ((1, 0, "gemm"), (0, 3, "top_logprobs")):
+        p = m.profile(windows, rows)
+        assert p["groups"][p["order"][-1]]["op"] == last and p["step_us"] > 0
+        assert sum(g["launches"] for g in p["groups"]) == len(p["order"])
+    with pytest.raises(vivace.FailedPreconditionError):
+        m.logits(0, [1])
+    for bad in ((-1, 0), (2, 0), (1, 1), (0, 0), (0, 65)):
+        with pytest.raises(vivace.InvalidArgumentError, match="profile: wanted 1 to 1 windows"):
+            m.profile(*bad)
 
 
 def test_alignment(model):

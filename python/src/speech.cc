@@ -229,7 +229,16 @@ void add_speech(nb::module_& m) {
             check(got.status());
             return std::pair(got->start, got->probability);
           },
-          nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"));
+          nb::arg("window"), nb::arg("lead"), nb::arg("text"), nb::arg("frames"), nb::arg("heads"))
+      .def(
+          "profile",
+          [](Speech& s, int windows, int rows, bool in_step) {
+            auto got = in_turn(s, [&](engine::SpeechModel& model) { return model.profile(windows, rows, in_step); });
+            check(got.status());
+            return profile_dict(*got);
+          },
+          nb::arg("windows"), nb::arg("rows"), nb::arg("in_step") = false,
+          "What the launches of encoding `windows` windows cost, or of a step of `rows` rows where that is 0.");
   m.def(
       "compression_ratio", [](std::string_view text) { return models::whisper::compression_ratio(text); },
       nb::arg("text"));

@@ -105,6 +105,9 @@ class SpeechModel : public Model {
   /// what comes before text.
   virtual Result<Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
                                   std::span<const std::pair<int, int>> heads) = 0;
+  /// What the launches cost of encoding `windows` windows or, where that is 0, of a step of `rows` rows at the last
+  /// places of text. `in_step`: see engine::profile(). Forgets what was encoded. Errors: InvalidArgument.
+  virtual Result<Profile> profile(int windows, int rows, bool in_step = false) = 0;
   /// Of a model that was loaded with gates: the longest of its encoder and its steps, and its longest stretch, as timed
   /// at load. Errors: FailedPrecondition without gates.
   virtual Result<WorkTimes> work_times() const {

@@ -249,6 +249,25 @@ void WhisperModel::write_full(int64_t rows) {
   *text_in_.host<int32_t>(text_.rows) = *text_in_.host<int32_t>(text_.samples) = static_cast<int32_t>(rows);
 }
 
+Result<engine::Profile> WhisperModel::profile(int windows, int rows, bool in_step) {
+  const bool step = windows == 0;
+  if (windows < 0 || windows > limits_.windows || rows < (step ? 1 : 0) || rows > (step ? kChunk : 0))
+    return Status(Code::kInvalidArgument,
+                  strf("profile: wanted 1 to %d windows and no rows, or none and 1 to %ld rows, "
+                       "got %d and %d",
+                       limits_.windows, static_cast<long>(kChunk), windows, rows));
+  windows_ = 0;
+  const int64_t bound = step ? *std::lower_bound(steps_.begin(), steps_.end(), int64_t{rows}) : 0;
+  return engine::profile(
+      *runtime_, [&](exec::Stream& s) { return step ? launch_step(s, bound) : launch_sound(s, windows, false, {}); },
+      [&] {
+        if (!step) return sound_in_.copy_in(runtime_->stream());
+        write_full(rows);
+        return text_in_.copy_in(runtime_->stream());
+      },
+      in_step);
+}
+
 Result<engine::WorkTimes> WhisperModel::work_times() const {
   return options_.gates.gate != nullptr ? Result<engine::WorkTimes>(work_) : SpeechModel::work_times();
 }

@@ -229,9 +229,10 @@ Result<Transcription> Transcriber::transcribe(std::span<const float> samples, co
       if (options.condition && found.temperature <= kResetAbove)
         h.said.insert(h.said.end(), part.tokens.begin(), part.tokens.end());
       // The network may write a time in the silence behind the sound.
-      out.segments.push_back({std::min(part.start, length), std::min(part.end, length), std::move(text), std::move(part.tokens), std::move(part.logprobs),
-                              std::move(part.words), found.avg_logprob, static_cast<double>(found.said.no_speech),
-                              found.compression, found.temperature});
+      out.segments.push_back({std::min(part.start, length), std::min(part.end, length), std::move(text),
+                              std::move(part.tokens), std::move(part.logprobs), std::move(part.words),
+                              found.avg_logprob, static_cast<double>(found.said.no_speech), found.compression,
+                              found.temperature});
     }
     if (found.temperature > kResetAbove) h.said.clear();
     seek = found.after > seek ? found.after : seek + window.frames;  // whatever was said, the sound goes on

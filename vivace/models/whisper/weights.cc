@@ -13,8 +13,8 @@ constexpr PrecisionPlan kPlans[] = {
     {"f32", DType::f32, DType::f32, true, "f32"},
     {"bf16", DType::bf16, DType::bf16, false, "f32"},
     {"f16", DType::f16, DType::f16, false, "f32"},
-    {"w8a16", DType::bf16, DType::e4m3, false, "f32"},  // e4m3 weights with a scale a row
-    {"q8", DType::f32, DType::q8_0, false, "q8"},  // int8 weights in blocks of 32 meet activations as int8
+    {"w8a16", DType::bf16, DType::e4m3, false, "f32"},  // e4m3 weights of a step, with a scale a row
+    {"q8", DType::f32, DType::q8_0, false, "q8"},       // int8 weights in blocks of 32 meet activations as int8
 };
 
 class Loader {
@@ -29,6 +29,7 @@ class Loader {
     VV_TRY(convolution(enc + "conv1", c_.mels, &w->conv1));
     VV_TRY(convolution(enc + "conv2", H, &w->conv2));
     VV_TRY(table(enc + "embed_positions.weight", Shape(c_.source, H), &w->sinusoids));
+    of_windows_ = true;
     w->encoder.resize(static_cast<size_t>(c_.encoder.layers));
     for (size_t i = 0; i < w->encoder.size(); ++i) {
       EncoderLayer& l = w->encoder[i];
@@ -39,6 +40,7 @@ class Loader {
       VV_TRY(norm(at + "final_layer_norm", &l.mlp_norm));
     }
     VV_TRY(norm(enc + "layer_norm", &w->encoder_norm));
+    of_windows_ = false;
     w->decoder.resize(static_cast<size_t>(c_.decoder.layers));
     for (size_t i = 0; i < w->decoder.size(); ++i) {
       DecoderLayer& l = w->decoder[i];
@@ -46,8 +48,10 @@ class Loader {
       VV_TRY(attention(at + "self_attn", &l.qkv, &l.o));
       VV_TRY(norm(at + "self_attn_layer_norm", &l.attn_norm));
       VV_TRY(linear(cross + "q_proj", H, H, true, &l.cross_q));
+      of_windows_ = true;
       VV_TRY(linear(cross + "k_proj", H, H, false, &l.cross_k));
       VV_TRY(linear(cross + "v_proj", H, H, true, &l.cross_v));
+      of_windows_ = false;
       VV_TRY(linear(cross + "out_proj", H, H, true, &l.cross_o));
       VV_TRY(norm(at + "encoder_attn_layer_norm", &l.cross_norm));
       VV_TRY(mlp(at, c_.decoder.mlp, &l.up, &l.down));
@@ -72,11 +76,14 @@ class Loader {
   }
   /// Block formats take rows of whole blocks.
   DType matrix_dtype(const Tensor& t) const {
+    if (plan_.matrix == DType::e4m3) return plan_.hidden;  // where eight() says no
     return plan_.stored                                                           ? t.dtype
            : is_block(plan_.matrix) && t.shape[1] % info(plan_.matrix).block != 0 ? plan_.hidden
                                                                                   : plan_.matrix;
   }
-  bool eight() const { return plan_.matrix == DType::e4m3; }
+  /// A step reads weights for a few rows, and fewer bytes are quicker; 1,500 rows of a window are held back by the
+  /// products themselves, which dequantizing on the way does not make quicker.
+  bool eight() const { return plan_.matrix == DType::e4m3 && !of_windows_; }
   DType vector_dtype(const Tensor& t) const {
     return plan_.stored || info(plan_.hidden).bytes == 4 ? t.dtype : plan_.hidden;
   }
@@ -152,6 +159,7 @@ class Loader {
   const WeightSource& source_;
   const WhisperConfig& c_;
   const PrecisionPlan& plan_;
+  bool of_windows_ = false;  // the matrices that are read next meet windows of sound
   WeightUploader* uploader_;
   std::vector<std::unique_ptr<std::byte[]>>* own_;
 };

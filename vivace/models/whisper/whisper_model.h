@@ -40,6 +40,7 @@ class WhisperModel final : public engine::SpeechModel {
   Result<std::vector<float>> logits(int window, std::span<const int32_t> tokens) override;
   Result<engine::Alignment> align(int window, std::span<const int32_t> lead, std::span<const int32_t> text, int frames,
                                   std::span<const std::pair<int, int>> heads) override;
+  Result<engine::Profile> profile(int windows, int rows, bool in_step) override;
   Result<engine::WorkTimes> work_times() const override;
 
  private:
