@@ -159,7 +159,7 @@ class Bench:
         if gate:
             mem_op(self.third, True, self.word.value)
         launch(self.plain, self.third, self.side)
-        return made(P, cu.cuStreamEndCapture, self.third)
+        return made(P, lambda graph, s: cu.cuStreamEndCapture(s, graph), self.third)
 
     def run(self, exec_):
         cu.cuGraphLaunch(exec_, self.third)

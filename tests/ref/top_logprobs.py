@@ -122,7 +122,7 @@ def fit(d):
     d.needs("mask_slot", "mask")
     d.needs("asked", "asked_logprob")
     d.needs("asked_logprob", "asked")
-    d.dims["K"] = int(d.rng.integers(1, 9))
+    d.dims["K"] = d.rng.randrange(1, 9)
     if d.has("mask") and not d.has("mask_slot"):
         d.dims["M"] = d.dims["T"]
 
