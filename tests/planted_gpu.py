@@ -139,7 +139,7 @@ FAULTS = [
     ("attention: of windows of one sequence turned makes one run", K + "attention/swap_ab.cuh", "(a.S > 1 || a.window > 0) &&", "a.S > 1 &&", table("attention")),
     ("scaled_attention: windows that leave a gap make one run", K + "attention/runs.cuh", "return a.window > 0 ? touching_end", "return a.window < 0 ? touching_end", table("scaled_attention")),
     ("attention: the per-head scale is forgotten", K + "attention/variant.cuh", "r.scale *= a.head_scale[h];", "r.scale *= 1.0f;", table("attention")),
-    ("attention: ALiBi counts from place 0", K + "attention/variant.cuh", "key_distance(j, r.at.pos)", "static_cast<float>(j)", table("attention")),
+    ("attention: ALiBi counts from place 0", K + "attention/variant.cuh", "static_cast<float>(j - pos)", "static_cast<float>(j)", table("attention")),
     ("attention: a variant's mask is not asked", K + "attention/variant.cuh", "if constexpr (Hooks<V>::kVisible) each", "if constexpr (Hooks<V>::kVisible && sizeof(V) == 0) each", "tests/gpu/test_attention_variant.py -k 'bias and decode'"),
     ("attention: ragged keys begin at row 0", K + "attention/attention.h", "k_offsets ? k_offsets[s] * pitch : s * stride", "k_offsets ? 0 * pitch : s * stride", table("attention")),
     ("attention: a ragged slot has its neighbour's keys too", K + "attention/attention.h", "if (held < end) end = held < 0 ? 0 : held;", "", table("attention")),

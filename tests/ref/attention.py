@@ -75,7 +75,7 @@ def each_head(q, k, pos, slot, length, prefix, mask, window, softcap, scale, hea
                 continue
             score = scale * (1 if head_scale is None else head_scale[h]) * (k[s, see, g] @ q[t, h])
             if slopes is not None:
-                score = score + slopes[h] * (np.flatnonzero(see) - (t if pos is None else pos[t]))
+                score = score + slopes[h] * (np.flatnonzero(see) - max(t if pos is None else int(pos[t]), -(2**30)))
             score = softcap * np.tanh(score / softcap) if softcap > 0 else score
             yield t, h, s, g, see, np.where(np.abs(score) > FLOATS["f32"][2], np.copysign(np.inf, score), score)  # scores are f32
 

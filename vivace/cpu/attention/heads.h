@@ -1,6 +1,7 @@
 // AttentionHeads for any level's lanes: online softmax over blocks of keys on a fixed grid of places, so that a
 // row's bits depend on nothing but its own query and keys. A tile's queries share the widened keys and values.
 #pragma once
+#include <algorithm>
 #include <cstring>
 
 #include "vivace/base/float_types.h"
@@ -13,6 +14,7 @@ template <class B>
 struct Heads {
   using F = typename B::F;
   static constexpr int kKeys = 32;  // places of a block
+  static constexpr int32_t kLeastPosition = -(1 << 30);  // of distances: those below count as it, as on a GPU
 
   /// n values of any type as f32, zeros up to a multiple of 16.
   static void upcast(DType t, const void* src, int64_t at, int n, float* dst) {
@@ -148,7 +150,7 @@ struct Heads {
         Query& q = queries[i * tile.heads + h];
         upcast(a.dtype, a.q, (tile.t + i) * a.q_stride + int64_t{tile.h0 + h} * a.D, a.D, q.q);
         std::memset(q.sum, 0, Dv * sizeof(float));
-        q.t = tile.t + i, q.pos = a.pos ? a.pos[q.t] : q.t;
+        q.t = tile.t + i, q.pos = a.pos ? std::max(a.pos[q.t], kLeastPosition) : q.t;
         q.scale = a.head_scale ? a.scale * a.head_scale[tile.h0 + h] : a.scale;
         q.slope = a.slopes ? a.slopes[tile.h0 + h] : 0;
         q.row_max = -__builtin_inff(), q.row_sum = 0;

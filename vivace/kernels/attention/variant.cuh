@@ -83,12 +83,6 @@ __device__ __forceinline__ VariantRow variant_row(const AttentionArgs& a, int t,
 
 constexpr float kHidden = -__builtin_bit_cast(float, 0x7f800000u);
 
-/// j - pos, rounded once: positions are what a caller says, so the difference may need 33 bits.
-__device__ __forceinline__ float key_distance(int j, int pos) {
-  const auto a = static_cast<uint32_t>(j), b = static_cast<uint32_t>(pos);
-  return pos <= j ? static_cast<float>(a - b) : -static_cast<float>(b - a);
-}
-
 /// Scores from products q . k. key(n, e): the position of s[n][e]; s[n][e + 2] is another row's. What one pass does is
 /// decided once for all of them, so that a call pays for what it uses. A hook may be asked for keys that are not
 /// seen; what it says of those is dropped. The score of such a key is -inf, or 0 where there is no softmax.
@@ -103,7 +97,8 @@ __device__ __forceinline__ void variant_scores(const AttentionArgs& a, const Var
   };
   const float hidden = Hooks<V>::kSoftmax ? kHidden : 0.0f;
   AttentionAt at = r.at;
-  each([&](float& x, int j) { x = x * r.scale + r.slope * key_distance(j, r.at.pos); });
+  const int pos = max(r.at.pos, -(1 << 30));  // a distance to any place of a cache has 32 bits then
+  each([&](float& x, int j) { x = x * r.scale + r.slope * static_cast<float>(j - pos); });
   if (a.softcap > 0) each([&](float& x, int) { x = a.softcap * tanhf(x / a.softcap); });
   if constexpr (Hooks<V>::kLogit) each([&](float& x, int j) { at.j = j, x = V::logit(a.extra, x, at); });
   if (!all_in_span) each([&](float& x, int j) { x = j >= r.first && j < r.end ? x : hidden; });
