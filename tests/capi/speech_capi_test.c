@@ -59,8 +59,8 @@ static void test_text(vv_speech* speech, const float* samples, size_t count) {
     EXPECT_OK(vv_transcript_get_segment(t, i, &s));
     EXPECT_OK(vv_transcript_get_segment(again, i, &same));
     /* What the network says of the silence behind the sound is put at its end. */
-    EXPECT(s.start >= before && (s.end > s.start || s.end == (double)count / 16000) && s.end <= 31 && strspn(s.text, "abc ") == strlen(s.text) &&
-           s.token_count > 0 && s.tokens[0] >= 0);
+    EXPECT(s.start >= before && (s.end > s.start || s.end == (double)count / 16000) && s.end <= 31 &&
+           strspn(s.text, "abc ") == strlen(s.text) && s.token_count > 0 && s.tokens[0] >= 0);
     EXPECT(strcmp(s.text, same.text) == 0 && s.token_count == same.token_count &&
            memcmp(s.tokens, same.tokens, s.token_count * sizeof *s.tokens) == 0);
     EXPECT(s.avg_logprob < 0 && s.no_speech >= 0 && s.no_speech <= 1);

@@ -38,7 +38,7 @@ struct attention {
              "outside of k are not there"),
       opt_in("sinks", "Hq", "f32", "a logit of each head that joins the softmax's sum and has no value"),
       opt_in("head_scale", "Hq", "f32", "a factor of each head, beside scale"),
-      opt_in("slopes", "Hq", "f32", "ALiBi: slope * (j - pos) joins the scores of each head; a pos below -2^30 counts as that"),
+      opt_in("slopes", "Hq", "f32", "ALiBi: slope * (j - pos) joins each head's scores; pos below -2^30 is that"),
       opt_in("bits", "T,W", "i32",
              "bit b of a query's row, from the low one of word 0 on, lets it see place bits_from + b; beyond the row "
              "no place is seen"),
