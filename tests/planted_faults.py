@@ -211,7 +211,7 @@ FAULTS = [
     ("policy: words are not scaled", "vivace/models/vla/pipeline.cc", "op_.gather(w_.embed, in.ids, b_.text.hidden, word_scale())", "op_.gather(w_.embed, in.ids, b_.text.hidden)", f"{POLICY} -k stage"),
     ("layer: weights of norms are taken as they are stored", "vivace/models/layer/layer_ops.cc", "plus_one(by)}", "0.0}", f"{POLICY} -k stage"),
     ("layer: a product forgets its gate", "vivace/models/layer/layer_ops.cc", '{"gate", e.gate},\n               {"residual", e.residual},', '{"residual", e.residual},', f"{POLICY} -k stage"),
-    ("policy: a calibrated scale of the place before", "vivace/models/layer/quantized_rows.h", "slice(act_scales_, place, 1)", "slice(act_scales_, place > 0 ? place - 1 : 0, 1)", f"{POLICY} -k calibrated"),
+    ("policy: calibrated scales leave an eighth of the range", "vivace/models/layer/calibration.cc", "value > 0 ? value / 448.0f", "value > 0 ? value / 3584.0f", f"{POLICY} -k calibrated"),
     ("policy: dimensions before frequencies", "vivace/models/vla/codec.cc", "static_cast<size_t>(k * dims + d)", "static_cast<size_t>(d * horizon + k)", f"{POLICY} -k codec"),
     ("text: the head takes the first rows, not the sampled ones", "vivace/models/decoder/pipeline.cc", 'op_.gather(hidden_, in_.sample_rows, last)', 'op_.gather(hidden_, in_.slot, last)', STEPS),
     ("images: levels of the tower join words too", "vivace/models/decoder/step_io.cc", "put(in_.level, i, r.image >= 0 ? r.image : static_cast<int32_t>(images_))", "put(in_.level, i, r.image >= 0 ? r.image : 0)", "tests/test_qwen3_vl.py"),
