@@ -1,5 +1,6 @@
 #include "vivace/device/host_blocks.h"
 
+#include <atomic>
 #include <utility>
 
 #include "vivace/base/check.h"
@@ -11,6 +12,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
+std::atomic<const Device*> g_device{nullptr};  // any one: what was put off is given back by whoever closes last
+
 HostBlocks& pinned() {
   static auto* blocks = new HostBlocks(
       [](size_t bytes) -> Result<void*> {
@@ -20,7 +23,7 @@ HostBlocks& pinned() {
       },
       [](void* data) {
         count_device_wide_wait();
-        VV_CU_IGNORE(cuMemFreeHost, data);
+        if (g_device.load()->bind().ok()) VV_CU_IGNORE(cuMemFreeHost, data);
       });
   return *blocks;
 }
@@ -94,6 +97,7 @@ void HostBlocks::give_back() {
 
 Result<void*> allocate_pinned(const Device& device, size_t bytes) {
   VV_TRY(device.bind());
+  g_device = &device;
   return pinned().allocate(bytes);
 }
 
