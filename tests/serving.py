@@ -42,6 +42,15 @@ class Served:
         """Status, headers and raw text of a stream."""
         return self.ask("POST", path, {"model": NAME, "stream": True, **fields}, headers)
 
+    def before_a_deadline(self, ask, milliseconds=50, **fields):
+        """`ask` with a deadline of `milliseconds`, doubled while this machine is too busy to read the request in that time."""
+        while milliseconds < 5000:
+            got = ask(headers={"x-request-deadline-ms": str(milliseconds)}, **fields)
+            if got[0] != 408:
+                break
+            milliseconds *= 2
+        return got
+
     def progress(self, **headers):
         return self.ask("GET", "/progress", headers=headers)[2]
 

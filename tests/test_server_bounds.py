@@ -247,7 +247,7 @@ def test_deadlines(server):
     got, headers, body = server.chat(headers={"x-request-deadline-ms": "0"})
     assert got == 408 and body["error"]["code"] == "deadline_exceeded" and headers["x-should-retry"] == "false"
     assert server.chat(headers={"x-request-deadline-ms": "soon"})[0] == server.chat(headers={"x-request-deadline-ms": str(2**63)})[0] == 400
-    status, _, text = server.events(messages=LONG, headers={"x-request-deadline-ms": "400"})
+    status, _, text = server.before_a_deadline(server.events, 400, messages=LONG)
     events = data_of(text)
     assert status == 200 and events[-1]["error"]["code"] == "deadline_exceeded" and "[DONE]" not in events
     assert server.until_idle() < 3.0

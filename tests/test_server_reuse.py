@@ -113,13 +113,13 @@ def test_who_would_begin_too_late_is_told_when_to_come():
                         ready.release()
                     if stop:
                         return
-        threads = [threading.Thread(target=fill) for _ in range(4)]
+        threads = [threading.Thread(target=fill) for _ in range(8)]
         [t.start() for t in threads]
         try:
             assert ready.acquire(timeout=60)
-            while server.progress()["waiting"] < 3:
+            while server.progress()["waiting"] < 7:
                 pass
-            status, headers, body = server.chat(headers={"x-request-deadline-ms": "15"}, max_tokens=5)
+            status, headers, body = server.before_a_deadline(server.chat, max_tokens=5)
             assert status == 429 and int(headers["retry-after-ms"]) >= 100 and "deadline" in body["error"]["message"], (status, body)
             assert server.metric("vivace_rejections_total", cause="deadline") == 1
         finally:
