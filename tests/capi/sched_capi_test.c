@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
   vv_policy_options p;
   vv_model_options m;
   vv_policy_info info;
+  vv_moved moved;
   vv_qos guaranteed = qos_of(VV_GUARANTEED), burstable = qos_of(VV_BURSTABLE);
   static unsigned char pixels[224 * 224 * 3];
   static float actions[64 * 64], state[64];
@@ -124,6 +125,25 @@ int main(int argc, char** argv) {
   EXPECT_OK(vv_tenant_pause(arm, 1));
   EXPECT_OK(vv_tenant_pause(arm, 0));
   vv_tenant_destroy(arm), vv_tenant_destroy(llm); /* the models keep their places */
+
+  memset(&moved, 0x5a, sizeof moved);
+  moved.struct_size = 4;
+  EXPECT_ERROR(vv_model_sleep(model, &moved), VV_INVALID_ARGUMENT, "struct_size is 4");
+  moved.struct_size = sizeof moved;
+  EXPECT_ERROR(vv_model_wake(model, &moved), VV_FAILED_PRECONDITION, "does not sleep");
+  EXPECT(moved.bytes == 0 && moved.seconds == 0);
+  EXPECT_ERROR(vv_model_sleep(model, NULL), VV_UNSUPPORTED, "on the host");
+  EXPECT_ERROR(vv_policy_sleep(policy, &moved), VV_UNSUPPORTED, "on the host");
+  EXPECT_ERROR(vv_policy_wake(policy, NULL), VV_FAILED_PRECONDITION, "does not sleep");
+  EXPECT_ERROR(vv_policy_sleep(NULL, NULL), VV_INVALID_ARGUMENT, "NULL");
+  EXPECT_ERROR(vv_model_sleep((vv_model*)(void*)policy, NULL), VV_INVALID_ARGUMENT, "another kind");
+  {
+    vv_model* own = NULL;
+    m.tenant = NULL;
+    EXPECT_OK(vv_model_load(&m, &own));
+    EXPECT_ERROR(vv_model_sleep(own, NULL), VV_FAILED_PRECONDITION, "loaded without a tenant");
+    vv_model_destroy(own);
+  }
 
   memset(&info, 0, sizeof info);
   info.struct_size = sizeof info;

@@ -158,6 +158,20 @@ vv_status vv_model_step(vv_model* model) {
   });
 }
 
+vv_status vv_model_sleep(vv_model* model, vv_moved* moved) {
+  return guard("vv_model_sleep", [&]() -> Status {
+    VV_NOT_NULL(model);
+    return capi::move(capi::Move::sleep, model->tenant.get(), model->runtime->model(), moved);
+  }, capi::Filled<vv_moved>{moved, capi::kMovedV1});
+}
+
+vv_status vv_model_wake(vv_model* model, vv_moved* moved) {
+  return guard("vv_model_wake", [&]() -> Status {
+    VV_NOT_NULL(model);
+    return capi::move(capi::Move::wake, model->tenant.get(), model->runtime->model(), moved);
+  }, capi::Filled<vv_moved>{moved, capi::kMovedV1});
+}
+
 vv_status vv_model_get_output(vv_model* model, int port, void* data, size_t capacity, size_t* bytes) {
   capi::reset(bytes);  // and no more: where memory is too small it says how much is needed
   return guard("vv_model_get_output", [&]() -> Status {

@@ -22,6 +22,7 @@ using vivace::capi::guard;
 namespace engine = vivace::engine;
 
 struct vv_policy : vivace::capi::Tagged<vivace::capi::Kind::policy> {
+  std::shared_ptr<vivace::sched::Tenant> tenant;  // outlives the model, whose stream uses its gate
   std::unique_ptr<engine::PolicyModel> model;
   std::string report;
   std::vector<std::vector<engine::Frame>> views;     // of each observation, of the sizes that predict() needs
@@ -147,6 +148,7 @@ vv_status vv_policy_load(const vv_policy_options* options, vv_policy** out) {
     policy->report = engine::json_object(model->report());
     policy->views.assign(static_cast<size_t>(l.batch), std::vector<engine::Frame>(static_cast<size_t>(l.views)));
     policy->observations.resize(static_cast<size_t>(l.batch));
+    if (o.tenant != nullptr) policy->tenant = o.tenant->tenant;
     policy->model = std::move(model);
     policy->tokenizer = o.tokenizer != nullptr ? o.tokenizer : o.path;
     policy->tokens.resize(static_cast<size_t>(l.batch));
@@ -184,6 +186,20 @@ vv_status vv_policy_predict(vv_policy* policy, const vv_observation* observation
     for (int i = 0; i < count; ++i) VV_TRY(read(policy, observations, i, static_cast<size_t>(i)));
     return policy->model->predict({policy->observations.data(), static_cast<size_t>(count)}, {actions, wanted});
   });
+}
+
+vv_status vv_policy_sleep(vv_policy* policy, vv_moved* moved) {
+  return guard("vv_policy_sleep", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    return capi::move(capi::Move::sleep, policy->tenant.get(), *policy->model, moved);
+  }, capi::Filled<vv_moved>{moved, capi::kMovedV1});
+}
+
+vv_status vv_policy_wake(vv_policy* policy, vv_moved* moved) {
+  return guard("vv_policy_wake", [&]() -> Status {
+    VV_NOT_NULL(policy);
+    return capi::move(capi::Move::wake, policy->tenant.get(), *policy->model, moved);
+  }, capi::Filled<vv_moved>{moved, capi::kMovedV1});
 }
 
 vv_status vv_policy_encode_prompt(vv_policy* policy, const char* text, const float* state, int state_count,

@@ -64,6 +64,27 @@ VV_API vv_status vv_tenant_pause(vv_tenant* tenant, int paused);
 /* Of a guaranteed one: its next call comes in so long, and others stand back just before. */
 VV_API vv_status vv_tenant_expect_in(vv_tenant* tenant, double us);
 
+/* What a model that went to sleep, or woke, has moved. */
+typedef struct vv_moved {
+  size_t struct_size;
+  int64_t bytes;  /* of device memory, given back or taken again */
+  double seconds; /* that it took */
+} vv_moved;
+
+/* A model that was loaded with a tenant gives its device memory back, whole, to page-locked memory of the host: its
+ * bytes are others', its calls and steps end with VV_FAILED_PRECONDITION, the time that it was promised stays promised.
+ * vv_..._wake() brings it back to the same addresses, so that nothing is compiled or captured anew. No call or step of
+ * it may run meanwhile. `moved` may be NULL.
+ * Errors: VV_FAILED_PRECONDITION (loaded without a tenant; it sleeps already, or does not; a call of it runs; at
+ * waking, the numbers where its bytes are taken), VV_UNSUPPORTED (a model on the host), VV_OUT_OF_MEMORY, VV_CLOSED;
+ * then it is as it was. */
+struct vv_model;
+struct vv_policy;
+VV_API vv_status vv_model_sleep(struct vv_model* model, vv_moved* moved);
+VV_API vv_status vv_model_wake(struct vv_model* model, vv_moved* moved);
+VV_API vv_status vv_policy_sleep(struct vv_policy* policy, vv_moved* moved);
+VV_API vv_status vv_policy_wake(struct vv_policy* policy, vv_moved* moved);
+
 /* A dry run: whether such a tenant would be admitted. `text` gets why, with the numbers and the smallest changes that
  * would fit, as many of its bytes as `capacity` holds, with a 0 behind them. stretch_us: its longest work between two
  * gates; 0: worst_us. */

@@ -79,6 +79,16 @@ std::string json(const sched::Scheduler& s) {
 
 }  // namespace
 
+Status capi::move(Move way, sched::Tenant* tenant, vivace::engine::Model& model, vv_moved* moved) {
+  if (tenant == nullptr)
+    return Status(Code::kFailedPrecondition,
+                  "it was loaded without a tenant: nobody would know whose its memory is while it sleeps");
+  if (vv_moved checked{}; moved != nullptr) VV_TRY(capi::read_struct(moved, kMovedV1, &checked));  // before it moves
+  VV_ASSIGN(const vivace::engine::Moved m, way == Move::sleep ? tenant->sleep(model) : tenant->wake(model));
+  return moved == nullptr ? Status()
+                          : capi::write_struct(vv_moved{sizeof(vv_moved), m.bytes, m.seconds}, kMovedV1, moved);
+}
+
 extern "C" {
 
 vv_status vv_scheduler_open(const vv_scheduler_options* options, vv_scheduler** out) {

@@ -6,6 +6,16 @@
 #include "vivace/capi/tagged.h"
 #include "vivace/sched/scheduler.h"
 
+namespace vivace::capi {
+
+enum class Move { sleep, wake };
+inline constexpr size_t kMovedV1 = sizeof(vv_moved);
+
+/// vv_..._sleep() and vv_..._wake() of a model and the tenant that it was loaded with.
+Status move(Move way, sched::Tenant* tenant, engine::Model& model, vv_moved* moved);
+
+}  // namespace vivace::capi
+
 struct vv_scheduler : vivace::capi::Tagged<vivace::capi::Kind::scheduler> {
   explicit vv_scheduler(std::shared_ptr<vivace::sched::Scheduler> s) : scheduler(std::move(s)) {}
   ~vv_scheduler() { scheduler->close(); }

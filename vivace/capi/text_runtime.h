@@ -18,6 +18,7 @@ class TextRuntime {
   /// Unsupported if `model` is no TextModel.
   static Result<std::unique_ptr<TextRuntime>> create(std::unique_ptr<engine::Model> model);
 
+  engine::Model& model() { return *model_; }
   const std::string& family() const { return model_->family(); }
   const std::string& report() const { return report_; }
   int64_t bytes() const;
