@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 import vivace
 from tests.chat_templates import SPECIAL, TEMPLATES, USER_DEFINED
-from vivace import _core, chat, template
+from vivace import _core, chat, encoder, template
 from vivace.text import Text, load_text
 
 BREAKS = {"<|im_<think>end|>", "<|im_", "end|>", "im_end", "<|im_start", "|>", "<", "\n", "\n\n", " ", "", "<|", "user", "assistant", "</think", ">", "a", "\u00df", "\u0130x", "'", '"', "\\", "&", "\t", "\u2028", "\x85",
@@ -126,6 +126,41 @@ def test_ordinary_conversations_are_encoded_in_one_piece(texts, name):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "\n What is 1 < 2?  "}, {"role": "assistant", "content": "Yes.\n\n"}, {"role": "user", "content": "\u00e9 \n"}]
     ids = holds(name, texts[name], messages, {})
     assert ids == texts[name].tokenizer.encode(jinja(TEMPLATES[name][0], messages, {}), add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_turns_that_were_encoded_before(texts, name, monkeypatch):
+    """A conversation that grows, turn by turn: the same ids as without what is kept, and only the new turns are encoded."""
+    text, draw, runs = texts[name], random.Random(f"turns {name}"), []
+    mine, run = text._encoder, text._encoder._run
+    monkeypatch.setattr(mine, "_run", lambda how, piece: runs.append(len(piece)) or run(how, piece))
+    for n in range(5):
+        messages, values = conversation(name, draw)
+        for end in range(1, len(messages) + 1):
+            got = text.chat_ids(messages[:end], owner=f"{n}", **values)
+            with monkeypatch.context() as whole:
+                whole.setattr(mine, "_by_turns", lambda *a: None)
+                assert got == text.chat_ids(messages[:end], **values), (messages[:end], values)
+    if not any(any(mine._strips[i]) for i in mine._forged):
+        long = [{"role": ("user", "assistant")[i % 2], "content": f"{i} is what comes now. " * 40} for i in range(9)]
+        text.chat_ids(long[:-2], owner="one")
+        for owner, most in (("one", 0.45), ("two", 10), ("two", 0.25)):
+            runs.clear()
+            rendered = text.chat_prompt(long, owner=owner)[1]
+            assert 0 < sum(runs) < most * len(rendered) and (most < 1 or sum(runs) > len(rendered))
+
+
+def test_what_is_kept_of_turns_is_bounded():
+    kept = encoder.Kept(1000)
+    for i in range(300):
+        kept.keep(f"{i % 7}", "x" * (i % 260), [i])
+        assert kept.chars <= 1000 and sum(len(t) + encoder.KEPT_MORE for _, t in kept._ids) == kept.chars
+    kept.keep("a", "word", [1, 2])
+    kept.keep("a", "word", [1, 2])
+    assert list(kept.find("a", "word")) == [1, 2] and kept.find("b", "word") is None and kept.find("a", "wor") is None
+    for i in range(30):
+        kept.keep("a", f"{i}", [i])
+        assert kept.find("a", "word") is not None, "what is asked for stays"
 
 
 # ---- the seven ways in which a user forged a turn ----

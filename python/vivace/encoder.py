@@ -1,6 +1,9 @@
 """Text to token ids such that words are words: whatever a caller writes, no control token comes of it."""
 from __future__ import annotations
 
+import array
+import threading
+from collections import OrderedDict
 from contextlib import contextmanager
 from string import punctuation
 
@@ -9,6 +12,8 @@ from vivace.tokenizer_bounded import BoundedTokenizer
 from vivace.tokenizer_pair import MAX_IDS_A_CHAR, MAX_IDS_MORE, Pair
 
 MAX_TEXT_CHARS = 4 << 20
+KEPT_CHARS = 4 << 20  # of turns whose ids are kept, all owners together
+KEPT_MORE = 100  # characters' worth of memory beside each
 
 
 @contextmanager
@@ -44,11 +49,40 @@ def is_control(name: str, special: bool, template: str | None) -> bool:
     return bool(template) and len(name) > 2 and name[0] in punctuation and name[-1] in punctuation and name in template
 
 
+class Kept:
+    """Ids of turns that were encoded before, those of the last use; a conversation's next prompt begins with them. Nobody
+    finds another owner's: how long an encoding took would tell what others have said. Threads may share one."""
+
+    def __init__(self, most_chars: int = KEPT_CHARS):
+        self._most, self._chars, self._ids, self._lock = most_chars, 0, OrderedDict(), threading.Lock()
+
+    def find(self, owner: str, text: str) -> array.array | None:
+        with self._lock:
+            if (ids := self._ids.get((owner, text))) is not None:
+                self._ids.move_to_end((owner, text))
+            return ids
+
+    def keep(self, owner: str, text: str, ids) -> None:
+        if len(text) > self._most // 4:
+            return
+        with self._lock:
+            if (owner, text) not in self._ids:
+                self._chars += len(text) + KEPT_MORE
+            self._ids[owner, text] = array.array("i", ids)
+            while self._chars > self._most:
+                self._chars -= len(self._ids.popitem(last=False)[0][1]) + KEPT_MORE
+
+    @property
+    def chars(self) -> int:
+        return self._chars
+
+
 class Encoder:
     """A tokenizer with its limits, and which of its tokens are control tokens."""
 
     def __init__(self, tokenizer, template: str | None):
         self._pair = tokenizer if isinstance(tokenizer, BoundedTokenizer) else Pair(tokenizer)
+        self.kept = Kept()
         with refusals("tokenizer"):
             self.notes = self._pair.notes()
             added = [(i, name, left, right) for i, name, special, left, right in self._pair.added() if is_control(name, special, template)]
@@ -84,11 +118,14 @@ class Encoder:
 
         return guarded
 
-    def rendered(self, text: str, words: list[tuple[int, int]]) -> list[int]:
+    def rendered(self, text: str, words: list[tuple[int, int]], owner: str = "") -> list[int]:
         """Ids of what a template wrote, of which the stretches `words` are the caller's: control tokens come from the rest
-        alone. Where no word looks like one, the text is encoded in one piece, exactly as the references do."""
-        ids, offsets = self._run("special", text)
+        alone. Where no word looks like one, they are those of the text in one piece, exactly as the references do. Turns
+        that `owner` had encoded before are not encoded again."""
         marks = self._marks(text, words)
+        if (ids := self._by_turns(text, marks, owner)) is not None:
+            return ids
+        ids, offsets = self._run("special", text)
         found = [(i, *_trim(text, a, b)) for i, (a, b) in zip(ids, offsets) if i in self._forged]
         if found == marks:
             return ids
@@ -99,6 +136,26 @@ class Encoder:
             out += self._words(before, "after" if at else "plain") + [i]
             at = b + (len(text) - b - len(text[b:].lstrip()) if right else 0)
         return out + self._words(text[at:], "after" if at else "plain")
+
+    def _by_turns(self, text, marks, owner) -> list[int] | None:
+        """Ids of the pieces that begin with a control token of the template's: tokenizers cut there too. None where a piece
+        holds another one, or a token takes white space of its neighbours."""
+        if len(text) > MAX_TEXT_CHARS or any(any(self._strips[i]) for i, _, _ in marks):
+            return None
+        out = []
+        cuts = [(None, 0), *((i, a) for i, a, _ in marks)]
+        for (mark, a), b in zip(cuts, [*(a for _, a in cuts[1:]), len(text)]):
+            if a == b:
+                continue
+            piece = text[a:b]
+            ids = self.kept.find(owner, piece)
+            if ids is None:
+                ids = self._run("special", piece)[0]
+                if [n for n, i in enumerate(ids) if i in self._forged] != [0] * (mark is not None) or (mark is not None and ids[0] != mark):
+                    return None
+                self.kept.keep(owner, piece, ids)
+            out += ids
+        return out
 
     def _marks(self, text, words) -> list[tuple[int, int, int]]:
         """Control tokens that the template wrote: id, begin, end. Found where a character that is in no name stands for

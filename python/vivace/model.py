@@ -230,7 +230,7 @@ class TextModel(Loaded):
         return self._resizer
 
     def _chat_prompt(self, messages: list, **values) -> tuple[list[int], str]:
-        """Ids of messages, with the pictures that they show, and the text that they are of."""
+        """Ids of messages, with the pictures that they show, and the text that they are of. `values`: Text.chat_prompt()'s, and the template's."""
         if (resizer := self._images()) is None:
             return self.text.chat_prompt(pictures.unshown(messages), **values)
         messages, held = pictures.taken(messages)

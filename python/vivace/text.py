@@ -80,10 +80,11 @@ class Text:
         Errors: InvalidArgumentError names the message; UnsupportedError where the template does what cannot be followed."""
         return self.chat_prompt(messages, add_generation_prompt=add_generation_prompt, **values)[0]
 
-    def chat_prompt(self, messages: list[dict], *, add_generation_prompt: bool = True, images: bool = False, **values) -> tuple[list[int], str]:
-        """chat_ids(), and the text that they are of. `images`: parts {"type": "image"} are taken, each of which the template writes a control token for."""
+    def chat_prompt(self, messages: list[dict], *, add_generation_prompt: bool = True, images: bool = False, owner: str = "", **values) -> tuple[list[int], str]:
+        """chat_ids(), and the text that they are of. `images`: parts {"type": "image"} are taken, each of which the template writes a control token for.
+        `owner`: whose turns it is that need not be encoded again; another one's are never found."""
         text, words = self._chat.render(messages, {"add_generation_prompt": add_generation_prompt, **values}, images)
-        return self._encoder.rendered(text, words), text
+        return self._encoder.rendered(text, words, owner), text
 
     def added(self) -> list[tuple[int, str, bool]]:
         """Tokens beside the vocabulary: id, name, whether its file calls it special."""

@@ -95,7 +95,7 @@ def form(given: dict | None) -> dict:
 async def count(call: Call, engine) -> None:
     asked = await call.read(COUNT)
     said, given, _, _ = read(asked, engine, call.limits)
-    await call.json({"input_tokens": len((await prompt_of(engine, said, given, one_call=False)).ids)})
+    await call.json({"input_tokens": len((await prompt_of(engine, said, given, one_call=False, salt=call.identity.salt)).ids)})
 
 
 async def messages(call: Call, engine) -> None:
@@ -108,7 +108,7 @@ async def messages(call: Call, engine) -> None:
     sampling.ranged(asked.temperature, "temperature", 0.0, 1.0, None)
     stops = sampling.stops(asked.stop_sequences, call.limits, "stop_sequences")
     said, given, one_call, keeps = read(asked, engine, call.limits)
-    prompt = await prompt_of(engine, said, given, one_call=one_call)
+    prompt = await prompt_of(engine, said, given, one_call=one_call, salt=call.identity.salt)
     keeps = await prompt.keeps_to(engine, keeps)
     in_time(deadline)
     most = sampling.most_tokens(asked.max_tokens, "max_tokens", len(prompt.ids), engine.context, cut=True)

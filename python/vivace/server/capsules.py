@@ -32,7 +32,7 @@ async def _off(engine, work, *args):
 def _made(engine, talk: Talk, limits, tier: str) -> Capsule:
     """On a thread of the pool: it waits for the engine's step."""
     said = conversation(talk.messages, engine.text.template, limits, calls=engine.calls)
-    ids = engine.text.chat_ids(said, add_generation_prompt=False)
+    ids = engine.text.chat_ids(said, add_generation_prompt=False, owner=talk.salt)
     state = {"kind": "response", "messages": msgspec.to_builtins(talk.messages)}
     made = capsule.make(engine.model, state, ids, talk.salt)
     return made.to_host() if tier == "host" else made

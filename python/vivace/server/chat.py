@@ -59,11 +59,11 @@ class Prompt:
         return keeps
 
 
-async def prompt_of(engine, said: list[dict], given_tools: list[dict], *, one_call: bool) -> Prompt:
-    """Renders and tokenises. Errors: ApiError."""
+async def prompt_of(engine, said: list[dict], given_tools: list[dict], *, one_call: bool, salt: str) -> Prompt:
+    """Renders and tokenises; turns that were tokenised under this salt are not tokenised again. Errors: ApiError."""
     values = {"tools": given_tools} if given_tools else {}
     try:
-        ids, text = await engine.prepare(lambda: engine.model._chat_prompt(said, **values))
+        ids, text = await engine.prepare(lambda: engine.model._chat_prompt(said, owner=salt, **values))
     except Error as e:
         raise of_engine(e, began=False) from None
     return Prompt(ids, text, engine, given_tools, one_call)
@@ -76,7 +76,7 @@ async def chat(call: Call, engine) -> None:
     stops = sampling.stops(asked.stop, call.limits)
     one_call = asked.parallel_tool_calls is False
     given, keeps, named = constraints.held(engine, asked.tool_choice, asked.tools or [], tools.checked(asked.tools or [], call.limits), constraints.of_format(asked.response_format), one_call=one_call)
-    prompt = await prompt_of(engine, conversation(asked.messages, engine.text.template, call.limits, calls=engine.calls, sees=engine.sees), given, one_call=one_call)
+    prompt = await prompt_of(engine, conversation(asked.messages, engine.text.template, call.limits, calls=engine.calls, sees=engine.sees), given, one_call=one_call, salt=sampling.salt(call.identity, asked.cache_salt, call.limits))
     prompt.named = named
     keeps = await prompt.keeps_to(engine, keeps)
     in_time(deadline)

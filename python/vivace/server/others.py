@@ -40,7 +40,7 @@ async def tokenize(call: Call, engine) -> None:
     try:
         if asked.messages is not None:
             said, add = conversation(asked.messages, engine.text.template, call.limits), asked.add_generation_prompt
-            ids = await engine.prepare(lambda: engine.text.chat_ids(said, add_generation_prompt=add is None or add))
+            ids = await engine.prepare(lambda: engine.text.chat_ids(said, add_generation_prompt=add is None or add, owner=call.identity.salt))
         else:
             text = asked.prompt if asked.prompt is not None else asked.content
             ids = await engine.prepare(engine.text.encode if asked.add_special_tokens is False else engine.text.prompt_ids, text)

@@ -103,7 +103,7 @@ async def responses(call: Call, engine) -> None:
         if before.capsule is not None:
             not_brought = await engine.with_engine(before.capsule.bring)
     talk = conversation(now, engine.text.template, call.limits, calls=engine.calls)
-    prompt = await prompt_of(engine, talk, given, one_call=one_call)
+    prompt = await prompt_of(engine, talk, given, one_call=one_call, salt=call.identity.salt)
     keeps = await prompt.keeps_to(engine, keeps)
     in_time(deadline)
     most = sampling.most_tokens(asked.max_output_tokens, "max_output_tokens", len(prompt.ids), engine.context)
