@@ -7,14 +7,14 @@ import sys
 import numpy as np
 import pytest
 
-from tests.random_models import groot, policy, text
+from tests.random_models import groot, policy, smolvla, text
 from tests.random_models.__main__ import DRAWS, Run, line
 from tests.random_models.shrink import outcome, shrink
 from tests.random_models.text_checks import Wrong, same
 
 SEED = 2026
 DEVICE = "cuda" if os.environ.get("VIVACE_TEST_DEVICE", "cpu").startswith("cuda") else "cpu"
-COUNTS = {"text": 50, "crowd": 5, "policy": 10, "groot": 10}
+COUNTS = {"text": 50, "crowd": 5, "policy": 10, "groot": 10, "smolvla": 10}
 SHARES = 5  # so that one failure does not hide the others
 
 
@@ -50,6 +50,9 @@ def test_draws_reach_every_family_plan_and_shape():
     assert {c["precision"] for c in robots} == {"f32", "bf16", "fp8"} and {c["text_every"] for c in robots} == {1, 2, 3} and {c["adapter"][2] for c in robots} == {0, 1, 2} and {len(c["levels"]) for c in robots} >= {0, 1, 2, 3}
     seen = [o for c in robots for o in c["observations"]]
     assert any(None in o["sizes"] for o in seen) and any("overlap" in o for o in seen) and {o["embodiment"] for o in seen} == {0, 1, 2} and any(len({tuple(s) for s in o["sizes"] if s}) > 1 for o in seen)
+    small = [smolvla.draw(s) for s in range(200)]
+    assert {c["precision"] for c in small} == {"f32", "bf16"} and {c["every"] for c in small} == {0, 1, 2, 3} and {c["shuffle"] for c in small} == {1, 2, 3, 4} and any(c["state_dim"] != c["action_dim"] for c in small)
+    assert any(not all(o["on"]) for c in small for o in c["observations"]) and any(o["state"] < c["state_dim"] for c in small for o in c["observations"])
     assert any("frozen" in o for c in observed for o in c["observations"]) and any(not all(o["on"]) for c in observed for o in c["observations"])
 
 

@@ -103,6 +103,10 @@ class Policy:
 
     def vision(self, pictures):
         """u8 [V, side, side, 3] -> [V * tokens, H] in the language model's width."""
+        return self.product(self.seen(pictures), self.paligemma + "multi_modal_projector.linear", True)
+
+    def seen(self, pictures):
+        """The vision tower's rows, a patch each."""
         a, at = self.a, self.paligemma + "vision_tower."
         at += "vision_model." if at + "vision_model.post_layernorm.weight" in self.w else ""
         p = self.w[at + "embeddings.patch_embedding.weight"].shape[-1]
@@ -123,7 +127,7 @@ class Policy:
             h = self.product(mixed, p + "self_attn.out_proj", True, plus=h)
             y = norm(h, p + "layer_norm2")
             h = self.product(self.product(y, p + "mlp.fc1", True, gelu), p + "mlp.fc2", True, plus=h)
-        return self.product(norm(h, at + "post_layernorm"), self.paligemma + "multi_modal_projector.linear", True)
+        return norm(h, at + "post_layernorm")
 
     def _rms(self, x):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)

@@ -6,6 +6,7 @@
 #include "vivace/base/check.h"
 #include "vivace/engine/registry.h"
 #include "vivace/models/groot/model.h"
+#include "vivace/models/layer/config_values.h"
 
 namespace vivace::models::groot {
 namespace {
@@ -13,35 +14,16 @@ namespace {
 using engine::Json;
 using engine::JsonValue;
 
-constexpr int64_t kMost = 1 << 20;    // of any width or count: products of two stay in range
-constexpr int64_t kMostLayers = 512;
-constexpr int64_t kMostSide = 4096;   // of an image
-
-Status whole(const JsonValue& object, const char* key, int64_t* out, int64_t most = kMost) {
-  VV_ASSIGN(const int64_t v, object.get_int(key, *out));
-  if (v < 1 || v > most)
-    return object.error(Code::kCorruptData,
-                        strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(most), static_cast<long>(v)));
-  *out = v;
-  return {};
-}
-
-Status divides(const JsonValue& object, const char* part, int64_t a, const char* of, int64_t b) {
-  return b % a == 0 ? Status()
-                    : object.error(Code::kCorruptData, strf("%s %ld does not divide %s %ld", part, static_cast<long>(a),
-                                                            of, static_cast<long>(b)));
-}
-
 Status read_text(const JsonValue& v, GrootConfig* c) {
   Stack& s = c->text;
-  VV_TRY(whole(v, "hidden_size", &s.width));
-  VV_TRY(whole(v, "intermediate_size", &s.mlp));
-  VV_TRY(whole(v, "num_attention_heads", &s.heads));
-  VV_TRY(whole(v, "num_key_value_heads", &s.kv_heads));
-  VV_TRY(whole(v, "head_dim", &s.head_dim));
-  VV_TRY(divides(v, "num_key_value_heads", s.kv_heads, "num_attention_heads", s.heads));
-  VV_TRY(divides(v, "2", 2, "head_dim", s.head_dim));
-  VV_TRY(whole(v, "vocab_size", &c->vocab));
+  VV_TRY(read_count(v, "hidden_size", &s.width));
+  VV_TRY(read_count(v, "intermediate_size", &s.mlp));
+  VV_TRY(read_count(v, "num_attention_heads", &s.heads));
+  VV_TRY(read_count(v, "num_key_value_heads", &s.kv_heads));
+  VV_TRY(read_count(v, "head_dim", &s.head_dim));
+  VV_TRY(check_divides(v, "num_key_value_heads", s.kv_heads, "num_attention_heads", s.heads));
+  VV_TRY(check_divides(v, "2", 2, "head_dim", s.head_dim));
+  VV_TRY(read_count(v, "vocab_size", &c->vocab));
   VV_ASSIGN(c->eps, v.get_double("rms_norm_eps", c->eps));
   VV_ASSIGN(c->rope_theta, v.get_double("rope_theta", c->rope_theta));
   if (!(c->eps > 0 && c->rope_theta > 1))
@@ -55,7 +37,8 @@ Status read_text(const JsonValue& v, GrootConfig* c) {
     size_t i = 0;
     for (const JsonValue n : *sections) {
       VV_ASSIGN(c->sections[i], n.as_int());
-      if (c->sections[i] < 0 || c->sections[i++] > kMost) return n.error(Code::kCorruptData, "wanted a count of pairs");
+      if (c->sections[i] < 0 || c->sections[i++] > kMostWidth)
+        return n.error(Code::kCorruptData, "wanted a count of pairs");
     }
   }
   if (c->sections[0] + c->sections[1] + c->sections[2] != s.head_dim / 2)
@@ -72,14 +55,14 @@ Status read_stack(const JsonValue& root, const char* key, Stack* s) {
     if (s->layers < 0 || s->layers > kMostLayers)
       return v.error(Code::kCorruptData, strf("num_layers: wanted 0 to %ld, got %ld", static_cast<long>(kMostLayers),
                                               static_cast<long>(s->layers)));
-    VV_TRY(whole(v, "num_attention_heads", &s->heads));
-    VV_TRY(whole(v, "attention_head_dim", &s->head_dim));
+    VV_TRY(read_count(v, "num_attention_heads", &s->heads));
+    VV_TRY(read_count(v, "attention_head_dim", &s->head_dim));
     if (const auto positions = v.find("positional_embeddings"); positions.has_value() && !positions->is_null())
       return positions->error(Code::kUnsupported, "only null is served");
   }
   s->kv_heads = s->heads;
   s->width = s->q_width();
-  if (s->width > kMost)
+  if (s->width > kMostWidth)
     return root.error(Code::kCorruptData, strf("%s: %ld heads of %ld are too wide", key, static_cast<long>(s->heads),
                                                static_cast<long>(s->head_dim)));
   s->mlp = 4 * s->width;
@@ -110,11 +93,11 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
     VV_TRY(read_text(text, c));
     c->vision.out = c->text.width;
     VV_TRY(vision::read_vision(sight, &c->vision));
-    VV_TRY(whole(*backbone, "image_token_id", &c->image_token));
+    VV_TRY(read_count(*backbone, "image_token_id", &c->image_token));
   }
-  VV_TRY(whole(root, "select_layer", &c->text.layers, kMostLayers));
+  VV_TRY(read_count(root, "select_layer", &c->text.layers, kMostLayers));
   int64_t width = c->text.width;
-  VV_TRY(whole(root, "backbone_embedding_dim", &width));
+  VV_TRY(read_count(root, "backbone_embedding_dim", &width));
   if (width != c->text.width)
     return root.error(Code::kCorruptData, strf("backbone_embedding_dim is %ld, the language model's width %ld",
                                                static_cast<long>(width), static_cast<long>(c->text.width)));
@@ -125,15 +108,15 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
   if (c->adapter.layers > 0 && c->adapter.width != c->text.width)
     return root.error(Code::kCorruptData, "vl_self_attention_cfg: its heads are not as wide as the language model");
   int64_t embedding = c->dit.width;
-  VV_TRY(whole(root, "input_embedding_dim", &embedding));
+  VV_TRY(read_count(root, "input_embedding_dim", &embedding));
   if (embedding != c->dit.width || c->dit.width % 2 != 0)
     return root.error(Code::kCorruptData,
                       strf("input_embedding_dim is %ld, wanted the width of the DiT's heads %ld, an even number",
                            static_cast<long>(embedding), static_cast<long>(c->dit.width)));
-  VV_TRY(whole(root, "hidden_size", &c->hidden));
+  VV_TRY(read_count(root, "hidden_size", &c->hidden));
   c->dit_out = c->hidden;
   if (const auto dit = root.find("diffusion_model_cfg"); dit.has_value() && dit->is_object()) {
-    VV_TRY(whole(*dit, "output_dim", &c->dit_out));
+    VV_TRY(read_count(*dit, "output_dim", &c->dit_out));
     VV_ASSIGN(const bool interleaved, dit->get_bool("interleave_self_attention", true));
     VV_ASSIGN(const std::string_view norm, dit->get_string("norm_type", "ada_norm"));
     if (!interleaved || norm != "ada_norm")
@@ -147,7 +130,7 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
                                 {"num_inference_timesteps", &c->steps},
                                 {"num_timestep_buckets", &c->buckets},
                                 {"attend_text_every_n_blocks", &c->text_every}})
-    VV_TRY(whole(root, key, to));
+    VV_TRY(read_count(root, key, to));
   for (const char* key : {"use_vlln", "add_pos_embed", "use_alternate_vl_dit"}) {
     VV_ASSIGN(const bool on, root.get_bool(key, true));
     if (!on) return root.error(Code::kUnsupported, std::string(key) + ": only true is served");

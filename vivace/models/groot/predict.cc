@@ -398,13 +398,7 @@ Result<std::vector<float>> GrootModel::calibrate(std::span<const Observation> ob
 }
 
 Status GrootModel::set_act_scales(std::span<const float> scales) {
-  if (!plan_.fixed)
-    return Status(Code::kFailedPrecondition,
-                  strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan_.name));
-  VV_TRY(check_act_scales(plan_, scales, QuantizationSites(config_).count()));
-  VV_TRY(runtime_->stream().synchronize());
-  const engine::Upload all[] = {{buffers_.act_scales.data, scales.data(), scales.size() * sizeof(float)}};
-  return runtime_->upload(all);
+  return upload_act_scales(*runtime_, plan_, scales, QuantizationSites(config_).count(), buffers_.act_scales);
 }
 
 Result<engine::Profile> GrootModel::profile(Stage stage, bool in_step) {

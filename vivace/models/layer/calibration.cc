@@ -6,6 +6,7 @@
 
 #include "vivace/base/check.h"
 #include "vivace/base/float_types.h"
+#include "vivace/engine/runtime.h"
 
 namespace vivace::models {
 
@@ -67,6 +68,17 @@ Status check_act_scales(const PrecisionPlan& plan, std::span<const float> scales
       return Status(Code::kInvalidArgument,
                     strf("act_scales: wanted positive numbers, got %g", static_cast<double>(s)));
   return {};
+}
+
+Status upload_act_scales(engine::Runtime& runtime, const PrecisionPlan& plan, std::span<const float> scales,
+                         int64_t places, const Tensor& to) {
+  if (!plan.fixed)
+    return Status(Code::kFailedPrecondition,
+                  strf("act_scales: precision %s has none that are fixed; load with fp8_static", plan.name));
+  VV_TRY(check_act_scales(plan, scales, places));
+  VV_TRY(runtime.stream().synchronize());
+  const engine::Upload all[] = {{to.data, scales.data(), scales.size() * sizeof(float)}};
+  return runtime.upload(all);
 }
 
 }  // namespace vivace::models

@@ -7,6 +7,10 @@
 #include "vivace/exec/stream.h"
 #include "vivace/models/layer/precision_plan.h"
 
+namespace vivace::engine {
+class Runtime;
+}
+
 namespace vivace::models {
 
 class Calibration {
@@ -30,5 +34,9 @@ class Calibration {
 Status check_calibration(const PrecisionPlan& plan, size_t observations, double percentile);
 /// Errors: InvalidArgument, of another count than `places` or of values that are no scales.
 Status check_act_scales(const PrecisionPlan& plan, std::span<const float> scales, int64_t places);
+/// Puts other scales [places] where a loaded policy reads them, behind what its stream has. Errors: FailedPrecondition
+/// (the plan has none that are fixed), those of check_act_scales().
+Status upload_act_scales(engine::Runtime& runtime, const PrecisionPlan& plan, std::span<const float> scales,
+                         int64_t places, const Tensor& to);
 
 }  // namespace vivace::models

@@ -13,13 +13,7 @@ constexpr PrecisionPlan kPlans[] = {
 }  // namespace
 
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
-  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
-  std::string names;
-  for (const PrecisionPlan& p : kPlans) {
-    if (wanted == p.name) return p;
-    names += std::string(", ") + p.name;
-  }
-  return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
+  return pick_plan(kPlans, precision, place);
 }
 
 }  // namespace vivace::models

@@ -16,7 +16,20 @@ struct PrecisionPlan {
   bool fixed;   // ... with a scale a place, which calibration found
 };
 
-/// Errors: InvalidArgument lists the plans.
+/// The one of a family's plans that `precision` names; auto: f32 on the host, else bf16. Errors: InvalidArgument lists
+/// the plans.
+template <typename Plan, size_t N>
+Result<Plan> pick_plan(const Plan (&plans)[N], const std::string& precision, Place place) {
+  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
+  std::string names;
+  for (const Plan& p : plans) {
+    if (wanted == p.name) return p;
+    names += std::string(", ") + p.name;
+  }
+  return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
+}
+
+/// ... of the policies' plans.
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place);
 
 }  // namespace vivace::models

@@ -3,47 +3,26 @@
 #include <cmath>
 
 #include "vivace/base/check.h"
+#include "vivace/models/layer/config_values.h"
 
 namespace vivace::models::vision {
-namespace {
 
 using engine::JsonValue;
 
-constexpr int64_t kMost = 1 << 20;  // of any width or count: products of two stay in range
-constexpr int64_t kMostLayers = 512;
-constexpr int64_t kMostSide = 4096;  // of a patch
-
-Status whole(const JsonValue& object, const char* key, int64_t* out, int64_t most = kMost) {
-  VV_ASSIGN(const int64_t v, object.get_int(key, *out));
-  if (v < 1 || v > most)
-    return object.error(Code::kCorruptData,
-                        strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(most), static_cast<long>(v)));
-  *out = v;
-  return {};
-}
-
-Status divides(const JsonValue& object, const char* part, int64_t a, const char* of, int64_t b) {
-  return b % a == 0 ? Status()
-                    : object.error(Code::kCorruptData, strf("%s %ld does not divide %s %ld", part, static_cast<long>(a),
-                                                            of, static_cast<long>(b)));
-}
-
-}  // namespace
-
 Status read_vision(const JsonValue& v, VisionConfig* c) {
-  VV_TRY(whole(v, "depth", &c->layers, kMostLayers));
-  VV_TRY(whole(v, "hidden_size", &c->width));
-  VV_TRY(whole(v, "intermediate_size", &c->mlp));
-  VV_TRY(whole(v, "num_heads", &c->heads));
-  VV_TRY(divides(v, "num_heads", c->heads, "hidden_size", c->width));
+  VV_TRY(read_count(v, "depth", &c->layers, kMostLayers));
+  VV_TRY(read_count(v, "hidden_size", &c->width));
+  VV_TRY(read_count(v, "intermediate_size", &c->mlp));
+  VV_TRY(read_count(v, "num_heads", &c->heads));
+  VV_TRY(check_divides(v, "num_heads", c->heads, "hidden_size", c->width));
   c->kv_heads = c->heads;
   c->head_dim = c->width / c->heads;
-  VV_TRY(divides(v, "4", 4, "the width of a head,", c->head_dim));
-  VV_TRY(whole(v, "patch_size", &c->patch, kMostSide));
-  VV_TRY(whole(v, "spatial_merge_size", &c->merge, 16));
-  VV_TRY(whole(v, "temporal_patch_size", &c->frames, 16));
+  VV_TRY(check_divides(v, "4", 4, "the width of a head,", c->head_dim));
+  VV_TRY(read_count(v, "patch_size", &c->patch, kMostSide));
+  VV_TRY(read_count(v, "spatial_merge_size", &c->merge, 16));
+  VV_TRY(read_count(v, "temporal_patch_size", &c->frames, 16));
   int64_t places = c->grid * c->grid;
-  VV_TRY(whole(v, "num_position_embeddings", &places));
+  VV_TRY(read_count(v, "num_position_embeddings", &places));
   c->grid = std::llround(std::sqrt(static_cast<double>(places)));
   if (c->grid * c->grid != places)
     return v.error(Code::kCorruptData,
@@ -63,7 +42,7 @@ Status read_vision(const JsonValue& v, VisionConfig* c) {
   if (act != "gelu_pytorch_tanh")
     return v.error(Code::kUnsupported, "hidden_act: only gelu_pytorch_tanh is served, got '" + std::string(act) + "'");
   int64_t out = c->out;
-  VV_TRY(whole(v, "out_hidden_size", &out));
+  VV_TRY(read_count(v, "out_hidden_size", &out));
   return out == c->out ? Status()
                        : v.error(Code::kCorruptData, "out_hidden_size is not the language model's hidden_size");
 }

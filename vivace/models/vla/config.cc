@@ -4,15 +4,13 @@
 
 #include "vivace/base/check.h"
 #include "vivace/engine/registry.h"
+#include "vivace/models/layer/config_values.h"
 
 namespace vivace::models::vla {
 namespace {
 
 using engine::Json;
 using engine::JsonValue;
-
-constexpr int64_t kMost = 1 << 20;  // of any width or count: products of two stay in range
-constexpr int64_t kMostSide = 4096;  // of an image
 
 struct Variant {
   const char* name;
@@ -27,30 +25,21 @@ constexpr Variant kVariants[] = {
 };
 constexpr Tower kSiglip = {1152, 27, 4304, 16, 16, 72};
 
-Status whole(const JsonValue& object, const char* key, int64_t* out) {
-  VV_ASSIGN(const int64_t v, object.get_int(key, *out));
-  if (v < 1 || v > kMost)
-    return object.error(Code::kCorruptData,
-                        strf("%s: wanted 1 to %ld, got %ld", key, static_cast<long>(kMost), static_cast<long>(v)));
-  *out = v;
-  return {};
-}
-
 /// A tower by its own numbers under `key`, or by the name of a variant.
 Status read_tower(const JsonValue& root, const char* key, const char* variant_key, Tower* tower) {
   if (const auto own = root.find(key); own.has_value() && own->is_object()) {
-    VV_TRY(whole(*own, "width", &tower->width));
-    VV_TRY(whole(*own, "depth", &tower->layers));
-    VV_TRY(whole(*own, "mlp_dim", &tower->mlp));
-    VV_TRY(whole(*own, "num_heads", &tower->heads));
+    VV_TRY(read_count(*own, "width", &tower->width));
+    VV_TRY(read_count(*own, "depth", &tower->layers));
+    VV_TRY(read_count(*own, "mlp_dim", &tower->mlp));
+    VV_TRY(read_count(*own, "num_heads", &tower->heads));
     if (variant_key == nullptr) {
       if (tower->width % tower->heads != 0) return own->error(Code::kCorruptData, "num_heads does not divide width");
       tower->kv_heads = tower->heads;
       tower->head_dim = tower->width / tower->heads;
       return {};
     }
-    VV_TRY(whole(*own, "num_kv_heads", &tower->kv_heads));
-    VV_TRY(whole(*own, "head_dim", &tower->head_dim));
+    VV_TRY(read_count(*own, "num_kv_heads", &tower->kv_heads));
+    VV_TRY(read_count(*own, "head_dim", &tower->head_dim));
     if (tower->heads % tower->kv_heads != 0)
       return own->error(Code::kCorruptData, "num_kv_heads does not divide num_heads");
     return {};
@@ -94,7 +83,7 @@ Status read_cameras(const JsonValue& root, std::vector<std::string>* cameras) {
 /// What lerobot's SmolVLA derives: the expert from the language model, of which the first layers are kept.
 Status read_smolvla(const JsonValue& root, PolicyConfig* c) {
   if (const auto vision = root.find("vision"); vision.has_value() && vision->is_object())
-    VV_TRY(whole(*vision, "scale_factor", &c->shuffle));
+    VV_TRY(read_count(*vision, "scale_factor", &c->shuffle));
   if (const auto size = root.find("resize_imgs_with_padding"); size.has_value()) {
     int64_t sides[2], n = 0;
     if (size->is_array())
@@ -119,21 +108,21 @@ Status read_smolvla(const JsonValue& root, PolicyConfig* c) {
   if (mode != "cross_attn")
     return root.error(Code::kUnsupported, "attention_mode: only cross_attn is served, got '" + std::string(mode) + "'");
   VV_ASSIGN(const int64_t own_layers, root.get_int("num_expert_layers", 0));
-  VV_TRY(whole(root, "num_vlm_layers", &c->text.layers));
+  VV_TRY(read_count(root, "num_vlm_layers", &c->text.layers));
   if (own_layers > 0 && own_layers != c->text.layers)
     return root.error(Code::kUnsupported, "num_expert_layers: only as many as num_vlm_layers are served");
   VV_ASSIGN(const int64_t every, root.get_int("self_attn_every_n_layers", 2));
   c->self_every = std::max<int64_t>(every, 0);
   VV_ASSIGN(const double share, root.get_double("expert_width_multiplier", 0.75));
   const double wide = static_cast<double>(c->text.width) * share;
-  if (!(wide >= 1 && wide <= static_cast<double>(kMost)))
+  if (!(wide >= 1 && wide <= static_cast<double>(kMostWidth)))
     return root.error(Code::kCorruptData,
                       strf("expert_width_multiplier: %g of %ld", share, static_cast<long>(c->text.width)));
   c->expert = c->text;
   c->expert.width = static_cast<int64_t>(wide);
   c->expert.mlp = (4 * (2 * c->expert.width / 3) + 255) / 256 * 256;
   VV_TRY(read_tower(root, "expert", "action_expert_variant", &c->expert));
-  return whole(root, "num_steps", &c->steps);
+  return read_count(root, "num_steps", &c->steps);
 }
 
 Status read_json(const JsonValue& root, PolicyConfig* c) {
@@ -143,8 +132,8 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
   VV_TRY(read_tower(root, "expert", "action_expert_variant", &c->expert));
   VV_TRY(read_tower(root, "vision", nullptr, &c->vision));
   if (const auto vision = root.find("vision"); vision.has_value() && vision->is_object()) {
-    VV_TRY(whole(*vision, "image_size", &c->image));
-    VV_TRY(whole(*vision, "patch_size", &c->patch));
+    VV_TRY(read_count(*vision, "image_size", &c->image));
+    VV_TRY(read_count(*vision, "patch_size", &c->patch));
     if (c->image > kMostSide || c->image % c->patch != 0)
       return vision->error(
           Code::kCorruptData,
@@ -153,10 +142,10 @@ Status read_json(const JsonValue& root, PolicyConfig* c) {
   }
   if (c->has(kSmolVlm)) VV_TRY(read_smolvla(root, c));
   // lerobot pads to what it calls the largest; openpi calls the padded width itself so.
-  for (const char* key : {"max_action_dim", "action_dim"}) VV_TRY(whole(root, key, &c->action_dim));
-  for (const char* key : {"max_state_dim", "state_dim"}) VV_TRY(whole(root, key, &c->state_dim));
-  for (const char* key : {"chunk_size", "action_horizon"}) VV_TRY(whole(root, key, &c->horizon));
-  VV_TRY(whole(root, "num_inference_steps", &c->steps));
+  for (const char* key : {"max_action_dim", "action_dim"}) VV_TRY(read_count(root, key, &c->action_dim));
+  for (const char* key : {"max_state_dim", "state_dim"}) VV_TRY(read_count(root, key, &c->state_dim));
+  for (const char* key : {"chunk_size", "action_horizon"}) VV_TRY(read_count(root, key, &c->horizon));
+  VV_TRY(read_count(root, "num_inference_steps", &c->steps));
   if (const auto time = root.find("time_embedding"); time.has_value() && time->is_object()) {
     VV_ASSIGN(c->min_period, time->get_double("min_period", c->min_period));
     VV_ASSIGN(c->max_period, time->get_double("max_period", c->max_period));

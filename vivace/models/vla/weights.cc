@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "vivace/base/check.h"
+#include "vivace/models/layer/part_loader.h"
 
 namespace vivace::models::vla {
 namespace {
@@ -11,27 +12,13 @@ using engine::WeightUploader;
 using engine::WeightRule;
 using engine::WeightSource;
 
-class Loader {
+class Loader : public PartLoader {
  public:
-  Loader(const WeightSource& source, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables)
-      : source_(source), plan_(plan), uploader_(uploader), tables_(tables) {}
+  Loader(const WeightSource& source, const PrecisionPlan& plan, WeightUploader* uploader, WeightUploader* tables,
+         OwnedTensors* own)
+      : PartLoader(source, plan.act, plan.stored, uploader, own, plan.eight), plan_(plan), tables_(tables) {}
 
-  Result<Tensor> get(const std::string& name, const Shape& shape) const {
-    return source_.get(WeightRule{"", name.c_str(), shape});
-  }
-
-  /// A vector of norms in its own dtype.
-  Status vector(const std::string& name, int64_t n, Tensor* t) {
-    VV_ASSIGN(*t, get(name, Shape(n)));
-    uploader_->add(t, t->dtype);
-    return {};
-  }
-  Status norm(const std::string& name, int64_t n, Norm* to) {
-    VV_TRY(vector(name + ".weight", n, &to->weight));
-    VV_ASSIGN(to->bias, get(name + ".bias", Shape(n)));
-    uploader_->add(&to->bias, to->weight.dtype, true);
-    return {};
-  }
+  using PartLoader::get, PartLoader::norm, PartLoader::synthetic, PartLoader::vector;
 
   struct Part {
     const char* name;
@@ -97,12 +84,10 @@ class Loader {
     else if (n == 2) to->join({p, p + 1}, whole, dtype, order, bias);
     else to->join({p, p + 1, p + 2}, whole, dtype, order, bias);
   }
-  bool synthetic() const { return source_.synthetic(); }
 
  private:
-  const WeightSource& source_;
   const PrecisionPlan& plan_;
-  WeightUploader *uploader_, *tables_;
+  WeightUploader* tables_;
 };
 
 Status load_vision(Loader& load, const PolicyConfig& c, const Names& names, std::vector<VisionLayer>* layers) {
@@ -221,7 +206,7 @@ Status load_weights(const WeightSource& source, const PolicyConfig& c, const Pre
                     PolicyWeights* w) {
   const Names names = names_of(source.checkpoint());
   const Tower &v = c.vision, &t = c.text;
-  Loader load(source, plan, uploader, tables);
+  Loader load(source, plan, uploader, tables, own);
   VV_TRY(load_patches(load, c, plan, names, views * batch, uploader, own, w));
   VV_TRY(load_vision(load, c, names, &w->vision));
   VV_TRY(load.norm(names.vision + "post_layernorm", v.width, &w->vision_norm));

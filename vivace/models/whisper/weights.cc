@@ -1,6 +1,7 @@
 #include "vivace/models/whisper/weights.h"
 
 #include "vivace/base/check.h"
+#include "vivace/models/layer/precision_plan.h"
 
 namespace vivace::models::whisper {
 namespace {
@@ -167,13 +168,7 @@ class Loader {
 }  // namespace
 
 Result<PrecisionPlan> pick_plan(const std::string& precision, Place place) {
-  const std::string wanted = precision != "auto" ? precision : place == Place::host ? "f32" : "bf16";
-  std::string names;
-  for (const PrecisionPlan& p : kPlans) {
-    if (wanted == p.name) return p;
-    names += std::string(", ") + p.name;
-  }
-  return Status(Code::kInvalidArgument, "precision: wanted auto" + names + ", got '" + precision + "'");
+  return models::pick_plan(kPlans, precision, place);
 }
 
 Status load_weights(const WeightSource& source, const WhisperConfig& config, const PrecisionPlan& plan,
