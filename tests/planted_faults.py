@@ -305,6 +305,8 @@ FAULTS = [
     ("random models: the position of the sequence before", "vivace/models/decoder/step_io.cc", "put(in_.pos, i, r.pos);", "put(in_.pos, i, i > 0 && rows[i - 1].slot != r.slot ? rows[i - 1].pos : r.pos);", RANDOM.format("text")),
     ("random models: a window of one more", "vivace/models/decoder/pipeline.cc", "static_cast<double>(c_.window)", "static_cast<double>(c_.window + 1)", RANDOM.format("text")),
     ("random models: query heads alternate between keys", "vivace/cpu/attention/heads.h", "kv = tile.h0 / (a.Hq / a.Hkv)", "kv = tile.h0 % a.Hkv", RANDOM.format("text"), "vivace/cpu/attention/level_avx512.cc"),
+    ("random models: layers that cross count on", "vivace/models/vla/flow.cc", "[b * A + t] = static_cast<int32_t>(t);", "[b * A + t] = static_cast<int32_t>(prefix + t);", RANDOM.format("smolvla")),
+    ("random models: every second layer sees actions", "vivace/models/vla/config.cc", "c->self_every = std::max<int64_t>(every, 0);", "c->self_every = every > 0 ? 2 : 0;", RANDOM.format("smolvla")),
     ("random models: an observation attends to its neighbour's prefix", "vivace/models/vla/flow.cc", "(action_.slot)[b * A + t] = static_cast<int32_t>(b)", "(action_.slot)[b * A + t] = static_cast<int32_t>(b > 1 ? b - 1 : b)", RANDOM.format("policy")),
     ("random models: a prompt's word stands one place late", "vivace/models/vla/base.cc", "place(t, at++, b)", "place(t, ++at, b)", RANDOM.format("policy")),
     ("text: every second capital is passed over", "vivace/engine/text/lower.cc", "% row->step == 0", "% 2 == 0", "tests/test_prompt.py"),

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import vivace
 from tests.packed import packed_tensors
+from tests.policy_bits import captured_is_eager, tenant_is_alone
 from tests.reference.groot_numpy import Groot
 from tests.reference.policy_numpy import Exact, Rounded
 
@@ -205,18 +206,13 @@ def test_batches_have_the_bits_of_each_alone(precision):
 
 
 def test_captured_is_eager():
-    from vivace import _core
-
-    raw = [dict(frames=o["images"], tokens=o["prompt"].tolist(), end_token=1, seed=0, action_prefix=None, **{k: o[k] for k in ("state", "noise", "embodiment")}) for o in (observation("a"), observation("c"))]
-    options = dict(statistics="none", precision="f32", num_views=3, device=DEVICE, threads=2 * (DEVICE == "cpu"), batch=2)
-    assert _core.load_policy(str(FIXTURE), **options).predict(raw) == _core.load_policy(str(FIXTURE), eager=True, **options).predict(raw)
+    captured_is_eager(FIXTURE, map(observation, "ac"), DEVICE, num_views=3)
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the scheduler of the CPU")
 def test_as_a_tenant_of_a_scheduler(model):
     """Its calls are timed at load, by a prompt that has images in it."""
-    with vivace.Scheduler("cpu") as scheduler, scheduler.load_model(FIXTURE, qos=vivace.guaranteed(hz=0.1, deadline_ms=9000), statistics="none", precision="f32", num_views=3, threads=2) as tenant:
-        assert np.array_equal(tenant.predict(**observation("a")), model.predict(**observation("a")))
+    tenant_is_alone(FIXTURE, model, observation("a"), num_views=3)
 
 
 def test_one_token_may_stand_for_an_image(model):

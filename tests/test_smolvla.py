@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import vivace
 from tests.packed import packed_tensors
-from vivace import _core
+from tests.policy_bits import captured_is_eager, tenant_is_alone
 
 FIXTURE = Path(__file__).parent / "fixtures" / "vla" / "smolvla_tiny"
 DEVICE = os.environ.get("VIVACE_TEST_DEVICE", "cpu")
@@ -78,16 +78,13 @@ def test_batches_have_the_bits_of_each_alone(precision):
 
 
 def test_captured_is_eager():
-    raw = [dict(frames=o["images"], tokens=o["prompt"].tolist(), state=o["state"], noise=o["noise"], end_token=1, seed=0, action_prefix=None) for o in map(observation, "ab")]
-    options = dict(statistics="none", precision="f32", num_views=2, device=DEVICE, threads=2 * (DEVICE == "cpu"), batch=2)
-    assert _core.load_policy(str(FIXTURE), **options).predict(raw) == _core.load_policy(str(FIXTURE), eager=True, **options).predict(raw)
+    captured_is_eager(FIXTURE, map(observation, "ab"), DEVICE, num_views=2)
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="the scheduler of the CPU")
 def test_as_a_tenant_of_a_scheduler(model):
     """Its calls are timed at load, with a state of the network's width, which is not the actions'."""
-    with vivace.Scheduler("cpu") as scheduler, scheduler.load_model(FIXTURE, qos=vivace.guaranteed(hz=0.1, deadline_ms=9000), statistics="none", precision="f32", threads=2) as tenant:
-        assert np.array_equal(tenant.predict(**observation("a")), model.predict(**observation("a")))
+    tenant_is_alone(FIXTURE, model, observation("a"))
 
 
 def words(folder):
