@@ -16,9 +16,8 @@ namespace {
 
 using array::Elem;
 using array::kHost;
+using array::kLegacyStream;
 using array::name;  // beside vivace::name of DType
-
-constexpr uintptr_t kLegacyStream = 1;  // CU_STREAM_LEGACY: what arrays are filled on and ops run on by default
 
 constexpr const char* kLongNames[] = {"bool",  "uint8", "uint16",  "uint32",   "uint64",  "int8",   "int16",
                                       "int32", "int64", "float16", "bfloat16", "float32", "float64"};
@@ -71,7 +70,7 @@ nb::object numpy_dtype(Elem e) {
 /// A dense array of the same elements: `a` itself if it is dense.
 Array dense(const Array& a) {
   if (a.is_dense()) return a;
-  return value_of(work(a.size(), [&](const array::Exec& x) { return array::copy(a, a.elem, x); }));
+  return value_of(work(a.device(), a.size(), [&](const array::Exec& x) { return array::copy(a, a.elem, x); }));
 }
 
 nb::object to_numpy(const Array& given) {

@@ -36,9 +36,14 @@ T value_of(Result<T> r) {
 /// Arrays compute when they are called: a capture would miss it. Throws FailedPrecondition inside one.
 void refuse_capture(const char* what);
 
-/// Runs f(Exec): work on few elements on this thread, more on the process's pool and without the GIL.
+/// Where arrays on GPUs compute: the stream of set_stream(), else the legacy stream.
+array::Exec exec_on_gpu();
+
+/// Runs f(Exec): on the CPU work on few elements on this thread, more on the process's pool and without the GIL; on a
+/// GPU it is queued.
 template <class F>
-auto work(int64_t elements, F&& f) {
+auto work(int device, int64_t elements, F&& f) {
+  if (device != array::kHost) return f(exec_on_gpu());
   if (elements < 32768) return f(array::Exec{});
   const NoGil release;
   Runtime& r = Runtime::get();

@@ -15,9 +15,9 @@ namespace {
 
 using array::Elem;
 using array::kHost;
+using array::kLegacyStream;
 using array::name;  // beside vivace::name of DType
 
-constexpr uintptr_t kLegacyStream = 1;
 constexpr uintptr_t kPerThreadStream = 2;
 constexpr uint64_t kDLCopied = 2;
 
@@ -101,7 +101,7 @@ Array copied(const Array& a, int device) {
   refuse_capture("a copy");
   Array from = a;
   if (device == a.device() || !a.is_dense())
-    from = value_of(work(a.size(), [&](const array::Exec& x) { return array::copy(a, a.elem, x); }));
+    from = value_of(work(a.device(), a.size(), [&](const array::Exec& x) { return array::copy(a, a.elem, x); }));
   if (device == a.device()) return from;
   Array to = value_of(array::empty(a.elem, a.shape, device));
   check(device == kHost ? copy_free(from, to.data, false) : copy_free(to, from.data, true));

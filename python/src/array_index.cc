@@ -139,7 +139,8 @@ nb::object get_item(const Array& a, nb::handle key) {
     refuse_capture("x[indices]");
     const Array& at = *nb::inst_ptr<Array>(key);
     if (a.shape.rank == 0) index_error("array: 1 index of 0 axes");
-    return nb::cast(value_of(work(at.size(), [&](const array::Exec& x) { return array::take(a, at, 0, false, x); })));
+    return nb::cast(
+        value_of(work(a.device(), at.size(), [&](const array::Exec& x) { return array::take(a, at, 0, false, x); })));
   }
   const std::vector<Index> at = indices_of(a, key);
   return nb::cast(value_of(array::index(a, at)));
@@ -165,11 +166,12 @@ void set_item(const Array& a, nb::handle key, nb::handle value) {
     if (!(three[0].array->shape == a.shape) || (from.array != nullptr && from.array->shape.rank != 0))
       check(Status(Code::kUnsupported,
                    "array: x[mask] = y wants a mask of x's shape and a number or 0-d array; where() broadcasts"));
-    value_of(work(a.size(), [&](const array::Exec& x) { return array::apply(array::Func::select, three, &a, x); }));
+    value_of(work(a.device(), a.size(),
+                  [&](const array::Exec& x) { return array::apply(array::Func::select, three, &a, x); }));
     return;
   }
   const Array to = value_of(array::index(a, indices_of(a, key)));
-  check(work(to.size(), [&](const array::Exec& x) { return array::assign(to, from, x); }));
+  check(work(to.device(), to.size(), [&](const array::Exec& x) { return array::assign(to, from, x); }));
 }
 
 }  // namespace vivace::python

@@ -29,9 +29,17 @@ int64_t elements_of(const Operand* o, size_t n) {
   return all;
 }
 
+/// Of the first array.
+int device_of(const Operand* o, size_t n) {
+  for (size_t k = 0; k < n; ++k)
+    if (o[k].array != nullptr) return o[k].array->device();
+  return array::kHost;
+}
+
 Array apply(Func f, const Operand* o, size_t n, const Array* out) {
   refuse_capture(array::name(f));
-  return value_of(work(elements_of(o, n), [&](const Exec& x) { return array::apply(f, std::span(o, n), out, x); }));
+  return value_of(work(device_of(o, n), elements_of(o, n),
+                       [&](const Exec& x) { return array::apply(f, std::span(o, n), out, x); }));
 }
 
 /// A call by name: at least one Array among the operands.
@@ -76,8 +84,8 @@ nb::object product(nb::handle x, nb::handle y) {
   refuse_capture("matmul");
   const Array &a = *nb::inst_ptr<Array>(x), &b = *nb::inst_ptr<Array>(y);
   const int64_t n = b.shape.rank > 0 ? b.shape.dim[b.shape.rank - 1] : 1;
-  return nb::cast(
-      value_of(work(a.size() * std::max<int64_t>(n, 1), [&](const Exec& e) { return array::matmul(a, b, e); })));
+  return nb::cast(value_of(
+      work(a.device(), a.size() * std::max<int64_t>(n, 1), [&](const Exec& e) { return array::matmul(a, b, e); })));
 }
 
 /// The single element, as Python's number.
@@ -121,7 +129,7 @@ nb::object item(const Array& a, const char* what) {
 Array copied(const Array& a, Elem e) {
   check(array::check_open(a, "copy"));
   refuse_capture("a copy");
-  return value_of(work(a.size(), [&](const Exec& x) { return array::copy(a, e, x); }));
+  return value_of(work(a.device(), a.size(), [&](const Exec& x) { return array::copy(a, e, x); }));
 }
 
 Array reshaped(const Array& a, nb::handle shape, std::optional<bool> copy) {
@@ -181,7 +189,6 @@ Array transposed(const Array& a, bool matrices) {
 /// start + step * i as type e; computed in i64 or f64.
 Array counted(nb::handle start, nb::handle step, int64_t n, Elem e, int device) {
   refuse_capture("creation");
-  check(array::on_cpu(device, "arange and linspace"));
   const Elem in = kernels::is_real(e) ? Elem::f64 : Elem::i64;
   if (!kernels::has_arithmetic(e)) check(Status(Code::kInvalidDType, strf("array: no counting in %s", name(e))));
   Operand o[2];
@@ -199,7 +206,7 @@ Array counted(nb::handle start, nb::handle step, int64_t n, Elem e, int device) 
   p.step[p.steps++] = {Func::add, in, in, {reg(1), 0, 0}};
   p.step[p.steps++] = {Func::cast, e, in, {reg(2), 0, 0}};
   const Shape shape = value_of(array::shape_of(std::span(&n, 1), e));
-  return value_of(work(n, [&](const Exec& x) { return array::run(p, o, &shape, nullptr, device, x); }));
+  return value_of(work(device, n, [&](const Exec& x) { return array::run(p, o, &shape, nullptr, device, x); }));
 }
 
 Fold fold_of(const std::string& name) {
@@ -352,28 +359,30 @@ void add_array_class(nb::module_& m, nb::class_<Array>& c) {
         refuse_capture(kind.c_str());
         const uint32_t axes = axes_from(a, axis, kind.c_str());
         const Elem e = dtype.is_none() ? a.elem : elem_of(dtype);
-        return value_of(
-            work(a.size(), [&](const Exec& w) { return array::fold(fold_of(kind), a, axes, keepdims, e, w); }));
+        return value_of(work(a.device(), a.size(),
+                             [&](const Exec& w) { return array::fold(fold_of(kind), a, axes, keepdims, e, w); }));
       },
       nb::arg("kind"), nb::arg("x").none(), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("dtype").none());
   m.def("array_cumulative", [](bool prod, const Array& a, int64_t axis, nb::handle dtype, bool initial) {
     const int at = axis_from(axis, a.shape.rank, "cumulative");
     const Elem e = elem_of(dtype);
-    return value_of(work(a.size(), [&](const Exec& x) { return array::cumulative(prod, a, at, e, initial, x); }));
+    return value_of(
+        work(a.device(), a.size(), [&](const Exec& x) { return array::cumulative(prod, a, at, e, initial, x); }));
   });
   m.def("array_take", [](const Array& a, const Array& at, int64_t axis, bool along) {
     const int k = axis_from(axis, a.shape.rank, along ? "take_along_axis" : "take");
-    return value_of(work(a.size(), [&](const Exec& x) { return array::take(a, at, k, along, x); }));
+    return value_of(work(a.device(), a.size(), [&](const Exec& x) { return array::take(a, at, k, along, x); }));
   });
   m.def("array_sort", [](const Array& a, int64_t axis, bool descending, bool order) {
     const int k = axis_from(axis, a.shape.rank, order ? "argsort" : "sort");
-    return value_of(work(a.size(), [&](const Exec& x) { return array::sort(a, k, descending, order, x); }));
+    return value_of(work(a.device(), a.size(), [&](const Exec& x) { return array::sort(a, k, descending, order, x); }));
   });
   m.def(
       "array_searchsorted",
       [](const Array& a, const Array& v, bool right, nb::handle sorter) {
         const Array* order = sorter.is_none() ? nullptr : &array_of(sorter, "searchsorted");
-        return value_of(work(v.size(), [&](const Exec& x) { return array::searchsorted(a, v, right, order, x); }));
+        return value_of(
+            work(v.device(), v.size(), [&](const Exec& x) { return array::searchsorted(a, v, right, order, x); }));
       },
       nb::arg("a"), nb::arg("v"), nb::arg("right"), nb::arg("sorter").none());
   m.def("array_permute", &permuted);

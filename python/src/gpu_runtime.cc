@@ -2,9 +2,12 @@
 
 #include <vector>
 
+#include "array.h"
 #include "errors.h"
+#include "gil.h"
 #include "vivace/base/check.h"
 #include "vivace/exec/cuda_stream.h"
+#include "vivace/ops/kernel_store.h"
 
 namespace vivace::python {
 namespace {
@@ -46,6 +49,23 @@ Status issue_on_gpu(ops::Call& call, const Borrowed& from, const std::function<S
 }
 
 bool stream_is_overridden() { return overridden; }
+
+array::Exec exec_on_gpu() {
+  array::Exec exec;
+  if (overridden && override_handle != nullptr) exec.stream = reinterpret_cast<uintptr_t>(override_handle);
+  exec.compile = [](const jit::Source& source) -> Result<jit::BinaryPtr> {
+    nb::module_::import_("vivace.jit").attr("find_nvrtc")();
+    const NoGil release;
+    VV_ASSIGN(jit::Compiler* const all, ops::compiler());
+    return all->get(source);
+  };
+  exec.gemm = [](const Tensor& x, const Tensor& w, const Tensor& out, int device, uintptr_t handle) -> Status {
+    VV_ASSIGN(exec::CudaStream* const stream, stream_of(device, reinterpret_cast<void*>(handle)));
+    ops::Recorder recorder(*stream, ops::Weights::ordered);
+    return recorder(x.shape.rank == 2 ? ops::gemm : ops::batched_gemm, {{"x", x}, {"w", w}, {"out", out}}, {});
+  };
+  return exec;
+}
 
 void add_gpu_runtime(nb::module_& m) {
   m.def(

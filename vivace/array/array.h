@@ -11,10 +11,14 @@
 #include "vivace/cpu/pool.h"
 #include "vivace/device/device.h"
 #include "vivace/device/memory.h"
+#include "vivace/device/stream.h"
+#include "vivace/jit/binary.h"
 
 namespace vivace::array {
 
 inline constexpr int kHost = -1;  // the device number of host memory
+inline constexpr uintptr_t kLegacyStream =
+    1;  // CU_STREAM_LEGACY: what arrays are filled on and work runs on by default
 
 /// Memory that arrays share; freed with the last of them.
 struct Storage {
@@ -26,7 +30,9 @@ struct Storage {
   device::Device* gpu = nullptr;  // with block: memory of the pool
   device::Pool* pool = nullptr;
   device::Block* block = nullptr;
-  std::atomic<bool> foreign{false};  // work on a stream that the default stream does not order has used it
+  std::atomic<bool> foreign{false};  // work on a stream that nobody told of has used it
+  uintptr_t stream = kLegacyStream;  // where arrays' work last used it
+  device::Event used;                // on another than the legacy stream: recorded behind that work
   Storage() = default;
   Storage(const Storage&) = delete;
   ~Storage();
@@ -45,9 +51,13 @@ struct Array {
   int64_t nbytes() const { return row_bytes(elem, size()); }
 };
 
-/// Where work is done: these threads, or the caller's own.
+/// Where work is done. On the CPU: these threads, or the caller's own. On a GPU: a stream, and who compiles for it.
 struct Exec {
   cpu::Pool* pool = nullptr;
+  uintptr_t stream = kLegacyStream;
+  Result<jit::BinaryPtr> (*compile)(const jit::Source& source) = nullptr;
+  /// out[b, t, n] = sum over k of x[b, t, k] w[b, n, k], k side by side in x and w: the op table's, where it is known.
+  Status (*gemm)(const Tensor& x, const Tensor& w, const Tensor& out, int device, uintptr_t stream) = nullptr;
 };
 
 // Memory.
@@ -57,7 +67,7 @@ Result<Array> empty(Elem e, const Shape& shape, int device);
 Array borrow(void* data, Elem e, const Shape& shape, int device, bool read_only, std::shared_ptr<void> owner);
 Result<Shape> shape_of(std::span<const int64_t> dims, Elem e);
 Status check_open(const Array& a, const char* what);
-/// Errors: Unsupported on a GPU: `what` has no kernels there yet, and nothing is copied in secret.
+/// Errors: Unsupported on a GPU: `what` has no kernel there, and nothing is copied in secret.
 Status on_cpu(int device, const char* what);
 /// As an op's operand. Errors: InvalidDType for u16, u32 and u64; Closed.
 Result<Tensor> tensor_of(const Array& a);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "vivace/array/array.h"
+#include "vivace/array/gpu.h"
 #include "vivace/array/space.h"
 #include "vivace/base/check.h"
 #include "vivace/cpu/map/map.h"
@@ -18,13 +19,42 @@ using kernels::MapSpace;
 /// Below this many elements work stays on the calling thread.
 constexpr int64_t kSmall = 32768;
 
-Status run_space(const MapProgram& p, MapSpace* s, int device, const Exec& exec) {
+/// `scalars`: bit k is set where in[k] is the address of a value, not of an array.
+Status run_space(const MapProgram& p, MapSpace* s, uint32_t scalars, int device, const Exec& exec) {
   int64_t n = 1;
   for (int i = 0; i < s->rank; ++i) n *= s->dim[i];
   if (n == 0) return {};
-  VV_TRY(on_cpu(device, "arithmetic"));
   collapse(s, p.operands, s->rank);
+  if (device != kHost) return gpu_map(p, *s, scalars, device, exec);
   cpu::map(p, *s, n < kSmall ? nullptr : exec.pool);
+  return {};
+}
+
+/// Folded axes in an order that the GPU reads well, where the order does not count: the last one moves least.
+void sort_folded(FoldSpace* f) {
+  MapSpace& s = f->space;
+  for (int i = f->kept + 1; i < s.rank; ++i)
+    for (int k = i; k > f->kept && std::abs(s.in_stride[0][k]) > std::abs(s.in_stride[0][k - 1]); --k) {
+      std::swap(s.dim[k], s.dim[k - 1]);
+      for (auto& stride : s.in_stride) std::swap(stride[k], stride[k - 1]);
+    }
+}
+
+/// Into `to`, which has elements, where the arrays are.
+Status run_fold(Fold kind, const MapProgram& p, FoldSpace* f, const Array& to, int64_t elements,
+                std::span<const Array> arrays, const Exec& exec) {
+  const bool on_gpu = to.device() != kHost;
+  if (on_gpu && kind != Fold::argmax && kind != Fold::argmin) sort_folded(f);
+  f->kept = collapse(&f->space, p.operands, f->kept);
+  if (!on_gpu) {
+    cpu::fold(kind, p, *f, elements < kSmall ? nullptr : exec.pool);
+    return {};
+  }
+  VV_TRY(before_use(to, exec));
+  for (const Array& a : arrays) VV_TRY(before_use(a, exec));
+  VV_TRY(gpu_fold(kind, p, *f, to.elem, to.device(), exec));
+  VV_TRY(after_use(to, exec));
+  for (const Array& a : arrays) VV_TRY(after_use(a, exec));
   return {};
 }
 
@@ -67,7 +97,6 @@ Result<int> common_device(std::span<const Operand> operands, const Array* out, i
 Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const Shape* shape, const Array* out,
                   int device, const Exec& exec) {
   VV_ASSIGN(device, common_device(operands, out, device));
-  VV_TRY(on_cpu(device, "arithmetic"));  // before anything is allocated
   Shape shapes[kMaxOperands + 2], all;
   int n = 0;
   for (const Operand& o : operands)
@@ -91,18 +120,25 @@ Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const 
     VV_ASSIGN(to, empty(p.result, all, device));
   }
   MapSpace s;
+  uint32_t scalars = 0;
+  VV_TRY(before_use(to, exec));
   s.rank = all.rank, s.out = to.data;
   for (int i = 0; i < all.rank; ++i) s.dim[i] = all.dim[i], s.out_stride[i] = to.stride[i];
   for (size_t k = 0; k < operands.size(); ++k) {
     if (operands[k].array == nullptr) {
       s.in[k] = &operands[k].value;
+      scalars |= 1u << k;
       continue;
     }
+    VV_TRY(before_use(*operands[k].array, exec));
     VV_ASSIGN(const Array a, broadcast_to(*operands[k].array, all));
     s.in[k] = a.data;
     for (int i = 0; i < all.rank; ++i) s.in_stride[k][i] = a.stride[i];
   }
-  VV_TRY(run_space(p, &s, device, exec));
+  VV_TRY(run_space(p, &s, scalars, device, exec));
+  VV_TRY(after_use(to, exec));
+  for (const Operand& o : operands)
+    if (o.array != nullptr) VV_TRY(after_use(*o.array, exec));
   if (!through) return to;
   Operand from;
   from.array = &to;
@@ -211,11 +247,18 @@ Status assign(const Array& to, const Operand& from, const Exec& exec) {
     if (same_view(a, to) && a.elem == to.elem) return {};
     VV_ASSIGN(a, copy(a, a.elem, exec));
   }
+  VV_TRY(before_use(a, exec));
+  VV_TRY(before_use(to, exec));
+  const auto used = [&](Status done) -> Status {
+    VV_TRY(std::move(done));
+    VV_TRY(after_use(a, exec));
+    return after_use(to, exec);
+  };
   MapSpace s;
   s.rank = to.shape.rank, s.in[0] = a.data, s.out = to.data;
   for (int i = 0; i < s.rank; ++i)
     s.dim[i] = to.shape.dim[i], s.in_stride[0][i] = a.stride[i], s.out_stride[i] = to.stride[i];
-  if (a.elem != to.elem) return run_space(cast_program(a.elem, to.elem), &s, to.device(), exec);
+  if (a.elem != to.elem) return used(run_space(cast_program(a.elem, to.elem), &s, 0, to.device(), exec));
   if (block_of(a.elem) > 1) {  // packed along the last axis: whole units
     const int last = s.rank - 1, block = block_of(a.elem);
     s.dim[last] /= block;
@@ -233,7 +276,10 @@ Status assign(const Array& to, const Operand& from, const Exec& exec) {
     ++s.rank;
     bytes = 1;
   }
-  VV_TRY(on_cpu(to.device(), "copies within one device"));
+  if (to.device() != kHost) {
+    constexpr Elem kBits[] = {Elem::u8, Elem::u16, Elem::u32, Elem::u32, Elem::u64};  // by half the bytes
+    return used(run_space(cast_program(kBits[bytes / 2], kBits[bytes / 2]), &s, 0, to.device(), exec));
+  }
   collapse(&s, 1, s.rank);
   cpu::copy(bytes, s, n < kSmall ? nullptr : exec.pool);
   return {};
@@ -241,7 +287,6 @@ Status assign(const Array& to, const Operand& from, const Exec& exec) {
 
 Result<Array> copy(const Array& a, Elem e, const Exec& exec) {
   VV_TRY(check_open(a, "copy"));
-  VV_TRY(on_cpu(a.device(), a.elem == e ? "copies within one device" : "casts"));
   VV_ASSIGN(const Array to, empty(e, a.shape, a.device()));
   Operand from;
   from.array = &a;
@@ -251,7 +296,6 @@ Result<Array> copy(const Array& a, Elem e, const Exec& exec) {
 
 Result<Array> fold(Fold kind, const Array& a, uint32_t axes, bool keepdims, Elem type, const Exec& exec) {
   VV_TRY(check_open(a, "use"));
-  VV_TRY(on_cpu(a.device(), "reductions"));
   if (!kernels::has_arithmetic(a.elem))
     return Status(Code::kInvalidDType,
                   strf("array: %s stores, and has no arithmetic: cast or dequantize it first", name(a.elem)));
@@ -282,10 +326,7 @@ Result<Array> fold(Fold kind, const Array& a, uint32_t axes, bool keepdims, Elem
       if (!folded) f.kept = s.rank;
     }
   s.in[0] = a.data, s.out = to.data;
-  if (to.size() > 0) {
-    f.kept = collapse(&s, 1, f.kept);
-    cpu::fold(kind, p, f, a.size() < kSmall ? nullptr : exec.pool);
-  }
+  if (to.size() > 0) VV_TRY(run_fold(kind, p, &f, to, a.size(), std::span(&a, 1), exec));
   to.shape = out_shape;
   int64_t stride = 1;
   for (int i = out_shape.rank - 1; i >= 0; --i) to.stride[i] = stride, stride *= out_shape.dim[i];

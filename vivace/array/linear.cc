@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <array>
 
 #include "vivace/array/array.h"
+#include "vivace/array/gpu.h"
+#include "vivace/array/space.h"
 #include "vivace/base/check.h"
 #include "vivace/cpu/map/linear.h"
 #include "vivace/cpu/map/map.h"
@@ -37,6 +40,64 @@ Status same_device(const Array& a, const Array& b) {
   if (a.device() == b.device()) return {};
   return Status(Code::kInvalidDevice, strf("array: one is on %s, another on %s; to_device() one of them",
                                            device_name(a.device()).c_str(), device_name(b.device()).c_str()));
+}
+
+/// Batches by more than one launch are worth it from this many rows and columns on; smaller ones are folded in one.
+constexpr int64_t kGemmEdge = 16;
+
+/// A matrix of each batch entry with its last axis side by side: the view itself where it is so.
+Result<Array> rows_dense(const Array& a, const Exec& exec) {
+  const int last = a.shape.rank - 1;
+  const bool fits = (a.stride[last] == 1 || a.shape.dim[last] == 1) && a.stride[last - 1] >= a.shape.dim[last];
+  return fits ? Result<Array>(a) : copy(a, a.elem, exec);
+}
+
+/// x [.., m, k] by y [.., k, n] of one type, both of `batch` and two axes more, into `to`.
+Status product_on_gpu(const Array& x, const Array& y, const Array& to, const Exec& exec) {
+  const int rank = to.shape.rank, row = rank - 2, column = rank - 1;
+  const int64_t m = to.shape.dim[row], n = to.shape.dim[column], k = x.shape.dim[column];
+  int64_t batches = 1;
+  for (int i = 0; i < row; ++i) batches *= to.shape.dim[i];
+  const bool real = x.elem == Elem::f32 || x.elem == Elem::f16 || x.elem == Elem::bf16;
+  const bool large = batches == 1 || (m >= kGemmEdge && n >= kGemmEdge);
+  if (real && large && k > 0 && rank <= 3 && exec.gemm != nullptr && std::max({m, n, k}) <= INT32_MAX) {
+    VV_ASSIGN(const Array a, rows_dense(x, exec));
+    VV_ASSIGN(Array w, permute(y, rank == 2 ? std::span<const int>(std::array{1, 0})
+                                            : std::span<const int>(std::array{0, 2, 1})));
+    VV_ASSIGN(w, rows_dense(w, exec));  // a row-major y is copied: the op reads k side by side alone
+    for (const Array* used : {&a, const_cast<const Array*>(&w), &to}) VV_TRY(before_use(*used, exec));
+    VV_ASSIGN(Tensor xt, tensor_of(a));
+    VV_ASSIGN(Tensor wt, tensor_of(w));
+    VV_ASSIGN(Tensor out, tensor_of(to));
+    VV_TRY(exec.gemm(xt, wt, out, to.device(), exec.stream));
+    for (const Array* used : {&a, const_cast<const Array*>(&w), &to}) VV_TRY(after_use(*used, exec));
+    return {};
+  }
+  const Elem wide = to.elem == Elem::f16 || to.elem == Elem::bf16 ? Elem::f32 : to.elem;
+  kernels::MapProgram p;
+  const auto reg = [&] { return static_cast<uint8_t>(kernels::kMaxOperands + p.steps - 1); };
+  p.operands = 2, p.operand[0] = p.operand[1] = x.elem, p.result = wide;
+  uint8_t in[2] = {0, 1};
+  if (wide != x.elem)
+    for (uint8_t i = 0; i < 2; ++i) {
+      p.step[p.steps++] = {Func::cast, wide, x.elem, {i, 0, 0}};
+      in[i] = reg();
+    }
+  p.step[p.steps++] = {Func::multiply, wide, wide, {in[0], in[1], 0}};
+  kernels::FoldSpace f;
+  kernels::MapSpace& s = f.space;
+  s.in[0] = x.data, s.in[1] = y.data, s.out = to.data, f.kept = rank, s.rank = rank + 1;
+  for (int i = 0; i < rank; ++i) {
+    s.dim[i] = to.shape.dim[i], s.out_stride[i] = to.stride[i];
+    s.in_stride[0][i] = i == column ? 0 : x.stride[i];
+    s.in_stride[1][i] = i == row ? 0 : y.stride[i];
+  }
+  s.dim[rank] = k, s.in_stride[0][rank] = x.stride[column], s.in_stride[1][rank] = y.stride[row];
+  f.kept = collapse(&s, 2, f.kept);
+  for (const Array* used : {&x, &y, &to}) VV_TRY(before_use(*used, exec));
+  VV_TRY(gpu_fold(kernels::Fold::sum, p, f, to.elem, to.device(), exec));
+  for (const Array* used : {&x, &y, &to}) VV_TRY(after_use(*used, exec));
+  return {};
 }
 
 }  // namespace
@@ -178,7 +239,6 @@ Result<Array> matmul(const Array& a, const Array& b, const Exec& exec) {
   VV_TRY(check_open(a, "matmul"));
   VV_TRY(check_open(b, "matmul"));
   VV_TRY(same_device(a, b));
-  VV_TRY(on_cpu(a.device(), "matmul"));
   VV_ASSIGN(const Elem type, promote(a.elem, b.elem));
   if (type == Elem::boolean)
     return Status(Code::kInvalidDType, "array.matmul: wanted numbers (astype() the bool first), got bool");
@@ -215,6 +275,38 @@ Result<Array> matmul(const Array& a, const Array& b, const Exec& exec) {
     const int xi = i - (out.rank - batches[0].rank), yi = i - (out.rank - batches[1].rank);
     m.x_batch[i] = xi < 0 || (x.shape.dim[xi] == 1 && out.dim[i] != 1) ? 0 : x.stride[xi];
     m.y_batch[i] = yi < 0 || (y.shape.dim[yi] == 1 && out.dim[i] != 1) ? 0 : y.stride[yi];
+  }
+  if (a.device() != kHost) {
+    // Both with all batch axes; a fourth of them has no room beside the folded one.
+    Shape full = out, left, right;
+    full.dim[full.rank++] = m.m, full.dim[full.rank++] = m.n;
+    left = right = full;
+    left.dim[full.rank - 1] = right.dim[full.rank - 2] = m.k;
+    if (xr == 1) {
+      const Index at[] = {{Index::added, 0, 1, 1}, {}};
+      VV_ASSIGN(x, index(x, at));
+    }
+    if (yr == 1) {
+      const Index at[] = {{}, {Index::added, 0, 1, 1}};
+      VV_ASSIGN(y, index(y, at));
+    }
+    VV_ASSIGN(x, broadcast_to(x, left));
+    VV_ASSIGN(y, broadcast_to(y, right));
+    VV_ASSIGN(Array to, empty(type, full, a.device()));
+    Array into = to;
+    if (out.rank == 4) {
+      VV_ASSIGN(x, copy(x, type, exec));
+      VV_ASSIGN(y, copy(y, type, exec));
+      for (Array* t : {&x, &y, &into}) {
+        Shape flat(out.elements(), t->shape.dim[4], t->shape.dim[5]);
+        *t = *reshape_view(*t, flat);
+      }
+    }
+    if (to.size() > 0) VV_TRY(product_on_gpu(x, y, into, exec));
+    Shape shape = out;
+    if (xr > 1) shape.dim[shape.rank++] = m.m;
+    if (yr > 1) shape.dim[shape.rank++] = m.n;
+    return *reshape_view(to, shape);
   }
   if (xr > 1) out.dim[out.rank++] = m.m;
   if (yr > 1) out.dim[out.rank++] = m.n;

@@ -7,16 +7,12 @@
 #include "vivace/device/stream.h"
 
 namespace vivace::array {
-namespace {
-
-constexpr uintptr_t kLegacyStream = 1;  // CU_STREAM_LEGACY: what arrays are filled on and work runs on by default
-
-}  // namespace
-
 Storage::~Storage() {
   if (block != nullptr) {
     // Nobody can be told of a failure here; a lost context has lost the memory too.
     if (foreign && gpu->bind().ok()) (void)gpu->synchronize();
+    if (stream != kLegacyStream && gpu->bind().ok())
+      (void)device::Stream::borrow(*gpu, reinterpret_cast<cu::Stream>(kLegacyStream)).wait(used);
     (void)pool->free(block, kLegacyStream);
   } else if (device == kHost && owner == nullptr) {
     std::free(data);
@@ -82,7 +78,7 @@ Status check_open(const Array& a, const char* what) {
 Status on_cpu(int device, const char* what) {
   if (device == kHost) return {};
   return Status(Code::kUnsupported,
-                strf("array: %s: CPU arrays alone so far, this one is on %s; vivace.ops and DLPack serve it there, "
+                strf("array: %s: of CPU arrays alone, this one is on %s; vivace.ops and DLPack serve it there, "
                      "to_device(\"cpu\") copies it here",
                      what, device_name(device).c_str()));
 }

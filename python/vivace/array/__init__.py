@@ -5,8 +5,8 @@
     y = (x @ x.T).sum(axis=0)             # views, broadcasting, promotion; reductions give the same bits each run
     array.from_numpy(host)                # one copy, onto the GPU; memory comes from Vivace's pool
 
-An Array goes wherever an op takes a port, and to and from other libraries by DLPack without a copy. Views and arithmetic
-are served on the CPU; on a GPU arrays hold memory for vivace.ops, and arithmetic is refused there by an UnsupportedError.
+An Array goes wherever an op takes a port, and to and from other libraries by DLPack without a copy. On a GPU a call queues a
+kernel and returns; sorting, searching, gathers and running sums are the CPU's, and refused there by an UnsupportedError.
 """
 from vivace._core import Array, pool_stats
 from vivace.array import _class as _class  # gives Array the methods that are written in Python
@@ -30,6 +30,7 @@ from vivace.array.shapes import (
     broadcast_arrays, broadcast_to, concat, expand_dims, flip, matrix_transpose, moveaxis, pad, permute_dims, repeat, reshape, roll, squeeze, stack,
     take, take_along_axis, tile, unstack,
 )
+from vivace.array.streams import stream
 from vivace.array.products import einsum, matmul, tensordot, vecdot
 from vivace.array.types import (
     __array_namespace_info__, astype, bfloat16, bool, can_cast, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, isdtype,
@@ -50,7 +51,7 @@ __all__ = [
     "logical_or", "logical_xor", "matmul", "matrix_transpose", "max", "maximum", "mean", "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan",
     "negative", "newaxis", "nextafter", "not_equal", "ones", "ones_like", "pad", "permute_dims", "pi", "pool_stats", "positive", "pow", "prod", "real",
     "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll", "round", "rsqrt", "searchsorted", "set_default_device", "sigmoid", "sign",
-    "signbit", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "take", "take_along_axis",
+    "signbit", "silu", "sin", "sinh", "softmax", "sort", "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take", "take_along_axis",
     "tan", "tanh", "tensordot", "tile", "tril", "triu", "trunc", "uint16", "uint32", "uint64", "uint8", "unstack", "var", "vecdot", "where", "zeros",
     "zeros_like",
 ]

@@ -1,0 +1,102 @@
+// What a C++ compiler lacks to read a CUDA kernel, and a loop over blocks and threads that runs it: each thread of a
+// block is a context of its own, and __syncthreads() goes on with the next. For tests; one block at a time.
+#pragma once
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+struct uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+struct Dim3 {
+  unsigned x, y, z;
+};
+
+namespace emulated {
+
+inline Dim3 block_index, thread_index;
+inline constexpr unsigned kThreads = 1024;
+inline constexpr size_t kStack = 64 << 10;
+inline uint32_t exchanged[kThreads];
+inline ucontext_t scheduler, *running = nullptr;
+inline bool finished[kThreads];
+inline unsigned current;
+inline const std::function<void()>* body;
+
+inline void yield() {
+  if (running == nullptr) abort();  // a kernel that was said to have no barrier has one
+  swapcontext(running, &scheduler);
+}
+inline void thread_main() {
+  (*body)();
+  finished[current] = true;
+  swapcontext(running, &scheduler);
+}
+
+/// `barriers`: whether threads may meet; without, each runs to its end by itself.
+inline void run(const unsigned* grid, const unsigned* block, bool barriers, const std::function<void()>& kernel) {
+  const unsigned threads = block[0];
+  static std::unique_ptr<char[]> stacks;
+  static ucontext_t contexts[kThreads];
+  if (barriers && !stacks) stacks.reset(new char[kThreads * kStack]);
+  body = &kernel;
+  for (unsigned z = 0; z < grid[2]; ++z)
+    for (unsigned y = 0; y < grid[1]; ++y)
+      for (unsigned x = 0; x < grid[0]; ++x) {
+        block_index = {x, y, z};
+        if (!barriers) {
+          for (unsigned t = 0; t < threads; ++t) thread_index = {t, 0, 0}, kernel();
+          continue;
+        }
+        for (unsigned t = 0; t < threads; ++t) {
+          getcontext(&contexts[t]);
+          contexts[t].uc_stack.ss_sp = stacks.get() + t * kStack;
+          contexts[t].uc_stack.ss_size = kStack;
+          contexts[t].uc_link = nullptr;
+          makecontext(&contexts[t], reinterpret_cast<void (*)()>(&thread_main), 0);
+          finished[t] = false;
+        }
+        for (unsigned left = threads; left > 0;) {
+          left = 0;
+          for (unsigned t = 0; t < threads; ++t) {
+            if (finished[t]) continue;
+            current = t, running = &contexts[t], thread_index = {t, 0, 0};
+            swapcontext(&scheduler, running);
+            left += !finished[t];
+          }
+        }
+        running = nullptr;
+      }
+}
+
+}  // namespace emulated
+
+#define blockIdx emulated::block_index
+#define threadIdx emulated::thread_index
+inline void __syncthreads() {
+  emulated::yield();
+}
+inline uint32_t __shfl_down_sync(uint32_t, uint32_t x, int by) {
+  const unsigned me = emulated::current;
+  emulated::exchanged[me] = x;
+  emulated::yield();
+  const unsigned from = me % 32 + static_cast<unsigned>(by) < 32 ? me + static_cast<unsigned>(by) : me;
+  const uint32_t got = emulated::exchanged[from];
+  emulated::yield();
+  return got;
+}
