@@ -188,20 +188,22 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--drain", type=float, default=30.0, metavar="S", help="after that, how long answers may take to end")
     cli_together.add_policy(p, whole)
 
-    p = command("demo", cmd_demo, "Run a demonstration: `reach`, in which a policy moves an arm to what a sentence names; `colocate`, in which one keeps its time beside a language model; `voice`, in which a spoken sentence is heard, answered and obeyed.")
-    p.add_argument("name", choices=["reach", "colocate", "voice"])
+    p = command("demo", cmd_demo, "Run a demonstration: `reach`, in which a policy moves an arm to what a sentence names; `arm`, in which it does so at 30 Hz in MuJoCo over a link that is slow and breaks; `colocate`, in which one keeps its time beside a language model; `voice`, in which a spoken sentence is heard, answered and obeyed.")
+    p.add_argument("name", choices=["reach", "arm", "colocate", "voice"])
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--precision", default="auto", help="auto, f32, bf16 or fp8")
     p.add_argument("--threads", type=COUNT, default=0)
     p.add_argument("--episodes", type=COUNT, default=10)
     p.add_argument("--seed", type=SEED, default=0, help="of the first episode; each has its own scene")
     p.add_argument("--goal", metavar="COLOUR", help="what to reach in every scene; default: each scene's own")
-    p.add_argument("-o", "--out", metavar="FILE", help="of reach an animated PNG of up to four episodes, NAME.apng or NAME.png; of colocate the timeline with gates, NAME.json for Perfetto, NAME.svg or NAME.html; of voice who worked when, NAME.svg")
+    p.add_argument("-o", "--out", metavar="FILE", help="of reach and arm an animated PNG of the first episodes, NAME.apng or NAME.png; of arm also targets and latencies, NAME.svg; of colocate the timeline with gates, NAME.json for Perfetto, NAME.svg or NAME.html; of voice who worked when, NAME.svg")
     p.add_argument("--model", default=DEFAULT_MODEL, help="of colocate and voice: the language model")
     p.add_argument("--say", metavar="TEXT", help="of voice: the sentence, which espeak-ng says")
     p.add_argument("--sound", metavar="FILE", help="of voice: a sound file instead")
     p.add_argument("--speech", default="whisper-tiny.en", metavar="MODEL", help="of voice: the Whisper that hears")
-    p.add_argument("--pace", type=float, default=1.0, help="of voice: seconds of sound a second; 0: as fast as it goes")
+    p.add_argument("--pace", type=float, default=1.0, help="of voice: seconds of sound a second, 0: as fast as it goes; of arm: seconds of the robot a second")
+    p.add_argument("--link", default="all", help="of arm: clean, far, lossy or cut; all: in turn")
+    p.add_argument("--cameras", default="auto", help="of arm: gl, rendered by MuJoCo, or drawn; auto: gl where there is one")
     p.add_argument("--calls", type=COUNT, default=50, help="of colocate: calls of each run")
     p.add_argument("--hz", type=float, default=0.0, help="of colocate: calls a second; 0: 5 on the CPU, else 30")
     p = command("top", cli_sched.cmd_top, "Show the tenants of this user's schedulers: share, times, misses, bytes.")
@@ -461,6 +463,10 @@ def cmd_demo(args) -> int:
 
         facts = voice.show(sentence=voice.SENTENCE if args.say is None else args.say, sound=args.sound, device=args.device, threads=args.threads, seed=args.seed, pace=args.pace, model=args.model,
                            speech=args.speech, out=args.out, say=say)
+    elif args.name == "arm":
+        from vivace.demo import closed_loop
+
+        facts = closed_loop.show(device=args.device, precision=args.precision, threads=args.threads, episodes=args.episodes, seed=args.seed, goal=args.goal, link=args.link, cameras=args.cameras, pace=args.pace, out=args.out, say=say)
     else:
         from vivace.demo import reach
 

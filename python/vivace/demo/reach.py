@@ -146,11 +146,11 @@ def film(episodes, path, size=200) -> int:
     return picture.write(path, frames, waits)
 
 
-def check_out(path) -> None:
+def check_out(path, kinds=(".apng", ".png")) -> None:
     """Refuses a name that can't be written before anything is run."""
     out = Path(path)
-    if out.suffix.lower() not in (".apng", ".png"):
-        raise InvalidArgumentError(f"out: wanted a name that ends with .apng or .png, got {path!r}")
+    if out.suffix.lower() not in kinds:
+        raise InvalidArgumentError(f"out: wanted a name that ends with {' or '.join(kinds)}, got {path!r}")
     if not out.parent.is_dir():
         raise NotFoundError(f"out: there is no folder {out.parent}")
     if out.is_dir():
