@@ -597,8 +597,18 @@ def test_a_robot_that_never_reads(host, alone):
 @pytest.fixture(scope="session")
 def openpi_client():
     """A virtual environment with openpi-client as PyPI has it, whose NumPy is older than ours."""
+    import fcntl
+
     folder = ROOT / "build" / "openpi-client"
     python = folder / "bin" / "python"
+    folder.parent.mkdir(exist_ok=True)
+    with open(f"{folder}.lock", "w") as lock:  # of tests side by side, one makes it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _make_openpi_client(folder, python)
+    return python
+
+
+def _make_openpi_client(folder, python):
     if not (folder / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True, capture_output=True)
         # typing_extensions, which its wheel forgets to ask for.
@@ -606,7 +616,6 @@ def openpi_client():
         if got.returncode != 0:
             pytest.skip(f"openpi-client cannot be installed here: {got.stderr.strip().splitlines()[-1:]}")
         (folder / "ready").touch()
-    return python
 
 
 CLIENT = """

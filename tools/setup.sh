@@ -2,7 +2,7 @@
 # Needs: bash, the repository root as working folder. Defines functions only.
 
 BUILD_PACKAGES="g++ cmake ninja-build ccache git python3 python3-venv python3-dev"
-TEST_PACKAGES="make libgtest-dev libgmock-dev clang-19 libclang-rt-19-dev pocketsphinx-testdata chromium fonts-dejavu-core"
+TEST_PACKAGES="make libgtest-dev libgmock-dev clang-19 libclang-rt-19-dev pocketsphinx-testdata chromium fonts-dejavu-core libegl1 libgl1-mesa-dri"
 PY=.venv/bin/python
 LOG=build/setup.log
 
