@@ -178,3 +178,33 @@ def test_streams_and_refusals(gpu):
         except InvalidDeviceError: pass
         else: raise AssertionError("it ran")
     """)
+
+
+def test_functions_of_ones_own(gpu):
+    gpu("""
+        from vivace.errors import CompileError, InvalidArgumentError, InvalidDTypeError
+        (x, gx), (y, gy) = both((5, 40), "f32"), both((40, 5), "f32")
+        f = array.elementwise("float x, float y", "float z", "z = x * y + 1;")
+        for turned in (False, True):
+            a, b = ((gx.T, gy) if turned else (gx, gy.T))
+            same("own", (x.T * y if turned else x * y.T) + 1, f(a, b))
+        same("scalar", x * 3 + 1, f(gx, 3))
+        out = array.zeros((5, 80))
+        assert f(gx, gx[:1], out=out[:, ::2]).shape == (5, 40)
+        want = array.zeros((5, 80), device="cpu"); want[:, ::2] = x * x[:1] + 1
+        same("out", want, out)
+        (k, gk) = both((70,), "bf16")
+        g = array.elementwise("bf16 v, i32 n", "bf16 r", "if (i % n == 0) r = -v; else r = v")
+        want = array.where(array.arange(70, device="cpu") % 3 == 0, -k, k)
+        same("index", want, g(gk, 3))
+        def refused(error, call):
+            try: call()
+            except error as e: return str(e)
+            raise AssertionError("it ran")
+        assert "declared f32, got bf16" in refused(InvalidDTypeError, lambda: f(gx, gk))
+        assert "operands" in refused(InvalidArgumentError, lambda: f(gx))
+        assert "cuda" in refused(vivace.UnsupportedError, lambda: f(x, y.T))
+        refused(CompileError, lambda: array.elementwise("float x", "float z", "z = nothing_like_it(x)")(gx))
+        for bad in (("float", "float z", "z = 1"), ("float x, float x", "float z", "z = 1"), ("float x", "float x", "x = 1"), ("e4m3 x", "float z", "z = 1"), ("float x", "float z", " ")):
+            refused(InvalidArgumentError, lambda: array.elementwise(*bad))
+    """)

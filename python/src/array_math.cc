@@ -350,6 +350,24 @@ void add_array_class(nb::module_& m, nb::class_<Array>& c) {
         return call(static_cast<Func>(f), given, 3, out);
       },
       nb::arg("f"), nb::arg("x").none(), nb::arg("y").none(), nb::arg("w").none(), nb::arg("out").none());
+  m.def(
+      "array_own",
+      [](const std::string& text, const std::vector<std::string>& names, const nb::list& types,
+         const std::string& result, nb::handle result_type, bool index, const nb::list& given, nb::handle out) {
+        array::Expression e{text, names, {}, result, elem_of(result_type), index};
+        Operand o[kernels::kMaxOperands];
+        for (size_t k = 0; k < names.size(); ++k) {
+          e.types.push_back(elem_of(types[k]));
+          if (!operand_of(given[k], &o[k]))
+            check(Status(Code::kInvalidDType, strf("array.elementwise: %s: wanted an Array or a Python number, got %s",
+                                                   names[k].c_str(), Py_TYPE(given[k].ptr())->tp_name)));
+        }
+        refuse_capture("elementwise");
+        const Array* to = out.is_none() ? nullptr : &array_of(out, "elementwise");
+        return value_of(array::apply(e, std::span(o, names.size()), to, exec_on_gpu()));
+      },
+      nb::arg("text"), nb::arg("names"), nb::arg("types"), nb::arg("result"), nb::arg("result_type"), nb::arg("index"),
+      nb::arg("given"), nb::arg("out").none());
   m.def("array_promote",
         [](nb::handle a, nb::handle b) { return dtype_object(value_of(array::promote(elem_of(a), elem_of(b)))); });
   m.def(

@@ -104,6 +104,19 @@ Result<Array> apply(Func f, std::span<const Operand> operands, const Array* out,
 /// A program over operands of its types. The shape is what they are broadcast to, or `shape`.
 Result<Array> run(const kernels::MapProgram& program, std::span<const Operand> operands, const Shape* shape,
                   const Array* out, int device, const Exec& exec);
+/// A function of the caller's own: C++ statements over named operands that set `result`.
+struct Expression {
+  std::string text;
+  std::vector<std::string> names;  // of the operands
+  std::vector<Elem> types;
+  std::string result;
+  Elem result_type = Elem::f32;
+  bool index = false;  // `i` in the text is the element's number
+};
+/// On a GPU alone: the CPU has no compiler for it. Errors: Unsupported, CompileError, and InvalidDType for operands of
+/// other types.
+Result<Array> apply(const Expression& e, std::span<const Operand> operands, const Array* out, const Exec& exec);
+
 /// The same elements, dense, as type e.
 Result<Array> copy(const Array& a, Elem e, const Exec& exec);
 /// Into `to`, which a's shape is broadcast to; cast as needed. Overlap is right.

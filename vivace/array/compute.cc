@@ -20,12 +20,13 @@ using kernels::MapSpace;
 constexpr int64_t kSmall = 32768;
 
 /// `scalars`: bit k is set where in[k] is the address of a value, not of an array.
-Status run_space(const MapProgram& p, MapSpace* s, uint32_t scalars, int device, const Exec& exec) {
+Status run_space(const MapProgram& p, MapSpace* s, uint32_t scalars, int device, const Exec& exec,
+                 const Expression* own = nullptr) {
   int64_t n = 1;
   for (int i = 0; i < s->rank; ++i) n *= s->dim[i];
   if (n == 0) return {};
   collapse(s, p.operands, s->rank);
-  if (device != kHost) return gpu_map(p, *s, scalars, device, exec);
+  if (device != kHost) return gpu_map(p, *s, scalars, device, exec, own);
   cpu::map(p, *s, n < kSmall ? nullptr : exec.pool);
   return {};
 }
@@ -94,8 +95,10 @@ Result<int> common_device(std::span<const Operand> operands, const Array* out, i
 
 }  // namespace
 
-Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const Shape* shape, const Array* out,
-                  int device, const Exec& exec) {
+namespace {
+
+Result<Array> run_all(const MapProgram& p, std::span<const Operand> operands, const Shape* shape, const Array* out,
+                      int device, const Exec& exec, const Expression* own) {
   VV_ASSIGN(device, common_device(operands, out, device));
   Shape shapes[kMaxOperands + 2], all;
   int n = 0;
@@ -135,7 +138,7 @@ Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const 
     s.in[k] = a.data;
     for (int i = 0; i < all.rank; ++i) s.in_stride[k][i] = a.stride[i];
   }
-  VV_TRY(run_space(p, &s, scalars, device, exec));
+  VV_TRY(run_space(p, &s, scalars, device, exec, own));
   VV_TRY(after_use(to, exec));
   for (const Operand& o : operands)
     if (o.array != nullptr) VV_TRY(after_use(*o.array, exec));
@@ -144,6 +147,47 @@ Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const 
   from.array = &to;
   VV_TRY(assign(*out, from, exec));
   return *out;
+}
+
+}  // namespace
+
+Result<Array> run(const MapProgram& p, std::span<const Operand> operands, const Shape* shape, const Array* out,
+                  int device, const Exec& exec) {
+  return run_all(p, operands, shape, out, device, exec, nullptr);
+}
+
+Result<Array> apply(const Expression& e, std::span<const Operand> given, const Array* out, const Exec& exec) {
+  Operand operands[kMaxOperands];
+  std::copy(given.begin(), given.end(), operands);
+  VV_ASSIGN(const int device, common_device(given, out, kHost));
+  if (device == kHost)
+    return Status(Code::kUnsupported,
+                  "array.elementwise: of CUDA arrays alone, these are on cpu; write it with the functions of "
+                  "vivace.array, or to_device(\"cuda\")");
+  MapProgram p;
+  p.operands = static_cast<int>(given.size()), p.result = e.result_type, p.index = e.index;
+  // One step that the expression stands for: a program without any only moves bits.
+  p.step[p.steps++] = {Func::positive, e.result_type, e.result_type, {0, 0, 0}};
+  for (size_t k = 0; k < given.size(); ++k) {
+    Operand& o = operands[k];
+    const Elem want = p.operand[k] = e.types[k];
+    if (o.array != nullptr && o.array->elem != want)
+      return Status(Code::kInvalidDType, strf("array.elementwise: %s is declared %s, got %s; astype() it first",
+                                              e.names[k].c_str(), name(want), name(o.array->elem)));
+    if (o.array != nullptr) continue;
+    if (o.weak == Weak::real && !kernels::is_real(want))
+      return Status(Code::kInvalidDType,
+                    strf("array.elementwise: %s is declared %s, got a Python float", e.names[k].c_str(), name(want)));
+    Result<Scalar> v = o.weak == Weak::real ? scalar_of(want, o.real)
+                       : o.above            ? scalar_of_unsigned(want, static_cast<uint64_t>(o.integer))
+                                            : scalar_of(want, o.integer);
+    if (!v.ok()) return std::move(v).status().with_context("elementwise");
+    o.value = *v, o.elem = want;
+  }
+  if (out != nullptr && out->elem != e.result_type)
+    return Status(Code::kInvalidDType, strf("array.elementwise: %s is declared %s, out is %s", e.result.c_str(),
+                                            name(e.result_type), name(out->elem)));
+  return run_all(p, std::span(operands, given.size()), nullptr, out, device, exec, &e);
 }
 
 Result<Array> apply(Func f, std::span<const Operand> given, const Array* out, const Exec& exec) {

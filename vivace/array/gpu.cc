@@ -58,9 +58,10 @@ Result<device::Device*> bound(int ordinal) {
 }  // namespace
 
 Status gpu_map(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_t scalars, int ordinal,
-               const Exec& exec) {
+               const Exec& exec, const Expression* own) {
   VV_ASSIGN(device::Device* const device, bound(ordinal));
-  const MapPlan plan = plan_map(p, s, scalars);
+  MapPlan plan = plan_map(p, s, scalars);
+  plan.kernel.own = own;
   if (plan.grid == 0) return {};
   return start(*device, plan.kernel, plan.grid, 1, plan.args, exec);
 }

@@ -7,8 +7,8 @@ namespace vivace::array {
 
 /// Runs a collapsed map on the device. `scalars` as in plan_map. Errors: Unsupported (chip, no NVRTC), CompileError,
 /// those of the driver.
-Status gpu_map(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_t scalars, int device,
-               const Exec& exec);
+Status gpu_map(const kernels::MapProgram& p, const kernels::MapSpace& s, uint32_t scalars, int device, const Exec& exec,
+               const Expression* own = nullptr);
 /// The same for a collapsed fold with at least one output.
 Status gpu_fold(kernels::Fold kind, const kernels::MapProgram& p, const kernels::FoldSpace& f, Elem out, int device,
                 const Exec& exec);

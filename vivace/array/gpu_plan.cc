@@ -125,6 +125,10 @@ std::string GpuKernel::key() const {
       for (const uint8_t r : s.in) put(r);
     }
   }
+  if (own != nullptr) {
+    for (const std::string& n : own->names) k += n + ',';
+    k += own->result + ';' + own->text;
+  }
   if (kind == map)
     put(out_walk), put(unroll), put(flat);
   else
@@ -139,6 +143,13 @@ std::string GpuKernel::body(const std::string& name_) const {
   t += strf("  static constexpr Walk kOutWalk = Walk::%s;\n", walk_name(out_walk));
   for (int k = 0; k < program.operands; ++k)
     t += strf("  Line<Elem::%s, %d, Walk::%s> x%d;\n", elem_name(program.operand[k]), width, walk_name(walk[k]), k);
+  if (own != nullptr) {
+    t += "  static __device__ __forceinline__ auto own([[maybe_unused]] int64_t i";
+    for (size_t k = 0; k < own->names.size(); ++k)
+      t += strf(", [[maybe_unused]] typename Held<Elem::%s>::C %s", elem_name(own->types[k]), own->names[k].c_str());
+    t += strf(") {\n    typename Held<kResult>::C %s{};\n    %s;\n    return %s;\n  }\n", own->result.c_str(),
+              own->text.c_str(), own->result.c_str());
+  }
   t += "  template <class Offset>\n  __device__ __forceinline__ void load(const uint64_t (&in)[kMaxOperands], const "
        "Offset (&at)[kMaxOperands + 1],\n      const int64_t (&stride)[kMaxOperands + 1], int n) {\n";
   for (int k = 0; k < program.operands; ++k)
@@ -148,6 +159,11 @@ std::string GpuKernel::body(const std::string& name_) const {
        "int64_t "
        "index) const {\n";
   for (int k = 0; k < program.operands; ++k) t += strf("    [[maybe_unused]] const auto r%d = x%d[i];\n", k, k);
+  if (own != nullptr) {
+    t += "    return own(index";
+    for (int k = 0; k < program.operands; ++k) t += strf(", r%d", k);
+    return t + ");\n  }\n};\n";
+  }
   const auto reg = [](uint8_t r) { return r == kIndex ? std::string("index") : strf("r%d", r); };
   for (int i = 0; i < program.steps; ++i) {
     const kernels::MapStep& s = program.step[i];

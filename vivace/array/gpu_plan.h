@@ -2,6 +2,7 @@
 #pragma once
 #include <string>
 
+#include "vivace/array/array.h"
 #include "vivace/jit/binary.h"
 #include "vivace/kernels/map/launch.h"
 
@@ -20,6 +21,7 @@ struct GpuKernel {
   int team = 32;      // rows: threads an output
   kernels::Fold fold = kernels::Fold::sum;
   kernels::Elem out = kernels::Elem::f32;  // fold: what is written
+  const Expression* own = nullptr;         // map: in place of the program's steps
 
   /// Equal keys are equal kernels.
   std::string key() const;

@@ -30,6 +30,7 @@ from vivace.array.shapes import (
     broadcast_arrays, broadcast_to, concat, expand_dims, flip, matrix_transpose, moveaxis, pad, permute_dims, repeat, reshape, roll, squeeze, stack,
     take, take_along_axis, tile, unstack,
 )
+from vivace.array.own import elementwise
 from vivace.array.streams import stream
 from vivace.array.products import einsum, matmul, tensordot, vecdot
 from vivace.array.types import (
@@ -44,7 +45,7 @@ __all__ = [
     "Array", "__array_api_version__", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort",
     "asarray", "asin", "asinh", "astype", "atan", "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or",
     "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "clip", "concat", "conj", "copysign", "cos",
-    "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "einsum", "empty", "empty_like", "equal", "erf", "exp",
+    "cosh", "count_nonzero", "cumulative_prod", "cumulative_sum", "diff", "divide", "e", "einsum", "elementwise", "empty", "empty_like", "equal", "erf", "exp",
     "expand_dims", "expm1", "eye", "finfo", "flip", "float16", "float32", "float64", "floor", "floor_divide", "from_dlpack", "from_numpy", "full",
     "full_like", "gelu", "get_default_device", "greater", "greater_equal", "hypot", "iinfo", "inf", "int16", "int32", "int64", "int8", "isdtype",
     "isfinite", "isinf", "isnan", "less", "less_equal", "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not",
