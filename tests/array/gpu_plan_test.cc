@@ -245,7 +245,9 @@ INSTANTIATE_TEST_SUITE_P(Types, GpuPlanCompiles, testing::ValuesIn(arithmetic())
 TEST(GpuPlanCompilesOn, ItsOwn) {
   if (!jit::nvrtc().ok()) GTEST_SKIP() << jit::nvrtc().status().message();
   const FoldPlan whole = folded(1, 1, 1 << 26, 1);
-  for (const GpuKernel& k : {plan_map(kAdd, space({{1024, 1, 1, 1}}), 0).kernel, plan_map(one(Func::exp, Elem::bf16, Elem::bf16), space({{1024, 1, 1, 1}}), 0).kernel, whole.kernel, whole.last}) {
+  for (const GpuKernel& k : {plan_map(kAdd, space({{1024, 1, 1, 1}}), 0).kernel,
+                             plan_map(one(Func::exp, Elem::bf16, Elem::bf16), space({{1024, 1, 1, 1}}), 0).kernel,
+                             whole.kernel, whole.last}) {
     const Result<jit::Binary> b = jit::compile(k.source(Arch::sm90a));
     ASSERT_TRUE(b.ok()) << b.status().to_string();
     EXPECT_TRUE(b->symbol(k.source(Arch::sm90a).expressions[0]).ok());
