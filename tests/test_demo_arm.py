@@ -199,6 +199,23 @@ def test_openpis_client_unchanged_drives_the_arm(openpi_client, policy):  # noqa
 
 # ---- weights, command, errors --------------------------------------------------------------------
 
+def test_it_is_served_by_name():
+    args = ["serve-policy", "tiny-pi05-arm", "--port", "0", "--device", "cpu", "--threads", "2", "--steps", "4"]
+    ran = subprocess.Popen([sys.executable, "-m", "vivace.cli", *args], stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    try:
+        port = int(ran.stderr.readline().split("port ")[1].split(";")[0])
+        scene = arm.scene(0)
+        with vivace.PolicyClient("127.0.0.1", port) as robot:
+            frames = dict(zip(sim.CAMERAS, arm.Cameras(reach.SIDE).frames(scene, scene.start)[0]))
+            actions = robot.infer({"images": frames, "state": scene.start[0], "prompt": reach.words_of(scene)})["actions"]
+        assert actions.shape == (closed_loop.HORIZON, arm.JOINTS) and np.abs(actions[0] - scene.start[0]).max() < 0.1 < np.abs(actions[-1] - scene.start[0]).max()
+    finally:
+        ran.terminate()
+        ran.wait(30)
+    bad = subprocess.run([sys.executable, "-m", "vivace.cli", "serve-policy", "tiny-pi05", "--delta", "1,yes"], capture_output=True, text=True, timeout=60)
+    assert bad.returncode == 2 and "--delta: wanted 0 or 1 for each dimension" in bad.stderr
+
+
 def test_changed_tensors_lie_over_the_others(tmp_path, monkeypatch):
     from safetensors.numpy import load_file, save_file
 

@@ -83,8 +83,15 @@ def bench(args) -> int:
     return 0
 
 
+def _flags(text: str) -> tuple:
+    parts = text.split(",")
+    if any(part not in ("0", "1") for part in parts):
+        raise argparse.ArgumentTypeError("wanted 0 or 1 for each dimension, with commas between")
+    return tuple(part == "1" for part in parts)
+
+
 def add_serve(p, count, whole) -> None:
-    p.add_argument("checkpoint", help="a policy's folder or .safetensors file, or tiny-pi05, which comes with Vivace")
+    p.add_argument("checkpoint", help="a policy's folder or .safetensors file, or tiny-pi05 or tiny-pi05-arm, which come with Vivace")
     p.add_argument("--config", default="auto", help="pi05, pi0, pi0fast or groot_n17; auto: by the checkpoint")
     p.add_argument("--robot", default="auto", help="whose names and units robots use: aloha, aloha_sim, droid, libero, or any with --camera; auto: the checkpoint's")
     p.add_argument("--camera", action="append", default=[], metavar="NAME", help="of robot any: a camera's name under images, in order of the policy's slots; may be given several times")
@@ -102,6 +109,7 @@ def add_serve(p, count, whole) -> None:
     p.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     p.add_argument("--precision", default="auto", help="auto, f32, bf16 or fp8")
     p.add_argument("--threads", type=count, default=0)
+    p.add_argument("--delta", type=_flags, default=(), metavar="1,1,0", help="a number a dimension: 1 where that action is a step from the state")
     p.add_argument("--tokenizer", metavar="FILE", help="tokenizer.model or tokenizer.json, where it is not beside the checkpoint")
     p.add_argument("--seed", type=whole(0, (1 << 64) - 1), default=0, help="of noise")
 
@@ -136,10 +144,12 @@ def cmd_serve(args) -> int:
 def _served(args):
     """(load(), robot, cameras) of what is to be served."""
     import vivace
-    from vivace.demo import reach
+    from vivace.demo import closed_loop, reach
 
     options = dict(device=args.device, precision=args.precision, threads=args.threads, batch=args.batch)
     if args.checkpoint == reach.FOLDER.name and not os.path.exists(args.checkpoint):
         return lambda: reach.load(horizon=args.horizon, steps=args.steps, **options), "any", reach.CAMERAS
-    return lambda: vivace.load_model(args.checkpoint, config=args.config, num_views=args.views or len(args.camera), action_horizon=args.horizon, num_steps=args.steps, robot=args.statistics_of,
+    if args.checkpoint == closed_loop.FOLDER.name and not os.path.exists(args.checkpoint):
+        return lambda: closed_loop.load(horizon=args.horizon, steps=args.steps, **options), "any", reach.CAMERAS
+    return lambda: vivace.load_model(args.checkpoint, config=args.config, num_views=args.views or len(args.camera), action_horizon=args.horizon, num_steps=args.steps, robot=args.statistics_of, delta=getattr(args, "delta", ()),
                                      tokenizer=args.tokenizer, **options), args.robot, args.camera

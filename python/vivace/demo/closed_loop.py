@@ -77,9 +77,9 @@ class Clock:
         time.sleep(seconds / self.pace)
 
 
-def load(device="auto", precision="auto", threads=0, steps=STEPS):
-    """The policy: actions are targets of the joints. Errors: as vivace.load_model() and weights.unpacked()."""
-    return vivace.load_model(unpacked(FOLDER, reach.FOLDER), config="pi05", num_views=len(sim.CAMERAS), prompt_tokens=reach.WORDS, num_steps=steps, delta=[True] * arm.JOINTS, device=device, precision=precision, threads=threads)
+def load(device="auto", precision="auto", batch=1, threads=0, horizon=0, steps=STEPS):
+    """The policy: actions are targets of the joints. horizon, steps: 0 is the checkpoint's. Errors: as vivace.load_model() and weights.unpacked()."""
+    return vivace.load_model(unpacked(FOLDER, reach.FOLDER), config="pi05", num_views=len(sim.CAMERAS), prompt_tokens=reach.WORDS, batch=batch, action_horizon=horizon, num_steps=steps, delta=[True] * arm.JOINTS, device=device, precision=precision, threads=threads)
 
 
 def observation(world: sim.Sim, cameras) -> dict:
@@ -180,7 +180,7 @@ def show(*, device="auto", precision="auto", threads=0, episodes=10, seed=0, goa
         say(f'episode {e.seed}, link {e.link}: "{e.words}": ' + (f"reached after {e.steps / sim.HZ:.1f} s" if e.reached else f"not within {LIMIT / sim.HZ:.0f} s")
             + f"; {e.answered} answers, {e.failed} failed, largest step {e.largest_step:.3f} rad")
 
-    with load(device, precision, threads) as policy:
+    with load(device, precision, threads=threads) as policy:
         facts = policy.report()
         ended, way = run(policy, range(seed, seed + episodes), links=tuple(FAULTS) if link == "all" else (link,), goal=goal, cameras=cameras, pace=pace, each=each, filmed=FILMED if drawn else 0)
     reached = [e for e in ended if e.reached]
