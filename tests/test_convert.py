@@ -15,7 +15,7 @@ from tests.test_model import FIXTURES, HUB, TOLERANCE, feed, open_core
 from vivace.convert import GGUF_DTYPES, _Tensors, convert, narrow
 from vivace.blocks import SIZES, fitting, quantize
 
-GGUF_CANNOT_SAY = {"gemma3_params": "layer_types"}
+GGUF_CANNOT_SAY = {"gemma3_params": "layer_types", "qwen35": "recurrent layers", "qwen35_moe": "recurrent layers"}
 SAYABLE = [n for n in HUB if n not in GGUF_CANNOT_SAY]
 
 

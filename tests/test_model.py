@@ -57,7 +57,8 @@ def observed(core, ids):
     """Values [4, width] that the ops of one step over `ids` leave, in order."""
     core.start(0)
     seen = core.observe([(t, i, 0, True) for i, t in enumerate(ids)])
-    return [np.frombuffer(raw, np.float32).reshape(len(ids), -1)[ROWS] for _, _, raw, shape, _ in seen if shape[0] == len(ids) and raw]
+    # A model with recurrent layers takes several rows of a sequence in the prefill class, whose buckets are larger.
+    return [np.frombuffer(raw, np.float32).reshape(shape[0], -1)[ROWS] for _, _, raw, shape, _ in seen if shape[0] in (len(ids), 128) and raw]
 
 
 @pytest.mark.parametrize("name", HUB)
@@ -209,6 +210,7 @@ def test_a_stream_that_is_left_while_steps_are_queued():
 
 # Roundings of two to four layers on logits of some units: by 2^-9 of bf16 (weights, activations, cache), by 2^-4 of
 # e4m3 (weights; activations too), by 2^-2 of FP4, as norms over all rows. What they are on these fixtures, with half as much again.
+DEEPER = 2.5  # four layers, and a state that keeps what was rounded: so much more PyTorch's bf16 errs (TORCH_BF16 of test_model_steps.py)
 PLANS = {"bf16": 0.04, "native": 0.04, "w8a16": 0.25, "fp8": 0.4, "w4a16": 0.75}
 
 
@@ -217,14 +219,14 @@ PLANS = {"bf16": 0.04, "native": 0.04, "w8a16": 0.25, "fp8": 0.4, "w4a16": 0.75}
 def test_narrower_plans_are_near_f32(name, plan):
     want = load_file(FIXTURES / "tiny" / name / "expected.safetensors")
     ids = want["prompt_ids"].tolist()
-    if plan == "fp8" and name in ("mixtral", "qwen3_moe"):
+    if plan == "fp8" and name in ("mixtral", "qwen3_moe", "qwen35", "qwen35_moe"):
         with pytest.raises(vivace.UnsupportedError, match="use w8a16 or bf16"):
             open_core(FIXTURES / "tiny" / name, plan, "auto")
         return
     got = feed(open_core(FIXTURES / "tiny" / name, plan, "auto", max_batch=len(ids)), ids)
     error = np.linalg.norm(got - want["prompt_logits"]) / np.linalg.norm(want["prompt_logits"])
     print(f"{name} {plan}: {error:.4f}")
-    assert 1e-5 < error < PLANS[plan], error
+    assert 1e-5 < error < (DEEPER if name.startswith("qwen35") else 1) * PLANS[plan], error
 
 
 @pytest.mark.parametrize("ahead", [1, 3])

@@ -14,7 +14,7 @@ from tests.random_models.text_checks import Wrong, same
 
 SEED = 2026
 DEVICE = "cuda" if os.environ.get("VIVACE_TEST_DEVICE", "cpu").startswith("cuda") else "cpu"
-COUNTS = {"text": 50, "crowd": 5, "policy": 10, "groot": 10, "smolvla": 10}
+COUNTS = {"text": 50, "crowd": 5, "hybrid": 25, "policy": 10, "groot": 10, "smolvla": 10}
 SHARES = 5  # so that one failure does not hide the others
 
 
@@ -42,6 +42,9 @@ def test_draws_reach_every_family_plan_and_shape():
         assert {c[key] for c in cases} >= wanted, key
     assert {(c.get("rope") or {}).get("rope_type") for c in cases} == {None, "linear", "yarn", "llama3"}
     assert max(c["group"] for c in cases) == 16 and max(c["kv"] * c["group"] for c in cases) >= 32
+    hybrids = [text.draw(s, hybrid=True) for s in range(200)]
+    assert {c["family"] for c in hybrids} == set(text.HYBRIDS) and {c["precision"] for c in hybrids} == {"f32", "bf16", "w8a16", "int4"} and {c["interval"] for c in hybrids} == {1, 2, 3}
+    assert {c["linear"]["v_heads"] // c["linear"]["k_heads"] for c in hybrids} == {1, 2, 3, 4} and {c["linear"]["taps"] for c in hybrids} == {2, 3, 4, 5}
     crowd = [text.draw(s, "cuda", True) for s in range(60)]
     assert {(c["group"], c["kv"]) for c in crowd} >= {(8, 2), (8, 4), (16, 2)} and all(len(c["requests"]) == 40 and c["kv"] > 1 for c in crowd)
     observed = [policy.draw(s) for s in range(200)]

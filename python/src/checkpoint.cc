@@ -154,6 +154,7 @@ nb::object decoder_family(const std::string& architecture, bool experts) {
     d["name"] = f.name, d["gguf"] = f.gguf_arch, d["hub"] = f.hf_arch, d["weights"] = weights;
     d["interleaved"] = std::string_view(f.gguf_rope) == "interleaved",
     d["plus_one"] = f.has(models::decoder::kHubPlusOne);
+    d["recurrent"] = f.has(models::decoder::kRecurrent);
     return d;
   }
   return nb::none();

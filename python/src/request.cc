@@ -136,7 +136,7 @@ nb::object submit(TextModel& m, std::vector<int32_t> prompt, int max_tokens, flo
 }  // namespace
 
 nb::tuple cache_of(const serve::Job::Cache& c) {
-  static constexpr const char* kNames[] = {"", "off", "cold", "evicted", "diverged", "short", "class"};
+  static constexpr const char* kNames[] = {"", "off", "cold", "evicted", "diverged", "short", "class", "recurrent"};
   std::string miss = kNames[static_cast<size_t>(c.miss)];
   if (c.miss == engine::KvBlocks::Miss::diverged) miss = strf("diverged@%d", c.diverged);
   return nb::make_tuple(c.cached, c.written, miss);

@@ -42,6 +42,8 @@ def _digest_of(place: str) -> bytes:
 def bound(model) -> capsule_file.Bound:
     """To what keys and values of this model are bound. Errors: UnsupportedError for one without blocks."""
     page, block_bytes = model._live.block()
+    if not page and model.report().get("recurrent_layers"):
+        raise UnsupportedError(f"capsule: {model.report()['family']} carries a recurrent state, which capsules do not hold")
     if not page:
         raise UnsupportedError('capsule: this model keeps no blocks of keys and values; load it with num_kv_blocks="full"')
     facts = model.report()

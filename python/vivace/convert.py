@@ -195,6 +195,8 @@ def _hub_family(source):
     family = _core.decoder_family(files.printable(str(arch)))
     if family is None:
         raise UnsupportedError(f"{file}: architecture {files.printable(repr(arch), 60)} is no decoder family of this version")
+    if family["recurrent"]:
+        raise UnsupportedError(f"{file}: {family['name']} is not converted: GGUF files and quantized folders of models with recurrent layers are not served")
     return file, config, family
 
 

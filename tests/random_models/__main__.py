@@ -1,6 +1,6 @@
 """Draws whole models and requests and holds them to what must be true of any.
 
-    python -m tests.random_models [--kind text|crowd|policy|groot|smolvla] [--seed S] [--count N | --seconds N] [--device cuda] [--rows FILE]
+    python -m tests.random_models [--kind text|crowd|hybrid|policy|groot|smolvla] [--seed S] [--count N | --seconds N] [--device cuda] [--rows FILE]
     python -m tests.random_models --case '{"kind": "text", ...}'     # one case again, as a failure prints it
 
 Cases are numbered from --seed. One that fails is made small and printed as a line that runs.
@@ -18,7 +18,7 @@ import vivace
 from tests.random_models import groot, groot_checks, policy, policy_checks, smolvla, smolvla_checks, text, text_checks
 from tests.random_models.shrink import outcome, shrink
 
-DRAWS = {"text": lambda s, d: text.draw(s, d), "crowd": lambda s, d: text.draw(s, d, crowd=True), "policy": policy.draw, "groot": groot.draw, "smolvla": smolvla.draw}
+DRAWS = {"text": lambda s, d: text.draw(s, d), "crowd": lambda s, d: text.draw(s, d, crowd=True), "hybrid": lambda s, d: text.draw(s, d, hybrid=True), "policy": policy.draw, "groot": groot.draw, "smolvla": smolvla.draw}
 CHECKS = {"text": text_checks, "policy": policy_checks, "groot": groot_checks, "smolvla": smolvla_checks}  # by a case's kind
 
 

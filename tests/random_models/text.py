@@ -7,18 +7,19 @@ from safetensors.numpy import save_file
 
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma3_text": "Gemma3ForCausalLM", "mixtral": "MixtralForCausalLM",
             "qwen3_moe": "Qwen3MoeForCausalLM", "gpt2": "GPT2LMHeadModel"}
-EXPERTS = ("mixtral", "qwen3_moe")
+HYBRIDS = {"qwen3_5_text": "Qwen3_5ForCausalLM", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}
+EXPERTS = ("mixtral", "qwen3_moe", "qwen3_5_moe_text")
 DIMS = (32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256)
 GREEDY = {}
 CONTEXT = 256
 PAGE = 64
 
 
-def draw(seed, device="cpu", crowd=False):
-    """The case of a seed. `crowd`: 40 sequences on heads in groups of 8 and 16, several of them."""
-    r = random.Random(f"text {seed} {crowd}")
+def draw(seed, device="cpu", crowd=False, hybrid=False):
+    """The case of a seed. `crowd`: 40 sequences on heads in groups of 8 and 16, several of them. `hybrid`: layers with a recurrent state."""
+    r = random.Random(f"text {seed} {'hybrid' if hybrid else crowd}")
     most = r.choice((512, 1024, 2048)) if device == "cpu" else 4096  # values of all query heads
-    family = r.choice(["llama", "qwen3", "qwen2"] if crowd else list(FAMILIES))
+    family = r.choice(["llama", "qwen3", "qwen2"] if crowd else list(HYBRIDS if hybrid else FAMILIES))
     while True:
         dim = r.choice(DIMS)
         group = r.choice((8, 16)) if crowd else r.choice((1, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16))
@@ -28,7 +29,7 @@ def draw(seed, device="cpu", crowd=False):
         if group * kv <= 64 and group * kv * dim <= most and (not crowd or group * kv <= 32):
             break
     precision = r.choice(("f32", "f32", "bf16", "bf16", "bf16", "w8a16", "fp8", "int4"))
-    if family in EXPERTS and precision == "fp8":
+    if (family in EXPERTS or hybrid) and precision == "fp8":
         precision = "bf16"
     if group * kv * dim % 32 and precision == "int4":
         precision = "bf16"
@@ -39,7 +40,11 @@ def draw(seed, device="cpu", crowd=False):
             "max_batch": 40 if crowd else r.choice((1, 2, 3, 4, 7, 8, 9, 16, 17)), "chunk": r.choice((16, 64, 128)), "paged": r.random() < 0.4, "ahead": r.choice((0, 1, 3))}
     if r.random() < 0.1:
         case["kv_dtype"] = "e4m3"
-    if family not in ("gpt2", "gemma3_text"):
+    if hybrid:
+        k_heads, wide = r.choice((1, 2, 3, 4)), 32 if precision == "int4" else 1
+        case |= {"paged": False, "linear": {"k_heads": k_heads, "v_heads": k_heads * r.choice((1, 1, 2, 3, 4)), "k_dim": r.choice((1, 8, 12, 16, 33, 64, 96, 128)), "v_dim": wide * r.choice((1, 2, 3, 4)) if wide > 1 else r.choice((1, 8, 16, 20, 33, 64, 128)),
+                                            "taps": r.choice((2, 3, 4, 4, 4, 5))}, "interval": r.choice((1, 2, 2, 3)), "part": r.choice((0.25, 0.25, 0.5, 1.0))}
+    elif family not in ("gpt2", "gemma3_text"):
         case["rope"] = r.choice((None, None, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
                                  {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}))
     if family == "gemma3_text":
@@ -74,7 +79,7 @@ def ids_of(case, request):
 
 def config(case):
     heads = case["kv"] * case["group"]
-    c = {"model_type": case["family"], "architectures": [FAMILIES[case["family"]]], "vocab_size": case["vocab"], "torch_dtype": "float32"}
+    c = {"model_type": case["family"], "architectures": [(FAMILIES | HYBRIDS)[case["family"]]], "vocab_size": case["vocab"], "torch_dtype": "float32"}
     if case["family"] == "gpt2":
         return c | {"n_embd": heads * case["dim"], "n_layer": case["layers"], "n_head": heads, "n_positions": CONTEXT, "n_inner": case["mlp"], "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new"}
     c |= {"hidden_size": case["hidden"], "intermediate_size": case["mlp"], "num_hidden_layers": case["layers"], "num_attention_heads": heads, "num_key_value_heads": case["kv"], "head_dim": case["dim"],
@@ -83,11 +88,22 @@ def config(case):
         c["rope_scaling"] = case["rope"]
     if case["family"] == "gemma3_text":
         c |= {"hidden_activation": "gelu_pytorch_tanh", "sliding_window": case["window"], "sliding_window_pattern": case["pattern"], "query_pre_attn_scalar": case["dim"], "rope_local_base_freq": 1000.0}
+    if case["family"] in HYBRIDS:
+        n = case["linear"]
+        c |= {"linear_num_key_heads": n["k_heads"], "linear_num_value_heads": n["v_heads"], "linear_key_head_dim": n["k_dim"], "linear_value_head_dim": n["v_dim"], "linear_conv_kernel_dim": n["taps"],
+              "layer_types": ["linear_attention" if recurrent(case, i) else "full_attention" for i in range(case["layers"])], "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": case["part"]}}
+        if case["family"] in EXPERTS:
+            c |= {"num_experts": case["experts"], "num_experts_per_tok": case["used"], "moe_intermediate_size": case["mlp"], "norm_topk_prob": case["renormalize"], "shared_expert_intermediate_size": case["hidden"]}
     if case["family"] == "mixtral":
         c |= {"num_local_experts": case["experts"], "num_experts_per_tok": case["used"]}
     if case["family"] == "qwen3_moe":
         c |= {"num_experts": case["experts"], "num_experts_per_tok": case["used"], "moe_intermediate_size": case["mlp"], "norm_topk_prob": case["renormalize"]}
     return c
+
+
+def recurrent(case, i):
+    """Of the last layers one attends."""
+    return case["family"] in HYBRIDS and (case["layers"] - 1 - i) % (case["interval"] + 1) != 0
 
 
 def shapes(case):
@@ -105,13 +121,26 @@ def shapes(case):
     for i in range(case["layers"]):
         layer = {"self_attn.q_proj.weight": (heads * dim, H), "self_attn.k_proj.weight": (kv * dim, H), "self_attn.v_proj.weight": (kv * dim, H), "self_attn.o_proj.weight": (H, heads * dim),
                  "input_layernorm.weight": (H,), "post_attention_layernorm.weight": (H,)}
+        if family in HYBRIDS:
+            layer["self_attn.q_proj.weight"] = (2 * heads * dim, H)
+            layer |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+        if recurrent(case, i):
+            n = case["linear"]
+            wide, C = n["v_heads"] * n["v_dim"], 2 * n["k_heads"] * n["k_dim"] + n["v_heads"] * n["v_dim"]
+            layer = {k: v for k, v in layer.items() if not k.startswith("self_attn")} | {f"linear_attn.{k}": v for k, v in {
+                "in_proj_qkv.weight": (C, H), "in_proj_z.weight": (wide, H), "in_proj_b.weight": (n["v_heads"], H), "in_proj_a.weight": (n["v_heads"], H), "conv1d.weight": (C, 1, n["taps"]),
+                "A_log": (n["v_heads"],), "dt_bias": (n["v_heads"],), "norm.weight": (n["v_dim"],), "out_proj.weight": (H, wide)}.items()}
         if family == "qwen2":
             layer |= {f"self_attn.{n}_proj.bias": (w * dim,) for n, w in (("q", heads), ("k", kv), ("v", kv))}
         if family in ("qwen3", "qwen3_moe", "gemma3_text"):
             layer |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
         if family == "gemma3_text":
             layer |= {"pre_feedforward_layernorm.weight": (H,), "post_feedforward_layernorm.weight": (H,)}
-        if family in EXPERTS:
+        if family == "qwen3_5_moe_text":
+            E = case["experts"]
+            layer |= {f"mlp.{k}": v for k, v in {"gate.weight": (E, H), "experts.gate_up_proj": (E, 2 * M, H), "experts.down_proj": (E, H, M), "shared_expert_gate.weight": (1, H), "shared_expert.gate_proj.weight": (H, H),
+                                                 "shared_expert.up_proj.weight": (H, H), "shared_expert.down_proj.weight": (H, H)}.items()}
+        elif family in EXPERTS:
             block, names = ("block_sparse_moe", ("w1", "w3", "w2")) if family == "mixtral" else ("mlp", ("gate_proj", "up_proj", "down_proj"))
             layer[f"{block}.gate.weight"] = (case["experts"], H)
             for e in range(case["experts"]):
@@ -126,8 +155,10 @@ def weights(case):
     rng = np.random.default_rng(case["seed"])
     out = {}
     for name, shape in shapes(case).items():
-        if len(shape) == 2:
-            wide = shape[0] if case["family"] == "gpt2" and "wte" not in name and "wpe" not in name else shape[1]
+        if name.endswith("A_log"):
+            value = np.log(rng.uniform(0.02, 2.0, shape))  # some heads keep tokens for long
+        elif len(shape) > 1:
+            wide = shape[0] if case["family"] == "gpt2" and "wte" not in name and "wpe" not in name else shape[-1]
             scale = 1.2 / np.sqrt(wide) if "embed" not in name and "wte" not in name and "wpe" not in name else 2 / np.sqrt(shape[1]) if case["family"] == "gemma3_text" else 1.0
             value = rng.standard_normal(shape) * scale
         else:
@@ -154,7 +185,11 @@ def simpler(case):
     for key, value in plain.items():
         if key in case and case[key] != value:
             yield case | {key: value}
-    if case["family"] != "llama":
+    if case["family"] in HYBRIDS:
+        n = case["linear"]
+        least = {"k_heads": 1, "v_heads": n["v_heads"] // n["k_heads"], "k_dim": 8, "v_dim": 8, "taps": 2}
+        yield from (case | {"linear": n | {k: v} | ({"v_heads": least["v_heads"]} if k == "k_heads" else {})} for k, v in least.items() if k != "v_heads" and v < n[k])
+    elif case["family"] != "llama":
         yield {k: v for k, v in case.items() if k not in ("window", "pattern", "experts", "used", "renormalize")} | {"family": "llama"}
     for key, least in (("layers", 1), ("kv", 1), ("group", 1), ("dim", 32), ("hidden", 32), ("mlp", 32), ("vocab", 97), ("max_batch", 1), ("chunk", 16), ("experts", 2)):
         for less in dict.fromkeys((least, case.get(key, 0) // 2 // least * least)):

@@ -17,7 +17,7 @@ class Decoder:
         self.c, self.a = config, arithmetic or Exact()
         self.w = {k.removeprefix("model.").removeprefix("transformer."): v.astype(np.float64) for k, v in weights.items()}
         self.kind = config["model_type"]
-        self.plain, self.gemma = self.kind == "gpt2", self.kind == "gemma3_text"
+        self.plain, self.gemma, self.hybrid = self.kind == "gpt2", self.kind == "gemma3_text", self.kind.startswith("qwen3_5")
         get = (lambda key, other: config[other]) if self.plain else (lambda key, other: config[key])
         self.layers, self.hidden = get("num_hidden_layers", "n_layer"), get("hidden_size", "n_embd")
         self.heads = get("num_attention_heads", "n_head")
@@ -37,7 +37,7 @@ class Decoder:
         if self.plain:
             y = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps)
             return self.a.value(y * w + self.w[name + ".bias"])
-        return self.a.value(x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * (w + 1 if self.gemma else w))
+        return self.a.value(x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * (w + 1 if self.gemma or self.hybrid else w))
 
     def local(self, i):
         if not self.gemma:
@@ -57,9 +57,30 @@ class Decoder:
             elif nested:
                 base, scaling = own.get("rope_theta", base), own
         base = (scaling or {}).get("rope_theta", base)
-        freq, factor = rope.frequencies(float(base), self.dim, scaling)
+        turning = int(self.dim * scaling["partial_rotary_factor"]) if self.hybrid else self.dim
+        freq, factor = rope.frequencies(float(base), turning, None if self.hybrid else scaling)
         angle = np.arange(T)[:, None] * freq
         return np.cos(angle) * factor, np.sin(angle) * factor
+
+    def recurrent(self, i, x, p):
+        """The gated delta rule, a token after the other."""
+        a, T, p = self.a, len(x), p + "linear_attn."
+        Hk, Hv, D, Dv = (self.c[f"linear_{n}"] for n in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+        mixed, z, beta, time = (a.value(self.product(x, self.w[f"{p}in_proj_{n}.weight"])) for n in ("qkv", "z", "b", "a"))
+        taps = a.value(self.w[p + "conv1d.weight"][:, 0])
+        line = np.concatenate([np.zeros((taps.shape[1] - 1, mixed.shape[1])), mixed])
+        mixed = a.value(silu(sum(line[k : k + T] * taps[:, k] for k in range(taps.shape[1]))))
+        q, k, v = (t.reshape(T, -1, d) for t, d in zip(np.split(mixed, [Hk * D, 2 * Hk * D], 1), (D, D, Dv)))
+        q, k = (np.repeat(t / np.sqrt((t * t).sum(-1, keepdims=True) + 1e-6), Hv // Hk, 1) for t in (q, k))
+        kept = np.exp(-np.exp(self.w[p + "A_log"]) * np.logaddexp(0, time + self.w[p + "dt_bias"]))
+        beta, state, out = 1 / (1 + np.exp(-beta)), np.zeros((Hv, D, Dv)), np.empty((T, Hv, Dv))
+        for t in range(T):
+            state = state * kept[t][:, None, None]
+            state = state + k[t][:, :, None] * (beta[t][:, None] * (v[t] - np.einsum("hdc,hd->hc", state, k[t])))[:, None]
+            out[t] = np.einsum("hdc,hd->hc", state, q[t]) / np.sqrt(D)
+        out = a.value(out)
+        out = out / np.sqrt((out * out).mean(-1, keepdims=True) + self.eps) * self.w[p + "norm.weight"] * silu(z.reshape(T, Hv, Dv))
+        return self.product(a.value(out).reshape(T, -1), self.w[p + "out_proj.weight"])
 
     def attention(self, i, x, p):
         a, T = self.a, len(x)
@@ -67,12 +88,15 @@ class Decoder:
             q, k, v = np.split(self.product(x, self.w[p + "attn.c_attn.weight"].T, self.w[p + "attn.c_attn.bias"]), 3, 1)
         else:
             q, k, v = (self.product(x, self.w[f"{p}self_attn.{n}_proj.weight"], self.w.get(f"{p}self_attn.{n}_proj.bias")) for n in "qkv")
+        if self.hybrid:
+            q, gate = (t.reshape(T, -1) for t in np.split(q.reshape(T, -1, 2 * self.dim), 2, 2))
         q, k, v = (a.value(t).reshape(T, -1, self.dim) for t in (q, k, v))
         if p + "self_attn.q_norm.weight" in self.w:
             q, k = self.norm(q, p + "self_attn.q_norm"), self.norm(k, p + "self_attn.k_norm")
         if not self.plain:
             cos, sin = self.angles(i, T)
-            q, k = (a.value(rope.rotate(t, cos, sin, False)) for t in (q, k))
+            n = 2 * cos.shape[-1]
+            q, k = (a.value(np.concatenate([rope.rotate(t[..., :n], cos, sin, False), t[..., n:]], -1)) for t in (q, k))
         at = np.arange(T)
         sees = at[:, None] >= at
         if self.local(i):
@@ -85,6 +109,8 @@ class Decoder:
             w = np.exp(s - s.max(1, keepdims=True))
             out[:, h] = w / w.sum(1, keepdims=True) @ v[:, g]
         out = a.value(out).reshape(T, -1)
+        if self.hybrid:
+            out = a.value(out / (1 + np.exp(-a.value(gate))))
         return self.product(out, self.w[p + "attn.c_proj.weight"].T, self.w[p + "attn.c_proj.bias"]) if self.plain else self.product(out, self.w[p + "self_attn.o_proj.weight"])
 
     def gated(self, x, gate, up, down):
@@ -111,9 +137,15 @@ class Decoder:
         for e in np.unique(chosen):
             rows, _ = np.nonzero(chosen == e)
             weight = prob[rows, e]
-            if mixtral or self.c.get("norm_topk_prob"):
+            if mixtral or self.c.get("norm_topk_prob", self.hybrid):
                 weight = weight / np.take_along_axis(prob, chosen, 1)[rows].sum(1)
-            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *(self.w[f"{p}{block}experts.{e}.{n}.weight"] for n in names)))
+            if self.hybrid:
+                matrices = (*np.split(self.w[p + "mlp.experts.gate_up_proj"][e], 2), self.w[p + "mlp.experts.down_proj"][e])
+            else:
+                matrices = (self.w[f"{p}{block}experts.{e}.{n}.weight"] for n in names)
+            out[rows] += weight[:, None] * self.a.value(self.gated(x[rows], *matrices))
+        if self.hybrid:
+            out = out + self.gated(x, *(self.w[f"{p}mlp.shared_expert.{n}_proj.weight"] for n in ("gate", "up", "down"))) / (1 + np.exp(-(x @ self.w[p + "mlp.shared_expert_gate.weight"].T)))
         return out
 
     # ---- the whole ----
@@ -130,7 +162,8 @@ class Decoder:
         names = ("ln_1", "ln_2", "ln_f") if self.plain else ("input_layernorm", "pre_feedforward_layernorm" if self.gemma else "post_attention_layernorm", "norm")
         for i in range(self.layers):
             p = f"h.{i}." if self.plain else f"layers.{i}."
-            y = self.attention(i, self.norm(x, p + names[0]), p)
+            carries = p + "linear_attn.in_proj_qkv.weight" in self.w
+            y = (self.recurrent if carries else self.attention)(i, self.norm(x, p + names[0]), p)
             x = a.value(x + (self.norm(a.value(y), p + "post_attention_layernorm") if self.gemma else y))
             y = self.mlp(self.norm(x, p + names[1]), p)
             x = a.value(x + (self.norm(a.value(y), p + "post_feedforward_layernorm") if self.gemma else y))

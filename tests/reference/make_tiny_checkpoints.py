@@ -13,6 +13,7 @@ rope scalings, so that ignoring one changes every later row.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import tempfile
@@ -73,6 +74,17 @@ FAMILIES = {
                       decoder_sparse_step=1, mlp_only_layers=[], tie_word_embeddings=True, use_sliding_window=False),
     "gpt2": dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], n_embd=32, n_layer=2, n_head=4, n_ctx=128, n_positions=128,
                  vocab_size=192, layer_norm_epsilon=1e-5, activation_function="gelu_new", bos_token_id=1, eos_token_id=2)}
+# Linear heads of which two share a key head, head sizes unlike, a quarter of a head that rotates.
+HYBRID = dict(hidden_size=32, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=192, max_position_embeddings=256,
+              rms_norm_eps=1e-6, hidden_act="silu", torch_dtype="float32", bos_token_id=1, eos_token_id=2, attention_bias=False, attn_output_gate=True,
+              layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"], full_attention_interval=4,
+              linear_conv_kernel_dim=4, linear_key_head_dim=12, linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, mamba_ssm_dtype="float32",
+              rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25, "mrope_interleaved": True, "mrope_section": [1, 1, 0]})
+FAMILIES |= {
+    "qwen35": dict(model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"], **HYBRID, intermediate_size=48, tie_word_embeddings=False),
+    "qwen35_moe": dict(model_type="qwen3_5_moe_text", architectures=["Qwen3_5MoeForCausalLM"],
+                       **{**HYBRID, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "full_attention_interval": 2}, tie_word_embeddings=True, num_experts=6, num_experts_per_tok=2,
+                       moe_intermediate_size=16, shared_expert_intermediate_size=24)}
 SHARDED = ("qwen3",)  # in two files with an index
 
 
@@ -81,7 +93,9 @@ def randomize(model, seed: int) -> None:
     # Gemma multiplies embeddings by sqrt(hidden): of unit size they would drown the layers.
     embed = 2 / np.sqrt(model.config.hidden_size) if "gemma" in model.config.model_type else 1.0
     for name, p in model.named_parameters():
-        if p.ndim >= 2:
+        if name.endswith("A_log"):
+            value = np.log(rng.uniform(0.05, 2.0, p.shape))  # states that keep some tokens for long
+        elif p.ndim >= 2:
             scale = embed if "embed" in name or ".wte" in name or ".wpe" in name else 1.6 / np.sqrt(p.shape[-1])
             value = rng.standard_normal(p.shape) * scale
         elif name.endswith("bias"):
@@ -105,7 +119,7 @@ def greedy(model, prompt: np.ndarray) -> tuple[list[int], list[float]]:
 # Parts of a layer: what enters them, and for whole layers what leaves. Experts are fused in memory, so of them only
 # what enters and leaves the block is seen.
 PARTS = {"attn.c_attn": "normed", "self_attn.q_proj": "normed", "attn.c_proj": "attended", "self_attn.o_proj": "attended", "mlp": "mlp_normed",
-         "mlp.down_proj": "mlp_inner", "mlp.c_proj": "mlp_inner"}
+         "mlp.down_proj": "mlp_inner", "linear_attn.in_proj_qkv": "normed", "linear_attn.norm": "delta", "linear_attn.out_proj": "gated", "mlp.c_proj": "mlp_inner"}
 
 
 def values(model, prompt: np.ndarray) -> dict[str, np.ndarray]:
@@ -133,6 +147,8 @@ def values(model, prompt: np.ndarray) -> dict[str, np.ndarray]:
 
 def hub_tensors(model) -> dict[str, np.ndarray]:
     """Weights under the names that published files have: in memory transformers fuses experts."""
+    if model.config.model_type == "qwen3_5_moe_text":  # published as in memory, though transformers saves it otherwise
+        return {name: np.ascontiguousarray(t.numpy(), np.float32) for name, t in model.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder:
         copy.deepcopy(model).float().save_pretrained(folder)
         tensors = load_file(Path(folder) / "model.safetensors")
@@ -164,6 +180,18 @@ def kept_seed(name: str) -> list[int]:
         return [int(f.metadata()["seed"])]
 
 
+@contextlib.contextmanager
+def float64_throughout(name: str):
+    """Linear layers of qwen35 compute in float32 whatever the model is: 1e-4 of a logit."""
+    kept = torch.float32, torch.Tensor.float
+    if name.startswith("qwen35"):
+        torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.Tensor.float = kept
+
+
 @torch.no_grad()
 def write(name: str, out: Path) -> None:
     folder = out / name
@@ -175,19 +203,22 @@ def write(name: str, out: Path) -> None:
         model = transformers.AutoModelForCausalLM.from_config(config).double().eval()
         randomize(model, seed)
         prompt = np.random.default_rng(seed + 1000).integers(3, config.vocab_size, PROMPT)
-        ids, gaps = greedy(model, prompt)
+        with float64_throughout(name):
+            ids, gaps = greedy(model, prompt)
         if min(gaps) >= MIN_GAP and len(set(ids)) >= 8:  # no near-tie, no short loop
             break
     else:
         raise SystemExit(f"{name}: no seed gave greedy gaps of {MIN_GAP}")
     size = write_weights(model, folder, name in SHARDED, config.tie_word_embeddings)
-    logits = model(torch.tensor(prompt[None])).logits[0].numpy()
+    with float64_throughout(name):
+        logits = model(torch.tensor(prompt[None])).logits[0].numpy()
+        between = values(model, prompt)
     save_file({"prompt_ids": prompt.astype(np.int32), "prompt_logits": np.ascontiguousarray(logits, np.float32),
-               "greedy_ids": np.array(ids, np.int32), "greedy_gaps": np.array(gaps, np.float32), **values(model, prompt)},
+               "greedy_ids": np.array(ids, np.int32), "greedy_gaps": np.array(gaps, np.float32), **between},
               folder / "expected.safetensors",
               metadata={"source": f"transformers {transformers.__version__}, torch {torch.__version__}, float64",
                         "seed": str(seed)})
-    print(f"{name}: {len(values(model, prompt))} values, seed {seed}, {size} bytes, min gap {min(gaps):.3f}, {len(set(ids))} distinct tokens")
+    print(f"{name}: {len(between)} values, seed {seed}, {size} bytes, min gap {min(gaps):.3f}, {len(set(ids))} distinct tokens")
 
 
 def main() -> None:

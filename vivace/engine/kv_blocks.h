@@ -40,7 +40,7 @@ class KvBlocks {
   Hash128 root(std::span<const std::byte> salt) const;
 
   /// Why less was found than there could be.
-  enum class Miss : uint8_t { none, off, cold, evicted, diverged, brief, row_class };
+  enum class Miss : uint8_t { none, off, cold, evicted, diverged, brief, row_class, recurrent };
   struct Found {
     int positions = 0;     // of the tokens; never the last, whose draw is wanted
     int pure = 0;          // of these, the first that steps of prompts wrote

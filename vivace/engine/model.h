@@ -124,6 +124,7 @@ struct TextLimits {
   int pages = 0;        // that all sequences share
   bool one_class = false;  // whether rows of prompts and of answers have the same bits
   ImageLimits images = {};
+  bool recurrent = false;  // a sequence has a state besides keys and values: its positions only go forward, by one
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "vivace/base/float_types.h"
+#include "vivace/cpu/convert.h"
 
 namespace vivace::engine {
 
@@ -39,6 +40,7 @@ Result<Tensor> WeightSource::get(const WeightRule& rule, int layer) const {
   if (synthetic_) return tensor(nullptr, DType::bf16, rule.shape);
   const std::string name = name_of(rule, layer);
   if (name.find("{e}") != std::string::npos) return gather(rule, name);
+  if (rule.turns > 0) return half(rule, name);
   VV_ASSIGN(const Tensor t, one(name, rule.shape, rule.hf_transposed && checkpoint_.format() == Format::safetensors));
   return t.dtype == DType::e2m1 && (layer < 0 || !keep_fp4_) ? widened(t) : t;
 }
@@ -70,6 +72,17 @@ Result<Tensor> WeightSource::one(const std::string& tensor_name, const Shape& sh
     return copy;
   }
   return t;
+}
+
+Result<Tensor> WeightSource::half(const WeightRule& rule, const std::string& name) const {
+  VV_ASSIGN(Tensor both, one(name, Shape(2 * rule.shape[0], rule.shape[1]), false));
+  if (both.dtype == DType::e2m1) both = widened(both);
+  const Tensor mine = own(both.dtype, rule.shape);
+  const int64_t run = rule.turns * row_bytes(both.dtype, rule.shape[1]);
+  for (int64_t i = 0; i < rule.shape[0] / rule.turns; ++i)
+    std::memcpy(static_cast<char*>(mine.data) + i * run,
+                static_cast<const char*>(both.data) + (2 * i + (rule.second ? 1 : 0)) * run, static_cast<size_t>(run));
+  return mine;
 }
 
 Result<Tensor> WeightSource::gather(const WeightRule& rule, const std::string& name) const {
@@ -159,6 +172,15 @@ Tensor WeightSource::widened(const Tensor& t) const {
   auto* to = static_cast<uint16_t*>(out.data);
   for (int64_t i = 0; i < t.shape.elements(); ++i)  // rows are whole blocks
     to[i] = bf16_of_f32(kValues[codes[i / 2] >> (i % 2 * 4) & 15] * (f32_of_e4m3(block[i / kBlockScaled]) * whole));
+  return out;
+}
+
+Tensor WeightSource::converted(const Tensor& t, DType to) const {
+  const int64_t n = t.shape.elements();
+  std::vector<float> values(static_cast<size_t>(n));
+  const Tensor out = own(to, t.shape);
+  cpu::load_f32(t.data, t.dtype, 0, n, values.data());
+  cpu::store_f32(out.data, to, 0, n, values.data());
   return out;
 }
 

@@ -20,6 +20,8 @@ struct WeightRule {
   const char* hf;
   Shape shape;
   bool hf_transposed = false;  // the hub's matrix is [in, out]
+  int64_t turns = 0;           // n > 0: the hub's matrix has twice as many rows, n of one weight, n of another, in turn
+  bool second = false;         // of these two
 };
 
 /// Owns the checkpoint's mapping for as long as views of it live.
@@ -40,8 +42,11 @@ class WeightSource {
   const Scales* scales_of(const Tensor& t) const;
   /// Such a matrix as bf16.
   Tensor widened(const Tensor& t) const;
+  /// A plain tensor's values in another plain dtype, in memory of this object.
+  Tensor converted(const Tensor& t, DType to) const;
   /// A view of the mapped file. Copied once, into memory of this object: a tensor whose address breaks its
-  /// dtype's alignment, a transposed one, experts that lie apart, and e4m3 with a scale a 128 x 128 block
+  /// dtype's alignment, a transposed one, experts that lie apart, rows in turn with another weight's, and e4m3 with a
+  /// scale a 128 x 128 block
   /// ("weight_scale_inv" beside "weight"), which becomes bf16. So does FP4 that is not kept: u8 codes "weight" with
   /// e4m3 "weight_scale" of 16 columns and one f32 "weight_scale_2", as ModelOpt writes NVFP4. Errors: NotFound names
   /// the tensor, InvalidShape both shapes, Unsupported a dtype no op multiplies.
@@ -59,6 +64,7 @@ class WeightSource {
  private:
   std::string name_of(const WeightRule& rule, int layer) const;
   Result<Tensor> one(const std::string& name, const Shape& shape, bool transposed) const;
+  Result<Tensor> half(const WeightRule& rule, const std::string& name) const;
   Result<Tensor> gather(const WeightRule& rule, const std::string& name) const;
   Result<Tensor> unscale(const TensorEntry& weight) const;
   /// Checks codes and scales; a view of the codes.

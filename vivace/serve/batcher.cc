@@ -93,6 +93,10 @@ namespace {
 
 Status check_drafts(const Request& request, const engine::TextLimits& limits) {
   if (request.drafter == nullptr) return {};
+  if (limits.recurrent)
+    return Status(Code::kUnsupported,
+                  "speculation: the model's recurrent state cannot go back over a guess that was wrong; leave out the "
+                  "drafts");
   if (!request.images.empty())
     return Status(Code::kInvalidArgument,
                   "speculation: guesses are for prompts of text; leave out the images, or the drafts");
@@ -154,6 +158,7 @@ Result<int64_t> Batcher::submit(Request request) {
 
 int64_t Batcher::submit(Job& job) {
   job.id = next_id_++;
+  if (limits_.recurrent && job.request.reuse) job.cache.miss = engine::KvBlocks::Miss::recurrent;
   enqueue(&job);
   return job.id;
 }

@@ -11,6 +11,9 @@ constexpr int kShare = 2;  // of the blocks, what snapshots may hold: 1 / kShare
 
 Result<engine::KvBlocks*> blocks_of(engine::TextModel& model) {
   if (engine::KvBlocks* blocks = model.blocks(); blocks != nullptr) return blocks;
+  if (model.limits().recurrent)
+    return Status(Code::kUnsupported,
+                  "capsule: " + model.family() + " carries a recurrent state, which capsules do not hold");
   return Status(Code::kUnsupported,
                 "capsule: this model keeps no blocks of keys and values; load it with num_kv_blocks=\"full\"");
 }

@@ -14,9 +14,11 @@ void DecoderModel::declare_buffers() {
     arena_.declare(name, dtype, shape, t);
   };
   const DType i32 = DType::i32, f32 = DType::f32, act = plan_.hidden;
+  // Of one class gated_delta goes token by token, as it does where there are few rows a run (its Gpu::row_class).
+  const int64_t runs = c.recurrent_layers() == 0 ? 0 : limits_.one_class ? std::max(S, T / 32 + 1) : S;
   decode_.declare(arena_, "decode", R, R, false, encoder_ != nullptr ? 1 : 0);
-  prompt_.declare(arena_, "prompt", T, R, true, encoder_ != nullptr ? 3 : 0,
-                  encoder_ != nullptr ? encoder_->rows() : 0);
+  prompt_.declare(arena_, "prompt", T, R, true, encoder_ != nullptr ? 3 : 0, encoder_ != nullptr ? encoder_->rows() : 0,
+                  runs);
   declare("turn", i32, Shape(1), &b.turn);
   declare("counts", i32, Shape(S, c.vocab), &b.counts);
   declare("no_counts", i32, Shape(c.vocab), &b.no_counts);
@@ -25,7 +27,7 @@ void DecoderModel::declare_buffers() {
   if (!c.local.empty()) declare("local_inv_freq", f32, Shape(c.rope_dims / 2), &b.local_inv_freq);
   declare("hidden", act, Shape(T, c.hidden), &b.hidden);
   declare("normed", plan_.eight_in() ? DType::e4m3 : act, Shape(T, c.hidden), &b.normed);
-  declare("qkv", act, Shape(T, c.q_width() + 2 * c.kv_width()), &b.qkv);
+  declare("qkv", act, Shape(T, qkv_columns(c)), &b.qkv);
   declare("q", act, Shape(T, c.heads, c.head_dim), &b.q);
   declare("attended", act, Shape(T, c.heads, c.head_dim), &b.attended);
   const int64_t A = c.has(kExperts) ? T * c.experts_used : T;  // rows of the MLP
@@ -39,6 +41,19 @@ void DecoderModel::declare_buffers() {
     declare("offsets", i32, Shape(c.experts + 1), &b.offsets);
     declare("gathered", act, Shape(A, c.hidden), &b.gathered);
     declare("expert_out", act, Shape(A, c.hidden), &b.expert_out);
+  }
+  if (c.has(kSharedExpert)) {
+    declare("shared", act, Shape(T, 2 * c.shared_mlp), &b.shared);
+    declare("shared_inner", act, Shape(T, c.shared_mlp), &b.shared_inner);
+    declare("shared_open", act, Shape(T, 1), &b.shared_open);
+  }
+  if (c.recurrent_layers() > 0) {
+    declare("conv", act, Shape(T, c.linear.conv_width()), &b.conv);
+    declare("delta", act, Shape(T, c.linear.v_width()), &b.delta);
+    declare("decay", f32, Shape(T, c.linear.v_heads), &b.decay);
+    declare("beta", f32, Shape(T, c.linear.v_heads), &b.beta);
+    declare("each_row", i32, Shape(R + 1), &b.each_row);
+    declare("state", f32, Shape(S, c.state_width()), &b.state);
   }
   declare("last", act, Shape(R, c.hidden), &b.last);
   if (plan_.eight_in()) {
@@ -71,8 +86,8 @@ void DecoderModel::declare_buffers() {
   pages_.declare(arena_, limits_.max_batch, limits_.context, options_.num_kv_blocks);
   const Shape cache = limits_.pages > 0 ? Shape(limits_.pages, Pages::kPlaces, c.kv_heads, c.head_dim)
                                         : Shape(S, L, c.kv_heads, c.head_dim);
-  b.k_cache.resize(static_cast<size_t>(c.layers));
-  b.v_cache.resize(static_cast<size_t>(c.layers));
+  b.k_cache.resize(static_cast<size_t>(c.layers - c.recurrent_layers()));
+  b.v_cache.resize(b.k_cache.size());
   for (size_t i = 0; i < b.k_cache.size(); ++i) {
     arena_.declare(strf("k_cache.%zu", i), kv_dtype_, cache, &b.k_cache[i]);
     arena_.declare(strf("v_cache.%zu", i), kv_dtype_, cache, &b.v_cache[i]);

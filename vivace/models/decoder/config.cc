@@ -85,6 +85,11 @@ Status read_gguf(const Checkpoint& checkpoint, DecoderConfig* c) {
                   strf("architecture %s: its GGUF files keep the vision tower apart; load the folder with config.json "
                        "and safetensors",
                        c->family->gguf_arch));
+  if (c->has(kRecurrent))
+    return Status(
+        Code::kUnsupported,
+        strf("architecture %s: its GGUF files are not served; load the folder with config.json and safetensors",
+             c->family->gguf_arch));
   VV_TRY(g.integer("block_count", &c->layers));
   VV_TRY(g.integer("embedding_length", &c->hidden));
   VV_TRY(g.integer("attention.head_count", &c->heads));
@@ -130,6 +135,15 @@ Status read_rope(const JsonValue& root, DecoderConfig* c) {
   VV_ASSIGN(c->rope_theta, root.get_double("rope_theta", c->has(kLocalLayers) ? 1e6 : 10000));
   VV_ASSIGN(c->local_theta, root.get_double("rope_local_base_freq", c->local_theta));
   c->rope_dims = c->head_dim;
+  if (c->has(kRecurrent)) {  // of whose heads a part rotates
+    VV_ASSIGN(double part, root.get_double("partial_rotary_factor", 0.25));
+    if (scaling && !scaling->is_null()) {
+      VV_ASSIGN(part, scaling->get_double("partial_rotary_factor", part));
+    }
+    if (!(part > 0 && part <= 1))
+      return root.error(Code::kInvalidArgument, strf("partial_rotary_factor: wanted a value in (0, 1], got %g", part));
+    c->rope_dims = static_cast<int64_t>(static_cast<double>(c->head_dim) * part);
+  }
   if (!scaling || scaling->is_null()) return {};
   if (c->has(kLocalLayers)) {  // the newer form has one such object a kind of layer
     if (const auto local = scaling->find("sliding_attention"); local && !local->is_null()) {
@@ -186,6 +200,37 @@ Status read_local(const JsonValue& root, DecoderConfig* c) {
   return {};
 }
 
+/// Which layers carry a state: layer_types, or all but each full_attention_interval-th.
+Status read_recurrent(const JsonValue& root, DecoderConfig* c) {
+  RecurrentConfig& r = c->linear;
+  VV_ASSIGN(r.k_heads, root.get_int("linear_num_key_heads"));
+  VV_ASSIGN(r.v_heads, root.get_int("linear_num_value_heads"));
+  VV_ASSIGN(r.k_dim, root.get_int("linear_key_head_dim"));
+  VV_ASSIGN(r.v_dim, root.get_int("linear_value_head_dim"));
+  VV_ASSIGN(r.taps, root.get_int("linear_conv_kernel_dim", 4));
+  VV_ASSIGN(const bool gated, root.get_bool("attn_output_gate", true));
+  if (!gated) return root.error(Code::kUnsupported, "attn_output_gate: attention without its gate is not served");
+  if (c->layers < 1 || c->layers > kMaxLayers) return {};  // refused later; the list is as long as the file says
+  const auto types = root.find("layer_types");
+  if (!types || types->is_null()) {
+    VV_ASSIGN(const int64_t interval, root.get_int("full_attention_interval", 4));
+    if (interval < 1)
+      return root.error(Code::kInvalidArgument,
+                        strf("full_attention_interval: wanted at least 1, got %ld", static_cast<long>(interval)));
+    for (int64_t i = 0; i < c->layers; ++i) c->recurrent.push_back((i + 1) % interval != 0);
+    return {};
+  }
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != c->layers)
+    return types->error(Code::kInvalidShape, strf("expected a list of %ld layers", static_cast<long>(c->layers)));
+  for (const JsonValue type : *types) {
+    VV_ASSIGN(const std::string_view t, type.as_string());
+    if (t != "linear_attention" && t != "full_attention")
+      return type.error(Code::kUnsupported, "expected linear_attention or full_attention");
+    c->recurrent.push_back(t == "linear_attention");
+  }
+  return {};
+}
+
 Status read_experts(const JsonValue& root, DecoderConfig* c) {
   VV_ASSIGN(c->experts_used, root.get_int("num_experts_per_tok"));
   if (c->has(kExpertsW123)) {
@@ -194,7 +239,10 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
   }
   VV_ASSIGN(c->experts, root.get_int("num_experts"));
   VV_ASSIGN(c->mlp, root.get_int("moe_intermediate_size"));
-  VV_ASSIGN(c->renormalize, root.get_bool("norm_topk_prob", false));
+  VV_ASSIGN(c->renormalize, root.get_bool("norm_topk_prob", c->has(kFusedExperts)));
+  if (c->has(kSharedExpert)) {
+    VV_ASSIGN(c->shared_mlp, root.get_int("shared_expert_intermediate_size"));
+  }
   VV_ASSIGN(const int64_t step, root.get_int("decoder_sparse_step", 1));
   const auto dense = root.find("mlp_only_layers");
   if (step != 1 || (dense && dense->is_array() && dense->size() != 0))
@@ -206,7 +254,7 @@ Status read_experts(const JsonValue& root, DecoderConfig* c) {
 
 /// e4m3 with a scale a 128 x 128 block becomes bf16 at load; FP4 as ModelOpt writes it is read; other quantized hub
 /// files are refused.
-Status check_quantization(const JsonValue& q) {
+Status check_quantization(const JsonValue& q, const Family& family) {
   VV_ASSIGN(const std::string_view method, q.get_string("quant_method", "unknown"));
   bool blocks = false;
   if (const auto size = q.find("weight_block_size"); size && size->is_array() && size->size() == 2) {
@@ -218,6 +266,11 @@ Status check_quantization(const JsonValue& q) {
   }
   if (method == "fp8" && blocks) return {};
   VV_ASSIGN(const std::string_view algorithm, q.get_string("quant_algo", "unknown"));
+  if (method == "modelopt" && algorithm == "NVFP4" && family.has(kRecurrent))
+    return Status(Code::kUnsupported,
+                  strf("config.json: quantization_config: NVFP4 checkpoints of %s are not served; load a bf16 one with "
+                       "precision w4a16",
+                       family.name));
   if (method == "modelopt" && algorithm == "NVFP4") return {};
   return Status(Code::kUnsupported,
                 "config.json: quantization_config: only fp8 with weight_block_size [128, 128] and modelopt's NVFP4 are "
@@ -246,7 +299,7 @@ Status refuse_unserved(const JsonValue& root, const Family& family) {
     return Status(Code::kUnsupported, "config.json: sliding_window: a window in every layer is not served");
   VV_ASSIGN(const bool scaled, root.get_bool("scale_attn_weights", true));
   if (!scaled) return Status(Code::kUnsupported, "config.json: scale_attn_weights: false is not served");
-  if (const auto q = root.find("quantization_config"); q && !q->is_null()) return check_quantization(*q);
+  if (const auto q = root.find("quantization_config"); q && !q->is_null()) return check_quantization(*q, family);
   return {};
 }
 
@@ -287,9 +340,9 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   VV_ASSIGN(const std::string arch, engine::architecture(checkpoint));
   VV_ASSIGN(c->family, find_family(&Family::hf_arch, arch, false));
   const JsonValue whole = json.root();
-  VV_ASSIGN(const JsonValue root, c->has(kVision) ? whole.at("text_config") : Result<JsonValue>(whole));
-  if (const auto q = whole.find("quantization_config"); c->has(kVision) && q && !q->is_null())
-    VV_TRY(check_quantization(*q));
+  VV_ASSIGN(const JsonValue root, c->has(kNested) ? whole.at("text_config") : Result<JsonValue>(whole));
+  if (const auto q = whole.find("quantization_config"); c->has(kNested) && q && !q->is_null())
+    VV_TRY(check_quantization(*q, *c->family));
   VV_TRY(refuse_unserved(root, *c->family));
   const HubKeys& key = *c->family->keys;
   VV_ASSIGN(c->layers, root.get_int(key.layers));
@@ -300,19 +353,20 @@ Status read_hub(const Checkpoint& checkpoint, DecoderConfig* c) {
   const auto mlp = root.find(key.mlp);
   if (c->has(kPlainMlp) && (!mlp || mlp->is_null())) {
     c->mlp = c->hidden <= INT64_MAX / 4 ? 4 * c->hidden : c->hidden;  // what is that large is refused by check()
-  } else {
+  } else if (!c->has(kFusedExperts)) {
     VV_ASSIGN(c->mlp, root.get_int(key.mlp));
   }
   VV_ASSIGN(c->vocab, root.get_int("vocab_size"));
   VV_ASSIGN(c->context, root.get_int(key.context));
   VV_ASSIGN(c->eps, root.get_double(key.eps, c->has(kLayerNorm) ? 1e-5 : 1e-6));
   VV_ASSIGN(c->tied, root.get_bool("tie_word_embeddings", c->has(kTied)));
-  if (c->has(kVision)) {
+  if (c->has(kNested)) {
     VV_ASSIGN(c->tied, whole.get_bool("tie_word_embeddings", c->tied));
   }
   c->norm_plus_one = c->has(kHubPlusOne);
   if (c->has(kExperts)) VV_TRY(read_experts(root, c));
   if (c->has(kLocalLayers)) VV_TRY(read_local(root, c));
+  if (c->has(kRecurrent)) VV_TRY(read_recurrent(root, c));
   if (c->has(kVision)) VV_TRY(read_images(whole, root, c));
   return read_rope(root, c);
 }
@@ -337,6 +391,24 @@ Status check(const DecoderConfig& c) {
                   strf("config: attention scale: wanted a value in [0, 1e6), got %g", c.attn_scale));
   if (!c.has(kLearnedPositions)) VV_TRY(in_range("rope dims", c.rope_dims, c.head_dim));
   if (c.has(kLocalLayers)) VV_TRY(in_range("sliding window", c.window, 1 << 26));
+  if (c.has(kRecurrent)) {
+    VV_TRY(in_range("linear key heads", c.linear.k_heads, 4096));
+    VV_TRY(in_range("linear value heads", c.linear.v_heads, 4096));
+    VV_TRY(in_range("linear key head dim", c.linear.k_dim, 512));
+    VV_TRY(in_range("linear value head dim", c.linear.v_dim, 512));
+    if (c.linear.taps < 2 || c.linear.taps > 8)
+      return Status(Code::kInvalidArgument,
+                    strf("config: linear_conv_kernel_dim: wanted 2 to 8, got %ld", static_cast<long>(c.linear.taps)));
+    if (c.linear.v_heads % c.linear.k_heads != 0)
+      return Status(Code::kInvalidArgument,
+                    strf("config: %ld linear value heads are no multiple of %ld linear key heads",
+                         static_cast<long>(c.linear.v_heads), static_cast<long>(c.linear.k_heads)));
+  }
+  if (c.has(kRecurrent) && c.recurrent_layers() == c.layers)
+    return Status(Code::kUnsupported,
+                  "config: layers that are all linear_attention are not served: one at least must "
+                  "be full_attention");
+  if (c.has(kSharedExpert)) VV_TRY(in_range("shared expert size", c.shared_mlp, 1 << 22));
   if (c.has(kExperts)) {
     VV_TRY(in_range("experts", c.experts, 4096));
     VV_TRY(in_range("experts of a token", c.experts_used, c.experts));

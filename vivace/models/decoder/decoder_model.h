@@ -81,6 +81,8 @@ class DecoderModel final : public engine::TextModel {
   Status check_invariance();
   void declare_buffers();
   Status fill_frequencies();
+  /// Of a model with recurrent layers: nobody's states.
+  Status open_states();
   /// The vision tower of a model that has one.
   Status open_encoder();
   Status check_fit();
@@ -105,6 +107,9 @@ class DecoderModel final : public engine::TextModel {
   /// Checks a step's rows and writes what they say for it; true: each samples, so that it is of the decode class.
   Result<bool> write(std::span<const engine::TokenRow> rows);
   Status check_room() const;
+  /// Of a model with recurrent layers: rows of a slot follow each other, and its state.
+  Status check_order(std::span<const engine::TokenRow> rows) const;
+  void advance(std::span<const engine::TokenRow> rows);
   Status check_slot(const char* call, int slot) const;
   Status check_blocks(const char* call, std::span<const int32_t> blocks) const;
   /// f(tensor, offset) for all that blocks have in the caches: a layer after the other, and neighbours as one.
@@ -141,6 +146,7 @@ class DecoderModel final : public engine::TextModel {
   engine::WorkTimes work_;          // of a scheduler's tenant
   std::unique_ptr<exec::Graph> graph_;
   std::vector<engine::Sampling> sampling_;  // a slot
+  std::vector<int32_t> state_pos_;          // a slot: positions that its recurrent state holds; empty: there is none
   std::vector<int32_t> slots_;      // draws of the step that is being queued
   std::vector<int32_t> decoding_;   // slots of the last decode step's rows, in order
   std::vector<int32_t> decoding_pos_;  // their positions

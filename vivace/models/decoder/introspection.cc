@@ -33,6 +33,7 @@ Status DecoderModel::with_step(int rows, int pos, bool decode,
                                const std::function<Status(const Variant&, const std::function<Status()>&)>& f) {
   const auto forget = [&] {  // a page that stayed would be missing to the sequences behind it
     for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
+    std::fill(state_pos_.begin(), state_pos_.end(), 0);
   };
   const auto run = [&]() -> Status {
     std::vector<TokenRow> all;
@@ -41,11 +42,16 @@ Status DecoderModel::with_step(int rows, int pos, bool decode,
     for (int slot = 0; slot < (decode ? std::min(rows, limits_.max_batch) : 1); ++slot)
       VV_TRY(pages_.reserve(runtime_->stream(), slot, pos + 1));
     VV_TRY(check_rows(all));
+    const std::vector<std::byte> zeros(limits_.recurrent ? static_cast<size_t>(buffers_.state.span_bytes()) : 0);
     InputBlock& block = decode ? decode_ : prompt_;
     // Replayed hundreds of times: rows keep their positions, so that none runs past the places it has. What moves on
     // are the other class's inputs, which its next step writes anew.
     const Status s = f(pick(decode, all.size()), [&]() -> Status {
       VV_TRY(runtime_->stream().synchronize());  // the copy of the inputs is written again
+      if (limits_.recurrent) {                   // the same step gives the same logits each time
+        const engine::Upload none[] = {{buffers_.state.data, zeros.data(), zeros.size()}};
+        VV_TRY(runtime_->upload(none));
+      }
       return block.write(runtime_->stream(), 0, all, sampling_, masks_);
     });
     VV_TRY(in_flight_.restart(runtime_->stream(), buffers_));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 #include "vivace/base/check.h"
 #include "vivace/models/decoder/decoder_model.h"
@@ -44,7 +45,11 @@ Status DecoderModel::check_options() {
   VV_TRY(check_invariance());
   const bool host = runtime_->place() == Place::host;
   // On the host tables cost nothing: SmolLM2-135M's steps take as long, 7.3 ms for 7.7, and prompts too.
-  if (options_.num_kv_blocks == LoadOptions::kPagesAuto && !host) options_.num_kv_blocks = 0;
+  const bool recurrent = config_.recurrent_layers() > 0;
+  if (recurrent && options_.num_kv_blocks != 0 && options_.num_kv_blocks != LoadOptions::kPagesAuto)
+    return Status(Code::kUnsupported, "num_kv_blocks: " + family_ + " has a recurrent state that blocks do not hold: " +
+                                          "each sequence has its own places; leave num_kv_blocks out");
+  if (options_.num_kv_blocks == LoadOptions::kPagesAuto && (!host || recurrent)) options_.num_kv_blocks = 0;
   if (options_.num_kv_blocks < 0)
     options_.num_kv_blocks = options_.max_batch * Pages::needed(static_cast<int>(context));
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
@@ -59,7 +64,9 @@ Status DecoderModel::check_options() {
                  options_.logit_bias,
                  options_.num_kv_blocks ? Pages::kPlaces : 0,
                  options_.num_kv_blocks,
-                 host || options_.invariance == "strict"};
+                 host || options_.invariance == "strict",
+                 {},
+                 recurrent};
   return {};
 }
 
@@ -133,6 +140,14 @@ Status DecoderModel::fill_frequencies() {
   return config_.local.empty() ? Status() : fill(config_.local_theta, {}, buffers_.local_inv_freq, nullptr);
 }
 
+Status DecoderModel::open_states() {
+  state_pos_.assign(static_cast<size_t>(limits_.max_batch), 0);
+  std::vector<int32_t> rows(static_cast<size_t>(limits_.max_batch) + 1);
+  std::iota(rows.begin(), rows.end(), 0);
+  const engine::Upload one[] = {{buffers_.each_row.data, rows.data(), rows.size() * sizeof(int32_t)}};
+  return runtime_->upload(one);
+}
+
 /// Before anything is copied: the whole need against what there is.
 Status DecoderModel::check_fit() {
   VV_ASSIGN(const int64_t free, runtime_->free_bytes());
@@ -188,6 +203,7 @@ Status DecoderModel::load() {
   if (runtime_->place() == Place::host) source_.touch();
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
   VV_TRY(fill_frequencies());
+  if (limits_.recurrent) VV_TRY(open_states());
   VV_TRY(pages_.open(*runtime_));
   VV_TRY(masks_.open(*runtime_));
   buffers_.masks = masks_.table();

@@ -66,7 +66,7 @@ class Step {
       if (const size_t resident = w_.layers.size() - streamed(); i >= resident)
         VV_TRY(stream_->bring(rec_.stream(), i - resident));
       VV_TRY(point());
-      VV_TRY(attention(w_.layers[i], i));
+      VV_TRY(c_.is_recurrent(i) ? recurrent(w_.layers[i]) : attention(w_.layers[i], i));
       VV_TRY(point());
       VV_TRY(mlp(w_.layers[i]));
       if (images && i < b_.levels.size()) {
@@ -87,23 +87,25 @@ class Step {
   size_t streamed() const { return stream_ == nullptr ? 0 : stream_->layers().size(); }
 
   Status attention(const LayerWeights& w, size_t layer) {
-    const int64_t nq = c_.q_width(), nk = c_.kv_width();
-    const Tensor qkv = top(b_.qkv, T_), q = top(b_.q, T_), attended = top(b_.attended, T_);
+    const int64_t nq = c_.q_width(), nk = c_.kv_width(), gates = c_.has(kGatedAttention) ? nq : 0;
+    const Tensor all = columns(top(b_.qkv, T_), 0, nq + 2 * nk + gates), qkv = columns(all, 0, nq + 2 * nk);
+    const Tensor q = top(b_.q, T_), attended = top(b_.attended, T_);
     const bool local = c_.is_local(layer);
     VV_TRY(add_norm(norm_by(w.attn_norm, w.attn_norm_bias), kAttentionIn));
     if (w.qkv.present()) {
-      VV_TRY(op_.linear(normed_, {w.qkv, w.qkv_bias, w.qkv_scale}, qkv));
+      VV_TRY(op_.linear(normed_, {w.qkv, w.qkv_bias, w.qkv_scale}, all));
     } else {
       VV_TRY(settle());
       VV_TRY(op_.linear(normed_, {w.q, w.q_bias}, columns(qkv, 0, nq)));
       VV_TRY(op_.linear(normed_, {w.k, w.k_bias}, columns(qkv, nq, nk)));
       VV_TRY(op_.linear(normed_, {w.v, w.v_bias}, columns(qkv, nq + nk, nk)));
+      if (gates > 0) VV_TRY(op_.linear(normed_, {w.attn_gate}, columns(all, nq + 2 * nk, nq)));
     }
     Rows entering;
     if (plan_.entry == ActQuant::per_tensor && T_ <= kQuantizedRows)
       entering = quantized(b_.quantized, {}, T_, at(kAttended)),
       entering.x = columns(entering.x, 0, nq);  // attention writes them itself
-    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer),
+    VV_TRY(sites_.run(rec_, local ? local_ : global_, static_cast<int64_t>(layer - carried_),
                       {.qkv = qkv,
                        .inv_freq = local ? b_.local_inv_freq : b_.inv_freq,
                        .q_norm = w.q_norm,
@@ -121,11 +123,95 @@ class Step {
                        .page_table = b_.page_table,
                        .rows = in_.rows,
                        .out_scale = entering.scale}));
+    if (gates > 0) VV_TRY(gate(attended, heads(columns(all, nq + 2 * nk, nq), c_.heads), "sigmoid"));
     if (!entering.x.present()) VV_TRY(enter(flat(attended), kAttended, &entering));
     VV_TRY(point());
     VV_TRY(
         onto(entering, {w.o, w.o_bias, w.o_scale}, target(w.attn_post_norm), residual(w.attn_post_norm), w.mlp_norm));
     return post_norm(w.attn_post_norm);
+  }
+
+  /// x = x * act(gate), each head normalised first where `norm` is there.
+  Status gate(const Tensor& x, const Tensor& by, std::string_view act, const Tensor& norm = {}) {
+    return rec_(ops::gate_heads, {{"x", x}, {"gate", by}, {"weight", norm}, {"out", x}, {"rows", in_.rows}},
+                {{"act", act}, {"eps", c_.eps}});
+  }
+
+  /// Gated DeltaNet: a short convolution, then a state that each token decays and corrects.
+  Status recurrent(const LayerWeights& w) {
+    const RecurrentConfig& r = c_.linear;
+    const int64_t C = r.conv_width(), K = r.k_width(), V = r.v_width(), H = r.v_heads;
+    const Tensor in = columns(top(b_.qkv, T_), 0, C + V), ba = columns(top(b_.qkv, T_), C + V, 2 * H);
+    VV_TRY(add_norm(norm_by(w.attn_norm, {}), kAttentionIn));
+    VV_TRY(settle());
+    if (w.delta_in.present()) {
+      VV_TRY(op_.linear(normed_, {w.delta_in, {}, w.delta_in_scale}, in));
+    } else {
+      VV_TRY(op_.linear(normed_, {w.conv_in}, columns(in, 0, C)));
+      VV_TRY(op_.linear(normed_, {w.delta_gate}, columns(in, C, V)));
+    }
+    if (w.delta_ba.present()) {
+      VV_TRY(op_.linear(normed_, {w.delta_ba}, ba));
+    } else {
+      VV_TRY(op_.linear(normed_, {w.delta_b}, columns(ba, 0, H)));
+      VV_TRY(op_.linear(normed_, {w.delta_a}, columns(ba, H, H)));
+    }
+    const bool runs = in_.run_offsets.present();  // else each row is one
+    const Tensor offsets = runs ? in_.run_offsets : top(b_.each_row, T_ + 1), slot = runs ? in_.run_slot : slot_;
+    const Tensor conv = top(b_.conv, T_), delta = heads(top(b_.delta, T_), H);
+    const Tensor decay = top(b_.decay, T_), beta = top(b_.beta, T_);
+    VV_TRY(rec_(ops::causal_conv,
+                {{"x", columns(in, 0, C)},
+                 {"weight", w.conv},
+                 {"state", state(0, Shape(b_.state.shape[0], r.taps - 1, C))},
+                 {"offsets", offsets},
+                 {"slot", slot},
+                 {"fresh", in_.run_fresh},
+                 {"out", conv},
+                 {"rows", in_.rows}},
+                {{"act", "silu"}}));
+    VV_TRY(rec_(ops::delta_gates, {{"a", columns(ba, H, H)},
+                                   {"b", columns(ba, 0, H)},
+                                   {"rate", w.delta_rate},
+                                   {"bias", w.delta_bias},
+                                   {"decay", decay},
+                                   {"beta", beta},
+                                   {"rows", in_.rows}}));
+    VV_TRY(rec_(ops::gated_delta,
+                {{"q", heads(columns(conv, 0, K), r.k_heads)},
+                 {"k", heads(columns(conv, K, K), r.k_heads)},
+                 {"v", heads(columns(conv, 2 * K, V), H)},
+                 {"decay", decay},
+                 {"beta", beta},
+                 {"state", state(r.conv_state(), Shape(b_.state.shape[0], H, r.k_dim, r.v_dim))},
+                 {"offsets", offsets},
+                 {"slot", slot},
+                 {"fresh", in_.run_fresh},
+                 {"out", delta},
+                 {"rows", in_.rows}},
+                {{"normalize", 1.0}}));
+    VV_TRY(gate(delta, heads(columns(in, C, V), H), "silu", w.delta_norm));
+    VV_TRY(point());
+    ++carried_;
+    return op_.linear({flat(delta)}, {w.o, {}, w.o_scale}, hidden_, {.residual = hidden_});
+  }
+  /// All slots' rows of this layer's state, from float `first` on.
+  Tensor state(int64_t first, const Shape& shape) const {
+    Tensor t = tensor(static_cast<float*>(b_.state.data) + static_cast<int64_t>(carried_) * c_.linear.state() + first,
+                      DType::f32, shape, b_.state.place);
+    t.stride[0] = b_.state.stride[0];
+    return t;
+  }
+
+  /// The expert that every token takes, onto the residual stream.
+  Status shared_expert(const LayerWeights& w) {
+    const Tensor both = top(b_.shared, T_), inner = top(b_.shared_inner, T_), open = top(b_.shared_open, T_);
+    VV_TRY(op_.linear(normed_, {w.shared_gate}, columns(both, 0, c_.shared_mlp)));
+    VV_TRY(op_.linear(normed_, {w.shared_up}, columns(both, c_.shared_mlp, c_.shared_mlp)));
+    VV_TRY(op_.linear(normed_, {w.shared_open}, open));
+    VV_TRY(rec_(ops::act_mul, {{"x", both}, {"out", inner}, {"rows", in_.rows}}, {{"act", c_.family->act}}));
+    VV_TRY(gate(heads(inner, 1), heads(open, 1), "sigmoid"));
+    return op_.linear({inner}, {w.shared_down}, hidden_, {.residual = hidden_});
   }
 
   Status mlp(const LayerWeights& w) {
@@ -134,6 +220,7 @@ class Step {
     if (c_.has(kExperts)) {
       VV_TRY(settle());
       VV_TRY(experts(w, plus, out));
+      if (c_.has(kSharedExpert)) VV_TRY(shared_expert(w));
     } else if (c_.has(kPlainMlp)) {
       const Rows inner = inner_rows();
       VV_TRY(op_.linear(normed_, {w.up, w.up_bias, w.up_scale}, inner.x,
@@ -365,6 +452,7 @@ class Step {
   bool scaled_ = false;   // normed and squares have what the next norm's product takes
   Tensor hidden_;
   int64_t layer_ = 0;
+  size_t carried_ = 0;  // recurrent layers before this one
   Rows normed_;
   Tensor branch_, pos_, slot_;
   AttentionSites sites_;

@@ -22,6 +22,10 @@ struct StepInputs {
   Tensor temperature, top_p, min_p, repetition, presence, frequency;  // [R] f32
   Tensor top_k;                    // [R] i32
   Tensor seed;                     // [R] i64
+  // Of models with recurrent layers, where rows of a slot follow each other: N runs, those behind the last empty.
+  // Absent in the decode class, where each row is a run.
+  Tensor run_offsets, run_slot,
+      run_fresh;  // [N + 1], [N], [N] i32: first row of each; whose; whether it begins at zero
   // Of models that see.
   Tensor shift;         // [A, T] i32: what angles add to pos; A is 3 where there are images, else 1
   Tensor image, level;  // [T] i32: row of `mixed` and of `levels`; absent where no row is an image's
@@ -30,7 +34,9 @@ struct StepInputs {
 /// What a step reads and writes besides weights and inputs. T is the largest row bound, R that of
 /// sampled rows, S the slots, L the positions of a slot. Filled by the arena. "act" is the plan's dtype.
 struct StepBuffers {
-  std::vector<Tensor> k_cache, v_cache;  // a layer: [S, L, Hkv, D]
+  std::vector<Tensor> k_cache, v_cache;  // a layer that attends: [S, L, Hkv, D]
+  Tensor state;                          // [S, state_width()] f32: what recurrent layers carry along; or absent
+  Tensor each_row;                       // [rows + 1] i32: 0, 1, 2, ...
   Tensor page_table;               // [S, P] i32 where the caches are pages: [pages, places, Hkv, D]; or absent
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context
   Tensor no_counts;                // [V] i32: zeros, what a slot starts with
@@ -41,7 +47,10 @@ struct StepBuffers {
   Tensor hidden;                   // [T, H] the residual stream
   Tensor normed;                   // [T, H]; e4m3 where activations enter products so
   Tensor branch;                   // [T, H] what will join the residual stream; families that need it
-  Tensor qkv, q, attended;         // [T, (Hq+2Hkv)*D], [T, Hq, D] x 2
+  Tensor qkv, q, attended;         // [T, (Hq+2Hkv)*D and what gates need], [T, Hq, D] x 2
+  Tensor conv, delta;              // [T, C], [T, Hv*Dv] of recurrent layers
+  Tensor decay, beta;              // [T, Hv] f32
+  Tensor shared, shared_inner, shared_open;  // [T, 2Ms], [T, Ms], [T, 1] of the expert that every token takes
   Tensor gate_up, mlp;             // [T, 2M], [T, M]; with experts k times as many rows
   Tensor route_logits, route_weights, place;  // [T, E], [T, k] f32, [T, k] i32
   Tensor token, offsets;           // [T*k] i32, [E+1] i32
@@ -68,6 +77,14 @@ struct StepBuffers {
 /// QuantizationSites where activations enter products, in the order of the step: kSites a layer, then the head.
 enum Site : int64_t { kAttentionIn, kAttended, kMlpIn, kInner, kSites };
 inline int64_t site_count(const DecoderConfig& c) { return c.layers * kSites + 1; }
+
+/// Columns of StepBuffers::qkv: q, k, v and the gate of attention; of a recurrent layer what enters its convolution,
+/// the gate behind it, and two values a head.
+inline int64_t qkv_columns(const DecoderConfig& c) {
+  const int64_t attention = (c.has(kGatedAttention) ? 2 : 1) * c.q_width() + 2 * c.kv_width();
+  const int64_t recurrent = c.linear.conv_width() + c.linear.v_width() + 2 * c.linear.v_heads;
+  return std::max(attention, recurrent);
+}
 
 /// Whether what a layer gives, or a level of an image, waits in `branch` until the next norm adds it to the residual
 /// stream.

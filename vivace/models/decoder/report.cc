@@ -13,7 +13,12 @@ engine::Forms forms_of(const DecoderWeights& w) {
   engine::Forms forms;
   forms.add("embedding", w.embed);
   for (const LayerWeights& l : w.layers) {
-    if (l.qkv.present()) forms.add("layers", "qkv", l.qkv);
+    if (l.delta_in.present())
+      forms.add("layers", "qkv", l.delta_in);
+    else if (l.conv_in.present())
+      forms.add("layers", "qkv", l.conv_in);
+    else if (l.qkv.present())
+      forms.add("layers", "qkv", l.qkv);
     else for (const Tensor* t : {&l.q, &l.k, &l.v}) forms.add("layers", "qkv", *t);
     forms.add("layers", "o", l.o);
     forms.add("layers", "router", l.router);
@@ -71,6 +76,8 @@ engine::Report DecoderModel::report() const {
       {"experts", number(c.experts)},
       {"experts_used", number(c.experts_used)},
       {"window", number(c.window)},
+      {"recurrent_layers", number(c.recurrent_layers())},
+      {"state_bytes", number(c.state_width() * int64_t{sizeof(float)})},
       {"rope_style", engine::json_string(c.rope_style)},
       {"num_kv_blocks", number(limits_.pages)},
       {"streamed_layers", number(static_cast<int64_t>(stream_.layers().size()))},

@@ -11,7 +11,7 @@ using engine::Sampling;
 using engine::TokenRow;
 
 void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers, int64_t axes,
-                         int64_t images) {
+                         int64_t images, int64_t runs) {
   const auto declare = [&](const char* name, DType dtype, int64_t n, Tensor* t) {
     arena.declare(std::string(prefix) + "." + name, dtype, Shape(n), t);
   };
@@ -22,6 +22,11 @@ void InputBlock::declare(engine::Arena& arena, const char* prefix, int64_t T, in
   declare("slot", DType::i32, T, &in_.slot);
   declare("rows", DType::i32, 1, &in_.rows);
   if (axes > 0) arena.declare(std::string(prefix) + ".shift", DType::i32, Shape(axes, T), &in_.shift);
+  if (runs > 0) {
+    declare("run_offsets", DType::i32, runs + 1, &in_.run_offsets);
+    declare("run_slot", DType::i32, runs, &in_.run_slot);
+    declare("run_fresh", DType::i32, runs, &in_.run_fresh);
+  }
   if (axes > 1) {
     declare("image", DType::i32, T, &in_.image);
     declare("level", DType::i32, T, &in_.level);
@@ -88,9 +93,23 @@ Status InputBlock::write(exec::Stream& stream, int flight, std::span<const Token
     put(in_.seed, n, s.seed);
     ++n;
   }
+  if (in_.run_offsets.present()) put_runs(rows);
   put(in_.rows, 0, static_cast<int32_t>(rows.size()));
   if (gathers_) put(in_.samples, 0, static_cast<int32_t>(n));
   return stream.copy(begin_, stage_, bytes_);
+}
+
+void InputBlock::put_runs(std::span<const TokenRow> rows) {
+  size_t n = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i > 0 && rows[i].slot == rows[i - 1].slot) continue;
+    put(in_.run_offsets, n, static_cast<int32_t>(i));
+    put(in_.run_slot, n, rows[i].slot);
+    put(in_.run_fresh, n, rows[i].pos == 0 ? 1 : 0);
+    ++n;
+  }
+  for (; n < static_cast<size_t>(in_.run_offsets.shape[0]); ++n)
+    put(in_.run_offsets, n, static_cast<int32_t>(rows.size()));
 }
 
 Status InFlightSteps::open(engine::Runtime& runtime, int max_in_flight_steps, int64_t R, StepBuffers* buffers) {

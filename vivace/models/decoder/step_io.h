@@ -16,8 +16,9 @@ class InputBlock {
  public:
   /// `R` sampled rows of at most `T`; `gathers`: of which sample_rows says where they stand. `axes`: rows of shift, 0
   /// of a model without images; with 3 rows may be images', of which there are `images`.
+  /// `runs`: most stretches of rows of one slot; 0: nobody asks for them.
   void declare(engine::Arena& arena, const char* prefix, int64_t T, int64_t R, bool gathers, int64_t axes = 0,
-               int64_t images = 0);
+               int64_t images = 0, int64_t runs = 0);
   /// After the arena's commit: the host's copies, one a step in flight.
   Status open(engine::Runtime& runtime, int max_in_flight_steps);
   /// Writes rows, of which those that sample take the parameters of their slot, and queues the copy.
@@ -32,6 +33,7 @@ class InputBlock {
   void put(const Tensor& t, size_t i, V v) {
     reinterpret_cast<V*>(stage_ + (static_cast<char*>(t.data) - begin_))[i] = v;
   }
+  void put_runs(std::span<const engine::TokenRow> rows);
   StepInputs in_;
   bool gathers_ = false;
   int64_t images_ = 0;     // rows of images' tokens

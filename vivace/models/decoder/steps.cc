@@ -28,6 +28,7 @@ Status DecoderModel::start(int slot, const Sampling& sampling, int positions) {
 
 Status DecoderModel::begin(int slot, const Sampling& sampling, std::span<const int32_t> fed) {
   masks_.clear(slot);
+  if (!state_pos_.empty()) state_pos_[static_cast<size_t>(slot)] = 0;
   if (options_.logit_bias) VV_TRY(set_bias(slot, {}));
   sampling_[static_cast<size_t>(slot)] = sampling;
   const Tensor counts = slice(buffers_.counts, slot, 1);
@@ -103,6 +104,30 @@ Status DecoderModel::check_rows(std::span<const TokenRow> rows) const {
   return {};
 }
 
+Status DecoderModel::check_order(std::span<const TokenRow> rows) const {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const TokenRow& r = rows[i];
+    const bool goes_on = i > 0 && rows[i - 1].slot == r.slot;
+    if (!goes_on && std::any_of(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(i),
+                                [&](const TokenRow& before) { return before.slot == r.slot; }))
+      return Status(
+          Code::kInvalidArgument,
+          strf("step: rows of slot %d lie apart; of a model with recurrent layers they follow each other", r.slot));
+    const int32_t next = goes_on ? rows[i - 1].pos + 1 : state_pos_[static_cast<size_t>(r.slot)];
+    if (r.pos != next && (goes_on || r.pos != 0))
+      return Status(Code::kFailedPrecondition,
+                    strf("step: position %d of slot %d does not follow its recurrent state, which is at %d; it goes "
+                         "forward by one, or begins again at 0",
+                         r.pos, r.slot, next));
+  }
+  return {};
+}
+
+void DecoderModel::advance(std::span<const TokenRow> rows) {
+  if (state_pos_.empty()) return;
+  for (const TokenRow& r : rows) state_pos_[static_cast<size_t>(r.slot)] = r.pos + 1;
+}
+
 Status DecoderModel::queue(const Variant& v, std::span<const int32_t> slots) {
   VV_TRY(run(v));
   return in_flight_.push(runtime_->stream(), slots);
@@ -113,10 +138,16 @@ Result<bool> DecoderModel::write(std::span<const TokenRow> rows) {
   slots_.clear();
   for (const TokenRow& r : rows)
     if (r.sample) slots_.push_back(r.slot);
-  const bool decode = slots_.size() == rows.size() && std::none_of(rows.begin(), rows.end(), [](const TokenRow& r) {
-                        return r.prompt || r.image >= 0 || r.shift[0] != r.shift[1] || r.shift[0] != r.shift[2];
+  // A state begins at zero in the prefill class alone: a step that is repeated begins no sequence.
+  const bool carries = !state_pos_.empty();
+  if (carries) VV_TRY(check_order(rows));
+  const bool decode = slots_.size() == rows.size() && std::none_of(rows.begin(), rows.end(), [&](const TokenRow& r) {
+                        return r.prompt ||
+                               (carries && (r.pos == 0 || std::count(slots_.begin(), slots_.end(), r.slot) > 1)) ||
+                               r.image >= 0 || r.shift[0] != r.shift[1] || r.shift[0] != r.shift[2];
                       });
   VV_TRY((decode ? decode_ : prompt_).write(runtime_->stream(), in_flight_.next(), rows, sampling_, masks_));
+  advance(rows);
   return decode;
 }
 
@@ -146,8 +177,14 @@ Status DecoderModel::repeat() {
       return Status(Code::kLimitExceeded,
                     strf("repeat: position %d is outside the context of %d", pos, limits_.context));
     if (!pages_.holds(decoding_[i], pos)) return no_place("repeat", decoding_[i], pos);
+    if (!state_pos_.empty() && state_pos_[static_cast<size_t>(decoding_[i])] != pos)
+      return Status(Code::kFailedPrecondition,
+                    strf("repeat: the recurrent state of slot %d is at %d, not at %d; issue() its next step",
+                         decoding_[i], state_pos_[static_cast<size_t>(decoding_[i])], pos));
   }
   for (int32_t& pos : decoding_pos_) ++pos;
+  for (size_t i = 0; !state_pos_.empty() && i < decoding_.size(); ++i)
+    state_pos_[static_cast<size_t>(decoding_[i])] = decoding_pos_[i] + 1;
   return queue(pick(true, decoding_.size()), decoding_);
 }
 

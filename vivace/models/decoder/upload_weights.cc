@@ -18,7 +18,7 @@ bool quantizes(const PrecisionPlan& plan) {
 /// already.
 bool narrows_any(const PrecisionPlan& plan, const DecoderWeights& weights) {
   for (const LayerWeights& w : weights.layers)
-    for (const Tensor* t : {&w.q, &w.k, &w.v, &w.qkv, &w.o, &w.gate, &w.up, &w.down})
+    for (const Tensor* t : {&w.q, &w.k, &w.v, &w.qkv, &w.conv_in, &w.o, &w.gate, &w.up, &w.down})
       if (t->present() && (!is_block(t->dtype) || (plan.plain == Plain::four_int && t->dtype == DType::q4_0)))
         return true;
   return false;
@@ -67,6 +67,16 @@ class LayerUploader {
     else uploader_->join(parts, whole, dtype_of(first), rows);
     return true;
   }
+  /// The same as they are; parts of several dtypes stay apart.
+  void join_plain(std::initializer_list<Tensor*> parts, Tensor* whole) {
+    const DType first = dtype_of(**parts.begin());
+    if (std::all_of(parts.begin(), parts.end(), [&](const Tensor* t) { return dtype_of(*t) == first; }))
+      uploader_->join(parts, whole, first);
+    else
+      for (Tensor* t : parts) plain(t);
+  }
+  /// In the dtype of activations, where an op takes no other.
+  void hidden(Tensor* t) { uploader_->add(t, plan_.hidden); }
 
   /// Of quantized matrices.
   DType format() const {
@@ -105,13 +115,23 @@ void upload_attention(LayerUploader& p, WeightUploader* uploader, LayerWeights& 
   const bool one_bias = !biased || (w.q_bias.dtype == w.k_bias.dtype && w.q_bias.dtype == w.v_bias.dtype);
   if (!split) {
     p.matrix(&w.qkv, &w.qkv_scale);
-  } else if (one_bias && p.join({&w.q, &w.k, &w.v}, &w.qkv, &w.qkv_scale)) {
+  } else if (one_bias && (w.attn_gate.present() ? p.join({&w.q, &w.k, &w.v, &w.attn_gate}, &w.qkv, &w.qkv_scale)
+                                                : p.join({&w.q, &w.k, &w.v}, &w.qkv, &w.qkv_scale))) {
     if (biased)
       uploader->join({&w.q_bias, &w.k_bias, &w.v_bias}, &w.qkv_bias, w.q_bias.dtype, WeightUploader::Rows::after, true);
   } else {
     for (Tensor* t : {&w.q_bias, &w.k_bias, &w.v_bias}) p.vector(t, true);
-    for (Tensor* t : {&w.q, &w.k, &w.v}) p.plain(t);
+    for (Tensor* t : {&w.q, &w.k, &w.v, &w.attn_gate}) p.plain(t);
   }
+  p.matrix(&w.o, &w.o_scale);
+}
+
+void upload_recurrent(LayerUploader& p, LayerWeights& w) {
+  if (!p.join({&w.conv_in, &w.delta_gate}, &w.delta_in, &w.delta_in_scale))
+    for (Tensor* t : {&w.conv_in, &w.delta_gate}) p.plain(t);
+  p.join_plain({&w.delta_b, &w.delta_a}, &w.delta_ba);  // small, and what is forgotten hangs on them
+  p.hidden(&w.conv);
+  for (Tensor* t : {&w.delta_rate, &w.delta_bias, &w.delta_norm}) p.vector(t);
   p.matrix(&w.o, &w.o_scale);
 }
 
@@ -119,6 +139,7 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, Laye
   p.plain(&w.router);
   if (config.has(kExperts)) {
     p.experts(&w.gate, &w.up, &w.down);
+    for (Tensor* t : {&w.shared_open, &w.shared_gate, &w.shared_up, &w.shared_down}) p.plain(t);
     return;
   }
   // Rows in turn are gated in the product's own pass. The host's blocks lie one after the other, as they are mapped,
@@ -139,6 +160,10 @@ void upload_mlp(LayerUploader& p, const DecoderConfig& config, Place place, Laye
 Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, const engine::Runtime& runtime,
                       const engine::WeightSource& source, DecoderWeights* weights, WeightUploader* uploader,
                       int64_t resident, std::vector<WeightUploader>* streamed) {
+  if (plan.eight_in() && config.has(kRecurrent))
+    return Status(
+        Code::kUnsupported,
+        strf("precision %s: layers with a recurrent state take no e4m3 activations; use w8a16 or bf16", plan.name));
   if (plan.eight_in() && config.has(kExperts))
     return Status(Code::kUnsupported,
                   strf("precision %s: products of experts take no e4m3 activations; use w8a16 or bf16", plan.name));
@@ -150,21 +175,26 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
     return Status(Code::kUnsupported, strf("lm_head_dtype: the checkpoint's is %s already; leave lm_head_dtype at auto",
                                            name(weights->head.dtype)));
   if (plan.plain == Plain::four_int || (plan.head && is_block(*plan.head))) {
-    for (const int64_t width : {config.hidden, config.q_width(), config.mlp})
+    for (const int64_t width : {config.hidden, config.q_width(), config.mlp, config.linear.v_width()})
       if (width % 32 != 0)
         return Status(
             Code::kUnsupported,
             strf("precision %s: int4 and int8 rows have a scale for each 32 columns, which %ld does not divide into",
                  plan.name, static_cast<long>(width)));
   }
-  if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0))
+  if (plan.plain == Plain::four && (config.hidden % 16 != 0 || config.q_width() % 16 != 0 || config.mlp % 16 != 0 ||
+                                    config.linear.v_width() % 16 != 0))
     return Status(Code::kUnsupported, strf("precision %s: FP4 rows have a scale for each 16 columns; hidden %ld, heads "
                                            "%ld and mlp %ld wide do not all divide",
                                            plan.name, static_cast<long>(config.hidden),
                                            static_cast<long>(config.q_width()), static_cast<long>(config.mlp)));
   const bool as_mapped = runtime.place() == Place::host && plan.plain == Plain::stored && !plan.head &&
                          !source.synthetic() && resident >= config.layers;
-  if (as_mapped) return {};
+  if (as_mapped) {
+    for (LayerWeights& w : weights->layers)
+      if (w.conv.present() && w.conv.dtype != plan.hidden) w.conv = source.converted(w.conv, plan.hidden);
+    return {};
+  }
   LayerUploader p(plan, source, uploader);
   // A quantized head is its own, and the table of the embedding stays 16-bit; else a tied model has one table
   // (model.cc).
@@ -184,7 +214,10 @@ Status upload_weights(const DecoderConfig& config, const PrecisionPlan& plan, co
       p.vector(t);
     for (Tensor* t : {&w.attn_norm_bias, &w.qkv_bias, &w.o_bias, &w.mlp_norm_bias, &w.up_bias, &w.down_bias})
       p.vector(t, true);
-    upload_attention(p, to, w);
+    if (w.conv.present())
+      upload_recurrent(p, w);
+    else
+      upload_attention(p, to, w);
     upload_mlp(p, config, runtime.place(), w);
   }
   return {};

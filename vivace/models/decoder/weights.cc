@@ -1,5 +1,7 @@
 #include "vivace/models/decoder/weights.h"
 
+#include <utility>
+
 namespace vivace::models::decoder {
 namespace {
 
@@ -15,6 +17,7 @@ struct Rule {
   int64_t (*cols)(const DecoderConfig&);  // nullptr: a vector
   uint32_t needs = 0, lacks = 0;
   bool hf_transposed = false;
+  int in_turn = 0;  // 1 or 2: the hub's rows are this and another weight, a head of each in turn; which of the two
 };
 
 int64_t hidden(const DecoderConfig& c) { return c.hidden; }
@@ -26,13 +29,42 @@ int64_t vocab(const DecoderConfig& c) { return c.vocab; }
 int64_t qkv_width(const DecoderConfig& c) { return c.q_width() + 2 * c.kv_width(); }
 int64_t context(const DecoderConfig& c) { return c.context; }
 int64_t experts(const DecoderConfig& c) { return c.experts; }
+int64_t both_mlp(const DecoderConfig& c) {
+  return 2 * c.mlp;
+}
+int64_t shared_mlp(const DecoderConfig& c) {
+  return c.shared_mlp;
+}
+int64_t one(const DecoderConfig&) {
+  return 1;
+}
+int64_t conv_width(const DecoderConfig& c) {
+  return c.linear.conv_width();
+}
+int64_t taps(const DecoderConfig& c) {
+  return c.linear.taps;
+}
+int64_t delta_heads(const DecoderConfig& c) {
+  return c.linear.v_heads;
+}
+int64_t delta_width(const DecoderConfig& c) {
+  return c.linear.v_width();
+}
+int64_t delta_dim(const DecoderConfig& c) {
+  return c.linear.v_dim;
+}
 
 using L = LayerWeights;
 constexpr uint32_t kGpt2 = kFusedQkv;  // whose hub names are its own
 // "{}" stands for the layer's number, "{e}" for an expert's.
 constexpr Rule<L> kLayer[] = {
     {&L::attn_norm, "blk.{}.attn_norm.weight", "model.layers.{}.input_layernorm.weight", hidden, nullptr, 0, kGpt2},
-    {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, 0, kFusedQkv},
+    {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, 0,
+     kFusedQkv | kGatedAttention},
+    {&L::q, "blk.{}.attn_q.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden, kGatedAttention, 0,
+     false, 1},
+    {&L::attn_gate, "blk.{}.attn_gate.weight", "model.layers.{}.self_attn.q_proj.weight", q_width, hidden,
+     kGatedAttention, 0, false, 2},
     {&L::k, "blk.{}.attn_k.weight", "model.layers.{}.self_attn.k_proj.weight", kv_width, hidden, 0, kFusedQkv},
     {&L::v, "blk.{}.attn_v.weight", "model.layers.{}.self_attn.v_proj.weight", kv_width, hidden, 0, kFusedQkv},
     {&L::q_bias, "blk.{}.attn_q.bias", "model.layers.{}.self_attn.q_proj.bias", q_width, nullptr, kQkvBias},
@@ -60,6 +92,31 @@ constexpr Rule<L> kLayer[] = {
      kExpertsW123},
     {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.{e}.down_proj.weight", hidden, mlp, kExperts,
      kExpertsW123},
+    {&L::gate_up, "blk.{}.ffn_gate_up_exps.weight", "model.layers.{}.mlp.experts.gate_up_proj", both_mlp, hidden,
+     kFusedExperts},
+    {&L::down, "blk.{}.ffn_down_exps.weight", "model.layers.{}.mlp.experts.down_proj", hidden, mlp, kFusedExperts},
+    {&L::shared_open, "blk.{}.ffn_gate_inp_shexp.weight", "model.layers.{}.mlp.shared_expert_gate.weight", one, hidden,
+     kSharedExpert},
+    {&L::shared_gate, "blk.{}.ffn_gate_shexp.weight", "model.layers.{}.mlp.shared_expert.gate_proj.weight", shared_mlp,
+     hidden, kSharedExpert},
+    {&L::shared_up, "blk.{}.ffn_up_shexp.weight", "model.layers.{}.mlp.shared_expert.up_proj.weight", shared_mlp,
+     hidden, kSharedExpert},
+    {&L::shared_down, "blk.{}.ffn_down_shexp.weight", "model.layers.{}.mlp.shared_expert.down_proj.weight", hidden,
+     shared_mlp, kSharedExpert},
+    {&L::conv_in, "blk.{}.attn_qkv.weight", "model.layers.{}.linear_attn.in_proj_qkv.weight", conv_width, hidden,
+     kRecurrent},
+    {&L::delta_gate, "blk.{}.attn_gate.weight", "model.layers.{}.linear_attn.in_proj_z.weight", delta_width, hidden,
+     kRecurrent},
+    {&L::delta_b, "blk.{}.ssm_beta.weight", "model.layers.{}.linear_attn.in_proj_b.weight", delta_heads, hidden,
+     kRecurrent},
+    {&L::delta_a, "blk.{}.ssm_alpha.weight", "model.layers.{}.linear_attn.in_proj_a.weight", delta_heads, hidden,
+     kRecurrent},
+    {&L::conv, "blk.{}.ssm_conv1d.weight", "model.layers.{}.linear_attn.conv1d.weight", conv_width, taps, kRecurrent},
+    {&L::delta_rate, "blk.{}.ssm_a", "model.layers.{}.linear_attn.A_log", delta_heads, nullptr, kRecurrent},
+    {&L::delta_bias, "blk.{}.ssm_dt.bias", "model.layers.{}.linear_attn.dt_bias", delta_heads, nullptr, kRecurrent},
+    {&L::delta_norm, "blk.{}.ssm_norm.weight", "model.layers.{}.linear_attn.norm.weight", delta_dim, nullptr,
+     kRecurrent},
+    {&L::o, "blk.{}.ssm_out.weight", "model.layers.{}.linear_attn.out_proj.weight", hidden, delta_width, kRecurrent},
     {&L::router, "blk.{}.ffn_gate_inp.weight", "model.layers.{}.block_sparse_moe.gate.weight", experts, hidden,
      kExpertsW123},
     {&L::gate, "blk.{}.ffn_gate_exps.weight", "model.layers.{}.block_sparse_moe.experts.{e}.w1.weight", mlp, hidden,
@@ -99,18 +156,55 @@ bool of_experts(const Rule<Owner>& r) {
   return std::string_view(r.gguf).find("_exps.") != std::string_view::npos;
 }
 
+/// Of families whose hub checkpoints hold experts as one tensor or apart, whichever the rule is not for.
+template <class Owner>
+bool other_experts(const Rule<Owner>& r, const DecoderConfig& c, bool fused) {
+  const std::string_view name = r.hf;
+  return c.has(kFusedExperts) && name.find(".mlp.experts.") != std::string_view::npos &&
+         (name.find("{e}") == std::string_view::npos) != fused;
+}
+
+/// Weights that only layers of one kind have, by their names.
+template <class Owner>
+bool of_layer(const Rule<Owner>& r, const DecoderConfig& c, int layer) {
+  const auto within = [&](const char* part) { return std::string_view(r.hf).find(part) != std::string_view::npos; };
+  return !(within(".linear_attn.") && !c.is_recurrent(static_cast<size_t>(layer))) &&
+         !(within(".self_attn.") && c.is_recurrent(static_cast<size_t>(layer)));
+}
+
 bool applies(const Family& f, uint32_t needs, uint32_t lacks) { return f.has(needs) && (f.features & lacks) == 0; }
 
 template <class Owner>
-Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner) {
-  if (!applies(*c.family, r.needs, r.lacks)) return {};
-  const Shape shape = of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c))
-                      : r.cols      ? Shape(r.rows(c), r.cols(c))
-                                    : Shape(r.rows(c));
+Status load(const engine::WeightSource& source, const DecoderConfig& c, const Rule<Owner>& r, int layer, Owner* owner,
+            bool fused = false) {
+  if (!applies(*c.family, r.needs, r.lacks) || !of_layer(r, c, layer) || other_experts(r, c, fused)) return {};
+  // A convolution along tokens is stored with an axis for the channels that each of its own sees.
+  const bool conv = std::string_view(r.hf).find(".conv1d.") != std::string_view::npos;
+  const Shape shape = conv            ? Shape(r.rows(c), 1, r.cols(c))
+                      : of_experts(r) ? Shape(c.experts, r.rows(c), r.cols(c))
+                      : r.cols        ? Shape(r.rows(c), r.cols(c))
+                                      : Shape(r.rows(c));
   std::string name = r.hf;  // of a model that sees, the language model is a part
-  if (c.has(kVision) && name.starts_with("model.")) name.insert(6, "language_model.");
-  VV_ASSIGN(owner->*r.sink, source.get(WeightRule{r.gguf, name.c_str(), shape, r.hf_transposed}, layer));
+  if (c.has(kNested) && name.starts_with("model.")) name.insert(6, "language_model.");
+  Tensor& t = owner->*r.sink;
+  VV_ASSIGN(t,
+            source.get({r.gguf, name.c_str(), shape, r.hf_transposed, r.in_turn > 0 ? c.head_dim : 0, r.in_turn == 2},
+                       layer));
+  if (conv) t = tensor(t.data, t.dtype, Shape(r.rows(c), r.cols(c)));
   return {};
+}
+
+/// Gates and ups of all experts, one tensor, as two views.
+void split_experts(const DecoderConfig& c, LayerWeights& w) {
+  const Tensor both = std::exchange(w.gate_up, {});
+  const auto half = [&](int64_t first) {
+    Tensor t = tensor(both.data, both.dtype, Shape(c.experts, c.mlp, c.hidden));
+    t.data = static_cast<char*>(both.data) + first * row_bytes(both.dtype, c.hidden);
+    t.stride[0] = both.stride[0];
+    return t;
+  };
+  w.gate = half(0);
+  w.up = half(c.mlp);
 }
 
 /// FP4 becomes bf16 where no product takes it as it is: routers, and parts of one product that do not share a scale.
@@ -142,10 +236,14 @@ Status load_weights(engine::WeightSource& source, const DecoderConfig& config, D
     VV_ASSIGN(weights->rope_factors, source.get(factors, -1));
     VV_CHECK_EQ(kInvalidDType, std::string("f32"), std::string(name(weights->rope_factors.dtype)));
   }
+  const std::string experts =
+      std::string(config.has(kNested) ? "model.language_model." : "model.") + "layers.0.mlp.experts.gate_up_proj";
+  const bool fused = config.has(kFusedExperts) && !source.synthetic() && source.checkpoint().find(experts) != nullptr;
   weights->layers.resize(static_cast<size_t>(config.layers));
   for (int i = 0; i < config.layers; ++i) {
     LayerWeights& w = weights->layers[static_cast<size_t>(i)];
-    for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w));
+    for (const auto& rule : kLayer) VV_TRY(load(source, config, rule, i, &w, fused));
+    if (fused) split_experts(config, w);
     upcast(source, w);
   }
   return {};

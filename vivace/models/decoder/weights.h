@@ -16,7 +16,15 @@ struct LayerWeights {
   Tensor q_bias, k_bias, v_bias;
   Tensor qkv, qkv_bias;              // [(Hq+2Hkv)*D, H], instead of the six above
   Tensor q_norm, k_norm;             // [D]
-  Tensor o, o_bias;                  // [H, Hq*D]
+  Tensor attn_gate;                  // [Hq*D, H] of what attention gives; joined it is behind v in qkv
+  // Of a recurrent layer, instead of all these: inputs of its convolution, the gate behind it, what delta_gates takes.
+  Tensor conv_in, delta_gate, delta_b, delta_a;  // [C, H], [Hv*Dv, H], [Hv, H] x 2
+  Tensor delta_in, delta_ba;  // [C + Hv*Dv, H], [2*Hv, H] instead of the four, where one product serves two
+  engine::Scales delta_in_scale;
+  Tensor conv;                       // [C, taps]
+  Tensor delta_rate, delta_bias;     // [Hv]
+  Tensor delta_norm;                 // [Dv]
+  Tensor o, o_bias;                  // [H, Hq*D]; of a recurrent layer [H, Hv*Dv]
   Tensor attn_post_norm;             // [H] of what attention gives
   Tensor mlp_norm, mlp_norm_bias;    // [H]
   Tensor router;                     // [E, H]; then gate, up and down have E of what follows
@@ -24,6 +32,8 @@ struct LayerWeights {
   Tensor gate_up;                    // [2M, H] instead of the two, where one product serves both: rows in turn
   engine::Scales qkv_scale, o_scale, gate_up_scale, up_scale, down_scale;  // of quantized matrices
   Tensor up_bias, down_bias;
+  Tensor shared_open;                          // [1, H]: how far the shared expert's gate is open
+  Tensor shared_gate, shared_up, shared_down;  // [Ms, H] x 2, [H, Ms]
   Tensor mlp_post_norm;              // [H] of what the MLP gives
 };
 
