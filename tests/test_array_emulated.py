@@ -1,5 +1,6 @@
 """The kernels of arrays on a GPU, without one: tests/emulated runs their sources, arguments and grids thread by thread, and drawn calls are held
 against the CPU's. Integers, comparisons and moves to the bit; functions of reals by the distance of two libraries' roundings."""
+import shutil
 import textwrap
 
 import pytest
@@ -34,9 +35,13 @@ PRELUDE = textwrap.dedent("""
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
-    folder = emulated.build(tmp_path_factory.mktemp("emulated"))
-    return lambda text, seed=0: emulated.run(folder, PRELUDE.replace("SEED", str(seed)) + textwrap.dedent(text))
+def folder(tmp_path_factory):
+    return emulated.build(tmp_path_factory.mktemp("emulated"))
+
+
+@pytest.fixture(scope="module")
+def gpu(folder):
+    return lambda text, **env: emulated.run(folder, PRELUDE.replace("SEED", "0") + textwrap.dedent(text), **env)
 
 
 def test_maps_over_drawn_views(gpu):
@@ -208,3 +213,30 @@ def test_functions_of_ones_own(gpu):
         for bad in (("float", "float z", "z = 1"), ("float x, float x", "float z", "z = 1"), ("float x", "float x", "x = 1"), ("e4m3 x", "float z", "z = 1"), ("float x", "float z", " ")):
             refused(InvalidArgumentError, lambda: array.elementwise(*bad))
     """)
+
+
+@pytest.mark.parametrize("file,right,wrong", [
+    ("map.cuh", "n[u] = left < V ? static_cast<int>(left) : V;", "n[u] = V;"),
+    ("map.cuh", "if constexpr (!kFlat) place<Body::kOperands>(a.outer, line, at);", ""),
+    ("fold.cuh", "for (int by = 16; by > 0; by /= 2)", "for (int by = 8; by > 0; by /= 2)"),
+    ("fold.cuh", "i < a.splits; i += 32)", "i < a.splits - 1; i += 32)"),
+])
+def test_planted_faults_are_seen(gpu, tmp_path, file, right, wrong):
+    for part in ("base", "kernels/map", "kernels/tile"):
+        shutil.copytree(emulated.ROOT / "vivace" / part, tmp_path / "vivace" / part)
+    path = tmp_path / "vivace/kernels/map" / file
+    assert path.read_text().count(right) == 1
+    path.write_text(path.read_text().replace(right, wrong))
+    with pytest.raises(AssertionError, match="AssertionError"):
+        gpu("""
+            (x, gx), (y, gy) = both((3, 38), "i32"), both((38, 3), "i32")
+            into, there = array.zeros((3, 40), "i32", "cpu"), array.zeros((3, 40), "i32", "cuda")
+            into[:, :38], there[:, :38] = x + y.T, gx + gy.T
+            same("lines", into, there)
+            (z, gz) = both((40001,), "i32")
+            same("cut", z[1:38] + z[2:39], gz[1:38] + gz[2:39])
+            same("sum", z.sum(), gz.sum())
+            flat, ours = array.zeros(48, "i32", "cpu"), array.zeros(48, "i32", "cuda")
+            flat[:38], ours[:38] = z[:38], gz[:38]
+            same("tail", flat, ours)
+        """, VV_EMULATED_ROOT=str(tmp_path), VIVACE_CACHE=str(tmp_path / "cache"))

@@ -37,7 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
     }
 
 
-def run(folder: Path, text: str, timeout: float = 300) -> str:
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(folder), timeout=timeout)
+def run(folder: Path, text: str, timeout: float = 300, **env: str) -> str:
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, env=environment(folder) | env, timeout=timeout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
