@@ -144,6 +144,21 @@ def test_products_are_the_cpus(dtype):
             same(a @ turned.T, x @ there.T, 0 if exact else 16, 9.0 * max(k, 1) ** 0.5)
 
 
+def test_functions_of_ones_own():
+    rng = np.random.default_rng(7)
+    (x, gx), (y, gy) = drawn(rng, (50, 400), "f32"), drawn(rng, (400, 50), "f32")
+    f = array.elementwise("float x, float y", "float z", "z = x * y + 1")
+    same(x * y.T + 1, f(gx, gy.T))  # not contracted: the CPU's bits
+    same(x * 3 + 1, f(gx, 3))
+    (k, gk) = drawn(rng, (70,), "bf16")
+    g = array.elementwise("bf16 v, i32 n", "bf16 r", "if (i % n == 0) r = -v; else r = v")
+    same(array.where(array.arange(70, device="cpu") % 3 == 0, -k, k), g(gk, 3))
+    with pytest.raises(InvalidDTypeError, match="declared f32, got bf16"):
+        f(gx, gk)
+    with pytest.raises(UnsupportedError, match="cpu"):
+        f(x, y.T)
+
+
 def test_a_steady_loop_maps_no_memory_and_streams_are_ordered():
     torch = pytest.importorskip("torch")
     a, b = array.ones((1 << 16,)), array.ones((1 << 16,))
