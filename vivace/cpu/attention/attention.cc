@@ -28,13 +28,15 @@ void attention(const AttentionArgs& a, Pool& pool) {
   const int64_t T = valid_rows(a.rows, a.T);
   const AttentionHeads heads = heads_of_level();
   const int group = a.Hq / a.Hkv, parts = (group + kHeadsTogether - 1) / kHeadsTogether;
-  // A chunk: a few tokens, one kv head, up to kHeadsTogether of the heads that read it. Last tokens first: they
-  // see most keys, and what ends a run should be short. Few tokens are spread over the threads instead.
-  const int64_t wide = std::clamp<int64_t>(T * a.Hkv * parts / (4 * pool.threads()), 1, kTokensTogether);
+  // A chunk: a few tokens, one kv head, up to kHeadsTogether of the heads that read it. Chunks of a kv head follow each
+  // other, so that its keys and values stay in the cache; last tokens first: they see most keys, and what ends a run
+  // should be short. Few tokens are spread over the threads instead.
+  const int64_t most = kQueriesTogether / std::min(group, kHeadsTogether),
+                wide = std::clamp<int64_t>(T * a.Hkv * parts / (4 * pool.threads()), 1, most);
   const int64_t tiles = (T + wide - 1) / wide, chunks = tiles * a.Hkv * parts;
   const auto body = [&](int64_t c) {
-    const int64_t t0 = (tiles - 1 - c / (a.Hkv * parts)) * wide, t1 = std::min(T, t0 + wide);
-    const int kv = static_cast<int>(c / parts % a.Hkv), part = static_cast<int>(c % parts);
+    const int64_t t0 = (tiles - 1 - c / parts % tiles) * wide, t1 = std::min(T, t0 + wide);
+    const int kv = static_cast<int>(c / parts / tiles), part = static_cast<int>(c % parts);
     AttentionTile tile{};
     tile.h0 = kv * group + part * kHeadsTogether;
     tile.heads = std::min(kHeadsTogether, group - part * kHeadsTogether);

@@ -36,14 +36,6 @@ struct Heads {
     for (; i % 16 != 0; ++i) dst[i] = 0;
   }
 
-  static float lanes(const F& v) {
-    alignas(64) float s[16];
-    B::store(s, v);
-    for (int half = 8; half > 0; half /= 2)
-      for (int i = 0; i < half; ++i) s[i] += s[i + half];
-    return s[0];
-  }
-
   /// One query head: its row, its weighted sum so far and the softmax's running state.
   struct Query {
     alignas(64) float q[kMaxHeadDim];
@@ -78,28 +70,37 @@ struct Heads {
     }
   };
 
-  /// p[j] = q . key j for the first n keys, and some number for the others.
-  static void scores(Query* q, const float* const* key, int n, int D) {
+  /// p[j] = q . key j for the first n keys, and some number for the others; of kN queries side by side, each with the
+  /// bits that it has alone.
+  template <int kN>
+  static void scores(Query* const* q, const float* const* key, int n, int D) {
     constexpr int kTogether = B::kTile;
     for (int j0 = 0; j0 < n; j0 += 16) {
-      F sums[16];
+      F sums[kN][16];
       for (int j = 0; j < 16; j += kTogether) {
-        F s[kTogether];
-        for (int c = 0; c < kTogether; ++c) s[c] = B::zero();
+        F s[kN][kTogether];
+        for (int m = 0; m < kN; ++m)
+          for (int c = 0; c < kTogether; ++c) s[m][c] = B::zero();
         for (int i = 0; i < D; i += 16) {
-          const F x = B::load(q->q + i);
-          for (int c = 0; c < kTogether; ++c) s[c] = B::fma(x, B::load(key[j0 + j + c] + i), s[c]);
+          F x[kN];
+          for (int m = 0; m < kN; ++m) x[m] = B::load(q[m]->q + i);
+          for (int c = 0; c < kTogether; ++c) {
+            const F y = B::load(key[j0 + j + c] + i);
+            for (int m = 0; m < kN; ++m) s[m][c] = B::fma(x[m], y, s[m][c]);
+          }
         }
-        for (int c = 0; c < kTogether; ++c) sums[j + c] = s[c];
+        for (int m = 0; m < kN; ++m)
+          for (int c = 0; c < kTogether; ++c) sums[m][j + c] = s[m][c];
       }
-      B::store(q->p + j0, B::sum16(sums));
+      for (int m = 0; m < kN; ++m) B::store(q[m]->p + j0, B::sum16(sums[m]));
     }
   }
 
   /// Scores of keys [lo, hi) of the block from place j0 on -> weights; the others' are 0.
   static void soften(Query* q, const kernels::AttentionArgs& a, int64_t slot, int64_t j0, int lo, int hi, int Dv) {
     float m = q->row_max, *p = q->p;
-    for (int j = 0; j < kKeys; ++j) p[j] *= q->scale;
+    const F scale = B::set(q->scale);
+    for (int j = 0; j < kKeys; j += 16) B::store(p + j, B::mul(B::load(p + j), scale));
     if (a.slopes != nullptr)
       for (int j = lo; j < hi; ++j) p[j] += q->slope * static_cast<float>(j0 + j - q->pos);
     if (a.softcap > 0)
@@ -109,36 +110,44 @@ struct Heads {
     if (a.bits != nullptr)
       for (int j = lo; j < hi; ++j)
         if (!a.bit(q->t, slot, j0 + j)) p[j] = -__builtin_inff();
-    alignas(64) float row_maxes[16];
-    B::store(row_maxes, B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
-    for (int half = 8; half > 0; half /= 2)
-      for (int j = 0; j < half; ++j)
-        row_maxes[j] = row_maxes[j] > row_maxes[j + half] ? row_maxes[j] : row_maxes[j + half];
-    m = row_maxes[0];
+    m = B::most(B::max(B::load(p), B::max(B::load(p + 16), B::set(m))));  // a NaN gives way to the other
     const float base = m == -__builtin_inff() ? 0.0f : m;  // all scores -inf: their exp is 0, not NaN
     const float shrink = exp_negative(q->row_max - base);
     for (int j = 0; j < kKeys; ++j) p[j] = exp_negative(p[j] - base);
-    q->row_sum = q->row_sum * shrink + lanes(B::add(B::load(p), B::load(p + 16)));
+    q->row_sum = q->row_sum * shrink + B::sum(B::add(B::load(p), B::load(p + 16)));
     q->row_max = m;
     if (shrink != 1.0f)
       for (int i = 0; i < Dv; i += 16) B::store(q->sum + i, B::mul(B::load(q->sum + i), B::set(shrink)));
   }
 
   /// sum += weights times values, key after key in each element; a masked key's value is not read.
-  template <int kWidth>
-  static void add_values(Query* q, const float* const* value, int lo, int hi, int at) {
-    F s[kWidth];
-    for (int c = 0; c < kWidth; ++c) s[c] = B::load(q->sum + at + c * 16);
+  template <int kWidth, int kN>
+  static void add_values(Query* const* q, const float* const* value, int lo, int hi, int at) {
+    F s[kN][kWidth];
+    for (int m = 0; m < kN; ++m)
+      for (int c = 0; c < kWidth; ++c) s[m][c] = B::load(q[m]->sum + at + c * 16);
     for (int j = lo; j < hi; ++j) {
-      const F w = B::set(q->p[j]);
-      for (int c = 0; c < kWidth; ++c) s[c] = B::fma(w, B::load(value[j] + at + c * 16), s[c]);
+      F w[kN];
+      for (int m = 0; m < kN; ++m) w[m] = B::set(q[m]->p[j]);
+      for (int c = 0; c < kWidth; ++c) {
+        const F v = B::load(value[j] + at + c * 16);
+        for (int m = 0; m < kN; ++m) s[m][c] = B::fma(w[m], v, s[m][c]);
+      }
     }
-    for (int c = 0; c < kWidth; ++c) B::store(q->sum + at + c * 16, s[c]);
+    for (int m = 0; m < kN; ++m)
+      for (int c = 0; c < kWidth; ++c) B::store(q[m]->sum + at + c * 16, s[m][c]);
+  }
+  template <int kN>
+  static void add_all(Query* const* q, const float* const* value, int lo, int hi, int Dv) {
+    constexpr int kWidth = B::kTile < 4 ? 4 / kN : 4;  // what the level has registers for
+    int i = 0;
+    for (; i + 16 * kWidth <= Dv; i += 16 * kWidth) add_values<kWidth, kN>(q, value, lo, hi, i);
+    for (; i < Dv; i += 16) add_values<1, kN>(q, value, lo, hi, i);
   }
 
   static void run(const kernels::AttentionArgs& a, const AttentionTile& tile) {
     const int D = (a.D + 15) / 16 * 16, Dv = (a.Dv + 15) / 16 * 16, kv = tile.h0 / (a.Hq / a.Hkv);
-    Query queries[kTokensTogether * kHeadsTogether];
+    Query queries[kQueriesTogether];
     Rows rows;
     int64_t begin = INT64_MAX, end = 0;
     for (int i = 0; i < tile.tokens; ++i) {
@@ -158,26 +167,31 @@ struct Heads {
     }
     for (int64_t j0 = begin / kKeys * kKeys; j0 < end; j0 += kKeys) {
       const int n = static_cast<int>(end - j0 < kKeys ? end - j0 : kKeys);
-      const auto each = [&](auto&& f) {  // f(query, lo, hi) for the queries that see keys of this block
-        for (int i = 0; i < tile.tokens; ++i) {
-          const int lo =
-              static_cast<int>(tile.first[i] > j0 ? (tile.first[i] - j0 < kKeys ? tile.first[i] - j0 : kKeys) : 0);
-          const int hi = static_cast<int>(tile.end[i] - j0 < n ? tile.end[i] - j0 : n);
-          if (lo < hi)
-            for (int h = 0; h < tile.heads; ++h) f(&queries[i * tile.heads + h], lo, hi);
-        }
-      };
+      Query* live[kQueriesTogether];  // that see keys of this block: those from lo on, below hi
+      int lo[kQueriesTogether], hi[kQueriesTogether], count = 0;
+      for (int i = 0; i < tile.tokens; ++i) {
+        const int from =
+            static_cast<int>(tile.first[i] > j0 ? (tile.first[i] - j0 < kKeys ? tile.first[i] - j0 : kKeys) : 0);
+        const int to = static_cast<int>(tile.end[i] - j0 < n ? tile.end[i] - j0 : n);
+        for (int h = 0; from < to && h < tile.heads; ++h, ++count)
+          live[count] = &queries[i * tile.heads + h], lo[count] = from, hi[count] = to;
+      }
+      const auto pair = [&](int i) { return i + 1 < count && lo[i] == lo[i + 1] && hi[i] == hi[i + 1]; };
       rows.load(a, a.k, a.k_stride, tile.slot, j0, kv, n, a.D);
-      each([&](Query* q, int lo, int hi) {
-        scores(q, rows.row, hi, D);
-        soften(q, a, tile.slot, j0, lo, hi, Dv);
-      });
+      for (int i = 0; i < count; i += pair(i) ? 2 : 1) {
+        if (pair(i))
+          scores<2>(live + i, rows.row, hi[i], D);
+        else
+          scores<1>(live + i, rows.row, hi[i], D);
+      }
+      for (int i = 0; i < count; ++i) soften(live[i], a, tile.slot, j0, lo[i], hi[i], Dv);
       rows.load(a, a.v, a.v_stride, tile.slot, j0, kv, n, a.Dv);
-      each([&](Query* q, int lo, int hi) {
-        int i = 0;
-        for (; i + 64 <= Dv; i += 64) add_values<4>(q, rows.row, lo, hi, i);
-        for (; i < Dv; i += 16) add_values<1>(q, rows.row, lo, hi, i);
-      });
+      for (int i = 0; i < count; i += pair(i) ? 2 : 1) {
+        if (pair(i))
+          add_all<2>(live + i, rows.row, lo[i], hi[i], Dv);
+        else
+          add_all<1>(live + i, rows.row, lo[i], hi[i], Dv);
+      }
     }
     for (int i = 0; i < tile.tokens; ++i)
       for (int h = 0; h < tile.heads; ++h) {

@@ -4,16 +4,16 @@
 
 namespace vivace::cpu {
 
-inline constexpr int kTokensTogether = 4;    // queries of one slot that share a pass, each with
-inline constexpr int kHeadsTogether = 4;     // this many of its heads
+inline constexpr int kQueriesTogether = 16;  // rows of one slot that share a pass: tokens, each with
+inline constexpr int kHeadsTogether = 4;     // at most this many of its heads
 inline constexpr int kMaxHeadDim = 1024;     // as ops/attention.h says
 
 /// `tokens` consecutive queries from `t` on, all of `slot`, heads [h0, h0 + heads) of one kv head. Query i sees
-/// keys [first[i], end[i]).
+/// keys [first[i], end[i]). tokens * heads <= kQueriesTogether.
 struct AttentionTile {
   int64_t t, slot;
   int tokens, h0, heads;
-  int64_t first[kTokensTogether], end[kTokensTogether];
+  int64_t first[kQueriesTogether], end[kQueriesTogether];
 };
 using AttentionHeads = void (*)(const kernels::AttentionArgs& a, const AttentionTile& tile);
 

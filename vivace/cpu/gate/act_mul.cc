@@ -1,5 +1,6 @@
 #include "vivace/cpu/gate/act_mul.h"
 
+#include "vivace/cpu/gate/activated.h"
 #include "vivace/cpu/rows.h"
 
 namespace vivace::cpu {
@@ -8,7 +9,7 @@ void act_mul_row(const kernels::ActMulArgs& a, int64_t t) {
   const auto fill = [&](int64_t first, int64_t n, float* y) {
     float up[kChunk];
     load_f32(a.gate, a.dtype, t * a.gate_stride + first, n, y);
-    for (int64_t i = 0; i < n; ++i) y[i] = kernels::activate(a.act, y[i]);
+    for (int64_t i = 0; i < n; ++i) y[i] = activated(a.act, y[i]);
     if (a.up != nullptr) {
       load_f32(a.up, a.dtype, t * a.up_stride + first, n, up);
       for (int64_t i = 0; i < n; ++i) y[i] *= up[i];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "vivace/cpu/gate/activated.h"
 #include "vivace/cpu/rows.h"
 
 namespace vivace::cpu {
@@ -39,7 +40,7 @@ void gate_residual_row(const GateResidualArgs& a, int64_t t) {
       for (int64_t i = 0; i < n; ++i) y[i] += p[i];
     }
     if (a.act != kernels::Activation::none)
-      for (int64_t i = 0; i < n; ++i) y[i] = kernels::activate(a.act, y[i]);
+      for (int64_t i = 0; i < n; ++i) y[i] = activated(a.act, y[i]);
     store_f32(a.out, a.dtype, t * a.out_stride + first, n, y);
   });
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "vivace/cpu/convert.h"
+#include "vivace/cpu/gate/activated.h"
 #include "vivace/cpu/gemm/level.h"
 #include "vivace/cpu/gemm/scaled.h"
 #include "vivace/cpu/pool.h"
@@ -49,8 +50,9 @@ void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float*
   const float scale = a.alpha * (a.x_scale ? *a.x_scale : 1.0f) * (a.w_scale ? *a.w_scale : 1.0f);
   const bool more =
       a.x_row_scale != nullptr || a.w_row_scale != nullptr || a.out_scale != nullptr || a.gated || gate != nullptr;
-  if (n == kPanelRows && a.epilogue == kernels::Activation::none && !more &&
-      l.store16(acc, scale, bias, a.bias_dtype, residual, out, a.out_dtype))
+  const bool gelu = a.epilogue == kernels::Activation::gelu_erf;
+  if (n == kPanelRows && (gelu || a.epilogue == kernels::Activation::none) && !more &&
+      l.store16(acc, scale, bias, a.bias_dtype, gelu, residual, out, a.out_dtype))
     return;
   float tmp[kPanelRows];
   for (int64_t i = 0; i < n; ++i) acc[i] = scale * acc[i];
@@ -62,7 +64,7 @@ void finish(const GemmArgs& a, const GemmLevel& l, int64_t t, int64_t n0, float*
     load_f32(bias, a.bias_dtype, 0, n, tmp);
     for (int64_t i = 0; i < n; ++i) acc[i] += tmp[i];
   }
-  for (int64_t i = 0; i < n; i += wide) acc[i] = kernels::activate(a.epilogue, acc[i]);
+  for (int64_t i = 0; i < n; i += wide) acc[i] = activated(a.epilogue, acc[i]);
   const int64_t m = n / wide;  // outputs
   if (a.gated)
     for (int64_t i = 0; i < m; ++i) acc[i] = acc[2 * i] * acc[2 * i + 1];

@@ -55,9 +55,10 @@ struct GemmLevel {
   /// part[row][token][16] (+)= lane-wise sums over n (a multiple of 16) of four f32 rows and `tokens` rows of x.
   void (*dots)(const float* const* row, const float* x, int64_t x_stride, int tokens, int64_t n, bool more,
                float* part);
-  /// residual + act(alpha * acc + bias) of 16 columns, stored; act is none. False: the dtypes need the general path.
-  bool (*store16)(const float* acc, float alpha, const void* bias, DType bias_dtype, const void* residual, void* out,
-                  DType out_dtype);
+  /// residual + act(alpha * acc + bias) of 16 columns, stored; act is none or the exact GELU. False: the dtypes need
+  /// the general path.
+  bool (*store16)(const float* acc, float alpha, const void* bias, DType bias_dtype, bool gelu, const void* residual,
+                  void* out, DType out_dtype);
   /// acc[16] = 16 rows x one token over all n elements of K, without a panel between: the bits of unpack and
   /// product. Null in levels where the panel is as fast.
   void (*direct)(DType t, const uint8_t* const* row, int64_t n, int64_t ahead, const ActTile& x, float* acc) = nullptr;

@@ -1,6 +1,7 @@
 // GemmLevel for any level's lanes.
 #pragma once
 #include "vivace/cpu/gemm/unpack.h"
+#include "vivace/cpu/simd/gelu.h"
 
 namespace vivace::cpu {
 
@@ -149,13 +150,19 @@ struct Dots {
     return true;
   }
 
-  static bool store16(const float* acc, float alpha, const void* bias, DType bias_dtype, const void* residual,
-                      void* out, DType out_dtype) {
+  static bool store16(const float* acc, float alpha, const void* bias, DType bias_dtype, bool gelu,
+                      const void* residual, void* out, DType out_dtype) {
     if (out_dtype != DType::f32 && out_dtype != DType::bf16) return false;
     F y = B::mul(B::set(alpha), B::load(acc)), v;
     if (bias != nullptr) {
       if (!load16(bias, bias_dtype, &v)) return false;
       y = B::add(y, v);
+    }
+    if (gelu) {
+      alignas(64) float each[16];
+      B::store(each, y);
+      for (float& x : each) x = gelu_erf(x);
+      y = B::load(each);
     }
     if (residual != nullptr) {
       if (!load16(residual, out_dtype, &v)) return false;

@@ -88,6 +88,18 @@ struct Avx2 {
   static F add(F v, F w) { return {_mm256_add_ps(v.a, w.a), _mm256_add_ps(v.b, w.b)}; }
   static F max(F v, F w) { return {_mm256_max_ps(v.a, w.a), _mm256_max_ps(v.b, w.b)}; }
   static F fma(F u, F v, F w) { return {_mm256_fmadd_ps(u.a, v.a, w.a), _mm256_fmadd_ps(u.b, v.b, w.b)}; }
+  static float sum(F v) {
+    const __m256 h = _mm256_add_ps(v.a, v.b);
+    const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)),
+                 p = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(p, _mm_movehdup_ps(p)));
+  }
+  static float most(F v) {
+    const __m256 h = _mm256_max_ps(v.a, v.b);
+    const __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1)),
+                 p = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(p, _mm_movehdup_ps(p)));
+  }
   /// Halves, then quarters, then pairs of two vectors meet in one; the order of v undoes the shuffles'.
   static __m256 sum8(const F* v) {
     constexpr int kOrder[] = {0, 2, 1, 3};  // v[kOrder[e] + 4 l] ends in place e of 128-bit lane l

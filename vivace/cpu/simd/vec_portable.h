@@ -61,14 +61,22 @@ struct Portable {
   static F max(const F& a, const F& b) { return make<F>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; }); }
   /// a * b + c; fused where the level has it.
   static F fma(const F& a, const F& b, const F& c) { return make<F>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; }); }
-  /// Lane j = the sum of v[j]'s lanes, as a tree: i and i + 8, then i and i + 4, 2, 1.
+  /// The sum of the lanes, as a tree: i and i + 8, then i and i + 4, 2, 1.
+  static float sum(const F& v) {
+    F s = v;
+    for (int half = 8; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) s.v[i] += s.v[i + half];
+    return s.v[0];
+  }
+  /// The largest lane, where none is NaN.
+  static float most(const F& v) {
+    float m = v.v[0];
+    for (int i = 1; i < 16; ++i) m = v.v[i] > m ? v.v[i] : m;
+    return m;
+  }
+  /// Lane j = sum(v[j]).
   static F sum16(const F* v) {
-    return make<F>([&](int j) {
-      F s = v[j];
-      for (int half = 8; half > 0; half /= 2)
-        for (int i = 0; i < half; ++i) s.v[i] += s.v[i + half];
-      return s.v[0];
-    });
+    return make<F>([&](int j) { return sum(v[j]); });
   }
   static F load_f16(const uint16_t* p) { return make<F>([&](int i) { return f32_of_f16(p[i]); }); }
   static F load_bf16(const uint16_t* p) { return make<F>([&](int i) { return f32_of_bf16(p[i]); }); }
