@@ -6,7 +6,7 @@ All times are the host's, from samples in its memory to tokens in its memory. me
 one window, from texts of two lengths. metric=window: a window and 100 tokens, greedy; metric=beam5 the same tokens by five beams. metric=batch: 64
 windows with 100 tokens each, encoded and decoded together. metric=update: what a stream's update costs (a window encoded, 80 tokens of text read, 8
 made, each followed by cross-attention), and metric=final its last (25 made). metric=streams: 16 streams, an update each 0.5 s, due at times of their own,
-from due to done. Weights say nothing, so that the end token is kept away, and no word is heard: delays behind a word are bench_stream.py's. Peers
+from due to done; with windows=8 those that wait at the same time go through the loop that real ones share (vivace.speech.engine). Weights say nothing, so that the end token is kept away, and no word is heard: delays behind a word are bench_stream.py's. Peers
 are transformers on the same chip on an earlier day. --tiny: two layers, on any device; for a look at this script.
 """
 import argparse
@@ -15,6 +15,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -24,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from tools.receipt import Receipt  # noqa: E402
 
 NAMES = {"large-v3": "whisper-large-v3", "turbo": "whisper-large-v3-turbo"}
-ALONE, TOGETHER = (1, 8), (64, 64)  # windows and rows of a load
+ALONE, SHARED, TOGETHER = (1, 8), (8, 8), (64, 64)  # windows and rows of a load
 TOKENS, SAID, MADE, LAST = 100, 80, 8, 25
 STREAMS, STEP, SECONDS = 16, 0.5, 6.0
 # (name, metric) -> goal in us, and a peer's
@@ -32,7 +33,7 @@ GOAL = {("large-v3", "encoder"): 4000, ("turbo", "encoder"): 4000, ("large-v3", 
         ("large-v3", "batch"): 64 * 30e6 / 1000, ("turbo", "batch"): 64 * 30e6 / 3000, ("large-v3", "streams"): 60e3, ("large-v3", "final"): 150e3}
 PEER = {("large-v3", "encoder"): ("transformers compiled, archived", 6300), ("large-v3", "step"): ("transformers eager, archived", 17400), ("turbo", "step"): ("transformers eager, archived", 3300),
         ("large-v3", "window"): ("transformers eager, archived", 1_747_000), ("turbo", "window"): ("transformers eager, archived", 339_000)}
-SOURCES = ["vivace/models/whisper/*.cc", "vivace/models/whisper/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_speech.py", "bench/configs/whisper-large-v3*/config.json"]
+SOURCES = ["vivace/models/whisper/*.cc", "vivace/models/whisper/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "python/vivace/speech/engine.py", "bench/bench_speech.py", "bench/configs/whisper-large-v3*/config.json"]
 
 
 def quantile(values, q) -> float:
@@ -102,9 +103,12 @@ class Asked:
     def decode(self, most, windows=1, **more):
         return self.core.decode([{"window": i, "prompt": self.lead, "suppress": self.never, "timestamps": False, "most": most, **more} for i in range(windows)])
 
+    def followed(self, most):
+        return {"prompt": self.before + self.lead, "suppress": self.never, "timestamps": False, "most": most, "heads": self.heads, "content": 1500, "margin": 0, "rewind": 1500}
+
     def update(self, most):
         self.encode()
-        self.core.follow({"prompt": self.before + self.lead, "suppress": self.never, "timestamps": False, "most": most, "heads": self.heads, "content": 1500, "margin": 0, "rewind": 1500})
+        self.core.follow(self.followed(most))
 
 
 def streams(asked) -> tuple[list[float], float]:
@@ -120,6 +124,43 @@ def streams(asked) -> tuple[list[float], float]:
         out.append((done - first - t) * 1e6)
         busy += done - start
     return out, busy / (time.perf_counter() - first)
+
+
+def shared_streams(asked) -> list[float]:
+    """us from due to done of each update, a thread a stream, through the engine's loop."""
+    from vivace.speech.engine import Engine, Lane, Window
+
+    rng, core = random.Random(1), asked.core
+    phases = [rng.random() * STEP for _ in range(STREAMS)]
+    engine, out, first = Engine(lambda: core), [], time.perf_counter() + 0.1
+
+    def update(sound):
+        yield Window(sound, 0, 3000, core.peak(sound))
+        yield asked.followed(MADE)
+
+    def work(i):
+        sound = asked.sounds[i % len(asked.sounds)]
+        for k in range(int(SECONDS / STEP)):
+            due = first + phases[i] + k * STEP
+            time.sleep(max(0.0, due - time.perf_counter()))
+            engine.run([Lane(update(sound))])
+            out.append((time.perf_counter() - due) * 1e6)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(STREAMS)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return out
+
+
+def shared(name, precision, core, add) -> None:
+    a = Asked(core)
+    for n in range(1, SHARED[0] + 1):  # warm
+        a.encode(n)
+        core.decode([a.followed(2) | {"window": i} for i in range(n)])
+    times = shared_streams(a)
+    add(name, precision, SHARED[0], "streams", times, judged=0.99, note=f"{STREAMS} streams, step {STEP} s, those that wait go together; the longest {max(times):.0f} us; goal is of p99")
 
 
 def alone(name, precision, core, add) -> None:
@@ -186,7 +227,7 @@ def main() -> int:
 
     find_compiler(args.device)
     cases, failed = [tuple(c.split(":")) for c in args.cases.split(",")], 0
-    jobs = [(name, precision, *shape, measure) for shape, measure in ((ALONE, alone), (TOGETHER, together)) for name, precision in cases if measure is alone or precision == "bf16"]
+    jobs = [(name, precision, *shape, measure) for shape, measure in ((ALONE, alone), (SHARED, shared), (TOGETHER, together)) for name, precision in cases if measure is alone or precision == "bf16"]
     with tempfile.TemporaryDirectory() as into:
         if args.device != "cpu":
             warm([j[:4] for j in jobs], args.device, into, 75)

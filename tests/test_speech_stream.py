@@ -33,11 +33,13 @@ class Tells:
         self.context, self.n = list(context), 0
 
     def update(self, samples, last):
+        yield from ()
         self.n += 1
         text = f"{self.n}:{len(samples)}:{hash(samples.tobytes()) & 0xFFFF}:{int(last)};"
         return (text, "") if last or self.n % 3 == 0 else ("", text)
 
     def cut(self, seconds):
+        yield from ()
         return seconds / 2
 
     def finished(self):

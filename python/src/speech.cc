@@ -138,8 +138,14 @@ SpeechRequest request_of(const nb::dict& d) {
   return r;
 }
 
+/// (tokens, places, how it ended, no_speech) of a request that has heads.
+nb::tuple followed(const engine::Transcript& t) {
+  static constexpr const char* kEnds[] = {"eot", "most", "margin", "rewind"};
+  return nb::make_tuple(t.tokens, t.places, kEnds[static_cast<int>(t.end)], t.no_speech);
+}
+
 /// [(tokens, logprob, no_speech)] of requests, each a dict with the fields of SpeechRequest; where it has `logprobs`,
-/// those of each token are a fourth.
+/// those of each token are a fourth; where it has heads, as followed() says.
 nb::list decode(Speech& s, nb::list requests) {
   std::vector<SpeechRequest> all;
   for (nb::handle h : requests) all.push_back(request_of(nb::cast<nb::dict>(h)));
@@ -148,7 +154,9 @@ nb::list decode(Speech& s, nb::list requests) {
   nb::list result;
   for (size_t i = 0; i < out.size(); ++i) {
     const engine::Transcript& t = out[i];
-    if (nb::cast<nb::dict>(requests[i]).contains("logprobs"))
+    if (!all[i].follow.heads.empty())
+      result.append(followed(t));
+    else if (nb::cast<nb::dict>(requests[i]).contains("logprobs"))
       result.append(nb::make_tuple(t.tokens, t.logprob, t.no_speech, t.logprobs));
     else
       result.append(nb::make_tuple(t.tokens, t.logprob, t.no_speech));
@@ -156,13 +164,12 @@ nb::list decode(Speech& s, nb::list requests) {
   return result;
 }
 
-/// (tokens, places, how it ended, no_speech) of one request that has heads.
+/// One request that has heads, alone.
 nb::tuple follow(Speech& s, const nb::dict& request) {
-  static constexpr const char* kEnds[] = {"eot", "most", "margin", "rewind"};
   const SpeechRequest one = request_of(request);
   std::vector<engine::Transcript> out;
   check(in_turn(s, [&](engine::SpeechModel& m) { return m.decode({&one, 1}, &out); }));
-  return nb::make_tuple(out[0].tokens, out[0].places, kEnds[static_cast<int>(out[0].end)], out[0].no_speech);
+  return followed(out[0]);
 }
 
 /// f(model) -> Result<std::vector<float>>, as bytes.

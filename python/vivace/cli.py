@@ -171,6 +171,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--name", help="what clients call the model; default: the name or file it was loaded by")
     p.set_defaults(model=None, parser=p)
     p.add_argument("--speech", metavar="MODEL", help="a Whisper for /v1/audio and /v1/realtime, folder or name of a fetched one: beside the model, or alone where none is named")
+    p.add_argument("--speech-windows", type=COUNT, default=1, metavar="N", help="windows of 30 s of its sessions and files that are computed together, at most 64: more for many sessions on a GPU")
     p.add_argument("--api-key", action="append", default=[], metavar="KEY", help="a key that clients must send; others can read it in the list of processes: prefer --api-key-file or VIVACE_API_KEY")
     p.add_argument("--api-key-file", metavar="FILE", help="keys, one a line; the file must be readable by its owner alone")
     p.add_argument("--no-auth", action="store_true", help="listen beyond loopback without a key, and under any name")
@@ -394,7 +395,7 @@ def cmd_serve(args) -> int:
         name = args.name or os.path.basename(alone.rstrip("/"))
 
         def speech_model(load_model):
-            return load_model(_speech_path(alone), device=args.device, precision=args.precision, threads=args.threads)
+            return load_model(_speech_path(alone), device=args.device, precision=args.precision, threads=args.threads, **_windows(args))
 
         with cli_together.loaded(args, name, speech_model) as (speech, scheduler):
             return run.serve(None, args, name=name, keys=keys, limits=limits, speech=speech, scheduler=scheduler)
@@ -428,6 +429,10 @@ def _hears_alone(args) -> str | None:
     return alone
 
 
+def _windows(args) -> dict:
+    return {"windows": args.speech_windows, "rows": max(5, min(64, args.speech_windows))}
+
+
 def _speech_path(name: str) -> str:
     from vivace.errors import UnsupportedError
     from vivace.model import resolve
@@ -446,8 +451,8 @@ def _speech(args, scheduler):
 
     path = _speech_path(args.speech)
     if scheduler is None:
-        return vivace.load_model(path, device=args.device, threads=args.threads)
-    return scheduler.load_model(path, name="speech", qos=vivace.burstable(), threads=args.threads)
+        return vivace.load_model(path, device=args.device, threads=args.threads, **_windows(args))
+    return scheduler.load_model(path, name="speech", qos=vivace.burstable(), threads=args.threads, **_windows(args))
 
 
 # ---- demo ----------------------------------------------------------------------------------------

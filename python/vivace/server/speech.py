@@ -20,7 +20,7 @@ from vivace.speech.vad import Settings
 FORMATS = {"json": b"application/json", "text": b"text/plain; charset=utf-8", "srt": b"application/x-subrip; charset=utf-8", "vtt": b"text/vtt; charset=utf-8", "verbose_json": b"application/json"}
 _FIELDS = ("file", "model", "language", "prompt", "response_format", "temperature", "stream", "include", "timestamp_granularities", "chunking_strategy")
 _LISTS = ("include", "timestamp_granularities")
-STREAM_THREADS = 8
+STREAM_THREADS = 16
 _TEXT_BYTES = 64 << 10  # of a field that is no file
 
 
@@ -34,7 +34,7 @@ class Speech:
         self.leave = False  # transcriptions end at their next window
         self._bytes: list[bytes] | None = None  # of each token, once somebody asks for probabilities
         self._pool = ThreadPoolExecutor(1, "vivace-speech")
-        self._streams = ThreadPoolExecutor(STREAM_THREADS, "vivace-realtime")  # they wait for the model's turn, not for a transcription's end
+        self._streams = ThreadPoolExecutor(STREAM_THREADS, "vivace-realtime")  # they wait for a window's end, not for a transcription's
         try:
             model._activity_weights()
             self.vad = True

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,9 @@ from vivace import _core, audio, files
 from vivace.errors import CorruptDataError, InvalidArgumentError, LimitExceededError, UnsupportedError
 from vivace.loaded import Loaded
 from vivace.options import flag, number, one, shown, text, token_ids, whole
+from vivace.speech.engine import LANGUAGES, Engine, Lane, Window
 from vivace.speech.result import Transcription
-from vivace.speech.turn import Turn
-from vivace.speech.windows import HOP, STEP, Windows, batches, run
+from vivace.speech.windows import HOP, STEP, Windows, batches
 
 TASKS = ("transcribe", "translate")
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -112,13 +113,14 @@ class Settings:
 
 
 class SpeechModel(Loaded):
-    """A speech model. Threads may share one: their transcriptions and streams take turns, a window each. Use as a context manager or close() it."""
+    """A speech model. Threads may share one: windows of their transcriptions and streams that wait at the same time are computed together. Use as a context
+    manager or close() it."""
 
     _kind = "model"
 
     def __init__(self, path: str, core, folder: Path):
         super().__init__(path, core)
-        self._folder, self._turn = folder, Turn()
+        self._folder, self._engine = folder, Engine(lambda: self._live)
         self._text = self._vad = None
         self._special = core.tokens()
         self._generation = files.json_object(files.text_of(raw, folder / "generation_config.json"), folder / "generation_config.json") if (raw := files.read_optional(folder / "generation_config.json")) else {}
@@ -175,13 +177,15 @@ class SpeechModel(Loaded):
     def detect_language(self, sound, *, rate=None) -> tuple[str, float]:
         """(code, probability) of what the first 30 seconds are spoken in."""
         samples = audio.samples_of(sound, rate, self._live.limits()["rate"])
-        with self._turn:
-            return self._detect(samples)
+        return self._detect(samples)
 
     def _detect(self, samples) -> tuple[str, float]:
+        return self._engine.run([Lane(self._detected(samples))])[0]
+
+    def _detected(self, samples):
         limits = self._live.limits()
-        self._live.encode([(samples, 0, min(limits["frames"], len(samples) // limits["hop"]), self._live.peak(samples) if len(samples) else 0.0)])
-        p = np.frombuffer(self._live.languages(0), np.float32)
+        yield Window(samples, 0, min(limits["frames"], len(samples) // limits["hop"]), self._live.peak(samples) if len(samples) else 0.0)
+        p = np.frombuffer((yield LANGUAGES), np.float32)
         best = int(p.argmax())
         return self.languages[best], float(p[best])
 
@@ -223,15 +227,18 @@ class SpeechModel(Loaded):
             raise InvalidArgumentError("transcribe: batched: wanted with vad, whose pauses say where sound may be cut")
         held = [audio.samples_of(sound, rate, own, most_seconds=one("transcribe", "most_seconds", number, most)) for sound in sounds]
         parts = [clips if vad is False or guard else self._spoken(samples, vad) for samples in held]
-        told = []  # (samples, settings, probability of its language, lanes)
-        with self._turn:
-            for samples, clips in zip(held, parts):
-                spoken, likely = self._language(language, samples, clips)
-                settings = self._settings(language=spoken, clips=clips, untimed=True, voice=self._voice(samples) if guard else None, **options)
-                told.append((samples, settings, likely, [] if clips == [] else batches(self, samples, settings) if batched else [Windows(self, samples, settings)]))
-        run(self._live, [lane for *_, lanes in told for lane in lanes], self._turn)
-        return [Transcription([replace(s, id=i) for i, s in enumerate(s for lane in lanes for s in lane.segments)], settings.language, likely, settings.task, round(len(samples) / own, 3))
-                for samples, settings, likely, lanes in told]
+        events = queue.SimpleQueue()  # callbacks are this thread's
+        for name in ("on_progress", "on_segment"):
+            if (function := options.get(name)) is not None:
+                options[name] = lambda *given, function=function: events.put((function, given))
+        told = []  # (samples, settings, probability of its language, transcriptions)
+        for samples, clips in zip(held, parts):
+            spoken, likely = self._language(language, samples, clips)
+            settings = self._settings(language=spoken, clips=clips, untimed=True, voice=self._voice(samples) if guard else None, **options)
+            told.append((samples, settings, likely, [] if clips == [] else batches(self, samples, settings) if batched else [Windows(self, samples, settings)]))
+        self._engine.run([Lane(part.windows()) for *_, parts in told for part in parts], events)
+        return [Transcription([replace(s, id=i) for i, s in enumerate(s for part in parts for s in part.segments)], settings.language, likely, settings.task, round(len(samples) / own, 3))
+                for samples, settings, likely, parts in told]
 
     def _spoken(self, samples, vad) -> list[tuple[float, float]]:
         """Stretches where somebody speaks; empty where nobody does."""

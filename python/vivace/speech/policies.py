@@ -4,8 +4,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vivace.speech import words as word_times
+from vivace.speech.engine import Align, Window
 from vivace.speech.result import compression_ratio
-from vivace.speech.windows import HOP, Windows, run
+from vivace.speech.windows import HOP, Windows
 
 MARGIN, LAST_MARGIN = 25, 0  # places at the end of sound that are too near to it; where it has ended none is
 REWIND = 200             # places
@@ -29,15 +30,15 @@ class AlignAtt:
         self.said = []                 # token ids of the buffer's text
         self.heads = model.alignment_heads
 
-    def update(self, samples, last: bool) -> tuple[str, str]:
-        """(what became stable, what may follow) of the buffer as it is now."""
+    def update(self, samples, last: bool):
+        """Steps of a lane: (what became stable, what may follow) of the buffer as it is now."""
         seconds = len(samples) / self.limits["rate"]
         content = min(self.limits["encoded"], -(-len(samples) // (2 * self.limits["hop"])))
-        self.core.encode([(samples, 0, self.limits["frames"], self.core.peak(samples))])  # behind the buffer is silence, as in training
+        yield Window(samples, 0, self.limits["frames"], self.core.peak(samples))  # behind the buffer is silence, as in training
         request = {"prompt": self._prompt(), "suppress": self.o.suppress, "suppress_first": [] if self.said else self.o.suppress_first, "timestamps": False,
                    "most": max(1, min(self.o.most_tokens, int(seconds * _TOKENS_A_SECOND) + 8 - len(self.said))),
                    "heads": self.heads, "content": content, "margin": LAST_MARGIN if last else MARGIN, "rewind": REWIND}
-        tokens, _, end, no_speech = self.core.follow(request)
+        tokens, _, end, no_speech = yield request
         if no_speech > SILENT or (end == "rewind" and not last) or compression_ratio(self.m.decode(tokens)) > REPEATS:
             return "", ""
         new = [t for t in tokens if t < self.t["eot"]]
@@ -55,10 +56,10 @@ class AlignAtt:
         before = (self.o.hot_tokens + self.context)[-room:] if room > 0 else []
         return ([self.t["sot_prev"], *before] if before else []) + self.o.lead + self.said
 
-    def cut(self, seconds: float) -> float:
-        """How much of a buffer of `seconds`, the one of the last update, may go from its front: up to a stable word's begin. 0: nothing."""
+    def cut(self, seconds: float):
+        """Steps behind an update: how much of its buffer of `seconds` may go from its front: up to a stable word's begin. 0: nothing."""
         frames = min(self.limits["frames"], int(seconds / HOP))
-        starts, _ = self.core.align(0, self.o.lead_for_words, self.said, frames, self.heads) if self.said else ([], [])
+        starts, _ = (yield Align(self.o.lead_for_words, self.said, frames, self.heads)) if self.said else ([], [])
         at = best = 0
         for _, ids in word_times.split(self.said, self.m.decode, self.o.language):
             if starts[at] * word_times.STEP <= seconds - _KEEP:
@@ -88,11 +89,10 @@ class LocalAgreement:
         self.until = 0.0               # where the last stable word ends, from the buffer's begin
         self.ends = []                 # of the last hypothesis' segments
 
-    def update(self, samples, last: bool) -> tuple[str, str]:
-        settings = replace(self.o, prompt_tokens=self._prompt())
-        lane = Windows(self.m, samples, settings)
-        run(self.m._live, [lane])
-        segments = lane.segments
+    def update(self, samples, last: bool):
+        whole = Windows(self.m, samples, replace(self.o, prompt_tokens=self._prompt()))
+        yield from whole.windows()
+        segments = whole.segments
         self.ends = [s.end for s in segments]
         if not last and any(s.compression_ratio > REPEATS for s in segments):
             return "", "".join(w.text for w in self.held)
@@ -119,7 +119,8 @@ class LocalAgreement:
         text = self.m.decode(self.context)[-_CONTEXT_CHARACTERS:]
         return self.m.text.encode(text)[-(self.m._live.limits()["positions"] // 2 - 1):] if text else []
 
-    def cut(self, seconds: float) -> float:
+    def cut(self, seconds: float):
+        yield from ()
         where = max([e for e in self.ends[:-1] if e <= self.until], default=0.0)
         if not where and seconds >= 25:
             where = min(self.until, seconds - _KEEP)

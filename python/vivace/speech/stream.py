@@ -10,6 +10,7 @@ from vivace import audio
 from vivace.errors import ClosedError, InvalidArgumentError
 from vivace.options import flag, number, one, shown, whole
 from vivace.speech import vad as activity
+from vivace.speech.engine import Lane
 from vivace.speech.policies import POLICIES
 
 VAD = activity.Settings(min_speech=0.1, min_silence=0.5, pad=0.4)
@@ -30,7 +31,7 @@ class Heard:
 
 
 class SpeechStream:
-    """model.stream_audio(). One thread at a time; several streams of one model take turns."""
+    """model.stream_audio(). One thread at a time; updates of several streams that are due together are computed together."""
 
     def __init__(self, model, settings, *, policy, step, rate, channels, vad, condition, find_language):
         self._m, self._o, self._policy, self._condition, self._find_language = model, settings, POLICIES[policy], condition, find_language
@@ -144,26 +145,31 @@ class SpeechStream:
     def _update(self, end: int) -> list[Heard]:
         if not self._known(end, False):
             return []
-        with self._m._turn:
-            stable, partial = self._now.update(self._buffer(end), False)
-            buffered = (end - self._start) / self._rate
-            if buffered > self._now.cut_above:
-                self._start += round(self._now.cut(buffered) * self._rate)
-        if (end - self._start) / self._rate > _MOST_WINDOW:  # nothing became stable: what there is has to do
-            with self._m._turn:
-                more, partial = self._now.update(self._buffer(end), True)
-            stable, self._context = stable + more, self._now.finished()
-            self._now, self._start = self._policy(self._m, self._o, self._context), end
+        stable, partial = self._run(self._updated(end))
         if not stable and partial == self.partial:
             return []
         return [self._heard(end, stable, partial, False)]
+
+    def _run(self, steps):
+        """What steps of a lane return; updates of other streams that are due meanwhile are computed with them."""
+        return self._m._engine.run([Lane(steps)])[0]
+
+    def _updated(self, end: int):
+        stable, partial = yield from self._now.update(self._buffer(end), False)
+        buffered = (end - self._start) / self._rate
+        if buffered > self._now.cut_above:
+            self._start += round((yield from self._now.cut(buffered)) * self._rate)
+        if (end - self._start) / self._rate > _MOST_WINDOW:  # nothing became stable: what there is has to do
+            more, partial = yield from self._now.update(self._buffer(end), True)
+            stable, self._context = stable + more, self._now.finished()
+            self._now, self._start = self._policy(self._m, self._o, self._context), end
+        return stable, partial
 
     def _last(self, end: int) -> Heard:
         stable = ""
         if self._spoken * activity.FRAME >= self._vad.min_speech * self._rate and end - self._start >= activity.FRAME:
             self._known(end, True)
-            with self._m._turn:
-                stable, _ = self._now.update(self._buffer(end), True)
+            stable, _ = self._run(self._now.update(self._buffer(end), True))
             self._context = self._now.finished()
         self._now, self._end = None, end
         return self._heard(self._frames * activity.FRAME, stable, "", True)
@@ -177,8 +183,7 @@ class SpeechStream:
         if self._o.language is None:
             if not last and end - self._start < _LANGUAGE_AT * self._rate:
                 return False
-            with self._m._turn:
-                code, _ = self._m._detect(self._buffer(end))
+            code, _ = self._m._detect(self._buffer(end))
             self._o.language, self._o.lead = code, self._m._lead(code, self._o.task, self._o.timestamps)
             self._o.lead_for_words = self._m._lead(code, self._o.task, True)
         return True

@@ -1,11 +1,11 @@
 """Long sound by windows of 30 seconds: what a window says decides where the next begins. Several transcriptions go side by side."""
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 from vivace.speech import guards
 from vivace.speech import words as word_times
+from vivace.speech.engine import Align, Window
 from vivace.speech.result import Segment, compression_ratio
 
 HOP, STEP, STEPS_A_FRAME = 0.01, 0.02, 2
@@ -17,29 +17,17 @@ def seconds(frames: float) -> float:
 
 
 class Windows:
-    """One transcription. `o`: a Settings of model.py."""
+    """One transcription: windows() are the steps of a lane. `o`: a Settings of model.py."""
 
     def __init__(self, model, samples, settings):
-        self.m, self.core, self.samples, self.o = model, model._live, samples, settings
-        self.t, limits = self.core.tokens(), self.core.limits()
+        self.m, self.samples, self.o = model, samples, settings
+        core = model._live
+        self.t, limits = core.tokens(), core.limits()
         self.frames, self.most_prompt = limits["frames"], limits["positions"] // 2 - 1
         self.content, self.length = len(samples) // limits["hop"], len(samples) / limits["rate"]
-        self.peak = self.core.peak(samples) if len(samples) else 0.0
+        self.peak = core.peak(samples) if len(samples) else 0.0
         self.said, self.fresh = list(settings.prompt_tokens), 0  # tokens so far; from where on they are a prompt
         self.segments, self.spoken = [], 0.0
-        self.index = 0      # of its window, among those that are encoded together
-        self.wants = None   # what the core is to do next: a window to encode, or a request to decode
-        self.steps = self.windows()
-        self.go_on(None)
-
-    def go_on(self, answer) -> None:
-        self.wants = next(self.steps, None) if answer is None else self._sent(answer)
-
-    def _sent(self, answer):
-        try:
-            return self.steps.send(answer)
-        except StopIteration:
-            return None
 
     def windows(self):
         seek = 0
@@ -47,7 +35,7 @@ class Windows:
             seek, end = max(seek, first), min(end, self.content)
             while seek < end:
                 frames = min(self.frames, end - seek)
-                yield self.samples, seek, frames, self.peak
+                yield Window(self.samples, seek, frames, self.peak)
                 seek = yield from self.window(seek, frames)
                 self.o.progress(min(seek, end), self.content)
 
@@ -59,7 +47,7 @@ class Windows:
         parts, after = found["parts"]
         if self.o.words:
             said = self.spoken
-            self.add_words(parts, seek, frames)
+            yield from self.add_words(parts, seek, frames)
             ends = [w.end for p in parts for w in p["words"]]
             if ends and not self.ends_alone(found["tokens"]) and (last := round(ends[-1] / HOP)) > seek:
                 after = last
@@ -111,11 +99,12 @@ class Windows:
         return max(sound or tries, key=lambda t: t["avg_logprob"])
 
     def tried(self, request, seek, frames):
-        tokens, logprob, no_speech, each = yield request | {"window": self.index, "logprobs": True}
+        tokens, logprob, no_speech, each = yield request | {"logprobs": True}
         text = self.m.decode([t for t in tokens if t < self.t["eot"]]).strip()
         timed = request["timestamps"] or not self.o.timestamps
+        parts = self.cut(tokens, each, seek, frames) if timed else (yield from self.aligned(tokens, each, seek, frames))
         return {"tokens": tokens, "avg_logprob": logprob / (len(tokens) + 1), "no_speech": no_speech, "temperature": request["temperature"], "compression_ratio": compression_ratio(text),
-                "parts": self.cut(tokens, each, seek, frames) if timed else self.aligned(tokens, each, seek, frames)}
+                "parts": parts}
 
     def repeats(self, t) -> bool:
         return self.o.compression_limit is not None and t["compression_ratio"] > self.o.compression_limit
@@ -159,7 +148,7 @@ class Windows:
         text, likely = [t for t in tokens if t < self.t["eot"]], iter([p for t, p in zip(tokens, logprobs) if t < self.t["eot"]])
         if not text or frames < 2:
             return self.cut(tokens, logprobs, seek, frames)
-        starts, _ = self.core.align(self.index, self.o.lead_for_words, text, frames, self.m.alignment_heads)
+        starts, _ = yield Align(self.o.lead_for_words, text, frames, self.m.alignment_heads)
         found = guards.sentences(text, starts, self.m.decode, self.o.language)
         after = seek + frames
         if len(found) > 1 and after < self.content and self.m.decode(found[-1][0]).strip()[-1:] not in word_times.ENDS:
@@ -172,7 +161,7 @@ class Windows:
             p["words"] = []
         if not text or frames < 2:
             return
-        starts, probabilities = self.core.align(self.index, self.o.lead_for_words, text, frames, self.m.alignment_heads)
+        starts, probabilities = yield Align(self.o.lead_for_words, text, frames, self.m.alignment_heads)
         timed = word_times.timed(text, starts, probabilities, self.m.decode, self.o.language)
         self.spoken = word_times.place(parts, timed, seek * HOP, self.spoken)
 
@@ -189,26 +178,3 @@ def batches(model, samples, settings) -> list[Windows]:
         return Windows(model, samples, replace(settings, clips=[(first, end)], condition=False, progress=progress))
 
     return [lane(first, end) for first, end in settings.clips]
-
-
-def run(core, lanes, turn=None) -> None:
-    """Transcribes: as many windows of `lanes` (Windows) together as the model was loaded for, each with the bits that it has alone. `turn` is held a window long."""
-    limits, lanes = core.limits(), [lane for lane in lanes if lane.wants is not None]
-    while lanes:
-        with turn or nullcontext():
-            _together(core, limits, lanes[:limits["windows"]])
-        lanes = [lane for lane in lanes if lane.wants is not None]
-
-
-def _together(core, limits, batch) -> None:
-    """A window of each."""
-    for i, lane in enumerate(batch):
-        lane.index = i
-    core.encode([lane.wants for lane in batch])
-    for lane in batch:
-        lane.go_on(None)
-    while asking := [lane for lane in batch if isinstance(lane.wants, dict)]:
-        rows = 0
-        asking = [lane for lane in asking if (rows := rows + lane.wants["candidates"]) <= limits["rows"]] or asking[:1]
-        for lane, answer in zip(asking, core.decode([lane.wants for lane in asking])):
-            lane.go_on(answer)

@@ -160,12 +160,11 @@ Status WhisperModel::check_heads(const char* call, std::span<const std::pair<int
   return {};
 }
 
-Result<const float*> WhisperModel::cross_weights(int window, std::span<const std::pair<int, int>> heads, int64_t row,
-                                                 int64_t n, int64_t columns) {
+Status WhisperModel::record_weights(ops::Recorder& rec, int window, std::span<const std::pair<int, int>> heads,
+                                    int64_t row, int64_t n, int64_t columns, int64_t at) const {
   const int64_t D = config_.head_dim(config_.decoder);
   const Tensor& all = buffers_.attention;
-  exec::Stream& stream = runtime_->stream();
-  ops::Recorder rec(stream);
+  float* const to = static_cast<float*>(all.data) + at;
   for (size_t i = 0; i < heads.size(); ++i) {
     const auto layer = static_cast<size_t>(heads[i].first);
     const auto column = [&](const Tensor& t) {  // [N, H] of one head
@@ -176,30 +175,47 @@ Result<const float*> WhisperModel::cross_weights(int window, std::span<const std
     };
     const Tensor k = buffers_.cross_k[layer],
                  keys = tensor(slice(k, window, 1).data, k.dtype, Shape(columns, config_.width), k.place),
-                 out = tensor(static_cast<float*>(all.data) + static_cast<int64_t>(i) * n * columns, DType::f32,
-                              Shape(n, columns), k.place);
+                 out = tensor(to + static_cast<int64_t>(i) * n * columns, DType::f32, Shape(n, columns), k.place);
     VV_TRY(rec(ops::gemm,
                {{"x", column(slice(buffers_.text.cross_q[layer], row, n))}, {"w", column(keys)}, {"out", out}},
                {{"alpha", 1 / std::sqrt(static_cast<double>(D))}}));
   }
-  const Tensor x = tensor(all.data, DType::f32, Shape(static_cast<int64_t>(heads.size()) * n, columns), all.place);
-  VV_TRY(rec(ops::softmax, {{"x", x}, {"out", x}}));
+  const Tensor x = tensor(to, DType::f32, Shape(static_cast<int64_t>(heads.size()) * n, columns), all.place);
+  return rec(ops::softmax, {{"x", x}, {"out", x}});
+}
+
+Result<const float*> WhisperModel::fetch_weights(int64_t count) {
+  const Tensor& all = buffers_.attention;
   float* const to = scores_out_.host<float>(all);
-  VV_TRY(stream.copy(to, all.data, static_cast<size_t>(x.span_bytes())));
+  exec::Stream& stream = runtime_->stream();
+  VV_TRY(stream.copy(to, all.data, static_cast<size_t>(count) * sizeof(float)));
   VV_TRY(stream.synchronize());
   return to;
 }
 
-Status WhisperModel::see(Group& g, int64_t row, int64_t n) {
-  if (!g.follower) return {};
-  const std::span<const std::pair<int, int>> heads = g.request->follow.heads;
-  for (size_t h = 0; h < heads.size(); h += kHeadsAtOnce) {
-    const auto some = heads.subspan(h, std::min<size_t>(kHeadsAtOnce, heads.size() - h));
-    VV_ASSIGN(const float* const weights, cross_weights(g.request->window, some, row, n, config_.source));
-    for (size_t i = 0; i < some.size(); ++i)
-      g.follower->add(h + i, weights + static_cast<int64_t>(i) * n * config_.source, n);
+Status WhisperModel::see(std::vector<Group>& groups, std::span<const Part> parts) {
+  const auto some = [&](const Part& part, size_t h) {
+    const std::span<const std::pair<int, int>> heads = groups[part.group].request->follow.heads;
+    return h < heads.size() ? heads.subspan(h, std::min<size_t>(kHeadsAtOnce, heads.size() - h)) : heads.first(0);
+  };
+  size_t most = 0;
+  for (const Part& part : parts)
+    most = std::max(most, groups[part.group].follower ? groups[part.group].request->follow.heads.size() : 0);
+  for (size_t h = 0; h < most; h += kHeadsAtOnce) {  // a part's rows and heads fit, and so do those of all
+    ops::Recorder rec(runtime_->stream());
+    int64_t at = 0;
+    for (const Part& part : parts)
+      if (const auto heads = some(part, h); !heads.empty()) {
+        VV_TRY(record_weights(rec, groups[part.group].request->window, heads, part.row, part.rows, config_.source, at));
+        at += static_cast<int64_t>(heads.size()) * part.rows * config_.source;
+      }
+    VV_ASSIGN(const float* weights, fetch_weights(at));
+    for (const Part& part : parts)
+      for (size_t i = 0, n = some(part, h).size(); i < n; ++i, weights += part.rows * config_.source)
+        groups[part.group].follower->add(h + i, weights, part.rows);
   }
-  g.follower->end(n);
+  for (const Part& part : parts)
+    if (groups[part.group].follower) groups[part.group].follower->end(part.rows);
   return {};
 }
 
@@ -231,9 +247,6 @@ Status WhisperModel::begin(std::vector<Group>& groups, std::vector<Transcript>* 
   }
   VV_TRY(mask_in_.copy_in(runtime_->stream()));
 
-  struct Part {  // of a group's prompt, in a step
-    size_t group, row, rows;
-  };
   const auto room = static_cast<size_t>(steps_.back());
   std::vector<Row> rows;
   std::vector<Wanted> wanted;
@@ -248,35 +261,39 @@ Status WhisperModel::begin(std::vector<Group>& groups, std::vector<Transcript>* 
       else
         (*out)[group].no_speech = static_cast<float>(std::exp(asked(i)));
     }
-    for (const Part& part : parts) {
-      Group& g = groups[part.group];
-      VV_TRY(see(g, static_cast<int64_t>(part.row), static_cast<int64_t>(part.rows)));
-      if (g.said > 0) look(g);
-    }
+    VV_TRY(see(groups, parts));
+    for (const Part& part : parts)
+      if (groups[part.group].said > 0) look(groups[part.group]);
     rows.clear(), wanted.clear(), parts.clear(), whose.clear();
     return {};
   };
-  for (size_t n = 0; n < groups.size(); ++n) {
-    const Group& g = groups[n];
-    const std::vector<int32_t>& prompt = g.request->prompt;
-    const size_t sot =
-        static_cast<size_t>(std::find(prompt.rbegin(), prompt.rend(), config_.tokens.sot).base() - prompt.begin() - 1);
-    for (size_t i = 0; i < prompt.size(); ++i) {
-      if (rows.size() == room || wanted.size() + 2 > room) VV_TRY(run_rows());
-      if (parts.empty() || parts.back().group != n) parts.push_back({n, rows.size(), 0});
-      if (i == sot) {
-        wanted.push_back(
-            {.row = static_cast<int32_t>(rows.size()), .spans = every(), .asked = config_.tokens.no_speech});
-        whose.emplace_back(n, false);
+  // Each prompt is cut where it would be alone: what is seen of its attention depends on how many rows there are.
+  const auto longest = std::max_element(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+    return a.request->prompt.size() < b.request->prompt.size();
+  });
+  for (size_t first = 0; longest != groups.end() && first < longest->request->prompt.size(); first += room)
+    for (size_t n = 0; n < groups.size(); ++n) {
+      const Group& g = groups[n];
+      const std::vector<int32_t>& prompt = g.request->prompt;
+      if (first >= prompt.size()) continue;
+      const size_t end = std::min(prompt.size(), first + room),
+                   sot = static_cast<size_t>(std::find(prompt.rbegin(), prompt.rend(), config_.tokens.sot).base() -
+                                             prompt.begin() - 1);
+      if (rows.size() + (end - first) > room || wanted.size() + 2 > room) VV_TRY(run_rows());
+      parts.push_back({n, static_cast<int64_t>(rows.size()), static_cast<int64_t>(end - first)});
+      for (size_t i = first; i < end; ++i) {
+        if (i == sot) {
+          wanted.push_back(
+              {.row = static_cast<int32_t>(rows.size()), .spans = every(), .asked = config_.tokens.no_speech});
+          whose.emplace_back(n, false);
+        }
+        if (i + 1 == prompt.size()) {
+          wanted.push_back(choice(g, 0, rows.size()));
+          whose.emplace_back(n, true);
+        }
+        rows.push_back({prompt[i], static_cast<int32_t>(i), g.line, g.request->window});
       }
-      if (i + 1 == prompt.size()) {
-        wanted.push_back(choice(g, 0, rows.size()));
-        whose.emplace_back(n, true);
-      }
-      rows.push_back({prompt[i], static_cast<int32_t>(i), g.line, g.request->window});
-      ++parts.back().rows;
     }
-  }
   return rows.empty() ? Status() : run_rows();
 }
 
@@ -320,12 +337,15 @@ Status WhisperModel::advance(std::vector<Group>& groups) {
     g.rows = rows.size() - g.row;
   }
   VV_TRY(step(rows, wanted));
-  for (Group& g : groups) {
+  std::vector<Part> parts;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    Group& g = groups[i];
     if (g.over) continue;
     VV_TRY(take(g, g.row, g.rows));
-    VV_TRY(see(g, static_cast<int64_t>(g.row), static_cast<int64_t>(g.rows)));
-    look(g);
+    parts.push_back({i, static_cast<int64_t>(g.row), static_cast<int64_t>(g.rows)});
   }
+  VV_TRY(see(groups, parts));
+  for (const Part& part : parts) look(groups[part.group]);
   return {};
 }
 
@@ -391,7 +411,9 @@ Result<engine::Alignment> WhisperModel::align(int window, std::span<const int32_
         result.probability.push_back(static_cast<float>(std::exp(asked(i))));
     for (size_t h = 0; h < heads.size(); h += kHeadsAtOnce) {
       const auto some = heads.subspan(h, std::min<size_t>(kHeadsAtOnce, heads.size() - h));
-      VV_ASSIGN(const float* const part, cross_weights(window, some, 0, static_cast<int64_t>(n), columns));
+      ops::Recorder rec(runtime_->stream());
+      VV_TRY(record_weights(rec, window, some, 0, static_cast<int64_t>(n), columns, 0));
+      VV_ASSIGN(const float* const part, fetch_weights(static_cast<int64_t>(some.size() * n) * columns));
       const size_t held = n * static_cast<size_t>(columns);
       for (size_t i = 0; i < some.size(); ++i)
         std::copy_n(part + i * held, held,

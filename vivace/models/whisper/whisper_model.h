@@ -134,15 +134,22 @@ class WhisperModel final : public engine::SpeechModel {
   Status advance(std::vector<Group>& groups);
   /// Candidates choose by wanted rows [first, first + n) of the last step; their lines of the cache follow.
   Status take(Group& g, size_t first, size_t n);
-  /// Shows the follower rows [row, row + n) of the last step.
-  Status see(Group& g, int64_t row, int64_t n);
+  /// Rows [row, row + rows) of a step are a group's.
+  struct Part {
+    size_t group;
+    int64_t row, rows;
+  };
+  /// Shows those who follow their rows of the last step.
+  Status see(std::vector<Group>& groups, std::span<const Part> parts);
   /// Ends a text whose newest token hears what is too near to the end.
   void look(Group& g);
   Status check_heads(const char* call, std::span<const std::pair<int, int>> heads) const;
   /// Attention weights of heads, at most kHeadsAtOnce, of rows [row, row + n) of the last step over the first `columns`
-  /// places of a window: [heads, n, columns] in host memory, until the next call.
-  Result<const float*> cross_weights(int window, std::span<const std::pair<int, int>> heads, int64_t row, int64_t n,
-                                     int64_t columns);
+  /// places of a window: [heads, n, columns], from element `at` of the buffer on.
+  Status record_weights(ops::Recorder& rec, int window, std::span<const std::pair<int, int>> heads, int64_t row,
+                        int64_t n, int64_t columns, int64_t at) const;
+  /// The first `count` of them in host memory, until the next call.
+  Result<const float*> fetch_weights(int64_t count);
 
   engine::WeightSource source_;
   engine::SpeechOptions options_;
