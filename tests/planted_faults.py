@@ -71,6 +71,8 @@ FAULTS = [
     ("a file's last byte is cut", "python/vivace/server/multipart.py", "memoryview(body)[begin:max(begin, end)]", "memoryview(body)[begin:max(begin, end - 1)]", "tests/test_server_speech.py -k forms"),
     ("odd words at a window's end stay", "python/vivace/speech/guards.py", "or end - p[\"end\"] < _NEAR", "", "tests/test_speech_guards.py -k after_silence"),
     ("times that leave no room are believed", "python/vivace/speech/guards.py", "len(text) > FAST * seconds", "len(text) < 0", "tests/test_speech_guards.py -k room"),
+    ("all lanes are told of the first one's window", "python/vivace/speech/engine.py", '{"window": index[id(lane)]}', '{"window": 0}', "tests/test_speech_engine.py -k many_threads"),
+    ("what an interrupted driver had taken is lost", "python/vivace/speech/engine.py", "self._waiting.extendleft((job, lane)", "list((job, lane)", "tests/test_speech_engine.py -k interrupted"),
     ("an update hears what comes after it", "python/vivace/speech/stream.py", "self._start - self._base:end - self._base]", "self._start - self._base:]", f"{STREAM} -k any_pieces"),
     ("half a sample is lost", "python/vivace/audio.py", "self._raw = raw[whole:]", 'self._raw = b""', f"{STREAM} -k any_pieces"),
     ("a token that hears the end is said", "vivace/models/whisper/text.cc", "f.content - place <= f.margin", "f.content - place < 0", f"{STREAM} -k places"),

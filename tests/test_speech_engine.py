@@ -158,8 +158,8 @@ def test_an_exception_of_a_callback_ends_its_lanes():
 
 
 def test_an_interrupted_driver_hands_over():
-    """Ctrl-C in the thread that drives: what others wait for goes on."""
-    core, began, done = Core(2), threading.Event(), []
+    """Ctrl-C in the thread that drives, with others' lanes in the middle of their windows: what they wait for goes on."""
+    core, began, done = Core(3), threading.Event(), []
     engine = Engine(lambda: core)
 
     def interrupted():
@@ -167,6 +167,7 @@ def test_an_interrupted_driver_hands_over():
         began.set()
         while not engine._waiting:
             time.sleep(0.001)
+        yield Window("y", 0, 1, 0.0)  # behind the other's, beside them
         raise KeyboardInterrupt
 
     def other():
@@ -178,7 +179,7 @@ def test_an_interrupted_driver_hands_over():
     with pytest.raises(KeyboardInterrupt):
         engine.run([Lane(interrupted())])
     t.join(30)
-    assert done == ["a", "b"] and engine._driver is None
+    assert done == ["a", "b"] and engine._driver is None and core.calls == [1, 3, 2]
 
 
 def test_streams_side_by_side():
