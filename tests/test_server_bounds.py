@@ -255,7 +255,7 @@ def test_deadlines(server):
 
 def test_slow_heads_and_bodies():
     """What does not come in time is refused, and does not keep the server from others; so are more connections than there may be."""
-    with serve("--limit", "header_s=1", "--limit", "body_s=1.5", "--limit", "connections=24", "--limit", "idle_s=1") as server:
+    with serve("--limit", "header_s=4", "--limit", "body_s=4.5", "--limit", "connections=24", "--limit", "idle_s=1") as server:
         heads = [b"", b"GET /li", b"POST /v1/chat/completions HTTP/1.1\r\nx: ", request_bytes({"model": NAME, "messages": SAY})[:-9]]
         slow = [socket.create_connection((server.host, server.port), timeout=20) for _ in range(20)]
         began = time.monotonic()
@@ -269,7 +269,7 @@ def test_slow_heads_and_bodies():
         for i, s in enumerate(slow):
             assert s.recv(1 << 16).startswith(b"HTTP/1.1 408") and s.recv(1) == b"", i
             s.close()
-        assert 0.9 < time.monotonic() - began < 10
+        assert 3.9 < time.monotonic() - began < 20
         assert server.raw(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").startswith(b"HTTP/1.1 200")  # answered, then idle, then closed
 
 
