@@ -34,6 +34,7 @@ CASES = [
     case(5, 32, 128, "bf16", weight="f32", attrs={"act": "silu"}, note="the gated norm of linear attention"),
     case(7, 1, 512, "f32", G=1, note="one gate a token: the shared expert's"),
     case(3, 3, 33, "f16", weight="f16", attrs={"eps": 1e-5}),
+    case(4, 3, 24, "f32", G=1, note="one gate a head"),
     case(9, 2, 24, "f32", weight="bf16", attrs={"act": "silu"}, rows=5),
     case(40, 4, 17, "bf16", attrs={"act": "silu"}),
     case(2, 5, 1, "f32", weight="f32"),
