@@ -173,7 +173,7 @@ FAULTS = [
     ("sequences begin with what another left", K + "linear/sequences.h", "row(n) < 0 || (fresh != nullptr && fresh[n] != 0)", "row(n) < 0", table("gated_delta")),
     ("delta_gates: the bias is forgotten", K + "linear/delta_gates.cuh", "load_as_float(args.bias, args.bias_dtype, h)", "0.0f", table("delta_gates")),
     ("gate_heads: the mean is over the lanes", K + "gate/gate_heads.cuh", "static_cast<float>(a.D) + a.eps", "32.0f + a.eps", table("gate_heads")),
-    ("gate_heads: one gate a head is that of each element", K + "gate/gate_heads.cuh", "g[one ? 0 : i]", "g[i]", table("gate_heads")),
+    ("gate_heads: one gate a head is that of each element", K + "gate/gate_heads.cuh", "one ? of_all : g[i]", "one ? to_float(gate[i]) : g[i]", table("gate_heads")),
     ("causal_conv: a token after the state's is skipped", K + "linear/causal_conv.cuh", "first + P.taps - 1), end", "first + P.taps), end", table("causal_conv")),
     ("causal_conv: the state is one token old", K + "linear/causal_conv.cuh", "store<V>(stored(row, k), window[k + 1])", "store<V>(stored(row, k), window[k])", table("causal_conv")),
     ("gemm: x is read before the wait", K + "gemm/wgmma_load.cuh", "ptx::touch_parameters(args);\n  ptx::dependency_wait();\n", "", waits("gemm", "and constant")),

@@ -175,6 +175,7 @@ void test_handles(const World& w) {
   Out<vv_tokenizer*> tokenizer;
   Out<vv_scheduler*> scheduler;
   Out<vv_tenant*> tenant;
+  Out<vv_moved> moved;
   Out<vv_speech*> speech;
   Out<vv_transcript*> transcript;
   Out<vv_transcript_info> transcript_info;
@@ -250,6 +251,10 @@ void test_handles(const World& w) {
   FAILS(vv_scheduler_join, (w.scheduler, "a", &qos, 0, &tenant.value), tenant);
   FAILS(vv_scheduler_evaluate, (w.scheduler, "a", &qos, 1, 1, &number.value, nullptr, 0), number);
   FAILS(vv_scheduler_stats, (w.scheduler, nullptr, 0, &count.value), count);
+  FAILS(vv_model_sleep, (w.model, &moved.value), moved);
+  FAILS(vv_model_wake, (w.model, &moved.value), moved);
+  FAILS(vv_policy_sleep, (w.policy, &moved.value), moved);
+  FAILS(vv_policy_wake, (w.policy, &moved.value), moved);
   FAILS(vv_tenant_set, (w.tenant, &qos));
   FAILS(vv_tenant_expect_in, (w.tenant, 1));
   FAILS(vv_tenant_pause, (w.tenant, 1));

@@ -1,5 +1,6 @@
 // gate_heads on CUDA: formula in vivace/ops/gate_heads.h.
 #pragma once
+#include "vivace/kernels/gate/activation.h"
 #include "vivace/kernels/gate/gate_heads.h"
 #include "vivace/kernels/ptx/pdl.cuh"
 #include "vivace/kernels/tile/as_float.cuh"
@@ -11,8 +12,10 @@ namespace vivace::kernels {
 template <class E, GateHeadsPolicy P>
 __global__ void __launch_bounds__(P.warps * 32) gate_heads(const __grid_constant__ GateHeadsArgs a) {
   constexpr int V = P.vec;
-  const int64_t head = int64_t{blockIdx.x} * P.warps + threadIdx.x / 32, t = head / a.N;
-  const int n = static_cast<int>(head - t * a.N), lane = static_cast<int>(threadIdx.x % 32);
+  // T * N is below 2^31; a division of 64 bits would be a call, with registers kept around it.
+  const uint32_t head = blockIdx.x * P.warps + threadIdx.x / 32, N = static_cast<uint32_t>(a.N);
+  const int64_t t = head / N;
+  const int n = static_cast<int>(head % N), lane = static_cast<int>(threadIdx.x % 32);
   ptx::dependency_wait();
   ptx::launch_dependents();
   if (t >= valid_rows(a.rows, a.T)) return;
@@ -30,13 +33,13 @@ __global__ void __launch_bounds__(P.warps * 32) gate_heads(const __grid_constant
     factor = rsqrtf(warp_reduce(square, Sum{}) / static_cast<float>(a.D) + a.eps);
   }
   const bool one = a.G == 1;
-  if (one) g[0] = to_float(gate[0]);
+  const float of_all = one ? to_float(gate[0]) : 0.0f;
   for (int d = lane * V; d < a.D; d += 32 * V) {
     load<V>(x + d, v);
     if (!one) load<V>(gate + d, g);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const float y = g[one ? 0 : i], open = 1.0f / (1.0f + expf(-y));
+      const float y = one ? of_all : g[i], open = quick_reciprocal(1.0f + quick_exp2(-1.4426950409f * y));
       if (a.weight != nullptr) v[i] *= factor * load_as_float(a.weight, a.weight_dtype, d + i);
       v[i] *= a.silu ? y * open : open;
     }
