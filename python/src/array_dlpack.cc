@@ -1,4 +1,6 @@
 // DLPack both ways, on the CPU and on GPUs.
+#include <nanobind/stl/string.h>
+
 #include <cstring>
 #include <string_view>
 

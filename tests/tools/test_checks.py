@@ -134,6 +134,7 @@ PLANTED = [
     ("chip", "vivace/ops/wide.h", "int kSmem = 227 * 1024;\n", "227 * 1024: a chip's shared memory"),
     ("chip", "vivace/ops/wide.h", "constexpr int kSmCount = 132;\n", "a chip's SM count"),
     ("chip", "vivace/ops/wide.h", "bool wide = arch >= Arch::sm90a;\n", "a comparison of chips"),
+    ("casters", "python/src/names.cc", "#include <nanobind/stl/string.h>\nauto x = nb::cast<std::string>(a);\nauto y = nb::cast<std::vector<std::string>>(a);\n", "names.cc:3: converts a std::vector without"),
     ("receipts", "tests/results/cpu/bad.json", "{", "not JSON"),
     ("receipts", "tests/results/cpu/bad.json", json.dumps({"schema": 1}), "suite is missing"),
     ("claims", "docs/index.md", claim("2.00 us").replace("2.00", "1.90"), "[1.90 us] is 2.00 us in scale.json"),

@@ -20,5 +20,6 @@ NAMES = (
     "sentences",
     "width",
     "chip",
+    "casters",
     "commits",
 )
