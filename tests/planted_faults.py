@@ -209,6 +209,8 @@ FAULTS = [
     ("groot: the chunk before is taken from its front", "vivace/models/groot/predict.cc", "std::copy(o.prev_actions.end() - o.overlap * D, o.prev_actions.end(), x)", "std::copy(o.prev_actions.begin(), o.prev_actions.begin() + o.overlap * D, x)", f"{GROOT} -k stage"),
     ("policy: the words of the call before", "vivace/models/vla/base.cc", "place(t, at++, b)", "place(ids[row] != 0 ? ids[row] : t, at++, b)", f"{POLICY} -k prompt_state"),
     ("policy: pictures read each other", "vivace/models/vla/base.cc", "static_cast<int64_t>(i) / config_.view_patches())", "static_cast<int64_t>(i) / config_.view_patches() ^ 1)", f"{POLICY} -k stage"),
+    ("groot: cosines are sines", "vivace/models/groot/statistics.cc", "std::cos(own[d])", "std::sin(own[d])", "tests/test_groot_robot.py -k sines"),
+    ("groot: deviations are cut as ranges are", "vivace/models/groot/statistics.cc", "if (actions.deviation[d])", "if (false)", "tests/test_groot_robot.py -k sines"),
     ("policy: the next step's table", "vivace/models/vla/pipeline.cc", "ada(slice(table, s, 1), {})", "ada(slice(table, s + 1, 1), {})", f"{POLICY} -k stage"),
     ("policy: the next step's time beside given actions", "vivace/models/vla/flow.cc", "std::fill(row + fixed, row + A, s)", "std::fill(row + fixed, row + A, s + 1)", f"{POLICY} -k hard_prefix"),
     ("policy: a gate of the wrong action", "vivace/models/vla/pipeline.cc", 'op_.gather(ada.gate, ada.rows', 'op_.gather(ada.shift, ada.rows', f"{POLICY} -k hard_prefix"),

@@ -402,7 +402,7 @@ def test_weights_that_are_not_finite(tmp_path):
 
 
 @pytest.mark.parametrize("config,error,message", [
-    (dict(use_alternate_vl_dit=False), vivace.UnsupportedError, "use_alternate_vl_dit"), (dict(apply_sincos_state_encoding=True), vivace.UnsupportedError, "sincos"),
+    (dict(use_alternate_vl_dit=False), vivace.UnsupportedError, "use_alternate_vl_dit"),
     (dict(state_history_length=2), vivace.UnsupportedError, "one state"), (dict(backbone_embedding_dim=65), vivace.CorruptDataError, "backbone_embedding_dim"),
     (dict(select_layer=0), vivace.CorruptDataError, "select_layer"), (dict(select_layer=4), vivace.NotFoundError, "layers.3"), (dict(action_horizon=65), vivace.CorruptDataError, "max_seq_len"),
     (dict(image_target_size=[100, 256]), vivace.CorruptDataError, "multiple of 32"), (dict(input_embedding_dim=64), vivace.CorruptDataError, "input_embedding_dim"),

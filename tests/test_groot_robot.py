@@ -83,6 +83,35 @@ def test_units(tmp_path, percentiles, clip):
         np.testing.assert_allclose(robot._live.normalize_state(given["state"].tolist()), normal, atol=1e-6)
 
 
+def embedded(state, action=(), **lists):
+    return {"state": {"modality_keys": list(state)} | lists, "action": {"modality_keys": list(ACTION), "mean_std_embedding_keys": list(action)}}
+
+
+@pytest.mark.parametrize("sines", [True, False])
+def test_sines_and_deviations(tmp_path, sines):
+    """Groups that go as sines, then cosines, where the processor says so, and those that are counted in deviations, whose values nothing cuts; a deviation of 0 leaves them."""
+    path = folder(tmp_path, apply_sincos_state_encoding=sines, modality=embedded(STATE, action=["arm", "hand"], sin_cos_embedding_keys=["arm"], mean_std_embedding_keys=["hand"]))
+    given = reals(state=np.float32([0.1, -0.5, 2.2, 9.0, 0.3]))
+    arm, hand = given["state"][:3], given["state"][3:]
+    of = ROBOT["state"]
+    low, high = (np.float32(of["arm"][k]) for k in ("min", "max"))
+    state = [*np.sin(arm), *np.cos(arm)] if sines else (2 * (arm - low) / (high - low) - 1).clip(-1, 1).tolist()
+    mean, std = (np.float32(of["hand"][k]) for k in ("mean", "std"))
+    state = np.float32([*state, (hand[0] - mean[0]) / std[0], hand[1]])
+    with load(path, statistics="auto", num_views=2) as robot, load(embodiment=1, num_views=2) as network:
+        assert robot.report()["state_dim"] == 5
+        got, raw = robot.predict(**given), network.predict(**given | {"state": state})[:, :6]
+        np.testing.assert_allclose(robot._live.normalize_state(given["state"].tolist()), state, atol=1e-6)
+        of, want = ROBOT["action"], raw.copy()
+        for first, group in ((0, "arm"), (3, "hand")):
+            mean, std = (np.float32(of[group][k]) for k in ("mean", "std"))
+            part = raw[:, first:first + len(mean)]
+            want[:, first:first + len(mean)] = np.where(std == 0, part, part * std + mean)
+        low, high = (np.float32(of["base"][k]) for k in ("min", "max"))
+        want[:, 5:] = (raw[:, 5:].clip(-1, 1) + 1) * np.float32(0.5) * (high - low) + low
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-5)
+
+
 def test_relative_actions(tmp_path):
     """Steps from the state, with a range for each action of a chunk, of which there are six: so many come out."""
     path = folder(tmp_path, use_relative_action=True, use_percentiles=True, modality=relative_modality())
@@ -154,7 +183,10 @@ def test_statistics_that_are_missing_or_wrong(tmp_path):
         (dict(ids=None), vivace.InvalidArgumentError, "give the number of one"),
         (dict(ids={"one": 3}), vivace.CorruptDataError, "number 3, the network has 3"),
         (dict(ids={"one": -1}), vivace.CorruptDataError, "from 0 on"),
-        (dict(apply_sincos_state_encoding=True), vivace.UnsupportedError, "sincos"),
+        (dict(apply_sincos_state_encoding=True, modality=embedded({"arm": 3}, sin_cos_embedding_keys=[3])), vivace.CorruptDataError, "sin_cos_embedding_keys"),
+        (dict(modality=embedded({"arm": 3}, mean_std_embedding_keys="arm")), vivace.CorruptDataError, "mean_std_embedding_keys"),
+        (dict(statistics={"one": {"state": {"arm": {"min": [0], "max": [1]}, "hand": {"min": [0], "max": [1]}}, "action": {}}}, modality=embedded(STATE, mean_std_embedding_keys=["arm"])), vivace.NotFoundError, "mean"),
+        (dict(apply_sincos_state_encoding=True, statistics={"one": {"state": plain(ranges({"arm": 9, "hand": 3})), "action": plain(ranges(ACTION))}}, modality=embedded(STATE, sin_cos_embedding_keys=list(STATE))), vivace.InvalidArgumentError, "24 values of state"),
         (dict(use_relative_action=True, modality=relative_modality(type="EEF")), vivace.UnsupportedError, "type eef and format default"),
         (dict(use_relative_action=True, modality=relative_modality(type="EEF", format="XYZ_ROT6D")), vivace.CorruptDataError, "a pose has 9 values, got 3"),
         (dict(use_relative_action=True, modality=relative_modality(state_key="hand")), vivace.CorruptDataError, "3 values, its state 2"),

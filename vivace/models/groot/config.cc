@@ -135,10 +135,8 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
     VV_ASSIGN(const bool on, root.get_bool(key, true));
     if (!on) return root.error(Code::kUnsupported, std::string(key) + ": only true is served");
   }
-  VV_ASSIGN(const bool sincos, root.get_bool("apply_sincos_state_encoding", false));
   VV_ASSIGN(const int64_t history, root.get_int("state_history_length", 1));
-  if (sincos || history != 1)
-    return root.error(Code::kUnsupported, "only one state at a time, without apply_sincos_state_encoding, is served");
+  if (history != 1) return root.error(Code::kUnsupported, "state_history_length: only one state at a time is served");
   if (c->horizon > c->positions) return root.error(Code::kCorruptData, "action_horizon is beyond max_seq_len");
   if (const auto own = root.find("cameras"); own.has_value() && own->is_array())
     for (const JsonValue name : *own) {

@@ -75,11 +75,11 @@ Status GrootModel::read_embodiment() {
   if (options_.statistics == "auto") {
     VV_ASSIGN(statistics_, read_statistics(source_.checkpoint(), options_.robot, only));
     only = statistics_.embodiment;
-    if (statistics_.state.dims > config_.state_dim || statistics_.actions.dims > config_.action_dim)
+    if (statistics_.network_state > config_.state_dim || statistics_.actions.dims > config_.action_dim)
       return Status(Code::kInvalidArgument,
                     strf("statistics: %s has %ld actions and %ld values of state, the network %ld and %ld",
                          statistics_.tag.c_str(), static_cast<long>(statistics_.actions.dims),
-                         static_cast<long>(statistics_.state.dims), static_cast<long>(config_.action_dim),
+                         static_cast<long>(statistics_.network_state), static_cast<long>(config_.action_dim),
                          static_cast<long>(config_.state_dim)));
     limits_.state_dim = static_cast<int>(statistics_.state.dims);
     limits_.robot_dim = static_cast<int>(statistics_.actions.dims);

@@ -207,8 +207,8 @@ void GrootModel::write_actions(const Observation& o, int64_t b) {
     std::fill_n(size + r * D, D, static_cast<float>(hold / limits_.steps));
   }
   std::fill_n(state, config_.state_dim, 0.0f);
-  for (size_t i = 0; i < o.state.size(); ++i)
-    state[i] = statistics_.present() ? statistics_.normalize(o.state[i], i) : o.state[i];
+  if (statistics_.present()) statistics_.normalize(o.state, state);
+  else std::copy(o.state.begin(), o.state.end(), state);
 }
 
 Status GrootModel::place_positions() {
@@ -343,9 +343,9 @@ Result<std::span<const float>> GrootModel::normalized(int i) const {
 Result<std::vector<float>> GrootModel::normalized_state(std::span<const float> state) const {
   if (limits_.state_dim > 0 && state.size() != static_cast<size_t>(limits_.state_dim))
     return Status(Code::kInvalidShape, strf("the state has %zu values, wanted %d", state.size(), limits_.state_dim));
-  std::vector<float> out(state.begin(), state.end());
-  if (statistics_.present())
-    for (size_t i = 0; i < out.size(); ++i) out[i] = statistics_.normalize(out[i], i);
+  if (!statistics_.present()) return std::vector<float>(state.begin(), state.end());
+  std::vector<float> out(static_cast<size_t>(statistics_.network_state));
+  statistics_.normalize(state, out.data());
   return out;
 }
 

@@ -78,7 +78,8 @@ Status join(Range* all, const Range& group, const JsonValue& where) {
   const int64_t rows = std::max<int64_t>({all->rows(), group.rows(), 1}), dims = all->dims + group.dims;
   if ((all->dims > 0 && all->rows() != 1 && all->rows() != rows) || (group.rows() != 1 && group.rows() != rows))
     return where.error(Code::kCorruptData, "its rows are as many as no other group's");
-  Range joined{dims, {}, {}};
+  Range joined{dims, {}, {}, all->deviation};
+  joined.deviation.insert(joined.deviation.end(), group.deviation.begin(), group.deviation.end());
   for (int64_t r = 0; r < rows; ++r)
     for (const Range* part : {static_cast<const Range*>(all), &group})
       for (int64_t d = 0; d < part->dims; ++d) {
@@ -127,8 +128,8 @@ void compose(const float* from, float* pose) {
 
 class Reader {
  public:
-  Reader(const JsonValue& statistics, const JsonValue& modality, bool percentiles, bool relative)
-      : statistics_(statistics), modality_(modality), percentiles_(percentiles), relative_(relative) {}
+  Reader(const JsonValue& statistics, const JsonValue& modality, bool percentiles, bool relative, bool sines)
+      : statistics_(statistics), modality_(modality), percentiles_(percentiles), relative_(relative), sines_(sines) {}
 
   /// The keys of a modality, in the order in which its values lie.
   Result<std::vector<std::string>> keys(const char* what) const {
@@ -141,23 +142,42 @@ class Reader {
     }
     return out;
   }
-  Result<Range> group(const char* what, const std::string& key, bool percentiles) const {
+  /// Whether a list of a modality's, which may be absent or null, has a group.
+  Result<bool> listed(const char* what, const char* list, const std::string& key) const {
+    VV_ASSIGN(const JsonValue config, modality_.at(what));
+    const auto found = config.find(list);
+    if (!found.has_value() || found->is_null()) return false;
+    VV_ASSIGN(const JsonValue keys, found->as_array());
+    for (const JsonValue v : keys) {
+      VV_ASSIGN(const std::string_view one, v.as_string());
+      if (one == key) return true;
+    }
+    return false;
+  }
+  Result<Range> group(const char* what, const std::string& key, bool percentiles, bool deviation) const {
     VV_ASSIGN(const JsonValue all, statistics_.at(what));
     VV_ASSIGN(const JsonValue own, all.at(key));
-    VV_ASSIGN(const JsonValue low, own.at(percentiles ? "q01" : "min"));
-    VV_ASSIGN(const JsonValue high, own.at(percentiles ? "q99" : "max"));
+    VV_ASSIGN(const JsonValue low, own.at(deviation ? "mean" : percentiles ? "q01" : "min"));
+    VV_ASSIGN(const JsonValue high, own.at(deviation ? "std" : percentiles ? "q99" : "max"));
     Range r;
     VV_TRY(numbers(low, &r.dims, &r.low));
     VV_TRY(numbers(high, &r.dims, &r.high));
     if (r.low.size() != r.high.size()) return own.error(Code::kCorruptData, "as many of one end as of the other");
+    r.deviation.assign(static_cast<size_t>(r.dims), deviation);
     return r;
   }
   Status read(GrootStatistics* s) const {
     VV_ASSIGN(const auto states, keys("state"));
     std::vector<int64_t> first;  // value of each group of the state
     for (const std::string& key : states) {
-      VV_ASSIGN(const Range r, group("state", key, percentiles_));
+      VV_ASSIGN(const bool turned, listed("state", "sin_cos_embedding_keys", key));
+      VV_ASSIGN(const bool deviation, listed("state", "mean_std_embedding_keys", key));
+      const bool sines = sines_ && turned;
+      VV_ASSIGN(const Range r, group("state", key, percentiles_, deviation && !sines));
       if (r.rows() != 1) return statistics_.error(Code::kCorruptData, "state." + key + ": wanted one vector");
+      for (int64_t d = 0; d < r.dims; ++d)
+        s->places.push_back({s->network_state + d, sines ? s->network_state + r.dims + d : -1});
+      s->network_state += sines ? 2 * r.dims : r.dims;
       first.push_back(s->state.dims);
       VV_TRY(join(&s->state, r, statistics_));
     }
@@ -185,7 +205,9 @@ class Reader {
                                                    " and format " + lower(format) +
                                                    " are not served; load with statistics=\"none\"");
       }
-      VV_ASSIGN(const Range r, group(relative ? "relative_action" : "action", actions[i], percentiles_ && !relative));
+      VV_ASSIGN(const bool deviation, listed("action", "mean_std_embedding_keys", actions[i]));
+      VV_ASSIGN(const Range r,
+                group(relative ? "relative_action" : "action", actions[i], percentiles_ && !relative, deviation));
       VV_TRY(join(&s->actions, r, statistics_));
       int64_t at = -1;
       if (relative) {
@@ -224,23 +246,33 @@ class Reader {
 
  private:
   const JsonValue &statistics_, &modality_;
-  bool percentiles_, relative_;
+  bool percentiles_, relative_, sines_;
 };
 
 }  // namespace
 
 float GrootStatistics::normalize(float x, size_t dim) const {
+  if (places[dim].cosine >= 0) return std::sin(x);
+  if (state.deviation[dim]) return state.high[dim] == 0 ? x : (x - state.low[dim]) / state.high[dim];
   const float low = state.low[dim], range = state.high[dim] - low;
   if (range == 0) return 0.0f;
   const float y = 2 * (x - low) / range - 1;
   return clip ? std::clamp(y, -1.0f, 1.0f) : y;
 }
 
+void GrootStatistics::normalize(std::span<const float> own, float* out) const {
+  for (size_t d = 0; d < own.size(); ++d) {
+    out[places[d].at] = normalize(own[d], d);
+    if (places[d].cosine >= 0) out[places[d].cosine] = std::cos(own[d]);
+  }
+}
+
 void GrootStatistics::unnormalize(const float* x, size_t row, const float* own, float* out) const {
   const size_t first = actions.rows() == 1 ? 0 : row * static_cast<size_t>(actions.dims);
   for (size_t d = 0; d < static_cast<size_t>(actions.dims); ++d) {
     const float low = actions.low[first + d], high = actions.high[first + d];
-    out[d] = (std::clamp(x[d], -1.0f, 1.0f) + 1.0f) * 0.5f * (high - low) + low;
+    if (actions.deviation[d]) out[d] = high == 0 ? x[d] : x[d] * high + low;
+    else out[d] = (std::clamp(x[d], -1.0f, 1.0f) + 1.0f) * 0.5f * (high - low) + low;
     if (reference[d] >= 0) out[d] += own[reference[d]];
   }
   for (const Pose& p : poses) compose(own + p.state, out + p.action);
@@ -300,9 +332,8 @@ Result<GrootStatistics> read_statistics(const engine::Checkpoint& checkpoint, co
   VV_ASSIGN(const bool percentiles, options.get_bool("use_percentiles", false));
   VV_ASSIGN(const bool relative, options.get_bool("use_relative_action", false));
   VV_ASSIGN(s.clip, options.get_bool("clip_outliers", true));
-  VV_ASSIGN(const bool sincos, options.get_bool("apply_sincos_state_encoding", false));
-  if (sincos) return options.error(Code::kUnsupported, "apply_sincos_state_encoding: only false is served");
-  VV_TRY(Reader(own, modality, percentiles, relative).read(&s));
+  VV_ASSIGN(const bool sines, options.get_bool("apply_sincos_state_encoding", false));
+  VV_TRY(Reader(own, modality, percentiles, relative, sines).read(&s));
   return s;
 }
 
