@@ -1,4 +1,4 @@
-"""pi0.5, pi0 and pi0-FAST of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
+"""pi0.5, pi0, pi0-FAST and GR00T of published shapes on a GPU, random weights: bench/results/<chip>/vla.json.
 
     python bench/bench_vla.py [--warm] [--parts cases,frames,start,jitter] [--cases pi05-base:fp8_static:2] [--calls 200] [--profile]
 
@@ -28,13 +28,18 @@ from tools.receipt import Receipt  # noqa: E402
 WORDS, CODES = 64, 60
 # policy, precision, views -> floor of the whole, us
 FLOOR = {("pi05-base", "bf16", 2): 4950, ("pi05-base", "fp8", 2): 2660, ("pi05-base", "bf16", 3): 6540, ("pi05-base", "fp8", 3): 3550,
-         ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560}
+         ("pi0-base", "bf16", 2): 4760, ("pi0-base", "fp8", 2): 2560,
+         ("groot-n17", "bf16", 2): 2700, ("groot-n17", "fp8", 2): 1430, ("groot-n16", "bf16", 2): 2710, ("groot-n16", "fp8", 2): 1440}
 PEER = {("pi05-base", "bf16", 2): 16660, ("pi05-base", "fp8", 2): 14190}  # FlashRT, graph replay, chunk 10
-CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8", "pi05-base:fp8_static:2:8", "pi05-base:fp8_static:2:1:10", "pi05-base:fp8_static:2:1:15", "pi0fast-base:bf16:3", "pi0-base:bf16:2"]
+CASES = ["pi05-base:bf16:2", "pi05-base:fp8_static:2", "pi05-base:fp8_static:1", "pi05-base:fp8_static:3", "pi0-base:fp8_static:2", "pi0fast-base:fp8_static:3", "pi0fast-base:fp8:3", "pi05-base:fp8:2", "pi05-base:bf16:2:8", "pi05-base:fp8_static:2:8", "pi05-base:fp8_static:2:1:10", "pi05-base:fp8_static:2:1:15", "pi0fast-base:bf16:3", "pi0-base:bf16:2",
+         "groot-n17:bf16:2", "groot-n17:fp8_static:2", "groot-n17:bf16:2:8", "groot-n16:bf16:2", "groot-n16:fp8_static:2", "groot-n16:bf16:2:8"]
+# GR00T's pictures as its network takes them, 64 tokens each, the token that stands for one, and its horizon.
+GROOT = {"groot-n17": (256, 151655, 40), "groot-n16": (224, 151669, 50)}
 FRAMES = [(480, 640), (720, 1280), (1080, 1920)]
 START = ("pi05-base", "bf16", 3e6)  # goal in us
 SOURCES = ["vivace/models/vla/*.cc", "vivace/models/vla/*.h", "vivace/engine/*.cc", "vivace/kernels/**/*.cuh", "vivace/ops/*.h", "bench/bench_vla.py",
-           "bench/configs/pi05-base/config.json", "bench/configs/pi0-base/config.json", "bench/configs/pi0fast-base/config.json"]
+           "vivace/models/groot/*.cc", "vivace/models/groot/*.h", "vivace/models/vision/*.cc", "vivace/models/vision/*.h",
+           *(f"bench/configs/{name}/config.json" for name in ("pi05-base", "pi0-base", "pi0fast-base", "groot-n17", "groot-n16"))]
 
 
 def quantile(values, q) -> float:
@@ -81,6 +86,9 @@ def observation(name, views) -> dict:
     import numpy as np
 
     rng = np.random.default_rng(0)
+    if name in GROOT:
+        side, image, _ = GROOT[name]
+        return dict(images=[rng.integers(0, 256, (side, side, 3), np.uint8) for _ in range(views)], prompt=[image] * views + list(range(2, 26)), state=rng.standard_normal(29).astype(np.float32))
     words = 24 if name.startswith("pi0-") else WORDS
     return dict(images=[rng.integers(0, 256, (224, 224, 3), np.uint8) for _ in range(views)], prompt=list(range(2, 2 + words)), state=rng.standard_normal(8).astype(np.float32))
 
@@ -88,18 +96,19 @@ def observation(name, views) -> dict:
 def load(name, precision, views, batch=1, horizon=50):
     import vivace
 
-    return vivace.load_model(ROOT / "bench/configs" / name, config=name.split("-")[0], device="cuda", precision=precision, num_views=views, action_horizon=horizon, num_steps=10, batch=batch,
-                             prompt_tokens=48 if name.startswith("pi0-") else WORDS, max_action_tokens=CODES, random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None)
+    own = dict(embodiment=0) if name in GROOT else dict(config=name.split("-")[0], num_steps=10, max_action_tokens=CODES)
+    return vivace.load_model(ROOT / "bench/configs" / name, device="cuda", precision=precision, num_views=views, action_horizon=horizon, batch=batch, prompt_tokens=48 if name.startswith("pi0-") else WORDS,
+                             random_weights=True, calibration=[observation(name, views)] if precision == "fp8_static" else None, **own)
 
 
 def tag_of(name, views, batch=1, horizon=50) -> str:
-    return f"policy={name},views={views}," + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else f"horizon={horizon},steps=10")
+    return f"policy={name},views={views}," + (f"batch={batch}," if batch > 1 else "") + (f"codes={CODES}" if name.startswith("pi0fast") else f"horizon={horizon},steps={4 if name in GROOT else 10}")
 
 
 def parsed(case) -> tuple:
     """policy, precision, views, batch, horizon"""
     name, precision, views, *more = case.split(":")
-    return name, precision, int(views), *map(int, more), *(1, 50)[len(more):]
+    return name, precision, int(views), *map(int, more), *(1, GROOT[name][2] if name in GROOT else 50)[len(more):]
 
 
 def print_profile(kind, stage, s) -> None:
@@ -125,7 +134,7 @@ def one(case, calls, profiles, add) -> None:
         # One after the other as in a call: the context repeated alone runs at the clock that so many products leave.
         replay = stages["context"]["step_us"] + stages["actions"]["step_us"] * (CODES - 1) if codes else policy.profile("whole")["step_us"]
         report = policy.report()
-    limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if batch == 1 and horizon == 50 else (None, None)
+    limit, peer = (FLOOR.get((name, kind, views)), PEER.get((name, kind, views))) if (batch, horizon) == parsed(f"{name}:{precision}:{views}")[3:] else (None, None)
     tag = tag_of(name, views, batch, horizon)
     common = dict(dtype=precision, tactic=f"launches={report['context_launches']}+{report['action_launches']}")
     for stage, s in stages.items():
@@ -134,7 +143,7 @@ def one(case, calls, profiles, add) -> None:
     add(**common, case=f"{tag},metric=predict", p50_us=quantile(wall, 0.5), p99_us=quantile(wall, 0.99), p999_us=quantile(wall, 0.999), n=len(wall), tool="host clock",
         note=f"wall less replay {quantile(wall, 0.5) - replay:.0f} us, goal 300")
     print(f"{case:<24} context {stages['context']['step_us']:8.1f}  actions {stages['actions']['step_us']:8.1f}  replay {replay:8.1f}  predict p50 {quantile(wall, 0.5):8.1f}"
-          f"  p99.9 {quantile(wall, 0.999):8.1f} us  load {loaded:.1f} s: {report['load_s']}", flush=True)
+          f"  p99.9 {quantile(wall, 0.999):8.1f} us  load {loaded:.1f} s: {report.get('load_s', '')}", flush=True)
     for stage, s in stages.items() if profiles else ():
         print_profile(kind, stage, s)
 

@@ -30,7 +30,7 @@ from tests.planting import places, replaced  # noqa: E402
 from tools.receipt import Receipt  # noqa: E402
 
 POLICY = "tests/test_policy.py"
-GROOT = "tests/test_groot.py"
+GROOT, GROOT16 = "tests/test_groot.py", "tests/test_groot_n16.py"
 REPLY = "tests/test_reply.py"
 STRUCTURED = "tests/test_structured.py -k 'lengths or beside or regex'"
 SESSIONS = "tests/test_sessions.py -k 'longer or random or n_answers'"
@@ -194,6 +194,14 @@ FAULTS = [
     ("groot: text blocks see as many rows as there are of images", "vivace/models/groot/pipeline.cc", "c_.sees_text(block) ? seen.text_offsets : seen.image_offsets", "seen.image_offsets", f"{GROOT} -k stage"),
     ("groot: deepstack stays away from the last layer but one", "vivace/models/groot/pipeline.cc", "i + 1 < w_.text.size()", "i + 2 < w_.text.size()", f"{GROOT} -k stage"),
     ("groot: scale and shift of the last norm as in blocks", "vivace/models/groot/pipeline.cc", "table(w_.out_ada, b_.out_shift, b_.out_scale)", "table(w_.out_ada, b_.out_scale, b_.out_shift)", f"{GROOT} -k stage"),
+    ("groot n1.6: learned positions lie on their corners", "vivace/models/vision/image_rows.cc", "step * (static_cast<float>(i) + 0.5f)", "step * static_cast<float>(i)", f"{GROOT16} -k stage"),
+    ("groot n1.6: a shrunken table is not smoothed", "vivace/models/vision/image_rows.cc", "wide = std::max(step, 1.0f)", "wide = 1.0f", f"{GROOT16} -k stage"),
+    ("groot n1.6: channels of a token's patches change places", "vivace/models/vision/weights.cc", "to->up.parts[0] = by_patch(to->up.parts[0], c.out, c);", "", f"{GROOT16} -k stage"),
+    ("groot n1.6: patches are merged before their norm", "vivace/models/vision/pipeline.cc", "merging = by_token(normed);", "merging = by_token(b.hidden);", f"{GROOT16} -k stage"),
+    ("groot n1.6: features leave before the last norm", "vivace/models/groot/pipeline.cc", "return c_.n16 ? b_.branch : b_.text.hidden;", "return b_.text.hidden;", f"{GROOT16} -k stage"),
+    ("groot n1.6: an image's tokens stand in one place", "vivace/models/groot/predict.cc", "add(0, image, image, 0, 0), ++now;", "add(0, image, image, 0, 0);", f"{GROOT16} -k stage"),
+    ("groot n1.6: images are counted from 0", "vivace/models/groot/prompt.cc", 'strf("<image %d>", i)', 'strf("<image %d>", i - 1)', f"{GROOT16} -k text"),
+    ("groot n1.6: the merger's second product takes the scale of its first", "vivace/models/vision/pipeline.cc", "in_.enter(codes, inner, place + 1, m.down, &entering)", "in_.enter(codes, inner, place, m.down, &entering)", f"{GROOT16} -k each_place"),
     ("groot: the embodiment of the call before", "vivace/models/groot/predict.cc", "if (taken == slot) return {};", "if (taken == slot || taken > 0) return {};", f"{GROOT} -k batches"),
     ("smolvla: words see the state", "vivace/models/vla/base.cc", "? static_cast<int32_t>(at) : 0;", "? static_cast<int32_t>(at) + 1 : 0;", "tests/test_smolvla.py -k stage"),
     ("smolvla: layers that cross count on", "vivace/models/vla/flow.cc", "[b * A + t] = static_cast<int32_t>(t);", "[b * A + t] = static_cast<int32_t>(prefix + t);", "tests/test_smolvla.py -k stage"),
@@ -201,6 +209,8 @@ FAULTS = [
     ("groot: image features take the scale of text's", "vivace/models/groot/pipeline.h", "(text_ + adapter_) + (text ? 0 : 1)", "(text_ + adapter_)", f"{GROOT} -k each_place", "vivace/models/groot/pipeline.cc"),
     ("groot: positions of the images before", "vivace/models/groot/predict.cc", "if (grids_ == placed_) return {};", "if (!placed_.empty()) return {};", f"{GROOT} -k stage"),
     ("groot: percentiles are the ends", "vivace/models/groot/statistics.cc", 'percentiles ? "q01" : "min"', '"min"', "tests/test_groot_robot.py -k units"),
+    ("groot: cosines are sines", "vivace/models/groot/statistics.cc", "std::cos(own[d])", "std::sin(own[d])", "tests/test_groot_robot.py -k sines"),
+    ("groot: deviations are cut as ranges are", "vivace/models/groot/statistics.cc", "if (actions.deviation[d])", "if (false)", "tests/test_groot_robot.py -k sines"),
     ("groot: values that left the range stay out", "vivace/models/groot/statistics.cc", "return clip ? std::clamp(y, -1.0f, 1.0f) : y;", "return y;", "tests/test_groot_robot.py -k units"),
     ("groot: relative actions are absolute", "vivace/models/groot/statistics.cc", "if (reference[d] >= 0) out[d]", "if (false) out[d]", "tests/test_groot_robot.py -k relative"),
     ("groot: a motion in the world's frame", "vivace/models/groot/statistics.cc", "place[i] += at[3 * i + k] * ", "place[i] += (i == k) * ", "tests/test_groot_robot.py -k poses"),
@@ -209,8 +219,6 @@ FAULTS = [
     ("groot: the chunk before is taken from its front", "vivace/models/groot/predict.cc", "std::copy(o.prev_actions.end() - o.overlap * D, o.prev_actions.end(), x)", "std::copy(o.prev_actions.begin(), o.prev_actions.begin() + o.overlap * D, x)", f"{GROOT} -k stage"),
     ("policy: the words of the call before", "vivace/models/vla/base.cc", "place(t, at++, b)", "place(ids[row] != 0 ? ids[row] : t, at++, b)", f"{POLICY} -k prompt_state"),
     ("policy: pictures read each other", "vivace/models/vla/base.cc", "static_cast<int64_t>(i) / config_.view_patches())", "static_cast<int64_t>(i) / config_.view_patches() ^ 1)", f"{POLICY} -k stage"),
-    ("groot: cosines are sines", "vivace/models/groot/statistics.cc", "std::cos(own[d])", "std::sin(own[d])", "tests/test_groot_robot.py -k sines"),
-    ("groot: deviations are cut as ranges are", "vivace/models/groot/statistics.cc", "if (actions.deviation[d])", "if (false)", "tests/test_groot_robot.py -k sines"),
     ("policy: the next step's table", "vivace/models/vla/pipeline.cc", "ada(slice(table, s, 1), {})", "ada(slice(table, s + 1, 1), {})", f"{POLICY} -k stage"),
     ("policy: the next step's time beside given actions", "vivace/models/vla/flow.cc", "std::fill(row + fixed, row + A, s)", "std::fill(row + fixed, row + A, s + 1)", f"{POLICY} -k hard_prefix"),
     ("policy: a gate of the wrong action", "vivace/models/vla/pipeline.cc", 'op_.gather(ada.gate, ada.rows', 'op_.gather(ada.shift, ada.rows', f"{POLICY} -k hard_prefix"),

@@ -34,10 +34,10 @@ def plain(tree):
 ROBOT = {"state": ranges(STATE), "action": ranges(ACTION), "relative_action": ranges({"arm": 3}, rows=6)}
 
 
-def folder(tmp_path, *, statistics=None, ids={"one": 1, "two": 2, "also_two": 2}, modality=None, **options):
+def folder(tmp_path, *, statistics=None, ids={"one": 1, "two": 2, "also_two": 2}, modality=None, fixture=FIXTURE, **options):
     """The fixture beside a processor's files: of "one", and of what `statistics` adds."""
     path = tmp_path / "checkpoint"
-    shutil.copytree(FIXTURE, path)
+    shutil.copytree(fixture, path)
     modality = modality or {"state": {"modality_keys": list(STATE)}, "action": {"modality_keys": list(ACTION), "delta_indices": list(range(8))}, "video": {"modality_keys": ["front", "wrist"], "delta_indices": [0]}}
     robots = statistics if statistics is not None else {"one": plain(ROBOT)}
     (path / "statistics.json").write_text(json.dumps(robots))

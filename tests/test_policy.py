@@ -682,7 +682,7 @@ def test_bad_loads(tmp_path):
         load("pi0", "pi05_tiny", "a")
     with pytest.raises(vivace.InvalidArgumentError, match="those of pi0;"):
         load("pi05", "pi0_tiny", "a")
-    with pytest.raises(vivace.InvalidArgumentError, match="pi05, pi0, pi0fast, smolvla, groot_n17, got 'pi7'"):
+    with pytest.raises(vivace.InvalidArgumentError, match="pi05, pi0, pi0fast, smolvla, groot_n16, groot_n17, got 'pi7'"):
         load("pi7", "pi05_tiny", "a")
     with pytest.raises(vivace.InvalidArgumentError, match="is of no policy"):
         load("pi05", "pi05_tiny", "a", FIXTURES.parent / "tiny" / "llama_untied")

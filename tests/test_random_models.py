@@ -50,7 +50,7 @@ def test_draws_reach_every_family_plan_and_shape():
     observed = [policy.draw(s) for s in range(200)]
     assert {c["family"] for c in observed} == {"pi05", "pi0", "pi0fast"} and {c["precision"] for c in observed} == {"f32", "bf16", "fp8"}
     robots = [groot.draw(s) for s in range(200)]
-    assert {c["precision"] for c in robots} == {"f32", "bf16", "fp8"} and {c["text_every"] for c in robots} == {1, 2, 3} and {c["adapter"][2] for c in robots} == {0, 1, 2} and {len(c["levels"]) for c in robots} >= {0, 1, 2, 3}
+    assert {c["precision"] for c in robots} == {"f32", "bf16", "fp8"} and {c["text_every"] for c in robots} == {1, 2, 3} and {c["adapter"][2] for c in robots} == {0, 1, 2} and {len(c["levels"]) for c in robots} >= {0, 1, 2, 3} and {(c["n16"], c["precision"]) for c in robots} == {(n, p) for n in (True, False) for p in ("f32", "bf16", "fp8")}
     seen = [o for c in robots for o in c["observations"]]
     assert any(None in o["sizes"] for o in seen) and any("overlap" in o for o in seen) and {o["embodiment"] for o in seen} == {0, 1, 2} and any(len({tuple(s) for s in o["sizes"] if s}) > 1 for o in seen)
     small = [smolvla.draw(s) for s in range(200)]

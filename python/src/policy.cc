@@ -223,11 +223,11 @@ void add_policy(nb::module_& m) {
       nb::arg("family"), nb::arg("task"), nb::arg("state"), nb::arg("state_words") = true);
   using models::groot::Prompter;
   nb::class_<Prompter>(m, "GrootPrompter")
-      .def_static("open", [](const std::string& tokenizer) {
-        auto prompter = Prompter::open(tokenizer);
+      .def_static("open", [](const std::string& tokenizer, const std::string& family) {
+        auto prompter = Prompter::open(tokenizer, family);
         check(prompter.status());
         return std::move(prompter).value();
-      }, nb::arg("tokenizer"))
+      }, nb::arg("tokenizer"), nb::arg("family") = "groot_n17")
       .def("tokens", [](const Prompter& p, const std::string& task, int images) {
         auto ids = p.tokens(task, images);
         check(ids.status());

@@ -46,7 +46,7 @@ std::unique_ptr<Host> start(const std::string& address, int port, const std::str
 Result<serve::PolicyDoor::Encode> encoder_of(const engine::PolicyModel& model, const std::string& tokenizer,
                                              bool state_words) {
   if (model.limits().image_token >= 0) {
-    VV_ASSIGN(auto prompter, models::groot::Prompter::open(tokenizer));
+    VV_ASSIGN(auto prompter, models::groot::Prompter::open(tokenizer, model.family()));
     auto shared = std::make_shared<models::groot::Prompter>(std::move(prompter));
     return serve::PolicyDoor::Encode(
         [shared, images = model.limits().views](std::string_view task, std::span<const float>) {

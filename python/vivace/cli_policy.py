@@ -49,7 +49,7 @@ def bench(args) -> int:
     import numpy as np
 
     def observation(report):
-        groot = report["family"] == "groot_n17"
+        groot = report["family"].startswith("groot_")
         frame = np.zeros((*(report["image"] if groot else (480, 640)), 3), np.uint8)
         pictures = [report["image_token"]] * report["num_views"] if groot else []
         one = dict(images=[frame] * report["num_views"], prompt=pictures + [2] * min(32, report["prompt_tokens"]), state=np.zeros(report["state_dim"] or 8, np.float32), seed=0)
@@ -92,7 +92,7 @@ def _flags(text: str) -> tuple:
 
 def add_serve(p, count, whole) -> None:
     p.add_argument("checkpoint", help="a policy's folder or .safetensors file, or tiny-pi05 or tiny-pi05-arm, which come with Vivace")
-    p.add_argument("--config", default="auto", help="pi05, pi0, pi0fast or groot_n17; auto: by the checkpoint")
+    p.add_argument("--config", default="auto", help="pi05, pi0, pi0fast, smolvla, groot_n17 or groot_n16; auto: by the checkpoint")
     p.add_argument("--robot", default="auto", help="whose names and units robots use: aloha, aloha_sim, droid, libero, or any with --camera; auto: the checkpoint's")
     p.add_argument("--camera", action="append", default=[], metavar="NAME", help="of robot any: a camera's name under images, in order of the policy's slots; may be given several times")
     p.add_argument("--statistics-of", default="", metavar="NAME", help="which of several folders under assets")

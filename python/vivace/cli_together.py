@@ -18,7 +18,7 @@ def add_policy(p, whole) -> None:
     g.add_argument("--policy-port", type=whole(0, 65535), default=8001, help="0: any that is free")
     g.add_argument("--policy-address", default="127.0.0.1", help="who can reach the policy")
     g.add_argument("--policy-key-file", metavar="FILE", help="robots must bring what stands in it")
-    g.add_argument("--policy-config", default="auto", help="pi05, pi0, pi0fast or groot_n17; auto: by the checkpoint")
+    g.add_argument("--policy-config", default="auto", help="pi05, pi0, pi0fast, smolvla, groot_n17 or groot_n16; auto: by the checkpoint")
     g.add_argument("--policy-robot", default="auto", help="as --robot of `vivace serve-policy`")
     g.add_argument("--policy-camera", action="append", default=[], metavar="NAME", help="as --camera of `vivace serve-policy`")
     g.add_argument("--policy-precision", default="auto", help="auto, f32, bf16 or fp8")

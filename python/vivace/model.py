@@ -34,7 +34,7 @@ def load_model(path_or_name, *, device="auto", precision="auto", partition=None,
                lm_head_dtype="auto", invariance="class", calibration=None, percentile=100.0, generation_config=True, config=None, tenant=None, max_image_tokens=0, **policy) -> "TextModel":
     """Loads a model from a .gguf or .safetensors file, a directory, or the name of a fetched model.
 
-    A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "smolvla", "groot_n17": vivace.policy.load_policy has its options. A Whisper is a
+    A robot's policy is found by its config.json or its tensors, or named by config="pi05", "pi0", "pi0fast", "smolvla", "groot_n17", "groot_n16": vivace.policy.load_policy has its options. A Whisper is a
     vivace.speech.SpeechModel, whose options are load_speech()'s: windows and rows beside device, precision and threads.
 
     device: "auto" (a GPU where there is one), "cpu", "cuda" or "cuda:N". precision: "auto" (q8, on a GPU native), "q8" (int8 activations

@@ -20,7 +20,7 @@ def load_policy(path, *, config="auto", num_views=0, action_horizon=0, num_steps
                 threads=0, resize="auto", statistics="auto", robot="", delta=(), tokenizer=None, codec="", max_action_tokens=0, calibration=None, percentile=100.0, random_weights=False, embodiment=None, tenant=None, **unknown) -> "Policy":
     """Loads a policy: what vivace.load_model(path, config=...) does.
 
-    config: "pi05", "pi0", "pi0fast", "smolvla", "groot_n17", or "auto": by config.json's type and the tensors. num_views: camera slots, 0 = the robot's (3 where it is not known). action_horizon, num_steps: of a chunk and its flow, 0 = the
+    config: "pi05", "pi0", "pi0fast", "smolvla", "groot_n17", "groot_n16", or "auto": by config.json's type and the tensors. num_views: camera slots, 0 = the robot's (3 where it is not known). action_horizon, num_steps: of a chunk and its flow, 0 = the
     checkpoint's. batch: observations of one call. prompt_tokens: most tokens of a prompt. resize: "openpi"
     (antialiased, u8) or "lerobot" (bilinear, f32), "auto" as the checkpoint was saved. statistics: "auto" reads
     norm_stats.json or lerobot's processor files and answers in the robot's units, "none" gives normalised actions.
@@ -307,9 +307,9 @@ class Policy(Loaded):
             raise InvalidArgumentError(f"{call}: prompt: give text or token ids, or set_prompt() before")
         if not isinstance(prompt, str):
             return prompt
-        if self._family == "groot_n17":
+        if self._family.startswith("groot_"):
             if self._text is None:
-                self._text = _core.GrootPrompter.open(self.tokenizer_path)
+                self._text = _core.GrootPrompter.open(self.tokenizer_path, self._family)
             return self._text.tokens(prompt, images)
         in_prompt = self._words
         if in_prompt and state is None:

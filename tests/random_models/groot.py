@@ -5,6 +5,8 @@ import random
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests.reference.groot_numpy import Groot, Groot16
+
 IMAGE = 3
 ACTIONS = {"state_encoder.layer1": ("S", "F"), "state_encoder.layer2": ("F", "D"), "action_encoder.W1": ("A", "D"), "action_encoder.W2": ("2D", "D"), "action_encoder.W3": ("D", "D"),
            "action_decoder.layer1": ("O", "F"), "action_decoder.layer2": ("F", "A")}
@@ -23,7 +25,8 @@ def draw(seed, device="cpu"):
     pairs = case["text"][2] // 2
     case["sections"] = [r.randint(0, (pairs + 1) // 3) for _ in range(2)]  # of lines and columns
     case["observations"] = [observation(r, case) for _ in range(case["batch"] + r.randint(0, 2))]
-    return case
+    case["n16"] = r.random() < 0.4
+    return case | ({"levels": [], "sections": [0, 0], "adapter": [*adapter, 0]} if case["n16"] else {})
 
 
 def observation(r, case):
@@ -58,33 +61,48 @@ def config(case):
     dh, dd, dl = case["dit"]
     stack = lambda h, d, n: {"num_layers": n, "num_attention_heads": h, "attention_head_dim": d}  # noqa: E731
     lines, columns = case["sections"]
-    return {"model_type": "Gr00tN1d7", "backbone_embedding_dim": ah * ad, "select_layer": layers, "max_state_dim": case["state_dim"], "max_action_dim": case["action_dim"], "action_horizon": case["horizon"],
+    text = {"hidden_size": ah * ad, "intermediate_size": mlp, "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "vocab_size": case["vocab"], "rms_norm_eps": 1e-6}
+    if case["n16"]:
+        backbone = {"image_token_id": IMAGE, "text": text | {"rope_theta": 1e6},
+                    "vision": {"num_hidden_layers": vl, "hidden_size": vh * vd, "intermediate_size": vm, "num_attention_heads": vh, "num_patches": case["grid"] ** 2, "patch_size": case["patch"]}}
+    else:
+        backbone = {"image_token_id": IMAGE, "text": text | {"rope_theta": 5e6, "mrope_section": [dim // 2 - lines - columns, lines, columns]},
+                    "vision": {"depth": vl, "hidden_size": vh * vd, "intermediate_size": vm, "num_heads": vh, "num_position_embeddings": case["grid"] ** 2, "deepstack_visual_indexes": case["levels"],
+                               "patch_size": case["patch"], "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": ah * ad}}
+    return {"model_type": "Gr00tN1d6" if case["n16"] else "Gr00tN1d7", "backbone_embedding_dim": ah * ad, "select_layer": layers, "max_state_dim": case["state_dim"], "max_action_dim": case["action_dim"], "action_horizon": case["horizon"],
             "hidden_size": case["hidden"], "input_embedding_dim": dh * dd, "max_seq_len": 64, "max_num_embodiments": case["embodiments"], "diffusion_model_cfg": stack(dh, dd, dl) | {"output_dim": case["out"]},
             "vl_self_attention_cfg": stack(ah, ad, al) if al else None, "attend_text_every_n_blocks": case["text_every"], "num_inference_timesteps": case["steps"], "num_timestep_buckets": case["buckets"],
-            "image_target_size": [2 * case["patch"] * case["side"]] * 2,
-            "backbone": {"image_token_id": IMAGE,
-                         "text": {"hidden_size": ah * ad, "intermediate_size": mlp, "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim, "vocab_size": case["vocab"], "rms_norm_eps": 1e-6, "rope_theta": 5e6,
-                                  "mrope_section": [dim // 2 - lines - columns, lines, columns]},
-                         "vision": {"depth": vl, "hidden_size": vh * vd, "intermediate_size": vm, "num_heads": vh, "num_position_embeddings": case["grid"] ** 2, "deepstack_visual_indexes": case["levels"],
-                                    "patch_size": case["patch"], "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": ah * ad}}}
+            "image_target_size": [2 * case["patch"] * case["side"]] * 2, "backbone": backbone}
 
 
 def shapes(case):
     vh, vd, vl, vm = case["vision"]
     heads, kv, dim, layers, mlp = case["text"]
     H, V, D, p, out = case["adapter"][0] * case["adapter"][1], vh * vd, case["dit"][0] * case["dit"][1], case["patch"], {}
-    visual, language, head = "backbone.model.model.visual.", "backbone.model.model.language_model.", "action_head."
+    visual, language, head = "backbone.model.model.visual.", Groot16.language_at if case["n16"] else Groot.language_at, "action_head."
 
     def both(name, *shape):
         out[name + ".weight"], out[name + ".bias"] = shape, shape[:1]
 
-    both(visual + "patch_embed.proj", V, 3, 2, p, p)
-    out[visual + "pos_embed.weight"] = (case["grid"] ** 2, V)
-    for i in range(vl):
-        at = f"{visual}blocks.{i}."
-        both(at + "norm1", V), both(at + "attn.qkv", 3 * V, V), both(at + "attn.proj", V, V), both(at + "norm2", V), both(at + "mlp.linear_fc1", vm, V), both(at + "mlp.linear_fc2", V, vm)
-    for name, n in (("merger", V), *((f"deepstack_merger_list.{i}", 4 * V) for i in range(len(case["levels"])))):
-        both(f"{visual}{name}.norm", n), both(f"{visual}{name}.linear_fc1", 4 * V, 4 * V), both(f"{visual}{name}.linear_fc2", H, 4 * V)
+    if case["n16"]:
+        visual = "backbone.model.vision_model.vision_model."
+        both(visual + "embeddings.patch_embedding", V, 3 * p * p), both(visual + "post_layernorm", V)
+        out[visual + "embeddings.position_embedding.weight"] = (case["grid"] ** 2, V)
+        for i in range(vl):
+            at = f"{visual}encoder.layers.{i}."
+            both(at + "layer_norm1", V), both(at + "layer_norm2", V), both(at + "mlp.fc1", vm, V), both(at + "mlp.fc2", V, vm)
+            for n in ("q_proj", "k_proj", "v_proj", "out_proj"):
+                both(f"{at}self_attn.{n}", V, V)
+        both("backbone.model.mlp1.0", 4 * V), both("backbone.model.mlp1.1", H, 4 * V), both("backbone.model.mlp1.3", H, H)
+        out[language + "norm.weight"] = (H,)
+    else:
+        both(visual + "patch_embed.proj", V, 3, 2, p, p)
+        out[visual + "pos_embed.weight"] = (case["grid"] ** 2, V)
+        for i in range(vl):
+            at = f"{visual}blocks.{i}."
+            both(at + "norm1", V), both(at + "attn.qkv", 3 * V, V), both(at + "attn.proj", V, V), both(at + "norm2", V), both(at + "mlp.linear_fc1", vm, V), both(at + "mlp.linear_fc2", V, vm)
+        for name, n in (("merger", V), *((f"deepstack_merger_list.{i}", 4 * V) for i in range(len(case["levels"])))):
+            both(f"{visual}{name}.norm", n), both(f"{visual}{name}.linear_fc1", 4 * V, 4 * V), both(f"{visual}{name}.linear_fc2", H, 4 * V)
     out[language + "embed_tokens.weight"] = (case["vocab"], H)
     for i in range(layers):
         at = f"{language}layers.{i}."

@@ -4,7 +4,7 @@ import numpy as np
 from tests.random_models.groot import config, given, write
 from tests.random_models.policy_checks import DRAWS, F32, FEW, NARROW, SIGMAS, equal
 from tests.random_models.text_checks import Wrong, error
-from tests.reference.groot_numpy import Groot
+from tests.reference.groot_numpy import reference
 from tests.reference.policy_numpy import Rounded
 from vivace import _core
 
@@ -68,6 +68,6 @@ def check(case, folder, device="cpu"):
     weights = write(case, folder)
     model = load(case, folder, device)
     alone = [ask(model, case, [o])[0] for o in case["observations"]]
-    worst = held_to_reference(case, alone, lambda a: Groot(weights, config(case), a), lambda policy, o: moves(case, policy, o))
+    worst = held_to_reference(case, alone, lambda a: reference(weights, config(case), a), lambda policy, o: moves(case, policy, o))
     same_bits(case, alone, ask, model, load(case, folder, device, eager=True))
     return worst

@@ -1,4 +1,4 @@
-"""GR00T N1.7 in float64 NumPy, from the papers and the golden data alone; no code of the engine. Arithmetic as policy_numpy's Exact and Rounded; with eight bits
+"""GR00T N1.7 and N1.6 in float64 NumPy, from the papers and the golden data alone; no code of the engine. Arithmetic as policy_numpy's Exact and Rounded; with eight bits
 in what runs once an observation, but for what vision's attention leaves."""
 import math
 
@@ -32,7 +32,20 @@ def attend(q, k, v, seen):
     return np.einsum("htl,lhd->thd", p / np.maximum(p.sum(-1, keepdims=True), 1e-300), v)
 
 
+def resized(table, lines, columns):
+    """[grid, grid, H] scaled to [lines, columns, H] as an image: bilinear with antialiasing, corners on corners."""
+    def shares(places, count):
+        step = count / places
+        wide = max(step, 1.0)
+        middles = step * (np.arange(places) + 0.5)
+        s = np.maximum(0, 1 - np.abs((np.arange(count) + 0.5 - middles[:, None]) / wide))
+        return s / s.sum(1, keepdims=True)
+    return np.einsum("rj,ck,jkh->rch", shares(lines, table.shape[0]), shares(columns, table.shape[1]), table)
+
+
 class Groot:
+    language_at, last_norm = "backbone.model.model.language_model.", False
+
     def __init__(self, weights, config, arithmetic=None):
         self.w = {k: v.astype(np.float64) for k, v in weights.items()}
         self.c, self.a = config, arithmetic or Exact()
@@ -97,8 +110,8 @@ class Groot:
 
     def language(self, images, tokens):
         """(features [T, H], which rows are images') of tokens in which each image is one."""
-        t, at, a, pad = self.text, "backbone.model.model.language_model.", self.a, self.c["backbone"]["image_token_id"]
-        seen, p = [self.tower(i) for i in images], self.vision["patch_size"] * self.vision["spatial_merge_size"]
+        t, at, a, pad = self.text, self.language_at, self.a, self.c["backbone"]["image_token_id"]
+        seen, p = [self.tower(i) for i in images], self.token_side()
         rows, turns, is_image, now, which = [], [], [], 0, 0
         for token in tokens:
             if token != pad:
@@ -109,13 +122,14 @@ class Groot:
                 continue
             lines, columns = images[which].shape[0] // p, images[which].shape[1] // p
             rows += list(seen[which][0])
-            turns += [(now, now + r, now + c) for r in range(lines) for c in range(columns)]
+            turns += self.turns(now, lines, columns)
             is_image += [True] * (lines * columns)
-            now, which = now + max(lines, columns), which + 1
+            now, which = now + self.beyond(lines, columns), which + 1
         h, turns, is_image = np.stack(rows), np.array(turns), np.array(is_image)
         levels = [np.concatenate([s[1][n] for s in seen]) for n in range(len(seen[0][1]))]
         half = t["head_dim"] // 2
-        axis = np.array([i % 3 if i % 3 and i < 3 * t["mrope_section"][i % 3] else 0 for i in range(half)])
+        sections = t.get("mrope_section", [half, 0, 0])
+        axis = np.array([i % 3 if i % 3 and i < 3 * sections[i % 3] else 0 for i in range(half)])
         angles = turns[:, axis] * t["rope_theta"] ** (-np.arange(half) / half)
         before, eps = np.tri(len(h), dtype=bool), t["rms_norm_eps"]
         for i in range(self.c["select_layer"]):
@@ -130,7 +144,21 @@ class Groot:
             if i < len(levels) and i + 1 < self.c["select_layer"]:
                 h = h.copy()
                 h[is_image] = a.value(h[is_image] + levels[i])
+        if self.last_norm:
+            h = a.value(rms_norm(h, eps, self.w[at + "norm.weight"]))
         return h, is_image
+
+    def token_side(self):
+        return self.vision["patch_size"] * self.vision["spatial_merge_size"]
+
+    @staticmethod
+    def turns(now, lines, columns):
+        """By time, line and column, of an image's tokens."""
+        return [(now, now + r, now + c) for r in range(lines) for c in range(columns)]
+
+    @staticmethod
+    def beyond(lines, columns):
+        return max(lines, columns)
 
     def transformer(self, h, b, heads, keys, normed, seen):
         """A block of diffusers' kind."""
@@ -152,11 +180,13 @@ class Groot:
 
     def actions(self, images, tokens, state, noise, embodiment, steps, prev=None, overlap=0, frozen=0):
         self.a = self.of_context
+        return self.flow(*self.language(images, tokens), state, noise, embodiment, steps, prev, overlap, frozen)
+
+    def flow(self, h, is_image, state, noise, embodiment, steps, prev=None, overlap=0, frozen=0):
         c, a, at = self.c, self.a, "action_head."
-        h, is_image = self.language(images, tokens)
         h = self.norm(h, at + "vlln", 1e-5)
         everything = np.ones((len(h), len(h)), bool)
-        for i in range((c["vl_self_attention_cfg"] or {"num_layers": 0})["num_layers"]):
+        for i in range((c.get("vl_self_attention_cfg") or {"num_layers": 0})["num_layers"]):
             b = f"{at}vl_self_attention.transformer_blocks.{i}."
             n = self.norm(h, b + "norm1", 1e-5)
             h = self.transformer(h, b, c["vl_self_attention_cfg"]["num_attention_heads"], n, n, everything)
@@ -196,3 +226,45 @@ class Groot:
             out = self.linear(a.value(layer_norm(h2, 1e-6) * (1 + scale) + shift), at + "model.proj_out_2")
             x = x + self.mlp(out[1:], at + "action_decoder", embodiment, False) * hold[:, None] / steps
         return x
+
+
+class Groot16(Groot):
+    """N1.6: SigLIP2 and Qwen3, joined as Eagle joins them, and the head without an adapter."""
+    language_at, last_norm, merge_side = "backbone.model.language_model.model.", True, 2
+
+    def token_side(self):
+        return self.vision["patch_size"] * self.merge_side
+
+    @staticmethod
+    def turns(now, lines, columns):
+        return [(now + i,) * 3 for i in range(lines * columns)]
+
+    @staticmethod
+    def beyond(lines, columns):
+        return lines * columns
+
+    def tower(self, image):
+        v, at, a, m = self.vision, "backbone.model.vision_model.vision_model.", self.a, self.merge_side
+        p, heads, width = v["patch_size"], v["num_attention_heads"], v["hidden_size"]
+        lines, columns = image.shape[0] // p, image.shape[1] // p
+        pixels = a.value(image / 255 * 2 - 1)
+        patches = pixels.reshape(lines, p, columns, p, 3).transpose(0, 2, 1, 3, 4).reshape(lines * columns, -1)
+        grid = math.isqrt(v["num_patches"])
+        learned = resized(self.w[at + "embeddings.position_embedding.weight"].reshape(grid, grid, -1), lines, columns).reshape(-1, width)
+        kernel, bias = (a.value(self.w[at + f"embeddings.patch_embedding.{n}"]) for n in ("weight", "bias"))
+        h = a.value(patches @ kernel.T + bias + a.value(learned))
+        everything = np.ones((len(h), len(h)), bool)
+        for i in range(v["num_hidden_layers"]):
+            b = f"{at}encoder.layers.{i}."
+            x = self.norm(h, b + "layer_norm1", 1e-6)
+            q, k, val = (self.linear(x, f"{b}self_attn.{n}_proj").reshape(len(h), heads, -1) for n in "qkv")
+            h = a.value(h + self._bare(a.value(attend(q, k, val, everything)).reshape(h.shape), b + "self_attn.out_proj", wide=True))
+            h = a.value(h + self._bare(self.linear(self.norm(h, b + "layer_norm2", 1e-6), b + "mlp.fc1", act=gelu), b + "mlp.fc2"))
+        h = self.norm(h, at + "post_layernorm", 1e-6).reshape(lines // m, m, columns // m, m, width)
+        tokens = h.transpose(0, 2, 4, 1, 3).reshape(lines * columns // (m * m), -1)  # a channel's four patches side by side
+        tokens, at = self.norm(tokens, "backbone.model.mlp1.0", 1e-5), "backbone.model.mlp1."
+        return self.linear(self.linear(tokens, at + "1", act=lambda y: y / 2 * (1 + _erf(y / math.sqrt(2)))), at + "3"), []
+
+
+def reference(weights, config, arithmetic=None):
+    return (Groot16 if config.get("model_type") == "Gr00tN1d6" else Groot)(weights, config, arithmetic)

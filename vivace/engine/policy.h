@@ -9,7 +9,7 @@ namespace vivace::engine {
 
 /// How to load a policy. Zeros and "auto" are resolved once, at load, and named in Model::report().
 struct PolicyOptions {
-  std::string config;               // pi05 | pi0 | pi0fast | groot_n17
+  std::string config;               // pi05 | pi0 | pi0fast | smolvla | groot_n17 | groot_n16
   std::string device = "auto";      // auto | cpu | cuda | cuda:N
   std::string precision = "auto";   // auto | f32 | bf16 | fp8 | fp8_static
   std::string resize = "auto";      // how frames become 224 x 224: openpi | lerobot; auto: as the checkpoint was saved
@@ -45,6 +45,7 @@ struct PolicyLimits {
   int embodiments = 0;  // that an observation may name; 0: there is one kind of robot
   int embodiment = -1;  // one of those that are loaded
   int image_token = -1; // groot: what stands for an image in a prompt
+  int64_t image_height = 224, image_width = 224;  // of the largest frame, or of one whose size is the network's own
 };
 
 /// A camera's image: RGB rows of `stride` bytes, u8. Without data the camera is off: its tokens are dropped.

@@ -74,11 +74,11 @@ class ScheduledPolicy final : public engine::PolicyModel {
 
 /// Frames, words and a state of zeros, as many as there may be.
 Status sample_call(engine::PolicyModel& policy) {
-  constexpr int kSide = 224;
   const engine::PolicyLimits limits = policy.limits();
-  const std::vector<uint8_t> pixels(size_t{kSide} * kSide * 3);
+  const int64_t height = limits.image_height, width = limits.image_width;
+  const std::vector<uint8_t> pixels(static_cast<size_t>(height * width * 3));
   const std::vector<engine::Frame> views(static_cast<size_t>(limits.views),
-                                         engine::Frame{pixels.data(), kSide, kSide, kSide * 3});
+                                         engine::Frame{pixels.data(), height, width, width * 3});
   std::vector<int32_t> tokens(static_cast<size_t>(limits.prompt_tokens));
   if (limits.image_token >= 0) tokens.insert(tokens.end(), static_cast<size_t>(limits.views), limits.image_token);
   const std::vector<float> state(static_cast<size_t>(limits.state_dim > 0 ? limits.state_dim : limits.network_state));

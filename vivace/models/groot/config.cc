@@ -14,6 +14,19 @@ namespace {
 using engine::Json;
 using engine::JsonValue;
 
+/// What a released N1.6 has where its config.json says nothing: Eagle-Block2A-2B's towers, no adapter.
+GrootConfig n16_config() {
+  GrootConfig c;
+  c.n16 = true;
+  c.vision = vision::siglip2_so400m();
+  c.vocab = 151680, c.image_token = 151669;
+  c.rope_theta = 1e6, c.sections = {64, 0, 0};
+  c.adapter.layers = 0;
+  c.state_dim = c.action_dim = 128, c.horizon = 50;
+  c.image_height = c.image_width = 252;
+  return c;
+}
+
 Status read_text(const JsonValue& v, GrootConfig* c) {
   Stack& s = c->text;
   VV_TRY(read_count(v, "hidden_size", &s.width));
@@ -31,6 +44,10 @@ Status read_text(const JsonValue& v, GrootConfig* c) {
   VV_ASSIGN(const bool interleaved, v.get_bool("mrope_interleaved", true));
   VV_ASSIGN(const bool norm, v.get_bool("qk_norm", true));
   if (!interleaved || !norm) return v.error(Code::kUnsupported, "only mrope_interleaved and qk_norm are served");
+  if (c->n16) {
+    c->sections = {s.head_dim / 2, 0, 0};
+    return {};
+  }
   if (const auto sections = v.find("mrope_section"); sections.has_value()) {
     if (!sections->is_array() || sections->size() != 3)
       return sections->error(Code::kCorruptData, "wanted three counts");
@@ -69,13 +86,29 @@ Status read_stack(const JsonValue& root, const char* key, Stack* s) {
   return {};
 }
 
+/// The multiple of a token's side that Eagle's processor scales a side to: the nearest, of two the even one.
+int64_t nearest(int64_t pixels, int64_t side) {
+  const int64_t n = pixels / side, over = 2 * (pixels % side);
+  return std::max<int64_t>(n + (over > side || (over == side && n % 2 == 1)), 1) * side;
+}
+
 Status read_image_size(const JsonValue& root, GrootConfig* c) {
   const auto size = root.find("image_target_size");
-  if (!size.has_value() || size->is_null()) return {};
+  if (!size.has_value() || size->is_null()) {
+    const auto least = root.find("shortest_image_edge");
+    if (!c->n16 || !least.has_value() || least->is_null()) return {};
+    // Images keep their shape: as wide as cameras of 16 : 9 are.
+    int64_t edge = c->image_height;
+    VV_TRY(read_count(root, "shortest_image_edge", &edge, kMostSide));
+    c->image_height = nearest(edge, c->vision.token_side());
+    c->image_width = nearest(edge * 16 / 9, c->vision.token_side());
+    return {};
+  }
   if (!size->is_array() || size->size() != 2) return size->error(Code::kCorruptData, "wanted [height, width]");
   int64_t side[2], *to = side;
   for (const JsonValue v : *size) {
     VV_ASSIGN(*to, v.as_int());
+    if (c->n16 && *to > 0 && *to <= kMostSide) *to = nearest(*to, c->vision.token_side());
     if (*to < c->vision.token_side() || *to > kMostSide || *to % c->vision.token_side() != 0)
       return v.error(Code::kCorruptData,
                      strf("wanted a multiple of %ld up to %ld, got %ld", static_cast<long>(c->vision.token_side()),
@@ -146,31 +179,56 @@ Status read_json(const JsonValue& root, GrootConfig* c) {
   return read_image_size(root, c);
 }
 
+bool holds(const engine::Checkpoint& checkpoint, const std::string& prefix) {
+  const auto& all = checkpoint.tensors();
+  return std::any_of(all.begin(), all.end(), [&](const engine::TensorEntry& t) { return t.name.starts_with(prefix); });
+}
+
+std::string top_of(const engine::Checkpoint& checkpoint) {
+  for (const char* top : {"_groot_model.", "model."})  // as lerobot saves it
+    if (holds(checkpoint, std::string(top) + "action_head.")) return top;
+  return "";
+}
+
 }  // namespace
 
 const char* family_of(const engine::Checkpoint& checkpoint) {
   const Result<Json> json = engine::hub_config(checkpoint);
   if (!json.ok()) return nullptr;
   const auto model = json->root().get_string("model_type", ""), type = json->root().get_string("type", "");
-  return (model.ok() && *model == "Gr00tN1d7") || (type.ok() && *type == "groot") ? kFamily : nullptr;
+  if (model.ok() && *model == "Gr00tN1d6") return kN16;
+  if (model.ok() && *model == "Gr00tN1d7") return kN17;
+  if (!type.ok() || *type != "groot") return nullptr;
+  return holds(checkpoint, top_of(checkpoint) + "backbone.model.mlp1.") ? kN16 : kN17;
 }
 
-Result<GrootConfig> read_config(const engine::Checkpoint& checkpoint, bool random_weights) {
-  GrootConfig c;
+Result<GrootConfig> read_config(const engine::Checkpoint& checkpoint, const std::string& family, bool random_weights) {
+  const char* const known = family_of(checkpoint);
+  const bool find = family.empty() || family == "auto";
+  const std::string own = known != nullptr ? known : find ? kN17 : family;
+  if (!find && own != family)
+    return Status(Code::kInvalidArgument,
+                  "config " + family + ": this checkpoint is of " + own + "; load it with that config");
+  GrootConfig c = own == kN16 ? n16_config() : GrootConfig();
   VV_ASSIGN(const Json json, engine::hub_config(checkpoint));
   VV_TRY(read_json(json.root(), &c));
-  const auto any = [&](const std::string& prefix) {
-    const auto& all = checkpoint.tensors();
-    return std::any_of(all.begin(), all.end(),
-                       [&](const engine::TensorEntry& t) { return t.name.starts_with(prefix); });
-  };
-  for (const char* top : {"_groot_model.", "model."})  // as lerobot saves it
-    if (any(std::string(top) + "action_head.")) c.top = top;
-  c.backbone =
-      c.top + (random_weights || any(c.top + "backbone.model.model.") ? "backbone.model.model." : "backbone.model.");
+  c.top = top_of(checkpoint);
+  const std::string joint = c.top + "backbone.model.";
+  if (c.n16) {
+    c.visual = joint;
+    c.language = joint + "language_model.model.";
+  } else {
+    const std::string model = random_weights || holds(checkpoint, joint + "model.") ? joint + "model." : joint;
+    c.visual = model + "visual.";
+    c.language = model + "language_model.";
+  }
+  c.embedding = c.language + "embed_tokens.weight";
+  // Saving drops one of two tensors that share memory.
+  if (const std::string head = joint + "language_model.lm_head.weight";
+      checkpoint.find(c.embedding) == nullptr && checkpoint.find(head) != nullptr)
+    c.embedding = head;
   if (random_weights) return c;
-  if (const engine::TensorEntry* const embed = checkpoint.find(c.backbone + "language_model.embed_tokens.weight");
-      embed != nullptr && embed->shape.rank == 2)
+  if (const engine::TensorEntry* const embed = checkpoint.find(c.embedding); embed != nullptr && embed->shape.rank == 2)
     c.vocab = embed->shape[0];
   return c;
 }

@@ -93,8 +93,8 @@ class GrootModel final : public engine::PolicyModel {
   std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
   engine::WeightUploader uploader_;
   engine::Arena arena_;
-  std::string family_ = kFamily;
   GrootConfig config_;
+  std::string family_ = config_.family();
   PrecisionPlan plan_{};
   engine::PolicyLimits limits_;
   int64_t horizon_ = 0;                   // of the network; limits_.horizon is how many of its actions mean something

@@ -23,9 +23,9 @@ Status GrootModel::check_options() {
   for (const auto& [what, given] : {std::pair{"codec", !options_.codec.empty()},
                                     {"max_action_tokens", options_.max_action_tokens != 0},
                                     {"delta", !options_.delta.empty()}})
-    if (given) return Status(Code::kInvalidArgument, std::string(what) + ": not an option of groot_n17");
+    if (given) return Status(Code::kInvalidArgument, std::string(what) + ": not an option of " + family_);
   if (options_.resize != "auto" && options_.resize != "none")
-    return Status(Code::kInvalidArgument, "resize: groot_n17 has auto and none, got '" + options_.resize +
+    return Status(Code::kInvalidArgument, "resize: " + family_ + " has auto and none, got '" + options_.resize +
                                               "'; frames come as the network takes them");
   VV_ASSIGN(plan_, pick_plan(options_.precision, runtime_->place()));
   VV_TRY(check_act_scales(plan_, options_.act_scales, QuantizationSites(config_).count()));
@@ -55,6 +55,7 @@ Status GrootModel::check_options() {
   limits_.takes_state = true;
   limits_.embodiments = static_cast<int>(config_.embodiments);
   limits_.image_token = static_cast<int>(config_.image_token);
+  limits_.image_height = config_.image_height, limits_.image_width = config_.image_width;
   return read_embodiment();
 }
 
@@ -418,7 +419,7 @@ std::vector<engine::MemoryLine> GrootModel::memory() const {
 
 Result<std::unique_ptr<engine::PolicyModel>> load_groot(engine::Checkpoint checkpoint,
                                                         const engine::PolicyOptions& options) {
-  VV_ASSIGN(GrootConfig config, read_config(checkpoint, options.random_weights));
+  VV_ASSIGN(GrootConfig config, read_config(checkpoint, options.config, options.random_weights));
   auto model = std::make_unique<GrootModel>(std::move(checkpoint), std::move(config), options);
   VV_TRY(model->load());
   return std::unique_ptr<engine::PolicyModel>(std::move(model));

@@ -5,9 +5,10 @@
 
 namespace vivace::models::groot {
 
-inline constexpr const char* kFamilies[] = {"groot_n17"};
+inline constexpr const char* kFamilies[] = {"groot_n16", "groot_n17"};
 
-/// The family of a checkpoint by its config.json, model_type "Gr00tN1d7" or lerobot's type "groot"; null of others.
+/// The family of a checkpoint by its config.json: model_type "Gr00tN1d6" or "Gr00tN1d7", or lerobot's type "groot" and
+/// the tensors; null of others.
 const char* family_of(const engine::Checkpoint& checkpoint);
 
 /// Builds the policy. Errors: NotFound, CorruptData, Unsupported, InvalidArgument (options, fields of the

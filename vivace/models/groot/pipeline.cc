@@ -52,7 +52,8 @@ class GraphBuilder : private StackRecorder {
                    {"k_norm", l.k_norm},
                    {"rows", op_.rows}},
                   {{"eps", c_.eps}}));
-      for (int axis : {1, 2}) VV_TRY(turn(b, in.turn[axis], b_.turn_freq[axis]));
+      if (!c_.n16)
+        for (int axis : {1, 2}) VV_TRY(turn(b, in.turn[axis], b_.turn_freq[axis]));
       VV_TRY(attend(b, b.k, b.v, sequences));
       VV_TRY(in_.enter(b, flat(b.attended), at_.text(i, 1), l.o, &entering));
       VV_TRY(op_.linear(entering, l.o, b.hidden, {.residual = b.hidden}));
@@ -69,13 +70,14 @@ class GraphBuilder : private StackRecorder {
         VV_TRY(op_.gather(b_.deepstack[i], in.level, branch));
       }
     }
-    return show("backbone_features", -1, b.hidden);
+    if (c_.n16) VV_TRY(op_.norm(b.hidden, {w_.text_norm}, {b_.branch}));
+    return show("backbone_features", -1, features());
   }
 
   /// vlln, self-attention over what the language model said, and what each block that crosses reads of it.
   Status adapter(const ContextInputs& in) {
     const StackBuffers& b = b_.adapter;
-    VV_TRY(op_.norm(b_.text.hidden, layer_norm(w_.adapter_norm, kHeadEps), {b.hidden}));
+    VV_TRY(op_.norm(features(), layer_norm(w_.adapter_norm, kHeadEps), {b.hidden}));
     VV_TRY(show("vlln", -1, b.hidden));
     for (size_t i = 0; i < w_.adapter.size(); ++i) {
       const Layer& l = w_.adapter[i];
@@ -180,6 +182,8 @@ class GraphBuilder : private StackRecorder {
   }
 
  private:
+  /// What the language model says.
+  const Tensor& features() const { return c_.n16 ? b_.branch : b_.text.hidden; }
   /// The first N columns' worth of a dense scratch area.
   static Tensor columns_of(const Tensor& t, int64_t N) { return as(t, Shape(t.shape[0], N)); }
   /// The state's row of each observation among the DiT's.

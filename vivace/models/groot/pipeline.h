@@ -47,7 +47,7 @@ struct GrootBuffers {
   Tensor turn_freq[3];                    // [D / 2] f32
   Tensor mixed;                           // [M + T, H] act: images' tokens, then words
   std::vector<Tensor> deepstack;          // [M + 1, H] act: the last row is 0
-  Tensor branch;                          // [T, H] act
+  Tensor branch;                          // [T, H] act: of a deepstack level; of N1.6 what the last norm gives
   Tensor text_features, image_features;   // [T, H], [M, H] act
   CodeBuffers text_codes, image_codes;    // of them
   Tensor act_scales;                      // [sites] f32, of a plan with fixed scales

@@ -182,9 +182,10 @@ void GrootModel::write_sequence(const Observation& o, int64_t b, Rows* at) {
     for (int32_t k = 0; k < tokens; ++k) {
       const auto image = static_cast<int32_t>(at->tokens);
       host(seen_.image_rows)[at->tokens++] = static_cast<int32_t>(at->all);
-      add(0, image, image, k / columns, k % columns);
+      if (config_.n16) add(0, image, image, 0, 0), ++now;
+      else add(0, image, image, k / columns, k % columns);
     }
-    now += std::max(g.lines / m, columns);
+    if (!config_.n16) now += std::max(g.lines / m, columns);
     i += static_cast<size_t>(each_stands ? tokens : 1);
     ++frame;
   }

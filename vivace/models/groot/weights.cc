@@ -21,9 +21,9 @@ class Loader : public PartLoader {
       : PartLoader(source, plan.act, plan.stored, uploader, own, plan.eight), c_(config), tables_(tables) {}
 
   Status text(GrootWeights* w) {
-    const std::string at = c_.backbone + "language_model.";
+    const std::string& at = c_.language;
     const Stack& s = c_.text;
-    VV_ASSIGN(w->embed, get(at + "embed_tokens.weight", Shape(c_.vocab, s.width)));
+    VV_ASSIGN(w->embed, get(c_.embedding, Shape(c_.vocab, s.width)));
     uploader_->add(&w->embed, dtype_of(w->embed));
     w->text.resize(static_cast<size_t>(s.layers));
     for (size_t i = 0; i < w->text.size(); ++i) {
@@ -40,7 +40,7 @@ class Loader : public PartLoader {
                   &l.gate_up));
       VV_TRY(linear(in + "mlp.down_proj", s.width, s.mlp, &l.down, false));
     }
-    return {};
+    return c_.n16 ? vector(at + "norm.weight", s.width, &w->text_norm) : Status();
   }
 
   Status head(const std::vector<int>& slots, int64_t horizon, GrootWeights* w) {
@@ -155,7 +155,7 @@ Status load_weights(const WeightSource& source, const GrootConfig& config, const
                     GrootWeights* weights) {
   Loader load(source, config, plan, uploader, tables, own);
   VV_TRY(vision::VisionLoader(source, plan.act, plan.stored, uploader, own, plan.eight)
-             .load(config.backbone + "visual.", config.vision, &weights->vision));
+             .load(config.visual, config.vision, &weights->vision));
   VV_TRY(load.text(weights));
   return load.head(slots, horizon, weights);
 }

@@ -35,6 +35,7 @@ struct GrootWeights {
   std::vector<Layer> adapter;
   Tensor embed;                           // [V, H]
   std::vector<TextLayer> text;
+  Tensor text_norm;                       // of N1.6: of what leaves the language model
   Norm adapter_norm;                      // vlln
   std::vector<Block> dit;
   Linear time_up, time_down, out_ada;     // f32, for tables

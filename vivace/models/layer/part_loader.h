@@ -65,14 +65,18 @@ class PartLoader {
     uploader_->add(&to->bias, to->weight.dtype, true);
     return {};
   }
-  Status linear(const std::string& name, int64_t N, int64_t K, Linear* to, bool bias = true, bool wide = false) {
-    VV_ASSIGN(to->parts[0], get(name + ".weight", Shape(N, K)));
+  /// A matrix whose one part is there.
+  void place(Linear* to, bool wide = false) {
     if (eight_ && !wide) {
       uploader_->quantize({&to->parts[0]}, &to->w, &to->scale.row);
-    } else {
-      to->w = to->parts[0];
-      uploader_->add(&to->w, dtype_of(to->w));
+      return;
     }
+    to->w = to->parts[0];
+    uploader_->add(&to->w, dtype_of(to->w));
+  }
+  Status linear(const std::string& name, int64_t N, int64_t K, Linear* to, bool bias = true, bool wide = false) {
+    VV_ASSIGN(to->parts[0], get(name + ".weight", Shape(N, K)));
+    place(to, wide);
     if (!bias) return {};
     VV_ASSIGN(to->bias, get(name + ".bias", Shape(N)));
     uploader_->add(&to->bias, dtype_of(to->bias), true);

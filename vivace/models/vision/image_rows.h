@@ -27,8 +27,8 @@ inline Grid grid_of(const Pixels& p, const VisionConfig& c) {
 void write_patches(const Pixels& image, const VisionConfig& config, uint8_t* pixels, int32_t* line, int32_t* column);
 
 /// The learned positions of a grid's patches in that order, [patches, width] of `dtype` (f32 or bf16): between the
-/// four around where a patch lies, of a table that spans the image whatever its size. Returns the end of what was
-/// written.
+/// four around where a patch lies, of a table that spans the image whatever its size; of SigLIP2 the table as an image
+/// that is scaled to the grid's size, bilinear with antialiasing. Returns the end of what was written.
 char* write_positions(const Grid& grid, const VisionConfig& config, const std::vector<float>& table, DType dtype,
                       char* to);
 

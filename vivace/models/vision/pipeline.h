@@ -17,9 +17,11 @@ struct VisionInputs {
 struct VisionBuffers {
   StackBuffers stack;
   Tensor pixel_scale, pixel_offset;  // [3] f32
-  Tensor patches;                    // [P, patch values] act
+  Tensor patches;                    // [P, patch columns] act
   Tensor positions;                  // [P, H] act: of the grids at hand
   Tensor line_freq, column_freq;     // [D / 2] f32: of pairs that do not turn so 0
+  Tensor merged;                     // [P / token_patches, out] act: between the products of SigLIP2's merger
+  CodeBuffers merged_codes;          // of what enters them
 };
 /// Declares them for P patches, in 16 bits or, with `plan`, as its products take them.
 void declare_buffers(engine::Arena& arena, const VisionConfig& config, int64_t P, DType act, VisionBuffers* b,
