@@ -1,21 +1,26 @@
 #include "vivace/engine/kv_blocks.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace vivace::engine {
 
-KvBlocks::KvBlocks(int count, int positions, const Hash128& key)
+KvBlocks::KvBlocks(int count, int positions, const Hash128& key, int states)
     : positions_(positions),
       key_(key),
+      carries_(states != kNoState),
       nodes_(static_cast<size_t>(count)),
       tokens_(static_cast<size_t>(count) * static_cast<size_t>(positions)),
       table_(std::bit_ceil(static_cast<size_t>(2 * count + 2)), -1),
       roots_(64, -1),
-      forgotten_(std::bit_ceil(static_cast<size_t>(4 * count + 4))) {
+      forgotten_(std::bit_ceil(static_cast<size_t>(4 * count + 4))),
+      states_(static_cast<size_t>(std::max(states, 0))) {
   free_.reserve(nodes_.size());
   path_.reserve(nodes_.size());
   other_.reserve(nodes_.size());
   for (int32_t block = count; block-- > 0;) free_.push_back(block);
+  free_states_.reserve(states_.size());
+  for (int32_t state = this->states(); state-- > 0;) free_states_.push_back(state);
 }
 
 int32_t KvBlocks::take() {

@@ -1,5 +1,6 @@
-// KvBlocks: who has which block of the key/value caches, and which blocks hold what was computed before. Host memory
-// alone; the model maps blocks into the tables that steps read.
+// KvBlocks: who has which block of the key/value caches, which blocks hold what was computed before, and where states
+// of recurrent layers are kept beside them. Host memory alone; the model maps blocks into the tables that steps read,
+// and copies states.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -14,8 +15,10 @@ namespace vivace::engine {
 /// allocates after the constructor. Not thread-safe: who may step the model may use it.
 class KvBlocks {
  public:
-  /// `count` blocks of `positions` each; `key`: of the table's hash, secret.
-  KvBlocks(int count, int positions, const Hash128& key);
+  static constexpr int kNoState = -1;
+  /// `count` blocks of `positions` each; `key`: of the table's hash, secret. `states`: places of states, of a model
+  /// whose sequences carry one; kNoState of any other.
+  KvBlocks(int count, int positions, const Hash128& key, int states = kNoState);
   int count() const { return static_cast<int>(nodes_.size()); }
   int positions() const { return positions_; }
   int needed(int positions) const { return (positions + positions_ - 1) / positions_; }
@@ -40,17 +43,20 @@ class KvBlocks {
   Hash128 root(std::span<const std::byte> salt) const;
 
   /// Why less was found than there could be.
-  enum class Miss : uint8_t { none, off, cold, evicted, diverged, brief, row_class, recurrent };
+  enum class Miss : uint8_t { none, off, cold, evicted, diverged, brief, row_class, recurrent /* no state as near */ };
   struct Found {
     int positions = 0;     // of the tokens; never the last, whose draw is wanted
     int pure = 0;          // of these, the first that steps of prompts wrote
     int32_t partial = -1;  // where the positions after the whole blocks lie, to be copied; it has a reference more
     Miss miss = Miss::none;
     int at = 0;            // of diverged: the first token that differs
+    int known = 0;         // positions that blocks were there for, whether a state was or not
+    int32_t state = -1;    // where sequences carry one: that behind `positions`; it has a reference more
   };
   static constexpr int kLeastCopied = 8;  // positions of a block that are worth copying it
-  /// The longest known beginning of `tokens`. Its whole blocks, each with a reference more, go to `blocks`. `exact`:
-  /// only what steps of prompts wrote. `least`: fewer positions of a block behind the whole ones are not taken.
+  /// The longest known beginning of `tokens`; where sequences carry a state, the longest that one was kept of. Its
+  /// whole blocks, each with a reference more, go to `blocks`. `exact`: only what steps of prompts wrote. `least`:
+  /// fewer positions of a block behind the whole ones are not taken without a state.
   Found match(const Hash128& root, std::span<const int32_t> tokens, bool exact, std::vector<int32_t>* blocks,
               int least = kLeastCopied);
 
@@ -65,7 +71,34 @@ class KvBlocks {
   /// Forgets what nobody holds.
   void forget_all();
 
+  // States of recurrent layers: kv_states.cc. One that the table has is of a position of a published block. It goes
+  // when that block is forgotten, or when its place is needed and nobody holds it: oldest use first.
+
+  int states() const { return static_cast<int>(states_.size()); }
+  int free_states() const { return static_cast<int>(free_states_.size()); }
+  /// As held(), of states.
+  int held_states() const { return held_states_; }
+  void note_held_states(int more) { held_states_ += more; }
+  /// A place with one reference; -1: all are held.
+  int32_t take_state();
+  void hold_state(int32_t state);
+  /// One reference less; a place that the table does not have is free then.
+  void drop_state(int32_t state);
+  /// The table has the state behind the first `at` positions of `block`, which are published: in `state`, or where it
+  /// was already. Returns that place, which has the caller's reference now.
+  int32_t put_state(int32_t block, int at, int32_t state);
+  /// When a state was used last: another number each time.
+  uint64_t use_of(int32_t state) const { return states_[static_cast<size_t>(state)].used; }
+  /// Forgets a state that nobody holds, and nobody has used since.
+  void forget_state(int32_t state, uint64_t use);
+
  private:
+  struct State {
+    int32_t block = -1, next = -1;  // that the table has it for; of that block
+    int at = 0;
+    int32_t references = 0;
+    uint64_t used = 0;
+  };
   struct Node {
     Hash128 key, root;      // of whole blocks; of published ones
     int32_t references = 0;
@@ -74,6 +107,7 @@ class KvBlocks {
     uint64_t used = 0;
     int fill = 0;           // positions that are published; 0: none
     int pure = 0;
+    int32_t state = -1;  // first of those of its positions
   };
   bool whole(const Node& n) const { return n.fill == positions_; }
   Node& node(int32_t block) { return nodes_[static_cast<size_t>(block)]; }
@@ -94,12 +128,17 @@ class KvBlocks {
             std::vector<int32_t>* path) const;
   void add_partial(const Hash128& root, std::span<const int32_t> tokens, bool exact, int32_t last, int least,
                    Found* found);
+  void end_at_state(const Hash128& root, std::span<const int32_t> tokens, bool exact, std::vector<int32_t>* blocks,
+                    Found* found);
+  int32_t latest_state(int32_t block, int most) const;
+  void detach(int32_t state);
   void forget(int32_t block);
   void cool(int32_t block, bool newest);
   void warm(int32_t block);
 
   const int positions_;
   const Hash128 key_;
+  const bool carries_;  // sequences have a state besides
   std::vector<Node> nodes_;
   std::vector<int32_t> tokens_;      // [blocks, positions] of what is published
   std::vector<int32_t> free_;        // last in, first out
@@ -108,7 +147,9 @@ class KvBlocks {
   std::vector<uint64_t> forgotten_;  // by key: halves of keys whose blocks went lately
   std::vector<int32_t> path_, other_;  // of match()
   int32_t coldest_ = -1, warmest_ = -1;
-  int idle_ = 0, held_ = 0;
+  std::vector<State> states_;
+  std::vector<int32_t> free_states_;  // last in, first out
+  int idle_ = 0, held_ = 0, held_states_ = 0;
   uint64_t clock_ = 0;
 };
 

@@ -104,6 +104,8 @@ KvBlocks::Found KvBlocks::match(const Hash128& root, std::span<const int32_t> to
     blocks->push_back(block);
   }
   add_partial(root, tokens, exact, path_.empty() ? -1 : path_.back(), least, &found);
+  found.known = found.positions;
+  if (carries_) end_at_state(root, tokens, exact, blocks, &found);
   return found;
 }
 
@@ -184,6 +186,7 @@ void KvBlocks::forget(int32_t block) {
   (n.previous >= 0 ? node(n.previous).next : first_child(n.parent, n.root)) = n.next;
   if (n.next >= 0) node(n.next).previous = n.previous;
   n.fill = n.pure = 0;
+  while (n.state >= 0) detach(n.state);
   if (n.references == 0) {
     warm(block);
     --idle_;

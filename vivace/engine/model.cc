@@ -63,6 +63,28 @@ Status TextModel::read_blocks(std::span<const int32_t>, std::span<std::byte>) { 
 Status TextModel::write_blocks(std::span<const int32_t>, std::span<const std::byte>) {
   return no_blocks("write_blocks");
 }
+
+namespace {
+
+Status no_state(const char* call) {
+  return Status(Code::kUnsupported, strf("%s: this model's sequences carry no recurrent state", call));
+}
+
+}  // namespace
+
+int64_t TextModel::state_bytes() const {
+  return 0;
+}
+Status TextModel::copy_state(int, int) {
+  return no_state("copy_state");
+}
+Status TextModel::read_state(int, std::span<std::byte>) {
+  return no_state("read_state");
+}
+Status TextModel::write_state(int, int, std::span<const std::byte>) {
+  return no_state("write_state");
+}
+
 Status TextModel::see(int, const Image&) {
   return Status(Code::kUnsupported, family() + " takes no images; its prompts are text");
 }

@@ -47,6 +47,10 @@ struct LoadOptions {
   GateSite gates = {};             // of a scheduler's tenant: where its steps stand back
   int max_image_tokens = 0;        // of models that see: most tokens of an image; 0: 1280
   int64_t most_bytes = 0;          // of the device's memory that it may take; 0: as many as there are
+  static constexpr int64_t kStatesAuto = -1;
+  int64_t state_cache_bytes = kStatesAuto;  // of models with recurrent layers and blocks: memory for states that are
+                                            // kept beside them; 0: none; kStatesAuto: 16 and 4 a sequence, in at most
+                                            // 1 GiB
 };
 
 /// One line of what `plan` prints: a named region and its exact size.
@@ -125,6 +129,7 @@ struct TextLimits {
   bool one_class = false;  // whether rows of prompts and of answers have the same bits
   ImageLimits images = {};
   bool recurrent = false;  // a sequence has a state besides keys and values: its positions only go forward, by one
+  int states = 0;          // places for states that are kept beside blocks
 };
 
 /// A decoder: rows of tokens in, next tokens out, state kept in slots.
@@ -157,6 +162,17 @@ class TextModel : public Model {
   /// waits for what is queued.
   virtual Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to);
   virtual Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from);
+
+  // Of models whose sequences carry a state besides. State i below max_batch is that of slot i; those behind it,
+  // limits().states of them, are kept ones. What follows answers Unsupported of any other model.
+  /// Bytes of a state; 0 of any other model.
+  virtual int64_t state_bytes() const;
+  /// State `to` becomes `from` as the steps that are queued leave it, and is at the same position; behind them.
+  virtual Status copy_state(int from, int to);
+  /// A copy in host memory; waits for what is queued.
+  virtual Status read_state(int state, std::span<std::byte> to);
+  /// The same back: the state is at `position`.
+  virtual Status write_state(int state, int position, std::span<const std::byte> from);
 
   /// What is added to the logits of `slot` from the next queued step on, a value a token, -inf to forbid one;
   /// empty: nothing, as after start(). Log-probabilities are those of the biased logits. Errors:
