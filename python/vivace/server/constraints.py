@@ -53,6 +53,6 @@ def held(engine, choice, asked: list, given: list[dict], keeps: dict, *, one_cal
 
 def calls(engine, given: list[dict], names: list[str], *, several: bool) -> dict:
     """A grammar of one call or several of the tools `names`, as the model's family writes them. Errors: ApiError 400."""
-    special = {name for _, name, special in engine.text.added() if special}
+    special = {name for _, name, special in engine.text.added() if special or name[0] + name[-1] == "<>"}  # llguidance takes added <names> for such
     chosen = [t["function"] for t in given if t["function"]["name"] in names]
     return {"grammar": CALLS + forced.calls(_core.call_form(engine.calls), chosen, special, several=several)}
