@@ -34,6 +34,7 @@ GROOT, GROOT16 = "tests/test_groot.py", "tests/test_groot_n16.py"
 REPLY = "tests/test_reply.py"
 STRUCTURED = "tests/test_structured.py -k 'lengths or beside or regex'"
 SESSIONS = "tests/test_sessions.py -k 'longer or random or n_answers'"
+HYBRID = "tests/test_hybrid_reuse.py --timeout 120 -k 'not server'"
 LOOP = "tests/test_engine_loop.py --timeout 60 --timeout-method thread"
 STEPS = "tests/test_model_steps.py -k 'not many'"
 RANDOM = "tests/test_random_models.py -k 'test_models and {}'"
@@ -59,7 +60,7 @@ FAULTS = [
     ("likeliest tokens are of the row before", "vivace/serve/batcher.cc", "logits.subspan(i * ", "logits.subspan(0 * ", f"{REUSE} -k logits"),
     ("capsules: an answer goes on a token late", "vivace/serve/seats.cc", "job->last_ = r.prompt.back();", "job->last_ = r.prompt.front();", CAPSULES),
     ("capsules: blocks that lie apart are taken for neighbours", "vivace/models/decoder/state.cc", "blocks[end] == blocks[end - 1] + 1;) ++end;", "blocks[end] >= 0;) ++end;", f"{CAPSULES} -k apart"),
-    ("capsules: what is held is forgotten", "vivace/serve/snapshot.cc", "model.read_blocks(blocks_, bytes)", "model.read_blocks(std::span(blocks_).first(0), {})", CAPSULES),
+    ("capsules: what is held is forgotten", "vivace/serve/snapshot.cc", "model.read_blocks(blocks_, all.first(split))", "model.read_blocks(std::span(blocks_).first(0), {})", CAPSULES),
     ("capsules: the seal is not looked at", "python/vivace/capsule_file.py", "if not hmac.compare_digest(", "if False and hmac.compare_digest(", CAPSULES),
     ("capsules: grammars begin anew", "python/vivace/model.py", "matcher.replay(list(replayed))", "pass", CAPSULES),
     ("capsules: anybody's are everybody's", "python/vivace/server/kept.py", "if found is None or found.owner != owner:\n            raise missing(ident, \"capsule\", param)", "if found is None:\n            raise missing(ident, \"capsule\", param)", "tests/test_server_capsules.py --timeout 60"),
@@ -252,6 +253,13 @@ FAULTS = [
     ("loop: who comes back from host memory finds nothing", "vivace/serve/seats.cc", "VV_TRY(model_.write_blocks(", "if (job->parked_blocks_ > 99) VV_TRY(model_.write_blocks(", "tests/test_pages.py"),
     ("loop: blocks of the last positions stay behind", "vivace/serve/seats.cc", "job->parked_blocks_ = blocks_->needed(job->fed_);", "job->parked_blocks_ = blocks_->needed(job->fed_) - (job->fed_ > 64);", "tests/test_pages.py"),
     ("loop: who comes back feeds the token before its last", "vivace/serve/seats.cc", "  ++parks_;\n", "  ++parks_;\n  if (job->last_ >= 0) --job->fed_;\n", "tests/test_pages.py"),
+    ("states: a kept one is a block old", "vivace/serve/states.cc", "position - block * size, kept[done].state);", "position - block * size, kept[done].state);\n    if (done > 0 || job->passing_ >= 0) static_cast<void>(model_.copy_state(limits_.max_batch + (done > 0 ? kept[done - 1].state : job->passing_), limits_.max_batch + state));", HYBRID),
+    ("states: the slot's is not that which was found", "vivace/serve/seats.cc", "VV_TRY(model_.copy_state(limits_.max_batch + job->found_state_, slot));", "VV_TRY(model_.copy_state(limits_.max_batch + (job->found_state_ > 0 ? 0 : 1), slot));", HYBRID),
+    ("states: one behind tokens that differ is taken", "vivace/engine/kv_states.cc", "latest_state(b, same);", "latest_state(b, n.fill);", HYBRID),
+    ("states: who comes back from host memory has none", "vivace/serve/seats.cc", "if (limits_.recurrent) VV_TRY(model_.write_state(slot, job->fed_, parked.subspan(bytes)));", "if (limits_.recurrent) VV_TRY(model_.write_state(slot, job->fed_, parked.first(parked.size() - bytes)));", "tests/test_hybrid_reuse.py --timeout 120 -k gives_way"),
+    ("states: a capsule has another's", "vivace/serve/snapshot.cc", "model.read_state(model.limits().max_batch + state_, ", "model.read_state(0, ", "tests/test_hybrid_reuse.py --timeout 120 -k capsules"),
+    ("states: bytes of a place are of the next", "vivace/models/decoder/state.cc", "slice(buffers_.kept_state, state - limits_.max_batch, 1)", "slice(buffers_.kept_state, std::max(state - limits_.max_batch - 1, 0), 1)", HYBRID),
+    ("states: no prompt is cut where its own is kept", "vivace/serve/states.cc", "for (const int mark : {job.branch_, last_kept(job)})", "for (const int mark : {job.branch_})", HYBRID),
     ("reuse: tokens are not compared on a hit, and keys are of few bits", "vivace/engine/kv_prefix.cc", "n.key == key && n.root == root && n.parent == parent && std::equal(tokens, tokens + positions_, tokens_of(block))", "n.root == root && n.parent == parent", SESSIONS),
     ("reuse: who finds a block holds no reference", "vivace/engine/kv_prefix.cc", "    hold(block);\n    blocks->push_back(block);", "    blocks->push_back(block);", SESSIONS),
     ("reuse: the salt is left out", "vivace/serve/seats.cc", "blocks_->root(std::as_bytes(std::span(r.salt)))", "blocks_->root({})", SESSIONS),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -21,14 +22,12 @@
 namespace vivace::python {
 namespace {
 
-std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::string& device,
-                                           const std::string& precision, const std::string& kv_dtype, int threads,
-                                           int context, int max_batch, int prefill_chunk, bool eager,
-                                           int max_in_flight_steps, bool random_weights, bool logit_bias,
-                                           int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
-                                           const std::string& lm_head_dtype, const std::string& invariance,
-                                           int max_waiting, int64_t max_waiting_tokens, double priority_ageing,
-                                           const Tenant* tenant, int max_image_tokens) {
+std::unique_ptr<TextModel> load_text_model(
+    const std::string& path, const std::string& device, const std::string& precision, const std::string& kv_dtype,
+    int threads, int context, int max_batch, int prefill_chunk, bool eager, int max_in_flight_steps,
+    bool random_weights, bool logit_bias, int num_kv_blocks, int gpu_layers, std::vector<float> act_scales,
+    const std::string& lm_head_dtype, const std::string& invariance, int max_waiting, int64_t max_waiting_tokens,
+    double priority_ageing, const Tenant* tenant, int max_image_tokens, std::optional<int64_t> state_cache_bytes) {
   if (max_waiting < 0 || max_waiting > 65536)
     check(Status(Code::kInvalidArgument, strf("max_waiting: wanted 0 to 65536, got %d", max_waiting)));
   if (max_waiting_tokens < 1)
@@ -41,11 +40,26 @@ std::unique_ptr<TextModel> load_text_model(const std::string& path, const std::s
   if (tenant != nullptr) check(sched::check_text(*tenant->tenant));
   Result<std::unique_ptr<engine::Model>> loaded = [&] {
     const NoGil release;
-    return models::load_model(
-        path, {device, precision, kv_dtype, threads, context, max_batch, prefill_chunk, eager, max_in_flight_steps,
-               random_weights, logit_bias, num_kv_blocks, gpu_layers, std::move(act_scales), invariance, lm_head_dtype,
-               tenant != nullptr ? tenant->tenant->gates() : engine::GateSite(), max_image_tokens,
-               tenant != nullptr ? tenant->tenant->most_bytes() : 0});
+    return models::load_model(path, {device,
+                                     precision,
+                                     kv_dtype,
+                                     threads,
+                                     context,
+                                     max_batch,
+                                     prefill_chunk,
+                                     eager,
+                                     max_in_flight_steps,
+                                     random_weights,
+                                     logit_bias,
+                                     num_kv_blocks,
+                                     gpu_layers,
+                                     std::move(act_scales),
+                                     invariance,
+                                     lm_head_dtype,
+                                     tenant != nullptr ? tenant->tenant->gates() : engine::GateSite(),
+                                     max_image_tokens,
+                                     tenant != nullptr ? tenant->tenant->most_bytes() : 0,
+                                     state_cache_bytes.value_or(engine::LoadOptions::kStatesAuto)});
   }();
   check(loaded.status());
   auto* text = dynamic_cast<engine::TextModel*>(loaded->get());
@@ -275,8 +289,8 @@ void add_model(nb::module_& m) {
            })
       .def("block",
            [](const TextModel& t) {
-             return nb::make_tuple(t.model().limits().page, t.model().block_bytes());
-           })  // its positions and bytes
+             return nb::make_tuple(t.model().limits().page, t.model().block_bytes(), t.model().state_bytes());
+           })  // its positions and bytes, and bytes of the state beside blocks
       .def("rates",
            [](const TextModel& t) {
              const serve::EngineLoop::Rates r = t.served->loop.rates();
@@ -300,7 +314,8 @@ void add_model(nb::module_& m) {
         nb::arg("logit_bias") = false, nb::arg("num_kv_blocks") = 0, nb::arg("gpu_layers") = -1,
         nb::arg("act_scales") = std::vector<float>(), nb::arg("lm_head_dtype") = "auto",
         nb::arg("invariance") = "class", nb::arg("max_waiting") = 256, nb::arg("max_waiting_tokens") = 1 << 22,
-        nb::arg("priority_ageing") = 10.0, nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0);
+        nb::arg("priority_ageing") = 10.0, nb::arg("tenant").none() = nb::none(), nb::arg("max_image_tokens") = 0,
+        nb::arg("state_cache_bytes").none() = nb::none());
 }
 
 }  // namespace vivace::python

@@ -367,7 +367,7 @@ void add_request(nb::module_& m) {
   nb::class_<Held>(m, "Snapshot")
       .def_prop_ro("positions", [](const Held& h) { return h.snapshot->positions(); })
       .def_prop_ro("pure", [](const Held& h) { return h.snapshot->pure(); })
-      .def_prop_ro("bytes", [](const Held& h) { return h.snapshot->blocks() * h.snapshot->block_bytes(); })
+      .def_prop_ro("bytes", [](const Held& h) { return h.snapshot->bytes(); })
       .def("read", &read_snapshot);
   m.def("take_snapshot", &take_snapshot, nb::arg("model"), nb::arg("salt"), nb::arg("tokens"), nb::arg("request") = 0,
         nb::arg("keep") = false);

@@ -45,7 +45,7 @@ class Answer:
     error: Error | None = None  # of generate_batch: why this prompt alone has no answer
     cached_tokens: int = 0  # of the prompt: computed before
     cache_write_tokens: int = 0  # of prompt and answer: kept for prompts that begin so
-    cache_miss: str = ""  # why not more of it was found: cold, evicted, diverged@k, short, class, dearer (a capsule takes longer to bring back), recurrent (the model has a state of which nothing is kept), off; "": all there could be
+    cache_miss: str = ""  # why not more of it was found: cold, evicted, diverged@k, short, class, dearer (a capsule takes longer to bring back), recurrent (keys and values were there, and no state as near), off; "": all there could be
 
     @property
     def tokens_per_s(self) -> float | None:

@@ -40,16 +40,14 @@ def _digest_of(place: str) -> bytes:
 
 
 def bound(model) -> capsule_file.Bound:
-    """To what keys and values of this model are bound. Errors: UnsupportedError for one without blocks."""
-    page, block_bytes = model._live.block()
-    if not page and model.report().get("recurrent_layers"):
-        raise UnsupportedError(f"capsule: {model.report()['family']} carries a recurrent state, which capsules do not hold")
+    """To what keys, values and states of this model are bound. Errors: UnsupportedError for one without blocks."""
+    page, block_bytes, state_bytes = model._live.block()
     if not page:
         raise UnsupportedError('capsule: this model keeps no blocks of keys and values; load it with num_kv_blocks="full"')
     facts = model.report()
     plan = json.dumps({k: facts[k] for k in PLAN}, sort_keys=True)
     build = Path(_core.__file__)
-    return capsule_file.Bound(_digest_of(model._path), hashlib.sha256(plan.encode()).digest(), _file_digest(str(build), build.stat().st_size, build.stat().st_mtime_ns), page, block_bytes)
+    return capsule_file.Bound(_digest_of(model._path), hashlib.sha256(plan.encode()).digest(), _file_digest(str(build), build.stat().st_size, build.stat().st_mtime_ns), page, block_bytes, state_bytes)
 
 
 class Capsule:

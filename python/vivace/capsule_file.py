@@ -2,7 +2,7 @@
 
     0     header: HEADER below, then the MAC of header and table, 32 bytes
     ...   table: for each section its kind, where it lies, its bytes, its SHA-256
-    4096  sections, each at a multiple of 4096: state (JSON), tokens (i32), blocks (keys and values)
+    4096  sections, each at a multiple of 4096: state (JSON), tokens (i32), blocks (keys and values; behind them a recurrent state)
 """
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Bound:
     build: bytes
     page: int  # positions of a block
     block_bytes: int
+    state_bytes: int = 0  # of the recurrent state behind the blocks, as the model's digest has it
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Content:
     tokens: list[int]
     positions: int  # of the tokens, whose keys and values are there
     pure: int       # of these, the first that steps of prompts wrote
-    blocks: bytes
+    blocks: bytes   # and behind them the recurrent state, where the model has one
     expires: int = 0  # seconds since 1970; 0: never
 
 
@@ -118,13 +119,15 @@ def decode(data: bytes, bound: Bound, key: bytes, name: str) -> Content:
         if hashlib.sha256(parts[kind]).digest() != digest:
             raise corrupt(f"section {i} is not what was sealed")
     needed = -(-positions // page) if page else 0
-    if end != size or len(parts[TOKENS]) != 4 * tokens or tokens > MAX_TOKENS or len(parts[STATE]) > MAX_STATE or not pure <= positions <= tokens or len(parts[BLOCKS]) != needed * block_bytes:
+    if end != size or len(parts[TOKENS]) != 4 * tokens or tokens > MAX_TOKENS or len(parts[STATE]) > MAX_STATE or not pure <= positions <= tokens or len(parts[BLOCKS]) < needed * block_bytes:
         raise corrupt("its sections are not as long as its header says")
     for what, theirs, ours in (("model", model, bound.model), ("precision plan", plan, bound.plan), ("build of vivace", build, bound.build)):
         if theirs != ours:
             raise InvalidArgumentError(f"{name}: it is of another {what} ({theirs.hex()[:12]}) than this ({ours.hex()[:12]}), whose keys and values differ; load that one, or begin anew")
     if (page, block_bytes) != (bound.page, bound.block_bytes):
         raise InvalidArgumentError(f"{name}: its blocks have {page} positions and {block_bytes} bytes, those of this model {bound.page} and {bound.block_bytes}")
+    if len(parts[BLOCKS]) != needed * block_bytes + (bound.state_bytes if needed else 0):
+        raise corrupt("its blocks are not as long as its header says")
     if expires and time.time() > expires:
         raise InvalidArgumentError(f"{name}: its time is over")
     try:

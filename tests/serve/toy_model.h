@@ -1,5 +1,7 @@
 // A text model that thinks nothing: each token follows from the whole sequence of its slot, so that one row of another
-// request, one row too few or one page that changed hands gives another answer. It also notices two callers at once.
+// request, one row too few or one page that changed hands gives another answer. Where its limits say that it is
+// recurrent a slot carries a hash of what it was fed besides, and what is not of the same tokens as its pages draws
+// another token. It also notices two callers at once.
 #pragma once
 #include <atomic>
 #include <cstring>
@@ -19,8 +21,11 @@ class ToyModel final : public engine::TextModel {
   explicit ToyModel(engine::TextLimits limits)
       : limits_(limits),
         slots_(static_cast<size_t>(limits.max_batch)),
+        states_(static_cast<size_t>(limits.max_batch + limits.states)),
         cells_(static_cast<size_t>(limits.pages * limits.page), -1) {
-    if (limits.pages > 0) blocks_.emplace(limits.pages, limits.page, Hash128{1, 2});
+    if (limits.pages > 0)
+      blocks_.emplace(limits.pages, limits.page, Hash128{1, 2},
+                      limits.recurrent ? limits.states : engine::KvBlocks::kNoState);
   }
 
   /// What a request is answered with.
@@ -33,6 +38,13 @@ class ToyModel final : public engine::TextModel {
     return out;
   }
   int free() const { return blocks_ ? blocks_->available() : 0; }
+  /// Of limits().states, those that could be taken.
+  int takeable_states() {
+    std::vector<int32_t> all;
+    for (int32_t s = blocks_->take_state(); s >= 0; s = blocks_->take_state()) all.push_back(s);
+    for (const int32_t s : all) blocks_->drop_state(s);
+    return static_cast<int>(all.size());
+  }
   int steps() const { return steps_; }
   std::atomic<int> fail_at{-1};  // the number of the step whose issue() fails
   std::atomic<bool> two_callers{false};
@@ -50,6 +62,7 @@ class ToyModel final : public engine::TextModel {
     release(slot);
     Slot& s = slots_[static_cast<size_t>(slot)];
     s = {};
+    states_[static_cast<size_t>(slot)] = {};
     if (!blocks_) return {};
     if (blocks_->needed(positions) > blocks_->available()) return Status(Code::kLimitExceeded, "no blocks");
     for (int n = blocks_->needed(positions); n > 0; --n) s.own.push_back(blocks_->take());
@@ -63,6 +76,7 @@ class ToyModel final : public engine::TextModel {
     const Alone alone(this);
     release(slot);
     slots_[static_cast<size_t>(slot)] = {};
+    states_[static_cast<size_t>(slot)] = {};
     return {};
   }
   Status map(int slot, int first, std::span<const int32_t> blocks) override {
@@ -87,6 +101,23 @@ class ToyModel final : public engine::TextModel {
       std::memcpy(&cells_[static_cast<size_t>(blocks[i] * limits_.page)], from.data() + i * bytes(), bytes());
     return {};
   }
+  int64_t state_bytes() const override { return limits_.recurrent ? static_cast<int64_t>(sizeof(uint64_t)) : 0; }
+  Status copy_state(int from, int to) override {
+    states_.at(static_cast<size_t>(to)) = states_.at(static_cast<size_t>(from));
+    ++copied_states;
+    return {};
+  }
+  Status read_state(int state, std::span<std::byte> to) override {
+    std::memcpy(to.data(), &states_.at(static_cast<size_t>(state)).hash, to.size());
+    return {};
+  }
+  Status write_state(int state, int position, std::span<const std::byte> from) override {
+    State& s = states_.at(static_cast<size_t>(state));
+    std::memcpy(&s.hash, from.data(), from.size());
+    s.position = position;
+    return {};
+  }
+  int64_t copied_states = 0;
   Status set_bias(int slot, std::span<const float> bias) override {
     const Alone alone(this);
     slots_[static_cast<size_t>(slot)].bias.assign(bias.begin(), bias.end());
@@ -104,7 +135,10 @@ class ToyModel final : public engine::TextModel {
       return Status(Code::kLimitExceeded, "too many");
     std::vector<engine::Sampled> drawn;
     last_.clear();
-    for (const engine::TokenRow& r : rows) draw(r, &drawn);
+    for (const engine::TokenRow& r : rows) {
+      VV_TRY(carry(r));
+      draw(r, &drawn);
+    }
     in_flight_.push_back(drawn);
     return {};
   }
@@ -117,6 +151,7 @@ class ToyModel final : public engine::TextModel {
     for (engine::TokenRow& r : rows) {
       r.token = slots_[static_cast<size_t>(r.slot)].drawn;
       ++r.pos;
+      VV_TRY(carry(r));
       draw(r, &drawn);
     }
     in_flight_.push_back(drawn);
@@ -151,6 +186,10 @@ class ToyModel final : public engine::TextModel {
     std::vector<uint32_t> mask;
     int32_t drawn = -1;
   };
+  struct State {
+    uint64_t hash = 1469598103934665603u;
+    int position = 0;
+  };
   struct Alone {
     explicit Alone(ToyModel* m) : model(m) {
       if (model->inside_.exchange(true)) model->two_callers = true;
@@ -159,10 +198,25 @@ class ToyModel final : public engine::TextModel {
     ToyModel* model;
   };
 
+  static uint64_t mixed(uint64_t h, int32_t token) { return (h ^ static_cast<uint64_t>(token)) * 1099511628211u; }
+  static uint64_t hash(const std::vector<int32_t>& tokens) {
+    uint64_t h = State().hash;
+    for (const int32_t t : tokens) h = mixed(h, t);
+    return h;
+  }
   static int32_t follows(const std::vector<int32_t>& tokens, int vocab) {
-    uint64_t h = 1469598103934665603u;
-    for (const int32_t t : tokens) h = (h ^ static_cast<uint64_t>(t)) * 1099511628211u;
-    return static_cast<int32_t>((h >> 20) % static_cast<uint64_t>(vocab));
+    return static_cast<int32_t>((hash(tokens) >> 20) % static_cast<uint64_t>(vocab));
+  }
+  /// What a row leaves in its slot's state, which only goes forward.
+  Status carry(const engine::TokenRow& r) {
+    if (!limits_.recurrent) return {};
+    State& s = states_[static_cast<size_t>(r.slot)];
+    if (r.pos == 0) s = {};
+    if (r.pos != s.position)
+      return Status(Code::kFailedPrecondition, strf("%d behind a state at %d", r.pos, s.position));
+    s.hash = mixed(s.hash, r.token);
+    ++s.position;
+    return {};
   }
   size_t bytes() const { return static_cast<size_t>(block_bytes()); }
   size_t cell(const Slot& s, int pos) const {
@@ -180,6 +234,8 @@ class ToyModel final : public engine::TextModel {
       s.tokens[static_cast<size_t>(pos)] = cells_[cell(s, pos)];
     }
     s.drawn = follows(s.tokens, limits_.vocab);
+    if (limits_.recurrent && states_[static_cast<size_t>(r.slot)].hash != hash(s.tokens))
+      s.drawn = (s.drawn + 1) % limits_.vocab;
     const auto forbidden = [&](int32_t t) {
       return !s.mask.empty() && (s.mask[static_cast<size_t>(t) / 32] >> (t % 32) & 1u) == 0;
     };
@@ -193,6 +249,7 @@ class ToyModel final : public engine::TextModel {
   const std::string family_ = "toy";
   engine::TextLimits limits_;
   std::vector<Slot> slots_;
+  std::vector<State> states_;  // of slots, then kept ones
   std::deque<std::vector<engine::Sampled>> in_flight_;
   std::vector<engine::TokenRow> last_;
   std::vector<float> logits_;

@@ -37,6 +37,8 @@ Batcher::Batcher(engine::TextModel& model, size_t waiting, const Ageing& ageing)
   places_.resize(static_cast<size_t>(limits_.images.places));
   held_.resize(slots_.size());
   for (auto& held : held_) held.reserve(blocks_ != nullptr ? static_cast<size_t>(blocks_->needed(limits_.context)) : 0);
+  kept_.resize(slots_.size());
+  for (auto& kept : kept_) kept.reserve(limits_.states > 0 ? static_cast<size_t>(limits_.max_in_flight_steps) + 2 : 0);
   answering_.reserve(slots_.size());
   queued_.resize(static_cast<size_t>(limits_.max_in_flight_steps));
   for (Queued& q : queued_) q.requests.reserve(slots_.size()), q.prompts.reserve(slots_.size());
@@ -158,7 +160,6 @@ Result<int64_t> Batcher::submit(Request request) {
 
 int64_t Batcher::submit(Job& job) {
   job.id = next_id_++;
-  if (limits_.recurrent && job.request.reuse) job.cache.miss = engine::KvBlocks::Miss::recurrent;
   enqueue(&job);
   return job.id;
 }
@@ -224,7 +225,9 @@ Status Batcher::set_mask(int64_t request, std::span<const uint32_t> mask, std::s
 
 Status Batcher::share(int64_t request) {
   Job* job = find(request);
-  return job == nullptr || job->slot_ < 0 ? Status() : share(job, true);
+  if (job == nullptr || job->slot_ < 0) return {};
+  VV_TRY(keep_here(job));
+  return share(job, true);
 }
 
 /// Tells the model what the job's next draw may be.
@@ -285,6 +288,7 @@ void Batcher::release(Job* job) {
   job->over_ = true;
   job->parked_ = {};
   if (job->slot_ < 0) return;
+  static_cast<void>(keep_here(job));  // what fails now fails for who steps next
   publish(job, true);
   unseat(job);
 }
@@ -370,7 +374,7 @@ Status Batcher::add_prompts() {
   for (Job* job : slots_) {
     if (job == nullptr || (job->last_ >= 0 && !job->run_) || job->paused_) continue;
     const auto size = static_cast<int>(job->context_.size());
-    while (job->fed_ < size && rows_.size() < static_cast<size_t>(limits_.prefill_chunk)) {
+    for (const int end = stretch(*job); job->fed_ < end;) {
       VV_ASSIGN(const bool sees, see(job, job->fed_));
       if (!sees) break;
       const int pos = job->fed_++;
@@ -397,6 +401,7 @@ Status Batcher::issue() {
       ++job->drawing_;
       q.requests.push_back(job->id);
     }
+    if (r.pos + 1 == job->fed_) VV_TRY(keep_at_end_of_block(job));
   }
   return {};
 }
@@ -466,8 +471,11 @@ Status Batcher::repeat() {
   Queued& q = queued_[(oldest_ + in_flight_++) % queued_.size()];
   q.requests = answering_;
   q.prompts.clear();
-  for (Job* job : slots_)
-    if (job != nullptr && !job->paused_) ++job->drawing_, ++job->fed_;
+  for (Job* job : slots_) {
+    if (job == nullptr || job->paused_) continue;
+    ++job->drawing_, ++job->fed_;
+    VV_TRY(keep_at_end_of_block(job));
+  }
   return {};
 }
 

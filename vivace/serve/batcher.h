@@ -113,6 +113,10 @@ struct Job {
   int pure_ = 0;                   // of these, the first that steps of prompts wrote
   int published_ = 0;              // of these, those that the table has
   bool publishes_ = false, begun_ = false;
+  int branch_ = 0;            // where others' prompts went on otherwise, at a block's end: its state is kept; 0: none
+  int32_t found_state_ = -1;  // that it begins with, until its slot has it
+  int32_t passing_ = -1;      // its last kept state that is of use only until a later one is there
+  uint64_t passing_use_ = 0;
   std::vector<int32_t> guesses_;
   size_t guessed_ = 0, checked_ = 0;  // guesses of the last step; draws of it that were taken
 };
@@ -180,6 +184,11 @@ class Batcher {
   void abort(const Status& why, std::vector<Event>* events);
 
  private:
+  /// A state that is kept as a slot had it behind `position` tokens, until the block of these is published.
+  struct Kept {
+    int position;
+    int32_t state;
+  };
   /// One queued step: whose draws it will give, in order.
   struct Queued {
     std::vector<int64_t> requests;  // ids
@@ -197,6 +206,7 @@ class Batcher {
   Status add_answers();
   Status add_guesses(Job* job, size_t* spare);
   Status add_prompts();
+  int stretch(const Job& job) const;
   engine::TokenRow row(const Job& job, int pos, bool sample, bool prompt) const;
   Result<bool> see(Job* job, int pos);
   void leave_places(Job* job, int fed);
@@ -210,6 +220,14 @@ class Batcher {
   Status take(Job* job, const engine::Sampled& s, std::vector<Event>* events);
   void end(Job* job, Finish finish, std::vector<Event>* events);
   void release(Job* job);
+
+  // states.cc: which states of recurrent layers are kept
+  int last_kept(const Job& job) const;
+  Status keep_state(Job* job);
+  Status keep_at_end_of_block(Job* job);
+  Status keep_here(Job* job);
+  void put_states(Job* job);
+  void drop_states(Job* job);
 
   // seats.cc: who has a slot, and blocks
   static bool before(const Job* a, const Job* b);
@@ -243,6 +261,7 @@ class Batcher {
   int64_t parks_ = 0;
   std::vector<Job*> slots_;         // null: free
   std::vector<std::vector<int32_t>> held_;  // a slot: the blocks where its keys and values lie, in order
+  std::vector<std::vector<Kept>> kept_;     // a slot: in order
   std::vector<Job*> waiting_;       // in order
   std::vector<std::unique_ptr<Job>> owned_;  // of submit(Request)
   std::vector<engine::TokenRow> rows_;

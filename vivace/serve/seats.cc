@@ -126,9 +126,16 @@ Status Batcher::seat(Job* job, int slot) {
     }
     VV_TRY(model_.resume(slot, r.sampling, std::span(job->context_).first(static_cast<size_t>(job->fed_))));
     VV_TRY(model_.map(slot, 0, held(*job)));
+    if (job->found_state_ >= 0) {
+      VV_TRY(model_.copy_state(limits_.max_batch + job->found_state_, slot));
+      blocks_->drop_state(std::exchange(job->found_state_, -1));
+    }
     if (job->parked_.size() > 0) {
       const auto count = static_cast<size_t>(job->parked_blocks_);
-      VV_TRY(model_.write_blocks(std::span(held(*job)).first(count), job->parked_));
+      const std::span<const std::byte> parked = job->parked_;
+      const size_t bytes = count * static_cast<size_t>(model_.block_bytes());
+      VV_TRY(model_.write_blocks(std::span(held(*job)).first(count), parked.first(bytes)));
+      if (limits_.recurrent) VV_TRY(model_.write_state(slot, job->fed_, parked.subspan(bytes)));
       job->parked_ = {};
     }
   }
@@ -139,7 +146,8 @@ Status Batcher::seat(Job* job, int slot) {
 /// The beginning of a prompt, as far as it was computed before.
 Status Batcher::begin(Job* job) {
   const Request& r = job->request;
-  job->committed_ = job->published_ = 0;
+  job->committed_ = job->published_ = job->branch_ = 0;
+  job->passing_ = -1;
   job->pure_ = limits_.one_class ? std::numeric_limits<int>::max() : static_cast<int>(r.prompt.size());
   job->publishes_ = r.reuse;
   if (!r.reuse || !number_images(job)) {
@@ -154,6 +162,11 @@ Status Batcher::begin(Job* job) {
   if (found.partial >= 0) {
     // The copy needs a block while its source is held.
     if (blocks_->available() < wanted(*job) - static_cast<int>(mine.size())) {
+      if (found.state >= 0) {  // without the copy there are no positions up to the state
+        blocks_->drop_state(std::exchange(found.state, -1));
+        blocks_->drop(&mine);
+        job->published_ = 0;
+      }
       found.positions = job->published_;
       found.pure = std::min(found.pure, found.positions);
     } else {
@@ -163,8 +176,11 @@ Status Batcher::begin(Job* job) {
     blocks_->drop(found.partial);
   }
   job->fed_ = job->committed_ = found.positions;
+  job->found_state_ = found.state;
+  if (limits_.states > 0) job->branch_ = found.known / blocks_->positions() * blocks_->positions();
   if (r.resumed && found.positions + 1 == static_cast<int>(r.prompt.size())) job->last_ = r.prompt.back();
-  if (!limits_.one_class && (found.pure < found.positions || job->last_ >= 0)) job->pure_ = found.pure;
+  const bool inside = found.state >= 0 && found.positions % blocks_->positions() != 0;  // rows behind round otherwise
+  if (!limits_.one_class && (found.pure < found.positions || inside || job->last_ >= 0)) job->pure_ = found.pure;
   if (!std::exchange(job->begun_, true)) job->cache = {found.positions, 0, found.miss, found.at};
   return {};
 }
@@ -213,6 +229,7 @@ int Batcher::publish(Job* job, bool tail) {
     }
     job->published_ = end;
   }
+  put_states(job);
   return first;
 }
 
@@ -226,6 +243,7 @@ Status Batcher::share(Job* job, bool tail) {
 /// Whether one with the same prompt is computing it.
 bool Batcher::follows(const Job& job) const {
   if (blocks_ == nullptr || job.request.leader < 0 || !job.request.reuse) return false;
+  if (limits_.recurrent && limits_.states == 0) return false;  // nothing of it would be found
   const Job* leader = find(job.request.leader);
   return leader != nullptr && leader->produced_ == 0;
 }
@@ -238,8 +256,11 @@ Status Batcher::park(Job* job) {
   } else {
     job->parked_blocks_ = blocks_->needed(job->fed_);
     const auto count = static_cast<size_t>(job->parked_blocks_);
-    VV_ASSIGN(job->parked_, model_.host_pool().take(count * static_cast<size_t>(model_.block_bytes())));
-    VV_TRY(model_.read_blocks(std::span(held(*job)).first(count), job->parked_));
+    const size_t bytes = count * static_cast<size_t>(model_.block_bytes());
+    VV_ASSIGN(job->parked_, model_.host_pool().take(bytes + static_cast<size_t>(model_.state_bytes())));
+    const std::span<std::byte> parked = job->parked_;
+    VV_TRY(model_.read_blocks(std::span(held(*job)).first(count), parked.first(bytes)));
+    if (limits_.recurrent) VV_TRY(model_.read_state(job->slot_, parked.subspan(bytes)));
   }
   ++parks_;
   job->published_ = 0;  // what it comes back with is not in the table
@@ -251,6 +272,7 @@ Status Batcher::park(Job* job) {
 void Batcher::unseat(Job* job) {
   leave_places(job, std::numeric_limits<int>::max());
   model_.release(job->slot_);
+  if (limits_.states > 0) drop_states(job);
   if (blocks_ != nullptr) blocks_->drop(&held(*job));
   slots_[static_cast<size_t>(job->slot_)] = nullptr;
   job->slot_ = -1;

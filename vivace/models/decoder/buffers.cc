@@ -54,6 +54,7 @@ void DecoderModel::declare_buffers() {
     declare("beta", f32, Shape(T, c.linear.v_heads), &b.beta);
     declare("each_row", i32, Shape(R + 1), &b.each_row);
     declare("state", f32, Shape(S, c.state_width()), &b.state);
+    if (limits_.states > 0) declare("kept_state", f32, Shape(limits_.states, c.state_width()), &b.kept_state);
   }
   declare("last", act, Shape(R, c.hidden), &b.last);
   if (plan_.eight_in()) {

@@ -52,6 +52,10 @@ class DecoderModel final : public engine::TextModel {
   engine::HostPool& host_pool() override { return *host_pool_; }
   Status read_blocks(std::span<const int32_t> blocks, std::span<std::byte> to) override;
   Status write_blocks(std::span<const int32_t> blocks, std::span<const std::byte> from) override;
+  int64_t state_bytes() const override;
+  Status copy_state(int from, int to) override;
+  Status read_state(int state, std::span<std::byte> to) override;
+  Status write_state(int state, int position, std::span<const std::byte> from) override;
   Status set_bias(int slot, std::span<const float> bias) override;
   Status set_mask(int slot, std::span<const uint32_t> words) override;
   Status see(int place, const engine::Image& image) override;
@@ -79,6 +83,8 @@ class DecoderModel final : public engine::TextModel {
   Status check_options();
   Status check_scales() const;
   Status check_invariance();
+  /// How many states are kept.
+  Result<int> pick_states() const;
   void declare_buffers();
   Status fill_frequencies();
   /// Of a model with recurrent layers: nobody's states.
@@ -112,6 +118,9 @@ class DecoderModel final : public engine::TextModel {
   void advance(std::span<const engine::TokenRow> rows);
   Status check_slot(const char* call, int slot) const;
   Status check_blocks(const char* call, std::span<const int32_t> blocks) const;
+  Status check_state(const char* call, int state) const;
+  /// Where a slot's state lies, or a kept one.
+  Tensor state_of(int state) const;
   /// f(tensor, offset) for all that blocks have in the caches: a layer after the other, and neighbours as one.
   template <class F>
   Status each_run(std::span<const int32_t> blocks, F&& f);
@@ -146,7 +155,8 @@ class DecoderModel final : public engine::TextModel {
   engine::WorkTimes work_;          // of a scheduler's tenant
   std::unique_ptr<exec::Graph> graph_;
   std::vector<engine::Sampling> sampling_;  // a slot
-  std::vector<int32_t> state_pos_;          // a slot: positions that its recurrent state holds; empty: there is none
+  std::vector<int32_t>
+      state_pos_;  // a slot, then a kept one: positions that a recurrent state holds; empty: there is none
   std::vector<int32_t> slots_;      // draws of the step that is being queued
   std::vector<int32_t> decoding_;   // slots of the last decode step's rows, in order
   std::vector<int32_t> decoding_pos_;  // their positions

@@ -33,7 +33,8 @@ Status DecoderModel::with_step(int rows, int pos, bool decode,
                                const std::function<Status(const Variant&, const std::function<Status()>&)>& f) {
   const auto forget = [&] {  // a page that stayed would be missing to the sequences behind it
     for (int slot = 0; slot < limits_.max_batch; ++slot) pages_.release(slot);
-    std::fill(state_pos_.begin(), state_pos_.end(), 0);
+    for (size_t slot = 0; limits_.recurrent && slot < static_cast<size_t>(limits_.max_batch); ++slot)
+      state_pos_[slot] = 0;  // those behind are kept ones
   };
   const auto run = [&]() -> Status {
     std::vector<TokenRow> all;

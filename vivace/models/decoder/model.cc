@@ -16,6 +16,8 @@ constexpr int kDefaultContext = 4096;  // caps "auto": a slot's KV memory should
 constexpr int kStrictBatch = 64;  // rows that products, and attention over several slots, take as answers
 constexpr int kStrictAlone = 16;  // the same over one slot
 constexpr int kImageTokens = 1280, kMostImageTokens = 16384;  // of an image: the usual most, and what may be asked for
+constexpr int64_t kStates = 16, kStatesOfSequence = 4, kLeastStates = 2, kStatesBytes = int64_t{1} << 30;  // "auto"
+constexpr int64_t kStatesOfBlock = 2;  // more find no blocks that they could be kept beside
 constexpr int kImagePlaces = 4;        // images that steps may read: several prompts begin, or one has several
 constexpr int kChunks[] = {128, 512};  // row bounds of prompt steps below the largest, LoadOptions::prefill_chunk
 
@@ -45,11 +47,7 @@ Status DecoderModel::check_options() {
   VV_TRY(check_invariance());
   const bool host = runtime_->place() == Place::host;
   // On the host tables cost nothing: SmolLM2-135M's steps take as long, 7.3 ms for 7.7, and prompts too.
-  const bool recurrent = config_.recurrent_layers() > 0;
-  if (recurrent && options_.num_kv_blocks != 0 && options_.num_kv_blocks != LoadOptions::kPagesAuto)
-    return Status(Code::kUnsupported, "num_kv_blocks: " + family_ + " has a recurrent state that blocks do not hold: " +
-                                          "each sequence has its own places; leave num_kv_blocks out");
-  if (options_.num_kv_blocks == LoadOptions::kPagesAuto && (!host || recurrent)) options_.num_kv_blocks = 0;
+  if (options_.num_kv_blocks == LoadOptions::kPagesAuto && !host) options_.num_kv_blocks = 0;
   if (options_.num_kv_blocks < 0)
     options_.num_kv_blocks = options_.max_batch * Pages::needed(static_cast<int>(context));
   // Apart from the host, a step of prompt rows and one of answers are two products anyway: their classes differ.
@@ -66,8 +64,32 @@ Status DecoderModel::check_options() {
                  options_.num_kv_blocks,
                  host || options_.invariance == "strict",
                  {},
-                 recurrent};
+                 config_.recurrent_layers() > 0};
+  VV_ASSIGN(limits_.states, pick_states());
   return {};
+}
+
+Result<int> DecoderModel::pick_states() const {
+  const int64_t given = options_.state_cache_bytes, each = config_.state_width() * static_cast<int64_t>(sizeof(float));
+  if (given < LoadOptions::kStatesAuto)
+    return Status(Code::kInvalidArgument,
+                  strf("state_cache_bytes: wanted at least 0, got %ld", static_cast<long>(given)));
+  if (given > 0 && !limits_.recurrent)
+    return Status(Code::kInvalidArgument,
+                  "state_cache_bytes: " + family_ + " carries no recurrent state; leave it out");
+  if (given > 0 && limits_.pages == 0)
+    return Status(Code::kInvalidArgument,
+                  "state_cache_bytes: states are kept beside KV blocks, and there are none; load with "
+                  "num_kv_blocks=\"full\", or leave it out");
+  if (given > 0 && given < each)
+    return Status(Code::kInvalidArgument, strf("state_cache_bytes: a state takes %ld bytes, got %ld; wanted 0 or more",
+                                               static_cast<long>(each), static_cast<long>(given)));
+  if (!limits_.recurrent || limits_.pages == 0 || given == 0) return 0;
+  int64_t count = given / each;
+  if (given < 0)
+    count =
+        std::min<int64_t>(kStates + kStatesOfSequence * limits_.max_batch, std::max(kLeastStates, kStatesBytes / each));
+  return static_cast<int>(std::min<int64_t>(count, kStatesOfBlock * int64_t{limits_.pages}));
 }
 
 /// One class: steps of prompts so small that every op takes their rows as it takes those of answers.
@@ -141,7 +163,7 @@ Status DecoderModel::fill_frequencies() {
 }
 
 Status DecoderModel::open_states() {
-  state_pos_.assign(static_cast<size_t>(limits_.max_batch), 0);
+  state_pos_.assign(static_cast<size_t>(limits_.max_batch + limits_.states), 0);
   std::vector<int32_t> rows(static_cast<size_t>(limits_.max_batch) + 1);
   std::iota(rows.begin(), rows.end(), 0);
   const engine::Upload one[] = {{buffers_.each_row.data, rows.data(), rows.size() * sizeof(int32_t)}};
@@ -204,7 +226,7 @@ Status DecoderModel::load() {
   else logits_.resize(static_cast<size_t>(buffers_.logits.shape.elements()));
   VV_TRY(fill_frequencies());
   if (limits_.recurrent) VV_TRY(open_states());
-  VV_TRY(pages_.open(*runtime_));
+  VV_TRY(pages_.open(*runtime_, limits_.recurrent ? limits_.states : engine::KvBlocks::kNoState));
   VV_TRY(masks_.open(*runtime_));
   buffers_.masks = masks_.table();
   buffers_.page_table = pages_.table();

@@ -11,12 +11,12 @@ void Pages::declare(engine::Arena& arena, int slots, int context, int pages) {
   if (pages > 0) arena.declare("page_table", DType::i32, Shape(slots, needed(context)), &table_);
 }
 
-Status Pages::open(engine::Runtime& runtime) {
+Status Pages::open(engine::Runtime& runtime, int states) {
   if (count_ == 0) return {};
   VV_ASSIGN(staging_, runtime.reserve_shared("page table", static_cast<size_t>(table_.span_bytes())));
   Hash128 key;
   VV_TRY(random_bytes(&key, sizeof key));
-  blocks_ = std::make_unique<engine::KvBlocks>(count_, kPlaces, key);
+  blocks_ = std::make_unique<engine::KvBlocks>(count_, kPlaces, key, states);
   mapped_.resize(static_cast<size_t>(slots_));
   written_.resize(static_cast<size_t>(slots_));
   own_.resize(static_cast<size_t>(slots_));

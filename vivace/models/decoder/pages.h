@@ -17,7 +17,8 @@ class Pages {
   /// `pages` blocks for `slots` sequences of up to `context` positions; 0: every slot has its own places, and nothing
   /// below does anything.
   void declare(engine::Arena& arena, int slots, int context, int pages);
-  Status open(engine::Runtime& runtime);
+  /// `states`: as KvBlocks takes them.
+  Status open(engine::Runtime& runtime, int states);
   bool used() const { return blocks_ != nullptr; }
   /// Null without pages.
   engine::KvBlocks* blocks() const { return blocks_.get(); }

@@ -36,6 +36,7 @@ struct StepInputs {
 struct StepBuffers {
   std::vector<Tensor> k_cache, v_cache;  // a layer that attends: [S, L, Hkv, D]
   Tensor state;                          // [S, state_width()] f32: what recurrent layers carry along; or absent
+  Tensor kept_state;                     // the same of beginnings that are kept; no op reads it
   Tensor each_row;                       // [rows + 1] i32: 0, 1, 2, ...
   Tensor page_table;               // [S, P] i32 where the caches are pages: [pages, places, Hkv, D]; or absent
   Tensor counts;                   // [S, V] i32: how often each token stands in the slot's context

@@ -1,5 +1,6 @@
 // What a load decided, and its memory.
 #include <algorithm>
+#include <string_view>
 
 #include "vivace/base/check.h"
 #include "vivace/engine/forms.h"
@@ -34,6 +35,19 @@ std::string images_of(const engine::ImageLimits& l) {
   return l.tokens == 0 ? "null"
                        : strf("{\"token\": %d, \"side\": %d, \"max_tokens\": %d, \"places\": %d}", l.token, l.side,
                               l.tokens, l.places);
+}
+
+/// Parts of a checkpoint that nothing here runs, by the number of their tensors.
+std::string unread_of(const engine::Checkpoint& checkpoint, bool sees) {
+  std::string parts;
+  for (const char* prefix : {"mtp.", "model.visual."}) {
+    const auto count =
+        std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(),
+                      [&](const engine::TensorEntry& t) { return std::string_view(t.name).starts_with(prefix); });
+    if (count == 0 || (sees && std::string_view(prefix) == "model.visual.")) continue;
+    parts += strf("%s\"%s*\": %ld", parts.empty() ? "" : ", ", prefix, static_cast<long>(count));
+  }
+  return "{" + parts + "}";
 }
 
 }  // namespace
@@ -78,6 +92,8 @@ engine::Report DecoderModel::report() const {
       {"window", number(c.window)},
       {"recurrent_layers", number(c.recurrent_layers())},
       {"state_bytes", number(c.state_width() * int64_t{sizeof(float)})},
+      {"kept_states", number(limits_.states)},
+      {"unread_tensors", unread_of(source_.checkpoint(), encoder_ != nullptr)},
       {"rope_style", engine::json_string(c.rope_style)},
       {"num_kv_blocks", number(limits_.pages)},
       {"streamed_layers", number(static_cast<int64_t>(stream_.layers().size()))},

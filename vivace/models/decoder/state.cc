@@ -1,4 +1,5 @@
-// Blocks of the caches, for who keeps account of them above: what a sequence is besides its tokens.
+// Blocks of the caches and recurrent states, for who keeps account of them above: what a sequence is besides its
+// tokens.
 #include <algorithm>
 
 #include "vivace/base/check.h"
@@ -45,6 +46,51 @@ Status DecoderModel::copy_block(int32_t from, int32_t to) {
       VV_TRY(runtime_->stream().copy(slice(cache, to, 1).data, source.data, static_cast<size_t>(source.span_bytes())));
     }
   return {};
+}
+
+int64_t DecoderModel::state_bytes() const {
+  return limits_.recurrent ? config_.state_width() * static_cast<int64_t>(sizeof(float)) : 0;
+}
+
+Status DecoderModel::check_state(const char* call, int state) const {
+  const int count = limits_.recurrent ? limits_.max_batch + limits_.states : 0;
+  return state >= 0 && state < count
+             ? Status()
+             : Status(Code::kInvalidArgument, strf("%s: state %d is outside [0, %d)", call, state, count));
+}
+
+Tensor DecoderModel::state_of(int state) const {
+  return state < limits_.max_batch ? slice(buffers_.state, state, 1)
+                                   : slice(buffers_.kept_state, state - limits_.max_batch, 1);
+}
+
+Status DecoderModel::copy_state(int from, int to) {
+  if (!limits_.recurrent) return TextModel::copy_state(from, to);
+  VV_TRY(check_state("copy_state", from));
+  VV_TRY(check_state("copy_state", to));
+  VV_TRY(runtime_->stream().copy(state_of(to).data, state_of(from).data, static_cast<size_t>(state_bytes())));
+  state_pos_[static_cast<size_t>(to)] = state_pos_[static_cast<size_t>(from)];
+  return {};
+}
+
+Status DecoderModel::read_state(int state, std::span<std::byte> to) {
+  if (!limits_.recurrent) return TextModel::read_state(state, to);
+  VV_TRY(check_state("read_state", state));
+  VV_CHECK_EQ(kInvalidArgument, static_cast<int64_t>(to.size()), state_bytes());
+  VV_TRY(runtime_->stream().copy(to.data(), state_of(state).data, to.size()));
+  return runtime_->stream().synchronize();
+}
+
+Status DecoderModel::write_state(int state, int position, std::span<const std::byte> from) {
+  if (!limits_.recurrent) return TextModel::write_state(state, position, from);
+  VV_TRY(check_state("write_state", state));
+  VV_CHECK_EQ(kInvalidArgument, static_cast<int64_t>(from.size()), state_bytes());
+  if (position < 1 || position > limits_.context)
+    return Status(Code::kInvalidArgument,
+                  strf("write_state: position %d is outside [1, %d]", position, limits_.context));
+  VV_TRY(runtime_->stream().copy(state_of(state).data, from.data(), from.size()));
+  state_pos_[static_cast<size_t>(state)] = position;
+  return runtime_->stream().synchronize();
 }
 
 template <class F>
