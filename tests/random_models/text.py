@@ -42,7 +42,7 @@ def draw(seed, device="cpu", crowd=False, hybrid=False):
         case["kv_dtype"] = "e4m3"
     if hybrid:
         k_heads, wide = r.choice((1, 2, 3, 4)), 32 if precision == "int4" else 1
-        case |= {"paged": False, "linear": {"k_heads": k_heads, "v_heads": k_heads * r.choice((1, 1, 2, 3, 4)), "k_dim": r.choice((1, 8, 12, 16, 33, 64, 96, 128)), "v_dim": wide * r.choice((1, 2, 3, 4)) if wide > 1 else r.choice((1, 8, 16, 20, 33, 64, 128)),
+        case |= {"paged": case["paged"] and device == "cpu", "linear": {"k_heads": k_heads, "v_heads": k_heads * r.choice((1, 1, 2, 3, 4)), "k_dim": r.choice((1, 8, 12, 16, 33, 64, 96, 128)), "v_dim": wide * r.choice((1, 2, 3, 4)) if wide > 1 else r.choice((1, 8, 16, 20, 33, 64, 128)),
                                             "taps": r.choice((2, 3, 4, 4, 4, 5))}, "interval": r.choice((1, 2, 2, 3)), "part": r.choice((0.25, 0.25, 0.5, 1.0))}
     elif family not in ("gpt2", "gemma3_text"):
         case["rope"] = r.choice((None, None, {"rope_type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},

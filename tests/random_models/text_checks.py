@@ -99,7 +99,7 @@ def held_to_reference(case, folder, device, weights, sequences):
     if case["kv_dtype"] not in ("auto", "f32") or (case["precision"] != "f32" and case["precision"] not in ARITHMETIC) or (case["family"] in EXPERTS and case["precision"] != "f32"):
         return {}
     exact, worst = Decoder(config(case), weights), {}
-    models = [(what, load(case, folder, device, num_kv_blocks=pages)) for what, pages in (("dense", 0), ("paged", 2 * CONTEXT // PAGE)) if pages == 0 or case["family"] not in HYBRIDS]
+    models = [(what, load(case, folder, device, num_kv_blocks=pages)) for what, pages in (("dense", 0), ("paged", 2 * CONTEXT // PAGE))]
     for ids in sequences:
         want = exact.logits(ids)
         until = len(ids) if np.all(exact.closest > TIE) else int(np.argmax(exact.closest <= TIE))
