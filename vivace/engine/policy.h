@@ -94,11 +94,12 @@ class PolicyModel : public Model {
   virtual Status observe(std::span<const Observation> observations, const Probe& probe) = 0;
   /// PolicyOptions::act_scales from what observations bring to each activation quantization point: over all
   /// steps the largest magnitude an observation, of which the percentile counts (100: the largest). Of plans that do
-  /// not quantize activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s.
-  virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile) = 0;
+  /// not quantize activations. Setup phase. Errors: FailedPrecondition for other plans, InvalidArgument, predict()'s;
+  /// Unsupported of a family without such scales, also of set_act_scales().
+  virtual Result<std::vector<float>> calibrate(std::span<const Observation> observations, double percentile);
   /// Other scales of a plan that has fixed ones, from the next run on; nothing is captured anew. Setup phase. Errors:
   /// FailedPrecondition for other plans, InvalidArgument (how many, which values), and the old ones stay.
-  virtual Status set_act_scales(std::span<const float> scales) = 0;
+  virtual Status set_act_scales(std::span<const float> scales);
   /// Microseconds from where the device began with the last predict()'s graphs to where it ended, on its own clock; 0
   /// on the host, before the first call, and of pi0fast.
   virtual double device_us() const { return 0; }

@@ -9,38 +9,30 @@
 #include <utility>
 #include <vector>
 
-#include "vivace/engine/arena.h"
 #include "vivace/engine/gate_plan.h"
 #include "vivace/engine/layer_stream.h"
 #include "vivace/engine/model.h"
 #include "vivace/engine/runtime.h"
-#include "vivace/engine/weight_uploader.h"
-#include "vivace/engine/weights.h"
 #include "vivace/exec/graph.h"
 #include "vivace/models/decoder/masks.h"
 #include "vivace/models/decoder/pages.h"
 #include "vivace/models/decoder/pipeline.h"
 #include "vivace/models/decoder/step_io.h"
+#include "vivace/models/layer/model_base.h"
 #include "vivace/models/vision/encoder.h"
 
 namespace vivace::models::decoder {
 
-class DecoderModel final : public engine::TextModel {
+class DecoderModel final : public ModelBase<engine::TextModel, engine::LoadOptions> {
  public:
   DecoderModel(engine::Checkpoint checkpoint, const engine::LoadOptions& options)
-      : source_(std::move(checkpoint)), options_(options) {}
-  /// What is in flight on a device holds addresses of this object's memory.
-  ~DecoderModel() override {
-    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
-  }
+      : ModelBase("", std::move(checkpoint), options) {}
+  ~DecoderModel() override { drain(); }
 
   Status load();
 
-  const std::string& family() const override { return family_; }
   engine::Report report() const override;
   std::vector<engine::MemoryLine> memory() const override;
-  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
-  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::TextLimits limits() const override { return limits_; }
   Status start(int slot, const engine::Sampling& sampling, int positions) override;
   void release(int slot) override { pages_.release(slot); }
@@ -91,7 +83,6 @@ class DecoderModel final : public engine::TextModel {
   Status open_states();
   /// The vision tower of a model that has one.
   Status open_encoder();
-  Status check_fit();
   Status make_variants();
   /// `moved`: see StepContext. `normed`: every norm leaves its rows. `every_point` passes the gate, whatever the plan
   /// says.
@@ -129,15 +120,9 @@ class DecoderModel final : public engine::TextModel {
   static Status no_place(const char* call, int slot, int pos);
   Status queue(const Variant& v, std::span<const int32_t> slots);
 
-  engine::WeightSource source_;
-  engine::LoadOptions options_;
-  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
   std::shared_ptr<engine::HostPool> host_pool_;
-  engine::WeightUploader uploader_;
   std::unique_ptr<vision::ImageEncoder> encoder_;  // of a model that sees
   engine::LayerStream stream_;
-  engine::Arena arena_;
-  std::string family_;
   DecoderConfig config_;
   PrecisionPlan plan_{};
   DType kv_dtype_ = DType::f16;
@@ -150,7 +135,6 @@ class DecoderModel final : public engine::TextModel {
   InFlightSteps in_flight_;
   double attn_factor_ = 1;
   bool norms_behind_ = false;
-  std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
   std::vector<Variant> variants_;   // by class and rows, ascending
   engine::WorkTimes work_;          // of a scheduler's tenant
   std::unique_ptr<exec::Graph> graph_;

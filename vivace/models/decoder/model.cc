@@ -2,7 +2,6 @@
 #include "vivace/models/decoder/model.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -170,33 +169,10 @@ Status DecoderModel::open_states() {
   return runtime_->upload(one);
 }
 
-/// Before anything is copied: the whole need against what there is.
-Status DecoderModel::check_fit() {
-  VV_ASSIGN(const int64_t free, runtime_->free_bytes());
-  const int64_t need = uploader_.bytes() + stream_.region_bytes() + arena_.bytes() +
-                       (encoder_ != nullptr ? encoder_->weight_bytes() : 0);
-  if (runtime_->place() == Place::host || need <= free) return {};
-  return Status(Code::kOutOfMemory,
-                strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free: %ld too many; lower context "
-                     "or max_batch, use a smaller precision, or set gpu_layers below %ld",
-                     static_cast<long>(need), static_cast<long>(uploader_.bytes() + stream_.region_bytes()),
-                     static_cast<long>(arena_.bytes()), runtime_->name(), static_cast<long>(free),
-                     static_cast<long>(need - free), static_cast<long>(config_.layers)));
-}
-
 Status DecoderModel::load() {
   VV_ASSIGN(config_, read_config(source_.checkpoint()));
   family_ = config_.family->name;
-  if (options_.random_weights) source_.make_synthetic();
-  auto last = std::chrono::steady_clock::now();
-  const auto phase = [&](const char* name) {
-    const auto now = std::chrono::steady_clock::now();
-    phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
-    last = now;
-  };
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, 0, false,
-                                                  options_.most_bytes));
-  runtime_->yield_to(options_.gates.urgent_runs);
+  VV_TRY(open());
   host_pool_ = engine::HostPool::make(
       runtime_->place() == Place::device ? [this](size_t bytes) { return runtime_->reserve_shared("host pool", bytes); }
                                          : engine::HostPool::Lock(),
@@ -209,7 +185,10 @@ Status DecoderModel::load() {
   VV_TRY(upload_weights(config_, plan_, *runtime_, source_, &weights_, &uploader_,
                         options_.gpu_layers < 0 ? config_.layers : options_.gpu_layers, &stream_.layers()));
   declare_buffers();
-  VV_TRY(check_fit());
+  VV_TRY(check_fit("model",
+                   uploader_.bytes() + stream_.region_bytes() + (encoder_ != nullptr ? encoder_->weight_bytes() : 0),
+                   strf("lower context or max_batch, use a smaller precision, or set gpu_layers below %ld",
+                        static_cast<long>(config_.layers))));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(stream_.commit(*runtime_));
   phase("weights");
@@ -243,9 +222,8 @@ Status DecoderModel::load() {
     slots->reserve(static_cast<size_t>(limits_.max_batch));
   phase("arena");
   VV_TRY(make_variants());
-  runtime_->finish_uploads();
   phase("graphs");
-  return source_.check_files();
+  return close_load();
 }
 
 Status DecoderModel::make_variants() {
@@ -292,9 +270,7 @@ Status DecoderModel::run(const Variant& v) {
 }
 
 Result<std::unique_ptr<engine::Model>> load(engine::Checkpoint checkpoint, const LoadOptions& options) {
-  auto model = std::make_unique<DecoderModel>(std::move(checkpoint), options);
-  VV_TRY(model->load());
-  return std::unique_ptr<engine::Model>(std::move(model));
+  return load_family<DecoderModel, engine::Model>(std::move(checkpoint), options);
 }
 
 }  // namespace vivace::models::decoder

@@ -57,9 +57,6 @@ engine::Report DecoderModel::report() const {
   const DecoderConfig& c = config_;
   engine::Forms forms = forms_of(weights_);
   if (encoder_ != nullptr) encoder_->forms(&forms);
-  std::string phases;
-  for (const auto& [name, seconds] : phases_)
-    phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
   return {
       {"family", engine::json_string(family_)},
       {"device", engine::json_string(runtime_->name())},
@@ -106,7 +103,7 @@ engine::Report DecoderModel::report() const {
                   ->head_parts)},
       {"weight_bytes", number(uploader_.bytes() + (encoder_ != nullptr ? encoder_->weight_bytes() : 0))},
       {"arena_bytes", number(arena_.bytes())},
-      {"load_s", "{" + phases + "}"}};
+      {"load_s", phases_json()}};
 }
 
 std::vector<engine::MemoryLine> DecoderModel::memory() const {

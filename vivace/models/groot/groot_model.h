@@ -1,30 +1,23 @@
 // GrootModel: weights, memory and the two graphs behind engine::PolicyModel. Loading is model.cc, a call predict.cc.
 #pragma once
-#include "vivace/engine/arena.h"
 #include "vivace/engine/gpu_timer.h"
 #include "vivace/exec/plan.h"
 #include "vivace/models/groot/pipeline.h"
 #include "vivace/models/groot/statistics.h"
+#include "vivace/models/layer/model_base.h"
 #include "vivace/models/layer/staging.h"
 #include "vivace/models/vision/image_rows.h"
 
 namespace vivace::models::groot {
 
-class GrootModel final : public engine::PolicyModel {
+class GrootModel final : public ModelBase<engine::PolicyModel, engine::PolicyOptions> {
  public:
   GrootModel(engine::Checkpoint checkpoint, GrootConfig config, const engine::PolicyOptions& options)
-      : source_(std::move(checkpoint)), options_(options), config_(std::move(config)) {}
-  /// What is in flight holds addresses of this object's memory.
-  ~GrootModel() override {
-    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
-  }
+      : ModelBase(config.family(), std::move(checkpoint), options), config_(std::move(config)) {}
+  ~GrootModel() override { drain(); }
   Status load();
 
-  const std::string& family() const override { return family_; }
   engine::Report report() const override;
-  std::vector<engine::MemoryLine> memory() const override;
-  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
-  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::PolicyLimits limits() const override { return limits_; }
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
   Result<std::span<const float>> normalized(int i) const override;
@@ -88,13 +81,7 @@ class GrootModel final : public engine::PolicyModel {
   Status take_embodiment(int64_t b, int slot);
   Status run();
 
-  engine::WeightSource source_;
-  engine::PolicyOptions options_;
-  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
-  engine::WeightUploader uploader_;
-  engine::Arena arena_;
   GrootConfig config_;
-  std::string family_ = config_.family();
   PrecisionPlan plan_{};
   engine::PolicyLimits limits_;
   int64_t horizon_ = 0;                   // of the network; limits_.horizon is how many of its actions mean something

@@ -274,26 +274,15 @@ Status GrootModel::make_tables() {
 }
 
 Status GrootModel::load() {
-  if (options_.random_weights) {
-    source_.make_synthetic();
-    options_.statistics = "none";
-  }
-  const bool urgent = options_.urgent != nullptr;
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent,
-                                                  options_.most_bytes));
-  runtime_->yield_to(options_.gates.urgent_runs);
+  if (options_.random_weights) options_.statistics = "none";
+  VV_TRY(open());
   VV_TRY(check_options());
   engine::WeightUploader tables;
   OwnedTensors own;
   VV_TRY(load_weights(source_, config_, plan_, horizon_, slots_, &uploader_, &tables, &own, &weights_));
   declare_context();
   declare_actions();
-  VV_ASSIGN(const int64_t free, runtime_->free_bytes());
-  const int64_t need = uploader_.bytes() + tables.bytes() + arena_.bytes();
-  if (runtime_->place() != Place::host && need > free)
-    return Status(Code::kOutOfMemory,
-                  strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or name an embodiment",
-                       static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
+  VV_TRY(check_fit("policy", uploader_.bytes() + tables.bytes(), "lower num_views or batch, or name an embodiment"));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(tables.commit(*runtime_));
   declare_embodiments();  // as weights became
@@ -312,8 +301,7 @@ Status GrootModel::load() {
   VV_TRY(make_tables());
   for (int64_t b = 0; b < limits_.batch; ++b) VV_TRY(take_embodiment(b, 0));
   VV_TRY(capture());
-  runtime_->finish_uploads();
-  return source_.check_files();
+  return close_load();
 }
 
 Status GrootModel::record_context_launches(exec::Stream& s) const {
@@ -411,18 +399,10 @@ engine::Report GrootModel::report() const {
       {"arena_bytes", number(arena_.bytes())}};
 }
 
-std::vector<engine::MemoryLine> GrootModel::memory() const {
-  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()}};
-  for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
-  return lines;
-}
-
 Result<std::unique_ptr<engine::PolicyModel>> load_groot(engine::Checkpoint checkpoint,
                                                         const engine::PolicyOptions& options) {
   VV_ASSIGN(GrootConfig config, read_config(checkpoint, options.config, options.random_weights));
-  auto model = std::make_unique<GrootModel>(std::move(checkpoint), std::move(config), options);
-  VV_TRY(model->load());
-  return std::unique_ptr<engine::PolicyModel>(std::move(model));
+  return load_family<GrootModel, engine::PolicyModel>(std::move(checkpoint), std::move(config), options);
 }
 
 }  // namespace vivace::models::groot

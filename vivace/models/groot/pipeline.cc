@@ -80,14 +80,8 @@ class GraphBuilder : private StackRecorder {
     VV_TRY(op_.norm(features(), layer_norm(w_.adapter_norm, kHeadEps), {b.hidden}));
     VV_TRY(show("vlln", -1, b.hidden));
     for (size_t i = 0; i < w_.adapter.size(); ++i) {
-      const Layer& l = w_.adapter[i];
-      Rows entering;
       VV_TRY(point());
-      VV_TRY(in_.norm(b, b.hidden, layer_norm(l.attn_norm, kHeadEps), at_.adapter(i, 0), &entering));
-      VV_TRY(op_.linear(entering, l.qkv, b.qkv));
-      VV_TRY(split(b));
-      VV_TRY(attend(b, b.k, b.v, {in.slot, in.offsets, {}}));
-      VV_TRY(finish(b, l, kHeadEps, {at_.adapter(i, 1), at_.adapter(i, 2), at_.adapter(i, 3)}, false));
+      VV_TRY(layer(b, w_.adapter[i], kHeadEps, {in.slot, in.offsets, {}}, at_.adapter(i, 0)));
     }
     VV_TRY(show("vl_features", -1, b.hidden));
     op_.rows = in.texts;

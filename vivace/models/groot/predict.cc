@@ -355,17 +355,7 @@ Status GrootModel::observe(std::span<const Observation> observations, const Prob
   VV_TRY(predict(observations, dropped));
   for (Kept& k : kept_) VV_TRY(probe(k.name.c_str(), -1, tensor(k.values.data(), DType::f32, k.shape)));
   exec::Stream& stream = runtime_->stream();
-  std::vector<std::byte> copy;
-  const Show show = [&](const std::string& name, int step, const Tensor& value) -> Status {
-    copy.resize(static_cast<size_t>(value.span_bytes()));
-    VV_TRY(stream.synchronize());
-    VV_TRY(stream.copy(copy.data(), value.data, copy.size()));
-    VV_TRY(stream.synchronize());
-    Tensor seen = value;
-    seen.data = copy.data();
-    seen.place = Place::host;
-    return probe(name.c_str(), step, seen);
-  };
+  const Show show = host_show(stream, probe);
   VV_TRY(show("positions", -1, seen_.turn[0]));
   VV_TRY(show("positions", 0, seen_.turn[1]));
   VV_TRY(show("positions", 1, seen_.turn[2]));

@@ -23,8 +23,7 @@ class Loader : public PartLoader {
   Status text(GrootWeights* w) {
     const std::string& at = c_.language;
     const Stack& s = c_.text;
-    VV_ASSIGN(w->embed, get(c_.embedding, Shape(c_.vocab, s.width)));
-    uploader_->add(&w->embed, dtype_of(w->embed));
+    VV_TRY(table(c_.embedding, Shape(c_.vocab, s.width), &w->embed));
     w->text.resize(static_cast<size_t>(s.layers));
     for (size_t i = 0; i < w->text.size(); ++i) {
       TextLayer& l = w->text[i];

@@ -59,6 +59,11 @@ class PartLoader {
     uploader_->add(t, t->dtype);
     return {};
   }
+  Status table(const std::string& name, const Shape& shape, Tensor* t) {
+    VV_ASSIGN(*t, get(name, shape));
+    uploader_->add(t, dtype_of(*t));
+    return {};
+  }
   Status norm(const std::string& name, int64_t n, Norm* to) {
     VV_TRY(vector(name + ".weight", n, &to->weight));
     VV_ASSIGN(to->bias, get(name + ".bias", Shape(n)));

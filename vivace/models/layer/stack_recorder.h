@@ -1,17 +1,14 @@
 // StackRecorder: the ops that walks over stacks of transformer layers share. No backend is known here.
 #pragma once
-#include <functional>
 #include <string>
 
 #include "vivace/engine/gate_plan.h"
 #include "vivace/models/layer/parts.h"
+#include "vivace/models/layer/show.h"
 #include "vivace/models/layer/views.h"
 #include "vivace/ops/registry.h"
 
 namespace vivace::models {
-
-/// Sees values by name; `step` counts those of a loop, -1 outside.
-using Show = std::function<Status(const std::string& name, int step, const Tensor& value)>;
 
 /// Rows that attend and rows that are attended to, of sequences that lie one after the other.
 struct Ragged {
@@ -38,6 +35,17 @@ class StackRecorder {
     VV_TRY(op_.linear(entering, l.up, inner.x, {.out_scale = inner.scale, .act = "gelu_tanh"}));
     VV_TRY(in_.enter(b, inner, place[2], &entering));
     return op_.linear(entering, l.down, b.hidden, {.residual = b.hidden});
+  }
+  /// A layer that turns nothing: rows attend to those of their sequence. `place`: the first of its four, which follow
+  /// each other; none: no site of it is calibrated.
+  Status layer(const StackBuffers& b, const Layer& l, double eps, const Ragged& r, int64_t place) {
+    Rows entering;
+    VV_TRY(in_.norm(b, b.hidden, layer_norm(l.attn_norm, eps), place, &entering));
+    VV_TRY(op_.linear(entering, l.qkv, b.qkv));
+    VV_TRY(split(b));
+    VV_TRY(attend(b, b.k, b.v, r));
+    const auto next = [place](int64_t k) { return place == QuantizedRows::none ? place : place + k; };
+    return finish(b, l, eps, {next(1), next(2), next(3)}, false);
   }
   Status split(const StackBuffers& b) {
     return rec_(ops::qkv_rope, {{"qkv", b.qkv}, {"q", b.q}, {"k_out", b.k}, {"v_out", b.v}, {"rows", op_.rows}});

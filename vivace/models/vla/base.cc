@@ -1,7 +1,6 @@
 #include "vivace/models/vla/base.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -192,20 +191,8 @@ Status PolicyBase::fill_constants() {
 }
 
 Status PolicyBase::load() {
-  if (options_.random_weights) {
-    source_.make_synthetic();
-    options_.statistics = "none";
-  }
-  auto last = std::chrono::steady_clock::now();
-  const auto phase = [&](const char* name) {
-    const auto now = std::chrono::steady_clock::now();
-    phases_.emplace_back(name, std::chrono::duration<double>(now - last).count());
-    last = now;
-  };
-  const bool urgent = options_.urgent != nullptr;
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, options_.partition, urgent,
-                                                  options_.most_bytes));
-  runtime_->yield_to(options_.gates.urgent_runs);
+  if (options_.random_weights) options_.statistics = "none";
+  VV_TRY(open());
   phase("device");
   VV_TRY(check_options());
   VV_TRY(read_scalers());
@@ -222,13 +209,8 @@ Status PolicyBase::load() {
   VV_TRY(load_weights(source_, config_, plan_, limits_.views, limits_.batch, &uploader_, &tables, &own, &weights_));
   declare_context();
   declare_own();
-  VV_ASSIGN(const int64_t free, runtime_->free_bytes());
-  if (const int64_t need = uploader_.bytes() + tables.bytes() + arena_.bytes();
-      runtime_->place() != Place::host && need > free)
-    return Status(
-        Code::kOutOfMemory,
-        strf("the policy needs %ld bytes, %s has %ld free: lower num_views or batch, or use a smaller precision",
-             static_cast<long>(need), runtime_->name(), static_cast<long>(free)));
+  VV_TRY(
+      check_fit("policy", uploader_.bytes() + tables.bytes(), "lower num_views or batch, or use a smaller precision"));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(tables.commit(*runtime_));
   phase("weights");
@@ -247,8 +229,7 @@ Status PolicyBase::load() {
   phase("tables");
   VV_TRY(capture());
   phase("graphs");
-  runtime_->finish_uploads();
-  return {};
+  return close_load();
 }
 
 Status PolicyBase::record_launches(exec::Stream& s, bool) const {
@@ -445,20 +426,6 @@ Result<std::vector<float>> PolicyBase::normalized_state(std::span<const float> s
   return out;
 }
 
-Show PolicyBase::shower(const Probe& probe, std::vector<std::byte>* copy) {
-  return [this, &probe, copy](const char* name, int step, const Tensor& value) -> Status {
-    exec::Stream& stream = runtime_->stream();
-    VV_TRY(stream.synchronize());
-    copy->resize(static_cast<size_t>(value.span_bytes()));
-    VV_TRY(stream.copy(copy->data(), value.data, copy->size()));
-    VV_TRY(stream.synchronize());
-    Tensor seen = value;
-    seen.data = copy->data();
-    seen.place = Place::host;
-    return probe(name, step, seen);
-  };
-}
-
 Status PolicyBase::observe_context(const Show& show) {
   ops::Recorder rec(runtime_->stream(), ops::Weights::constant);
   VV_TRY(context_in_.copy_in(runtime_->stream()));
@@ -522,11 +489,9 @@ engine::Report PolicyBase::report() const {
                 static_cast<long>(t.width), static_cast<long>(t.layers), static_cast<long>(t.mlp),
                 static_cast<long>(t.heads), static_cast<long>(t.kv_heads), static_cast<long>(t.head_dim));
   };
-  std::string phases, cameras = "[";
+  std::string cameras = "[";
   for (const std::string& c : config_.cameras) cameras += (cameras.size() > 1 ? ", " : "") + engine::json_string(c);
   cameras += "]";
-  for (const auto& [name, seconds] : phases_)
-    phases += strf("%s\"%s\": %.4f", phases.empty() ? "" : ", ", name, seconds);
   return {{"family", engine::json_string(family_)},
           {"device", engine::json_string(runtime_->name())},
           {"precision", engine::json_string(plan_.name)},
@@ -557,13 +522,12 @@ engine::Report PolicyBase::report() const {
           {"action_launches", number(static_cast<int64_t>(own_graph_->executable(kOnly)->launches()))},
           {"weight_bytes", number(uploader_.bytes())},
           {"arena_bytes", number(arena_.bytes())},
-          {"load_s", "{" + phases + "}"}};
+          {"load_s", phases_json()}};
 }
 
 std::vector<engine::MemoryLine> PolicyBase::memory() const {
-  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()},
-                                        {"frames", static_cast<int64_t>(images_.bytes())}};
-  for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
+  std::vector<engine::MemoryLine> lines = ModelBase::memory();
+  lines.insert(lines.begin() + 1, {"frames", static_cast<int64_t>(images_.bytes())});
   return lines;
 }
 

@@ -1,6 +1,7 @@
 // PolicyBase: what every policy has: a machine, weights, the context's inputs and graph. Families add what follows it.
 #pragma once
 #include "vivace/exec/plan.h"
+#include "vivace/models/layer/model_base.h"
 #include "vivace/models/layer/staging.h"
 #include "vivace/models/vla/image.h"
 #include "vivace/models/vla/pipeline.h"
@@ -8,21 +9,15 @@
 
 namespace vivace::models::vla {
 
-class PolicyBase : public engine::PolicyModel {
+class PolicyBase : public ModelBase<engine::PolicyModel, engine::PolicyOptions> {
  public:
   PolicyBase(engine::Checkpoint checkpoint, PolicyConfig config, const engine::PolicyOptions& options)
-      : source_(std::move(checkpoint)), options_(options), family_(config.family->name), config_(std::move(config)) {}
-  /// What is in flight holds addresses of this object's memory.
-  ~PolicyBase() override {
-    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
-  }
+      : ModelBase(config.family->name, std::move(checkpoint), options), config_(std::move(config)) {}
+  ~PolicyBase() override { drain(); }
   Status load();
 
-  const std::string& family() const override { return family_; }
   engine::Report report() const override;
   std::vector<engine::MemoryLine> memory() const override;
-  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
-  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::PolicyLimits limits() const override { return limits_; }
   Status predict(std::span<const engine::Observation> observations, std::span<float> actions) override;
   Result<std::span<const float>> normalized(int i) const override;
@@ -79,18 +74,11 @@ class PolicyBase : public engine::PolicyModel {
   void declare_tower(const char* name, const Tower& t, int64_t rows, bool cached, bool eight, TowerBuffers* b);
   /// Runs the context as observe() must: op by op, all values shown.
   Status observe_context(const Show& show);
-  /// A Show that copies values to the host.
-  Show shower(const Probe& probe, std::vector<std::byte>* copy);
   Status bad(size_t i, Code code, const std::string& what) const {
     return Status(code, strf("observation %zu: ", i) + what);
   }
 
-  engine::WeightSource source_;
-  engine::PolicyOptions options_;
-  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
-  engine::WeightUploader uploader_;
-  engine::Arena arena_;
-  std::string family_, robot_;      // robot_: the row of robots.h that the statistics are of, or "any"
+  std::string robot_;  // the row of robots.h that the statistics are of, or "any"
   PolicyConfig config_;
   PrecisionPlan plan_{};
   engine::PolicyLimits limits_;
@@ -114,7 +102,6 @@ class PolicyBase : public engine::PolicyModel {
   Status check(const engine::Observation& o, size_t i) const;
   Status write(std::span<const engine::Observation> observations);
 
-  std::vector<std::pair<const char*, double>> phases_;  // of load(), seconds
   std::vector<float> units_;                            // actions in the robot's units, until all are found finite
   ImagePreprocessor images_;
 };

@@ -231,8 +231,7 @@ Status FastPolicy::calibrate_one(const Enters& enters) {
 
 Status FastPolicy::observe(std::span<const Observation> observations, const Probe& probe) {
   VV_TRY(generate(observations));
-  std::vector<std::byte> copy;
-  const Show show = shower(probe, &copy);
+  const Show show = host_show(runtime_->stream(), probe);
   VV_TRY(observe_context(show));
   exec::Stream& stream = runtime_->stream();
   ops::Recorder rec(stream, ops::Weights::constant);

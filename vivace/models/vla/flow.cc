@@ -46,7 +46,7 @@ class FlowPolicy final : public PolicyBase {
   double device_us_ = 0;
   bool even_ = true;                // no observation at hand has actions that are given
   struct Kept {
-    const char* name;
+    std::string name;
     Shape shape;
     std::vector<float> values;
   };
@@ -131,7 +131,7 @@ Status FlowPolicy::make_tables() {
   VV_TRY(runtime_->upload(one));
   exec::Stream& stream = runtime_->stream();
   ops::Recorder rec(stream);
-  const Show keep = [&](const char* name, int, const Tensor& value) -> Status {
+  const Show keep = [&](const std::string& name, int, const Tensor& value) -> Status {
     kept_.push_back({name, value.shape, std::vector<float>(static_cast<size_t>(value.shape.elements()))});
     VV_TRY(stream.copy(kept_.back().values.data(), value.data, static_cast<size_t>(value.span_bytes())));
     return stream.synchronize();
@@ -273,9 +273,8 @@ Status FlowPolicy::calibrate_one(const Enters& enters) {
 Status FlowPolicy::observe(std::span<const Observation> observations, const Probe& probe) {
   std::vector<float> dropped(observations.size() * static_cast<size_t>(limits_.horizon * limits_.robot_dim));
   VV_TRY(predict(observations, dropped));
-  for (Kept& k : kept_) VV_TRY(probe(k.name, -1, tensor(k.values.data(), DType::f32, k.shape)));
-  std::vector<std::byte> copy;
-  const Show show = shower(probe, &copy);
+  for (Kept& k : kept_) VV_TRY(probe(k.name.c_str(), -1, tensor(k.values.data(), DType::f32, k.shape)));
+  const Show show = host_show(runtime_->stream(), probe);
   VV_TRY(observe_context(show));
   VV_TRY(action_in_.copy_in(runtime_->stream()));
   VV_TRY(show("noise", -1, action_.x));

@@ -1,10 +1,9 @@
 // The one pipeline of vision-language-action policies: images and prompt tokens to a prefix of keys and values, and
 // noise to actions over it. A walk over ops; it knows no backend.
 #pragma once
-#include <functional>
-
 #include "vivace/engine/gate_plan.h"
 #include "vivace/models/layer/quantized_rows.h"
+#include "vivace/models/layer/show.h"
 #include "vivace/models/vla/weights.h"
 #include "vivace/ops/registry.h"
 
@@ -94,9 +93,6 @@ struct QuantizationSites {
  private:
   int64_t vision_, text_;
 };
-
-/// Sees named values while ops run one by one; see engine::PolicyModel::observe.
-using Show = std::function<Status(const char* name, int step, const Tensor& value)>;
 
 struct PolicyContext {
   const PolicyConfig& config;

@@ -119,20 +119,12 @@ Status WhisperModel::fill_constants() {
 }
 
 Status WhisperModel::load() {
-  if (options_.random_weights) source_.make_synthetic();
-  VV_ASSIGN(runtime_, engine::Runtime::open(options_.device, options_.threads, 0, false,
-                                                  options_.most_bytes));
-  runtime_->yield_to(options_.gates.urgent_runs);
+  VV_TRY(open());
   VV_TRY(check_options());
   std::vector<std::unique_ptr<std::byte[]>> own;
   VV_TRY(load_weights(source_, config_, plan_, &uploader_, &own, &weights_));
   declare_buffers();
-  VV_ASSIGN(const int64_t free, runtime_->free_bytes());
-  if (const int64_t need = uploader_.bytes() + arena_.bytes(); runtime_->place() != Place::host && need > free)
-    return Status(Code::kOutOfMemory,
-                  strf("the model needs %ld bytes (weights %ld, arena %ld), %s has %ld free; lower windows or rows",
-                       static_cast<long>(need), static_cast<long>(uploader_.bytes()), static_cast<long>(arena_.bytes()),
-                       runtime_->name(), static_cast<long>(free)));
+  VV_TRY(check_fit("model", uploader_.bytes(), "lower windows or rows"));
   VV_TRY(uploader_.commit(*runtime_));
   VV_TRY(arena_.commit(*runtime_));
   VV_TRY(fill_constants());
@@ -149,8 +141,7 @@ Status WhisperModel::load() {
     host_logits_ = logits_.data();
   }
   VV_TRY(capture());
-  runtime_->finish_uploads();
-  return source_.check_files();
+  return close_load();
 }
 
 Status WhisperModel::capture() {
@@ -304,12 +295,6 @@ engine::Report WhisperModel::report() const {
           {"arena_bytes", number(arena_.bytes())}};
 }
 
-std::vector<engine::MemoryLine> WhisperModel::memory() const {
-  std::vector<engine::MemoryLine> lines{{"weights", uploader_.bytes()}};
-  for (engine::MemoryLine& line : arena_.lines()) lines.push_back(std::move(line));
-  return lines;
-}
-
 Result<std::unique_ptr<engine::SpeechModel>> load_speech(const std::string& path,
                                                          const engine::SpeechOptions& options) {
   const auto build = [&]() -> Result<std::unique_ptr<engine::SpeechModel>> {
@@ -321,9 +306,7 @@ Result<std::unique_ptr<engine::SpeechModel>> load_speech(const std::string& path
                     "architecture '" + architecture +
                         "' is no speech model; this version serves WhisperForConditionalGeneration");
     VV_ASSIGN(WhisperConfig config, read_config(checkpoint));
-    auto model = std::make_unique<WhisperModel>(std::move(checkpoint), std::move(config), options);
-    VV_TRY(model->load());
-    return std::unique_ptr<engine::SpeechModel>(std::move(model));
+    return load_family<WhisperModel, engine::SpeechModel>(std::move(checkpoint), std::move(config), options);
   };
   auto built = build();
   if (!built.ok()) return std::move(built).status().with_context(path);

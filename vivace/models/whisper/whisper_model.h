@@ -5,9 +5,9 @@
 #include <map>
 #include <optional>
 
-#include "vivace/engine/arena.h"
 #include "vivace/engine/runtime.h"
 #include "vivace/exec/graph.h"
+#include "vivace/models/layer/model_base.h"
 #include "vivace/models/layer/staging.h"
 #include "vivace/models/whisper/alignment.h"
 #include "vivace/models/whisper/candidates.h"
@@ -15,21 +15,14 @@
 
 namespace vivace::models::whisper {
 
-class WhisperModel final : public engine::SpeechModel {
+class WhisperModel final : public ModelBase<engine::SpeechModel, engine::SpeechOptions> {
  public:
   WhisperModel(engine::Checkpoint checkpoint, WhisperConfig config, engine::SpeechOptions options)
-      : source_(std::move(checkpoint)), options_(std::move(options)), config_(std::move(config)) {}
-  /// What is in flight holds addresses of this object's memory.
-  ~WhisperModel() override {
-    if (runtime_ != nullptr) static_cast<void>(runtime_->stream().synchronize());
-  }
+      : ModelBase("whisper", std::move(checkpoint), std::move(options)), config_(std::move(config)) {}
+  ~WhisperModel() override { drain(); }
   Status load();
 
-  const std::string& family() const override { return family_; }
   engine::Report report() const override;
-  std::vector<engine::MemoryLine> memory() const override;
-  Result<engine::Moved> sleep() override { return runtime_->sleep(); }
-  Result<engine::Moved> wake() override { return runtime_->wake(); }
   engine::SpeechLimits limits() const override { return limits_; }
   const engine::SpeechTokens& tokens() const override { return config_.tokens; }
   Result<float> peak(std::span<const float> samples) override;
@@ -151,12 +144,6 @@ class WhisperModel final : public engine::SpeechModel {
   /// The first `count` of them in host memory, until the next call.
   Result<const float*> fetch_weights(int64_t count);
 
-  engine::WeightSource source_;
-  engine::SpeechOptions options_;
-  std::unique_ptr<engine::Runtime> runtime_;  // before everything that lives on it
-  engine::WeightUploader uploader_;
-  engine::Arena arena_;
-  std::string family_ = "whisper";
   WhisperConfig config_;
   PrecisionPlan plan_{};
   engine::SpeechLimits limits_;
